@@ -1,0 +1,11 @@
+//! The pure core of Collcast.
+//!
+//! No files, clock, environment, logging or GPU: topologies, schedules, the verifier, the
+//! engine and the models are functions from values to values. Start with [`schedule`], then
+//! [`engine`].
+
+pub mod collective;
+pub mod ids;
+pub mod measurement;
+pub mod topology;
+pub mod units;

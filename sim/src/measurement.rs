@@ -1,0 +1,90 @@
+//! What was measured: one row of a benchmark, wherever it came from.
+
+use crate::collective::{Algorithm, Collective, DataType, Launch, Protocol, ReduceOp};
+use crate::units::{Bytes, SimDuration};
+
+/// How GPUs of one host reached each other in a run.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PeerAccess {
+    /// Directly.
+    #[default]
+    On,
+    /// Through host memory.
+    Off,
+    /// Through the NIC.
+    Net,
+}
+
+/// Settings under which a row was measured; `None` means NCCL's own choice, or not said.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Settings {
+    /// Forced algorithm.
+    pub algorithm: Option<Algorithm>,
+    /// Forced protocol.
+    pub protocol: Option<Protocol>,
+    /// The raw `NCCL_ALGO` where it is more than one name.
+    pub nccl_algo: Option<String>,
+    /// Forced number of channels (minimum and maximum alike).
+    pub channels: Option<u32>,
+    /// `NCCL_BUFFSIZE`.
+    pub buffer_size: Option<Bytes>,
+    /// `NCCL_NTHREADS`.
+    pub threads: Option<u32>,
+    /// How GPUs of one host reach each other.
+    pub peer_access: PeerAccess,
+    /// NCCL version.
+    pub nccl: Option<String>,
+}
+
+/// Where a row came from.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Origin {
+    /// File, as the user named it.
+    pub file: String,
+    /// Line, from 1.
+    pub line: u64,
+}
+
+/// One measured time.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Measurement {
+    /// Name of the run it belongs to.
+    pub run: String,
+    /// What was run.
+    pub collective: Collective,
+    /// Number of ranks.
+    pub ranks: u32,
+    /// Number of hosts, where the source says.
+    pub hosts: Option<u32>,
+    /// How kernels were started, where the source says.
+    pub launch: Option<Launch>,
+    /// Element type, where the source says.
+    pub dtype: Option<DataType>,
+    /// Reduction, where the source says.
+    pub op: Option<ReduceOp>,
+    /// Root, where there is one.
+    pub root: Option<u32>,
+    /// Whether input and output were one buffer.
+    pub in_place: bool,
+    /// nccl-tests' size column.
+    pub size: Bytes,
+    /// Time of one operation.
+    pub time: SimDuration,
+    /// Settings.
+    pub settings: Settings,
+    /// File and line.
+    pub origin: Origin,
+}
+
+impl Measurement {
+    /// Whether algorithm and protocol were both forced by the user.
+    pub fn forced(&self) -> bool {
+        self.settings.algorithm.is_some() && self.settings.protocol.is_some()
+    }
+
+    /// Bus bandwidth in GB/s.
+    pub fn busbw_gb_per_s(&self) -> f64 {
+        self.size.0 as f64 / self.time.as_us().max(1e-9) / 1e3 * self.collective.bus_factor(self.ranks)
+    }
+}

@@ -1,0 +1,457 @@
+//! The machine as a checked graph: GPUs, switches, NICs and the links between them.
+//!
+//! A directed multigraph: every link is one direction with its nominal rate, parallel links
+//! are separate edges or one edge with a `width`. Latencies and efficiencies are not here:
+//! they are measured, and live in the [`crate::profile::Profile`].
+
+use petgraph::graph::{DiGraph, EdgeIndex, NodeIndex};
+use petgraph::visit::EdgeRef;
+use thiserror::Error;
+
+use crate::ids::{HostId, LinkId, Rank, VertexId};
+use crate::units::Bandwidth;
+
+/// What carries bytes between two vertices.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LinkKind {
+    /// NVLink, GPU to GPU or GPU to NVSwitch.
+    Nvlink,
+    /// NVLink chip-to-chip, GPU to CPU.
+    C2c,
+    /// PCI Express.
+    Pcie,
+    /// Between CPU sockets.
+    CpuInterconnect,
+    /// InfiniBand.
+    Infiniband,
+    /// RDMA over converged Ethernet.
+    Roce,
+    /// AWS Elastic Fabric Adapter.
+    Efa,
+    /// HPE Slingshot.
+    Slingshot,
+    /// Ethernet without RDMA: TCP sockets.
+    Ethernet,
+}
+
+impl LinkKind {
+    /// All kinds.
+    pub const ALL: &'static [Self] = &[
+        Self::Nvlink,
+        Self::C2c,
+        Self::Pcie,
+        Self::CpuInterconnect,
+        Self::Infiniband,
+        Self::Roce,
+        Self::Efa,
+        Self::Slingshot,
+        Self::Ethernet,
+    ];
+
+    /// Whether it leaves the host.
+    pub fn is_network(self) -> bool {
+        matches!(self, Self::Infiniband | Self::Roce | Self::Efa | Self::Slingshot | Self::Ethernet)
+    }
+
+    /// The name in files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Nvlink => "nvlink",
+            Self::C2c => "c2c",
+            Self::Pcie => "pcie",
+            Self::CpuInterconnect => "cpu_interconnect",
+            Self::Infiniband => "infiniband",
+            Self::Roce => "roce",
+            Self::Efa => "efa",
+            Self::Slingshot => "slingshot",
+            Self::Ethernet => "ethernet",
+        }
+    }
+}
+
+/// One direction of a link, or of `width` equal links used as one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Link {
+    /// What it is.
+    pub kind: LinkKind,
+    /// Nominal rate of all `width` together, one direction.
+    pub rate: Bandwidth,
+    /// How many physical links (NVLink) or lanes (PCIe) make it up.
+    pub width: u32,
+}
+
+/// A GPU.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Gpu {
+    /// Index inside its host, from 0.
+    pub index: u32,
+    /// Product, such as `H100-SXM5-80GB`; empty where the source does not say.
+    pub model: String,
+    /// Compute capability times ten: H100 is 90; 0 where the source does not say.
+    pub compute_capability: u32,
+    /// Nominal memory rate.
+    pub memory_rate: Option<Bandwidth>,
+    /// PCI bus id as the source writes it.
+    pub bus_id: Option<String>,
+}
+
+/// A network interface.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Nic {
+    /// Index inside its host, from 0.
+    pub index: u32,
+    /// Device name, such as `mlx5_0`.
+    pub name: String,
+    /// Fabric it speaks.
+    pub kind: LinkKind,
+    /// Port rate, one direction.
+    pub rate: Bandwidth,
+    /// Whether it reads and writes GPU memory itself.
+    pub gpudirect: bool,
+    /// Which rail of a rail-optimised fabric it is on.
+    pub rail: Option<u32>,
+    /// For ssh and storage, not for collectives.
+    pub management: bool,
+}
+
+/// What a vertex is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum VertexKind {
+    /// A GPU.
+    Gpu(Gpu),
+    /// An NVSwitch, or all NVSwitches of a host as one.
+    NvSwitch,
+    /// A PCIe switch or bridge.
+    PcieSwitch,
+    /// A CPU socket or NUMA node.
+    Cpu {
+        /// `GenuineIntel`, `AuthenticAMD`, ...; empty where unknown.
+        vendor: String,
+    },
+    /// A NIC.
+    Nic(Nic),
+    /// A switch of the network: level 0 is nearest to the hosts.
+    NetSwitch {
+        /// Level above the hosts, from 0.
+        level: u32,
+    },
+}
+
+/// An element of the graph.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Vertex {
+    /// Unique name, such as `host3/gpu0` or `leaf2`.
+    pub name: String,
+    /// What it is.
+    pub kind: VertexKind,
+    /// The host it is in; none for switches of the network.
+    pub host: Option<HostId>,
+}
+
+/// Software that decides what NCCL does.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Software {
+    /// NCCL version, such as `2.28.9`.
+    pub nccl: Option<String>,
+    /// Network or tuner plugin, such as `aws-ofi-nccl`.
+    pub plugin: Option<String>,
+}
+
+/// A topology that cannot be simulated.
+#[derive(Debug, Error, Clone, PartialEq, Eq)]
+pub enum TopologyError {
+    /// There is nothing that could take part in a collective.
+    #[error("the topology `{0}` has no GPU")]
+    NoGpu(String),
+    /// Two vertices with one name.
+    #[error("the name `{0}` is used twice")]
+    DuplicateName(String),
+    /// A GPU that cannot reach another.
+    #[error("`{from}` cannot reach `{to}`: no path of links between them")]
+    Disconnected {
+        /// The GPU that cannot send.
+        from: String,
+        /// The GPU it cannot reach.
+        to: String,
+    },
+    /// More vertices than any cluster has.
+    #[error("the topology has {0} vertices; at most {MAX_VERTICES} are supported")]
+    TooLarge(usize),
+    /// A link to nowhere.
+    #[error("a link joins `{0}` to itself")]
+    SelfLink(String),
+}
+
+/// Bound on vertices: 100,000 GPUs with their NICs and switches; keeps hostile files harmless.
+pub const MAX_VERTICES: usize = 1_000_000;
+
+/// A checked machine: at least one GPU, every GPU reaches every other, every rate positive.
+#[derive(Clone, Debug)]
+pub struct Topology {
+    /// Name of the machine.
+    pub name: String,
+    /// What was assumed because the source does not say; shown to the user.
+    pub assumptions: Vec<String>,
+    /// Software that the machine is known to run.
+    pub software: Software,
+    /// Name of the profile that fits this hardware.
+    pub profile: Option<String>,
+    graph: DiGraph<Vertex, Link>,
+    gpus: Vec<NodeIndex>,
+    hosts: Vec<Host>,
+}
+
+/// A machine of the cluster.
+#[derive(Clone, Debug, Default)]
+pub struct Host {
+    /// Name, such as `gpu017`.
+    pub name: String,
+    /// Its GPUs, in rank order.
+    pub gpus: Vec<VertexId>,
+    /// Its NICs, without those for management.
+    pub nics: Vec<VertexId>,
+}
+
+/// Builds a [`Topology`].
+#[derive(Clone, Debug, Default)]
+pub struct TopologyBuilder {
+    name: String,
+    /// See [`Topology::assumptions`].
+    pub assumptions: Vec<String>,
+    /// See [`Topology::software`].
+    pub software: Software,
+    /// See [`Topology::profile`].
+    pub profile: Option<String>,
+    graph: DiGraph<Vertex, Link>,
+    hosts: Vec<String>,
+}
+
+fn node(id: VertexId) -> NodeIndex {
+    NodeIndex::new(id.index())
+}
+
+fn vertex_id(index: NodeIndex) -> VertexId {
+    VertexId(u32::try_from(index.index()).unwrap_or(u32::MAX))
+}
+
+impl TopologyBuilder {
+    /// Starts an empty machine.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self { name: name.into(), ..Self::default() }
+    }
+
+    /// Adds a host; ranks are numbered in the order of hosts, then of GPUs.
+    pub fn host(&mut self, name: impl Into<String>) -> HostId {
+        self.hosts.push(name.into());
+        HostId(u32::try_from(self.hosts.len() - 1).unwrap_or(u32::MAX))
+    }
+
+    /// Adds a vertex.
+    pub fn vertex(&mut self, name: impl Into<String>, kind: VertexKind, host: Option<HostId>) -> VertexId {
+        vertex_id(self.graph.add_node(Vertex { name: name.into(), kind, host }))
+    }
+
+    /// Adds one direction of a link.
+    pub fn link(&mut self, from: VertexId, to: VertexId, link: Link) {
+        self.graph.add_edge(node(from), node(to), link);
+    }
+
+    /// Adds both directions of a link.
+    pub fn duplex(&mut self, a: VertexId, b: VertexId, link: Link) {
+        self.link(a, b, link);
+        self.link(b, a, link);
+    }
+
+    /// How many vertices there are so far.
+    pub fn len(&self) -> usize {
+        self.graph.node_count()
+    }
+
+    /// Whether nothing was added yet.
+    pub fn is_empty(&self) -> bool {
+        self.graph.node_count() == 0
+    }
+
+    /// Checks the whole.
+    ///
+    /// # Errors
+    /// No GPU, a name twice, a self link, too many vertices, or a GPU that cannot reach another.
+    pub fn build(self) -> Result<Topology, TopologyError> {
+        let graph = self.graph;
+        if graph.node_count() > MAX_VERTICES {
+            return Err(TopologyError::TooLarge(graph.node_count()));
+        }
+        let mut names = std::collections::HashSet::new();
+        for vertex in graph.node_weights() {
+            if !names.insert(vertex.name.as_str()) {
+                return Err(TopologyError::DuplicateName(vertex.name.clone()));
+            }
+        }
+        if let Some(edge) = graph.edge_references().find(|e| e.source() == e.target()) {
+            return Err(TopologyError::SelfLink(graph[edge.source()].name.clone()));
+        }
+        let mut hosts: Vec<Host> = self.hosts.into_iter().map(|name| Host { name, ..Host::default() }).collect();
+        for index in graph.node_indices() {
+            let vertex = &graph[index];
+            let Some(host) = vertex.host.and_then(|h| hosts.get_mut(h.index())) else { continue };
+            match &vertex.kind {
+                VertexKind::Gpu(_) => host.gpus.push(vertex_id(index)),
+                VertexKind::Nic(nic) if !nic.management => host.nics.push(vertex_id(index)),
+                _ => {}
+            }
+        }
+        let gpu_index = |id: &VertexId| match &graph[node(*id)].kind {
+            VertexKind::Gpu(gpu) => gpu.index,
+            _ => u32::MAX,
+        };
+        for host in &mut hosts {
+            host.gpus.sort_by_key(gpu_index);
+        }
+        let gpus: Vec<NodeIndex> = hosts.iter().flat_map(|h| &h.gpus).map(|&id| node(id)).collect();
+        let topology = Topology {
+            name: self.name,
+            assumptions: self.assumptions,
+            software: self.software,
+            profile: self.profile,
+            graph,
+            gpus,
+            hosts,
+        };
+        topology.check_connected()?;
+        Ok(topology)
+    }
+}
+
+impl Topology {
+    /// Every GPU must reach every other: two searches from rank 0, with and against the links.
+    fn check_connected(&self) -> Result<(), TopologyError> {
+        let Some(&first) = self.gpus.first() else {
+            return Err(TopologyError::NoGpu(self.name.clone()));
+        };
+        for direction in [petgraph::Outgoing, petgraph::Incoming] {
+            let mut seen = vec![false; self.graph.node_count()];
+            let mut stack = vec![first];
+            seen[first.index()] = true;
+            while let Some(at) = stack.pop() {
+                for next in self.graph.neighbors_directed(at, direction) {
+                    if !std::mem::replace(&mut seen[next.index()], true) {
+                        stack.push(next);
+                    }
+                }
+            }
+            if let Some(&lost) = self.gpus.iter().find(|g| !seen[g.index()]) {
+                let (from, to) = if direction == petgraph::Outgoing { (first, lost) } else { (lost, first) };
+                return Err(TopologyError::Disconnected {
+                    from: self.graph[from].name.clone(),
+                    to: self.graph[to].name.clone(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Number of GPUs, which is the number of ranks it can hold.
+    pub fn ranks(&self) -> u32 {
+        u32::try_from(self.gpus.len()).unwrap_or(u32::MAX)
+    }
+
+    /// The hosts, in rank order.
+    pub fn hosts(&self) -> &[Host] {
+        &self.hosts
+    }
+
+    /// The GPU of a rank.
+    pub fn gpu_of(&self, rank: Rank) -> VertexId {
+        vertex_id(self.gpus[rank.index()])
+    }
+
+    /// The host of a rank.
+    pub fn host_of(&self, rank: Rank) -> HostId {
+        self.graph[self.gpus[rank.index()]].host.unwrap_or_default()
+    }
+
+    /// A vertex.
+    pub fn vertex(&self, id: VertexId) -> &Vertex {
+        &self.graph[node(id)]
+    }
+
+    /// A vertex by its name.
+    pub fn find(&self, name: &str) -> Option<VertexId> {
+        self.graph.node_indices().find(|&i| self.graph[i].name == name).map(vertex_id)
+    }
+
+    /// The GPU at a vertex, if it is one.
+    pub fn gpu(&self, id: VertexId) -> Option<&Gpu> {
+        match &self.vertex(id).kind {
+            VertexKind::Gpu(gpu) => Some(gpu),
+            _ => None,
+        }
+    }
+
+    /// The NIC at a vertex, if it is one.
+    pub fn nic(&self, id: VertexId) -> Option<&Nic> {
+        match &self.vertex(id).kind {
+            VertexKind::Nic(nic) => Some(nic),
+            _ => None,
+        }
+    }
+
+    /// All vertices.
+    pub fn vertices(&self) -> impl Iterator<Item = (VertexId, &Vertex)> {
+        self.graph.node_indices().map(|i| (vertex_id(i), &self.graph[i]))
+    }
+
+    /// All link directions: id, from, to, link.
+    pub fn links(&self) -> impl Iterator<Item = (LinkId, VertexId, VertexId, Link)> {
+        self.graph.edge_references().map(|e| {
+            let id = LinkId(u32::try_from(e.id().index()).unwrap_or(u32::MAX));
+            (id, vertex_id(e.source()), vertex_id(e.target()), *e.weight())
+        })
+    }
+
+    /// Number of link directions.
+    pub fn link_count(&self) -> usize {
+        self.graph.edge_count()
+    }
+
+    /// A link direction.
+    pub fn link(&self, id: LinkId) -> Link {
+        self.graph[EdgeIndex::new(id.index())]
+    }
+
+    /// Both ends of a link direction: from, to.
+    pub fn ends(&self, id: LinkId) -> (VertexId, VertexId) {
+        let (from, to) =
+            self.graph.edge_endpoints(EdgeIndex::new(id.index())).unwrap_or((NodeIndex::new(0), NodeIndex::new(0)));
+        (vertex_id(from), vertex_id(to))
+    }
+
+    /// Links that leave a vertex, in the order they were added: id, to, link.
+    pub fn links_from(&self, id: VertexId) -> impl Iterator<Item = (LinkId, VertexId, Link)> {
+        let mut links: Vec<_> = self
+            .graph
+            .edges(node(id))
+            .map(|e| (LinkId(u32::try_from(e.id().index()).unwrap_or(u32::MAX)), vertex_id(e.target()), *e.weight()))
+            .collect();
+        links.sort_by_key(|l| l.0);
+        links.into_iter()
+    }
+
+    /// The lowest compute capability of the machine; 0 where no GPU says.
+    pub fn compute_capability(&self) -> u32 {
+        self.gpus.iter().filter_map(|&g| self.gpu(vertex_id(g))).map(|g| g.compute_capability).min().unwrap_or(0)
+    }
+
+    /// Sum of the rates that leave (or enter) a vertex over links of a kind.
+    pub fn total_rate(&self, id: VertexId, kind: LinkKind) -> u64 {
+        self.links_from(id).filter(|(_, _, l)| l.kind == kind).map(|(_, _, l)| l.rate.get()).sum()
+    }
+
+    /// The same machine with other text facts; the graph is kept.
+    #[must_use]
+    pub fn renamed(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+}
