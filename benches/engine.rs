@@ -1,1 +1,3 @@
+//! Benchmarks of the engine.
+
 fn main() {}

@@ -1,1 +1,3 @@
-//! See the package description.
+//! Machines as data: built-ins, importers, generators of fabrics.
+
+pub mod host;

@@ -1,0 +1,200 @@
+//! One host as checked values: what every reader produces and the fabric multiplies.
+
+use collcast_sim::ids::{HostId, VertexId};
+use collcast_sim::topology::{Gpu, Link, LinkKind, Nic, TopologyBuilder, VertexKind};
+use collcast_sim::units::Bandwidth;
+
+/// What a PCIe device hangs from: an index into [`HostSpec::cpus`] or [`HostSpec::switches`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Parent {
+    /// A CPU's own PCIe port.
+    Cpu(usize),
+    /// A PCIe switch. Its index must be lower than that of a switch that hangs from it.
+    Switch(usize),
+}
+
+/// A CPU socket or NUMA node.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CpuSpec {
+    /// `GenuineIntel`, `AuthenticAMD`, ...; empty where unknown.
+    pub vendor: String,
+    /// Rate to each other socket, one direction; all pairs are joined.
+    pub interconnect: Bandwidth,
+}
+
+/// A PCIe switch or bridge.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SwitchSpec {
+    /// PCI bus id, where the source has one.
+    pub bus_id: Option<String>,
+    /// What it hangs from.
+    pub parent: Parent,
+    /// Rate of its upstream link.
+    pub rate: Bandwidth,
+}
+
+/// The other end of an NVLink bundle.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NvlinkTarget {
+    /// The host's NVSwitches, which are one vertex.
+    Switch,
+    /// Another GPU, by its place in [`HostSpec::gpus`].
+    Gpu(usize),
+}
+
+/// NVLinks that leave a GPU together.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NvlinkSpec {
+    /// Where they go.
+    pub target: NvlinkTarget,
+    /// How many.
+    pub count: u32,
+    /// Nominal rate of one, one direction.
+    pub rate_per_link: Bandwidth,
+}
+
+/// A GPU and its attachments.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GpuSpec {
+    /// The GPU itself.
+    pub gpu: Gpu,
+    /// What its PCIe link hangs from.
+    pub parent: Parent,
+    /// Rate of its PCIe link.
+    pub pcie_rate: Bandwidth,
+    /// Its NVLinks. GPU to GPU bundles are listed at both ends.
+    pub nvlinks: Vec<NvlinkSpec>,
+    /// Rate of its chip-to-chip link to the CPU, where it has one.
+    pub c2c: Option<Bandwidth>,
+}
+
+/// A NIC and its attachment.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NicSpec {
+    /// The NIC itself.
+    pub nic: Nic,
+    /// What its PCIe link hangs from.
+    pub parent: Parent,
+    /// Rate of its PCIe link.
+    pub pcie_rate: Bandwidth,
+}
+
+/// A host.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct HostSpec {
+    /// CPU sockets or NUMA nodes.
+    pub cpus: Vec<CpuSpec>,
+    /// PCIe switches, parents first.
+    pub switches: Vec<SwitchSpec>,
+    /// GPUs, in rank order.
+    pub gpus: Vec<GpuSpec>,
+    /// NICs, management ones included.
+    pub nics: Vec<NicSpec>,
+    /// What was assumed because the source does not say.
+    pub assumptions: Vec<String>,
+}
+
+impl HostSpec {
+    /// Adds the host to a topology under `name` and returns the NIC vertices, in order.
+    pub fn add_to(&self, builder: &mut TopologyBuilder, name: &str) -> (HostId, Vec<VertexId>) {
+        let host = builder.host(name);
+        let at = Some(host);
+        let link = |kind, rate, width| Link { kind, rate, width };
+        let cpus: Vec<VertexId> = self
+            .cpus
+            .iter()
+            .enumerate()
+            .map(|(i, cpu)| {
+                builder.vertex(
+                    format!("{name}/cpu{i}"),
+                    VertexKind::Cpu {
+                        vendor: cpu.vendor.clone(),
+                    },
+                    at,
+                )
+            })
+            .collect();
+        for (i, cpu) in self.cpus.iter().enumerate() {
+            for other in i + 1..cpus.len() {
+                let rate = cpu.interconnect.min(self.cpus[other].interconnect);
+                builder.duplex(
+                    cpus[i],
+                    cpus[other],
+                    link(LinkKind::CpuInterconnect, rate, 1),
+                );
+            }
+        }
+        let mut switches: Vec<VertexId> = Vec::new();
+        for (i, switch) in self.switches.iter().enumerate() {
+            let id = builder.vertex(format!("{name}/pcisw{i}"), VertexKind::PcieSwitch, at);
+            let parent = resolve(switch.parent, &cpus, &switches);
+            if let Some(parent) = parent {
+                builder.duplex(id, parent, link(LinkKind::Pcie, switch.rate, 16));
+            }
+            switches.push(id);
+        }
+        let gpus: Vec<VertexId> = self
+            .gpus
+            .iter()
+            .enumerate()
+            .map(|(i, g)| {
+                builder.vertex(format!("{name}/gpu{i}"), VertexKind::Gpu(g.gpu.clone()), at)
+            })
+            .collect();
+        let has_nvswitch = self
+            .gpus
+            .iter()
+            .flat_map(|g| &g.nvlinks)
+            .any(|n| n.target == NvlinkTarget::Switch);
+        let nvswitch = has_nvswitch
+            .then(|| builder.vertex(format!("{name}/nvswitch"), VertexKind::NvSwitch, at));
+        for (gpu, &id) in self.gpus.iter().zip(&gpus) {
+            if let Some(parent) = resolve(gpu.parent, &cpus, &switches) {
+                builder.duplex(id, parent, link(LinkKind::Pcie, gpu.pcie_rate, 16));
+                if let (Some(rate), Parent::Cpu(_)) = (gpu.c2c, gpu.parent) {
+                    builder.duplex(id, parent, link(LinkKind::C2c, rate, 1));
+                }
+            }
+            for bundle in &gpu.nvlinks {
+                let nvlink = link(
+                    LinkKind::Nvlink,
+                    bundle.rate_per_link.times(u64::from(bundle.count)),
+                    bundle.count,
+                );
+                match (bundle.target, nvswitch) {
+                    (NvlinkTarget::Switch, Some(switch)) => builder.duplex(id, switch, nvlink),
+                    (NvlinkTarget::Gpu(peer), _) if peer < gpus.len() && gpus[peer] != id => {
+                        builder.link(id, gpus[peer], nvlink);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        let nics = self
+            .nics
+            .iter()
+            .enumerate()
+            .map(|(i, n)| {
+                let id =
+                    builder.vertex(format!("{name}/nic{i}"), VertexKind::Nic(n.nic.clone()), at);
+                if let Some(parent) = resolve(n.parent, &cpus, &switches) {
+                    builder.duplex(id, parent, link(LinkKind::Pcie, n.pcie_rate, 16));
+                }
+                id
+            })
+            .collect();
+        for note in &self.assumptions {
+            if !builder.assumptions.contains(note) {
+                builder.assumptions.push(note.clone());
+            }
+        }
+        (host, nics)
+    }
+}
+
+fn resolve(parent: Parent, cpus: &[VertexId], switches: &[VertexId]) -> Option<VertexId> {
+    match parent {
+        Parent::Cpu(i) => cpus.get(i).copied(),
+        Parent::Switch(i) => switches.get(i).copied(),
+    }
+}
