@@ -7,5 +7,6 @@
 pub mod collective;
 pub mod ids;
 pub mod measurement;
+pub mod schedule;
 pub mod topology;
 pub mod units;

@@ -1,0 +1,430 @@
+//! Schedules: which chunk each worker sends, receives, reduces and copies, in which order.
+//!
+//! A worker is a (rank, channel, lane). Its program is a [`Template`] with parameters; its
+//! connections are computed on demand. Nothing here grows with ranks times steps. An
+//! algorithm is a generator in its own file ([`ring`], [`tree`], [`direct`]); whoever
+//! consumes a [`Schedule`] cannot tell which one made it.
+
+mod direct;
+pub mod plan;
+pub mod program;
+mod ring;
+mod tree;
+pub mod verify;
+pub mod wiring;
+
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use crate::collective::{Algorithm, Collective, DataType, Protocol, ReduceOp};
+use crate::ids::{ChannelId, Lane, Rank};
+use crate::units::Bytes;
+use plan::Plan;
+use program::{Buffer, Template, Var};
+
+/// Largest number of ranks of one schedule.
+pub const MAX_RANKS: u32 = 131_072;
+/// Largest number of channels: NCCL's `MAXCHANNELS` since 2.26.
+pub const MAX_CHANNELS: u32 = 64;
+
+/// One collective call: what is asked, without how.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Call {
+    /// What.
+    pub collective: Collective,
+    /// How many ranks take part.
+    pub ranks: u32,
+    /// Elements: of the buffer of one rank for all-reduce, broadcast, reduce and send/recv; of
+    /// the part of one rank for all-gather, reduce-scatter, gather, scatter and all-to-all.
+    pub count: u64,
+    /// Element type.
+    pub dtype: DataType,
+    /// Reduction.
+    pub op: ReduceOp,
+    /// Root, for rooted collectives.
+    pub root: Rank,
+    /// Whether input and output share memory.
+    pub in_place: bool,
+    /// For all-to-all: `[ranks][ranks]` elements from row to column, in place of `count`.
+    pub counts: Option<Arc<[u64]>>,
+}
+
+impl Call {
+    /// A call of nccl-tests' size column: rounded down to whole elements per rank.
+    pub fn of_size(collective: Collective, ranks: u32, size: Bytes, dtype: DataType) -> Self {
+        let parts = if collective.size_is_total() {
+            u64::from(ranks.max(1))
+        } else {
+            1
+        };
+        Self {
+            collective,
+            ranks,
+            count: size.0 / dtype.size() / parts,
+            dtype,
+            op: ReduceOp::Sum,
+            root: Rank(0),
+            in_place: false,
+            counts: None,
+        }
+    }
+
+    /// nccl-tests' size column of this call.
+    pub fn size(&self) -> Bytes {
+        let parts = if self.collective.size_is_total() {
+            u64::from(self.ranks)
+        } else {
+            1
+        };
+        match &self.counts {
+            Some(counts) => {
+                let n = self.ranks as usize;
+                let most = (0..n)
+                    .map(|r| counts[r * n..(r + 1) * n].iter().sum::<u64>())
+                    .max();
+                Bytes(most.unwrap_or(0).saturating_mul(self.dtype.size()))
+            }
+            None => Bytes(
+                self.count
+                    .saturating_mul(parts)
+                    .saturating_mul(self.dtype.size()),
+            ),
+        }
+    }
+
+    /// Elements that rank `from` sends to rank `to` in an all-to-all.
+    pub fn pair_count(&self, from: Rank, to: Rank) -> u64 {
+        match &self.counts {
+            Some(counts) => counts[from.index() * self.ranks as usize + to.index()],
+            None => self.count,
+        }
+    }
+
+    /// Where in its input rank `from` keeps what it sends to `to` in an all-to-all.
+    pub fn send_offset(&self, from: Rank, to: Rank) -> u64 {
+        match &self.counts {
+            Some(_) => (0..to.0).map(|r| self.pair_count(from, Rank(r))).sum(),
+            None => self.count * u64::from(to.0),
+        }
+    }
+
+    /// Where in its output rank `to` keeps what it gets from `from` in an all-to-all.
+    pub fn recv_offset(&self, from: Rank, to: Rank) -> u64 {
+        match &self.counts {
+            Some(_) => (0..from.0).map(|r| self.pair_count(Rank(r), to)).sum(),
+            None => self.count * u64::from(from.0),
+        }
+    }
+
+    /// Elements in the input buffer of a rank.
+    pub fn input_len(&self, rank: Rank) -> u64 {
+        match self.collective {
+            Collective::ReduceScatter => self.count * u64::from(self.ranks),
+            Collective::Scatter if rank == self.root => self.count * u64::from(self.ranks),
+            Collective::Scatter => 0,
+            Collective::AllToAll => (0..self.ranks)
+                .map(|to| self.pair_count(rank, Rank(to)))
+                .sum(),
+            _ => self.count,
+        }
+    }
+
+    /// Elements in the output buffer of a rank.
+    pub fn output_len(&self, rank: Rank) -> u64 {
+        match self.collective {
+            Collective::AllGather => self.count * u64::from(self.ranks),
+            Collective::Gather if rank == self.root => self.count * u64::from(self.ranks),
+            Collective::Gather => 0,
+            Collective::AllToAll => (0..self.ranks)
+                .map(|from| self.pair_count(Rank(from), rank))
+                .sum(),
+            _ => self.count,
+        }
+    }
+
+    /// Where in the shared memory of a rank a buffer starts, when in place.
+    ///
+    /// All-gather: a rank's input is its part of the output. Reduce-scatter: its output is its
+    /// part of the input. Otherwise both start together.
+    pub fn in_place_offset(&self, rank: Rank, buffer: Buffer) -> u64 {
+        match (self.collective, buffer) {
+            (Collective::AllGather, Buffer::Input)
+            | (Collective::ReduceScatter, Buffer::Output) => self.count * u64::from(rank.0),
+            _ => 0,
+        }
+    }
+
+    fn check(&self) -> Result<(), ScheduleError> {
+        if self.ranks == 0 || self.ranks > MAX_RANKS {
+            return Err(ScheduleError::Ranks(self.ranks));
+        }
+        if self.collective.rooted() && self.root.0 >= self.ranks {
+            return Err(ScheduleError::Root {
+                root: self.root.0,
+                ranks: self.ranks,
+            });
+        }
+        // 2^50 elements in all keep every offset far from overflow.
+        let total = self
+            .count
+            .checked_mul(u64::from(self.ranks))
+            .and_then(|t| t.checked_mul(self.dtype.size()));
+        if total.is_none_or(|t| t > 1 << 50) {
+            return Err(ScheduleError::TooLarge);
+        }
+        if self.in_place
+            && matches!(self.collective, Collective::AllToAll | Collective::SendRecv)
+            && self.ranks > 1
+        {
+            return Err(ScheduleError::InPlace(self.collective));
+        }
+        if let Some(counts) = &self.counts {
+            if self.collective != Collective::AllToAll || self.in_place {
+                return Err(ScheduleError::CountsElsewhere);
+            }
+            let sum = counts
+                .iter()
+                .try_fold(0_u64, |sum, &count| sum.checked_add(count));
+            if counts.len() != (self.ranks as usize).pow(2) || sum.is_none_or(|s| s > 1 << 50) {
+                return Err(ScheduleError::Counts {
+                    rows: counts.len(),
+                    ranks: self.ranks,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A call that has no schedule.
+#[derive(Debug, Error, Clone, PartialEq, Eq)]
+pub enum ScheduleError {
+    /// No ranks, or too many.
+    #[error("a collective needs 1 to {MAX_RANKS} ranks, not {0}")]
+    Ranks(u32),
+    /// No channels, or too many.
+    #[error("a schedule needs 1 to {MAX_CHANNELS} channels, not {0}")]
+    Channels(u32),
+    /// A root outside the ranks.
+    #[error("root {root} is not one of the {ranks} ranks 0..{ranks}")]
+    Root {
+        /// The root given.
+        root: u32,
+        /// Number of ranks.
+        ranks: u32,
+    },
+    /// Buffers beyond 1 PiB.
+    #[error("the buffers of all ranks together exceed 1 PiB; check the unit of the size")]
+    TooLarge,
+    /// A count matrix of the wrong shape or sum.
+    #[error(
+        "a count matrix needs {ranks} x {ranks} numbers of at most 1 PiB in all, not {rows} numbers"
+    )]
+    Counts {
+        /// How many numbers were given.
+        rows: usize,
+        /// Number of ranks.
+        ranks: u32,
+    },
+    /// A collective that would overwrite what it has yet to send.
+    #[error("{0} has no in-place form: what arrives would overwrite what is still to be sent")]
+    InPlace(Collective),
+    /// A count matrix where it has no meaning.
+    #[error("a count matrix belongs to an out-of-place all_to_all only")]
+    CountsElsewhere,
+    /// An algorithm that does not do this collective, or not yet.
+    #[error("{algorithm} does not do {collective} here; {collective} can use: {valid}")]
+    Unsupported {
+        /// The algorithm asked for.
+        algorithm: Algorithm,
+        /// The collective asked for.
+        collective: Collective,
+        /// What would work.
+        valid: String,
+    },
+    /// A protocol that the algorithm has no kernel for.
+    #[error("{algorithm} has no {protocol} kernel")]
+    NoKernel {
+        /// The algorithm.
+        algorithm: Algorithm,
+        /// The protocol.
+        protocol: Protocol,
+    },
+}
+
+/// A one-way FIFO between two workers.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct Conn {
+    /// Who sends.
+    pub src: Rank,
+    /// Who receives.
+    pub dst: Rank,
+    /// The channel of both.
+    pub channel: ChannelId,
+    /// Tells several connections of one pair and channel apart.
+    pub stream: u32,
+}
+
+/// A worker's part: its program, parameters and connections.
+#[derive(Clone, Debug)]
+pub struct Worker {
+    /// Index into [`Schedule::templates`].
+    pub template: usize,
+    /// Initial registers.
+    pub parameters: Vec<(Var, i64)>,
+    /// Connections behind the receive ports.
+    pub recv: Vec<Conn>,
+    /// Connections behind the send ports.
+    pub send: Vec<Conn>,
+}
+
+/// Makes the workers of a schedule on demand.
+pub trait Generator: Send + Sync + std::fmt::Debug {
+    /// The worker at a place, or `None` where nobody is needed. Costs no more than its ports.
+    fn worker(&self, rank: Rank, channel: ChannelId, lane: Lane) -> Option<Worker>;
+}
+
+/// A complete plan of one call: every worker, what it does, and over which FIFOs.
+#[derive(Debug)]
+pub struct Schedule {
+    /// What is computed.
+    pub call: Call,
+    /// Channels, threads, chunks, slices and FIFOs.
+    pub plan: Plan,
+    /// Lanes of every block.
+    pub lanes: u32,
+    /// Programs by role.
+    pub templates: Vec<Template>,
+    generator: Box<dyn Generator>,
+}
+
+impl Schedule {
+    /// Generates the schedule of a call.
+    ///
+    /// `order`: for each channel of a pattern the ranks in the order in which it visits them;
+    /// channels beyond the list reuse it from the start. See [`Order`].
+    ///
+    /// # Errors
+    /// See [`ScheduleError`].
+    pub fn new(call: Call, plan: Plan, order: &Order) -> Result<Self, ScheduleError> {
+        call.check()?;
+        if plan.channels == 0 || plan.channels > MAX_CHANNELS {
+            return Err(ScheduleError::Channels(plan.channels));
+        }
+        if !valid_protocols(plan.algorithm).contains(&plan.protocol) {
+            return Err(ScheduleError::NoKernel {
+                algorithm: plan.algorithm,
+                protocol: plan.protocol,
+            });
+        }
+        if !valid_algorithms(call.collective).contains(&plan.algorithm) {
+            return Err(ScheduleError::Unsupported {
+                algorithm: plan.algorithm,
+                collective: call.collective,
+                valid: valid_algorithms(call.collective)
+                    .iter()
+                    .map(|a| a.name())
+                    .collect::<Vec<_>>()
+                    .join(", "),
+            });
+        }
+        let (lanes, templates, generator): (u32, Vec<Template>, Box<dyn Generator>) =
+            match plan.algorithm {
+                Algorithm::Tree => tree::generate(&call, &plan, order),
+                Algorithm::Direct => direct::generate(&call, &plan),
+                _ => ring::generate(&call, &plan, order),
+            };
+        Ok(Self {
+            call,
+            plan,
+            lanes,
+            templates,
+            generator,
+        })
+    }
+
+    /// A schedule from a stranger's templates and generator: imported algorithms and tests.
+    pub fn from_parts(
+        call: Call,
+        plan: Plan,
+        lanes: u32,
+        templates: Vec<Template>,
+        generator: Box<dyn Generator>,
+    ) -> Self {
+        Self {
+            call,
+            plan,
+            lanes,
+            templates,
+            generator,
+        }
+    }
+
+    /// The worker at a place.
+    pub fn worker(&self, rank: Rank, channel: ChannelId, lane: Lane) -> Option<Worker> {
+        self.generator.worker(rank, channel, lane)
+    }
+
+    /// All workers with their places, in order.
+    pub fn workers(&self) -> impl Iterator<Item = (Rank, ChannelId, Lane, Worker)> {
+        let (ranks, channels, lanes) = (self.call.ranks, self.plan.channels, self.lanes);
+        (0..ranks)
+            .flat_map(move |r| {
+                (0..channels)
+                    .flat_map(move |c| (0..lanes).map(move |l| (Rank(r), ChannelId(c), Lane(l))))
+            })
+            .filter_map(|(r, c, l)| self.worker(r, c, l).map(|w| (r, c, l, w)))
+    }
+
+    /// Bytes of one element.
+    pub fn element_size(&self) -> u64 {
+        self.call.dtype.size()
+    }
+}
+
+/// Algorithms that have a generator for a collective.
+pub fn valid_algorithms(collective: Collective) -> &'static [Algorithm] {
+    match collective {
+        Collective::AllReduce => &[Algorithm::Ring, Algorithm::Tree],
+        Collective::AllGather
+        | Collective::ReduceScatter
+        | Collective::Broadcast
+        | Collective::Reduce => &[Algorithm::Ring],
+        Collective::AllToAll | Collective::SendRecv => &[Algorithm::Direct],
+        Collective::Gather | Collective::Scatter => &[],
+    }
+}
+
+/// Protocols that an algorithm has a kernel for.
+pub fn valid_protocols(algorithm: Algorithm) -> &'static [Protocol] {
+    match algorithm {
+        Algorithm::Ring | Algorithm::Tree => &[Protocol::Ll, Protocol::Ll128, Protocol::Simple],
+        Algorithm::Direct => &[Protocol::Ll, Protocol::Simple],
+        _ => &[Protocol::Simple],
+    }
+}
+
+/// In which order a pattern visits the ranks, and which ranks share a host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Order {
+    /// Orders by channel, reused cyclically: a permutation of the ranks each.
+    pub rings: Vec<Arc<[u32]>>,
+    /// Ranks of each host, in order.
+    pub hosts: Vec<Vec<u32>>,
+}
+
+impl Order {
+    /// All ranks on one host, visited by number.
+    pub fn one_host(ranks: u32) -> Self {
+        Self {
+            rings: vec![(0..ranks).collect()],
+            hosts: vec![(0..ranks).collect()],
+        }
+    }
+
+    /// The order of a channel.
+    pub fn ring(&self, channel: ChannelId) -> &Arc<[u32]> {
+        &self.rings[channel.index() % self.rings.len()]
+    }
+}

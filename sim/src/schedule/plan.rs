@@ -1,0 +1,366 @@
+//! How NCCL cuts one call: channels, threads, chunks, slices and FIFOs.
+//!
+//! Facts: NCCL 2.30 `src/enqueue.cc`, `src/include/collectives.h`, `src/include/device.h`,
+//! restated; the number of cells was checked against the choices that NCCL 2.28.9 logged on
+//! 2 and 4 H200 (see the tests).
+
+use crate::collective::{Algorithm, Collective, Protocol};
+use crate::schedule::Call;
+use crate::units::Bytes;
+
+/// Places in a FIFO, in steps: `NCCL_STEPS`.
+pub const STEPS: u32 = 8;
+/// Traffic below which a channel is not worth its while, in bytes.
+const MIN_TRAFFIC_PER_CHANNEL: u64 = 16 << 10;
+/// Default `NCCL_BUFFSIZE`, the FIFO of Simple, in bytes.
+pub const SIMPLE_BUFFER: u64 = 4 << 20;
+/// FIFO of LL, in bytes on the wire.
+const LL_BUFFER: u64 = 512 << 10;
+/// FIFO of LL128, in bytes on the wire.
+const LL128_BUFFER: u64 = 4_915_200;
+
+/// What a call may use, before its size is looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Channels of the communicator.
+    pub channels: u32,
+    /// Threads of a block that move data, at most; `None` for NCCL's default of the protocol.
+    pub threads: Option<u32>,
+    /// Buffer of Simple.
+    pub buffer_size: Bytes,
+    /// Channels for send and receive in the communicator.
+    pub p2p_channels: u32,
+    /// Whether some pairs talk over the network.
+    pub network: bool,
+    /// The number of channels is an order, not a maximum.
+    pub exact_channels: bool,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            channels: 24,
+            threads: None,
+            buffer_size: Bytes(SIMPLE_BUFFER),
+            p2p_channels: 32,
+            network: false,
+            exact_channels: false,
+        }
+    }
+}
+
+/// The cut of one call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Plan {
+    /// Algorithm.
+    pub algorithm: Algorithm,
+    /// Protocol.
+    pub protocol: Protocol,
+    /// Channels used.
+    pub channels: u32,
+    /// Threads of a block that move data.
+    pub threads: u32,
+    /// Threads that the protocol uses when it has enough to do; rates refer to them.
+    pub full_threads: u32,
+    /// Elements of one chunk.
+    pub chunk: u64,
+    /// Elements that chunks are aligned to.
+    pub grain: u64,
+    /// Slices that a chunk is handed over in.
+    pub slices: u32,
+    /// Slices that fit into a FIFO.
+    pub fifo_slices: u32,
+    /// Smallest slice of a chunk that has several, in elements.
+    pub min_slice: u64,
+    /// Elements of the part of each channel but the last.
+    pub per_channel: u64,
+    /// Channels that share the message of one pair (send/receive); 1 for the others.
+    pub parts: u32,
+}
+
+impl Plan {
+    /// Cuts a call the way NCCL does.
+    pub fn new(call: &Call, algorithm: Algorithm, protocol: Protocol, limits: &Limits) -> Self {
+        if algorithm == Algorithm::Direct {
+            return Self::point_to_point(call, protocol, limits);
+        }
+        let element = call.dtype.size();
+        let bytes = match call.collective {
+            Collective::AllGather | Collective::ReduceScatter => {
+                call.count * element * u64::from(call.ranks)
+            }
+            _ => call.count * element,
+        };
+        let full_threads = limits
+            .threads
+            .unwrap_or(default_threads(algorithm, protocol))
+            .clamp(32, 1024);
+        let (mut channels, mut threads) =
+            (u64::from(limits.channels.max(1)), u64::from(full_threads));
+        let threshold = match (algorithm, protocol) {
+            (Algorithm::Ring, Protocol::Ll) => 8 * u64::from(call.ranks),
+            (_, Protocol::Ll | Protocol::Ll128) => 8,
+            (_, Protocol::Simple) => 64,
+        };
+        while !limits.exact_channels && bytes < channels * threads * threshold && channels > 1 {
+            channels -= 1;
+        }
+        if algorithm != Algorithm::Tree {
+            while bytes < channels * threads * threshold && threads % 128 == 0 {
+                threads /= 2;
+            }
+        }
+        let threads = threads.max(96.min(u64::from(full_threads)));
+
+        // The part of a rank is cut into cells of equal traffic, and channels get whole cells.
+        let traffic_per_byte = match call.collective {
+            Collective::AllReduce => 2,
+            Collective::AllGather | Collective::ReduceScatter => u64::from(call.ranks),
+            _ => 1,
+        } * if protocol == Protocol::Ll { 4 } else { 1 };
+        let cell = (MIN_TRAFFIC_PER_CHANNEL.div_ceil(traffic_per_byte)).next_multiple_of(16)
+            / element.min(16);
+        let cells = call.count.div_ceil(cell).max(1);
+        let per_channel_cells = cells.div_ceil(channels);
+        let channels = if limits.exact_channels {
+            channels
+        } else {
+            cells.div_ceil(per_channel_cells)
+        };
+
+        let (step_bytes, grain_bytes) = step(protocol, limits.buffer_size);
+        let (chunk_steps, slice_steps) = match (algorithm, call.collective, protocol) {
+            (
+                Algorithm::Ring,
+                Collective::AllReduce | Collective::AllGather | Collective::ReduceScatter,
+                Protocol::Simple,
+            ) => (4, 2),
+            _ => (1, 1),
+        };
+        let mut chunk_bytes = step_bytes * chunk_steps;
+        if algorithm == Algorithm::Tree && protocol == Protocol::Ll128 {
+            // One host: NCCL's rule with nsteps = 1 + 0.1 * ranks per host.
+            let steps = 1.0 + 0.1 * f64::from(call.ranks);
+            let per = |chunk: u64| bytes as f64 / (channels * chunk) as f64;
+            while per(chunk_bytes) < steps * 64.0 / f64::from(call.ranks) && chunk_bytes > 128 << 10
+            {
+                chunk_bytes /= 2;
+            }
+            while per(chunk_bytes) < steps * 16.0 / f64::from(call.ranks) && chunk_bytes > 32 << 10
+            {
+                chunk_bytes /= 2;
+            }
+        }
+        let grain = (grain_bytes / element).max(1);
+        let chunk = (chunk_bytes / element / grain).max(1) * grain;
+        Self {
+            algorithm,
+            protocol,
+            channels: u32::try_from(channels).unwrap_or(u32::MAX),
+            threads: u32::try_from(threads).unwrap_or(u32::MAX),
+            full_threads,
+            chunk,
+            grain: (16 / element).max(1),
+            slices: u32::try_from(chunk_steps / slice_steps).unwrap_or(1),
+            fifo_slices: STEPS / u32::try_from(slice_steps).unwrap_or(1),
+            min_slice: (step_bytes * slice_steps / 32 / element).max(1),
+            per_channel: per_channel_cells * cell,
+            parts: 1,
+        }
+    }
+
+    /// Send and receive: NCCL's channels per peer (`src/enqueue.cc`, point-to-point part).
+    fn point_to_point(call: &Call, protocol: Protocol, limits: &Limits) -> Self {
+        let element = call.dtype.size();
+        let largest = call
+            .counts
+            .as_ref()
+            .and_then(|c| c.iter().max().copied())
+            .unwrap_or(call.count);
+        let bytes = largest * element;
+        let step_bytes = limits.buffer_size.0 / u64::from(STEPS);
+        let most = u64::from(limits.p2p_channels.max(1));
+        let mut channels = most;
+        while channels * u64::from(call.ranks) > most && channels > 1 {
+            channels /= 2;
+        }
+        let (min_part, max_part) = if limits.network {
+            (step_bytes / 2, step_bytes)
+        } else {
+            (step_bytes / 8, step_bytes * 32)
+        };
+        channels = channels.min(bytes.div_ceil(min_part)).max(1);
+        while bytes.div_ceil(channels) > max_part && channels <= most / 2 {
+            channels *= 2;
+        }
+        // The FIFO's chunk: 512 KiB over NVLink, 128 KiB over the network (NCCL's P2P chunk).
+        let chunk_bytes = match protocol {
+            Protocol::Simple if limits.network => 128 << 10,
+            Protocol::Simple => step_bytes,
+            other => step(other, limits.buffer_size).0,
+        };
+        let full_threads = limits.threads.unwrap_or(512).clamp(32, 1024);
+        let grain = (16 / element).max(1);
+        // Peers are dealt to channels in rounds; a round takes `channels` of them.
+        let rounds = if call.collective == Collective::SendRecv {
+            1
+        } else {
+            u64::from(call.ranks)
+        };
+        let blocks = channels * rounds.min((most / channels).max(1));
+        Self {
+            algorithm: Algorithm::Direct,
+            protocol,
+            channels: u32::try_from(blocks.min(64)).unwrap_or(u32::MAX),
+            threads: full_threads,
+            full_threads,
+            chunk: (chunk_bytes / element / grain).max(1) * grain,
+            grain,
+            slices: 1,
+            fifo_slices: STEPS,
+            min_slice: 1,
+            per_channel: largest
+                .div_ceil(channels)
+                .next_multiple_of(grain)
+                .max(grain),
+            parts: u32::try_from(channels).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// The protocol NCCL uses for a send of this size: LL up to 16 KiB per channel.
+    pub fn point_to_point_protocol(call: &Call, limits: &Limits) -> Protocol {
+        let simple = Self::point_to_point(call, Protocol::Simple, limits);
+        let largest = call
+            .counts
+            .as_ref()
+            .and_then(|c| c.iter().max().copied())
+            .unwrap_or(call.count);
+        if largest * call.dtype.size() <= u64::from(simple.parts) * (16 << 10) {
+            Protocol::Ll
+        } else {
+            Protocol::Simple
+        }
+    }
+
+    /// The elements `from..to` of a channel's part of `count` elements.
+    pub fn range(&self, channel: u32, count: u64) -> (u64, u64) {
+        let from = (self.per_channel * u64::from(channel)).min(count);
+        let to = if channel + 1 == self.channels {
+            count
+        } else {
+            (from + self.per_channel).min(count)
+        };
+        (from, to)
+    }
+
+    /// Elements of the slice `index` of a chunk of `span` elements.
+    ///
+    /// NCCL: slices are `ceil(span / (16 * slices)) * 16` elements, but not below the 32nd part
+    /// of the largest; what is left goes to the later ones, which may be empty but are still
+    /// handed over.
+    pub fn slice_of(&self, span: u64, index: u32) -> (u64, u64) {
+        if self.slices == 1 {
+            return (0, span);
+        }
+        let size = (span.div_ceil(16 * u64::from(self.slices)) * 16).max(self.min_slice);
+        let from = (size * u64::from(index)).min(span);
+        (from, (from + size).min(span))
+    }
+}
+
+/// Threads that move data when there is enough: NCCL 2.30 `src/graph/tuning.cc`.
+fn default_threads(algorithm: Algorithm, protocol: Protocol) -> u32 {
+    match (algorithm, protocol) {
+        (_, Protocol::Ll128) => 640,
+        _ => 512,
+    }
+}
+
+/// Data bytes of one FIFO step and the grain of a chunk, in bytes.
+fn step(protocol: Protocol, buffer: Bytes) -> (u64, u64) {
+    match protocol {
+        Protocol::Ll => (LL_BUFFER / u64::from(STEPS) / 2, 16),
+        Protocol::Ll128 => (LL128_BUFFER / u64::from(STEPS) / 16 * 15, 1920),
+        Protocol::Simple => ((buffer.0 / u64::from(STEPS)).max(512), 512),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collective::DataType;
+
+    fn ll(ranks: u32, size: u64) -> u32 {
+        let call = Call::of_size(Collective::AllReduce, ranks, Bytes(size), DataType::Float32);
+        Plan::new(&call, Algorithm::Ring, Protocol::Ll, &Limits::default()).channels
+    }
+
+    /// Goal: the channel counts that NCCL 2.28.9 logged on 4 and on 2 H200 (NCCL_DEBUG_SUBSYS=TUNING,
+    /// 2026-11-21), by value.
+    #[test]
+    fn channels_are_those_that_nccl_logged() {
+        for (size, channels) in [
+            (8, 1),
+            (16_384, 1),
+            (32_768, 2),
+            (65_536, 4),
+            (131_072, 8),
+            (262_144, 16),
+            (524_288, 24),
+            (1 << 20, 24),
+        ] {
+            assert_eq!(ll(4, size), channels, "4 ranks, {size} B");
+        }
+        for (size, channels) in [
+            (8192, 1),
+            (16_384, 2),
+            (131_072, 16),
+            (262_144, 22),
+            (524_288, 24),
+        ] {
+            assert_eq!(ll(2, size), channels, "2 ranks, {size} B");
+        }
+    }
+
+    /// Goal: the worked examples of NCCL's rule for 8 ranks, ring/Simple, 24 channels. At 1 MiB
+    /// the rule allows 24 channels, of which whole cells (128, at most 6 a channel) fill 22.
+    #[test]
+    fn threads_and_channels_follow_the_size() {
+        for (size, channels, threads) in [
+            (1 << 10, 1, 96),
+            (64 << 10, 2, 512),
+            (256 << 10, 8, 512),
+            (1 << 20, 22, 512),
+        ] {
+            let call = Call::of_size(Collective::AllReduce, 8, Bytes(size), DataType::Float32);
+            let plan = Plan::new(&call, Algorithm::Ring, Protocol::Simple, &Limits::default());
+            assert_eq!((plan.channels, plan.threads), (channels, threads), "{size}");
+        }
+    }
+
+    /// Goal: the ranges of all channels tile the buffer, the slices of a chunk tile the chunk.
+    #[test]
+    fn ranges_and_slices_tile() {
+        for size in [0, 4, 12, 1000, 65_532, 10_000_004] {
+            for ranks in [1, 2, 7] {
+                let call =
+                    Call::of_size(Collective::AllReduce, ranks, Bytes(size), DataType::Float32);
+                for protocol in [Protocol::Ll, Protocol::Ll128, Protocol::Simple] {
+                    let plan = Plan::new(&call, Algorithm::Ring, protocol, &Limits::default());
+                    let mut at = 0;
+                    for channel in 0..plan.channels {
+                        let (from, to) = plan.range(channel, call.count);
+                        assert_eq!(from, at);
+                        at = to;
+                    }
+                    assert_eq!(at, call.count);
+                    for span in [0, 5, plan.chunk / 3, plan.chunk] {
+                        let ends: Vec<_> =
+                            (0..plan.slices).map(|s| plan.slice_of(span, s)).collect();
+                        assert_eq!(ends.iter().map(|(a, b)| b - a).sum::<u64>(), span);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,444 @@
+//! The form of a worker's program: a small structured code, interpreted through a cursor.
+//!
+//! A program is generated once per role (a [`Template`]), never per rank or per step: every
+//! consumer (verifier, engine, executors) pulls one [`Step`] after another out of it with
+//! [`Template::next`], with no allocation and about two hundred bytes of state a lane.
+
+use smallvec::SmallVec;
+
+/// A register of a program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
+pub struct Var(pub u8);
+
+/// Number of registers of a lane.
+pub const REGISTERS: usize = 16;
+
+/// Integer arithmetic over registers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Expr {
+    /// A constant.
+    Const(i64),
+    /// A register.
+    Var(Var),
+    /// Two operands. Division and remainder are Euclidean and give 0 for a zero divisor, so
+    /// that no program can panic.
+    Binary(Operator, Box<(Expr, Expr)>),
+    /// An entry of a table; 0 outside it. For irregular patterns and imported schedules.
+    Table(std::sync::Arc<[i64]>, Box<Expr>),
+}
+
+/// An operator of [`Expr::Binary`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Operator {
+    /// Sum.
+    Add,
+    /// Difference.
+    Sub,
+    /// Product.
+    Mul,
+    /// Euclidean quotient.
+    Div,
+    /// Euclidean remainder.
+    Rem,
+    /// The smaller.
+    Min,
+    /// The larger.
+    Max,
+}
+
+/// A constant.
+pub fn c(value: i64) -> Expr {
+    Expr::Const(value)
+}
+
+impl From<Var> for Expr {
+    fn from(var: Var) -> Self {
+        Self::Var(var)
+    }
+}
+
+impl From<i64> for Expr {
+    fn from(value: i64) -> Self {
+        Self::Const(value)
+    }
+}
+
+macro_rules! operators {
+    ($($trait:ident $method:ident $operator:ident),+) => {$(
+        impl<R: Into<Expr>> std::ops::$trait<R> for Expr {
+            type Output = Expr;
+            fn $method(self, other: R) -> Expr {
+                Expr::binary(Operator::$operator, self, other.into())
+            }
+        }
+        impl<R: Into<Expr>> std::ops::$trait<R> for Var {
+            type Output = Expr;
+            fn $method(self, other: R) -> Expr {
+                Expr::binary(Operator::$operator, self.into(), other.into())
+            }
+        }
+    )+};
+}
+operators!(Add add Add, Sub sub Sub, Mul mul Mul, Div div Div, Rem rem Rem);
+
+impl Expr {
+    fn binary(operator: Operator, a: Self, b: Self) -> Self {
+        Self::Binary(operator, Box::new((a, b)))
+    }
+
+    /// The smaller of both.
+    #[must_use]
+    pub fn min(self, other: impl Into<Self>) -> Self {
+        Self::binary(Operator::Min, self, other.into())
+    }
+
+    /// The larger of both.
+    #[must_use]
+    pub fn max(self, other: impl Into<Self>) -> Self {
+        Self::binary(Operator::Max, self, other.into())
+    }
+
+    /// Rounded up to a multiple of `grain`.
+    #[must_use]
+    pub fn round_up(self, grain: impl Into<Self> + Clone) -> Self {
+        (self + grain.clone().into() - 1) / grain.clone() * grain
+    }
+
+    /// Its value with the given registers; overflow wraps.
+    pub fn eval(&self, registers: &[i64; REGISTERS]) -> i64 {
+        match self {
+            Self::Const(value) => *value,
+            Self::Var(var) => registers[usize::from(var.0) % REGISTERS],
+            Self::Binary(operator, operands) => {
+                let (a, b) = (operands.0.eval(registers), operands.1.eval(registers));
+                match operator {
+                    Operator::Add => a.wrapping_add(b),
+                    Operator::Sub => a.wrapping_sub(b),
+                    Operator::Mul => a.wrapping_mul(b),
+                    Operator::Div => a.checked_div_euclid(b).unwrap_or(0),
+                    Operator::Rem => a.checked_rem_euclid(b).unwrap_or(0),
+                    Operator::Min => a.min(b),
+                    Operator::Max => a.max(b),
+                }
+            }
+            Self::Table(table, index) => usize::try_from(index.eval(registers))
+                .ok()
+                .and_then(|i| table.get(i))
+                .copied()
+                .unwrap_or(0),
+        }
+    }
+
+    fn variables(&self, into: &mut [bool; REGISTERS]) {
+        match self {
+            Self::Const(_) => {}
+            Self::Var(var) => into[usize::from(var.0) % REGISTERS] = true,
+            Self::Binary(_, operands) => {
+                operands.0.variables(into);
+                operands.1.variables(into);
+            }
+            Self::Table(_, index) => index.variables(into),
+        }
+    }
+}
+
+/// A buffer of a rank.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Buffer {
+    /// What the user passes in.
+    Input,
+    /// What the user gets back; the same memory as the input when in place.
+    Output,
+}
+
+/// A place in a buffer, in elements.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Ref {
+    /// Which buffer.
+    pub buffer: Buffer,
+    /// Offset in elements.
+    pub offset: Expr,
+}
+
+/// One fused instruction: receive, reduce, copy and send are spellings of it with fields absent.
+///
+/// All sources (what arrives on the `recv` ports, and `src`) are combined element by element
+/// when `reduce` is set; otherwise there is exactly one source. The result goes to `dst` and
+/// to every `send` port.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Op {
+    /// Ports received from: indices into the worker's receive connections.
+    pub recv: SmallVec<[Expr; 1]>,
+    /// Whether sources are combined.
+    pub reduce: bool,
+    /// Local source.
+    pub src: Option<Ref>,
+    /// Local destination.
+    pub dst: Option<Ref>,
+    /// Ports sent to: indices into the worker's send connections.
+    pub send: SmallVec<[Expr; 1]>,
+    /// Exact number of elements; values below 0 count as 0.
+    pub count: Expr,
+    /// Number of elements for timing: the aligned chunk, equal on symmetric workers.
+    pub span: Expr,
+}
+
+/// A piece of structured code.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Code {
+    /// `for var in from..to`.
+    For(Var, Expr, Expr, Vec<Code>),
+    /// `var = value`.
+    Let(Var, Expr),
+    /// An instruction.
+    Op(Op),
+}
+
+#[derive(Clone, Debug)]
+enum Flat {
+    /// Enters a loop, or jumps past its end (`usize`) when it is empty.
+    Enter(Var, Expr, Expr, usize),
+    /// Next round (jump to `usize`), or falls out.
+    Again(Var, Expr, usize),
+    Let(Var, Expr),
+    Op(usize),
+}
+
+/// The program of one role.
+#[derive(Clone, Debug)]
+pub struct Template {
+    flat: Vec<Flat>,
+    ops: Vec<Op>,
+    timing: [bool; REGISTERS],
+}
+
+/// Where a worker is in its program.
+#[derive(Clone, Debug)]
+pub struct State {
+    pc: usize,
+    /// The registers; set the parameters before the first step.
+    pub registers: [i64; REGISTERS],
+}
+
+/// Port numbers of one step.
+pub type Ports = SmallVec<[usize; 2]>;
+
+/// One instruction with its operands resolved.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Step {
+    /// Which instruction of the template; for messages.
+    pub op: usize,
+    /// Receive ports.
+    pub recv: Ports,
+    /// Whether sources are combined.
+    pub reduce: bool,
+    /// Local source: buffer and offset in elements.
+    pub src: Option<(Buffer, u64)>,
+    /// Local destination: buffer and offset in elements.
+    pub dst: Option<(Buffer, u64)>,
+    /// Send ports.
+    pub send: Ports,
+    /// Exact number of elements.
+    pub count: u64,
+    /// Number of elements for timing.
+    pub span: u64,
+}
+
+impl Template {
+    /// Flattens structured code.
+    pub fn new(code: &[Code]) -> Self {
+        let mut template = Self {
+            flat: Vec::new(),
+            ops: Vec::new(),
+            timing: [false; REGISTERS],
+        };
+        template.flatten(code);
+        template.find_timing_registers();
+        template
+    }
+
+    fn flatten(&mut self, code: &[Code]) {
+        for piece in code {
+            match piece {
+                Code::For(var, from, to, body) => {
+                    let enter = self.flat.len();
+                    self.flat
+                        .push(Flat::Enter(*var, from.clone(), to.clone(), 0));
+                    self.flatten(body);
+                    self.flat.push(Flat::Again(*var, to.clone(), enter + 1));
+                    let end = self.flat.len();
+                    if let Flat::Enter(_, _, _, target) = &mut self.flat[enter] {
+                        *target = end;
+                    }
+                }
+                Code::Let(var, value) => self.flat.push(Flat::Let(*var, value.clone())),
+                Code::Op(op) => {
+                    self.flat.push(Flat::Op(self.ops.len()));
+                    self.ops.push(op.clone());
+                }
+            }
+        }
+    }
+
+    /// Registers that loop bounds, spans and ports depend on, also through `let`.
+    fn find_timing_registers(&mut self) {
+        let mut timing = [false; REGISTERS];
+        for op in &self.ops {
+            op.span.variables(&mut timing);
+            for port in op.recv.iter().chain(&op.send) {
+                port.variables(&mut timing);
+            }
+        }
+        for piece in &self.flat {
+            if let Flat::Enter(_, from, to, _) = piece {
+                from.variables(&mut timing);
+                to.variables(&mut timing);
+            }
+        }
+        loop {
+            let before = timing;
+            for piece in &self.flat {
+                if let Flat::Let(var, value) = piece
+                    && timing[usize::from(var.0)]
+                {
+                    value.variables(&mut timing);
+                }
+            }
+            if before == timing {
+                break;
+            }
+        }
+        self.timing = timing;
+    }
+
+    /// A worker at the start of its program, with its parameters.
+    pub fn start(&self, parameters: &[(Var, i64)]) -> State {
+        let mut registers = [0; REGISTERS];
+        for &(var, value) in parameters {
+            registers[usize::from(var.0) % REGISTERS] = value;
+        }
+        State { pc: 0, registers }
+    }
+
+    /// The parameters that can change when something happens (not what is moved where): two
+    /// workers with equal ones run in the same way in time.
+    pub fn timing_parameters(&self, parameters: &[(Var, i64)]) -> [i64; REGISTERS] {
+        let mut kept = [0; REGISTERS];
+        for &(var, value) in parameters {
+            if self.timing[usize::from(var.0) % REGISTERS] {
+                kept[usize::from(var.0) % REGISTERS] = value;
+            }
+        }
+        kept
+    }
+
+    /// The instructions, in program order.
+    pub fn ops(&self) -> &[Op] {
+        &self.ops
+    }
+
+    /// Moves to the next instruction and resolves it into `step`; `false` at the end.
+    pub fn next(&self, state: &mut State, step: &mut Step) -> bool {
+        while let Some(piece) = self.flat.get(state.pc) {
+            state.pc += 1;
+            match piece {
+                Flat::Enter(var, from, to, end) => {
+                    let from = from.eval(&state.registers);
+                    if from < to.eval(&state.registers) {
+                        state.registers[usize::from(var.0) % REGISTERS] = from;
+                    } else {
+                        state.pc = *end;
+                    }
+                }
+                Flat::Again(var, to, start) => {
+                    let next = state.registers[usize::from(var.0) % REGISTERS] + 1;
+                    if next < to.eval(&state.registers) {
+                        state.registers[usize::from(var.0) % REGISTERS] = next;
+                        state.pc = *start;
+                    }
+                }
+                Flat::Let(var, value) => {
+                    state.registers[usize::from(var.0) % REGISTERS] = value.eval(&state.registers);
+                }
+                Flat::Op(index) => {
+                    self.resolve(*index, &state.registers, step);
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    fn resolve(&self, index: usize, registers: &[i64; REGISTERS], step: &mut Step) {
+        let op = &self.ops[index];
+        let unsigned = |e: &Expr| u64::try_from(e.eval(registers)).unwrap_or(0);
+        let port = |e: &Expr| usize::try_from(e.eval(registers)).unwrap_or(usize::MAX);
+        step.op = index;
+        step.recv.clear();
+        step.recv.extend(op.recv.iter().map(port));
+        step.send.clear();
+        step.send.extend(op.send.iter().map(port));
+        step.reduce = op.reduce;
+        step.src = op.src.as_ref().map(|r| (r.buffer, unsigned(&r.offset)));
+        step.dst = op.dst.as_ref().map(|r| (r.buffer, unsigned(&r.offset)));
+        step.count = unsigned(&op.count);
+        step.span = unsigned(&op.span);
+    }
+
+    /// Every step of a worker, for tests and tools; at most `limit` of them.
+    pub fn steps(&self, parameters: &[(Var, i64)], limit: usize) -> Vec<Step> {
+        let mut state = self.start(parameters);
+        let mut steps = Vec::new();
+        let mut step = Step::default();
+        while steps.len() < limit && self.next(&mut state, &mut step) {
+            steps.push(step.clone());
+        }
+        steps
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: nested loops, empty loops and `let` run as written.
+    #[test]
+    fn a_program_runs_its_loops() {
+        let (i, j, size) = (Var(0), Var(1), Var(2));
+        let op = Op {
+            recv: SmallVec::new(),
+            reduce: false,
+            src: None,
+            dst: None,
+            send: SmallVec::new(),
+            count: i * 10 + j,
+            span: size.into(),
+        };
+        let code = [Code::For(
+            i,
+            c(0),
+            c(3),
+            vec![
+                Code::Let(size, c(7).min(i + 5)),
+                Code::For(j, c(0), i.into(), vec![Code::Op(op)]),
+            ],
+        )];
+        let counts: Vec<(u64, u64)> = Template::new(&code)
+            .steps(&[], 99)
+            .iter()
+            .map(|s| (s.count, s.span))
+            .collect();
+        assert_eq!(counts, [(10, 6), (20, 7), (21, 7)]);
+    }
+
+    /// Goal: arithmetic that people get wrong: no panic on a zero divisor, Euclidean remainder.
+    #[test]
+    fn arithmetic_never_panics() {
+        let zero = [0; REGISTERS];
+        assert_eq!((c(-1) % 4).eval(&zero), 3);
+        assert_eq!((c(5) / 0).eval(&zero), 0);
+        assert_eq!((c(i64::MIN) / -1).eval(&zero), 0);
+        assert_eq!(c(13).round_up(4).eval(&zero), 16);
+        assert_eq!((c(i64::MAX) + 1).eval(&zero), i64::MIN);
+    }
+}

@@ -1,0 +1,297 @@
+//! Double binary tree all-reduce: reduce up and broadcast down, both at once.
+//!
+//! Hosts form two complementary binary trees (an inner host of one is a leaf of the other);
+//! half of the channels use each. Inside a host the ranks form a chain whose head holds the
+//! edge to the parent host and, in NCCL's TREE pattern, those to both child hosts.
+//! Source: NCCL 2.30 `src/graph/trees.cc`, `src/graph/connect.cc`, `src/device/all_reduce.h`, restated.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::program::{Buffer, Code, Expr, Op, Ref, Template, Var, c};
+use super::{Call, Conn, Generator, Order, Plan, Worker};
+use crate::ids::{ChannelId, Lane, Rank};
+
+const START: Var = Var(2);
+const LEN: Var = Var(3);
+const CHUNK: Var = Var(4);
+const GRAIN: Var = Var(5);
+const LOOPS: Var = Var(6);
+const L: Var = Var(9);
+const OFF: Var = Var(10);
+const SIZE: Var = Var(11);
+
+/// Most children of a rank: two hosts below, one rank down the chain.
+const MAX_CHILDREN: usize = 3;
+const UP: u32 = 0;
+const DOWN: u32 = 1;
+
+#[derive(Debug)]
+struct Tree {
+    call: Call,
+    plan: Plan,
+    /// `[ring order][host]`: the ranks of the host in chain order; hosts in rank order.
+    chains: Vec<Vec<Vec<u32>>>,
+    /// Host of each rank.
+    host: Vec<usize>,
+}
+
+pub(super) fn generate(
+    call: &Call,
+    plan: &Plan,
+    order: &Order,
+) -> (u32, Vec<Template>, Box<dyn Generator>) {
+    let mut host = vec![0; call.ranks as usize];
+    for (index, ranks) in order.hosts.iter().enumerate() {
+        for &rank in ranks {
+            host[rank as usize] = index;
+        }
+    }
+    let chains = order
+        .rings
+        .iter()
+        .map(|ring| {
+            let mut chains = vec![Vec::new(); order.hosts.len()];
+            for &rank in ring.iter() {
+                chains[host[rank as usize]].push(rank);
+            }
+            chains
+        })
+        .collect();
+    // Roots by number of children, then up lanes, then down lanes.
+    let mut templates = Vec::new();
+    for role in [Role::Root, Role::Up, Role::Down] {
+        for children in 0..=MAX_CHILDREN {
+            templates.push(template(role, children, call.in_place));
+        }
+    }
+    (
+        2,
+        templates,
+        Box::new(Tree {
+            call: call.clone(),
+            plan: *plan,
+            chains,
+            host,
+        }),
+    )
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Root,
+    Up,
+    Down,
+}
+
+impl Role {
+    fn template(self, children: usize) -> usize {
+        self as usize * (MAX_CHILDREN + 1) + children
+    }
+}
+
+fn template(role: Role, children: usize, in_place: bool) -> Template {
+    let ports = |n: usize| -> SmallVec<[Expr; 1]> {
+        (0..n).map(|p| c(i64::try_from(p).unwrap_or(0))).collect()
+    };
+    let at = |buffer| {
+        Some(Ref {
+            buffer,
+            offset: START + OFF,
+        })
+    };
+    let (recv, send) = match role {
+        Role::Root => (ports(children), ports(children)),
+        Role::Up => (ports(children), smallvec![c(0)]),
+        Role::Down => (smallvec![c(0)], ports(children)),
+    };
+    let op = Op {
+        reduce: role != Role::Down && !recv.is_empty(),
+        recv,
+        send,
+        src: (role != Role::Down && !(role == Role::Root && children == 0 && in_place))
+            .then(|| at(Buffer::Input))
+            .flatten(),
+        dst: (role != Role::Up).then(|| at(Buffer::Output)).flatten(),
+        count: (LEN - OFF).min(SIZE),
+        span: SIZE.into(),
+    };
+    if op.src.is_none() && op.recv.is_empty() {
+        return Template::new(&[]);
+    }
+    Template::new(&[Code::For(
+        L,
+        c(0),
+        LOOPS.into(),
+        vec![
+            Code::Let(OFF, L * CHUNK),
+            Code::Let(SIZE, (LEN - OFF).round_up(GRAIN).min(CHUNK)),
+            Code::Op(op),
+        ],
+    )])
+}
+
+/// Parent and children of a host in the first tree over `hosts` of them.
+fn binary_tree(hosts: u32, host: u32) -> (Option<u32>, SmallVec<[u32; 2]>) {
+    if host == 0 {
+        let child = (hosts > 1).then(|| 1 << (31 - (hosts - 1).leading_zeros()));
+        return (None, child.into_iter().collect());
+    }
+    let bit = host & host.wrapping_neg();
+    let up = (host ^ bit) | (bit << 1);
+    let parent = if up >= hosts { host ^ bit } else { up };
+    let mut children = SmallVec::new();
+    if bit > 1 {
+        children.push(host - bit / 2);
+        let mut step = bit / 2;
+        while step > 0 && host + step >= hosts {
+            step /= 2;
+        }
+        if step > 0 {
+            children.push(host + step);
+        }
+    }
+    (Some(parent), children)
+}
+
+/// Parent and children of a host in tree 0 or 1.
+fn double_tree(hosts: u32, host: u32, second: bool) -> (Option<u32>, SmallVec<[u32; 2]>) {
+    if !second {
+        return binary_tree(hosts, host);
+    }
+    let map = |x: u32| {
+        if hosts.is_multiple_of(2) {
+            hosts - 1 - x
+        } else {
+            (x + 1) % hosts
+        }
+    };
+    let back = if hosts.is_multiple_of(2) {
+        hosts - 1 - host
+    } else {
+        (host + hosts - 1) % hosts
+    };
+    let (parent, children) = binary_tree(hosts, back);
+    (parent.map(map), children.into_iter().map(map).collect())
+}
+
+impl Tree {
+    /// Parent and children of a rank on a channel.
+    fn neighbours(
+        &self,
+        rank: Rank,
+        channel: ChannelId,
+    ) -> (Option<Rank>, SmallVec<[Rank; MAX_CHILDREN]>) {
+        let chains = &self.chains[channel.index() % self.chains.len()];
+        let host = self.host[rank.index()];
+        let chain = &chains[host];
+        let at = chain.iter().position(|&r| r == rank.0).unwrap_or(0);
+        let mut children = SmallVec::new();
+        let mut parent = (at > 0).then(|| Rank(chain[at - 1]));
+        if at == 0 {
+            let hosts = u32::try_from(chains.len()).unwrap_or(u32::MAX);
+            let second = channel.0 >= self.plan.channels.div_ceil(2);
+            let (up, down) = double_tree(hosts, u32::try_from(host).unwrap_or(0), second);
+            parent = up.map(|h| Rank(chains[h as usize][0]));
+            children.extend(down.into_iter().map(|h| Rank(chains[h as usize][0])));
+        }
+        children.extend(chain.get(at + 1).map(|&r| Rank(r)));
+        (parent, children)
+    }
+}
+
+impl Generator for Tree {
+    fn worker(&self, rank: Rank, channel: ChannelId, lane: Lane) -> Option<Worker> {
+        let (parent, children) = self.neighbours(rank, channel);
+        let conn = |src, dst, stream| Conn {
+            src,
+            dst,
+            channel,
+            stream,
+        };
+        let from_children = || {
+            children
+                .iter()
+                .map(|&r| conn(r, rank, UP))
+                .collect::<Vec<_>>()
+        };
+        let to_children = || {
+            children
+                .iter()
+                .map(|&r| conn(rank, r, DOWN))
+                .collect::<Vec<_>>()
+        };
+        let (role, recv, send) = match (parent, lane.0) {
+            (None, 0) => (Role::Root, from_children(), to_children()),
+            (Some(parent), 0) => (Role::Up, from_children(), vec![conn(rank, parent, UP)]),
+            (Some(parent), _) => (Role::Down, vec![conn(parent, rank, DOWN)], to_children()),
+            (None, _) => return None,
+        };
+        let (from, to) = self.plan.range(channel.0, self.call.count);
+        let signed = |v: u64| i64::try_from(v).unwrap_or(i64::MAX);
+        Some(Worker {
+            template: role.template(children.len()),
+            parameters: vec![
+                (START, signed(from)),
+                (LEN, signed(to - from)),
+                (CHUNK, signed(self.plan.chunk)),
+                (GRAIN, signed(self.plan.grain)),
+                (LOOPS, signed((to - from).div_ceil(self.plan.chunk))),
+            ],
+            recv,
+            send,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: the tree over 8 hosts that NCCL builds, by value.
+    #[test]
+    fn eight_hosts_form_the_known_tree() {
+        let children = |host, second| double_tree(8, host, second).1.to_vec();
+        assert_eq!(children(0, false), [4]);
+        assert_eq!(children(4, false), [2, 6]);
+        assert_eq!(children(2, false), [1, 3]);
+        assert_eq!(children(6, false), [5, 7]);
+        assert_eq!(children(7, true), [3]);
+        assert_eq!(children(3, true), [5, 1]);
+    }
+
+    /// Goal: both trees are trees (one root, parents and children agree), and for an even
+    /// number of hosts an inner host of one is a leaf of the other.
+    #[test]
+    fn both_trees_are_trees_and_complementary() {
+        for hosts in 1..=70 {
+            for second in [false, true] {
+                let mut roots = 0;
+                for host in 0..hosts {
+                    let (parent, children) = double_tree(hosts, host, second);
+                    match parent {
+                        None => roots += 1,
+                        Some(p) => assert!(
+                            double_tree(hosts, p, second).1.contains(&host),
+                            "{hosts} {host}"
+                        ),
+                    }
+                    for child in children {
+                        assert_eq!(
+                            double_tree(hosts, child, second).0,
+                            Some(host),
+                            "{hosts} {host}"
+                        );
+                    }
+                }
+                assert_eq!(roots, 1);
+            }
+            for host in 0..hosts {
+                let inner = |second| usize::from(!double_tree(hosts, host, second).1.is_empty());
+                assert!(
+                    hosts < 3 || inner(false) + inner(true) <= 1 || hosts % 2 == 1,
+                    "{hosts} {host}"
+                );
+            }
+        }
+    }
+}

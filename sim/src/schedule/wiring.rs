@@ -1,0 +1,217 @@
+//! A schedule laid out with dense numbers: what verifier, engine and executors all start from.
+
+use rustc_hash::FxHashMap;
+use thiserror::Error;
+
+use super::program::{State, Step};
+use super::{Conn, Schedule};
+use crate::ids::{ChannelId, Lane, Rank};
+
+/// Stands for a port that is never used (a rank's connection to itself).
+pub const UNUSED: u32 = u32::MAX;
+
+/// A worker with its connections numbered.
+#[derive(Clone, Debug)]
+pub struct Wired {
+    /// Rank.
+    pub rank: Rank,
+    /// Channel.
+    pub channel: ChannelId,
+    /// Lane.
+    pub lane: Lane,
+    /// Index of its template.
+    pub template: usize,
+    /// Where it starts.
+    pub start: State,
+    /// Connections behind its receive ports.
+    pub recv: Vec<u32>,
+    /// Connections behind its send ports.
+    pub send: Vec<u32>,
+    /// Number of its thread block: workers of one rank and channel share it.
+    pub block: u32,
+}
+
+/// A connection with both its workers.
+#[derive(Clone, Copy, Debug)]
+pub struct WiredConn {
+    /// The connection.
+    pub conn: Conn,
+    /// Index of the worker that sends.
+    pub sender: u32,
+    /// Index of the worker that receives.
+    pub receiver: u32,
+}
+
+/// All workers and connections of a schedule.
+#[derive(Clone, Debug)]
+pub struct Wiring {
+    /// Workers in order of rank, channel, lane.
+    pub workers: Vec<Wired>,
+    /// Connections in order of their first sender.
+    pub conns: Vec<WiredConn>,
+    /// Number of thread blocks.
+    pub blocks: u32,
+}
+
+/// A connection without two ends.
+#[derive(Debug, Error, Clone, PartialEq, Eq)]
+pub enum WiringError {
+    /// Two workers send, or two receive, on one connection.
+    #[error("{conn:?} has two {end}s: worker {first} and worker {second}")]
+    TwoEnds {
+        /// The connection.
+        conn: Conn,
+        /// `sender` or `receiver`.
+        end: &'static str,
+        /// Worker.
+        first: u32,
+        /// Worker.
+        second: u32,
+    },
+    /// Nobody sends, or nobody receives.
+    #[error("{conn:?} has no {end}")]
+    OneEnd {
+        /// The connection.
+        conn: Conn,
+        /// `sender` or `receiver`.
+        end: &'static str,
+    },
+}
+
+impl Wiring {
+    /// Numbers the workers and connections of a schedule.
+    ///
+    /// # Errors
+    /// A connection that does not have exactly one sender and one receiver.
+    pub fn new(schedule: &Schedule) -> Result<Self, WiringError> {
+        let mut wiring = Self {
+            workers: Vec::new(),
+            conns: Vec::new(),
+            blocks: 0,
+        };
+        let mut numbers: FxHashMap<Conn, u32> = FxHashMap::default();
+        let mut last_block = None;
+        for (rank, channel, lane, worker) in schedule.workers() {
+            let index = u32::try_from(wiring.workers.len()).unwrap_or(UNUSED);
+            if last_block != Some((rank, channel)) {
+                last_block = Some((rank, channel));
+                wiring.blocks += 1;
+            }
+            let mut number = |conn: &Conn, sends: bool| {
+                if conn.src == conn.dst {
+                    return Ok(UNUSED);
+                }
+                let next = u32::try_from(wiring.conns.len()).unwrap_or(UNUSED);
+                let id = *numbers.entry(*conn).or_insert(next);
+                if id == next {
+                    wiring.conns.push(WiredConn {
+                        conn: *conn,
+                        sender: UNUSED,
+                        receiver: UNUSED,
+                    });
+                }
+                let wired = &mut wiring.conns[id as usize];
+                let (end, name) = if sends {
+                    (&mut wired.sender, "sender")
+                } else {
+                    (&mut wired.receiver, "receiver")
+                };
+                if *end != UNUSED {
+                    return Err(WiringError::TwoEnds {
+                        conn: *conn,
+                        end: name,
+                        first: *end,
+                        second: index,
+                    });
+                }
+                *end = index;
+                Ok(id)
+            };
+            let recv = worker
+                .recv
+                .iter()
+                .map(|c| number(c, false))
+                .collect::<Result<Vec<_>, _>>()?;
+            let send = worker
+                .send
+                .iter()
+                .map(|c| number(c, true))
+                .collect::<Result<Vec<_>, _>>()?;
+            let start = schedule.templates[worker.template].start(&worker.parameters);
+            let block = wiring.blocks - 1;
+            wiring.workers.push(Wired {
+                rank,
+                channel,
+                lane,
+                template: worker.template,
+                start,
+                recv,
+                send,
+                block,
+            });
+        }
+        for wired in &wiring.conns {
+            for (end, name) in [(wired.sender, "sender"), (wired.receiver, "receiver")] {
+                if end == UNUSED {
+                    return Err(WiringError::OneEnd {
+                        conn: wired.conn,
+                        end: name,
+                    });
+                }
+            }
+        }
+        Ok(wiring)
+    }
+}
+
+/// Pulls one worker's program apart into slices, the unit that FIFOs carry.
+#[derive(Clone, Debug)]
+pub struct SliceCursor {
+    state: State,
+    /// The instruction being worked on.
+    pub step: Step,
+    slice: u32,
+    live: bool,
+}
+
+/// One slice of an instruction: exact elements and elements for timing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Slice {
+    /// First element, relative to the instruction's offsets.
+    pub from: u64,
+    /// Exact number of elements; may be 0.
+    pub count: u64,
+    /// Number of elements for timing.
+    pub span: u64,
+}
+
+impl SliceCursor {
+    /// At the start of a worker's program.
+    pub fn new(worker: &Wired) -> Self {
+        Self {
+            state: worker.start.clone(),
+            step: Step::default(),
+            slice: 0,
+            live: false,
+        }
+    }
+
+    /// The next slice; its instruction is in `self.step`. `None` at the end of the program.
+    pub fn next(&mut self, schedule: &Schedule, template: usize) -> Option<Slice> {
+        if !self.live || self.slice == schedule.plan.slices {
+            if !schedule.templates[template].next(&mut self.state, &mut self.step) {
+                return None;
+            }
+            self.live = true;
+            self.slice = 0;
+        }
+        let (from, to) = schedule.plan.slice_of(self.step.span, self.slice);
+        self.slice += 1;
+        let end = to.min(self.step.count);
+        Some(Slice {
+            from,
+            count: end.saturating_sub(from),
+            span: to - from,
+        })
+    }
+}
