@@ -1,1 +1,3 @@
-//! See the package description.
+//! The real world: executors that run schedules, and readers of what others measured.
+
+pub mod host;

@@ -27,12 +27,7 @@ pub struct UnknownName {
 pub fn nearest<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     known
         .into_iter()
-        .map(|name| {
-            (
-                strsim::damerau_levenshtein(&given.to_lowercase(), &name.to_lowercase()),
-                name,
-            )
-        })
+        .map(|name| (strsim::damerau_levenshtein(&given.to_lowercase(), &name.to_lowercase()), name))
         .min_by_key(|&(distance, _)| distance)
         .filter(|&(distance, name)| distance <= (name.len() / 3).max(2))
         .map(|(_, name)| name)
@@ -114,11 +109,7 @@ impl Collective {
         let n = f64::from(ranks.max(1));
         match self {
             Self::AllReduce => 2.0 * (n - 1.0) / n,
-            Self::AllGather
-            | Self::ReduceScatter
-            | Self::AllToAll
-            | Self::Gather
-            | Self::Scatter => (n - 1.0) / n,
+            Self::AllGather | Self::ReduceScatter | Self::AllToAll | Self::Gather | Self::Scatter => (n - 1.0) / n,
             Self::Broadcast | Self::Reduce | Self::SendRecv => 1.0,
         }
     }
@@ -130,18 +121,12 @@ impl Collective {
 
     /// Whether one rank is special.
     pub fn rooted(self) -> bool {
-        matches!(
-            self,
-            Self::Broadcast | Self::Reduce | Self::Gather | Self::Scatter
-        )
+        matches!(self, Self::Broadcast | Self::Reduce | Self::Gather | Self::Scatter)
     }
 
     /// Whether nccl-tests' size counts the buffers of all ranks (not of one).
     pub fn size_is_total(self) -> bool {
-        matches!(
-            self,
-            Self::AllGather | Self::ReduceScatter | Self::AllToAll | Self::Gather | Self::Scatter
-        )
+        matches!(self, Self::AllGather | Self::ReduceScatter | Self::AllToAll | Self::Gather | Self::Scatter)
     }
 }
 
@@ -270,12 +255,6 @@ mod tests {
         assert_eq!("float".parse(), Ok(DataType::Float32));
         let error = "al_reduse".parse::<Collective>().unwrap_err();
         assert_eq!(error.suggestion.as_deref(), Some("all_reduce"));
-        assert!(
-            "banana"
-                .parse::<Algorithm>()
-                .unwrap_err()
-                .suggestion
-                .is_none()
-        );
+        assert!("banana".parse::<Algorithm>().unwrap_err().suggestion.is_none());
     }
 }

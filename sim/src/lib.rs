@@ -5,8 +5,13 @@
 //! [`engine`].
 
 pub mod collective;
+pub mod engine;
 pub mod ids;
 pub mod measurement;
+pub mod model;
+pub mod network;
+pub mod predict;
+pub mod profile;
 pub mod schedule;
 pub mod topology;
 pub mod units;

@@ -4,19 +4,7 @@ use crate::collective::{Algorithm, Collective, DataType, Launch, Protocol, Reduc
 use crate::units::{Bytes, SimDuration};
 
 /// How GPUs of one host reached each other in a run.
-#[derive(
-    Clone,
-    Copy,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    Hash,
-    Debug,
-    Default,
-    serde::Serialize,
-    serde::Deserialize,
-)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PeerAccess {
     /// Directly.
@@ -97,7 +85,6 @@ impl Measurement {
 
     /// Bus bandwidth in GB/s.
     pub fn busbw_gb_per_s(&self) -> f64 {
-        self.size.0 as f64 / self.time.as_us().max(1e-9) / 1e3
-            * self.collective.bus_factor(self.ranks)
+        self.size.0 as f64 / self.time.as_us().max(1e-9) / 1e3 * self.collective.bus_factor(self.ranks)
     }
 }

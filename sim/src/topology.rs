@@ -12,9 +12,7 @@ use crate::ids::{HostId, LinkId, Rank, VertexId};
 use crate::units::Bandwidth;
 
 /// What carries bytes between two vertices.
-#[derive(
-    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize, serde::Deserialize,
-)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LinkKind {
     /// NVLink, GPU to GPU or GPU to NVSwitch.
@@ -53,10 +51,7 @@ impl LinkKind {
 
     /// Whether it leaves the host.
     pub fn is_network(self) -> bool {
-        matches!(
-            self,
-            Self::Infiniband | Self::Roce | Self::Efa | Self::Slingshot | Self::Ethernet
-        )
+        matches!(self, Self::Infiniband | Self::Roce | Self::Efa | Self::Slingshot | Self::Ethernet)
     }
 
     /// The name in files.
@@ -243,10 +238,7 @@ fn vertex_id(index: NodeIndex) -> VertexId {
 impl TopologyBuilder {
     /// Starts an empty machine.
     pub fn new(name: impl Into<String>) -> Self {
-        Self {
-            name: name.into(),
-            ..Self::default()
-        }
+        Self { name: name.into(), ..Self::default() }
     }
 
     /// Adds a host; ranks are numbered in the order of hosts, then of GPUs.
@@ -256,17 +248,8 @@ impl TopologyBuilder {
     }
 
     /// Adds a vertex.
-    pub fn vertex(
-        &mut self,
-        name: impl Into<String>,
-        kind: VertexKind,
-        host: Option<HostId>,
-    ) -> VertexId {
-        vertex_id(self.graph.add_node(Vertex {
-            name: name.into(),
-            kind,
-            host,
-        }))
+    pub fn vertex(&mut self, name: impl Into<String>, kind: VertexKind, host: Option<HostId>) -> VertexId {
+        vertex_id(self.graph.add_node(Vertex { name: name.into(), kind, host }))
     }
 
     /// Adds one direction of a link.
@@ -308,14 +291,7 @@ impl TopologyBuilder {
         if let Some(edge) = graph.edge_references().find(|e| e.source() == e.target()) {
             return Err(TopologyError::SelfLink(graph[edge.source()].name.clone()));
         }
-        let mut hosts: Vec<Host> = self
-            .hosts
-            .into_iter()
-            .map(|name| Host {
-                name,
-                ..Host::default()
-            })
-            .collect();
+        let mut hosts: Vec<Host> = self.hosts.into_iter().map(|name| Host { name, ..Host::default() }).collect();
         for index in graph.node_indices() {
             let vertex = &graph[index];
             let Some(host) = vertex.host.and_then(|h| hosts.get_mut(h.index())) else {
@@ -334,11 +310,7 @@ impl TopologyBuilder {
         for host in &mut hosts {
             host.gpus.sort_by_key(gpu_index);
         }
-        let gpus: Vec<NodeIndex> = hosts
-            .iter()
-            .flat_map(|h| &h.gpus)
-            .map(|&id| node(id))
-            .collect();
+        let gpus: Vec<NodeIndex> = hosts.iter().flat_map(|h| &h.gpus).map(|&id| node(id)).collect();
         let topology = Topology {
             name: self.name,
             assumptions: self.assumptions,
@@ -371,11 +343,7 @@ impl Topology {
                 }
             }
             if let Some(&lost) = self.gpus.iter().find(|g| !seen[g.index()]) {
-                let (from, to) = if direction == petgraph::Outgoing {
-                    (first, lost)
-                } else {
-                    (lost, first)
-                };
+                let (from, to) = if direction == petgraph::Outgoing { (first, lost) } else { (lost, first) };
                 return Err(TopologyError::Disconnected {
                     from: self.graph[from].name.clone(),
                     to: self.graph[to].name.clone(),
@@ -412,10 +380,7 @@ impl Topology {
 
     /// A vertex by its name.
     pub fn find(&self, name: &str) -> Option<VertexId> {
-        self.graph
-            .node_indices()
-            .find(|&i| self.graph[i].name == name)
-            .map(vertex_id)
+        self.graph.node_indices().find(|&i| self.graph[i].name == name).map(vertex_id)
     }
 
     /// The GPU at a vertex, if it is one.
@@ -436,21 +401,14 @@ impl Topology {
 
     /// All vertices.
     pub fn vertices(&self) -> impl Iterator<Item = (VertexId, &Vertex)> {
-        self.graph
-            .node_indices()
-            .map(|i| (vertex_id(i), &self.graph[i]))
+        self.graph.node_indices().map(|i| (vertex_id(i), &self.graph[i]))
     }
 
     /// All link directions: id, from, to, link.
     pub fn links(&self) -> impl Iterator<Item = (LinkId, VertexId, VertexId, Link)> {
         self.graph.edge_references().map(|e| {
             let id = LinkId(u32::try_from(e.id().index()).unwrap_or(u32::MAX));
-            (
-                id,
-                vertex_id(e.source()),
-                vertex_id(e.target()),
-                *e.weight(),
-            )
+            (id, vertex_id(e.source()), vertex_id(e.target()), *e.weight())
         })
     }
 
@@ -466,10 +424,8 @@ impl Topology {
 
     /// Both ends of a link direction: from, to.
     pub fn ends(&self, id: LinkId) -> (VertexId, VertexId) {
-        let (from, to) = self
-            .graph
-            .edge_endpoints(EdgeIndex::new(id.index()))
-            .unwrap_or((NodeIndex::new(0), NodeIndex::new(0)));
+        let (from, to) =
+            self.graph.edge_endpoints(EdgeIndex::new(id.index())).unwrap_or((NodeIndex::new(0), NodeIndex::new(0)));
         (vertex_id(from), vertex_id(to))
     }
 
@@ -478,13 +434,7 @@ impl Topology {
         let mut links: Vec<_> = self
             .graph
             .edges(node(id))
-            .map(|e| {
-                (
-                    LinkId(u32::try_from(e.id().index()).unwrap_or(u32::MAX)),
-                    vertex_id(e.target()),
-                    *e.weight(),
-                )
-            })
+            .map(|e| (LinkId(u32::try_from(e.id().index()).unwrap_or(u32::MAX)), vertex_id(e.target()), *e.weight()))
             .collect();
         links.sort_by_key(|l| l.0);
         links.into_iter()
@@ -492,20 +442,12 @@ impl Topology {
 
     /// The lowest compute capability of the machine; 0 where no GPU says.
     pub fn compute_capability(&self) -> u32 {
-        self.gpus
-            .iter()
-            .filter_map(|&g| self.gpu(vertex_id(g)))
-            .map(|g| g.compute_capability)
-            .min()
-            .unwrap_or(0)
+        self.gpus.iter().filter_map(|&g| self.gpu(vertex_id(g))).map(|g| g.compute_capability).min().unwrap_or(0)
     }
 
     /// Sum of the rates that leave (or enter) a vertex over links of a kind.
     pub fn total_rate(&self, id: VertexId, kind: LinkKind) -> u64 {
-        self.links_from(id)
-            .filter(|(_, _, l)| l.kind == kind)
-            .map(|(_, _, l)| l.rate.get())
-            .sum()
+        self.links_from(id).filter(|(_, _, l)| l.kind == kind).map(|(_, _, l)| l.rate.get()).sum()
     }
 
     /// The same machine with other text facts; the graph is kept.

@@ -15,20 +15,13 @@ pub const PS_PER_S: u128 = 1_000_000_000_000;
 const PS_PER_US: f64 = 1e6;
 
 /// A number of bytes.
-#[derive(
-    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
 pub struct Bytes(pub u64);
 
 impl Bytes {
     /// As people write it in tables: the largest binary unit that divides it.
     pub fn human(self) -> String {
-        for (unit, name) in [
-            (1 << 40, "TiB"),
-            (1 << 30, "GiB"),
-            (1 << 20, "MiB"),
-            (1 << 10, "KiB"),
-        ] {
+        for (unit, name) in [(1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")] {
             if self.0 >= unit && self.0.is_multiple_of(unit) {
                 return format!("{} {name}", self.0 / unit);
             }
@@ -137,10 +130,7 @@ impl Bandwidth {
     /// `count` such links side by side, saturating; `count` 0 counts as 1.
     #[must_use]
     pub fn times(self, count: u64) -> Self {
-        Self(
-            self.0
-                .saturating_mul(NonZeroU64::new(count).unwrap_or(NonZeroU64::MIN)),
-        )
+        Self(self.0.saturating_mul(NonZeroU64::new(count).unwrap_or(NonZeroU64::MIN)))
     }
 
     /// Time to carry `bytes`, rounded up, so that no link ever beats its rate; saturates.
@@ -153,11 +143,7 @@ impl Bandwidth {
 impl fmt::Display for Bandwidth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = format!("{:.3}", self.gb_per_s());
-        write!(
-            f,
-            "{} GB/s",
-            text.trim_end_matches('0').trim_end_matches('.')
-        )
+        write!(f, "{} GB/s", text.trim_end_matches('0').trim_end_matches('.'))
     }
 }
 
@@ -199,9 +185,7 @@ fn split(text: &str) -> Result<(f64, &str), UnitError> {
         .char_indices()
         .find(|&(i, c)| !(c.is_ascii_digit() || c == '.' || (i == 0 && (c == '-' || c == '+'))))
         .map_or(text.len(), |(i, _)| i);
-    let number: f64 = text[..end]
-        .parse()
-        .map_err(|_| UnitError::NotANumber(text.to_owned()))?;
+    let number: f64 = text[..end].parse().map_err(|_| UnitError::NotANumber(text.to_owned()))?;
     Ok((number, text[end..].trim()))
 }
 
@@ -255,10 +239,7 @@ pub fn parse_rate(text: &str) -> Result<Bandwidth, UnitError> {
     let per_s = unit.strip_suffix("/s").or_else(|| unit.strip_suffix("ps"));
     let factor: f64 = match per_s {
         _ if unit.is_empty() => {
-            return Err(UnitError::MissingUnit {
-                text: text.to_owned(),
-                expected: RATE_EXAMPLE,
-            });
+            return Err(UnitError::MissingUnit { text: text.to_owned(), expected: RATE_EXAMPLE });
         }
         Some("B") => 1.0,
         Some("kB" | "KB") => 1e3,
@@ -284,8 +265,7 @@ pub fn parse_rate(text: &str) -> Result<Bandwidth, UnitError> {
     if number <= 0.0 {
         return Err(UnitError::NotPositive(text.to_owned()));
     }
-    Bandwidth::new(whole(text, number * factor)?)
-        .ok_or_else(|| UnitError::NotPositive(text.to_owned()))
+    Bandwidth::new(whole(text, number * factor)?).ok_or_else(|| UnitError::NotPositive(text.to_owned()))
 }
 
 /// Reads a time: `12 ms`, `3.5us`, `800 ns`, `2 s`.
@@ -302,17 +282,10 @@ pub fn parse_time(text: &str) -> Result<SimDuration, UnitError> {
         "ms" => 1e9,
         "s" => 1e12,
         "" => {
-            return Err(UnitError::MissingUnit {
-                text: text.to_owned(),
-                expected: EXAMPLE,
-            });
+            return Err(UnitError::MissingUnit { text: text.to_owned(), expected: EXAMPLE });
         }
         _ => {
-            return Err(UnitError::UnknownUnit {
-                text: text.to_owned(),
-                unit: unit.to_owned(),
-                expected: EXAMPLE,
-            });
+            return Err(UnitError::UnknownUnit { text: text.to_owned(), unit: unit.to_owned(), expected: EXAMPLE });
         }
     };
     whole(text, number * factor).map(SimDuration)
@@ -325,34 +298,16 @@ mod tests {
     /// Goal: the contract's spellings, by value, and no others.
     #[test]
     fn sizes_rates_and_times_are_read_as_people_write_them() {
-        for (text, bytes) in [
-            ("8", 8),
-            ("8B", 8),
-            ("64K", 65536),
-            ("1MiB", 1 << 20),
-            ("4G", 4 << 30),
-            ("1 MB", 1_000_000),
-        ] {
+        for (text, bytes) in
+            [("8", 8), ("8B", 8), ("64K", 65536), ("1MiB", 1 << 20), ("4G", 4 << 30), ("1 MB", 1_000_000)]
+        {
             assert_eq!(parse_size(text), Ok(Bytes(bytes)), "{text}");
         }
-        for (text, rate) in [
-            ("50 GB/s", 50e9),
-            ("400 Gb/s", 50e9),
-            ("400Gbps", 50e9),
-            ("1 GiB/s", 1_073_741_824.0),
-        ] {
+        for (text, rate) in [("50 GB/s", 50e9), ("400 Gb/s", 50e9), ("400Gbps", 50e9), ("1 GiB/s", 1_073_741_824.0)] {
             assert_eq!(parse_rate(text).map(|r| r.get()), Ok(rate as u64), "{text}");
         }
         assert_eq!(parse_time("12 ms"), Ok(SimDuration::from_us(12_000.0)));
-        for bad in [
-            "400",
-            "0 GB/s",
-            "-1 GB/s",
-            "GB/s",
-            "5 GB",
-            "nan GB/s",
-            "5 parsecs/s",
-        ] {
+        for bad in ["400", "0 GB/s", "-1 GB/s", "GB/s", "5 GB", "nan GB/s", "5 parsecs/s"] {
             assert!(parse_rate(bad).is_err(), "{bad}");
         }
         for bad in ["", "x", "8 Q", "-8", "1e9", "99999999999G"] {

@@ -9,23 +9,14 @@ use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol};
 use collcast_sim::ids::{ChannelId, Lane, Rank};
 use collcast_sim::schedule::plan::{Limits, Plan};
 use collcast_sim::schedule::verify::{VerifyError, verify};
-use collcast_sim::schedule::{
-    Call, Generator, Order, Schedule, Worker, valid_algorithms, valid_protocols,
-};
+use collcast_sim::schedule::{Call, Generator, Order, Schedule, Worker, valid_algorithms, valid_protocols};
 
 /// Hosts of `per_host` ranks, the last one smaller, each channel's ring rotated inside hosts.
 fn order(ranks: u32, per_host: u32) -> Order {
-    let hosts: Vec<Vec<u32>> = (0..ranks)
-        .collect::<Vec<_>>()
-        .chunks(per_host as usize)
-        .map(<[u32]>::to_vec)
-        .collect();
+    let hosts: Vec<Vec<u32>> = (0..ranks).collect::<Vec<_>>().chunks(per_host as usize).map(<[u32]>::to_vec).collect();
     let rings = (0..per_host.min(3) as usize)
         .map(|shift| {
-            hosts
-                .iter()
-                .flat_map(|h| (0..h.len()).map(move |i| h[(i + shift) % h.len()]))
-                .collect::<Arc<[u32]>>()
+            hosts.iter().flat_map(|h| (0..h.len()).map(move |i| h[(i + shift) % h.len()])).collect::<Arc<[u32]>>()
         })
         .collect();
     Order { rings, hosts }
@@ -43,31 +34,18 @@ struct Case {
 }
 
 fn schedule(case: &Case) -> Schedule {
-    let mut call = Call::of_size(
-        case.collective,
-        case.ranks,
-        Default::default(),
-        DataType::Float32,
-    );
+    let mut call = Call::of_size(case.collective, case.ranks, Default::default(), DataType::Float32);
     call.count = case.count;
     call.root = Rank(case.ranks / 2);
     call.in_place = case.in_place;
-    let limits = Limits {
-        channels: case.channels,
-        p2p_channels: 4 * case.channels,
-        exact_channels: true,
-        ..Limits::default()
-    };
+    let limits =
+        Limits { channels: case.channels, p2p_channels: 4 * case.channels, exact_channels: true, ..Limits::default() };
     let mut plan = Plan::new(&call, case.algorithm, case.protocol, &limits);
     // Small chunks, so that small buffers have several loops and slices.
     plan.chunk = plan.grain * 16;
     plan.min_slice = plan.grain;
     if case.algorithm != Algorithm::Direct {
-        plan.per_channel = case
-            .count
-            .div_ceil(u64::from(plan.channels))
-            .next_multiple_of(plan.grain)
-            .max(1);
+        plan.per_channel = case.count.div_ceil(u64::from(plan.channels)).next_multiple_of(plan.grain).max(1);
     }
     Schedule::new(call, plan, &order(case.ranks, case.per_host)).unwrap()
 }
@@ -101,16 +79,11 @@ fn grid(mut visit: impl FnMut(&Case)) {
                                 for &protocol in valid_protocols(algorithm) {
                                     // A multiplicative hash as the sample: one case in 16.
                                     index += 1;
-                                    if !exhaustive
-                                        && index.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60 != 0
-                                        && ranks > 3
+                                    if !exhaustive && index.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60 != 0 && ranks > 3
                                     {
                                         continue;
                                     }
-                                    let pairs = matches!(
-                                        collective,
-                                        Collective::AllToAll | Collective::SendRecv
-                                    );
+                                    let pairs = matches!(collective, Collective::AllToAll | Collective::SendRecv);
                                     if in_place && pairs {
                                         continue;
                                     }
@@ -149,20 +122,10 @@ fn every_schedule_of_the_grid_is_proved() {
 #[test]
 fn all_to_all_with_counts_is_proved() {
     for ranks in 1..=6_u32 {
-        let counts: Vec<u64> = (0..u64::from(ranks * ranks))
-            .map(|i| (i * 37 + 11) % 50 * (i % 3))
-            .collect();
-        let mut call = Call::of_size(
-            Collective::AllToAll,
-            ranks,
-            Default::default(),
-            DataType::Int32,
-        );
+        let counts: Vec<u64> = (0..u64::from(ranks * ranks)).map(|i| (i * 37 + 11) % 50 * (i % 3)).collect();
+        let mut call = Call::of_size(Collective::AllToAll, ranks, Default::default(), DataType::Int32);
         call.counts = Some(counts.into());
-        let limits = Limits {
-            p2p_channels: 8,
-            ..Limits::default()
-        };
+        let limits = Limits { p2p_channels: 8, ..Limits::default() };
         let plan = Plan::new(&call, Algorithm::Direct, Protocol::Simple, &limits);
         verify(&Schedule::new(call, plan, &Order::one_host(ranks)).unwrap()).unwrap();
     }
@@ -174,12 +137,7 @@ fn real_sizes_are_proved() {
     for size in [1 << 10, 1 << 20, (64 << 20) + 12] {
         for algorithm in [Algorithm::Ring, Algorithm::Tree] {
             for &protocol in valid_protocols(algorithm) {
-                let call = Call::of_size(
-                    Collective::AllReduce,
-                    4,
-                    collcast_sim::units::Bytes(size),
-                    DataType::Float32,
-                );
+                let call = Call::of_size(Collective::AllReduce, 4, collcast_sim::units::Bytes(size), DataType::Float32);
                 let plan = Plan::new(&call, algorithm, protocol, &Limits::default());
                 verify(&Schedule::new(call, plan, &Order::one_host(4)).unwrap()).unwrap();
             }
@@ -206,10 +164,7 @@ fn one_staging_slot_deadlocks_a_ring() {
     verify(&schedule).unwrap();
     schedule.plan.fifo_slices = 1;
     let error = verify(&schedule).unwrap_err();
-    assert!(
-        matches!(error, VerifyError::Deadlock { waiting: 4, .. }),
-        "{error}"
-    );
+    assert!(matches!(error, VerifyError::Deadlock { waiting: 4, .. }), "{error}");
 }
 
 /// Goal: lanes that share memory without an order are found, though their data comes out right
@@ -221,38 +176,22 @@ fn a_race_between_lanes_is_found() {
     struct TwoCopies;
     impl Generator for TwoCopies {
         fn worker(&self, _: Rank, _: ChannelId, lane: Lane) -> Option<Worker> {
-            Some(Worker {
-                template: lane.index(),
-                parameters: vec![],
-                recv: vec![],
-                send: vec![],
-            })
+            Some(Worker { template: lane.index(), parameters: vec![], recv: vec![], send: vec![] })
         }
     }
     let copy = |offset| {
         let op = Op {
             recv: Default::default(),
             reduce: false,
-            src: Some(Ref {
-                buffer: Buffer::Input,
-                offset: c(0),
-            }),
-            dst: Some(Ref {
-                buffer: Buffer::Output,
-                offset: c(offset),
-            }),
+            src: Some(Ref { buffer: Buffer::Input, offset: c(0) }),
+            dst: Some(Ref { buffer: Buffer::Output, offset: c(offset) }),
             send: Default::default(),
             count: c(8 - offset),
             span: c(8 - offset),
         };
         Template::new(&[Code::Op(op)])
     };
-    let mut call = Call::of_size(
-        Collective::AllReduce,
-        1,
-        Default::default(),
-        DataType::Float32,
-    );
+    let mut call = Call::of_size(Collective::AllReduce, 1, Default::default(), DataType::Float32);
     call.count = 8;
     let plan = Plan::new(&call, Algorithm::Ring, Protocol::Simple, &Limits::default());
     let schedule = Schedule::from_parts(call, plan, 2, vec![copy(0), copy(4)], Box::new(TwoCopies));

@@ -105,23 +105,13 @@ impl HostSpec {
             .iter()
             .enumerate()
             .map(|(i, cpu)| {
-                builder.vertex(
-                    format!("{name}/cpu{i}"),
-                    VertexKind::Cpu {
-                        vendor: cpu.vendor.clone(),
-                    },
-                    at,
-                )
+                builder.vertex(format!("{name}/cpu{i}"), VertexKind::Cpu { vendor: cpu.vendor.clone() }, at)
             })
             .collect();
         for (i, cpu) in self.cpus.iter().enumerate() {
             for other in i + 1..cpus.len() {
                 let rate = cpu.interconnect.min(self.cpus[other].interconnect);
-                builder.duplex(
-                    cpus[i],
-                    cpus[other],
-                    link(LinkKind::CpuInterconnect, rate, 1),
-                );
+                builder.duplex(cpus[i], cpus[other], link(LinkKind::CpuInterconnect, rate, 1));
             }
         }
         let mut switches: Vec<VertexId> = Vec::new();
@@ -137,17 +127,10 @@ impl HostSpec {
             .gpus
             .iter()
             .enumerate()
-            .map(|(i, g)| {
-                builder.vertex(format!("{name}/gpu{i}"), VertexKind::Gpu(g.gpu.clone()), at)
-            })
+            .map(|(i, g)| builder.vertex(format!("{name}/gpu{i}"), VertexKind::Gpu(g.gpu.clone()), at))
             .collect();
-        let has_nvswitch = self
-            .gpus
-            .iter()
-            .flat_map(|g| &g.nvlinks)
-            .any(|n| n.target == NvlinkTarget::Switch);
-        let nvswitch = has_nvswitch
-            .then(|| builder.vertex(format!("{name}/nvswitch"), VertexKind::NvSwitch, at));
+        let has_nvswitch = self.gpus.iter().flat_map(|g| &g.nvlinks).any(|n| n.target == NvlinkTarget::Switch);
+        let nvswitch = has_nvswitch.then(|| builder.vertex(format!("{name}/nvswitch"), VertexKind::NvSwitch, at));
         for (gpu, &id) in self.gpus.iter().zip(&gpus) {
             if let Some(parent) = resolve(gpu.parent, &cpus, &switches) {
                 builder.duplex(id, parent, link(LinkKind::Pcie, gpu.pcie_rate, 16));
@@ -156,11 +139,7 @@ impl HostSpec {
                 }
             }
             for bundle in &gpu.nvlinks {
-                let nvlink = link(
-                    LinkKind::Nvlink,
-                    bundle.rate_per_link.times(u64::from(bundle.count)),
-                    bundle.count,
-                );
+                let nvlink = link(LinkKind::Nvlink, bundle.rate_per_link.times(u64::from(bundle.count)), bundle.count);
                 match (bundle.target, nvswitch) {
                     (NvlinkTarget::Switch, Some(switch)) => builder.duplex(id, switch, nvlink),
                     (NvlinkTarget::Gpu(peer), _) if peer < gpus.len() && gpus[peer] != id => {
@@ -175,8 +154,7 @@ impl HostSpec {
             .iter()
             .enumerate()
             .map(|(i, n)| {
-                let id =
-                    builder.vertex(format!("{name}/nic{i}"), VertexKind::Nic(n.nic.clone()), at);
+                let id = builder.vertex(format!("{name}/nic{i}"), VertexKind::Nic(n.nic.clone()), at);
                 if let Some(parent) = resolve(n.parent, &cpus, &switches) {
                     builder.duplex(id, parent, link(LinkKind::Pcie, n.pcie_rate, 16));
                 }

@@ -42,69 +42,35 @@ struct Direct {
 
 pub(super) fn generate(call: &Call, plan: &Plan) -> (u32, Vec<Template>, Box<dyn Generator>) {
     let templates = vec![template(call, SEND), template(call, RECV)];
-    (
-        2,
-        templates,
-        Box::new(Direct {
-            call: call.clone(),
-            plan: *plan,
-        }),
-    )
+    (2, templates, Box::new(Direct { call: call.clone(), plan: *plan }))
 }
 
 fn template(call: &Call, lane: usize) -> Template {
     let n = call.ranks;
     let signed = |v: u64| i64::try_from(v).unwrap_or(i64::MAX);
     let table = |f: &dyn Fn(Rank, Rank) -> u64| -> Arc<[i64]> {
-        (0..n)
-            .flat_map(|a| (0..n).map(move |b| (a, b)))
-            .map(|(a, b)| signed(f(Rank(a), Rank(b))))
-            .collect()
+        (0..n).flat_map(|a| (0..n).map(move |b| (a, b))).map(|(a, b)| signed(f(Rank(a), Rank(b)))).collect()
     };
     let sends = lane == SEND;
     // From and to whom: the sender's lane walks to its right, the receiver's to its left.
-    let pair = if sends {
-        RANK * N + PEER
-    } else {
-        PEER * N + RANK
-    };
+    let pair = if sends { RANK * N + PEER } else { PEER * N + RANK };
     let (count, send_at, recv_at): (Expr, Expr, Expr) = match (&call.counts, call.collective) {
         (Some(_), _) => (
             Expr::Table(table(&|a, b| call.pair_count(a, b)), Box::new(pair.clone())),
-            Expr::Table(
-                table(&|a, b| call.send_offset(a, b)),
-                Box::new(pair.clone()),
-            ),
+            Expr::Table(table(&|a, b| call.send_offset(a, b)), Box::new(pair.clone())),
             Expr::Table(table(&|a, b| call.recv_offset(a, b)), Box::new(pair)),
         ),
         (None, Collective::AllToAll) => {
             let (from, to) = if sends { (RANK, PEER) } else { (PEER, RANK) };
-            (
-                c(signed(call.count)),
-                to * signed(call.count),
-                from * signed(call.count),
-            )
+            (c(signed(call.count)), to * signed(call.count), from * signed(call.count))
         }
         (None, _) => (c(signed(call.count)), c(0), c(0)),
     };
-    let place = |buffer, base: &Expr| {
-        Some(Ref {
-            buffer,
-            offset: base.clone() + PART * PER + OFF,
-        })
-    };
+    let place = |buffer, base: &Expr| Some(Ref { buffer, offset: base.clone() + PART * PER + OFF });
     let op = |send: bool, recv: bool, src, dst| {
         Code::Op(Op {
-            recv: if recv {
-                smallvec![Q.into()]
-            } else {
-                smallvec![]
-            },
-            send: if send {
-                smallvec![Q.into()]
-            } else {
-                smallvec![]
-            },
+            recv: if recv { smallvec![Q.into()] } else { smallvec![] },
+            send: if send { smallvec![Q.into()] } else { smallvec![] },
             reduce: false,
             src,
             dst,
@@ -125,12 +91,7 @@ fn template(call: &Call, lane: usize) -> Template {
                 SELF,
                 c(1).min(SLOT + Q * STRIDE),
                 c(1),
-                vec![op(
-                    false,
-                    false,
-                    place(Buffer::Input, &send_at),
-                    place(Buffer::Output, &recv_at),
-                )],
+                vec![op(false, false, place(Buffer::Input, &send_at), place(Buffer::Output, &recv_at))],
             ),
         ]
     } else {
@@ -141,10 +102,7 @@ fn template(call: &Call, lane: usize) -> Template {
             vec![op(false, true, None, place(Buffer::Output, &recv_at))],
         )]
     };
-    let mut chunks = vec![
-        Code::Let(OFF, L * CHUNK),
-        Code::Let(SIZE, (LEN - OFF).round_up(GRAIN).min(CHUNK)),
-    ];
+    let mut chunks = vec![Code::Let(OFF, L * CHUNK), Code::Let(SIZE, (LEN - OFF).round_up(GRAIN).min(CHUNK))];
     chunks.extend(body);
     let round = SLOT + Q * STRIDE;
     Template::new(&[Code::For(
@@ -152,14 +110,7 @@ fn template(call: &Call, lane: usize) -> Template {
         c(0),
         ROUNDS.into(),
         vec![
-            Code::Let(
-                PEER,
-                (if sends {
-                    RANK + round
-                } else {
-                    RANK + N - round
-                }) % N,
-            ),
+            Code::Let(PEER, (if sends { RANK + round } else { RANK + N - round }) % N),
             Code::Let(LEN, (count - PART * PER).max(0).min(PER)),
             Code::For(L, c(0), (LEN + CHUNK - 1) / CHUNK, chunks),
         ],
@@ -183,26 +134,14 @@ impl Generator for Direct {
         let peers = |back: bool| {
             (0..rounds).map(move |q| {
                 let round = (slot + q * stride) % n;
-                Rank(if back {
-                    (rank.0 + n - round) % n
-                } else {
-                    (rank.0 + round) % n
-                })
+                Rank(if back { (rank.0 + n - round) % n } else { (rank.0 + round) % n })
             })
         };
         let own = |peer: Rank| peer == rank;
-        let conn = |src, dst| Conn {
-            src,
-            dst,
-            channel,
-            stream: 0,
-        };
+        let conn = |src, dst| Conn { src, dst, channel, stream: 0 };
         // A port per round; the round with oneself has a port too, which is never used.
         let (recv, send) = if lane.0 as usize == SEND {
-            (
-                vec![],
-                peers(false).map(|p| conn(rank, p)).collect::<Vec<_>>(),
-            )
+            (vec![], peers(false).map(|p| conn(rank, p)).collect::<Vec<_>>())
         } else if peers(true).all(own) {
             return None;
         } else {
@@ -224,6 +163,7 @@ impl Generator for Direct {
             ],
             recv,
             send,
+            threads: self.plan.threads / 2,
         })
     }
 }

@@ -53,11 +53,7 @@ pub struct Call {
 impl Call {
     /// A call of nccl-tests' size column: rounded down to whole elements per rank.
     pub fn of_size(collective: Collective, ranks: u32, size: Bytes, dtype: DataType) -> Self {
-        let parts = if collective.size_is_total() {
-            u64::from(ranks.max(1))
-        } else {
-            1
-        };
+        let parts = if collective.size_is_total() { u64::from(ranks.max(1)) } else { 1 };
         Self {
             collective,
             ranks,
@@ -72,24 +68,14 @@ impl Call {
 
     /// nccl-tests' size column of this call.
     pub fn size(&self) -> Bytes {
-        let parts = if self.collective.size_is_total() {
-            u64::from(self.ranks)
-        } else {
-            1
-        };
+        let parts = if self.collective.size_is_total() { u64::from(self.ranks) } else { 1 };
         match &self.counts {
             Some(counts) => {
                 let n = self.ranks as usize;
-                let most = (0..n)
-                    .map(|r| counts[r * n..(r + 1) * n].iter().sum::<u64>())
-                    .max();
+                let most = (0..n).map(|r| counts[r * n..(r + 1) * n].iter().sum::<u64>()).max();
                 Bytes(most.unwrap_or(0).saturating_mul(self.dtype.size()))
             }
-            None => Bytes(
-                self.count
-                    .saturating_mul(parts)
-                    .saturating_mul(self.dtype.size()),
-            ),
+            None => Bytes(self.count.saturating_mul(parts).saturating_mul(self.dtype.size())),
         }
     }
 
@@ -123,9 +109,7 @@ impl Call {
             Collective::ReduceScatter => self.count * u64::from(self.ranks),
             Collective::Scatter if rank == self.root => self.count * u64::from(self.ranks),
             Collective::Scatter => 0,
-            Collective::AllToAll => (0..self.ranks)
-                .map(|to| self.pair_count(rank, Rank(to)))
-                .sum(),
+            Collective::AllToAll => (0..self.ranks).map(|to| self.pair_count(rank, Rank(to))).sum(),
             _ => self.count,
         }
     }
@@ -136,9 +120,7 @@ impl Call {
             Collective::AllGather => self.count * u64::from(self.ranks),
             Collective::Gather if rank == self.root => self.count * u64::from(self.ranks),
             Collective::Gather => 0,
-            Collective::AllToAll => (0..self.ranks)
-                .map(|from| self.pair_count(Rank(from), rank))
-                .sum(),
+            Collective::AllToAll => (0..self.ranks).map(|from| self.pair_count(Rank(from), rank)).sum(),
             _ => self.count,
         }
     }
@@ -149,8 +131,9 @@ impl Call {
     /// part of the input. Otherwise both start together.
     pub fn in_place_offset(&self, rank: Rank, buffer: Buffer) -> u64 {
         match (self.collective, buffer) {
-            (Collective::AllGather, Buffer::Input)
-            | (Collective::ReduceScatter, Buffer::Output) => self.count * u64::from(rank.0),
+            (Collective::AllGather, Buffer::Input) | (Collective::ReduceScatter, Buffer::Output) => {
+                self.count * u64::from(rank.0)
+            }
             _ => 0,
         }
     }
@@ -160,37 +143,23 @@ impl Call {
             return Err(ScheduleError::Ranks(self.ranks));
         }
         if self.collective.rooted() && self.root.0 >= self.ranks {
-            return Err(ScheduleError::Root {
-                root: self.root.0,
-                ranks: self.ranks,
-            });
+            return Err(ScheduleError::Root { root: self.root.0, ranks: self.ranks });
         }
         // 2^50 elements in all keep every offset far from overflow.
-        let total = self
-            .count
-            .checked_mul(u64::from(self.ranks))
-            .and_then(|t| t.checked_mul(self.dtype.size()));
+        let total = self.count.checked_mul(u64::from(self.ranks)).and_then(|t| t.checked_mul(self.dtype.size()));
         if total.is_none_or(|t| t > 1 << 50) {
             return Err(ScheduleError::TooLarge);
         }
-        if self.in_place
-            && matches!(self.collective, Collective::AllToAll | Collective::SendRecv)
-            && self.ranks > 1
-        {
+        if self.in_place && matches!(self.collective, Collective::AllToAll | Collective::SendRecv) && self.ranks > 1 {
             return Err(ScheduleError::InPlace(self.collective));
         }
         if let Some(counts) = &self.counts {
             if self.collective != Collective::AllToAll || self.in_place {
                 return Err(ScheduleError::CountsElsewhere);
             }
-            let sum = counts
-                .iter()
-                .try_fold(0_u64, |sum, &count| sum.checked_add(count));
+            let sum = counts.iter().try_fold(0_u64, |sum, &count| sum.checked_add(count));
             if counts.len() != (self.ranks as usize).pow(2) || sum.is_none_or(|s| s > 1 << 50) {
-                return Err(ScheduleError::Counts {
-                    rows: counts.len(),
-                    ranks: self.ranks,
-                });
+                return Err(ScheduleError::Counts { rows: counts.len(), ranks: self.ranks });
             }
         }
         Ok(())
@@ -218,9 +187,7 @@ pub enum ScheduleError {
     #[error("the buffers of all ranks together exceed 1 PiB; check the unit of the size")]
     TooLarge,
     /// A count matrix of the wrong shape or sum.
-    #[error(
-        "a count matrix needs {ranks} x {ranks} numbers of at most 1 PiB in all, not {rows} numbers"
-    )]
+    #[error("a count matrix needs {ranks} x {ranks} numbers of at most 1 PiB in all, not {rows} numbers")]
     Counts {
         /// How many numbers were given.
         rows: usize,
@@ -277,6 +244,8 @@ pub struct Worker {
     pub recv: Vec<Conn>,
     /// Connections behind the send ports.
     pub send: Vec<Conn>,
+    /// Threads of its block that move its data.
+    pub threads: u32,
 }
 
 /// Makes the workers of a schedule on demand.
@@ -313,35 +282,21 @@ impl Schedule {
             return Err(ScheduleError::Channels(plan.channels));
         }
         if !valid_protocols(plan.algorithm).contains(&plan.protocol) {
-            return Err(ScheduleError::NoKernel {
-                algorithm: plan.algorithm,
-                protocol: plan.protocol,
-            });
+            return Err(ScheduleError::NoKernel { algorithm: plan.algorithm, protocol: plan.protocol });
         }
         if !valid_algorithms(call.collective).contains(&plan.algorithm) {
             return Err(ScheduleError::Unsupported {
                 algorithm: plan.algorithm,
                 collective: call.collective,
-                valid: valid_algorithms(call.collective)
-                    .iter()
-                    .map(|a| a.name())
-                    .collect::<Vec<_>>()
-                    .join(", "),
+                valid: valid_algorithms(call.collective).iter().map(|a| a.name()).collect::<Vec<_>>().join(", "),
             });
         }
-        let (lanes, templates, generator): (u32, Vec<Template>, Box<dyn Generator>) =
-            match plan.algorithm {
-                Algorithm::Tree => tree::generate(&call, &plan, order),
-                Algorithm::Direct => direct::generate(&call, &plan),
-                _ => ring::generate(&call, &plan, order),
-            };
-        Ok(Self {
-            call,
-            plan,
-            lanes,
-            templates,
-            generator,
-        })
+        let (lanes, templates, generator): (u32, Vec<Template>, Box<dyn Generator>) = match plan.algorithm {
+            Algorithm::Tree => tree::generate(&call, &plan, order),
+            Algorithm::Direct => direct::generate(&call, &plan),
+            _ => ring::generate(&call, &plan, order),
+        };
+        Ok(Self { call, plan, lanes, templates, generator })
     }
 
     /// A schedule from a stranger's templates and generator: imported algorithms and tests.
@@ -352,13 +307,7 @@ impl Schedule {
         templates: Vec<Template>,
         generator: Box<dyn Generator>,
     ) -> Self {
-        Self {
-            call,
-            plan,
-            lanes,
-            templates,
-            generator,
-        }
+        Self { call, plan, lanes, templates, generator }
     }
 
     /// The worker at a place.
@@ -371,8 +320,7 @@ impl Schedule {
         let (ranks, channels, lanes) = (self.call.ranks, self.plan.channels, self.lanes);
         (0..ranks)
             .flat_map(move |r| {
-                (0..channels)
-                    .flat_map(move |c| (0..lanes).map(move |l| (Rank(r), ChannelId(c), Lane(l))))
+                (0..channels).flat_map(move |c| (0..lanes).map(move |l| (Rank(r), ChannelId(c), Lane(l))))
             })
             .filter_map(|(r, c, l)| self.worker(r, c, l).map(|w| (r, c, l, w)))
     }
@@ -387,10 +335,9 @@ impl Schedule {
 pub fn valid_algorithms(collective: Collective) -> &'static [Algorithm] {
     match collective {
         Collective::AllReduce => &[Algorithm::Ring, Algorithm::Tree],
-        Collective::AllGather
-        | Collective::ReduceScatter
-        | Collective::Broadcast
-        | Collective::Reduce => &[Algorithm::Ring],
+        Collective::AllGather | Collective::ReduceScatter | Collective::Broadcast | Collective::Reduce => {
+            &[Algorithm::Ring]
+        }
         Collective::AllToAll | Collective::SendRecv => &[Algorithm::Direct],
         Collective::Gather | Collective::Scatter => &[],
     }
@@ -417,10 +364,7 @@ pub struct Order {
 impl Order {
     /// All ranks on one host, visited by number.
     pub fn one_host(ranks: u32) -> Self {
-        Self {
-            rings: vec![(0..ranks).collect()],
-            hosts: vec![(0..ranks).collect()],
-        }
+        Self { rings: vec![(0..ranks).collect()], hosts: vec![(0..ranks).collect()] }
     }
 
     /// The order of a channel.

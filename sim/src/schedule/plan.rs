@@ -60,8 +60,6 @@ pub struct Plan {
     pub channels: u32,
     /// Threads of a block that move data.
     pub threads: u32,
-    /// Threads that the protocol uses when it has enough to do; rates refer to them.
-    pub full_threads: u32,
     /// Elements of one chunk.
     pub chunk: u64,
     /// Elements that chunks are aligned to.
@@ -86,17 +84,11 @@ impl Plan {
         }
         let element = call.dtype.size();
         let bytes = match call.collective {
-            Collective::AllGather | Collective::ReduceScatter => {
-                call.count * element * u64::from(call.ranks)
-            }
+            Collective::AllGather | Collective::ReduceScatter => call.count * element * u64::from(call.ranks),
             _ => call.count * element,
         };
-        let full_threads = limits
-            .threads
-            .unwrap_or(default_threads(algorithm, protocol))
-            .clamp(32, 1024);
-        let (mut channels, mut threads) =
-            (u64::from(limits.channels.max(1)), u64::from(full_threads));
+        let full_threads = limits.threads.unwrap_or(default_threads(algorithm, protocol)).clamp(32, 1024);
+        let (mut channels, mut threads) = (u64::from(limits.channels.max(1)), u64::from(full_threads));
         let threshold = match (algorithm, protocol) {
             (Algorithm::Ring, Protocol::Ll) => 8 * u64::from(call.ranks),
             (_, Protocol::Ll | Protocol::Ll128) => 8,
@@ -118,15 +110,10 @@ impl Plan {
             Collective::AllGather | Collective::ReduceScatter => u64::from(call.ranks),
             _ => 1,
         } * if protocol == Protocol::Ll { 4 } else { 1 };
-        let cell = (MIN_TRAFFIC_PER_CHANNEL.div_ceil(traffic_per_byte)).next_multiple_of(16)
-            / element.min(16);
+        let cell = (MIN_TRAFFIC_PER_CHANNEL.div_ceil(traffic_per_byte)).next_multiple_of(16) / element.min(16);
         let cells = call.count.div_ceil(cell).max(1);
         let per_channel_cells = cells.div_ceil(channels);
-        let channels = if limits.exact_channels {
-            channels
-        } else {
-            cells.div_ceil(per_channel_cells)
-        };
+        let channels = if limits.exact_channels { channels } else { cells.div_ceil(per_channel_cells) };
 
         let (step_bytes, grain_bytes) = step(protocol, limits.buffer_size);
         let (chunk_steps, slice_steps) = match (algorithm, call.collective, protocol) {
@@ -142,12 +129,10 @@ impl Plan {
             // One host: NCCL's rule with nsteps = 1 + 0.1 * ranks per host.
             let steps = 1.0 + 0.1 * f64::from(call.ranks);
             let per = |chunk: u64| bytes as f64 / (channels * chunk) as f64;
-            while per(chunk_bytes) < steps * 64.0 / f64::from(call.ranks) && chunk_bytes > 128 << 10
-            {
+            while per(chunk_bytes) < steps * 64.0 / f64::from(call.ranks) && chunk_bytes > 128 << 10 {
                 chunk_bytes /= 2;
             }
-            while per(chunk_bytes) < steps * 16.0 / f64::from(call.ranks) && chunk_bytes > 32 << 10
-            {
+            while per(chunk_bytes) < steps * 16.0 / f64::from(call.ranks) && chunk_bytes > 32 << 10 {
                 chunk_bytes /= 2;
             }
         }
@@ -158,7 +143,6 @@ impl Plan {
             protocol,
             channels: u32::try_from(channels).unwrap_or(u32::MAX),
             threads: u32::try_from(threads).unwrap_or(u32::MAX),
-            full_threads,
             chunk,
             grain: (16 / element).max(1),
             slices: u32::try_from(chunk_steps / slice_steps).unwrap_or(1),
@@ -172,11 +156,7 @@ impl Plan {
     /// Send and receive: NCCL's channels per peer (`src/enqueue.cc`, point-to-point part).
     fn point_to_point(call: &Call, protocol: Protocol, limits: &Limits) -> Self {
         let element = call.dtype.size();
-        let largest = call
-            .counts
-            .as_ref()
-            .and_then(|c| c.iter().max().copied())
-            .unwrap_or(call.count);
+        let largest = call.counts.as_ref().and_then(|c| c.iter().max().copied()).unwrap_or(call.count);
         let bytes = largest * element;
         let step_bytes = limits.buffer_size.0 / u64::from(STEPS);
         let most = u64::from(limits.p2p_channels.max(1));
@@ -184,11 +164,8 @@ impl Plan {
         while channels * u64::from(call.ranks) > most && channels > 1 {
             channels /= 2;
         }
-        let (min_part, max_part) = if limits.network {
-            (step_bytes / 2, step_bytes)
-        } else {
-            (step_bytes / 8, step_bytes * 32)
-        };
+        let (min_part, max_part) =
+            if limits.network { (step_bytes / 2, step_bytes) } else { (step_bytes / 8, step_bytes * 32) };
         channels = channels.min(bytes.div_ceil(min_part)).max(1);
         while bytes.div_ceil(channels) > max_part && channels <= most / 2 {
             channels *= 2;
@@ -199,30 +176,22 @@ impl Plan {
             Protocol::Simple => step_bytes,
             other => step(other, limits.buffer_size).0,
         };
-        let full_threads = limits.threads.unwrap_or(512).clamp(32, 1024);
+        let full_threads = limits.threads.unwrap_or(default_threads(Algorithm::Direct, protocol)).clamp(32, 1024);
         let grain = (16 / element).max(1);
         // Peers are dealt to channels in rounds; a round takes `channels` of them.
-        let rounds = if call.collective == Collective::SendRecv {
-            1
-        } else {
-            u64::from(call.ranks)
-        };
+        let rounds = if call.collective == Collective::SendRecv { 1 } else { u64::from(call.ranks) };
         let blocks = channels * rounds.min((most / channels).max(1));
         Self {
             algorithm: Algorithm::Direct,
             protocol,
             channels: u32::try_from(blocks.min(64)).unwrap_or(u32::MAX),
             threads: full_threads,
-            full_threads,
             chunk: (chunk_bytes / element / grain).max(1) * grain,
             grain,
             slices: 1,
             fifo_slices: STEPS,
             min_slice: 1,
-            per_channel: largest
-                .div_ceil(channels)
-                .next_multiple_of(grain)
-                .max(grain),
+            per_channel: largest.div_ceil(channels).next_multiple_of(grain).max(grain),
             parts: u32::try_from(channels).unwrap_or(u32::MAX),
         }
     }
@@ -230,11 +199,7 @@ impl Plan {
     /// The protocol NCCL uses for a send of this size: LL up to 16 KiB per channel.
     pub fn point_to_point_protocol(call: &Call, limits: &Limits) -> Protocol {
         let simple = Self::point_to_point(call, Protocol::Simple, limits);
-        let largest = call
-            .counts
-            .as_ref()
-            .and_then(|c| c.iter().max().copied())
-            .unwrap_or(call.count);
+        let largest = call.counts.as_ref().and_then(|c| c.iter().max().copied()).unwrap_or(call.count);
         if largest * call.dtype.size() <= u64::from(simple.parts) * (16 << 10) {
             Protocol::Ll
         } else {
@@ -245,11 +210,7 @@ impl Plan {
     /// The elements `from..to` of a channel's part of `count` elements.
     pub fn range(&self, channel: u32, count: u64) -> (u64, u64) {
         let from = (self.per_channel * u64::from(channel)).min(count);
-        let to = if channel + 1 == self.channels {
-            count
-        } else {
-            (from + self.per_channel).min(count)
-        };
+        let to = if channel + 1 == self.channels { count } else { (from + self.per_channel).min(count) };
         (from, to)
     }
 
@@ -268,10 +229,11 @@ impl Plan {
     }
 }
 
-/// Threads that move data when there is enough: NCCL 2.30 `src/graph/tuning.cc`.
+/// Threads that move data when there is enough: NCCL 2.30 `src/graph/tuning.cc`. Tree kernels
+/// always have 640, of which Simple keeps 128 for synchronisation.
 fn default_threads(algorithm: Algorithm, protocol: Protocol) -> u32 {
     match (algorithm, protocol) {
-        (_, Protocol::Ll128) => 640,
+        (_, Protocol::Ll128) | (Algorithm::Tree | Algorithm::Direct, Protocol::Ll) | (Algorithm::Direct, _) => 640,
         _ => 512,
     }
 }
@@ -299,25 +261,12 @@ mod tests {
     /// 2026-11-21), by value.
     #[test]
     fn channels_are_those_that_nccl_logged() {
-        for (size, channels) in [
-            (8, 1),
-            (16_384, 1),
-            (32_768, 2),
-            (65_536, 4),
-            (131_072, 8),
-            (262_144, 16),
-            (524_288, 24),
-            (1 << 20, 24),
-        ] {
+        for (size, channels) in
+            [(8, 1), (16_384, 1), (32_768, 2), (65_536, 4), (131_072, 8), (262_144, 16), (524_288, 24), (1 << 20, 24)]
+        {
             assert_eq!(ll(4, size), channels, "4 ranks, {size} B");
         }
-        for (size, channels) in [
-            (8192, 1),
-            (16_384, 2),
-            (131_072, 16),
-            (262_144, 22),
-            (524_288, 24),
-        ] {
+        for (size, channels) in [(8192, 1), (16_384, 2), (131_072, 16), (262_144, 22), (524_288, 24)] {
             assert_eq!(ll(2, size), channels, "2 ranks, {size} B");
         }
     }
@@ -326,12 +275,8 @@ mod tests {
     /// the rule allows 24 channels, of which whole cells (128, at most 6 a channel) fill 22.
     #[test]
     fn threads_and_channels_follow_the_size() {
-        for (size, channels, threads) in [
-            (1 << 10, 1, 96),
-            (64 << 10, 2, 512),
-            (256 << 10, 8, 512),
-            (1 << 20, 22, 512),
-        ] {
+        for (size, channels, threads) in [(1 << 10, 1, 96), (64 << 10, 2, 512), (256 << 10, 8, 512), (1 << 20, 22, 512)]
+        {
             let call = Call::of_size(Collective::AllReduce, 8, Bytes(size), DataType::Float32);
             let plan = Plan::new(&call, Algorithm::Ring, Protocol::Simple, &Limits::default());
             assert_eq!((plan.channels, plan.threads), (channels, threads), "{size}");
@@ -343,8 +288,7 @@ mod tests {
     fn ranges_and_slices_tile() {
         for size in [0, 4, 12, 1000, 65_532, 10_000_004] {
             for ranks in [1, 2, 7] {
-                let call =
-                    Call::of_size(Collective::AllReduce, ranks, Bytes(size), DataType::Float32);
+                let call = Call::of_size(Collective::AllReduce, ranks, Bytes(size), DataType::Float32);
                 for protocol in [Protocol::Ll, Protocol::Ll128, Protocol::Simple] {
                     let plan = Plan::new(&call, Algorithm::Ring, protocol, &Limits::default());
                     let mut at = 0;
@@ -355,8 +299,7 @@ mod tests {
                     }
                     assert_eq!(at, call.count);
                     for span in [0, 5, plan.chunk / 3, plan.chunk] {
-                        let ends: Vec<_> =
-                            (0..plan.slices).map(|s| plan.slice_of(span, s)).collect();
+                        let ends: Vec<_> = (0..plan.slices).map(|s| plan.slice_of(span, s)).collect();
                         assert_eq!(ends.iter().map(|(a, b)| b - a).sum::<u64>(), span);
                     }
                 }

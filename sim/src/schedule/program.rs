@@ -121,11 +121,9 @@ impl Expr {
                     Operator::Max => a.max(b),
                 }
             }
-            Self::Table(table, index) => usize::try_from(index.eval(registers))
-                .ok()
-                .and_then(|i| table.get(i))
-                .copied()
-                .unwrap_or(0),
+            Self::Table(table, index) => {
+                usize::try_from(index.eval(registers)).ok().and_then(|i| table.get(i)).copied().unwrap_or(0)
+            }
         }
     }
 
@@ -247,11 +245,7 @@ pub struct Step {
 impl Template {
     /// Flattens structured code.
     pub fn new(code: &[Code]) -> Self {
-        let mut template = Self {
-            flat: Vec::new(),
-            ops: Vec::new(),
-            timing: [false; REGISTERS],
-        };
+        let mut template = Self { flat: Vec::new(), ops: Vec::new(), timing: [false; REGISTERS] };
         template.flatten(code);
         template.find_timing_registers();
         template
@@ -262,8 +256,7 @@ impl Template {
             match piece {
                 Code::For(var, from, to, body) => {
                     let enter = self.flat.len();
-                    self.flat
-                        .push(Flat::Enter(*var, from.clone(), to.clone(), 0));
+                    self.flat.push(Flat::Enter(*var, from.clone(), to.clone(), 0));
                     self.flatten(body);
                     self.flat.push(Flat::Again(*var, to.clone(), enter + 1));
                     let end = self.flat.len();
@@ -320,16 +313,10 @@ impl Template {
         State { pc: 0, registers }
     }
 
-    /// The parameters that can change when something happens (not what is moved where): two
-    /// workers with equal ones run in the same way in time.
-    pub fn timing_parameters(&self, parameters: &[(Var, i64)]) -> [i64; REGISTERS] {
-        let mut kept = [0; REGISTERS];
-        for &(var, value) in parameters {
-            if self.timing[usize::from(var.0) % REGISTERS] {
-                kept[usize::from(var.0) % REGISTERS] = value;
-            }
-        }
-        kept
+    /// The registers that can change when something happens (not what is moved where), the
+    /// others as 0: two workers with equal ones run in the same way in time.
+    pub fn timing_registers(&self, start: &State) -> [i64; REGISTERS] {
+        std::array::from_fn(|i| if self.timing[i] { start.registers[i] } else { 0 })
     }
 
     /// The instructions, in program order.
@@ -418,16 +405,9 @@ mod tests {
             i,
             c(0),
             c(3),
-            vec![
-                Code::Let(size, c(7).min(i + 5)),
-                Code::For(j, c(0), i.into(), vec![Code::Op(op)]),
-            ],
+            vec![Code::Let(size, c(7).min(i + 5)), Code::For(j, c(0), i.into(), vec![Code::Op(op)])],
         )];
-        let counts: Vec<(u64, u64)> = Template::new(&code)
-            .steps(&[], 99)
-            .iter()
-            .map(|s| (s.count, s.span))
-            .collect();
+        let counts: Vec<(u64, u64)> = Template::new(&code).steps(&[], 99).iter().map(|s| (s.count, s.span)).collect();
         assert_eq!(counts, [(10, 6), (20, 7), (21, 7)]);
     }
 

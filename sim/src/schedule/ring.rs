@@ -36,11 +36,7 @@ struct Ring {
     positions: Vec<Vec<u32>>,
 }
 
-pub(super) fn generate(
-    call: &Call,
-    plan: &Plan,
-    order: &Order,
-) -> (u32, Vec<Template>, Box<dyn Generator>) {
+pub(super) fn generate(call: &Call, plan: &Plan, order: &Order) -> (u32, Vec<Template>, Box<dyn Generator>) {
     let templates = match call.collective {
         _ if call.ranks == 1 => vec![copy(call)],
         Collective::AllReduce => vec![all_reduce()],
@@ -60,12 +56,7 @@ pub(super) fn generate(
             positions
         })
         .collect();
-    let ring = Ring {
-        call: call.clone(),
-        plan: *plan,
-        order: order.clone(),
-        positions,
-    };
+    let ring = Ring { call: call.clone(), plan: *plan, order: order.clone(), positions };
     (1, templates, Box::new(ring))
 }
 
@@ -88,25 +79,12 @@ impl Generator for Ring {
         let template = match self.call.collective {
             _ if n == 1 => 0,
             // Root, middle, last in the direction of the data.
-            Collective::Broadcast => [0, 1, 2][if after_root == 0 {
-                0
-            } else {
-                1 + usize::from(after_root == n - 1)
-            }],
-            Collective::Reduce => [2, 0, 1][if after_root == 0 {
-                0
-            } else {
-                1 + usize::from(after_root != 1)
-            }],
+            Collective::Broadcast => [0, 1, 2][if after_root == 0 { 0 } else { 1 + usize::from(after_root == n - 1) }],
+            Collective::Reduce => [2, 0, 1][if after_root == 0 { 0 } else { 1 + usize::from(after_root != 1) }],
             _ => 0,
         };
         let at = |p: u32| Rank(ring[(p % n) as usize]);
-        let conn = |src: Rank, dst: Rank| Conn {
-            src,
-            dst,
-            channel,
-            stream: 0,
-        };
+        let conn = |src: Rank, dst: Rank| Conn { src, dst, channel, stream: 0 };
         let (previous, next) = (at(position + n - 1), at(position + 1));
         let (mut recv, mut send) = (vec![conn(previous, rank)], vec![conn(rank, next)]);
         match (self.call.collective, template) {
@@ -131,6 +109,7 @@ impl Generator for Ring {
             ],
             recv,
             send,
+            threads: self.plan.threads,
         })
     }
 }
@@ -146,21 +125,13 @@ struct Piece {
 
 impl Piece {
     fn code(self) -> Code {
-        let port = |used: bool| -> SmallVec<[Expr; 1]> {
-            if used { smallvec![c(0)] } else { smallvec![] }
-        };
+        let port = |used: bool| -> SmallVec<[Expr; 1]> { if used { smallvec![c(0)] } else { smallvec![] } };
         Code::Op(Op {
             reduce: self.recv && self.src.is_some(),
             recv: port(self.recv),
             send: port(self.send),
-            src: self.src.map(|offset| Ref {
-                buffer: Buffer::Input,
-                offset,
-            }),
-            dst: self.dst.map(|offset| Ref {
-                buffer: Buffer::Output,
-                offset,
-            }),
+            src: self.src.map(|offset| Ref { buffer: Buffer::Input, offset }),
+            dst: self.dst.map(|offset| Ref { buffer: Buffer::Output, offset }),
             count: self.count,
             span: SIZE.into(),
         })
@@ -189,19 +160,9 @@ fn all_reduce() -> Template {
             Code::Let(OFF, L * N * CHUNK),
             Code::Let(SIZE, ((LEN - OFF + N - 1) / N).round_up(GRAIN).min(CHUNK)),
             piece(false, true, true, false, POS + N - 1),
-            Code::For(
-                J,
-                c(2),
-                N.into(),
-                vec![piece(true, true, true, false, POS + N - J)],
-            ),
+            Code::For(J, c(2), N.into(), vec![piece(true, true, true, false, POS + N - J)]),
             piece(true, true, true, true, POS.into()),
-            Code::For(
-                J,
-                c(1),
-                N - 1,
-                vec![piece(true, true, false, true, POS + N - J)],
-            ),
+            Code::For(J, c(1), N - 1, vec![piece(true, true, false, true, POS + N - J)]),
             piece(true, false, false, true, POS + 1),
         ],
     )])
@@ -209,10 +170,7 @@ fn all_reduce() -> Template {
 
 /// Loops over a channel's range one chunk at a time.
 fn chunk_loop(body: Vec<Code>) -> Template {
-    let mut code = vec![
-        Code::Let(OFF, L * CHUNK),
-        Code::Let(SIZE, (LEN - OFF).round_up(GRAIN).min(CHUNK)),
-    ];
+    let mut code = vec![Code::Let(OFF, L * CHUNK), Code::Let(SIZE, (LEN - OFF).round_up(GRAIN).min(CHUNK))];
     code.extend(body);
     Template::new(&[Code::For(L, c(0), LOOPS.into(), code)])
 }
@@ -227,36 +185,17 @@ fn exact() -> Expr {
 
 /// The part of the rank at a position, by the order of the worker's ring.
 fn part_at(order: &Order, position: Expr) -> Expr {
-    let table: Arc<[i64]> = order
-        .rings
-        .iter()
-        .flat_map(|ring| ring.iter().map(|&r| i64::from(r)))
-        .collect();
+    let table: Arc<[i64]> = order.rings.iter().flat_map(|ring| ring.iter().map(|&r| i64::from(r))).collect();
     Expr::Table(table, Box::new(RING * N + position % N)) * COUNT + here()
 }
 
 fn all_gather(call: &Call, order: &Order) -> Template {
     let part = |position: Expr| part_at(order, position);
-    let forward = |send, position: Expr| {
-        Piece {
-            recv: true,
-            send,
-            src: None,
-            dst: Some(part(position)),
-            count: exact(),
-        }
-        .code()
-    };
+    let forward =
+        |send, position: Expr| Piece { recv: true, send, src: None, dst: Some(part(position)), count: exact() }.code();
     let own = (!call.in_place).then(|| part(POS.into()));
     chunk_loop(vec![
-        Piece {
-            recv: false,
-            send: true,
-            src: Some(here()),
-            dst: own,
-            count: exact(),
-        }
-        .code(),
+        Piece { recv: false, send: true, src: Some(here()), dst: own, count: exact() }.code(),
         Code::For(J, c(1), N - 1, vec![forward(true, POS + N - J)]),
         forward(false, POS + 1),
     ])
@@ -264,45 +203,19 @@ fn all_gather(call: &Call, order: &Order) -> Template {
 
 fn reduce_scatter(order: &Order) -> Template {
     let part = |position: Expr| part_at(order, position);
-    let add = |recv, position: Expr| {
-        Piece {
-            recv,
-            send: true,
-            src: Some(part(position)),
-            dst: None,
-            count: exact(),
-        }
-        .code()
-    };
+    let add =
+        |recv, position: Expr| Piece { recv, send: true, src: Some(part(position)), dst: None, count: exact() }.code();
     chunk_loop(vec![
         add(false, POS + N - 1),
         Code::For(J, c(2), N.into(), vec![add(true, POS + N - J)]),
-        Piece {
-            recv: true,
-            send: false,
-            src: Some(part(POS.into())),
-            dst: Some(here()),
-            count: exact(),
-        }
-        .code(),
+        Piece { recv: true, send: false, src: Some(part(POS.into())), dst: Some(here()), count: exact() }.code(),
     ])
 }
 
 /// Root, middle, last.
 fn broadcast(call: &Call) -> Vec<Template> {
     let own = (!call.in_place).then(here);
-    let piece = |recv, send, src, dst| {
-        chunk_loop(vec![
-            Piece {
-                recv,
-                send,
-                src,
-                dst,
-                count: exact(),
-            }
-            .code(),
-        ])
-    };
+    let piece = |recv, send, src, dst| chunk_loop(vec![Piece { recv, send, src, dst, count: exact() }.code()]);
     vec![
         piece(false, true, Some(here()), own),
         piece(true, true, None, Some(here())),
@@ -312,23 +225,8 @@ fn broadcast(call: &Call) -> Vec<Template> {
 
 /// First after the root, middle, root.
 fn reduce() -> Vec<Template> {
-    let piece = |recv, send, dst| {
-        chunk_loop(vec![
-            Piece {
-                recv,
-                send,
-                src: Some(here()),
-                dst,
-                count: exact(),
-            }
-            .code(),
-        ])
-    };
-    vec![
-        piece(false, true, None),
-        piece(true, true, None),
-        piece(true, false, Some(here())),
-    ]
+    let piece = |recv, send, dst| chunk_loop(vec![Piece { recv, send, src: Some(here()), dst, count: exact() }.code()]);
+    vec![piece(false, true, None), piece(true, true, None), piece(true, false, Some(here()))]
 }
 
 /// A single rank: a copy, or nothing when in place.
@@ -336,14 +234,5 @@ fn copy(call: &Call) -> Template {
     if call.in_place {
         return Template::new(&[]);
     }
-    chunk_loop(vec![
-        Piece {
-            recv: false,
-            send: false,
-            src: Some(here()),
-            dst: Some(here()),
-            count: exact(),
-        }
-        .code(),
-    ])
+    chunk_loop(vec![Piece { recv: false, send: false, src: Some(here()), dst: Some(here()), count: exact() }.code()])
 }

@@ -9,6 +9,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::program::{Buffer, Code, Expr, Op, Ref, Template, Var, c};
 use super::{Call, Conn, Generator, Order, Plan, Worker};
+use crate::collective::Protocol;
 use crate::ids::{ChannelId, Lane, Rank};
 
 const START: Var = Var(2);
@@ -35,11 +36,7 @@ struct Tree {
     host: Vec<usize>,
 }
 
-pub(super) fn generate(
-    call: &Call,
-    plan: &Plan,
-    order: &Order,
-) -> (u32, Vec<Template>, Box<dyn Generator>) {
+pub(super) fn generate(call: &Call, plan: &Plan, order: &Order) -> (u32, Vec<Template>, Box<dyn Generator>) {
     let mut host = vec![0; call.ranks as usize];
     for (index, ranks) in order.hosts.iter().enumerate() {
         for &rank in ranks {
@@ -64,16 +61,7 @@ pub(super) fn generate(
             templates.push(template(role, children, call.in_place));
         }
     }
-    (
-        2,
-        templates,
-        Box::new(Tree {
-            call: call.clone(),
-            plan: *plan,
-            chains,
-            host,
-        }),
-    )
+    (2, templates, Box::new(Tree { call: call.clone(), plan: *plan, chains, host }))
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -90,15 +78,8 @@ impl Role {
 }
 
 fn template(role: Role, children: usize, in_place: bool) -> Template {
-    let ports = |n: usize| -> SmallVec<[Expr; 1]> {
-        (0..n).map(|p| c(i64::try_from(p).unwrap_or(0))).collect()
-    };
-    let at = |buffer| {
-        Some(Ref {
-            buffer,
-            offset: START + OFF,
-        })
-    };
+    let ports = |n: usize| -> SmallVec<[Expr; 1]> { (0..n).map(|p| c(i64::try_from(p).unwrap_or(0))).collect() };
+    let at = |buffer| Some(Ref { buffer, offset: START + OFF });
     let (recv, send) = match role {
         Role::Root => (ports(children), ports(children)),
         Role::Up => (ports(children), smallvec![c(0)]),
@@ -122,12 +103,19 @@ fn template(role: Role, children: usize, in_place: bool) -> Template {
         L,
         c(0),
         LOOPS.into(),
-        vec![
-            Code::Let(OFF, L * CHUNK),
-            Code::Let(SIZE, (LEN - OFF).round_up(GRAIN).min(CHUNK)),
-            Code::Op(op),
-        ],
+        vec![Code::Let(OFF, L * CHUNK), Code::Let(SIZE, (LEN - OFF).round_up(GRAIN).min(CHUNK)), Code::Op(op)],
     )])
+}
+
+/// How a block's threads are split: Simple in halves, line-flagged protocols 70 to 30; the
+/// root has one lane, which gets all.
+fn lane_threads(protocol: Protocol, threads: u32, role: Role) -> u32 {
+    match (role, protocol) {
+        (Role::Root, _) => threads,
+        (_, Protocol::Simple) => threads / 2,
+        (Role::Up, _) => threads * 7 / 10,
+        (Role::Down, _) => threads * 3 / 10,
+    }
 }
 
 /// Parent and children of a host in the first tree over `hosts` of them.
@@ -159,28 +147,16 @@ fn double_tree(hosts: u32, host: u32, second: bool) -> (Option<u32>, SmallVec<[u
         return binary_tree(hosts, host);
     }
     let map = |x: u32| {
-        if hosts.is_multiple_of(2) {
-            hosts - 1 - x
-        } else {
-            (x + 1) % hosts
-        }
+        if hosts.is_multiple_of(2) { hosts - 1 - x } else { (x + 1) % hosts }
     };
-    let back = if hosts.is_multiple_of(2) {
-        hosts - 1 - host
-    } else {
-        (host + hosts - 1) % hosts
-    };
+    let back = if hosts.is_multiple_of(2) { hosts - 1 - host } else { (host + hosts - 1) % hosts };
     let (parent, children) = binary_tree(hosts, back);
     (parent.map(map), children.into_iter().map(map).collect())
 }
 
 impl Tree {
     /// Parent and children of a rank on a channel.
-    fn neighbours(
-        &self,
-        rank: Rank,
-        channel: ChannelId,
-    ) -> (Option<Rank>, SmallVec<[Rank; MAX_CHILDREN]>) {
+    fn neighbours(&self, rank: Rank, channel: ChannelId) -> (Option<Rank>, SmallVec<[Rank; MAX_CHILDREN]>) {
         let chains = &self.chains[channel.index() % self.chains.len()];
         let host = self.host[rank.index()];
         let chain = &chains[host];
@@ -202,24 +178,9 @@ impl Tree {
 impl Generator for Tree {
     fn worker(&self, rank: Rank, channel: ChannelId, lane: Lane) -> Option<Worker> {
         let (parent, children) = self.neighbours(rank, channel);
-        let conn = |src, dst, stream| Conn {
-            src,
-            dst,
-            channel,
-            stream,
-        };
-        let from_children = || {
-            children
-                .iter()
-                .map(|&r| conn(r, rank, UP))
-                .collect::<Vec<_>>()
-        };
-        let to_children = || {
-            children
-                .iter()
-                .map(|&r| conn(rank, r, DOWN))
-                .collect::<Vec<_>>()
-        };
+        let conn = |src, dst, stream| Conn { src, dst, channel, stream };
+        let from_children = || children.iter().map(|&r| conn(r, rank, UP)).collect::<Vec<_>>();
+        let to_children = || children.iter().map(|&r| conn(rank, r, DOWN)).collect::<Vec<_>>();
         let (role, recv, send) = match (parent, lane.0) {
             (None, 0) => (Role::Root, from_children(), to_children()),
             (Some(parent), 0) => (Role::Up, from_children(), vec![conn(rank, parent, UP)]),
@@ -239,6 +200,7 @@ impl Generator for Tree {
             ],
             recv,
             send,
+            threads: lane_threads(self.plan.protocol, self.plan.threads, role),
         })
     }
 }
@@ -270,27 +232,17 @@ mod tests {
                     let (parent, children) = double_tree(hosts, host, second);
                     match parent {
                         None => roots += 1,
-                        Some(p) => assert!(
-                            double_tree(hosts, p, second).1.contains(&host),
-                            "{hosts} {host}"
-                        ),
+                        Some(p) => assert!(double_tree(hosts, p, second).1.contains(&host), "{hosts} {host}"),
                     }
                     for child in children {
-                        assert_eq!(
-                            double_tree(hosts, child, second).0,
-                            Some(host),
-                            "{hosts} {host}"
-                        );
+                        assert_eq!(double_tree(hosts, child, second).0, Some(host), "{hosts} {host}");
                     }
                 }
                 assert_eq!(roots, 1);
             }
             for host in 0..hosts {
                 let inner = |second| usize::from(!double_tree(hosts, host, second).1.is_empty());
-                assert!(
-                    hosts < 3 || inner(false) + inner(true) <= 1 || hosts % 2 == 1,
-                    "{hosts} {host}"
-                );
+                assert!(hosts < 3 || inner(false) + inner(true) <= 1 || hosts % 2 == 1, "{hosts} {host}");
             }
         }
     }

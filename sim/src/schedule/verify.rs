@@ -139,25 +139,17 @@ struct Symbol {
 
 impl Symbol {
     fn at(&self, distance: u64) -> Self {
-        Self {
-            origin: self.origin + distance,
-            ranks: Rc::clone(&self.ranks),
-        }
+        Self { origin: self.origin + distance, ranks: Rc::clone(&self.ranks) }
     }
 
     fn describe(&self) -> String {
-        let ranks: Vec<u32> = (0..)
-            .zip(self.ranks.iter())
-            .flat_map(|(w, &word)| bits(w, word))
-            .collect();
+        let ranks: Vec<u32> = (0..).zip(self.ranks.iter()).flat_map(|(w, &word)| bits(w, word)).collect();
         format!("the sum of element {} of ranks {ranks:?}", self.origin)
     }
 }
 
 fn bits(word_index: u32, word: u64) -> impl Iterator<Item = u32> {
-    (0..64)
-        .filter(move |b| word >> b & 1 == 1)
-        .map(move |b| word_index * 64 + b)
+    (0..64).filter(move |b| word >> b & 1 == 1).map(move |b| word_index * 64 + b)
 }
 
 fn set_of(n: u32, ranks: impl IntoIterator<Item = u32>) -> Rc<[u64]> {
@@ -188,20 +180,9 @@ struct Memory {
 
 impl Memory {
     fn new(len: u64) -> Self {
-        let mut memory = Self {
-            len,
-            segments: BTreeMap::new(),
-        };
+        let mut memory = Self { len, segments: BTreeMap::new() };
         if len > 0 {
-            memory.segments.insert(
-                0,
-                Segment {
-                    len,
-                    symbol: None,
-                    written: None,
-                    read: Vec::new(),
-                },
-            );
+            memory.segments.insert(0, Segment { len, symbol: None, written: None, read: Vec::new() });
         }
         memory
     }
@@ -227,35 +208,21 @@ impl Memory {
     fn range(&mut self, from: u64, count: u64) -> impl Iterator<Item = (u64, &mut Segment)> {
         self.split(from);
         self.split(from + count);
-        self.segments
-            .range_mut(from..from + count)
-            .map(|(&at, s)| (at, s))
+        self.segments.range_mut(from..from + count).map(|(&at, s)| (at, s))
     }
 
     fn write(&mut self, from: u64, pieces: &[Piece], access: Option<Access>) {
         let count: u64 = pieces.iter().map(|p| p.len).sum();
         self.split(from);
         self.split(from + count);
-        let old: Vec<u64> = self
-            .segments
-            .range(from..from + count)
-            .map(|(&at, _)| at)
-            .collect();
+        let old: Vec<u64> = self.segments.range(from..from + count).map(|(&at, _)| at).collect();
         for at in old {
             self.segments.remove(&at);
         }
         let mut at = from;
         for piece in pieces {
             let symbol = Some(piece.symbol.clone());
-            self.segments.insert(
-                at,
-                Segment {
-                    len: piece.len,
-                    symbol,
-                    written: access,
-                    read: Vec::new(),
-                },
-            );
+            self.segments.insert(at, Segment { len: piece.len, symbol, written: access, read: Vec::new() });
             at += piece.len;
         }
     }
@@ -303,35 +270,20 @@ pub fn verify(schedule: &Schedule) -> Result<Proof, VerifyError> {
         waiting: vec![None; workers],
         finished: vec![false; workers],
         fifos: wiring.conns.iter().map(|_| VecDeque::new()).collect(),
-        memory: (0..schedule.call.ranks)
-            .map(|r| initial_memory(&schedule.call, Rank(r)))
-            .collect(),
-        clocks: if clocked {
-            vec![vec![0; workers]; workers]
-        } else {
-            Vec::new()
-        },
+        memory: (0..schedule.call.ranks).map(|r| initial_memory(&schedule.call, Rank(r))).collect(),
+        clocks: if clocked { vec![vec![0; workers]; workers] } else { Vec::new() },
         schedule,
         wiring,
         slices: 0,
     };
     verifier.run()?;
     verifier.check_result()?;
-    Ok(Proof {
-        slices: verifier.slices,
-        races_checked: clocked,
-    })
+    Ok(Proof { slices: verifier.slices, races_checked: clocked })
 }
 
 fn initial_memory(call: &Call, rank: Rank) -> [Memory; 2] {
     let (input, output) = (call.input_len(rank), call.output_len(rank));
-    let own = Piece {
-        len: input,
-        symbol: Symbol {
-            origin: 0,
-            ranks: set_of(call.ranks, [rank.0]),
-        },
-    };
+    let own = Piece { len: input, symbol: Symbol { origin: 0, ranks: set_of(call.ranks, [rank.0]) } };
     if call.in_place {
         let mut shared = Memory::new(input.max(output));
         if input > 0 {
@@ -349,10 +301,7 @@ fn initial_memory(call: &Call, rank: Rank) -> [Memory; 2] {
 impl Verifier<'_> {
     fn place(&self, worker: usize) -> String {
         let w = &self.wiring.workers[worker];
-        format!(
-            "rank {}, channel {}, lane {}, instruction {}",
-            w.rank, w.channel, w.lane, self.cursors[worker].step.op
-        )
+        format!("rank {}, channel {}, lane {}, instruction {}", w.rank, w.channel, w.lane, self.cursors[worker].step.op)
     }
 
     fn run(&mut self) -> Result<(), VerifyError> {
@@ -377,33 +326,17 @@ impl Verifier<'_> {
         }
         if let Some(first) = self.finished.iter().position(|f| !f) {
             let (w, step) = (&self.wiring.workers[first], &self.cursors[first].step);
-            let empty = step
-                .recv
-                .iter()
-                .find(|&&p| self.fifos[w.recv[p] as usize].is_empty());
+            let empty = step.recv.iter().find(|&&p| self.fifos[w.recv[p] as usize].is_empty());
             let reason = match empty {
-                Some(&p) => format!(
-                    "nothing arrives from rank {}",
-                    self.wiring.conns[w.recv[p] as usize].conn.src
-                ),
-                None => format!(
-                    "no credit from its receiver (FIFO of {} slices)",
-                    self.schedule.plan.fifo_slices
-                ),
+                Some(&p) => format!("nothing arrives from rank {}", self.wiring.conns[w.recv[p] as usize].conn.src),
+                None => format!("no credit from its receiver (FIFO of {} slices)", self.schedule.plan.fifo_slices),
             };
             let waiting = self.finished.iter().filter(|f| !**f).count();
-            return Err(VerifyError::Deadlock {
-                waiting,
-                place: self.place(first),
-                reason,
-            });
+            return Err(VerifyError::Deadlock { waiting, place: self.place(first), reason });
         }
         if let Some(conn) = self.fifos.iter().position(|f| !f.is_empty()) {
             let sender = self.wiring.conns[conn].sender as usize;
-            return Err(VerifyError::Undelivered {
-                place: self.place(sender),
-                count: self.fifos[conn].len(),
-            });
+            return Err(VerifyError::Undelivered { place: self.place(sender), count: self.fifos[conn].len() });
         }
         Ok(())
     }
@@ -431,20 +364,14 @@ impl Verifier<'_> {
                 .iter()
                 .map(|&port| match conns.get(port) {
                     Some(&conn) if conn != UNUSED => Ok(conn as usize),
-                    _ => Err(VerifyError::BadPort {
-                        place: self.place(worker),
-                        kind,
-                        port,
-                    }),
+                    _ => Err(VerifyError::BadPort { place: self.place(worker), kind, port }),
                 })
                 .collect::<Result<Vec<usize>, _>>()
         };
         let recv = ports(&step.recv, &self.wiring.workers[worker].recv, "receive")?;
         let send = ports(&step.send, &self.wiring.workers[worker].send, "send")?;
         let depth = self.schedule.plan.fifo_slices as usize;
-        if recv.iter().any(|&c| self.fifos[c].is_empty())
-            || send.iter().any(|&c| self.fifos[c].len() >= depth)
-        {
+        if recv.iter().any(|&c| self.fifos[c].is_empty()) || send.iter().any(|&c| self.fifos[c].len() >= depth) {
             return Ok(false);
         }
         self.slices += send.len() as u64;
@@ -455,24 +382,14 @@ impl Verifier<'_> {
         }
         let clock = self.tick(worker);
         for &conn in &send {
-            let message = Message {
-                count: slice.count,
-                pieces: data.clone(),
-                clock: clock.clone(),
-            };
+            let message = Message { count: slice.count, pieces: data.clone(), clock: clock.clone() };
             self.fifos[conn].push_back(message);
         }
         Ok(true)
     }
 
     /// Receives, reads and combines what one slice needs.
-    fn gather(
-        &mut self,
-        worker: usize,
-        step: &Step,
-        slice: Slice,
-        recv: &[usize],
-    ) -> Result<Vec<Piece>, VerifyError> {
+    fn gather(&mut self, worker: usize, step: &Step, slice: Slice, recv: &[usize]) -> Result<Vec<Piece>, VerifyError> {
         let mut sources: Vec<Vec<Piece>> = Vec::new();
         for &conn in recv {
             let Some(message) = self.fifos[conn].pop_front() else {
@@ -480,11 +397,7 @@ impl Verifier<'_> {
             };
             if message.count != slice.count {
                 let place = self.place(worker);
-                return Err(VerifyError::WrongAmount {
-                    place,
-                    expected: slice.count,
-                    sent: message.count,
-                });
+                return Err(VerifyError::WrongAmount { place, expected: slice.count, sent: message.count });
             }
             if let (Some(clock), Some(own)) = (&message.clock, self.clocks.get_mut(worker)) {
                 for (mine, &theirs) in own.iter_mut().zip(clock.iter()) {
@@ -496,10 +409,7 @@ impl Verifier<'_> {
         if let Some((buffer, offset)) = step.src {
             sources.push(self.load(worker, buffer, offset + slice.from, slice.count)?);
         }
-        let bad = |what: &str| VerifyError::BadInstruction {
-            place: self.place(worker),
-            what: what.to_owned(),
-        };
+        let bad = |what: &str| VerifyError::BadInstruction { place: self.place(worker), what: what.to_owned() };
         if sources.len() > 1 && !step.reduce {
             return Err(bad("several sources are not combined"));
         }
@@ -522,24 +432,10 @@ impl Verifier<'_> {
             let twice = x.ranks.iter().zip(y.ranks.iter()).any(|(p, q)| p & q != 0);
             if x.origin != y.origin || twice {
                 let what = format!("{} to {}", y.describe(), x.describe());
-                return Err(VerifyError::BadSum {
-                    place: self.place(worker),
-                    what,
-                });
+                return Err(VerifyError::BadSum { place: self.place(worker), what });
             }
-            let ranks = x
-                .ranks
-                .iter()
-                .zip(y.ranks.iter())
-                .map(|(p, q)| p | q)
-                .collect();
-            sum.push(Piece {
-                len,
-                symbol: Symbol {
-                    origin: x.origin,
-                    ranks,
-                },
-            });
+            let ranks = x.ranks.iter().zip(y.ranks.iter()).map(|(p, q)| p | q).collect();
+            sum.push(Piece { len, symbol: Symbol { origin: x.origin, ranks } });
             (into_a, into_b) = (into_a + len, into_b + len);
             if into_a == a[i].len {
                 (i, into_a) = (i + 1, 0);
@@ -583,13 +479,7 @@ impl Verifier<'_> {
         Ok((which, at))
     }
 
-    fn load(
-        &mut self,
-        worker: usize,
-        buffer: Buffer,
-        offset: u64,
-        count: u64,
-    ) -> Result<Vec<Piece>, VerifyError> {
+    fn load(&mut self, worker: usize, buffer: Buffer, offset: u64, count: u64) -> Result<Vec<Piece>, VerifyError> {
         if count == 0 {
             return Ok(Vec::new());
         }
@@ -601,16 +491,11 @@ impl Verifier<'_> {
         let mut missing = None;
         for (start, segment) in self.memory[rank][which].range(at, count) {
             match &segment.symbol {
-                Some(symbol) => pieces.push(Piece {
-                    len: segment.len,
-                    symbol: symbol.clone(),
-                }),
+                Some(symbol) => pieces.push(Piece { len: segment.len, symbol: symbol.clone() }),
                 None => missing = Some(offset + start - at),
             }
             if let (Some(written), Some(access)) = (segment.written, access) {
-                race = race.or_else(|| {
-                    unordered(&self.clocks, worker, written).then_some((written.0, start))
-                });
+                race = race.or_else(|| unordered(&self.clocks, worker, written).then_some((written.0, start)));
                 segment.read.retain(|r| r.0 != access.0);
             }
             segment.read.extend(access);
@@ -645,9 +530,7 @@ impl Verifier<'_> {
         if access.is_some() {
             for (start, segment) in self.memory[rank][which].range(at, count) {
                 for &other in segment.written.iter().chain(&segment.read) {
-                    race = race.or_else(|| {
-                        unordered(&self.clocks, worker, other).then_some((other.0, start))
-                    });
+                    race = race.or_else(|| unordered(&self.clocks, worker, other).then_some((other.0, start)));
                 }
             }
         }
@@ -658,18 +541,14 @@ impl Verifier<'_> {
 
     fn access(&self, worker: usize) -> Option<Access> {
         // Accesses of this slice count as of the tick that follows it.
-        self.clocks
-            .get(worker)
-            .map(|clock| (u32::try_from(worker).unwrap_or(UNUSED), clock[worker] + 1))
+        self.clocks.get(worker).map(|clock| (u32::try_from(worker).unwrap_or(UNUSED), clock[worker] + 1))
     }
 
     fn report_race(&self, worker: usize, race: Option<(u32, u64)>) -> Result<(), VerifyError> {
         match race {
-            Some((other, element)) => Err(VerifyError::Race {
-                first: self.place(other as usize),
-                second: self.place(worker),
-                element,
-            }),
+            Some((other, element)) => {
+                Err(VerifyError::Race { first: self.place(other as usize), second: self.place(worker), element })
+            }
             None => Ok(()),
         }
     }
@@ -697,10 +576,7 @@ impl Verifier<'_> {
                         return Err(VerifyError::WrongResult {
                             rank: r,
                             element: offset + start - at,
-                            found: segment
-                                .symbol
-                                .as_ref()
-                                .map_or("nothing".to_owned(), Symbol::describe),
+                            found: segment.symbol.as_ref().map_or("nothing".to_owned(), Symbol::describe),
                             expected: expected.describe(),
                         });
                     }
@@ -719,38 +595,22 @@ fn unordered(clocks: &[Vec<u32>], worker: usize, access: Access) -> bool {
 /// What the collective promises to a rank: offset, count and symbol of each part of its output.
 fn promised(call: &Call, rank: Rank, all: &Rc<[u64]>) -> Vec<(u64, u64, Symbol)> {
     let n = call.ranks;
-    let from = |r: u32, origin: u64| Symbol {
-        origin,
-        ranks: set_of(n, [r]),
-    };
-    let sum = |origin: u64| Symbol {
-        origin,
-        ranks: Rc::clone(all),
-    };
+    let from = |r: u32, origin: u64| Symbol { origin, ranks: set_of(n, [r]) };
+    let sum = |origin: u64| Symbol { origin, ranks: Rc::clone(all) };
     match call.collective {
         Collective::AllReduce => vec![(0, call.count, sum(0))],
         Collective::Reduce if rank == call.root => vec![(0, call.count, sum(0))],
         Collective::ReduceScatter => vec![(0, call.count, sum(call.count * u64::from(rank.0)))],
         Collective::Broadcast => vec![(0, call.count, from(call.root.0, 0))],
-        Collective::AllGather => (0..n)
-            .map(|r| (call.count * u64::from(r), call.count, from(r, 0)))
-            .collect(),
-        Collective::Gather if rank == call.root => (0..n)
-            .map(|r| (call.count * u64::from(r), call.count, from(r, 0)))
-            .collect(),
-        Collective::Scatter => vec![(
-            0,
-            call.count,
-            from(call.root.0, call.count * u64::from(rank.0)),
-        )],
+        Collective::AllGather => (0..n).map(|r| (call.count * u64::from(r), call.count, from(r, 0))).collect(),
+        Collective::Gather if rank == call.root => {
+            (0..n).map(|r| (call.count * u64::from(r), call.count, from(r, 0))).collect()
+        }
+        Collective::Scatter => vec![(0, call.count, from(call.root.0, call.count * u64::from(rank.0)))],
         Collective::AllToAll => (0..n)
             .map(|r| {
                 let origin = call.send_offset(Rank(r), rank);
-                (
-                    call.recv_offset(Rank(r), rank),
-                    call.pair_count(Rank(r), rank),
-                    from(r, origin),
-                )
+                (call.recv_offset(Rank(r), rank), call.pair_count(Rank(r), rank), from(r, origin))
             })
             .collect(),
         Collective::SendRecv => vec![(0, call.count, from((rank.0 + n - 1) % n, 0))],

@@ -27,8 +27,8 @@ pub struct Wired {
     pub recv: Vec<u32>,
     /// Connections behind its send ports.
     pub send: Vec<u32>,
-    /// Number of its thread block: workers of one rank and channel share it.
-    pub block: u32,
+    /// Threads that move its data.
+    pub threads: u32,
 }
 
 /// A connection with both its workers.
@@ -49,8 +49,6 @@ pub struct Wiring {
     pub workers: Vec<Wired>,
     /// Connections in order of their first sender.
     pub conns: Vec<WiredConn>,
-    /// Number of thread blocks.
-    pub blocks: u32,
 }
 
 /// A connection without two ends.
@@ -84,19 +82,10 @@ impl Wiring {
     /// # Errors
     /// A connection that does not have exactly one sender and one receiver.
     pub fn new(schedule: &Schedule) -> Result<Self, WiringError> {
-        let mut wiring = Self {
-            workers: Vec::new(),
-            conns: Vec::new(),
-            blocks: 0,
-        };
+        let mut wiring = Self { workers: Vec::new(), conns: Vec::new() };
         let mut numbers: FxHashMap<Conn, u32> = FxHashMap::default();
-        let mut last_block = None;
         for (rank, channel, lane, worker) in schedule.workers() {
             let index = u32::try_from(wiring.workers.len()).unwrap_or(UNUSED);
-            if last_block != Some((rank, channel)) {
-                last_block = Some((rank, channel));
-                wiring.blocks += 1;
-            }
             let mut number = |conn: &Conn, sends: bool| {
                 if conn.src == conn.dst {
                     return Ok(UNUSED);
@@ -104,41 +93,19 @@ impl Wiring {
                 let next = u32::try_from(wiring.conns.len()).unwrap_or(UNUSED);
                 let id = *numbers.entry(*conn).or_insert(next);
                 if id == next {
-                    wiring.conns.push(WiredConn {
-                        conn: *conn,
-                        sender: UNUSED,
-                        receiver: UNUSED,
-                    });
+                    wiring.conns.push(WiredConn { conn: *conn, sender: UNUSED, receiver: UNUSED });
                 }
                 let wired = &mut wiring.conns[id as usize];
-                let (end, name) = if sends {
-                    (&mut wired.sender, "sender")
-                } else {
-                    (&mut wired.receiver, "receiver")
-                };
+                let (end, name) = if sends { (&mut wired.sender, "sender") } else { (&mut wired.receiver, "receiver") };
                 if *end != UNUSED {
-                    return Err(WiringError::TwoEnds {
-                        conn: *conn,
-                        end: name,
-                        first: *end,
-                        second: index,
-                    });
+                    return Err(WiringError::TwoEnds { conn: *conn, end: name, first: *end, second: index });
                 }
                 *end = index;
                 Ok(id)
             };
-            let recv = worker
-                .recv
-                .iter()
-                .map(|c| number(c, false))
-                .collect::<Result<Vec<_>, _>>()?;
-            let send = worker
-                .send
-                .iter()
-                .map(|c| number(c, true))
-                .collect::<Result<Vec<_>, _>>()?;
+            let recv = worker.recv.iter().map(|c| number(c, false)).collect::<Result<Vec<_>, _>>()?;
+            let send = worker.send.iter().map(|c| number(c, true)).collect::<Result<Vec<_>, _>>()?;
             let start = schedule.templates[worker.template].start(&worker.parameters);
-            let block = wiring.blocks - 1;
             wiring.workers.push(Wired {
                 rank,
                 channel,
@@ -147,16 +114,13 @@ impl Wiring {
                 start,
                 recv,
                 send,
-                block,
+                threads: worker.threads,
             });
         }
         for wired in &wiring.conns {
             for (end, name) in [(wired.sender, "sender"), (wired.receiver, "receiver")] {
                 if end == UNUSED {
-                    return Err(WiringError::OneEnd {
-                        conn: wired.conn,
-                        end: name,
-                    });
+                    return Err(WiringError::OneEnd { conn: wired.conn, end: name });
                 }
             }
         }
@@ -188,12 +152,12 @@ pub struct Slice {
 impl SliceCursor {
     /// At the start of a worker's program.
     pub fn new(worker: &Wired) -> Self {
-        Self {
-            state: worker.start.clone(),
-            step: Step::default(),
-            slice: 0,
-            live: false,
-        }
+        Self::at(&worker.start)
+    }
+
+    /// At a state of a program.
+    pub fn at(state: &State) -> Self {
+        Self { state: state.clone(), step: Step::default(), slice: 0, live: false }
     }
 
     /// The next slice; its instruction is in `self.step`. `None` at the end of the program.
@@ -208,10 +172,6 @@ impl SliceCursor {
         let (from, to) = schedule.plan.slice_of(self.step.span, self.slice);
         self.slice += 1;
         let end = to.min(self.step.count);
-        Some(Slice {
-            from,
-            count: end.saturating_sub(from),
-            span: to - from,
-        })
+        Some(Slice { from, count: end.saturating_sub(from), span: to - from })
     }
 }

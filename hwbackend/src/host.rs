@@ -1,0 +1,310 @@
+//! Runs a schedule on the CPU: one thread a lane, real bounded FIFOs, real buffers.
+//!
+//! It knows instructions and nothing of rings or trees. A receiver holds its FIFO slot until
+//! its instruction has been sent on, as GPU kernels do; every wait is bounded and ends in an
+//! error that names who waited for whom.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use collcast_sim::collective::ReduceOp;
+use collcast_sim::ids::Rank;
+use collcast_sim::schedule::Schedule;
+use collcast_sim::schedule::program::Buffer;
+use collcast_sim::schedule::wiring::{SliceCursor, Wired, Wiring, WiringError};
+use thiserror::Error;
+
+/// Most lanes, which are threads here.
+pub const MAX_LANES: usize = 4096;
+
+/// A value that can be moved and combined.
+pub trait Element: Copy + Send + Sync {
+    /// As bits, for a shared buffer.
+    fn to_bits(self) -> u64;
+    /// Back from bits.
+    fn from_bits(bits: u64) -> Self;
+    /// Both combined. Averages are sums here; the caller divides.
+    fn combine(self, other: Self, op: ReduceOp) -> Self;
+}
+
+macro_rules! element {
+    ($type:ty, $add:expr, $mul:expr, $to:expr, $from:expr) => {
+        impl Element for $type {
+            fn to_bits(self) -> u64 {
+                $to(self)
+            }
+            fn from_bits(bits: u64) -> Self {
+                $from(bits)
+            }
+            fn combine(self, other: Self, op: ReduceOp) -> Self {
+                match op {
+                    ReduceOp::Sum | ReduceOp::Avg => $add(self, other),
+                    ReduceOp::Prod => $mul(self, other),
+                    ReduceOp::Min => self.min(other),
+                    ReduceOp::Max => self.max(other),
+                }
+            }
+        }
+    };
+}
+element!(i64, i64::wrapping_add, i64::wrapping_mul, i64::cast_unsigned, u64::cast_signed);
+element!(f32, |a, b| a + b, |a, b| a * b, |v: f32| u64::from(v.to_bits()), |b| f32::from_bits(b as u32));
+
+/// Why a run failed.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum HostError {
+    /// A flaw of the schedule.
+    #[error(transparent)]
+    Wiring(#[from] WiringError),
+    /// More lanes than threads are reasonable for.
+    #[error("the schedule has {0} lanes; at most {MAX_LANES} run as threads")]
+    TooManyLanes(usize),
+    /// The inputs do not fit the call.
+    #[error("rank {rank} has {given} input elements, the call needs {needed}")]
+    WrongInput {
+        /// The rank.
+        rank: usize,
+        /// Elements given.
+        given: usize,
+        /// Elements needed.
+        needed: u64,
+    },
+    /// A wait that took too long.
+    #[error("rank {rank}, channel {channel}, lane {lane} waited over {seconds} s for {what} rank {peer}")]
+    Timeout {
+        /// Who waited.
+        rank: u32,
+        /// On which channel.
+        channel: u32,
+        /// In which lane.
+        lane: u32,
+        /// For how long.
+        seconds: u64,
+        /// `data from` or `credit from`.
+        what: &'static str,
+        /// Whom it waited for.
+        peer: u32,
+    },
+    /// An instruction that reaches beyond a buffer: the schedule was not verified.
+    #[error("rank {rank} reaches element {element} of its {buffer:?}, which is outside it")]
+    OutOfBounds {
+        /// The rank.
+        rank: u32,
+        /// The buffer.
+        buffer: Buffer,
+        /// The element.
+        element: u64,
+    },
+    /// Another lane failed first.
+    #[error("stopped because another lane failed")]
+    Stopped,
+}
+
+/// A bounded FIFO whose slots are freed by the receiver when it is done with them.
+struct Fifo {
+    slots: Mutex<VecDeque<Vec<u64>>>,
+    depth: usize,
+    changed: Condvar,
+}
+
+impl Fifo {
+    fn wait<T>(
+        &self,
+        deadline: Instant,
+        stop: &AtomicBool,
+        mut ready: impl FnMut(&mut VecDeque<Vec<u64>>) -> Option<T>,
+    ) -> Option<T> {
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some(value) = ready(&mut slots) {
+                return Some(value);
+            }
+            if Instant::now() >= deadline || stop.load(Ordering::Relaxed) {
+                return None;
+            }
+            let pause = Duration::from_millis(20);
+            slots = self.changed.wait_timeout(slots, pause).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+/// Memory of a rank: input and output, which are one when in place.
+struct Memory {
+    parts: [Vec<AtomicU64>; 2],
+}
+
+/// Runs a schedule on real inputs, `[rank][element]`, and returns the outputs alike.
+///
+/// In place, the result is read from where the collective leaves it. Outputs that the
+/// collective does not define hold zeros.
+///
+/// # Errors
+/// Wrong inputs, too many lanes, or a wait beyond `patience`.
+pub fn run<T: Element>(schedule: &Schedule, inputs: &[Vec<T>], patience: Duration) -> Result<Vec<Vec<T>>, HostError> {
+    let call = &schedule.call;
+    let wiring = Wiring::new(schedule)?;
+    if wiring.workers.len() > MAX_LANES {
+        return Err(HostError::TooManyLanes(wiring.workers.len()));
+    }
+    for rank in 0..call.ranks {
+        let (given, needed) = (inputs.get(rank as usize).map_or(0, Vec::len), call.input_len(Rank(rank)));
+        if given as u64 != needed {
+            return Err(HostError::WrongInput { rank: rank as usize, given, needed });
+        }
+    }
+    let zeros = |n: u64| (0..n).map(|_| AtomicU64::new(0)).collect::<Vec<_>>();
+    let memory: Vec<Memory> = (0..call.ranks)
+        .map(Rank)
+        .map(|rank| {
+            let (input, output) = (call.input_len(rank), call.output_len(rank));
+            let parts =
+                if call.in_place { [zeros(input.max(output)), zeros(0)] } else { [zeros(input), zeros(output)] };
+            let from = if call.in_place { call.in_place_offset(rank, Buffer::Input) as usize } else { 0 };
+            for (slot, value) in parts[0][from..].iter().zip(&inputs[rank.index()]) {
+                slot.store(value.to_bits(), Ordering::Relaxed);
+            }
+            Memory { parts }
+        })
+        .collect();
+    let depth = schedule.plan.fifo_slices as usize;
+    let fifos: Vec<Fifo> =
+        wiring.conns.iter().map(|_| Fifo { slots: Mutex::default(), depth, changed: Condvar::new() }).collect();
+    let stop = AtomicBool::new(false);
+    let deadline = Instant::now() + patience;
+    let results: Vec<Result<(), HostError>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = wiring
+            .workers
+            .iter()
+            .map(|worker| {
+                let (wiring, memory, fifos, stop) = (&wiring, &memory, &fifos, &stop);
+                let lane = move || {
+                    let lane = LaneThread { schedule, wiring, memory, fifos, stop, deadline, patience };
+                    let result = lane.run::<T>(worker);
+                    if result.is_err() {
+                        stop.store(true, Ordering::Relaxed);
+                    }
+                    result
+                };
+                // Lanes are many and need little.
+                std::thread::Builder::new().stack_size(128 << 10).spawn_scoped(scope, lane)
+            })
+            .collect();
+        threads
+            .into_iter()
+            .map(|t| t.map_or(Err(HostError::Stopped), |t| t.join().unwrap_or(Err(HostError::Stopped))))
+            .collect()
+    });
+    // The first real failure explains the others.
+    let mut errors: Vec<HostError> = results.into_iter().filter_map(Result::err).collect();
+    errors.sort_by_key(|e| matches!(e, HostError::Stopped));
+    if let Some(error) = errors.into_iter().next() {
+        return Err(error);
+    }
+    let outputs = (0..call.ranks).map(Rank).map(|rank| {
+        let memory = &memory[rank.index()];
+        let length = call.output_len(rank) as usize;
+        let (part, from) = if call.in_place {
+            (&memory.parts[0], call.in_place_offset(rank, Buffer::Output) as usize)
+        } else {
+            (&memory.parts[1], 0)
+        };
+        part[from..from + length].iter().map(|v| T::from_bits(v.load(Ordering::Relaxed))).collect()
+    });
+    Ok(outputs.collect())
+}
+
+struct LaneThread<'a> {
+    schedule: &'a Schedule,
+    wiring: &'a Wiring,
+    memory: &'a [Memory],
+    fifos: &'a [Fifo],
+    stop: &'a AtomicBool,
+    deadline: Instant,
+    patience: Duration,
+}
+
+impl LaneThread<'_> {
+    /// The memory behind a slice of a buffer; nothing for an empty slice, wherever it points.
+    fn place(&self, rank: Rank, buffer: Buffer, offset: u64, count: u64) -> Result<&[AtomicU64], HostError> {
+        let call = &self.schedule.call;
+        let parts = &self.memory[rank.index()].parts;
+        let (part, at) = if call.in_place {
+            (&parts[0], call.in_place_offset(rank, buffer) + offset)
+        } else {
+            (&parts[usize::from(buffer == Buffer::Output)], offset)
+        };
+        if count == 0 {
+            return Ok(&[]);
+        }
+        let range = at as usize..(at + count) as usize;
+        part.get(range).ok_or(HostError::OutOfBounds { rank: rank.0, buffer, element: offset + count - 1 })
+    }
+
+    fn timeout(&self, worker: &Wired, what: &'static str, peer: Rank) -> HostError {
+        if self.stop.load(Ordering::Relaxed) {
+            return HostError::Stopped;
+        }
+        HostError::Timeout {
+            rank: worker.rank.0,
+            channel: worker.channel.0,
+            lane: worker.lane.0,
+            seconds: self.patience.as_secs(),
+            what,
+            peer: peer.0,
+        }
+    }
+
+    fn run<T: Element>(&self, worker: &Wired) -> Result<(), HostError> {
+        let mut cursor = SliceCursor::new(worker);
+        let op = self.schedule.call.op;
+        while let Some(slice) = cursor.next(self.schedule, worker.template) {
+            let step = &cursor.step;
+            let mut data: Option<Vec<T>> = None;
+            for &port in &step.recv {
+                let conn = worker.recv[port] as usize;
+                let peer = self.wiring.conns[conn].conn.src;
+                let arrived = self.fifos[conn]
+                    .wait(self.deadline, self.stop, |slots| slots.front().cloned())
+                    .ok_or_else(|| self.timeout(worker, "data from", peer))?;
+                let arrived = arrived.into_iter().map(T::from_bits);
+                data = Some(match data {
+                    None => arrived.collect(),
+                    Some(sum) => sum.into_iter().zip(arrived).map(|(a, b)| a.combine(b, op)).collect(),
+                });
+            }
+            if let Some((buffer, offset)) = step.src {
+                let memory = self.place(worker.rank, buffer, offset + slice.from, slice.count)?;
+                let local = memory.iter().map(|v| T::from_bits(v.load(Ordering::Relaxed)));
+                data = Some(match data {
+                    None => local.collect(),
+                    Some(sum) => sum.into_iter().zip(local).map(|(a, b)| a.combine(b, op)).collect(),
+                });
+            }
+            let data = data.unwrap_or_default();
+            if let Some((buffer, offset)) = step.dst {
+                let memory = self.place(worker.rank, buffer, offset + slice.from, slice.count)?;
+                for (slot, value) in memory.iter().zip(&data) {
+                    slot.store(value.to_bits(), Ordering::Relaxed);
+                }
+            }
+            for &port in &step.send {
+                let conn = worker.send[port] as usize;
+                let fifo = &self.fifos[conn];
+                let mut bits = Some(data.iter().map(|v| v.to_bits()).collect::<Vec<u64>>());
+                fifo.wait(self.deadline, self.stop, |slots| {
+                    (slots.len() < fifo.depth).then(|| slots.push_back(bits.take().unwrap_or_default()))
+                })
+                .ok_or_else(|| self.timeout(worker, "credit from", self.wiring.conns[conn].conn.dst))?;
+                fifo.changed.notify_all();
+            }
+            for &port in &step.recv {
+                let fifo = &self.fifos[worker.recv[port] as usize];
+                fifo.slots.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+                fifo.changed.notify_all();
+            }
+        }
+        Ok(())
+    }
+}

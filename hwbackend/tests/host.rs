@@ -1,0 +1,113 @@
+//! Goal: the host executor runs the very schedules that are simulated, with exact results.
+//! Method: values whose sums are exact; every element of every rank is compared.
+
+use std::time::Duration;
+
+use collcast_hwbackend::host::{HostError, run};
+use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol};
+use collcast_sim::ids::Rank;
+use collcast_sim::schedule::plan::{Limits, Plan};
+use collcast_sim::schedule::{Call, Order, Schedule, valid_algorithms};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn schedule(
+    collective: Collective,
+    algorithm: Algorithm,
+    protocol: Protocol,
+    ranks: u32,
+    count: u64,
+    in_place: bool,
+) -> Schedule {
+    let mut call = Call::of_size(collective, ranks, Default::default(), DataType::Float32);
+    call.count = count;
+    call.in_place = in_place;
+    let limits = Limits { channels: 2, p2p_channels: 4, exact_channels: true, ..Limits::default() };
+    let mut plan = Plan::new(&call, algorithm, protocol, &limits);
+    plan.chunk = plan.grain * 8;
+    plan.min_slice = plan.grain;
+    plan.per_channel = if algorithm == Algorithm::Direct {
+        count.div_ceil(u64::from(plan.parts)).max(1)
+    } else {
+        count.div_ceil(2).max(1)
+    };
+    Schedule::new(call, plan, &Order::one_host(ranks)).unwrap()
+}
+
+fn input(rank: u32, length: u64) -> Vec<i64> {
+    (0..length).map(|e| i64::from(rank) * 1_000_003 + e.cast_signed() * 7 + 1).collect()
+}
+
+/// What a rank must hold, straight from the definition of the collective.
+fn expected(call: &Call, rank: u32, inputs: &[Vec<i64>]) -> Option<Vec<i64>> {
+    let n = call.ranks as usize;
+    let count = call.count as usize;
+    let sum = |e: usize| inputs.iter().map(|i| i[e]).sum::<i64>();
+    let r = rank as usize;
+    Some(match call.collective {
+        Collective::AllReduce => (0..count).map(sum).collect(),
+        Collective::Reduce if Rank(rank) == call.root => (0..count).map(sum).collect(),
+        Collective::ReduceScatter => (0..count).map(|e| sum(r * count + e)).collect(),
+        Collective::AllGather => inputs.concat(),
+        Collective::Broadcast => inputs[call.root.index()].clone(),
+        Collective::AllToAll => (0..n).flat_map(|from| inputs[from][r * count..(r + 1) * count].to_vec()).collect(),
+        Collective::SendRecv => inputs[(r + n - 1) % n].clone(),
+        _ => return None,
+    })
+}
+
+#[test]
+fn results_are_exact_for_one_to_nine_ranks() {
+    for &collective in Collective::ALL {
+        for &algorithm in valid_algorithms(collective) {
+            for ranks in 1..=9 {
+                for (count, in_place) in [(0, false), (1, false), (101, false), (1000, true)] {
+                    let pairs = matches!(collective, Collective::AllToAll | Collective::SendRecv);
+                    let schedule = schedule(collective, algorithm, Protocol::Simple, ranks, count, in_place && !pairs);
+                    let call = &schedule.call;
+                    let inputs: Vec<_> = (0..ranks).map(|r| input(r, call.input_len(Rank(r)))).collect();
+                    let outputs = run(&schedule, &inputs, PATIENCE).unwrap();
+                    for rank in 0..ranks {
+                        if let Some(expected) = expected(call, rank, &inputs) {
+                            assert_eq!(
+                                outputs[rank as usize], expected,
+                                "{collective} {algorithm} {ranks} ranks, rank {rank}, {count} elements"
+                            );
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Goal: the textbook vectors of each collective over four ranks, by value.
+#[test]
+fn the_textbook_vectors_come_out() {
+    let check = |collective, algorithm, inputs: [&[i64]; 4], outputs: [&[i64]; 4], count| {
+        let schedule = schedule(collective, algorithm, Protocol::Simple, 4, count, false);
+        let inputs: Vec<Vec<i64>> = inputs.iter().map(|i| i.to_vec()).collect();
+        assert_eq!(run(&schedule, &inputs, PATIENCE).unwrap(), outputs.map(<[i64]>::to_vec), "{collective}");
+    };
+    for algorithm in [Algorithm::Ring, Algorithm::Tree] {
+        let sums: &[i64] = &[22, 26, 30];
+        check(Collective::AllReduce, algorithm, [&[1, 2, 3], &[4, 5, 6], &[7, 8, 9], &[10, 11, 12]], [sums; 4], 3);
+    }
+    let all: &[i64] = &[1, 2, 3, 4, 5, 6, 7, 8];
+    check(Collective::AllGather, Algorithm::Ring, [&[1, 2], &[3, 4], &[5, 6], &[7, 8]], [all; 4], 2);
+    let rows: Vec<Vec<i64>> = (0..4).map(|r| (1..=8).map(|e| r * 8 + e).collect()).collect();
+    let inputs = [rows[0].as_slice(), &rows[1], &rows[2], &rows[3]];
+    check(Collective::ReduceScatter, Algorithm::Ring, inputs, [&[52, 56], &[60, 64], &[68, 72], &[76, 80]], 2);
+    let root: &[i64] = &[1, 2, 3, 4];
+    check(Collective::Broadcast, Algorithm::Ring, [root, &[0; 4], &[0; 4], &[0; 4]], [root; 4], 4);
+}
+
+/// Goal: a schedule that deadlocks ends in an error that names the peer, not in a hang.
+#[test]
+fn a_deadlock_ends_in_an_error_that_names_the_peer() {
+    let mut schedule = schedule(Collective::AllReduce, Algorithm::Ring, Protocol::Simple, 4, 64, false);
+    schedule.plan.fifo_slices = 1;
+    let inputs: Vec<_> = (0..4).map(|r| input(r, 64)).collect();
+    let error = run(&schedule, &inputs, Duration::from_millis(300)).unwrap_err();
+    assert!(matches!(error, HostError::Timeout { what: "credit from", .. }), "{error}");
+}

@@ -1,0 +1,227 @@
+//! Folding: what is interchangeable is simulated once.
+//!
+//! Colours of lanes, connections and resources are refined until they tell nothing new (an
+//! equitable partition: Berkholz, Bonsma and Grohe, "Tight lower and upper bounds for the
+//! complexity of canonical colour refinement", 2017). One lane of each colour then runs for
+//! all; a flow takes of a resource what all equal flows there take together. Because the
+//! solver works with summed weights, the run is the unfolded one, bit for bit.
+
+use rustc_hash::FxHashMap;
+
+use super::{Instance, mix};
+use crate::schedule::wiring::UNUSED;
+
+/// Rounds after which a machine without symmetry is simulated as it is.
+const MAX_ROUNDS: usize = 40;
+
+/// A folded instance and what became of everything.
+#[derive(Clone, Debug)]
+pub struct Folded<'a> {
+    /// What to run.
+    pub instance: Instance<'a>,
+    /// For each original resource, its place in the folded instance.
+    pub resource: Vec<u32>,
+    /// For each folded lane, the original lane it was made from.
+    pub lane: Vec<u32>,
+    /// For each folded connection, the original it was made from.
+    pub conn: Vec<u32>,
+}
+
+struct Colours {
+    lanes: Vec<u64>,
+    conns: Vec<u64>,
+    resources: Vec<u64>,
+}
+
+/// Folds an instance as far as its symmetry goes; without any it comes back as it is.
+pub fn fold<'a>(instance: &Instance<'a>) -> Folded<'a> {
+    let mut ends = vec![[(UNUSED, 0); 2]; instance.conns.len()];
+    for (lane, spec) in (0..).zip(&instance.lanes) {
+        for (side, ports) in [&spec.send, &spec.recv].into_iter().enumerate() {
+            for (port, &conn) in ports.iter().enumerate().filter(|(_, c)| **c != UNUSED) {
+                ends[conn as usize][side] = (lane, port as u64);
+            }
+        }
+    }
+    let mut colours = initial(instance);
+    let mut classes = count(&colours);
+    for _ in 0..MAX_ROUNDS {
+        colours = refine(instance, &ends, &colours);
+        let now = count(&colours);
+        if now == classes {
+            return quotient(instance, &colours);
+        }
+        classes = now;
+    }
+    identity(instance)
+}
+
+fn all(values: impl IntoIterator<Item = u64>) -> u64 {
+    values.into_iter().fold(0x5eed, mix)
+}
+
+fn initial(instance: &Instance<'_>) -> Colours {
+    let lanes = instance
+        .lanes
+        .iter()
+        .map(|lane| {
+            let template = &instance.schedules[lane.job as usize].templates[lane.template];
+            let registers = template.timing_registers(&lane.start);
+            let facts = [
+                u64::from(lane.job),
+                lane.template as u64,
+                lane.issue.1,
+                lane.sync.0,
+                lane.cycle.0,
+                lane.element,
+                lane.reduce_weight,
+                lane.at.0,
+                lane.multiplicity,
+            ];
+            all(facts.into_iter().chain(registers.iter().map(|r| r.cast_unsigned())))
+        })
+        .collect();
+    let conns = instance
+        .conns
+        .iter()
+        .map(|c| {
+            let proxy = c.proxy.map_or(u64::MAX, |p| p.0);
+            all([
+                c.latency.0,
+                u64::from(c.streaming) | u64::from(c.direct) << 1,
+                u64::from(c.depth),
+                proxy,
+                c.uses.len() as u64,
+            ])
+        })
+        .collect();
+    let mut resources: Vec<u64> = instance.resources.iter().map(|&capacity| all([capacity])).collect();
+    // Computations are few: what they use is told apart by them.
+    for (index, compute) in (0..).zip(&instance.computes) {
+        for &(resource, weight) in &compute.uses {
+            resources[resource as usize] = all([resources[resource as usize], index, weight]);
+        }
+    }
+    Colours { lanes, conns, resources }
+}
+
+fn refine(instance: &Instance<'_>, ends: &[[(u32, u64); 2]], old: &Colours) -> Colours {
+    let port = |&conn: &u32| {
+        if conn == UNUSED { 0 } else { old.conns[conn as usize] }
+    };
+    let lanes = (instance.lanes.iter().zip(&old.lanes))
+        .map(|(lane, &own)| {
+            let ports = lane.recv.iter().map(port).chain([1]).chain(lane.send.iter().map(port));
+            all([own, old.resources[lane.issue.0 as usize]].into_iter().chain(ports))
+        })
+        .collect();
+    let conns = (instance.conns.iter().zip(&old.conns).zip(ends))
+        .map(|((conn, &own), ends)| {
+            let uses = conn.uses.iter().flat_map(|&(r, w)| [old.resources[r as usize], w]);
+            let ends = ends.iter().flat_map(|&(l, p)| [old.lanes.get(l as usize).copied().unwrap_or(0), p]);
+            all([own].into_iter().chain(ends).chain(uses))
+        })
+        .collect();
+    // A multiset of users: a sum does not depend on their order.
+    let mut resources = old.resources.clone();
+    for (conn, &colour) in instance.conns.iter().zip(&old.conns) {
+        for (place, &(r, w)) in (0..).zip(&conn.uses) {
+            resources[r as usize] = resources[r as usize].wrapping_add(all([colour, place, w]));
+        }
+    }
+    for (lane, &colour) in instance.lanes.iter().zip(&old.lanes) {
+        let r = &mut resources[lane.issue.0 as usize];
+        *r = r.wrapping_add(all([colour, u64::MAX]));
+    }
+    Colours { lanes, conns, resources }
+}
+
+fn classes_of(colours: &[u64]) -> (Vec<u32>, Vec<u32>) {
+    let mut numbers = FxHashMap::default();
+    let mut first = Vec::new();
+    let class = (0..)
+        .zip(colours)
+        .map(|(index, &colour)| {
+            *numbers.entry(colour).or_insert_with(|| {
+                first.push(index);
+                u32::try_from(first.len() - 1).unwrap_or(UNUSED)
+            })
+        })
+        .collect();
+    (class, first)
+}
+
+fn count(colours: &Colours) -> [usize; 3] {
+    [&colours.lanes, &colours.conns, &colours.resources].map(|c| classes_of(c).1.len())
+}
+
+fn identity<'a>(instance: &Instance<'a>) -> Folded<'a> {
+    let numbers = |n: usize| (0..u32::try_from(n).unwrap_or(UNUSED)).collect();
+    Folded {
+        instance: instance.clone(),
+        resource: numbers(instance.resources.len()),
+        lane: numbers(instance.lanes.len()),
+        conn: numbers(instance.conns.len()),
+    }
+}
+
+fn quotient<'a>(instance: &Instance<'a>, colours: &Colours) -> Folded<'a> {
+    let (lane_class, lanes) = classes_of(&colours.lanes);
+    let (conn_class, conns) = classes_of(&colours.conns);
+    let (resource_class, resources) = classes_of(&colours.resources);
+    let is_first = |resource: u32| resources[resource_class[resource as usize] as usize] == resource;
+
+    // How many of a class use one resource at one place of their route, and one block.
+    let mut sharing: Vec<Vec<u64>> = conns.iter().map(|&c| vec![0; instance.conns[c as usize].uses.len()]).collect();
+    for (conn, &class) in instance.conns.iter().zip(&conn_class) {
+        for (place, use_) in conn.uses.iter().enumerate().filter(|(_, u)| is_first(u.0)) {
+            sharing[class as usize][place] += 1;
+            debug_assert!(use_.1 > 0);
+        }
+    }
+    let mut members = vec![0_u64; lanes.len()];
+    let mut in_block = vec![0_u64; lanes.len()];
+    for (lane, &class) in instance.lanes.iter().zip(&lane_class) {
+        members[class as usize] += lane.multiplicity;
+        in_block[class as usize] += u64::from(is_first(lane.issue.0));
+    }
+    let port = |&conn: &u32| {
+        if conn == UNUSED { UNUSED } else { conn_class[conn as usize] }
+    };
+    let folded_lanes = (lanes.iter().enumerate())
+        .map(|(class, &first)| {
+            let lane = &instance.lanes[first as usize];
+            let mut folded = lane.clone();
+            folded.recv = lane.recv.iter().map(port).collect();
+            folded.send = lane.send.iter().map(port).collect();
+            folded.issue = (resource_class[lane.issue.0 as usize], lane.issue.1 * in_block[class]);
+            folded.multiplicity = members[class];
+            folded
+        })
+        .collect();
+    let folded_conns = (conns.iter().zip(&sharing))
+        .map(|(&first, shared)| {
+            let mut conn = instance.conns[first as usize].clone();
+            for (use_, &together) in conn.uses.iter_mut().zip(shared) {
+                *use_ = (resource_class[use_.0 as usize], use_.1 * together);
+            }
+            conn
+        })
+        .collect();
+    let mut computes = instance.computes.clone();
+    for use_ in computes.iter_mut().flat_map(|c| &mut c.uses) {
+        use_.0 = resource_class[use_.0 as usize];
+    }
+    Folded {
+        instance: Instance {
+            resources: resources.iter().map(|&r| instance.resources[r as usize]).collect(),
+            conns: folded_conns,
+            lanes: folded_lanes,
+            schedules: instance.schedules.clone(),
+            computes,
+        },
+        resource: resource_class,
+        lane: lanes,
+        conn: conns,
+    }
+}

@@ -1,0 +1,669 @@
+//! The discrete-event engine: lanes that run programs, FIFOs between them, flows underneath.
+//!
+//! It knows lanes, connections, flows and resources, and nothing of what is computed. A lane
+//! takes slice after slice from its program. A slice waits for the data it receives and for
+//! credit on the FIFOs it sends to, costs a slot synchronisation, and is then one flow over
+//! its warps and over all links of its route at once (cut-through). Arrival is the end
+//! of the flow plus the latency of the route. Line-flagged protocols stream: a receiver starts
+//! with the first line and cannot end before the last. Network connections hand each slice to
+//! a proxy, which sends in order and by itself.
+//!
+//! Events at one instant are all applied before anything reacts, and reactions only add
+//! facts that others read, so no result depends on an order within an instant.
+//!
+//! Credits and arrivals are lazy: a time per slot; an event only when a lane waits for it.
+
+pub mod flows;
+mod fold;
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use smallvec::SmallVec;
+use thiserror::Error;
+
+use crate::schedule::Schedule;
+use crate::schedule::program::State;
+use crate::schedule::wiring::{Slice, SliceCursor, UNUSED, Wired};
+use crate::units::{SimDuration, SimTime};
+use flows::{Flows, Use, WEIGHT_ONE};
+pub use fold::{Folded, fold};
+
+/// A FIFO between two lanes, as the hardware carries it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConnSpec {
+    /// Links the data takes, with weights.
+    pub uses: SmallVec<[Use; 4]>,
+    /// From the end of the flow to the receiver's knowledge of it, and back for credits.
+    pub latency: SimDuration,
+    /// The receiver may start with the first line.
+    pub streaming: bool,
+    /// The sender stores where the data is to stay: the receiver only waits for it.
+    pub direct: bool,
+    /// Slices that fit.
+    pub depth: u32,
+    /// Handed to a proxy, which needs this long per slice to post it; the block is free then.
+    pub proxy: Option<SimDuration>,
+}
+
+/// A lane: a worker with what it runs on.
+#[derive(Clone, Debug)]
+pub struct LaneSpec {
+    /// Which of the instance's schedules it belongs to.
+    pub job: u32,
+    /// Template in that schedule.
+    pub template: usize,
+    /// Where its program starts.
+    pub start: State,
+    /// Receive connections by port; [`UNUSED`] where none.
+    pub recv: Vec<u32>,
+    /// Send connections by port; [`UNUSED`] where none.
+    pub send: Vec<u32>,
+    /// Its warps' instruction rate: a resource in bytes per second, used once per byte stored
+    /// (or, with line-flagged protocols, once per byte of an instruction).
+    pub issue: Use,
+    /// Lane occupied per slice that crosses a FIFO, before it moves.
+    pub sync: SimDuration,
+    /// Least time from one slice that crosses a FIFO to the next, whatever moves meanwhile.
+    pub cycle: SimDuration,
+    /// Bytes of an element.
+    pub element: u64,
+    /// Extra instruction weight of combining, scaled by [`WEIGHT_ONE`].
+    pub reduce_weight: u64,
+    /// When it may start.
+    pub at: SimTime,
+    /// How many equal lanes it stands for.
+    pub multiplicity: u64,
+}
+
+/// Work that is not communication: a kernel that uses resources for a while.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ComputeSpec {
+    /// What it uses per unit of work.
+    pub uses: Vec<Use>,
+    /// Units of work.
+    pub work: u64,
+    /// When it starts.
+    pub at: SimTime,
+}
+
+/// Everything one run simulates: several schedules and computations at once.
+#[derive(Clone, Debug, Default)]
+pub struct Instance<'a> {
+    /// Capacities, in units per second.
+    pub resources: Vec<u64>,
+    /// Connections.
+    pub conns: Vec<ConnSpec>,
+    /// Lanes.
+    pub lanes: Vec<LaneSpec>,
+    /// The schedules that lanes refer to.
+    pub schedules: Vec<&'a Schedule>,
+    /// Computations.
+    pub computes: Vec<ComputeSpec>,
+}
+
+/// What came out of a run.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Outcome {
+    /// When the last lane or computation ended.
+    pub end: SimTime,
+    /// When each schedule ended.
+    pub job_ends: Vec<SimTime>,
+    /// When each computation ended.
+    pub compute_ends: Vec<SimTime>,
+    /// Slices sent from one lane to another, equal lanes counted each.
+    pub messages: u64,
+    /// Units that went over each resource.
+    pub load: Vec<u128>,
+    /// Events handled.
+    pub events: u64,
+    /// A sum over all slices of a hash of (time, program, size): equal for equal runs, however
+    /// they were ordered, threaded or folded.
+    pub trace_hash: u64,
+}
+
+/// A run that cannot end. Verified schedules never cause it.
+#[derive(Debug, Error, Clone, PartialEq, Eq)]
+pub enum EngineError {
+    /// Lanes that wait for ever.
+    #[error("the simulation stopped at {at} with {waiting} lanes waiting for ever")]
+    Stuck {
+        /// When.
+        at: SimDuration,
+        /// How many.
+        waiting: usize,
+    },
+    /// A program that names a port it does not have.
+    #[error("a program uses port {0}, which its worker does not have")]
+    BadPort(usize),
+}
+
+/// Watches a run. All methods do nothing by default.
+pub trait Observer {
+    /// A lane spent `from..to` on a slice of `bytes` of an instruction.
+    fn slice(&mut self, _lane: u32, _instruction: usize, _bytes: u64, _from: SimTime, _to: SimTime) {}
+    /// A slice of `bytes` left on a connection at `from` and was there at `to`.
+    fn message(&mut self, _conn: u32, _bytes: u64, _from: SimTime, _to: SimTime) {}
+}
+
+/// Watches nothing.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Unobserved;
+impl Observer for Unobserved {}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    /// Needs data or credit, or has just woken.
+    Ready,
+    /// Busy with slot synchronisation until a wake-up.
+    Syncing,
+    /// Its flow is under way.
+    Flowing,
+    /// Its flow has ended, the last line it receives has not arrived.
+    Tailing,
+    /// The program is over.
+    Done,
+}
+
+struct LaneRun {
+    cursor: SliceCursor,
+    slice: Option<Slice>,
+    phase: Phase,
+    /// The only wake-up that counts; others are stale.
+    wake_at: u64,
+    began: u64,
+    /// End of the slot synchronisation.
+    synced: u64,
+    /// Earliest start of the next slice.
+    occupied: u64,
+}
+
+const UNKNOWN: u64 = u64::MAX;
+
+#[derive(Default)]
+struct ConnRun {
+    /// Slices announced to the receiver, and finished by it.
+    produced: u64,
+    consumed: u64,
+    /// Slices the sender has started.
+    started: u64,
+    /// Per slot: first line there, last line there, slot free again.
+    head: SmallVec<[u64; 8]>,
+    tail: SmallVec<[u64; 8]>,
+    credit: SmallVec<[u64; 8]>,
+    /// Proxy: slices handed over and not yet sent (bytes, since), and whether it is sending.
+    queue: std::collections::VecDeque<(u64, u64)>,
+    sending: bool,
+    receiver: u32,
+    sender: u32,
+    receiver_waits: bool,
+    sender_waits: bool,
+}
+
+/// Owners of flows and wake-ups: lanes, then connections' proxies, then computations.
+#[derive(Clone, Copy)]
+enum Owner {
+    Lane(u32),
+    Proxy(u32),
+    Compute(u32),
+}
+
+const KIND_SHIFT: u32 = 30;
+
+impl Owner {
+    fn tag(self) -> u32 {
+        match self {
+            Self::Lane(i) => i,
+            Self::Proxy(i) => i | 1 << KIND_SHIFT,
+            Self::Compute(i) => i | 2 << KIND_SHIFT,
+        }
+    }
+
+    fn of(tag: u32) -> Self {
+        let index = tag & ((1 << KIND_SHIFT) - 1);
+        match tag >> KIND_SHIFT {
+            0 => Self::Lane(index),
+            1 => Self::Proxy(index),
+            _ => Self::Compute(index),
+        }
+    }
+}
+
+/// An event: time; then what, packed so that entries stay small.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    /// A flow ends: flow, version.
+    Finish(u32, u32),
+    /// An owner wakes.
+    Wake(u32),
+}
+
+struct Run<'a, 'o, O: Observer> {
+    instance: &'a Instance<'a>,
+    observer: &'o mut O,
+    now: u64,
+    lanes: Vec<LaneRun>,
+    conns: Vec<ConnRun>,
+    flows: Flows,
+    heap: BinaryHeap<Reverse<(u64, Event)>>,
+    ready: Vec<u32>,
+    outcome: Outcome,
+    done: usize,
+}
+
+/// Runs an instance to its end.
+///
+/// # Errors
+/// [`EngineError`] if it cannot end: a flaw of the schedule, which the verifier reports better.
+pub fn run<O: Observer>(instance: &Instance<'_>, observer: &mut O) -> Result<Outcome, EngineError> {
+    Run::new(instance, observer).run()
+}
+
+impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
+    fn new(instance: &'a Instance<'a>, observer: &'o mut O) -> Self {
+        let mut conns: Vec<ConnRun> = instance
+            .conns
+            .iter()
+            .map(|spec| {
+                let depth = spec.depth.max(1) as usize;
+                ConnRun {
+                    head: SmallVec::from_elem(UNKNOWN, depth),
+                    tail: SmallVec::from_elem(UNKNOWN, depth),
+                    credit: SmallVec::from_elem(0, depth),
+                    ..ConnRun::default()
+                }
+            })
+            .collect();
+        for (index, lane) in (0..).zip(&instance.lanes) {
+            for &conn in lane.recv.iter().filter(|&&c| c != UNUSED) {
+                conns[conn as usize].receiver = index;
+            }
+            for &conn in lane.send.iter().filter(|&&c| c != UNUSED) {
+                conns[conn as usize].sender = index;
+            }
+        }
+        let lanes = instance
+            .lanes
+            .iter()
+            .map(|lane| LaneRun {
+                cursor: SliceCursor::at(&lane.start),
+                slice: None,
+                phase: Phase::Ready,
+                wake_at: lane.at.0,
+                began: 0,
+                synced: 0,
+                occupied: 0,
+            })
+            .collect();
+        let mut heap = BinaryHeap::with_capacity(instance.lanes.len() * 2);
+        for (index, lane) in (0..).zip(&instance.lanes) {
+            heap.push(Reverse((lane.at.0, Event::Wake(Owner::Lane(index).tag()))));
+        }
+        for (index, compute) in (0..).zip(&instance.computes) {
+            heap.push(Reverse((compute.at.0, Event::Wake(Owner::Compute(index).tag()))));
+        }
+        Self {
+            instance,
+            observer,
+            now: 0,
+            lanes,
+            conns,
+            flows: Flows::new(instance.resources.iter().copied()),
+            heap,
+            ready: Vec::new(),
+            outcome: Outcome {
+                load: vec![0; instance.resources.len()],
+                job_ends: vec![SimTime(0); instance.schedules.len()],
+                compute_ends: vec![SimTime(0); instance.computes.len()],
+                ..Outcome::default()
+            },
+            done: 0,
+        }
+    }
+
+    fn run(mut self) -> Result<Outcome, EngineError> {
+        while let Some(&Reverse((time, _))) = self.heap.peek() {
+            self.now = time;
+            // All events of the instant, before any reaction.
+            while let Some(&Reverse((at, event))) = self.heap.peek()
+                && at == time
+            {
+                self.heap.pop();
+                self.outcome.events += 1;
+                self.apply(event);
+            }
+            while let Some(lane) = self.ready.pop() {
+                self.react(lane)?;
+            }
+            let heap = &mut self.heap;
+            self.flows.solve(time, |(end, flow, version)| heap.push(Reverse((end, Event::Finish(flow, version)))));
+        }
+        if self.done < self.lanes.len() {
+            let waiting = self.lanes.len() - self.done;
+            return Err(EngineError::Stuck { at: SimTime(self.now) - SimTime(0), waiting });
+        }
+        Ok(self.outcome)
+    }
+
+    fn apply(&mut self, event: Event) {
+        let owner = match event {
+            Event::Finish(flow, version) => match self.flows.end(flow, version) {
+                Some(tag) => Owner::of(tag),
+                None => return,
+            },
+            Event::Wake(tag) => Owner::of(tag),
+        };
+        let finished = matches!(event, Event::Finish(..));
+        match owner {
+            Owner::Lane(lane) => {
+                let run = &mut self.lanes[lane as usize];
+                if finished {
+                    run.phase = Phase::Tailing;
+                    self.ready.push(lane);
+                } else if run.wake_at == self.now {
+                    run.wake_at = UNKNOWN;
+                    self.ready.push(lane);
+                }
+            }
+            Owner::Proxy(conn) => self.proxy(conn, finished),
+            Owner::Compute(index) => {
+                if finished {
+                    self.outcome.compute_ends[index as usize] = SimTime(self.now);
+                    self.outcome.end = self.outcome.end.max(SimTime(self.now));
+                } else {
+                    let compute = &self.instance.computes[index as usize];
+                    self.start_flow(compute.work.max(1), &compute.uses, owner);
+                }
+            }
+        }
+    }
+
+    fn start_flow(&mut self, bytes: u64, uses: &[Use], owner: Owner) {
+        for &(resource, weight) in uses {
+            self.outcome.load[resource as usize] += u128::from(bytes) * u128::from(weight);
+        }
+        self.flows.start(self.now, bytes, uses, owner.tag());
+    }
+
+    fn wake(&mut self, owner: Owner, at: u64) {
+        if let Owner::Lane(lane) = owner {
+            let run = &mut self.lanes[lane as usize];
+            if run.wake_at <= at {
+                return;
+            }
+            run.wake_at = at;
+        }
+        self.heap.push(Reverse((at, Event::Wake(owner.tag()))));
+    }
+
+    /// Moves a lane as far as it can go now.
+    fn react(&mut self, lane: u32) -> Result<(), EngineError> {
+        loop {
+            match self.lanes[lane as usize].phase {
+                Phase::Done | Phase::Flowing => return Ok(()),
+                Phase::Ready => {
+                    if !self.begin(lane)? {
+                        return Ok(());
+                    }
+                }
+                Phase::Syncing => {
+                    let synced = self.lanes[lane as usize].synced;
+                    if synced > self.now {
+                        self.wake(Owner::Lane(lane), synced);
+                        return Ok(());
+                    }
+                    self.lanes[lane as usize].phase = Phase::Flowing;
+                    if self.transfer(lane) {
+                        return Ok(());
+                    }
+                    self.lanes[lane as usize].phase = Phase::Tailing;
+                }
+                Phase::Tailing => {
+                    if !self.complete(lane) {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes the next slice and starts it if data and credit are there; `false` when it waits.
+    fn begin(&mut self, lane: u32) -> Result<bool, EngineError> {
+        let spec = &self.instance.lanes[lane as usize];
+        let schedule = self.instance.schedules[spec.job as usize];
+        let run = &mut self.lanes[lane as usize];
+        if run.slice.is_none() {
+            run.slice = run.cursor.next(schedule, spec.template);
+            if run.slice.is_none() {
+                run.phase = Phase::Done;
+                self.done += 1;
+                let end = SimTime(self.now);
+                let job = &mut self.outcome.job_ends[spec.job as usize];
+                *job = (*job).max(end);
+                self.outcome.end = self.outcome.end.max(end);
+                return Ok(false);
+            }
+        }
+        let step = &self.lanes[lane as usize].cursor.step;
+        // The latest of all that must be there; what is not even known yet wakes us later.
+        let mut at = self.now.max(self.lanes[lane as usize].occupied);
+        let mut unknown = false;
+        for &port in &step.recv {
+            let conn = *spec.recv.get(port).filter(|&&c| c != UNUSED).ok_or(EngineError::BadPort(port))?;
+            let conn = &mut self.conns[conn as usize];
+            if conn.produced == conn.consumed {
+                conn.receiver_waits = true;
+                unknown = true;
+            } else {
+                at = at.max(conn.head[slot(conn.consumed, conn.head.len())]);
+            }
+        }
+        for &port in &step.send {
+            let conn = *spec.send.get(port).filter(|&&c| c != UNUSED).ok_or(EngineError::BadPort(port))?;
+            let conn = &mut self.conns[conn as usize];
+            let free = conn.credit[slot(conn.started, conn.credit.len())];
+            if free == UNKNOWN {
+                conn.sender_waits = true;
+                unknown = true;
+            } else {
+                at = at.max(free);
+            }
+        }
+        if unknown {
+            return Ok(false);
+        }
+        if at > self.now {
+            self.wake(Owner::Lane(lane), at);
+            return Ok(false);
+        }
+        let crosses = !step.recv.is_empty() || !step.send.is_empty();
+        let run = &mut self.lanes[lane as usize];
+        run.began = self.now;
+        run.phase = Phase::Syncing;
+        for &port in &run.cursor.step.send {
+            let conn = &mut self.conns[spec.send[port] as usize];
+            let index = slot(conn.started, conn.credit.len());
+            conn.credit[index] = UNKNOWN;
+            conn.started += 1;
+        }
+        let before = if crosses { spec.sync.0 } else { 0 };
+        self.lanes[lane as usize].synced = self.now.saturating_add(before);
+        self.lanes[lane as usize].occupied = self.now.saturating_add(if crosses { spec.cycle.0 } else { 0 });
+        Ok(true)
+    }
+
+    /// Starts the flow of a slice; `false` when there is nothing to move.
+    fn transfer(&mut self, lane: u32) -> bool {
+        let instance = self.instance;
+        let spec = &instance.lanes[lane as usize];
+        let step = std::mem::take(&mut self.lanes[lane as usize].cursor.step);
+        let span = self.lanes[lane as usize].slice.map_or(0, |s| s.span);
+        let bytes = span * spec.element;
+        let mut uses: SmallVec<[Use; 8]> = SmallVec::new();
+        // Warps have loads of many bytes in flight: plain copies are bound by their stores,
+        // flagged lines by the polls, one a line.
+        let kind = step.recv.iter().map(|&p| spec.recv[p]).chain(step.send.iter().map(|&p| spec.send[p]));
+        let lines = kind.map(|c| &instance.conns[c as usize]).any(|c| c.streaming);
+        let placed = !step.reduce && step.recv.iter().any(|&p| instance.conns[spec.recv[p] as usize].direct);
+        let stores = step.send.len() as u64 + u64::from(step.dst.is_some() && !placed);
+        let mut weight = spec.issue.1 * if lines { 1 } else { stores };
+        if step.reduce {
+            weight += spec.issue.1 * spec.reduce_weight / WEIGHT_ONE;
+        }
+        if weight > 0 {
+            uses.push((spec.issue.0, weight));
+        }
+        for &port in &step.send {
+            let id = spec.send[port];
+            let conn = &instance.conns[id as usize];
+            if conn.proxy.is_none() {
+                uses.extend_from_slice(&conn.uses);
+                if conn.streaming {
+                    self.announce(id, self.now.saturating_add(conn.latency.0), UNKNOWN);
+                }
+            }
+        }
+        self.lanes[lane as usize].cursor.step = step;
+        let moves = bytes > 0 && !uses.is_empty();
+        if moves {
+            self.start_flow(bytes, &uses, Owner::Lane(lane));
+        }
+        moves
+    }
+
+    /// Tells the receiver of a connection when a slice begins (and ends) to arrive.
+    fn announce(&mut self, id: u32, head: u64, tail: u64) {
+        let conn = &mut self.conns[id as usize];
+        let index = slot(conn.produced, conn.head.len());
+        conn.head[index] = head;
+        conn.tail[index] = tail;
+        conn.produced += 1;
+        if std::mem::take(&mut conn.receiver_waits) {
+            self.ready.push(conn.receiver);
+        }
+    }
+
+    /// Ends a slice once its last line has arrived; `false` when it has not.
+    fn complete(&mut self, lane: u32) -> bool {
+        let instance = self.instance;
+        let spec = &instance.lanes[lane as usize];
+        let mut at = self.now;
+        for &port in &self.lanes[lane as usize].cursor.step.recv {
+            let conn = &mut self.conns[spec.recv[port] as usize];
+            let tail = conn.tail[slot(conn.consumed, conn.tail.len())];
+            if tail == UNKNOWN {
+                conn.receiver_waits = true;
+                return false;
+            }
+            at = at.max(tail);
+        }
+        if at > self.now {
+            self.wake(Owner::Lane(lane), at);
+            return false;
+        }
+        let run = &mut self.lanes[lane as usize];
+        let slice = run.slice.take().unwrap_or(Slice { from: 0, count: 0, span: 0 });
+        run.phase = Phase::Ready;
+        let bytes = slice.span * spec.element;
+        let step = std::mem::take(&mut run.cursor.step);
+        let began = run.began;
+        for &port in &step.recv {
+            let id = spec.recv[port];
+            let latency = instance.conns[id as usize].latency.0;
+            let conn = &mut self.conns[id as usize];
+            let index = slot(conn.consumed, conn.credit.len());
+            conn.credit[index] = self.now.saturating_add(latency);
+            conn.consumed += 1;
+            if std::mem::take(&mut conn.sender_waits) {
+                self.ready.push(conn.sender);
+            }
+        }
+        for &port in &step.send {
+            let id = spec.send[port];
+            let conn_spec = &instance.conns[id as usize];
+            let there = self.now.saturating_add(conn_spec.latency.0);
+            self.outcome.messages += spec.multiplicity;
+            if conn_spec.proxy.is_some() {
+                self.conns[id as usize].queue.push_back((bytes, self.now));
+                self.proxy(id, false);
+            } else if conn_spec.streaming {
+                let conn = &mut self.conns[id as usize];
+                let index = slot(conn.started - 1, conn.tail.len());
+                conn.tail[index] = there;
+                if std::mem::take(&mut conn.receiver_waits) {
+                    self.ready.push(conn.receiver);
+                }
+                self.observer.message(id, bytes, SimTime(began), SimTime(there));
+            } else {
+                self.announce(id, there, there);
+                self.observer.message(id, bytes, SimTime(began), SimTime(there));
+            }
+        }
+        self.observer.slice(lane, step.op, bytes, SimTime(began), SimTime(self.now));
+        let event = mix(mix(self.now, (spec.template as u64) << 32 | step.op as u64), bytes);
+        self.outcome.trace_hash = self.outcome.trace_hash.wrapping_add(event.wrapping_mul(spec.multiplicity));
+        self.lanes[lane as usize].cursor.step = step;
+        true
+    }
+
+    /// A proxy's turn: a wake-up posts the slice at the front, an ended flow delivers it.
+    fn proxy(&mut self, id: u32, finished: bool) {
+        let spec = &self.instance.conns[id as usize];
+        let post = spec.proxy.unwrap_or_default();
+        if finished {
+            let there = self.now.saturating_add(spec.latency.0);
+            let conn = &mut self.conns[id as usize];
+            conn.sending = false;
+            if let Some((bytes, since)) = conn.queue.pop_front() {
+                self.observer.message(id, bytes, SimTime(since), SimTime(there));
+            }
+            self.announce(id, there, there);
+        }
+        let conn = &mut self.conns[id as usize];
+        let Some(&(bytes, since)) = conn.queue.front() else {
+            return;
+        };
+        if conn.sending {
+            return;
+        }
+        // Posting overlaps the slices before it: only the first of a burst shows its cost.
+        let posted = since.saturating_add(post.0);
+        if posted > self.now {
+            self.wake(Owner::Proxy(id), posted);
+            return;
+        }
+        conn.sending = true;
+        let uses = spec.uses.clone();
+        self.start_flow(bytes.max(1), &uses, Owner::Proxy(id));
+    }
+}
+
+fn slot(count: u64, depth: usize) -> usize {
+    usize::try_from(count % depth as u64).unwrap_or(0)
+}
+
+/// A 64-bit mixer (the finaliser of splitmix64: Steele, Lea and Flood, OOPSLA 2014).
+pub(crate) fn mix(seed: u64, value: u64) -> u64 {
+    let mut z = seed.rotate_left(17) ^ value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// The lane specification of a wired worker, its costs still to be filled in.
+pub fn lane_of(worker: &Wired, job: u32, element: u64) -> LaneSpec {
+    LaneSpec {
+        job,
+        template: worker.template,
+        start: worker.start.clone(),
+        recv: worker.recv.clone(),
+        send: worker.send.clone(),
+        issue: (0, WEIGHT_ONE),
+        sync: SimDuration::ZERO,
+        cycle: SimDuration::ZERO,
+        element,
+        reduce_weight: 0,
+        at: SimTime(0),
+        multiplicity: 1,
+    }
+}

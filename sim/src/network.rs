@@ -1,0 +1,421 @@
+//! Lays a schedule on a machine: routes, resources, weights and latencies for the engine.
+
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use crate::collective::Protocol;
+use crate::engine::flows::{Use, WEIGHT_ONE};
+use crate::engine::{ConnSpec, Instance, lane_of};
+use crate::ids::{ChannelId, Lane, LinkId, Rank, VertexId};
+use crate::profile::{Profile, Reach};
+use crate::schedule::wiring::{Wiring, WiringError};
+use crate::schedule::{Order, Schedule};
+use crate::topology::{LinkKind, Topology, VertexKind};
+use crate::units::SimDuration;
+
+/// NCCL's classes of paths inside a host, better first (`src/graph/topo.h`).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub enum PathClass {
+    /// The same device.
+    Loc,
+    /// NVLink, through NVSwitch or not.
+    Nvl,
+    /// NVLink through another GPU.
+    Nvb,
+    /// Chip-to-chip to the CPU.
+    C2c,
+    /// One PCIe switch.
+    Pix,
+    /// Several PCIe switches.
+    Pxb,
+    /// NVLink to another GPU, then PCIe to its NIC.
+    Pxn,
+    /// Through a CPU.
+    Phb,
+    /// Between CPU sockets.
+    Sys,
+}
+
+impl PathClass {
+    /// As NCCL prints it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Loc => "LOC",
+            Self::Nvl => "NVL",
+            Self::Nvb => "NVB",
+            Self::C2c => "C2C",
+            Self::Pix => "PIX",
+            Self::Pxb => "PXB",
+            Self::Pxn => "PXN",
+            Self::Phb => "PHB",
+            Self::Sys => "SYS",
+        }
+    }
+}
+
+/// A route through links, and what kind it is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Route {
+    /// Link directions, in order; striped routes repeat the parts in between for each NIC.
+    pub links: Vec<LinkId>,
+    /// Share of the bytes that each link carries, in parts of [`WEIGHT_ONE`].
+    pub shares: Vec<u64>,
+    /// Class of the worst part inside a host.
+    pub class: PathClass,
+    /// What sets its latency.
+    pub reach: Reach,
+}
+
+/// Finds routes on one topology and remembers them.
+#[derive(Debug)]
+pub struct Router<'t> {
+    topology: &'t Topology,
+    /// Network part between two NICs.
+    fabric: FxHashMap<(VertexId, VertexId), Option<Vec<LinkId>>>,
+    /// Part inside a host.
+    inside: FxHashMap<(VertexId, VertexId), Option<(Vec<LinkId>, PathClass)>>,
+    /// NICs of each GPU, best class first.
+    nics: FxHashMap<VertexId, Vec<VertexId>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Label {
+    class: PathClass,
+    /// Larger is worse, so that labels compare in one direction.
+    slowness: std::cmp::Reverse<u64>,
+    hops: u32,
+}
+
+impl<'t> Router<'t> {
+    /// Routes on a topology.
+    pub fn new(topology: &'t Topology) -> Self {
+        Self { topology, fabric: FxHashMap::default(), inside: FxHashMap::default(), nics: FxHashMap::default() }
+    }
+
+    /// The best way between two vertices of one host, by NCCL's order: class, then rate, then
+    /// hops. Does not leave the host. `None` where there is none.
+    pub fn inside(&mut self, from: VertexId, to: VertexId) -> Option<(Vec<LinkId>, PathClass)> {
+        if let Some(known) = self.inside.get(&(from, to)) {
+            return known.clone();
+        }
+        let found = self.search_inside(from, to);
+        self.inside.insert((from, to), found.clone());
+        found
+    }
+
+    fn search_inside(&self, from: VertexId, to: VertexId) -> Option<(Vec<LinkId>, PathClass)> {
+        let topology = self.topology;
+        let start = Label { class: PathClass::Loc, slowness: std::cmp::Reverse(u64::MAX), hops: 0 };
+        let mut best: FxHashMap<VertexId, (Label, Option<(VertexId, LinkId)>)> = FxHashMap::default();
+        best.insert(from, (start, None));
+        let mut queue = std::collections::VecDeque::from([from]);
+        // Labels only improve and every one is finite: the search ends. Bounded all the same.
+        let mut budget = 64 * topology.links().count().max(64);
+        while let Some(at) = queue.pop_front() {
+            let (label, came) = best[&at];
+            for (id, next, link) in topology.links_from(at) {
+                budget -= 1;
+                if budget == 0 {
+                    return None;
+                }
+                if link.kind.is_network() || !self.may_pass(at, from, came.map(|(_, l)| l), next, to, link.kind) {
+                    continue;
+                }
+                let class = self.extend(label.class, at, from, next, link.kind);
+                let reached = Label {
+                    class,
+                    slowness: label.slowness.max(std::cmp::Reverse(link.rate.get())),
+                    hops: label.hops + 1,
+                };
+                if best.get(&next).is_none_or(|(known, _)| reached < *known) {
+                    best.insert(next, (reached, Some((at, id))));
+                    queue.push_back(next);
+                }
+            }
+        }
+        let (label, _) = *best.get(&to)?;
+        let mut links = Vec::new();
+        let mut at = to;
+        while let Some((previous, link)) = best[&at].1 {
+            links.push(link);
+            at = previous;
+            if links.len() > best.len() {
+                return None;
+            }
+        }
+        links.reverse();
+        Some((links, label.class))
+    }
+
+    /// GPUs are passed over NVLink only (to a GPU, or to a NIC behind it); NICs never.
+    fn may_pass(
+        &self,
+        at: VertexId,
+        from: VertexId,
+        came: Option<LinkId>,
+        next: VertexId,
+        to: VertexId,
+        kind: LinkKind,
+    ) -> bool {
+        if next != to && matches!(self.topology.vertex(next).kind, VertexKind::Nic(_)) {
+            return false;
+        }
+        if at == from || self.topology.gpu(at).is_none() {
+            return true;
+        }
+        let came_by_nvlink = came.is_some_and(|l| self.topology.link(l).kind == LinkKind::Nvlink);
+        let to_nic = matches!(self.topology.vertex(to).kind, VertexKind::Nic(_));
+        came_by_nvlink && (kind == LinkKind::Nvlink || (to_nic && kind == LinkKind::Pcie))
+    }
+
+    fn extend(&self, class: PathClass, at: VertexId, from: VertexId, next: VertexId, kind: LinkKind) -> PathClass {
+        let through_gpu = at != from && self.topology.gpu(at).is_some();
+        let step = match kind {
+            LinkKind::Nvlink if through_gpu => PathClass::Nvb,
+            LinkKind::Nvlink => PathClass::Nvl,
+            LinkKind::C2c => PathClass::C2c,
+            LinkKind::CpuInterconnect => PathClass::Sys,
+            _ if through_gpu => PathClass::Pxn,
+            _ => match (&self.topology.vertex(at).kind, &self.topology.vertex(next).kind) {
+                (VertexKind::Cpu { .. }, _) | (_, VertexKind::Cpu { .. }) => PathClass::Phb,
+                (VertexKind::PcieSwitch, VertexKind::PcieSwitch) => PathClass::Pxb,
+                _ => PathClass::Pix,
+            },
+        };
+        class.max(step)
+    }
+
+    /// The NICs a GPU would use, best class first and nearest number first.
+    fn nics_of(&mut self, gpu: VertexId) -> Vec<VertexId> {
+        if let Some(known) = self.nics.get(&gpu) {
+            return known.clone();
+        }
+        let host = self.topology.vertex(gpu).host.unwrap_or_default();
+        let mut ranked: Vec<(PathClass, VertexId)> = Vec::new();
+        for nic in self.topology.hosts()[host.index()].nics.clone() {
+            if let Some((_, class)) = self.inside(gpu, nic) {
+                ranked.push((class, nic));
+            }
+        }
+        ranked.sort();
+        let best = ranked.first().map(|r| r.0);
+        let nics: Vec<VertexId> = ranked.into_iter().filter(|r| Some(r.0) == best).map(|r| r.1).collect();
+        self.nics.insert(gpu, nics.clone());
+        nics
+    }
+
+    /// The way through the network from one NIC to another: fewest hops, then the order of
+    /// links. `None` where there is none.
+    fn fabric(&mut self, from: VertexId, to: VertexId) -> Option<Vec<LinkId>> {
+        if let Some(known) = self.fabric.get(&(from, to)) {
+            return known.clone();
+        }
+        let mut came: FxHashMap<VertexId, (VertexId, LinkId)> = FxHashMap::default();
+        let mut queue = std::collections::VecDeque::from([from]);
+        let mut found = None;
+        while let Some(at) = queue.pop_front() {
+            if at == to {
+                let mut links = Vec::new();
+                let mut back = to;
+                while back != from {
+                    let (previous, link) = came[&back];
+                    links.push(link);
+                    back = previous;
+                }
+                links.reverse();
+                found = Some(links);
+                break;
+            }
+            for (id, next, link) in self.topology.links_from(at) {
+                let switch = matches!(self.topology.vertex(next).kind, VertexKind::NetSwitch { .. });
+                if link.kind.is_network() && (switch || next == to) && next != from && !came.contains_key(&next) {
+                    came.insert(next, (at, id));
+                    queue.push_back(next);
+                }
+            }
+        }
+        self.fabric.insert((from, to), found.clone());
+        found
+    }
+
+    /// The way of a channel's data from one rank to another; `None` where there is none.
+    ///
+    /// Between hosts it enters through the NIC nearest to the receiver and leaves through that
+    /// of the same number on the sender's host (PXN where that is another GPU's). EFA devices
+    /// of one GPU are used as one, each with an equal share, as the aws-ofi-nccl plugin does.
+    pub fn route(&mut self, src: Rank, dst: Rank, channel: ChannelId) -> Option<Route> {
+        let topology = self.topology;
+        let (a, b) = (topology.gpu_of(src), topology.gpu_of(dst));
+        if topology.host_of(src) == topology.host_of(dst) {
+            let (links, class) = self.inside(a, b)?;
+            let reach = if class <= PathClass::Nvb { Reach::Nvlink } else { Reach::Pcie };
+            let shares = vec![WEIGHT_ONE; links.len()];
+            return Some(Route { links, shares, class, reach });
+        }
+        let near_dst = self.nics_of(b);
+        let near_src = self.nics_of(a);
+        let first = *near_dst.get(channel.index() % near_dst.len().max(1))?;
+        let stripes: Vec<VertexId> =
+            if topology.nic(first)?.kind == LinkKind::Efa { near_dst.clone() } else { vec![first] };
+        let src_host = &topology.hosts()[topology.host_of(src).index()];
+        let mut route = Route { links: vec![], shares: vec![], class: PathClass::Loc, reach: Reach::Network };
+        let share = WEIGHT_ONE.div_ceil(stripes.len() as u64);
+        for (index, &to) in stripes.iter().enumerate() {
+            let number = topology.nic(to)?.index;
+            let same = src_host.nics.iter().copied().find(|&n| topology.nic(n).is_some_and(|n| n.index == number));
+            // Aligned with the receiver's rail if that stays off the CPUs, else the nearest.
+            let aligned = same.filter(|&n| self.inside(a, n).is_some_and(|(_, class)| class <= PathClass::Pxn));
+            let from = aligned.or_else(|| near_src.get((channel.index() + index) % near_src.len().max(1)).copied())?;
+            let (out, out_class) = self.inside(a, from)?;
+            let (inward, in_class) = self.inside(to, b)?;
+            let middle = self.fabric(from, to)?;
+            if topology.nic(to)?.kind == LinkKind::Ethernet {
+                route.reach = Reach::Tcp;
+            }
+            route.class = route.class.max(out_class).max(in_class);
+            for link in out.into_iter().chain(middle).chain(inward) {
+                match route.links.iter().position(|&l| l == link) {
+                    Some(known) => route.shares[known] += share,
+                    None => {
+                        route.links.push(link);
+                        route.shares.push(share);
+                    }
+                }
+            }
+        }
+        Some(route)
+    }
+}
+
+/// In which order rings visit the first `ranks` GPUs of a machine: inside a host by number,
+/// between hosts each channel enters at another GPU.
+pub fn order(topology: &Topology, ranks: u32) -> Order {
+    let mut hosts: Vec<Vec<u32>> = Vec::new();
+    let mut last = None;
+    for rank in 0..ranks.min(topology.ranks()) {
+        let host = topology.host_of(Rank(rank));
+        if last != Some(host) {
+            hosts.push(Vec::new());
+            last = Some(host);
+        }
+        if let Some(members) = hosts.last_mut() {
+            members.push(rank);
+        }
+    }
+    let shifts = if hosts.len() > 1 { hosts.iter().map(Vec::len).min().unwrap_or(1) } else { 1 };
+    let rings = (0..shifts)
+        .map(|shift| hosts.iter().flat_map(|h| (0..h.len()).map(move |i| h[(i + shift) % h.len()])).collect())
+        .collect();
+    Order { rings, hosts }
+}
+
+/// What a resource of an instance is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ResourceName {
+    /// A link direction.
+    Link(LinkId),
+    /// The warps of a rank, channel and lane.
+    Lane(Rank, ChannelId, Lane),
+}
+
+/// An instance with the names of its resources.
+#[derive(Debug)]
+pub struct Laid<'a> {
+    /// For the engine.
+    pub instance: Instance<'a>,
+    /// By resource.
+    pub names: Vec<ResourceName>,
+    /// The schedule's workers and connections, in the instance's order.
+    pub wiring: Wiring,
+}
+
+/// Why a schedule could not be laid on a machine.
+#[derive(Debug, thiserror::Error, Clone, PartialEq, Eq)]
+pub enum LayError {
+    /// A flaw of the schedule.
+    #[error(transparent)]
+    Wiring(#[from] WiringError),
+    /// No route.
+    #[error("no route from rank {src} to rank {dst}: hosts need NICs joined by a fabric")]
+    NoRoute {
+        /// Sender.
+        src: Rank,
+        /// Receiver.
+        dst: Rank,
+    },
+}
+
+/// Units a link's resource gives per byte of payload: wire format over efficiency.
+fn weight(profile: &Profile, kind: LinkKind, protocol: Protocol, share: u64) -> u64 {
+    let wire = match protocol {
+        Protocol::Ll => 2.0,
+        Protocol::Ll128 => 16.0 / 15.0,
+        Protocol::Simple => 1.0,
+    };
+    (wire / profile.efficiency(kind) * share as f64).ceil() as u64
+}
+
+/// Lays a schedule on the first ranks of a machine.
+///
+/// # Errors
+/// A flaw of the schedule, or two ranks without a route.
+pub fn lay<'a>(topology: &Topology, profile: &Profile, schedule: &'a Schedule) -> Result<Laid<'a>, LayError> {
+    let wiring = Wiring::new(schedule)?;
+    let protocol = schedule.plan.protocol;
+    let mut router = Router::new(topology);
+    let mut instance = Instance { schedules: vec![schedule], ..Instance::default() };
+    let mut names = Vec::new();
+    let mut link_resource: FxHashMap<LinkId, u32> = FxHashMap::default();
+    let mut routes: FxHashMap<(Rank, Rank, u32), Route> = FxHashMap::default();
+    let distinct = u32::try_from(topology.hosts().iter().map(|h| h.nics.len()).max().unwrap_or(1).max(1)).unwrap_or(1);
+    for wired in &wiring.conns {
+        let conn = wired.conn;
+        let key = (conn.src, conn.dst, conn.channel.0 % distinct);
+        let route = match routes.get(&key) {
+            Some(route) => route,
+            None => {
+                let route = router.route(conn.src, conn.dst, conn.channel);
+                let route = route.ok_or(LayError::NoRoute { src: conn.src, dst: conn.dst })?;
+                routes.entry(key).or_insert(route)
+            }
+        };
+        let uses: SmallVec<[Use; 4]> = (route.links.iter().zip(&route.shares))
+            .map(|(&id, &share)| {
+                let link = topology.link(id);
+                let resource = *link_resource.entry(id).or_insert_with(|| {
+                    instance.resources.push(link.rate.get());
+                    names.push(ResourceName::Link(id));
+                    u32::try_from(instance.resources.len() - 1).unwrap_or(u32::MAX)
+                });
+                (resource, weight(profile, link.kind, protocol, share))
+            })
+            .collect();
+        let network = matches!(route.reach, Reach::Network | Reach::Tcp);
+        instance.conns.push(ConnSpec {
+            uses,
+            latency: profile.latency(route.reach, protocol),
+            streaming: protocol != Protocol::Simple && !network,
+            direct: protocol == Protocol::Simple && !network,
+            depth: schedule.plan.fifo_slices,
+            proxy: network.then(|| profile.proxy()),
+        });
+    }
+    let reduce_weight = (profile.reduce_weight(schedule.call.dtype) * WEIGHT_ONE as f64) as u64;
+    for worker in &wiring.workers {
+        let rate = profile.lane_rate(protocol, worker.threads);
+        instance.resources.push(rate.get());
+        names.push(ResourceName::Lane(worker.rank, worker.channel, worker.lane));
+        let mut lane = lane_of(worker, 0, schedule.element_size());
+        lane.issue = (u32::try_from(instance.resources.len() - 1).unwrap_or(u32::MAX), WEIGHT_ONE);
+        lane.sync = profile.sync(protocol);
+        lane.cycle = profile.cycle(protocol);
+        lane.reduce_weight = reduce_weight;
+        instance.lanes.push(lane);
+    }
+    Ok(Laid { instance, names, wiring })
+}
+
+/// The smallest latency of any connection of an instance.
+pub fn smallest_latency(instance: &Instance<'_>) -> SimDuration {
+    instance.conns.iter().map(|c| c.latency).min().unwrap_or_default()
+}

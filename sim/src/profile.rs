@@ -1,0 +1,431 @@
+//! What a machine really does: latencies, efficiencies and rates, each with its origin.
+//!
+//! A profile is a list of named parameters. [`PARAMETERS`] says what each one means; the
+//! built-in profile `prior` gives every one of them a cited value, and a machine's profile
+//! replaces those that were measured there. Profiles layer: the later one wins, per parameter.
+//! No parameter is indexed by message size, rank count, collective or algorithm.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::collective::{DataType, Launch, Protocol, nearest};
+use crate::topology::LinkKind;
+use crate::units::{Bandwidth, SimDuration};
+
+/// Where a value comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OriginKind {
+    /// Measured on the machine the profile is for.
+    Measured,
+    /// One row of a benchmark sweep set it; that row is no evidence for the model any more.
+    Anchor,
+    /// From a publication, a data sheet or another program's source.
+    Cited,
+    /// An engineering estimate.
+    Assumed,
+}
+
+/// A parameter's value and where it is from.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Parameter {
+    /// The value, in the unit of its [`ParameterSpec`].
+    pub value: f64,
+    /// Kind of origin.
+    pub origin: OriginKind,
+    /// File, row, paper or data sheet.
+    pub source: String,
+}
+
+/// A measured row that set a parameter: left out when predictions are judged.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Anchor {
+    /// Name of the run.
+    pub run: String,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Both halves of nccl-tests' row are left out.
+    #[serde(default)]
+    pub parameter: String,
+}
+
+/// A profile.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Profile {
+    /// `collcast/profile/1`.
+    pub schema: String,
+    /// Name.
+    pub name: String,
+    /// Machine, driver, NCCL version and date of the evidence.
+    pub evidence: String,
+    /// Relative half-width of the 90% interval of a prediction inside the domain.
+    pub uncertainty: f64,
+    /// GPU models that it was made on.
+    #[serde(default)]
+    pub gpus: Vec<String>,
+    /// Launch modes that it was made with; others are extrapolated.
+    #[serde(default)]
+    pub launches: Vec<Launch>,
+    /// Whether it was made across hosts too.
+    #[serde(default)]
+    pub across_hosts: bool,
+    /// Rows that set parameters.
+    #[serde(default)]
+    pub anchors: Vec<Anchor>,
+    /// The parameters, by name.
+    pub parameters: BTreeMap<String, Parameter>,
+}
+
+/// What a parameter means.
+#[derive(Clone, Copy, Debug)]
+pub struct ParameterSpec {
+    /// Its name.
+    pub name: &'static str,
+    /// Its unit.
+    pub unit: &'static str,
+    /// What it is.
+    pub meaning: &'static str,
+}
+
+macro_rules! parameters {
+    ($($name:literal $unit:literal $meaning:literal),+ $(,)?) => {
+        /// All parameters there are.
+        pub const PARAMETERS: &[ParameterSpec] =
+            &[$(ParameterSpec { name: $name, unit: $unit, meaning: $meaning }),+];
+    };
+}
+
+parameters! {
+    "efficiency.nvlink" "of nominal" "payload that stores of SMs get through NVLink at best",
+    "efficiency.nvlink_copy_engine" "of nominal" "the same by copy engines",
+    "efficiency.nvlink_load" "of nominal" "the same by loads of SMs",
+    "efficiency.c2c" "of nominal" "payload through NVLink-C2C",
+    "efficiency.pcie" "of nominal" "payload through PCIe, of the rate NCCL assigns to it",
+    "efficiency.cpu_interconnect" "of nominal" "payload between CPU sockets, of the rate NCCL assigns to it",
+    "efficiency.infiniband" "of nominal" "payload through an InfiniBand port",
+    "efficiency.roce" "of nominal" "payload through a RoCE port",
+    "efficiency.efa" "of nominal" "payload through an EFA port",
+    "efficiency.slingshot" "of nominal" "payload through a Slingshot port",
+    "efficiency.ethernet" "of nominal" "payload of TCP through an Ethernet port",
+    "latency.nvlink.ll" "us" "from a line's store to its sight by the peer, over NVLink",
+    "latency.nvlink.ll128" "us" "the same for a line of LL128",
+    "latency.nvlink.simple" "us" "from the fence after a slice to the peer's sight of the counter, over NVLink",
+    "latency.pcie.ll" "us" "as over NVLink, through PCIe",
+    "latency.pcie.ll128" "us" "as over NVLink, through PCIe",
+    "latency.pcie.simple" "us" "as over NVLink, through PCIe",
+    "latency.network.ll" "us" "from the proxy's post to the peer's sight, per slice",
+    "latency.network.ll128" "us" "from the proxy's post to the peer's sight, per slice",
+    "latency.network.simple" "us" "from the proxy's post to the peer's sight, per slice",
+    "latency.network_tcp" "us" "what TCP adds to a slice's network latency",
+    "network.proxy" "us" "from a slice in the FIFO to its post by the proxy",
+    "sync.simple" "us" "a block's own synchronisation before a slice moves: barriers, fence, counter",
+    "cycle.ll" "us" "least time of a lane from one slice to the next",
+    "cycle.ll128" "us" "least time of a lane from one slice to the next",
+    "block.ll" "GB/s" "what 512 threads of a block move with LL",
+    "block.ll128" "GB/s" "what 640 threads of a block move with LL128",
+    "block.simple" "GB/s" "what 512 threads of a block store with Simple",
+    "reduce.fp16" "stores" "instruction weight of combining 16-bit floats beyond fp32",
+    "reduce.int8" "stores" "instruction weight of combining 8-bit integers beyond fp32",
+    "kernel.ll" "us" "start and end of a kernel, back to back on one stream",
+    "kernel.ll128" "us" "start and end of a kernel, back to back on one stream",
+    "kernel.simple" "us" "start and end of a kernel, back to back on one stream",
+    "launch.single_thread" "us" "issue interval of one thread, per GPU it serves",
+    "launch.threads" "us" "issue interval of a thread per GPU",
+    "launch.processes" "us" "issue interval of a process per GPU",
+    "launch.graph" "us" "issue interval inside a CUDA graph",
+    "launch.first" "us" "from the call to the kernel's start when nothing is queued",
+}
+
+/// A profile that cannot be used.
+#[derive(Debug, Error, Clone, PartialEq)]
+pub enum ProfileError {
+    /// Not TOML, or not of the right form.
+    #[error("{file}: not a profile: {message}")]
+    Syntax {
+        /// The file.
+        file: String,
+        /// What is wrong, with line and column.
+        message: String,
+    },
+    /// A schema of another kind or version.
+    #[error("{file}: schema is `{found}`, expected `collcast/profile/1`")]
+    Schema {
+        /// The file.
+        file: String,
+        /// What it says.
+        found: String,
+    },
+    /// A parameter that does not exist.
+    #[error("{file}: there is no parameter `{name}`{}", suggestion.as_ref().map(|s| format!(", did you mean `{s}`?")).unwrap_or_default())]
+    UnknownParameter {
+        /// The file.
+        file: String,
+        /// The name.
+        name: String,
+        /// A name near to it.
+        suggestion: Option<String>,
+    },
+    /// A value outside physics.
+    #[error("{file}: `{name}` is {value} {unit}, expected {expected}")]
+    BadValue {
+        /// The file.
+        file: String,
+        /// The parameter.
+        name: String,
+        /// Its value.
+        value: f64,
+        /// Its unit.
+        unit: &'static str,
+        /// What would do.
+        expected: &'static str,
+    },
+    /// No built-in profile of this name.
+    #[error("there is no built-in profile `{name}`{}; known: {known}", suggestion.as_ref().map(|s| format!(", did you mean `{s}`?")).unwrap_or_default())]
+    Unknown {
+        /// The name.
+        name: String,
+        /// A name near to it.
+        suggestion: Option<String>,
+        /// All of them.
+        known: String,
+    },
+}
+
+const BUILTIN: &[(&str, &str)] = &[
+    ("prior", include_str!("../profiles/prior.toml")),
+    ("h200-nvswitch", include_str!("../profiles/h200-nvswitch.toml")),
+];
+
+impl Profile {
+    /// Names of the built-in profiles.
+    pub fn builtin_names() -> impl Iterator<Item = &'static str> {
+        BUILTIN.iter().map(|(name, _)| *name)
+    }
+
+    /// The text of a built-in profile.
+    pub fn builtin_text(name: &str) -> Option<&'static str> {
+        BUILTIN.iter().find(|(n, _)| *n == name).map(|(_, text)| *text)
+    }
+
+    /// A built-in profile, over the cited values of `prior`.
+    ///
+    /// # Errors
+    /// An unknown name.
+    pub fn builtin(name: &str) -> Result<Self, ProfileError> {
+        let Some(text) = Self::builtin_text(name) else {
+            return Err(ProfileError::Unknown {
+                name: name.to_owned(),
+                suggestion: nearest(name, Self::builtin_names()).map(str::to_owned),
+                known: Self::builtin_names().collect::<Vec<_>>().join(" "),
+            });
+        };
+        let prior = Self::parse(BUILTIN[0].1, "prior")?;
+        Ok(prior.layered(Self::parse(text, name)?))
+    }
+
+    /// Reads one profile from text; `file` is for messages.
+    ///
+    /// # Errors
+    /// A syntax error, a wrong schema, an unknown parameter, or a value outside physics.
+    pub fn parse(text: &str, file: &str) -> Result<Self, ProfileError> {
+        let file = file.to_owned();
+        let profile: Self = toml::from_str(text)
+            .map_err(|e| ProfileError::Syntax { file: file.clone(), message: e.to_string().trim().to_owned() })?;
+        if profile.schema != "collcast/profile/1" {
+            return Err(ProfileError::Schema { file, found: profile.schema });
+        }
+        for (name, parameter) in &profile.parameters {
+            let Some(spec) = PARAMETERS.iter().find(|p| p.name == name) else {
+                let suggestion = nearest(name, PARAMETERS.iter().map(|p| p.name)).map(str::to_owned);
+                return Err(ProfileError::UnknownParameter { file, name: name.clone(), suggestion });
+            };
+            let value = parameter.value;
+            let (good, expected) = match spec.unit {
+                "of nominal" => (value > 0.0 && value <= 1.0, "more than 0 and at most 1"),
+                "GB/s" => (value > 0.0 && value < 1e6, "more than 0 and below 10^6"),
+                "us" => ((0.0..1e6).contains(&value), "0 or more and below 10^6"),
+                _ => ((0.0..100.0).contains(&value), "0 or more and below 100"),
+            };
+            if !good {
+                return Err(ProfileError::BadValue { file, name: name.clone(), value, unit: spec.unit, expected });
+            }
+        }
+        if !(0.0..10.0).contains(&profile.uncertainty) {
+            return Err(ProfileError::BadValue {
+                file,
+                name: "uncertainty".to_owned(),
+                value: profile.uncertainty,
+                unit: "relative",
+                expected: "0 or more and below 10",
+            });
+        }
+        Ok(profile)
+    }
+
+    /// This profile with another one over it: the later wins per parameter.
+    #[must_use]
+    pub fn layered(mut self, over: Self) -> Self {
+        self.parameters.extend(over.parameters);
+        self.anchors.extend(over.anchors);
+        Self { parameters: self.parameters, anchors: self.anchors, ..over }
+    }
+
+    /// A parameter's value. Every name used here exists in `prior`, which a test checks.
+    fn value(&self, name: &str) -> f64 {
+        self.parameters.get(name).map_or(0.0, |p| p.value)
+    }
+
+    fn time(&self, name: &str) -> SimDuration {
+        SimDuration::from_us(self.value(name))
+    }
+
+    /// Share of a link's nominal rate that payload gets.
+    pub fn efficiency(&self, kind: LinkKind) -> f64 {
+        self.value(match kind {
+            LinkKind::Nvlink => "efficiency.nvlink",
+            LinkKind::C2c => "efficiency.c2c",
+            LinkKind::Pcie => "efficiency.pcie",
+            LinkKind::CpuInterconnect => "efficiency.cpu_interconnect",
+            LinkKind::Infiniband => "efficiency.infiniband",
+            LinkKind::Roce => "efficiency.roce",
+            LinkKind::Efa => "efficiency.efa",
+            LinkKind::Slingshot => "efficiency.slingshot",
+            LinkKind::Ethernet => "efficiency.ethernet",
+        })
+        .clamp(1e-3, 1.0)
+    }
+
+    /// Latency of a connection whose worst part is `reach`.
+    pub fn latency(&self, reach: Reach, protocol: Protocol) -> SimDuration {
+        let tcp = if reach == Reach::Tcp { self.time("latency.network_tcp") } else { SimDuration::ZERO };
+        self.time(match (reach, protocol) {
+            (Reach::Nvlink, Protocol::Ll) => "latency.nvlink.ll",
+            (Reach::Nvlink, Protocol::Ll128) => "latency.nvlink.ll128",
+            (Reach::Nvlink, Protocol::Simple) => "latency.nvlink.simple",
+            (Reach::Pcie, Protocol::Ll) => "latency.pcie.ll",
+            (Reach::Pcie, Protocol::Ll128) => "latency.pcie.ll128",
+            (Reach::Pcie, Protocol::Simple) => "latency.pcie.simple",
+            (_, Protocol::Ll) => "latency.network.ll",
+            (_, Protocol::Ll128) => "latency.network.ll128",
+            (_, Protocol::Simple) => "latency.network.simple",
+        }) + tcp
+    }
+
+    /// A block's own synchronisation before a slice moves. Line-flagged protocols have none.
+    pub fn sync(&self, protocol: Protocol) -> SimDuration {
+        if protocol == Protocol::Simple { self.time("sync.simple") } else { SimDuration::ZERO }
+    }
+
+    /// Least time of a lane from one slice to the next. With Simple the synchronisation is it.
+    pub fn cycle(&self, protocol: Protocol) -> SimDuration {
+        match protocol {
+            Protocol::Ll => self.time("cycle.ll"),
+            Protocol::Ll128 => self.time("cycle.ll128"),
+            Protocol::Simple => SimDuration::ZERO,
+        }
+    }
+
+    /// What `threads` threads of a block move: in proportion, as each keeps the same number of
+    /// bytes in flight.
+    pub fn lane_rate(&self, protocol: Protocol, threads: u32) -> Bandwidth {
+        let (name, all) = match protocol {
+            Protocol::Ll => ("block.ll", 512.0),
+            Protocol::Ll128 => ("block.ll128", 640.0),
+            Protocol::Simple => ("block.simple", 512.0),
+        };
+        Bandwidth::from_gb_per_s(self.value(name) * f64::from(threads) / all)
+    }
+
+    /// Instruction weight of combining beyond that of fp32, in copies.
+    pub fn reduce_weight(&self, dtype: DataType) -> f64 {
+        match dtype {
+            DataType::Float16 | DataType::Bfloat16 => self.value("reduce.fp16"),
+            DataType::Int8 | DataType::Uint8 => self.value("reduce.int8"),
+            _ => 0.0,
+        }
+    }
+
+    /// Start and end of a kernel, back to back on one stream.
+    pub fn kernel(&self, protocol: Protocol) -> SimDuration {
+        self.time(match protocol {
+            Protocol::Ll => "kernel.ll",
+            Protocol::Ll128 => "kernel.ll128",
+            Protocol::Simple => "kernel.simple",
+        })
+    }
+
+    /// How often the host can issue one operation to `gpus` GPUs of a host.
+    pub fn issue_interval(&self, launch: Launch, gpus: u32) -> SimDuration {
+        match launch {
+            Launch::SingleThread => self.time("launch.single_thread").times(u64::from(gpus)),
+            Launch::Threads => self.time("launch.threads"),
+            Launch::Processes => self.time("launch.processes"),
+            Launch::Graph => self.time("launch.graph"),
+        }
+    }
+
+    /// From the call to the kernel's start when nothing is queued.
+    pub fn first_launch(&self) -> SimDuration {
+        self.time("launch.first")
+    }
+
+    /// Time of a slice in the FIFO before the proxy posts it.
+    pub fn proxy(&self) -> SimDuration {
+        self.time("network.proxy")
+    }
+}
+
+/// The worst part of a route, which sets its latency.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
+pub enum Reach {
+    /// NVLink only.
+    Nvlink,
+    /// Through PCIe or the CPU.
+    Pcie,
+    /// Through the network, with RDMA.
+    Network,
+    /// Through the network, with TCP.
+    Tcp,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: no parameter without a cited value, none without a source, at most 40 in all.
+    #[test]
+    fn the_prior_gives_every_parameter_a_source() {
+        let prior = Profile::builtin("prior").unwrap();
+        for spec in PARAMETERS {
+            let parameter = prior.parameters.get(spec.name).unwrap_or_else(|| panic!("{} is missing", spec.name));
+            assert!(parameter.source.len() > 10, "{}", spec.name);
+        }
+        assert!(PARAMETERS.len() <= 40);
+        for name in Profile::builtin_names() {
+            Profile::builtin(name).unwrap();
+        }
+    }
+
+    /// Goal: mistakes in a profile are named.
+    #[test]
+    fn bad_profiles_are_refused() {
+        let good = Profile::builtin_text("prior").unwrap();
+        for (from, to, expected) in [
+            ("collcast/profile/1", "collcast/profile/9", "schema"),
+            ("\"efficiency.nvlink\"", "\"efficiency.nvlnk\"", "did you mean `efficiency.nvlink`?"),
+            ("uncertainty", "unsertainty", "unsertainty"),
+        ] {
+            let error = Profile::parse(&good.replacen(from, to, 1), "x.toml").unwrap_err().to_string();
+            assert!(error.contains(expected) && error.contains("x.toml"), "{error}");
+        }
+        let mut bad: Profile = toml::from_str(good).unwrap();
+        bad.parameters.get_mut("efficiency.nvlink").unwrap().value = 1.5;
+        let error = Profile::parse(&toml::to_string(&bad).unwrap(), "x.toml").unwrap_err().to_string();
+        assert!(error.contains("1.5 of nominal"), "{error}");
+    }
+}
