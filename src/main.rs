@@ -1,3 +1,70 @@
-//! The command line.
+//! The command line of Collcast: parses, dispatches, prints. One file per command.
 
-fn main() {}
+mod error;
+mod output;
+mod selectors;
+mod simulate;
+mod sweep;
+mod topo;
+mod validate;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use error::CliError;
+
+/// Forecasts GPU collectives on a given machine, proves the schedules it forecasts, and holds
+/// the forecast against measurements.
+#[derive(Parser)]
+#[command(name = "collcast", version, max_term_width = 100, arg_required_else_help = true)]
+#[command(after_help = "Data goes to stdout; notes and one verdict line to stderr.
+Exit codes: 0 done, 1 a comparison failed, 2 bad input or usage, 3 hardware or library missing,
+4 internal error (please report it), 130 interrupted.
+
+  collcast sweep                            expected nccl-tests table of a DGX H100
+  collcast sweep aws-p5 --nodes 32          the same for a cluster
+  collcast simulate h200x4 -s 64M           one run: what bounds it, which links are busy
+  collcast validate LOGS -t h200x4          measurements against the forecast
+  collcast topo list                        the built-in machines")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Predict: one run in detail; --trace writes a Perfetto timeline
+    Simulate(simulate::Args),
+    /// Predict: a table over sizes, algorithms, protocols, channels and node counts
+    Sweep(sweep::Args),
+    /// Decide: hold measurements against the forecast
+    Validate(validate::Args),
+    /// Files: list, show, draw, import machines and routes between GPUs
+    Topo(topo::Args),
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let _ = error.print();
+            // Help and version are no errors; everything else is bad usage.
+            return ExitCode::from(u8::from(error.use_stderr()) * 2);
+        }
+    };
+    let result = match cli.command {
+        Command::Simulate(args) => simulate::run(&args),
+        Command::Sweep(args) => sweep::run(&args),
+        Command::Validate(args) => validate::run(&args),
+        Command::Topo(args) => topo::run(&args),
+    };
+    match result {
+        Ok(code) => code,
+        Err(CliError::BrokenPipe) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{}", error.render());
+            ExitCode::from(error.code())
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! What can end a command, how it is shown, and with which exit code.
+
+use std::path::PathBuf;
+
+use collcast_hwbackend::read::ReadError;
+use collcast_sim::predict::PredictError;
+use collcast_sim::profile::ProfileError;
+use collcast_topologies::TopologiesError;
+use thiserror::Error;
+
+/// An error of a command.
+#[derive(Debug, Error)]
+pub(crate) enum CliError {
+    /// A flag that makes no sense, with the way out.
+    #[error("{message}")]
+    Usage { message: String, hint: Option<String> },
+    #[error(transparent)]
+    Topology(#[from] TopologiesError),
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+    #[error(transparent)]
+    Predict(#[from] PredictError),
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error("cannot {what} `{path}`: {source}", path = path.display())]
+    File { what: &'static str, path: PathBuf, source: std::io::Error },
+    /// The reader of our output has gone: not an error.
+    #[error("the reader of the output has gone")]
+    BrokenPipe,
+}
+
+impl CliError {
+    pub(crate) fn usage(message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::Usage { message: message.into(), hint: Some(hint.into()) }
+    }
+
+    pub(crate) fn code(&self) -> u8 {
+        match self {
+            Self::Predict(error) if error.is_internal() => 4,
+            _ => 2,
+        }
+    }
+
+    /// What, where and the way out, readable without colour.
+    pub(crate) fn render(&self) -> String {
+        match self {
+            Self::Topology(error) => error.render(),
+            Self::Predict(error) if error.is_internal() => format!(
+                "internal error: {error}\n\nhint: this is a bug of collcast, no number was printed; please report it with the command line and the input files"
+            ),
+            Self::Usage { message, hint } => with_hint(message, hint.as_deref()),
+            Self::Predict(PredictError::TooFewGpus { .. }) => with_hint(
+                &self.to_string(),
+                Some("give the cluster more hosts with --nodes, or ask for fewer with --ranks"),
+            ),
+            _ => format!("error: {self}"),
+        }
+    }
+}
+
+fn with_hint(message: &str, hint: Option<&str>) -> String {
+    match hint {
+        Some(hint) => format!("error: {message}\n\nhint: {hint}"),
+        None => format!("error: {message}"),
+    }
+}

@@ -1,0 +1,74 @@
+//! Where a report goes: stdout or a file, in the format asked for; notes to stderr.
+
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+use clap::ValueEnum;
+use collcast_reports::model::Report;
+use collcast_reports::{csv, json, terminal};
+
+use crate::error::CliError;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Format {
+    /// Aligned columns for people
+    Table,
+    /// Comma-separated values with a header
+    Csv,
+    /// One JSON object of the documented schema
+    Json,
+    /// The table nccl-tests prints
+    NcclTests,
+}
+
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct OutputArgs {
+    /// How to print
+    #[arg(long, value_enum, default_value = "table", help_heading = "Output")]
+    pub(crate) format: Format,
+    /// Write there (to a temporary file first, then renamed) in place of stdout
+    #[arg(short, long, value_name = "PATH", help_heading = "Output")]
+    pub(crate) output: Option<PathBuf>,
+}
+
+impl OutputArgs {
+    /// Prints a report; `nccl_tests` is its text in that format, where it has one.
+    pub(crate) fn print(&self, report: &Report, nccl_tests: Option<String>) -> Result<(), CliError> {
+        let text = match self.format {
+            Format::Table => terminal::render(report, self.width()),
+            Format::Csv => csv::render(report),
+            Format::Json => json::render(report),
+            Format::NcclTests => nccl_tests.ok_or_else(|| {
+                CliError::usage("this result has no nccl-tests form", "use --format table, csv or json")
+            })?,
+        };
+        write(self.output.as_deref(), text.as_bytes())?;
+        eprint!("{}", terminal::notes(report));
+        Ok(())
+    }
+
+    fn width(&self) -> Option<u16> {
+        let columns = std::env::var("COLUMNS").ok().and_then(|c| c.parse().ok());
+        (self.output.is_none() && std::io::stdout().is_terminal()).then(|| columns.unwrap_or(120))
+    }
+}
+
+/// Writes to a file, whole or not at all, or to stdout.
+pub(crate) fn write(path: Option<&Path>, bytes: &[u8]) -> Result<(), CliError> {
+    let Some(path) = path else {
+        let mut out = std::io::stdout().lock();
+        return out.write_all(bytes).and_then(|()| out.flush()).map_err(|source| match source.kind() {
+            std::io::ErrorKind::BrokenPipe => CliError::BrokenPipe,
+            _ => CliError::File { what: "write to", path: "stdout".into(), source },
+        });
+    };
+    let error = |source| CliError::File { what: "write", path: path.to_owned(), source };
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.part", std::process::id()));
+    let part = path.with_file_name(name);
+    std::fs::write(&part, bytes).map_err(error)?;
+    std::fs::rename(&part, path).map_err(|source| {
+        let _ = std::fs::remove_file(&part);
+        error(source)
+    })
+}

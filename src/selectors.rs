@@ -1,0 +1,418 @@
+//! The selectors: which machine, collective, sizes, algorithms. The same in every command.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use collcast_reports::model::Input;
+use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol, ReduceOp};
+use collcast_sim::ids::Rank;
+use collcast_sim::predict::{Choice, Settings};
+use collcast_sim::profile::Profile;
+use collcast_sim::schedule::Call;
+use collcast_sim::topology::Topology;
+use collcast_sim::units::{Bytes, parse_size};
+
+use crate::error::CliError;
+
+/// Most points of a sweep: a slip such as `1:8G:1` must not run for ever.
+const MAX_POINTS: usize = 100_000;
+
+#[derive(clap::Args, Clone, Debug, Default)]
+pub(crate) struct MachineArgs {
+    /// Built-in machine or topology file (.toml, NCCL .xml, nvidia-smi topo -m .txt)
+    #[arg(value_name = "TOPOLOGY", help_heading = "Machine")]
+    pub(crate) machine: Option<String>,
+    /// The same as the positional TOPOLOGY
+    #[arg(short, long, value_name = "TOPOLOGY", conflicts_with = "machine", help_heading = "Machine")]
+    pub(crate) topology: Option<String>,
+    /// Hosts; a list such as 2,4,8 in sweep
+    #[arg(long, alias = "hosts", value_name = "N[,N]", value_delimiter = ',', help_heading = "Machine")]
+    pub(crate) nodes: Vec<u32>,
+    /// GPUs of each host, from the first
+    #[arg(long, value_name = "N", help_heading = "Machine")]
+    pub(crate) gpus: Option<u32>,
+    /// Profile: built-in name or TOML file; several layer, the later wins per parameter
+    #[arg(long, value_name = "PROFILE", help_heading = "Machine")]
+    pub(crate) profile: Vec<String>,
+}
+
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct CallArgs {
+    /// Ranks, from the first GPU; all GPUs by default
+    #[arg(long, value_name = "N", help_heading = "Collective")]
+    pub(crate) ranks: Option<u32>,
+    /// Collectives: all_reduce all_gather reduce_scatter broadcast reduce all_to_all send_recv
+    #[arg(
+        short,
+        long,
+        alias = "collectives",
+        value_name = "NAME[,NAME]",
+        default_value = "all_reduce",
+        help_heading = "Collective"
+    )]
+    pub(crate) collective: String,
+    /// Sizes as nccl-tests counts them: 64M, a list, or a range FROM:TO:FACTOR [default: 8:8GiB:2]
+    #[arg(short, long, alias = "sizes", value_name = "SIZE", help_heading = "Collective")]
+    pub(crate) size: Option<String>,
+    /// Smallest size, as in nccl-tests
+    #[arg(short = 'b', long, value_name = "SIZE", conflicts_with = "size", help_heading = "Collective")]
+    pub(crate) minbytes: Option<String>,
+    /// Largest size, as in nccl-tests
+    #[arg(short = 'e', long, value_name = "SIZE", conflicts_with = "size", help_heading = "Collective")]
+    pub(crate) maxbytes: Option<String>,
+    /// Factor between sizes, as in nccl-tests
+    #[arg(short = 'f', long, value_name = "N", conflicts_with = "size", help_heading = "Collective")]
+    pub(crate) stepfactor: Option<u64>,
+    /// Algorithms: ring tree direct, auto (NCCL's choice) or best (our fastest)
+    #[arg(long, alias = "algorithms", value_name = "NAME[,NAME]", default_value = "auto", help_heading = "Collective")]
+    pub(crate) algorithm: String,
+    /// Protocols: ll ll128 simple, auto or best
+    #[arg(long, alias = "protocols", value_name = "NAME[,NAME]", default_value = "auto", help_heading = "Collective")]
+    pub(crate) protocol: String,
+    /// Channels: auto or numbers from 1 to 64
+    #[arg(long, value_name = "N[,N]", default_value = "auto", help_heading = "Collective")]
+    pub(crate) channels: String,
+    /// single_thread, threads, processes or graph [default: processes on several hosts, else threads]
+    #[arg(long, value_name = "MODE", help_heading = "Collective")]
+    pub(crate) launch: Option<String>,
+    /// Element type
+    #[arg(long, value_name = "TYPE", default_value = "float32", help_heading = "Collective")]
+    pub(crate) dtype: String,
+    /// Reduction
+    #[arg(long, value_name = "OP", default_value = "sum", help_heading = "Collective")]
+    pub(crate) op: String,
+    /// Root of broadcast and reduce
+    #[arg(long, value_name = "RANK", default_value_t = 0, help_heading = "Collective")]
+    pub(crate) root: u32,
+    /// Input and output in one buffer
+    #[arg(long, help_heading = "Collective")]
+    pub(crate) in_place: bool,
+    /// Elements from each rank (row) to each rank (column) of an all_to_all: CSV without header
+    #[arg(long, value_name = "FILE", help_heading = "Collective")]
+    pub(crate) counts: Option<PathBuf>,
+    /// One first call in place of a loop of calls back to back
+    #[arg(long, help_heading = "Collective")]
+    pub(crate) cold: bool,
+}
+
+impl MachineArgs {
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.machine.as_deref().or(self.topology.as_deref())
+    }
+
+    /// Loads the machine with a number of hosts.
+    pub(crate) fn load(&self, nodes: Option<u32>) -> Result<Topology, CliError> {
+        let name = self.name().unwrap_or("dgx-h100");
+        Ok(collcast_topologies::load_any(name, nodes, self.gpus)?)
+    }
+
+    /// The number of hosts where only one makes sense.
+    pub(crate) fn one_node_count(&self) -> Result<Option<u32>, CliError> {
+        match self.nodes.as_slice() {
+            [] => Ok(None),
+            [one] => Ok(Some(*one)),
+            _ => {
+                Err(CliError::usage("--nodes takes one number here", "use `collcast sweep` for a list of node counts"))
+            }
+        }
+    }
+
+    /// The profile asked for, or the one that the machine names, with notes on what was taken.
+    pub(crate) fn load_profile(&self, topology: &Topology) -> Result<(Profile, Vec<Input>), CliError> {
+        let mut names = self.profile.clone();
+        if names.is_empty() {
+            names.push(
+                topology
+                    .profile
+                    .clone()
+                    .filter(|p| Profile::builtin_text(p).is_some())
+                    .unwrap_or_else(|| "prior".to_owned()),
+            );
+        }
+        let mut profile = Profile::builtin("prior")?;
+        let mut inputs = Vec::new();
+        for name in names {
+            let (text, path) = match Profile::builtin_text(&name) {
+                Some(text) => (text.to_owned(), None),
+                None if name.ends_with(".toml") || name.contains('/') => {
+                    let path = PathBuf::from(&name);
+                    let text = std::fs::read_to_string(&path).map_err(|source| CliError::File {
+                        what: "read the profile",
+                        path,
+                        source,
+                    })?;
+                    (text, Some(name.clone()))
+                }
+                None => {
+                    Profile::builtin(&name)?;
+                    continue;
+                }
+            };
+            profile = profile.layered(Profile::parse(&text, &name)?);
+            inputs.push(Input { name: "profile".to_owned(), path, hash: content_hash(text.as_bytes()) });
+        }
+        Ok((profile, inputs))
+    }
+}
+
+/// A hash of content that is the same on every machine (FNV-1a, 64 bits).
+pub(crate) fn content_hash(bytes: &[u8]) -> String {
+    let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |h, &b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
+    format!("fnv1a64:{hash:016x}")
+}
+
+fn list<T: FromStr>(text: &str) -> Result<Vec<T>, CliError>
+where
+    T::Err: std::fmt::Display,
+{
+    text.split(',')
+        .map(|item| item.trim().parse().map_err(|e: T::Err| CliError::Usage { message: e.to_string(), hint: None }))
+        .collect()
+}
+
+fn choices<T: FromStr + Copy>(text: &str) -> Result<Vec<Choice<T>>, CliError>
+where
+    T::Err: std::fmt::Display,
+{
+    text.split(',')
+        .map(|item| match item.trim().to_lowercase().as_str() {
+            "auto" => Ok(Choice::Auto),
+            "best" => Ok(Choice::Best),
+            _ => item
+                .trim()
+                .parse()
+                .map(Choice::Forced)
+                .map_err(|e: T::Err| CliError::Usage { message: format!("{e} (or auto, best)"), hint: None }),
+        })
+        .collect()
+}
+
+fn size(text: &str) -> Result<u64, CliError> {
+    let bytes = parse_size(text).map_err(|e| CliError::usage(e.to_string(), "sizes look like 8, 64K, 1MiB or 4G"))?;
+    let unit = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.').trim();
+    if matches!(unit, "kB" | "KB" | "MB" | "GB" | "TB") {
+        eprintln!("note: {text} is decimal: {} bytes; nccl-tests' {} is binary", bytes.0, unit.trim_end_matches('B'));
+    }
+    Ok(bytes.0)
+}
+
+impl CallArgs {
+    /// The sizes asked for.
+    pub(crate) fn sizes(&self) -> Result<Vec<u64>, CliError> {
+        let text = match &self.size {
+            Some(text) => text.clone(),
+            None if self.minbytes.is_none() && self.maxbytes.is_none() && self.stepfactor.is_none() => {
+                "8:8GiB:2".to_owned()
+            }
+            None => {
+                let from = self.minbytes.clone().unwrap_or_else(|| "32M".to_owned());
+                let to = self.maxbytes.clone().unwrap_or_else(|| from.clone());
+                format!("{from}:{to}:{}", self.stepfactor.unwrap_or(2))
+            }
+        };
+        let mut sizes = Vec::new();
+        for item in text.split(',') {
+            match item.split(':').collect::<Vec<_>>().as_slice() {
+                [one] => sizes.push(size(one)?),
+                [from, to] | [from, to, _] => {
+                    let factor = match item.split(':').nth(2) {
+                        None => 2,
+                        Some(f) => f.trim().parse::<u64>().ok().filter(|&f| f >= 2).ok_or_else(|| {
+                            CliError::usage(
+                                format!("the factor `{f}` of the range `{item}` must be a whole number from 2"),
+                                "ranges are FROM:TO:FACTOR, such as 8:8GiB:2",
+                            )
+                        })?,
+                    };
+                    let (from, to) = (size(from)?, size(to)?);
+                    if from == 0 || from > to {
+                        return Err(CliError::usage(
+                            format!("the range `{item}` is empty"),
+                            "ranges go from a size above 0 up to a larger one",
+                        ));
+                    }
+                    let mut at = from;
+                    while at <= to {
+                        sizes.push(at);
+                        match at.checked_mul(factor) {
+                            Some(next) => at = next,
+                            None => break,
+                        }
+                    }
+                }
+                _ => {
+                    return Err(CliError::usage(
+                        format!("`{item}` is not a size or a range"),
+                        "ranges are FROM:TO:FACTOR, such as 8:8GiB:2",
+                    ));
+                }
+            }
+        }
+        Ok(sizes)
+    }
+
+    pub(crate) fn collectives(&self) -> Result<Vec<Collective>, CliError> {
+        list(&self.collective)
+    }
+
+    pub(crate) fn algorithms(&self) -> Result<Vec<Choice<Algorithm>>, CliError> {
+        choices(&self.algorithm)
+    }
+
+    pub(crate) fn protocols(&self) -> Result<Vec<Choice<Protocol>>, CliError> {
+        choices(&self.protocol)
+    }
+
+    pub(crate) fn channel_counts(&self) -> Result<Vec<Option<u32>>, CliError> {
+        self.channels
+            .split(',')
+            .map(|item| match item.trim() {
+                "auto" => Ok(None),
+                number => number.parse().ok().filter(|n| (1..=64).contains(n)).map(Some).ok_or_else(|| {
+                    CliError::usage(
+                        format!("`{number}` is not a number of channels"),
+                        "give auto, or numbers from 1 to 64",
+                    )
+                }),
+            })
+            .collect()
+    }
+
+    /// The launch mode, by default that of nccl-tests on such a machine.
+    pub(crate) fn launch(&self, hosts: usize) -> Result<Launch, CliError> {
+        match &self.launch {
+            Some(text) => text.parse().map_err(|e: collcast_sim::collective::UnknownName| CliError::Usage {
+                message: e.to_string(),
+                hint: None,
+            }),
+            None if hosts > 1 => Ok(Launch::Processes),
+            None => Ok(Launch::Threads),
+        }
+    }
+
+    pub(crate) fn settings(&self, hosts: usize) -> Result<Settings, CliError> {
+        Ok(Settings { launch: self.launch(hosts)?, cold: self.cold, ..Settings::default() })
+    }
+
+    /// The call of one collective and size.
+    pub(crate) fn call(&self, collective: Collective, ranks: u32, size: u64) -> Result<Call, CliError> {
+        let named = |e: collcast_sim::collective::UnknownName| CliError::Usage { message: e.to_string(), hint: None };
+        let dtype: DataType = self.dtype.parse().map_err(named)?;
+        let op: ReduceOp = self.op.parse().map_err(named)?;
+        let mut call = Call::of_size(collective, ranks, Bytes(size), dtype);
+        call.op = op;
+        call.root = Rank(self.root);
+        call.in_place = self.in_place;
+        if let Some(path) = &self.counts {
+            call.counts = Some(read_counts(path)?);
+        }
+        Ok(call)
+    }
+}
+
+fn read_counts(path: &PathBuf) -> Result<Arc<[u64]>, CliError> {
+    let text = std::fs::read_to_string(path).map_err(|source| CliError::File {
+        what: "read the counts",
+        path: path.clone(),
+        source,
+    })?;
+    let mut counts = Vec::new();
+    for (row, line) in text.lines().enumerate().filter(|(_, l)| !l.trim().is_empty()) {
+        for (column, cell) in line.split(',').enumerate() {
+            counts.push(cell.trim().parse().map_err(|_| {
+                CliError::usage(
+                    format!(
+                        "{}:{}: column {}: `{}` is not a count of elements",
+                        path.display(),
+                        row + 1,
+                        column + 1,
+                        cell.trim()
+                    ),
+                    "the file holds one row per sending rank, whole numbers separated by commas, no header",
+                )
+            })?);
+        }
+    }
+    Ok(counts.into())
+}
+
+/// One point of a sweep.
+#[derive(Clone, Debug)]
+pub(crate) struct Point {
+    pub(crate) nodes: u32,
+    pub(crate) call: Call,
+    pub(crate) algorithm: Choice<Algorithm>,
+    pub(crate) protocol: Choice<Protocol>,
+    pub(crate) channels: Option<u32>,
+}
+
+/// All points of a sweep, machines by node count.
+pub(crate) fn points(call: &CallArgs, machines: &BTreeMap<u32, Topology>) -> Result<Vec<Point>, CliError> {
+    let (algorithms, protocols, channels) = (call.algorithms()?, call.protocols()?, call.channel_counts()?);
+    let (collectives, sizes) = (call.collectives()?, call.sizes()?);
+    let count = [machines.len(), collectives.len(), algorithms.len(), protocols.len(), channels.len(), sizes.len()]
+        .into_iter()
+        .fold(1_usize, usize::saturating_mul);
+    if count > MAX_POINTS {
+        return Err(CliError::usage(
+            format!("the sweep has {count} points; at most {MAX_POINTS} are run"),
+            "take fewer sizes or algorithms",
+        ));
+    }
+    let mut points = Vec::with_capacity(count);
+    for (&nodes, topology) in machines {
+        let ranks = call.ranks.unwrap_or(topology.ranks());
+        for &collective in &collectives {
+            for &algorithm in &algorithms {
+                for &protocol in &protocols {
+                    for &channels in &channels {
+                        for &size in &sizes {
+                            points.push(Point {
+                                nodes,
+                                call: call.call(collective, ranks, size)?,
+                                algorithm,
+                                protocol,
+                                channels,
+                            });
+                        }
+                    }
+                }
+            }
+        }
+    }
+    Ok(points)
+}
+
+/// What every output says first.
+pub(crate) fn assumptions(
+    topology: &Topology,
+    profile: &Profile,
+    settings: &Settings,
+    extrapolated: bool,
+) -> Vec<String> {
+    let hosts = topology.hosts().len();
+    let gpus = topology.ranks() as usize;
+    let model = topology.gpu(topology.gpu_of(Rank(0))).map(|g| g.model.clone()).filter(|m| !m.is_empty());
+    let nccl = topology.software.nccl.clone().unwrap_or_else(|| "2.28 rules".to_owned());
+    let mut lines = vec![
+        format!(
+            "topology {}: {hosts} host{} x {} {}; NCCL {nccl}; launch {}{}",
+            topology.name,
+            if hosts == 1 { "" } else { "s" },
+            gpus / hosts.max(1),
+            model.unwrap_or_else(|| "GPUs".to_owned()),
+            settings.launch,
+            if settings.cold { ", one cold call" } else { ", calls back to back" },
+        ),
+        format!(
+            "profile {}: {}{}",
+            profile.name,
+            profile.evidence,
+            if extrapolated { "; EXTRAPOLATED to this machine or launch mode" } else { "" }
+        ),
+    ];
+    lines.extend(topology.assumptions.iter().map(|a| format!("assumed: {a}")));
+    lines
+}

@@ -1,0 +1,299 @@
+//! `collcast simulate`: one run in detail, and its timeline.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
+use collcast_reports::perfetto::{Counter, TraceEvent, TraceWriter};
+use collcast_sim::engine::Observer;
+use collcast_sim::ids::LinkId;
+use collcast_sim::network::{Laid, lay};
+use collcast_sim::predict::{Choice, Prediction, Predictor, ProofKind, Settings};
+use collcast_sim::schedule::Schedule;
+use collcast_sim::topology::Topology;
+use collcast_sim::units::{SimDuration, SimTime};
+
+use crate::error::CliError;
+use crate::output::{OutputArgs, write};
+use crate::selectors::{CallArgs, MachineArgs, Point, assumptions, points};
+use crate::sweep::busbw;
+
+/// Most slices of a timeline: about a gigabyte of JSON, more than viewers take.
+const MAX_TRACE_MESSAGES: u64 = 2_000_000;
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    machine: MachineArgs,
+    #[command(flatten)]
+    call: CallArgs,
+    /// Write a timeline of ranks, channels and links for ui.perfetto.dev
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    trace: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
+    if args.machine.name().is_none() {
+        eprintln!("note: no topology given; this is `dgx-h100` (others: collcast topo list)");
+    }
+    let mut call_args = args.call.clone();
+    if call_args.size.is_none() && call_args.minbytes.is_none() {
+        eprintln!("note: no size given; this is 64 MiB");
+        call_args.size = Some("64M".to_owned());
+    }
+    let topology = args.machine.load(args.machine.one_node_count()?)?;
+    let (profile, inputs) = args.machine.load_profile(&topology)?;
+    let settings = call_args.settings(topology.hosts().len())?;
+    let nodes = u32::try_from(topology.hosts().len()).unwrap_or(u32::MAX);
+    let machines = BTreeMap::from([(nodes, topology)]);
+    let points = points(&call_args, &machines)?;
+    let topology = &machines[&nodes];
+    let [point] = points.as_slice() else {
+        return Err(CliError::usage(
+            format!("simulate takes exactly one point, this is {}", points.len()),
+            "give one size, algorithm, protocol and channel count, or use `collcast sweep`",
+        ));
+    };
+    let settings = Settings { channels: point.channels, ..settings };
+    let predictor = Predictor::new(topology, &profile);
+    let prediction = predictor.predict(&point.call, point.algorithm, point.protocol, &settings)?;
+
+    let mut report = Report::new("simulate", env!("CARGO_PKG_VERSION"));
+    report.predicted = true;
+    report.inputs = inputs;
+    report.assumptions = assumptions(topology, &profile, &settings, prediction.extrapolated);
+    report.tables.push(row(point, &prediction));
+    report.tables.push(facts(point, &prediction));
+    report.tables.push(links(topology, &prediction));
+    report.verdict = Some(Verdict {
+        status: if prediction.extrapolated { Status::Warning } else { Status::Ok },
+        sentence: format!(
+            "{} of {} over {} ranks takes {} ({:.1} GB/s of bus bandwidth), bound by {}",
+            point.call.collective,
+            point.call.size(),
+            point.call.ranks,
+            prediction.time,
+            busbw(point, &prediction),
+            prediction.bound_by()
+        ),
+        confidence: if prediction.extrapolated {
+            "low: the profile is from another machine, launch mode or host count"
+        } else {
+            "medium"
+        }
+        .to_owned(),
+        basis: if prediction.extrapolated { "extrapolated" } else { "predicted" }.to_owned(),
+        next: None,
+    });
+    if let Some(path) = &args.trace {
+        let schedule = predictor.schedule(&point.call, prediction.algorithm, prediction.protocol, &settings)?;
+        if prediction.messages > MAX_TRACE_MESSAGES {
+            return Err(CliError::usage(
+                format!(
+                    "the timeline would hold {} messages; at most {MAX_TRACE_MESSAGES} are written",
+                    prediction.messages
+                ),
+                "trace a smaller size or fewer ranks: the pattern is the same",
+            ));
+        }
+        let laid = lay(topology, &profile, &schedule).map_err(collcast_sim::predict::PredictError::from)?;
+        let mut recorder = Recorder::default();
+        let unfolded = Settings { fold: false, ..settings };
+        predictor.predict_one(&point.call, prediction.algorithm, prediction.protocol, &unfolded, &mut recorder)?;
+        let bytes = recorder.write(topology, &schedule, &laid).map_err(|source| CliError::File {
+            what: "write",
+            path: path.clone(),
+            source,
+        })?;
+        write(Some(path), &bytes)?;
+        eprintln!("note: timeline in {}; open it in ui.perfetto.dev", path.display());
+    }
+    args.output.print(&report, None)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn row(point: &Point, p: &Prediction) -> Table {
+    let columns = [
+        Column::text("collective", "collective"),
+        Column::text("algorithm", "algorithm"),
+        Column::text("protocol", "protocol"),
+        Column::number("channels", "ch"),
+        Column::number("ranks", "ranks"),
+        Column::number("nodes", "nodes"),
+        Column::number("size_bytes", "size B"),
+        Column::number("time_us", "time us"),
+        Column::number("time_us_low", "low"),
+        Column::number("time_us_high", "high"),
+        Column::number("algbw_gbps", "algbw GB/s"),
+        Column::number("busbw_gbps", "busbw GB/s"),
+        Column::number("messages", "messages"),
+        Column::text("folded", "folded"),
+    ];
+    let mut table = Table::new("rows", "", columns);
+    table.push([
+        point.call.collective.name().into(),
+        p.algorithm.name().into(),
+        p.protocol.name().into(),
+        p.plan.channels.into(),
+        point.call.ranks.into(),
+        point.nodes.into(),
+        point.call.size().0.into(),
+        Cell::float(p.time.as_us(), 2),
+        Cell::float(p.low.as_us(), 2),
+        Cell::float(p.high.as_us(), 2),
+        Cell::float(p.algbw_gb_per_s(point.call.size()), 2),
+        Cell::float(busbw(point, p), 2),
+        p.messages.into(),
+        format!("{} -> {}", p.folded.0, p.folded.1).into(),
+    ]);
+    table
+}
+
+fn facts(point: &Point, p: &Prediction) -> Table {
+    let mut table =
+        Table::new("facts", "how it comes about", [Column::text("fact", "fact"), Column::text("value", "value")]);
+    let element = point.call.dtype.size();
+    let chosen = if point.algorithm == Choice::Auto { "NCCL's cost table" } else { "the user" };
+    let values: [(&str, String); 9] = [
+        ("chosen by", chosen.to_owned()),
+        ("on the device", format!("{} (the host issues one every {})", p.kernel, p.issue)),
+        ("threads a block", p.plan.threads.to_string()),
+        (
+            "chunk",
+            format!(
+                "{} in {} slices, {} slices fit a FIFO",
+                collcast_sim::units::Bytes(p.plan.chunk * element),
+                p.plan.slices,
+                p.plan.fifo_slices
+            ),
+        ),
+        (
+            "schedule",
+            match p.proof {
+                ProofKind::Proved => "proved at this size".to_owned(),
+                ProofKind::Sampled => "its pattern proved at a smaller size".to_owned(),
+            },
+        ),
+        ("cannot be below", format!("{} ({})", p.bound.time, p.bound.what)),
+        ("bound by", p.bound_by().to_owned()),
+        ("busiest lane", format!("{:.0}% of its instruction rate", p.lane_utilisation * 100.0)),
+        ("events", p.events.to_string()),
+    ];
+    for (fact, value) in values {
+        table.push([fact.into(), value.into()]);
+    }
+    table
+}
+
+fn link_name(topology: &Topology, link: LinkId) -> String {
+    let (from, to) = topology.ends(link);
+    format!("{} -> {}", topology.vertex(from).name, topology.vertex(to).name)
+}
+
+fn links(topology: &Topology, p: &Prediction) -> Table {
+    let columns = [
+        Column::text("link", "link (the first of its kind)"),
+        Column::text("kind", "kind"),
+        Column::number("rate_gbps", "rate GB/s"),
+        Column::number("utilisation", "used %"),
+    ];
+    let mut table = Table::new("links", "busiest links, protocol overhead included", columns);
+    for used in &p.busiest {
+        let link = topology.link(used.link);
+        table.push([
+            link_name(topology, used.link).into(),
+            link.kind.name().into(),
+            Cell::float(link.rate.gb_per_s(), 1),
+            Cell::float(used.utilisation * 100.0, 1),
+        ]);
+    }
+    table
+}
+
+/// Keeps everything that happens, for the timeline.
+#[derive(Default)]
+struct Recorder {
+    slices: Vec<(u32, usize, u64, SimTime, SimTime)>,
+    messages: Vec<(u32, u64, SimTime, SimTime)>,
+}
+
+impl Observer for Recorder {
+    fn slice(&mut self, lane: u32, instruction: usize, bytes: u64, from: SimTime, to: SimTime) {
+        self.slices.push((lane, instruction, bytes, from, to));
+    }
+
+    fn message(&mut self, conn: u32, bytes: u64, from: SimTime, to: SimTime) {
+        self.messages.push((conn, bytes, from, to));
+    }
+}
+
+/// What an instruction does, in the field's words.
+fn spelling(schedule: &Schedule, template: usize, instruction: usize) -> String {
+    let op = &schedule.templates[template].ops()[instruction];
+    let words = [
+        (!op.recv.is_empty(), "recv"),
+        (op.reduce, "reduce"),
+        (op.dst.is_some(), "copy"),
+        (!op.send.is_empty(), "send"),
+    ];
+    let words: Vec<&str> = words.into_iter().filter(|w| w.0).map(|w| w.1).collect();
+    if words.is_empty() { "nop".to_owned() } else { words.join("+") }
+}
+
+impl Recorder {
+    fn write(mut self, topology: &Topology, schedule: &Schedule, laid: &Laid<'_>) -> std::io::Result<Vec<u8>> {
+        let fabric = u32::try_from(topology.hosts().len()).unwrap_or(u32::MAX);
+        let mut trace = TraceWriter::new(Vec::new())?;
+        for (host, info) in (0..).zip(topology.hosts()) {
+            trace.process_name(host, &info.name)?;
+        }
+        trace.process_name(fabric, "links: messages in flight")?;
+        let lanes = u64::from(schedule.lanes.max(1));
+        let place = |lane: usize| {
+            let w = &laid.wiring.workers[lane];
+            let thread = (u64::from(w.rank.0) * 64 + u64::from(w.channel.0)) * lanes + u64::from(w.lane.0);
+            (topology.host_of(w.rank).0, thread)
+        };
+        for (index, w) in laid.wiring.workers.iter().enumerate() {
+            let (process, thread) = place(index);
+            trace.thread_name(process, thread, &format!("rank {} channel {} lane {}", w.rank, w.channel, w.lane))?;
+        }
+        let category = format!("{}/{}", schedule.plan.algorithm, schedule.plan.protocol);
+        self.slices.sort();
+        for (lane, instruction, bytes, from, to) in self.slices {
+            let (process, thread) = place(lane as usize);
+            trace.event(&TraceEvent {
+                name: spelling(schedule, laid.wiring.workers[lane as usize].template, instruction),
+                category: category.clone(),
+                process,
+                thread,
+                start: from,
+                duration: to - from,
+                args: vec![("bytes".to_owned(), bytes.to_string())],
+            })?;
+        }
+        // How many messages are on each link, as steps up and down.
+        let mut steps: BTreeMap<u32, BTreeMap<SimTime, i64>> = BTreeMap::new();
+        for (conn, _, from, to) in self.messages {
+            let resources: BTreeSet<u32> = laid.instance.conns[conn as usize].uses.iter().map(|u| u.0).collect();
+            for resource in resources {
+                let steps = steps.entry(resource).or_default();
+                *steps.entry(from).or_default() += 1;
+                *steps.entry(to.max(from + SimDuration(1))).or_default() -= 1;
+            }
+        }
+        for (resource, steps) in steps {
+            let collcast_sim::network::ResourceName::Link(link) = laid.names[resource as usize] else { continue };
+            let mut in_flight = 0;
+            for (time, step) in steps {
+                in_flight += step;
+                let values = vec![("messages".to_owned(), u64::try_from(in_flight).unwrap_or(0))];
+                trace.counter(&Counter { name: link_name(topology, link), process: fabric, time, values })?;
+            }
+        }
+        trace.finish()
+    }
+}

@@ -1,0 +1,221 @@
+//! `collcast sweep`: a table over sizes, algorithms, protocols, channels and node counts.
+
+use std::collections::BTreeMap;
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
+use collcast_reports::nccl_tests::{self, NcclTests, NcclTestsRow};
+use collcast_sim::collective::Collective;
+use collcast_sim::predict::{Choice, Prediction, Predictor, Settings};
+use collcast_sim::topology::Topology;
+use rayon::prelude::*;
+
+use crate::error::CliError;
+use crate::output::{Format, OutputArgs};
+use crate::selectors::{CallArgs, MachineArgs, Point, assumptions, points};
+
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Sizes default to 8:8GiB:2. `auto` is what NCCL picks by its cost table among the algorithms
+modelled here; `best` is what this forecast finds fastest.")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    machine: MachineArgs,
+    #[command(flatten)]
+    call: CallArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
+    if args.machine.name().is_none() {
+        eprintln!("note: no topology given; this is `dgx-h100` (others: collcast topo list)");
+    }
+    let machines: BTreeMap<u32, Topology> = if args.machine.nodes.is_empty() {
+        let topology = args.machine.load(None)?;
+        BTreeMap::from([(u32::try_from(topology.hosts().len()).unwrap_or(u32::MAX), topology)])
+    } else {
+        args.machine.nodes.iter().map(|&n| Ok((n, args.machine.load(Some(n))?))).collect::<Result<_, CliError>>()?
+    };
+    let Some(largest) = machines.values().last() else {
+        return Err(CliError::usage("--nodes is an empty list", "give at least one number"));
+    };
+    let (profile, inputs) = args.machine.load_profile(largest)?;
+    let settings: BTreeMap<u32, Settings> = machines
+        .iter()
+        .map(|(&n, t)| Ok((n, args.call.settings(t.hosts().len())?)))
+        .collect::<Result<_, CliError>>()?;
+    let points = points(&args.call, &machines)?;
+    let predictors: BTreeMap<u32, Predictor<'_>> =
+        machines.iter().map(|(&n, t)| (n, Predictor::new(t, &profile))).collect();
+    let predictions = predict_all(&points, &predictors, &settings)?;
+
+    let mut report = Report::new("sweep", env!("CARGO_PKG_VERSION"));
+    report.predicted = true;
+    report.inputs = inputs;
+    let extrapolated = predictions.iter().any(|p| p.extrapolated);
+    let first = settings.values().next().copied().unwrap_or_default();
+    report.assumptions = assumptions(largest, &profile, &first, extrapolated);
+    if points.iter().any(|p| p.algorithm == Choice::Auto && p.call.collective == Collective::AllReduce)
+        && largest.compute_capability() >= 90
+    {
+        report.assumptions.push("auto: NCCL_NVLS_ENABLE=0 (NVLS and CollNet are not modelled yet)".to_owned());
+    }
+    report.tables.push(table(&points, &predictions));
+    report.verdict = verdict(&points, &predictions, extrapolated);
+    let nccl_tests = match args.output.format {
+        Format::NcclTests => {
+            let in_place = predict_all(&in_place(&points), &predictors, &settings)?;
+            Some(nccl_tests_text(&points, &predictions, &in_place, &report)?)
+        }
+        _ => None,
+    };
+    args.output.print(&report, nccl_tests)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Predicts all points in parallel; the result is in the order of the points.
+fn predict_all(
+    points: &[Point],
+    predictors: &BTreeMap<u32, Predictor<'_>>,
+    settings: &BTreeMap<u32, Settings>,
+) -> Result<Vec<Prediction>, CliError> {
+    let bar = if std::io::stderr().is_terminal() && points.len() > 16 {
+        indicatif::ProgressBar::new(points.len() as u64)
+    } else {
+        indicatif::ProgressBar::hidden()
+    };
+    // Large points first: they take longest.
+    let mut order: Vec<usize> = (0..points.len()).collect();
+    order.sort_by_key(|&i| std::cmp::Reverse((points[i].nodes, points[i].call.size())));
+    let mut done: Vec<(usize, Prediction)> = order
+        .into_par_iter()
+        .map(|index| {
+            let point = &points[index];
+            let settings = Settings { channels: point.channels, ..settings[&point.nodes] };
+            let prediction =
+                predictors[&point.nodes].predict(&point.call, point.algorithm, point.protocol, &settings)?;
+            bar.inc(1);
+            Ok((index, prediction))
+        })
+        .collect::<Result<_, CliError>>()?;
+    bar.finish_and_clear();
+    done.sort_by_key(|(index, _)| *index);
+    Ok(done.into_iter().map(|(_, p)| p).collect())
+}
+
+/// Bus bandwidth in GB/s.
+pub(crate) fn busbw(point: &Point, prediction: &Prediction) -> f64 {
+    prediction.algbw_gb_per_s(point.call.size()) * point.call.collective.bus_factor(point.call.ranks)
+}
+
+fn table(points: &[Point], predictions: &[Prediction]) -> Table {
+    let columns = [
+        Column::text("collective", "collective"),
+        Column::number("nodes", "nodes"),
+        Column::number("ranks", "ranks"),
+        Column::number("size_bytes", "size B"),
+        Column::text("algorithm", "algorithm"),
+        Column::text("protocol", "protocol"),
+        Column::number("channels", "ch"),
+        Column::number("time_us", "time us"),
+        Column::number("time_us_low", "low"),
+        Column::number("time_us_high", "high"),
+        Column::number("algbw_gbps", "algbw GB/s"),
+        Column::number("busbw_gbps", "busbw GB/s"),
+        Column::text("bound", "bound by"),
+        Column::number("messages", "messages"),
+        Column::text("folded", "folded"),
+    ];
+    let mut table = Table::new("rows", "", columns);
+    for (point, p) in points.iter().zip(predictions) {
+        table.push([
+            point.call.collective.name().into(),
+            point.nodes.into(),
+            point.call.ranks.into(),
+            point.call.size().0.into(),
+            p.algorithm.name().into(),
+            p.protocol.name().into(),
+            p.plan.channels.into(),
+            Cell::float(p.time.as_us(), 2),
+            Cell::float(p.low.as_us(), 2),
+            Cell::float(p.high.as_us(), 2),
+            Cell::float(p.algbw_gb_per_s(point.call.size()), 2),
+            Cell::float(busbw(point, p), 2),
+            p.bound_by().into(),
+            p.messages.into(),
+            format!("{} -> {}", p.folded.0, p.folded.1).into(),
+        ]);
+    }
+    table
+}
+
+fn verdict(points: &[Point], predictions: &[Prediction], extrapolated: bool) -> Option<Verdict> {
+    let rows: Vec<_> = points.iter().zip(predictions).collect();
+    let (best_point, best) = rows.iter().max_by(|a, b| busbw(a.0, a.1).total_cmp(&busbw(b.0, b.1)))?;
+    let smallest = rows.iter().filter(|r| r.0.nodes == best_point.nodes).min_by_key(|r| r.0.call.size())?;
+    let sentence = format!(
+        "{} over {} ranks peaks at {:.0} GB/s of bus bandwidth ({}/{} at {}), bound by {}; {} takes {:.1} us",
+        best_point.call.collective,
+        best_point.call.ranks,
+        busbw(best_point, best),
+        best.algorithm,
+        best.protocol,
+        best_point.call.size(),
+        best.bound_by(),
+        smallest.0.call.size(),
+        smallest.1.time.as_us(),
+    );
+    Some(Verdict {
+        status: if extrapolated { Status::Warning } else { Status::Ok },
+        sentence,
+        confidence: if extrapolated {
+            "low: the profile is from another machine, launch mode or host count"
+        } else {
+            "medium"
+        }
+        .to_owned(),
+        basis: if extrapolated { "extrapolated" } else { "predicted" }.to_owned(),
+        next: Some("run nccl-tests there, then `collcast validate LOG -t TOPOLOGY`".to_owned()),
+    })
+}
+
+/// The same points in place, where there is such a form.
+fn in_place(points: &[Point]) -> Vec<Point> {
+    let mut points = points.to_vec();
+    for point in &mut points {
+        point.call.in_place = !matches!(point.call.collective, Collective::AllToAll | Collective::SendRecv);
+    }
+    points
+}
+
+fn nccl_tests_text(
+    points: &[Point],
+    predictions: &[Prediction],
+    in_place: &[Prediction],
+    report: &Report,
+) -> Result<String, CliError> {
+    let series = |p: &Point| (p.nodes, p.call.collective, p.algorithm, p.protocol, p.channels);
+    if points.iter().any(|p| series(p) != series(&points[0])) {
+        return Err(CliError::usage(
+            "nccl-tests' table holds one collective, algorithm, protocol and node count",
+            "ask for one of each, or use --format table, csv or json",
+        ));
+    }
+    let rows = points.iter().zip(predictions).zip(in_place).map(|((point, p), in_place)| NcclTestsRow {
+        size_bytes: point.call.size().0,
+        count: point.call.count,
+        data_type: point.call.dtype,
+        redop: point.call.collective.reduces().then_some(point.call.op),
+        root: point.call.collective.rooted().then_some(point.call.root.0),
+        out_of_place_us: p.time.as_us(),
+        in_place_us: Some(in_place.time.as_us()),
+        bus_factor: point.call.collective.bus_factor(point.call.ranks),
+    });
+    Ok(nccl_tests::render(&NcclTests {
+        collective: points[0].call.collective,
+        predicted: true,
+        comments: report.assumptions.clone(),
+        rows: rows.collect(),
+    }))
+}

@@ -1,0 +1,185 @@
+//! `collcast topo`: machines. List, template, description, routes, picture, import.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Subcommand;
+use collcast_reports::describe::describe;
+use collcast_reports::draw;
+use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
+use collcast_sim::ids::{ChannelId, Rank};
+use collcast_sim::network::Router;
+
+use crate::error::CliError;
+use crate::output::{OutputArgs, write};
+use crate::selectors::MachineArgs;
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: TopoCommand,
+}
+
+#[derive(Subcommand, Debug)]
+enum TopoCommand {
+    /// The built-in machines
+    List {
+        #[command(flatten)]
+        output: OutputArgs,
+    },
+    /// A commented topology file to start from (--schema: its JSON schema)
+    New {
+        /// Print the JSON schema of topology files instead
+        #[arg(long)]
+        schema: bool,
+        /// Write there in place of stdout
+        #[arg(short, long)]
+        output: Option<PathBuf>,
+    },
+    /// One screen about a machine: GPUs, links, NICs, bisection, everything assumed
+    Show {
+        #[command(flatten)]
+        machine: MachineArgs,
+        #[command(flatten)]
+        output: OutputArgs,
+    },
+    /// The routes between two GPUs, given by rank
+    Paths {
+        /// Built-in machine or topology file
+        topology: String,
+        /// Rank that sends
+        from: u32,
+        /// Rank that receives
+        to: u32,
+        /// Hosts
+        #[arg(long, alias = "hosts")]
+        nodes: Option<u32>,
+        #[command(flatten)]
+        output: OutputArgs,
+    },
+    /// A picture: SVG, or DOT for graphviz
+    Draw {
+        #[command(flatten)]
+        machine: MachineArgs,
+        /// DOT in place of SVG
+        #[arg(long)]
+        dot: bool,
+        /// Write there in place of stdout
+        #[arg(short, long)]
+        output: Option<PathBuf>,
+    },
+    /// Convert an NCCL XML or nvidia-smi text to a topology file
+    Import {
+        /// What to read
+        file: PathBuf,
+        /// Machine that gives what a template (PCIe only) leaves out
+        #[arg(long, value_name = "TOPOLOGY")]
+        onto: Option<String>,
+        /// Write there in place of stdout
+        #[arg(short, long)]
+        output: Option<PathBuf>,
+    },
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
+    match &args.command {
+        TopoCommand::List { output } => list(output)?,
+        TopoCommand::New { schema, output } => {
+            let text =
+                if *schema { collcast_topologies::json_schema() } else { collcast_topologies::template().to_owned() };
+            write(output.as_deref(), text.as_bytes())?;
+        }
+        TopoCommand::Show { machine, output } => {
+            let topology = machine.load(machine.one_node_count()?)?;
+            let mut report = describe(&topology);
+            report.version = env!("CARGO_PKG_VERSION").to_owned();
+            output.print(&report, None)?;
+        }
+        TopoCommand::Paths { topology, from, to, nodes, output } => paths(topology, *from, *to, *nodes, output)?,
+        TopoCommand::Draw { machine, dot, output } => {
+            let topology = machine.load(machine.one_node_count()?)?;
+            let text = if *dot { draw::dot(&topology) } else { draw::svg(&topology) };
+            write(output.as_deref(), text.as_bytes())?;
+        }
+        TopoCommand::Import { file, onto, output } => {
+            let imported = collcast_topologies::import_file(file, onto.as_deref())?;
+            for note in &imported.notes {
+                eprintln!("note: {note}");
+            }
+            write(output.as_deref(), imported.toml.as_bytes())?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn list(output: &OutputArgs) -> Result<(), CliError> {
+    let mut report = Report::new("topologies", env!("CARGO_PKG_VERSION"));
+    let mut table = Table::new("rows", "", [Column::text("name", "name"), Column::text("description", "description")]);
+    for name in collcast_topologies::names() {
+        table.push([name.into(), collcast_topologies::describe(name).unwrap_or_default().into()]);
+    }
+    report.tables.push(table);
+    output.print(&report, None)
+}
+
+fn paths(name: &str, from: u32, to: u32, nodes: Option<u32>, output: &OutputArgs) -> Result<(), CliError> {
+    let topology = collcast_topologies::load_any(name, nodes, None)?;
+    for rank in [from, to] {
+        if rank >= topology.ranks() {
+            return Err(CliError::usage(
+                format!("rank {rank} is not one of the {} GPUs of `{name}`", topology.ranks()),
+                format!("ranks are 0 to {}", topology.ranks() - 1),
+            ));
+        }
+    }
+    let mut router = Router::new(&topology);
+    let mut report = Report::new("paths", env!("CARGO_PKG_VERSION"));
+    report.assumptions.extend(topology.assumptions.iter().map(|a| format!("assumed: {a}")));
+    let columns = [
+        Column::text("channels", "channels"),
+        Column::text("class", "class"),
+        Column::number("rate_gbps", "narrowest GB/s"),
+        Column::text("route", "route"),
+    ];
+    let mut table = Table::new("rows", "", columns);
+    let mut known: Vec<(collcast_sim::network::Route, Vec<String>)> = Vec::new();
+    for channel in 0..8 {
+        let Some(route) = router.route(Rank(from), Rank(to), ChannelId(channel)) else { continue };
+        match known.iter_mut().find(|(r, _)| *r == route) {
+            Some((_, channels)) => channels.push(channel.to_string()),
+            None => known.push((route, vec![channel.to_string()])),
+        }
+    }
+    if from == to || known.is_empty() {
+        return Err(CliError::usage(
+            format!("there is nothing to route from rank {from} to rank {to}"),
+            "give two ranks that are joined by links",
+        ));
+    }
+    for (route, channels) in &known {
+        let narrowest = route.links.iter().map(|&l| topology.link(l).rate.gb_per_s()).fold(f64::INFINITY, f64::min);
+        let mut words = Vec::new();
+        for &link in &route.links {
+            let (a, b) = topology.ends(link);
+            if words.last() != Some(&topology.vertex(a).name) {
+                words.push(topology.vertex(a).name.clone());
+            }
+            words.push(topology.vertex(b).name.clone());
+        }
+        table.push([
+            channels.join(",").into(),
+            route.class.name().into(),
+            Cell::float(narrowest, 1),
+            words.join(" > ").into(),
+        ]);
+    }
+    report.tables.push(table);
+    report.verdict = Some(Verdict {
+        status: Status::Ok,
+        sentence: format!("{} distinct routes from rank {from} to rank {to} over channels 0 to 7", known.len()),
+        confidence: String::new(),
+        basis: "topology".to_owned(),
+        next: None,
+    });
+    output.print(&report, None)
+}

@@ -1,0 +1,532 @@
+//! `collcast validate`: measurements against the forecast, by group and as a whole.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use collcast_hwbackend::read::{Outcome, ReadOptions, read_paths};
+use collcast_reports::model::{Cell, Column, Input, Report, Status, Table, Verdict};
+use collcast_sim::collective::{Collective, DataType, Launch};
+use collcast_sim::ids::Rank;
+use collcast_sim::measurement::{Measurement, PeerAccess};
+use collcast_sim::model::nccl;
+use collcast_sim::predict::{Choice, Prediction, Predictor, Settings};
+use collcast_sim::profile::Profile;
+use collcast_sim::schedule::Call;
+use collcast_sim::topology::Topology;
+use rayon::prelude::*;
+
+use crate::error::CliError;
+use crate::output::OutputArgs;
+use crate::selectors::{MachineArgs, assumptions};
+
+#[derive(clap::Args, Debug)]
+#[command(
+    after_help = "Reads nccl-tests logs (text and JSON) and CSV, files or folders. Rows that set a constant of the
+profile (its anchors) are left out of every figure. Rows where NCCL chose the algorithm are
+predicted through `auto` and grouped apart."
+)]
+pub(crate) struct Args {
+    /// Measurements: files or folders
+    #[arg(required = true, value_name = "MEASUREMENTS")]
+    measurements: Vec<PathBuf>,
+    /// Built-in machine or topology file
+    #[arg(short, long, value_name = "TOPOLOGY", help_heading = "Machine")]
+    topology: Option<String>,
+    /// Hosts
+    #[arg(long, alias = "hosts", value_name = "N", help_heading = "Machine")]
+    nodes: Option<u32>,
+    /// GPUs of each host
+    #[arg(long, value_name = "N", help_heading = "Machine")]
+    gpus: Option<u32>,
+    /// Profile: built-in name or TOML file; several layer
+    #[arg(long, value_name = "PROFILE", help_heading = "Machine")]
+    profile: Vec<String>,
+    /// Launch mode of rows that do not say theirs
+    #[arg(long, value_name = "MODE")]
+    launch: Option<String>,
+    /// Fail (exit 1) when the median error of a forced group is larger, such as 20%
+    #[arg(long, value_name = "PERCENT")]
+    max_error: Option<String>,
+    /// Fail (exit 1) when a row reaches less of the expected bus bandwidth, such as 90%
+    #[arg(long, value_name = "PERCENT")]
+    min_busbw: Option<String>,
+    /// Accept our own predictions as measurements
+    #[arg(long)]
+    allow_predicted: bool,
+    /// Print every row too
+    #[arg(long)]
+    rows: bool,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// A measured row with its prediction.
+struct Judged<'a> {
+    row: &'a Measurement,
+    launch: Launch,
+    prediction: Prediction,
+    nccl_us: Option<f64>,
+}
+
+impl Judged<'_> {
+    fn error(&self) -> f64 {
+        self.prediction.time.as_us() / self.row.time.as_us() - 1.0
+    }
+}
+
+fn percent(flag: &str, text: &str) -> Result<f64, CliError> {
+    let number = text.trim().trim_end_matches('%').trim();
+    number.parse::<f64>().ok().filter(|p| p.is_finite() && *p >= 0.0).map(|p| p / 100.0).ok_or_else(|| {
+        CliError::usage(format!("{flag}: `{text}` is not a percentage"), format!("write it as `{flag} 20%`"))
+    })
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
+    let max_error = args.max_error.as_deref().map(|t| percent("--max-error", t)).transpose()?;
+    let min_busbw = args.min_busbw.as_deref().map(|t| percent("--min-busbw", t)).transpose()?;
+    let default_launch = args
+        .launch
+        .as_deref()
+        .map(|l| {
+            l.parse().map_err(|e: collcast_sim::collective::UnknownName| CliError::Usage {
+                message: e.to_string(),
+                hint: None,
+            })
+        })
+        .transpose()?;
+    let read = read_paths(
+        &args.measurements,
+        &ReadOptions { allow_predicted: args.allow_predicted, ..ReadOptions::default() },
+    )?;
+
+    let named = args.topology.clone().or_else(|| read.files.iter().find_map(|f| f.machine.clone()));
+    let name = named.ok_or_else(|| {
+        CliError::usage(
+            "the measurements do not say which machine they are from",
+            "name it with `-t TOPOLOGY` (collcast topo list), or put `topology = \"...\"` in a .toml beside the file",
+        )
+    })?;
+    let machine =
+        MachineArgs { machine: Some(name), gpus: args.gpus, profile: args.profile.clone(), ..MachineArgs::default() };
+    let topology = machine.load(args.nodes)?;
+    let (profile, mut inputs) = machine.load_profile(&topology)?;
+    inputs.extend(read.files.iter().filter(|f| f.rows > 0).map(|f| Input {
+        name: "measurements".to_owned(),
+        path: Some(f.path.display().to_string()),
+        hash: f.hash.clone(),
+    }));
+
+    let (rows, repeated) = distinct(&read.measurements);
+    let (judged, skipped, anchors) = judge(&rows, &topology, &profile, default_launch)?;
+    let settings = Settings { launch: judged.first().map_or(Launch::Threads, |j| j.launch), ..Settings::default() };
+    let extrapolated = judged.iter().filter(|j| j.prediction.extrapolated).count();
+
+    let mut report = Report::new("validate", env!("CARGO_PKG_VERSION"));
+    report.inputs = inputs;
+    report.assumptions = assumptions(&topology, &profile, &settings, false);
+    if let Some(line) = report.assumptions.first_mut()
+        && let Some(at) = line.find("; launch")
+    {
+        line.truncate(at);
+    }
+    report.assumptions.push(format!(
+        "{} rows read from {} files, {repeated} of them a second copy, {anchors} set a constant of the profile and are left out",
+        read.measurements.len(),
+        read.files.iter().filter(|f| f.rows > 0).count(),
+    ));
+    for (reason, count) in &skipped {
+        report.warnings.push(format!("{count} rows are not predicted: {reason}"));
+    }
+    if extrapolated > 0 {
+        report.warnings.push(format!(
+            "{extrapolated} predictions extrapolate: the profile is from another machine, launch mode or host count"
+        ));
+    }
+
+    let groups = group(&judged);
+    let overall: Vec<&Judged<'_>> = judged.iter().filter(|j| j.row.forced()).collect();
+    report.tables.push(group_table(&groups, &overall));
+    report.tables.push(files_table(&read.files));
+    let slow = min_busbw.map_or_else(Vec::new, |least| slow_rows(&judged, least));
+    report.tables.push(anomalies_table(&slow));
+    if args.rows || args.output.format != crate::output::Format::Table {
+        report.tables.push(rows_table(&judged));
+    }
+    report.extra.insert("overall".to_owned(), Stats::of(&overall).json());
+    let all: Vec<&Judged<'_>> = judged.iter().collect();
+    report.extra.insert("overall_with_auto".to_owned(), Stats::of(&all).json());
+
+    let worst = groups
+        .iter()
+        .filter(|(k, _)| k.forced)
+        .map(|(k, rows)| (Stats::of(rows).median, k))
+        .max_by(|a, b| a.0.total_cmp(&b.0));
+    let beyond = max_error.zip(worst.as_ref()).is_some_and(|(most, (median, _))| *median > most);
+    let failed = beyond || !slow.is_empty();
+    report.verdict = Some(verdict(&overall, &all, worst.as_ref(), failed, &slow, max_error));
+    args.output.print(&report, None)?;
+    Ok(ExitCode::from(u8::from(failed)))
+}
+
+/// Rows that are in two files (a log and a table made from it) count once.
+fn distinct(rows: &[Measurement]) -> (Vec<&Measurement>, usize) {
+    let mut seen = std::collections::HashSet::new();
+    let kept: Vec<&Measurement> =
+        rows.iter().filter(|r| seen.insert((&r.run, r.collective, r.ranks, r.size, r.in_place, r.time))).collect();
+    let repeated = rows.len() - kept.len();
+    (kept, repeated)
+}
+
+type Verdicts<'a> = (Vec<Judged<'a>>, BTreeMap<String, usize>, usize);
+
+/// Predicts every row that the machine can hold.
+fn judge<'a>(
+    rows: &[&'a Measurement],
+    topology: &Topology,
+    profile: &Profile,
+    launch: Option<Launch>,
+) -> Result<Verdicts<'a>, CliError> {
+    let predictor = Predictor::new(topology, profile);
+    let mut skipped: BTreeMap<String, usize> = BTreeMap::new();
+    let mut anchors = 0;
+    let mut todo = Vec::new();
+    for &row in rows {
+        if profile.anchors.iter().any(|a| a.run == row.run && a.size_bytes == row.size.0) {
+            anchors += 1;
+        } else if let Some(reason) = not_predicted(row, topology, &predictor) {
+            *skipped.entry(reason).or_default() += 1;
+        } else {
+            todo.push(row);
+        }
+    }
+    let results: Vec<Result<Judged<'a>, collcast_sim::predict::PredictError>> = todo
+        .par_iter()
+        .map(|&row| {
+            let mut call = Call::of_size(row.collective, row.ranks, row.size, row.dtype.unwrap_or(DataType::Float32));
+            call.op = row.op.unwrap_or(collcast_sim::collective::ReduceOp::Sum);
+            call.root = Rank(row.root.unwrap_or(0).min(row.ranks - 1));
+            // A pair's in-place row moves the same bytes between other buffers.
+            call.in_place = row.in_place && !matches!(row.collective, Collective::AllToAll | Collective::SendRecv);
+            let several = predictor.graph(row.ranks).hosts > 1;
+            let launch = row.launch.or(launch).unwrap_or(if several { Launch::Processes } else { Launch::Threads });
+            let settings = Settings {
+                launch,
+                max_channels: row.settings.channels,
+                buffer_size: row.settings.buffer_size,
+                threads: row.settings.threads,
+                ..Settings::default()
+            };
+            let algorithm = row.settings.algorithm.map_or(Choice::Auto, Choice::Forced);
+            let protocol = row.settings.protocol.map_or(Choice::Auto, Choice::Forced);
+            let prediction = predictor.predict(&call, algorithm, protocol, &settings)?;
+            let graph = predictor.graph(row.ranks);
+            let nccl_us = nccl::predicted_us(&graph, &call, prediction.algorithm, prediction.protocol);
+            Ok(Judged { row, launch, prediction, nccl_us })
+        })
+        .collect();
+    let mut judged = Vec::new();
+    for result in results {
+        match result {
+            Ok(row) => judged.push(row),
+            Err(error) if error.is_internal() => return Err(error.into()),
+            Err(error) => *skipped.entry(error.to_string()).or_default() += 1,
+        }
+    }
+    Ok((judged, skipped, anchors))
+}
+
+fn not_predicted(row: &Measurement, topology: &Topology, predictor: &Predictor<'_>) -> Option<String> {
+    if row.ranks > topology.ranks() {
+        return Some(format!(
+            "they have {} ranks, `{}` has {} GPUs (--nodes adds hosts)",
+            row.ranks,
+            topology.name,
+            topology.ranks()
+        ));
+    }
+    if row.settings.peer_access != PeerAccess::On {
+        return Some("peer access was off or through the network, which is not modelled yet".to_owned());
+    }
+    if let Some(algorithm) = row.settings.algorithm
+        && !collcast_sim::schedule::valid_algorithms(row.collective).contains(&algorithm)
+    {
+        return Some(format!("{algorithm} is not modelled for {} yet", row.collective));
+    }
+    if row.settings.nccl_algo.is_some() {
+        return Some("NCCL_ALGO names several algorithms, which is not resolved yet".to_owned());
+    }
+    let hosts = predictor.graph(row.ranks).hosts;
+    if row.hosts.is_some_and(|h| h != hosts) {
+        let asked = row.hosts.unwrap_or(0);
+        return Some(format!(
+            "they ran on {asked} hosts; the first {} GPUs of `{}` are on {hosts}",
+            row.ranks, topology.name
+        ));
+    }
+    None
+}
+
+/// What makes rows comparable.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Key {
+    forced: bool,
+    launch: Launch,
+    what: String,
+    band: u8,
+}
+
+const BANDS: [&str; 3] = ["< 64 KiB", "64 KiB-16 MiB", "> 16 MiB"];
+
+fn group<'j, 'a>(judged: &'j [Judged<'a>]) -> BTreeMap<Key, Vec<&'j Judged<'a>>> {
+    let mut groups: BTreeMap<Key, Vec<&Judged<'_>>> = BTreeMap::new();
+    for j in judged {
+        let forced = j.row.forced();
+        let what = if forced {
+            format!("{} {}", j.prediction.algorithm, j.prediction.protocol)
+        } else {
+            format!("{} as NCCL chose", j.row.collective)
+        };
+        let band = match j.row.size.0 {
+            0..65_536 => 0,
+            65_536..=16_777_216 => 1,
+            _ => 2,
+        };
+        groups.entry(Key { forced: !forced, launch: j.launch, what, band }).or_default().push(j);
+    }
+    // Forced groups sort first; the flag then says what it means.
+    groups.into_iter().map(|(k, v)| (Key { forced: !k.forced, ..k }, v)).collect()
+}
+
+/// Error figures of a set of rows.
+#[derive(Clone, Copy, Debug, Default)]
+struct Stats {
+    count: usize,
+    mean: f64,
+    median: f64,
+    p95: f64,
+    bias: f64,
+    coverage: f64,
+    nccl_median: Option<f64>,
+}
+
+fn quantile(sorted: &[f64], q: f64) -> f64 {
+    let last = sorted.len().saturating_sub(1);
+    let at = (q * last as f64).round() as usize;
+    sorted.get(at.min(last)).copied().unwrap_or(0.0)
+}
+
+impl Stats {
+    fn of(rows: &[&Judged<'_>]) -> Self {
+        let count = rows.len();
+        if count == 0 {
+            return Self::default();
+        }
+        let n = count as f64;
+        let mut errors: Vec<f64> = rows.iter().map(|j| j.error().abs()).collect();
+        errors.sort_by(f64::total_cmp);
+        let mut nccl: Vec<f64> =
+            rows.iter().filter_map(|j| Some((j.nccl_us? / j.row.time.as_us() - 1.0).abs())).collect();
+        nccl.sort_by(f64::total_cmp);
+        let inside = rows.iter().filter(|j| (j.prediction.low..=j.prediction.high).contains(&j.row.time)).count();
+        Self {
+            count,
+            mean: errors.iter().sum::<f64>() / n,
+            median: quantile(&errors, 0.5),
+            p95: quantile(&errors, 0.95),
+            bias: rows.iter().map(|j| j.error()).sum::<f64>() / n,
+            coverage: inside as f64 / n,
+            nccl_median: (nccl.len() == count).then(|| quantile(&nccl, 0.5)),
+        }
+    }
+
+    fn json(&self) -> serde_json::Value {
+        serde_json::json!({
+            "count": self.count,
+            "mean_abs_error": self.mean,
+            "median_abs_error": self.median,
+            "p95_abs_error": self.p95,
+            "bias": self.bias,
+            "coverage": self.coverage,
+            "nccl_model": self.nccl_median.map(|m| serde_json::json!({ "median_abs_error": m })),
+        })
+    }
+}
+
+fn group_table(groups: &BTreeMap<Key, Vec<&Judged<'_>>>, overall: &[&Judged<'_>]) -> Table {
+    let columns = [
+        Column::text("launch", "launch"),
+        Column::text("group", "group"),
+        Column::text("band", "size"),
+        Column::number("count", "rows"),
+        Column::number("median_abs_error", "median %"),
+        Column::number("mean_abs_error", "mean %"),
+        Column::number("p95_abs_error", "p95 %"),
+        Column::number("bias", "bias %"),
+        Column::number("coverage", "in interval %"),
+        Column::number("nccl_median_abs_error", "NCCL's model %"),
+    ];
+    let mut table = Table::new("groups", "error = predicted / measured - 1, by group", columns);
+    let mut push = |launch: &str, what: &str, band: &str, rows: &[&Judged<'_>]| {
+        let s = Stats::of(rows);
+        let pc = |v: f64| Cell::float(v * 100.0, 1);
+        table.push([
+            launch.into(),
+            what.into(),
+            band.into(),
+            s.count.into(),
+            pc(s.median),
+            pc(s.mean),
+            pc(s.p95),
+            pc(s.bias),
+            Cell::float(s.coverage * 100.0, 0),
+            s.nccl_median.map(pc).into(),
+        ]);
+    };
+    for (key, rows) in groups {
+        push(key.launch.name(), &key.what, BANDS[usize::from(key.band)], rows);
+    }
+    push("all", "forced algorithm and protocol", "all", overall);
+    table
+}
+
+fn files_table(files: &[collcast_hwbackend::read::FileReport]) -> Table {
+    let columns = [Column::text("file", "file"), Column::number("rows", "rows"), Column::text("outcome", "outcome")];
+    let mut table = Table::new("files", "files that gave no rows, or have lines that could not be read", columns);
+    for file in files {
+        let outcome = match &file.outcome {
+            Outcome::Read if file.notes.is_empty() => continue,
+            Outcome::Read => {
+                format!("{} notes, the first: line {}: {}", file.notes.len(), file.notes[0].line, file.notes[0].text)
+            }
+            Outcome::NotUnderstood(reason) => format!("not understood: {reason}"),
+            other => format!("{other:?}"),
+        };
+        table.push([file.path.display().to_string().into(), file.rows.into(), outcome.into()]);
+    }
+    table
+}
+
+fn slow_rows<'j, 'a>(judged: &'j [Judged<'a>], least: f64) -> Vec<&'j Judged<'a>> {
+    judged.iter().filter(|j| j.prediction.time.as_us() / j.row.time.as_us() < least).collect()
+}
+
+fn anomalies_table(slow: &[&Judged<'_>]) -> Table {
+    let columns = [
+        Column::text("kind", "kind"),
+        Column::text("severity", "severity"),
+        Column::text("evidence", "evidence"),
+        Column::text("suggestion", "suggestion"),
+    ];
+    let mut table = Table::new("anomalies", "", columns);
+    for j in slow {
+        table.push([
+            "slower_than_expected".into(),
+            "error".into(),
+            format!(
+                "{} {}: {} takes {:.2} us, expected {:.2} us",
+                j.row.run,
+                j.row.collective,
+                j.row.size,
+                j.row.time.as_us(),
+                j.prediction.time.as_us()
+            )
+            .into(),
+            format!("{}:{}", j.row.origin.file, j.row.origin.line).into(),
+        ]);
+    }
+    table
+}
+
+fn rows_table(judged: &[Judged<'_>]) -> Table {
+    let columns = [
+        Column::text("run", "run"),
+        Column::text("collective", "collective"),
+        Column::number("ranks", "ranks"),
+        Column::number("size_bytes", "size B"),
+        Column::text("in_place", "in place"),
+        Column::text("launch", "launch"),
+        Column::text("forced", "forced"),
+        Column::text("algorithm", "algorithm"),
+        Column::text("protocol", "protocol"),
+        Column::number("channels", "ch"),
+        Column::number("measured_us", "measured us"),
+        Column::number("predicted_us", "predicted us"),
+        Column::number("error", "error"),
+        Column::number("low_us", "low us"),
+        Column::number("high_us", "high us"),
+        Column::number("nccl_model_us", "NCCL's model us"),
+        Column::text("bound", "bound by"),
+        Column::text("file", "file"),
+        Column::number("line", "line"),
+    ];
+    let mut table = Table::new("rows", "", columns);
+    for j in judged {
+        let p = &j.prediction;
+        table.push([
+            j.row.run.as_str().into(),
+            j.row.collective.name().into(),
+            j.row.ranks.into(),
+            j.row.size.0.into(),
+            j.row.in_place.into(),
+            j.launch.name().into(),
+            j.row.forced().into(),
+            p.algorithm.name().into(),
+            p.protocol.name().into(),
+            p.plan.channels.into(),
+            Cell::float(j.row.time.as_us(), 2),
+            Cell::float(p.time.as_us(), 2),
+            Cell::float(j.error(), 3),
+            Cell::float(p.low.as_us(), 2),
+            Cell::float(p.high.as_us(), 2),
+            j.nccl_us.map(|us| Cell::float(us, 2)).into(),
+            p.bound_by().into(),
+            j.row.origin.file.as_str().into(),
+            j.row.origin.line.into(),
+        ]);
+    }
+    table
+}
+
+fn verdict(
+    overall: &[&Judged<'_>],
+    all: &[&Judged<'_>],
+    worst: Option<&(f64, &Key)>,
+    failed: bool,
+    slow: &[&Judged<'_>],
+    max_error: Option<f64>,
+) -> Verdict {
+    let stats = Stats::of(if overall.is_empty() { all } else { overall });
+    let kind = if overall.is_empty() { "rows where NCCL chose" } else { "rows with a forced algorithm" };
+    let mut sentence = if stats.count == 0 {
+        "no row could be predicted".to_owned()
+    } else {
+        format!("{} {kind}: median error {:.1}%, bias {:+.1}%", stats.count, stats.median * 100.0, stats.bias * 100.0)
+    };
+    if let Some((median, key)) = worst {
+        sentence += &format!(
+            "; the worst group is {} {} {} with {:.1}%",
+            key.launch,
+            key.what,
+            BANDS[usize::from(key.band)],
+            median * 100.0
+        );
+    }
+    if !slow.is_empty() {
+        sentence += &format!("; {} rows are slower than allowed", slow.len());
+    }
+    Verdict {
+        status: if failed {
+            Status::Failed
+        } else if stats.count == 0 || stats.median > max_error.unwrap_or(0.2) {
+            Status::Warning
+        } else {
+            Status::Ok
+        },
+        sentence,
+        confidence: if stats.count >= 30 { "high" } else { "low: few rows" }.to_owned(),
+        basis: "measured against predicted".to_owned(),
+        next: (stats.median > 0.2)
+            .then(|| "look at the rows with --rows; check the topology and the launch mode".to_owned()),
+    }
+}
