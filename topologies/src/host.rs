@@ -77,6 +77,19 @@ pub struct NicSpec {
     pub parent: Parent,
     /// Rate of its PCIe link.
     pub pcie_rate: Bandwidth,
+    /// PCI bus id, where the source has one.
+    pub bus_id: Option<String>,
+}
+
+/// A link between two PCIe switches, beside the tree.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SwitchLink {
+    /// One switch, by its place in [`HostSpec::switches`].
+    pub from: usize,
+    /// The other.
+    pub to: usize,
+    /// Rate, one direction.
+    pub rate: Bandwidth,
 }
 
 /// A host.
@@ -90,6 +103,8 @@ pub struct HostSpec {
     pub gpus: Vec<GpuSpec>,
     /// NICs, management ones included.
     pub nics: Vec<NicSpec>,
+    /// Links between PCIe switches beside the tree (`pcilink` of NCCL's XML).
+    pub switch_links: Vec<SwitchLink>,
     /// What was assumed because the source does not say.
     pub assumptions: Vec<String>,
 }
@@ -123,6 +138,11 @@ impl HostSpec {
             }
             switches.push(id);
         }
+        for extra in &self.switch_links {
+            if let (Some(&a), Some(&b)) = (switches.get(extra.from), switches.get(extra.to)) {
+                builder.duplex(a, b, link(LinkKind::Pcie, extra.rate, 16));
+            }
+        }
         let gpus: Vec<VertexId> = self
             .gpus
             .iter()
@@ -134,9 +154,11 @@ impl HostSpec {
         for (gpu, &id) in self.gpus.iter().zip(&gpus) {
             if let Some(parent) = resolve(gpu.parent, &cpus, &switches) {
                 builder.duplex(id, parent, link(LinkKind::Pcie, gpu.pcie_rate, 16));
-                if let (Some(rate), Parent::Cpu(_)) = (gpu.c2c, gpu.parent) {
-                    builder.duplex(id, parent, link(LinkKind::C2c, rate, 1));
-                }
+            }
+            if let (Some(rate), Some(&cpu)) =
+                (gpu.c2c, self.cpu_of(gpu.parent).and_then(|c| cpus.get(c)))
+            {
+                builder.duplex(id, cpu, link(LinkKind::C2c, rate, 1));
             }
             for bundle in &gpu.nvlinks {
                 let nvlink = link(LinkKind::Nvlink, bundle.rate_per_link.times(u64::from(bundle.count)), bundle.count);
@@ -167,6 +189,67 @@ impl HostSpec {
             }
         }
         (host, nics)
+    }
+
+    /// The CPU at the root of what a device hangs from, if there is one.
+    pub fn cpu_of(&self, parent: Parent) -> Option<usize> {
+        let mut at = parent;
+        // A parent has a lower index than its child, so this ends.
+        for _ in 0..=self.switches.len() {
+            match at {
+                Parent::Cpu(cpu) => return (cpu < self.cpus.len()).then_some(cpu),
+                Parent::Switch(switch) => at = self.switches.get(switch)?.parent,
+            }
+        }
+        None
+    }
+
+    /// Keeps the first `count` GPUs; NVLinks to the others go with them, NICs stay.
+    pub fn keep_gpus(&mut self, count: usize) {
+        self.gpus.truncate(count);
+        let kept = self.gpus.len();
+        for gpu in &mut self.gpus {
+            gpu.nvlinks.retain(|n| match n.target {
+                NvlinkTarget::Gpu(peer) => peer < kept,
+                NvlinkTarget::Switch => true,
+            });
+        }
+    }
+
+    /// Vertices that [`HostSpec::add_to`] adds at most.
+    pub fn vertex_count(&self) -> usize {
+        self.cpus.len() + self.switches.len() + self.gpus.len() + self.nics.len() + 1
+    }
+
+    /// Links that [`HostSpec::add_to`] adds at most, both directions counted.
+    pub fn link_count(&self) -> usize {
+        let nvlinks: usize = self.gpus.iter().map(|g| g.nvlinks.len()).sum();
+        self.cpus.len() * self.cpus.len()
+            + 2 * (self.switches.len() + 2 * self.gpus.len() + self.nics.len() + nvlinks)
+            + 2 * self.switch_links.len()
+    }
+
+    /// NICs that carry collectives.
+    pub fn data_nics(&self) -> impl Iterator<Item = &NicSpec> {
+        self.nics.iter().filter(|n| !n.nic.management)
+    }
+
+    /// Whether every GPU has NVLinks to the host's NVSwitches.
+    pub fn has_nvswitch(&self) -> bool {
+        !self.gpus.is_empty()
+            && self.gpus.iter().all(|g| {
+                g.nvlinks
+                    .iter()
+                    .any(|n| n.target == NvlinkTarget::Switch && n.count > 0)
+            })
+    }
+
+    /// Records an assumption once.
+    pub fn assume(&mut self, note: impl Into<String>) {
+        let note = note.into();
+        if !self.assumptions.contains(&note) {
+            self.assumptions.push(note);
+        }
     }
 }
 

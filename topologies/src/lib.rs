@@ -1,3 +1,26 @@
 //! Machines as data: built-ins, importers, generators of fabrics.
+//!
+//! Every reader gives the same checked values, [`cluster::ClusterSpec`] made of
+//! [`host::HostSpec`], and [`cluster::ClusterSpec::build`] draws the graph. Start with
+//! [`builtin::load_any`]; a new machine is a file in `data/`.
+//!
+//! Readers are total: any bytes give a value or an error with its place, within bounded time
+//! and memory. Only [`file::load_path`] opens files.
 
+pub mod builtin;
+pub mod catalogue;
+pub mod cluster;
+pub mod error;
+pub mod fabric;
+pub mod file;
 pub mod host;
+pub mod hostlist;
+pub mod import;
+mod plan;
+mod raw;
+pub mod smi;
+pub mod xml;
+
+pub use builtin::{load, load_any};
+pub use cluster::ClusterSpec;
+pub use error::TopologiesError;

@@ -1,0 +1,452 @@
+//! A whole cluster as checked values: groups of equal hosts, the fabric, the exceptions.
+//!
+//! Readers make a [`ClusterSpec`]; `--nodes` and `--gpus` change it; [`ClusterSpec::build`]
+//! draws the graph that everything else works on.
+
+use std::collections::{BTreeMap, HashSet};
+
+use collcast_sim::topology::{LinkKind, Software, Topology, TopologyBuilder};
+use collcast_sim::units::Bandwidth;
+
+use crate::error::{Diagnostic, Location, TopologiesError};
+use crate::fabric::{FabricKind, FabricSpec, Joined, MAX_LINKS, Routing};
+use crate::host::HostSpec;
+
+/// Most GPUs of a cluster: twice the largest that are built, and a bound on memory.
+pub const MAX_GPUS: usize = 200_000;
+
+/// Hosts that are alike.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct HostGroup {
+    /// Names, in rank order; never empty.
+    pub names: Vec<String>,
+    /// What each of them is.
+    pub host: HostSpec,
+}
+
+/// What is not as drawn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Deviation {
+    /// The port runs at another rate.
+    Rate(Bandwidth),
+    /// The port is down.
+    Down,
+}
+
+/// One exception: a NIC of a host that is not as drawn.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Exception {
+    /// Name of the host.
+    pub host: String,
+    /// NIC of it, from 0, management ones not counted; all where absent.
+    pub nic: Option<u32>,
+    /// What is different.
+    pub deviation: Deviation,
+    /// Where it was written: the host's name.
+    pub host_at: Option<Location>,
+    /// Where the NIC was written.
+    pub nic_at: Option<Location>,
+}
+
+/// A cluster.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ClusterSpec {
+    /// Name.
+    pub name: String,
+    /// One line for lists.
+    pub description: String,
+    /// The file it was read from, for messages.
+    pub file: String,
+    /// Profile that fits the hardware, where the source names one.
+    pub profile: Option<String>,
+    /// Software that decides what NCCL does.
+    pub software: Software,
+    /// Hosts, in rank order.
+    pub groups: Vec<HostGroup>,
+    /// The network; not needed for one host.
+    pub fabric: Option<FabricSpec>,
+    /// What is not as drawn.
+    pub exceptions: Vec<Exception>,
+    /// What was assumed, beside the assumptions of the hosts.
+    pub assumptions: Vec<String>,
+}
+
+impl ClusterSpec {
+    /// One host as a cluster.
+    pub fn single(name: &str, file: &str, host: HostSpec) -> Self {
+        Self {
+            name: name.to_owned(),
+            file: file.to_owned(),
+            groups: vec![HostGroup {
+                names: vec!["host0".to_owned()],
+                host,
+            }],
+            ..Self::default()
+        }
+    }
+
+    /// Number of hosts.
+    pub fn host_count(&self) -> usize {
+        self.groups.iter().map(|g| g.names.len()).sum()
+    }
+
+    /// Number of GPUs.
+    pub fn gpu_count(&self) -> usize {
+        self.groups
+            .iter()
+            .map(|g| g.names.len().saturating_mul(g.host.gpus.len()))
+            .sum()
+    }
+
+    fn whole(&self, message: String, hint: &str) -> Box<Diagnostic> {
+        Box::new(Diagnostic {
+            message,
+            file: self.file.clone(),
+            at: None,
+            label: String::new(),
+            hint: hint.to_owned(),
+        })
+    }
+
+    /// The same cluster with another number of hosts: the first ones, or more of the last kind.
+    ///
+    /// # Errors
+    /// [`TopologiesError::Value`] for zero, [`TopologiesError::TooLarge`] beyond [`MAX_GPUS`],
+    /// [`TopologiesError::Contradiction`] when hosts of mixed kinds would have to be invented.
+    pub fn with_nodes(mut self, nodes: u32) -> Result<Self, TopologiesError> {
+        let wanted = nodes as usize;
+        let have = self.host_count();
+        if wanted == 0 {
+            return Err(TopologiesError::Value(self.whole(
+                "0 nodes: a cluster has at least one host".to_owned(),
+                "use --nodes 1 or more",
+            )));
+        }
+        if wanted == have {
+            return Ok(self);
+        }
+        if wanted > have {
+            let group_count = self.groups.len();
+            let [group] = self.groups.as_mut_slice() else {
+                return Err(TopologiesError::Contradiction(self.whole(
+                    format!(
+                        "the file has {have} hosts of {group_count} kinds; {wanted} hosts would \
+                         have to be invented"
+                    ),
+                    "use at most as many nodes as the file has, or add them to the file",
+                )));
+            };
+            if wanted.saturating_mul(group.host.gpus.len().max(1)) > MAX_GPUS {
+                let gpus = wanted.saturating_mul(group.host.gpus.len().max(1));
+                return Err(self.too_many_gpus(gpus));
+            }
+            let taken: HashSet<String> = group.names.iter().cloned().collect();
+            let mut next = group.names.len();
+            while group.names.len() < wanted {
+                let name = format!("host{next}");
+                if !taken.contains(&name) {
+                    group.names.push(name);
+                }
+                next += 1;
+            }
+        } else {
+            let mut left = wanted;
+            for group in &mut self.groups {
+                group.names.truncate(left);
+                left -= group.names.len();
+            }
+            self.groups.retain(|g| !g.names.is_empty());
+            let names: HashSet<&str> = self
+                .groups
+                .iter()
+                .flat_map(|g| g.names.iter().map(String::as_str))
+                .collect();
+            self.exceptions.retain(|e| names.contains(e.host.as_str()));
+        }
+        if let Some(fabric) = &mut self.fabric
+            && fabric.kind != FabricKind::DragonflyPlus
+            && fabric.spine.take().is_some()
+        {
+            self.assumptions.push(format!(
+                "fabric: the file counts spines for {have} hosts; for {wanted} they are drawn as \
+                 needed, with the same uplinks a leaf"
+            ));
+        }
+        Ok(self)
+    }
+
+    /// The same cluster with the first `gpus` GPUs of each host.
+    ///
+    /// # Errors
+    /// [`TopologiesError::Value`] for zero, or for more than a host has.
+    pub fn with_gpus(mut self, gpus: u32) -> Result<Self, TopologiesError> {
+        let wanted = gpus as usize;
+        let fewest = self.groups.iter().map(|g| g.host.gpus.len()).min();
+        if wanted == 0 || fewest.is_some_and(|f| wanted > f) {
+            return Err(TopologiesError::Value(self.whole(
+                format!(
+                    "{wanted} GPUs per host asked for, but a host of `{}` has {}",
+                    self.name,
+                    fewest.unwrap_or(0)
+                ),
+                "--gpus keeps the first GPUs of each host, so it lies between 1 and what a host \
+                 has",
+            )));
+        }
+        for group in &mut self.groups {
+            group.host.keep_gpus(wanted);
+        }
+        Ok(self)
+    }
+
+    fn too_many_gpus(&self, gpus: usize) -> TopologiesError {
+        TopologiesError::TooLarge(self.whole(
+            format!("the cluster has {gpus} GPUs; at most {MAX_GPUS} are supported"),
+            "use fewer hosts",
+        ))
+    }
+
+    fn check_size(&self) -> Result<(), TopologiesError> {
+        let gpus = self.gpu_count();
+        if gpus > MAX_GPUS {
+            return Err(self.too_many_gpus(gpus));
+        }
+        let sum = |of: fn(&HostSpec) -> usize| -> usize {
+            self.groups
+                .iter()
+                .map(|g| g.names.len().saturating_mul(of(&g.host)))
+                .fold(0, usize::saturating_add)
+        };
+        let (vertices, links) = (sum(HostSpec::vertex_count), sum(HostSpec::link_count));
+        let limit = collcast_sim::topology::MAX_VERTICES;
+        if vertices > limit || links > MAX_LINKS {
+            return Err(TopologiesError::TooLarge(self.whole(
+                format!(
+                    "the cluster has {vertices} vertices and {links} links; at most {limit} and \
+                     {MAX_LINKS} are supported"
+                ),
+                "use fewer hosts, or hosts with fewer NICs and switches",
+            )));
+        }
+        Ok(())
+    }
+
+    /// Draws the graph.
+    ///
+    /// # Errors
+    /// Too large, a host name twice, an exception about a host or NIC that is not there, a
+    /// fabric whose counts do not fit, or GPUs that cannot reach each other.
+    pub fn build(&self) -> Result<Topology, TopologiesError> {
+        self.check_size()?;
+        let exceptions = self.exceptions_by_host()?;
+        let mut builder = TopologyBuilder::new(self.name.clone());
+        builder.software = self.software.clone();
+        builder.assumptions.clone_from(&self.assumptions);
+        self.choose_profile(&mut builder);
+        let hosts = self.host_count();
+        let fabric = self.choose_fabric(&mut builder, hosts);
+        let by_rail = fabric
+            .as_ref()
+            .is_some_and(|f| matches!(f.kind, FabricKind::RailOptimised | FabricKind::RailOnly));
+        let mut joined = Vec::new();
+        for group in &self.groups {
+            let mut plain = group.host.clone();
+            if by_rail {
+                number_rails(&mut plain, &mut builder);
+            }
+            for name in &group.names {
+                let (host, down) = match exceptions.get(name.as_str()) {
+                    None => (None, Vec::new()),
+                    Some(of) => {
+                        let (host, down) = deviate(&plain, of);
+                        (Some(host), down)
+                    }
+                };
+                let host = host.as_ref().unwrap_or(&plain);
+                let (_, vertices) = host.add_to(&mut builder, name);
+                joined.push(Joined {
+                    name: name.clone(),
+                    nics: vertices
+                        .into_iter()
+                        .zip(&host.nics)
+                        .enumerate()
+                        .filter(|(i, (_, n))| !n.nic.management && !down.contains(i))
+                        .map(|(_, (v, n))| (v, n.nic.clone()))
+                        .collect(),
+                });
+            }
+        }
+        if let Some(fabric) = fabric {
+            fabric.join(&mut builder, &joined)?;
+        }
+        builder.build().map_err(|error| {
+            TopologiesError::Topology(self.whole(
+                error.to_string(),
+                match error {
+                    collcast_sim::topology::TopologyError::Disconnected { .. } => {
+                        "join them: a PCIe parent, NVLinks or NICs that are up"
+                    }
+                    collcast_sim::topology::TopologyError::NoGpu(_) => {
+                        "give `gpus`, or a file that lists GPUs"
+                    }
+                    _ => "",
+                },
+            ))
+        })
+    }
+
+    fn exceptions_by_host(&self) -> Result<BTreeMap<&str, Vec<&Exception>>, TopologiesError> {
+        let mut known: BTreeMap<&str, &HostSpec> = BTreeMap::new();
+        for group in &self.groups {
+            for name in &group.names {
+                if known.insert(name, &group.host).is_some() {
+                    return Err(TopologiesError::Contradiction(self.whole(
+                        format!("the host name `{name}` is used twice"),
+                        "host names give rank order, so each is used once",
+                    )));
+                }
+            }
+        }
+        let mut by_host: BTreeMap<&str, Vec<&Exception>> = BTreeMap::new();
+        for exception in &self.exceptions {
+            let located = |at: &Option<Location>, message, label: String, hint: &str| {
+                TopologiesError::UnknownName(Box::new(Diagnostic {
+                    message,
+                    file: self.file.clone(),
+                    at: at.clone(),
+                    label,
+                    hint: hint.to_owned(),
+                }))
+            };
+            let Some((&name, host)) = known.get_key_value(exception.host.as_str()) else {
+                // Comparing with 200,000 names is slow; the first thousand show the pattern.
+                let near = collcast_sim::collective::nearest(
+                    &exception.host,
+                    known.keys().copied().take(1000),
+                );
+                return Err(located(
+                    &exception.host_at,
+                    format!(
+                        "an exception names the host `{}`, which the cluster does not have",
+                        crate::error::quote(&exception.host)
+                    ),
+                    near.map_or_else(
+                        || "no such host".to_owned(),
+                        |n| format!("did you mean `{n}`?"),
+                    ),
+                    "hosts are named by `names`, otherwise host0, host1, ...",
+                ));
+            };
+            let nics = host.data_nics().count();
+            if let Some(nic) = exception.nic
+                && nic as usize >= nics
+            {
+                return Err(located(
+                    &exception.nic_at,
+                    format!("an exception names NIC {nic} of `{name}`, which has {nics} NICs"),
+                    "no such NIC".to_owned(),
+                    "NICs are counted from 0",
+                ));
+            }
+            by_host.entry(name).or_default().push(exception);
+        }
+        Ok(by_host)
+    }
+
+    fn choose_profile(&self, builder: &mut TopologyBuilder) {
+        builder.profile.clone_from(&self.profile);
+        if builder.profile.is_none()
+            && let Some(host) = self.groups.first().map(|g| &g.host)
+            && let Some(profile) = profile_for(host)
+        {
+            builder
+                .assumptions
+                .push(format!("profile `{profile}` chosen to match the hardware"));
+            builder.profile = Some(profile.to_owned());
+        }
+    }
+
+    fn choose_fabric(&self, builder: &mut TopologyBuilder, hosts: usize) -> Option<FabricSpec> {
+        if self.fabric.is_some() || hosts < 2 {
+            return self.fabric.clone().filter(|_| hosts > 1);
+        }
+        let host = &self.groups.first()?.host;
+        let fabric = default_fabric(host);
+        builder.assumptions.push(format!(
+            "fabric: none given for {hosts} hosts; {} assumed from the NICs",
+            fabric.kind.name()
+        ));
+        Some(fabric)
+    }
+}
+
+/// The network that hosts of a kind usually get: rails for several RDMA NICs, else one switch.
+pub fn default_fabric(host: &HostSpec) -> FabricSpec {
+    let mut nics = host.data_nics().map(|n| n.nic.kind);
+    let several = host.data_nics().count() > 1;
+    if several && nics.all(|k| matches!(k, LinkKind::Infiniband | LinkKind::Roce)) {
+        FabricSpec::plain(FabricKind::RailOptimised, Routing::Adaptive)
+    } else {
+        FabricSpec::plain(FabricKind::SingleSwitch, Routing::Spray)
+    }
+}
+
+/// The profile that fits a host, by GPU generation and how the GPUs are joined.
+///
+/// Names are `<gpu>-nvswitch` for the machines with NVSwitches, `pcie` for GPUs without
+/// NVLink; `None` where neither fits.
+pub fn profile_for(host: &HostSpec) -> Option<&'static str> {
+    let model = &host.gpus.first()?.gpu.model;
+    let capability = host.gpus.first()?.gpu.compute_capability;
+    if host.gpus.iter().all(|g| g.nvlinks.is_empty()) {
+        return Some("pcie");
+    }
+    if !host.has_nvswitch() {
+        return None;
+    }
+    match capability {
+        80 => Some("a100-nvswitch"),
+        90 if model.starts_with("H200") => Some("h200-nvswitch"),
+        90 => Some("h100-nvswitch"),
+        100..110 => Some("b200-nvswitch"),
+        _ => None,
+    }
+}
+
+/// Rail fabrics need a rail for each NIC: where none is given, the n-th NIC is on rail n.
+fn number_rails(host: &mut HostSpec, builder: &mut TopologyBuilder) {
+    let mut assumed = false;
+    let data = host.nics.iter_mut().filter(|n| !n.nic.management);
+    for (i, nic) in data.enumerate() {
+        if nic.nic.rail.is_none() {
+            nic.nic.rail = u32::try_from(i).ok();
+            assumed = true;
+        }
+    }
+    let note = "fabric: NIC n of each host is taken to be on rail n, as no rails are given";
+    if assumed && !builder.assumptions.iter().any(|a| a == note) {
+        builder.assumptions.push(note.to_owned());
+    }
+}
+
+/// A host with its exceptions applied, and which of its NICs are down.
+fn deviate(plain: &HostSpec, exceptions: &[&Exception]) -> (HostSpec, Vec<usize>) {
+    let mut host = plain.clone();
+    let mut down = Vec::new();
+    let mut seen = 0;
+    for (i, nic) in host.nics.iter_mut().enumerate() {
+        if nic.nic.management {
+            continue;
+        }
+        for exception in exceptions {
+            if exception.nic.is_none_or(|n| n == seen) {
+                match exception.deviation {
+                    Deviation::Rate(rate) => nic.nic.rate = rate,
+                    Deviation::Down => down.push(i),
+                }
+            }
+        }
+        seen += 1;
+    }
+    (host, down)
+}
