@@ -1,1 +1,23 @@
-//! See the package description.
+//! One [`Report`], many writers.
+//!
+//! A command fills a [`Report`] once; every format is a view of it, so that a table on the
+//! terminal, a CSV file and a JSON result cannot disagree. A writer never computes a result:
+//! it rounds and aligns, nothing more. All output is deterministic: the same report gives the
+//! same bytes, with no date, path or hash order in it.
+//!
+//! - [`terminal`], [`csv`], [`json`]: any report;
+//! - [`nccl_tests`]: the table that nccl-tests prints;
+//! - [`perfetto`]: traces for ui.perfetto.dev;
+//! - [`draw`], [`describe`]: a machine as a picture and as one screen of facts.
+
+pub mod csv;
+pub mod describe;
+pub mod draw;
+pub mod json;
+mod machine;
+pub mod model;
+pub mod nccl_tests;
+pub mod perfetto;
+pub mod terminal;
+
+pub use model::{Align, Cell, Column, Input, Report, Status, Table, Verdict};

@@ -1,0 +1,1 @@
+//! A machine as a picture (stub, replaced below).

@@ -1,0 +1,266 @@
+//! What every writer writes: a [`Report`] of tables, facts and one verdict.
+
+use serde_json::{Map, Value};
+
+/// The outcome of one command.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Report {
+    /// Kind of result; the schema is `collcast/<kind>/1`.
+    pub kind: &'static str,
+    /// Version of the program.
+    pub version: String,
+    /// Whether the numbers are forecasts. Every format then says so, and refuses to be taken
+    /// for a measurement later.
+    pub predicted: bool,
+    /// Files that the result depends on.
+    pub inputs: Vec<Input>,
+    /// What was assumed; the first lines of every output.
+    pub assumptions: Vec<String>,
+    /// What the reader must know before using the numbers.
+    pub warnings: Vec<String>,
+    /// The numbers.
+    pub tables: Vec<Table>,
+    /// The closing line.
+    pub verdict: Option<Verdict>,
+    /// Values of the contract that are not tables; written to JSON only. A key that the
+    /// report itself or a table uses is dropped in favour of those.
+    pub extra: Map<String, Value>,
+}
+
+/// A file that a result depends on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Input {
+    /// Its role, such as `topology`.
+    pub name: String,
+    /// Where it was read; none for built-in data.
+    pub path: Option<String>,
+    /// Hash of its content, with the name of the function in front.
+    pub hash: String,
+}
+
+/// Rows under named columns.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Table {
+    /// Key in JSON, such as `rows`.
+    pub name: String,
+    /// Heading on the terminal; empty for none.
+    pub title: String,
+    /// Columns, in order.
+    pub columns: Vec<Column>,
+    /// Rows. A row shorter than the columns is filled with [`Cell::Missing`]; what is longer
+    /// is not shown.
+    pub rows: Vec<Vec<Cell>>,
+}
+
+/// A column of a [`Table`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Column {
+    /// Key in JSON and header in CSV, with its unit last: `time_us`.
+    pub key: &'static str,
+    /// Heading on the terminal.
+    pub heading: String,
+    /// Side the cells stand on.
+    pub align: Align,
+}
+
+/// Side that the cells of a column stand on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Align {
+    /// Text.
+    Left,
+    /// Numbers.
+    Right,
+}
+
+/// A value in a table.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Cell {
+    /// Words.
+    Text(String),
+    /// A count or a size.
+    Int(i128),
+    /// A number with a fraction.
+    Float {
+        /// The value. The terminal rounds it; CSV and JSON keep all of it.
+        value: f64,
+        /// Digits after the point on the terminal.
+        digits: usize,
+    },
+    /// Yes or no.
+    Bool(bool),
+    /// Not known or not applicable, which is never the same as zero.
+    Missing,
+}
+
+/// One line that says what the numbers mean.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Verdict {
+    /// Good, doubtful or bad.
+    pub status: Status,
+    /// The finding, as a sentence.
+    pub sentence: String,
+    /// How sure we are: `high`, `medium`, `low`, with a reason where there is room.
+    pub confidence: String,
+    /// What it rests on: `measured`, `predicted`, `extrapolated`, or more words.
+    pub basis: String,
+    /// What to do next, such as a command; none where nothing is left to do.
+    pub next: Option<String>,
+}
+
+/// How a command ended, as far as its finding goes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Status {
+    /// As it should be.
+    Ok,
+    /// Usable with care.
+    Warning,
+    /// A comparison or check failed.
+    Failed,
+}
+
+impl Status {
+    /// The name in files and on the terminal.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Warning => "warning",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+impl Report {
+    /// An empty report of a kind.
+    pub fn new(kind: &'static str, version: impl Into<String>) -> Self {
+        Self {
+            kind,
+            version: version.into(),
+            ..Self::default()
+        }
+    }
+
+    /// The table with a name.
+    pub fn table(&self, name: &str) -> Option<&Table> {
+        self.tables.iter().find(|t| t.name == name)
+    }
+}
+
+impl Table {
+    /// A table without rows.
+    pub fn new(
+        name: impl Into<String>,
+        title: impl Into<String>,
+        columns: impl IntoIterator<Item = Column>,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            title: title.into(),
+            columns: columns.into_iter().collect(),
+            rows: Vec::new(),
+        }
+    }
+
+    /// Adds a row.
+    pub fn push(&mut self, row: impl IntoIterator<Item = Cell>) {
+        self.rows.push(row.into_iter().collect());
+    }
+
+    /// The cells of a row, exactly one for each column.
+    pub(crate) fn cells<'a>(
+        &'a self,
+        row: &'a [Cell],
+    ) -> impl Iterator<Item = (&'a Column, &'a Cell)> {
+        let padded = row.iter().chain(std::iter::repeat(&Cell::Missing));
+        self.columns.iter().zip(padded)
+    }
+}
+
+impl Column {
+    /// A column of words.
+    pub fn text(key: &'static str, heading: impl Into<String>) -> Self {
+        Self {
+            key,
+            heading: heading.into(),
+            align: Align::Left,
+        }
+    }
+
+    /// A column of numbers.
+    pub fn number(key: &'static str, heading: impl Into<String>) -> Self {
+        Self {
+            key,
+            heading: heading.into(),
+            align: Align::Right,
+        }
+    }
+}
+
+impl Cell {
+    /// A number shown with `digits` after the point.
+    pub fn float(value: f64, digits: usize) -> Self {
+        Self::Float { value, digits }
+    }
+
+    /// As shown to people: floats rounded, what is missing as `-`.
+    pub fn display(&self) -> String {
+        match self {
+            Self::Text(text) => text.clone(),
+            Self::Int(value) => value.to_string(),
+            Self::Float { value, digits } if value.is_finite() => format!("{value:.digits$}"),
+            Self::Float { .. } | Self::Missing => "-".to_owned(),
+            Self::Bool(true) => "yes".to_owned(),
+            Self::Bool(false) => "no".to_owned(),
+        }
+    }
+}
+
+impl From<&str> for Cell {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl From<String> for Cell {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl From<bool> for Cell {
+    fn from(value: bool) -> Self {
+        Self::Bool(value)
+    }
+}
+
+macro_rules! cell_from_integers {
+    ($($type:ty),+) => {
+        $(impl From<$type> for Cell {
+            fn from(value: $type) -> Self {
+                Self::Int(i128::from(value))
+            }
+        })+
+    };
+}
+cell_from_integers!(u8, u16, u32, u64, i32, i64);
+
+impl From<usize> for Cell {
+    fn from(value: usize) -> Self {
+        Self::Int(value as i128)
+    }
+}
+
+impl<T: Into<Cell>> From<Option<T>> for Cell {
+    fn from(value: Option<T>) -> Self {
+        value.map_or(Self::Missing, Into::into)
+    }
+}
+
+/// One line of text without control characters, so that no name in a file can break a
+/// comment, a line of output or a terminal.
+pub(crate) fn one_line(text: &str) -> String {
+    let clean: String = text
+        .chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect();
+    clean.trim().to_owned()
+}
