@@ -68,7 +68,7 @@ enum TopoCommand {
         #[arg(short, long)]
         output: Option<PathBuf>,
     },
-    /// Convert an NCCL XML or nvidia-smi text to a topology file
+    /// Turn an NCCL XML template or nvidia-smi text into a machine, as NCCL topology XML
     Import {
         /// What to read
         file: PathBuf,
@@ -86,7 +86,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         TopoCommand::List { output } => list(output)?,
         TopoCommand::New { schema, output } => {
             let text =
-                if *schema { collcast_topologies::json_schema() } else { collcast_topologies::template().to_owned() };
+                if *schema { collcast_topologies::file::json_schema() } else { collcast_topologies::TEMPLATE.to_owned() };
             write(output.as_deref(), text.as_bytes())?;
         }
         TopoCommand::Show { machine, output } => {
@@ -106,7 +106,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
             for note in &imported.notes {
                 eprintln!("note: {note}");
             }
-            write(output.as_deref(), imported.toml.as_bytes())?;
+            write(output.as_deref(), imported.xml.as_bytes())?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -115,8 +115,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
 fn list(output: &OutputArgs) -> Result<(), CliError> {
     let mut report = Report::new("topologies", env!("CARGO_PKG_VERSION"));
     let mut table = Table::new("rows", "", [Column::text("name", "name"), Column::text("description", "description")]);
-    for name in collcast_topologies::names() {
-        table.push([name.into(), collcast_topologies::describe(name).unwrap_or_default().into()]);
+    for name in collcast_topologies::builtin::names() {
+        table.push([name.into(), collcast_topologies::builtin::describe(name).unwrap_or_default().into()]);
     }
     report.tables.push(table);
     output.print(&report, None)

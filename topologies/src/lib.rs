@@ -11,6 +11,7 @@ pub mod builtin;
 pub mod catalogue;
 pub mod cluster;
 pub mod error;
+pub mod export;
 pub mod fabric;
 pub mod file;
 pub mod host;
@@ -22,5 +23,9 @@ pub mod smi;
 pub mod xml;
 
 pub use builtin::{load, load_any};
+pub use export::{Imported, import_file};
 pub use cluster::ClusterSpec;
 pub use error::TopologiesError;
+
+/// A commented topology file to start from.
+pub const TEMPLATE: &str = include_str!("../data/template.toml");

@@ -1,0 +1,199 @@
+//! Writes a host as NCCL topology XML: what `topo import` prints, and what this crate (and
+//! NCCL, through `NCCL_TOPO_FILE`) reads back.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use collcast_sim::topology::LinkKind;
+use collcast_sim::units::Bandwidth;
+
+use crate::TopologiesError;
+use crate::builtin::spec_any;
+use crate::catalogue::by_name;
+use crate::error::{Diagnostic, MAX_INPUT_BYTES};
+use crate::host::{HostSpec, NvlinkTarget, Parent};
+use crate::import::import;
+use crate::xml::{self, Document};
+
+/// PCIe speeds as sysfs writes them, with NCCL's figure per lane in units of 1/80 GB/s.
+const SPEEDS: [(&str, f64); 6] = [
+    ("2.5 GT/s PCIe", 15.0),
+    ("5.0 GT/s PCIe", 30.0),
+    ("8.0 GT/s PCIe", 60.0),
+    ("16.0 GT/s PCIe", 120.0),
+    ("32.0 GT/s PCIe", 240.0),
+    ("64.0 GT/s PCIe", 480.0),
+];
+
+/// Speed and width whose rate by NCCL's rule is nearest, the wider of equals.
+fn pcie(rate: Bandwidth) -> (&'static str, u32) {
+    let mut best = (f64::INFINITY, SPEEDS[0].0, 16);
+    for width in [16, 8, 4, 2, 1] {
+        for (speed, per_lane) in SPEEDS {
+            let distance = (per_lane * f64::from(width) / 80.0 - rate.gb_per_s()).abs();
+            if distance < best.0 {
+                best = (distance, speed, width);
+            }
+        }
+    }
+    (best.1, best.2)
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+/// A host as NCCL topology XML.
+///
+/// The rate between CPU sockets and GPU products without a PCI device id are not kept: the
+/// format has no place for them.
+pub fn xml(host: &HostSpec) -> String {
+    let mut out = String::from("<system version=\"1\">\n");
+    for (index, cpu) in host.cpus.iter().enumerate() {
+        let vendor = escape(&cpu.vendor);
+        let _ = writeln!(out, "  <cpu numaid=\"{index}\" arch=\"x86_64\" vendor=\"{vendor}\">");
+        children(host, Parent::Cpu(index), 2, &mut out);
+        out.push_str("  </cpu>\n");
+    }
+    out.push_str("</system>\n");
+    out
+}
+
+/// A bus id that no real device has, for devices whose source gives none.
+fn made_up(kind: u32, index: usize) -> String {
+    format!("{:04x}:{:02x}:00.0", 0xc000 + kind, index)
+}
+
+fn children(host: &HostSpec, parent: Parent, depth: usize, out: &mut String) {
+    let pad = "  ".repeat(depth);
+    let open = |out: &mut String, bus: &str, class: &str, device: &str, rate: Bandwidth| {
+        let (speed, width) = pcie(rate);
+        let _ = writeln!(
+            out,
+            "{pad}<pci busid=\"{}\" class=\"{class}\"{device} link_speed=\"{speed}\" link_width=\"{width}\">",
+            escape(bus)
+        );
+    };
+    for (index, switch) in host.switches.iter().enumerate().filter(|(_, s)| s.parent == parent) {
+        let bus = switch.bus_id.clone().unwrap_or_else(|| made_up(0, index));
+        open(out, &bus, "0x060400", "", switch.rate);
+        children(host, Parent::Switch(index), depth + 1, out);
+        let _ = writeln!(out, "{pad}</pci>");
+    }
+    let gpu_bus = |index: usize| host.gpus[index].gpu.bus_id.clone().unwrap_or_else(|| made_up(1, index));
+    for (index, gpu) in host.gpus.iter().enumerate().filter(|(_, g)| g.parent == parent) {
+        let device = by_name(&gpu.gpu.model).and_then(|p| p.device_ids.first()).map_or_else(String::new, |id| {
+            format!(" vendor=\"0x10de\" device=\"0x{id:04x}\"")
+        });
+        open(out, &gpu_bus(index), "0x030200", &device, gpu.pcie_rate);
+        let cc = gpu.gpu.compute_capability;
+        let _ = writeln!(out, "{pad}  <gpu dev=\"{index}\" sm=\"{cc}\" rank=\"{index}\" gdr=\"1\">");
+        for bundle in &gpu.nvlinks {
+            let (target, class) = match bundle.target {
+                NvlinkTarget::Switch => ("fffffff:ff:ff.0".to_owned(), "0x068000"),
+                NvlinkTarget::Gpu(peer) if peer < host.gpus.len() => (gpu_bus(peer), "0x030200"),
+                NvlinkTarget::Gpu(_) => continue,
+            };
+            let count = bundle.count;
+            let _ = writeln!(out, "{pad}    <nvlink target=\"{}\" count=\"{count}\" tclass=\"{class}\"/>", escape(&target));
+        }
+        if let Some(rate) = gpu.c2c {
+            let _ = writeln!(out, "{pad}    <c2c bw=\"{}\" count=\"1\"/>", rate.get() / 1_000_000);
+        }
+        let _ = writeln!(out, "{pad}  </gpu>\n{pad}</pci>");
+    }
+    for (index, spec) in host.nics.iter().enumerate().filter(|(_, n)| n.parent == parent) {
+        let nic = &spec.nic;
+        let prefix = match nic.kind {
+            LinkKind::Efa => "rdmap",
+            LinkKind::Slingshot => "cxi",
+            LinkKind::Roce => "roce",
+            LinkKind::Ethernet => "eth",
+            _ => "mlx5_",
+        };
+        // The reader knows RoCE by its name only.
+        let name = if nic.name.is_empty() || nic.kind == LinkKind::Roce { format!("{prefix}{}", nic.index) } else { nic.name.clone() };
+        let bus = spec.bus_id.clone().unwrap_or_else(|| made_up(2, index));
+        open(out, &bus, "0x020700", "", spec.pcie_rate);
+        let rail = nic.rail.map_or_else(String::new, |r| format!(" rail=\"{r}\""));
+        let _ = writeln!(
+            out,
+            "{pad}  <nic>\n{pad}    <net name=\"{}\" dev=\"{}\" speed=\"{}\" port=\"1\" latency=\"0\" guid=\"0x{index:x}\" maxconn=\"65536\" gdr=\"{}\"{rail}/>\n{pad}  </nic>\n{pad}</pci>",
+            escape(&name),
+            nic.index,
+            nic.rate.get() / 125_000,
+            u8::from(nic.gpudirect),
+        );
+    }
+}
+
+/// What `topo import` made of a file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Imported {
+    /// The machine, as NCCL topology XML.
+    pub xml: String,
+    /// What was taken from where, and what was assumed.
+    pub notes: Vec<String>,
+}
+
+/// Turns a machine file, or a template together with the machine `onto`, into a machine.
+///
+/// # Errors
+/// As the readers; a graph file; a template without `onto`; a template and a machine that do
+/// not fit.
+pub fn import_file(path: &Path, onto: Option<&str>) -> Result<Imported, TopologiesError> {
+    let name = path.display().to_string();
+    let bytes = std::fs::File::open(path)
+        .and_then(|file| {
+            use std::io::Read as _;
+            let mut bytes = Vec::new();
+            file.take(MAX_INPUT_BYTES as u64 + 1).read_to_end(&mut bytes).map(|_| bytes)
+        })
+        .map_err(|error| {
+            TopologiesError::Unreadable(Box::new(Diagnostic {
+                message: format!("cannot read `{name}`: {error}"),
+                file: name.clone(),
+                at: None,
+                label: String::new(),
+                hint: "give the path of an NCCL topology XML or of `nvidia-smi topo -m` text".to_owned(),
+            }))
+        })?;
+    let text = crate::error::Source::decode(&name, &bytes)?.text;
+    let template = match xml::read(text, &name) {
+        Ok(Document::Template(template)) => Some(template),
+        _ => None,
+    };
+    let host = match (&template, onto) {
+        (Some(template), Some(onto)) => {
+            let spec = spec_any(onto)?;
+            let machine = spec.groups.first().map(|g| g.host.clone()).unwrap_or_default();
+            let (host, notes) = import(template, &machine)?;
+            return Ok(Imported { xml: xml(&host), notes });
+        }
+        // A machine needs nothing more; everything else is refused with its reason.
+        _ => spec_any(&name)?.groups.first().map(|g| g.host.clone()).unwrap_or_default(),
+    };
+    Ok(Imported { xml: xml(&host), notes: host.assumptions.clone() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: what is written is read back as the same graph.
+    #[test]
+    fn a_built_in_machine_survives_the_way_through_xml() {
+        for name in ["dgx-h100", "dgx-a100", "pcie-box", "h200x4"] {
+            let host = spec_any(name).unwrap().groups[0].host.clone();
+            let Document::Machine(back) = xml::read(&xml(&host), "x.xml").unwrap() else { panic!("{name}") };
+            assert_eq!(back.gpus.len(), host.gpus.len(), "{name}");
+            assert_eq!(back.switches.len(), host.switches.len(), "{name}");
+            for (a, b) in back.gpus.iter().zip(&host.gpus) {
+                assert_eq!((&a.nvlinks, a.pcie_rate, &a.gpu.model), (&b.nvlinks, b.pcie_rate, &b.gpu.model), "{name}");
+            }
+            for (a, b) in back.nics.iter().zip(&host.nics) {
+                assert_eq!((a.nic.rate, a.nic.kind, a.pcie_rate), (b.nic.rate, b.nic.kind, b.pcie_rate), "{name}");
+            }
+        }
+    }
+}
