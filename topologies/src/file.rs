@@ -1,6 +1,6 @@
 //! Reads the topology file `collcast/topology/1`: TOML to checked values.
 //!
-//! Two phases: serde fills [`crate::raw`] with spans kept, then every value is checked with
+//! Two phases: serde fills raw structs with spans kept, then every value is checked with
 //! its place at hand. Parsing depends on nothing but the text and what `xml =` names; only
 //! [`load_path`] opens files.
 
