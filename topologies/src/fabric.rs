@@ -79,7 +79,7 @@ pub struct LeafSpec {
 /// Spines, the switches that join leaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SpineSpec {
-    /// How many; in a dragonfly+ how many per unit.
+    /// How many; in a dragonfly+ per unit, in rail-only per rail.
     pub count: u32,
     /// Ports of each.
     pub ports: u32,
@@ -423,16 +423,16 @@ impl FabricSpec {
             FabricKind::RailOnly => {
                 let rails: std::collections::BTreeSet<usize> =
                     leaves.iter().map(|l| l.rail).collect();
-                self.check_ports(builder, leaves.len(), up, 1)?;
                 for rail in rails {
                     let of: Vec<&Leaf> = leaves.iter().filter(|l| l.rail == rail).collect();
+                    self.check_ports(builder, of.len(), up)?;
                     self.layer(builder, &format!("spine-rail{rail}"), &of, up)?;
                 }
                 Ok(())
             }
             FabricKind::DragonflyPlus => self.dragonfly(builder, leaves, unit_count, up),
             _ => {
-                self.check_ports(builder, leaves.len(), up, 1)?;
+                self.check_ports(builder, leaves.len(), up)?;
                 let all: Vec<&Leaf> = leaves.iter().collect();
                 self.layer(builder, "spine", &all, up).map(drop)
             }
@@ -462,13 +462,12 @@ impl FabricSpec {
         builder: &mut TopologyBuilder,
         leaves: usize,
         up: u32,
-        layers: u64,
     ) -> Result<(), TopologiesError> {
         let Some(spine) = self.spine else {
             return Ok(());
         };
         let uplinks = leaves as u64 * u64::from(up);
-        let ports = u64::from(spine.count) * u64::from(spine.ports) * layers;
+        let ports = u64::from(spine.count) * u64::from(spine.ports);
         if uplinks > ports {
             return Err(self.contradiction(
                 self.places.spine.as_ref(),

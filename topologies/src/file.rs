@@ -1,6 +1,6 @@
 //! Reads the topology file `collcast/topology/1`: TOML to checked values.
 //!
-//! Two phases: serde fills [`crate::raw`] with spans kept, then every value is checked with
+//! Two phases: serde fills raw structs with spans kept, then every value is checked with
 //! its place at hand. Parsing depends on nothing but the text and what `xml =` names; only
 //! [`load_path`] opens files.
 
@@ -82,7 +82,15 @@ pub fn load_path(path: &Path) -> Result<ClusterSpec, TopologiesError> {
         }))
     })?;
     let folder = path.parent().unwrap_or_else(|| Path::new(""));
-    let mut beside = |sibling: &str| read_bounded(&folder.join(sibling));
+    let mut beside = |sibling: &str| {
+        let path = folder.join(sibling);
+        // A pipe that nobody writes to would hang; the user named only the first file.
+        if std::fs::metadata(&path)?.is_file() {
+            read_bounded(&path)
+        } else {
+            Err(std::io::Error::other("it is no regular file"))
+        }
+    };
     read_any(&bytes, &name, &mut beside)
 }
 
@@ -914,7 +922,7 @@ impl Reader<'_> {
                 return Err(self.contradiction(
                     &list.value[i].span,
                     format!(
-                        "GPU {gpu} is listed {} times in `gpu`, others {fewest} times",
+                        "GPU {gpu} is listed {} times in `gpu`, others less often",
                         times(gpu)
                     ),
                     "listed again",

@@ -373,7 +373,7 @@ pub(crate) struct RawLeaf {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Spine")]
 pub(crate) struct RawSpine {
-    /// How many; in a dragonfly+ per unit.
+    /// How many; in a dragonfly+ per unit, in rail-only per rail.
     #[schemars(with = "u32")]
     pub(crate) count: At<i64>,
     /// Ports of each.
