@@ -90,6 +90,7 @@ fn predict_all(
     order.sort_by_key(|&i| std::cmp::Reverse((points[i].nodes, points[i].call.size())));
     let mut done: Vec<(usize, Prediction)> = order
         .into_par_iter()
+        .with_max_len(1)
         .map(|index| {
             let point = &points[index];
             let settings = Settings { channels: point.channels, ..settings[&point.nodes] };

@@ -85,8 +85,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     match &args.command {
         TopoCommand::List { output } => list(output)?,
         TopoCommand::New { schema, output } => {
-            let text =
-                if *schema { collcast_topologies::file::json_schema() } else { collcast_topologies::TEMPLATE.to_owned() };
+            let text = if *schema {
+                collcast_topologies::file::json_schema()
+            } else {
+                collcast_topologies::TEMPLATE.to_owned()
+            };
             write(output.as_deref(), text.as_bytes())?;
         }
         TopoCommand::Show { machine, output } => {

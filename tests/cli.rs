@@ -80,7 +80,11 @@ fn bad_files_are_refused_with_their_place() {
         ("binary.log", &[0, 159, 146, 150, 0, 1, 2, 255][..], &["binary.log"]),
         ("prose.txt", b"hello world\n", &["prose.txt"]),
         ("short.csv", b"collective,ranks\nall_reduce,4\n", &["short.csv"]),
-        ("ours.csv", b"# collcast: predicted, not measured\ncollective,ranks,size_bytes,time_us\nall_reduce,4,8,1\n", &["ours.csv", "predicted"]),
+        (
+            "ours.csv",
+            b"# collcast: predicted, not measured\ncollective,ranks,size_bytes,time_us\nall_reduce,4,8,1\n",
+            &["ours.csv", "predicted"],
+        ),
         ("size.csv", b"collective,ranks,size_bytes,time_us\nall_reduce,4,99999999999999999999,1\n", &["size.csv"]),
     ] {
         let (_dir, path) = file(name, content);
@@ -116,7 +120,8 @@ fn our_nccl_tests_table_is_not_taken_for_a_measurement() {
     assert_eq!(code, 0, "{err}");
     let (_dir, path) = file("ours.log", out.as_bytes());
     check_refused(&["validate", &path, "-t", "h200x4"], &["predicted"]);
-    let (code, out, err) = collcast(&["validate", &path, "-t", "h200x4", "--launch", "threads", "--allow-predicted", "--format", "json"]);
+    let (code, out, err) =
+        collcast(&["validate", &path, "-t", "h200x4", "--launch", "threads", "--allow-predicted", "--format", "json"]);
     assert_eq!(code, 0, "{err}");
     let result: serde_json::Value = serde_json::from_str(&out).unwrap();
     assert!(result["overall_with_auto"]["median_abs_error"].as_f64().unwrap() < 0.01, "{out}");
@@ -129,7 +134,22 @@ fn json_is_of_the_contract() {
     let result: serde_json::Value = serde_json::from_str(&out).unwrap();
     assert_eq!(result["schema"], "collcast/simulate/1");
     let row = &result["rows"][0];
-    for key in ["collective", "algorithm", "protocol", "channels", "ranks", "nodes", "size_bytes", "time_us", "time_us_low", "time_us_high", "algbw_gbps", "busbw_gbps", "messages", "folded"] {
+    for key in [
+        "collective",
+        "algorithm",
+        "protocol",
+        "channels",
+        "ranks",
+        "nodes",
+        "size_bytes",
+        "time_us",
+        "time_us_low",
+        "time_us_high",
+        "algbw_gbps",
+        "busbw_gbps",
+        "messages",
+        "folded",
+    ] {
         assert!(!row[key].is_null(), "{key} is missing: {row}");
     }
     for key in ["status", "sentence", "confidence", "basis"] {
@@ -141,7 +161,18 @@ fn json_is_of_the_contract() {
 fn a_trace_is_json_that_viewers_take() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("trace.json");
-    let (code, _, err) = collcast(&["simulate", "h200x4", "-s", "1M", "--algorithm", "tree", "--protocol", "ll128", "--trace", path.to_str().unwrap()]);
+    let (code, _, err) = collcast(&[
+        "simulate",
+        "h200x4",
+        "-s",
+        "1M",
+        "--algorithm",
+        "tree",
+        "--protocol",
+        "ll128",
+        "--trace",
+        path.to_str().unwrap(),
+    ]);
     assert_eq!(code, 0, "{err}");
     let trace: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
@@ -153,10 +184,16 @@ fn a_trace_is_json_that_viewers_take() {
 fn every_builtin_machine_shows_draws_and_sweeps() {
     let (code, out, _) = collcast(&["topo", "list", "--format", "csv"]);
     assert_eq!(code, 0);
-    let names: Vec<&str> = out.lines().filter(|l| !l.starts_with('#')).skip(1).filter_map(|l| l.split(',').next()).collect();
+    let names: Vec<&str> =
+        out.lines().filter(|l| !l.starts_with('#')).skip(1).filter_map(|l| l.split(',').next()).collect();
     assert!(names.len() >= 9, "{out}");
     for name in names {
-        for args in [&["topo", "show", name][..], &["topo", "draw", name], &["topo", "draw", name, "--dot"], &["sweep", name, "-s", "1M"]] {
+        for args in [
+            &["topo", "show", name][..],
+            &["topo", "draw", name],
+            &["topo", "draw", name, "--dot"],
+            &["sweep", name, "-s", "1M"],
+        ] {
             let (code, out, err) = collcast(args);
             assert_eq!(code, 0, "{args:?}: {err}");
             assert!(out.len() > 100, "{args:?}");

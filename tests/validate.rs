@@ -8,7 +8,11 @@ use std::process::Command;
 use serde_json::Value;
 
 fn collcast(args: &[&str]) -> (i32, String, String) {
-    let out = Command::new(env!("CARGO_BIN_EXE_collcast")).args(args).current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
+    let out = Command::new(env!("CARGO_BIN_EXE_collcast"))
+        .args(args)
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .unwrap();
     let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
     (out.status.code().unwrap(), text(&out.stdout), text(&out.stderr))
 }
@@ -53,8 +57,20 @@ fn every_forced_group_is_within_twenty_percent() {
 /// Time in us of one prediction per size.
 fn sweep(topology: &str, algorithm: &str, protocol: &str, channels: &str, launch: &str) -> BTreeMap<u64, f64> {
     let (code, out, err) = collcast(&[
-        "sweep", topology, "--algorithm", algorithm, "--protocol", protocol, "--channels", channels, "--launch", launch,
-        "-s", "8:4GiB:2", "--format", "json",
+        "sweep",
+        topology,
+        "--algorithm",
+        algorithm,
+        "--protocol",
+        protocol,
+        "--channels",
+        channels,
+        "--launch",
+        launch,
+        "-s",
+        "8:4GiB:2",
+        "--format",
+        "json",
     ]);
     assert_eq!(code, 0, "{err}");
     let result: Value = serde_json::from_str(&out).unwrap();
@@ -115,7 +131,10 @@ fn protocols_cross_where_they_do_on_the_hardware() {
             let Some(real) = real else { continue };
             let ours = ours.expect("a crossover");
             println!("{algorithm} {small} -> {large}: measured {real}, predicted {ours}");
-            assert!(ours <= 2 * real && real <= 2 * ours, "{algorithm} {small} -> {large}: measured {real}, predicted {ours}");
+            assert!(
+                ours <= 2 * real && real <= 2 * ours,
+                "{algorithm} {small} -> {large}: measured {real}, predicted {ours}"
+            );
         }
     }
 }

@@ -20,9 +20,7 @@ pub fn render(report: &Report) -> String {
 
 /// The table named `name`; none where the report has no such table.
 pub fn render_table(report: &Report, name: &str) -> Option<String> {
-    report
-        .table(name)
-        .map(|table| preamble(report) + &body(table))
+    report.table(name).map(|table| preamble(report) + &body(table))
 }
 
 fn preamble(report: &Report) -> String {
@@ -48,8 +46,7 @@ fn body(table: &Table) -> String {
         .from_writer(Vec::new());
     let mut written = writer.write_record(table.columns.iter().map(|c| c.key));
     for row in &table.rows {
-        written =
-            written.and_then(|()| writer.write_record(table.cells(row).map(|(_, c)| text(c))));
+        written = written.and_then(|()| writer.write_record(table.cells(row).map(|(_, c)| text(c))));
     }
     // Writing to memory, with one cell for each column, has no way to fail.
     debug_assert!(written.is_ok(), "{written:?}");
@@ -75,19 +72,8 @@ mod tests {
     /// Goal: whatever is in a cell, a reader gets it back, in its place.
     #[test]
     fn awkward_cells_are_read_back() {
-        let names = [
-            "a,b",
-            "say \"hi\"",
-            "two\nlines",
-            "# not a comment",
-            "",
-            "plain",
-        ];
-        let mut table = Table::new(
-            "rows",
-            "",
-            [Column::text("name", "name"), Column::number("x", "x")],
-        );
+        let names = ["a,b", "say \"hi\"", "two\nlines", "# not a comment", "", "plain"];
+        let mut table = Table::new("rows", "", [Column::text("name", "name"), Column::number("x", "x")]);
         for name in names {
             table.push([name.into(), Cell::float(0.1 + 0.2, 2)]);
         }
@@ -97,9 +83,7 @@ mod tests {
         report.tables.push(table);
         let text = render(&report);
         assert!(text.starts_with("# collcast: predicted, not measured\n# line break\nname,x\n"));
-        let mut reader = ::csv::ReaderBuilder::new()
-            .comment(Some(b'#'))
-            .from_reader(text.as_bytes());
+        let mut reader = ::csv::ReaderBuilder::new().comment(Some(b'#')).from_reader(text.as_bytes());
         let rows: Vec<_> = reader.records().map(Result::unwrap).collect();
         assert_eq!(rows.len(), names.len());
         for (row, name) in rows.iter().zip(names) {

@@ -38,10 +38,7 @@ pub fn describe(topology: &Topology) -> Report {
             facts.add(property, value);
         }
     }
-    machine.insert(
-        "host_kinds".to_owned(),
-        kinds.iter().map(|kind| kind.json(topology)).collect(),
-    );
+    machine.insert("host_kinds".to_owned(), kinds.iter().map(|kind| kind.json(topology)).collect());
     let cut = bisection(topology);
     add_fabric(topology, cut, &mut facts, &mut machine);
 
@@ -50,10 +47,7 @@ pub fn describe(topology: &Topology) -> Report {
     if let Some(plugin) = &software.plugin {
         facts.add("plugin", plugin);
     }
-    facts.add(
-        "profile",
-        topology.profile.as_deref().unwrap_or("none named"),
-    );
+    facts.add("profile", topology.profile.as_deref().unwrap_or("none named"));
     machine.insert("nccl".to_owned(), json!(software.nccl));
     machine.insert("plugin".to_owned(), json!(software.plugin));
     machine.insert("profile".to_owned(), json!(topology.profile));
@@ -98,11 +92,8 @@ pub fn bisection(topology: &Topology) -> Bisection {
     let mut nic_rate = 0u64;
     if hosts.len() > 1 {
         // A host is one vertex of the cut: what limits inside it is not the fabric's doing.
-        let half: BTreeMap<usize, usize> = hosts
-            .iter()
-            .enumerate()
-            .map(|(place, &host)| (host, usize::from(place >= hosts.len() / 2)))
-            .collect();
+        let half: BTreeMap<usize, usize> =
+            hosts.iter().enumerate().map(|(place, &host)| (host, usize::from(place >= hosts.len() / 2))).collect();
         for (id, vertex) in topology.vertices() {
             let Some(&half) = vertex.host.and_then(|h| half.get(&h.index())) else {
                 continue;
@@ -116,10 +107,7 @@ pub fn bisection(topology: &Topology) -> Bisection {
             }
         }
     } else {
-        let gpus: Vec<VertexId> = hosts
-            .iter()
-            .flat_map(|&h| topology.hosts()[h].gpus.iter().copied())
-            .collect();
+        let gpus: Vec<VertexId> = hosts.iter().flat_map(|&h| topology.hosts()[h].gpus.iter().copied()).collect();
         for (place, &gpu) in gpus.iter().enumerate() {
             side.insert(gpu, usize::from(place >= gpus.len() / 2));
         }
@@ -130,19 +118,13 @@ pub fn bisection(topology: &Topology) -> Bisection {
     Bisection {
         network: (!single).then(|| min_cut(topology, &side, |l| l.kind.is_network())),
         nvlink,
-        other: if single && nvlink.is_none() {
-            positive(min_cut(topology, &side, |_| true))
-        } else {
-            None
-        },
+        other: if single && nvlink.is_none() { positive(min_cut(topology, &side, |_| true)) } else { None },
         nic_rate,
     }
 }
 
 fn hosts_with_gpus(topology: &Topology) -> Vec<usize> {
-    (0..topology.hosts().len())
-        .filter(|&h| !topology.hosts()[h].gpus.is_empty())
-        .collect()
+    (0..topology.hosts().len()).filter(|&h| !topology.hosts()[h].gpus.is_empty()).collect()
 }
 
 struct Facts {
@@ -151,16 +133,7 @@ struct Facts {
 
 impl Default for Facts {
     fn default() -> Self {
-        Self {
-            table: Table::new(
-                "facts",
-                "",
-                [
-                    Column::text("property", "property"),
-                    Column::text("value", "value"),
-                ],
-            ),
-        }
+        Self { table: Table::new("facts", "", [Column::text("property", "property"), Column::text("value", "value")]) }
     }
 }
 
@@ -182,11 +155,7 @@ impl HostKind {
         let name = |h: Option<&usize>| h.map_or("", |&h| topology.hosts()[h].name.as_str());
         match self.hosts.len() {
             1 => name(self.hosts.first()).to_owned(),
-            n => format!(
-                "{n}: {} .. {}",
-                name(self.hosts.first()),
-                name(self.hosts.last())
-            ),
+            n => format!("{n}: {} .. {}", name(self.hosts.first()), name(self.hosts.last())),
         }
     }
 
@@ -195,11 +164,7 @@ impl HostKind {
         let gpu = host.gpus.first().copied();
         let bundles = gpu.map(|g| bundles_from(topology, g)).unwrap_or_default();
         let gbps = |rate: u64| rate as f64 / 1e9;
-        let per_gpu = |kind: LinkKind| {
-            bundles
-                .get(&kind)
-                .map(|b| json!({"links": b.width, "rate_gbps": gbps(b.rate)}))
-        };
+        let per_gpu = |kind: LinkKind| bundles.get(&kind).map(|b| json!({"links": b.width, "rate_gbps": gbps(b.rate)}));
         let nics: Vec<Value> = host
             .nics
             .iter()
@@ -239,10 +204,7 @@ fn host_kinds(topology: &Topology, hosts: &[usize]) -> Vec<HostKind> {
         let place = *known.entry(facts.clone()).or_insert(kinds.len());
         match kinds.get_mut(place) {
             Some(kind) => kind.hosts.push(host),
-            None => kinds.push(HostKind {
-                hosts: vec![host],
-                facts,
-            }),
+            None => kinds.push(HostKind { hosts: vec![host], facts }),
         }
     }
     kinds
@@ -253,10 +215,7 @@ fn host_facts(topology: &Topology, host: usize) -> Vec<(&'static str, String)> {
     let mut facts = vec![("GPUs per host", gpus_text(topology, &host.gpus))];
     let each = |text: &dyn Fn(VertexId) -> Option<String>| {
         let values: BTreeSet<Option<String>> = host.gpus.iter().map(|&g| text(g)).collect();
-        let values: Vec<String> = values
-            .into_iter()
-            .map(|v| v.unwrap_or_else(|| "none".to_owned()))
-            .collect();
+        let values: Vec<String> = values.into_iter().map(|v| v.unwrap_or_else(|| "none".to_owned())).collect();
         (values != ["none"]).then(|| values.join(" or "))
     };
     let capability = each(&|g| {
@@ -306,12 +265,7 @@ fn host_facts(topology: &Topology, host: usize) -> Vec<(&'static str, String)> {
     facts
 }
 
-fn add_fabric(
-    topology: &Topology,
-    cut: Bisection,
-    facts: &mut Facts,
-    machine: &mut Map<String, Value>,
-) {
+fn add_fabric(topology: &Topology, cut: Bisection, facts: &mut Facts, machine: &mut Map<String, Value>) {
     let mut levels: BTreeMap<u32, usize> = BTreeMap::new();
     let mut shared_nvswitches = 0;
     for (_, vertex) in topology.vertices() {
@@ -322,79 +276,43 @@ fn add_fabric(
         }
     }
     if !levels.is_empty() {
-        let text: Vec<String> = levels
-            .iter()
-            .map(|(&level, count)| format!("{count} {}", level_text(level)))
-            .collect();
+        let text: Vec<String> = levels.iter().map(|(&level, count)| format!("{count} {}", level_text(level))).collect();
         facts.add("network switches", text.join(", "));
     }
     if shared_nvswitches > 0 {
         facts.add("NVSwitches between hosts", shared_nvswitches.to_string());
     }
 
-    let halves = if cut.network.is_some() {
-        "hosts"
-    } else {
-        "GPUs"
-    };
-    for (rate, over) in [
-        (cut.network, "the network"),
-        (cut.nvlink, "NVLink"),
-        (cut.other, "all links"),
-    ] {
+    let halves = if cut.network.is_some() { "hosts" } else { "GPUs" };
+    for (rate, over) in [(cut.network, "the network"), (cut.nvlink, "NVLink"), (cut.other, "all links")] {
         if let Some(rate) = rate {
-            facts.add(
-                "bisection",
-                format!(
-                    "{} over {over}, between halves of the {halves}",
-                    rate_text(rate)
-                ),
-            );
+            facts.add("bisection", format!("{} over {over}, between halves of the {halves}", rate_text(rate)));
         }
     }
     let oversubscription = cut.oversubscription();
     if let Some(ratio) = oversubscription {
         facts.add(
             "over-subscription",
-            if ratio <= 1.0 {
-                format!("none ({ratio:.2})")
-            } else {
-                format!("{ratio:.2} : 1")
-            },
+            if ratio <= 1.0 { format!("none ({ratio:.2})") } else { format!("{ratio:.2} : 1") },
         );
     }
     let gbps = |rate: Option<u64>| rate.map(|r| r as f64 / 1e9);
-    machine.insert(
-        "bisection_gbps".to_owned(),
-        json!(gbps(cut.network.or(cut.nvlink).or(cut.other))),
-    );
-    machine.insert(
-        "network_bisection_gbps".to_owned(),
-        json!(gbps(cut.network)),
-    );
+    machine.insert("bisection_gbps".to_owned(), json!(gbps(cut.network.or(cut.nvlink).or(cut.other))));
+    machine.insert("network_bisection_gbps".to_owned(), json!(gbps(cut.network)));
     machine.insert("nvlink_bisection_gbps".to_owned(), json!(gbps(cut.nvlink)));
     machine.insert("oversubscription".to_owned(), json!(oversubscription));
 }
 
 fn verdict(topology: &Topology, hosts: &[usize], cut: Bisection) -> Verdict {
-    let first = hosts
-        .first()
-        .map(|&h| gpus_text(topology, &topology.hosts()[h].gpus))
-        .unwrap_or_default();
+    let first = hosts.first().map(|&h| gpus_text(topology, &topology.hosts()[h].gpus)).unwrap_or_default();
     let size = if hosts.len() == 1 {
         format!("1 host with {first}")
     } else {
         format!("{} hosts with {} GPUs", hosts.len(), topology.ranks())
     };
     let (status, fabric) = match (cut.network, cut.oversubscription()) {
-        (Some(0), _) => (
-            Status::Warning,
-            ", whose halves no network joins".to_owned(),
-        ),
-        (_, Some(ratio)) if ratio > 1.005 => (
-            Status::Warning,
-            format!(", on a fabric over-subscribed {ratio:.2} : 1"),
-        ),
+        (Some(0), _) => (Status::Warning, ", whose halves no network joins".to_owned()),
+        (_, Some(ratio)) if ratio > 1.005 => (Status::Warning, format!(", on a fabric over-subscribed {ratio:.2} : 1")),
         (_, Some(_)) => (Status::Ok, ", on a fabric of full bisection".to_owned()),
         _ => (Status::Ok, String::new()),
     };
@@ -420,11 +338,7 @@ fn verdict(topology: &Topology, hosts: &[usize], cut: Bisection) -> Verdict {
 /// # Source
 /// E. A. Dinic, "Algorithm for solution of a problem of maximum flow in networks with power
 /// estimation", Soviet Mathematics Doklady 11, 1970.
-fn min_cut(
-    topology: &Topology,
-    side: &BTreeMap<VertexId, usize>,
-    keep: impl Fn(Link) -> bool,
-) -> u64 {
+fn min_cut(topology: &Topology, side: &BTreeMap<VertexId, usize>, keep: impl Fn(Link) -> bool) -> u64 {
     let mut nodes: BTreeMap<VertexId, usize> = BTreeMap::new();
     let mut capacity: BTreeMap<(usize, usize), u64> = BTreeMap::new();
     let management = |id: VertexId| topology.nic(id).is_some_and(|n| n.management);
@@ -460,11 +374,7 @@ struct Flow {
 
 impl Flow {
     fn new(nodes: usize) -> Self {
-        Self {
-            edges: vec![Vec::new(); nodes],
-            to: Vec::new(),
-            left: Vec::new(),
-        }
+        Self { edges: vec![Vec::new(); nodes], to: Vec::new(), left: Vec::new() }
     }
 
     fn edge(&mut self, from: usize, to: usize, capacity: u64) {

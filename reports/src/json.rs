@@ -24,10 +24,7 @@ pub fn render(report: &Report) -> String {
                 ])
             })),
         ),
-        field(
-            "assumptions",
-            lines(report.assumptions.iter().map(|l| string(l))),
-        ),
+        field("assumptions", lines(report.assumptions.iter().map(|l| string(l)))),
         field("warnings", lines(report.warnings.iter().map(|l| string(l)))),
         field("verdict", verdict(report)),
     ];
@@ -39,10 +36,7 @@ pub fn render(report: &Report) -> String {
     for (key, value) in extra {
         add(&mut fields, key, value.to_string());
     }
-    let fields: Vec<String> = fields
-        .iter()
-        .map(|(key, value)| format!("  {}: {value}", string(key)))
-        .collect();
+    let fields: Vec<String> = fields.iter().map(|(key, value)| format!("  {}: {value}", string(key))).collect();
     format!("{{\n{}\n}}\n", fields.join(",\n"))
 }
 
@@ -70,13 +64,7 @@ fn verdict(report: &Report) -> String {
 }
 
 fn rows(table: &Table) -> String {
-    lines(table.rows.iter().map(|row| {
-        object(
-            table
-                .cells(row)
-                .map(|(column, cell)| (column.key, value(cell))),
-        )
-    }))
+    lines(table.rows.iter().map(|row| object(table.cells(row).map(|(column, cell)| (column.key, value(cell))))))
 }
 
 fn value(cell: &Cell) -> String {
@@ -98,20 +86,13 @@ pub(crate) fn string(text: &str) -> String {
 }
 
 fn object<'a>(fields: impl IntoIterator<Item = (&'a str, String)>) -> String {
-    let fields: Vec<String> = fields
-        .into_iter()
-        .map(|(key, value)| format!("{}: {value}", string(key)))
-        .collect();
+    let fields: Vec<String> = fields.into_iter().map(|(key, value)| format!("{}: {value}", string(key))).collect();
     format!("{{{}}}", fields.join(", "))
 }
 
 fn lines(items: impl Iterator<Item = String>) -> String {
     let items: Vec<String> = items.map(|item| format!("    {item}")).collect();
-    if items.is_empty() {
-        "[]".to_owned()
-    } else {
-        format!("[\n{}\n  ]", items.join(",\n"))
-    }
+    if items.is_empty() { "[]".to_owned() } else { format!("[\n{}\n  ]", items.join(",\n")) }
 }
 
 #[cfg(test)]

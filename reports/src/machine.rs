@@ -19,11 +19,7 @@ pub(crate) struct Bundle {
 pub(crate) type Bundles = BTreeMap<LinkKind, Bundle>;
 
 pub(crate) fn add_link(bundles: &mut Bundles, link: Link) {
-    let bundle = bundles.entry(link.kind).or_insert(Bundle {
-        kind: link.kind,
-        width: 0,
-        rate: 0,
-    });
+    let bundle = bundles.entry(link.kind).or_insert(Bundle { kind: link.kind, width: 0, rate: 0 });
     bundle.width = bundle.width.saturating_add(u64::from(link.width.max(1)));
     bundle.rate = bundle.rate.saturating_add(link.rate.get());
 }
@@ -50,11 +46,7 @@ pub(crate) fn bundles_from(topology: &Topology, vertex: VertexId) -> Bundles {
 
 /// A rate for people: at most two digits after the point, none that are zero.
 pub(crate) fn rate_text(bytes_per_s: u64) -> String {
-    let (unit, name) = if bytes_per_s >= 1_000_000_000_000 {
-        (1e12, "TB/s")
-    } else {
-        (1e9, "GB/s")
-    };
+    let (unit, name) = if bytes_per_s >= 1_000_000_000_000 { (1e12, "TB/s") } else { (1e9, "GB/s") };
     let text = format!("{:.2}", bytes_per_s as f64 / unit);
     let text = text.trim_end_matches('0').trim_end_matches('.');
     format!("{text} {name}")
@@ -84,25 +76,14 @@ pub(crate) fn short_name(name: &str) -> &str {
 pub(crate) fn gpus_text(topology: &Topology, gpus: &[VertexId]) -> String {
     let mut counts: Vec<(&str, usize)> = Vec::new();
     for gpu in gpus.iter().filter_map(|&g| topology.gpu(g)) {
-        let model = if gpu.model.is_empty() {
-            "GPU"
-        } else {
-            &gpu.model
-        };
+        let model = if gpu.model.is_empty() { "GPU" } else { &gpu.model };
         match counts.iter_mut().find(|(known, _)| *known == model) {
             Some((_, count)) => *count += 1,
             None => counts.push((model, 1)),
         }
     }
-    let parts: Vec<String> = counts
-        .iter()
-        .map(|(model, count)| format!("{count} x {model}"))
-        .collect();
-    if parts.is_empty() {
-        "no GPU".to_owned()
-    } else {
-        parts.join(", ")
-    }
+    let parts: Vec<String> = counts.iter().map(|(model, count)| format!("{count} x {model}")).collect();
+    if parts.is_empty() { "no GPU".to_owned() } else { parts.join(", ") }
 }
 
 /// `8 x InfiniBand 50 GB/s`, more kinds joined by a comma; none without NICs.

@@ -132,11 +132,7 @@ impl Status {
 impl Report {
     /// An empty report of a kind.
     pub fn new(kind: &'static str, version: impl Into<String>) -> Self {
-        Self {
-            kind,
-            version: version.into(),
-            ..Self::default()
-        }
+        Self { kind, version: version.into(), ..Self::default() }
     }
 
     /// The table with a name.
@@ -147,17 +143,8 @@ impl Report {
 
 impl Table {
     /// A table without rows.
-    pub fn new(
-        name: impl Into<String>,
-        title: impl Into<String>,
-        columns: impl IntoIterator<Item = Column>,
-    ) -> Self {
-        Self {
-            name: name.into(),
-            title: title.into(),
-            columns: columns.into_iter().collect(),
-            rows: Vec::new(),
-        }
+    pub fn new(name: impl Into<String>, title: impl Into<String>, columns: impl IntoIterator<Item = Column>) -> Self {
+        Self { name: name.into(), title: title.into(), columns: columns.into_iter().collect(), rows: Vec::new() }
     }
 
     /// Adds a row.
@@ -166,10 +153,7 @@ impl Table {
     }
 
     /// The cells of a row, exactly one for each column.
-    pub(crate) fn cells<'a>(
-        &'a self,
-        row: &'a [Cell],
-    ) -> impl Iterator<Item = (&'a Column, &'a Cell)> {
+    pub(crate) fn cells<'a>(&'a self, row: &'a [Cell]) -> impl Iterator<Item = (&'a Column, &'a Cell)> {
         let padded = row.iter().chain(std::iter::repeat(&Cell::Missing));
         self.columns.iter().zip(padded)
     }
@@ -178,20 +162,12 @@ impl Table {
 impl Column {
     /// A column of words.
     pub fn text(key: &'static str, heading: impl Into<String>) -> Self {
-        Self {
-            key,
-            heading: heading.into(),
-            align: Align::Left,
-        }
+        Self { key, heading: heading.into(), align: Align::Left }
     }
 
     /// A column of numbers.
     pub fn number(key: &'static str, heading: impl Into<String>) -> Self {
-        Self {
-            key,
-            heading: heading.into(),
-            align: Align::Right,
-        }
+        Self { key, heading: heading.into(), align: Align::Right }
     }
 }
 
@@ -258,9 +234,6 @@ impl<T: Into<Cell>> From<Option<T>> for Cell {
 /// One line of text without control characters, so that no name in a file can break a
 /// comment, a line of output or a terminal.
 pub(crate) fn one_line(text: &str) -> String {
-    let clean: String = text
-        .chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .collect();
+    let clean: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     clean.trim().to_owned()
 }

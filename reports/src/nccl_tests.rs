@@ -133,10 +133,7 @@ fn significant(value: f64, digits: usize) -> String {
     }
     // Rust rounds while it prints, so that 9.999999 has the exponent that is shown.
     let shown = format!("{value:.*e}", digits - 1);
-    let exponent: i32 = shown
-        .split_once('e')
-        .and_then(|(_, e)| e.parse().ok())
-        .unwrap_or(0);
+    let exponent: i32 = shown.split_once('e').and_then(|(_, e)| e.parse().ok()).unwrap_or(0);
     let trim = |text: String| match text.split_once('.') {
         Some(_) => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
         None => text,
@@ -203,11 +200,7 @@ mod tests {
             "  1073741824     268435456     float     sum      -1  10653.7  100.79  151.18    N/A  10632.9  100.98  151.47    N/A\n",
         ]
         .concat();
-        let rows: String = text
-            .lines()
-            .filter(|l| !l.starts_with('#'))
-            .map(|l| format!("{l}\n"))
-            .collect();
+        let rows: String = text.lines().filter(|l| !l.starts_with('#')).map(|l| format!("{l}\n")).collect();
         assert_eq!(rows, expected);
         assert!(text.contains("\n# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 109.5"));
     }

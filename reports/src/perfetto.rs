@@ -85,11 +85,7 @@ impl<W: Write> TraceWriter<W> {
     /// Those of the writer.
     pub fn new(mut out: W) -> io::Result<Self> {
         out.write_all(b"{\"displayTimeUnit\":\"ns\",\"traceEvents\":[")?;
-        Ok(Self {
-            out,
-            empty: true,
-            line: String::new(),
-        })
+        Ok(Self { out, empty: true, line: String::new() })
     }
 
     /// Names a process.
@@ -99,14 +95,14 @@ impl<W: Write> TraceWriter<W> {
     pub fn process_name(&mut self, process: u32, name: &str) -> io::Result<()> {
         let name = string(name);
         self.put(|line| {
-            write!(
-                line,
-                r#"{{"name":"process_name","ph":"M","pid":{process},"args":{{"name":{name}}}}}"#
-            )
+            write!(line, r#"{{"name":"process_name","ph":"M","pid":{process},"args":{{"name":{name}}}}}"#)
         })?;
         // Keep the order of the numbers: Perfetto sorts processes by their activity.
         self.put(|line| {
-            write!(line, r#"{{"name":"process_sort_index","ph":"M","pid":{process},"args":{{"sort_index":{process}}}}}"#)
+            write!(
+                line,
+                r#"{{"name":"process_sort_index","ph":"M","pid":{process},"args":{{"sort_index":{process}}}}}"#
+            )
         })
     }
 
@@ -215,12 +211,7 @@ impl<W: Write> TraceWriter<W> {
 /// Picoseconds as microseconds with six digits, exactly.
 fn us(picoseconds: u64) -> String {
     let mut text = String::with_capacity(24);
-    let _ = write!(
-        text,
-        "{}.{:06}",
-        picoseconds / 1_000_000,
-        picoseconds % 1_000_000
-    );
+    let _ = write!(text, "{}.{:06}", picoseconds / 1_000_000, picoseconds % 1_000_000);
     text
 }
 

@@ -16,10 +16,7 @@ macro_rules! builtins {
     };
 }
 
-builtins!(
-    "h200x4", "h200x2", "dgx-a100", "dgx-h100", "dgx-h200", "dgx-b200", "aws-p5", "ib-rail",
-    "pcie-box",
-);
+builtins!("h200x4", "h200x2", "dgx-a100", "dgx-h100", "dgx-h200", "dgx-b200", "aws-p5", "ib-rail", "pcie-box",);
 
 /// Names of the built-ins.
 pub fn names() -> Vec<&'static str> {
@@ -28,10 +25,7 @@ pub fn names() -> Vec<&'static str> {
 
 /// The topology file of a built-in.
 pub fn text(name: &str) -> Option<&'static str> {
-    BUILTINS
-        .iter()
-        .find(|(known, _)| *known == name)
-        .map(|(_, text)| *text)
+    BUILTINS.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
 }
 
 /// One line about a built-in; none for an unknown name.
@@ -46,25 +40,17 @@ pub fn describe(name: &str) -> Option<String> {
 pub fn spec(name: &str) -> Result<ClusterSpec, TopologiesError> {
     let text = text(name).ok_or_else(|| unknown(name))?;
     let file = format!("<built-in {name}>");
-    file::read(text, &file, &mut |_| {
-        Err(std::io::Error::other("a built-in names no file"))
-    })
+    file::read(text, &file, &mut |_| Err(std::io::Error::other("a built-in names no file")))
 }
 
 fn unknown(name: &str) -> TopologiesError {
     let near = collcast_sim::collective::nearest(name, names());
     TopologiesError::UnknownName(Box::new(Diagnostic {
-        message: format!(
-            "`{}` is neither a built-in topology nor a file",
-            quote(name)
-        ),
+        message: format!("`{}` is neither a built-in topology nor a file", quote(name)),
         file: String::new(),
         at: None,
         label: near.map_or_else(String::new, |n| format!("did you mean `{n}`?")),
-        hint: format!(
-            "built-ins: {}; files end in .toml, .xml or .txt",
-            names().join(", ")
-        ),
+        hint: format!("built-ins: {}; files end in .toml, .xml or .txt", names().join(", ")),
     }))
 }
 
@@ -75,11 +61,7 @@ fn unknown(name: &str) -> TopologiesError {
 ///
 /// # Errors
 /// An unknown name, or a count of zero or too many.
-pub fn load(
-    name: &str,
-    nodes: Option<u32>,
-    gpus: Option<u32>,
-) -> Result<Topology, TopologiesError> {
+pub fn load(name: &str, nodes: Option<u32>, gpus: Option<u32>) -> Result<Topology, TopologiesError> {
     resize(spec(name)?, nodes, gpus)?.build()
 }
 
@@ -87,11 +69,7 @@ pub fn load(
 ///
 /// # Errors
 /// As [`load`] and [`file::load_path`].
-pub fn load_any(
-    arg: &str,
-    nodes: Option<u32>,
-    gpus: Option<u32>,
-) -> Result<Topology, TopologiesError> {
+pub fn load_any(arg: &str, nodes: Option<u32>, gpus: Option<u32>) -> Result<Topology, TopologiesError> {
     resize(spec_any(arg)?, nodes, gpus)?.build()
 }
 
@@ -105,22 +83,14 @@ pub fn spec_any(arg: &str) -> Result<ClusterSpec, TopologiesError> {
     }
     let path = Path::new(arg);
     let like_a_file = path.extension().is_some() || arg.contains(['/', '\\']) || path.exists();
-    if like_a_file {
-        file::load_path(path)
-    } else {
-        Err(unknown(arg))
-    }
+    if like_a_file { file::load_path(path) } else { Err(unknown(arg)) }
 }
 
 /// Applies `--nodes` and `--gpus`.
 ///
 /// # Errors
 /// As [`ClusterSpec::with_nodes`] and [`ClusterSpec::with_gpus`].
-pub fn resize(
-    spec: ClusterSpec,
-    nodes: Option<u32>,
-    gpus: Option<u32>,
-) -> Result<ClusterSpec, TopologiesError> {
+pub fn resize(spec: ClusterSpec, nodes: Option<u32>, gpus: Option<u32>) -> Result<ClusterSpec, TopologiesError> {
     let spec = match gpus {
         Some(gpus) => spec.with_gpus(gpus)?,
         None => spec,

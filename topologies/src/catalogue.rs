@@ -38,141 +38,29 @@ const fn product(
     pcie_generation: u32,
     source: &'static str,
 ) -> Product {
-    Product {
-        name,
-        device_ids,
-        compute_capability,
-        memory_gb_per_s,
-        pcie_generation,
-        source,
-    }
+    Product { name, device_ids, compute_capability, memory_gb_per_s, pcie_generation, source }
 }
 
 /// The products that are known by name.
 pub const PRODUCTS: &[Product] = &[
-    product(
-        "P100-SXM2-16GB",
-        &[0x15f9],
-        60,
-        732.0,
-        3,
-        "NVIDIA Tesla P100 data sheet",
-    ),
-    product(
-        "V100-SXM2-16GB",
-        &[0x1db1],
-        70,
-        900.0,
-        3,
-        "NVIDIA V100 data sheet",
-    ),
-    product(
-        "V100-SXM2-32GB",
-        &[0x1db5],
-        70,
-        900.0,
-        3,
-        "NVIDIA V100 data sheet",
-    ),
-    product(
-        "A100-SXM4-40GB",
-        &[0x20b0],
-        80,
-        1555.0,
-        4,
-        "NVIDIA A100 data sheet",
-    ),
-    product(
-        "A100-SXM4-80GB",
-        &[0x20b2],
-        80,
-        2039.0,
-        4,
-        "NVIDIA A100 80GB data sheet",
-    ),
-    product(
-        "A100-PCIE-40GB",
-        &[0x20f1],
-        80,
-        1555.0,
-        4,
-        "NVIDIA A100 data sheet",
-    ),
-    product(
-        "A100-PCIE-80GB",
-        &[0x20b5],
-        80,
-        1935.0,
-        4,
-        "NVIDIA A100 80GB data sheet",
-    ),
-    product(
-        "A10G",
-        &[0x2237],
-        86,
-        600.0,
-        4,
-        "NVIDIA A10 data sheet; AWS G5 page",
-    ),
+    product("P100-SXM2-16GB", &[0x15f9], 60, 732.0, 3, "NVIDIA Tesla P100 data sheet"),
+    product("V100-SXM2-16GB", &[0x1db1], 70, 900.0, 3, "NVIDIA V100 data sheet"),
+    product("V100-SXM2-32GB", &[0x1db5], 70, 900.0, 3, "NVIDIA V100 data sheet"),
+    product("A100-SXM4-40GB", &[0x20b0], 80, 1555.0, 4, "NVIDIA A100 data sheet"),
+    product("A100-SXM4-80GB", &[0x20b2], 80, 2039.0, 4, "NVIDIA A100 80GB data sheet"),
+    product("A100-PCIE-40GB", &[0x20f1], 80, 1555.0, 4, "NVIDIA A100 data sheet"),
+    product("A100-PCIE-80GB", &[0x20b5], 80, 1935.0, 4, "NVIDIA A100 80GB data sheet"),
+    product("A10G", &[0x2237], 86, 600.0, 4, "NVIDIA A10 data sheet; AWS G5 page"),
     product("A40", &[0x2235], 86, 696.0, 4, "NVIDIA A40 data sheet"),
     product("L4", &[0x27b8], 89, 300.0, 4, "NVIDIA L4 data sheet"),
     product("L40S", &[0x26b9], 89, 864.0, 4, "NVIDIA L40S data sheet"),
-    product(
-        "RTX-4090",
-        &[0x2684],
-        89,
-        1008.0,
-        4,
-        "NVIDIA Ada GPU architecture paper",
-    ),
-    product(
-        "H100-PCIE-80GB",
-        &[0x2331],
-        90,
-        2000.0,
-        5,
-        "NVIDIA H100 PCIe data sheet",
-    ),
-    product(
-        "H100-SXM5-80GB",
-        &[0x2330],
-        90,
-        3350.0,
-        5,
-        "NVIDIA H100 data sheet",
-    ),
-    product(
-        "H200-SXM5-141GB",
-        &[0x2335],
-        90,
-        4800.0,
-        5,
-        "NVIDIA H200 data sheet",
-    ),
-    product(
-        "B200-SXM6-180GB",
-        &[0x2901],
-        100,
-        8000.0,
-        5,
-        "NVIDIA DGX B200 data sheet (64 TB/s for 8)",
-    ),
-    product(
-        "GB200",
-        &[0x2941],
-        100,
-        8000.0,
-        5,
-        "NVIDIA GB200 NVL72 data sheet (576 TB/s for 72)",
-    ),
-    product(
-        "GB300",
-        &[],
-        103,
-        8000.0,
-        5,
-        "NVIDIA GB300 NVL72 data sheet (576 TB/s for 72)",
-    ),
+    product("RTX-4090", &[0x2684], 89, 1008.0, 4, "NVIDIA Ada GPU architecture paper"),
+    product("H100-PCIE-80GB", &[0x2331], 90, 2000.0, 5, "NVIDIA H100 PCIe data sheet"),
+    product("H100-SXM5-80GB", &[0x2330], 90, 3350.0, 5, "NVIDIA H100 data sheet"),
+    product("H200-SXM5-141GB", &[0x2335], 90, 4800.0, 5, "NVIDIA H200 data sheet"),
+    product("B200-SXM6-180GB", &[0x2901], 100, 8000.0, 5, "NVIDIA DGX B200 data sheet (64 TB/s for 8)"),
+    product("GB200", &[0x2941], 100, 8000.0, 5, "NVIDIA GB200 NVL72 data sheet (576 TB/s for 72)"),
+    product("GB300", &[], 103, 8000.0, 5, "NVIDIA GB300 NVL72 data sheet (576 TB/s for 72)"),
 ];
 
 fn key(name: &str) -> String {
@@ -195,8 +83,7 @@ pub fn by_name(name: &str) -> Option<&'static Product> {
         let mut like = PRODUCTS.iter().filter(|p| key(p.name).starts_with(&wanted));
         let first = like.next()?;
         // Variants with the same figures (memory sizes of V100) are no ambiguity.
-        like.all(|p| p.memory_gb_per_s == first.memory_gb_per_s)
-            .then_some(first)
+        like.all(|p| p.memory_gb_per_s == first.memory_gb_per_s).then_some(first)
     })
 }
 
@@ -290,12 +177,7 @@ mod tests {
         assert_eq!(pcie_rate(32.0, 0).unwrap().gb_per_s(), 48.0);
         assert!(pcie_rate(7.0, 16).is_none());
         assert!(pcie_generation_rate(0, 16).is_none());
-        assert_eq!(
-            cpu_interconnect("x86_64", "GenuineIntel", 0x55)
-                .0
-                .gb_per_s(),
-            10.0
-        );
+        assert_eq!(cpu_interconnect("x86_64", "GenuineIntel", 0x55).0.gb_per_s(), 10.0);
     }
 
     /// Goal: what people and drivers call a GPU finds its figures.

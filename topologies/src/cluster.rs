@@ -77,10 +77,7 @@ impl ClusterSpec {
         Self {
             name: name.to_owned(),
             file: file.to_owned(),
-            groups: vec![HostGroup {
-                names: vec!["host0".to_owned()],
-                host,
-            }],
+            groups: vec![HostGroup { names: vec!["host0".to_owned()], host }],
             ..Self::default()
         }
     }
@@ -92,20 +89,11 @@ impl ClusterSpec {
 
     /// Number of GPUs.
     pub fn gpu_count(&self) -> usize {
-        self.groups
-            .iter()
-            .map(|g| g.names.len().saturating_mul(g.host.gpus.len()))
-            .sum()
+        self.groups.iter().map(|g| g.names.len().saturating_mul(g.host.gpus.len())).sum()
     }
 
     fn whole(&self, message: String, hint: &str) -> Box<Diagnostic> {
-        Box::new(Diagnostic {
-            message,
-            file: self.file.clone(),
-            at: None,
-            label: String::new(),
-            hint: hint.to_owned(),
-        })
+        Box::new(Diagnostic { message, file: self.file.clone(), at: None, label: String::new(), hint: hint.to_owned() })
     }
 
     /// The same cluster with another number of hosts: the first ones, or more of the last kind.
@@ -117,10 +105,9 @@ impl ClusterSpec {
         let wanted = nodes as usize;
         let have = self.host_count();
         if wanted == 0 {
-            return Err(TopologiesError::Value(self.whole(
-                "0 nodes: a cluster has at least one host".to_owned(),
-                "use --nodes 1 or more",
-            )));
+            return Err(TopologiesError::Value(
+                self.whole("0 nodes: a cluster has at least one host".to_owned(), "use --nodes 1 or more"),
+            ));
         }
         if wanted == have {
             return Ok(self);
@@ -156,11 +143,7 @@ impl ClusterSpec {
                 left -= group.names.len();
             }
             self.groups.retain(|g| !g.names.is_empty());
-            let names: HashSet<&str> = self
-                .groups
-                .iter()
-                .flat_map(|g| g.names.iter().map(String::as_str))
-                .collect();
+            let names: HashSet<&str> = self.groups.iter().flat_map(|g| g.names.iter().map(String::as_str)).collect();
             self.exceptions.retain(|e| names.contains(e.host.as_str()));
         }
         if let Some(fabric) = &mut self.fabric
@@ -184,11 +167,7 @@ impl ClusterSpec {
         let fewest = self.groups.iter().map(|g| g.host.gpus.len()).min();
         if wanted == 0 || fewest.is_some_and(|f| wanted > f) {
             return Err(TopologiesError::Value(self.whole(
-                format!(
-                    "{wanted} GPUs per host asked for, but a host of `{}` has {}",
-                    self.name,
-                    fewest.unwrap_or(0)
-                ),
+                format!("{wanted} GPUs per host asked for, but a host of `{}` has {}", self.name, fewest.unwrap_or(0)),
                 "--gpus keeps the first GPUs of each host, so it lies between 1 and what a host \
                  has",
             )));
@@ -200,10 +179,9 @@ impl ClusterSpec {
     }
 
     fn too_many_gpus(&self, gpus: usize) -> TopologiesError {
-        TopologiesError::TooLarge(self.whole(
-            format!("the cluster has {gpus} GPUs; at most {MAX_GPUS} are supported"),
-            "use fewer hosts",
-        ))
+        TopologiesError::TooLarge(
+            self.whole(format!("the cluster has {gpus} GPUs; at most {MAX_GPUS} are supported"), "use fewer hosts"),
+        )
     }
 
     fn check_size(&self) -> Result<(), TopologiesError> {
@@ -212,10 +190,7 @@ impl ClusterSpec {
             return Err(self.too_many_gpus(gpus));
         }
         let sum = |of: fn(&HostSpec) -> usize| -> usize {
-            self.groups
-                .iter()
-                .map(|g| g.names.len().saturating_mul(of(&g.host)))
-                .fold(0, usize::saturating_add)
+            self.groups.iter().map(|g| g.names.len().saturating_mul(of(&g.host))).fold(0, usize::saturating_add)
         };
         let (vertices, links) = (sum(HostSpec::vertex_count), sum(HostSpec::link_count));
         let limit = collcast_sim::topology::MAX_VERTICES;
@@ -245,9 +220,8 @@ impl ClusterSpec {
         self.choose_profile(&mut builder);
         let hosts = self.host_count();
         let fabric = self.choose_fabric(&mut builder, hosts);
-        let by_rail = fabric
-            .as_ref()
-            .is_some_and(|f| matches!(f.kind, FabricKind::RailOptimised | FabricKind::RailOnly));
+        let by_rail =
+            fabric.as_ref().is_some_and(|f| matches!(f.kind, FabricKind::RailOptimised | FabricKind::RailOnly));
         let mut joined = Vec::new();
         for group in &self.groups {
             let mut plain = group.host.clone();
@@ -286,9 +260,7 @@ impl ClusterSpec {
                     collcast_sim::topology::TopologyError::Disconnected { .. } => {
                         "join them: a PCIe parent, NVLinks or NICs that are up"
                     }
-                    collcast_sim::topology::TopologyError::NoGpu(_) => {
-                        "give `gpus`, or a file that lists GPUs"
-                    }
+                    collcast_sim::topology::TopologyError::NoGpu(_) => "give `gpus`, or a file that lists GPUs",
                     _ => "",
                 },
             ))
@@ -320,20 +292,14 @@ impl ClusterSpec {
             };
             let Some((&name, host)) = known.get_key_value(exception.host.as_str()) else {
                 // Comparing with 200,000 names is slow; the first thousand show the pattern.
-                let near = collcast_sim::collective::nearest(
-                    &exception.host,
-                    known.keys().copied().take(1000),
-                );
+                let near = collcast_sim::collective::nearest(&exception.host, known.keys().copied().take(1000));
                 return Err(located(
                     &exception.host_at,
                     format!(
                         "an exception names the host `{}`, which the cluster does not have",
                         crate::error::quote(&exception.host)
                     ),
-                    near.map_or_else(
-                        || "no such host".to_owned(),
-                        |n| format!("did you mean `{n}`?"),
-                    ),
+                    near.map_or_else(|| "no such host".to_owned(), |n| format!("did you mean `{n}`?")),
                     "hosts are named by `names`, otherwise host0, host1, ...",
                 ));
             };
@@ -359,9 +325,7 @@ impl ClusterSpec {
             && let Some(host) = self.groups.first().map(|g| &g.host)
             && let Some(profile) = profile_for(host)
         {
-            builder
-                .assumptions
-                .push(format!("profile `{profile}` chosen to match the hardware"));
+            builder.assumptions.push(format!("profile `{profile}` chosen to match the hardware"));
             builder.profile = Some(profile.to_owned());
         }
     }
@@ -372,10 +336,9 @@ impl ClusterSpec {
         }
         let host = &self.groups.first()?.host;
         let fabric = default_fabric(host);
-        builder.assumptions.push(format!(
-            "fabric: none given for {hosts} hosts; {} assumed from the NICs",
-            fabric.kind.name()
-        ));
+        builder
+            .assumptions
+            .push(format!("fabric: none given for {hosts} hosts; {} assumed from the NICs", fabric.kind.name()));
         Some(fabric)
     }
 }

@@ -49,9 +49,7 @@ pub struct Diagnostic {
 
 /// Text without control characters, so that a hostile file cannot drive the terminal.
 fn plain(text: &str) -> String {
-    text.chars()
-        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
-        .collect()
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
 /// A value as it is quoted in a message: at most 60 characters, none of them control.
@@ -219,10 +217,7 @@ impl<'a> Source<'a> {
                                the text of `nvidia-smi topo -m`";
         if bytes.len() > MAX_INPUT_BYTES {
             return Err(unreadable(
-                format!(
-                    "the file has {} bytes; at most {MAX_INPUT_BYTES} are read",
-                    bytes.len()
-                ),
+                format!("the file has {} bytes; at most {MAX_INPUT_BYTES} are read", bytes.len()),
                 "",
                 FORMATS,
             ));
@@ -258,9 +253,7 @@ impl<'a> Source<'a> {
         let start = self.text.floor_char_boundary(span.start);
         let end = self.text.ceil_char_boundary(span.end).max(start);
         let line_start = self.text[..start].rfind('\n').map_or(0, |i| i + 1);
-        let line_end = self.text[start..]
-            .find('\n')
-            .map_or(self.text.len(), |i| start + i);
+        let line_end = self.text[start..].find('\n').map_or(self.text.len(), |i| start + i);
         let line = self.text[..start].bytes().filter(|&b| b == b'\n').count() + 1;
         let before = self.text[line_start..start].chars().count();
         let width = self.text[start..end.min(line_end)].chars().count().max(1);
@@ -269,19 +262,12 @@ impl<'a> Source<'a> {
         let first = if before < SHOWN_CHARS - 20 { 0 } else { first };
         let shown: String = whole.chars().skip(first).take(SHOWN_CHARS).collect();
         let lead = if first > 0 { "..." } else { "" };
-        let tail = if whole.chars().nth(first + SHOWN_CHARS).is_some() {
-            "..."
-        } else {
-            ""
-        };
+        let tail = if whole.chars().nth(first + SHOWN_CHARS).is_some() { "..." } else { "" };
         Location {
             span: start..end,
             line,
             column: before + 1,
-            text: format!(
-                "{lead}{}{tail}",
-                plain(&shown.replace('\t', " ").replace('\u{1b}', "?"))
-            ),
+            text: format!("{lead}{}{tail}", plain(&shown.replace('\t', " ").replace('\u{1b}', "?"))),
             indent: before - first + lead.len(),
             width: width.min(SHOWN_CHARS - 20),
         }
@@ -305,11 +291,7 @@ impl<'a> Source<'a> {
     }
 
     /// A diagnostic about the whole file.
-    pub(crate) fn whole(
-        &self,
-        message: impl Into<String>,
-        hint: impl Into<String>,
-    ) -> Box<Diagnostic> {
+    pub(crate) fn whole(&self, message: impl Into<String>, hint: impl Into<String>) -> Box<Diagnostic> {
         Box::new(Diagnostic {
             message: message.into(),
             file: self.file.to_owned(),
@@ -320,21 +302,12 @@ impl<'a> Source<'a> {
     }
 
     /// A name that is none of the known ones, with a did-you-mean.
-    pub(crate) fn unknown_name(
-        &self,
-        span: Range<usize>,
-        what: &str,
-        given: &str,
-        known: &[&str],
-    ) -> TopologiesError {
+    pub(crate) fn unknown_name(&self, span: Range<usize>, what: &str, given: &str, known: &[&str]) -> TopologiesError {
         let suggestion = collcast_sim::collective::nearest(given, known.iter().copied());
         TopologiesError::UnknownName(self.at(
             span,
             format!("`{}` is not {what}", quote(given)),
-            suggestion.map_or_else(
-                || "not a known name".to_owned(),
-                |s| format!("did you mean `{s}`?"),
-            ),
+            suggestion.map_or_else(|| "not a known name".to_owned(), |s| format!("did you mean `{s}`?")),
             format!("known: {}", known.join(", ")),
         ))
     }

@@ -82,9 +82,9 @@ fn children(host: &HostSpec, parent: Parent, depth: usize, out: &mut String) {
     }
     let gpu_bus = |index: usize| host.gpus[index].gpu.bus_id.clone().unwrap_or_else(|| made_up(1, index));
     for (index, gpu) in host.gpus.iter().enumerate().filter(|(_, g)| g.parent == parent) {
-        let device = by_name(&gpu.gpu.model).and_then(|p| p.device_ids.first()).map_or_else(String::new, |id| {
-            format!(" vendor=\"0x10de\" device=\"0x{id:04x}\"")
-        });
+        let device = by_name(&gpu.gpu.model)
+            .and_then(|p| p.device_ids.first())
+            .map_or_else(String::new, |id| format!(" vendor=\"0x10de\" device=\"0x{id:04x}\""));
         open(out, &gpu_bus(index), "0x030200", &device, gpu.pcie_rate);
         let cc = gpu.gpu.compute_capability;
         let _ = writeln!(out, "{pad}  <gpu dev=\"{index}\" sm=\"{cc}\" rank=\"{index}\" gdr=\"1\">");
@@ -95,7 +95,8 @@ fn children(host: &HostSpec, parent: Parent, depth: usize, out: &mut String) {
                 NvlinkTarget::Gpu(_) => continue,
             };
             let count = bundle.count;
-            let _ = writeln!(out, "{pad}    <nvlink target=\"{}\" count=\"{count}\" tclass=\"{class}\"/>", escape(&target));
+            let _ =
+                writeln!(out, "{pad}    <nvlink target=\"{}\" count=\"{count}\" tclass=\"{class}\"/>", escape(&target));
         }
         if let Some(rate) = gpu.c2c {
             let _ = writeln!(out, "{pad}    <c2c bw=\"{}\" count=\"1\"/>", rate.get() / 1_000_000);
@@ -112,7 +113,11 @@ fn children(host: &HostSpec, parent: Parent, depth: usize, out: &mut String) {
             _ => "mlx5_",
         };
         // The reader knows RoCE by its name only.
-        let name = if nic.name.is_empty() || nic.kind == LinkKind::Roce { format!("{prefix}{}", nic.index) } else { nic.name.clone() };
+        let name = if nic.name.is_empty() || nic.kind == LinkKind::Roce {
+            format!("{prefix}{}", nic.index)
+        } else {
+            nic.name.clone()
+        };
         let bus = spec.bus_id.clone().unwrap_or_else(|| made_up(2, index));
         open(out, &bus, "0x020700", "", spec.pcie_rate);
         let rail = nic.rail.map_or_else(String::new, |r| format!(" rail=\"{r}\""));

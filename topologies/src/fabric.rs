@@ -43,10 +43,7 @@ impl FabricKind {
 
     /// The name in files.
     pub fn name(self) -> &'static str {
-        Self::ALL
-            .iter()
-            .find(|(k, _)| *k == self)
-            .map_or("", |(_, name)| name)
+        Self::ALL.iter().find(|(k, _)| *k == self).map_or("", |(_, name)| name)
     }
 
     fn by_rail(self) -> bool {
@@ -169,13 +166,7 @@ impl FabricSpec {
         }
     }
 
-    fn contradiction(
-        &self,
-        at: Option<&Location>,
-        message: String,
-        label: &str,
-        hint: &str,
-    ) -> TopologiesError {
+    fn contradiction(&self, at: Option<&Location>, message: String, label: &str, hint: &str) -> TopologiesError {
         let at = at.or(self.places.kind.as_ref()).cloned();
         TopologiesError::Contradiction(Box::new(Diagnostic {
             message,
@@ -195,20 +186,13 @@ impl FabricSpec {
     /// [`TopologiesError::Contradiction`] when counts do not fit each other: more NICs than
     /// leaf ports, more uplinks than spine ports, no uplink where spines are needed.
     /// [`TopologiesError::TooLarge`] beyond [`MAX_SWITCHES`] or [`MAX_LINKS`].
-    pub fn join(
-        &self,
-        builder: &mut TopologyBuilder,
-        hosts: &[Joined],
-    ) -> Result<(), TopologiesError> {
+    pub fn join(&self, builder: &mut TopologyBuilder, hosts: &[Joined]) -> Result<(), TopologiesError> {
         if hosts.len() > 1
             && let Some(lonely) = hosts.iter().find(|h| h.nics.is_empty())
         {
             return Err(self.contradiction(
                 None,
-                format!(
-                    "host `{}` has no NIC that is up, so the fabric cannot reach it",
-                    lonely.name
-                ),
+                format!("host `{}` has no NIC that is up, so the fabric cannot reach it", lonely.name),
                 "joins the hosts through their NICs",
                 "give the host a [hosts.nics] table, or leave it out of the cluster",
             ));
@@ -224,11 +208,7 @@ impl FabricSpec {
         Ok(())
     }
 
-    fn single_switch(
-        &self,
-        builder: &mut TopologyBuilder,
-        hosts: &[Joined],
-    ) -> Result<(), TopologiesError> {
+    fn single_switch(&self, builder: &mut TopologyBuilder, hosts: &[Joined]) -> Result<(), TopologiesError> {
         match self.oversubscription {
             Oversubscription::Unknown => assume(
                 builder,
@@ -248,10 +228,7 @@ impl FabricSpec {
         let switch = builder.vertex("switch", VertexKind::NetSwitch { level: 0 }, None);
         for host in hosts {
             for (vertex, nic) in &host.nics {
-                let rate = self
-                    .leaf
-                    .and_then(|l| l.rate)
-                    .map_or(nic.rate, |r| r.min(nic.rate));
+                let rate = self.leaf.and_then(|l| l.rate).map_or(nic.rate, |r| r.min(nic.rate));
                 builder.duplex(*vertex, switch, port(nic.kind, rate, 1));
             }
         }
@@ -260,11 +237,8 @@ impl FabricSpec {
 
     fn hosts_per_unit(&self, builder: &mut TopologyBuilder, hosts: &[Joined]) -> usize {
         let down = self.leaf.and_then(|l| l.down);
-        let per_host = if self.kind.by_rail() {
-            1
-        } else {
-            hosts.iter().map(|h| h.nics.len()).max().unwrap_or(1).max(1)
-        };
+        let per_host =
+            if self.kind.by_rail() { 1 } else { hosts.iter().map(|h| h.nics.len()).max().unwrap_or(1).max(1) };
         let hosts_per_unit = match (self.hosts_per_unit, down) {
             (Some(given), _) => given as usize,
             (None, Some(down)) => (down as usize / per_host).max(1),
@@ -294,17 +268,10 @@ impl FabricSpec {
         for (h, host) in hosts.iter().enumerate() {
             let unit = h / per_unit;
             for (vertex, nic) in &host.nics {
-                let rail = if self.kind.by_rail() {
-                    nic.rail.unwrap_or(nic.index) as usize
-                } else {
-                    0
-                };
+                let rail = if self.kind.by_rail() { nic.rail.unwrap_or(nic.index) as usize } else { 0 };
                 let slot = *index.entry((unit, rail)).or_insert_with(|| {
-                    let name = if self.kind.by_rail() {
-                        format!("leaf-unit{unit}-rail{rail}")
-                    } else {
-                        format!("leaf{unit}")
-                    };
+                    let name =
+                        if self.kind.by_rail() { format!("leaf-unit{unit}-rail{rail}") } else { format!("leaf{unit}") };
                     leaves.push(Leaf {
                         vertex: builder.vertex(name, VertexKind::NetSwitch { level: 0 }, None),
                         unit,
@@ -333,25 +300,15 @@ impl FabricSpec {
                          leaf; or make hosts_per_unit smaller",
                     ));
                 }
-                let rate = self
-                    .leaf
-                    .and_then(|l| l.rate)
-                    .map_or(nic.rate, |r| r.min(nic.rate));
+                let rate = self.leaf.and_then(|l| l.rate).map_or(nic.rate, |r| r.min(nic.rate));
                 builder.duplex(*vertex, leaf.vertex, port(nic.kind, rate, 1));
             }
         }
         if leaves.len() > MAX_SWITCHES as usize {
             return Err(TopologiesError::TooLarge(Box::new(Diagnostic {
-                message: format!(
-                    "the fabric needs {} leaves; at most {MAX_SWITCHES} are supported",
-                    leaves.len()
-                ),
+                message: format!("the fabric needs {} leaves; at most {MAX_SWITCHES} are supported", leaves.len()),
                 file: self.places.file.clone(),
-                at: self
-                    .places
-                    .hosts_per_unit
-                    .clone()
-                    .or_else(|| self.places.kind.clone()),
+                at: self.places.hosts_per_unit.clone().or_else(|| self.places.kind.clone()),
                 label: String::new(),
                 hint: "make hosts_per_unit larger".to_owned(),
             })));
@@ -397,12 +354,7 @@ impl FabricSpec {
         Ok(u32::try_from(up).unwrap_or(MAX_SWITCHES).max(1))
     }
 
-    fn spines(
-        &self,
-        builder: &mut TopologyBuilder,
-        leaves: &[Leaf],
-        per_unit: usize,
-    ) -> Result<(), TopologiesError> {
+    fn spines(&self, builder: &mut TopologyBuilder, leaves: &[Leaf], per_unit: usize) -> Result<(), TopologiesError> {
         let widest = leaves.iter().map(|l| l.used).max().unwrap_or(1);
         let unit_count = leaves.iter().map(|l| l.unit + 1).max().unwrap_or(1);
         if self.kind.by_rail() && unit_count == 1 && self.spine.is_none() {
@@ -421,8 +373,7 @@ impl FabricSpec {
         }
         match self.kind {
             FabricKind::RailOnly => {
-                let rails: std::collections::BTreeSet<usize> =
-                    leaves.iter().map(|l| l.rail).collect();
+                let rails: std::collections::BTreeSet<usize> = leaves.iter().map(|l| l.rail).collect();
                 for rail in rails {
                     let of: Vec<&Leaf> = leaves.iter().filter(|l| l.rail == rail).collect();
                     self.check_ports(builder, of.len(), up)?;
@@ -446,23 +397,14 @@ impl FabricSpec {
                  supported"
             ),
             file: self.places.file.clone(),
-            at: self
-                .places
-                .leaf
-                .clone()
-                .or_else(|| self.places.kind.clone()),
+            at: self.places.leaf.clone().or_else(|| self.places.kind.clone()),
             label: String::new(),
             hint: "count links, not Gb/s".to_owned(),
         }))
     }
 
     /// Uplinks must find a spine port each.
-    fn check_ports(
-        &self,
-        builder: &mut TopologyBuilder,
-        leaves: usize,
-        up: u32,
-    ) -> Result<(), TopologiesError> {
+    fn check_ports(&self, builder: &mut TopologyBuilder, leaves: usize, up: u32) -> Result<(), TopologiesError> {
         let Some(spine) = self.spine else {
             return Ok(());
         };
@@ -506,11 +448,7 @@ impl FabricSpec {
         let Routing::Hash(_) = self.routing else {
             let spine = builder.vertex(name, level, None);
             for leaf in leaves {
-                builder.duplex(
-                    leaf.vertex,
-                    spine,
-                    port(leaf.kind, rate_of(leaf).times(u64::from(up)), up),
-                );
+                builder.duplex(leaf.vertex, spine, port(leaf.kind, rate_of(leaf).times(u64::from(up)), up));
             }
             if self.spine.is_none() && !leaves.is_empty() {
                 assume(
@@ -526,32 +464,22 @@ impl FabricSpec {
         let count = match self.spine {
             Some(spine) => spine.count,
             None => {
-                assume(
-                    builder,
-                    &format!("fabric: {up} spines assumed, one uplink of each leaf to each"),
-                );
+                assume(builder, &format!("fabric: {up} spines assumed, one uplink of each leaf to each"));
                 up
             }
         }
         .max(1);
-        if count > MAX_SWITCHES
-            || 2 * leaves.len().saturating_mul(count.min(up) as usize) > MAX_LINKS
-        {
+        if count > MAX_SWITCHES || 2 * leaves.len().saturating_mul(count.min(up) as usize) > MAX_LINKS {
             return Err(self.too_many(count));
         }
-        let spines: Vec<VertexId> = (0..count)
-            .map(|i| builder.vertex(format!("{name}{i}"), level.clone(), None))
-            .collect();
+        let spines: Vec<VertexId> =
+            (0..count).map(|i| builder.vertex(format!("{name}{i}"), level.clone(), None)).collect();
         for leaf in leaves {
             for (i, &spine) in spines.iter().enumerate() {
                 let i = u32::try_from(i).unwrap_or(u32::MAX);
                 let width = up / count + u32::from(i < up % count);
                 if width > 0 {
-                    builder.duplex(
-                        leaf.vertex,
-                        spine,
-                        port(leaf.kind, rate_of(leaf).times(u64::from(width)), width),
-                    );
+                    builder.duplex(leaf.vertex, spine, port(leaf.kind, rate_of(leaf).times(u64::from(width)), width));
                 }
             }
         }
@@ -595,13 +523,8 @@ impl FabricSpec {
             "fabric: the spines of a unit are drawn as one switch, and the ports that leaves do \
              not use are spread evenly over the other units",
         );
-        let rate = leaves
-            .first()
-            .map(|l| self.leaf.and_then(|s| s.rate).unwrap_or(l.fastest));
-        let aggregated = Self {
-            routing: Routing::Adaptive,
-            ..self.clone()
-        };
+        let rate = leaves.first().map(|l| self.leaf.and_then(|s| s.rate).unwrap_or(l.fastest));
+        let aggregated = Self { routing: Routing::Adaptive, ..self.clone() };
         let mut layers = Vec::new();
         for unit in 0..units {
             let of: Vec<&Leaf> = leaves.iter().filter(|l| l.unit == unit).collect();
@@ -623,11 +546,7 @@ impl FabricSpec {
 const DEFAULT_HOSTS_PER_UNIT: usize = 32;
 
 fn builder_name(leaf: &Leaf, kind: FabricKind) -> String {
-    if kind.by_rail() {
-        format!("leaf-unit{}-rail{}", leaf.unit, leaf.rail)
-    } else {
-        format!("leaf{}", leaf.unit)
-    }
+    if kind.by_rail() { format!("leaf-unit{}-rail{}", leaf.unit, leaf.rail) } else { format!("leaf{}", leaf.unit) }
 }
 
 fn assume(builder: &mut TopologyBuilder, note: &str) {

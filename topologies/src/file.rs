@@ -15,18 +15,15 @@ use crate::catalogue;
 use crate::cluster::{ClusterSpec, Deviation, Exception, HostGroup, MAX_GPUS};
 use crate::error::{Diagnostic, Source, TopologiesError, quote};
 use crate::fabric::{
-    FabricKind, FabricPlaces, FabricSpec, LeafSpec, MAX_SWITCHES, Oversubscription, Routing,
-    SpineSpec,
+    FabricKind, FabricPlaces, FabricSpec, LeafSpec, MAX_SWITCHES, Oversubscription, Routing, SpineSpec,
 };
 use crate::host::HostSpec;
 use crate::hostlist;
 use crate::plan::{
-    GpuPlan, HostPlan, ManagementPlan, NicPlan, NvlinkKind, NvlinkPlan, PciePlan, draw_management,
-    draw_nics,
+    GpuPlan, HostPlan, ManagementPlan, NicPlan, NvlinkKind, NvlinkPlan, PciePlan, draw_management, draw_nics,
 };
 use crate::raw::{
-    At, RawException, RawFabric, RawFile, RawGpus, RawHost, RawManagement, RawNics, RawNvlink,
-    RawPcie, RawRate, Scalar,
+    At, RawException, RawFabric, RawFile, RawGpus, RawHost, RawManagement, RawNics, RawNvlink, RawPcie, RawRate, Scalar,
 };
 
 /// The schema that this module reads.
@@ -102,8 +99,7 @@ fn read_bounded(path: &Path) -> std::io::Result<Vec<u8>> {
         return Err(std::io::Error::other("it is a folder"));
     }
     let mut bytes = Vec::new();
-    file.take(crate::error::MAX_INPUT_BYTES as u64 + 1)
-        .read_to_end(&mut bytes)?;
+    file.take(crate::error::MAX_INPUT_BYTES as u64 + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
@@ -112,17 +108,11 @@ fn read_bounded(path: &Path) -> std::io::Result<Vec<u8>> {
 /// # Errors
 /// As [`read`], [`crate::xml::read`] and [`crate::smi::read`];
 /// [`TopologiesError::NotAMachine`] for a PCIe template or a graph file.
-pub fn read_any(
-    bytes: &[u8],
-    file: &str,
-    load: Loader<'_>,
-) -> Result<ClusterSpec, TopologiesError> {
+pub fn read_any(bytes: &[u8], file: &str, load: Loader<'_>) -> Result<ClusterSpec, TopologiesError> {
     let source = Source::decode(file, bytes)?;
     if looks_like_xml(source.text) || crate::smi::looks_like(source.text) {
         let host = read_host(source)?;
-        let stem = Path::new(file)
-            .file_stem()
-            .map_or_else(|| file.to_owned(), |s| s.to_string_lossy().into_owned());
+        let stem = Path::new(file).file_stem().map_or_else(|| file.to_owned(), |s| s.to_string_lossy().into_owned());
         return Ok(ClusterSpec::single(&stem, file, host));
     }
     let raw = parse(source)?;
@@ -183,10 +173,7 @@ fn syntax(source: Source<'_>, error: &toml::de::Error) -> TopologiesError {
         return TopologiesError::Key(source.at(
             span,
             format!("the key `{}` is not known here", quote(given)),
-            near.map_or_else(
-                || "unknown key".to_owned(),
-                |n| format!("did you mean `{n}`?"),
-            ),
+            near.map_or_else(|| "unknown key".to_owned(), |n| format!("did you mean `{n}`?")),
             format!("keys here: {}", known.join(", ")),
         ));
     }
@@ -215,34 +202,16 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn value(
-        &self,
-        span: &Range<usize>,
-        message: String,
-        label: &str,
-        hint: &str,
-    ) -> TopologiesError {
+    fn value(&self, span: &Range<usize>, message: String, label: &str, hint: &str) -> TopologiesError {
         TopologiesError::Value(self.source.at(span.clone(), message, label, hint))
     }
 
-    fn contradiction(
-        &self,
-        span: &Range<usize>,
-        message: String,
-        label: &str,
-        hint: &str,
-    ) -> TopologiesError {
+    fn contradiction(&self, span: &Range<usize>, message: String, label: &str, hint: &str) -> TopologiesError {
         TopologiesError::Contradiction(self.source.at(span.clone(), message, label, hint))
     }
 
     /// A whole number within bounds.
-    fn number(
-        &self,
-        what: &str,
-        number: &At<i64>,
-        min: u32,
-        max: u32,
-    ) -> Result<u32, TopologiesError> {
+    fn number(&self, what: &str, number: &At<i64>, min: u32, max: u32) -> Result<u32, TopologiesError> {
         match u32::try_from(number.value) {
             Ok(value) if (min..=max).contains(&value) => Ok(value),
             Ok(value) if value > max => Err(TopologiesError::TooLarge(self.source.at(
@@ -255,11 +224,7 @@ impl Reader<'_> {
                 &number.span,
                 format!("{what} is {}", number.value),
                 &format!("expected a whole number from {min} to {max}"),
-                if min > 0 {
-                    "leave the table out if there is none"
-                } else {
-                    ""
-                },
+                if min > 0 { "leave the table out if there is none" } else { "" },
             )),
         }
     }
@@ -288,38 +253,22 @@ impl Reader<'_> {
             }
         };
         parse_rate(text).map_err(|error| {
-            self.value(
-                &rate.span,
-                format!("{what} cannot be read: {error}"),
-                EXPECTED,
-                &unit_hint(text),
-            )
+            self.value(&rate.span, format!("{what} cannot be read: {error}"), EXPECTED, &unit_hint(text))
         })
     }
 
     /// A name out of a list.
-    fn choice<T: Copy>(
-        &self,
-        what: &str,
-        given: &At<String>,
-        known: &[(T, &str)],
-    ) -> Result<T, TopologiesError> {
-        known
-            .iter()
-            .find(|(_, name)| *name == given.value)
-            .map(|(value, _)| *value)
-            .ok_or_else(|| {
-                let names: Vec<&str> = known.iter().map(|(_, name)| *name).collect();
-                self.source
-                    .unknown_name(given.span.clone(), what, &given.value, &names)
-            })
+    fn choice<T: Copy>(&self, what: &str, given: &At<String>, known: &[(T, &str)]) -> Result<T, TopologiesError> {
+        known.iter().find(|(_, name)| *name == given.value).map(|(value, _)| *value).ok_or_else(|| {
+            let names: Vec<&str> = known.iter().map(|(_, name)| *name).collect();
+            self.source.unknown_name(given.span.clone(), what, &given.value, &names)
+        })
     }
 
     fn cluster(&self, raw: &RawFile, load: Loader<'_>) -> Result<ClusterSpec, TopologiesError> {
         self.check_schema(raw)?;
-        let stem = Path::new(self.source.file)
-            .file_stem()
-            .map_or_else(String::new, |s| s.to_string_lossy().into_owned());
+        let stem =
+            Path::new(self.source.file).file_stem().map_or_else(String::new, |s| s.to_string_lossy().into_owned());
         let mut cluster = ClusterSpec {
             name: raw.name.as_ref().map_or(stem, |n| n.value.clone()),
             description: text_of(raw.description.as_ref()),
@@ -352,8 +301,7 @@ impl Reader<'_> {
                 )));
             }
             for host in &raw.hosts {
-                let (group, fabric, profile) =
-                    self.group(host, cluster.host_count(), &mut *load)?;
+                let (group, fabric, profile) = self.group(host, cluster.host_count(), &mut *load)?;
                 if from_like.is_none() {
                     from_like = fabric;
                 }
@@ -370,9 +318,7 @@ impl Reader<'_> {
             cluster.fabric = Some(self.fabric(&fabric.value)?);
         } else if let Some((name, fabric)) = from_like {
             if cluster.host_count() > 1 {
-                cluster
-                    .assumptions
-                    .push(format!("fabric: that of the built-in `{name}`"));
+                cluster.assumptions.push(format!("fabric: that of the built-in `{name}`"));
             }
             cluster.fabric = Some(fabric);
         }
@@ -396,35 +342,24 @@ impl Reader<'_> {
                     "this is not a topology file"
                 },
             ))),
-            None => Err(TopologiesError::Schema(self.source.whole(
-                "the file does not say its schema",
-                format!("start it with: schema = \"{SCHEMA}\""),
-            ))),
+            None => Err(TopologiesError::Schema(
+                self.source.whole("the file does not say its schema", format!("start it with: schema = \"{SCHEMA}\"")),
+            )),
         }
     }
 
     /// `like = "aws-p5"`, `count = 32`.
-    fn short_form(
-        &self,
-        raw: &RawFile,
-        like: &At<String>,
-        cluster: &mut ClusterSpec,
-    ) -> Result<(), TopologiesError> {
+    fn short_form(&self, raw: &RawFile, like: &At<String>, cluster: &mut ClusterSpec) -> Result<(), TopologiesError> {
         if let Some(host) = raw.hosts.first() {
             return Err(self.contradiction(
                 &like.span,
                 "`like` at the top and [[hosts]] tables say the same thing twice".to_owned(),
                 "short form",
-                &format!(
-                    "move it into the [[hosts]] table of line {}",
-                    self.source.locate(host.span.clone()).line
-                ),
+                &format!("move it into the [[hosts]] table of line {}", self.source.locate(host.span.clone()).line),
             ));
         }
         let (_, fabric, base) = self.builtin(like)?;
-        let nodes = self
-            .optional_number("count", raw.count.as_ref(), 1, MAX_GPUS_U32)?
-            .unwrap_or(1);
+        let nodes = self.optional_number("count", raw.count.as_ref(), 1, MAX_GPUS_U32)?.unwrap_or(1);
         cluster.groups = base.groups;
         let gpus = cluster.gpu_count();
         if gpus.saturating_mul(nodes as usize) > MAX_GPUS {
@@ -454,10 +389,7 @@ impl Reader<'_> {
         ))
     }
 
-    fn builtin(
-        &self,
-        like: &At<String>,
-    ) -> Result<(HostPlan, Option<FabricSpec>, ClusterSpec), TopologiesError> {
+    fn builtin(&self, like: &At<String>) -> Result<(HostPlan, Option<FabricSpec>, ClusterSpec), TopologiesError> {
         if self.depth >= MAX_LIKE_DEPTH {
             return Err(self.contradiction(
                 &like.span,
@@ -468,12 +400,9 @@ impl Reader<'_> {
         }
         match builtin::text(&like.value) {
             Some(text) => read_builtin(text, &format!("<built-in {}>", like.value), self.depth + 1),
-            None => Err(self.source.unknown_name(
-                like.span.clone(),
-                "a built-in topology",
-                &like.value,
-                &builtin::names(),
-            )),
+            None => {
+                Err(self.source.unknown_name(like.span.clone(), "a built-in topology", &like.value, &builtin::names()))
+            }
         }
     }
 
@@ -496,9 +425,7 @@ impl Reader<'_> {
             if let Some((name, base_fabric, base_profile)) = base {
                 fabric = base_fabric.map(|f| (name, f));
                 // Own GPUs or NVLinks make it another machine.
-                if host.nvlink.is_none()
-                    && host.gpus.as_ref().is_none_or(|g| g.value.kind.is_none())
-                {
+                if host.nvlink.is_none() && host.gpus.as_ref().is_none_or(|g| g.value.kind.is_none()) {
                     profile = base_profile;
                 }
             }
@@ -515,9 +442,7 @@ impl Reader<'_> {
         let count = self.optional_number("count", host.count.as_ref(), 1, MAX_GPUS_U32)?;
         let Some(list) = &host.names else {
             let count = count.unwrap_or(1) as usize;
-            return Ok((before..before + count)
-                .map(|i| format!("host{i}"))
-                .collect());
+            return Ok((before..before + count).map(|i| format!("host{i}")).collect());
         };
         let names = hostlist::expand(&list.value).map_err(|error| {
             self.value(
@@ -532,11 +457,7 @@ impl Reader<'_> {
         {
             return Err(self.contradiction(
                 &raw.span,
-                format!(
-                    "count is {count}, but `{}` names {} hosts",
-                    quote(&list.value),
-                    names.len()
-                ),
+                format!("count is {count}, but `{}` names {} hosts", quote(&list.value), names.len()),
                 &format!("expected {}", names.len()),
                 "leave `count` out; the names say it",
             ));
@@ -550,20 +471,11 @@ impl Reader<'_> {
         &self,
         raw: &RawHost,
         span: &Range<usize>,
-    ) -> Result<
-        (
-            HostPlan,
-            Option<(String, Option<FabricSpec>, Option<String>)>,
-        ),
-        TopologiesError,
-    > {
+    ) -> Result<(HostPlan, Option<(String, Option<FabricSpec>, Option<String>)>), TopologiesError> {
         let (mut plan, base) = match &raw.like {
             Some(like) => {
                 let (plan, fabric, cluster) = self.builtin(like)?;
-                (
-                    plan,
-                    Some((like.value.clone(), fabric, cluster.profile.clone())),
-                )
+                (plan, Some((like.value.clone(), fabric, cluster.profile.clone())))
             }
             None => (HostPlan::default(), None),
         };
@@ -605,12 +517,7 @@ impl Reader<'_> {
         span.start..span.start + line
     }
 
-    fn host_from_xml(
-        &self,
-        raw: &RawHost,
-        xml: &At<String>,
-        load: Loader<'_>,
-    ) -> Result<HostSpec, TopologiesError> {
+    fn host_from_xml(&self, raw: &RawHost, xml: &At<String>, load: Loader<'_>) -> Result<HostSpec, TopologiesError> {
         let clash = [
             ("like", raw.like.as_ref().map(|x| &x.span)),
             ("nvlink", raw.nvlink.as_ref().map(|x| &x.span)),
@@ -652,12 +559,7 @@ impl Reader<'_> {
                 if named.count as usize != host.gpus.len() {
                     return Err(self.contradiction(
                         &gpus.value.count.span,
-                        format!(
-                            "count is {}, but `{}` has {} GPUs",
-                            named.count,
-                            quote(&xml.value),
-                            host.gpus.len()
-                        ),
+                        format!("count is {}, but `{}` has {} GPUs", named.count, quote(&xml.value), host.gpus.len()),
                         &format!("expected {}", host.gpus.len()),
                         "leave `gpus` out, or give only a smaller count",
                     ));
@@ -681,12 +583,7 @@ impl Reader<'_> {
         Ok(host)
     }
 
-    fn gpus(
-        &self,
-        raw: &RawGpus,
-        span: &Range<usize>,
-        plan: &mut HostPlan,
-    ) -> Result<(), TopologiesError> {
+    fn gpus(&self, raw: &RawGpus, span: &Range<usize>, plan: &mut HostPlan) -> Result<(), TopologiesError> {
         let count = self.number("the count of GPUs", &raw.count, 1, MAX_PER_HOST)?;
         let Some(kind) = &raw.kind else {
             let Some(base) = &plan.gpus else {
@@ -709,28 +606,15 @@ impl Reader<'_> {
             return Ok(());
         };
         let product = catalogue::by_name(&kind.value);
-        let capability = self.optional_number(
-            "compute_capability",
-            raw.compute_capability.as_ref(),
-            10,
-            999,
-        )?;
-        let memory_rate = raw
-            .memory_rate
-            .as_ref()
-            .map(|r| self.rate("memory_rate", r))
-            .transpose()?;
-        let Some(compute_capability) = capability.or_else(|| product.map(|p| p.compute_capability))
-        else {
+        let capability = self.optional_number("compute_capability", raw.compute_capability.as_ref(), 10, 999)?;
+        let memory_rate = raw.memory_rate.as_ref().map(|r| self.rate("memory_rate", r)).transpose()?;
+        let Some(compute_capability) = capability.or_else(|| product.map(|p| p.compute_capability)) else {
             let known: Vec<&str> = catalogue::PRODUCTS.iter().map(|p| p.name).collect();
             let near = collcast_sim::collective::nearest(&kind.value, known.iter().copied());
             return Err(TopologiesError::UnknownName(self.source.at(
                 kind.span.clone(),
                 format!("the GPU `{}` is not known", quote(&kind.value)),
-                near.map_or_else(
-                    || "unknown product".to_owned(),
-                    |n| format!("did you mean `{n}`?"),
-                ),
+                near.map_or_else(|| "unknown product".to_owned(), |n| format!("did you mean `{n}`?")),
                 format!(
                     "for another product add compute_capability = 90 and memory_rate = \"3.35 \
                      TB/s\"; known: {}",
@@ -748,12 +632,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn nvlink(
-        &self,
-        raw: &RawNvlink,
-        span: &Range<usize>,
-        gpus: u32,
-    ) -> Result<Option<NvlinkPlan>, TopologiesError> {
+    fn nvlink(&self, raw: &RawNvlink, span: &Range<usize>, gpus: u32) -> Result<Option<NvlinkPlan>, TopologiesError> {
         let kind = self.choice(
             "a way to join GPUs",
             &raw.kind,
@@ -775,68 +654,38 @@ impl Reader<'_> {
                 "for example links_per_gpu = 18, rate_per_link = \"25 GB/s\"",
             ))
         };
-        let links = raw
-            .links_per_gpu
-            .as_ref()
-            .ok_or_else(|| missing("links_per_gpu"))?;
-        let rate = raw
-            .rate_per_link
-            .as_ref()
-            .ok_or_else(|| missing("rate_per_link"))?;
+        let links = raw.links_per_gpu.as_ref().ok_or_else(|| missing("links_per_gpu"))?;
+        let rate = raw.rate_per_link.as_ref().ok_or_else(|| missing("rate_per_link"))?;
         let links_per_gpu = self.number("links_per_gpu", links, 1, MAX_PER_HOST)?;
         if kind == NvlinkKind::Mesh && gpus > 1 && !links_per_gpu.is_multiple_of(gpus - 1) {
             return Err(self.contradiction(
                 &links.span,
-                format!(
-                    "{links_per_gpu} links of a GPU do not spread evenly over {} others",
-                    gpus - 1
-                ),
+                format!("{links_per_gpu} links of a GPU do not spread evenly over {} others", gpus - 1),
                 &format!("expected a multiple of {}", gpus - 1),
                 "an uneven mesh is written as NCCL topology XML: xml = \"nccl_topo.xml\"",
             ));
         }
-        Ok(Some(NvlinkPlan {
-            kind,
-            links_per_gpu,
-            rate_per_link: self.rate("rate_per_link", rate)?,
-        }))
+        Ok(Some(NvlinkPlan { kind, links_per_gpu, rate_per_link: self.rate("rate_per_link", rate)? }))
     }
 
     fn pcie(&self, raw: &RawPcie) -> Result<PciePlan, TopologiesError> {
         let generation = self.number("the PCIe generation", &raw.generation, 1, 6)?;
         let lanes = self.number("lanes", &raw.lanes, 1, 32)?;
         let rate = catalogue::pcie_generation_rate(generation, lanes).ok_or_else(|| {
-            self.value(
-                &raw.generation.span,
-                "the PCIe generation is not known".to_owned(),
-                "expected 1 to 6",
-                "",
-            )
+            self.value(&raw.generation.span, "the PCIe generation is not known".to_owned(), "expected 1 to 6", "")
         })?;
         Ok(PciePlan {
             rate,
-            switches_per_socket: self.number(
-                "switches_per_socket",
-                &raw.switches_per_socket,
-                0,
-                MAX_SOCKETS,
-            )?,
+            switches_per_socket: self.number("switches_per_socket", &raw.switches_per_socket, 0, MAX_SOCKETS)?,
             sockets: self.number("sockets", &raw.sockets, 1, MAX_SOCKETS)?,
-            interconnect: raw
-                .interconnect
-                .as_ref()
-                .map(|r| self.rate("interconnect", r))
-                .transpose()?,
+            interconnect: raw.interconnect.as_ref().map(|r| self.rate("interconnect", r)).transpose()?,
             cpu: text_of(raw.cpu.as_ref()),
         })
     }
 
     fn nics(&self, raw: &RawNics, gpus: u32) -> Result<NicPlan, TopologiesError> {
-        let kinds: Vec<(LinkKind, &str)> = LinkKind::ALL
-            .iter()
-            .filter(|k| k.is_network())
-            .map(|&k| (k, k.name()))
-            .collect();
+        let kinds: Vec<(LinkKind, &str)> =
+            LinkKind::ALL.iter().filter(|k| k.is_network()).map(|&k| (k, k.name())).collect();
         let kind = self.choice("a kind of NIC", &raw.kind, &kinds)?;
         let count = self.number("the count of NICs", &raw.count, 1, MAX_PER_HOST)?;
         let rate = self.rate("the rate of the NICs", &raw.rate)?;
@@ -851,25 +700,10 @@ impl Reader<'_> {
                 "list the GPUs in `gpu` where they have unequal numbers of NICs",
             ));
         }
-        let gpu = raw
-            .gpu
-            .as_ref()
-            .map(|list| self.gpu_list(list, count, gpus))
-            .transpose()?;
-        let rail = raw
-            .rail
-            .as_ref()
-            .map(|list| self.list("rail", list, count, MAX_PER_HOST, "rail numbers"))
-            .transpose()?;
-        Ok(NicPlan {
-            kind,
-            count,
-            rate,
-            gpu,
-            per_gpu,
-            rail,
-            gpudirect: raw.gpudirect,
-        })
+        let gpu = raw.gpu.as_ref().map(|list| self.gpu_list(list, count, gpus)).transpose()?;
+        let rail =
+            raw.rail.as_ref().map(|list| self.list("rail", list, count, MAX_PER_HOST, "rail numbers")).transpose()?;
+        Ok(NicPlan { kind, count, rate, gpu, per_gpu, rail, gpudirect: raw.gpudirect })
     }
 
     /// A list with one number per NIC, each below `limit`.
@@ -884,10 +718,7 @@ impl Reader<'_> {
         if list.value.len() != count as usize {
             return Err(self.contradiction(
                 &list.span,
-                format!(
-                    "`{key}` has {} entries, but there are {count} NICs",
-                    list.value.len()
-                ),
+                format!("`{key}` has {} entries, but there are {count} NICs", list.value.len()),
                 &format!("expected {count} entries"),
                 "one entry per NIC, in order",
             ));
@@ -907,12 +738,7 @@ impl Reader<'_> {
     }
 
     /// Each GPU that is listed must be listed equally often: a mistyped index shows that way.
-    fn gpu_list(
-        &self,
-        list: &At<Vec<At<i64>>>,
-        count: u32,
-        gpus: u32,
-    ) -> Result<Vec<u32>, TopologiesError> {
+    fn gpu_list(&self, list: &At<Vec<At<i64>>>, count: u32, gpus: u32) -> Result<Vec<u32>, TopologiesError> {
         let indices = self.list("gpu", list, count, gpus, "GPUs")?;
         let times = |gpu: u32| indices.iter().filter(|&&g| g == gpu).count();
         let fewest = indices.iter().map(|&g| times(g)).min().unwrap_or(0);
@@ -921,10 +747,7 @@ impl Reader<'_> {
             if seen > fewest {
                 return Err(self.contradiction(
                     &list.value[i].span,
-                    format!(
-                        "GPU {gpu} is listed {} times in `gpu`, others less often",
-                        times(gpu)
-                    ),
+                    format!("GPU {gpu} is listed {} times in `gpu`, others less often", times(gpu)),
                     "listed again",
                     "list each GPU equally often; an uneven machine is written as NCCL topology \
                      XML: xml = \"nccl_topo.xml\"",
@@ -948,26 +771,19 @@ impl Reader<'_> {
         let mut leaf = None;
         if let Some(written) = &raw.leaf {
             if let Some(per) = &written.value.per {
-                let rail =
-                    self.choice("a set of ports", per, &[(true, "rail"), (false, "unit")])?;
+                let rail = self.choice("a set of ports", per, &[(true, "rail"), (false, "unit")])?;
                 if rail != by_rail {
                     return Err(self.contradiction(
                         &per.span,
                         format!("leaves per {} in a {} fabric", per.value, kind.name()),
-                        if by_rail {
-                            "expected \"rail\""
-                        } else {
-                            "expected \"unit\""
-                        },
+                        if by_rail { "expected \"rail\"" } else { "expected \"unit\"" },
                         "only rail-optimised and rail-only fabrics have leaves per rail",
                     ));
                 }
             }
             let rate = written.value.rate.as_ref();
             leaf = Some(LeafSpec {
-                rate: rate
-                    .map(|r| self.rate("the rate of the leaf", r))
-                    .transpose()?,
+                rate: rate.map(|r| self.rate("the rate of the leaf", r)).transpose()?,
                 down: self.optional_number("down", written.value.down.as_ref(), 1, 100_000)?,
                 up: self.optional_number("up", written.value.up.as_ref(), 0, MAX_SWITCHES)?,
             });
@@ -982,12 +798,7 @@ impl Reader<'_> {
                 })
             })
             .transpose()?;
-        let hosts_per_unit = self.optional_number(
-            "hosts_per_unit",
-            raw.hosts_per_unit.as_ref(),
-            1,
-            MAX_GPUS_U32,
-        )?;
+        let hosts_per_unit = self.optional_number("hosts_per_unit", raw.hosts_per_unit.as_ref(), 1, MAX_GPUS_U32)?;
         Ok(FabricSpec {
             kind,
             hosts_per_unit,
@@ -1014,15 +825,8 @@ impl Reader<'_> {
         match &routing.value.0 {
             Scalar::Hash(seed) => Ok(Routing::Hash(seed.unsigned_abs())),
             Scalar::Text(text) => {
-                let given = At {
-                    value: text.clone(),
-                    span: routing.span.clone(),
-                };
-                self.choice(
-                    "a kind of routing",
-                    &given,
-                    &[(Routing::Adaptive, "adaptive"), (Routing::Spray, "spray")],
-                )
+                let given = At { value: text.clone(), span: routing.span.clone() };
+                self.choice("a kind of routing", &given, &[(Routing::Adaptive, "adaptive"), (Routing::Spray, "spray")])
             }
             other => Err(self.value(
                 &routing.span,
@@ -1048,26 +852,19 @@ impl Reader<'_> {
             _ => None,
         };
         match ratio {
-            Some(ratio) if (1.0..=1000.0).contains(&ratio) => Ok(Oversubscription::Thousandths(
-                (ratio * 1000.0).round() as u32,
-            )),
+            Some(ratio) if (1.0..=1000.0).contains(&ratio) => {
+                Ok(Oversubscription::Thousandths((ratio * 1000.0).round() as u32))
+            }
             _ => Err(self.value(
                 &given.span,
-                format!(
-                    "`{}` is not an over-subscription",
-                    quote(&given.value.0.to_string())
-                ),
+                format!("`{}` is not an over-subscription", quote(&given.value.0.to_string())),
                 "expected a number from 1, \"3:2\" or \"unknown\"",
                 "it is the rate into a leaf over the rate out of it upwards",
             )),
         }
     }
 
-    fn exception(
-        &self,
-        raw: &RawException,
-        span: &Range<usize>,
-    ) -> Result<Exception, TopologiesError> {
+    fn exception(&self, raw: &RawException, span: &Range<usize>) -> Result<Exception, TopologiesError> {
         let deviation = match (&raw.rate, &raw.state) {
             (Some(rate), None) => Deviation::Rate(self.rate("the rate of the exception", rate)?),
             (None, Some(state)) => {
@@ -1110,19 +907,11 @@ fn text_of(text: Option<&At<String>>) -> String {
 
 /// Bits or bytes: the usual slip, with the value at hand.
 fn unit_hint(text: &str) -> String {
-    let number: String = text
-        .chars()
-        .take_while(|c| c.is_ascii_digit() || *c == '.')
-        .collect();
+    let number: String = text.chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect();
     match number.parse::<f64>() {
         Ok(value) if value > 0.0 => {
-            format!(
-                "data sheets give bits; {number} Gb/s is {} GB/s",
-                value / 8.0
-            )
+            format!("data sheets give bits; {number} Gb/s is {} GB/s", value / 8.0)
         }
-        _ => {
-            "a rate is one direction and more than zero; a dead port is state = \"down\"".to_owned()
-        }
+        _ => "a rate is one direction and more than zero; a dead port is state = \"down\"".to_owned(),
     }
 }

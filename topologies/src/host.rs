@@ -155,9 +155,7 @@ impl HostSpec {
             if let Some(parent) = resolve(gpu.parent, &cpus, &switches) {
                 builder.duplex(id, parent, link(LinkKind::Pcie, gpu.pcie_rate, 16));
             }
-            if let (Some(rate), Some(&cpu)) =
-                (gpu.c2c, self.cpu_of(gpu.parent).and_then(|c| cpus.get(c)))
-            {
+            if let (Some(rate), Some(&cpu)) = (gpu.c2c, self.cpu_of(gpu.parent).and_then(|c| cpus.get(c))) {
                 builder.duplex(id, cpu, link(LinkKind::C2c, rate, 1));
             }
             for bundle in &gpu.nvlinks {
@@ -237,11 +235,7 @@ impl HostSpec {
     /// Whether every GPU has NVLinks to the host's NVSwitches.
     pub fn has_nvswitch(&self) -> bool {
         !self.gpus.is_empty()
-            && self.gpus.iter().all(|g| {
-                g.nvlinks
-                    .iter()
-                    .any(|n| n.target == NvlinkTarget::Switch && n.count > 0)
-            })
+            && self.gpus.iter().all(|g| g.nvlinks.iter().any(|n| n.target == NvlinkTarget::Switch && n.count > 0))
     }
 
     /// Records an assumption once.

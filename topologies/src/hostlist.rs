@@ -75,11 +75,7 @@ fn expand_item(item: &str, names: &mut Vec<String>) -> Result<(), HostListError>
         for range in rest[open + 1..close].split(',') {
             let (first, last, width) = bounds(range.trim())?;
             let count = usize::try_from(last - first + 1).unwrap_or(usize::MAX);
-            if count
-                .saturating_mul(prefixes.len())
-                .saturating_add(grown.len() + names.len())
-                > MAX_GPUS
-            {
+            if count.saturating_mul(prefixes.len()).saturating_add(grown.len() + names.len()) > MAX_GPUS {
                 return Err(HostListError::TooMany);
             }
             for prefix in &prefixes {
@@ -139,14 +135,8 @@ mod tests {
         let sixty_four = expand("gpu[001-064]").unwrap();
         assert_eq!(sixty_four.len(), 64);
         assert_eq!(sixty_four[16], "gpu017");
-        assert_eq!(
-            expand("a[1-2,5]-ib,b").unwrap(),
-            ["a1-ib", "a2-ib", "a5-ib", "b"]
-        );
-        assert_eq!(
-            expand("r[1-2]n[1-2]").unwrap(),
-            ["r1n1", "r1n2", "r2n1", "r2n2"]
-        );
+        assert_eq!(expand("a[1-2,5]-ib,b").unwrap(), ["a1-ib", "a2-ib", "a5-ib", "b"]);
+        assert_eq!(expand("r[1-2]n[1-2]").unwrap(), ["r1n1", "r1n2", "r2n1", "r2n2"]);
         for (list, error) in [
             ("gpu[1-", HostListError::Brackets),
             ("gpu]1", HostListError::Brackets),

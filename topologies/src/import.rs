@@ -14,10 +14,7 @@ use crate::xml::{TemplateDevice, TemplateSpec};
 /// # Errors
 /// [`TopologiesError::Contradiction`] when the template has places for another number of GPUs
 /// than the machine has.
-pub fn import(
-    template: &TemplateSpec,
-    onto: &HostSpec,
-) -> Result<(HostSpec, Vec<String>), TopologiesError> {
+pub fn import(template: &TemplateSpec, onto: &HostSpec) -> Result<(HostSpec, Vec<String>), TopologiesError> {
     let mut notes = Vec::new();
     let mut host = HostSpec {
         cpus: template.cpus.clone(),
@@ -30,11 +27,7 @@ pub fn import(
     for note in &onto.assumptions {
         host.assume(note.clone());
     }
-    notes.push(format!(
-        "template: {} CPUs, {} PCIe switches and their rates",
-        host.cpus.len(),
-        host.switches.len()
-    ));
+    notes.push(format!("template: {} CPUs, {} PCIe switches and their rates", host.cpus.len(), host.switches.len()));
     take_cpus(template, onto, &mut host, &mut notes);
     place_gpus(template, &mut host, &mut notes)?;
     place_nics(template, &mut host, &mut notes);
@@ -50,12 +43,7 @@ pub fn import(
 }
 
 /// A template that does not name its CPUs gets the machine's vendor and interconnect.
-fn take_cpus(
-    template: &TemplateSpec,
-    onto: &HostSpec,
-    host: &mut HostSpec,
-    notes: &mut Vec<String>,
-) {
+fn take_cpus(template: &TemplateSpec, onto: &HostSpec, host: &mut HostSpec, notes: &mut Vec<String>) {
     let Some(first) = onto.cpus.first() else {
         return;
     };
@@ -71,25 +59,15 @@ fn take_cpus(
     }
 }
 
-fn by_bus<'a>(
-    places: &[&'a TemplateDevice],
-    bus_id: Option<&String>,
-) -> Option<&'a TemplateDevice> {
+fn by_bus<'a>(places: &[&'a TemplateDevice], bus_id: Option<&String>) -> Option<&'a TemplateDevice> {
     let wanted = bus_id?.to_lowercase();
     places.iter().find(|p| p.bus_id == wanted).copied()
 }
 
-fn place_gpus(
-    template: &TemplateSpec,
-    host: &mut HostSpec,
-    notes: &mut Vec<String>,
-) -> Result<(), TopologiesError> {
+fn place_gpus(template: &TemplateSpec, host: &mut HostSpec, notes: &mut Vec<String>) -> Result<(), TopologiesError> {
     let places: Vec<&TemplateDevice> = template.gpus.iter().chain(&template.unknown).collect();
-    let matched: Vec<Option<&TemplateDevice>> = host
-        .gpus
-        .iter()
-        .map(|g| by_bus(&places, g.gpu.bus_id.as_ref()))
-        .collect();
+    let matched: Vec<Option<&TemplateDevice>> =
+        host.gpus.iter().map(|g| by_bus(&places, g.gpu.bus_id.as_ref())).collect();
     if !matched.is_empty() && matched.iter().all(Option::is_some) {
         for (gpu, place) in host.gpus.iter_mut().zip(matched.into_iter().flatten()) {
             gpu.parent = place.parent;
@@ -106,11 +84,7 @@ fn place_gpus(
         }
         notes.push(format!(
             "template: lists no GPU; {count} GPUs spread in order over its {}",
-            if host.switches.is_empty() {
-                "CPUs"
-            } else {
-                "switches"
-            }
+            if host.switches.is_empty() { "CPUs" } else { "switches" }
         ));
         return Ok(());
     }
@@ -144,10 +118,7 @@ fn place_nics(template: &TemplateSpec, host: &mut HostSpec, notes: &mut Vec<Stri
         places = template.unknown.iter().collect();
     }
     let all: Vec<&TemplateDevice> = template.nics.iter().chain(&template.unknown).collect();
-    let by_bus_id = data > 0
-        && host
-            .data_nics()
-            .all(|n| by_bus(&all, n.bus_id.as_ref()).is_some());
+    let by_bus_id = data > 0 && host.data_nics().all(|n| by_bus(&all, n.bus_id.as_ref()).is_some());
     let gpu_parents: Vec<Parent> = host.gpus.iter().map(|g| g.parent).collect();
     let points = attachment_points(host);
     let mut index = 0_u32;
@@ -161,21 +132,15 @@ fn place_nics(template: &TemplateSpec, host: &mut HostSpec, notes: &mut Vec<Stri
             let at = u64::from(index) * len as u64 / u64::from(count.max(1));
             usize::try_from(at).unwrap_or(0)
         };
-        let place = if by_bus_id {
-            by_bus(&all, nic.bus_id.as_ref())
-        } else {
-            places.get(nth(places.len())).copied()
-        };
+        let place = if by_bus_id { by_bus(&all, nic.bus_id.as_ref()) } else { places.get(nth(places.len())).copied() };
         match place {
             Some(place) => {
                 nic.parent = place.parent;
                 nic.pcie_rate = place.rate.unwrap_or(nic.pcie_rate);
             }
             None => {
-                nic.parent = gpu_parents
-                    .get(nth(gpu_parents.len()))
-                    .copied()
-                    .unwrap_or_else(|| spread(&points, index, count));
+                nic.parent =
+                    gpu_parents.get(nth(gpu_parents.len())).copied().unwrap_or_else(|| spread(&points, index, count));
             }
         }
         index += 1;
@@ -190,9 +155,6 @@ fn place_nics(template: &TemplateSpec, host: &mut HostSpec, notes: &mut Vec<Stri
     } else if places.len() == data {
         "template: places of the NICs, the n-th NIC in the n-th place".to_owned()
     } else {
-        format!(
-            "template: {} places for NICs, shared in order by the machine's {count}",
-            places.len()
-        )
+        format!("template: {} places for NICs, shared in order by the machine's {count}", places.len())
     });
 }

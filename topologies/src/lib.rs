@@ -23,9 +23,9 @@ pub mod smi;
 pub mod xml;
 
 pub use builtin::{load, load_any};
-pub use export::{Imported, import_file};
 pub use cluster::ClusterSpec;
 pub use error::TopologiesError;
+pub use export::{Imported, import_file};
 
 /// A commented topology file to start from.
 pub const TEMPLATE: &str = include_str!("../data/template.toml");

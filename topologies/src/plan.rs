@@ -5,9 +5,7 @@ use collcast_sim::topology::{Gpu, LinkKind, Nic};
 use collcast_sim::units::Bandwidth;
 
 use crate::catalogue;
-use crate::host::{
-    CpuSpec, GpuSpec, HostSpec, NicSpec, NvlinkSpec, NvlinkTarget, Parent, SwitchSpec,
-};
+use crate::host::{CpuSpec, GpuSpec, HostSpec, NicSpec, NvlinkSpec, NvlinkTarget, Parent, SwitchSpec};
 
 /// The GPUs of a host.
 #[derive(Clone, Debug)]
@@ -81,10 +79,7 @@ impl HostPlan {
     /// Draws the host; checked before, so that it cannot fail. Without GPUs or PCIe it is
     /// empty.
     pub(crate) fn draw(&self) -> HostSpec {
-        let mut host = HostSpec {
-            assumptions: self.assumptions.clone(),
-            ..HostSpec::default()
-        };
+        let mut host = HostSpec { assumptions: self.assumptions.clone(), ..HostSpec::default() };
         let (Some(gpus), Some(pcie)) = (&self.gpus, &self.pcie) else {
             return host;
         };
@@ -126,23 +121,14 @@ fn draw_pcie(host: &mut HostSpec, pcie: &PciePlan) {
     let interconnect = pcie.interconnect.unwrap_or_else(|| {
         let (rate, what) = catalogue::cpu_interconnect("", &pcie.cpu, 0x55);
         if pcie.sockets > 1 {
-            host.assume(format!(
-                "{rate} between CPU sockets assumed: NCCL's figure for {what}"
-            ));
+            host.assume(format!("{rate} between CPU sockets assumed: NCCL's figure for {what}"));
         }
         rate
     });
     for socket in 0..pcie.sockets as usize {
-        host.cpus.push(CpuSpec {
-            vendor: pcie.cpu.clone(),
-            interconnect,
-        });
+        host.cpus.push(CpuSpec { vendor: pcie.cpu.clone(), interconnect });
         for _ in 0..pcie.switches_per_socket {
-            host.switches.push(SwitchSpec {
-                bus_id: None,
-                parent: Parent::Cpu(socket),
-                rate: pcie.rate,
-            });
+            host.switches.push(SwitchSpec { bus_id: None, parent: Parent::Cpu(socket), rate: pcie.rate });
         }
     }
 }
@@ -165,17 +151,11 @@ pub(crate) fn spread(places: &[Parent], index: u32, count: u32) -> Parent {
 
 fn draw_nvlinks(host: &mut HostSpec, nvlink: NvlinkPlan) {
     let count = host.gpus.len();
-    let bundle = |target, count| NvlinkSpec {
-        target,
-        count,
-        rate_per_link: nvlink.rate_per_link,
-    };
+    let bundle = |target, count| NvlinkSpec { target, count, rate_per_link: nvlink.rate_per_link };
     let peers = u32::try_from(count.saturating_sub(1)).unwrap_or(0);
     for (i, gpu) in host.gpus.iter_mut().enumerate() {
         match nvlink.kind {
-            NvlinkKind::Switch => gpu
-                .nvlinks
-                .push(bundle(NvlinkTarget::Switch, nvlink.links_per_gpu)),
+            NvlinkKind::Switch => gpu.nvlinks.push(bundle(NvlinkTarget::Switch, nvlink.links_per_gpu)),
             NvlinkKind::Mesh => {
                 let each = nvlink.links_per_gpu / peers.max(1);
                 for peer in (0..count).filter(|&p| p != i && each > 0) {
@@ -185,8 +165,7 @@ fn draw_nvlinks(host: &mut HostSpec, nvlink: NvlinkPlan) {
             NvlinkKind::Pairs => {
                 let peer = i ^ 1;
                 if peer < count {
-                    gpu.nvlinks
-                        .push(bundle(NvlinkTarget::Gpu(peer), nvlink.links_per_gpu));
+                    gpu.nvlinks.push(bundle(NvlinkTarget::Gpu(peer), nvlink.links_per_gpu));
                 }
             }
         }
@@ -217,10 +196,7 @@ pub(crate) fn draw_nics(host: &mut HostSpec, nics: &NicPlan, pcie_rate: Bandwidt
                 kind: nics.kind,
                 rate: nics.rate,
                 gpudirect: nics.gpudirect.unwrap_or(rdma),
-                rail: nics
-                    .rail
-                    .as_ref()
-                    .and_then(|r| r.get(index as usize).copied()),
+                rail: nics.rail.as_ref().and_then(|r| r.get(index as usize).copied()),
                 management: false,
             },
             parent,

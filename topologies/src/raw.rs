@@ -22,10 +22,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for At<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let spanned = Spanned::<T>::deserialize(deserializer)?;
         let span = spanned.span();
-        Ok(Self {
-            value: spanned.into_inner(),
-            span,
-        })
+        Ok(Self { value: spanned.into_inner(), span })
     }
 }
 
@@ -72,11 +69,7 @@ impl<'de> Visitor<'de> for ScalarVisitor {
     type Value = Scalar;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.hash {
-            "a string, or { hash = SEED }"
-        } else {
-            "a string or a number"
-        })
+        f.write_str(if self.hash { "a string, or { hash = SEED }" } else { "a string or a number" })
     }
     fn visit_str<E: de::Error>(self, value: &str) -> Result<Scalar, E> {
         Ok(Scalar::Text(value.to_owned()))
@@ -104,8 +97,7 @@ impl<'de> Visitor<'de> for ScalarVisitor {
             }
             seed = Some(map.next_value::<i64>()?);
         }
-        seed.map(Scalar::Hash)
-            .ok_or_else(|| de::Error::missing_field("hash"))
+        seed.map(Scalar::Hash).ok_or_else(|| de::Error::missing_field("hash"))
     }
 }
 

@@ -17,9 +17,7 @@ use collcast_sim::units::Bandwidth;
 
 use crate::catalogue::{self, Product};
 use crate::error::{Source, TopologiesError, quote};
-use crate::host::{
-    CpuSpec, GpuSpec, HostSpec, NicSpec, NvlinkSpec, NvlinkTarget, Parent, SwitchSpec,
-};
+use crate::host::{CpuSpec, GpuSpec, HostSpec, NicSpec, NvlinkSpec, NvlinkTarget, Parent, SwitchSpec};
 
 /// Most devices of a matrix.
 const MAX_DEVICES: usize = 256;
@@ -94,9 +92,7 @@ fn words(line: &str, offset: usize) -> Vec<Word<'_>> {
         }
         let blank = if c == '\u{1b}' {
             // ESC [ digits letter.
-            let end = line[i + 1..]
-                .find(|c: char| c.is_ascii_alphabetic())
-                .map_or(line.len(), |e| i + 1 + e + 1);
+            let end = line[i + 1..].find(|c: char| c.is_ascii_alphabetic()).map_or(line.len(), |e| i + 1 + e + 1);
             skip_to = end;
             true
         } else {
@@ -104,10 +100,7 @@ fn words(line: &str, offset: usize) -> Vec<Word<'_>> {
         };
         match (blank, start) {
             (true, Some(s)) => {
-                words.push(Word {
-                    text: &line[s..i],
-                    start: offset + s,
-                });
+                words.push(Word { text: &line[s..i], start: offset + s });
                 start = None;
             }
             (false, None) => start = Some(i),
@@ -115,17 +108,13 @@ fn words(line: &str, offset: usize) -> Vec<Word<'_>> {
         }
     }
     if let Some(s) = start {
-        words.push(Word {
-            text: &line[s..],
-            start: offset + s,
-        });
+        words.push(Word { text: &line[s..], start: offset + s });
     }
     words
 }
 
 fn is_gpu(name: &str) -> bool {
-    name.strip_prefix("GPU")
-        .is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
+    name.strip_prefix("GPU").is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
 }
 
 /// Whether a text holds the heading of the matrix.
@@ -133,9 +122,7 @@ pub(crate) fn looks_like(text: &str) -> bool {
     text.lines().take(200).any(|line| {
         let words = words(line, 0);
         words.first().is_some_and(|w| is_gpu(w.text))
-            && (words
-                .get(1)
-                .is_some_and(|w| is_gpu(w.text) || w.text == "X")
+            && (words.get(1).is_some_and(|w| is_gpu(w.text) || w.text == "X")
                 || words.iter().any(|w| w.text == "Affinity"))
     })
 }
@@ -191,11 +178,8 @@ impl<'a> Matrix<'a> {
             };
             match &mut matrix {
                 None if is_gpu(first.text) => {
-                    let names: Vec<Word<'a>> = words
-                        .iter()
-                        .copied()
-                        .take_while(|w| !matches!(w.text, "CPU" | "NUMA" | "GPU"))
-                        .collect();
+                    let names: Vec<Word<'a>> =
+                        words.iter().copied().take_while(|w| !matches!(w.text, "CPU" | "NUMA" | "GPU")).collect();
                     if names.len() > MAX_DEVICES {
                         return Err(TopologiesError::TooLarge(source.at(
                             first.span(),
@@ -228,12 +212,7 @@ impl<'a> Matrix<'a> {
     }
 
     /// A line after the heading: a row, a NIC's name, or something else.
-    fn line(
-        &mut self,
-        source: Source<'a>,
-        line: &str,
-        words: &[Word<'a>],
-    ) -> Result<(), TopologiesError> {
+    fn line(&mut self, source: Source<'a>, line: &str, words: &[Word<'a>]) -> Result<(), TopologiesError> {
         if line.trim_start().starts_with("NIC mapping") {
             self.mapping(line);
             return Ok(());
@@ -256,11 +235,7 @@ impl<'a> Matrix<'a> {
         if cells.len() < count {
             return Err(TopologiesError::Syntax(source.at(
                 first.span(),
-                format!(
-                    "the row `{}` has {} cells, the heading {count} devices",
-                    quote(first.text),
-                    cells.len()
-                ),
+                format!("the row `{}` has {} cells, the heading {count} devices", quote(first.text), cells.len()),
                 "cells are missing",
                 "copy the whole line; terminals cut long ones off",
             )));
@@ -286,11 +261,7 @@ impl<'a> Matrix<'a> {
         }
         self.rows.insert(index, row);
         // CPU affinity, then NUMA affinity.
-        self.numa[index] = cells
-            .get(count + 1)
-            .map(|w| w.text)
-            .filter(|t| *t != "N/A")
-            .map(str::to_owned);
+        self.numa[index] = cells.get(count + 1).map(|w| w.text).filter(|t| *t != "N/A").map(str::to_owned);
         Ok(())
     }
 
@@ -315,16 +286,8 @@ impl<'a> Matrix<'a> {
 
     /// A mapping that leaves NICs out (`...`) says their NUMA node where both neighbours agree.
     fn fill_numa(&mut self) {
-        let nics: Vec<&str> = self
-            .names
-            .iter()
-            .map(|n| n.text)
-            .filter(|n| !is_gpu(n))
-            .collect();
-        let known: Vec<Option<String>> = nics
-            .iter()
-            .map(|n| self.nic_numa.get(*n).cloned())
-            .collect();
+        let nics: Vec<&str> = self.names.iter().map(|n| n.text).filter(|n| !is_gpu(n)).collect();
+        let known: Vec<Option<String>> = nics.iter().map(|n| self.nic_numa.get(*n).cloned()).collect();
         for (i, nic) in nics.iter().enumerate() {
             if known[i].is_none() {
                 let before = known[..i].iter().rev().flatten().next();
@@ -377,18 +340,11 @@ impl<'a> Matrix<'a> {
     }
 
     fn relation(&self, a: usize, b: usize) -> Option<Relation> {
-        self.rows
-            .get(&a)
-            .map(|r| r[b])
-            .or_else(|| self.rows.get(&b).map(|r| r[a]))
+        self.rows.get(&a).map(|r| r[b]).or_else(|| self.rows.get(&b).map(|r| r[a]))
     }
 
     fn numa_of(&self, device: usize) -> Option<&str> {
-        self.numa[device].as_deref().or_else(|| {
-            self.nic_numa
-                .get(self.names[device].text)
-                .map(String::as_str)
-        })
+        self.numa[device].as_deref().or_else(|| self.nic_numa.get(self.names[device].text).map(String::as_str))
     }
 
     /// Sets of devices that a relation joins, as the lowest member of each.
@@ -431,15 +387,11 @@ impl<'a> Matrix<'a> {
             },
             |p| p.pcie_generation,
         );
-        let pcie_rate = catalogue::pcie_generation_rate(generation, 16)
-            .unwrap_or_else(|| Bandwidth::from_gb_per_s(12.0));
+        let pcie_rate =
+            catalogue::pcie_generation_rate(generation, 16).unwrap_or_else(|| Bandwidth::from_gb_per_s(12.0));
         host.assume(format!(
             "nvidia-smi gives no rates: PCIe {generation}.0 x16 assumed from the {}",
-            if product.is_some() {
-                "GPU product"
-            } else {
-                "number of NVLinks"
-            }
+            if product.is_some() { "GPU product" } else { "number of NVLinks" }
         ));
         let parents = self.draw_pcie(&mut host, &gpus, pcie_rate);
         for (index, &device) in gpus.iter().enumerate() {
@@ -473,26 +425,18 @@ impl<'a> Matrix<'a> {
     /// CPUs, and a switch for each set of devices behind common bridges.
     fn draw_pcie(&self, host: &mut HostSpec, gpus: &[usize], pcie_rate: Bandwidth) -> Vec<Parent> {
         let node = self.groups(|a, b| {
-            let near = matches!(
-                self.relation(a, b),
-                Some(Relation::Pix | Relation::Pxb | Relation::Phb | Relation::Node)
-            );
+            let near =
+                matches!(self.relation(a, b), Some(Relation::Pix | Relation::Pxb | Relation::Phb | Relation::Node));
             let same = self.numa_of(a).is_some() && self.numa_of(a) == self.numa_of(b);
             near || same
         });
         // A GPU of which nothing but NVLink and SYS is known shares a node with its like.
-        let lone = |d: usize| {
-            self.numa_of(d).is_none() && node.iter().filter(|&&n| n == node[d]).count() == 1
-        };
+        let lone = |d: usize| self.numa_of(d).is_none() && node.iter().filter(|&&n| n == node[d]).count() == 1;
         let lone_gpus: Vec<usize> = gpus.iter().copied().filter(|&g| lone(g)).collect();
         let mut cpu_of_node: BTreeMap<usize, usize> = BTreeMap::new();
         let mut cpu = Vec::new();
         for (d, &own) in node.iter().enumerate() {
-            let key = if lone_gpus.contains(&d) {
-                lone_gpus[0]
-            } else {
-                own
-            };
+            let key = if lone_gpus.contains(&d) { lone_gpus[0] } else { own };
             let next = cpu_of_node.len();
             cpu.push(*cpu_of_node.entry(key).or_insert(next));
         }
@@ -504,37 +448,22 @@ impl<'a> Matrix<'a> {
         }
         let (interconnect, _) = catalogue::cpu_interconnect("", "", 0);
         for _ in 0..cpu_of_node.len() {
-            host.cpus.push(CpuSpec {
-                vendor: String::new(),
-                interconnect,
-            });
+            host.cpus.push(CpuSpec { vendor: String::new(), interconnect });
         }
         if host.cpus.len() > 1 {
-            host.assume(format!(
-                "{interconnect} between CPU sockets assumed, as the CPU is not named"
-            ));
+            host.assume(format!("{interconnect} between CPU sockets assumed, as the CPU is not named"));
         }
-        let wide =
-            self.groups(|a, b| matches!(self.relation(a, b), Some(Relation::Pix | Relation::Pxb)));
+        let wide = self.groups(|a, b| matches!(self.relation(a, b), Some(Relation::Pix | Relation::Pxb)));
         let narrow = self.groups(|a, b| self.relation(a, b) == Some(Relation::Pix));
         let mut parents: Vec<Parent> = cpu.iter().map(|&c| Parent::Cpu(c)).collect();
         let mut wide_switch = BTreeMap::new();
         let mut narrow_switch = BTreeMap::new();
         for d in 0..parents.len() {
             let many = |groups: &[usize]| groups.iter().filter(|&&g| g == groups[d]).count() > 1;
-            if many(&wide)
-                && wide
-                    .iter()
-                    .zip(&narrow)
-                    .any(|(w, n)| *w == wide[d] && *n != narrow[d])
-            {
+            if many(&wide) && wide.iter().zip(&narrow).any(|(w, n)| *w == wide[d] && *n != narrow[d]) {
                 let parent = parents[d];
                 let switch = *wide_switch.entry(wide[d]).or_insert_with(|| {
-                    host.switches.push(SwitchSpec {
-                        bus_id: None,
-                        parent,
-                        rate: pcie_rate,
-                    });
+                    host.switches.push(SwitchSpec { bus_id: None, parent, rate: pcie_rate });
                     host.switches.len() - 1
                 });
                 parents[d] = Parent::Switch(switch);
@@ -546,11 +475,7 @@ impl<'a> Matrix<'a> {
             if members > 1 || below_wide {
                 let parent = parents[d];
                 let switch = *narrow_switch.entry(narrow[d]).or_insert_with(|| {
-                    host.switches.push(SwitchSpec {
-                        bus_id: None,
-                        parent,
-                        rate: pcie_rate,
-                    });
+                    host.switches.push(SwitchSpec { bus_id: None, parent, rate: pcie_rate });
                     host.switches.len() - 1
                 });
                 parents[d] = Parent::Switch(switch);
@@ -560,63 +485,43 @@ impl<'a> Matrix<'a> {
     }
 
     fn draw_nvlinks(&self, host: &mut HostSpec, gpus: &[usize], product: Option<&Product>) {
-        let rate = product
-            .and_then(|p| catalogue::nvlink_rate(p.compute_capability))
-            .unwrap_or_else(|| {
-                host.assume(
-                    "the rate of an NVLink is not given: 25 GB/s assumed (Volta to Hopper; \
+        let rate = product.and_then(|p| catalogue::nvlink_rate(p.compute_capability)).unwrap_or_else(|| {
+            host.assume(
+                "the rate of an NVLink is not given: 25 GB/s assumed (Volta to Hopper; \
                      Blackwell has 50)",
-                );
-                Bandwidth::from_gb_per_s(25.0)
-            });
+            );
+            Bandwidth::from_gb_per_s(25.0)
+        });
         let pair = |a: usize, b: usize| match self.relation(gpus[a], gpus[b]) {
             Some(Relation::Nvlink(n)) => Some(n),
             _ => None,
         };
         let count = gpus.len();
         let first = (count > 1).then(|| pair(0, 1)).flatten();
-        let uniform =
-            first.is_some() && (0..count).all(|a| (a + 1..count).all(|b| pair(a, b) == first));
+        let uniform = first.is_some() && (0..count).all(|a| (a + 1..count).all(|b| pair(a, b) == first));
         let links = first.unwrap_or(0);
         let others = u32::try_from(count.saturating_sub(1)).unwrap_or(u32::MAX);
         // Every pair has all links of a GPU: only a switch can do that. Two GPUs with 18 links
         // are part of an NVSwitch machine, as no bridge has that many.
-        let switched = uniform
-            && (links.saturating_mul(others) > MAX_NVLINKS || (count == 2 && links == MAX_NVLINKS));
+        let switched = uniform && (links.saturating_mul(others) > MAX_NVLINKS || (count == 2 && links == MAX_NVLINKS));
         if switched {
-            host.assume(format!(
-                "every pair of GPUs is joined by {links} NVLinks, so NVSwitches are assumed"
-            ));
+            host.assume(format!("every pair of GPUs is joined by {links} NVLinks, so NVSwitches are assumed"));
         }
         for a in 0..count {
             let bundles = &mut host.gpus[a].nvlinks;
             if switched {
-                bundles.push(NvlinkSpec {
-                    target: NvlinkTarget::Switch,
-                    count: links,
-                    rate_per_link: rate,
-                });
+                bundles.push(NvlinkSpec { target: NvlinkTarget::Switch, count: links, rate_per_link: rate });
                 continue;
             }
             for b in (0..count).filter(|&b| b != a) {
                 if let Some(count) = pair(a, b) {
-                    bundles.push(NvlinkSpec {
-                        target: NvlinkTarget::Gpu(b),
-                        count,
-                        rate_per_link: rate,
-                    });
+                    bundles.push(NvlinkSpec { target: NvlinkTarget::Gpu(b), count, rate_per_link: rate });
                 }
             }
         }
     }
 
-    fn draw_nics(
-        &self,
-        host: &mut HostSpec,
-        parents: &[Parent],
-        pcie_rate: Bandwidth,
-        generation: u32,
-    ) {
+    fn draw_nics(&self, host: &mut HostSpec, parents: &[Parent], pcie_rate: Bandwidth, generation: u32) {
         // The NIC generation that was sold with each PCIe generation: ConnectX-5, 6, 7.
         let rate = Bandwidth::from_gb_per_s(match generation {
             5.. => 50.0,
@@ -631,11 +536,7 @@ impl<'a> Matrix<'a> {
             host.nics.push(NicSpec {
                 nic: Nic {
                     index,
-                    name: self
-                        .nic_names
-                        .get(name.text)
-                        .cloned()
-                        .unwrap_or_else(|| name.text.to_owned()),
+                    name: self.nic_names.get(name.text).cloned().unwrap_or_else(|| name.text.to_owned()),
                     kind: LinkKind::Infiniband,
                     rate,
                     gpudirect: true,

@@ -15,9 +15,7 @@ use roxmltree::{Document as Tree, Node, ParsingOptions};
 
 use crate::catalogue;
 use crate::error::{Source, TopologiesError, quote};
-use crate::host::{
-    CpuSpec, GpuSpec, HostSpec, NicSpec, NvlinkSpec, NvlinkTarget, Parent, SwitchLink, SwitchSpec,
-};
+use crate::host::{CpuSpec, GpuSpec, HostSpec, NicSpec, NvlinkSpec, NvlinkTarget, Parent, SwitchLink, SwitchSpec};
 
 /// Deepest nesting. NCCL's own files have about 8 levels.
 pub const MAX_DEPTH: usize = 64;
@@ -138,22 +136,16 @@ pub struct Channel {
 pub fn read(text: &str, file: &str) -> Result<Document, TopologiesError> {
     let source = Source::decode(file, text.as_bytes())?;
     scan(source)?;
-    let options = ParsingOptions {
-        allow_dtd: false,
-        nodes_limit: MAX_ELEMENTS.saturating_mul(4),
-        ..ParsingOptions::default()
-    };
-    let tree = Tree::parse_with_options(source.text, options)
-        .map_err(|error| malformed(source, &error))?;
+    let options =
+        ParsingOptions { allow_dtd: false, nodes_limit: MAX_ELEMENTS.saturating_mul(4), ..ParsingOptions::default() };
+    let tree = Tree::parse_with_options(source.text, options).map_err(|error| malformed(source, &error))?;
     let root = tree.root_element();
     let reader = Reader { source };
     reader.check_version(root)?;
     match root.tag_name().name() {
         "graphs" => reader.graphs(root).map(Document::Graph),
         "system" => {
-            let machine = root
-                .descendants()
-                .any(|n| n.has_tag_name("gpu") && n.attribute("dev").is_some());
+            let machine = root.descendants().any(|n| n.has_tag_name("gpu") && n.attribute("dev").is_some());
             let mut walk = Walk::new(reader);
             walk.system(root)?;
             if machine {
@@ -181,17 +173,11 @@ pub fn read_machine(text: &str, file: &str) -> Result<HostSpec, TopologiesError>
     match read(text, file)? {
         Document::Machine(host) => Ok(host),
         Document::Template(_) => Err(TopologiesError::NotAMachine(source.whole(
-            format!(
-                "`{}` is a PCIe template: it says where devices sit, but lists no <gpu>",
-                quote(file)
-            ),
+            format!("`{}` is a PCIe template: it says where devices sit, but lists no <gpu>", quote(file)),
             "merge it with a machine: topo import FILE --onto dgx-h100",
         ))),
         Document::Graph(_) => Err(TopologiesError::NotAMachine(source.whole(
-            format!(
-                "`{}` is a graph file: the channels that NCCL chose, not a machine",
-                quote(file)
-            ),
+            format!("`{}` is a graph file: the channels that NCCL chose, not a machine", quote(file)),
             "dump the machine with NCCL_TOPO_DUMP_FILE, or merge a template: topo import FILE \
              --onto dgx-h100",
         ))),
@@ -207,13 +193,9 @@ fn scan(source: Source<'_>) -> Result<(), TopologiesError> {
     while let Some(start) = text[at..].find('<').map(|i| at + i) {
         let rest = &text[start..];
         let skip = |opening: &str, closing: &str| {
-            rest.starts_with(opening)
-                .then(|| rest.find(closing).map(|i| start + i + closing.len()))
+            rest.starts_with(opening).then(|| rest.find(closing).map(|i| start + i + closing.len()))
         };
-        if let Some(end) = skip("<!--", "-->")
-            .or_else(|| skip("<?", "?>"))
-            .or_else(|| skip("<![CDATA[", "]]>"))
-        {
+        if let Some(end) = skip("<!--", "-->").or_else(|| skip("<?", "?>")).or_else(|| skip("<![CDATA[", "]]>")) {
             at = end.ok_or_else(|| truncated(source, start, "a comment or section"))?;
             continue;
         }
@@ -230,9 +212,7 @@ fn scan(source: Source<'_>) -> Result<(), TopologiesError> {
         if attributes > MAX_ATTRIBUTES {
             return Err(TopologiesError::TooLarge(source.at(
                 start..start + 1,
-                format!(
-                    "an element has {attributes} attributes; at most {MAX_ATTRIBUTES} are read"
-                ),
+                format!("an element has {attributes} attributes; at most {MAX_ATTRIBUTES} are read"),
                 "too many attributes",
                 "this is not a file of NCCL",
             )));
@@ -289,9 +269,7 @@ fn tag_end(source: Source<'_>, start: usize) -> Result<(usize, usize), Topologie
 }
 
 fn truncated(source: Source<'_>, start: usize, what: &str) -> TopologiesError {
-    let name = source.text[start..]
-        .find(|c: char| c.is_whitespace() || c == '>')
-        .unwrap_or(1);
+    let name = source.text[start..].find(|c: char| c.is_whitespace() || c == '>').unwrap_or(1);
     TopologiesError::Syntax(source.at(
         start..start + name,
         "the XML is truncated: the file ends before its last element is closed",
@@ -302,23 +280,14 @@ fn truncated(source: Source<'_>, start: usize, what: &str) -> TopologiesError {
 
 fn malformed(source: Source<'_>, error: &roxmltree::Error) -> TopologiesError {
     let place = error.pos();
-    let line_start = source
-        .text
-        .split_inclusive('\n')
-        .take((place.row as usize).saturating_sub(1))
-        .map(str::len)
-        .sum::<usize>();
-    let column = source.text[line_start..]
-        .char_indices()
-        .nth((place.col as usize).saturating_sub(1))
-        .map_or(0, |(i, _)| i);
+    let line_start =
+        source.text.split_inclusive('\n').take((place.row as usize).saturating_sub(1)).map(str::len).sum::<usize>();
+    let column =
+        source.text[line_start..].char_indices().nth((place.col as usize).saturating_sub(1)).map_or(0, |(i, _)| i);
     let start = line_start + column;
     TopologiesError::Syntax(source.at(
         start..start + 1,
-        format!(
-            "the file cannot be read as XML: {}",
-            quote(&error.to_string())
-        ),
+        format!("the file cannot be read as XML: {}", quote(&error.to_string())),
         "here",
         "NCCL writes the file with NCCL_TOPO_DUMP_FILE=nccl_topo.xml",
     ))
@@ -332,18 +301,14 @@ fn name_span(node: Node<'_, '_>) -> Range<usize> {
 
 /// The value of an attribute, or the element's name where it is absent.
 fn value_span(node: Node<'_, '_>, attribute: &str) -> Range<usize> {
-    node.attribute_node(attribute)
-        .map_or_else(|| name_span(node), |a| a.range_value())
+    node.attribute_node(attribute).map_or_else(|| name_span(node), |a| a.range_value())
 }
 
 /// Decimal or 0x hexadecimal, as NCCL's strtol reads it.
 fn parse_int(text: &str) -> Option<i64> {
     let text = text.trim();
     let (sign, digits) = text.strip_prefix('-').map_or((1, text), |d| (-1, d));
-    let value = match digits
-        .strip_prefix("0x")
-        .or_else(|| digits.strip_prefix("0X"))
-    {
+    let value = match digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X")) {
         Some(hex) => i64::from_str_radix(hex, 16),
         None => digits.parse(),
     };
@@ -360,11 +325,7 @@ impl Reader<'_> {
         let given = node.attribute(attribute).unwrap_or_default();
         TopologiesError::Value(self.source.at(
             value_span(node, attribute),
-            format!(
-                "`{attribute}` of <{}> is `{}`",
-                node.tag_name().name(),
-                quote(given)
-            ),
+            format!("`{attribute}` of <{}> is `{}`", node.tag_name().name(), quote(given)),
             format!("expected {expected}"),
             "",
         ))
@@ -376,10 +337,7 @@ impl Reader<'_> {
             _ if !matches!(root.tag_name().name(), "system" | "graphs") => Ok(()),
             given => Err(TopologiesError::Schema(self.source.at(
                 value_span(root, "version"),
-                format!(
-                    "the version `{}` of the file is not known",
-                    quote(given.unwrap_or("(none)"))
-                ),
+                format!("the version `{}` of the file is not known", quote(given.unwrap_or("(none)"))),
                 "expected version=\"1\"",
                 "NCCL has had no other version so far",
             ))),
@@ -387,32 +345,17 @@ impl Reader<'_> {
     }
 
     /// A whole number of an attribute within bounds; `None` where it is absent.
-    fn int(
-        &self,
-        node: Node<'_, '_>,
-        attribute: &str,
-        min: i64,
-        max: i64,
-    ) -> Result<Option<i64>, TopologiesError> {
+    fn int(&self, node: Node<'_, '_>, attribute: &str, min: i64, max: i64) -> Result<Option<i64>, TopologiesError> {
         let Some(text) = node.attribute(attribute) else {
             return Ok(None);
         };
         match parse_int(text) {
             Some(value) if (min..=max).contains(&value) => Ok(Some(value)),
-            _ => Err(self.value_error(
-                node,
-                attribute,
-                &format!("a whole number from {min} to {max}"),
-            )),
+            _ => Err(self.value_error(node, attribute, &format!("a whole number from {min} to {max}"))),
         }
     }
 
-    fn small(
-        &self,
-        node: Node<'_, '_>,
-        attribute: &str,
-        max: u32,
-    ) -> Result<Option<u32>, TopologiesError> {
+    fn small(&self, node: Node<'_, '_>, attribute: &str, max: u32) -> Result<Option<u32>, TopologiesError> {
         let value = self.int(node, attribute, 0, i64::from(max))?;
         Ok(value.and_then(|v| u32::try_from(v).ok()))
     }
@@ -434,9 +377,7 @@ impl Reader<'_> {
         for node in root.children().filter(|n| n.has_tag_name("graph")) {
             let text = |name: &str| node.attribute(name).unwrap_or_default().to_owned();
             let mut graph = Graph {
-                id: self
-                    .small(node, "id", 1000)?
-                    .ok_or_else(|| self.value_error(node, "id", "0 to 4"))?,
+                id: self.small(node, "id", 1000)?.ok_or_else(|| self.value_error(node, "id", "0 to 4"))?,
                 pattern: self.small(node, "pattern", 1000)?.unwrap_or(0),
                 cross_nic: self.small(node, "crossnic", 100)?.unwrap_or(0) > 0,
                 channel_count: self.small(node, "nchannels", 100_000)?.unwrap_or(0),
@@ -546,38 +487,23 @@ impl<'a, 'i, 's> Walk<'a, 'i, 's> {
             )));
         }
         if self.no_speed > 0 {
-            self.host.assume(format!(
-                "{} PCIe links without a known speed: PCIe 3.0 assumed, as NCCL does",
-                self.no_speed
-            ));
+            self.host
+                .assume(format!("{} PCIe links without a known speed: PCIe 3.0 assumed, as NCCL does", self.no_speed));
         }
         if self.zero_width > 0 {
-            self.host.assume(format!(
-                "{} PCIe links of width 0: 16 lanes assumed, as NCCL does",
-                self.zero_width
-            ));
+            self.host.assume(format!("{} PCIe links of width 0: 16 lanes assumed, as NCCL does", self.zero_width));
         }
         if self.host.cpus.len() > 1 {
-            let rates: std::collections::BTreeSet<String> = self
-                .host
-                .cpus
-                .iter()
-                .map(|c| c.interconnect.to_string())
-                .collect();
+            let rates: std::collections::BTreeSet<String> =
+                self.host.cpus.iter().map(|c| c.interconnect.to_string()).collect();
             let rates: Vec<String> = rates.into_iter().collect();
-            self.host.assume(format!(
-                "{} between CPU sockets: NCCL's figure for the CPU model",
-                rates.join(", ")
-            ));
+            self.host.assume(format!("{} between CPU sockets: NCCL's figure for the CPU model", rates.join(", ")));
         }
         Ok(())
     }
 
     fn skip(&mut self, node: Node<'_, '_>) {
-        self.host.assume(format!(
-            "<{}> is not understood and left out",
-            quote(node.tag_name().name())
-        ));
+        self.host.assume(format!("<{}> is not understood and left out", quote(node.tag_name().name())));
     }
 
     fn cpu(&mut self, node: Node<'a, 'i>) -> Result<(), TopologiesError> {
@@ -589,10 +515,7 @@ impl<'a, 'i, 's> Walk<'a, 'i, 's> {
         let model = self.reader.small(node, "modelid", u32::MAX)?.unwrap_or(0);
         let (interconnect, _) = catalogue::cpu_interconnect(arch, vendor, model);
         let index = self.host.cpus.len();
-        self.host.cpus.push(CpuSpec {
-            vendor: vendor.trim().to_owned(),
-            interconnect,
-        });
+        self.host.cpus.push(CpuSpec { vendor: vendor.trim().to_owned(), interconnect });
         self.cpu_named.push(!vendor.is_empty() || !arch.is_empty());
         for child in node.children().filter(Node::is_element) {
             match child.tag_name().name() {
@@ -617,14 +540,8 @@ impl<'a, 'i, 's> Walk<'a, 'i, 's> {
     fn pci_link(&mut self, node: Node<'_, '_>) -> Result<PciLink, TopologiesError> {
         let lanes = self.reader.small(node, "link_width", 1024)?;
         let text = node.attribute("link_speed").unwrap_or_default().trim();
-        let number: String = text
-            .chars()
-            .take_while(|c| c.is_ascii_digit() || *c == '.')
-            .collect();
-        let known = number
-            .parse::<f64>()
-            .ok()
-            .and_then(|speed| catalogue::pcie_rate(speed, lanes.unwrap_or(0)));
+        let number: String = text.chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect();
+        let known = number.parse::<f64>().ok().and_then(|speed| catalogue::pcie_rate(speed, lanes.unwrap_or(0)));
         if lanes == Some(0) {
             self.zero_width += 1;
         }
@@ -634,19 +551,12 @@ impl<'a, 'i, 's> Walk<'a, 'i, 's> {
         let rate = known
             .or_else(|| catalogue::pcie_rate(8.0, lanes.unwrap_or(0)))
             .unwrap_or_else(|| Bandwidth::from_gb_per_s(12.0));
-        Ok(PciLink {
-            rate,
-            given: known.is_some(),
-        })
+        Ok(PciLink { rate, given: known.is_some() })
     }
 
     fn pci(&mut self, node: Node<'a, 'i>, parent: Parent) -> Result<(), TopologiesError> {
         let Some(bus_id) = node.attribute("busid").map(str::to_lowercase) else {
-            return Err(self.reader.value_error(
-                node,
-                "busid",
-                "a PCI bus id such as 0000:18:00.0",
-            ));
+            return Err(self.reader.value_error(node, "busid", "a PCI bus id such as 0000:18:00.0"));
         };
         if self.bus_ids.insert(bus_id.clone(), ()).is_some() {
             return Err(TopologiesError::Contradiction(self.reader.source.at(
@@ -657,17 +567,12 @@ impl<'a, 'i, 's> Walk<'a, 'i, 's> {
             )));
         }
         let class = node.attribute("class").unwrap_or_default();
-        let class = parse_class(class).ok_or_else(|| {
-            self.reader
-                .value_error(node, "class", "a class such as 0x060400")
-        })?;
+        let class =
+            parse_class(class).ok_or_else(|| self.reader.value_error(node, "class", "a class such as 0x060400"))?;
         let has = |tag: &str| node.children().any(|c| c.has_tag_name(tag));
         let link = self.pci_link(node)?;
-        let device = |rate: &PciLink| TemplateDevice {
-            bus_id: bus_id.clone(),
-            parent,
-            rate: rate.given.then_some(rate.rate),
-        };
+        let device =
+            |rate: &PciLink| TemplateDevice { bus_id: bus_id.clone(), parent, rate: rate.given.then_some(rate.rate) };
         if has("gpu") {
             return self.gpu(node, &bus_id, parent, link.rate);
         }
@@ -677,9 +582,9 @@ impl<'a, 'i, 's> Walk<'a, 'i, 's> {
                     self.nic(nic, parent, Some((&bus_id, link.rate)))?;
                 }
             }
-            Some(0x06_8000) => self
-                .host
-                .assume("NVSwitches of the PCIe tree are left out: all NVSwitches are one element"),
+            Some(0x06_8000) => {
+                self.host.assume("NVSwitches of the PCIe tree are left out: all NVSwitches are one element")
+            }
             Some(c) if c >> 16 == 0x03 => self.template_gpus.push(device(&link)),
             Some(c) if c >> 16 == 0x02 => self.template_nics.push(device(&link)),
             _ if has("pci") || has("pcilink") || class.is_some_and(|c| c >> 8 == 0x0604) => {
@@ -699,11 +604,7 @@ impl<'a, 'i, 's> Walk<'a, 'i, 's> {
     ) -> Result<(), TopologiesError> {
         let index = self.host.switches.len();
         self.switch_by_bus.insert(bus_id.clone(), index);
-        self.host.switches.push(SwitchSpec {
-            bus_id: Some(bus_id),
-            parent,
-            rate,
-        });
+        self.host.switches.push(SwitchSpec { bus_id: Some(bus_id), parent, rate });
         let below = Parent::Switch(index);
         for child in node.children().filter(Node::is_element) {
             match child.tag_name().name() {
@@ -730,8 +631,7 @@ impl<'a, 'i, 's> Walk<'a, 'i, 's> {
             .and_then(catalogue::by_device_id);
         for node in pci.children().filter(|c| c.has_tag_name("gpu")) {
             let Some(dev) = self.reader.small(node, "dev", u32::MAX)? else {
-                self.host
-                    .assume("a <gpu> without `dev` is left out, as NCCL does");
+                self.host.assume("a <gpu> without `dev` is left out, as NCCL does");
                 continue;
             };
             if self.gpus.len() >= MAX_DEVICES {
@@ -784,18 +684,14 @@ impl<'a, 'i, 's> Walk<'a, 'i, 's> {
         parent: Parent,
         pci: Option<(&str, Bandwidth)>,
     ) -> Result<(), TopologiesError> {
-        let vendor = node
-            .parent_element()
-            .and_then(|p| p.attribute("vendor"))
-            .unwrap_or_default();
+        let vendor = node.parent_element().and_then(|p| p.attribute("vendor")).unwrap_or_default();
         for net in node.children().filter(Node::is_element) {
             if !net.has_tag_name("net") {
                 self.skip(net);
                 continue;
             }
             let Some(dev) = self.reader.int(net, "dev", 0, 1 << 20)? else {
-                self.host
-                    .assume("a <net> without `dev` is left out, as NCCL does");
+                self.host.assume("a <net> without `dev` is left out, as NCCL does");
                 continue;
             };
             if self.host.nics.len() >= MAX_DEVICES {
@@ -805,22 +701,18 @@ impl<'a, 'i, 's> Walk<'a, 'i, 's> {
             let mega_bits = match u64::try_from(speed) {
                 Ok(speed) if speed > 0 => speed,
                 _ => {
-                    self.host
-                        .assume("a NIC without a speed: 10 Gb/s assumed, as NCCL does");
+                    self.host.assume("a NIC without a speed: 10 Gb/s assumed, as NCCL does");
                     10_000
                 }
             };
-            let rate = Bandwidth::new(mega_bits * 125_000)
-                .unwrap_or_else(|| Bandwidth::from_gb_per_s(1.25));
+            let rate = Bandwidth::new(mega_bits * 125_000).unwrap_or_else(|| Bandwidth::from_gb_per_s(1.25));
             let name = net.attribute("name").unwrap_or_default().to_owned();
             let gdr = self.reader.small(net, "gdr", 100)?.unwrap_or(0) > 0;
             let port = self.reader.int(net, "port", -1, 1 << 20)?.unwrap_or(0);
             let kind = self.nic_kind(&name, vendor, gdr, port);
             if pci.is_none() {
-                self.host.assume(format!(
-                    "NIC `{}` sits below no PCI device: its own rate is its only limit",
-                    quote(&name)
-                ));
+                self.host
+                    .assume(format!("NIC `{}` sits below no PCI device: its own rate is its only limit", quote(&name)));
             }
             self.host.nics.push(NicSpec {
                 nic: Nic {
@@ -829,10 +721,7 @@ impl<'a, 'i, 's> Walk<'a, 'i, 's> {
                     kind,
                     rate,
                     gpudirect: gdr,
-                    rail: self
-                        .reader
-                        .int(net, "rail", -1, 1023)?
-                        .and_then(|r| u32::try_from(r).ok()),
+                    rail: self.reader.int(net, "rail", -1, 1023)?.and_then(|r| u32::try_from(r).ok()),
                     management: false,
                 },
                 parent,
@@ -855,20 +744,14 @@ impl<'a, 'i, 's> Walk<'a, 'i, 's> {
         } else if starts(&["eth", "en", "bond", "lo"]) || (!gdr && port == 0) {
             LinkKind::Ethernet
         } else {
-            self.host
-                .assume("NICs are taken as InfiniBand: NCCL's file does not tell it from RoCE");
+            self.host.assume("NICs are taken as InfiniBand: NCCL's file does not tell it from RoCE");
             LinkKind::Infiniband
         }
     }
 
     fn nvlinks(&mut self) -> Result<(), TopologiesError> {
-        let place: HashMap<String, usize> = self
-            .host
-            .gpus
-            .iter()
-            .enumerate()
-            .filter_map(|(i, g)| g.gpu.bus_id.clone().map(|b| (b, i)))
-            .collect();
+        let place: HashMap<String, usize> =
+            self.host.gpus.iter().enumerate().filter_map(|(i, g)| g.gpu.bus_id.clone().map(|b| (b, i))).collect();
         let nodes: Vec<Node<'a, 'i>> = self.gpus.iter().map(|g| g.node).collect();
         for (i, node) in nodes.into_iter().enumerate() {
             let capability = self.host.gpus[i].gpu.compute_capability;
@@ -878,9 +761,7 @@ impl<'a, 'i, 's> Walk<'a, 'i, 's> {
                     continue;
                 }
                 let rate = catalogue::nvlink_rate(capability).unwrap_or_else(|| {
-                    self.host.assume(
-                        "the GPU generation has no known NVLink rate: 25 GB/s a link assumed",
-                    );
+                    self.host.assume("the GPU generation has no known NVLink rate: 25 GB/s a link assumed");
                     Bandwidth::from_gb_per_s(25.0)
                 });
                 self.nvlink(i, link, count, rate, &place);
@@ -890,14 +771,7 @@ impl<'a, 'i, 's> Walk<'a, 'i, 's> {
         Ok(())
     }
 
-    fn nvlink(
-        &mut self,
-        gpu: usize,
-        link: Node<'_, '_>,
-        count: u32,
-        rate: Bandwidth,
-        place: &HashMap<String, usize>,
-    ) {
+    fn nvlink(&mut self, gpu: usize, link: Node<'_, '_>, count: u32, rate: Bandwidth, place: &HashMap<String, usize>) {
         let target = link.attribute("target").unwrap_or_default().to_lowercase();
         let class = parse_class(link.attribute("tclass").unwrap_or_default()).flatten();
         let peer = place.get(&target).copied();
@@ -932,11 +806,7 @@ impl<'a, 'i, 's> Walk<'a, 'i, 's> {
         let bundles = &mut self.host.gpus[gpu].nvlinks;
         match bundles.iter_mut().find(|b| b.target == target) {
             Some(bundle) => bundle.count = bundle.count.saturating_add(count).min(1024),
-            None => bundles.push(NvlinkSpec {
-                target,
-                count,
-                rate_per_link: rate,
-            }),
+            None => bundles.push(NvlinkSpec { target, count, rate_per_link: rate }),
         }
     }
 
@@ -947,10 +817,7 @@ impl<'a, 'i, 's> Walk<'a, 'i, 's> {
             for bundle in &gpu.nvlinks {
                 if let NvlinkTarget::Gpu(peer) = bundle.target
                     && let Some(other) = self.host.gpus.get(peer)
-                    && !other
-                        .nvlinks
-                        .iter()
-                        .any(|b| b.target == NvlinkTarget::Gpu(i))
+                    && !other.nvlinks.iter().any(|b| b.target == NvlinkTarget::Gpu(i))
                 {
                     let mut back = bundle.clone();
                     back.target = NvlinkTarget::Gpu(i);
@@ -959,9 +826,7 @@ impl<'a, 'i, 's> Walk<'a, 'i, 's> {
             }
         }
         for (gpu, bundle) in missing {
-            self.host.assume(format!(
-                "NVLinks of GPU {gpu} that only the other end lists are taken as both ways"
-            ));
+            self.host.assume(format!("NVLinks of GPU {gpu} that only the other end lists are taken as both ways"));
             self.host.gpus[gpu].nvlinks.push(bundle);
         }
     }
@@ -985,10 +850,7 @@ impl<'a, 'i, 's> Walk<'a, 'i, 's> {
     }
 
     fn has_switch_link(&self, a: usize, b: usize) -> bool {
-        self.host
-            .switch_links
-            .iter()
-            .any(|l| (l.from == a && l.to == b) || (l.from == b && l.to == a))
+        self.host.switch_links.iter().any(|l| (l.from == a && l.to == b) || (l.from == b && l.to == a))
     }
 
     fn into_machine(mut self) -> Result<HostSpec, TopologiesError> {
@@ -1001,10 +863,8 @@ impl<'a, 'i, 's> Walk<'a, 'i, 's> {
         self.nvlinks()?;
         self.switch_links();
         if !self.template_gpus.is_empty() {
-            self.host.assume(format!(
-                "{} GPUs of the PCIe tree have no <gpu> and are left out",
-                self.template_gpus.len()
-            ));
+            self.host
+                .assume(format!("{} GPUs of the PCIe tree have no <gpu> and are left out", self.template_gpus.len()));
         }
         self.slow_switches();
         finish_nics(&mut self.host);
@@ -1022,11 +882,7 @@ impl<'a, 'i, 's> Walk<'a, 'i, 's> {
             .chain(self.host.gpus.iter().map(|g| (g.parent, g.pcie_rate)))
             .collect();
         let slow = (0..self.host.switches.len())
-            .filter(|&i| {
-                below
-                    .iter()
-                    .any(|(p, r)| *p == Parent::Switch(i) && *r > self.host.switches[i].rate)
-            })
+            .filter(|&i| below.iter().any(|(p, r)| *p == Parent::Switch(i) && *r > self.host.switches[i].rate))
             .count();
         if slow > 0 {
             self.host.assume(format!(

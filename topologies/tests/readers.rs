@@ -47,9 +47,7 @@ fn read(text: &str) -> ClusterSpec {
 }
 
 fn draw(text: &str) -> Topology {
-    read(text)
-        .build()
-        .unwrap_or_else(|e| panic!("{}", e.render()))
+    read(text).build().unwrap_or_else(|e| panic!("{}", e.render()))
 }
 
 /// Goal: every XML file of the collection is read, as what it is.
@@ -60,29 +58,13 @@ fn every_xml_fixture_has_its_class() {
         seen.push((document(&name).class(), name));
     }
     seen.sort();
-    let names = |class: &str| -> Vec<&str> {
-        seen.iter()
-            .filter(|(c, _)| *c == class)
-            .map(|(_, n)| n.as_str())
-            .collect()
-    };
+    let names =
+        |class: &str| -> Vec<&str> { seen.iter().filter(|(c, _)| *c == class).map(|(_, n)| n.as_str()).collect() };
     assert_eq!(
         names("machine"),
-        [
-            "azure-ncv4-topo.xml",
-            "h200x4-nccl-topo-2gpu.xml",
-            "h200x4-nccl-topo.xml",
-            "oci-h100-topology.xml"
-        ]
+        ["azure-ncv4-topo.xml", "h200x4-nccl-topo-2gpu.xml", "h200x4-nccl-topo.xml", "oci-h100-topology.xml"]
     );
-    assert_eq!(
-        names("graph"),
-        [
-            "azure-ncv4-graph.xml",
-            "h200x4-nccl-graph-2gpu.xml",
-            "h200x4-nccl-graph.xml"
-        ]
-    );
+    assert_eq!(names("graph"), ["azure-ncv4-graph.xml", "h200x4-nccl-graph-2gpu.xml", "h200x4-nccl-graph.xml"]);
     assert_eq!(names("template").len(), 8);
     assert_eq!(seen.len(), 15);
 }
@@ -102,10 +84,7 @@ fn the_measured_machine_is_read_as_it_is() {
         assert_eq!(gpu.nvlinks[0].rate_per_link.gb_per_s(), 25.0);
     }
     let nic = &host.nics[0];
-    assert_eq!(
-        (nic.nic.name.as_str(), nic.nic.kind),
-        ("eth0", LinkKind::Ethernet)
-    );
+    assert_eq!((nic.nic.name.as_str(), nic.nic.kind), ("eth0", LinkKind::Ethernet));
     assert_eq!(nic.nic.rate.gb_per_s(), 1.25);
     assert!(!nic.nic.gpudirect && !nic.nic.management);
     assert!(host.assumptions.iter().any(|a| a.contains("width 0")));
@@ -132,10 +111,7 @@ fn the_measured_machine_is_read_as_it_is() {
 #[test]
 fn a_bare_metal_dump_merges_its_nvswitches() {
     let host = machine("oci-h100-topology.xml");
-    assert_eq!(
-        (host.gpus.len(), host.nics.len(), host.cpus.len()),
-        (8, 16, 2)
-    );
+    assert_eq!((host.gpus.len(), host.nics.len(), host.cpus.len()), (8, 16, 2));
     for gpu in &host.gpus {
         assert_eq!(gpu.nvlinks.len(), 1);
         assert_eq!(gpu.nvlinks[0].count, 18);
@@ -143,11 +119,7 @@ fn a_bare_metal_dump_merges_its_nvswitches() {
     }
     assert_eq!(host.cpu_of(host.gpus[0].parent), Some(0));
     assert_eq!(host.cpu_of(host.gpus[7].parent), Some(1));
-    assert!(
-        host.assumptions
-            .iter()
-            .any(|a| a.contains("slower than what is below"))
-    );
+    assert!(host.assumptions.iter().any(|a| a.contains("slower than what is below")));
 }
 
 /// Goal: NVLinks that point at their own GPU are left out, said, and nothing is cut off.
@@ -155,16 +127,8 @@ fn a_bare_metal_dump_merges_its_nvswitches() {
 fn links_to_oneself_are_left_out_and_said() {
     let host = machine("azure-ncv4-topo.xml");
     assert!(host.gpus.iter().all(|g| g.nvlinks.is_empty()));
-    assert!(
-        host.assumptions
-            .iter()
-            .any(|a| a.contains("point at the GPU itself"))
-    );
-    assert!(
-        host.assumptions
-            .iter()
-            .any(|a| a.contains("PCIe 3.0 assumed"))
-    );
+    assert!(host.assumptions.iter().any(|a| a.contains("point at the GPU itself")));
+    assert!(host.assumptions.iter().any(|a| a.contains("PCIe 3.0 assumed")));
     let topology = ClusterSpec::single("ncv4", "f", host).build().unwrap();
     assert_eq!(topology.ranks(), 4);
     assert_eq!(topology.profile.as_deref(), Some("pcie"));
@@ -227,52 +191,21 @@ fn rare_links_are_read() {
 #[test]
 fn templates_import_onto_machines() {
     for (name, onto, nic_note) in [
-        (
-            "aws-p5.48xl-topo.xml",
-            "aws-p5",
-            "the n-th NIC in the n-th place",
-        ),
-        (
-            "aws-p4d-24xl-topo.xml",
-            "dgx-a100",
-            "4 places for NICs, shared",
-        ),
+        ("aws-p5.48xl-topo.xml", "aws-p5", "the n-th NIC in the n-th place"),
+        ("aws-p4d-24xl-topo.xml", "dgx-a100", "4 places for NICs, shared"),
         ("aws-g5.48xl-topo.xml", "pcie-box", "lists no NIC"),
-        (
-            "azure-ndv2-topo.xml",
-            "dgx-a100",
-            "1 places for NICs, shared",
-        ),
-        (
-            "azure-ndv4-topo.xml",
-            "dgx-a100",
-            "the n-th NIC in the n-th place",
-        ),
-        (
-            "azure-ndv5-topo.xml",
-            "dgx-h100",
-            "the n-th NIC in the n-th place",
-        ),
-        (
-            "oci-b4-topo-flattened.xml",
-            "dgx-a100",
-            "the n-th NIC in the n-th place",
-        ),
-        (
-            "oci-gpu4-topo-flattened.xml",
-            "dgx-a100",
-            "the n-th NIC in the n-th place",
-        ),
+        ("azure-ndv2-topo.xml", "dgx-a100", "1 places for NICs, shared"),
+        ("azure-ndv4-topo.xml", "dgx-a100", "the n-th NIC in the n-th place"),
+        ("azure-ndv5-topo.xml", "dgx-h100", "the n-th NIC in the n-th place"),
+        ("oci-b4-topo-flattened.xml", "dgx-a100", "the n-th NIC in the n-th place"),
+        ("oci-gpu4-topo-flattened.xml", "dgx-a100", "the n-th NIC in the n-th place"),
     ] {
         let Document::Template(template) = document(name) else {
             panic!("{name} is no template");
         };
         let base = builtin::spec(onto).unwrap().groups[0].host.clone();
         let (host, notes) = import(&template, &base).unwrap();
-        assert!(
-            notes.iter().any(|n| n.contains(nic_note)),
-            "{name}: {notes:?}"
-        );
+        assert!(notes.iter().any(|n| n.contains(nic_note)), "{name}: {notes:?}");
         assert_eq!(host.gpus.len(), 8);
         assert_eq!(host.nics.len(), base.nics.len());
         assert_eq!(host.cpus.len(), template.cpus.len());
@@ -294,19 +227,12 @@ fn imports_match_bus_ids() {
         gpu.gpu.bus_id = Some(place.bus_id.to_uppercase());
     }
     let (host, notes) = import(&template, &base).unwrap();
-    assert!(
-        notes.iter().any(|n| n.contains("GPUs, by PCI bus id")),
-        "{notes:?}"
-    );
+    assert!(notes.iter().any(|n| n.contains("GPUs, by PCI bus id")), "{notes:?}");
     assert_eq!(host.gpus[0].parent, template.gpus[7].parent);
     base.keep_gpus(3);
     base.gpus[0].gpu.bus_id = None;
     let error = import(&template, &base).unwrap_err();
-    assert!(
-        error
-            .render()
-            .contains("places for 8 GPUs, the machine has 3")
-    );
+    assert!(error.render().contains("places for 8 GPUs, the machine has 3"));
 }
 
 /// Goal: every matrix of the collection is read; NVLinks and NUMA nodes as printed.
@@ -314,24 +240,12 @@ fn imports_match_bus_ids() {
 fn every_matrix_is_read() {
     let mut count = 0;
     for name in fixtures(".txt") {
-        let host =
-            smi::read(&fixture(&name), &name, None).unwrap_or_else(|e| panic!("{}", e.render()));
-        let topology = ClusterSpec::single(&name, &name, host.clone())
-            .build()
-            .unwrap();
-        assert!(
-            topology
-                .assumptions
-                .iter()
-                .any(|a| a.contains("gives no rates"))
-        );
+        let host = smi::read(&fixture(&name), &name, None).unwrap_or_else(|e| panic!("{}", e.render()));
+        let topology = ClusterSpec::single(&name, &name, host.clone()).build().unwrap();
+        assert!(topology.assumptions.iter().any(|a| a.contains("gives no rates")));
         let (gpus, cpus, switched, nics) = match name.as_str() {
-            "aws-g5.48xlarge-nvidia-smi-topo.txt" | "aws-p3.16xlarge-nvidia-smi-topo.txt" => {
-                (8, 1, false, 0)
-            }
-            "aws-p4d.24xlarge-nvidia-smi-topo.txt" | "aws-p5.48xlarge-nvidia-smi-topo.txt" => {
-                (8, 2, true, 0)
-            }
+            "aws-g5.48xlarge-nvidia-smi-topo.txt" | "aws-p3.16xlarge-nvidia-smi-topo.txt" => (8, 1, false, 0),
+            "aws-p4d.24xlarge-nvidia-smi-topo.txt" | "aws-p5.48xlarge-nvidia-smi-topo.txt" => (8, 2, true, 0),
             "azure-gb300-nvidia-smi-topo.txt" => (4, 2, true, 4),
             // The page says nothing of the GPUs' own node: it is a third one.
             "oci-gb200-v3.4-nvidia-smi-topo.txt" => (4, 3, true, 8),
@@ -355,10 +269,7 @@ fn every_matrix_is_read() {
     let host = smi::read(&fixture(name), name, Some("GB300")).unwrap();
     assert_eq!(host.gpus[0].nvlinks[0].rate_per_link.gb_per_s(), 50.0);
     assert_eq!(host.nics[3].nic.name, "mlx5_3");
-    assert_eq!(
-        host.cpu_of(host.nics[3].parent),
-        host.cpu_of(host.gpus[3].parent)
-    );
+    assert_eq!(host.cpu_of(host.nics[3].parent), host.cpu_of(host.gpus[3].parent));
 }
 
 /// Goal: PIX is one switch, PXB two levels, and copied text with a legend is read too.
@@ -385,13 +296,7 @@ NIC Legend:
     assert_ne!(host.gpus[0].parent, host.nics[1].parent);
     assert_eq!(host.gpus[1].parent, Parent::Cpu(1));
     assert_eq!(host.nics[1].nic.name, "mlx5_3");
-    assert_eq!(
-        ClusterSpec::single("t", "t.txt", host)
-            .build()
-            .unwrap()
-            .ranks(),
-        2
-    );
+    assert_eq!(ClusterSpec::single("t", "t.txt", host).build().unwrap().ranks(), 2);
 }
 
 /// The two examples of the contract, letter for letter.
@@ -459,11 +364,8 @@ fn the_first_example_of_the_contract_loads() {
     assert_eq!(topology.hosts()[16].name, "gpu017");
     let leaf = topology.find("leaf-unit0-rail3").unwrap();
     let slow = topology.find("gpu017/nic3").unwrap();
-    let rates: Vec<f64> = topology
-        .links_from(leaf)
-        .filter(|(_, to, _)| *to == slow)
-        .map(|(_, _, l)| l.rate.gb_per_s())
-        .collect();
+    let rates: Vec<f64> =
+        topology.links_from(leaf).filter(|(_, to, _)| *to == slow).map(|(_, _, l)| l.rate.gb_per_s()).collect();
     assert_eq!(rates, [25.0]);
     let spine = topology.find("spine").unwrap();
     assert_eq!(topology.links_from(spine).count(), 16);
@@ -480,18 +382,11 @@ fn the_first_example_of_the_contract_loads() {
     // Fewer hosts drop the count of spines and the exceptions of hosts that are gone.
     let few = read(CLUSTER_A).with_nodes(8).unwrap().build().unwrap();
     assert_eq!(few.ranks(), 64);
-    assert!(
-        few.assumptions
-            .iter()
-            .any(|a| a.contains("counts spines for 64 hosts"))
-    );
+    assert!(few.assumptions.iter().any(|a| a.contains("counts spines for 64 hosts")));
     // A port that is down is absent.
     let down = draw(&CLUSTER_A.replace("rate = \"200 Gb/s\" ", "state = \"down\" "));
     let nic = down.find("gpu017/nic3").unwrap();
-    assert!(
-        down.links_from(nic)
-            .all(|(_, _, l)| l.kind == LinkKind::Pcie)
-    );
+    assert!(down.links_from(nic).all(|(_, _, l)| l.kind == LinkKind::Pcie));
 }
 
 /// Goal: the contract's second example: explicit keys, a management NIC, unknowns.
@@ -500,18 +395,8 @@ fn the_second_example_of_the_contract_loads() {
     let topology = draw(TRAIN_P5);
     assert_eq!(topology.ranks(), 256);
     assert_eq!(topology.software.plugin.as_deref(), Some("aws-ofi-nccl"));
-    assert!(
-        topology
-            .assumptions
-            .iter()
-            .any(|a| a.contains("over-subscription is unknown"))
-    );
-    assert!(
-        topology
-            .assumptions
-            .iter()
-            .any(|a| a.contains("between CPU sockets assumed"))
-    );
+    assert!(topology.assumptions.iter().any(|a| a.contains("over-subscription is unknown")));
+    assert!(topology.assumptions.iter().any(|a| a.contains("between CPU sockets assumed")));
     assert_eq!(topology.hosts()[0].nics.len(), 32);
     let management = topology.find("host0/nic32").unwrap();
     assert!(topology.nic(management).unwrap().management);
@@ -520,10 +405,7 @@ fn the_second_example_of_the_contract_loads() {
     assert_eq!(gpu.memory_rate.unwrap().gb_per_s(), 3350.0);
     // NICs 4 to 7 sit behind the switch of GPU 1.
     let switch = topology.find("host0/pcisw1").unwrap();
-    let below: Vec<String> = topology
-        .links_from(switch)
-        .map(|(_, to, _)| topology.vertex(to).name.clone())
-        .collect();
+    let below: Vec<String> = topology.links_from(switch).map(|(_, to, _)| topology.vertex(to).name.clone()).collect();
     for name in ["host0/gpu1", "host0/nic4", "host0/nic7"] {
         assert!(below.iter().any(|b| b == name), "{name}: {below:?}");
     }
@@ -535,15 +417,10 @@ fn short_forms_and_overrides() {
     let short = draw("schema = \"collcast/topology/1\"\nlike = \"aws-p5\"\ncount = 32\n");
     assert_eq!(short.ranks(), 256);
     assert_eq!(short.profile.as_deref(), Some("h100-nvswitch"));
-    let kept = draw(
-        "schema = \"collcast/topology/1\"\n[[hosts]]\ncount = 2\nlike = \"dgx-h100\"\ngpus = { count = 4 }\n",
-    );
+    let kept =
+        draw("schema = \"collcast/topology/1\"\n[[hosts]]\ncount = 2\nlike = \"dgx-h100\"\ngpus = { count = 4 }\n");
     assert_eq!(kept.ranks(), 8);
-    assert!(
-        kept.assumptions
-            .iter()
-            .any(|a| a.contains("that of the built-in `dgx-h100`"))
-    );
+    assert!(kept.assumptions.iter().any(|a| a.contains("that of the built-in `dgx-h100`")));
     // Mixed hardware, ranks in file order.
     let mixed = draw(
         "schema = \"collcast/topology/1\"\n[[hosts]]\nnames = \"a[1-2]\"\nlike = \"dgx-h100\"\n\
@@ -576,40 +453,21 @@ fn fabrics_have_their_shape() {
             "schema = \"collcast/topology/1\"\n[[hosts]]\ncount = {count}\nlike = \"dgx-h100\"\n[fabric]\n{fabric}\n"
         ))
     };
-    let switches = |t: &Topology| {
-        t.vertices()
-            .filter(|(_, v)| v.host.is_none())
-            .map(|(_, v)| v.name.clone())
-            .collect::<Vec<_>>()
-    };
-    assert_eq!(
-        switches(&cluster(4, "kind = \"single-switch\"")),
-        ["switch"]
-    );
+    let switches =
+        |t: &Topology| t.vertices().filter(|(_, v)| v.host.is_none()).map(|(_, v)| v.name.clone()).collect::<Vec<_>>();
+    assert_eq!(switches(&cluster(4, "kind = \"single-switch\"")), ["switch"]);
     let rails = "hosts_per_unit = 2\nleaf = { rate = \"400 Gb/s\", down = 2, up = 2 }";
-    assert_eq!(
-        switches(&cluster(4, &format!("kind = \"rail-optimised\"\n{rails}"))).len(),
-        17
-    );
+    assert_eq!(switches(&cluster(4, &format!("kind = \"rail-optimised\"\n{rails}"))).len(), 17);
     // Rail-only: a spine per rail, none over all.
     let only = switches(&cluster(4, &format!("kind = \"rail-only\"\n{rails}")));
     assert_eq!(only.len(), 24);
     assert!(only.contains(&"spine-rail7".to_owned()));
-    let tree = cluster(
-        4,
-        "kind = \"fat-tree\"\nhosts_per_unit = 2\nleaf = { rate = \"400 Gb/s\", down = 16, up = 4 }",
-    );
+    let tree = cluster(4, "kind = \"fat-tree\"\nhosts_per_unit = 2\nleaf = { rate = \"400 Gb/s\", down = 16, up = 4 }");
     assert_eq!(switches(&tree), ["leaf0", "leaf1", "spine"]);
     let spine = tree.find("spine").unwrap();
-    assert!(
-        tree.links_from(spine)
-            .all(|(_, _, l)| l.rate.gb_per_s() == 200.0)
-    );
+    assert!(tree.links_from(spine).all(|(_, _, l)| l.rate.gb_per_s() == 200.0));
     // 3:1 over-subscription: 16 ports down, 6 up.
-    let thin = cluster(
-        4,
-        "kind = \"fat-tree\"\nhosts_per_unit = 2\noversubscription = \"3:1\"",
-    );
+    let thin = cluster(4, "kind = \"fat-tree\"\nhosts_per_unit = 2\noversubscription = \"3:1\"");
     let spine = thin.find("spine").unwrap();
     assert!(thin.links_from(spine).all(|(_, _, l)| l.width == 6));
     let fly = cluster(
@@ -618,23 +476,17 @@ fn fabrics_have_their_shape() {
     );
     assert_eq!(switches(&fly).len(), 6);
     let a = fly.find("spine-unit0").unwrap();
-    assert_eq!(
-        fly.links_from(a).filter(|(_, _, l)| l.width == 2).count(),
-        2
-    );
+    assert_eq!(fly.links_from(a).filter(|(_, _, l)| l.width == 2).count(), 2);
 }
 
 /// Goal: every built-in loads with any number of hosts, connected, with its figures.
 #[test]
 fn every_built_in_loads_with_any_number_of_hosts() {
     for name in builtin::names() {
-        assert!(
-            builtin::describe(name).is_some_and(|d| !d.is_empty()),
-            "{name}"
-        );
+        assert!(builtin::describe(name).is_some_and(|d| !d.is_empty()), "{name}");
         for nodes in [None, Some(1), Some(2), Some(32), Some(65)] {
-            let topology = builtin::load(name, nodes, None)
-                .unwrap_or_else(|e| panic!("{name} {nodes:?}\n{}", e.render()));
+            let topology =
+                builtin::load(name, nodes, None).unwrap_or_else(|e| panic!("{name} {nodes:?}\n{}", e.render()));
             assert!(topology.profile.is_some(), "{name}");
             let hosts = nodes.unwrap_or(if name == "ib-rail" { 32 } else { 1 });
             assert_eq!(topology.hosts().len(), hosts as usize);
@@ -661,11 +513,7 @@ fn every_built_in_loads_with_any_number_of_hosts() {
 fn files_are_loaded_by_path() {
     let folder = tempfile::tempdir().unwrap();
     let toml = folder.path().join("cluster.toml");
-    std::fs::write(
-        &toml,
-        "schema = \"collcast/topology/1\"\n[[hosts]]\nxml = \"dump.xml\"\n",
-    )
-    .unwrap();
+    std::fs::write(&toml, "schema = \"collcast/topology/1\"\n[[hosts]]\nxml = \"dump.xml\"\n").unwrap();
     let xml = folder.path().join("dump.xml");
     std::fs::write(&xml, fixture("oci-h100-topology.xml")).unwrap();
     let txt = folder.path().join("smi.txt");
@@ -683,15 +531,7 @@ fn files_are_loaded_by_path() {
 #[test]
 fn the_json_schema_names_the_keys() {
     let schema: serde_json::Value = serde_json::from_str(&file::json_schema()).unwrap();
-    for key in [
-        "schema",
-        "hosts",
-        "fabric",
-        "exceptions",
-        "like",
-        "count",
-        "software",
-    ] {
+    for key in ["schema", "hosts", "fabric", "exceptions", "like", "count", "software"] {
         assert!(schema["properties"][key].is_object(), "{key}");
     }
     assert_eq!(schema["additionalProperties"], serde_json::json!(false));

@@ -84,7 +84,6 @@ pub fn graph(topology: &Topology, ranks: u32) -> Graph {
         // One channel a NIC: the speed of its port, or of the PCIe link before it.
         let host = &topology.hosts()[topology.host_of(Rank(0)).index()];
         let nics: Vec<f64> = host.nics.iter().filter_map(|&n| topology.nic(n)).map(|n| n.rate.gb_per_s()).collect();
-        let gpus = (ranks as usize).div_ceil(hosts).max(1);
         // EFA devices of one GPU act as one device.
         let efa = host.nics.iter().filter_map(|&n| topology.nic(n)).any(|n| n.kind == LinkKind::Efa);
         let bundle = if efa { (nics.len() / host.gpus.len().max(1)).max(1) } else { 1 };
@@ -92,7 +91,9 @@ pub fn graph(topology: &Topology, ranks: u32) -> Graph {
         let port = nics.first().copied().unwrap_or(1.0) * bundle as f64;
         let most = port.min(if nvlink { pcie.max(port) } else { pcie.max(1.0) }).min(total);
         let speed = inter.iter().copied().find(|&s| s <= most).unwrap_or(0.12);
-        let found = (devices.min(gpus.max(devices)) as f64).min((total / speed).floor()).max(1.0);
+        // A GPU is the entry of one channel, whose bytes come from its NIC and not by NVLink.
+        let fit = (total / speed).floor() + if nvlink { 1.0 } else { 0.0 };
+        let found = (devices as f64).min(fit).max(1.0);
         channels = found as u32;
         (speed_intra, speed_inter) = (speed, speed);
     } else {
