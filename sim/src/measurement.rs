@@ -46,6 +46,17 @@ pub struct Origin {
     pub line: u64,
 }
 
+/// What NCCL said it ran (`NCCL_DEBUG`): the outcome where [`Settings`] leave the choice to it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Choice {
+    /// Algorithm.
+    pub algorithm: Algorithm,
+    /// Protocol.
+    pub protocol: Protocol,
+    /// Number of channels, where said.
+    pub channels: Option<u32>,
+}
+
 /// One measured time.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Measurement {
@@ -73,6 +84,8 @@ pub struct Measurement {
     pub time: SimDuration,
     /// Settings.
     pub settings: Settings,
+    /// What NCCL said it chose, where the source says.
+    pub chosen: Option<Choice>,
     /// File and line.
     pub origin: Origin,
 }

@@ -1,0 +1,377 @@
+//! JSON: what nccl-tests `-J` writes, and the rows of Collcast's own results.
+//!
+//! The file of nccl-tests holds the whole environment, secrets included; only variables of
+//! NCCL and the network are kept.
+
+use std::collections::BTreeSet;
+
+use collcast_sim::collective::Launch;
+use collcast_sim::measurement::{Measurement, Origin};
+use collcast_sim::units::{Bytes, SimDuration};
+use serde_json::Value;
+
+use super::error::ReadError;
+use super::log::{collective_in_name, collective_of_program};
+use super::settings::{Env, from_env, is_relevant, plain_version, version_of_code};
+use super::sidecar::shortened;
+use super::{Input, Parsed, TIME_MAX_US};
+
+/// Reads the text of one file.
+pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
+    let value: Value = serde_json::from_str(input.text).map_err(|error| ReadError::Syntax {
+        path: input.path.to_owned(),
+        format: "JSON",
+        line: error.line() as u64,
+        column: error.column() as u64,
+        message: without_place(&error.to_string()),
+    })?;
+    let schema = value.get("schema").and_then(Value::as_str).unwrap_or("");
+    if let Some(kind) = schema.strip_prefix("collcast/") {
+        let measured = matches!(kind.split('/').next(), Some("bench" | "probe" | "measurements"));
+        if !measured && !input.options.allow_predicted {
+            return Err(ReadError::Predicted {
+                path: input.path.to_owned(),
+                line: line_of(input.text, "\"schema\"", 0),
+            });
+        }
+        return own_rows(input, &value);
+    }
+    nccl_tests(input, &value)
+}
+
+fn nccl_tests(input: &Input<'_>, value: &Value) -> Result<Parsed, ReadError> {
+    let mut out = Parsed::default();
+    let Some(results) = value.get("results").and_then(Value::as_array) else {
+        let keys: Vec<String> = match value {
+            Value::Object(map) => map.keys().take(6).map(|key| shortened(key)).collect(),
+            _ => Vec::new(),
+        };
+        out.reason = Some(format!(
+            "JSON without the `results` of nccl-tests -J; its keys: {}",
+            keys.join(", ")
+        ));
+        return Ok(out);
+    };
+    let config = value.get("config").unwrap_or(&Value::Null);
+    let devices = config
+        .get("devices")
+        .or_else(|| value.get("devices"))
+        .and_then(Value::as_array)
+        .map_or(&[][..], Vec::as_slice);
+    let args = value.get("args").and_then(Value::as_array);
+    let program = args
+        .and_then(|args| args.first())
+        .and_then(Value::as_str)
+        .and_then(collective_of_program);
+    let Some(collective) = program
+        .or(input.sidecar.collective)
+        .or_else(|| collective_in_name(input.stem))
+    else {
+        out.reason = Some(format!(
+            "`args` names no test program; say `collective = \"all_reduce\"` in {}.toml beside the file",
+            input.stem
+        ));
+        return Ok(out);
+    };
+    let from_devices = devices
+        .iter()
+        .filter_map(|device| count(device.get("rank")?))
+        .max()
+        .and_then(|last| u32::try_from(last).ok()?.checked_add(1));
+    let Some(ranks) = from_devices.or(input.sidecar.ranks) else {
+        out.reason = Some(format!(
+            "no `devices`, so no number of ranks; say `ranks = 16` in {}.toml beside the file",
+            input.stem
+        ));
+        return Ok(out);
+    };
+    let hosts: BTreeSet<&str> = devices
+        .iter()
+        .filter_map(|device| device.get("hostname")?.as_str())
+        .collect();
+    let hosts = (!hosts.is_empty() && devices.len() == ranks as usize)
+        .then(|| u32::try_from(hosts.len()).ok())
+        .flatten()
+        .or(input.sidecar.nodes);
+
+    let mut env = input.sidecar.env.clone();
+    env.extend(environment(value.get("env").unwrap_or(&Value::Null)));
+    let mut notes = Vec::new();
+    let mut settings = from_env(&env, collective, &mut notes);
+    for text in notes {
+        out.note_once(None, text);
+    }
+    settings.nccl = match value.get("nccl_version") {
+        Some(Value::String(text)) => match text.parse() {
+            Ok(code) => version_of_code(code),
+            Err(_) => plain_version(text),
+        },
+        Some(code) => count(code)
+            .and_then(|code| u32::try_from(code).ok())
+            .and_then(version_of_code),
+        None => None,
+    }
+    .or_else(|| input.sidecar.nccl.clone());
+    env.retain(|name, _| is_relevant(name));
+    out.env = env;
+    out.nccl.clone_from(&settings.nccl);
+    let launch = launch(config).or(input.sidecar.launch);
+
+    let lines = lines_of(input.text, "\"size\"", "\"results\"", results.len());
+    for (index, result) in results.iter().enumerate() {
+        let line = lines.get(index).copied().unwrap_or(0);
+        let bad = |column: &str, given: &Value, expected: &str| ReadError::BadValue {
+            path: input.path.to_owned(),
+            line,
+            column: column.to_owned(),
+            given: shortened(&given.to_string()),
+            problem: "cannot be used".to_owned(),
+            expected: expected.to_owned(),
+        };
+        let size = result.get("size").unwrap_or(&Value::Null);
+        let size = count(size).ok_or_else(|| bad("size", size, "a number of bytes below 2^64"))?;
+        let text = |key: &str| result.get(key).and_then(Value::as_str);
+        let root = result.get("root").and_then(|root| match root {
+            Value::String(text) => text.parse().ok(),
+            root => count(root).and_then(|root| u32::try_from(root).ok()),
+        });
+        for (key, in_place) in [("out_of_place", false), ("in_place", true)] {
+            let Some(half) = result.get(key) else {
+                out.unusable += 1;
+                continue;
+            };
+            let time_us = match half.get("time") {
+                Some(time) => match number(time) {
+                    Number::Value(time) => Some(time),
+                    Number::Absent => None,
+                    Number::Bad => return Err(bad("time", time, "microseconds, or \"nan\"")),
+                },
+                // With -C there is only the host's time; the rate is the operation's.
+                None => match half.get("alg_bw").map(number) {
+                    Some(Number::Value(rate)) if rate > 0.0 => Some(size as f64 / rate / 1e3),
+                    _ => None,
+                },
+            };
+            let Some(time_us) = time_us.filter(|&time| time > 0.0 && size > 0) else {
+                out.unusable += 1;
+                continue;
+            };
+            if time_us > TIME_MAX_US {
+                return Err(bad("time", half, "less than 100 days"));
+            }
+            if let Some(wrong) = half.get("nwrong").and_then(count).filter(|&wrong| wrong > 0) {
+                out.note(Some(line), format!("{wrong} values were wrong; the row is kept"));
+            }
+            if out.rows.len() >= input.rows_left {
+                return Err(input.too_many_rows());
+            }
+            out.rows.push(Measurement {
+                run: input.stem.to_owned(),
+                collective,
+                ranks,
+                hosts,
+                launch,
+                dtype: text("type").and_then(|name| name.parse().ok()),
+                op: text("redop")
+                    .and_then(|name| name.parse().ok())
+                    .filter(|_| collective.reduces()),
+                root: root.filter(|_| collective.rooted()),
+                in_place,
+                size: Bytes(size),
+                time: SimDuration::from_us(time_us),
+                settings: settings.clone(),
+                chosen: None,
+                origin: Origin {
+                    file: input.path.display().to_string(),
+                    line,
+                },
+            });
+        }
+    }
+    if out.rows.is_empty() {
+        out.reason = Some(match out.unusable {
+            0 => "its `results` are empty".to_owned(),
+            count => format!("all {count} times are zero or absent"),
+        });
+    }
+    Ok(out)
+}
+
+/// Rows of our own results, by way of the columns that CSV has.
+fn own_rows(input: &Input<'_>, value: &Value) -> Result<Parsed, ReadError> {
+    let Some(rows) = value.get("rows").and_then(Value::as_array) else {
+        return Ok(Parsed {
+            reason: Some("a result of Collcast without `rows`".to_owned()),
+            ..Parsed::default()
+        });
+    };
+    const COLUMNS: [&str; 18] = [
+        "collective",
+        "ranks",
+        "size_bytes",
+        "time_us",
+        "algbw_gbps",
+        "busbw_gbps",
+        "run",
+        "nodes",
+        "algorithm",
+        "protocol",
+        "launch",
+        "channels",
+        "buffsize",
+        "nthreads",
+        "p2p",
+        "in_place",
+        "dtype",
+        "op",
+    ];
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    let failed = |message: String| ReadError::BadRow {
+        path: input.path.to_owned(),
+        line: 0,
+        message,
+    };
+    writer
+        .write_record(COLUMNS)
+        .map_err(|error| failed(error.to_string()))?;
+    for row in rows {
+        let cells = COLUMNS.map(|column| match row.get(column) {
+            None | Some(Value::Null) => String::new(),
+            Some(Value::String(text)) => text.replace(['\n', '\r'], " "),
+            Some(other) => other.to_string(),
+        });
+        writer
+            .write_record(&cells)
+            .map_err(|error| failed(error.to_string()))?;
+    }
+    let bytes = writer
+        .into_inner()
+        .map_err(|error| failed(error.to_string()))?;
+    let text = String::from_utf8_lossy(&bytes);
+    let lines = lines_of(input.text, "\"collective\"", "\"rows\"", rows.len());
+    let place = |row: u64| {
+        let index = usize::try_from(row.saturating_sub(2)).unwrap_or(usize::MAX);
+        lines.get(index).copied().unwrap_or(0)
+    };
+    let mut parsed = super::table::parse(&Input {
+        text: &text,
+        ..*input
+    })
+    .map_err(|error| match error {
+        ReadError::BadValue {
+            path,
+            line,
+            column,
+            given,
+            problem,
+            expected,
+        } => ReadError::BadValue {
+            path,
+            line: place(line),
+            column,
+            given,
+            problem,
+            expected,
+        },
+        other => other,
+    })?;
+    for row in &mut parsed.rows {
+        row.origin.line = place(row.origin.line);
+    }
+    for note in &mut parsed.notes {
+        note.line = note.line.map(place);
+    }
+    Ok(parsed)
+}
+
+enum Number {
+    Value(f64),
+    Absent,
+    Bad,
+}
+
+fn number(value: &Value) -> Number {
+    match value {
+        Value::Null => Number::Absent,
+        Value::String(text) if matches!(text.as_str(), "nan" | "-nan" | "N/A" | "inf") => {
+            Number::Absent
+        }
+        value => {
+            let number = match value {
+                Value::String(text) => text.parse().ok(),
+                value => value.as_f64(),
+            };
+            match number {
+                Some(number) if number.is_finite() && number >= 0.0 => Number::Value(number),
+                _ => Number::Bad,
+            }
+        }
+    }
+}
+
+fn count(value: &Value) -> Option<u64> {
+    match value {
+        Value::String(text) => text.trim().parse().ok(),
+        value => value.as_u64(),
+    }
+}
+
+fn launch(config: &Value) -> Option<Launch> {
+    let number = |key: &str| config.get(key).and_then(count);
+    if number("graph").is_some_and(|graph| graph > 0) {
+        return Some(Launch::Graph);
+    }
+    match (number("nthreads")?, number("ngpus")?) {
+        (_, gpus) if gpus > 1 => Some(Launch::SingleThread),
+        (threads, _) if threads > 1 => Some(Launch::Threads),
+        _ => Some(Launch::Processes),
+    }
+}
+
+/// A list of `NAME=value`, or an object.
+fn environment(value: &Value) -> Env {
+    match value {
+        Value::Array(items) => items
+            .iter()
+            .filter_map(|item| item.as_str()?.split_once('='))
+            .filter(|(name, _)| is_relevant(name))
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect(),
+        Value::Object(map) => map
+            .iter()
+            .filter(|(name, _)| is_relevant(name))
+            .filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned())))
+            .collect(),
+        _ => Env::new(),
+    }
+}
+
+/// serde_json's message without the place that it ends with.
+fn without_place(message: &str) -> String {
+    message
+        .rsplit_once(" at line ")
+        .map_or(message, |(text, _)| text)
+        .to_owned()
+}
+
+fn line_of(text: &str, needle: &str, nth: usize) -> u64 {
+    text.match_indices(needle)
+        .nth(nth)
+        .map_or(0, |(at, _)| text[..at].matches('\n').count() as u64 + 1)
+}
+
+/// The lines of the first `count` places of `needle` after `start`: the parsed value has none.
+fn lines_of(text: &str, needle: &str, start: &str, count: usize) -> Vec<u64> {
+    let from = text.find(start).unwrap_or(0);
+    let mut line = text[..from].matches('\n').count() as u64 + 1;
+    let mut last = from;
+    text[from..]
+        .match_indices(needle)
+        .take(count)
+        .map(|(at, _)| {
+            line += text[last..from + at].matches('\n').count() as u64;
+            last = from + at;
+            line
+        })
+        .collect()
+}

@@ -1,0 +1,863 @@
+//! The text that nccl-tests prints, as people keep it: whole, cut, pasted, indented, fenced.
+//!
+//! Lines are told apart by what they say and not by their `#`, since pasted logs lose it.
+//! One file can hold several runs; a header line after a table starts the next one.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol, ReduceOp};
+use collcast_sim::measurement::{Choice, Measurement, Origin};
+use collcast_sim::units::{Bytes, SimDuration};
+
+use super::bus::{Rate, Sample, bus_factor_fits, ranks_of_samples};
+use super::error::ReadError;
+use super::nccl_env::NCCL_ALGORITHMS;
+use super::settings::{Env, from_env, is_relevant, plain_version, version_of_code, words};
+use super::sidecar::shortened;
+use super::{Input, Parsed, TIME_MAX_US, is_prediction_mark};
+
+/// Longest line that is looked at; nccl-tests prints less than 300 bytes.
+const LINE_MAX: usize = 64 * 1024;
+/// Most rank lines kept of one run.
+const RANK_LINES_MAX: usize = 1 << 20;
+
+/// Reads the text of one file.
+pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
+    let mut reader = Reader {
+        input,
+        out: Parsed::default(),
+        run: Run::default(),
+        env_lines: Env::new(),
+        nccl: None,
+        runs: 0,
+        choices_only: 0,
+    };
+    for (index, line) in input.text.lines().enumerate() {
+        let number = index as u64 + 1;
+        if line.len() > LINE_MAX {
+            reader.out.unreadable += 1;
+            let text = format!("a line of {} bytes; at most {LINE_MAX} are read", line.len());
+            reader.out.note(Some(number), text);
+            continue;
+        }
+        reader.line(number, line)?;
+    }
+    reader.finish_run()?;
+    Ok(reader.finish())
+}
+
+/// One half of a row: out of place or in place.
+#[derive(Clone, Copy)]
+struct Half {
+    /// `None` where it was not measured, or rounded to zero.
+    time_us: Option<f64>,
+    sample: Option<Sample>,
+}
+
+struct Row {
+    line: u64,
+    size: u64,
+    dtype: Option<DataType>,
+    op: Option<ReduceOp>,
+    root: Option<u32>,
+    halves: [Half; 2],
+}
+
+/// What is known of the run whose table comes next or is being read.
+#[derive(Default)]
+struct Run {
+    collective: Option<Collective>,
+    threads: Option<u32>,
+    gpus: Option<u32>,
+    graph: Option<u32>,
+    /// Rank to (host, process, device).
+    ranks: BTreeMap<u32, (String, u64, u32)>,
+    /// What NCCL_DEBUG says of the communicator.
+    debug_ranks: Option<u32>,
+    debug_hosts: Option<u32>,
+    columns: Option<Vec<String>>,
+    env: Env,
+    choices: HashMap<u64, Choice>,
+    rows: Vec<Row>,
+}
+
+struct Reader<'a> {
+    input: &'a Input<'a>,
+    out: Parsed,
+    run: Run,
+    /// From `# env:`; holds until the next such line.
+    env_lines: Env,
+    nccl: Option<String>,
+    runs: u32,
+    choices_only: usize,
+}
+
+impl Reader<'_> {
+    fn line(&mut self, number: u64, raw: &str) -> Result<(), ReadError> {
+        let line = without_prefix(raw.trim());
+        let commented = line.starts_with('#');
+        let text = line.trim_start_matches('#').trim();
+        if text.is_empty() || text.starts_with("```") {
+            return Ok(());
+        }
+        if commented && is_prediction_mark(line) && !self.input.options.allow_predicted {
+            return Err(ReadError::Predicted {
+                path: self.input.path.to_owned(),
+                line: number,
+            });
+        }
+        if !commented && self.data_line(number, text)? {
+            return Ok(());
+        }
+        if !self.header_line(number, text, commented)? {
+            self.out.other_lines += 1;
+        }
+        Ok(())
+    }
+
+    /// Whether it was (or looked like) a row of the table.
+    fn data_line(&mut self, number: u64, text: &str) -> Result<bool, ReadError> {
+        let mut tokens = text.split_whitespace();
+        let is_number = |token: Option<&str>| {
+            token.is_some_and(|token| token.bytes().all(|b| b.is_ascii_digit()))
+        };
+        if !is_number(tokens.next()) {
+            return Ok(false);
+        }
+        let second = tokens.next().unwrap_or_default();
+        if !second.starts_with(|c: char| c.is_ascii_digit()) || second.contains([':', '-']) {
+            return Ok(false);
+        }
+        let tokens: Vec<&str> = text.split_whitespace().take(64).collect();
+        match self.row(number, &tokens) {
+            Ok(row) => {
+                if self.out.rows.len() + self.run.rows.len() * 2 >= self.input.rows_left {
+                    return Err(self.input.too_many_rows());
+                }
+                self.run.rows.push(row);
+            }
+            Err(problem) => {
+                self.out.unreadable += 1;
+                let text = format!("`{}` looks like a row, but {problem}", shortened(text));
+                self.out.note(Some(number), text);
+            }
+        }
+        Ok(true)
+    }
+
+    fn row(&mut self, number: u64, tokens: &[&str]) -> Result<Row, String> {
+        let tokens = without_timestamp(tokens);
+        let size: u64 = tokens
+            .first()
+            .unwrap_or(&"")
+            .parse()
+            .map_err(|_| "its size is beyond 64 bits".to_owned())?;
+        let fields = self
+            .run
+            .columns
+            .as_deref()
+            .and_then(|columns| by_columns(columns, tokens))
+            .or_else(|| by_shape(tokens))
+            .ok_or_else(|| {
+                format!(
+                    "its {} columns are not those of nccl-tests",
+                    tokens.len()
+                )
+            })?;
+        let mut row = Row {
+            line: number,
+            size,
+            dtype: None,
+            op: None,
+            root: None,
+            halves: [Half {
+                time_us: None,
+                sample: None,
+            }; 2],
+        };
+        if let Some(name) = fields.dtype {
+            row.dtype = name.parse().ok();
+            if row.dtype.is_none() {
+                self.out
+                    .note_once(Some(number), format!("element type `{name}` is not known; left open"));
+            }
+        }
+        if let Some(name) = fields.op.filter(|name| *name != "none") {
+            row.op = name.parse().ok();
+            if row.op.is_none() {
+                self.out
+                    .note_once(Some(number), format!("reduction `{name}` is not known; left open"));
+            }
+        }
+        row.root = fields.root.and_then(|root| root.parse().ok());
+        for (half, [time, algbw, busbw, wrong]) in row.halves.iter_mut().zip(fields.halves) {
+            let rates = number_or_absent(algbw)?.zip(number_or_absent(busbw)?);
+            half.sample = rates.map(|(algbw_value, busbw_value)| Sample {
+                algbw: Rate::written(algbw, algbw_value),
+                busbw: Rate::written(busbw, busbw_value),
+            });
+            let time_us = if fields.cpu_time {
+                // The printed time is the host's; the rate is still the operation's.
+                rates.and_then(|(rate, _)| (rate > 0.0).then(|| size as f64 / rate / 1e3))
+            } else {
+                number_or_absent(time)?
+            };
+            if time_us.is_some_and(|time| time > TIME_MAX_US) {
+                return Err(format!("its time {time} us is beyond 100 days"));
+            }
+            half.time_us = time_us.filter(|&time| time > 0.0 && size > 0);
+            let errors = wrong.parse::<u64>().ok();
+            if fields.counts_wrong && errors.is_some_and(|count| count > 0) {
+                self.out.note(
+                    Some(number),
+                    format!("{} values were wrong; the row is kept", errors.unwrap_or(0)),
+                );
+            }
+        }
+        if fields.cpu_time {
+            self.out.note_once(
+                Some(number),
+                "the time column is CPU time (-C); times are derived from algbw".to_owned(),
+            );
+        }
+        Ok(row)
+    }
+
+    /// Whether the line was one of those that are understood.
+    fn header_line(&mut self, number: u64, text: &str, commented: bool) -> Result<bool, ReadError> {
+        if commented && let Some(rest) = text.strip_prefix("env:") {
+            self.next_run()?;
+            self.env_lines = assignments(&words(rest));
+            return Ok(true);
+        }
+        if let Some(rest) = text
+            .strip_prefix("cmd:")
+            .filter(|_| commented)
+            .or_else(|| text.strip_prefix("$ "))
+        {
+            self.next_run()?;
+            self.command(rest);
+            return Ok(true);
+        }
+        if let Some(rest) = text.strip_prefix("Collective test starting:") {
+            self.next_run()?;
+            self.program(number, rest.trim());
+            return Ok(true);
+        }
+        if text.starts_with("Collective test concluded") {
+            return Ok(true);
+        }
+        if text.starts_with("nThread ") {
+            self.next_run()?;
+            let words: Vec<&str> = text.split_whitespace().collect();
+            let value = |key: &str| {
+                words
+                    .windows(2)
+                    .find(|pair| pair[0].trim_end_matches(':') == key)
+                    .and_then(|pair| pair[1].parse::<u32>().ok())
+            };
+            self.run.threads = value("nThread");
+            self.run.gpus = value("nGpus");
+            self.run.graph = value("graph");
+            return Ok(true);
+        }
+        if text == "Using devices" {
+            self.next_run()?;
+            return Ok(true);
+        }
+        if text.starts_with("Rank ") && text.contains(" device ") {
+            self.next_run()?;
+            match rank_line(text) {
+                Some((rank, place)) if self.run.ranks.len() < RANK_LINES_MAX => {
+                    self.run.ranks.insert(rank, place);
+                }
+                _ => {
+                    self.out.unreadable += 1;
+                    let text = format!("`{}` is not a device line", shortened(text));
+                    self.out.note(Some(number), text);
+                }
+            }
+            return Ok(true);
+        }
+        if let Some(at) = text.find("nccl-tests version ") {
+            self.next_run()?;
+            let code = text[at..]
+                .split_once("nccl-library=")
+                .and_then(|(_, code)| code.trim().parse().ok());
+            if self.nccl.is_none() {
+                self.nccl = code.and_then(version_of_code);
+            }
+            return Ok(true);
+        }
+        if let Some((_, version)) = text.split_once("NCCL version ") {
+            let version = version.split_whitespace().next().unwrap_or_default();
+            if let Some(version) = plain_version(version) {
+                self.nccl = Some(version); // What ran wins over what was linked.
+                return Ok(true);
+            }
+        }
+        if let Some((before, after)) = text.split_once(" Bytes -> Algo ") {
+            self.choice(number, before, after);
+            return Ok(true);
+        }
+        if let Some((before, value)) = text.split_once(" set by environment to ") {
+            let name = before.split_whitespace().last().unwrap_or_default();
+            if is_relevant(name) {
+                let value = value.trim().trim_end_matches('.').to_owned();
+                self.run.env.insert(name.to_owned(), value);
+            }
+            return Ok(true);
+        }
+        if text.contains("NCCL INFO") {
+            let words: Vec<&str> = text.split_whitespace().collect();
+            for pair in words.windows(2) {
+                let value = || pair[1].parse::<u32>().ok().filter(|&value| value > 0);
+                match pair[0] {
+                    "nranks" | "nRanks" => self.run.debug_ranks = value(),
+                    "nNodes" => self.run.debug_hosts = value(),
+                    _ => {}
+                }
+            }
+            return Ok(false);
+        }
+        if text.starts_with("size") && text.contains("busbw") && text.contains("time") {
+            self.run.columns = Some(
+                text.split_whitespace()
+                    .take(64)
+                    .map(|name| name.trim_start_matches('#').to_lowercase())
+                    .collect(),
+            );
+            return Ok(true);
+        }
+        if let Some(rest) = text.strip_prefix("Out of bounds values") {
+            if rest.contains("FAILED") {
+                let text = format!("the run failed its own check: {}", shortened(text));
+                self.out.note(Some(number), text);
+            }
+            return Ok(true);
+        }
+        if text.starts_with("Avg bus bandwidth") {
+            return Ok(true);
+        }
+        if text.contains("Test NCCL failure") || text.contains("Test CUDA failure") {
+            let text = format!("the run says: {}", shortened(text));
+            self.out.note(Some(number), text);
+            return Ok(true);
+        }
+        if text.contains("_perf") && self.run.collective.is_none() && self.run.rows.is_empty() {
+            self.command(text);
+        }
+        Ok(false)
+    }
+
+    /// A header line: the table before it, if any, is finished.
+    fn next_run(&mut self) -> Result<(), ReadError> {
+        if self.run.rows.is_empty() {
+            return Ok(());
+        }
+        self.finish_run()
+    }
+
+    /// The name of the test program.
+    fn program(&mut self, number: u64, name: &str) {
+        match collective_of_program(name) {
+            Some(collective) => self.run.collective = Some(collective),
+            None => {
+                let text = format!("test `{}` is none of the known collectives", shortened(name));
+                self.out.note(Some(number), text);
+            }
+        }
+    }
+
+    /// A command line: variables, the program and its flags, as far as the header is silent.
+    fn command(&mut self, line: &str) {
+        let words = words(line);
+        self.run.env.extend(assignments(&words));
+        let Some(at) = words.iter().position(|word| {
+            word.split(|c: char| !(c.is_ascii_alphanumeric() || "_/.-".contains(c)))
+                .any(|part| part.ends_with("_perf") && collective_of_program(part).is_some())
+        }) else {
+            return;
+        };
+        self.run.collective = words[at]
+            .split(|c: char| !(c.is_ascii_alphanumeric() || "_/.-".contains(c)))
+            .find_map(collective_of_program)
+            .or(self.run.collective);
+        for pair in words[at..].windows(2) {
+            let value = pair[1].parse::<u32>().ok();
+            let slot = match pair[0].as_str() {
+                "-t" | "--nthreads" => &mut self.run.threads,
+                "-g" | "--ngpus" => &mut self.run.gpus,
+                "-G" | "--cudagraph" => &mut self.run.graph,
+                _ => continue,
+            };
+            *slot = slot.or(value);
+        }
+    }
+
+    /// `AllReduce: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..3}`, and the older form
+    /// with numbers for names.
+    fn choice(&mut self, number: u64, before: &str, after: &str) {
+        let bytes = before
+            .split_whitespace()
+            .last()
+            .and_then(|text| text.parse::<u64>().ok());
+        let mut words = after.split_whitespace();
+        let algorithm = words.next().and_then(|text| match text.parse::<usize>() {
+            Ok(index) => NCCL_ALGORITHMS.get(index).copied(),
+            Err(_) => text.parse::<Algorithm>().ok(),
+        });
+        let protocol = (words.next() == Some("proto"))
+            .then(|| words.next())
+            .flatten()
+            .and_then(|text| match text.parse::<usize>() {
+                Ok(index) => Protocol::ALL.get(index).copied(),
+                Err(_) => text.parse::<Protocol>().ok(),
+            });
+        let channels = after.split_once("={").and_then(|(_, range)| {
+            let (low, high) = range.split_once('}')?.0.split_once("..")?;
+            let (low, high) = (low.parse::<u32>().ok()?, high.parse::<u32>().ok()?);
+            high.checked_sub(low)?.checked_add(1)
+        });
+        let (Some(bytes), Some(algorithm), Some(protocol)) = (bytes, algorithm, protocol) else {
+            self.out.unreadable += 1;
+            let text = format!("`{} Bytes -> Algo {}` is not a choice that is understood", shortened(before), shortened(after));
+            self.out.note(Some(number), text);
+            return;
+        };
+        self.choices_only += 1;
+        let choice = Choice {
+            algorithm,
+            protocol,
+            channels,
+        };
+        if let Some(earlier) = self.run.choices.insert(bytes, choice)
+            && earlier != choice
+        {
+            let text = format!("NCCL chose twice for {bytes} bytes; the last choice is used");
+            self.out.note_once(Some(number), text);
+        }
+    }
+
+    fn finish_run(&mut self) -> Result<(), ReadError> {
+        let choices = std::mem::take(&mut self.run.choices);
+        let run = std::mem::take(&mut self.run);
+        if run.rows.is_empty() {
+            return Ok(());
+        }
+        self.runs += 1;
+        let first_line = run.rows.first().map(|row| row.line);
+        let sidecar = self.input.sidecar;
+        let Some(collective) = run
+            .collective
+            .or(sidecar.collective)
+            .or_else(|| collective_in_name(self.input.stem))
+        else {
+            let text = format!(
+                "{} rows name no collective; say `collective = \"all_reduce\"` in {}.toml beside the file, or keep the line `Collective test starting`",
+                run.rows.len(), self.input.stem
+            );
+            self.out.lack(first_line, text);
+            return Ok(());
+        };
+        let ranks = match self.ranks(&run, collective) {
+            Ok(ranks) => ranks,
+            Err(text) => {
+                self.out.lack(first_line, text);
+                return Ok(());
+            }
+        };
+        let hosts = self.hosts(&run, ranks);
+        let launch = launch(&run).or(sidecar.launch);
+
+        let mut env = sidecar.env.clone();
+        env.extend(self.env_lines.clone());
+        env.extend(run.env);
+        let mut notes = Vec::new();
+        let mut settings = from_env(&env, collective, &mut notes);
+        for text in notes {
+            self.out.note_once(None, text);
+        }
+        env.retain(|name, _| is_relevant(name));
+        self.out.env.extend(env);
+        settings.nccl = self.nccl.clone().or_else(|| sidecar.nccl.clone());
+
+        let name = match self.runs {
+            1 => self.input.stem.to_owned(),
+            more => format!("{}#{more}", self.input.stem),
+        };
+        for row in &run.rows {
+            for (half, in_place) in row.halves.iter().zip([false, true]) {
+                let Some(time_us) = half.time_us else {
+                    self.out.unusable += 1;
+                    continue;
+                };
+                self.out.rows.push(Measurement {
+                    run: name.clone(),
+                    collective,
+                    ranks,
+                    hosts,
+                    launch,
+                    dtype: row.dtype,
+                    op: row.op.filter(|_| collective.reduces()),
+                    root: row.root.filter(|_| collective.rooted()),
+                    in_place,
+                    size: Bytes(row.size),
+                    time: SimDuration::from_us(time_us),
+                    settings: settings.clone(),
+                    chosen: choice_for(&choices, collective, ranks, row.size),
+                    origin: Origin {
+                        file: self.input.path.display().to_string(),
+                        line: row.line,
+                    },
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// From the device lines, if they agree with the rates; else from what is left.
+    fn ranks(&mut self, run: &Run, collective: Collective) -> Result<u32, String> {
+        let first_line = run.rows.first().map(|row| row.line);
+        let samples: Vec<Sample> = run
+            .rows
+            .iter()
+            .flat_map(|row| row.halves)
+            .filter_map(|half| half.sample)
+            .collect();
+        let by_rate = ranks_of_samples(collective, &samples);
+        let sidecar = self.input.sidecar;
+        let listed = run
+            .ranks
+            .last_key_value()
+            .and_then(|(&last, _)| last.checked_add(1))
+            .or(run.debug_ranks)
+            .or(sidecar.ranks)
+            .or_else(|| sidecar.nodes?.checked_mul(sidecar.gpus_per_node?));
+        match (listed, by_rate) {
+            (Some(listed), _) if bus_factor_fits(collective, listed, &samples) => {
+                if run.ranks.last_key_value().is_some() && run.ranks.len() < listed as usize {
+                    let text = format!(
+                        "only {} of {listed} device lines; {listed} ranks by the last of them",
+                        run.ranks.len()
+                    );
+                    self.out.note(first_line, text);
+                }
+                Ok(listed)
+            }
+            (Some(listed), Some(ranks)) => {
+                let text = format!(
+                    "{listed} ranks are named, but busbw / algbw is that of {ranks}; {ranks} is used"
+                );
+                self.out.note(first_line, text);
+                Ok(ranks)
+            }
+            (Some(listed), None) => {
+                let text = format!(
+                    "busbw / algbw is not that of {listed} ranks, nor of any other number"
+                );
+                self.out.note(first_line, text);
+                Ok(listed)
+            }
+            (None, Some(ranks)) => {
+                let text = format!("no device lines; {ranks} ranks by busbw / algbw");
+                self.out.note(first_line, text);
+                Ok(ranks)
+            }
+            (None, None) => Err(format!(
+                "{} rows say no number of ranks (no device lines, and busbw / algbw does not tell); say `ranks = 16` in {}.toml beside the file",
+                run.rows.len(), self.input.stem
+            )),
+        }
+    }
+
+    fn hosts(&mut self, run: &Run, ranks: u32) -> Option<u32> {
+        let sidecar = self.input.sidecar;
+        if let Some(nodes) = sidecar.nodes {
+            return Some(nodes);
+        }
+        let names: BTreeSet<&str> = run
+            .ranks
+            .values()
+            .map(|(host, _, _)| host.as_str())
+            .collect();
+        let named = u32::try_from(names.len()).ok()?;
+        if named > 0 && run.ranks.len() == ranks as usize {
+            return Some(named);
+        }
+        let per_host = run
+            .ranks
+            .values()
+            .map(|&(_, _, device)| device.saturating_add(1))
+            .max()
+            .or(sidecar.gpus_per_node);
+        match per_host {
+            Some(per_host) if ranks.is_multiple_of(per_host) && ranks / per_host >= named => {
+                self.out.note_once(
+                    None,
+                    format!("{} hosts of {per_host} GPUs, by the devices that are listed", ranks / per_host),
+                );
+                Some(ranks / per_host)
+            }
+            _ => run.debug_hosts,
+        }
+    }
+
+    fn finish(mut self) -> Parsed {
+        self.out.nccl = self.nccl.or_else(|| self.input.sidecar.nccl.clone());
+        if self.out.rows.is_empty() && self.out.reason.is_none() {
+            self.out.reason = Some(if self.out.unusable > 0 {
+                format!("all {} times are 0.00 or absent", self.out.unusable)
+            } else if self.choices_only > 0 {
+                format!(
+                    "{} choices of NCCL_DEBUG, but no table of times",
+                    self.choices_only
+                )
+            } else if self.out.unreadable > 0 {
+                format!(
+                    "{} lines look like rows, but none could be read",
+                    self.out.unreadable
+                )
+            } else {
+                "text with no row of nccl-tests (size, count, type, time, algbw, busbw)".to_owned()
+            });
+        }
+        self.out
+    }
+}
+
+/// NCCL's count is that of one rank where nccl-tests' size is of all.
+fn choice_for(
+    choices: &HashMap<u64, Choice>,
+    collective: Collective,
+    ranks: u32,
+    size: u64,
+) -> Option<Choice> {
+    if choices.is_empty() {
+        return None;
+    }
+    let bytes = match collective {
+        Collective::AllGather | Collective::ReduceScatter => size / u64::from(ranks.max(1)),
+        _ => size,
+    };
+    choices.get(&bytes).copied()
+}
+
+fn launch(run: &Run) -> Option<Launch> {
+    if run.graph.is_some_and(|graph| graph > 0) {
+        return Some(Launch::Graph);
+    }
+    match (run.threads, run.gpus) {
+        (_, Some(gpus)) if gpus > 1 => Some(Launch::SingleThread),
+        (Some(threads), Some(_)) if threads > 1 => Some(Launch::Threads),
+        (Some(_), Some(_)) => Some(Launch::Processes),
+        _ => {
+            let processes: BTreeSet<(&str, u64)> = run
+                .ranks
+                .values()
+                .map(|(host, process, _)| (host.as_str(), *process))
+                .collect();
+            (processes.len() > 1 && processes.len() == run.ranks.len())
+                .then_some(Launch::Processes)
+        }
+    }
+}
+
+/// `Rank  0 Group  0 Pid   4542 on         vm device  0 [0000:00:06] NVIDIA H200`.
+fn rank_line(text: &str) -> Option<(u32, (String, u64, u32))> {
+    let words: Vec<&str> = text.split_whitespace().take(64).collect();
+    let after = |key: &str| {
+        words
+            .windows(2)
+            .find(|pair| pair[0] == key)
+            .map(|pair| pair[1])
+    };
+    let rank: u32 = after("Rank")?.parse().ok()?;
+    let process = after("Pid").and_then(|pid| pid.parse().ok()).unwrap_or(0);
+    let device = after("device")?.parse().ok()?;
+    (rank < 1 << 24).then(|| (rank, (after("on").unwrap_or_default().to_owned(), process, device)))
+}
+
+fn assignments(words: &[String]) -> Env {
+    words
+        .iter()
+        .filter_map(|word| word.split_once('='))
+        .filter(|(name, _)| is_relevant(name))
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect()
+}
+
+/// `all_reduce_perf`, with or without its folder and its `_mpi`.
+pub(super) fn collective_of_program(name: &str) -> Option<Collective> {
+    let name = name.rsplit('/').next().unwrap_or(name);
+    let name = name.strip_suffix("_mpi").unwrap_or(name);
+    name.strip_suffix("_perf")?.parse().ok()
+}
+
+/// The collective that a file name speaks of, the longest spelling first.
+pub(super) fn collective_in_name(stem: &str) -> Option<Collective> {
+    const SPELLINGS: [(&str, Collective); 11] = [
+        ("reducescatter", Collective::ReduceScatter),
+        ("allreduce", Collective::AllReduce),
+        ("allgather", Collective::AllGather),
+        ("alltoall", Collective::AllToAll),
+        ("broadcast", Collective::Broadcast),
+        ("sendrecv", Collective::SendRecv),
+        ("scatter", Collective::Scatter),
+        ("gather", Collective::Gather),
+        ("reduce", Collective::Reduce),
+        ("bcast", Collective::Broadcast),
+        ("a2a", Collective::AllToAll),
+    ];
+    let plain: String = stem
+        .chars()
+        .filter(char::is_ascii_alphanumeric)
+        .map(|c| c.to_ascii_lowercase())
+        .collect();
+    SPELLINGS
+        .iter()
+        .find(|(spelling, _)| plain.contains(spelling))
+        .map(|&(_, collective)| collective)
+}
+
+/// Without the tags that launchers put before a line: `[1,0]<stdout>:` and `0: `.
+fn without_prefix(line: &str) -> &str {
+    if line.starts_with('[')
+        && let Some((tag, rest)) = line.split_once(">:")
+        && tag.len() < 32
+        && tag.contains("]<std")
+    {
+        return rest.trim_start();
+    }
+    if let Some((tag, rest)) = line.split_once(": ")
+        && !tag.is_empty()
+        && tag.len() <= 6
+        && tag.bytes().all(|b| b.is_ascii_digit())
+    {
+        return rest.trim_start();
+    }
+    line
+}
+
+/// Without the timestamp that `-S` puts last.
+fn without_timestamp<'a, 'b>(tokens: &'a [&'b str]) -> &'a [&'b str] {
+    match tokens {
+        [rest @ .., date, clock]
+            if date.len() == 10 && date.contains('-') && clock.contains(':') =>
+        {
+            rest
+        }
+        [rest @ .., stamp] if stamp.contains(':') => rest,
+        _ => tokens,
+    }
+}
+
+/// The texts of one row.
+struct Fields<'a> {
+    dtype: Option<&'a str>,
+    op: Option<&'a str>,
+    root: Option<&'a str>,
+    /// Time, algbw, busbw and `#wrong` of each half.
+    halves: [[&'a str; 4]; 2],
+    counts_wrong: bool,
+    cpu_time: bool,
+}
+
+impl<'a> Fields<'a> {
+    fn new() -> Self {
+        Self {
+            dtype: None,
+            op: None,
+            root: None,
+            halves: [["N/A"; 4]; 2],
+            counts_wrong: false,
+            cpu_time: false,
+        }
+    }
+}
+
+/// By the names above the table; `None` if these do not fit the row.
+fn by_columns<'a>(columns: &[String], tokens: &[&'a str]) -> Option<Fields<'a>> {
+    let columns: Vec<&str> = columns
+        .iter()
+        .map(String::as_str)
+        .filter(|name| *name != "timestamp")
+        .collect();
+    if columns.len() != tokens.len() {
+        return None;
+    }
+    let mut fields = Fields::new();
+    let mut half: Option<usize> = None;
+    let mut found = 0;
+    for (name, token) in columns.iter().zip(tokens) {
+        match *name {
+            "type" => fields.dtype = Some(token),
+            "redop" => fields.op = Some(token),
+            "root" => fields.root = Some(token),
+            "time" | "cputime" => {
+                let next = half.map_or(0, |half| half + 1);
+                fields.cpu_time |= *name == "cputime";
+                fields.halves.get_mut(next)?[0] = token;
+                half = Some(next);
+                found += 1;
+            }
+            "algbw" => fields.halves[half?][1] = token,
+            "busbw" => fields.halves[half?][2] = token,
+            "wrong" => {
+                fields.halves[half?][3] = token;
+                fields.counts_wrong = true;
+            }
+            _ => {}
+        }
+    }
+    (found == 2).then_some(fields)
+}
+
+/// By the row's own shape, where the names above it were lost.
+fn by_shape<'a>(tokens: &[&'a str]) -> Option<Fields<'a>> {
+    let is_name = |token: &&str| {
+        token.starts_with(|c: char| c.is_ascii_alphabetic())
+            && !matches!(token.to_lowercase().as_str(), "n/a" | "nan" | "inf")
+    };
+    let mut fields = Fields::new();
+    let mut at = 1;
+    if tokens.get(2).is_some_and(is_name) {
+        fields.dtype = Some(tokens[2]);
+        at = 3;
+        if tokens.get(3).is_some_and(is_name) {
+            fields.op = Some(tokens[3]);
+            at = 4;
+        }
+        if matches!(tokens.len() - at, 7 | 9) {
+            fields.root = Some(tokens[at]);
+            at += 1;
+        }
+    }
+    let rest = tokens.get(at..)?;
+    let width = match rest.len() {
+        6 => 3,
+        8 => 4,
+        _ => return None,
+    };
+    for (half, cells) in fields.halves.iter_mut().zip(rest.chunks_exact(width)) {
+        half[..width].copy_from_slice(cells);
+    }
+    // Old versions print an error such as 1e-07 in the place of the count.
+    fields.counts_wrong = fields
+        .halves
+        .iter()
+        .all(|half| !half[3].contains(['e', '.']));
+    Some(fields)
+}
+
+/// A cell: a number, or absent (`N/A`, nan).
+fn number_or_absent(text: &str) -> Result<Option<f64>, String> {
+    let lower = text.to_lowercase();
+    if matches!(lower.as_str(), "n/a" | "nan" | "-nan" | "inf" | "-") {
+        return Ok(None);
+    }
+    match text.parse::<f64>() {
+        Ok(value) if value.is_finite() && value >= 0.0 => Ok(Some(value)),
+        _ => Err(format!("`{}` is not a number", shortened(text))),
+    }
+}

@@ -1,0 +1,778 @@
+//! Measurements from the files people have: nccl-tests text and JSON, CSV, folders of them.
+//!
+//! [`read_paths`] is the way in. A file that the user names must be usable, or it is an error
+//! that says why. A file met in a folder is either read, or named in its [`FileReport`] with
+//! the reason; lines are too, by number. Nothing is dropped in silence, and no input can
+//! cause a panic or unbounded memory.
+//!
+//! A `.toml` of the same stem beside a data file says what the file cannot: `topology`,
+//! `nccl_version`, `[env]`, and where needed `ranks`, `nodes`, `gpus_per_node`, `collective`,
+//! `launch`. What the data file itself says wins, but for `nodes`.
+
+mod bus;
+mod error;
+mod json;
+mod log;
+pub mod nccl_env;
+mod settings;
+mod sidecar;
+mod table;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use collcast_sim::collective::Collective;
+use collcast_sim::measurement::Measurement;
+
+pub use error::ReadError;
+use sidecar::Sidecar;
+
+/// Largest file that is read.
+pub const FILE_BYTES_MAX: u64 = 256 << 20;
+/// Largest JSON file that is read; a parsed one takes several times its size.
+pub const JSON_BYTES_MAX: u64 = 64 << 20;
+/// Most files looked at in one folder.
+pub const FILES_MAX: usize = 10_000;
+/// Most measurements kept by one call.
+pub const ROWS_MAX: usize = 1_000_000;
+/// Deepest folder that is entered, counted from the one that was named.
+const DEPTH_MAX: usize = 16;
+/// Most notes kept of one file; the others are counted.
+const NOTES_MAX: usize = 200;
+/// Longest time that can be meant: 100 days, well inside the type that carries it.
+const TIME_MAX_US: f64 = 100.0 * 86_400.0 * 1e6;
+
+/// How to read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ReadOptions {
+    /// Read our own predictions as if they were measurements.
+    pub allow_predicted: bool,
+    /// Keep rows that two files hold alike (a log and its CSV) twice.
+    pub keep_duplicates: bool,
+}
+
+/// Everything that was read, and what became of each file.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct ReadReport {
+    /// The rows, in the order of files and lines.
+    pub measurements: Vec<Measurement>,
+    /// One entry for each file that was named or met, in the order of reading.
+    pub files: Vec<FileReport>,
+}
+
+impl ReadReport {
+    /// The topology that the files name, where all that name one agree.
+    pub fn machine(&self) -> Option<&str> {
+        let named: BTreeSet<&str> = self
+            .files
+            .iter()
+            .filter(|file| file.outcome == Outcome::Read)
+            .filter_map(|file| file.machine.as_deref())
+            .collect();
+        match named.len() {
+            1 => named.first().copied(),
+            _ => None,
+        }
+    }
+}
+
+/// What kind of file it is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum FileKind {
+    /// Text, as nccl-tests prints it.
+    Log,
+    /// JSON, as nccl-tests `-J` or Collcast write it.
+    Json,
+    /// CSV with a header.
+    Csv,
+    /// TOML beside a data file.
+    Metadata,
+    /// Anything else.
+    Other,
+}
+
+/// What became of a file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// It gave measurements.
+    Read,
+    /// It describes the data files of its stem.
+    Metadata,
+    /// It holds no measurements, for the reason given.
+    NotUnderstood(String),
+    /// It holds measurements, but cannot be trusted or is broken.
+    Refused(ReadError),
+}
+
+/// Something to tell about a file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Note {
+    /// Line from 1; `None` for the whole file.
+    pub line: Option<u64>,
+    /// What there is to tell.
+    pub text: String,
+}
+
+/// What became of one file, and what there is to know about it.
+#[derive(Clone, PartialEq, Debug)]
+pub struct FileReport {
+    /// The file, as named or met.
+    pub path: PathBuf,
+    /// What it is.
+    pub kind: FileKind,
+    /// Measurements it gave, the duplicates not counted.
+    pub rows: usize,
+    /// Measurements that an earlier file had already given.
+    pub duplicates: usize,
+    /// What became of it.
+    pub outcome: Outcome,
+    /// Rows whose time is rounded to 0.00, absent, or of zero bytes.
+    pub unusable: usize,
+    /// Lines that could not be read; each has a note.
+    pub unreadable: usize,
+    /// Lines of text around the tables.
+    pub other_lines: usize,
+    /// What there is to tell, at most 200 notes.
+    pub notes: Vec<Note>,
+    /// Notes beyond those.
+    pub notes_left_out: usize,
+    /// FNV-1a of the content, 64 bits, as 16 hex digits; empty where it was not read.
+    pub hash: String,
+    /// The topology that the `.toml` beside it names.
+    pub machine: Option<String>,
+    /// NCCL version.
+    pub nccl: Option<String>,
+    /// Variables of NCCL and the network under which it ran (of the last run in the file).
+    pub env: BTreeMap<String, String>,
+}
+
+impl FileReport {
+    fn new(path: &Path, kind: FileKind, outcome: Outcome) -> Self {
+        Self {
+            path: path.to_owned(),
+            kind,
+            rows: 0,
+            duplicates: 0,
+            outcome,
+            unusable: 0,
+            unreadable: 0,
+            other_lines: 0,
+            notes: Vec::new(),
+            notes_left_out: 0,
+            hash: String::new(),
+            machine: None,
+            nccl: None,
+            env: BTreeMap::new(),
+        }
+    }
+
+    /// What a user should be told of this file, each with its place, worst first.
+    pub fn warnings(&self) -> Vec<String> {
+        let place = self.path.display();
+        let mut lines = Vec::new();
+        match &self.outcome {
+            Outcome::Read | Outcome::Metadata => {}
+            Outcome::NotUnderstood(reason) => lines.push(format!("{place}: not read: {reason}")),
+            Outcome::Refused(error) => lines.push(format!("{place}: refused: {error}")),
+        }
+        lines.extend(self.notes.iter().map(|note| match note.line {
+            Some(line) => format!("{place}:{line}: {}", note.text),
+            None => format!("{place}: {}", note.text),
+        }));
+        if self.notes_left_out > 0 {
+            lines.push(format!("{place}: and {} more notes", self.notes_left_out));
+        }
+        if self.unusable > 0 {
+            lines.push(format!(
+                "{place}: {} rows unusable (0.00, absent, or zero bytes)",
+                self.unusable
+            ));
+        }
+        if self.duplicates > 0 {
+            lines.push(format!(
+                "{place}: {} rows are also in an earlier file and count once",
+                self.duplicates
+            ));
+        }
+        lines
+    }
+}
+
+/// Reads files and folders.
+///
+/// Folders are read with all below them, sorted by name, up to 16 levels and
+/// [`FILES_MAX`] files; links to folders are not followed.
+///
+/// # Errors
+/// A named file that cannot be used, or a named folder that gives no measurement. The text of
+/// [`ReadError`] says what, where and a way out.
+pub fn read_paths(paths: &[PathBuf], options: &ReadOptions) -> Result<ReadReport, ReadError> {
+    if paths.is_empty() {
+        return Err(ReadError::NoPaths);
+    }
+    let mut collector = Collector {
+        options: *options,
+        report: ReadReport::default(),
+        spans: Vec::new(),
+        seen: BTreeSet::new(),
+    };
+    for path in paths {
+        let metadata = fs::metadata(path).map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => ReadError::Missing { path: path.clone() },
+            _ => unreadable(path, &error),
+        })?;
+        if metadata.is_dir() {
+            collector.folder(path)?;
+        } else {
+            collector.named_file(path)?;
+        }
+    }
+    Ok(collector.finish())
+}
+
+struct Collector {
+    options: ReadOptions,
+    report: ReadReport,
+    /// Of each file report, where its measurements begin and end.
+    spans: Vec<(usize, usize)>,
+    seen: BTreeSet<PathBuf>,
+}
+
+impl Collector {
+    fn named_file(&mut self, path: &Path) -> Result<(), ReadError> {
+        if !self.is_new(path) {
+            return Ok(());
+        }
+        let is_toml = extension(path) == "toml";
+        if is_toml && !siblings_of(path).is_empty() {
+            let report = FileReport::new(path, FileKind::Metadata, Outcome::Metadata);
+            self.push(report, Vec::new());
+            return Ok(());
+        }
+        let (mut report, parsed) = read_file(path, &self.options, self.rows_left())?;
+        if parsed.rows.is_empty() {
+            return Err(ReadError::NotUnderstood {
+                path: path.to_owned(),
+                reason: parsed.reason(),
+            });
+        }
+        report.take(&parsed);
+        self.push(report, parsed.rows);
+        Ok(())
+    }
+
+    fn folder(&mut self, folder: &Path) -> Result<(), ReadError> {
+        let mut files = Vec::new();
+        let mut skipped = Vec::new();
+        list(folder, folder, 0, &mut files, &mut skipped)?;
+        if files.is_empty() && skipped.is_empty() {
+            return Err(ReadError::EmptyFolder {
+                path: folder.to_owned(),
+            });
+        }
+        for (path, reason) in skipped {
+            let outcome = Outcome::NotUnderstood(reason);
+            self.push(FileReport::new(&path, FileKind::Other, outcome), Vec::new());
+        }
+        let first = self.report.files.len();
+        let before = self.report.measurements.len();
+        let stems: BTreeSet<PathBuf> = files
+            .iter()
+            .filter(|path| is_data(path))
+            .map(|path| path.with_extension(""))
+            .collect();
+        for path in &files {
+            if !self.is_new(path) {
+                continue;
+            }
+            if extension(path) == "toml" {
+                let outcome = if stems.contains(&path.with_extension("")) {
+                    Outcome::Metadata
+                } else {
+                    Outcome::NotUnderstood("no data file of this stem beside it".to_owned())
+                };
+                let kind = FileKind::Metadata;
+                self.push(FileReport::new(path, kind, outcome), Vec::new());
+                continue;
+            }
+            match read_file(path, &self.options, self.rows_left()) {
+                Ok((mut report, parsed)) => {
+                    report.take(&parsed);
+                    self.push(report, parsed.rows);
+                }
+                Err(error @ ReadError::TooManyRows { .. }) => return Err(error),
+                Err(error) => {
+                    let outcome = match error {
+                        ReadError::MissingColumn { .. } | ReadError::Binary { .. } => {
+                            Outcome::NotUnderstood(error.to_string())
+                        }
+                        error => Outcome::Refused(error),
+                    };
+                    let report = FileReport::new(path, kind_by_name(path), outcome);
+                    self.push(report, Vec::new());
+                }
+            }
+        }
+        if self.report.measurements.len() == before {
+            let reasons = self.report.files[first..]
+                .iter()
+                .filter_map(|file| match &file.outcome {
+                    Outcome::NotUnderstood(reason) => Some((file.path.clone(), reason.clone())),
+                    Outcome::Refused(error) => Some((file.path.clone(), error.to_string())),
+                    Outcome::Read | Outcome::Metadata => None,
+                })
+                .collect();
+            return Err(ReadError::NothingRead {
+                path: folder.to_owned(),
+                reasons,
+            });
+        }
+        Ok(())
+    }
+
+    /// Whether the file was not read before; the same one may be named twice.
+    fn is_new(&mut self, path: &Path) -> bool {
+        let identity = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        self.seen.insert(identity)
+    }
+
+    fn rows_left(&self) -> usize {
+        ROWS_MAX - self.report.measurements.len().min(ROWS_MAX)
+    }
+
+    fn push(&mut self, mut report: FileReport, rows: Vec<Measurement>) {
+        report.rows = rows.len();
+        let begin = self.report.measurements.len();
+        self.report.measurements.extend(rows);
+        self.spans.push((begin, self.report.measurements.len()));
+        self.report.files.push(report);
+    }
+
+    fn finish(mut self) -> ReadReport {
+        if !self.options.keep_duplicates {
+            self.merge_duplicates();
+        }
+        self.report
+    }
+
+    /// A log and the CSV made from it hold the same rows; these count once. What only the
+    /// later file says is kept.
+    fn merge_duplicates(&mut self) {
+        let rows = &mut self.report.measurements;
+        let mut earlier: HashMap<RowKey, Vec<usize>> = HashMap::new();
+        let mut dropped = vec![false; rows.len()];
+        for (file, &(begin, end)) in self.spans.iter().enumerate() {
+            let mut runs: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+            for (index, row) in rows.iter().enumerate().take(end).skip(begin) {
+                runs.entry(base_run(&row.run).to_owned())
+                    .or_default()
+                    .push(index);
+            }
+            let mut fresh = Vec::new();
+            for indices in runs.into_values() {
+                let mut pairs = Vec::new();
+                for &index in &indices {
+                    if let Some(twin) = earlier.get_mut(&row_key(&rows[index])).and_then(Vec::pop) {
+                        pairs.push((twin, index));
+                    }
+                }
+                // A chance agreement of single times is not a copy.
+                let is_copy = pairs.len() * 10 >= indices.len() * 9;
+                for &(twin, index) in &pairs {
+                    if is_copy {
+                        let later = rows[index].clone();
+                        complete(&mut rows[twin], later);
+                        dropped[index] = true;
+                    } else {
+                        earlier.entry(row_key(&rows[twin])).or_default().push(twin);
+                    }
+                }
+                if is_copy {
+                    self.report.files[file].duplicates += pairs.len();
+                    self.report.files[file].rows -= pairs.len();
+                    fresh.extend(indices.into_iter().filter(|&index| !dropped[index]));
+                } else {
+                    fresh.extend(indices);
+                }
+            }
+            for index in fresh.into_iter().rev() {
+                earlier.entry(row_key(&rows[index])).or_default().push(index);
+            }
+        }
+        let mut keep = dropped.iter().map(|dropped| !dropped);
+        rows.retain(|_| keep.next().unwrap_or(true));
+    }
+}
+
+type RowKey = (String, Collective, u32, u64, bool, u64);
+
+fn row_key(row: &Measurement) -> RowKey {
+    (
+        base_run(&row.run).to_owned(),
+        row.collective,
+        row.ranks,
+        row.size.0,
+        row.in_place,
+        row.time.0,
+    )
+}
+
+/// The run without the number that tells several of one file apart.
+fn base_run(run: &str) -> &str {
+    run.split('#').next().unwrap_or(run)
+}
+
+/// Puts into `row` what it leaves open and its twin says.
+fn complete(row: &mut Measurement, twin: Measurement) {
+    row.hosts = row.hosts.or(twin.hosts);
+    row.launch = row.launch.or(twin.launch);
+    row.dtype = row.dtype.or(twin.dtype);
+    row.op = row.op.or(twin.op);
+    row.root = row.root.or(twin.root);
+    row.chosen = row.chosen.or(twin.chosen);
+    let (settings, more) = (&mut row.settings, twin.settings);
+    settings.algorithm = settings.algorithm.or(more.algorithm);
+    settings.protocol = settings.protocol.or(more.protocol);
+    settings.nccl_algo = settings.nccl_algo.take().or(more.nccl_algo);
+    settings.channels = settings.channels.or(more.channels);
+    settings.buffer_size = settings.buffer_size.or(more.buffer_size);
+    settings.threads = settings.threads.or(more.threads);
+    settings.nccl = settings.nccl.take().or(more.nccl);
+}
+
+/// What the parser of one form is given.
+struct Input<'a> {
+    path: &'a Path,
+    text: &'a str,
+    stem: &'a str,
+    sidecar: &'a Sidecar,
+    options: &'a ReadOptions,
+    rows_left: usize,
+}
+
+impl Input<'_> {
+    fn too_many_rows(&self) -> ReadError {
+        ReadError::TooManyRows {
+            path: self.path.to_owned(),
+            limit: ROWS_MAX,
+        }
+    }
+}
+
+/// What the parser of one form gives.
+#[derive(Default)]
+struct Parsed {
+    rows: Vec<Measurement>,
+    notes: Vec<Note>,
+    notes_left_out: usize,
+    unusable: usize,
+    unreadable: usize,
+    other_lines: usize,
+    nccl: Option<String>,
+    env: BTreeMap<String, String>,
+    /// Why there are no rows.
+    reason: Option<String>,
+}
+
+impl Parsed {
+    fn note(&mut self, line: Option<u64>, text: String) {
+        if self.notes.len() < NOTES_MAX {
+            self.notes.push(Note { line, text });
+        } else {
+            self.notes_left_out += 1;
+        }
+    }
+
+    /// A note that would come with every row.
+    fn note_once(&mut self, line: Option<u64>, text: String) {
+        if !self.notes.iter().any(|note| note.text == text) {
+            self.note(line, text);
+        }
+    }
+
+    /// A run that cannot be used for want of something.
+    fn lack(&mut self, line: Option<u64>, text: String) {
+        self.reason.get_or_insert_with(|| text.clone());
+        self.note(line, text);
+    }
+
+    fn reason(&self) -> String {
+        let mut reason = self
+            .reason
+            .clone()
+            .unwrap_or_else(|| "it has no rows".to_owned());
+        if let Some(Note {
+            line: Some(line),
+            text,
+        }) = self.notes.first()
+            && *text != reason
+        {
+            reason.push_str(&format!("; line {line}: {text}"));
+        }
+        reason
+    }
+}
+
+impl FileReport {
+    fn take(&mut self, parsed: &Parsed) {
+        self.unusable = parsed.unusable;
+        self.unreadable = parsed.unreadable;
+        self.other_lines = parsed.other_lines;
+        self.notes.clone_from(&parsed.notes);
+        self.notes_left_out = parsed.notes_left_out;
+        self.nccl.clone_from(&parsed.nccl);
+        self.env.clone_from(&parsed.env);
+        self.outcome = if parsed.rows.is_empty() {
+            Outcome::NotUnderstood(
+                parsed
+                    .reason
+                    .clone()
+                    .unwrap_or_else(|| "it has no rows".to_owned()),
+            )
+        } else {
+            Outcome::Read
+        };
+    }
+}
+
+fn read_file(
+    path: &Path,
+    options: &ReadOptions,
+    rows_left: usize,
+) -> Result<(FileReport, Parsed), ReadError> {
+    let bytes = load(path)?;
+    if bytes.is_empty() {
+        return Err(ReadError::EmptyFile {
+            path: path.to_owned(),
+        });
+    }
+    let sidecar_path = path.with_extension("toml");
+    let sidecar = match load(&sidecar_path) {
+        Ok(bytes) if sidecar_path != path => {
+            sidecar::parse(&sidecar_path, &String::from_utf8_lossy(&bytes))?
+        }
+        Err(error @ (ReadError::FileTooLarge { .. } | ReadError::Unreadable { .. })) => {
+            return Err(error);
+        }
+        _ => Sidecar::default(),
+    };
+    let mut report = FileReport::new(path, FileKind::Other, Outcome::Read);
+    report.hash = format!("{:016x}", fnv1a(&bytes));
+    report.machine.clone_from(&sidecar.topology);
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    let (kind, parsed) = parse(path, &stem, &bytes, &sidecar, options, rows_left)?;
+    report.kind = kind;
+    Ok((report, parsed))
+}
+
+/// Reads the content of one file. `path` and `stem` serve messages and names only.
+fn parse(
+    path: &Path,
+    stem: &str,
+    bytes: &[u8],
+    sidecar: &Sidecar,
+    options: &ReadOptions,
+    rows_left: usize,
+) -> Result<(FileKind, Parsed), ReadError> {
+    if let Some(offset) = bytes.iter().position(|&byte| byte == 0) {
+        return Err(ReadError::Binary {
+            path: path.to_owned(),
+            offset,
+        });
+    }
+    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
+    let text = String::from_utf8_lossy(bytes);
+    let input = Input {
+        path,
+        text: &text,
+        stem,
+        sidecar,
+        options,
+        rows_left,
+    };
+    let kind = kind_of(path, &text);
+    let mut parsed = match kind {
+        FileKind::Json => json::parse(&input)?,
+        FileKind::Csv => table::parse(&input)?,
+        FileKind::Log => log::parse(&input)?,
+        FileKind::Metadata | FileKind::Other => Parsed {
+            reason: Some(foreign(path, &text)),
+            ..Parsed::default()
+        },
+    };
+    if matches!(text, std::borrow::Cow::Owned(_)) {
+        parsed.note(None, "some bytes are not UTF-8; replaced".to_owned());
+    }
+    for text in &sidecar.notes {
+        parsed.note(None, format!("in the .toml beside it: {text}"));
+    }
+    Ok((kind, parsed))
+}
+
+fn kind_by_name(path: &Path) -> FileKind {
+    match extension(path).as_str() {
+        "csv" | "tsv" => FileKind::Csv,
+        "json" => FileKind::Json,
+        "toml" => FileKind::Metadata,
+        "xml" | "svg" | "html" | "md" | "jsonl" => FileKind::Other,
+        _ => FileKind::Log,
+    }
+}
+
+/// By name, or by content where the name says nothing.
+fn kind_of(path: &Path, text: &str) -> FileKind {
+    let by_name = kind_by_name(path);
+    if by_name != FileKind::Log {
+        return by_name;
+    }
+    let start = text.trim_start();
+    if start.starts_with('{') {
+        return FileKind::Json;
+    }
+    if start.starts_with("<?xml") || start.starts_with("<system") || start.starts_with("<graphs") {
+        return FileKind::Other;
+    }
+    let header = text
+        .lines()
+        .find(|line| !line.trim().is_empty() && !line.starts_with('#'));
+    match header {
+        Some(line) if table::looks_like_header(line) => FileKind::Csv,
+        _ => FileKind::Log,
+    }
+}
+
+fn foreign(path: &Path, text: &str) -> String {
+    let head: String = text.chars().take(4096).collect();
+    if head.contains("<system") {
+        "NCCL topology XML, not measurements; `collcast topo import` reads it".to_owned()
+    } else if head.contains("<graphs") {
+        "NCCL graph XML, not measurements".to_owned()
+    } else if extension(path) == "toml" {
+        "TOML without a data file of its stem beside it".to_owned()
+    } else {
+        format!("a .{} file; expected text, JSON or CSV", extension(path))
+    }
+}
+
+fn extension(path: &Path) -> String {
+    path.extension()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .to_lowercase()
+}
+
+fn is_data(path: &Path) -> bool {
+    !matches!(
+        kind_by_name(path),
+        FileKind::Metadata | FileKind::Other
+    )
+}
+
+/// The data files that a `.toml` describes.
+fn siblings_of(path: &Path) -> Vec<PathBuf> {
+    ["log", "txt", "csv", "json", "out"]
+        .iter()
+        .map(|extension| path.with_extension(extension))
+        .filter(|path| path.is_file())
+        .collect()
+}
+
+/// Our own mark on predictions.
+fn is_prediction_mark(line: &str) -> bool {
+    line.trim_start_matches('#')
+        .trim_start()
+        .starts_with("collcast: predicted")
+}
+
+fn unreadable(path: &Path, error: &std::io::Error) -> ReadError {
+    ReadError::Unreadable {
+        path: path.to_owned(),
+        message: error.to_string(),
+    }
+}
+
+/// The bytes of a regular file, within the limit.
+fn load(path: &Path) -> Result<Vec<u8>, ReadError> {
+    let metadata = fs::metadata(path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => ReadError::Missing {
+            path: path.to_owned(),
+        },
+        _ => unreadable(path, &error),
+    })?;
+    if !metadata.is_file() {
+        return Err(ReadError::NotAFile {
+            path: path.to_owned(),
+        });
+    }
+    let limit = if extension(path) == "json" {
+        JSON_BYTES_MAX
+    } else {
+        FILE_BYTES_MAX
+    };
+    let too_large = |bytes| ReadError::FileTooLarge {
+        path: path.to_owned(),
+        bytes,
+        limit,
+    };
+    if metadata.len() > limit {
+        return Err(too_large(metadata.len()));
+    }
+    let mut bytes = Vec::new();
+    fs::File::open(path)
+        .and_then(|file| file.take(limit + 1).read_to_end(&mut bytes))
+        .map_err(|error| unreadable(path, &error))?;
+    if bytes.len() as u64 > limit {
+        return Err(too_large(bytes.len() as u64)); // It grew while it was read.
+    }
+    Ok(bytes)
+}
+
+/// All files below `folder`, sorted; what is passed over goes to `skipped` with its reason.
+fn list(
+    root: &Path,
+    folder: &Path,
+    depth: usize,
+    files: &mut Vec<PathBuf>,
+    skipped: &mut Vec<(PathBuf, String)>,
+) -> Result<(), ReadError> {
+    let mut entries: Vec<PathBuf> = Vec::new();
+    for entry in fs::read_dir(folder).map_err(|error| unreadable(folder, &error))? {
+        entries.push(entry.map_err(|error| unreadable(folder, &error))?.path());
+        if entries.len() + files.len() + skipped.len() > FILES_MAX {
+            return Err(ReadError::TooManyFiles {
+                path: root.to_owned(),
+                limit: FILES_MAX,
+            });
+        }
+    }
+    entries.sort();
+    for path in entries {
+        let hidden = path
+            .file_name()
+            .is_some_and(|name| name.to_string_lossy().starts_with('.'));
+        let is_link = path.is_symlink();
+        let mut skip = |reason: &str| skipped.push((path.clone(), reason.to_owned()));
+        match fs::metadata(&path) {
+            _ if hidden => skip("hidden"),
+            Ok(metadata) if metadata.is_dir() && is_link => skip("a link to a folder"),
+            Ok(metadata) if metadata.is_dir() && depth >= DEPTH_MAX => skip("too deep a folder"),
+            Ok(metadata) if metadata.is_dir() => list(root, &path, depth + 1, files, skipped)?,
+            Ok(metadata) if metadata.is_file() => files.push(path),
+            Ok(_) => skip("not a regular file"),
+            Err(error) => skip(&format!("cannot be read: {error}")),
+        }
+    }
+    Ok(())
+}
+
+/// FNV-1a with 64 bits.
+fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,189 @@
+//! The `.toml` beside a data file: what the file itself cannot say.
+
+use std::path::Path;
+
+use collcast_sim::collective::{Collective, Launch, nearest};
+
+use super::error::ReadError;
+use super::settings::{Env, plain_version};
+
+/// Keys that change what is read.
+const KEYS: [&str; 8] = [
+    "topology",
+    "nccl_version",
+    "env",
+    "ranks",
+    "nodes",
+    "gpus_per_node",
+    "collective",
+    "launch",
+];
+
+/// Keys that document; they are free, and listed so that no other key is taken for a typo.
+const PROSE: [&str; 17] = [
+    "title",
+    "source",
+    "date",
+    "gpu",
+    "interconnect",
+    "nics_per_node",
+    "nic_gbit_per_s",
+    "notes",
+    "note",
+    "confidence",
+    "licence",
+    "license",
+    "driver",
+    "cuda",
+    "plugin",
+    "name",
+    "schema",
+];
+
+/// What the sibling file says.
+#[derive(Debug, Default, Clone)]
+pub(super) struct Sidecar {
+    pub(super) topology: Option<String>,
+    pub(super) nccl: Option<String>,
+    pub(super) env: Env,
+    pub(super) ranks: Option<u32>,
+    pub(super) nodes: Option<u32>,
+    pub(super) gpus_per_node: Option<u32>,
+    pub(super) collective: Option<Collective>,
+    pub(super) launch: Option<Launch>,
+    pub(super) notes: Vec<String>,
+}
+
+/// Reads it. Unknown keys are free text, unless they look like a misspelt key.
+pub(super) fn parse(path: &Path, text: &str) -> Result<Sidecar, ReadError> {
+    let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
+        let offset = error.span().map_or(0, |span| span.start).min(text.len());
+        let before = text.get(..offset).unwrap_or_default();
+        let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+        ReadError::Syntax {
+            path: path.to_owned(),
+            format: "TOML",
+            line: before.matches('\n').count() as u64 + 1,
+            column: (offset - line_start) as u64 + 1,
+            message: error.message().to_owned(),
+        }
+    })?;
+    let mut sidecar = Sidecar::default();
+    for (key, value) in &table {
+        let bad = |expected: &str| ReadError::BadValue {
+            path: path.to_owned(),
+            line: line_of_key(text, key),
+            column: key.clone(),
+            given: shortened(&value.to_string()),
+            problem: "not usable".to_owned(),
+            expected: expected.to_owned(),
+        };
+        let count = |expected: &str| {
+            value
+                .as_integer()
+                .and_then(|count| u32::try_from(count).ok())
+                .filter(|&count| count > 0)
+                .map(Some)
+                .ok_or_else(|| bad(expected))
+        };
+        let name = || value.as_str().ok_or_else(|| bad("a name in quotes"));
+        match key.as_str() {
+            "topology" => sidecar.topology = Some(name()?.to_owned()),
+            "ranks" => sidecar.ranks = count("a number of ranks, such as 16")?,
+            "nodes" => sidecar.nodes = count("a number of hosts, such as 2")?,
+            "gpus_per_node" => {
+                sidecar.gpus_per_node = count("a number of GPUs, such as 8")?;
+            }
+            "collective" => {
+                sidecar.collective =
+                    Some(name()?.parse().map_err(|_| bad("a collective"))?);
+            }
+            "launch" => {
+                sidecar.launch = Some(
+                    name()?
+                        .parse()
+                        .map_err(|_| bad("single_thread, threads, processes or graph"))?,
+                );
+            }
+            "nccl_version" => {
+                let text = name()?;
+                sidecar.nccl = plain_version(text);
+                if sidecar.nccl.is_none() && !text.to_lowercase().starts_with("not stated") {
+                    sidecar
+                        .notes
+                        .push(format!("nccl_version `{text}` is not one version; left open"));
+                }
+            }
+            "env" => {
+                let table = value.as_table().ok_or_else(|| bad("a table [env]"))?;
+                for (name, value) in table {
+                    let value = match value {
+                        toml::Value::String(text) => text.clone(),
+                        other => other.to_string(),
+                    };
+                    // A remark in brackets after the value is for people.
+                    let plain = match value.split_once(" (") {
+                        Some((plain, remark)) if remark.ends_with(')') => {
+                            sidecar
+                                .notes
+                                .push(format!("{name} = `{value}` is read as `{plain}`"));
+                            plain.to_owned()
+                        }
+                        _ => value,
+                    };
+                    sidecar.env.insert(name.clone(), plain);
+                }
+            }
+            other if PROSE.contains(&other) => {}
+            other => {
+                if let Some(known) = nearest(other, KEYS) {
+                    sidecar.notes.push(format!(
+                        "key `{other}` is not used, did you mean `{known}`?"
+                    ));
+                }
+            }
+        }
+    }
+    Ok(sidecar)
+}
+
+fn line_of_key(text: &str, key: &str) -> u64 {
+    text.lines()
+        .position(|line| {
+            let line = line.trim_start().trim_start_matches('[');
+            line.strip_prefix(key)
+                .is_some_and(|rest| rest.trim_start().starts_with(['=', ']', '.']))
+        })
+        .map_or(1, |index| index as u64 + 1)
+}
+
+/// At most the first 60 characters.
+pub(super) fn shortened(text: &str) -> String {
+    const SHOWN: usize = 60;
+    if text.chars().count() <= SHOWN {
+        return text.to_owned();
+    }
+    text.chars().take(SHOWN).chain("...".chars()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: what is said is used, prose is free, slips are named with their place.
+    #[test]
+    fn metadata_is_used_and_slips_are_named() {
+        let path = Path::new("x.toml");
+        let text = "title = \"t\"\ntopology = \"aws-p5\"\nnccl_version = \"2.26.2+cuda12.8\"\nranks = 16\ntopolgy = 1\n[env]\nNCCL_ALGO = \"NVLS (as the page says)\"\n";
+        let sidecar = parse(path, text).unwrap();
+        assert_eq!(sidecar.topology.as_deref(), Some("aws-p5"));
+        assert_eq!(sidecar.nccl.as_deref(), Some("2.26.2"));
+        assert_eq!(sidecar.ranks, Some(16));
+        assert_eq!(sidecar.env["NCCL_ALGO"], "NVLS");
+        assert_eq!(sidecar.notes.len(), 2, "{:?}", sidecar.notes);
+        let error = parse(path, "title = \"t\"\nranks = 0\n").unwrap_err();
+        assert!(error.to_string().contains("x.toml:2"), "{error}");
+        let error = parse(path, "a = 1\nb = \n").unwrap_err();
+        assert!(error.to_string().contains("x.toml:2"), "{error}");
+    }
+}
