@@ -61,7 +61,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     {
         report.assumptions.push("auto: NCCL_NVLS_ENABLE=0 (NVLS and CollNet are not modelled yet)".to_owned());
     }
-    report.tables.push(table(&points, &predictions));
+    let mut rows = table(&points, &predictions);
+    if args.output.format == Format::Table {
+        for_people(&mut rows, &points);
+    }
+    report.tables.push(rows);
     report.verdict = verdict(&points, &predictions, extrapolated);
     let nccl_tests = match args.output.format {
         Format::NcclTests => {
@@ -149,6 +153,30 @@ fn table(points: &[Point], predictions: &[Prediction]) -> Table {
         ]);
     }
     table
+}
+
+/// For a screen: what is the same in every row goes into the title, what only files need goes.
+fn for_people(table: &mut Table, points: &[Point]) {
+    let first = &points[0];
+    table.title = format!("{} over {} ranks", first.call.collective, first.call.ranks);
+    let same = |f: &dyn Fn(&Point) -> u64| points.iter().all(|p| f(p) == f(first));
+    let mut hidden = vec!["messages", "folded"];
+    if same(&|p| p.call.collective as u64) && same(&|p| u64::from(p.nodes)) {
+        hidden.extend(["collective", "nodes", "ranks"]);
+    } else {
+        table.title.clear();
+    }
+    let keep: Vec<bool> = table.columns.iter().map(|c| !hidden.contains(&c.key)).collect();
+    let filter = |index: &mut usize| {
+        *index += 1;
+        keep[*index - 1]
+    };
+    let mut index = 0;
+    table.columns.retain(|_| filter(&mut index));
+    for row in &mut table.rows {
+        let mut index = 0;
+        row.retain(|_| filter(&mut index));
+    }
 }
 
 fn verdict(points: &[Point], predictions: &[Prediction], extrapolated: bool) -> Option<Verdict> {

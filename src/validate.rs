@@ -97,10 +97,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         .transpose()?;
     let read = read_paths(
         &args.measurements,
-        &ReadOptions { allow_predicted: args.allow_predicted, ..ReadOptions::default() },
+        &ReadOptions { allow_predicted: args.allow_predicted, keep_duplicates: false },
     )?;
 
-    let named = args.topology.clone().or_else(|| read.files.iter().find_map(|f| f.machine.clone()));
+    let named = args.topology.clone().or_else(|| read.machine().map(str::to_owned));
     let name = named.ok_or_else(|| {
         CliError::usage(
             "the measurements do not say which machine they are from",
@@ -117,7 +117,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         hash: f.hash.clone(),
     }));
 
-    let (rows, repeated) = distinct(&read.measurements);
+    let repeated: usize = read.files.iter().map(|f| f.duplicates).sum();
+    let unusable: usize = read.files.iter().map(|f| f.unusable).sum();
+    let rows: Vec<&Measurement> = read.measurements.iter().collect();
     let (judged, skipped, anchors) = judge(&rows, &topology, &profile, default_launch)?;
     let settings = Settings { launch: judged.first().map_or(Launch::Threads, |j| j.launch), ..Settings::default() };
     let extrapolated = judged.iter().filter(|j| j.prediction.extrapolated).count();
@@ -131,7 +133,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         line.truncate(at);
     }
     report.assumptions.push(format!(
-        "{} rows read from {} files, {repeated} of them a second copy, {anchors} set a constant of the profile and are left out",
+        "{} rows from {} files ({repeated} more were second copies of these, {unusable} unusable: time rounded to 0 or no bytes); {anchors} set a constant of the profile and are left out",
         read.measurements.len(),
         read.files.iter().filter(|f| f.rows > 0).count(),
     ));
@@ -149,7 +151,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     report.tables.push(group_table(&groups, &overall));
     report.tables.push(files_table(&read.files));
     let slow = min_busbw.map_or_else(Vec::new, |least| slow_rows(&judged, least));
-    report.tables.push(anomalies_table(&slow));
+    if !slow.is_empty() || args.output.format == crate::output::Format::Json {
+        report.tables.push(anomalies_table(&slow));
+    }
     if args.rows || args.output.format != crate::output::Format::Table {
         report.tables.push(rows_table(&judged));
     }
@@ -167,15 +171,6 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     report.verdict = Some(verdict(&overall, &all, worst.as_ref(), failed, &slow, max_error));
     args.output.print(&report, None)?;
     Ok(ExitCode::from(u8::from(failed)))
-}
-
-/// Rows that are in two files (a log and a table made from it) count once.
-fn distinct(rows: &[Measurement]) -> (Vec<&Measurement>, usize) {
-    let mut seen = std::collections::HashSet::new();
-    let kept: Vec<&Measurement> =
-        rows.iter().filter(|r| seen.insert((&r.run, r.collective, r.ranks, r.size, r.in_place, r.time))).collect();
-    let repeated = rows.len() - kept.len();
-    (kept, repeated)
 }
 
 type Verdicts<'a> = (Vec<Judged<'a>>, BTreeMap<String, usize>, usize);
@@ -395,14 +390,21 @@ fn files_table(files: &[collcast_hwbackend::read::FileReport]) -> Table {
     let mut table = Table::new("files", "files that gave no rows, or have lines that could not be read", columns);
     for file in files {
         let outcome = match &file.outcome {
-            Outcome::Read if file.notes.is_empty() => continue,
-            Outcome::Read => {
-                format!("{} notes, the first: line {}: {}", file.notes.len(), file.notes[0].line, file.notes[0].text)
-            }
+            Outcome::Read if file.unreadable == 0 => continue,
+            Outcome::Read => "read".to_owned(),
+            Outcome::Metadata => "describes the data files of its stem".to_owned(),
             Outcome::NotUnderstood(reason) => format!("not understood: {reason}"),
-            other => format!("{other:?}"),
+            Outcome::Refused(error) => format!("refused: {error}"),
         };
-        table.push([file.path.display().to_string().into(), file.rows.into(), outcome.into()]);
+        let notes: Vec<String> = match &file.outcome {
+            Outcome::Read => file.warnings(),
+            _ => Vec::new(),
+        };
+        let mut text = outcome;
+        if let Some(first) = notes.first() {
+            text += &format!("; {} notes, the first: {first}", notes.len());
+        }
+        table.push([file.path.display().to_string().into(), file.rows.into(), text.into()]);
     }
     table
 }

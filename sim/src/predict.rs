@@ -126,17 +126,18 @@ impl Prediction {
         size.0 as f64 / self.time.as_us().max(1e-9) / 1e3
     }
 
-    /// What bounds the run, in words.
+    /// What bounds the run: `launch rate` of the host, `links`, `block rate` (instructions of
+    /// thread blocks: more channels would help), or `latency` of steps and kernel.
     pub fn bound_by(&self) -> &'static str {
         let link = self.busiest.first().map_or(0.0, |l| l.utilisation);
         if self.issue >= self.kernel {
-            "the host's launch rate"
+            "launch rate"
         } else if link >= 0.7 && link >= self.lane_utilisation {
-            "link bandwidth"
+            "links"
         } else if self.lane_utilisation >= 0.7 {
-            "thread-block instruction rate (more channels would help)"
+            "block rate"
         } else {
-            "latency of steps and kernel"
+            "latency"
         }
     }
 }
