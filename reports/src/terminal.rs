@@ -11,8 +11,8 @@ use comfy_table::{
 
 use crate::model::{Align, Cell, Report, Table, Verdict, one_line};
 
-/// Columns two spaces apart under one rule: nothing between the numbers and the eye, and a
-/// row splits on whitespace in awk.
+/// Columns apart under one rule: nothing between the numbers and the eye, and a row splits on
+/// whitespace in awk.
 const STYLE: TableStyle =
     TableStyle::new().header_separator(LineStyle::none().fill('-').junction('-'));
 
