@@ -95,10 +95,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
             })
         })
         .transpose()?;
-    let read = read_paths(
-        &args.measurements,
-        &ReadOptions { allow_predicted: args.allow_predicted, keep_duplicates: false },
-    )?;
+    let read =
+        read_paths(&args.measurements, &ReadOptions { allow_predicted: args.allow_predicted, keep_duplicates: false })?;
 
     let named = args.topology.clone().or_else(|| read.machine().map(str::to_owned));
     let name = named.ok_or_else(|| {

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use collcast_sim::ids::VertexId;
 use collcast_sim::topology::{Link, LinkKind, Topology, VertexKind};
+use collcast_sim::units::Bandwidth;
 use serde_json::{Map, Value, json};
 
 use crate::machine::{bundles_from, gpus_text, is_fabric_switch, level_text, nics_text, rate_text};
@@ -186,7 +187,7 @@ impl HostKind {
             "gpus": host.gpus.len(),
             "gpu_model": gpu.map(|g| &g.model).filter(|m| !m.is_empty()),
             "compute_capability": gpu.map(|g| g.compute_capability).filter(|&c| c > 0),
-            "memory_rate_gbps": gpu.and_then(|g| g.memory_rate).map(|r| r.gb_per_s()),
+            "memory_rate_gbps": gpu.and_then(|g| g.memory_rate).map(Bandwidth::gb_per_s),
             "nvlink_per_gpu": per_gpu(LinkKind::Nvlink),
             "c2c_per_gpu": per_gpu(LinkKind::C2c),
             "pcie_per_gpu": per_gpu(LinkKind::Pcie),

@@ -12,14 +12,9 @@ pub(super) struct Rate {
 impl Rate {
     /// `text` gives the digits that were printed.
     pub(super) fn written(text: &str, value: f64) -> Self {
-        let decimals = text
-            .split_once('.')
-            .map_or(0, |(_, digits)| digits.len().min(12));
+        let decimals = text.split_once('.').map_or(0, |(_, digits)| digits.len().min(12));
         // A little more than half a unit: the two were rounded from the same exact value.
-        Self {
-            value,
-            half_unit: 0.51 * 0.1f64.powi(i32::try_from(decimals).unwrap_or(0)),
-        }
+        Self { value, half_unit: 0.51 * 0.1f64.powi(i32::try_from(decimals).unwrap_or(0)) }
     }
 }
 
@@ -33,10 +28,8 @@ pub(super) struct Sample {
 impl Sample {
     /// The interval in which busbw / algbw lies, if the digits tell anything.
     fn factor(&self) -> Option<(f64, f64)> {
-        let low = (self.busbw.value - self.busbw.half_unit)
-            / (self.algbw.value + self.algbw.half_unit);
-        let high = (self.busbw.value + self.busbw.half_unit)
-            / (self.algbw.value - self.algbw.half_unit);
+        let low = (self.busbw.value - self.busbw.half_unit) / (self.algbw.value + self.algbw.half_unit);
+        let high = (self.busbw.value + self.busbw.half_unit) / (self.algbw.value - self.algbw.half_unit);
         (self.algbw.value > 2.0 * self.algbw.half_unit).then_some((low, high))
     }
 }
@@ -46,9 +39,7 @@ pub(super) fn ranks_of_samples(collective: Collective, samples: &[Sample]) -> Op
     let (low, high) = samples
         .iter()
         .filter_map(Sample::factor)
-        .fold((0.0f64, f64::INFINITY), |(low, high), (l, h)| {
-            (low.max(l), high.min(h))
-        });
+        .fold((0.0f64, f64::INFINITY), |(low, high), (l, h)| (low.max(l), high.min(h)));
     // factor = top * (n - 1) / n, so n = top / (top - factor).
     let top = match collective {
         Collective::AllReduce => 2.0,
@@ -66,10 +57,7 @@ pub(super) fn ranks_of_samples(collective: Collective, samples: &[Sample]) -> Op
 pub(super) fn bus_factor_fits(collective: Collective, ranks: u32, samples: &[Sample]) -> bool {
     let factor = collective.bus_factor(ranks);
     let intervals: Vec<(f64, f64)> = samples.iter().filter_map(Sample::factor).collect();
-    let fitting = intervals
-        .iter()
-        .filter(|&&(low, high)| low <= factor && factor <= high)
-        .count();
+    let fitting = intervals.iter().filter(|&&(low, high)| low <= factor && factor <= high).count();
     fitting * 2 >= intervals.len()
 }
 
@@ -79,10 +67,7 @@ mod tests {
 
     fn sample(algbw: &str, busbw: &str) -> Sample {
         let rate = |text: &str| Rate::written(text, text.parse().unwrap());
-        Sample {
-            algbw: rate(algbw),
-            busbw: rate(busbw),
-        }
+        Sample { algbw: rate(algbw), busbw: rate(busbw) }
     }
 
     /// Goal: the ratio names the ranks where its digits suffice, and only there.
@@ -99,9 +84,6 @@ mod tests {
             ranks_of_samples(Collective::AllToAll, &[sample("10.85", "10.18")]),
             None, // 15 to 17 ranks.
         );
-        assert_eq!(
-            ranks_of_samples(Collective::AllReduce, &[sample("425.49", "839.16")]),
-            Some(72)
-        );
+        assert_eq!(ranks_of_samples(Collective::AllReduce, &[sample("425.49", "839.16")]), Some(72));
     }
 }

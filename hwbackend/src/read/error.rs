@@ -54,7 +54,9 @@ pub enum ReadError {
         path: PathBuf,
     },
     /// Not text.
-    #[error("`{path}` is binary (a zero byte at offset {offset}); expected text\nhint: decompress it, or save it as UTF-8")]
+    #[error(
+        "`{path}` is binary (a zero byte at offset {offset}); expected text\nhint: decompress it, or save it as UTF-8"
+    )]
     Binary {
         /// The file.
         path: PathBuf,
@@ -211,8 +213,7 @@ impl ReadError {
 }
 
 fn hint_line(hint: Option<&str>) -> String {
-    hint.map(|hint| format!("\nhint: {hint}"))
-        .unwrap_or_default()
+    hint.map(|hint| format!("\nhint: {hint}")).unwrap_or_default()
 }
 
 fn listed(reasons: &[(PathBuf, String)]) -> String {

@@ -185,16 +185,10 @@ impl FileReport {
             lines.push(format!("{place}: and {} more notes", self.notes_left_out));
         }
         if self.unusable > 0 {
-            lines.push(format!(
-                "{place}: {} rows unusable (0.00, absent, or zero bytes)",
-                self.unusable
-            ));
+            lines.push(format!("{place}: {} rows unusable (0.00, absent, or zero bytes)", self.unusable));
         }
         if self.duplicates > 0 {
-            lines.push(format!(
-                "{place}: {} rows are also in an earlier file and count once",
-                self.duplicates
-            ));
+            lines.push(format!("{place}: {} rows are also in an earlier file and count once", self.duplicates));
         }
         lines
     }
@@ -212,12 +206,8 @@ pub fn read_paths(paths: &[PathBuf], options: &ReadOptions) -> Result<ReadReport
     if paths.is_empty() {
         return Err(ReadError::NoPaths);
     }
-    let mut collector = Collector {
-        options: *options,
-        report: ReadReport::default(),
-        spans: Vec::new(),
-        seen: BTreeSet::new(),
-    };
+    let mut collector =
+        Collector { options: *options, report: ReadReport::default(), spans: Vec::new(), seen: BTreeSet::new() };
     for path in paths {
         let metadata = fs::metadata(path).map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => ReadError::Missing { path: path.clone() },
@@ -253,10 +243,7 @@ impl Collector {
         }
         let (mut report, parsed) = read_file(path, &self.options, self.rows_left())?;
         if parsed.rows.is_empty() {
-            return Err(ReadError::NotUnderstood {
-                path: path.to_owned(),
-                reason: parsed.reason(),
-            });
+            return Err(ReadError::NotUnderstood { path: path.to_owned(), reason: parsed.reason() });
         }
         report.take(&parsed);
         self.push(report, parsed.rows);
@@ -268,9 +255,7 @@ impl Collector {
         let mut skipped = Vec::new();
         list(folder, folder, 0, &mut files, &mut skipped)?;
         if files.is_empty() && skipped.is_empty() {
-            return Err(ReadError::EmptyFolder {
-                path: folder.to_owned(),
-            });
+            return Err(ReadError::EmptyFolder { path: folder.to_owned() });
         }
         for (path, reason) in skipped {
             let outcome = Outcome::NotUnderstood(reason);
@@ -278,11 +263,8 @@ impl Collector {
         }
         let first = self.report.files.len();
         let before = self.report.measurements.len();
-        let stems: BTreeSet<PathBuf> = files
-            .iter()
-            .filter(|path| is_data(path))
-            .map(|path| path.with_extension(""))
-            .collect();
+        let stems: BTreeSet<PathBuf> =
+            files.iter().filter(|path| is_data(path)).map(|path| path.with_extension("")).collect();
         for path in &files {
             if !self.is_new(path) {
                 continue;
@@ -324,10 +306,7 @@ impl Collector {
                     Outcome::Read | Outcome::Metadata => None,
                 })
                 .collect();
-            return Err(ReadError::NothingRead {
-                path: folder.to_owned(),
-                reasons,
-            });
+            return Err(ReadError::NothingRead { path: folder.to_owned(), reasons });
         }
         Ok(())
     }
@@ -366,9 +345,7 @@ impl Collector {
         for (file, &(begin, end)) in self.spans.iter().enumerate() {
             let mut runs: BTreeMap<String, Vec<usize>> = BTreeMap::new();
             for (index, row) in rows.iter().enumerate().take(end).skip(begin) {
-                runs.entry(base_run(&row.run).to_owned())
-                    .or_default()
-                    .push(index);
+                runs.entry(base_run(&row.run).to_owned()).or_default().push(index);
             }
             let mut fresh = Vec::new();
             for indices in runs.into_values() {
@@ -409,14 +386,7 @@ impl Collector {
 type RowKey = (String, Collective, u32, u64, bool, u64);
 
 fn row_key(row: &Measurement) -> RowKey {
-    (
-        base_run(&row.run).to_owned(),
-        row.collective,
-        row.ranks,
-        row.size.0,
-        row.in_place,
-        row.time.0,
-    )
+    (base_run(&row.run).to_owned(), row.collective, row.ranks, row.size.0, row.in_place, row.time.0)
 }
 
 /// The run without the number that tells several of one file apart.
@@ -454,10 +424,7 @@ struct Input<'a> {
 
 impl Input<'_> {
     fn too_many_rows(&self) -> ReadError {
-        ReadError::TooManyRows {
-            path: self.path.to_owned(),
-            limit: ROWS_MAX,
-        }
+        ReadError::TooManyRows { path: self.path.to_owned(), limit: ROWS_MAX }
     }
 }
 
@@ -499,14 +466,8 @@ impl Parsed {
     }
 
     fn reason(&self) -> String {
-        let mut reason = self
-            .reason
-            .clone()
-            .unwrap_or_else(|| "it has no rows".to_owned());
-        if let Some(Note {
-            line: Some(line),
-            text,
-        }) = self.notes.first()
+        let mut reason = self.reason.clone().unwrap_or_else(|| "it has no rows".to_owned());
+        if let Some(Note { line: Some(line), text }) = self.notes.first()
             && *text != reason
         {
             reason.push_str(&format!("; line {line}: {text}"));
@@ -525,34 +486,21 @@ impl FileReport {
         self.nccl.clone_from(&parsed.nccl);
         self.env.clone_from(&parsed.env);
         self.outcome = if parsed.rows.is_empty() {
-            Outcome::NotUnderstood(
-                parsed
-                    .reason
-                    .clone()
-                    .unwrap_or_else(|| "it has no rows".to_owned()),
-            )
+            Outcome::NotUnderstood(parsed.reason.clone().unwrap_or_else(|| "it has no rows".to_owned()))
         } else {
             Outcome::Read
         };
     }
 }
 
-fn read_file(
-    path: &Path,
-    options: &ReadOptions,
-    rows_left: usize,
-) -> Result<(FileReport, Parsed), ReadError> {
+fn read_file(path: &Path, options: &ReadOptions, rows_left: usize) -> Result<(FileReport, Parsed), ReadError> {
     let bytes = load(path)?;
     if bytes.is_empty() {
-        return Err(ReadError::EmptyFile {
-            path: path.to_owned(),
-        });
+        return Err(ReadError::EmptyFile { path: path.to_owned() });
     }
     let sidecar_path = path.with_extension("toml");
     let sidecar = match load(&sidecar_path) {
-        Ok(bytes) if sidecar_path != path => {
-            sidecar::parse(&sidecar_path, &String::from_utf8_lossy(&bytes))?
-        }
+        Ok(bytes) if sidecar_path != path => sidecar::parse(&sidecar_path, &String::from_utf8_lossy(&bytes))?,
         Err(error @ (ReadError::FileTooLarge { .. } | ReadError::Unreadable { .. })) => {
             return Err(error);
         }
@@ -577,30 +525,17 @@ fn parse(
     rows_left: usize,
 ) -> Result<(FileKind, Parsed), ReadError> {
     if let Some(offset) = bytes.iter().position(|&byte| byte == 0) {
-        return Err(ReadError::Binary {
-            path: path.to_owned(),
-            offset,
-        });
+        return Err(ReadError::Binary { path: path.to_owned(), offset });
     }
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     let text = String::from_utf8_lossy(bytes);
-    let input = Input {
-        path,
-        text: &text,
-        stem,
-        sidecar,
-        options,
-        rows_left,
-    };
+    let input = Input { path, text: &text, stem, sidecar, options, rows_left };
     let kind = kind_of(path, &text);
     let mut parsed = match kind {
         FileKind::Json => json::parse(&input)?,
         FileKind::Csv => table::parse(&input)?,
         FileKind::Log => log::parse(&input)?,
-        FileKind::Metadata | FileKind::Other => Parsed {
-            reason: Some(foreign(path, &text)),
-            ..Parsed::default()
-        },
+        FileKind::Metadata | FileKind::Other => Parsed { reason: Some(foreign(path, &text)), ..Parsed::default() },
     };
     if matches!(text, std::borrow::Cow::Owned(_)) {
         parsed.note(None, "some bytes are not UTF-8; replaced".to_owned());
@@ -634,9 +569,7 @@ fn kind_of(path: &Path, text: &str) -> FileKind {
     if start.starts_with("<?xml") || start.starts_with("<system") || start.starts_with("<graphs") {
         return FileKind::Other;
     }
-    let header = text
-        .lines()
-        .find(|line| !line.trim().is_empty() && !line.starts_with('#'));
+    let header = text.lines().find(|line| !line.trim().is_empty() && !line.starts_with('#'));
     match header {
         Some(line) if table::looks_like_header(line) => FileKind::Csv,
         _ => FileKind::Log,
@@ -657,17 +590,11 @@ fn foreign(path: &Path, text: &str) -> String {
 }
 
 fn extension(path: &Path) -> String {
-    path.extension()
-        .unwrap_or_default()
-        .to_string_lossy()
-        .to_lowercase()
+    path.extension().unwrap_or_default().to_string_lossy().to_lowercase()
 }
 
 fn is_data(path: &Path) -> bool {
-    !matches!(
-        kind_by_name(path),
-        FileKind::Metadata | FileKind::Other
-    )
+    !matches!(kind_by_name(path), FileKind::Metadata | FileKind::Other)
 }
 
 /// The data files that a `.toml` describes.
@@ -681,41 +608,24 @@ fn siblings_of(path: &Path) -> Vec<PathBuf> {
 
 /// Our own mark on predictions.
 fn is_prediction_mark(line: &str) -> bool {
-    line.trim_start_matches('#')
-        .trim_start()
-        .starts_with("collcast: predicted")
+    line.trim_start_matches('#').trim_start().starts_with("collcast: predicted")
 }
 
 fn unreadable(path: &Path, error: &std::io::Error) -> ReadError {
-    ReadError::Unreadable {
-        path: path.to_owned(),
-        message: error.to_string(),
-    }
+    ReadError::Unreadable { path: path.to_owned(), message: error.to_string() }
 }
 
 /// The bytes of a regular file, within the limit.
 fn load(path: &Path) -> Result<Vec<u8>, ReadError> {
     let metadata = fs::metadata(path).map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound => ReadError::Missing {
-            path: path.to_owned(),
-        },
+        std::io::ErrorKind::NotFound => ReadError::Missing { path: path.to_owned() },
         _ => unreadable(path, &error),
     })?;
     if !metadata.is_file() {
-        return Err(ReadError::NotAFile {
-            path: path.to_owned(),
-        });
+        return Err(ReadError::NotAFile { path: path.to_owned() });
     }
-    let limit = if extension(path) == "json" {
-        JSON_BYTES_MAX
-    } else {
-        FILE_BYTES_MAX
-    };
-    let too_large = |bytes| ReadError::FileTooLarge {
-        path: path.to_owned(),
-        bytes,
-        limit,
-    };
+    let limit = if extension(path) == "json" { JSON_BYTES_MAX } else { FILE_BYTES_MAX };
+    let too_large = |bytes| ReadError::FileTooLarge { path: path.to_owned(), bytes, limit };
     if metadata.len() > limit {
         return Err(too_large(metadata.len()));
     }
@@ -741,17 +651,12 @@ fn list(
     for entry in fs::read_dir(folder).map_err(|error| unreadable(folder, &error))? {
         entries.push(entry.map_err(|error| unreadable(folder, &error))?.path());
         if entries.len() + files.len() + skipped.len() > FILES_MAX {
-            return Err(ReadError::TooManyFiles {
-                path: root.to_owned(),
-                limit: FILES_MAX,
-            });
+            return Err(ReadError::TooManyFiles { path: root.to_owned(), limit: FILES_MAX });
         }
     }
     entries.sort();
     for path in entries {
-        let hidden = path
-            .file_name()
-            .is_some_and(|name| name.to_string_lossy().starts_with('.'));
+        let hidden = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
         let is_link = path.is_symlink();
         let mut skip = |reason: &str| skipped.push((path.clone(), reason.to_owned()));
         match fs::metadata(&path) {
@@ -769,9 +674,7 @@ fn list(
 
 /// FNV-1a with 64 bits.
 fn fnv1a(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
 #[cfg(test)]

@@ -8,16 +8,7 @@ use super::error::ReadError;
 use super::settings::{Env, plain_version};
 
 /// Keys that change what is read.
-const KEYS: [&str; 8] = [
-    "topology",
-    "nccl_version",
-    "env",
-    "ranks",
-    "nodes",
-    "gpus_per_node",
-    "collective",
-    "launch",
-];
+const KEYS: [&str; 8] = ["topology", "nccl_version", "env", "ranks", "nodes", "gpus_per_node", "collective", "launch"];
 
 /// Keys that document; they are free, and listed so that no other key is taken for a typo.
 const PROSE: [&str; 17] = [
@@ -95,23 +86,16 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Sidecar, ReadError> {
                 sidecar.gpus_per_node = count("a number of GPUs, such as 8")?;
             }
             "collective" => {
-                sidecar.collective =
-                    Some(name()?.parse().map_err(|_| bad("a collective"))?);
+                sidecar.collective = Some(name()?.parse().map_err(|_| bad("a collective"))?);
             }
             "launch" => {
-                sidecar.launch = Some(
-                    name()?
-                        .parse()
-                        .map_err(|_| bad("single_thread, threads, processes or graph"))?,
-                );
+                sidecar.launch = Some(name()?.parse().map_err(|_| bad("single_thread, threads, processes or graph"))?);
             }
             "nccl_version" => {
                 let text = name()?;
                 sidecar.nccl = plain_version(text);
                 if sidecar.nccl.is_none() && !text.to_lowercase().starts_with("not stated") {
-                    sidecar
-                        .notes
-                        .push(format!("nccl_version `{text}` is not one version; left open"));
+                    sidecar.notes.push(format!("nccl_version `{text}` is not one version; left open"));
                 }
             }
             "env" => {
@@ -124,9 +108,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Sidecar, ReadError> {
                     // A remark in brackets after the value is for people.
                     let plain = match value.split_once(" (") {
                         Some((plain, remark)) if remark.ends_with(')') => {
-                            sidecar
-                                .notes
-                                .push(format!("{name} = `{value}` is read as `{plain}`"));
+                            sidecar.notes.push(format!("{name} = `{value}` is read as `{plain}`"));
                             plain.to_owned()
                         }
                         _ => value,
@@ -137,9 +119,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Sidecar, ReadError> {
             other if PROSE.contains(&other) => {}
             other => {
                 if let Some(known) = nearest(other, KEYS) {
-                    sidecar.notes.push(format!(
-                        "key `{other}` is not used, did you mean `{known}`?"
-                    ));
+                    sidecar.notes.push(format!("key `{other}` is not used, did you mean `{known}`?"));
                 }
             }
         }
@@ -151,8 +131,7 @@ fn line_of_key(text: &str, key: &str) -> u64 {
     text.lines()
         .position(|line| {
             let line = line.trim_start().trim_start_matches('[');
-            line.strip_prefix(key)
-                .is_some_and(|rest| rest.trim_start().starts_with(['=', ']', '.']))
+            line.strip_prefix(key).is_some_and(|rest| rest.trim_start().starts_with(['=', ']', '.']))
         })
         .map_or(1, |index| index as u64 + 1)
 }

@@ -45,14 +45,8 @@ const USED: [&str; 19] = [
 
 /// Whether a first line could be the header of such a table.
 pub(super) fn looks_like_header(line: &str) -> bool {
-    let names: Vec<String> = line
-        .split([',', ';', '\t'])
-        .map(|name| name.trim().to_lowercase())
-        .collect();
-    names.len() >= 4
-        && names
-            .iter()
-            .any(|name| NEEDED.contains(&name.as_str()) || TIMES.contains(&name.as_str()))
+    let names: Vec<String> = line.split([',', ';', '\t']).map(|name| name.trim().to_lowercase()).collect();
+    names.len() >= 4 && names.iter().any(|name| NEEDED.contains(&name.as_str()) || TIMES.contains(&name.as_str()))
 }
 
 /// Reads the text of one file.
@@ -62,10 +56,7 @@ pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
     for (index, line) in input.text.lines().enumerate() {
         if line.starts_with('#') {
             if is_prediction_mark(line) && !input.options.allow_predicted {
-                return Err(ReadError::Predicted {
-                    path: input.path.to_owned(),
-                    line: index as u64 + 1,
-                });
+                return Err(ReadError::Predicted { path: input.path.to_owned(), line: index as u64 + 1 });
             }
         } else if header_line.is_none() && !line.trim().is_empty() {
             header_line = Some((index as u64 + 1, line));
@@ -119,12 +110,7 @@ pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
         if out.rows.len() >= input.rows_left {
             return Err(input.too_many_rows());
         }
-        let row = Row {
-            input,
-            columns,
-            record: &record,
-            line,
-        };
+        let row = Row { input, columns, record: &record, line };
         row.check_origin()?;
         match row.measurement(&mut out)? {
             Some((measurement, sample)) => {
@@ -133,13 +119,13 @@ pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
                     if (exact - algbw).abs() > 0.05 * algbw + 0.01 {
                         disagreeing += 1;
                         if disagreeing == 1 {
-                            out.note(Some(line), format!("time_us gives {exact:.2} GB/s, algbw_gbps says {algbw}; time_us is used"));
+                            out.note(
+                                Some(line),
+                                format!("time_us gives {exact:.2} GB/s, algbw_gbps says {algbw}; time_us is used"),
+                            );
                         }
                     }
-                    groups
-                        .entry((measurement.collective, measurement.ranks))
-                        .or_default()
-                        .push((line, sample));
+                    groups.entry((measurement.collective, measurement.ranks)).or_default().push((line, sample));
                 }
                 out.rows.push(measurement);
             }
@@ -153,10 +139,7 @@ pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
         let line = samples.first().map(|&(line, _)| line);
         let samples: Vec<Sample> = samples.into_iter().map(|(_, sample)| sample).collect();
         if !bus_factor_fits(collective, ranks, &samples) {
-            out.note(
-                line,
-                format!("busbw_gbps / algbw_gbps is not that of {collective} with {ranks} ranks"),
-            );
+            out.note(line, format!("busbw_gbps / algbw_gbps is not that of {collective} with {ranks} ranks"));
         }
     }
     out.nccl.clone_from(&input.sidecar.nccl);
@@ -175,12 +158,7 @@ struct Columns {
 }
 
 impl Columns {
-    fn new(
-        input: &Input<'_>,
-        line: u64,
-        header: &csv::StringRecord,
-        out: &mut Parsed,
-    ) -> Result<Self, ReadError> {
+    fn new(input: &Input<'_>, line: u64, header: &csv::StringRecord, out: &mut Parsed) -> Result<Self, ReadError> {
         let mut index = BTreeMap::new();
         for (at, name) in header.iter().enumerate() {
             let mut name = name.trim_matches('\u{feff}').trim().to_lowercase();
@@ -189,25 +167,15 @@ impl Columns {
             }
             let known = NEEDED.iter().chain(&TIMES).chain(&USED).any(|&known| known == name);
             if index.insert(name.clone(), at).is_some() && known {
-                return Err(ReadError::DuplicateColumn {
-                    path: input.path.to_owned(),
-                    line,
-                    column: name,
-                });
+                return Err(ReadError::DuplicateColumn { path: input.path.to_owned(), line, column: name });
             }
         }
-        let mut missing: Vec<String> = NEEDED
-            .iter()
-            .filter(|&&name| !index.contains_key(name))
-            .map(|name| format!("`{name}`"))
-            .collect();
-        let mut hint = NEEDED
-            .iter()
-            .filter(|&&name| !index.contains_key(name))
-            .find_map(|name| {
-                let near = nearest(name, index.keys().map(String::as_str))?;
-                Some(format!("is `{near}` meant as `{name}`?"))
-            });
+        let mut missing: Vec<String> =
+            NEEDED.iter().filter(|&&name| !index.contains_key(name)).map(|name| format!("`{name}`")).collect();
+        let mut hint = NEEDED.iter().filter(|&&name| !index.contains_key(name)).find_map(|name| {
+            let near = nearest(name, index.keys().map(String::as_str))?;
+            Some(format!("is `{near}` meant as `{name}`?"))
+        });
         if !TIMES.iter().any(|&name| index.contains_key(name)) {
             missing.push("a time (`time_us`, `algbw_gbps` or `busbw_gbps`)".to_owned());
             hint = hint.or_else(|| {
@@ -227,30 +195,18 @@ impl Columns {
         for name in index.keys() {
             let used = NEEDED.iter().chain(&TIMES).chain(&USED);
             if !name.is_empty() && !used.clone().any(|known| known == name) {
-                let meant = nearest(name, USED)
-                    .map(|near| format!(", did you mean `{near}`?"))
-                    .unwrap_or_default();
-                out.note(
-                    Some(line),
-                    format!("column `{}` is not used{meant}", shortened(name)),
-                );
+                let meant = nearest(name, USED).map(|near| format!(", did you mean `{near}`?")).unwrap_or_default();
+                out.note(Some(line), format!("column `{}` is not used{meant}", shortened(name)));
             }
         }
-        Ok(Self {
-            index,
-            count: header.len(),
-        })
+        Ok(Self { index, count: header.len() })
     }
 }
 
 fn shortened_list(header: &csv::StringRecord) -> String {
     let names: Vec<String> = header.iter().take(16).map(shortened).collect();
     let more = header.len().saturating_sub(names.len());
-    let tail = if more > 0 {
-        format!(" and {more} more")
-    } else {
-        String::new()
-    };
+    let tail = if more > 0 { format!(" and {more} more") } else { String::new() };
     format!("{}{tail}", names.join(", "))
 }
 
@@ -280,8 +236,7 @@ impl Row<'_> {
     }
 
     fn needed(&self, column: &str, expected: &str) -> Result<&str, ReadError> {
-        self.cell(column)
-            .ok_or_else(|| self.bad(column, "the cell is empty", expected))
+        self.cell(column).ok_or_else(|| self.bad(column, "the cell is empty", expected))
     }
 
     fn name<T>(&self, column: &str, expected: &str) -> Result<Option<T>, ReadError>
@@ -302,9 +257,7 @@ impl Row<'_> {
         match text.parse::<u32>() {
             Ok(0) => Err(self.bad(column, "zero", expected)),
             Ok(count) => Ok(Some(count)),
-            Err(_) if text.bytes().all(|b| b.is_ascii_digit()) => {
-                Err(self.bad(column, "too large", expected))
-            }
+            Err(_) if text.bytes().all(|b| b.is_ascii_digit()) => Err(self.bad(column, "too large", expected)),
             Err(_) => Err(self.bad(column, "not a whole number", expected)),
         }
     }
@@ -339,14 +292,9 @@ impl Row<'_> {
     }
 
     fn check_origin(&self) -> Result<(), ReadError> {
-        let predicted = self
-            .cell("origin")
-            .is_some_and(|origin| origin.to_lowercase().starts_with("predicted"));
+        let predicted = self.cell("origin").is_some_and(|origin| origin.to_lowercase().starts_with("predicted"));
         if predicted && !self.input.options.allow_predicted {
-            return Err(ReadError::Predicted {
-                path: self.input.path.to_owned(),
-                line: self.line,
-            });
+            return Err(ReadError::Predicted { path: self.input.path.to_owned(), line: self.line });
         }
         Ok(())
     }
@@ -404,10 +352,7 @@ impl Row<'_> {
         let expected = "a number from 1, or nothing";
         settings.channels = self.count("channels", expected)?.or(settings.channels);
         settings.threads = self.count("nthreads", expected)?.or(settings.threads);
-        settings.buffer_size = self
-            .size("buffsize")?
-            .filter(|size| size.0 > 0)
-            .or(settings.buffer_size);
+        settings.buffer_size = self.size("buffsize")?.filter(|size| size.0 > 0).or(settings.buffer_size);
         if let Some(text) = self.cell("p2p") {
             settings.peer_access = match text.to_lowercase().as_str() {
                 "on" | "1" | "true" => PeerAccess::On,
@@ -416,10 +361,7 @@ impl Row<'_> {
                 _ => return Err(self.bad("p2p", "not known", "on, off or net")),
             };
         }
-        settings.nccl = self
-            .cell("nccl_version")
-            .and_then(plain_version)
-            .or_else(|| self.input.sidecar.nccl.clone());
+        settings.nccl = self.cell("nccl_version").and_then(plain_version).or_else(|| self.input.sidecar.nccl.clone());
         for text in notes {
             out.note_once(Some(self.line), text);
         }
@@ -427,15 +369,10 @@ impl Row<'_> {
     }
 
     /// The measurement, with its rates where both are given; `None` if it is unusable.
-    fn measurement(
-        &self,
-        out: &mut Parsed,
-    ) -> Result<Option<(Measurement, Option<(f64, Sample)>)>, ReadError> {
+    fn measurement(&self, out: &mut Parsed) -> Result<Option<(Measurement, Option<(f64, Sample)>)>, ReadError> {
         let expected = "a collective such as all_reduce";
-        let collective: Collective = self
-            .needed("collective", expected)?
-            .parse()
-            .map_err(|error| self.bad("collective", error, expected))?;
+        let collective: Collective =
+            self.needed("collective", expected)?.parse().map_err(|error| self.bad("collective", error, expected))?;
         let (ranks, hosts) = self.ranks()?;
         self.needed("size_bytes", "a size in bytes")?;
         let size = self.size("size_bytes")?.unwrap_or_default();
@@ -446,36 +383,22 @@ impl Row<'_> {
         };
         let settings = self.settings(collective, out)?;
 
-        let [time, algbw, busbw] = [
-            self.number("time_us")?,
-            self.number("algbw_gbps")?,
-            self.number("busbw_gbps")?,
-        ];
+        let [time, algbw, busbw] = [self.number("time_us")?, self.number("algbw_gbps")?, self.number("busbw_gbps")?];
         let positive = |value: Option<f64>| value.filter(|&value| value > 0.0);
         let factor = collective.bus_factor(ranks);
         let time_us = positive(time)
             .or_else(|| positive(algbw).map(|rate| size.0 as f64 / rate / 1e3))
-            .or_else(|| {
-                positive(busbw)
-                    .filter(|_| factor > 0.0)
-                    .map(|rate| size.0 as f64 * factor / rate / 1e3)
-            });
+            .or_else(|| positive(busbw).filter(|_| factor > 0.0).map(|rate| size.0 as f64 * factor / rate / 1e3));
         let Some(time_us) = time_us.filter(|_| size.0 > 0) else {
             return Ok(None);
         };
         if time_us > TIME_MAX_US {
-            let column = TIMES
-                .into_iter()
-                .find(|column| self.cell(column).is_some())
-                .unwrap_or("time_us");
+            let column = TIMES.into_iter().find(|column| self.cell(column).is_some()).unwrap_or("time_us");
             return Err(self.bad(column, "a time of over 100 days", "microseconds"));
         }
         let rate = |column: &str, value: f64| Rate::written(self.cell(column).unwrap_or_default(), value);
         let sample = algbw.zip(busbw).map(|(alg, bus)| {
-            let sample = Sample {
-                algbw: rate("algbw_gbps", alg),
-                busbw: rate("busbw_gbps", bus),
-            };
+            let sample = Sample { algbw: rate("algbw_gbps", alg), busbw: rate("busbw_gbps", bus) };
             (alg, sample)
         });
         let measurement = Measurement {
@@ -502,10 +425,7 @@ impl Row<'_> {
             time: SimDuration::from_us(time_us),
             settings,
             chosen: None,
-            origin: Origin {
-                file: self.input.path.display().to_string(),
-                line: self.line,
-            },
+            origin: Origin { file: self.input.path.display().to_string(), line: self.line },
         };
         Ok(Some((measurement, sample)))
     }

@@ -1,0 +1,164 @@
+//! Every writer of one report, against golden files.
+
+mod golden;
+
+use collcast_reports::nccl_tests::{self, NcclTests, NcclTestsRow};
+use collcast_reports::perfetto::{Counter, Flow, FlowEnd, TraceEvent, TraceWriter};
+use collcast_reports::{Cell, Column, Input, Report, Status, Table, Verdict, csv, json, terminal};
+use collcast_sim::collective::{Collective, DataType, ReduceOp};
+use collcast_sim::units::{SimDuration, SimTime};
+use golden::check_golden;
+use serde_json::{Value, json};
+
+/// A forecast, with a missing value and names that need escapes.
+fn sample() -> Report {
+    let mut report = Report::new("sweep", "0.1.0");
+    report.predicted = true;
+    report.inputs.push(Input {
+        name: "topology".to_owned(),
+        path: Some("my \"cluster\".toml".to_owned()),
+        hash: "blake3:00ff".to_owned(),
+    });
+    report.assumptions =
+        vec!["topology: dgx-h100, 2 hosts of 8 GPUs".to_owned(), "NCCL 2.28.9, one process a GPU".to_owned()];
+    report.warnings = vec!["congestion_not_modelled: 16 flows meet at `leaf0`".to_owned()];
+    let mut rows = Table::new(
+        "rows",
+        "Expected all_reduce",
+        [
+            Column::number("size_bytes", "size (B)"),
+            Column::text("algorithm", "algorithm"),
+            Column::number("time_us", "time (us)"),
+            Column::number("busbw_gbps", "busbw (GB/s)"),
+            Column::text("folded", "folded"),
+            Column::text("note", "note"),
+        ],
+    );
+    for (power, time, note) in [(3, 31.25, None), (20, 52.0, Some("a, \"b\"")), (30, 5e3, None)] {
+        let size = 1u64 << power;
+        rows.push([
+            size.into(),
+            "ring".into(),
+            Cell::float(time, 2),
+            Cell::float(size as f64 / time / 1e3 * 1.875, 2),
+            Cell::Bool(power > 10),
+            note.into(),
+        ]);
+    }
+    report.tables.push(rows);
+    let mut groups = Table::new(
+        "groups",
+        "By algorithm",
+        [Column::text("algorithm", "algorithm"), Column::number("count", "count")],
+    );
+    groups.push(["ring".into(), 3u32.into()]);
+    report.tables.push(groups);
+    report.verdict = Some(Verdict {
+        status: Status::Ok,
+        sentence: "all_reduce should reach 403 GB/s busbw".to_owned(),
+        confidence: "medium".to_owned(),
+        basis: "predicted".to_owned(),
+        next: Some("compare with `collcast validate run.log`".to_owned()),
+    });
+    report.extra.insert("overall".to_owned(), json!({"count": 3}));
+    report
+}
+
+#[test]
+fn reports_are_as_reviewed() {
+    let report = sample();
+    check_golden("sweep.txt", &terminal::render(&report, Some(100)));
+    check_golden("sweep.notes.txt", &terminal::notes(&report));
+    check_golden("sweep.csv", &csv::render(&report));
+    check_golden("sweep.json", &json::render(&report));
+}
+
+/// Goal: the JSON contract, by key.
+#[test]
+fn json_has_what_the_contract_names() {
+    let parsed: Value = serde_json::from_str(&json::render(&sample())).unwrap();
+    assert_eq!(parsed["schema"], "collcast/sweep/1");
+    assert_eq!(parsed["version"], "0.1.0");
+    assert_eq!(parsed["predicted"], true);
+    assert_eq!(parsed["inputs"][0]["path"], "my \"cluster\".toml");
+    assert_eq!(parsed["warnings"].as_array().map(Vec::len), Some(1));
+    for key in ["status", "sentence", "confidence", "basis", "next"] {
+        assert!(parsed["verdict"][key].is_string(), "{key}");
+    }
+    assert_eq!(parsed["rows"][0]["time_us"], 31.25);
+    assert!(parsed["rows"][0]["note"].is_null());
+    assert_eq!(parsed["rows"][1]["note"], "a, \"b\"");
+    assert_eq!(parsed["groups"][0]["count"], 3);
+    assert_eq!(parsed["overall"]["count"], 3);
+}
+
+#[test]
+fn nccl_tests_text_is_as_reviewed() {
+    let row = |size: u64, time: f64, in_place: Option<f64>| NcclTestsRow {
+        size_bytes: size,
+        count: size / 4,
+        data_type: DataType::Float32,
+        redop: Some(ReduceOp::Sum),
+        root: None,
+        out_of_place_us: time,
+        in_place_us: in_place,
+        bus_factor: 1.875,
+    };
+    let run = NcclTests {
+        collective: Collective::AllReduce,
+        predicted: true,
+        comments: vec!["topology: dgx-h100, 2 hosts of 8 GPUs".to_owned(), "two\nlines".to_owned()],
+        rows: vec![
+            row(0, 0.0, Some(0.0)),
+            row(8, 31.25, Some(31.25)),
+            row(1 << 30, 5_000.0, None),
+            row(1 << 34, 80_000.0, Some(123_456.7)),
+        ],
+    };
+    let text = nccl_tests::render(&run);
+    check_golden("all_reduce.nccl-tests.txt", &text);
+    let lines: Vec<&str> = text.lines().filter(|l| !l.starts_with('#')).collect();
+    assert_eq!(lines.len(), 4, "no comment may break into the data");
+    assert!(lines.iter().all(|l| l.split_whitespace().count() == 13));
+}
+
+#[test]
+fn traces_are_as_reviewed() {
+    let mut writer = TraceWriter::new(Vec::new()).unwrap();
+    writer.process_name(0, "host <0> \"a\"").unwrap();
+    for rank in 0..2u64 {
+        let name = format!("rank {rank}, channel 0");
+        writer.thread_name(0, rank * 64, &name).unwrap();
+        writer
+            .event(&TraceEvent {
+                name: "send & reduce\nchunk".to_owned(),
+                category: "ring/simple".to_owned(),
+                process: 0,
+                thread: rank * 64,
+                start: SimTime(1_234_567 * (rank + 1)),
+                duration: SimDuration(1_000_001),
+                args: vec![("bytes".to_owned(), "4096".to_owned()), ("step".to_owned(), rank.to_string())],
+            })
+            .unwrap();
+    }
+    let end = |rank: u64| FlowEnd { process: 0, thread: rank * 64, time: SimTime(1_234_567 * (rank + 1) + 7) };
+    writer
+        .flow(&Flow { id: 1, name: "message".to_owned(), category: "ring/simple".to_owned(), from: end(0), to: end(1) })
+        .unwrap();
+    writer
+        .counter(&Counter {
+            name: "gpu0 -> nvswitch".to_owned(),
+            process: 0,
+            time: SimTime(5),
+            values: vec![("GB/s".to_owned(), 450)],
+        })
+        .unwrap();
+    let text = String::from_utf8(writer.finish().unwrap()).unwrap();
+    check_golden("trace.json", &text);
+    let parsed: Value = serde_json::from_str(&text).unwrap();
+    let events = parsed["traceEvents"].as_array().unwrap();
+    let phases: String = events.iter().filter_map(|e| e["ph"].as_str()).collect();
+    assert_eq!(phases, "MMMXMXsfC");
+    assert_eq!(events[3]["name"], "send & reduce\nchunk");
+    assert!(text.contains(r#""ts":1.234567,"dur":1.000001"#));
+}
