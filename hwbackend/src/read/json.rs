@@ -27,7 +27,10 @@ pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
     })?;
     let schema = value.get("schema").and_then(Value::as_str).unwrap_or("");
     if let Some(kind) = schema.strip_prefix("collcast/") {
-        let measured = matches!(kind.split('/').next(), Some("bench" | "probe" | "measurements"));
+        let measured = matches!(
+            kind.split('/').next(),
+            Some("bench" | "probe" | "measurements")
+        );
         if !measured && !input.options.allow_predicted {
             return Err(ReadError::Predicted {
                 path: input.path.to_owned(),
@@ -42,13 +45,16 @@ pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
 fn nccl_tests(input: &Input<'_>, value: &Value) -> Result<Parsed, ReadError> {
     let mut out = Parsed::default();
     let Some(results) = value.get("results").and_then(Value::as_array) else {
-        let keys: Vec<String> = match value {
-            Value::Object(map) => map.keys().take(6).map(|key| shortened(key)).collect(),
-            _ => Vec::new(),
+        let what = match value {
+            Value::Object(map) => {
+                let keys: Vec<String> = map.keys().take(6).map(|key| shortened(key)).collect();
+                format!("its keys: {}", keys.join(", "))
+            }
+            Value::Array(items) => format!("it is a list of {}", items.len()),
+            _ => "it is a single value".to_owned(),
         };
         out.reason = Some(format!(
-            "JSON without the `results` of nccl-tests -J; its keys: {}",
-            keys.join(", ")
+            "JSON without the `results` of nccl-tests -J; {what}"
         ));
         return Ok(out);
     };
@@ -120,13 +126,13 @@ fn nccl_tests(input: &Input<'_>, value: &Value) -> Result<Parsed, ReadError> {
     let lines = lines_of(input.text, "\"size\"", "\"results\"", results.len());
     for (index, result) in results.iter().enumerate() {
         let line = lines.get(index).copied().unwrap_or(0);
-        let bad = |column: &str, given: &Value, expected: &str| ReadError::BadValue {
+        let bad = |column: &str, given: &Value, expected: &'static str| ReadError::BadValue {
             path: input.path.to_owned(),
             line,
             column: column.to_owned(),
             given: shortened(&given.to_string()),
             problem: "cannot be used".to_owned(),
-            expected: expected.to_owned(),
+            expected,
         };
         let size = result.get("size").unwrap_or(&Value::Null);
         let size = count(size).ok_or_else(|| bad("size", size, "a number of bytes below 2^64"))?;
@@ -159,8 +165,15 @@ fn nccl_tests(input: &Input<'_>, value: &Value) -> Result<Parsed, ReadError> {
             if time_us > TIME_MAX_US {
                 return Err(bad("time", half, "less than 100 days"));
             }
-            if let Some(wrong) = half.get("nwrong").and_then(count).filter(|&wrong| wrong > 0) {
-                out.note(Some(line), format!("{wrong} values were wrong; the row is kept"));
+            if let Some(wrong) = half
+                .get("nwrong")
+                .and_then(count)
+                .filter(|&wrong| wrong > 0)
+            {
+                out.note(
+                    Some(line),
+                    format!("{wrong} values were wrong; the row is kept"),
+                );
             }
             if out.rows.len() >= input.rows_left {
                 return Err(input.too_many_rows());

@@ -31,12 +31,17 @@ pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
         nccl: None,
         runs: 0,
         choices_only: 0,
+        debug_lines: 0,
+        comma_lines: 0,
     };
     for (index, line) in input.text.lines().enumerate() {
         let number = index as u64 + 1;
         if line.len() > LINE_MAX {
             reader.out.unreadable += 1;
-            let text = format!("a line of {} bytes; at most {LINE_MAX} are read", line.len());
+            let text = format!(
+                "a line of {} bytes; at most {LINE_MAX} are read",
+                line.len()
+            );
             reader.out.note(Some(number), text);
             continue;
         }
@@ -67,6 +72,8 @@ struct Row {
 #[derive(Default)]
 struct Run {
     collective: Option<Collective>,
+    /// The name of a test that is none of them; file names are then no help.
+    unknown_test: Option<String>,
     threads: Option<u32>,
     gpus: Option<u32>,
     graph: Option<u32>,
@@ -90,6 +97,8 @@ struct Reader<'a> {
     nccl: Option<String>,
     runs: u32,
     choices_only: usize,
+    debug_lines: usize,
+    comma_lines: usize,
 }
 
 impl Reader<'_> {
@@ -110,6 +119,8 @@ impl Reader<'_> {
             return Ok(());
         }
         if !self.header_line(number, text, commented)? {
+            self.comma_lines += usize::from(text.matches(',').count() >= 4);
+            self.debug_lines += usize::from(text.contains("NCCL INFO"));
             self.out.other_lines += 1;
         }
         Ok(())
@@ -158,12 +169,7 @@ impl Reader<'_> {
             .as_deref()
             .and_then(|columns| by_columns(columns, tokens))
             .or_else(|| by_shape(tokens))
-            .ok_or_else(|| {
-                format!(
-                    "its {} columns are not those of nccl-tests",
-                    tokens.len()
-                )
-            })?;
+            .ok_or_else(|| format!("its {} columns are not those of nccl-tests", tokens.len()))?;
         let mut row = Row {
             line: number,
             size,
@@ -178,29 +184,40 @@ impl Reader<'_> {
         if let Some(name) = fields.dtype {
             row.dtype = name.parse().ok();
             if row.dtype.is_none() {
-                self.out
-                    .note_once(Some(number), format!("element type `{name}` is not known; left open"));
+                self.out.note_once(
+                    Some(number),
+                    format!("element type `{name}` is not known; left open"),
+                );
             }
         }
         if let Some(name) = fields.op.filter(|name| *name != "none") {
             row.op = name.parse().ok();
             if row.op.is_none() {
-                self.out
-                    .note_once(Some(number), format!("reduction `{name}` is not known; left open"));
+                self.out.note_once(
+                    Some(number),
+                    format!("reduction `{name}` is not known; left open"),
+                );
             }
         }
         row.root = fields.root.and_then(|root| root.parse().ok());
         for (half, [time, algbw, busbw, wrong]) in row.halves.iter_mut().zip(fields.halves) {
             let rates = number_or_absent(algbw)?.zip(number_or_absent(busbw)?);
-            half.sample = rates.map(|(algbw_value, busbw_value)| Sample {
-                algbw: Rate::written(algbw, algbw_value),
-                busbw: Rate::written(busbw, busbw_value),
+            let printed_time = number_or_absent(time)?;
+            half.sample = rates.map(|(algbw_value, busbw_value)| {
+                let mut rate = Rate::written(algbw, algbw_value);
+                if let Some(time_us) = printed_time.filter(|_| !fields.cpu_time) {
+                    rate = rate.refined(size, time, time_us);
+                }
+                Sample {
+                    algbw: rate,
+                    busbw: Rate::written(busbw, busbw_value),
+                }
             });
             let time_us = if fields.cpu_time {
                 // The printed time is the host's; the rate is still the operation's.
                 rates.and_then(|(rate, _)| (rate > 0.0).then(|| size as f64 / rate / 1e3))
             } else {
-                number_or_absent(time)?
+                printed_time
             };
             if time_us.is_some_and(|time| time > TIME_MAX_US) {
                 return Err(format!("its time {time} us is beyond 100 days"));
@@ -363,8 +380,12 @@ impl Reader<'_> {
         match collective_of_program(name) {
             Some(collective) => self.run.collective = Some(collective),
             None => {
-                let text = format!("test `{}` is none of the known collectives", shortened(name));
-                self.out.note(Some(number), text);
+                let text = format!(
+                    "test `{}` is none of the known collectives",
+                    shortened(name)
+                );
+                self.out.note(Some(number), text.clone());
+                self.run.unknown_test = Some(text);
             }
         }
     }
@@ -421,7 +442,11 @@ impl Reader<'_> {
         });
         let (Some(bytes), Some(algorithm), Some(protocol)) = (bytes, algorithm, protocol) else {
             self.out.unreadable += 1;
-            let text = format!("`{} Bytes -> Algo {}` is not a choice that is understood", shortened(before), shortened(after));
+            let text = format!(
+                "`{} Bytes -> Algo {}` is not a choice that is understood",
+                shortened(before),
+                shortened(after)
+            );
             self.out.note(Some(number), text);
             return;
         };
@@ -448,6 +473,11 @@ impl Reader<'_> {
         self.runs += 1;
         let first_line = run.rows.first().map(|row| row.line);
         let sidecar = self.input.sidecar;
+        if let Some(text) = run.unknown_test {
+            self.out
+                .lack(first_line, format!("{text}; its rows are left out"));
+            return Ok(());
+        }
         let Some(collective) = run
             .collective
             .or(sidecar.collective)
@@ -455,7 +485,8 @@ impl Reader<'_> {
         else {
             let text = format!(
                 "{} rows name no collective; say `collective = \"all_reduce\"` in {}.toml beside the file, or keep the line `Collective test starting`",
-                run.rows.len(), self.input.stem
+                run.rows.len(),
+                self.input.stem
             );
             self.out.lack(first_line, text);
             return Ok(());
@@ -527,16 +558,18 @@ impl Reader<'_> {
             .collect();
         let by_rate = ranks_of_samples(collective, &samples);
         let sidecar = self.input.sidecar;
-        let listed = run
+        // What the sibling file says of ranks, it says because the list is cut.
+        let listed = sidecar
             .ranks
-            .last_key_value()
-            .and_then(|(&last, _)| last.checked_add(1))
+            .or_else(|| Some(run.ranks.last_key_value()?.0 + 1))
             .or(run.debug_ranks)
-            .or(sidecar.ranks)
             .or_else(|| sidecar.nodes?.checked_mul(sidecar.gpus_per_node?));
         match (listed, by_rate) {
             (Some(listed), _) if bus_factor_fits(collective, listed, &samples) => {
-                if run.ranks.last_key_value().is_some() && run.ranks.len() < listed as usize {
+                if !run.ranks.is_empty()
+                    && run.ranks.len() < listed as usize
+                    && sidecar.ranks.is_none()
+                {
                     let text = format!(
                         "only {} of {listed} device lines; {listed} ranks by the last of them",
                         run.ranks.len()
@@ -545,28 +578,36 @@ impl Reader<'_> {
                 }
                 Ok(listed)
             }
-            (Some(listed), Some(ranks)) => {
+            (Some(listed), Some((ranks, last))) if ranks == last => {
                 let text = format!(
                     "{listed} ranks are named, but busbw / algbw is that of {ranks}; {ranks} is used"
                 );
                 self.out.note(first_line, text);
                 Ok(ranks)
             }
+            (Some(listed), Some((first, last))) => Err(format!(
+                "{listed} ranks are named, but busbw / algbw is that of {}; say `ranks = N` in {}.toml beside the file",
+                range(first, last),
+                self.input.stem
+            )),
             (Some(listed), None) => {
-                let text = format!(
-                    "busbw / algbw is not that of {listed} ranks, nor of any other number"
-                );
+                let text =
+                    format!("busbw / algbw is not that of {listed} ranks, nor of any other number");
                 self.out.note(first_line, text);
                 Ok(listed)
             }
-            (None, Some(ranks)) => {
+            (None, Some((ranks, last))) if ranks == last => {
                 let text = format!("no device lines; {ranks} ranks by busbw / algbw");
                 self.out.note(first_line, text);
                 Ok(ranks)
             }
-            (None, None) => Err(format!(
-                "{} rows say no number of ranks (no device lines, and busbw / algbw does not tell); say `ranks = 16` in {}.toml beside the file",
-                run.rows.len(), self.input.stem
+            (None, by_rate) => Err(format!(
+                "{} rows and no device lines, so no number of ranks (busbw / algbw {}); say `ranks = N` in {}.toml beside the file",
+                run.rows.len(),
+                by_rate.map_or("does not tell".to_owned(), |(first, last)| {
+                    format!("is that of {}", range(first, last))
+                }),
+                self.input.stem
             )),
         }
     }
@@ -585,9 +626,12 @@ impl Reader<'_> {
         if named > 0 && run.ranks.len() == ranks as usize {
             return Some(named);
         }
+        // The devices of the last host tell the GPUs of each, if its last line is there.
+        let last = run.ranks.last_key_value().map(|(&last, _)| last + 1);
         let per_host = run
             .ranks
             .values()
+            .filter(|_| last == Some(ranks))
             .map(|&(_, _, device)| device.saturating_add(1))
             .max()
             .or(sidecar.gpus_per_node);
@@ -595,7 +639,10 @@ impl Reader<'_> {
             Some(per_host) if ranks.is_multiple_of(per_host) && ranks / per_host >= named => {
                 self.out.note_once(
                     None,
-                    format!("{} hosts of {per_host} GPUs, by the devices that are listed", ranks / per_host),
+                    format!(
+                        "{} hosts of {per_host} GPUs, by the devices that are listed",
+                        ranks / per_host
+                    ),
                 );
                 Some(ranks / per_host)
             }
@@ -618,6 +665,13 @@ impl Reader<'_> {
                     "{} lines look like rows, but none could be read",
                     self.out.unreadable
                 )
+            } else if self.debug_lines > 0 {
+                format!(
+                    "{} lines of NCCL_DEBUG, but no table of times",
+                    self.debug_lines
+                )
+            } else if self.comma_lines * 2 > self.out.other_lines {
+                "CSV whose first line lacks collective, ranks, size_bytes and a time".to_owned()
             } else {
                 "text with no row of nccl-tests (size, count, type, time, algbw, busbw)".to_owned()
             });
@@ -643,6 +697,13 @@ fn choice_for(
     choices.get(&bytes).copied()
 }
 
+fn range(first: u32, last: u32) -> String {
+    match last {
+        u32::MAX => format!("{first} or more"),
+        last => format!("{first} to {last}"),
+    }
+}
+
 fn launch(run: &Run) -> Option<Launch> {
     if run.graph.is_some_and(|graph| graph > 0) {
         return Some(Launch::Graph);
@@ -657,8 +718,7 @@ fn launch(run: &Run) -> Option<Launch> {
                 .values()
                 .map(|(host, process, _)| (host.as_str(), *process))
                 .collect();
-            (processes.len() > 1 && processes.len() == run.ranks.len())
-                .then_some(Launch::Processes)
+            (processes.len() > 1 && processes.len() == run.ranks.len()).then_some(Launch::Processes)
         }
     }
 }
@@ -675,7 +735,12 @@ fn rank_line(text: &str) -> Option<(u32, (String, u64, u32))> {
     let rank: u32 = after("Rank")?.parse().ok()?;
     let process = after("Pid").and_then(|pid| pid.parse().ok()).unwrap_or(0);
     let device = after("device")?.parse().ok()?;
-    (rank < 1 << 24).then(|| (rank, (after("on").unwrap_or_default().to_owned(), process, device)))
+    (rank < 1 << 24).then(|| {
+        (
+            rank,
+            (after("on").unwrap_or_default().to_owned(), process, device),
+        )
+    })
 }
 
 fn assignments(words: &[String]) -> Env {

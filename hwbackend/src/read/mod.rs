@@ -247,8 +247,7 @@ impl Collector {
         }
         let is_toml = extension(path) == "toml";
         if is_toml && !siblings_of(path).is_empty() {
-            let report = FileReport::new(path, FileKind::Metadata, Outcome::Metadata);
-            self.push(report, Vec::new());
+            self.push(metadata_report(path, Outcome::Metadata), Vec::new());
             return Ok(());
         }
         let (mut report, parsed) = read_file(path, &self.options, self.rows_left())?;
@@ -283,8 +282,10 @@ impl Collector {
             .filter(|path| is_data(path))
             .map(|path| path.with_extension(""))
             .collect();
+        let mut known = false;
         for path in &files {
             if !self.is_new(path) {
+                known = true;
                 continue;
             }
             if extension(path) == "toml" {
@@ -293,8 +294,7 @@ impl Collector {
                 } else {
                     Outcome::NotUnderstood("no data file of this stem beside it".to_owned())
                 };
-                let kind = FileKind::Metadata;
-                self.push(FileReport::new(path, kind, outcome), Vec::new());
+                self.push(metadata_report(path, outcome), Vec::new());
                 continue;
             }
             match read_file(path, &self.options, self.rows_left()) {
@@ -305,8 +305,11 @@ impl Collector {
                 Err(error @ ReadError::TooManyRows { .. }) => return Err(error),
                 Err(error) => {
                     let outcome = match error {
-                        ReadError::MissingColumn { .. } | ReadError::Binary { .. } => {
-                            Outcome::NotUnderstood(error.to_string())
+                        ReadError::MissingColumn { missing, found, .. } => Outcome::NotUnderstood(
+                            format!("CSV without {}; it has {found}", missing.join(" and ")),
+                        ),
+                        ReadError::Binary { .. } => {
+                            Outcome::NotUnderstood("binary, not text".to_owned())
                         }
                         error => Outcome::Refused(error),
                     };
@@ -315,7 +318,7 @@ impl Collector {
                 }
             }
         }
-        if self.report.measurements.len() == before {
+        if self.report.measurements.len() == before && !known {
             let reasons = self.report.files[first..]
                 .iter()
                 .filter_map(|file| match &file.outcome {
@@ -398,12 +401,21 @@ impl Collector {
                 }
             }
             for index in fresh.into_iter().rev() {
-                earlier.entry(row_key(&rows[index])).or_default().push(index);
+                earlier
+                    .entry(row_key(&rows[index]))
+                    .or_default()
+                    .push(index);
             }
         }
         let mut keep = dropped.iter().map(|dropped| !dropped);
         rows.retain(|_| keep.next().unwrap_or(true));
     }
+}
+
+fn metadata_report(path: &Path, outcome: Outcome) -> FileReport {
+    let mut report = FileReport::new(path, FileKind::Metadata, outcome);
+    report.hash = load(path).map_or(String::new(), |bytes| format!("{:016x}", fnv1a(&bytes)));
+    report
 }
 
 type RowKey = (String, Collective, u32, u64, bool, u64);
@@ -664,10 +676,7 @@ fn extension(path: &Path) -> String {
 }
 
 fn is_data(path: &Path) -> bool {
-    !matches!(
-        kind_by_name(path),
-        FileKind::Metadata | FileKind::Other
-    )
+    !matches!(kind_by_name(path), FileKind::Metadata | FileKind::Other)
 }
 
 /// The data files that a `.toml` describes.

@@ -59,7 +59,9 @@ pub enum NcclEnvError {
     #[error(transparent)]
     UnknownName(#[from] UnknownName),
     /// A name that is ours, but that NCCL does not have.
-    #[error("`{0}` is not an algorithm of NCCL; known: tree ring collnetdirect collnetchain nvls nvlstree pat")]
+    #[error(
+        "`{0}` is not an algorithm of NCCL; known: tree ring collnetdirect collnetchain nvls nvlstree pat"
+    )]
     NotNccl(String),
     /// Too long to be meant.
     #[error("the setting has {0} bytes; expected at most {TEXT_MAX}")]

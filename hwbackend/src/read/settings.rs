@@ -80,8 +80,7 @@ pub(super) fn algorithm(
             settings.algorithm = sets.forced(collective);
             let one_name = sets.overrides.is_empty() && settings.algorithm.is_some();
             // Kept where it is more than one name, if the collective has a choice at all.
-            settings.nccl_algo =
-                (!one_name && has_choice(collective)).then(|| text.to_owned());
+            settings.nccl_algo = (!one_name && has_choice(collective)).then(|| text.to_owned());
         }
         Err(error) => {
             notes.push(format!("NCCL_ALGO={text}: {error}; kept as written"));
@@ -135,11 +134,15 @@ fn channels(env: &Env, collective: Collective, notes: &mut Vec<String>) -> Optio
                 return None;
             }
             (Some(only), None) => {
-                notes.push(format!("{min_name}={only} alone is taken as {only} channels"));
+                notes.push(format!(
+                    "{min_name}={only} alone is taken as {only} channels"
+                ));
                 return Some(only);
             }
             (None, Some(only)) => {
-                notes.push(format!("{max_name}={only} alone is taken as {only} channels"));
+                notes.push(format!(
+                    "{max_name}={only} alone is taken as {only} channels"
+                ));
                 return Some(only);
             }
         }
@@ -166,8 +169,18 @@ pub(super) fn plain_version(text: &str) -> Option<String> {
 pub(super) fn version_of_code(code: u32) -> Option<String> {
     match code {
         0..2000 | 1_000_000.. => None,
-        2000..10_000 => Some(format!("{}.{}.{}", code / 1000, code % 1000 / 100, code % 100)),
-        _ => Some(format!("{}.{}.{}", code / 10_000, code % 10_000 / 100, code % 100)),
+        2000..10_000 => Some(format!(
+            "{}.{}.{}",
+            code / 1000,
+            code % 1000 / 100,
+            code % 100
+        )),
+        _ => Some(format!(
+            "{}.{}.{}",
+            code / 10_000,
+            code % 10_000 / 100,
+            code % 100
+        )),
     }
 }
 
@@ -180,7 +193,6 @@ pub(super) fn words(line: &str) -> Vec<String> {
     for c in line.chars() {
         match quote {
             Some(q) if c == q => quote = None,
-            Some(_) => word.push(c),
             None if c == '"' || c == '\'' => {
                 quote = Some(c);
                 started = true;
@@ -191,7 +203,7 @@ pub(super) fn words(line: &str) -> Vec<String> {
                 }
                 started = false;
             }
-            None => word.push(c),
+            _ => word.push(c),
         }
     }
     if started || !word.is_empty() {

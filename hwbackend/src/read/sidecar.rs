@@ -5,7 +5,7 @@ use std::path::Path;
 use collcast_sim::collective::{Collective, Launch, nearest};
 
 use super::error::ReadError;
-use super::settings::{Env, plain_version};
+use super::settings::{Env, is_relevant, plain_version};
 
 /// Keys that change what is read.
 const KEYS: [&str; 8] = [
@@ -70,15 +70,15 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Sidecar, ReadError> {
     })?;
     let mut sidecar = Sidecar::default();
     for (key, value) in &table {
-        let bad = |expected: &str| ReadError::BadValue {
+        let bad = |expected: &'static str| ReadError::BadValue {
             path: path.to_owned(),
             line: line_of_key(text, key),
             column: key.clone(),
             given: shortened(&value.to_string()),
             problem: "not usable".to_owned(),
-            expected: expected.to_owned(),
+            expected,
         };
-        let count = |expected: &str| {
+        let count = |expected: &'static str| {
             value
                 .as_integer()
                 .and_then(|count| u32::try_from(count).ok())
@@ -95,8 +95,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Sidecar, ReadError> {
                 sidecar.gpus_per_node = count("a number of GPUs, such as 8")?;
             }
             "collective" => {
-                sidecar.collective =
-                    Some(name()?.parse().map_err(|_| bad("a collective"))?);
+                sidecar.collective = Some(name()?.parse().map_err(|_| bad("a collective"))?);
             }
             "launch" => {
                 sidecar.launch = Some(
@@ -109,9 +108,9 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Sidecar, ReadError> {
                 let text = name()?;
                 sidecar.nccl = plain_version(text);
                 if sidecar.nccl.is_none() && !text.to_lowercase().starts_with("not stated") {
-                    sidecar
-                        .notes
-                        .push(format!("nccl_version `{text}` is not one version; left open"));
+                    sidecar.notes.push(format!(
+                        "nccl_version `{text}` is not one version; left open"
+                    ));
                 }
             }
             "env" => {
@@ -124,9 +123,10 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Sidecar, ReadError> {
                     // A remark in brackets after the value is for people.
                     let plain = match value.split_once(" (") {
                         Some((plain, remark)) if remark.ends_with(')') => {
-                            sidecar
-                                .notes
-                                .push(format!("{name} = `{value}` is read as `{plain}`"));
+                            if is_relevant(name) {
+                                let text = format!("{name} = `{value}` is read as `{plain}`");
+                                sidecar.notes.push(text);
+                            }
                             plain.to_owned()
                         }
                         _ => value,

@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::str::FromStr;
 
-use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol, ReduceOp, nearest};
+use collcast_sim::collective::{
+    Algorithm, Collective, DataType, Launch, Protocol, ReduceOp, nearest,
+};
 use collcast_sim::measurement::{Measurement, Origin, PeerAccess, Settings};
 use collcast_sim::units::{Bytes, SimDuration, parse_size};
 
@@ -18,6 +20,9 @@ use super::settings::{algorithm, from_env, plain_version};
 use super::sidecar::shortened;
 use super::{Input, Parsed, TIME_MAX_US, is_prediction_mark};
 
+/// Most columns, and longest line: far more than any table of measurements has.
+const COLUMNS_MAX: usize = 1000;
+const LINE_MAX: usize = 64 * 1024;
 const NEEDED: [&str; 3] = ["collective", "ranks", "size_bytes"];
 const TIMES: [&str; 3] = ["time_us", "algbw_gbps", "busbw_gbps"];
 /// Columns that are used where they are there.
@@ -60,6 +65,13 @@ pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
     let mut out = Parsed::default();
     let mut header_line = None;
     for (index, line) in input.text.lines().enumerate() {
+        if line.len() > LINE_MAX {
+            return Err(ReadError::BadRow {
+                path: input.path.to_owned(),
+                line: index as u64 + 1,
+                message: format!("has {} bytes; at most {LINE_MAX} are read", line.len()),
+            });
+        }
         if line.starts_with('#') {
             if is_prediction_mark(line) && !input.options.allow_predicted {
                 return Err(ReadError::Predicted {
@@ -77,7 +89,12 @@ pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
     };
     let separator = [b',', b';', b'\t']
         .into_iter()
-        .max_by_key(|&separator| (header.bytes().filter(|&b| b == separator).count(), separator == b','))
+        .max_by_key(|&separator| {
+            (
+                header.bytes().filter(|&b| b == separator).count(),
+                separator == b',',
+            )
+        })
         .unwrap_or(b',');
     let mut reader = csv::ReaderBuilder::new()
         .has_headers(false)
@@ -90,13 +107,15 @@ pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
     let mut columns: Option<Columns> = None;
     let mut record = csv::StringRecord::new();
     let mut groups: BTreeMap<(Collective, u32), Vec<(u64, Sample)>> = BTreeMap::new();
-    let mut disagreeing = 0usize;
+    let (mut disagreeing, mut imprecise) = (0usize, 0usize);
     loop {
-        let more = reader.read_record(&mut record).map_err(|error| ReadError::BadRow {
-            path: input.path.to_owned(),
-            line: error.position().map_or(0, csv::Position::line),
-            message: format!("cannot be split into cells: {error}"),
-        })?;
+        let more = reader
+            .read_record(&mut record)
+            .map_err(|error| ReadError::BadRow {
+                path: input.path.to_owned(),
+                line: error.position().map_or(0, csv::Position::line),
+                message: format!("cannot be split into cells: {error}"),
+            })?;
         if !more {
             break;
         }
@@ -108,12 +127,19 @@ pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
         if record.iter().all(str::is_empty) {
             continue;
         }
-        let extra = record.iter().skip(columns.count).any(|cell| !cell.is_empty());
+        let extra = record
+            .iter()
+            .skip(columns.count)
+            .any(|cell| !cell.is_empty());
         if record.len() < columns.count || extra {
             return Err(ReadError::BadRow {
                 path: input.path.to_owned(),
                 line,
-                message: format!("has {} cells; the header has {}", record.len(), columns.count),
+                message: format!(
+                    "has {} cells; the header has {}",
+                    record.len(),
+                    columns.count
+                ),
             });
         }
         if out.rows.len() >= input.rows_left {
@@ -128,8 +154,10 @@ pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
         row.check_origin()?;
         match row.measurement(&mut out)? {
             Some((measurement, sample)) => {
+                imprecise += usize::from(row.is_imprecise());
                 if let Some((algbw, sample)) = sample {
-                    let exact = measurement.size.0 as f64 / measurement.time.as_us().max(1e-9) / 1e3;
+                    let exact =
+                        measurement.size.0 as f64 / measurement.time.as_us().max(1e-9) / 1e3;
                     if (exact - algbw).abs() > 0.05 * algbw + 0.01 {
                         disagreeing += 1;
                         if disagreeing == 1 {
@@ -147,7 +175,16 @@ pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
         }
     }
     if disagreeing > 1 {
-        out.note(None, format!("time_us and algbw_gbps disagree in {disagreeing} rows"));
+        out.note(
+            None,
+            format!("time_us and algbw_gbps disagree in {disagreeing} rows"),
+        );
+    }
+    if imprecise > 0 {
+        out.note(
+            None,
+            format!("{imprecise} times are derived from a rate of so few digits that they are off by up to 5% or more"),
+        );
     }
     for ((collective, ranks), samples) in groups {
         let line = samples.first().map(|&(line, _)| line);
@@ -181,13 +218,27 @@ impl Columns {
         header: &csv::StringRecord,
         out: &mut Parsed,
     ) -> Result<Self, ReadError> {
+        if header.len() > COLUMNS_MAX {
+            return Err(ReadError::BadRow {
+                path: input.path.to_owned(),
+                line,
+                message: format!(
+                    "has {} columns; at most {COLUMNS_MAX} are read",
+                    header.len()
+                ),
+            });
+        }
         let mut index = BTreeMap::new();
         for (at, name) in header.iter().enumerate() {
             let mut name = name.trim_matches('\u{feff}').trim().to_lowercase();
             if name == "hosts" {
                 name = "nodes".to_owned();
             }
-            let known = NEEDED.iter().chain(&TIMES).chain(&USED).any(|&known| known == name);
+            let known = NEEDED
+                .iter()
+                .chain(&TIMES)
+                .chain(&USED)
+                .any(|&known| known == name);
             if index.insert(name.clone(), at).is_some() && known {
                 return Err(ReadError::DuplicateColumn {
                     path: input.path.to_owned(),
@@ -254,6 +305,9 @@ fn shortened_list(header: &csv::StringRecord) -> String {
     format!("{}{tail}", names.join(", "))
 }
 
+/// The algbw of a row, and both its rates as intervals.
+type Rates = (f64, Sample);
+
 struct Row<'a> {
     input: &'a Input<'a>,
     columns: &'a Columns,
@@ -268,34 +322,42 @@ impl Row<'_> {
         self.record.get(at).filter(|cell| !cell.is_empty())
     }
 
-    fn bad(&self, column: &str, problem: impl Display, expected: &str) -> ReadError {
+    fn bad(&self, column: &str, problem: impl Display, expected: &'static str) -> ReadError {
         ReadError::BadValue {
             path: self.input.path.to_owned(),
             line: self.line,
             column: column.to_owned(),
             given: shortened(self.cell(column).unwrap_or_default()),
             problem: problem.to_string(),
-            expected: expected.to_owned(),
+            expected,
         }
     }
 
-    fn needed(&self, column: &str, expected: &str) -> Result<&str, ReadError> {
+    fn needed(&self, column: &str, expected: &'static str) -> Result<&str, ReadError> {
         self.cell(column)
             .ok_or_else(|| self.bad(column, "the cell is empty", expected))
     }
 
-    fn name<T>(&self, column: &str, expected: &str) -> Result<Option<T>, ReadError>
+    fn name<T>(&self, column: &str, expected: &'static str) -> Result<Option<T>, ReadError>
     where
         T: FromStr,
         T::Err: Display,
     {
         self.cell(column)
-            .filter(|text| !matches!(text.to_lowercase().as_str(), "auto" | "default" | "none" | "any"))
-            .map(|text| text.parse().map_err(|error| self.bad(column, error, expected)))
+            .filter(|text| {
+                !matches!(
+                    text.to_lowercase().as_str(),
+                    "auto" | "default" | "none" | "any"
+                )
+            })
+            .map(|text| {
+                text.parse()
+                    .map_err(|error| self.bad(column, error, expected))
+            })
             .transpose()
     }
 
-    fn count(&self, column: &str, expected: &str) -> Result<Option<u32>, ReadError> {
+    fn count(&self, column: &str, expected: &'static str) -> Result<Option<u32>, ReadError> {
         let Some(text) = self.cell(column) else {
             return Ok(None);
         };
@@ -336,6 +398,23 @@ impl Row<'_> {
             Ok(_) => Err(self.bad(column, "negative or not finite", "a number such as 12.34")),
             Err(_) => Err(self.bad(column, "not a number", "a number such as 12.34")),
         }
+    }
+
+    /// Whether the time must come from a rate whose last digit is over a twentieth of it.
+    fn is_imprecise(&self) -> bool {
+        let value = |column| {
+            self.number(column)
+                .ok()
+                .flatten()
+                .filter(|&value| value > 0.0)
+        };
+        if value("time_us").is_some() {
+            return false;
+        }
+        ["algbw_gbps", "busbw_gbps"]
+            .into_iter()
+            .find_map(|column| Some((self.cell(column)?, value(column)?)))
+            .is_some_and(|(text, value)| Rate::written(text, value).relative_half_width() > 0.05)
     }
 
     fn check_origin(&self) -> Result<(), ReadError> {
@@ -391,10 +470,15 @@ impl Row<'_> {
             algorithm(text, collective, &mut settings, &mut problems);
             if !problems.is_empty() {
                 settings = before;
-                notes.push(format!("variant `{}` is no NCCL_ALGO; taken as a label", shortened(text)));
+                notes.push(format!(
+                    "variant `{}` is no NCCL_ALGO; taken as a label",
+                    shortened(text)
+                ));
             }
         }
-        if let Some(name) = self.name::<Algorithm>("algorithm", "an algorithm, or nothing for NCCL's choice")? {
+        if let Some(name) =
+            self.name::<Algorithm>("algorithm", "an algorithm, or nothing for NCCL's choice")?
+        {
             settings.algorithm = Some(name);
             settings.nccl_algo = None;
         }
@@ -430,7 +514,7 @@ impl Row<'_> {
     fn measurement(
         &self,
         out: &mut Parsed,
-    ) -> Result<Option<(Measurement, Option<(f64, Sample)>)>, ReadError> {
+    ) -> Result<Option<(Measurement, Option<Rates>)>, ReadError> {
         let expected = "a collective such as all_reduce";
         let collective: Collective = self
             .needed("collective", expected)?
@@ -470,7 +554,8 @@ impl Row<'_> {
                 .unwrap_or("time_us");
             return Err(self.bad(column, "a time of over 100 days", "microseconds"));
         }
-        let rate = |column: &str, value: f64| Rate::written(self.cell(column).unwrap_or_default(), value);
+        let rate =
+            |column: &str, value: f64| Rate::written(self.cell(column).unwrap_or_default(), value);
         let sample = algbw.zip(busbw).map(|(alg, bus)| {
             let sample = Sample {
                 algbw: rate("algbw_gbps", alg),
