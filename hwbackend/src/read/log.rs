@@ -640,7 +640,7 @@ impl Reader<'_> {
                 self.out.note_once(
                     None,
                     format!(
-                        "{} hosts of {per_host} GPUs, by the devices that are listed",
+                        "number of hosts: {}, of {per_host} GPUs, by the devices that are listed",
                         ranks / per_host
                     ),
                 );

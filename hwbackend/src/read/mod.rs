@@ -31,8 +31,10 @@ use sidecar::Sidecar;
 
 /// Largest file that is read.
 pub const FILE_BYTES_MAX: u64 = 256 << 20;
-/// Largest JSON file that is read; a parsed one takes several times its size.
-pub const JSON_BYTES_MAX: u64 = 64 << 20;
+/// Largest JSON file that is read; a parsed one takes up to 75 times its size.
+pub const JSON_BYTES_MAX: u64 = 32 << 20;
+/// Largest `.toml` that is read.
+const TOML_BYTES_MAX: u64 = 1 << 20;
 /// Most files looked at in one folder.
 pub const FILES_MAX: usize = 10_000;
 /// Most measurements kept by one call.
@@ -605,6 +607,13 @@ fn parse(
         rows_left,
     };
     let kind = kind_of(path, &text);
+    if kind == FileKind::Json && text.len() as u64 > JSON_BYTES_MAX {
+        return Err(ReadError::FileTooLarge {
+            path: path.to_owned(),
+            bytes: text.len() as u64,
+            limit: JSON_BYTES_MAX,
+        });
+    }
     let mut parsed = match kind {
         FileKind::Json => json::parse(&input)?,
         FileKind::Csv => table::parse(&input)?,
@@ -715,10 +724,10 @@ fn load(path: &Path) -> Result<Vec<u8>, ReadError> {
             path: path.to_owned(),
         });
     }
-    let limit = if extension(path) == "json" {
-        JSON_BYTES_MAX
-    } else {
-        FILE_BYTES_MAX
+    let limit = match extension(path).as_str() {
+        "json" => JSON_BYTES_MAX,
+        "toml" => TOML_BYTES_MAX,
+        _ => FILE_BYTES_MAX,
     };
     let too_large = |bytes| ReadError::FileTooLarge {
         path: path.to_owned(),
