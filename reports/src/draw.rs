@@ -50,21 +50,14 @@ pub fn svg(topology: &Topology) -> String {
     };
     y = host.draw(&mut canvas, left, y, &title) + 24;
     let (legend_width, y) = legend(topology, &mut canvas, y);
-    let width = width
-        .max(legend_width)
-        .max(canvas::small_width(&subtitle))
-        .max(canvas::small_width(&name) * 7 / 3)
+    let width = width.max(legend_width).max(canvas::small_width(&subtitle)).max(canvas::small_width(&name) * 7 / 3)
         + 2 * MARGIN;
     canvas.finish(&topology.name, width, y + MARGIN - 10)
 }
 
 /// The first host that has a GPU; there is one in any checked topology.
 fn first_host(topology: &Topology) -> usize {
-    topology
-        .hosts()
-        .iter()
-        .position(|h| !h.gpus.is_empty())
-        .unwrap_or(0)
+    topology.hosts().iter().position(|h| !h.gpus.is_empty()).unwrap_or(0)
 }
 
 fn subtitle(topology: &Topology) -> String {
@@ -117,23 +110,14 @@ fn legend(topology: &Topology, canvas: &mut Canvas, top: i64) -> (i64, i64) {
     for (kind, rates) in kinds {
         let mut common: Vec<_> = rates.into_iter().collect();
         common.sort_by_key(|&(rate, count)| (std::cmp::Reverse(count), rate));
-        let mut texts: Vec<String> = common
-            .iter()
-            .take(RATES)
-            .map(|&((width, rate), _)| Bundle { kind, width, rate }.label())
-            .collect();
+        let mut texts: Vec<String> =
+            common.iter().take(RATES).map(|&((width, rate), _)| Bundle { kind, width, rate }.label()).collect();
         if common.len() > RATES {
             texts.push(format!("{} more", common.len() - RATES));
         }
         let rates = texts.join(", ");
         canvas.line((MARGIN, y), (MARGIN + 34, y), kind, 3);
-        canvas.text(
-            MARGIN + 46,
-            y + 4,
-            kind_text(kind),
-            Style::Name,
-            Anchor::Start,
-        );
+        canvas.text(MARGIN + 46, y + 4, kind_text(kind), Style::Name, Anchor::Start);
         canvas.text(MARGIN + 170, y + 4, &rates, Style::Small, Anchor::Start);
         width = width.max(170 + canvas::small_width(&rates));
         y += 20;

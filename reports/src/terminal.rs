@@ -5,16 +5,13 @@
 
 use std::fmt::Write as _;
 
-use comfy_table::{
-    CellAlignment, ColumnConstraint, ContentArrangement, LineStyle, Table as Grid, TableStyle,
-};
+use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, LineStyle, Table as Grid, TableStyle};
 
 use crate::model::{Align, Cell, Report, Table, Verdict, one_line};
 
 /// Columns apart under one rule: nothing between the numbers and the eye, and a row splits on
 /// whitespace in awk.
-const STYLE: TableStyle =
-    TableStyle::new().header_separator(LineStyle::none().fill('-').junction('-'));
+const STYLE: TableStyle = TableStyle::new().header_separator(LineStyle::none().fill('-').junction('-'));
 
 /// The assumptions and the tables.
 ///
@@ -62,11 +59,7 @@ pub fn verdict_line(verdict: &Verdict) -> String {
     if !verdict.basis.is_empty() {
         facts.push(format!("basis: {}", verdict.basis));
     }
-    let mut line = format!(
-        "{}: {}",
-        verdict.status.name(),
-        verdict.sentence.trim_end_matches('.')
-    );
+    let mut line = format!("{}: {}", verdict.status.name(), verdict.sentence.trim_end_matches('.'));
     if !facts.is_empty() {
         let _ = write!(line, " ({})", facts.join("; "));
     }
@@ -84,9 +77,7 @@ fn grid(table: &Table, width: Option<u16>) -> String {
     let mut grid = Grid::new();
     grid.load_style(STYLE).force_no_tty();
     match width {
-        Some(width) => grid
-            .set_content_arrangement(ContentArrangement::Dynamic)
-            .set_width(width),
+        Some(width) => grid.set_content_arrangement(ContentArrangement::Dynamic).set_width(width),
         None => grid.set_content_arrangement(ContentArrangement::Disabled),
     };
     grid.set_header(table.columns.iter().map(|c| one_line(&c.heading)));
@@ -122,22 +113,10 @@ mod tests {
         let mut table = Table::new(
             "rows",
             "",
-            [
-                Column::number("size_bytes", "size"),
-                Column::text("note", "note"),
-                Column::number("time_us", "time"),
-            ],
+            [Column::number("size_bytes", "size"), Column::text("note", "note"), Column::number("time_us", "time")],
         );
-        table.push([
-            8u64.into(),
-            "a long remark that has to wrap somewhere".into(),
-            Cell::float(1.25, 2),
-        ]);
-        table.push([
-            1_073_741_824u64.into(),
-            Cell::Missing,
-            Cell::float(f64::NAN, 2),
-        ]);
+        table.push([8u64.into(), "a long remark that has to wrap somewhere".into(), Cell::float(1.25, 2)]);
+        table.push([1_073_741_824u64.into(), Cell::Missing, Cell::float(f64::NAN, 2)]);
         report.tables.push(table);
         report
     }

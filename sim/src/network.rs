@@ -66,6 +66,9 @@ pub struct Route {
     pub reach: Reach,
 }
 
+/// The links of a route inside a host, and the class of the worst.
+type InsideRoute = (Vec<LinkId>, PathClass);
+
 /// Finds routes on one topology and remembers them.
 #[derive(Debug)]
 pub struct Router<'t> {
@@ -73,7 +76,7 @@ pub struct Router<'t> {
     /// Network part between two NICs.
     fabric: FxHashMap<(VertexId, VertexId), Option<Vec<LinkId>>>,
     /// Part inside a host.
-    inside: FxHashMap<(VertexId, VertexId), Option<(Vec<LinkId>, PathClass)>>,
+    inside: FxHashMap<(VertexId, VertexId), Option<InsideRoute>>,
     /// NICs of each GPU, best class first.
     nics: FxHashMap<VertexId, Vec<VertexId>>,
 }
@@ -94,7 +97,7 @@ impl<'t> Router<'t> {
 
     /// The best way between two vertices of one host, by NCCL's order: class, then rate, then
     /// hops. Does not leave the host. `None` where there is none.
-    pub fn inside(&mut self, from: VertexId, to: VertexId) -> Option<(Vec<LinkId>, PathClass)> {
+    pub fn inside(&mut self, from: VertexId, to: VertexId) -> Option<InsideRoute> {
         if let Some(known) = self.inside.get(&(from, to)) {
             return known.clone();
         }
@@ -103,7 +106,7 @@ impl<'t> Router<'t> {
         found
     }
 
-    fn search_inside(&self, from: VertexId, to: VertexId) -> Option<(Vec<LinkId>, PathClass)> {
+    fn search_inside(&self, from: VertexId, to: VertexId) -> Option<InsideRoute> {
         let topology = self.topology;
         let start = Label { class: PathClass::Loc, slowness: std::cmp::Reverse(u64::MAX), hops: 0 };
         let mut best: FxHashMap<VertexId, (Label, Option<(VertexId, LinkId)>)> = FxHashMap::default();

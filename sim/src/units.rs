@@ -304,7 +304,7 @@ mod tests {
             assert_eq!(parse_size(text), Ok(Bytes(bytes)), "{text}");
         }
         for (text, rate) in [("50 GB/s", 50e9), ("400 Gb/s", 50e9), ("400Gbps", 50e9), ("1 GiB/s", 1_073_741_824.0)] {
-            assert_eq!(parse_rate(text).map(|r| r.get()), Ok(rate as u64), "{text}");
+            assert_eq!(parse_rate(text).map(Bandwidth::get), Ok(rate as u64), "{text}");
         }
         assert_eq!(parse_time("12 ms"), Ok(SimDuration::from_us(12_000.0)));
         for bad in ["400", "0 GB/s", "-1 GB/s", "GB/s", "5 GB", "nan GB/s", "5 parsecs/s"] {

@@ -583,7 +583,7 @@ impl<'a, 'i, 's> Walk<'a, 'i, 's> {
                 }
             }
             Some(0x06_8000) => {
-                self.host.assume("NVSwitches of the PCIe tree are left out: all NVSwitches are one element")
+                self.host.assume("NVSwitches of the PCIe tree are left out: all NVSwitches are one element");
             }
             Some(c) if c >> 16 == 0x03 => self.template_gpus.push(device(&link)),
             Some(c) if c >> 16 == 0x02 => self.template_nics.push(device(&link)),

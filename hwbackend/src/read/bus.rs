@@ -2,19 +2,58 @@
 
 use collcast_sim::collective::Collective;
 
-/// A printed rate and half a unit of its last digit.
+/// The interval in which a printed rate lies.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rate {
-    value: f64,
-    half_unit: f64,
+    low: f64,
+    high: f64,
+}
+
+/// Half a unit of the last printed digit, and a little more: several numbers of a row were
+/// rounded from the same exact value.
+fn half_unit(text: &str) -> f64 {
+    let decimals = text
+        .split_once('.')
+        .map_or(0, |(_, digits)| digits.len().min(12));
+    0.51 * 0.1f64.powi(i32::try_from(decimals).unwrap_or(0))
 }
 
 impl Rate {
     /// `text` gives the digits that were printed.
     pub(super) fn written(text: &str, value: f64) -> Self {
-        let decimals = text.split_once('.').map_or(0, |(_, digits)| digits.len().min(12));
-        // A little more than half a unit: the two were rounded from the same exact value.
-        Self { value, half_unit: 0.51 * 0.1f64.powi(i32::try_from(decimals).unwrap_or(0)) }
+        let half = half_unit(text);
+        Self {
+            low: value - half,
+            high: value + half,
+        }
+    }
+
+    /// How far it can be off, as a fraction of its lower end (infinite where that is zero).
+    pub(super) fn relative_half_width(self) -> f64 {
+        match self.low > 0.0 {
+            true => (self.high - self.low) / 2.0 / self.low,
+            false => f64::INFINITY,
+        }
+    }
+
+    /// The same rate, known better where the printed time tells more than its own digits.
+    pub(super) fn refined(self, size: u64, time: &str, time_us: f64) -> Self {
+        let half = half_unit(time);
+        let rate = |us: f64| size as f64 / us / 1e3;
+        if time_us <= 2.0 * half {
+            return self;
+        }
+        let (low, high) = (rate(time_us + half), rate(time_us - half));
+        let refined = Self {
+            low: self.low.max(low),
+            high: self.high.min(high),
+        };
+        // Where they contradict each other the printed rate stands.
+        if refined.low <= refined.high {
+            refined
+        } else {
+            self
+        }
     }
 }
 
@@ -28,36 +67,50 @@ pub(super) struct Sample {
 impl Sample {
     /// The interval in which busbw / algbw lies, if the digits tell anything.
     fn factor(&self) -> Option<(f64, f64)> {
-        let low = (self.busbw.value - self.busbw.half_unit) / (self.algbw.value + self.algbw.half_unit);
-        let high = (self.busbw.value + self.busbw.half_unit) / (self.algbw.value - self.algbw.half_unit);
-        (self.algbw.value > 2.0 * self.algbw.half_unit).then_some((low, high))
+        let width = self.algbw.high - self.algbw.low;
+        (self.algbw.low > width).then(|| {
+            (
+                self.busbw.low / self.algbw.high,
+                self.busbw.high / self.algbw.low,
+            )
+        })
     }
 }
 
-/// The one number of ranks that every row allows, if it is one.
-pub(super) fn ranks_of_samples(collective: Collective, samples: &[Sample]) -> Option<u32> {
+/// The numbers of ranks, first and last, that every row allows; `None` if there is none, or
+/// if the rates tell nothing.
+pub(super) fn ranks_of_samples(collective: Collective, samples: &[Sample]) -> Option<(u32, u32)> {
     let (low, high) = samples
         .iter()
         .filter_map(Sample::factor)
-        .fold((0.0f64, f64::INFINITY), |(low, high), (l, h)| (low.max(l), high.min(h)));
+        .fold((0.0f64, f64::INFINITY), |(low, high), (l, h)| {
+            (low.max(l), high.min(h))
+        });
     // factor = top * (n - 1) / n, so n = top / (top - factor).
     let top = match collective {
         Collective::AllReduce => 2.0,
         Collective::Broadcast | Collective::Reduce | Collective::SendRecv => return None,
         _ => 1.0,
     };
-    if low > high || high >= top {
+    if low > high || low >= top {
         return None;
     }
-    let (first, last) = ((top / (top - low)).ceil(), (top / (top - high)).floor());
-    (first == last && (2.0..1e6).contains(&first)).then_some(first as u32)
+    let first = (top / (top - low)).ceil().max(1.0) as u32; // Casts saturate.
+    let last = match high < top {
+        true => (top / (top - high)).floor() as u32,
+        false => u32::MAX,
+    };
+    (first <= last).then_some((first, last))
 }
 
 /// Whether most rows allow `ranks`.
 pub(super) fn bus_factor_fits(collective: Collective, ranks: u32, samples: &[Sample]) -> bool {
     let factor = collective.bus_factor(ranks);
     let intervals: Vec<(f64, f64)> = samples.iter().filter_map(Sample::factor).collect();
-    let fitting = intervals.iter().filter(|&&(low, high)| low <= factor && factor <= high).count();
+    let fitting = intervals
+        .iter()
+        .filter(|&&(low, high)| low <= factor && factor <= high)
+        .count();
     fitting * 2 >= intervals.len()
 }
 
@@ -67,23 +120,31 @@ mod tests {
 
     fn sample(algbw: &str, busbw: &str) -> Sample {
         let rate = |text: &str| Rate::written(text, text.parse().unwrap());
-        Sample { algbw: rate(algbw), busbw: rate(busbw) }
+        Sample {
+            algbw: rate(algbw),
+            busbw: rate(busbw),
+        }
     }
 
     /// Goal: the ratio names the ranks where its digits suffice, and only there.
     #[test]
     fn rates_tell_the_ranks_where_their_digits_suffice() {
         let table = [sample("248.92", "466.73"), sample("0.00", "0.01")];
-        assert_eq!(ranks_of_samples(Collective::AllReduce, &table), Some(16));
+        let ranks = |table: &[Sample]| ranks_of_samples(Collective::AllReduce, table);
+        assert_eq!(ranks(&table), Some((16, 16)));
         assert!(bus_factor_fits(Collective::AllReduce, 16, &table));
         assert!(!bus_factor_fits(Collective::AllReduce, 8, &table));
-        let coarse = [sample("0.05", "0.09")];
-        assert_eq!(ranks_of_samples(Collective::AllReduce, &coarse), None);
+        assert_eq!(ranks(&[sample("0.05", "0.09")]), Some((5, u32::MAX)));
         assert_eq!(ranks_of_samples(Collective::Broadcast, &table), None);
         assert_eq!(
             ranks_of_samples(Collective::AllToAll, &[sample("10.85", "10.18")]),
-            None, // 15 to 17 ranks.
+            Some((16, 16))
         );
-        assert_eq!(ranks_of_samples(Collective::AllReduce, &[sample("425.49", "839.16")]), Some(72));
+        assert_eq!(ranks(&[sample("425.49", "839.16")]), Some((72, 72)));
+        // Contradictions tell nothing.
+        assert_eq!(
+            ranks(&[sample("10.00", "10.00"), sample("10.00", "15.00")]),
+            None
+        );
     }
 }

@@ -82,7 +82,9 @@ pub enum ReadError {
         limit: usize,
     },
     /// More rows than are kept.
-    #[error("more than {limit} measurements; the limit was reached in `{path}`\nhint: read fewer files at a time")]
+    #[error(
+        "more than {limit} measurements; the limit was reached in `{path}`\nhint: read fewer files at a time"
+    )]
     TooManyRows {
         /// The file where it happened.
         path: PathBuf,
@@ -145,7 +147,7 @@ pub enum ReadError {
         /// What is wrong with it.
         problem: String,
         /// What would be right.
-        expected: String,
+        expected: &'static str,
     },
     /// Ranks that are not hosts times GPUs.
     #[error("{ranks} ranks are not {nodes} nodes times {gpus_per_node} GPUs\n  --> {}:{line}\nhint: leave out `nodes` or `gpus_per_node` where hosts differ", path.display())]
@@ -213,7 +215,8 @@ impl ReadError {
 }
 
 fn hint_line(hint: Option<&str>) -> String {
-    hint.map(|hint| format!("\nhint: {hint}")).unwrap_or_default()
+    hint.map(|hint| format!("\nhint: {hint}"))
+        .unwrap_or_default()
 }
 
 fn listed(reasons: &[(PathBuf, String)]) -> String {

@@ -5,10 +5,19 @@ use std::path::Path;
 use collcast_sim::collective::{Collective, Launch, nearest};
 
 use super::error::ReadError;
-use super::settings::{Env, plain_version};
+use super::settings::{Env, is_relevant, plain_version};
 
 /// Keys that change what is read.
-const KEYS: [&str; 8] = ["topology", "nccl_version", "env", "ranks", "nodes", "gpus_per_node", "collective", "launch"];
+const KEYS: [&str; 8] = [
+    "topology",
+    "nccl_version",
+    "env",
+    "ranks",
+    "nodes",
+    "gpus_per_node",
+    "collective",
+    "launch",
+];
 
 /// Keys that document; they are free, and listed so that no other key is taken for a typo.
 const PROSE: [&str; 17] = [
@@ -61,15 +70,15 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Sidecar, ReadError> {
     })?;
     let mut sidecar = Sidecar::default();
     for (key, value) in &table {
-        let bad = |expected: &str| ReadError::BadValue {
+        let bad = |expected: &'static str| ReadError::BadValue {
             path: path.to_owned(),
             line: line_of_key(text, key),
             column: key.clone(),
             given: shortened(&value.to_string()),
             problem: "not usable".to_owned(),
-            expected: expected.to_owned(),
+            expected,
         };
-        let count = |expected: &str| {
+        let count = |expected: &'static str| {
             value
                 .as_integer()
                 .and_then(|count| u32::try_from(count).ok())
@@ -89,13 +98,19 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Sidecar, ReadError> {
                 sidecar.collective = Some(name()?.parse().map_err(|_| bad("a collective"))?);
             }
             "launch" => {
-                sidecar.launch = Some(name()?.parse().map_err(|_| bad("single_thread, threads, processes or graph"))?);
+                sidecar.launch = Some(
+                    name()?
+                        .parse()
+                        .map_err(|_| bad("single_thread, threads, processes or graph"))?,
+                );
             }
             "nccl_version" => {
                 let text = name()?;
                 sidecar.nccl = plain_version(text);
                 if sidecar.nccl.is_none() && !text.to_lowercase().starts_with("not stated") {
-                    sidecar.notes.push(format!("nccl_version `{text}` is not one version; left open"));
+                    sidecar.notes.push(format!(
+                        "nccl_version `{text}` is not one version; left open"
+                    ));
                 }
             }
             "env" => {
@@ -108,7 +123,10 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Sidecar, ReadError> {
                     // A remark in brackets after the value is for people.
                     let plain = match value.split_once(" (") {
                         Some((plain, remark)) if remark.ends_with(')') => {
-                            sidecar.notes.push(format!("{name} = `{value}` is read as `{plain}`"));
+                            if is_relevant(name) {
+                                let text = format!("{name} = `{value}` is read as `{plain}`");
+                                sidecar.notes.push(text);
+                            }
                             plain.to_owned()
                         }
                         _ => value,
@@ -119,7 +137,9 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Sidecar, ReadError> {
             other if PROSE.contains(&other) => {}
             other => {
                 if let Some(known) = nearest(other, KEYS) {
-                    sidecar.notes.push(format!("key `{other}` is not used, did you mean `{known}`?"));
+                    sidecar.notes.push(format!(
+                        "key `{other}` is not used, did you mean `{known}`?"
+                    ));
                 }
             }
         }
@@ -131,7 +151,8 @@ fn line_of_key(text: &str, key: &str) -> u64 {
     text.lines()
         .position(|line| {
             let line = line.trim_start().trim_start_matches('[');
-            line.strip_prefix(key).is_some_and(|rest| rest.trim_start().starts_with(['=', ']', '.']))
+            line.strip_prefix(key)
+                .is_some_and(|rest| rest.trim_start().starts_with(['=', ']', '.']))
         })
         .map_or(1, |index| index as u64 + 1)
 }

@@ -115,14 +115,7 @@ impl Canvas {
     }
 
     /// A curve over (`bend` < 0) or under the straight line.
-    pub(super) fn arc(
-        &mut self,
-        from: (i64, i64),
-        to: (i64, i64),
-        bend: i64,
-        kind: LinkKind,
-        width: i64,
-    ) {
+    pub(super) fn arc(&mut self, from: (i64, i64), to: (i64, i64), bend: i64, kind: LinkKind, width: i64) {
         let _ = writeln!(
             self.lines,
             r#"<path d="M{} {} C{} {} {} {} {} {}" fill="none" stroke="{}" stroke-width="{width}"/>"#,
@@ -144,20 +137,10 @@ impl Canvas {
         let lines = i64::try_from(words.len()).unwrap_or(0);
         let mut y = area.y + (area.h - 14 * lines) / 2 + 11;
         for (index, word) in words.iter().enumerate() {
-            let style = if index == 0 {
-                Style::Name
-            } else {
-                Style::Small
-            };
+            let style = if index == 0 { Style::Name } else { Style::Small };
             let each = if index == 0 { 7 } else { 6 };
             let fits = usize::try_from((area.w - 6) / each).unwrap_or(0);
-            self.text(
-                area.x + area.w / 2,
-                y,
-                &cut(&one_line(word), fits),
-                style,
-                Anchor::Middle,
-            );
+            self.text(area.x + area.w / 2, y, &cut(&one_line(word), fits), style, Anchor::Middle);
             y += 14;
         }
     }
@@ -167,11 +150,7 @@ impl Canvas {
         let space = if more.is_empty() { "" } else { " " };
         let _ = writeln!(
             // A panel lies below the lines that are drawn in it.
-            if fill == Fill::Panel {
-                &mut self.lines
-            } else {
-                &mut self.boxes
-            },
+            if fill == Fill::Panel { &mut self.lines } else { &mut self.boxes },
             r#"<rect x="{}" y="{}" width="{}" height="{}" rx="5" fill="{fill_colour}" stroke="{stroke}"{space}{more}/>"#,
             area.x,
             area.y,

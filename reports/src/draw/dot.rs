@@ -27,11 +27,8 @@ pub fn dot(topology: &Topology) -> String {
     if let Some(fabric) = &fabric {
         draw_fabric(&mut out, fabric, first);
     }
-    let _ = writeln!(
-        out,
-        "  subgraph cluster_host {{\n    label={};",
-        quote(&format!("{}: {}", tree.name, tree.summary))
-    );
+    let _ =
+        writeln!(out, "  subgraph cluster_host {{\n    label={};", quote(&format!("{}: {}", tree.name, tree.summary)));
     if !tree.nvswitch.is_empty() {
         node(&mut out, "nvswitch", &tree.nvswitch, "#cfe6c2");
     }
@@ -110,20 +107,11 @@ fn draw_fabric(out: &mut String, fabric: &Fabric, first: usize) {
 
 fn node(out: &mut String, id: &str, words: &[String], fill: &str) {
     let words: Vec<String> = words.iter().map(|w| escape(w)).collect();
-    let _ = writeln!(
-        out,
-        "    {id} [label=\"{}\", fillcolor=\"{fill}\"];",
-        words.join("\\n")
-    );
+    let _ = writeln!(out, "    {id} [label=\"{}\", fillcolor=\"{fill}\"];", words.join("\\n"));
 }
 
 fn edge(out: &mut String, from: &str, to: &str, bundle: Bundle) {
-    let _ = writeln!(
-        out,
-        "    {from} -- {to} [label={}, color=\"{}\"];",
-        quote(&bundle.label()),
-        colour(bundle.kind)
-    );
+    let _ = writeln!(out, "    {from} -- {to} [label={}, color=\"{}\"];", quote(&bundle.label()), colour(bundle.kind));
 }
 
 fn quote(text: &str) -> String {

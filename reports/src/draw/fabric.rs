@@ -7,9 +7,7 @@ use collcast_sim::ids::VertexId;
 use collcast_sim::topology::{Topology, VertexKind};
 
 use super::canvas::{Anchor, Area, Canvas, Fill, Style, small_width};
-use crate::machine::{
-    Bundle, Bundles, add_link, gpus_text, kind_text, level_text, nics_text, short_name,
-};
+use crate::machine::{Bundle, Bundles, add_link, gpus_text, kind_text, level_text, nics_text, short_name};
 
 /// Longer rows of hosts are cut.
 const MOST_HOSTS: usize = 8;
@@ -112,10 +110,7 @@ impl Fabric {
             }
             rows.push(Row {
                 title: level_text(*level),
-                words: switches
-                    .iter()
-                    .map(|&id| vec![short_name(&topology.vertex(id).name).to_owned()])
-                    .collect(),
+                words: switches.iter().map(|&id| vec![short_name(&topology.vertex(id).name).to_owned()]).collect(),
                 items: elide(switches.len(), MOST_SWITCHES),
                 size: SWITCH,
             });
@@ -136,12 +131,7 @@ impl Fabric {
                 add_link(hosts.entry(host).or_default(), link);
             }
         }
-        Some(Self {
-            rows,
-            edges,
-            domains: domains(topology, &nvswitches, &on_nvswitch),
-            first,
-        })
+        Some(Self { rows, edges, domains: domains(topology, &nvswitches, &on_nvswitch), first })
     }
 
     fn row_width(&self, row: usize) -> i64 {
@@ -195,10 +185,7 @@ impl Fabric {
             // The panel below shows this one: say so where no NVLink domain stands between.
             if self.domains.is_empty() {
                 canvas.dashed((area.x + 8, area.y + area.h), (area.x + 8, bottom + 34));
-                canvas.dashed(
-                    (area.x + area.w - 8, area.y + area.h),
-                    (area.x + area.w - 8, bottom + 34),
-                );
+                canvas.dashed((area.x + area.w - 8, area.y + area.h), (area.x + area.w - 8, bottom + 34));
                 let x = area.x + area.w / 2;
                 canvas.text(x, bottom + 20, "shown below", Style::Small, Anchor::Middle);
             }
@@ -217,12 +204,7 @@ impl Fabric {
             let room = width - LABELS;
             let mut x = left + LABELS + (room - self.row_width(index)) / 2;
             for _ in &row.items {
-                areas[index].push(Area {
-                    x,
-                    y,
-                    w: row.size.0,
-                    h: row.size.1,
-                });
+                areas[index].push(Area { x, y, w: row.size.0, h: row.size.1 });
                 x += row.size.0 + GAP;
             }
             y += row.size.1 + ROW_GAP;
@@ -238,14 +220,10 @@ impl Fabric {
     /// The box that stands for a spot, and whether it is that of what is left out.
     fn item(&self, spot: Spot) -> Option<(usize, bool)> {
         let items = &self.rows[spot.0].items;
-        items
-            .iter()
-            .position(|i| *i == Item::One(spot.1))
-            .map(|place| (place, false))
-            .or_else(|| {
-                let more = |i: &Item| matches!(i, Item::More(_));
-                items.iter().position(more).map(|place| (place, true))
-            })
+        items.iter().position(|i| *i == Item::One(spot.1)).map(|place| (place, false)).or_else(|| {
+            let more = |i: &Item| matches!(i, Item::More(_));
+            items.iter().position(more).map(|place| (place, true))
+        })
     }
 
     fn draw_edges(&self, canvas: &mut Canvas, areas: &[Vec<Area>]) {
@@ -274,10 +252,7 @@ impl Fabric {
             let area = areas[at.0][at.1];
             let ends = ends.get(&at).map_or(&[][..], Vec::as_slice);
             let place = ends.iter().position(|&e| e == other).unwrap_or(0);
-            let (place, count) = (
-                i64::try_from(place).unwrap_or(0),
-                i64::try_from(ends.len()).unwrap_or(1).max(1),
-            );
+            let (place, count) = (i64::try_from(place).unwrap_or(0), i64::try_from(ends.len()).unwrap_or(1).max(1));
             area.x + area.w * (2 * place + 1) / (2 * count)
         };
         for (&(a, b), bundle) in &lines {
@@ -304,10 +279,7 @@ impl Fabric {
     fn label_layers(&self, canvas: &mut Canvas, left: i64, areas: &[Vec<Area>]) {
         let mut layers: BTreeMap<(usize, usize), BTreeSet<Bundle>> = BTreeMap::new();
         for ((a, b), bundles) in &self.edges {
-            layers
-                .entry((a.0, b.0))
-                .or_default()
-                .extend(bundles.values().copied());
+            layers.entry((a.0, b.0)).or_default().extend(bundles.values().copied());
         }
         let mut used: BTreeMap<usize, i64> = BTreeMap::new();
         for ((from, to), bundles) in layers {
@@ -351,12 +323,7 @@ impl Fabric {
                 continue;
             };
             drawn = true;
-            let area = Area {
-                x: first.0.x,
-                y,
-                w: last.0.x + last.0.w - first.0.x,
-                h: height,
-            };
+            let area = Area { x: first.0.x, y, w: last.0.x + last.0.w - first.0.x, h: height };
             canvas.labelled(area, Fill::NvSwitch, std::slice::from_ref(&domain.name));
             for (host, bundles) in members {
                 let Some(bundle) = bundles.values().next() else {
@@ -364,13 +331,7 @@ impl Fabric {
                 };
                 let x = host.x + host.w / 2 - small_width(&bundle.label()) / 2;
                 canvas.line((x, top), (x, y), bundle.kind, 3);
-                canvas.text(
-                    x + 6,
-                    top + 26,
-                    &bundle.label(),
-                    Style::Small,
-                    Anchor::Start,
-                );
+                canvas.text(x + 6, top + 26, &bundle.label(), Style::Small, Anchor::Start);
             }
         }
         if !drawn {
@@ -395,10 +356,7 @@ fn domains(
     let mut groups: BTreeMap<Vec<usize>, Vec<VertexId>> = BTreeMap::new();
     for id in nvswitches {
         if let Some(hosts) = links.get(id) {
-            groups
-                .entry(hosts.keys().copied().collect())
-                .or_default()
-                .push(*id);
+            groups.entry(hosts.keys().copied().collect()).or_default().push(*id);
         }
     }
     groups
@@ -408,11 +366,7 @@ fn domains(
             for (host, bundles) in switches.iter().filter_map(|id| links.get(id)).flatten() {
                 let sums = hosts.entry(*host).or_default();
                 for bundle in bundles.values() {
-                    let sum = sums.entry(bundle.kind).or_insert(Bundle {
-                        width: 0,
-                        rate: 0,
-                        ..*bundle
-                    });
+                    let sum = sums.entry(bundle.kind).or_insert(Bundle { width: 0, rate: 0, ..*bundle });
                     sum.width = sum.width.saturating_add(bundle.width);
                     sum.rate = sum.rate.saturating_add(bundle.rate);
                 }
@@ -421,10 +375,7 @@ fn domains(
                 [one] => short_name(&topology.vertex(*one).name).to_owned(),
                 more => format!("{} NVSwitches", more.len()),
             };
-            Domain {
-                name: format!("NVLink domain of {} hosts: {name}", members.len()),
-                hosts,
-            }
+            Domain { name: format!("NVLink domain of {} hosts: {name}", members.len()), hosts }
         })
         .collect()
 }

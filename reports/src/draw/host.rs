@@ -13,9 +13,7 @@ use collcast_sim::topology::{LinkKind, Topology, VertexKind};
 
 use super::bundles_between;
 use super::canvas::{Anchor, Area, Canvas, Fill, Style, small_width};
-use crate::machine::{
-    Bundle, Bundles, add_link, bundles_from, gpus_text, kind_text, nics_text, rate_text, short_name,
-};
+use crate::machine::{Bundle, Bundles, add_link, bundles_from, gpus_text, kind_text, nics_text, rate_text, short_name};
 
 /// More GPUs than this in one host are cut to [`SHOWN_GPUS`].
 const MOST_GPUS: usize = 16;
@@ -107,17 +105,10 @@ struct Builder<'a> {
 
 impl<'a> Builder<'a> {
     fn new(topology: &'a Topology, host: usize) -> Self {
-        let members = topology
-            .vertices()
-            .filter(|(_, v)| v.host.map(HostId::index) == Some(host))
-            .map(|(id, _)| id)
-            .collect();
+        let members =
+            topology.vertices().filter(|(_, v)| v.host.map(HostId::index) == Some(host)).map(|(id, _)| id).collect();
         let gpus = &topology.hosts()[host].gpus;
-        let shown = if gpus.len() > MOST_GPUS {
-            SHOWN_GPUS
-        } else {
-            gpus.len()
-        };
+        let shown = if gpus.len() > MOST_GPUS { SHOWN_GPUS } else { gpus.len() };
         Self {
             topology,
             members,
@@ -208,10 +199,7 @@ impl<'a> Builder<'a> {
                 sum.1 |= own.1;
             }
         }
-        gpus.into_iter()
-            .filter(|(_, (any, shown))| *any && !shown)
-            .map(|(id, _)| id)
-            .collect()
+        gpus.into_iter().filter(|(_, (any, shown))| *any && !shown).map(|(id, _)| id).collect()
     }
 
     fn finish(self, host: usize) -> HostTree {
@@ -232,8 +220,7 @@ impl<'a> Builder<'a> {
             across: Vec::new(),
             not_drawn: 0,
         };
-        let mut stack: Vec<(VertexId, Option<usize>)> =
-            self.roots.iter().rev().map(|&root| (root, None)).collect();
+        let mut stack: Vec<(VertexId, Option<usize>)> = self.roots.iter().rev().map(|&root| (root, None)).collect();
         let mut drawn: BTreeMap<VertexId, usize> = BTreeMap::new();
         let hidden = self.hidden();
         while let Some((id, parent)) = stack.pop() {
@@ -278,23 +265,15 @@ impl<'a> Builder<'a> {
             return vec![id];
         };
         let siblings = self.children.get(&parent).map_or(&[][..], Vec::as_slice);
-        let gpus = siblings
-            .iter()
-            .filter(|&&s| self.topology.gpu(s).is_some())
-            .count();
-        let nics: Vec<VertexId> = siblings
-            .iter()
-            .copied()
-            .filter(|&s| self.topology.nic(s).is_some())
-            .collect();
+        let gpus = siblings.iter().filter(|&&s| self.topology.gpu(s).is_some()).count();
+        let nics: Vec<VertexId> = siblings.iter().copied().filter(|&s| self.topology.nic(s).is_some()).collect();
         if nics.len() <= gpus.max(1) {
             return vec![id];
         }
         nics.into_iter()
             .filter(|&other| {
                 self.topology.nic(other).is_some_and(|o| {
-                    (o.kind, o.rate, o.gpudirect, o.management)
-                        == (nic.kind, nic.rate, nic.gpudirect, nic.management)
+                    (o.kind, o.rate, o.gpudirect, o.management) == (nic.kind, nic.rate, nic.gpudirect, nic.management)
                 })
             })
             .collect()
@@ -373,11 +352,7 @@ impl<'a> Builder<'a> {
             .filter(|(_, to, _)| matches!(self.kind(*to), VertexKind::NetSwitch { .. }))
             .map(|(_, to, _)| short_name(&topology.vertex(to).name))
             .collect();
-        let rails: BTreeSet<u32> = ids
-            .iter()
-            .filter_map(|&id| topology.nic(id))
-            .filter_map(|n| n.rail)
-            .collect();
+        let rails: BTreeSet<u32> = ids.iter().filter_map(|&id| topology.nic(id)).filter_map(|n| n.rail).collect();
         match (switches.first(), rails.first()) {
             (Some(switch), _) if switches.len() == 1 => words.push(format!("\u{2192} {switch}")),
             (Some(_), _) => words.push(format!("\u{2192} {} switches", switches.len())),
@@ -424,9 +399,7 @@ impl<'a> Builder<'a> {
                 }
             }
         }
-        let inside = switches
-            .iter()
-            .filter(|s| topology.vertex(**s).host.is_some());
+        let inside = switches.iter().filter(|s| topology.vertex(**s).host.is_some());
         tree.nvswitch_shared = !switches.is_empty() && inside.count() == 0;
         if let Some(&first) = switches.first() {
             let rate = bundles_from(topology, first);
@@ -459,13 +432,8 @@ pub(super) struct Layout<'a> {
 impl<'a> Layout<'a> {
     pub(super) fn new(tree: &'a HostTree) -> Self {
         let heights = Self::heights(tree);
-        let deepest = tree
-            .nodes
-            .iter()
-            .zip(&heights)
-            .filter(|(n, _)| n.kind == NodeKind::Switch)
-            .map(|(_, &h)| h)
-            .max();
+        let deepest =
+            tree.nodes.iter().zip(&heights).filter(|(n, _)| n.kind == NodeKind::Switch).map(|(_, &h)| h).max();
         let any = |kind: NodeKind| tree.nodes.iter().any(|n| n.kind == kind);
 
         let gpu_order: BTreeMap<usize, usize> = (tree.nodes.iter().enumerate())
@@ -473,11 +441,8 @@ impl<'a> Layout<'a> {
             .enumerate()
             .map(|(order, (place, _))| (place, order))
             .collect();
-        let reach = tree
-            .across
-            .iter()
-            .filter_map(|(a, b, _)| Some(gpu_order.get(b)?.abs_diff(*gpu_order.get(a)?)))
-            .max();
+        let reach =
+            tree.across.iter().filter_map(|(a, b, _)| Some(gpu_order.get(b)?.abs_diff(*gpu_order.get(a)?))).max();
         let most_bend = reach.map_or(0, |r| 30 + 12 * i64::try_from(r.min(12)).unwrap_or(12));
 
         // Rows, from above.
@@ -512,12 +477,7 @@ impl<'a> Layout<'a> {
         }
         y -= ROW_GAP;
 
-        let none = Area {
-            x: 0,
-            y: 0,
-            w: 0,
-            h: 0,
-        };
+        let none = Area { x: 0, y: 0, w: 0, h: 0 };
         let mut layout = Self {
             tree,
             areas: vec![none; tree.nodes.len()],
@@ -551,22 +511,15 @@ impl<'a> Layout<'a> {
                     &widths,
                     &heights,
                     &mut stack,
-                    &Rows {
-                        gpu: gpu_y,
-                        switch: &switch_y,
-                        nic: nic_y,
-                        cpu: cpu_y,
-                    },
+                    &Rows { gpu: gpu_y, switch: &switch_y, nic: nic_y, cpu: cpu_y },
                 );
             }
             x += widths[root];
         }
         layout.width = x + PADDING + 8;
         layout.nvswitch = layout.nvswitch_area(nvswitch_y);
-        let under = tree
-            .across
-            .iter()
-            .any(|&(a, b, _)| tree.nodes[a].kind == NodeKind::Cpu && !layout.neighbours(a, b));
+        let under =
+            tree.across.iter().any(|&(a, b, _)| tree.nodes[a].kind == NodeKind::Cpu && !layout.neighbours(a, b));
         layout.height = y + PADDING + if under { 44 } else { 0 };
         if tree.not_drawn > 0 {
             layout.height += 18;
@@ -610,9 +563,7 @@ impl<'a> Layout<'a> {
     }
 
     fn columns(&self, place: usize) -> i64 {
-        self.count(place, NodeKind::Gpu)
-            .max(self.count(place, NodeKind::Nic))
-            .max(1)
+        self.count(place, NodeKind::Gpu).max(self.count(place, NodeKind::Nic)).max(1)
     }
 
     fn widths(&self, heights: &[usize]) -> Vec<i64> {
@@ -652,39 +603,21 @@ impl<'a> Layout<'a> {
         let nodes = &self.tree.nodes;
         let node = &nodes[place];
         let holds = self.holds(place, heights);
-        let gutter = if node.parent.is_some() && (holds || node.kind == NodeKind::Switch) {
-            GUTTER
-        } else {
-            0
-        };
+        let gutter = if node.parent.is_some() && (holds || node.kind == NodeKind::Switch) { GUTTER } else { 0 };
         let inner = widths[place] - gutter;
         let pad = (COLUMN - BOX) / 2;
         let (y, h) = match node.kind {
             NodeKind::Gpu | NodeKind::More => (rows.gpu, BOX_HEIGHT),
             NodeKind::Nic => (rows.nic, BOX_HEIGHT),
-            NodeKind::Switch => (
-                rows.switch.get(heights[place]).copied().unwrap_or(rows.nic),
-                SWITCH_HEIGHT,
-            ),
+            NodeKind::Switch => (rows.switch.get(heights[place]).copied().unwrap_or(rows.nic), SWITCH_HEIGHT),
             NodeKind::Cpu => (rows.cpu, CPU_HEIGHT),
         };
         let stub = if gutter > 0 { STUB } else { 0 };
-        self.areas[place] = Area {
-            x: x + pad,
-            y,
-            w: inner - 2 * pad + stub,
-            h,
-        };
-        self.line_x[place] = if gutter > 0 {
-            x + inner - pad + stub - 8
-        } else {
-            x + inner / 2
-        };
+        self.areas[place] = Area { x: x + pad, y, w: inner - 2 * pad + stub, h };
+        self.line_x[place] = if gutter > 0 { x + inner - pad + stub - 8 } else { x + inner / 2 };
         if holds {
             for kind in [NodeKind::Gpu, NodeKind::Nic] {
-                let same: Vec<usize> = (node.children.iter().copied())
-                    .filter(|&c| nodes[c].kind == kind)
-                    .collect();
+                let same: Vec<usize> = (node.children.iter().copied()).filter(|&c| nodes[c].kind == kind).collect();
                 let used: i64 = same.iter().map(|&c| widths[c]).sum();
                 let count = i64::try_from(same.len()).unwrap_or(1).max(1);
                 let extra = (inner - used).max(0) / count;
@@ -704,17 +637,10 @@ impl<'a> Layout<'a> {
     }
 
     fn nvswitch_area(&self, y: i64) -> Option<Area> {
-        let gpus: Vec<Area> = (self.tree.to_nvswitch.keys())
-            .map(|&place| self.areas[place])
-            .collect();
+        let gpus: Vec<Area> = (self.tree.to_nvswitch.keys()).map(|&place| self.areas[place]).collect();
         let left = gpus.iter().map(|a| a.x).min()?;
         let right = gpus.iter().map(|a| a.x + a.w).max()?;
-        Some(Area {
-            x: left,
-            y,
-            w: right - left,
-            h: 32,
-        })
+        Some(Area { x: left, y, w: right - left, h: 32 })
     }
 
     /// Whether two roots stand side by side.
@@ -731,35 +657,13 @@ impl<'a> Layout<'a> {
     /// Draws the panel with its corner at `left`, `top`; returns its lower end.
     pub(super) fn draw(&self, canvas: &mut Canvas, left: i64, top: i64, title: &str) -> i64 {
         let tree = self.tree;
-        let at = |a: Area| Area {
-            x: a.x + left,
-            y: a.y + top,
-            ..a
-        };
-        canvas.area(
-            Area {
-                x: left,
-                y: top,
-                w: self.width,
-                h: self.height,
-            },
-            Fill::Panel,
-        );
+        let at = |a: Area| Area { x: a.x + left, y: a.y + top, ..a };
+        canvas.area(Area { x: left, y: top, w: self.width, h: self.height }, Fill::Panel);
         canvas.text(left + PADDING, top + 20, title, Style::Name, Anchor::Start);
-        canvas.text(
-            left + PADDING,
-            top + 34,
-            &tree.summary,
-            Style::Small,
-            Anchor::Start,
-        );
+        canvas.text(left + PADDING, top + 34, &tree.summary, Style::Small, Anchor::Start);
 
         if let Some(area) = self.nvswitch.map(at) {
-            let fill = if tree.nvswitch_shared {
-                Fill::Elided
-            } else {
-                Fill::NvSwitch
-            };
+            let fill = if tree.nvswitch_shared { Fill::Elided } else { Fill::NvSwitch };
             canvas.labelled(area, fill, &tree.nvswitch);
             for (&place, bundle) in &tree.to_nvswitch {
                 let gpu = at(self.areas[place]);
@@ -784,17 +688,8 @@ impl<'a> Layout<'a> {
         }
         self.draw_across(canvas, left, top);
         if tree.not_drawn > 0 {
-            let note = format!(
-                "{} more links inside the host are not drawn",
-                tree.not_drawn
-            );
-            canvas.text(
-                left + PADDING,
-                top + self.height - 10,
-                &note,
-                Style::Small,
-                Anchor::Start,
-            );
+            let note = format!("{} more links inside the host are not drawn", tree.not_drawn);
+            canvas.text(left + PADDING, top + self.height - 10, &note, Style::Small, Anchor::Start);
         }
         top + self.height
     }
@@ -807,20 +702,12 @@ impl<'a> Layout<'a> {
         };
         let (own, above) = (self.areas[place], self.areas[parent]);
         let down = own.y < above.y;
-        let (from, to) = if down {
-            (own.y + own.h, above.y)
-        } else {
-            (own.y, above.y + above.h)
-        };
+        let (from, to) = if down { (own.y + own.h, above.y) } else { (own.y, above.y + above.h) };
         let count = i64::try_from(node.links.len()).unwrap_or(1);
         for (index, bundle) in (0..).zip(&node.links) {
             let x = left + self.line_x[place] + 8 * index - 4 * (count - 1);
             canvas.line((x, top + from), (x, top + to), bundle.kind, 2);
-            let y = if down {
-                from + ROW_GAP / 2 + 4
-            } else {
-                from - ROW_GAP / 2 + 4
-            };
+            let y = if down { from + ROW_GAP / 2 + 4 } else { from - ROW_GAP / 2 + 4 };
             let label = match node.vertices.len() {
                 2.. if bundle.kind == LinkKind::Pcie => format!("{} each", rate_text(bundle.rate)),
                 _ => bundle.label(),
@@ -849,10 +736,7 @@ impl<'a> Layout<'a> {
                 let far = (second.x - first.x).max(1);
                 let bend = 30 + (self.most_bend - 30) * far / self.width.max(1);
                 let y = top + first.y;
-                let (x1, x2) = (
-                    left + first.x + first.w * 2 / 3,
-                    left + second.x + second.w / 3,
-                );
+                let (x1, x2) = (left + first.x + first.w * 2 / 3, left + second.x + second.w / 3);
                 canvas.arc((x1, y), (x2, y), -bend, bundle.kind, 2);
                 if few {
                     let middle = (x1 + x2) / 2;

@@ -1,0 +1,591 @@
+//! Reading measurements, through the public way in and with the files people have.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use collcast_hwbackend::read::{FileKind, Outcome, ReadError, ReadOptions, ReadReport, read_paths};
+use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol, ReduceOp};
+use collcast_sim::measurement::{Choice, PeerAccess};
+use collcast_sim::units::{Bytes, SimDuration};
+use tempfile::TempDir;
+
+fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/data")
+        .join(name)
+}
+
+fn read(path: PathBuf) -> Result<ReadReport, ReadError> {
+    read_paths(&[path], &ReadOptions::default())
+}
+
+/// Writes the files and reads the first of them by name.
+fn read_texts(files: &[(&str, &str)]) -> Result<ReadReport, ReadError> {
+    read_texts_with(files, ReadOptions::default())
+}
+
+fn read_texts_with(files: &[(&str, &str)], options: ReadOptions) -> Result<ReadReport, ReadError> {
+    let folder = TempDir::new().expect("a temporary folder");
+    for (name, text) in files {
+        fs::write(folder.path().join(name), text).expect("a file in it");
+    }
+    read_paths(&[folder.path().join(files[0].0)], &options)
+}
+
+/// Goal: header, settings, both halves and the footer of a whole log, value by value.
+#[test]
+fn a_whole_log_says_all_its_settings() {
+    let report = read(data("G4_all_gather_Ring_LL128.log")).unwrap();
+    let file = &report.files[0];
+    assert_eq!((file.kind, &file.outcome), (FileKind::Log, &Outcome::Read));
+    assert_eq!((file.rows, file.unusable, file.unreadable), (38, 6, 0));
+    assert!(file.notes.is_empty(), "{:?}", file.notes);
+    assert_eq!(file.nccl.as_deref(), Some("2.28.9"));
+    assert_eq!(file.hash.len(), 16);
+    let row = &report.measurements[0];
+    assert_eq!(row.run, "G4_all_gather_Ring_LL128");
+    assert_eq!(row.collective, Collective::AllGather);
+    assert_eq!((row.ranks, row.hosts), (4, Some(1)));
+    assert_eq!(row.launch, Some(Launch::Graph));
+    assert_eq!(
+        (row.dtype, row.op, row.root),
+        (Some(DataType::Float32), None, None)
+    );
+    assert_eq!((row.size, row.in_place), (Bytes(64), false));
+    assert_eq!(row.time, SimDuration::from_us(12.94));
+    assert_eq!(row.settings.algorithm, Some(Algorithm::Ring));
+    assert_eq!(row.settings.protocol, Some(Protocol::Ll128));
+    assert_eq!(row.settings.nccl.as_deref(), Some("2.28.9"));
+    assert_eq!(row.origin.line, 19);
+    let next = &report.measurements[1];
+    assert_eq!(
+        (next.in_place, next.time),
+        (true, SimDuration::from_us(12.65))
+    );
+}
+
+/// Goal: launch modes, channels and roles as the headers of our own runs say them.
+#[test]
+fn launch_and_channels_come_from_the_header() {
+    for (name, collective, launch, channels, ranks) in [
+        (
+            "all_reduce_check",
+            Collective::AllReduce,
+            Launch::SingleThread,
+            None,
+            4,
+        ),
+        (
+            "t2_p2pch16_sendrecv",
+            Collective::SendRecv,
+            Launch::Threads,
+            Some(16),
+            2,
+        ),
+        (
+            "ch8_all_reduce_Tree_Simple",
+            Collective::AllReduce,
+            Launch::SingleThread,
+            Some(8),
+            4,
+        ),
+    ] {
+        let report = read(data(&format!("{name}.log"))).unwrap();
+        let row = &report.measurements[0];
+        assert_eq!(row.collective, collective, "{name}");
+        assert_eq!(row.launch, Some(launch), "{name}");
+        assert_eq!(row.settings.channels, channels, "{name}");
+        assert_eq!(row.ranks, ranks, "{name}");
+        assert_eq!(
+            row.op,
+            collective.reduces().then_some(ReduceOp::Sum),
+            "{name}"
+        );
+        assert!(
+            report.files[0].notes.is_empty(),
+            "{name}: {:?}",
+            report.files[0].notes
+        );
+    }
+}
+
+/// Goal: logs as they are pasted into documents give their ranks and rows all the same.
+#[test]
+fn pasted_logs_are_read() {
+    for (name, rows, ranks, hosts, launch, note) in [
+        (
+            "alps_gh200_2n_allreduce_tcp",
+            50,
+            8,
+            Some(2),
+            Some(Launch::Processes),
+            "",
+        ),
+        (
+            "coreweave_gb200_nvl72_allreduce",
+            10,
+            72,
+            Some(18),
+            None,
+            "1 of 72 device lines",
+        ),
+        (
+            "coreweave_a100_4n_allreduce_sharp_2023",
+            10,
+            32,
+            None,
+            Some(Launch::Processes),
+            "that of 32",
+        ),
+        (
+            "gcp_a4_b200_2n_allreduce",
+            22,
+            16,
+            None,
+            Some(Launch::Processes),
+            "16 ranks by busbw",
+        ),
+        (
+            "shahizat_h100_2n_allreduce_default",
+            22,
+            16,
+            None,
+            None,
+            "16 ranks by busbw",
+        ),
+    ] {
+        let report = read(data(&format!("{name}.log"))).unwrap();
+        let (file, row) = (&report.files[0], &report.measurements[0]);
+        assert_eq!((file.rows, file.unreadable), (rows, 0), "{name}");
+        assert_eq!(
+            (row.ranks, row.hosts, row.launch),
+            (ranks, hosts, launch),
+            "{name}"
+        );
+        assert_eq!(row.collective, Collective::AllReduce, "{name}");
+        assert!(
+            note.is_empty() || file.notes.iter().any(|n| n.text.contains(note)),
+            "{name}: {:?}",
+            file.notes
+        );
+    }
+}
+
+/// Goal: a log and the CSV made from it hold the same times, and count once in a folder.
+/// Method: both alone, compared as sets; then the folder.
+#[test]
+fn a_log_and_its_csv_agree_and_count_once() {
+    for name in [
+        "coreweave_gb200_nvl72_allreduce",
+        "shahizat_h100_2n_allreduce_default",
+    ] {
+        let times = |extension: &str| {
+            let report = read(data(&format!("{name}.{extension}"))).unwrap();
+            let mut times: Vec<_> = report
+                .measurements
+                .iter()
+                .map(|row| (row.size, row.in_place, row.ranks, row.time))
+                .collect();
+            times.sort();
+            times
+        };
+        assert_eq!(times("log"), times("csv"), "{name}");
+    }
+    let once = read(data("")).unwrap();
+    let keep = ReadOptions {
+        keep_duplicates: true,
+        ..ReadOptions::default()
+    };
+    let twice = read_paths(&[data("")], &keep).unwrap();
+    assert_eq!(twice.measurements.len() - once.measurements.len(), 10 + 22);
+    let duplicates: usize = once.files.iter().map(|file| file.duplicates).sum();
+    assert_eq!(duplicates, 10 + 22);
+    // The CSV knows the hosts, the log the element type; the row that stays knows both.
+    let row = once
+        .measurements
+        .iter()
+        .find(|row| row.run == "coreweave_gb200_nvl72_allreduce")
+        .unwrap();
+    assert_eq!((row.hosts, row.dtype), (Some(18), Some(DataType::Float32)));
+    assert_eq!(
+        once.files.iter().map(|file| file.rows).sum::<usize>(),
+        once.measurements.len()
+    );
+    // Every file of the folder is accounted for.
+    assert_eq!(once.files.len(), fs::read_dir(data("")).unwrap().count());
+    let sources = once
+        .files
+        .iter()
+        .find(|file| file.path.ends_with("SOURCES.md"))
+        .unwrap();
+    assert!(matches!(sources.outcome, Outcome::NotUnderstood(_)));
+}
+
+/// Goal: a CSV with a bus bandwidth alone gives times, and says how little it knows.
+#[test]
+fn times_are_derived_from_rates() {
+    let report = read(data("azure_nd_h100_v5_1n_allreduce.csv")).unwrap();
+    let row = &report.measurements[0];
+    // 1024 B * 1.75 / 0.07 GB/s.
+    assert_eq!(row.time, SimDuration::from_us(25.6));
+    assert_eq!(
+        (row.in_place, row.settings.algorithm),
+        (true, Some(Algorithm::Nvls))
+    );
+    let notes = &report.files[0].notes;
+    assert!(
+        notes.iter().any(|note| note.text.contains("so few digits")),
+        "{notes:?}"
+    );
+}
+
+const HEADER: &str = "collective,ranks,size_bytes,time_us";
+
+/// Goal: each column of the contract, in every spelling it has.
+#[test]
+fn every_column_of_the_contract_is_used() {
+    let text = "# a comment\n\
+        run,collective,ranks,nodes,gpus_per_node,algorithm,protocol,launch,channels,buffsize,nthreads,p2p,in_place,size_bytes,time_us,algbw_gbps,busbw_gbps,odd\n\
+        a,AllReduce,16,2,8,Ring,LL128,threads,8,4194304,512,off,1,1048576,100,10.49,19.66,x\n\
+        b,alltoall,16,2,,,,,,,,net,false,1MiB,,10.49,,\n\
+        b,alltoall,16,,8,,,,,,,,,1048576,,,0.00,\n\
+        b,broadcast,1,,,auto,,,,,,,,8,5.0,,,\n";
+    let report = read_texts(&[("t.csv", text)]).unwrap();
+    let file = &report.files[0];
+    assert_eq!((file.rows, file.unusable), (3, 1));
+    assert_eq!(file.notes.len(), 1, "{:?}", file.notes);
+    assert!(file.notes[0].text.contains("`odd` is not used"));
+    let [first, second, third] = report.measurements.as_slice() else {
+        panic!("three rows");
+    };
+    assert_eq!(
+        (first.run.as_str(), first.ranks, first.hosts),
+        ("a", 16, Some(2))
+    );
+    assert_eq!(first.settings.algorithm, Some(Algorithm::Ring));
+    assert_eq!(first.settings.protocol, Some(Protocol::Ll128));
+    assert_eq!(first.launch, Some(Launch::Threads));
+    assert_eq!(
+        (first.settings.channels, first.settings.threads),
+        (Some(8), Some(512))
+    );
+    assert_eq!(first.settings.buffer_size, Some(Bytes(4 << 20)));
+    assert_eq!(
+        (first.settings.peer_access, first.in_place),
+        (PeerAccess::Off, true)
+    );
+    assert_eq!(first.origin.line, 3);
+    assert_eq!(second.settings.peer_access, PeerAccess::Net);
+    assert!((second.time.as_us() - 1_048_576.0 / 10.49e3).abs() < 1e-6);
+    assert_eq!((third.settings.algorithm, third.hosts), (None, None));
+}
+
+/// Goal: NCCL_ALGO in a column means what NCCL makes of it for each collective.
+#[test]
+fn variants_are_read_as_nccl_algo() {
+    let text = "collective,variant,nccl_algo_env,ranks,size_bytes,time_us\n\
+        all_gather,PAT,allgather:pat;reducescatter:pat,4,1024,10\n\
+        all_reduce,PAT,allgather:pat;reducescatter:pat,4,1024,10\n\
+        all_reduce,tree,,4,1024,10\n\
+        all_reduce,default,,4,1024,10\n\
+        all_reduce,baseline,,4,1024,10\n";
+    let report = read_texts(&[("t.csv", text)]).unwrap();
+    let got: Vec<_> = report
+        .measurements
+        .iter()
+        .map(|row| (row.settings.algorithm, row.settings.nccl_algo.is_some()))
+        .collect();
+    assert_eq!(
+        got,
+        [
+            (Some(Algorithm::Pat), true),
+            (None, true),
+            (Some(Algorithm::Tree), false),
+            (None, false),
+            (None, false),
+        ]
+    );
+    assert!(report.files[0].notes[0].text.contains("`baseline`"));
+}
+
+/// Goal: what the file cannot say is taken from the `.toml` beside it.
+#[test]
+fn the_toml_beside_a_file_completes_it() {
+    let log = "1024 256 float sum -1 10.0 0.10 0.19 0 10.0 0.10 0.19 0\n";
+    let toml = "topology = \"aws-p5\"\nnccl_version = \"2.26.2+cuda12.8\"\ncollective = \"all_reduce\"\nranks = 16\nnodes = 2\n[env]\nNCCL_ALGO = \"Tree\"\n";
+    let report = read_texts(&[("x.log", log), ("x.toml", toml)]).unwrap();
+    let row = &report.measurements[0];
+    assert_eq!((row.ranks, row.hosts), (16, Some(2)));
+    assert_eq!(row.settings.algorithm, Some(Algorithm::Tree));
+    assert_eq!(row.settings.nccl.as_deref(), Some("2.26.2"));
+    assert_eq!(report.machine(), Some("aws-p5"));
+    let error = read_texts(&[("x.log", log)]).unwrap_err().to_string();
+    assert!(
+        error.contains("collective = \"all_reduce\"` in x.toml"),
+        "{error}"
+    );
+    let error = read_texts(&[("all_reduce.log", log)])
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("say `ranks = N` in all_reduce.toml"),
+        "{error}"
+    );
+}
+
+/// Goal: one file with several runs, old columns, choices, extra columns and lines that fail.
+#[test]
+fn variants_of_the_text_are_told_apart() {
+    let log = "\
+# cmd: mpirun -np 2 -x NCCL_PROTO=LL ./build/all_reduce_perf -b 8 -e 64K
+# nThread 1 nGpus 1 minBytes 8 maxBytes 64 step: 2(factor) warmup iters: 5 iters: 20 validation: 1
+#   Rank  0 Pid 10 on a device  0 [0x27] A100-SXM4-40GB
+#   Rank  1 Pid 11 on b device  0 [0x27] A100-SXM4-40GB
+a:10:10 [0] NCCL INFO NCCL_BUFFSIZE set by environment to 1048576.
+a:10:10 [0] NCCL INFO AllReduce: 1024 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..3}
+a:10:10 [0] NCCL INFO AllReduce: 2048 Bytes -> Algo 0 proto 2 time 12.5
+# size count type redop time algbw busbw error time algbw busbw error
+ 1024 256 float sum 10.0 0.10 0.10 2e-07 11 0.09 0.09 2e-07
+ 2048 512 float sum 10.0 0.20 0.20 2e-07 N/A N/A N/A N/A
+ 4096 512 float sum 10.0 zero 0.20 2e-07 11 0.09 0.09 2e-07
+ 99999999999999999999999 1 float sum 1.0 1.0 1.0 0 1.0 1.0 1.0 0
+[1,0]<stdout>:# Collective test starting: broadcast_perf
+# nThread 2 nGpus 1 minBytes 8 maxBytes 64 step: 2(factor) graph: 0
+#  Rank  0 Group 0 Pid 10 on a device  0 [0x27] A100-SXM4-40GB
+#  Rank  1 Group 0 Pid 10 on a device  1 [0x27] A100-SXM4-40GB
+# size count type redop root time algbw busbw #wrong i_min i_max i_p99 i_cv% time algbw busbw #wrong i_min i_max i_p99 i_cv% timestamp
+[1,0]<stdout>: 4096 1024 half none 1 7.0 0.59 0.59 3 1 2 3 4 8.0 0.51 0.51 0 1 2 3 4 2025-01-01 10:00:00
+# Out of bounds values : 3 FAILED
+";
+    let report = read_texts(&[("run.log", log)]).unwrap();
+    let file = &report.files[0];
+    assert_eq!((file.rows, file.unusable, file.unreadable), (5, 1, 2));
+    let lines: Vec<_> = file.notes.iter().map(|note| note.line).collect();
+    assert_eq!(
+        lines,
+        [Some(11), Some(12), Some(18), Some(19)],
+        "{:?}",
+        file.notes
+    );
+    let first = &report.measurements[0];
+    assert_eq!(
+        (first.collective, first.run.as_str()),
+        (Collective::AllReduce, "run")
+    );
+    assert_eq!(
+        (first.hosts, first.launch),
+        (Some(2), Some(Launch::Processes))
+    );
+    assert_eq!(first.settings.protocol, Some(Protocol::Ll));
+    assert_eq!(first.settings.buffer_size, Some(Bytes(1 << 20)));
+    let ring = Choice {
+        algorithm: Algorithm::Ring,
+        protocol: Protocol::Ll,
+        channels: Some(4),
+    };
+    assert_eq!(first.chosen, Some(ring));
+    let tree = Choice {
+        algorithm: Algorithm::Tree,
+        protocol: Protocol::Simple,
+        channels: None,
+    };
+    assert_eq!(report.measurements[2].chosen, Some(tree));
+    let last = &report.measurements[4];
+    assert_eq!(
+        (last.collective, last.run.as_str()),
+        (Collective::Broadcast, "run#2")
+    );
+    assert_eq!((last.root, last.dtype), (Some(1), Some(DataType::Float16)));
+    assert_eq!(
+        (last.in_place, last.time),
+        (true, SimDuration::from_us(8.0))
+    );
+    assert_eq!(last.launch, Some(Launch::Threads));
+    assert_eq!(last.settings.protocol, None);
+}
+
+const JSON: &str = r#"{
+ "version": "2.19.6", "args": ["./build/reduce_scatter_perf", "-g", "4"],
+ "env": ["NCCL_ALGO=Ring", "AWS_SECRET_ACCESS_KEY=hunter2"], "nccl_version": 22809,
+ "config": {"nthreads": 1, "ngpus": 2, "graph": "0", "devices": [
+  {"rank": 0, "pid": 1, "hostname": "a", "device": 0}, {"rank": 1, "pid": 1, "hostname": "a", "device": 1}]},
+ "results": [
+  {"size": 1024, "count": 128, "type": "float", "redop": "sum", "root": "-1",
+   "out_of_place": {"time": 10.5, "alg_bw": 0.1, "bus_bw": 0.05, "nwrong": "0"},
+   "in_place": {"time": "nan", "alg_bw": "nan", "bus_bw": "nan", "nwrong": "N/A"}},
+  {"size": 2048, "count": 256, "type": "float", "redop": "sum", "root": "-1",
+   "out_of_place": {"time": 11, "alg_bw": 0.1, "bus_bw": 0.05, "nwrong": 0},
+   "in_place": {"time": 12, "alg_bw": 0.1, "bus_bw": 0.05, "nwrong": 1}}]}
+"#;
+
+/// Goal: the JSON of nccl-tests, without the secrets that it holds.
+#[test]
+fn json_is_read_without_its_secrets() {
+    let report = read_texts(&[("r.json", JSON)]).unwrap();
+    let file = &report.files[0];
+    assert_eq!(
+        (file.kind, file.rows, file.unusable),
+        (FileKind::Json, 3, 1)
+    );
+    assert_eq!(file.env.keys().collect::<Vec<_>>(), ["NCCL_ALGO"]);
+    let row = &report.measurements[1];
+    assert_eq!(row.collective, Collective::ReduceScatter);
+    assert_eq!((row.ranks, row.hosts, row.origin.line), (2, Some(1), 10));
+    assert_eq!(row.launch, Some(Launch::SingleThread));
+    assert_eq!((row.op, row.root), (Some(ReduceOp::Sum), None));
+    assert_eq!(row.settings.algorithm, Some(Algorithm::Ring));
+    assert_eq!(row.settings.nccl.as_deref(), Some("2.28.9"));
+    assert!(!format!("{report:?}").contains("hunter2"));
+}
+
+/// Goal: our own predictions are no measurements, in any form, unless asked for.
+#[test]
+fn predictions_are_refused_unless_allowed() {
+    let csv = format!("# collcast: predicted, not measured\n{HEADER}\nall_reduce,8,1024,5\n");
+    let column = format!("{HEADER},origin\nall_reduce,8,1024,5,predicted\n");
+    let json = r#"{"schema": "collcast/sweep/1", "rows": [
+        {"collective": "all_reduce", "ranks": 8, "size_bytes": 1024, "time_us": 5.0}]}"#;
+    let log = "# collcast: predicted, not measured\n# Collective test starting: all_reduce_perf\n#  Rank  7 Group  0 Pid 1 on a device  7 [0] H100\n1024 256 float sum -1 5 0.20 0.36 0 5 0.20 0.36 0\n";
+    for (name, text) in [
+        ("a.csv", csv.as_str()),
+        ("b.csv", &column),
+        ("c.json", json),
+        ("d.log", log),
+    ] {
+        let error = read_texts(&[(name, text)]).unwrap_err();
+        assert!(
+            matches!(error, ReadError::Predicted { .. }),
+            "{name}: {error}"
+        );
+        let options = ReadOptions {
+            allow_predicted: true,
+            ..ReadOptions::default()
+        };
+        let report = read_texts_with(&[(name, text)], options).unwrap();
+        assert_eq!(
+            report.measurements[0].time,
+            SimDuration::from_us(5.0),
+            "{name}"
+        );
+    }
+    let bench = json.replace("sweep", "bench");
+    assert_eq!(
+        read_texts(&[("c.json", &bench)])
+            .unwrap()
+            .measurements
+            .len(),
+        1
+    );
+}
+
+/// Goal: each kind of bad input has its own message, with place and a way out.
+#[test]
+fn bad_input_is_refused_with_its_own_message() {
+    let row = |row: &str| format!("{HEADER}\n{row}\n");
+    for (name, text, parts) in [
+        ("a.csv", row("all_reduse,8,1024,5"), vec!["did you mean `all_reduce`", "a.csv:2"]),
+        ("a.csv", row("all_reduce,0,1024,5"), vec!["`0` in `ranks`: zero", "a.csv:2"]),
+        ("a.csv", row("all_reduce,8,99999999999999999999,5"), vec!["too large", "a.csv:2", "below 2^63"]),
+        ("a.csv", row("all_reduce,8,1024,fast"), vec!["`fast` in `time_us`: not a number"]),
+        ("a.csv", row("all_reduce,8,1024,-5"), vec!["negative"]),
+        ("a.csv", row("all_reduce,8,1024,1e300"), vec!["over 100 days"]),
+        ("a.csv", row("all_reduce,8,,5"), vec!["cell is empty", "a.csv:2"]),
+        ("a.csv", row("all_reduce,8,1024"), vec!["3 cells; the header has 4"]),
+        ("a.csv", row("all_reduce,8,1024,0.00"), vec!["1 rows are rounded to 0.00"]),
+        ("a.csv", format!("{HEADER}\n"), vec!["a header and no rows"]),
+        ("a.csv", format!("{HEADER},ranks\n"), vec!["`ranks` appears twice"]),
+        ("a.csv", "collective,rank,size_bytes,time_us\n".into(), vec!["without `ranks`", "is `rank` meant as `ranks`?"]),
+        ("a.csv", "kind,us\n".into(), vec!["`collective` and `ranks`", "kind, us"]),
+        ("a.csv", "collective,ranks,nodes,gpus_per_node,size_bytes,time_us\nall_reduce,8,2,8,1,1\n".into(), vec!["8 ranks are not 2 nodes times 8 GPUs"]),
+        ("a.log", String::new(), vec!["is empty"]),
+        ("a.log", "a\0b".into(), vec!["binary", "offset 1"]),
+        ("a.log", "hello\n".into(), vec!["no row of nccl-tests"]),
+        ("a.log", "AllReduce: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..0}\n".into(), vec!["1 choices of NCCL_DEBUG"]),
+        ("all_reduce.log", "# Collective test starting: hypercube_perf\n8 2 float none -1 5 0.20 0.36 0 5 0.20 0.36 0\n".into(), vec!["hypercube_perf"]),
+        ("a.json", "{\"results\": [".into(), vec!["not valid JSON", "a.json:1:13", "cut off"]),
+        ("a.json", "[1]".into(), vec!["a list of 1"]),
+        ("a.xml", "<system version=\"1\">".into(), vec!["topology XML"]),
+        ("a.toml", "x = 1".into(), vec!["without a data file"]),
+    ] {
+        let error = read_texts(&[(name, &text)]).unwrap_err().to_string();
+        for part in parts {
+            assert!(error.contains(part), "{text:?}: no {part:?} in {error}");
+        }
+    }
+    let error =
+        read_texts(&[("x.csv", &row("all_reduce,8,8,5")), ("x.toml", "a =\n")]).unwrap_err();
+    assert!(error.to_string().contains("x.toml:1"), "{error}");
+}
+
+/// Goal: paths and folders that cannot be used say so; a bad file does not hide good ones.
+#[test]
+fn paths_and_folders_say_what_is_wrong() {
+    assert_eq!(
+        read_paths(&[], &ReadOptions::default()),
+        Err(ReadError::NoPaths)
+    );
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().to_owned();
+    assert!(matches!(
+        read(path.join("no.log")),
+        Err(ReadError::Missing { .. })
+    ));
+    assert!(matches!(
+        read(path.clone()),
+        Err(ReadError::EmptyFolder { .. })
+    ));
+    fs::write(path.join("a.txt"), "hello\n").unwrap();
+    let error = read(path.clone()).unwrap_err().to_string();
+    assert!(error.contains("none of its 1 files"), "{error}");
+    assert!(error.contains("a.txt: text with no row"), "{error}");
+
+    fs::create_dir(path.join("deep")).unwrap();
+    fs::create_dir(path.join(".git")).unwrap();
+    fs::write(
+        path.join("deep/b.csv"),
+        format!("{HEADER}\nall_reduce,8,1024,5\n"),
+    )
+    .unwrap();
+    fs::write(
+        path.join("deep/c.csv"),
+        format!("{HEADER}\nall_reduce,x,1024,5\n"),
+    )
+    .unwrap();
+    fs::write(path.join("lonely.toml"), "").unwrap();
+    let report = read(path.clone()).unwrap();
+    let outcomes: Vec<_> = report
+        .files
+        .iter()
+        .map(|file| {
+            let name = file
+                .path
+                .file_name()
+                .unwrap()
+                .to_string_lossy()
+                .into_owned();
+            let outcome = match &file.outcome {
+                Outcome::Read => "read",
+                Outcome::Metadata => "metadata",
+                Outcome::NotUnderstood(_) => "not understood",
+                Outcome::Refused(_) => "refused",
+            };
+            (name, outcome)
+        })
+        .collect();
+    let expected = [
+        (".git", "not understood"),
+        ("a.txt", "not understood"),
+        ("b.csv", "read"),
+        ("c.csv", "refused"),
+        ("lonely.toml", "not understood"),
+    ];
+    assert_eq!(
+        outcomes,
+        expected.map(|(name, outcome)| (name.to_owned(), outcome))
+    );
+    assert!(report.files[3].warnings()[0].contains("c.csv:2"));
+    // The same file twice is read once.
+    let both = [path.join("deep/b.csv"), path];
+    let report = read_paths(&both, &ReadOptions::default()).unwrap();
+    assert_eq!(report.measurements.len(), 1);
+}
