@@ -210,8 +210,10 @@ fn judge<'a>(
                 threads: row.settings.threads,
                 ..Settings::default()
             };
-            let algorithm = row.settings.algorithm.map_or(Choice::Auto, Choice::Forced);
-            let protocol = row.settings.protocol.map_or(Choice::Auto, Choice::Forced);
+            // What NCCL said it ran goes before what its cost table would pick.
+            let ran = row.chosen.as_ref();
+            let algorithm = row.settings.algorithm.or(ran.map(|c| c.algorithm)).map_or(Choice::Auto, Choice::Forced);
+            let protocol = row.settings.protocol.or(ran.map(|c| c.protocol)).map_or(Choice::Auto, Choice::Forced);
             let prediction = predictor.predict(&call, algorithm, protocol, &settings)?;
             let graph = predictor.graph(row.ranks);
             let nccl_us = nccl::predicted_us(&graph, &call, prediction.algorithm, prediction.protocol);

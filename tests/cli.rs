@@ -1,6 +1,8 @@
 //! Goal: what a user meets at the command line: output on stdout, notes and one verdict on
 //! stderr, exit codes of the contract, and refusals that say what, where and the way out.
 
+#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
+
 use std::io::Write;
 use std::process::{Command, Stdio};
 
@@ -101,7 +103,7 @@ fn bad_files_are_refused_with_their_place() {
         check_refused(&["topo", "show", &path], expected);
     }
     let folder = tempfile::tempdir().unwrap();
-    check_refused(&["validate", folder.path().to_str().unwrap(), "-t", "h200x4"], &["no"]);
+    check_refused(&["validate", folder.path().to_str().unwrap(), "-t", "h200x4"], &["empty", "*.log"]);
 }
 
 #[test]
@@ -177,7 +179,7 @@ fn a_trace_is_json_that_viewers_take() {
     let trace: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
     let kinds = |ph: &str| events.iter().filter(|e| e["ph"] == ph).count();
-    assert!(kinds("X") > 100 && kinds("M") > 10 && kinds("C") > 100);
+    assert!(kinds("X") > 100 && kinds("M") > 10 && kinds("C") > 20);
 }
 
 #[test]

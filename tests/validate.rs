@@ -2,6 +2,8 @@
 //! Method: the program itself judges the folder; each group of rows with a forced algorithm
 //! and protocol has a bound on its median error, and the shapes people know are checked apart.
 
+#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
+
 use std::collections::BTreeMap;
 use std::process::Command;
 
@@ -28,7 +30,7 @@ fn judged() -> Value {
 const SLOW_HOST: [(&str, &str, &str, f64); 3] = [
     ("single_thread", "tree ll", "< 64 KiB", 0.25),
     ("single_thread", "tree ll128", "< 64 KiB", 0.36),
-    ("single_thread", "tree ll128", "64 KiB-16 MiB", 0.33),
+    ("single_thread", "tree ll128", "64 KiB-16 MiB", 0.37),
 ];
 
 #[test]

@@ -10,9 +10,7 @@ use collcast_sim::units::{Bytes, SimDuration};
 use tempfile::TempDir;
 
 fn data(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/data")
-        .join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
 }
 
 fn read(path: PathBuf) -> Result<ReadReport, ReadError> {
@@ -47,10 +45,7 @@ fn a_whole_log_says_all_its_settings() {
     assert_eq!(row.collective, Collective::AllGather);
     assert_eq!((row.ranks, row.hosts), (4, Some(1)));
     assert_eq!(row.launch, Some(Launch::Graph));
-    assert_eq!(
-        (row.dtype, row.op, row.root),
-        (Some(DataType::Float32), None, None)
-    );
+    assert_eq!((row.dtype, row.op, row.root), (Some(DataType::Float32), None, None));
     assert_eq!((row.size, row.in_place), (Bytes(64), false));
     assert_eq!(row.time, SimDuration::from_us(12.94));
     assert_eq!(row.settings.algorithm, Some(Algorithm::Ring));
@@ -58,37 +53,16 @@ fn a_whole_log_says_all_its_settings() {
     assert_eq!(row.settings.nccl.as_deref(), Some("2.28.9"));
     assert_eq!(row.origin.line, 19);
     let next = &report.measurements[1];
-    assert_eq!(
-        (next.in_place, next.time),
-        (true, SimDuration::from_us(12.65))
-    );
+    assert_eq!((next.in_place, next.time), (true, SimDuration::from_us(12.65)));
 }
 
 /// Goal: launch modes, channels and roles as the headers of our own runs say them.
 #[test]
 fn launch_and_channels_come_from_the_header() {
     for (name, collective, launch, channels, ranks) in [
-        (
-            "all_reduce_check",
-            Collective::AllReduce,
-            Launch::SingleThread,
-            None,
-            4,
-        ),
-        (
-            "t2_p2pch16_sendrecv",
-            Collective::SendRecv,
-            Launch::Threads,
-            Some(16),
-            2,
-        ),
-        (
-            "ch8_all_reduce_Tree_Simple",
-            Collective::AllReduce,
-            Launch::SingleThread,
-            Some(8),
-            4,
-        ),
+        ("all_reduce_check", Collective::AllReduce, Launch::SingleThread, None, 4),
+        ("t2_p2pch16_sendrecv", Collective::SendRecv, Launch::Threads, Some(16), 2),
+        ("ch8_all_reduce_Tree_Simple", Collective::AllReduce, Launch::SingleThread, Some(8), 4),
     ] {
         let report = read(data(&format!("{name}.log"))).unwrap();
         let row = &report.measurements[0];
@@ -96,16 +70,8 @@ fn launch_and_channels_come_from_the_header() {
         assert_eq!(row.launch, Some(launch), "{name}");
         assert_eq!(row.settings.channels, channels, "{name}");
         assert_eq!(row.ranks, ranks, "{name}");
-        assert_eq!(
-            row.op,
-            collective.reduces().then_some(ReduceOp::Sum),
-            "{name}"
-        );
-        assert!(
-            report.files[0].notes.is_empty(),
-            "{name}: {:?}",
-            report.files[0].notes
-        );
+        assert_eq!(row.op, collective.reduces().then_some(ReduceOp::Sum), "{name}");
+        assert!(report.files[0].notes.is_empty(), "{name}: {:?}", report.files[0].notes);
     }
 }
 
@@ -113,61 +79,18 @@ fn launch_and_channels_come_from_the_header() {
 #[test]
 fn pasted_logs_are_read() {
     for (name, rows, ranks, hosts, launch, note) in [
-        (
-            "alps_gh200_2n_allreduce_tcp",
-            50,
-            8,
-            Some(2),
-            Some(Launch::Processes),
-            "",
-        ),
-        (
-            "coreweave_gb200_nvl72_allreduce",
-            10,
-            72,
-            Some(18),
-            None,
-            "1 of 72 device lines",
-        ),
-        (
-            "coreweave_a100_4n_allreduce_sharp_2023",
-            10,
-            32,
-            None,
-            Some(Launch::Processes),
-            "that of 32",
-        ),
-        (
-            "gcp_a4_b200_2n_allreduce",
-            22,
-            16,
-            None,
-            Some(Launch::Processes),
-            "16 ranks by busbw",
-        ),
-        (
-            "shahizat_h100_2n_allreduce_default",
-            22,
-            16,
-            None,
-            None,
-            "16 ranks by busbw",
-        ),
+        ("alps_gh200_2n_allreduce_tcp", 50, 8, Some(2), Some(Launch::Processes), ""),
+        ("coreweave_gb200_nvl72_allreduce", 10, 72, Some(18), None, "1 of 72 device lines"),
+        ("coreweave_a100_4n_allreduce_sharp_2023", 10, 32, None, Some(Launch::Processes), "that of 32"),
+        ("gcp_a4_b200_2n_allreduce", 22, 16, None, Some(Launch::Processes), "16 ranks by busbw"),
+        ("shahizat_h100_2n_allreduce_default", 22, 16, None, None, "16 ranks by busbw"),
     ] {
         let report = read(data(&format!("{name}.log"))).unwrap();
         let (file, row) = (&report.files[0], &report.measurements[0]);
         assert_eq!((file.rows, file.unreadable), (rows, 0), "{name}");
-        assert_eq!(
-            (row.ranks, row.hosts, row.launch),
-            (ranks, hosts, launch),
-            "{name}"
-        );
+        assert_eq!((row.ranks, row.hosts, row.launch), (ranks, hosts, launch), "{name}");
         assert_eq!(row.collective, Collective::AllReduce, "{name}");
-        assert!(
-            note.is_empty() || file.notes.iter().any(|n| n.text.contains(note)),
-            "{name}: {:?}",
-            file.notes
-        );
+        assert!(note.is_empty() || file.notes.iter().any(|n| n.text.contains(note)), "{name}: {:?}", file.notes);
     }
 }
 
@@ -175,49 +98,29 @@ fn pasted_logs_are_read() {
 /// Method: both alone, compared as sets; then the folder.
 #[test]
 fn a_log_and_its_csv_agree_and_count_once() {
-    for name in [
-        "coreweave_gb200_nvl72_allreduce",
-        "shahizat_h100_2n_allreduce_default",
-    ] {
+    for name in ["coreweave_gb200_nvl72_allreduce", "shahizat_h100_2n_allreduce_default"] {
         let times = |extension: &str| {
             let report = read(data(&format!("{name}.{extension}"))).unwrap();
-            let mut times: Vec<_> = report
-                .measurements
-                .iter()
-                .map(|row| (row.size, row.in_place, row.ranks, row.time))
-                .collect();
+            let mut times: Vec<_> =
+                report.measurements.iter().map(|row| (row.size, row.in_place, row.ranks, row.time)).collect();
             times.sort();
             times
         };
         assert_eq!(times("log"), times("csv"), "{name}");
     }
     let once = read(data("")).unwrap();
-    let keep = ReadOptions {
-        keep_duplicates: true,
-        ..ReadOptions::default()
-    };
+    let keep = ReadOptions { keep_duplicates: true, ..ReadOptions::default() };
     let twice = read_paths(&[data("")], &keep).unwrap();
     assert_eq!(twice.measurements.len() - once.measurements.len(), 10 + 22);
     let duplicates: usize = once.files.iter().map(|file| file.duplicates).sum();
     assert_eq!(duplicates, 10 + 22);
     // The CSV knows the hosts, the log the element type; the row that stays knows both.
-    let row = once
-        .measurements
-        .iter()
-        .find(|row| row.run == "coreweave_gb200_nvl72_allreduce")
-        .unwrap();
+    let row = once.measurements.iter().find(|row| row.run == "coreweave_gb200_nvl72_allreduce").unwrap();
     assert_eq!((row.hosts, row.dtype), (Some(18), Some(DataType::Float32)));
-    assert_eq!(
-        once.files.iter().map(|file| file.rows).sum::<usize>(),
-        once.measurements.len()
-    );
+    assert_eq!(once.files.iter().map(|file| file.rows).sum::<usize>(), once.measurements.len());
     // Every file of the folder is accounted for.
     assert_eq!(once.files.len(), fs::read_dir(data("")).unwrap().count());
-    let sources = once
-        .files
-        .iter()
-        .find(|file| file.path.ends_with("SOURCES.md"))
-        .unwrap();
+    let sources = once.files.iter().find(|file| file.path.ends_with("SOURCES.md")).unwrap();
     assert!(matches!(sources.outcome, Outcome::NotUnderstood(_)));
 }
 
@@ -228,15 +131,9 @@ fn times_are_derived_from_rates() {
     let row = &report.measurements[0];
     // 1024 B * 1.75 / 0.07 GB/s.
     assert_eq!(row.time, SimDuration::from_us(25.6));
-    assert_eq!(
-        (row.in_place, row.settings.algorithm),
-        (true, Some(Algorithm::Nvls))
-    );
+    assert_eq!((row.in_place, row.settings.algorithm), (true, Some(Algorithm::Nvls)));
     let notes = &report.files[0].notes;
-    assert!(
-        notes.iter().any(|note| note.text.contains("so few digits")),
-        "{notes:?}"
-    );
+    assert!(notes.iter().any(|note| note.text.contains("so few digits")), "{notes:?}");
 }
 
 const HEADER: &str = "collective,ranks,size_bytes,time_us";
@@ -258,22 +155,13 @@ fn every_column_of_the_contract_is_used() {
     let [first, second, third] = report.measurements.as_slice() else {
         panic!("three rows");
     };
-    assert_eq!(
-        (first.run.as_str(), first.ranks, first.hosts),
-        ("a", 16, Some(2))
-    );
+    assert_eq!((first.run.as_str(), first.ranks, first.hosts), ("a", 16, Some(2)));
     assert_eq!(first.settings.algorithm, Some(Algorithm::Ring));
     assert_eq!(first.settings.protocol, Some(Protocol::Ll128));
     assert_eq!(first.launch, Some(Launch::Threads));
-    assert_eq!(
-        (first.settings.channels, first.settings.threads),
-        (Some(8), Some(512))
-    );
+    assert_eq!((first.settings.channels, first.settings.threads), (Some(8), Some(512)));
     assert_eq!(first.settings.buffer_size, Some(Bytes(4 << 20)));
-    assert_eq!(
-        (first.settings.peer_access, first.in_place),
-        (PeerAccess::Off, true)
-    );
+    assert_eq!((first.settings.peer_access, first.in_place), (PeerAccess::Off, true));
     assert_eq!(first.origin.line, 3);
     assert_eq!(second.settings.peer_access, PeerAccess::Net);
     assert!((second.time.as_us() - 1_048_576.0 / 10.49e3).abs() < 1e-6);
@@ -290,20 +178,11 @@ fn variants_are_read_as_nccl_algo() {
         all_reduce,default,,4,1024,10\n\
         all_reduce,baseline,,4,1024,10\n";
     let report = read_texts(&[("t.csv", text)]).unwrap();
-    let got: Vec<_> = report
-        .measurements
-        .iter()
-        .map(|row| (row.settings.algorithm, row.settings.nccl_algo.is_some()))
-        .collect();
+    let got: Vec<_> =
+        report.measurements.iter().map(|row| (row.settings.algorithm, row.settings.nccl_algo.is_some())).collect();
     assert_eq!(
         got,
-        [
-            (Some(Algorithm::Pat), true),
-            (None, true),
-            (Some(Algorithm::Tree), false),
-            (None, false),
-            (None, false),
-        ]
+        [(Some(Algorithm::Pat), true), (None, true), (Some(Algorithm::Tree), false), (None, false), (None, false),]
     );
     assert!(report.files[0].notes[0].text.contains("`baseline`"));
 }
@@ -320,17 +199,9 @@ fn the_toml_beside_a_file_completes_it() {
     assert_eq!(row.settings.nccl.as_deref(), Some("2.26.2"));
     assert_eq!(report.machine(), Some("aws-p5"));
     let error = read_texts(&[("x.log", log)]).unwrap_err().to_string();
-    assert!(
-        error.contains("collective = \"all_reduce\"` in x.toml"),
-        "{error}"
-    );
-    let error = read_texts(&[("all_reduce.log", log)])
-        .unwrap_err()
-        .to_string();
-    assert!(
-        error.contains("say `ranks = N` in all_reduce.toml"),
-        "{error}"
-    );
+    assert!(error.contains("collective = \"all_reduce\"` in x.toml"), "{error}");
+    let error = read_texts(&[("all_reduce.log", log)]).unwrap_err().to_string();
+    assert!(error.contains("say `ranks = N` in all_reduce.toml"), "{error}");
 }
 
 /// Goal: one file with several runs, old columns, choices, extra columns and lines that fail.
@@ -361,45 +232,20 @@ a:10:10 [0] NCCL INFO AllReduce: 2048 Bytes -> Algo 0 proto 2 time 12.5
     let file = &report.files[0];
     assert_eq!((file.rows, file.unusable, file.unreadable), (5, 1, 2));
     let lines: Vec<_> = file.notes.iter().map(|note| note.line).collect();
-    assert_eq!(
-        lines,
-        [Some(11), Some(12), Some(18), Some(19)],
-        "{:?}",
-        file.notes
-    );
+    assert_eq!(lines, [Some(11), Some(12), Some(18), Some(19)], "{:?}", file.notes);
     let first = &report.measurements[0];
-    assert_eq!(
-        (first.collective, first.run.as_str()),
-        (Collective::AllReduce, "run")
-    );
-    assert_eq!(
-        (first.hosts, first.launch),
-        (Some(2), Some(Launch::Processes))
-    );
+    assert_eq!((first.collective, first.run.as_str()), (Collective::AllReduce, "run"));
+    assert_eq!((first.hosts, first.launch), (Some(2), Some(Launch::Processes)));
     assert_eq!(first.settings.protocol, Some(Protocol::Ll));
     assert_eq!(first.settings.buffer_size, Some(Bytes(1 << 20)));
-    let ring = Choice {
-        algorithm: Algorithm::Ring,
-        protocol: Protocol::Ll,
-        channels: Some(4),
-    };
+    let ring = Choice { algorithm: Algorithm::Ring, protocol: Protocol::Ll, channels: Some(4) };
     assert_eq!(first.chosen, Some(ring));
-    let tree = Choice {
-        algorithm: Algorithm::Tree,
-        protocol: Protocol::Simple,
-        channels: None,
-    };
+    let tree = Choice { algorithm: Algorithm::Tree, protocol: Protocol::Simple, channels: None };
     assert_eq!(report.measurements[2].chosen, Some(tree));
     let last = &report.measurements[4];
-    assert_eq!(
-        (last.collective, last.run.as_str()),
-        (Collective::Broadcast, "run#2")
-    );
+    assert_eq!((last.collective, last.run.as_str()), (Collective::Broadcast, "run#2"));
     assert_eq!((last.root, last.dtype), (Some(1), Some(DataType::Float16)));
-    assert_eq!(
-        (last.in_place, last.time),
-        (true, SimDuration::from_us(8.0))
-    );
+    assert_eq!((last.in_place, last.time), (true, SimDuration::from_us(8.0)));
     assert_eq!(last.launch, Some(Launch::Threads));
     assert_eq!(last.settings.protocol, None);
 }
@@ -423,10 +269,7 @@ const JSON: &str = r#"{
 fn json_is_read_without_its_secrets() {
     let report = read_texts(&[("r.json", JSON)]).unwrap();
     let file = &report.files[0];
-    assert_eq!(
-        (file.kind, file.rows, file.unusable),
-        (FileKind::Json, 3, 1)
-    );
+    assert_eq!((file.kind, file.rows, file.unusable), (FileKind::Json, 3, 1));
     assert_eq!(file.env.keys().collect::<Vec<_>>(), ["NCCL_ALGO"]);
     let row = &report.measurements[1];
     assert_eq!(row.collective, Collective::ReduceScatter);
@@ -446,36 +289,15 @@ fn predictions_are_refused_unless_allowed() {
     let json = r#"{"schema": "collcast/sweep/1", "rows": [
         {"collective": "all_reduce", "ranks": 8, "size_bytes": 1024, "time_us": 5.0}]}"#;
     let log = "# collcast: predicted, not measured\n# Collective test starting: all_reduce_perf\n#  Rank  7 Group  0 Pid 1 on a device  7 [0] H100\n1024 256 float sum -1 5 0.20 0.36 0 5 0.20 0.36 0\n";
-    for (name, text) in [
-        ("a.csv", csv.as_str()),
-        ("b.csv", &column),
-        ("c.json", json),
-        ("d.log", log),
-    ] {
+    for (name, text) in [("a.csv", csv.as_str()), ("b.csv", &column), ("c.json", json), ("d.log", log)] {
         let error = read_texts(&[(name, text)]).unwrap_err();
-        assert!(
-            matches!(error, ReadError::Predicted { .. }),
-            "{name}: {error}"
-        );
-        let options = ReadOptions {
-            allow_predicted: true,
-            ..ReadOptions::default()
-        };
+        assert!(matches!(error, ReadError::Predicted { .. }), "{name}: {error}");
+        let options = ReadOptions { allow_predicted: true, ..ReadOptions::default() };
         let report = read_texts_with(&[(name, text)], options).unwrap();
-        assert_eq!(
-            report.measurements[0].time,
-            SimDuration::from_us(5.0),
-            "{name}"
-        );
+        assert_eq!(report.measurements[0].time, SimDuration::from_us(5.0), "{name}");
     }
     let bench = json.replace("sweep", "bench");
-    assert_eq!(
-        read_texts(&[("c.json", &bench)])
-            .unwrap()
-            .measurements
-            .len(),
-        1
-    );
+    assert_eq!(read_texts(&[("c.json", &bench)]).unwrap().measurements.len(), 1);
 }
 
 /// Goal: each kind of bad input has its own message, with place and a way out.
@@ -494,14 +316,30 @@ fn bad_input_is_refused_with_its_own_message() {
         ("a.csv", row("all_reduce,8,1024,0.00"), vec!["1 rows are rounded to 0.00"]),
         ("a.csv", format!("{HEADER}\n"), vec!["a header and no rows"]),
         ("a.csv", format!("{HEADER},ranks\n"), vec!["`ranks` appears twice"]),
-        ("a.csv", "collective,rank,size_bytes,time_us\n".into(), vec!["without `ranks`", "is `rank` meant as `ranks`?"]),
+        (
+            "a.csv",
+            "collective,rank,size_bytes,time_us\n".into(),
+            vec!["without `ranks`", "is `rank` meant as `ranks`?"],
+        ),
         ("a.csv", "kind,us\n".into(), vec!["`collective` and `ranks`", "kind, us"]),
-        ("a.csv", "collective,ranks,nodes,gpus_per_node,size_bytes,time_us\nall_reduce,8,2,8,1,1\n".into(), vec!["8 ranks are not 2 nodes times 8 GPUs"]),
+        (
+            "a.csv",
+            "collective,ranks,nodes,gpus_per_node,size_bytes,time_us\nall_reduce,8,2,8,1,1\n".into(),
+            vec!["8 ranks are not 2 nodes times 8 GPUs"],
+        ),
         ("a.log", String::new(), vec!["is empty"]),
         ("a.log", "a\0b".into(), vec!["binary", "offset 1"]),
         ("a.log", "hello\n".into(), vec!["no row of nccl-tests"]),
-        ("a.log", "AllReduce: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..0}\n".into(), vec!["1 choices of NCCL_DEBUG"]),
-        ("all_reduce.log", "# Collective test starting: hypercube_perf\n8 2 float none -1 5 0.20 0.36 0 5 0.20 0.36 0\n".into(), vec!["hypercube_perf"]),
+        (
+            "a.log",
+            "AllReduce: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..0}\n".into(),
+            vec!["1 choices of NCCL_DEBUG"],
+        ),
+        (
+            "all_reduce.log",
+            "# Collective test starting: hypercube_perf\n8 2 float none -1 5 0.20 0.36 0 5 0.20 0.36 0\n".into(),
+            vec!["hypercube_perf"],
+        ),
         ("a.json", "{\"results\": [".into(), vec!["not valid JSON", "a.json:1:13", "cut off"]),
         ("a.json", "[1]".into(), vec!["a list of 1"]),
         ("a.xml", "<system version=\"1\">".into(), vec!["topology XML"]),
@@ -512,28 +350,18 @@ fn bad_input_is_refused_with_its_own_message() {
             assert!(error.contains(part), "{text:?}: no {part:?} in {error}");
         }
     }
-    let error =
-        read_texts(&[("x.csv", &row("all_reduce,8,8,5")), ("x.toml", "a =\n")]).unwrap_err();
+    let error = read_texts(&[("x.csv", &row("all_reduce,8,8,5")), ("x.toml", "a =\n")]).unwrap_err();
     assert!(error.to_string().contains("x.toml:1"), "{error}");
 }
 
 /// Goal: paths and folders that cannot be used say so; a bad file does not hide good ones.
 #[test]
 fn paths_and_folders_say_what_is_wrong() {
-    assert_eq!(
-        read_paths(&[], &ReadOptions::default()),
-        Err(ReadError::NoPaths)
-    );
+    assert_eq!(read_paths(&[], &ReadOptions::default()), Err(ReadError::NoPaths));
     let folder = TempDir::new().unwrap();
     let path = folder.path().to_owned();
-    assert!(matches!(
-        read(path.join("no.log")),
-        Err(ReadError::Missing { .. })
-    ));
-    assert!(matches!(
-        read(path.clone()),
-        Err(ReadError::EmptyFolder { .. })
-    ));
+    assert!(matches!(read(path.join("no.log")), Err(ReadError::Missing { .. })));
+    assert!(matches!(read(path.clone()), Err(ReadError::EmptyFolder { .. })));
     fs::write(path.join("a.txt"), "hello\n").unwrap();
     let error = read(path.clone()).unwrap_err().to_string();
     assert!(error.contains("none of its 1 files"), "{error}");
@@ -541,28 +369,15 @@ fn paths_and_folders_say_what_is_wrong() {
 
     fs::create_dir(path.join("deep")).unwrap();
     fs::create_dir(path.join(".git")).unwrap();
-    fs::write(
-        path.join("deep/b.csv"),
-        format!("{HEADER}\nall_reduce,8,1024,5\n"),
-    )
-    .unwrap();
-    fs::write(
-        path.join("deep/c.csv"),
-        format!("{HEADER}\nall_reduce,x,1024,5\n"),
-    )
-    .unwrap();
+    fs::write(path.join("deep/b.csv"), format!("{HEADER}\nall_reduce,8,1024,5\n")).unwrap();
+    fs::write(path.join("deep/c.csv"), format!("{HEADER}\nall_reduce,x,1024,5\n")).unwrap();
     fs::write(path.join("lonely.toml"), "").unwrap();
     let report = read(path.clone()).unwrap();
     let outcomes: Vec<_> = report
         .files
         .iter()
         .map(|file| {
-            let name = file
-                .path
-                .file_name()
-                .unwrap()
-                .to_string_lossy()
-                .into_owned();
+            let name = file.path.file_name().unwrap().to_string_lossy().into_owned();
             let outcome = match &file.outcome {
                 Outcome::Read => "read",
                 Outcome::Metadata => "metadata",
@@ -579,10 +394,7 @@ fn paths_and_folders_say_what_is_wrong() {
         ("c.csv", "refused"),
         ("lonely.toml", "not understood"),
     ];
-    assert_eq!(
-        outcomes,
-        expected.map(|(name, outcome)| (name.to_owned(), outcome))
-    );
+    assert_eq!(outcomes, expected.map(|(name, outcome)| (name.to_owned(), outcome)));
     assert!(report.files[3].warnings()[0].contains("c.csv:2"));
     // The same file twice is read once.
     let both = [path.join("deep/b.csv"), path];

@@ -398,7 +398,7 @@ pub fn lay<'a>(topology: &Topology, profile: &Profile, schedule: &'a Schedule) -
             uses,
             latency: profile.latency(route.reach, protocol),
             streaming: protocol != Protocol::Simple && !network,
-            direct: protocol == Protocol::Simple && !network,
+            direct: schedule.plan.direct && !network,
             depth: schedule.plan.fifo_slices,
             proxy: network.then(|| profile.proxy()),
         });
@@ -411,7 +411,10 @@ pub fn lay<'a>(topology: &Topology, profile: &Profile, schedule: &'a Schedule) -
         let mut lane = lane_of(worker, 0, schedule.element_size());
         lane.issue = (u32::try_from(instance.resources.len() - 1).unwrap_or(u32::MAX), WEIGHT_ONE);
         lane.sync = profile.sync(protocol);
-        lane.cycle = profile.cycle(protocol);
+        lane.after = profile.after(protocol);
+        // A thread of LL has one half-line of data in flight; the hop of LL128, which is cited
+        // and not a bare ping-pong, includes its first lines.
+        lane.wave = if protocol == Protocol::Ll { u64::from(worker.threads) * 8 } else { 0 };
         lane.reduce_weight = reduce_weight;
         instance.lanes.push(lane);
     }

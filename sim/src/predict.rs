@@ -14,7 +14,7 @@ use crate::network::{LayError, ResourceName, lay, order};
 use crate::profile::Profile;
 use crate::schedule::plan::{Limits, Plan};
 use crate::schedule::verify::{VerifyError, verify};
-use crate::schedule::{Call, Order, Schedule, ScheduleError, valid_algorithms, valid_protocols};
+use crate::schedule::{Call, Order, Schedule, ScheduleError, check_supported, valid_algorithms, valid_protocols};
 use crate::topology::{LinkKind, Topology};
 use crate::units::{Bytes, SimDuration};
 
@@ -274,6 +274,20 @@ impl<'a> Predictor<'a> {
             .collect()
     }
 
+    fn check_ranks(&self, call: &Call) -> Result<(), PredictError> {
+        if call.ranks == 0 {
+            return Err(ScheduleError::Ranks(0).into());
+        }
+        if call.ranks > self.topology.ranks() {
+            return Err(PredictError::TooFewGpus {
+                ranks: call.ranks,
+                topology: self.topology.name.clone(),
+                gpus: self.topology.ranks(),
+            });
+        }
+        Ok(())
+    }
+
     /// Resolves `auto` as NCCL does; forced parts stay.
     ///
     /// # Errors
@@ -287,6 +301,9 @@ impl<'a> Predictor<'a> {
     ) -> Result<(Algorithm, Protocol), PredictError> {
         if let (Choice::Forced(a), Choice::Forced(p)) = (algorithm, protocol) {
             return Ok((a, p));
+        }
+        if let Choice::Forced(a) = algorithm {
+            check_supported(call.collective, a)?;
         }
         if valid_algorithms(call.collective) == [Algorithm::Direct] {
             let protocol = match protocol {
@@ -321,6 +338,7 @@ impl<'a> Predictor<'a> {
         protocol: Choice<Protocol>,
         settings: &Settings,
     ) -> Result<Prediction, PredictError> {
+        self.check_ranks(call)?;
         if algorithm == Choice::Best || protocol == Choice::Best {
             let mut best: Option<Prediction> = None;
             for (a, p) in self.candidates(call, algorithm, protocol) {
@@ -346,13 +364,7 @@ impl<'a> Predictor<'a> {
         protocol: Protocol,
         settings: &Settings,
     ) -> Result<Schedule, PredictError> {
-        if call.ranks > self.topology.ranks() {
-            return Err(PredictError::TooFewGpus {
-                ranks: call.ranks,
-                topology: self.topology.name.clone(),
-                gpus: self.topology.ranks(),
-            });
-        }
+        self.check_ranks(call)?;
         let plan = Plan::new(call, algorithm, protocol, &self.limits(call.ranks, settings));
         Ok(Schedule::new(call.clone(), plan, &order(self.topology, call.ranks))?)
     }

@@ -124,12 +124,12 @@ parameters! {
     "latency.network_tcp" "us" "what TCP adds to a slice's network latency",
     "network.proxy" "us" "from a slice in the FIFO to its post by the proxy",
     "sync.simple" "us" "a block's own synchronisation before a slice moves: barriers, fence, counter",
-    "cycle.ll" "us" "least time of a lane from one slice to the next",
-    "cycle.ll128" "us" "least time of a lane from one slice to the next",
+    "after.ll" "us" "a block's own bookkeeping after a slice has left, before the next",
+    "after.ll128" "us" "a block's own bookkeeping after a slice has left, before the next",
     "block.ll" "GB/s" "what 512 threads of a block move with LL",
     "block.ll128" "GB/s" "what 640 threads of a block move with LL128",
-    "block.simple" "GB/s" "what 512 threads of a block store with Simple",
-    "reduce.fp16" "stores" "instruction weight of combining 16-bit floats beyond fp32",
+    "block.simple" "GB/s" "what 512 threads of a block copy with Simple",
+    "reduce.fp16" "copies" "instruction weight of combining 16-bit floats beyond fp32",
     "reduce.int8" "stores" "instruction weight of combining 8-bit integers beyond fp32",
     "kernel.ll" "us" "start and end of a kernel, back to back on one stream",
     "kernel.ll128" "us" "start and end of a kernel, back to back on one stream",
@@ -321,11 +321,12 @@ impl Profile {
         if protocol == Protocol::Simple { self.time("sync.simple") } else { SimDuration::ZERO }
     }
 
-    /// Least time of a lane from one slice to the next. With Simple the synchronisation is it.
-    pub fn cycle(&self, protocol: Protocol) -> SimDuration {
+    /// A block's own bookkeeping after a slice has left. With Simple it is part of the next
+    /// slice's synchronisation.
+    pub fn after(&self, protocol: Protocol) -> SimDuration {
         match protocol {
-            Protocol::Ll => self.time("cycle.ll"),
-            Protocol::Ll128 => self.time("cycle.ll128"),
+            Protocol::Ll => self.time("after.ll"),
+            Protocol::Ll128 => self.time("after.ll128"),
             Protocol::Simple => SimDuration::ZERO,
         }
     }

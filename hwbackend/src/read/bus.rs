@@ -12,9 +12,7 @@ pub(super) struct Rate {
 /// Half a unit of the last printed digit, and a little more: several numbers of a row were
 /// rounded from the same exact value.
 fn half_unit(text: &str) -> f64 {
-    let decimals = text
-        .split_once('.')
-        .map_or(0, |(_, digits)| digits.len().min(12));
+    let decimals = text.split_once('.').map_or(0, |(_, digits)| digits.len().min(12));
     0.51 * 0.1f64.powi(i32::try_from(decimals).unwrap_or(0))
 }
 
@@ -22,10 +20,7 @@ impl Rate {
     /// `text` gives the digits that were printed.
     pub(super) fn written(text: &str, value: f64) -> Self {
         let half = half_unit(text);
-        Self {
-            low: value - half,
-            high: value + half,
-        }
+        Self { low: value - half, high: value + half }
     }
 
     /// How far it can be off, as a fraction of its lower end (infinite where that is zero).
@@ -44,16 +39,9 @@ impl Rate {
             return self;
         }
         let (low, high) = (rate(time_us + half), rate(time_us - half));
-        let refined = Self {
-            low: self.low.max(low),
-            high: self.high.min(high),
-        };
+        let refined = Self { low: self.low.max(low), high: self.high.min(high) };
         // Where they contradict each other the printed rate stands.
-        if refined.low <= refined.high {
-            refined
-        } else {
-            self
-        }
+        if refined.low <= refined.high { refined } else { self }
     }
 }
 
@@ -68,12 +56,7 @@ impl Sample {
     /// The interval in which busbw / algbw lies, if the digits tell anything.
     fn factor(&self) -> Option<(f64, f64)> {
         let width = self.algbw.high - self.algbw.low;
-        (self.algbw.low > width).then(|| {
-            (
-                self.busbw.low / self.algbw.high,
-                self.busbw.high / self.algbw.low,
-            )
-        })
+        (self.algbw.low > width).then(|| (self.busbw.low / self.algbw.high, self.busbw.high / self.algbw.low))
     }
 }
 
@@ -83,9 +66,7 @@ pub(super) fn ranks_of_samples(collective: Collective, samples: &[Sample]) -> Op
     let (low, high) = samples
         .iter()
         .filter_map(Sample::factor)
-        .fold((0.0f64, f64::INFINITY), |(low, high), (l, h)| {
-            (low.max(l), high.min(h))
-        });
+        .fold((0.0f64, f64::INFINITY), |(low, high), (l, h)| (low.max(l), high.min(h)));
     // factor = top * (n - 1) / n, so n = top / (top - factor).
     let top = match collective {
         Collective::AllReduce => 2.0,
@@ -107,10 +88,7 @@ pub(super) fn ranks_of_samples(collective: Collective, samples: &[Sample]) -> Op
 pub(super) fn bus_factor_fits(collective: Collective, ranks: u32, samples: &[Sample]) -> bool {
     let factor = collective.bus_factor(ranks);
     let intervals: Vec<(f64, f64)> = samples.iter().filter_map(Sample::factor).collect();
-    let fitting = intervals
-        .iter()
-        .filter(|&&(low, high)| low <= factor && factor <= high)
-        .count();
+    let fitting = intervals.iter().filter(|&&(low, high)| low <= factor && factor <= high).count();
     fitting * 2 >= intervals.len()
 }
 
@@ -120,10 +98,7 @@ mod tests {
 
     fn sample(algbw: &str, busbw: &str) -> Sample {
         let rate = |text: &str| Rate::written(text, text.parse().unwrap());
-        Sample {
-            algbw: rate(algbw),
-            busbw: rate(busbw),
-        }
+        Sample { algbw: rate(algbw), busbw: rate(busbw) }
     }
 
     /// Goal: the ratio names the ranks where its digits suffice, and only there.
@@ -136,15 +111,9 @@ mod tests {
         assert!(!bus_factor_fits(Collective::AllReduce, 8, &table));
         assert_eq!(ranks(&[sample("0.05", "0.09")]), Some((5, u32::MAX)));
         assert_eq!(ranks_of_samples(Collective::Broadcast, &table), None);
-        assert_eq!(
-            ranks_of_samples(Collective::AllToAll, &[sample("10.85", "10.18")]),
-            Some((16, 16))
-        );
+        assert_eq!(ranks_of_samples(Collective::AllToAll, &[sample("10.85", "10.18")]), Some((16, 16)));
         assert_eq!(ranks(&[sample("425.49", "839.16")]), Some((72, 72)));
         // Contradictions tell nothing.
-        assert_eq!(
-            ranks(&[sample("10.00", "10.00"), sample("10.00", "15.00")]),
-            None
-        );
+        assert_eq!(ranks(&[sample("10.00", "10.00"), sample("10.00", "15.00")]), None);
     }
 }

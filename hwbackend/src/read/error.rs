@@ -82,9 +82,7 @@ pub enum ReadError {
         limit: usize,
     },
     /// More rows than are kept.
-    #[error(
-        "more than {limit} measurements; the limit was reached in `{path}`\nhint: read fewer files at a time"
-    )]
+    #[error("more than {limit} measurements; the limit was reached in `{path}`\nhint: read fewer files at a time")]
     TooManyRows {
         /// The file where it happened.
         path: PathBuf,
@@ -215,8 +213,7 @@ impl ReadError {
 }
 
 fn hint_line(hint: Option<&str>) -> String {
-    hint.map(|hint| format!("\nhint: {hint}"))
-        .unwrap_or_default()
+    hint.map(|hint| format!("\nhint: {hint}")).unwrap_or_default()
 }
 
 fn listed(reasons: &[(PathBuf, String)]) -> String {

@@ -27,10 +27,7 @@ pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
     })?;
     let schema = value.get("schema").and_then(Value::as_str).unwrap_or("");
     if let Some(kind) = schema.strip_prefix("collcast/") {
-        let measured = matches!(
-            kind.split('/').next(),
-            Some("bench" | "probe" | "measurements")
-        );
+        let measured = matches!(kind.split('/').next(), Some("bench" | "probe" | "measurements"));
         if !measured && !input.options.allow_predicted {
             return Err(ReadError::Predicted {
                 path: input.path.to_owned(),
@@ -53,26 +50,15 @@ fn nccl_tests(input: &Input<'_>, value: &Value) -> Result<Parsed, ReadError> {
             Value::Array(items) => format!("it is a list of {}", items.len()),
             _ => "it is a single value".to_owned(),
         };
-        out.reason = Some(format!(
-            "JSON without the `results` of nccl-tests -J; {what}"
-        ));
+        out.reason = Some(format!("JSON without the `results` of nccl-tests -J; {what}"));
         return Ok(out);
     };
     let config = value.get("config").unwrap_or(&Value::Null);
-    let devices = config
-        .get("devices")
-        .or_else(|| value.get("devices"))
-        .and_then(Value::as_array)
-        .map_or(&[][..], Vec::as_slice);
+    let devices =
+        config.get("devices").or_else(|| value.get("devices")).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     let args = value.get("args").and_then(Value::as_array);
-    let program = args
-        .and_then(|args| args.first())
-        .and_then(Value::as_str)
-        .and_then(collective_of_program);
-    let Some(collective) = program
-        .or(input.sidecar.collective)
-        .or_else(|| collective_in_name(input.stem))
-    else {
+    let program = args.and_then(|args| args.first()).and_then(Value::as_str).and_then(collective_of_program);
+    let Some(collective) = program.or(input.sidecar.collective).or_else(|| collective_in_name(input.stem)) else {
         out.reason = Some(format!(
             "`args` names no test program; say `collective = \"all_reduce\"` in {}.toml beside the file",
             input.stem
@@ -91,10 +77,7 @@ fn nccl_tests(input: &Input<'_>, value: &Value) -> Result<Parsed, ReadError> {
         ));
         return Ok(out);
     };
-    let hosts: BTreeSet<&str> = devices
-        .iter()
-        .filter_map(|device| device.get("hostname")?.as_str())
-        .collect();
+    let hosts: BTreeSet<&str> = devices.iter().filter_map(|device| device.get("hostname")?.as_str()).collect();
     let hosts = (!hosts.is_empty() && devices.len() == ranks as usize)
         .then(|| u32::try_from(hosts.len()).ok())
         .flatten()
@@ -112,9 +95,7 @@ fn nccl_tests(input: &Input<'_>, value: &Value) -> Result<Parsed, ReadError> {
             Ok(code) => version_of_code(code),
             Err(_) => plain_version(text),
         },
-        Some(code) => count(code)
-            .and_then(|code| u32::try_from(code).ok())
-            .and_then(version_of_code),
+        Some(code) => count(code).and_then(|code| u32::try_from(code).ok()).and_then(version_of_code),
         None => None,
     }
     .or_else(|| input.sidecar.nccl.clone());
@@ -165,15 +146,8 @@ fn nccl_tests(input: &Input<'_>, value: &Value) -> Result<Parsed, ReadError> {
             if time_us > TIME_MAX_US {
                 return Err(bad("time", half, "less than 100 days"));
             }
-            if let Some(wrong) = half
-                .get("nwrong")
-                .and_then(count)
-                .filter(|&wrong| wrong > 0)
-            {
-                out.note(
-                    Some(line),
-                    format!("{wrong} values were wrong; the row is kept"),
-                );
+            if let Some(wrong) = half.get("nwrong").and_then(count).filter(|&wrong| wrong > 0) {
+                out.note(Some(line), format!("{wrong} values were wrong; the row is kept"));
             }
             if out.rows.len() >= input.rows_left {
                 return Err(input.too_many_rows());
@@ -185,19 +159,14 @@ fn nccl_tests(input: &Input<'_>, value: &Value) -> Result<Parsed, ReadError> {
                 hosts,
                 launch,
                 dtype: text("type").and_then(|name| name.parse().ok()),
-                op: text("redop")
-                    .and_then(|name| name.parse().ok())
-                    .filter(|_| collective.reduces()),
+                op: text("redop").and_then(|name| name.parse().ok()).filter(|_| collective.reduces()),
                 root: root.filter(|_| collective.rooted()),
                 in_place,
                 size: Bytes(size),
                 time: SimDuration::from_us(time_us),
                 settings: settings.clone(),
                 chosen: None,
-                origin: Origin {
-                    file: input.path.display().to_string(),
-                    line,
-                },
+                origin: Origin { file: input.path.display().to_string(), line },
             });
         }
     }
@@ -213,10 +182,7 @@ fn nccl_tests(input: &Input<'_>, value: &Value) -> Result<Parsed, ReadError> {
 /// Rows of our own results, by way of the columns that CSV has.
 fn own_rows(input: &Input<'_>, value: &Value) -> Result<Parsed, ReadError> {
     let Some(rows) = value.get("rows").and_then(Value::as_array) else {
-        return Ok(Parsed {
-            reason: Some("a result of Collcast without `rows`".to_owned()),
-            ..Parsed::default()
-        });
+        return Ok(Parsed { reason: Some("a result of Collcast without `rows`".to_owned()), ..Parsed::default() });
     };
     const COLUMNS: [&str; 18] = [
         "collective",
@@ -239,53 +205,27 @@ fn own_rows(input: &Input<'_>, value: &Value) -> Result<Parsed, ReadError> {
         "op",
     ];
     let mut writer = csv::Writer::from_writer(Vec::new());
-    let failed = |message: String| ReadError::BadRow {
-        path: input.path.to_owned(),
-        line: 0,
-        message,
-    };
-    writer
-        .write_record(COLUMNS)
-        .map_err(|error| failed(error.to_string()))?;
+    let failed = |message: String| ReadError::BadRow { path: input.path.to_owned(), line: 0, message };
+    writer.write_record(COLUMNS).map_err(|error| failed(error.to_string()))?;
     for row in rows {
         let cells = COLUMNS.map(|column| match row.get(column) {
             None | Some(Value::Null) => String::new(),
             Some(Value::String(text)) => text.replace(['\n', '\r'], " "),
             Some(other) => other.to_string(),
         });
-        writer
-            .write_record(&cells)
-            .map_err(|error| failed(error.to_string()))?;
+        writer.write_record(&cells).map_err(|error| failed(error.to_string()))?;
     }
-    let bytes = writer
-        .into_inner()
-        .map_err(|error| failed(error.to_string()))?;
+    let bytes = writer.into_inner().map_err(|error| failed(error.to_string()))?;
     let text = String::from_utf8_lossy(&bytes);
     let lines = lines_of(input.text, "\"collective\"", "\"rows\"", rows.len());
     let place = |row: u64| {
         let index = usize::try_from(row.saturating_sub(2)).unwrap_or(usize::MAX);
         lines.get(index).copied().unwrap_or(0)
     };
-    let mut parsed = super::table::parse(&Input {
-        text: &text,
-        ..*input
-    })
-    .map_err(|error| match error {
-        ReadError::BadValue {
-            path,
-            line,
-            column,
-            given,
-            problem,
-            expected,
-        } => ReadError::BadValue {
-            path,
-            line: place(line),
-            column,
-            given,
-            problem,
-            expected,
-        },
+    let mut parsed = super::table::parse(&Input { text: &text, ..*input }).map_err(|error| match error {
+        ReadError::BadValue { path, line, column, given, problem, expected } => {
+            ReadError::BadValue { path, line: place(line), column, given, problem, expected }
+        }
         other => other,
     })?;
     for row in &mut parsed.rows {
@@ -306,9 +246,7 @@ enum Number {
 fn number(value: &Value) -> Number {
     match value {
         Value::Null => Number::Absent,
-        Value::String(text) if matches!(text.as_str(), "nan" | "-nan" | "N/A" | "inf") => {
-            Number::Absent
-        }
+        Value::String(text) if matches!(text.as_str(), "nan" | "-nan" | "N/A" | "inf") => Number::Absent,
         value => {
             let number = match value {
                 Value::String(text) => text.parse().ok(),
@@ -361,16 +299,11 @@ fn environment(value: &Value) -> Env {
 
 /// serde_json's message without the place that it ends with.
 fn without_place(message: &str) -> String {
-    message
-        .rsplit_once(" at line ")
-        .map_or(message, |(text, _)| text)
-        .to_owned()
+    message.rsplit_once(" at line ").map_or(message, |(text, _)| text).to_owned()
 }
 
 fn line_of(text: &str, needle: &str, nth: usize) -> u64 {
-    text.match_indices(needle)
-        .nth(nth)
-        .map_or(0, |(at, _)| text[..at].matches('\n').count() as u64 + 1)
+    text.match_indices(needle).nth(nth).map_or(0, |(at, _)| text[..at].matches('\n').count() as u64 + 1)
 }
 
 /// The lines of the first `count` places of `needle` after `start`: the parsed value has none.

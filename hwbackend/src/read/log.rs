@@ -38,10 +38,7 @@ pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
         let number = index as u64 + 1;
         if line.len() > LINE_MAX {
             reader.out.unreadable += 1;
-            let text = format!(
-                "a line of {} bytes; at most {LINE_MAX} are read",
-                line.len()
-            );
+            let text = format!("a line of {} bytes; at most {LINE_MAX} are read", line.len());
             reader.out.note(Some(number), text);
             continue;
         }
@@ -110,10 +107,7 @@ impl Reader<'_> {
             return Ok(());
         }
         if commented && is_prediction_mark(line) && !self.input.options.allow_predicted {
-            return Err(ReadError::Predicted {
-                path: self.input.path.to_owned(),
-                line: number,
-            });
+            return Err(ReadError::Predicted { path: self.input.path.to_owned(), line: number });
         }
         if !commented && self.data_line(number, text)? {
             return Ok(());
@@ -129,9 +123,7 @@ impl Reader<'_> {
     /// Whether it was (or looked like) a row of the table.
     fn data_line(&mut self, number: u64, text: &str) -> Result<bool, ReadError> {
         let mut tokens = text.split_whitespace();
-        let is_number = |token: Option<&str>| {
-            token.is_some_and(|token| token.bytes().all(|b| b.is_ascii_digit()))
-        };
+        let is_number = |token: Option<&str>| token.is_some_and(|token| token.bytes().all(|b| b.is_ascii_digit()));
         if !is_number(tokens.next()) {
             return Ok(false);
         }
@@ -158,11 +150,7 @@ impl Reader<'_> {
 
     fn row(&mut self, number: u64, tokens: &[&str]) -> Result<Row, String> {
         let tokens = without_timestamp(tokens);
-        let size: u64 = tokens
-            .first()
-            .unwrap_or(&"")
-            .parse()
-            .map_err(|_| "its size is beyond 64 bits".to_owned())?;
+        let size: u64 = tokens.first().unwrap_or(&"").parse().map_err(|_| "its size is beyond 64 bits".to_owned())?;
         let fields = self
             .run
             .columns
@@ -176,27 +164,18 @@ impl Reader<'_> {
             dtype: None,
             op: None,
             root: None,
-            halves: [Half {
-                time_us: None,
-                sample: None,
-            }; 2],
+            halves: [Half { time_us: None, sample: None }; 2],
         };
         if let Some(name) = fields.dtype {
             row.dtype = name.parse().ok();
             if row.dtype.is_none() {
-                self.out.note_once(
-                    Some(number),
-                    format!("element type `{name}` is not known; left open"),
-                );
+                self.out.note_once(Some(number), format!("element type `{name}` is not known; left open"));
             }
         }
         if let Some(name) = fields.op.filter(|name| *name != "none") {
             row.op = name.parse().ok();
             if row.op.is_none() {
-                self.out.note_once(
-                    Some(number),
-                    format!("reduction `{name}` is not known; left open"),
-                );
+                self.out.note_once(Some(number), format!("reduction `{name}` is not known; left open"));
             }
         }
         row.root = fields.root.and_then(|root| root.parse().ok());
@@ -208,10 +187,7 @@ impl Reader<'_> {
                 if let Some(time_us) = printed_time.filter(|_| !fields.cpu_time) {
                     rate = rate.refined(size, time, time_us);
                 }
-                Sample {
-                    algbw: rate,
-                    busbw: Rate::written(busbw, busbw_value),
-                }
+                Sample { algbw: rate, busbw: Rate::written(busbw, busbw_value) }
             });
             let time_us = if fields.cpu_time {
                 // The printed time is the host's; the rate is still the operation's.
@@ -225,17 +201,12 @@ impl Reader<'_> {
             half.time_us = time_us.filter(|&time| time > 0.0 && size > 0);
             let errors = wrong.parse::<u64>().ok();
             if fields.counts_wrong && errors.is_some_and(|count| count > 0) {
-                self.out.note(
-                    Some(number),
-                    format!("{} values were wrong; the row is kept", errors.unwrap_or(0)),
-                );
+                self.out.note(Some(number), format!("{} values were wrong; the row is kept", errors.unwrap_or(0)));
             }
         }
         if fields.cpu_time {
-            self.out.note_once(
-                Some(number),
-                "the time column is CPU time (-C); times are derived from algbw".to_owned(),
-            );
+            self.out
+                .note_once(Some(number), "the time column is CPU time (-C); times are derived from algbw".to_owned());
         }
         Ok(row)
     }
@@ -247,11 +218,7 @@ impl Reader<'_> {
             self.env_lines = assignments(&words(rest));
             return Ok(true);
         }
-        if let Some(rest) = text
-            .strip_prefix("cmd:")
-            .filter(|_| commented)
-            .or_else(|| text.strip_prefix("$ "))
-        {
+        if let Some(rest) = text.strip_prefix("cmd:").filter(|_| commented).or_else(|| text.strip_prefix("$ ")) {
             self.next_run()?;
             self.command(rest);
             return Ok(true);
@@ -298,9 +265,7 @@ impl Reader<'_> {
         }
         if let Some(at) = text.find("nccl-tests version ") {
             self.next_run()?;
-            let code = text[at..]
-                .split_once("nccl-library=")
-                .and_then(|(_, code)| code.trim().parse().ok());
+            let code = text[at..].split_once("nccl-library=").and_then(|(_, code)| code.trim().parse().ok());
             if self.nccl.is_none() {
                 self.nccl = code.and_then(version_of_code);
             }
@@ -339,10 +304,7 @@ impl Reader<'_> {
         }
         if text.starts_with("size") && text.contains("busbw") && text.contains("time") {
             self.run.columns = Some(
-                text.split_whitespace()
-                    .take(64)
-                    .map(|name| name.trim_start_matches('#').to_lowercase())
-                    .collect(),
+                text.split_whitespace().take(64).map(|name| name.trim_start_matches('#').to_lowercase()).collect(),
             );
             return Ok(true);
         }
@@ -380,10 +342,7 @@ impl Reader<'_> {
         match collective_of_program(name) {
             Some(collective) => self.run.collective = Some(collective),
             None => {
-                let text = format!(
-                    "test `{}` is none of the known collectives",
-                    shortened(name)
-                );
+                let text = format!("test `{}` is none of the known collectives", shortened(name));
                 self.out.note(Some(number), text.clone());
                 self.run.unknown_test = Some(text);
             }
@@ -419,22 +378,18 @@ impl Reader<'_> {
     /// `AllReduce: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..3}`, and the older form
     /// with numbers for names.
     fn choice(&mut self, number: u64, before: &str, after: &str) {
-        let bytes = before
-            .split_whitespace()
-            .last()
-            .and_then(|text| text.parse::<u64>().ok());
+        let bytes = before.split_whitespace().last().and_then(|text| text.parse::<u64>().ok());
         let mut words = after.split_whitespace();
         let algorithm = words.next().and_then(|text| match text.parse::<usize>() {
             Ok(index) => NCCL_ALGORITHMS.get(index).copied(),
             Err(_) => text.parse::<Algorithm>().ok(),
         });
-        let protocol = (words.next() == Some("proto"))
-            .then(|| words.next())
-            .flatten()
-            .and_then(|text| match text.parse::<usize>() {
+        let protocol = (words.next() == Some("proto")).then(|| words.next()).flatten().and_then(|text| {
+            match text.parse::<usize>() {
                 Ok(index) => Protocol::ALL.get(index).copied(),
                 Err(_) => text.parse::<Protocol>().ok(),
-            });
+            }
+        });
         let channels = after.split_once("={").and_then(|(_, range)| {
             let (low, high) = range.split_once('}')?.0.split_once("..")?;
             let (low, high) = (low.parse::<u32>().ok()?, high.parse::<u32>().ok()?);
@@ -451,11 +406,7 @@ impl Reader<'_> {
             return;
         };
         self.choices_only += 1;
-        let choice = Choice {
-            algorithm,
-            protocol,
-            channels,
-        };
+        let choice = Choice { algorithm, protocol, channels };
         if let Some(earlier) = self.run.choices.insert(bytes, choice)
             && earlier != choice
         {
@@ -474,14 +425,10 @@ impl Reader<'_> {
         let first_line = run.rows.first().map(|row| row.line);
         let sidecar = self.input.sidecar;
         if let Some(text) = run.unknown_test {
-            self.out
-                .lack(first_line, format!("{text}; its rows are left out"));
+            self.out.lack(first_line, format!("{text}; its rows are left out"));
             return Ok(());
         }
-        let Some(collective) = run
-            .collective
-            .or(sidecar.collective)
-            .or_else(|| collective_in_name(self.input.stem))
+        let Some(collective) = run.collective.or(sidecar.collective).or_else(|| collective_in_name(self.input.stem))
         else {
             let text = format!(
                 "{} rows name no collective; say `collective = \"all_reduce\"` in {}.toml beside the file, or keep the line `Collective test starting`",
@@ -537,10 +484,7 @@ impl Reader<'_> {
                     time: SimDuration::from_us(time_us),
                     settings: settings.clone(),
                     chosen: choice_for(&choices, collective, ranks, row.size),
-                    origin: Origin {
-                        file: self.input.path.display().to_string(),
-                        line: row.line,
-                    },
+                    origin: Origin { file: self.input.path.display().to_string(), line: row.line },
                 });
             }
         }
@@ -550,12 +494,7 @@ impl Reader<'_> {
     /// From the device lines, if they agree with the rates; else from what is left.
     fn ranks(&mut self, run: &Run, collective: Collective) -> Result<u32, String> {
         let first_line = run.rows.first().map(|row| row.line);
-        let samples: Vec<Sample> = run
-            .rows
-            .iter()
-            .flat_map(|row| row.halves)
-            .filter_map(|half| half.sample)
-            .collect();
+        let samples: Vec<Sample> = run.rows.iter().flat_map(|row| row.halves).filter_map(|half| half.sample).collect();
         let by_rate = ranks_of_samples(collective, &samples);
         let sidecar = self.input.sidecar;
         // What the sibling file says of ranks, it says because the list is cut.
@@ -566,10 +505,7 @@ impl Reader<'_> {
             .or_else(|| sidecar.nodes?.checked_mul(sidecar.gpus_per_node?));
         match (listed, by_rate) {
             (Some(listed), _) if bus_factor_fits(collective, listed, &samples) => {
-                if !run.ranks.is_empty()
-                    && run.ranks.len() < listed as usize
-                    && sidecar.ranks.is_none()
-                {
+                if !run.ranks.is_empty() && run.ranks.len() < listed as usize && sidecar.ranks.is_none() {
                     let text = format!(
                         "only {} of {listed} device lines; {listed} ranks by the last of them",
                         run.ranks.len()
@@ -579,9 +515,7 @@ impl Reader<'_> {
                 Ok(listed)
             }
             (Some(listed), Some((ranks, last))) if ranks == last => {
-                let text = format!(
-                    "{listed} ranks are named, but busbw / algbw is that of {ranks}; {ranks} is used"
-                );
+                let text = format!("{listed} ranks are named, but busbw / algbw is that of {ranks}; {ranks} is used");
                 self.out.note(first_line, text);
                 Ok(ranks)
             }
@@ -591,8 +525,7 @@ impl Reader<'_> {
                 self.input.stem
             )),
             (Some(listed), None) => {
-                let text =
-                    format!("busbw / algbw is not that of {listed} ranks, nor of any other number");
+                let text = format!("busbw / algbw is not that of {listed} ranks, nor of any other number");
                 self.out.note(first_line, text);
                 Ok(listed)
             }
@@ -617,11 +550,7 @@ impl Reader<'_> {
         if let Some(nodes) = sidecar.nodes {
             return Some(nodes);
         }
-        let names: BTreeSet<&str> = run
-            .ranks
-            .values()
-            .map(|(host, _, _)| host.as_str())
-            .collect();
+        let names: BTreeSet<&str> = run.ranks.values().map(|(host, _, _)| host.as_str()).collect();
         let named = u32::try_from(names.len()).ok()?;
         if named > 0 && run.ranks.len() == ranks as usize {
             return Some(named);
@@ -656,20 +585,11 @@ impl Reader<'_> {
             self.out.reason = Some(if self.out.unusable > 0 {
                 format!("all {} times are 0.00 or absent", self.out.unusable)
             } else if self.choices_only > 0 {
-                format!(
-                    "{} choices of NCCL_DEBUG, but no table of times",
-                    self.choices_only
-                )
+                format!("{} choices of NCCL_DEBUG, but no table of times", self.choices_only)
             } else if self.out.unreadable > 0 {
-                format!(
-                    "{} lines look like rows, but none could be read",
-                    self.out.unreadable
-                )
+                format!("{} lines look like rows, but none could be read", self.out.unreadable)
             } else if self.debug_lines > 0 {
-                format!(
-                    "{} lines of NCCL_DEBUG, but no table of times",
-                    self.debug_lines
-                )
+                format!("{} lines of NCCL_DEBUG, but no table of times", self.debug_lines)
             } else if self.comma_lines * 2 > self.out.other_lines {
                 "CSV whose first line lacks collective, ranks, size_bytes and a time".to_owned()
             } else {
@@ -681,12 +601,7 @@ impl Reader<'_> {
 }
 
 /// NCCL's count is that of one rank where nccl-tests' size is of all.
-fn choice_for(
-    choices: &HashMap<u64, Choice>,
-    collective: Collective,
-    ranks: u32,
-    size: u64,
-) -> Option<Choice> {
+fn choice_for(choices: &HashMap<u64, Choice>, collective: Collective, ranks: u32, size: u64) -> Option<Choice> {
     if choices.is_empty() {
         return None;
     }
@@ -713,11 +628,8 @@ fn launch(run: &Run) -> Option<Launch> {
         (Some(threads), Some(_)) if threads > 1 => Some(Launch::Threads),
         (Some(_), Some(_)) => Some(Launch::Processes),
         _ => {
-            let processes: BTreeSet<(&str, u64)> = run
-                .ranks
-                .values()
-                .map(|(host, process, _)| (host.as_str(), *process))
-                .collect();
+            let processes: BTreeSet<(&str, u64)> =
+                run.ranks.values().map(|(host, process, _)| (host.as_str(), *process)).collect();
             (processes.len() > 1 && processes.len() == run.ranks.len()).then_some(Launch::Processes)
         }
     }
@@ -726,21 +638,11 @@ fn launch(run: &Run) -> Option<Launch> {
 /// `Rank  0 Group  0 Pid   4542 on         vm device  0 [0000:00:06] NVIDIA H200`.
 fn rank_line(text: &str) -> Option<(u32, (String, u64, u32))> {
     let words: Vec<&str> = text.split_whitespace().take(64).collect();
-    let after = |key: &str| {
-        words
-            .windows(2)
-            .find(|pair| pair[0] == key)
-            .map(|pair| pair[1])
-    };
+    let after = |key: &str| words.windows(2).find(|pair| pair[0] == key).map(|pair| pair[1]);
     let rank: u32 = after("Rank")?.parse().ok()?;
     let process = after("Pid").and_then(|pid| pid.parse().ok()).unwrap_or(0);
     let device = after("device")?.parse().ok()?;
-    (rank < 1 << 24).then(|| {
-        (
-            rank,
-            (after("on").unwrap_or_default().to_owned(), process, device),
-        )
-    })
+    (rank < 1 << 24).then(|| (rank, (after("on").unwrap_or_default().to_owned(), process, device)))
 }
 
 fn assignments(words: &[String]) -> Env {
@@ -774,15 +676,8 @@ pub(super) fn collective_in_name(stem: &str) -> Option<Collective> {
         ("bcast", Collective::Broadcast),
         ("a2a", Collective::AllToAll),
     ];
-    let plain: String = stem
-        .chars()
-        .filter(char::is_ascii_alphanumeric)
-        .map(|c| c.to_ascii_lowercase())
-        .collect();
-    SPELLINGS
-        .iter()
-        .find(|(spelling, _)| plain.contains(spelling))
-        .map(|&(_, collective)| collective)
+    let plain: String = stem.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect();
+    SPELLINGS.iter().find(|(spelling, _)| plain.contains(spelling)).map(|&(_, collective)| collective)
 }
 
 /// Without the tags that launchers put before a line: `[1,0]<stdout>:` and `0: `.
@@ -807,11 +702,7 @@ fn without_prefix(line: &str) -> &str {
 /// Without the timestamp that `-S` puts last.
 fn without_timestamp<'a, 'b>(tokens: &'a [&'b str]) -> &'a [&'b str] {
     match tokens {
-        [rest @ .., date, clock]
-            if date.len() == 10 && date.contains('-') && clock.contains(':') =>
-        {
-            rest
-        }
+        [rest @ .., date, clock] if date.len() == 10 && date.contains('-') && clock.contains(':') => rest,
         [rest @ .., stamp] if stamp.contains(':') => rest,
         _ => tokens,
     }
@@ -830,24 +721,13 @@ struct Fields<'a> {
 
 impl<'a> Fields<'a> {
     fn new() -> Self {
-        Self {
-            dtype: None,
-            op: None,
-            root: None,
-            halves: [["N/A"; 4]; 2],
-            counts_wrong: false,
-            cpu_time: false,
-        }
+        Self { dtype: None, op: None, root: None, halves: [["N/A"; 4]; 2], counts_wrong: false, cpu_time: false }
     }
 }
 
 /// By the names above the table; `None` if these do not fit the row.
 fn by_columns<'a>(columns: &[String], tokens: &[&'a str]) -> Option<Fields<'a>> {
-    let columns: Vec<&str> = columns
-        .iter()
-        .map(String::as_str)
-        .filter(|name| *name != "timestamp")
-        .collect();
+    let columns: Vec<&str> = columns.iter().map(String::as_str).filter(|name| *name != "timestamp").collect();
     if columns.len() != tokens.len() {
         return None;
     }
@@ -908,10 +788,7 @@ fn by_shape<'a>(tokens: &[&'a str]) -> Option<Fields<'a>> {
         half[..width].copy_from_slice(cells);
     }
     // Old versions print an error such as 1e-07 in the place of the count.
-    fields.counts_wrong = fields
-        .halves
-        .iter()
-        .all(|half| !half[3].contains(['e', '.']));
+    fields.counts_wrong = fields.halves.iter().all(|half| !half[3].contains(['e', '.']));
     Some(fields)
 }
 

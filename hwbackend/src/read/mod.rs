@@ -187,16 +187,10 @@ impl FileReport {
             lines.push(format!("{place}: and {} more notes", self.notes_left_out));
         }
         if self.unusable > 0 {
-            lines.push(format!(
-                "{place}: {} rows unusable (0.00, absent, or zero bytes)",
-                self.unusable
-            ));
+            lines.push(format!("{place}: {} rows unusable (0.00, absent, or zero bytes)", self.unusable));
         }
         if self.duplicates > 0 {
-            lines.push(format!(
-                "{place}: {} rows are also in an earlier file and count once",
-                self.duplicates
-            ));
+            lines.push(format!("{place}: {} rows are also in an earlier file and count once", self.duplicates));
         }
         lines
     }
@@ -214,12 +208,8 @@ pub fn read_paths(paths: &[PathBuf], options: &ReadOptions) -> Result<ReadReport
     if paths.is_empty() {
         return Err(ReadError::NoPaths);
     }
-    let mut collector = Collector {
-        options: *options,
-        report: ReadReport::default(),
-        spans: Vec::new(),
-        seen: BTreeSet::new(),
-    };
+    let mut collector =
+        Collector { options: *options, report: ReadReport::default(), spans: Vec::new(), seen: BTreeSet::new() };
     for path in paths {
         let metadata = fs::metadata(path).map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => ReadError::Missing { path: path.clone() },
@@ -254,10 +244,7 @@ impl Collector {
         }
         let (mut report, parsed) = read_file(path, &self.options, self.rows_left())?;
         if parsed.rows.is_empty() {
-            return Err(ReadError::NotUnderstood {
-                path: path.to_owned(),
-                reason: parsed.reason(),
-            });
+            return Err(ReadError::NotUnderstood { path: path.to_owned(), reason: parsed.reason() });
         }
         report.take(&parsed);
         self.push(report, parsed.rows);
@@ -269,9 +256,7 @@ impl Collector {
         let mut skipped = Vec::new();
         list(folder, folder, 0, &mut files, &mut skipped)?;
         if files.is_empty() && skipped.is_empty() {
-            return Err(ReadError::EmptyFolder {
-                path: folder.to_owned(),
-            });
+            return Err(ReadError::EmptyFolder { path: folder.to_owned() });
         }
         for (path, reason) in skipped {
             let outcome = Outcome::NotUnderstood(reason);
@@ -279,11 +264,8 @@ impl Collector {
         }
         let first = self.report.files.len();
         let before = self.report.measurements.len();
-        let stems: BTreeSet<PathBuf> = files
-            .iter()
-            .filter(|path| is_data(path))
-            .map(|path| path.with_extension(""))
-            .collect();
+        let stems: BTreeSet<PathBuf> =
+            files.iter().filter(|path| is_data(path)).map(|path| path.with_extension("")).collect();
         let mut known = false;
         for path in &files {
             if !self.is_new(path) {
@@ -307,12 +289,10 @@ impl Collector {
                 Err(error @ ReadError::TooManyRows { .. }) => return Err(error),
                 Err(error) => {
                     let outcome = match error {
-                        ReadError::MissingColumn { missing, found, .. } => Outcome::NotUnderstood(
-                            format!("CSV without {}; it has {found}", missing.join(" and ")),
-                        ),
-                        ReadError::Binary { .. } => {
-                            Outcome::NotUnderstood("binary, not text".to_owned())
+                        ReadError::MissingColumn { missing, found, .. } => {
+                            Outcome::NotUnderstood(format!("CSV without {}; it has {found}", missing.join(" and ")))
                         }
+                        ReadError::Binary { .. } => Outcome::NotUnderstood("binary, not text".to_owned()),
                         error => Outcome::Refused(error),
                     };
                     let report = FileReport::new(path, kind_by_name(path), outcome);
@@ -329,10 +309,7 @@ impl Collector {
                     Outcome::Read | Outcome::Metadata => None,
                 })
                 .collect();
-            return Err(ReadError::NothingRead {
-                path: folder.to_owned(),
-                reasons,
-            });
+            return Err(ReadError::NothingRead { path: folder.to_owned(), reasons });
         }
         Ok(())
     }
@@ -371,9 +348,7 @@ impl Collector {
         for (file, &(begin, end)) in self.spans.iter().enumerate() {
             let mut runs: BTreeMap<String, Vec<usize>> = BTreeMap::new();
             for (index, row) in rows.iter().enumerate().take(end).skip(begin) {
-                runs.entry(base_run(&row.run).to_owned())
-                    .or_default()
-                    .push(index);
+                runs.entry(base_run(&row.run).to_owned()).or_default().push(index);
             }
             let mut fresh = Vec::new();
             for indices in runs.into_values() {
@@ -403,10 +378,7 @@ impl Collector {
                 }
             }
             for index in fresh.into_iter().rev() {
-                earlier
-                    .entry(row_key(&rows[index]))
-                    .or_default()
-                    .push(index);
+                earlier.entry(row_key(&rows[index])).or_default().push(index);
             }
         }
         let mut keep = dropped.iter().map(|dropped| !dropped);
@@ -423,14 +395,7 @@ fn metadata_report(path: &Path, outcome: Outcome) -> FileReport {
 type RowKey = (String, Collective, u32, u64, bool, u64);
 
 fn row_key(row: &Measurement) -> RowKey {
-    (
-        base_run(&row.run).to_owned(),
-        row.collective,
-        row.ranks,
-        row.size.0,
-        row.in_place,
-        row.time.0,
-    )
+    (base_run(&row.run).to_owned(), row.collective, row.ranks, row.size.0, row.in_place, row.time.0)
 }
 
 /// The run without the number that tells several of one file apart.
@@ -468,10 +433,7 @@ struct Input<'a> {
 
 impl Input<'_> {
     fn too_many_rows(&self) -> ReadError {
-        ReadError::TooManyRows {
-            path: self.path.to_owned(),
-            limit: ROWS_MAX,
-        }
+        ReadError::TooManyRows { path: self.path.to_owned(), limit: ROWS_MAX }
     }
 }
 
@@ -513,14 +475,8 @@ impl Parsed {
     }
 
     fn reason(&self) -> String {
-        let mut reason = self
-            .reason
-            .clone()
-            .unwrap_or_else(|| "it has no rows".to_owned());
-        if let Some(Note {
-            line: Some(line),
-            text,
-        }) = self.notes.first()
+        let mut reason = self.reason.clone().unwrap_or_else(|| "it has no rows".to_owned());
+        if let Some(Note { line: Some(line), text }) = self.notes.first()
             && *text != reason
         {
             reason.push_str(&format!("; line {line}: {text}"));
@@ -539,34 +495,21 @@ impl FileReport {
         self.nccl.clone_from(&parsed.nccl);
         self.env.clone_from(&parsed.env);
         self.outcome = if parsed.rows.is_empty() {
-            Outcome::NotUnderstood(
-                parsed
-                    .reason
-                    .clone()
-                    .unwrap_or_else(|| "it has no rows".to_owned()),
-            )
+            Outcome::NotUnderstood(parsed.reason.clone().unwrap_or_else(|| "it has no rows".to_owned()))
         } else {
             Outcome::Read
         };
     }
 }
 
-fn read_file(
-    path: &Path,
-    options: &ReadOptions,
-    rows_left: usize,
-) -> Result<(FileReport, Parsed), ReadError> {
+fn read_file(path: &Path, options: &ReadOptions, rows_left: usize) -> Result<(FileReport, Parsed), ReadError> {
     let bytes = load(path)?;
     if bytes.is_empty() {
-        return Err(ReadError::EmptyFile {
-            path: path.to_owned(),
-        });
+        return Err(ReadError::EmptyFile { path: path.to_owned() });
     }
     let sidecar_path = path.with_extension("toml");
     let sidecar = match load(&sidecar_path) {
-        Ok(bytes) if sidecar_path != path => {
-            sidecar::parse(&sidecar_path, &String::from_utf8_lossy(&bytes))?
-        }
+        Ok(bytes) if sidecar_path != path => sidecar::parse(&sidecar_path, &String::from_utf8_lossy(&bytes))?,
         Err(error @ (ReadError::FileTooLarge { .. } | ReadError::Unreadable { .. })) => {
             return Err(error);
         }
@@ -591,37 +534,20 @@ fn parse(
     rows_left: usize,
 ) -> Result<(FileKind, Parsed), ReadError> {
     if let Some(offset) = bytes.iter().position(|&byte| byte == 0) {
-        return Err(ReadError::Binary {
-            path: path.to_owned(),
-            offset,
-        });
+        return Err(ReadError::Binary { path: path.to_owned(), offset });
     }
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     let text = String::from_utf8_lossy(bytes);
-    let input = Input {
-        path,
-        text: &text,
-        stem,
-        sidecar,
-        options,
-        rows_left,
-    };
+    let input = Input { path, text: &text, stem, sidecar, options, rows_left };
     let kind = kind_of(path, &text);
     if kind == FileKind::Json && text.len() as u64 > JSON_BYTES_MAX {
-        return Err(ReadError::FileTooLarge {
-            path: path.to_owned(),
-            bytes: text.len() as u64,
-            limit: JSON_BYTES_MAX,
-        });
+        return Err(ReadError::FileTooLarge { path: path.to_owned(), bytes: text.len() as u64, limit: JSON_BYTES_MAX });
     }
     let mut parsed = match kind {
         FileKind::Json => json::parse(&input)?,
         FileKind::Csv => table::parse(&input)?,
         FileKind::Log => log::parse(&input)?,
-        FileKind::Metadata | FileKind::Other => Parsed {
-            reason: Some(foreign(path, &text)),
-            ..Parsed::default()
-        },
+        FileKind::Metadata | FileKind::Other => Parsed { reason: Some(foreign(path, &text)), ..Parsed::default() },
     };
     if matches!(text, std::borrow::Cow::Owned(_)) {
         parsed.note(None, "some bytes are not UTF-8; replaced".to_owned());
@@ -655,9 +581,7 @@ fn kind_of(path: &Path, text: &str) -> FileKind {
     if start.starts_with("<?xml") || start.starts_with("<system") || start.starts_with("<graphs") {
         return FileKind::Other;
     }
-    let header = text
-        .lines()
-        .find(|line| !line.trim().is_empty() && !line.starts_with('#'));
+    let header = text.lines().find(|line| !line.trim().is_empty() && !line.starts_with('#'));
     match header {
         Some(line) if table::looks_like_header(line) => FileKind::Csv,
         _ => FileKind::Log,
@@ -678,10 +602,7 @@ fn foreign(path: &Path, text: &str) -> String {
 }
 
 fn extension(path: &Path) -> String {
-    path.extension()
-        .unwrap_or_default()
-        .to_string_lossy()
-        .to_lowercase()
+    path.extension().unwrap_or_default().to_string_lossy().to_lowercase()
 }
 
 fn is_data(path: &Path) -> bool {
@@ -699,41 +620,28 @@ fn siblings_of(path: &Path) -> Vec<PathBuf> {
 
 /// Our own mark on predictions.
 fn is_prediction_mark(line: &str) -> bool {
-    line.trim_start_matches('#')
-        .trim_start()
-        .starts_with("collcast: predicted")
+    line.trim_start_matches('#').trim_start().starts_with("collcast: predicted")
 }
 
 fn unreadable(path: &Path, error: &std::io::Error) -> ReadError {
-    ReadError::Unreadable {
-        path: path.to_owned(),
-        message: error.to_string(),
-    }
+    ReadError::Unreadable { path: path.to_owned(), message: error.to_string() }
 }
 
 /// The bytes of a regular file, within the limit.
 fn load(path: &Path) -> Result<Vec<u8>, ReadError> {
     let metadata = fs::metadata(path).map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound => ReadError::Missing {
-            path: path.to_owned(),
-        },
+        std::io::ErrorKind::NotFound => ReadError::Missing { path: path.to_owned() },
         _ => unreadable(path, &error),
     })?;
     if !metadata.is_file() {
-        return Err(ReadError::NotAFile {
-            path: path.to_owned(),
-        });
+        return Err(ReadError::NotAFile { path: path.to_owned() });
     }
     let limit = match extension(path).as_str() {
         "json" => JSON_BYTES_MAX,
         "toml" => TOML_BYTES_MAX,
         _ => FILE_BYTES_MAX,
     };
-    let too_large = |bytes| ReadError::FileTooLarge {
-        path: path.to_owned(),
-        bytes,
-        limit,
-    };
+    let too_large = |bytes| ReadError::FileTooLarge { path: path.to_owned(), bytes, limit };
     if metadata.len() > limit {
         return Err(too_large(metadata.len()));
     }
@@ -759,17 +667,12 @@ fn list(
     for entry in fs::read_dir(folder).map_err(|error| unreadable(folder, &error))? {
         entries.push(entry.map_err(|error| unreadable(folder, &error))?.path());
         if entries.len() + files.len() + skipped.len() > FILES_MAX {
-            return Err(ReadError::TooManyFiles {
-                path: root.to_owned(),
-                limit: FILES_MAX,
-            });
+            return Err(ReadError::TooManyFiles { path: root.to_owned(), limit: FILES_MAX });
         }
     }
     entries.sort();
     for path in entries {
-        let hidden = path
-            .file_name()
-            .is_some_and(|name| name.to_string_lossy().starts_with('.'));
+        let hidden = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
         let is_link = path.is_symlink();
         let mut skip = |reason: &str| skipped.push((path.clone(), reason.to_owned()));
         match fs::metadata(&path) {
@@ -787,9 +690,7 @@ fn list(
 
 /// FNV-1a with 64 bits.
 fn fnv1a(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
 #[cfg(test)]

@@ -59,9 +59,7 @@ pub enum NcclEnvError {
     #[error(transparent)]
     UnknownName(#[from] UnknownName),
     /// A name that is ours, but that NCCL does not have.
-    #[error(
-        "`{0}` is not an algorithm of NCCL; known: tree ring collnetdirect collnetchain nvls nvlstree pat"
-    )]
+    #[error("`{0}` is not an algorithm of NCCL; known: tree ring collnetdirect collnetchain nvls nvlstree pat")]
     NotNccl(String),
     /// Too long to be meant.
     #[error("the setting has {0} bytes; expected at most {TEXT_MAX}")]
@@ -97,17 +95,14 @@ impl<T: Copy + PartialEq> EnvSets<T> {
 
     /// Whether `collective` may use `name`.
     pub fn allows(&self, collective: Collective, name: T) -> bool {
-        self.section(collective)
-            .is_none_or(|section| section.names.contains(&name) != section.excluded)
+        self.section(collective).is_none_or(|section| section.names.contains(&name) != section.excluded)
     }
 
     /// The one name that `collective` is forced to, if it is exactly one.
     pub fn forced(&self, collective: Collective) -> Option<T> {
         let section = self.section(collective)?;
         match section.names.as_slice() {
-            [first, rest @ ..] if !section.excluded && rest.iter().all(|name| name == first) => {
-                Some(*first)
-            }
+            [first, rest @ ..] if !section.excluded && rest.iter().all(|name| name == first) => Some(*first),
             _ => None,
         }
     }
@@ -129,11 +124,7 @@ impl<T: Copy + PartialEq> EnvSets<T> {
 pub fn parse_algorithms(text: &str) -> Result<EnvSets<Algorithm>, NcclEnvError> {
     parse(text, |name| {
         let algorithm = Algorithm::from_str(name)?;
-        if NCCL_ALGORITHMS.contains(&algorithm) {
-            Ok(algorithm)
-        } else {
-            Err(NcclEnvError::NotNccl(name.to_owned()))
-        }
+        if NCCL_ALGORITHMS.contains(&algorithm) { Ok(algorithm) } else { Err(NcclEnvError::NotNccl(name.to_owned())) }
     })
 }
 
@@ -145,17 +136,11 @@ pub fn parse_protocols(text: &str) -> Result<EnvSets<Protocol>, NcclEnvError> {
     parse(text, |name| Ok(Protocol::from_str(name)?))
 }
 
-fn parse<T>(
-    text: &str,
-    name: impl Fn(&str) -> Result<T, NcclEnvError>,
-) -> Result<EnvSets<T>, NcclEnvError> {
+fn parse<T>(text: &str, name: impl Fn(&str) -> Result<T, NcclEnvError>) -> Result<EnvSets<T>, NcclEnvError> {
     if text.len() > TEXT_MAX {
         return Err(NcclEnvError::TooLong(text.len()));
     }
-    let mut sets = EnvSets {
-        default: None,
-        overrides: BTreeMap::new(),
-    };
+    let mut sets = EnvSets { default: None, overrides: BTreeMap::new() };
     for (index, section) in text.split(';').enumerate() {
         let (function, list) = match section.split_once(':') {
             Some((function, list)) => (Some(parse_function(function)?), list),
@@ -187,14 +172,12 @@ fn parse<T>(
 
 fn parse_function(text: &str) -> Result<Collective, NcclEnvError> {
     let text = text.trim();
-    FUNCTIONS
-        .iter()
-        .find(|(name, _)| name.eq_ignore_ascii_case(text))
-        .map(|&(_, collective)| collective)
-        .ok_or_else(|| NcclEnvError::UnknownFunction {
+    FUNCTIONS.iter().find(|(name, _)| name.eq_ignore_ascii_case(text)).map(|&(_, collective)| collective).ok_or_else(
+        || NcclEnvError::UnknownFunction {
             given: text.to_owned(),
             suggestion: nearest(text, FUNCTIONS.map(|(name, _)| name)).map(str::to_owned),
-        })
+        },
+    )
 }
 
 #[cfg(test)]
@@ -217,10 +200,7 @@ mod tests {
         assert!(mixed.allows(Collective::Reduce, Algorithm::Ring));
 
         let protocols = parse_protocols("^LL128;allreduce:LL128").unwrap();
-        assert_eq!(
-            protocols.forced(Collective::AllReduce),
-            Some(Protocol::Ll128)
-        );
+        assert_eq!(protocols.forced(Collective::AllReduce), Some(Protocol::Ll128));
         assert_eq!(protocols.forced(Collective::Broadcast), None);
         assert!(!protocols.allows(Collective::Broadcast, Protocol::Ll128));
         assert!(protocols.allows(Collective::Broadcast, Protocol::Ll));

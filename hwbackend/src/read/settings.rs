@@ -13,9 +13,7 @@ pub(super) type Env = BTreeMap<String, String>;
 
 /// Whether a variable is worth keeping. Whole environments hold secrets; these do not.
 pub(super) fn is_relevant(name: &str) -> bool {
-    ["NCCL_", "OFI_NCCL_", "FI_", "UCX_", "CUDA_VISIBLE_DEVICES"]
-        .iter()
-        .any(|prefix| name.starts_with(prefix))
+    ["NCCL_", "OFI_NCCL_", "FI_", "UCX_", "CUDA_VISIBLE_DEVICES"].iter().any(|prefix| name.starts_with(prefix))
         && name.len() <= 128
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
@@ -40,37 +38,25 @@ pub(super) fn from_env(env: &Env, collective: Collective, notes: &mut Vec<String
         }
     }
     settings.channels = channels(env, collective, notes);
-    settings.buffer_size = env.get("NCCL_BUFFSIZE").and_then(|text| {
-        match parse_size(text).ok().filter(|size| size.0 > 0) {
+    settings.buffer_size =
+        env.get("NCCL_BUFFSIZE").and_then(|text| match parse_size(text).ok().filter(|size| size.0 > 0) {
             Some(Bytes(size)) => Some(Bytes(size)),
             None => {
                 notes.push(format!("NCCL_BUFFSIZE={text} is not a size; ignored"));
                 None
             }
-        }
-    });
+        });
     settings.threads = count(env, "NCCL_NTHREADS", notes);
     let is_on = |name: &str| env.get(name).is_some_and(|value| value.trim() == "1");
-    let local = env
-        .get("NCCL_P2P_LEVEL")
-        .is_some_and(|level| matches!(level.trim(), "LOC" | "0"));
+    let local = env.get("NCCL_P2P_LEVEL").is_some_and(|level| matches!(level.trim(), "LOC" | "0"));
     if is_on("NCCL_P2P_DISABLE") || local {
-        settings.peer_access = if is_on("NCCL_SHM_DISABLE") {
-            PeerAccess::Net
-        } else {
-            PeerAccess::Off
-        };
+        settings.peer_access = if is_on("NCCL_SHM_DISABLE") { PeerAccess::Net } else { PeerAccess::Off };
     }
     settings
 }
 
 /// Puts what `NCCL_ALGO` says into `settings`.
-pub(super) fn algorithm(
-    text: &str,
-    collective: Collective,
-    settings: &mut Settings,
-    notes: &mut Vec<String>,
-) {
+pub(super) fn algorithm(text: &str, collective: Collective, settings: &mut Settings, notes: &mut Vec<String>) {
     let text = text.trim();
     if text.is_empty() {
         return;
@@ -95,10 +81,7 @@ fn has_choice(collective: Collective) -> bool {
 }
 
 fn is_point_to_point(collective: Collective) -> bool {
-    matches!(
-        collective,
-        Collective::SendRecv | Collective::AllToAll | Collective::Gather | Collective::Scatter
-    )
+    matches!(collective, Collective::SendRecv | Collective::AllToAll | Collective::Gather | Collective::Scatter)
 }
 
 fn count(env: &Env, name: &str, notes: &mut Vec<String>) -> Option<u32> {
@@ -128,21 +111,15 @@ fn channels(env: &Env, collective: Collective, notes: &mut Vec<String>) -> Optio
             (None, None) => {}
             (Some(min), Some(max)) if min == max => return Some(min),
             (Some(min), Some(max)) => {
-                notes.push(format!(
-                    "{min_name}={min} and {max_name}={max} differ; channels taken as NCCL's choice"
-                ));
+                notes.push(format!("{min_name}={min} and {max_name}={max} differ; channels taken as NCCL's choice"));
                 return None;
             }
             (Some(only), None) => {
-                notes.push(format!(
-                    "{min_name}={only} alone is taken as {only} channels"
-                ));
+                notes.push(format!("{min_name}={only} alone is taken as {only} channels"));
                 return Some(only);
             }
             (None, Some(only)) => {
-                notes.push(format!(
-                    "{max_name}={only} alone is taken as {only} channels"
-                ));
+                notes.push(format!("{max_name}={only} alone is taken as {only} channels"));
                 return Some(only);
             }
         }
@@ -153,15 +130,12 @@ fn channels(env: &Env, collective: Collective, notes: &mut Vec<String>) -> Optio
 /// The plain version in `text`: `2.26.2+cuda12.8` and `2.8.4-1` lose their suffix.
 pub(super) fn plain_version(text: &str) -> Option<String> {
     let text = text.trim();
-    let end = text
-        .find(|c: char| !(c.is_ascii_digit() || c == '.'))
-        .unwrap_or(text.len());
+    let end = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
     let (version, suffix) = text.split_at(end);
     let well_formed = version.len() <= 16
         && matches!(version.split('.').count(), 2..=3)
         && version.split('.').all(|part| !part.is_empty());
-    let suffix_ok = suffix.is_empty()
-        || (suffix.starts_with(['+', '-']) && !suffix.contains(char::is_whitespace));
+    let suffix_ok = suffix.is_empty() || (suffix.starts_with(['+', '-']) && !suffix.contains(char::is_whitespace));
     (well_formed && suffix_ok).then(|| version.to_owned())
 }
 
@@ -169,18 +143,8 @@ pub(super) fn plain_version(text: &str) -> Option<String> {
 pub(super) fn version_of_code(code: u32) -> Option<String> {
     match code {
         0..2000 | 1_000_000.. => None,
-        2000..10_000 => Some(format!(
-            "{}.{}.{}",
-            code / 1000,
-            code % 1000 / 100,
-            code % 100
-        )),
-        _ => Some(format!(
-            "{}.{}.{}",
-            code / 10_000,
-            code % 10_000 / 100,
-            code % 100
-        )),
+        2000..10_000 => Some(format!("{}.{}.{}", code / 1000, code % 1000 / 100, code % 100)),
+        _ => Some(format!("{}.{}.{}", code / 10_000, code % 10_000 / 100, code % 100)),
     }
 }
 
@@ -218,10 +182,7 @@ mod tests {
     use collcast_sim::collective::{Algorithm, Protocol};
 
     fn env(pairs: &[(&str, &str)]) -> Env {
-        pairs
-            .iter()
-            .map(|&(name, value)| (name.to_owned(), value.to_owned()))
-            .collect()
+        pairs.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect()
     }
 
     /// Goal: each variable of the contract lands in its setting; half-said ones say so.
@@ -285,9 +246,6 @@ mod tests {
     /// Goal: words are those of a shell, for the lines that people paste.
     #[test]
     fn words_respect_quotes() {
-        assert_eq!(
-            words("a \"b c\" d='e f'  ''"),
-            ["a", "b c", "d=e f", ""].map(str::to_owned)
-        );
+        assert_eq!(words("a \"b c\" d='e f'  ''"), ["a", "b c", "d=e f", ""].map(str::to_owned));
     }
 }

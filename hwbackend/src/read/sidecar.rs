@@ -8,16 +8,7 @@ use super::error::ReadError;
 use super::settings::{Env, is_relevant, plain_version};
 
 /// Keys that change what is read.
-const KEYS: [&str; 8] = [
-    "topology",
-    "nccl_version",
-    "env",
-    "ranks",
-    "nodes",
-    "gpus_per_node",
-    "collective",
-    "launch",
-];
+const KEYS: [&str; 8] = ["topology", "nccl_version", "env", "ranks", "nodes", "gpus_per_node", "collective", "launch"];
 
 /// Keys that document; they are free, and listed so that no other key is taken for a typo.
 const PROSE: [&str; 17] = [
@@ -98,19 +89,13 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Sidecar, ReadError> {
                 sidecar.collective = Some(name()?.parse().map_err(|_| bad("a collective"))?);
             }
             "launch" => {
-                sidecar.launch = Some(
-                    name()?
-                        .parse()
-                        .map_err(|_| bad("single_thread, threads, processes or graph"))?,
-                );
+                sidecar.launch = Some(name()?.parse().map_err(|_| bad("single_thread, threads, processes or graph"))?);
             }
             "nccl_version" => {
                 let text = name()?;
                 sidecar.nccl = plain_version(text);
                 if sidecar.nccl.is_none() && !text.to_lowercase().starts_with("not stated") {
-                    sidecar.notes.push(format!(
-                        "nccl_version `{text}` is not one version; left open"
-                    ));
+                    sidecar.notes.push(format!("nccl_version `{text}` is not one version; left open"));
                 }
             }
             "env" => {
@@ -137,9 +122,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Sidecar, ReadError> {
             other if PROSE.contains(&other) => {}
             other => {
                 if let Some(known) = nearest(other, KEYS) {
-                    sidecar.notes.push(format!(
-                        "key `{other}` is not used, did you mean `{known}`?"
-                    ));
+                    sidecar.notes.push(format!("key `{other}` is not used, did you mean `{known}`?"));
                 }
             }
         }
@@ -151,8 +134,7 @@ fn line_of_key(text: &str, key: &str) -> u64 {
     text.lines()
         .position(|line| {
             let line = line.trim_start().trim_start_matches('[');
-            line.strip_prefix(key)
-                .is_some_and(|rest| rest.trim_start().starts_with(['=', ']', '.']))
+            line.strip_prefix(key).is_some_and(|rest| rest.trim_start().starts_with(['=', ']', '.']))
         })
         .map_or(1, |index| index as u64 + 1)
 }

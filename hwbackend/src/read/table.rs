@@ -8,9 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::str::FromStr;
 
-use collcast_sim::collective::{
-    Algorithm, Collective, DataType, Launch, Protocol, ReduceOp, nearest,
-};
+use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol, ReduceOp, nearest};
 use collcast_sim::measurement::{Measurement, Origin, PeerAccess, Settings};
 use collcast_sim::units::{Bytes, SimDuration, parse_size};
 
@@ -50,14 +48,8 @@ const USED: [&str; 19] = [
 
 /// Whether a first line could be the header of such a table.
 pub(super) fn looks_like_header(line: &str) -> bool {
-    let names: Vec<String> = line
-        .split([',', ';', '\t'])
-        .map(|name| name.trim().to_lowercase())
-        .collect();
-    names.len() >= 4
-        && names
-            .iter()
-            .any(|name| NEEDED.contains(&name.as_str()) || TIMES.contains(&name.as_str()))
+    let names: Vec<String> = line.split([',', ';', '\t']).map(|name| name.trim().to_lowercase()).collect();
+    names.len() >= 4 && names.iter().any(|name| NEEDED.contains(&name.as_str()) || TIMES.contains(&name.as_str()))
 }
 
 /// Reads the text of one file.
@@ -74,10 +66,7 @@ pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
         }
         if line.starts_with('#') {
             if is_prediction_mark(line) && !input.options.allow_predicted {
-                return Err(ReadError::Predicted {
-                    path: input.path.to_owned(),
-                    line: index as u64 + 1,
-                });
+                return Err(ReadError::Predicted { path: input.path.to_owned(), line: index as u64 + 1 });
             }
         } else if header_line.is_none() && !line.trim().is_empty() {
             header_line = Some((index as u64 + 1, line));
@@ -89,12 +78,7 @@ pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
     };
     let separator = [b',', b';', b'\t']
         .into_iter()
-        .max_by_key(|&separator| {
-            (
-                header.bytes().filter(|&b| b == separator).count(),
-                separator == b',',
-            )
-        })
+        .max_by_key(|&separator| (header.bytes().filter(|&b| b == separator).count(), separator == b','))
         .unwrap_or(b',');
     let mut reader = csv::ReaderBuilder::new()
         .has_headers(false)
@@ -109,13 +93,11 @@ pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
     let mut groups: BTreeMap<(Collective, u32), Vec<(u64, Sample)>> = BTreeMap::new();
     let (mut disagreeing, mut imprecise) = (0usize, 0usize);
     loop {
-        let more = reader
-            .read_record(&mut record)
-            .map_err(|error| ReadError::BadRow {
-                path: input.path.to_owned(),
-                line: error.position().map_or(0, csv::Position::line),
-                message: format!("cannot be split into cells: {error}"),
-            })?;
+        let more = reader.read_record(&mut record).map_err(|error| ReadError::BadRow {
+            path: input.path.to_owned(),
+            line: error.position().map_or(0, csv::Position::line),
+            message: format!("cannot be split into cells: {error}"),
+        })?;
         if !more {
             break;
         }
@@ -127,47 +109,34 @@ pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
         if record.iter().all(str::is_empty) {
             continue;
         }
-        let extra = record
-            .iter()
-            .skip(columns.count)
-            .any(|cell| !cell.is_empty());
+        let extra = record.iter().skip(columns.count).any(|cell| !cell.is_empty());
         if record.len() < columns.count || extra {
             return Err(ReadError::BadRow {
                 path: input.path.to_owned(),
                 line,
-                message: format!(
-                    "has {} cells; the header has {}",
-                    record.len(),
-                    columns.count
-                ),
+                message: format!("has {} cells; the header has {}", record.len(), columns.count),
             });
         }
         if out.rows.len() >= input.rows_left {
             return Err(input.too_many_rows());
         }
-        let row = Row {
-            input,
-            columns,
-            record: &record,
-            line,
-        };
+        let row = Row { input, columns, record: &record, line };
         row.check_origin()?;
         match row.measurement(&mut out)? {
             Some((measurement, sample)) => {
                 imprecise += usize::from(row.is_imprecise());
                 if let Some((algbw, sample)) = sample {
-                    let exact =
-                        measurement.size.0 as f64 / measurement.time.as_us().max(1e-9) / 1e3;
+                    let exact = measurement.size.0 as f64 / measurement.time.as_us().max(1e-9) / 1e3;
                     if (exact - algbw).abs() > 0.05 * algbw + 0.01 {
                         disagreeing += 1;
                         if disagreeing == 1 {
-                            out.note(Some(line), format!("time_us gives {exact:.2} GB/s, algbw_gbps says {algbw}; time_us is used"));
+                            out.note(
+                                Some(line),
+                                format!("time_us gives {exact:.2} GB/s, algbw_gbps says {algbw}; time_us is used"),
+                            );
                         }
                     }
-                    groups
-                        .entry((measurement.collective, measurement.ranks))
-                        .or_default()
-                        .push((line, sample));
+                    groups.entry((measurement.collective, measurement.ranks)).or_default().push((line, sample));
                 }
                 out.rows.push(measurement);
             }
@@ -175,10 +144,7 @@ pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
         }
     }
     if disagreeing > 1 {
-        out.note(
-            None,
-            format!("time_us and algbw_gbps disagree in {disagreeing} rows"),
-        );
+        out.note(None, format!("time_us and algbw_gbps disagree in {disagreeing} rows"));
     }
     if imprecise > 0 {
         out.note(
@@ -190,10 +156,7 @@ pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
         let line = samples.first().map(|&(line, _)| line);
         let samples: Vec<Sample> = samples.into_iter().map(|(_, sample)| sample).collect();
         if !bus_factor_fits(collective, ranks, &samples) {
-            out.note(
-                line,
-                format!("busbw_gbps / algbw_gbps is not that of {collective} with {ranks} ranks"),
-            );
+            out.note(line, format!("busbw_gbps / algbw_gbps is not that of {collective} with {ranks} ranks"));
         }
     }
     out.nccl.clone_from(&input.sidecar.nccl);
@@ -212,20 +175,12 @@ struct Columns {
 }
 
 impl Columns {
-    fn new(
-        input: &Input<'_>,
-        line: u64,
-        header: &csv::StringRecord,
-        out: &mut Parsed,
-    ) -> Result<Self, ReadError> {
+    fn new(input: &Input<'_>, line: u64, header: &csv::StringRecord, out: &mut Parsed) -> Result<Self, ReadError> {
         if header.len() > COLUMNS_MAX {
             return Err(ReadError::BadRow {
                 path: input.path.to_owned(),
                 line,
-                message: format!(
-                    "has {} columns; at most {COLUMNS_MAX} are read",
-                    header.len()
-                ),
+                message: format!("has {} columns; at most {COLUMNS_MAX} are read", header.len()),
             });
         }
         let mut index = BTreeMap::new();
@@ -234,31 +189,17 @@ impl Columns {
             if name == "hosts" {
                 name = "nodes".to_owned();
             }
-            let known = NEEDED
-                .iter()
-                .chain(&TIMES)
-                .chain(&USED)
-                .any(|&known| known == name);
+            let known = NEEDED.iter().chain(&TIMES).chain(&USED).any(|&known| known == name);
             if index.insert(name.clone(), at).is_some() && known {
-                return Err(ReadError::DuplicateColumn {
-                    path: input.path.to_owned(),
-                    line,
-                    column: name,
-                });
+                return Err(ReadError::DuplicateColumn { path: input.path.to_owned(), line, column: name });
             }
         }
-        let mut missing: Vec<String> = NEEDED
-            .iter()
-            .filter(|&&name| !index.contains_key(name))
-            .map(|name| format!("`{name}`"))
-            .collect();
-        let mut hint = NEEDED
-            .iter()
-            .filter(|&&name| !index.contains_key(name))
-            .find_map(|name| {
-                let near = nearest(name, index.keys().map(String::as_str))?;
-                Some(format!("is `{near}` meant as `{name}`?"))
-            });
+        let mut missing: Vec<String> =
+            NEEDED.iter().filter(|&&name| !index.contains_key(name)).map(|name| format!("`{name}`")).collect();
+        let mut hint = NEEDED.iter().filter(|&&name| !index.contains_key(name)).find_map(|name| {
+            let near = nearest(name, index.keys().map(String::as_str))?;
+            Some(format!("is `{near}` meant as `{name}`?"))
+        });
         if !TIMES.iter().any(|&name| index.contains_key(name)) {
             missing.push("a time (`time_us`, `algbw_gbps` or `busbw_gbps`)".to_owned());
             hint = hint.or_else(|| {
@@ -278,30 +219,18 @@ impl Columns {
         for name in index.keys() {
             let used = NEEDED.iter().chain(&TIMES).chain(&USED);
             if !name.is_empty() && !used.clone().any(|known| known == name) {
-                let meant = nearest(name, USED)
-                    .map(|near| format!(", did you mean `{near}`?"))
-                    .unwrap_or_default();
-                out.note(
-                    Some(line),
-                    format!("column `{}` is not used{meant}", shortened(name)),
-                );
+                let meant = nearest(name, USED).map(|near| format!(", did you mean `{near}`?")).unwrap_or_default();
+                out.note(Some(line), format!("column `{}` is not used{meant}", shortened(name)));
             }
         }
-        Ok(Self {
-            index,
-            count: header.len(),
-        })
+        Ok(Self { index, count: header.len() })
     }
 }
 
 fn shortened_list(header: &csv::StringRecord) -> String {
     let names: Vec<String> = header.iter().take(16).map(shortened).collect();
     let more = header.len().saturating_sub(names.len());
-    let tail = if more > 0 {
-        format!(" and {more} more")
-    } else {
-        String::new()
-    };
+    let tail = if more > 0 { format!(" and {more} more") } else { String::new() };
     format!("{}{tail}", names.join(", "))
 }
 
@@ -334,8 +263,7 @@ impl Row<'_> {
     }
 
     fn needed(&self, column: &str, expected: &'static str) -> Result<&str, ReadError> {
-        self.cell(column)
-            .ok_or_else(|| self.bad(column, "the cell is empty", expected))
+        self.cell(column).ok_or_else(|| self.bad(column, "the cell is empty", expected))
     }
 
     fn name<T>(&self, column: &str, expected: &'static str) -> Result<Option<T>, ReadError>
@@ -344,16 +272,8 @@ impl Row<'_> {
         T::Err: Display,
     {
         self.cell(column)
-            .filter(|text| {
-                !matches!(
-                    text.to_lowercase().as_str(),
-                    "auto" | "default" | "none" | "any"
-                )
-            })
-            .map(|text| {
-                text.parse()
-                    .map_err(|error| self.bad(column, error, expected))
-            })
+            .filter(|text| !matches!(text.to_lowercase().as_str(), "auto" | "default" | "none" | "any"))
+            .map(|text| text.parse().map_err(|error| self.bad(column, error, expected)))
             .transpose()
     }
 
@@ -364,9 +284,7 @@ impl Row<'_> {
         match text.parse::<u32>() {
             Ok(0) => Err(self.bad(column, "zero", expected)),
             Ok(count) => Ok(Some(count)),
-            Err(_) if text.bytes().all(|b| b.is_ascii_digit()) => {
-                Err(self.bad(column, "too large", expected))
-            }
+            Err(_) if text.bytes().all(|b| b.is_ascii_digit()) => Err(self.bad(column, "too large", expected)),
             Err(_) => Err(self.bad(column, "not a whole number", expected)),
         }
     }
@@ -402,12 +320,7 @@ impl Row<'_> {
 
     /// Whether the time must come from a rate whose last digit is over a twentieth of it.
     fn is_imprecise(&self) -> bool {
-        let value = |column| {
-            self.number(column)
-                .ok()
-                .flatten()
-                .filter(|&value| value > 0.0)
-        };
+        let value = |column| self.number(column).ok().flatten().filter(|&value| value > 0.0);
         if value("time_us").is_some() {
             return false;
         }
@@ -418,14 +331,9 @@ impl Row<'_> {
     }
 
     fn check_origin(&self) -> Result<(), ReadError> {
-        let predicted = self
-            .cell("origin")
-            .is_some_and(|origin| origin.to_lowercase().starts_with("predicted"));
+        let predicted = self.cell("origin").is_some_and(|origin| origin.to_lowercase().starts_with("predicted"));
         if predicted && !self.input.options.allow_predicted {
-            return Err(ReadError::Predicted {
-                path: self.input.path.to_owned(),
-                line: self.line,
-            });
+            return Err(ReadError::Predicted { path: self.input.path.to_owned(), line: self.line });
         }
         Ok(())
     }
@@ -470,15 +378,10 @@ impl Row<'_> {
             algorithm(text, collective, &mut settings, &mut problems);
             if !problems.is_empty() {
                 settings = before;
-                notes.push(format!(
-                    "variant `{}` is no NCCL_ALGO; taken as a label",
-                    shortened(text)
-                ));
+                notes.push(format!("variant `{}` is no NCCL_ALGO; taken as a label", shortened(text)));
             }
         }
-        if let Some(name) =
-            self.name::<Algorithm>("algorithm", "an algorithm, or nothing for NCCL's choice")?
-        {
+        if let Some(name) = self.name::<Algorithm>("algorithm", "an algorithm, or nothing for NCCL's choice")? {
             settings.algorithm = Some(name);
             settings.nccl_algo = None;
         }
@@ -488,10 +391,7 @@ impl Row<'_> {
         let expected = "a number from 1, or nothing";
         settings.channels = self.count("channels", expected)?.or(settings.channels);
         settings.threads = self.count("nthreads", expected)?.or(settings.threads);
-        settings.buffer_size = self
-            .size("buffsize")?
-            .filter(|size| size.0 > 0)
-            .or(settings.buffer_size);
+        settings.buffer_size = self.size("buffsize")?.filter(|size| size.0 > 0).or(settings.buffer_size);
         if let Some(text) = self.cell("p2p") {
             settings.peer_access = match text.to_lowercase().as_str() {
                 "on" | "1" | "true" => PeerAccess::On,
@@ -500,10 +400,7 @@ impl Row<'_> {
                 _ => return Err(self.bad("p2p", "not known", "on, off or net")),
             };
         }
-        settings.nccl = self
-            .cell("nccl_version")
-            .and_then(plain_version)
-            .or_else(|| self.input.sidecar.nccl.clone());
+        settings.nccl = self.cell("nccl_version").and_then(plain_version).or_else(|| self.input.sidecar.nccl.clone());
         for text in notes {
             out.note_once(Some(self.line), text);
         }
@@ -511,15 +408,10 @@ impl Row<'_> {
     }
 
     /// The measurement, with its rates where both are given; `None` if it is unusable.
-    fn measurement(
-        &self,
-        out: &mut Parsed,
-    ) -> Result<Option<(Measurement, Option<Rates>)>, ReadError> {
+    fn measurement(&self, out: &mut Parsed) -> Result<Option<(Measurement, Option<Rates>)>, ReadError> {
         let expected = "a collective such as all_reduce";
-        let collective: Collective = self
-            .needed("collective", expected)?
-            .parse()
-            .map_err(|error| self.bad("collective", error, expected))?;
+        let collective: Collective =
+            self.needed("collective", expected)?.parse().map_err(|error| self.bad("collective", error, expected))?;
         let (ranks, hosts) = self.ranks()?;
         self.needed("size_bytes", "a size in bytes")?;
         let size = self.size("size_bytes")?.unwrap_or_default();
@@ -530,37 +422,22 @@ impl Row<'_> {
         };
         let settings = self.settings(collective, out)?;
 
-        let [time, algbw, busbw] = [
-            self.number("time_us")?,
-            self.number("algbw_gbps")?,
-            self.number("busbw_gbps")?,
-        ];
+        let [time, algbw, busbw] = [self.number("time_us")?, self.number("algbw_gbps")?, self.number("busbw_gbps")?];
         let positive = |value: Option<f64>| value.filter(|&value| value > 0.0);
         let factor = collective.bus_factor(ranks);
         let time_us = positive(time)
             .or_else(|| positive(algbw).map(|rate| size.0 as f64 / rate / 1e3))
-            .or_else(|| {
-                positive(busbw)
-                    .filter(|_| factor > 0.0)
-                    .map(|rate| size.0 as f64 * factor / rate / 1e3)
-            });
+            .or_else(|| positive(busbw).filter(|_| factor > 0.0).map(|rate| size.0 as f64 * factor / rate / 1e3));
         let Some(time_us) = time_us.filter(|_| size.0 > 0) else {
             return Ok(None);
         };
         if time_us > TIME_MAX_US {
-            let column = TIMES
-                .into_iter()
-                .find(|column| self.cell(column).is_some())
-                .unwrap_or("time_us");
+            let column = TIMES.into_iter().find(|column| self.cell(column).is_some()).unwrap_or("time_us");
             return Err(self.bad(column, "a time of over 100 days", "microseconds"));
         }
-        let rate =
-            |column: &str, value: f64| Rate::written(self.cell(column).unwrap_or_default(), value);
+        let rate = |column: &str, value: f64| Rate::written(self.cell(column).unwrap_or_default(), value);
         let sample = algbw.zip(busbw).map(|(alg, bus)| {
-            let sample = Sample {
-                algbw: rate("algbw_gbps", alg),
-                busbw: rate("busbw_gbps", bus),
-            };
+            let sample = Sample { algbw: rate("algbw_gbps", alg), busbw: rate("busbw_gbps", bus) };
             (alg, sample)
         });
         let measurement = Measurement {
@@ -587,10 +464,7 @@ impl Row<'_> {
             time: SimDuration::from_us(time_us),
             settings,
             chosen: None,
-            origin: Origin {
-                file: self.input.path.display().to_string(),
-                line: self.line,
-            },
+            origin: Origin { file: self.input.path.display().to_string(), line: self.line },
         };
         Ok(Some((measurement, sample)))
     }

@@ -14,22 +14,9 @@ const LOGS: [&str; 4] = [
 fn check_total(bytes: &[u8]) {
     for name in ["all_reduce.log", "t.csv", "t.json", "t.xml", "t"] {
         for allow_predicted in [false, true] {
-            let options = ReadOptions {
-                allow_predicted,
-                ..ReadOptions::default()
-            };
-            let sidecar = Sidecar {
-                ranks: allow_predicted.then_some(4),
-                ..Sidecar::default()
-            };
-            match parse(
-                Path::new(name),
-                "all_reduce",
-                bytes,
-                &sidecar,
-                &options,
-                100,
-            ) {
+            let options = ReadOptions { allow_predicted, ..ReadOptions::default() };
+            let sidecar = Sidecar { ranks: allow_predicted.then_some(4), ..Sidecar::default() };
+            match parse(Path::new(name), "all_reduce", bytes, &sidecar, &options, 100) {
                 Ok((_, parsed)) => {
                     assert!(parsed.rows.len() <= 101);
                     assert!(parsed.notes.len() <= NOTES_MAX);
@@ -91,11 +78,7 @@ proptest! {
 #[test]
 fn limits_hold() {
     check_total("1 ".repeat(200_000).as_bytes());
-    check_total(
-        "8 2 float sum -1 5 0.2 0.3 0 5 0.2 0.3 0\n"
-            .repeat(1000)
-            .as_bytes(),
-    );
+    check_total("8 2 float sum -1 5 0.2 0.3 0 5 0.2 0.3 0\n".repeat(1000).as_bytes());
     check_total(",".repeat(60_000).as_bytes());
     check_total(format!("{}{}", "[".repeat(100_000), "]").as_bytes());
     assert_eq!(fnv1a(b"a"), 0xaf63_dc4c_8601_ec8c); // The test vector of its authors.

@@ -81,7 +81,8 @@ fn initial(instance: &Instance<'_>) -> Colours {
                 lane.template as u64,
                 lane.issue.1,
                 lane.sync.0,
-                lane.cycle.0,
+                lane.after.0,
+                lane.wave,
                 lane.element,
                 lane.reduce_weight,
                 lane.at.0,
@@ -97,7 +98,7 @@ fn initial(instance: &Instance<'_>) -> Colours {
             let proxy = c.proxy.map_or(u64::MAX, |p| p.0);
             all([
                 c.latency.0,
-                u64::from(c.streaming) | u64::from(c.direct) << 1,
+                u64::from(c.streaming) | (u64::from(c.direct) << 1),
                 u64::from(c.depth),
                 proxy,
                 c.uses.len() as u64,

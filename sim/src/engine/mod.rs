@@ -5,7 +5,7 @@
 //! credit on the FIFOs it sends to, costs a slot synchronisation, and is then one flow over
 //! its warps and over all links of its route at once (cut-through). Arrival is the end
 //! of the flow plus the latency of the route. Line-flagged protocols stream: a receiver starts
-//! with the first line and cannot end before the last. Network connections hand each slice to
+//! with the first wave of lines and cannot end before the last. Network connections hand each slice to
 //! a proxy, which sends in order and by itself.
 //!
 //! Events at one instant are all applied before anything reacts, and reactions only add
@@ -25,7 +25,7 @@ use thiserror::Error;
 use crate::schedule::Schedule;
 use crate::schedule::program::State;
 use crate::schedule::wiring::{Slice, SliceCursor, UNUSED, Wired};
-use crate::units::{SimDuration, SimTime};
+use crate::units::{Bandwidth, Bytes, SimDuration, SimTime};
 use flows::{Flows, Use, WEIGHT_ONE};
 pub use fold::{Folded, fold};
 
@@ -59,13 +59,15 @@ pub struct LaneSpec {
     pub recv: Vec<u32>,
     /// Send connections by port; [`UNUSED`] where none.
     pub send: Vec<u32>,
-    /// Its warps' instruction rate: a resource in bytes per second, used once per byte stored
-    /// (or, with line-flagged protocols, once per byte of an instruction).
+    /// Its warps' instruction rate: a resource in bytes per second, of a copy with plain data,
+    /// of any instruction with flagged lines.
     pub issue: Use,
     /// Lane occupied per slice that crosses a FIFO, before it moves.
     pub sync: SimDuration,
-    /// Least time from one slice that crosses a FIFO to the next, whatever moves meanwhile.
-    pub cycle: SimDuration,
+    /// Lane occupied after a slice that crossed a FIFO has left, before the next one.
+    pub after: SimDuration,
+    /// Bytes that its threads have in flight at once: what a streaming receiver sees first.
+    pub wave: u64,
     /// Bytes of an element.
     pub element: u64,
     /// Extra instruction weight of combining, scaled by [`WEIGHT_ONE`].
@@ -488,7 +490,6 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
         }
         let before = if crosses { spec.sync.0 } else { 0 };
         self.lanes[lane as usize].synced = self.now.saturating_add(before);
-        self.lanes[lane as usize].occupied = self.now.saturating_add(if crosses { spec.cycle.0 } else { 0 });
         Ok(true)
     }
 
@@ -500,13 +501,22 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
         let span = self.lanes[lane as usize].slice.map_or(0, |s| s.span);
         let bytes = span * spec.element;
         let mut uses: SmallVec<[Use; 8]> = SmallVec::new();
-        // Warps have loads of many bytes in flight: plain copies are bound by their stores,
-        // flagged lines by the polls, one a line.
-        let kind = step.recv.iter().map(|&p| spec.recv[p]).chain(step.send.iter().map(|&p| spec.send[p]));
-        let lines = kind.map(|c| &instance.conns[c as usize]).any(|c| c.streaming);
-        let placed = !step.reduce && step.recv.iter().any(|&p| instance.conns[spec.recv[p] as usize].direct);
-        let stores = step.send.len() as u64 + u64::from(step.dst.is_some() && !placed);
-        let mut weight = spec.issue.1 * if lines { 1 } else { stores };
+        // Flagged lines are bound by the polls, one a line whatever is done with it. Plain data
+        // is bound by its accesses: a copy, which reads once and writes once, has weight 1.
+        let conns = step.recv.iter().map(|&p| spec.recv[p]).chain(step.send.iter().map(|&p| spec.send[p]));
+        let mut lines = false;
+        let mut placed = step.src.is_none() && step.send.is_empty();
+        for conn in conns.map(|c| &instance.conns[c as usize]) {
+            lines |= conn.streaming;
+            placed &= conn.direct;
+        }
+        let accesses =
+            (step.recv.len() + step.send.len()) as u64 + u64::from(step.src.is_some()) + u64::from(step.dst.is_some());
+        let mut weight = match (lines, placed) {
+            (true, _) => spec.issue.1,
+            (false, true) => 0,
+            (false, false) => spec.issue.1 * accesses / 2,
+        };
         if step.reduce {
             weight += spec.issue.1 * spec.reduce_weight / WEIGHT_ONE;
         }
@@ -519,7 +529,9 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
             if conn.proxy.is_none() {
                 uses.extend_from_slice(&conn.uses);
                 if conn.streaming {
-                    self.announce(id, self.now.saturating_add(conn.latency.0), UNKNOWN);
+                    let rate = Bandwidth::new(instance.resources[spec.issue.0 as usize]);
+                    let first = rate.map_or(SimDuration::ZERO, |r| r.time_for(Bytes(bytes.min(spec.wave))));
+                    self.announce(id, self.now.saturating_add(conn.latency.0).saturating_add(first.0), UNKNOWN);
                 }
             }
         }
@@ -562,6 +574,8 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
             return false;
         }
         let run = &mut self.lanes[lane as usize];
+        let crossed = !run.cursor.step.recv.is_empty() || !run.cursor.step.send.is_empty();
+        run.occupied = self.now.saturating_add(if crossed { spec.after.0 } else { 0 });
         let slice = run.slice.take().unwrap_or(Slice { from: 0, count: 0, span: 0 });
         run.phase = Phase::Ready;
         let bytes = slice.span * spec.element;
@@ -660,7 +674,8 @@ pub fn lane_of(worker: &Wired, job: u32, element: u64) -> LaneSpec {
         send: worker.send.clone(),
         issue: (0, WEIGHT_ONE),
         sync: SimDuration::ZERO,
-        cycle: SimDuration::ZERO,
+        after: SimDuration::ZERO,
+        wave: 0,
         element,
         reduce_weight: 0,
         at: SimTime(0),

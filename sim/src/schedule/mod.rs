@@ -281,15 +281,9 @@ impl Schedule {
         if plan.channels == 0 || plan.channels > MAX_CHANNELS {
             return Err(ScheduleError::Channels(plan.channels));
         }
+        check_supported(call.collective, plan.algorithm)?;
         if !valid_protocols(plan.algorithm).contains(&plan.protocol) {
             return Err(ScheduleError::NoKernel { algorithm: plan.algorithm, protocol: plan.protocol });
-        }
-        if !valid_algorithms(call.collective).contains(&plan.algorithm) {
-            return Err(ScheduleError::Unsupported {
-                algorithm: plan.algorithm,
-                collective: call.collective,
-                valid: valid_algorithms(call.collective).iter().map(|a| a.name()).collect::<Vec<_>>().join(", "),
-            });
         }
         let (lanes, templates, generator): (u32, Vec<Template>, Box<dyn Generator>) = match plan.algorithm {
             Algorithm::Tree => tree::generate(&call, &plan, order),
@@ -329,6 +323,20 @@ impl Schedule {
     pub fn element_size(&self) -> u64 {
         self.call.dtype.size()
     }
+}
+
+/// Whether an algorithm has a generator for a collective.
+///
+/// # Errors
+/// [`ScheduleError::Unsupported`], naming what would work.
+pub fn check_supported(collective: Collective, algorithm: Algorithm) -> Result<(), ScheduleError> {
+    let valid = valid_algorithms(collective);
+    if valid.contains(&algorithm) {
+        return Ok(());
+    }
+    let valid = valid.iter().map(|a| a.name()).collect::<Vec<_>>().join(", ");
+    let valid = if valid.is_empty() { "nothing yet".to_owned() } else { valid };
+    Err(ScheduleError::Unsupported { algorithm, collective, valid })
 }
 
 /// Algorithms that have a generator for a collective.

@@ -72,6 +72,10 @@ pub struct Plan {
     pub min_slice: u64,
     /// Elements of the part of each channel but the last.
     pub per_channel: u64,
+    /// Senders store where the data is to stay, where peers can reach it: send and receive with
+    /// Simple. Collectives stage in the FIFO and copy (one channel of ring/Simple takes as long
+    /// on 2 and on 4 H200 as its copies make it).
+    pub direct: bool,
     /// Channels that share the message of one pair (send/receive); 1 for the others.
     pub parts: u32,
 }
@@ -149,6 +153,7 @@ impl Plan {
             fifo_slices: STEPS / u32::try_from(slice_steps).unwrap_or(1),
             min_slice: (step_bytes * slice_steps / 32 / element).max(1),
             per_channel: per_channel_cells * cell,
+            direct: false,
             parts: 1,
         }
     }
@@ -192,6 +197,7 @@ impl Plan {
             fifo_slices: STEPS,
             min_slice: 1,
             per_channel: largest.div_ceil(channels).next_multiple_of(grain).max(grain),
+            direct: protocol == Protocol::Simple,
             parts: u32::try_from(channels).unwrap_or(u32::MAX),
         }
     }
