@@ -64,9 +64,9 @@ pub(crate) fn rates(capacities: &[u64], flows: &[&[Use]]) -> Vec<u64> {
         let level = share.iter().flatten().min().copied().unwrap();
         let full = |f: usize| flows[f].iter().any(|u| share[u.0 as usize] == Some(level));
         let stops: Vec<usize> = (0..flows.len()).filter(|&f| rates[f].is_none() && full(f)).collect();
-        for r in 0..left.len() {
+        for (r, left) in left.iter_mut().enumerate() {
             let taken = weight_of(r, &|f| stops.contains(&f)) * u128::from(level);
-            left[r] = left[r].saturating_sub(taken.div_ceil(one));
+            *left = left.saturating_sub(taken.div_ceil(one));
         }
         for f in stops {
             rates[f] = Some(level);
