@@ -466,6 +466,15 @@ fn machine() -> impl Strategy<Value = Topology> {
     })
 }
 
+/// Every host and GPU like every other.
+fn symmetric_machine() -> impl Strategy<Value = Topology> {
+    prop_oneof![
+        (1_u32..=6, 1.0..500.0).prop_map(|(gpus, rate)| nvswitch_box(gpus, rate)),
+        (1_u32..=3, 1.0..64.0).prop_map(|(pairs, rate)| pcie_box(2 * pairs, rate)),
+        (2_u32..=4, 1_u32..=4).prop_map(|(hosts, gpus)| cluster(hosts, gpus, gpus)),
+    ]
+}
+
 fn choice<T: Copy + std::fmt::Debug + 'static>(all: &'static [T]) -> impl Strategy<Value = Choice<T>> {
     prop_oneof![
         2 => Just(Choice::Auto),
@@ -550,8 +559,7 @@ proptest! {
     /// Goal: faster links never slow a run of one schedule on a symmetric machine.
     #[test]
     fn faster_links_never_slow_a_run(
-        ranks in 1_u32..=6,
-        rate in 1.0..500.0,
+        slow in symmetric_machine(),
         faster in 100_u64..=1000,
         pattern in prop::sample::select(patterns()),
         channels in 1_u32..=4,
@@ -561,8 +569,7 @@ proptest! {
         let (collective, algorithm, protocol) = pattern;
         // A bound on the slices, for the time of the test.
         let chunk_grains = if chunk_grains == 0 { 0 } else { chunk_grains.max(count / 1000) };
-        let case = Case { channels, count, chunk_grains, ..Case::new(collective, algorithm, protocol, ranks) };
-        let slow = nvswitch_box(ranks, rate);
+        let case = Case { channels, count, chunk_grains, ..Case::new(collective, algorithm, protocol, slow.ranks()) };
         let fast = with_links(&slow, |_, link| at_percent(link, faster));
         let schedule = case.schedule(&slow);
         let end = |topology| simulate(&fold(&lay(topology, &prior(), &schedule).unwrap().instance).instance).end;
