@@ -1,5 +1,7 @@
 //! Holds the code to rules that no compiler knows.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::path::{Path, PathBuf};
 
 use collcast_sim::profile::PARAMETERS;

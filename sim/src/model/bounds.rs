@@ -31,7 +31,8 @@ fn crossing(call: &Call, inside: u64, root_inside: bool) -> (u64, u64) {
         return (0, 0);
     }
     match call.collective {
-        Collective::AllReduce => (part, part),
+        // A contiguous set of ranks has one neighbour on each side to send to and receive from.
+        Collective::AllReduce | Collective::SendRecv => (part, part),
         Collective::AllGather => (outside * part, inside * part),
         Collective::ReduceScatter => (inside * part, outside * part),
         Collective::Broadcast => {
@@ -64,8 +65,6 @@ fn crossing(call: &Call, inside: u64, root_inside: bool) -> (u64, u64) {
         }
         Collective::AllToAll if call.counts.is_some() => (0, 0),
         Collective::AllToAll => (inside * outside * part, inside * outside * part),
-        // A contiguous set of ranks has one neighbour on each side.
-        Collective::SendRecv => (part, part),
     }
 }
 
