@@ -14,7 +14,9 @@ use crate::network::{LayError, ResourceName, lay, order};
 use crate::profile::Profile;
 use crate::schedule::plan::{Limits, Plan};
 use crate::schedule::verify::{VerifyError, verify};
-use crate::schedule::{Call, Order, Schedule, ScheduleError, check_supported, valid_algorithms, valid_protocols};
+use crate::schedule::{
+    Call, MAX_CHANNELS, Order, Schedule, ScheduleError, check_supported, valid_algorithms, valid_protocols,
+};
 use crate::topology::{LinkKind, Topology};
 use crate::units::{Bytes, SimDuration};
 
@@ -365,6 +367,9 @@ impl<'a> Predictor<'a> {
         settings: &Settings,
     ) -> Result<Schedule, PredictError> {
         self.check_ranks(call)?;
+        if let Some(channels) = settings.channels.filter(|c| !(1..=MAX_CHANNELS).contains(c)) {
+            return Err(ScheduleError::Channels(channels).into());
+        }
         let plan = Plan::new(call, algorithm, protocol, &self.limits(call.ranks, settings));
         Ok(Schedule::new(call.clone(), plan, &order(self.topology, call.ranks))?)
     }
@@ -411,7 +416,8 @@ impl<'a> Predictor<'a> {
             return Err(PredictError::SelfCheck { what, violation });
         }
         let bound = bounds::bandwidth(self.topology, call);
-        let hop = if call.ranks > 1 && call.size().0 > 0 {
+        // Counts may leave every rank with what it keeps for itself: then nothing hops.
+        let hop = if outcome.messages > 0 && call.size().0 > 0 {
             crate::network::smallest_latency(instance)
         } else {
             SimDuration::ZERO

@@ -178,7 +178,7 @@ fn a_race_between_lanes_is_found() {
     struct TwoCopies;
     impl Generator for TwoCopies {
         fn worker(&self, _: Rank, _: ChannelId, lane: Lane) -> Option<Worker> {
-            Some(Worker { template: lane.index(), parameters: vec![], recv: vec![], send: vec![] })
+            Some(Worker { template: lane.index(), parameters: vec![], recv: vec![], send: vec![], threads: 512 })
         }
     }
     let copy = |offset| {

@@ -106,10 +106,10 @@ fn initial(instance: &Instance<'_>) -> Colours {
         })
         .collect();
     let mut resources: Vec<u64> = instance.resources.iter().map(|&capacity| all([capacity])).collect();
-    // Computations are few: what they use is told apart by them.
+    // Computations are few and not folded: each resource of one is told apart from all others.
     for (index, compute) in (0..).zip(&instance.computes) {
-        for &(resource, weight) in &compute.uses {
-            resources[resource as usize] = all([resources[resource as usize], index, weight]);
+        for (place, &(resource, weight)) in (0..).zip(&compute.uses) {
+            resources[resource as usize] = all([resources[resource as usize], index, place, weight]);
         }
     }
     Colours { lanes, conns, resources }

@@ -369,11 +369,12 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
             }
             Owner::Proxy(conn) => self.proxy(conn, finished),
             Owner::Compute(index) => {
-                if finished {
+                let compute = &self.instance.computes[index as usize];
+                // What uses nothing takes no time.
+                if finished || compute.uses.is_empty() {
                     self.outcome.compute_ends[index as usize] = SimTime(self.now);
                     self.outcome.end = self.outcome.end.max(SimTime(self.now));
                 } else {
-                    let compute = &self.instance.computes[index as usize];
                     self.start_flow(compute.work.max(1), &compute.uses, owner);
                 }
             }

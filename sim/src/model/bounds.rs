@@ -7,7 +7,7 @@
 //! practice, and experience", CCPE 19(13), 2007, section 3 (lower bounds).
 
 use crate::collective::Collective;
-use crate::ids::{Rank, VertexId};
+use crate::ids::Rank;
 use crate::schedule::Call;
 use crate::topology::Topology;
 use crate::units::{Bytes, PS_PER_S, SimDuration};
@@ -31,7 +31,7 @@ fn crossing(call: &Call, inside: u64, root_inside: bool) -> (u64, u64) {
         return (0, 0);
     }
     match call.collective {
-        // Of send/receive: a contiguous set of ranks has one neighbour on each side.
+        // A contiguous set of ranks has one neighbour on each side to send to and receive from.
         Collective::AllReduce | Collective::SendRecv => (part, part),
         Collective::AllGather => (outside * part, inside * part),
         Collective::ReduceScatter => (inside * part, outside * part),
@@ -84,42 +84,67 @@ pub fn bandwidth(topology: &Topology, call: &Call) -> Bound {
             best = Bound { time, what: what() };
         }
     };
-    let rate =
-        |vertex: VertexId| topology.links_from(vertex).map(|(_, _, l)| l.rate.get()).fold(0, u64::saturating_add);
-    let mut all_rates = 0_u64;
+    // Directions may differ in rate: what enters uses the links in, what leaves the links out.
+    let mut rates = vec![Ports::default(); topology.vertices().count()];
+    let mut network = rates.clone();
+    for (_, from, to, link) in topology.links() {
+        let add = |rates: &mut Vec<Ports>| {
+            rates[to.index()].enter = rates[to.index()].enter.saturating_add(link.rate.get());
+            rates[from.index()].leave = rates[from.index()].leave.saturating_add(link.rate.get());
+        };
+        add(&mut rates);
+        if link.kind.is_network() {
+            add(&mut network);
+        }
+    }
+    let mut all = Ports::default();
     for r in 0..call.ranks {
-        let rate = rate(topology.gpu_of(Rank(r)));
-        all_rates = all_rates.saturating_add(rate);
-        let (enter, leave) = crossing(call, 1, call.root == Rank(r));
-        consider(time_over(enter.max(leave), rate), &|| format!("the links of rank {r}"));
+        let ports = rates[topology.gpu_of(Rank(r)).index()];
+        all = all.and(ports);
+        consider(ports.time(crossing(call, 1, call.root == Rank(r))), &|| format!("the links of rank {r}"));
     }
     if call.collective == Collective::AllReduce {
         // Every rank but one gives its data away once, and gets the result once.
         let total = 2 * u64::from(call.ranks - 1) * call.count * call.dtype.size();
-        consider(time_over(total, all_rates), &|| "the links of all ranks together".to_owned());
+        consider(all.time((total, total)), &|| "the links of all ranks together".to_owned());
     }
-    let mut hosts: Vec<(u64, bool, u64)> = vec![(0, false, 0); topology.hosts().len()];
+    let mut hosts: Vec<(u64, bool, Ports)> = vec![(0, false, Ports::default()); topology.hosts().len()];
     for r in 0..call.ranks {
         let host = &mut hosts[topology.host_of(Rank(r)).index()];
         host.0 += 1;
         host.1 |= call.root == Rank(r);
     }
     for (index, host) in topology.hosts().iter().enumerate() {
-        let network = host.nics.iter().flat_map(|&n| topology.links_from(n)).filter(|l| l.2.kind.is_network());
-        hosts[index].2 = network.map(|l| l.2.rate.get()).fold(0, u64::saturating_add);
-        let (inside, root, rate) = hosts[index];
-        let (enter, leave) = crossing(call, inside, root);
-        consider(time_over(enter.max(leave), rate), &|| format!("the NICs of host {}", host.name));
+        hosts[index].2 = host.nics.iter().map(|n| network[n.index()]).fold(Ports::default(), Ports::and);
+        let (inside, root, ports) = hosts[index];
+        consider(ports.time(crossing(call, inside, root)), &|| format!("the NICs of host {}", host.name));
     }
     let used: Vec<_> = hosts.iter().filter(|h| h.0 > 0).collect();
     if used.len() > 2 {
         let half = &used[..used.len() / 2];
         let (inside, root) = (half.iter().map(|h| h.0).sum(), half.iter().any(|h| h.1));
-        let (enter, leave) = crossing(call, inside, root);
-        let rate = half.iter().map(|h| h.2).fold(0, u64::saturating_add);
-        consider(time_over(enter.max(leave), rate), &|| "the NICs of half of the hosts".to_owned());
+        let ports = half.iter().map(|h| h.2).fold(Ports::default(), Ports::and);
+        consider(ports.time(crossing(call, inside, root)), &|| "the NICs of half of the hosts".to_owned());
     }
     best
+}
+
+/// Rates into and out of something, in bytes per second; 0 where nothing is known.
+#[derive(Clone, Copy, Default)]
+struct Ports {
+    enter: u64,
+    leave: u64,
+}
+
+impl Ports {
+    fn and(self, other: Self) -> Self {
+        Self { enter: self.enter.saturating_add(other.enter), leave: self.leave.saturating_add(other.leave) }
+    }
+
+    /// Time for what must enter and what must leave, both at once.
+    fn time(self, (enter, leave): (u64, u64)) -> SimDuration {
+        time_over(enter, self.enter).max(time_over(leave, self.leave))
+    }
 }
 
 /// Whether every resource carried no more than its capacity allows in a time.

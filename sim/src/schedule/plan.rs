@@ -189,7 +189,7 @@ impl Plan {
         Self {
             algorithm: Algorithm::Direct,
             protocol,
-            channels: u32::try_from(blocks.min(64)).unwrap_or(u32::MAX),
+            channels: u32::try_from(blocks).unwrap_or(u32::MAX),
             threads: full_threads,
             chunk: (chunk_bytes / element / grain).max(1) * grain,
             grain,

@@ -210,6 +210,19 @@ pub struct Template {
     timing: [bool; REGISTERS],
 }
 
+/// A change of one instruction: see [`Template::mutated`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mutation {
+    /// Leaves it out.
+    Delete,
+    /// Does it twice.
+    Duplicate,
+    /// Exchanges it with the one after it in the program text.
+    SwapWithNext,
+    /// Does other work before it, which moves no data.
+    Delay,
+}
+
 /// Where a worker is in its program.
 #[derive(Clone, Debug)]
 pub struct State {
@@ -322,6 +335,53 @@ impl Template {
     /// The instructions, in program order.
     pub fn ops(&self) -> &[Op] {
         &self.ops
+    }
+
+    /// This program with one instruction changed, for tests that must notice it. `op` is the
+    /// index of an instruction in [`Self::ops`]; another index changes nothing.
+    #[must_use]
+    pub fn mutated(&self, mutation: Mutation, op: usize) -> Self {
+        let mut mutant = self.clone();
+        let place = |op: usize| self.flat.iter().position(|piece| matches!(piece, Flat::Op(i) if *i == op));
+        let Some(at) = place(op) else {
+            return mutant;
+        };
+        match mutation {
+            Mutation::Delete => mutant.flat[at] = Flat::Let(Var(0), Var(0).into()),
+            Mutation::Duplicate => mutant.insert(at, Flat::Op(op)),
+            Mutation::SwapWithNext => {
+                if let Some(next) = place(op + 1) {
+                    mutant.flat.swap(at, next);
+                }
+            }
+            Mutation::Delay => {
+                let local = |buffer| Some(Ref { buffer, offset: c(0) });
+                mutant.ops.push(Op {
+                    recv: SmallVec::new(),
+                    reduce: false,
+                    src: local(Buffer::Input),
+                    dst: local(Buffer::Output),
+                    send: SmallVec::new(),
+                    count: c(0),
+                    span: c(64),
+                });
+                mutant.insert(at, Flat::Op(mutant.ops.len() - 1));
+            }
+        }
+        mutant.find_timing_registers();
+        mutant
+    }
+
+    /// Puts a piece before the instruction at `at`; jumps to the instruction reach it too.
+    fn insert(&mut self, at: usize, piece: Flat) {
+        for jump in &mut self.flat {
+            if let Flat::Enter(_, _, _, target) | Flat::Again(_, _, target) = jump
+                && *target > at
+            {
+                *target += 1;
+            }
+        }
+        self.flat.insert(at, piece);
     }
 
     /// Moves to the next instruction and resolves it into `step`; `false` at the end.

@@ -1,0 +1,117 @@
+//! Small machines built by hand, for the tests of the engine.
+
+#![allow(dead_code, reason = "every test file uses some of it")]
+
+pub(crate) mod naive;
+
+use collcast_sim::ids::HostId;
+use collcast_sim::profile::Profile;
+use collcast_sim::topology::{Gpu, Link, LinkKind, Nic, Topology, TopologyBuilder, VertexKind};
+use collcast_sim::units::Bandwidth;
+
+fn link(kind: LinkKind, gb_per_s: f64, width: u32) -> Link {
+    Link { kind, rate: Bandwidth::from_gb_per_s(gb_per_s), width }
+}
+
+fn gpu(index: u32) -> VertexKind {
+    VertexKind::Gpu(Gpu { index, model: "H200".to_owned(), compute_capability: 90, memory_rate: None, bus_id: None })
+}
+
+/// One host: `gpus` GPUs on one NVSwitch, each at `gb_per_s` per direction.
+pub(crate) fn nvswitch_box(gpus: u32, gb_per_s: f64) -> Topology {
+    let mut builder = TopologyBuilder::new(format!("box of {gpus}"));
+    let host = builder.host("host0");
+    let switch = builder.vertex("host0/nvswitch", VertexKind::NvSwitch, Some(host));
+    for index in 0..gpus {
+        let id = builder.vertex(format!("host0/gpu{index}"), gpu(index), Some(host));
+        builder.duplex(id, switch, link(LinkKind::Nvlink, gb_per_s, 18));
+    }
+    builder.build().unwrap()
+}
+
+/// One host: `gpus` GPUs at `gb_per_s` on two PCIe switches below one CPU.
+pub(crate) fn pcie_box(gpus: u32, gb_per_s: f64) -> Topology {
+    let mut builder = TopologyBuilder::new(format!("PCIe box of {gpus}"));
+    let host = builder.host("host0");
+    let cpu = builder.vertex("host0/cpu", VertexKind::Cpu { vendor: "GenuineIntel".to_owned() }, Some(host));
+    let switches = [0, 1].map(|s| {
+        let switch = builder.vertex(format!("host0/switch{s}"), VertexKind::PcieSwitch, Some(host));
+        builder.duplex(switch, cpu, link(LinkKind::Pcie, gb_per_s, 16));
+        switch
+    });
+    for index in 0..gpus {
+        let id = builder.vertex(format!("host0/gpu{index}"), gpu(index), Some(host));
+        let switch = switches[usize::from(2 * index >= gpus.max(2))];
+        builder.duplex(id, switch, link(LinkKind::Pcie, gb_per_s, 16));
+    }
+    builder.build().unwrap()
+}
+
+/// `hosts` hosts of `gpus` GPUs on an NVSwitch (450 GB/s) and `nics` InfiniBand ports (50 GB/s),
+/// one leaf switch a rail and one spine over them.
+pub(crate) fn cluster(hosts: u32, gpus: u32, nics: u32) -> Topology {
+    let mut builder = TopologyBuilder::new(format!("{hosts} hosts of {gpus}"));
+    let spine = builder.vertex("spine", VertexKind::NetSwitch { level: 1 }, None);
+    let leaves: Vec<_> = (0..nics)
+        .map(|rail| {
+            let leaf = builder.vertex(format!("leaf{rail}"), VertexKind::NetSwitch { level: 0 }, None);
+            builder.duplex(leaf, spine, link(LinkKind::Infiniband, 50.0 * f64::from(hosts), 1));
+            leaf
+        })
+        .collect();
+    for h in 0..hosts {
+        let host = builder.host(format!("host{h}"));
+        let name = |what: &str| format!("host{h}/{what}");
+        let switch = builder.vertex(name("nvswitch"), VertexKind::NvSwitch, Some(host));
+        let cpu = builder.vertex(name("cpu"), VertexKind::Cpu { vendor: "GenuineIntel".to_owned() }, Some(host));
+        let ids: Vec<_> =
+            (0..gpus).map(|index| builder.vertex(name(&format!("gpu{index}")), gpu(index), Some(host))).collect();
+        let bridges: Vec<_> = (0..nics)
+            .map(|index| {
+                let bridge = builder.vertex(name(&format!("switch{index}")), VertexKind::PcieSwitch, Some(host));
+                builder.duplex(bridge, cpu, link(LinkKind::Pcie, 48.0, 16));
+                let nic = Nic {
+                    index,
+                    name: format!("mlx5_{index}"),
+                    kind: LinkKind::Infiniband,
+                    rate: Bandwidth::from_gb_per_s(50.0),
+                    gpudirect: true,
+                    rail: Some(index),
+                    management: false,
+                };
+                let nic = builder.vertex(name(&format!("nic{index}")), VertexKind::Nic(nic), Some(host));
+                builder.duplex(bridge, nic, link(LinkKind::Pcie, 63.0, 16));
+                builder.duplex(nic, leaves[index as usize], link(LinkKind::Infiniband, 50.0, 1));
+                bridge
+            })
+            .collect();
+        for (index, &id) in ids.iter().enumerate() {
+            builder.duplex(id, switch, link(LinkKind::Nvlink, 450.0, 18));
+            builder.duplex(id, bridges[index * nics as usize / gpus as usize], link(LinkKind::Pcie, 63.0, 16));
+        }
+    }
+    builder.build().unwrap()
+}
+
+/// The same machine with some links changed: `change` gets the number of a link direction.
+pub(crate) fn with_links(topology: &Topology, change: impl Fn(u32, Link) -> Link) -> Topology {
+    let mut builder = TopologyBuilder::new(topology.name.clone());
+    let hosts: Vec<HostId> = topology.hosts().iter().map(|h| builder.host(h.name.clone())).collect();
+    for (_, vertex) in topology.vertices() {
+        builder.vertex(vertex.name.clone(), vertex.kind.clone(), vertex.host.map(|h| hosts[h.index()]));
+    }
+    for (id, from, to, link) in topology.links() {
+        builder.link(from, to, change(id.0, link));
+    }
+    builder.build().unwrap()
+}
+
+/// A link at `percent` of its rate.
+pub(crate) fn at_percent(link: Link, percent: u64) -> Link {
+    Link { rate: Bandwidth::new((link.rate.get() * percent / 100).max(1)).unwrap(), ..link }
+}
+
+/// The cited values, which know every kind of link.
+pub(crate) fn prior() -> Profile {
+    Profile::builtin("prior").unwrap()
+}

@@ -1,0 +1,394 @@
+//! An engine that is simple and slow, from the engine's documentation alone: at every instant
+//! it polls every lane until nothing moves, and computes all rates afresh. It keeps the whole
+//! history of every connection and shares no code with the engine but the programs' cursor.
+
+use std::collections::BTreeSet;
+
+use collcast_sim::engine::flows::{Use, WEIGHT_ONE};
+use collcast_sim::engine::{Instance, Observer};
+use collcast_sim::schedule::wiring::{Slice, SliceCursor, UNUSED};
+use collcast_sim::units::{Bandwidth, Bytes, SimTime};
+
+/// What happened in a run, in an order that does not depend on who tells it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Log {
+    /// Lane, instruction, bytes, from, to.
+    pub(crate) slices: Vec<(u32, usize, u64, u64, u64)>,
+    /// Connection, bytes, from, to.
+    pub(crate) messages: Vec<(u32, u64, u64, u64)>,
+}
+
+impl Log {
+    pub(crate) fn sorted(mut self) -> Self {
+        self.slices.sort_unstable();
+        self.messages.sort_unstable();
+        self
+    }
+}
+
+impl Observer for Log {
+    fn slice(&mut self, lane: u32, instruction: usize, bytes: u64, from: SimTime, to: SimTime) {
+        self.slices.push((lane, instruction, bytes, from.0, to.0));
+    }
+    fn message(&mut self, conn: u32, bytes: u64, from: SimTime, to: SimTime) {
+        self.messages.push((conn, bytes, from.0, to.0));
+    }
+}
+
+/// End of everything, of every job, of every computation; and what happened.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Outcome {
+    pub(crate) end: u64,
+    pub(crate) job_ends: Vec<u64>,
+    pub(crate) compute_ends: Vec<u64>,
+    pub(crate) load: Vec<u128>,
+    pub(crate) log: Log,
+}
+
+/// Textbook progressive filling over all flows at once, with the documented floors.
+pub(crate) fn rates(capacities: &[u64], flows: &[&[Use]]) -> Vec<u64> {
+    let one = u128::from(WEIGHT_ONE);
+    let mut left: Vec<u128> = capacities.iter().map(|&c| u128::from(c.max(1))).collect();
+    let mut rates = vec![None; flows.len()];
+    while rates.iter().any(Option::is_none) {
+        let weight_of = |r: usize, chosen: &dyn Fn(usize) -> bool| -> u128 {
+            let uses = (0..flows.len()).filter(|&f| chosen(f)).flat_map(|f| flows[f]);
+            uses.filter(|u| u.0 as usize == r).map(|u| u128::from(u.1)).sum()
+        };
+        let share: Vec<Option<u64>> = (0..left.len())
+            .map(|r| {
+                let open = weight_of(r, &|f| rates[f].is_none());
+                (open > 0).then(|| u64::try_from(left[r] * one / open).unwrap().max(1))
+            })
+            .collect();
+        let level = share.iter().flatten().min().copied().unwrap();
+        let full = |f: usize| flows[f].iter().any(|u| share[u.0 as usize] == Some(level));
+        let stops: Vec<usize> = (0..flows.len()).filter(|&f| rates[f].is_none() && full(f)).collect();
+        for (r, left) in left.iter_mut().enumerate() {
+            let taken = weight_of(r, &|f| stops.contains(&f)) * u128::from(level);
+            *left = left.saturating_sub(taken.div_ceil(one));
+        }
+        for f in stops {
+            rates[f] = Some(level);
+        }
+    }
+    rates.into_iter().flatten().collect()
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Doing {
+    Waits,
+    Synchronises { until: u64 },
+    Moves,
+    Drains,
+    Nothing,
+}
+
+struct Lane {
+    cursor: SliceCursor,
+    slice: Option<Slice>,
+    doing: Doing,
+    began: u64,
+    not_before: u64,
+}
+
+/// Everything that ever happened on a connection, by number of slice.
+#[derive(Default)]
+struct Conn {
+    started: usize,
+    consumed: usize,
+    heads: Vec<u64>,
+    tails: Vec<u64>,
+    credits: Vec<u64>,
+    handed: Vec<(u64, u64)>,
+    posted: usize,
+    sending: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Owner {
+    Lane(usize),
+    Proxy(usize),
+    Compute(usize),
+}
+
+struct Flow {
+    owner: Owner,
+    uses: Vec<Use>,
+    /// In 10^-12 bytes.
+    work: u128,
+}
+
+struct Naive<'a> {
+    instance: &'a Instance<'a>,
+    now: u64,
+    lanes: Vec<Lane>,
+    conns: Vec<Conn>,
+    flows: Vec<Flow>,
+    started_computes: Vec<bool>,
+    /// Times at which something might be possible that is not now.
+    times: BTreeSet<u64>,
+    outcome: Outcome,
+}
+
+/// Runs an instance; panics if it cannot end.
+pub(crate) fn run(instance: &Instance<'_>) -> Outcome {
+    let lane = |spec: &collcast_sim::engine::LaneSpec| Lane {
+        cursor: SliceCursor::at(&spec.start),
+        slice: None,
+        doing: Doing::Waits,
+        began: 0,
+        not_before: spec.at.0,
+    };
+    let mut naive = Naive {
+        instance,
+        now: 0,
+        lanes: instance.lanes.iter().map(lane).collect(),
+        conns: instance.conns.iter().map(|_| Conn::default()).collect(),
+        flows: Vec::new(),
+        started_computes: vec![false; instance.computes.len()],
+        times: BTreeSet::from([0]),
+        outcome: Outcome {
+            job_ends: vec![0; instance.schedules.len()],
+            compute_ends: vec![0; instance.computes.len()],
+            load: vec![0; instance.resources.len()],
+            ..Outcome::default()
+        },
+    };
+    naive.run();
+    naive.outcome.log = naive.outcome.log.sorted();
+    naive.outcome
+}
+
+impl Naive<'_> {
+    fn run(&mut self) {
+        loop {
+            while self.poll() {}
+            let uses: Vec<&[Use]> = self.flows.iter().map(|f| f.uses.as_slice()).collect();
+            let rates = rates(&self.instance.resources, &uses);
+            let ends: Vec<u64> = (self.flows.iter().zip(&rates))
+                .map(|(f, &rate)| self.now + u64::try_from(f.work.div_ceil(u128::from(rate))).unwrap())
+                .collect();
+            let known = self.times.range(self.now + 1..).next().copied();
+            let Some(next) = ends.iter().copied().chain(known).min() else {
+                break;
+            };
+            for (flow, rate) in self.flows.iter_mut().zip(&rates) {
+                flow.work = flow.work.saturating_sub(u128::from(*rate) * u128::from(next - self.now));
+            }
+            self.now = next;
+            let mut over: Vec<Owner> = Vec::new();
+            let mut ends = ends.into_iter();
+            self.flows.retain(|f| {
+                let ended = ends.next() == Some(next);
+                over.extend(ended.then_some(f.owner));
+                !ended
+            });
+            for owner in over {
+                self.ended(owner);
+            }
+        }
+        assert!(self.lanes.iter().all(|l| l.doing == Doing::Nothing), "lanes wait for ever");
+    }
+
+    fn ended(&mut self, owner: Owner) {
+        match owner {
+            Owner::Lane(lane) => self.lanes[lane].doing = Doing::Drains,
+            Owner::Proxy(id) => {
+                let there = self.now + self.instance.conns[id].latency.0;
+                let conn = &mut self.conns[id];
+                let (bytes, since) = conn.handed[conn.posted];
+                conn.posted += 1;
+                conn.sending = false;
+                conn.heads.push(there);
+                conn.tails.push(there);
+                self.times.insert(there);
+                self.outcome.log.messages.push((u32::try_from(id).unwrap(), bytes, since, there));
+            }
+            Owner::Compute(index) => {
+                self.outcome.compute_ends[index] = self.now;
+                self.outcome.end = self.outcome.end.max(self.now);
+            }
+        }
+    }
+
+    fn start(&mut self, owner: Owner, bytes: u64, uses: Vec<Use>) {
+        for &(r, weight) in &uses {
+            self.outcome.load[r as usize] += u128::from(bytes) * u128::from(weight);
+        }
+        self.flows.push(Flow { owner, uses, work: u128::from(bytes) * 1_000_000_000_000 });
+    }
+
+    /// Asks everybody once, the last first; whether anything moved.
+    fn poll(&mut self) -> bool {
+        let mut moved = false;
+        for index in (0..self.instance.computes.len()).rev() {
+            let compute = &self.instance.computes[index];
+            self.times.insert(compute.at.0);
+            if self.now >= compute.at.0 && !self.started_computes[index] {
+                self.started_computes[index] = true;
+                self.start(Owner::Compute(index), compute.work.max(1), compute.uses.clone());
+                moved = true;
+            }
+        }
+        for id in (0..self.conns.len()).rev() {
+            let (spec, conn) = (&self.instance.conns[id], &mut self.conns[id]);
+            let (Some(post), Some(&(bytes, since))) = (spec.proxy, conn.handed.get(conn.posted)) else {
+                continue;
+            };
+            self.times.insert(since + post.0);
+            if !conn.sending && self.now >= since + post.0 {
+                conn.sending = true;
+                self.start(Owner::Proxy(id), bytes.max(1), spec.uses.to_vec());
+                moved = true;
+            }
+        }
+        for lane in (0..self.lanes.len()).rev() {
+            moved |= self.poll_lane(lane);
+        }
+        moved
+    }
+
+    fn poll_lane(&mut self, index: usize) -> bool {
+        let spec = &self.instance.lanes[index];
+        let schedule = self.instance.schedules[spec.job as usize];
+        let lane = &mut self.lanes[index];
+        let now = self.now;
+        match lane.doing {
+            Doing::Moves | Doing::Nothing => return false,
+            Doing::Waits => {
+                self.times.insert(spec.at.0);
+                if now < spec.at.0 {
+                    return false;
+                }
+                if lane.slice.is_none() {
+                    lane.slice = lane.cursor.next(schedule, spec.template);
+                }
+                if lane.slice.is_none() {
+                    lane.doing = Doing::Nothing;
+                    let job = &mut self.outcome.job_ends[spec.job as usize];
+                    *job = now.max(*job);
+                    self.outcome.end = self.outcome.end.max(now);
+                    return true;
+                }
+                let step = &lane.cursor.step;
+                let arrived = step.recv.iter().all(|&port| {
+                    let conn = &self.conns[spec.recv[port] as usize];
+                    conn.heads.get(conn.consumed).is_some_and(|&head| head <= now)
+                });
+                let credit = step.send.iter().all(|&port| {
+                    let (conn, id) = (&self.conns[spec.send[port] as usize], spec.send[port] as usize);
+                    let depth = self.instance.conns[id].depth as usize;
+                    conn.started < depth || conn.credits.get(conn.started - depth).is_some_and(|&free| free <= now)
+                });
+                if !arrived || !credit || now < lane.not_before {
+                    return false;
+                }
+                let crosses = !step.recv.is_empty() || !step.send.is_empty();
+                let sync = if crosses { spec.sync.0 } else { 0 };
+                lane.began = now;
+                lane.doing = Doing::Synchronises { until: now + sync };
+                self.times.insert(now + sync);
+                for &port in &step.send {
+                    self.conns[spec.send[port] as usize].started += 1;
+                }
+            }
+            Doing::Synchronises { until } => {
+                if now < until {
+                    return false;
+                }
+                let (bytes, uses) = self.moves(index);
+                let lane = &mut self.lanes[index];
+                lane.doing = if bytes == 0 || uses.is_empty() { Doing::Drains } else { Doing::Moves };
+                for &port in &lane.cursor.step.send {
+                    let id = spec.send[port] as usize;
+                    if self.instance.conns[id].streaming && self.instance.conns[id].proxy.is_none() {
+                        let rate = Bandwidth::new(self.instance.resources[spec.issue.0 as usize]).unwrap();
+                        let first = rate.time_for(Bytes(bytes.min(spec.wave))).0;
+                        let head = now + self.instance.conns[id].latency.0 + first;
+                        self.conns[id].heads.push(head);
+                        self.times.insert(head);
+                    }
+                }
+                if bytes > 0 && !uses.is_empty() {
+                    self.start(Owner::Lane(index), bytes, uses);
+                }
+            }
+            Doing::Drains => {
+                let step = lane.cursor.step.clone();
+                let whole = step.recv.iter().all(|&port| {
+                    let conn = &self.conns[spec.recv[port] as usize];
+                    conn.tails.get(conn.consumed).is_some_and(|&tail| tail <= now)
+                });
+                if !whole {
+                    return false;
+                }
+                let bytes = lane.slice.take().unwrap().span * spec.element;
+                lane.doing = Doing::Waits;
+                if !step.recv.is_empty() || !step.send.is_empty() {
+                    lane.not_before = now + spec.after.0;
+                    self.times.insert(now + spec.after.0);
+                }
+                let began = lane.began;
+                for &port in &step.recv {
+                    let id = spec.recv[port] as usize;
+                    let free = now + self.instance.conns[id].latency.0;
+                    self.conns[id].consumed += 1;
+                    self.conns[id].credits.push(free);
+                    self.times.insert(free);
+                }
+                for &port in &step.send {
+                    let id = spec.send[port] as usize;
+                    let (conn, facts) = (&mut self.conns[id], &self.instance.conns[id]);
+                    if facts.proxy.is_some() {
+                        conn.handed.push((bytes, now));
+                        continue;
+                    }
+                    let there = now + facts.latency.0;
+                    if !facts.streaming {
+                        conn.heads.push(there);
+                    }
+                    conn.tails.push(there);
+                    self.times.insert(there);
+                    self.outcome.log.messages.push((spec.send[port], bytes, began, there));
+                }
+                self.outcome.log.slices.push((u32::try_from(index).unwrap(), step.op, bytes, began, now));
+            }
+        }
+        true
+    }
+
+    /// Bytes of the slice of a lane, and what moving them takes: its warps half for each access
+    /// of a byte (with lines: once a byte), more where it combines, and the links it sends over.
+    fn moves(&self, index: usize) -> (u64, Vec<Use>) {
+        let (spec, lane) = (&self.instance.lanes[index], &self.lanes[index]);
+        let step = &lane.cursor.step;
+        let of = |ports: &[usize], conns: &[u32]| -> Vec<&collcast_sim::engine::ConnSpec> {
+            ports
+                .iter()
+                .map(|&p| conns[p])
+                .inspect(|&c| assert_ne!(c, UNUSED))
+                .map(|c| &self.instance.conns[c as usize])
+                .collect()
+        };
+        let (recv, send) = (of(&step.recv, &spec.recv), of(&step.send, &spec.send));
+        let operands = [step.src.is_some(), step.dst.is_some()].into_iter().filter(|o| *o).count();
+        let mut weight = spec.issue.1 * (recv.len() + send.len() + operands) as u64 / 2;
+        // What senders have put in place already is only waited for.
+        if step.src.is_none() && send.is_empty() && recv.iter().all(|c| c.direct) {
+            weight = 0;
+        }
+        if recv.iter().chain(&send).any(|c| c.streaming) {
+            weight = spec.issue.1;
+        }
+        if step.reduce {
+            weight += spec.issue.1 * spec.reduce_weight / WEIGHT_ONE;
+        }
+        let mut uses: Vec<Use> = Vec::new();
+        if weight > 0 {
+            uses.push((spec.issue.0, weight));
+        }
+        uses.extend(send.iter().filter(|c| c.proxy.is_none()).flat_map(|c| c.uses.iter().copied()));
+        (lane.slice.unwrap().span * spec.element, uses)
+    }
+}

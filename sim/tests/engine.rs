@@ -1,0 +1,864 @@
+//! Holds the engine against a naive one, against closed forms and lower bounds, and against
+//! itself: folded, renamed, shuffled, threaded, with faster links, with broken schedules.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::sync::Arc;
+
+use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol};
+use collcast_sim::engine::flows::{Flows, Use, WEIGHT_ONE};
+use collcast_sim::engine::{ComputeSpec, EngineError, Instance, Outcome, Unobserved, fold, run};
+use collcast_sim::ids::{ChannelId, Lane, Rank};
+use collcast_sim::network::{Laid, ResourceName, lay, order};
+use collcast_sim::predict::{Choice, PredictError, Prediction, Predictor, Settings};
+use collcast_sim::profile::Profile;
+use collcast_sim::schedule::plan::{Limits, Plan};
+use collcast_sim::schedule::program::{Mutation, Template};
+use collcast_sim::schedule::verify::verify;
+use collcast_sim::schedule::wiring::UNUSED;
+use collcast_sim::schedule::{Call, Generator, Order, Schedule, Worker, valid_algorithms, valid_protocols};
+use collcast_sim::topology::Topology;
+use collcast_sim::units::{Bandwidth, Bytes, SimDuration, SimTime};
+use common::naive::{self, Log};
+use common::{at_percent, cluster, nvswitch_box, pcie_box, prior, with_links};
+use proptest::prelude::*;
+
+/// What to lay on a machine, small enough for the naive engine.
+#[derive(Clone, Debug)]
+struct Case {
+    collective: Collective,
+    algorithm: Algorithm,
+    protocol: Protocol,
+    ranks: u32,
+    channels: u32,
+    /// Elements, as in [`Call::count`].
+    count: u64,
+    dtype: DataType,
+    /// Chunks of so many grains; 0 for NCCL's own.
+    chunk_grains: u64,
+}
+
+impl Case {
+    fn new(collective: Collective, algorithm: Algorithm, protocol: Protocol, ranks: u32) -> Self {
+        let dtype = DataType::Float32;
+        Self { collective, algorithm, protocol, ranks, channels: 1, count: 1000, dtype, chunk_grains: 16 }
+    }
+
+    fn schedule(&self, topology: &Topology) -> Schedule {
+        self.schedule_in(&order(topology, self.ranks), topology.hosts().len() > 1)
+    }
+
+    fn schedule_in(&self, order: &Order, network: bool) -> Schedule {
+        let mut call = Call::of_size(self.collective, self.ranks, Bytes(0), self.dtype);
+        call.count = self.count;
+        call.root = Rank(self.ranks / 2);
+        let channels = self.channels;
+        let limits =
+            Limits { channels, p2p_channels: 2 * channels, exact_channels: true, network, ..Limits::default() };
+        let mut plan = Plan::new(&call, self.algorithm, self.protocol, &limits);
+        if self.chunk_grains > 0 {
+            plan.chunk = plan.grain * self.chunk_grains;
+            plan.min_slice = plan.grain;
+            if self.algorithm != Algorithm::Direct {
+                plan.per_channel = self.count.div_ceil(u64::from(plan.channels)).next_multiple_of(plan.grain).max(1);
+            }
+        }
+        Schedule::new(call, plan, order).unwrap()
+    }
+}
+
+/// Every collective with every algorithm and protocol that does it.
+fn patterns() -> Vec<(Collective, Algorithm, Protocol)> {
+    let with = |c: Collective| valid_algorithms(c).iter().map(move |&a| (c, a));
+    (Collective::ALL.iter().flat_map(|&c| with(c)))
+        .flat_map(|(c, a)| valid_protocols(a).iter().map(move |&p| (c, a, p)))
+        .collect()
+}
+
+/// Two laid schedules as one instance: links of one machine are shared, all else is apart.
+fn together<'a>(first: &Laid<'a>, second: &Laid<'a>, at: SimTime) -> Instance<'a> {
+    let mut both = first.instance.clone();
+    let resource: Vec<u32> = (second.names.iter().zip(&second.instance.resources))
+        .map(|(name, &capacity)| {
+            let known = match name {
+                ResourceName::Link(_) => first.names.iter().position(|n| n == name),
+                ResourceName::Lane(..) => None,
+            };
+            let index = known.unwrap_or_else(|| {
+                both.resources.push(capacity);
+                both.resources.len() - 1
+            });
+            u32::try_from(index).unwrap()
+        })
+        .collect();
+    let conns = u32::try_from(both.conns.len()).unwrap();
+    let move_conn = |c: &mut u32| *c += if *c == UNUSED { 0 } else { conns };
+    for conn in &second.instance.conns {
+        let mut conn = conn.clone();
+        conn.uses.iter_mut().for_each(|u| u.0 = resource[u.0 as usize]);
+        both.conns.push(conn);
+    }
+    for lane in &second.instance.lanes {
+        let mut lane = lane.clone();
+        lane.recv.iter_mut().for_each(move_conn);
+        lane.send.iter_mut().for_each(move_conn);
+        lane.issue.0 = resource[lane.issue.0 as usize];
+        lane.job = 1;
+        lane.at = at;
+        both.lanes.push(lane);
+    }
+    both.schedules.extend(&second.instance.schedules);
+    both
+}
+
+fn check_against_naive(instance: &Instance<'_>, what: &str) {
+    let mut log = Log::default();
+    let fast = run(instance, &mut log).unwrap_or_else(|e| panic!("{what}: {e}"));
+    let slow = naive::run(instance);
+    assert_eq!(fast.end.0, slow.end, "{what}");
+    assert_eq!(fast.job_ends.iter().map(|t| t.0).collect::<Vec<_>>(), slow.job_ends, "{what}");
+    assert_eq!(fast.compute_ends.iter().map(|t| t.0).collect::<Vec<_>>(), slow.compute_ends, "{what}");
+    assert_eq!(fast.load, slow.load, "{what}");
+    assert_eq!(fast.messages, slow.log.messages.len() as u64, "{what}");
+    let log = log.sorted();
+    assert!(log.slices == slow.log.slices, "{what}: slices differ");
+    assert!(log.messages == slow.log.messages, "{what}: messages differ");
+}
+
+fn check_case_against_naive(topology: &Topology, case: &Case) {
+    let schedule = case.schedule(topology);
+    let laid = lay(topology, &prior(), &schedule).unwrap();
+    check_against_naive(&laid.instance, &format!("{} {case:?}", topology.name));
+}
+
+/// Goal: inside one host the engine does what its documentation says, to the picosecond.
+/// Method: the naive engine on the same instance; every slice and message must have the same
+/// begin and end, not only the last.
+#[test]
+fn engine_agrees_with_the_naive_one_inside_a_host() {
+    for (collective, algorithm, protocol) in patterns() {
+        for ranks in 1..=5 {
+            for channels in 1..=3 {
+                for count in [0, 1, 500, 3001] {
+                    let case = Case { channels, count, ..Case::new(collective, algorithm, protocol, ranks) };
+                    check_case_against_naive(&nvswitch_box(5, 450.0), &case);
+                }
+            }
+        }
+        let large = Case { count: 60_000, chunk_grains: 1024, ..Case::new(collective, algorithm, protocol, 4) };
+        check_case_against_naive(&nvswitch_box(4, 20.0), &large);
+        // Both halves of the box share the switches' links.
+        check_case_against_naive(&pcie_box(5, 24.0), &Case { ranks: 5, channels: 2, ..large });
+    }
+}
+
+/// Goal: the same across hosts, where proxies send.
+#[test]
+fn engine_agrees_with_the_naive_one_across_hosts() {
+    for (collective, algorithm, protocol) in patterns() {
+        for (hosts, gpus, nics) in [(2, 2, 2), (3, 1, 1), (2, 3, 1)] {
+            let topology = cluster(hosts, gpus, nics);
+            for (channels, count) in [(1, 700), (3, 2000)] {
+                let case = Case { channels, count, ..Case::new(collective, algorithm, protocol, hosts * gpus) };
+                check_case_against_naive(&topology, &case);
+            }
+        }
+    }
+}
+
+/// Goal: schedules and computations that share links are simulated together.
+/// Method: two jobs, the second later, and a computation on one of their links; at start times
+/// of all alignments, also at once. The naive engine again.
+#[test]
+fn engine_agrees_with_the_naive_one_on_shared_links() {
+    let one_host = nvswitch_box(4, 30.0);
+    let hosts = cluster(2, 2, 1);
+    for topology in [&one_host, &hosts] {
+        for (first, second) in [
+            ((Algorithm::Ring, Protocol::Simple), (Algorithm::Tree, Protocol::Ll)),
+            ((Algorithm::Ring, Protocol::Ll128), (Algorithm::Ring, Protocol::Ll128)),
+            ((Algorithm::Tree, Protocol::Simple), (Algorithm::Ring, Protocol::Ll)),
+        ] {
+            for at in [0, 1, 777_777, 9_000_000] {
+                let case = |(algorithm, protocol)| Case {
+                    channels: 2,
+                    count: 9000,
+                    chunk_grains: 64,
+                    ..Case::new(Collective::AllReduce, algorithm, protocol, 4)
+                };
+                let schedules = [case(first).schedule(topology), case(second).schedule(topology)];
+                let [a, b] = schedules.each_ref().map(|s| lay(topology, &prior(), s).unwrap());
+                let mut instance = together(&a, &b, SimTime(at));
+                let what = format!("{} {first:?} {second:?} at {at}", topology.name);
+                check_against_naive(&instance, &what);
+                instance.computes = vec![
+                    ComputeSpec { uses: vec![(0, WEIGHT_ONE / 3)], work: 200_000, at: SimTime(at / 2) },
+                    ComputeSpec { uses: vec![(1, WEIGHT_ONE), (0, WEIGHT_ONE)], work: 0, at: SimTime(at) },
+                ];
+                check_against_naive(&instance, &format!("{what} with computations"));
+                check_folding(&instance, &what);
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, max_shrink_iters: 500, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Goal: the incremental solver gives the documented rates to the byte per second.
+    /// Method: flows come and go; after each change all rates are computed afresh by the
+    /// textbook.
+    #[test]
+    fn rates_are_exact(
+        capacities in prop::collection::vec(1_u64..500_000_000_000, 1..8),
+        arrivals in prop::collection::vec(
+            (prop::collection::vec((any::<u32>(), 1..4 * WEIGHT_ONE), 1..5), any::<Option<usize>>()),
+            1..24,
+        ),
+    ) {
+        let mut solver = Flows::new(capacities.iter().copied());
+        let mut versions = std::collections::HashMap::new();
+        let mut live: Vec<(u32, Vec<Use>)> = Vec::new();
+        for (now, (mut uses, leaves)) in (0..).zip(arrivals) {
+            uses.iter_mut().for_each(|u| u.0 %= u32::try_from(capacities.len()).unwrap());
+            live.push((solver.start(now, u64::MAX, &uses, 0), uses));
+            solver.solve(now, |(_, id, version)| { versions.insert(id, version); });
+            if let Some(pick) = leaves {
+                let (id, _) = live.remove(pick % live.len());
+                prop_assert!(solver.end(id, versions[&id]).is_some());
+                solver.solve(now, |(_, id, version)| { versions.insert(id, version); });
+            }
+            let uses: Vec<&[Use]> = live.iter().map(|(_, u)| u.as_slice()).collect();
+            let rates: Vec<u64> = live.iter().map(|(id, _)| solver.rate(*id)).collect();
+            prop_assert_eq!(rates, naive::rates(&capacities, &uses));
+        }
+    }
+
+    /// Goal: the engine does what it says for any mix of connections, not only for those that
+    /// machines have.
+    /// Method: every connection and lane gets its own random facts, many of them 0, so that much
+    /// happens at one instant; the naive engine polls in another order.
+    #[test]
+    fn engine_agrees_with_the_naive_one_on_any_mix(
+        seed in any::<u64>(),
+        pattern in prop::sample::select(patterns()),
+        ranks in 1_u32..=5,
+        channels in 1_u32..=3,
+        count in 0_u64..1500,
+        rate in 1_u32..60,
+    ) {
+        let (collective, algorithm, protocol) = pattern;
+        let topology = nvswitch_box(5, f64::from(rate));
+        let case = Case { channels, count, ..Case::new(collective, algorithm, protocol, ranks) };
+        let schedule = case.schedule(&topology);
+        let laid = lay(&topology, &prior(), &schedule).unwrap();
+        let mut instance = laid.instance;
+        let mut state = seed;
+        let mut random = |below: u64| {
+            state = mix(seed, state);
+            state % below
+        };
+        for conn in &mut instance.conns {
+            // Below two chunks a ring deadlocks, rightly.
+            conn.depth = 2 * schedule.plan.slices + u32::try_from(random(5)).unwrap();
+            conn.latency = SimDuration(random(3) * random(800_000));
+            conn.streaming = random(2) == 0;
+            conn.direct = random(2) == 0;
+            conn.proxy = (random(3) == 0).then(|| SimDuration(random(2) * random(1_000_000)));
+        }
+        for lane in &mut instance.lanes {
+            lane.sync = SimDuration(random(2) * random(500_000));
+            lane.after = SimDuration(random(2) * random(900_000));
+            lane.wave = random(2) * random(5000);
+            lane.reduce_weight = random(2) * random(WEIGHT_ONE);
+            lane.at = SimTime(random(2) * random(3_000_000));
+        }
+        check_against_naive(&instance, &format!("seed {seed} {case:?}"));
+        check_folding(&instance, &format!("seed {seed} {case:?}"));
+    }
+}
+
+/// Goal: a computation is not a lane: alone it ends by its own rate, and without resources it
+/// takes no time.
+#[test]
+fn computations_end_by_themselves() {
+    let instance = Instance {
+        resources: vec![1_000_000],
+        computes: vec![
+            ComputeSpec { uses: vec![(0, WEIGHT_ONE)], work: 1000, at: SimTime(5) },
+            ComputeSpec { uses: vec![], work: 1000, at: SimTime(7) },
+        ],
+        ..Instance::default()
+    };
+    let outcome = run(&instance, &mut Unobserved).unwrap();
+    assert_eq!(outcome.compute_ends, [SimTime(1_000_000_005), SimTime(7)]);
+    assert_eq!(outcome.end, SimTime(1_000_000_005));
+}
+
+fn simulate(instance: &Instance<'_>) -> Outcome {
+    run(instance, &mut Unobserved).unwrap()
+}
+
+/// Folded and unfolded runs are one; gives the number of lanes before and after.
+fn check_folding(instance: &Instance<'_>, what: &str) -> (usize, usize) {
+    let folded = fold(instance);
+    let (one, all) = (simulate(&folded.instance), simulate(instance));
+    assert_eq!(one.end, all.end, "{what}");
+    assert_eq!(one.job_ends, all.job_ends, "{what}");
+    assert_eq!(one.compute_ends, all.compute_ends, "{what}");
+    assert_eq!(one.messages, all.messages, "{what}");
+    assert_eq!(one.trace_hash, all.trace_hash, "{what}");
+    for (r, load) in all.load.iter().enumerate() {
+        assert_eq!(one.load[folded.resource[r] as usize], *load, "{what}: load of resource {r}");
+    }
+    (instance.lanes.len(), folded.instance.lanes.len())
+}
+
+/// Goal: folding changes nothing but the work.
+/// Method: end, messages, load of every resource and trace hash, bit for bit, on machines with
+/// much, some and no symmetry.
+#[test]
+fn folded_equals_unfolded() {
+    let mut machines = vec![nvswitch_box(8, 450.0), nvswitch_box(5, 30.0), pcie_box(6, 24.0)];
+    for (hosts, gpus, nics) in [(2, 2, 2), (2, 8, 8), (3, 4, 2), (4, 2, 1), (4, 8, 4)] {
+        machines.push(cluster(hosts, gpus, nics));
+    }
+    // One slower direction: of a GPU's link, of a NIC's, of a leaf's.
+    for slow in [0, 3, 17, 30] {
+        machines.push(with_links(&cluster(3, 4, 4), |id, link| if id == slow { at_percent(link, 50) } else { link }));
+        machines.push(with_links(&nvswitch_box(8, 450.0), |id, l| if id == slow % 16 { at_percent(l, 9) } else { l }));
+    }
+    let mut folds = 0;
+    for topology in &machines {
+        for (collective, algorithm, protocol) in patterns() {
+            for (channels, count, chunk_grains) in [(1, 999, 16), (3, 40_000, 0), (4, 100_003, 256)] {
+                let case = Case {
+                    channels,
+                    count,
+                    chunk_grains,
+                    ..Case::new(collective, algorithm, protocol, topology.ranks())
+                };
+                let schedule = case.schedule(topology);
+                let laid = lay(topology, &prior(), &schedule).unwrap();
+                let (before, after) = check_folding(&laid.instance, &format!("{} {case:?}", topology.name));
+                folds += usize::from(after < before);
+            }
+        }
+    }
+    assert!(folds > 200, "{folds}");
+}
+
+/// Goal: a computation that uses several links which are alike is not folded onto one of them.
+#[test]
+fn a_computation_keeps_its_links_apart() {
+    let topology = nvswitch_box(4, 30.0);
+    let schedule = Case {
+        count: 50_000,
+        chunk_grains: 0,
+        ..Case::new(Collective::AllReduce, Algorithm::Ring, Protocol::Simple, 4)
+    }
+    .schedule(&topology);
+    let laid = lay(&topology, &prior(), &schedule).unwrap();
+    let links: Vec<u32> =
+        (0..).zip(&laid.names).filter(|(_, n)| matches!(n, ResourceName::Link(_))).map(|(i, _)| i).collect();
+    for used in [&links[..2], &links[..4], &links] {
+        let mut instance = laid.instance.clone();
+        let uses = used.iter().map(|&r| (r, WEIGHT_ONE)).collect();
+        instance.computes = vec![ComputeSpec { uses, work: 100_000, at: SimTime(3_000_000) }];
+        check_folding(&instance, &format!("{} links", used.len()));
+        check_against_naive(&instance, &format!("{} links", used.len()));
+    }
+}
+
+/// A profile in which a link carries its nominal rate and a block any rate.
+fn ideal(block_gb_per_s: f64) -> Profile {
+    let mut profile = prior();
+    profile.parameters.get_mut("efficiency.nvlink").unwrap().value = 1.0;
+    for name in ["block.simple", "block.ll"] {
+        profile.parameters.get_mut(name).unwrap().value = block_gb_per_s;
+    }
+    profile
+}
+
+/// Time of a ring all-reduce with Simple on an idle, uniform ring, to the picosecond.
+///
+/// `2(n-1) * (alpha + chunk / bandwidth) + sync + copy`, with `alpha = sync + latency`: every hop
+/// costs the synchronisation, the flow and the latency of the FIFO; the receiver of the last
+/// hop synchronises and copies. A hop moves at the rate of the link or, where that is slower,
+/// of the block, which makes 2 accesses a byte in the first hop, 4 in the one between both
+/// phases and 3 in the others.
+fn ring_all_reduce(chunk: Bytes, ranks: u32, profile: &Profile, link: Bandwidth, threads: u32) -> SimDuration {
+    let sync = profile.sync(Protocol::Simple);
+    let latency = profile.latency(collcast_sim::profile::Reach::Nvlink, Protocol::Simple);
+    let block = profile.lane_rate(Protocol::Simple, threads);
+    let hop = |accesses: u64| link.min(Bandwidth::new(block.get() * 2 / accesses).unwrap()).time_for(chunk);
+    let hops = (sync + latency).times(2 * u64::from(ranks - 1));
+    hops + hop(2) + hop(3).times(2 * u64::from(ranks - 2)) + hop(4) + sync + block.time_for(chunk)
+}
+
+/// Goal: the simulator gives the closed form of the field where that holds: one slice a chunk,
+/// one loop, one channel, idle uniform ring. Pipelined slices rightly beat it elsewhere.
+#[test]
+fn ring_all_reduce_has_its_closed_form() {
+    for (link, block) in [(450.0, 1e5), (30.0, 50.0), (30.0, 20.0), (17.3, 1e5), (3.7, 5.3)] {
+        let profile = ideal(block);
+        for ranks in 2..=9_u32 {
+            for elements in [4_u64, 52, 4096, 131_072] {
+                let mut call = Call::of_size(Collective::AllReduce, ranks, Bytes(0), DataType::Float32);
+                call.count = elements * u64::from(ranks);
+                let plan = Plan {
+                    algorithm: Algorithm::Ring,
+                    protocol: Protocol::Simple,
+                    channels: 1,
+                    threads: 512,
+                    chunk: elements,
+                    grain: 4,
+                    slices: 1,
+                    fifo_slices: 8,
+                    min_slice: 4,
+                    per_channel: call.count,
+                    parts: 1,
+                    direct: false,
+                };
+                let topology = nvswitch_box(ranks, link);
+                let schedule = Schedule::new(call, plan, &order(&topology, ranks)).unwrap();
+                let laid = lay(&topology, &profile, &schedule).unwrap();
+                let outcome = simulate(&laid.instance);
+                let rate = Bandwidth::from_gb_per_s(link);
+                let expected = ring_all_reduce(Bytes(4 * elements), ranks, &profile, rate, 512);
+                assert_eq!(outcome.end - SimTime(0), expected, "{link} {block} {ranks} {elements}");
+            }
+        }
+    }
+}
+
+/// Goal: lines stream through a chain: a broadcast takes the flow once, and a latency and the
+/// first wave of lines a hop.
+#[test]
+fn a_streamed_broadcast_has_its_closed_form() {
+    let profile = ideal(1e5);
+    for ranks in 2..=7_u32 {
+        let mut call = Call::of_size(Collective::Broadcast, ranks, Bytes(0), DataType::Float32);
+        call.count = 4096;
+        let limits = Limits { channels: 1, exact_channels: true, ..Limits::default() };
+        let mut plan = Plan::new(&call, Algorithm::Ring, Protocol::Ll, &limits);
+        (plan.chunk, plan.per_channel) = (4096, 4096);
+        let topology = nvswitch_box(ranks, 20.0);
+        let schedule = Schedule::new(call, plan, &order(&topology, ranks)).unwrap();
+        let laid = lay(&topology, &profile, &schedule).unwrap();
+        // LL doubles the bytes on the link.
+        let flow = Bandwidth::from_gb_per_s(10.0).time_for(Bytes(4 * 4096));
+        let latency = profile.latency(collcast_sim::profile::Reach::Nvlink, Protocol::Ll);
+        // A rank forwards once the first wave of lines has been stored.
+        let wave = Bytes(u64::from(plan.threads) * 8);
+        let first = profile.lane_rate(Protocol::Ll, plan.threads).time_for(wave);
+        let expected = flow + latency.times(u64::from(ranks - 1)) + first.times(u64::from(ranks - 2));
+        assert_eq!(simulate(&laid.instance).end - SimTime(0), expected, "{ranks}");
+    }
+}
+
+fn machine() -> impl Strategy<Value = Topology> {
+    let plain = prop_oneof![
+        (1_u32..=9, 1.0..900.0).prop_map(|(gpus, rate)| nvswitch_box(gpus, rate)),
+        (1_u32..=8, 1.0..64.0).prop_map(|(gpus, rate)| pcie_box(gpus, rate)),
+        (1_u32..=4, 1_u32..=4, 1_u32..=4).prop_map(|(hosts, gpus, nics)| cluster(hosts, gpus, nics)),
+    ];
+    // Any direction of any link slower, or none.
+    (plain, any::<u32>(), 1_u64..=130).prop_map(|(topology, pick, percent)| {
+        let slow = pick % u32::try_from(topology.link_count()).unwrap();
+        with_links(&topology, |id, link| if id == slow { at_percent(link, percent.min(100)) } else { link })
+    })
+}
+
+/// Every host and GPU like every other.
+fn symmetric_machine() -> impl Strategy<Value = Topology> {
+    prop_oneof![
+        (1_u32..=6, 1.0..500.0).prop_map(|(gpus, rate)| nvswitch_box(gpus, rate)),
+        (1_u32..=3, 1.0..64.0).prop_map(|(pairs, rate)| pcie_box(2 * pairs, rate)),
+        (2_u32..=4, 1_u32..=4).prop_map(|(hosts, gpus)| cluster(hosts, gpus, gpus)),
+    ]
+}
+
+fn choice<T: Copy + std::fmt::Debug + 'static>(all: &'static [T]) -> impl Strategy<Value = Choice<T>> {
+    prop_oneof![
+        2 => Just(Choice::Auto),
+        1 => Just(Choice::Best),
+        4 => prop::sample::select(all).prop_map(Choice::Forced),
+    ]
+}
+
+fn random_call() -> impl Strategy<Value = (Collective, u64, DataType, u32, bool)> {
+    (
+        prop::sample::select(Collective::ALL),
+        prop_oneof![0_u64..64, 0_u64..100_000, 0_u64..16_000_000],
+        prop::sample::select(DataType::ALL),
+        any::<u32>(),
+        any::<bool>(),
+    )
+}
+
+/// What must hold of every prediction.
+fn check_prediction(prediction: &Prediction) -> Result<(), TestCaseError> {
+    let p = prediction;
+    prop_assert!(p.kernel >= p.bound.time, "{} beats {} of {}", p.kernel, p.bound.time, p.bound.what);
+    prop_assert!(p.low <= p.time && p.time <= p.high);
+    for link in &p.busiest {
+        prop_assert!(link.utilisation <= 1.0 + 1e-9, "{link:?}");
+    }
+    prop_assert!(p.lane_utilisation <= 1.0 + 1e-9, "{}", p.lane_utilisation);
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, max_shrink_iters: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Goal: no prediction is below the lower bound of its machine, and no schedule we generate
+    /// is wrong, stuck or impossible.
+    /// Method: random machines, also lopsided ones, random calls and settings; errors may only
+    /// say that a call has no schedule.
+    #[test]
+    fn bounds_are_never_beaten(
+        topology in machine(),
+        (collective, count, dtype, root, in_place) in random_call(),
+        algorithm in choice(&[Algorithm::Ring, Algorithm::Tree, Algorithm::Direct]),
+        protocol in choice(Protocol::ALL),
+        channels in prop::option::of(1_u32..=64),
+        fold in any::<bool>(),
+    ) {
+        let profile = prior();
+        let ranks = 1 + root % topology.ranks();
+        let mut call = Call::of_size(collective, ranks, Bytes(0), dtype);
+        call.count = count / u64::from(ranks) / dtype.size();
+        call.root = Rank(root / 7 % ranks);
+        call.in_place = in_place;
+        let settings = Settings { channels, fold, launch: Launch::Graph, ..Settings::default() };
+        match Predictor::new(&topology, &profile).predict(&call, algorithm, protocol, &settings) {
+            Ok(prediction) => check_prediction(&prediction)?,
+            Err(PredictError::Schedule(_) | PredictError::NothingToChoose(_)) => {}
+            Err(error) => prop_assert!(false, "{} {call:?}: {error}", topology.name),
+        }
+    }
+
+    /// Goal: an all-to-all with any counts has a prediction, also where nothing crosses.
+    #[test]
+    fn count_matrices_are_predicted(ranks in 1_u32..=5, seed in any::<u64>(), empty in 0_u64..=4, bits in 1_u32..20) {
+        let topology = nvswitch_box(5, 450.0);
+        let profile = prior();
+        let random = |i: u64| mix(seed, i);
+        let counts: Vec<u64> = (0..u64::from(ranks * ranks))
+            .map(|i| {
+                let own = i % u64::from(ranks + 1) == 0;
+                if (empty == 4 && !own) || random(i) % 4 < empty.min(3) && !own { 0 } else { random(i) >> (64 - bits) }
+            })
+            .collect();
+        let mut call = Call::of_size(Collective::AllToAll, ranks, Bytes(0), DataType::Float32);
+        call.counts = Some(counts.into());
+        for algorithm in [Choice::Auto, Choice::Best] {
+            let predictor = Predictor::new(&topology, &profile);
+            let prediction = predictor.predict(&call, algorithm, Choice::Best, &Settings::default());
+            prop_assert!(prediction.is_ok(), "{prediction:?}");
+        }
+    }
+
+    /// Goal: faster links never slow a run of one schedule on a symmetric machine.
+    #[test]
+    fn faster_links_never_slow_a_run(
+        slow in symmetric_machine(),
+        faster in 100_u64..=1000,
+        pattern in prop::sample::select(patterns()),
+        channels in 1_u32..=4,
+        count in 0_u64..200_000,
+        chunk_grains in prop_oneof![Just(0_u64), 1_u64..2000],
+    ) {
+        let (collective, algorithm, protocol) = pattern;
+        // A bound on the slices, for the time of the test.
+        let chunk_grains = if chunk_grains == 0 { 0 } else { chunk_grains.max(count / 1000) };
+        let case = Case { channels, count, chunk_grains, ..Case::new(collective, algorithm, protocol, slow.ranks()) };
+        let fast = with_links(&slow, |_, link| at_percent(link, faster));
+        let schedule = case.schedule(&slow);
+        let end = |topology| simulate(&fold(&lay(topology, &prior(), &schedule).unwrap().instance).instance).end;
+        prop_assert!(end(&fast) <= end(&slow), "{case:?}");
+    }
+}
+
+/// Goal: a bound counts what enters a rank by the links into it and what leaves by those out of
+/// it, and a machine with one slow direction is no contradiction.
+/// Method: each direction of each link alone, at a 20th; large calls, which are bound by links.
+#[test]
+fn one_slow_direction_beats_no_bound() {
+    let profile = prior();
+    for machine in [nvswitch_box(4, 450.0), pcie_box(4, 24.0), cluster(2, 2, 2), cluster(3, 1, 1)] {
+        for slow in 0..u32::try_from(machine.link_count()).unwrap() {
+            let topology = with_links(&machine, |id, link| if id == slow { at_percent(link, 5) } else { link });
+            let predictor = Predictor::new(&topology, &profile);
+            for &collective in Collective::ALL.iter().filter(|c| !valid_algorithms(**c).is_empty()) {
+                for root in 0..topology.ranks() {
+                    let mut call = Call::of_size(collective, topology.ranks(), Bytes(64 << 20), DataType::Float32);
+                    call.root = Rank(root);
+                    let (auto, simple) = (Choice::Auto, Choice::Forced(Protocol::Simple));
+                    let got = predictor.predict(&call, auto, simple, &Settings::default());
+                    if let Err(error) = got {
+                        panic!("{} with link {slow} slow, root {root}: {error}", topology.name);
+                    }
+                    if !collective.rooted() {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A 64-bit mixer: seeds give the same numbers everywhere (splitmix64's finaliser).
+fn mix(seed: u64, value: u64) -> u64 {
+    let mut z = seed ^ value.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// A permutation of `0..n` by a seed.
+fn permutation(n: usize, seed: u64) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..n).collect();
+    order.sort_by_key(|&i| mix(seed, i as u64));
+    order
+}
+
+/// Goal: on a symmetric box it does not matter which rank is where in the rings and trees.
+#[test]
+fn renamed_ranks_take_the_same_time() {
+    let topology = nvswitch_box(7, 40.0);
+    for (collective, algorithm, protocol) in patterns() {
+        // Direct has no order: every pair talks.
+        if algorithm == Algorithm::Direct {
+            continue;
+        }
+        let case = Case { channels: 2, count: 5000, ..Case::new(collective, algorithm, protocol, 7) };
+        let time = |order: &Order| {
+            let schedule = case.schedule_in(order, false);
+            let laid = lay(&topology, &prior(), &schedule).unwrap();
+            let outcome = simulate(&laid.instance);
+            (outcome.end, outcome.messages, outcome.trace_hash)
+        };
+        // Both channels take one ring: over different rings, channels share links elsewhere.
+        let expected = time(&Order::one_host(7));
+        for seed in 0..5 {
+            let ring: Arc<[u32]> = permutation(7, seed).into_iter().map(|r| r as u32).collect();
+            let renamed = Order { rings: vec![ring], ..Order::one_host(7) };
+            // A root keeps its place in a tree or ring by the order, so it may be any rank.
+            assert_eq!(time(&renamed), expected, "seed {seed} {case:?}");
+        }
+    }
+}
+
+/// The same instance with lanes, connections and resources in another order.
+fn shuffled<'a>(instance: &Instance<'a>, seed: u64) -> Instance<'a> {
+    let inverse = |order: &[usize]| {
+        let mut places = vec![0; order.len()];
+        for (place, &old) in (0..).zip(order) {
+            places[old] = place;
+        }
+        places
+    };
+    let lanes = permutation(instance.lanes.len(), seed);
+    let conns = permutation(instance.conns.len(), seed + 1);
+    let resources = permutation(instance.resources.len(), seed + 2);
+    let (conn_at, resource_at): (Vec<u32>, Vec<u32>) = (inverse(&conns), inverse(&resources));
+    let conn_of = |c: &mut u32| {
+        if *c != UNUSED {
+            *c = conn_at[*c as usize];
+        }
+    };
+    let mut other = instance.clone();
+    other.resources = resources.iter().map(|&r| instance.resources[r]).collect();
+    other.conns = conns.iter().map(|&c| instance.conns[c].clone()).collect();
+    other.lanes = lanes.iter().map(|&l| instance.lanes[l].clone()).collect();
+    for conn in &mut other.conns {
+        conn.uses.iter_mut().for_each(|u| u.0 = resource_at[u.0 as usize]);
+    }
+    for lane in &mut other.lanes {
+        lane.recv.iter_mut().for_each(conn_of);
+        lane.send.iter_mut().for_each(conn_of);
+        lane.issue.0 = resource_at[lane.issue.0 as usize];
+    }
+    for compute in &mut other.computes {
+        compute.uses.iter_mut().for_each(|u| u.0 = resource_at[u.0 as usize]);
+    }
+    other
+}
+
+/// Goal: nothing depends on the order in which lanes, connections and resources are listed.
+#[test]
+fn shuffled_instances_run_alike() {
+    for topology in [nvswitch_box(5, 30.0), cluster(2, 3, 2), pcie_box(5, 20.0)] {
+        for (collective, algorithm, protocol) in patterns() {
+            let case =
+                Case { channels: 3, count: 5000, ..Case::new(collective, algorithm, protocol, topology.ranks()) };
+            let schedule = case.schedule(&topology);
+            let laid = lay(&topology, &prior(), &schedule).unwrap();
+            let mut instance = laid.instance;
+            instance.computes = vec![ComputeSpec { uses: vec![(0, WEIGHT_ONE)], work: 9999, at: SimTime(12) }];
+            let expected = simulate(&instance);
+            for seed in 0..4 {
+                let other = shuffled(&instance, 100 * seed);
+                let outcome = simulate(&other);
+                assert_eq!(outcome.end, expected.end, "seed {seed} {case:?}");
+                assert_eq!(outcome.trace_hash, expected.trace_hash, "seed {seed} {case:?}");
+                assert_eq!(outcome.messages, expected.messages, "seed {seed} {case:?}");
+                let outcome = simulate(&fold(&other).instance);
+                assert_eq!(
+                    (outcome.end, outcome.trace_hash),
+                    (expected.end, expected.trace_hash),
+                    "seed {seed} {case:?}"
+                );
+            }
+        }
+    }
+}
+
+/// Goal: any number of threads gives the same predictions from one shared predictor.
+#[test]
+fn threads_change_nothing() {
+    let (topology, profile) = (cluster(2, 4, 4), prior());
+    let calls: Vec<Call> = Collective::ALL
+        .iter()
+        .filter(|&&c| !valid_algorithms(c).is_empty())
+        .flat_map(|&c| [64, 1 << 16, 1 << 22].map(|s| Call::of_size(c, 8, Bytes(s), DataType::Float32)))
+        .collect();
+    let predict = |predictor: &Predictor<'_>, call: &Call| {
+        predictor.predict(call, Choice::Auto, Choice::Best, &Settings::default()).unwrap()
+    };
+    let alone = Predictor::new(&topology, &profile);
+    let expected: Vec<Prediction> = calls.iter().map(|c| predict(&alone, c)).collect();
+    let shared = Predictor::new(&topology, &profile);
+    std::thread::scope(|scope| {
+        let handles: Vec<_> = (0..4)
+            .map(|t| {
+                let (calls, shared) = (&calls, &shared);
+                scope.spawn(move || {
+                    let at = |i: usize| (i * 5 + t * 3) % calls.len();
+                    (0..calls.len()).map(|i| (at(i), predict(shared, &calls[at(i)]))).collect::<Vec<_>>()
+                })
+            })
+            .collect();
+        for (index, prediction) in handles.into_iter().flat_map(|h| h.join().unwrap()) {
+            assert_eq!(prediction, expected[index]);
+        }
+    });
+}
+
+/// Another schedule's workers.
+#[derive(Debug)]
+struct Borrowed(Arc<Schedule>);
+
+impl Generator for Borrowed {
+    fn worker(&self, rank: Rank, channel: ChannelId, lane: Lane) -> Option<Worker> {
+        self.0.worker(rank, channel, lane)
+    }
+}
+
+/// Whether an instruction of a template is reached by any worker.
+fn executed(schedule: &Schedule, template: usize, op: usize) -> bool {
+    schedule.workers().any(|(_, _, _, w)| {
+        w.template == template
+            && schedule.templates[template].steps(&w.parameters, usize::MAX).iter().any(|s| s.op == op)
+    })
+}
+
+/// Goal: neither verifier nor engine overlooks a changed instruction.
+/// Method: delete, duplicate, swap with the next one or delay every instruction of every
+/// template: the verifier must object, or the simulated trace must change. Left out, because
+/// they are the same program: instructions that no worker reaches, and swaps of equal ones.
+#[test]
+fn every_mutation_is_noticed() {
+    let (mut objected, mut changed, mut skipped) = (0, 0, 0);
+    let machines = [nvswitch_box(4, 100.0), cluster(3, 2, 2)];
+    for topology in &machines {
+        for (collective, algorithm, protocol) in patterns() {
+            let ranks = topology.ranks();
+            let case = Case { channels: 2, count: 1003, ..Case::new(collective, algorithm, protocol, ranks) };
+            let original = Arc::new(case.schedule(topology));
+            let hash = |schedule: &Schedule| -> Result<(SimTime, u64), EngineError> {
+                let laid = lay(topology, &prior(), schedule).unwrap();
+                run(&laid.instance, &mut Unobserved).map(|o| (o.end, o.trace_hash))
+            };
+            let expected = hash(&original).unwrap();
+            for (t, template) in original.templates.iter().enumerate() {
+                let ops = template.ops();
+                for op in 0..ops.len() {
+                    for mutation in [Mutation::Delete, Mutation::Duplicate, Mutation::SwapWithNext, Mutation::Delay] {
+                        let swap = mutation == Mutation::SwapWithNext;
+                        let next = ops.get(op + 1);
+                        let same = swap && (next.is_none() || next == ops.get(op));
+                        let reached = executed(&original, t, op) || (swap && executed(&original, t, op + 1));
+                        if same || !reached {
+                            skipped += 1;
+                            continue;
+                        }
+                        let mut templates: Vec<Template> = original.templates.clone();
+                        templates[t] = template.mutated(mutation, op);
+                        let generator = Box::new(Borrowed(Arc::clone(&original)));
+                        let (call, plan) = (original.call.clone(), original.plan);
+                        let mutant = Schedule::from_parts(call, plan, original.lanes, templates, generator);
+                        if verify(&mutant).is_err() {
+                            objected += 1;
+                            continue;
+                        }
+                        let got = hash(&mutant);
+                        assert_ne!(got, Ok(expected), "{mutation:?} of {op} in template {t} of {case:?}");
+                        changed += 1;
+                    }
+                }
+            }
+        }
+    }
+    println!("{objected} refused, {changed} seen in the trace, {skipped} the same program");
+    assert!(objected > 200 && changed > 100, "{objected} {changed}");
+}
+
+/// Goal: the edges of the domain have predictions and never panic: nothing to do, one rank, one
+/// element, sizes that nothing divides, one and 64 channels.
+#[test]
+fn edges_are_predicted() {
+    let profile = prior();
+    for topology in [nvswitch_box(1, 450.0), nvswitch_box(5, 450.0), pcie_box(3, 24.0), cluster(2, 3, 2)] {
+        let predictor = Predictor::new(&topology, &profile);
+        for &collective in Collective::ALL {
+            for ranks in [1, topology.ranks()] {
+                for count in [0, 1, 2, 1021, 100_003] {
+                    for channels in [None, Some(1), Some(3), Some(64)] {
+                        for dtype in [DataType::Int8, DataType::Float64] {
+                            let mut call = Call::of_size(collective, ranks, Bytes(0), dtype);
+                            call.count = count;
+                            call.root = Rank(ranks - 1);
+                            let settings = Settings { channels, ..Settings::default() };
+                            let best = if count == 1021 { Choice::Best } else { Choice::Auto };
+                            let got = predictor.predict(&call, Choice::Auto, best, &settings);
+                            let modelled = !valid_algorithms(collective).is_empty();
+                            assert_eq!(got.is_ok(), modelled, "{} {call:?} {channels:?}: {got:?}", topology.name);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Goal: impossible numbers of channels are the user's errors, not ours, whatever the algorithm.
+#[test]
+fn impossible_channels_are_refused() {
+    let (topology, profile) = (nvswitch_box(4, 450.0), prior());
+    let predictor = Predictor::new(&topology, &profile);
+    for collective in [Collective::AllReduce, Collective::AllToAll, Collective::SendRecv] {
+        for ranks in [1, 2, 4] {
+            for channels in [0, 65, 100, 128, 1000, u32::MAX] {
+                let call = Call::of_size(collective, ranks, Bytes(1 << 30), DataType::Float32);
+                let settings = Settings { channels: Some(channels), ..Settings::default() };
+                let error = predictor.predict(&call, Choice::Auto, Choice::Auto, &settings).unwrap_err();
+                assert!(matches!(error, PredictError::Schedule(_)), "{collective} {ranks} {channels}: {error}");
+            }
+        }
+    }
+}

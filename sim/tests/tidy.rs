@@ -1,0 +1,108 @@
+//! Holds the code to rules that no compiler knows.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::path::{Path, PathBuf};
+
+use collcast_sim::profile::PARAMETERS;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+/// All Rust files below a directory, with their text.
+fn rust_files(directory: &Path, into: &mut Vec<(PathBuf, String)>) {
+    let mut entries: Vec<PathBuf> = std::fs::read_dir(directory)
+        .unwrap_or_else(|e| panic!("{}: {e}", directory.display()))
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    entries.sort();
+    for path in entries {
+        if path.is_dir() {
+            rust_files(&path, into);
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            let text = std::fs::read_to_string(&path).unwrap();
+            into.push((path, text));
+        }
+    }
+}
+
+/// The `src` of every crate of the workspace.
+fn sources() -> Vec<(PathBuf, String)> {
+    let mut files = Vec::new();
+    let mut crates: Vec<PathBuf> = std::fs::read_dir(root())
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.join("Cargo.toml").is_file() && path.join("src").is_dir())
+        .collect();
+    crates.push(root());
+    crates.sort();
+    for path in &crates {
+        rust_files(&path.join("src"), &mut files);
+    }
+    assert!(crates.len() >= 6 && files.len() > 20, "found {} crates, {} files", crates.len(), files.len());
+    files
+}
+
+/// The lines of a file before its tests, with their numbers.
+fn code_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    (1..).zip(text.lines()).take_while(|(_, line)| line.trim() != "#[cfg(test)]")
+}
+
+/// Fails with every place at which `is_bad` holds.
+fn check_lines(files: &[(PathBuf, String)], rule: &str, is_bad: impl Fn(&str) -> bool) {
+    let places: Vec<String> = files
+        .iter()
+        .flat_map(|(path, text)| code_lines(text).map(move |(number, line)| (path, number, line)))
+        .filter(|(_, _, line)| !line.trim_start().starts_with("//") && is_bad(line))
+        .map(|(path, number, line)| format!("{}:{number}: {}", path.display(), line.trim()))
+        .collect();
+    assert!(places.is_empty(), "{rule}:\n{}", places.join("\n"));
+}
+
+/// Goal: the engine knows nothing of what is computed, so that no result is special-cased.
+#[test]
+fn the_engine_names_no_algorithm() {
+    let mut files = Vec::new();
+    rust_files(&root().join("sim/src/engine"), &mut files);
+    assert!(files.len() >= 3);
+    for (path, text) in files {
+        for word in ["Algorithm", "Collective"] {
+            assert!(!text.contains(word), "{} contains `{word}`", path.display());
+        }
+    }
+}
+
+/// Evidence that is kept beside what the engine uses: rates of data movers that no collective
+/// here moves data by.
+const RECORDED_ONLY: &[&str] = &["efficiency.nvlink_copy_engine", "efficiency.nvlink_load"];
+
+/// Goal: a profile has no knob without effect.
+#[test]
+fn every_parameter_is_used() {
+    let text = std::fs::read_to_string(root().join("sim/src/profile.rs")).unwrap();
+    let list = text.find("\nparameters! {").unwrap();
+    let end = list + text[list..].find("\n}\n").unwrap();
+    let code: String = [&text[..list], &text[end..]]
+        .iter()
+        .flat_map(|part| code_lines(part).map(|(_, line)| line.to_owned() + "\n"))
+        .collect();
+    for parameter in PARAMETERS {
+        let used = code.contains(&format!("\"{}\"", parameter.name));
+        let recorded = RECORDED_ONLY.contains(&parameter.name);
+        assert!(used != recorded, "`{}` is {}", parameter.name, if used { "used after all" } else { "not used" });
+    }
+}
+
+/// Goal: nothing is left for later.
+#[test]
+fn nothing_is_unfinished() {
+    let places = ["todo!", "unimplemented!"];
+    check_lines(&sources(), "unfinished code", |line| places.iter().any(|p| line.contains(p)));
+}
+
+/// Goal: errors are values outside of tests.
+#[test]
+fn nothing_is_unwrapped_outside_tests() {
+    check_lines(&sources(), "`.unwrap()` outside tests", |line| line.contains(".unwrap()"));
+}
