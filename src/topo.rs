@@ -9,6 +9,7 @@ use collcast_reports::draw;
 use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
 use collcast_sim::ids::{ChannelId, Rank};
 use collcast_sim::network::Router;
+use collcast_topologies::xml::{self, Document};
 
 use crate::error::CliError;
 use crate::output::{OutputArgs, write};
@@ -93,6 +94,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
             write(output.as_deref(), text.as_bytes())?;
         }
         TopoCommand::Show { machine, output } => {
+            if let Some(report) = machine.name().and_then(not_a_machine) {
+                output.print(&report, None)?;
+                return Ok(ExitCode::SUCCESS);
+            }
             let topology = machine.load(machine.one_node_count()?)?;
             let mut report = describe(&topology);
             report.version = env!("CARGO_PKG_VERSION").to_owned();
@@ -113,6 +118,78 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What an NCCL XML says that is a template or a graph; `None` for everything else.
+fn not_a_machine(name: &str) -> Option<Report> {
+    let path = std::path::Path::new(name);
+    if !path.extension().is_some_and(|e| e.eq_ignore_ascii_case("xml")) {
+        return None;
+    }
+    // Whatever cannot be read here is refused with its reason where machines are loaded.
+    let length = std::fs::metadata(path).ok()?.len();
+    let text = (length < 16 << 20).then(|| std::fs::read_to_string(path).ok()).flatten()?;
+    let mut report = Report::new("topology-file", env!("CARGO_PKG_VERSION"));
+    let verdict = |sentence: String, next: Option<&str>| Verdict {
+        status: Status::Ok,
+        sentence,
+        confidence: String::new(),
+        basis: "the file".to_owned(),
+        next: next.map(str::to_owned),
+    };
+    match xml::read(&text, name).ok()? {
+        Document::Machine(_) => None,
+        Document::Template(template) => {
+            let mut table = Table::new("facts", "", [Column::text("fact", "property"), Column::text("value", "value")]);
+            table.push(["class".into(), "template: PCIe only, as clouds ship them; no machine by itself".into()]);
+            let counts = [
+                ("CPUs", template.cpus.len()),
+                ("PCIe switches", template.switches.len()),
+                ("places of GPUs", template.gpus.len()),
+                ("places of NICs", template.nics.len()),
+                ("places of unknown devices", template.unknown.len()),
+            ];
+            for (what, count) in counts {
+                table.push([what.into(), count.into()]);
+            }
+            report.tables.push(table);
+            report.assumptions = template.assumptions.iter().map(|a| format!("assumed: {a}")).collect();
+            let next = format!("collcast topo import {name} --onto dgx-h100");
+            report.verdict =
+                Some(verdict("this is a template: merge it with a machine to use it".to_owned(), Some(&next)));
+            Some(report)
+        }
+        Document::Graph(graph) => {
+            let columns = [
+                Column::number("id", "id"),
+                Column::number("pattern", "pattern"),
+                Column::number("channels", "channels"),
+                Column::number("speed_intra_gbps", "intra GB/s"),
+                Column::number("speed_inter_gbps", "inter GB/s"),
+                Column::text("type_intra", "intra"),
+                Column::text("type_inter", "inter"),
+                Column::text("order", "GPUs of the first channel"),
+            ];
+            let mut table = Table::new("rows", "class: graph, the channels that NCCL chose", columns);
+            for g in &graph.graphs {
+                let first =
+                    g.channels.first().map(|c| c.gpus.iter().map(|d| format!("{d}")).collect::<Vec<_>>().join(" "));
+                table.push([
+                    g.id.into(),
+                    g.pattern.into(),
+                    g.channel_count.into(),
+                    Cell::float(g.speed_intra_gb_per_s, 1),
+                    Cell::float(g.speed_inter_gb_per_s, 1),
+                    g.type_intra.as_str().into(),
+                    g.type_inter.as_str().into(),
+                    first.into(),
+                ]);
+            }
+            report.tables.push(table);
+            report.verdict = Some(verdict("this is NCCL's choice on some machine, not a machine".to_owned(), None));
+            Some(report)
+        }
+    }
 }
 
 fn list(output: &OutputArgs) -> Result<(), CliError> {

@@ -146,7 +146,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
 
     let groups = group(&judged);
     let overall: Vec<&Judged<'_>> = judged.iter().filter(|j| j.row.forced()).collect();
-    report.tables.push(group_table(&groups, &overall));
+    let people = args.output.format == crate::output::Format::Table;
+    report.tables.push(group_table(&groups, &overall, people));
     report.tables.push(files_table(&read.files));
     let slow = min_busbw.map_or_else(Vec::new, |least| slow_rows(&judged, least));
     if !slow.is_empty() || args.output.format == crate::output::Format::Json {
@@ -348,7 +349,9 @@ impl Stats {
     }
 }
 
-fn group_table(groups: &BTreeMap<Key, Vec<&Judged<'_>>>, overall: &[&Judged<'_>]) -> Table {
+/// Errors by group: percentages for people, fractions for files.
+fn group_table(groups: &BTreeMap<Key, Vec<&Judged<'_>>>, overall: &[&Judged<'_>], people: bool) -> Table {
+    let (scale, digits) = if people { (100.0, 1) } else { (1.0, 4) };
     let columns = [
         Column::text("launch", "launch"),
         Column::text("group", "group"),
@@ -364,7 +367,7 @@ fn group_table(groups: &BTreeMap<Key, Vec<&Judged<'_>>>, overall: &[&Judged<'_>]
     let mut table = Table::new("groups", "error = predicted / measured - 1, by group", columns);
     let mut push = |launch: &str, what: &str, band: &str, rows: &[&Judged<'_>]| {
         let s = Stats::of(rows);
-        let pc = |v: f64| Cell::float(v * 100.0, 1);
+        let pc = |v: f64| Cell::float(v * scale, digits);
         table.push([
             launch.into(),
             what.into(),
@@ -374,7 +377,7 @@ fn group_table(groups: &BTreeMap<Key, Vec<&Judged<'_>>>, overall: &[&Judged<'_>]
             pc(s.mean),
             pc(s.p95),
             pc(s.bias),
-            Cell::float(s.coverage * 100.0, 0),
+            Cell::float(s.coverage * scale, digits.saturating_sub(1)),
             s.nccl_median.map(pc).into(),
         ]);
     };

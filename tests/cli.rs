@@ -68,7 +68,7 @@ fn bad_usage_is_refused_with_a_way_out() {
         (&["validate", "tests/data/h200x4/nccl.csv", "-t", "h200x4", "--max-error", "lots"], &["percentage"]),
         (&["topo", "show", "no-such.toml"], &["no-such.toml"]),
         (&["topo", "paths", "h200x4", "0", "9"], &["rank 9", "0 to 3"]),
-        (&["topo", "show", "tests/data/h200x4/nccl_graph_4gpu.xml"], &["graph"]),
+        (&["simulate", "tests/data/h200x4/nccl_graph_4gpu.xml"], &["graph", "topo import"]),
         (&["sweep", "--counts", "tests/data/h200x4/nccl.csv", "-c", "all_to_all"], &["not a count"]),
     ] {
         check_refused(args, expected);
@@ -104,6 +104,22 @@ fn bad_files_are_refused_with_their_place() {
     }
     let folder = tempfile::tempdir().unwrap();
     check_refused(&["validate", folder.path().to_str().unwrap(), "-t", "h200x4"], &["empty", "*.log"]);
+}
+
+/// Goal: a cloud's template is described, refused as a machine, and usable once merged.
+#[test]
+fn a_template_is_described_refused_and_imported() {
+    let template = "topologies/tests/data/azure-ndv5-topo.xml";
+    let (code, out, err) = collcast(&["topo", "show", template]);
+    assert!(code == 0 && out.contains("template") && err.contains("topo import"), "{out}{err}");
+    check_refused(&["simulate", template, "-s", "1M"], &["template", "topo import FILE --onto dgx-h100"]);
+    let dir = tempfile::tempdir().unwrap();
+    let merged = dir.path().join("merged.xml");
+    let merged = merged.to_str().unwrap();
+    let (code, _, err) = collcast(&["topo", "import", template, "--onto", "dgx-h100", "-o", merged]);
+    assert!(code == 0 && err.contains("template:") && err.contains("machine:"), "{err}");
+    let (code, out, err) = collcast(&["simulate", merged, "-s", "1M"]);
+    assert!(code == 0 && out.contains("8 H100"), "{out}{err}");
 }
 
 #[test]

@@ -402,10 +402,11 @@ impl<'a> Predictor<'a> {
         let outcome = run(instance, observer).map_err(|error| PredictError::Engine { what: what.clone(), error })?;
         let run_time = outcome.end - crate::units::SimTime(0);
 
-        let name_of = |resource: usize| match &folded {
-            None => laid.names[resource],
-            Some(f) => f.resource.iter().position(|&r| r as usize == resource).map_or(laid.names[0], |i| laid.names[i]),
-        };
+        let mut firsts = vec![0; instance.resources.len()];
+        for index in (0..laid.names.len()).rev() {
+            firsts[folded.as_ref().map_or(index, |f| f.resource[index] as usize)] = index;
+        }
+        let name_of = |resource: usize| laid.names[firsts[resource]];
         if let Err((resource, load)) = bounds::check_loads(&instance.resources, &outcome.load, run_time, WEIGHT_ONE) {
             let violation = format!(
                 "{:?} carried {} units in {run_time}, more than its {} units/s allow",
