@@ -95,9 +95,4 @@ impl Measurement {
     pub fn forced(&self) -> bool {
         self.settings.algorithm.is_some() && self.settings.protocol.is_some()
     }
-
-    /// Bus bandwidth in GB/s.
-    pub fn busbw_gb_per_s(&self) -> f64 {
-        self.size.0 as f64 / self.time.as_us().max(1e-9) / 1e3 * self.collective.bus_factor(self.ranks)
-    }
 }

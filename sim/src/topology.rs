@@ -449,11 +449,4 @@ impl Topology {
     pub fn total_rate(&self, id: VertexId, kind: LinkKind) -> u64 {
         self.links_from(id).filter(|(_, _, l)| l.kind == kind).map(|(_, _, l)| l.rate.get()).sum()
     }
-
-    /// The same machine with other text facts; the graph is kept.
-    #[must_use]
-    pub fn renamed(mut self, name: impl Into<String>) -> Self {
-        self.name = name.into();
-        self
-    }
 }

@@ -550,7 +550,7 @@ proptest! {
         let counts: Vec<u64> = (0..u64::from(ranks * ranks))
             .map(|i| {
                 let own = i % u64::from(ranks + 1) == 0;
-                if (empty == 4 && !own) || random(i) % 4 < empty.min(3) && !own { 0 } else { random(i) >> (64 - bits) }
+                if !own && (empty == 4 || random(i) % 4 < empty.min(3)) { 0 } else { random(i) >> (64 - bits) }
             })
             .collect();
         let mut call = Call::of_size(Collective::AllToAll, ranks, Bytes(0), DataType::Float32);

@@ -271,7 +271,7 @@ impl FabricSpec {
                 let rail = if self.kind.by_rail() { nic.rail.unwrap_or(nic.index) as usize } else { 0 };
                 let slot = *index.entry((unit, rail)).or_insert_with(|| {
                     let name =
-                        if self.kind.by_rail() { format!("leaf-unit{unit}-rail{rail}") } else { format!("leaf{unit}") };
+                        if self.kind.by_rail() { format!("leaf{unit}-rail{rail}") } else { format!("leaf{unit}") };
                     leaves.push(Leaf {
                         vertex: builder.vertex(name, VertexKind::NetSwitch { level: 0 }, None),
                         unit,
@@ -546,7 +546,7 @@ impl FabricSpec {
 const DEFAULT_HOSTS_PER_UNIT: usize = 32;
 
 fn builder_name(leaf: &Leaf, kind: FabricKind) -> String {
-    if kind.by_rail() { format!("leaf-unit{}-rail{}", leaf.unit, leaf.rail) } else { format!("leaf{}", leaf.unit) }
+    if kind.by_rail() { format!("leaf{}-rail{}", leaf.unit, leaf.rail) } else { format!("leaf{}", leaf.unit) }
 }
 
 fn assume(builder: &mut TopologyBuilder, note: &str) {

@@ -362,7 +362,7 @@ fn the_first_example_of_the_contract_loads() {
     assert_eq!(topology.software.nccl.as_deref(), Some("2.28.9"));
     assert_eq!(topology.profile.as_deref(), Some("h100-nvswitch"));
     assert_eq!(topology.hosts()[16].name, "gpu017");
-    let leaf = topology.find("leaf-unit0-rail3").unwrap();
+    let leaf = topology.find("leaf0-rail3").unwrap();
     let slow = topology.find("gpu017/nic3").unwrap();
     let rates: Vec<f64> =
         topology.links_from(leaf).filter(|(_, to, _)| *to == slow).map(|(_, _, l)| l.rate.gb_per_s()).collect();
@@ -372,8 +372,8 @@ fn the_first_example_of_the_contract_loads() {
     for (_, _, link) in topology.links_from(spine) {
         assert_eq!((link.rate.gb_per_s(), link.width), (1600.0, 32));
     }
-    assert!(topology.find("leaf-unit1-rail7").is_some());
-    assert!(topology.find("leaf-unit2-rail0").is_none());
+    assert!(topology.find("leaf1-rail7").is_some());
+    assert!(topology.find("leaf2-rail0").is_none());
     // Static hashing keeps each spine apart.
     let hashed = draw(&CLUSTER_A.replace("routing = \"adaptive\"", "routing = { hash = 7 }"));
     let spine = hashed.find("spine7").unwrap();

@@ -10,7 +10,7 @@ use crate::collective::Collective;
 use crate::ids::Rank;
 use crate::schedule::Call;
 use crate::topology::Topology;
-use crate::units::{Bytes, PS_PER_S, SimDuration};
+use crate::units::{PS_PER_S, SimDuration};
 
 /// A cut that bounds the time.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -160,9 +160,4 @@ pub fn check_loads(capacities: &[u64], loads: &[u128], time: SimDuration, one: u
         }
     }
     Ok(())
-}
-
-/// The bytes of a call, for messages.
-pub fn size_text(call: &Call) -> Bytes {
-    call.size()
 }
