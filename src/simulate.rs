@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
 use collcast_reports::perfetto::{Counter, TraceEvent, TraceWriter};
+use collcast_sim::collective::Algorithm;
 use collcast_sim::engine::Observer;
 use collcast_sim::ids::LinkId;
 use collcast_sim::network::{Laid, lay};
@@ -156,7 +157,12 @@ fn facts(point: &Point, p: &Prediction) -> Table {
     let mut table =
         Table::new("facts", "how it comes about", [Column::text("fact", "fact"), Column::text("value", "value")]);
     let element = point.call.dtype.size();
-    let chosen = if point.algorithm == Choice::Auto { "NCCL's cost table" } else { "the user" };
+    let chosen = match point.algorithm {
+        _ if p.algorithm == Algorithm::Direct => "NCCL's rule for send and receive",
+        Choice::Auto => "NCCL's cost table",
+        Choice::Best => "the fastest of all that were predicted",
+        Choice::Forced(_) => "the user",
+    };
     let values: [(&str, String); 9] = [
         ("chosen by", chosen.to_owned()),
         ("on the device", format!("{} (the host issues one every {})", p.kernel, p.issue)),

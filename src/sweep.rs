@@ -182,7 +182,10 @@ fn for_people(table: &mut Table, points: &[Point]) {
 fn verdict(points: &[Point], predictions: &[Prediction], extrapolated: bool) -> Option<Verdict> {
     let rows: Vec<_> = points.iter().zip(predictions).collect();
     let (best_point, best) = rows.iter().max_by(|a, b| busbw(a.0, a.1).total_cmp(&busbw(b.0, b.1)))?;
-    let smallest = rows.iter().filter(|r| r.0.nodes == best_point.nodes).min_by_key(|r| r.0.call.size())?;
+    let smallest = rows
+        .iter()
+        .filter(|r| (r.0.nodes, r.0.call.collective) == (best_point.nodes, best_point.call.collective))
+        .min_by_key(|r| r.0.call.size())?;
     let sentence = format!(
         "{} over {} ranks peaks at {:.0} GB/s of bus bandwidth ({}/{} at {}), bound by {}; {} takes {:.1} us",
         best_point.call.collective,
