@@ -170,7 +170,7 @@ fn facts(point: &Point, p: &Prediction) -> Table {
         (
             "chunk",
             format!(
-                "{} in {} slices, {} slices fit a FIFO",
+                "{} in {} slice(s), {} slices fit a FIFO",
                 collcast_sim::units::Bytes(p.plan.chunk * element),
                 p.plan.slices,
                 p.plan.fifo_slices

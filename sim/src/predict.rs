@@ -1,6 +1,6 @@
 //! One prediction from machine to time: plan, schedule, proof, simulation, self-checks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 use thiserror::Error;
@@ -206,7 +206,8 @@ pub struct Predictor<'a> {
     profile: &'a Profile,
     /// The graph that NCCL finds, by number of ranks.
     graphs: Mutex<BTreeMap<u32, Arc<nccl::Graph>>>,
-    proofs: Mutex<BTreeMap<String, ()>>,
+    /// Patterns that are proved.
+    proofs: Mutex<BTreeSet<String>>,
 }
 
 /// Ranks up to which a sampled proof uses the real number.
@@ -489,9 +490,13 @@ impl<'a> Predictor<'a> {
         if slices <= PROOF_SLICES {
             return verify(schedule).map(|_| ProofKind::Proved).map_err(unproved);
         }
-        let key =
-            format!("{} {} {:?} {} {}", call.collective, plan.algorithm, plan.protocol, call.ranks, call.in_place);
-        if self.proofs.lock().unwrap_or_else(std::sync::PoisonError::into_inner).contains_key(&key) {
+        let key = format!(
+            "{} {} {} {} {} {} {}",
+            call.collective, plan.algorithm, call.ranks, call.in_place, call.root, plan.slices, plan.fifo_slices
+        );
+        // A count matrix is a pattern of its own; what is missing in it stays missing.
+        let known = self.proofs.lock().unwrap_or_else(std::sync::PoisonError::into_inner).contains(&key);
+        if known && call.counts.is_none() {
             return Ok(ProofKind::Sampled);
         }
         let ranks = call.ranks.min(PROOF_RANKS);
@@ -505,10 +510,13 @@ impl<'a> Predictor<'a> {
         plan.per_channel = plan.chunk * u64::from(ranks) * 2 + plan.grain;
         let sharers = if plan.algorithm == Algorithm::Direct { plan.parts } else { plan.channels };
         small.count = plan.per_channel * u64::from(sharers) - 1;
+        if ranks == call.ranks {
+            small.counts = call.counts.as_ref().map(|counts| counts.iter().map(|&c| c.min(small.count)).collect());
+        }
         let order = if ranks == call.ranks { order(self.topology, ranks) } else { Order::one_host(ranks) };
         let twin = Schedule::new(small, plan, &order)?;
         verify(&twin).map_err(unproved)?;
-        self.proofs.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(key, ());
+        self.proofs.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(key);
         Ok(ProofKind::Sampled)
     }
 }

@@ -130,7 +130,7 @@ parameters! {
     "block.ll128" "GB/s" "what 640 threads of a block move with LL128",
     "block.simple" "GB/s" "what 512 threads of a block copy with Simple",
     "reduce.fp16" "copies" "instruction weight of combining 16-bit floats beyond fp32",
-    "reduce.int8" "stores" "instruction weight of combining 8-bit integers beyond fp32",
+    "reduce.int8" "copies" "instruction weight of combining 8-bit integers beyond fp32",
     "kernel.ll" "us" "start and end of a kernel, back to back on one stream",
     "kernel.ll128" "us" "start and end of a kernel, back to back on one stream",
     "kernel.simple" "us" "start and end of a kernel, back to back on one stream",

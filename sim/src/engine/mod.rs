@@ -3,10 +3,11 @@
 //! It knows lanes, connections, flows and resources, and nothing of what is computed. A lane
 //! takes slice after slice from its program. A slice waits for the data it receives and for
 //! credit on the FIFOs it sends to, costs a slot synchronisation, and is then one flow over
-//! its warps and over all links of its route at once (cut-through). Arrival is the end
-//! of the flow plus the latency of the route. Line-flagged protocols stream: a receiver starts
-//! with the first wave of lines and cannot end before the last. Network connections hand each slice to
-//! a proxy, which sends in order and by itself.
+//! its warps and over all links of its route at once (cut-through). Arrival is the end of the
+//! flow plus the latency of the route. Line-flagged protocols stream: a receiver starts with
+//! the first wave of lines and cannot end before the last; their lanes may stay occupied a
+//! while after each slice. Network connections hand each slice to a proxy, which sends in
+//! order and by itself.
 //!
 //! Events at one instant are all applied before anything reacts, and reactions only add
 //! facts that others read, so no result depends on an order within an instant.
@@ -36,7 +37,7 @@ pub struct ConnSpec {
     pub uses: SmallVec<[Use; 4]>,
     /// From the end of the flow to the receiver's knowledge of it, and back for credits.
     pub latency: SimDuration,
-    /// The receiver may start with the first line.
+    /// The receiver may start with the sender's first wave of lines.
     pub streaming: bool,
     /// The sender stores where the data is to stay: the receiver only waits for it.
     pub direct: bool,
