@@ -7,6 +7,8 @@
 //! The graph search is reduced to machines whose GPUs are all alike: the highest speed of
 //! NCCL's ladder that the GPU's links carry, and as many channels as fit.
 
+pub mod graphs;
+
 use crate::collective::{Algorithm, Collective, Protocol};
 use crate::schedule::Call;
 use crate::topology::{LinkKind, Topology, VertexKind};
