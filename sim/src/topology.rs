@@ -4,6 +4,8 @@
 //! are separate edges or one edge with a `width`. Latencies and efficiencies are not here:
 //! they are measured, and live in the [`crate::profile::Profile`].
 
+use std::sync::Arc;
+
 use petgraph::graph::{DiGraph, EdgeIndex, NodeIndex};
 use petgraph::visit::EdgeRef;
 use thiserror::Error;
@@ -178,6 +180,12 @@ pub enum TopologyError {
     /// More vertices than any cluster has.
     #[error("the topology has {0} vertices; at most {MAX_VERTICES} are supported")]
     TooLarge(usize),
+    /// A rank on something else.
+    #[error("`{0}` is not a GPU and cannot hold a rank")]
+    NotAGpu(String),
+    /// Two ranks on one GPU.
+    #[error("two ranks are placed on `{0}`; each GPU holds one rank")]
+    TwoRanks(String),
     /// A link to nowhere.
     #[error("a link joins `{0}` to itself")]
     SelfLink(String),
@@ -197,9 +205,9 @@ pub struct Topology {
     pub software: Software,
     /// Name of the profile that fits this hardware.
     pub profile: Option<String>,
-    graph: DiGraph<Vertex, Link>,
+    graph: Arc<DiGraph<Vertex, Link>>,
     gpus: Vec<NodeIndex>,
-    hosts: Vec<Host>,
+    hosts: Arc<[Host]>,
 }
 
 /// A machine of the cluster.
@@ -316,9 +324,9 @@ impl TopologyBuilder {
             assumptions: self.assumptions,
             software: self.software,
             profile: self.profile,
-            graph,
+            graph: Arc::new(graph),
             gpus,
-            hosts,
+            hosts: hosts.into(),
         };
         topology.check_connected()?;
         Ok(topology)
@@ -353,7 +361,28 @@ impl Topology {
         Ok(())
     }
 
-    /// Number of GPUs, which is the number of ranks it can hold.
+    /// The same machine with other GPUs behind its ranks: rank `i` runs on `gpus[i]`. GPUs that
+    /// are not named take no part. Shares the machine, so it is cheap.
+    ///
+    /// # Errors
+    /// No GPU, a vertex that is none, or one twice.
+    pub fn placed(&self, gpus: &[VertexId]) -> Result<Self, TopologyError> {
+        if gpus.is_empty() {
+            return Err(TopologyError::NoGpu(self.name.clone()));
+        }
+        let mut seen = std::collections::HashSet::new();
+        for &id in gpus {
+            if self.gpu(id).is_none() {
+                return Err(TopologyError::NotAGpu(self.vertex(id).name.clone()));
+            }
+            if !seen.insert(id) {
+                return Err(TopologyError::TwoRanks(self.vertex(id).name.clone()));
+            }
+        }
+        Ok(Self { gpus: gpus.iter().map(|&id| node(id)).collect(), ..self.clone() })
+    }
+
+    /// Number of GPUs that ranks run on, which is the number of ranks it can hold.
     pub fn ranks(&self) -> u32 {
         u32::try_from(self.gpus.len()).unwrap_or(u32::MAX)
     }

@@ -17,6 +17,7 @@ pub mod file;
 pub mod host;
 pub mod hostlist;
 pub mod import;
+pub mod placement;
 mod plan;
 mod raw;
 pub mod smi;
