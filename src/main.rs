@@ -2,6 +2,7 @@
 
 mod error;
 mod output;
+mod scaling;
 mod selectors;
 mod simulate;
 mod sweep;

@@ -13,6 +13,7 @@ use collcast_sim::profile::Profile;
 use collcast_sim::schedule::Call;
 use collcast_sim::topology::Topology;
 use collcast_sim::units::{Bytes, parse_size};
+use collcast_topologies::placement::place;
 
 use crate::error::CliError;
 
@@ -33,6 +34,10 @@ pub(crate) struct MachineArgs {
     /// GPUs of each host, from the first
     #[arg(long, value_name = "N", help_heading = "Machine")]
     pub(crate) gpus: Option<u32>,
+    /// Rank order and GPUs used: block, cyclic, plane=N, a list such as 0-3,8-11 or
+    /// gpu[01-04]:0-3, or @FILE with such lines
+    #[arg(long, value_name = "PLACEMENT", help_heading = "Machine")]
+    pub(crate) placement: Option<String>,
     /// Profile: built-in name or TOML file; several layer, the later wins per parameter
     #[arg(long, value_name = "PROFILE", help_heading = "Machine")]
     pub(crate) profile: Vec<String>,
@@ -105,7 +110,22 @@ impl MachineArgs {
     /// Loads the machine with a number of hosts.
     pub(crate) fn load(&self, nodes: Option<u32>) -> Result<Topology, CliError> {
         let name = self.name().unwrap_or("dgx-h100");
-        Ok(collcast_topologies::load_any(name, nodes, self.gpus)?)
+        let topology = collcast_topologies::load_any(name, nodes, self.gpus)?;
+        let Some(placement) = &self.placement else { return Ok(topology) };
+        let text = match placement.strip_prefix('@') {
+            Some(path) => std::fs::read_to_string(path).map_err(|source| CliError::File {
+                what: "read the placement",
+                path: path.into(),
+                source,
+            })?,
+            None => placement.clone(),
+        };
+        let mut topology = place(&topology, &text).map_err(|e| {
+            CliError::usage(format!("--placement: {e}"), "`collcast topo show` lists the hosts and GPUs of a machine")
+        })?;
+        let placed = if placement.len() > 60 { "a list" } else { placement.as_str() };
+        topology.assumptions.push(format!("ranks placed by {placed}: {} of them", topology.ranks()));
+        Ok(topology)
     }
 
     /// The number of hosts where only one makes sense.

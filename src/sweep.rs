@@ -13,11 +13,14 @@ use rayon::prelude::*;
 
 use crate::error::CliError;
 use crate::output::{Format, OutputArgs};
+use crate::scaling;
 use crate::selectors::{CallArgs, MachineArgs, Point, assumptions, points};
 
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Sizes default to 8:8GiB:2. `auto` is what NCCL picks by its cost table among the algorithms
-modelled here; `best` is what this forecast finds fastest.")]
+modelled here; `best` is what this forecast finds fastest. Several node counts
+(--nodes 2,4,8) print how bandwidth scales and where the choice changes; every row is in
+--format csv and json.")]
 pub(crate) struct Args {
     #[command(flatten)]
     machine: MachineArgs,
@@ -62,10 +65,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         report.assumptions.push("auto: NCCL_NVLS_ENABLE=0 (NVLS and CollNet are not modelled yet)".to_owned());
     }
     let mut rows = table(&points, &predictions);
+    let scaling = scaling::tables(&points, &predictions);
     if args.output.format == Format::Table {
         for_people(&mut rows, &points);
     }
-    report.tables.push(rows);
+    // On a screen the tables over node counts say what hundreds of rows would hide.
+    if args.output.format != Format::Table || scaling.is_empty() {
+        report.tables.push(rows);
+    }
+    report.tables.extend(scaling);
     report.verdict = verdict(&points, &predictions, extrapolated);
     let nccl_tests = match args.output.format {
         Format::NcclTests => {
