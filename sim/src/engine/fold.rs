@@ -34,6 +34,7 @@ struct Colours {
     lanes: Vec<u64>,
     conns: Vec<u64>,
     resources: Vec<u64>,
+    kernels: Vec<u64>,
 }
 
 /// Folds an instance as far as its symmetry goes; without any it comes back as it is.
@@ -112,7 +113,8 @@ fn initial(instance: &Instance<'_>) -> Colours {
             resources[resource as usize] = all([resources[resource as usize], index, place, weight]);
         }
     }
-    Colours { lanes, conns, resources }
+    let kernels = instance.kernels.iter().map(|k| all([u64::from(k.rounds), k.gap.0])).collect();
+    Colours { lanes, conns, resources, kernels }
 }
 
 fn refine(instance: &Instance<'_>, ends: &[[(u32, u64); 2]], old: &Colours) -> Colours {
@@ -122,7 +124,8 @@ fn refine(instance: &Instance<'_>, ends: &[[(u32, u64); 2]], old: &Colours) -> C
     let lanes = (instance.lanes.iter().zip(&old.lanes))
         .map(|(lane, &own)| {
             let ports = lane.recv.iter().map(port).chain([1]).chain(lane.send.iter().map(port));
-            all([own, old.resources[lane.issue.0 as usize]].into_iter().chain(ports))
+            let shared = [own, old.resources[lane.issue.0 as usize], old.kernels[lane.kernel as usize]];
+            all(shared.into_iter().chain(ports))
         })
         .collect();
     let conns = (instance.conns.iter().zip(&old.conns).zip(ends))
@@ -139,11 +142,14 @@ fn refine(instance: &Instance<'_>, ends: &[[(u32, u64); 2]], old: &Colours) -> C
             resources[r as usize] = resources[r as usize].wrapping_add(all([colour, place, w]));
         }
     }
+    let mut kernels = old.kernels.clone();
     for (lane, &colour) in instance.lanes.iter().zip(&old.lanes) {
         let r = &mut resources[lane.issue.0 as usize];
         *r = r.wrapping_add(all([colour, u64::MAX]));
+        let k = &mut kernels[lane.kernel as usize];
+        *k = k.wrapping_add(all([colour]));
     }
-    Colours { lanes, conns, resources }
+    Colours { lanes, conns, resources, kernels }
 }
 
 fn classes_of(colours: &[u64]) -> (Vec<u32>, Vec<u32>) {
@@ -161,8 +167,8 @@ fn classes_of(colours: &[u64]) -> (Vec<u32>, Vec<u32>) {
     (class, first)
 }
 
-fn count(colours: &Colours) -> [usize; 3] {
-    [&colours.lanes, &colours.conns, &colours.resources].map(|c| {
+fn count(colours: &Colours) -> [usize; 4] {
+    [&colours.lanes, &colours.conns, &colours.resources, &colours.kernels].map(|c| {
         let mut distinct = c.clone();
         distinct.sort_unstable();
         distinct.dedup();
@@ -184,6 +190,7 @@ fn quotient<'a>(instance: &Instance<'a>, colours: &Colours) -> Folded<'a> {
     let (lane_class, lanes) = classes_of(&colours.lanes);
     let (conn_class, conns) = classes_of(&colours.conns);
     let (resource_class, resources) = classes_of(&colours.resources);
+    let (kernel_class, kernels) = classes_of(&colours.kernels);
     let is_first = |resource: u32| resources[resource_class[resource as usize] as usize] == resource;
 
     // How many of a class use one resource at one place of their route, and one block.
@@ -210,6 +217,7 @@ fn quotient<'a>(instance: &Instance<'a>, colours: &Colours) -> Folded<'a> {
             folded.recv = lane.recv.iter().map(port).collect();
             folded.send = lane.send.iter().map(port).collect();
             folded.issue = (resource_class[lane.issue.0 as usize], lane.issue.1 * in_block[class]);
+            folded.kernel = kernel_class[lane.kernel as usize];
             folded.multiplicity = members[class];
             folded
         })
@@ -232,6 +240,7 @@ fn quotient<'a>(instance: &Instance<'a>, colours: &Colours) -> Folded<'a> {
             resources: resources.iter().map(|&r| instance.resources[r as usize]).collect(),
             conns: folded_conns,
             lanes: folded_lanes,
+            kernels: kernels.iter().map(|&k| instance.kernels[k as usize]).collect(),
             schedules: instance.schedules.clone(),
             computes,
         },

@@ -73,10 +73,22 @@ pub struct LaneSpec {
     pub element: u64,
     /// Extra instruction weight of combining, scaled by [`WEIGHT_ONE`].
     pub reduce_weight: u64,
+    /// Which of the instance's kernels it is part of.
+    pub kernel: u32,
     /// When it may start.
     pub at: SimTime,
     /// How many equal lanes it stands for.
     pub multiplicity: u64,
+}
+
+/// The lanes of one GPU that start and end together, again and again: calls back to back on a
+/// stream. FIFOs go on from one round to the next, so a GPU that is done runs ahead of others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelSpec {
+    /// How often its lanes run their programs.
+    pub rounds: u32,
+    /// From the end of its last lane to the start of the next round.
+    pub gap: SimDuration,
 }
 
 /// Work that is not communication: a kernel that uses resources for a while.
@@ -99,6 +111,8 @@ pub struct Instance<'a> {
     pub conns: Vec<ConnSpec>,
     /// Lanes.
     pub lanes: Vec<LaneSpec>,
+    /// Kernels; each has at least one lane.
+    pub kernels: Vec<KernelSpec>,
     /// The schedules that lanes refer to.
     pub schedules: Vec<&'a Schedule>,
     /// Computations.
@@ -112,6 +126,10 @@ pub struct Outcome {
     pub end: SimTime,
     /// When each schedule ended.
     pub job_ends: Vec<SimTime>,
+    /// When each kernel ended its first round.
+    pub first_ends: Vec<SimTime>,
+    /// When each round was over everywhere.
+    pub round_ends: Vec<SimTime>,
     /// When each computation ended.
     pub compute_ends: Vec<SimTime>,
     /// Slices sent from one lane to another, equal lanes counted each.
@@ -164,8 +182,14 @@ enum Phase {
     Flowing,
     /// Its flow has ended, the last line it receives has not arrived.
     Tailing,
-    /// The program is over.
+    /// The program is over, for this round or for good.
     Done,
+}
+
+struct KernelRun {
+    lanes: Vec<u32>,
+    running: usize,
+    round: u32,
 }
 
 struct LaneRun {
@@ -203,12 +227,13 @@ struct ConnRun {
     sender_waits: bool,
 }
 
-/// Owners of flows and wake-ups: lanes, then connections' proxies, then computations.
+/// Owners of flows and wake-ups: lanes, connections' proxies, computations, kernels.
 #[derive(Clone, Copy)]
 enum Owner {
     Lane(u32),
     Proxy(u32),
     Compute(u32),
+    Kernel(u32),
 }
 
 const KIND_SHIFT: u32 = 30;
@@ -219,6 +244,7 @@ impl Owner {
             Self::Lane(i) => i,
             Self::Proxy(i) => i | 1 << KIND_SHIFT,
             Self::Compute(i) => i | 2 << KIND_SHIFT,
+            Self::Kernel(i) => i | 3 << KIND_SHIFT,
         }
     }
 
@@ -227,7 +253,8 @@ impl Owner {
         match tag >> KIND_SHIFT {
             0 => Self::Lane(index),
             1 => Self::Proxy(index),
-            _ => Self::Compute(index),
+            2 => Self::Compute(index),
+            _ => Self::Kernel(index),
         }
     }
 }
@@ -246,6 +273,7 @@ struct Run<'a, 'o, O: Observer> {
     observer: &'o mut O,
     now: u64,
     lanes: Vec<LaneRun>,
+    kernels: Vec<KernelRun>,
     conns: Vec<ConnRun>,
     flows: Flows,
     heap: BinaryHeap<Reverse<(u64, Event)>>,
@@ -298,6 +326,13 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
                 occupied: 0,
             })
             .collect();
+        let mut kernels: Vec<KernelRun> =
+            instance.kernels.iter().map(|_| KernelRun { lanes: Vec::new(), running: 0, round: 0 }).collect();
+        for (index, lane) in (0..).zip(&instance.lanes) {
+            let kernel = &mut kernels[lane.kernel as usize];
+            kernel.lanes.push(index);
+            kernel.running += 1;
+        }
         let mut heap = BinaryHeap::with_capacity(instance.lanes.len() * 2);
         for (index, lane) in (0..).zip(&instance.lanes) {
             heap.push(Reverse((lane.at.0, Event::Wake(Owner::Lane(index).tag()))));
@@ -310,6 +345,7 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
             observer,
             now: 0,
             lanes,
+            kernels,
             conns,
             flows: Flows::new(instance.resources.iter().copied()),
             heap,
@@ -318,6 +354,7 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
                 load: vec![0; instance.resources.len()],
                 job_ends: vec![SimTime(0); instance.schedules.len()],
                 compute_ends: vec![SimTime(0); instance.computes.len()],
+                first_ends: vec![SimTime(0); instance.kernels.len()],
                 ..Outcome::default()
             },
             done: 0,
@@ -369,6 +406,7 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
                 }
             }
             Owner::Proxy(conn) => self.proxy(conn, finished),
+            Owner::Kernel(kernel) => self.start_round(kernel),
             Owner::Compute(index) => {
                 let compute = &self.instance.computes[index as usize];
                 // What uses nothing takes no time.
@@ -433,18 +471,15 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
 
     /// Takes the next slice and starts it if data and credit are there; `false` when it waits.
     fn begin(&mut self, lane: u32) -> Result<bool, EngineError> {
-        let spec = &self.instance.lanes[lane as usize];
-        let schedule = self.instance.schedules[spec.job as usize];
+        let instance = self.instance;
+        let spec = &instance.lanes[lane as usize];
+        let schedule = instance.schedules[spec.job as usize];
         let run = &mut self.lanes[lane as usize];
         if run.slice.is_none() {
             run.slice = run.cursor.next(schedule, spec.template);
             if run.slice.is_none() {
                 run.phase = Phase::Done;
-                self.done += 1;
-                let end = SimTime(self.now);
-                let job = &mut self.outcome.job_ends[spec.job as usize];
-                *job = (*job).max(end);
-                self.outcome.end = self.outcome.end.max(end);
+                self.end_program(spec);
                 return Ok(false);
             }
         }
@@ -493,6 +528,45 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
         let before = if crosses { spec.sync.0 } else { 0 };
         self.lanes[lane as usize].synced = self.now.saturating_add(before);
         Ok(true)
+    }
+
+    /// A lane is through: its kernel may be too, and start again.
+    fn end_program(&mut self, spec: &LaneSpec) {
+        let now = SimTime(self.now);
+        let kernel = &mut self.kernels[spec.kernel as usize];
+        let facts = self.instance.kernels[spec.kernel as usize];
+        kernel.running -= 1;
+        if kernel.running > 0 {
+            return;
+        }
+        if kernel.round == 0 {
+            self.outcome.first_ends[spec.kernel as usize] = now;
+        }
+        let round = kernel.round as usize;
+        if self.outcome.round_ends.len() <= round {
+            self.outcome.round_ends.resize(round + 1, now);
+        }
+        self.outcome.round_ends[round] = self.outcome.round_ends[round].max(now);
+        kernel.round += 1;
+        if kernel.round < facts.rounds {
+            self.wake(Owner::Kernel(spec.kernel), self.now.saturating_add(facts.gap.0));
+            return;
+        }
+        self.done += kernel.lanes.len();
+        let job = &mut self.outcome.job_ends[spec.job as usize];
+        *job = (*job).max(now);
+        self.outcome.end = self.outcome.end.max(now);
+    }
+
+    fn start_round(&mut self, kernel: u32) {
+        let kernel = &mut self.kernels[kernel as usize];
+        kernel.running = kernel.lanes.len();
+        for &lane in &kernel.lanes {
+            let run = &mut self.lanes[lane as usize];
+            run.cursor = SliceCursor::at(&self.instance.lanes[lane as usize].start);
+            run.phase = Phase::Ready;
+            self.ready.push(lane);
+        }
     }
 
     /// Starts the flow of a slice; `false` when there is nothing to move.
@@ -680,6 +754,7 @@ pub fn lane_of(worker: &Wired, job: u32, element: u64) -> LaneSpec {
         wave: 0,
         element,
         reduce_weight: 0,
+        kernel: 0,
         at: SimTime(0),
         multiplicity: 1,
     }

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use super::route::{Route, Router};
 use crate::collective::Protocol;
 use crate::engine::flows::{Use, WEIGHT_ONE};
-use crate::engine::{ConnSpec, Instance, lane_of};
+use crate::engine::{ConnSpec, Instance, KernelSpec, lane_of};
 use crate::ids::{ChannelId, Lane, LinkId, Rank};
 use crate::profile::{Profile, Reach};
 use crate::schedule::Schedule;
@@ -68,7 +68,8 @@ pub fn lay<'a>(topology: &Topology, profile: &Profile, schedule: &'a Schedule) -
     let wiring = Wiring::new(schedule)?;
     let protocol = schedule.plan.protocol;
     let mut router = Router::new(topology);
-    let mut instance = Instance { schedules: vec![schedule], ..Instance::default() };
+    let kernels = vec![KernelSpec { rounds: 1, gap: SimDuration::ZERO }; schedule.call.ranks as usize];
+    let mut instance = Instance { schedules: vec![schedule], kernels, ..Instance::default() };
     let mut names = Vec::new();
     let mut link_resource: FxHashMap<LinkId, u32> = FxHashMap::default();
     let mut routes: FxHashMap<(Rank, Rank, u32), Route> = FxHashMap::default();
@@ -112,6 +113,7 @@ pub fn lay<'a>(topology: &Topology, profile: &Profile, schedule: &'a Schedule) -
         names.push(ResourceName::Lane(worker.rank, worker.channel, worker.lane));
         let mut lane = lane_of(worker, 0, schedule.element_size());
         lane.issue = (u32::try_from(instance.resources.len() - 1).unwrap_or(u32::MAX), WEIGHT_ONE);
+        lane.kernel = worker.rank.0;
         lane.sync = profile.sync(protocol);
         lane.after = profile.after(protocol);
         // A thread of LL has one half-line of data in flight; the hop of LL128, which is cited

@@ -41,6 +41,7 @@ pub(crate) struct Outcome {
     pub(crate) end: u64,
     pub(crate) job_ends: Vec<u64>,
     pub(crate) compute_ends: Vec<u64>,
+    pub(crate) round_ends: Vec<u64>,
     pub(crate) load: Vec<u128>,
     pub(crate) log: Log,
 }
@@ -123,6 +124,8 @@ struct Naive<'a> {
     instance: &'a Instance<'a>,
     now: u64,
     lanes: Vec<Lane>,
+    /// Rounds that are over, and when the next may start.
+    kernels: Vec<(u32, u64)>,
     conns: Vec<Conn>,
     flows: Vec<Flow>,
     started_computes: Vec<bool>,
@@ -144,6 +147,7 @@ pub(crate) fn run(instance: &Instance<'_>) -> Outcome {
         instance,
         now: 0,
         lanes: instance.lanes.iter().map(lane).collect(),
+        kernels: vec![(0, u64::MAX); instance.kernels.len()],
         conns: instance.conns.iter().map(|_| Conn::default()).collect(),
         flows: Vec::new(),
         started_computes: vec![false; instance.computes.len()],
@@ -246,7 +250,41 @@ impl Naive<'_> {
         for lane in (0..self.lanes.len()).rev() {
             moved |= self.poll_lane(lane);
         }
+        for kernel in 0..self.kernels.len() {
+            moved |= self.poll_kernel(kernel);
+        }
         moved
+    }
+
+    /// Ends a round when all lanes of a kernel are through, starts the next one gap later.
+    fn poll_kernel(&mut self, index: usize) -> bool {
+        let spec = self.instance.kernels[index];
+        let (rounds, start) = self.kernels[index];
+        let specs = &self.instance.lanes;
+        let own = |l: &usize| specs[*l].kernel as usize == index;
+        if rounds == spec.rounds || !(0..specs.len()).filter(own).all(|l| self.lanes[l].doing == Doing::Nothing) {
+            return false;
+        }
+        if start == u64::MAX {
+            if self.outcome.round_ends.len() <= rounds as usize {
+                self.outcome.round_ends.push(0);
+            }
+            let end = &mut self.outcome.round_ends[rounds as usize];
+            *end = self.now.max(*end);
+            let last = rounds + 1 == spec.rounds;
+            self.kernels[index] = if last { (spec.rounds, 0) } else { (rounds, self.now + spec.gap.0) };
+            self.times.insert(self.now + spec.gap.0);
+            return true;
+        }
+        if self.now < start {
+            return false;
+        }
+        self.kernels[index] = (rounds + 1, u64::MAX);
+        for lane in (0..specs.len()).filter(own) {
+            self.lanes[lane].cursor = SliceCursor::at(&specs[lane].start);
+            self.lanes[lane].doing = Doing::Waits;
+        }
+        true
     }
 
     fn poll_lane(&mut self, index: usize) -> bool {
