@@ -306,7 +306,8 @@ impl<'a> Predictor<'a> {
         let model = self.model(&graphs, settings);
         match algorithm {
             Algorithm::Ring | Algorithm::Tree => Limits {
-                threads: Some(model.max_threads(algorithm, protocol)),
+                // Tree kernels always start with all threads.
+                threads: (algorithm == Algorithm::Ring).then(|| model.max_threads(algorithm, protocol)),
                 threshold: Some(model.threshold(algorithm, protocol)),
                 ..limits
             },

@@ -124,13 +124,12 @@ impl<'a> Model<'a> {
         }
         match set.protocols.allows(call.collective, Protocol::ALL[p]) {
             Some(false) => return Some("NCCL_PROTO excludes it"),
-            Some(true) => {}
             None if p == LL128 => {
                 if let Some(why) = self.ll128_off(a) {
                     return Some(why);
                 }
             }
-            None => {}
+            Some(true) | None => {}
         }
         let several = graphs.hosts > 1;
         let reduction = call.collective.reduces().then_some((call.op, call.dtype));
@@ -158,10 +157,9 @@ impl<'a> Model<'a> {
             }
             PAT => match set.pat {
                 _ if least_cc < 60 => return Some("it needs compute capability 6.0"),
-                Some(true) => {}
                 Some(false) => return Some("NCCL_PAT_ENABLE is 0"),
                 None if graphs.hosts != graphs.ranks => return Some("it is for one rank a host"),
-                None => {}
+                Some(true) | None => {}
             },
             _ => {}
         }
