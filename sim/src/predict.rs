@@ -426,7 +426,11 @@ impl<'a> Predictor<'a> {
             }
         }
         let decision = self.decide(call, algorithm, protocol, settings)?;
-        let picked = (decision.algorithm, decision.protocol);
+        let protocol = match protocol {
+            Choice::Forced(forced) => forced, // NCCL's copy of one rank has none.
+            _ => decision.protocol,
+        };
+        let picked = (decision.algorithm, protocol);
         let layer = Some(decision.layer);
         if check_supported(call.collective, picked.0).is_ok() {
             let channels = decision.tuned_channels.then_some(decision.channels);

@@ -305,7 +305,7 @@ impl<'a> Model<'a> {
             inter += reported; // The flush.
         }
         let base = constants.base[a][p];
-        let neighbours = n / hosts - 1;
+        let neighbours = (n / hosts).saturating_sub(1);
         let depth = hosts.ilog2() as f32;
         match a {
             RING if matches!(collective, Collective::Broadcast | Collective::Reduce) => {
@@ -457,8 +457,8 @@ impl<'a> Model<'a> {
 /// Steps of a ring; of the others NCCL takes the same for the ratio of bus to call.
 fn steps(collective: Collective, n: u32) -> u32 {
     match collective {
-        Collective::AllReduce => 2 * (n - 1),
-        Collective::AllGather | Collective::ReduceScatter => n - 1,
+        Collective::AllReduce => 2 * n.saturating_sub(1),
+        Collective::AllGather | Collective::ReduceScatter => n.saturating_sub(1),
         _ => n,
     }
 }
