@@ -1,6 +1,7 @@
 //! The command line of Collcast: parses, dispatches, prints. One file per command.
 
 mod error;
+mod explain;
 mod output;
 mod scaling;
 mod selectors;

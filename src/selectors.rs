@@ -8,6 +8,7 @@ use std::sync::Arc;
 use collcast_reports::model::Input;
 use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol, ReduceOp};
 use collcast_sim::ids::Rank;
+use collcast_sim::model::nccl::{CsvTuner, Environment, Tuner, Version, settings};
 use collcast_sim::predict::{Choice, Settings};
 use collcast_sim::profile::Profile;
 use collcast_sim::schedule::Call;
@@ -100,6 +101,26 @@ pub(crate) struct CallArgs {
     /// One first call in place of a loop of calls back to back
     #[arg(long, help_heading = "Collective")]
     pub(crate) cold: bool,
+    /// NCCL version whose rules choose [default: the machine's, else the newest known]
+    #[arg(long, value_name = "VERSION", help_heading = "NCCL")]
+    pub(crate) nccl: Option<String>,
+    /// Variables that NCCL is run with: NAME=VALUE or a file of such lines; several add up
+    #[arg(long, value_name = "FILE|K=V", help_heading = "NCCL")]
+    pub(crate) env: Vec<String>,
+    /// Print who decided (environment, tuner, cost table) and the table, for `auto`
+    #[arg(long, help_heading = "NCCL")]
+    pub(crate) explain_choice: bool,
+}
+
+/// What NCCL is told on one machine.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Told {
+    pub(crate) settings: Settings,
+    /// A tuner that a variable names a table for.
+    pub(crate) tuner: Option<Tuner>,
+    /// For the first lines of the output.
+    pub(crate) assumptions: Vec<String>,
+    pub(crate) warnings: Vec<String>,
 }
 
 impl MachineArgs {
@@ -312,8 +333,57 @@ impl CallArgs {
         }
     }
 
-    pub(crate) fn settings(&self, hosts: usize) -> Result<Settings, CliError> {
-        Ok(Settings { launch: self.launch(hosts)?, cold: self.cold, ..Settings::default() })
+    /// What NCCL is told on a machine: its own variables, then those given.
+    pub(crate) fn told(&self, topology: &Topology) -> Result<Told, CliError> {
+        let version = match &self.nccl {
+            Some(text) => Some(text.parse::<Version>().map_err(|e| {
+                CliError::usage(format!("--nccl: {e}"), format!("known: {} to {}", Version::OLDEST, Version::NEWEST))
+            })?),
+            None => topology.software.nccl.as_deref().and_then(|text| text.parse().ok()),
+        };
+        let (rules, note) = version.unwrap_or_default().covered();
+        let mut pairs = topology.software.env.clone();
+        for text in &self.env {
+            pairs.extend(variables(text)?);
+        }
+        let environment = Environment::parse(&pairs, rules).map_err(|e| {
+            CliError::usage(
+                format!("NCCL {rules} would not start: {e}"),
+                "names are separated by commas, without spaces",
+            )
+        })?;
+        let mut told = Told {
+            settings: Settings {
+                launch: self.launch(topology.hosts().len())?,
+                cold: self.cold,
+                version: Some(rules),
+                nccl: environment.settings,
+                ..Settings::default()
+            },
+            warnings: environment.warnings,
+            ..Told::default()
+        };
+        told.assumptions.extend(note);
+        if !pairs.is_empty() {
+            let set: Vec<String> = pairs.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            told.assumptions.push(format!("NCCL's environment: {}", set.join(" ")));
+        }
+        if !environment.ignored.is_empty() {
+            told.assumptions.push(format!("without effect on the forecast: {}", environment.ignored.join(" ")));
+        }
+        told.warnings.extend(environment.not_modelled.iter().map(|what| format!("not_modelled: {what}")));
+        if let Some(path) = environment.tuner_file.filter(|_| !environment.settings.no_tuner) {
+            let text = std::fs::read_to_string(&path).map_err(|source| CliError::File {
+                what: "read the tuner's table (NCCL_TUNER_CONFIG_FILE)",
+                path: path.clone().into(),
+                source,
+            })?;
+            let csv = CsvTuner::parse(&text);
+            told.warnings.extend(csv.warnings.iter().take(8).map(|warning| format!("{path}: {warning}")));
+            told.assumptions.push(format!("NVIDIA's example tuner plugin is loaded, with {path}"));
+            told.tuner = Some(Tuner::Csv(Arc::new(csv)));
+        }
+        Ok(told)
     }
 
     /// The call of one collective and size.
@@ -330,6 +400,20 @@ impl CallArgs {
         }
         Ok(call)
     }
+}
+
+/// The variables of one `--env`: a pair, or a file of pairs.
+fn variables(text: &str) -> Result<Vec<(String, String)>, CliError> {
+    if let Ok(pair) = settings::pair(text) {
+        return Ok(vec![pair]);
+    }
+    let content = std::fs::read_to_string(text).map_err(|source| CliError::File {
+        what: "read the variables (--env takes NAME=VALUE or a file)",
+        path: text.into(),
+        source,
+    })?;
+    settings::pairs_of_file(&content)
+        .map_err(|e| CliError::usage(format!("{text}: {e}"), "the file holds one NAME=VALUE a line, # for comments"))
 }
 
 fn read_counts(path: &PathBuf) -> Result<Arc<[u64]>, CliError> {
@@ -415,7 +499,9 @@ pub(crate) fn assumptions(
     let hosts = topology.hosts().len();
     let gpus = topology.ranks() as usize;
     let model = topology.gpu(topology.gpu_of(Rank(0))).map(|g| g.model.clone()).filter(|m| !m.is_empty());
-    let nccl = topology.software.nccl.clone().unwrap_or_else(|| "2.28 rules".to_owned());
+    let version = settings.version.unwrap_or_default();
+    let stated = topology.software.nccl.as_deref().and_then(|text| text.parse::<Version>().ok()).is_some();
+    let nccl = if stated { version.to_string() } else { format!("{version} rules") };
     let mut lines = vec![
         format!(
             "topology {}: {hosts} host{} x {} {}; NCCL {nccl}; launch {}{}",

@@ -7,20 +7,24 @@ use std::process::ExitCode;
 use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
 use collcast_reports::nccl_tests::{self, NcclTests, NcclTestsRow};
 use collcast_sim::collective::Collective;
-use collcast_sim::predict::{Choice, Prediction, Predictor, Settings};
+use collcast_sim::predict::{Prediction, Predictor, Settings};
 use collcast_sim::topology::Topology;
 use rayon::prelude::*;
 
 use crate::error::CliError;
+use crate::explain;
 use crate::output::{Format, OutputArgs};
 use crate::scaling;
-use crate::selectors::{CallArgs, MachineArgs, Point, assumptions, points};
+use crate::selectors::{CallArgs, MachineArgs, Point, Told, assumptions, points};
 
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Sizes default to 8:8GiB:2. `auto` is what NCCL picks by its cost table among the algorithms
-modelled here; `best` is what this forecast finds fastest. Several node counts
+#[command(
+    after_help = "Sizes default to 8:8GiB:2. `auto` is what NCCL picks: by its environment (--env), the tuner plugin
+of the machine, or its cost table. Where that has no schedule here, NCCL's next choice is
+predicted and the output says so. `best` is what this forecast finds fastest. Several node counts
 (--nodes 2,4,8) print how bandwidth scales and where the choice changes; every row is in
---format csv and json.")]
+--format csv and json."
+)]
 pub(crate) struct Args {
     #[command(flatten)]
     machine: MachineArgs,
@@ -44,13 +48,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         return Err(CliError::usage("--nodes is an empty list", "give at least one number"));
     };
     let (profile, inputs) = args.machine.load_profile(largest)?;
-    let settings: BTreeMap<u32, Settings> = machines
-        .iter()
-        .map(|(&n, t)| Ok((n, args.call.settings(t.hosts().len())?)))
-        .collect::<Result<_, CliError>>()?;
+    let told: BTreeMap<u32, Told> =
+        machines.iter().map(|(&n, t)| Ok((n, args.call.told(t)?))).collect::<Result<_, CliError>>()?;
+    let settings: BTreeMap<u32, Settings> = told.iter().map(|(&n, told)| (n, told.settings)).collect();
     let points = points(&args.call, &machines)?;
     let predictors: BTreeMap<u32, Predictor<'_>> =
-        machines.iter().map(|(&n, t)| (n, Predictor::new(t, &profile))).collect();
+        machines.iter().map(|(&n, t)| (n, Predictor::new(t, &profile).with_tuner(told[&n].tuner.clone()))).collect();
     let predictions = predict_all(&points, &predictors, &settings)?;
 
     let mut report = Report::new("sweep", env!("CARGO_PKG_VERSION"));
@@ -59,11 +62,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     let extrapolated = predictions.iter().any(|p| p.extrapolated);
     let first = settings.values().next().copied().unwrap_or_default();
     report.assumptions = assumptions(largest, &profile, &first, extrapolated);
-    if points.iter().any(|p| p.algorithm == Choice::Auto && p.call.collective == Collective::AllReduce)
-        && largest.compute_capability() >= 90
-    {
-        report.assumptions.push("auto: NCCL_NVLS_ENABLE=0 (NVLS and CollNet are not modelled yet)".to_owned());
+    if let Some(told) = told.values().next() {
+        report.assumptions.extend(told.assumptions.clone());
+        report.warnings.extend(told.warnings.clone());
     }
+    report.warnings.extend(explain::not_modelled(&predictions));
     let mut rows = table(&points, &predictions);
     let scaling = scaling::tables(&points, &predictions);
     if args.output.format == Format::Table {
@@ -74,6 +77,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         report.tables.push(rows);
     }
     report.tables.extend(scaling);
+    if args.call.explain_choice {
+        report.tables.extend(explain::tables(&points, &predictors, &settings)?);
+    }
     report.verdict = verdict(&points, &predictions, extrapolated);
     let nccl_tests = match args.output.format {
         Format::NcclTests => {
@@ -139,6 +145,8 @@ fn table(points: &[Point], predictions: &[Prediction]) -> Table {
         Column::text("bound", "bound by"),
         Column::number("messages", "messages"),
         Column::text("folded", "folded"),
+        Column::text("chosen_by", "chosen by"),
+        Column::text("instead_of", "instead of"),
     ];
     let mut table = Table::new("rows", "", columns);
     for (point, p) in points.iter().zip(predictions) {
@@ -158,6 +166,8 @@ fn table(points: &[Point], predictions: &[Prediction]) -> Table {
             p.bound_by().into(),
             p.messages.into(),
             format!("{} -> {}", p.folded.0, p.folded.1).into(),
+            p.layer.map(|layer| layer.to_string()).into(),
+            p.instead_of.map(|(a, p)| format!("{a}/{p}, not modelled")).into(),
         ]);
     }
     table
@@ -168,7 +178,10 @@ fn for_people(table: &mut Table, points: &[Point]) {
     let first = &points[0];
     table.title = format!("{} over {} ranks", first.call.collective, first.call.ranks);
     let same = |f: &dyn Fn(&Point) -> u64| points.iter().all(|p| f(p) == f(first));
-    let mut hidden = vec!["messages", "folded"];
+    let mut hidden = vec!["messages", "folded", "chosen_by"];
+    if table.rows.iter().all(|row| row.last() == Some(&Cell::Missing)) {
+        hidden.push("instead_of");
+    }
     if same(&|p| p.call.collective as u64) && same(&|p| u64::from(p.nodes)) {
         hidden.extend(["collective", "nodes", "ranks"]);
     } else {

@@ -6,10 +6,10 @@ use std::process::ExitCode;
 
 use collcast_hwbackend::read::{Outcome, ReadOptions, read_paths};
 use collcast_reports::model::{Cell, Column, Input, Report, Status, Table, Verdict};
-use collcast_sim::collective::{Collective, DataType, Launch};
+use collcast_sim::collective::{Algorithm, Collective, DataType, Launch};
 use collcast_sim::ids::Rank;
 use collcast_sim::measurement::{Measurement, PeerAccess};
-use collcast_sim::model::nccl;
+use collcast_sim::model::nccl::{Environment, NcclSettings, Selection, Version};
 use collcast_sim::predict::{Choice, Prediction, Predictor, Settings};
 use collcast_sim::profile::Profile;
 use collcast_sim::schedule::Call;
@@ -118,7 +118,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     let repeated: usize = read.files.iter().map(|f| f.duplicates).sum();
     let unusable: usize = read.files.iter().map(|f| f.unusable).sum();
     let rows: Vec<&Measurement> = read.measurements.iter().collect();
-    let (judged, skipped, anchors) = judge(&rows, &topology, &profile, default_launch)?;
+    let envs: BTreeMap<String, &BTreeMap<String, String>> =
+        read.files.iter().map(|f| (f.path.display().to_string(), &f.env)).collect();
+    let (judged, skipped, anchors) = judge(&rows, &envs, &topology, &profile, default_launch)?;
     let settings = Settings { launch: judged.first().map_or(Launch::Threads, |j| j.launch), ..Settings::default() };
     let extrapolated = judged.iter().filter(|j| j.prediction.extrapolated).count();
 
@@ -177,6 +179,7 @@ type Verdicts<'a> = (Vec<Judged<'a>>, BTreeMap<String, usize>, usize);
 /// Predicts every row that the machine can hold.
 fn judge<'a>(
     rows: &[&'a Measurement],
+    envs: &BTreeMap<String, &BTreeMap<String, String>>,
     topology: &Topology,
     profile: &Profile,
     launch: Option<Launch>,
@@ -204,20 +207,18 @@ fn judge<'a>(
             call.in_place = row.in_place && !matches!(row.collective, Collective::AllToAll | Collective::SendRecv);
             let several = predictor.graph(row.ranks).hosts > 1;
             let launch = row.launch.or(launch).unwrap_or(if several { Launch::Processes } else { Launch::Threads });
-            let settings = Settings {
-                launch,
-                max_channels: row.settings.channels,
-                buffer_size: row.settings.buffer_size,
-                threads: row.settings.threads,
-                ..Settings::default()
-            };
+            let version = row.settings.nccl.as_deref().and_then(|text| text.parse::<Version>().ok());
+            let mut settings = Settings { launch, version, ..Settings::default() };
+            settings.nccl =
+                nccl_settings(row, envs.get(&row.origin.file).copied(), topology, predictor.version(&settings));
             // What NCCL said it ran goes before what its cost table would pick.
             let ran = row.chosen.as_ref();
             let algorithm = row.settings.algorithm.or(ran.map(|c| c.algorithm)).map_or(Choice::Auto, Choice::Forced);
             let protocol = row.settings.protocol.or(ran.map(|c| c.protocol)).map_or(Choice::Auto, Choice::Forced);
             let prediction = predictor.predict(&call, algorithm, protocol, &settings)?;
-            let graph = predictor.graph(row.ranks);
-            let nccl_us = nccl::predicted_us(&graph, &call, prediction.algorithm, prediction.protocol);
+            let graphs = predictor.graph(row.ranks);
+            let model = predictor.model(&graphs, &settings);
+            let nccl_us = model.predicted_us(&call, prediction.algorithm, prediction.protocol).map(f64::from);
             Ok(Judged { row, launch, prediction, nccl_us })
         })
         .collect();
@@ -230,6 +231,29 @@ fn judge<'a>(
         }
     }
     Ok((judged, skipped, anchors))
+}
+
+/// What NCCL was told when a row was measured: the machine's variables, those of the file, and
+/// before both what the row itself says.
+fn nccl_settings(
+    row: &Measurement,
+    env: Option<&BTreeMap<String, String>>,
+    topology: &Topology,
+    version: Version,
+) -> NcclSettings {
+    let mut pairs = topology.software.env.clone();
+    // A file can hold runs with several algorithms: rows carry theirs.
+    pairs.extend(
+        env.into_iter().flatten().filter(|(name, _)| *name != "NCCL_ALGO").map(|(n, v)| (n.clone(), v.clone())),
+    );
+    let mut settings = Environment::parse(&pairs, version).map(|e| e.settings).unwrap_or_default();
+    if let Some(text) = &row.settings.nccl_algo {
+        settings.algorithms = Selection::parse(text, version).map(|(algorithms, _)| algorithms).unwrap_or_default();
+    }
+    settings.max_channels = row.settings.channels.or(settings.max_channels);
+    settings.buffer_size = row.settings.buffer_size.or(settings.buffer_size);
+    settings.threads = row.settings.threads.or(settings.threads);
+    settings
 }
 
 fn not_predicted(row: &Measurement, topology: &Topology, predictor: &Predictor<'_>) -> Option<String> {
@@ -249,8 +273,10 @@ fn not_predicted(row: &Measurement, topology: &Topology, predictor: &Predictor<'
     {
         return Some(format!("{algorithm} is not modelled for {} yet", row.collective));
     }
-    if row.settings.nccl_algo.is_some() {
-        return Some("NCCL_ALGO names several algorithms, which is not resolved yet".to_owned());
+    if let Some(text) = &row.settings.nccl_algo
+        && let Err(error) = Selection::<Algorithm>::parse(text, Version::NEWEST)
+    {
+        return Some(format!("NCCL_ALGO={text}: {error}"));
     }
     let hosts = predictor.graph(row.ranks).hosts;
     if row.hosts.is_some_and(|h| h != hosts) {

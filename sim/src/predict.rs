@@ -9,7 +9,11 @@ use crate::collective::{Algorithm, Launch, Protocol};
 use crate::engine::flows::WEIGHT_ONE;
 use crate::engine::{EngineError, Instance, Observer, Unobserved, fold, run};
 use crate::ids::{LinkId, Rank};
-use crate::model::{bounds, nccl};
+use crate::model::bounds;
+use crate::model::nccl::cost::place;
+use crate::model::nccl::{
+    Cell, Decision, Graphs, Layer, Model, NcclSettings, NothingLeft, Selection, Tuner, Version, shortcut,
+};
 use crate::network::{LayError, ResourceName, lay, order};
 use crate::profile::Profile;
 use crate::schedule::plan::{Limits, Plan};
@@ -17,7 +21,7 @@ use crate::schedule::verify::{VerifyError, verify};
 use crate::schedule::{
     Call, MAX_CHANNELS, Order, Schedule, ScheduleError, check_supported, valid_algorithms, valid_protocols,
 };
-use crate::topology::{LinkKind, Topology};
+use crate::topology::Topology;
 use crate::units::{Bytes, SimDuration};
 
 /// Who decides on algorithm or protocol.
@@ -40,12 +44,10 @@ pub struct Settings {
     pub cold: bool,
     /// Channels, exactly; NCCL's number otherwise.
     pub channels: Option<u32>,
-    /// Upper bound of channels (`NCCL_MAX_NCHANNELS`).
-    pub max_channels: Option<u32>,
-    /// Threads of a block (`NCCL_NTHREADS`).
-    pub threads: Option<u32>,
-    /// `NCCL_BUFFSIZE`.
-    pub buffer_size: Option<Bytes>,
+    /// NCCL version; that of the machine, or the newest known, otherwise.
+    pub version: Option<Version>,
+    /// What NCCL's environment says.
+    pub nccl: NcclSettings,
     /// Fold symmetric lanes; off only to check that folding changes nothing.
     pub fold: bool,
 }
@@ -56,9 +58,8 @@ impl Default for Settings {
             launch: Launch::Threads,
             cold: false,
             channels: None,
-            max_channels: None,
-            threads: None,
-            buffer_size: None,
+            version: None,
+            nccl: NcclSettings::default(),
             fold: true,
         }
     }
@@ -82,6 +83,21 @@ pub struct LinkUse {
     pub utilisation: f64,
 }
 
+/// What a choice came down to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Resolved {
+    /// Algorithm to simulate.
+    pub algorithm: Algorithm,
+    /// Protocol to simulate.
+    pub protocol: Protocol,
+    /// Channels that a tuner asks for.
+    pub channels: Option<u32>,
+    /// Which layer of NCCL's choice decided; none where the user did.
+    pub layer: Option<Layer>,
+    /// What NCCL picks where that has no schedule here.
+    pub instead_of: Option<(Algorithm, Protocol)>,
+}
+
 /// A prediction.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Prediction {
@@ -89,6 +105,10 @@ pub struct Prediction {
     pub algorithm: Algorithm,
     /// Protocol that was simulated.
     pub protocol: Protocol,
+    /// Which layer of NCCL's choice decided; none where the user or we did.
+    pub layer: Option<Layer>,
+    /// What NCCL picks where that has no schedule here: the prediction is of its next choice.
+    pub instead_of: Option<(Algorithm, Protocol)>,
     /// The cut of the call.
     pub plan: Plan,
     /// Time of one operation as nccl-tests would show it.
@@ -160,9 +180,19 @@ pub enum PredictError {
         /// GPUs of the machine.
         gpus: u32,
     },
-    /// NCCL would have nothing to choose from.
+    /// Nothing that is modelled.
     #[error("nothing that is modelled can do {0} with these algorithms and protocols")]
     NothingToChoose(crate::collective::Collective),
+    /// NCCL would fail the call.
+    #[error("NCCL {version} would fail {collective}: {reasons}")]
+    NothingLeft {
+        /// The version.
+        version: Version,
+        /// The collective.
+        collective: crate::collective::Collective,
+        /// Why each pair is closed.
+        reasons: String,
+    },
     /// No route between two ranks.
     #[error(transparent)]
     Lay(#[from] LayError),
@@ -204,8 +234,10 @@ impl PredictError {
 pub struct Predictor<'a> {
     topology: &'a Topology,
     profile: &'a Profile,
-    /// The graph that NCCL finds, by number of ranks.
-    graphs: Mutex<BTreeMap<u32, Arc<nccl::Graph>>>,
+    /// The tuner plugin that NCCL asks before its table.
+    tuner: Option<Tuner>,
+    /// The graphs that NCCL finds, by number of ranks.
+    graphs: Mutex<BTreeMap<u32, Arc<Graphs>>>,
     /// Patterns that are proved.
     proofs: Mutex<BTreeSet<String>>,
 }
@@ -216,9 +248,16 @@ const PROOF_RANKS: u32 = 64;
 const PROOF_SLICES: u64 = 4_000;
 
 impl<'a> Predictor<'a> {
-    /// Predicts on a machine with a profile.
+    /// Predicts on a machine with a profile; the tuner plugin is that of the machine.
     pub fn new(topology: &'a Topology, profile: &'a Profile) -> Self {
-        Self { topology, profile, graphs: Mutex::default(), proofs: Mutex::default() }
+        let tuner = Tuner::of(topology);
+        Self { topology, profile, tuner, graphs: Mutex::default(), proofs: Mutex::default() }
+    }
+
+    /// With another tuner plugin, if there is one.
+    #[must_use]
+    pub fn with_tuner(self, tuner: Option<Tuner>) -> Self {
+        Self { tuner: tuner.or(self.tuner), ..self }
     }
 
     /// The machine.
@@ -226,53 +265,82 @@ impl<'a> Predictor<'a> {
         self.topology
     }
 
-    /// The graph that NCCL finds for the first `ranks` GPUs.
-    pub fn graph(&self, ranks: u32) -> Arc<nccl::Graph> {
+    /// The graphs that NCCL finds for the first `ranks` GPUs.
+    pub fn graph(&self, ranks: u32) -> Arc<Graphs> {
         let mut graphs = self.graphs.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        Arc::clone(graphs.entry(ranks).or_insert_with(|| Arc::new(nccl::graph(self.topology, ranks))))
+        Arc::clone(graphs.entry(ranks).or_insert_with(|| Arc::new(shortcut::graphs(self.topology, ranks))))
     }
 
-    /// What NCCL's cut of a call may use.
+    /// The version of NCCL whose rules hold: the user's, the machine's, or the newest known.
+    pub fn version(&self, settings: &Settings) -> Version {
+        let stated = || self.topology.software.nccl.as_deref().and_then(|text| text.parse().ok());
+        settings.version.or_else(stated).unwrap_or_default().covered().0
+    }
+
+    /// NCCL's cost model on some graphs.
+    pub fn model<'g>(&self, graphs: &'g Graphs, settings: &Settings) -> Model<'g> {
+        Model::new(graphs, self.version(settings), settings.nccl)
+    }
+
+    /// What NCCL's cut of a call may use, whatever algorithm and protocol.
     pub fn limits(&self, ranks: u32, settings: &Settings) -> Limits {
-        let graph = self.graph(ranks);
+        let graphs = self.graph(ranks);
         let defaults = Limits::default();
-        let most = settings.max_channels.unwrap_or(u32::MAX);
-        let links: u32 = self
-            .topology
-            .links_from(self.topology.gpu_of(Rank(0)))
-            .filter(|l| l.2.kind == LinkKind::Nvlink)
-            .map(|l| l.2.width)
-            .sum();
-        // NCCL: twice the NVLinks to a peer, or 2 over PCIe, up to a power of two; 32 at most.
-        let p2p = (2 * links).max(2).next_power_of_two().min(32);
+        let nccl = &settings.nccl;
+        let p2p = graphs.p2p_channels.0.min(nccl.max_p2p_channels.unwrap_or(u32::MAX));
         Limits {
-            channels: settings.channels.unwrap_or(graph.comm_channels.min(most)).max(1),
+            channels: settings.channels.unwrap_or_else(|| self.model(&graphs, settings).channels()).max(1),
             exact_channels: settings.channels.is_some(),
-            threads: settings.threads,
-            buffer_size: settings.buffer_size.unwrap_or(defaults.buffer_size),
-            p2p_channels: settings.channels.unwrap_or(p2p.min(most)).max(1),
-            network: graph.hosts > 1,
+            threads: None,
+            threshold: None,
+            buffer_size: nccl.buffer_size.unwrap_or(defaults.buffer_size),
+            p2p_channels: settings.channels.unwrap_or(p2p.max(nccl.min_p2p_channels.unwrap_or(1))).max(1),
+            network: graphs.hosts > 1,
         }
     }
 
-    /// All pairs of algorithm and protocol that a choice leaves.
+    /// What NCCL's cut of a call may use with one algorithm and protocol.
+    fn limits_of(&self, call: &Call, algorithm: Algorithm, protocol: Protocol, settings: &Settings) -> Limits {
+        let limits = self.limits(call.ranks, settings);
+        let graphs = self.graph(call.ranks);
+        let model = self.model(&graphs, settings);
+        match algorithm {
+            Algorithm::Ring | Algorithm::Tree => Limits {
+                // Tree kernels always start with all threads.
+                threads: (algorithm == Algorithm::Ring).then(|| model.max_threads(algorithm, protocol)),
+                threshold: Some(model.threshold(algorithm, protocol)),
+                ..limits
+            },
+            Algorithm::Direct => Limits { threads: settings.nccl.threads, ..limits },
+            _ => {
+                let own = || model.call_channels(algorithm, protocol, call.size().0);
+                Limits { channels: settings.channels.unwrap_or_else(own), ..limits }
+            }
+        }
+    }
+
+    /// All modelled pairs of algorithm and protocol that a choice leaves.
     pub fn candidates(
         &self,
         call: &Call,
         algorithm: Choice<Algorithm>,
         protocol: Choice<Protocol>,
+        settings: &Settings,
     ) -> Vec<(Algorithm, Protocol)> {
-        let algorithms: Vec<Algorithm> = match algorithm {
-            Choice::Forced(a) => vec![a],
-            _ => valid_algorithms(call.collective).to_vec(),
-        };
-        let graph = self.graph(call.ranks);
-        algorithms
-            .into_iter()
-            .flat_map(|a| valid_protocols(a).iter().map(move |&p| (a, p)))
-            .filter(|&(_, p)| match protocol {
-                Choice::Forced(q) => p == q,
-                _ => nccl::enabled(&graph, p),
+        let graphs = self.graph(call.ranks);
+        let table = self.model(&graphs, settings).table(call);
+        // LL128 is left out where it is not safe; what NCCL has no table for is free.
+        let unsafe_here =
+            |a, p| p == Protocol::Ll128 && place(a, p).is_some_and(|(a, p)| !matches!(table[a][p], Cell::On(_)));
+        valid_algorithms(call.collective)
+            .iter()
+            .flat_map(|&a| valid_protocols(a).iter().map(move |&p| (a, p)))
+            .filter(|&(a, p)| match algorithm {
+                Choice::Forced(forced) => a == forced,
+                _ => settings.nccl.algorithms.allows(call.collective, a) != Some(false),
+            } && match protocol {
+                Choice::Forced(forced) => p == forced,
+                _ => settings.nccl.protocols.allows(call.collective, p) != Some(false) && !unsafe_here(a, p),
             })
             .collect()
     }
@@ -291,7 +359,52 @@ impl<'a> Predictor<'a> {
         Ok(())
     }
 
-    /// Resolves `auto` as NCCL does; forced parts stay.
+    /// NCCL's choice for a call; what the user forces is a setting of NCCL.
+    ///
+    /// # Errors
+    /// Settings that NCCL would fail with.
+    pub fn decide(
+        &self,
+        call: &Call,
+        algorithm: Choice<Algorithm>,
+        protocol: Choice<Protocol>,
+        settings: &Settings,
+    ) -> Result<Decision, PredictError> {
+        let mut settings = *settings;
+        if let Choice::Forced(a) = algorithm {
+            settings.nccl.algorithms = Selection::only(a);
+        }
+        if let Choice::Forced(p) = protocol {
+            settings.nccl.protocols = Selection::only(p);
+        }
+        if valid_algorithms(call.collective) == [Algorithm::Direct] {
+            let limits = self.limits(call.ranks, &settings);
+            return Ok(Decision {
+                algorithm: Algorithm::Direct,
+                protocol: match protocol {
+                    Choice::Forced(p) => p,
+                    _ => Plan::point_to_point_protocol(call, &limits),
+                },
+                channels: limits.p2p_channels,
+                tuned_channels: false,
+                layer: Layer::Rule,
+                candidates: Vec::new(),
+                why: "send and receive: LL for small messages, else Simple".to_owned(),
+            });
+        }
+        let graphs = self.graph(call.ranks);
+        let model = self.model(&graphs, &settings);
+        model.decide(self.tuner.as_ref(), call).map_err(|NothingLeft { candidates }| {
+            let reasons: BTreeSet<&str> = (candidates.iter())
+                .filter_map(|c| if let Cell::Off(why) = c.cell { Some(why) } else { None })
+                .collect();
+            let reasons = reasons.into_iter().collect::<Vec<_>>().join("; ");
+            PredictError::NothingLeft { version: self.version(&settings), collective: call.collective, reasons }
+        })
+    }
+
+    /// Resolves `auto` as NCCL does; forced parts stay. Where NCCL picks what has no schedule
+    /// here, the pair that NCCL would take next, and [`Resolved::instead_of`] says so.
     ///
     /// # Errors
     /// Nothing to choose from.
@@ -301,33 +414,39 @@ impl<'a> Predictor<'a> {
         algorithm: Choice<Algorithm>,
         protocol: Choice<Protocol>,
         settings: &Settings,
-    ) -> Result<(Algorithm, Protocol), PredictError> {
-        if let (Choice::Forced(a), Choice::Forced(p)) = (algorithm, protocol) {
-            return Ok((a, p));
+    ) -> Result<Resolved, PredictError> {
+        if let (Choice::Forced(algorithm), Choice::Forced(protocol)) = (algorithm, protocol) {
+            return Ok(Resolved { algorithm, protocol, channels: None, layer: None, instead_of: None });
         }
         if let Choice::Forced(a) = algorithm {
             check_supported(call.collective, a)?;
+            // An algorithm with one protocol needs no table, and may be one that NCCL has not.
+            if let [only] = valid_protocols(a) {
+                return Ok(Resolved { algorithm: a, protocol: *only, channels: None, layer: None, instead_of: None });
+            }
         }
-        if valid_algorithms(call.collective) == [Algorithm::Direct] {
-            let protocol = match protocol {
-                Choice::Forced(p) => p,
-                _ => Plan::point_to_point_protocol(call, &self.limits(call.ranks, settings)),
-            };
-            return Ok((Algorithm::Direct, protocol));
-        }
-        let algorithms = match algorithm {
-            Choice::Forced(a) => vec![a],
-            _ => vec![],
+        let decision = self.decide(call, algorithm, protocol, settings)?;
+        let protocol = match protocol {
+            Choice::Forced(forced) => forced, // NCCL's copy of one rank has none.
+            _ => decision.protocol,
         };
-        let protocols = match protocol {
-            Choice::Forced(p) => vec![p],
-            _ => vec![],
-        };
-        if call.ranks == 1 {
-            return Ok((Algorithm::Ring, protocols.first().copied().unwrap_or(Protocol::Simple)));
+        let picked = (decision.algorithm, protocol);
+        let layer = Some(decision.layer);
+        if check_supported(call.collective, picked.0).is_ok() {
+            let channels = decision.tuned_channels.then_some(decision.channels);
+            return Ok(Resolved { algorithm: picked.0, protocol: picked.1, channels, layer, instead_of: None });
         }
-        nccl::choose(&self.graph(call.ranks), call, &algorithms, &protocols)
-            .ok_or(PredictError::NothingToChoose(call.collective))
+        let modelled = (decision.candidates.iter())
+            .filter(|c| check_supported(call.collective, c.algorithm).is_ok())
+            .filter_map(|c| Some((c.time_us?, (c.algorithm, c.protocol))))
+            .min_by(|a, b| a.0.total_cmp(&b.0));
+        let (_, (algorithm, protocol)) = modelled.ok_or_else(|| {
+            // Names what has no schedule, and what has.
+            check_supported(call.collective, picked.0)
+                .err()
+                .map_or(PredictError::NothingToChoose(call.collective), Into::into)
+        })?;
+        Ok(Resolved { algorithm, protocol, channels: None, layer, instead_of: Some(picked) })
     }
 
     /// Predicts a call; `auto` and `best` are resolved first.
@@ -344,7 +463,7 @@ impl<'a> Predictor<'a> {
         self.check_ranks(call)?;
         if algorithm == Choice::Best || protocol == Choice::Best {
             let mut best: Option<Prediction> = None;
-            for (a, p) in self.candidates(call, algorithm, protocol) {
+            for (a, p) in self.candidates(call, algorithm, protocol, settings) {
                 let prediction = self.predict_one(call, a, p, settings, &mut Unobserved)?;
                 if best.as_ref().is_none_or(|b| prediction.time < b.time) {
                     best = Some(prediction);
@@ -352,8 +471,10 @@ impl<'a> Predictor<'a> {
             }
             return best.ok_or(PredictError::NothingToChoose(call.collective));
         }
-        let (a, p) = self.resolve(call, algorithm, protocol, settings)?;
-        self.predict_one(call, a, p, settings, &mut Unobserved)
+        let resolved = self.resolve(call, algorithm, protocol, settings)?;
+        let settings = Settings { channels: settings.channels.or(resolved.channels), ..*settings };
+        let prediction = self.predict_one(call, resolved.algorithm, resolved.protocol, &settings, &mut Unobserved)?;
+        Ok(Prediction { layer: resolved.layer, instead_of: resolved.instead_of, ..prediction })
     }
 
     /// The schedule of a call.
@@ -371,7 +492,7 @@ impl<'a> Predictor<'a> {
         if let Some(channels) = settings.channels.filter(|c| !(1..=MAX_CHANNELS).contains(c)) {
             return Err(ScheduleError::Channels(channels).into());
         }
-        let plan = Plan::new(call, algorithm, protocol, &self.limits(call.ranks, settings));
+        let plan = Plan::new(call, algorithm, protocol, &self.limits_of(call, algorithm, protocol, settings));
         Ok(Schedule::new(call.clone(), plan, &order(self.topology, call.ranks))?)
     }
 
@@ -460,6 +581,8 @@ impl<'a> Predictor<'a> {
         Ok(Prediction {
             algorithm,
             protocol,
+            layer: None,
+            instead_of: None,
             plan: schedule.plan,
             time,
             kernel,

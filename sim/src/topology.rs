@@ -158,6 +158,8 @@ pub struct Software {
     pub nccl: Option<String>,
     /// Network or tuner plugin, such as `aws-ofi-nccl`.
     pub plugin: Option<String>,
+    /// Variables that it is run with, such as `NCCL_NVLS_ENABLE`.
+    pub env: Vec<(String, String)>,
 }
 
 /// A topology that cannot be simulated.

@@ -203,6 +203,8 @@ pub(crate) struct RawSoftware {
     pub(crate) nccl: Option<At<String>>,
     /// Network or tuner plugin, such as `aws-ofi-nccl`.
     pub(crate) plugin: Option<At<String>>,
+    /// Variables that it is run with, such as `NCCL_NVLS_ENABLE = "0"`.
+    pub(crate) env: Option<std::collections::BTreeMap<String, String>>,
 }
 
 /// Hosts that are alike.

@@ -13,7 +13,6 @@ mod bus;
 mod error;
 mod json;
 mod log;
-pub mod nccl_env;
 mod settings;
 mod sidecar;
 mod table;

@@ -26,6 +26,8 @@ pub struct Limits {
     pub channels: u32,
     /// Threads of a block that move data, at most; `None` for NCCL's default of the protocol.
     pub threads: Option<u32>,
+    /// Bytes that a thread must have to be worth its while; `None` for NCCL's default.
+    pub threshold: Option<u64>,
     /// Buffer of Simple.
     pub buffer_size: Bytes,
     /// Channels for send and receive in the communicator.
@@ -41,6 +43,7 @@ impl Default for Limits {
         Self {
             channels: 24,
             threads: None,
+            threshold: None,
             buffer_size: Bytes(SIMPLE_BUFFER),
             p2p_channels: 32,
             network: false,
@@ -93,11 +96,11 @@ impl Plan {
         };
         let full_threads = limits.threads.unwrap_or(default_threads(algorithm, protocol)).clamp(32, 1024);
         let (mut channels, mut threads) = (u64::from(limits.channels.max(1)), u64::from(full_threads));
-        let threshold = match (algorithm, protocol) {
+        let threshold = limits.threshold.unwrap_or(match (algorithm, protocol) {
             (Algorithm::Ring, Protocol::Ll) => 8 * u64::from(call.ranks),
             (_, Protocol::Ll | Protocol::Ll128) => 8,
             (_, Protocol::Simple) => 64,
-        };
+        });
         while !limits.exact_channels && bytes < channels * threads * threshold && channels > 1 {
             channels -= 1;
         }
