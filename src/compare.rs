@@ -426,7 +426,7 @@ fn verdict(bands: &[Band<'_>], tolerance: f64, exact: bool) -> Verdict {
         basis: sides.to_owned(),
         next: match change {
             Change::CannotTell => Some("repeat both runs a few times and compare the folders".to_owned()),
-            Change::Slower => Some("--rows shows each size; repeat both runs to be surer".to_owned()),
+            Change::Slower => Some("look at each size (--rows); repeat both runs to be surer".to_owned()),
             Change::Faster | Change::NoChange => None,
         },
     }

@@ -138,7 +138,7 @@ fn every_format_says_the_same() {
         ("csv", &["time_a_us,time_b_us,ratio", "slower"][..]),
         ("junit", &["<testcase classname=\"collcast.compare.all_reduce\"", "type=\"slower\"", "failures=\"2\""]),
         ("markdown", &["### ❌ collcast compare: B is slower in 2 of 6 bands", "| slower |", "<details>"]),
-        ("github", &["::error title=all_reduce all_reduce%2C 4 ranks"]),
+        ("github", &["::error title=all_reduce%2C 4 ranks"]),
     ] {
         let (code, out, err) = collcast(&["compare", LOG, &after, "--format", format]);
         assert_eq!(code, 1, "{err}");

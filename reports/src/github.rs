@@ -18,7 +18,7 @@ pub fn render(report: &Report) -> String {
     let failed: Vec<_> = failed.collect();
     // The verdict takes one of the ten.
     for (case, message) in failed.iter().take(SHOWN_MAX - 1) {
-        let title = property(&format!("{} {}", case.group, case.name));
+        let title = property(&case.name);
         let _ = writeln!(out, "::error title={title}::{}", data(message));
     }
     if let Some(verdict) = &report.verdict {

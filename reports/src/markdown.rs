@@ -49,17 +49,21 @@ pub fn render(report: &Report) -> String {
     }
     let mut room = TABLE_BYTES_MAX;
     for table in report.tables.iter().filter(|t| !t.rows.is_empty()) {
-        if !table.detail {
+        let heading = if table.title.is_empty() { &table.name } else { &table.title };
+        let shown = if table.detail { 0 } else { table.rows.len().min(ROWS_SHOWN) };
+        if shown > 0 {
             if !table.title.is_empty() {
                 let _ = writeln!(out, "\n**{}**", escaped(&table.title));
             }
             out.push('\n');
-            out.push_str(&grid(table, ROWS_SHOWN, &mut room));
+            out.push_str(&grid(table, &table.rows[..shown], &mut room));
         }
-        if table.detail || table.rows.len() > ROWS_SHOWN {
-            let heading = if table.title.is_empty() { &table.name } else { &table.title };
-            let text = grid(table, usize::MAX, &mut room);
-            fold(&mut out, &format!("{} ({} rows)", escaped(heading), table.rows.len()), &text);
+        let folded = &table.rows[shown..];
+        if !folded.is_empty() {
+            let more = if shown > 0 { "more " } else { "" };
+            let plural = if folded.len() == 1 { "" } else { "s" };
+            let summary = format!("{heading}: {} {more}row{plural}", folded.len());
+            fold(&mut out, &summary, &grid(table, folded, &mut room));
         }
     }
     let mut notes = String::new();
@@ -84,19 +88,20 @@ pub fn render(report: &Report) -> String {
     out
 }
 
-/// GitHub needs an empty line between the summary and what is Markdown again.
+/// The summary is HTML; an empty line after it makes what follows Markdown again.
 fn fold(out: &mut String, summary: &str, text: &str) {
+    let summary = crate::model::one_line(summary).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
     let _ = write!(out, "\n<details><summary>{summary}</summary>\n\n{text}\n</details>\n");
 }
 
-/// The first rows of a table, within the room that is left.
-fn grid(table: &Table, rows_max: usize, room: &mut usize) -> String {
+/// Rows under the columns of a table, within the room that is left.
+fn grid(table: &Table, rows: &[Vec<Cell>], room: &mut usize) -> String {
     let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
     let mut out = line(table.columns.iter().map(|c| escaped(&c.heading)).collect());
     let rule = table.columns.iter().map(|c| if c.align == Align::Right { "--:" } else { ":--" });
     out.push_str(&line(rule.map(str::to_owned).collect()));
     let mut shown = 0;
-    for row in table.rows.iter().take(rows_max) {
+    for row in rows {
         let cells = table.cells(row).map(|(_, cell)| match cell {
             Cell::Text(text) => escaped(text),
             other => other.display(),
@@ -109,7 +114,7 @@ fn grid(table: &Table, rows_max: usize, room: &mut usize) -> String {
         shown += 1;
     }
     *room = room.saturating_sub(out.len());
-    let left = table.rows.len() - shown;
+    let left = rows.len() - shown;
     if left > 0 {
         let _ = writeln!(out, "\n{left} more rows are not shown here.");
     }
@@ -126,11 +131,14 @@ fn escaped(text: &str) -> String {
             '&' => out.push_str("&amp;"),
             '<' => out.push_str("&lt;"),
             '>' => out.push_str("&gt;"),
-            // An entity would still notify whoever has that name.
-            '@' => out.push_str("@<!-- -->"),
+            // Escapes and entities would still notify whoever has that name, and link issues.
+            '@' | '#' => {
+                out.push(c);
+                out.push_str("<!-- -->");
+            }
             // Inside a word, as in all_reduce, it is no markup.
             '_' if beside(index.checked_sub(1)) && beside(Some(index + 1)) => out.push('_'),
-            '|' | '\\' | '`' | '*' | '_' | '[' | ']' | '#' | '~' | '$' | '!' => {
+            '|' | '\\' | '`' | '*' | '_' | '[' | ']' | '~' | '$' | '!' => {
                 out.push('\\');
                 out.push(c);
             }

@@ -296,8 +296,13 @@ pub(super) struct Matched {
 pub(super) fn matched(sides: [&[Measurement]; 2]) -> Matched {
     let mut out = Matched::default();
     let freed = freed(sides, &mut out.differs);
-    type Samples<'a> = [Vec<(Sample, &'a Measurement)>; 2];
-    let mut points: BTreeMap<Series, BTreeMap<u64, Samples<'_>>> = BTreeMap::new();
+    /// Samples of one set at one point, and how many each run of each file has given.
+    #[derive(Default)]
+    struct Samples<'a> {
+        rows: Vec<(Sample, &'a Measurement)>,
+        given: BTreeMap<(usize, &'a str), usize>,
+    }
+    let mut points: BTreeMap<Series, BTreeMap<u64, [Samples<'_>; 2]>> = BTreeMap::new();
     for (side, rows) in sides.into_iter().enumerate() {
         let mut files: BTreeMap<&str, usize> = BTreeMap::new();
         for row in rows {
@@ -309,8 +314,10 @@ pub(super) fn matched(sides: [&[Measurement]; 2]) -> Matched {
             let count = files.len();
             let file = *files.entry(&row.origin.file).or_insert(count);
             let samples = &mut points.entry(series).or_default().entry(row.size.0).or_default()[side];
-            let again = samples.iter().filter(|(s, _)| (s.run.0, &s.run.1) == (file, &row.run)).count();
-            samples.push((Sample { run: (file, row.run.clone(), again), log: row.time.as_us().ln() }, row));
+            let given = samples.given.entry((file, &row.run)).or_default();
+            let run = (file, row.run.clone(), *given);
+            *given += 1;
+            samples.rows.push((Sample { run, log: row.time.as_us().ln() }, row));
         }
     }
     for (series, sizes) in points {
@@ -318,11 +325,11 @@ pub(super) fn matched(sides: [&[Measurement]; 2]) -> Matched {
         let mut curve = Curve { series, launches: Vec::new(), pairs: Vec::new() };
         let mut changed = Vec::new();
         for (size, samples) in sizes {
-            match samples.each_ref().map(Vec::len) {
+            match samples.each_ref().map(|s| s.rows.len()) {
                 [0, count] => alone[1].push((size, count)),
                 [count, 0] => alone[0].push((size, count)),
                 counts => {
-                    let first = samples.each_ref().map(|s| s[0].1);
+                    let first = samples.each_ref().map(|s| s.rows[0].1);
                     curve.launches.extend(first.map(|m| m.launch));
                     if let [Some(a), Some(b)] = first.map(|m| m.chosen)
                         && (a.algorithm, a.protocol) != (b.algorithm, b.protocol)
@@ -339,7 +346,9 @@ pub(super) fn matched(sides: [&[Measurement]; 2]) -> Matched {
                     for (side, count) in counts.into_iter().enumerate() {
                         out.repeats[side] += count - 1;
                     }
-                    curve.pairs.push(Pair { size, samples: samples.map(|s| s.into_iter().map(|s| s.0).collect()) });
+                    curve
+                        .pairs
+                        .push(Pair { size, samples: samples.map(|s| s.rows.into_iter().map(|s| s.0).collect()) });
                 }
             }
         }
