@@ -331,7 +331,7 @@ fn finding(band: &Band<'_>) -> String {
 fn case(band: &Band<'_>, tolerance: f64) -> Case {
     let (change, finding) = (band.change.name(), finding(band));
     let outcome = match band.change {
-        Change::NoChange | Change::Faster => CaseOutcome::Passed,
+        Change::Same | Change::Faster => CaseOutcome::Passed,
         Change::CannotTell => CaseOutcome::Skipped(format!(
             "cannot tell: time of B / time of A is {finding}; repeat the runs to see less than {}%",
             shown(tolerance * 100.0)
@@ -374,7 +374,7 @@ fn overall(bands: &[Band<'_>], matched: &Matched, tolerance: f64) -> serde_json:
         "bands_slower": count(bands, Change::Slower),
         "bands_faster": count(bands, Change::Faster),
         "bands_cannot_tell": count(bands, Change::CannotTell),
-        "bands_no_change": count(bands, Change::NoChange),
+        "bands_no_change": count(bands, Change::Same),
         "rows": bands.iter().map(|b| b.rows.len()).sum::<usize>(),
         "rows_only_in_a": alone[0],
         "rows_only_in_b": alone[1],
@@ -404,7 +404,7 @@ fn verdict(bands: &[Band<'_>], tolerance: f64, exact: bool) -> Verdict {
         Change::Faster => {
             format!("nothing is slower; B is faster in {faster} of {total} bands of sizes, most in {}", extreme(change))
         }
-        Change::NoChange => format!("no change beyond {limit}% in any of {total} bands of sizes"),
+        Change::Same => format!("no change beyond {limit}% in any of {total} bands of sizes"),
         Change::CannotTell => format!(
             "nothing is slower beyond noise; in {unclear} of {total} bands of sizes a change up to {:.0}% could not be seen",
             blind * 100.0
@@ -415,7 +415,7 @@ fn verdict(bands: &[Band<'_>], tolerance: f64, exact: bool) -> Verdict {
         status: match change {
             Change::Slower => Status::Failed,
             Change::CannotTell => Status::Warning,
-            Change::Faster | Change::NoChange => Status::Ok,
+            Change::Faster | Change::Same => Status::Ok,
         },
         sentence,
         confidence: match change {
@@ -427,7 +427,7 @@ fn verdict(bands: &[Band<'_>], tolerance: f64, exact: bool) -> Verdict {
         next: match change {
             Change::CannotTell => Some("repeat both runs a few times and compare the folders".to_owned()),
             Change::Slower => Some("look at each size (--rows); repeat both runs to be surer".to_owned()),
-            Change::Faster | Change::NoChange => None,
+            Change::Faster | Change::Same => None,
         },
     }
 }

@@ -6,11 +6,11 @@
 //!
 //! - **band**: the median of all rows of a size band;
 //! - **row**: the median of five neighbouring sizes around it, so that a change at three
-//!   sizes or more is found. A row measured three times on both sides stands for itself.
+//!   sizes or more is found. A row of three runs on both sides stands for itself.
 //!
-//! The interval of a median over n rows is `+- z * sqrt(k * (offset + 1.57 row / n))`, with the
-//! variances of a single measurement and k = 1/repeats of A + 1/repeats of B. `1.57` is pi/2, the
-//! price of a median over a mean. The variances are those of [`super::noise`], updated by the
+//! The interval of a median over n rows is `+- z * sqrt(r * offset + k * 1.57 row / n)`, with the
+//! variances of a single measurement, k = 1/repeats of A + 1/repeats of B, and r the same of the
+//! runs that the repeats are from. `1.57` is pi/2, the price of a median over a mean. The variances are those of [`super::noise`], updated by the
 //! repeats that there are. z is such that all intervals of a report hold together: with
 //! nothing changed, a report says `slower` with a probability below 1% for all bands and 1%
 //! for all rows together (Bonferroni), however many it has.
@@ -21,7 +21,7 @@
 use std::collections::BTreeMap;
 
 use super::noise::{Noise, known, median, robust_deviation, upper_quantile};
-use super::sets::{Curve, Pair, Sample};
+use super::sets::{Curve, Pair, Run, Sample};
 use crate::validate::band;
 
 /// Chance that a report is wrong about anything, where nothing changed: half for the bands,
@@ -29,7 +29,7 @@ use crate::validate::band;
 pub(super) const FAMILY_ERROR: f64 = 0.02;
 /// Sizes of which a row's verdict takes the median.
 const NEIGHBOURS: usize = 5;
-/// Rows, or repeats of each, below which noise that is not normal could pass for a change.
+/// Rows, or runs of each, below which noise that is not normal could pass for a change.
 const ENOUGH: usize = 3;
 /// Repeats that the known noise counts for beside the user's own: with six runs of the same
 /// thing, the user's own machine has the larger say.
@@ -40,7 +40,7 @@ pub(super) enum Change {
     Slower,
     Faster,
     CannotTell,
-    NoChange,
+    Same,
 }
 
 impl Change {
@@ -49,7 +49,7 @@ impl Change {
             Self::Slower => "slower",
             Self::Faster => "faster",
             Self::CannotTell => "cannot tell",
-            Self::NoChange => "no change",
+            Self::Same => "no change",
         }
     }
 }
@@ -74,7 +74,7 @@ impl Ratio {
         match self {
             r if r.low > 1.0 && reaches(r.high) => Change::Slower,
             r if r.high < 1.0 && reaches(1.0 / r.low) => Change::Faster,
-            r if !reaches(r.high) && !reaches(1.0 / r.low) => Change::NoChange,
+            r if !reaches(r.high) && !reaches(1.0 / r.low) => Change::Same,
             _ => Change::CannotTell,
         }
     }
@@ -142,7 +142,7 @@ impl Variance {
         let mut residuals: Vec<f64> = Vec::new();
         for side in 0..2 {
             // Of each run, how far its rows lie from the mean of all runs.
-            let mut runs: BTreeMap<&(usize, String, usize), Vec<(f64, f64)>> = BTreeMap::new();
+            let mut runs: BTreeMap<&Run, Vec<(f64, f64)>> = BTreeMap::new();
             let mut freedom = 0.0;
             for samples in pairs.iter().map(|pair| &pair.samples[side]).filter(|samples| samples.len() > 1) {
                 let count = samples.len() as f64;
@@ -224,7 +224,7 @@ impl<'a> Test<'a> {
         };
         // One row far out of line among good neighbours: a single measurement cannot say.
         let apart = ratio.max(1.0 / ratio) > 1.0 + self.tolerance && !(near.low..=near.high).contains(&ratio);
-        let change = if change == Change::NoChange && apart { Change::CannotTell } else { change };
+        let change = if change == Change::Same && apart { Change::CannotTell } else { change };
         Row { pair, ratio, near, change }
     }
 
@@ -232,8 +232,9 @@ impl<'a> Test<'a> {
         let count = pairs.len() as f64;
         // The median of two is their mean.
         let price = if pairs.len() > 2 { std::f64::consts::FRAC_PI_2 } else { 1.0 };
-        let of_median = variance.offset + price * variance.row / count;
-        Ratio::new(median(pairs.iter().map(log_ratio).collect()), z * (of_median * shares(pairs)).sqrt())
+        let of_runs = pairs.iter().flat_map(|pair| pair.runs).map(|runs| 1.0 / runs as f64).sum::<f64>() / count;
+        let squared = variance.offset * of_runs + price * variance.row / count * shares(pairs);
+        Ratio::new(median(pairs.iter().map(log_ratio).collect()), z * squared.sqrt())
     }
 }
 
@@ -250,5 +251,5 @@ fn shares(pairs: &[Pair]) -> f64 {
 }
 
 fn repeated(pair: &Pair) -> bool {
-    pair.samples.iter().all(|samples| samples.len() >= ENOUGH)
+    pair.runs.iter().all(|&runs| runs >= ENOUGH)
 }

@@ -204,11 +204,13 @@ impl Side {
     }
 }
 
+/// File, and name in it.
+pub(super) type Run = (usize, String);
+
 /// A time, with the run that it belongs to.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Sample {
-    /// File, name, and which of several rows alike in it.
-    pub(super) run: (usize, String, usize),
+    pub(super) run: Run,
     pub(super) log: f64,
 }
 
@@ -219,6 +221,8 @@ pub(super) struct Pair {
     pub(super) size: u64,
     /// Times of A and of B, at least one each.
     pub(super) samples: [Vec<Sample>; 2],
+    /// Number of runs that these are from: rows alike within one share its offset.
+    pub(super) runs: [usize; 2],
 }
 
 /// What a row is, but for its size.
@@ -296,11 +300,11 @@ pub(super) struct Matched {
 pub(super) fn matched(sides: [&[Measurement]; 2]) -> Matched {
     let mut out = Matched::default();
     let freed = freed(sides, &mut out.differs);
-    /// Samples of one set at one point, and how many each run of each file has given.
+    /// Samples of one set at one point, and the runs that gave them.
     #[derive(Default)]
     struct Samples<'a> {
         rows: Vec<(Sample, &'a Measurement)>,
-        given: BTreeMap<(usize, &'a str), usize>,
+        runs: BTreeSet<(usize, &'a str)>,
     }
     let mut points: BTreeMap<Series, BTreeMap<u64, [Samples<'_>; 2]>> = BTreeMap::new();
     for (side, rows) in sides.into_iter().enumerate() {
@@ -314,10 +318,8 @@ pub(super) fn matched(sides: [&[Measurement]; 2]) -> Matched {
             let count = files.len();
             let file = *files.entry(&row.origin.file).or_insert(count);
             let samples = &mut points.entry(series).or_default().entry(row.size.0).or_default()[side];
-            let given = samples.given.entry((file, &row.run)).or_default();
-            let run = (file, row.run.clone(), *given);
-            *given += 1;
-            samples.rows.push((Sample { run, log: row.time.as_us().ln() }, row));
+            samples.runs.insert((file, &row.run));
+            samples.rows.push((Sample { run: (file, row.run.clone()), log: row.time.as_us().ln() }, row));
         }
     }
     for (series, sizes) in points {
@@ -346,9 +348,9 @@ pub(super) fn matched(sides: [&[Measurement]; 2]) -> Matched {
                     for (side, count) in counts.into_iter().enumerate() {
                         out.repeats[side] += count - 1;
                     }
-                    curve
-                        .pairs
-                        .push(Pair { size, samples: samples.map(|s| s.rows.into_iter().map(|s| s.0).collect()) });
+                    let runs = samples.each_ref().map(|s| s.runs.len());
+                    let samples = samples.map(|s| s.rows.into_iter().map(|s| s.0).collect());
+                    curve.pairs.push(Pair { size, samples, runs });
                 }
             }
         }
