@@ -1,5 +1,6 @@
 //! The command line of Collcast: parses, dispatches, prints. One file per command.
 
+mod compare;
 mod error;
 mod explain;
 mod output;
@@ -28,6 +29,7 @@ Exit codes: 0 done, 1 a comparison failed, 2 bad input or usage, 3 hardware or l
   collcast sweep aws-p5 --nodes 32          the same for a cluster
   collcast simulate h200x4 -s 64M           one run: what bounds it, which links are busy
   collcast validate LOGS -t h200x4          measurements against the forecast
+  collcast compare BEFORE AFTER             what became slower: logs, CSV, JSON or folders
   collcast topo list                        the built-in machines")]
 struct Cli {
     #[command(subcommand)]
@@ -42,6 +44,8 @@ enum Command {
     Sweep(sweep::Args),
     /// Decide: hold measurements against the forecast
     Validate(validate::Args),
+    /// Decide: what became slower between two sets of measurements or results
+    Compare(compare::Args),
     /// Files: list, show, draw, import machines and routes between GPUs
     Topo(topo::Args),
 }
@@ -59,6 +63,7 @@ fn main() -> ExitCode {
         Command::Simulate(args) => simulate::run(&args),
         Command::Sweep(args) => sweep::run(&args),
         Command::Validate(args) => validate::run(&args),
+        Command::Compare(args) => compare::run(&args),
         Command::Topo(args) => topo::run(&args),
     };
     match result {

@@ -75,7 +75,8 @@ impl Judged<'_> {
     }
 }
 
-fn percent(flag: &str, text: &str) -> Result<f64, CliError> {
+/// A percentage as a fraction; the `%` may be left out.
+pub(crate) fn percent(flag: &str, text: &str) -> Result<f64, CliError> {
     let number = text.trim().trim_end_matches('%').trim();
     number.parse::<f64>().ok().filter(|p| p.is_finite() && *p >= 0.0).map(|p| p / 100.0).ok_or_else(|| {
         CliError::usage(format!("{flag}: `{text}` is not a percentage"), format!("write it as `{flag} 20%`"))
@@ -298,7 +299,18 @@ struct Key {
     band: u8,
 }
 
-const BANDS: [&str; 3] = ["< 64 KiB", "64 KiB-16 MiB", "> 16 MiB"];
+/// Ranges of sizes in which one thing bounds the time: launch and latency, caches and
+/// protocols, links.
+pub(crate) const BANDS: [&str; 3] = ["< 64 KiB", "64 KiB-16 MiB", "> 16 MiB"];
+
+/// Index in [`BANDS`] of a size in bytes.
+pub(crate) fn band(size: u64) -> u8 {
+    match size {
+        0..65_536 => 0,
+        65_536..=16_777_216 => 1,
+        _ => 2,
+    }
+}
 
 fn group<'j, 'a>(judged: &'j [Judged<'a>]) -> BTreeMap<Key, Vec<&'j Judged<'a>>> {
     let mut groups: BTreeMap<Key, Vec<&Judged<'_>>> = BTreeMap::new();
@@ -309,12 +321,7 @@ fn group<'j, 'a>(judged: &'j [Judged<'a>]) -> BTreeMap<Key, Vec<&'j Judged<'a>>>
         } else {
             format!("{} as NCCL chose", j.row.collective)
         };
-        let band = match j.row.size.0 {
-            0..65_536 => 0,
-            65_536..=16_777_216 => 1,
-            _ => 2,
-        };
-        groups.entry(Key { forced: !forced, launch: j.launch, what, band }).or_default().push(j);
+        groups.entry(Key { forced: !forced, launch: j.launch, what, band: band(j.row.size.0) }).or_default().push(j);
     }
     // Forced groups sort first; the flag then says what it means.
     groups.into_iter().map(|(k, v)| (Key { forced: !k.forced, ..k }, v)).collect()
