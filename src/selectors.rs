@@ -8,6 +8,7 @@ use std::sync::Arc;
 use collcast_reports::model::Input;
 use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol, ReduceOp};
 use collcast_sim::ids::Rank;
+use collcast_sim::network::Transport;
 use collcast_sim::predict::{Choice, Settings};
 use collcast_sim::profile::Profile;
 use collcast_sim::schedule::Call;
@@ -95,6 +96,9 @@ pub(crate) struct CallArgs {
     /// One first call in place of a loop of calls back to back
     #[arg(long, help_heading = "Collective")]
     pub(crate) cold: bool,
+    /// NCCL environment that says how data moves, such as NCCL_P2P_DISABLE=1 or NCCL_NET=Socket
+    #[arg(long, value_name = "NAME=VALUE", help_heading = "Collective")]
+    pub(crate) env: Vec<String>,
 }
 
 impl MachineArgs {
@@ -292,8 +296,16 @@ impl CallArgs {
         }
     }
 
-    pub(crate) fn settings(&self, hosts: usize) -> Result<Settings, CliError> {
-        Ok(Settings { launch: self.launch(hosts)?, cold: self.cold, ..Settings::default() })
+    pub(crate) fn settings(&self, topology: &Topology) -> Result<Settings, CliError> {
+        let variables = self.env.iter().map(|text| {
+            text.split_once('=').ok_or_else(|| {
+                CliError::usage(format!("--env {text}: no value"), "write it as --env NCCL_P2P_DISABLE=1")
+            })
+        });
+        let transport = Transport::from_env(topology, variables.collect::<Result<Vec<_>, _>>()?)
+            .map_err(|e| CliError::Usage { message: format!("--env: {e}"), hint: None })?;
+        let launch = self.launch(topology.hosts().len())?;
+        Ok(Settings { launch, cold: self.cold, transport, ..Settings::default() })
     }
 
     /// The call of one collective and size.

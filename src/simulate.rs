@@ -18,7 +18,7 @@ use collcast_sim::units::{SimDuration, SimTime};
 use crate::error::CliError;
 use crate::output::{OutputArgs, write};
 use crate::selectors::{CallArgs, MachineArgs, Point, assumptions, points};
-use crate::sweep::busbw;
+use crate::sweep::{busbw, warnings};
 
 /// Most slices of a timeline: about a gigabyte of JSON, more than viewers take.
 const MAX_TRACE_MESSAGES: u64 = 2_000_000;
@@ -47,7 +47,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     }
     let topology = args.machine.load(args.machine.one_node_count()?)?;
     let (profile, inputs) = args.machine.load_profile(&topology)?;
-    let settings = call_args.settings(topology.hosts().len())?;
+    let settings = call_args.settings(&topology)?;
     let nodes = u32::try_from(topology.hosts().len()).unwrap_or(u32::MAX);
     let machines = BTreeMap::from([(nodes, topology)]);
     let points = points(&call_args, &machines)?;
@@ -66,6 +66,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     report.predicted = true;
     report.inputs = inputs;
     report.assumptions = assumptions(topology, &profile, &settings, prediction.extrapolated);
+    report.warnings = warnings(std::slice::from_ref(&prediction));
     report.tables.push(row(point, &prediction));
     report.tables.push(facts(point, &prediction));
     report.tables.push(links(topology, &prediction));
@@ -100,7 +101,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
                 "trace a smaller size or fewer ranks: the pattern is the same",
             ));
         }
-        let laid = lay(topology, &profile, &schedule).map_err(collcast_sim::predict::PredictError::from)?;
+        let laid = lay(topology, &profile, &settings.transport, &schedule)
+            .map_err(collcast_sim::predict::PredictError::from)?;
         let mut recorder = Recorder::default();
         let unfolded = Settings { fold: false, ..settings };
         predictor.predict_one(&point.call, prediction.algorithm, prediction.protocol, &unfolded, &mut recorder)?;

@@ -41,10 +41,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         return Err(CliError::usage("--nodes is an empty list", "give at least one number"));
     };
     let (profile, inputs) = args.machine.load_profile(largest)?;
-    let settings: BTreeMap<u32, Settings> = machines
-        .iter()
-        .map(|(&n, t)| Ok((n, args.call.settings(t.hosts().len())?)))
-        .collect::<Result<_, CliError>>()?;
+    let settings: BTreeMap<u32, Settings> =
+        machines.iter().map(|(&n, t)| Ok((n, args.call.settings(t)?))).collect::<Result<_, CliError>>()?;
     let points = points(&args.call, &machines)?;
     let predictors: BTreeMap<u32, Predictor<'_>> =
         machines.iter().map(|(&n, t)| (n, Predictor::new(t, &profile))).collect();
@@ -61,6 +59,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     {
         report.assumptions.push("auto: NCCL_NVLS_ENABLE=0 (NVLS and CollNet are not modelled yet)".to_owned());
     }
+    report.warnings.extend(warnings(&predictions));
     let mut rows = table(&points, &predictions);
     if args.output.format == Format::Table {
         for_people(&mut rows, &points);
@@ -107,6 +106,17 @@ fn predict_all(
     bar.finish_and_clear();
     done.sort_by_key(|(index, _)| *index);
     Ok(done.into_iter().map(|(_, p)| p).collect())
+}
+
+/// The warnings of predictions, each kind and place once, with how many of them it is about.
+pub(crate) fn warnings(predictions: &[Prediction]) -> Vec<String> {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for warning in predictions.iter().flat_map(|p| &p.warnings) {
+        *counts.entry(warning.to_string()).or_default() += 1;
+    }
+    let of = predictions.len();
+    let with_count = |(text, count)| if of > 1 { format!("{text} ({count} of {of} rows)") } else { text };
+    counts.into_iter().map(with_count).collect()
 }
 
 /// Bus bandwidth in GB/s.

@@ -8,8 +8,9 @@ use collcast_hwbackend::read::{Outcome, ReadOptions, read_paths};
 use collcast_reports::model::{Cell, Column, Input, Report, Status, Table, Verdict};
 use collcast_sim::collective::{Collective, DataType, Launch};
 use collcast_sim::ids::Rank;
-use collcast_sim::measurement::{Measurement, PeerAccess};
+use collcast_sim::measurement::Measurement;
 use collcast_sim::model::nccl;
+use collcast_sim::network::Transport;
 use collcast_sim::predict::{Choice, Prediction, Predictor, Settings};
 use collcast_sim::profile::Profile;
 use collcast_sim::schedule::Call;
@@ -188,7 +189,7 @@ fn judge<'a>(
     for &row in rows {
         if profile.anchors.iter().any(|a| a.run == row.run && a.size_bytes == row.size.0) {
             anchors += 1;
-        } else if let Some(reason) = not_predicted(row, topology, &predictor) {
+        } else if let Some(reason) = not_predicted(row, topology) {
             *skipped.entry(reason).or_default() += 1;
         } else {
             todo.push(row);
@@ -209,6 +210,7 @@ fn judge<'a>(
                 max_channels: row.settings.channels,
                 buffer_size: row.settings.buffer_size,
                 threads: row.settings.threads,
+                transport: Transport { peer_access: row.settings.peer_access, ..Transport::default() },
                 ..Settings::default()
             };
             // What NCCL said it ran goes before what its cost table would pick.
@@ -232,7 +234,7 @@ fn judge<'a>(
     Ok((judged, skipped, anchors))
 }
 
-fn not_predicted(row: &Measurement, topology: &Topology, predictor: &Predictor<'_>) -> Option<String> {
+fn not_predicted(row: &Measurement, topology: &Topology) -> Option<String> {
     if row.ranks > topology.ranks() {
         return Some(format!(
             "they have {} ranks, `{}` has {} GPUs (--nodes adds hosts)",
@@ -240,9 +242,6 @@ fn not_predicted(row: &Measurement, topology: &Topology, predictor: &Predictor<'
             topology.name,
             topology.ranks()
         ));
-    }
-    if row.settings.peer_access != PeerAccess::On {
-        return Some("peer access was off or through the network, which is not modelled yet".to_owned());
     }
     if let Some(algorithm) = row.settings.algorithm
         && !collcast_sim::schedule::valid_algorithms(row.collective).contains(&algorithm)
@@ -252,7 +251,8 @@ fn not_predicted(row: &Measurement, topology: &Topology, predictor: &Predictor<'
     if row.settings.nccl_algo.is_some() {
         return Some("NCCL_ALGO names several algorithms, which is not resolved yet".to_owned());
     }
-    let hosts = predictor.graph(row.ranks).hosts;
+    let on: std::collections::BTreeSet<_> = (0..row.ranks).map(|r| topology.host_of(Rank(r))).collect();
+    let hosts = u32::try_from(on.len()).unwrap_or(u32::MAX);
     if row.hosts.is_some_and(|h| h != hosts) {
         let asked = row.hosts.unwrap_or(0);
         return Some(format!(

@@ -60,7 +60,7 @@ fn nvlink_speed(compute_capability: u32) -> f64 {
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small positive counts")]
 pub fn graph(topology: &Topology, ranks: u32) -> Graph {
     use crate::ids::Rank;
-    let hosts = (0..ranks).map(|r| topology.host_of(Rank(r))).collect::<std::collections::BTreeSet<_>>().len();
+    let hosts = (0..ranks).map(|r| topology.node_of(Rank(r))).collect::<std::collections::BTreeSet<_>>().len();
     let gpu = topology.gpu_of(Rank(0));
     let cc = match topology.compute_capability() {
         0 => 90,
