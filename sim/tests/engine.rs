@@ -269,7 +269,7 @@ proptest! {
             conn.streaming = random(2) == 0;
             conn.direct = random(2) == 0;
             conn.proxy = (random(3) == 0).then(|| SimDuration(random(2) * random(1_000_000)));
-            conn.post = random(2) * random(5000);
+            conn.post = [random(2) * random(5000), random(2) * random(5000)];
             // Any cut of its resources into parts that leaves the transfer something.
             let all = conn.uses.len() as u64;
             let store = random(all);

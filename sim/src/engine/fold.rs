@@ -101,7 +101,8 @@ fn initial(instance: &Instance<'_>) -> Colours {
                 u64::from(c.streaming) | (u64::from(c.direct) << 1),
                 u64::from(c.depth),
                 proxy,
-                c.post,
+                c.post[0],
+                c.post[1],
                 c.uses.len() as u64,
                 u64::from(c.parts[0]) | (u64::from(c.parts[1]) << 8) | (u64::from(c.parts[2]) << 16),
             ])

@@ -51,8 +51,9 @@ pub struct ConnSpec {
     /// Handed to a proxy, which sees a slice after this long; the block is free then. Without a
     /// proxy the sender's lane does the transfer itself.
     pub proxy: Option<SimDuration>,
-    /// Units of a proxy's work per slice before its transfer, in order.
-    pub post: u64,
+    /// Units of a proxy's work before the transfer of a slice, in order: of an empty one, and of
+    /// one with data.
+    pub post: [u64; 2],
 }
 
 impl ConnSpec {
@@ -698,19 +699,20 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
         let sight = spec.proxy.unwrap_or_default();
         while let conn = &mut self.conns[id as usize]
             && !conn.posting
-            && let Some(&(_, since)) = conn.queue.get(conn.posted)
+            && let Some(&(bytes, since)) = conn.queue.get(conn.posted)
         {
             let seen = since.saturating_add(sight.0);
             if seen > self.now {
                 self.wake(Owner::Proxy(id), seen);
                 break;
             }
-            if spec.post == 0 || spec.posting().is_empty() {
+            let work = spec.post[usize::from(bytes > 0)];
+            if work == 0 || spec.posting().is_empty() {
                 conn.posted += 1;
                 continue;
             }
             conn.posting = true;
-            self.start_flow(spec.post, spec.posting(), Owner::Post(id));
+            self.start_flow(work, spec.posting(), Owner::Post(id));
         }
         let conn = &mut self.conns[id as usize];
         if conn.sending || conn.posted == 0 {

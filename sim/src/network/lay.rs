@@ -193,10 +193,12 @@ pub fn lay<'a>(
         let mut parts = [0; 3];
         resources.leg(&mut uses, &route.store);
         parts[0] = u8::try_from(uses.len()).unwrap_or(u8::MAX);
-        let mut post = 0;
+        let mut post = [0; 2];
         if network {
             let cost = if route.reach == Reach::Tcp { profile.socket_message() } else { profile.proxy() };
-            post = profile.proxy_thread().bytes_in(cost).0;
+            let work = profile.proxy_thread().bytes_in(cost).0;
+            // Through a socket an empty slice is a header alone, another one header and data.
+            post = if route.reach == Reach::Tcp { [work / 2, work] } else { [work; 2] };
             uses.push((resources.proxy(conn.src), WEIGHT_ONE));
             if route.reach == Reach::Tcp {
                 uses.push((resources.proxy(conn.dst), WEIGHT_ONE));

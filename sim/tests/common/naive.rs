@@ -250,13 +250,14 @@ impl Naive<'_> {
                 moved = true;
             }
             let conn = &mut self.conns[id];
-            let Some(&(_, since)) = conn.handed.get(conn.posted) else { continue };
+            let Some(&(bytes, since)) = conn.handed.get(conn.posted) else { continue };
+            let work = spec.post[usize::from(bytes > 0)];
             self.times.insert(since + sight.0);
             if !conn.posting && self.now >= since + sight.0 {
                 moved = true;
-                if spec.post > 0 && !spec.posting().is_empty() {
+                if work > 0 && !spec.posting().is_empty() {
                     conn.posting = true;
-                    self.start(Owner::Post(id), spec.post, spec.posting().to_vec());
+                    self.start(Owner::Post(id), work, spec.posting().to_vec());
                 } else {
                     conn.posted += 1;
                 }
