@@ -30,8 +30,7 @@ fn two_spines(hosts: u32, gpudirect: bool, hash: Option<u64>) -> Topology {
     }
     for h in 0..hosts {
         let host = builder.host(format!("h{h}"));
-        let gpu =
-            Gpu { index: 0, model: "H200".to_owned(), compute_capability: 90, memory_rate: None, bus_id: None };
+        let gpu = Gpu { index: 0, model: "H200".to_owned(), compute_capability: 90, memory_rate: None, bus_id: None };
         let nic = Nic {
             index: 0,
             name: "mlx5_0".to_owned(),
@@ -298,7 +297,10 @@ fn nvlink_domains_span_hosts() {
 fn incast_is_warned_of() {
     let topology = two_spines(12, true, None);
     let warned = predict(&topology, Collective::AllToAll, 1 << 20, Transport::default(), 1).warnings;
-    assert!(matches!(warned.as_slice(), [Warning::CongestionNotModelled(port)] if port.starts_with("leaf")), "{warned:?}");
+    assert!(
+        matches!(warned.as_slice(), [Warning::CongestionNotModelled(port)] if port.starts_with("leaf")),
+        "{warned:?}"
+    );
     assert!(predict(&topology, Collective::AllReduce, 1 << 20, Transport::default(), 1).warnings.is_empty());
 }
 

@@ -90,9 +90,8 @@ fn hashing_sees_cables() {
 /// Goal: the management network carries data only where NCCL is sent there.
 #[test]
 fn the_wrong_nic_can_be_chosen() {
-    let topology = build(
-        "[[hosts]]\ncount = 2\nlike = \"dgx-h100\"\n[hosts.management]\nname = \"ens32\"\nrate = \"10 Gb/s\"",
-    );
+    let topology =
+        build("[[hosts]]\ncount = 2\nlike = \"dgx-h100\"\n[hosts.management]\nname = \"ens32\"\nrate = \"10 Gb/s\"");
     let by = |env: &[_]| along(&topology, &route(&topology, env, 0, 8, 0));
     let named = ("NCCL_SOCKET_IFNAME", "ens");
     assert!(!by(&[]).contains("management"), "{}", by(&[]));
