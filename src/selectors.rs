@@ -9,6 +9,7 @@ use collcast_reports::model::Input;
 use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol, ReduceOp};
 use collcast_sim::ids::Rank;
 use collcast_sim::model::nccl::{CsvTuner, Environment, Tuner, Version, settings};
+use collcast_sim::network::Transport;
 use collcast_sim::predict::{Choice, Settings};
 use collcast_sim::profile::Profile;
 use collcast_sim::schedule::Call;
@@ -352,12 +353,17 @@ impl CallArgs {
                 "names are separated by commas, without spaces",
             )
         })?;
+        let moves = |name: &str| Transport::VARIABLES.contains(&name);
+        let moving = pairs.iter().map(|(name, value)| (name.as_str(), value.as_str())).filter(|(name, _)| moves(name));
+        let transport = Transport::from_env(topology, moving)
+            .map_err(|e| CliError::Usage { message: format!("--env: {e}"), hint: None })?;
         let mut told = Told {
             settings: Settings {
                 launch: self.launch(topology.hosts().len())?,
                 cold: self.cold,
                 version: Some(rules),
                 nccl: environment.settings,
+                transport,
                 ..Settings::default()
             },
             warnings: environment.warnings,
@@ -368,8 +374,9 @@ impl CallArgs {
             let set: Vec<String> = pairs.iter().map(|(name, value)| format!("{name}={value}")).collect();
             told.assumptions.push(format!("NCCL's environment: {}", set.join(" ")));
         }
-        if !environment.ignored.is_empty() {
-            told.assumptions.push(format!("without effect on the forecast: {}", environment.ignored.join(" ")));
+        let ignored: Vec<&str> = environment.ignored.iter().map(String::as_str).filter(|name| !moves(name)).collect();
+        if !ignored.is_empty() {
+            told.assumptions.push(format!("without effect on the forecast: {}", ignored.join(" ")));
         }
         told.warnings.extend(environment.not_modelled.iter().map(|what| format!("not_modelled: {what}")));
         if let Some(path) = environment.tuner_file.filter(|_| !environment.settings.no_tuner) {

@@ -19,7 +19,7 @@ use crate::error::CliError;
 use crate::explain;
 use crate::output::{OutputArgs, write};
 use crate::selectors::{CallArgs, MachineArgs, Point, assumptions, points};
-use crate::sweep::busbw;
+use crate::sweep::{busbw, warnings};
 
 /// Most slices of a timeline: about a gigabyte of JSON, more than viewers take.
 const MAX_TRACE_MESSAGES: u64 = 2_000_000;
@@ -69,6 +69,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     report.assumptions = assumptions(topology, &profile, &settings, prediction.extrapolated);
     report.assumptions.extend(told.assumptions);
     report.warnings.extend(told.warnings);
+    report.warnings.extend(warnings(std::slice::from_ref(&prediction)));
     report.warnings.extend(explain::not_modelled(std::slice::from_ref(&prediction)));
     report.tables.push(row(point, &prediction));
     report.tables.push(facts(point, &prediction));
@@ -107,7 +108,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
                 "trace a smaller size or fewer ranks: the pattern is the same",
             ));
         }
-        let laid = lay(topology, &profile, &schedule).map_err(collcast_sim::predict::PredictError::from)?;
+        let laid = lay(topology, &profile, &settings.transport, &schedule)
+            .map_err(collcast_sim::predict::PredictError::from)?;
         let mut recorder = Recorder::default();
         let unfolded = Settings { fold: false, ..settings };
         predictor.predict_one(&point.call, prediction.algorithm, prediction.protocol, &unfolded, &mut recorder)?;

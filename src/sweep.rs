@@ -66,6 +66,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         report.assumptions.extend(told.assumptions.clone());
         report.warnings.extend(told.warnings.clone());
     }
+    report.warnings.extend(warnings(&predictions));
     report.warnings.extend(explain::not_modelled(&predictions));
     let mut rows = table(&points, &predictions);
     let scaling = scaling::tables(&points, &predictions);
@@ -121,6 +122,17 @@ fn predict_all(
     bar.finish_and_clear();
     done.sort_by_key(|(index, _)| *index);
     Ok(done.into_iter().map(|(_, p)| p).collect())
+}
+
+/// The warnings of predictions, each kind and place once, with how many of them it is about.
+pub(crate) fn warnings(predictions: &[Prediction]) -> Vec<String> {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for warning in predictions.iter().flat_map(|p| &p.warnings) {
+        *counts.entry(warning.to_string()).or_default() += 1;
+    }
+    let of = predictions.len();
+    let with_count = |(text, count)| if of > 1 { format!("{text} ({count} of {of} rows)") } else { text };
+    counts.into_iter().map(with_count).collect()
 }
 
 /// Bus bandwidth in GB/s.

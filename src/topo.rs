@@ -237,9 +237,9 @@ fn paths(name: &str, from: u32, to: u32, nodes: Option<u32>, output: &OutputArgs
         ));
     }
     for (route, channels) in &known {
-        let narrowest = route.links.iter().map(|&l| topology.link(l).rate.gb_per_s()).fold(f64::INFINITY, f64::min);
+        let narrowest = route.links().map(|(l, _)| topology.link(l).rate.gb_per_s()).fold(f64::INFINITY, f64::min);
         let mut words = Vec::new();
-        for &link in &route.links {
+        for (link, _) in route.links() {
             let (a, b) = topology.ends(link);
             if words.last() != Some(&topology.vertex(a).name) {
                 words.push(topology.vertex(a).name.clone());

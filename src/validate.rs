@@ -10,6 +10,7 @@ use collcast_sim::collective::{Algorithm, Collective, DataType, Launch};
 use collcast_sim::ids::Rank;
 use collcast_sim::measurement::{Measurement, PeerAccess};
 use collcast_sim::model::nccl::{Environment, NcclSettings, Selection, Version};
+use collcast_sim::network::Transport;
 use collcast_sim::predict::{Choice, Prediction, Predictor, Settings};
 use collcast_sim::profile::Profile;
 use collcast_sim::schedule::Call;
@@ -192,7 +193,7 @@ fn judge<'a>(
     for &row in rows {
         if profile.anchors.iter().any(|a| a.run == row.run && a.size_bytes == row.size.0) {
             anchors += 1;
-        } else if let Some(reason) = not_predicted(row, topology, &predictor) {
+        } else if let Some(reason) = not_predicted(row, topology) {
             *skipped.entry(reason).or_default() += 1;
         } else {
             todo.push(row);
@@ -210,8 +211,8 @@ fn judge<'a>(
             let launch = row.launch.or(launch).unwrap_or(if several { Launch::Processes } else { Launch::Threads });
             let version = row.settings.nccl.as_deref().and_then(|text| text.parse::<Version>().ok());
             let mut settings = Settings { launch, version, ..Settings::default() };
-            settings.nccl =
-                nccl_settings(row, envs.get(&row.origin.file).copied(), topology, predictor.version(&settings));
+            (settings.nccl, settings.transport) =
+                told(row, envs.get(&row.origin.file).copied(), topology, predictor.version(&settings));
             // What NCCL said it ran goes before what its cost table would pick.
             let ran = row.chosen.as_ref();
             let algorithm = row.settings.algorithm.or(ran.map(|c| c.algorithm)).map_or(Choice::Auto, Choice::Forced);
@@ -236,12 +237,12 @@ fn judge<'a>(
 
 /// What NCCL was told when a row was measured: the machine's variables, those of the file, and
 /// before both what the row itself says.
-fn nccl_settings(
+fn told(
     row: &Measurement,
     env: Option<&BTreeMap<String, String>>,
     topology: &Topology,
     version: Version,
-) -> NcclSettings {
+) -> (NcclSettings, Transport) {
     let mut pairs = topology.software.env.clone();
     // A file can hold runs with several algorithms: rows carry theirs.
     pairs.extend(
@@ -254,10 +255,16 @@ fn nccl_settings(
     settings.max_channels = row.settings.channels.or(settings.max_channels);
     settings.buffer_size = row.settings.buffer_size.or(settings.buffer_size);
     settings.threads = row.settings.threads.or(settings.threads);
-    settings
+    let moving = pairs.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    let moving = moving.filter(|(name, _)| Transport::VARIABLES.contains(name));
+    let mut transport = Transport::from_env(topology, moving).unwrap_or_default();
+    if row.settings.peer_access != PeerAccess::On {
+        transport.peer_access = row.settings.peer_access;
+    }
+    (settings, transport)
 }
 
-fn not_predicted(row: &Measurement, topology: &Topology, predictor: &Predictor<'_>) -> Option<String> {
+fn not_predicted(row: &Measurement, topology: &Topology) -> Option<String> {
     if row.ranks > topology.ranks() {
         return Some(format!(
             "they have {} ranks, `{}` has {} GPUs (--nodes adds hosts)",
@@ -265,9 +272,6 @@ fn not_predicted(row: &Measurement, topology: &Topology, predictor: &Predictor<'
             topology.name,
             topology.ranks()
         ));
-    }
-    if row.settings.peer_access != PeerAccess::On {
-        return Some("peer access was off or through the network, which is not modelled yet".to_owned());
     }
     if let Some(algorithm) = row.settings.algorithm
         && !collcast_sim::schedule::valid_algorithms(row.collective).contains(&algorithm)
@@ -279,7 +283,8 @@ fn not_predicted(row: &Measurement, topology: &Topology, predictor: &Predictor<'
     {
         return Some(format!("NCCL_ALGO={text}: {error}"));
     }
-    let hosts = predictor.graph(row.ranks).hosts;
+    let on: std::collections::BTreeSet<_> = (0..row.ranks).map(|r| topology.host_of(Rank(r))).collect();
+    let hosts = u32::try_from(on.len()).unwrap_or(u32::MAX);
     if row.hosts.is_some_and(|h| h != hosts) {
         let asked = row.hosts.unwrap_or(0);
         return Some(format!(

@@ -14,7 +14,7 @@ use crate::model::nccl::cost::place;
 use crate::model::nccl::{
     Cell, Decision, Graphs, Layer, Model, NcclSettings, NothingLeft, Selection, Tuner, Version, shortcut,
 };
-use crate::network::{LayError, ResourceName, lay, order};
+use crate::network::{LayError, ResourceName, Transport, lay, order};
 use crate::profile::Profile;
 use crate::schedule::plan::{Limits, Plan};
 use crate::schedule::verify::{VerifyError, verify};
@@ -48,6 +48,8 @@ pub struct Settings {
     pub version: Option<Version>,
     /// What NCCL's environment says.
     pub nccl: NcclSettings,
+    /// How NCCL is told to move data.
+    pub transport: Transport,
     /// Fold symmetric lanes; off only to check that folding changes nothing.
     pub fold: bool,
 }
@@ -60,6 +62,7 @@ impl Default for Settings {
             channels: None,
             version: None,
             nccl: NcclSettings::default(),
+            transport: Transport::default(),
             fold: true,
         }
     }
@@ -96,6 +99,25 @@ pub struct Resolved {
     pub layer: Option<Layer>,
     /// What NCCL picks where that has no schedule here.
     pub instead_of: Option<(Algorithm, Protocol)>,
+}
+
+/// What a prediction leaves out where it may matter.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Warning {
+    /// Many NICs send through one port of a lossless fabric at once: real switches pause, and
+    /// times may be longer. Names the port.
+    CongestionNotModelled(String),
+}
+
+impl std::fmt::Display for Warning {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::CongestionNotModelled(port) => write!(
+                f,
+                "congestion_not_modelled: many NICs send through the port {port} of a lossless fabric at once; pauses and unfairness of real switches may make it slower"
+            ),
+        }
+    }
 }
 
 /// A prediction.
@@ -137,6 +159,10 @@ pub struct Prediction {
     pub busiest: Vec<LinkUse>,
     /// Share of the busiest lane's instruction rate used.
     pub lane_utilisation: f64,
+    /// Share of the busiest host thread or host memory used.
+    pub host_utilisation: f64,
+    /// What is left out where it may matter.
+    pub warnings: Vec<Warning>,
     /// See [`crate::engine::Outcome::trace_hash`].
     pub trace_hash: u64,
 }
@@ -149,11 +175,14 @@ impl Prediction {
     }
 
     /// What bounds the run: `launch rate` of the host, `links`, `block rate` (instructions of
-    /// thread blocks: more channels would help), or `latency` of steps and kernel.
+    /// thread blocks: more channels would help), `host` (threads that copy for sockets, memory
+    /// that data is staged in), or `latency` of steps and kernel.
     pub fn bound_by(&self) -> &'static str {
         let link = self.busiest.first().map_or(0.0, |l| l.utilisation);
         if self.issue >= self.kernel {
             "launch rate"
+        } else if self.host_utilisation >= 0.7 && self.host_utilisation >= link {
+            "host"
         } else if link >= 0.7 && link >= self.lane_utilisation {
             "links"
         } else if self.lane_utilisation >= 0.7 {
@@ -518,7 +547,7 @@ impl<'a> Predictor<'a> {
             call.size()
         );
         let proof = self.prove(&schedule, &what)?;
-        let laid = lay(self.topology, self.profile, &schedule)?;
+        let laid = lay(self.topology, self.profile, &settings.transport, &schedule)?;
         let folded = settings.fold.then(|| fold(&laid.instance));
         let instance = folded.as_ref().map_or(&laid.instance, |f| &f.instance);
         let outcome = run(instance, observer).map_err(|error| PredictError::Engine { what: what.clone(), error })?;
@@ -570,14 +599,22 @@ impl<'a> Predictor<'a> {
         let mut uses: Vec<(f64, usize)> = utilisations(&instance.resources, &outcome.load, run_time);
         uses.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
         let mut busiest = Vec::new();
-        let mut lane_utilisation: f64 = 0.0;
+        let (mut lane_utilisation, mut host_utilisation): (f64, f64) = (0.0, 0.0);
         for (utilisation, resource) in uses {
             match name_of(resource) {
                 ResourceName::Link(link) if busiest.len() < 4 => busiest.push(LinkUse { link, utilisation }),
                 ResourceName::Lane(..) => lane_utilisation = lane_utilisation.max(utilisation),
                 ResourceName::Link(_) => {}
+                ResourceName::Memory(_) | ResourceName::Proxy(_) | ResourceName::Helpers(_) => {
+                    host_utilisation = host_utilisation.max(utilisation);
+                }
             }
         }
+        let port = |link| {
+            let (from, to) = self.topology.ends(link);
+            format!("{} > {}", self.topology.vertex(from).name, self.topology.vertex(to).name)
+        };
+        let warnings = laid.congested.map(|link| Warning::CongestionNotModelled(port(link))).into_iter().collect();
         Ok(Prediction {
             algorithm,
             protocol,
@@ -597,6 +634,8 @@ impl<'a> Predictor<'a> {
             bound,
             busiest,
             lane_utilisation,
+            host_utilisation,
+            warnings,
             trace_hash: outcome.trace_hash,
         })
     }

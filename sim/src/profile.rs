@@ -103,14 +103,12 @@ macro_rules! parameters {
 parameters! {
     "efficiency.nvlink" "of nominal" "payload that stores of SMs get through NVLink at best",
     "efficiency.nvlink_copy_engine" "of nominal" "the same by copy engines",
-    "efficiency.nvlink_load" "of nominal" "the same by loads of SMs",
     "efficiency.c2c" "of nominal" "payload through NVLink-C2C",
     "efficiency.pcie" "of nominal" "payload through PCIe, of the rate NCCL assigns to it",
     "efficiency.cpu_interconnect" "of nominal" "payload between CPU sockets, of the rate NCCL assigns to it",
     "efficiency.infiniband" "of nominal" "payload through an InfiniBand port",
-    "efficiency.roce" "of nominal" "payload through a RoCE port",
+    "efficiency.roce" "of nominal" "payload through a RoCE or Slingshot port",
     "efficiency.efa" "of nominal" "payload through an EFA port",
-    "efficiency.slingshot" "of nominal" "payload through a Slingshot port",
     "efficiency.ethernet" "of nominal" "payload of TCP through an Ethernet port",
     "latency.nvlink.ll" "us" "from a line's store to its sight by the peer, over NVLink",
     "latency.nvlink.ll128" "us" "the same for a line of LL128",
@@ -122,9 +120,11 @@ parameters! {
     "latency.network.ll128" "us" "from the proxy's post to the peer's sight, per slice",
     "latency.network.simple" "us" "from the proxy's post to the peer's sight, per slice",
     "latency.network_tcp" "us" "what TCP adds to a slice's network latency",
-    "network.proxy" "us" "from a slice in the FIFO to its post by the proxy",
+    "network.proxy" "us" "work of a rank's proxy thread to post a slice with RDMA",
+    "tcp.message" "us" "work of a proxy thread on a slice that it sends or receives through sockets",
+    "tcp.thread" "GB/s" "what one thread copies into or out of sockets",
+    "host.memory" "GB/s" "what a CPU socket's memory reads and writes together",
     "sync.simple" "us" "a block's own synchronisation before a slice moves: barriers, fence, counter",
-    "after.ll" "us" "a block's own bookkeeping after a slice has left, before the next",
     "after.ll128" "us" "a block's own bookkeeping after a slice has left, before the next",
     "block.ll" "GB/s" "what 512 threads of a block move with LL",
     "block.ll128" "GB/s" "what 640 threads of a block move with LL128",
@@ -199,6 +199,7 @@ pub enum ProfileError {
 const BUILTIN: &[(&str, &str)] = &[
     ("prior", include_str!("../profiles/prior.toml")),
     ("h200-nvswitch", include_str!("../profiles/h200-nvswitch.toml")),
+    ("tcp-loopback", include_str!("../profiles/tcp-loopback.toml")),
 ];
 
 impl Profile {
@@ -292,9 +293,8 @@ impl Profile {
             LinkKind::Pcie => "efficiency.pcie",
             LinkKind::CpuInterconnect => "efficiency.cpu_interconnect",
             LinkKind::Infiniband => "efficiency.infiniband",
-            LinkKind::Roce => "efficiency.roce",
+            LinkKind::Roce | LinkKind::Slingshot => "efficiency.roce",
             LinkKind::Efa => "efficiency.efa",
-            LinkKind::Slingshot => "efficiency.slingshot",
             LinkKind::Ethernet => "efficiency.ethernet",
         })
         .clamp(1e-3, 1.0)
@@ -322,12 +322,11 @@ impl Profile {
     }
 
     /// A block's own bookkeeping after a slice has left. With Simple it is part of the next
-    /// slice's synchronisation.
+    /// slice's synchronisation; with LL every thread polls and posts for itself.
     pub fn after(&self, protocol: Protocol) -> SimDuration {
         match protocol {
-            Protocol::Ll => self.time("after.ll"),
             Protocol::Ll128 => self.time("after.ll128"),
-            Protocol::Simple => SimDuration::ZERO,
+            Protocol::Ll | Protocol::Simple => SimDuration::ZERO,
         }
     }
 
@@ -375,9 +374,24 @@ impl Profile {
         self.time("launch.first")
     }
 
-    /// Time of a slice in the FIFO before the proxy posts it.
+    /// Work of a rank's proxy thread to post a slice with RDMA.
     pub fn proxy(&self) -> SimDuration {
         self.time("network.proxy")
+    }
+
+    /// Work of a proxy thread on a slice at each end of a connection over sockets.
+    pub fn socket_message(&self) -> SimDuration {
+        self.time("tcp.message")
+    }
+
+    /// What one host thread copies into or out of sockets.
+    pub fn proxy_thread(&self) -> Bandwidth {
+        Bandwidth::from_gb_per_s(self.value("tcp.thread"))
+    }
+
+    /// What the memory of a CPU socket reads and writes together.
+    pub fn host_memory(&self) -> Bandwidth {
+        Bandwidth::from_gb_per_s(self.value("host.memory"))
     }
 }
 

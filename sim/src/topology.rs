@@ -207,6 +207,9 @@ pub struct Topology {
     pub software: Software,
     /// Name of the profile that fits this hardware.
     pub profile: Option<String>,
+    /// Seed of the network's static hashing, which pins each flow to one of several equal ways;
+    /// none where packets use all of them (adaptive routing, spraying).
+    pub hash: Option<u64>,
     graph: Arc<DiGraph<Vertex, Link>>,
     gpus: Vec<NodeIndex>,
     hosts: Arc<[Host]>,
@@ -219,8 +222,14 @@ pub struct Host {
     pub name: String,
     /// Its GPUs, in rank order.
     pub gpus: Vec<VertexId>,
-    /// Its NICs, without those for management.
+    /// Its NICs that are up, without those for management.
     pub nics: Vec<VertexId>,
+    /// Its NICs for management that are joined to a network.
+    pub management: Vec<VertexId>,
+    /// Its CPUs.
+    pub cpus: Vec<VertexId>,
+    /// First host of its NVLink domain: itself where NVLink does not leave the host.
+    pub node: HostId,
 }
 
 /// Builds a [`Topology`].
@@ -233,6 +242,8 @@ pub struct TopologyBuilder {
     pub software: Software,
     /// See [`Topology::profile`].
     pub profile: Option<String>,
+    /// See [`Topology::hash`].
+    pub hash: Option<u64>,
     graph: DiGraph<Vertex, Link>,
     hosts: Vec<String>,
 }
@@ -301,7 +312,9 @@ impl TopologyBuilder {
         if let Some(edge) = graph.edge_references().find(|e| e.source() == e.target()) {
             return Err(TopologyError::SelfLink(graph[edge.source()].name.clone()));
         }
-        let mut hosts: Vec<Host> = self.hosts.into_iter().map(|name| Host { name, ..Host::default() }).collect();
+        let mut hosts: Vec<Host> =
+            (0..).zip(self.hosts).map(|(index, name)| Host { name, node: HostId(index), ..Host::default() }).collect();
+        let several = hosts.len() > 1;
         for index in graph.node_indices() {
             let vertex = &graph[index];
             let Some(host) = vertex.host.and_then(|h| hosts.get_mut(h.index())) else {
@@ -309,8 +322,28 @@ impl TopologyBuilder {
             };
             match &vertex.kind {
                 VertexKind::Gpu(_) => host.gpus.push(vertex_id(index)),
-                VertexKind::Nic(nic) if !nic.management => host.nics.push(vertex_id(index)),
+                VertexKind::Cpu { .. } => host.cpus.push(vertex_id(index)),
+                VertexKind::Nic(nic) => {
+                    // Among several hosts a port without a cable is down.
+                    let up = graph.edges(index).any(|e| e.weight().kind.is_network());
+                    match nic.management {
+                        true if up => host.management.push(vertex_id(index)),
+                        false if up || !several => host.nics.push(vertex_id(index)),
+                        _ => {}
+                    }
+                }
                 _ => {}
+            }
+        }
+        // NVSwitches outside of any host join the hosts of an NVLink domain.
+        for index in graph.node_indices().filter(|&i| graph[i].kind == VertexKind::NvSwitch && graph[i].host.is_none())
+        {
+            let members: Vec<HostId> = graph.neighbors_undirected(index).filter_map(|n| graph[n].host).collect();
+            let Some(first) = members.iter().min().copied() else { continue };
+            for member in members {
+                if let Some(host) = hosts.get_mut(member.index()) {
+                    host.node = first;
+                }
             }
         }
         let gpu_index = |id: &VertexId| match &graph[node(*id)].kind {
@@ -326,6 +359,7 @@ impl TopologyBuilder {
             assumptions: self.assumptions,
             software: self.software,
             profile: self.profile,
+            hash: self.hash,
             graph: Arc::new(graph),
             gpus,
             hosts: hosts.into(),
@@ -402,6 +436,11 @@ impl Topology {
     /// The host of a rank.
     pub fn host_of(&self, rank: Rank) -> HostId {
         self.graph[self.gpus[rank.index()]].host.unwrap_or_default()
+    }
+
+    /// The first host of a rank's NVLink domain: what NCCL calls its node.
+    pub fn node_of(&self, rank: Rank) -> HostId {
+        self.hosts.get(self.host_of(rank).index()).map_or(HostId(0), |h| h.node)
     }
 
     /// A vertex.

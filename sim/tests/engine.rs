@@ -11,7 +11,7 @@ use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol
 use collcast_sim::engine::flows::{Flows, Use, WEIGHT_ONE};
 use collcast_sim::engine::{ComputeSpec, EngineError, Instance, Outcome, Unobserved, fold, run};
 use collcast_sim::ids::{ChannelId, Lane, Rank};
-use collcast_sim::network::{Laid, ResourceName, lay, order};
+use collcast_sim::network::{Laid, ResourceName, Transport, lay, order};
 use collcast_sim::predict::{Choice, PredictError, Prediction, Predictor, Settings};
 use collcast_sim::profile::Profile;
 use collcast_sim::schedule::plan::{Limits, Plan};
@@ -83,8 +83,10 @@ fn together<'a>(first: &Laid<'a>, second: &Laid<'a>, at: SimTime) -> Instance<'a
     let resource: Vec<u32> = (second.names.iter().zip(&second.instance.resources))
         .map(|(name, &capacity)| {
             let known = match name {
-                ResourceName::Link(_) => first.names.iter().position(|n| n == name),
-                ResourceName::Lane(..) => None,
+                ResourceName::Link(_) | ResourceName::Memory(_) | ResourceName::Proxy(_) => {
+                    first.names.iter().position(|n| n == name)
+                }
+                ResourceName::Lane(..) | ResourceName::Helpers(_) => None,
             };
             let index = known.unwrap_or_else(|| {
                 both.resources.push(capacity);
@@ -135,7 +137,7 @@ fn check_against_naive(instance: &Instance<'_>, what: &str) {
 
 fn check_case_against_naive(topology: &Topology, case: &Case) {
     let schedule = case.schedule(topology);
-    let laid = lay(topology, &prior(), &schedule).unwrap();
+    let laid = lay(topology, &prior(), &Transport::default(), &schedule).unwrap();
     check_against_naive(&laid.instance, &format!("{} {case:?}", topology.name));
 }
 
@@ -195,7 +197,7 @@ fn engine_agrees_with_the_naive_one_on_shared_links() {
                     ..Case::new(Collective::AllReduce, algorithm, protocol, 4)
                 };
                 let schedules = [case(first).schedule(topology), case(second).schedule(topology)];
-                let [a, b] = schedules.each_ref().map(|s| lay(topology, &prior(), s).unwrap());
+                let [a, b] = schedules.each_ref().map(|s| lay(topology, &prior(), &Transport::default(), s).unwrap());
                 let mut instance = together(&a, &b, SimTime(at));
                 let what = format!("{} {first:?} {second:?} at {at}", topology.name);
                 check_against_naive(&instance, &what);
@@ -259,7 +261,7 @@ proptest! {
         let topology = nvswitch_box(5, f64::from(rate));
         let case = Case { channels, count, ..Case::new(collective, algorithm, protocol, ranks) };
         let schedule = case.schedule(&topology);
-        let laid = lay(&topology, &prior(), &schedule).unwrap();
+        let laid = lay(&topology, &prior(), &Transport::default(), &schedule).unwrap();
         let mut instance = laid.instance;
         let mut state = seed;
         let mut random = |below: u64| {
@@ -273,6 +275,12 @@ proptest! {
             conn.streaming = random(2) == 0;
             conn.direct = random(2) == 0;
             conn.proxy = (random(3) == 0).then(|| SimDuration(random(2) * random(1_000_000)));
+            conn.post = [random(2) * random(5000), random(2) * random(5000)];
+            // Any cut of its resources into parts that leaves the transfer something.
+            let all = conn.uses.len() as u64;
+            let store = random(all);
+            let posting = store + random(all - store);
+            conn.parts = [store, posting, posting + 1 + random(all - posting)].map(|p| u8::try_from(p).unwrap());
         }
         for lane in &mut instance.lanes {
             lane.sync = SimDuration(random(2) * random(500_000));
@@ -308,7 +316,7 @@ fn rooted_calls_overlap_in_a_loop() {
             ..Case::new(collective, Algorithm::Ring, Protocol::Simple, 4)
         };
         let schedule = case.schedule(&topology);
-        let mut instance = lay(&topology, &prior(), &schedule).unwrap().instance;
+        let mut instance = lay(&topology, &prior(), &Transport::default(), &schedule).unwrap().instance;
         for lane in &mut instance.lanes {
             (lane.sync, lane.reduce_weight) = (SimDuration::ZERO, 0);
             instance.resources[lane.issue.0 as usize] = 1_000_000_000;
@@ -391,8 +399,7 @@ fn folded_equals_unfolded() {
                     ..Case::new(collective, algorithm, protocol, topology.ranks())
                 };
                 let schedule = case.schedule(topology);
-                let laid = lay(topology, &prior(), &schedule).unwrap();
-                let mut laid = laid;
+                let mut laid = lay(topology, &prior(), &Transport::default(), &schedule).unwrap();
                 for kernel in &mut laid.instance.kernels {
                     (kernel.rounds, kernel.gap) = (2, SimDuration(count));
                 }
@@ -414,7 +421,7 @@ fn a_computation_keeps_its_links_apart() {
         ..Case::new(Collective::AllReduce, Algorithm::Ring, Protocol::Simple, 4)
     }
     .schedule(&topology);
-    let laid = lay(&topology, &prior(), &schedule).unwrap();
+    let laid = lay(&topology, &prior(), &Transport::default(), &schedule).unwrap();
     let links: Vec<u32> =
         (0..).zip(&laid.names).filter(|(_, n)| matches!(n, ResourceName::Link(_))).map(|(i, _)| i).collect();
     for used in [&links[..2], &links[..4], &links] {
@@ -478,7 +485,7 @@ fn ring_all_reduce_has_its_closed_form() {
                 };
                 let topology = nvswitch_box(ranks, link);
                 let schedule = Schedule::new(call, plan, &order(&topology, ranks)).unwrap();
-                let laid = lay(&topology, &profile, &schedule).unwrap();
+                let laid = lay(&topology, &profile, &Transport::default(), &schedule).unwrap();
                 let outcome = simulate(&laid.instance);
                 let rate = Bandwidth::from_gb_per_s(link);
                 let expected = ring_all_reduce(Bytes(4 * elements), ranks, &profile, rate, 512);
@@ -501,7 +508,7 @@ fn a_streamed_broadcast_has_its_closed_form() {
         (plan.chunk, plan.per_channel) = (4096, 4096);
         let topology = nvswitch_box(ranks, 20.0);
         let schedule = Schedule::new(call, plan, &order(&topology, ranks)).unwrap();
-        let laid = lay(&topology, &profile, &schedule).unwrap();
+        let laid = lay(&topology, &profile, &Transport::default(), &schedule).unwrap();
         // LL doubles the bytes on the link.
         let flow = Bandwidth::from_gb_per_s(10.0).time_for(Bytes(4 * 4096));
         let latency = profile.latency(collcast_sim::profile::Reach::Nvlink, Protocol::Ll);
@@ -632,7 +639,7 @@ proptest! {
         let case = Case { channels, count, chunk_grains, ..Case::new(collective, algorithm, protocol, slow.ranks()) };
         let fast = with_links(&slow, |_, link| at_percent(link, faster));
         let schedule = case.schedule(&slow);
-        let end = |topology| simulate(&fold(&lay(topology, &prior(), &schedule).unwrap().instance).instance).end;
+        let end = |topology| simulate(&fold(&lay(topology, &prior(), &Transport::default(), &schedule).unwrap().instance).instance).end;
         prop_assert!(end(&fast) <= end(&slow), "{case:?}");
     }
 }
@@ -692,7 +699,7 @@ fn renamed_ranks_take_the_same_time() {
         let case = Case { channels: 2, count: 5000, ..Case::new(collective, algorithm, protocol, 7) };
         let time = |order: &Order| {
             let schedule = case.schedule_in(order, false);
-            let laid = lay(&topology, &prior(), &schedule).unwrap();
+            let laid = lay(&topology, &prior(), &Transport::default(), &schedule).unwrap();
             let outcome = simulate(&laid.instance);
             (outcome.end, outcome.messages, outcome.trace_hash)
         };
@@ -751,7 +758,7 @@ fn shuffled_instances_run_alike() {
             let case =
                 Case { channels: 3, count: 5000, ..Case::new(collective, algorithm, protocol, topology.ranks()) };
             let schedule = case.schedule(&topology);
-            let laid = lay(&topology, &prior(), &schedule).unwrap();
+            let laid = lay(&topology, &prior(), &Transport::default(), &schedule).unwrap();
             let mut instance = laid.instance;
             instance.computes = vec![ComputeSpec { uses: vec![(0, WEIGHT_ONE)], work: 9999, at: SimTime(12) }];
             let expected = simulate(&instance);
@@ -835,7 +842,7 @@ fn every_mutation_is_noticed() {
             let case = Case { channels: 2, count: 1003, ..Case::new(collective, algorithm, protocol, ranks) };
             let original = Arc::new(case.schedule(topology));
             let hash = |schedule: &Schedule| -> Result<(SimTime, u64), EngineError> {
-                let laid = lay(topology, &prior(), schedule).unwrap();
+                let laid = lay(topology, &prior(), &Transport::default(), schedule).unwrap();
                 run(&laid.instance, &mut Unobserved).map(|o| (o.end, o.trace_hash))
             };
             let expected = hash(&original).unwrap();

@@ -666,7 +666,17 @@ impl Reader<'_> {
                 "an uneven mesh is written as NCCL topology XML: xml = \"nccl_topo.xml\"",
             ));
         }
-        Ok(Some(NvlinkPlan { kind, links_per_gpu, rate_per_link: self.rate("rate_per_link", rate)? }))
+        let domain = self.optional_number("the hosts of an NVLink domain", raw.domain.as_ref(), 1, MAX_PER_HOST)?;
+        if let Some(place) = raw.domain.as_ref().filter(|_| kind != NvlinkKind::Switch) {
+            return Err(self.contradiction(
+                &place.span,
+                "an NVLink domain of several hosts needs NVSwitches".to_owned(),
+                "without nvswitch",
+                "say kind = \"nvswitch\", or leave `domain` out",
+            ));
+        }
+        let domain = domain.filter(|&hosts| hosts > 1);
+        Ok(Some(NvlinkPlan { kind, links_per_gpu, rate_per_link: self.rate("rate_per_link", rate)?, domain }))
     }
 
     fn pcie(&self, raw: &RawPcie) -> Result<PciePlan, TopologiesError> {

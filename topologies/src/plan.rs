@@ -32,6 +32,8 @@ pub(crate) struct NvlinkPlan {
     pub(crate) kind: NvlinkKind,
     pub(crate) links_per_gpu: u32,
     pub(crate) rate_per_link: Bandwidth,
+    /// Hosts that share the NVSwitches, where those are not each host's own.
+    pub(crate) domain: Option<u32>,
 }
 
 /// The PCIe tree.
@@ -103,6 +105,7 @@ impl HostPlan {
         }
         if let Some(nvlink) = self.nvlink {
             draw_nvlinks(&mut host, nvlink);
+            host.nvlink_domain = nvlink.domain;
         }
         if let Some(nics) = &self.nics {
             draw_nics(&mut host, nics, pcie.rate);

@@ -262,6 +262,10 @@ pub(crate) struct RawNvlink {
     pub(crate) links_per_gpu: Option<At<i64>>,
     /// Nominal rate of one link, one direction.
     pub(crate) rate_per_link: Option<At<RawRate>>,
+    /// Hosts, in order, whose GPUs share one layer of NVSwitches (18 in an NVL72 rack); with
+    /// `nvswitch` only.
+    #[schemars(with = "Option<u32>")]
+    pub(crate) domain: Option<At<i64>>,
 }
 
 /// The PCIe tree of a host.
@@ -328,7 +332,8 @@ pub(crate) struct RawManagement {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Fabric")]
 pub(crate) struct RawFabric {
-    /// `rail-optimised`, `rail-only`, `fat-tree`, `dragonfly+` or `single-switch`.
+    /// `rail-optimised`, `rail-only`, `fat-tree`, `dragonfly+`, `single-switch`, or
+    /// `loopback` (processes of one machine that take each other for hosts).
     pub(crate) kind: At<String>,
     /// Hosts that share a set of leaves.
     #[schemars(with = "Option<u32>")]

@@ -374,11 +374,11 @@ fn the_first_example_of_the_contract_loads() {
     }
     assert!(topology.find("leaf1-rail7").is_some());
     assert!(topology.find("leaf2-rail0").is_none());
-    // Static hashing keeps each spine apart.
+    // Static hashing keeps each spine and each cable apart.
     let hashed = draw(&CLUSTER_A.replace("routing = \"adaptive\"", "routing = { hash = 7 }"));
     let spine = hashed.find("spine7").unwrap();
-    assert_eq!(hashed.links_from(spine).count(), 16);
-    assert!(hashed.links_from(spine).all(|(_, _, l)| l.width == 4));
+    assert_eq!(hashed.links_from(spine).count(), 16 * 4);
+    assert!(hashed.links_from(spine).all(|(_, _, l)| l.width == 1));
     // Fewer hosts drop the count of spines and the exceptions of hosts that are gone.
     let few = read(CLUSTER_A).with_nodes(8).unwrap().build().unwrap();
     assert_eq!(few.ranks(), 64);

@@ -102,7 +102,10 @@ fn initial(instance: &Instance<'_>) -> Colours {
                 u64::from(c.streaming) | (u64::from(c.direct) << 1),
                 u64::from(c.depth),
                 proxy,
+                c.post[0],
+                c.post[1],
                 c.uses.len() as u64,
+                u64::from(c.parts[0]) | (u64::from(c.parts[1]) << 8) | (u64::from(c.parts[2]) << 16),
             ])
         })
         .collect();

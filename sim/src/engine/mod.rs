@@ -6,8 +6,9 @@
 //! its warps and over all links of its route at once (cut-through). Arrival is the end of the
 //! flow plus the latency of the route. Line-flagged protocols stream: a receiver starts with
 //! the first wave of lines and cannot end before the last; their lanes may stay occupied a
-//! while after each slice. Network connections hand each slice to a proxy, which sends in
-//! order and by itself.
+//! while after each slice. Network connections hand each slice to a proxy, which does some work
+//! on it and sends it, in order and by itself. Where data is staged in host memory, the lanes at
+//! both ends write and read it through links of their own.
 //!
 //! Events at one instant are all applied before anything reacts, and reactions only add
 //! facts that others read, so no result depends on an order within an instant.
@@ -33,8 +34,12 @@ pub use fold::{Folded, fold};
 /// A FIFO between two lanes, as the hardware carries it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnSpec {
-    /// Links the data takes, with weights.
+    /// What the data takes, with weights, in four parts that `parts` tells apart: what the
+    /// sender's lane writes through before a proxy takes over; what a proxy's work on a slice
+    /// takes; the transfer; what the receiver's lane reads through.
     pub uses: SmallVec<[Use; 4]>,
+    /// Ends of the first three parts of `uses`.
+    pub parts: [u8; 3],
     /// From the end of the flow to the receiver's knowledge of it, and back for credits.
     pub latency: SimDuration,
     /// The receiver may start with the sender's first wave of lines.
@@ -43,8 +48,38 @@ pub struct ConnSpec {
     pub direct: bool,
     /// Slices that fit.
     pub depth: u32,
-    /// Handed to a proxy, which needs this long per slice to post it; the block is free then.
+    /// Handed to a proxy, which sees a slice after this long; the block is free then. Without a
+    /// proxy the sender's lane does the transfer itself.
     pub proxy: Option<SimDuration>,
+    /// Units of a proxy's work before the transfer of a slice, in order: of an empty one, and of
+    /// one with data.
+    pub post: [u64; 2],
+}
+
+impl ConnSpec {
+    fn part(&self, from: u8, to: u8) -> &[Use] {
+        self.uses.get(from.into()..to.into()).unwrap_or_default()
+    }
+
+    /// What the sender's lane writes through.
+    pub fn store(&self) -> &[Use] {
+        self.part(0, self.parts[0])
+    }
+
+    /// What a proxy's work takes.
+    pub fn posting(&self) -> &[Use] {
+        self.part(self.parts[0], self.parts[1])
+    }
+
+    /// What the transfer takes.
+    pub fn transfer(&self) -> &[Use] {
+        self.part(self.parts[1], self.parts[2])
+    }
+
+    /// What the receiver's lane reads through.
+    pub fn load(&self) -> &[Use] {
+        self.uses.get(self.parts[2].into()..).unwrap_or_default()
+    }
 }
 
 /// A lane: a worker with what it runs on.
@@ -218,8 +253,11 @@ struct ConnRun {
     head: SmallVec<[u64; 8]>,
     tail: SmallVec<[u64; 8]>,
     credit: SmallVec<[u64; 8]>,
-    /// Proxy: slices handed over and not yet sent (bytes, since), and whether it is sending.
+    /// Proxy: slices handed over and not yet sent (bytes, since), how many of them are posted,
+    /// and whether it is posting or sending.
     queue: std::collections::VecDeque<(u64, u64)>,
+    posted: usize,
+    posting: bool,
     sending: bool,
     receiver: u32,
     sender: u32,
@@ -227,16 +265,18 @@ struct ConnRun {
     sender_waits: bool,
 }
 
-/// Owners of flows and wake-ups: lanes, connections' proxies, computations, kernels.
+/// Owners of flows and wake-ups: lanes, connections' proxies (transfers, and work before
+/// them), computations, kernels.
 #[derive(Clone, Copy)]
 enum Owner {
     Lane(u32),
     Proxy(u32),
     Compute(u32),
     Kernel(u32),
+    Post(u32),
 }
 
-const KIND_SHIFT: u32 = 30;
+const KIND_SHIFT: u32 = 29;
 
 impl Owner {
     fn tag(self) -> u32 {
@@ -245,6 +285,7 @@ impl Owner {
             Self::Proxy(i) => i | 1 << KIND_SHIFT,
             Self::Compute(i) => i | 2 << KIND_SHIFT,
             Self::Kernel(i) => i | 3 << KIND_SHIFT,
+            Self::Post(i) => i | 4 << KIND_SHIFT,
         }
     }
 
@@ -254,7 +295,8 @@ impl Owner {
             0 => Self::Lane(index),
             1 => Self::Proxy(index),
             2 => Self::Compute(index),
-            _ => Self::Kernel(index),
+            3 => Self::Kernel(index),
+            _ => Self::Post(index),
         }
     }
 }
@@ -405,8 +447,19 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
                     self.ready.push(lane);
                 }
             }
-            Owner::Proxy(conn) => self.proxy(conn, finished),
             Owner::Kernel(kernel) => self.start_round(kernel),
+            Owner::Proxy(conn) => {
+                if finished {
+                    self.deliver(conn);
+                }
+                self.proxy(conn);
+            }
+            Owner::Post(id) => {
+                let conn = &mut self.conns[id as usize];
+                conn.posting = false;
+                conn.posted += 1;
+                self.proxy(id);
+            }
             Owner::Compute(index) => {
                 let compute = &self.instance.computes[index as usize];
                 // What uses nothing takes no time.
@@ -599,11 +652,15 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
         if weight > 0 {
             uses.push((spec.issue.0, weight));
         }
+        for &port in &step.recv {
+            uses.extend_from_slice(instance.conns[spec.recv[port] as usize].load());
+        }
         for &port in &step.send {
             let id = spec.send[port];
             let conn = &instance.conns[id as usize];
+            uses.extend_from_slice(conn.store());
             if conn.proxy.is_none() {
-                uses.extend_from_slice(&conn.uses);
+                uses.extend_from_slice(conn.transfer());
                 if conn.streaming {
                     let rate = Bandwidth::new(instance.resources[spec.issue.0 as usize]);
                     let first = rate.map_or(SimDuration::ZERO, |r| r.time_for(Bytes(bytes.min(spec.wave))));
@@ -675,7 +732,7 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
             self.outcome.messages += spec.multiplicity;
             if conn_spec.proxy.is_some() {
                 self.conns[id as usize].queue.push_back((bytes, self.now));
-                self.proxy(id, false);
+                self.proxy(id);
             } else if conn_spec.streaming {
                 let conn = &mut self.conns[id as usize];
                 let index = slot(conn.started - 1, conn.tail.len());
@@ -696,35 +753,50 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
         true
     }
 
-    /// A proxy's turn: a wake-up posts the slice at the front, an ended flow delivers it.
-    fn proxy(&mut self, id: u32, finished: bool) {
-        let spec = &self.instance.conns[id as usize];
-        let post = spec.proxy.unwrap_or_default();
-        if finished {
-            let there = self.now.saturating_add(spec.latency.0);
-            let conn = &mut self.conns[id as usize];
-            conn.sending = false;
-            if let Some((bytes, since)) = conn.queue.pop_front() {
-                self.observer.message(id, bytes, SimTime(since), SimTime(there));
+    /// The slice at the front of a proxy's queue has been transferred.
+    fn deliver(&mut self, id: u32) {
+        let there = self.now.saturating_add(self.instance.conns[id as usize].latency.0);
+        let conn = &mut self.conns[id as usize];
+        conn.sending = false;
+        conn.posted -= 1;
+        if let Some((bytes, since)) = conn.queue.pop_front() {
+            self.observer.message(id, bytes, SimTime(since), SimTime(there));
+        }
+        self.announce(id, there, there);
+    }
+
+    /// A proxy's turn: it posts the next slice, and sends the first of those posted. Posting
+    /// overlaps the transfers before it: only the first of a burst shows its cost.
+    fn proxy(&mut self, id: u32) {
+        let instance = self.instance;
+        let spec = &instance.conns[id as usize];
+        let sight = spec.proxy.unwrap_or_default();
+        while let conn = &mut self.conns[id as usize]
+            && !conn.posting
+            && let Some(&(bytes, since)) = conn.queue.get(conn.posted)
+        {
+            let seen = since.saturating_add(sight.0);
+            if seen > self.now {
+                self.wake(Owner::Proxy(id), seen);
+                break;
             }
-            self.announce(id, there, there);
+            let work = spec.post[usize::from(bytes > 0)];
+            if work == 0 || spec.posting().is_empty() {
+                conn.posted += 1;
+                continue;
+            }
+            conn.posting = true;
+            self.start_flow(work, spec.posting(), Owner::Post(id));
         }
         let conn = &mut self.conns[id as usize];
-        let Some(&(bytes, since)) = conn.queue.front() else {
+        if conn.sending || conn.posted == 0 {
+            return;
+        }
+        let Some(&(bytes, _)) = conn.queue.front() else {
             return;
         };
-        if conn.sending {
-            return;
-        }
-        // Posting overlaps the slices before it: only the first of a burst shows its cost.
-        let posted = since.saturating_add(post.0);
-        if posted > self.now {
-            self.wake(Owner::Proxy(id), posted);
-            return;
-        }
         conn.sending = true;
-        let uses = spec.uses.clone();
-        self.start_flow(bytes.max(1), &uses, Owner::Proxy(id));
+        self.start_flow(bytes.max(1), spec.transfer(), Owner::Proxy(id));
     }
 }
 

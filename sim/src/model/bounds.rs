@@ -93,7 +93,8 @@ pub fn bandwidth(topology: &Topology, call: &Call) -> Bound {
             rates[from.index()].leave = rates[from.index()].leave.saturating_add(link.rate.get());
         };
         add(&mut rates);
-        if link.kind.is_network() {
+        // What leaves a host: the network, and NVLink to the switches of a domain of hosts.
+        if link.kind.is_network() || topology.vertex(from).host.is_none() || topology.vertex(to).host.is_none() {
             add(&mut network);
         }
     }
@@ -115,7 +116,8 @@ pub fn bandwidth(topology: &Topology, call: &Call) -> Bound {
         host.1 |= call.root == Rank(r);
     }
     for (index, host) in topology.hosts().iter().enumerate() {
-        hosts[index].2 = host.nics.iter().map(|n| network[n.index()]).fold(Ports::default(), Ports::and);
+        let ends = host.nics.iter().chain(&host.gpus);
+        hosts[index].2 = ends.map(|n| network[n.index()]).fold(Ports::default(), Ports::and);
         let (inside, root, ports) = hosts[index];
         consider(ports.time(crossing(call, inside, root)), &|| format!("the NICs of host {}", host.name));
     }

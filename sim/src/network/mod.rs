@@ -2,21 +2,23 @@
 
 mod lay;
 mod route;
+mod transport;
 
 use crate::ids::Rank;
 use crate::schedule::Order;
 use crate::topology::Topology;
 
 pub use lay::{Laid, LayError, ResourceName, lay, smallest_latency};
-pub use route::{PathClass, Route, Router};
+pub use route::{Hop, Leg, PathClass, Route, Router};
+pub use transport::{Interface, Transport, TransportError};
 
-/// In which order rings visit the first `ranks` GPUs of a machine: inside a host by number,
-/// between hosts each channel enters at another GPU.
+/// In which order rings visit the first `ranks` GPUs of a machine: inside a host (or NVLink
+/// domain) by number, between hosts each channel enters at another GPU.
 pub fn order(topology: &Topology, ranks: u32) -> Order {
     let mut hosts: Vec<Vec<u32>> = Vec::new();
     let mut last = None;
     for rank in 0..ranks.min(topology.ranks()) {
-        let host = topology.host_of(Rank(rank));
+        let host = topology.node_of(Rank(rank));
         if last != Some(host) {
             hosts.push(Vec::new());
             last = Some(host);

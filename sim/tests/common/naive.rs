@@ -103,6 +103,8 @@ struct Conn {
     credits: Vec<u64>,
     handed: Vec<(u64, u64)>,
     posted: usize,
+    posting: bool,
+    sent: usize,
     sending: bool,
 }
 
@@ -110,6 +112,7 @@ struct Conn {
 enum Owner {
     Lane(usize),
     Proxy(usize),
+    Post(usize),
     Compute(usize),
 }
 
@@ -201,13 +204,17 @@ impl Naive<'_> {
             Owner::Proxy(id) => {
                 let there = self.now + self.instance.conns[id].latency.0;
                 let conn = &mut self.conns[id];
-                let (bytes, since) = conn.handed[conn.posted];
-                conn.posted += 1;
+                let (bytes, since) = conn.handed[conn.sent];
+                conn.sent += 1;
                 conn.sending = false;
                 conn.heads.push(there);
                 conn.tails.push(there);
                 self.times.insert(there);
                 self.outcome.log.messages.push((u32::try_from(id).unwrap(), bytes, since, there));
+            }
+            Owner::Post(id) => {
+                self.conns[id].posted += 1;
+                self.conns[id].posting = false;
             }
             Owner::Compute(index) => {
                 self.outcome.compute_ends[index] = self.now;
@@ -237,14 +244,27 @@ impl Naive<'_> {
         }
         for id in (0..self.conns.len()).rev() {
             let (spec, conn) = (&self.instance.conns[id], &mut self.conns[id]);
-            let (Some(post), Some(&(bytes, since))) = (spec.proxy, conn.handed.get(conn.posted)) else {
-                continue;
-            };
-            self.times.insert(since + post.0);
-            if !conn.sending && self.now >= since + post.0 {
+            let Some(sight) = spec.proxy else { continue };
+            if let Some(&(bytes, _)) = conn.handed.get(conn.sent)
+                && !conn.sending
+                && conn.sent < conn.posted
+            {
                 conn.sending = true;
-                self.start(Owner::Proxy(id), bytes.max(1), spec.uses.to_vec());
+                self.start(Owner::Proxy(id), bytes.max(1), spec.transfer().to_vec());
                 moved = true;
+            }
+            let conn = &mut self.conns[id];
+            let Some(&(bytes, since)) = conn.handed.get(conn.posted) else { continue };
+            let work = spec.post[usize::from(bytes > 0)];
+            self.times.insert(since + sight.0);
+            if !conn.posting && self.now >= since + sight.0 {
+                moved = true;
+                if work > 0 && !spec.posting().is_empty() {
+                    conn.posting = true;
+                    self.start(Owner::Post(id), work, spec.posting().to_vec());
+                } else {
+                    conn.posted += 1;
+                }
             }
         }
         for lane in (0..self.lanes.len()).rev() {
@@ -426,7 +446,9 @@ impl Naive<'_> {
         if weight > 0 {
             uses.push((spec.issue.0, weight));
         }
-        uses.extend(send.iter().filter(|c| c.proxy.is_none()).flat_map(|c| c.uses.iter().copied()));
+        uses.extend(recv.iter().flat_map(|c| c.load()));
+        uses.extend(send.iter().flat_map(|c| c.store()));
+        uses.extend(send.iter().filter(|c| c.proxy.is_none()).flat_map(|c| c.transfer()));
         (lane.slice.unwrap().span * spec.element, uses)
     }
 }

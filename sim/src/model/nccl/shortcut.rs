@@ -42,7 +42,7 @@ fn ladder(speeds: &[f64], most: f64) -> f64 {
 pub fn graphs(topology: &Topology, ranks: u32) -> Graphs {
     let mut per_host: BTreeMap<u32, u32> = BTreeMap::new();
     for rank in 0..ranks {
-        *per_host.entry(topology.host_of(Rank(rank)).0).or_default() += 1;
+        *per_host.entry(topology.node_of(Rank(rank)).0).or_default() += 1;
     }
     let hosts = u32::try_from(per_host.len()).unwrap_or(u32::MAX).max(1);
     let local = (per_host.values().copied().min().unwrap_or(1), per_host.values().copied().max().unwrap_or(1));
