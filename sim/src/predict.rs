@@ -9,8 +9,10 @@ use crate::collective::{Algorithm, Launch, Protocol};
 use crate::engine::flows::WEIGHT_ONE;
 use crate::engine::{EngineError, Observer, Unobserved, fold, run};
 use crate::ids::{LinkId, Rank};
+use crate::model::nccl::graphs::Graphs;
+use crate::model::nccl::search::Options;
 use crate::model::{bounds, nccl};
-use crate::network::{LayError, ResourceName, lay, order};
+use crate::network::{LayError, ResourceName, lay, order_by};
 use crate::profile::Profile;
 use crate::schedule::plan::{Limits, Plan};
 use crate::schedule::verify::{VerifyError, verify};
@@ -204,8 +206,9 @@ impl PredictError {
 pub struct Predictor<'a> {
     topology: &'a Topology,
     profile: &'a Profile,
-    /// The graph that NCCL finds, by number of ranks.
-    graphs: Mutex<BTreeMap<u32, Arc<nccl::Graph>>>,
+    search: Options,
+    /// The graphs that NCCL finds, by number of ranks.
+    graphs: Mutex<BTreeMap<u32, Arc<Graphs>>>,
     /// Patterns that are proved.
     proofs: Mutex<BTreeSet<String>>,
 }
@@ -218,7 +221,13 @@ const PROOF_SLICES: u64 = 4_000;
 impl<'a> Predictor<'a> {
     /// Predicts on a machine with a profile.
     pub fn new(topology: &'a Topology, profile: &'a Profile) -> Self {
-        Self { topology, profile, graphs: Mutex::default(), proofs: Mutex::default() }
+        Self {
+            topology,
+            profile,
+            search: Options::default(),
+            graphs: Mutex::default(),
+            proofs: Mutex::default(),
+        }
     }
 
     /// The machine.
@@ -226,10 +235,27 @@ impl<'a> Predictor<'a> {
         self.topology
     }
 
-    /// The graph that NCCL finds for the first `ranks` GPUs.
-    pub fn graph(&self, ranks: u32) -> Arc<nccl::Graph> {
+    /// The same with other settings of NCCL's graph search, or with graphs that are given.
+    #[must_use]
+    pub fn with_search(mut self, search: Options) -> Self {
+        self.search = search;
+        self.graphs = Mutex::default();
+        self
+    }
+
+    /// The graphs that NCCL finds for the first `ranks` GPUs.
+    pub fn graphs(&self, ranks: u32) -> Arc<Graphs> {
         let mut graphs = self.graphs.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        Arc::clone(graphs.entry(ranks).or_insert_with(|| Arc::new(nccl::graph(self.topology, ranks))))
+        Arc::clone(
+            graphs
+                .entry(ranks)
+                .or_insert_with(|| Arc::new(nccl::search::graphs(self.topology, ranks, &self.search))),
+        )
+    }
+
+    /// What the cost model takes of the graphs.
+    pub fn graph(&self, ranks: u32) -> Arc<nccl::Graph> {
+        Arc::new(nccl::Graph::from(&*self.graphs(ranks)))
     }
 
     /// What NCCL's cut of a call may use.
@@ -372,7 +398,7 @@ impl<'a> Predictor<'a> {
             return Err(ScheduleError::Channels(channels).into());
         }
         let plan = Plan::new(call, algorithm, protocol, &self.limits(call.ranks, settings));
-        Ok(Schedule::new(call.clone(), plan, &order(self.topology, call.ranks))?)
+        Ok(Schedule::new(call.clone(), plan, &order_by(self.topology, &self.graphs(call.ranks)))?)
     }
 
     /// Predicts a call with a given algorithm and protocol, watched by `observer`, which needs
@@ -513,7 +539,11 @@ impl<'a> Predictor<'a> {
         if ranks == call.ranks {
             small.counts = call.counts.as_ref().map(|counts| counts.iter().map(|&c| c.min(small.count)).collect());
         }
-        let order = if ranks == call.ranks { order(self.topology, ranks) } else { Order::one_host(ranks) };
+        let order = if ranks == call.ranks {
+            order_by(self.topology, &self.graphs(ranks))
+        } else {
+            Order::one_host(ranks)
+        };
         let twin = Schedule::new(small, plan, &order)?;
         verify(&twin).map_err(unproved)?;
         self.proofs.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(key);

@@ -332,6 +332,7 @@ fn folded_equals_unfolded() {
     }
     let mut folds = 0;
     for topology in &machines {
+        let order = order(topology, topology.ranks());
         for (collective, algorithm, protocol) in patterns() {
             for (channels, count, chunk_grains) in [(1, 999, 16), (3, 40_000, 0), (4, 100_003, 256)] {
                 let case = Case {
@@ -340,7 +341,7 @@ fn folded_equals_unfolded() {
                     chunk_grains,
                     ..Case::new(collective, algorithm, protocol, topology.ranks())
                 };
-                let schedule = case.schedule(topology);
+                let schedule = case.schedule_in(&order, topology.hosts().len() > 1);
                 let laid = lay(topology, &prior(), &schedule).unwrap();
                 let (before, after) = check_folding(&laid.instance, &format!("{} {case:?}", topology.name));
                 folds += usize::from(after < before);

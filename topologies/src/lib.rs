@@ -14,6 +14,7 @@ pub mod error;
 pub mod export;
 pub mod fabric;
 pub mod file;
+pub mod graph;
 pub mod host;
 pub mod hostlist;
 pub mod import;

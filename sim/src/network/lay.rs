@@ -71,15 +71,16 @@ pub fn lay<'a>(topology: &Topology, profile: &Profile, schedule: &'a Schedule) -
     let mut instance = Instance { schedules: vec![schedule], ..Instance::default() };
     let mut names = Vec::new();
     let mut link_resource: FxHashMap<LinkId, u32> = FxHashMap::default();
-    let mut routes: FxHashMap<(Rank, Rank, u32), Route> = FxHashMap::default();
+    let mut routes: FxHashMap<(Rank, Rank, u32, Option<(u32, u32)>), Route> = FxHashMap::default();
     let distinct = u32::try_from(topology.hosts().iter().map(|h| h.nics.len()).max().unwrap_or(1).max(1)).unwrap_or(1);
     for wired in &wiring.conns {
         let conn = wired.conn;
-        let key = (conn.src, conn.dst, conn.channel.0 % distinct);
+        let nics = schedule.nic(conn.src, conn.channel).zip(schedule.nic(conn.dst, conn.channel));
+        let key = (conn.src, conn.dst, conn.channel.0 % distinct, nics);
         let route = match routes.get(&key) {
             Some(route) => route,
             None => {
-                let route = router.route(conn.src, conn.dst, conn.channel);
+                let route = router.route_by(conn.src, conn.dst, conn.channel, nics);
                 let route = route.ok_or(LayError::NoRoute { src: conn.src, dst: conn.dst })?;
                 routes.entry(key).or_insert(route)
             }

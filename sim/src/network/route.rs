@@ -5,7 +5,7 @@ use rustc_hash::FxHashMap;
 use crate::engine::flows::WEIGHT_ONE;
 use crate::ids::{ChannelId, LinkId, Rank, VertexId};
 use crate::profile::Reach;
-use crate::topology::{LinkKind, Topology, VertexKind};
+use crate::topology::{Host, LinkKind, Topology, VertexKind};
 
 /// NCCL's classes of paths inside a host, better first (`src/graph/topo.h`).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
@@ -22,6 +22,8 @@ pub enum PathClass {
     Pix,
     /// Several PCIe switches.
     Pxb,
+    /// Chip-to-chip to the CPU, then PCIe.
+    P2c,
     /// NVLink to another GPU, then PCIe to its NIC.
     Pxn,
     /// Through a CPU.
@@ -31,6 +33,20 @@ pub enum PathClass {
 }
 
 impl PathClass {
+    /// All classes, better first.
+    pub const ALL: &'static [Self] = &[
+        Self::Loc,
+        Self::Nvl,
+        Self::Nvb,
+        Self::C2c,
+        Self::Pix,
+        Self::Pxb,
+        Self::P2c,
+        Self::Pxn,
+        Self::Phb,
+        Self::Sys,
+    ];
+
     /// As NCCL prints it.
     pub fn name(self) -> &'static str {
         match self {
@@ -40,11 +56,36 @@ impl PathClass {
             Self::C2c => "C2C",
             Self::Pix => "PIX",
             Self::Pxb => "PXB",
+            Self::P2c => "P2C",
             Self::Pxn => "PXN",
             Self::Phb => "PHB",
             Self::Sys => "SYS",
         }
     }
+}
+
+/// The data NICs of a host as the devices that NCCL sees: the EFA NICs of one GPU act as one, as the
+/// aws-ofi-nccl plugin makes them; any other NIC is a device of its own.
+pub(crate) fn nic_devices(topology: &Topology, host: &Host) -> Vec<Vec<VertexId>> {
+    let efa = |v: &VertexId| topology.nic(*v).is_some_and(|n| n.kind == LinkKind::Efa);
+    let each = host.nics.iter().filter(|v| efa(v)).count() / host.gpus.len().max(1);
+    let parent = |v: VertexId| topology.links_from(v).find(|(_, _, l)| l.kind == LinkKind::Pcie).map(|l| l.1);
+    let mut devices: Vec<Vec<VertexId>> = Vec::new();
+    for &nic in &host.nics {
+        match devices.last_mut() {
+            Some(last) if last.len() < each && efa(&nic) && efa(&last[0]) && parent(nic) == parent(last[0]) => {
+                last.push(nic);
+            }
+            _ => devices.push(vec![nic]),
+        }
+    }
+    devices
+}
+
+/// The device of a host that has the NIC with a number.
+fn device(topology: &Topology, host: &Host, number: u32) -> Option<Vec<VertexId>> {
+    let has = |device: &Vec<VertexId>| device.iter().any(|&v| topology.nic(v).is_some_and(|n| n.index == number));
+    nic_devices(topology, host).into_iter().find(has)
 }
 
 /// A route through links, and what kind it is.
@@ -241,6 +282,23 @@ impl<'t> Router<'t> {
     /// of the same number on the sender's host (PXN where that is another GPU's). EFA devices
     /// of one GPU are used as one, each with an equal share, as the aws-ofi-nccl plugin does.
     pub fn route(&mut self, src: Rank, dst: Rank, channel: ChannelId) -> Option<Route> {
+        self.route_by(src, dst, channel, None)
+    }
+
+    /// As [`Router::route`]; between hosts by the NICs (by their numbers) of sender and receiver where
+    /// they are given and joined.
+    pub fn route_by(
+        &mut self,
+        src: Rank,
+        dst: Rank,
+        channel: ChannelId,
+        nics: Option<(u32, u32)>,
+    ) -> Option<Route> {
+        let route = self.find_route(src, dst, channel, nics);
+        if route.is_none() && nics.is_some() { self.find_route(src, dst, channel, None) } else { route }
+    }
+
+    fn find_route(&mut self, src: Rank, dst: Rank, channel: ChannelId, nics: Option<(u32, u32)>) -> Option<Route> {
         let topology = self.topology;
         let (a, b) = (topology.gpu_of(src), topology.gpu_of(dst));
         if topology.host_of(src) == topology.host_of(dst) {
@@ -252,9 +310,14 @@ impl<'t> Router<'t> {
         let near_dst = self.nics_of(b);
         let near_src = self.nics_of(a);
         let first = *near_dst.get(channel.index() % near_dst.len().max(1))?;
-        let stripes: Vec<VertexId> =
-            if topology.nic(first)?.kind == LinkKind::Efa { near_dst.clone() } else { vec![first] };
-        let src_host = &topology.hosts()[topology.host_of(src).index()];
+        let host = |rank| &topology.hosts()[topology.host_of(rank).index()];
+        let src_host = host(src);
+        let sources = nics.and_then(|(leave, _)| device(topology, src_host, leave));
+        let stripes: Vec<VertexId> = match nics.and_then(|(_, enter)| device(topology, host(dst), enter)) {
+            Some(given) => given,
+            None if topology.nic(first)?.kind == LinkKind::Efa => near_dst.clone(),
+            None => vec![first],
+        };
         let mut route = Route { links: vec![], shares: vec![], class: PathClass::Loc, reach: Reach::Network };
         let share = WEIGHT_ONE.div_ceil(stripes.len() as u64);
         for (index, &to) in stripes.iter().enumerate() {
@@ -262,7 +325,12 @@ impl<'t> Router<'t> {
             let same = src_host.nics.iter().copied().find(|&n| topology.nic(n).is_some_and(|n| n.index == number));
             // Aligned with the receiver's rail if that stays off the CPUs, else the nearest.
             let aligned = same.filter(|&n| self.inside(a, n).is_some_and(|(_, class)| class <= PathClass::Pxn));
-            let from = aligned.or_else(|| near_src.get((channel.index() + index) % near_src.len().max(1)).copied())?;
+            let from = match &sources {
+                Some(given) => given[index % given.len()],
+                None => {
+                    aligned.or_else(|| near_src.get((channel.index() + index) % near_src.len().max(1)).copied())?
+                }
+            };
             let (out, out_class) = self.inside(a, from)?;
             let (inward, in_class) = self.inside(to, b)?;
             let middle = self.fabric(from, to)?;

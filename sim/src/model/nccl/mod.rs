@@ -8,6 +8,7 @@
 //! NCCL's ladder that the GPU's links carry, and as many channels as fit.
 
 pub mod graphs;
+pub mod search;
 
 use crate::collective::{Algorithm, Collective, Protocol};
 use crate::schedule::Call;
