@@ -46,8 +46,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         .map(|(&n, t)| Ok((n, args.call.settings(t.hosts().len())?)))
         .collect::<Result<_, CliError>>()?;
     let points = points(&args.call, &machines)?;
-    let predictors: BTreeMap<u32, Predictor<'_>> =
-        machines.iter().map(|(&n, t)| (n, Predictor::new(t, &profile))).collect();
+    let predictors: BTreeMap<u32, Predictor<'_>> = machines
+        .iter()
+        .map(|(&n, t)| Ok((n, Predictor::new(t, &profile).with_search(args.machine.search(t, args.call.ranks)?))))
+        .collect::<Result<_, CliError>>()?;
     let predictions = predict_all(&points, &predictors, &settings)?;
 
     let mut report = Report::new("sweep", env!("CARGO_PKG_VERSION"));

@@ -221,13 +221,7 @@ const PROOF_SLICES: u64 = 4_000;
 impl<'a> Predictor<'a> {
     /// Predicts on a machine with a profile.
     pub fn new(topology: &'a Topology, profile: &'a Profile) -> Self {
-        Self {
-            topology,
-            profile,
-            search: Options::default(),
-            graphs: Mutex::default(),
-            proofs: Mutex::default(),
-        }
+        Self { topology, profile, search: Options::default(), graphs: Mutex::default(), proofs: Mutex::default() }
     }
 
     /// The machine.
@@ -247,9 +241,7 @@ impl<'a> Predictor<'a> {
     pub fn graphs(&self, ranks: u32) -> Arc<Graphs> {
         let mut graphs = self.graphs.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         Arc::clone(
-            graphs
-                .entry(ranks)
-                .or_insert_with(|| Arc::new(nccl::search::graphs(self.topology, ranks, &self.search))),
+            graphs.entry(ranks).or_insert_with(|| Arc::new(nccl::search::graphs(self.topology, ranks, &self.search))),
         )
     }
 
@@ -539,11 +531,8 @@ impl<'a> Predictor<'a> {
         if ranks == call.ranks {
             small.counts = call.counts.as_ref().map(|counts| counts.iter().map(|&c| c.min(small.count)).collect());
         }
-        let order = if ranks == call.ranks {
-            order_by(self.topology, &self.graphs(ranks))
-        } else {
-            Order::one_host(ranks)
-        };
+        let order =
+            if ranks == call.ranks { order_by(self.topology, &self.graphs(ranks)) } else { Order::one_host(ranks) };
         let twin = Schedule::new(small, plan, &order)?;
         verify(&twin).map_err(unproved)?;
         self.proofs.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(key);

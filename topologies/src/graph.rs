@@ -4,16 +4,43 @@
 //! NCCL `src/graph/search.cc`: ids, attributes, order of a dump.
 
 use std::fmt::Write as _;
+use std::path::Path;
 
 use collcast_sim::model::nccl::graphs::{ChannelPath, Graph, Graphs, Pattern};
 use collcast_sim::model::nccl::search::Given;
 use collcast_sim::network::PathClass;
 
-use crate::error::{Diagnostic, TopologiesError, quote};
-use crate::xml::{self, GraphSpec};
+use crate::error::{Diagnostic, Source, TopologiesError, quote};
+use crate::file::read_bounded;
+use crate::xml::{self, Document, GraphSpec};
 
 /// Bits of a device number; NCCL keeps the host in those above.
 const DEVICE_BITS: u32 = 56;
+
+/// Reads a graph file; see [`given`].
+///
+/// # Errors
+/// As [`xml::read`] and [`given`]; [`TopologiesError::Schema`] for XML that is no graph file.
+pub fn read_path(path: &Path) -> Result<Given, TopologiesError> {
+    let name = path.display().to_string();
+    let bytes = read_bounded(path).map_err(|error| {
+        TopologiesError::Unreadable(Box::new(Diagnostic {
+            message: format!("cannot read `{}`: {error}", quote(&name)),
+            file: name.clone(),
+            at: None,
+            label: String::new(),
+            hint: "give the path of a graph XML, as NCCL_GRAPH_DUMP_FILE writes it".to_owned(),
+        }))
+    })?;
+    let text = Source::decode(&name, &bytes)?.text;
+    match xml::read(text, &name)? {
+        Document::Graph(spec) => given(&spec, &name),
+        other => Err(TopologiesError::Schema(Source::new(&name, text).whole(
+            format!("`{}` is a {}, not a graph file", quote(&name), other.class()),
+            "NCCL writes the channels it chose with NCCL_GRAPH_DUMP_FILE=graph.xml",
+        ))),
+    }
+}
 
 /// The graphs of a file (`NCCL_GRAPH_FILE`), to be taken in place of the search.
 ///

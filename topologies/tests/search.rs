@@ -64,10 +64,9 @@ fn check_whole(what: &str, graphs: &Graphs, per_host: &[u32]) {
 /// Goal: what NCCL 2.28.9 dumped on a measured machine is found from its topology alone, byte for byte.
 #[test]
 fn measured_graphs_are_found() {
-    for (topology, dumped) in [
-        ("h200x4-nccl-topo-2gpu.xml", "h200x4-nccl-graph-2gpu.xml"),
-        ("h200x4-nccl-topo.xml", "h200x4-nccl-graph.xml"),
-    ] {
+    for (topology, dumped) in
+        [("h200x4-nccl-topo-2gpu.xml", "h200x4-nccl-graph-2gpu.xml"), ("h200x4-nccl-topo.xml", "h200x4-nccl-graph.xml")]
+    {
         let machine = cluster(topology).build().unwrap();
         let found = graphs(&machine, machine.ranks(), &without_multicast());
         assert_eq!(graph::xml(&found, 0), fixture(dumped), "{topology}");
@@ -112,18 +111,41 @@ fn dgx_h100() {
     }
 }
 
+fn draw(hosts: &str) -> Topology {
+    let text = format!("schema = \"collcast/topology/1\"\nname = \"t\"\n[[hosts]]\n{hosts}");
+    let spec = file::read(&text, "t.toml", &mut |_| Err(std::io::Error::other("no files here")));
+    spec.unwrap_or_else(|e| panic!("{}", e.render())).build().unwrap()
+}
+
+/// Goal: two p4d.24xlarge get the 8 channels that aws-samples/aws-efa-eks (README.md) shows in a log:
+/// `8 coll channels, 8 p2p channels`.
+#[test]
+fn p4d() {
+    let found = search(&draw(
+        "count = 2\n\
+        gpus = { count = 8, kind = \"A100-SXM4-40GB\", compute_capability = 80, memory_rate = \"1.555 TB/s\" }\n\
+        nvlink = { kind = \"nvswitch\", links_per_gpu = 12, rate_per_link = \"25 GB/s\" }\n\
+        pcie = { generation = 4, lanes = 16, switches_per_socket = 2, sockets = 2, interconnect = \"10 GB/s\", \
+        cpu = \"GenuineIntel\" }\n\
+        [hosts.nics]\nkind = \"efa\"\ncount = 4\nrate = \"100 Gb/s\"\ngpu = [0, 2, 4, 6]\ngpudirect = true\n\
+        [fabric]\nkind = \"single-switch\"\nrouting = \"spray\"\n",
+    ));
+    assert_eq!((found.ring.channels, found.ring.speed_inter), (4, 12.0));
+    assert_eq!((found.channels, found.p2p_channels.0, found.ring.latency_inter), (8, 8, 75.0));
+}
+
 /// Goal: with half the NICs a Hopper host takes 8 channels of 24 GB/s.
 #[test]
 fn four_nics() {
-    let text = "schema = \"collcast/topology/1\"\nname = \"t\"\n[[hosts]]\ncount = 4\n\
+    let found = search(&draw(
+        "count = 4\n\
         gpus = { count = 8, kind = \"H100-SXM5-80GB\", compute_capability = 90, memory_rate = \"3.35 TB/s\" }\n\
         nvlink = { kind = \"nvswitch\", links_per_gpu = 18, rate_per_link = \"25 GB/s\" }\n\
         pcie = { generation = 5, lanes = 16, switches_per_socket = 2, sockets = 2, interconnect = \"22 GB/s\", \
         cpu = \"GenuineIntel\" }\n\
         [hosts.nics]\nkind = \"infiniband\"\ncount = 4\nrate = \"400 Gb/s\"\ngpu = [0, 2, 4, 6]\ngpudirect = true\n\
-        [fabric]\nkind = \"single-switch\"\nrouting = \"adaptive\"\n";
-    let spec = file::read(text, "t.toml", &mut |_| Err(std::io::Error::other("no files here")));
-    let found = search(&spec.unwrap_or_else(|e| panic!("{}", e.render())).build().unwrap());
+        [fabric]\nkind = \"single-switch\"\nrouting = \"adaptive\"\n",
+    ));
     assert_eq!((found.ring.channels, found.ring.speed_inter, found.channels), (8, 24.0, 16));
 }
 

@@ -34,18 +34,8 @@ pub enum PathClass {
 
 impl PathClass {
     /// All classes, better first.
-    pub const ALL: &'static [Self] = &[
-        Self::Loc,
-        Self::Nvl,
-        Self::Nvb,
-        Self::C2c,
-        Self::Pix,
-        Self::Pxb,
-        Self::P2c,
-        Self::Pxn,
-        Self::Phb,
-        Self::Sys,
-    ];
+    pub const ALL: &'static [Self] =
+        &[Self::Loc, Self::Nvl, Self::Nvb, Self::C2c, Self::Pix, Self::Pxb, Self::P2c, Self::Pxn, Self::Phb, Self::Sys];
 
     /// As NCCL prints it.
     pub fn name(self) -> &'static str {
@@ -287,13 +277,7 @@ impl<'t> Router<'t> {
 
     /// As [`Router::route`]; between hosts by the NICs (by their numbers) of sender and receiver where
     /// they are given and joined.
-    pub fn route_by(
-        &mut self,
-        src: Rank,
-        dst: Rank,
-        channel: ChannelId,
-        nics: Option<(u32, u32)>,
-    ) -> Option<Route> {
+    pub fn route_by(&mut self, src: Rank, dst: Rank, channel: ChannelId, nics: Option<(u32, u32)>) -> Option<Route> {
         let route = self.find_route(src, dst, channel, nics);
         if route.is_none() && nics.is_some() { self.find_route(src, dst, channel, None) } else { route }
     }
@@ -327,9 +311,7 @@ impl<'t> Router<'t> {
             let aligned = same.filter(|&n| self.inside(a, n).is_some_and(|(_, class)| class <= PathClass::Pxn));
             let from = match &sources {
                 Some(given) => given[index % given.len()],
-                None => {
-                    aligned.or_else(|| near_src.get((channel.index() + index) % near_src.len().max(1)).copied())?
-                }
+                None => aligned.or_else(|| near_src.get((channel.index() + index) % near_src.len().max(1)).copied())?,
             };
             let (out, out_class) = self.inside(a, from)?;
             let (inward, in_class) = self.inside(to, b)?;

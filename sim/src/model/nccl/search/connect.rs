@@ -35,8 +35,8 @@ pub(super) struct Searched {
     nvswitch: bool,
     /// Fewest channels that send and receive would use to a peer, inside the host and across.
     p2p: (u32, u32),
-    /// Rate of the slowest network device in GB/s, and the worst type to the nearest one.
-    net: (f32, PathClass),
+    /// Rate of the slowest network device in GB/s.
+    net_bw: f32,
 }
 
 impl Searched {
@@ -50,10 +50,7 @@ impl Searched {
             vendor: system.vendor,
             nvswitch: system.nvswitch.is_some(),
             p2p: point_to_point(system, paths),
-            net: (
-                system.nets.iter().map(|n| n.bw).fold(f32::INFINITY, f32::min),
-                super::class(nearest_net(system, paths)),
-            ),
+            net_bw: slowest(system),
         }
     }
 
@@ -82,14 +79,13 @@ impl Searched {
             vendor: system.vendor,
             nvswitch: system.nvswitch.is_some(),
             p2p: (2, 2),
-            net: (0.0, PathClass::Sys),
+            net_bw: slowest(system),
         }
     }
 }
 
-fn nearest_net(system: &System, paths: &Paths) -> u8 {
-    let nearest = |g| (0..system.nets.len()).map(|n| paths.gpu_to_net(system, g, n).kind).min();
-    (0..system.gpus.len()).filter_map(nearest).max().unwrap_or(kind::SYS)
+fn slowest(system: &System) -> f32 {
+    system.nets.iter().map(|n| n.bw).fold(f32::INFINITY, f32::min)
 }
 
 /// Channels of send and receive to one peer: two for each NVLink or for PCIe; across hosts one for each
@@ -141,10 +137,8 @@ pub(super) fn agree(members: &[Member], options: &Options) -> Graphs {
     let (collnet_chain, collnet_direct) = (optional(0), optional(1));
     let collnet = options.collnet && collnet_chain.is_some();
     let nvswitch = searched().all(|s| s.nvswitch);
-    let capability = (
-        searched().map(|s| s.capability.0).min().unwrap_or(0),
-        searched().map(|s| s.capability.1).max().unwrap_or(0),
-    );
+    let capability =
+        (searched().map(|s| s.capability.0).min().unwrap_or(0), searched().map(|s| s.capability.1).max().unwrap_or(0));
     let nvls = optional(2).filter(|_| ranks_per_host.0 >= 2 && capability.0 >= 90 && nvswitch);
     let vendor = searched().next().map(|s| s.vendor);
 
@@ -224,13 +218,17 @@ fn exchange_pairs(graph: &mut Graph) {
 }
 
 fn nvls_channels(members: &[Member], capability: u32, ranks_per_host: u32) -> u32 {
-    let nic = members.iter().map(|m| m.searched.net.0).fold(f32::INFINITY, f32::min);
+    let nic = members.iter().map(|m| m.searched.net_bw).fold(f32::INFINITY, f32::min);
     match (capability, members.len()) {
         (..100, _) => 16,
         (_, 1) => 24,
         (_, 2) if nic >= 48.0 => 32,
         _ if nic >= 96.0 => {
-            if ranks_per_host <= 8 { 24 } else { 32 }
+            if ranks_per_host <= 8 {
+                24
+            } else {
+                32
+            }
         }
         _ if nic >= 48.0 => 24,
         _ => 32,

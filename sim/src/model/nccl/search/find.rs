@@ -220,10 +220,8 @@ pub(super) fn find(system: &System, paths: &Paths, wanted: Wanted) -> Found {
         total_bw *= gpus as f32 / (gpus - 1) as f32;
     }
     let last = ladder.len() - 1;
-    let mut speed = ladder
-        .iter()
-        .position(|&s| s <= max_bw && s * found.min_channels as f32 <= total_bw)
-        .unwrap_or(last);
+    let mut speed =
+        ladder.iter().position(|&s| s <= max_bw && s * found.min_channels as f32 <= total_bw).unwrap_or(last);
     let pairs = system.nets.len() > 1 && matches!(wanted.pattern, Pattern::Ring | Pattern::BalancedTree);
 
     let mut search = Search::new(system, paths, found);

@@ -258,8 +258,7 @@ impl Paths {
         let mut range = (kind::SYS, kind::LOC);
         for from in 0..system.gpus.len() {
             for to in (0..targets).filter(|&t| to_nets || t != from) {
-                let path =
-                    if to_nets { self.gpu_to_net(system, from, to) } else { self.gpu_to_gpu(system, from, to) };
+                let path = if to_nets { self.gpu_to_net(system, from, to) } else { self.gpu_to_gpu(system, from, to) };
                 range = (range.0.min(path.kind), range.1.max(path.kind));
             }
         }
@@ -323,9 +322,8 @@ fn shortest(system: &System, target: usize) -> Vec<Path> {
                 let far = link.to;
                 let known = &paths[node];
                 // A GPU is passed only over NVLink to one other GPU.
-                let relays = link.kind == LinkType::Nvlink
-                    && system.kinds[far] == NodeKind::Gpu
-                    && known.links.len() <= 1;
+                let relays =
+                    link.kind == LinkType::Nvlink && system.kinds[far] == NodeKind::Gpu && known.links.len() <= 1;
                 if node != target && system.kinds[node] == NodeKind::Gpu && !relays {
                     continue;
                 }
