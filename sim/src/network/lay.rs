@@ -60,6 +60,9 @@ fn weight(profile: &Profile, kind: LinkKind, protocol: Protocol, share: u64) -> 
     (wire / profile.efficiency(kind) * share as f64).ceil() as u64
 }
 
+/// Sender, receiver, channel up to the number of NICs, and the NICs where they are given.
+type Pair = (Rank, Rank, u32, Option<(u32, u32)>);
+
 /// Lays a schedule on the first ranks of a machine.
 ///
 /// # Errors
@@ -71,7 +74,7 @@ pub fn lay<'a>(topology: &Topology, profile: &Profile, schedule: &'a Schedule) -
     let mut instance = Instance { schedules: vec![schedule], ..Instance::default() };
     let mut names = Vec::new();
     let mut link_resource: FxHashMap<LinkId, u32> = FxHashMap::default();
-    let mut routes: FxHashMap<(Rank, Rank, u32, Option<(u32, u32)>), Route> = FxHashMap::default();
+    let mut routes: FxHashMap<Pair, Route> = FxHashMap::default();
     let distinct = u32::try_from(topology.hosts().iter().map(|h| h.nics.len()).max().unwrap_or(1).max(1)).unwrap_or(1);
     for wired in &wiring.conns {
         let conn = wired.conn;

@@ -223,13 +223,7 @@ fn nvls_channels(members: &[Member], capability: u32, ranks_per_host: u32) -> u3
         (..100, _) => 16,
         (_, 1) => 24,
         (_, 2) if nic >= 48.0 => 32,
-        _ if nic >= 96.0 => {
-            if ranks_per_host <= 8 {
-                24
-            } else {
-                32
-            }
-        }
+        _ if nic >= 96.0 && ranks_per_host > 8 => 32,
         _ if nic >= 48.0 => 24,
         _ => 32,
     }

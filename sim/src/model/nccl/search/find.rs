@@ -414,7 +414,7 @@ impl<'s> Search<'s> {
     fn next_channel(&mut self) {
         let turns = self.turns();
         if self.system.inter {
-            self.from_nets(turns);
+            self.start_at_nets(turns);
             return;
         }
         let channel = self.now.channels;
@@ -443,7 +443,7 @@ impl<'s> Search<'s> {
     }
 
     /// Starts a channel at each network device in turn.
-    fn from_nets(&mut self, turns: Turns) {
+    fn start_at_nets(&mut self, turns: Turns) {
         // NICs are counted in whole GB/s.
         let bw = self.now.bw_inter.trunc();
         let heads_only = matches!(self.now.pattern, Pattern::Nvls | Pattern::CollnetDirect);
@@ -513,7 +513,7 @@ impl<'s> Search<'s> {
         let (gpus, channel) = (self.system.gpus.len(), self.now.channels);
         self.now.intra[channel * gpus + step] = small(gpu);
         if turns.net == Some(step) {
-            self.to_net(gpu, step, turns, force);
+            self.leave_host(gpu, step, turns, force);
         } else if self.now.pattern == Pattern::Nvls {
             self.try_nvls(gpu);
         } else if self.now.pattern == Pattern::CollnetDirect {
@@ -576,7 +576,7 @@ impl<'s> Search<'s> {
     }
 
     /// From a GPU to the network, and on.
-    fn to_net(&mut self, gpu: usize, step: usize, turns: Turns, force: Force) {
+    fn leave_host(&mut self, gpu: usize, step: usize, turns: Turns, force: Force) {
         let channel = self.now.channels;
         let balanced = self.now.pattern == Pattern::BalancedTree;
         // A balanced tree takes half of its speed from each of its first two GPUs.
@@ -605,17 +605,14 @@ impl<'s> Search<'s> {
         let (now, channel) = (&self.now, self.now.channels);
         let net = Some(small(net));
         let start = now.inter[channel].0;
-        match (now.pattern, now.cross_nic) {
-            (Pattern::Tree, _) if net != start => return false,
-            (Pattern::Ring, CrossNic::Pairs) => {
-                if channel % 2 == 1 && net != now.inter[channel - 1].0 {
-                    return false;
-                }
-            }
-            (_, CrossNic::No) if net != start => return false,
-            _ => {}
-        }
-        !(now.pattern == Pattern::BalancedTree && step != 0 && net != now.inter[channel].1)
+        let pairs = now.cross_nic == CrossNic::Pairs;
+        let same = match now.pattern {
+            Pattern::Tree => net == start,
+            Pattern::Ring if pairs => channel.is_multiple_of(2) || net == now.inter[channel - 1].0,
+            _ => pairs || net == start,
+        };
+        let same_for_both = now.pattern != Pattern::BalancedTree || step == 0 || net == now.inter[channel].1;
+        same && same_for_both
     }
 
     /// Every GPU reads from and writes to the NVSwitches; the head twice as much.
