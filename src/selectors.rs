@@ -8,6 +8,7 @@ use std::sync::Arc;
 use collcast_reports::model::Input;
 use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol, ReduceOp};
 use collcast_sim::ids::Rank;
+use collcast_sim::model::nccl::search::Options;
 use collcast_sim::model::nccl::{CsvTuner, Environment, Tuner, Version, settings};
 use collcast_sim::network::Transport;
 use collcast_sim::predict::{Choice, Settings};
@@ -43,6 +44,9 @@ pub(crate) struct MachineArgs {
     /// Profile: built-in name or TOML file; several layer, the later wins per parameter
     #[arg(long, value_name = "PROFILE", help_heading = "Machine")]
     pub(crate) profile: Vec<String>,
+    /// Channels to take in place of NCCL's search: a graph XML, as NCCL_GRAPH_FILE takes it
+    #[arg(long, value_name = "FILE", help_heading = "Machine")]
+    pub(crate) graph: Option<PathBuf>,
 }
 
 #[derive(clap::Args, Clone, Debug)]
@@ -159,6 +163,20 @@ impl MachineArgs {
                 Err(CliError::usage("--nodes takes one number here", "use `collcast sweep` for a list of node counts"))
             }
         }
+    }
+
+    /// Settings of NCCL's graph search for the first `ranks` GPUs of a machine.
+    pub(crate) fn search(&self, topology: &Topology, ranks: Option<u32>) -> Result<Options, CliError> {
+        let Some(path) = &self.graph else { return Ok(Options::default()) };
+        let given = collcast_topologies::graph::read_path(path)?;
+        let ranks = ranks.unwrap_or_else(|| topology.ranks());
+        given.check(topology, ranks).map_err(|what| {
+            CliError::usage(
+                format!("the graph `{}` is not one of `{}`: {what}", path.display(), topology.name),
+                "use the graph of a host like these, with the same GPUs and NICs",
+            )
+        })?;
+        Ok(Options { given, ..Options::default() })
     }
 
     /// The profile asked for, or the one that the machine names, with notes on what was taken.

@@ -60,7 +60,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         ));
     };
     let settings = Settings { channels: point.channels, ..told.settings };
-    let predictor = Predictor::new(topology, &profile).with_tuner(told.tuner);
+    let search = args.machine.search(topology, Some(point.call.ranks))?;
+    let predictor = Predictor::new(topology, &profile).with_tuner(told.tuner).with_search(search);
     let prediction = predictor.predict(&point.call, point.algorithm, point.protocol, &settings)?;
 
     let mut report = Report::new("simulate", env!("CARGO_PKG_VERSION"));

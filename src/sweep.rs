@@ -52,8 +52,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         machines.iter().map(|(&n, t)| Ok((n, args.call.told(t)?))).collect::<Result<_, CliError>>()?;
     let settings: BTreeMap<u32, Settings> = told.iter().map(|(&n, told)| (n, told.settings)).collect();
     let points = points(&args.call, &machines)?;
-    let predictors: BTreeMap<u32, Predictor<'_>> =
-        machines.iter().map(|(&n, t)| (n, Predictor::new(t, &profile).with_tuner(told[&n].tuner.clone()))).collect();
+    let predictors: BTreeMap<u32, Predictor<'_>> = machines
+        .iter()
+        .map(|(&n, t)| {
+            let search = args.machine.search(t, args.call.ranks)?;
+            Ok((n, Predictor::new(t, &profile).with_tuner(told[&n].tuner.clone()).with_search(search)))
+        })
+        .collect::<Result<_, CliError>>()?;
     let predictions = predict_all(&points, &predictors, &settings)?;
 
     let mut report = Report::new("sweep", env!("CARGO_PKG_VERSION"));

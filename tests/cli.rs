@@ -210,6 +210,7 @@ fn every_builtin_machine_shows_draws_and_sweeps() {
             &["topo", "show", name][..],
             &["topo", "draw", name],
             &["topo", "draw", name, "--dot"],
+            &["topo", "graph", name],
             &["sweep", name, "-s", "1M"],
         ] {
             let (code, out, err) = collcast(args);
@@ -253,4 +254,21 @@ fn the_choice_of_nccl_is_explained() {
     let older = run(&["simulate", "h200x4", "-s", "16M", "--nccl", "2.17.1", "--env", "NCCL_ALGOS=Ring"]);
     assert!(older["assumptions"].to_string().contains("older"), "{older}");
     assert!(older["warnings"].to_string().contains("did you mean NCCL_ALGO?"), "{older}");
+}
+
+/// Goal: the channels of a machine are shown, written as NCCL dumps them, and taken back.
+#[test]
+fn graphs_are_shown_written_and_taken() {
+    let (code, out, err) = collcast(&["topo", "graph", "dgx-h100", "--nodes", "2"]);
+    assert!(code == 0 && err.contains("16 ranks on 2 hosts get 16 channels"), "{out}{err}");
+    assert!(out.contains("nic0 gpu0 gpu7 gpu6 gpu5 gpu4 gpu3 gpu2 gpu1 nic1"), "{out}");
+    let (code, out, _) = collcast(&["topo", "graph", "h200x4", "--xml"]);
+    assert!(code == 0 && out.contains("nchannels=\"12\" speedintra=\"30\""), "{out}");
+    let measured = "tests/data/h200x4/nccl_graph_4gpu.xml";
+    let with = collcast(&["simulate", "h200x4", "-s", "1M", "--graph", measured, "--format", "csv"]);
+    let without = collcast(&["simulate", "h200x4", "-s", "1M", "--format", "csv"]);
+    assert_eq!((with.0, &with.1), (0, &without.1), "the search finds what was measured");
+    check_refused(&["simulate", "dgx-h100", "-s", "1M", "--graph", measured], &["nccl_graph_4gpu.xml", "visits GPUs"]);
+    check_refused(&["simulate", "h200x4", "-s", "1M", "--graph", "Cargo.toml"], &["Cargo.toml"]);
+    check_refused(&["topo", "graph", "h200x4", "--ranks", "9"], &["9 ranks", "1 to 4"]);
 }

@@ -11,10 +11,9 @@ use crate::engine::{EngineError, Instance, Observer, Unobserved, fold, run};
 use crate::ids::{LinkId, Rank};
 use crate::model::bounds;
 use crate::model::nccl::cost::place;
-use crate::model::nccl::{
-    Cell, Decision, Graphs, Layer, Model, NcclSettings, NothingLeft, Selection, Tuner, Version, shortcut,
-};
-use crate::network::{LayError, ResourceName, Transport, lay, order};
+use crate::model::nccl::search::{self, Options};
+use crate::model::nccl::{Cell, Decision, Graphs, Layer, Model, NcclSettings, NothingLeft, Selection, Tuner, Version};
+use crate::network::{LayError, ResourceName, Transport, lay, order_by};
 use crate::profile::Profile;
 use crate::schedule::plan::{Limits, Plan};
 use crate::schedule::verify::{VerifyError, verify};
@@ -265,6 +264,7 @@ pub struct Predictor<'a> {
     profile: &'a Profile,
     /// The tuner plugin that NCCL asks before its table.
     tuner: Option<Tuner>,
+    search: Options,
     /// The graphs that NCCL finds, by number of ranks.
     graphs: Mutex<BTreeMap<u32, Arc<Graphs>>>,
     /// Patterns that are proved.
@@ -280,7 +280,8 @@ impl<'a> Predictor<'a> {
     /// Predicts on a machine with a profile; the tuner plugin is that of the machine.
     pub fn new(topology: &'a Topology, profile: &'a Profile) -> Self {
         let tuner = Tuner::of(topology);
-        Self { topology, profile, tuner, graphs: Mutex::default(), proofs: Mutex::default() }
+        let search = Options::default();
+        Self { topology, profile, tuner, search, graphs: Mutex::default(), proofs: Mutex::default() }
     }
 
     /// With another tuner plugin, if there is one.
@@ -294,10 +295,19 @@ impl<'a> Predictor<'a> {
         self.topology
     }
 
+    /// The same with other settings of NCCL's graph search, or with graphs that are given.
+    #[must_use]
+    pub fn with_search(mut self, search: Options) -> Self {
+        self.search = search;
+        self.graphs = Mutex::default();
+        self
+    }
+
     /// The graphs that NCCL finds for the first `ranks` GPUs.
     pub fn graph(&self, ranks: u32) -> Arc<Graphs> {
         let mut graphs = self.graphs.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        Arc::clone(graphs.entry(ranks).or_insert_with(|| Arc::new(shortcut::graphs(self.topology, ranks))))
+        let search = || Arc::new(search::graphs(self.topology, ranks, &self.search));
+        Arc::clone(graphs.entry(ranks).or_insert_with(search))
     }
 
     /// The version of NCCL whose rules hold: the user's, the machine's, or the newest known.
@@ -522,7 +532,7 @@ impl<'a> Predictor<'a> {
             return Err(ScheduleError::Channels(channels).into());
         }
         let plan = Plan::new(call, algorithm, protocol, &self.limits_of(call, algorithm, protocol, settings));
-        Ok(Schedule::new(call.clone(), plan, &order(self.topology, call.ranks))?)
+        Ok(Schedule::new(call.clone(), plan, &order_by(self.topology, &self.graph(call.ranks)))?)
     }
 
     /// Predicts a call with a given algorithm and protocol, watched by `observer`, which needs
@@ -683,7 +693,8 @@ impl<'a> Predictor<'a> {
         if ranks == call.ranks {
             small.counts = call.counts.as_ref().map(|counts| counts.iter().map(|&c| c.min(small.count)).collect());
         }
-        let order = if ranks == call.ranks { order(self.topology, ranks) } else { Order::one_host(ranks) };
+        let order =
+            if ranks == call.ranks { order_by(self.topology, &self.graph(ranks)) } else { Order::one_host(ranks) };
         let twin = Schedule::new(small, plan, &order)?;
         verify(&twin).map_err(unproved)?;
         self.proofs.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(key);

@@ -390,6 +390,7 @@ fn folded_equals_unfolded() {
     }
     let mut folds = 0;
     for topology in &machines {
+        let order = order(topology, topology.ranks());
         for (collective, algorithm, protocol) in patterns() {
             for (channels, count, chunk_grains) in [(1, 999, 16), (3, 40_000, 0), (4, 100_003, 256)] {
                 let case = Case {
@@ -398,7 +399,7 @@ fn folded_equals_unfolded() {
                     chunk_grains,
                     ..Case::new(collective, algorithm, protocol, topology.ranks())
                 };
-                let schedule = case.schedule(topology);
+                let schedule = case.schedule_in(&order, topology.hosts().len() > 1);
                 let mut laid = lay(topology, &prior(), &Transport::default(), &schedule).unwrap();
                 for kernel in &mut laid.instance.kernels {
                     (kernel.rounds, kernel.gap) = (2, SimDuration(count));

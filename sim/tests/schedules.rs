@@ -21,7 +21,7 @@ fn order(ranks: u32, per_host: u32) -> Order {
             hosts.iter().flat_map(|h| (0..h.len()).map(move |i| h[(i + shift) % h.len()])).collect::<Arc<[u32]>>()
         })
         .collect();
-    Order { rings, hosts }
+    Order::of_rings(rings, hosts)
 }
 
 struct Case {

@@ -62,8 +62,7 @@ pub fn read(text: &str, file: &str, load: Loader<'_>) -> Result<ClusterSpec, Top
 
 /// Reads a topology from the file system: TOML, NCCL topology XML or `nvidia-smi topo -m`.
 ///
-/// Files named by `xml =` lie beside it. This is the one function of the crate that opens
-/// files.
+/// Files named by `xml =` lie beside it.
 ///
 /// # Errors
 /// [`TopologiesError::Unreadable`] when a file cannot be opened, otherwise as [`read_any`].
@@ -92,7 +91,7 @@ pub fn load_path(path: &Path) -> Result<ClusterSpec, TopologiesError> {
 }
 
 /// Reads a regular file, and one byte more than the limit at most.
-fn read_bounded(path: &Path) -> std::io::Result<Vec<u8>> {
+pub(crate) fn read_bounded(path: &Path) -> std::io::Result<Vec<u8>> {
     use std::io::Read as _;
     let file = std::fs::File::open(path)?;
     if file.metadata()?.is_dir() {

@@ -180,10 +180,11 @@ pub fn lay<'a>(
         let peers =
             transport.peer_access != PeerAccess::Net && topology.host_of(conn.src) == topology.host_of(conn.dst);
         let key = (conn.src, conn.dst, if peers { ChannelId(0) } else { conn.channel });
+        let nics = schedule.nic(conn.src, conn.channel).zip(schedule.nic(conn.dst, conn.channel));
         let route = match routes.get(&key) {
             Some(route) => route,
             None => {
-                let route = router.route(conn.src, conn.dst, conn.channel);
+                let route = router.route_by(conn.src, conn.dst, conn.channel, nics);
                 let route = route.ok_or(LayError::NoRoute { src: conn.src, dst: conn.dst })?;
                 incast.add(topology, &route);
                 routes.entry(key).or_insert(route)

@@ -8,7 +8,7 @@ use crate::engine::mix;
 use crate::ids::{ChannelId, LinkId, Rank, VertexId};
 use crate::measurement::PeerAccess;
 use crate::profile::Reach;
-use crate::topology::{LinkKind, Topology, VertexKind};
+use crate::topology::{Host, LinkKind, Topology, VertexKind};
 
 /// NCCL's classes of paths inside a host, better first (`src/graph/topo.h`).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
@@ -36,6 +36,10 @@ pub enum PathClass {
 }
 
 impl PathClass {
+    /// All classes, better first.
+    pub const ALL: &'static [Self] =
+        &[Self::Loc, Self::Nvl, Self::Nvb, Self::C2c, Self::Pix, Self::Pxb, Self::P2c, Self::Pxn, Self::Phb, Self::Sys];
+
     /// As NCCL prints it.
     pub fn name(self) -> &'static str {
         match self {
@@ -54,27 +58,39 @@ impl PathClass {
 
     /// The class that a level of NCCL's environment names: a name, or a number of old.
     pub(crate) fn of_level(text: &str) -> Option<Self> {
-        const ALL: [PathClass; 10] = [
-            PathClass::Loc,
-            PathClass::Nvl,
-            PathClass::Nvb,
-            PathClass::C2c,
-            PathClass::Pix,
-            PathClass::Pxb,
-            PathClass::P2c,
-            PathClass::Pxn,
-            PathClass::Phb,
-            PathClass::Sys,
-        ];
         match text.parse::<u32>() {
             Ok(0) => Some(Self::Loc),
             Ok(1) => Some(Self::Pix),
             Ok(2) => Some(Self::Pxb),
             Ok(3) => Some(Self::Phb),
             Ok(_) => Some(Self::Sys),
-            Err(_) => ALL.into_iter().find(|c| c.name() == text),
+            Err(_) => Self::ALL.iter().copied().find(|c| c.name() == text),
         }
     }
+}
+
+/// The data NICs of a host as the devices that NCCL sees: the EFA NICs of one GPU act as one, as the
+/// aws-ofi-nccl plugin makes them; any other NIC is a device of its own.
+pub(crate) fn nic_devices(topology: &Topology, host: &Host) -> Vec<Vec<VertexId>> {
+    let efa = |v: &VertexId| topology.nic(*v).is_some_and(|n| n.kind == LinkKind::Efa);
+    let each = host.nics.iter().filter(|v| efa(v)).count() / host.gpus.len().max(1);
+    let parent = |v: VertexId| topology.links_from(v).find(|(_, _, l)| l.kind == LinkKind::Pcie).map(|l| l.1);
+    let mut devices: Vec<Vec<VertexId>> = Vec::new();
+    for &nic in &host.nics {
+        match devices.last_mut() {
+            Some(last) if last.len() < each && efa(&nic) && efa(&last[0]) && parent(nic) == parent(last[0]) => {
+                last.push(nic);
+            }
+            _ => devices.push(vec![nic]),
+        }
+    }
+    devices
+}
+
+/// The device of a host that has the NIC with a number.
+fn device(topology: &Topology, host: &Host, number: u32) -> Option<Vec<VertexId>> {
+    let has = |device: &Vec<VertexId>| device.iter().any(|&v| topology.nic(v).is_some_and(|n| n.index == number));
+    nic_devices(topology, host).into_iter().find(has)
 }
 
 /// What bytes go through.
@@ -420,6 +436,17 @@ impl<'t> Router<'t> {
     /// host (PXN where that is another GPU's). EFA devices of one GPU are used as one, each with
     /// an equal share, as the aws-ofi-nccl plugin does.
     pub fn route(&mut self, src: Rank, dst: Rank, channel: ChannelId) -> Option<Route> {
+        self.route_by(src, dst, channel, None)
+    }
+
+    /// As [`Router::route`]; between hosts by the NICs (by their numbers) of sender and receiver where
+    /// they are given and joined.
+    pub fn route_by(&mut self, src: Rank, dst: Rank, channel: ChannelId, nics: Option<(u32, u32)>) -> Option<Route> {
+        let route = self.find_route(src, dst, channel, nics);
+        if route.is_none() && nics.is_some() { self.find_route(src, dst, channel, None) } else { route }
+    }
+
+    fn find_route(&mut self, src: Rank, dst: Rank, channel: ChannelId, nics: Option<(u32, u32)>) -> Option<Route> {
         let topology = self.topology;
         let (a, b) = (topology.gpu_of(src), topology.gpu_of(dst));
         let same_host = topology.host_of(src) == topology.host_of(dst);
@@ -428,7 +455,7 @@ impl<'t> Router<'t> {
         {
             return self.peers(a, b);
         }
-        self.network(src, dst, channel)
+        self.network(src, dst, channel, nics)
     }
 
     /// Between GPUs of one host, or of one NVLink domain.
@@ -468,15 +495,23 @@ impl<'t> Router<'t> {
     }
 
     /// Between hosts, or between GPUs of a host through its NICs.
-    fn network(&mut self, src: Rank, dst: Rank, channel: ChannelId) -> Option<Route> {
+    fn network(&mut self, src: Rank, dst: Rank, channel: ChannelId, nics: Option<(u32, u32)>) -> Option<Route> {
         let topology = self.topology;
         let (a, b) = (topology.gpu_of(src), topology.gpu_of(dst));
         let (near_src, near_dst) = (self.nics_of(a), self.nics_of(b));
         let first = *near_dst.get(channel.index() % near_dst.len().max(1))?;
         let kind = topology.nic(first)?.kind;
         let tcp = kind == LinkKind::Ethernet || self.transport.interface != Interface::Data;
-        let stripes: Vec<VertexId> = if kind == LinkKind::Efa && !tcp { near_dst.clone() } else { vec![first] };
-        let src_host = &topology.hosts()[topology.host_of(src).index()];
+        let host = |rank| &topology.hosts()[topology.host_of(rank).index()];
+        let src_host = host(src);
+        // What NCCL's search gives a channel are its data NICs.
+        let nics = nics.filter(|_| self.transport.interface != Interface::Management);
+        let sources = nics.and_then(|(leave, _)| device(topology, src_host, leave));
+        let stripes: Vec<VertexId> = match nics.and_then(|(_, enter)| device(topology, host(dst), enter)) {
+            Some(given) => given,
+            None if kind == LinkKind::Efa && !tcp => near_dst.clone(),
+            None => vec![first],
+        };
         let streams = if tcp {
             let (threads, each) = self.sockets(topology.host_of(src).index());
             threads.max(1) * each
@@ -504,7 +539,10 @@ impl<'t> Router<'t> {
             let aligned = same.filter(|&n| {
                 self.inside(a, n).is_some_and(|(_, class)| class < PathClass::Pxn || class == PathClass::Pxn && pxn)
             });
-            let from = aligned.or_else(|| near_src.get((channel.index() + index) % near_src.len().max(1)).copied())?;
+            let from = match &sources {
+                Some(given) => given[index % given.len()],
+                None => aligned.or_else(|| near_src.get((channel.index() + index) % near_src.len().max(1)).copied())?,
+            };
             route.nics.push((from, to));
             // TCP between two addresses of one host never leaves its kernel.
             let loopback = topology.host_of(src) == topology.host_of(dst);

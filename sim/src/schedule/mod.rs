@@ -265,6 +265,10 @@ pub struct Schedule {
     pub lanes: u32,
     /// Programs by role.
     pub templates: Vec<Template>,
+    /// NICs of each channel, reused cyclically; none where ranks take those next to them.
+    pub rails: Vec<Arc<[Rail]>>,
+    /// Place of each rank's host in [`Schedule::rails`].
+    hosts: Arc<[u32]>,
     generator: Box<dyn Generator>,
 }
 
@@ -290,7 +294,12 @@ impl Schedule {
             Algorithm::Direct => direct::generate(&call, &plan),
             _ => ring::generate(&call, &plan, order),
         };
-        Ok(Self { call, plan, lanes, templates, generator })
+        let (rails, hosts) = match plan.algorithm {
+            Algorithm::Direct => (Vec::new(), Arc::default()),
+            Algorithm::Tree => (tree::rails(&plan, order), order.host_of_ranks(call.ranks)),
+            _ => (order.rails.clone(), order.host_of_ranks(call.ranks)),
+        };
+        Ok(Self { call, plan, lanes, templates, rails, hosts, generator })
     }
 
     /// A schedule from a stranger's templates and generator: imported algorithms and tests.
@@ -301,7 +310,15 @@ impl Schedule {
         templates: Vec<Template>,
         generator: Box<dyn Generator>,
     ) -> Self {
-        Self { call, plan, lanes, templates, generator }
+        Self { call, plan, lanes, templates, rails: Vec::new(), hosts: Arc::default(), generator }
+    }
+
+    /// The NIC (by its number in the host) through which a rank exchanges a channel's data with other
+    /// hosts; `None` where the nearest will do.
+    pub fn nic(&self, rank: Rank, channel: ChannelId) -> Option<u32> {
+        let rails = self.rails.get(channel.index() % self.rails.len().max(1))?;
+        let rail = rails.get(*self.hosts.get(rank.index())? as usize)?;
+        Some(if rail.first == rank.0 { rail.enter } else { rail.leave })
     }
 
     /// The worker at a place.
@@ -360,6 +377,29 @@ pub fn valid_protocols(algorithm: Algorithm) -> &'static [Protocol] {
     }
 }
 
+/// By which NICs a channel enters and leaves a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rail {
+    /// The rank next to the NIC by which it enters.
+    pub first: u32,
+    /// Number in the host of the NIC of that rank.
+    pub enter: u32,
+    /// Number in the host of the NIC of any other rank.
+    pub leave: u32,
+}
+
+/// How trees run inside hosts and join them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chains {
+    /// `[channel][host]`: the ranks of a host in the order of its chain; the first holds the parent
+    /// host. Channels of the same tree beyond the list reuse it from the start.
+    pub ranks: Vec<Vec<Vec<u32>>>,
+    /// Places in the chain to which the first and the second child host attach.
+    pub children: [usize; 2],
+    /// `[channel]`: NICs by host; empty where ranks take those next to them.
+    pub rails: Vec<Arc<[Rail]>>,
+}
+
 /// In which order a pattern visits the ranks, and which ranks share a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
@@ -367,16 +407,38 @@ pub struct Order {
     pub rings: Vec<Arc<[u32]>>,
     /// Ranks of each host, in order.
     pub hosts: Vec<Vec<u32>>,
+    /// NICs of rings by channel and host; empty where ranks take those next to them.
+    pub rails: Vec<Arc<[Rail]>>,
+    /// Trees; `None`: chains as in the rings, with all other hosts at their heads.
+    pub chains: Option<Chains>,
 }
 
 impl Order {
+    /// Rings without chosen NICs, and trees that follow them.
+    pub fn of_rings(rings: Vec<Arc<[u32]>>, hosts: Vec<Vec<u32>>) -> Self {
+        Self { rings, hosts, rails: Vec::new(), chains: None }
+    }
+
     /// All ranks on one host, visited by number.
     pub fn one_host(ranks: u32) -> Self {
-        Self { rings: vec![(0..ranks).collect()], hosts: vec![(0..ranks).collect()] }
+        Self::of_rings(vec![(0..ranks).collect()], vec![(0..ranks).collect()])
     }
 
     /// The order of a channel.
     pub fn ring(&self, channel: ChannelId) -> &Arc<[u32]> {
         &self.rings[channel.index() % self.rings.len()]
+    }
+
+    /// Place in [`Order::hosts`] of the host of each rank.
+    pub fn host_of_ranks(&self, ranks: u32) -> Arc<[u32]> {
+        let mut of = vec![0; ranks as usize];
+        for (index, host) in (0..).zip(&self.hosts) {
+            for &rank in host {
+                if let Some(slot) = of.get_mut(rank as usize) {
+                    *slot = index;
+                }
+            }
+        }
+        of.into()
     }
 }

@@ -13,9 +13,9 @@ pub mod choice;
 mod constants;
 pub mod cost;
 pub mod graphs;
+pub mod search;
 pub mod selection;
 pub mod settings;
-pub mod shortcut;
 pub mod tuner;
 pub mod version;
 
