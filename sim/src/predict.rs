@@ -434,6 +434,9 @@ impl<'a> Predictor<'a> {
         let graphs = self.graph(call.ranks);
         let model = self.model(&graphs, &settings);
         model.decide(self.tuner.as_ref(), call).map_err(|NothingLeft { candidates }| {
+            if candidates.is_empty() {
+                return PredictError::NothingToChoose(call.collective);
+            }
             let reasons: BTreeSet<&str> = (candidates.iter())
                 .filter_map(|c| if let Cell::Off(why) = c.cell { Some(why) } else { None })
                 .collect();
