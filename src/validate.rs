@@ -1,12 +1,13 @@
 //! `collcast validate`: measurements against the forecast, by group and as a whole.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use collcast_hwbackend::read::{Outcome, ReadOptions, read_paths};
 use collcast_reports::model::{Cell, Column, Input, Report, Status, Table, Verdict};
 use collcast_sim::collective::{Collective, DataType, Launch};
+use collcast_sim::engine::Unobserved;
 use collcast_sim::ids::Rank;
 use collcast_sim::measurement::{Measurement, PeerAccess};
 use collcast_sim::model::nccl;
@@ -24,7 +25,8 @@ use crate::selectors::{MachineArgs, assumptions};
 #[command(
     after_help = "Reads nccl-tests logs (text and JSON) and CSV, files or folders. Rows that set a constant of the
 profile (its anchors) are left out of every figure. Rows where NCCL chose the algorithm are
-predicted through `auto` and grouped apart."
+predicted through `auto` and grouped apart. The .toml beside a file can name machine, NCCL version and
+environment; hosts and GPUs of each follow from the rows."
 )]
 pub(crate) struct Args {
     /// Measurements: files or folders
@@ -51,6 +53,9 @@ pub(crate) struct Args {
     /// Fail (exit 1) when a row reaches less of the expected bus bandwidth, such as 90%
     #[arg(long, value_name = "PERCENT")]
     min_busbw: Option<String>,
+    /// Also name the algorithm and protocol whose prediction is closest to each row
+    #[arg(long)]
+    closest: bool,
     /// Accept our own predictions as measurements
     #[arg(long)]
     allow_predicted: bool,
@@ -67,12 +72,22 @@ struct Judged<'a> {
     launch: Launch,
     prediction: Prediction,
     nccl_us: Option<f64>,
+    /// The closest of the algorithms and protocols that may have run.
+    closest: Option<Prediction>,
 }
 
 impl Judged<'_> {
     fn error(&self) -> f64 {
-        self.prediction.time.as_us() / self.row.time.as_us() - 1.0
+        error(&self.prediction, self.row)
     }
+
+    fn closest_error(&self) -> Option<f64> {
+        self.closest.as_ref().map(|p| error(p, self.row))
+    }
+}
+
+fn error(prediction: &Prediction, row: &Measurement) -> f64 {
+    prediction.time.as_us() / row.time.as_us() - 1.0
 }
 
 fn percent(flag: &str, text: &str) -> Result<f64, CliError> {
@@ -105,9 +120,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
             "name it with `-t TOPOLOGY` (collcast topo list), or put `topology = \"...\"` in a .toml beside the file",
         )
     })?;
-    let machine =
-        MachineArgs { machine: Some(name), gpus: args.gpus, profile: args.profile.clone(), ..MachineArgs::default() };
-    let topology = machine.load(args.nodes)?;
+    let (nodes, gpus) = hosts_of_rows(&name, args, &read.measurements)?;
+    let machine = MachineArgs { machine: Some(name), gpus, profile: args.profile.clone(), ..MachineArgs::default() };
+    let mut topology = machine.load(nodes)?;
+    let versions: BTreeSet<&String> = read.files.iter().filter_map(|f| f.nccl.as_ref()).collect();
+    if let (1, Some(&version)) = (versions.len(), versions.first()) {
+        topology.software.nccl = Some(version.clone());
+    }
     let (profile, mut inputs) = machine.load_profile(&topology)?;
     inputs.extend(read.files.iter().filter(|f| f.rows > 0).map(|f| Input {
         name: "measurements".to_owned(),
@@ -118,7 +137,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     let repeated: usize = read.files.iter().map(|f| f.duplicates).sum();
     let unusable: usize = read.files.iter().map(|f| f.unusable).sum();
     let rows: Vec<&Measurement> = read.measurements.iter().collect();
-    let (judged, skipped, anchors) = judge(&rows, &topology, &profile, default_launch)?;
+    let (judged, skipped, anchors) = judge(&rows, &topology, &profile, default_launch, args.closest)?;
     let settings = Settings { launch: judged.first().map_or(Launch::Threads, |j| j.launch), ..Settings::default() };
     let extrapolated = judged.iter().filter(|j| j.prediction.extrapolated).count();
 
@@ -172,6 +191,22 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     Ok(ExitCode::from(u8::from(failed)))
 }
 
+/// Hosts and GPUs of each, where no flag says: enough for all rows, at most those of the machine.
+fn hosts_of_rows(name: &str, args: &Args, rows: &[Measurement]) -> Result<(Option<u32>, Option<u32>), CliError> {
+    let spec = collcast_topologies::builtin::spec_any(name)?;
+    let have = spec.host_count();
+    let [group] = spec.groups.as_slice() else { return Ok((args.nodes, args.gpus)) };
+    let most = rows.iter().filter_map(|r| r.hosts).max();
+    let nodes = args.nodes.or(most.filter(|&n| n as usize > have));
+    let each = rows.iter().filter_map(|r| Some(r.ranks.div_ceil(r.hosts?.max(1)))).max();
+    let several = most.is_some_and(|n| n > 1);
+    let gpus = args.gpus.or(each.filter(|&g| several && (g as usize) < group.host.gpus.len()));
+    Ok((nodes, gpus))
+}
+
+/// What NCCL's own table takes to be slower than this many times its choice is not what ran.
+const PLAUSIBLE: f64 = 3.0;
+
 type Verdicts<'a> = (Vec<Judged<'a>>, BTreeMap<String, usize>, usize);
 
 /// Predicts every row that the machine can hold.
@@ -180,6 +215,7 @@ fn judge<'a>(
     topology: &Topology,
     profile: &Profile,
     launch: Option<Launch>,
+    closest: bool,
 ) -> Result<Verdicts<'a>, CliError> {
     let predictor = Predictor::new(topology, profile);
     let mut skipped: BTreeMap<String, usize> = BTreeMap::new();
@@ -218,7 +254,18 @@ fn judge<'a>(
             let prediction = predictor.predict(&call, algorithm, protocol, &settings)?;
             let graph = predictor.graph(row.ranks);
             let nccl_us = nccl::predicted_us(&graph, &call, prediction.algorithm, prediction.protocol);
-            Ok(Judged { row, launch, prediction, nccl_us })
+            let closest = closest.then(|| {
+                let all = predictor.candidates(&call, algorithm, protocol).into_iter();
+                let plausible = |a, p| {
+                    let us = nccl::predicted_us(&graph, &call, a, p);
+                    us.zip(nccl_us).is_none_or(|(us, chosen)| us <= PLAUSIBLE * chosen)
+                };
+                all.filter(|&(a, p)| (a, p) != (prediction.algorithm, prediction.protocol) && plausible(a, p))
+                    .filter_map(|(a, p)| predictor.predict_one(&call, a, p, &settings, &mut Unobserved).ok())
+                    .chain([prediction.clone()])
+                    .min_by(|a, b| error(a, row).abs().total_cmp(&error(b, row).abs()))
+            });
+            Ok(Judged { row, launch, prediction, nccl_us, closest: closest.flatten() })
         })
         .collect();
     let mut judged = Vec::new();
@@ -304,6 +351,7 @@ struct Stats {
     bias: f64,
     coverage: f64,
     nccl_median: Option<f64>,
+    closest_median: Option<f64>,
 }
 
 fn quantile(sorted: &[f64], q: f64) -> f64 {
@@ -321,9 +369,12 @@ impl Stats {
         let n = count as f64;
         let mut errors: Vec<f64> = rows.iter().map(|j| j.error().abs()).collect();
         errors.sort_by(f64::total_cmp);
-        let mut nccl: Vec<f64> =
-            rows.iter().filter_map(|j| Some((j.nccl_us? / j.row.time.as_us() - 1.0).abs())).collect();
-        nccl.sort_by(f64::total_cmp);
+        // Of all rows or of none: a median over some would be compared with one over all.
+        let median_of_all = |of: fn(&Judged<'_>) -> Option<f64>| {
+            let mut errors: Vec<f64> = rows.iter().filter_map(|j| of(j)).map(f64::abs).collect();
+            errors.sort_by(f64::total_cmp);
+            (errors.len() == count).then(|| quantile(&errors, 0.5))
+        };
         let inside = rows.iter().filter(|j| (j.prediction.low..=j.prediction.high).contains(&j.row.time)).count();
         Self {
             count,
@@ -332,7 +383,8 @@ impl Stats {
             p95: quantile(&errors, 0.95),
             bias: rows.iter().map(|j| j.error()).sum::<f64>() / n,
             coverage: inside as f64 / n,
-            nccl_median: (nccl.len() == count).then(|| quantile(&nccl, 0.5)),
+            nccl_median: median_of_all(|j| Some(j.nccl_us? / j.row.time.as_us() - 1.0)),
+            closest_median: median_of_all(|j| j.closest_error()),
         }
     }
 
@@ -345,6 +397,7 @@ impl Stats {
             "bias": self.bias,
             "coverage": self.coverage,
             "nccl_model": self.nccl_median.map(|m| serde_json::json!({ "median_abs_error": m })),
+            "closest": self.closest_median.map(|m| serde_json::json!({ "median_abs_error": m })),
         })
     }
 }
@@ -363,6 +416,7 @@ fn group_table(groups: &BTreeMap<Key, Vec<&Judged<'_>>>, overall: &[&Judged<'_>]
         Column::number("bias", "bias %"),
         Column::number("coverage", "in interval %"),
         Column::number("nccl_median_abs_error", "NCCL's model %"),
+        Column::number("closest_median_abs_error", "closest %"),
     ];
     let mut table = Table::new("groups", "error = predicted / measured - 1, by group", columns);
     let mut push = |launch: &str, what: &str, band: &str, rows: &[&Judged<'_>]| {
@@ -379,6 +433,7 @@ fn group_table(groups: &BTreeMap<Key, Vec<&Judged<'_>>>, overall: &[&Judged<'_>]
             pc(s.bias),
             Cell::float(s.coverage * scale, digits.saturating_sub(1)),
             s.nccl_median.map(pc).into(),
+            s.closest_median.map(pc).into(),
         ]);
     };
     for (key, rows) in groups {
@@ -461,6 +516,10 @@ fn rows_table(judged: &[Judged<'_>]) -> Table {
         Column::number("low_us", "low us"),
         Column::number("high_us", "high us"),
         Column::number("nccl_model_us", "NCCL's model us"),
+        Column::text("closest_algorithm", "closest algorithm"),
+        Column::text("closest_protocol", "closest protocol"),
+        Column::number("closest_us", "closest us"),
+        Column::number("closest_error", "closest error"),
         Column::text("bound", "bound by"),
         Column::text("file", "file"),
         Column::number("line", "line"),
@@ -485,6 +544,10 @@ fn rows_table(judged: &[Judged<'_>]) -> Table {
             Cell::float(p.low.as_us(), 2),
             Cell::float(p.high.as_us(), 2),
             j.nccl_us.map(|us| Cell::float(us, 2)).into(),
+            j.closest.as_ref().map(|c| Cell::from(c.algorithm.name())).into(),
+            j.closest.as_ref().map(|c| Cell::from(c.protocol.name())).into(),
+            j.closest.as_ref().map(|c| Cell::float(c.time.as_us(), 2)).into(),
+            j.closest_error().map(|e| Cell::float(e, 3)).into(),
             p.bound_by().into(),
             j.row.origin.file.as_str().into(),
             j.row.origin.line.into(),
