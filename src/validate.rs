@@ -6,15 +6,16 @@ use std::process::ExitCode;
 
 use collcast_hwbackend::read::{Outcome, ReadOptions, read_paths};
 use collcast_reports::model::{Cell, Column, Input, Report, Status, Table, Verdict};
-use collcast_sim::collective::{Collective, DataType, Launch};
+use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol};
 use collcast_sim::engine::Unobserved;
 use collcast_sim::ids::Rank;
-use collcast_sim::measurement::{Measurement, PeerAccess};
+use collcast_sim::measurement::{Measurement, Origin, PeerAccess};
 use collcast_sim::model::nccl;
 use collcast_sim::predict::{Choice, Prediction, Predictor, Settings};
 use collcast_sim::profile::Profile;
 use collcast_sim::schedule::Call;
 use collcast_sim::topology::Topology;
+use collcast_sim::units::SimDuration;
 use rayon::prelude::*;
 
 use crate::error::CliError;
@@ -205,7 +206,7 @@ fn hosts_of_rows(name: &str, args: &Args, rows: &[Measurement]) -> Result<(Optio
 }
 
 /// What NCCL's own table takes to be slower than this many times its choice is not what ran.
-const PLAUSIBLE: f64 = 3.0;
+const PLAUSIBLE: f64 = 2.0;
 
 type Verdicts<'a> = (Vec<Judged<'a>>, BTreeMap<String, usize>, usize);
 
@@ -230,9 +231,12 @@ fn judge<'a>(
             todo.push(row);
         }
     }
-    let results: Vec<Result<Judged<'a>, collcast_sim::predict::PredictError>> = todo
+    // An all-reduce in place and one out of place are the same schedule: one prediction for both.
+    let twins: Vec<&[&Measurement]> = todo.chunk_by(|a, b| same_call(a, b)).collect();
+    let results: Vec<Result<Vec<Judged<'a>>, (usize, collcast_sim::predict::PredictError)>> = twins
         .par_iter()
-        .map(|&row| {
+        .map(|&twins| {
+            let row = twins[0];
             let mut call = Call::of_size(row.collective, row.ranks, row.size, row.dtype.unwrap_or(DataType::Float32));
             call.op = row.op.unwrap_or(collcast_sim::collective::ReduceOp::Sum);
             call.root = Rank(row.root.unwrap_or(0).min(row.ranks - 1));
@@ -251,32 +255,44 @@ fn judge<'a>(
             let ran = row.chosen.as_ref();
             let algorithm = row.settings.algorithm.or(ran.map(|c| c.algorithm)).map_or(Choice::Auto, Choice::Forced);
             let protocol = row.settings.protocol.or(ran.map(|c| c.protocol)).map_or(Choice::Auto, Choice::Forced);
-            let prediction = predictor.predict(&call, algorithm, protocol, &settings)?;
+            let prediction =
+                predictor.predict(&call, algorithm, protocol, &settings).map_err(|error| (twins.len(), error))?;
             let graph = predictor.graph(row.ranks);
             let nccl_us = nccl::predicted_us(&graph, &call, prediction.algorithm, prediction.protocol);
-            let closest = closest.then(|| {
-                let all = predictor.candidates(&call, algorithm, protocol).into_iter();
-                let plausible = |a, p| {
-                    let us = nccl::predicted_us(&graph, &call, a, p);
-                    us.zip(nccl_us).is_none_or(|(us, chosen)| us <= PLAUSIBLE * chosen)
-                };
-                all.filter(|&(a, p)| (a, p) != (prediction.algorithm, prediction.protocol) && plausible(a, p))
-                    .filter_map(|(a, p)| predictor.predict_one(&call, a, p, &settings, &mut Unobserved).ok())
-                    .chain([prediction.clone()])
-                    .min_by(|a, b| error(a, row).abs().total_cmp(&error(b, row).abs()))
-            });
-            Ok(Judged { row, launch, prediction, nccl_us, closest: closest.flatten() })
+            let plausible = |&(a, p): &(Algorithm, Protocol)| {
+                let us = nccl::predicted_us(&graph, &call, a, p);
+                let slow = us.zip(nccl_us).is_some_and(|(us, chosen)| us > PLAUSIBLE * chosen);
+                (a, p) != (prediction.algorithm, prediction.protocol) && !slow
+            };
+            let others = if closest { predictor.candidates(&call, algorithm, protocol) } else { Vec::new() };
+            let others: Vec<Prediction> = (others.into_iter().filter(plausible))
+                .filter_map(|(a, p)| predictor.predict_one(&call, a, p, &settings, &mut Unobserved).ok())
+                .chain(closest.then(|| prediction.clone()))
+                .collect();
+            let judged = |&row| {
+                let nearest = others.iter().min_by(|a, b| error(a, row).abs().total_cmp(&error(b, row).abs()));
+                Judged { row, launch, prediction: prediction.clone(), nccl_us, closest: nearest.cloned() }
+            };
+            Ok(twins.iter().map(judged).collect())
         })
         .collect();
     let mut judged = Vec::new();
     for result in results {
         match result {
-            Ok(row) => judged.push(row),
-            Err(error) if error.is_internal() => return Err(error.into()),
-            Err(error) => *skipped.entry(error.to_string()).or_default() += 1,
+            Ok(rows) => judged.extend(rows),
+            Err((_, error)) if error.is_internal() => return Err(error.into()),
+            Err((rows, error)) => *skipped.entry(error.to_string()).or_default() += rows,
         }
     }
     Ok((judged, skipped, anchors))
+}
+
+fn same_call(a: &Measurement, b: &Measurement) -> bool {
+    let call = |m: &Measurement| {
+        let (time, origin) = (SimDuration::ZERO, Origin::default());
+        Measurement { in_place: false, time, origin, ..m.clone() }
+    };
+    a.collective == Collective::AllReduce && call(a) == call(b)
 }
 
 fn not_predicted(row: &Measurement, topology: &Topology, predictor: &Predictor<'_>) -> Option<String> {

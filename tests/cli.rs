@@ -232,7 +232,7 @@ fn built_in_machines_are_described() {
         assert_eq!(show(name, "2")["machine"]["hosts"], 2, "{name}");
     }
     for (name, nodes, bisection) in [
-        ("aws-p5en", "4", 800.0),        // 2 hosts x 16 x 25.
+        ("aws-p5en", "4", 800.0),          // 2 hosts x 16 x 25.
         ("azure-nd-h100-v5", "8", 1600.0), // 4 hosts x 8 x 50, one unit.
         ("gb300-nvl72", "2", 400.0),
         ("kestrel-h100", "16", 400.0),

@@ -207,8 +207,7 @@ fn overall(text: &mut String, judged: &[Judged]) {
     let mut line = |what: &str, pick: &dyn Fn(&Judged) -> bool, by_case: bool, small: bool, goal: &str| {
         let chosen: Vec<&Judged> = judged.iter().filter(|j| pick(j)).collect();
         let figure = |of: fn(&Row) -> f64| {
-            let by_case_errors =
-                chosen.iter().map(|j| if small { j.errors(SMALL, of) } else { j.errors(LARGE, of) });
+            let by_case_errors = chosen.iter().map(|j| if small { j.errors(SMALL, of) } else { j.errors(LARGE, of) });
             let values: Vec<f64> = if by_case {
                 by_case_errors.filter_map(|errors| median_abs(&errors)).collect()
             } else {
@@ -221,7 +220,13 @@ fn overall(text: &mut String, judged: &[Judged]) {
     };
     let fast = |j: &Judged| j.case.transport != Transport::Tcp;
     let tcp = |j: &Judged| j.case.transport == Transport::Tcp;
-    line("rows from 1 MiB of cases whose facts are stated, RDMA and NVLink", &|j| fast(j) && j.case.all_stated(), false, false, "15%");
+    line(
+        "rows from 1 MiB of cases whose facts are stated, RDMA and NVLink",
+        &|j| fast(j) && j.case.all_stated(),
+        false,
+        false,
+        "15%",
+    );
     line("rows from 1 MiB of the other cases, RDMA and NVLink", &|j| fast(j) && !j.case.all_stated(), false, false, "");
     line("medians by case from 1 MiB, RDMA and NVLink", &fast, true, false, "15%");
     line("rows from 8 B to 1 MiB, RDMA and NVLink", &fast, false, true, "25%");

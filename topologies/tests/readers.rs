@@ -543,9 +543,14 @@ fn built_ins_have_the_rates_of_their_data_sheets() {
         for rank in 0..gpus {
             let gpu = two.gpu_of(collcast_sim::ids::Rank(rank));
             let rate = |kind| two.total_rate(gpu, kind) as f64 / 1e9;
-            assert_eq!((rate(LinkKind::Nvlink), rate(LinkKind::C2c), rate(LinkKind::Pcie)), (nvlink, c2c, pcie), "{name}");
+            assert_eq!(
+                (rate(LinkKind::Nvlink), rate(LinkKind::C2c), rate(LinkKind::Pcie)),
+                (nvlink, c2c, pcie),
+                "{name}"
+            );
         }
-        let nics: Vec<f64> = two.hosts()[0].nics.iter().filter_map(|&n| two.nic(n)).map(|n| n.rate.gb_per_s()).collect();
+        let nics: Vec<f64> =
+            two.hosts()[0].nics.iter().filter_map(|&n| two.nic(n)).map(|n| n.rate.gb_per_s()).collect();
         assert_eq!((nics.len(), nics.iter().sum::<f64>()), (ports, total), "{name}");
     }
     // A mesh of four: each pair of V100 has two links of 25 GB/s.
