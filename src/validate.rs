@@ -1,20 +1,22 @@
 //! `collcast validate`: measurements against the forecast, by group and as a whole.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use collcast_hwbackend::read::{Outcome, ReadOptions, read_paths};
 use collcast_reports::model::{Cell, Column, Input, Report, Status, Table, Verdict};
-use collcast_sim::collective::{Algorithm, Collective, DataType, Launch};
+use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol};
+use collcast_sim::engine::Unobserved;
 use collcast_sim::ids::Rank;
-use collcast_sim::measurement::{Measurement, PeerAccess};
+use collcast_sim::measurement::{Measurement, Origin, PeerAccess};
 use collcast_sim::model::nccl::{Environment, NcclSettings, Selection, Version};
 use collcast_sim::network::Transport;
 use collcast_sim::predict::{Choice, Prediction, Predictor, Settings};
 use collcast_sim::profile::Profile;
 use collcast_sim::schedule::Call;
 use collcast_sim::topology::Topology;
+use collcast_sim::units::SimDuration;
 use rayon::prelude::*;
 
 use crate::error::CliError;
@@ -25,7 +27,8 @@ use crate::selectors::{MachineArgs, assumptions};
 #[command(
     after_help = "Reads nccl-tests logs (text and JSON) and CSV, files or folders. Rows that set a constant of the
 profile (its anchors) are left out of every figure. Rows where NCCL chose the algorithm are
-predicted through `auto` and grouped apart."
+predicted through `auto` and grouped apart. The .toml beside a file can name machine, NCCL version and
+environment; hosts and GPUs of each follow from the rows."
 )]
 pub(crate) struct Args {
     /// Measurements: files or folders
@@ -52,6 +55,9 @@ pub(crate) struct Args {
     /// Fail (exit 1) when a row reaches less of the expected bus bandwidth, such as 90%
     #[arg(long, value_name = "PERCENT")]
     min_busbw: Option<String>,
+    /// Also name the algorithm and protocol whose prediction is closest to each row
+    #[arg(long)]
+    closest: bool,
     /// Accept our own predictions as measurements
     #[arg(long)]
     allow_predicted: bool,
@@ -68,12 +74,22 @@ struct Judged<'a> {
     launch: Launch,
     prediction: Prediction,
     nccl_us: Option<f64>,
+    /// The closest of the algorithms and protocols that may have run.
+    closest: Option<Prediction>,
 }
 
 impl Judged<'_> {
     fn error(&self) -> f64 {
-        self.prediction.time.as_us() / self.row.time.as_us() - 1.0
+        error(&self.prediction, self.row)
     }
+
+    fn closest_error(&self) -> Option<f64> {
+        self.closest.as_ref().map(|p| error(p, self.row))
+    }
+}
+
+fn error(prediction: &Prediction, row: &Measurement) -> f64 {
+    prediction.time.as_us() / row.time.as_us() - 1.0
 }
 
 /// A percentage as a fraction; the `%` may be left out.
@@ -107,9 +123,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
             "name it with `-t TOPOLOGY` (collcast topo list), or put `topology = \"...\"` in a .toml beside the file",
         )
     })?;
-    let machine =
-        MachineArgs { machine: Some(name), gpus: args.gpus, profile: args.profile.clone(), ..MachineArgs::default() };
-    let topology = machine.load(args.nodes)?;
+    let (nodes, gpus) = hosts_of_rows(&name, args, &read.measurements)?;
+    let machine = MachineArgs { machine: Some(name), gpus, profile: args.profile.clone(), ..MachineArgs::default() };
+    let mut topology = machine.load(nodes)?;
+    let versions: BTreeSet<&String> = read.files.iter().filter_map(|f| f.nccl.as_ref()).collect();
+    if let (1, Some(&version)) = (versions.len(), versions.first()) {
+        topology.software.nccl = Some(version.clone());
+    }
     let (profile, mut inputs) = machine.load_profile(&topology)?;
     inputs.extend(read.files.iter().filter(|f| f.rows > 0).map(|f| Input {
         name: "measurements".to_owned(),
@@ -122,7 +142,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     let rows: Vec<&Measurement> = read.measurements.iter().collect();
     let envs: BTreeMap<String, &BTreeMap<String, String>> =
         read.files.iter().map(|f| (f.path.display().to_string(), &f.env)).collect();
-    let (judged, skipped, anchors) = judge(&rows, &envs, &topology, &profile, default_launch)?;
+    let (judged, skipped, anchors) = judge(&rows, &envs, &topology, &profile, default_launch, args.closest)?;
     let settings = Settings { launch: judged.first().map_or(Launch::Threads, |j| j.launch), ..Settings::default() };
     let extrapolated = judged.iter().filter(|j| j.prediction.extrapolated).count();
 
@@ -176,6 +196,22 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     Ok(ExitCode::from(u8::from(failed)))
 }
 
+/// Hosts and GPUs of each, where no flag says: enough for all rows, at most those of the machine.
+fn hosts_of_rows(name: &str, args: &Args, rows: &[Measurement]) -> Result<(Option<u32>, Option<u32>), CliError> {
+    let spec = collcast_topologies::builtin::spec_any(name)?;
+    let have = spec.host_count();
+    let [group] = spec.groups.as_slice() else { return Ok((args.nodes, args.gpus)) };
+    let most = rows.iter().filter_map(|r| r.hosts).max();
+    let nodes = args.nodes.or(most.filter(|&n| n as usize > have));
+    let each = rows.iter().filter_map(|r| Some(r.ranks.div_ceil(r.hosts?.max(1)))).max();
+    let several = most.is_some_and(|n| n > 1);
+    let gpus = args.gpus.or(each.filter(|&g| several && (g as usize) < group.host.gpus.len()));
+    Ok((nodes, gpus))
+}
+
+/// What NCCL's own table takes to be slower than this many times its choice is not what ran.
+const PLAUSIBLE: f64 = 2.0;
+
 type Verdicts<'a> = (Vec<Judged<'a>>, BTreeMap<String, usize>, usize);
 
 /// Predicts every row that the machine can hold.
@@ -185,6 +221,7 @@ fn judge<'a>(
     topology: &Topology,
     profile: &Profile,
     launch: Option<Launch>,
+    closest: bool,
 ) -> Result<Verdicts<'a>, CliError> {
     let predictor = Predictor::new(topology, profile);
     let mut skipped: BTreeMap<String, usize> = BTreeMap::new();
@@ -199,9 +236,12 @@ fn judge<'a>(
             todo.push(row);
         }
     }
-    let results: Vec<Result<Judged<'a>, collcast_sim::predict::PredictError>> = todo
+    // An all-reduce in place and one out of place are the same schedule: one prediction for both.
+    let twins: Vec<&[&Measurement]> = todo.chunk_by(|a, b| same_call(a, b)).collect();
+    let results: Vec<Result<Vec<Judged<'a>>, (usize, collcast_sim::predict::PredictError)>> = twins
         .par_iter()
-        .map(|&row| {
+        .map(|&twins| {
+            let row = twins[0];
             let mut call = Call::of_size(row.collective, row.ranks, row.size, row.dtype.unwrap_or(DataType::Float32));
             call.op = row.op.unwrap_or(collcast_sim::collective::ReduceOp::Sum);
             call.root = Rank(row.root.unwrap_or(0).min(row.ranks - 1));
@@ -217,22 +257,45 @@ fn judge<'a>(
             let ran = row.chosen.as_ref();
             let algorithm = row.settings.algorithm.or(ran.map(|c| c.algorithm)).map_or(Choice::Auto, Choice::Forced);
             let protocol = row.settings.protocol.or(ran.map(|c| c.protocol)).map_or(Choice::Auto, Choice::Forced);
-            let prediction = predictor.predict(&call, algorithm, protocol, &settings)?;
+            let prediction =
+                predictor.predict(&call, algorithm, protocol, &settings).map_err(|error| (twins.len(), error))?;
             let graphs = predictor.graph(row.ranks);
             let model = predictor.model(&graphs, &settings);
-            let nccl_us = model.predicted_us(&call, prediction.algorithm, prediction.protocol).map(f64::from);
-            Ok(Judged { row, launch, prediction, nccl_us })
+            let predicted_us = |a, p| model.predicted_us(&call, a, p).map(f64::from);
+            let nccl_us = predicted_us(prediction.algorithm, prediction.protocol);
+            let plausible = |&(a, p): &(Algorithm, Protocol)| {
+                let slow = predicted_us(a, p).zip(nccl_us).is_some_and(|(us, chosen)| us > PLAUSIBLE * chosen);
+                (a, p) != (prediction.algorithm, prediction.protocol) && !slow
+            };
+            let others = if closest { predictor.candidates(&call, algorithm, protocol, &settings) } else { Vec::new() };
+            let others: Vec<Prediction> = (others.into_iter().filter(plausible))
+                .filter_map(|(a, p)| predictor.predict_one(&call, a, p, &settings, &mut Unobserved).ok())
+                .chain(closest.then(|| prediction.clone()))
+                .collect();
+            let judged = |&row| {
+                let nearest = others.iter().min_by(|a, b| error(a, row).abs().total_cmp(&error(b, row).abs()));
+                Judged { row, launch, prediction: prediction.clone(), nccl_us, closest: nearest.cloned() }
+            };
+            Ok(twins.iter().map(judged).collect())
         })
         .collect();
     let mut judged = Vec::new();
     for result in results {
         match result {
-            Ok(row) => judged.push(row),
-            Err(error) if error.is_internal() => return Err(error.into()),
-            Err(error) => *skipped.entry(error.to_string()).or_default() += 1,
+            Ok(rows) => judged.extend(rows),
+            Err((_, error)) if error.is_internal() => return Err(error.into()),
+            Err((rows, error)) => *skipped.entry(error.to_string()).or_default() += rows,
         }
     }
     Ok((judged, skipped, anchors))
+}
+
+fn same_call(a: &Measurement, b: &Measurement) -> bool {
+    let call = |m: &Measurement| {
+        let (time, origin) = (SimDuration::ZERO, Origin::default());
+        Measurement { in_place: false, time, origin, ..m.clone() }
+    };
+    a.collective == Collective::AllReduce && call(a) == call(b)
 }
 
 /// What NCCL was told when a row was measured: the machine's variables, those of the file, and
@@ -342,6 +405,7 @@ struct Stats {
     bias: f64,
     coverage: f64,
     nccl_median: Option<f64>,
+    closest_median: Option<f64>,
 }
 
 fn quantile(sorted: &[f64], q: f64) -> f64 {
@@ -359,9 +423,12 @@ impl Stats {
         let n = count as f64;
         let mut errors: Vec<f64> = rows.iter().map(|j| j.error().abs()).collect();
         errors.sort_by(f64::total_cmp);
-        let mut nccl: Vec<f64> =
-            rows.iter().filter_map(|j| Some((j.nccl_us? / j.row.time.as_us() - 1.0).abs())).collect();
-        nccl.sort_by(f64::total_cmp);
+        // Of all rows or of none: a median over some would be compared with one over all.
+        let median_of_all = |of: fn(&Judged<'_>) -> Option<f64>| {
+            let mut errors: Vec<f64> = rows.iter().filter_map(|j| of(j)).map(f64::abs).collect();
+            errors.sort_by(f64::total_cmp);
+            (errors.len() == count).then(|| quantile(&errors, 0.5))
+        };
         let inside = rows.iter().filter(|j| (j.prediction.low..=j.prediction.high).contains(&j.row.time)).count();
         Self {
             count,
@@ -370,7 +437,8 @@ impl Stats {
             p95: quantile(&errors, 0.95),
             bias: rows.iter().map(|j| j.error()).sum::<f64>() / n,
             coverage: inside as f64 / n,
-            nccl_median: (nccl.len() == count).then(|| quantile(&nccl, 0.5)),
+            nccl_median: median_of_all(|j| Some(j.nccl_us? / j.row.time.as_us() - 1.0)),
+            closest_median: median_of_all(|j| j.closest_error()),
         }
     }
 
@@ -383,6 +451,7 @@ impl Stats {
             "bias": self.bias,
             "coverage": self.coverage,
             "nccl_model": self.nccl_median.map(|m| serde_json::json!({ "median_abs_error": m })),
+            "closest": self.closest_median.map(|m| serde_json::json!({ "median_abs_error": m })),
         })
     }
 }
@@ -401,6 +470,7 @@ fn group_table(groups: &BTreeMap<Key, Vec<&Judged<'_>>>, overall: &[&Judged<'_>]
         Column::number("bias", "bias %"),
         Column::number("coverage", "in interval %"),
         Column::number("nccl_median_abs_error", "NCCL's model %"),
+        Column::number("closest_median_abs_error", "closest %"),
     ];
     let mut table = Table::new("groups", "error = predicted / measured - 1, by group", columns);
     let mut push = |launch: &str, what: &str, band: &str, rows: &[&Judged<'_>]| {
@@ -417,6 +487,7 @@ fn group_table(groups: &BTreeMap<Key, Vec<&Judged<'_>>>, overall: &[&Judged<'_>]
             pc(s.bias),
             Cell::float(s.coverage * scale, digits.saturating_sub(1)),
             s.nccl_median.map(pc).into(),
+            s.closest_median.map(pc).into(),
         ]);
     };
     for (key, rows) in groups {
@@ -499,6 +570,10 @@ fn rows_table(judged: &[Judged<'_>]) -> Table {
         Column::number("low_us", "low us"),
         Column::number("high_us", "high us"),
         Column::number("nccl_model_us", "NCCL's model us"),
+        Column::text("closest_algorithm", "closest algorithm"),
+        Column::text("closest_protocol", "closest protocol"),
+        Column::number("closest_us", "closest us"),
+        Column::number("closest_error", "closest error"),
         Column::text("bound", "bound by"),
         Column::text("file", "file"),
         Column::number("line", "line"),
@@ -523,6 +598,10 @@ fn rows_table(judged: &[Judged<'_>]) -> Table {
             Cell::float(p.low.as_us(), 2),
             Cell::float(p.high.as_us(), 2),
             j.nccl_us.map(|us| Cell::float(us, 2)).into(),
+            j.closest.as_ref().map(|c| Cell::from(c.algorithm.name())).into(),
+            j.closest.as_ref().map(|c| Cell::from(c.protocol.name())).into(),
+            j.closest.as_ref().map(|c| Cell::float(c.time.as_us(), 2)).into(),
+            j.closest_error().map(|e| Cell::float(e, 3)).into(),
             p.bound_by().into(),
             j.row.origin.file.as_str().into(),
             j.row.origin.line.into(),

@@ -272,3 +272,27 @@ fn graphs_are_shown_written_and_taken() {
     check_refused(&["simulate", "h200x4", "-s", "1M", "--graph", "Cargo.toml"], &["Cargo.toml"]);
     check_refused(&["topo", "graph", "h200x4", "--ranks", "9"], &["9 ranks", "1 to 4"]);
 }
+
+/// Goal: every built-in machine is described, and half of a cluster reaches the other half at the
+/// rate that its fabric allows, in GB/s.
+#[test]
+fn built_in_machines_are_described() {
+    let show = |name: &str, nodes: &str| -> serde_json::Value {
+        let (code, out, err) = collcast(&["topo", "show", name, "--nodes", nodes, "--format", "json"]);
+        assert_eq!(code, 0, "{name}: {err}");
+        serde_json::from_str(&out).unwrap()
+    };
+    for name in collcast_topologies::builtin::names() {
+        assert_eq!(show(name, "2")["machine"]["hosts"], 2, "{name}");
+    }
+    for (name, nodes, bisection) in [
+        ("aws-p5en", "4", 800.0),          // 2 hosts x 16 x 25.
+        ("azure-nd-h100-v5", "8", 1600.0), // 4 hosts x 8 x 50, one unit.
+        ("gb300-nvl72", "2", 400.0),
+        ("kestrel-h100", "16", 400.0),
+        // Two racks of 34: 68 ports of 12.5 down, a third of them up.
+        ("abci-v100", "68", 287.5),
+    ] {
+        assert_eq!(show(name, nodes)["machine"]["network_bisection_gbps"], bisection, "{name}");
+    }
+}

@@ -547,6 +547,7 @@ impl Reader<'_> {
                     model: String::new(),
                     compute_capability: 0,
                     memory_rate: None,
+                    c2c: None,
                 }),
                 ..HostPlan::default()
             };
@@ -627,6 +628,7 @@ impl Reader<'_> {
             model: product.map_or_else(|| kind.value.clone(), |p| p.name.to_owned()),
             compute_capability,
             memory_rate: memory_rate.or_else(|| product.map(catalogue::Product::memory_rate)),
+            c2c: raw.c2c.as_ref().map(|r| self.rate("c2c", r)).transpose()?,
         });
         plan.keep_gpus = None;
         Ok(())

@@ -14,6 +14,7 @@ pub(crate) struct GpuPlan {
     pub(crate) model: String,
     pub(crate) compute_capability: u32,
     pub(crate) memory_rate: Option<Bandwidth>,
+    pub(crate) c2c: Option<Bandwidth>,
 }
 
 /// How NVLinks join the GPUs.
@@ -100,7 +101,7 @@ impl HostPlan {
                 parent,
                 pcie_rate: pcie.rate,
                 nvlinks: Vec::new(),
-                c2c: None,
+                c2c: gpus.c2c,
             });
         }
         if let Some(nvlink) = self.nvlink {

@@ -248,6 +248,8 @@ pub(crate) struct RawGpus {
     pub(crate) compute_capability: Option<At<i64>>,
     /// Nominal memory rate.
     pub(crate) memory_rate: Option<At<RawRate>>,
+    /// Rate of the chip-to-chip link to the CPU (Grace), one direction, where there is one.
+    pub(crate) c2c: Option<At<RawRate>>,
 }
 
 /// How NVLinks join the GPUs of a host.
