@@ -82,10 +82,10 @@ impl Judged<'_> {
     fn error(&self) -> f64 {
         error(&self.prediction, self.row)
     }
+}
 
-    fn closest_error(&self) -> Option<f64> {
-        self.closest.as_ref().map(|p| error(p, self.row))
-    }
+fn closest_error(judged: &Judged<'_>) -> Option<f64> {
+    judged.closest.as_ref().map(|p| error(p, judged.row))
 }
 
 fn error(prediction: &Prediction, row: &Measurement) -> f64 {
@@ -438,7 +438,7 @@ impl Stats {
             bias: rows.iter().map(|j| j.error()).sum::<f64>() / n,
             coverage: inside as f64 / n,
             nccl_median: median_of_all(|j| Some(j.nccl_us? / j.row.time.as_us() - 1.0)),
-            closest_median: median_of_all(|j| j.closest_error()),
+            closest_median: median_of_all(closest_error),
         }
     }
 
@@ -601,7 +601,7 @@ fn rows_table(judged: &[Judged<'_>]) -> Table {
             j.closest.as_ref().map(|c| Cell::from(c.algorithm.name())).into(),
             j.closest.as_ref().map(|c| Cell::from(c.protocol.name())).into(),
             j.closest.as_ref().map(|c| Cell::float(c.time.as_us(), 2)).into(),
-            j.closest_error().map(|e| Cell::float(e, 3)).into(),
+            closest_error(j).map(|e| Cell::float(e, 3)).into(),
             p.bound_by().into(),
             j.row.origin.file.as_str().into(),
             j.row.origin.line.into(),
