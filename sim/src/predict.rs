@@ -10,12 +10,12 @@ use crate::engine::flows::WEIGHT_ONE;
 use crate::engine::{EngineError, Observer, Unobserved, fold, run};
 use crate::ids::{LinkId, Rank};
 use crate::model::{bounds, nccl};
-use crate::network::{LayError, ResourceName, lay, order};
+use crate::network::{LayError, ResourceName, check_multicast, check_sharp, lay, order};
 use crate::profile::Profile;
 use crate::schedule::plan::{Limits, Plan};
 use crate::schedule::verify::{VerifyError, verify};
 use crate::schedule::{
-    Call, MAX_CHANNELS, Order, Schedule, ScheduleError, check_supported, valid_algorithms, valid_protocols,
+    Call, MAX_CHANNELS, Order, Schedule, ScheduleError, check_fits, check_supported, valid_algorithms, valid_protocols,
 };
 use crate::topology::{LinkKind, Topology};
 use crate::units::{Bytes, SimDuration};
@@ -103,6 +103,8 @@ pub struct Prediction {
     pub high: SimDuration,
     /// Whether the profile was made elsewhere.
     pub extrapolated: bool,
+    /// Whether it rests on constants of reduction in switches that nobody measured.
+    pub unmeasured_switches: bool,
     /// Slices sent between lanes.
     pub messages: u64,
     /// Events handled.
@@ -252,7 +254,35 @@ impl<'a> Predictor<'a> {
             buffer_size: settings.buffer_size.unwrap_or(defaults.buffer_size),
             p2p_channels: settings.channels.unwrap_or(p2p.min(most)).max(1),
             network: graph.hosts > 1,
+            nvls_channels: settings.channels.unwrap_or(nvls_channels(&graph).min(most)).max(1),
+            hosts: graph.hosts,
+            ranks_per_host: self.fewest_ranks(ranks),
         }
+    }
+
+    /// Ranks of the host that has the fewest.
+    fn fewest_ranks(&self, ranks: u32) -> u32 {
+        let hosts = order(self.topology, ranks).hosts;
+        hosts.iter().map(Vec::len).min().and_then(|n| u32::try_from(n).ok()).unwrap_or(1)
+    }
+
+    /// Whether the machine can do an algorithm on a call: shape, reduction, switches.
+    fn check_machine(&self, call: &Call, algorithm: Algorithm) -> Result<(), PredictError> {
+        let order = order(self.topology, call.ranks);
+        check_fits(call, algorithm, &order)?;
+        if matches!(algorithm, Algorithm::Nvls | Algorithm::NvlsTree) {
+            for host in &order.hosts {
+                check_multicast(self.topology, &host.iter().map(|&r| Rank(r)).collect::<Vec<_>>())?;
+            }
+        }
+        let network = match algorithm {
+            Algorithm::Nvls => order.hosts.len() > 1,
+            _ => matches!(algorithm, Algorithm::CollnetDirect | Algorithm::CollnetChain),
+        };
+        if network {
+            check_sharp(self.topology)?;
+        }
+        Ok(())
     }
 
     /// All pairs of algorithm and protocol that a choice leaves.
@@ -264,7 +294,11 @@ impl<'a> Predictor<'a> {
     ) -> Vec<(Algorithm, Protocol)> {
         let algorithms: Vec<Algorithm> = match algorithm {
             Choice::Forced(a) => vec![a],
-            _ => valid_algorithms(call.collective).to_vec(),
+            _ => valid_algorithms(call.collective)
+                .iter()
+                .copied()
+                .filter(|&a| self.check_machine(call, a).is_ok())
+                .collect(),
         };
         let graph = self.graph(call.ranks);
         algorithms
@@ -307,6 +341,13 @@ impl<'a> Predictor<'a> {
         }
         if let Choice::Forced(a) = algorithm {
             check_supported(call.collective, a)?;
+            if let &[only] = valid_protocols(a) {
+                let given = match protocol {
+                    Choice::Forced(p) => p,
+                    _ => only,
+                };
+                return Ok((a, given));
+            }
         }
         if valid_algorithms(call.collective) == [Algorithm::Direct] {
             let protocol = match protocol {
@@ -371,6 +412,7 @@ impl<'a> Predictor<'a> {
         if let Some(channels) = settings.channels.filter(|c| !(1..=MAX_CHANNELS).contains(c)) {
             return Err(ScheduleError::Channels(channels).into());
         }
+        self.check_machine(call, algorithm)?;
         let plan = Plan::new(call, algorithm, protocol, &self.limits(call.ranks, settings));
         Ok(Schedule::new(call.clone(), plan, &order(self.topology, call.ranks))?)
     }
@@ -417,7 +459,8 @@ impl<'a> Predictor<'a> {
             );
             return Err(PredictError::SelfCheck { what, violation });
         }
-        let bound = bounds::bandwidth(self.topology, call);
+        let groups: Vec<_> = laid.wiring.conns.iter().zip(&laid.instance.conns).filter(|(w, _)| w.conn.ranks().is_none()).collect();
+        let bound = bounds::bandwidth(self.topology, call, !groups.is_empty());
         // Counts may leave every rank with what it keeps for itself: then nothing hops.
         let hop = if outcome.messages > 0 && call.size().0 > 0 {
             crate::network::smallest_latency(instance)
@@ -436,7 +479,10 @@ impl<'a> Predictor<'a> {
         // A queue of launches served by the GPU: its steady rate is that of the slower of both.
         let time = if settings.cold { self.profile.first_launch() + kernel } else { kernel.max(issue) };
         let extrapolated = self.extrapolated(call.ranks, settings.launch);
-        let width = self.profile.uncertainty * if extrapolated { 1.5 } else { 1.0 };
+        // Those with a proxy go through the network.
+        let (nvswitch, sharp) = self.profile.switches_measured();
+        let unmeasured_switches = groups.iter().any(|(_, c)| if c.proxy.is_some() { !sharp } else { !nvswitch });
+        let width = self.profile.uncertainty * if extrapolated || unmeasured_switches { 1.5 } else { 1.0 };
         let scale = |factor: f64| SimDuration::from_us(time.as_us() * factor);
         let mut uses: Vec<(f64, usize)> = utilisations(&instance.resources, &outcome.load, run_time);
         uses.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
@@ -459,6 +505,7 @@ impl<'a> Predictor<'a> {
             low: scale(1.0 / (1.0 + width)),
             high: scale(1.0 + width),
             extrapolated,
+            unmeasured_switches,
             messages: outcome.messages,
             events: outcome.events,
             folded: (laid.instance.lanes.len(), instance.lanes.len()),
@@ -499,7 +546,15 @@ impl<'a> Predictor<'a> {
         if known && call.counts.is_none() {
             return Ok(ProofKind::Sampled);
         }
-        let ranks = call.ranks.min(PROOF_RANKS);
+        // Fewer ranks stand on fewer hosts, and on fewer of each.
+        let order = order(self.topology, call.ranks);
+        let (ranks, order) = if call.ranks > PROOF_RANKS {
+            let per_host = (PROOF_RANKS / 8).min(self.fewest_ranks(call.ranks)).max(1);
+            let hosts = u32::try_from(order.hosts.len()).unwrap_or(u32::MAX).min(PROOF_RANKS / per_host);
+            if hosts == 1 { (PROOF_RANKS, Order::one_host(PROOF_RANKS)) } else { (hosts * per_host, Order::grid(hosts, per_host)) }
+        } else {
+            (call.ranks, order)
+        };
         let mut small = Call { ranks, counts: None, ..call.clone() };
         small.root.0 = small.root.0.min(ranks - 1);
         let mut plan = *plan;
@@ -513,11 +568,19 @@ impl<'a> Predictor<'a> {
         if ranks == call.ranks {
             small.counts = call.counts.as_ref().map(|counts| counts.iter().map(|&c| c.min(small.count)).collect());
         }
-        let order = if ranks == call.ranks { order(self.topology, ranks) } else { Order::one_host(ranks) };
         let twin = Schedule::new(small, plan, &order)?;
         verify(&twin).map_err(unproved)?;
         self.proofs.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(key);
         Ok(ProofKind::Sampled)
+    }
+}
+
+/// Channels of NVLS in a communicator (NCCL 2.30 `src/transport/nvls.cc`).
+fn nvls_channels(graph: &nccl::Graph) -> u32 {
+    match (graph.compute_capability, graph.hosts) {
+        (..100, _) => 16,
+        (_, 1) => 24,
+        _ => 32,
     }
 }
 

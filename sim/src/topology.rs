@@ -197,6 +197,8 @@ pub struct Topology {
     pub software: Software,
     /// Name of the profile that fits this hardware.
     pub profile: Option<String>,
+    /// Whether the switches between hosts combine what goes through them (SHARP).
+    pub sharp: bool,
     graph: DiGraph<Vertex, Link>,
     gpus: Vec<NodeIndex>,
     hosts: Vec<Host>,
@@ -223,6 +225,8 @@ pub struct TopologyBuilder {
     pub software: Software,
     /// See [`Topology::profile`].
     pub profile: Option<String>,
+    /// See [`Topology::sharp`].
+    pub sharp: bool,
     graph: DiGraph<Vertex, Link>,
     hosts: Vec<String>,
 }
@@ -316,6 +320,7 @@ impl TopologyBuilder {
             assumptions: self.assumptions,
             software: self.software,
             profile: self.profile,
+            sharp: self.sharp,
             graph,
             gpus,
             hosts,

@@ -197,6 +197,7 @@ impl FabricSpec {
                 "give the host a [hosts.nics] table, or leave it out of the cluster",
             ));
         }
+        builder.sharp = self.sharp;
         if self.kind == FabricKind::SingleSwitch {
             return self.single_switch(builder, hosts);
         }

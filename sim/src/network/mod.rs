@@ -7,7 +7,7 @@ use crate::ids::Rank;
 use crate::schedule::Order;
 use crate::topology::Topology;
 
-pub use lay::{Laid, LayError, ResourceName, lay, smallest_latency};
+pub use lay::{Laid, LayError, ResourceName, check_multicast, check_sharp, lay, smallest_latency};
 pub use route::{PathClass, Route, Router};
 
 /// In which order rings visit the first `ranks` GPUs of a machine: inside a host by number,

@@ -37,7 +37,20 @@ struct Tree {
 }
 
 pub(super) fn generate(call: &Call, plan: &Plan, order: &Order) -> (u32, Vec<Template>, Box<dyn Generator>) {
-    let mut host = vec![0; call.ranks as usize];
+    let (host, chains) = chains(call.ranks, order);
+    // Roots by number of children, then up lanes, then down lanes.
+    let mut templates = Vec::new();
+    for role in [Role::Root, Role::Up, Role::Down] {
+        for children in 0..=MAX_CHILDREN {
+            templates.push(template(role, children, call.in_place));
+        }
+    }
+    (2, templates, Box::new(Tree { call: call.clone(), plan: *plan, chains, host }))
+}
+
+/// The host of each rank, and `[ring order][host]` the ranks of the host in chain order.
+pub(super) fn chains(ranks: u32, order: &Order) -> (Vec<usize>, Vec<Vec<Vec<u32>>>) {
+    let mut host = vec![0; ranks as usize];
     for (index, ranks) in order.hosts.iter().enumerate() {
         for &rank in ranks {
             host[rank as usize] = index;
@@ -54,14 +67,7 @@ pub(super) fn generate(call: &Call, plan: &Plan, order: &Order) -> (u32, Vec<Tem
             chains
         })
         .collect();
-    // Roots by number of children, then up lanes, then down lanes.
-    let mut templates = Vec::new();
-    for role in [Role::Root, Role::Up, Role::Down] {
-        for children in 0..=MAX_CHILDREN {
-            templates.push(template(role, children, call.in_place));
-        }
-    }
-    (2, templates, Box::new(Tree { call: call.clone(), plan: *plan, chains, host }))
+    (host, chains)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -142,7 +148,7 @@ fn binary_tree(hosts: u32, host: u32) -> (Option<u32>, SmallVec<[u32; 2]>) {
 }
 
 /// Parent and children of a host in tree 0 or 1.
-fn double_tree(hosts: u32, host: u32, second: bool) -> (Option<u32>, SmallVec<[u32; 2]>) {
+pub(super) fn double_tree(hosts: u32, host: u32, second: bool) -> (Option<u32>, SmallVec<[u32; 2]>) {
     if !second {
         return binary_tree(hosts, host);
     }
@@ -178,7 +184,7 @@ impl Tree {
 impl Generator for Tree {
     fn worker(&self, rank: Rank, channel: ChannelId, lane: Lane) -> Option<Worker> {
         let (parent, children) = self.neighbours(rank, channel);
-        let conn = |src, dst, stream| Conn { src, dst, channel, stream };
+        let conn = |src, dst, stream| Conn::pair(src, dst, channel, stream);
         let from_children = || children.iter().map(|&r| conn(r, rank, UP)).collect::<Vec<_>>();
         let to_children = || children.iter().map(|&r| conn(rank, r, DOWN)).collect::<Vec<_>>();
         let (role, recv, send) = match (parent, lane.0) {
