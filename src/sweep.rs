@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
-use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
+use collcast_reports::model::{Cell, Column, Report, Table, Verdict};
 use collcast_reports::nccl_tests::{self, NcclTests, NcclTestsRow};
 use collcast_sim::collective::Collective;
 use collcast_sim::predict::{Choice, Prediction, Predictor, Settings};
@@ -13,7 +13,7 @@ use rayon::prelude::*;
 
 use crate::error::CliError;
 use crate::output::{Format, OutputArgs};
-use crate::selectors::{CallArgs, MachineArgs, Point, assumptions, points};
+use crate::selectors::{CallArgs, MachineArgs, Point, UNMEASURED_SWITCHES, assumptions, points, trust};
 
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Sizes default to 8:8GiB:2. `auto` is what NCCL picks by its cost table among the algorithms
@@ -59,14 +59,18 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     if points.iter().any(|p| p.algorithm == Choice::Auto && p.call.collective == Collective::AllReduce)
         && largest.compute_capability() >= 90
     {
-        report.assumptions.push("auto: NCCL_NVLS_ENABLE=0 (NVLS and CollNet are not modelled yet)".to_owned());
+        report.assumptions.push("auto: NCCL_NVLS_ENABLE=0 (its choice leaves out NVLS and CollNet so far)".to_owned());
+    }
+    let unmeasured = predictions.iter().any(|p| p.unmeasured_switches);
+    if unmeasured {
+        report.assumptions.push(UNMEASURED_SWITCHES.to_owned());
     }
     let mut rows = table(&points, &predictions);
     if args.output.format == Format::Table {
         for_people(&mut rows, &points);
     }
     report.tables.push(rows);
-    report.verdict = verdict(&points, &predictions, extrapolated);
+    report.verdict = verdict(&points, &predictions, extrapolated, unmeasured);
     let nccl_tests = match args.output.format {
         Format::NcclTests => {
             let in_place = predict_all(&in_place(&points), &predictors, &settings)?;
@@ -179,7 +183,7 @@ fn for_people(table: &mut Table, points: &[Point]) {
     }
 }
 
-fn verdict(points: &[Point], predictions: &[Prediction], extrapolated: bool) -> Option<Verdict> {
+fn verdict(points: &[Point], predictions: &[Prediction], extrapolated: bool, unmeasured: bool) -> Option<Verdict> {
     let rows: Vec<_> = points.iter().zip(predictions).collect();
     let (best_point, best) = rows.iter().max_by(|a, b| busbw(a.0, a.1).total_cmp(&busbw(b.0, b.1)))?;
     let smallest = rows
@@ -198,16 +202,12 @@ fn verdict(points: &[Point], predictions: &[Prediction], extrapolated: bool) -> 
         smallest.0.call.size(),
         smallest.1.time.as_us(),
     );
+    let (status, confidence, basis) = trust(extrapolated, unmeasured);
     Some(Verdict {
-        status: if extrapolated { Status::Warning } else { Status::Ok },
+        status,
         sentence,
-        confidence: if extrapolated {
-            "low: the profile is from another machine, launch mode or host count"
-        } else {
-            "medium"
-        }
-        .to_owned(),
-        basis: if extrapolated { "extrapolated" } else { "predicted" }.to_owned(),
+        confidence,
+        basis,
         next: Some("run nccl-tests there, then `collcast validate LOG -t TOPOLOGY`".to_owned()),
     })
 }

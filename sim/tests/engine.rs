@@ -377,6 +377,32 @@ fn folded_equals_unfolded() {
     assert!(folds > 200, "{folds}");
 }
 
+/// Goal: equal heads are simulated once: of all heads, ranks, hosts and channels one lane of each
+/// part is left, and of CollNet direct one for each distance between two ranks of a host.
+#[test]
+fn equal_heads_are_one() {
+    let (one, many) = (nvswitch_box(8, 450.0), cluster(4, 8, 8));
+    let (reduce, gather, scatter) = (Collective::AllReduce, Collective::AllGather, Collective::ReduceScatter);
+    for (topology, collective, algorithm, lanes) in [
+        (&one, reduce, Algorithm::Nvls, 3),
+        (&one, gather, Algorithm::Nvls, 2),
+        (&one, scatter, Algorithm::Nvls, 2),
+        (&many, reduce, Algorithm::Nvls, 4),
+        (&many, gather, Algorithm::Nvls, 3),
+        (&many, scatter, Algorithm::Nvls, 3),
+        (&many, reduce, Algorithm::CollnetDirect, 16),
+        (&many, gather, Algorithm::CollnetDirect, 9),
+        (&many, scatter, Algorithm::CollnetDirect, 9),
+    ] {
+        let ranks = topology.ranks();
+        let case = Case { channels: 2, count: 64 * 64, ..Case::new(collective, algorithm, Protocol::Simple, ranks) };
+        let schedule = case.schedule(topology);
+        let laid = lay(topology, &prior(), &schedule).unwrap();
+        let what = format!("{} {case:?}", topology.name);
+        assert_eq!(check_folding(&laid.instance, &what).1, lanes, "{what}");
+    }
+}
+
 /// Goal: a computation that uses several links which are alike is not folded onto one of them.
 #[test]
 fn a_computation_keeps_its_links_apart() {
