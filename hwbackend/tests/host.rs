@@ -87,10 +87,8 @@ fn results_are_exact_for_one_to_nine_ranks() {
         for &algorithm in valid_algorithms(collective) {
             for ranks in 1..=9 {
                 // On one host NVLS needs a second rank; these others need a second host.
-                let hosts = matches!(
-                    algorithm,
-                    Algorithm::NvlsTree | Algorithm::CollnetDirect | Algorithm::CollnetChain
-                );
+                let hosts =
+                    matches!(algorithm, Algorithm::NvlsTree | Algorithm::CollnetDirect | Algorithm::CollnetChain);
                 if hosts || (algorithm == Algorithm::Nvls && ranks == 1) {
                     continue;
                 }

@@ -459,7 +459,8 @@ impl<'a> Predictor<'a> {
             );
             return Err(PredictError::SelfCheck { what, violation });
         }
-        let groups: Vec<_> = laid.wiring.conns.iter().zip(&laid.instance.conns).filter(|(w, _)| w.conn.ranks().is_none()).collect();
+        let groups: Vec<_> =
+            laid.wiring.conns.iter().zip(&laid.instance.conns).filter(|(w, _)| w.conn.ranks().is_none()).collect();
         let bound = bounds::bandwidth(self.topology, call, !groups.is_empty());
         // Counts may leave every rank with what it keeps for itself: then nothing hops.
         let hop = if outcome.messages > 0 && call.size().0 > 0 {
@@ -551,7 +552,11 @@ impl<'a> Predictor<'a> {
         let (ranks, order) = if call.ranks > PROOF_RANKS {
             let per_host = (PROOF_RANKS / 8).min(self.fewest_ranks(call.ranks)).max(1);
             let hosts = u32::try_from(order.hosts.len()).unwrap_or(u32::MAX).min(PROOF_RANKS / per_host);
-            if hosts == 1 { (PROOF_RANKS, Order::one_host(PROOF_RANKS)) } else { (hosts * per_host, Order::grid(hosts, per_host)) }
+            if hosts == 1 {
+                (PROOF_RANKS, Order::one_host(PROOF_RANKS))
+            } else {
+                (hosts * per_host, Order::grid(hosts, per_host))
+            }
         } else {
             (call.ranks, order)
         };

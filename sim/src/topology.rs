@@ -156,6 +156,8 @@ pub struct Software {
     pub nccl: Option<String>,
     /// Network or tuner plugin, such as `aws-ofi-nccl`.
     pub plugin: Option<String>,
+    /// The driver does not offer NVLink multicast, as in many virtual machines.
+    pub multicast_off: bool,
 }
 
 /// A topology that cannot be simulated.

@@ -589,8 +589,11 @@ proptest! {
         let settings = Settings { channels, fold, launch: Launch::Graph, ..Settings::default() };
         match Predictor::new(&topology, &profile).predict(&call, algorithm, protocol, &settings) {
             Ok(prediction) => check_prediction(&prediction)?,
-            Err(PredictError::Schedule(_) | PredictError::NothingToChoose(_)) => {}
-            Err(PredictError::Lay(LayError::NoMulticast { .. } | LayError::NoSharp(_))) => {}
+            Err(
+                PredictError::Schedule(_)
+                | PredictError::NothingToChoose(_)
+                | PredictError::Lay(LayError::NoMulticast { .. } | LayError::NoSharp(_)),
+            ) => {}
             Err(error) => prop_assert!(false, "{} {call:?}: {error}", topology.name),
         }
     }
@@ -1033,7 +1036,10 @@ fn switches_that_cannot_reduce_are_named() {
         plain.duplex(nic, switch, wire);
     }
     let plain = plain.build().unwrap();
+    let mut off = nvswitch_box(4, 450.0);
+    off.software.multicast_off = true;
     for (topology, algorithm, expected) in [
+        (&off, Algorithm::Nvls, "offers no NVLink multicast"),
         (&pcie_box(4, 24.0), Algorithm::Nvls, "no link to an NVSwitch"),
         (&plain, Algorithm::CollnetChain, "no SHARP"),
         (&plain, Algorithm::Nvls, "at least 2 ranks on a host"),

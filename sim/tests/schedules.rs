@@ -225,11 +225,8 @@ fn a_flawed_member_of_a_group_is_found() {
         let mut call = Call::of_size(Collective::Reduce, 2, Default::default(), DataType::Float32);
         call.count = 8;
         let plan = Plan::new(&call, Algorithm::Ring, Protocol::Simple, &Limits::default());
-        let templates = vec![
-            Template::new(&[op(false, 0, 8)]),
-            Template::new(second),
-            Template::new(&[op(true, 0, 8)]),
-        ];
+        let templates =
+            vec![Template::new(&[op(false, 0, 8)]), Template::new(second), Template::new(&[op(true, 0, 8)])];
         verify(&Schedule::from_parts(call, plan, 2, templates, Box::new(ReduceToOne)))
     };
     check(&[op(false, 0, 8)]).unwrap();

@@ -280,6 +280,7 @@ impl Reader<'_> {
             cluster.software = Software {
                 nccl: software.nccl.as_ref().map(|v| v.value.clone()),
                 plugin: software.plugin.as_ref().map(|v| v.value.clone()),
+                multicast_off: software.multicast == Some(false),
             };
         }
         let mut from_like = None;

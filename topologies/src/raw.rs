@@ -203,6 +203,8 @@ pub(crate) struct RawSoftware {
     pub(crate) nccl: Option<At<String>>,
     /// Network or tuner plugin, such as `aws-ofi-nccl`.
     pub(crate) plugin: Option<At<String>>,
+    /// Whether the driver offers NVLink multicast where the hardware has it; true where absent.
+    pub(crate) multicast: Option<bool>,
 }
 
 /// Hosts that are alike.

@@ -87,6 +87,9 @@ const MULTICAST_CAPABILITY: u32 = 90;
 /// [`LayError::NoMulticast`], saying what is missing.
 pub fn check_multicast(topology: &Topology, ranks: &[Rank]) -> Result<(), LayError> {
     let lacks = |reason| Err(LayError::NoMulticast { topology: topology.name.clone(), reason });
+    if topology.software.multicast_off {
+        return lacks("its driver offers no NVLink multicast".to_owned());
+    }
     let first = ranks.first().map(|&r| switches(topology, r)).unwrap_or_default();
     for &rank in ranks {
         let own = switches(topology, rank);

@@ -67,7 +67,8 @@ impl Generator for Chain {
         };
         let heads = End::Group(0);
         // Towards the head, and away from it.
-        let near = if at > 0 { pair(chain[at - 1], rank.0) } else { Conn { src: heads, dst: heads, channel, stream: UP } };
+        let near =
+            if at > 0 { pair(chain[at - 1], rank.0) } else { Conn { src: heads, dst: heads, channel, stream: UP } };
         let far = chain.get(at + 1).map(|&next| pair(rank.0, next));
         let template = usize::from(!up) * 2 + usize::from(far.is_some());
         let (near, far) = (vec![near], far.into_iter().collect());

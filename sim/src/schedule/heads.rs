@@ -6,9 +6,9 @@
 //! NVSwitch combines and multicasts, with CollNet direct every pair of ranks talks; between
 //! hosts the network combines, or (NVLS tree) the heads form the double binary tree.
 //! Source: NCCL 2.30 `src/device/all_reduce.h`, `all_gather.h`, `reduce_scatter.h`,
-//! `src/transport/nvls.cc`, restated. Two differences: what does not fill a loop is dealt evenly
-//! to all heads, where NCCL fills the first ones; and NCCL's network gathers and scatters of
-//! all hosts at once are one multicast or one reduction for each host here.
+//! `src/transport/nvls.cc`, restated. What does not fill a loop of an all-reduce is dealt evenly
+//! to all heads, as NVLS does. One difference: where NCCL's network gathers or scatters for all
+//! hosts at once, here is one multicast or one reduction for each host.
 
 use std::sync::Arc;
 
@@ -132,11 +132,8 @@ impl Heads {
                 let size = ((LEN - OFF + HEADS - 1) / HEADS).round_up(GRAIN).min(CHUNK);
                 chunks(L * HEADS * CHUNK, size, op(recv, src, dst, send, count))
             };
-            let fixed = [
-                part(ports(0), slice(), None, ports(1)),
-                part(ports(1), None, slice(), ports(0)),
-                Template::new(&[]),
-            ];
+            let fixed =
+                [part(ports(0), slice(), None, ports(1)), part(ports(1), None, slice(), ports(0)), Template::new(&[])];
             let heads = by_role.map(|(role, below)| match role {
                 Role::Root => part(ports(below), None, None, ports(below)),
                 Role::Up => part(ports(below), own(), None, ports(1)),
@@ -161,11 +158,7 @@ impl Heads {
         let fixed = [
             every(ports(0), part(), None, ports(1)),
             every(ports(1), None, part(), ports(0)),
-            if gathers {
-                once(ports(0), here(), None, ports(1))
-            } else {
-                once(ports(1), None, here(), ports(0))
-            },
+            if gathers { once(ports(0), here(), None, ports(1)) } else { once(ports(1), None, here(), ports(0)) },
         ];
         let heads = by_role.map(|(role, below)| match role {
             Role::Root => Template::new(&[]),
@@ -249,12 +242,11 @@ impl Heads {
             (Collective::AllGather, false) if joined => {
                 (self.role(Role::Down, below), self.networks(host, head, channel), send)
             }
-            (Collective::AllGather, false) => return None,
             (Collective::ReduceScatter, false) => (ALONE, if joined { vec![network()] } else { recv }, vec![]),
             (Collective::ReduceScatter, true) if joined => {
                 (self.role(Role::Up, below), recv, self.networks(host, head, channel))
             }
-            (Collective::ReduceScatter, true) => return None,
+            (Collective::AllGather, false) | (Collective::ReduceScatter, true) => return None,
             (_, true) if joined => (self.role(Role::Up, below), recv, vec![network()]),
             (_, false) if joined => (self.role(Role::Down, below), vec![network()], send),
             (_, true) => match parent {

@@ -382,7 +382,7 @@ mod tests {
             let call = Call::of_size(Collective::AllReduce, 8 * hosts, Bytes(size), DataType::Float32);
             let plan = Plan::new(&call, algorithm, Protocol::Simple, &Limits { hosts, ..Limits::default() });
             assert_eq!((plan.channels, plan.threads), (16, 640));
-            4 * plan.chunk >> 10
+            (4 * plan.chunk) >> 10
         };
         for (size, kib) in [(1 << 30, 128), (64 << 20, 64), (8 << 20, 32), (1 << 20, 16)] {
             assert_eq!(chunk(Algorithm::Nvls, 1, size), kib);
@@ -390,7 +390,9 @@ mod tests {
                 assert_eq!(chunk(Algorithm::Nvls, 1, size - 4), kib / 2);
             }
         }
-        for (hosts, size, kib) in [(2, 64 << 20, 128), (2, (64 << 20) - 4, 64), (4, 1 << 30, 64), (4, (8 << 20) - 4, 32)] {
+        for (hosts, size, kib) in
+            [(2, 64 << 20, 128), (2, (64 << 20) - 4, 64), (4, 1 << 30, 64), (4, (8 << 20) - 4, 32)]
+        {
             assert_eq!(chunk(Algorithm::NvlsTree, hosts, size), kib);
         }
     }

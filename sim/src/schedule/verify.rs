@@ -466,7 +466,8 @@ impl Verifier<'_> {
             return Err(VerifyError::WrongAmount { place, expected: there.count, sent: message.count });
         }
         let pieces = self.add(worker, &there.pieces, &message.pieces)?;
-        let clock = there.clock.zip(message.clock).map(|(a, b)| a.iter().zip(b.iter()).map(|(x, y)| *x.max(y)).collect());
+        let clock =
+            there.clock.zip(message.clock).map(|(a, b)| a.iter().zip(b.iter()).map(|(x, y)| *x.max(y)).collect());
         self.fifos[conn].slots[place].0 = Message { count: there.count, pieces, clock };
         Ok(())
     }
