@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use collcast_reports::model::Input;
+use collcast_reports::model::{Input, Status};
 use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol, ReduceOp};
 use collcast_sim::ids::Rank;
 use collcast_sim::model::nccl::search::Options;
@@ -76,7 +76,7 @@ pub(crate) struct CallArgs {
     /// Factor between sizes, as in nccl-tests
     #[arg(short = 'f', long, value_name = "N", conflicts_with = "size", help_heading = "Collective")]
     pub(crate) stepfactor: Option<u64>,
-    /// Algorithms: ring tree direct, auto (NCCL's choice) or best (our fastest)
+    /// Algorithms: ring tree nvls nvls_tree collnet_direct collnet_chain direct, auto (NCCL's choice) or best (our fastest)
     #[arg(long, alias = "algorithms", value_name = "NAME[,NAME]", default_value = "auto", help_heading = "Collective")]
     pub(crate) algorithm: String,
     /// Protocols: ll ll128 simple, auto or best
@@ -512,6 +512,22 @@ pub(crate) fn points(call: &CallArgs, machines: &BTreeMap<u32, Topology>) -> Res
         }
     }
     Ok(points)
+}
+
+/// What predictions say that rest on constants of switches which nobody measured.
+pub(crate) const UNMEASURED_SWITCHES: &str =
+    "reduction and multicast in switches: constants cited from NCCL's cost model, not measured";
+
+/// How far to trust predictions: status, confidence and what they rest on.
+pub(crate) fn trust(extrapolated: bool, unmeasured_switches: bool) -> (Status, String, String) {
+    let (status, confidence, basis) = match (extrapolated, unmeasured_switches) {
+        (true, _) => {
+            (Status::Warning, "low: the profile is from another machine, launch mode or host count", "extrapolated")
+        }
+        (false, true) => (Status::Warning, "low: constants of switches are cited, not measured", "cited"),
+        (false, false) => (Status::Ok, "medium", "predicted"),
+    };
+    (status, confidence.to_owned(), basis.to_owned())
 }
 
 /// What every output says first.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
+use collcast_reports::model::{Cell, Column, Report, Table, Verdict};
 use collcast_reports::perfetto::{Counter, TraceEvent, TraceWriter};
 use collcast_sim::collective::Algorithm;
 use collcast_sim::engine::Observer;
@@ -18,7 +18,7 @@ use collcast_sim::units::{SimDuration, SimTime};
 use crate::error::CliError;
 use crate::explain;
 use crate::output::{OutputArgs, write};
-use crate::selectors::{CallArgs, MachineArgs, Point, assumptions, points};
+use crate::selectors::{CallArgs, MachineArgs, Point, UNMEASURED_SWITCHES, assumptions, points, trust};
 use crate::sweep::{busbw, warnings};
 
 /// Most slices of a timeline: about a gigabyte of JSON, more than viewers take.
@@ -69,6 +69,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     report.inputs = inputs;
     report.assumptions = assumptions(topology, &profile, &settings, prediction.extrapolated);
     report.assumptions.extend(told.assumptions);
+    if prediction.unmeasured_switches {
+        report.assumptions.push(UNMEASURED_SWITCHES.to_owned());
+    }
     report.warnings.extend(told.warnings);
     report.warnings.extend(warnings(std::slice::from_ref(&prediction)));
     report.warnings.extend(explain::not_modelled(std::slice::from_ref(&prediction)));
@@ -78,8 +81,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     if call_args.explain_choice {
         report.tables.extend(explain::table_of_one(point, &predictor, &settings)?);
     }
+    let (status, confidence, basis) = trust(prediction.extrapolated, prediction.unmeasured_switches);
     report.verdict = Some(Verdict {
-        status: if prediction.extrapolated { Status::Warning } else { Status::Ok },
+        status,
         sentence: format!(
             "{} of {} over {} ranks takes {} ({:.1} GB/s of bus bandwidth), bound by {}",
             point.call.collective,
@@ -89,13 +93,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
             busbw(point, &prediction),
             prediction.bound_by()
         ),
-        confidence: if prediction.extrapolated {
-            "low: the profile is from another machine, launch mode or host count"
-        } else {
-            "medium"
-        }
-        .to_owned(),
-        basis: if prediction.extrapolated { "extrapolated" } else { "predicted" }.to_owned(),
+        confidence,
+        basis,
         next: None,
     });
     if let Some(path) = &args.trace {

@@ -7,6 +7,7 @@
 //! solver works with summed weights, the run is the unfolded one, bit for bit.
 
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
 use super::{Instance, mix};
 use crate::schedule::wiring::UNUSED;
@@ -30,6 +31,9 @@ pub struct Folded<'a> {
     pub conn: Vec<u32>,
 }
 
+/// Lanes and ports at one side of a connection.
+type Ends = SmallVec<[(u32, u64); 1]>;
+
 struct Colours {
     lanes: Vec<u64>,
     conns: Vec<u64>,
@@ -39,11 +43,11 @@ struct Colours {
 
 /// Folds an instance as far as its symmetry goes; without any it comes back as it is.
 pub fn fold<'a>(instance: &Instance<'a>) -> Folded<'a> {
-    let mut ends = vec![[(UNUSED, 0); 2]; instance.conns.len()];
+    let mut ends = vec![[Ends::new(), Ends::new()]; instance.conns.len()];
     for (lane, spec) in (0..).zip(&instance.lanes) {
         for (side, ports) in [&spec.send, &spec.recv].into_iter().enumerate() {
             for (port, &conn) in ports.iter().enumerate().filter(|(_, c)| **c != UNUSED) {
-                ends[conn as usize][side] = (lane, port as u64);
+                ends[conn as usize][side].push((lane, port as u64));
             }
         }
     }
@@ -68,6 +72,11 @@ pub fn fold<'a>(instance: &Instance<'a>) -> Folded<'a> {
 
 fn all(values: impl IntoIterator<Item = u64>) -> u64 {
     values.into_iter().fold(0x5eed, mix)
+}
+
+/// A colour of a multiset: a sum does not depend on the order.
+fn sum(values: impl IntoIterator<Item = u64>) -> u64 {
+    values.into_iter().fold(0, u64::wrapping_add)
 }
 
 fn initial(instance: &Instance<'_>) -> Colours {
@@ -99,7 +108,7 @@ fn initial(instance: &Instance<'_>) -> Colours {
             let proxy = c.proxy.map_or(u64::MAX, |p| p.0);
             all([
                 c.latency.0,
-                u64::from(c.streaming) | (u64::from(c.direct) << 1),
+                u64::from(c.streaming) | u64::from(c.direct) << 1,
                 u64::from(c.depth),
                 proxy,
                 c.post[0],
@@ -120,7 +129,7 @@ fn initial(instance: &Instance<'_>) -> Colours {
     Colours { lanes, conns, resources, kernels }
 }
 
-fn refine(instance: &Instance<'_>, ends: &[[(u32, u64); 2]], old: &Colours) -> Colours {
+fn refine(instance: &Instance<'_>, ends: &[[Ends; 2]], old: &Colours) -> Colours {
     let port = |&conn: &u32| {
         if conn == UNUSED { 0 } else { old.conns[conn as usize] }
     };
@@ -133,16 +142,16 @@ fn refine(instance: &Instance<'_>, ends: &[[(u32, u64); 2]], old: &Colours) -> C
         .collect();
     let conns = (instance.conns.iter().zip(&old.conns).zip(ends))
         .map(|((conn, &own), ends)| {
-            let uses = conn.uses.iter().flat_map(|&(r, w)| [old.resources[r as usize], w]);
-            let ends = ends.iter().flat_map(|&(l, p)| [old.lanes.get(l as usize).copied().unwrap_or(0), p]);
-            all([own].into_iter().chain(ends).chain(uses))
+            let uses = sum(conn.uses.iter().map(|&(r, w)| all([old.resources[r as usize], w])));
+            let [senders, receivers] =
+                [&ends[0], &ends[1]].map(|ends| sum(ends.iter().map(|&(l, p)| all([old.lanes[l as usize], p]))));
+            all([own, senders, receivers, uses])
         })
         .collect();
-    // A multiset of users: a sum does not depend on their order.
     let mut resources = old.resources.clone();
     for (conn, &colour) in instance.conns.iter().zip(&old.conns) {
-        for (place, &(r, w)) in (0..).zip(&conn.uses) {
-            resources[r as usize] = resources[r as usize].wrapping_add(all([colour, place, w]));
+        for &(r, w) in &conn.uses {
+            resources[r as usize] = resources[r as usize].wrapping_add(all([colour, w]));
         }
     }
     let mut kernels = old.kernels.clone();
@@ -196,12 +205,11 @@ fn quotient<'a>(instance: &Instance<'a>, colours: &Colours) -> Folded<'a> {
     let (kernel_class, kernels) = classes_of(&colours.kernels);
     let is_first = |resource: u32| resources[resource_class[resource as usize] as usize] == resource;
 
-    // How many of a class use one resource at one place of their route, and one block.
-    let mut sharing: Vec<Vec<u64>> = conns.iter().map(|&c| vec![0; instance.conns[c as usize].uses.len()]).collect();
+    // What all connections of a class take of one resource of a class.
+    let mut together: FxHashMap<(u32, u32), u64> = FxHashMap::default();
     for (conn, &class) in instance.conns.iter().zip(&conn_class) {
-        for (place, use_) in conn.uses.iter().enumerate().filter(|(_, u)| is_first(u.0)) {
-            sharing[class as usize][place] += 1;
-            debug_assert!(use_.1 > 0);
+        for &(resource, weight) in conn.uses.iter().filter(|u| is_first(u.0)) {
+            *together.entry((class, resource_class[resource as usize])).or_default() += weight;
         }
     }
     let mut members = vec![0_u64; lanes.len()];
@@ -225,11 +233,16 @@ fn quotient<'a>(instance: &Instance<'a>, colours: &Colours) -> Folded<'a> {
             folded
         })
         .collect();
-    let folded_conns = (conns.iter().zip(&sharing))
-        .map(|(&first, shared)| {
+    let folded_conns = (0..)
+        .zip(&conns)
+        .map(|(class, &first)| {
             let mut conn = instance.conns[first as usize].clone();
-            for (use_, &together) in conn.uses.iter_mut().zip(shared) {
-                *use_ = (resource_class[use_.0 as usize], use_.1 * together);
+            let classes: SmallVec<[u32; 8]> = conn.uses.iter().map(|u| resource_class[u.0 as usize]).collect();
+            conn.uses.clear();
+            for resource in classes {
+                if !conn.uses.iter().any(|u| u.0 == resource) {
+                    conn.uses.push((resource, together.get(&(class, resource)).copied().unwrap_or(0)));
+                }
             }
             conn
         })
