@@ -461,7 +461,7 @@ fn equal_heads_are_one() {
         let ranks = topology.ranks();
         let case = Case { channels: 2, count: 64 * 64, ..Case::new(collective, algorithm, Protocol::Simple, ranks) };
         let schedule = case.schedule(topology);
-        let laid = lay(topology, &prior(), &schedule).unwrap();
+        let laid = lay(topology, &prior(), &Transport::default(), &schedule).unwrap();
         let what = format!("{} {case:?}", topology.name);
         assert_eq!(check_folding(&laid.instance, &what).1, lanes, "{what}");
     }
@@ -683,7 +683,9 @@ proptest! {
         }
     }
 
-    /// Goal: faster links never slow a run of one schedule on a symmetric machine.
+    /// Goal: faster links never slow a run of one schedule on a symmetric machine. Left out is
+    /// what has several peers at once over a network: their slices share a proxy thread, and
+    /// who comes first there may change (Graham's anomalies, 1969).
     #[test]
     fn faster_links_never_slow_a_run(
         slow in symmetric_machine(),
@@ -695,6 +697,7 @@ proptest! {
     ) {
         let (collective, algorithm, protocol) = pattern;
         prop_assume!(fits(&slow, slow.ranks(), collective, algorithm));
+        prop_assume!(algorithm != Algorithm::Direct || slow.hosts().len() == 1);
         // A bound on the slices, for the time of the test.
         let chunk_grains = if chunk_grains == 0 { 0 } else { chunk_grains.max(count / 1000) };
         let case = Case { channels, count, chunk_grains, ..Case::new(collective, algorithm, protocol, slow.ranks()) };
@@ -997,7 +1000,7 @@ fn link_loads(topology: &Topology, laid: &Laid<'_>, outcome: &Outcome) -> Vec<(L
                 let out = topology.vertex(topology.ends(*id).0).host.is_some();
                 Some((topology.link(*id).kind, out, load as f64 / WEIGHT_ONE as f64))
             }
-            ResourceName::Lane(..) => None,
+            _ => None,
         })
         .collect()
 }
@@ -1005,7 +1008,7 @@ fn link_loads(topology: &Topology, laid: &Laid<'_>, outcome: &Outcome) -> Vec<(L
 fn loads(topology: &Topology, algorithm: Algorithm, ranks: u32, count: u64) -> Vec<(LinkKind, bool, f64)> {
     let case = Case { channels: 1, count, ..Case::new(Collective::AllReduce, algorithm, Protocol::Simple, ranks) };
     let schedule = case.schedule(topology);
-    let laid = lay(topology, &prior(), &schedule).unwrap();
+    let laid = lay(topology, &prior(), &Transport::default(), &schedule).unwrap();
     let outcome = simulate(&laid.instance);
     link_loads(topology, &laid, &outcome)
 }

@@ -9,7 +9,8 @@
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use super::{Instance, mix};
+use super::flows::Use;
+use super::{ConnSpec, Instance, mix};
 use crate::schedule::wiring::UNUSED;
 
 /// Rounds after which a machine without symmetry is simulated as it is: news travels one
@@ -79,6 +80,12 @@ fn sum(values: impl IntoIterator<Item = u64>) -> u64 {
     values.into_iter().fold(0, u64::wrapping_add)
 }
 
+/// What a connection uses, with the part of [`ConnSpec::uses`] that each belongs to.
+fn parts(conn: &ConnSpec) -> impl Iterator<Item = (u64, Use)> {
+    let part = |place: u16| conn.parts.iter().filter(|&&end| place >= end).count() as u64;
+    (0..).zip(&conn.uses).map(move |(place, &used)| (part(place), used))
+}
+
 fn initial(instance: &Instance<'_>) -> Colours {
     let lanes = instance
         .lanes
@@ -114,7 +121,6 @@ fn initial(instance: &Instance<'_>) -> Colours {
                 c.post[0],
                 c.post[1],
                 c.uses.len() as u64,
-                u64::from(c.parts[0]) | (u64::from(c.parts[1]) << 8) | (u64::from(c.parts[2]) << 16),
             ])
         })
         .collect();
@@ -142,7 +148,7 @@ fn refine(instance: &Instance<'_>, ends: &[[Ends; 2]], old: &Colours) -> Colours
         .collect();
     let conns = (instance.conns.iter().zip(&old.conns).zip(ends))
         .map(|((conn, &own), ends)| {
-            let uses = sum(conn.uses.iter().map(|&(r, w)| all([old.resources[r as usize], w])));
+            let uses = sum(parts(conn).map(|(part, (r, w))| all([old.resources[r as usize], w, part])));
             let [senders, receivers] =
                 [&ends[0], &ends[1]].map(|ends| sum(ends.iter().map(|&(l, p)| all([old.lanes[l as usize], p]))));
             all([own, senders, receivers, uses])
@@ -150,8 +156,8 @@ fn refine(instance: &Instance<'_>, ends: &[[Ends; 2]], old: &Colours) -> Colours
         .collect();
     let mut resources = old.resources.clone();
     for (conn, &colour) in instance.conns.iter().zip(&old.conns) {
-        for &(r, w) in &conn.uses {
-            resources[r as usize] = resources[r as usize].wrapping_add(all([colour, w]));
+        for (part, (r, w)) in parts(conn) {
+            resources[r as usize] = resources[r as usize].wrapping_add(all([colour, w, part]));
         }
     }
     let mut kernels = old.kernels.clone();
@@ -205,11 +211,11 @@ fn quotient<'a>(instance: &Instance<'a>, colours: &Colours) -> Folded<'a> {
     let (kernel_class, kernels) = classes_of(&colours.kernels);
     let is_first = |resource: u32| resources[resource_class[resource as usize] as usize] == resource;
 
-    // What all connections of a class take of one resource of a class.
-    let mut together: FxHashMap<(u32, u32), u64> = FxHashMap::default();
+    // What all connections of a class take together of one resource of a class, by part.
+    let mut together: FxHashMap<(u32, u64, u32), u64> = FxHashMap::default();
     for (conn, &class) in instance.conns.iter().zip(&conn_class) {
-        for &(resource, weight) in conn.uses.iter().filter(|u| is_first(u.0)) {
-            *together.entry((class, resource_class[resource as usize])).or_default() += weight;
+        for (part, (resource, weight)) in parts(conn).filter(|(_, u)| is_first(u.0)) {
+            *together.entry((class, part, resource_class[resource as usize])).or_default() += weight;
         }
     }
     let mut members = vec![0_u64; lanes.len()];
@@ -236,14 +242,19 @@ fn quotient<'a>(instance: &Instance<'a>, colours: &Colours) -> Folded<'a> {
     let folded_conns = (0..)
         .zip(&conns)
         .map(|(class, &first)| {
-            let mut conn = instance.conns[first as usize].clone();
-            let classes: SmallVec<[u32; 8]> = conn.uses.iter().map(|u| resource_class[u.0 as usize]).collect();
+            let original = &instance.conns[first as usize];
+            let mut conn = original.clone();
             conn.uses.clear();
-            for resource in classes {
-                if !conn.uses.iter().any(|u| u.0 == resource) {
-                    conn.uses.push((resource, together.get(&(class, resource)).copied().unwrap_or(0)));
+            let mut seen: SmallVec<[(u64, u32); 8]> = SmallVec::new();
+            for (part, (resource, _)) in parts(original) {
+                let key = (part, resource_class[resource as usize]);
+                if !seen.contains(&key) {
+                    seen.push(key);
+                    conn.uses.push((key.1, together.get(&(class, key.0, key.1)).copied().unwrap_or(0)));
                 }
             }
+            let ends = |part| seen.iter().filter(|key| key.0 <= part).count();
+            conn.parts = [0, 1, 2].map(|part| u16::try_from(ends(part)).unwrap_or(u16::MAX));
             conn
         })
         .collect();
