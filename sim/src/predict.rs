@@ -252,6 +252,7 @@ impl<'a> Predictor<'a> {
             buffer_size: settings.buffer_size.unwrap_or(defaults.buffer_size),
             p2p_channels: settings.channels.unwrap_or(p2p.min(most)).max(1),
             network: graph.hosts > 1,
+            hosts: graph.hosts,
         }
     }
 
@@ -264,7 +265,8 @@ impl<'a> Predictor<'a> {
     ) -> Vec<(Algorithm, Protocol)> {
         let algorithms: Vec<Algorithm> = match algorithm {
             Choice::Forced(a) => vec![a],
-            _ => valid_algorithms(call.collective).to_vec(),
+            // NCCL has no CollTree, so nobody could take such advice.
+            _ => valid_algorithms(call.collective).iter().copied().filter(|&a| a != Algorithm::CollTree).collect(),
         };
         let graph = self.graph(call.ranks);
         algorithms
@@ -307,6 +309,9 @@ impl<'a> Predictor<'a> {
         }
         if let Choice::Forced(a) = algorithm {
             check_supported(call.collective, a)?;
+            if let ([only], Choice::Auto) = (valid_protocols(a), protocol) {
+                return Ok((a, *only));
+            }
         }
         if valid_algorithms(call.collective) == [Algorithm::Direct] {
             let protocol = match protocol {
@@ -342,6 +347,9 @@ impl<'a> Predictor<'a> {
         settings: &Settings,
     ) -> Result<Prediction, PredictError> {
         self.check_ranks(call)?;
+        // NCCL has no rule for the protocol of an algorithm that it does not have.
+        let ours = algorithm == Choice::Forced(Algorithm::CollTree) && protocol == Choice::Auto;
+        let protocol = if ours { Choice::Best } else { protocol };
         if algorithm == Choice::Best || protocol == Choice::Best {
             let mut best: Option<Prediction> = None;
             for (a, p) in self.candidates(call, algorithm, protocol) {
@@ -491,8 +499,15 @@ impl<'a> Predictor<'a> {
             return verify(schedule).map(|_| ProofKind::Proved).map_err(unproved);
         }
         let key = format!(
-            "{} {} {} {} {} {} {}",
-            call.collective, plan.algorithm, call.ranks, call.in_place, call.root, plan.slices, plan.fifo_slices
+            "{} {} {} {} {} {} {} {}",
+            call.collective,
+            plan.algorithm,
+            call.ranks,
+            call.in_place,
+            call.root,
+            plan.slices,
+            plan.fifo_slices,
+            plan.aggregate
         );
         // A count matrix is a pattern of its own; what is missing in it stays missing.
         let known = self.proofs.lock().unwrap_or_else(std::sync::PoisonError::into_inner).contains(&key);

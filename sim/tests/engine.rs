@@ -420,6 +420,7 @@ fn ring_all_reduce_has_its_closed_form() {
                     min_slice: 4,
                     per_channel: call.count,
                     parts: 1,
+                    aggregate: 1,
                     direct: false,
                 };
                 let topology = nvswitch_box(ranks, link);
@@ -522,7 +523,7 @@ proptest! {
     fn bounds_are_never_beaten(
         topology in machine(),
         (collective, count, dtype, root, in_place) in random_call(),
-        algorithm in choice(&[Algorithm::Ring, Algorithm::Tree, Algorithm::Direct]),
+        algorithm in choice(&[Algorithm::Ring, Algorithm::Tree, Algorithm::Pat, Algorithm::CollTree, Algorithm::Direct]),
         protocol in choice(Protocol::ALL),
         channels in prop::option::of(1_u32..=64),
         fold in any::<bool>(),
@@ -788,12 +789,17 @@ fn every_mutation_is_noticed() {
             for (t, template) in original.templates.iter().enumerate() {
                 let ops = template.ops();
                 for op in 0..ops.len() {
-                    for mutation in [Mutation::Delete, Mutation::Duplicate, Mutation::SwapWithNext, Mutation::Delay] {
+                    for mutation in Mutation::ALL {
+                        let changes = match mutation {
+                            Mutation::Unordered => ops[op].wait.is_some(),
+                            Mutation::Silent => ops[op].signal,
+                            _ => true,
+                        };
                         let swap = mutation == Mutation::SwapWithNext;
                         let next = ops.get(op + 1);
                         let same = swap && (next.is_none() || next == ops.get(op));
                         let reached = executed(&original, t, op) || (swap && executed(&original, t, op + 1));
-                        if same || !reached {
+                        if same || !reached || !changes {
                             skipped += 1;
                             continue;
                         }

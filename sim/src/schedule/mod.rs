@@ -2,10 +2,12 @@
 //!
 //! A worker is a (rank, channel, lane). Its program is a [`Template`] with parameters; its
 //! connections are computed on demand. Nothing here grows with ranks times steps. An
-//! algorithm is a generator in its own file ([`ring`], [`tree`], [`direct`]); whoever
+//! algorithm is a generator in its own file ([`ring`], [`tree`], [`pat`], ...); whoever
 //! consumes a [`Schedule`] cannot tell which one made it.
 
+mod coll_tree;
 mod direct;
+mod pat;
 pub mod plan;
 pub mod program;
 mod ring;
@@ -127,11 +129,15 @@ impl Call {
 
     /// Where in the shared memory of a rank a buffer starts, when in place.
     ///
-    /// All-gather: a rank's input is its part of the output. Reduce-scatter: its output is its
-    /// part of the input. Otherwise both start together.
+    /// All-gather, and gather at the root: a rank's input is its part of the output.
+    /// Reduce-scatter, and scatter at the root: its output is its part of the input. Otherwise
+    /// both start together.
     pub fn in_place_offset(&self, rank: Rank, buffer: Buffer) -> u64 {
         match (self.collective, buffer) {
             (Collective::AllGather, Buffer::Input) | (Collective::ReduceScatter, Buffer::Output) => {
+                self.count * u64::from(rank.0)
+            }
+            (Collective::Gather, Buffer::Input) | (Collective::Scatter, Buffer::Output) if rank == self.root => {
                 self.count * u64::from(rank.0)
             }
             _ => 0,
@@ -244,6 +250,8 @@ pub struct Worker {
     pub recv: Vec<Conn>,
     /// Connections behind the send ports.
     pub send: Vec<Conn>,
+    /// Lanes of the same rank that its instructions may wait for.
+    pub tokens: Vec<(ChannelId, Lane)>,
     /// Threads of its block that move its data.
     pub threads: u32,
 }
@@ -252,6 +260,11 @@ pub struct Worker {
 pub trait Generator: Send + Sync + std::fmt::Debug {
     /// The worker at a place, or `None` where nobody is needed. Costs no more than its ports.
     fn worker(&self, rank: Rank, channel: ChannelId, lane: Lane) -> Option<Worker>;
+
+    /// Elements of scratch memory that a rank needs.
+    fn scratch(&self, _rank: Rank) -> u64 {
+        0
+    }
 }
 
 /// A complete plan of one call: every worker, what it does, and over which FIFOs.
@@ -287,7 +300,9 @@ impl Schedule {
         }
         let (lanes, templates, generator): (u32, Vec<Template>, Box<dyn Generator>) = match plan.algorithm {
             Algorithm::Tree => tree::generate(&call, &plan, order),
-            Algorithm::Direct => direct::generate(&call, &plan),
+            Algorithm::Direct => direct::generate(&call, &plan, order),
+            Algorithm::Pat if call.ranks > 1 => pat::generate(&call, &plan),
+            Algorithm::CollTree if call.ranks > 1 => coll_tree::generate(&call, &plan, order),
             _ => ring::generate(&call, &plan, order),
         };
         Ok(Self { call, plan, lanes, templates, generator })
@@ -319,6 +334,11 @@ impl Schedule {
             .filter_map(|(r, c, l)| self.worker(r, c, l).map(|w| (r, c, l, w)))
     }
 
+    /// Elements of a rank's scratch memory.
+    pub fn scratch_len(&self, rank: Rank) -> u64 {
+        self.generator.scratch(rank)
+    }
+
     /// Bytes of one element.
     pub fn element_size(&self) -> u64 {
         self.call.dtype.size()
@@ -342,19 +362,17 @@ pub fn check_supported(collective: Collective, algorithm: Algorithm) -> Result<(
 /// Algorithms that have a generator for a collective.
 pub fn valid_algorithms(collective: Collective) -> &'static [Algorithm] {
     match collective {
-        Collective::AllReduce => &[Algorithm::Ring, Algorithm::Tree],
-        Collective::AllGather | Collective::ReduceScatter | Collective::Broadcast | Collective::Reduce => {
-            &[Algorithm::Ring]
-        }
-        Collective::AllToAll | Collective::SendRecv => &[Algorithm::Direct],
-        Collective::Gather | Collective::Scatter => &[],
+        Collective::AllReduce => &[Algorithm::Ring, Algorithm::Tree, Algorithm::CollTree],
+        Collective::AllGather | Collective::ReduceScatter => &[Algorithm::Ring, Algorithm::Pat],
+        Collective::Broadcast | Collective::Reduce => &[Algorithm::Ring],
+        Collective::AllToAll | Collective::SendRecv | Collective::Gather | Collective::Scatter => &[Algorithm::Direct],
     }
 }
 
 /// Protocols that an algorithm has a kernel for.
 pub fn valid_protocols(algorithm: Algorithm) -> &'static [Protocol] {
     match algorithm {
-        Algorithm::Ring | Algorithm::Tree => &[Protocol::Ll, Protocol::Ll128, Protocol::Simple],
+        Algorithm::Ring | Algorithm::Tree | Algorithm::CollTree => &[Protocol::Ll, Protocol::Ll128, Protocol::Simple],
         Algorithm::Direct => &[Protocol::Ll, Protocol::Simple],
         _ => &[Protocol::Simple],
     }

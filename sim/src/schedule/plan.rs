@@ -32,6 +32,8 @@ pub struct Limits {
     pub p2p_channels: u32,
     /// Whether some pairs talk over the network.
     pub network: bool,
+    /// Hosts.
+    pub hosts: u32,
     /// The number of channels is an order, not a maximum.
     pub exact_channels: bool,
 }
@@ -44,6 +46,7 @@ impl Default for Limits {
             buffer_size: Bytes(SIMPLE_BUFFER),
             p2p_channels: 32,
             network: false,
+            hosts: 1,
             exact_channels: false,
         }
     }
@@ -78,6 +81,8 @@ pub struct Plan {
     pub direct: bool,
     /// Channels that share the message of one pair (send/receive); 1 for the others.
     pub parts: u32,
+    /// Chunks that fit one step of a FIFO together (PAT packs small ones); 1 for the others.
+    pub aggregate: u32,
 }
 
 impl Plan {
@@ -101,7 +106,7 @@ impl Plan {
         while !limits.exact_channels && bytes < channels * threads * threshold && channels > 1 {
             channels -= 1;
         }
-        if algorithm != Algorithm::Tree {
+        if !matches!(algorithm, Algorithm::Tree | Algorithm::Pat) {
             while bytes < channels * threads * threshold && threads % 128 == 0 {
                 threads /= 2;
             }
@@ -140,8 +145,30 @@ impl Plan {
                 chunk_bytes /= 2;
             }
         }
+        match (algorithm, call.collective) {
+            (Algorithm::Pat, collective) => {
+                let loops = if collective == Collective::AllGather { 32 } else { 16 };
+                while chunk_bytes * channels * loops > bytes && chunk_bytes > 64 << 10 {
+                    chunk_bytes /= 2;
+                }
+            }
+            // NCCL's rule for its own algorithm of two levels, CollNet direct.
+            (Algorithm::CollTree, _) => {
+                let hosts = u64::from(limits.hosts.max(1));
+                let heads = u64::from(call.ranks).div_ceil(hosts);
+                let depth = 1 + u64::from(hosts.ilog2());
+                for (loops, least) in [(64, 128 << 10), (8, 64 << 10), (8, 32 << 10)] {
+                    while bytes < depth * loops * channels * heads * chunk_bytes && chunk_bytes > least {
+                        chunk_bytes /= 2;
+                    }
+                }
+            }
+            _ => {}
+        }
         let grain = (grain_bytes / element).max(1);
         let chunk = (chunk_bytes / element / grain).max(1) * grain;
+        let aggregate =
+            if algorithm == Algorithm::Pat { aggregate(chunk, per_channel_cells * cell, call.ranks) } else { 1 };
         Self {
             algorithm,
             protocol,
@@ -150,11 +177,12 @@ impl Plan {
             chunk,
             grain: (16 / element).max(1),
             slices: u32::try_from(chunk_steps / slice_steps).unwrap_or(1),
-            fifo_slices: STEPS / u32::try_from(slice_steps).unwrap_or(1),
+            fifo_slices: STEPS / u32::try_from(slice_steps).unwrap_or(1) * aggregate,
             min_slice: (step_bytes * slice_steps / 32 / element).max(1),
             per_channel: per_channel_cells * cell,
             direct: false,
             parts: 1,
+            aggregate,
         }
     }
 
@@ -199,6 +227,7 @@ impl Plan {
             per_channel: largest.div_ceil(channels).next_multiple_of(grain).max(grain),
             direct: protocol == Protocol::Simple,
             parts: u32::try_from(channels).unwrap_or(u32::MAX),
+            aggregate: 1,
         }
     }
 
@@ -235,13 +264,25 @@ impl Plan {
     }
 }
 
-/// Threads that move data when there is enough: NCCL 2.30 `src/graph/tuning.cc`. Tree kernels
-/// always have 640, of which Simple keeps 128 for synchronisation.
+/// Threads that move data when there is enough: NCCL 2.30 `src/graph/tuning.cc`. Tree and PAT
+/// kernels always have 640, of which Simple keeps 128 for synchronisation and PAT for its plan.
 fn default_threads(algorithm: Algorithm, protocol: Protocol) -> u32 {
     match (algorithm, protocol) {
-        (_, Protocol::Ll128) | (Algorithm::Tree | Algorithm::Direct, Protocol::Ll) | (Algorithm::Direct, _) => 640,
+        (_, Protocol::Ll128)
+        | (Algorithm::Tree | Algorithm::CollTree | Algorithm::Direct, Protocol::Ll)
+        | (Algorithm::Direct, _) => 640,
         _ => 512,
     }
+}
+
+/// How many chunks PAT packs into one step of a FIFO: a power of two below half of the ranks,
+/// as long as two of the whole channel's part would fit the chunk.
+fn aggregate(chunk: u64, per_channel: u64, ranks: u32) -> u32 {
+    let mut packed = 1;
+    while chunk / (per_channel.max(1) * u64::from(packed)) >= 2 && packed < ranks / 2 {
+        packed *= 2;
+    }
+    packed
 }
 
 /// Data bytes of one FIFO step and the grain of a chunk, in bytes.

@@ -95,6 +95,7 @@ fn template(role: Role, children: usize, in_place: bool) -> Template {
         dst: (role != Role::Up).then(|| at(Buffer::Output)).flatten(),
         count: (LEN - OFF).min(SIZE),
         span: SIZE.into(),
+        ..Op::default()
     };
     if op.src.is_none() && op.recv.is_empty() {
         return Template::new(&[]);
@@ -142,7 +143,7 @@ fn binary_tree(hosts: u32, host: u32) -> (Option<u32>, SmallVec<[u32; 2]>) {
 }
 
 /// Parent and children of a host in tree 0 or 1.
-fn double_tree(hosts: u32, host: u32, second: bool) -> (Option<u32>, SmallVec<[u32; 2]>) {
+pub(super) fn double_tree(hosts: u32, host: u32, second: bool) -> (Option<u32>, SmallVec<[u32; 2]>) {
     if !second {
         return binary_tree(hosts, host);
     }
@@ -200,6 +201,7 @@ impl Generator for Tree {
             ],
             recv,
             send,
+            tokens: vec![],
             threads: lane_threads(self.plan.protocol, self.plan.threads, role),
         })
     }
