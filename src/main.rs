@@ -1,5 +1,6 @@
 //! The command line of Collcast: parses, dispatches, prints. One file per command.
 
+mod convert;
 mod error;
 mod output;
 mod selectors;
@@ -40,6 +41,8 @@ enum Command {
     Sweep(sweep::Args),
     /// Decide: hold measurements against the forecast
     Validate(validate::Args),
+    /// Files: write an algorithm as MSCCL XML
+    Convert(convert::Args),
     /// Files: list, show, draw, import machines and routes between GPUs
     Topo(topo::Args),
 }
@@ -57,6 +60,7 @@ fn main() -> ExitCode {
         Command::Simulate(args) => simulate::run(&args),
         Command::Sweep(args) => sweep::run(&args),
         Command::Validate(args) => validate::run(&args),
+        Command::Convert(args) => convert::run(&args),
         Command::Topo(args) => topo::run(&args),
     };
     match result {

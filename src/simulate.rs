@@ -60,7 +60,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     };
     let settings = Settings { channels: point.channels, ..settings };
     let predictor = Predictor::new(topology, &profile);
-    let prediction = predictor.predict(&point.call, point.algorithm, point.protocol, &settings)?;
+    let prediction = point.predict(&predictor, &settings)?;
 
     let mut report = Report::new("simulate", env!("CARGO_PKG_VERSION"));
     report.predicted = true;
@@ -90,7 +90,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         next: None,
     });
     if let Some(path) = &args.trace {
-        let schedule = predictor.schedule(&point.call, prediction.algorithm, prediction.protocol, &settings)?;
+        let (algorithm, protocol) = (prediction.algorithm, prediction.protocol);
+        let schedule = match &point.schedule {
+            Some(imported) => predictor.imported_schedule(imported, &point.call, &settings)?,
+            None => predictor.schedule(&point.call, algorithm, protocol, &settings)?,
+        };
         if prediction.messages > MAX_TRACE_MESSAGES {
             return Err(CliError::usage(
                 format!(
@@ -103,7 +107,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         let laid = lay(topology, &profile, &schedule).map_err(collcast_sim::predict::PredictError::from)?;
         let mut recorder = Recorder::default();
         let unfolded = Settings { fold: false, ..settings };
-        predictor.predict_one(&point.call, prediction.algorithm, prediction.protocol, &unfolded, &mut recorder)?;
+        match &point.schedule {
+            Some(imported) => predictor.predict_imported(imported, &point.call, &unfolded, &mut recorder)?,
+            None => predictor.predict_one(&point.call, algorithm, protocol, &unfolded, &mut recorder)?,
+        };
         let bytes = recorder.write(topology, &schedule, &laid).map_err(|source| CliError::File {
             what: "write",
             path: path.clone(),
@@ -158,6 +165,7 @@ fn facts(point: &Point, p: &Prediction) -> Table {
         Table::new("facts", "how it comes about", [Column::text("fact", "fact"), Column::text("value", "value")]);
     let element = point.call.dtype.size();
     let chosen = match point.algorithm {
+        _ if p.algorithm == Algorithm::Msccl => "the file",
         _ if p.algorithm == Algorithm::Direct => "NCCL's rule for send and receive",
         Choice::Auto => "NCCL's cost table",
         Choice::Best => "the fastest of all that were predicted",

@@ -12,6 +12,7 @@ use crate::ids::{LinkId, Rank};
 use crate::model::{bounds, nccl};
 use crate::network::{LayError, ResourceName, lay, order};
 use crate::profile::Profile;
+use crate::schedule::msccl::{Imported, MscclError};
 use crate::schedule::plan::{Limits, Plan};
 use crate::schedule::verify::{VerifyError, verify};
 use crate::schedule::{
@@ -166,6 +167,19 @@ pub enum PredictError {
     /// No route between two ranks.
     #[error(transparent)]
     Lay(#[from] LayError),
+    /// An imported schedule does not fit the call.
+    #[error(transparent)]
+    Misfit(#[from] MscclError),
+    /// An imported schedule is wrong.
+    #[error("`{name}` of {file} does not do what it says: {error}")]
+    Disproved {
+        /// Its name.
+        name: String,
+        /// Its file.
+        file: String,
+        /// The flaw.
+        error: VerifyError,
+    },
     /// A generator's schedule is wrong: our bug.
     #[error("the schedule of {what} is wrong: {error}")]
     Unproved {
@@ -397,15 +411,56 @@ impl<'a> Predictor<'a> {
         observer: &mut O,
     ) -> Result<Prediction, PredictError> {
         let schedule = self.schedule(call, algorithm, protocol, settings)?;
-        let what = format!(
-            "{} {algorithm}/{protocol}, {} ranks, {} channels, {}",
-            call.collective,
-            call.ranks,
-            schedule.plan.channels,
-            call.size()
-        );
-        let proof = self.prove(&schedule, &what)?;
-        let laid = lay(self.topology, self.profile, &schedule)?;
+        let proof = self.prove(&schedule, &describe(&schedule))?;
+        self.simulate(&schedule, proof, settings, observer)
+    }
+
+    /// The schedule of a call by an imported algorithm.
+    ///
+    /// # Errors
+    /// A call that it is not for, or too few GPUs.
+    pub fn imported_schedule(
+        &self,
+        imported: &Imported,
+        call: &Call,
+        settings: &Settings,
+    ) -> Result<Schedule, PredictError> {
+        self.check_ranks(call)?;
+        Ok(imported.schedule(call.clone(), &self.limits(call.ranks, settings))?)
+    }
+
+    /// Predicts a call by an imported algorithm; `observer` as in [`Self::predict_one`].
+    ///
+    /// # Errors
+    /// See [`PredictError`]; an algorithm that is wrong is [`PredictError::Disproved`].
+    pub fn predict_imported<O: Observer>(
+        &self,
+        imported: &Imported,
+        call: &Call,
+        settings: &Settings,
+        observer: &mut O,
+    ) -> Result<Prediction, PredictError> {
+        let schedule = self.imported_schedule(imported, call, settings)?;
+        let disproved =
+            |error| PredictError::Disproved { name: imported.name.clone(), file: imported.file.clone(), error };
+        // Three loops show what every loop does.
+        let twin = imported.small_twin(&schedule);
+        let proof = if twin.is_some() { ProofKind::Sampled } else { ProofKind::Proved };
+        verify(twin.as_ref().unwrap_or(&schedule)).map_err(disproved)?;
+        self.simulate(&schedule, proof, settings, observer)
+    }
+
+    /// Runs a schedule that is proved, and checks the result against what cannot be.
+    fn simulate<O: Observer>(
+        &self,
+        schedule: &Schedule,
+        proof: ProofKind,
+        settings: &Settings,
+        observer: &mut O,
+    ) -> Result<Prediction, PredictError> {
+        let (call, what) = (&schedule.call, describe(schedule));
+        let (algorithm, protocol) = (schedule.plan.algorithm, schedule.plan.protocol);
+        let laid = lay(self.topology, self.profile, schedule)?;
         let folded = settings.fold.then(|| fold(&laid.instance));
         let instance = folded.as_ref().map_or(&laid.instance, |f| &f.instance);
         let outcome = run(instance, observer).map_err(|error| PredictError::Engine { what: what.clone(), error })?;
@@ -534,6 +589,20 @@ impl<'a> Predictor<'a> {
         self.proofs.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(key);
         Ok(ProofKind::Sampled)
     }
+}
+
+/// A schedule in a few words, for messages.
+fn describe(schedule: &Schedule) -> String {
+    let (call, plan) = (&schedule.call, &schedule.plan);
+    format!(
+        "{} {}/{}, {} ranks, {} channels, {}",
+        call.collective,
+        plan.algorithm,
+        plan.protocol,
+        call.ranks,
+        plan.channels,
+        call.size()
+    )
 }
 
 #[expect(clippy::cast_precision_loss, reason = "an edge: for people")]

@@ -7,6 +7,7 @@
 
 mod coll_tree;
 mod direct;
+pub mod msccl;
 mod pat;
 pub mod plan;
 pub mod program;

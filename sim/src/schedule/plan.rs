@@ -231,6 +231,28 @@ impl Plan {
         }
     }
 
+    /// The plan of an imported schedule: a part of each chunk fills one step of a FIFO, in one slice.
+    pub fn imported(call: &Call, protocol: Protocol, channels: u32, threads: Option<u32>, limits: &Limits) -> Self {
+        let element = call.dtype.size();
+        let (step_bytes, grain_bytes) = step(protocol, limits.buffer_size);
+        let grain = (grain_bytes / element).max(1);
+        Self {
+            algorithm: Algorithm::Msccl,
+            protocol,
+            channels,
+            threads: limits.threads.or(threads).unwrap_or(default_threads(Algorithm::Msccl, protocol)).clamp(32, 1024),
+            chunk: (step_bytes / element / grain).max(1) * grain,
+            grain: (16 / element).max(1),
+            slices: 1,
+            fifo_slices: STEPS,
+            min_slice: 1,
+            per_channel: call.count,
+            direct: false,
+            parts: 1,
+            aggregate: 1,
+        }
+    }
+
     /// The protocol NCCL uses for a send of this size: LL up to 16 KiB per channel.
     pub fn point_to_point_protocol(call: &Call, limits: &Limits) -> Protocol {
         let simple = Self::point_to_point(call, Protocol::Simple, limits);
