@@ -758,6 +758,10 @@ impl Generator for Borrowed {
     fn worker(&self, rank: Rank, channel: ChannelId, lane: Lane) -> Option<Worker> {
         self.0.worker(rank, channel, lane)
     }
+
+    fn scratch(&self, rank: Rank) -> u64 {
+        self.0.scratch_len(rank)
+    }
 }
 
 /// Whether an instruction of a template is reached by any worker.
@@ -822,6 +826,31 @@ fn every_mutation_is_noticed() {
     }
     println!("{objected} refused, {changed} seen in the trace, {skipped} the same program");
     assert!(objected > 200 && changed > 100, "{objected} {changed}");
+}
+
+/// Goal: the logarithm of PAT's latencies beats the ring's one a rank, the more the more hosts
+/// there are, and wins nothing where bandwidth counts.
+#[test]
+fn pat_beats_ring_where_latency_counts() {
+    let profile = prior();
+    let mut before = 1.0;
+    for hosts in [4, 16, 64] {
+        let topology = cluster(hosts, 1, 1);
+        let predictor = Predictor::new(&topology, &profile);
+        for collective in [Collective::AllGather, Collective::ReduceScatter] {
+            let time = |algorithm, size| {
+                let call = Call::of_size(collective, hosts, Bytes(size), DataType::Float32);
+                let (algorithm, protocol) = (Choice::Forced(algorithm), Choice::Forced(Protocol::Simple));
+                predictor.predict(&call, algorithm, protocol, &Settings::default()).unwrap().time.as_us()
+            };
+            let gain = |size| time(Algorithm::Ring, size) / time(Algorithm::Pat, size);
+            assert!(gain(4096) > before && gain(256 << 20) < 1.05, "{hosts} {collective}");
+            if collective == Collective::ReduceScatter {
+                before = gain(4096);
+            }
+        }
+    }
+    assert!(before > 4.0, "{before}");
 }
 
 /// Goal: the edges of the domain have predictions and never panic: nothing to do, one rank, one

@@ -242,9 +242,10 @@ impl Imported {
             return Err(self.error(what, format!("take {} GPUs, or generate the file for {}", self.ranks, call.ranks)));
         }
         if (call.in_place && !self.in_place) || (!call.in_place && !self.out_of_place) {
-            let (is, other) = if self.in_place { ("in", "") } else { ("out of", " not") };
+            let (is, hint) =
+                if self.in_place { ("in", "ask for --in-place") } else { ("out of", "leave out --in-place") };
             let what = format!("`{}` is for buffers {is} place only", self.name);
-            return Err(self.error(what, format!("do{other} ask for --in-place")));
+            return Err(self.error(what, hint));
         }
         let size = call.size();
         let (min, max) = (self.min_bytes.unwrap_or(0), self.max_bytes.unwrap_or(u64::MAX));
