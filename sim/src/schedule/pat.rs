@@ -104,7 +104,7 @@ fn all_gather_steps(ranks: u32, width: u32) -> Vec<Step> {
         }
     }
     let exists = |&(s, to): &(u32, Option<u32>)| s < ranks && to.is_none_or(|d| s + (1 << d) < ranks);
-    let forwards = |s: u32| s + 1 < ranks && s % 2 == 0;
+    let forwards = |s: u32| s + 1 < ranks && s.is_multiple_of(2);
     let mut seen = vec![false; ranks as usize];
     let mut steps: Vec<Step> = Vec::new();
     for visit in visits {
@@ -175,8 +175,11 @@ fn signed(v: u64) -> i64 {
     i64::try_from(v).unwrap_or(i64::MAX)
 }
 
-/// All steps for one chunk after another; `pieces`: instructions and the steps that are such.
-fn program(call: &Call, plan: &Plan, steps: &[Step], pieces: Vec<(Op, Box<dyn Fn(&Step) -> bool>)>) -> Template {
+/// An instruction, and the steps that are such.
+type Piece = (Op, Box<dyn Fn(&Step) -> bool>);
+
+/// All steps for one chunk after another.
+fn program(call: &Call, plan: &Plan, steps: &[Step], pieces: Vec<Piece>) -> Template {
     let (chunk, grain) = (signed(plan.chunk), signed(plan.grain));
     let body = pieces
         .into_iter()

@@ -207,6 +207,7 @@ pub struct Wait {
 
 /// A piece of structured code.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[expect(clippy::large_enum_variant, reason = "a program is built once and is mostly instructions")]
 pub enum Code {
     /// `for var in from..to`.
     For(Var, Expr, Expr, Vec<Code>),

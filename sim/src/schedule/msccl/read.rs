@@ -93,7 +93,7 @@ pub(super) fn parse(text: &str, name: &str) -> Result<Imported, MscclError> {
             return Err(file.error(line, what, "a schedule of that size cannot be run"));
         }
     }
-    if collective.size_is_total() && chunks % u64::from(ranks) != 0 {
+    if collective.size_is_total() && !chunks.is_multiple_of(u64::from(ranks)) {
         let what = format!("nchunksperloop=\"{chunks}\" is no multiple of the {ranks} ranks, each of which has a part");
         return Err(file.error(line, what, format!("a part of {collective} has a whole number of chunks")));
     }
@@ -115,7 +115,7 @@ pub(super) fn parse(text: &str, name: &str) -> Result<Imported, MscclError> {
         line,
         gpus: vec![],
     };
-    if let Some(threads) = imported.threads.filter(|t| t % 32 != 0 || !(32..=1024).contains(t)) {
+    if let Some(threads) = imported.threads.filter(|t| !t.is_multiple_of(32) || !(32..=1024).contains(t)) {
         let what = format!("nthreads=\"{threads}\" is no number of warps of one block");
         return Err(file.error(line, what, "give a multiple of 32 up to 1024"));
     }
