@@ -1,6 +1,7 @@
 //! The command line of Collcast: parses, dispatches, prints. One file per command.
 
 mod compare;
+mod convert;
 mod error;
 mod explain;
 mod output;
@@ -46,6 +47,8 @@ enum Command {
     Validate(validate::Args),
     /// Decide: what became slower between two sets of measurements or results
     Compare(compare::Args),
+    /// Files: write an algorithm as MSCCL XML
+    Convert(convert::Args),
     /// Files: list, show, draw, import machines and routes between GPUs
     Topo(topo::Args),
 }
@@ -64,6 +67,7 @@ fn main() -> ExitCode {
         Command::Sweep(args) => sweep::run(&args),
         Command::Validate(args) => validate::run(&args),
         Command::Compare(args) => compare::run(&args),
+        Command::Convert(args) => convert::run(&args),
         Command::Topo(args) => topo::run(&args),
     };
     match result {
