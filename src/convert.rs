@@ -36,7 +36,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     }
     let topology = args.machine.load(args.machine.one_node_count()?)?;
     let (profile, _) = args.machine.load_profile(&topology)?;
-    let settings = call_args.settings(topology.hosts().len())?;
+    let told = call_args.told(&topology)?;
     let machines = BTreeMap::from([(u32::try_from(topology.hosts().len()).unwrap_or(u32::MAX), topology)]);
     let points = points(&call_args, &machines)?;
     let ([point], Some(topology)) = (points.as_slice(), machines.values().next()) else {
@@ -45,8 +45,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
             "give one collective, size, algorithm, protocol and channel count",
         ));
     };
-    let predictor = Predictor::new(topology, &profile);
-    let settings = Settings { channels: point.channels, ..settings };
+    let predictor = Predictor::new(topology, &profile).with_tuner(told.tuner);
+    let settings = Settings { channels: point.channels, ..told.settings };
     let prediction = point.predict(&predictor, &settings)?;
     let (schedule, name) = match &point.schedule {
         Some(imported) => (predictor.imported_schedule(imported, &point.call, &settings)?, imported.name.clone()),

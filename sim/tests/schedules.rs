@@ -206,7 +206,7 @@ fn a_flawed_member_of_a_group_is_found() {
                 _ => return None,
             };
             let (recv, send) = (ports(lane.0 == 1), ports(lane.0 == 0));
-            Some(Worker { template, parameters: vec![], recv, send, threads: 512 })
+            Some(Worker { template, parameters: vec![], recv, send, tokens: vec![], threads: 512 })
         }
     }
     let op = |recv: bool, offset: i64, count: i64| {
@@ -220,6 +220,7 @@ fn a_flawed_member_of_a_group_is_found() {
             send: port(!recv),
             count: c(count),
             span: c(count),
+            ..Op::default()
         })
     };
     let check = |second: &[Code]| {
