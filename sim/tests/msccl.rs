@@ -183,7 +183,7 @@ fn every_mutation_of_a_file_is_noticed() {
     let topology = nvswitch_box(2, 450.0);
     let original = Arc::new(schedule(&pairs(PAIRS), &in_place(Collective::AllReduce, 2, 1000)));
     let hash = |schedule: &Schedule| {
-        let laid = lay(&topology, &prior(), schedule).unwrap();
+        let laid = lay(&topology, &prior(), &Default::default(), schedule).unwrap();
         run(&laid.instance, &mut Unobserved).map(|o| (o.end, o.trace_hash))
     };
     let mut noticed = 0;
@@ -244,7 +244,7 @@ fn a_written_ring_has_the_same_steps() {
     }
 }
 
-/// Goal: everything we generate can be written, and what is read back is proved; written again
+/// Goal: everything we generate between pairs of ranks can be written, and what is read back is proved; written again
 /// it is the same file.
 #[test]
 fn every_algorithm_survives_the_format() {
@@ -256,7 +256,12 @@ fn every_algorithm_survives_the_format() {
             for &algorithm in valid_algorithms(collective) {
                 for in_place in [false, true] {
                     let pairs = matches!(collective, Collective::AllToAll | Collective::SendRecv);
-                    if (pairs && in_place) || collective == Collective::SendRecv {
+                    // What switches combine has no words in the format.
+                    let switches = matches!(
+                        algorithm,
+                        Algorithm::Nvls | Algorithm::NvlsTree | Algorithm::CollnetDirect | Algorithm::CollnetChain
+                    );
+                    if (pairs && in_place) || collective == Collective::SendRecv || switches {
                         continue;
                     }
                     let original = ours(collective, algorithm, &topology, 3, in_place);
@@ -303,7 +308,7 @@ fn files_are_timed_exactly() {
         (&cluster(3, 2, 2), tree, of(6, 60_000), false),
     ] {
         let schedule = schedule(&imported, &call);
-        let laid = lay(topology, &prior(), &schedule).unwrap();
+        let laid = lay(topology, &prior(), &Default::default(), &schedule).unwrap();
         let fast = run(&laid.instance, &mut Unobserved).unwrap();
         let slow = naive::run(&laid.instance);
         assert_eq!((fast.end.0, &fast.load), (slow.end, &slow.load), "{}", imported.name);
@@ -328,7 +333,7 @@ fn a_written_ring_takes_as_long() {
     plan.per_channel = call.count / 2;
     let ring = Schedule::new(call.clone(), plan, &Order::one_host(4)).unwrap();
     let end = |schedule: &Schedule| {
-        let laid = lay(&topology, &prior(), schedule).unwrap();
+        let laid = lay(&topology, &prior(), &Default::default(), schedule).unwrap();
         run(&laid.instance, &mut Unobserved).unwrap().end
     };
     assert_eq!(end(&schedule(&imported, &call)), end(&ring));
