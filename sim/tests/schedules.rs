@@ -12,7 +12,7 @@ use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol};
 use collcast_sim::ids::{ChannelId, Lane, Rank};
 use collcast_sim::schedule::plan::{Limits, Plan};
 use collcast_sim::schedule::verify::{VerifyError, verify};
-use collcast_sim::schedule::{Call, Generator, Order, Schedule, Worker, valid_algorithms, valid_protocols};
+use collcast_sim::schedule::{Call, Generator, Order, Schedule, Worker, check_fits, valid_algorithms, valid_protocols};
 
 /// Hosts of `per_host` ranks, the last one smaller, each channel's ring rotated inside hosts.
 fn order(ranks: u32, per_host: u32) -> Order {
@@ -63,15 +63,8 @@ fn schedule(case: &Case) -> Schedule {
 
 /// Whether an algorithm is made for so many ranks, so many on a host.
 fn fits(collective: Collective, algorithm: Algorithm, ranks: u32, per_host: u32) -> bool {
-    let hosts = ranks.div_ceil(per_host);
-    let alike = collective == Collective::AllReduce || hosts == 1 || ranks.is_multiple_of(per_host);
-    match algorithm {
-        Algorithm::Nvls => ranks > 1 && per_host > 1 && alike,
-        Algorithm::NvlsTree => hosts > 1 && per_host > 1,
-        Algorithm::CollnetDirect => hosts > 1 && per_host <= 8 && alike,
-        Algorithm::CollnetChain => hosts > 1 && per_host <= 8,
-        _ => true,
-    }
+    let call = Call::of_size(collective, ranks, Default::default(), DataType::Float32);
+    check_fits(&call, algorithm, &order(ranks, per_host)).is_ok()
 }
 
 fn check_proved(case: &Case) {
