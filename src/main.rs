@@ -1,5 +1,6 @@
 //! The command line of Collcast: parses, dispatches, prints. One file per command.
 
+mod bench;
 mod error;
 mod output;
 mod selectors;
@@ -25,6 +26,7 @@ Exit codes: 0 done, 1 a comparison failed, 2 bad input or usage, 3 hardware or l
   collcast sweep                            expected nccl-tests table of a DGX H100
   collcast sweep aws-p5 --nodes 32          the same for a cluster
   collcast simulate h200x4 -s 64M           one run: what bounds it, which links are busy
+  collcast bench --backend cuda             our own schedules on the GPUs of this host
   collcast validate LOGS -t h200x4          measurements against the forecast
   collcast topo list                        the built-in machines")]
 struct Cli {
@@ -38,6 +40,11 @@ enum Command {
     Simulate(simulate::Args),
     /// Predict: a table over sizes, algorithms, protocols, channels and node counts
     Sweep(sweep::Args),
+    /// Measure: run calls for real, check every result, time them
+    Bench(bench::Args),
+    /// One process of `bench --backend nccl`
+    #[command(hide = true)]
+    BenchWorker,
     /// Decide: hold measurements against the forecast
     Validate(validate::Args),
     /// Files: list, show, draw, import machines and routes between GPUs
@@ -56,6 +63,8 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Simulate(args) => simulate::run(&args),
         Command::Sweep(args) => sweep::run(&args),
+        Command::Bench(args) => bench::run(&args),
+        Command::BenchWorker => bench::work(),
         Command::Validate(args) => validate::run(&args),
         Command::Topo(args) => topo::run(&args),
     };
