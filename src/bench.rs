@@ -172,7 +172,13 @@ fn plan(args: &Args, call: &CallArgs, launch: Launch, topology: &Topology) -> Re
             .flat_map(|p| {
                 let mut inside = p.clone();
                 inside.call.in_place = true;
-                let both = [Some(Point { call: collcast_sim::schedule::Call { in_place: false, ..p.call.clone() }, ..p.clone() }), (!pairs(&p)).then_some(inside)];
+                let both = [
+                    Some(Point {
+                        call: collcast_sim::schedule::Call { in_place: false, ..p.call.clone() },
+                        ..p.clone()
+                    }),
+                    (!pairs(&p)).then_some(inside),
+                ];
                 both.into_iter().flatten()
             })
             .collect();
@@ -186,7 +192,8 @@ fn plan(args: &Args, call: &CallArgs, launch: Launch, topology: &Topology) -> Re
                 Choice::Forced(a) => Some(a),
                 _ => None,
             };
-            let as_asked = args.backend == Backend::Nccl && point.algorithm != Choice::Best && point.protocol != Choice::Best;
+            let as_asked =
+                args.backend == Backend::Nccl && point.algorithm != Choice::Best && point.protocol != Choice::Best;
             if as_asked {
                 let protocol = match point.protocol {
                     Choice::Forced(p) => Some(p),
@@ -420,7 +427,8 @@ fn sidecar(args: &Args, measured: &Measured, launch: Launch, backend: &str) -> S
     let mut table = toml::Table::new();
     let mut put = |key: &str, value: String| table.insert(key.to_owned(), toml::Value::String(value));
     put("title", format!("collcast bench, backend {backend}, every result checked"));
-    put("source", std::env::args().collect::<Vec<_>>().join(" "));
+    let command: Vec<String> = std::iter::once("collcast".to_owned()).chain(std::env::args().skip(1)).collect();
+    put("source", command.join(" "));
     put("date", date());
     put("launch", launch.name().to_owned());
     if let Some(topology) = args.machine.name() {
@@ -461,7 +469,8 @@ mod tests {
     /// Goal: dates by value, around leap days and centuries.
     #[test]
     fn days_become_dates() {
-        for (days, date) in [(0, "1970-01-01"), (11_016, "2000-02-29"), (11_017, "2000-03-01"), (20_778, "2026-11-21")] {
+        for (days, date) in [(0, "1970-01-01"), (11_016, "2000-02-29"), (11_017, "2000-03-01"), (20_778, "2026-11-21")]
+        {
             assert_eq!(civil(days), date);
         }
     }

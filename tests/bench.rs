@@ -26,7 +26,8 @@ fn host_results_are_written_and_read_back() {
     let path = dir.path().join("host.csv");
     let path = path.to_str().unwrap();
     let args = ["bench", "h200x4", "-c", "all_reduce,all_gather", "-s", "12,4K", "--algorithm", "ring"];
-    let args = [&args[..], &["--protocol", "ll,simple", "--channels", "2", "--format", "csv", "-o", path], &QUICK].concat();
+    let args =
+        [&args[..], &["--protocol", "ll,simple", "--channels", "2", "--format", "csv", "-o", path], &QUICK].concat();
     let (code, out, err) = collcast(&args, &[]);
     assert_eq!((code, out.as_str()), (0, ""), "{err}");
     assert!(err.contains("8 of 8 points ran"), "{err}");

@@ -65,7 +65,10 @@ pub fn parts(call: &Call, rank: Rank) -> Vec<Part> {
 /// # Errors
 /// A type, reduction or number of ranks whose results would not be exact.
 pub fn range(call: &Call) -> Result<u32, ExecError> {
-    let refuse = |what: String| ExecError::Refused { what, hint: "bench checks float32, float16, bfloat16 and int32 with sum, min and max" };
+    let refuse = |what: String| ExecError::Refused {
+        what,
+        hint: "bench checks float32, float16, bfloat16 and int32 with sum, min and max",
+    };
     // Whole numbers up to here are exact: 24, 11 and 8 bits of significand.
     let exact: u32 = match call.dtype {
         DataType::Float32 => 1 << 24,

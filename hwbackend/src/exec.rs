@@ -163,7 +163,10 @@ pub enum ExecError {
 impl ExecError {
     /// A case that has no schedule to run.
     pub(crate) fn no_schedule() -> Self {
-        Self::Refused { what: "this backend runs schedules, and the case has none".to_owned(), hint: "name an algorithm" }
+        Self::Refused {
+            what: "this backend runs schedules, and the case has none".to_owned(),
+            hint: "name an algorithm",
+        }
     }
 }
 

@@ -102,7 +102,8 @@ impl Flat {
             let end = |sends: bool| {
                 let wiring = &wiring;
                 move |&conn: &u32| {
-                    let peer = wiring.conns.get(conn as usize).map_or(0, |w| if sends { w.conn.dst.0 } else { w.conn.src.0 });
+                    let peer =
+                        wiring.conns.get(conn as usize).map_or(0, |w| if sends { w.conn.dst.0 } else { w.conn.src.0 });
                     Port { conn, sends, peer }
                 }
             };
@@ -149,7 +150,8 @@ fn record(
     count: u64,
 ) -> Result<Record, ExecError> {
     let step = &cursor.step;
-    let at = || format!("rank {}, channel {}, lane {}, record {}", lane.rank, lane.channel, lane.lane, lane.records.len());
+    let at =
+        || format!("rank {}, channel {}, lane {}, record {}", lane.rank, lane.channel, lane.lane, lane.records.len());
     let element = schedule.element_size();
     let bytes = u32::try_from(count * element)
         .ok()

@@ -35,7 +35,9 @@ impl Executor for Host {
         let elements: u64 = (0..call.ranks).map(Rank).map(|r| call.input_len(r) + call.output_len(r)).sum();
         if elements > MAX_ELEMENTS {
             return Err(ExecError::Refused {
-                what: format!("{elements} elements in all buffers are more than the host backend takes ({MAX_ELEMENTS})"),
+                what: format!(
+                    "{elements} elements in all buffers are more than the host backend takes ({MAX_ELEMENTS})"
+                ),
                 hint: "take a smaller --size or fewer --ranks",
             });
         }
@@ -72,7 +74,8 @@ fn bench<T: Element + PartialEq>(
         for (rank, output) in (0..).zip(&outputs) {
             let mut wrong = Vec::new();
             for part in check::parts(call, Rank(rank)) {
-                let right = |i: u64| output[(part.at + i) as usize] == element(check::expected(&part, i, call.op, range));
+                let right =
+                    |i: u64| output[(part.at + i) as usize] == element(check::expected(&part, i, call.op, range));
                 wrong.extend((0..part.count).filter(|&i| !right(i)).map(|i| part.at + i));
                 checked += part.count;
             }

@@ -179,9 +179,9 @@ impl Group {
 fn accept(world: &World, deadline: Instant) -> Result<Vec<TcpStream>, ExecError> {
     // On all addresses: the name of this host may resolve to one that others cannot reach.
     let host = if world.address == "127.0.0.1" || world.address == "localhost" { "127.0.0.1" } else { "0.0.0.0" };
-    let listener = TcpListener::bind((host, world.port)).and_then(|l| l.set_nonblocking(true).map(|()| l)).map_err(|e| {
-        bad(format!("rank 0 cannot listen on port {}: {e}; COLLCAST_PORT names another", world.port))
-    })?;
+    let listener = TcpListener::bind((host, world.port))
+        .and_then(|l| l.set_nonblocking(true).map(|()| l))
+        .map_err(|e| bad(format!("rank 0 cannot listen on port {}: {e}; COLLCAST_PORT names another", world.port)))?;
     let mut peers: Vec<Option<TcpStream>> = (1..world.size).map(|_| None).collect();
     while peers.iter().any(Option::is_none) {
         let Ok((mut stream, from)) = listener.accept() else {
@@ -231,7 +231,9 @@ fn send(stream: &mut TcpStream, message: &[u8], peer: usize) -> Result<(), ExecE
 
 fn receive(stream: &mut TcpStream, peer: usize) -> Result<Vec<u8>, ExecError> {
     let gone = |e: std::io::Error| match e.kind() {
-        std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => bad(format!("rank {peer} did not answer in time")),
+        std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => {
+            bad(format!("rank {peer} did not answer in time"))
+        }
         _ => bad(format!("rank {peer} is gone: {e}")),
     };
     let mut length = [0; 4];
@@ -299,7 +301,8 @@ mod tests {
     #[test]
     fn a_missing_rank_is_named() {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let at = |rank, size| World { rank, size, local: 0, address: "127.0.0.1".to_owned(), port, launcher: "test" };
+        let at =
+            move |rank, size| World { rank, size, local: 0, address: "127.0.0.1".to_owned(), port, launcher: "test" };
         let zero = std::thread::spawn(move || Group::join(&at(0, 3), Duration::from_millis(700)));
         let one = Group::join(&at(1, 3), Duration::from_secs(20));
         assert!(zero.join().unwrap().unwrap_err().to_string().contains("rank 2 of 3"));

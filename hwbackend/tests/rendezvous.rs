@@ -31,7 +31,8 @@ fn one_rank() {
     let plan = Plan::new(&call, Algorithm::Ring, Protocol::Simple, &Limits { channels: 2, ..Limits::default() });
     let schedule = Schedule::new(call.clone(), plan, &Order::one_host(4)).unwrap();
     let effort = Effort { batches: 3, budget: Duration::from_millis(10), ..Effort::default() };
-    let sample = Host.run(&Case { call: &call, schedule: Some(&schedule), launch: Launch::Processes }, &effort).unwrap();
+    let sample =
+        Host.run(&Case { call: &call, schedule: Some(&schedule), launch: Launch::Processes }, &effort).unwrap();
     assert_eq!((sample.times_us.len(), sample.checked), (3, 4 * 1024));
 
     group.barrier().unwrap();

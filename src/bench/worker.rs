@@ -25,8 +25,9 @@ pub(crate) fn run() -> Result<ExitCode, CliError> {
     let mut text = String::new();
     let read = std::io::stdin().read_to_string(&mut text);
     read.map_err(|source| CliError::File { what: "read", path: "stdin".into(), source })?;
-    let job: Job = serde_json::from_str(&text)
-        .map_err(|e| CliError::usage(format!("this is not a job: {e}"), "use `collcast bench`, which starts this command"))?;
+    let job: Job = serde_json::from_str(&text).map_err(|e| {
+        CliError::usage(format!("this is not a job: {e}"), "use `collcast bench`, which starts this command")
+    })?;
     match job.work(&mut std::io::stdout()) {
         Ok(true) => Ok(ExitCode::SUCCESS),
         Ok(false) => Ok(ExitCode::FAILURE),

@@ -506,7 +506,9 @@ pub(crate) fn compile(source: &str, arch: i32, options: &[String]) -> Result<Vec
         let mut size = 0;
         // SAFETY: the program is compiled; the buffer has the size that NVRTC names.
         unsafe {
-            rtc_sys::nvrtcGetCUBINSize(program, &mut size).result().map_err(|e| failed("nvrtcGetCUBINSize", e.to_string()))?;
+            rtc_sys::nvrtcGetCUBINSize(program, &mut size)
+                .result()
+                .map_err(|e| failed("nvrtcGetCUBINSize", e.to_string()))?;
             let mut code = vec![0_u8; size];
             rtc_sys::nvrtcGetCUBIN(program, code.as_mut_ptr().cast())
                 .result()

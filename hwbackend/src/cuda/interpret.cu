@@ -6,6 +6,7 @@
 //   ELEMENT  0 float, 1 half, 2 bfloat, 3 int
 //   REDUCE   0 sum, 1 max, 2 min
 //   THREADS  threads of a block
+//   CLUSTER  neighbouring blocks that share a part of the GPU (its GPC)
 // Layouts are those of `layout.rs`. Every wait is bounded.
 
 typedef unsigned char u8;
@@ -67,41 +68,52 @@ struct Lane {
     u8* src[MAX_ENDS + 1];
     u8* dst[MAX_ENDS + 1];
     u64 flag[MAX_ENDS + 1]; // What lines carry, by source, then by destination.
-    volatile u32 stopped;   // The record, from 1, in which this lane gave up.
+    volatile u32 stopped;   // Set when this lane gave up: see `gave_up`.
     __align__(16) Record batch[BATCH];
 };
 
 // The host sizes shared memory by these.
 static_assert(sizeof(Record) == 32 && sizeof(Port) == 40 && sizeof(Args) == 120, "layout.rs differs");
-static_assert(sizeof(Lane) == 2272 + 16 && sizeof(Live) == 56, "layout.rs differs");
+static_assert(sizeof(Lane) == 2272 && sizeof(Live) == 56, "layout.rs differs");
 
 // --- Memory and waiting
+
+// Lines with flags must arrive as they are stored, and be looked at anew each time. Plain data
+// may be gathered on its way, since a fence follows before a counter tells of it; its loads pass
+// the first cache, which may hold what was in the slot before.
+#if PROTOCOL == 2
+#define LOAD "ld.relaxed.gpu.global"
+#define STORE "st.global"
+#else
+#define LOAD "ld.volatile.global"
+#define STORE "st.volatile.global"
+#endif
 
 template <class T> __device__ __forceinline__ T load(const u8* p);
 template <> __device__ __forceinline__ uint4 load<uint4>(const u8* p) {
     uint4 v;
-    asm volatile("ld.volatile.global.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p) : "memory");
+    asm volatile(LOAD ".v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p) : "memory");
     return v;
 }
 template <> __device__ __forceinline__ u32 load<u32>(const u8* p) {
     u32 v;
-    asm volatile("ld.volatile.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    asm volatile(LOAD ".u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
     return v;
 }
 template <> __device__ __forceinline__ u16 load<u16>(const u8* p) {
     u16 v;
-    asm volatile("ld.volatile.global.u16 %0, [%1];" : "=h"(v) : "l"(p) : "memory");
+    asm volatile(LOAD ".u16 %0, [%1];" : "=h"(v) : "l"(p) : "memory");
     return v;
 }
 template <class T> __device__ __forceinline__ void store(u8* p, T v);
 template <> __device__ __forceinline__ void store<uint4>(u8* p, uint4 v) {
-    asm volatile("st.volatile.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+    asm volatile(STORE ".v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
 template <> __device__ __forceinline__ void store<u32>(u8* p, u32 v) {
-    asm volatile("st.volatile.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+    asm volatile(STORE ".u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
 template <> __device__ __forceinline__ void store<u16>(u8* p, u16 v) {
-    asm volatile("st.volatile.global.u16 [%0], %1;" ::"l"(p), "h"(v) : "memory");
+    asm volatile(STORE ".u16 [%0], %1;" ::"l"(p), "h"(v) : "memory");
 }
 __device__ __forceinline__ u64 load_counter(const u64* p) {
     u64 v;
@@ -134,7 +146,9 @@ struct Patience {
     }
 };
 
-__device__ __noinline__ void give_up(const Args& args, Lane& group, u32 lane, u32 record, u32 peer, u32 sends, u32 why) {
+// Ends a lane that waited in vain: before it `moves` a record, or while it does.
+__device__ __noinline__ void give_up(const Args& args, Lane& group, u32 lane, u32 record, u32 peer, u32 sends, u32 why,
+                                     u32 moves) {
     if (why == 1 && atomicCAS(&args.report->set, 0, 1) == 0) {
         args.report->channel = blockIdx.x;
         args.report->lane = lane;
@@ -144,7 +158,15 @@ __device__ __noinline__ void give_up(const Args& args, Lane& group, u32 lane, u3
         __threadfence_system();
     }
     atomicExch(args.stop, 1);
-    group.stopped = record + 1;
+    group.stopped = 2 * (record + 1) + moves;
+}
+
+// Whether the lane gave up at this record before it was moved, or until it was; asked after the
+// barrier that ends the one or the other. What happens later does not count, so all threads get
+// the same answer, however late some of them ask.
+__device__ __forceinline__ bool gave_up(const Lane& group, u32 record, u32 moved) {
+    const u32 stopped = group.stopped;
+    return stopped && stopped <= 2 * (record + 1) + moved;
 }
 
 // --- Combining
@@ -307,7 +329,7 @@ __device__ __forceinline__ void move(const Args& args, Lane& group, const Live* 
                 if (line >= lines) continue;
                 while (in[u].y != flag || in[u].w != flag) {
                     if (u32 why = patience.spent()) {
-                        give_up(args, group, lane, index, live[record.ports[s]].peer, 0, why);
+                        give_up(args, group, lane, index, live[record.ports[s]].peer, 0, why, 1);
                         return;
                     }
                     in[u] = load<uint4>(src + (u64)line * 16);
@@ -373,7 +395,7 @@ __device__ __forceinline__ void move(const Args& args, Lane& group, const Live* 
                 }
                 u32 why = patience.spent();
                 if (late && why) {
-                    give_up(args, group, lane, index, live[record.ports[s]].peer, 0, why);
+                    give_up(args, group, lane, index, live[record.ports[s]].peer, 0, why, 1);
                 }
                 if (__any_sync(~0u, late && why)) return;
             } while (__any_sync(~0u, late));
@@ -404,7 +426,11 @@ __device__ __forceinline__ void move(const Args& args, Lane& group, const Live* 
 
 // --- The interpreter
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1) interpret(const __grid_constant__ Args args) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+#if CLUSTER > 1
+    __cluster_dims__(CLUSTER, 1, 1)
+#endif
+    interpret(const __grid_constant__ Args args) {
     extern __shared__ __align__(16) u8 shared[];
     u32 lane = 0, tid = threadIdx.x;
     while (lane < args.lanes && tid >= args.lane_threads[lane]) tid -= args.lane_threads[lane++];
@@ -426,7 +452,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) interpret(const __grid_
         live[i].post = port.post;
         live[i].step = live[i].posted = port.step;
         live[i].seen = 0;
-        live[i].slot = (u32)(port.step % args.depth);
+        live[i].slot = (u32)port.step % args.depth;
         live[i].peer = port.peer;
     }
     if (tid == 0) group.stopped = 0;
@@ -457,7 +483,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) interpret(const __grid_
                     port.seen = load_counter(port.wait);
                     if (port.seen >= need) break;
                     if (u32 why = patience.spent()) {
-                        give_up(args, group, lane, index, port.peer, sends, why);
+                        give_up(args, group, lane, index, port.peer, sends, why, 0);
                         break;
                     }
                 }
@@ -468,14 +494,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) interpret(const __grid_
             }
             barrier(work_barrier, workers);
 #if PROTOCOL == 2
-            if (!group.stopped) move(group, record, tid, workers);
+            if (!gave_up(group, index, 0)) move(group, record, tid, workers);
             barrier(lane_barrier, all);
-            if (group.stopped == index + 1) return;
+            if (gave_up(group, index, 0)) return;
 #else
-            if (group.stopped) return;
+            if (gave_up(group, index, 0)) return;
             move(args, group, live, record, lane, index, tid, workers);
             barrier(work_barrier, workers);
-            if (group.stopped) return;
+            if (gave_up(group, index, 1)) return;
             if (tid < record.receives) {
                 Live& port = live[record.ports[tid]];
                 store_counter(port.post, port.step);
@@ -483,7 +509,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) interpret(const __grid_
 #endif
         } else {
             barrier(lane_barrier, all);
-            if (group.stopped && group.stopped <= index + 1) return;
+            if (gave_up(group, index, 0)) return;
             if (tid - workers < ends) {
                 Live& port = live[record.ports[tid - workers]];
                 if (tid - workers >= record.receives) fence();

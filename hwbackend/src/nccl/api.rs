@@ -90,7 +90,8 @@ impl Api {
         names.extend(python_folders(&["nccl"]).into_iter().map(|folder| folder.join("libnccl.so.2")));
         let missing = |what: String| ExecError::Missing {
             what,
-            hint: "install NCCL, and name its folder in LD_LIBRARY_PATH or the file in COLLCAST_NCCL_LIBRARY".to_owned(),
+            hint: "install NCCL, and name its folder in LD_LIBRARY_PATH or the file in COLLCAST_NCCL_LIBRARY"
+                .to_owned(),
         };
         let library = names.iter().find_map(|name| {
             // SAFETY: NCCL's initialisers read the environment only.
@@ -115,7 +116,11 @@ impl Api {
     pub(super) fn version(&self) -> String {
         let v = self.version;
         // NCCL before 2.9 counted by hundreds.
-        if v < 10_000 { format!("{}.{}.{}", v / 1000, v % 1000 / 100, v % 100) } else { format!("{}.{}.{}", v / 10_000, v % 10_000 / 100, v % 100) }
+        if v < 10_000 {
+            format!("{}.{}.{}", v / 1000, v % 1000 / 100, v % 100)
+        } else {
+            format!("{}.{}.{}", v / 10_000, v % 10_000 / 100, v % 100)
+        }
     }
 
     fn check(&self, call: &'static str, code: c_int) -> Result<(), ExecError> {
@@ -131,7 +136,10 @@ impl Api {
         };
         // SAFETY: see above.
         let (what, last) = unsafe {
-            (text((self.functions.ncclGetErrorString)(code)), text((self.functions.ncclGetLastError)(std::ptr::null_mut())))
+            (
+                text((self.functions.ncclGetErrorString)(code)),
+                text((self.functions.ncclGetLastError)(std::ptr::null_mut())),
+            )
         };
         Err(ExecError::Library { call, message: format!("{what}; {}", last.trim()) })
     }
@@ -155,7 +163,9 @@ impl Api {
     pub(super) fn init_all(&self, devices: &[c_int]) -> Result<Vec<RawComm>, ExecError> {
         let mut comms = vec![std::ptr::null_mut(); devices.len()];
         // SAFETY: as many places as devices.
-        let code = unsafe { (self.functions.ncclCommInitAll)(comms.as_mut_ptr(), int(devices.len() as u32), devices.as_ptr()) };
+        let code = unsafe {
+            (self.functions.ncclCommInitAll)(comms.as_mut_ptr(), int(devices.len() as u32), devices.as_ptr())
+        };
         self.check("ncclCommInitAll", code).map(|()| comms)
     }
 
@@ -178,8 +188,12 @@ impl Api {
         let code = unsafe { (self.functions.ncclGroupStart)() };
         self.check("ncclGroupStart", code)?;
         let result = inside();
-        let mut info =
-            SimInfo { size: size_of::<SimInfo>(), magic: 0x7468_5283, version: self.version.unsigned_abs(), estimated_us: -1.0 };
+        let mut info = SimInfo {
+            size: size_of::<SimInfo>(),
+            magic: 0x7468_5283,
+            version: self.version.unsigned_abs(),
+            estimated_us: -1.0,
+        };
         // SAFETY: ends the group begun above; `info` says how large it is.
         let code = unsafe { simulate_end(&mut info) };
         result.and(self.check("ncclGroupSimulateEnd", code))?;
@@ -189,7 +203,15 @@ impl Api {
     pub(super) fn all_reduce(&self, at: Place, count: u64, dtype: c_int, op: c_int) -> Result<(), ExecError> {
         // SAFETY: the place is one rank's; its buffers hold what the call needs.
         let code = unsafe {
-            (self.functions.ncclAllReduce)(at.input as *const c_void, at.output as *mut c_void, count as usize, dtype, op, at.comm, at.stream)
+            (self.functions.ncclAllReduce)(
+                at.input as *const c_void,
+                at.output as *mut c_void,
+                count as usize,
+                dtype,
+                op,
+                at.comm,
+                at.stream,
+            )
         };
         self.check("ncclAllReduce", code)
     }
@@ -197,7 +219,15 @@ impl Api {
     pub(super) fn reduce_scatter(&self, at: Place, count: u64, dtype: c_int, op: c_int) -> Result<(), ExecError> {
         // SAFETY: as for `all_reduce`.
         let code = unsafe {
-            (self.functions.ncclReduceScatter)(at.input as *const c_void, at.output as *mut c_void, count as usize, dtype, op, at.comm, at.stream)
+            (self.functions.ncclReduceScatter)(
+                at.input as *const c_void,
+                at.output as *mut c_void,
+                count as usize,
+                dtype,
+                op,
+                at.comm,
+                at.stream,
+            )
         };
         self.check("ncclReduceScatter", code)
     }
@@ -205,7 +235,14 @@ impl Api {
     pub(super) fn all_gather(&self, at: Place, count: u64, dtype: c_int) -> Result<(), ExecError> {
         // SAFETY: as for `all_reduce`.
         let code = unsafe {
-            (self.functions.ncclAllGather)(at.input as *const c_void, at.output as *mut c_void, count as usize, dtype, at.comm, at.stream)
+            (self.functions.ncclAllGather)(
+                at.input as *const c_void,
+                at.output as *mut c_void,
+                count as usize,
+                dtype,
+                at.comm,
+                at.stream,
+            )
         };
         self.check("ncclAllGather", code)
     }
@@ -213,7 +250,15 @@ impl Api {
     pub(super) fn broadcast(&self, at: Place, count: u64, dtype: c_int, root: u32) -> Result<(), ExecError> {
         // SAFETY: as for `all_reduce`.
         let code = unsafe {
-            (self.functions.ncclBroadcast)(at.input as *const c_void, at.output as *mut c_void, count as usize, dtype, int(root), at.comm, at.stream)
+            (self.functions.ncclBroadcast)(
+                at.input as *const c_void,
+                at.output as *mut c_void,
+                count as usize,
+                dtype,
+                int(root),
+                at.comm,
+                at.stream,
+            )
         };
         self.check("ncclBroadcast", code)
     }
@@ -221,20 +266,33 @@ impl Api {
     pub(super) fn reduce(&self, at: Place, count: u64, dtype: c_int, op: c_int, root: u32) -> Result<(), ExecError> {
         // SAFETY: as for `all_reduce`.
         let code = unsafe {
-            (self.functions.ncclReduce)(at.input as *const c_void, at.output as *mut c_void, count as usize, dtype, op, int(root), at.comm, at.stream)
+            (self.functions.ncclReduce)(
+                at.input as *const c_void,
+                at.output as *mut c_void,
+                count as usize,
+                dtype,
+                op,
+                int(root),
+                at.comm,
+                at.stream,
+            )
         };
         self.check("ncclReduce", code)
     }
 
     pub(super) fn send(&self, at: Place, from: u64, count: u64, dtype: c_int, peer: u32) -> Result<(), ExecError> {
         // SAFETY: as for `all_reduce`.
-        let code = unsafe { (self.functions.ncclSend)(from as *const c_void, count as usize, dtype, int(peer), at.comm, at.stream) };
+        let code = unsafe {
+            (self.functions.ncclSend)(from as *const c_void, count as usize, dtype, int(peer), at.comm, at.stream)
+        };
         self.check("ncclSend", code)
     }
 
     pub(super) fn recv(&self, at: Place, to: u64, count: u64, dtype: c_int, peer: u32) -> Result<(), ExecError> {
         // SAFETY: as for `all_reduce`.
-        let code = unsafe { (self.functions.ncclRecv)(to as *mut c_void, count as usize, dtype, int(peer), at.comm, at.stream) };
+        let code = unsafe {
+            (self.functions.ncclRecv)(to as *mut c_void, count as usize, dtype, int(peer), at.comm, at.stream)
+        };
         self.check("ncclRecv", code)
     }
 }

@@ -103,8 +103,12 @@ impl Job {
     fn calls(&self) -> Result<(Vec<Call>, Launch), ExecError> {
         let bad = |e: collcast_sim::collective::UnknownName| ExecError::Rendezvous(e.to_string());
         let call = |words: &Words| -> Result<Call, ExecError> {
-            let mut call =
-                Call::of_size(words.collective.parse().map_err(bad)?, words.ranks, Bytes(0), words.dtype.parse().map_err(bad)?);
+            let mut call = Call::of_size(
+                words.collective.parse().map_err(bad)?,
+                words.ranks,
+                Bytes(0),
+                words.dtype.parse().map_err(bad)?,
+            );
             call.count = words.count;
             call.op = words.op.parse().map_err(bad)?;
             call.root = Rank(words.root);

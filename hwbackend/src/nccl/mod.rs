@@ -20,9 +20,9 @@ use collcast_sim::schedule::Call;
 use api::{Api, Place, RawComm, UniqueId, data_type, reduction};
 
 use crate::cuda::buffers::{Checker, RankBuffers};
+use crate::cuda::device_facts;
 use crate::cuda::driver::{Device, Stream, open, open_compiler};
 use crate::cuda::timing::{Operation, Timer};
-use crate::cuda::device_facts;
 use crate::exec::{Case, Effort, ExecError, Executor, Sample};
 use crate::rendezvous::{Group, World};
 
@@ -64,7 +64,10 @@ impl Nccl {
         if self.ranks == ranks {
             return Ok(());
         }
-        let missing = |what: String| ExecError::Missing { what, hint: "NCCL wants a GPU for each rank; take fewer --ranks".to_owned() };
+        let missing = |what: String| ExecError::Missing {
+            what,
+            hint: "NCCL wants a GPU for each rank; take fewer --ranks".to_owned(),
+        };
         match &mut self.job {
             Some((world, group)) => {
                 if world.size != ranks {
@@ -99,7 +102,10 @@ impl Executor for Nccl {
     fn run(&mut self, case: &Case<'_>, effort: &Effort) -> Result<Sample, ExecError> {
         let call = case.call;
         if matches!(call.collective, Collective::Gather | Collective::Scatter) {
-            return Err(ExecError::Refused { what: format!("{} has no call in NCCL", call.collective), hint: "use all_to_all" });
+            return Err(ExecError::Refused {
+                what: format!("{} has no call in NCCL", call.collective),
+                hint: "use all_to_all",
+            });
         }
         if (case.launch == Launch::Processes) != self.job.is_some() {
             return Err(ExecError::Refused {
@@ -190,7 +196,11 @@ fn slowest(group: &mut Group, mine: &[f64]) -> Result<Vec<f64>, ExecError> {
         bytes(&(0..shortest).map(most).collect::<Vec<_>>())
     });
     let agreed = numbers(&group.broadcast(all.unwrap_or_default())?);
-    if agreed.len() == mine.len() { Ok(agreed) } else { Err(ExecError::Rendezvous("processes ran different numbers of batches".to_owned())) }
+    if agreed.len() == mine.len() {
+        Ok(agreed)
+    } else {
+        Err(ExecError::Rendezvous("processes ran different numbers of batches".to_owned()))
+    }
 }
 
 #[derive(Debug)]

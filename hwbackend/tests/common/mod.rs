@@ -12,10 +12,10 @@ use collcast_sim::units::Bytes;
 use smallvec::SmallVec;
 
 /// A small generator of numbers with a seed (Marsaglia, "Xorshift RNGs", 2003).
-pub struct Dice(pub u64);
+pub(crate) struct Dice(pub(crate) u64);
 
 impl Dice {
-    pub fn below(&mut self, n: u64) -> u64 {
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -50,14 +50,15 @@ fn port(conns: &mut Vec<Conn>, conn: Conn) -> i64 {
 
 /// A random all-reduce of any protocol; the same for the same dice. `broken` leaves out one
 /// rank's part in one chunk, so that its peers wait for ever.
-pub fn random_all_reduce(dice: &mut Dice, ranks: u32, protocol: Protocol, broken: bool) -> Schedule {
+pub(crate) fn random_all_reduce(dice: &mut Dice, ranks: u32, protocol: Protocol, broken: bool) -> Schedule {
     let mut call = Call::of_size(Collective::AllReduce, ranks, Bytes(0), DataType::Float32);
     call.dtype = [DataType::Float32, DataType::Int32, DataType::Float16, DataType::Bfloat16][dice.below(4) as usize];
     call.op = [ReduceOp::Sum, ReduceOp::Max, ReduceOp::Min][dice.below(3) as usize];
     call.count = dice.below(40_000);
     call.in_place = dice.below(2) == 0;
     let (channels, lanes) = (1 + dice.below(4) as u32, 1 + dice.below(3) as u32);
-    let mut plan = Plan::new(&call, Algorithm::Ring, protocol, &Limits { channels, exact_channels: true, ..Limits::default() });
+    let mut plan =
+        Plan::new(&call, Algorithm::Ring, protocol, &Limits { channels, exact_channels: true, ..Limits::default() });
     plan.channels = channels;
     plan.slices = 1 + dice.below(3) as u32;
     plan.fifo_slices = 2 + dice.below(6) as u32;
@@ -79,7 +80,8 @@ pub fn random_all_reduce(dice: &mut Dice, ranks: u32, protocol: Protocol, broken
         let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         let mut parent: BTreeMap<u32, u32> = BTreeMap::new();
         for i in 1..order.len() {
-            let free: Vec<u32> = order[..i].iter().copied().filter(|r| children.get(r).map_or(0, Vec::len) < 3).collect();
+            let free: Vec<u32> =
+                order[..i].iter().copied().filter(|r| children.get(r).map_or(0, Vec::len) < 3).collect();
             let up = free[dice.below(free.len() as u64) as usize];
             parent.insert(order[i], up);
             children.entry(up).or_default().push(order[i]);
@@ -94,7 +96,15 @@ pub fn random_all_reduce(dice: &mut Dice, ranks: u32, protocol: Protocol, broken
             if skip {
                 return;
             }
-            worker.code.push(Code::Op(Op { recv, reduce, src, dst, send, count: c(size as i64), span: c(size as i64) }));
+            worker.code.push(Code::Op(Op {
+                recv,
+                reduce,
+                src,
+                dst,
+                send,
+                count: c(size as i64),
+                span: c(size as i64),
+            }));
         };
         let none: Vec<u32> = vec![];
         let of = |rank: &u32| children.get(rank).unwrap_or(&none);
