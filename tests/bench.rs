@@ -25,7 +25,7 @@ fn host_results_are_written_and_read_back() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("host.csv");
     let path = path.to_str().unwrap();
-    let args = ["bench", "h200x4", "-c", "all_reduce,all_gather", "-s", "12,4K", "--algorithm", "ring"];
+    let args = ["bench", "h200x4", "-c", "all_reduce,all_gather", "-s", "16,4K", "--algorithm", "ring"];
     let args =
         [&args[..], &["--protocol", "ll,simple", "--channels", "2", "--format", "csv", "-o", path], &QUICK].concat();
     let (code, out, err) = collcast(&args, &[]);
@@ -37,7 +37,7 @@ fn host_results_are_written_and_read_back() {
     assert!(toml.contains("topology = \"h200x4\"") && toml.contains("date = \"20"), "{toml}");
     let (code, out, err) = collcast(&["validate", path, "--format", "csv"], &[]);
     assert!(matches!(code, 0 | 1), "{err}");
-    assert!(out.contains("all_gather"), "{out}\n{err}");
+    assert!(out.contains("8 rows from 1 files"), "{out}\n{err}");
 }
 
 /// Goal: nccl-tests' table, both halves, nothing wrong.
@@ -84,4 +84,35 @@ fn bad_requests_are_refused() {
         assert!(matches!(code, 1 | 2), "{args:?}: {code} {err}");
         assert!(err.contains(says) && !err.contains("panicked"), "{args:?}: {err}");
     }
+}
+
+/// Goal: Ctrl-C ends the run with exit code 130 and keeps what is finished as a whole table.
+/// Method: many points that take up to two seconds each; the signal comes once the program runs.
+#[cfg(target_os = "linux")]
+#[test]
+fn an_interrupt_keeps_what_is_finished() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("part.csv");
+    let mut run = Command::new(env!("CARGO_BIN_EXE_collcast"))
+        .args(["bench", "h200x4", "-s", "8:1M:2", "--batches", "10000", "--budget", "2", "--format", "csv", "-o"])
+        .arg(&path)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // A process catches the signal from when bit 1 (SIGINT is 2) of its mask is set.
+    let status = format!("/proc/{}/status", run.id());
+    let caught = |text: String| {
+        let mask =
+            text.lines().find_map(|l| l.strip_prefix("SigCgt:").map(|m| u64::from_str_radix(m.trim(), 16).unwrap()));
+        mask.is_some_and(|m| m & 2 != 0)
+    };
+    while !std::fs::read_to_string(&status).is_ok_and(caught) {
+        assert!(run.try_wait().unwrap().is_none(), "it ended before it could be interrupted");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    assert!(Command::new("kill").args(["-INT", &run.id().to_string()]).status().unwrap().success());
+    assert_eq!(run.wait().unwrap().code(), Some(130));
+    let csv = std::fs::read_to_string(path).unwrap();
+    let rows = csv.lines().filter(|l| l.starts_with("host,")).count();
+    assert!(csv.contains("size_bytes") && rows < 18, "{csv}");
 }

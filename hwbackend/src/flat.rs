@@ -6,9 +6,9 @@
 
 use collcast_sim::collective::DataType;
 use collcast_sim::ids::Rank;
-use collcast_sim::schedule::Schedule;
-use collcast_sim::schedule::program::Buffer;
+use collcast_sim::schedule::program::{Buffer, Step};
 use collcast_sim::schedule::wiring::{SliceCursor, UNUSED, Wired, Wiring};
+use collcast_sim::schedule::{Call, Schedule};
 
 use crate::exec::ExecError;
 
@@ -149,49 +149,53 @@ fn record(
     from: u64,
     count: u64,
 ) -> Result<Record, ExecError> {
-    let step = &cursor.step;
+    // Field by field: what an instruction can do more must be refused here or be part of a record.
+    let Step { op: _, recv, reduce: _, src, dst, send, count: _, span: _ } = &cursor.step;
     let at =
         || format!("rank {}, channel {}, lane {}, record {}", lane.rank, lane.channel, lane.lane, lane.records.len());
     let element = schedule.element_size();
-    let bytes = u32::try_from(count * element)
+    let bytes = u32::try_from(count.saturating_mul(element))
         .ok()
         .filter(|&b| b < 1 << 31)
         .ok_or_else(|| refuse(format!("{}: a slice of {count} elements; at most 2 GiB fit", at())))?;
     let mut record = Record { bytes, ..Record::default() };
-    let ends = step.recv.len() + step.send.len();
+    let ends = recv.len() + send.len();
     if ends > MAX_ENDS {
         return Err(refuse(format!("{}: {ends} connections in one instruction; at most {MAX_ENDS} fit", at())));
     }
-    if bytes > 0 && step.recv.is_empty() && step.src.is_none() {
+    if bytes > 0 && recv.is_empty() && src.is_none() {
         return Err(refuse(format!("{}: data from nowhere", at())));
     }
-    let sends = step.send.iter().map(|&port| worker.recv.len() + port);
-    for (end, port) in step.recv.iter().copied().chain(sends).enumerate() {
-        let known = lane.ports.get(port).is_some_and(|p| p.conn != UNUSED && p.sends == (end >= step.recv.len()));
+    let sends = send.iter().map(|&port| worker.recv.len() + port);
+    for (end, port) in recv.iter().copied().chain(sends).enumerate() {
+        let known = lane.ports.get(port).is_some_and(|p| p.conn != UNUSED && p.sends == (end >= recv.len()));
         if !known {
             return Err(refuse(format!("{}: a port without a connection", at())));
         }
         record.ports[end] = port as u8;
     }
-    (record.receives, record.sends) = (step.recv.len() as u8, step.send.len() as u8);
+    (record.receives, record.sends) = (recv.len() as u8, send.len() as u8);
     let call = &schedule.call;
     let place = |buffer: Buffer, offset: u64| {
-        let length = if buffer == Buffer::Input { call.input_len(worker.rank) } else { call.output_len(worker.rank) };
+        let length = match buffer {
+            Buffer::Input => call.input_len(worker.rank),
+            Buffer::Output => call.output_len(worker.rank),
+        };
         if bytes == 0 {
             return Ok(0);
         }
-        if offset.checked_add(from + count).is_none_or(|end| end > length) {
-            let element = offset.saturating_add(from + count - 1);
+        if offset.checked_add(from).and_then(|at| at.checked_add(count)).is_none_or(|end| end > length) {
+            let element = offset.saturating_add(from).saturating_add(count - 1);
             return Err(refuse(format!("{}: element {element} is outside the {buffer:?} of {length}", at())));
         }
         let base = if call.in_place { call.in_place_offset(worker.rank, buffer) } else { 0 };
         Ok((base + offset + from) * element)
     };
-    if let Some((buffer, offset)) = step.src {
+    if let Some((buffer, offset)) = *src {
         record.src = place(buffer, offset)?;
         record.flags |= HAS_SRC | if buffer == Buffer::Output && !call.in_place { SRC_OUTPUT } else { 0 };
     }
-    if let Some((buffer, offset)) = step.dst {
+    if let Some((buffer, offset)) = *dst {
         record.dst = place(buffer, offset)?;
         record.flags |= HAS_DST | if buffer == Buffer::Output && !call.in_place { DST_OUTPUT } else { 0 };
     }
@@ -199,8 +203,7 @@ fn record(
 }
 
 /// Bytes of the memory behind a rank's input and output; in place they are one, behind both.
-pub fn buffer_bytes(schedule_call: &collcast_sim::schedule::Call, rank: Rank) -> [u64; 2] {
-    let call = schedule_call;
+pub fn buffer_bytes(call: &Call, rank: Rank) -> [u64; 2] {
     let (input, output) = (call.input_len(rank) * call.dtype.size(), call.output_len(rank) * call.dtype.size());
     if call.in_place { [input.max(output), 0] } else { [input, output] }
 }

@@ -7,7 +7,7 @@
 //   REDUCE   0 sum, 1 max, 2 min
 //   THREADS  threads of a block
 //   CLUSTER  neighbouring blocks that share a part of the GPU (its GPC)
-// Layouts are those of `layout.rs`. Every wait is bounded.
+// Layouts are those of `flat.rs` and `cuda/mod.rs`. Every wait is bounded.
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -73,8 +73,8 @@ struct Lane {
 };
 
 // The host sizes shared memory by these.
-static_assert(sizeof(Record) == 32 && sizeof(Port) == 40 && sizeof(Args) == 120, "layout.rs differs");
-static_assert(sizeof(Lane) == 2272 && sizeof(Live) == 56, "layout.rs differs");
+static_assert(sizeof(Record) == 32 && sizeof(Port) == 40 && sizeof(Args) == 120, "the host has another layout");
+static_assert(sizeof(Lane) == 2272 && sizeof(Live) == 56, "the host has another layout");
 
 // --- Memory and waiting
 
