@@ -9,7 +9,7 @@ use std::time::Duration;
 use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol};
 use collcast_sim::engine::flows::{Flows, Use, WEIGHT_ONE};
 use collcast_sim::engine::{Unobserved, fold, run};
-use collcast_sim::network::{lay, order};
+use collcast_sim::network::{Transport, lay, order};
 use collcast_sim::profile::Profile;
 use collcast_sim::schedule::plan::{Limits, Plan};
 use collcast_sim::schedule::wiring::{SliceCursor, Wiring};
@@ -55,7 +55,7 @@ fn engine_ring(bench: &mut Criterion) {
         [("ll", Protocol::Ll, 1), ("simple", Protocol::Simple, 1), ("simple_2_channels", Protocol::Simple, 2)]
     {
         let schedule = ring(&topology, protocol, channels, 4 << 20);
-        let laid = lay(&topology, &profile, &schedule).expect("one switch joins all");
+        let laid = lay(&topology, &profile, &Transport::default(), &schedule).expect("one switch joins all");
         let outcome = run(&laid.instance, &mut Unobserved).expect("rings end");
         group.throughput(Throughput::Elements(outcome.messages));
         group.bench_function(BenchmarkId::from_parameter(name), |b| {
@@ -141,7 +141,7 @@ fn folding(bench: &mut Criterion) {
     let topology = switched(sized(128, 8));
     let profile = Profile::builtin("prior").expect("built in");
     let schedule = ring(&topology, Protocol::Simple, 32, 64 << 20);
-    let laid = lay(&topology, &profile, &schedule).expect("one switch joins all");
+    let laid = lay(&topology, &profile, &Transport::default(), &schedule).expect("one switch joins all");
     group.throughput(Throughput::Elements(laid.instance.lanes.len() as u64));
     group.bench_function("4096_lanes", |b| b.iter(|| fold(&laid.instance).instance.lanes.len()));
     group.finish();

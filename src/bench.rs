@@ -17,6 +17,7 @@ use collcast_hwbackend::rendezvous::World;
 use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
 use collcast_reports::nccl_tests::{self, NcclTests, NcclTestsRow};
 use collcast_sim::collective::{Algorithm, Collective, Launch, Protocol};
+use collcast_sim::model::nccl::NcclSettings;
 use collcast_sim::predict::{Choice, Predictor, Settings};
 use collcast_sim::topology::Topology;
 
@@ -202,7 +203,7 @@ fn plan(args: &Args, call: &CallArgs, launch: Launch, topology: &Topology) -> Re
                 return Ok(Planned { algorithm: forced(point.algorithm), protocol, channels: point.channels, point });
             }
             // A prediction proves the schedule, which is what makes it fit to run.
-            let settings = Settings { launch, channels: point.channels, ..Settings::default() };
+            let settings = settings(args, &point, launch);
             let predicted = predictor.predict(&point.call, point.algorithm, point.protocol, &settings)?;
             Ok(Planned {
                 algorithm: Some(predicted.algorithm),
@@ -212,6 +213,13 @@ fn plan(args: &Args, call: &CallArgs, launch: Launch, topology: &Topology) -> Re
             })
         })
         .collect()
+}
+
+/// Settings of plan and schedule. Without NVLS, unless NCCL may use it: our backends have none.
+fn settings(args: &Args, point: &Point, launch: Launch) -> Settings {
+    let nvls = Some(args.nvls && args.backend == Backend::Nccl);
+    let nccl = NcclSettings { nvls, ..Default::default() };
+    Settings { launch, channels: point.channels, nccl, ..Settings::default() }
 }
 
 /// Runs schedules, one point after another.
@@ -234,7 +242,7 @@ fn schedules(
             measured.interrupted = true;
             break;
         }
-        let settings = Settings { launch, channels: plan.point.channels, ..Settings::default() };
+        let settings = settings(args, &plan.point, launch);
         let (Some(algorithm), Some(protocol)) = (plan.algorithm, plan.protocol) else {
             continue;
         };

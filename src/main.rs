@@ -1,8 +1,11 @@
 //! The command line of Collcast: parses, dispatches, prints. One file per command.
 
 mod bench;
+mod compare;
 mod error;
+mod explain;
 mod output;
+mod scaling;
 mod selectors;
 mod simulate;
 mod sweep;
@@ -28,6 +31,7 @@ Exit codes: 0 done, 1 a comparison failed, 2 bad input or usage, 3 hardware or l
   collcast simulate h200x4 -s 64M           one run: what bounds it, which links are busy
   collcast bench --backend cuda             our own schedules on the GPUs of this host
   collcast validate LOGS -t h200x4          measurements against the forecast
+  collcast compare BEFORE AFTER             what became slower: logs, CSV, JSON or folders
   collcast topo list                        the built-in machines")]
 struct Cli {
     #[command(subcommand)]
@@ -47,6 +51,8 @@ enum Command {
     BenchWorker,
     /// Decide: hold measurements against the forecast
     Validate(validate::Args),
+    /// Decide: what became slower between two sets of measurements or results
+    Compare(compare::Args),
     /// Files: list, show, draw, import machines and routes between GPUs
     Topo(topo::Args),
 }
@@ -66,6 +72,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(&args),
         Command::BenchWorker => bench::work(),
         Command::Validate(args) => validate::run(&args),
+        Command::Compare(args) => compare::run(&args),
         Command::Topo(args) => topo::run(&args),
     };
     match result {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use collcast_reports::model::Report;
-use collcast_reports::{csv, json, terminal};
+use collcast_reports::{csv, github, json, junit, markdown, terminal};
 
 use crate::error::CliError;
 
@@ -19,6 +19,12 @@ pub(crate) enum Format {
     Json,
     /// The table nccl-tests prints
     NcclTests,
+    /// XML for the test views of GitLab and Jenkins
+    Junit,
+    /// A comment for a pull request
+    Markdown,
+    /// Workflow commands: annotations on GitHub
+    Github,
 }
 
 #[derive(clap::Args, Clone, Debug)]
@@ -38,8 +44,14 @@ impl OutputArgs {
             Format::Table => terminal::render(report, self.width()),
             Format::Csv => csv::render(report),
             Format::Json => json::render(report),
+            Format::Junit => junit::render(report),
+            Format::Markdown => markdown::render(report),
+            Format::Github => github::render(report),
             Format::NcclTests => nccl_tests.ok_or_else(|| {
-                CliError::usage("this result has no nccl-tests form", "use --format table, csv or json")
+                CliError::usage(
+                    "this result has no nccl-tests form",
+                    "use --format table, csv, json, junit or markdown",
+                )
             })?,
         };
         write(self.output.as_deref(), text.as_bytes())?;

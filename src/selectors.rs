@@ -5,14 +5,18 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use collcast_reports::model::Input;
+use collcast_reports::model::{Input, Status};
 use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol, ReduceOp};
 use collcast_sim::ids::Rank;
+use collcast_sim::model::nccl::search::Options;
+use collcast_sim::model::nccl::{CsvTuner, Environment, Tuner, Version, settings};
+use collcast_sim::network::Transport;
 use collcast_sim::predict::{Choice, Settings};
 use collcast_sim::profile::Profile;
 use collcast_sim::schedule::Call;
 use collcast_sim::topology::Topology;
 use collcast_sim::units::{Bytes, parse_size};
+use collcast_topologies::placement::place;
 
 use crate::error::CliError;
 
@@ -33,9 +37,16 @@ pub(crate) struct MachineArgs {
     /// GPUs of each host, from the first
     #[arg(long, value_name = "N", help_heading = "Machine")]
     pub(crate) gpus: Option<u32>,
+    /// Rank order and GPUs used: block, cyclic, plane=N, a list such as 0-3,8-11 or
+    /// gpu[01-04]:0-3, or @FILE with such lines
+    #[arg(long, value_name = "PLACEMENT", help_heading = "Machine")]
+    pub(crate) placement: Option<String>,
     /// Profile: built-in name or TOML file; several layer, the later wins per parameter
     #[arg(long, value_name = "PROFILE", help_heading = "Machine")]
     pub(crate) profile: Vec<String>,
+    /// Channels to take in place of NCCL's search: a graph XML, as NCCL_GRAPH_FILE takes it
+    #[arg(long, value_name = "FILE", help_heading = "Machine")]
+    pub(crate) graph: Option<PathBuf>,
 }
 
 #[derive(clap::Args, Clone, Debug)]
@@ -65,7 +76,7 @@ pub(crate) struct CallArgs {
     /// Factor between sizes, as in nccl-tests
     #[arg(short = 'f', long, value_name = "N", conflicts_with = "size", help_heading = "Collective")]
     pub(crate) stepfactor: Option<u64>,
-    /// Algorithms: ring tree direct, auto (NCCL's choice) or best (our fastest)
+    /// Algorithms: ring tree nvls nvls_tree collnet_direct collnet_chain direct, auto (NCCL's choice) or best (our fastest)
     #[arg(long, alias = "algorithms", value_name = "NAME[,NAME]", default_value = "auto", help_heading = "Collective")]
     pub(crate) algorithm: String,
     /// Protocols: ll ll128 simple, auto or best
@@ -95,6 +106,26 @@ pub(crate) struct CallArgs {
     /// One first call in place of a loop of calls back to back
     #[arg(long, help_heading = "Collective")]
     pub(crate) cold: bool,
+    /// NCCL version whose rules choose [default: the machine's, else the newest known]
+    #[arg(long, value_name = "VERSION", help_heading = "NCCL")]
+    pub(crate) nccl: Option<String>,
+    /// Variables that NCCL is run with: NAME=VALUE or a file of such lines; several add up
+    #[arg(long, value_name = "FILE|K=V", help_heading = "NCCL")]
+    pub(crate) env: Vec<String>,
+    /// Print who decided (environment, tuner, cost table) and the table, for `auto`
+    #[arg(long, help_heading = "NCCL")]
+    pub(crate) explain_choice: bool,
+}
+
+/// What NCCL is told on one machine.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Told {
+    pub(crate) settings: Settings,
+    /// A tuner that a variable names a table for.
+    pub(crate) tuner: Option<Tuner>,
+    /// For the first lines of the output.
+    pub(crate) assumptions: Vec<String>,
+    pub(crate) warnings: Vec<String>,
 }
 
 impl MachineArgs {
@@ -105,7 +136,22 @@ impl MachineArgs {
     /// Loads the machine with a number of hosts.
     pub(crate) fn load(&self, nodes: Option<u32>) -> Result<Topology, CliError> {
         let name = self.name().unwrap_or("dgx-h100");
-        Ok(collcast_topologies::load_any(name, nodes, self.gpus)?)
+        let topology = collcast_topologies::load_any(name, nodes, self.gpus)?;
+        let Some(placement) = &self.placement else { return Ok(topology) };
+        let text = match placement.strip_prefix('@') {
+            Some(path) => std::fs::read_to_string(path).map_err(|source| CliError::File {
+                what: "read the placement",
+                path: path.into(),
+                source,
+            })?,
+            None => placement.clone(),
+        };
+        let mut topology = place(&topology, &text).map_err(|e| {
+            CliError::usage(format!("--placement: {e}"), "`collcast topo show` lists the hosts and GPUs of a machine")
+        })?;
+        let placed = if placement.len() > 60 { "a list" } else { placement.as_str() };
+        topology.assumptions.push(format!("ranks placed by {placed}: {} of them", topology.ranks()));
+        Ok(topology)
     }
 
     /// The number of hosts where only one makes sense.
@@ -117,6 +163,20 @@ impl MachineArgs {
                 Err(CliError::usage("--nodes takes one number here", "use `collcast sweep` for a list of node counts"))
             }
         }
+    }
+
+    /// Settings of NCCL's graph search for the first `ranks` GPUs of a machine.
+    pub(crate) fn search(&self, topology: &Topology, ranks: Option<u32>) -> Result<Options, CliError> {
+        let Some(path) = &self.graph else { return Ok(Options::default()) };
+        let given = collcast_topologies::graph::read_path(path)?;
+        let ranks = ranks.unwrap_or_else(|| topology.ranks());
+        given.check(topology, ranks).map_err(|what| {
+            CliError::usage(
+                format!("the graph `{}` is not one of `{}`: {what}", path.display(), topology.name),
+                "use the graph of a host like these, with the same GPUs and NICs",
+            )
+        })?;
+        Ok(Options { given, ..Options::default() })
     }
 
     /// The profile asked for, or the one that the machine names, with notes on what was taken.
@@ -292,8 +352,63 @@ impl CallArgs {
         }
     }
 
-    pub(crate) fn settings(&self, hosts: usize) -> Result<Settings, CliError> {
-        Ok(Settings { launch: self.launch(hosts)?, cold: self.cold, ..Settings::default() })
+    /// What NCCL is told on a machine: its own variables, then those given.
+    pub(crate) fn told(&self, topology: &Topology) -> Result<Told, CliError> {
+        let version = match &self.nccl {
+            Some(text) => Some(text.parse::<Version>().map_err(|e| {
+                CliError::usage(format!("--nccl: {e}"), format!("known: {} to {}", Version::OLDEST, Version::NEWEST))
+            })?),
+            None => topology.software.nccl.as_deref().and_then(|text| text.parse().ok()),
+        };
+        let (rules, note) = version.unwrap_or_default().covered();
+        let mut pairs = topology.software.env.clone();
+        for text in &self.env {
+            pairs.extend(variables(text)?);
+        }
+        let environment = Environment::parse(&pairs, rules).map_err(|e| {
+            CliError::usage(
+                format!("NCCL {rules} would not start: {e}"),
+                "names are separated by commas, without spaces",
+            )
+        })?;
+        let moves = |name: &str| Transport::VARIABLES.contains(&name);
+        let moving = pairs.iter().map(|(name, value)| (name.as_str(), value.as_str())).filter(|(name, _)| moves(name));
+        let transport = Transport::from_env(topology, moving)
+            .map_err(|e| CliError::Usage { message: format!("--env: {e}"), hint: None })?;
+        let mut told = Told {
+            settings: Settings {
+                launch: self.launch(topology.hosts().len())?,
+                cold: self.cold,
+                version: Some(rules),
+                nccl: environment.settings,
+                transport,
+                ..Settings::default()
+            },
+            warnings: environment.warnings,
+            ..Told::default()
+        };
+        told.assumptions.extend(note);
+        if !pairs.is_empty() {
+            let set: Vec<String> = pairs.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            told.assumptions.push(format!("NCCL's environment: {}", set.join(" ")));
+        }
+        let ignored: Vec<&str> = environment.ignored.iter().map(String::as_str).filter(|name| !moves(name)).collect();
+        if !ignored.is_empty() {
+            told.assumptions.push(format!("without effect on the forecast: {}", ignored.join(" ")));
+        }
+        told.warnings.extend(environment.not_modelled.iter().map(|what| format!("not_modelled: {what}")));
+        if let Some(path) = environment.tuner_file.filter(|_| !environment.settings.no_tuner) {
+            let text = std::fs::read_to_string(&path).map_err(|source| CliError::File {
+                what: "read the tuner's table (NCCL_TUNER_CONFIG_FILE)",
+                path: path.clone().into(),
+                source,
+            })?;
+            let csv = CsvTuner::parse(&text);
+            told.warnings.extend(csv.warnings.iter().take(8).map(|warning| format!("{path}: {warning}")));
+            told.assumptions.push(format!("NVIDIA's example tuner plugin is loaded, with {path}"));
+            told.tuner = Some(Tuner::Csv(Arc::new(csv)));
+        }
+        Ok(told)
     }
 
     /// The call of one collective and size.
@@ -310,6 +425,20 @@ impl CallArgs {
         }
         Ok(call)
     }
+}
+
+/// The variables of one `--env`: a pair, or a file of pairs.
+fn variables(text: &str) -> Result<Vec<(String, String)>, CliError> {
+    if let Ok(pair) = settings::pair(text) {
+        return Ok(vec![pair]);
+    }
+    let content = std::fs::read_to_string(text).map_err(|source| CliError::File {
+        what: "read the variables (--env takes NAME=VALUE or a file)",
+        path: text.into(),
+        source,
+    })?;
+    settings::pairs_of_file(&content)
+        .map_err(|e| CliError::usage(format!("{text}: {e}"), "the file holds one NAME=VALUE a line, # for comments"))
 }
 
 fn read_counts(path: &PathBuf) -> Result<Arc<[u64]>, CliError> {
@@ -385,6 +514,22 @@ pub(crate) fn points(call: &CallArgs, machines: &BTreeMap<u32, Topology>) -> Res
     Ok(points)
 }
 
+/// What predictions say that rest on constants of switches which nobody measured.
+pub(crate) const UNMEASURED_SWITCHES: &str =
+    "reduction and multicast in switches: constants cited from NCCL's cost model, not measured";
+
+/// How far to trust predictions: status, confidence and what they rest on.
+pub(crate) fn trust(extrapolated: bool, unmeasured_switches: bool) -> (Status, String, String) {
+    let (status, confidence, basis) = match (extrapolated, unmeasured_switches) {
+        (true, _) => {
+            (Status::Warning, "low: the profile is from another machine, launch mode or host count", "extrapolated")
+        }
+        (false, true) => (Status::Warning, "low: constants of switches are cited, not measured", "cited"),
+        (false, false) => (Status::Ok, "medium", "predicted"),
+    };
+    (status, confidence.to_owned(), basis.to_owned())
+}
+
 /// What every output says first.
 pub(crate) fn assumptions(
     topology: &Topology,
@@ -395,7 +540,9 @@ pub(crate) fn assumptions(
     let hosts = topology.hosts().len();
     let gpus = topology.ranks() as usize;
     let model = topology.gpu(topology.gpu_of(Rank(0))).map(|g| g.model.clone()).filter(|m| !m.is_empty());
-    let nccl = topology.software.nccl.clone().unwrap_or_else(|| "2.28 rules".to_owned());
+    let version = settings.version.unwrap_or_default();
+    let stated = topology.software.nccl.as_deref().and_then(|text| text.parse::<Version>().ok()).is_some();
+    let nccl = if stated { version.to_string() } else { format!("{version} rules") };
     let mut lines = vec![
         format!(
             "topology {}: {hosts} host{} x {} {}; NCCL {nccl}; launch {}{}",

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
+use collcast_reports::model::{Cell, Column, Report, Table, Verdict};
 use collcast_reports::perfetto::{Counter, TraceEvent, TraceWriter};
 use collcast_sim::collective::Algorithm;
 use collcast_sim::engine::Observer;
@@ -16,9 +16,10 @@ use collcast_sim::topology::Topology;
 use collcast_sim::units::{SimDuration, SimTime};
 
 use crate::error::CliError;
+use crate::explain;
 use crate::output::{OutputArgs, write};
-use crate::selectors::{CallArgs, MachineArgs, Point, assumptions, points};
-use crate::sweep::busbw;
+use crate::selectors::{CallArgs, MachineArgs, Point, UNMEASURED_SWITCHES, assumptions, points, trust};
+use crate::sweep::{busbw, warnings};
 
 /// Most slices of a timeline: about a gigabyte of JSON, more than viewers take.
 const MAX_TRACE_MESSAGES: u64 = 2_000_000;
@@ -47,7 +48,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     }
     let topology = args.machine.load(args.machine.one_node_count()?)?;
     let (profile, inputs) = args.machine.load_profile(&topology)?;
-    let settings = call_args.settings(topology.hosts().len())?;
+    let told = call_args.told(&topology)?;
     let nodes = u32::try_from(topology.hosts().len()).unwrap_or(u32::MAX);
     let machines = BTreeMap::from([(nodes, topology)]);
     let points = points(&call_args, &machines)?;
@@ -58,19 +59,31 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
             "give one size, algorithm, protocol and channel count, or use `collcast sweep`",
         ));
     };
-    let settings = Settings { channels: point.channels, ..settings };
-    let predictor = Predictor::new(topology, &profile);
+    let settings = Settings { channels: point.channels, ..told.settings };
+    let search = args.machine.search(topology, Some(point.call.ranks))?;
+    let predictor = Predictor::new(topology, &profile).with_tuner(told.tuner).with_search(search);
     let prediction = predictor.predict(&point.call, point.algorithm, point.protocol, &settings)?;
 
     let mut report = Report::new("simulate", env!("CARGO_PKG_VERSION"));
     report.predicted = true;
     report.inputs = inputs;
     report.assumptions = assumptions(topology, &profile, &settings, prediction.extrapolated);
+    report.assumptions.extend(told.assumptions);
+    if prediction.unmeasured_switches {
+        report.assumptions.push(UNMEASURED_SWITCHES.to_owned());
+    }
+    report.warnings.extend(told.warnings);
+    report.warnings.extend(warnings(std::slice::from_ref(&prediction)));
+    report.warnings.extend(explain::not_modelled(std::slice::from_ref(&prediction)));
     report.tables.push(row(point, &prediction));
     report.tables.push(facts(point, &prediction));
     report.tables.push(links(topology, &prediction));
+    if call_args.explain_choice {
+        report.tables.extend(explain::table_of_one(point, &predictor, &settings)?);
+    }
+    let (status, confidence, basis) = trust(prediction.extrapolated, prediction.unmeasured_switches);
     report.verdict = Some(Verdict {
-        status: if prediction.extrapolated { Status::Warning } else { Status::Ok },
+        status,
         sentence: format!(
             "{} of {} over {} ranks takes {} ({:.1} GB/s of bus bandwidth), bound by {}",
             point.call.collective,
@@ -80,13 +93,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
             busbw(point, &prediction),
             prediction.bound_by()
         ),
-        confidence: if prediction.extrapolated {
-            "low: the profile is from another machine, launch mode or host count"
-        } else {
-            "medium"
-        }
-        .to_owned(),
-        basis: if prediction.extrapolated { "extrapolated" } else { "predicted" }.to_owned(),
+        confidence,
+        basis,
         next: None,
     });
     if let Some(path) = &args.trace {
@@ -100,7 +108,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
                 "trace a smaller size or fewer ranks: the pattern is the same",
             ));
         }
-        let laid = lay(topology, &profile, &schedule).map_err(collcast_sim::predict::PredictError::from)?;
+        let laid = lay(topology, &profile, &settings.transport, &schedule)
+            .map_err(collcast_sim::predict::PredictError::from)?;
         let mut recorder = Recorder::default();
         let unfolded = Settings { fold: false, ..settings };
         predictor.predict_one(&point.call, prediction.algorithm, prediction.protocol, &unfolded, &mut recorder)?;
@@ -157,14 +166,14 @@ fn facts(point: &Point, p: &Prediction) -> Table {
     let mut table =
         Table::new("facts", "how it comes about", [Column::text("fact", "fact"), Column::text("value", "value")]);
     let element = point.call.dtype.size();
-    let chosen = match point.algorithm {
-        _ if p.algorithm == Algorithm::Direct => "NCCL's rule for send and receive",
-        Choice::Auto => "NCCL's cost table",
-        Choice::Best => "the fastest of all that were predicted",
-        Choice::Forced(_) => "the user",
+    let chosen = match (point.algorithm, p.layer) {
+        _ if p.algorithm == Algorithm::Direct => "NCCL's rule for send and receive".to_owned(),
+        (_, Some(layer)) => layer.to_string(),
+        (Choice::Best, _) => "the fastest of all that were predicted".to_owned(),
+        _ => "the user".to_owned(),
     };
     let values: [(&str, String); 9] = [
-        ("chosen by", chosen.to_owned()),
+        ("chosen by", chosen),
         ("on the device", format!("{} (the host issues one every {})", p.kernel, p.issue)),
         ("threads a block", p.plan.threads.to_string()),
         (

@@ -4,20 +4,27 @@ use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
-use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
+use collcast_reports::model::{Cell, Column, Report, Table, Verdict};
 use collcast_reports::nccl_tests::{self, NcclTests, NcclTestsRow};
 use collcast_sim::collective::Collective;
-use collcast_sim::predict::{Choice, Prediction, Predictor, Settings};
+use collcast_sim::predict::{Prediction, Predictor, Settings};
 use collcast_sim::topology::Topology;
 use rayon::prelude::*;
 
 use crate::error::CliError;
+use crate::explain;
 use crate::output::{Format, OutputArgs};
-use crate::selectors::{CallArgs, MachineArgs, Point, assumptions, points};
+use crate::scaling;
+use crate::selectors::{CallArgs, MachineArgs, Point, Told, UNMEASURED_SWITCHES, assumptions, points, trust};
 
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Sizes default to 8:8GiB:2. `auto` is what NCCL picks by its cost table among the algorithms
-modelled here; `best` is what this forecast finds fastest.")]
+#[command(
+    after_help = "Sizes default to 8:8GiB:2. `auto` is what NCCL picks: by its environment (--env), the tuner plugin
+of the machine, or its cost table. Where that has no schedule here, NCCL's next choice is
+predicted and the output says so. `best` is what this forecast finds fastest. Several node counts
+(--nodes 2,4,8) print how bandwidth scales and where the choice changes; every row is in
+--format csv and json."
+)]
 pub(crate) struct Args {
     #[command(flatten)]
     machine: MachineArgs,
@@ -41,13 +48,17 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         return Err(CliError::usage("--nodes is an empty list", "give at least one number"));
     };
     let (profile, inputs) = args.machine.load_profile(largest)?;
-    let settings: BTreeMap<u32, Settings> = machines
-        .iter()
-        .map(|(&n, t)| Ok((n, args.call.settings(t.hosts().len())?)))
-        .collect::<Result<_, CliError>>()?;
+    let told: BTreeMap<u32, Told> =
+        machines.iter().map(|(&n, t)| Ok((n, args.call.told(t)?))).collect::<Result<_, CliError>>()?;
+    let settings: BTreeMap<u32, Settings> = told.iter().map(|(&n, told)| (n, told.settings)).collect();
     let points = points(&args.call, &machines)?;
-    let predictors: BTreeMap<u32, Predictor<'_>> =
-        machines.iter().map(|(&n, t)| (n, Predictor::new(t, &profile))).collect();
+    let predictors: BTreeMap<u32, Predictor<'_>> = machines
+        .iter()
+        .map(|(&n, t)| {
+            let search = args.machine.search(t, args.call.ranks)?;
+            Ok((n, Predictor::new(t, &profile).with_tuner(told[&n].tuner.clone()).with_search(search)))
+        })
+        .collect::<Result<_, CliError>>()?;
     let predictions = predict_all(&points, &predictors, &settings)?;
 
     let mut report = Report::new("sweep", env!("CARGO_PKG_VERSION"));
@@ -56,17 +67,30 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     let extrapolated = predictions.iter().any(|p| p.extrapolated);
     let first = settings.values().next().copied().unwrap_or_default();
     report.assumptions = assumptions(largest, &profile, &first, extrapolated);
-    if points.iter().any(|p| p.algorithm == Choice::Auto && p.call.collective == Collective::AllReduce)
-        && largest.compute_capability() >= 90
-    {
-        report.assumptions.push("auto: NCCL_NVLS_ENABLE=0 (NVLS and CollNet are not modelled yet)".to_owned());
+    if let Some(told) = told.values().next() {
+        report.assumptions.extend(told.assumptions.clone());
+        report.warnings.extend(told.warnings.clone());
     }
+    let unmeasured = predictions.iter().any(|p| p.unmeasured_switches);
+    if unmeasured {
+        report.assumptions.push(UNMEASURED_SWITCHES.to_owned());
+    }
+    report.warnings.extend(warnings(&predictions));
+    report.warnings.extend(explain::not_modelled(&predictions));
     let mut rows = table(&points, &predictions);
+    let scaling = scaling::tables(&points, &predictions);
     if args.output.format == Format::Table {
         for_people(&mut rows, &points);
     }
-    report.tables.push(rows);
-    report.verdict = verdict(&points, &predictions, extrapolated);
+    // On a screen the tables over node counts say what hundreds of rows would hide.
+    if args.output.format != Format::Table || scaling.is_empty() {
+        report.tables.push(rows);
+    }
+    report.tables.extend(scaling);
+    if args.call.explain_choice {
+        report.tables.extend(explain::tables(&points, &predictors, &settings)?);
+    }
+    report.verdict = verdict(&points, &predictions, extrapolated, unmeasured);
     let nccl_tests = match args.output.format {
         Format::NcclTests => {
             let in_place = predict_all(&in_place(&points), &predictors, &settings)?;
@@ -109,6 +133,17 @@ fn predict_all(
     Ok(done.into_iter().map(|(_, p)| p).collect())
 }
 
+/// The warnings of predictions, each kind and place once, with how many of them it is about.
+pub(crate) fn warnings(predictions: &[Prediction]) -> Vec<String> {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for warning in predictions.iter().flat_map(|p| &p.warnings) {
+        *counts.entry(warning.to_string()).or_default() += 1;
+    }
+    let of = predictions.len();
+    let with_count = |(text, count)| if of > 1 { format!("{text} ({count} of {of} rows)") } else { text };
+    counts.into_iter().map(with_count).collect()
+}
+
 /// Bus bandwidth in GB/s.
 pub(crate) fn busbw(point: &Point, prediction: &Prediction) -> f64 {
     prediction.algbw_gb_per_s(point.call.size()) * point.call.collective.bus_factor(point.call.ranks)
@@ -131,6 +166,8 @@ fn table(points: &[Point], predictions: &[Prediction]) -> Table {
         Column::text("bound", "bound by"),
         Column::number("messages", "messages"),
         Column::text("folded", "folded"),
+        Column::text("chosen_by", "chosen by"),
+        Column::text("instead_of", "instead of"),
     ];
     let mut table = Table::new("rows", "", columns);
     for (point, p) in points.iter().zip(predictions) {
@@ -150,6 +187,8 @@ fn table(points: &[Point], predictions: &[Prediction]) -> Table {
             p.bound_by().into(),
             p.messages.into(),
             format!("{} -> {}", p.folded.0, p.folded.1).into(),
+            p.layer.map(|layer| layer.to_string()).into(),
+            p.instead_of.map(|(a, p)| format!("{a}/{p}, not modelled")).into(),
         ]);
     }
     table
@@ -160,7 +199,10 @@ fn for_people(table: &mut Table, points: &[Point]) {
     let first = &points[0];
     table.title = format!("{} over {} ranks", first.call.collective, first.call.ranks);
     let same = |f: &dyn Fn(&Point) -> u64| points.iter().all(|p| f(p) == f(first));
-    let mut hidden = vec!["messages", "folded"];
+    let mut hidden = vec!["messages", "folded", "chosen_by"];
+    if table.rows.iter().all(|row| row.last() == Some(&Cell::Missing)) {
+        hidden.push("instead_of");
+    }
     if same(&|p| p.call.collective as u64) && same(&|p| u64::from(p.nodes)) {
         hidden.extend(["collective", "nodes", "ranks"]);
     } else {
@@ -179,7 +221,7 @@ fn for_people(table: &mut Table, points: &[Point]) {
     }
 }
 
-fn verdict(points: &[Point], predictions: &[Prediction], extrapolated: bool) -> Option<Verdict> {
+fn verdict(points: &[Point], predictions: &[Prediction], extrapolated: bool, unmeasured: bool) -> Option<Verdict> {
     let rows: Vec<_> = points.iter().zip(predictions).collect();
     let (best_point, best) = rows.iter().max_by(|a, b| busbw(a.0, a.1).total_cmp(&busbw(b.0, b.1)))?;
     let smallest = rows
@@ -198,16 +240,12 @@ fn verdict(points: &[Point], predictions: &[Prediction], extrapolated: bool) -> 
         smallest.0.call.size(),
         smallest.1.time.as_us(),
     );
+    let (status, confidence, basis) = trust(extrapolated, unmeasured);
     Some(Verdict {
-        status: if extrapolated { Status::Warning } else { Status::Ok },
+        status,
         sentence,
-        confidence: if extrapolated {
-            "low: the profile is from another machine, launch mode or host count"
-        } else {
-            "medium"
-        }
-        .to_owned(),
-        basis: if extrapolated { "extrapolated" } else { "predicted" }.to_owned(),
+        confidence,
+        basis,
         next: Some("run nccl-tests there, then `collcast validate LOG -t TOPOLOGY`".to_owned()),
     })
 }

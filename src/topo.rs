@@ -1,4 +1,4 @@
-//! `collcast topo`: machines. List, template, description, routes, picture, import.
+//! `collcast topo`: machines. List, template, description, routes, channels, picture, import.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -8,6 +8,7 @@ use collcast_reports::describe::describe;
 use collcast_reports::draw;
 use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
 use collcast_sim::ids::{ChannelId, Rank};
+use collcast_sim::model::nccl::search;
 use collcast_sim::network::Router;
 use collcast_topologies::xml::{self, Document};
 
@@ -58,6 +59,19 @@ enum TopoCommand {
         #[command(flatten)]
         output: OutputArgs,
     },
+    /// The channels that NCCL's search finds: graphs, NICs, order of GPUs
+    Graph {
+        #[command(flatten)]
+        machine: MachineArgs,
+        /// Ranks, from the first GPU; all GPUs by default
+        #[arg(long)]
+        ranks: Option<u32>,
+        /// The graphs of the first host as XML, as NCCL_GRAPH_DUMP_FILE writes them
+        #[arg(long)]
+        xml: bool,
+        #[command(flatten)]
+        output: OutputArgs,
+    },
     /// A picture: SVG, or DOT for graphviz
     Draw {
         #[command(flatten)]
@@ -104,6 +118,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
             output.print(&report, None)?;
         }
         TopoCommand::Paths { topology, from, to, nodes, output } => paths(topology, *from, *to, *nodes, output)?,
+        TopoCommand::Graph { machine, ranks, xml, output } => graph(machine, *ranks, *xml, output)?,
         TopoCommand::Draw { machine, dot, output } => {
             let topology = machine.load(machine.one_node_count()?)?;
             let text = if *dot { draw::dot(&topology) } else { draw::svg(&topology) };
@@ -202,6 +217,71 @@ fn list(output: &OutputArgs) -> Result<(), CliError> {
     output.print(&report, None)
 }
 
+fn graph(machine: &MachineArgs, ranks: Option<u32>, xml: bool, output: &OutputArgs) -> Result<(), CliError> {
+    let topology = machine.load(machine.one_node_count()?)?;
+    let ranks = ranks.unwrap_or_else(|| topology.ranks());
+    if !(1..=topology.ranks()).contains(&ranks) {
+        return Err(CliError::usage(
+            format!("{ranks} ranks, but `{}` has {} GPUs", topology.name, topology.ranks()),
+            format!("--ranks takes 1 to {}", topology.ranks()),
+        ));
+    }
+    let graphs = search::graphs(&topology, ranks, &machine.search(&topology, Some(ranks))?);
+    if xml {
+        return write(None, collcast_topologies::graph::xml(&graphs, 0).as_bytes());
+    }
+    let mut report = Report::new("graph", env!("CARGO_PKG_VERSION"));
+    report.assumptions.extend(topology.assumptions.iter().map(|a| format!("assumed: {a}")));
+    let columns = [
+        Column::text("graph", "graph"),
+        Column::text("pattern", "pattern"),
+        Column::number("channels", "channels"),
+        Column::number("speed_intra_gbps", "intra GB/s"),
+        Column::number("speed_inter_gbps", "inter GB/s"),
+        Column::text("type_intra", "intra"),
+        Column::text("type_inter", "inter"),
+        Column::text("order", "first channel of the first host"),
+    ];
+    let mut table = Table::new("rows", "", columns);
+    let all = [
+        ("ring", Some(&graphs.ring)),
+        ("tree", Some(&graphs.tree)),
+        ("nvls", graphs.nvls.as_ref()),
+        ("collnet_chain", graphs.collnet_chain.as_ref()),
+        ("collnet_direct", graphs.collnet_direct.as_ref()),
+    ];
+    for (name, graph) in all.into_iter().filter_map(|(name, graph)| Some((name, graph?))) {
+        let first = graph.paths.first().and_then(|p| p.first()).map(|path| {
+            let gpus = path.gpus.iter().map(|g| format!("gpu{g}"));
+            let (enter, leave) = path.nics.unzip();
+            let nic = |n: Option<u32>| n.map(|n| format!("nic{n}"));
+            nic(enter).into_iter().chain(gpus).chain(nic(leave)).collect::<Vec<_>>().join(" ")
+        });
+        table.push([
+            name.into(),
+            format!("{:?}", graph.pattern).into(),
+            graph.channels.into(),
+            Cell::float(graph.speed_intra, 2),
+            Cell::float(graph.speed_inter, 2),
+            graph.type_intra.name().into(),
+            graph.type_inter.name().into(),
+            first.into(),
+        ]);
+    }
+    report.tables.push(table);
+    report.verdict = Some(Verdict {
+        status: Status::Ok,
+        sentence: format!(
+            "{ranks} ranks on {} hosts get {} channels, {} for NVLS, {} for send and receive ({} to one peer)",
+            graphs.hosts, graphs.channels, graphs.nvls_channels, graphs.p2p_channels.0, graphs.p2p_channels.1
+        ),
+        confidence: String::new(),
+        basis: "NCCL's graph search, restated".to_owned(),
+        next: None,
+    });
+    output.print(&report, None)
+}
+
 fn paths(name: &str, from: u32, to: u32, nodes: Option<u32>, output: &OutputArgs) -> Result<(), CliError> {
     let topology = collcast_topologies::load_any(name, nodes, None)?;
     for rank in [from, to] {
@@ -237,9 +317,9 @@ fn paths(name: &str, from: u32, to: u32, nodes: Option<u32>, output: &OutputArgs
         ));
     }
     for (route, channels) in &known {
-        let narrowest = route.links.iter().map(|&l| topology.link(l).rate.gb_per_s()).fold(f64::INFINITY, f64::min);
+        let narrowest = route.links().map(|(l, _)| topology.link(l).rate.gb_per_s()).fold(f64::INFINITY, f64::min);
         let mut words = Vec::new();
-        for &link in &route.links {
+        for (link, _) in route.links() {
             let (a, b) = topology.ends(link);
             if words.last() != Some(&topology.vertex(a).name) {
                 words.push(topology.vertex(a).name.clone());

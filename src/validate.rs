@@ -1,19 +1,22 @@
 //! `collcast validate`: measurements against the forecast, by group and as a whole.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use collcast_hwbackend::read::{Outcome, ReadOptions, read_paths};
 use collcast_reports::model::{Cell, Column, Input, Report, Status, Table, Verdict};
-use collcast_sim::collective::{Collective, DataType, Launch};
+use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol};
+use collcast_sim::engine::Unobserved;
 use collcast_sim::ids::Rank;
-use collcast_sim::measurement::{Measurement, PeerAccess};
-use collcast_sim::model::nccl;
+use collcast_sim::measurement::{Measurement, Origin, PeerAccess};
+use collcast_sim::model::nccl::{Environment, NcclSettings, Selection, Version};
+use collcast_sim::network::Transport;
 use collcast_sim::predict::{Choice, Prediction, Predictor, Settings};
 use collcast_sim::profile::Profile;
 use collcast_sim::schedule::Call;
 use collcast_sim::topology::Topology;
+use collcast_sim::units::SimDuration;
 use rayon::prelude::*;
 
 use crate::error::CliError;
@@ -24,7 +27,8 @@ use crate::selectors::{MachineArgs, assumptions};
 #[command(
     after_help = "Reads nccl-tests logs (text and JSON) and CSV, files or folders. Rows that set a constant of the
 profile (its anchors) are left out of every figure. Rows where NCCL chose the algorithm are
-predicted through `auto` and grouped apart."
+predicted through `auto` and grouped apart. The .toml beside a file can name machine, NCCL version and
+environment; hosts and GPUs of each follow from the rows."
 )]
 pub(crate) struct Args {
     /// Measurements: files or folders
@@ -51,6 +55,9 @@ pub(crate) struct Args {
     /// Fail (exit 1) when a row reaches less of the expected bus bandwidth, such as 90%
     #[arg(long, value_name = "PERCENT")]
     min_busbw: Option<String>,
+    /// Also name the algorithm and protocol whose prediction is closest to each row
+    #[arg(long)]
+    closest: bool,
     /// Accept our own predictions as measurements
     #[arg(long)]
     allow_predicted: bool,
@@ -67,15 +74,26 @@ struct Judged<'a> {
     launch: Launch,
     prediction: Prediction,
     nccl_us: Option<f64>,
+    /// The closest of the algorithms and protocols that may have run.
+    closest: Option<Prediction>,
 }
 
 impl Judged<'_> {
     fn error(&self) -> f64 {
-        self.prediction.time.as_us() / self.row.time.as_us() - 1.0
+        error(&self.prediction, self.row)
     }
 }
 
-fn percent(flag: &str, text: &str) -> Result<f64, CliError> {
+fn closest_error(judged: &Judged<'_>) -> Option<f64> {
+    judged.closest.as_ref().map(|p| error(p, judged.row))
+}
+
+fn error(prediction: &Prediction, row: &Measurement) -> f64 {
+    prediction.time.as_us() / row.time.as_us() - 1.0
+}
+
+/// A percentage as a fraction; the `%` may be left out.
+pub(crate) fn percent(flag: &str, text: &str) -> Result<f64, CliError> {
     let number = text.trim().trim_end_matches('%').trim();
     number.parse::<f64>().ok().filter(|p| p.is_finite() && *p >= 0.0).map(|p| p / 100.0).ok_or_else(|| {
         CliError::usage(format!("{flag}: `{text}` is not a percentage"), format!("write it as `{flag} 20%`"))
@@ -105,9 +123,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
             "name it with `-t TOPOLOGY` (collcast topo list), or put `topology = \"...\"` in a .toml beside the file",
         )
     })?;
-    let machine =
-        MachineArgs { machine: Some(name), gpus: args.gpus, profile: args.profile.clone(), ..MachineArgs::default() };
-    let topology = machine.load(args.nodes)?;
+    let (nodes, gpus) = hosts_of_rows(&name, args, &read.measurements)?;
+    let machine = MachineArgs { machine: Some(name), gpus, profile: args.profile.clone(), ..MachineArgs::default() };
+    let mut topology = machine.load(nodes)?;
+    let versions: BTreeSet<&String> = read.files.iter().filter_map(|f| f.nccl.as_ref()).collect();
+    if let (1, Some(&version)) = (versions.len(), versions.first()) {
+        topology.software.nccl = Some(version.clone());
+    }
     let (profile, mut inputs) = machine.load_profile(&topology)?;
     inputs.extend(read.files.iter().filter(|f| f.rows > 0).map(|f| Input {
         name: "measurements".to_owned(),
@@ -118,7 +140,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     let repeated: usize = read.files.iter().map(|f| f.duplicates).sum();
     let unusable: usize = read.files.iter().map(|f| f.unusable).sum();
     let rows: Vec<&Measurement> = read.measurements.iter().collect();
-    let (judged, skipped, anchors) = judge(&rows, &topology, &profile, default_launch)?;
+    let envs: BTreeMap<String, &BTreeMap<String, String>> =
+        read.files.iter().map(|f| (f.path.display().to_string(), &f.env)).collect();
+    let (judged, skipped, anchors) = judge(&rows, &envs, &topology, &profile, default_launch, args.closest)?;
     let settings = Settings { launch: judged.first().map_or(Launch::Threads, |j| j.launch), ..Settings::default() };
     let extrapolated = judged.iter().filter(|j| j.prediction.extrapolated).count();
 
@@ -172,14 +196,32 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     Ok(ExitCode::from(u8::from(failed)))
 }
 
+/// Hosts and GPUs of each, where no flag says: enough for all rows, at most those of the machine.
+fn hosts_of_rows(name: &str, args: &Args, rows: &[Measurement]) -> Result<(Option<u32>, Option<u32>), CliError> {
+    let spec = collcast_topologies::builtin::spec_any(name)?;
+    let have = spec.host_count();
+    let [group] = spec.groups.as_slice() else { return Ok((args.nodes, args.gpus)) };
+    let most = rows.iter().filter_map(|r| r.hosts).max();
+    let nodes = args.nodes.or(most.filter(|&n| n as usize > have));
+    let each = rows.iter().filter_map(|r| Some(r.ranks.div_ceil(r.hosts?.max(1)))).max();
+    let several = most.is_some_and(|n| n > 1);
+    let gpus = args.gpus.or(each.filter(|&g| several && (g as usize) < group.host.gpus.len()));
+    Ok((nodes, gpus))
+}
+
+/// What NCCL's own table takes to be slower than this many times its choice is not what ran.
+const PLAUSIBLE: f64 = 2.0;
+
 type Verdicts<'a> = (Vec<Judged<'a>>, BTreeMap<String, usize>, usize);
 
 /// Predicts every row that the machine can hold.
 fn judge<'a>(
     rows: &[&'a Measurement],
+    envs: &BTreeMap<String, &BTreeMap<String, String>>,
     topology: &Topology,
     profile: &Profile,
     launch: Option<Launch>,
+    closest: bool,
 ) -> Result<Verdicts<'a>, CliError> {
     let predictor = Predictor::new(topology, profile);
     let mut skipped: BTreeMap<String, usize> = BTreeMap::new();
@@ -188,15 +230,18 @@ fn judge<'a>(
     for &row in rows {
         if profile.anchors.iter().any(|a| a.run == row.run && a.size_bytes == row.size.0) {
             anchors += 1;
-        } else if let Some(reason) = not_predicted(row, topology, &predictor) {
+        } else if let Some(reason) = not_predicted(row, topology) {
             *skipped.entry(reason).or_default() += 1;
         } else {
             todo.push(row);
         }
     }
-    let results: Vec<Result<Judged<'a>, collcast_sim::predict::PredictError>> = todo
+    // An all-reduce in place and one out of place are the same schedule: one prediction for both.
+    let twins: Vec<&[&Measurement]> = todo.chunk_by(|a, b| same_call(a, b)).collect();
+    let results: Vec<Result<Vec<Judged<'a>>, (usize, collcast_sim::predict::PredictError)>> = twins
         .par_iter()
-        .map(|&row| {
+        .map(|&twins| {
+            let row = twins[0];
             let mut call = Call::of_size(row.collective, row.ranks, row.size, row.dtype.unwrap_or(DataType::Float32));
             call.op = row.op.unwrap_or(collcast_sim::collective::ReduceOp::Sum);
             call.root = Rank(row.root.unwrap_or(0).min(row.ranks - 1));
@@ -204,35 +249,85 @@ fn judge<'a>(
             call.in_place = row.in_place && !matches!(row.collective, Collective::AllToAll | Collective::SendRecv);
             let several = predictor.graph(row.ranks).hosts > 1;
             let launch = row.launch.or(launch).unwrap_or(if several { Launch::Processes } else { Launch::Threads });
-            let settings = Settings {
-                launch,
-                max_channels: row.settings.channels,
-                buffer_size: row.settings.buffer_size,
-                threads: row.settings.threads,
-                ..Settings::default()
-            };
+            let version = row.settings.nccl.as_deref().and_then(|text| text.parse::<Version>().ok());
+            let mut settings = Settings { launch, version, ..Settings::default() };
+            (settings.nccl, settings.transport) =
+                told(row, envs.get(&row.origin.file).copied(), topology, predictor.version(&settings));
             // What NCCL said it ran goes before what its cost table would pick.
             let ran = row.chosen.as_ref();
             let algorithm = row.settings.algorithm.or(ran.map(|c| c.algorithm)).map_or(Choice::Auto, Choice::Forced);
             let protocol = row.settings.protocol.or(ran.map(|c| c.protocol)).map_or(Choice::Auto, Choice::Forced);
-            let prediction = predictor.predict(&call, algorithm, protocol, &settings)?;
-            let graph = predictor.graph(row.ranks);
-            let nccl_us = nccl::predicted_us(&graph, &call, prediction.algorithm, prediction.protocol);
-            Ok(Judged { row, launch, prediction, nccl_us })
+            let prediction =
+                predictor.predict(&call, algorithm, protocol, &settings).map_err(|error| (twins.len(), error))?;
+            let graphs = predictor.graph(row.ranks);
+            let model = predictor.model(&graphs, &settings);
+            let predicted_us = |a, p| model.predicted_us(&call, a, p).map(f64::from);
+            let nccl_us = predicted_us(prediction.algorithm, prediction.protocol);
+            let plausible = |&(a, p): &(Algorithm, Protocol)| {
+                let slow = predicted_us(a, p).zip(nccl_us).is_some_and(|(us, chosen)| us > PLAUSIBLE * chosen);
+                (a, p) != (prediction.algorithm, prediction.protocol) && !slow
+            };
+            let others = if closest { predictor.candidates(&call, algorithm, protocol, &settings) } else { Vec::new() };
+            let others: Vec<Prediction> = (others.into_iter().filter(plausible))
+                .filter_map(|(a, p)| predictor.predict_one(&call, a, p, &settings, &mut Unobserved).ok())
+                .chain(closest.then(|| prediction.clone()))
+                .collect();
+            let judged = |&row| {
+                let nearest = others.iter().min_by(|a, b| error(a, row).abs().total_cmp(&error(b, row).abs()));
+                Judged { row, launch, prediction: prediction.clone(), nccl_us, closest: nearest.cloned() }
+            };
+            Ok(twins.iter().map(judged).collect())
         })
         .collect();
     let mut judged = Vec::new();
     for result in results {
         match result {
-            Ok(row) => judged.push(row),
-            Err(error) if error.is_internal() => return Err(error.into()),
-            Err(error) => *skipped.entry(error.to_string()).or_default() += 1,
+            Ok(rows) => judged.extend(rows),
+            Err((_, error)) if error.is_internal() => return Err(error.into()),
+            Err((rows, error)) => *skipped.entry(error.to_string()).or_default() += rows,
         }
     }
     Ok((judged, skipped, anchors))
 }
 
-fn not_predicted(row: &Measurement, topology: &Topology, predictor: &Predictor<'_>) -> Option<String> {
+fn same_call(a: &Measurement, b: &Measurement) -> bool {
+    let call = |m: &Measurement| {
+        let (time, origin) = (SimDuration::ZERO, Origin::default());
+        Measurement { in_place: false, time, origin, ..m.clone() }
+    };
+    a.collective == Collective::AllReduce && call(a) == call(b)
+}
+
+/// What NCCL was told when a row was measured: the machine's variables, those of the file, and
+/// before both what the row itself says.
+fn told(
+    row: &Measurement,
+    env: Option<&BTreeMap<String, String>>,
+    topology: &Topology,
+    version: Version,
+) -> (NcclSettings, Transport) {
+    let mut pairs = topology.software.env.clone();
+    // A file can hold runs with several algorithms: rows carry theirs.
+    pairs.extend(
+        env.into_iter().flatten().filter(|(name, _)| *name != "NCCL_ALGO").map(|(n, v)| (n.clone(), v.clone())),
+    );
+    let mut settings = Environment::parse(&pairs, version).map(|e| e.settings).unwrap_or_default();
+    if let Some(text) = &row.settings.nccl_algo {
+        settings.algorithms = Selection::parse(text, version).map(|(algorithms, _)| algorithms).unwrap_or_default();
+    }
+    settings.max_channels = row.settings.channels.or(settings.max_channels);
+    settings.buffer_size = row.settings.buffer_size.or(settings.buffer_size);
+    settings.threads = row.settings.threads.or(settings.threads);
+    let moving = pairs.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    let moving = moving.filter(|(name, _)| Transport::VARIABLES.contains(name));
+    let mut transport = Transport::from_env(topology, moving).unwrap_or_default();
+    if row.settings.peer_access != PeerAccess::On {
+        transport.peer_access = row.settings.peer_access;
+    }
+    (settings, transport)
+}
+
+fn not_predicted(row: &Measurement, topology: &Topology) -> Option<String> {
     if row.ranks > topology.ranks() {
         return Some(format!(
             "they have {} ranks, `{}` has {} GPUs (--nodes adds hosts)",
@@ -241,18 +336,18 @@ fn not_predicted(row: &Measurement, topology: &Topology, predictor: &Predictor<'
             topology.ranks()
         ));
     }
-    if row.settings.peer_access != PeerAccess::On {
-        return Some("peer access was off or through the network, which is not modelled yet".to_owned());
-    }
     if let Some(algorithm) = row.settings.algorithm
         && !collcast_sim::schedule::valid_algorithms(row.collective).contains(&algorithm)
     {
         return Some(format!("{algorithm} is not modelled for {} yet", row.collective));
     }
-    if row.settings.nccl_algo.is_some() {
-        return Some("NCCL_ALGO names several algorithms, which is not resolved yet".to_owned());
+    if let Some(text) = &row.settings.nccl_algo
+        && let Err(error) = Selection::<Algorithm>::parse(text, Version::NEWEST)
+    {
+        return Some(format!("NCCL_ALGO={text}: {error}"));
     }
-    let hosts = predictor.graph(row.ranks).hosts;
+    let on: std::collections::BTreeSet<_> = (0..row.ranks).map(|r| topology.host_of(Rank(r))).collect();
+    let hosts = u32::try_from(on.len()).unwrap_or(u32::MAX);
     if row.hosts.is_some_and(|h| h != hosts) {
         let asked = row.hosts.unwrap_or(0);
         return Some(format!(
@@ -272,7 +367,18 @@ struct Key {
     band: u8,
 }
 
-const BANDS: [&str; 3] = ["< 64 KiB", "64 KiB-16 MiB", "> 16 MiB"];
+/// Ranges of sizes in which one thing bounds the time: launch and latency, caches and
+/// protocols, links.
+pub(crate) const BANDS: [&str; 3] = ["< 64 KiB", "64 KiB-16 MiB", "> 16 MiB"];
+
+/// Index in [`BANDS`] of a size in bytes.
+pub(crate) fn band(size: u64) -> u8 {
+    match size {
+        0..65_536 => 0,
+        65_536..=16_777_216 => 1,
+        _ => 2,
+    }
+}
 
 fn group<'j, 'a>(judged: &'j [Judged<'a>]) -> BTreeMap<Key, Vec<&'j Judged<'a>>> {
     let mut groups: BTreeMap<Key, Vec<&Judged<'_>>> = BTreeMap::new();
@@ -283,12 +389,7 @@ fn group<'j, 'a>(judged: &'j [Judged<'a>]) -> BTreeMap<Key, Vec<&'j Judged<'a>>>
         } else {
             format!("{} as NCCL chose", j.row.collective)
         };
-        let band = match j.row.size.0 {
-            0..65_536 => 0,
-            65_536..=16_777_216 => 1,
-            _ => 2,
-        };
-        groups.entry(Key { forced: !forced, launch: j.launch, what, band }).or_default().push(j);
+        groups.entry(Key { forced: !forced, launch: j.launch, what, band: band(j.row.size.0) }).or_default().push(j);
     }
     // Forced groups sort first; the flag then says what it means.
     groups.into_iter().map(|(k, v)| (Key { forced: !k.forced, ..k }, v)).collect()
@@ -304,6 +405,7 @@ struct Stats {
     bias: f64,
     coverage: f64,
     nccl_median: Option<f64>,
+    closest_median: Option<f64>,
 }
 
 fn quantile(sorted: &[f64], q: f64) -> f64 {
@@ -321,9 +423,12 @@ impl Stats {
         let n = count as f64;
         let mut errors: Vec<f64> = rows.iter().map(|j| j.error().abs()).collect();
         errors.sort_by(f64::total_cmp);
-        let mut nccl: Vec<f64> =
-            rows.iter().filter_map(|j| Some((j.nccl_us? / j.row.time.as_us() - 1.0).abs())).collect();
-        nccl.sort_by(f64::total_cmp);
+        // Of all rows or of none: a median over some would be compared with one over all.
+        let median_of_all = |of: fn(&Judged<'_>) -> Option<f64>| {
+            let mut errors: Vec<f64> = rows.iter().filter_map(|j| of(j)).map(f64::abs).collect();
+            errors.sort_by(f64::total_cmp);
+            (errors.len() == count).then(|| quantile(&errors, 0.5))
+        };
         let inside = rows.iter().filter(|j| (j.prediction.low..=j.prediction.high).contains(&j.row.time)).count();
         Self {
             count,
@@ -332,7 +437,8 @@ impl Stats {
             p95: quantile(&errors, 0.95),
             bias: rows.iter().map(|j| j.error()).sum::<f64>() / n,
             coverage: inside as f64 / n,
-            nccl_median: (nccl.len() == count).then(|| quantile(&nccl, 0.5)),
+            nccl_median: median_of_all(|j| Some(j.nccl_us? / j.row.time.as_us() - 1.0)),
+            closest_median: median_of_all(closest_error),
         }
     }
 
@@ -345,6 +451,7 @@ impl Stats {
             "bias": self.bias,
             "coverage": self.coverage,
             "nccl_model": self.nccl_median.map(|m| serde_json::json!({ "median_abs_error": m })),
+            "closest": self.closest_median.map(|m| serde_json::json!({ "median_abs_error": m })),
         })
     }
 }
@@ -363,6 +470,7 @@ fn group_table(groups: &BTreeMap<Key, Vec<&Judged<'_>>>, overall: &[&Judged<'_>]
         Column::number("bias", "bias %"),
         Column::number("coverage", "in interval %"),
         Column::number("nccl_median_abs_error", "NCCL's model %"),
+        Column::number("closest_median_abs_error", "closest %"),
     ];
     let mut table = Table::new("groups", "error = predicted / measured - 1, by group", columns);
     let mut push = |launch: &str, what: &str, band: &str, rows: &[&Judged<'_>]| {
@@ -379,6 +487,7 @@ fn group_table(groups: &BTreeMap<Key, Vec<&Judged<'_>>>, overall: &[&Judged<'_>]
             pc(s.bias),
             Cell::float(s.coverage * scale, digits.saturating_sub(1)),
             s.nccl_median.map(pc).into(),
+            s.closest_median.map(pc).into(),
         ]);
     };
     for (key, rows) in groups {
@@ -461,6 +570,10 @@ fn rows_table(judged: &[Judged<'_>]) -> Table {
         Column::number("low_us", "low us"),
         Column::number("high_us", "high us"),
         Column::number("nccl_model_us", "NCCL's model us"),
+        Column::text("closest_algorithm", "closest algorithm"),
+        Column::text("closest_protocol", "closest protocol"),
+        Column::number("closest_us", "closest us"),
+        Column::number("closest_error", "closest error"),
         Column::text("bound", "bound by"),
         Column::text("file", "file"),
         Column::number("line", "line"),
@@ -485,6 +598,10 @@ fn rows_table(judged: &[Judged<'_>]) -> Table {
             Cell::float(p.low.as_us(), 2),
             Cell::float(p.high.as_us(), 2),
             j.nccl_us.map(|us| Cell::float(us, 2)).into(),
+            j.closest.as_ref().map(|c| Cell::from(c.algorithm.name())).into(),
+            j.closest.as_ref().map(|c| Cell::from(c.protocol.name())).into(),
+            j.closest.as_ref().map(|c| Cell::float(c.time.as_us(), 2)).into(),
+            closest_error(j).map(|e| Cell::float(e, 3)).into(),
             p.bound_by().into(),
             j.row.origin.file.as_str().into(),
             j.row.origin.line.into(),

@@ -55,7 +55,10 @@ fn bad_usage_is_refused_with_a_way_out() {
         (&["sweep", "--ranks", "0"], &["1 to", "not 0"]),
         (&["sweep", "-c", "broadcast", "--root", "8"], &["root 8"]),
         (&["sweep", "-c", "all_gather", "--algorithm", "tree"], &["tree does not do all_gather", "ring"]),
-        (&["sweep", "--algorithm", "nvls"], &["nvls"]),
+        (&["sweep", "dgx-a100", "--algorithm", "nvls"], &["`dgx-a100`", "compute capability 80", "use ring or tree"]),
+        (&["sweep", "h200x4", "--algorithm", "nvls"], &["driver offers no NVLink multicast"]),
+        (&["sweep", "aws-p5", "--nodes", "2", "--algorithm", "collnet_chain"], &["`aws-p5`", "no SHARP"]),
+        (&["sweep", "--algorithm", "collnet_direct"], &["at least 2 hosts"]),
         (&["sweep", "-c", "send_recv", "--in-place"], &["in-place"]),
         (&["sweep", "--profile", "h200-nvswich"], &["did you mean `h200-nvswitch`"]),
         (&["sweep", "--profile", "missing.toml"], &["missing.toml"]),
@@ -210,11 +213,89 @@ fn every_builtin_machine_shows_draws_and_sweeps() {
             &["topo", "show", name][..],
             &["topo", "draw", name],
             &["topo", "draw", name, "--dot"],
+            &["topo", "graph", name],
             &["sweep", name, "-s", "1M"],
         ] {
             let (code, out, err) = collcast(args);
             assert_eq!(code, 0, "{args:?}: {err}");
             assert!(out.len() > 100, "{args:?}");
         }
+    }
+}
+
+/// Goal: what NCCL is told decides `auto`, the layer is named, and slips are refused or noted.
+#[test]
+fn the_choice_of_nccl_is_explained() {
+    check_refused(&["sweep", "--nccl", "two"], &["two", "2.18.0 to 2.30.7"]);
+    check_refused(&["sweep", "--env", "NCCL_ALGO=rong"], &["would not start", "did you mean `Ring`"]);
+    check_refused(&["sweep", "--env", "no-such.env"], &["no-such.env"]);
+    check_refused(&["sweep", "-c", "broadcast", "--env", "NCCL_ALGO=Tree"], &["would fail broadcast", "NCCL_ALGO"]);
+    check_refused(&["sweep", "--env", "NCCL_TUNER_CONFIG_FILE=no-such.csv"], &["no-such.csv"]);
+
+    let explain = ["--explain-choice", "--format", "json"];
+    let run = |args: &[&str]| {
+        let (code, out, err) = collcast(&[args, &explain].concat());
+        assert_eq!(code, 0, "{args:?}: {err}");
+        serde_json::from_str::<serde_json::Value>(&out).unwrap()
+    };
+    let tuned = run(&["simulate", "aws-p5", "--nodes", "4", "-s", "1M"]);
+    assert_eq!(tuned["choices"][0]["layer"], "aws-ofi-nccl region tuner", "{tuned}");
+    assert_eq!((&tuned["rows"][0]["algorithm"], &tuned["rows"][0]["protocol"]), (&"tree".into(), &"ll128".into()));
+    let table = run(&["simulate", "h200x4", "-s", "16M"]);
+    assert_eq!(table["choices"][0]["layer"], "cost table");
+    let costs = table["cost_table"].as_array().unwrap();
+    let state = |algorithm: &str| {
+        let row = costs.iter().find(|r| r["algorithm"] == algorithm && r["protocol"] == "simple").unwrap();
+        (row["time_us"].as_f64(), row["state"].as_str().unwrap().to_owned())
+    };
+    // 28.8 us and 16 MiB at 240 GB/s, as NCCL 2.28.9 has it on this machine.
+    let (time, chosen) = state("ring");
+    assert!((time.unwrap() - 98.705).abs() < 0.01 && chosen == "chosen", "{time:?} {chosen}");
+    assert_eq!(state("nvls"), (None, "NCCL_NVLS_ENABLE is 0".to_owned()));
+    let forced = run(&["simulate", "h200x4", "-s", "16M", "--env", "NCCL_ALGO=tree", "--env", "NCCL_PROTO=LL128"]);
+    assert_eq!(forced["choices"][0]["layer"], "environment");
+    let older = run(&["simulate", "h200x4", "-s", "16M", "--nccl", "2.17.1", "--env", "NCCL_ALGOS=Ring"]);
+    assert!(older["assumptions"].to_string().contains("older"), "{older}");
+    assert!(older["warnings"].to_string().contains("did you mean NCCL_ALGO?"), "{older}");
+}
+
+/// Goal: the channels of a machine are shown, written as NCCL dumps them, and taken back.
+#[test]
+fn graphs_are_shown_written_and_taken() {
+    let (code, out, err) = collcast(&["topo", "graph", "dgx-h100", "--nodes", "2"]);
+    assert!(code == 0 && err.contains("16 ranks on 2 hosts get 16 channels"), "{out}{err}");
+    assert!(out.contains("nic0 gpu0 gpu7 gpu6 gpu5 gpu4 gpu3 gpu2 gpu1 nic1"), "{out}");
+    let (code, out, _) = collcast(&["topo", "graph", "h200x4", "--xml"]);
+    assert!(code == 0 && out.contains("nchannels=\"12\" speedintra=\"30\""), "{out}");
+    let measured = "tests/data/h200x4/nccl_graph_4gpu.xml";
+    let with = collcast(&["simulate", "h200x4", "-s", "1M", "--graph", measured, "--format", "csv"]);
+    let without = collcast(&["simulate", "h200x4", "-s", "1M", "--format", "csv"]);
+    assert_eq!((with.0, &with.1), (0, &without.1), "the search finds what was measured");
+    check_refused(&["simulate", "dgx-h100", "-s", "1M", "--graph", measured], &["nccl_graph_4gpu.xml", "visits GPUs"]);
+    check_refused(&["simulate", "h200x4", "-s", "1M", "--graph", "Cargo.toml"], &["Cargo.toml"]);
+    check_refused(&["topo", "graph", "h200x4", "--ranks", "9"], &["9 ranks", "1 to 4"]);
+}
+
+/// Goal: every built-in machine is described, and half of a cluster reaches the other half at the
+/// rate that its fabric allows, in GB/s.
+#[test]
+fn built_in_machines_are_described() {
+    let show = |name: &str, nodes: &str| -> serde_json::Value {
+        let (code, out, err) = collcast(&["topo", "show", name, "--nodes", nodes, "--format", "json"]);
+        assert_eq!(code, 0, "{name}: {err}");
+        serde_json::from_str(&out).unwrap()
+    };
+    for name in collcast_topologies::builtin::names() {
+        assert_eq!(show(name, "2")["machine"]["hosts"], 2, "{name}");
+    }
+    for (name, nodes, bisection) in [
+        ("aws-p5en", "4", 800.0),          // 2 hosts x 16 x 25.
+        ("azure-nd-h100-v5", "8", 1600.0), // 4 hosts x 8 x 50, one unit.
+        ("gb300-nvl72", "2", 400.0),
+        ("kestrel-h100", "16", 400.0),
+        // Two racks of 34: 68 ports of 12.5 down, a third of them up.
+        ("abci-v100", "68", 287.5),
+    ] {
+        assert_eq!(show(name, nodes)["machine"]["network_bisection_gbps"], bisection, "{name}");
     }
 }

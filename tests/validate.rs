@@ -56,6 +56,20 @@ fn every_forced_group_is_within_twenty_percent() {
     assert!(overall["count"].as_u64().unwrap() > 1500, "{overall}");
 }
 
+/// Goal: four hosts over TCP sockets, which two rows calibrate, come out of the mechanism of
+/// threads, messages and copies at all other sizes, and much nearer than NCCL's own model.
+#[test]
+fn sockets_come_out_of_their_threads() {
+    let (code, out, err) =
+        collcast(&["validate", "tests/data/sockets", "-t", "tests/data/h200-loopback.toml", "--format", "json"]);
+    assert_eq!(code, 0, "{err}");
+    let result: Value = serde_json::from_str(&out).unwrap();
+    let overall = &result["overall_with_auto"];
+    assert!(overall["count"].as_u64().unwrap() >= 48, "{overall}");
+    assert!(overall["median_abs_error"].as_f64().unwrap() < 0.16, "{overall}");
+    assert!(overall["nccl_model"]["median_abs_error"].as_f64().unwrap() > 0.5, "{overall}");
+}
+
 /// Time in us of one prediction per size.
 fn sweep(topology: &str, algorithm: &str, protocol: &str, channels: &str, launch: &str) -> BTreeMap<u64, f64> {
     let (code, out, err) = collcast(&[

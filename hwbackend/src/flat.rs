@@ -95,6 +95,11 @@ impl Flat {
     /// What the layout cannot hold, and schedules that reach outside a buffer.
     pub fn new(schedule: &Schedule) -> Result<Self, ExecError> {
         let wiring = Wiring::new(schedule).map_err(|error| refuse(error.to_string()))?;
+        if let Some(wired) = wiring.conns.iter().find(|wired| wired.conn.ranks().is_none()) {
+            let what =
+                format!("{:?} has a group at an end, which takes a switch that combines or multicasts", wired.conn);
+            return Err(refuse(what));
+        }
         let mut flat =
             Self { lanes: Vec::new(), conns: wiring.conns.len(), depth: schedule.plan.fifo_slices.max(1), largest: 0 };
         let mut records = 0;
@@ -102,9 +107,8 @@ impl Flat {
             let end = |sends: bool| {
                 let wiring = &wiring;
                 move |&conn: &u32| {
-                    let peer =
-                        wiring.conns.get(conn as usize).map_or(0, |w| if sends { w.conn.dst.0 } else { w.conn.src.0 });
-                    Port { conn, sends, peer }
+                    let ranks = wiring.conns.get(conn as usize).and_then(|w| w.conn.ranks());
+                    Port { conn, sends, peer: ranks.map_or(0, |(src, dst)| if sends { dst.0 } else { src.0 }) }
                 }
             };
             let mut lane = FlatLane {

@@ -13,7 +13,7 @@ use collcast_sim::collective::{DataType, ReduceOp};
 use collcast_sim::ids::Rank;
 use collcast_sim::schedule::Schedule;
 use collcast_sim::schedule::program::Buffer;
-use collcast_sim::schedule::wiring::{SliceCursor, Wired, Wiring, WiringError};
+use collcast_sim::schedule::wiring::{SliceCursor, Wired, WiredConn, Wiring, WiringError, end_of};
 use thiserror::Error;
 
 use crate::check::{self, Mismatch};
@@ -176,19 +176,82 @@ pub enum HostError {
     Stopped,
 }
 
-/// A bounded FIFO whose slots are freed by the receiver when it is done with them.
+/// A bounded FIFO whose slots are freed by the receivers when they are done with them.
 struct Fifo {
-    slots: Mutex<VecDeque<Vec<u64>>>,
-    depth: usize,
+    slots: Mutex<Slots>,
+    depth: u64,
     changed: Condvar,
 }
 
+/// The slots in use, oldest first.
+struct Slots {
+    /// What each sender posted, until all have: then the combined slice alone.
+    slots: VecDeque<Vec<Option<Vec<u64>>>>,
+    /// Slices that all receivers are done with.
+    gone: u64,
+    /// Slices posted, by sender.
+    sent: Vec<u64>,
+    /// Slices done with, by receiver.
+    received: Vec<u64>,
+}
+
+impl Slots {
+    fn slot(&mut self, slice: u64) -> Option<&mut Vec<Option<Vec<u64>>>> {
+        self.slots.get_mut(usize::try_from(slice - self.gone).ok()?)
+    }
+
+    /// Takes a sender's slice, if there is credit for it; the last one combines them, in the
+    /// order of senders, as a switch would.
+    fn post<T: Element>(&mut self, sender: usize, depth: u64, data: &mut Vec<u64>, op: ReduceOp) -> Option<()> {
+        let slice = self.sent[sender];
+        if slice - self.gone >= depth {
+            return None;
+        }
+        self.sent[sender] += 1;
+        let senders = self.sent.len();
+        if self.slot(slice).is_none() {
+            self.slots.push_back(vec![None; senders]);
+        }
+        let slot = self.slot(slice)?;
+        slot[sender] = Some(std::mem::take(data));
+        if slot.iter().all(Option::is_some) {
+            let add = |a: u64, b: u64| T::from_bits(a).combine(T::from_bits(b), op).to_bits();
+            let sum = slot.drain(..).flatten().reduce(|a, b| a.into_iter().zip(b).map(|(a, b)| add(a, b)).collect());
+            slot.push(sum);
+        }
+        Some(())
+    }
+
+    /// What a receiver gets next, if all senders have posted it.
+    fn front(&mut self, receiver: usize) -> Option<Vec<u64>> {
+        let slice = self.received[receiver];
+        if self.sent.iter().any(|&sent| sent <= slice) {
+            return None;
+        }
+        self.slot(slice)?.first()?.clone()
+    }
+
+    fn free(&mut self, receiver: usize) {
+        self.received[receiver] += 1;
+        while self.received.iter().all(|&r| r > self.gone) {
+            self.slots.pop_front();
+            self.gone += 1;
+        }
+    }
+}
+
 impl Fifo {
+    fn new(conn: &WiredConn, depth: u32) -> Self {
+        let (sent, received) = (vec![0; conn.senders.len()], vec![0; conn.receivers.len()]);
+        let slots = Slots { slots: VecDeque::new(), gone: 0, sent, received };
+        Self { slots: Mutex::new(slots), depth: u64::from(depth), changed: Condvar::new() }
+    }
+
     fn wait<T>(
         &self,
         deadline: Instant,
         stop: &AtomicBool,
-        mut ready: impl FnMut(&mut VecDeque<Vec<u64>>) -> Option<T>,
+        mut ready: impl FnMut(&mut Slots) -> Option<T>,
     ) -> Option<T> {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -251,9 +314,7 @@ fn timed<T: Element>(
             Memory { parts }
         })
         .collect();
-    let depth = schedule.plan.fifo_slices as usize;
-    let fifos: Vec<Fifo> =
-        wiring.conns.iter().map(|_| Fifo { slots: Mutex::default(), depth, changed: Condvar::new() }).collect();
+    let fifos: Vec<Fifo> = wiring.conns.iter().map(|conn| Fifo::new(conn, schedule.plan.fifo_slices)).collect();
     let stop = AtomicBool::new(false);
     let deadline = Instant::now() + patience;
     let gate = Mutex::new(());
@@ -262,12 +323,13 @@ fn timed<T: Element>(
         let threads: Vec<_> = wiring
             .workers
             .iter()
-            .map(|worker| {
+            .zip(0..)
+            .map(|(worker, index)| {
                 let (wiring, memory, fifos, stop, gate) = (&wiring, &memory, &fifos, &stop, &gate);
                 let lane = move || {
                     drop(gate.lock());
                     let lane = LaneThread { schedule, wiring, memory, fifos, stop, deadline, patience };
-                    let result = lane.run::<T>(worker);
+                    let result = lane.run::<T>(worker, index);
                     if result.is_err() {
                         stop.store(true, Ordering::Relaxed);
                     }
@@ -348,7 +410,12 @@ impl LaneThread<'_> {
         }
     }
 
-    fn run<T: Element>(&self, worker: &Wired) -> Result<(), HostError> {
+    /// Another worker of a connection, for messages: the first of a group.
+    fn peer(&self, ends: &[u32]) -> Rank {
+        ends.first().map_or(Rank(0), |&w| self.wiring.workers[w as usize].rank)
+    }
+
+    fn run<T: Element>(&self, worker: &Wired, index: u32) -> Result<(), HostError> {
         let mut cursor = SliceCursor::new(worker);
         let op = self.schedule.call.op;
         while let Some(slice) = cursor.next(self.schedule, worker.template) {
@@ -356,10 +423,11 @@ impl LaneThread<'_> {
             let mut data: Option<Vec<T>> = None;
             for &port in &step.recv {
                 let conn = worker.recv[port] as usize;
-                let peer = self.wiring.conns[conn].conn.src;
+                let ends = &self.wiring.conns[conn];
+                let receiver = end_of(&ends.receivers, index);
                 let arrived = self.fifos[conn]
-                    .wait(self.deadline, self.stop, |slots| slots.front().cloned())
-                    .ok_or_else(|| self.timeout(worker, "data from", peer))?;
+                    .wait(self.deadline, self.stop, |slots| slots.front(receiver))
+                    .ok_or_else(|| self.timeout(worker, "data from", self.peer(&ends.senders)))?;
                 let arrived = arrived.into_iter().map(T::from_bits);
                 data = Some(match data {
                     None => arrived.collect(),
@@ -384,16 +452,18 @@ impl LaneThread<'_> {
             for &port in &step.send {
                 let conn = worker.send[port] as usize;
                 let fifo = &self.fifos[conn];
-                let mut bits = Some(data.iter().map(|v| v.to_bits()).collect::<Vec<u64>>());
-                fifo.wait(self.deadline, self.stop, |slots| {
-                    (slots.len() < fifo.depth).then(|| slots.push_back(bits.take().unwrap_or_default()))
-                })
-                .ok_or_else(|| self.timeout(worker, "credit from", self.wiring.conns[conn].conn.dst))?;
+                let ends = &self.wiring.conns[conn];
+                let sender = end_of(&ends.senders, index);
+                let mut bits = data.iter().map(|v| v.to_bits()).collect::<Vec<u64>>();
+                fifo.wait(self.deadline, self.stop, |slots| slots.post::<T>(sender, fifo.depth, &mut bits, op))
+                    .ok_or_else(|| self.timeout(worker, "credit from", self.peer(&ends.receivers)))?;
                 fifo.changed.notify_all();
             }
             for &port in &step.recv {
-                let fifo = &self.fifos[worker.recv[port] as usize];
-                fifo.slots.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+                let conn = worker.recv[port] as usize;
+                let receiver = end_of(&self.wiring.conns[conn].receivers, index);
+                let fifo = &self.fifos[conn];
+                fifo.slots.lock().unwrap_or_else(PoisonError::into_inner).free(receiver);
                 fifo.changed.notify_all();
             }
         }

@@ -21,10 +21,22 @@ fn schedule(
     count: u64,
     in_place: bool,
 ) -> Schedule {
+    schedule_on(&Order::one_host(ranks), collective, algorithm, protocol, count, in_place)
+}
+
+fn schedule_on(
+    order: &Order,
+    collective: Collective,
+    algorithm: Algorithm,
+    protocol: Protocol,
+    count: u64,
+    in_place: bool,
+) -> Schedule {
+    let ranks = order.rings[0].len() as u32;
     let mut call = Call::of_size(collective, ranks, Default::default(), DataType::Float32);
     call.count = count;
     call.in_place = in_place;
-    let limits = Limits { channels: 2, p2p_channels: 4, exact_channels: true, ..Limits::default() };
+    let limits = Limits { channels: 2, p2p_channels: 4, nvls_channels: 2, exact_channels: true, ..Limits::default() };
     let mut plan = Plan::new(&call, algorithm, protocol, &limits);
     plan.chunk = plan.grain * 8;
     plan.min_slice = plan.grain;
@@ -33,7 +45,18 @@ fn schedule(
     } else {
         count.div_ceil(2).max(1)
     };
-    Schedule::new(call, plan, &Order::one_host(ranks)).unwrap()
+    Schedule::new(call, plan, order).unwrap()
+}
+
+fn check_exact(schedule: &Schedule, what: &str) {
+    let call = &schedule.call;
+    let inputs: Vec<_> = (0..call.ranks).map(|r| input(r, call.input_len(Rank(r)))).collect();
+    let outputs = run(schedule, &inputs, PATIENCE).unwrap();
+    for rank in 0..call.ranks {
+        if let Some(expected) = expected(call, rank, &inputs) {
+            assert_eq!(outputs[rank as usize], expected, "{what}, rank {rank}");
+        }
+    }
 }
 
 fn input(rank: u32, length: u64) -> Vec<i64> {
@@ -63,20 +86,37 @@ fn results_are_exact_for_one_to_nine_ranks() {
     for &collective in Collective::ALL {
         for &algorithm in valid_algorithms(collective) {
             for ranks in 1..=9 {
+                // On one host NVLS needs a second rank; these others need a second host.
+                let hosts =
+                    matches!(algorithm, Algorithm::NvlsTree | Algorithm::CollnetDirect | Algorithm::CollnetChain);
+                if hosts || (algorithm == Algorithm::Nvls && ranks == 1) {
+                    continue;
+                }
                 for (count, in_place) in [(0, false), (1, false), (101, false), (1000, true)] {
                     let pairs = matches!(collective, Collective::AllToAll | Collective::SendRecv);
                     let schedule = schedule(collective, algorithm, Protocol::Simple, ranks, count, in_place && !pairs);
-                    let call = &schedule.call;
-                    let inputs: Vec<_> = (0..ranks).map(|r| input(r, call.input_len(Rank(r)))).collect();
-                    let outputs = run(&schedule, &inputs, PATIENCE).unwrap();
-                    for rank in 0..ranks {
-                        if let Some(expected) = expected(call, rank, &inputs) {
-                            assert_eq!(
-                                outputs[rank as usize], expected,
-                                "{collective} {algorithm} {ranks} ranks, rank {rank}, {count} elements"
-                            );
-                        }
-                    }
+                    check_exact(&schedule, &format!("{collective} {algorithm} {ranks} ranks, {count} elements"));
+                }
+            }
+        }
+    }
+}
+
+/// Goal: what switches combine is exact too, across hosts.
+#[test]
+fn results_through_switches_are_exact() {
+    for collective in [Collective::AllReduce, Collective::AllGather, Collective::ReduceScatter] {
+        for &algorithm in valid_algorithms(collective) {
+            for (hosts, per_host) in [(2, 1), (2, 2), (3, 1), (3, 3), (4, 2), (2, 5)] {
+                let nvls = matches!(algorithm, Algorithm::Nvls | Algorithm::NvlsTree);
+                if matches!(algorithm, Algorithm::Ring | Algorithm::Tree) || (nvls && per_host == 1) {
+                    continue;
+                }
+                for (count, in_place) in [(1, false), (101, true), (1000, false)] {
+                    let order = Order::grid(hosts, per_host);
+                    let schedule = schedule_on(&order, collective, algorithm, Protocol::Simple, count, in_place);
+                    let what = format!("{collective} {algorithm} {hosts} hosts of {per_host}, {count} elements");
+                    check_exact(&schedule, &what);
                 }
             }
         }

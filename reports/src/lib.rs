@@ -5,7 +5,8 @@
 //! it rounds and aligns, nothing more. All output is deterministic: the same report gives the
 //! same bytes, with no date, path or hash order in it.
 //!
-//! - [`terminal`], [`csv`], [`json`]: any report;
+//! - [`terminal`], [`csv`], [`json`], [`markdown`]: any report;
+//! - [`junit`], [`github`]: its cases, for continuous integration;
 //! - [`nccl_tests`]: the table that nccl-tests prints;
 //! - [`perfetto`]: traces for ui.perfetto.dev;
 //! - [`draw`], [`describe`]: a machine as a picture and as one screen of facts.
@@ -13,11 +14,14 @@
 pub mod csv;
 pub mod describe;
 pub mod draw;
+pub mod github;
 pub mod json;
+pub mod junit;
 mod machine;
+pub mod markdown;
 pub mod model;
 pub mod nccl_tests;
 pub mod perfetto;
 pub mod terminal;
 
-pub use model::{Align, Cell, Column, Input, Report, Status, Table, Verdict};
+pub use model::{Align, Case, CaseOutcome, Cell, Column, Input, Report, Status, Table, Verdict};

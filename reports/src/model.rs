@@ -20,6 +20,8 @@ pub struct Report {
     pub warnings: Vec<String>,
     /// The numbers.
     pub tables: Vec<Table>,
+    /// What was checked one by one, for JUnit and annotations; JSON has it in tables.
+    pub cases: Vec<Case>,
     /// The closing line.
     pub verdict: Option<Verdict>,
     /// Values of the contract that are not tables; written to JSON only. A key that the
@@ -38,6 +40,35 @@ pub struct Input {
     pub hash: String,
 }
 
+/// One thing that was checked.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Case {
+    /// What it belongs to, such as a collective.
+    pub group: String,
+    /// Its name, the same from run to run: CI systems track it by that.
+    pub name: String,
+    /// What came of it.
+    pub outcome: CaseOutcome,
+}
+
+/// What came of a [`Case`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum CaseOutcome {
+    /// As it should be.
+    Passed,
+    /// Not as it should be.
+    Failed {
+        /// Kind of failure in one word, such as `slower`.
+        kind: String,
+        /// The finding in one line.
+        message: String,
+        /// The evidence, in lines.
+        details: String,
+    },
+    /// Could not be told, for the reason given.
+    Skipped(String),
+}
+
 /// Rows under named columns.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Table {
@@ -50,6 +81,8 @@ pub struct Table {
     /// Rows. A row shorter than the columns is filled with [`Cell::Missing`]; what is longer
     /// is not shown.
     pub rows: Vec<Vec<Cell>>,
+    /// Evidence behind another table: folded away where a format can fold.
+    pub detail: bool,
 }
 
 /// A column of a [`Table`].
@@ -144,7 +177,7 @@ impl Report {
 impl Table {
     /// A table without rows.
     pub fn new(name: impl Into<String>, title: impl Into<String>, columns: impl IntoIterator<Item = Column>) -> Self {
-        Self { name: name.into(), title: title.into(), columns: columns.into_iter().collect(), rows: Vec::new() }
+        Self { name: name.into(), title: title.into(), columns: columns.into_iter().collect(), ..Self::default() }
     }
 
     /// Adds a row.

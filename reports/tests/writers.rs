@@ -4,7 +4,10 @@ mod golden;
 
 use collcast_reports::nccl_tests::{self, NcclTests, NcclTestsRow};
 use collcast_reports::perfetto::{Counter, Flow, FlowEnd, TraceEvent, TraceWriter};
-use collcast_reports::{Cell, Column, Input, Report, Status, Table, Verdict, csv, json, terminal};
+use collcast_reports::{
+    Case, CaseOutcome, Cell, Column, Input, Report, Status, Table, Verdict, csv, github, json, junit, markdown,
+    terminal,
+};
 use collcast_sim::collective::{Collective, DataType, ReduceOp};
 use collcast_sim::units::{SimDuration, SimTime};
 use golden::check_golden;
@@ -90,6 +93,99 @@ fn json_has_what_the_contract_names() {
     assert_eq!(parsed["rows"][1]["note"], "a, \"b\"");
     assert_eq!(parsed["groups"][0]["count"], 3);
     assert_eq!(parsed["overall"]["count"], 3);
+}
+
+/// A comparison that failed, with names that each format must not take for its own markup.
+fn compared() -> Report {
+    let mut report = sample();
+    report.kind = "compare";
+    report.predicted = false;
+    report.assumptions = vec!["A: a|b <old> @octocat \u{1b}[31m, B: `new` #7".to_owned()];
+    report.tables[0].rows.extend((0..20u64).map(|i| vec![(31 + i).into(), "tree|x".into()]));
+    report.tables[1].detail = true;
+    let case = |name: &str, outcome| Case { group: "all_reduce".to_owned(), name: name.to_owned(), outcome };
+    report.cases = vec![
+        case("4 ranks, ring/ll, < 64 KiB", CaseOutcome::Passed),
+        case(
+            "4 ranks, ring/simple, > 16 MiB",
+            CaseOutcome::Failed {
+                kind: "slower".to_owned(),
+                message: "ratio 1.052 (1.021 to 1.084), 100% sure: \"yes\"".to_owned(),
+                details: "33554432 B  171.36 us -> 180.1 us\n67108864 B  320.76 us -> 337.5 us\u{1}\n".to_owned(),
+            },
+        ),
+        case("4 ranks, tree/ll, < 64 KiB", CaseOutcome::Skipped("cannot tell: 0.9 to 1.1 & no repeats".to_owned())),
+    ];
+    report.verdict = Some(Verdict {
+        status: Status::Failed,
+        sentence: "all_reduce is slower in 1 of 3 bands".to_owned(),
+        confidence: "high".to_owned(),
+        basis: "measured".to_owned(),
+        next: None,
+    });
+    report
+}
+
+#[test]
+fn comparisons_are_as_reviewed() {
+    let report = compared();
+    check_golden("compare.junit.xml", &junit::render(&report));
+    check_golden("compare.md", &markdown::render(&report));
+    check_golden("compare.github.txt", &github::render(&report));
+}
+
+/// Goal: GitLab and Jenkins take the file. Method: the elements and attributes that the schema
+/// of Jenkins' xUnit plugin (jenkins-junit.xsd) requires or allows, checked one by one.
+#[test]
+fn junit_is_of_the_schema() {
+    for report in [compared(), sample()] {
+        let text = junit::render(&report);
+        let document = roxmltree::Document::parse(&text).unwrap();
+        let allowed = |name: &str| -> (&[&str], &[&str]) {
+            match name {
+                "testsuites" => (&["name", "tests", "failures", "errors"], &["testsuite"]),
+                "testsuite" => (&["name", "tests", "failures", "errors", "skipped"], &["testcase", "system-out"]),
+                "testcase" => (&["classname", "name"], &["failure", "skipped"]),
+                "failure" => (&["message", "type"], &[]),
+                "skipped" => (&["message"], &[]),
+                "system-out" => (&[], &[]),
+                other => panic!("{other} is no element of JUnit"),
+            }
+        };
+        for node in document.descendants().filter(roxmltree::Node::is_element) {
+            let (attributes, children) = allowed(node.tag_name().name());
+            let found: Vec<&str> = node.attributes().map(|a| a.name()).collect();
+            assert_eq!(found, attributes, "of {}", node.tag_name().name());
+            assert!(
+                node.children().filter(roxmltree::Node::is_element).all(|c| children.contains(&c.tag_name().name()))
+            );
+        }
+        let suite = document.descendants().find(|n| n.has_tag_name("testsuite")).unwrap();
+        let count = |tag: &str| document.descendants().filter(|n| n.has_tag_name(tag)).count().to_string();
+        assert_eq!(suite.attribute("tests"), Some(count("testcase").as_str()));
+        assert_eq!(suite.attribute("failures"), Some(count("failure").as_str()));
+        assert_eq!(suite.attribute("skipped"), Some(count("skipped").as_str()));
+        assert!(suite.attribute("tests") != Some("0"), "a file without tests is an error to Jenkins");
+    }
+}
+
+/// Goal: a comment is never refused for its size, mentions nobody, and says what it left out.
+#[test]
+fn comments_fit_and_say_what_is_left_out() {
+    let mut report = compared();
+    report.tables[1].rows = (0..5000u64).map(|i| vec![format!("ring {i}").into(), i.into()]).collect();
+    report.warnings = vec!["a long warning".repeat(20); 100];
+    let text = markdown::render(&report);
+    assert!(text.chars().count() < 65_536, "{}", text.len());
+    let shown = text.matches("| ring ").count() - 3;
+    assert!(shown > 1000 && text.contains(&format!("{} more rows are not shown here", 5000 - shown)), "{shown}");
+    assert!(text.contains("more lines"));
+    assert!(!text.contains("@octocat") && !text.contains("<old>") && !text.contains('\u{1b}'));
+    assert_eq!(text.matches("<details>").count(), text.matches("</details>").count());
+    for table in text.lines().filter(|l| l.starts_with("| ")) {
+        let bars = table.replace("\\|", "").matches('|').count();
+        assert!(bars == 7 || bars == 3, "{table}");
+    }
 }
 
 #[test]

@@ -7,17 +7,20 @@ use thiserror::Error;
 
 use crate::collective::{Algorithm, Launch, Protocol};
 use crate::engine::flows::WEIGHT_ONE;
-use crate::engine::{EngineError, Observer, Unobserved, fold, run};
+use crate::engine::{EngineError, Instance, Observer, Unobserved, fold, run};
 use crate::ids::{LinkId, Rank};
-use crate::model::{bounds, nccl};
-use crate::network::{LayError, ResourceName, lay, order};
+use crate::model::bounds;
+use crate::model::nccl::cost::place;
+use crate::model::nccl::search::{self, Options};
+use crate::model::nccl::{Cell, Decision, Graphs, Layer, Model, NcclSettings, NothingLeft, Selection, Tuner, Version};
+use crate::network::{LayError, ResourceName, Transport, check_multicast, check_sharp, lay, order_by};
 use crate::profile::Profile;
 use crate::schedule::plan::{Limits, Plan};
 use crate::schedule::verify::{VerifyError, verify};
 use crate::schedule::{
-    Call, MAX_CHANNELS, Order, Schedule, ScheduleError, check_supported, valid_algorithms, valid_protocols,
+    Call, MAX_CHANNELS, Order, Schedule, ScheduleError, check_fits, check_supported, valid_algorithms, valid_protocols,
 };
-use crate::topology::{LinkKind, Topology};
+use crate::topology::Topology;
 use crate::units::{Bytes, SimDuration};
 
 /// Who decides on algorithm or protocol.
@@ -40,12 +43,12 @@ pub struct Settings {
     pub cold: bool,
     /// Channels, exactly; NCCL's number otherwise.
     pub channels: Option<u32>,
-    /// Upper bound of channels (`NCCL_MAX_NCHANNELS`).
-    pub max_channels: Option<u32>,
-    /// Threads of a block (`NCCL_NTHREADS`).
-    pub threads: Option<u32>,
-    /// `NCCL_BUFFSIZE`.
-    pub buffer_size: Option<Bytes>,
+    /// NCCL version; that of the machine, or the newest known, otherwise.
+    pub version: Option<Version>,
+    /// What NCCL's environment says.
+    pub nccl: NcclSettings,
+    /// How NCCL is told to move data.
+    pub transport: Transport,
     /// Fold symmetric lanes; off only to check that folding changes nothing.
     pub fold: bool,
 }
@@ -56,9 +59,9 @@ impl Default for Settings {
             launch: Launch::Threads,
             cold: false,
             channels: None,
-            max_channels: None,
-            threads: None,
-            buffer_size: None,
+            version: None,
+            nccl: NcclSettings::default(),
+            transport: Transport::default(),
             fold: true,
         }
     }
@@ -82,6 +85,40 @@ pub struct LinkUse {
     pub utilisation: f64,
 }
 
+/// What a choice came down to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Resolved {
+    /// Algorithm to simulate.
+    pub algorithm: Algorithm,
+    /// Protocol to simulate.
+    pub protocol: Protocol,
+    /// Channels that a tuner asks for.
+    pub channels: Option<u32>,
+    /// Which layer of NCCL's choice decided; none where the user did.
+    pub layer: Option<Layer>,
+    /// What NCCL picks where that has no schedule here.
+    pub instead_of: Option<(Algorithm, Protocol)>,
+}
+
+/// What a prediction leaves out where it may matter.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Warning {
+    /// Many NICs send through one port of a lossless fabric at once: real switches pause, and
+    /// times may be longer. Names the port.
+    CongestionNotModelled(String),
+}
+
+impl std::fmt::Display for Warning {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::CongestionNotModelled(port) => write!(
+                f,
+                "congestion_not_modelled: many NICs send through the port {port} of a lossless fabric at once; pauses and unfairness of real switches may make it slower"
+            ),
+        }
+    }
+}
+
 /// A prediction.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Prediction {
@@ -89,6 +126,10 @@ pub struct Prediction {
     pub algorithm: Algorithm,
     /// Protocol that was simulated.
     pub protocol: Protocol,
+    /// Which layer of NCCL's choice decided; none where the user or we did.
+    pub layer: Option<Layer>,
+    /// What NCCL picks where that has no schedule here: the prediction is of its next choice.
+    pub instead_of: Option<(Algorithm, Protocol)>,
     /// The cut of the call.
     pub plan: Plan,
     /// Time of one operation as nccl-tests would show it.
@@ -103,6 +144,8 @@ pub struct Prediction {
     pub high: SimDuration,
     /// Whether the profile was made elsewhere.
     pub extrapolated: bool,
+    /// Whether it rests on constants of reduction in switches that nobody measured.
+    pub unmeasured_switches: bool,
     /// Slices sent between lanes.
     pub messages: u64,
     /// Events handled.
@@ -117,6 +160,10 @@ pub struct Prediction {
     pub busiest: Vec<LinkUse>,
     /// Share of the busiest lane's instruction rate used.
     pub lane_utilisation: f64,
+    /// Share of the busiest host thread or host memory used.
+    pub host_utilisation: f64,
+    /// What is left out where it may matter.
+    pub warnings: Vec<Warning>,
     /// See [`crate::engine::Outcome::trace_hash`].
     pub trace_hash: u64,
 }
@@ -129,11 +176,14 @@ impl Prediction {
     }
 
     /// What bounds the run: `launch rate` of the host, `links`, `block rate` (instructions of
-    /// thread blocks: more channels would help), or `latency` of steps and kernel.
+    /// thread blocks: more channels would help), `host` (threads that copy for sockets, memory
+    /// that data is staged in), or `latency` of steps and kernel.
     pub fn bound_by(&self) -> &'static str {
         let link = self.busiest.first().map_or(0.0, |l| l.utilisation);
         if self.issue >= self.kernel {
             "launch rate"
+        } else if self.host_utilisation >= 0.7 && self.host_utilisation >= link {
+            "host"
         } else if link >= 0.7 && link >= self.lane_utilisation {
             "links"
         } else if self.lane_utilisation >= 0.7 {
@@ -160,9 +210,19 @@ pub enum PredictError {
         /// GPUs of the machine.
         gpus: u32,
     },
-    /// NCCL would have nothing to choose from.
+    /// Nothing that is modelled.
     #[error("nothing that is modelled can do {0} with these algorithms and protocols")]
     NothingToChoose(crate::collective::Collective),
+    /// NCCL would fail the call.
+    #[error("NCCL {version} would fail {collective}: {reasons}")]
+    NothingLeft {
+        /// The version.
+        version: Version,
+        /// The collective.
+        collective: crate::collective::Collective,
+        /// Why each pair is closed.
+        reasons: String,
+    },
     /// No route between two ranks.
     #[error(transparent)]
     Lay(#[from] LayError),
@@ -204,8 +264,12 @@ impl PredictError {
 pub struct Predictor<'a> {
     topology: &'a Topology,
     profile: &'a Profile,
-    /// The graph that NCCL finds, by number of ranks.
-    graphs: Mutex<BTreeMap<u32, Arc<nccl::Graph>>>,
+    /// The tuner plugin that NCCL asks before its table.
+    tuner: Option<Tuner>,
+    search: Options,
+    /// The graphs that NCCL finds, by number of ranks.
+    graphs: Mutex<BTreeMap<u32, Arc<Graphs>>>,
+    orders: Mutex<BTreeMap<u32, Arc<Order>>>,
     /// Patterns that are proved.
     proofs: Mutex<BTreeSet<String>>,
 }
@@ -216,9 +280,26 @@ const PROOF_RANKS: u32 = 64;
 const PROOF_SLICES: u64 = 4_000;
 
 impl<'a> Predictor<'a> {
-    /// Predicts on a machine with a profile.
+    /// Predicts on a machine with a profile; the tuner plugin is that of the machine.
     pub fn new(topology: &'a Topology, profile: &'a Profile) -> Self {
-        Self { topology, profile, graphs: Mutex::default(), proofs: Mutex::default() }
+        let tuner = Tuner::of(topology);
+        let search =
+            Options { multicast: !topology.software.multicast_off, collnet: topology.sharp, ..Options::default() };
+        Self {
+            topology,
+            profile,
+            tuner,
+            search,
+            graphs: Mutex::default(),
+            orders: Mutex::default(),
+            proofs: Mutex::default(),
+        }
+    }
+
+    /// With another tuner plugin, if there is one.
+    #[must_use]
+    pub fn with_tuner(self, tuner: Option<Tuner>) -> Self {
+        Self { tuner: tuner.or(self.tuner), ..self }
     }
 
     /// The machine.
@@ -226,53 +307,123 @@ impl<'a> Predictor<'a> {
         self.topology
     }
 
-    /// The graph that NCCL finds for the first `ranks` GPUs.
-    pub fn graph(&self, ranks: u32) -> Arc<nccl::Graph> {
-        let mut graphs = self.graphs.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        Arc::clone(graphs.entry(ranks).or_insert_with(|| Arc::new(nccl::graph(self.topology, ranks))))
+    /// The same with other settings of NCCL's graph search, or with graphs that are given.
+    #[must_use]
+    pub fn with_search(mut self, search: Options) -> Self {
+        self.search = search;
+        self.graphs = Mutex::default();
+        self.orders = Mutex::default();
+        self
     }
 
-    /// What NCCL's cut of a call may use.
+    /// The graphs that NCCL finds for the first `ranks` GPUs.
+    pub fn graph(&self, ranks: u32) -> Arc<Graphs> {
+        let mut graphs = self.graphs.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let search = || Arc::new(search::graphs(self.topology, ranks, &self.search));
+        Arc::clone(graphs.entry(ranks).or_insert_with(search))
+    }
+
+    /// The version of NCCL whose rules hold: the user's, the machine's, or the newest known.
+    pub fn version(&self, settings: &Settings) -> Version {
+        let stated = || self.topology.software.nccl.as_deref().and_then(|text| text.parse().ok());
+        settings.version.or_else(stated).unwrap_or_default().covered().0
+    }
+
+    /// NCCL's cost model on some graphs.
+    pub fn model<'g>(&self, graphs: &'g Graphs, settings: &Settings) -> Model<'g> {
+        Model::new(graphs, self.version(settings), settings.nccl)
+    }
+
+    /// What NCCL's cut of a call may use, whatever algorithm and protocol.
     pub fn limits(&self, ranks: u32, settings: &Settings) -> Limits {
-        let graph = self.graph(ranks);
+        let graphs = self.graph(ranks);
         let defaults = Limits::default();
-        let most = settings.max_channels.unwrap_or(u32::MAX);
-        let links: u32 = self
-            .topology
-            .links_from(self.topology.gpu_of(Rank(0)))
-            .filter(|l| l.2.kind == LinkKind::Nvlink)
-            .map(|l| l.2.width)
-            .sum();
-        // NCCL: twice the NVLinks to a peer, or 2 over PCIe, up to a power of two; 32 at most.
-        let p2p = (2 * links).max(2).next_power_of_two().min(32);
+        let nccl = &settings.nccl;
+        let p2p = graphs.p2p_channels.0.min(nccl.max_p2p_channels.unwrap_or(u32::MAX));
         Limits {
-            channels: settings.channels.unwrap_or(graph.comm_channels.min(most)).max(1),
+            channels: settings.channels.unwrap_or_else(|| self.model(&graphs, settings).channels()).max(1),
             exact_channels: settings.channels.is_some(),
-            threads: settings.threads,
-            buffer_size: settings.buffer_size.unwrap_or(defaults.buffer_size),
-            p2p_channels: settings.channels.unwrap_or(p2p.min(most)).max(1),
-            network: graph.hosts > 1,
+            threads: None,
+            threshold: None,
+            buffer_size: nccl.buffer_size.unwrap_or(defaults.buffer_size),
+            p2p_channels: settings.channels.unwrap_or(p2p.max(nccl.min_p2p_channels.unwrap_or(1))).max(1),
+            network: graphs.hosts > 1,
+            nvls_channels: settings.channels.unwrap_or(graphs.nvls_channels).max(1),
+            hosts: graphs.hosts,
+            ranks_per_host: graphs.ranks_per_host.0,
         }
     }
 
-    /// All pairs of algorithm and protocol that a choice leaves.
+    /// What NCCL's cut of a call may use with one algorithm and protocol.
+    fn limits_of(&self, call: &Call, algorithm: Algorithm, protocol: Protocol, settings: &Settings) -> Limits {
+        let limits = self.limits(call.ranks, settings);
+        let graphs = self.graph(call.ranks);
+        let model = self.model(&graphs, settings);
+        match algorithm {
+            Algorithm::Ring | Algorithm::Tree => Limits {
+                // Tree kernels always start with all threads.
+                threads: (algorithm == Algorithm::Ring).then(|| model.max_threads(algorithm, protocol)),
+                threshold: Some(model.threshold(algorithm, protocol)),
+                ..limits
+            },
+            Algorithm::Direct => Limits { threads: settings.nccl.threads, ..limits },
+            Algorithm::Nvls | Algorithm::NvlsTree | Algorithm::CollnetDirect | Algorithm::CollnetChain => limits,
+            _ => {
+                let own = || model.call_channels(algorithm, protocol, call.size().0);
+                Limits { channels: settings.channels.unwrap_or_else(own), ..limits }
+            }
+        }
+    }
+
+    /// Whether the machine can do an algorithm on a call: shape, reduction, switches.
+    fn check_machine(&self, call: &Call, algorithm: Algorithm) -> Result<(), PredictError> {
+        let order = self.order(call.ranks);
+        check_fits(call, algorithm, &order)?;
+        if matches!(algorithm, Algorithm::Nvls | Algorithm::NvlsTree) {
+            for host in &order.hosts {
+                check_multicast(self.topology, &host.iter().map(|&r| Rank(r)).collect::<Vec<_>>())?;
+            }
+        }
+        let network = match algorithm {
+            Algorithm::Nvls => order.hosts.len() > 1,
+            _ => matches!(algorithm, Algorithm::CollnetDirect | Algorithm::CollnetChain),
+        };
+        if network {
+            check_sharp(self.topology)?;
+        }
+        Ok(())
+    }
+
+    /// In which order NCCL's channels visit the first `ranks` GPUs.
+    fn order(&self, ranks: u32) -> Arc<Order> {
+        let mut orders = self.orders.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let order = || Arc::new(order_by(self.topology, &self.graph(ranks)));
+        Arc::clone(orders.entry(ranks).or_insert_with(order))
+    }
+
+    /// All modelled pairs of algorithm and protocol that a choice leaves.
     pub fn candidates(
         &self,
         call: &Call,
         algorithm: Choice<Algorithm>,
         protocol: Choice<Protocol>,
+        settings: &Settings,
     ) -> Vec<(Algorithm, Protocol)> {
-        let algorithms: Vec<Algorithm> = match algorithm {
-            Choice::Forced(a) => vec![a],
-            _ => valid_algorithms(call.collective).to_vec(),
-        };
-        let graph = self.graph(call.ranks);
-        algorithms
-            .into_iter()
-            .flat_map(|a| valid_protocols(a).iter().map(move |&p| (a, p)))
-            .filter(|&(_, p)| match protocol {
-                Choice::Forced(q) => p == q,
-                _ => nccl::enabled(&graph, p),
+        let graphs = self.graph(call.ranks);
+        let table = self.model(&graphs, settings).table(call);
+        // LL128 is left out where it is not safe; what NCCL has no table for is free.
+        let unsafe_here =
+            |a, p| p == Protocol::Ll128 && place(a, p).is_some_and(|(a, p)| !matches!(table[a][p], Cell::On(_)));
+        valid_algorithms(call.collective)
+            .iter()
+            .filter(|&&a| algorithm == Choice::Forced(a) || self.check_machine(call, a).is_ok())
+            .flat_map(|&a| valid_protocols(a).iter().map(move |&p| (a, p)))
+            .filter(|&(a, p)| match algorithm {
+                Choice::Forced(forced) => a == forced,
+                _ => settings.nccl.algorithms.allows(call.collective, a) != Some(false),
+            } && match protocol {
+                Choice::Forced(forced) => p == forced,
+                _ => settings.nccl.protocols.allows(call.collective, p) != Some(false) && !unsafe_here(a, p),
             })
             .collect()
     }
@@ -291,7 +442,55 @@ impl<'a> Predictor<'a> {
         Ok(())
     }
 
-    /// Resolves `auto` as NCCL does; forced parts stay.
+    /// NCCL's choice for a call; what the user forces is a setting of NCCL.
+    ///
+    /// # Errors
+    /// Settings that NCCL would fail with.
+    pub fn decide(
+        &self,
+        call: &Call,
+        algorithm: Choice<Algorithm>,
+        protocol: Choice<Protocol>,
+        settings: &Settings,
+    ) -> Result<Decision, PredictError> {
+        let mut settings = *settings;
+        if let Choice::Forced(a) = algorithm {
+            settings.nccl.algorithms = Selection::only(a);
+        }
+        if let Choice::Forced(p) = protocol {
+            settings.nccl.protocols = Selection::only(p);
+        }
+        if valid_algorithms(call.collective) == [Algorithm::Direct] {
+            let limits = self.limits(call.ranks, &settings);
+            return Ok(Decision {
+                algorithm: Algorithm::Direct,
+                protocol: match protocol {
+                    Choice::Forced(p) => p,
+                    _ => Plan::point_to_point_protocol(call, &limits),
+                },
+                channels: limits.p2p_channels,
+                tuned_channels: false,
+                layer: Layer::Rule,
+                candidates: Vec::new(),
+                why: "send and receive: LL for small messages, else Simple".to_owned(),
+            });
+        }
+        let graphs = self.graph(call.ranks);
+        let model = self.model(&graphs, &settings);
+        model.decide(self.tuner.as_ref(), call).map_err(|NothingLeft { candidates }| {
+            if candidates.is_empty() {
+                return PredictError::NothingToChoose(call.collective);
+            }
+            let reasons: BTreeSet<&str> = (candidates.iter())
+                .filter_map(|c| if let Cell::Off(why) = c.cell { Some(why) } else { None })
+                .collect();
+            let reasons = reasons.into_iter().collect::<Vec<_>>().join("; ");
+            PredictError::NothingLeft { version: self.version(&settings), collective: call.collective, reasons }
+        })
+    }
+
+    /// Resolves `auto` as NCCL does; forced parts stay. Where NCCL picks what has no schedule
+    /// here, the pair that NCCL would take next, and [`Resolved::instead_of`] says so.
     ///
     /// # Errors
     /// Nothing to choose from.
@@ -301,33 +500,39 @@ impl<'a> Predictor<'a> {
         algorithm: Choice<Algorithm>,
         protocol: Choice<Protocol>,
         settings: &Settings,
-    ) -> Result<(Algorithm, Protocol), PredictError> {
-        if let (Choice::Forced(a), Choice::Forced(p)) = (algorithm, protocol) {
-            return Ok((a, p));
+    ) -> Result<Resolved, PredictError> {
+        if let (Choice::Forced(algorithm), Choice::Forced(protocol)) = (algorithm, protocol) {
+            return Ok(Resolved { algorithm, protocol, channels: None, layer: None, instead_of: None });
         }
         if let Choice::Forced(a) = algorithm {
             check_supported(call.collective, a)?;
+            // An algorithm with one protocol needs no table, and may be one that NCCL has not.
+            if let [only] = valid_protocols(a) {
+                return Ok(Resolved { algorithm: a, protocol: *only, channels: None, layer: None, instead_of: None });
+            }
         }
-        if valid_algorithms(call.collective) == [Algorithm::Direct] {
-            let protocol = match protocol {
-                Choice::Forced(p) => p,
-                _ => Plan::point_to_point_protocol(call, &self.limits(call.ranks, settings)),
-            };
-            return Ok((Algorithm::Direct, protocol));
-        }
-        let algorithms = match algorithm {
-            Choice::Forced(a) => vec![a],
-            _ => vec![],
+        let decision = self.decide(call, algorithm, protocol, settings)?;
+        let protocol = match protocol {
+            Choice::Forced(forced) => forced, // NCCL's copy of one rank has none.
+            _ => decision.protocol,
         };
-        let protocols = match protocol {
-            Choice::Forced(p) => vec![p],
-            _ => vec![],
-        };
-        if call.ranks == 1 {
-            return Ok((Algorithm::Ring, protocols.first().copied().unwrap_or(Protocol::Simple)));
+        let picked = (decision.algorithm, protocol);
+        let layer = Some(decision.layer);
+        if check_supported(call.collective, picked.0).is_ok() {
+            let channels = decision.tuned_channels.then_some(decision.channels);
+            return Ok(Resolved { algorithm: picked.0, protocol: picked.1, channels, layer, instead_of: None });
         }
-        nccl::choose(&self.graph(call.ranks), call, &algorithms, &protocols)
-            .ok_or(PredictError::NothingToChoose(call.collective))
+        let modelled = (decision.candidates.iter())
+            .filter(|c| check_supported(call.collective, c.algorithm).is_ok())
+            .filter_map(|c| Some((c.time_us?, (c.algorithm, c.protocol))))
+            .min_by(|a, b| a.0.total_cmp(&b.0));
+        let (_, (algorithm, protocol)) = modelled.ok_or_else(|| {
+            // Names what has no schedule, and what has.
+            check_supported(call.collective, picked.0)
+                .err()
+                .map_or(PredictError::NothingToChoose(call.collective), Into::into)
+        })?;
+        Ok(Resolved { algorithm, protocol, channels: None, layer, instead_of: Some(picked) })
     }
 
     /// Predicts a call; `auto` and `best` are resolved first.
@@ -344,7 +549,7 @@ impl<'a> Predictor<'a> {
         self.check_ranks(call)?;
         if algorithm == Choice::Best || protocol == Choice::Best {
             let mut best: Option<Prediction> = None;
-            for (a, p) in self.candidates(call, algorithm, protocol) {
+            for (a, p) in self.candidates(call, algorithm, protocol, settings) {
                 let prediction = self.predict_one(call, a, p, settings, &mut Unobserved)?;
                 if best.as_ref().is_none_or(|b| prediction.time < b.time) {
                     best = Some(prediction);
@@ -352,8 +557,10 @@ impl<'a> Predictor<'a> {
             }
             return best.ok_or(PredictError::NothingToChoose(call.collective));
         }
-        let (a, p) = self.resolve(call, algorithm, protocol, settings)?;
-        self.predict_one(call, a, p, settings, &mut Unobserved)
+        let resolved = self.resolve(call, algorithm, protocol, settings)?;
+        let settings = Settings { channels: settings.channels.or(resolved.channels), ..*settings };
+        let prediction = self.predict_one(call, resolved.algorithm, resolved.protocol, &settings, &mut Unobserved)?;
+        Ok(Prediction { layer: resolved.layer, instead_of: resolved.instead_of, ..prediction })
     }
 
     /// The schedule of a call.
@@ -371,8 +578,9 @@ impl<'a> Predictor<'a> {
         if let Some(channels) = settings.channels.filter(|c| !(1..=MAX_CHANNELS).contains(c)) {
             return Err(ScheduleError::Channels(channels).into());
         }
-        let plan = Plan::new(call, algorithm, protocol, &self.limits(call.ranks, settings));
-        Ok(Schedule::new(call.clone(), plan, &order(self.topology, call.ranks))?)
+        self.check_machine(call, algorithm)?;
+        let plan = Plan::new(call, algorithm, protocol, &self.limits_of(call, algorithm, protocol, settings));
+        Ok(Schedule::new(call.clone(), plan, &self.order(call.ranks))?)
     }
 
     /// Predicts a call with a given algorithm and protocol, watched by `observer`, which needs
@@ -397,7 +605,7 @@ impl<'a> Predictor<'a> {
             call.size()
         );
         let proof = self.prove(&schedule, &what)?;
-        let laid = lay(self.topology, self.profile, &schedule)?;
+        let laid = lay(self.topology, self.profile, &settings.transport, &schedule)?;
         let folded = settings.fold.then(|| fold(&laid.instance));
         let instance = folded.as_ref().map_or(&laid.instance, |f| &f.instance);
         let outcome = run(instance, observer).map_err(|error| PredictError::Engine { what: what.clone(), error })?;
@@ -417,7 +625,9 @@ impl<'a> Predictor<'a> {
             );
             return Err(PredictError::SelfCheck { what, violation });
         }
-        let bound = bounds::bandwidth(self.topology, call);
+        let groups: Vec<_> =
+            laid.wiring.conns.iter().zip(&laid.instance.conns).filter(|(w, _)| w.conn.ranks().is_none()).collect();
+        let bound = bounds::bandwidth(self.topology, call, !groups.is_empty());
         // Counts may leave every rank with what it keeps for itself: then nothing hops.
         let hop = if outcome.messages > 0 && call.size().0 > 0 {
             crate::network::smallest_latency(instance)
@@ -430,28 +640,49 @@ impl<'a> Predictor<'a> {
             return Err(PredictError::SelfCheck { what, violation });
         }
 
-        let kernel = self.profile.kernel(protocol) + run_time;
+        let ends = self.profile.kernel(protocol);
+        let mut kernel = ends + run_time;
+        // Where some ranks are done before others, calls back to back overlap.
+        let first = outcome.first_ends.iter().min().map_or(run_time, |&t| t - crate::units::SimTime(0));
+        if !settings.cold && first.as_us() < run_time.as_us() - 0.01 * kernel.as_us() {
+            kernel = back_to_back(instance, ends)
+                .map_err(|error| PredictError::Engine { what: what.clone(), error })?
+                .max(bound.time);
+        }
         let hosts = self.graph(call.ranks).hosts.max(1);
         let issue = self.profile.issue_interval(settings.launch, call.ranks.div_ceil(hosts));
         // A queue of launches served by the GPU: its steady rate is that of the slower of both.
         let time = if settings.cold { self.profile.first_launch() + kernel } else { kernel.max(issue) };
         let extrapolated = self.extrapolated(call.ranks, settings.launch);
-        let width = self.profile.uncertainty * if extrapolated { 1.5 } else { 1.0 };
+        // Those with a proxy go through the network.
+        let (nvswitch, sharp) = self.profile.switches_measured();
+        let unmeasured_switches = groups.iter().any(|(_, c)| if c.proxy.is_some() { !sharp } else { !nvswitch });
+        let width = self.profile.uncertainty * if extrapolated || unmeasured_switches { 1.5 } else { 1.0 };
         let scale = |factor: f64| SimDuration::from_us(time.as_us() * factor);
         let mut uses: Vec<(f64, usize)> = utilisations(&instance.resources, &outcome.load, run_time);
         uses.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
         let mut busiest = Vec::new();
-        let mut lane_utilisation: f64 = 0.0;
+        let (mut lane_utilisation, mut host_utilisation): (f64, f64) = (0.0, 0.0);
         for (utilisation, resource) in uses {
             match name_of(resource) {
                 ResourceName::Link(link) if busiest.len() < 4 => busiest.push(LinkUse { link, utilisation }),
                 ResourceName::Lane(..) => lane_utilisation = lane_utilisation.max(utilisation),
                 ResourceName::Link(_) => {}
+                ResourceName::Memory(_) | ResourceName::Proxy(_) | ResourceName::Helpers(_) => {
+                    host_utilisation = host_utilisation.max(utilisation);
+                }
             }
         }
+        let port = |link| {
+            let (from, to) = self.topology.ends(link);
+            format!("{} > {}", self.topology.vertex(from).name, self.topology.vertex(to).name)
+        };
+        let warnings = laid.congested.map(|link| Warning::CongestionNotModelled(port(link))).into_iter().collect();
         Ok(Prediction {
             algorithm,
             protocol,
+            layer: None,
+            instead_of: None,
             plan: schedule.plan,
             time,
             kernel,
@@ -459,6 +690,7 @@ impl<'a> Predictor<'a> {
             low: scale(1.0 / (1.0 + width)),
             high: scale(1.0 + width),
             extrapolated,
+            unmeasured_switches,
             messages: outcome.messages,
             events: outcome.events,
             folded: (laid.instance.lanes.len(), instance.lanes.len()),
@@ -466,6 +698,8 @@ impl<'a> Predictor<'a> {
             bound,
             busiest,
             lane_utilisation,
+            host_utilisation,
+            warnings,
             trace_hash: outcome.trace_hash,
         })
     }
@@ -499,7 +733,20 @@ impl<'a> Predictor<'a> {
         if known && call.counts.is_none() {
             return Ok(ProofKind::Sampled);
         }
-        let ranks = call.ranks.min(PROOF_RANKS);
+        // Fewer ranks stand on fewer hosts, and on fewer of each.
+        let order = self.order(call.ranks);
+        let (ranks, order) = if call.ranks > PROOF_RANKS {
+            let fewest = self.graph(call.ranks).ranks_per_host.0;
+            let per_host = (PROOF_RANKS / 8).min(fewest).max(1);
+            let hosts = u32::try_from(order.hosts.len()).unwrap_or(u32::MAX).min(PROOF_RANKS / per_host);
+            if hosts == 1 {
+                (PROOF_RANKS, Arc::new(Order::one_host(PROOF_RANKS)))
+            } else {
+                (hosts * per_host, Arc::new(Order::grid(hosts, per_host)))
+            }
+        } else {
+            (call.ranks, order)
+        };
         let mut small = Call { ranks, counts: None, ..call.clone() };
         small.root.0 = small.root.0.min(ranks - 1);
         let mut plan = *plan;
@@ -513,12 +760,30 @@ impl<'a> Predictor<'a> {
         if ranks == call.ranks {
             small.counts = call.counts.as_ref().map(|counts| counts.iter().map(|&c| c.min(small.count)).collect());
         }
-        let order = if ranks == call.ranks { order(self.topology, ranks) } else { Order::one_host(ranks) };
         let twin = Schedule::new(small, plan, &order)?;
         verify(&twin).map_err(unproved)?;
         self.proofs.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(key);
         Ok(ProofKind::Sampled)
     }
+}
+
+/// Calls of nccl-tests' timed loop (`-n`), whose total it divides.
+const LOOP: u64 = 20;
+/// Rounds simulated of it; from then on each takes as long as the last.
+const ROUNDS: u32 = 4;
+
+/// Time of one call in a loop of them, `gap` being the start and end of a kernel.
+fn back_to_back(instance: &Instance<'_>, gap: SimDuration) -> Result<SimDuration, EngineError> {
+    let mut instance = instance.clone();
+    for kernel in &mut instance.kernels {
+        (kernel.rounds, kernel.gap) = (ROUNDS, gap);
+    }
+    let ends = run(&instance, &mut Unobserved)?.round_ends;
+    let [.., before, last] = ends.as_slice() else {
+        return Ok(SimDuration::ZERO);
+    };
+    let rest = (LOOP - u64::from(ROUNDS)).saturating_mul((*last - *before).0);
+    Ok(SimDuration((last.0 + rest + gap.0) / LOOP))
 }
 
 #[expect(clippy::cast_precision_loss, reason = "an edge: for people")]

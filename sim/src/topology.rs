@@ -4,6 +4,8 @@
 //! are separate edges or one edge with a `width`. Latencies and efficiencies are not here:
 //! they are measured, and live in the [`crate::profile::Profile`].
 
+use std::sync::Arc;
+
 use petgraph::graph::{DiGraph, EdgeIndex, NodeIndex};
 use petgraph::visit::EdgeRef;
 use thiserror::Error;
@@ -156,6 +158,10 @@ pub struct Software {
     pub nccl: Option<String>,
     /// Network or tuner plugin, such as `aws-ofi-nccl`.
     pub plugin: Option<String>,
+    /// Variables that it is run with, such as `NCCL_NVLS_ENABLE`.
+    pub env: Vec<(String, String)>,
+    /// The driver does not offer NVLink multicast, as in many virtual machines.
+    pub multicast_off: bool,
 }
 
 /// A topology that cannot be simulated.
@@ -178,6 +184,12 @@ pub enum TopologyError {
     /// More vertices than any cluster has.
     #[error("the topology has {0} vertices; at most {MAX_VERTICES} are supported")]
     TooLarge(usize),
+    /// A rank on something else.
+    #[error("`{0}` is not a GPU and cannot hold a rank")]
+    NotAGpu(String),
+    /// Two ranks on one GPU.
+    #[error("two ranks are placed on `{0}`; each GPU holds one rank")]
+    TwoRanks(String),
     /// A link to nowhere.
     #[error("a link joins `{0}` to itself")]
     SelfLink(String),
@@ -197,9 +209,14 @@ pub struct Topology {
     pub software: Software,
     /// Name of the profile that fits this hardware.
     pub profile: Option<String>,
-    graph: DiGraph<Vertex, Link>,
+    /// Seed of the network's static hashing, which pins each flow to one of several equal ways;
+    /// none where packets use all of them (adaptive routing, spraying).
+    pub hash: Option<u64>,
+    /// Whether the switches between hosts combine what goes through them (SHARP).
+    pub sharp: bool,
+    graph: Arc<DiGraph<Vertex, Link>>,
     gpus: Vec<NodeIndex>,
-    hosts: Vec<Host>,
+    hosts: Arc<[Host]>,
 }
 
 /// A machine of the cluster.
@@ -209,8 +226,14 @@ pub struct Host {
     pub name: String,
     /// Its GPUs, in rank order.
     pub gpus: Vec<VertexId>,
-    /// Its NICs, without those for management.
+    /// Its NICs that are up, without those for management.
     pub nics: Vec<VertexId>,
+    /// Its NICs for management that are joined to a network.
+    pub management: Vec<VertexId>,
+    /// Its CPUs.
+    pub cpus: Vec<VertexId>,
+    /// First host of its NVLink domain: itself where NVLink does not leave the host.
+    pub node: HostId,
 }
 
 /// Builds a [`Topology`].
@@ -223,6 +246,10 @@ pub struct TopologyBuilder {
     pub software: Software,
     /// See [`Topology::profile`].
     pub profile: Option<String>,
+    /// See [`Topology::hash`].
+    pub hash: Option<u64>,
+    /// See [`Topology::sharp`].
+    pub sharp: bool,
     graph: DiGraph<Vertex, Link>,
     hosts: Vec<String>,
 }
@@ -291,7 +318,9 @@ impl TopologyBuilder {
         if let Some(edge) = graph.edge_references().find(|e| e.source() == e.target()) {
             return Err(TopologyError::SelfLink(graph[edge.source()].name.clone()));
         }
-        let mut hosts: Vec<Host> = self.hosts.into_iter().map(|name| Host { name, ..Host::default() }).collect();
+        let mut hosts: Vec<Host> =
+            (0..).zip(self.hosts).map(|(index, name)| Host { name, node: HostId(index), ..Host::default() }).collect();
+        let several = hosts.len() > 1;
         for index in graph.node_indices() {
             let vertex = &graph[index];
             let Some(host) = vertex.host.and_then(|h| hosts.get_mut(h.index())) else {
@@ -299,8 +328,28 @@ impl TopologyBuilder {
             };
             match &vertex.kind {
                 VertexKind::Gpu(_) => host.gpus.push(vertex_id(index)),
-                VertexKind::Nic(nic) if !nic.management => host.nics.push(vertex_id(index)),
+                VertexKind::Cpu { .. } => host.cpus.push(vertex_id(index)),
+                VertexKind::Nic(nic) => {
+                    // Among several hosts a port without a cable is down.
+                    let up = graph.edges(index).any(|e| e.weight().kind.is_network());
+                    match nic.management {
+                        true if up => host.management.push(vertex_id(index)),
+                        false if up || !several => host.nics.push(vertex_id(index)),
+                        _ => {}
+                    }
+                }
                 _ => {}
+            }
+        }
+        // NVSwitches outside of any host join the hosts of an NVLink domain.
+        for index in graph.node_indices().filter(|&i| graph[i].kind == VertexKind::NvSwitch && graph[i].host.is_none())
+        {
+            let members: Vec<HostId> = graph.neighbors_undirected(index).filter_map(|n| graph[n].host).collect();
+            let Some(first) = members.iter().min().copied() else { continue };
+            for member in members {
+                if let Some(host) = hosts.get_mut(member.index()) {
+                    host.node = first;
+                }
             }
         }
         let gpu_index = |id: &VertexId| match &graph[node(*id)].kind {
@@ -316,9 +365,11 @@ impl TopologyBuilder {
             assumptions: self.assumptions,
             software: self.software,
             profile: self.profile,
-            graph,
+            hash: self.hash,
+            sharp: self.sharp,
+            graph: Arc::new(graph),
             gpus,
-            hosts,
+            hosts: hosts.into(),
         };
         topology.check_connected()?;
         Ok(topology)
@@ -353,7 +404,28 @@ impl Topology {
         Ok(())
     }
 
-    /// Number of GPUs, which is the number of ranks it can hold.
+    /// The same machine with other GPUs behind its ranks: rank `i` runs on `gpus[i]`. GPUs that
+    /// are not named take no part. Shares the machine, so it is cheap.
+    ///
+    /// # Errors
+    /// No GPU, a vertex that is none, or one twice.
+    pub fn placed(&self, gpus: &[VertexId]) -> Result<Self, TopologyError> {
+        if gpus.is_empty() {
+            return Err(TopologyError::NoGpu(self.name.clone()));
+        }
+        let mut seen = std::collections::HashSet::new();
+        for &id in gpus {
+            if self.gpu(id).is_none() {
+                return Err(TopologyError::NotAGpu(self.vertex(id).name.clone()));
+            }
+            if !seen.insert(id) {
+                return Err(TopologyError::TwoRanks(self.vertex(id).name.clone()));
+            }
+        }
+        Ok(Self { gpus: gpus.iter().map(|&id| node(id)).collect(), ..self.clone() })
+    }
+
+    /// Number of GPUs that ranks run on, which is the number of ranks it can hold.
     pub fn ranks(&self) -> u32 {
         u32::try_from(self.gpus.len()).unwrap_or(u32::MAX)
     }
@@ -371,6 +443,11 @@ impl Topology {
     /// The host of a rank.
     pub fn host_of(&self, rank: Rank) -> HostId {
         self.graph[self.gpus[rank.index()]].host.unwrap_or_default()
+    }
+
+    /// The first host of a rank's NVLink domain: what NCCL calls its node.
+    pub fn node_of(&self, rank: Rank) -> HostId {
+        self.hosts.get(self.host_of(rank).index()).map_or(HostId(0), |h| h.node)
     }
 
     /// A vertex.

@@ -133,6 +133,12 @@ impl Bandwidth {
         Self(self.0.saturating_mul(NonZeroU64::new(count).unwrap_or(NonZeroU64::MIN)))
     }
 
+    /// Bytes that take `time`, rounded up; saturates.
+    pub fn bytes_in(self, time: SimDuration) -> Bytes {
+        let bytes = (u128::from(time.0) * u128::from(self.get())).div_ceil(PS_PER_S);
+        Bytes(u64::try_from(bytes).unwrap_or(u64::MAX))
+    }
+
     /// Time to carry `bytes`, rounded up, so that no link ever beats its rate; saturates.
     pub fn time_for(self, bytes: Bytes) -> SimDuration {
         let ps = (u128::from(bytes.0) * PS_PER_S).div_ceil(u128::from(self.get()));

@@ -46,6 +46,7 @@ pub const PRODUCTS: &[Product] = &[
     product("P100-SXM2-16GB", &[0x15f9], 60, 732.0, 3, "NVIDIA Tesla P100 data sheet"),
     product("V100-SXM2-16GB", &[0x1db1], 70, 900.0, 3, "NVIDIA V100 data sheet"),
     product("V100-SXM2-32GB", &[0x1db5], 70, 900.0, 3, "NVIDIA V100 data sheet"),
+    product("T4-16GB", &[0x1eb8], 75, 320.0, 3, "NVIDIA T4 data sheet"),
     product("A100-SXM4-40GB", &[0x20b0], 80, 1555.0, 4, "NVIDIA A100 data sheet"),
     product("A100-SXM4-80GB", &[0x20b2], 80, 2039.0, 4, "NVIDIA A100 80GB data sheet"),
     product("A100-PCIE-40GB", &[0x20f1], 80, 1555.0, 4, "NVIDIA A100 data sheet"),
@@ -57,10 +58,13 @@ pub const PRODUCTS: &[Product] = &[
     product("RTX-4090", &[0x2684], 89, 1008.0, 4, "NVIDIA Ada GPU architecture paper"),
     product("H100-PCIE-80GB", &[0x2331], 90, 2000.0, 5, "NVIDIA H100 PCIe data sheet"),
     product("H100-SXM5-80GB", &[0x2330], 90, 3350.0, 5, "NVIDIA H100 data sheet"),
+    product("GH200-120GB", &[0x2342], 90, 4000.0, 5, "NVIDIA GH200 data sheet, HBM3"),
     product("H200-SXM5-141GB", &[0x2335], 90, 4800.0, 5, "NVIDIA H200 data sheet"),
     product("B200-SXM6-180GB", &[0x2901], 100, 8000.0, 5, "NVIDIA DGX B200 data sheet (64 TB/s for 8)"),
     product("GB200", &[0x2941], 100, 8000.0, 5, "NVIDIA GB200 NVL72 data sheet (576 TB/s for 72)"),
     product("GB300", &[], 103, 8000.0, 5, "NVIDIA GB300 NVL72 data sheet (576 TB/s for 72)"),
+    product("RTX-PRO-6000", &[0x2bb1, 0x2bb5], 120, 1792.0, 5, "NVIDIA RTX PRO 6000 Blackwell data sheet"),
+    product("RTX-6000D", &[], 120, 1398.0, 5, "press reports: GDDR7 on 448 bits"),
 ];
 
 fn key(name: &str) -> String {

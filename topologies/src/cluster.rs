@@ -5,7 +5,8 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use collcast_sim::topology::{LinkKind, Software, Topology, TopologyBuilder};
+use collcast_sim::ids::VertexId;
+use collcast_sim::topology::{Link, LinkKind, Software, Topology, TopologyBuilder, VertexKind};
 use collcast_sim::units::Bandwidth;
 
 use crate::error::{Diagnostic, Location, TopologiesError};
@@ -223,7 +224,11 @@ impl ClusterSpec {
         let by_rail =
             fabric.as_ref().is_some_and(|f| matches!(f.kind, FabricKind::RailOptimised | FabricKind::RailOnly));
         let mut joined = Vec::new();
+        let mut management = Vec::new();
+        let mut domains = 0;
         for group in &self.groups {
+            // Switch of the NVLink domain that is being filled, and how many hosts it lacks.
+            let mut domain: Option<(VertexId, u32)> = None;
             let mut plain = group.host.clone();
             if by_rail {
                 number_rails(&mut plain, &mut builder);
@@ -237,7 +242,19 @@ impl ClusterSpec {
                     }
                 };
                 let host = host.as_ref().unwrap_or(&plain);
-                let (_, vertices) = host.add_to(&mut builder, name);
+                if let Some(size) = host.nvlink_domain
+                    && domain.is_none_or(|(_, seats)| seats == 0)
+                {
+                    domain = Some((builder.vertex(format!("nvlink{domains}"), VertexKind::NvSwitch, None), size));
+                    domains += 1;
+                }
+                let nvswitch = domain.as_mut().map(|(switch, seats)| {
+                    *seats -= 1;
+                    *switch
+                });
+                let (_, vertices) = host.add_to(&mut builder, name, nvswitch);
+                let other = vertices.iter().zip(&host.nics).find(|(_, n)| n.nic.management);
+                management.extend(other.map(|(&vertex, n)| (vertex, n.nic.rate)));
                 joined.push(Joined {
                     name: name.clone(),
                     nics: vertices
@@ -250,8 +267,16 @@ impl ClusterSpec {
                 });
             }
         }
-        if let Some(fabric) = fabric {
+        // Hosts of one NVLink domain need no NICs.
+        let by_nvlink = domains == 1 && self.fabric.is_none() && joined.iter().all(|j| j.nics.is_empty());
+        if let Some(fabric) = fabric.filter(|_| !by_nvlink) {
             fabric.join(&mut builder, &joined)?;
+        }
+        if hosts > 1 && management.len() == hosts {
+            let switch = builder.vertex("management", VertexKind::NetSwitch { level: 0 }, None);
+            for (vertex, rate) in management {
+                builder.duplex(vertex, switch, Link { kind: LinkKind::Ethernet, rate, width: 1 });
+            }
         }
         builder.build().map_err(|error| {
             TopologiesError::Topology(self.whole(

@@ -29,6 +29,9 @@ pub enum FabricKind {
     DragonflyPlus,
     /// Every NIC on one switch, or on a network that behaves as one.
     SingleSwitch,
+    /// One machine whose processes take each other for hosts: a port has no rate of its own,
+    /// whatever its NIC reports.
+    Loopback,
 }
 
 impl FabricKind {
@@ -39,6 +42,7 @@ impl FabricKind {
         (Self::FatTree, "fat-tree"),
         (Self::DragonflyPlus, "dragonfly+"),
         (Self::SingleSwitch, "single-switch"),
+        (Self::Loopback, "loopback"),
     ];
 
     /// The name in files.
@@ -197,7 +201,11 @@ impl FabricSpec {
                 "give the host a [hosts.nics] table, or leave it out of the cluster",
             ));
         }
-        if self.kind == FabricKind::SingleSwitch {
+        builder.sharp = self.sharp;
+        if let Routing::Hash(seed) = self.routing {
+            builder.hash = Some(seed);
+        }
+        if matches!(self.kind, FabricKind::SingleSwitch | FabricKind::Loopback) {
             return self.single_switch(builder, hosts);
         }
         let per_unit = self.hosts_per_unit(builder, hosts);
@@ -228,7 +236,10 @@ impl FabricSpec {
         let switch = builder.vertex("switch", VertexKind::NetSwitch { level: 0 }, None);
         for host in hosts {
             for (vertex, nic) in &host.nics {
-                let rate = self.leaf.and_then(|l| l.rate).map_or(nic.rate, |r| r.min(nic.rate));
+                let rate = match self.kind {
+                    FabricKind::Loopback => Bandwidth::from_gb_per_s(LOOPBACK_GB_PER_S),
+                    _ => self.leaf.and_then(|l| l.rate).map_or(nic.rate, |r| r.min(nic.rate)),
+                };
                 builder.duplex(*vertex, switch, port(nic.kind, rate, 1));
             }
         }
@@ -469,7 +480,7 @@ impl FabricSpec {
             }
         }
         .max(1);
-        if count > MAX_SWITCHES || 2 * leaves.len().saturating_mul(count.min(up) as usize) > MAX_LINKS {
+        if count > MAX_SWITCHES || 2 * leaves.len().saturating_mul(up as usize) > MAX_LINKS {
             return Err(self.too_many(count));
         }
         let spines: Vec<VertexId> =
@@ -478,8 +489,9 @@ impl FabricSpec {
             for (i, &spine) in spines.iter().enumerate() {
                 let i = u32::try_from(i).unwrap_or(u32::MAX);
                 let width = up / count + u32::from(i < up % count);
-                if width > 0 {
-                    builder.duplex(leaf.vertex, spine, port(leaf.kind, rate_of(leaf).times(u64::from(width)), width));
+                // Hashing picks one of parallel cables too.
+                for _ in 0..width {
+                    builder.duplex(leaf.vertex, spine, port(leaf.kind, rate_of(leaf), 1));
                 }
             }
         }
@@ -541,6 +553,9 @@ impl FabricSpec {
         Ok(())
     }
 }
+
+/// More than any memory moves: what bounds a loopback is threads and memory.
+const LOOPBACK_GB_PER_S: f64 = 10_000.0;
 
 /// NVIDIA's DGX SuperPOD reference architectures build scalable units of 32 hosts.
 const DEFAULT_HOSTS_PER_UNIT: usize = 32;

@@ -62,8 +62,7 @@ pub fn read(text: &str, file: &str, load: Loader<'_>) -> Result<ClusterSpec, Top
 
 /// Reads a topology from the file system: TOML, NCCL topology XML or `nvidia-smi topo -m`.
 ///
-/// Files named by `xml =` lie beside it. This is the one function of the crate that opens
-/// files.
+/// Files named by `xml =` lie beside it.
 ///
 /// # Errors
 /// [`TopologiesError::Unreadable`] when a file cannot be opened, otherwise as [`read_any`].
@@ -92,7 +91,7 @@ pub fn load_path(path: &Path) -> Result<ClusterSpec, TopologiesError> {
 }
 
 /// Reads a regular file, and one byte more than the limit at most.
-fn read_bounded(path: &Path) -> std::io::Result<Vec<u8>> {
+pub(crate) fn read_bounded(path: &Path) -> std::io::Result<Vec<u8>> {
     use std::io::Read as _;
     let file = std::fs::File::open(path)?;
     if file.metadata()?.is_dir() {
@@ -280,6 +279,8 @@ impl Reader<'_> {
             cluster.software = Software {
                 nccl: software.nccl.as_ref().map(|v| v.value.clone()),
                 plugin: software.plugin.as_ref().map(|v| v.value.clone()),
+                env: software.env.iter().flatten().map(|(name, value)| (name.clone(), value.clone())).collect(),
+                multicast_off: software.multicast == Some(false),
             };
         }
         let mut from_like = None;
@@ -547,6 +548,7 @@ impl Reader<'_> {
                     model: String::new(),
                     compute_capability: 0,
                     memory_rate: None,
+                    c2c: None,
                 }),
                 ..HostPlan::default()
             };
@@ -627,6 +629,7 @@ impl Reader<'_> {
             model: product.map_or_else(|| kind.value.clone(), |p| p.name.to_owned()),
             compute_capability,
             memory_rate: memory_rate.or_else(|| product.map(catalogue::Product::memory_rate)),
+            c2c: raw.c2c.as_ref().map(|r| self.rate("c2c", r)).transpose()?,
         });
         plan.keep_gpus = None;
         Ok(())
@@ -665,7 +668,17 @@ impl Reader<'_> {
                 "an uneven mesh is written as NCCL topology XML: xml = \"nccl_topo.xml\"",
             ));
         }
-        Ok(Some(NvlinkPlan { kind, links_per_gpu, rate_per_link: self.rate("rate_per_link", rate)? }))
+        let domain = self.optional_number("the hosts of an NVLink domain", raw.domain.as_ref(), 1, MAX_PER_HOST)?;
+        if let Some(place) = raw.domain.as_ref().filter(|_| kind != NvlinkKind::Switch) {
+            return Err(self.contradiction(
+                &place.span,
+                "an NVLink domain of several hosts needs NVSwitches".to_owned(),
+                "without nvswitch",
+                "say kind = \"nvswitch\", or leave `domain` out",
+            ));
+        }
+        let domain = domain.filter(|&hosts| hosts > 1);
+        Ok(Some(NvlinkPlan { kind, links_per_gpu, rate_per_link: self.rate("rate_per_link", rate)?, domain }))
     }
 
     fn pcie(&self, raw: &RawPcie) -> Result<PciePlan, TopologiesError> {

@@ -103,6 +103,9 @@ pub struct HostSpec {
     pub gpus: Vec<GpuSpec>,
     /// NICs, management ones included.
     pub nics: Vec<NicSpec>,
+    /// Hosts, in order, whose GPUs share one layer of NVSwitches, where those are not the
+    /// host's own.
+    pub nvlink_domain: Option<u32>,
     /// Links between PCIe switches beside the tree (`pcilink` of NCCL's XML).
     pub switch_links: Vec<SwitchLink>,
     /// What was assumed because the source does not say.
@@ -110,8 +113,14 @@ pub struct HostSpec {
 }
 
 impl HostSpec {
-    /// Adds the host to a topology under `name` and returns the NIC vertices, in order.
-    pub fn add_to(&self, builder: &mut TopologyBuilder, name: &str) -> (HostId, Vec<VertexId>) {
+    /// Adds the host to a topology under `name` and returns the NIC vertices, in order. NVLinks
+    /// to NVSwitches go to those of the host's NVLink `domain`, where it is in one.
+    pub fn add_to(
+        &self,
+        builder: &mut TopologyBuilder,
+        name: &str,
+        domain: Option<VertexId>,
+    ) -> (HostId, Vec<VertexId>) {
         let host = builder.host(name);
         let at = Some(host);
         let link = |kind, rate, width| Link { kind, rate, width };
@@ -150,7 +159,8 @@ impl HostSpec {
             .map(|(i, g)| builder.vertex(format!("{name}/gpu{i}"), VertexKind::Gpu(g.gpu.clone()), at))
             .collect();
         let has_nvswitch = self.gpus.iter().flat_map(|g| &g.nvlinks).any(|n| n.target == NvlinkTarget::Switch);
-        let nvswitch = has_nvswitch.then(|| builder.vertex(format!("{name}/nvswitch"), VertexKind::NvSwitch, at));
+        let own = || builder.vertex(format!("{name}/nvswitch"), VertexKind::NvSwitch, at);
+        let nvswitch = domain.or_else(|| has_nvswitch.then(own));
         for (gpu, &id) in self.gpus.iter().zip(&gpus) {
             if let Some(parent) = resolve(gpu.parent, &cpus, &switches) {
                 builder.duplex(id, parent, link(LinkKind::Pcie, gpu.pcie_rate, 16));

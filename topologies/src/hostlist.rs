@@ -43,7 +43,7 @@ pub fn expand(list: &str) -> Result<Vec<String>, HostListError> {
 }
 
 /// Splits at commas that are not inside brackets.
-fn split_outside(list: &str) -> Result<Vec<&str>, HostListError> {
+pub(crate) fn split_outside(list: &str) -> Result<Vec<&str>, HostListError> {
     let mut items = Vec::new();
     let (mut start, mut inside) = (0, false);
     for (i, c) in list.char_indices() {

@@ -22,6 +22,7 @@ pub fn import(template: &TemplateSpec, onto: &HostSpec) -> Result<(HostSpec, Vec
         gpus: onto.gpus.clone(),
         nics: onto.nics.clone(),
         switch_links: Vec::new(),
+        nvlink_domain: onto.nvlink_domain,
         assumptions: template.assumptions.clone(),
     };
     for note in &onto.assumptions {

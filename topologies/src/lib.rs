@@ -5,7 +5,7 @@
 //! [`builtin::load_any`]; a new machine is a file in `data/`.
 //!
 //! Readers are total: any bytes give a value or an error with its place, within bounded time
-//! and memory. Only [`file::load_path`] opens files.
+//! and memory. Only functions that take a path open files.
 
 pub mod builtin;
 pub mod catalogue;
@@ -14,9 +14,11 @@ pub mod error;
 pub mod export;
 pub mod fabric;
 pub mod file;
+pub mod graph;
 pub mod host;
 pub mod hostlist;
 pub mod import;
+pub mod placement;
 mod plan;
 mod raw;
 pub mod smi;

@@ -14,6 +14,7 @@ pub(crate) struct GpuPlan {
     pub(crate) model: String,
     pub(crate) compute_capability: u32,
     pub(crate) memory_rate: Option<Bandwidth>,
+    pub(crate) c2c: Option<Bandwidth>,
 }
 
 /// How NVLinks join the GPUs.
@@ -32,6 +33,8 @@ pub(crate) struct NvlinkPlan {
     pub(crate) kind: NvlinkKind,
     pub(crate) links_per_gpu: u32,
     pub(crate) rate_per_link: Bandwidth,
+    /// Hosts that share the NVSwitches, where those are not each host's own.
+    pub(crate) domain: Option<u32>,
 }
 
 /// The PCIe tree.
@@ -98,11 +101,12 @@ impl HostPlan {
                 parent,
                 pcie_rate: pcie.rate,
                 nvlinks: Vec::new(),
-                c2c: None,
+                c2c: gpus.c2c,
             });
         }
         if let Some(nvlink) = self.nvlink {
             draw_nvlinks(&mut host, nvlink);
+            host.nvlink_domain = nvlink.domain;
         }
         if let Some(nics) = &self.nics {
             draw_nics(&mut host, nics, pcie.rate);

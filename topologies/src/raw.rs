@@ -203,6 +203,10 @@ pub(crate) struct RawSoftware {
     pub(crate) nccl: Option<At<String>>,
     /// Network or tuner plugin, such as `aws-ofi-nccl`.
     pub(crate) plugin: Option<At<String>>,
+    /// Variables that it is run with, such as `NCCL_NVLS_ENABLE = "0"`.
+    pub(crate) env: Option<std::collections::BTreeMap<String, String>>,
+    /// Whether the driver offers NVLink multicast where the hardware has it; true where absent.
+    pub(crate) multicast: Option<bool>,
 }
 
 /// Hosts that are alike.
@@ -246,6 +250,8 @@ pub(crate) struct RawGpus {
     pub(crate) compute_capability: Option<At<i64>>,
     /// Nominal memory rate.
     pub(crate) memory_rate: Option<At<RawRate>>,
+    /// Rate of the chip-to-chip link to the CPU (Grace), one direction, where there is one.
+    pub(crate) c2c: Option<At<RawRate>>,
 }
 
 /// How NVLinks join the GPUs of a host.
@@ -260,6 +266,10 @@ pub(crate) struct RawNvlink {
     pub(crate) links_per_gpu: Option<At<i64>>,
     /// Nominal rate of one link, one direction.
     pub(crate) rate_per_link: Option<At<RawRate>>,
+    /// Hosts, in order, whose GPUs share one layer of NVSwitches (18 in an NVL72 rack); with
+    /// `nvswitch` only.
+    #[schemars(with = "Option<u32>")]
+    pub(crate) domain: Option<At<i64>>,
 }
 
 /// The PCIe tree of a host.
@@ -326,7 +336,8 @@ pub(crate) struct RawManagement {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Fabric")]
 pub(crate) struct RawFabric {
-    /// `rail-optimised`, `rail-only`, `fat-tree`, `dragonfly+` or `single-switch`.
+    /// `rail-optimised`, `rail-only`, `fat-tree`, `dragonfly+`, `single-switch`, or
+    /// `loopback` (processes of one machine that take each other for hosts).
     pub(crate) kind: At<String>,
     /// Hosts that share a set of leaves.
     #[schemars(with = "Option<u32>")]

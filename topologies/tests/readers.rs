@@ -374,11 +374,11 @@ fn the_first_example_of_the_contract_loads() {
     }
     assert!(topology.find("leaf1-rail7").is_some());
     assert!(topology.find("leaf2-rail0").is_none());
-    // Static hashing keeps each spine apart.
+    // Static hashing keeps each spine and each cable apart.
     let hashed = draw(&CLUSTER_A.replace("routing = \"adaptive\"", "routing = { hash = 7 }"));
     let spine = hashed.find("spine7").unwrap();
-    assert_eq!(hashed.links_from(spine).count(), 16);
-    assert!(hashed.links_from(spine).all(|(_, _, l)| l.width == 4));
+    assert_eq!(hashed.links_from(spine).count(), 16 * 4);
+    assert!(hashed.links_from(spine).all(|(_, _, l)| l.width == 1));
     // Fewer hosts drop the count of spines and the exceptions of hosts that are gone.
     let few = read(CLUSTER_A).with_nodes(8).unwrap().build().unwrap();
     assert_eq!(few.ranks(), 64);
@@ -506,6 +506,58 @@ fn every_built_in_loads_with_any_number_of_hosts() {
     let dgx = builtin::load("dgx-h100", Some(1), None).unwrap();
     let gpu = dgx.gpu_of(collcast_sim::ids::Rank(0));
     assert_eq!(dgx.total_rate(gpu, LinkKind::Nvlink), 450_000_000_000);
+}
+
+/// Goal: the machines have the links of their data sheets. Values: NVLink and CPU link of a GPU,
+/// PCIe between them, ports of a host and what all carry together, in GB/s of one direction.
+#[test]
+fn built_ins_have_the_rates_of_their_data_sheets() {
+    let cases = [
+        ("aws-p4d", 8, 300.0, 0.0, 12.0, 4, 50.0),
+        ("aws-p4de", 8, 300.0, 0.0, 12.0, 4, 50.0),
+        ("aws-p5", 8, 450.0, 0.0, 48.0, 32, 400.0),
+        ("aws-p5en", 8, 450.0, 0.0, 48.0, 16, 400.0),
+        ("aws-p6-b200", 8, 900.0, 0.0, 48.0, 8, 400.0),
+        ("aws-g4dn", 8, 0.0, 0.0, 12.0, 1, 12.5),
+        ("azure-nd-a100-v4", 8, 300.0, 0.0, 24.0, 8, 200.0),
+        ("azure-nd-h200-v5", 8, 450.0, 0.0, 48.0, 8, 400.0),
+        ("gcp-a3", 8, 450.0, 0.0, 48.0, 4, 100.0),
+        ("gcp-a3-mega", 8, 450.0, 0.0, 48.0, 8, 200.0),
+        ("gcp-a4", 8, 900.0, 0.0, 48.0, 8, 400.0),
+        ("oci-a100", 8, 300.0, 0.0, 24.0, 16, 200.0),
+        ("oci-h100", 8, 450.0, 0.0, 48.0, 16, 400.0),
+        ("gb200-nvl72", 4, 900.0, 450.0, 48.0, 4, 200.0),
+        ("gb300-nvl72", 4, 900.0, 450.0, 48.0, 4, 400.0),
+        ("oci-gb200", 4, 900.0, 450.0, 48.0, 8, 400.0),
+        ("abci-v100", 4, 150.0, 0.0, 12.0, 2, 25.0),
+        ("abci-a100", 8, 300.0, 0.0, 24.0, 4, 100.0),
+        ("alps-gh200", 4, 450.0, 450.0, 24.0, 4, 100.0),
+        ("kestrel-h100", 4, 450.0, 0.0, 48.0, 2, 50.0),
+        ("rtx6000d-box", 8, 0.0, 0.0, 48.0, 8, 400.0),
+        ("workstation", 4, 0.0, 0.0, 48.0, 1, 1.25),
+    ];
+    for (name, gpus, nvlink, c2c, pcie, ports, total) in cases {
+        let one = builtin::load(name, Some(1), None).unwrap();
+        assert_eq!(one.ranks(), gpus, "{name}");
+        let two = builtin::load(name, Some(2), None).unwrap();
+        for rank in 0..gpus {
+            let gpu = two.gpu_of(collcast_sim::ids::Rank(rank));
+            let rate = |kind| two.total_rate(gpu, kind) as f64 / 1e9;
+            assert_eq!(
+                (rate(LinkKind::Nvlink), rate(LinkKind::C2c), rate(LinkKind::Pcie)),
+                (nvlink, c2c, pcie),
+                "{name}"
+            );
+        }
+        let nics: Vec<f64> =
+            two.hosts()[0].nics.iter().filter_map(|&n| two.nic(n)).map(|n| n.rate.gb_per_s()).collect();
+        assert_eq!((nics.len(), nics.iter().sum::<f64>()), (ports, total), "{name}");
+    }
+    // A mesh of four: each pair of V100 has two links of 25 GB/s.
+    let abci = builtin::load("abci-v100", Some(1), None).unwrap();
+    let (a, b) = (abci.gpu_of(collcast_sim::ids::Rank(0)), abci.gpu_of(collcast_sim::ids::Rank(3)));
+    let pair = abci.links_from(a).find(|l| l.1 == b && l.2.kind == LinkKind::Nvlink).unwrap().2;
+    assert_eq!((pair.width, pair.rate.gb_per_s()), (2, 50.0));
 }
 
 /// Goal: any path a user gives: TOML, XML, text; nodes multiply files too.

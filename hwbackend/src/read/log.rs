@@ -7,11 +7,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol, ReduceOp};
 use collcast_sim::measurement::{Choice, Measurement, Origin};
+use collcast_sim::model::nccl;
 use collcast_sim::units::{Bytes, SimDuration};
 
 use super::bus::{Rate, Sample, bus_factor_fits, ranks_of_samples};
 use super::error::ReadError;
-use super::nccl_env::NCCL_ALGORITHMS;
 use super::settings::{Env, from_env, is_relevant, plain_version, version_of_code, words};
 use super::sidecar::shortened;
 use super::{Input, Parsed, TIME_MAX_US, is_prediction_mark};
@@ -381,7 +381,7 @@ impl Reader<'_> {
         let bytes = before.split_whitespace().last().and_then(|text| text.parse::<u64>().ok());
         let mut words = after.split_whitespace();
         let algorithm = words.next().and_then(|text| match text.parse::<usize>() {
-            Ok(index) => NCCL_ALGORITHMS.get(index).copied(),
+            Ok(index) => nccl::ALGORITHMS.get(index).copied(),
             Err(_) => text.parse::<Algorithm>().ok(),
         });
         let protocol = (words.next() == Some("proto")).then(|| words.next()).flatten().and_then(|text| {

@@ -5,15 +5,14 @@
 //! the reason; lines are too, by number. Nothing is dropped in silence, and no input can
 //! cause a panic or unbounded memory.
 //!
-//! A `.toml` of the same stem beside a data file says what the file cannot: `topology`,
-//! `nccl_version`, `[env]`, and where needed `ranks`, `nodes`, `gpus_per_node`, `collective`,
+//! A `.toml` of the same stem beside a data file says what the file cannot: `topology` (a
+//! built-in, or a topology file, looked for beside it first), `nccl_version`, `[env]`, and where needed `ranks`, `nodes`, `gpus_per_node`, `collective`,
 //! `launch`. What the data file itself says wins, but for `nodes`.
 
 mod bus;
 mod error;
 mod json;
 mod log;
-pub mod nccl_env;
 mod settings;
 mod sidecar;
 mod table;

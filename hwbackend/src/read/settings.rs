@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use collcast_sim::collective::Collective;
+use collcast_sim::collective::{Algorithm, Collective, Protocol};
 use collcast_sim::measurement::{PeerAccess, Settings};
+use collcast_sim::model::nccl::{Selection, Version};
 use collcast_sim::units::{Bytes, parse_size};
-
-use super::nccl_env::{parse_algorithms, parse_protocols};
 
 /// Variables of one run, by name.
 pub(super) type Env = BTreeMap<String, String>;
@@ -25,15 +24,8 @@ pub(super) fn from_env(env: &Env, collective: Collective, notes: &mut Vec<String
         algorithm(text, collective, &mut settings, notes);
     }
     if let Some(text) = env.get("NCCL_PROTO").filter(|text| !text.is_empty()) {
-        match parse_protocols(text) {
-            Ok(sets) => {
-                settings.protocol = sets.forced(collective);
-                if settings.protocol.is_none() && sets.section(collective).is_some() {
-                    notes.push(format!(
-                        "NCCL_PROTO={text} leaves {collective} more than one protocol; taken as NCCL's choice"
-                    ));
-                }
-            }
+        match Selection::<Protocol>::parse(text.trim(), Version::NEWEST) {
+            Ok((protocols, _)) => settings.protocol = protocols.forced(collective),
             Err(error) => notes.push(format!("NCCL_PROTO={text}: {error}; ignored")),
         }
     }
@@ -61,12 +53,12 @@ pub(super) fn algorithm(text: &str, collective: Collective, settings: &mut Setti
     if text.is_empty() {
         return;
     }
-    match parse_algorithms(text) {
-        Ok(sets) => {
-            settings.algorithm = sets.forced(collective);
-            let one_name = sets.overrides.is_empty() && settings.algorithm.is_some();
+    match Selection::<Algorithm>::parse(text, Version::NEWEST) {
+        Ok((algorithms, _)) => {
+            settings.algorithm = algorithms.forced(collective);
             // Kept where it is more than one name, if the collective has a choice at all.
-            settings.nccl_algo = (!one_name && has_choice(collective)).then(|| text.to_owned());
+            let more = algorithms.forced_everywhere().is_none() && has_choice(collective);
+            settings.nccl_algo = more.then(|| text.to_owned());
         }
         Err(error) => {
             notes.push(format!("NCCL_ALGO={text}: {error}; kept as written"));
@@ -222,7 +214,7 @@ mod tests {
         assert_eq!(settings.algorithm, None);
         assert_eq!(settings.nccl_algo.as_deref(), Some("allgather:pat"));
         assert_eq!(settings.channels, Some(4));
-        assert_eq!(notes.len(), 3, "{notes:?}");
+        assert_eq!(notes.len(), 2, "{notes:?}");
     }
 
     /// Goal: every way of writing a version gives the plain one, and prose gives none.

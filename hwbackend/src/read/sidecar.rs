@@ -11,7 +11,7 @@ use super::settings::{Env, is_relevant, plain_version};
 const KEYS: [&str; 8] = ["topology", "nccl_version", "env", "ranks", "nodes", "gpus_per_node", "collective", "launch"];
 
 /// Keys that document; they are free, and listed so that no other key is taken for a typo.
-const PROSE: [&str; 17] = [
+const PROSE: [&str; 22] = [
     "title",
     "source",
     "date",
@@ -29,6 +29,11 @@ const PROSE: [&str; 17] = [
     "plugin",
     "name",
     "schema",
+    "assumed",
+    "choice",
+    "hosts_at_most",
+    "stated",
+    "transport",
 ];
 
 /// What the sibling file says.
@@ -79,7 +84,12 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Sidecar, ReadError> {
         };
         let name = || value.as_str().ok_or_else(|| bad("a name in quotes"));
         match key.as_str() {
-            "topology" => sidecar.topology = Some(name()?.to_owned()),
+            "topology" => {
+                // A topology file beside this one, or whatever else names a machine.
+                let beside = path.with_file_name(name()?);
+                let is_file = beside.is_file();
+                sidecar.topology = Some(if is_file { beside.display().to_string() } else { name()?.to_owned() });
+            }
             "ranks" => sidecar.ranks = count("a number of ranks, such as 16")?,
             "nodes" => sidecar.nodes = count("a number of hosts, such as 2")?,
             "gpus_per_node" => {

@@ -86,7 +86,7 @@ pub(crate) fn random_all_reduce(dice: &mut Dice, ranks: u32, protocol: Protocol,
             parent.insert(order[i], up);
             children.entry(up).or_default().push(order[i]);
         }
-        let conn = |src, dst| Conn { src: Rank(src), dst: Rank(dst), channel: ChannelId(channel), stream: lane };
+        let conn = |src, dst| Conn::pair(Rank(src), Rank(dst), ChannelId(channel), lane);
         let place = |buffer| Some(Ref { buffer, offset: c(at as i64) });
         let mut grow = |rank: u32, from: &[u32], to: &[u32], src, dst, skip: bool| {
             let worker = growing.entry((rank, channel, lane)).or_default();

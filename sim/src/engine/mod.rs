@@ -6,8 +6,12 @@
 //! its warps and over all links of its route at once (cut-through). Arrival is the end of the
 //! flow plus the latency of the route. Line-flagged protocols stream: a receiver starts with
 //! the first wave of lines and cannot end before the last; their lanes may stay occupied a
-//! while after each slice. Network connections hand each slice to a proxy, which sends in
-//! order and by itself.
+//! while after each slice. Network connections hand each slice to a proxy, which does some work
+//! on it and sends it, in order and by itself. Where data is staged in host memory, the lanes at
+//! both ends write and read it through links of their own.
+//!
+//! A connection may have several senders, whose slices a switch combines, and several
+//! receivers, who all get the result: see [`ConnSpec`].
 //!
 //! Events at one instant are all applied before anything reacts, and reactions only add
 //! facts that others read, so no result depends on an order within an instant.
@@ -30,11 +34,20 @@ use crate::units::{Bandwidth, Bytes, SimDuration, SimTime};
 use flows::{Flows, Use, WEIGHT_ONE};
 pub use fold::{Folded, fold};
 
-/// A FIFO between two lanes, as the hardware carries it.
+/// A FIFO between lanes, as the hardware carries it. Its ends are all ports that list it: a slot
+/// is there when every sender has posted it, and free when every receiver is done with it.
+///
+/// One flow carries a slice, so whoever starts it is one: the sender; the receiver of what several
+/// senders have put into their own memory (all of `uses` is then its part); with `proxy` the
+/// connection, once all have posted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnSpec {
-    /// Links the data takes, with weights.
+    /// What the data takes, with weights, in four parts that `parts` tells apart: what the
+    /// sender's lane writes through before a proxy takes over; what a proxy's work on a slice
+    /// takes; the transfer; what the receiver's lane reads through.
     pub uses: SmallVec<[Use; 4]>,
+    /// Ends of the first three parts of `uses`.
+    pub parts: [u16; 3],
     /// From the end of the flow to the receiver's knowledge of it, and back for credits.
     pub latency: SimDuration,
     /// The receiver may start with the sender's first wave of lines.
@@ -43,8 +56,38 @@ pub struct ConnSpec {
     pub direct: bool,
     /// Slices that fit.
     pub depth: u32,
-    /// Handed to a proxy, which needs this long per slice to post it; the block is free then.
+    /// Handed to a proxy, which sees a slice after this long; the block is free then. Without a
+    /// proxy the sender's lane does the transfer itself.
     pub proxy: Option<SimDuration>,
+    /// Units of a proxy's work before the transfer of a slice, in order: of an empty one, and of
+    /// one with data.
+    pub post: [u64; 2],
+}
+
+impl ConnSpec {
+    fn part(&self, from: u16, to: u16) -> &[Use] {
+        self.uses.get(from.into()..to.into()).unwrap_or_default()
+    }
+
+    /// What the sender's lane writes through.
+    pub fn store(&self) -> &[Use] {
+        self.part(0, self.parts[0])
+    }
+
+    /// What a proxy's work takes.
+    pub fn posting(&self) -> &[Use] {
+        self.part(self.parts[0], self.parts[1])
+    }
+
+    /// What the transfer takes.
+    pub fn transfer(&self) -> &[Use] {
+        self.part(self.parts[1], self.parts[2])
+    }
+
+    /// What the receiver's lane reads through.
+    pub fn load(&self) -> &[Use] {
+        self.uses.get(self.parts[2].into()..).unwrap_or_default()
+    }
 }
 
 /// A lane: a worker with what it runs on.
@@ -73,10 +116,22 @@ pub struct LaneSpec {
     pub element: u64,
     /// Extra instruction weight of combining, scaled by [`WEIGHT_ONE`].
     pub reduce_weight: u64,
+    /// Which of the instance's kernels it is part of.
+    pub kernel: u32,
     /// When it may start.
     pub at: SimTime,
     /// How many equal lanes it stands for.
     pub multiplicity: u64,
+}
+
+/// The lanes of one GPU that start and end together, again and again: calls back to back on a
+/// stream. FIFOs go on from one round to the next, so a GPU that is done runs ahead of others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelSpec {
+    /// How often its lanes run their programs.
+    pub rounds: u32,
+    /// From the end of its last lane to the start of the next round.
+    pub gap: SimDuration,
 }
 
 /// Work that is not communication: a kernel that uses resources for a while.
@@ -99,6 +154,8 @@ pub struct Instance<'a> {
     pub conns: Vec<ConnSpec>,
     /// Lanes.
     pub lanes: Vec<LaneSpec>,
+    /// Kernels; each has at least one lane.
+    pub kernels: Vec<KernelSpec>,
     /// The schedules that lanes refer to.
     pub schedules: Vec<&'a Schedule>,
     /// Computations.
@@ -112,9 +169,13 @@ pub struct Outcome {
     pub end: SimTime,
     /// When each schedule ended.
     pub job_ends: Vec<SimTime>,
+    /// When each kernel ended its first round.
+    pub first_ends: Vec<SimTime>,
+    /// When each round was over everywhere.
+    pub round_ends: Vec<SimTime>,
     /// When each computation ended.
     pub compute_ends: Vec<SimTime>,
-    /// Slices sent from one lane to another, equal lanes counted each.
+    /// Slices posted by lanes to others, equal lanes counted each.
     pub messages: u64,
     /// Units that went over each resource.
     pub load: Vec<u128>,
@@ -164,8 +225,14 @@ enum Phase {
     Flowing,
     /// Its flow has ended, the last line it receives has not arrived.
     Tailing,
-    /// The program is over.
+    /// The program is over, for this round or for good.
     Done,
+}
+
+struct KernelRun {
+    lanes: Vec<u32>,
+    running: usize,
+    round: u32,
 }
 
 struct LaneRun {
@@ -179,39 +246,129 @@ struct LaneRun {
     synced: u64,
     /// Earliest start of the next slice.
     occupied: u64,
+    /// By port, which end of its connection it is.
+    recv: SmallVec<[u32; 2]>,
+    send: SmallVec<[u32; 2]>,
 }
 
 const UNKNOWN: u64 = u64::MAX;
 
-#[derive(Default)]
-struct ConnRun {
-    /// Slices announced to the receiver, and finished by it.
-    produced: u64,
-    consumed: u64,
-    /// Slices the sender has started.
-    started: u64,
-    /// Per slot: first line there, last line there, slot free again.
-    head: SmallVec<[u64; 8]>,
-    tail: SmallVec<[u64; 8]>,
-    credit: SmallVec<[u64; 8]>,
-    /// Proxy: slices handed over and not yet sent (bytes, since), and whether it is sending.
-    queue: std::collections::VecDeque<(u64, u64)>,
-    sending: bool,
-    receiver: u32,
-    sender: u32,
-    receiver_waits: bool,
-    sender_waits: bool,
+/// A port at a connection.
+struct End {
+    lane: u32,
+    /// Slices it has started to send, or is done with receiving.
+    count: u64,
+    waits: bool,
 }
 
-/// Owners of flows and wake-ups: lanes, then connections' proxies, then computations.
+/// A place in a FIFO: the latest time of all ends, and how many of them have said theirs.
+#[derive(Clone, Copy, Default)]
+struct Slot {
+    /// First line there.
+    head: u64,
+    /// Last line there.
+    tail: u64,
+    /// Free again.
+    credit: u64,
+    /// Proxy: bytes of the slice.
+    bytes: u64,
+    heads: u32,
+    tails: u32,
+    credits: u32,
+}
+
+/// Adds what one end says to the latest time of all; whether all `ends` have spoken.
+fn merge(time: &mut u64, said: &mut u32, ends: usize, at: u64) -> bool {
+    *time = if *said == 0 { at } else { at.max(*time) };
+    *said += 1;
+    let all = *said as usize >= ends;
+    if all {
+        *said = 0;
+    }
+    all
+}
+
+#[derive(Default)]
+struct ConnRun {
+    /// Slices of which all senders have announced the first line, and the last; slices that all
+    /// receivers are done with.
+    produced: u64,
+    ended: u64,
+    freed: u64,
+    slots: SmallVec<[Slot; 8]>,
+    senders: SmallVec<[End; 1]>,
+    receivers: SmallVec<[End; 1]>,
+    /// Proxy: slices handed over and not yet sent (bytes, since), how many of them are posted,
+    /// and whether it is posting or sending.
+    queue: std::collections::VecDeque<(u64, u64)>,
+    posted: usize,
+    posting: bool,
+    sending: bool,
+}
+
+impl ConnRun {
+    fn slot(&mut self, slice: u64) -> &mut Slot {
+        let place = usize::try_from(slice % self.slots.len() as u64).unwrap_or(0);
+        &mut self.slots[place]
+    }
+
+    /// One sender's first line is there at a time.
+    fn begins(&mut self, slice: u64, at: u64) -> bool {
+        let ends = self.senders.len();
+        let slot = self.slot(slice);
+        let all = merge(&mut slot.head, &mut slot.heads, ends, at);
+        self.produced += u64::from(all);
+        all
+    }
+
+    /// One sender's last line is there at a time.
+    fn ends(&mut self, slice: u64, at: u64) -> bool {
+        let ends = self.senders.len();
+        let slot = self.slot(slice);
+        let all = merge(&mut slot.tail, &mut slot.tails, ends, at);
+        self.ended += u64::from(all);
+        all
+    }
+
+    /// One receiver is done with a slice; its sender knows at a time.
+    fn frees(&mut self, slice: u64, at: u64) -> bool {
+        let ends = self.receivers.len();
+        let slot = self.slot(slice);
+        let all = merge(&mut slot.credit, &mut slot.credits, ends, at);
+        self.freed += u64::from(all);
+        all
+    }
+
+    /// When a slice may be sent; `None` when nobody knows yet.
+    fn credit(&mut self, slice: u64) -> Option<u64> {
+        let depth = self.slots.len() as u64;
+        if slice < depth {
+            return Some(0);
+        }
+        (self.freed > slice - depth).then(|| self.slot(slice).credit)
+    }
+}
+
+fn wake_all(ends: &mut [End], ready: &mut Vec<u32>) {
+    for end in ends {
+        if std::mem::take(&mut end.waits) {
+            ready.push(end.lane);
+        }
+    }
+}
+
+/// Owners of flows and wake-ups: lanes, connections' proxies (transfers, and work before
+/// them), computations, kernels.
 #[derive(Clone, Copy)]
 enum Owner {
     Lane(u32),
     Proxy(u32),
     Compute(u32),
+    Kernel(u32),
+    Post(u32),
 }
 
-const KIND_SHIFT: u32 = 30;
+const KIND_SHIFT: u32 = 29;
 
 impl Owner {
     fn tag(self) -> u32 {
@@ -219,6 +376,8 @@ impl Owner {
             Self::Lane(i) => i,
             Self::Proxy(i) => i | 1 << KIND_SHIFT,
             Self::Compute(i) => i | 2 << KIND_SHIFT,
+            Self::Kernel(i) => i | 3 << KIND_SHIFT,
+            Self::Post(i) => i | 4 << KIND_SHIFT,
         }
     }
 
@@ -227,7 +386,9 @@ impl Owner {
         match tag >> KIND_SHIFT {
             0 => Self::Lane(index),
             1 => Self::Proxy(index),
-            _ => Self::Compute(index),
+            2 => Self::Compute(index),
+            3 => Self::Kernel(index),
+            _ => Self::Post(index),
         }
     }
 }
@@ -246,6 +407,7 @@ struct Run<'a, 'o, O: Observer> {
     observer: &'o mut O,
     now: u64,
     lanes: Vec<LaneRun>,
+    kernels: Vec<KernelRun>,
     conns: Vec<ConnRun>,
     flows: Flows,
     heap: BinaryHeap<Reverse<(u64, Event)>>,
@@ -269,26 +431,22 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
             .iter()
             .map(|spec| {
                 let depth = spec.depth.max(1) as usize;
-                ConnRun {
-                    head: SmallVec::from_elem(UNKNOWN, depth),
-                    tail: SmallVec::from_elem(UNKNOWN, depth),
-                    credit: SmallVec::from_elem(0, depth),
-                    ..ConnRun::default()
-                }
+                ConnRun { slots: SmallVec::from_elem(Slot::default(), depth), ..ConnRun::default() }
             })
             .collect();
-        for (index, lane) in (0..).zip(&instance.lanes) {
-            for &conn in lane.recv.iter().filter(|&&c| c != UNUSED) {
-                conns[conn as usize].receiver = index;
-            }
-            for &conn in lane.send.iter().filter(|&&c| c != UNUSED) {
-                conns[conn as usize].sender = index;
-            }
-        }
-        let lanes = instance
-            .lanes
-            .iter()
-            .map(|lane| LaneRun {
+        let mut join = |lane: u32, conn: u32, sends: bool| {
+            let Some(conn) = conns.get_mut(conn as usize) else {
+                return UNUSED;
+            };
+            let ends = if sends { &mut conn.senders } else { &mut conn.receivers };
+            ends.push(End { lane, count: 0, waits: false });
+            u32::try_from(ends.len() - 1).unwrap_or(UNUSED)
+        };
+        let lanes = (0..)
+            .zip(&instance.lanes)
+            .map(|(index, lane)| LaneRun {
+                recv: lane.recv.iter().map(|&c| join(index, c, false)).collect(),
+                send: lane.send.iter().map(|&c| join(index, c, true)).collect(),
                 cursor: SliceCursor::at(&lane.start),
                 slice: None,
                 phase: Phase::Ready,
@@ -298,6 +456,13 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
                 occupied: 0,
             })
             .collect();
+        let mut kernels: Vec<KernelRun> =
+            instance.kernels.iter().map(|_| KernelRun { lanes: Vec::new(), running: 0, round: 0 }).collect();
+        for (index, lane) in (0..).zip(&instance.lanes) {
+            let kernel = &mut kernels[lane.kernel as usize];
+            kernel.lanes.push(index);
+            kernel.running += 1;
+        }
         let mut heap = BinaryHeap::with_capacity(instance.lanes.len() * 2);
         for (index, lane) in (0..).zip(&instance.lanes) {
             heap.push(Reverse((lane.at.0, Event::Wake(Owner::Lane(index).tag()))));
@@ -310,6 +475,7 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
             observer,
             now: 0,
             lanes,
+            kernels,
             conns,
             flows: Flows::new(instance.resources.iter().copied()),
             heap,
@@ -318,6 +484,7 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
                 load: vec![0; instance.resources.len()],
                 job_ends: vec![SimTime(0); instance.schedules.len()],
                 compute_ends: vec![SimTime(0); instance.computes.len()],
+                first_ends: vec![SimTime(0); instance.kernels.len()],
                 ..Outcome::default()
             },
             done: 0,
@@ -368,7 +535,19 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
                     self.ready.push(lane);
                 }
             }
-            Owner::Proxy(conn) => self.proxy(conn, finished),
+            Owner::Kernel(kernel) => self.start_round(kernel),
+            Owner::Proxy(conn) => {
+                if finished {
+                    self.deliver(conn);
+                }
+                self.proxy(conn);
+            }
+            Owner::Post(id) => {
+                let conn = &mut self.conns[id as usize];
+                conn.posting = false;
+                conn.posted += 1;
+                self.proxy(id);
+            }
             Owner::Compute(index) => {
                 let compute = &self.instance.computes[index as usize];
                 // What uses nothing takes no time.
@@ -433,44 +612,45 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
 
     /// Takes the next slice and starts it if data and credit are there; `false` when it waits.
     fn begin(&mut self, lane: u32) -> Result<bool, EngineError> {
-        let spec = &self.instance.lanes[lane as usize];
-        let schedule = self.instance.schedules[spec.job as usize];
+        let instance = self.instance;
+        let spec = &instance.lanes[lane as usize];
+        let schedule = instance.schedules[spec.job as usize];
         let run = &mut self.lanes[lane as usize];
         if run.slice.is_none() {
             run.slice = run.cursor.next(schedule, spec.template);
             if run.slice.is_none() {
                 run.phase = Phase::Done;
-                self.done += 1;
-                let end = SimTime(self.now);
-                let job = &mut self.outcome.job_ends[spec.job as usize];
-                *job = (*job).max(end);
-                self.outcome.end = self.outcome.end.max(end);
+                self.end_program(spec);
                 return Ok(false);
             }
         }
-        let step = &self.lanes[lane as usize].cursor.step;
+        let run = &self.lanes[lane as usize];
+        let step = &run.cursor.step;
         // The latest of all that must be there; what is not even known yet wakes us later.
-        let mut at = self.now.max(self.lanes[lane as usize].occupied);
+        let mut at = self.now.max(run.occupied);
         let mut unknown = false;
         for &port in &step.recv {
-            let conn = *spec.recv.get(port).filter(|&&c| c != UNUSED).ok_or(EngineError::BadPort(port))?;
-            let conn = &mut self.conns[conn as usize];
-            if conn.produced == conn.consumed {
-                conn.receiver_waits = true;
+            let id = *spec.recv.get(port).filter(|&&c| c != UNUSED).ok_or(EngineError::BadPort(port))?;
+            let conn = &mut self.conns[id as usize];
+            let end = &mut conn.receivers[run.recv[port] as usize];
+            if conn.produced <= end.count {
+                end.waits = true;
                 unknown = true;
             } else {
-                at = at.max(conn.head[slot(conn.consumed, conn.head.len())]);
+                let slice = end.count;
+                at = at.max(conn.slot(slice).head);
             }
         }
         for &port in &step.send {
-            let conn = *spec.send.get(port).filter(|&&c| c != UNUSED).ok_or(EngineError::BadPort(port))?;
-            let conn = &mut self.conns[conn as usize];
-            let free = conn.credit[slot(conn.started, conn.credit.len())];
-            if free == UNKNOWN {
-                conn.sender_waits = true;
-                unknown = true;
-            } else {
-                at = at.max(free);
+            let id = *spec.send.get(port).filter(|&&c| c != UNUSED).ok_or(EngineError::BadPort(port))?;
+            let conn = &mut self.conns[id as usize];
+            let end = run.send[port] as usize;
+            match conn.credit(conn.senders[end].count) {
+                Some(free) => at = at.max(free),
+                None => {
+                    conn.senders[end].waits = true;
+                    unknown = true;
+                }
             }
         }
         if unknown {
@@ -485,14 +665,50 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
         run.began = self.now;
         run.phase = Phase::Syncing;
         for &port in &run.cursor.step.send {
-            let conn = &mut self.conns[spec.send[port] as usize];
-            let index = slot(conn.started, conn.credit.len());
-            conn.credit[index] = UNKNOWN;
-            conn.started += 1;
+            self.conns[spec.send[port] as usize].senders[run.send[port] as usize].count += 1;
         }
         let before = if crosses { spec.sync.0 } else { 0 };
         self.lanes[lane as usize].synced = self.now.saturating_add(before);
         Ok(true)
+    }
+
+    /// A lane is through: its kernel may be too, and start again.
+    fn end_program(&mut self, spec: &LaneSpec) {
+        let now = SimTime(self.now);
+        let kernel = &mut self.kernels[spec.kernel as usize];
+        let facts = self.instance.kernels[spec.kernel as usize];
+        kernel.running -= 1;
+        if kernel.running > 0 {
+            return;
+        }
+        if kernel.round == 0 {
+            self.outcome.first_ends[spec.kernel as usize] = now;
+        }
+        let round = kernel.round as usize;
+        if self.outcome.round_ends.len() <= round {
+            self.outcome.round_ends.resize(round + 1, now);
+        }
+        self.outcome.round_ends[round] = self.outcome.round_ends[round].max(now);
+        kernel.round += 1;
+        if kernel.round < facts.rounds {
+            self.wake(Owner::Kernel(spec.kernel), self.now.saturating_add(facts.gap.0));
+            return;
+        }
+        self.done += kernel.lanes.len();
+        let job = &mut self.outcome.job_ends[spec.job as usize];
+        *job = (*job).max(now);
+        self.outcome.end = self.outcome.end.max(now);
+    }
+
+    fn start_round(&mut self, kernel: u32) {
+        let kernel = &mut self.kernels[kernel as usize];
+        kernel.running = kernel.lanes.len();
+        for &lane in &kernel.lanes {
+            let run = &mut self.lanes[lane as usize];
+            run.cursor = SliceCursor::at(&self.instance.lanes[lane as usize].start);
+            run.phase = Phase::Ready;
+            self.ready.push(lane);
+        }
     }
 
     /// Starts the flow of a slice; `false` when there is nothing to move.
@@ -525,15 +741,24 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
         if weight > 0 {
             uses.push((spec.issue.0, weight));
         }
+        for &port in &step.recv {
+            uses.extend_from_slice(instance.conns[spec.recv[port] as usize].load());
+        }
         for &port in &step.send {
             let id = spec.send[port];
             let conn = &instance.conns[id as usize];
+            uses.extend_from_slice(conn.store());
             if conn.proxy.is_none() {
-                uses.extend_from_slice(&conn.uses);
+                uses.extend_from_slice(conn.transfer());
                 if conn.streaming {
                     let rate = Bandwidth::new(instance.resources[spec.issue.0 as usize]);
                     let first = rate.map_or(SimDuration::ZERO, |r| r.time_for(Bytes(bytes.min(spec.wave))));
-                    self.announce(id, self.now.saturating_add(conn.latency.0).saturating_add(first.0), UNKNOWN);
+                    let head = self.now.saturating_add(conn.latency.0).saturating_add(first.0);
+                    let conn = &mut self.conns[id as usize];
+                    let slice = conn.senders[self.lanes[lane as usize].send[port] as usize].count - 1;
+                    if conn.begins(slice, head) {
+                        wake_all(&mut conn.receivers, &mut self.ready);
+                    }
                 }
             }
         }
@@ -545,31 +770,21 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
         moves
     }
 
-    /// Tells the receiver of a connection when a slice begins (and ends) to arrive.
-    fn announce(&mut self, id: u32, head: u64, tail: u64) {
-        let conn = &mut self.conns[id as usize];
-        let index = slot(conn.produced, conn.head.len());
-        conn.head[index] = head;
-        conn.tail[index] = tail;
-        conn.produced += 1;
-        if std::mem::take(&mut conn.receiver_waits) {
-            self.ready.push(conn.receiver);
-        }
-    }
-
     /// Ends a slice once its last line has arrived; `false` when it has not.
     fn complete(&mut self, lane: u32) -> bool {
         let instance = self.instance;
         let spec = &instance.lanes[lane as usize];
         let mut at = self.now;
-        for &port in &self.lanes[lane as usize].cursor.step.recv {
+        let run = &self.lanes[lane as usize];
+        for &port in &run.cursor.step.recv {
             let conn = &mut self.conns[spec.recv[port] as usize];
-            let tail = conn.tail[slot(conn.consumed, conn.tail.len())];
-            if tail == UNKNOWN {
-                conn.receiver_waits = true;
+            let end = &mut conn.receivers[run.recv[port] as usize];
+            if conn.ended <= end.count {
+                end.waits = true;
                 return false;
             }
-            at = at.max(tail);
+            let slice = end.count;
+            at = at.max(conn.slot(slice).tail);
         }
         if at > self.now {
             self.wake(Owner::Lane(lane), at);
@@ -585,13 +800,13 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
         let began = run.began;
         for &port in &step.recv {
             let id = spec.recv[port];
-            let latency = instance.conns[id as usize].latency.0;
+            let at = self.now.saturating_add(instance.conns[id as usize].latency.0);
             let conn = &mut self.conns[id as usize];
-            let index = slot(conn.consumed, conn.credit.len());
-            conn.credit[index] = self.now.saturating_add(latency);
-            conn.consumed += 1;
-            if std::mem::take(&mut conn.sender_waits) {
-                self.ready.push(conn.sender);
+            let end = &mut conn.receivers[self.lanes[lane as usize].recv[port] as usize];
+            end.count += 1;
+            let slice = end.count - 1;
+            if conn.frees(slice, at) {
+                wake_all(&mut conn.senders, &mut self.ready);
             }
         }
         for &port in &step.send {
@@ -599,21 +814,23 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
             let conn_spec = &instance.conns[id as usize];
             let there = self.now.saturating_add(conn_spec.latency.0);
             self.outcome.messages += spec.multiplicity;
+            let conn = &mut self.conns[id as usize];
+            let slice = conn.senders[self.lanes[lane as usize].send[port] as usize].count - 1;
             if conn_spec.proxy.is_some() {
-                self.conns[id as usize].queue.push_back((bytes, self.now));
-                self.proxy(id, false);
-            } else if conn_spec.streaming {
-                let conn = &mut self.conns[id as usize];
-                let index = slot(conn.started - 1, conn.tail.len());
-                conn.tail[index] = there;
-                if std::mem::take(&mut conn.receiver_waits) {
-                    self.ready.push(conn.receiver);
+                let ends = conn.senders.len();
+                let slot = conn.slot(slice);
+                if merge(&mut slot.bytes, &mut slot.heads, ends, bytes) {
+                    let bytes = slot.bytes;
+                    conn.queue.push_back((bytes, self.now));
+                    self.proxy(id);
                 }
-                self.observer.message(id, bytes, SimTime(began), SimTime(there));
-            } else {
-                self.announce(id, there, there);
-                self.observer.message(id, bytes, SimTime(began), SimTime(there));
+                continue;
             }
+            let begun = !conn_spec.streaming && conn.begins(slice, there);
+            if conn.ends(slice, there) || begun {
+                wake_all(&mut conn.receivers, &mut self.ready);
+            }
+            self.observer.message(id, bytes, SimTime(began), SimTime(there));
         }
         self.observer.slice(lane, step.op, bytes, SimTime(began), SimTime(self.now));
         let event = mix(mix(self.now, (spec.template as u64) << 32 | step.op as u64), bytes);
@@ -622,40 +839,56 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
         true
     }
 
-    /// A proxy's turn: a wake-up posts the slice at the front, an ended flow delivers it.
-    fn proxy(&mut self, id: u32, finished: bool) {
-        let spec = &self.instance.conns[id as usize];
-        let post = spec.proxy.unwrap_or_default();
-        if finished {
-            let there = self.now.saturating_add(spec.latency.0);
-            let conn = &mut self.conns[id as usize];
-            conn.sending = false;
-            if let Some((bytes, since)) = conn.queue.pop_front() {
+    /// The slice at the front of a proxy's queue has been transferred.
+    fn deliver(&mut self, id: u32) {
+        let there = self.now.saturating_add(self.instance.conns[id as usize].latency.0);
+        let conn = &mut self.conns[id as usize];
+        conn.sending = false;
+        conn.posted -= 1;
+        if let Some((bytes, since)) = conn.queue.pop_front() {
+            for _ in &conn.senders {
                 self.observer.message(id, bytes, SimTime(since), SimTime(there));
             }
-            self.announce(id, there, there);
+        }
+        let slice = conn.produced;
+        *conn.slot(slice) = Slot { head: there, tail: there, ..*conn.slot(slice) };
+        (conn.produced, conn.ended) = (slice + 1, slice + 1);
+        wake_all(&mut conn.receivers, &mut self.ready);
+    }
+
+    /// A proxy's turn: it posts the next slice, and sends the first of those posted. Posting
+    /// overlaps the transfers before it: only the first of a burst shows its cost.
+    fn proxy(&mut self, id: u32) {
+        let instance = self.instance;
+        let spec = &instance.conns[id as usize];
+        let sight = spec.proxy.unwrap_or_default();
+        while let conn = &mut self.conns[id as usize]
+            && !conn.posting
+            && let Some(&(bytes, since)) = conn.queue.get(conn.posted)
+        {
+            let seen = since.saturating_add(sight.0);
+            if seen > self.now {
+                self.wake(Owner::Proxy(id), seen);
+                break;
+            }
+            let work = spec.post[usize::from(bytes > 0)];
+            if work == 0 || spec.posting().is_empty() {
+                conn.posted += 1;
+                continue;
+            }
+            conn.posting = true;
+            self.start_flow(work, spec.posting(), Owner::Post(id));
         }
         let conn = &mut self.conns[id as usize];
-        let Some(&(bytes, since)) = conn.queue.front() else {
+        if conn.sending || conn.posted == 0 {
+            return;
+        }
+        let Some(&(bytes, _)) = conn.queue.front() else {
             return;
         };
-        if conn.sending {
-            return;
-        }
-        // Posting overlaps the slices before it: only the first of a burst shows its cost.
-        let posted = since.saturating_add(post.0);
-        if posted > self.now {
-            self.wake(Owner::Proxy(id), posted);
-            return;
-        }
         conn.sending = true;
-        let uses = spec.uses.clone();
-        self.start_flow(bytes.max(1), &uses, Owner::Proxy(id));
+        self.start_flow(bytes.max(1), spec.transfer(), Owner::Proxy(id));
     }
-}
-
-fn slot(count: u64, depth: usize) -> usize {
-    usize::try_from(count % depth as u64).unwrap_or(0)
 }
 
 /// A 64-bit mixer (the finaliser of splitmix64: Steele, Lea and Flood, OOPSLA 2014).
@@ -680,6 +913,7 @@ pub fn lane_of(worker: &Wired, job: u32, element: u64) -> LaneSpec {
         wave: 0,
         element,
         reduce_weight: 0,
+        kernel: 0,
         at: SimTime(0),
         multiplicity: 1,
     }

@@ -2,10 +2,13 @@
 
 use rustc_hash::FxHashMap;
 
+use super::transport::{Interface, Transport};
 use crate::engine::flows::WEIGHT_ONE;
+use crate::engine::mix;
 use crate::ids::{ChannelId, LinkId, Rank, VertexId};
+use crate::measurement::PeerAccess;
 use crate::profile::Reach;
-use crate::topology::{LinkKind, Topology, VertexKind};
+use crate::topology::{Host, LinkKind, Topology, VertexKind};
 
 /// NCCL's classes of paths inside a host, better first (`src/graph/topo.h`).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
@@ -22,6 +25,8 @@ pub enum PathClass {
     Pix,
     /// Several PCIe switches.
     Pxb,
+    /// Chip-to-chip to the CPU, then PCIe to a NIC of that CPU.
+    P2c,
     /// NVLink to another GPU, then PCIe to its NIC.
     Pxn,
     /// Through a CPU.
@@ -31,6 +36,10 @@ pub enum PathClass {
 }
 
 impl PathClass {
+    /// All classes, better first.
+    pub const ALL: &'static [Self] =
+        &[Self::Loc, Self::Nvl, Self::Nvb, Self::C2c, Self::Pix, Self::Pxb, Self::P2c, Self::Pxn, Self::Phb, Self::Sys];
+
     /// As NCCL prints it.
     pub fn name(self) -> &'static str {
         match self {
@@ -40,39 +49,111 @@ impl PathClass {
             Self::C2c => "C2C",
             Self::Pix => "PIX",
             Self::Pxb => "PXB",
+            Self::P2c => "P2C",
             Self::Pxn => "PXN",
             Self::Phb => "PHB",
             Self::Sys => "SYS",
         }
     }
+
+    /// The class that a level of NCCL's environment names: a name, or a number of old.
+    pub(crate) fn of_level(text: &str) -> Option<Self> {
+        match text.parse::<u32>() {
+            Ok(0) => Some(Self::Loc),
+            Ok(1) => Some(Self::Pix),
+            Ok(2) => Some(Self::Pxb),
+            Ok(3) => Some(Self::Phb),
+            Ok(_) => Some(Self::Sys),
+            Err(_) => Self::ALL.iter().copied().find(|c| c.name() == text),
+        }
+    }
 }
 
-/// A route through links, and what kind it is.
+/// The data NICs of a host as the devices that NCCL sees: the EFA NICs of one GPU act as one, as the
+/// aws-ofi-nccl plugin makes them; any other NIC is a device of its own.
+pub(crate) fn nic_devices(topology: &Topology, host: &Host) -> Vec<Vec<VertexId>> {
+    let efa = |v: &VertexId| topology.nic(*v).is_some_and(|n| n.kind == LinkKind::Efa);
+    let each = host.nics.iter().filter(|v| efa(v)).count() / host.gpus.len().max(1);
+    let parent = |v: VertexId| topology.links_from(v).find(|(_, _, l)| l.kind == LinkKind::Pcie).map(|l| l.1);
+    let mut devices: Vec<Vec<VertexId>> = Vec::new();
+    for &nic in &host.nics {
+        match devices.last_mut() {
+            Some(last) if last.len() < each && efa(&nic) && efa(&last[0]) && parent(nic) == parent(last[0]) => {
+                last.push(nic);
+            }
+            _ => devices.push(vec![nic]),
+        }
+    }
+    devices
+}
+
+/// The device of a host that has the NIC with a number.
+fn device(topology: &Topology, host: &Host, number: u32) -> Option<Vec<VertexId>> {
+    let has = |device: &Vec<VertexId>| device.iter().any(|&v| topology.nic(v).is_some_and(|n| n.index == number));
+    nic_devices(topology, host).into_iter().find(has)
+}
+
+/// What bytes go through.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Hop {
+    /// A link direction.
+    Link(LinkId),
+    /// The memory of a CPU.
+    Memory(VertexId),
+}
+
+/// What bytes go through together, each with its share of them in parts of [`WEIGHT_ONE`].
+pub type Leg = Vec<(Hop, u64)>;
+
+/// The way of a channel's data from one rank to another, and what kind it is.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Route {
-    /// Link directions, in order; striped routes repeat the parts in between for each NIC.
-    pub links: Vec<LinkId>,
-    /// Share of the bytes that each link carries, in parts of [`WEIGHT_ONE`].
-    pub shares: Vec<u64>,
+    /// What the sending block writes through into host memory, before a proxy takes over.
+    pub store: Leg,
+    /// What the transfer takes: by the sending block inside a host, by a proxy in the network.
+    pub wire: Leg,
+    /// What the receiving block reads through from host memory.
+    pub load: Leg,
     /// Class of the worst part inside a host.
     pub class: PathClass,
     /// What sets its latency.
     pub reach: Reach,
+    /// Ends whose data is staged in host memory.
+    pub staged: u32,
+    /// Ports of the network through which it enters and leaves, by stripe.
+    pub nics: Vec<(VertexId, VertexId)>,
+}
+
+impl Route {
+    /// All links, in order; striped routes repeat the parts in between for each NIC.
+    pub fn links(&self) -> impl Iterator<Item = (LinkId, u64)> {
+        self.store.iter().chain(&self.wire).chain(&self.load).filter_map(|&(hop, share)| match hop {
+            Hop::Link(link) => Some((link, share)),
+            Hop::Memory(_) => None,
+        })
+    }
 }
 
 /// The links of a route inside a host, and the class of the worst.
 type InsideRoute = (Vec<LinkId>, PathClass);
 
+/// Equal ways from one switch to another: per switch on them, nearest first, the links that
+/// lead on, where to and at which rate.
+type Ways = Vec<(VertexId, Vec<(LinkId, VertexId, u64)>)>;
+
 /// Finds routes on one topology and remembers them.
 #[derive(Debug)]
 pub struct Router<'t> {
     topology: &'t Topology,
-    /// Network part between two NICs.
-    fabric: FxHashMap<(VertexId, VertexId), Option<Vec<LinkId>>>,
+    transport: Transport,
+    /// Ways between two switches of the network.
+    fabric: FxHashMap<(VertexId, VertexId), Option<Ways>>,
     /// Part inside a host.
     inside: FxHashMap<(VertexId, VertexId), Option<InsideRoute>>,
     /// NICs of each GPU, best class first.
     nics: FxHashMap<VertexId, Vec<VertexId>>,
+    /// The nearest CPU of each GPU.
+    cpus: FxHashMap<VertexId, Option<VertexId>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -84,24 +165,59 @@ struct Label {
 }
 
 impl<'t> Router<'t> {
-    /// Routes on a topology.
+    /// Routes on a topology, as NCCL takes them without being told.
     pub fn new(topology: &'t Topology) -> Self {
-        Self { topology, fabric: FxHashMap::default(), inside: FxHashMap::default(), nics: FxHashMap::default() }
+        Self::with(topology, Transport::default())
     }
 
-    /// The best way between two vertices of one host, by NCCL's order: class, then rate, then
-    /// hops. Does not leave the host. `None` where there is none.
+    /// Routes on a topology with other settings of NCCL.
+    pub fn with(topology: &'t Topology, transport: Transport) -> Self {
+        Self {
+            topology,
+            transport,
+            fabric: FxHashMap::default(),
+            inside: FxHashMap::default(),
+            nics: FxHashMap::default(),
+            cpus: FxHashMap::default(),
+        }
+    }
+
+    /// The best way between two vertices of one host or NVLink domain, by NCCL's order: class,
+    /// then rate, then hops. Does not enter the network. `None` where there is none.
     pub fn inside(&mut self, from: VertexId, to: VertexId) -> Option<InsideRoute> {
         if let Some(known) = self.inside.get(&(from, to)) {
             return known.clone();
         }
-        let found = self.search_inside(from, to);
+        // A NIC reaches a GPU the way that the GPU reaches it.
+        let back = self.topology.nic(from).and_then(|_| self.topology.gpu(to)).and_then(|_| {
+            let (links, class) = self.inside(to, from)?;
+            let back: Option<Vec<LinkId>> = links.iter().rev().map(|&l| self.reverse(l)).collect();
+            Some((back?, class))
+        });
+        let found = back.or_else(|| self.search_inside(from, to));
         self.inside.insert((from, to), found.clone());
         found
     }
 
+    /// The other direction of a link.
+    fn reverse(&self, link: LinkId) -> Option<LinkId> {
+        let (from, to) = self.topology.ends(link);
+        let kind = self.topology.link(link).kind;
+        self.topology.links_from(to).find(|&(_, next, l)| next == from && l.kind == kind).map(|(id, _, _)| id)
+    }
+
     fn search_inside(&self, from: VertexId, to: VertexId) -> Option<InsideRoute> {
         let topology = self.topology;
+        // One hop through NVSwitch is the best there is, and NVLink domains are large.
+        let switch = topology
+            .links_from(from)
+            .find(|&(_, next, l)| l.kind == LinkKind::Nvlink && topology.vertex(next).kind == VertexKind::NvSwitch);
+        if let Some((up, switch, _)) = switch
+            && let Some((down, _, _)) = topology.links_from(switch).find(|&(_, next, _)| next == to)
+        {
+            return Some((vec![up, down], PathClass::Nvl));
+        }
+        let near = [topology.vertex(from).host, topology.vertex(to).host];
         let start = Label { class: PathClass::Loc, slowness: std::cmp::Reverse(u64::MAX), hops: 0 };
         let mut best: FxHashMap<VertexId, (Label, Option<(VertexId, LinkId)>)> = FxHashMap::default();
         best.insert(from, (start, None));
@@ -115,7 +231,12 @@ impl<'t> Router<'t> {
                 if budget == 0 {
                     return None;
                 }
-                if link.kind.is_network() || !self.may_pass(at, from, came.map(|(_, l)| l), next, to, link.kind) {
+                let host = topology.vertex(next).host;
+                let elsewhere = host.is_some() && !near.contains(&host);
+                if elsewhere
+                    || link.kind.is_network()
+                    || !self.may_pass(at, from, came.map(|(_, l)| l), next, to, link.kind)
+                {
                     continue;
                 }
                 let class = self.extend(label.class, at, from, next, link.kind);
@@ -168,6 +289,7 @@ impl<'t> Router<'t> {
     fn extend(&self, class: PathClass, at: VertexId, from: VertexId, next: VertexId, kind: LinkKind) -> PathClass {
         let through_gpu = at != from && self.topology.gpu(at).is_some();
         let step = match kind {
+            LinkKind::Pcie if matches!(class, PathClass::C2c | PathClass::P2c) => PathClass::P2c,
             LinkKind::Nvlink if through_gpu => PathClass::Nvb,
             LinkKind::Nvlink => PathClass::Nvl,
             LinkKind::C2c => PathClass::C2c,
@@ -187,9 +309,13 @@ impl<'t> Router<'t> {
         if let Some(known) = self.nics.get(&gpu) {
             return known.clone();
         }
-        let host = self.topology.vertex(gpu).host.unwrap_or_default();
+        let host = &self.topology.hosts()[self.topology.vertex(gpu).host.unwrap_or_default().index()];
+        let all = match self.transport.interface {
+            Interface::Management => &host.management,
+            _ => &host.nics,
+        };
         let mut ranked: Vec<(PathClass, VertexId)> = Vec::new();
-        for nic in self.topology.hosts()[host.index()].nics.clone() {
+        for &nic in all {
             if let Some((_, class)) = self.inside(gpu, nic) {
                 ranked.push((class, nic));
             }
@@ -201,85 +327,272 @@ impl<'t> Router<'t> {
         nics
     }
 
-    /// The way through the network from one NIC to another: fewest hops, then the order of
-    /// links. `None` where there is none.
-    fn fabric(&mut self, from: VertexId, to: VertexId) -> Option<Vec<LinkId>> {
-        if let Some(known) = self.fabric.get(&(from, to)) {
-            return known.clone();
+    /// The CPU nearest to a GPU: where its host buffers are.
+    fn cpu_of(&mut self, gpu: VertexId) -> Option<VertexId> {
+        if let Some(known) = self.cpus.get(&gpu) {
+            return *known;
         }
-        let mut came: FxHashMap<VertexId, (VertexId, LinkId)> = FxHashMap::default();
-        let mut queue = std::collections::VecDeque::from([from]);
-        let mut found = None;
-        while let Some(at) = queue.pop_front() {
-            if at == to {
-                let mut links = Vec::new();
-                let mut back = to;
-                while back != from {
-                    let (previous, link) = came[&back];
-                    links.push(link);
-                    back = previous;
-                }
-                links.reverse();
-                found = Some(links);
-                break;
-            }
-            for (id, next, link) in self.topology.links_from(at) {
-                let switch = matches!(self.topology.vertex(next).kind, VertexKind::NetSwitch { .. });
-                if link.kind.is_network() && (switch || next == to) && next != from && !came.contains_key(&next) {
-                    came.insert(next, (at, id));
-                    queue.push_back(next);
-                }
-            }
-        }
-        self.fabric.insert((from, to), found.clone());
+        let host = self.topology.vertex(gpu).host.unwrap_or_default();
+        let cpus = self.topology.hosts()[host.index()].cpus.clone();
+        let ranked = cpus.into_iter().filter_map(|cpu| Some((self.inside(gpu, cpu)?.1, cpu)));
+        let found = ranked.min().map(|(_, cpu)| cpu);
+        self.cpus.insert(gpu, found);
         found
+    }
+
+    /// All shortest ways from one switch of the network to another.
+    fn ways(&mut self, from: VertexId, to: VertexId) -> Option<&Ways> {
+        let topology = self.topology;
+        let found = self.fabric.entry((from, to)).or_insert_with(|| {
+            // Breadth first from the source, with every link that shortens the way kept.
+            let mut seen: FxHashMap<VertexId, u32> = FxHashMap::from_iter([(from, 0)]);
+            let mut came: FxHashMap<VertexId, Vec<(LinkId, VertexId, u64)>> = FxHashMap::default();
+            let mut queue = std::collections::VecDeque::from([from]);
+            while let Some(at) = queue.pop_front().filter(|&at| at != to) {
+                let hops = seen[&at] + 1;
+                for (id, next, link) in topology.links_from(at) {
+                    let switch = matches!(topology.vertex(next).kind, VertexKind::NetSwitch { .. });
+                    if !link.kind.is_network() || !switch {
+                        continue;
+                    }
+                    let known = *seen.entry(next).or_insert_with(|| {
+                        queue.push_back(next);
+                        hops
+                    });
+                    if known == hops {
+                        came.entry(next).or_default().push((id, at, link.rate.get()));
+                    }
+                }
+            }
+            seen.get(&to)?;
+            let mut on: FxHashMap<VertexId, Vec<(LinkId, VertexId, u64)>> = FxHashMap::default();
+            let mut back = std::collections::VecDeque::from([to]);
+            while let Some(at) = back.pop_front() {
+                for &(id, before, rate) in came.get(&at).into_iter().flatten() {
+                    let list = on.entry(before).or_default();
+                    if list.is_empty() {
+                        back.push_back(before);
+                    }
+                    list.push((id, at, rate));
+                }
+            }
+            let mut ways: Ways = on.into_iter().collect();
+            ways.iter_mut().for_each(|(_, links)| links.sort_unstable());
+            ways.sort_unstable_by_key(|(at, _)| (seen[at], *at));
+            Some(ways)
+        });
+        found.as_ref()
+    }
+
+    /// The way through the network from one NIC to another by the fewest hops, for the `share`
+    /// of bytes of one flow (`key`). Packets use all equal ways, in proportion to their rates;
+    /// with static hashing the flow is pinned to one. `None` where there is no way.
+    fn fabric(&mut self, from: VertexId, to: VertexId, share: u64, key: u64) -> Option<Leg> {
+        let topology = self.topology;
+        let out = topology.links_from(from).find(|(_, _, l)| l.kind.is_network());
+        let (up, first, _) = out?;
+        let mut leg = vec![(Hop::Link(up), share)];
+        if first == to {
+            return Some(leg);
+        }
+        let (_, last, _) = topology.links_from(to).find(|(_, _, l)| l.kind.is_network())?;
+        let down = topology.links_from(last).find(|&(_, next, _)| next == to)?.0;
+        let mut arriving: FxHashMap<VertexId, u64> = FxHashMap::from_iter([(first, share)]);
+        for (at, links) in self.ways(first, last)? {
+            let Some(share) = arriving.remove(at) else { continue };
+            let pinned = topology.hash.map(|seed| mix(mix(seed, key), u64::from(at.0)) % links.len() as u64);
+            let total: u64 = links.iter().map(|l| l.2).sum();
+            for (index, &(link, next, rate)) in (0..).zip(links) {
+                let part = match pinned {
+                    Some(chosen) if chosen == index => share,
+                    Some(_) => continue,
+                    None => u64::try_from((u128::from(share) * u128::from(rate)).div_ceil(u128::from(total))).ok()?,
+                };
+                leg.push((Hop::Link(link), part));
+                *arriving.entry(next).or_default() += part;
+            }
+        }
+        leg.push((Hop::Link(down), share));
+        Some(leg)
+    }
+
+    /// Helper threads and sockets of each, by platform where not set: NCCL tells AWS by the PCI
+    /// vendor of its NICs, here by their EFA.
+    pub(crate) fn sockets(&self, host: usize) -> (u32, u32) {
+        let topology = self.topology;
+        let aws = topology.hosts()[host].nics.iter().any(|&n| topology.nic(n).is_some_and(|n| n.kind == LinkKind::Efa));
+        let (threads, each) = match (self.transport.socket_threads, self.transport.sockets_per_thread) {
+            (None, None) if aws => (2, 8),
+            (threads, each) => (threads.unwrap_or(0), each.unwrap_or(1)),
+        };
+        (threads, each.max(1))
     }
 
     /// The way of a channel's data from one rank to another; `None` where there is none.
     ///
-    /// Between hosts it enters through the NIC nearest to the receiver and leaves through that
-    /// of the same number on the sender's host (PXN where that is another GPU's). EFA devices
-    /// of one GPU are used as one, each with an equal share, as the aws-ofi-nccl plugin does.
+    /// Inside a host or NVLink domain directly where peer access is on and the path is no worse
+    /// than NCCL's level for it, else through host memory. Between hosts it enters through the
+    /// NIC nearest to the receiver and leaves through that of the same number on the sender's
+    /// host (PXN where that is another GPU's). EFA devices of one GPU are used as one, each with
+    /// an equal share, as the aws-ofi-nccl plugin does.
     pub fn route(&mut self, src: Rank, dst: Rank, channel: ChannelId) -> Option<Route> {
+        self.route_by(src, dst, channel, None)
+    }
+
+    /// As [`Router::route`]; between hosts by the NICs (by their numbers) of sender and receiver where
+    /// they are given and joined.
+    pub fn route_by(&mut self, src: Rank, dst: Rank, channel: ChannelId, nics: Option<(u32, u32)>) -> Option<Route> {
+        let route = self.find_route(src, dst, channel, nics);
+        if route.is_none() && nics.is_some() { self.find_route(src, dst, channel, None) } else { route }
+    }
+
+    fn find_route(&mut self, src: Rank, dst: Rank, channel: ChannelId, nics: Option<(u32, u32)>) -> Option<Route> {
         let topology = self.topology;
         let (a, b) = (topology.gpu_of(src), topology.gpu_of(dst));
-        if topology.host_of(src) == topology.host_of(dst) {
-            let (links, class) = self.inside(a, b)?;
-            let reach = if class <= PathClass::Nvb { Reach::Nvlink } else { Reach::Pcie };
-            let shares = vec![WEIGHT_ONE; links.len()];
-            return Some(Route { links, shares, class, reach });
+        let same_host = topology.host_of(src) == topology.host_of(dst);
+        if same_host && self.transport.peer_access != PeerAccess::Net
+            || self.transport.peer_access == PeerAccess::On && topology.node_of(src) == topology.node_of(dst)
+        {
+            return self.peers(a, b);
         }
-        let near_dst = self.nics_of(b);
-        let near_src = self.nics_of(a);
+        self.network(src, dst, channel, nics)
+    }
+
+    /// Between GPUs of one host, or of one NVLink domain.
+    fn peers(&mut self, a: VertexId, b: VertexId) -> Option<Route> {
+        let direct = self.inside(a, b);
+        let reach = |class| if class <= PathClass::Nvb { Reach::Nvlink } else { Reach::Pcie };
+        let route = |wire, load, class, staged| Route {
+            store: vec![],
+            wire,
+            load,
+            class,
+            reach: if staged > 0 { Reach::Pcie } else { reach(class) },
+            staged,
+            nics: vec![],
+        };
+        let whole = |links: Vec<LinkId>| links.into_iter().map(|l| (Hop::Link(l), WEIGHT_ONE)).collect::<Leg>();
+        if let Some((links, class)) = &direct
+            && self.transport.peer_access == PeerAccess::On
+            && *class <= self.transport.p2p_level
+        {
+            return Some(route(whole(links.clone()), vec![], *class, 0));
+        }
+        // The receiver's side holds the buffer (NCCL_SHM_LOCALITY=2): the sender writes there.
+        let Some(cpu) = self.cpu_of(b) else {
+            // A machine drawn without CPUs: what joins the GPUs is all there is.
+            let (links, class) = direct.filter(|_| self.transport.peer_access == PeerAccess::On)?;
+            return Some(route(whole(links), vec![], class, 0));
+        };
+        let (out, out_class) = self.inside(a, cpu)?;
+        let (inward, in_class) = self.inside(cpu, b)?;
+        let memory = (Hop::Memory(cpu), WEIGHT_ONE);
+        let mut wire = whole(out);
+        wire.push(memory);
+        let mut load = whole(inward);
+        load.push(memory);
+        Some(route(wire, load, out_class.max(in_class), 1))
+    }
+
+    /// Between hosts, or between GPUs of a host through its NICs.
+    fn network(&mut self, src: Rank, dst: Rank, channel: ChannelId, nics: Option<(u32, u32)>) -> Option<Route> {
+        let topology = self.topology;
+        let (a, b) = (topology.gpu_of(src), topology.gpu_of(dst));
+        let (near_src, near_dst) = (self.nics_of(a), self.nics_of(b));
         let first = *near_dst.get(channel.index() % near_dst.len().max(1))?;
-        let stripes: Vec<VertexId> =
-            if topology.nic(first)?.kind == LinkKind::Efa { near_dst.clone() } else { vec![first] };
-        let src_host = &topology.hosts()[topology.host_of(src).index()];
-        let mut route = Route { links: vec![], shares: vec![], class: PathClass::Loc, reach: Reach::Network };
+        let kind = topology.nic(first)?.kind;
+        let tcp = kind == LinkKind::Ethernet || self.transport.interface != Interface::Data;
+        let host = |rank| &topology.hosts()[topology.host_of(rank).index()];
+        let src_host = host(src);
+        // What NCCL's search gives a channel are its data NICs.
+        let nics = nics.filter(|_| self.transport.interface != Interface::Management);
+        let sources = nics.and_then(|(leave, _)| device(topology, src_host, leave));
+        let stripes: Vec<VertexId> = match nics.and_then(|(_, enter)| device(topology, host(dst), enter)) {
+            Some(given) => given,
+            None if kind == LinkKind::Efa && !tcp => near_dst.clone(),
+            None => vec![first],
+        };
+        let streams = if tcp {
+            let (threads, each) = self.sockets(topology.host_of(src).index());
+            threads.max(1) * each
+        } else {
+            self.transport.queue_pairs
+        };
+        // Packets of all streams use all ways alike; only hashing tells them apart.
+        let streams = if topology.hash.is_some() { streams.max(1) } else { 1 };
+        let mut route = Route {
+            store: vec![],
+            wire: vec![],
+            load: vec![],
+            class: PathClass::Loc,
+            reach: if tcp { Reach::Tcp } else { Reach::Network },
+            staged: 0,
+            nics: vec![],
+        };
         let share = WEIGHT_ONE.div_ceil(stripes.len() as u64);
+        let (mut staged_src, mut staged_dst) = (false, false);
         for (index, &to) in stripes.iter().enumerate() {
             let number = topology.nic(to)?.index;
             let same = src_host.nics.iter().copied().find(|&n| topology.nic(n).is_some_and(|n| n.index == number));
             // Aligned with the receiver's rail if that stays off the CPUs, else the nearest.
-            let aligned = same.filter(|&n| self.inside(a, n).is_some_and(|(_, class)| class <= PathClass::Pxn));
-            let from = aligned.or_else(|| near_src.get((channel.index() + index) % near_src.len().max(1)).copied())?;
-            let (out, out_class) = self.inside(a, from)?;
-            let (inward, in_class) = self.inside(to, b)?;
-            let middle = self.fabric(from, to)?;
-            if topology.nic(to)?.kind == LinkKind::Ethernet {
-                route.reach = Reach::Tcp;
-            }
-            route.class = route.class.max(out_class).max(in_class);
-            for link in out.into_iter().chain(middle).chain(inward) {
-                match route.links.iter().position(|&l| l == link) {
-                    Some(known) => route.shares[known] += share,
-                    None => {
-                        route.links.push(link);
-                        route.shares.push(share);
-                    }
+            let pxn = self.transport.pxn;
+            let aligned = same.filter(|&n| {
+                self.inside(a, n).is_some_and(|(_, class)| class < PathClass::Pxn || class == PathClass::Pxn && pxn)
+            });
+            let from = match &sources {
+                Some(given) => given[index % given.len()],
+                None => aligned.or_else(|| near_src.get((channel.index() + index) % near_src.len().max(1)).copied())?,
+            };
+            route.nics.push((from, to));
+            // TCP between two addresses of one host never leaves its kernel.
+            let loopback = topology.host_of(src) == topology.host_of(dst);
+            let mut ends = [Leg::new(), Leg::new()];
+            for ((gpu, nic, sends), end) in [(a, from, true), (b, to, false)].into_iter().zip(&mut ends) {
+                let (links, class) = if sends { self.inside(gpu, nic)? } else { self.inside(nic, gpu)? };
+                route.class = route.class.max(class);
+                let hops = |links: Vec<LinkId>| links.into_iter().map(move |l| (Hop::Link(l), share));
+                let rdma = !tcp && topology.nic(nic)?.gpudirect && class <= self.transport.gdr_level;
+                let Some(cpu) = self.cpu_of(gpu).filter(|_| !rdma) else {
+                    end.extend(hops(links));
+                    continue;
+                };
+                let ((block, leg, count), device) = if sends {
+                    ((self.inside(gpu, cpu)?.0, &mut route.store, &mut staged_src), self.inside(cpu, nic)?.0)
+                } else {
+                    ((self.inside(cpu, gpu)?.0, &mut route.load, &mut staged_dst), self.inside(nic, cpu)?.0)
+                };
+                *count = true;
+                add(leg, hops(block).chain([(Hop::Memory(cpu), share)]));
+                // A socket's copy reads and writes once more before the NIC does.
+                let touches = if tcp { 3 } else { 1 };
+                end.push((Hop::Memory(cpu), touches * share));
+                if !(tcp && loopback) {
+                    end.extend(hops(device));
                 }
             }
+            let [out, inward] = ends;
+            add(&mut route.wire, out);
+            if !loopback {
+                let part = share.div_ceil(u64::from(streams));
+                for stream in 0..u64::from(streams) {
+                    let key = [u64::from(to.0), u64::from(channel.0), stream].into_iter().fold(u64::from(from.0), mix);
+                    let middle = self.fabric(from, to, part, key)?;
+                    add(&mut route.wire, middle);
+                }
+            }
+            add(&mut route.wire, inward);
         }
+        route.staged = u32::from(staged_src) + u32::from(staged_dst);
         Some(route)
+    }
+}
+
+/// Adds hops to a leg; what is there already carries the sum.
+fn add(leg: &mut Leg, hops: impl IntoIterator<Item = (Hop, u64)>) {
+    for (hop, share) in hops {
+        match leg.iter_mut().find(|(known, _)| *known == hop) {
+            Some((_, sum)) => *sum += share,
+            None => leg.push((hop, share)),
+        }
     }
 }

@@ -138,7 +138,7 @@ impl Generator for Direct {
             })
         };
         let own = |peer: Rank| peer == rank;
-        let conn = |src, dst| Conn { src, dst, channel, stream: 0 };
+        let conn = |src, dst| Conn::pair(src, dst, channel, 0);
         // A port per round; the round with oneself has a port too, which is never used.
         let (recv, send) = if lane.0 as usize == SEND {
             (vec![], peers(false).map(|p| conn(rank, p)).collect::<Vec<_>>())

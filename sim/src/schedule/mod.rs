@@ -5,7 +5,9 @@
 //! algorithm is a generator in its own file ([`ring`], [`tree`], [`direct`]); whoever
 //! consumes a [`Schedule`] cannot tell which one made it.
 
+mod chain;
 mod direct;
+mod heads;
 pub mod plan;
 pub mod program;
 mod ring;
@@ -210,6 +212,28 @@ pub enum ScheduleError {
         /// What would work.
         valid: String,
     },
+    /// Ranks or hosts that the algorithm is not made for.
+    #[error("{algorithm} needs {needs}; here {have}")]
+    Shape {
+        /// The algorithm.
+        algorithm: Algorithm,
+        /// What it needs.
+        needs: &'static str,
+        /// What there is.
+        have: String,
+    },
+    /// A reduction that switches do not do.
+    #[error("{algorithm} cannot do {op} of {dtype}: {able}")]
+    InSwitch {
+        /// The algorithm.
+        algorithm: Algorithm,
+        /// The reduction.
+        op: ReduceOp,
+        /// The element type.
+        dtype: DataType,
+        /// What the switches can.
+        able: &'static str,
+    },
     /// A protocol that the algorithm has no kernel for.
     #[error("{algorithm} has no {protocol} kernel")]
     NoKernel {
@@ -220,17 +244,47 @@ pub enum ScheduleError {
     },
 }
 
-/// A one-way FIFO between two workers.
+/// Who is at one end of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum End {
+    /// One worker, of this rank.
+    One(Rank),
+    /// All workers that list the connection, at least one; the number tells groups apart.
+    Group(u32),
+}
+
+/// A one-way FIFO between workers.
+///
+/// Between two ranks it carries slices from one to the other. With a group at an end, a switch
+/// does the rest: the slices of all senders are combined element by element, and every receiver
+/// gets the result. A slot is full when all senders have posted it, and free again when all
+/// receivers are done with it. So `Group -> One` is a reduction (`multimem.ld_reduce`, SHARP
+/// reduce), `One -> Group` a multicast, `Group -> Group` an all-reduce of the network.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Conn {
     /// Who sends.
-    pub src: Rank,
+    pub src: End,
     /// Who receives.
-    pub dst: Rank,
-    /// The channel of both.
+    pub dst: End,
+    /// The channel of all.
     pub channel: ChannelId,
-    /// Tells several connections of one pair and channel apart.
+    /// Tells several connections of the same ends and channel apart.
     pub stream: u32,
+}
+
+impl Conn {
+    /// From one rank to another.
+    pub fn pair(src: Rank, dst: Rank, channel: ChannelId, stream: u32) -> Self {
+        Self { src: End::One(src), dst: End::One(dst), channel, stream }
+    }
+
+    /// Both ranks, where no group is at an end.
+    pub fn ranks(self) -> Option<(Rank, Rank)> {
+        match (self.src, self.dst) {
+            (End::One(src), End::One(dst)) => Some((src, dst)),
+            _ => None,
+        }
+    }
 }
 
 /// A worker's part: its program, parameters and connections.
@@ -252,6 +306,12 @@ pub struct Worker {
 pub trait Generator: Send + Sync + std::fmt::Debug {
     /// The worker at a place, or `None` where nobody is needed. Costs no more than its ports.
     fn worker(&self, rank: Rank, channel: ChannelId, lane: Lane) -> Option<Worker>;
+
+    /// The lane whose threads a lane uses: lanes with the same answer share them (and say the
+    /// same number of threads), as when one group of warps serves several peers at once.
+    fn team(&self, lane: Lane) -> Lane {
+        lane
+    }
 }
 
 /// A complete plan of one call: every worker, what it does, and over which FIFOs.
@@ -265,6 +325,10 @@ pub struct Schedule {
     pub lanes: u32,
     /// Programs by role.
     pub templates: Vec<Template>,
+    /// NICs of each channel, reused cyclically; none where ranks take those next to them.
+    pub rails: Vec<Arc<[Rail]>>,
+    /// Place of each rank's host in [`Schedule::rails`].
+    hosts: Arc<[u32]>,
     generator: Box<dyn Generator>,
 }
 
@@ -281,16 +345,23 @@ impl Schedule {
         if plan.channels == 0 || plan.channels > MAX_CHANNELS {
             return Err(ScheduleError::Channels(plan.channels));
         }
-        check_supported(call.collective, plan.algorithm)?;
+        check_fits(&call, plan.algorithm, order)?;
         if !valid_protocols(plan.algorithm).contains(&plan.protocol) {
             return Err(ScheduleError::NoKernel { algorithm: plan.algorithm, protocol: plan.protocol });
         }
         let (lanes, templates, generator): (u32, Vec<Template>, Box<dyn Generator>) = match plan.algorithm {
             Algorithm::Tree => tree::generate(&call, &plan, order),
             Algorithm::Direct => direct::generate(&call, &plan),
+            Algorithm::Nvls | Algorithm::NvlsTree | Algorithm::CollnetDirect => heads::generate(&call, &plan, order),
+            Algorithm::CollnetChain => chain::generate(&call, &plan, order),
             _ => ring::generate(&call, &plan, order),
         };
-        Ok(Self { call, plan, lanes, templates, generator })
+        let (rails, hosts) = match plan.algorithm {
+            Algorithm::Direct => (Vec::new(), Arc::default()),
+            Algorithm::Tree => (tree::rails(&plan, order), order.host_of_ranks(call.ranks)),
+            _ => (order.rails.clone(), order.host_of_ranks(call.ranks)),
+        };
+        Ok(Self { call, plan, lanes, templates, rails, hosts, generator })
     }
 
     /// A schedule from a stranger's templates and generator: imported algorithms and tests.
@@ -301,12 +372,25 @@ impl Schedule {
         templates: Vec<Template>,
         generator: Box<dyn Generator>,
     ) -> Self {
-        Self { call, plan, lanes, templates, generator }
+        Self { call, plan, lanes, templates, rails: Vec::new(), hosts: Arc::default(), generator }
+    }
+
+    /// The NIC (by its number in the host) through which a rank exchanges a channel's data with other
+    /// hosts; `None` where the nearest will do.
+    pub fn nic(&self, rank: Rank, channel: ChannelId) -> Option<u32> {
+        let rails = self.rails.get(channel.index() % self.rails.len().max(1))?;
+        let rail = rails.get(*self.hosts.get(rank.index())? as usize)?;
+        Some(if rail.first == rank.0 { rail.enter } else { rail.leave })
     }
 
     /// The worker at a place.
     pub fn worker(&self, rank: Rank, channel: ChannelId, lane: Lane) -> Option<Worker> {
         self.generator.worker(rank, channel, lane)
+    }
+
+    /// The lane whose threads a lane uses: see [`Generator::team`].
+    pub fn team(&self, lane: Lane) -> Lane {
+        self.generator.team(lane)
     }
 
     /// All workers with their places, in order.
@@ -339,13 +423,76 @@ pub fn check_supported(collective: Collective, algorithm: Algorithm) -> Result<(
     Err(ScheduleError::Unsupported { algorithm, collective, valid })
 }
 
+/// Whether an algorithm has a schedule for a call on ranks that are on hosts like this: NCCL's
+/// own limits (`src/graph/tuning.cc`, `src/init.cc`, `src/include/device.h`, restated).
+///
+/// # Errors
+/// [`ScheduleError::Unsupported`], [`ScheduleError::Shape`] or [`ScheduleError::InSwitch`].
+pub fn check_fits(call: &Call, algorithm: Algorithm, order: &Order) -> Result<(), ScheduleError> {
+    check_supported(call.collective, algorithm)?;
+    let nvls = matches!(algorithm, Algorithm::Nvls | Algorithm::NvlsTree);
+    let collnet = matches!(algorithm, Algorithm::CollnetDirect | Algorithm::CollnetChain);
+    if !nvls && !collnet {
+        return Ok(());
+    }
+    let sizes = || order.hosts.iter().map(Vec::len);
+    let (hosts, fewest, most) = (order.hosts.len(), sizes().min().unwrap_or(0), sizes().max().unwrap_or(0));
+    let all_reduce = call.collective == Collective::AllReduce;
+    let needs = if nvls && most < 2 {
+        Some("at least 2 ranks on a host")
+    } else if algorithm != Algorithm::Nvls && hosts < 2 {
+        Some("at least 2 hosts")
+    } else if collnet && most > MAX_COLLNET_LOCAL {
+        Some("at most 8 ranks on a host")
+    } else if nvls && !all_reduce && most > MAX_NVLS_HEADS {
+        Some("at most 32 ranks on a host for this collective")
+    } else if !all_reduce && fewest != most {
+        Some("equally many ranks on every host for this collective")
+    } else if !all_reduce && hosts > MAX_GATHER_HOSTS {
+        Some("at most 256 hosts for this collective")
+    } else {
+        None
+    };
+    if let Some(needs) = needs {
+        let have = format!("{} ranks are on {hosts} hosts, {fewest} to {most} on each", call.ranks);
+        return Err(ScheduleError::Shape { algorithm, needs, have });
+    }
+    let (op, dtype) = (call.op, call.dtype);
+    let able = match (op, dtype) {
+        _ if !call.collective.reduces() => None,
+        (ReduceOp::Prod | ReduceOp::Avg, _) => Some("switches do sum, min and max"),
+        (_, DataType::Int8 | DataType::Uint8) if nvls => Some("NVSwitch has no 8-bit integers"),
+        (ReduceOp::Min | ReduceOp::Max, DataType::Float32 | DataType::Float64) if nvls => {
+            Some("NVSwitch only sums 32-bit and 64-bit floats")
+        }
+        _ => None,
+    };
+    able.map_or(Ok(()), |able| Err(ScheduleError::InSwitch { algorithm, op, dtype, able }))
+}
+
+/// NCCL's `NCCL_MAX_NVLS_ARITY`: most heads of a host.
+const MAX_NVLS_HEADS: usize = 32;
+/// NCCL's `NCCL_MAX_DIRECT_ARITY` and the rank itself.
+const MAX_COLLNET_LOCAL: usize = 8;
+/// All-gather and reduce-scatter have a connection from every host to all others: their number
+/// grows with the square of the hosts.
+const MAX_GATHER_HOSTS: usize = 256;
+
 /// Algorithms that have a generator for a collective.
 pub fn valid_algorithms(collective: Collective) -> &'static [Algorithm] {
     match collective {
-        Collective::AllReduce => &[Algorithm::Ring, Algorithm::Tree],
-        Collective::AllGather | Collective::ReduceScatter | Collective::Broadcast | Collective::Reduce => {
-            &[Algorithm::Ring]
+        Collective::AllReduce => &[
+            Algorithm::Ring,
+            Algorithm::Tree,
+            Algorithm::CollnetDirect,
+            Algorithm::CollnetChain,
+            Algorithm::Nvls,
+            Algorithm::NvlsTree,
+        ],
+        Collective::AllGather | Collective::ReduceScatter => {
+            &[Algorithm::Ring, Algorithm::CollnetDirect, Algorithm::Nvls]
         }
+        Collective::Broadcast | Collective::Reduce => &[Algorithm::Ring],
         Collective::AllToAll | Collective::SendRecv => &[Algorithm::Direct],
         Collective::Gather | Collective::Scatter => &[],
     }
@@ -360,6 +507,29 @@ pub fn valid_protocols(algorithm: Algorithm) -> &'static [Protocol] {
     }
 }
 
+/// By which NICs a channel enters and leaves a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rail {
+    /// The rank next to the NIC by which it enters.
+    pub first: u32,
+    /// Number in the host of the NIC of that rank.
+    pub enter: u32,
+    /// Number in the host of the NIC of any other rank.
+    pub leave: u32,
+}
+
+/// How trees run inside hosts and join them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chains {
+    /// `[channel][host]`: the ranks of a host in the order of its chain; the first holds the parent
+    /// host. Channels of the same tree beyond the list reuse it from the start.
+    pub ranks: Vec<Vec<Vec<u32>>>,
+    /// Places in the chain to which the first and the second child host attach.
+    pub children: [usize; 2],
+    /// `[channel]`: NICs by host; empty where ranks take those next to them.
+    pub rails: Vec<Arc<[Rail]>>,
+}
+
 /// In which order a pattern visits the ranks, and which ranks share a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
@@ -367,16 +537,45 @@ pub struct Order {
     pub rings: Vec<Arc<[u32]>>,
     /// Ranks of each host, in order.
     pub hosts: Vec<Vec<u32>>,
+    /// NICs of rings by channel and host; empty where ranks take those next to them.
+    pub rails: Vec<Arc<[Rail]>>,
+    /// Trees; `None`: chains as in the rings, with all other hosts at their heads.
+    pub chains: Option<Chains>,
 }
 
 impl Order {
+    /// Rings without chosen NICs, and trees that follow them.
+    pub fn of_rings(rings: Vec<Arc<[u32]>>, hosts: Vec<Vec<u32>>) -> Self {
+        Self { rings, hosts, rails: Vec::new(), chains: None }
+    }
+
     /// All ranks on one host, visited by number.
     pub fn one_host(ranks: u32) -> Self {
-        Self { rings: vec![(0..ranks).collect()], hosts: vec![(0..ranks).collect()] }
+        Self::of_rings(vec![(0..ranks).collect()], vec![(0..ranks).collect()])
+    }
+
+    /// `hosts` hosts of `per_host` ranks each, visited by number.
+    pub fn grid(hosts: u32, per_host: u32) -> Self {
+        let ranks: Vec<u32> = (0..hosts * per_host).collect();
+        let hosts = ranks.chunks(per_host.max(1) as usize).map(<[u32]>::to_vec).collect();
+        Self::of_rings(vec![ranks.into()], hosts)
     }
 
     /// The order of a channel.
     pub fn ring(&self, channel: ChannelId) -> &Arc<[u32]> {
         &self.rings[channel.index() % self.rings.len()]
+    }
+
+    /// Place in [`Order::hosts`] of the host of each rank.
+    pub fn host_of_ranks(&self, ranks: u32) -> Arc<[u32]> {
+        let mut of = vec![0; ranks as usize];
+        for (index, host) in (0..).zip(&self.hosts) {
+            for &rank in host {
+                if let Some(slot) = of.get_mut(rank as usize) {
+                    *slot = index;
+                }
+            }
+        }
+        of.into()
     }
 }

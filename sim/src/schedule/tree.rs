@@ -2,13 +2,15 @@
 //!
 //! Hosts form two complementary binary trees (an inner host of one is a leaf of the other);
 //! half of the channels use each. Inside a host the ranks form a chain whose head holds the
-//! edge to the parent host and, in NCCL's TREE pattern, those to both child hosts.
+//! edge to the parent host; at which place child hosts attach is a matter of NCCL's pattern.
 //! Source: NCCL 2.30 `src/graph/trees.cc`, `src/graph/connect.cc`, `src/device/all_reduce.h`, restated.
+
+use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
 use super::program::{Buffer, Code, Expr, Op, Ref, Template, Var, c};
-use super::{Call, Conn, Generator, Order, Plan, Worker};
+use super::{Call, Chains, Conn, Generator, Order, Plan, Rail, Worker};
 use crate::collective::Protocol;
 use crate::ids::{ChannelId, Lane, Rank};
 
@@ -30,30 +32,14 @@ const DOWN: u32 = 1;
 struct Tree {
     call: Call,
     plan: Plan,
-    /// `[ring order][host]`: the ranks of the host in chain order; hosts in rank order.
-    chains: Vec<Vec<Vec<u32>>>,
+    chains: Chains,
     /// Host of each rank.
-    host: Vec<usize>,
+    host: Arc<[u32]>,
 }
 
 pub(super) fn generate(call: &Call, plan: &Plan, order: &Order) -> (u32, Vec<Template>, Box<dyn Generator>) {
-    let mut host = vec![0; call.ranks as usize];
-    for (index, ranks) in order.hosts.iter().enumerate() {
-        for &rank in ranks {
-            host[rank as usize] = index;
-        }
-    }
-    let chains = order
-        .rings
-        .iter()
-        .map(|ring| {
-            let mut chains = vec![Vec::new(); order.hosts.len()];
-            for &rank in ring.iter() {
-                chains[host[rank as usize]].push(rank);
-            }
-            chains
-        })
-        .collect();
+    let host = order.host_of_ranks(call.ranks);
+    let chains = order.chains.clone().unwrap_or_else(|| along_rings(order, &host));
     // Roots by number of children, then up lanes, then down lanes.
     let mut templates = Vec::new();
     for role in [Role::Root, Role::Up, Role::Down] {
@@ -62,6 +48,35 @@ pub(super) fn generate(call: &Call, plan: &Plan, order: &Order) -> (u32, Vec<Tem
         }
     }
     (2, templates, Box::new(Tree { call: call.clone(), plan: *plan, chains, host }))
+}
+
+/// Chains in the order of the rings, all other hosts at their heads.
+pub(super) fn along_rings(order: &Order, host: &[u32]) -> Chains {
+    let split = |ring: &Arc<[u32]>| {
+        let mut chains = vec![Vec::new(); order.hosts.len()];
+        for &rank in ring.iter() {
+            chains[host[rank as usize] as usize].push(rank);
+        }
+        chains
+    };
+    Chains { ranks: order.rings.iter().map(split).collect(), children: [0, 0], rails: order.rails.clone() }
+}
+
+/// Whether a channel uses the second tree, and its place among the channels of that tree: both trees
+/// use the same chains.
+fn place(plan: &Plan, channel: ChannelId) -> (bool, usize) {
+    let half = plan.channels.div_ceil(2);
+    let second = channel.0 >= half;
+    (second, if second { channel.0 - half } else { channel.0 } as usize)
+}
+
+/// NICs by channel.
+pub(super) fn rails(plan: &Plan, order: &Order) -> Vec<Arc<[Rail]>> {
+    let rails = order.chains.as_ref().map_or(&order.rails, |c| &c.rails);
+    if rails.is_empty() {
+        return Vec::new();
+    }
+    (0..plan.channels).map(|c| Arc::clone(&rails[place(plan, ChannelId(c)).1 % rails.len()])).collect()
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -118,31 +133,28 @@ fn lane_threads(protocol: Protocol, threads: u32, role: Role) -> u32 {
     }
 }
 
-/// Parent and children of a host in the first tree over `hosts` of them.
-fn binary_tree(hosts: u32, host: u32) -> (Option<u32>, SmallVec<[u32; 2]>) {
+/// Parent and the two children of a host: the first child has a lower number than its parent, the
+/// second a higher one.
+pub(super) type Edges = (Option<u32>, [Option<u32>; 2]);
+
+/// The first tree over `hosts` of them.
+fn binary_tree(hosts: u32, host: u32) -> Edges {
     if host == 0 {
-        let child = (hosts > 1).then(|| 1 << (31 - (hosts - 1).leading_zeros()));
-        return (None, child.into_iter().collect());
+        return (None, [None, (hosts > 1).then(|| 1 << (31 - (hosts - 1).leading_zeros()))]);
     }
     let bit = host & host.wrapping_neg();
     let up = (host ^ bit) | (bit << 1);
     let parent = if up >= hosts { host ^ bit } else { up };
-    let mut children = SmallVec::new();
-    if bit > 1 {
-        children.push(host - bit / 2);
-        let mut step = bit / 2;
-        while step > 0 && host + step >= hosts {
-            step /= 2;
-        }
-        if step > 0 {
-            children.push(host + step);
-        }
+    let mut step = bit / 2;
+    let first = (step > 0).then(|| host - step);
+    while step > 0 && host + step >= hosts {
+        step /= 2;
     }
-    (Some(parent), children)
+    (Some(parent), [first, (step > 0).then(|| host + step)])
 }
 
-/// Parent and children of a host in tree 0 or 1.
-fn double_tree(hosts: u32, host: u32, second: bool) -> (Option<u32>, SmallVec<[u32; 2]>) {
+/// Tree 0 or 1.
+pub(super) fn double_tree(hosts: u32, host: u32, second: bool) -> Edges {
     if !second {
         return binary_tree(hosts, host);
     }
@@ -151,34 +163,41 @@ fn double_tree(hosts: u32, host: u32, second: bool) -> (Option<u32>, SmallVec<[u
     };
     let back = if hosts.is_multiple_of(2) { hosts - 1 - host } else { (host + hosts - 1) % hosts };
     let (parent, children) = binary_tree(hosts, back);
-    (parent.map(map), children.into_iter().map(map).collect())
+    (parent.map(map), children.map(|c| c.map(map)))
 }
 
 impl Tree {
     /// Parent and children of a rank on a channel.
     fn neighbours(&self, rank: Rank, channel: ChannelId) -> (Option<Rank>, SmallVec<[Rank; MAX_CHILDREN]>) {
-        let chains = &self.chains[channel.index() % self.chains.len()];
+        let (second, place) = place(&self.plan, channel);
+        let chains = &self.chains.ranks[place % self.chains.ranks.len()];
         let host = self.host[rank.index()];
-        let chain = &chains[host];
+        let chain = &chains[host as usize];
         let at = chain.iter().position(|&r| r == rank.0).unwrap_or(0);
-        let mut children = SmallVec::new();
-        let mut parent = (at > 0).then(|| Rank(chain[at - 1]));
-        if at == 0 {
-            let hosts = u32::try_from(chains.len()).unwrap_or(u32::MAX);
-            let second = channel.0 >= self.plan.channels.div_ceil(2);
-            let (up, down) = double_tree(hosts, u32::try_from(host).unwrap_or(0), second);
-            parent = up.map(|h| Rank(chains[h as usize][0]));
-            children.extend(down.into_iter().map(|h| Rank(chains[h as usize][0])));
-        }
-        children.extend(chain.get(at + 1).map(|&r| Rank(r)));
-        (parent, children)
+        // A host may have fewer ranks than the pattern uses.
+        let holder = |chain: &[u32], child: usize| self.chains.children[child].min(chain.len() - 1);
+        let hosts = u32::try_from(chains.len()).unwrap_or(u32::MAX);
+        let (up, down) = double_tree(hosts, host, second);
+        let parent = match up {
+            _ if at > 0 => Some(chain[at - 1]),
+            Some(up) => {
+                let child = usize::from(double_tree(hosts, up, second).1[1] == Some(host));
+                let theirs = &chains[up as usize];
+                Some(theirs[holder(theirs, child)])
+            }
+            None => None,
+        };
+        let below = down.iter().enumerate().filter(|&(child, _)| holder(chain, child) == at);
+        let hosts_below = below.filter_map(|(_, h)| h.map(|h| chains[h as usize][0]));
+        let children = hosts_below.chain(chain.get(at + 1).copied()).map(Rank).collect();
+        (parent.map(Rank), children)
     }
 }
 
 impl Generator for Tree {
     fn worker(&self, rank: Rank, channel: ChannelId, lane: Lane) -> Option<Worker> {
         let (parent, children) = self.neighbours(rank, channel);
-        let conn = |src, dst, stream| Conn { src, dst, channel, stream };
+        let conn = |src, dst, stream| Conn::pair(src, dst, channel, stream);
         let from_children = || children.iter().map(|&r| conn(r, rank, UP)).collect::<Vec<_>>();
         let to_children = || children.iter().map(|&r| conn(rank, r, DOWN)).collect::<Vec<_>>();
         let (role, recv, send) = match (parent, lane.0) {
@@ -212,7 +231,7 @@ mod tests {
     /// Goal: the tree over 8 hosts that NCCL builds, by value.
     #[test]
     fn eight_hosts_form_the_known_tree() {
-        let children = |host, second| double_tree(8, host, second).1.to_vec();
+        let children = |host, second| double_tree(8, host, second).1.into_iter().flatten().collect::<Vec<_>>();
         assert_eq!(children(0, false), [4]);
         assert_eq!(children(4, false), [2, 6]);
         assert_eq!(children(2, false), [1, 3]);
@@ -232,16 +251,16 @@ mod tests {
                     let (parent, children) = double_tree(hosts, host, second);
                     match parent {
                         None => roots += 1,
-                        Some(p) => assert!(double_tree(hosts, p, second).1.contains(&host), "{hosts} {host}"),
+                        Some(p) => assert!(double_tree(hosts, p, second).1.contains(&Some(host)), "{hosts} {host}"),
                     }
-                    for child in children {
+                    for child in children.into_iter().flatten() {
                         assert_eq!(double_tree(hosts, child, second).0, Some(host), "{hosts} {host}");
                     }
                 }
                 assert_eq!(roots, 1);
             }
             for host in 0..hosts {
-                let inner = |second| usize::from(!double_tree(hosts, host, second).1.is_empty());
+                let inner = |second| usize::from(double_tree(hosts, host, second).1 != [None, None]);
                 assert!(hosts < 3 || inner(false) + inner(true) <= 1 || hosts % 2 == 1, "{hosts} {host}");
             }
         }

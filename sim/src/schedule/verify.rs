@@ -3,7 +3,8 @@
 //! One untimed run with the real FIFO depths and symbols for data. A symbol is a set of ranks
 //! and an origin: "the sum of element e of the inputs of these ranks". Checked: every output
 //! holds what the collective promises (postcondition); everything sent is received, in equal
-//! amounts (delivery); nobody waits for ever (no deadlock); no contribution is added twice;
+//! amounts (delivery); nobody waits for ever (no deadlock); no contribution is added twice, also
+//! where a switch adds what a group sends;
 //! and no two lanes touch one piece of memory in an undefined order (happens-before by vector
 //! clocks). Programs have no any-source receive, test or priority, so neither data nor
 //! deadlock depend on timing: one run proves all of them.
@@ -12,10 +13,11 @@ use std::collections::BTreeMap;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
+use smallvec::SmallVec;
 use thiserror::Error;
 
 use super::program::{Buffer, Step};
-use super::wiring::{Slice, SliceCursor, UNUSED, Wiring, WiringError};
+use super::wiring::{Slice, SliceCursor, UNUSED, WiredConn, Wiring, WiringError, end_of};
 use super::{Call, Schedule};
 use crate::collective::Collective;
 use crate::ids::Rank;
@@ -235,10 +237,54 @@ struct Piece {
     symbol: Symbol,
 }
 
+#[derive(Clone)]
 struct Message {
     count: u64,
     pieces: Vec<Piece>,
     clock: Option<Rc<[u32]>>,
+}
+
+/// The slots of a connection in use, oldest first, and how far each of its ends is.
+struct Fifo {
+    /// What arrived in each slot so far, combined, and from how many senders.
+    slots: VecDeque<(Message, usize)>,
+    /// Slices that all receivers are done with.
+    gone: u64,
+    /// Slices posted, by sender.
+    sent: SmallVec<[u64; 1]>,
+    /// Slices taken, by receiver.
+    received: SmallVec<[u64; 1]>,
+}
+
+impl Fifo {
+    fn new(conn: &WiredConn) -> Self {
+        Self {
+            slots: VecDeque::new(),
+            gone: 0,
+            sent: SmallVec::from_elem(0, conn.senders.len()),
+            received: SmallVec::from_elem(0, conn.receivers.len()),
+        }
+    }
+
+    fn has_credit(&self, sender: usize, depth: u32) -> bool {
+        self.sent[sender] - self.gone < u64::from(depth)
+    }
+
+    /// The slot that a receiver takes next, if all senders have posted it.
+    fn next(&self, receiver: usize) -> Option<&Message> {
+        let slot = self.slots.get(usize::try_from(self.received[receiver] - self.gone).ok()?)?;
+        (slot.1 == self.sent.len()).then_some(&slot.0)
+    }
+
+    fn take(&mut self, receiver: usize) -> Option<Message> {
+        let message = self.next(receiver)?.clone();
+        self.received[receiver] += 1;
+        while self.received.iter().all(|&r| r > self.gone) {
+            self.slots.pop_front();
+            self.gone += 1;
+        }
+        Some(message)
+    }
 }
 
 struct Verifier<'a> {
@@ -247,7 +293,7 @@ struct Verifier<'a> {
     cursors: Vec<SliceCursor>,
     waiting: Vec<Option<Slice>>,
     finished: Vec<bool>,
-    fifos: Vec<VecDeque<Message>>,
+    fifos: Vec<Fifo>,
     /// `[rank][input, output]`; in place both are one memory, kept as the first.
     memory: Vec<[Memory; 2]>,
     clocks: Vec<Vec<u32>>,
@@ -269,7 +315,7 @@ pub fn verify(schedule: &Schedule) -> Result<Proof, VerifyError> {
         cursors: wiring.workers.iter().map(SliceCursor::new).collect(),
         waiting: vec![None; workers],
         finished: vec![false; workers],
-        fifos: wiring.conns.iter().map(|_| VecDeque::new()).collect(),
+        fifos: wiring.conns.iter().map(Fifo::new).collect(),
         memory: (0..schedule.call.ranks).map(|r| initial_memory(&schedule.call, Rank(r))).collect(),
         clocks: if clocked { vec![vec![0; workers]; workers] } else { Vec::new() },
         schedule,
@@ -317,28 +363,38 @@ impl Verifier<'_> {
             while self.advance(worker)? {
                 let (w, step) = (&self.wiring.workers[worker], &self.cursors[worker].step);
                 for &port in &step.recv {
-                    wake(self.wiring.conns[w.recv[port] as usize].sender);
+                    self.wiring.conns[w.recv[port] as usize].senders.iter().copied().for_each(&mut wake);
                 }
                 for &port in &step.send {
-                    wake(self.wiring.conns[w.send[port] as usize].receiver);
+                    self.wiring.conns[w.send[port] as usize].receivers.iter().copied().for_each(&mut wake);
                 }
             }
         }
         if let Some(first) = self.finished.iter().position(|f| !f) {
             let (w, step) = (&self.wiring.workers[first], &self.cursors[first].step);
-            let empty = step.recv.iter().find(|&&p| self.fifos[w.recv[p] as usize].is_empty());
-            let reason = match empty {
-                Some(&p) => format!("nothing arrives from rank {}", self.wiring.conns[w.recv[p] as usize].conn.src),
+            let missing = step.recv.iter().find_map(|&p| self.missing_sender(first, w.recv[p] as usize));
+            let reason = match missing {
+                Some(rank) => format!("nothing arrives from rank {rank}"),
                 None => format!("no credit from its receiver (FIFO of {} slices)", self.schedule.plan.fifo_slices),
             };
             let waiting = self.finished.iter().filter(|f| !**f).count();
             return Err(VerifyError::Deadlock { waiting, place: self.place(first), reason });
         }
-        if let Some(conn) = self.fifos.iter().position(|f| !f.is_empty()) {
-            let sender = self.wiring.conns[conn].sender as usize;
-            return Err(VerifyError::Undelivered { place: self.place(sender), count: self.fifos[conn].len() });
+        if let Some(conn) = self.fifos.iter().position(|f| !f.slots.is_empty()) {
+            let fifo = &self.fifos[conn];
+            let most = (0..fifo.sent.len()).max_by_key(|&s| fifo.sent[s]).unwrap_or(0);
+            let sender = self.wiring.conns[conn].senders[most] as usize;
+            return Err(VerifyError::Undelivered { place: self.place(sender), count: fifo.slots.len() });
         }
         Ok(())
+    }
+
+    /// The rank of a sender that has not posted what a worker is to receive next.
+    fn missing_sender(&self, worker: usize, conn: usize) -> Option<Rank> {
+        let (ends, fifo) = (&self.wiring.conns[conn], &self.fifos[conn]);
+        let next = fifo.received[end_of(&ends.receivers, u32::try_from(worker).unwrap_or(UNUSED))];
+        let late = fifo.sent.iter().position(|&sent| sent <= next)?;
+        Some(self.wiring.workers[ends.senders[late] as usize].rank)
     }
 
     /// Does one slice if nothing is missing for it; `false` when blocked or finished.
@@ -370,8 +426,13 @@ impl Verifier<'_> {
         };
         let recv = ports(&step.recv, &self.wiring.workers[worker].recv, "receive")?;
         let send = ports(&step.send, &self.wiring.workers[worker].send, "send")?;
-        let depth = self.schedule.plan.fifo_slices as usize;
-        if recv.iter().any(|&c| self.fifos[c].is_empty()) || send.iter().any(|&c| self.fifos[c].len() >= depth) {
+        let depth = self.schedule.plan.fifo_slices;
+        let id = u32::try_from(worker).unwrap_or(UNUSED);
+        let receiver = |c: usize| end_of(&self.wiring.conns[c].receivers, id);
+        let sender = |c: usize| end_of(&self.wiring.conns[c].senders, id);
+        if recv.iter().any(|&c| self.fifos[c].next(receiver(c)).is_none())
+            || send.iter().any(|&c| !self.fifos[c].has_credit(sender(c), depth))
+        {
             return Ok(false);
         }
         self.slices += send.len() as u64;
@@ -383,16 +444,40 @@ impl Verifier<'_> {
         let clock = self.tick(worker);
         for &conn in &send {
             let message = Message { count: slice.count, pieces: data.clone(), clock: clock.clone() };
-            self.fifos[conn].push_back(message);
+            self.post(worker, conn, message)?;
         }
         Ok(true)
+    }
+
+    /// Puts a sender's slice into its slot, added to what the other senders have put there.
+    fn post(&mut self, worker: usize, conn: usize, message: Message) -> Result<(), VerifyError> {
+        let sender = end_of(&self.wiring.conns[conn].senders, u32::try_from(worker).unwrap_or(UNUSED));
+        let fifo = &mut self.fifos[conn];
+        let place = usize::try_from(fifo.sent[sender] - fifo.gone).unwrap_or(usize::MAX);
+        fifo.sent[sender] += 1;
+        let Some((slot, posts)) = fifo.slots.get_mut(place) else {
+            fifo.slots.push_back((message, 1));
+            return Ok(());
+        };
+        *posts += 1;
+        let there = slot.clone();
+        if there.count != message.count {
+            let place = self.place(worker);
+            return Err(VerifyError::WrongAmount { place, expected: there.count, sent: message.count });
+        }
+        let pieces = self.add(worker, &there.pieces, &message.pieces)?;
+        let clock =
+            there.clock.zip(message.clock).map(|(a, b)| a.iter().zip(b.iter()).map(|(x, y)| *x.max(y)).collect());
+        self.fifos[conn].slots[place].0 = Message { count: there.count, pieces, clock };
+        Ok(())
     }
 
     /// Receives, reads and combines what one slice needs.
     fn gather(&mut self, worker: usize, step: &Step, slice: Slice, recv: &[usize]) -> Result<Vec<Piece>, VerifyError> {
         let mut sources: Vec<Vec<Piece>> = Vec::new();
         for &conn in recv {
-            let Some(message) = self.fifos[conn].pop_front() else {
+            let receiver = end_of(&self.wiring.conns[conn].receivers, u32::try_from(worker).unwrap_or(UNUSED));
+            let Some(message) = self.fifos[conn].take(receiver) else {
                 continue;
             };
             if message.count != slice.count {

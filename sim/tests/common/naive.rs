@@ -41,6 +41,7 @@ pub(crate) struct Outcome {
     pub(crate) end: u64,
     pub(crate) job_ends: Vec<u64>,
     pub(crate) compute_ends: Vec<u64>,
+    pub(crate) round_ends: Vec<u64>,
     pub(crate) load: Vec<u128>,
     pub(crate) log: Log,
 }
@@ -85,6 +86,9 @@ enum Doing {
 }
 
 struct Lane {
+    /// By port, which sender or receiver of its connection it is.
+    recv: Vec<usize>,
+    send: Vec<usize>,
     cursor: SliceCursor,
     slice: Option<Slice>,
     doing: Doing,
@@ -92,23 +96,54 @@ struct Lane {
     not_before: u64,
 }
 
-/// Everything that ever happened on a connection, by number of slice.
+/// Everything that ever happened on a connection, by sender or receiver and number of slice.
 #[derive(Default)]
 struct Conn {
-    started: usize,
-    consumed: usize,
-    heads: Vec<u64>,
-    tails: Vec<u64>,
-    credits: Vec<u64>,
-    handed: Vec<(u64, u64)>,
+    started: Vec<usize>,
+    consumed: Vec<usize>,
+    heads: Vec<Vec<u64>>,
+    tails: Vec<Vec<u64>>,
+    credits: Vec<Vec<u64>>,
+    handed: Vec<Vec<(u64, u64)>>,
     posted: usize,
+    posting: bool,
+    sent: usize,
     sending: bool,
+}
+
+impl Conn {
+    fn join(&mut self, sends: bool) -> usize {
+        if sends {
+            self.started.push(0);
+            self.heads.push(vec![]);
+            self.tails.push(vec![]);
+            self.handed.push(vec![]);
+            self.started.len() - 1
+        } else {
+            self.consumed.push(0);
+            self.credits.push(vec![]);
+            self.consumed.len() - 1
+        }
+    }
+
+    /// What the proxy has of a slice: most bytes of any sender, since the last one handed over.
+    fn handed_over(&self, slice: usize) -> Option<(u64, u64)> {
+        let all: Option<Vec<_>> = self.handed.iter().map(|h| h.get(slice).copied()).collect();
+        let all = all?;
+        Some((all.iter().map(|h| h.0).max()?, all.iter().map(|h| h.1).max()?))
+    }
+}
+
+/// The latest of what all ends said about a slice, once all have.
+fn latest(times: &[Vec<u64>], slice: usize) -> Option<u64> {
+    times.iter().map(|t| t.get(slice).copied()).try_fold(0, |latest, t| Some(t?.max(latest)))
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Owner {
     Lane(usize),
     Proxy(usize),
+    Post(usize),
     Compute(usize),
 }
 
@@ -123,6 +158,8 @@ struct Naive<'a> {
     instance: &'a Instance<'a>,
     now: u64,
     lanes: Vec<Lane>,
+    /// Rounds that are over, and when the next may start.
+    kernels: Vec<(u32, u64)>,
     conns: Vec<Conn>,
     flows: Vec<Flow>,
     started_computes: Vec<bool>,
@@ -133,18 +170,26 @@ struct Naive<'a> {
 
 /// Runs an instance; panics if it cannot end.
 pub(crate) fn run(instance: &Instance<'_>) -> Outcome {
-    let lane = |spec: &collcast_sim::engine::LaneSpec| Lane {
+    let mut conns: Vec<Conn> = instance.conns.iter().map(|_| Conn::default()).collect();
+    let mut join = |ports: &[u32], sends| -> Vec<usize> {
+        ports.iter().map(|&c| if c == UNUSED { 0 } else { conns[c as usize].join(sends) }).collect()
+    };
+    let mut lane = |spec: &collcast_sim::engine::LaneSpec| Lane {
+        recv: join(&spec.recv, false),
+        send: join(&spec.send, true),
         cursor: SliceCursor::at(&spec.start),
         slice: None,
         doing: Doing::Waits,
         began: 0,
         not_before: spec.at.0,
     };
+    let lanes = instance.lanes.iter().map(&mut lane).collect();
     let mut naive = Naive {
         instance,
         now: 0,
-        lanes: instance.lanes.iter().map(lane).collect(),
-        conns: instance.conns.iter().map(|_| Conn::default()).collect(),
+        lanes,
+        kernels: vec![(0, u64::MAX); instance.kernels.len()],
+        conns,
         flows: Vec::new(),
         started_computes: vec![false; instance.computes.len()],
         times: BTreeSet::from([0]),
@@ -197,13 +242,19 @@ impl Naive<'_> {
             Owner::Proxy(id) => {
                 let there = self.now + self.instance.conns[id].latency.0;
                 let conn = &mut self.conns[id];
-                let (bytes, since) = conn.handed[conn.posted];
-                conn.posted += 1;
+                let (bytes, since) = conn.handed_over(conn.sent).unwrap();
+                conn.sent += 1;
                 conn.sending = false;
-                conn.heads.push(there);
-                conn.tails.push(there);
                 self.times.insert(there);
-                self.outcome.log.messages.push((u32::try_from(id).unwrap(), bytes, since, there));
+                for sender in 0..conn.heads.len() {
+                    conn.heads[sender].push(there);
+                    conn.tails[sender].push(there);
+                    self.outcome.log.messages.push((u32::try_from(id).unwrap(), bytes, since, there));
+                }
+            }
+            Owner::Post(id) => {
+                self.conns[id].posted += 1;
+                self.conns[id].posting = false;
             }
             Owner::Compute(index) => {
                 self.outcome.compute_ends[index] = self.now;
@@ -233,20 +284,67 @@ impl Naive<'_> {
         }
         for id in (0..self.conns.len()).rev() {
             let (spec, conn) = (&self.instance.conns[id], &mut self.conns[id]);
-            let (Some(post), Some(&(bytes, since))) = (spec.proxy, conn.handed.get(conn.posted)) else {
-                continue;
-            };
-            self.times.insert(since + post.0);
-            if !conn.sending && self.now >= since + post.0 {
+            let Some(sight) = spec.proxy else { continue };
+            if let Some((bytes, _)) = conn.handed_over(conn.sent)
+                && !conn.sending
+                && conn.sent < conn.posted
+            {
                 conn.sending = true;
-                self.start(Owner::Proxy(id), bytes.max(1), spec.uses.to_vec());
+                self.start(Owner::Proxy(id), bytes.max(1), spec.transfer().to_vec());
                 moved = true;
+            }
+            let conn = &mut self.conns[id];
+            let Some((bytes, since)) = conn.handed_over(conn.posted) else { continue };
+            let work = spec.post[usize::from(bytes > 0)];
+            self.times.insert(since + sight.0);
+            if !conn.posting && self.now >= since + sight.0 {
+                moved = true;
+                if work > 0 && !spec.posting().is_empty() {
+                    conn.posting = true;
+                    self.start(Owner::Post(id), work, spec.posting().to_vec());
+                } else {
+                    conn.posted += 1;
+                }
             }
         }
         for lane in (0..self.lanes.len()).rev() {
             moved |= self.poll_lane(lane);
         }
+        for kernel in 0..self.kernels.len() {
+            moved |= self.poll_kernel(kernel);
+        }
         moved
+    }
+
+    /// Ends a round when all lanes of a kernel are through, starts the next one gap later.
+    fn poll_kernel(&mut self, index: usize) -> bool {
+        let spec = self.instance.kernels[index];
+        let (rounds, start) = self.kernels[index];
+        let specs = &self.instance.lanes;
+        let own = |l: &usize| specs[*l].kernel as usize == index;
+        if rounds == spec.rounds || !(0..specs.len()).filter(own).all(|l| self.lanes[l].doing == Doing::Nothing) {
+            return false;
+        }
+        if start == u64::MAX {
+            if self.outcome.round_ends.len() <= rounds as usize {
+                self.outcome.round_ends.push(0);
+            }
+            let end = &mut self.outcome.round_ends[rounds as usize];
+            *end = self.now.max(*end);
+            let last = rounds + 1 == spec.rounds;
+            self.kernels[index] = if last { (spec.rounds, 0) } else { (rounds, self.now + spec.gap.0) };
+            self.times.insert(self.now + spec.gap.0);
+            return true;
+        }
+        if self.now < start {
+            return false;
+        }
+        self.kernels[index] = (rounds + 1, u64::MAX);
+        for lane in (0..specs.len()).filter(own) {
+            self.lanes[lane].cursor = SliceCursor::at(&specs[lane].start);
+            self.lanes[lane].doing = Doing::Waits;
+        }
+        true
     }
 
     fn poll_lane(&mut self, index: usize) -> bool {
@@ -274,12 +372,13 @@ impl Naive<'_> {
                 let step = &lane.cursor.step;
                 let arrived = step.recv.iter().all(|&port| {
                     let conn = &self.conns[spec.recv[port] as usize];
-                    conn.heads.get(conn.consumed).is_some_and(|&head| head <= now)
+                    latest(&conn.heads, conn.consumed[lane.recv[port]]).is_some_and(|head| head <= now)
                 });
                 let credit = step.send.iter().all(|&port| {
                     let (conn, id) = (&self.conns[spec.send[port] as usize], spec.send[port] as usize);
                     let depth = self.instance.conns[id].depth as usize;
-                    conn.started < depth || conn.credits.get(conn.started - depth).is_some_and(|&free| free <= now)
+                    let started = conn.started[lane.send[port]];
+                    started < depth || latest(&conn.credits, started - depth).is_some_and(|free| free <= now)
                 });
                 if !arrived || !credit || now < lane.not_before {
                     return false;
@@ -290,7 +389,7 @@ impl Naive<'_> {
                 lane.doing = Doing::Synchronises { until: now + sync };
                 self.times.insert(now + sync);
                 for &port in &step.send {
-                    self.conns[spec.send[port] as usize].started += 1;
+                    self.conns[spec.send[port] as usize].started[lane.send[port]] += 1;
                 }
             }
             Doing::Synchronises { until } => {
@@ -306,7 +405,7 @@ impl Naive<'_> {
                         let rate = Bandwidth::new(self.instance.resources[spec.issue.0 as usize]).unwrap();
                         let first = rate.time_for(Bytes(bytes.min(spec.wave))).0;
                         let head = now + self.instance.conns[id].latency.0 + first;
-                        self.conns[id].heads.push(head);
+                        self.conns[id].heads[lane.send[port]].push(head);
                         self.times.insert(head);
                     }
                 }
@@ -318,7 +417,7 @@ impl Naive<'_> {
                 let step = lane.cursor.step.clone();
                 let whole = step.recv.iter().all(|&port| {
                     let conn = &self.conns[spec.recv[port] as usize];
-                    conn.tails.get(conn.consumed).is_some_and(|&tail| tail <= now)
+                    latest(&conn.tails, conn.consumed[lane.recv[port]]).is_some_and(|tail| tail <= now)
                 });
                 if !whole {
                     return false;
@@ -333,22 +432,23 @@ impl Naive<'_> {
                 for &port in &step.recv {
                     let id = spec.recv[port] as usize;
                     let free = now + self.instance.conns[id].latency.0;
-                    self.conns[id].consumed += 1;
-                    self.conns[id].credits.push(free);
+                    self.conns[id].consumed[lane.recv[port]] += 1;
+                    self.conns[id].credits[lane.recv[port]].push(free);
                     self.times.insert(free);
                 }
                 for &port in &step.send {
                     let id = spec.send[port] as usize;
                     let (conn, facts) = (&mut self.conns[id], &self.instance.conns[id]);
+                    let sender = lane.send[port];
                     if facts.proxy.is_some() {
-                        conn.handed.push((bytes, now));
+                        conn.handed[sender].push((bytes, now));
                         continue;
                     }
                     let there = now + facts.latency.0;
                     if !facts.streaming {
-                        conn.heads.push(there);
+                        conn.heads[sender].push(there);
                     }
-                    conn.tails.push(there);
+                    conn.tails[sender].push(there);
                     self.times.insert(there);
                     self.outcome.log.messages.push((spec.send[port], bytes, began, there));
                 }
@@ -359,7 +459,8 @@ impl Naive<'_> {
     }
 
     /// Bytes of the slice of a lane, and what moving them takes: its warps half for each access
-    /// of a byte (with lines: once a byte), more where it combines, and the links it sends over.
+    /// of a byte (with lines: once a byte), more where it combines, the links it sends over, and
+    /// those over which it fetches.
     fn moves(&self, index: usize) -> (u64, Vec<Use>) {
         let (spec, lane) = (&self.instance.lanes[index], &self.lanes[index]);
         let step = &lane.cursor.step;
@@ -388,7 +489,9 @@ impl Naive<'_> {
         if weight > 0 {
             uses.push((spec.issue.0, weight));
         }
-        uses.extend(send.iter().filter(|c| c.proxy.is_none()).flat_map(|c| c.uses.iter().copied()));
+        uses.extend(recv.iter().flat_map(|c| c.load()));
+        uses.extend(send.iter().flat_map(|c| c.store()));
+        uses.extend(send.iter().filter(|c| c.proxy.is_none()).flat_map(|c| c.transfer()));
         (lane.slice.unwrap().span * spec.element, uses)
     }
 }

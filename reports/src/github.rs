@@ -1,0 +1,44 @@
+//! The cases of a report as workflow commands of GitHub Actions: failures become annotations.
+
+use std::fmt::Write as _;
+
+use crate::model::{CaseOutcome, Report, Status, one_line};
+use crate::terminal;
+
+/// Most annotations written: GitHub shows 10 errors of a step and drops the others in silence.
+const SHOWN_MAX: usize = 10;
+
+/// One `::error` for each failed case, and the verdict last.
+pub fn render(report: &Report) -> String {
+    let mut out = String::new();
+    let failed = report.cases.iter().filter_map(|case| match &case.outcome {
+        CaseOutcome::Failed { message, .. } => Some((case, message)),
+        CaseOutcome::Passed | CaseOutcome::Skipped(_) => None,
+    });
+    let failed: Vec<_> = failed.collect();
+    // The verdict takes one of the ten.
+    for (case, message) in failed.iter().take(SHOWN_MAX - 1) {
+        let title = property(&case.name);
+        let _ = writeln!(out, "::error title={title}::{}", data(message));
+    }
+    if let Some(verdict) = &report.verdict {
+        let level = match verdict.status {
+            Status::Ok => "notice",
+            Status::Warning => "warning",
+            Status::Failed => "error",
+        };
+        let title = property(&format!("collcast {}", report.kind));
+        let _ = writeln!(out, "::{level} title={title}::{}", data(&terminal::verdict_line(verdict)));
+    }
+    out
+}
+
+/// Text after the second `::`.
+fn data(text: &str) -> String {
+    one_line(text).replace('%', "%25")
+}
+
+/// Text of a property, which also ends at a colon or comma.
+fn property(text: &str) -> String {
+    data(text).replace(':', "%3A").replace(',', "%2C")
+}

@@ -1,0 +1,489 @@
+//! Latency, bandwidth and time that NCCL assigns to each algorithm and protocol.
+//!
+//! Computed in 32-bit floats where NCCL does, so that the results are its own to the last
+//! printed digit.
+//!
+//! Source: NCCL 2.30.7 `src/graph/tuning.cc`, `src/enqueue.cc`, restated.
+
+use super::constants::{
+    COLLNET_CHAIN, COLLNET_DIRECT, Constants, LL, LL128, NETWORK, NVLINK, NVLS, NVLS_TREE, PAT, PCI, RING, SIMPLE,
+    TREE, TREE_CORRECTION,
+};
+use super::graphs::{CpuVendor, Graph, Graphs, Pattern};
+use super::selection::ALGORITHMS;
+use super::settings::NcclSettings;
+use super::version::Version;
+use crate::collective::{Algorithm, Collective, DataType, Protocol, ReduceOp};
+use crate::network::PathClass;
+use crate::schedule::Call;
+
+/// Kernel work items that one launch of NCCL batches (`NCCL_MAX_DEV_WORK_BATCH_COLLS`).
+const BATCH: u32 = 8;
+/// Speed of a PCIe 3.0 x16 link in NCCL's count, in GB/s (`PCI_BW`).
+const PCI_SPEED: f64 = 12.0;
+
+/// Latency and bandwidth of one algorithm and protocol.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Cost {
+    /// Latency of one call, in microseconds.
+    pub latency_us: f32,
+    /// Bytes of the call over time, before corrections by size, in GB/s.
+    pub bandwidth_gb_per_s: f32,
+}
+
+/// An entry of the cost table.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Cell {
+    /// NCCL has no such kernel.
+    NoKernel,
+    /// Not for this communicator, call or setting: why.
+    Off(&'static str),
+    /// Open to choice.
+    On(Cost),
+}
+
+/// `[algorithm][protocol]` in NCCL's order.
+pub type CostTable = [[Cell; 3]; 7];
+
+/// The place of a pair in a [`CostTable`].
+pub fn place(algorithm: Algorithm, protocol: Protocol) -> Option<(usize, usize)> {
+    let a = ALGORITHMS.iter().position(|&known| known == algorithm)?;
+    Some((a, Protocol::ALL.iter().position(|&known| known == protocol)?))
+}
+
+/// NCCL's cost model on one communicator.
+#[derive(Clone, Debug)]
+pub struct Model<'a> {
+    pub(super) graphs: &'a Graphs,
+    pub(super) version: Version,
+    pub(super) settings: NcclSettings,
+    constants: Constants,
+}
+
+impl<'a> Model<'a> {
+    /// The model of a version ([`Version::covered`]) with settings.
+    pub fn new(graphs: &'a Graphs, version: Version, settings: NcclSettings) -> Self {
+        let version = version.covered().0;
+        Self { graphs, version, settings, constants: Constants::new(version, graphs) }
+    }
+
+    /// Channels of the communicator for ring, tree, PAT and CollNet chain, within the bounds
+    /// that the settings put.
+    pub fn channels(&self) -> u32 {
+        let set = &self.settings;
+        let limit = if self.version.since(26) { 64 } else { 32 };
+        let most = set.max_channels.unwrap_or(limit).min(set.max_ctas.unwrap_or(limit)).min(limit);
+        let least = set.min_channels.unwrap_or(1).max(set.min_ctas.unwrap_or(1)).min(limit);
+        self.graphs.channels.min(most).max(least).max(1)
+    }
+
+    fn graph(&self, a: usize) -> Option<&'a Graph> {
+        match a {
+            TREE | PAT => Some(&self.graphs.tree),
+            RING => Some(&self.graphs.ring),
+            COLLNET_DIRECT => self.graphs.collnet_direct.as_ref(),
+            COLLNET_CHAIN => self.graphs.collnet_chain.as_ref(),
+            _ => self.graphs.nvls.as_ref(),
+        }
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "as NCCL does")]
+    fn ranks_per_host(&self) -> f32 {
+        (f64::from(self.graphs.ranks) / f64::from(self.graphs.hosts.max(1))) as f32
+    }
+
+    /// The table of one call.
+    pub fn table(&self, call: &Call) -> CostTable {
+        std::array::from_fn(|a| std::array::from_fn(|p| self.cell(call, a, p)))
+    }
+
+    fn cell(&self, call: &Call, a: usize, p: usize) -> Cell {
+        if !has_kernel(call.collective, a, p) || (a == PAT && !self.version.since(23)) {
+            return Cell::NoKernel;
+        }
+        if let Some(why) = self.off(call, a, p) {
+            return Cell::Off(why);
+        }
+        let Some(graph) = self.graph(a) else {
+            return Cell::Off("there is no graph for it on this machine");
+        };
+        let bandwidth = self.bandwidth(call.collective, graph, a, p);
+        if bandwidth > 0.0 {
+            Cell::On(Cost { latency_us: self.latency(call.collective, graph, a, p), bandwidth_gb_per_s: bandwidth })
+        } else {
+            Cell::Off("its bandwidth is zero on this machine")
+        }
+    }
+
+    /// Why NCCL does not consider a pair that it has a kernel for.
+    fn off(&self, call: &Call, a: usize, p: usize) -> Option<&'static str> {
+        let (graphs, set) = (self.graphs, &self.settings);
+        let (least_cc, most_cc) = graphs.compute_capability;
+        if set.algorithms.allows(call.collective, ALGORITHMS[a]) == Some(false) {
+            return Some("NCCL_ALGO excludes it");
+        }
+        match set.protocols.allows(call.collective, Protocol::ALL[p]) {
+            Some(false) => return Some("NCCL_PROTO excludes it"),
+            None if p == LL128 => {
+                if let Some(why) = self.ll128_off(a) {
+                    return Some(why);
+                }
+            }
+            Some(true) | None => {}
+        }
+        let several = graphs.hosts > 1;
+        let reduction = call.collective.reduces().then_some((call.op, call.dtype));
+        match a {
+            NVLS_TREE if !several => return Some("it is for several hosts"),
+            COLLNET_DIRECT | COLLNET_CHAIN => {
+                if !set.collnet {
+                    return Some("NCCL_COLLNET_ENABLE is not 1");
+                }
+                if !graphs.collnet {
+                    return Some("the network does not reduce");
+                }
+                if graphs.hosts < set.collnet_hosts.unwrap_or(2) {
+                    return Some("fewer hosts than NCCL_COLLNET_NODE_THRESHOLD");
+                }
+                if graphs.ranks_per_host.1 > 8 {
+                    return Some("it takes at most 8 ranks a host");
+                }
+                if a == COLLNET_DIRECT && !graphs.nvswitch {
+                    return Some("it needs NVSwitch");
+                }
+                if reduction.is_some_and(|(op, _)| op == ReduceOp::Avg) {
+                    return Some("the network does not average");
+                }
+            }
+            PAT => match set.pat {
+                _ if least_cc < 60 => return Some("it needs compute capability 6.0"),
+                Some(false) => return Some("NCCL_PAT_ENABLE is 0"),
+                None if graphs.hosts != graphs.ranks => return Some("it is for one rank a host"),
+                Some(true) | None => {}
+            },
+            _ => {}
+        }
+        if a == PAT && reduction.is_some_and(|(op, _)| op == ReduceOp::Avg) {
+            return Some("it does not average");
+        }
+        if matches!(a, NVLS | NVLS_TREE) {
+            if set.nvls == Some(false) {
+                return Some("NCCL_NVLS_ENABLE is 0");
+            }
+            if !graphs.multicast || !graphs.nvswitch || least_cc.min(most_cc) < 90 {
+                return Some("the GPUs share no NVSwitch with multicast");
+            }
+            if graphs.nvls.as_ref().is_none_or(|g| g.channels < 2) {
+                return Some("its graph has less than two channels");
+            }
+            if let Some((op, dtype)) = reduction
+                && !nvls_reduces(op, dtype)
+            {
+                return Some("the switch does not reduce this type and operation");
+            }
+            if call.collective != Collective::AllReduce && graphs.ranks_per_host.1 > 32 {
+                return Some("it takes at most 32 ranks a host");
+            }
+            if a == NVLS && several && (!set.collnet || !graphs.collnet) {
+                return Some("across hosts it needs CollNet (NCCL_COLLNET_ENABLE and a network that reduces)");
+            }
+        }
+        // Gathering and scattering through the network wants a NIC for each rank.
+        let heads = graphs.collnet_direct.as_ref().map_or(0, |g| g.channels);
+        if matches!(a, NVLS | COLLNET_DIRECT)
+            && several
+            && call.collective != Collective::AllReduce
+            && graphs.ranks_per_host.1 > heads
+        {
+            return Some("it needs a NIC for each rank of a host");
+        }
+        None
+    }
+
+    /// Why LL128 is not safe by NCCL's automatic rule: its 128-byte stores must arrive whole.
+    fn ll128_off(&self, a: usize) -> Option<&'static str> {
+        let graph = self.graph(a)?;
+        let (least_cc, most_cc) = self.graphs.compute_capability;
+        let c2c = !(self.version.since(27) && self.settings.no_ll128_c2c);
+        let worst = if least_cc >= 90 && c2c { PathClass::Pxn } else { PathClass::Pxb };
+        if graph.type_inter > worst {
+            return Some("LL128 is not safe on the path to the NIC");
+        }
+        if graph.type_intra > PathClass::Nvb {
+            return Some("LL128 is not safe without NVLink between GPUs");
+        }
+        // The exception for mixed GPUs since Hopper is in 2.30; 2.27 has none.
+        if least_cc != most_cc && !(self.version.since(28) && least_cc >= 90) {
+            return Some("LL128 is off for GPUs of different kinds");
+        }
+        if least_cc < 70 {
+            return Some("LL128 needs compute capability 7.0");
+        }
+        // NCCL's exception for two ranks under CUDA 11.8 is left out: no CUDA version is known here.
+        None
+    }
+
+    /// In the order and the precision of NCCL.
+    #[expect(clippy::cast_possible_truncation, reason = "as NCCL does")]
+    fn bandwidth(&self, collective: Collective, graph: &Graph, a: usize, p: usize) -> f32 {
+        let (graphs, constants) = (self.graphs, &self.constants);
+        let (n, hosts) = (graphs.ranks, graphs.hosts);
+        let per_host = self.ranks_per_host();
+        let channels = f64::from(graph.channels);
+        let (intra, inter) = (graph.speed_intra as f32, graph.speed_inter as f32);
+        let all_reduce = collective == Collective::AllReduce;
+        let gathers = matches!(collective, Collective::AllGather | Collective::ReduceScatter);
+        let collnet = matches!(a, COLLNET_DIRECT | COLLNET_CHAIN);
+        let speed = match (a, constants.nvls_efficiency) {
+            (NVLS | NVLS_TREE, Some(efficiency)) => {
+                let channels = graph.channels as f32;
+                let inside = intra * efficiency * (channels - 1.0) / channels;
+                let inside = if all_reduce { inside * 2.0 } else { inside * (per_host - 1.0) / per_host };
+                let between = if a == NVLS_TREE && hosts <= 2 { inter * 2.0 } else { inter };
+                let most = if a == NVLS_TREE { constants.nvls_tree_max as f32 } else { f32::INFINITY };
+                inside.min(between).min(most)
+            }
+            (NVLS, None) if all_reduce || !self.version.since(27) => intra.min(inter),
+            (NVLS, None) => (intra * (per_host - 1.0) / per_host).min(inter * 0.9),
+            (NVLS_TREE, None) => intra.min(if hosts <= 2 { inter } else { inter / 2.0 }),
+            _ if hosts <= 2 || collnet => intra,
+            _ => inter,
+        };
+        let mut bus = graph.channels as f32 * speed;
+        match (a, p) {
+            (RING, LL) => bus = constants.ll_max.min(f64::from(bus) * 0.5) as f32,
+            (RING, LL128) => {
+                let share = if !self.version.since(23) && per_host < 2.0 { 0.7 } else { 0.92 };
+                bus = (f64::from(bus) * share).min(channels * constants.ring_ll128_max) as f32;
+            }
+            (TREE, _) => {
+                bus = (f64::from(bus) * 0.92).min(channels * constants.tree_max) as f32;
+                if p == LL {
+                    bus = (f64::from(bus) / 3.8).min(constants.ll_max) as f32;
+                } else if p == LL128 {
+                    let share = if hosts == 1 { 7.0 / 9.0 } else { 120.0 / 128.0 };
+                    bus = (f64::from(bus) * share).min(channels * constants.tree_ll128_max) as f32;
+                }
+                if graph.pattern == Pattern::Tree {
+                    bus = (f64::from(bus) * 0.85) as f32;
+                }
+            }
+            (PAT, _) => bus = (f64::from(bus) * constants.pat_share) as f32,
+            (COLLNET_DIRECT, _) if gathers => bus = per_host * intra.min(inter * 0.9),
+            (COLLNET_DIRECT, _) => {
+                let mut factor = (f64::from(per_host) / channels) as f32;
+                factor -= (factor - 1.0) / 2.0;
+                bus /= factor;
+                if graphs.compute_capability.0 >= 90 {
+                    bus = (f64::from(bus) * 0.85) as f32;
+                }
+            }
+            _ => {}
+        }
+        if gathers && a != RING {
+            return bus;
+        }
+        let ratio = match a {
+            NVLS | NVLS_TREE if constants.nvls_efficiency.is_none() => 5.0 / 6.0,
+            RING | NVLS | NVLS_TREE => f64::from(n) / f64::from(steps(collective, n)),
+            _ => 0.5,
+        };
+        bus * ratio as f32
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "as NCCL does")]
+    fn latency(&self, collective: Collective, graph: &Graph, a: usize, p: usize) -> f32 {
+        let (graphs, constants) = (self.graphs, &self.constants);
+        let (n, hosts) = (graphs.ranks, graphs.hosts.max(1));
+        let inside = if graph.type_intra == PathClass::Nvl { NVLINK } else { PCI };
+        let intra = constants.step[inside][a][p];
+        // One rank a host exposes the whole latency of the network: the row of the tree.
+        let row = if graphs.ranks == hosts { TREE } else { a };
+        let reported = graph.latency_inter as f32;
+        let mut inter = constants.step[NETWORK][row][p] + reported;
+        if p == SIMPLE {
+            inter += reported; // The flush.
+        }
+        let base = constants.base[a][p];
+        let neighbours = (n / hosts).saturating_sub(1);
+        let depth = hosts.ilog2() as f32;
+        match a {
+            RING if matches!(collective, Collective::Broadcast | Collective::Reduce) => {
+                let kind = if hosts == 1 { inside } else { NETWORK };
+                if graph.same_channels {
+                    base + constants.step[kind][RING][p]
+                } else {
+                    let row = if p == SIMPLE { TREE } else { RING };
+                    base + n as f32 * constants.step[kind][row][p]
+                }
+            }
+            RING => {
+                let steps = steps(collective, n);
+                let between = match collective {
+                    _ if hosts == 1 => 0,
+                    Collective::AllReduce if !self.version.since(23) => 2 * hosts,
+                    Collective::AllReduce => 2 * (hosts - 1),
+                    _ => hosts - 1,
+                };
+                let posting =
+                    if hosts > 1 { self.net_overhead_us() * if p == SIMPLE { 3.0 } else { 1.0 } } else { 0.0 };
+                let rest = f64::from(steps) - f64::from(between);
+                base + (rest as f32 * intra.max(posting) + between as f32 * inter)
+            }
+            TREE => base + 2.0 * (neighbours as f32 * intra + depth * inter),
+            COLLNET_DIRECT => {
+                let serial = f64::from(neighbours) * 0.4;
+                let inside = f64::from(neighbours.min(1) as f32 * intra);
+                (f64::from(base) + (2.0 * (inside + serial) + f64::from(inter))) as f32
+            }
+            COLLNET_CHAIN => base + ((2 * neighbours) as f32 * intra + inter),
+            NVLS if hosts == 1 => intra,
+            NVLS => intra + inter,
+            NVLS_TREE => base + (intra + 2.0 * depth * inter),
+            _ => (f64::from(base) + f64::from(depth) * (f64::from(inter) / 3.5) + f64::from(n) * 2.8) as f32,
+        }
+    }
+
+    /// What the CPU takes to post a message to the network, in microseconds.
+    fn net_overhead_us(&self) -> f32 {
+        match (self.settings.net_overhead_ns, self.graphs.cpu_vendor) {
+            (Some(ns), _) => ns as f32 * 0.001,
+            (None, Some(CpuVendor::Amd)) => 2.0,
+            (None, _) => 1.0,
+        }
+    }
+
+    /// NCCL's time of `calls` in one group that share a choice and move `bytes` together, in
+    /// microseconds. One call: its own bytes and 1.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "as NCCL does")]
+    pub fn time_us(&self, cost: Cost, call: &Call, pair: (usize, usize), bytes: u64, calls: u32) -> f32 {
+        let (a, p) = pair;
+        let graphs = self.graphs;
+        let (mut latency, mut bandwidth) = (cost.latency_us, cost.bandwidth_gb_per_s);
+        let all_reduce = call.collective == Collective::AllReduce;
+        let x86 = matches!(graphs.cpu_vendor, Some(CpuVendor::Intel | CpuVendor::Amd));
+        let corrected = match a {
+            TREE => 23,
+            NVLS_TREE if self.version.since(28) && graphs.compute_capability.0 >= 100 && x86 => 24,
+            _ => 0,
+        };
+        if all_reduce && bytes >= 64 {
+            let index = (bytes >> 6).ilog2() as usize;
+            if index < corrected {
+                bandwidth *= TREE_CORRECTION[p][index];
+            }
+        }
+        let per_step = bytes / (u64::from(self.channels()) * u64::from(graphs.ranks)).max(1);
+        if (a, p) == (RING, SIMPLE) && all_reduce && graphs.hosts > 1 && per_step >= 64 {
+            let factor = if graphs.compute_capability.0 < 80 { 1.9 } else { 1.4 };
+            latency = (f64::from(latency) * factor) as f32;
+        }
+        let pipelined = calls.div_ceil(self.channels()).max(1);
+        let count = if a == RING { pipelined } else { pipelined.div_ceil(BATCH) };
+        latency * count as f32 + bytes as f32 / (1000.0 * bandwidth)
+    }
+
+    /// Threads of a block that NCCL has by default or by setting; 0 for PAT, whose kernel has
+    /// its own number.
+    pub fn max_threads(&self, algorithm: Algorithm, protocol: Protocol) -> u32 {
+        let ring = &self.graphs.ring;
+        let slow = ring.speed_intra * f64::from(ring.channels) <= PCI_SPEED;
+        match (algorithm, protocol) {
+            (Algorithm::Pat, _) => 0,
+            (Algorithm::Ring | Algorithm::Tree, Protocol::Ll128) => self.settings.ll128_threads.unwrap_or(640),
+            (Algorithm::Ring, Protocol::Simple) => self.settings.threads.unwrap_or(if slow { 256 } else { 512 }),
+            (Algorithm::Ring | Algorithm::Tree, _) => self.settings.threads.unwrap_or(512),
+            _ => 640,
+        }
+    }
+
+    /// Bytes that a thread must have to be worth its while.
+    pub fn threshold(&self, algorithm: Algorithm, protocol: Protocol) -> u64 {
+        let row = match algorithm {
+            Algorithm::Tree => Some(0),
+            Algorithm::Ring => Some(1),
+            _ => None,
+        };
+        let p = Protocol::ALL.iter().position(|&known| known == protocol).unwrap_or(SIMPLE);
+        if let Some(threshold) = row.and_then(|row| self.settings.thresholds[row][p]) {
+            return threshold;
+        }
+        match (algorithm, protocol) {
+            (Algorithm::Ring, Protocol::Ll) => 8 * u64::from(self.graphs.ranks),
+            (_, Protocol::Ll | Protocol::Ll128) => 8,
+            (Algorithm::CollnetDirect | Algorithm::CollnetChain, Protocol::Simple) => 512,
+            (_, Protocol::Simple) => 64,
+        }
+    }
+
+    /// Channels that NCCL gives a call of `bytes`, before it deals the bytes to them.
+    pub fn call_channels(&self, algorithm: Algorithm, protocol: Protocol, bytes: u64) -> u32 {
+        let threads = u64::from(self.max_threads(algorithm, protocol));
+        let mut threshold = self.threshold(algorithm, protocol);
+        let mut channels = self.channels();
+        match algorithm {
+            Algorithm::Nvls | Algorithm::NvlsTree => {
+                let own = self.settings.nvls_channels.unwrap_or(self.graphs.nvls_channels).max(1);
+                if algorithm == Algorithm::Nvls && self.graphs.hosts > 1 { own.min(channels) } else { own }
+            }
+            Algorithm::CollnetDirect => {
+                let heads = self.graphs.collnet_direct.as_ref().map_or(1, |g| u64::from(g.channels.max(1)));
+                for switch in [16, 8, 4, 2, 1] {
+                    let small =
+                        |channels: u32, threshold: u64| bytes < u64::from(channels) * threads * heads * threshold;
+                    while channels > switch && small(channels, threshold) {
+                        // Channels at one and a half of the mark are as good with smaller shares.
+                        if 2 * channels == 3 * switch {
+                            threshold /= 2;
+                        }
+                        channels -= 1;
+                    }
+                    if !small(channels, threshold) {
+                        break;
+                    }
+                }
+                channels
+            }
+            _ => {
+                while channels > 1 && bytes < u64::from(channels) * threads * threshold {
+                    channels -= 1;
+                }
+                channels
+            }
+        }
+    }
+}
+
+/// Steps of a ring; of the others NCCL takes the same for the ratio of bus to call.
+fn steps(collective: Collective, n: u32) -> u32 {
+    match collective {
+        Collective::AllReduce => 2 * n.saturating_sub(1),
+        Collective::AllGather | Collective::ReduceScatter => n.saturating_sub(1),
+        _ => n,
+    }
+}
+
+/// Whether NCCL has a kernel (`src/device/generate.py`).
+fn has_kernel(collective: Collective, a: usize, p: usize) -> bool {
+    let algorithms: &[usize] = match collective {
+        Collective::AllReduce => &[TREE, RING, COLLNET_DIRECT, COLLNET_CHAIN, NVLS, NVLS_TREE],
+        Collective::AllGather | Collective::ReduceScatter => &[RING, COLLNET_DIRECT, NVLS, PAT],
+        Collective::Broadcast | Collective::Reduce => &[RING],
+        _ => &[],
+    };
+    algorithms.contains(&a) && (p == SIMPLE || matches!(a, TREE | RING))
+}
+
+/// Whether the NVSwitch combines values of a type (`ncclNvlsSupported`).
+fn nvls_reduces(op: ReduceOp, dtype: DataType) -> bool {
+    match dtype {
+        DataType::Int32
+        | DataType::Uint32
+        | DataType::Int64
+        | DataType::Uint64
+        | DataType::Float16
+        | DataType::Bfloat16 => matches!(op, ReduceOp::Sum | ReduceOp::Min | ReduceOp::Max),
+        DataType::Float32 | DataType::Float64 => op == ReduceOp::Sum,
+        DataType::Int8 | DataType::Uint8 => false,
+    }
+}

@@ -1,0 +1,246 @@
+//! What all ranks agree on: the worst of each host's graphs, and the channels of the communicator.
+//!
+//! Source: NCCL 2.30 `src/init.cc`, `src/graph/connect.cc`, `src/graph/paths.cc`,
+//! `src/transport/nvls.cc`, restated.
+
+use std::sync::Arc;
+
+use super::super::graphs::{ChannelPath, CpuVendor, Graph, Graphs, Pattern};
+use super::Options;
+use super::paths::{MAX_CHANNELS, Paths, kind};
+use super::system::{System, nvlink_bw};
+use crate::network::PathClass;
+
+/// GB/s that one channel of send and receive is to carry over the network (`NCCL_P2P_PER_CHANNEL_NET_BW`).
+const P2P_NET_BW: f32 = 14.0;
+/// Peers that one kernel of send and receive serves at a time (`NCCL_MAX_DEV_WORK_P2P_PER_BATCH`).
+const P2P_BATCH: u32 = 8;
+
+/// A host of a communicator.
+pub(super) struct Member {
+    /// Its ranks.
+    pub(super) gpus: usize,
+    pub(super) searched: Arc<Searched>,
+}
+
+/// What is known of a host after its search.
+#[derive(Debug)]
+pub(super) struct Searched {
+    ring: Graph,
+    tree: Graph,
+    /// CollNet chain, CollNet direct, NVLS.
+    others: [Option<Graph>; 3],
+    capability: (u32, u32),
+    vendor: CpuVendor,
+    nvswitch: bool,
+    /// Fewest channels that send and receive would use to a peer, inside the host and across.
+    p2p: (u32, u32),
+    /// Rate of the slowest network device in GB/s.
+    net_bw: f32,
+}
+
+impl Searched {
+    pub(super) fn new(system: &System, paths: &Paths, ring: Graph, tree: Graph, others: [Option<Graph>; 3]) -> Self {
+        let capabilities = || system.gpus.iter().map(|g| g.capability);
+        Self {
+            ring,
+            tree,
+            others,
+            capability: (capabilities().min().unwrap_or(0), capabilities().max().unwrap_or(0)),
+            vendor: system.vendor,
+            nvswitch: system.nvswitch.is_some(),
+            p2p: point_to_point(system, paths),
+            net_bw: slowest(system),
+        }
+    }
+
+    /// A host that is too large to search: one slow channel in the order of numbers, as NCCL falls back.
+    pub(super) fn in_order(system: &System) -> Self {
+        let gpus: Vec<u32> = system.gpus.iter().map(|g| g.number).collect();
+        let nic = system.nets.first().filter(|_| system.inter).map(|n| (n.nic, n.nic));
+        let graph = |pattern| Graph {
+            pattern,
+            channels: 1,
+            speed_intra: 0.1,
+            speed_inter: if nic.is_some() { 0.1 } else { 0.0 },
+            latency_inter: 0.0,
+            type_intra: PathClass::Sys,
+            type_inter: PathClass::Sys,
+            same_channels: true,
+            cross_nic: false,
+            paths: vec![vec![ChannelPath { nics: nic, gpus: gpus.clone() }]],
+        };
+        let capabilities = || system.gpus.iter().map(|g| g.capability);
+        Self {
+            ring: graph(Pattern::Ring),
+            tree: graph(Pattern::Tree),
+            others: [None, None, None],
+            capability: (capabilities().min().unwrap_or(0), capabilities().max().unwrap_or(0)),
+            vendor: system.vendor,
+            nvswitch: system.nvswitch.is_some(),
+            p2p: (2, 2),
+            net_bw: slowest(system),
+        }
+    }
+}
+
+fn slowest(system: &System) -> f32 {
+    system.nets.iter().map(|n| n.bw).fold(f32::INFINITY, f32::min)
+}
+
+/// Channels of send and receive to one peer: two for each NVLink or for PCIe; across hosts one for each
+/// NIC, or as many as its rate needs.
+fn point_to_point(system: &System, paths: &Paths) -> (u32, u32) {
+    let gpus = system.gpus.len();
+    let mut inside = u32::MAX;
+    let mut across = u32::MAX;
+    for g in 0..gpus {
+        for peer in (0..gpus).filter(|&p| p != g) {
+            let path = paths.gpu_to_gpu(system, peer, g);
+            let links = (path.bw / nvlink_bw(system.gpus[g].capability)) as u32;
+            inside = inside.min(if path.kind == kind::NVL { 2 * links.max(1) } else { 2 });
+        }
+        let enough = paths.cpu_bw(system, g);
+        let (mut nets, mut bw) = (0_u32, 0.0_f32);
+        for net in paths.preferred_nets(system, g) {
+            nets += 1;
+            bw += paths.gpu_to_net(system, g, net).bw;
+            if bw >= enough {
+                break;
+            }
+        }
+        let needed = if nets == 0 { 2 } else { nets.max((bw.trunc() / P2P_NET_BW).ceil() as u32) };
+        across = across.min(needed);
+    }
+    (inside, across)
+}
+
+/// The graphs of a communicator over its hosts, in order.
+pub(super) fn agree(members: &[Member], options: &Options) -> Graphs {
+    let hosts = u32::try_from(members.len()).unwrap_or(u32::MAX);
+    let searched = || members.iter().map(|m| m.searched.as_ref());
+    let sizes = || members.iter().map(|m| u32::try_from(m.gpus).unwrap_or(u32::MAX));
+    let ranks_per_host = (sizes().min().unwrap_or(0), sizes().max().unwrap_or(0));
+    let mut ring = merge(searched().map(|s| &s.ring));
+    let mut tree = merge(searched().map(|s| &s.tree));
+    for graph in [&mut ring, &mut tree] {
+        exchange_pairs(graph);
+    }
+    let channels = ring.channels.min(tree.channels);
+    for graph in [&mut ring, &mut tree] {
+        cut(graph, channels);
+    }
+    let optional = |which: usize| {
+        let all: Option<Vec<&Graph>> = searched().map(|s| s.others[which].as_ref()).collect();
+        all.map(|all| merge(all.into_iter())).filter(|g| g.channels > 0)
+    };
+    let (collnet_chain, collnet_direct) = (optional(0), optional(1));
+    let collnet = options.collnet && collnet_chain.is_some();
+    let nvswitch = searched().all(|s| s.nvswitch);
+    let capability =
+        (searched().map(|s| s.capability.0).min().unwrap_or(0), searched().map(|s| s.capability.1).max().unwrap_or(0));
+    let nvls = optional(2).filter(|_| ranks_per_host.0 >= 2 && capability.0 >= 90 && nvswitch);
+    let vendor = searched().next().map(|s| s.vendor);
+
+    let most = u32::try_from(MAX_CHANNELS).unwrap_or(u32::MAX);
+    // A second set of channels, which the second tree needs.
+    let mut all = 2 * channels;
+    // More of them where CollNet leaves bandwidth inside hosts over.
+    let chain = collnet_chain.as_ref().filter(|_| collnet);
+    if chain.is_some_and(|g| g.speed_intra > g.speed_inter) && ranks_per_host.1 > 1 {
+        all += all / 2;
+    }
+    // Few fast channels do not reach the bandwidth of Hopper and later.
+    if capability.0 >= 90 && hosts > 1 && ring.speed_intra > 45.0 && all < 16 {
+        all *= 2;
+    }
+    let all = all.clamp(1, most);
+    let nvls_channels = if nvls.is_some() { nvls_channels(members, capability.0, ranks_per_host.1) } else { 0 };
+    let ranks: u32 = sizes().sum();
+    Graphs {
+        ranks,
+        hosts,
+        ranks_per_host,
+        compute_capability: capability,
+        cpu_vendor: vendor.filter(|&v| searched().all(|s| s.vendor == v)),
+        nvswitch,
+        multicast: nvls.is_some(),
+        collnet,
+        collnet_chain: collnet_chain.filter(|_| collnet),
+        collnet_direct: collnet_direct.filter(|_| collnet),
+        nvls,
+        channels: all,
+        nvls_channels,
+        p2p_channels: p2p_channels(members, ranks, all.max(nvls_channels)),
+        ring,
+        tree,
+    }
+}
+
+/// The worst of all hosts: fewest channels, lowest speeds, worst types.
+fn merge<'a>(mut graphs: impl Iterator<Item = &'a Graph>) -> Graph {
+    let Some(first) = graphs.next() else { unreachable!("a communicator has hosts") };
+    let mut merged = first.clone();
+    for graph in graphs {
+        merged.pattern = if graph.pattern as u32 > merged.pattern as u32 { graph.pattern } else { merged.pattern };
+        merged.channels = merged.channels.min(graph.channels);
+        merged.speed_intra = merged.speed_intra.min(graph.speed_intra);
+        merged.speed_inter = merged.speed_inter.min(graph.speed_inter);
+        merged.latency_inter = merged.latency_inter.max(graph.latency_inter);
+        merged.type_intra = merged.type_intra.max(graph.type_intra);
+        merged.type_inter = merged.type_inter.max(graph.type_inter);
+        merged.same_channels &= graph.same_channels;
+        merged.cross_nic |= graph.cross_nic;
+        merged.paths.extend_from_slice(&graph.paths);
+    }
+    let channels = merged.channels;
+    cut(&mut merged, channels);
+    merged
+}
+
+fn cut(graph: &mut Graph, channels: u32) {
+    graph.channels = channels;
+    for paths in &mut graph.paths {
+        paths.truncate(channels as usize);
+    }
+}
+
+/// Where rings cross NICs, odd hosts exchange the channels of each pair: so no ring changes the rail
+/// between hosts.
+fn exchange_pairs(graph: &mut Graph) {
+    if graph.pattern == Pattern::Ring && graph.cross_nic && graph.channels.is_multiple_of(2) {
+        for paths in graph.paths.iter_mut().skip(1).step_by(2) {
+            for pair in paths.chunks_exact_mut(2) {
+                pair.swap(0, 1);
+            }
+        }
+    }
+}
+
+fn nvls_channels(members: &[Member], capability: u32, ranks_per_host: u32) -> u32 {
+    let nic = members.iter().map(|m| m.searched.net_bw).fold(f32::INFINITY, f32::min);
+    match (capability, members.len()) {
+        (..100, _) => 16,
+        (_, 1) => 24,
+        (_, 2) if nic >= 48.0 => 32,
+        _ if nic >= 96.0 && ranks_per_host > 8 => 32,
+        _ if nic >= 48.0 => 24,
+        _ => 32,
+    }
+}
+
+/// Channels of send and receive, and those to one peer; both powers of two.
+fn p2p_channels(members: &[Member], ranks: u32, channels: u32) -> (u32, u32) {
+    let several = members.len() > 1;
+    let least = |s: &Searched| if several { s.p2p.0.min(s.p2p.1) } else { s.p2p.0 };
+    let per_peer = members.iter().map(|m| least(&m.searched)).min().unwrap_or(1);
+    let channels = channels.next_power_of_two();
+    let mut per_peer = per_peer.clamp(1, channels).next_power_of_two();
+    if several {
+        // So that all peers fit into one round.
+        while per_peer > 1 && per_peer * ranks.div_ceil(P2P_BATCH) >= channels {
+            per_peer /= 2;
+        }
+    }
+    (channels, per_peer.min(channels))
+}

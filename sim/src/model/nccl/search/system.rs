@@ -1,0 +1,274 @@
+//! One host as NCCL sees it: nodes, links and NCCL's own figures for them.
+//!
+//! Source: NCCL 2.30 `src/graph/topo.h`, `src/graph/topo.cc`, restated.
+
+use rustc_hash::FxHashMap;
+
+use super::super::graphs::CpuVendor;
+use super::paths::LOC_BW;
+use crate::ids::VertexId;
+use crate::network::nic_devices;
+use crate::topology::{Host, LinkKind, Topology, VertexKind};
+
+/// What a node of a host is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum NodeKind {
+    Gpu,
+    Pci,
+    NvSwitch,
+    Cpu,
+    /// The PCIe device of a NIC.
+    Nic,
+    /// The port of a NIC.
+    Net,
+}
+
+/// What a link is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum LinkType {
+    Nvlink,
+    C2c,
+    Pci,
+    Sys,
+    Net,
+}
+
+/// One direction of a link.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Link {
+    pub(super) to: usize,
+    pub(super) kind: LinkType,
+    /// GB/s.
+    pub(super) bw: f32,
+    /// The other direction.
+    pub(super) back: usize,
+    /// Whether it leads to a GPU before Ampere.
+    pub(super) to_old_gpu: bool,
+}
+
+/// A GPU that has a rank.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Gpu {
+    pub(super) node: usize,
+    /// Place among all GPUs of the host.
+    pub(super) number: u32,
+    /// Compute capability times ten.
+    pub(super) capability: u32,
+}
+
+/// A network device.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Net {
+    pub(super) node: usize,
+    /// Number of the (first) NIC in the host.
+    pub(super) nic: u32,
+    /// GB/s.
+    pub(super) bw: f32,
+    /// What the device reports, in microseconds.
+    pub(super) latency: f32,
+    pub(super) gdr: bool,
+}
+
+/// A host, with the GPUs that have ranks.
+#[derive(Clone, Debug)]
+pub(super) struct System {
+    pub(super) kinds: Vec<NodeKind>,
+    pub(super) links: Vec<Link>,
+    /// Links that leave each node, fastest first.
+    pub(super) links_of: Vec<Vec<usize>>,
+    pub(super) gpus: Vec<Gpu>,
+    pub(super) nets: Vec<Net>,
+    pub(super) cpus: Vec<usize>,
+    /// All NVSwitches of the host as one node.
+    pub(super) nvswitch: Option<usize>,
+    pub(super) vendor: CpuVendor,
+    /// Whether there are ranks on other hosts.
+    pub(super) inter: bool,
+}
+
+/// What NCCL counts for one NVLink, in GB/s (`src/graph/topo.h`).
+pub(super) fn nvlink_bw(capability: u32) -> f32 {
+    match capability {
+        60..70 => 18.0,
+        86 => 12.0,
+        90..100 => 20.6,
+        100.. => 40.1,
+        _ => 20.0,
+    }
+}
+
+/// Microseconds that a network device reports: only aws-ofi-nccl reports any, by platform
+/// (`include/nccl_ofi_param.h`, `src/platform-aws.c`): 150 for p3dn (V100), 75 for p4d, p5 and
+/// g5 (100 Gb/s devices), 35 for p5en and p6 (200 Gb/s and more).
+fn latency(kind: LinkKind, gb_per_s: f64, capability: u32) -> f32 {
+    match kind {
+        LinkKind::Efa if capability < 80 => 150.0,
+        LinkKind::Efa if gb_per_s < 25.0 => 75.0,
+        LinkKind::Efa => 35.0,
+        _ => 0.0,
+    }
+}
+
+/// NCCL's vendor for the name that a CPU reports.
+fn vendor_of(name: &str) -> CpuVendor {
+    let lower = name.to_ascii_lowercase();
+    let has = |part: &str| lower.contains(part);
+    if has("intel") {
+        CpuVendor::Intel
+    } else if has("amd") {
+        CpuVendor::Amd
+    } else if has("arm") || has("nvidia") || has("grace") {
+        CpuVendor::Arm
+    } else {
+        CpuVendor::Other
+    }
+}
+
+/// A GPU whose source does not say what it is counts as Hopper.
+pub(super) fn capability_or_default(known: u32) -> u32 {
+    if known == 0 { 90 } else { known }
+}
+
+impl System {
+    /// The host with those of its GPUs whose places are in `members`; `vertices` are all of the host.
+    pub(super) fn new(topology: &Topology, host: &Host, vertices: &[VertexId], members: &[u32], inter: bool) -> Self {
+        let mut system = Self {
+            kinds: Vec::new(),
+            links: Vec::new(),
+            links_of: Vec::new(),
+            gpus: Vec::new(),
+            nets: Vec::new(),
+            cpus: Vec::new(),
+            nvswitch: None,
+            vendor: CpuVendor::Other,
+            inter,
+        };
+        let mut node_of: FxHashMap<VertexId, usize> = FxHashMap::default();
+        for &number in members {
+            let Some(&vertex) = host.gpus.get(number as usize) else { continue };
+            let capability = topology.gpu(vertex).map_or(0, |g| g.compute_capability);
+            let node = system.node(NodeKind::Gpu);
+            node_of.insert(vertex, node);
+            system.gpus.push(Gpu { node, number, capability: capability_or_default(capability) });
+        }
+        for &vertex in vertices {
+            let node = match &topology.vertex(vertex).kind {
+                VertexKind::PcieSwitch => system.node(NodeKind::Pci),
+                VertexKind::NvSwitch => match system.nvswitch {
+                    Some(known) => known,
+                    None => {
+                        let node = system.node(NodeKind::NvSwitch);
+                        system.nvswitch = Some(node);
+                        node
+                    }
+                },
+                VertexKind::Cpu { vendor } => {
+                    if system.cpus.is_empty() {
+                        system.vendor = vendor_of(vendor);
+                    }
+                    let node = system.node(NodeKind::Cpu);
+                    system.cpus.push(node);
+                    node
+                }
+                _ => continue,
+            };
+            node_of.insert(vertex, node);
+        }
+        system.add_nets(topology, host, &mut node_of);
+        system.add_links(topology, &node_of);
+        let bw: Vec<f32> = system.links.iter().map(|l| l.bw).collect();
+        for links in &mut system.links_of {
+            links.sort_by(|&a, &b| bw[b].total_cmp(&bw[a]));
+        }
+        system
+    }
+
+    /// Everything that the search depends on: hosts with one key have one result.
+    pub(super) fn key(&self) -> Vec<u32> {
+        let small = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let mut key = vec![self.vendor as u32, u32::from(self.inter), small(self.kinds.len()), small(self.gpus.len())];
+        key.extend(self.kinds.iter().map(|&k| k as u32));
+        key.extend(self.gpus.iter().flat_map(|g| [g.number, g.capability]));
+        for net in &self.nets {
+            key.extend([small(net.node), net.nic, net.bw.to_bits(), net.latency.to_bits(), u32::from(net.gdr)]);
+        }
+        for link in &self.links {
+            key.extend([small(link.to), link.kind as u32, link.bw.to_bits()]);
+        }
+        key
+    }
+
+    fn node(&mut self, kind: NodeKind) -> usize {
+        self.kinds.push(kind);
+        self.links_of.push(Vec::new());
+        self.kinds.len() - 1
+    }
+
+    /// One direction; several links of one kind between two nodes become one.
+    fn connect(&mut self, from: usize, to: usize, kind: LinkType, bw: f32) {
+        let known = self.links_of[from].iter().copied().find(|&l| self.links[l].to == to && self.links[l].kind == kind);
+        if let Some(link) = known {
+            self.links[link].bw += bw;
+            return;
+        }
+        // The other direction is listed on its own: until then it carries nothing.
+        let first = self.links.len();
+        self.links.push(Link { to, kind, bw, back: first + 1, to_old_gpu: self.is_old_gpu(to) });
+        self.links.push(Link { to: from, kind, bw: 0.0, back: first, to_old_gpu: self.is_old_gpu(from) });
+        self.links_of[from].push(first);
+        self.links_of[to].push(first + 1);
+    }
+
+    fn is_old_gpu(&self, node: usize) -> bool {
+        self.gpus.iter().any(|g| g.node == node && g.capability < 80)
+    }
+
+    /// NICs whose port leads somewhere; NCCL skips ports that are down.
+    fn add_nets(&mut self, topology: &Topology, host: &Host, node_of: &mut FxHashMap<VertexId, usize>) {
+        let several = topology.hosts().len() > 1;
+        let capability = self.gpus.iter().map(|g| g.capability).min().unwrap_or(0);
+        for device in nic_devices(topology, host) {
+            let up = |v: VertexId| !several || topology.links_from(v).any(|(_, _, l)| l.kind.is_network());
+            let nics = || device.iter().copied().filter(|&v| up(v)).filter_map(|v| topology.nic(v));
+            let Some(first) = nics().next() else { continue };
+            let node = self.node(NodeKind::Nic);
+            for &vertex in device.iter().filter(|&&v| up(v)) {
+                node_of.insert(vertex, node);
+            }
+            let bw = nics().map(|n| n.rate.gb_per_s()).sum::<f64>() as f32;
+            let port = self.node(NodeKind::Net);
+            self.connect(node, port, LinkType::Net, bw);
+            self.connect(port, node, LinkType::Net, bw);
+            let latency = latency(first.kind, first.rate.gb_per_s(), capability);
+            self.nets.push(Net { node: port, nic: first.index, bw, latency, gdr: first.gpudirect });
+        }
+    }
+
+    fn add_links(&mut self, topology: &Topology, node_of: &FxHashMap<VertexId, usize>) {
+        let mut ordered: Vec<(&VertexId, &usize)> = node_of.iter().collect();
+        ordered.sort();
+        let port = |v: VertexId| topology.nic(v).map(|n| n.rate);
+        for (&vertex, &from) in ordered {
+            for (_, next, link) in topology.links_from(vertex) {
+                let Some(&to) = node_of.get(&next) else { continue };
+                let rate = link.rate.gb_per_s() as f32;
+                let capability = |node| self.gpus.iter().find(|g: &&Gpu| g.node == node).map(|g| g.capability);
+                let (kind, bw) = match link.kind {
+                    LinkKind::Nvlink => {
+                        let capability = capability(from).or_else(|| capability(to)).unwrap_or(90);
+                        (LinkType::Nvlink, link.width as f32 * nvlink_bw(capability))
+                    }
+                    LinkKind::C2c => (LinkType::C2c, rate),
+                    // A NIC of which no PCIe device is known has its own rate as its only limit.
+                    LinkKind::Pcie if port(vertex) == Some(link.rate) || port(next) == Some(link.rate) => {
+                        (LinkType::Pci, LOC_BW)
+                    }
+                    LinkKind::Pcie => (LinkType::Pci, rate),
+                    LinkKind::CpuInterconnect => (LinkType::Sys, rate),
+                    _ => continue,
+                };
+                self.connect(from, to, kind, bw);
+            }
+        }
+    }
+}

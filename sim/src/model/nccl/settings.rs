@@ -1,0 +1,450 @@
+//! Variables that NCCL reads, as far as its choice depends on them.
+//!
+//! Whole numbers are read as NCCL reads them (C's `strtoll`): `8M` is 8, `true` is 0, and -2
+//! means automatic. Names that NCCL does not have are told apart from those that only do not
+//! matter here.
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use thiserror::Error;
+
+use super::constants::{LL, LL128, SIMPLE};
+use super::selection::{Selection, SelectionError};
+use super::version::Version;
+use crate::collective::{Algorithm, Protocol, nearest};
+use crate::units::Bytes;
+
+/// Names of variables and what kind each is; provenance in the file.
+const NAMES: &str = include_str!("data/variables.txt");
+
+/// Kind of each known variable, by name.
+static KINDS: LazyLock<BTreeMap<&'static str, &'static str>> = LazyLock::new(|| {
+    NAMES.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once(' ')).collect()
+});
+
+/// Which paths of the library are asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum CtaPolicy {
+    /// Fastest.
+    #[default]
+    Default,
+    /// NVLS for registered all-gather and reduce-scatter.
+    Efficiency,
+    /// Copy engines.
+    Zero,
+}
+
+/// Settings of NCCL that its choice depends on; the default is NCCL's own.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct NcclSettings {
+    /// `NCCL_ALGO`.
+    pub algorithms: Selection<Algorithm>,
+    /// `NCCL_PROTO`; a protocol that it names skips the checks of LL128.
+    pub protocols: Selection<Protocol>,
+    /// `NCCL_MIN_NCHANNELS` or its older name `NCCL_MIN_NRINGS`.
+    pub min_channels: Option<u32>,
+    /// `NCCL_MAX_NCHANNELS` or its older name `NCCL_MAX_NRINGS`.
+    pub max_channels: Option<u32>,
+    /// `NCCL_MIN_CTAS`.
+    pub min_ctas: Option<u32>,
+    /// `NCCL_MAX_CTAS`.
+    pub max_ctas: Option<u32>,
+    /// `NCCL_MIN_P2P_NCHANNELS`.
+    pub min_p2p_channels: Option<u32>,
+    /// `NCCL_MAX_P2P_NCHANNELS`.
+    pub max_p2p_channels: Option<u32>,
+    /// `NCCL_NTHREADS`: LL and Simple.
+    pub threads: Option<u32>,
+    /// `NCCL_LL128_NTHREADS`.
+    pub ll128_threads: Option<u32>,
+    /// `NCCL_THREAD_THRESHOLDS`: `[tree, ring][LL, LL128, Simple]`, bytes a thread.
+    pub thresholds: [[Option<u64>; 3]; 2],
+    /// `NCCL_BUFFSIZE`.
+    pub buffer_size: Option<Bytes>,
+    /// `NCCL_NVLS_ENABLE`; `None` is automatic.
+    pub nvls: Option<bool>,
+    /// `NCCL_NVLS_NCHANNELS`.
+    pub nvls_channels: Option<u32>,
+    /// `NCCL_PAT_ENABLE`; `None` is automatic.
+    pub pat: Option<bool>,
+    /// `NCCL_COLLNET_ENABLE`.
+    pub collnet: bool,
+    /// `NCCL_COLLNET_NODE_THRESHOLD`, hosts; 2 by default.
+    pub collnet_hosts: Option<u32>,
+    /// `NCCL_LL128_C2C` is 0.
+    pub no_ll128_c2c: bool,
+    /// `NCCL_NET_OVERHEAD` in nanoseconds.
+    pub net_overhead_ns: Option<u32>,
+    /// `NCCL_TUNER_PLUGIN` is `none`.
+    pub no_tuner: bool,
+    /// `NCCL_TUNER_PLUGIN` names a library.
+    pub other_tuner: bool,
+    /// `OFI_NCCL_TUNER_TYPE` is not `REGION`, or `OFI_NCCL_FORCE_NUM_RAILS` is set.
+    pub no_region_tuner: bool,
+    /// `NCCL_CTA_POLICY`.
+    pub cta_policy: CtaPolicy,
+}
+
+/// Variables as they were understood.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Environment {
+    /// What they mean for the choice.
+    pub settings: NcclSettings,
+    /// `NCCL_TUNER_CONFIG_FILE`: the table of NVIDIA's example tuner.
+    pub tuner_file: Option<String>,
+    /// Known names without effect on the forecast.
+    pub ignored: Vec<String>,
+    /// Settings that ask for something that is not modelled.
+    pub not_modelled: Vec<String>,
+    /// Names and values that NCCL silently reads otherwise than they look.
+    pub warnings: Vec<String>,
+}
+
+/// Why variables cannot be used.
+#[derive(Debug, Error, Clone, PartialEq, Eq)]
+pub enum SettingsError {
+    /// No `NAME=VALUE`.
+    #[error("`{0}` is not a setting; expected NAME=VALUE such as NCCL_ALGO=Ring")]
+    NotAPair(String),
+    /// NCCL would not start with this.
+    #[error("{name}={value}: {error}")]
+    Refused {
+        /// The variable.
+        name: &'static str,
+        /// Its value.
+        value: String,
+        /// What is wrong.
+        error: SelectionError,
+    },
+}
+
+/// Reads `text` as C's `strtoll` with base 0 does: the number and whether text follows it.
+fn strtoll(text: &str) -> (i64, bool) {
+    let text = text.trim_start();
+    let (negative, digits) = match text.strip_prefix('-') {
+        Some(rest) => (true, rest),
+        None => (false, text.strip_prefix('+').unwrap_or(text)),
+    };
+    let hex = digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X"));
+    let (radix, digits) = match hex {
+        Some(rest) if rest.starts_with(|c: char| c.is_ascii_hexdigit()) => (16, rest),
+        _ if digits.starts_with('0') => (8, digits),
+        _ => (10, digits),
+    };
+    let end = digits.find(|c: char| !c.is_digit(radix)).unwrap_or(digits.len());
+    let magnitude = match &digits[..end] {
+        "" => 0,
+        number => i64::from_str_radix(number, radix).unwrap_or(i64::MAX),
+    };
+    (if negative { -magnitude } else { magnitude }, end < digits.len() || end == 0)
+}
+
+/// Reads the `NAME=VALUE` pairs of a file: one a line, `#` comments, `export` before a name.
+///
+/// # Errors
+/// A line that is no pair.
+pub fn pairs_of_file(text: &str) -> Result<Vec<(String, String)>, SettingsError> {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines.map(|line| pair(line.strip_prefix("export ").unwrap_or(line))).collect()
+}
+
+/// Reads one `NAME=VALUE`; quotes around the value are dropped.
+///
+/// # Errors
+/// No `=`, or a name that is none.
+pub fn pair(text: &str) -> Result<(String, String), SettingsError> {
+    let bad = || SettingsError::NotAPair(text.chars().take(80).collect());
+    let (name, value) = text.split_once('=').ok_or_else(bad)?;
+    let (name, value) = (name.trim(), value.trim());
+    if name.is_empty() || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
+        return Err(bad());
+    }
+    let quoted = |quote| value.strip_prefix(quote).and_then(|v: &str| v.strip_suffix(quote));
+    let value = quoted('"').or_else(|| quoted('\'')).unwrap_or(value);
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+impl Environment {
+    /// What variables mean to a version of NCCL; of a name given twice, the last counts.
+    ///
+    /// # Errors
+    /// A `NCCL_ALGO` or `NCCL_PROTO` that fails the start of a communicator.
+    pub fn parse(pairs: &[(String, String)], version: Version) -> Result<Self, SettingsError> {
+        let variables: BTreeMap<&str, &str> =
+            pairs.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let mut out = Self::default();
+        for (&name, &value) in &variables {
+            out.read(name, value, version)?;
+        }
+        // The newer names win over those of rings.
+        for (old, new) in [("NCCL_MIN_NRINGS", "NCCL_MIN_NCHANNELS"), ("NCCL_MAX_NRINGS", "NCCL_MAX_NCHANNELS")] {
+            if let (Some(_), Some(value)) = (variables.get(old), variables.get(new)) {
+                out.read(new, value, version)?;
+            }
+        }
+        out.warnings.dedup();
+        Ok(out)
+    }
+
+    fn read(&mut self, name: &str, value: &str, version: Version) -> Result<(), SettingsError> {
+        match name {
+            "NCCL_ALGO" => self.settings.algorithms = self.selection("NCCL_ALGO", value, version)?,
+            "NCCL_PROTO" => self.settings.protocols = self.selection("NCCL_PROTO", value, version)?,
+            "NCCL_MIN_NCHANNELS" | "NCCL_MIN_NRINGS" => self.settings.min_channels = self.count(name, value),
+            "NCCL_MAX_NCHANNELS" | "NCCL_MAX_NRINGS" => self.settings.max_channels = self.count(name, value),
+            "NCCL_MIN_CTAS" => self.settings.min_ctas = self.count(name, value),
+            "NCCL_MAX_CTAS" => self.settings.max_ctas = self.count(name, value),
+            "NCCL_MIN_P2P_NCHANNELS" => self.settings.min_p2p_channels = self.count(name, value),
+            "NCCL_MAX_P2P_NCHANNELS" => self.settings.max_p2p_channels = self.count(name, value),
+            "NCCL_NTHREADS" => self.settings.threads = self.threads(name, value, 64, 512),
+            "NCCL_LL128_NTHREADS" => self.settings.ll128_threads = self.threads(name, value, 160, 640),
+            "NCCL_THREAD_THRESHOLDS" => self.thresholds(value),
+            "NCCL_BUFFSIZE" => self.settings.buffer_size = self.count(name, value).map(|bytes| Bytes(u64::from(bytes))),
+            "NCCL_NVLS_ENABLE" => self.settings.nvls = self.number(name, value).filter(|&v| v != 2).map(|v| v != 0),
+            "NCCL_NVLS_NCHANNELS" => self.settings.nvls_channels = self.count(name, value),
+            "NCCL_PAT_ENABLE" => self.settings.pat = self.number(name, value).filter(|&v| v != 2).map(|v| v != 0),
+            "NCCL_COLLNET_ENABLE" => self.settings.collnet = self.number(name, value).is_some_and(|v| v != 0),
+            "NCCL_COLLNET_NODE_THRESHOLD" => {
+                self.settings.collnet_hosts = self.number(name, value).map(|v| u32::try_from(v).unwrap_or(0));
+            }
+            "NCCL_LL128_C2C" => self.settings.no_ll128_c2c = self.number(name, value) == Some(0),
+            "NCCL_NET_OVERHEAD" => {
+                self.settings.net_overhead_ns = self.number(name, value).map(|v| u32::try_from(v).unwrap_or(0));
+            }
+            "NCCL_TUNER_PLUGIN" => {
+                self.settings.no_tuner = value.eq_ignore_ascii_case("none");
+                self.settings.other_tuner =
+                    !value.is_empty() && !self.settings.no_tuner && !value.to_lowercase().contains("ofi");
+            }
+            "NCCL_TUNER_CONFIG_FILE" => self.tuner_file = Some(value.to_owned()).filter(|path| !path.is_empty()),
+            "OFI_NCCL_TUNER_TYPE" => self.tuner_type(value),
+            "OFI_NCCL_FORCE_NUM_RAILS" => {
+                self.settings.no_region_tuner |= self.number(name, value).is_some_and(|v| v != 0)
+            }
+            "NCCL_CTA_POLICY" => self.cta_policy(value),
+            "NCCL_SYM_KERNEL" | "NCCL_SYM_NOWIN_ENABLE" if !matches!(value, "" | "0") => {
+                self.not_modelled.push(format!("{name}={value}: kernels for symmetric memory"));
+            }
+            "NCCL_CHUNK_SIZE"
+            | "NCCL_LL_BUFFSIZE"
+            | "NCCL_LL128_BUFFSIZE"
+            | "NCCL_NVLS_CHUNKSIZE"
+            | "NCCL_NVLSTREE_MAX_CHUNKSIZE"
+            | "NCCL_GRAPH_FILE"
+                if !value.is_empty() =>
+            {
+                self.not_modelled.push(format!("{name}={value}: NCCL's default is used"));
+            }
+            "NCCL_P2P_DISABLE" if value.trim() == "1" => {
+                self.not_modelled.push(format!("{name}=1: peers are taken to reach each other directly"));
+            }
+            _ => self.without_effect(name),
+        }
+        Ok(())
+    }
+
+    fn without_effect(&mut self, name: &str) {
+        match KINDS.get(name).copied() {
+            None if name.starts_with("NCCL_") || name.starts_with("OFI_NCCL_") => {
+                let near = nearest(name, KINDS.keys().copied());
+                let near = near.map(|near| format!(", did you mean {near}?")).unwrap_or_default();
+                self.warnings.push(format!("{name} is not a variable of NCCL, which passes over it in silence{near}"));
+            }
+            Some("not-nccl" | "removed" | "ofi-plugin-removed") => {
+                self.warnings.push(format!("{name} is no longer, or never was, a variable of NCCL: it has no effect"));
+            }
+            _ => self.ignored.push(name.to_owned()),
+        }
+    }
+
+    fn selection<T: super::selection::Listed>(
+        &mut self,
+        name: &'static str,
+        value: &str,
+        version: Version,
+    ) -> Result<Selection<T>, SettingsError> {
+        let (selection, passed_over) = Selection::parse(value, version).map_err(|error| SettingsError::Refused {
+            name,
+            value: value.chars().take(80).collect(),
+            error,
+        })?;
+        if !passed_over.is_empty() {
+            let names = passed_over.join("`, `");
+            self.warnings.push(format!("{name}={value}: NCCL {version} passes over `{names}` in silence"));
+        }
+        Ok(selection)
+    }
+
+    /// A whole number; `None` for what means automatic.
+    fn number(&mut self, name: &str, value: &str) -> Option<i64> {
+        if value.is_empty() {
+            return None;
+        }
+        let (number, rest) = strtoll(value);
+        if rest {
+            self.warnings.push(format!("{name}={value} is read as {number}: NCCL takes whole numbers only"));
+        }
+        (number != -2).then_some(number)
+    }
+
+    /// A positive whole number.
+    fn count(&mut self, name: &str, value: &str) -> Option<u32> {
+        let number = self.number(name, value)?;
+        let count = u32::try_from(number).ok().filter(|&count| count > 0);
+        if count.is_none() {
+            self.warnings.push(format!("{name}={value} is out of range and has no effect"));
+        }
+        count
+    }
+
+    /// Threads of a block; NCCL takes the most it allows where the number is not a multiple of 32.
+    fn threads(&mut self, name: &str, value: &str, least: u32, most: u32) -> Option<u32> {
+        let asked = self.count(name, value)?;
+        let used = if asked.is_multiple_of(32) { asked.clamp(least, most) } else { most };
+        if used != asked {
+            self.warnings.push(format!("{name}={value} is taken as {used}: multiples of 32 from {least} to {most}"));
+        }
+        Some(used)
+    }
+
+    /// Six numbers: tree then ring, LL, LL128, Simple; negative ones leave the default.
+    fn thresholds(&mut self, value: &str) {
+        let numbers: Vec<i64> = value.split_whitespace().map_while(|word| word.parse().ok()).collect();
+        if numbers.len() < 6 {
+            self.warnings.push(format!("NCCL_THREAD_THRESHOLDS={value}: {} of 6 numbers could be read", numbers.len()));
+        }
+        for (index, number) in numbers.into_iter().take(6).enumerate() {
+            self.settings.thresholds[index / 3][[LL, LL128, SIMPLE][index % 3]] = u64::try_from(number).ok();
+        }
+    }
+
+    fn tuner_type(&mut self, value: &str) {
+        let kind = value.to_uppercase();
+        if !matches!(kind.as_str(), "" | "REGION") {
+            self.settings.no_region_tuner = true;
+        }
+        if kind == "MODEL" {
+            self.not_modelled.push("OFI_NCCL_TUNER_TYPE=MODEL: NCCL's own table is used".to_owned());
+        }
+    }
+
+    fn cta_policy(&mut self, value: &str) {
+        let (bits, _) = strtoll(value);
+        let named = |name: &str| value.to_uppercase().split('|').any(|part| part.trim() == name);
+        self.settings.cta_policy = if named("ZERO") || bits & 2 != 0 {
+            CtaPolicy::Zero
+        } else if named("EFFICIENCY") || bits & 1 != 0 {
+            CtaPolicy::Efficiency
+        } else {
+            CtaPolicy::Default
+        };
+        let what = match self.settings.cta_policy {
+            CtaPolicy::Default => return,
+            CtaPolicy::Efficiency => "NVLS for registered buffers",
+            CtaPolicy::Zero => "copy-engine collectives",
+        };
+        self.not_modelled.push(format!("NCCL_CTA_POLICY={value}: {what} bypass the cost table"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collective::Collective;
+    use proptest::prelude::*;
+
+    fn environment(pairs: &[&str]) -> Environment {
+        let pairs: Vec<_> = pairs.iter().map(|text| pair(text).unwrap()).collect();
+        Environment::parse(&pairs, Version::NEWEST).unwrap()
+    }
+
+    /// Goal: numbers are what C makes of them.
+    #[test]
+    fn numbers_are_read_as_strtoll_does() {
+        for (text, number, rest) in [
+            ("8", 8, false),
+            ("8M", 8, true),
+            ("true", 0, true),
+            ("0x10", 16, false),
+            ("010", 8, false),
+            (" -2", -2, false),
+            ("0", 0, false),
+            ("", 0, true),
+            ("99999999999999999999", i64::MAX, false),
+        ] {
+            assert_eq!(strtoll(text), (number, rest), "{text}");
+        }
+    }
+
+    /// Goal: each variable lands in its setting.
+    #[test]
+    fn variables_become_settings() {
+        let got = environment(&[
+            "NCCL_ALGO=allreduce:tree",
+            "NCCL_PROTO=^LL128",
+            "NCCL_MAX_NRINGS=4",
+            "NCCL_MAX_NCHANNELS=8",
+            "NCCL_MIN_CTAS=2",
+            "NCCL_NTHREADS=250",
+            "NCCL_LL128_NTHREADS=64",
+            "NCCL_THREAD_THRESHOLDS=1 2 3 4 -2 6",
+            "NCCL_BUFFSIZE=8M",
+            "NCCL_NVLS_ENABLE=0",
+            "NCCL_PAT_ENABLE=1",
+            "NCCL_NET_OVERHEAD=2500",
+            "NCCL_COLLNET_ENABLE=1",
+            "NCCL_LL128_C2C=0",
+            "NCCL_DEBUG=INFO",
+            "PATH=/bin",
+        ]);
+        let set = got.settings;
+        assert_eq!(set.algorithms.forced(Collective::AllReduce), Some(Algorithm::Tree));
+        assert_eq!(set.protocols.allows(Collective::Reduce, Protocol::Ll128), Some(false));
+        assert_eq!((set.max_channels, set.min_ctas), (Some(8), Some(2)));
+        assert_eq!((set.threads, set.ll128_threads), (Some(512), Some(160)));
+        assert_eq!(set.thresholds, [[Some(1), Some(2), Some(3)], [Some(4), None, Some(6)]]);
+        assert_eq!(set.buffer_size, Some(Bytes(8)));
+        assert_eq!((set.nvls, set.pat, set.collnet), (Some(false), Some(true), true));
+        assert_eq!((set.net_overhead_ns, set.no_ll128_c2c), (Some(2500), true));
+        assert_eq!(got.ignored, ["NCCL_DEBUG", "PATH"]);
+        assert_eq!(got.warnings.len(), 3, "{:?}", got.warnings);
+        assert!(environment(&[]).settings == NcclSettings::default());
+        assert_eq!(
+            environment(&["NCCL_PAT_ENABLE=2", "NCCL_NVLS_ENABLE=2", "NCCL_MAX_CTAS=-2"]).settings,
+            NcclSettings::default()
+        );
+    }
+
+    /// Goal: names that NCCL does not have are noticed; paths that bypass the table are named.
+    #[test]
+    fn slips_and_bypasses_are_named() {
+        let got = environment(&["NCCL_ALGOS=Ring", "NCCL_NRINGS=4", "NCCL_CTA_POLICY=EFFICIENCY|ZERO"]);
+        assert!(got.warnings.iter().any(|w| w.contains("did you mean NCCL_ALGO?")), "{:?}", got.warnings);
+        assert!(got.warnings.iter().any(|w| w.contains("NCCL_NRINGS")), "{:?}", got.warnings);
+        assert_eq!(got.settings.cta_policy, CtaPolicy::Zero);
+        assert!(got.not_modelled[0].contains("copy-engine"));
+        let pairs = [("NCCL_ALGO".to_owned(), "rong".to_owned())];
+        assert!(Environment::parse(&pairs, Version::NEWEST).unwrap_err().to_string().contains("did you mean `Ring`"));
+        assert!(!Environment::parse(&pairs, Version::new(2, 20, 5)).unwrap().warnings.is_empty());
+    }
+
+    /// Goal: environment files of shells and of NCCL are read.
+    #[test]
+    fn files_hold_pairs() {
+        let text = "# tuned\nexport NCCL_ALGO=\"Ring,Tree\"\n\nNCCL_PROTO = Simple\n";
+        let pairs = pairs_of_file(text).unwrap();
+        assert_eq!(pairs[0], ("NCCL_ALGO".to_owned(), "Ring,Tree".to_owned()));
+        assert_eq!(pairs[1], ("NCCL_PROTO".to_owned(), "Simple".to_owned()));
+        assert!(pairs_of_file("NCCL_ALGO Ring").is_err());
+        assert!(pair("=x").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn no_value_panics(name in 0..KINDS.len(), value in "\\PC{0,40}") {
+            let name = KINDS.keys().nth(name).unwrap().to_string();
+            let _ = Environment::parse(&[(name, value)], Version::NEWEST);
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! Tuner plugins: what decides before NCCL's own table.
+
+use std::sync::Arc;
+
+use super::aws::{self, Platform};
+use super::cost::{Cell, CostTable, Model, place};
+use super::selection::FUNCTIONS;
+use crate::collective::{Algorithm, Collective, Protocol};
+use crate::schedule::Call;
+use crate::topology::Topology;
+
+/// Most lines of a table that are kept.
+const LINES_MAX: usize = 1 << 20;
+/// Longest line that the example plugin reads whole.
+const LINE_MAX: usize = 255;
+
+/// A tuner plugin.
+#[derive(Clone, Debug)]
+pub enum Tuner {
+    /// The region tuner of aws-ofi-nccl.
+    Region(Platform),
+    /// NVIDIA's example plugin with its table.
+    Csv(Arc<CsvTuner>),
+}
+
+/// What a tuner makes of a call.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Advice {
+    /// The pair whose cost it sets to zero.
+    pub(super) pair: Option<(Algorithm, Protocol)>,
+    /// Channels that it sets.
+    pub(super) channels: Option<u32>,
+    /// Where this is from.
+    pub(super) why: String,
+}
+
+impl Tuner {
+    /// The tuner that a machine's plugin brings along.
+    pub fn of(topology: &Topology) -> Option<Self> {
+        Platform::of(topology).map(Self::Region)
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Region(_) => "aws-ofi-nccl region tuner",
+            Self::Csv(_) => "NVIDIA's example tuner",
+        }
+    }
+
+    /// Whether this NCCL with these settings asks the tuner at all.
+    pub(super) fn is_asked(&self, model: &Model<'_>) -> bool {
+        let set = &model.settings;
+        match self {
+            _ if set.no_tuner => false,
+            // NCCL asks tuners of the plugin's oldest interface since 2.21.5; with that one, the
+            // plugin stands back for NCCL_ALGO and NCCL_PROTO.
+            Self::Region(_) => {
+                let v2 = !model.version.since(22);
+                let user = !set.algorithms.is_free() || !set.protocols.is_free();
+                let known = model.version >= super::Version::new(2, 21, 5);
+                known && !set.other_tuner && !set.no_region_tuner && !(v2 && user)
+            }
+            Self::Csv(_) => model.version.since(22),
+        }
+    }
+
+    /// What it makes of a call that moves `bytes` in `calls` calls of one group.
+    pub(super) fn advice(&self, model: &Model<'_>, table: &CostTable, call: &Call, bytes: u64, calls: u32) -> Advice {
+        let (ranks, hosts) = (model.graphs.ranks, model.graphs.hosts.max(1));
+        let open =
+            |&(a, p): &(Algorithm, Protocol)| place(a, p).is_some_and(|(a, p)| matches!(table[a][p], Cell::On(_)));
+        match self {
+            Self::Region(platform) => {
+                let pair = aws::wanted(*platform, hosts, ranks, call.collective, bytes).find(open);
+                let channels = pair.and_then(|pair| aws::channels(*platform, hosts, ranks, pair, bytes));
+                let why = match pair {
+                    _ if hosts <= 2 => "it leaves one and two hosts to NCCL".to_owned(),
+                    Some(_) => format!("{} regions for {} ranks a host", platform.name(), ranks / hosts),
+                    None => format!("no {} region for {} ranks a host holds it", platform.name(), ranks / hosts),
+                };
+                Advice { pair, channels, why }
+            }
+            Self::Csv(csv) => csv.advice(call, bytes, hosts, calls.div_ceil(model.channels()), open),
+        }
+    }
+}
+
+/// The table of NVIDIA's example plugin (`plugins/tuner/example`), read with its defects: a
+/// misspelt collective is all-reduce, algorithm ring, protocol Simple; empty fields collapse.
+#[derive(Clone, Debug, Default)]
+pub struct CsvTuner {
+    rules: Vec<Rule>,
+    /// What the plugin reads otherwise than it looks.
+    pub warnings: Vec<String>,
+}
+
+#[derive(Clone, Debug)]
+struct Rule {
+    line: usize,
+    collective: Collective,
+    bytes: (u64, u64),
+    pair: (Algorithm, Protocol),
+    channels: i64,
+    /// Hosts, ranks, pipelined operations, registered buffers; -1 is any.
+    only: [i64; 4],
+}
+
+const COLLECTIVES: [&str; 5] = ["broadcast", "reduce", "allgather", "reducescatter", "allreduce"];
+
+impl CsvTuner {
+    /// Reads the text of a table, as the plugin would: lines that it cannot read are passed over
+    /// with a warning.
+    pub fn parse(text: &str) -> Self {
+        let mut out = Self::default();
+        for (number, line) in (1..).zip(text.lines()).take(LINES_MAX) {
+            if line.trim().is_empty() || line.starts_with('#') {
+                continue;
+            }
+            if line.len() > LINE_MAX {
+                out.warnings.push(format!("line {number}: only {LINE_MAX} bytes of a line are read"));
+            }
+            match out.rule(number, line) {
+                Some(rule) => out.rules.push(rule),
+                None => out.warnings.push(format!("line {number}: not 8 to 10 fields; passed over")),
+            }
+        }
+        out
+    }
+
+    fn rule(&mut self, line: usize, text: &str) -> Option<Rule> {
+        let fields: Vec<&str> = text.split(',').map(str::trim).filter(|field| !field.is_empty()).collect();
+        if !(8..=10).contains(&fields.len()) {
+            return None;
+        }
+        // C's atoi and strtoull: the digits in front, else 0.
+        let number = |field: &str| -> i64 {
+            let end = field.find(|c: char| !c.is_ascii_digit() && c != '-').unwrap_or(field.len());
+            field[..end].parse().unwrap_or(0)
+        };
+        let bytes = |field: &str| u64::try_from(number(field)).unwrap_or(u64::MAX);
+        let mut named = |field: &str, known: &[&str], default: usize| {
+            known.iter().position(|&name| name == field).unwrap_or_else(|| {
+                self.warnings.push(format!("line {line}: `{field}` is none of its names; taken as {}", known[default]));
+                default
+            })
+        };
+        let collective = named(fields[0], &COLLECTIVES, 4);
+        let names: Vec<&str> = super::ALGORITHMS.iter().map(|a| a.name()).collect();
+        let algorithm = named(fields[3], &names, 1);
+        let names: Vec<&str> = Protocol::ALL.iter().map(|p| p.name()).collect();
+        let protocol = named(fields[4], &names, 2);
+        let channels = number(fields[5]);
+        if channels < 1 {
+            self.warnings.push(format!("line {line}: channels {channels} leaves 1 channel, not NCCL's number"));
+        }
+        Some(Rule {
+            line,
+            collective: FUNCTIONS[collective].1,
+            bytes: (bytes(fields[1]), bytes(fields[2])),
+            pair: (super::ALGORITHMS[algorithm], Protocol::ALL[protocol]),
+            channels,
+            only: std::array::from_fn(|index| fields.get(6 + index).map_or(-1, |field| number(field))),
+        })
+    }
+
+    fn advice(
+        &self,
+        call: &Call,
+        bytes: u64,
+        hosts: u32,
+        pipelined: u32,
+        open: impl Fn(&(Algorithm, Protocol)) -> bool,
+    ) -> Advice {
+        let here = [i64::from(hosts), i64::from(call.ranks), i64::from(pipelined.max(1)), 0];
+        let rule = self.rules.iter().find(|rule| {
+            rule.collective == call.collective
+                && (rule.bytes.0..=rule.bytes.1).contains(&bytes)
+                && rule.only.iter().zip(here).all(|(&only, here)| only == -1 || only == here)
+                && open(&rule.pair)
+        });
+        // The plugin sets one channel before it looks for a line.
+        let channels = rule.and_then(|rule| u32::try_from(rule.channels).ok()).filter(|&channels| channels > 0);
+        Advice {
+            pair: rule.map(|rule| rule.pair),
+            channels: Some(channels.unwrap_or(1)),
+            why: rule.map_or_else(
+                || "no line matches; the plugin leaves 1 channel".to_owned(),
+                |rule| format!("line {} of its table", rule.line),
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collective::DataType;
+    use crate::units::Bytes;
+
+    fn advice(csv: &CsvTuner, collective: Collective, bytes: u64) -> Advice {
+        let call = Call::of_size(collective, 8, Bytes(bytes), DataType::Float32);
+        csv.advice(&call, bytes, 1, 1, |pair| pair.0 != Algorithm::Nvls)
+    }
+
+    /// Goal: the first open line that matches wins; ranges include both ends; defects are kept.
+    #[test]
+    fn lines_match_as_in_the_plugin() {
+        let csv = CsvTuner::parse(
+            "# comment\n\
+             allreduce,0,65536,tree,ll,4,-1,-1\n\
+             allreduce,65537,1048576,nvls,simple,16,-1,8,-1,-1\n\
+             allreduce,65537,1048576,ring,ll128,-1,1,8,1\n\
+             allgather,0,4294967295,ring,simple,2,2,-1\n\
+             alreduce,2097152,2097152,rign,ll129,3,-1,-1\n\
+             allreduce,1,2,3\n",
+        );
+        let pair = |collective, bytes| advice(&csv, collective, bytes).pair;
+        let channels = |collective, bytes| advice(&csv, collective, bytes).channels;
+        assert_eq!(pair(Collective::AllReduce, 65_536), Some((Algorithm::Tree, Protocol::Ll)));
+        assert_eq!(channels(Collective::AllReduce, 65_536), Some(4));
+        // The line of NVLS is skipped, since its cell is closed; -1 channels leaves 1.
+        assert_eq!(pair(Collective::AllReduce, 65_537), Some((Algorithm::Ring, Protocol::Ll128)));
+        assert_eq!(channels(Collective::AllReduce, 65_537), Some(1));
+        // Two hosts only; no line leaves 1 channel too.
+        assert_eq!((pair(Collective::AllGather, 64), channels(Collective::AllGather, 64)), (None, Some(1)));
+        // Misspelt names.
+        assert_eq!(pair(Collective::AllReduce, 2 << 20), Some((Algorithm::Ring, Protocol::Simple)));
+        assert_eq!(csv.warnings.len(), 5, "{:?}", csv.warnings);
+    }
+}

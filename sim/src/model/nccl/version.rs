@@ -1,0 +1,101 @@
+//! NCCL versions, in order.
+
+use std::fmt;
+use std::str::FromStr;
+
+use thiserror::Error;
+
+/// A version of NCCL.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Version {
+    /// 2 so far.
+    pub major: u16,
+    /// The release: 28 of 2.28.9.
+    pub minor: u16,
+    /// The patch: 9 of 2.28.9.
+    pub patch: u16,
+}
+
+/// What is not a version.
+#[derive(Debug, Error, Clone, PartialEq, Eq)]
+#[error("`{0}` is not a version of NCCL; expected such as 2.28.9 or 2.28")]
+pub struct NotAVersion(String);
+
+impl Version {
+    /// The first whose constants are known here.
+    pub const OLDEST: Self = Self::new(2, 18, 0);
+    /// The last whose constants are known here.
+    pub const NEWEST: Self = Self::new(2, 30, 7);
+
+    /// `major.minor.patch`.
+    pub const fn new(major: u16, minor: u16, patch: u16) -> Self {
+        Self { major, minor, patch }
+    }
+
+    /// Whether it is the first patch of `2.minor` or later.
+    pub(super) fn since(self, minor: u16) -> bool {
+        self >= Self::new(2, minor, 0)
+    }
+
+    /// The version whose rules are used for this one, and what to say where it is another.
+    pub fn covered(self) -> (Self, Option<String>) {
+        let nearest = self.clamp(Self::OLDEST, Self::NEWEST);
+        // A later patch of the newest release is that release.
+        if nearest == self || (self.major, self.minor) == (Self::NEWEST.major, Self::NEWEST.minor) {
+            return (nearest, None);
+        }
+        let side = if self > nearest { "newer" } else { "older" };
+        (nearest, Some(format!("NCCL {self} is {side} than what is known here; the rules of {nearest} are used")))
+    }
+}
+
+impl Default for Version {
+    fn default() -> Self {
+        Self::NEWEST
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.major, self.minor, self.patch)
+    }
+}
+
+impl FromStr for Version {
+    type Err = NotAVersion;
+
+    /// `2.28.9`, `2.28` (its first patch) or `v2.28.9-1+cuda13.0`.
+    fn from_str(text: &str) -> Result<Self, NotAVersion> {
+        let bad = || NotAVersion(text.chars().take(40).collect());
+        let plain = text.trim().trim_start_matches('v');
+        let plain = plain.split(['-', '+']).next().unwrap_or_default();
+        let parts: Vec<u16> = plain.split('.').map(|part| part.parse().map_err(|_| bad())).collect::<Result<_, _>>()?;
+        match parts.as_slice() {
+            [major, minor] if *major >= 2 => Ok(Self::new(*major, *minor, 0)),
+            [major, minor, patch] if *major >= 2 => Ok(Self::new(*major, *minor, *patch)),
+            _ => Err(bad()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: versions order by number, not by text, and unknown ones say which rules stand in.
+    #[test]
+    fn versions_order_and_clamp() {
+        let version = |text: &str| text.parse::<Version>().unwrap();
+        assert!(version("2.9.6") < version("2.18.1"));
+        assert_eq!(version("v2.28.9-1+cuda13.0"), Version::new(2, 28, 9));
+        assert_eq!(version("2.18").covered(), (Version::new(2, 18, 0), None));
+        assert_eq!(version("2.30.9").covered(), (Version::NEWEST, None));
+        let (used, note) = version("2.31.1").covered();
+        assert_eq!(used, Version::NEWEST);
+        assert!(note.unwrap().contains("newer"));
+        assert!(version("2.12.12").covered().1.unwrap().contains("older"));
+        for text in ["", "2", "two", "2.28.9.1", "1.3.4", "2.-1", "2.99999.1"] {
+            assert!(text.parse::<Version>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,358 @@
+//! Goal: the restated cost model and choice of NCCL give NCCL's own numbers.
+
+#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
+
+use std::sync::Arc;
+
+use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol, ReduceOp};
+use collcast_sim::model::nccl::aws::Platform;
+use collcast_sim::model::nccl::cost::place;
+use collcast_sim::model::nccl::graphs::{CpuVendor, Graph, Graphs, Pattern};
+use collcast_sim::model::nccl::settings::{Environment, pair};
+use collcast_sim::model::nccl::{Cell, CsvTuner, Layer, Model, NcclSettings, Tuner, Version, shared_choices};
+use collcast_sim::network::PathClass;
+use collcast_sim::schedule::Call;
+use collcast_sim::units::Bytes;
+
+fn graph(pattern: Pattern, channels: u32, intra: f64, inter: f64) -> Graph {
+    Graph {
+        pattern,
+        channels,
+        speed_intra: intra,
+        speed_inter: inter,
+        latency_inter: 0.0,
+        type_intra: PathClass::Nvl,
+        type_inter: PathClass::Pix,
+        same_channels: true,
+        cross_nic: false,
+        paths: Vec::new(),
+    }
+}
+
+/// Hopper GPUs behind an NVSwitch, with an Intel CPU.
+fn hopper(hosts: u32, per_host: u32, ring: Graph, tree: Graph, nvls: Option<Graph>, channels: u32) -> Graphs {
+    Graphs {
+        ranks: hosts * per_host,
+        hosts,
+        ranks_per_host: (per_host, per_host),
+        compute_capability: (90, 90),
+        cpu_vendor: Some(CpuVendor::Intel),
+        nvswitch: true,
+        multicast: nvls.is_some(),
+        collnet: false,
+        ring,
+        tree,
+        collnet_chain: None,
+        collnet_direct: None,
+        nvls,
+        channels,
+        nvls_channels: 16,
+        p2p_channels: (32, 32),
+    }
+}
+
+/// The machines a, b and c of `data/nccl/golden.csv`.
+fn machine(name: &str) -> Graphs {
+    use Pattern::{BalancedTree, Nvls, Ring, Tree};
+    match name {
+        "a" => {
+            let nvls = graph(Nvls, 8, 40., 60.);
+            hopper(1, 8, graph(Ring, 12, 30., 30.), graph(BalancedTree, 12, 30., 30.), Some(nvls), 24)
+        }
+        "b" => {
+            let nvls = graph(Nvls, 8, 40., 48.);
+            hopper(16, 8, graph(Ring, 8, 48., 48.), graph(Tree, 8, 48., 48.), Some(nvls), 16)
+        }
+        _ => {
+            let alone = |pattern| Graph { type_intra: PathClass::Loc, ..graph(pattern, 2, 24., 24.) };
+            hopper(16, 1, alone(Ring), alone(Tree), None, 4)
+        }
+    }
+}
+
+fn call(collective: Collective, graphs: &Graphs, bytes: u64) -> Call {
+    Call::of_size(collective, graphs.ranks, Bytes(bytes), DataType::Float32)
+}
+
+fn settings(pairs: &[&str], version: Version) -> NcclSettings {
+    let pairs: Vec<_> = pairs.iter().map(|text| pair(text).unwrap()).collect();
+    Environment::parse(&pairs, version).unwrap().settings
+}
+
+fn default_model(graphs: &Graphs) -> Model<'_> {
+    Model::new(graphs, Version::NEWEST, NcclSettings::default())
+}
+
+fn choice(model: &Model<'_>, tuner: Option<&Tuner>, call: &Call) -> String {
+    let decision = model.decide(tuner, call).unwrap();
+    format!("{}/{} by {}", decision.algorithm, decision.protocol, decision.layer)
+}
+
+/// Goal: latency, bandwidth and time of every open pair, and every choice, on three machines.
+/// Method: by value, to the digits of the table and the precision of a 32-bit float.
+#[test]
+fn costs_and_choices_are_those_of_the_golden_tables() {
+    const SIZES: [u64; 6] = [1 << 10, 64 << 10, 1 << 20, 16 << 20, 256 << 20, 1 << 30];
+    let (mut costs, mut choices) = (0, 0);
+    for line in include_str!("data/nccl/golden.csv").lines().filter(|line| !line.starts_with('#')) {
+        let fields: Vec<&str> = line.split(',').collect();
+        let graphs = machine(fields[1]);
+        let model = default_model(&graphs);
+        let collective: Collective = fields[2].parse().unwrap();
+        let algorithm: Algorithm = fields[3].parse().unwrap();
+        let protocol: Protocol = fields[4].parse().unwrap();
+        if fields[0] == "choice" {
+            let decision = model.decide(None, &call(collective, &graphs, fields[5].parse().unwrap())).unwrap();
+            assert_eq!((decision.algorithm, decision.protocol), (algorithm, protocol), "{line}");
+            assert_eq!(decision.layer, Layer::Table);
+            choices += 1;
+            continue;
+        }
+        let near = |got: f32, text: &str, digit: f64| {
+            let expected: f64 = text.parse().unwrap();
+            let error = (f64::from(got) - expected).abs();
+            assert!(error <= digit / 2.0 + 4e-7 * expected, "{line}: {got} is not {text}");
+        };
+        let (a, p) = place(algorithm, protocol).unwrap();
+        for (bytes, expected) in SIZES.into_iter().zip(&fields[7..]) {
+            let call = call(collective, &graphs, bytes);
+            let Cell::On(cost) = model.table(&call)[a][p] else { panic!("{line} is closed") };
+            near(cost.latency_us, fields[5], 1e-3);
+            near(cost.bandwidth_gb_per_s, fields[6], 1e-4);
+            near(model.time_us(cost, &call, (a, p), bytes, 1), expected, 1e-3);
+        }
+        costs += 1;
+    }
+    assert_eq!((costs, choices), (51, 84));
+}
+
+/// Goal: the times that NCCL 2.22 printed on 3 hosts of 8 H100 (NVIDIA/nccl issue 1453), to the
+/// last bit of its floats.
+#[test]
+fn times_of_an_issue_come_out_exactly() {
+    let graphs = hopper(3, 8, graph(Pattern::Ring, 4, 48., 48.), graph(Pattern::Tree, 4, 48., 48.), None, 16);
+    let model = Model::new(&graphs, Version::new(2, 22, 3), NcclSettings::default());
+    for (bytes, printed) in [(512 << 20, 5679.147_949), (1 << 30, 11_038.536_133), (8 << 30, 86_069.968_750)] {
+        let call = call(Collective::AllReduce, &graphs, bytes);
+        let got = model.predicted_us(&call, Algorithm::Ring, Protocol::Simple).unwrap();
+        assert_eq!(format!("{got:.6}"), format!("{printed:.6}"));
+    }
+}
+
+/// Goal: the constants that differ between versions, each by value.
+#[test]
+fn versions_differ_where_nccl_does() {
+    let (a, b, c) = (machine("a"), machine("b"), machine("c"));
+    let mut blackwell = machine("a");
+    blackwell.compute_capability = (100, 100);
+    let cost = |graphs: &Graphs, minor: u16, collective, algorithm, protocol| {
+        let model = Model::new(graphs, Version::new(2, minor, 1), NcclSettings::default());
+        let (a, p) = place(algorithm, protocol).unwrap();
+        match model.table(&call(collective, graphs, 1 << 20))[a][p] {
+            Cell::On(cost) => Some((cost.latency_us, cost.bandwidth_gb_per_s)),
+            _ => None,
+        }
+    };
+    use Algorithm::{Nvls, NvlsTree, Pat, Ring, Tree};
+    use Collective::{AllGather, AllReduce};
+    use Protocol::{Ll, Ll128, Simple};
+    let near = |got: Option<(f32, f32)>, latency: f32, bandwidth: f32| {
+        let (l, b) = got.unwrap();
+        assert!((l - latency).abs() < 1e-3 && (b - bandwidth).abs() < 1e-3, "{l} {b}: not {latency} {bandwidth}");
+    };
+    // LL on Hopper: 87.7 until 2.20, 141 since 2.21, each over the bus.
+    near(cost(&a, 20, AllReduce, Ring, Ll), 15.0, 87.7 * 8.0 / 14.0);
+    near(cost(&a, 21, AllReduce, Ring, Ll), 15.0, 141.0 * 8.0 / 14.0);
+    // Tree/Simple: no base and 28 us a step until 2.22.
+    near(cost(&a, 22, AllReduce, Tree, Simple), 14.0 * 28.0, 165.6);
+    near(cost(&a, 23, AllReduce, Tree, Simple), 64.4, 165.6);
+    // Ring between hosts: 2N steps until 2.22.
+    near(cost(&b, 22, AllReduce, Ring, Simple), 8.4 + 222.0 * 3.4 + 32.0 * 14.0, 193.5118);
+    near(cost(&b, 23, AllReduce, Ring, Simple), 1190.0, 193.5118);
+    // Ring/LL128 with one rank a host: a share of 0.7 until 2.22.
+    near(cost(&c, 22, AllGather, Ring, Ll128), 141.5, 48.0 * 0.7 * 16.0 / 15.0);
+    near(cost(&c, 23, AllGather, Ring, Ll128), 141.5, 47.104);
+    // PAT: since 2.23, 0.85 of the speed there.
+    assert_eq!(cost(&c, 22, AllGather, Pat, Simple), None);
+    near(cost(&c, 23, AllGather, Pat, Simple), 68.8, 48.0 * 0.85);
+    near(cost(&c, 24, AllGather, Pat, Simple), 68.8, 36.0);
+    // NVLS: five sixths of the smaller speed until 2.27; NVLS tree halves the network.
+    near(cost(&a, 27, AllReduce, Nvls, Simple), 25.0, 8.0 * 40.0 * 5.0 / 6.0);
+    near(cost(&a, 28, AllReduce, Nvls, Simple), 25.0, 272.0);
+    near(cost(&a, 27, AllGather, Nvls, Simple), 25.0, 8.0 * 35.0);
+    near(cost(&b, 27, AllReduce, NvlsTree, Simple), 25.0 + 8.0 * 14.0, 8.0 * 24.0 * 5.0 / 6.0);
+    // NVLS tree: 14 us a step on the network until 2.28, 20.9 since 2.29.
+    near(cost(&b, 28, AllReduce, NvlsTree, Simple), 25.0 + 8.0 * 14.0, 183.4331);
+    near(cost(&b, 29, AllReduce, NvlsTree, Simple), 192.2, 183.4331);
+    // Blackwell: rows of its own since 2.25, other caps since 2.28 and 2.29.
+    near(cost(&blackwell, 24, AllReduce, Ring, Ll), 15.0, 141.0 * 8.0 / 14.0);
+    near(cost(&blackwell, 25, AllReduce, Ring, Ll), 15.0, 180.0 * 8.0 / 14.0);
+    near(cost(&blackwell, 28, AllReduce, Nvls, Simple), 25.0, 2.0 * 40.0 * 0.74 * 7.0 / 8.0 * 8.0 * 8.0 / 14.0);
+}
+
+/// Goal: what closes a pair, by rule.
+#[test]
+fn pairs_are_closed_by_rule() {
+    let (a, b, c) = (machine("a"), machine("b"), machine("c"));
+    let closed = |graphs: &Graphs, pairs: &[&str], call: &Call, algorithm, protocol| {
+        let model = Model::new(graphs, Version::NEWEST, settings(pairs, Version::NEWEST));
+        let (a, p) = place(algorithm, protocol).unwrap();
+        match model.table(call)[a][p] {
+            Cell::NoKernel => "no kernel",
+            Cell::Off(why) => why,
+            Cell::On(_) => "",
+        }
+    };
+    use Algorithm::{CollnetDirect, Nvls, NvlsTree, Pat, Ring, Tree};
+    use Collective::{AllGather, AllReduce, Broadcast, ReduceScatter};
+    use Protocol::{Ll, Ll128, Simple};
+    let reduce = call(AllReduce, &a, 1 << 20);
+    let gather = call(AllGather, &a, 1 << 20);
+    assert_eq!(closed(&a, &[], &reduce, Nvls, Simple), "");
+    assert_eq!(closed(&a, &[], &reduce, Nvls, Ll), "no kernel");
+    assert_eq!(closed(&a, &[], &call(Broadcast, &a, 1), Tree, Ll), "no kernel");
+    assert_eq!(closed(&a, &["NCCL_NVLS_ENABLE=0"], &reduce, Nvls, Simple), "NCCL_NVLS_ENABLE is 0");
+    assert!(closed(&a, &[], &reduce, NvlsTree, Simple).contains("several hosts"));
+    assert!(closed(&b, &[], &call(AllReduce, &b, 1 << 20), Nvls, Simple).contains("CollNet"));
+    assert_eq!(closed(&b, &[], &call(AllReduce, &b, 1 << 20), NvlsTree, Simple), "");
+    let max = Call { op: ReduceOp::Max, ..reduce.clone() };
+    assert!(closed(&a, &[], &max, Nvls, Simple).contains("type and operation"));
+    let max_half = Call { dtype: DataType::Float16, ..max };
+    assert_eq!(closed(&a, &[], &max_half, Nvls, Simple), "");
+    let average = Call { op: ReduceOp::Avg, ..call(ReduceScatter, &c, 1 << 20) };
+    assert!(closed(&c, &[], &average, Pat, Simple).contains("average"));
+    assert_eq!(closed(&c, &["NCCL_PAT_ENABLE=0"], &call(AllGather, &c, 1), Pat, Simple), "NCCL_PAT_ENABLE is 0");
+    assert!(closed(&a, &[], &gather, Pat, Simple).contains("one rank a host"));
+    assert_eq!(closed(&a, &["NCCL_PAT_ENABLE=1"], &gather, Pat, Simple), "");
+    assert!(closed(&a, &[], &reduce, CollnetDirect, Simple).contains("NCCL_COLLNET_ENABLE"));
+    assert!(closed(&a, &["NCCL_COLLNET_ENABLE=1"], &reduce, CollnetDirect, Simple).contains("network"));
+    // LL128: not without NVLink, not far from the NIC; naming it skips the checks.
+    let mut pcie = machine("a");
+    pcie.ring.type_intra = PathClass::Phb;
+    assert!(closed(&pcie, &[], &reduce, Ring, Ll128).contains("NVLink"));
+    assert_eq!(closed(&pcie, &["NCCL_PROTO=LL128"], &reduce, Ring, Ll128), "");
+    assert_eq!(closed(&pcie, &["NCCL_PROTO=^LL"], &reduce, Ring, Ll128), "");
+    assert_eq!(closed(&pcie, &["NCCL_PROTO=^LL"], &reduce, Ring, Ll), "NCCL_PROTO excludes it");
+    let mut far = machine("b");
+    far.ring.type_inter = PathClass::Pxn;
+    let far_call = call(AllReduce, &far, 1 << 20);
+    assert_eq!(closed(&far, &[], &far_call, Ring, Ll128), "");
+    assert!(closed(&far, &["NCCL_LL128_C2C=0"], &far_call, Ring, Ll128).contains("NIC"));
+    far.ring.type_inter = PathClass::Phb;
+    assert!(closed(&far, &[], &far_call, Ring, Ll128).contains("NIC"));
+}
+
+/// Goal: what `NCCL_ALGO` leaves, by version: an error since 2.24, ring before; until 2.21 ring
+/// with every protocol.
+#[test]
+fn algorithms_that_leave_nothing_fail_or_fall_back() {
+    let graphs = machine("a");
+    let small = call(Collective::Broadcast, &graphs, 1024);
+    let model = |minor: u16, pairs: &[&str]| {
+        let version = Version::new(2, minor, 0);
+        Model::new(&graphs, version, settings(pairs, version))
+    };
+    let pairs = ["NCCL_ALGO=Tree", "NCCL_PROTO=Simple"];
+    let nothing = model(24, &pairs).decide(None, &small).unwrap_err();
+    assert!(nothing.candidates.iter().all(|c| c.time_us.is_none()));
+    assert_eq!(choice(&model(23, &pairs), None, &small), "ring/simple by environment");
+    assert_eq!(choice(&model(21, &pairs), None, &small), "ring/ll by cost table");
+    let reduce = call(Collective::AllReduce, &graphs, 1 << 30);
+    assert_eq!(choice(&model(30, &pairs), None, &reduce), "tree/simple by environment");
+    assert_eq!(choice(&model(30, &["NCCL_ALGO=ring,tree"]), None, &reduce), "ring/simple by cost table");
+    assert_eq!(choice(&model(30, &["NCCL_ALGO=allreduce:^nvls,ring"]), None, &reduce), "tree/simple by cost table");
+    // Sections are no syntax of 2.23: the name is passed over, and nothing is left but ring.
+    assert_eq!(choice(&model(23, &["NCCL_ALGO=allreduce:tree"]), None, &reduce), "ring/simple by cost table");
+}
+
+/// Goal: channels follow bounds, thresholds and size.
+#[test]
+fn channels_follow_bounds_and_size() {
+    let graphs = machine("a");
+    let channels = |pairs: &[&str], algorithm, protocol, bytes| {
+        Model::new(&graphs, Version::NEWEST, settings(pairs, Version::NEWEST)).call_channels(algorithm, protocol, bytes)
+    };
+    use Algorithm::{Nvls, Pat, Ring};
+    use Protocol::{Ll, Simple};
+    // The worked example of 8 ranks and 24 channels.
+    for (bytes, expected) in [(1 << 10, 1), (64 << 10, 2), (256 << 10, 8), (1 << 20, 24)] {
+        assert_eq!(channels(&[], Ring, Simple, bytes), expected, "{bytes}");
+    }
+    assert_eq!(channels(&[], Ring, Ll, 64 << 10), 2);
+    assert_eq!(channels(&["NCCL_MAX_NCHANNELS=8"], Ring, Simple, 1 << 30), 8);
+    assert_eq!(channels(&["NCCL_MAX_CTAS=4", "NCCL_MAX_NCHANNELS=8"], Ring, Simple, 1 << 30), 4);
+    assert_eq!(channels(&["NCCL_MIN_NCHANNELS=40"], Ring, Simple, 1 << 30), 40);
+    assert_eq!(channels(&["NCCL_MIN_CTAS=100"], Ring, Simple, 1 << 30), 64);
+    assert_eq!(channels(&["NCCL_THREAD_THRESHOLDS=-2 -2 -2 -2 -2 1"], Ring, Simple, 12 << 10), 24);
+    assert_eq!(channels(&[], Nvls, Simple, 8), 16);
+    assert_eq!(channels(&["NCCL_NVLS_NCHANNELS=20"], Nvls, Simple, 8), 20);
+    assert_eq!(channels(&[], Pat, Simple, 8), 24);
+}
+
+/// Goal: calls of a group share a choice within a factor of four, and pay latency by rounds of
+/// channels.
+#[test]
+fn calls_of_a_group_share_a_choice() {
+    let graphs = machine("a");
+    let calls: Vec<Call> = [
+        (Collective::AllReduce, 4096),
+        (Collective::AllGather, 4096),
+        (Collective::AllReduce, 1024),
+        (Collective::AllReduce, 4092),
+        (Collective::AllReduce, 1 << 20),
+    ]
+    .into_iter()
+    .map(|(collective, bytes)| call(collective, &graphs, bytes))
+    .collect();
+    let mut shared = shared_choices(&calls);
+    shared.sort();
+    assert_eq!(shared, [vec![0], vec![1], vec![2, 3], vec![4]]);
+
+    // 48 calls of 64 KiB on 24 channels: two rounds for ring, one batch for NVLS.
+    let model = default_model(&graphs);
+    let small = call(Collective::AllReduce, &graphs, 64 << 10);
+    let decision = model.decide_group(None, &small, 48 * (64 << 10), 48).unwrap();
+    let time = |algorithm, protocol| {
+        let wanted = |c: &&collcast_sim::model::nccl::Candidate| (c.algorithm, c.protocol) == (algorithm, protocol);
+        decision.candidates.iter().find(wanted).unwrap().time_us.unwrap()
+    };
+    let bytes = 48.0 * 65_536.0;
+    assert!((time(Algorithm::Ring, Protocol::Ll) - (2.0 * 15.0 + bytes / (1000.0 * 80.571_43))).abs() < 1e-3);
+    assert!((time(Algorithm::Nvls, Protocol::Simple) - (25.0 + bytes / 272_000.0)).abs() < 1e-3);
+}
+
+/// Goal: environment before tuner before table; what turns the tuner off does.
+#[test]
+fn layers_decide_in_order() {
+    let graphs = machine("b");
+    let region = Tuner::Region(Platform::P5);
+    let small = call(Collective::AllReduce, &graphs, 1 << 20);
+    let large = call(Collective::AllReduce, &graphs, 4 << 30);
+    let model = |version: Version, pairs: &[&str]| Model::new(&graphs, version, settings(pairs, version));
+    let newest = |pairs: &[&str]| model(Version::NEWEST, pairs);
+    assert_eq!(choice(&newest(&[]), Some(&region), &small), "tree/ll128 by aws-ofi-nccl region tuner");
+    assert_eq!(choice(&newest(&[]), Some(&region), &large), "nvls_tree/simple by aws-ofi-nccl region tuner");
+    assert_eq!(choice(&newest(&[]), None, &call(Collective::AllReduce, &graphs, 64 << 10)), "tree/ll by cost table");
+    let env = ["NCCL_ALGO=allreduce:ring", "NCCL_PROTO=Simple"];
+    assert_eq!(choice(&newest(&env), Some(&region), &small), "ring/simple by environment");
+    // A region whose cell is closed is passed over: here no other holds the point, at 6 GiB ring's.
+    let larger = call(Collective::AllReduce, &graphs, 6 << 30);
+    assert!(choice(&newest(&["NCCL_NVLS_ENABLE=0"]), Some(&region), &larger).starts_with("ring/simple by aws"));
+    assert_eq!(choice(&newest(&["NCCL_NVLS_ENABLE=0"]), Some(&region), &large), "ring/simple by cost table");
+    for off in ["NCCL_TUNER_PLUGIN=none", "OFI_NCCL_TUNER_TYPE=INTERNAL", "OFI_NCCL_FORCE_NUM_RAILS=2"] {
+        assert_eq!(choice(&newest(&[off]), Some(&region), &small), choice(&newest(&[]), None, &small), "{off}");
+    }
+    // The oldest interface stands back for NCCL_ALGO; before 2.21.5 there is none.
+    let algo = ["NCCL_ALGO=ring,tree,nvlstree"];
+    assert!(choice(&newest(&algo), Some(&region), &small).ends_with("region tuner"));
+    assert!(choice(&model(Version::new(2, 21, 5), &algo), Some(&region), &small).ends_with("cost table"));
+    assert!(choice(&model(Version::new(2, 21, 5), &[]), Some(&region), &small).ends_with("region tuner"));
+    assert!(choice(&model(Version::new(2, 20, 5), &[]), Some(&region), &small).ends_with("cost table"));
+
+    let csv = Tuner::Csv(Arc::new(CsvTuner::parse("allreduce,0,2097152,ring,ll128,-1,-1,-1\n")));
+    let tuned = newest(&[]).decide(Some(&csv), &small).unwrap();
+    assert_eq!((tuned.algorithm, tuned.protocol, tuned.channels), (Algorithm::Ring, Protocol::Ll128, 1));
+    assert!(tuned.why.contains("line 1"), "{}", tuned.why);
+    let unmatched = newest(&[]).decide(Some(&csv), &large).unwrap();
+    assert_eq!((unmatched.layer, unmatched.channels), (Layer::Table, 1));
+}

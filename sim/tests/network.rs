@@ -1,0 +1,324 @@
+//! Holds the ways that data takes, and what they cost, against computations by hand.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol};
+use collcast_sim::ids::{ChannelId, Rank};
+use collcast_sim::measurement::PeerAccess;
+use collcast_sim::network::{Hop, Interface, Leg, PathClass, Route, Router, Transport};
+use collcast_sim::predict::{Choice, Prediction, Predictor, Settings, Warning};
+use collcast_sim::schedule::Call;
+use collcast_sim::topology::{Gpu, Link, LinkKind, Nic, Topology, TopologyBuilder, VertexKind};
+use collcast_sim::units::{Bandwidth, Bytes};
+use common::{at_percent, cluster, pcie_box, prior, with_links};
+
+fn link(kind: LinkKind, gb_per_s: f64) -> Link {
+    Link { kind, rate: Bandwidth::from_gb_per_s(gb_per_s), width: 1 }
+}
+
+/// `hosts` hosts of one GPU and one InfiniBand port at 10 GB/s behind a CPU, the even ones on
+/// leaf 0 and the odd ones on leaf 1, two spines above with one cable to each leaf.
+fn two_spines(hosts: u32, gpudirect: bool, hash: Option<u64>) -> Topology {
+    let mut builder = TopologyBuilder::new("two spines");
+    builder.hash = hash;
+    let leaves = [0, 1].map(|l| builder.vertex(format!("leaf{l}"), VertexKind::NetSwitch { level: 0 }, None));
+    for spine in 0..2 {
+        let spine = builder.vertex(format!("spine{spine}"), VertexKind::NetSwitch { level: 1 }, None);
+        leaves.iter().for_each(|&leaf| builder.duplex(leaf, spine, link(LinkKind::Infiniband, 10.0)));
+    }
+    for h in 0..hosts {
+        let host = builder.host(format!("h{h}"));
+        let gpu = Gpu { index: 0, model: "H200".to_owned(), compute_capability: 90, memory_rate: None, bus_id: None };
+        let nic = Nic {
+            index: 0,
+            name: "mlx5_0".to_owned(),
+            kind: LinkKind::Infiniband,
+            rate: Bandwidth::from_gb_per_s(10.0),
+            gpudirect,
+            rail: None,
+            management: false,
+        };
+        let gpu = builder.vertex(format!("h{h}/gpu"), VertexKind::Gpu(gpu), Some(host));
+        let bridge = builder.vertex(format!("h{h}/bridge"), VertexKind::PcieSwitch, Some(host));
+        let cpu = builder.vertex(format!("h{h}/cpu"), VertexKind::Cpu { vendor: String::new() }, Some(host));
+        let nic = builder.vertex(format!("h{h}/nic"), VertexKind::Nic(nic), Some(host));
+        for (a, b) in [(gpu, bridge), (nic, bridge), (bridge, cpu)] {
+            builder.duplex(a, b, link(LinkKind::Pcie, 40.0));
+        }
+        builder.duplex(nic, leaves[h as usize % 2], link(LinkKind::Infiniband, 10.0));
+    }
+    builder.build().unwrap()
+}
+
+fn predict(topology: &Topology, collective: Collective, size: u64, transport: Transport, channels: u32) -> Prediction {
+    let profile = prior();
+    let algorithm = if collective == Collective::AllReduce { Algorithm::Ring } else { Algorithm::Direct };
+    let call = Call::of_size(collective, topology.ranks(), Bytes(size), DataType::Float32);
+    let settings = Settings { transport, channels: Some(channels), ..Settings::default() };
+    let predictor = Predictor::new(topology, &profile);
+    let (algorithm, protocol) = (Choice::Forced(algorithm), Choice::Forced(Protocol::Simple));
+    let folded = predictor.predict(&call, algorithm, protocol, &settings).unwrap();
+    let unfolded = predictor.predict(&call, algorithm, protocol, &Settings { fold: false, ..settings }).unwrap();
+    assert_eq!((folded.time, folded.trace_hash), (unfolded.time, unfolded.trace_hash), "folding must change nothing");
+    folded
+}
+
+/// Hops by name, with shares in percent.
+fn names(topology: &Topology, leg: &Leg) -> Vec<(String, u64)> {
+    let name = |v| topology.vertex(v).name.as_str();
+    leg.iter()
+        .map(|&(hop, share)| {
+            let text = match hop {
+                Hop::Link(l) => format!("{}>{}", name(topology.ends(l).0), name(topology.ends(l).1)),
+                Hop::Memory(cpu) => format!("memory of {}", name(cpu)),
+            };
+            (text, share * 100 / collcast_sim::engine::flows::WEIGHT_ONE)
+        })
+        .collect()
+}
+
+fn route(topology: &Topology, transport: Transport, from: u32, to: u32, channel: u32) -> Route {
+    Router::with(topology, transport).route(Rank(from), Rank(to), ChannelId(channel)).unwrap()
+}
+
+/// Goal: adaptive packets use all equal ways alike; a hashed flow uses one, the same every time.
+#[test]
+fn equal_ways_are_shared_or_hashed() {
+    let spread = two_spines(2, true, None);
+    let way = route(&spread, Transport::default(), 0, 1, 0);
+    let expected: [(&str, u64); 10] = [
+        ("h0/gpu>h0/bridge", 100),
+        ("h0/bridge>h0/nic", 100),
+        ("h0/nic>leaf0", 100),
+        ("leaf0>spine0", 50),
+        ("leaf0>spine1", 50),
+        ("spine0>leaf1", 50),
+        ("spine1>leaf1", 50),
+        ("leaf1>h1/nic", 100),
+        ("h1/nic>h1/bridge", 100),
+        ("h1/bridge>h1/gpu", 100),
+    ];
+    assert_eq!(names(&spread, &way.wire), expected.map(|(n, s)| (n.to_owned(), s)));
+    assert!(way.store.is_empty() && way.load.is_empty());
+    let mut used = [0; 2];
+    for seed in 0..64 {
+        let hashed = two_spines(2, true, Some(seed));
+        let way = names(&hashed, &route(&hashed, Transport::default(), 0, 1, 0).wire);
+        assert_eq!(way.len(), 8, "{way:?}");
+        assert!(way.iter().all(|(_, share)| *share == 100));
+        used[usize::from(way.iter().any(|(n, _)| n == "leaf0>spine1"))] += 1;
+    }
+    assert!(used.iter().all(|&n| n >= 16), "64 seeds fall on both spines: {used:?}");
+}
+
+/// Goal: two flows that hash onto one cable get half of it each; spread ones lose nothing.
+/// Method: rank n sends to n + 1, so ranks 0 and 2 cross from leaf 0 to leaf 1, each with the
+/// rate of one cable.
+#[test]
+fn colliding_flows_get_half() {
+    let mut times = std::collections::BTreeMap::new();
+    for seed in 0..16 {
+        let topology = two_spines(4, true, Some(seed));
+        let spine = |a, b| {
+            let way = names(&topology, &route(&topology, Transport::default(), a, b, 0).wire);
+            way.iter().any(|(n, _)| n.ends_with(">spine0"))
+        };
+        let collides = spine(0, 1) == spine(2, 3) || spine(1, 2) == spine(3, 0);
+        let time = predict(&topology, Collective::SendRecv, 64 << 20, Transport::default(), 1).time.as_us();
+        times.entry(collides).or_insert_with(Vec::new).push(time);
+    }
+    let spread = predict(&two_spines(4, true, None), Collective::SendRecv, 64 << 20, Transport::default(), 1);
+    let (apart, together) = (&times[&false], &times[&true]);
+    assert!(apart.iter().all(|t| (t / spread.time.as_us() - 1.0).abs() < 1e-3), "{apart:?} {}", spread.time);
+    assert!(together.iter().all(|t| (t / apart[0] - 2.0).abs() < 0.02), "{together:?} {apart:?}");
+    // 64 MiB at 96% of 10 GB/s is 6.99 ms; the FIFO's latencies hide behind it.
+    assert!((apart[0] / 6990.0 - 1.0).abs() < 0.02, "{apart:?}");
+}
+
+/// Goal: without GPUDirect every byte goes to host memory and back over the same PCIe links.
+#[test]
+fn without_gpudirect_data_is_staged() {
+    let topology = two_spines(2, false, None);
+    let way = route(&topology, Transport::default(), 0, 1, 0);
+    let list = |leg: &Leg| names(&topology, leg).into_iter().map(|n| n.0).collect::<Vec<_>>();
+    assert_eq!(list(&way.store), ["h0/gpu>h0/bridge", "h0/bridge>h0/cpu", "memory of h0/cpu"]);
+    assert_eq!(list(&way.wire)[..4], ["memory of h0/cpu", "h0/cpu>h0/bridge", "h0/bridge>h0/nic", "h0/nic>leaf0"]);
+    assert_eq!(list(&way.load), ["h1/cpu>h1/bridge", "h1/bridge>h1/gpu", "memory of h1/cpu"]);
+    assert_eq!(way.staged, 2);
+    // The setting does the same as a NIC that cannot: the path is PIX.
+    let able = two_spines(2, true, None);
+    let level = Transport { gdr_level: PathClass::Nvl, ..Transport::default() };
+    assert_eq!(route(&able, level, 0, 1, 0).staged, 2);
+    // Latency shows with small messages, and PCIe is no limit at four times the port's rate.
+    let time = |t: &Topology, size| predict(t, Collective::SendRecv, size, Transport::default(), 1).kernel.as_us();
+    assert!(time(&topology, 1024) >= time(&able, 1024) + 2.0);
+    assert!(time(&topology, 64 << 20) < 1.02 * time(&able, 64 << 20));
+}
+
+/// Goal: without peer access both PCIe links and the host's memory carry every byte.
+/// Method: two GPUs that send to each other: below one switch directly each link carries one
+/// stream; through host memory the switch's link to the CPU carries both, so half the rate.
+#[test]
+fn without_peer_access_through_host_memory() {
+    let topology = pcie_box(4, 12.0);
+    let off = Transport { peer_access: PeerAccess::Off, ..Transport::default() };
+    let direct = route(&topology, Transport::default(), 0, 1, 0);
+    assert_eq!((direct.class, direct.staged), (PathClass::Pix, 0));
+    let staged = route(&topology, off, 0, 1, 0);
+    let list = |leg: &Leg| names(&topology, leg).into_iter().map(|n| n.0).collect::<Vec<_>>();
+    assert_eq!(list(&staged.wire), ["host0/gpu0>host0/switch0", "host0/switch0>host0/cpu", "memory of host0/cpu"]);
+    assert_eq!(list(&staged.load), ["host0/cpu>host0/switch0", "host0/switch0>host0/gpu1", "memory of host0/cpu"]);
+    // Through the CPU peers are beyond NCCL's level, unless it is raised.
+    assert_eq!(route(&topology, Transport::default(), 0, 3, 0).staged, 1);
+    let sys = Transport { p2p_level: PathClass::Sys, ..Transport::default() };
+    assert_eq!(route(&topology, sys, 0, 3, 0).staged, 0);
+
+    let two = two_below_one_switch();
+    let time = |t| predict(&two, Collective::SendRecv, 64 << 20, t, 2).time.as_us();
+    let ratio = time(off) / time(Transport::default());
+    assert!((ratio - 2.0).abs() < 0.05, "{ratio}");
+}
+
+/// Two GPUs at 12 GB/s below one PCIe switch.
+fn two_below_one_switch() -> Topology {
+    let mut builder = TopologyBuilder::new("pair");
+    let host = builder.host("host0");
+    let cpu = builder.vertex("cpu", VertexKind::Cpu { vendor: String::new() }, Some(host));
+    let switch = builder.vertex("switch", VertexKind::PcieSwitch, Some(host));
+    builder.duplex(switch, cpu, link(LinkKind::Pcie, 12.0));
+    for index in 0..2 {
+        let gpu = Gpu { index, model: "A40".to_owned(), compute_capability: 86, memory_rate: None, bus_id: None };
+        let gpu = builder.vertex(format!("gpu{index}"), VertexKind::Gpu(gpu), Some(host));
+        builder.duplex(gpu, switch, link(LinkKind::Pcie, 12.0));
+    }
+    builder.build().unwrap()
+}
+
+/// Goal: a fall from RDMA to sockets costs an order of magnitude, by the threads that copy.
+/// Method: two hosts of one GPU that send to each other in messages of 128 KiB. With RDMA at the
+/// port's 48 GB/s. Over sockets one thread does both directions: two copies of 17.5 us at 7.5 GB/s
+/// and two messages of 8.8 us. With helper threads that copy, its messages remain.
+#[test]
+fn sockets_are_bound_by_their_threads() {
+    let topology = cluster(2, 1, 1);
+    let sockets = Transport { interface: Interface::Sockets, ..Transport::default() };
+    let run = |t, channels| predict(&topology, Collective::SendRecv, 256 << 20, t, channels);
+    let (copies, messages) = (2.0 * 131_072.0 / 7.5e3, 2.0 * 8.8);
+    let tcp = run(sockets, 4);
+    let ratio = tcp.time.as_us() / run(Transport::default(), 4).time.as_us();
+    let expected = (copies + messages) / (131_072.0 / 48e3);
+    assert!((ratio / expected - 1.0).abs() < 0.05, "{ratio} {expected}");
+    assert_eq!(tcp.bound_by(), "host");
+    let helpers = Transport { socket_threads: Some(2), ..sockets };
+    let ratio = tcp.time.as_us() / run(helpers, 4).time.as_us();
+    let expected = (copies + messages) / messages;
+    assert!((ratio / expected - 1.0).abs() < 0.05, "{ratio} {expected}");
+}
+
+/// Goal: a lost port costs what its neighbours must carry for it.
+/// Method: channels towards the lost rail leave by the port of the GPU that sends, which then
+/// carries those and its own: twice the time. (Inward they spread over all other ports.)
+#[test]
+fn a_lost_port_is_carried_by_others() {
+    // Ports slow enough that they, and not the blocks, bound every channel.
+    let slow = |_, l: Link| if l.kind.is_network() { at_percent(l, 10) } else { l };
+    let whole = with_links(&cluster(2, 8, 8), slow);
+    let mut builder = TopologyBuilder::new("without a port");
+    let hosts: Vec<_> = whole.hosts().iter().map(|h| builder.host(h.name.clone())).collect();
+    for (_, v) in whole.vertices() {
+        builder.vertex(v.name.clone(), v.kind.clone(), v.host.map(|h| hosts[h.index()]));
+    }
+    let lost = whole.find("host1/nic3").unwrap();
+    for (_, from, to, link) in whole.links() {
+        if !(link.kind.is_network() && (from == lost || to == lost)) {
+            builder.link(from, to, link);
+        }
+    }
+    let broken = builder.build().unwrap();
+    assert_eq!(broken.hosts()[1].nics.len(), 7);
+    for channels in [8, 16] {
+        let time = |t| predict(t, Collective::AllReduce, 1 << 30, Transport::default(), channels).time.as_us();
+        let ratio = time(&broken) / time(&whole);
+        assert!((ratio / 2.0 - 1.0).abs() < 0.05, "{channels} channels: {ratio}");
+    }
+}
+
+/// Goal: GPUs of one NVLink domain use NVLink only, across hosts too; beyond it the network.
+#[test]
+fn nvlink_domains_span_hosts() {
+    let mut builder = TopologyBuilder::new("two domains of two hosts");
+    let leaf = builder.vertex("leaf", VertexKind::NetSwitch { level: 0 }, None);
+    for h in 0..4_u32 {
+        if h % 2 == 0 {
+            builder.vertex(format!("nvlink{}", h / 2), VertexKind::NvSwitch, None);
+        }
+        let host = builder.host(format!("h{h}"));
+        let cpu = builder.vertex(format!("h{h}/cpu"), VertexKind::Cpu { vendor: String::new() }, Some(host));
+        let nic = Nic {
+            index: 0,
+            name: "mlx5_0".to_owned(),
+            kind: LinkKind::Infiniband,
+            rate: Bandwidth::from_gb_per_s(50.0),
+            gpudirect: true,
+            rail: None,
+            management: false,
+        };
+        let nic = builder.vertex(format!("h{h}/nic"), VertexKind::Nic(nic), Some(host));
+        builder.duplex(nic, cpu, link(LinkKind::Pcie, 50.0));
+        builder.duplex(nic, leaf, link(LinkKind::Infiniband, 50.0));
+        for index in 0..2 {
+            let gpu =
+                Gpu { index, model: "GB200".to_owned(), compute_capability: 100, memory_rate: None, bus_id: None };
+            let gpu = builder.vertex(format!("h{h}/gpu{index}"), VertexKind::Gpu(gpu), Some(host));
+            builder.duplex(gpu, cpu, link(LinkKind::C2c, 450.0));
+            let switch = collcast_sim::ids::VertexId(if h < 2 { 1 } else { 1 + 1 + 2 * 4 });
+            builder.duplex(gpu, switch, link(LinkKind::Nvlink, 900.0));
+        }
+    }
+    let topology = builder.build().unwrap();
+    let nodes: Vec<u32> = (0..8).map(|r| topology.node_of(Rank(r)).0).collect();
+    assert_eq!(nodes, [0, 0, 0, 0, 2, 2, 2, 2]);
+    let near = route(&topology, Transport::default(), 0, 3, 0);
+    let list = |leg: &Leg| names(&topology, leg).into_iter().map(|n| n.0).collect::<Vec<_>>();
+    assert_eq!(list(&near.wire), ["h0/gpu0>nvlink0", "nvlink0>h1/gpu1"]);
+    assert_eq!(near.class, PathClass::Nvl);
+    // Chip-to-chip, then PCIe: near enough for GPUDirect.
+    let far = route(&topology, Transport::default(), 3, 4, 0);
+    assert_eq!((far.class, far.staged), (PathClass::P2c, 0));
+    let off = Transport { peer_access: PeerAccess::Off, ..Transport::default() };
+    assert!(!route(&topology, off, 0, 3, 0).nics.is_empty());
+    predict(&topology, Collective::AllReduce, 1 << 20, Transport::default(), 4);
+}
+
+/// Goal: a prediction says where many senders meet in one port, and only there.
+#[test]
+fn incast_is_warned_of() {
+    let topology = two_spines(12, true, None);
+    let warned = predict(&topology, Collective::AllToAll, 1 << 20, Transport::default(), 1).warnings;
+    assert!(
+        matches!(warned.as_slice(), [Warning::CongestionNotModelled(port)] if port.starts_with("leaf")),
+        "{warned:?}"
+    );
+    assert!(predict(&topology, Collective::AllReduce, 1 << 20, Transport::default(), 1).warnings.is_empty());
+}
+
+/// Goal: NCCL's environment means what NCCL takes it for; mistakes are named.
+#[test]
+fn the_environment_chooses() {
+    let topology = two_spines(2, true, None);
+    let of = |pairs: &[(&'static str, &'static str)]| Transport::from_env(&topology, pairs.iter().copied());
+    let access = |pairs: &[_]| of(pairs).unwrap().peer_access;
+    assert_eq!(access(&[("NCCL_P2P_DISABLE", "1")]), PeerAccess::Off);
+    assert_eq!(access(&[("NCCL_SHM_DISABLE", "1"), ("NCCL_P2P_DISABLE", "1")]), PeerAccess::Net);
+    assert_eq!(access(&[("NCCL_SHM_DISABLE", "1")]), PeerAccess::On);
+    assert_eq!(of(&[("NCCL_NET_GDR_LEVEL", "PHB")]).unwrap().gdr_level, PathClass::Phb);
+    assert_eq!(of(&[("NCCL_IB_DISABLE", "1")]).unwrap().interface, Interface::Sockets);
+    for (name, value, expected) in
+        [("NCCL_P2P_LEVEL", "phb", "PHB"), ("NCCL_SOCKET_NTHREADS", "17", "0 to 16"), ("NCCL_SHM", "1", "known here")]
+    {
+        let error = of(&[(name, value)]).unwrap_err().to_string();
+        assert!(error.contains(name) && error.contains(expected), "{error}");
+    }
+}

@@ -1,0 +1,255 @@
+//! The statistic: is B slower than A?
+//!
+//! Rows of one series (same collective, ranks and settings) are compared as ln(B/A). Single
+//! rows have tails: even where nothing changed, some differ by 30%. Medians over neighbouring
+//! sizes do not. Two scales are tested:
+//!
+//! - **band**: the median of all rows of a size band;
+//! - **row**: the median of five neighbouring sizes around it, so that a change at three
+//!   sizes or more is found. A row of three runs on both sides stands for itself.
+//!
+//! The interval of a median over n rows is `+- z * sqrt(r * offset + k * 1.57 row / n)`, with the
+//! variances of a single measurement, k = 1/repeats of A + 1/repeats of B, and r the same of the
+//! runs that the repeats are from. `1.57` is pi/2, the price of a median over a mean. The variances are those of [`super::noise`], updated by the
+//! repeats that there are. z is such that all intervals of a report hold together: with
+//! nothing changed, a report says `slower` with a probability below 1% for all bands and 1%
+//! for all rows together (Bonferroni), however many it has.
+//!
+//! A verdict reads off the interval: `slower` where all of it lies above 1 and it reaches the
+//! tolerance, `no change` where all of it is within the tolerance, else `cannot tell`.
+
+use std::collections::BTreeMap;
+
+use super::noise::{Noise, known, median, robust_deviation, upper_quantile};
+use super::sets::{Curve, Pair, Run, Sample};
+use crate::validate::band;
+
+/// Chance that a report is wrong about anything, where nothing changed: half for the bands,
+/// half for the rows; on one side.
+pub(super) const FAMILY_ERROR: f64 = 0.02;
+/// Sizes of which a row's verdict takes the median.
+const NEIGHBOURS: usize = 5;
+/// Rows, or runs of each, below which noise that is not normal could pass for a change.
+const ENOUGH: usize = 3;
+/// Repeats that the known noise counts for beside the user's own: with six runs of the same
+/// thing, the user's own machine has the larger say.
+const PRIOR: f64 = 4.0;
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Change {
+    Slower,
+    Faster,
+    CannotTell,
+    Same,
+}
+
+impl Change {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Slower => "slower",
+            Self::Faster => "faster",
+            Self::CannotTell => "cannot tell",
+            Self::Same => "no change",
+        }
+    }
+}
+
+/// Ratio of times, B over A, with its interval.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Ratio {
+    pub(super) value: f64,
+    pub(super) low: f64,
+    pub(super) high: f64,
+}
+
+impl Ratio {
+    fn new(log: f64, half_width: f64) -> Self {
+        Self { value: log.exp(), low: (log - half_width).exp(), high: (log + half_width).exp() }
+    }
+
+    fn change(self, tolerance: f64) -> Change {
+        let limit = 1.0 + tolerance;
+        // A change of just the tolerance must not hang on the last digit.
+        let reaches = |slowdown: f64| slowdown >= limit * (1.0 - 1e-9);
+        match self {
+            r if r.low > 1.0 && reaches(r.high) => Change::Slower,
+            r if r.high < 1.0 && reaches(1.0 / r.low) => Change::Faster,
+            r if !reaches(r.high) && !reaches(1.0 / r.low) => Change::Same,
+            _ => Change::CannotTell,
+        }
+    }
+}
+
+/// A row that both sets have.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Row<'a> {
+    pub(super) pair: &'a Pair,
+    /// Median of B over median of A.
+    pub(super) ratio: f64,
+    /// The same over the neighbouring sizes.
+    pub(super) near: Ratio,
+    pub(super) change: Change,
+}
+
+/// The rows of one series in one size band.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Band<'a> {
+    pub(super) curve: &'a Curve,
+    pub(super) band: u8,
+    pub(super) rows: Vec<Row<'a>>,
+    /// Median over its rows.
+    pub(super) ratio: Ratio,
+    pub(super) change: Change,
+    /// First and last size of the rows that are slower (or faster) than the band as a whole
+    /// would say.
+    pub(super) at: Option<(u64, u64)>,
+}
+
+/// Judges each size band of each curve.
+///
+/// - `tolerance`: the fraction of time that may be lost.
+/// - `exact`: the times have no noise: both sets are forecasts.
+pub(super) fn judge(curves: &[Curve], tolerance: f64, exact: bool) -> Vec<Band<'_>> {
+    let split: Vec<(&Curve, &[Pair])> = curves
+        .iter()
+        .flat_map(|curve| curve.pairs.chunk_by(|a, b| band(a.size) == band(b.size)).map(move |pairs| (curve, pairs)))
+        .collect();
+    let rows: usize = split.iter().map(|(_, pairs)| pairs.len()).sum();
+    let z = |tests: usize| upper_quantile(FAMILY_ERROR / 2.0 / tests.max(1) as f64);
+    let (z_band, z_row) = (z(split.len()), z(rows));
+    split
+        .into_iter()
+        .map(|(curve, pairs)| {
+            let band = band(pairs[0].size);
+            let noise = if exact { Noise { offset: 0.0, row: 0.0 } } else { known(&curve.launches, band) };
+            let test = Test { pairs, variance: Variance::of(pairs, noise), tolerance, exact };
+            test.band(curve, band, z_band, z_row)
+        })
+        .collect()
+}
+
+/// Variances of the logarithm of a single measurement.
+#[derive(Clone, Copy, Debug)]
+struct Variance {
+    offset: f64,
+    row: f64,
+}
+
+impl Variance {
+    /// Known noise, updated by how far the repeats lie apart.
+    fn of(pairs: &[Pair], noise: Noise) -> Self {
+        let (mut squares, mut offset_freedom, mut row_freedom) = (0.0, 0.0, 0.0);
+        let mut residuals: Vec<f64> = Vec::new();
+        for side in 0..2 {
+            // Of each run, how far its rows lie from the mean of all runs.
+            let mut runs: BTreeMap<&Run, Vec<(f64, f64)>> = BTreeMap::new();
+            let mut freedom = 0.0;
+            for samples in pairs.iter().map(|pair| &pair.samples[side]).filter(|samples| samples.len() > 1) {
+                let count = samples.len() as f64;
+                let mean = samples.iter().map(|s| s.log).sum::<f64>() / count;
+                freedom += count - 1.0;
+                for sample in samples {
+                    let unbiased = (count / (count - 1.0)).sqrt();
+                    runs.entry(&sample.run).or_default().push((sample.log - mean, unbiased));
+                }
+            }
+            if runs.is_empty() {
+                continue;
+            }
+            let offsets = runs.len() as f64 - 1.0;
+            for rows in runs.values() {
+                let offset = median(rows.iter().map(|r| r.0).collect());
+                squares += offset * offset;
+                residuals.extend(rows.iter().map(|(log, unbiased)| (log - offset) * unbiased));
+            }
+            offset_freedom += offsets;
+            row_freedom += (freedom - offsets).max(0.0);
+        }
+        // The known noise is that of a difference of two.
+        let prior = |deviation: f64| PRIOR * deviation * deviation / 2.0;
+        Self {
+            offset: (prior(noise.offset) + squares) / (PRIOR + offset_freedom),
+            row: (prior(noise.row) + row_freedom * robust_deviation(residuals).powi(2)) / (PRIOR + row_freedom),
+        }
+    }
+}
+
+/// One size band of one curve.
+struct Test<'a> {
+    pairs: &'a [Pair],
+    variance: Variance,
+    tolerance: f64,
+    exact: bool,
+}
+
+impl<'a> Test<'a> {
+    fn band(&self, curve: &'a Curve, band: u8, z_band: f64, z_row: f64) -> Band<'a> {
+        let count = self.pairs.len();
+        let mut variance = self.variance;
+        if count >= NEIGHBOURS && !self.exact {
+            // Rows that disagree more than noise explains make the median less certain.
+            let scatter = robust_deviation(self.pairs.iter().map(log_ratio).collect());
+            variance.row = variance.row.max(scatter * scatter / shares(self.pairs));
+        }
+        let ratio = self.ratio(self.pairs, variance, z_band);
+        let enough = self.exact || count >= ENOUGH || self.pairs.iter().all(repeated);
+        let mut change = match ratio.change(self.tolerance) {
+            Change::Slower | Change::Faster if !enough => Change::CannotTell,
+            change => change,
+        };
+        let rows: Vec<Row<'a>> = (0..count).map(|index| self.row(index, ratio, change, z_row)).collect();
+        let mut at = None;
+        for local in [Change::Slower, Change::Faster] {
+            let sizes: Vec<u64> = rows.iter().filter(|r| r.change == local).map(|r| r.pair.size).collect();
+            if let (true, Some(first), Some(last)) = (change > local, sizes.first(), sizes.last()) {
+                change = local;
+                at = Some((*first, *last));
+            }
+        }
+        Band { curve, band, rows, ratio, change, at }
+    }
+
+    fn row(&self, index: usize, band: Ratio, change: Change, z: f64) -> Row<'a> {
+        let count = self.pairs.len();
+        let pair = &self.pairs[index];
+        let ratio = log_ratio(pair).exp();
+        let alone = self.exact || repeated(pair);
+        let (near, change) = if !alone && count < NEIGHBOURS {
+            (band, change)
+        } else {
+            let window = if alone { 1 } else { NEIGHBOURS };
+            let first = index.saturating_sub(window / 2).min(count - window);
+            let near = self.ratio(&self.pairs[first..first + window], self.variance, z);
+            (near, near.change(self.tolerance))
+        };
+        // One row far out of line among good neighbours: a single measurement cannot say.
+        let apart = ratio.max(1.0 / ratio) > 1.0 + self.tolerance && !(near.low..=near.high).contains(&ratio);
+        let change = if change == Change::Same && apart { Change::CannotTell } else { change };
+        Row { pair, ratio, near, change }
+    }
+
+    fn ratio(&self, pairs: &[Pair], variance: Variance, z: f64) -> Ratio {
+        let count = pairs.len() as f64;
+        // The median of two is their mean.
+        let price = if pairs.len() > 2 { std::f64::consts::FRAC_PI_2 } else { 1.0 };
+        let of_runs = pairs.iter().flat_map(|pair| pair.runs).map(|runs| 1.0 / runs as f64).sum::<f64>() / count;
+        let squared = variance.offset * of_runs + price * variance.row / count * shares(pairs);
+        Ratio::new(median(pairs.iter().map(log_ratio).collect()), z * squared.sqrt())
+    }
+}
+
+/// ln of the median of B over the median of A.
+fn log_ratio(pair: &Pair) -> f64 {
+    let of = |samples: &[Sample]| median(samples.iter().map(|s| s.log).collect());
+    of(&pair.samples[1]) - of(&pair.samples[0])
+}
+
+/// 1/repeats of A + 1/repeats of B, in the mean over rows.
+fn shares(pairs: &[Pair]) -> f64 {
+    let of = |pair: &Pair| pair.samples.iter().map(|samples| 1.0 / samples.len() as f64).sum::<f64>();
+    pairs.iter().map(of).sum::<f64>() / pairs.len() as f64
+}
+
+fn repeated(pair: &Pair) -> bool {
+    pair.runs.iter().all(|&runs| runs >= ENOUGH)
+}

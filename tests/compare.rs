@@ -1,0 +1,208 @@
+//! Goal: what a user of `collcast compare` meets: verdicts and exit codes, formats, refusals.
+//! The statistic has its own tests beside it.
+
+#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+const LOG: &str = "tests/data/h200x4/all_reduce_Ring_Simple.log";
+const CSV: &str = "tests/data/h200x4/nccl.csv";
+
+fn collcast(args: &[&str]) -> (i32, String, String) {
+    let out = Command::new(env!("CARGO_BIN_EXE_collcast"))
+        .args(args)
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
+    (out.status.code().unwrap_or(-1), text(&out.stdout), text(&out.stderr))
+}
+
+/// The log, with the times of sizes in `sizes` longer by a factor.
+fn planted(folder: &Path, sizes: std::ops::RangeInclusive<u64>, factor: f64) -> String {
+    let log = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(LOG)).unwrap();
+    let line = |line: &str| -> String {
+        let mut words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        if words.len() == 13 && words[0].parse().is_ok_and(|size| sizes.contains(&size)) {
+            for at in [5, 9] {
+                words[at] = format!("{:.2}", words[at].parse::<f64>().unwrap() * factor);
+                for rate in [at + 1, at + 2] {
+                    words[rate] = format!("{:.2}", words[rate].parse::<f64>().unwrap() / factor);
+                }
+            }
+            return words.join(" ");
+        }
+        line.to_owned()
+    };
+    let path = folder.join("after.log");
+    std::fs::write(&path, log.lines().map(|l| line(l) + "\n").collect::<String>()).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+fn json(args: &[&str]) -> (i32, Value) {
+    let (code, out, err) = collcast(&[&["compare", "--format", "json"], args].concat());
+    assert!(code < 2, "{args:?}: {err}");
+    (code, serde_json::from_str(&out).unwrap())
+}
+
+#[test]
+fn a_planted_slowdown_fails_and_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let after = planted(folder.path(), 32 << 20..=4 << 30, 1.05);
+    let (code, out, err) = collcast(&["compare", LOG, &after]);
+    assert_eq!(code, 1, "{out}{err}");
+    assert_eq!(err.lines().filter(|l| l.starts_with("failed: B is slower in 2 of 6 bands")).count(), 1, "{err}");
+    let slower: Vec<&str> = out.lines().filter(|l| l.starts_with("slower")).collect();
+    assert!(slower.len() == 2 && slower.iter().all(|l| l.contains("> 16 MiB") && l.contains("1.050")), "{out}");
+
+    let small = planted(folder.path(), 8..=32 << 10, 1.15);
+    let (code, result) = json(&[LOG, &small]);
+    assert_eq!(code, 1, "{result}");
+    assert_eq!(result["overall"]["verdict"], "slower");
+    let (code, result) = json(&[&small, LOG]);
+    assert_eq!((code, &result["overall"]["verdict"]), (0, &"faster".into()), "{result}");
+    // A tolerance above the change lets it pass.
+    assert_eq!(json(&[LOG, &small, "--tolerance", "40%"]).0, 0);
+}
+
+#[test]
+fn the_same_file_twice_is_no_failure() {
+    let (code, result) = json(&[LOG, LOG]);
+    assert_eq!(code, 0);
+    assert_eq!(result["schema"], "collcast/compare/1");
+    let overall = &result["overall"];
+    assert_eq!((&overall["bands_slower"], &overall["bands_faster"]), (&0.into(), &0.into()));
+    assert_eq!((&overall["rows"], &overall["rows_only_in_a"]), (&60.into(), &0.into()));
+    let row = &result["rows"][0];
+    for key in [
+        "collective",
+        "ranks",
+        "launch",
+        "algorithm",
+        "protocol",
+        "in_place",
+        "size_bytes",
+        "time_a_us",
+        "time_b_us",
+        "ratio",
+        "low",
+        "high",
+        "verdict",
+    ] {
+        assert!(!row[key].is_null(), "{key}: {row}");
+    }
+    for key in ["status", "sentence", "confidence", "basis"] {
+        assert!(result["verdict"][key].is_string(), "{key}");
+    }
+}
+
+/// Goal: parts of one file are compared, and the output says what differs.
+#[test]
+fn parts_of_one_file_are_compared() {
+    let (code, out, err) = collcast(&["compare", CSV, "--where-a", "in_place=0", "--where-b", "in_place=1"]);
+    assert_eq!(code, 0, "{err}");
+    assert!(out.contains("# A and B differ in in_place: no -> yes"), "{out}");
+    let (code, out, err) = collcast(&[
+        "compare",
+        CSV,
+        "--where-a",
+        "run=all_reduce_default",
+        "--where-b",
+        "run=all_reduce_Ring_LL",
+        "--where",
+        "size=8:2M",
+    ]);
+    assert_eq!(code, 0, "{err}");
+    assert!(out.contains("algorithm: auto -> ring") && out.contains("protocol: auto -> ll"), "{out}");
+    assert!(out.contains("38 rows"), "{out}");
+}
+
+#[test]
+fn what_has_no_partner_is_counted_and_named() {
+    let both = &["--where-a", "run=all_reduce_Ring_LL,all_gather_Ring_LL", "--where-b", "run=all_reduce_Ring_LL"];
+    let (_, result) = json(&[&[CSV], &both[..]].concat());
+    assert_eq!(result["overall"]["rows_only_in_a"], 50);
+    assert_eq!(result["unmatched"].as_array().unwrap().len(), 2, "one for each column of nccl-tests");
+    assert!(result["warnings"][0].as_str().unwrap().contains("50 rows are in A only: all_gather, 4 ranks"), "{result}");
+}
+
+#[test]
+fn every_format_says_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let after = planted(folder.path(), 32 << 20..=4 << 30, 1.05);
+    for (format, expected) in [
+        ("csv", &["time_a_us,time_b_us,ratio", "slower"][..]),
+        ("junit", &["<testcase classname=\"collcast.compare.all_reduce\"", "type=\"slower\"", "failures=\"2\""]),
+        ("markdown", &["### ❌ collcast compare: B is slower in 2 of 6 bands", "| slower |", "<details>"]),
+        ("github", &["::error title=all_reduce%2C 4 ranks"]),
+    ] {
+        let (code, out, err) = collcast(&["compare", LOG, &after, "--format", format]);
+        assert_eq!(code, 1, "{err}");
+        assert!(expected.iter().all(|part| out.contains(part)), "{format}:\n{out}");
+        assert_eq!(out, collcast(&["compare", LOG, &after, "--format", format]).1, "{format}: the same bytes again");
+    }
+}
+
+/// Goal: forecasts are compared when asked for, by the tolerance alone, and only then.
+#[test]
+fn forecasts_are_compared_when_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let sweep = |name: &str, protocol: &str| {
+        let path = folder.path().join(name).to_str().unwrap().to_owned();
+        let args = [
+            "sweep",
+            "h200x4",
+            "-s",
+            "1M:64M:4",
+            "--algorithm",
+            "ring",
+            "--protocol",
+            protocol,
+            "--format",
+            "json",
+            "-o",
+            &path,
+        ];
+        let (code, _, err) = collcast(&args);
+        assert_eq!(code, 0, "{err}");
+        path
+    };
+    let (simple, ll) = (sweep("simple.json", "simple"), sweep("ll.json", "ll"));
+    let (code, out, err) = collcast(&["compare", &simple, &ll]);
+    assert!(code == 2 && out.is_empty() && err.contains("--allow-predicted"), "{err}");
+    let (code, result) = json(&[&simple, &simple, "--allow-predicted"]);
+    assert_eq!((code, &result["overall"]["verdict"]), (0, &"no change".into()));
+    let (code, result) = json(&[&simple, &ll, "--allow-predicted"]);
+    assert_eq!(code, 1, "{result}");
+    assert_eq!(result["predicted"], true);
+    assert!(result["assumptions"].to_string().contains("protocol: simple -> ll"), "{result}");
+}
+
+#[test]
+fn bad_usage_is_refused_with_a_way_out() {
+    for (args, expected) in [
+        (&["compare"][..], &["<A>"][..]),
+        (&["compare", CSV], &["nothing to compare", "--where-a"]),
+        (&["compare", CSV, "no-such.log"], &["no-such.log"]),
+        (&["compare", CSV, CSV, "--tolerance", "much"], &["--tolerance", "percentage"]),
+        (&["compare", CSV, "--where-a", "in_place"], &["KEY=VALUE"]),
+        (&["compare", CSV, "--where-a", "inplace=1"], &["did you mean `in_place`"]),
+        (&["compare", CSV, "--where-a", "in_place=2"], &["in_place is 0 or 1"]),
+        (&["compare", CSV, "--where-a", "algorithm=rign"], &["did you mean `ring`"]),
+        (&["compare", CSV, "--where-a", "size=1X"], &["1X", "size=1M:4G"]),
+        (&["compare", CSV, "--where-a", "run=none"], &["no row of", "run: G2_all_gather_Ring_LL"]),
+        (
+            &["compare", CSV, "--where-a", "ranks=2", "--where-b", "ranks=4"],
+            &["no row of A has a partner in B", "--where"],
+        ),
+        (&["compare", CSV, CSV, "--format", "nccl-tests"], &["no nccl-tests form"]),
+    ] {
+        let (code, out, err) = collcast(args);
+        assert_eq!((code, out.as_str()), (2, ""), "{args:?}: {err}");
+        assert!(expected.iter().all(|part| err.contains(part)), "{args:?}:\n{err}");
+    }
+}
