@@ -5,6 +5,7 @@
 
 mod common;
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use collcast_hwbackend::cuda::{Cuda, gpus};
@@ -15,6 +16,15 @@ use common::{Dice, random_all_reduce};
 
 const PROTOCOLS: [Protocol; 3] = [Protocol::Ll, Protocol::Ll128, Protocol::Simple];
 
+/// The GPUs, for one test at a time: kernels of two would wait for each other's places, and the
+/// watchdog would call that a fault.
+fn gpus_alone() -> (MutexGuard<'static, ()>, Option<Cuda>) {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let guard = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let cuda = Cuda::open().map_err(|error| println!("skipped: {error}")).ok();
+    (guard, cuda)
+}
+
 fn quick() -> Effort {
     Effort { warmup: 1, iterations: 3, batches: 3, budget: Duration::from_millis(5), patience: Duration::from_secs(1) }
 }
@@ -23,9 +33,8 @@ fn quick() -> Effort {
 /// there are fewer than ranks, ranks share them.
 #[test]
 fn random_schedules_are_exact_on_gpus() {
-    let mut cuda = match Cuda::open() {
-        Ok(cuda) => cuda,
-        Err(error) => return println!("skipped: {error}"),
+    let (_guard, Some(mut cuda)) = gpus_alone() else {
+        return;
     };
     let most = gpus().unwrap().max(4);
     for seed in 1..=70 {
@@ -44,9 +53,8 @@ fn random_schedules_are_exact_on_gpus() {
 /// Goal: a rank that does not take part is named within five seconds, and the GPUs work on.
 #[test]
 fn a_broken_schedule_ends_in_an_error_and_leaves_gpus_usable() {
-    let mut cuda = match Cuda::open() {
-        Ok(cuda) => cuda,
-        Err(error) => return println!("skipped: {error}"),
+    let (_guard, Some(mut cuda)) = gpus_alone() else {
+        return;
     };
     for (seed, protocol) in (11..).zip(PROTOCOLS) {
         for broken in [true, false] {

@@ -35,6 +35,9 @@ const LANE_SHARED: u32 = 2272;
 const PORT_SHARED: u32 = 56;
 /// Shared memory that every GPU gives a block unasked (CUDA programming guide, 48 KiB).
 const SHARED_MAX: u32 = 48 << 10;
+/// Ranks of one GPU: their kernels must run at once, and the driver keeps 8 queues apart
+/// (`CUDA_DEVICE_MAX_CONNECTIONS`, CUDA programming guide).
+const MAX_SHARING: u32 = 8;
 /// Bytes from one counter to the next: each has a cache line of its own.
 const COUNTER: u64 = 128;
 /// Blocks of a cluster, where the GPU has clusters (compute capability 9.0). Blocks side by side
@@ -239,6 +242,12 @@ impl Loaded {
         let device_of = |rank: u32| Arc::clone(&cuda.devices[rank as usize % cuda.devices.len()]);
         let devices: Vec<Arc<Device>> = (0..call.ranks).map(device_of).collect();
         let sharing = call.ranks.div_ceil(cuda.devices.len() as u32);
+        if sharing > MAX_SHARING {
+            return Err(ExecError::Refused {
+                what: format!("{sharing} ranks would share a GPU; at most {MAX_SHARING} do"),
+                hint: "take fewer ranks, or --backend host",
+            });
+        }
         if sharing * channels > devices[0].multiprocessors {
             return Err(ExecError::Refused {
                 what: format!(
