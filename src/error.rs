@@ -7,6 +7,7 @@ use collcast_hwbackend::nccl::job::Answer;
 use collcast_hwbackend::read::ReadError;
 use collcast_sim::predict::PredictError;
 use collcast_sim::profile::ProfileError;
+use collcast_sim::schedule::msccl::{ExportError, MscclError};
 use collcast_topologies::TopologiesError;
 use thiserror::Error;
 
@@ -22,6 +23,10 @@ pub(crate) enum CliError {
     Profile(#[from] ProfileError),
     #[error(transparent)]
     Predict(#[from] PredictError),
+    #[error(transparent)]
+    Msccl(#[from] MscclError),
+    #[error(transparent)]
+    Export(#[from] ExportError),
     #[error(transparent)]
     Read(#[from] ReadError),
     #[error("cannot {what} `{path}`: {source}", path = path.display())]
@@ -63,6 +68,12 @@ impl CliError {
             Self::Topology(error) => error.render(),
             Self::Predict(error) if error.is_internal() => format!(
                 "internal error: {error}\n\nhint: this is a bug of collcast, no number was printed; please report it with the command line and the input files"
+            ),
+            Self::Predict(PredictError::Disproved { .. }) => with_hint(
+                &self.to_string(),
+                Some(
+                    "the file is understood but wrong: mend the step that is named, or the dependency that is missing",
+                ),
             ),
             Self::Usage { message, hint } | Self::Exec { message, hint, .. } => with_hint(message, hint.as_deref()),
             Self::Predict(PredictError::TooFewGpus { .. }) => with_hint(

@@ -2,6 +2,7 @@
 
 mod bench;
 mod compare;
+mod convert;
 mod error;
 mod explain;
 mod output;
@@ -53,6 +54,8 @@ enum Command {
     Validate(validate::Args),
     /// Decide: what became slower between two sets of measurements or results
     Compare(compare::Args),
+    /// Files: write an algorithm as MSCCL XML
+    Convert(convert::Args),
     /// Files: list, show, draw, import machines and routes between GPUs
     Topo(topo::Args),
 }
@@ -73,6 +76,7 @@ fn main() -> ExitCode {
         Command::BenchWorker => bench::work(),
         Command::Validate(args) => validate::run(&args),
         Command::Compare(args) => compare::run(&args),
+        Command::Convert(args) => convert::run(&args),
         Command::Topo(args) => topo::run(&args),
     };
     match result {

@@ -62,7 +62,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     let settings = Settings { channels: point.channels, ..told.settings };
     let search = args.machine.search(topology, Some(point.call.ranks))?;
     let predictor = Predictor::new(topology, &profile).with_tuner(told.tuner).with_search(search);
-    let prediction = predictor.predict(&point.call, point.algorithm, point.protocol, &settings)?;
+    let prediction = point.predict(&predictor, &settings)?;
 
     let mut report = Report::new("simulate", env!("CARGO_PKG_VERSION"));
     report.predicted = true;
@@ -98,7 +98,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         next: None,
     });
     if let Some(path) = &args.trace {
-        let schedule = predictor.schedule(&point.call, prediction.algorithm, prediction.protocol, &settings)?;
+        let (algorithm, protocol) = (prediction.algorithm, prediction.protocol);
+        let schedule = match &point.schedule {
+            Some(imported) => predictor.imported_schedule(imported, &point.call, &settings)?,
+            None => predictor.schedule(&point.call, algorithm, protocol, &settings)?,
+        };
         if prediction.messages > MAX_TRACE_MESSAGES {
             return Err(CliError::usage(
                 format!(
@@ -112,7 +116,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
             .map_err(collcast_sim::predict::PredictError::from)?;
         let mut recorder = Recorder::default();
         let unfolded = Settings { fold: false, ..settings };
-        predictor.predict_one(&point.call, prediction.algorithm, prediction.protocol, &unfolded, &mut recorder)?;
+        match &point.schedule {
+            Some(imported) => predictor.predict_imported(imported, &point.call, &unfolded, &mut recorder)?,
+            None => predictor.predict_one(&point.call, algorithm, protocol, &unfolded, &mut recorder)?,
+        };
         let bytes = recorder.write(topology, &schedule, &laid).map_err(|source| CliError::File {
             what: "write",
             path: path.clone(),
@@ -167,6 +174,7 @@ fn facts(point: &Point, p: &Prediction) -> Table {
         Table::new("facts", "how it comes about", [Column::text("fact", "fact"), Column::text("value", "value")]);
     let element = point.call.dtype.size();
     let chosen = match (point.algorithm, p.layer) {
+        _ if p.algorithm == Algorithm::Msccl => "the file".to_owned(),
         _ if p.algorithm == Algorithm::Direct => "NCCL's rule for send and receive".to_owned(),
         (_, Some(layer)) => layer.to_string(),
         (Choice::Best, _) => "the fastest of all that were predicted".to_owned(),

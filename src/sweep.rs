@@ -122,8 +122,7 @@ fn predict_all(
         .map(|index| {
             let point = &points[index];
             let settings = Settings { channels: point.channels, ..settings[&point.nodes] };
-            let prediction =
-                predictors[&point.nodes].predict(&point.call, point.algorithm, point.protocol, &settings)?;
+            let prediction = point.predict(&predictors[&point.nodes], &settings)?;
             bar.inc(1);
             Ok((index, prediction))
         })

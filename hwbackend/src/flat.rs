@@ -154,9 +154,12 @@ fn record(
     count: u64,
 ) -> Result<Record, ExecError> {
     // Field by field: what an instruction can do more must be refused here or be part of a record.
-    let Step { op: _, recv, reduce: _, src, dst, send, count: _, span: _ } = &cursor.step;
+    let Step { op: _, recv, reduce: _, src, dst, send, count: _, span: _, accumulate, wait, signal } = &cursor.step;
     let at =
         || format!("rank {}, channel {}, lane {}, record {}", lane.rank, lane.channel, lane.lane, lane.records.len());
+    if *accumulate || wait.is_some() || *signal {
+        return Err(refuse(format!("{}: device code has no signals between lanes and no accumulation yet", at())));
+    }
     let element = schedule.element_size();
     let bytes = u32::try_from(count.saturating_mul(element))
         .ok()
@@ -184,6 +187,7 @@ fn record(
         let length = match buffer {
             Buffer::Input => call.input_len(worker.rank),
             Buffer::Output => call.output_len(worker.rank),
+            Buffer::Scratch => return Err(refuse(format!("{}: device code has no scratch memory yet", at()))),
         };
         if bytes == 0 {
             return Ok(0);

@@ -156,7 +156,7 @@ pub enum HostError {
         lane: u32,
         /// For how long.
         seconds: u64,
-        /// `data from` or `credit from`.
+        /// `data from`, `credit from` or `another lane of`.
         what: &'static str,
         /// Whom it waited for.
         peer: u32,
@@ -267,9 +267,31 @@ impl Fifo {
     }
 }
 
-/// Memory of a rank: input and output, which are one when in place.
+/// How many instructions of a lane have signalled.
+#[derive(Default)]
+struct Counter {
+    value: Mutex<u64>,
+    changed: Condvar,
+}
+
+impl Counter {
+    /// Waits until it is at least `count`; `false` when it was not in time.
+    fn wait(&self, count: u64, deadline: Instant, stop: &AtomicBool) -> bool {
+        let mut value = self.value.lock().unwrap_or_else(PoisonError::into_inner);
+        while *value < count {
+            if Instant::now() >= deadline || stop.load(Ordering::Relaxed) {
+                return false;
+            }
+            let pause = Duration::from_millis(20);
+            value = self.changed.wait_timeout(value, pause).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+}
+
+/// Memory of a rank: input and output, which are one when in place, and scratch.
 struct Memory {
-    parts: [Vec<AtomicU64>; 2],
+    parts: [Vec<AtomicU64>; 3],
 }
 
 /// Runs a schedule on real inputs, `[rank][element]`, and returns the outputs alike.
@@ -307,6 +329,8 @@ fn timed<T: Element>(
             let (input, output) = (call.input_len(rank), call.output_len(rank));
             let parts =
                 if call.in_place { [zeros(input.max(output)), zeros(0)] } else { [zeros(input), zeros(output)] };
+            let [first, second] = parts;
+            let parts = [first, second, zeros(schedule.scratch_len(rank))];
             let from = if call.in_place { call.in_place_offset(rank, Buffer::Input) as usize } else { 0 };
             for (slot, value) in parts[0][from..].iter().zip(&inputs[rank.index()]) {
                 slot.store(value.to_bits(), Ordering::Relaxed);
@@ -315,6 +339,7 @@ fn timed<T: Element>(
         })
         .collect();
     let fifos: Vec<Fifo> = wiring.conns.iter().map(|conn| Fifo::new(conn, schedule.plan.fifo_slices)).collect();
+    let signals: Vec<Counter> = wiring.workers.iter().map(|_| Counter::default()).collect();
     let stop = AtomicBool::new(false);
     let deadline = Instant::now() + patience;
     let gate = Mutex::new(());
@@ -325,10 +350,10 @@ fn timed<T: Element>(
             .iter()
             .zip(0..)
             .map(|(worker, index)| {
-                let (wiring, memory, fifos, stop, gate) = (&wiring, &memory, &fifos, &stop, &gate);
+                let (wiring, memory, fifos, signals, stop, gate) = (&wiring, &memory, &fifos, &signals, &stop, &gate);
                 let lane = move || {
                     drop(gate.lock());
-                    let lane = LaneThread { schedule, wiring, memory, fifos, stop, deadline, patience };
+                    let lane = LaneThread { schedule, wiring, memory, fifos, signals, stop, deadline, patience };
                     let result = lane.run::<T>(worker, index);
                     if result.is_err() {
                         stop.store(true, Ordering::Relaxed);
@@ -374,6 +399,7 @@ struct LaneThread<'a> {
     wiring: &'a Wiring,
     memory: &'a [Memory],
     fifos: &'a [Fifo],
+    signals: &'a [Counter],
     stop: &'a AtomicBool,
     deadline: Instant,
     patience: Duration,
@@ -384,7 +410,9 @@ impl LaneThread<'_> {
     fn place(&self, rank: Rank, buffer: Buffer, offset: u64, count: u64) -> Result<&[AtomicU64], HostError> {
         let call = &self.schedule.call;
         let parts = &self.memory[rank.index()].parts;
-        let (part, at) = if call.in_place {
+        let (part, at) = if buffer == Buffer::Scratch {
+            (&parts[2], offset)
+        } else if call.in_place {
             (&parts[0], call.in_place_offset(rank, buffer) + offset)
         } else {
             (&parts[usize::from(buffer == Buffer::Output)], offset)
@@ -420,6 +448,12 @@ impl LaneThread<'_> {
         let op = self.schedule.call.op;
         while let Some(slice) = cursor.next(self.schedule, worker.template) {
             let step = &cursor.step;
+            if let Some((port, count)) = step.wait {
+                let told = worker.tokens.get(port).and_then(|&l| self.signals.get(l as usize));
+                if !told.is_some_and(|lane| lane.wait(count, self.deadline, self.stop)) {
+                    return Err(self.timeout(worker, "another lane of", worker.rank));
+                }
+            }
             let mut data: Option<Vec<T>> = None;
             for &port in &step.recv {
                 let conn = worker.recv[port] as usize;
@@ -434,7 +468,8 @@ impl LaneThread<'_> {
                     Some(sum) => sum.into_iter().zip(arrived).map(|(a, b)| a.combine(b, op)).collect(),
                 });
             }
-            if let Some((buffer, offset)) = step.src {
+            let operands = step.src.into_iter().chain(step.dst.filter(|_| step.accumulate));
+            for (buffer, offset) in operands {
                 let memory = self.place(worker.rank, buffer, offset + slice.from, slice.count)?;
                 let local = memory.iter().map(|v| T::from_bits(v.load(Ordering::Relaxed)));
                 data = Some(match data {
@@ -465,6 +500,10 @@ impl LaneThread<'_> {
                 let fifo = &self.fifos[conn];
                 fifo.slots.lock().unwrap_or_else(PoisonError::into_inner).free(receiver);
                 fifo.changed.notify_all();
+            }
+            if step.signal && cursor.at_last_slice(self.schedule) {
+                *self.signals[index as usize].value.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+                self.signals[index as usize].changed.notify_all();
             }
         }
         Ok(())

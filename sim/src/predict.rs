@@ -15,6 +15,7 @@ use crate::model::nccl::search::{self, Options};
 use crate::model::nccl::{Cell, Decision, Graphs, Layer, Model, NcclSettings, NothingLeft, Selection, Tuner, Version};
 use crate::network::{LayError, ResourceName, Transport, check_multicast, check_sharp, lay, order_by};
 use crate::profile::Profile;
+use crate::schedule::msccl::{Imported, MscclError};
 use crate::schedule::plan::{Limits, Plan};
 use crate::schedule::verify::{VerifyError, verify};
 use crate::schedule::{
@@ -226,6 +227,19 @@ pub enum PredictError {
     /// No route between two ranks.
     #[error(transparent)]
     Lay(#[from] LayError),
+    /// An imported schedule does not fit the call.
+    #[error(transparent)]
+    Misfit(#[from] MscclError),
+    /// An imported schedule is wrong.
+    #[error("`{name}` of {file} does not do what it says: {error}")]
+    Disproved {
+        /// Its name.
+        name: String,
+        /// Its file.
+        file: String,
+        /// The flaw.
+        error: VerifyError,
+    },
     /// A generator's schedule is wrong: our bug.
     #[error("the schedule of {what} is wrong: {error}")]
     Unproved {
@@ -416,7 +430,10 @@ impl<'a> Predictor<'a> {
             |a, p| p == Protocol::Ll128 && place(a, p).is_some_and(|(a, p)| !matches!(table[a][p], Cell::On(_)));
         valid_algorithms(call.collective)
             .iter()
-            .filter(|&&a| algorithm == Choice::Forced(a) || self.check_machine(call, a).is_ok())
+            // NCCL has no CollTree, so nobody could take such advice.
+            .filter(|&&a| {
+                algorithm == Choice::Forced(a) || a != Algorithm::CollTree && self.check_machine(call, a).is_ok()
+            })
             .flat_map(|&a| valid_protocols(a).iter().map(move |&p| (a, p)))
             .filter(|&(a, p)| match algorithm {
                 Choice::Forced(forced) => a == forced,
@@ -547,6 +564,9 @@ impl<'a> Predictor<'a> {
         settings: &Settings,
     ) -> Result<Prediction, PredictError> {
         self.check_ranks(call)?;
+        // NCCL has no rule for the protocol of an algorithm that it does not have.
+        let ours = algorithm == Choice::Forced(Algorithm::CollTree) && protocol == Choice::Auto;
+        let protocol = if ours { Choice::Best } else { protocol };
         if algorithm == Choice::Best || protocol == Choice::Best {
             let mut best: Option<Prediction> = None;
             for (a, p) in self.candidates(call, algorithm, protocol, settings) {
@@ -597,15 +617,56 @@ impl<'a> Predictor<'a> {
         observer: &mut O,
     ) -> Result<Prediction, PredictError> {
         let schedule = self.schedule(call, algorithm, protocol, settings)?;
-        let what = format!(
-            "{} {algorithm}/{protocol}, {} ranks, {} channels, {}",
-            call.collective,
-            call.ranks,
-            schedule.plan.channels,
-            call.size()
-        );
-        let proof = self.prove(&schedule, &what)?;
-        let laid = lay(self.topology, self.profile, &settings.transport, &schedule)?;
+        let proof = self.prove(&schedule, &describe(&schedule))?;
+        self.simulate(&schedule, proof, settings, observer)
+    }
+
+    /// The schedule of a call by an imported algorithm.
+    ///
+    /// # Errors
+    /// A call that it is not for, or too few GPUs.
+    pub fn imported_schedule(
+        &self,
+        imported: &Imported,
+        call: &Call,
+        settings: &Settings,
+    ) -> Result<Schedule, PredictError> {
+        self.check_ranks(call)?;
+        Ok(imported.schedule(call.clone(), &self.limits(call.ranks, settings))?)
+    }
+
+    /// Predicts a call by an imported algorithm; `observer` as in [`Self::predict_one`].
+    ///
+    /// # Errors
+    /// See [`PredictError`]; an algorithm that is wrong is [`PredictError::Disproved`].
+    pub fn predict_imported<O: Observer>(
+        &self,
+        imported: &Imported,
+        call: &Call,
+        settings: &Settings,
+        observer: &mut O,
+    ) -> Result<Prediction, PredictError> {
+        let schedule = self.imported_schedule(imported, call, settings)?;
+        let disproved =
+            |error| PredictError::Disproved { name: imported.name.clone(), file: imported.file.clone(), error };
+        // Three loops show what every loop does.
+        let twin = imported.small_twin(&schedule);
+        let proof = if twin.is_some() { ProofKind::Sampled } else { ProofKind::Proved };
+        verify(twin.as_ref().unwrap_or(&schedule)).map_err(disproved)?;
+        self.simulate(&schedule, proof, settings, observer)
+    }
+
+    /// Runs a schedule that is proved, and checks the result against what cannot be.
+    fn simulate<O: Observer>(
+        &self,
+        schedule: &Schedule,
+        proof: ProofKind,
+        settings: &Settings,
+        observer: &mut O,
+    ) -> Result<Prediction, PredictError> {
+        let (call, what) = (&schedule.call, describe(schedule));
+        let (algorithm, protocol) = (schedule.plan.algorithm, schedule.plan.protocol);
+        let laid = lay(self.topology, self.profile, &settings.transport, schedule)?;
         let folded = settings.fold.then(|| fold(&laid.instance));
         let instance = folded.as_ref().map_or(&laid.instance, |f| &f.instance);
         let outcome = run(instance, observer).map_err(|error| PredictError::Engine { what: what.clone(), error })?;
@@ -725,8 +786,15 @@ impl<'a> Predictor<'a> {
             return verify(schedule).map(|_| ProofKind::Proved).map_err(unproved);
         }
         let key = format!(
-            "{} {} {} {} {} {} {}",
-            call.collective, plan.algorithm, call.ranks, call.in_place, call.root, plan.slices, plan.fifo_slices
+            "{} {} {} {} {} {} {} {}",
+            call.collective,
+            plan.algorithm,
+            call.ranks,
+            call.in_place,
+            call.root,
+            plan.slices,
+            plan.fifo_slices,
+            plan.aggregate
         );
         // A count matrix is a pattern of its own; what is missing in it stays missing.
         let known = self.proofs.lock().unwrap_or_else(std::sync::PoisonError::into_inner).contains(&key);
@@ -784,6 +852,20 @@ fn back_to_back(instance: &Instance<'_>, gap: SimDuration) -> Result<SimDuration
     };
     let rest = (LOOP - u64::from(ROUNDS)).saturating_mul((*last - *before).0);
     Ok(SimDuration((last.0 + rest + gap.0) / LOOP))
+}
+
+/// A schedule in a few words, for messages.
+fn describe(schedule: &Schedule) -> String {
+    let (call, plan) = (&schedule.call, &schedule.plan);
+    format!(
+        "{} {}/{}, {} ranks, {} channels, {}",
+        call.collective,
+        plan.algorithm,
+        plan.protocol,
+        call.ranks,
+        plan.channels,
+        call.size()
+    )
 }
 
 #[expect(clippy::cast_precision_loss, reason = "an edge: for people")]

@@ -537,6 +537,7 @@ fn ring_all_reduce_has_its_closed_form() {
                     min_slice: 4,
                     per_channel: call.count,
                     parts: 1,
+                    aggregate: 1,
                     direct: false,
                 };
                 let topology = nvswitch_box(ranks, link);
@@ -886,6 +887,9 @@ impl Generator for Borrowed {
     fn team(&self, lane: Lane) -> Lane {
         self.0.team(lane)
     }
+    fn scratch(&self, rank: Rank) -> u64 {
+        self.0.scratch_len(rank)
+    }
 }
 
 /// Whether an instruction of a template is reached by any worker.
@@ -917,12 +921,17 @@ fn every_mutation_is_noticed() {
             for (t, template) in original.templates.iter().enumerate() {
                 let ops = template.ops();
                 for op in 0..ops.len() {
-                    for mutation in [Mutation::Delete, Mutation::Duplicate, Mutation::SwapWithNext, Mutation::Delay] {
+                    for mutation in Mutation::ALL {
+                        let changes = match mutation {
+                            Mutation::Unordered => ops[op].wait.is_some(),
+                            Mutation::Silent => ops[op].signal,
+                            _ => true,
+                        };
                         let swap = mutation == Mutation::SwapWithNext;
                         let next = ops.get(op + 1);
                         let same = swap && (next.is_none() || next == ops.get(op));
                         let reached = executed(&original, t, op) || (swap && executed(&original, t, op + 1));
-                        if same || !reached {
+                        if same || !reached || !changes {
                             skipped += 1;
                             continue;
                         }
@@ -945,6 +954,31 @@ fn every_mutation_is_noticed() {
     }
     println!("{objected} refused, {changed} seen in the trace, {skipped} the same program");
     assert!(objected > 200 && changed > 100, "{objected} {changed}");
+}
+
+/// Goal: the logarithm of PAT's latencies beats the ring's one a rank, the more the more hosts
+/// there are, and wins nothing where bandwidth counts.
+#[test]
+fn pat_beats_ring_where_latency_counts() {
+    let profile = prior();
+    let mut before = 1.0;
+    for hosts in [4, 16, 64] {
+        let topology = cluster(hosts, 1, 1);
+        let predictor = Predictor::new(&topology, &profile);
+        for collective in [Collective::AllGather, Collective::ReduceScatter] {
+            let time = |algorithm, size| {
+                let call = Call::of_size(collective, hosts, Bytes(size), DataType::Float32);
+                let (algorithm, protocol) = (Choice::Forced(algorithm), Choice::Forced(Protocol::Simple));
+                predictor.predict(&call, algorithm, protocol, &Settings::default()).unwrap().time.as_us()
+            };
+            let gain = |size| time(Algorithm::Ring, size) / time(Algorithm::Pat, size);
+            assert!(gain(4096) > before && gain(256 << 20) < 1.05, "{hosts} {collective}");
+            if collective == Collective::ReduceScatter {
+                before = gain(4096);
+            }
+        }
+    }
+    assert!(before > 4.0, "{before}");
 }
 
 /// Goal: the edges of the domain have predictions and never panic: nothing to do, one rank, one

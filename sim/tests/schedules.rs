@@ -1,8 +1,8 @@
 //! Goal: every generator's schedules are proved over a grid of ranks, channels and odd sizes,
 //! and the verifier notices every kind of flaw.
 //! Method: all cases of a small grid, a seeded sample of the rest. `COLLCAST_EXHAUSTIVE=1`
-//! runs the complete grid (to 17 ranks x 1..4 channels x odd sizes; what switches combine to 33
-//! ranks on 1..8 hosts of 1..8).
+//! runs the complete grid (to 33 ranks x 1..4 channels x odd sizes; what switches combine on 1..8
+//! hosts of 1..8).
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
 
@@ -12,7 +12,7 @@ use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol};
 use collcast_sim::ids::{ChannelId, Lane, Rank};
 use collcast_sim::schedule::plan::{Limits, Plan};
 use collcast_sim::schedule::verify::{VerifyError, verify};
-use collcast_sim::schedule::{Call, Generator, Order, Schedule, Worker, valid_algorithms, valid_protocols};
+use collcast_sim::schedule::{Call, Generator, Order, Schedule, Worker, check_fits, valid_algorithms, valid_protocols};
 
 /// Hosts of `per_host` ranks, the last one smaller, each channel's ring rotated inside hosts.
 fn order(ranks: u32, per_host: u32) -> Order {
@@ -63,15 +63,8 @@ fn schedule(case: &Case) -> Schedule {
 
 /// Whether an algorithm is made for so many ranks, so many on a host.
 fn fits(collective: Collective, algorithm: Algorithm, ranks: u32, per_host: u32) -> bool {
-    let hosts = ranks.div_ceil(per_host);
-    let alike = collective == Collective::AllReduce || hosts == 1 || ranks.is_multiple_of(per_host);
-    match algorithm {
-        Algorithm::Nvls => ranks > 1 && per_host > 1 && alike,
-        Algorithm::NvlsTree => hosts > 1 && per_host > 1,
-        Algorithm::CollnetDirect => hosts > 1 && per_host <= 8 && alike,
-        Algorithm::CollnetChain => hosts > 1 && per_host <= 8,
-        _ => true,
-    }
+    let call = Call::of_size(collective, ranks, Default::default(), DataType::Float32);
+    check_fits(&call, algorithm, &order(ranks, per_host)).is_ok()
 }
 
 fn check_proved(case: &Case) {
@@ -95,16 +88,17 @@ fn grid(mut visit: impl FnMut(&Case)) {
     let mut index = 0_u64;
     for &collective in Collective::ALL {
         for &algorithm in valid_algorithms(collective) {
-            for ranks in 1..=17 {
-                for per_host in [1, 2, 3, 8, 17] {
+            for ranks in 1..=33 {
+                for per_host in [1, 2, 3, 5, 8, 33] {
                     for channels in 1..=4 {
                         for count in [0, 1, 3, 63, 64, 65, 257, 1000, 4099] {
                             for in_place in [false, true] {
                                 for &protocol in valid_protocols(algorithm) {
-                                    // A multiplicative hash as the sample: one case in 16.
+                                    // A multiplicative hash as the sample: one case in 16, in 256 of the larger.
                                     index += 1;
-                                    if !exhaustive && index.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60 != 0 && ranks > 3
-                                    {
+                                    let sample = index.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                                    let bits = if ranks > 17 { 8 } else { 4 };
+                                    if !exhaustive && sample >> (64 - bits) != 0 && ranks > 3 {
                                         continue;
                                     }
                                     let pairs = matches!(collective, Collective::AllToAll | Collective::SendRecv);
@@ -205,7 +199,7 @@ fn a_flawed_member_of_a_group_is_found() {
                 _ => return None,
             };
             let (recv, send) = (ports(lane.0 == 1), ports(lane.0 == 0));
-            Some(Worker { template, parameters: vec![], recv, send, threads: 512 })
+            Some(Worker { template, parameters: vec![], recv, send, tokens: vec![], threads: 512 })
         }
     }
     let op = |recv: bool, offset: i64, count: i64| {
@@ -219,6 +213,7 @@ fn a_flawed_member_of_a_group_is_found() {
             send: port(!recv),
             count: c(count),
             span: c(count),
+            ..Op::default()
         })
     };
     let check = |second: &[Code]| {
@@ -298,18 +293,23 @@ fn a_race_between_lanes_is_found() {
     struct TwoCopies;
     impl Generator for TwoCopies {
         fn worker(&self, _: Rank, _: ChannelId, lane: Lane) -> Option<Worker> {
-            Some(Worker { template: lane.index(), parameters: vec![], recv: vec![], send: vec![], threads: 512 })
+            Some(Worker {
+                template: lane.index(),
+                parameters: vec![],
+                recv: vec![],
+                send: vec![],
+                tokens: vec![],
+                threads: 512,
+            })
         }
     }
     let copy = |offset| {
         let op = Op {
-            recv: Default::default(),
-            reduce: false,
             src: Some(Ref { buffer: Buffer::Input, offset: c(0) }),
             dst: Some(Ref { buffer: Buffer::Output, offset: c(offset) }),
-            send: Default::default(),
             count: c(8 - offset),
             span: c(8 - offset),
+            ..Op::default()
         };
         Template::new(&[Code::Op(op)])
     };

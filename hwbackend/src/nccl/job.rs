@@ -174,8 +174,8 @@ pub fn environment(
         Algorithm::Nvls => Some("NVLS"),
         Algorithm::NvlsTree => Some("NVLSTree"),
         Algorithm::Pat => Some("PAT"),
-        // Send and receive have no algorithm to force.
-        Algorithm::Direct | Algorithm::CollTree => None,
+        // Nothing that NCCL could be forced to.
+        Algorithm::Direct | Algorithm::CollTree | Algorithm::Msccl => None,
     });
     let protocol = protocol.map(|p| match p {
         Protocol::Ll => "LL",

@@ -104,6 +104,9 @@ pub(crate) fn random_all_reduce(dice: &mut Dice, ranks: u32, protocol: Protocol,
                 send,
                 count: c(size as i64),
                 span: c(size as i64),
+                accumulate: false,
+                wait: None,
+                signal: false,
             }));
         };
         let none: Vec<u32> = vec![];
@@ -124,7 +127,8 @@ pub(crate) fn random_all_reduce(dice: &mut Dice, ranks: u32, protocol: Protocol,
     let mut templates = Vec::new();
     let mut workers = Workers::default();
     for (place, Growing { code, recv, send }) in growing {
-        let worker = Worker { template: templates.len(), parameters: vec![], recv, send, threads: plan.threads };
+        let worker =
+            Worker { template: templates.len(), parameters: vec![], recv, send, threads: plan.threads, tokens: vec![] };
         workers.0.insert(place, worker);
         templates.push(Template::new(&code));
     }

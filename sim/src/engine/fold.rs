@@ -142,6 +142,8 @@ fn refine(instance: &Instance<'_>, ends: &[[Ends; 2]], old: &Colours) -> Colours
     let lanes = (instance.lanes.iter().zip(&old.lanes))
         .map(|(lane, &own)| {
             let ports = lane.recv.iter().map(port).chain([1]).chain(lane.send.iter().map(port));
+            let token = |&other: &u32| old.lanes.get(other as usize).copied().unwrap_or(0);
+            let ports = ports.chain([2]).chain(lane.tokens.iter().map(token));
             let shared = [own, old.resources[lane.issue.0 as usize], old.kernels[lane.kernel as usize]];
             all(shared.into_iter().chain(ports))
         })
@@ -233,6 +235,8 @@ fn quotient<'a>(instance: &Instance<'a>, colours: &Colours) -> Folded<'a> {
             let mut folded = lane.clone();
             folded.recv = lane.recv.iter().map(port).collect();
             folded.send = lane.send.iter().map(port).collect();
+            folded.tokens =
+                lane.tokens.iter().map(|&l| lane_class.get(l as usize).copied().unwrap_or(UNUSED)).collect();
             folded.issue = (resource_class[lane.issue.0 as usize], lane.issue.1 * in_block[class]);
             folded.kernel = kernel_class[lane.kernel as usize];
             folded.multiplicity = members[class];

@@ -8,7 +8,9 @@
 //! the first wave of lines and cannot end before the last; their lanes may stay occupied a
 //! while after each slice. Network connections hand each slice to a proxy, which does some work
 //! on it and sends it, in order and by itself. Where data is staged in host memory, the lanes at
-//! both ends write and read it through links of their own.
+//! both ends write and read it through links of their own. An instruction may also wait for
+//! signals of other lanes, which are there as soon as they are given: lanes of one rank share its
+//! caches.
 //!
 //! A connection may have several senders, whose slices a switch combines, and several
 //! receivers, who all get the result: see [`ConnSpec`].
@@ -103,6 +105,8 @@ pub struct LaneSpec {
     pub recv: Vec<u32>,
     /// Send connections by port; [`UNUSED`] where none.
     pub send: Vec<u32>,
+    /// Lanes whose signals its instructions wait for; [`UNUSED`] where none.
+    pub tokens: Vec<u32>,
     /// Its warps' instruction rate: a resource in bytes per second, of a copy with plain data,
     /// of any instruction with flagged lines.
     pub issue: Use,
@@ -197,7 +201,7 @@ pub enum EngineError {
         /// How many.
         waiting: usize,
     },
-    /// A program that names a port it does not have.
+    /// A program that names a port it does not have, or waits for a lane that does not exist.
     #[error("a program uses port {0}, which its worker does not have")]
     BadPort(usize),
 }
@@ -249,6 +253,9 @@ struct LaneRun {
     /// By port, which end of its connection it is.
     recv: SmallVec<[u32; 2]>,
     send: SmallVec<[u32; 2]>,
+    /// Instructions that have signalled, and lanes that wait for more.
+    signals: u64,
+    waiters: SmallVec<[u32; 2]>,
 }
 
 const UNKNOWN: u64 = u64::MAX;
@@ -454,6 +461,8 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
                 began: 0,
                 synced: 0,
                 occupied: 0,
+                signals: 0,
+                waiters: SmallVec::new(),
             })
             .collect();
         let mut kernels: Vec<KernelRun> =
@@ -624,6 +633,14 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
                 return Ok(false);
             }
         }
+        if let Some((port, count)) = run.cursor.step.wait {
+            let other = *spec.tokens.get(port).filter(|&&l| l != UNUSED).ok_or(EngineError::BadPort(port))?;
+            let other = &mut self.lanes[other as usize];
+            if other.signals < count {
+                other.waiters.push(lane);
+                return Ok(false);
+            }
+        }
         let run = &self.lanes[lane as usize];
         let step = &run.cursor.step;
         // The latest of all that must be there; what is not even known yet wakes us later.
@@ -707,6 +724,7 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
             let run = &mut self.lanes[lane as usize];
             run.cursor = SliceCursor::at(&self.instance.lanes[lane as usize].start);
             run.phase = Phase::Ready;
+            run.signals = 0;
             self.ready.push(lane);
         }
     }
@@ -728,8 +746,8 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
             lines |= conn.streaming;
             placed &= conn.direct;
         }
-        let accesses =
-            (step.recv.len() + step.send.len()) as u64 + u64::from(step.src.is_some()) + u64::from(step.dst.is_some());
+        let operands = [step.src.is_some(), step.dst.is_some(), step.accumulate];
+        let accesses = (step.recv.len() + step.send.len() + operands.into_iter().filter(|o| *o).count()) as u64;
         let mut weight = match (lines, placed) {
             (true, _) => spec.issue.1,
             (false, true) => 0,
@@ -832,6 +850,11 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
             }
             self.observer.message(id, bytes, SimTime(began), SimTime(there));
         }
+        let run = &mut self.lanes[lane as usize];
+        if step.signal && run.cursor.at_last_slice(instance.schedules[spec.job as usize]) {
+            run.signals += 1;
+            self.ready.extend(run.waiters.drain(..));
+        }
         self.observer.slice(lane, step.op, bytes, SimTime(began), SimTime(self.now));
         let event = mix(mix(self.now, (spec.template as u64) << 32 | step.op as u64), bytes);
         self.outcome.trace_hash = self.outcome.trace_hash.wrapping_add(event.wrapping_mul(spec.multiplicity));
@@ -907,6 +930,7 @@ pub fn lane_of(worker: &Wired, job: u32, element: u64) -> LaneSpec {
         start: worker.start.clone(),
         recv: worker.recv.clone(),
         send: worker.send.clone(),
+        tokens: worker.tokens.clone(),
         issue: (0, WEIGHT_ONE),
         sync: SimDuration::ZERO,
         after: SimDuration::ZERO,

@@ -53,6 +53,7 @@ fn template(up: bool, last: bool) -> Template {
         send: port(up || !last),
         count: (LEN - OFF).min(SIZE),
         span: SIZE.into(),
+        ..Op::default()
     };
     let size = (LEN - OFF).round_up(GRAIN).min(CHUNK);
     let body = vec![Code::Let(OFF, L * CHUNK), Code::Let(SIZE, size), Code::Op(op)];
@@ -91,6 +92,7 @@ impl Generator for Chain {
             ],
             recv,
             send,
+            tokens: vec![],
             threads: if up { threads_up } else { self.plan.threads - threads_up },
         })
     }

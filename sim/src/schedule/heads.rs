@@ -116,6 +116,7 @@ fn op(recv: SmallVec<[Expr; 1]>, src: Option<Expr>, dst: Option<Expr>, send: Sma
         send,
         count,
         span: SIZE.into(),
+        ..Op::default()
     })
 }
 
@@ -358,6 +359,7 @@ impl Generator for Heads {
             ],
             recv,
             send,
+            tokens: vec![],
             threads: self.threads(rank, channel, kind),
         })
     }

@@ -2,12 +2,15 @@
 //!
 //! A worker is a (rank, channel, lane). Its program is a [`Template`] with parameters; its
 //! connections are computed on demand. Nothing here grows with ranks times steps. An
-//! algorithm is a generator in its own file ([`ring`], [`tree`], [`direct`]); whoever
+//! algorithm is a generator in its own file ([`ring`], [`tree`], [`pat`], ...); whoever
 //! consumes a [`Schedule`] cannot tell which one made it.
 
 mod chain;
+mod coll_tree;
 mod direct;
 mod heads;
+pub mod msccl;
+mod pat;
 pub mod plan;
 pub mod program;
 mod ring;
@@ -129,11 +132,15 @@ impl Call {
 
     /// Where in the shared memory of a rank a buffer starts, when in place.
     ///
-    /// All-gather: a rank's input is its part of the output. Reduce-scatter: its output is its
-    /// part of the input. Otherwise both start together.
+    /// All-gather, and gather at the root: a rank's input is its part of the output.
+    /// Reduce-scatter, and scatter at the root: its output is its part of the input. Otherwise
+    /// both start together.
     pub fn in_place_offset(&self, rank: Rank, buffer: Buffer) -> u64 {
         match (self.collective, buffer) {
             (Collective::AllGather, Buffer::Input) | (Collective::ReduceScatter, Buffer::Output) => {
+                self.count * u64::from(rank.0)
+            }
+            (Collective::Gather, Buffer::Input) | (Collective::Scatter, Buffer::Output) if rank == self.root => {
                 self.count * u64::from(rank.0)
             }
             _ => 0,
@@ -298,6 +305,8 @@ pub struct Worker {
     pub recv: Vec<Conn>,
     /// Connections behind the send ports.
     pub send: Vec<Conn>,
+    /// Lanes of the same rank that its instructions may wait for.
+    pub tokens: Vec<(ChannelId, Lane)>,
     /// Threads of its block that move its data.
     pub threads: u32,
 }
@@ -311,6 +320,11 @@ pub trait Generator: Send + Sync + std::fmt::Debug {
     /// same number of threads), as when one group of warps serves several peers at once.
     fn team(&self, lane: Lane) -> Lane {
         lane
+    }
+
+    /// Elements of scratch memory that a rank needs.
+    fn scratch(&self, _rank: Rank) -> u64 {
+        0
     }
 }
 
@@ -351,7 +365,9 @@ impl Schedule {
         }
         let (lanes, templates, generator): (u32, Vec<Template>, Box<dyn Generator>) = match plan.algorithm {
             Algorithm::Tree => tree::generate(&call, &plan, order),
-            Algorithm::Direct => direct::generate(&call, &plan),
+            Algorithm::Direct => direct::generate(&call, &plan, order),
+            Algorithm::Pat if call.ranks > 1 => pat::generate(&call, &plan),
+            Algorithm::CollTree if call.ranks > 1 => coll_tree::generate(&call, &plan, order),
             Algorithm::Nvls | Algorithm::NvlsTree | Algorithm::CollnetDirect => heads::generate(&call, &plan, order),
             Algorithm::CollnetChain => chain::generate(&call, &plan, order),
             _ => ring::generate(&call, &plan, order),
@@ -401,6 +417,11 @@ impl Schedule {
                 (0..channels).flat_map(move |c| (0..lanes).map(move |l| (Rank(r), ChannelId(c), Lane(l))))
             })
             .filter_map(|(r, c, l)| self.worker(r, c, l).map(|w| (r, c, l, w)))
+    }
+
+    /// Elements of a rank's scratch memory.
+    pub fn scratch_len(&self, rank: Rank) -> u64 {
+        self.generator.scratch(rank)
     }
 
     /// Bytes of one element.
@@ -488,20 +509,20 @@ pub fn valid_algorithms(collective: Collective) -> &'static [Algorithm] {
             Algorithm::CollnetChain,
             Algorithm::Nvls,
             Algorithm::NvlsTree,
+            Algorithm::CollTree,
         ],
         Collective::AllGather | Collective::ReduceScatter => {
-            &[Algorithm::Ring, Algorithm::CollnetDirect, Algorithm::Nvls]
+            &[Algorithm::Ring, Algorithm::CollnetDirect, Algorithm::Nvls, Algorithm::Pat]
         }
         Collective::Broadcast | Collective::Reduce => &[Algorithm::Ring],
-        Collective::AllToAll | Collective::SendRecv => &[Algorithm::Direct],
-        Collective::Gather | Collective::Scatter => &[],
+        Collective::AllToAll | Collective::SendRecv | Collective::Gather | Collective::Scatter => &[Algorithm::Direct],
     }
 }
 
 /// Protocols that an algorithm has a kernel for.
 pub fn valid_protocols(algorithm: Algorithm) -> &'static [Protocol] {
     match algorithm {
-        Algorithm::Ring | Algorithm::Tree => &[Protocol::Ll, Protocol::Ll128, Protocol::Simple],
+        Algorithm::Ring | Algorithm::Tree | Algorithm::CollTree => &[Protocol::Ll, Protocol::Ll128, Protocol::Simple],
         Algorithm::Direct => &[Protocol::Ll, Protocol::Simple],
         _ => &[Protocol::Simple],
     }

@@ -90,6 +90,8 @@ pub struct Plan {
     pub direct: bool,
     /// Channels that share the message of one pair (send/receive); 1 for the others.
     pub parts: u32,
+    /// Chunks that fit one step of a FIFO together (PAT packs small ones); 1 for the others.
+    pub aggregate: u32,
 }
 
 impl Plan {
@@ -125,7 +127,7 @@ impl Plan {
         while !fixed && bytes < channels * threads * threshold && channels > 1 {
             channels -= 1;
         }
-        if matches!(algorithm, Algorithm::Ring | Algorithm::CollnetChain) {
+        if matches!(algorithm, Algorithm::Ring | Algorithm::CollnetChain | Algorithm::CollTree) {
             while bytes < channels * threads * threshold && threads % 128 == 0 {
                 threads /= 2;
             }
@@ -168,8 +170,30 @@ impl Plan {
                 chunk_bytes /= 2;
             }
         }
+        match (algorithm, call.collective) {
+            (Algorithm::Pat, collective) => {
+                let loops = if collective == Collective::AllGather { 32 } else { 16 };
+                while chunk_bytes * channels * loops > bytes && chunk_bytes > 64 << 10 {
+                    chunk_bytes /= 2;
+                }
+            }
+            // NCCL's rule for its own algorithm of two levels, CollNet direct.
+            (Algorithm::CollTree, _) => {
+                let hosts = u64::from(limits.hosts.max(1));
+                let heads = u64::from(call.ranks).div_ceil(hosts);
+                let depth = 1 + u64::from(hosts.ilog2());
+                for (loops, least) in [(64, 128 << 10), (8, 64 << 10), (8, 32 << 10)] {
+                    while bytes < depth * loops * channels * heads * chunk_bytes && chunk_bytes > least {
+                        chunk_bytes /= 2;
+                    }
+                }
+            }
+            _ => {}
+        }
         let grain = (grain_bytes / element).max(1);
         let chunk = (chunk_bytes / element / grain).max(1) * grain;
+        let aggregate =
+            if algorithm == Algorithm::Pat { aggregate(chunk, per_channel_cells * cell, call.ranks) } else { 1 };
         Self {
             algorithm,
             protocol,
@@ -178,11 +202,12 @@ impl Plan {
             chunk,
             grain: (16 / element).max(1),
             slices: u32::try_from(chunk_steps / slice_steps).unwrap_or(1),
-            fifo_slices: STEPS / u32::try_from(slice_steps).unwrap_or(1),
+            fifo_slices: STEPS / u32::try_from(slice_steps).unwrap_or(1) * aggregate,
             min_slice: (step_bytes * slice_steps / 32 / element).max(1),
             per_channel: per_channel_cells * cell,
             direct: false,
             parts: 1,
+            aggregate,
         }
     }
 
@@ -227,6 +252,29 @@ impl Plan {
             per_channel: largest.div_ceil(channels).next_multiple_of(grain).max(grain),
             direct: protocol == Protocol::Simple,
             parts: u32::try_from(channels).unwrap_or(u32::MAX),
+            aggregate: 1,
+        }
+    }
+
+    /// The plan of an imported schedule: a part of each chunk fills one step of a FIFO, in one slice.
+    pub fn imported(call: &Call, protocol: Protocol, channels: u32, threads: Option<u32>, limits: &Limits) -> Self {
+        let element = call.dtype.size();
+        let (step_bytes, grain_bytes) = step(protocol, limits.buffer_size);
+        let grain = (grain_bytes / element).max(1);
+        Self {
+            algorithm: Algorithm::Msccl,
+            protocol,
+            channels,
+            threads: limits.threads.or(threads).unwrap_or(default_threads(Algorithm::Msccl, protocol)).clamp(32, 1024),
+            chunk: (step_bytes / element / grain).max(1) * grain,
+            grain: (16 / element).max(1),
+            slices: 1,
+            fifo_slices: STEPS,
+            min_slice: 1,
+            per_channel: call.count,
+            direct: false,
+            parts: 1,
+            aggregate: 1,
         }
     }
 
@@ -322,14 +370,25 @@ fn in_switch_chunk(algorithm: Algorithm, bytes: u64, channels: u64, limits: &Lim
     chunk
 }
 
-/// Threads that move data when there is enough: NCCL 2.30 `src/graph/tuning.cc`. Tree kernels
-/// always have 640, of which Simple keeps 128 for synchronisation; NVLS and CollNet have 640.
+/// Threads that move data when there is enough: NCCL 2.30 `src/graph/tuning.cc`. Tree and PAT
+/// kernels always have 640, of which Simple keeps 128 for synchronisation and PAT for its plan;
+/// NVLS and CollNet have 640.
 fn default_threads(algorithm: Algorithm, protocol: Protocol) -> u32 {
     match (algorithm, protocol) {
-        (_, Protocol::Ll128) | (Algorithm::Tree | Algorithm::Direct, Protocol::Ll) => 640,
-        (Algorithm::Ring | Algorithm::Tree, _) => 512,
+        (_, Protocol::Ll128) | (Algorithm::Tree | Algorithm::CollTree | Algorithm::Direct, Protocol::Ll) => 640,
+        (Algorithm::Ring | Algorithm::Tree | Algorithm::CollTree | Algorithm::Pat | Algorithm::Msccl, _) => 512,
         _ => 640,
     }
+}
+
+/// How many chunks PAT packs into one step of a FIFO: a power of two below half of the ranks,
+/// as long as two of the whole channel's part would fit the chunk.
+fn aggregate(chunk: u64, per_channel: u64, ranks: u32) -> u32 {
+    let mut packed = 1;
+    while chunk / (per_channel.max(1) * u64::from(packed)) >= 2 && packed < ranks / 2 {
+        packed *= 2;
+    }
+    packed
 }
 
 /// Data bytes of one FIFO step and the grain of a chunk, in bytes.

@@ -109,6 +109,7 @@ impl Generator for Ring {
             ],
             recv,
             send,
+            tokens: vec![],
             threads: self.plan.threads,
         })
     }
@@ -134,6 +135,7 @@ impl Piece {
             dst: self.dst.map(|offset| Ref { buffer: Buffer::Output, offset }),
             count: self.count,
             span: SIZE.into(),
+            ..Op::default()
         })
     }
 }

@@ -110,6 +110,7 @@ fn template(role: Role, children: usize, in_place: bool) -> Template {
         dst: (role != Role::Up).then(|| at(Buffer::Output)).flatten(),
         count: (LEN - OFF).min(SIZE),
         span: SIZE.into(),
+        ..Op::default()
     };
     if op.src.is_none() && op.recv.is_empty() {
         return Template::new(&[]);
@@ -219,6 +220,7 @@ impl Generator for Tree {
             ],
             recv,
             send,
+            tokens: vec![],
             threads: lane_threads(self.plan.protocol, self.plan.threads, role),
         })
     }

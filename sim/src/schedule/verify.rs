@@ -294,9 +294,12 @@ struct Verifier<'a> {
     waiting: Vec<Option<Slice>>,
     finished: Vec<bool>,
     fifos: Vec<Fifo>,
-    /// `[rank][input, output]`; in place both are one memory, kept as the first.
-    memory: Vec<[Memory; 2]>,
+    /// `[rank][input, output, scratch]`; in place the first two are one memory, kept as the first.
+    memory: Vec<[Memory; 3]>,
     clocks: Vec<Vec<u32>>,
+    /// By worker: the clock at each of its signals (empty without clocks), and who waits for them.
+    signals: Vec<Vec<Rc<[u32]>>>,
+    waiters: Vec<Vec<u32>>,
     slices: u64,
 }
 
@@ -311,12 +314,20 @@ pub fn verify(schedule: &Schedule) -> Result<Proof, VerifyError> {
     let wiring = Wiring::new(schedule)?;
     let workers = wiring.workers.len();
     let clocked = workers <= MAX_CLOCKED_WORKERS;
+    let mut waiters = vec![Vec::new(); workers];
+    for (index, worker) in (0..).zip(&wiring.workers) {
+        for &other in worker.tokens.iter().filter(|&&w| w != UNUSED) {
+            waiters[other as usize].push(index);
+        }
+    }
     let mut verifier = Verifier {
         cursors: wiring.workers.iter().map(SliceCursor::new).collect(),
         waiting: vec![None; workers],
         finished: vec![false; workers],
         fifos: wiring.conns.iter().map(Fifo::new).collect(),
-        memory: (0..schedule.call.ranks).map(|r| initial_memory(&schedule.call, Rank(r))).collect(),
+        memory: (0..schedule.call.ranks).map(|r| initial_memory(schedule, Rank(r))).collect(),
+        signals: vec![Vec::new(); workers],
+        waiters,
         clocks: if clocked { vec![vec![0; workers]; workers] } else { Vec::new() },
         schedule,
         wiring,
@@ -327,7 +338,8 @@ pub fn verify(schedule: &Schedule) -> Result<Proof, VerifyError> {
     Ok(Proof { slices: verifier.slices, races_checked: clocked })
 }
 
-fn initial_memory(call: &Call, rank: Rank) -> [Memory; 2] {
+fn initial_memory(schedule: &Schedule, rank: Rank) -> [Memory; 3] {
+    let (call, scratch) = (&schedule.call, Memory::new(schedule.scratch_len(rank)));
     let (input, output) = (call.input_len(rank), call.output_len(rank));
     let own = Piece { len: input, symbol: Symbol { origin: 0, ranks: set_of(call.ranks, [rank.0]) } };
     if call.in_place {
@@ -335,13 +347,13 @@ fn initial_memory(call: &Call, rank: Rank) -> [Memory; 2] {
         if input > 0 {
             shared.write(call.in_place_offset(rank, Buffer::Input), &[own], None);
         }
-        return [shared, Memory::default()];
+        return [shared, Memory::default(), scratch];
     }
     let mut first = Memory::new(input);
     if input > 0 {
         first.write(0, &[own], None);
     }
-    [first, Memory::new(output)]
+    [first, Memory::new(output), scratch]
 }
 
 impl Verifier<'_> {
@@ -368,12 +380,21 @@ impl Verifier<'_> {
                 for &port in &step.send {
                     self.wiring.conns[w.send[port] as usize].receivers.iter().copied().for_each(&mut wake);
                 }
+                if step.signal {
+                    self.waiters[worker].iter().for_each(|&w| wake(w));
+                }
             }
         }
         if let Some(first) = self.finished.iter().position(|f| !f) {
             let (w, step) = (&self.wiring.workers[first], &self.cursors[first].step);
             let missing = step.recv.iter().find_map(|&p| self.missing_sender(first, w.recv[p] as usize));
+            let token = step.wait.filter(|_| self.token(first).is_none());
             let reason = match missing {
+                _ if token.is_some() => {
+                    let (port, count) = token.unwrap_or_default();
+                    let other = self.wiring.workers[w.tokens[port] as usize].lane;
+                    format!("lane {other} of its rank has not signalled {count} times")
+                }
                 Some(rank) => format!("nothing arrives from rank {rank}"),
                 None => format!("no credit from its receiver (FIFO of {} slices)", self.schedule.plan.fifo_slices),
             };
@@ -435,13 +456,26 @@ impl Verifier<'_> {
         {
             return Ok(false);
         }
+        if let Some((port, _)) = step.wait
+            && self.wiring.workers[worker].tokens.get(port).is_none_or(|&w| w == UNUSED)
+        {
+            return Err(VerifyError::BadPort { place: self.place(worker), kind: "token", port });
+        }
+        let Some(token) = self.token(worker) else {
+            return Ok(false);
+        };
         self.slices += send.len() as u64;
         self.waiting[worker] = None;
+        self.learn(worker, &token);
         let data = self.gather(worker, &step, slice, &recv)?;
         if let Some((buffer, offset)) = step.dst {
             self.store(worker, buffer, offset + slice.from, slice.count, &data)?;
         }
         let clock = self.tick(worker);
+        if step.signal && self.cursors[worker].at_last_slice(self.schedule) {
+            let now = self.clocks.get(worker).map_or_else(|| Rc::from([]), |clock| clock.as_slice().into());
+            self.signals[worker].push(now);
+        }
         for &conn in &send {
             let message = Message { count: slice.count, pieces: data.clone(), clock: clock.clone() };
             self.post(worker, conn, message)?;
@@ -472,6 +506,26 @@ impl Verifier<'_> {
         Ok(())
     }
 
+    /// The clock that comes with the token which a worker's instruction waits for (empty where
+    /// it waits for none); `None` while it is not given.
+    fn token(&self, worker: usize) -> Option<Rc<[u32]>> {
+        let Some((port, count)) = self.cursors[worker].step.wait.filter(|w| w.1 > 0) else {
+            return Some(Rc::from([]));
+        };
+        let other = self.wiring.workers[worker].tokens[port] as usize;
+        let index = usize::try_from(count - 1).unwrap_or(usize::MAX);
+        self.signals[other].get(index).map(Rc::clone)
+    }
+
+    /// What happened before a clock has happened before what a worker does next.
+    fn learn(&mut self, worker: usize, clock: &[u32]) {
+        if let Some(own) = self.clocks.get_mut(worker) {
+            for (mine, &theirs) in own.iter_mut().zip(clock) {
+                *mine = (*mine).max(theirs);
+            }
+        }
+    }
+
     /// Receives, reads and combines what one slice needs.
     fn gather(&mut self, worker: usize, step: &Step, slice: Slice, recv: &[usize]) -> Result<Vec<Piece>, VerifyError> {
         let mut sources: Vec<Vec<Piece>> = Vec::new();
@@ -484,14 +538,15 @@ impl Verifier<'_> {
                 let place = self.place(worker);
                 return Err(VerifyError::WrongAmount { place, expected: slice.count, sent: message.count });
             }
-            if let (Some(clock), Some(own)) = (&message.clock, self.clocks.get_mut(worker)) {
-                for (mine, &theirs) in own.iter_mut().zip(clock.iter()) {
-                    *mine = (*mine).max(theirs);
-                }
+            if let Some(clock) = &message.clock {
+                self.learn(worker, clock);
             }
             sources.push(message.pieces);
         }
         if let Some((buffer, offset)) = step.src {
+            sources.push(self.load(worker, buffer, offset + slice.from, slice.count)?);
+        }
+        if let Some((buffer, offset)) = step.dst.filter(|_| step.accumulate) {
             sources.push(self.load(worker, buffer, offset + slice.from, slice.count)?);
         }
         let bad = |what: &str| VerifyError::BadInstruction { place: self.place(worker), what: what.to_owned() };
@@ -500,6 +555,10 @@ impl Verifier<'_> {
         }
         let mut sources = sources.into_iter();
         let Some(mut sum) = sources.next() else {
+            // An instruction that only waits.
+            if slice.count == 0 && step.dst.is_none() && step.send.is_empty() {
+                return Ok(Vec::new());
+            }
             return Err(bad("nothing to read from"));
         };
         for other in sources {
@@ -535,7 +594,9 @@ impl Verifier<'_> {
     /// Which memory a reference means, and where in it.
     fn locate(&self, rank: Rank, buffer: Buffer, offset: u64) -> (usize, u64) {
         let call = &self.schedule.call;
-        if call.in_place {
+        if buffer == Buffer::Scratch {
+            (2, offset)
+        } else if call.in_place {
             (0, call.in_place_offset(rank, buffer) + offset)
         } else {
             (usize::from(buffer == Buffer::Output), offset)

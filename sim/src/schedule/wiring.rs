@@ -28,6 +28,8 @@ pub struct Wired {
     pub recv: Vec<u32>,
     /// Connections behind its send ports.
     pub send: Vec<u32>,
+    /// Lanes of its rank that it may wait for, as indices of workers; [`UNUSED`] where nobody is.
+    pub tokens: Vec<u32>,
     /// Threads that move its data.
     pub threads: u32,
     /// The lane of its block whose threads these are.
@@ -92,6 +94,7 @@ impl Wiring {
     pub fn new(schedule: &Schedule) -> Result<Self, WiringError> {
         let mut wiring = Self { workers: Vec::new(), conns: Vec::new() };
         let mut numbers: FxHashMap<Conn, u32> = FxHashMap::default();
+        let mut waits: Vec<(u32, Vec<(ChannelId, Lane)>)> = Vec::new();
         for (rank, channel, lane, worker) in schedule.workers() {
             let index = u32::try_from(wiring.workers.len()).unwrap_or(UNUSED);
             let mut number = |conn: &Conn, sends: bool| {
@@ -120,6 +123,9 @@ impl Wiring {
             let recv = worker.recv.iter().map(|c| number(c, false)).collect::<Result<Vec<_>, _>>()?;
             let send = worker.send.iter().map(|c| number(c, true)).collect::<Result<Vec<_>, _>>()?;
             let start = schedule.templates[worker.template].start(&worker.parameters);
+            if !worker.tokens.is_empty() {
+                waits.push((index, worker.tokens));
+            }
             wiring.workers.push(Wired {
                 rank,
                 channel,
@@ -128,9 +134,19 @@ impl Wiring {
                 start,
                 recv,
                 send,
+                tokens: Vec::new(),
                 threads: worker.threads,
                 team: schedule.team(lane),
             });
+        }
+        for (index, tokens) in waits {
+            let rank = wiring.workers[index as usize].rank;
+            let find = |&(channel, lane): &(ChannelId, Lane)| {
+                let place =
+                    wiring.workers.binary_search_by_key(&(rank, channel, lane), |w| (w.rank, w.channel, w.lane));
+                place.map_or(UNUSED, |w| u32::try_from(w).unwrap_or(UNUSED))
+            };
+            wiring.workers[index as usize].tokens = tokens.iter().map(find).collect();
         }
         for wired in &wiring.conns {
             for (workers, name) in [(&wired.senders, "sender"), (&wired.receivers, "receiver")] {
@@ -173,6 +189,11 @@ impl SliceCursor {
     /// At a state of a program.
     pub fn at(state: &State) -> Self {
         Self { state: state.clone(), step: Step::default(), slice: 0, live: false }
+    }
+
+    /// Whether the slice at hand is the last of its instruction.
+    pub fn at_last_slice(&self, schedule: &Schedule) -> bool {
+        self.slice == schedule.plan.slices
     }
 
     /// The next slice; its instruction is in `self.step`. `None` at the end of the program.

@@ -94,6 +94,7 @@ struct Lane {
     doing: Doing,
     began: u64,
     not_before: u64,
+    signals: u64,
 }
 
 /// Everything that ever happened on a connection, by sender or receiver and number of slice.
@@ -182,6 +183,7 @@ pub(crate) fn run(instance: &Instance<'_>) -> Outcome {
         doing: Doing::Waits,
         began: 0,
         not_before: spec.at.0,
+        signals: 0,
     };
     let lanes = instance.lanes.iter().map(&mut lane).collect();
     let mut naive = Naive {
@@ -343,6 +345,7 @@ impl Naive<'_> {
         for lane in (0..specs.len()).filter(own) {
             self.lanes[lane].cursor = SliceCursor::at(&specs[lane].start);
             self.lanes[lane].doing = Doing::Waits;
+            self.lanes[lane].signals = 0;
         }
         true
     }
@@ -350,8 +353,9 @@ impl Naive<'_> {
     fn poll_lane(&mut self, index: usize) -> bool {
         let spec = &self.instance.lanes[index];
         let schedule = self.instance.schedules[spec.job as usize];
-        let lane = &mut self.lanes[index];
         let now = self.now;
+        let signals: Vec<u64> = self.lanes.iter().map(|l| l.signals).collect();
+        let lane = &mut self.lanes[index];
         match lane.doing {
             Doing::Moves | Doing::Nothing => return false,
             Doing::Waits => {
@@ -380,7 +384,8 @@ impl Naive<'_> {
                     let started = conn.started[lane.send[port]];
                     started < depth || latest(&conn.credits, started - depth).is_some_and(|free| free <= now)
                 });
-                if !arrived || !credit || now < lane.not_before {
+                let told = step.wait.is_none_or(|(port, count)| signals[spec.tokens[port] as usize] >= count);
+                if !told || !arrived || !credit || now < lane.not_before {
                     return false;
                 }
                 let crosses = !step.recv.is_empty() || !step.send.is_empty();
@@ -424,6 +429,7 @@ impl Naive<'_> {
                 }
                 let bytes = lane.slice.take().unwrap().span * spec.element;
                 lane.doing = Doing::Waits;
+                lane.signals += u64::from(step.signal && lane.cursor.at_last_slice(schedule));
                 if !step.recv.is_empty() || !step.send.is_empty() {
                     lane.not_before = now + spec.after.0;
                     self.times.insert(now + spec.after.0);
@@ -473,7 +479,7 @@ impl Naive<'_> {
                 .collect()
         };
         let (recv, send) = (of(&step.recv, &spec.recv), of(&step.send, &spec.send));
-        let operands = [step.src.is_some(), step.dst.is_some()].into_iter().filter(|o| *o).count();
+        let operands = [step.src.is_some(), step.dst.is_some(), step.accumulate].into_iter().filter(|o| *o).count();
         let mut weight = spec.issue.1 * (recv.len() + send.len() + operands) as u64 / 2;
         // What senders have put in place already is only waited for.
         if step.src.is_none() && send.is_empty() && recv.iter().all(|c| c.direct) {
