@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use crate::collective::{Algorithm, Launch, Protocol};
 use crate::engine::flows::WEIGHT_ONE;
-use crate::engine::{EngineError, Instance, Observer, Unobserved, fold, run};
+use crate::engine::{EngineError, Instance, Observer, Unobserved, fold, run, run_steady};
 use crate::ids::{LinkId, Rank};
 use crate::model::bounds;
 use crate::model::nccl::cost::place;
@@ -669,7 +669,9 @@ impl<'a> Predictor<'a> {
         let laid = lay(self.topology, self.profile, &settings.transport, schedule)?;
         let folded = settings.fold.then(|| fold(&laid.instance));
         let instance = folded.as_ref().map_or(&laid.instance, |f| &f.instance);
-        let outcome = run(instance, observer).map_err(|error| PredictError::Engine { what: what.clone(), error })?;
+        // Who watches wants to see every round.
+        let outcome = if settings.fold { run_steady(instance) } else { run(instance, observer) };
+        let outcome = outcome.map_err(|error| PredictError::Engine { what: what.clone(), error })?;
         let run_time = outcome.end - crate::units::SimTime(0);
 
         let mut firsts = vec![0; instance.resources.len()];
@@ -846,7 +848,7 @@ fn back_to_back(instance: &Instance<'_>, gap: SimDuration) -> Result<SimDuration
     for kernel in &mut instance.kernels {
         (kernel.rounds, kernel.gap) = (ROUNDS, gap);
     }
-    let ends = run(&instance, &mut Unobserved)?.round_ends;
+    let ends = run_steady(&instance)?.round_ends;
     let [.., before, last] = ends.as_slice() else {
         return Ok(SimDuration::ZERO);
     };

@@ -22,6 +22,7 @@
 
 pub mod flows;
 mod fold;
+mod steady;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -35,6 +36,7 @@ use crate::schedule::wiring::{Slice, SliceCursor, UNUSED, Wired};
 use crate::units::{Bandwidth, Bytes, SimDuration, SimTime};
 use flows::{Flows, Use, WEIGHT_ONE};
 pub use fold::{Folded, fold};
+pub use steady::run_steady;
 
 /// A FIFO between lanes, as the hardware carries it. Its ends are all ports that list it: a slot
 /// is there when every sender has posted it, and free when every receiver is done with it.

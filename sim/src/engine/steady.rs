@@ -1,0 +1,84 @@
+//! Long calls: a pattern that repeats is simulated until it does, and its length is added.
+//!
+//! A program's first loop does the same in every round, so a run of `n` rounds ends at
+//! `a + b n` once the first rounds are over: FIFOs fill, pipelines form, then every round costs
+//! what the slowest part of it does. The last rounds, with what is left of a message, stay as they
+//! are. Against full runs it is within 0.5% (a test says so), mostly far less.
+
+use super::{EngineError, Instance, Outcome, Unobserved, run};
+use crate::units::SimTime;
+
+/// Rounds between two runs that are compared: more than slices fit into a FIFO.
+const WINDOW: i64 = 12;
+/// Runs of three windows are worth their while from so many times as many rounds.
+const WORTHWHILE: i64 = 2;
+/// Largest relative difference between the lengths of two windows that counts as none.
+const SAME: f64 = 3e-4;
+
+/// Runs an instance to its end, leaving out the middle of long loops where the run has become
+/// steady; elsewhere as [`run`].
+///
+/// Times, loads and messages are those of all rounds; the trace hash is that of the rounds that
+/// were run.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_steady(instance: &Instance<'_>) -> Result<Outcome, EngineError> {
+    let rounds: Option<Vec<i64>> = (instance.lanes.iter())
+        .map(|lane| instance.schedules[lane.job as usize].templates[lane.template].rounds(&lane.start))
+        .collect();
+    // Lanes without work have no rounds; of the others the one with the fewest decides.
+    let fewest = rounds.into_iter().flatten().filter(|&r| r > 0).min().unwrap_or(0);
+    let mut window = WINDOW;
+    while instance.computes.is_empty() && fewest > 3 * window * WORTHWHILE {
+        let rest = fewest % window;
+        let [one, two, three] = [1, 2, 3].map(|n| run(&without(instance, fewest - rest - n * window), &mut Unobserved));
+        let (one, two, three) = (one?, two?, three?);
+        let length = |a: &Outcome, b: &Outcome| (b.end - a.end).0 as f64;
+        let (before, last) = (length(&one, &two), length(&two, &three));
+        if (last - before).abs() <= SAME * last {
+            let more = u64::try_from((fewest - rest) / window - 3).unwrap_or(0);
+            return Ok(extended(&two, three, more));
+        }
+        window *= 2;
+    }
+    run(instance, &mut Unobserved)
+}
+
+/// The instance with all first loops shortened.
+fn without<'a>(instance: &Instance<'a>, rounds: i64) -> Instance<'a> {
+    let mut short = instance.clone();
+    for lane in &mut short.lanes {
+        let template = &instance.schedules[lane.job as usize].templates[lane.template];
+        lane.start = template.shortened(&lane.start, rounds);
+    }
+    short
+}
+
+/// The later of two runs, `more` times longer by what it is longer than the earlier.
+fn extended(earlier: &Outcome, mut later: Outcome, more: u64) -> Outcome {
+    let time = |a: &SimTime, b: &mut SimTime| b.0 = b.0.saturating_add((b.0 - a.0.min(b.0)).saturating_mul(more));
+    let times = |a: &[SimTime], b: &mut [SimTime]| a.iter().zip(b).for_each(|(a, b)| time(a, b));
+    time(&earlier.end, &mut later.end);
+    times(&earlier.job_ends, &mut later.job_ends);
+    times(&earlier.first_ends, &mut later.first_ends);
+    times(&earlier.round_ends, &mut later.round_ends);
+    for (a, b) in earlier.load.iter().zip(&mut later.load) {
+        *b += (*b - (*a).min(*b)) * u128::from(more);
+    }
+    later.messages += (later.messages - earlier.messages.min(later.messages)) * more;
+    later
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: what a later run has more than an earlier one is added as often as asked.
+    #[test]
+    fn runs_are_extended_by_their_difference() {
+        let outcome = |end, load| Outcome { end: SimTime(end), load: vec![load], messages: 7, ..Outcome::default() };
+        let long = extended(&outcome(100, 5), outcome(130, 8), 4);
+        assert_eq!((long.end, long.load[0], long.messages), (SimTime(250), 20, 7));
+    }
+}

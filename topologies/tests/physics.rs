@@ -1,0 +1,91 @@
+//! What people who run clusters know, as it must come out of the mechanisms.
+
+#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
+
+use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol};
+use collcast_sim::measurement::PeerAccess;
+use collcast_sim::network::{Interface, Transport};
+use collcast_sim::predict::{Choice, Predictor, Settings};
+use collcast_sim::profile::Profile;
+use collcast_sim::schedule::Call;
+use collcast_sim::topology::Topology;
+use collcast_sim::units::Bytes;
+use collcast_topologies::load;
+
+/// Time in microseconds of an algorithm with the protocol that suits it best.
+fn time(topology: &Topology, settings: &Settings, collective: Collective, algorithm: Algorithm, size: u64) -> f64 {
+    let profile = Profile::builtin("prior").unwrap();
+    let call = Call::of_size(collective, topology.ranks(), Bytes(size), DataType::Float32);
+    let predictor = Predictor::new(topology, &profile);
+    predictor.predict(&call, Choice::Forced(algorithm), Choice::Best, settings).unwrap().time.as_us()
+}
+
+fn ring(topology: &Topology, settings: &Settings, size: u64) -> f64 {
+    time(topology, settings, Collective::AllReduce, Algorithm::Ring, size)
+}
+
+/// Goal: a tree beats a ring for small messages on many hosts, and up to larger ones the more
+/// hosts there are.
+#[test]
+fn the_crossover_from_tree_to_ring_moves_up_with_hosts() {
+    let settings = Settings::default();
+    let crossover = |hosts| {
+        let topology = load("dgx-h100", Some(hosts), None).unwrap();
+        let tree = |size| time(&topology, &settings, Collective::AllReduce, Algorithm::Tree, size);
+        (10..32).map(|bits| 1_u64 << bits).find(|&size| ring(&topology, &settings, size) < tree(size)).unwrap()
+    };
+    let sizes: Vec<u64> = [2, 4, 8, 16].into_iter().map(crossover).collect();
+    assert!(sizes[0] > 1 << 10 && sizes.is_sorted() && sizes[3] >= 4 * sizes[0], "{sizes:?}");
+}
+
+/// Goal: PAT beats a ring for small all-gathers over many one-GPU hosts, the more so the more
+/// hosts (NCCL's own model: 1.2 times on 16, 1.5 times on 64); for large ones the ring is no worse.
+#[test]
+fn pat_beats_the_ring_where_hosts_are_many_and_messages_small() {
+    let settings = Settings::default();
+    let gain = |hosts, size| {
+        let topology = load("dgx-h100", Some(hosts), Some(1)).unwrap();
+        let of = |algorithm| time(&topology, &settings, Collective::AllGather, algorithm, size);
+        of(Algorithm::Ring) / of(Algorithm::Pat)
+    };
+    let gains: Vec<f64> = [4, 16, 64].into_iter().map(|hosts| gain(hosts, 1 << 10)).collect();
+    assert!(gains.is_sorted() && gains[1] >= 1.0 && gains[2] > 1.5, "{gains:?}");
+    assert!(gain(16, 1 << 30) < 1.05);
+}
+
+/// Goal: TCP in place of RDMA costs an order of magnitude at large sizes, and several times the
+/// latency at small ones.
+#[test]
+fn tcp_is_an_order_of_magnitude_slower() {
+    let topology = load("dgx-h100", Some(4), None).unwrap();
+    let rdma = Settings::default();
+    let transport = Transport { interface: Interface::Sockets, ..Transport::default() };
+    let tcp = Settings { transport, ..Settings::default() };
+    let slower = |size| ring(&topology, &tcp, size) / ring(&topology, &rdma, size);
+    let (small, large) = (slower(1 << 10), slower(1 << 30));
+    assert!((1.5..20.0).contains(&small) && (5.0..100.0).contains(&large), "{small} {large}");
+}
+
+/// Goal: GPUs of one host without peer access go through host memory, several times slower.
+#[test]
+fn host_memory_is_slower_than_nvlink() {
+    let topology = load("dgx-h100", None, None).unwrap();
+    let transport = Transport { peer_access: PeerAccess::Off, ..Transport::default() };
+    let off = Settings { transport, ..Settings::default() };
+    let slower = ring(&topology, &off, 1 << 30) / ring(&topology, &Settings::default(), 1 << 30);
+    assert!((4.0..60.0).contains(&slower), "{slower}");
+}
+
+/// Goal: protocols keep their order: LL for small messages, Simple for large ones.
+#[test]
+fn each_protocol_has_its_sizes() {
+    let topology = load("dgx-h100", Some(2), None).unwrap();
+    let profile = Profile::builtin("prior").unwrap();
+    let predictor = Predictor::new(&topology, &profile);
+    let best = |size| {
+        let call = Call::of_size(Collective::AllReduce, 16, Bytes(size), DataType::Float32);
+        let choice = predictor.predict(&call, Choice::Forced(Algorithm::Ring), Choice::Best, &Settings::default());
+        choice.unwrap().protocol
+    };
+    assert_eq!((best(1 << 10), best(4 << 30)), (Protocol::Ll, Protocol::Simple));
+}
