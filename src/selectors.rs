@@ -9,7 +9,7 @@ use collcast_reports::model::{Input, Status};
 use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol, ReduceOp};
 use collcast_sim::engine::Unobserved;
 use collcast_sim::ids::Rank;
-use collcast_sim::model::nccl::search::Options;
+use collcast_sim::model::nccl::search::Given;
 use collcast_sim::model::nccl::{CsvTuner, Environment, Tuner, Version, settings};
 use collcast_sim::network::Transport;
 use collcast_sim::predict::{Choice, PredictError, Prediction, Predictor, Settings};
@@ -176,9 +176,9 @@ impl MachineArgs {
         }
     }
 
-    /// Settings of NCCL's graph search for the first `ranks` GPUs of a machine.
-    pub(crate) fn search(&self, topology: &Topology, ranks: Option<u32>) -> Result<Options, CliError> {
-        let Some(path) = &self.graph else { return Ok(Options::default()) };
+    /// The graphs given for the first `ranks` GPUs of a machine.
+    pub(crate) fn graphs(&self, topology: &Topology, ranks: Option<u32>) -> Result<Given, CliError> {
+        let Some(path) = &self.graph else { return Ok(Given::default()) };
         let given = collcast_topologies::graph::read_path(path)?;
         let ranks = ranks.unwrap_or_else(|| topology.ranks());
         given.check(topology, ranks).map_err(|what| {
@@ -187,7 +187,7 @@ impl MachineArgs {
                 "use the graph of a host like these, with the same GPUs and NICs",
             )
         })?;
-        Ok(Options { given, ..Options::default() })
+        Ok(given)
     }
 
     /// The profile asked for, or the one that the machine names, with notes on what was taken.

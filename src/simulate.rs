@@ -60,8 +60,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         ));
     };
     let settings = Settings { channels: point.channels, ..told.settings };
-    let search = args.machine.search(topology, Some(point.call.ranks))?;
-    let predictor = Predictor::new(topology, &profile).with_tuner(told.tuner).with_search(search);
+    let given = args.machine.graphs(topology, Some(point.call.ranks))?;
+    let predictor = Predictor::new(topology, &profile).with_tuner(told.tuner).with_graphs(given);
     let prediction = point.predict(&predictor, &settings)?;
 
     let mut report = Report::new("simulate", env!("CARGO_PKG_VERSION"));

@@ -55,8 +55,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     let predictors: BTreeMap<u32, Predictor<'_>> = machines
         .iter()
         .map(|(&n, t)| {
-            let search = args.machine.search(t, args.call.ranks)?;
-            Ok((n, Predictor::new(t, &profile).with_tuner(told[&n].tuner.clone()).with_search(search)))
+            let given = args.machine.graphs(t, args.call.ranks)?;
+            Ok((n, Predictor::new(t, &profile).with_tuner(told[&n].tuner.clone()).with_graphs(given)))
         })
         .collect::<Result<_, CliError>>()?;
     let predictions = predict_all(&points, &predictors, &settings)?;

@@ -8,8 +8,8 @@ use collcast_reports::describe::describe;
 use collcast_reports::draw;
 use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
 use collcast_sim::ids::{ChannelId, Rank};
-use collcast_sim::model::nccl::search;
-use collcast_sim::network::Router;
+use collcast_sim::model::nccl::{NcclSettings, search};
+use collcast_sim::network::{Router, Transport};
 use collcast_topologies::xml::{self, Document};
 
 use crate::error::CliError;
@@ -226,7 +226,11 @@ fn graph(machine: &MachineArgs, ranks: Option<u32>, xml: bool, output: &OutputAr
             format!("--ranks takes 1 to {}", topology.ranks()),
         ));
     }
-    let graphs = search::graphs(&topology, ranks, &machine.search(&topology, Some(ranks))?);
+    let given = machine.graphs(&topology, Some(ranks))?;
+    // Shown with what the network can do, enabled or not.
+    let settings = NcclSettings { collnet: true, ..NcclSettings::default() };
+    let options = search::Options::new(&topology, &settings, Transport::default(), given);
+    let graphs = search::graphs(&topology, ranks, &options);
     if xml {
         return write(None, collcast_topologies::graph::xml(&graphs, 0).as_bytes());
     }

@@ -247,7 +247,7 @@ fn judge<'a>(
             call.root = Rank(row.root.unwrap_or(0).min(row.ranks - 1));
             // A pair's in-place row moves the same bytes between other buffers.
             call.in_place = row.in_place && !matches!(row.collective, Collective::AllToAll | Collective::SendRecv);
-            let several = predictor.graph(row.ranks).hosts > 1;
+            let several = predictor.hosts(row.ranks) > 1;
             let launch = row.launch.or(launch).unwrap_or(if several { Launch::Processes } else { Launch::Threads });
             let version = row.settings.nccl.as_deref().and_then(|text| text.parse::<Version>().ok());
             let mut settings = Settings { launch, version, ..Settings::default() };
@@ -259,7 +259,7 @@ fn judge<'a>(
             let protocol = row.settings.protocol.or(ran.map(|c| c.protocol)).map_or(Choice::Auto, Choice::Forced);
             let prediction =
                 predictor.predict(&call, algorithm, protocol, &settings).map_err(|error| (twins.len(), error))?;
-            let graphs = predictor.graph(row.ranks);
+            let graphs = predictor.graph(row.ranks, &settings);
             let model = predictor.model(&graphs, &settings);
             let predicted_us = |a, p| model.predicted_us(&call, a, p).map(f64::from);
             let nccl_us = predicted_us(prediction.algorithm, prediction.protocol);

@@ -45,7 +45,7 @@ fn schedule_on(
 /// Small chunks, two channels.
 fn schedule_of(call: Call, algorithm: Algorithm, protocol: Protocol, order: &Order) -> Schedule {
     let count = call.count;
-    let limits = Limits { channels: 2, p2p_channels: 4, nvls_channels: 2, exact_channels: true, ..Limits::default() };
+    let limits = Limits { channels: 2, p2p_channels: (4, 4), exact_channels: true, ..Limits::default() };
     let mut plan = Plan::new(&call, algorithm, protocol, &limits);
     plan.chunk = plan.grain * 8;
     plan.min_slice = plan.grain;

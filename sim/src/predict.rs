@@ -1,8 +1,9 @@
 //! One prediction from machine to time: plan, schedule, proof, simulation, self-checks.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
+use rustc_hash::FxHashMap;
 use thiserror::Error;
 
 use crate::collective::{Algorithm, Launch, Protocol};
@@ -11,7 +12,7 @@ use crate::engine::{EngineError, Instance, Observer, Unobserved, fold, run, run_
 use crate::ids::{LinkId, Rank};
 use crate::model::bounds;
 use crate::model::nccl::cost::place;
-use crate::model::nccl::search::{self, Options};
+use crate::model::nccl::search::{self, Given, Options};
 use crate::model::nccl::{Cell, Decision, Graphs, Layer, Model, NcclSettings, NothingLeft, Selection, Tuner, Version};
 use crate::network::{LayError, ResourceName, Transport, check_multicast, check_sharp, lay, order_by};
 use crate::profile::Profile;
@@ -280,13 +281,19 @@ pub struct Predictor<'a> {
     profile: &'a Profile,
     /// The tuner plugin that NCCL asks before its table.
     tuner: Option<Tuner>,
-    search: Options,
-    /// The graphs that NCCL finds, by number of ranks.
-    graphs: Mutex<BTreeMap<u32, Arc<Graphs>>>,
-    orders: Mutex<BTreeMap<u32, Arc<Order>>>,
+    /// Graphs in place of NCCL's search.
+    given: Given,
+    /// What NCCL finds, by what it depends on.
+    found: Mutex<FxHashMap<Asked, Found>>,
     /// Patterns that are proved.
     proofs: Mutex<BTreeSet<String>>,
 }
+
+/// What NCCL's search depends on: ranks, multicast, reduction in the network, transport.
+type Asked = (u32, bool, bool, Transport);
+
+/// The graphs that NCCL finds, and in which order its channels visit ranks.
+type Found = (Arc<Graphs>, Arc<Order>);
 
 /// Ranks up to which a sampled proof uses the real number.
 const PROOF_RANKS: u32 = 64;
@@ -297,17 +304,7 @@ impl<'a> Predictor<'a> {
     /// Predicts on a machine with a profile; the tuner plugin is that of the machine.
     pub fn new(topology: &'a Topology, profile: &'a Profile) -> Self {
         let tuner = Tuner::of(topology);
-        let search =
-            Options { multicast: !topology.software.multicast_off, collnet: topology.sharp, ..Options::default() };
-        Self {
-            topology,
-            profile,
-            tuner,
-            search,
-            graphs: Mutex::default(),
-            orders: Mutex::default(),
-            proofs: Mutex::default(),
-        }
+        Self { topology, profile, tuner, given: Given::default(), found: Mutex::default(), proofs: Mutex::default() }
     }
 
     /// With another tuner plugin, if there is one.
@@ -321,20 +318,32 @@ impl<'a> Predictor<'a> {
         self.topology
     }
 
-    /// The same with other settings of NCCL's graph search, or with graphs that are given.
+    /// With graphs that are given (`NCCL_GRAPH_FILE`).
     #[must_use]
-    pub fn with_search(mut self, search: Options) -> Self {
-        self.search = search;
-        self.graphs = Mutex::default();
-        self.orders = Mutex::default();
-        self
+    pub fn with_graphs(self, given: Given) -> Self {
+        Self { given, found: Mutex::default(), ..self }
     }
 
     /// The graphs that NCCL finds for the first `ranks` GPUs.
-    pub fn graph(&self, ranks: u32) -> Arc<Graphs> {
-        let mut graphs = self.graphs.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let search = || Arc::new(search::graphs(self.topology, ranks, &self.search));
-        Arc::clone(graphs.entry(ranks).or_insert_with(search))
+    pub fn graph(&self, ranks: u32, settings: &Settings) -> Arc<Graphs> {
+        self.found(ranks, settings).0
+    }
+
+    /// In which order NCCL's channels visit the first `ranks` GPUs.
+    fn order(&self, ranks: u32, settings: &Settings) -> Arc<Order> {
+        self.found(ranks, settings).1
+    }
+
+    fn found(&self, ranks: u32, settings: &Settings) -> Found {
+        let options = Options::new(self.topology, &settings.nccl, settings.transport, Given::default());
+        let asked = (ranks, options.multicast, options.collnet, options.transport);
+        let mut found = self.found.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let search = || {
+            let graphs = search::graphs(self.topology, ranks, &Options { given: self.given.clone(), ..options });
+            let order = order_by(self.topology, &graphs, settings.transport.peer_access);
+            (Arc::new(graphs), Arc::new(order))
+        };
+        found.entry(asked).or_insert_with(search).clone()
     }
 
     /// The version of NCCL whose rules hold: the user's, the machine's, or the newest known.
@@ -350,19 +359,19 @@ impl<'a> Predictor<'a> {
 
     /// What NCCL's cut of a call may use, whatever algorithm and protocol.
     pub fn limits(&self, ranks: u32, settings: &Settings) -> Limits {
-        let graphs = self.graph(ranks);
+        let graphs = self.graph(ranks, settings);
         let defaults = Limits::default();
         let nccl = &settings.nccl;
-        let p2p = graphs.p2p_channels.0.min(nccl.max_p2p_channels.unwrap_or(u32::MAX));
+        let (all, per_peer) = graphs.p2p_channels;
+        let all = all.min(nccl.max_p2p_channels.unwrap_or(u32::MAX)).max(nccl.min_p2p_channels.unwrap_or(1)).max(1);
         Limits {
             channels: settings.channels.unwrap_or_else(|| self.model(&graphs, settings).channels()).max(1),
             exact_channels: settings.channels.is_some(),
             threads: None,
             threshold: None,
             buffer_size: nccl.buffer_size.unwrap_or(defaults.buffer_size),
-            p2p_channels: settings.channels.unwrap_or(p2p.max(nccl.min_p2p_channels.unwrap_or(1))).max(1),
+            p2p_channels: settings.channels.map_or((all, per_peer.min(all)), |told| (told.max(1), told.max(1))),
             network: graphs.hosts > 1,
-            nvls_channels: settings.channels.unwrap_or(graphs.nvls_channels).max(1),
             hosts: graphs.hosts,
             ranks_per_host: graphs.ranks_per_host.0,
         }
@@ -371,7 +380,7 @@ impl<'a> Predictor<'a> {
     /// What NCCL's cut of a call may use with one algorithm and protocol.
     fn limits_of(&self, call: &Call, algorithm: Algorithm, protocol: Protocol, settings: &Settings) -> Limits {
         let limits = self.limits(call.ranks, settings);
-        let graphs = self.graph(call.ranks);
+        let graphs = self.graph(call.ranks, settings);
         let model = self.model(&graphs, settings);
         match algorithm {
             Algorithm::Ring | Algorithm::Tree => Limits {
@@ -381,7 +390,6 @@ impl<'a> Predictor<'a> {
                 ..limits
             },
             Algorithm::Direct => Limits { threads: settings.nccl.threads, ..limits },
-            Algorithm::Nvls | Algorithm::NvlsTree | Algorithm::CollnetDirect | Algorithm::CollnetChain => limits,
             _ => {
                 let own = || model.call_channels(algorithm, protocol, call.size().0);
                 Limits { channels: settings.channels.unwrap_or_else(own), ..limits }
@@ -390,8 +398,8 @@ impl<'a> Predictor<'a> {
     }
 
     /// Whether the machine can do an algorithm on a call: shape, reduction, switches.
-    fn check_machine(&self, call: &Call, algorithm: Algorithm) -> Result<(), PredictError> {
-        let order = self.order(call.ranks);
+    fn check_machine(&self, call: &Call, algorithm: Algorithm, settings: &Settings) -> Result<(), PredictError> {
+        let order = self.order(call.ranks, settings);
         check_fits(call, algorithm, &order)?;
         if matches!(algorithm, Algorithm::Nvls | Algorithm::NvlsTree) {
             for host in &order.hosts {
@@ -408,13 +416,6 @@ impl<'a> Predictor<'a> {
         Ok(())
     }
 
-    /// In which order NCCL's channels visit the first `ranks` GPUs.
-    fn order(&self, ranks: u32) -> Arc<Order> {
-        let mut orders = self.orders.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let order = || Arc::new(order_by(self.topology, &self.graph(ranks)));
-        Arc::clone(orders.entry(ranks).or_insert_with(order))
-    }
-
     /// All modelled pairs of algorithm and protocol that a choice leaves.
     pub fn candidates(
         &self,
@@ -423,7 +424,7 @@ impl<'a> Predictor<'a> {
         protocol: Choice<Protocol>,
         settings: &Settings,
     ) -> Vec<(Algorithm, Protocol)> {
-        let graphs = self.graph(call.ranks);
+        let graphs = self.graph(call.ranks, settings);
         let table = self.model(&graphs, settings).table(call);
         // LL128 is left out where it is not safe; what NCCL has no table for is free.
         let unsafe_here =
@@ -432,7 +433,7 @@ impl<'a> Predictor<'a> {
             .iter()
             // NCCL has no CollTree, so nobody could take such advice.
             .filter(|&&a| {
-                algorithm == Choice::Forced(a) || a != Algorithm::CollTree && self.check_machine(call, a).is_ok()
+                algorithm == Choice::Forced(a) || a != Algorithm::CollTree && self.check_machine(call, a, settings).is_ok()
             })
             .flat_map(|&a| valid_protocols(a).iter().map(move |&p| (a, p)))
             .filter(|&(a, p)| match algorithm {
@@ -485,14 +486,14 @@ impl<'a> Predictor<'a> {
                     Choice::Forced(p) => p,
                     _ => Plan::point_to_point_protocol(call, &limits),
                 },
-                channels: limits.p2p_channels,
+                channels: limits.p2p_channels.0,
                 tuned_channels: false,
                 layer: Layer::Rule,
                 candidates: Vec::new(),
                 why: "send and receive: LL for small messages, else Simple".to_owned(),
             });
         }
-        let graphs = self.graph(call.ranks);
+        let graphs = self.graph(call.ranks, &settings);
         let model = self.model(&graphs, &settings);
         model.decide(self.tuner.as_ref(), call).map_err(|NothingLeft { candidates }| {
             if candidates.is_empty() {
@@ -598,9 +599,14 @@ impl<'a> Predictor<'a> {
         if let Some(channels) = settings.channels.filter(|c| !(1..=MAX_CHANNELS).contains(c)) {
             return Err(ScheduleError::Channels(channels).into());
         }
-        self.check_machine(call, algorithm)?;
-        let plan = Plan::new(call, algorithm, protocol, &self.limits_of(call, algorithm, protocol, settings));
-        Ok(Schedule::new(call.clone(), plan, &self.order(call.ranks))?)
+        // Who forces what needs CollNet has it on.
+        let collnet = matches!(algorithm, Algorithm::CollnetDirect | Algorithm::CollnetChain)
+            || algorithm == Algorithm::Nvls && self.graph(call.ranks, settings).hosts > 1;
+        let mut settings = *settings;
+        settings.nccl.collnet |= collnet;
+        self.check_machine(call, algorithm, &settings)?;
+        let plan = Plan::new(call, algorithm, protocol, &self.limits_of(call, algorithm, protocol, &settings));
+        Ok(Schedule::new(call.clone(), plan, &self.order(call.ranks, &settings))?)
     }
 
     /// Predicts a call with a given algorithm and protocol, watched by `observer`, which needs
@@ -617,7 +623,7 @@ impl<'a> Predictor<'a> {
         observer: &mut O,
     ) -> Result<Prediction, PredictError> {
         let schedule = self.schedule(call, algorithm, protocol, settings)?;
-        let proof = self.prove(&schedule, &describe(&schedule))?;
+        let proof = self.prove(&schedule, settings)?;
         self.simulate(&schedule, proof, settings, observer)
     }
 
@@ -712,7 +718,7 @@ impl<'a> Predictor<'a> {
                 .map_err(|error| PredictError::Engine { what: what.clone(), error })?
                 .max(bound.time);
         }
-        let hosts = self.graph(call.ranks).hosts.max(1);
+        let hosts = self.hosts(call.ranks);
         let issue = self.profile.issue_interval(settings.launch, call.ranks.div_ceil(hosts));
         // A queue of launches served by the GPU: its steady rate is that of the slower of both.
         let time = if settings.cold { self.profile.first_launch() + kernel } else { kernel.max(issue) };
@@ -773,12 +779,19 @@ impl<'a> Predictor<'a> {
         let model = self.topology.gpu(self.topology.gpu_of(Rank(0))).map(|g| g.model.as_str()).unwrap_or_default();
         (!model.is_empty() && !known(model))
             || !self.profile.launches.contains(&launch)
-            || (self.graph(ranks).hosts > 1 && !self.profile.across_hosts)
+            || (self.hosts(ranks) > 1 && !self.profile.across_hosts)
+    }
+
+    /// Hosts that the first `ranks` GPUs are on; 1 at least.
+    pub fn hosts(&self, ranks: u32) -> u32 {
+        let hosts: BTreeSet<_> =
+            (0..ranks.min(self.topology.ranks())).map(|r| self.topology.host_of(Rank(r))).collect();
+        u32::try_from(hosts.len()).unwrap_or(u32::MAX).max(1)
     }
 
     /// Proves a schedule, or a smaller one of the same pattern; each pattern once.
-    fn prove(&self, schedule: &Schedule, what: &str) -> Result<ProofKind, PredictError> {
-        let unproved = |error| PredictError::Unproved { what: what.to_owned(), error };
+    fn prove(&self, schedule: &Schedule, settings: &Settings) -> Result<ProofKind, PredictError> {
+        let unproved = |error| PredictError::Unproved { what: describe(schedule), error };
         let call = &schedule.call;
         let plan = &schedule.plan;
         let per_loop = plan.chunk.max(1) * u64::from(call.ranks);
@@ -804,9 +817,9 @@ impl<'a> Predictor<'a> {
             return Ok(ProofKind::Sampled);
         }
         // Fewer ranks stand on fewer hosts, and on fewer of each.
-        let order = self.order(call.ranks);
+        let order = self.order(call.ranks, settings);
         let (ranks, order) = if call.ranks > PROOF_RANKS {
-            let fewest = self.graph(call.ranks).ranks_per_host.0;
+            let fewest = self.graph(call.ranks, settings).ranks_per_host.0;
             let per_host = (PROOF_RANKS / 8).min(fewest).max(1);
             let hosts = u32::try_from(order.hosts.len()).unwrap_or(u32::MAX).min(PROOF_RANKS / per_host);
             if hosts == 1 {

@@ -217,6 +217,8 @@ pub struct Topology {
     graph: Arc<DiGraph<Vertex, Link>>,
     gpus: Vec<NodeIndex>,
     hosts: Arc<[Host]>,
+    /// By first host: the hosts of an NVLink domain.
+    nodes: Arc<[Vec<HostId>]>,
 }
 
 /// A machine of the cluster.
@@ -234,6 +236,11 @@ pub struct Host {
     pub cpus: Vec<VertexId>,
     /// First host of its NVLink domain: itself where NVLink does not leave the host.
     pub node: HostId,
+    /// GPUs of the hosts before it in its NVLink domain.
+    pub first_gpu: u32,
+    /// Numbers that the NICs of the hosts before it take in its NVLink domain: added to the number
+    /// of a NIC in its host, it makes that in the domain.
+    pub first_nic: u32,
 }
 
 /// Builds a [`Topology`].
@@ -359,6 +366,19 @@ impl TopologyBuilder {
         for host in &mut hosts {
             host.gpus.sort_by_key(gpu_index);
         }
+        let mut nodes: Vec<Vec<HostId>> = vec![Vec::new(); hosts.len()];
+        let mut taken = vec![(0, 0); hosts.len()];
+        for (index, host) in (0..).zip(&mut hosts) {
+            nodes[host.node.index()].push(HostId(index));
+            let (gpus, nics) = &mut taken[host.node.index()];
+            (host.first_gpu, host.first_nic) = (*gpus, *nics);
+            let numbers = host.nics.iter().chain(&host.management).filter_map(|&n| match &graph[node(n)].kind {
+                VertexKind::Nic(nic) => Some(nic.index.saturating_add(1)),
+                _ => None,
+            });
+            *gpus += u32::try_from(host.gpus.len()).unwrap_or(0);
+            *nics = nics.saturating_add(numbers.max().unwrap_or(0));
+        }
         let gpus: Vec<NodeIndex> = hosts.iter().flat_map(|h| &h.gpus).map(|&id| node(id)).collect();
         let topology = Topology {
             name: self.name,
@@ -370,6 +390,7 @@ impl TopologyBuilder {
             graph: Arc::new(graph),
             gpus,
             hosts: hosts.into(),
+            nodes: nodes.into(),
         };
         topology.check_connected()?;
         Ok(topology)
@@ -448,6 +469,18 @@ impl Topology {
     /// The first host of a rank's NVLink domain: what NCCL calls its node.
     pub fn node_of(&self, rank: Rank) -> HostId {
         self.hosts.get(self.host_of(rank).index()).map_or(HostId(0), |h| h.node)
+    }
+
+    /// The hosts of an NVLink domain, given its first one.
+    pub fn hosts_of_node(&self, node: HostId) -> impl Iterator<Item = &Host> {
+        self.nodes.get(node.index()).into_iter().flatten().map(|h| &self.hosts[h.index()])
+    }
+
+    /// The number that a rank's GPU has among all of its NVLink domain.
+    pub fn number_in_node(&self, rank: Rank) -> u32 {
+        let (host, gpu) = (&self.hosts[self.host_of(rank).index()], self.gpu_of(rank));
+        let place = host.gpus.iter().position(|&g| g == gpu).unwrap_or(0);
+        host.first_gpu + u32::try_from(place).unwrap_or(0)
     }
 
     /// A vertex.

@@ -57,8 +57,7 @@ impl Case {
         let channels = self.channels;
         let limits = Limits {
             channels,
-            p2p_channels: 2 * channels,
-            nvls_channels: channels,
+            p2p_channels: (2 * channels, 2 * channels),
             exact_channels: true,
             network,
             hosts: u32::try_from(order.hosts.len()).unwrap(),

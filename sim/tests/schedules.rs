@@ -44,8 +44,7 @@ fn schedule(case: &Case) -> Schedule {
     let order = order(case.ranks, case.per_host);
     let limits = Limits {
         channels: case.channels,
-        p2p_channels: 4 * case.channels,
-        nvls_channels: case.channels,
+        p2p_channels: (4 * case.channels, 4 * case.channels),
         exact_channels: true,
         hosts: u32::try_from(order.hosts.len()).unwrap(),
         ranks_per_host: order.hosts.iter().map(Vec::len).min().unwrap() as u32,
@@ -242,7 +241,7 @@ fn all_to_all_with_counts_is_proved() {
         let counts: Vec<u64> = (0..u64::from(ranks * ranks)).map(|i| (i * 37 + 11) % 50 * (i % 3)).collect();
         let mut call = Call::of_size(Collective::AllToAll, ranks, Default::default(), DataType::Int32);
         call.counts = Some(counts.into());
-        let limits = Limits { p2p_channels: 8, ..Limits::default() };
+        let limits = Limits { p2p_channels: (8, 8), ..Limits::default() };
         let plan = Plan::new(&call, Algorithm::Direct, Protocol::Simple, &limits);
         verify(&Schedule::new(call, plan, &Order::one_host(ranks)).unwrap()).unwrap();
     }

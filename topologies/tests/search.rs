@@ -4,6 +4,7 @@
 
 use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol};
 use collcast_sim::ids::{ChannelId, Lane, Rank};
+use collcast_sim::measurement::PeerAccess;
 use collcast_sim::model::nccl::graphs::{Graph, Graphs, Pattern};
 use collcast_sim::model::nccl::search::{Given, Options, graphs, graphs_of};
 use collcast_sim::network::{PathClass, ResourceName, lay, order_by};
@@ -278,7 +279,7 @@ fn schedule(machine: &Topology, found: &Graphs, algorithm: Algorithm) -> Schedul
     let call = Call::of_size(Collective::AllReduce, found.ranks, Bytes(4 << 20), DataType::Float32);
     let limits = Limits { channels: found.channels, exact_channels: true, network: true, ..Limits::default() };
     let plan = Plan::new(&call, algorithm, Protocol::Simple, &limits);
-    Schedule::new(call, plan, &order_by(machine, found)).unwrap()
+    Schedule::new(call, plan, &order_by(machine, found, PeerAccess::On)).unwrap()
 }
 
 /// Goal: between hosts each channel's data goes by the NICs of its graph and by no other.

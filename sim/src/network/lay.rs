@@ -7,11 +7,11 @@ use smallvec::SmallVec;
 
 use super::Transport;
 use super::route::{Hop, Leg, Route, Router};
+use super::switches::Ports;
 use crate::collective::Protocol;
 use crate::engine::flows::{Use, WEIGHT_ONE};
 use crate::engine::{ConnSpec, Instance, KernelSpec, lane_of};
 use crate::ids::{ChannelId, Lane, LinkId, Rank, VertexId};
-use crate::measurement::PeerAccess;
 use crate::profile::{Profile, Reach};
 use crate::schedule::Schedule;
 use crate::schedule::wiring::{Wiring, WiringError};
@@ -126,13 +126,14 @@ pub(super) struct Layer<'m> {
     pub(super) topology: &'m Topology,
     pub(super) profile: &'m Profile,
     protocol: Protocol,
-    peer_access: PeerAccess,
     router: Router<'m>,
     routes: FxHashMap<(Rank, Rank, ChannelId), Route>,
     incast: Incast,
     rates: Vec<u64>,
     names: Vec<ResourceName>,
     known: FxHashMap<ResourceName, u32>,
+    /// See [`super::switches`].
+    pub(super) ports: FxHashMap<Rank, Ports>,
 }
 
 impl<'m> Layer<'m> {
@@ -141,13 +142,13 @@ impl<'m> Layer<'m> {
             topology,
             profile,
             protocol,
-            peer_access: transport.peer_access,
             router: Router::with(topology, *transport),
             routes: FxHashMap::default(),
             incast: Incast::default(),
             rates: Vec::new(),
             names: Vec::new(),
             known: FxHashMap::default(),
+            ports: FxHashMap::default(),
         }
     }
 
@@ -195,7 +196,7 @@ impl<'m> Layer<'m> {
         nics: Option<(u32, u32)>,
     ) -> Result<&Route, LayError> {
         // Channels take different ways in the network only.
-        let peers = self.peer_access != PeerAccess::Net && self.topology.host_of(src) == self.topology.host_of(dst);
+        let peers = self.router.are_peers(src, dst);
         match self.routes.entry((src, dst, if peers { ChannelId(0) } else { channel })) {
             Entry::Occupied(known) => Ok(known.into_mut()),
             Entry::Vacant(new) => {
@@ -286,7 +287,7 @@ pub fn lay<'a>(
         let channel = wired.conn.channel;
         let mut conn = match wired.conn.ranks() {
             Some((src, dst)) => {
-                let nics = schedule.nic(src, channel).zip(schedule.nic(dst, channel));
+                let nics = schedule.nics((src, dst), channel);
                 layer.pair((src, dst), channel, nics, index)?
             }
             None => {

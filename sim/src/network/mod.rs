@@ -8,8 +8,9 @@ mod transport;
 use std::sync::Arc;
 
 use crate::ids::Rank;
+use crate::measurement::PeerAccess;
 use crate::model::nccl::graphs::{ChannelPath, Graph, Graphs, Pattern};
-use crate::model::nccl::search;
+use crate::model::nccl::search::{self, Node};
 use crate::schedule::{Chains, Order, Rail};
 use crate::topology::Topology;
 
@@ -22,32 +23,33 @@ pub use transport::{Interface, Transport, TransportError};
 /// In which order rings and trees visit the first `ranks` GPUs of a machine: as NCCL's search lays
 /// its channels.
 pub fn order(topology: &Topology, ranks: u32) -> Order {
-    order_by(topology, &search::graphs(topology, ranks, &search::Options::default()))
+    order_by(topology, &search::graphs(topology, ranks, &search::Options::default()), PeerAccess::On)
 }
 
-/// In which order rings and trees visit the first GPUs of a machine, given the graphs of as many.
+/// In which order rings and trees visit the first GPUs of a machine, given the graphs of as many that
+/// were found with `peer_access`.
 ///
-/// A ring leaves each host from the last GPU of its path to the first one of the next host. Which
-/// channel takes which NIC is part of it.
-pub fn order_by(topology: &Topology, graphs: &Graphs) -> Order {
-    let hosts = ranks_by_host(topology, graphs.ranks);
-    if graphs.ranks == 0 || hosts.len() != graphs.ring.paths.len() {
+/// A ring leaves each host (or NVLink domain) from the last GPU of its path to the first one of the
+/// next. Which channel takes which NIC is part of it.
+pub fn order_by(topology: &Topology, graphs: &Graphs, peer_access: PeerAccess) -> Order {
+    let nodes = search::nodes(topology, (0..graphs.ranks.min(topology.ranks())).map(Rank), peer_access);
+    let hosts: Vec<Vec<u32>> = nodes.iter().map(|n| n.ranks.clone()).collect();
+    if graphs.ranks == 0 || nodes.len() != graphs.ring.paths.len() {
         return Order::of_rings(vec![(0..graphs.ranks).collect()], hosts);
     }
     let path = |graph: &Graph, channel: usize| -> Vec<Vec<u32>> {
-        let of_host = |(ranks, paths): (&Vec<u32>, &Vec<ChannelPath>)| {
-            paths[channel].gpus.iter().filter_map(|&g| ranks.get(g as usize).copied()).collect()
+        let of_node = |(node, paths): (&Node, &Vec<ChannelPath>)| {
+            paths[channel].gpus.iter().filter_map(|&g| node.rank(g)).collect()
         };
-        hosts.iter().zip(&graph.paths).map(of_host).collect()
+        nodes.iter().zip(&graph.paths).map(of_node).collect()
     };
     let rails = |graph: &Graph| -> Vec<Arc<[Rail]>> {
         let rail = |channel: usize| {
-            let of_host = |(ranks, paths): (&Vec<u32>, &Vec<ChannelPath>)| {
+            let of_node = |(node, paths): (&Node, &Vec<ChannelPath>)| {
                 let (enter, leave) = paths[channel].nics?;
-                let first = *ranks.get(*paths[channel].gpus.first()? as usize)?;
-                Some(Rail { first, enter, leave })
+                Some(Rail { first: node.rank(*paths[channel].gpus.first()?)?, enter, leave })
             };
-            hosts.iter().zip(&graph.paths).map(of_host).collect::<Option<Arc<[Rail]>>>()
+            nodes.iter().zip(&graph.paths).map(of_node).collect::<Option<Arc<[Rail]>>>()
         };
         (0..graph.channels as usize).map(rail).collect::<Option<Vec<_>>>().unwrap_or_default()
     };
@@ -68,21 +70,4 @@ pub fn order_by(topology: &Topology, graphs: &Graphs) -> Order {
     }
     let chains = Chains { ranks, children, rails: rails(&graphs.tree) };
     Order { rings, rails: rails(&graphs.ring), chains: Some(chains), hosts }
-}
-
-/// The first `ranks` ranks by their hosts.
-fn ranks_by_host(topology: &Topology, ranks: u32) -> Vec<Vec<u32>> {
-    let mut hosts: Vec<Vec<u32>> = Vec::new();
-    let mut last = None;
-    for rank in 0..ranks.min(topology.ranks()) {
-        let host = topology.node_of(Rank(rank));
-        if last != Some(host) {
-            hosts.push(Vec::new());
-            last = Some(host);
-        }
-        if let Some(members) = hosts.last_mut() {
-            members.push(rank);
-        }
-    }
-    hosts
 }

@@ -69,14 +69,17 @@ impl PathClass {
     }
 }
 
-/// The data NICs of a host as the devices that NCCL sees: the EFA NICs of one GPU act as one, as the
-/// aws-ofi-nccl plugin makes them; any other NIC is a device of its own.
-pub(crate) fn nic_devices(topology: &Topology, host: &Host) -> Vec<Vec<VertexId>> {
-    let efa = |v: &VertexId| topology.nic(*v).is_some_and(|n| n.kind == LinkKind::Efa);
-    let each = host.nics.iter().filter(|v| efa(v)).count() / host.gpus.len().max(1);
+/// The NICs of a host as the devices that NCCL sees: the EFA NICs of one GPU act as one, as the
+/// aws-ofi-nccl plugin makes them; any other NIC, or interface of sockets, is a device of its own.
+pub(crate) fn nic_devices(topology: &Topology, host: &Host, interface: Interface) -> Vec<Vec<VertexId>> {
+    let nics = if interface == Interface::Management { &host.management } else { &host.nics };
+    let efa = |v: &VertexId| {
+        interface == Interface::Data && topology.nic(*v).is_some_and(|n| n.kind == LinkKind::Efa)
+    };
+    let each = nics.iter().filter(|v| efa(v)).count() / host.gpus.len().max(1);
     let parent = |v: VertexId| topology.links_from(v).find(|(_, _, l)| l.kind == LinkKind::Pcie).map(|l| l.1);
     let mut devices: Vec<Vec<VertexId>> = Vec::new();
-    for &nic in &host.nics {
+    for &nic in nics {
         match devices.last_mut() {
             Some(last) if last.len() < each && efa(&nic) && efa(&last[0]) && parent(nic) == parent(last[0]) => {
                 last.push(nic);
@@ -85,12 +88,6 @@ pub(crate) fn nic_devices(topology: &Topology, host: &Host) -> Vec<Vec<VertexId>
         }
     }
     devices
-}
-
-/// The device of a host that has the NIC with a number.
-fn device(topology: &Topology, host: &Host, number: u32) -> Option<Vec<VertexId>> {
-    let has = |device: &Vec<VertexId>| device.iter().any(|&v| topology.nic(v).is_some_and(|n| n.index == number));
-    nic_devices(topology, host).into_iter().find(has)
 }
 
 /// What bytes go through.
@@ -283,18 +280,22 @@ impl<'t> Router<'t> {
         }
         let came_by_nvlink = came.is_some_and(|l| self.topology.link(l).kind == LinkKind::Nvlink);
         let to_nic = matches!(self.topology.vertex(to).kind, VertexKind::Nic(_));
-        came_by_nvlink && (kind == LinkKind::Nvlink || (to_nic && kind == LinkKind::Pcie))
+        came_by_nvlink && (kind == LinkKind::Nvlink || (to_nic && matches!(kind, LinkKind::Pcie | LinkKind::C2c)))
     }
 
     fn extend(&self, class: PathClass, at: VertexId, from: VertexId, next: VertexId, kind: LinkKind) -> PathClass {
         let through_gpu = at != from && self.topology.gpu(at).is_some();
+        let to_cpu = matches!(self.topology.vertex(next).kind, VertexKind::Cpu { .. });
         let step = match kind {
+            // Only chip-to-chip links lead from a relaying GPU to its CPU so well.
+            LinkKind::C2c if through_gpu => PathClass::Pxn,
+            LinkKind::Pcie if class == PathClass::Pxn => PathClass::Pxn,
             LinkKind::Pcie if matches!(class, PathClass::C2c | PathClass::P2c) => PathClass::P2c,
             LinkKind::Nvlink if through_gpu => PathClass::Nvb,
             LinkKind::Nvlink => PathClass::Nvl,
             LinkKind::C2c => PathClass::C2c,
             LinkKind::CpuInterconnect => PathClass::Sys,
-            _ if through_gpu => PathClass::Pxn,
+            _ if through_gpu && !to_cpu => PathClass::Pxn,
             _ => match (&self.topology.vertex(at).kind, &self.topology.vertex(next).kind) {
                 (VertexKind::Cpu { .. }, _) | (_, VertexKind::Cpu { .. }) => PathClass::Phb,
                 (VertexKind::PcieSwitch, VertexKind::PcieSwitch) => PathClass::Pxb,
@@ -310,10 +311,7 @@ impl<'t> Router<'t> {
             return known.clone();
         }
         let host = &self.topology.hosts()[self.topology.vertex(gpu).host.unwrap_or_default().index()];
-        let all = match self.transport.interface {
-            Interface::Management => &host.management,
-            _ => &host.nics,
-        };
+        let all = if self.transport.interface == Interface::Management { &host.management } else { &host.nics };
         let mut ranked: Vec<(PathClass, VertexId)> = Vec::new();
         for &nic in all {
             if let Some((_, class)) = self.inside(gpu, nic) {
@@ -439,23 +437,35 @@ impl<'t> Router<'t> {
         self.route_by(src, dst, channel, None)
     }
 
-    /// As [`Router::route`]; between hosts by the NICs (by their numbers) of sender and receiver where
-    /// they are given and joined.
+    /// As [`Router::route`]; between hosts by the NICs of sender and receiver (by their numbers in the NVLink
+    /// domain, [`crate::topology::Host::first_nic`]) where they are given and joined.
     pub fn route_by(&mut self, src: Rank, dst: Rank, channel: ChannelId, nics: Option<(u32, u32)>) -> Option<Route> {
         let route = self.find_route(src, dst, channel, nics);
         if route.is_none() && nics.is_some() { self.find_route(src, dst, channel, None) } else { route }
     }
 
     fn find_route(&mut self, src: Rank, dst: Rank, channel: ChannelId, nics: Option<(u32, u32)>) -> Option<Route> {
-        let topology = self.topology;
-        let (a, b) = (topology.gpu_of(src), topology.gpu_of(dst));
-        let same_host = topology.host_of(src) == topology.host_of(dst);
-        if same_host && self.transport.peer_access != PeerAccess::Net
-            || self.transport.peer_access == PeerAccess::On && topology.node_of(src) == topology.node_of(dst)
-        {
-            return self.peers(a, b);
+        if self.are_peers(src, dst) {
+            return self.peers(self.topology.gpu_of(src), self.topology.gpu_of(dst));
         }
         self.network(src, dst, channel, nics)
+    }
+
+    /// Whether two ranks reach each other without the network: on one host unless its memory is not
+    /// shared, in one NVLink domain where peer access is on.
+    pub(crate) fn are_peers(&self, src: Rank, dst: Rank) -> bool {
+        let (topology, access) = (self.topology, self.transport.peer_access);
+        access != PeerAccess::Net && topology.host_of(src) == topology.host_of(dst)
+            || access == PeerAccess::On && topology.node_of(src) == topology.node_of(dst)
+    }
+
+    /// The device that has the NIC with a number in the node of a rank.
+    fn device(&self, rank: Rank, number: u32) -> Option<Vec<VertexId>> {
+        let topology = self.topology;
+        let host = topology.hosts_of_node(topology.node_of(rank)).filter(|h| h.first_nic <= number).last()?;
+        let index = number - host.first_nic;
+        let has = |device: &Vec<VertexId>| device.iter().any(|&v| topology.nic(v).is_some_and(|n| n.index == index));
+        nic_devices(topology, host, self.transport.interface).into_iter().find(has)
     }
 
     /// Between GPUs of one host, or of one NVLink domain.
@@ -502,12 +512,9 @@ impl<'t> Router<'t> {
         let first = *near_dst.get(channel.index() % near_dst.len().max(1))?;
         let kind = topology.nic(first)?.kind;
         let tcp = kind == LinkKind::Ethernet || self.transport.interface != Interface::Data;
-        let host = |rank| &topology.hosts()[topology.host_of(rank).index()];
-        let src_host = host(src);
-        // What NCCL's search gives a channel are its data NICs.
-        let nics = nics.filter(|_| self.transport.interface != Interface::Management);
-        let sources = nics.and_then(|(leave, _)| device(topology, src_host, leave));
-        let stripes: Vec<VertexId> = match nics.and_then(|(_, enter)| device(topology, host(dst), enter)) {
+        let src_host = &topology.hosts()[topology.host_of(src).index()];
+        let sources = nics.and_then(|(leave, _)| self.device(src, leave));
+        let stripes: Vec<VertexId> = match nics.and_then(|(_, enter)| self.device(dst, enter)) {
             Some(given) => given,
             None if kind == LinkKind::Efa && !tcp => near_dst.clone(),
             None => vec![first],

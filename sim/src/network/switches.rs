@@ -9,7 +9,7 @@ use crate::engine::ConnSpec;
 use crate::engine::flows::{Use, WEIGHT_ONE};
 use crate::ids::{LinkId, Rank, VertexId};
 use crate::schedule::{Conn, End};
-use crate::topology::{LinkKind, Topology, VertexKind};
+use crate::topology::{Link, LinkKind, Topology, VertexKind};
 use crate::units::SimDuration;
 
 /// Lowest compute capability, times ten, whose NVSwitches reduce and multicast (Hopper, NVLink 4).
@@ -24,13 +24,14 @@ pub fn check_multicast(topology: &Topology, ranks: &[Rank]) -> Result<(), LayErr
     if topology.software.multicast_off {
         return lacks("its driver offers no NVLink multicast".to_owned());
     }
-    let first = ranks.first().map(|&r| switches(topology, r)).unwrap_or_default();
+    let switches = |rank| joined(topology, rank).map(|l| l.1).collect::<Vec<_>>();
+    let first = ranks.first().map(|&r| switches(r)).unwrap_or_default();
     for &rank in ranks {
-        let own = switches(topology, rank);
+        let own = switches(rank);
         if own.is_empty() {
             return lacks(format!("rank {rank} has no link to an NVSwitch"));
         }
-        if own.iter().map(|s| s.0).ne(first.iter().map(|s| s.0)) {
+        if own != first {
             return lacks(format!("ranks {} and {rank} share no NVSwitch", ranks[0]));
         }
         // NCCL's files may not say; the graph search takes Hopper then, and so does this.
@@ -50,17 +51,24 @@ pub fn check_sharp(topology: &Topology) -> Result<(), LayError> {
     if topology.sharp { Ok(()) } else { Err(LayError::NoSharp(topology.name.clone())) }
 }
 
-/// The NVSwitches that a rank's GPU has a link to, with its links there and back.
-fn switches(topology: &Topology, rank: Rank) -> Vec<(VertexId, LinkId, LinkId)> {
+/// A rank's links to an NVSwitch and back.
+pub(super) type Ports = Vec<(LinkId, LinkId)>;
+
+/// The links of a rank's GPU to NVSwitches, by switch.
+fn joined(topology: &Topology, rank: Rank) -> impl Iterator<Item = (LinkId, VertexId)> {
+    let nvswitch = |&(_, to, link): &(LinkId, VertexId, Link)| {
+        link.kind == LinkKind::Nvlink && matches!(topology.vertex(to).kind, VertexKind::NvSwitch)
+    };
+    let mut found: Vec<_> = topology.links_from(topology.gpu_of(rank)).filter(nvswitch).map(|l| (l.1, l.0)).collect();
+    found.sort_unstable();
+    found.into_iter().map(|(switch, up)| (up, switch))
+}
+
+/// The links of a rank to NVSwitches that lead back, with those.
+fn ports(topology: &Topology, rank: Rank) -> Ports {
     let gpu = topology.gpu_of(rank);
     let back = |switch| topology.links_from(switch).find(|l| l.1 == gpu && l.2.kind == LinkKind::Nvlink);
-    let mut found: Vec<_> = topology
-        .links_from(gpu)
-        .filter(|l| l.2.kind == LinkKind::Nvlink && matches!(topology.vertex(l.1).kind, VertexKind::NvSwitch))
-        .filter_map(|(up, switch, _)| Some((switch, up, back(switch)?.0)))
-        .collect();
-    found.sort_unstable();
-    found
+    joined(topology, rank).filter_map(|(up, switch)| Some((up, back(switch)?.0))).collect()
 }
 
 fn end(uses: &[Use]) -> u16 {
@@ -108,9 +116,9 @@ impl Layer<'_> {
         let mut links = Leg::new();
         for (ranks, up) in [(senders, true), (receivers, false)] {
             for &rank in ranks {
-                let ports = switches(topology, rank);
-                let total: u64 = ports.iter().map(|p| topology.link(p.1).rate.get()).sum();
-                for (_, to, from) in ports {
+                let ports = self.ports.entry(rank).or_insert_with(|| ports(topology, rank));
+                let total: u64 = ports.iter().map(|p| topology.link(p.0).rate.get()).sum();
+                for &mut (to, from) in ports {
                     let id = if up { to } else { from };
                     let part = u128::from(WEIGHT_ONE) * u128::from(topology.link(to).rate.get());
                     links.push((

@@ -11,7 +11,7 @@ use crate::measurement::PeerAccess;
 use crate::topology::{LinkKind, Topology};
 
 /// Which interfaces carry data between hosts.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Interface {
     /// The data NICs, with RDMA where they have it.
     #[default]
@@ -24,7 +24,7 @@ pub enum Interface {
 }
 
 /// Settings of NCCL's transports.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Transport {
     /// How GPUs of one host reach each other.
     pub peer_access: PeerAccess,

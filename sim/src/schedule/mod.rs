@@ -392,12 +392,17 @@ impl Schedule {
         Self { call, plan, lanes, templates, rails: Vec::new(), hosts: Arc::default(), generator }
     }
 
-    /// The NIC (by its number in the host) through which a rank exchanges a channel's data with other
-    /// hosts; `None` where the nearest will do.
-    pub fn nic(&self, rank: Rank, channel: ChannelId) -> Option<u32> {
+    /// The NICs (by their numbers in host or NVLink domain) through which two ranks of different ones
+    /// exchange a channel's data; `None` where the nearest will do.
+    pub fn nics(&self, (src, dst): (Rank, Rank), channel: ChannelId) -> Option<(u32, u32)> {
         let rails = self.rails.get(channel.index() % self.rails.len().max(1))?;
-        let rail = rails.get(*self.hosts.get(rank.index())? as usize)?;
-        Some(if rail.first == rank.0 { rail.enter } else { rail.leave })
+        let nic = |rank: Rank| {
+            let host = *self.hosts.get(rank.index())?;
+            let rail = rails.get(host as usize)?;
+            Some((host, if rail.first == rank.0 { rail.enter } else { rail.leave }))
+        };
+        let ((from, leave), (to, enter)) = nic(src).zip(nic(dst))?;
+        (from != to).then_some((leave, enter))
     }
 
     /// The worker at a place.
@@ -534,9 +539,9 @@ pub fn valid_protocols(algorithm: Algorithm) -> &'static [Protocol] {
 pub struct Rail {
     /// The rank next to the NIC by which it enters.
     pub first: u32,
-    /// Number in the host of the NIC of that rank.
+    /// Number in the host or domain of the NIC of that rank.
     pub enter: u32,
-    /// Number in the host of the NIC of any other rank.
+    /// Number in the host or domain of the NIC of any other rank.
     pub leave: u32,
 }
 

@@ -5,7 +5,7 @@
 //! 2 and 4 H200 (see the tests).
 
 use crate::collective::{Algorithm, Collective, Protocol};
-use crate::schedule::Call;
+use crate::schedule::{Call, MAX_NVLS_HEADS};
 use crate::units::Bytes;
 
 /// Places in a FIFO, in steps: `NCCL_STEPS`.
@@ -19,10 +19,11 @@ const LL_BUFFER: u64 = 512 << 10;
 /// FIFO of LL128, in bytes on the wire.
 const LL128_BUFFER: u64 = 4_915_200;
 
-/// What a call may use, before its size is looked at.
+/// What a call may use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Channels of the communicator.
+    /// Channels of the communicator. Ring, tree and CollNet chain use fewer for small calls; those of
+    /// the others are what NCCL's model gives the call ([`crate::model::nccl::Model::call_channels`]).
     pub channels: u32,
     /// Threads of a block that move data, at most; `None` for NCCL's default of the protocol.
     pub threads: Option<u32>,
@@ -30,17 +31,15 @@ pub struct Limits {
     pub threshold: Option<u64>,
     /// Buffer of Simple.
     pub buffer_size: Bytes,
-    /// Channels for send and receive in the communicator.
-    pub p2p_channels: u32,
+    /// Channels for send and receive in the communicator, and those to one peer at most.
+    pub p2p_channels: (u32, u32),
     /// Whether some pairs talk over the network.
     pub network: bool,
     /// The number of channels is an order, not a maximum.
     pub exact_channels: bool,
-    /// Channels for NVLS and NVLS tree in the communicator.
-    pub nvls_channels: u32,
-    /// Hosts.
+    /// Hosts, or NVLink domains.
     pub hosts: u32,
-    /// Ranks of a host, of the host with the fewest; all of them are heads.
+    /// Ranks of a host, of the host with the fewest.
     pub ranks_per_host: u32,
 }
 
@@ -51,10 +50,9 @@ impl Default for Limits {
             threads: None,
             threshold: None,
             buffer_size: Bytes(SIMPLE_BUFFER),
-            p2p_channels: 32,
+            p2p_channels: (32, 32),
             network: false,
             exact_channels: false,
-            nvls_channels: 16,
             hosts: 1,
             ranks_per_host: 8,
         }
@@ -107,7 +105,6 @@ impl Plan {
         };
         let full_threads = limits.threads.unwrap_or(default_threads(algorithm, protocol)).clamp(32, 1024);
         let (mut channels, mut threads) = (u64::from(limits.channels.max(1)), u64::from(full_threads));
-        let heads = u64::from(limits.ranks_per_host.max(1));
         let in_network = limits.hosts > 1 && algorithm == Algorithm::Nvls
             || matches!(algorithm, Algorithm::CollnetDirect | Algorithm::CollnetChain);
         let nvls = matches!(algorithm, Algorithm::Nvls | Algorithm::NvlsTree);
@@ -117,15 +114,9 @@ impl Plan {
             (Algorithm::CollnetDirect | Algorithm::CollnetChain, _) => 512,
             (_, Protocol::Simple) => 64,
         });
-        if nvls {
-            let most = if limits.hosts > 1 { limits.channels } else { u32::MAX };
-            channels = u64::from(limits.nvls_channels.min(most).max(1));
-        } else if algorithm == Algorithm::CollnetDirect && !limits.exact_channels {
-            channels = collnet_direct_channels(channels, bytes, threads * heads, threshold);
-        }
-        let fixed = limits.exact_channels || nvls || algorithm == Algorithm::CollnetDirect;
-        while !fixed && bytes < channels * threads * threshold && channels > 1 {
-            channels -= 1;
+        let fixed = limits.exact_channels || nvls || matches!(algorithm, Algorithm::CollnetDirect | Algorithm::Pat);
+        if !fixed {
+            channels = worthwhile(channels, bytes, threads * threshold);
         }
         if matches!(algorithm, Algorithm::Ring | Algorithm::CollnetChain | Algorithm::CollTree) {
             while bytes < channels * threads * threshold && threads % 128 == 0 {
@@ -156,7 +147,7 @@ impl Plan {
             _ => (1, 1),
         };
         let mut chunk_bytes = step_bytes * chunk_steps;
-        if algorithm != Algorithm::Ring && algorithm != Algorithm::Tree {
+        if nvls || matches!(algorithm, Algorithm::CollnetDirect | Algorithm::CollnetChain) {
             chunk_bytes = in_switch_chunk(algorithm, bytes, channels, limits).min(chunk_bytes);
         }
         if algorithm == Algorithm::Tree && protocol == Protocol::Ll128 {
@@ -217,9 +208,10 @@ impl Plan {
         let largest = call.counts.as_ref().and_then(|c| c.iter().max().copied()).unwrap_or(call.count);
         let bytes = largest * element;
         let step_bytes = limits.buffer_size.0 / u64::from(STEPS);
-        let most = u64::from(limits.p2p_channels.max(1));
+        let all = u64::from(limits.p2p_channels.0.max(1));
+        let most = u64::from(limits.p2p_channels.1.max(1)).min(all);
         let mut channels = most;
-        while channels * u64::from(call.ranks) > most && channels > 1 {
+        while channels * u64::from(call.ranks) > all && channels > 1 {
             channels /= 2;
         }
         let (min_part, max_part) =
@@ -238,7 +230,7 @@ impl Plan {
         let grain = (16 / element).max(1);
         // Peers are dealt to channels in rounds; a round takes `channels` of them.
         let rounds = if call.collective == Collective::SendRecv { 1 } else { u64::from(call.ranks) };
-        let blocks = channels * rounds.min((most / channels).max(1));
+        let blocks = channels * rounds.min((all / channels).max(1));
         Self {
             algorithm: Algorithm::Direct,
             protocol,
@@ -311,27 +303,15 @@ impl Plan {
     }
 }
 
-/// Channels of CollNet direct: fewer for small calls, with a threshold that falls on the way.
-fn collnet_direct_channels(most: u64, bytes: u64, per_channel: u64, mut threshold: u64) -> u64 {
-    let mut channels = most;
-    for least in [16, 8, 4, 2, 1] {
-        while channels > least && bytes < channels * per_channel * threshold {
-            if channels == least + least / 2 {
-                threshold /= 2;
-            }
-            channels -= 1;
-        }
-        if bytes >= channels * per_channel * threshold {
-            break;
-        }
-    }
-    channels
+/// Channels of which each has enough to do: `per_channel` bytes.
+pub(crate) fn worthwhile(most: u64, bytes: u64, per_channel: u64) -> u64 {
+    most.min(bytes / per_channel.max(1)).max(1)
 }
 
 /// Bytes of a chunk of NVLS, NVLS tree and CollNet (`src/enqueue.cc`). NCCL also lowers that of
 /// NVLS over several hosts where its own model says less than 150 GB/s, which is left out.
 fn in_switch_chunk(algorithm: Algorithm, bytes: u64, channels: u64, limits: &Limits) -> u64 {
-    let heads = u64::from(limits.ranks_per_host.max(1));
+    let heads = u64::from(limits.ranks_per_host.max(1)).min(MAX_NVLS_HEADS as u64);
     // All channels times all heads, and the rule compares the whole message.
     let parts = channels * if algorithm == Algorithm::CollnetChain { 1 } else { heads };
     let below = |times: u64, chunk: u64| bytes < times * parts * chunk;
@@ -442,7 +422,7 @@ mod tests {
     fn chunks_of_nvls_follow_the_size() {
         let chunk = |algorithm, hosts, size: u64| {
             let call = Call::of_size(Collective::AllReduce, 8 * hosts, Bytes(size), DataType::Float32);
-            let plan = Plan::new(&call, algorithm, Protocol::Simple, &Limits { hosts, ..Limits::default() });
+            let plan = Plan::new(&call, algorithm, Protocol::Simple, &Limits { channels: 16, hosts, ..Limits::default() });
             assert_eq!((plan.channels, plan.threads), (16, 640));
             (4 * plan.chunk) >> 10
         };

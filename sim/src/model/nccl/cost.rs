@@ -16,6 +16,7 @@ use super::version::Version;
 use crate::collective::{Algorithm, Collective, DataType, Protocol, ReduceOp};
 use crate::network::PathClass;
 use crate::schedule::Call;
+use crate::schedule::plan::worthwhile;
 
 /// Kernel work items that one launch of NCCL batches (`NCCL_MAX_DEV_WORK_BATCH_COLLS`).
 const BATCH: u32 = 8;
@@ -444,12 +445,9 @@ impl<'a> Model<'a> {
                 }
                 channels
             }
-            _ => {
-                while channels > 1 && bytes < u64::from(channels) * threads * threshold {
-                    channels -= 1;
-                }
-                channels
-            }
+            // Its kernel has a number of threads of its own, so NCCL knows none here.
+            Algorithm::Pat => channels,
+            _ => u32::try_from(worthwhile(u64::from(channels), bytes, threads * threshold)).unwrap_or(channels),
         }
     }
 }

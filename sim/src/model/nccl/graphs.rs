@@ -21,12 +21,12 @@ pub enum Pattern {
     CollnetDirect = 6,
 }
 
-/// One channel of a graph on one host.
+/// One channel of a graph on one node.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ChannelPath {
-    /// Numbers of the NICs (in the host's order) by which it enters and leaves the host.
+    /// Numbers of the NICs in the node by which it enters and leaves it.
     pub nics: Option<(u32, u32)>,
-    /// Numbers of the GPUs inside the host, in the order in which the channel visits them;
+    /// Numbers of the GPUs inside the node, in the order in which the channel visits them;
     /// for [`Pattern::Nvls`] and [`Pattern::CollnetDirect`] the head first.
     pub gpus: Vec<u32>,
 }
@@ -53,7 +53,7 @@ pub struct Graph {
     pub same_channels: bool,
     /// NICs of a channel may differ between neighbouring hosts.
     pub cross_nic: bool,
-    /// `[host][channel]`: where the channels run.
+    /// `[node][channel]`: where the channels run.
     pub paths: Vec<Vec<ChannelPath>>,
 }
 
@@ -62,7 +62,7 @@ pub struct Graph {
 pub struct Graphs {
     /// Ranks.
     pub ranks: u32,
-    /// Hosts (NCCL: nodes).
+    /// Hosts; those of one NVLink domain count as one (NCCL: nodes).
     pub hosts: u32,
     /// Fewest and most ranks on one host.
     pub ranks_per_host: (u32, u32),

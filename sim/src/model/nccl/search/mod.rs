@@ -1,9 +1,9 @@
 //! NCCL's graph search: which channels it lays through a machine, and how fast it takes them to be.
 //!
-//! Each host is searched on its own ([`find`]) in NCCL's view of it ([`system`], [`paths`]); then
-//! all ranks agree on the worst and share out channels ([`connect`]). Hosts that are alike are
-//! searched once. Left out: joining the NICs of one card (`NCCL_NET_MERGE_LEVEL`), flattening of
-//! Broadcom switches, NVLink across hosts (MNNVL) and GPUs shared by two ranks.
+//! Each node (a host, or the hosts that NVLink joins) is searched on its own ([`find`]) in NCCL's view
+//! of it ([`system`], [`paths`]); then all ranks agree on the worst and share out channels
+//! ([`connect`]). Nodes that are alike are searched once. Left out: joining the NICs of one card
+//! (`NCCL_NET_MERGE_LEVEL`), flattening of Broadcom switches and GPUs shared by two ranks.
 
 mod connect;
 mod find;
@@ -15,16 +15,19 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::graphs::{ChannelPath, Graph, Graphs, Pattern};
-use crate::ids::{HostId, Rank, VertexId};
+use super::settings::NcclSettings;
+use crate::ids::{Rank, VertexId};
+use crate::measurement::PeerAccess;
+use crate::network::Transport;
 use crate::topology::Topology;
 use connect::{Member, Searched};
 use find::{Found, Wanted, find};
 use paths::{Paths, class};
 use system::System;
 
-/// GPUs of a host up to which it is searched: NCCL keeps at most so many nodes (`NCCL_TOPO_MAX_NODES`).
+/// GPUs of a node up to which it is searched: NCCL keeps at most so many nodes (`NCCL_TOPO_MAX_NODES`).
 const MOST_GPUS: usize = 576;
-/// GPUs of a host from which the search, which is as deep as it has channels and GPUs, needs a stack of
+/// GPUs of a node from which the search, which is as deep as it has channels and GPUs, needs a stack of
 /// its own.
 const DEEP: usize = 16;
 /// Room for [`find`]'s 2^14 steps at less than 4 KiB each.
@@ -32,27 +35,41 @@ const STACK: usize = 64 << 20;
 /// Channels of ring and tree graphs: half of NCCL's `MAXCHANNELS`.
 const MOST_CHANNELS: usize = 32;
 
-/// What the search cannot see in a topology, and graphs that are given.
+/// What the search cannot see in a topology; graphs that are given.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Whether NVLink SHARP may be used (`NCCL_NVLS_ENABLE` and a driver that has it).
     pub multicast: bool,
     /// Whether the network reduces and its plugin is in use (`NCCL_COLLNET_ENABLE`).
     pub collnet: bool,
+    /// How data is moved: it decides on paths and NICs, and on which GPUs form a node.
+    pub transport: Transport,
     /// Graphs to take in place of the search (`NCCL_GRAPH_FILE`).
     pub given: Given,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { multicast: true, collnet: false, given: Given::default() }
+        Self { multicast: true, collnet: false, transport: Transport::default(), given: Given::default() }
     }
 }
 
-/// Graphs of one host, each taken on every host in place of the search where it has channels.
+impl Options {
+    /// What settings make of a machine.
+    pub fn new(topology: &Topology, settings: &NcclSettings, transport: Transport, given: Given) -> Self {
+        Self {
+            multicast: settings.nvls != Some(false) && !topology.software.multicast_off,
+            collnet: settings.collnet && topology.sharp,
+            transport,
+            given,
+        }
+    }
+}
+
+/// Graphs of one node, each taken on every node in place of the search where it has channels.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Given {
-    /// The ring graph; `paths` holds one host.
+    /// The ring graph; `paths` holds one node.
     pub ring: Option<Graph>,
     /// The tree graph.
     pub tree: Option<Graph>,
@@ -71,20 +88,26 @@ impl Given {
     /// # Errors
     /// What is missing, in words.
     pub fn check(&self, topology: &Topology, ranks: u32) -> Result<(), String> {
-        let ranks: Vec<Rank> = (0..ranks.min(topology.ranks())).map(Rank).collect();
-        for (host, gpus) in by_host(topology, &ranks) {
-            let host = &topology.hosts()[host.index()];
-            let nics: Vec<u32> = host.nics.iter().filter_map(|&n| topology.nic(n)).map(|n| n.index).collect();
+        let ranks = (0..ranks.min(topology.ranks())).map(Rank);
+        for node in nodes(topology, ranks, PeerAccess::On) {
+            let gpus: Vec<u32> = node.gpus.iter().map(|g| g.0).collect();
+            let first = topology.node_of(Rank(node.ranks[0]));
+            let numbers = |nics: &[VertexId], from: u32| -> Vec<u32> {
+                nics.iter().filter_map(|&n| topology.nic(n)).map(|n| from + n.index).collect()
+            };
+            let nics: Vec<u32> =
+                topology.hosts_of_node(first).flat_map(|host| numbers(&host.nics, host.first_nic)).collect();
             let graphs = [&self.ring, &self.tree, &self.collnet_chain, &self.collnet_direct, &self.nvls];
             for graph in graphs.into_iter().flatten() {
-                misfit(graph, &gpus, &nics).map_or(Ok(()), |what| Err(format!("host `{}`: {what}", host.name)))?;
+                let name = &topology.hosts()[first.index()].name;
+                misfit(graph, &gpus, &nics).map_or(Ok(()), |what| Err(format!("host `{name}`: {what}")))?;
             }
         }
         Ok(())
     }
 }
 
-/// Why a graph cannot be that of a host with these GPUs and NICs.
+/// Why a graph cannot be that of a node with these GPUs and NICs.
 fn misfit(graph: &Graph, gpus: &[u32], nics: &[u32]) -> Option<String> {
     let what = format!("{:?} graph", graph.pattern);
     let [paths] = graph.paths.as_slice() else { return Some(format!("the {what} is not that of one host")) };
@@ -115,10 +138,10 @@ pub fn graphs(topology: &Topology, ranks: u32, options: &Options) -> Graphs {
     graphs_of(topology, &ranks, options)
 }
 
-/// The graphs that NCCL finds for some GPUs of a machine, given by their ranks in all of it. Hosts come
+/// The graphs that NCCL finds for some GPUs of a machine, given by their ranks in all of it. Nodes come
 /// in the order of their first rank.
 pub fn graphs_of(topology: &Topology, ranks: &[Rank], options: &Options) -> Graphs {
-    let hosts = by_host(topology, ranks);
+    let nodes = nodes(topology, ranks.iter().copied(), options.transport.peer_access);
     let mut vertices: Vec<Vec<VertexId>> = vec![Vec::new(); topology.hosts().len()];
     for (id, vertex) in topology.vertices() {
         if let Some(of) = vertex.host.and_then(|h| vertices.get_mut(h.index())) {
@@ -126,39 +149,59 @@ pub fn graphs_of(topology: &Topology, ranks: &[Rank], options: &Options) -> Grap
         }
     }
     let mut known: FxHashMap<Vec<u32>, Arc<Searched>> = FxHashMap::default();
-    let members = hosts
+    let members = nodes
         .iter()
-        .map(|(host, gpus)| {
-            let at = host.index();
-            let system = System::new(topology, &topology.hosts()[at], &vertices[at], gpus, hosts.len() > 1);
+        .map(|node| {
+            let system = System::new(topology, node, &vertices, nodes.len() > 1, options.transport);
             let searched = known.entry(system.key()).or_insert_with(|| Arc::new(search(&system, options)));
-            Member { gpus: gpus.len(), searched: Arc::clone(searched) }
+            Member { gpus: node.gpus.len(), searched: Arc::clone(searched) }
         })
         .collect::<Vec<_>>();
     connect::agree(&members, options)
 }
 
-/// Hosts with the places of their GPUs, ascending: NCCL numbers the GPUs of a host by bus id.
-fn by_host(topology: &Topology, ranks: &[Rank]) -> Vec<(HostId, Vec<u32>)> {
-    let mut hosts: Vec<(HostId, Vec<u32>)> = Vec::new();
-    let mut index: FxHashMap<HostId, usize> = FxHashMap::default();
-    for &rank in ranks {
-        let host = topology.host_of(rank);
-        let gpus = &topology.hosts()[host.index()].gpus;
-        let place = (0..).zip(gpus).find(|&(_, &g)| g == topology.gpu_of(rank)).map_or(0, |(i, _)| i);
-        let at = *index.entry(host).or_insert_with(|| {
-            hosts.push((host, Vec::new()));
-            hosts.len() - 1
-        });
-        hosts[at].1.push(place);
-    }
-    for (_, gpus) in &mut hosts {
-        gpus.sort_unstable();
-    }
-    hosts
+/// The ranks of a communicator that NCCL searches together.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Node {
+    /// In order.
+    pub(crate) ranks: Vec<u32>,
+    /// Number of each GPU in the node and its rank, by number: NCCL numbers GPUs by host and bus id.
+    pub(crate) gpus: Vec<(u32, u32)>,
 }
 
-/// All graphs of one host.
+impl Node {
+    /// The rank of the GPU with a number.
+    pub(crate) fn rank(&self, number: u32) -> Option<u32> {
+        self.gpus.binary_search_by_key(&number, |g| g.0).ok().map(|at| self.gpus[at].1)
+    }
+}
+
+/// The nodes of a communicator in the order of their first rank: ranks that reach each other over
+/// NVLink; those of a host where peer access is off; each alone where host memory is not shared either.
+pub(crate) fn nodes(topology: &Topology, ranks: impl Iterator<Item = Rank>, peer_access: PeerAccess) -> Vec<Node> {
+    let mut nodes: Vec<Node> = Vec::new();
+    let mut index: FxHashMap<u32, usize> = FxHashMap::default();
+    for rank in ranks {
+        let of = match peer_access {
+            PeerAccess::On => topology.node_of(rank).0,
+            PeerAccess::Off => topology.host_of(rank).0,
+            PeerAccess::Net => rank.0,
+        };
+        let at = *index.entry(of).or_insert_with(|| {
+            nodes.push(Node::default());
+            nodes.len() - 1
+        });
+        nodes[at].ranks.push(rank.0);
+        nodes[at].gpus.push((topology.number_in_node(rank), rank.0));
+    }
+    for node in &mut nodes {
+        node.ranks.sort_unstable();
+        node.gpus.sort_unstable();
+    }
+    nodes
+}
+
+/// All graphs of one node.
 fn search(system: &System, options: &Options) -> Searched {
     if system.gpus.len() <= DEEP {
         return search_here(system, options);
@@ -196,7 +239,7 @@ fn search_here(system: &System, options: &Options) -> Searched {
     Searched::new(system, &paths, ring, tree, [collnet_chain, collnet_direct, nvls])
 }
 
-/// A found graph in the terms of others: GPUs and NICs by their numbers in the host.
+/// A found graph in the terms of others: GPUs and NICs by their numbers in the node.
 fn graph_of(system: &System, found: &Found) -> Graph {
     let number = |g: u16| system.gpus[usize::from(g)].number;
     let nic = |n: usize| system.nets[n].nic;

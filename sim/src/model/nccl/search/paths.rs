@@ -1,4 +1,4 @@
-//! Paths inside a host: who reaches what, how fast and by which kind of link.
+//! Paths inside a node: who reaches what, how fast and by which kind of link.
 //!
 //! Source: NCCL 2.30 `src/graph/paths.cc`, `src/graph/topo.cc`, restated.
 
@@ -6,7 +6,8 @@ use smallvec::SmallVec;
 
 use super::super::graphs::CpuVendor;
 use super::system::{LinkType, NodeKind, System};
-use crate::network::PathClass;
+use crate::measurement::PeerAccess;
+use crate::network::{PathClass, Transport};
 
 /// NCCL's numbers of path types; a lower one is better.
 pub(super) mod kind {
@@ -40,6 +41,11 @@ pub(super) fn class(kind: u8) -> PathClass {
     }
 }
 
+/// The path type of a class.
+fn kind_of(class: PathClass) -> u8 {
+    (0..kind::DIS).find(|&k| self::class(k) == class).unwrap_or(kind::SYS)
+}
+
 /// GB/s of a node to itself (`LOC_BW`).
 pub(super) const LOC_BW: f32 = 5000.0;
 /// Channels up to which NIC choices are followed (`MAXCHANNELS`).
@@ -67,7 +73,7 @@ pub(super) enum End {
     NvSwitch,
 }
 
-/// All paths of a host, `[target][node]`: from the node to the target.
+/// All paths of a node, `[target][node]`: from the node to the target.
 #[derive(Clone, Debug)]
 pub(super) struct Paths {
     gpu: Vec<Vec<Path>>,
@@ -139,9 +145,16 @@ impl Paths {
     }
 
     /// GPUs further apart than several PCIe switches do not use peer access: their bytes go through the
-    /// CPU next to the receiver. Two GPUs below AMD CPUs do at any distance.
+    /// CPU next to the receiver. Two GPUs below AMD CPUs do at any distance. `NCCL_P2P_LEVEL` says
+    /// otherwise, and without peer access (`NCCL_P2P_DISABLE`) no two GPUs do.
     fn avoid_far_peer_access(&mut self, system: &System) {
-        let level = if system.vendor == CpuVendor::Amd && system.gpus.len() <= 2 { kind::SYS } else { kind::PXB };
+        let transport = &system.transport;
+        let level = match transport.p2p_level {
+            _ if transport.peer_access != PeerAccess::On => kind::LOC,
+            set if set != Transport::default().p2p_level => kind_of(set),
+            _ if system.vendor == CpuVendor::Amd && system.gpus.len() <= 2 => kind::SYS,
+            _ => kind::PXB,
+        };
         for to in 0..system.gpus.len() {
             for from in 0..system.gpus.len() {
                 if self.gpu_to_gpu(system, from, to).kind > level
@@ -175,9 +188,10 @@ impl Paths {
     fn choose_nic_access(&mut self, system: &System) {
         for net in 0..system.nets.len() {
             let net_node = system.nets[net].node;
+            let near = self.local_gpu(system, net);
             for gpu in 0..system.gpus.len() {
                 let node = system.gpus[gpu].node;
-                if let Some(peer) = self.local_gpu(system, net).filter(|&p| p != gpu) {
+                if let Some(peer) = near.filter(|&p| p != gpu && system.transport.pxn) {
                     let (theirs, ours) = (self.gpu_to_net(system, peer, net), self.gpu_to_net(system, gpu, net));
                     // Towards the NIC only: data is received locally and sent remotely.
                     if theirs.kind <= kind::P2C
@@ -216,7 +230,11 @@ impl Paths {
             }
         }
         let by = self.relay[net][gpu].unwrap_or(gpu);
-        self.gpu_to_net(system, by, net).kind <= kind::P2C
+        let level = match system.transport.gdr_level {
+            set if set != Transport::default().gdr_level => kind_of(set),
+            _ => kind::P2C,
+        };
+        self.gpu_to_net(system, by, net).kind <= level
     }
 
     /// NICs that are best for a GPU: highest bandwidth, then best type.

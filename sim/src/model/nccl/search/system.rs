@@ -1,4 +1,5 @@
-//! One host as NCCL sees it: nodes, links and NCCL's own figures for them.
+//! One node of NCCL (a host, or the hosts of an NVLink domain) as it sees it: devices, links and its
+//! own figures for them.
 //!
 //! Source: NCCL 2.30 `src/graph/topo.h`, `src/graph/topo.cc`, restated.
 
@@ -6,8 +7,9 @@ use rustc_hash::FxHashMap;
 
 use super::super::graphs::CpuVendor;
 use super::paths::LOC_BW;
-use crate::ids::VertexId;
-use crate::network::nic_devices;
+use crate::ids::{HostId, Rank, VertexId};
+use super::Node;
+use crate::network::{Interface, Transport, nic_devices};
 use crate::topology::{Host, LinkKind, Topology, VertexKind};
 
 /// What a node of a host is.
@@ -50,7 +52,7 @@ pub(super) struct Link {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Gpu {
     pub(super) node: usize,
-    /// Place among all GPUs of the host.
+    /// Place among all GPUs of the node.
     pub(super) number: u32,
     /// Compute capability times ten.
     pub(super) capability: u32,
@@ -60,7 +62,7 @@ pub(super) struct Gpu {
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Net {
     pub(super) node: usize,
-    /// Number of the (first) NIC in the host.
+    /// Number of the (first) NIC in the node.
     pub(super) nic: u32,
     /// GB/s.
     pub(super) bw: f32,
@@ -69,7 +71,7 @@ pub(super) struct Net {
     pub(super) gdr: bool,
 }
 
-/// A host, with the GPUs that have ranks.
+/// A node, with the GPUs that have ranks.
 #[derive(Clone, Debug)]
 pub(super) struct System {
     pub(super) kinds: Vec<NodeKind>,
@@ -79,11 +81,12 @@ pub(super) struct System {
     pub(super) gpus: Vec<Gpu>,
     pub(super) nets: Vec<Net>,
     pub(super) cpus: Vec<usize>,
-    /// All NVSwitches of the host as one node.
+    /// All NVSwitches as one.
     pub(super) nvswitch: Option<usize>,
     pub(super) vendor: CpuVendor,
-    /// Whether there are ranks on other hosts.
+    /// Whether there are ranks on other nodes.
     pub(super) inter: bool,
+    pub(super) transport: Transport,
 }
 
 /// What NCCL counts for one NVLink, in GB/s (`src/graph/topo.h`).
@@ -130,8 +133,14 @@ pub(super) fn capability_or_default(known: u32) -> u32 {
 }
 
 impl System {
-    /// The host with those of its GPUs whose places are in `members`; `vertices` are all of the host.
-    pub(super) fn new(topology: &Topology, host: &Host, vertices: &[VertexId], members: &[u32], inter: bool) -> Self {
+    /// A node of a communicator; `vertices` by host.
+    pub(super) fn new(
+        topology: &Topology,
+        node: &Node,
+        vertices: &[Vec<VertexId>],
+        inter: bool,
+        transport: Transport,
+    ) -> Self {
         let mut system = Self {
             kinds: Vec::new(),
             links: Vec::new(),
@@ -142,39 +151,55 @@ impl System {
             nvswitch: None,
             vendor: CpuVendor::Other,
             inter,
+            transport,
         };
         let mut node_of: FxHashMap<VertexId, usize> = FxHashMap::default();
-        for &number in members {
-            let Some(&vertex) = host.gpus.get(number as usize) else { continue };
+        let mut hosts: Vec<HostId> = Vec::new();
+        let mut devices: Vec<VertexId> = Vec::new();
+        for &(number, rank) in &node.gpus {
+            let vertex = topology.gpu_of(Rank(rank));
             let capability = topology.gpu(vertex).map_or(0, |g| g.compute_capability);
-            let node = system.node(NodeKind::Gpu);
-            node_of.insert(vertex, node);
-            system.gpus.push(Gpu { node, number, capability: capability_or_default(capability) });
+            let at = system.node(NodeKind::Gpu);
+            node_of.insert(vertex, at);
+            system.gpus.push(Gpu { node: at, number, capability: capability_or_default(capability) });
+            let host = topology.host_of(Rank(rank));
+            if hosts.last() != Some(&host) {
+                hosts.push(host);
+                devices.extend(&vertices[host.index()]);
+            }
+            // The switches of an NVLink domain are in no host.
+            let switches = topology.links_from(vertex).map(|l| l.1).filter(|&v| topology.vertex(v).host.is_none());
+            devices.extend(switches);
         }
-        for &vertex in vertices {
-            let node = match &topology.vertex(vertex).kind {
+        for vertex in devices {
+            if node_of.contains_key(&vertex) {
+                continue;
+            }
+            let at = match &topology.vertex(vertex).kind {
                 VertexKind::PcieSwitch => system.node(NodeKind::Pci),
                 VertexKind::NvSwitch => match system.nvswitch {
                     Some(known) => known,
                     None => {
-                        let node = system.node(NodeKind::NvSwitch);
-                        system.nvswitch = Some(node);
-                        node
+                        let at = system.node(NodeKind::NvSwitch);
+                        system.nvswitch = Some(at);
+                        at
                     }
                 },
                 VertexKind::Cpu { vendor } => {
                     if system.cpus.is_empty() {
                         system.vendor = vendor_of(vendor);
                     }
-                    let node = system.node(NodeKind::Cpu);
-                    system.cpus.push(node);
-                    node
+                    let at = system.node(NodeKind::Cpu);
+                    system.cpus.push(at);
+                    at
                 }
                 _ => continue,
             };
-            node_of.insert(vertex, node);
+            node_of.insert(vertex, at);
         }
-        system.add_nets(topology, host, &mut node_of);
+        for host in hosts {
+            system.add_nets(topology, &topology.hosts()[host.index()], &mut node_of);
+        }
         system.add_links(topology, &node_of);
         let bw: Vec<f32> = system.links.iter().map(|l| l.bw).collect();
         for links in &mut system.links_of {
@@ -183,7 +208,7 @@ impl System {
         system
     }
 
-    /// Everything that the search depends on: hosts with one key have one result.
+    /// Everything that the search depends on: nodes with one key have one result.
     pub(super) fn key(&self) -> Vec<u32> {
         let small = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         let mut key = vec![self.vendor as u32, u32::from(self.inter), small(self.kinds.len()), small(self.gpus.len())];
@@ -227,7 +252,8 @@ impl System {
     fn add_nets(&mut self, topology: &Topology, host: &Host, node_of: &mut FxHashMap<VertexId, usize>) {
         let several = topology.hosts().len() > 1;
         let capability = self.gpus.iter().map(|g| g.capability).min().unwrap_or(0);
-        for device in nic_devices(topology, host) {
+        let sockets = self.transport.interface != Interface::Data;
+        for device in nic_devices(topology, host, self.transport.interface) {
             let up = |v: VertexId| !several || topology.links_from(v).any(|(_, _, l)| l.kind.is_network());
             let nics = || device.iter().copied().filter(|&v| up(v)).filter_map(|v| topology.nic(v));
             let Some(first) = nics().next() else { continue };
@@ -239,8 +265,9 @@ impl System {
             let port = self.node(NodeKind::Net);
             self.connect(node, port, LinkType::Net, bw);
             self.connect(port, node, LinkType::Net, bw);
-            let latency = latency(first.kind, first.rate.gb_per_s(), capability);
-            self.nets.push(Net { node: port, nic: first.index, bw, latency, gdr: first.gpudirect });
+            let latency = if sockets { 0.0 } else { latency(first.kind, first.rate.gb_per_s(), capability) };
+            let gdr = first.gpudirect && !sockets;
+            self.nets.push(Net { node: port, nic: host.first_nic + first.index, bw, latency, gdr });
         }
     }
 
