@@ -203,6 +203,9 @@ pub enum ProfileError {
 const BUILTIN: &[(&str, &str)] = &[
     ("prior", include_str!("../profiles/prior.toml")),
     ("h200-nvswitch", include_str!("../profiles/h200-nvswitch.toml")),
+    ("a100-nvswitch", include_str!("../profiles/a100-nvswitch.toml")),
+    ("b200-nvswitch", include_str!("../profiles/b200-nvswitch.toml")),
+    ("v100-nvlink", include_str!("../profiles/v100-nvlink.toml")),
     ("tcp-loopback", include_str!("../profiles/tcp-loopback.toml")),
 ];
 

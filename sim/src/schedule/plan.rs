@@ -151,14 +151,14 @@ impl Plan {
             chunk_bytes = in_switch_chunk(algorithm, bytes, channels, limits).min(chunk_bytes);
         }
         if algorithm == Algorithm::Tree && protocol == Protocol::Ll128 {
-            // One host: NCCL's rule with nsteps = 1 + 0.1 * ranks per host.
-            let steps = 1.0 + 0.1 * f64::from(call.ranks);
+            let hosts = limits.hosts.max(1);
+            let each = f64::from(call.ranks) / f64::from(hosts);
+            let steps = f64::from(1 + hosts.ilog2()) + 0.1 * each;
             let per = |chunk: u64| bytes as f64 / (channels * chunk) as f64;
-            while per(chunk_bytes) < steps * 64.0 / f64::from(call.ranks) && chunk_bytes > 128 << 10 {
-                chunk_bytes /= 2;
-            }
-            while per(chunk_bytes) < steps * 16.0 / f64::from(call.ranks) && chunk_bytes > 32 << 10 {
-                chunk_bytes /= 2;
+            for (loops, least) in [(64.0, 128 << 10), (16.0, 32 << 10)] {
+                while per(chunk_bytes) < steps * loops / each && chunk_bytes > least {
+                    chunk_bytes /= 2;
+                }
             }
         }
         match (algorithm, call.collective) {
