@@ -1,5 +1,6 @@
 //! The command line of Collcast: parses, dispatches, prints. One file per command.
 
+mod check;
 mod compare;
 mod error;
 mod explain;
@@ -30,6 +31,7 @@ Exit codes: 0 done, 1 a comparison failed, 2 bad input or usage, 3 hardware or l
   collcast simulate h200x4 -s 64M           one run: what bounds it, which links are busy
   collcast validate LOGS -t h200x4          measurements against the forecast
   collcast compare BEFORE AFTER             what became slower: logs, CSV, JSON or folders
+  collcast check SUITE.toml                 did a choice of NCCL or a forecast change, and why
   collcast topo list                        the built-in machines")]
 struct Cli {
     #[command(subcommand)]
@@ -46,6 +48,8 @@ enum Command {
     Validate(validate::Args),
     /// Decide: what became slower between two sets of measurements or results
     Compare(compare::Args),
+    /// Guard: choices of NCCL and forecasts against a committed baseline, with what caused a change
+    Check(check::Args),
     /// Files: list, show, draw, import machines and routes between GPUs
     Topo(topo::Args),
 }
@@ -64,6 +68,7 @@ fn main() -> ExitCode {
         Command::Sweep(args) => sweep::run(&args),
         Command::Validate(args) => validate::run(&args),
         Command::Compare(args) => compare::run(&args),
+        Command::Check(args) => check::run(&args),
         Command::Topo(args) => topo::run(&args),
     };
     match result {
