@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use collcast_hwbackend::read::ReadError;
 use collcast_sim::predict::PredictError;
 use collcast_sim::profile::ProfileError;
+use collcast_sim::schedule::msccl::{ExportError, MscclError};
 use collcast_topologies::TopologiesError;
 use collcast_topologies::error::Diagnostic;
 use thiserror::Error;
@@ -24,6 +25,10 @@ pub(crate) enum CliError {
     Profile(#[from] ProfileError),
     #[error(transparent)]
     Predict(#[from] PredictError),
+    #[error(transparent)]
+    Msccl(#[from] MscclError),
+    #[error(transparent)]
+    Export(#[from] ExportError),
     #[error(transparent)]
     Read(#[from] ReadError),
     #[error("cannot {what} `{path}`: {source}", path = path.display())]
@@ -52,6 +57,12 @@ impl CliError {
             Self::Diagnostic(diagnostic) => diagnostic.render(),
             Self::Predict(error) if error.is_internal() => format!(
                 "internal error: {error}\n\nhint: this is a bug of collcast, no number was printed; please report it with the command line and the input files"
+            ),
+            Self::Predict(PredictError::Disproved { .. }) => with_hint(
+                &self.to_string(),
+                Some(
+                    "the file is understood but wrong: mend the step that is named, or the dependency that is missing",
+                ),
             ),
             Self::Usage { message, hint } => with_hint(message, hint.as_deref()),
             Self::Predict(PredictError::TooFewGpus { .. }) => with_hint(

@@ -2,6 +2,7 @@
 
 mod check;
 mod compare;
+mod convert;
 mod error;
 mod explain;
 mod output;
@@ -50,6 +51,8 @@ enum Command {
     Compare(compare::Args),
     /// Guard: choices of NCCL and forecasts against a committed baseline, with what caused a change
     Check(check::Args),
+    /// Files: write an algorithm as MSCCL XML
+    Convert(convert::Args),
     /// Files: list, show, draw, import machines and routes between GPUs
     Topo(topo::Args),
 }
@@ -69,6 +72,7 @@ fn main() -> ExitCode {
         Command::Validate(args) => validate::run(&args),
         Command::Compare(args) => compare::run(&args),
         Command::Check(args) => check::run(&args),
+        Command::Convert(args) => convert::run(&args),
         Command::Topo(args) => topo::run(&args),
     };
     match result {

@@ -5,15 +5,17 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use collcast_reports::model::Input;
+use collcast_reports::model::{Input, Status};
 use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol, ReduceOp};
+use collcast_sim::engine::Unobserved;
 use collcast_sim::ids::Rank;
 use collcast_sim::model::nccl::search::Options;
 use collcast_sim::model::nccl::{CsvTuner, Environment, Tuner, Version, settings};
 use collcast_sim::network::Transport;
-use collcast_sim::predict::{Choice, Settings};
+use collcast_sim::predict::{Choice, PredictError, Prediction, Predictor, Settings};
 use collcast_sim::profile::Profile;
 use collcast_sim::schedule::Call;
+use collcast_sim::schedule::msccl::Imported;
 use collcast_sim::topology::Topology;
 use collcast_sim::units::{Bytes, parse_size};
 use collcast_topologies::placement::place;
@@ -54,7 +56,7 @@ pub(crate) struct CallArgs {
     /// Ranks, from the first GPU; all GPUs by default
     #[arg(long, value_name = "N", help_heading = "Collective")]
     pub(crate) ranks: Option<u32>,
-    /// Collectives: all_reduce all_gather reduce_scatter broadcast reduce all_to_all send_recv
+    /// Collectives: all_reduce all_gather reduce_scatter broadcast reduce all_to_all send_recv gather scatter
     #[arg(
         short,
         long,
@@ -76,7 +78,8 @@ pub(crate) struct CallArgs {
     /// Factor between sizes, as in nccl-tests
     #[arg(short = 'f', long, value_name = "N", conflicts_with = "size", help_heading = "Collective")]
     pub(crate) stepfactor: Option<u64>,
-    /// Algorithms: ring tree direct, auto (NCCL's choice) or best (our fastest)
+    /// Algorithms: ring tree pat nvls nvls_tree collnet_direct collnet_chain coll_tree direct, auto (NCCL's choice) or
+    /// best (our fastest)
     #[arg(long, alias = "algorithms", value_name = "NAME[,NAME]", default_value = "auto", help_heading = "Collective")]
     pub(crate) algorithm: String,
     /// Protocols: ll ll128 simple, auto or best
@@ -94,12 +97,20 @@ pub(crate) struct CallArgs {
     /// Reduction
     #[arg(long, value_name = "OP", default_value = "sum", help_heading = "Collective")]
     pub(crate) op: String,
-    /// Root of broadcast and reduce
+    /// Root of broadcast, reduce, gather and scatter
     #[arg(long, value_name = "RANK", default_value_t = 0, help_heading = "Collective")]
     pub(crate) root: u32,
     /// Input and output in one buffer
     #[arg(long, help_heading = "Collective")]
     pub(crate) in_place: bool,
+    /// An algorithm in MSCCL XML, which says what it does, how and over how many ranks
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["collective", "algorithm", "protocol", "channels", "counts"],
+        help_heading = "Collective"
+    )]
+    pub(crate) schedule: Option<PathBuf>,
     /// Elements from each rank (row) to each rank (column) of an all_to_all: CSV without header
     #[arg(long, value_name = "FILE", help_heading = "Collective")]
     pub(crate) counts: Option<PathBuf>,
@@ -475,10 +486,52 @@ pub(crate) struct Point {
     pub(crate) algorithm: Choice<Algorithm>,
     pub(crate) protocol: Choice<Protocol>,
     pub(crate) channels: Option<u32>,
+    /// In place of algorithm, protocol and channels.
+    pub(crate) schedule: Option<Arc<Imported>>,
+}
+
+/// The points of an imported algorithm: the sizes that it is for.
+fn imported_points(
+    call: &CallArgs,
+    path: &PathBuf,
+    machines: &BTreeMap<u32, Topology>,
+) -> Result<Vec<Point>, CliError> {
+    let text = std::fs::read_to_string(path).map_err(|source| CliError::File {
+        what: "read the schedule",
+        path: path.clone(),
+        source,
+    })?;
+    let imported = Arc::new(Imported::parse(&text, &path.display().to_string())?);
+    let (mut points, mut misfits) = (Vec::new(), Vec::new());
+    for &nodes in machines.keys() {
+        for size in call.sizes()? {
+            let call = call.call(imported.collective, call.ranks.unwrap_or(imported.ranks), size)?;
+            match imported.check(&call) {
+                Ok(()) => points.push(Point {
+                    nodes,
+                    call,
+                    algorithm: Choice::Forced(Algorithm::Msccl),
+                    protocol: Choice::Forced(imported.protocol),
+                    channels: None,
+                    schedule: Some(Arc::clone(&imported)),
+                }),
+                Err(error) => misfits.push(error),
+            }
+        }
+    }
+    match misfits.into_iter().next() {
+        Some(error) if points.is_empty() => return Err(error.into()),
+        Some(error) => eprintln!("note: sizes that the file is not for are left out: {}", error.what),
+        None => {}
+    }
+    Ok(points)
 }
 
 /// All points of a sweep, machines by node count.
 pub(crate) fn points(call: &CallArgs, machines: &BTreeMap<u32, Topology>) -> Result<Vec<Point>, CliError> {
+    if let Some(path) = &call.schedule {
+        return imported_points(call, path, machines);
+    }
     let (algorithms, protocols, channels) = (call.algorithms()?, call.protocols()?, call.channel_counts()?);
     let (collectives, sizes) = (call.collectives()?, call.sizes()?);
     let count = [machines.len(), collectives.len(), algorithms.len(), protocols.len(), channels.len(), sizes.len()]
@@ -504,6 +557,7 @@ pub(crate) fn points(call: &CallArgs, machines: &BTreeMap<u32, Topology>) -> Res
                                 algorithm,
                                 protocol,
                                 channels,
+                                schedule: None,
                             });
                         }
                     }
@@ -512,6 +566,32 @@ pub(crate) fn points(call: &CallArgs, machines: &BTreeMap<u32, Topology>) -> Res
         }
     }
     Ok(points)
+}
+
+/// What predictions say that rest on constants of switches which nobody measured.
+pub(crate) const UNMEASURED_SWITCHES: &str =
+    "reduction and multicast in switches: constants cited from NCCL's cost model, not measured";
+
+/// How far to trust predictions: status, confidence and what they rest on.
+pub(crate) fn trust(extrapolated: bool, unmeasured_switches: bool) -> (Status, String, String) {
+    let (status, confidence, basis) = match (extrapolated, unmeasured_switches) {
+        (true, _) => {
+            (Status::Warning, "low: the profile is from another machine, launch mode or host count", "extrapolated")
+        }
+        (false, true) => (Status::Warning, "low: constants of switches are cited, not measured", "cited"),
+        (false, false) => (Status::Ok, "medium", "predicted"),
+    };
+    (status, confidence.to_owned(), basis.to_owned())
+}
+
+impl Point {
+    /// Predicts this point.
+    pub(crate) fn predict(&self, predictor: &Predictor<'_>, settings: &Settings) -> Result<Prediction, PredictError> {
+        match &self.schedule {
+            Some(imported) => predictor.predict_imported(imported, &self.call, settings, &mut Unobserved),
+            None => predictor.predict(&self.call, self.algorithm, self.protocol, settings),
+        }
+    }
 }
 
 /// What every output says first.

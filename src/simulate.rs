@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
+use collcast_reports::model::{Cell, Column, Report, Table, Verdict};
 use collcast_reports::perfetto::{Counter, TraceEvent, TraceWriter};
 use collcast_sim::collective::Algorithm;
 use collcast_sim::engine::Observer;
@@ -18,7 +18,7 @@ use collcast_sim::units::{SimDuration, SimTime};
 use crate::error::CliError;
 use crate::explain;
 use crate::output::{OutputArgs, write};
-use crate::selectors::{CallArgs, MachineArgs, Point, assumptions, points};
+use crate::selectors::{CallArgs, MachineArgs, Point, UNMEASURED_SWITCHES, assumptions, points, trust};
 use crate::sweep::{busbw, warnings};
 
 /// Most slices of a timeline: about a gigabyte of JSON, more than viewers take.
@@ -62,13 +62,16 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     let settings = Settings { channels: point.channels, ..told.settings };
     let search = args.machine.search(topology, Some(point.call.ranks))?;
     let predictor = Predictor::new(topology, &profile).with_tuner(told.tuner).with_search(search);
-    let prediction = predictor.predict(&point.call, point.algorithm, point.protocol, &settings)?;
+    let prediction = point.predict(&predictor, &settings)?;
 
     let mut report = Report::new("simulate", env!("CARGO_PKG_VERSION"));
     report.predicted = true;
     report.inputs = inputs;
     report.assumptions = assumptions(topology, &profile, &settings, prediction.extrapolated);
     report.assumptions.extend(told.assumptions);
+    if prediction.unmeasured_switches {
+        report.assumptions.push(UNMEASURED_SWITCHES.to_owned());
+    }
     report.warnings.extend(told.warnings);
     report.warnings.extend(warnings(std::slice::from_ref(&prediction)));
     report.warnings.extend(explain::not_modelled(std::slice::from_ref(&prediction)));
@@ -78,8 +81,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     if call_args.explain_choice {
         report.tables.extend(explain::table_of_one(point, &predictor, &settings)?);
     }
+    let (status, confidence, basis) = trust(prediction.extrapolated, prediction.unmeasured_switches);
     report.verdict = Some(Verdict {
-        status: if prediction.extrapolated { Status::Warning } else { Status::Ok },
+        status,
         sentence: format!(
             "{} of {} over {} ranks takes {} ({:.1} GB/s of bus bandwidth), bound by {}",
             point.call.collective,
@@ -89,17 +93,16 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
             busbw(point, &prediction),
             prediction.bound_by()
         ),
-        confidence: if prediction.extrapolated {
-            "low: the profile is from another machine, launch mode or host count"
-        } else {
-            "medium"
-        }
-        .to_owned(),
-        basis: if prediction.extrapolated { "extrapolated" } else { "predicted" }.to_owned(),
+        confidence,
+        basis,
         next: None,
     });
     if let Some(path) = &args.trace {
-        let schedule = predictor.schedule(&point.call, prediction.algorithm, prediction.protocol, &settings)?;
+        let (algorithm, protocol) = (prediction.algorithm, prediction.protocol);
+        let schedule = match &point.schedule {
+            Some(imported) => predictor.imported_schedule(imported, &point.call, &settings)?,
+            None => predictor.schedule(&point.call, algorithm, protocol, &settings)?,
+        };
         if prediction.messages > MAX_TRACE_MESSAGES {
             return Err(CliError::usage(
                 format!(
@@ -113,7 +116,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
             .map_err(collcast_sim::predict::PredictError::from)?;
         let mut recorder = Recorder::default();
         let unfolded = Settings { fold: false, ..settings };
-        predictor.predict_one(&point.call, prediction.algorithm, prediction.protocol, &unfolded, &mut recorder)?;
+        match &point.schedule {
+            Some(imported) => predictor.predict_imported(imported, &point.call, &unfolded, &mut recorder)?,
+            None => predictor.predict_one(&point.call, algorithm, protocol, &unfolded, &mut recorder)?,
+        };
         let bytes = recorder.write(topology, &schedule, &laid).map_err(|source| CliError::File {
             what: "write",
             path: path.clone(),
@@ -168,6 +174,7 @@ fn facts(point: &Point, p: &Prediction) -> Table {
         Table::new("facts", "how it comes about", [Column::text("fact", "fact"), Column::text("value", "value")]);
     let element = point.call.dtype.size();
     let chosen = match (point.algorithm, p.layer) {
+        _ if p.algorithm == Algorithm::Msccl => "the file".to_owned(),
         _ if p.algorithm == Algorithm::Direct => "NCCL's rule for send and receive".to_owned(),
         (_, Some(layer)) => layer.to_string(),
         (Choice::Best, _) => "the fastest of all that were predicted".to_owned(),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
-use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
+use collcast_reports::model::{Cell, Column, Report, Table, Verdict};
 use collcast_reports::nccl_tests::{self, NcclTests, NcclTestsRow};
 use collcast_sim::collective::Collective;
 use collcast_sim::predict::{Prediction, Predictor, Settings};
@@ -15,7 +15,7 @@ use crate::error::CliError;
 use crate::explain;
 use crate::output::{Format, OutputArgs};
 use crate::scaling;
-use crate::selectors::{CallArgs, MachineArgs, Point, Told, assumptions, points};
+use crate::selectors::{CallArgs, MachineArgs, Point, Told, UNMEASURED_SWITCHES, assumptions, points, trust};
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -71,6 +71,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         report.assumptions.extend(told.assumptions.clone());
         report.warnings.extend(told.warnings.clone());
     }
+    let unmeasured = predictions.iter().any(|p| p.unmeasured_switches);
+    if unmeasured {
+        report.assumptions.push(UNMEASURED_SWITCHES.to_owned());
+    }
     report.warnings.extend(warnings(&predictions));
     report.warnings.extend(explain::not_modelled(&predictions));
     let mut rows = table(&points, &predictions);
@@ -86,7 +90,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     if args.call.explain_choice {
         report.tables.extend(explain::tables(&points, &predictors, &settings)?);
     }
-    report.verdict = verdict(&points, &predictions, extrapolated);
+    report.verdict = verdict(&points, &predictions, extrapolated, unmeasured);
     let nccl_tests = match args.output.format {
         Format::NcclTests => {
             let in_place = predict_all(&in_place(&points), &predictors, &settings)?;
@@ -118,8 +122,7 @@ fn predict_all(
         .map(|index| {
             let point = &points[index];
             let settings = Settings { channels: point.channels, ..settings[&point.nodes] };
-            let prediction =
-                predictors[&point.nodes].predict(&point.call, point.algorithm, point.protocol, &settings)?;
+            let prediction = point.predict(&predictors[&point.nodes], &settings)?;
             bar.inc(1);
             Ok((index, prediction))
         })
@@ -217,7 +220,7 @@ fn for_people(table: &mut Table, points: &[Point]) {
     }
 }
 
-fn verdict(points: &[Point], predictions: &[Prediction], extrapolated: bool) -> Option<Verdict> {
+fn verdict(points: &[Point], predictions: &[Prediction], extrapolated: bool, unmeasured: bool) -> Option<Verdict> {
     let rows: Vec<_> = points.iter().zip(predictions).collect();
     let (best_point, best) = rows.iter().max_by(|a, b| busbw(a.0, a.1).total_cmp(&busbw(b.0, b.1)))?;
     let smallest = rows
@@ -236,16 +239,12 @@ fn verdict(points: &[Point], predictions: &[Prediction], extrapolated: bool) -> 
         smallest.0.call.size(),
         smallest.1.time.as_us(),
     );
+    let (status, confidence, basis) = trust(extrapolated, unmeasured);
     Some(Verdict {
-        status: if extrapolated { Status::Warning } else { Status::Ok },
+        status,
         sentence,
-        confidence: if extrapolated {
-            "low: the profile is from another machine, launch mode or host count"
-        } else {
-            "medium"
-        }
-        .to_owned(),
-        basis: if extrapolated { "extrapolated" } else { "predicted" }.to_owned(),
+        confidence,
+        basis,
         next: Some("run nccl-tests there, then `collcast validate LOG -t TOPOLOGY`".to_owned()),
     })
 }

@@ -55,8 +55,15 @@ fn bad_usage_is_refused_with_a_way_out() {
         (&["sweep", "--ranks", "0"], &["1 to", "not 0"]),
         (&["sweep", "-c", "broadcast", "--root", "8"], &["root 8"]),
         (&["sweep", "-c", "all_gather", "--algorithm", "tree"], &["tree does not do all_gather", "ring"]),
-        (&["sweep", "--algorithm", "nvls"], &["nvls"]),
+        (&["sweep", "dgx-a100", "--algorithm", "nvls"], &["`dgx-a100`", "compute capability 80", "use ring or tree"]),
+        (&["sweep", "h200x4", "--algorithm", "nvls"], &["driver offers no NVLink multicast"]),
+        (&["sweep", "aws-p5", "--nodes", "2", "--algorithm", "collnet_chain"], &["`aws-p5`", "no SHARP"]),
+        (&["sweep", "--algorithm", "collnet_direct"], &["at least 2 hosts"]),
         (&["sweep", "-c", "send_recv", "--in-place"], &["in-place"]),
+        (&["sweep", "--schedule", "nowhere.xml"], &["read the schedule", "nowhere.xml"]),
+        (&["sweep", "--schedule", "sim/tests/data/pairs2.xml"], &["pairs2.xml:1", "--in-place"]),
+        (&["sweep", "--schedule", "a.xml", "--algorithm", "ring"], &["cannot be used with"]),
+        (&["convert", "-c", "send_recv"], &["MSCCL XML has no send_recv"]),
         (&["sweep", "--profile", "h200-nvswich"], &["did you mean `h200-nvswitch`"]),
         (&["sweep", "--profile", "missing.toml"], &["missing.toml"]),
         (&["sweep", "--nodes", "0"], &["0"]),
@@ -295,4 +302,19 @@ fn built_in_machines_are_described() {
     ] {
         assert_eq!(show(name, nodes)["machine"]["network_bisection_gbps"], bisection, "{name}");
     }
+}
+
+/// Goal: an algorithm is written, read back and timed; a file that is wrong is refused with its flaw.
+#[test]
+fn schedules_are_written_and_read() {
+    let ring = ["-c", "all_reduce", "--algorithm", "ring", "--protocol", "simple", "--channels", "2"];
+    let (code, xml, err) = collcast(&[&["convert", "h200x4"][..], &ring].concat());
+    assert_eq!(code, 0, "{err}");
+    let (_dir, path) = file("ring.xml", xml.as_bytes());
+    let (code, out, err) = collcast(&["sweep", "h200x4", "--schedule", &path, "-s", "12,32,1M,64M", "--format", "csv"]);
+    assert_eq!(code, 0, "{err}");
+    assert!(err.contains("sizes that the file is not for are left out") && err.contains("12 B"), "{err}");
+    assert_eq!(out.lines().filter(|l| l.contains("msccl,simple,2")).count(), 3, "{out}");
+    let (_dir, wrong) = file("wrong.xml", xml.replacen("type=\"rrs\"", "type=\"rcs\"", 1).as_bytes());
+    check_refused(&["simulate", "h200x4", "--schedule", &wrong, "-s", "1M"], &["does not do what it says", "rank"]);
 }

@@ -13,7 +13,7 @@ use collcast_sim::collective::ReduceOp;
 use collcast_sim::ids::Rank;
 use collcast_sim::schedule::Schedule;
 use collcast_sim::schedule::program::Buffer;
-use collcast_sim::schedule::wiring::{SliceCursor, Wired, Wiring, WiringError};
+use collcast_sim::schedule::wiring::{SliceCursor, Wired, WiredConn, Wiring, WiringError, end_of};
 use thiserror::Error;
 
 /// Most lanes, which are threads here.
@@ -82,7 +82,7 @@ pub enum HostError {
         lane: u32,
         /// For how long.
         seconds: u64,
-        /// `data from` or `credit from`.
+        /// `data from`, `credit from` or `another lane of`.
         what: &'static str,
         /// Whom it waited for.
         peer: u32,
@@ -102,19 +102,82 @@ pub enum HostError {
     Stopped,
 }
 
-/// A bounded FIFO whose slots are freed by the receiver when it is done with them.
+/// A bounded FIFO whose slots are freed by the receivers when they are done with them.
 struct Fifo {
-    slots: Mutex<VecDeque<Vec<u64>>>,
-    depth: usize,
+    slots: Mutex<Slots>,
+    depth: u64,
     changed: Condvar,
 }
 
+/// The slots in use, oldest first.
+struct Slots {
+    /// What each sender posted, until all have: then the combined slice alone.
+    slots: VecDeque<Vec<Option<Vec<u64>>>>,
+    /// Slices that all receivers are done with.
+    gone: u64,
+    /// Slices posted, by sender.
+    sent: Vec<u64>,
+    /// Slices done with, by receiver.
+    received: Vec<u64>,
+}
+
+impl Slots {
+    fn slot(&mut self, slice: u64) -> Option<&mut Vec<Option<Vec<u64>>>> {
+        self.slots.get_mut(usize::try_from(slice - self.gone).ok()?)
+    }
+
+    /// Takes a sender's slice, if there is credit for it; the last one combines them, in the
+    /// order of senders, as a switch would.
+    fn post<T: Element>(&mut self, sender: usize, depth: u64, data: &mut Vec<u64>, op: ReduceOp) -> Option<()> {
+        let slice = self.sent[sender];
+        if slice - self.gone >= depth {
+            return None;
+        }
+        self.sent[sender] += 1;
+        let senders = self.sent.len();
+        if self.slot(slice).is_none() {
+            self.slots.push_back(vec![None; senders]);
+        }
+        let slot = self.slot(slice)?;
+        slot[sender] = Some(std::mem::take(data));
+        if slot.iter().all(Option::is_some) {
+            let add = |a: u64, b: u64| T::from_bits(a).combine(T::from_bits(b), op).to_bits();
+            let sum = slot.drain(..).flatten().reduce(|a, b| a.into_iter().zip(b).map(|(a, b)| add(a, b)).collect());
+            slot.push(sum);
+        }
+        Some(())
+    }
+
+    /// What a receiver gets next, if all senders have posted it.
+    fn front(&mut self, receiver: usize) -> Option<Vec<u64>> {
+        let slice = self.received[receiver];
+        if self.sent.iter().any(|&sent| sent <= slice) {
+            return None;
+        }
+        self.slot(slice)?.first()?.clone()
+    }
+
+    fn free(&mut self, receiver: usize) {
+        self.received[receiver] += 1;
+        while self.received.iter().all(|&r| r > self.gone) {
+            self.slots.pop_front();
+            self.gone += 1;
+        }
+    }
+}
+
 impl Fifo {
+    fn new(conn: &WiredConn, depth: u32) -> Self {
+        let (sent, received) = (vec![0; conn.senders.len()], vec![0; conn.receivers.len()]);
+        let slots = Slots { slots: VecDeque::new(), gone: 0, sent, received };
+        Self { slots: Mutex::new(slots), depth: u64::from(depth), changed: Condvar::new() }
+    }
+
     fn wait<T>(
         &self,
         deadline: Instant,
         stop: &AtomicBool,
-        mut ready: impl FnMut(&mut VecDeque<Vec<u64>>) -> Option<T>,
+        mut ready: impl FnMut(&mut Slots) -> Option<T>,
     ) -> Option<T> {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -130,9 +193,31 @@ impl Fifo {
     }
 }
 
-/// Memory of a rank: input and output, which are one when in place.
+/// How many instructions of a lane have signalled.
+#[derive(Default)]
+struct Counter {
+    value: Mutex<u64>,
+    changed: Condvar,
+}
+
+impl Counter {
+    /// Waits until it is at least `count`; `false` when it was not in time.
+    fn wait(&self, count: u64, deadline: Instant, stop: &AtomicBool) -> bool {
+        let mut value = self.value.lock().unwrap_or_else(PoisonError::into_inner);
+        while *value < count {
+            if Instant::now() >= deadline || stop.load(Ordering::Relaxed) {
+                return false;
+            }
+            let pause = Duration::from_millis(20);
+            value = self.changed.wait_timeout(value, pause).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+}
+
+/// Memory of a rank: input and output, which are one when in place, and scratch.
 struct Memory {
-    parts: [Vec<AtomicU64>; 2],
+    parts: [Vec<AtomicU64>; 3],
 }
 
 /// Runs a schedule on real inputs, `[rank][element]`, and returns the outputs alike.
@@ -161,6 +246,8 @@ pub fn run<T: Element>(schedule: &Schedule, inputs: &[Vec<T>], patience: Duratio
             let (input, output) = (call.input_len(rank), call.output_len(rank));
             let parts =
                 if call.in_place { [zeros(input.max(output)), zeros(0)] } else { [zeros(input), zeros(output)] };
+            let [first, second] = parts;
+            let parts = [first, second, zeros(schedule.scratch_len(rank))];
             let from = if call.in_place { call.in_place_offset(rank, Buffer::Input) as usize } else { 0 };
             for (slot, value) in parts[0][from..].iter().zip(&inputs[rank.index()]) {
                 slot.store(value.to_bits(), Ordering::Relaxed);
@@ -168,20 +255,20 @@ pub fn run<T: Element>(schedule: &Schedule, inputs: &[Vec<T>], patience: Duratio
             Memory { parts }
         })
         .collect();
-    let depth = schedule.plan.fifo_slices as usize;
-    let fifos: Vec<Fifo> =
-        wiring.conns.iter().map(|_| Fifo { slots: Mutex::default(), depth, changed: Condvar::new() }).collect();
+    let fifos: Vec<Fifo> = wiring.conns.iter().map(|conn| Fifo::new(conn, schedule.plan.fifo_slices)).collect();
+    let signals: Vec<Counter> = wiring.workers.iter().map(|_| Counter::default()).collect();
     let stop = AtomicBool::new(false);
     let deadline = Instant::now() + patience;
     let results: Vec<Result<(), HostError>> = std::thread::scope(|scope| {
         let threads: Vec<_> = wiring
             .workers
             .iter()
-            .map(|worker| {
-                let (wiring, memory, fifos, stop) = (&wiring, &memory, &fifos, &stop);
+            .zip(0..)
+            .map(|(worker, index)| {
+                let (wiring, memory, fifos, signals, stop) = (&wiring, &memory, &fifos, &signals, &stop);
                 let lane = move || {
-                    let lane = LaneThread { schedule, wiring, memory, fifos, stop, deadline, patience };
-                    let result = lane.run::<T>(worker);
+                    let lane = LaneThread { schedule, wiring, memory, fifos, signals, stop, deadline, patience };
+                    let result = lane.run::<T>(worker, index);
                     if result.is_err() {
                         stop.store(true, Ordering::Relaxed);
                     }
@@ -220,6 +307,7 @@ struct LaneThread<'a> {
     wiring: &'a Wiring,
     memory: &'a [Memory],
     fifos: &'a [Fifo],
+    signals: &'a [Counter],
     stop: &'a AtomicBool,
     deadline: Instant,
     patience: Duration,
@@ -230,7 +318,9 @@ impl LaneThread<'_> {
     fn place(&self, rank: Rank, buffer: Buffer, offset: u64, count: u64) -> Result<&[AtomicU64], HostError> {
         let call = &self.schedule.call;
         let parts = &self.memory[rank.index()].parts;
-        let (part, at) = if call.in_place {
+        let (part, at) = if buffer == Buffer::Scratch {
+            (&parts[2], offset)
+        } else if call.in_place {
             (&parts[0], call.in_place_offset(rank, buffer) + offset)
         } else {
             (&parts[usize::from(buffer == Buffer::Output)], offset)
@@ -256,25 +346,38 @@ impl LaneThread<'_> {
         }
     }
 
-    fn run<T: Element>(&self, worker: &Wired) -> Result<(), HostError> {
+    /// Another worker of a connection, for messages: the first of a group.
+    fn peer(&self, ends: &[u32]) -> Rank {
+        ends.first().map_or(Rank(0), |&w| self.wiring.workers[w as usize].rank)
+    }
+
+    fn run<T: Element>(&self, worker: &Wired, index: u32) -> Result<(), HostError> {
         let mut cursor = SliceCursor::new(worker);
         let op = self.schedule.call.op;
         while let Some(slice) = cursor.next(self.schedule, worker.template) {
             let step = &cursor.step;
+            if let Some((port, count)) = step.wait {
+                let told = worker.tokens.get(port).and_then(|&l| self.signals.get(l as usize));
+                if !told.is_some_and(|lane| lane.wait(count, self.deadline, self.stop)) {
+                    return Err(self.timeout(worker, "another lane of", worker.rank));
+                }
+            }
             let mut data: Option<Vec<T>> = None;
             for &port in &step.recv {
                 let conn = worker.recv[port] as usize;
-                let peer = self.wiring.conns[conn].conn.src;
+                let ends = &self.wiring.conns[conn];
+                let receiver = end_of(&ends.receivers, index);
                 let arrived = self.fifos[conn]
-                    .wait(self.deadline, self.stop, |slots| slots.front().cloned())
-                    .ok_or_else(|| self.timeout(worker, "data from", peer))?;
+                    .wait(self.deadline, self.stop, |slots| slots.front(receiver))
+                    .ok_or_else(|| self.timeout(worker, "data from", self.peer(&ends.senders)))?;
                 let arrived = arrived.into_iter().map(T::from_bits);
                 data = Some(match data {
                     None => arrived.collect(),
                     Some(sum) => sum.into_iter().zip(arrived).map(|(a, b)| a.combine(b, op)).collect(),
                 });
             }
-            if let Some((buffer, offset)) = step.src {
+            let operands = step.src.into_iter().chain(step.dst.filter(|_| step.accumulate));
+            for (buffer, offset) in operands {
                 let memory = self.place(worker.rank, buffer, offset + slice.from, slice.count)?;
                 let local = memory.iter().map(|v| T::from_bits(v.load(Ordering::Relaxed)));
                 data = Some(match data {
@@ -292,17 +395,23 @@ impl LaneThread<'_> {
             for &port in &step.send {
                 let conn = worker.send[port] as usize;
                 let fifo = &self.fifos[conn];
-                let mut bits = Some(data.iter().map(|v| v.to_bits()).collect::<Vec<u64>>());
-                fifo.wait(self.deadline, self.stop, |slots| {
-                    (slots.len() < fifo.depth).then(|| slots.push_back(bits.take().unwrap_or_default()))
-                })
-                .ok_or_else(|| self.timeout(worker, "credit from", self.wiring.conns[conn].conn.dst))?;
+                let ends = &self.wiring.conns[conn];
+                let sender = end_of(&ends.senders, index);
+                let mut bits = data.iter().map(|v| v.to_bits()).collect::<Vec<u64>>();
+                fifo.wait(self.deadline, self.stop, |slots| slots.post::<T>(sender, fifo.depth, &mut bits, op))
+                    .ok_or_else(|| self.timeout(worker, "credit from", self.peer(&ends.receivers)))?;
                 fifo.changed.notify_all();
             }
             for &port in &step.recv {
-                let fifo = &self.fifos[worker.recv[port] as usize];
-                fifo.slots.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+                let conn = worker.recv[port] as usize;
+                let receiver = end_of(&self.wiring.conns[conn].receivers, index);
+                let fifo = &self.fifos[conn];
+                fifo.slots.lock().unwrap_or_else(PoisonError::into_inner).free(receiver);
                 fifo.changed.notify_all();
+            }
+            if step.signal && cursor.at_last_slice(self.schedule) {
+                *self.signals[index as usize].value.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+                self.signals[index as usize].changed.notify_all();
             }
         }
         Ok(())

@@ -151,6 +151,8 @@ names!(
     CollTree = "coll_tree",
     /// Every pair talks directly: send/receive, all-to-all.
     Direct = "direct",
+    /// A schedule from a file.
+    Msccl = "msccl",
 );
 
 names!(

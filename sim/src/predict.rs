@@ -13,12 +13,13 @@ use crate::model::bounds;
 use crate::model::nccl::cost::place;
 use crate::model::nccl::search::{self, Options};
 use crate::model::nccl::{Cell, Decision, Graphs, Layer, Model, NcclSettings, NothingLeft, Selection, Tuner, Version};
-use crate::network::{LayError, ResourceName, Transport, lay, order_by};
+use crate::network::{LayError, ResourceName, Transport, check_multicast, check_sharp, lay, order_by};
 use crate::profile::Profile;
+use crate::schedule::msccl::{Imported, MscclError};
 use crate::schedule::plan::{Limits, Plan};
 use crate::schedule::verify::{VerifyError, verify};
 use crate::schedule::{
-    Call, MAX_CHANNELS, Order, Schedule, ScheduleError, check_supported, valid_algorithms, valid_protocols,
+    Call, MAX_CHANNELS, Order, Schedule, ScheduleError, check_fits, check_supported, valid_algorithms, valid_protocols,
 };
 use crate::topology::Topology;
 use crate::units::{Bytes, SimDuration};
@@ -144,6 +145,8 @@ pub struct Prediction {
     pub high: SimDuration,
     /// Whether the profile was made elsewhere.
     pub extrapolated: bool,
+    /// Whether it rests on constants of reduction in switches that nobody measured.
+    pub unmeasured_switches: bool,
     /// Slices sent between lanes.
     pub messages: u64,
     /// Events handled.
@@ -224,6 +227,19 @@ pub enum PredictError {
     /// No route between two ranks.
     #[error(transparent)]
     Lay(#[from] LayError),
+    /// An imported schedule does not fit the call.
+    #[error(transparent)]
+    Misfit(#[from] MscclError),
+    /// An imported schedule is wrong.
+    #[error("`{name}` of {file} does not do what it says: {error}")]
+    Disproved {
+        /// Its name.
+        name: String,
+        /// Its file.
+        file: String,
+        /// The flaw.
+        error: VerifyError,
+    },
     /// A generator's schedule is wrong: our bug.
     #[error("the schedule of {what} is wrong: {error}")]
     Unproved {
@@ -267,6 +283,7 @@ pub struct Predictor<'a> {
     search: Options,
     /// The graphs that NCCL finds, by number of ranks.
     graphs: Mutex<BTreeMap<u32, Arc<Graphs>>>,
+    orders: Mutex<BTreeMap<u32, Arc<Order>>>,
     /// Patterns that are proved.
     proofs: Mutex<BTreeSet<String>>,
 }
@@ -280,8 +297,17 @@ impl<'a> Predictor<'a> {
     /// Predicts on a machine with a profile; the tuner plugin is that of the machine.
     pub fn new(topology: &'a Topology, profile: &'a Profile) -> Self {
         let tuner = Tuner::of(topology);
-        let search = Options::default();
-        Self { topology, profile, tuner, search, graphs: Mutex::default(), proofs: Mutex::default() }
+        let search =
+            Options { multicast: !topology.software.multicast_off, collnet: topology.sharp, ..Options::default() };
+        Self {
+            topology,
+            profile,
+            tuner,
+            search,
+            graphs: Mutex::default(),
+            orders: Mutex::default(),
+            proofs: Mutex::default(),
+        }
     }
 
     /// With another tuner plugin, if there is one.
@@ -300,6 +326,7 @@ impl<'a> Predictor<'a> {
     pub fn with_search(mut self, search: Options) -> Self {
         self.search = search;
         self.graphs = Mutex::default();
+        self.orders = Mutex::default();
         self
     }
 
@@ -335,6 +362,9 @@ impl<'a> Predictor<'a> {
             buffer_size: nccl.buffer_size.unwrap_or(defaults.buffer_size),
             p2p_channels: settings.channels.unwrap_or(p2p.max(nccl.min_p2p_channels.unwrap_or(1))).max(1),
             network: graphs.hosts > 1,
+            nvls_channels: settings.channels.unwrap_or(graphs.nvls_channels).max(1),
+            hosts: graphs.hosts,
+            ranks_per_host: graphs.ranks_per_host.0,
         }
     }
 
@@ -351,11 +381,38 @@ impl<'a> Predictor<'a> {
                 ..limits
             },
             Algorithm::Direct => Limits { threads: settings.nccl.threads, ..limits },
+            Algorithm::Nvls | Algorithm::NvlsTree | Algorithm::CollnetDirect | Algorithm::CollnetChain => limits,
             _ => {
                 let own = || model.call_channels(algorithm, protocol, call.size().0);
                 Limits { channels: settings.channels.unwrap_or_else(own), ..limits }
             }
         }
+    }
+
+    /// Whether the machine can do an algorithm on a call: shape, reduction, switches.
+    fn check_machine(&self, call: &Call, algorithm: Algorithm) -> Result<(), PredictError> {
+        let order = self.order(call.ranks);
+        check_fits(call, algorithm, &order)?;
+        if matches!(algorithm, Algorithm::Nvls | Algorithm::NvlsTree) {
+            for host in &order.hosts {
+                check_multicast(self.topology, &host.iter().map(|&r| Rank(r)).collect::<Vec<_>>())?;
+            }
+        }
+        let network = match algorithm {
+            Algorithm::Nvls => order.hosts.len() > 1,
+            _ => matches!(algorithm, Algorithm::CollnetDirect | Algorithm::CollnetChain),
+        };
+        if network {
+            check_sharp(self.topology)?;
+        }
+        Ok(())
+    }
+
+    /// In which order NCCL's channels visit the first `ranks` GPUs.
+    fn order(&self, ranks: u32) -> Arc<Order> {
+        let mut orders = self.orders.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let order = || Arc::new(order_by(self.topology, &self.graph(ranks)));
+        Arc::clone(orders.entry(ranks).or_insert_with(order))
     }
 
     /// All modelled pairs of algorithm and protocol that a choice leaves.
@@ -373,6 +430,10 @@ impl<'a> Predictor<'a> {
             |a, p| p == Protocol::Ll128 && place(a, p).is_some_and(|(a, p)| !matches!(table[a][p], Cell::On(_)));
         valid_algorithms(call.collective)
             .iter()
+            // NCCL has no CollTree, so nobody could take such advice.
+            .filter(|&&a| {
+                algorithm == Choice::Forced(a) || a != Algorithm::CollTree && self.check_machine(call, a).is_ok()
+            })
             .flat_map(|&a| valid_protocols(a).iter().map(move |&p| (a, p)))
             .filter(|&(a, p)| match algorithm {
                 Choice::Forced(forced) => a == forced,
@@ -503,6 +564,9 @@ impl<'a> Predictor<'a> {
         settings: &Settings,
     ) -> Result<Prediction, PredictError> {
         self.check_ranks(call)?;
+        // NCCL has no rule for the protocol of an algorithm that it does not have.
+        let ours = algorithm == Choice::Forced(Algorithm::CollTree) && protocol == Choice::Auto;
+        let protocol = if ours { Choice::Best } else { protocol };
         if algorithm == Choice::Best || protocol == Choice::Best {
             let mut best: Option<Prediction> = None;
             for (a, p) in self.candidates(call, algorithm, protocol, settings) {
@@ -534,8 +598,9 @@ impl<'a> Predictor<'a> {
         if let Some(channels) = settings.channels.filter(|c| !(1..=MAX_CHANNELS).contains(c)) {
             return Err(ScheduleError::Channels(channels).into());
         }
+        self.check_machine(call, algorithm)?;
         let plan = Plan::new(call, algorithm, protocol, &self.limits_of(call, algorithm, protocol, settings));
-        Ok(Schedule::new(call.clone(), plan, &order_by(self.topology, &self.graph(call.ranks)))?)
+        Ok(Schedule::new(call.clone(), plan, &self.order(call.ranks))?)
     }
 
     /// Predicts a call with a given algorithm and protocol, watched by `observer`, which needs
@@ -552,15 +617,56 @@ impl<'a> Predictor<'a> {
         observer: &mut O,
     ) -> Result<Prediction, PredictError> {
         let schedule = self.schedule(call, algorithm, protocol, settings)?;
-        let what = format!(
-            "{} {algorithm}/{protocol}, {} ranks, {} channels, {}",
-            call.collective,
-            call.ranks,
-            schedule.plan.channels,
-            call.size()
-        );
-        let proof = self.prove(&schedule, &what)?;
-        let laid = lay(self.topology, self.profile, &settings.transport, &schedule)?;
+        let proof = self.prove(&schedule, &describe(&schedule))?;
+        self.simulate(&schedule, proof, settings, observer)
+    }
+
+    /// The schedule of a call by an imported algorithm.
+    ///
+    /// # Errors
+    /// A call that it is not for, or too few GPUs.
+    pub fn imported_schedule(
+        &self,
+        imported: &Imported,
+        call: &Call,
+        settings: &Settings,
+    ) -> Result<Schedule, PredictError> {
+        self.check_ranks(call)?;
+        Ok(imported.schedule(call.clone(), &self.limits(call.ranks, settings))?)
+    }
+
+    /// Predicts a call by an imported algorithm; `observer` as in [`Self::predict_one`].
+    ///
+    /// # Errors
+    /// See [`PredictError`]; an algorithm that is wrong is [`PredictError::Disproved`].
+    pub fn predict_imported<O: Observer>(
+        &self,
+        imported: &Imported,
+        call: &Call,
+        settings: &Settings,
+        observer: &mut O,
+    ) -> Result<Prediction, PredictError> {
+        let schedule = self.imported_schedule(imported, call, settings)?;
+        let disproved =
+            |error| PredictError::Disproved { name: imported.name.clone(), file: imported.file.clone(), error };
+        // Three loops show what every loop does.
+        let twin = imported.small_twin(&schedule);
+        let proof = if twin.is_some() { ProofKind::Sampled } else { ProofKind::Proved };
+        verify(twin.as_ref().unwrap_or(&schedule)).map_err(disproved)?;
+        self.simulate(&schedule, proof, settings, observer)
+    }
+
+    /// Runs a schedule that is proved, and checks the result against what cannot be.
+    fn simulate<O: Observer>(
+        &self,
+        schedule: &Schedule,
+        proof: ProofKind,
+        settings: &Settings,
+        observer: &mut O,
+    ) -> Result<Prediction, PredictError> {
+        let (call, what) = (&schedule.call, describe(schedule));
+        let (algorithm, protocol) = (schedule.plan.algorithm, schedule.plan.protocol);
+        let laid = lay(self.topology, self.profile, &settings.transport, schedule)?;
         let folded = settings.fold.then(|| fold(&laid.instance));
         let instance = folded.as_ref().map_or(&laid.instance, |f| &f.instance);
         let outcome = run(instance, observer).map_err(|error| PredictError::Engine { what: what.clone(), error })?;
@@ -580,7 +686,9 @@ impl<'a> Predictor<'a> {
             );
             return Err(PredictError::SelfCheck { what, violation });
         }
-        let bound = bounds::bandwidth(self.topology, call);
+        let groups: Vec<_> =
+            laid.wiring.conns.iter().zip(&laid.instance.conns).filter(|(w, _)| w.conn.ranks().is_none()).collect();
+        let bound = bounds::bandwidth(self.topology, call, !groups.is_empty());
         // Counts may leave every rank with what it keeps for itself: then nothing hops.
         let hop = if outcome.messages > 0 && call.size().0 > 0 {
             crate::network::smallest_latency(instance)
@@ -607,7 +715,10 @@ impl<'a> Predictor<'a> {
         // A queue of launches served by the GPU: its steady rate is that of the slower of both.
         let time = if settings.cold { self.profile.first_launch() + kernel } else { kernel.max(issue) };
         let extrapolated = self.extrapolated(call.ranks, settings.launch);
-        let width = self.profile.uncertainty * if extrapolated { 1.5 } else { 1.0 };
+        // Those with a proxy go through the network.
+        let (nvswitch, sharp) = self.profile.switches_measured();
+        let unmeasured_switches = groups.iter().any(|(_, c)| if c.proxy.is_some() { !sharp } else { !nvswitch });
+        let width = self.profile.uncertainty * if extrapolated || unmeasured_switches { 1.5 } else { 1.0 };
         let scale = |factor: f64| SimDuration::from_us(time.as_us() * factor);
         let mut uses: Vec<(f64, usize)> = utilisations(&instance.resources, &outcome.load, run_time);
         uses.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
@@ -640,6 +751,7 @@ impl<'a> Predictor<'a> {
             low: scale(1.0 / (1.0 + width)),
             high: scale(1.0 + width),
             extrapolated,
+            unmeasured_switches,
             messages: outcome.messages,
             events: outcome.events,
             folded: (laid.instance.lanes.len(), instance.lanes.len()),
@@ -674,15 +786,35 @@ impl<'a> Predictor<'a> {
             return verify(schedule).map(|_| ProofKind::Proved).map_err(unproved);
         }
         let key = format!(
-            "{} {} {} {} {} {} {}",
-            call.collective, plan.algorithm, call.ranks, call.in_place, call.root, plan.slices, plan.fifo_slices
+            "{} {} {} {} {} {} {} {}",
+            call.collective,
+            plan.algorithm,
+            call.ranks,
+            call.in_place,
+            call.root,
+            plan.slices,
+            plan.fifo_slices,
+            plan.aggregate
         );
         // A count matrix is a pattern of its own; what is missing in it stays missing.
         let known = self.proofs.lock().unwrap_or_else(std::sync::PoisonError::into_inner).contains(&key);
         if known && call.counts.is_none() {
             return Ok(ProofKind::Sampled);
         }
-        let ranks = call.ranks.min(PROOF_RANKS);
+        // Fewer ranks stand on fewer hosts, and on fewer of each.
+        let order = self.order(call.ranks);
+        let (ranks, order) = if call.ranks > PROOF_RANKS {
+            let fewest = self.graph(call.ranks).ranks_per_host.0;
+            let per_host = (PROOF_RANKS / 8).min(fewest).max(1);
+            let hosts = u32::try_from(order.hosts.len()).unwrap_or(u32::MAX).min(PROOF_RANKS / per_host);
+            if hosts == 1 {
+                (PROOF_RANKS, Arc::new(Order::one_host(PROOF_RANKS)))
+            } else {
+                (hosts * per_host, Arc::new(Order::grid(hosts, per_host)))
+            }
+        } else {
+            (call.ranks, order)
+        };
         let mut small = Call { ranks, counts: None, ..call.clone() };
         small.root.0 = small.root.0.min(ranks - 1);
         let mut plan = *plan;
@@ -696,8 +828,6 @@ impl<'a> Predictor<'a> {
         if ranks == call.ranks {
             small.counts = call.counts.as_ref().map(|counts| counts.iter().map(|&c| c.min(small.count)).collect());
         }
-        let order =
-            if ranks == call.ranks { order_by(self.topology, &self.graph(ranks)) } else { Order::one_host(ranks) };
         let twin = Schedule::new(small, plan, &order)?;
         verify(&twin).map_err(unproved)?;
         self.proofs.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(key);
@@ -722,6 +852,20 @@ fn back_to_back(instance: &Instance<'_>, gap: SimDuration) -> Result<SimDuration
     };
     let rest = (LOOP - u64::from(ROUNDS)).saturating_mul((*last - *before).0);
     Ok(SimDuration((last.0 + rest + gap.0) / LOOP))
+}
+
+/// A schedule in a few words, for messages.
+fn describe(schedule: &Schedule) -> String {
+    let (call, plan) = (&schedule.call, &schedule.plan);
+    format!(
+        "{} {}/{}, {} ranks, {} channels, {}",
+        call.collective,
+        plan.algorithm,
+        plan.protocol,
+        call.ranks,
+        plan.channels,
+        call.size()
+    )
 }
 
 #[expect(clippy::cast_precision_loss, reason = "an edge: for people")]

@@ -160,6 +160,8 @@ pub struct Software {
     pub plugin: Option<String>,
     /// Variables that it is run with, such as `NCCL_NVLS_ENABLE`.
     pub env: Vec<(String, String)>,
+    /// The driver does not offer NVLink multicast, as in many virtual machines.
+    pub multicast_off: bool,
 }
 
 /// A topology that cannot be simulated.
@@ -210,6 +212,8 @@ pub struct Topology {
     /// Seed of the network's static hashing, which pins each flow to one of several equal ways;
     /// none where packets use all of them (adaptive routing, spraying).
     pub hash: Option<u64>,
+    /// Whether the switches between hosts combine what goes through them (SHARP).
+    pub sharp: bool,
     graph: Arc<DiGraph<Vertex, Link>>,
     gpus: Vec<NodeIndex>,
     hosts: Arc<[Host]>,
@@ -244,6 +248,8 @@ pub struct TopologyBuilder {
     pub profile: Option<String>,
     /// See [`Topology::hash`].
     pub hash: Option<u64>,
+    /// See [`Topology::sharp`].
+    pub sharp: bool,
     graph: DiGraph<Vertex, Link>,
     hosts: Vec<String>,
 }
@@ -360,6 +366,7 @@ impl TopologyBuilder {
             software: self.software,
             profile: self.profile,
             hash: self.hash,
+            sharp: self.sharp,
             graph: Arc::new(graph),
             gpus,
             hosts: hosts.into(),

@@ -1,7 +1,8 @@
 //! Goal: every generator's schedules are proved over a grid of ranks, channels and odd sizes,
 //! and the verifier notices every kind of flaw.
 //! Method: all cases of a small grid, a seeded sample of the rest. `COLLCAST_EXHAUSTIVE=1`
-//! runs the complete grid (to 17 ranks x 1..4 channels x odd sizes).
+//! runs the complete grid (to 33 ranks x 1..4 channels x odd sizes; what switches combine on 1..8
+//! hosts of 1..8).
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
 
@@ -11,7 +12,7 @@ use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol};
 use collcast_sim::ids::{ChannelId, Lane, Rank};
 use collcast_sim::schedule::plan::{Limits, Plan};
 use collcast_sim::schedule::verify::{VerifyError, verify};
-use collcast_sim::schedule::{Call, Generator, Order, Schedule, Worker, valid_algorithms, valid_protocols};
+use collcast_sim::schedule::{Call, Generator, Order, Schedule, Worker, check_fits, valid_algorithms, valid_protocols};
 
 /// Hosts of `per_host` ranks, the last one smaller, each channel's ring rotated inside hosts.
 fn order(ranks: u32, per_host: u32) -> Order {
@@ -40,8 +41,16 @@ fn schedule(case: &Case) -> Schedule {
     call.count = case.count;
     call.root = Rank(case.ranks / 2);
     call.in_place = case.in_place;
-    let limits =
-        Limits { channels: case.channels, p2p_channels: 4 * case.channels, exact_channels: true, ..Limits::default() };
+    let order = order(case.ranks, case.per_host);
+    let limits = Limits {
+        channels: case.channels,
+        p2p_channels: 4 * case.channels,
+        nvls_channels: case.channels,
+        exact_channels: true,
+        hosts: u32::try_from(order.hosts.len()).unwrap(),
+        ranks_per_host: order.hosts.iter().map(Vec::len).min().unwrap() as u32,
+        ..Limits::default()
+    };
     let mut plan = Plan::new(&call, case.algorithm, case.protocol, &limits);
     // Small chunks, so that small buffers have several loops and slices.
     plan.chunk = plan.grain * 16;
@@ -49,7 +58,13 @@ fn schedule(case: &Case) -> Schedule {
     if case.algorithm != Algorithm::Direct {
         plan.per_channel = case.count.div_ceil(u64::from(plan.channels)).next_multiple_of(plan.grain).max(1);
     }
-    Schedule::new(call, plan, &order(case.ranks, case.per_host)).unwrap()
+    Schedule::new(call, plan, &order).unwrap()
+}
+
+/// Whether an algorithm is made for so many ranks, so many on a host.
+fn fits(collective: Collective, algorithm: Algorithm, ranks: u32, per_host: u32) -> bool {
+    let call = Call::of_size(collective, ranks, Default::default(), DataType::Float32);
+    check_fits(&call, algorithm, &order(ranks, per_host)).is_ok()
 }
 
 fn check_proved(case: &Case) {
@@ -73,20 +88,21 @@ fn grid(mut visit: impl FnMut(&Case)) {
     let mut index = 0_u64;
     for &collective in Collective::ALL {
         for &algorithm in valid_algorithms(collective) {
-            for ranks in 1..=17 {
-                for per_host in [1, 2, 3, 8, 17] {
+            for ranks in 1..=33 {
+                for per_host in [1, 2, 3, 5, 8, 33] {
                     for channels in 1..=4 {
                         for count in [0, 1, 3, 63, 64, 65, 257, 1000, 4099] {
                             for in_place in [false, true] {
                                 for &protocol in valid_protocols(algorithm) {
-                                    // A multiplicative hash as the sample: one case in 16.
+                                    // A multiplicative hash as the sample: one case in 16, in 256 of the larger.
                                     index += 1;
-                                    if !exhaustive && index.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60 != 0 && ranks > 3
-                                    {
+                                    let sample = index.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                                    let bits = if ranks > 17 { 8 } else { 4 };
+                                    if !exhaustive && sample >> (64 - bits) != 0 && ranks > 3 {
                                         continue;
                                     }
                                     let pairs = matches!(collective, Collective::AllToAll | Collective::SendRecv);
-                                    if in_place && pairs {
+                                    if (in_place && pairs) || !fits(collective, algorithm, ranks, per_host) {
                                         continue;
                                     }
                                     visit(&Case {
@@ -120,6 +136,105 @@ fn every_schedule_of_the_grid_is_proved() {
     assert!(cases > 3000);
 }
 
+/// Goal: what switches combine is proved on every shape of hosts, also with hosts that are not
+/// full, and real FIFO depths.
+#[test]
+fn schedules_through_switches_are_proved() {
+    let exhaustive = std::env::var_os("COLLCAST_EXHAUSTIVE").is_some();
+    let (mut index, mut cases) = (0_u64, 0);
+    for collective in [Collective::AllReduce, Collective::AllGather, Collective::ReduceScatter] {
+        for &algorithm in valid_algorithms(collective) {
+            if matches!(algorithm, Algorithm::Ring | Algorithm::Tree) {
+                continue;
+            }
+            for ranks in 2..=33_u32 {
+                for per_host in (1..=8).filter(|&per| ranks.div_ceil(per) <= 8) {
+                    for channels in 1..=4 {
+                        for count in [0, 1, 5, 63, 64, 65, 257, 1000, 4099] {
+                            for in_place in [false, true] {
+                                index += 1;
+                                let sampled = index.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 57 == 0;
+                                if !fits(collective, algorithm, ranks, per_host) || !(exhaustive || sampled) {
+                                    continue;
+                                }
+                                let protocol = Protocol::Simple;
+                                check_proved(&Case {
+                                    collective,
+                                    algorithm,
+                                    protocol,
+                                    ranks,
+                                    per_host,
+                                    channels,
+                                    count,
+                                    in_place,
+                                });
+                                cases += 1;
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+    println!("{cases} schedules proved");
+    assert!(cases > 300, "{cases}");
+}
+
+/// Goal: a group is as strict as a pair: a member that posts twice, not at all, another amount or
+/// another element is noticed.
+#[test]
+fn a_flawed_member_of_a_group_is_found() {
+    use collcast_sim::schedule::program::{Buffer, Code, Op, Ref, Template, c};
+    use collcast_sim::schedule::{Conn, End};
+    #[derive(Debug)]
+    struct ReduceToOne;
+    impl Generator for ReduceToOne {
+        fn worker(&self, rank: Rank, channel: ChannelId, lane: Lane) -> Option<Worker> {
+            let conn = Conn { src: End::Group(0), dst: End::One(Rank(0)), channel, stream: 0 };
+            let ports = |used: bool| if used { vec![conn] } else { vec![] };
+            let template = match (rank.0, lane.0) {
+                (0, 0) => 0,
+                (1, 0) => 1,
+                (0, 1) => 2,
+                _ => return None,
+            };
+            let (recv, send) = (ports(lane.0 == 1), ports(lane.0 == 0));
+            Some(Worker { template, parameters: vec![], recv, send, tokens: vec![], threads: 512 })
+        }
+    }
+    let op = |recv: bool, offset: i64, count: i64| {
+        let port = |used: bool| if used { [c(0)].into_iter().collect() } else { Default::default() };
+        let at = |buffer| Some(Ref { buffer, offset: c(offset) });
+        Code::Op(Op {
+            recv: port(recv),
+            reduce: false,
+            src: if recv { None } else { at(Buffer::Input) },
+            dst: if recv { at(Buffer::Output) } else { None },
+            send: port(!recv),
+            count: c(count),
+            span: c(count),
+            ..Op::default()
+        })
+    };
+    let check = |second: &[Code]| {
+        let mut call = Call::of_size(Collective::Reduce, 2, Default::default(), DataType::Float32);
+        call.count = 8;
+        let plan = Plan::new(&call, Algorithm::Ring, Protocol::Simple, &Limits::default());
+        let templates =
+            vec![Template::new(&[op(false, 0, 8)]), Template::new(second), Template::new(&[op(true, 0, 8)])];
+        verify(&Schedule::from_parts(call, plan, 2, templates, Box::new(ReduceToOne)))
+    };
+    check(&[op(false, 0, 8)]).unwrap();
+    let none = check(&[]).unwrap_err();
+    assert!(none.to_string().contains("nothing arrives from rank 1"), "{none}");
+    let twice = check(&[op(false, 0, 8), op(false, 0, 8)]).unwrap_err();
+    assert!(matches!(twice, VerifyError::Undelivered { count: 1, .. }), "{twice}");
+    let less = check(&[op(false, 0, 7)]).unwrap_err();
+    assert!(matches!(less, VerifyError::WrongAmount { .. }), "{less}");
+    let other = check(&[op(false, 1, 7)]).unwrap_err();
+    assert!(matches!(other, VerifyError::WrongAmount { .. }), "{other}");
+}
+
 /// Goal: all-to-all with counts, including empty pairs and empty ranks.
 #[test]
 fn all_to_all_with_counts_is_proved() {
@@ -137,7 +252,7 @@ fn all_to_all_with_counts_is_proved() {
 #[test]
 fn real_sizes_are_proved() {
     for size in [1 << 10, 1 << 20, (64 << 20) + 12] {
-        for algorithm in [Algorithm::Ring, Algorithm::Tree] {
+        for algorithm in [Algorithm::Ring, Algorithm::Tree, Algorithm::Nvls] {
             for &protocol in valid_protocols(algorithm) {
                 let call = Call::of_size(Collective::AllReduce, 4, collcast_sim::units::Bytes(size), DataType::Float32);
                 let plan = Plan::new(&call, algorithm, protocol, &Limits::default());
@@ -178,18 +293,23 @@ fn a_race_between_lanes_is_found() {
     struct TwoCopies;
     impl Generator for TwoCopies {
         fn worker(&self, _: Rank, _: ChannelId, lane: Lane) -> Option<Worker> {
-            Some(Worker { template: lane.index(), parameters: vec![], recv: vec![], send: vec![], threads: 512 })
+            Some(Worker {
+                template: lane.index(),
+                parameters: vec![],
+                recv: vec![],
+                send: vec![],
+                tokens: vec![],
+                threads: 512,
+            })
         }
     }
     let copy = |offset| {
         let op = Op {
-            recv: Default::default(),
-            reduce: false,
             src: Some(Ref { buffer: Buffer::Input, offset: c(0) }),
             dst: Some(Ref { buffer: Buffer::Output, offset: c(offset) }),
-            send: Default::default(),
             count: c(8 - offset),
             span: c(8 - offset),
+            ..Op::default()
         };
         Template::new(&[Code::Op(op)])
     };

@@ -201,6 +201,7 @@ impl FabricSpec {
                 "give the host a [hosts.nics] table, or leave it out of the cluster",
             ));
         }
+        builder.sharp = self.sharp;
         if let Routing::Hash(seed) = self.routing {
             builder.hash = Some(seed);
         }

@@ -283,6 +283,7 @@ impl Reader<'_> {
                 nccl: software.nccl.as_ref().map(|v| v.value.clone()),
                 plugin: software.plugin.as_ref().map(|v| v.value.clone()),
                 env: software.env.iter().flatten().map(|(name, value)| (name.clone(), value.clone())).collect(),
+                multicast_off: software.multicast == Some(false),
             };
         }
         let mut from_like = None;

@@ -205,6 +205,8 @@ pub(crate) struct RawSoftware {
     pub(crate) plugin: Option<At<String>>,
     /// Variables that it is run with, such as `NCCL_NVLS_ENABLE = "0"`.
     pub(crate) env: Option<std::collections::BTreeMap<String, String>>,
+    /// Whether the driver offers NVLink multicast where the hardware has it; true where absent.
+    pub(crate) multicast: Option<bool>,
 }
 
 /// Hosts that are alike.

@@ -7,8 +7,10 @@
 //! solver works with summed weights, the run is the unfolded one, bit for bit.
 
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
-use super::{Instance, mix};
+use super::flows::Use;
+use super::{ConnSpec, Instance, mix};
 use crate::schedule::wiring::UNUSED;
 
 /// Rounds after which a machine without symmetry is simulated as it is: news travels one
@@ -30,6 +32,9 @@ pub struct Folded<'a> {
     pub conn: Vec<u32>,
 }
 
+/// Lanes and ports at one side of a connection.
+type Ends = SmallVec<[(u32, u64); 1]>;
+
 struct Colours {
     lanes: Vec<u64>,
     conns: Vec<u64>,
@@ -39,11 +44,11 @@ struct Colours {
 
 /// Folds an instance as far as its symmetry goes; without any it comes back as it is.
 pub fn fold<'a>(instance: &Instance<'a>) -> Folded<'a> {
-    let mut ends = vec![[(UNUSED, 0); 2]; instance.conns.len()];
+    let mut ends = vec![[Ends::new(), Ends::new()]; instance.conns.len()];
     for (lane, spec) in (0..).zip(&instance.lanes) {
         for (side, ports) in [&spec.send, &spec.recv].into_iter().enumerate() {
             for (port, &conn) in ports.iter().enumerate().filter(|(_, c)| **c != UNUSED) {
-                ends[conn as usize][side] = (lane, port as u64);
+                ends[conn as usize][side].push((lane, port as u64));
             }
         }
     }
@@ -68,6 +73,17 @@ pub fn fold<'a>(instance: &Instance<'a>) -> Folded<'a> {
 
 fn all(values: impl IntoIterator<Item = u64>) -> u64 {
     values.into_iter().fold(0x5eed, mix)
+}
+
+/// A colour of a multiset: a sum does not depend on the order.
+fn sum(values: impl IntoIterator<Item = u64>) -> u64 {
+    values.into_iter().fold(0, u64::wrapping_add)
+}
+
+/// What a connection uses, with the part of [`ConnSpec::uses`] that each belongs to.
+fn parts(conn: &ConnSpec) -> impl Iterator<Item = (u64, Use)> {
+    let part = |place: u16| conn.parts.iter().filter(|&&end| place >= end).count() as u64;
+    (0..).zip(&conn.uses).map(move |(place, &used)| (part(place), used))
 }
 
 fn initial(instance: &Instance<'_>) -> Colours {
@@ -99,13 +115,12 @@ fn initial(instance: &Instance<'_>) -> Colours {
             let proxy = c.proxy.map_or(u64::MAX, |p| p.0);
             all([
                 c.latency.0,
-                u64::from(c.streaming) | (u64::from(c.direct) << 1),
+                u64::from(c.streaming) | u64::from(c.direct) << 1,
                 u64::from(c.depth),
                 proxy,
                 c.post[0],
                 c.post[1],
                 c.uses.len() as u64,
-                u64::from(c.parts[0]) | (u64::from(c.parts[1]) << 8) | (u64::from(c.parts[2]) << 16),
             ])
         })
         .collect();
@@ -120,29 +135,31 @@ fn initial(instance: &Instance<'_>) -> Colours {
     Colours { lanes, conns, resources, kernels }
 }
 
-fn refine(instance: &Instance<'_>, ends: &[[(u32, u64); 2]], old: &Colours) -> Colours {
+fn refine(instance: &Instance<'_>, ends: &[[Ends; 2]], old: &Colours) -> Colours {
     let port = |&conn: &u32| {
         if conn == UNUSED { 0 } else { old.conns[conn as usize] }
     };
     let lanes = (instance.lanes.iter().zip(&old.lanes))
         .map(|(lane, &own)| {
             let ports = lane.recv.iter().map(port).chain([1]).chain(lane.send.iter().map(port));
+            let token = |&other: &u32| old.lanes.get(other as usize).copied().unwrap_or(0);
+            let ports = ports.chain([2]).chain(lane.tokens.iter().map(token));
             let shared = [own, old.resources[lane.issue.0 as usize], old.kernels[lane.kernel as usize]];
             all(shared.into_iter().chain(ports))
         })
         .collect();
     let conns = (instance.conns.iter().zip(&old.conns).zip(ends))
         .map(|((conn, &own), ends)| {
-            let uses = conn.uses.iter().flat_map(|&(r, w)| [old.resources[r as usize], w]);
-            let ends = ends.iter().flat_map(|&(l, p)| [old.lanes.get(l as usize).copied().unwrap_or(0), p]);
-            all([own].into_iter().chain(ends).chain(uses))
+            let uses = sum(parts(conn).map(|(part, (r, w))| all([old.resources[r as usize], w, part])));
+            let [senders, receivers] =
+                [&ends[0], &ends[1]].map(|ends| sum(ends.iter().map(|&(l, p)| all([old.lanes[l as usize], p]))));
+            all([own, senders, receivers, uses])
         })
         .collect();
-    // A multiset of users: a sum does not depend on their order.
     let mut resources = old.resources.clone();
     for (conn, &colour) in instance.conns.iter().zip(&old.conns) {
-        for (place, &(r, w)) in (0..).zip(&conn.uses) {
-            resources[r as usize] = resources[r as usize].wrapping_add(all([colour, place, w]));
+        for (part, (r, w)) in parts(conn) {
+            resources[r as usize] = resources[r as usize].wrapping_add(all([colour, w, part]));
         }
     }
     let mut kernels = old.kernels.clone();
@@ -196,12 +213,11 @@ fn quotient<'a>(instance: &Instance<'a>, colours: &Colours) -> Folded<'a> {
     let (kernel_class, kernels) = classes_of(&colours.kernels);
     let is_first = |resource: u32| resources[resource_class[resource as usize] as usize] == resource;
 
-    // How many of a class use one resource at one place of their route, and one block.
-    let mut sharing: Vec<Vec<u64>> = conns.iter().map(|&c| vec![0; instance.conns[c as usize].uses.len()]).collect();
+    // What all connections of a class take together of one resource of a class, by part.
+    let mut together: FxHashMap<(u32, u64, u32), u64> = FxHashMap::default();
     for (conn, &class) in instance.conns.iter().zip(&conn_class) {
-        for (place, use_) in conn.uses.iter().enumerate().filter(|(_, u)| is_first(u.0)) {
-            sharing[class as usize][place] += 1;
-            debug_assert!(use_.1 > 0);
+        for (part, (resource, weight)) in parts(conn).filter(|(_, u)| is_first(u.0)) {
+            *together.entry((class, part, resource_class[resource as usize])).or_default() += weight;
         }
     }
     let mut members = vec![0_u64; lanes.len()];
@@ -219,18 +235,30 @@ fn quotient<'a>(instance: &Instance<'a>, colours: &Colours) -> Folded<'a> {
             let mut folded = lane.clone();
             folded.recv = lane.recv.iter().map(port).collect();
             folded.send = lane.send.iter().map(port).collect();
+            folded.tokens =
+                lane.tokens.iter().map(|&l| lane_class.get(l as usize).copied().unwrap_or(UNUSED)).collect();
             folded.issue = (resource_class[lane.issue.0 as usize], lane.issue.1 * in_block[class]);
             folded.kernel = kernel_class[lane.kernel as usize];
             folded.multiplicity = members[class];
             folded
         })
         .collect();
-    let folded_conns = (conns.iter().zip(&sharing))
-        .map(|(&first, shared)| {
-            let mut conn = instance.conns[first as usize].clone();
-            for (use_, &together) in conn.uses.iter_mut().zip(shared) {
-                *use_ = (resource_class[use_.0 as usize], use_.1 * together);
+    let folded_conns = (0..)
+        .zip(&conns)
+        .map(|(class, &first)| {
+            let original = &instance.conns[first as usize];
+            let mut conn = original.clone();
+            conn.uses.clear();
+            let mut seen: SmallVec<[(u64, u32); 8]> = SmallVec::new();
+            for (part, (resource, _)) in parts(original) {
+                let key = (part, resource_class[resource as usize]);
+                if !seen.contains(&key) {
+                    seen.push(key);
+                    conn.uses.push((key.1, together.get(&(class, key.0, key.1)).copied().unwrap_or(0)));
+                }
             }
+            let ends = |part| seen.iter().filter(|key| key.0 <= part).count();
+            conn.parts = [0, 1, 2].map(|part| u16::try_from(ends(part)).unwrap_or(u16::MAX));
             conn
         })
         .collect();

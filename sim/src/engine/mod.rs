@@ -8,7 +8,12 @@
 //! the first wave of lines and cannot end before the last; their lanes may stay occupied a
 //! while after each slice. Network connections hand each slice to a proxy, which does some work
 //! on it and sends it, in order and by itself. Where data is staged in host memory, the lanes at
-//! both ends write and read it through links of their own.
+//! both ends write and read it through links of their own. An instruction may also wait for
+//! signals of other lanes, which are there as soon as they are given: lanes of one rank share its
+//! caches.
+//!
+//! A connection may have several senders, whose slices a switch combines, and several
+//! receivers, who all get the result: see [`ConnSpec`].
 //!
 //! Events at one instant are all applied before anything reacts, and reactions only add
 //! facts that others read, so no result depends on an order within an instant.
@@ -31,7 +36,12 @@ use crate::units::{Bandwidth, Bytes, SimDuration, SimTime};
 use flows::{Flows, Use, WEIGHT_ONE};
 pub use fold::{Folded, fold};
 
-/// A FIFO between two lanes, as the hardware carries it.
+/// A FIFO between lanes, as the hardware carries it. Its ends are all ports that list it: a slot
+/// is there when every sender has posted it, and free when every receiver is done with it.
+///
+/// One flow carries a slice, so whoever starts it is one: the sender; the receiver of what several
+/// senders have put into their own memory (all of `uses` is then its part); with `proxy` the
+/// connection, once all have posted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnSpec {
     /// What the data takes, with weights, in four parts that `parts` tells apart: what the
@@ -39,7 +49,7 @@ pub struct ConnSpec {
     /// takes; the transfer; what the receiver's lane reads through.
     pub uses: SmallVec<[Use; 4]>,
     /// Ends of the first three parts of `uses`.
-    pub parts: [u8; 3],
+    pub parts: [u16; 3],
     /// From the end of the flow to the receiver's knowledge of it, and back for credits.
     pub latency: SimDuration,
     /// The receiver may start with the sender's first wave of lines.
@@ -57,7 +67,7 @@ pub struct ConnSpec {
 }
 
 impl ConnSpec {
-    fn part(&self, from: u8, to: u8) -> &[Use] {
+    fn part(&self, from: u16, to: u16) -> &[Use] {
         self.uses.get(from.into()..to.into()).unwrap_or_default()
     }
 
@@ -95,6 +105,8 @@ pub struct LaneSpec {
     pub recv: Vec<u32>,
     /// Send connections by port; [`UNUSED`] where none.
     pub send: Vec<u32>,
+    /// Lanes whose signals its instructions wait for; [`UNUSED`] where none.
+    pub tokens: Vec<u32>,
     /// Its warps' instruction rate: a resource in bytes per second, of a copy with plain data,
     /// of any instruction with flagged lines.
     pub issue: Use,
@@ -167,7 +179,7 @@ pub struct Outcome {
     pub round_ends: Vec<SimTime>,
     /// When each computation ended.
     pub compute_ends: Vec<SimTime>,
-    /// Slices sent from one lane to another, equal lanes counted each.
+    /// Slices posted by lanes to others, equal lanes counted each.
     pub messages: u64,
     /// Units that went over each resource.
     pub load: Vec<u128>,
@@ -189,7 +201,7 @@ pub enum EngineError {
         /// How many.
         waiting: usize,
     },
-    /// A program that names a port it does not have.
+    /// A program that names a port it does not have, or waits for a lane that does not exist.
     #[error("a program uses port {0}, which its worker does not have")]
     BadPort(usize),
 }
@@ -238,31 +250,118 @@ struct LaneRun {
     synced: u64,
     /// Earliest start of the next slice.
     occupied: u64,
+    /// By port, which end of its connection it is.
+    recv: SmallVec<[u32; 2]>,
+    send: SmallVec<[u32; 2]>,
+    /// Instructions that have signalled, and lanes that wait for more.
+    signals: u64,
+    waiters: SmallVec<[u32; 2]>,
 }
 
 const UNKNOWN: u64 = u64::MAX;
 
+/// A port at a connection.
+struct End {
+    lane: u32,
+    /// Slices it has started to send, or is done with receiving.
+    count: u64,
+    waits: bool,
+}
+
+/// A place in a FIFO: the latest time of all ends, and how many of them have said theirs.
+#[derive(Clone, Copy, Default)]
+struct Slot {
+    /// First line there.
+    head: u64,
+    /// Last line there.
+    tail: u64,
+    /// Free again.
+    credit: u64,
+    /// Proxy: bytes of the slice.
+    bytes: u64,
+    heads: u32,
+    tails: u32,
+    credits: u32,
+}
+
+/// Adds what one end says to the latest time of all; whether all `ends` have spoken.
+fn merge(time: &mut u64, said: &mut u32, ends: usize, at: u64) -> bool {
+    *time = if *said == 0 { at } else { at.max(*time) };
+    *said += 1;
+    let all = *said as usize >= ends;
+    if all {
+        *said = 0;
+    }
+    all
+}
+
 #[derive(Default)]
 struct ConnRun {
-    /// Slices announced to the receiver, and finished by it.
+    /// Slices of which all senders have announced the first line, and the last; slices that all
+    /// receivers are done with.
     produced: u64,
-    consumed: u64,
-    /// Slices the sender has started.
-    started: u64,
-    /// Per slot: first line there, last line there, slot free again.
-    head: SmallVec<[u64; 8]>,
-    tail: SmallVec<[u64; 8]>,
-    credit: SmallVec<[u64; 8]>,
+    ended: u64,
+    freed: u64,
+    slots: SmallVec<[Slot; 8]>,
+    senders: SmallVec<[End; 1]>,
+    receivers: SmallVec<[End; 1]>,
     /// Proxy: slices handed over and not yet sent (bytes, since), how many of them are posted,
     /// and whether it is posting or sending.
     queue: std::collections::VecDeque<(u64, u64)>,
     posted: usize,
     posting: bool,
     sending: bool,
-    receiver: u32,
-    sender: u32,
-    receiver_waits: bool,
-    sender_waits: bool,
+}
+
+impl ConnRun {
+    fn slot(&mut self, slice: u64) -> &mut Slot {
+        let place = usize::try_from(slice % self.slots.len() as u64).unwrap_or(0);
+        &mut self.slots[place]
+    }
+
+    /// One sender's first line is there at a time.
+    fn begins(&mut self, slice: u64, at: u64) -> bool {
+        let ends = self.senders.len();
+        let slot = self.slot(slice);
+        let all = merge(&mut slot.head, &mut slot.heads, ends, at);
+        self.produced += u64::from(all);
+        all
+    }
+
+    /// One sender's last line is there at a time.
+    fn ends(&mut self, slice: u64, at: u64) -> bool {
+        let ends = self.senders.len();
+        let slot = self.slot(slice);
+        let all = merge(&mut slot.tail, &mut slot.tails, ends, at);
+        self.ended += u64::from(all);
+        all
+    }
+
+    /// One receiver is done with a slice; its sender knows at a time.
+    fn frees(&mut self, slice: u64, at: u64) -> bool {
+        let ends = self.receivers.len();
+        let slot = self.slot(slice);
+        let all = merge(&mut slot.credit, &mut slot.credits, ends, at);
+        self.freed += u64::from(all);
+        all
+    }
+
+    /// When a slice may be sent; `None` when nobody knows yet.
+    fn credit(&mut self, slice: u64) -> Option<u64> {
+        let depth = self.slots.len() as u64;
+        if slice < depth {
+            return Some(0);
+        }
+        (self.freed > slice - depth).then(|| self.slot(slice).credit)
+    }
+}
+
+fn wake_all(ends: &mut [End], ready: &mut Vec<u32>) {
+    for end in ends {
+        if std::mem::take(&mut end.waits) {
+            ready.push(end.lane);
+        }
+    }
 }
 
 /// Owners of flows and wake-ups: lanes, connections' proxies (transfers, and work before
@@ -339,26 +438,22 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
             .iter()
             .map(|spec| {
                 let depth = spec.depth.max(1) as usize;
-                ConnRun {
-                    head: SmallVec::from_elem(UNKNOWN, depth),
-                    tail: SmallVec::from_elem(UNKNOWN, depth),
-                    credit: SmallVec::from_elem(0, depth),
-                    ..ConnRun::default()
-                }
+                ConnRun { slots: SmallVec::from_elem(Slot::default(), depth), ..ConnRun::default() }
             })
             .collect();
-        for (index, lane) in (0..).zip(&instance.lanes) {
-            for &conn in lane.recv.iter().filter(|&&c| c != UNUSED) {
-                conns[conn as usize].receiver = index;
-            }
-            for &conn in lane.send.iter().filter(|&&c| c != UNUSED) {
-                conns[conn as usize].sender = index;
-            }
-        }
-        let lanes = instance
-            .lanes
-            .iter()
-            .map(|lane| LaneRun {
+        let mut join = |lane: u32, conn: u32, sends: bool| {
+            let Some(conn) = conns.get_mut(conn as usize) else {
+                return UNUSED;
+            };
+            let ends = if sends { &mut conn.senders } else { &mut conn.receivers };
+            ends.push(End { lane, count: 0, waits: false });
+            u32::try_from(ends.len() - 1).unwrap_or(UNUSED)
+        };
+        let lanes = (0..)
+            .zip(&instance.lanes)
+            .map(|(index, lane)| LaneRun {
+                recv: lane.recv.iter().map(|&c| join(index, c, false)).collect(),
+                send: lane.send.iter().map(|&c| join(index, c, true)).collect(),
                 cursor: SliceCursor::at(&lane.start),
                 slice: None,
                 phase: Phase::Ready,
@@ -366,6 +461,8 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
                 began: 0,
                 synced: 0,
                 occupied: 0,
+                signals: 0,
+                waiters: SmallVec::new(),
             })
             .collect();
         let mut kernels: Vec<KernelRun> =
@@ -536,29 +633,41 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
                 return Ok(false);
             }
         }
-        let step = &self.lanes[lane as usize].cursor.step;
+        if let Some((port, count)) = run.cursor.step.wait {
+            let other = *spec.tokens.get(port).filter(|&&l| l != UNUSED).ok_or(EngineError::BadPort(port))?;
+            let other = &mut self.lanes[other as usize];
+            if other.signals < count {
+                other.waiters.push(lane);
+                return Ok(false);
+            }
+        }
+        let run = &self.lanes[lane as usize];
+        let step = &run.cursor.step;
         // The latest of all that must be there; what is not even known yet wakes us later.
-        let mut at = self.now.max(self.lanes[lane as usize].occupied);
+        let mut at = self.now.max(run.occupied);
         let mut unknown = false;
         for &port in &step.recv {
-            let conn = *spec.recv.get(port).filter(|&&c| c != UNUSED).ok_or(EngineError::BadPort(port))?;
-            let conn = &mut self.conns[conn as usize];
-            if conn.produced == conn.consumed {
-                conn.receiver_waits = true;
+            let id = *spec.recv.get(port).filter(|&&c| c != UNUSED).ok_or(EngineError::BadPort(port))?;
+            let conn = &mut self.conns[id as usize];
+            let end = &mut conn.receivers[run.recv[port] as usize];
+            if conn.produced <= end.count {
+                end.waits = true;
                 unknown = true;
             } else {
-                at = at.max(conn.head[slot(conn.consumed, conn.head.len())]);
+                let slice = end.count;
+                at = at.max(conn.slot(slice).head);
             }
         }
         for &port in &step.send {
-            let conn = *spec.send.get(port).filter(|&&c| c != UNUSED).ok_or(EngineError::BadPort(port))?;
-            let conn = &mut self.conns[conn as usize];
-            let free = conn.credit[slot(conn.started, conn.credit.len())];
-            if free == UNKNOWN {
-                conn.sender_waits = true;
-                unknown = true;
-            } else {
-                at = at.max(free);
+            let id = *spec.send.get(port).filter(|&&c| c != UNUSED).ok_or(EngineError::BadPort(port))?;
+            let conn = &mut self.conns[id as usize];
+            let end = run.send[port] as usize;
+            match conn.credit(conn.senders[end].count) {
+                Some(free) => at = at.max(free),
+                None => {
+                    conn.senders[end].waits = true;
+                    unknown = true;
+                }
             }
         }
         if unknown {
@@ -573,10 +682,7 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
         run.began = self.now;
         run.phase = Phase::Syncing;
         for &port in &run.cursor.step.send {
-            let conn = &mut self.conns[spec.send[port] as usize];
-            let index = slot(conn.started, conn.credit.len());
-            conn.credit[index] = UNKNOWN;
-            conn.started += 1;
+            self.conns[spec.send[port] as usize].senders[run.send[port] as usize].count += 1;
         }
         let before = if crosses { spec.sync.0 } else { 0 };
         self.lanes[lane as usize].synced = self.now.saturating_add(before);
@@ -618,6 +724,7 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
             let run = &mut self.lanes[lane as usize];
             run.cursor = SliceCursor::at(&self.instance.lanes[lane as usize].start);
             run.phase = Phase::Ready;
+            run.signals = 0;
             self.ready.push(lane);
         }
     }
@@ -639,8 +746,8 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
             lines |= conn.streaming;
             placed &= conn.direct;
         }
-        let accesses =
-            (step.recv.len() + step.send.len()) as u64 + u64::from(step.src.is_some()) + u64::from(step.dst.is_some());
+        let operands = [step.src.is_some(), step.dst.is_some(), step.accumulate];
+        let accesses = (step.recv.len() + step.send.len() + operands.into_iter().filter(|o| *o).count()) as u64;
         let mut weight = match (lines, placed) {
             (true, _) => spec.issue.1,
             (false, true) => 0,
@@ -664,7 +771,12 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
                 if conn.streaming {
                     let rate = Bandwidth::new(instance.resources[spec.issue.0 as usize]);
                     let first = rate.map_or(SimDuration::ZERO, |r| r.time_for(Bytes(bytes.min(spec.wave))));
-                    self.announce(id, self.now.saturating_add(conn.latency.0).saturating_add(first.0), UNKNOWN);
+                    let head = self.now.saturating_add(conn.latency.0).saturating_add(first.0);
+                    let conn = &mut self.conns[id as usize];
+                    let slice = conn.senders[self.lanes[lane as usize].send[port] as usize].count - 1;
+                    if conn.begins(slice, head) {
+                        wake_all(&mut conn.receivers, &mut self.ready);
+                    }
                 }
             }
         }
@@ -676,31 +788,21 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
         moves
     }
 
-    /// Tells the receiver of a connection when a slice begins (and ends) to arrive.
-    fn announce(&mut self, id: u32, head: u64, tail: u64) {
-        let conn = &mut self.conns[id as usize];
-        let index = slot(conn.produced, conn.head.len());
-        conn.head[index] = head;
-        conn.tail[index] = tail;
-        conn.produced += 1;
-        if std::mem::take(&mut conn.receiver_waits) {
-            self.ready.push(conn.receiver);
-        }
-    }
-
     /// Ends a slice once its last line has arrived; `false` when it has not.
     fn complete(&mut self, lane: u32) -> bool {
         let instance = self.instance;
         let spec = &instance.lanes[lane as usize];
         let mut at = self.now;
-        for &port in &self.lanes[lane as usize].cursor.step.recv {
+        let run = &self.lanes[lane as usize];
+        for &port in &run.cursor.step.recv {
             let conn = &mut self.conns[spec.recv[port] as usize];
-            let tail = conn.tail[slot(conn.consumed, conn.tail.len())];
-            if tail == UNKNOWN {
-                conn.receiver_waits = true;
+            let end = &mut conn.receivers[run.recv[port] as usize];
+            if conn.ended <= end.count {
+                end.waits = true;
                 return false;
             }
-            at = at.max(tail);
+            let slice = end.count;
+            at = at.max(conn.slot(slice).tail);
         }
         if at > self.now {
             self.wake(Owner::Lane(lane), at);
@@ -716,13 +818,13 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
         let began = run.began;
         for &port in &step.recv {
             let id = spec.recv[port];
-            let latency = instance.conns[id as usize].latency.0;
+            let at = self.now.saturating_add(instance.conns[id as usize].latency.0);
             let conn = &mut self.conns[id as usize];
-            let index = slot(conn.consumed, conn.credit.len());
-            conn.credit[index] = self.now.saturating_add(latency);
-            conn.consumed += 1;
-            if std::mem::take(&mut conn.sender_waits) {
-                self.ready.push(conn.sender);
+            let end = &mut conn.receivers[self.lanes[lane as usize].recv[port] as usize];
+            end.count += 1;
+            let slice = end.count - 1;
+            if conn.frees(slice, at) {
+                wake_all(&mut conn.senders, &mut self.ready);
             }
         }
         for &port in &step.send {
@@ -730,21 +832,28 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
             let conn_spec = &instance.conns[id as usize];
             let there = self.now.saturating_add(conn_spec.latency.0);
             self.outcome.messages += spec.multiplicity;
+            let conn = &mut self.conns[id as usize];
+            let slice = conn.senders[self.lanes[lane as usize].send[port] as usize].count - 1;
             if conn_spec.proxy.is_some() {
-                self.conns[id as usize].queue.push_back((bytes, self.now));
-                self.proxy(id);
-            } else if conn_spec.streaming {
-                let conn = &mut self.conns[id as usize];
-                let index = slot(conn.started - 1, conn.tail.len());
-                conn.tail[index] = there;
-                if std::mem::take(&mut conn.receiver_waits) {
-                    self.ready.push(conn.receiver);
+                let ends = conn.senders.len();
+                let slot = conn.slot(slice);
+                if merge(&mut slot.bytes, &mut slot.heads, ends, bytes) {
+                    let bytes = slot.bytes;
+                    conn.queue.push_back((bytes, self.now));
+                    self.proxy(id);
                 }
-                self.observer.message(id, bytes, SimTime(began), SimTime(there));
-            } else {
-                self.announce(id, there, there);
-                self.observer.message(id, bytes, SimTime(began), SimTime(there));
+                continue;
             }
+            let begun = !conn_spec.streaming && conn.begins(slice, there);
+            if conn.ends(slice, there) || begun {
+                wake_all(&mut conn.receivers, &mut self.ready);
+            }
+            self.observer.message(id, bytes, SimTime(began), SimTime(there));
+        }
+        let run = &mut self.lanes[lane as usize];
+        if step.signal && run.cursor.at_last_slice(instance.schedules[spec.job as usize]) {
+            run.signals += 1;
+            self.ready.extend(run.waiters.drain(..));
         }
         self.observer.slice(lane, step.op, bytes, SimTime(began), SimTime(self.now));
         let event = mix(mix(self.now, (spec.template as u64) << 32 | step.op as u64), bytes);
@@ -760,9 +869,14 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
         conn.sending = false;
         conn.posted -= 1;
         if let Some((bytes, since)) = conn.queue.pop_front() {
-            self.observer.message(id, bytes, SimTime(since), SimTime(there));
+            for _ in &conn.senders {
+                self.observer.message(id, bytes, SimTime(since), SimTime(there));
+            }
         }
-        self.announce(id, there, there);
+        let slice = conn.produced;
+        *conn.slot(slice) = Slot { head: there, tail: there, ..*conn.slot(slice) };
+        (conn.produced, conn.ended) = (slice + 1, slice + 1);
+        wake_all(&mut conn.receivers, &mut self.ready);
     }
 
     /// A proxy's turn: it posts the next slice, and sends the first of those posted. Posting
@@ -800,10 +914,6 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
     }
 }
 
-fn slot(count: u64, depth: usize) -> usize {
-    usize::try_from(count % depth as u64).unwrap_or(0)
-}
-
 /// A 64-bit mixer (the finaliser of splitmix64: Steele, Lea and Flood, OOPSLA 2014).
 pub(crate) fn mix(seed: u64, value: u64) -> u64 {
     let mut z = seed.rotate_left(17) ^ value.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -820,6 +930,7 @@ pub fn lane_of(worker: &Wired, job: u32, element: u64) -> LaneSpec {
         start: worker.start.clone(),
         recv: worker.recv.clone(),
         send: worker.send.clone(),
+        tokens: worker.tokens.clone(),
         issue: (0, WEIGHT_ONE),
         sync: SimDuration::ZERO,
         after: SimDuration::ZERO,

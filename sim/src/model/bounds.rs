@@ -21,8 +21,9 @@ pub struct Bound {
     pub what: String,
 }
 
-/// Bytes that must enter and leave a set of `inside` of the call's ranks, without reduction
-/// in the network. `root_inside`: whether the root is one of them.
+/// Bytes that must enter and leave a set of `inside` of the call's ranks, also where switches
+/// reduce and multicast: what a set gives counts once, whoever needs it. `root_inside`: whether
+/// the root is one of them.
 fn crossing(call: &Call, inside: u64, root_inside: bool) -> (u64, u64) {
     let n = u64::from(call.ranks);
     let outside = n - inside.min(n);
@@ -76,8 +77,8 @@ fn time_over(bytes: u64, rate: u64) -> SimDuration {
     SimDuration(u64::try_from(ps).unwrap_or(u64::MAX))
 }
 
-/// The strongest bound of all cuts.
-pub fn bandwidth(topology: &Topology, call: &Call) -> Bound {
+/// The strongest bound of all cuts; `in_switches`: whether switches may reduce and multicast.
+pub fn bandwidth(topology: &Topology, call: &Call, in_switches: bool) -> Bound {
     let mut best = Bound { time: SimDuration::ZERO, what: "nothing to move".to_owned() };
     let mut consider = |time: SimDuration, what: &dyn Fn() -> String| {
         if time > best.time {
@@ -104,7 +105,7 @@ pub fn bandwidth(topology: &Topology, call: &Call) -> Bound {
         all = all.and(ports);
         consider(ports.time(crossing(call, 1, call.root == Rank(r))), &|| format!("the links of rank {r}"));
     }
-    if call.collective == Collective::AllReduce {
+    if call.collective == Collective::AllReduce && !in_switches {
         // Every rank but one gives its data away once, and gets the result once.
         let total = 2 * u64::from(call.ranks - 1) * call.count * call.dtype.size();
         consider(all.time((total, total)), &|| "the links of all ranks together".to_owned());

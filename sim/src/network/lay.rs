@@ -1,5 +1,7 @@
 //! Lays a schedule on a machine: resources, weights and latencies for the engine.
 
+use std::collections::hash_map::Entry;
+
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
@@ -27,7 +29,7 @@ pub enum ResourceName {
     Proxy(Rank),
     /// The helper threads of one connection over sockets.
     Helpers(u32),
-    /// The warps of a rank, channel and lane.
+    /// The warps of a rank, channel and lane, the first of those that share them.
     Lane(Rank, ChannelId, Lane),
 }
 
@@ -65,6 +67,19 @@ pub enum LayError {
         /// Receiver.
         dst: Rank,
     },
+    /// No NVSwitch that reduces and multicasts.
+    #[error("`{topology}` cannot reduce in NVSwitch: {reason}; use ring or tree")]
+    NoMulticast {
+        /// Name of the machine.
+        topology: String,
+        /// What it lacks.
+        reason: String,
+    },
+    /// No network that reduces.
+    #[error(
+        "the network of `{0}` does not reduce (no SHARP): use ring or tree, or say `sharp = true` in its [fabric] if it does"
+    )]
+    NoSharp(String),
 }
 
 /// Bytes on the wire per byte of payload.
@@ -73,54 +88,6 @@ fn wire_format(protocol: Protocol) -> f64 {
         Protocol::Ll => 2.0,
         Protocol::Ll128 => 16.0 / 15.0,
         Protocol::Simple => 1.0,
-    }
-}
-
-/// The resources of an instance, each made when it is first used.
-struct Resources<'m> {
-    topology: &'m Topology,
-    profile: &'m Profile,
-    wire: f64,
-    rates: Vec<u64>,
-    names: Vec<ResourceName>,
-    known: FxHashMap<ResourceName, u32>,
-}
-
-impl Resources<'_> {
-    fn get(&mut self, name: ResourceName, rate: impl FnOnce() -> u64) -> u32 {
-        *self.known.entry(name).or_insert_with(|| {
-            self.rates.push(rate());
-            self.names.push(name);
-            u32::try_from(self.rates.len() - 1).unwrap_or(u32::MAX)
-        })
-    }
-
-    /// Weight of a share of the payload: wire format over efficiency.
-    fn weight(&self, share: u64, efficiency: f64) -> u64 {
-        (self.wire / efficiency * share as f64).ceil() as u64
-    }
-
-    fn hop(&mut self, hop: Hop, share: u64) -> Use {
-        match hop {
-            Hop::Link(id) => {
-                let link = self.topology.link(id);
-                let weight = self.weight(share, self.profile.efficiency(link.kind));
-                (self.get(ResourceName::Link(id), || link.rate.get()), weight)
-            }
-            Hop::Memory(cpu) => {
-                let rate = self.profile.host_memory().get();
-                (self.get(ResourceName::Memory(cpu), || rate), self.weight(share, 1.0))
-            }
-        }
-    }
-
-    fn leg(&mut self, uses: &mut SmallVec<[Use; 4]>, leg: &Leg) {
-        uses.extend(leg.iter().map(|&(hop, share)| self.hop(hop, share)));
-    }
-
-    fn proxy(&mut self, rank: Rank) -> u32 {
-        let rate = self.profile.proxy_thread().get();
-        self.get(ResourceName::Proxy(rank), || rate)
     }
 }
 
@@ -154,10 +121,156 @@ impl Incast {
     }
 }
 
+/// The resources of an instance, each made when it is first used.
+pub(super) struct Layer<'m> {
+    pub(super) topology: &'m Topology,
+    pub(super) profile: &'m Profile,
+    protocol: Protocol,
+    peer_access: PeerAccess,
+    router: Router<'m>,
+    routes: FxHashMap<(Rank, Rank, ChannelId), Route>,
+    incast: Incast,
+    rates: Vec<u64>,
+    names: Vec<ResourceName>,
+    known: FxHashMap<ResourceName, u32>,
+}
+
+impl<'m> Layer<'m> {
+    fn new(topology: &'m Topology, profile: &'m Profile, transport: &Transport, protocol: Protocol) -> Self {
+        Self {
+            topology,
+            profile,
+            protocol,
+            peer_access: transport.peer_access,
+            router: Router::with(topology, *transport),
+            routes: FxHashMap::default(),
+            incast: Incast::default(),
+            rates: Vec::new(),
+            names: Vec::new(),
+            known: FxHashMap::default(),
+        }
+    }
+
+    fn resource(&mut self, name: ResourceName, rate: impl FnOnce() -> u64) -> u32 {
+        *self.known.entry(name).or_insert_with(|| {
+            self.rates.push(rate());
+            self.names.push(name);
+            u32::try_from(self.rates.len() - 1).unwrap_or(u32::MAX)
+        })
+    }
+
+    /// Weight of a share of the payload: wire format over efficiency.
+    fn weight(&self, share: u64, efficiency: f64) -> u64 {
+        (wire_format(self.protocol) / efficiency * share as f64).ceil() as u64
+    }
+
+    /// Adds a leg to what a connection uses, with an efficiency by kind of link.
+    pub(super) fn leg(&mut self, uses: &mut SmallVec<[Use; 4]>, leg: &Leg, efficiency: impl Fn(LinkKind) -> f64) {
+        for &(hop, share) in leg {
+            uses.push(match hop {
+                Hop::Link(id) => {
+                    let link = self.topology.link(id);
+                    let weight = self.weight(share, efficiency(link.kind));
+                    (self.resource(ResourceName::Link(id), || link.rate.get()), weight)
+                }
+                Hop::Memory(cpu) => {
+                    let rate = self.profile.host_memory().get();
+                    (self.resource(ResourceName::Memory(cpu), || rate), self.weight(share, 1.0))
+                }
+            });
+        }
+    }
+
+    pub(super) fn proxy(&mut self, rank: Rank) -> u32 {
+        let rate = self.profile.proxy_thread().get();
+        self.resource(ResourceName::Proxy(rank), || rate)
+    }
+
+    /// The way of a channel from one rank to another, by the NICs that are given for it.
+    pub(super) fn route(
+        &mut self,
+        src: Rank,
+        dst: Rank,
+        channel: ChannelId,
+        nics: Option<(u32, u32)>,
+    ) -> Result<&Route, LayError> {
+        // Channels take different ways in the network only.
+        let peers = self.peer_access != PeerAccess::Net && self.topology.host_of(src) == self.topology.host_of(dst);
+        match self.routes.entry((src, dst, if peers { ChannelId(0) } else { channel })) {
+            Entry::Occupied(known) => Ok(known.into_mut()),
+            Entry::Vacant(new) => {
+                let route = self.router.route_by(src, dst, channel, nics).ok_or(LayError::NoRoute { src, dst })?;
+                self.incast.add(self.topology, &route);
+                Ok(new.insert(route))
+            }
+        }
+    }
+
+    /// A connection from one rank to another, the `index`-th of all.
+    fn pair(
+        &mut self,
+        (src, dst): (Rank, Rank),
+        channel: ChannelId,
+        nics: Option<(u32, u32)>,
+        index: u32,
+    ) -> Result<ConnSpec, LayError> {
+        let (profile, protocol) = (self.profile, self.protocol);
+        let route = self.route(src, dst, channel, nics)?.clone();
+        let network = matches!(route.reach, Reach::Network | Reach::Tcp);
+        let efficiency = |kind| profile.efficiency(kind);
+        let mut uses: SmallVec<[Use; 4]> = SmallVec::new();
+        let mut parts = [0; 3];
+        let end = |uses: &SmallVec<[Use; 4]>| u16::try_from(uses.len()).unwrap_or(u16::MAX);
+        self.leg(&mut uses, &route.store, efficiency);
+        parts[0] = end(&uses);
+        let mut post = [0; 2];
+        if network {
+            let cost = if route.reach == Reach::Tcp { profile.socket_message() } else { profile.proxy() };
+            let work = profile.proxy_thread().bytes_in(cost).0;
+            // Through a socket an empty slice is a header alone, another one header and data.
+            post = if route.reach == Reach::Tcp { [work / 2, work] } else { [work; 2] };
+            uses.push((self.proxy(src), WEIGHT_ONE));
+            if route.reach == Reach::Tcp {
+                uses.push((self.proxy(dst), WEIGHT_ONE));
+            }
+        }
+        parts[1] = end(&uses);
+        self.leg(&mut uses, &route.wire, efficiency);
+        if route.reach == Reach::Tcp {
+            // Threads copy what goes through sockets: helpers of the connection, or the proxy's.
+            let weight = self.weight(WEIGHT_ONE, 1.0);
+            let (helpers, _) = self.router.sockets(self.topology.host_of(src).index());
+            if helpers > 0 {
+                let rate = profile.proxy_thread().times(u64::from(helpers)).get();
+                uses.push((self.resource(ResourceName::Helpers(index), || rate), weight));
+            } else {
+                uses.extend([src, dst].map(|rank| (self.proxy(rank), weight)));
+            }
+        }
+        parts[2] = end(&uses);
+        self.leg(&mut uses, &route.load, efficiency);
+        let mut latency = profile.latency(route.reach, protocol);
+        if network {
+            // A flag in host memory is seen over PCIe.
+            latency += profile.latency(Reach::Pcie, Protocol::Ll).times(u64::from(route.staged));
+        }
+        Ok(ConnSpec {
+            uses,
+            parts,
+            latency,
+            streaming: protocol != Protocol::Simple && !network,
+            direct: !network && route.staged == 0,
+            depth: 0,
+            proxy: network.then_some(SimDuration::ZERO),
+            post,
+        })
+    }
+}
+
 /// Lays a schedule on the first ranks of a machine.
 ///
 /// # Errors
-/// A flaw of the schedule, or two ranks without a route.
+/// A flaw of the schedule, two ranks without a route, or a switch that cannot combine.
 pub fn lay<'a>(
     topology: &Topology,
     profile: &Profile,
@@ -166,87 +279,32 @@ pub fn lay<'a>(
 ) -> Result<Laid<'a>, LayError> {
     let wiring = Wiring::new(schedule)?;
     let protocol = schedule.plan.protocol;
-    let wire = wire_format(protocol);
-    let mut router = Router::with(topology, *transport);
     let kernels = vec![KernelSpec { rounds: 1, gap: SimDuration::ZERO }; schedule.call.ranks as usize];
     let mut instance = Instance { schedules: vec![schedule], kernels, ..Instance::default() };
-    let mut resources =
-        Resources { topology, profile, wire, rates: vec![], names: vec![], known: FxHashMap::default() };
-    let mut routes: FxHashMap<(Rank, Rank, ChannelId), Route> = FxHashMap::default();
-    let mut incast = Incast::default();
+    let mut layer = Layer::new(topology, profile, transport, protocol);
     for (index, wired) in (0..).zip(&wiring.conns) {
-        let conn = wired.conn;
-        // Channels take different ways in the network only.
-        let peers =
-            transport.peer_access != PeerAccess::Net && topology.host_of(conn.src) == topology.host_of(conn.dst);
-        let key = (conn.src, conn.dst, if peers { ChannelId(0) } else { conn.channel });
-        let nics = schedule.nic(conn.src, conn.channel).zip(schedule.nic(conn.dst, conn.channel));
-        let route = match routes.get(&key) {
-            Some(route) => route,
+        let channel = wired.conn.channel;
+        let mut conn = match wired.conn.ranks() {
+            Some((src, dst)) => {
+                let nics = schedule.nic(src, channel).zip(schedule.nic(dst, channel));
+                layer.pair((src, dst), channel, nics, index)?
+            }
             None => {
-                let route = router.route_by(conn.src, conn.dst, conn.channel, nics);
-                let route = route.ok_or(LayError::NoRoute { src: conn.src, dst: conn.dst })?;
-                incast.add(topology, &route);
-                routes.entry(key).or_insert(route)
+                let ranks = |workers: &[u32]| workers.iter().map(|&w| wiring.workers[w as usize].rank).collect();
+                let (senders, receivers): (Vec<Rank>, Vec<Rank>) = (ranks(&wired.senders), ranks(&wired.receivers));
+                layer.group(&senders, &receivers, wired.conn)?
             }
         };
-        let network = matches!(route.reach, Reach::Network | Reach::Tcp);
-        let mut uses: SmallVec<[Use; 4]> = SmallVec::new();
-        let mut parts = [0; 3];
-        resources.leg(&mut uses, &route.store);
-        parts[0] = u8::try_from(uses.len()).unwrap_or(u8::MAX);
-        let mut post = [0; 2];
-        if network {
-            let cost = if route.reach == Reach::Tcp { profile.socket_message() } else { profile.proxy() };
-            let work = profile.proxy_thread().bytes_in(cost).0;
-            // Through a socket an empty slice is a header alone, another one header and data.
-            post = if route.reach == Reach::Tcp { [work / 2, work] } else { [work; 2] };
-            uses.push((resources.proxy(conn.src), WEIGHT_ONE));
-            if route.reach == Reach::Tcp {
-                uses.push((resources.proxy(conn.dst), WEIGHT_ONE));
-            }
-        }
-        parts[1] = u8::try_from(uses.len()).unwrap_or(u8::MAX);
-        resources.leg(&mut uses, &route.wire);
-        if route.reach == Reach::Tcp {
-            // Threads copy what goes through sockets: helpers of the connection, or the proxy's.
-            let weight = resources.weight(WEIGHT_ONE, 1.0);
-            let (helpers, _) = router.sockets(topology.host_of(conn.src).index());
-            if helpers > 0 {
-                let rate = profile.proxy_thread().times(u64::from(helpers)).get();
-                uses.push((resources.get(ResourceName::Helpers(index), || rate), weight));
-            } else {
-                uses.extend([conn.src, conn.dst].map(|rank| (resources.proxy(rank), weight)));
-            }
-        }
-        parts[2] = u8::try_from(uses.len()).unwrap_or(u8::MAX);
-        resources.leg(&mut uses, &route.load);
-        let mut latency = profile.latency(route.reach, protocol);
-        if network {
-            // A flag in host memory is seen over PCIe.
-            latency += profile.latency(Reach::Pcie, Protocol::Ll).times(u64::from(route.staged));
-        }
-        instance.conns.push(ConnSpec {
-            uses,
-            parts,
-            latency,
-            streaming: protocol != Protocol::Simple && !network,
-            direct: schedule.plan.direct && !network && route.staged == 0,
-            depth: schedule.plan.fifo_slices,
-            proxy: network.then_some(SimDuration::ZERO),
-            post,
-        });
+        conn.direct &= schedule.plan.direct;
+        conn.depth = schedule.plan.fifo_slices;
+        instance.conns.push(conn);
     }
-    let congested = incast.worst(topology);
-    let Resources { rates, mut names, .. } = resources;
-    instance.resources = rates;
     let reduce_weight = (profile.reduce_weight(schedule.call.dtype) * WEIGHT_ONE as f64) as u64;
     for worker in &wiring.workers {
         let rate = profile.lane_rate(protocol, worker.threads);
-        instance.resources.push(rate.get());
-        names.push(ResourceName::Lane(worker.rank, worker.channel, worker.lane));
         let mut lane = lane_of(worker, 0, schedule.element_size());
-        lane.issue = (u32::try_from(instance.resources.len() - 1).unwrap_or(u32::MAX), WEIGHT_ONE);
+        let warps = ResourceName::Lane(worker.rank, worker.channel, worker.team);
+        lane.issue = (layer.resource(warps, || rate.get()), WEIGHT_ONE);
         lane.kernel = worker.rank.0;
         lane.sync = profile.sync(protocol);
         lane.after = profile.after(protocol);
@@ -256,6 +314,9 @@ pub fn lay<'a>(
         lane.reduce_weight = reduce_weight;
         instance.lanes.push(lane);
     }
+    let congested = layer.incast.worst(topology);
+    let Layer { rates, names, .. } = layer;
+    instance.resources = rates;
     Ok(Laid { instance, names, wiring, congested })
 }
 

@@ -2,6 +2,7 @@
 
 mod lay;
 mod route;
+mod switches;
 mod transport;
 
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use crate::topology::Topology;
 pub use lay::{Laid, LayError, ResourceName, lay, smallest_latency};
 pub(crate) use route::nic_devices;
 pub use route::{Hop, Leg, PathClass, Route, Router};
+pub use switches::{check_multicast, check_sharp};
 pub use transport::{Interface, Transport, TransportError};
 
 /// In which order rings and trees visit the first `ranks` GPUs of a machine: as NCCL's search lays

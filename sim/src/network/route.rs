@@ -94,7 +94,7 @@ fn device(topology: &Topology, host: &Host, number: u32) -> Option<Vec<VertexId>
 }
 
 /// What bytes go through.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Hop {
     /// A link direction.
     Link(LinkId),

@@ -1,28 +1,28 @@
-//! Direct: every pair talks for itself. Send/receive and all-to-all, with or without counts.
+//! Direct: every pair talks for itself. Send/receive, gather, scatter and all-to-all, with or
+//! without counts.
 //!
-//! In round `r` a rank sends to `rank + r` and receives from `rank - r`. Rounds are dealt to
-//! groups of `parts` channels, which share one message; a block sends and receives at once in
-//! two lanes. Source: NCCL 2.30 `src/enqueue.cc` (point-to-point part), restated; NCCL orders
-//! rounds by a quadratic walk over hosts, which on one host is this order.
+//! In each round a rank sends to the rank at some distance before it and receives from the one
+//! at that distance behind it, in hosts and in places inside a host. Rounds are dealt to groups
+//! of `parts` channels, which share one message; a block sends and receives at once in two
+//! lanes. Source: NCCL 2.30 `src/init.cc` (order of rounds), `src/enqueue.cc` (point-to-point
+//! part), restated.
 
 use std::sync::Arc;
 
 use smallvec::smallvec;
 
 use super::program::{Buffer, Code, Expr, Op, Ref, Template, Var, c};
-use super::{Call, Conn, Generator, Plan, Worker};
+use super::{Call, Conn, Generator, Order, Plan, Worker};
 use crate::collective::Collective;
 use crate::ids::{ChannelId, Lane, Rank};
 
 const RANK: Var = Var(0);
-const N: Var = Var(1);
+const HOST: Var = Var(1);
 const SLOT: Var = Var(2);
 const STRIDE: Var = Var(3);
 const ROUNDS: Var = Var(4);
 const PART: Var = Var(5);
-const PER: Var = Var(6);
-const CHUNK: Var = Var(7);
-const GRAIN: Var = Var(8);
+const LOCAL: Var = Var(6);
 const Q: Var = Var(9);
 const PEER: Var = Var(10);
 const LEN: Var = Var(11);
@@ -38,35 +38,115 @@ const RECV: usize = 1;
 struct Direct {
     call: Call,
     plan: Plan,
+    rounds: Rounds,
 }
 
-pub(super) fn generate(call: &Call, plan: &Plan) -> (u32, Vec<Template>, Box<dyn Generator>) {
-    let templates = vec![template(call, SEND), template(call, RECV)];
-    (2, templates, Box::new(Direct { call: call.clone(), plan: *plan }))
+/// Who talks to whom in which round.
+#[derive(Debug)]
+struct Rounds {
+    hosts: u32,
+    locals: u32,
+    /// Host and place in it, by rank; and the rank, by host and place.
+    place_of: Vec<(u32, u32)>,
+    rank_of: Vec<u32>,
+    /// Distance in hosts and in places, by round; and the round, by distances.
+    distances: Vec<(u32, u32)>,
+    round_of: Vec<u32>,
 }
 
-fn template(call: &Call, lane: usize) -> Template {
+/// `0, 1, 3, 6, 10, ...` modulo the next power of two, those below `n`: all of them, once.
+fn quadratic(n: u32) -> impl Iterator<Item = u32> {
+    let padded = u64::from(n.next_power_of_two());
+    (0..padded).map(move |i| u32::try_from((i * (i + 1) / 2) % padded).unwrap_or(n)).filter(move |&d| d < n)
+}
+
+impl Rounds {
+    /// Hosts of unequal size count as one, as in NCCL.
+    fn new(ranks: u32, hosts: &[Vec<u32>]) -> Self {
+        let size = hosts.first().map_or(0, Vec::len);
+        let equal =
+            hosts.iter().all(|h| h.len() == size) && hosts.iter().map(Vec::len).sum::<usize>() == ranks as usize;
+        let rank_of: Vec<u32> = if equal { hosts.concat() } else { (0..ranks).collect() };
+        let locals = if equal { u32::try_from(size).unwrap_or(ranks) } else { ranks };
+        let hosts = ranks / locals.max(1);
+        let mut place_of = vec![(0, 0); ranks as usize];
+        for (index, &rank) in (0..).zip(&rank_of) {
+            place_of[rank as usize] = (index / locals, index % locals);
+        }
+        let distances: Vec<(u32, u32)> =
+            quadratic(hosts).flat_map(|host| quadratic(locals).map(move |local| (host, local))).collect();
+        let mut round_of = vec![0; ranks as usize];
+        for (round, &(host, local)) in (0..).zip(&distances) {
+            round_of[(host * locals + local) as usize] = round;
+        }
+        Self { hosts, locals, place_of, rank_of, distances, round_of }
+    }
+
+    fn peer(&self, rank: Rank, round: u32, back: bool) -> Rank {
+        let ((host, local), (hosts, locals)) = (self.place_of[rank.index()], self.distances[round as usize]);
+        let step = |at: u32, distance: u32, n: u32| if back { (at + n - distance) % n } else { (at + distance) % n };
+        Rank(self.rank_of[(step(host, hosts, self.hosts) * self.locals + step(local, locals, self.locals)) as usize])
+    }
+
+    /// The round in which one rank sends to another.
+    fn between(&self, from: Rank, to: Rank) -> u32 {
+        let (a, b) = (self.place_of[from.index()], self.place_of[to.index()]);
+        let host = (b.0 + self.hosts - a.0) % self.hosts;
+        let local = (b.1 + self.locals - a.1) % self.locals;
+        self.round_of[(host * self.locals + local) as usize]
+    }
+
+    /// [`Self::peer`] as an expression.
+    fn peer_expr(&self, round: &Expr, back: bool) -> Expr {
+        let (hosts, locals) = (i64::from(self.hosts), i64::from(self.locals));
+        let table = |values: Arc<[i64]>, index: Expr| Expr::Table(values, Box::new(index));
+        let host = table(self.distances.iter().map(|d| i64::from(d.0)).collect(), round.clone());
+        let local = table(self.distances.iter().map(|d| i64::from(d.1)).collect(), round.clone());
+        let step = |at: Var, distance: Expr, n: i64| if back { (at + n - distance) % n } else { (at + distance) % n };
+        let index = step(HOST, host, hosts) * locals + step(LOCAL, local, locals);
+        table(self.rank_of.iter().map(|&r| i64::from(r)).collect(), index)
+    }
+}
+
+pub(super) fn generate(call: &Call, plan: &Plan, order: &Order) -> (u32, Vec<Template>, Box<dyn Generator>) {
+    let rounds = Rounds::new(call.ranks, &order.hosts);
+    let templates = vec![template(call, plan, &rounds, SEND), template(call, plan, &rounds, RECV)];
+    (2, templates, Box::new(Direct { call: call.clone(), plan: *plan, rounds }))
+}
+
+fn signed(v: u64) -> i64 {
+    i64::try_from(v).unwrap_or(i64::MAX)
+}
+
+fn template(call: &Call, plan: &Plan, rounds: &Rounds, lane: usize) -> Template {
     let n = call.ranks;
-    let signed = |v: u64| i64::try_from(v).unwrap_or(i64::MAX);
+    let (per, chunk, grain) = (signed(plan.per_channel), signed(plan.chunk), signed(plan.grain));
     let table = |f: &dyn Fn(Rank, Rank) -> u64| -> Arc<[i64]> {
         (0..n).flat_map(|a| (0..n).map(move |b| (a, b))).map(|(a, b)| signed(f(Rank(a), Rank(b)))).collect()
     };
     let sends = lane == SEND;
     // From and to whom: the sender's lane walks to its right, the receiver's to its left.
-    let pair = if sends { RANK * N + PEER } else { PEER * N + RANK };
+    let ranks = i64::from(n);
+    let pair = if sends { RANK * ranks + PEER } else { PEER * ranks + RANK };
     let (count, send_at, recv_at): (Expr, Expr, Expr) = match (&call.counts, call.collective) {
         (Some(_), _) => (
             Expr::Table(table(&|a, b| call.pair_count(a, b)), Box::new(pair.clone())),
             Expr::Table(table(&|a, b| call.send_offset(a, b)), Box::new(pair.clone())),
             Expr::Table(table(&|a, b| call.recv_offset(a, b)), Box::new(pair)),
         ),
-        (None, Collective::AllToAll) => {
+        (None, collective) => {
+            let count = signed(call.count);
             let (from, to) = if sends { (RANK, PEER) } else { (PEER, RANK) };
-            (c(signed(call.count)), to * signed(call.count), from * signed(call.count))
+            let (parts_in, parts_out) = match collective {
+                Collective::AllToAll => (count, count),
+                Collective::Scatter => (count, 0),
+                Collective::Gather => (0, count),
+                _ => (0, 0),
+            };
+            (c(count), to * parts_in, from * parts_out)
         }
-        (None, _) => (c(signed(call.count)), c(0), c(0)),
     };
-    let place = |buffer, base: &Expr| Some(Ref { buffer, offset: base.clone() + PART * PER + OFF });
+    let place = |buffer, base: &Expr| Some(Ref { buffer, offset: base.clone() + PART * per + OFF });
     let op = |send: bool, recv: bool, src, dst| {
         Code::Op(Op {
             recv: if recv { smallvec![Q.into()] } else { smallvec![] },
@@ -76,9 +156,15 @@ fn template(call: &Call, lane: usize) -> Template {
             dst,
             count: (LEN - OFF).min(SIZE),
             span: SIZE.into(),
+            ..Op::default()
         })
     };
-    // What a rank keeps for itself is a plain copy, done by the sending lane.
+    // What a rank keeps for itself is a plain copy, done by the sending lane; in place it is there.
+    let own = if call.in_place {
+        vec![]
+    } else {
+        vec![op(false, false, place(Buffer::Input, &send_at), place(Buffer::Output, &recv_at))]
+    };
     let body = if sends {
         vec![
             Code::For(
@@ -87,12 +173,7 @@ fn template(call: &Call, lane: usize) -> Template {
                 c(1).min(SLOT + Q * STRIDE),
                 vec![op(true, false, place(Buffer::Input, &send_at), None)],
             ),
-            Code::For(
-                SELF,
-                c(1).min(SLOT + Q * STRIDE),
-                c(1),
-                vec![op(false, false, place(Buffer::Input, &send_at), place(Buffer::Output, &recv_at))],
-            ),
+            Code::For(SELF, c(1).min(SLOT + Q * STRIDE), c(1), own),
         ]
     } else {
         vec![Code::For(
@@ -102,7 +183,7 @@ fn template(call: &Call, lane: usize) -> Template {
             vec![op(false, true, None, place(Buffer::Output, &recv_at))],
         )]
     };
-    let mut chunks = vec![Code::Let(OFF, L * CHUNK), Code::Let(SIZE, (LEN - OFF).round_up(GRAIN).min(CHUNK))];
+    let mut chunks = vec![Code::Let(OFF, L * chunk), Code::Let(SIZE, (LEN - OFF).round_up(grain).min(chunk))];
     chunks.extend(body);
     let round = SLOT + Q * STRIDE;
     Template::new(&[Code::For(
@@ -110,60 +191,96 @@ fn template(call: &Call, lane: usize) -> Template {
         c(0),
         ROUNDS.into(),
         vec![
-            Code::Let(PEER, (if sends { RANK + round } else { RANK + N - round }) % N),
-            Code::Let(LEN, (count - PART * PER).max(0).min(PER)),
-            Code::For(L, c(0), (LEN + CHUNK - 1) / CHUNK, chunks),
+            Code::Let(PEER, rounds.peer_expr(&round, !sends)),
+            Code::Let(LEN, (count - PART * per).max(0).min(per)),
+            Code::For(L, c(0), (LEN + chunk - 1) / chunk, chunks),
         ],
     )])
 }
 
+impl Direct {
+    /// Which rounds a channel group serves for a lane: the first, their distance, how many.
+    fn served(&self, rank: Rank, group: u32, groups: u32, sends: bool) -> Option<(u32, u32, u32)> {
+        let (n, root) = (self.call.ranks, self.call.root);
+        let every = (group < n).then(|| (group, groups, (n - group).div_ceil(groups)));
+        let only = |round: u32| (round % groups == group).then_some((round, 1, 1));
+        match self.call.collective {
+            Collective::SendRecv => {
+                let (from, to) = if sends { (rank.0, rank.0 + 1) } else { (rank.0 + n - 1, rank.0) };
+                (group == 0).then(|| (self.rounds.between(Rank(from % n), Rank(to % n)), 1, 1))
+            }
+            Collective::Gather if sends => only(self.rounds.between(rank, root)),
+            Collective::Gather if rank != root => None,
+            Collective::Scatter if sends && rank != root => None,
+            Collective::Scatter if !sends => only(self.rounds.between(root, rank)),
+            _ => every,
+        }
+    }
+}
+
 impl Generator for Direct {
     fn worker(&self, rank: Rank, channel: ChannelId, lane: Lane) -> Option<Worker> {
-        let n = self.call.ranks;
+        let sends = lane.index() == SEND;
         let parts = self.plan.parts.max(1);
         let groups = (self.plan.channels / parts).max(1);
         let group = channel.0 / parts;
-        // Which rounds this channel serves: first, distance, how many.
-        let (slot, stride, rounds) = match self.call.collective {
-            Collective::SendRecv => (1 % n, 1, 1),
-            _ => (group, groups, (n + groups - 1 - group.min(n - 1)) / groups),
-        };
-        if group >= groups || slot >= n {
+        if group >= groups {
             return None;
         }
-        let peers = |back: bool| {
-            (0..rounds).map(move |q| {
-                let round = (slot + q * stride) % n;
-                Rank(if back { (rank.0 + n - round) % n } else { (rank.0 + round) % n })
-            })
-        };
-        let own = |peer: Rank| peer == rank;
-        let conn = |src, dst| Conn { src, dst, channel, stream: 0 };
-        // A port per round; the round with oneself has a port too, which is never used.
-        let (recv, send) = if lane.0 as usize == SEND {
-            (vec![], peers(false).map(|p| conn(rank, p)).collect::<Vec<_>>())
-        } else if peers(true).all(own) {
+        let conn = |src, dst| Conn::pair(src, dst, channel, 0);
+        let (slot, stride, rounds) = self.served(rank, group, groups, sends)?;
+        let peers: Vec<Rank> = (0..rounds).map(|q| self.rounds.peer(rank, slot + q * stride, !sends)).collect();
+        if !sends && peers.iter().all(|&p| p == rank) {
             return None;
+        }
+        // A port per round; the round with oneself has a port too, which is never used.
+        let (recv, send): (Vec<Conn>, Vec<Conn>) = if sends {
+            (vec![], peers.into_iter().map(|p| conn(rank, p)).collect())
         } else {
-            (peers(true).map(|p| conn(p, rank)).collect(), vec![])
+            (peers.into_iter().map(|p| conn(p, rank)).collect(), vec![])
         };
-        let signed = |v: u64| i64::try_from(v).unwrap_or(i64::MAX);
+        let (host, local) = self.rounds.place_of[rank.index()];
         Some(Worker {
             template: lane.index(),
             parameters: vec![
                 (RANK, i64::from(rank.0)),
-                (N, i64::from(n)),
+                (HOST, i64::from(host)),
+                (LOCAL, i64::from(local)),
                 (SLOT, i64::from(slot)),
                 (STRIDE, i64::from(stride)),
                 (ROUNDS, i64::from(rounds)),
                 (PART, i64::from(channel.0 % parts)),
-                (PER, signed(self.plan.per_channel)),
-                (CHUNK, signed(self.plan.chunk)),
-                (GRAIN, signed(self.plan.grain)),
             ],
             recv,
             send,
+            tokens: vec![],
             threads: self.plan.threads / 2,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: NCCL's walk over 16 hosts, by value; and it visits every distance once for any number.
+    #[test]
+    fn rounds_walk_quadratically() {
+        assert_eq!(quadratic(16).collect::<Vec<_>>(), [0, 1, 3, 6, 10, 15, 5, 12, 4, 13, 7, 2, 14, 11, 9, 8]);
+        for n in 1..=70 {
+            let mut all: Vec<u32> = quadratic(n).collect();
+            all.sort_unstable();
+            assert_eq!(all, (0..n).collect::<Vec<_>>());
+        }
+    }
+
+    /// Goal: hosts first, places in them second: the peers of rank 1 of 2 hosts of 4, by value.
+    #[test]
+    fn rounds_go_host_by_host() {
+        let rounds = Rounds::new(8, &[(0..4).collect(), (4..8).collect()]);
+        let peers = |back| (0..8).map(|r| rounds.peer(Rank(1), r, back).0).collect::<Vec<_>>();
+        assert_eq!(peers(false), [1, 2, 0, 3, 5, 6, 4, 7]);
+        assert_eq!(peers(true), [1, 0, 2, 3, 5, 4, 6, 7]);
+        assert!((0..8).all(|r| rounds.between(Rank(1), rounds.peer(Rank(1), r, false)) == r));
     }
 }

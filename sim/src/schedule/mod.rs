@@ -2,10 +2,15 @@
 //!
 //! A worker is a (rank, channel, lane). Its program is a [`Template`] with parameters; its
 //! connections are computed on demand. Nothing here grows with ranks times steps. An
-//! algorithm is a generator in its own file ([`ring`], [`tree`], [`direct`]); whoever
+//! algorithm is a generator in its own file ([`ring`], [`tree`], [`pat`], ...); whoever
 //! consumes a [`Schedule`] cannot tell which one made it.
 
+mod chain;
+mod coll_tree;
 mod direct;
+mod heads;
+pub mod msccl;
+mod pat;
 pub mod plan;
 pub mod program;
 mod ring;
@@ -127,11 +132,15 @@ impl Call {
 
     /// Where in the shared memory of a rank a buffer starts, when in place.
     ///
-    /// All-gather: a rank's input is its part of the output. Reduce-scatter: its output is its
-    /// part of the input. Otherwise both start together.
+    /// All-gather, and gather at the root: a rank's input is its part of the output.
+    /// Reduce-scatter, and scatter at the root: its output is its part of the input. Otherwise
+    /// both start together.
     pub fn in_place_offset(&self, rank: Rank, buffer: Buffer) -> u64 {
         match (self.collective, buffer) {
             (Collective::AllGather, Buffer::Input) | (Collective::ReduceScatter, Buffer::Output) => {
+                self.count * u64::from(rank.0)
+            }
+            (Collective::Gather, Buffer::Input) | (Collective::Scatter, Buffer::Output) if rank == self.root => {
                 self.count * u64::from(rank.0)
             }
             _ => 0,
@@ -210,6 +219,28 @@ pub enum ScheduleError {
         /// What would work.
         valid: String,
     },
+    /// Ranks or hosts that the algorithm is not made for.
+    #[error("{algorithm} needs {needs}; here {have}")]
+    Shape {
+        /// The algorithm.
+        algorithm: Algorithm,
+        /// What it needs.
+        needs: &'static str,
+        /// What there is.
+        have: String,
+    },
+    /// A reduction that switches do not do.
+    #[error("{algorithm} cannot do {op} of {dtype}: {able}")]
+    InSwitch {
+        /// The algorithm.
+        algorithm: Algorithm,
+        /// The reduction.
+        op: ReduceOp,
+        /// The element type.
+        dtype: DataType,
+        /// What the switches can.
+        able: &'static str,
+    },
     /// A protocol that the algorithm has no kernel for.
     #[error("{algorithm} has no {protocol} kernel")]
     NoKernel {
@@ -220,17 +251,47 @@ pub enum ScheduleError {
     },
 }
 
-/// A one-way FIFO between two workers.
+/// Who is at one end of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum End {
+    /// One worker, of this rank.
+    One(Rank),
+    /// All workers that list the connection, at least one; the number tells groups apart.
+    Group(u32),
+}
+
+/// A one-way FIFO between workers.
+///
+/// Between two ranks it carries slices from one to the other. With a group at an end, a switch
+/// does the rest: the slices of all senders are combined element by element, and every receiver
+/// gets the result. A slot is full when all senders have posted it, and free again when all
+/// receivers are done with it. So `Group -> One` is a reduction (`multimem.ld_reduce`, SHARP
+/// reduce), `One -> Group` a multicast, `Group -> Group` an all-reduce of the network.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Conn {
     /// Who sends.
-    pub src: Rank,
+    pub src: End,
     /// Who receives.
-    pub dst: Rank,
-    /// The channel of both.
+    pub dst: End,
+    /// The channel of all.
     pub channel: ChannelId,
-    /// Tells several connections of one pair and channel apart.
+    /// Tells several connections of the same ends and channel apart.
     pub stream: u32,
+}
+
+impl Conn {
+    /// From one rank to another.
+    pub fn pair(src: Rank, dst: Rank, channel: ChannelId, stream: u32) -> Self {
+        Self { src: End::One(src), dst: End::One(dst), channel, stream }
+    }
+
+    /// Both ranks, where no group is at an end.
+    pub fn ranks(self) -> Option<(Rank, Rank)> {
+        match (self.src, self.dst) {
+            (End::One(src), End::One(dst)) => Some((src, dst)),
+            _ => None,
+        }
+    }
 }
 
 /// A worker's part: its program, parameters and connections.
@@ -244,6 +305,8 @@ pub struct Worker {
     pub recv: Vec<Conn>,
     /// Connections behind the send ports.
     pub send: Vec<Conn>,
+    /// Lanes of the same rank that its instructions may wait for.
+    pub tokens: Vec<(ChannelId, Lane)>,
     /// Threads of its block that move its data.
     pub threads: u32,
 }
@@ -252,6 +315,17 @@ pub struct Worker {
 pub trait Generator: Send + Sync + std::fmt::Debug {
     /// The worker at a place, or `None` where nobody is needed. Costs no more than its ports.
     fn worker(&self, rank: Rank, channel: ChannelId, lane: Lane) -> Option<Worker>;
+
+    /// The lane whose threads a lane uses: lanes with the same answer share them (and say the
+    /// same number of threads), as when one group of warps serves several peers at once.
+    fn team(&self, lane: Lane) -> Lane {
+        lane
+    }
+
+    /// Elements of scratch memory that a rank needs.
+    fn scratch(&self, _rank: Rank) -> u64 {
+        0
+    }
 }
 
 /// A complete plan of one call: every worker, what it does, and over which FIFOs.
@@ -285,13 +359,17 @@ impl Schedule {
         if plan.channels == 0 || plan.channels > MAX_CHANNELS {
             return Err(ScheduleError::Channels(plan.channels));
         }
-        check_supported(call.collective, plan.algorithm)?;
+        check_fits(&call, plan.algorithm, order)?;
         if !valid_protocols(plan.algorithm).contains(&plan.protocol) {
             return Err(ScheduleError::NoKernel { algorithm: plan.algorithm, protocol: plan.protocol });
         }
         let (lanes, templates, generator): (u32, Vec<Template>, Box<dyn Generator>) = match plan.algorithm {
             Algorithm::Tree => tree::generate(&call, &plan, order),
-            Algorithm::Direct => direct::generate(&call, &plan),
+            Algorithm::Direct => direct::generate(&call, &plan, order),
+            Algorithm::Pat if call.ranks > 1 => pat::generate(&call, &plan),
+            Algorithm::CollTree if call.ranks > 1 => coll_tree::generate(&call, &plan, order),
+            Algorithm::Nvls | Algorithm::NvlsTree | Algorithm::CollnetDirect => heads::generate(&call, &plan, order),
+            Algorithm::CollnetChain => chain::generate(&call, &plan, order),
             _ => ring::generate(&call, &plan, order),
         };
         let (rails, hosts) = match plan.algorithm {
@@ -326,6 +404,11 @@ impl Schedule {
         self.generator.worker(rank, channel, lane)
     }
 
+    /// The lane whose threads a lane uses: see [`Generator::team`].
+    pub fn team(&self, lane: Lane) -> Lane {
+        self.generator.team(lane)
+    }
+
     /// All workers with their places, in order.
     pub fn workers(&self) -> impl Iterator<Item = (Rank, ChannelId, Lane, Worker)> {
         let (ranks, channels, lanes) = (self.call.ranks, self.plan.channels, self.lanes);
@@ -334,6 +417,11 @@ impl Schedule {
                 (0..channels).flat_map(move |c| (0..lanes).map(move |l| (Rank(r), ChannelId(c), Lane(l))))
             })
             .filter_map(|(r, c, l)| self.worker(r, c, l).map(|w| (r, c, l, w)))
+    }
+
+    /// Elements of a rank's scratch memory.
+    pub fn scratch_len(&self, rank: Rank) -> u64 {
+        self.generator.scratch(rank)
     }
 
     /// Bytes of one element.
@@ -356,22 +444,85 @@ pub fn check_supported(collective: Collective, algorithm: Algorithm) -> Result<(
     Err(ScheduleError::Unsupported { algorithm, collective, valid })
 }
 
+/// Whether an algorithm has a schedule for a call on ranks that are on hosts like this: NCCL's
+/// own limits (`src/graph/tuning.cc`, `src/init.cc`, `src/include/device.h`, restated).
+///
+/// # Errors
+/// [`ScheduleError::Unsupported`], [`ScheduleError::Shape`] or [`ScheduleError::InSwitch`].
+pub fn check_fits(call: &Call, algorithm: Algorithm, order: &Order) -> Result<(), ScheduleError> {
+    check_supported(call.collective, algorithm)?;
+    let nvls = matches!(algorithm, Algorithm::Nvls | Algorithm::NvlsTree);
+    let collnet = matches!(algorithm, Algorithm::CollnetDirect | Algorithm::CollnetChain);
+    if !nvls && !collnet {
+        return Ok(());
+    }
+    let sizes = || order.hosts.iter().map(Vec::len);
+    let (hosts, fewest, most) = (order.hosts.len(), sizes().min().unwrap_or(0), sizes().max().unwrap_or(0));
+    let all_reduce = call.collective == Collective::AllReduce;
+    let needs = if nvls && most < 2 {
+        Some("at least 2 ranks on a host")
+    } else if algorithm != Algorithm::Nvls && hosts < 2 {
+        Some("at least 2 hosts")
+    } else if collnet && most > MAX_COLLNET_LOCAL {
+        Some("at most 8 ranks on a host")
+    } else if nvls && !all_reduce && most > MAX_NVLS_HEADS {
+        Some("at most 32 ranks on a host for this collective")
+    } else if !all_reduce && fewest != most {
+        Some("equally many ranks on every host for this collective")
+    } else if !all_reduce && hosts > MAX_GATHER_HOSTS {
+        Some("at most 256 hosts for this collective")
+    } else {
+        None
+    };
+    if let Some(needs) = needs {
+        let have = format!("{} ranks are on {hosts} hosts, {fewest} to {most} on each", call.ranks);
+        return Err(ScheduleError::Shape { algorithm, needs, have });
+    }
+    let (op, dtype) = (call.op, call.dtype);
+    let able = match (op, dtype) {
+        _ if !call.collective.reduces() => None,
+        (ReduceOp::Prod | ReduceOp::Avg, _) => Some("switches do sum, min and max"),
+        (_, DataType::Int8 | DataType::Uint8) if nvls => Some("NVSwitch has no 8-bit integers"),
+        (ReduceOp::Min | ReduceOp::Max, DataType::Float32 | DataType::Float64) if nvls => {
+            Some("NVSwitch only sums 32-bit and 64-bit floats")
+        }
+        _ => None,
+    };
+    able.map_or(Ok(()), |able| Err(ScheduleError::InSwitch { algorithm, op, dtype, able }))
+}
+
+/// NCCL's `NCCL_MAX_NVLS_ARITY`: most heads of a host.
+const MAX_NVLS_HEADS: usize = 32;
+/// NCCL's `NCCL_MAX_DIRECT_ARITY` and the rank itself.
+const MAX_COLLNET_LOCAL: usize = 8;
+/// All-gather and reduce-scatter have a connection from every host to all others: their number
+/// grows with the square of the hosts.
+const MAX_GATHER_HOSTS: usize = 256;
+
 /// Algorithms that have a generator for a collective.
 pub fn valid_algorithms(collective: Collective) -> &'static [Algorithm] {
     match collective {
-        Collective::AllReduce => &[Algorithm::Ring, Algorithm::Tree],
-        Collective::AllGather | Collective::ReduceScatter | Collective::Broadcast | Collective::Reduce => {
-            &[Algorithm::Ring]
+        Collective::AllReduce => &[
+            Algorithm::Ring,
+            Algorithm::Tree,
+            Algorithm::CollnetDirect,
+            Algorithm::CollnetChain,
+            Algorithm::Nvls,
+            Algorithm::NvlsTree,
+            Algorithm::CollTree,
+        ],
+        Collective::AllGather | Collective::ReduceScatter => {
+            &[Algorithm::Ring, Algorithm::CollnetDirect, Algorithm::Nvls, Algorithm::Pat]
         }
-        Collective::AllToAll | Collective::SendRecv => &[Algorithm::Direct],
-        Collective::Gather | Collective::Scatter => &[],
+        Collective::Broadcast | Collective::Reduce => &[Algorithm::Ring],
+        Collective::AllToAll | Collective::SendRecv | Collective::Gather | Collective::Scatter => &[Algorithm::Direct],
     }
 }
 
 /// Protocols that an algorithm has a kernel for.
 pub fn valid_protocols(algorithm: Algorithm) -> &'static [Protocol] {
     match algorithm {
-        Algorithm::Ring | Algorithm::Tree => &[Protocol::Ll, Protocol::Ll128, Protocol::Simple],
+        Algorithm::Ring | Algorithm::Tree | Algorithm::CollTree => &[Protocol::Ll, Protocol::Ll128, Protocol::Simple],
         Algorithm::Direct => &[Protocol::Ll, Protocol::Simple],
         _ => &[Protocol::Simple],
     }
@@ -422,6 +573,13 @@ impl Order {
     /// All ranks on one host, visited by number.
     pub fn one_host(ranks: u32) -> Self {
         Self::of_rings(vec![(0..ranks).collect()], vec![(0..ranks).collect()])
+    }
+
+    /// `hosts` hosts of `per_host` ranks each, visited by number.
+    pub fn grid(hosts: u32, per_host: u32) -> Self {
+        let ranks: Vec<u32> = (0..hosts * per_host).collect();
+        let hosts = ranks.chunks(per_host.max(1) as usize).map(<[u32]>::to_vec).collect();
+        Self::of_rings(vec![ranks.into()], hosts)
     }
 
     /// The order of a channel.

@@ -36,6 +36,12 @@ pub struct Limits {
     pub network: bool,
     /// The number of channels is an order, not a maximum.
     pub exact_channels: bool,
+    /// Channels for NVLS and NVLS tree in the communicator.
+    pub nvls_channels: u32,
+    /// Hosts.
+    pub hosts: u32,
+    /// Ranks of a host, of the host with the fewest; all of them are heads.
+    pub ranks_per_host: u32,
 }
 
 impl Default for Limits {
@@ -48,6 +54,9 @@ impl Default for Limits {
             p2p_channels: 32,
             network: false,
             exact_channels: false,
+            nvls_channels: 16,
+            hosts: 1,
+            ranks_per_host: 8,
         }
     }
 }
@@ -81,6 +90,8 @@ pub struct Plan {
     pub direct: bool,
     /// Channels that share the message of one pair (send/receive); 1 for the others.
     pub parts: u32,
+    /// Chunks that fit one step of a FIFO together (PAT packs small ones); 1 for the others.
+    pub aggregate: u32,
 }
 
 impl Plan {
@@ -96,15 +107,27 @@ impl Plan {
         };
         let full_threads = limits.threads.unwrap_or(default_threads(algorithm, protocol)).clamp(32, 1024);
         let (mut channels, mut threads) = (u64::from(limits.channels.max(1)), u64::from(full_threads));
+        let heads = u64::from(limits.ranks_per_host.max(1));
+        let in_network = limits.hosts > 1 && algorithm == Algorithm::Nvls
+            || matches!(algorithm, Algorithm::CollnetDirect | Algorithm::CollnetChain);
+        let nvls = matches!(algorithm, Algorithm::Nvls | Algorithm::NvlsTree);
         let threshold = limits.threshold.unwrap_or(match (algorithm, protocol) {
             (Algorithm::Ring, Protocol::Ll) => 8 * u64::from(call.ranks),
             (_, Protocol::Ll | Protocol::Ll128) => 8,
+            (Algorithm::CollnetDirect | Algorithm::CollnetChain, _) => 512,
             (_, Protocol::Simple) => 64,
         });
-        while !limits.exact_channels && bytes < channels * threads * threshold && channels > 1 {
+        if nvls {
+            let most = if limits.hosts > 1 { limits.channels } else { u32::MAX };
+            channels = u64::from(limits.nvls_channels.min(most).max(1));
+        } else if algorithm == Algorithm::CollnetDirect && !limits.exact_channels {
+            channels = collnet_direct_channels(channels, bytes, threads * heads, threshold);
+        }
+        let fixed = limits.exact_channels || nvls || algorithm == Algorithm::CollnetDirect;
+        while !fixed && bytes < channels * threads * threshold && channels > 1 {
             channels -= 1;
         }
-        if algorithm != Algorithm::Tree {
+        if matches!(algorithm, Algorithm::Ring | Algorithm::CollnetChain | Algorithm::CollTree) {
             while bytes < channels * threads * threshold && threads % 128 == 0 {
                 threads /= 2;
             }
@@ -120,7 +143,8 @@ impl Plan {
         let cell = (MIN_TRAFFIC_PER_CHANNEL.div_ceil(traffic_per_byte)).next_multiple_of(16) / element.min(16);
         let cells = call.count.div_ceil(cell).max(1);
         let per_channel_cells = cells.div_ceil(channels);
-        let channels = if limits.exact_channels { channels } else { cells.div_ceil(per_channel_cells) };
+        // What goes through the network's switches uses all its channels.
+        let channels = if limits.exact_channels || in_network { channels } else { cells.div_ceil(per_channel_cells) };
 
         let (step_bytes, grain_bytes) = step(protocol, limits.buffer_size);
         let (chunk_steps, slice_steps) = match (algorithm, call.collective, protocol) {
@@ -132,6 +156,9 @@ impl Plan {
             _ => (1, 1),
         };
         let mut chunk_bytes = step_bytes * chunk_steps;
+        if algorithm != Algorithm::Ring && algorithm != Algorithm::Tree {
+            chunk_bytes = in_switch_chunk(algorithm, bytes, channels, limits).min(chunk_bytes);
+        }
         if algorithm == Algorithm::Tree && protocol == Protocol::Ll128 {
             // One host: NCCL's rule with nsteps = 1 + 0.1 * ranks per host.
             let steps = 1.0 + 0.1 * f64::from(call.ranks);
@@ -143,8 +170,30 @@ impl Plan {
                 chunk_bytes /= 2;
             }
         }
+        match (algorithm, call.collective) {
+            (Algorithm::Pat, collective) => {
+                let loops = if collective == Collective::AllGather { 32 } else { 16 };
+                while chunk_bytes * channels * loops > bytes && chunk_bytes > 64 << 10 {
+                    chunk_bytes /= 2;
+                }
+            }
+            // NCCL's rule for its own algorithm of two levels, CollNet direct.
+            (Algorithm::CollTree, _) => {
+                let hosts = u64::from(limits.hosts.max(1));
+                let heads = u64::from(call.ranks).div_ceil(hosts);
+                let depth = 1 + u64::from(hosts.ilog2());
+                for (loops, least) in [(64, 128 << 10), (8, 64 << 10), (8, 32 << 10)] {
+                    while bytes < depth * loops * channels * heads * chunk_bytes && chunk_bytes > least {
+                        chunk_bytes /= 2;
+                    }
+                }
+            }
+            _ => {}
+        }
         let grain = (grain_bytes / element).max(1);
         let chunk = (chunk_bytes / element / grain).max(1) * grain;
+        let aggregate =
+            if algorithm == Algorithm::Pat { aggregate(chunk, per_channel_cells * cell, call.ranks) } else { 1 };
         Self {
             algorithm,
             protocol,
@@ -153,11 +202,12 @@ impl Plan {
             chunk,
             grain: (16 / element).max(1),
             slices: u32::try_from(chunk_steps / slice_steps).unwrap_or(1),
-            fifo_slices: STEPS / u32::try_from(slice_steps).unwrap_or(1),
+            fifo_slices: STEPS / u32::try_from(slice_steps).unwrap_or(1) * aggregate,
             min_slice: (step_bytes * slice_steps / 32 / element).max(1),
             per_channel: per_channel_cells * cell,
             direct: false,
             parts: 1,
+            aggregate,
         }
     }
 
@@ -202,6 +252,29 @@ impl Plan {
             per_channel: largest.div_ceil(channels).next_multiple_of(grain).max(grain),
             direct: protocol == Protocol::Simple,
             parts: u32::try_from(channels).unwrap_or(u32::MAX),
+            aggregate: 1,
+        }
+    }
+
+    /// The plan of an imported schedule: a part of each chunk fills one step of a FIFO, in one slice.
+    pub fn imported(call: &Call, protocol: Protocol, channels: u32, threads: Option<u32>, limits: &Limits) -> Self {
+        let element = call.dtype.size();
+        let (step_bytes, grain_bytes) = step(protocol, limits.buffer_size);
+        let grain = (grain_bytes / element).max(1);
+        Self {
+            algorithm: Algorithm::Msccl,
+            protocol,
+            channels,
+            threads: limits.threads.or(threads).unwrap_or(default_threads(Algorithm::Msccl, protocol)).clamp(32, 1024),
+            chunk: (step_bytes / element / grain).max(1) * grain,
+            grain: (16 / element).max(1),
+            slices: 1,
+            fifo_slices: STEPS,
+            min_slice: 1,
+            per_channel: call.count,
+            direct: false,
+            parts: 1,
+            aggregate: 1,
         }
     }
 
@@ -238,13 +311,84 @@ impl Plan {
     }
 }
 
-/// Threads that move data when there is enough: NCCL 2.30 `src/graph/tuning.cc`. Tree kernels
-/// always have 640, of which Simple keeps 128 for synchronisation.
+/// Channels of CollNet direct: fewer for small calls, with a threshold that falls on the way.
+fn collnet_direct_channels(most: u64, bytes: u64, per_channel: u64, mut threshold: u64) -> u64 {
+    let mut channels = most;
+    for least in [16, 8, 4, 2, 1] {
+        while channels > least && bytes < channels * per_channel * threshold {
+            if channels == least + least / 2 {
+                threshold /= 2;
+            }
+            channels -= 1;
+        }
+        if bytes >= channels * per_channel * threshold {
+            break;
+        }
+    }
+    channels
+}
+
+/// Bytes of a chunk of NVLS, NVLS tree and CollNet (`src/enqueue.cc`). NCCL also lowers that of
+/// NVLS over several hosts where its own model says less than 150 GB/s, which is left out.
+fn in_switch_chunk(algorithm: Algorithm, bytes: u64, channels: u64, limits: &Limits) -> u64 {
+    let heads = u64::from(limits.ranks_per_host.max(1));
+    // All channels times all heads, and the rule compares the whole message.
+    let parts = channels * if algorithm == Algorithm::CollnetChain { 1 } else { heads };
+    let below = |times: u64, chunk: u64| bytes < times * parts * chunk;
+    const KIB: u64 = 1 << 10;
+    let mut chunk = 128 * KIB;
+    match algorithm {
+        Algorithm::Nvls => {
+            for (times, smaller) in [(64, 64 * KIB), (8, 32 * KIB), (2, 16 * KIB)] {
+                if below(times, chunk) {
+                    chunk = smaller;
+                }
+            }
+        }
+        Algorithm::NvlsTree => {
+            if limits.hosts >= 4 {
+                chunk = 64 * KIB;
+            }
+            for (times, smaller) in [(32, 256 * KIB), (16, 128 * KIB), (4, 64 * KIB), (1, 32 * KIB)] {
+                if below(times, chunk) {
+                    chunk = chunk.min(smaller);
+                }
+            }
+        }
+        _ => {
+            let chain = algorithm == Algorithm::CollnetChain;
+            let local = u64::from(limits.ranks_per_host);
+            let depth = if chain { local } else { local.min(2) };
+            chunk = if chain { 256 * KIB } else { 512 * KIB };
+            for (times, least) in [(64, 128 * KIB), (8, 64 * KIB), (if chain { 1 } else { 8 }, 32 * KIB)] {
+                while below(depth * times, chunk) && chunk > least {
+                    chunk /= 2;
+                }
+            }
+        }
+    }
+    chunk
+}
+
+/// Threads that move data when there is enough: NCCL 2.30 `src/graph/tuning.cc`. Tree and PAT
+/// kernels always have 640, of which Simple keeps 128 for synchronisation and PAT for its plan;
+/// NVLS and CollNet have 640.
 fn default_threads(algorithm: Algorithm, protocol: Protocol) -> u32 {
     match (algorithm, protocol) {
-        (_, Protocol::Ll128) | (Algorithm::Tree | Algorithm::Direct, Protocol::Ll) | (Algorithm::Direct, _) => 640,
-        _ => 512,
+        (_, Protocol::Ll128) | (Algorithm::Tree | Algorithm::CollTree | Algorithm::Direct, Protocol::Ll) => 640,
+        (Algorithm::Ring | Algorithm::Tree | Algorithm::CollTree | Algorithm::Pat | Algorithm::Msccl, _) => 512,
+        _ => 640,
     }
+}
+
+/// How many chunks PAT packs into one step of a FIFO: a power of two below half of the ranks,
+/// as long as two of the whole channel's part would fit the chunk.
+fn aggregate(chunk: u64, per_channel: u64, ranks: u32) -> u32 {
+    let mut packed = 1;
+    while chunk / (per_channel.max(1) * u64::from(packed)) >= 2 && packed < ranks / 2 {
+        packed *= 2;
+    }
+    packed
 }
 
 /// Data bytes of one FIFO step and the grain of a chunk, in bytes.
@@ -289,6 +433,29 @@ mod tests {
             let call = Call::of_size(Collective::AllReduce, 8, Bytes(size), DataType::Float32);
             let plan = Plan::new(&call, Algorithm::Ring, Protocol::Simple, &Limits::default());
             assert_eq!((plan.channels, plan.threads), (channels, threads), "{size}");
+        }
+    }
+
+    /// Goal: the chunks of NVLS and NVLS tree by NCCL's rule, worked by hand for 16 channels and
+    /// 8 heads: each threshold at its size and just below it.
+    #[test]
+    fn chunks_of_nvls_follow_the_size() {
+        let chunk = |algorithm, hosts, size: u64| {
+            let call = Call::of_size(Collective::AllReduce, 8 * hosts, Bytes(size), DataType::Float32);
+            let plan = Plan::new(&call, algorithm, Protocol::Simple, &Limits { hosts, ..Limits::default() });
+            assert_eq!((plan.channels, plan.threads), (16, 640));
+            (4 * plan.chunk) >> 10
+        };
+        for (size, kib) in [(1 << 30, 128), (64 << 20, 64), (8 << 20, 32), (1 << 20, 16)] {
+            assert_eq!(chunk(Algorithm::Nvls, 1, size), kib);
+            if kib > 16 {
+                assert_eq!(chunk(Algorithm::Nvls, 1, size - 4), kib / 2);
+            }
+        }
+        for (hosts, size, kib) in
+            [(2, 64 << 20, 128), (2, (64 << 20) - 4, 64), (4, 1 << 30, 64), (4, (8 << 20) - 4, 32)]
+        {
+            assert_eq!(chunk(Algorithm::NvlsTree, hosts, size), kib);
         }
     }
 

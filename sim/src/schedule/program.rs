@@ -51,6 +51,12 @@ pub fn c(value: i64) -> Expr {
     Expr::Const(value)
 }
 
+impl Default for Expr {
+    fn default() -> Self {
+        Self::Const(0)
+    }
+}
+
 impl From<Var> for Expr {
     fn from(var: Var) -> Self {
         Self::Var(var)
@@ -147,6 +153,9 @@ pub enum Buffer {
     Input,
     /// What the user gets back; the same memory as the input when in place.
     Output,
+    /// Memory of the schedule's own, for what is neither given nor asked for: partial sums.
+    /// Holds nothing at the start. Its length is [`super::Schedule::scratch_len`].
+    Scratch,
 }
 
 /// A place in a buffer, in elements.
@@ -163,7 +172,7 @@ pub struct Ref {
 /// All sources (what arrives on the `recv` ports, and `src`) are combined element by element
 /// when `reduce` is set; otherwise there is exactly one source. The result goes to `dst` and
 /// to every `send` port.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Op {
     /// Ports received from: indices into the worker's receive connections.
     pub recv: SmallVec<[Expr; 1]>,
@@ -173,16 +182,32 @@ pub struct Op {
     pub src: Option<Ref>,
     /// Local destination.
     pub dst: Option<Ref>,
+    /// The destination is a source too: what it holds is combined with the others.
+    pub accumulate: bool,
     /// Ports sent to: indices into the worker's send connections.
     pub send: SmallVec<[Expr; 1]>,
     /// Exact number of elements; values below 0 count as 0.
     pub count: Expr,
     /// Number of elements for timing: the aligned chunk, equal on symmetric workers.
     pub span: Expr,
+    /// Starts only when another lane of the rank has signalled so often.
+    pub wait: Option<Wait>,
+    /// Signals the rank's other lanes when it is over.
+    pub signal: bool,
+}
+
+/// A token of another lane of the same rank.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Wait {
+    /// Index into the worker's [`tokens`](super::Worker::tokens).
+    pub port: Expr,
+    /// How many of its instructions must have signalled.
+    pub count: Expr,
 }
 
 /// A piece of structured code.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[expect(clippy::large_enum_variant, reason = "a program is built once and is mostly instructions")]
 pub enum Code {
     /// `for var in from..to`.
     For(Var, Expr, Expr, Vec<Code>),
@@ -221,6 +246,16 @@ pub enum Mutation {
     SwapWithNext,
     /// Does other work before it, which moves no data.
     Delay,
+    /// Does not wait for another lane.
+    Unordered,
+    /// Does not signal other lanes.
+    Silent,
+}
+
+impl Mutation {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Delete, Self::Duplicate, Self::SwapWithNext, Self::Delay, Self::Unordered, Self::Silent];
 }
 
 /// Where a worker is in its program.
@@ -253,6 +288,12 @@ pub struct Step {
     pub count: u64,
     /// Number of elements for timing.
     pub span: u64,
+    /// Whether the destination is a source too.
+    pub accumulate: bool,
+    /// Which lane must have signalled before, and how often.
+    pub wait: Option<(usize, u64)>,
+    /// Whether it signals when it is over.
+    pub signal: bool,
 }
 
 impl Template {
@@ -293,6 +334,10 @@ impl Template {
             op.span.variables(&mut timing);
             for port in op.recv.iter().chain(&op.send) {
                 port.variables(&mut timing);
+            }
+            if let Some(wait) = &op.wait {
+                wait.port.variables(&mut timing);
+                wait.count.variables(&mut timing);
             }
         }
         for piece in &self.flat {
@@ -357,16 +402,15 @@ impl Template {
             Mutation::Delay => {
                 let local = |buffer| Some(Ref { buffer, offset: c(0) });
                 mutant.ops.push(Op {
-                    recv: SmallVec::new(),
-                    reduce: false,
                     src: local(Buffer::Input),
                     dst: local(Buffer::Output),
-                    send: SmallVec::new(),
-                    count: c(0),
                     span: c(64),
+                    ..Op::default()
                 });
                 mutant.insert(at, Flat::Op(mutant.ops.len() - 1));
             }
+            Mutation::Unordered => mutant.ops[op].wait = None,
+            Mutation::Silent => mutant.ops[op].signal = false,
         }
         mutant.find_timing_registers();
         mutant
@@ -430,6 +474,9 @@ impl Template {
         step.dst = op.dst.as_ref().map(|r| (r.buffer, unsigned(&r.offset)));
         step.count = unsigned(&op.count);
         step.span = unsigned(&op.span);
+        step.accumulate = op.accumulate;
+        step.wait = op.wait.as_ref().map(|w| (port(&w.port), unsigned(&w.count)));
+        step.signal = op.signal;
     }
 
     /// Every step of a worker, for tests and tools; at most `limit` of them.
@@ -452,15 +499,7 @@ mod tests {
     #[test]
     fn a_program_runs_its_loops() {
         let (i, j, size) = (Var(0), Var(1), Var(2));
-        let op = Op {
-            recv: SmallVec::new(),
-            reduce: false,
-            src: None,
-            dst: None,
-            send: SmallVec::new(),
-            count: i * 10 + j,
-            span: size.into(),
-        };
+        let op = Op { count: i * 10 + j, span: size.into(), ..Op::default() };
         let code = [Code::For(
             i,
             c(0),

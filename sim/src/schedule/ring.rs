@@ -84,7 +84,7 @@ impl Generator for Ring {
             _ => 0,
         };
         let at = |p: u32| Rank(ring[(p % n) as usize]);
-        let conn = |src: Rank, dst: Rank| Conn { src, dst, channel, stream: 0 };
+        let conn = |src: Rank, dst: Rank| Conn::pair(src, dst, channel, 0);
         let (previous, next) = (at(position + n - 1), at(position + 1));
         let (mut recv, mut send) = (vec![conn(previous, rank)], vec![conn(rank, next)]);
         match (self.call.collective, template) {
@@ -109,6 +109,7 @@ impl Generator for Ring {
             ],
             recv,
             send,
+            tokens: vec![],
             threads: self.plan.threads,
         })
     }
@@ -134,6 +135,7 @@ impl Piece {
             dst: self.dst.map(|offset| Ref { buffer: Buffer::Output, offset }),
             count: self.count,
             span: SIZE.into(),
+            ..Op::default()
         })
     }
 }

@@ -51,7 +51,7 @@ pub(super) fn generate(call: &Call, plan: &Plan, order: &Order) -> (u32, Vec<Tem
 }
 
 /// Chains in the order of the rings, all other hosts at their heads.
-fn along_rings(order: &Order, host: &[u32]) -> Chains {
+pub(super) fn along_rings(order: &Order, host: &[u32]) -> Chains {
     let split = |ring: &Arc<[u32]>| {
         let mut chains = vec![Vec::new(); order.hosts.len()];
         for &rank in ring.iter() {
@@ -110,6 +110,7 @@ fn template(role: Role, children: usize, in_place: bool) -> Template {
         dst: (role != Role::Up).then(|| at(Buffer::Output)).flatten(),
         count: (LEN - OFF).min(SIZE),
         span: SIZE.into(),
+        ..Op::default()
     };
     if op.src.is_none() && op.recv.is_empty() {
         return Template::new(&[]);
@@ -135,7 +136,7 @@ fn lane_threads(protocol: Protocol, threads: u32, role: Role) -> u32 {
 
 /// Parent and the two children of a host: the first child has a lower number than its parent, the
 /// second a higher one.
-type Edges = (Option<u32>, [Option<u32>; 2]);
+pub(super) type Edges = (Option<u32>, [Option<u32>; 2]);
 
 /// The first tree over `hosts` of them.
 fn binary_tree(hosts: u32, host: u32) -> Edges {
@@ -154,7 +155,7 @@ fn binary_tree(hosts: u32, host: u32) -> Edges {
 }
 
 /// Tree 0 or 1.
-fn double_tree(hosts: u32, host: u32, second: bool) -> Edges {
+pub(super) fn double_tree(hosts: u32, host: u32, second: bool) -> Edges {
     if !second {
         return binary_tree(hosts, host);
     }
@@ -197,7 +198,7 @@ impl Tree {
 impl Generator for Tree {
     fn worker(&self, rank: Rank, channel: ChannelId, lane: Lane) -> Option<Worker> {
         let (parent, children) = self.neighbours(rank, channel);
-        let conn = |src, dst, stream| Conn { src, dst, channel, stream };
+        let conn = |src, dst, stream| Conn::pair(src, dst, channel, stream);
         let from_children = || children.iter().map(|&r| conn(r, rank, UP)).collect::<Vec<_>>();
         let to_children = || children.iter().map(|&r| conn(rank, r, DOWN)).collect::<Vec<_>>();
         let (role, recv, send) = match (parent, lane.0) {
@@ -219,6 +220,7 @@ impl Generator for Tree {
             ],
             recv,
             send,
+            tokens: vec![],
             threads: lane_threads(self.plan.protocol, self.plan.threads, role),
         })
     }

@@ -3,7 +3,8 @@
 //! One untimed run with the real FIFO depths and symbols for data. A symbol is a set of ranks
 //! and an origin: "the sum of element e of the inputs of these ranks". Checked: every output
 //! holds what the collective promises (postcondition); everything sent is received, in equal
-//! amounts (delivery); nobody waits for ever (no deadlock); no contribution is added twice;
+//! amounts (delivery); nobody waits for ever (no deadlock); no contribution is added twice, also
+//! where a switch adds what a group sends;
 //! and no two lanes touch one piece of memory in an undefined order (happens-before by vector
 //! clocks). Programs have no any-source receive, test or priority, so neither data nor
 //! deadlock depend on timing: one run proves all of them.
@@ -12,10 +13,11 @@ use std::collections::BTreeMap;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
+use smallvec::SmallVec;
 use thiserror::Error;
 
 use super::program::{Buffer, Step};
-use super::wiring::{Slice, SliceCursor, UNUSED, Wiring, WiringError};
+use super::wiring::{Slice, SliceCursor, UNUSED, WiredConn, Wiring, WiringError, end_of};
 use super::{Call, Schedule};
 use crate::collective::Collective;
 use crate::ids::Rank;
@@ -235,10 +237,54 @@ struct Piece {
     symbol: Symbol,
 }
 
+#[derive(Clone)]
 struct Message {
     count: u64,
     pieces: Vec<Piece>,
     clock: Option<Rc<[u32]>>,
+}
+
+/// The slots of a connection in use, oldest first, and how far each of its ends is.
+struct Fifo {
+    /// What arrived in each slot so far, combined, and from how many senders.
+    slots: VecDeque<(Message, usize)>,
+    /// Slices that all receivers are done with.
+    gone: u64,
+    /// Slices posted, by sender.
+    sent: SmallVec<[u64; 1]>,
+    /// Slices taken, by receiver.
+    received: SmallVec<[u64; 1]>,
+}
+
+impl Fifo {
+    fn new(conn: &WiredConn) -> Self {
+        Self {
+            slots: VecDeque::new(),
+            gone: 0,
+            sent: SmallVec::from_elem(0, conn.senders.len()),
+            received: SmallVec::from_elem(0, conn.receivers.len()),
+        }
+    }
+
+    fn has_credit(&self, sender: usize, depth: u32) -> bool {
+        self.sent[sender] - self.gone < u64::from(depth)
+    }
+
+    /// The slot that a receiver takes next, if all senders have posted it.
+    fn next(&self, receiver: usize) -> Option<&Message> {
+        let slot = self.slots.get(usize::try_from(self.received[receiver] - self.gone).ok()?)?;
+        (slot.1 == self.sent.len()).then_some(&slot.0)
+    }
+
+    fn take(&mut self, receiver: usize) -> Option<Message> {
+        let message = self.next(receiver)?.clone();
+        self.received[receiver] += 1;
+        while self.received.iter().all(|&r| r > self.gone) {
+            self.slots.pop_front();
+            self.gone += 1;
+        }
+        Some(message)
+    }
 }
 
 struct Verifier<'a> {
@@ -247,10 +293,13 @@ struct Verifier<'a> {
     cursors: Vec<SliceCursor>,
     waiting: Vec<Option<Slice>>,
     finished: Vec<bool>,
-    fifos: Vec<VecDeque<Message>>,
-    /// `[rank][input, output]`; in place both are one memory, kept as the first.
-    memory: Vec<[Memory; 2]>,
+    fifos: Vec<Fifo>,
+    /// `[rank][input, output, scratch]`; in place the first two are one memory, kept as the first.
+    memory: Vec<[Memory; 3]>,
     clocks: Vec<Vec<u32>>,
+    /// By worker: the clock at each of its signals (empty without clocks), and who waits for them.
+    signals: Vec<Vec<Rc<[u32]>>>,
+    waiters: Vec<Vec<u32>>,
     slices: u64,
 }
 
@@ -265,12 +314,20 @@ pub fn verify(schedule: &Schedule) -> Result<Proof, VerifyError> {
     let wiring = Wiring::new(schedule)?;
     let workers = wiring.workers.len();
     let clocked = workers <= MAX_CLOCKED_WORKERS;
+    let mut waiters = vec![Vec::new(); workers];
+    for (index, worker) in (0..).zip(&wiring.workers) {
+        for &other in worker.tokens.iter().filter(|&&w| w != UNUSED) {
+            waiters[other as usize].push(index);
+        }
+    }
     let mut verifier = Verifier {
         cursors: wiring.workers.iter().map(SliceCursor::new).collect(),
         waiting: vec![None; workers],
         finished: vec![false; workers],
-        fifos: wiring.conns.iter().map(|_| VecDeque::new()).collect(),
-        memory: (0..schedule.call.ranks).map(|r| initial_memory(&schedule.call, Rank(r))).collect(),
+        fifos: wiring.conns.iter().map(Fifo::new).collect(),
+        memory: (0..schedule.call.ranks).map(|r| initial_memory(schedule, Rank(r))).collect(),
+        signals: vec![Vec::new(); workers],
+        waiters,
         clocks: if clocked { vec![vec![0; workers]; workers] } else { Vec::new() },
         schedule,
         wiring,
@@ -281,7 +338,8 @@ pub fn verify(schedule: &Schedule) -> Result<Proof, VerifyError> {
     Ok(Proof { slices: verifier.slices, races_checked: clocked })
 }
 
-fn initial_memory(call: &Call, rank: Rank) -> [Memory; 2] {
+fn initial_memory(schedule: &Schedule, rank: Rank) -> [Memory; 3] {
+    let (call, scratch) = (&schedule.call, Memory::new(schedule.scratch_len(rank)));
     let (input, output) = (call.input_len(rank), call.output_len(rank));
     let own = Piece { len: input, symbol: Symbol { origin: 0, ranks: set_of(call.ranks, [rank.0]) } };
     if call.in_place {
@@ -289,13 +347,13 @@ fn initial_memory(call: &Call, rank: Rank) -> [Memory; 2] {
         if input > 0 {
             shared.write(call.in_place_offset(rank, Buffer::Input), &[own], None);
         }
-        return [shared, Memory::default()];
+        return [shared, Memory::default(), scratch];
     }
     let mut first = Memory::new(input);
     if input > 0 {
         first.write(0, &[own], None);
     }
-    [first, Memory::new(output)]
+    [first, Memory::new(output), scratch]
 }
 
 impl Verifier<'_> {
@@ -317,28 +375,47 @@ impl Verifier<'_> {
             while self.advance(worker)? {
                 let (w, step) = (&self.wiring.workers[worker], &self.cursors[worker].step);
                 for &port in &step.recv {
-                    wake(self.wiring.conns[w.recv[port] as usize].sender);
+                    self.wiring.conns[w.recv[port] as usize].senders.iter().copied().for_each(&mut wake);
                 }
                 for &port in &step.send {
-                    wake(self.wiring.conns[w.send[port] as usize].receiver);
+                    self.wiring.conns[w.send[port] as usize].receivers.iter().copied().for_each(&mut wake);
+                }
+                if step.signal {
+                    self.waiters[worker].iter().for_each(|&w| wake(w));
                 }
             }
         }
         if let Some(first) = self.finished.iter().position(|f| !f) {
             let (w, step) = (&self.wiring.workers[first], &self.cursors[first].step);
-            let empty = step.recv.iter().find(|&&p| self.fifos[w.recv[p] as usize].is_empty());
-            let reason = match empty {
-                Some(&p) => format!("nothing arrives from rank {}", self.wiring.conns[w.recv[p] as usize].conn.src),
+            let missing = step.recv.iter().find_map(|&p| self.missing_sender(first, w.recv[p] as usize));
+            let token = step.wait.filter(|_| self.token(first).is_none());
+            let reason = match missing {
+                _ if token.is_some() => {
+                    let (port, count) = token.unwrap_or_default();
+                    let other = self.wiring.workers[w.tokens[port] as usize].lane;
+                    format!("lane {other} of its rank has not signalled {count} times")
+                }
+                Some(rank) => format!("nothing arrives from rank {rank}"),
                 None => format!("no credit from its receiver (FIFO of {} slices)", self.schedule.plan.fifo_slices),
             };
             let waiting = self.finished.iter().filter(|f| !**f).count();
             return Err(VerifyError::Deadlock { waiting, place: self.place(first), reason });
         }
-        if let Some(conn) = self.fifos.iter().position(|f| !f.is_empty()) {
-            let sender = self.wiring.conns[conn].sender as usize;
-            return Err(VerifyError::Undelivered { place: self.place(sender), count: self.fifos[conn].len() });
+        if let Some(conn) = self.fifos.iter().position(|f| !f.slots.is_empty()) {
+            let fifo = &self.fifos[conn];
+            let most = (0..fifo.sent.len()).max_by_key(|&s| fifo.sent[s]).unwrap_or(0);
+            let sender = self.wiring.conns[conn].senders[most] as usize;
+            return Err(VerifyError::Undelivered { place: self.place(sender), count: fifo.slots.len() });
         }
         Ok(())
+    }
+
+    /// The rank of a sender that has not posted what a worker is to receive next.
+    fn missing_sender(&self, worker: usize, conn: usize) -> Option<Rank> {
+        let (ends, fifo) = (&self.wiring.conns[conn], &self.fifos[conn]);
+        let next = fifo.received[end_of(&ends.receivers, u32::try_from(worker).unwrap_or(UNUSED))];
+        let late = fifo.sent.iter().position(|&sent| sent <= next)?;
+        Some(self.wiring.workers[ends.senders[late] as usize].rank)
     }
 
     /// Does one slice if nothing is missing for it; `false` when blocked or finished.
@@ -370,43 +447,106 @@ impl Verifier<'_> {
         };
         let recv = ports(&step.recv, &self.wiring.workers[worker].recv, "receive")?;
         let send = ports(&step.send, &self.wiring.workers[worker].send, "send")?;
-        let depth = self.schedule.plan.fifo_slices as usize;
-        if recv.iter().any(|&c| self.fifos[c].is_empty()) || send.iter().any(|&c| self.fifos[c].len() >= depth) {
+        let depth = self.schedule.plan.fifo_slices;
+        let id = u32::try_from(worker).unwrap_or(UNUSED);
+        let receiver = |c: usize| end_of(&self.wiring.conns[c].receivers, id);
+        let sender = |c: usize| end_of(&self.wiring.conns[c].senders, id);
+        if recv.iter().any(|&c| self.fifos[c].next(receiver(c)).is_none())
+            || send.iter().any(|&c| !self.fifos[c].has_credit(sender(c), depth))
+        {
             return Ok(false);
         }
+        if let Some((port, _)) = step.wait
+            && self.wiring.workers[worker].tokens.get(port).is_none_or(|&w| w == UNUSED)
+        {
+            return Err(VerifyError::BadPort { place: self.place(worker), kind: "token", port });
+        }
+        let Some(token) = self.token(worker) else {
+            return Ok(false);
+        };
         self.slices += send.len() as u64;
         self.waiting[worker] = None;
+        self.learn(worker, &token);
         let data = self.gather(worker, &step, slice, &recv)?;
         if let Some((buffer, offset)) = step.dst {
             self.store(worker, buffer, offset + slice.from, slice.count, &data)?;
         }
         let clock = self.tick(worker);
+        if step.signal && self.cursors[worker].at_last_slice(self.schedule) {
+            let now = self.clocks.get(worker).map_or_else(|| Rc::from([]), |clock| clock.as_slice().into());
+            self.signals[worker].push(now);
+        }
         for &conn in &send {
             let message = Message { count: slice.count, pieces: data.clone(), clock: clock.clone() };
-            self.fifos[conn].push_back(message);
+            self.post(worker, conn, message)?;
         }
         Ok(true)
+    }
+
+    /// Puts a sender's slice into its slot, added to what the other senders have put there.
+    fn post(&mut self, worker: usize, conn: usize, message: Message) -> Result<(), VerifyError> {
+        let sender = end_of(&self.wiring.conns[conn].senders, u32::try_from(worker).unwrap_or(UNUSED));
+        let fifo = &mut self.fifos[conn];
+        let place = usize::try_from(fifo.sent[sender] - fifo.gone).unwrap_or(usize::MAX);
+        fifo.sent[sender] += 1;
+        let Some((slot, posts)) = fifo.slots.get_mut(place) else {
+            fifo.slots.push_back((message, 1));
+            return Ok(());
+        };
+        *posts += 1;
+        let there = slot.clone();
+        if there.count != message.count {
+            let place = self.place(worker);
+            return Err(VerifyError::WrongAmount { place, expected: there.count, sent: message.count });
+        }
+        let pieces = self.add(worker, &there.pieces, &message.pieces)?;
+        let clock =
+            there.clock.zip(message.clock).map(|(a, b)| a.iter().zip(b.iter()).map(|(x, y)| *x.max(y)).collect());
+        self.fifos[conn].slots[place].0 = Message { count: there.count, pieces, clock };
+        Ok(())
+    }
+
+    /// The clock that comes with the token which a worker's instruction waits for (empty where
+    /// it waits for none); `None` while it is not given.
+    fn token(&self, worker: usize) -> Option<Rc<[u32]>> {
+        let Some((port, count)) = self.cursors[worker].step.wait.filter(|w| w.1 > 0) else {
+            return Some(Rc::from([]));
+        };
+        let other = self.wiring.workers[worker].tokens[port] as usize;
+        let index = usize::try_from(count - 1).unwrap_or(usize::MAX);
+        self.signals[other].get(index).map(Rc::clone)
+    }
+
+    /// What happened before a clock has happened before what a worker does next.
+    fn learn(&mut self, worker: usize, clock: &[u32]) {
+        if let Some(own) = self.clocks.get_mut(worker) {
+            for (mine, &theirs) in own.iter_mut().zip(clock) {
+                *mine = (*mine).max(theirs);
+            }
+        }
     }
 
     /// Receives, reads and combines what one slice needs.
     fn gather(&mut self, worker: usize, step: &Step, slice: Slice, recv: &[usize]) -> Result<Vec<Piece>, VerifyError> {
         let mut sources: Vec<Vec<Piece>> = Vec::new();
         for &conn in recv {
-            let Some(message) = self.fifos[conn].pop_front() else {
+            let receiver = end_of(&self.wiring.conns[conn].receivers, u32::try_from(worker).unwrap_or(UNUSED));
+            let Some(message) = self.fifos[conn].take(receiver) else {
                 continue;
             };
             if message.count != slice.count {
                 let place = self.place(worker);
                 return Err(VerifyError::WrongAmount { place, expected: slice.count, sent: message.count });
             }
-            if let (Some(clock), Some(own)) = (&message.clock, self.clocks.get_mut(worker)) {
-                for (mine, &theirs) in own.iter_mut().zip(clock.iter()) {
-                    *mine = (*mine).max(theirs);
-                }
+            if let Some(clock) = &message.clock {
+                self.learn(worker, clock);
             }
             sources.push(message.pieces);
         }
         if let Some((buffer, offset)) = step.src {
+            sources.push(self.load(worker, buffer, offset + slice.from, slice.count)?);
+        }
+        if let Some((buffer, offset)) = step.dst.filter(|_| step.accumulate) {
             sources.push(self.load(worker, buffer, offset + slice.from, slice.count)?);
         }
         let bad = |what: &str| VerifyError::BadInstruction { place: self.place(worker), what: what.to_owned() };
@@ -415,6 +555,10 @@ impl Verifier<'_> {
         }
         let mut sources = sources.into_iter();
         let Some(mut sum) = sources.next() else {
+            // An instruction that only waits.
+            if slice.count == 0 && step.dst.is_none() && step.send.is_empty() {
+                return Ok(Vec::new());
+            }
             return Err(bad("nothing to read from"));
         };
         for other in sources {
@@ -450,7 +594,9 @@ impl Verifier<'_> {
     /// Which memory a reference means, and where in it.
     fn locate(&self, rank: Rank, buffer: Buffer, offset: u64) -> (usize, u64) {
         let call = &self.schedule.call;
-        if call.in_place {
+        if buffer == Buffer::Scratch {
+            (2, offset)
+        } else if call.in_place {
             (0, call.in_place_offset(rank, buffer) + offset)
         } else {
             (usize::from(buffer == Buffer::Output), offset)

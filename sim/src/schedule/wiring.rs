@@ -1,10 +1,11 @@
 //! A schedule laid out with dense numbers: what verifier, engine and executors all start from.
 
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 use thiserror::Error;
 
 use super::program::{State, Step};
-use super::{Conn, Schedule};
+use super::{Conn, End, Schedule};
 use crate::ids::{ChannelId, Lane, Rank};
 
 /// Stands for a port that is never used (a rank's connection to itself).
@@ -27,19 +28,28 @@ pub struct Wired {
     pub recv: Vec<u32>,
     /// Connections behind its send ports.
     pub send: Vec<u32>,
+    /// Lanes of its rank that it may wait for, as indices of workers; [`UNUSED`] where nobody is.
+    pub tokens: Vec<u32>,
     /// Threads that move its data.
     pub threads: u32,
+    /// The lane of its block whose threads these are.
+    pub team: Lane,
 }
 
-/// A connection with both its workers.
-#[derive(Clone, Copy, Debug)]
+/// A connection with its workers.
+#[derive(Clone, Debug)]
 pub struct WiredConn {
     /// The connection.
     pub conn: Conn,
-    /// Index of the worker that sends.
-    pub sender: u32,
-    /// Index of the worker that receives.
-    pub receiver: u32,
+    /// Indices of the workers that send, in order: one, or a group.
+    pub senders: SmallVec<[u32; 1]>,
+    /// Indices of the workers that receive, in order: one, or a group.
+    pub receivers: SmallVec<[u32; 1]>,
+}
+
+/// The place of a worker among the ends of a connection.
+pub fn end_of(ends: &[u32], worker: u32) -> usize {
+    ends.binary_search(&worker).unwrap_or(0)
 }
 
 /// All workers and connections of a schedule.
@@ -54,8 +64,8 @@ pub struct Wiring {
 /// A connection without two ends.
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
 pub enum WiringError {
-    /// Two workers send, or two receive, on one connection.
-    #[error("{conn:?} has two {end}s: worker {first} and worker {second}")]
+    /// Two workers at the end of one, or one worker twice in a group.
+    #[error("{conn:?} has two {end}s where one may be: worker {first} and worker {second}")]
     TwoEnds {
         /// The connection.
         conn: Conn,
@@ -80,32 +90,42 @@ impl Wiring {
     /// Numbers the workers and connections of a schedule.
     ///
     /// # Errors
-    /// A connection that does not have exactly one sender and one receiver.
+    /// A connection without sender or receiver, or with several where one rank is meant.
     pub fn new(schedule: &Schedule) -> Result<Self, WiringError> {
         let mut wiring = Self { workers: Vec::new(), conns: Vec::new() };
         let mut numbers: FxHashMap<Conn, u32> = FxHashMap::default();
+        let mut waits: Vec<(u32, Vec<(ChannelId, Lane)>)> = Vec::new();
         for (rank, channel, lane, worker) in schedule.workers() {
             let index = u32::try_from(wiring.workers.len()).unwrap_or(UNUSED);
             let mut number = |conn: &Conn, sends: bool| {
-                if conn.src == conn.dst {
+                if conn.ranks().is_some_and(|(src, dst)| src == dst) {
                     return Ok(UNUSED);
                 }
                 let next = u32::try_from(wiring.conns.len()).unwrap_or(UNUSED);
                 let id = *numbers.entry(*conn).or_insert(next);
                 if id == next {
-                    wiring.conns.push(WiredConn { conn: *conn, sender: UNUSED, receiver: UNUSED });
+                    let (senders, receivers) = (SmallVec::new(), SmallVec::new());
+                    wiring.conns.push(WiredConn { conn: *conn, senders, receivers });
                 }
                 let wired = &mut wiring.conns[id as usize];
-                let (end, name) = if sends { (&mut wired.sender, "sender") } else { (&mut wired.receiver, "receiver") };
-                if *end != UNUSED {
-                    return Err(WiringError::TwoEnds { conn: *conn, end: name, first: *end, second: index });
+                let (workers, end, name) = if sends {
+                    (&mut wired.senders, conn.src, "sender")
+                } else {
+                    (&mut wired.receivers, conn.dst, "receiver")
+                };
+                let one = matches!(end, End::One(_));
+                if let Some(&first) = workers.last().filter(|&&last| one || last == index) {
+                    return Err(WiringError::TwoEnds { conn: *conn, end: name, first, second: index });
                 }
-                *end = index;
+                workers.push(index);
                 Ok(id)
             };
             let recv = worker.recv.iter().map(|c| number(c, false)).collect::<Result<Vec<_>, _>>()?;
             let send = worker.send.iter().map(|c| number(c, true)).collect::<Result<Vec<_>, _>>()?;
             let start = schedule.templates[worker.template].start(&worker.parameters);
+            if !worker.tokens.is_empty() {
+                waits.push((index, worker.tokens));
+            }
             wiring.workers.push(Wired {
                 rank,
                 channel,
@@ -114,12 +134,23 @@ impl Wiring {
                 start,
                 recv,
                 send,
+                tokens: Vec::new(),
                 threads: worker.threads,
+                team: schedule.team(lane),
             });
         }
+        for (index, tokens) in waits {
+            let rank = wiring.workers[index as usize].rank;
+            let find = |&(channel, lane): &(ChannelId, Lane)| {
+                let place =
+                    wiring.workers.binary_search_by_key(&(rank, channel, lane), |w| (w.rank, w.channel, w.lane));
+                place.map_or(UNUSED, |w| u32::try_from(w).unwrap_or(UNUSED))
+            };
+            wiring.workers[index as usize].tokens = tokens.iter().map(find).collect();
+        }
         for wired in &wiring.conns {
-            for (end, name) in [(wired.sender, "sender"), (wired.receiver, "receiver")] {
-                if end == UNUSED {
+            for (workers, name) in [(&wired.senders, "sender"), (&wired.receivers, "receiver")] {
+                if workers.is_empty() {
                     return Err(WiringError::OneEnd { conn: wired.conn, end: name });
                 }
             }
@@ -158,6 +189,11 @@ impl SliceCursor {
     /// At a state of a program.
     pub fn at(state: &State) -> Self {
         Self { state: state.clone(), step: Step::default(), slice: 0, live: false }
+    }
+
+    /// Whether the slice at hand is the last of its instruction.
+    pub fn at_last_slice(&self, schedule: &Schedule) -> bool {
+        self.slice == schedule.plan.slices
     }
 
     /// The next slice; its instruction is in `self.step`. `None` at the end of the program.

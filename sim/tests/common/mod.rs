@@ -4,7 +4,8 @@
 
 pub(crate) mod naive;
 
-use collcast_sim::ids::HostId;
+use collcast_sim::collective::{Algorithm, Collective};
+use collcast_sim::ids::{HostId, Rank};
 use collcast_sim::profile::Profile;
 use collcast_sim::topology::{Gpu, Link, LinkKind, Nic, Topology, TopologyBuilder, VertexKind};
 use collcast_sim::units::Bandwidth;
@@ -48,9 +49,10 @@ pub(crate) fn pcie_box(gpus: u32, gb_per_s: f64) -> Topology {
 }
 
 /// `hosts` hosts of `gpus` GPUs on an NVSwitch (450 GB/s) and `nics` InfiniBand ports (50 GB/s),
-/// one leaf switch a rail and one spine over them.
+/// one leaf switch a rail and one spine over them, which reduce (SHARP).
 pub(crate) fn cluster(hosts: u32, gpus: u32, nics: u32) -> Topology {
     let mut builder = TopologyBuilder::new(format!("{hosts} hosts of {gpus}"));
+    builder.sharp = true;
     let spine = builder.vertex("spine", VertexKind::NetSwitch { level: 1 }, None);
     let leaves: Vec<_> = (0..nics)
         .map(|rail| {
@@ -96,6 +98,7 @@ pub(crate) fn cluster(hosts: u32, gpus: u32, nics: u32) -> Topology {
 /// The same machine with some links changed: `change` gets the number of a link direction.
 pub(crate) fn with_links(topology: &Topology, change: impl Fn(u32, Link) -> Link) -> Topology {
     let mut builder = TopologyBuilder::new(topology.name.clone());
+    builder.sharp = topology.sharp;
     let hosts: Vec<HostId> = topology.hosts().iter().map(|h| builder.host(h.name.clone())).collect();
     for (_, vertex) in topology.vertices() {
         builder.vertex(vertex.name.clone(), vertex.kind.clone(), vertex.host.map(|h| hosts[h.index()]));
@@ -104,6 +107,25 @@ pub(crate) fn with_links(topology: &Topology, change: impl Fn(u32, Link) -> Link
         builder.link(from, to, change(id.0, link));
     }
     builder.build().unwrap()
+}
+
+/// Whether an algorithm is made for the first `ranks` ranks of a machine: some need a switch
+/// that reduces, several hosts, or several ranks on a host.
+pub(crate) fn fits(topology: &Topology, ranks: u32, collective: Collective, algorithm: Algorithm) -> bool {
+    let mut hosts = vec![0; topology.hosts().len()];
+    (0..ranks).for_each(|r| hosts[topology.host_of(Rank(r)).index()] += 1);
+    hosts.retain(|&h| h > 0);
+    let nvswitch = topology.vertices().any(|(_, v)| v.kind == VertexKind::NvSwitch);
+    let (most, alike) = (hosts.iter().copied().max().unwrap_or(0), hosts.windows(2).all(|w| w[0] == w[1]));
+    let alike = alike || collective == Collective::AllReduce;
+    let across = hosts.len() > 1 && most <= 8 && topology.sharp;
+    match algorithm {
+        Algorithm::Nvls => nvswitch && most > 1 && alike && (hosts.len() == 1 || topology.sharp),
+        Algorithm::NvlsTree => nvswitch && most > 1 && hosts.len() > 1,
+        Algorithm::CollnetDirect => across && alike,
+        Algorithm::CollnetChain => across,
+        _ => true,
+    }
 }
 
 /// A link at `percent` of its rate.

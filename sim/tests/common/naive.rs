@@ -86,26 +86,58 @@ enum Doing {
 }
 
 struct Lane {
+    /// By port, which sender or receiver of its connection it is.
+    recv: Vec<usize>,
+    send: Vec<usize>,
     cursor: SliceCursor,
     slice: Option<Slice>,
     doing: Doing,
     began: u64,
     not_before: u64,
+    signals: u64,
 }
 
-/// Everything that ever happened on a connection, by number of slice.
+/// Everything that ever happened on a connection, by sender or receiver and number of slice.
 #[derive(Default)]
 struct Conn {
-    started: usize,
-    consumed: usize,
-    heads: Vec<u64>,
-    tails: Vec<u64>,
-    credits: Vec<u64>,
-    handed: Vec<(u64, u64)>,
+    started: Vec<usize>,
+    consumed: Vec<usize>,
+    heads: Vec<Vec<u64>>,
+    tails: Vec<Vec<u64>>,
+    credits: Vec<Vec<u64>>,
+    handed: Vec<Vec<(u64, u64)>>,
     posted: usize,
     posting: bool,
     sent: usize,
     sending: bool,
+}
+
+impl Conn {
+    fn join(&mut self, sends: bool) -> usize {
+        if sends {
+            self.started.push(0);
+            self.heads.push(vec![]);
+            self.tails.push(vec![]);
+            self.handed.push(vec![]);
+            self.started.len() - 1
+        } else {
+            self.consumed.push(0);
+            self.credits.push(vec![]);
+            self.consumed.len() - 1
+        }
+    }
+
+    /// What the proxy has of a slice: most bytes of any sender, since the last one handed over.
+    fn handed_over(&self, slice: usize) -> Option<(u64, u64)> {
+        let all: Option<Vec<_>> = self.handed.iter().map(|h| h.get(slice).copied()).collect();
+        let all = all?;
+        Some((all.iter().map(|h| h.0).max()?, all.iter().map(|h| h.1).max()?))
+    }
+}
+
+/// The latest of what all ends said about a slice, once all have.
+fn latest(times: &[Vec<u64>], slice: usize) -> Option<u64> {
+    times.iter().map(|t| t.get(slice).copied()).try_fold(0, |latest, t| Some(t?.max(latest)))
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -139,19 +171,27 @@ struct Naive<'a> {
 
 /// Runs an instance; panics if it cannot end.
 pub(crate) fn run(instance: &Instance<'_>) -> Outcome {
-    let lane = |spec: &collcast_sim::engine::LaneSpec| Lane {
+    let mut conns: Vec<Conn> = instance.conns.iter().map(|_| Conn::default()).collect();
+    let mut join = |ports: &[u32], sends| -> Vec<usize> {
+        ports.iter().map(|&c| if c == UNUSED { 0 } else { conns[c as usize].join(sends) }).collect()
+    };
+    let mut lane = |spec: &collcast_sim::engine::LaneSpec| Lane {
+        recv: join(&spec.recv, false),
+        send: join(&spec.send, true),
         cursor: SliceCursor::at(&spec.start),
         slice: None,
         doing: Doing::Waits,
         began: 0,
         not_before: spec.at.0,
+        signals: 0,
     };
+    let lanes = instance.lanes.iter().map(&mut lane).collect();
     let mut naive = Naive {
         instance,
         now: 0,
-        lanes: instance.lanes.iter().map(lane).collect(),
+        lanes,
         kernels: vec![(0, u64::MAX); instance.kernels.len()],
-        conns: instance.conns.iter().map(|_| Conn::default()).collect(),
+        conns,
         flows: Vec::new(),
         started_computes: vec![false; instance.computes.len()],
         times: BTreeSet::from([0]),
@@ -204,13 +244,15 @@ impl Naive<'_> {
             Owner::Proxy(id) => {
                 let there = self.now + self.instance.conns[id].latency.0;
                 let conn = &mut self.conns[id];
-                let (bytes, since) = conn.handed[conn.sent];
+                let (bytes, since) = conn.handed_over(conn.sent).unwrap();
                 conn.sent += 1;
                 conn.sending = false;
-                conn.heads.push(there);
-                conn.tails.push(there);
                 self.times.insert(there);
-                self.outcome.log.messages.push((u32::try_from(id).unwrap(), bytes, since, there));
+                for sender in 0..conn.heads.len() {
+                    conn.heads[sender].push(there);
+                    conn.tails[sender].push(there);
+                    self.outcome.log.messages.push((u32::try_from(id).unwrap(), bytes, since, there));
+                }
             }
             Owner::Post(id) => {
                 self.conns[id].posted += 1;
@@ -245,7 +287,7 @@ impl Naive<'_> {
         for id in (0..self.conns.len()).rev() {
             let (spec, conn) = (&self.instance.conns[id], &mut self.conns[id]);
             let Some(sight) = spec.proxy else { continue };
-            if let Some(&(bytes, _)) = conn.handed.get(conn.sent)
+            if let Some((bytes, _)) = conn.handed_over(conn.sent)
                 && !conn.sending
                 && conn.sent < conn.posted
             {
@@ -254,7 +296,7 @@ impl Naive<'_> {
                 moved = true;
             }
             let conn = &mut self.conns[id];
-            let Some(&(bytes, since)) = conn.handed.get(conn.posted) else { continue };
+            let Some((bytes, since)) = conn.handed_over(conn.posted) else { continue };
             let work = spec.post[usize::from(bytes > 0)];
             self.times.insert(since + sight.0);
             if !conn.posting && self.now >= since + sight.0 {
@@ -303,6 +345,7 @@ impl Naive<'_> {
         for lane in (0..specs.len()).filter(own) {
             self.lanes[lane].cursor = SliceCursor::at(&specs[lane].start);
             self.lanes[lane].doing = Doing::Waits;
+            self.lanes[lane].signals = 0;
         }
         true
     }
@@ -310,8 +353,9 @@ impl Naive<'_> {
     fn poll_lane(&mut self, index: usize) -> bool {
         let spec = &self.instance.lanes[index];
         let schedule = self.instance.schedules[spec.job as usize];
-        let lane = &mut self.lanes[index];
         let now = self.now;
+        let signals: Vec<u64> = self.lanes.iter().map(|l| l.signals).collect();
+        let lane = &mut self.lanes[index];
         match lane.doing {
             Doing::Moves | Doing::Nothing => return false,
             Doing::Waits => {
@@ -332,14 +376,16 @@ impl Naive<'_> {
                 let step = &lane.cursor.step;
                 let arrived = step.recv.iter().all(|&port| {
                     let conn = &self.conns[spec.recv[port] as usize];
-                    conn.heads.get(conn.consumed).is_some_and(|&head| head <= now)
+                    latest(&conn.heads, conn.consumed[lane.recv[port]]).is_some_and(|head| head <= now)
                 });
                 let credit = step.send.iter().all(|&port| {
                     let (conn, id) = (&self.conns[spec.send[port] as usize], spec.send[port] as usize);
                     let depth = self.instance.conns[id].depth as usize;
-                    conn.started < depth || conn.credits.get(conn.started - depth).is_some_and(|&free| free <= now)
+                    let started = conn.started[lane.send[port]];
+                    started < depth || latest(&conn.credits, started - depth).is_some_and(|free| free <= now)
                 });
-                if !arrived || !credit || now < lane.not_before {
+                let told = step.wait.is_none_or(|(port, count)| signals[spec.tokens[port] as usize] >= count);
+                if !told || !arrived || !credit || now < lane.not_before {
                     return false;
                 }
                 let crosses = !step.recv.is_empty() || !step.send.is_empty();
@@ -348,7 +394,7 @@ impl Naive<'_> {
                 lane.doing = Doing::Synchronises { until: now + sync };
                 self.times.insert(now + sync);
                 for &port in &step.send {
-                    self.conns[spec.send[port] as usize].started += 1;
+                    self.conns[spec.send[port] as usize].started[lane.send[port]] += 1;
                 }
             }
             Doing::Synchronises { until } => {
@@ -364,7 +410,7 @@ impl Naive<'_> {
                         let rate = Bandwidth::new(self.instance.resources[spec.issue.0 as usize]).unwrap();
                         let first = rate.time_for(Bytes(bytes.min(spec.wave))).0;
                         let head = now + self.instance.conns[id].latency.0 + first;
-                        self.conns[id].heads.push(head);
+                        self.conns[id].heads[lane.send[port]].push(head);
                         self.times.insert(head);
                     }
                 }
@@ -376,13 +422,14 @@ impl Naive<'_> {
                 let step = lane.cursor.step.clone();
                 let whole = step.recv.iter().all(|&port| {
                     let conn = &self.conns[spec.recv[port] as usize];
-                    conn.tails.get(conn.consumed).is_some_and(|&tail| tail <= now)
+                    latest(&conn.tails, conn.consumed[lane.recv[port]]).is_some_and(|tail| tail <= now)
                 });
                 if !whole {
                     return false;
                 }
                 let bytes = lane.slice.take().unwrap().span * spec.element;
                 lane.doing = Doing::Waits;
+                lane.signals += u64::from(step.signal && lane.cursor.at_last_slice(schedule));
                 if !step.recv.is_empty() || !step.send.is_empty() {
                     lane.not_before = now + spec.after.0;
                     self.times.insert(now + spec.after.0);
@@ -391,22 +438,23 @@ impl Naive<'_> {
                 for &port in &step.recv {
                     let id = spec.recv[port] as usize;
                     let free = now + self.instance.conns[id].latency.0;
-                    self.conns[id].consumed += 1;
-                    self.conns[id].credits.push(free);
+                    self.conns[id].consumed[lane.recv[port]] += 1;
+                    self.conns[id].credits[lane.recv[port]].push(free);
                     self.times.insert(free);
                 }
                 for &port in &step.send {
                     let id = spec.send[port] as usize;
                     let (conn, facts) = (&mut self.conns[id], &self.instance.conns[id]);
+                    let sender = lane.send[port];
                     if facts.proxy.is_some() {
-                        conn.handed.push((bytes, now));
+                        conn.handed[sender].push((bytes, now));
                         continue;
                     }
                     let there = now + facts.latency.0;
                     if !facts.streaming {
-                        conn.heads.push(there);
+                        conn.heads[sender].push(there);
                     }
-                    conn.tails.push(there);
+                    conn.tails[sender].push(there);
                     self.times.insert(there);
                     self.outcome.log.messages.push((spec.send[port], bytes, began, there));
                 }
@@ -417,7 +465,8 @@ impl Naive<'_> {
     }
 
     /// Bytes of the slice of a lane, and what moving them takes: its warps half for each access
-    /// of a byte (with lines: once a byte), more where it combines, and the links it sends over.
+    /// of a byte (with lines: once a byte), more where it combines, the links it sends over, and
+    /// those over which it fetches.
     fn moves(&self, index: usize) -> (u64, Vec<Use>) {
         let (spec, lane) = (&self.instance.lanes[index], &self.lanes[index]);
         let step = &lane.cursor.step;
@@ -430,7 +479,7 @@ impl Naive<'_> {
                 .collect()
         };
         let (recv, send) = (of(&step.recv, &spec.recv), of(&step.send, &spec.send));
-        let operands = [step.src.is_some(), step.dst.is_some()].into_iter().filter(|o| *o).count();
+        let operands = [step.src.is_some(), step.dst.is_some(), step.accumulate].into_iter().filter(|o| *o).count();
         let mut weight = spec.issue.1 * (recv.len() + send.len() + operands) as u64 / 2;
         // What senders have put in place already is only waited for.
         if step.src.is_none() && send.is_empty() && recv.iter().all(|c| c.direct) {

@@ -1,0 +1,160 @@
+//! Switches that reduce and multicast: which ranks they join, and what a group's data takes.
+
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use super::lay::{LayError, Layer};
+use super::route::{Hop, Leg};
+use crate::engine::ConnSpec;
+use crate::engine::flows::{Use, WEIGHT_ONE};
+use crate::ids::{LinkId, Rank, VertexId};
+use crate::schedule::{Conn, End};
+use crate::topology::{LinkKind, Topology, VertexKind};
+use crate::units::SimDuration;
+
+/// Lowest compute capability, times ten, whose NVSwitches reduce and multicast (Hopper, NVLink 4).
+const MULTICAST_CAPABILITY: u32 = 90;
+
+/// Checks that one NVSwitch fabric joins all of some ranks, and reduces and multicasts.
+///
+/// # Errors
+/// [`LayError::NoMulticast`], saying what is missing.
+pub fn check_multicast(topology: &Topology, ranks: &[Rank]) -> Result<(), LayError> {
+    let lacks = |reason| Err(LayError::NoMulticast { topology: topology.name.clone(), reason });
+    if topology.software.multicast_off {
+        return lacks("its driver offers no NVLink multicast".to_owned());
+    }
+    let first = ranks.first().map(|&r| switches(topology, r)).unwrap_or_default();
+    for &rank in ranks {
+        let own = switches(topology, rank);
+        if own.is_empty() {
+            return lacks(format!("rank {rank} has no link to an NVSwitch"));
+        }
+        if own.iter().map(|s| s.0).ne(first.iter().map(|s| s.0)) {
+            return lacks(format!("ranks {} and {rank} share no NVSwitch", ranks[0]));
+        }
+        // NCCL's files may not say; the graph search takes Hopper then, and so does this.
+        let capability = topology.gpu(topology.gpu_of(rank)).map_or(0, |g| g.compute_capability);
+        if (1..MULTICAST_CAPABILITY).contains(&capability) {
+            return lacks(format!("rank {rank} has compute capability {capability}, multicast came with 90 (Hopper)"));
+        }
+    }
+    Ok(())
+}
+
+/// Checks that the network combines what ranks of different hosts send.
+///
+/// # Errors
+/// [`LayError::NoSharp`].
+pub fn check_sharp(topology: &Topology) -> Result<(), LayError> {
+    if topology.sharp { Ok(()) } else { Err(LayError::NoSharp(topology.name.clone())) }
+}
+
+/// The NVSwitches that a rank's GPU has a link to, with its links there and back.
+fn switches(topology: &Topology, rank: Rank) -> Vec<(VertexId, LinkId, LinkId)> {
+    let gpu = topology.gpu_of(rank);
+    let back = |switch| topology.links_from(switch).find(|l| l.1 == gpu && l.2.kind == LinkKind::Nvlink);
+    let mut found: Vec<_> = topology
+        .links_from(gpu)
+        .filter(|l| l.2.kind == LinkKind::Nvlink && matches!(topology.vertex(l.1).kind, VertexKind::NvSwitch))
+        .filter_map(|(up, switch, _)| Some((switch, up, back(switch)?.0)))
+        .collect();
+    found.sort_unstable();
+    found
+}
+
+fn end(uses: &[Use]) -> u16 {
+    u16::try_from(uses.len()).unwrap_or(u16::MAX)
+}
+
+impl Layer<'_> {
+    /// A connection with a group at an end: through the NVSwitch that joins all its ranks, or
+    /// else through switches of the network.
+    pub(super) fn group(&mut self, senders: &[Rank], receivers: &[Rank], conn: Conn) -> Result<ConnSpec, LayError> {
+        let (topology, profile) = (self.topology, self.profile);
+        let host = topology.host_of(senders[0]);
+        let members: Vec<Rank> = senders.iter().chain(receivers).copied().collect();
+        let inside = check_multicast(topology, &members);
+        // On one host nothing but its NVSwitch could do it, and that error says more.
+        if inside.is_err() && members.iter().any(|&m| topology.host_of(m) != host) {
+            check_sharp(topology)?;
+            let links = self.network_links(senders, receivers, conn)?;
+            // Every sender's proxy posts its part; the switches start when all have.
+            let mut uses: SmallVec<[Use; 4]> = senders.iter().map(|&rank| (self.proxy(rank), WEIGHT_ONE)).collect();
+            let posting = end(&uses);
+            self.leg(&mut uses, &links, |kind| match kind.is_network() {
+                true => profile.efficiency_sharp(),
+                false => profile.efficiency(kind),
+            });
+            let parts = [0, posting, end(&uses)];
+            let work = profile.proxy_thread().bytes_in(profile.proxy()).0;
+            return Ok(ConnSpec {
+                uses,
+                parts,
+                latency: profile.latency_sharp(),
+                streaming: false,
+                direct: false,
+                depth: 0,
+                proxy: Some(SimDuration::ZERO),
+                post: [work; 2],
+            });
+        }
+        inside?;
+        if !matches!((conn.src, conn.dst), (End::One(_), _) | (_, End::One(_))) {
+            let reason = "it either reduces for one rank or multicasts from one".to_owned();
+            return Err(LayError::NoMulticast { topology: topology.name.clone(), reason });
+        }
+        // Every member's links to the switch, or from it, once.
+        let mut links = Leg::new();
+        for (ranks, up) in [(senders, true), (receivers, false)] {
+            for &rank in ranks {
+                let ports = switches(topology, rank);
+                let total: u64 = ports.iter().map(|p| topology.link(p.1).rate.get()).sum();
+                for (_, to, from) in ports {
+                    let id = if up { to } else { from };
+                    let part = u128::from(WEIGHT_ONE) * u128::from(topology.link(to).rate.get());
+                    links.push((
+                        Hop::Link(id),
+                        u64::try_from(part.div_ceil(u128::from(total.max(1)))).unwrap_or(WEIGHT_ONE),
+                    ));
+                }
+            }
+        }
+        let mut uses: SmallVec<[Use; 4]> = SmallVec::new();
+        self.leg(&mut uses, &links, |_| profile.efficiency_multimem());
+        // The one receiver of a reduction loads it; a multicast is stored by its one sender.
+        let parts = if matches!(conn.dst, End::One(_)) { [0; 3] } else { [0, 0, end(&uses)] };
+        Ok(ConnSpec {
+            uses,
+            parts,
+            latency: profile.latency_multimem(),
+            streaming: false,
+            direct: false,
+            depth: 0,
+            proxy: None,
+            post: [0; 2],
+        })
+    }
+
+    /// The links of a reduction or multicast in the network, each once: switches combine what
+    /// goes up to the one receiver, and copy what comes down from the one sender. Between groups
+    /// the switch beside the first receiver is the top of both trees.
+    fn network_links(&mut self, senders: &[Rank], receivers: &[Rank], conn: Conn) -> Result<Leg, LayError> {
+        let top = if matches!(conn.src, End::One(_)) { senders[0] } else { receivers[0] };
+        let up = senders.iter().map(|&rank| (rank, top));
+        let down = receivers.iter().map(|&rank| (top, rank));
+        let host = |rank| self.topology.host_of(rank);
+        let ways: Vec<(Rank, Rank)> = up.chain(down).filter(|&(a, b)| host(a) != host(b)).collect();
+        let mut links: FxHashMap<Hop, u64> = FxHashMap::default();
+        for (from, to) in ways {
+            let route = self.route(from, to, conn.channel, None)?;
+            for &(hop, share) in route.store.iter().chain(&route.wire).chain(&route.load) {
+                let known = links.entry(hop).or_default();
+                *known = share.max(*known);
+            }
+        }
+        let mut links: Leg = links.into_iter().collect();
+        links.sort_unstable();
+        Ok(links)
+    }
+}

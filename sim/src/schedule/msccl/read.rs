@@ -1,0 +1,386 @@
+//! Reads MSCCL XML and checks that it fits together.
+
+use std::str::FromStr;
+
+use roxmltree::{Document, Node, ParsingOptions};
+use rustc_hash::FxHashMap;
+
+use super::{Block, Gpu, Imported, Instruction, Kind, MscclError, Place};
+use crate::collective::{Collective, Protocol};
+use crate::schedule::program::Buffer;
+use crate::schedule::{MAX_CHANNELS, MAX_RANKS};
+
+/// Most nodes of a document: a million steps and their white space.
+const MAX_NODES: u32 = 4_000_000;
+/// Most chunks of a buffer, and most at once: keeps every product far from overflow.
+const MAX_CHUNKS: u64 = 1 << 24;
+
+struct File<'a> {
+    name: &'a str,
+    tree: Document<'a>,
+}
+
+impl File<'_> {
+    fn line(&self, node: Node<'_, '_>) -> u32 {
+        self.tree.text_pos_at(node.range().start).row
+    }
+
+    fn error(&self, line: u32, what: impl Into<String>, hint: impl Into<String>) -> MscclError {
+        MscclError { what: what.into(), file: self.name.to_owned(), line, hint: hint.into() }
+    }
+
+    /// A number; `None` where the attribute is not there.
+    fn number<T: FromStr>(&self, node: Node<'_, '_>, key: &str) -> Result<Option<T>, MscclError> {
+        let parse = |text: &str| {
+            text.trim().parse().map_err(|_| {
+                let what = format!("{key}=\"{text}\" of <{}> is not a number that fits", node.tag_name().name());
+                self.error(self.line(node), what, "give a whole number")
+            })
+        };
+        node.attribute(key).map(parse).transpose()
+    }
+
+    fn needed<T: FromStr>(&self, node: Node<'_, '_>, key: &str) -> Result<T, MscclError> {
+        self.number(node, key)?.ok_or_else(|| {
+            let what = format!("<{}> has no {key}", node.tag_name().name());
+            self.error(self.line(node), what, format!("add {key}=\"...\""))
+        })
+    }
+
+    /// A number that may be absent or -1.
+    fn optional(&self, node: Node<'_, '_>, key: &str) -> Result<Option<u64>, MscclError> {
+        Ok(self.number::<i64>(node, key)?.and_then(|n| u64::try_from(n).ok()))
+    }
+}
+
+pub(super) fn parse(text: &str, name: &str) -> Result<Imported, MscclError> {
+    let options = ParsingOptions { nodes_limit: MAX_NODES, ..ParsingOptions::default() };
+    let tree = Document::parse_with_options(text, options).map_err(|e| MscclError {
+        what: format!("this is not XML: {e}"),
+        file: name.to_owned(),
+        line: e.pos().row,
+        hint: "give an MSCCL algorithm, as msccl-tools writes it".to_owned(),
+    })?;
+    let file = File { name, tree };
+    let root = file.tree.root_element();
+    let line = file.line(root);
+    if root.tag_name().name() != "algo" {
+        let what = format!("the root is <{}>, not <algo>", root.tag_name().name());
+        return Err(file.error(line, what, "give an MSCCL algorithm; machines are read with `collcast topo import`"));
+    }
+    let text_of = |key: &str| {
+        let missing = || file.error(line, format!("<algo> has no {key}"), format!("add {key}=\"...\""));
+        root.attribute(key).ok_or_else(missing)
+    };
+    let named = |e: crate::collective::UnknownName, hint: &str| file.error(line, e.to_string(), hint);
+    let coll = text_of("coll")?;
+    if coll == "custom" {
+        let hint = "set coll to allreduce, allgather, reduce_scatter, broadcast, reduce or alltoall";
+        return Err(file.error(line, "coll=\"custom\" promises nothing that could be proved", hint));
+    }
+    let collective: Collective = coll.parse().map_err(|e| named(e, "coll is such as allreduce or alltoall"))?;
+    let protocol: Protocol = text_of("proto")?.parse().map_err(|e| named(e, "proto is Simple, LL or LL128"))?;
+    let (ranks, channels) = (file.needed::<u32>(root, "ngpus")?, file.needed::<u32>(root, "nchannels")?);
+    let chunks: u64 = file.needed(root, "nchunksperloop")?;
+    let limits = [
+        ("ngpus", u64::from(ranks), u64::from(MAX_RANKS)),
+        ("nchannels", u64::from(channels), u64::from(MAX_CHANNELS)),
+        ("nchunksperloop", chunks, MAX_CHUNKS),
+    ];
+    for (key, given, most) in limits {
+        if given == 0 || given > most {
+            let what = format!("{key}=\"{given}\" is not from 1 to {most}");
+            return Err(file.error(line, what, "a schedule of that size cannot be run"));
+        }
+    }
+    if collective.size_is_total() && !chunks.is_multiple_of(u64::from(ranks)) {
+        let what = format!("nchunksperloop=\"{chunks}\" is no multiple of the {ranks} ranks, each of which has a part");
+        return Err(file.error(line, what, format!("a part of {collective} has a whole number of chunks")));
+    }
+    let flag = |key: &str| Ok(file.number::<u32>(root, key)?.map(|v| v != 0));
+    let in_place = flag("inplace")?.unwrap_or(false);
+    let mut imported = Imported {
+        name: root.attribute("name").unwrap_or("unnamed").to_owned(),
+        collective,
+        protocol,
+        ranks,
+        channels,
+        chunks,
+        in_place,
+        out_of_place: flag("outofplace")?.unwrap_or(!in_place),
+        min_bytes: file.number(root, "minBytes")?,
+        max_bytes: file.number(root, "maxBytes")?,
+        threads: file.number(root, "nthreads")?,
+        file: name.to_owned(),
+        line,
+        gpus: vec![],
+    };
+    if let Some(threads) = imported.threads.filter(|t| !t.is_multiple_of(32) || !(32..=1024).contains(t)) {
+        let what = format!("nthreads=\"{threads}\" is no number of warps of one block");
+        return Err(file.error(line, what, "give a multiple of 32 up to 1024"));
+    }
+    let mut gpus: Vec<Option<Gpu>> = Vec::new();
+    gpus.resize_with(ranks as usize, || None);
+    for node in children(root, &["gpu"]) {
+        let id: u32 = file.needed(node, "id")?;
+        let Some(place) = gpus.get_mut(id as usize).filter(|g| g.is_none()) else {
+            let what = format!("gpu {id} is there twice, or not one of the {ranks} that ngpus says");
+            return Err(file.error(file.line(node), what, "number GPUs from 0, each once"));
+        };
+        *place = Some(gpu(&file, &imported, node, id)?);
+    }
+    for (id, gpu) in gpus.into_iter().enumerate() {
+        let missing = || file.error(line, format!("gpu {id} is missing"), format!("ngpus says that there are {ranks}"));
+        imported.gpus.push(gpu.ok_or_else(missing)?);
+    }
+    check(&file, &imported)?;
+    Ok(imported)
+}
+
+fn children<'a, 'i>(node: Node<'a, 'i>, names: &'a [&'a str]) -> impl Iterator<Item = Node<'a, 'i>> {
+    node.children().filter(move |n| names.contains(&n.tag_name().name()))
+}
+
+/// Chunks of the input and the output of a rank.
+fn lengths(imported: &Imported) -> (u64, u64) {
+    let part = imported.chunks / u64::from(imported.ranks);
+    match imported.collective {
+        Collective::AllGather | Collective::Gather => (part, imported.chunks),
+        Collective::ReduceScatter | Collective::Scatter => (imported.chunks, part),
+        _ => (imported.chunks, imported.chunks),
+    }
+}
+
+fn gpu(file: &File<'_>, imported: &Imported, node: Node<'_, '_>, id: u32) -> Result<Gpu, MscclError> {
+    let (input, output) = lengths(imported);
+    for (key, expected) in [("i_chunks", input), ("o_chunks", output)] {
+        let given = file.optional(node, key)?.unwrap_or(0);
+        if given != 0 && given != expected {
+            let what = format!(
+                "{key}=\"{given}\" of gpu {id}, but {} of {} chunks has {expected}",
+                imported.collective, imported.chunks
+            );
+            return Err(file.error(file.line(node), what, "make it agree with nchunksperloop, ngpus and coll"));
+        }
+    }
+    let scratch = file.optional(node, "s_chunks")?.unwrap_or(0);
+    if scratch > MAX_CHUNKS {
+        return Err(file.error(
+            file.line(node),
+            format!("s_chunks=\"{scratch}\" is over {MAX_CHUNKS}"),
+            "use less scratch",
+        ));
+    }
+    let mut blocks: Vec<(u64, Block)> = Vec::new();
+    for node in children(node, &["tb"]) {
+        let line = file.line(node);
+        let number: u64 = file.needed(node, "id")?;
+        let channel = file.optional(node, "chan")?.unwrap_or(0);
+        if channel >= u64::from(imported.channels) {
+            let what = format!("chan=\"{channel}\" of tb {number} is not below nchannels=\"{}\"", imported.channels);
+            return Err(file.error(line, what, "raise nchannels"));
+        }
+        let peer = |key: &str| match file.optional(node, key)? {
+            Some(peer) if peer >= u64::from(imported.ranks) || peer == u64::from(id) => {
+                let what = format!("{key}=\"{peer}\" of tb {number} on gpu {id} is no other GPU");
+                Err(file.error(line, what, format!("name a GPU from 0 to {}, or -1 for none", imported.ranks - 1)))
+            }
+            peer => Ok(peer.and_then(|p| u32::try_from(p).ok())),
+        };
+        let (send, recv) = (peer("send")?, peer("recv")?);
+        let mut steps = Vec::new();
+        for node in children(node, &["step", "op"]) {
+            let at = steps.len() as u64;
+            let given = file.optional(node, "s")?.or(file.optional(node, "step")?).unwrap_or(at);
+            if given != at {
+                let what = format!("step {given} of tb {number} on gpu {id} stands where step {at} should");
+                return Err(file.error(file.line(node), what, "number the steps of a block from 0, in order"));
+            }
+            let step = instruction(file, node, [input, output, scratch])?;
+            for (needs, has, what) in
+                [(step.kind.receives(), recv.is_some(), "receives"), (step.kind.sends(), send.is_some(), "sends")]
+            {
+                if needs && !has {
+                    let what = format!("`{}` {what}, but tb {number} on gpu {id} has no peer for it", step.kind.name());
+                    return Err(file.error(
+                        step.line,
+                        what,
+                        "give the block a send or recv peer, or take another step",
+                    ));
+                }
+            }
+            steps.push(step);
+        }
+        let channel = u32::try_from(channel).unwrap_or(0);
+        blocks.push((number, Block { send, recv, channel, steps, line }));
+    }
+    blocks.sort_by_key(|b| b.0);
+    if let Some((at, (number, block))) = (0..).zip(&blocks).find(|(at, b)| *at != b.0) {
+        let what = format!("tb {number} of gpu {id} stands where tb {at} should");
+        return Err(file.error(block.line, what, "number the blocks of a GPU from 0, without holes"));
+    }
+    Ok(Gpu { scratch, blocks: blocks.into_iter().map(|b| b.1).collect() })
+}
+
+/// `lengths`: chunks of input, output and scratch.
+fn instruction(file: &File<'_>, node: Node<'_, '_>, lengths: [u64; 3]) -> Result<Instruction, MscclError> {
+    let line = file.line(node);
+    let name = node.attribute("type").unwrap_or("");
+    let Some(&(kind, _)) = Kind::ALL.iter().find(|k| k.1 == name) else {
+        let what = if name == "ra" {
+            "`ra` adds a residual, which no collective here has".to_owned()
+        } else {
+            format!("`{name}` is no step that is known")
+        };
+        let known: Vec<&str> = Kind::ALL.iter().map(|k| k.1).collect();
+        return Err(file.error(line, what, format!("known are {}", known.join(", "))));
+    };
+    let count = file.optional(node, "cnt")?.unwrap_or(1);
+    let place = |used: bool, buffer: &str, offset: &str| -> Result<Place, MscclError> {
+        let text = node.attribute(buffer).or(node.attribute("buf")).unwrap_or("i");
+        let (which, index) = match text {
+            "i" => (Buffer::Input, 0),
+            "o" => (Buffer::Output, 1),
+            "s" => (Buffer::Scratch, 2),
+            _ if !used => (Buffer::Input, 0),
+            _ => {
+                let what = format!("`{text}` is no buffer");
+                return Err(file.error(line, what, "buffers are i (input), o (output) and s (scratch)"));
+            }
+        };
+        let at = match file.optional(node, offset)? {
+            Some(at) => at,
+            None => file.optional(node, "off")?.unwrap_or(0),
+        };
+        if used && at.checked_add(count).is_none_or(|end| end > lengths[index]) {
+            let what =
+                format!("chunks {at} to {} of buffer {text}, which has {}", at.saturating_add(count), lengths[index]);
+            return Err(file.error(line, what, "keep offset and cnt inside i_chunks, o_chunks or s_chunks"));
+        }
+        Ok((which, if used { at } else { 0 }))
+    };
+    let block = file.optional(node, "depid")?;
+    let step = file.optional(node, "deps")?;
+    let index = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
+    Ok(Instruction {
+        kind,
+        src: place(kind.reads(), "srcbuf", "srcoff")?,
+        dst: place(kind.writes(), "dstbuf", "dstoff")?,
+        count: if kind == Kind::Nothing { 0 } else { count },
+        after: block.zip(step).map(|(b, s)| (index(b), index(s))),
+        tells: file.optional(node, "hasdep")?.is_some_and(|n| n != 0),
+        line,
+    })
+}
+
+/// Whether connections have two ends that agree, tokens are given, and something can always go on.
+fn check(file: &File<'_>, imported: &Imported) -> Result<(), MscclError> {
+    // Numbers of all steps, by the first of each block.
+    let mut firsts: Vec<Vec<usize>> = Vec::new();
+    let mut lines = Vec::new();
+    for gpu in &imported.gpus {
+        firsts.push(Vec::new());
+        for block in &gpu.blocks {
+            if let Some(of_gpu) = firsts.last_mut() {
+                of_gpu.push(lines.len());
+            }
+            lines.extend(block.steps.iter().map(|s| s.line));
+        }
+    }
+    let firsts = &firsts;
+    let mut edges: Vec<Vec<usize>> = vec![Vec::new(); lines.len()];
+    type Ends = [Option<(usize, usize)>; 2];
+    let mut conns: FxHashMap<(u32, u32, u32), Ends> = FxHashMap::default();
+    for (rank, gpu) in (0..).zip(&imported.gpus) {
+        for (index, block) in gpu.blocks.iter().enumerate() {
+            let first = firsts[rank as usize][index];
+            for at in 1..block.steps.len() {
+                edges[first + at - 1].push(first + at);
+            }
+            for (at, step) in block.steps.iter().enumerate() {
+                let Some((other, wanted)) = step.after else { continue };
+                let what = match gpu.blocks.get(other).and_then(|b| b.steps.get(wanted)) {
+                    None => Some(format!("waits for step {wanted} of tb {other}, which gpu {rank} does not have")),
+                    Some(told) if other != index && !told.tells => {
+                        Some(format!("waits for step {wanted} of tb {other}, which has hasdep=\"0\" and never tells"))
+                    }
+                    Some(_) => None,
+                };
+                if let Some(what) = what {
+                    return Err(file.error(
+                        step.line,
+                        what,
+                        "name a step of this GPU in depid and deps, and set its hasdep",
+                    ));
+                }
+                edges[firsts[rank as usize][other] + wanted].push(first + at);
+            }
+            let ends = [(block.send.map(|p| (rank, p)), true), (block.recv.map(|p| (p, rank)), false)];
+            for (pair, sends) in ends {
+                let Some((src, dst)) = pair else { continue };
+                if !block.steps.iter().any(|s| if sends { s.kind.sends() } else { s.kind.receives() }) {
+                    continue;
+                }
+                let end = &mut conns.entry((src, dst, block.channel)).or_default()[usize::from(!sends)];
+                if end.replace((rank as usize, index)).is_some() {
+                    let verb = if sends { "send" } else { "receive" };
+                    let what =
+                        format!("two blocks of gpu {rank} {verb} between {src} and {dst} on channel {}", block.channel);
+                    return Err(file.error(block.line, what, "give one of them another chan"));
+                }
+            }
+        }
+    }
+    let mut conns: Vec<_> = conns.into_iter().collect();
+    conns.sort_unstable();
+    for ((src, dst, channel), ends) in conns {
+        let steps = |end: Option<(usize, usize)>, sends: bool| {
+            end.into_iter().flat_map(move |(rank, block)| {
+                let steps = (0..).zip(&imported.gpus[rank].blocks[block].steps);
+                let first = firsts[rank][block];
+                steps
+                    .filter(move |(_, s)| if sends { s.kind.sends() } else { s.kind.receives() })
+                    .map(move |(at, s): (usize, &Instruction)| (first + at, s))
+            })
+        };
+        let (sent, received): (Vec<_>, Vec<_>) = (steps(ends[0], true).collect(), steps(ends[1], false).collect());
+        let name = format!("from gpu {src} to gpu {dst} on channel {channel}");
+        for (a, b) in sent.iter().zip(&received) {
+            if a.1.count != b.1.count {
+                let what =
+                    format!("{} chunks are received {name}, but line {} sends {}", b.1.count, a.1.line, a.1.count);
+                return Err(file.error(b.1.line, what, "give both steps the same cnt"));
+            }
+        }
+        if sent.len() != received.len() {
+            let line = |list: &[(usize, &Instruction)]| list.last().map(|s| s.1.line);
+            let what = format!("{} steps send {name}, and {} receive", sent.len(), received.len());
+            let line = line(&sent).or(line(&received)).unwrap_or(imported.line);
+            return Err(file.error(line, what, "pair every send with one receive on the same channel"));
+        }
+        let pairs: Vec<(usize, usize)> = sent.iter().zip(&received).map(|(a, b)| (a.0, b.0)).collect();
+        for (a, b) in pairs {
+            edges[a].push(b);
+        }
+    }
+    let mut open = vec![0_u32; lines.len()];
+    edges.iter().flatten().for_each(|&to| open[to] += 1);
+    let mut ready: Vec<usize> = (0..lines.len()).filter(|&s| open[s] == 0).collect();
+    while let Some(step) = ready.pop() {
+        for &to in &edges[step] {
+            open[to] -= 1;
+            if open[to] == 0 {
+                ready.push(to);
+            }
+        }
+    }
+    match open.iter().position(|&o| o > 0) {
+        Some(step) => {
+            let waiting = open.iter().filter(|&&o| o > 0).count();
+            let what =
+                format!("a cycle: this step and {} others wait for each other, by depid or by messages", waiting - 1);
+            Err(file.error(lines[step], what, "reorder the steps of a block, or drop a dependency"))
+        }
+        None => Ok(()),
+    }
+}

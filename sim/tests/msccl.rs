@@ -1,0 +1,340 @@
+//! Goal: algorithms in MSCCL XML are read, refused, proved and timed like our own, and ours are
+//! written so that reading them gives the same steps.
+
+#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
+
+mod common;
+
+use std::sync::Arc;
+
+use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol};
+use collcast_sim::engine::{Unobserved, fold, run};
+use collcast_sim::ids::{ChannelId, Lane, Rank};
+use collcast_sim::network::{lay, order};
+use collcast_sim::predict::{PredictError, Predictor, Settings};
+use collcast_sim::schedule::msccl::{Imported, export, one_loop};
+use collcast_sim::schedule::plan::{Limits, Plan};
+use collcast_sim::schedule::program::{Mutation, Step};
+use collcast_sim::schedule::verify::{VerifyError, verify};
+use collcast_sim::schedule::{Call, Generator, Order, Schedule, Worker, valid_algorithms};
+use collcast_sim::topology::Topology;
+use collcast_sim::units::Bytes;
+use common::{cluster, naive, nvswitch_box, prior};
+
+const PAIRS: &str = include_str!("data/pairs2.xml");
+
+/// All-reduce over two GPUs in place; every `re` needs what another block has received. Written
+/// by hand after msccl-tools' `allreduce_allpairs`.
+fn pairs(text: &str) -> Imported {
+    Imported::parse(text, "pairs2.xml").unwrap()
+}
+
+fn in_place(collective: Collective, ranks: u32, count: u64) -> Call {
+    let call = Call::of_size(collective, ranks, Bytes(0), DataType::Float32);
+    Call { count, in_place: true, ..call }
+}
+
+fn schedule(imported: &Imported, call: &Call) -> Schedule {
+    imported.schedule(call.clone(), &Limits::default()).unwrap()
+}
+
+/// Goal: what a stranger wrote is proved at every size it allows: in one part of each chunk, in
+/// several, ragged.
+#[test]
+fn a_strangers_file_is_proved() {
+    for count in [0, 2, 4, 1000, 262_144, 262_146, 1_000_002] {
+        verify(&schedule(&pairs(PAIRS), &in_place(Collective::AllReduce, 2, count))).unwrap();
+    }
+}
+
+/// Goal: the newer spelling (`op`, `step`, `buf`, `off`, defaults left out) is the same file.
+#[test]
+fn both_spellings_are_read() {
+    let newer = PAIRS.replace("<step s=", "<op step=").replace(r#" depid="-1" deps="-1""#, "");
+    let newer = newer.replace(r#" cnt="1""#, "").replace(r#" hasdep="0""#, "").replace(r#" o_chunks="0""#, "");
+    let newer = newer.replace(r#"type="s" srcbuf="i" srcoff="#, r#"type="s" buf="i" off="#);
+    assert_ne!(newer, PAIRS);
+    let call = in_place(Collective::AllReduce, 2, 64);
+    let (a, b) = (schedule(&pairs(PAIRS), &call), schedule(&pairs(&newer), &call));
+    assert_eq!(steps(&a), steps(&b));
+}
+
+/// Goal: each mistake has its own message, with the line and a way out.
+#[test]
+fn bad_files_are_refused() {
+    let machine = Imported::parse("\n<system version=\"1\"/>", "x.xml").unwrap_err();
+    assert!(machine.what.contains("root is <system>") && machine.line == 2, "{machine}");
+    let dependency = r#"depid="0" deps="1" hasdep="1""#;
+    for (from, to, expected, line) in [
+        ("</algo>", "", "not XML", 1),
+        (r#"coll="allreduce""#, r#"coll="allreduse""#, "did you mean `all_reduce`", 1),
+        (r#"coll="allreduce""#, r#"coll="custom""#, "promises nothing", 1),
+        (r#"proto="Simple""#, "", "no proto", 1),
+        (r#"ngpus="2""#, r#"ngpus="3""#, "gpu 2 is missing", 1),
+        (r#"ngpus="2""#, r#"ngpus="4000000000""#, "ngpus=\"4000000000\" is not from 1", 1),
+        (r#"nchannels="2""#, r#"nchannels="1""#, "chan=\"1\" of tb 1 is not below", 7),
+        (r#"type="re""#, r#"type="rex""#, "`rex` is no step", 8),
+        (r#"type="re""#, r#"type="ra""#, "residual", 8),
+        (r#"<tb id="0" send="1""#, r#"<tb id="0" send="-1""#, "`s` sends, but tb 0 on gpu 0 has no peer", 4),
+        (r#"<tb id="0" send="1""#, r#"<tb id="0" send="0""#, "is no other GPU", 3),
+        (r#"<tb id="0" send="1""#, r#"<tb id="7" send="1""#, "tb 1 of gpu 0 stands where tb 0 should", 7),
+        (r#"srcoff="1""#, r#"srcoff="2""#, "chunks 2 to 3 of buffer i, which has 2", 4),
+        (r#"srcoff="1""#, r#"srcoff="99999999999999999999""#, "is not a number that fits", 4),
+        (
+            r#"s="1" type="r" srcbuf="i" srcoff="0" dstbuf="s" dstoff="0" cnt="1" depid="-1" deps="-1" hasdep="1""#,
+            r#"s="1" type="r" srcbuf="i" srcoff="0" dstbuf="s" dstoff="0" cnt="1" depid="-1" deps="-1" hasdep="0""#,
+            "hasdep=\"0\" and never tells",
+            8,
+        ),
+        (dependency, r#"depid="5" deps="1" hasdep="1""#, "step 1 of tb 5, which gpu 0 does not have", 8),
+        (dependency, r#"depid="1" deps="2" hasdep="1""#, "a cycle", 8),
+        (
+            r#"srcoff="1" dstbuf="s" dstoff="0" cnt="1""#,
+            r#"srcoff="0" dstbuf="s" dstoff="0" cnt="2""#,
+            "1 chunks are received from gpu 0 to gpu 1 on channel 0, but line 4 sends 2",
+            16,
+        ),
+        (
+            r#"s="1" type="s""#,
+            r#"s="1" type="nop""#,
+            "0 steps send from gpu 0 to gpu 1 on channel 1, and 1 receive",
+            21,
+        ),
+        (r#"send="1" recv="1" chan="1""#, r#"send="1" recv="1" chan="0""#, "two blocks of gpu 0 send", 7),
+        (r#"i_chunks="2""#, r#"i_chunks="3""#, "i_chunks=\"3\" of gpu 0", 2),
+    ] {
+        let text = PAIRS.replacen(from, to, 1);
+        assert_ne!(text, PAIRS, "{from}");
+        let error = Imported::parse(&text, "x.xml").unwrap_err();
+        assert!(error.what.contains(expected), "{error}");
+        assert_eq!(error.line, line, "{error}");
+        assert!(!error.hint.is_empty());
+    }
+}
+
+/// Goal: calls that a file is not for are refused, with what would do.
+#[test]
+fn calls_that_do_not_fit_are_refused() {
+    let call = in_place(Collective::AllReduce, 2, 1000);
+    for (text, call, expected) in [
+        (PAIRS.to_owned(), Call { count: 1001, ..call.clone() }, "multiple of 8 bytes"),
+        (PAIRS.to_owned(), Call { in_place: false, ..call.clone() }, "ask for --in-place"),
+        (
+            PAIRS.to_owned(),
+            Call { collective: Collective::Broadcast, ..call.clone() },
+            "ask for --collective all_reduce",
+        ),
+        (PAIRS.to_owned(), in_place(Collective::AllReduce, 3, 1000), "is for 2 ranks"),
+        (PAIRS.replace("inplace", r#"maxBytes="1024" inplace"#), call, "is for 0 B to 1 KiB"),
+    ] {
+        let error = pairs(&text).schedule(call, &Limits::default()).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+/// Goal: a file whose steps fit together but compute something else is disproved, as the user's
+/// mistake and not ours.
+#[test]
+fn wrong_algorithms_are_disproved() {
+    let topology = nvswitch_box(2, 450.0);
+    let profile = prior();
+    let predictor = Predictor::new(&topology, &profile);
+    let wait = r#"depid="0" deps="1""#;
+    for (from, to, race) in [
+        // Without its token the sum may come before what it adds.
+        (wait, r#"depid="-1" deps="-1""#, true),
+        (
+            r#"type="re" srcbuf="s" srcoff="0" dstbuf="i" dstoff="0""#,
+            r#"type="re" srcbuf="s" srcoff="0" dstbuf="i" dstoff="1""#,
+            false,
+        ),
+        (r#"type="re" srcbuf="s""#, r#"type="cpy" srcbuf="s""#, false),
+    ] {
+        for count in [2, 1000, 4_000_000] {
+            let text = PAIRS.replacen(from, to, 1);
+            let call = in_place(Collective::AllReduce, 2, count);
+            let error =
+                predictor.predict_imported(&pairs(&text), &call, &Settings::default(), &mut Unobserved).unwrap_err();
+            assert!(!error.is_internal());
+            let PredictError::Disproved { error, .. } = error else { panic!("{error}") };
+            let found = matches!(error, VerifyError::Race { .. } | VerifyError::BadRead { .. });
+            assert!(!race || found, "{error}");
+        }
+    }
+}
+
+/// Another schedule's workers.
+#[derive(Debug)]
+struct Borrowed(Arc<Schedule>);
+
+impl Generator for Borrowed {
+    fn worker(&self, rank: Rank, channel: ChannelId, lane: Lane) -> Option<Worker> {
+        self.0.worker(rank, channel, lane)
+    }
+    fn scratch(&self, rank: Rank) -> u64 {
+        self.0.scratch_len(rank)
+    }
+}
+
+/// Goal: an instruction of an imported program that is left out, doubled, exchanged, or does not
+/// wait or signal is noticed.
+#[test]
+fn every_mutation_of_a_file_is_noticed() {
+    let topology = nvswitch_box(2, 450.0);
+    let original = Arc::new(schedule(&pairs(PAIRS), &in_place(Collective::AllReduce, 2, 1000)));
+    let hash = |schedule: &Schedule| {
+        let laid = lay(&topology, &prior(), &Default::default(), schedule).unwrap();
+        run(&laid.instance, &mut Unobserved).map(|o| (o.end, o.trace_hash))
+    };
+    let mut noticed = 0;
+    for (t, template) in original.templates.iter().enumerate() {
+        for (op, instruction) in template.ops().iter().enumerate() {
+            for mutation in Mutation::ALL {
+                let changes = match mutation {
+                    Mutation::Unordered => instruction.wait.is_some(),
+                    Mutation::Silent => instruction.signal && template.ops().len() == 2,
+                    Mutation::SwapWithNext => op + 1 < template.ops().len(),
+                    _ => true,
+                };
+                if !changes {
+                    continue;
+                }
+                let mut templates = original.templates.clone();
+                templates[t] = template.mutated(mutation, op);
+                let generator = Box::new(Borrowed(Arc::clone(&original)));
+                let (call, plan) = (original.call.clone(), original.plan);
+                let mutant = Schedule::from_parts(call, plan, original.lanes, templates, generator);
+                assert!(verify(&mutant).is_err() || hash(&mutant) != hash(&original), "{mutation:?} of {op} in {t}");
+                noticed += 1;
+            }
+        }
+    }
+    assert!(noticed > 15, "{noticed}");
+}
+
+/// What every worker does, without the instruction's number in its program.
+fn steps(schedule: &Schedule) -> Vec<(Rank, Vec<Step>)> {
+    let of = |w: &Worker| {
+        let steps = schedule.templates[w.template].steps(&w.parameters, usize::MAX);
+        steps.into_iter().map(|s| Step { op: 0, span: 0, ..s }).collect()
+    };
+    schedule.workers().map(|(rank, _, _, w)| (rank, of(&w))).collect()
+}
+
+fn ours(collective: Collective, algorithm: Algorithm, topology: &Topology, channels: u32, in_place: bool) -> Schedule {
+    let ranks = topology.ranks();
+    let call = Call { in_place, ..Call::of_size(collective, ranks, Bytes(1 << 20), DataType::Float32) };
+    let limits = Limits { channels, p2p_channels: 2 * channels, exact_channels: true, ..Limits::default() };
+    let plan = Plan::new(&call, algorithm, Protocol::Simple, &limits);
+    one_loop(&call, &plan, &order(topology, ranks)).unwrap()
+}
+
+/// Goal: a ring that is written and read back has the very steps it had.
+#[test]
+fn a_written_ring_has_the_same_steps() {
+    for ranks in [2, 3, 8] {
+        for (collective, in_place) in
+            [(Collective::AllReduce, false), (Collective::AllGather, true), (Collective::ReduceScatter, false)]
+        {
+            let ring = ours(collective, Algorithm::Ring, &nvswitch_box(ranks, 450.0), 2, in_place);
+            let text = export(&ring, "ring").unwrap();
+            let imported = Imported::parse(&text, "ring.xml").unwrap();
+            assert_eq!(steps(&schedule(&imported, &ring.call)), steps(&ring), "{collective} {ranks}\n{text}");
+        }
+    }
+}
+
+/// Goal: everything we generate between pairs of ranks can be written, and what is read back is proved; written again
+/// it is the same file.
+#[test]
+fn every_algorithm_survives_the_format() {
+    let mut written = 0;
+    for topology in
+        [nvswitch_box(1, 450.0), nvswitch_box(2, 450.0), nvswitch_box(7, 450.0), cluster(3, 2, 2), cluster(5, 1, 1)]
+    {
+        for &collective in Collective::ALL {
+            for &algorithm in valid_algorithms(collective) {
+                for in_place in [false, true] {
+                    let pairs = matches!(collective, Collective::AllToAll | Collective::SendRecv);
+                    // What switches combine has no words in the format.
+                    let switches = matches!(
+                        algorithm,
+                        Algorithm::Nvls | Algorithm::NvlsTree | Algorithm::CollnetDirect | Algorithm::CollnetChain
+                    );
+                    if (pairs && in_place) || collective == Collective::SendRecv || switches {
+                        continue;
+                    }
+                    let original = ours(collective, algorithm, &topology, 3, in_place);
+                    let what = format!("{} {collective} {algorithm} {in_place}", topology.name);
+                    verify(&original).unwrap_or_else(|e| panic!("{what}: {e}"));
+                    let text = export(&original, "a \"b\" & c").unwrap();
+                    let imported = Imported::parse(&text, "a.xml").unwrap_or_else(|e| panic!("{what}: {e}\n{text}"));
+                    assert_eq!(imported.name, "a \"b\" & c");
+                    // At its own size, and at one with several loops and a ragged end.
+                    for factor in [1, 7, 524_288] {
+                        let call = Call { count: original.call.count * factor, ..original.call.clone() };
+                        let twin = Imported::parse(&text, "a.xml").unwrap();
+                        if factor < 8 || topology.ranks() < 4 {
+                            verify(&schedule(&twin, &call)).unwrap_or_else(|e| panic!("{what} {factor}: {e}\n{text}"));
+                        }
+                    }
+                    let again = export(&schedule(&imported, &original.call), "x").unwrap();
+                    let third = Imported::parse(&again, "x").unwrap();
+                    assert_eq!(export(&schedule(&third, &original.call), "x").unwrap(), again, "{what}");
+                    written += 1;
+                }
+            }
+        }
+    }
+    assert!(written > 80, "{written}");
+}
+
+/// Goal: imported schedules are timed like any other: the naive engine and the folded run agree
+/// with the engine, and a symmetric file folds.
+#[test]
+fn files_are_timed_exactly() {
+    let two = nvswitch_box(2, 450.0);
+    let hosts = cluster(4, 1, 1);
+    let ring = export(&ours(Collective::AllReduce, Algorithm::Ring, &hosts, 2, false), "ring").unwrap();
+    let tree = export(&ours(Collective::AllReduce, Algorithm::CollTree, &cluster(3, 2, 2), 1, false), "tree").unwrap();
+    let ring = Imported::parse(&ring, "ring.xml").unwrap();
+    let tree = Imported::parse(&tree, "tree.xml").unwrap();
+    let of = |ranks, count| Call { in_place: false, ..in_place(Collective::AllReduce, ranks, count) };
+    for (topology, imported, call, folds) in [
+        (&two, pairs(PAIRS), in_place(Collective::AllReduce, 2, 1000), true),
+        (&two, pairs(PAIRS), in_place(Collective::AllReduce, 2, 600_000), true),
+        (&hosts, ring.clone(), of(4, 8), true),
+        (&hosts, ring, of(4, 800_000), true),
+        (&cluster(3, 2, 2), tree, of(6, 60_000), false),
+    ] {
+        let schedule = schedule(&imported, &call);
+        let laid = lay(topology, &prior(), &Default::default(), &schedule).unwrap();
+        let fast = run(&laid.instance, &mut Unobserved).unwrap();
+        let slow = naive::run(&laid.instance);
+        assert_eq!((fast.end.0, &fast.load), (slow.end, &slow.load), "{}", imported.name);
+        assert_eq!(fast.messages, slow.log.messages.len() as u64);
+        let folded = fold(&laid.instance);
+        let one = run(&folded.instance, &mut Unobserved).unwrap();
+        assert_eq!((one.end, one.trace_hash, one.messages), (fast.end, fast.trace_hash, fast.messages));
+        assert!(!folds || folded.instance.lanes.len() < laid.instance.lanes.len(), "{}", imported.name);
+    }
+}
+
+/// Goal: a written ring takes as long as the ring it was, where both cut alike: one chunk of one
+/// slice a step.
+#[test]
+fn a_written_ring_takes_as_long() {
+    let topology = nvswitch_box(4, 450.0);
+    let original = ours(Collective::AllReduce, Algorithm::Ring, &topology, 2, false);
+    let imported = Imported::parse(&export(&original, "ring").unwrap(), "ring.xml").unwrap();
+    let call = Call { count: original.call.count * 1000, ..original.call.clone() };
+    let mut plan = Plan::imported(&call, Protocol::Simple, 2, None, &Limits::default());
+    plan.algorithm = Algorithm::Ring;
+    plan.per_channel = call.count / 2;
+    let ring = Schedule::new(call.clone(), plan, &Order::one_host(4)).unwrap();
+    let end = |schedule: &Schedule| {
+        let laid = lay(&topology, &prior(), &Default::default(), schedule).unwrap();
+        run(&laid.instance, &mut Unobserved).unwrap().end
+    };
+    assert_eq!(end(&schedule(&imported, &call)), end(&ring));
+}
