@@ -18,7 +18,7 @@ use crate::output::{Format, OutputArgs, write};
 use crate::selectors::{CallArgs, MachineArgs, content_hash};
 use crate::validate::{median_error, percent};
 use baseline::{Baseline, Measured, Recorded, digits};
-use judge::{Cause, Changed, Finding, Kind, judge};
+use judge::{Cause, Changed, Finding, Kind, judge, signed};
 use suite::{Suite, Tolerance};
 use today::Machine;
 
@@ -331,19 +331,20 @@ fn report(
     report.cases = cases(machines, suite, findings);
     report.extra.insert("overall".to_owned(), overall(suite, recorded, findings));
     if args.output.format == Format::Csv {
-        report.tables.push(findings_table(findings));
+        report.tables.push(findings_table(findings, false));
         return report;
     }
-    if !findings.is_empty() || args.output.format == Format::Json {
-        report.tables.push(changed_table(changed, findings));
-        report.tables.push(findings_table(findings));
+    let json = args.output.format == Format::Json;
+    if findings.is_empty() && !json {
+        return report;
     }
-    if args.output.format == Format::Table && findings.len() > SHOWN {
-        report
-            .warnings
-            .push(format!("{} more are not shown; --format csv, json or markdown has them", findings.len() - SHOWN));
-        report.tables[1].rows.truncate(SHOWN);
+    let mut table = findings_table(findings, !json);
+    if args.output.format == Format::Table && table.rows.len() > SHOWN {
+        let more = table.rows.len() - SHOWN;
+        report.warnings.push(format!("{more} more rows are not shown; --format csv, json or markdown has them"));
+        table.rows.truncate(SHOWN);
     }
+    report.tables = vec![changed_table(changed, findings), table];
     report
 }
 
@@ -377,7 +378,16 @@ fn changed_table(changed: &[Changed], findings: &[Finding]) -> Table {
     table
 }
 
-fn findings_table(findings: &[Finding]) -> Table {
+/// Findings; for people, those that differ in the version only are one row, and changes percentages.
+fn findings_table(findings: &[Finding], people: bool) -> Table {
+    let mut rows: Vec<Finding> = Vec::new();
+    for finding in findings {
+        let alike = |row: &&mut Finding| Finding { nccl: finding.nccl.clone(), ..(**row).clone() } == *finding;
+        match rows.iter_mut().find(alike).filter(|_| people) {
+            Some(row) => row.nccl = format!("{}, {}", row.nccl, finding.nccl),
+            None => rows.push(finding.clone()),
+        }
+    }
     let columns = [
         Column::text("verdict", "verdict"),
         Column::text("kind", "what"),
@@ -390,9 +400,9 @@ fn findings_table(findings: &[Finding]) -> Table {
         Column::number("change", "change"),
         Column::text("cause", "cause"),
     ];
-    let title = "differences from the baseline; the change of a choice is its predicted loss, a fraction of time";
+    let title = "differences from the baseline; the change of a choice is in its predicted time";
     let mut table = Table::new("findings", title, columns);
-    for finding in findings {
+    for finding in &rows {
         let text = |text: &str| if text.is_empty() { Cell::Missing } else { text.into() };
         table.push([
             if finding.failed { "failed" } else { "reported" }.into(),
@@ -403,7 +413,7 @@ fn findings_table(findings: &[Finding]) -> Table {
             text(&finding.size),
             text(&finding.before),
             text(&finding.after),
-            finding.change.map(|change| Cell::float(change, 3)).into(),
+            finding.change.map_or(Cell::Missing, |c| if people { signed(c).into() } else { Cell::float(c, 4) }),
             match finding.kind {
                 Kind::New | Kind::Removed => Cell::Missing,
                 _ => finding.cause().into(),
@@ -492,7 +502,14 @@ fn verdict(args: &Args, recorded: &[Recorded], findings: &[Finding]) -> Verdict 
     let sentence = match findings.first() {
         None => format!("no choice and no time beyond tolerance changed in {all} entries"),
         Some(first) if failed > 0 => {
-            format!("{failed} of {} differences in {all} entries fail, the first in {}", findings.len(), named(first))
+            let mut by: BTreeMap<&str, usize> = BTreeMap::new();
+            for finding in findings.iter().filter(|f| f.failed && !f.causes.is_empty()) {
+                let one = if let [one] = finding.causes.as_slice() { one.name() } else { "several causes" };
+                *by.entry(one).or_default() += 1;
+            }
+            let by: Vec<String> = by.iter().map(|(cause, count)| format!("{count} by {cause}")).collect();
+            let by = if by.is_empty() { String::new() } else { format!(" ({})", by.join("; ")) };
+            format!("{failed} of {} differences in {all} entries fail{by}, the first in {}", findings.len(), named(first))
         }
         Some(first) => {
             format!("nothing got worse; {} differences in {all} entries, the first in {}", findings.len(), named(first))

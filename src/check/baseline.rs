@@ -4,7 +4,7 @@
 //! times of three digits. Settings and constants are in it by value, so that a later run can
 //! put one of them back and see whether that explains a change.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -60,7 +60,7 @@ pub(crate) struct Recorded {
     pub(crate) env: Vec<String>,
     /// Hash of launch mode, variables and what these name.
     pub(crate) settings: String,
-    /// By version, then by collective.
+    /// By version, then by collective; in the file, versions with the same entry stand together.
     #[serde(default)]
     pub(crate) nccl: BTreeMap<String, BTreeMap<String, Entry>>,
 }
@@ -91,6 +91,32 @@ impl Constants {
         Self { hash: content_hash(text.as_bytes()), values }
     }
 }
+
+impl Recorded {
+    /// The entries of a collective, each with the versions that have it.
+    fn alike(&self, collective: &str) -> Vec<(Vec<&str>, &Entry)> {
+        let mut out: Vec<(Vec<&str>, &Entry)> = Vec::new();
+        for (version, entry) in self.nccl.iter().filter_map(|(v, entries)| Some((v, entries.get(collective)?))) {
+            match out.iter_mut().find(|(_, other)| *other == entry) {
+                Some((versions, _)) => versions.push(version),
+                None => out.push((vec![version], entry)),
+            }
+        }
+        out
+    }
+
+    /// Gives each version its own entries.
+    fn spread(&mut self) {
+        for (versions, entries) in std::mem::take(&mut self.nccl) {
+            for version in versions.split(AND) {
+                self.nccl.entry(version.to_owned()).or_default().extend(entries.clone());
+            }
+        }
+    }
+}
+
+/// Between versions that have one entry.
+const AND: &str = ", ";
 
 impl Entry {
     /// Choices at sizes of a grid, in ranges; times at sizes.
@@ -155,7 +181,8 @@ impl Baseline {
         let text = super::read_text("read the baseline", path)?;
         let file = path.display().to_string();
         let source = Source::new(&file, &text);
-        let baseline: Self = parse(source)?;
+        let mut baseline: Self = parse(source)?;
+        baseline.machines.values_mut().for_each(Recorded::spread);
         let again = "write it anew with --update, and review what changes";
         if baseline.schema != SCHEMA {
             let message = format!("the schema is `{}`, expected `{SCHEMA}`", baseline.schema);
@@ -199,9 +226,11 @@ impl Baseline {
             let _ = writeln!(out, "links = [{}]", list(&machine.links));
             let _ = writeln!(out, "profile = {}\nlaunch = {}", quoted(&machine.profile), quoted(&machine.launch));
             let _ = writeln!(out, "env = [{}]\nsettings = {}", list(&machine.env), quoted(&machine.settings));
-            for (version, collectives) in &machine.nccl {
-                for (collective, entry) in collectives {
-                    let _ = writeln!(out, "[machines.{name}.nccl.{}.{collective}]\nchoices = [", quoted(version));
+            let collectives: BTreeSet<&String> = machine.nccl.values().flat_map(BTreeMap::keys).collect();
+            for collective in collectives {
+                for (versions, entry) in machine.alike(collective) {
+                    let versions = quoted(&versions.join(AND));
+                    let _ = writeln!(out, "[machines.{name}.nccl.{versions}.{collective}]\nchoices = [");
                     for line in &entry.choices {
                         let _ = writeln!(out, "  {},", quoted(line));
                     }
@@ -244,13 +273,16 @@ mod tests {
         let mut baseline = Baseline::new();
         let constants = Constants::new(BTreeMap::from([("latency.nvlink.ll".to_owned(), 0.7), ("sync.simple".to_owned(), 2.0)]));
         baseline.profiles.insert("odd \"name\"".to_owned(), constants);
-        let nccl = BTreeMap::from([("2.28.9".to_owned(), BTreeMap::from([("all_reduce".to_owned(), entry)]))]);
+        let of = |entry: &Entry| BTreeMap::from([("all_reduce".to_owned(), entry.clone())]);
+        let versions = [("2.26.2", &entry), ("2.28.9", &entry), ("2.30.7", &Entry::default())];
+        let nccl = versions.map(|(version, entry)| (version.to_owned(), of(entry))).into();
         let machine = Recorded { env: vec!["NCCL_ALGO=Ring".to_owned()], nccl, ..Recorded::default() };
         baseline.machines.insert("a b".to_owned(), machine);
         baseline.measured.insert("x.log".to_owned(), Measured { rows: 3, median_error_percent: 4.0, ..Measured::default() });
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("b.toml");
         std::fs::write(&path, baseline.render(&["a b"])).unwrap();
+        assert_eq!(baseline.render(&["a b"]).matches("all_reduce").count(), 2, "versions alike are written once");
         assert_eq!(Baseline::read(&path).unwrap(), baseline);
     }
 }

@@ -39,7 +39,7 @@ impl Cause {
 }
 
 /// One difference from the baseline.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Finding {
     pub(crate) kind: Kind,
     pub(crate) machine: String,
@@ -107,15 +107,19 @@ impl fmt::Display for Finding {
             (Kind::Slower | Kind::Faster | Kind::ModelMoved, Some(change)) => write!(f, " ({})", signed(change))?,
             _ => {}
         }
-        write!(f, ", {}", self.cause())
+        match self.causes.len() {
+            1 => write!(f, ", caused by {}", self.cause()),
+            _ => write!(f, ", {}", self.cause()),
+        }
     }
 }
 
 impl Finding {
+    /// `profile`, or `several changed: topology, profile`.
     pub(crate) fn cause(&self) -> String {
         match self.causes.as_slice() {
             [] => "cause not known: no recorded input changed".to_owned(),
-            [one] => format!("caused by {}", one.name()),
+            [one] => one.name().to_owned(),
             several => {
                 let names: Vec<&str> = several.iter().map(|c| c.name()).collect();
                 format!("several changed: {}", names.join(", "))
