@@ -181,15 +181,18 @@ fn update(
     Ok(ExitCode::SUCCESS)
 }
 
+fn plural(count: usize, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
 fn counts(baseline: &Baseline) -> String {
     let versions: BTreeSet<&String> = baseline.machines.values().flat_map(|m| m.nccl.keys()).collect();
     let entries: usize = baseline.machines.values().flat_map(|m| m.nccl.values()).map(BTreeMap::len).sum();
-    let plural = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
     format!(
         "{}, {} of NCCL, {} in all",
-        plural(baseline.machines.len(), "machine"),
-        plural(versions.len(), "version"),
-        if entries == 1 { "1 entry".to_owned() } else { format!("{entries} entries") }
+        plural(baseline.machines.len(), "machine", "machines"),
+        plural(versions.len(), "version", "versions"),
+        plural(entries, "entry", "entries")
     )
 }
 
@@ -313,12 +316,7 @@ fn report(
     report.inputs.extend(inputs.cloned());
     let Tolerance { time, choice, error } = suite.tolerance;
     let percent = |f: f64| digits(f * 100.0);
-    report.assumptions.push(format!(
-        "baseline {} of collcast {}: {}",
-        file.display(),
-        old.tool,
-        counts(old)
-    ));
+    report.assumptions.push(format!("baseline {} of collcast {}: {}", file.display(), old.tool, counts(old)));
     report.assumptions.push(format!(
         "tolerances: times {}%, loss of a changed choice {}%, points of measured error {}%{}",
         percent(time),
@@ -491,7 +489,8 @@ fn entries(recorded: &[Recorded]) -> usize {
 }
 
 fn verdict(args: &Args, recorded: &[Recorded], findings: &[Finding]) -> Verdict {
-    let all = entries(recorded);
+    let all = plural(entries(recorded), "entry", "entries");
+    let differences = plural(findings.len(), "difference", "differences");
     let failed = findings.iter().filter(|f| f.failed).count();
     let suite = args.suite.as_deref().unwrap_or_else(|| Path::new("SUITE")).display();
     let named = |finding: &Finding| {
@@ -500,7 +499,7 @@ fn verdict(args: &Args, recorded: &[Recorded], findings: &[Finding]) -> Verdict 
         format!("{}: {finding}", place.join(" "))
     };
     let sentence = match findings.first() {
-        None => format!("no choice and no time beyond tolerance changed in {all} entries"),
+        None => format!("no choice and no time beyond tolerance changed in {all}"),
         Some(first) if failed > 0 => {
             let mut by: BTreeMap<&str, usize> = BTreeMap::new();
             for finding in findings.iter().filter(|f| f.failed && !f.causes.is_empty()) {
@@ -509,10 +508,10 @@ fn verdict(args: &Args, recorded: &[Recorded], findings: &[Finding]) -> Verdict 
             }
             let by: Vec<String> = by.iter().map(|(cause, count)| format!("{count} by {cause}")).collect();
             let by = if by.is_empty() { String::new() } else { format!(" ({})", by.join("; ")) };
-            format!("{failed} of {} differences in {all} entries fail{by}, the first in {}", findings.len(), named(first))
+            format!("{failed} of {differences} in {all} fail{by}, the first in {}", named(first))
         }
         Some(first) => {
-            format!("nothing got worse; {} differences in {all} entries, the first in {}", findings.len(), named(first))
+            format!("nothing got worse; {differences} in {all}, the first in {}", named(first))
         }
     };
     let told = findings.iter().filter(|f| !matches!(f.kind, Kind::New | Kind::Removed));
@@ -529,6 +528,7 @@ fn verdict(args: &Args, recorded: &[Recorded], findings: &[Finding]) -> Verdict 
             (told, untold) => format!("medium: {told} of {} have one cause", told + untold),
         },
         basis: "predicted".to_owned(),
-        next: (!findings.is_empty()).then(|| format!("accept it with `collcast check {suite} --update`, or undo the cause")),
+        next: (!findings.is_empty())
+            .then(|| format!("accept it with `collcast check {suite} --update`, or undo the cause")),
     }
 }

@@ -114,7 +114,10 @@ fn compared() -> Report {
                 details: "33554432 B  171.36 us -> 180.1 us\n67108864 B  320.76 us -> 337.5 us\u{1}\n".to_owned(),
             },
         ),
-        case("4 ranks, ring/ll128, < 64 KiB", CaseOutcome::Noted("faster: 10.0 -> 8.0 us, cause: <profile>".to_owned())),
+        case(
+            "4 ranks, ring/ll128, < 64 KiB",
+            CaseOutcome::Noted("faster: 10.0 -> 8.0 us, cause: <profile>".to_owned()),
+        ),
         case("4 ranks, tree/ll, < 64 KiB", CaseOutcome::Skipped("cannot tell: 0.9 to 1.1 & no repeats".to_owned())),
     ];
     report.verdict = Some(Verdict {

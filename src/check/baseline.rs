@@ -208,10 +208,15 @@ impl Baseline {
     pub(crate) fn render(&self, machines: &[&str]) -> String {
         let quoted = |text: &str| serde_json::Value::from(text).to_string();
         let list = |items: &[String]| items.iter().map(|item| quoted(item)).collect::<Vec<_>>().join(", ");
-        let mut out = String::from(
-            "# Written by `collcast check --update`: review its changes as you would review code.\n",
+        let mut out =
+            String::from("# Written by `collcast check --update`: review its changes as you would review code.\n");
+        let _ = writeln!(
+            out,
+            "schema = {}\ntool = {}\nmodel = {}",
+            quoted(&self.schema),
+            quoted(&self.tool),
+            quoted(&self.model)
         );
-        let _ = writeln!(out, "schema = {}\ntool = {}\nmodel = {}", quoted(&self.schema), quoted(&self.tool), quoted(&self.model));
         for (name, constants) in &self.profiles {
             let name = quoted(name);
             let _ = writeln!(out, "\n[profiles.{name}]\nhash = {}", quoted(&constants.hash));
@@ -271,14 +276,17 @@ mod tests {
         assert_eq!(at, [Some("tree/ll 4ch"), Some("tree/ll 4ch"), None, Some("ring/simple 8ch")]);
 
         let mut baseline = Baseline::new();
-        let constants = Constants::new(BTreeMap::from([("latency.nvlink.ll".to_owned(), 0.7), ("sync.simple".to_owned(), 2.0)]));
+        let constants =
+            Constants::new(BTreeMap::from([("latency.nvlink.ll".to_owned(), 0.7), ("sync.simple".to_owned(), 2.0)]));
         baseline.profiles.insert("odd \"name\"".to_owned(), constants);
         let of = |entry: &Entry| BTreeMap::from([("all_reduce".to_owned(), entry.clone())]);
         let versions = [("2.26.2", &entry), ("2.28.9", &entry), ("2.30.7", &Entry::default())];
         let nccl = versions.map(|(version, entry)| (version.to_owned(), of(entry))).into();
         let machine = Recorded { env: vec!["NCCL_ALGO=Ring".to_owned()], nccl, ..Recorded::default() };
         baseline.machines.insert("a b".to_owned(), machine);
-        baseline.measured.insert("x.log".to_owned(), Measured { rows: 3, median_error_percent: 4.0, ..Measured::default() });
+        baseline
+            .measured
+            .insert("x.log".to_owned(), Measured { rows: 3, median_error_percent: 4.0, ..Measured::default() });
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("b.toml");
         std::fs::write(&path, baseline.render(&["a b"])).unwrap();

@@ -239,7 +239,8 @@ pub(crate) fn judge(
 fn versions<'a>(old: &'a Recorded, today: &'a Recorded) -> Vec<(Option<&'a str>, Option<&'a str>)> {
     let order = |versions: &mut Vec<&'a str>| versions.sort_by_key(|v| v.parse::<Version>().unwrap_or_default());
     let missing = |from: &'a Recorded, of: &Recorded| -> Vec<&'a str> {
-        let mut versions: Vec<&str> = from.nccl.keys().filter(|v| !of.nccl.contains_key(*v)).map(String::as_str).collect();
+        let mut versions: Vec<&str> =
+            from.nccl.keys().filter(|v| !of.nccl.contains_key(*v)).map(String::as_str).collect();
         order(&mut versions);
         versions
     };
@@ -464,6 +465,11 @@ fn attribute(
         Cause::Version => true,
         Cause::Topology | Cause::Model | Cause::Measurements => false,
     });
+    // An old setting may be none for a new version: then its return says nothing.
+    let mut effect = |back| match effect(back) {
+        Err(error) if error.code() != 4 => Ok(Effect::Part),
+        effect => effect,
+    };
     let mut alone = Vec::new();
     for &cause in &can {
         if effect(Back::of(&[cause]))? == Effect::Restores {
@@ -499,7 +505,8 @@ fn constants_changed(old: &BTreeMap<String, f64>, today: &BTreeMap<String, f64>)
     names.sort();
     names.dedup();
     names.retain(|name| old.get(*name) != today.get(*name));
-    let value = |values: &BTreeMap<String, f64>, name| values.get(name).map_or_else(|| "none".to_owned(), f64::to_string);
+    let value =
+        |values: &BTreeMap<String, f64>, name| values.get(name).map_or_else(|| "none".to_owned(), f64::to_string);
     let shown: Vec<String> = (names.iter().take(CONSTANTS_SHOWN))
         .map(|&name| format!("{name} {} -> {}", value(old, name), value(today, name)))
         .collect();

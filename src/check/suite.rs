@@ -245,9 +245,8 @@ impl Reader<'_> {
             }
             measured.push(spec);
         }
-        let fraction = |text: &Option<Spanned<String>>, default| {
-            text.as_ref().map_or(Ok(default), |text| self.fraction(text))
-        };
+        let fraction =
+            |text: &Option<Spanned<String>>, default| text.as_ref().map_or(Ok(default), |text| self.fraction(text));
         let tolerance = Tolerance {
             time: fraction(&raw.tolerance.time, 0.05)?,
             choice: fraction(&raw.tolerance.choice, 0.02)?,
@@ -346,7 +345,9 @@ impl Reader<'_> {
     /// The text of an error of one value, at that value.
     fn at_value(&self, span: Range<usize>, error: &CliError) -> CliError {
         match error {
-            CliError::Usage { message, hint } => self.bad(span, message, "this value", hint.clone().unwrap_or_default()),
+            CliError::Usage { message, hint } => {
+                self.bad(span, message, "this value", hint.clone().unwrap_or_default())
+            }
             other => self.bad(span, other.to_string(), "this value", ""),
         }
     }

@@ -56,7 +56,11 @@ pub(crate) struct Setup {
 /// NCCL's choice for one call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Picked {
-    Runs { algorithm: Algorithm, protocol: Protocol, channels: u32 },
+    Runs {
+        algorithm: Algorithm,
+        protocol: Protocol,
+        channels: u32,
+    },
     /// NCCL would return an error.
     Fails,
 }
@@ -111,8 +115,7 @@ impl<'s> Machine<'s> {
             None => selectors.call.launch(full.hosts().len())?,
         };
         let settings = Run { launch: launch.name().to_owned(), env: env.into_iter().collect() };
-        let mut machine =
-            Self { spec, full, topology, profile, inputs, versions, settings, warnings: Vec::new() };
+        let mut machine = Self { spec, full, topology, profile, inputs, versions, settings, warnings: Vec::new() };
         for &version in &machine.versions {
             let told = machine.told(version, &machine.settings)?;
             let lines: Vec<String> = told.warnings.iter().map(|w| format!("{}: {w}", spec.name)).collect();
@@ -270,11 +273,7 @@ pub(crate) fn pick(predictor: &Predictor<'_>, settings: &Settings, call: &Call) 
 }
 
 /// Time of what NCCL picks in us; none where NCCL would fail.
-pub(crate) fn time(
-    predictor: &Predictor<'_>,
-    settings: &Settings,
-    call: &Call,
-) -> Result<Option<f64>, PredictError> {
+pub(crate) fn time(predictor: &Predictor<'_>, settings: &Settings, call: &Call) -> Result<Option<f64>, PredictError> {
     let prediction = may_fail(predictor.predict(call, Choice::Auto, Choice::Auto, settings))?;
     Ok(prediction.map(|p| p.time.as_us()))
 }
@@ -289,7 +288,8 @@ pub(crate) fn time_as(
     before: Picked,
     now: Picked,
 ) -> Option<f64> {
-    let (Picked::Runs { algorithm, protocol, channels }, Picked::Runs { algorithm: a, protocol: p, .. }) = (before, now)
+    let (Picked::Runs { algorithm, protocol, channels }, Picked::Runs { algorithm: a, protocol: p, .. }) =
+        (before, now)
     else {
         return None;
     };
@@ -321,7 +321,12 @@ fn description(topology: &Topology) -> String {
         let _ = writeln!(out, "{from} -> {to} {} {} {}", link.kind.name(), link.rate.get(), link.width);
     }
     for rank in 0..topology.ranks() {
-        let _ = writeln!(out, "rank {rank} {} node {:?}", topology.gpu_of(Rank(rank)).index(), topology.node_of(Rank(rank)));
+        let _ = writeln!(
+            out,
+            "rank {rank} {} node {:?}",
+            topology.gpu_of(Rank(rank)).index(),
+            topology.node_of(Rank(rank))
+        );
     }
     out
 }
