@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use collcast_hwbackend::exec::ExecError;
+use collcast_hwbackend::nccl::job::Answer;
 use collcast_hwbackend::read::ReadError;
 use collcast_sim::predict::PredictError;
 use collcast_sim::profile::ProfileError;
@@ -33,6 +35,9 @@ pub(crate) enum CliError {
     Read(#[from] ReadError),
     #[error("cannot {what} `{path}`: {source}", path = path.display())]
     File { what: &'static str, path: PathBuf, source: std::io::Error },
+    /// A run on hardware, here or in a process of its own.
+    #[error("{message}")]
+    Exec { code: u8, message: String, hint: Option<String> },
     /// The reader of our output has gone: not an error.
     #[error("the reader of the output has gone")]
     BrokenPipe,
@@ -43,9 +48,20 @@ impl CliError {
         Self::Usage { message: message.into(), hint: Some(hint.into()) }
     }
 
+    /// The same, saying at which point of a run.
+    pub(crate) fn at(self, point: &str) -> Self {
+        match self {
+            Self::Exec { code, message, hint } if !point.is_empty() => {
+                Self::Exec { code, message: format!("{point}: {message}"), hint }
+            }
+            other => other,
+        }
+    }
+
     pub(crate) fn code(&self) -> u8 {
         match self {
             Self::Predict(error) if error.is_internal() => 4,
+            Self::Exec { code, .. } => *code,
             _ => 2,
         }
     }
@@ -64,12 +80,21 @@ impl CliError {
                     "the file is understood but wrong: mend the step that is named, or the dependency that is missing",
                 ),
             ),
-            Self::Usage { message, hint } => with_hint(message, hint.as_deref()),
+            Self::Usage { message, hint } | Self::Exec { message, hint, .. } => with_hint(message, hint.as_deref()),
             Self::Predict(PredictError::TooFewGpus { .. }) => with_hint(
                 &self.to_string(),
                 Some("give the cluster more hosts with --nodes, or ask for fewer with --ranks"),
             ),
             _ => format!("error: {self}"),
+        }
+    }
+}
+
+impl From<ExecError> for CliError {
+    fn from(error: ExecError) -> Self {
+        match Answer::from(&error) {
+            Answer::Error { code, message, hint } => Self::Exec { code, message, hint },
+            _ => Self::Exec { code: 1, message: error.to_string(), hint: None },
         }
     }
 }

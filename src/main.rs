@@ -1,6 +1,7 @@
 //! The command line of Collcast: parses, dispatches, prints. One file per command.
 
 mod check;
+mod bench;
 mod compare;
 mod convert;
 mod error;
@@ -30,6 +31,7 @@ Exit codes: 0 done, 1 a comparison failed, 2 bad input or usage, 3 hardware or l
   collcast sweep                            expected nccl-tests table of a DGX H100
   collcast sweep aws-p5 --nodes 32          the same for a cluster
   collcast simulate h200x4 -s 64M           one run: what bounds it, which links are busy
+  collcast bench --backend cuda             our own schedules on the GPUs of this host
   collcast validate LOGS -t h200x4          measurements against the forecast
   collcast compare BEFORE AFTER             what became slower: logs, CSV, JSON or folders
   collcast check SUITE.toml                 did a choice of NCCL or a forecast change, and why
@@ -45,6 +47,11 @@ enum Command {
     Simulate(simulate::Args),
     /// Predict: a table over sizes, algorithms, protocols, channels and node counts
     Sweep(sweep::Args),
+    /// Measure: run calls for real, check every result, time them
+    Bench(bench::Args),
+    /// One process of `bench --backend nccl`
+    #[command(hide = true)]
+    BenchWorker,
     /// Decide: hold measurements against the forecast
     Validate(validate::Args),
     /// Decide: what became slower between two sets of measurements or results
@@ -69,6 +76,8 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Simulate(args) => simulate::run(&args),
         Command::Sweep(args) => sweep::run(&args),
+        Command::Bench(args) => bench::run(&args),
+        Command::BenchWorker => bench::work(),
         Command::Validate(args) => validate::run(&args),
         Command::Compare(args) => compare::run(&args),
         Command::Check(args) => check::run(&args),

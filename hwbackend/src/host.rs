@@ -9,15 +9,89 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use collcast_sim::collective::ReduceOp;
+use collcast_sim::collective::{DataType, ReduceOp};
 use collcast_sim::ids::Rank;
 use collcast_sim::schedule::Schedule;
 use collcast_sim::schedule::program::Buffer;
 use collcast_sim::schedule::wiring::{SliceCursor, Wired, WiredConn, Wiring, WiringError, end_of};
 use thiserror::Error;
 
+use crate::check::{self, Mismatch};
+use crate::exec::{Case, Effort, ExecError, Executor, Sample};
+
 /// Most lanes, which are threads here.
 pub const MAX_LANES: usize = 4096;
+/// Most elements of the buffers of all ranks together: 8 bytes each, with copies on the way.
+const MAX_ELEMENTS: u64 = 1 << 28;
+
+/// The executor of schedules on CPU threads: needs no GPU, and says nothing of one's speed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Host;
+
+impl Executor for Host {
+    fn run(&mut self, case: &Case<'_>, effort: &Effort) -> Result<Sample, ExecError> {
+        let schedule = case.schedule.ok_or_else(ExecError::no_schedule)?;
+        let call = &schedule.call;
+        let elements: u64 = (0..call.ranks).map(Rank).map(|r| call.input_len(r) + call.output_len(r)).sum();
+        if elements > MAX_ELEMENTS {
+            return Err(ExecError::Refused {
+                what: format!(
+                    "{elements} elements in all buffers are more than the host backend takes ({MAX_ELEMENTS})"
+                ),
+                hint: "take a smaller --size or fewer --ranks",
+            });
+        }
+        let range = check::range(call)?;
+        match call.dtype {
+            DataType::Float32 => bench::<f32>(schedule, range, effort, |v| v as f32),
+            // Whole numbers this small are the same in every type.
+            _ => bench::<i64>(schedule, range, effort, i64::from),
+        }
+    }
+
+    fn facts(&self) -> Vec<(&'static str, String)> {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        vec![("host", format!("threads on {threads} CPU cores; no GPU is involved"))]
+    }
+}
+
+/// Runs until the effort is spent; every run is checked.
+fn bench<T: Element + PartialEq>(
+    schedule: &Schedule,
+    range: u32,
+    effort: &Effort,
+    element: impl Fn(u32) -> T,
+) -> Result<Sample, ExecError> {
+    let call = &schedule.call;
+    let inputs: Vec<Vec<T>> = (0..call.ranks)
+        .map(|rank| (0..call.input_len(Rank(rank))).map(|e| element(check::value(rank, e, range))).collect())
+        .collect();
+    // Patience is for one wait; a run on few cores is slower than any GPU, and waits in line.
+    let patience = effort.patience.max(Duration::from_secs(60));
+    let once = || -> Result<(f64, u64), ExecError> {
+        let (outputs, time) = timed(schedule, &inputs, patience)?;
+        let mut checked = 0;
+        for (rank, output) in (0..).zip(&outputs) {
+            let mut wrong = Vec::new();
+            for part in check::parts(call, Rank(rank)) {
+                let right =
+                    |i: u64| output[(part.at + i) as usize] == element(check::expected(&part, i, call.op, range));
+                wrong.extend((0..part.count).filter(|&i| !right(i)).map(|i| part.at + i));
+                checked += part.count;
+            }
+            if let Some(&element) = wrong.first() {
+                return Err(ExecError::Wrong(Mismatch { rank, element, wrong: wrong.len() as u64 }));
+            }
+        }
+        Ok((time.as_secs_f64() * 1e6, checked))
+    };
+    let begin = Instant::now();
+    let (_, checked) = once()?;
+    let one = begin.elapsed();
+    let effort = Effort { iterations: 1, ..*effort }.fitted(one);
+    let times_us = (0..effort.batches).map(|_| once().map(|(time, _)| time)).collect::<Result<_, _>>()?;
+    Ok(Sample { times_us, checked, predicted_us: None })
+}
 
 /// A value that can be moved and combined.
 pub trait Element: Copy + Send + Sync {
@@ -228,6 +302,15 @@ struct Memory {
 /// # Errors
 /// Wrong inputs, too many lanes, or a wait beyond `patience`.
 pub fn run<T: Element>(schedule: &Schedule, inputs: &[Vec<T>], patience: Duration) -> Result<Vec<Vec<T>>, HostError> {
+    timed(schedule, inputs, patience).map(|(outputs, _)| outputs)
+}
+
+/// The same, with the time from when all lanes are there to when all are done.
+fn timed<T: Element>(
+    schedule: &Schedule,
+    inputs: &[Vec<T>],
+    patience: Duration,
+) -> Result<(Vec<Vec<T>>, Duration), HostError> {
     let call = &schedule.call;
     let wiring = Wiring::new(schedule)?;
     if wiring.workers.len() > MAX_LANES {
@@ -259,14 +342,17 @@ pub fn run<T: Element>(schedule: &Schedule, inputs: &[Vec<T>], patience: Duratio
     let signals: Vec<Counter> = wiring.workers.iter().map(|_| Counter::default()).collect();
     let stop = AtomicBool::new(false);
     let deadline = Instant::now() + patience;
-    let results: Vec<Result<(), HostError>> = std::thread::scope(|scope| {
+    let gate = Mutex::new(());
+    let (results, time): (Vec<Result<(), HostError>>, Duration) = std::thread::scope(|scope| {
+        let closed = gate.lock();
         let threads: Vec<_> = wiring
             .workers
             .iter()
             .zip(0..)
             .map(|(worker, index)| {
-                let (wiring, memory, fifos, signals, stop) = (&wiring, &memory, &fifos, &signals, &stop);
+                let (wiring, memory, fifos, signals, stop, gate) = (&wiring, &memory, &fifos, &signals, &stop, &gate);
                 let lane = move || {
+                    drop(gate.lock());
                     let lane = LaneThread { schedule, wiring, memory, fifos, signals, stop, deadline, patience };
                     let result = lane.run::<T>(worker, index);
                     if result.is_err() {
@@ -278,10 +364,16 @@ pub fn run<T: Element>(schedule: &Schedule, inputs: &[Vec<T>], patience: Duratio
                 std::thread::Builder::new().stack_size(128 << 10).spawn_scoped(scope, lane)
             })
             .collect();
-        threads
+        if threads.iter().any(Result::is_err) {
+            stop.store(true, Ordering::Relaxed);
+        }
+        let begin = Instant::now();
+        drop(closed);
+        let results = threads
             .into_iter()
             .map(|t| t.map_or(Err(HostError::Stopped), |t| t.join().unwrap_or(Err(HostError::Stopped))))
-            .collect()
+            .collect();
+        (results, begin.elapsed())
     });
     // The first real failure explains the others.
     let mut errors: Vec<HostError> = results.into_iter().filter_map(Result::err).collect();
@@ -299,7 +391,7 @@ pub fn run<T: Element>(schedule: &Schedule, inputs: &[Vec<T>], patience: Duratio
         };
         part[from..from + length].iter().map(|v| T::from_bits(v.load(Ordering::Relaxed))).collect()
     });
-    Ok(outputs.collect())
+    Ok((outputs.collect(), time))
 }
 
 struct LaneThread<'a> {

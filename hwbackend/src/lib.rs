@@ -1,8 +1,16 @@
-//! The real world: executors that run schedules, and readers of what others measured.
+//! The real world: executors that run calls, and readers of what others measured.
 //!
-//! [`host`] runs a schedule on CPU threads. [`read`] turns files and folders (nccl-tests logs
-//! and JSON, CSV) into [`Measurement`](collcast_sim::measurement::Measurement)s, and says of
-//! every file and line it could not use why.
+//! An [`exec::Executor`] runs a call, checks every element of its result and times it: [`host`]
+//! on CPU threads, [`cuda`] on GPUs (both run schedules), [`nccl`] through NCCL's own
+//! collectives. Libraries are found at run time. [`read`] turns files and folders (nccl-tests
+//! logs and JSON, CSV) into [`Measurement`](collcast_sim::measurement::Measurement)s, and says
+//! of every file and line it could not use why.
 
+pub mod check;
+pub mod cuda;
+pub mod exec;
+pub mod flat;
 pub mod host;
+pub mod nccl;
 pub mod read;
+pub mod rendezvous;

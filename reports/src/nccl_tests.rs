@@ -1,7 +1,7 @@
 //! The table that nccl-tests prints, so that its readers and eyes work on forecasts too.
 //!
-//! Columns, rounding and footer are those of nccl-tests 2.19.6 as its logs show them; nothing
-//! was checked for correctness here, so `#wrong` is `N/A`, as with `-c 0`.
+//! Columns, rounding and footer are those of nccl-tests 2.19.6 as its logs show them. Where
+//! nothing was checked for correctness, `#wrong` is `N/A`, as with `-c 0`.
 
 use std::fmt::Write as _;
 
@@ -17,6 +17,8 @@ pub struct NcclTests {
     pub collective: Collective,
     /// Whether the times are forecasts: adds the line that says so.
     pub predicted: bool,
+    /// Whether every result was compared and found exact.
+    pub checked: bool,
     /// What was assumed and other remarks, each a `#` line after the first.
     pub comments: Vec<String>,
     /// One row a size, in the order to print.
@@ -90,10 +92,11 @@ pub fn render(run: &NcclTests) -> String {
                     busbw.push(algbw * row.bus_factor);
                     let _ = write!(
                         out,
-                        "  {}  {}  {}    N/A",
+                        "  {}  {}  {}  {:>5}",
                         fit(time_us, 7),
                         fit(algbw, 6),
-                        fit(algbw * row.bus_factor, 6)
+                        fit(algbw * row.bus_factor, 6),
+                        if run.checked { "0" } else { "N/A" },
                     );
                 }
                 None => out.push_str("      N/A     N/A     N/A    N/A"),
@@ -185,6 +188,7 @@ mod tests {
         let text = render(&NcclTests {
             collective: Collective::AllReduce,
             predicted: false,
+            checked: false,
             comments: vec![],
             rows: vec![
                 row(8, 24.31, 24.34),

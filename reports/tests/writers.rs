@@ -207,6 +207,7 @@ fn nccl_tests_text_is_as_reviewed() {
     let run = NcclTests {
         collective: Collective::AllReduce,
         predicted: true,
+        checked: false,
         comments: vec!["topology: dgx-h100, 2 hosts of 8 GPUs".to_owned(), "two\nlines".to_owned()],
         rows: vec![
             row(0, 0.0, Some(0.0)),

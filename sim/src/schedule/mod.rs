@@ -373,9 +373,10 @@ impl Schedule {
             _ => ring::generate(&call, &plan, order),
         };
         let (rails, hosts) = match plan.algorithm {
-            Algorithm::Direct => (Vec::new(), Arc::default()),
             Algorithm::Tree => (tree::rails(&plan, order), order.host_of_ranks(call.ranks)),
-            _ => (order.rails.clone(), order.host_of_ranks(call.ranks)),
+            Algorithm::Ring | Algorithm::CollnetChain => (order.rails.clone(), order.host_of_ranks(call.ranks)),
+            // Heads and peers take the NICs next to them.
+            _ => (Vec::new(), Arc::default()),
         };
         Ok(Self { call, plan, lanes, templates, rails, hosts, generator })
     }

@@ -1,0 +1,151 @@
+//! Inputs and outputs of the ranks that this process drives: filled, poisoned and compared on
+//! their devices.
+
+#![allow(unsafe_code)] // Kernel arguments are passed by address.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+use std::time::Duration;
+
+use collcast_sim::collective::ReduceOp;
+use collcast_sim::ids::Rank;
+use collcast_sim::schedule::Call;
+use collcast_sim::schedule::program::Buffer;
+
+use super::driver::{Device, Kernel, Memory, Stream, compile};
+use crate::check::{Mismatch, POISON, Part, parts, range};
+use crate::exec::ExecError;
+use crate::flat::{buffer_bytes, element_macro};
+
+/// Kernels that fill and compare, for one element type and reduction.
+#[derive(Debug)]
+pub(crate) struct Checker {
+    fill: Kernel,
+    check: Kernel,
+}
+
+/// The macros that tell device code its element type and reduction.
+pub(crate) fn macros(call: &Call) -> Result<[String; 2], ExecError> {
+    let reduce = match call.op {
+        ReduceOp::Sum => 0,
+        ReduceOp::Max => 1,
+        ReduceOp::Min => 2,
+        other => {
+            return Err(ExecError::Refused {
+                what: format!("the device code does not know the reduction {other}"),
+                hint: "it knows sum, min and max",
+            });
+        }
+    };
+    Ok([format!("-DELEMENT={}", element_macro(call.dtype)?), format!("-DREDUCE={reduce}")])
+}
+
+impl Checker {
+    pub(crate) fn new(device: &Device, call: &Call) -> Result<Self, ExecError> {
+        let code = compile(include_str!("check.cu"), device.arch, &macros(call)?)?;
+        let mut kernels = Kernel::load(device, &code, &[c"fill", c"check"])?.into_iter();
+        match (kernels.next(), kernels.next()) {
+            (Some(fill), Some(check)) => Ok(Self { fill, check }),
+            _ => Err(ExecError::Library { call: "cuModuleGetFunction", message: "too few functions".to_owned() }),
+        }
+    }
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Verdict {
+    wrong: u64,
+    first: u64,
+    found: u32,
+    expected: u32,
+}
+
+/// The buffers of one rank.
+#[derive(Debug)]
+pub(crate) struct RankBuffers {
+    pub(crate) rank: Rank,
+    memory: [Memory; 2],
+    call: Call,
+    range: u32,
+    parts: Memory,
+    part_count: u32,
+    verdict: Memory,
+}
+
+/// Longest wait for the filling and comparing kernels, which wait for nobody.
+const CHECK_PATIENCE: Duration = Duration::from_secs(60);
+/// Blocks and threads of these kernels: enough to fill any GPU.
+const GRID: (u32, u32) = (1024, 256);
+
+impl RankBuffers {
+    pub(crate) fn new(device: &Arc<Device>, call: &Call, rank: Rank) -> Result<Self, ExecError> {
+        let [input, output] = buffer_bytes(call, rank);
+        let parts = parts(call, rank);
+        Ok(Self {
+            rank,
+            memory: [Memory::new(device, input)?, Memory::new(device, output)?],
+            call: call.clone(),
+            range: range(call)?,
+            part_count: parts.len() as u32,
+            parts: Memory::of::<Part>(device, &parts)?,
+            verdict: Memory::new(device, size_of::<Verdict>() as u64)?,
+        })
+    }
+
+    /// Where the memory behind input and output starts; in place both are the same.
+    pub(crate) fn bases(&self) -> [u64; 2] {
+        [self.memory[0].address, if self.call.in_place { self.memory[0].address } else { self.memory[1].address }]
+    }
+
+    /// Where input and output start.
+    pub(crate) fn addresses(&self) -> [u64; 2] {
+        let at = |buffer| match self.call.in_place {
+            true => self.call.in_place_offset(self.rank, buffer) * self.call.dtype.size(),
+            false => 0,
+        };
+        let bases = self.bases();
+        [bases[0] + at(Buffer::Input), bases[1] + at(Buffer::Output)]
+    }
+
+    /// Poisons the output and fills the input.
+    pub(crate) fn fill(&self, checker: &Checker, stream: &Stream) -> Result<(), ExecError> {
+        self.memory[0].set(POISON)?;
+        self.memory[1].set(POISON)?;
+        let (mut to, mut count) = (self.addresses()[0], self.call.input_len(self.rank));
+        let (mut rank, mut range) = (self.rank.0, self.range);
+        let mut arguments =
+            [(&raw mut to).cast(), (&raw mut count).cast(), (&raw mut rank).cast(), (&raw mut range).cast::<c_void>()];
+        stream.device.enter()?;
+        // SAFETY: the arguments are those of `fill`; the memory is ours and waited for below.
+        unsafe { stream.launch(&checker.fill, GRID.0, GRID.1, 0, &mut arguments)? };
+        stream.wait(CHECK_PATIENCE)
+    }
+
+    /// Poisons the output alone, where it is apart from the input.
+    pub(crate) fn poison(&self) -> Result<(), ExecError> {
+        self.memory[1].set(POISON)
+    }
+
+    /// Compares every element that the collective defines; returns how many those are.
+    pub(crate) fn check(&self, checker: &Checker, stream: &Stream) -> Result<u64, ExecError> {
+        self.verdict.set(0)?;
+        let (mut out, mut parts, mut count) = (self.addresses()[1], self.parts.address, self.part_count);
+        let (mut range, mut verdict) = (self.range, self.verdict.address);
+        let mut arguments = [
+            (&raw mut out).cast(),
+            (&raw mut parts).cast(),
+            (&raw mut count).cast(),
+            (&raw mut range).cast(),
+            (&raw mut verdict).cast::<c_void>(),
+        ];
+        stream.device.enter()?;
+        // SAFETY: the arguments are those of `check`; the memory is ours and waited for below.
+        unsafe { stream.launch(&checker.check, GRID.0, GRID.1, 0, &mut arguments)? };
+        stream.wait(CHECK_PATIENCE)?;
+        let found: Verdict = self.verdict.read()?;
+        if found.wrong > 0 {
+            return Err(ExecError::Wrong(Mismatch { rank: self.rank.0, element: found.first, wrong: found.wrong }));
+        }
+        Ok(crate::check::parts(&self.call, self.rank).iter().map(|p| p.count).sum())
+    }
+}

@@ -1,0 +1,452 @@
+//! Runs schedules on GPUs: one interpreter kernel over peer memory, one block a channel, one
+//! group of warps a lane. All GPUs are driven by this process.
+//!
+//! The kernel (`interpret.cu`) is compiled at run time for the device found and for one
+//! protocol, element type and reduction. It knows records ([`crate::flat`]) and no algorithm.
+//! Data waits in FIFOs of the receiver's memory; where there are fewer GPUs than ranks, several
+//! ranks share a GPU.
+
+#![allow(unsafe_code)] // Kernel arguments are passed by address.
+
+pub(crate) mod buffers;
+pub(crate) mod driver;
+pub(crate) mod timing;
+
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::sync::Arc;
+use std::time::Duration;
+
+use collcast_sim::collective::{Launch, Protocol};
+use collcast_sim::ids::Rank;
+use collcast_sim::schedule::Schedule;
+
+use buffers::{Checker, RankBuffers, macros};
+use driver::{Device, Kernel, Memory, Pinned, Stream, compile, driver_version, open, open_compiler};
+use timing::{Operation, Timer};
+
+use crate::exec::{Case, Effort, ExecError, Executor, Sample, slot_bytes};
+use crate::flat::{Flat, FlatLane, Record};
+
+/// `MAX_LANES` of `interpret.cu`: hardware has 16 barriers a block, a lane uses two.
+const MAX_LANES: usize = 7;
+/// `sizeof(Lane)` and `sizeof(Live)` there: shared memory of a lane, and of each of its ports.
+const LANE_SHARED: u32 = 2272;
+const PORT_SHARED: u32 = 56;
+/// Shared memory that every GPU gives a block unasked (CUDA programming guide, 48 KiB).
+const SHARED_MAX: u32 = 48 << 10;
+/// Ranks of one GPU: their kernels must run at once, and the driver keeps 8 queues apart
+/// (`CUDA_DEVICE_MAX_CONNECTIONS`, CUDA programming guide).
+const MAX_SHARING: u32 = 8;
+/// Bytes from one counter to the next: each has a cache line of its own.
+const COUNTER: u64 = 128;
+/// Blocks of a cluster, where the GPU has clusters (compute capability 9.0). Blocks side by side
+/// use the links better than blocks spread over the GPU: ring/Simple of 256 MiB over 24 channels
+/// of 4 H200 ran at 345 GB/s with clusters of 4 and at 304 GB/s without (2026-11-21).
+const CLUSTER: u32 = 4;
+/// Sizes of block that the kernel is compiled for; its registers go by them.
+const BLOCK_SIZES: [u32; 6] = [288, 416, 544, 640, 768, 1024];
+
+/// `Port` of `interpret.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct DevicePort {
+    fifo: u64,
+    wait: u64,
+    post: u64,
+    step: u64,
+    peer: u32,
+    reserved: u32,
+}
+
+/// `Report` of `interpret.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Default, Debug)]
+struct Report {
+    set: u32,
+    channel: u32,
+    lane: u32,
+    record: u32,
+    peer: u32,
+    sends: u32,
+}
+
+/// `Args` of `interpret.cu`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Args {
+    buffers: [u64; 2],
+    records: u64,
+    counts: u64,
+    ports: u64,
+    report: u64,
+    stop: u64,
+    patience_ns: u64,
+    slot_bytes: u64,
+    depth: u32,
+    record_stride: u32,
+    port_stride: u32,
+    lanes: u32,
+    lane_threads: [u32; MAX_LANES + 1],
+}
+
+/// The executor of schedules on GPUs.
+#[derive(Debug)]
+pub struct Cuda {
+    devices: Vec<Arc<Device>>,
+    compiler: String,
+    kernels: BTreeMap<(i32, Vec<String>), Arc<Kernel>>,
+    checkers: BTreeMap<(i32, Vec<String>), Arc<Checker>>,
+}
+
+impl Cuda {
+    /// Finds driver, compiler and GPUs, and lets every GPU reach all others.
+    ///
+    /// # Errors
+    /// What is missing.
+    pub fn open() -> Result<Self, ExecError> {
+        let devices = open()?;
+        let compiler = open_compiler()?;
+        Ok(Self { devices, compiler, kernels: BTreeMap::new(), checkers: BTreeMap::new() })
+    }
+
+    fn kernel(&mut self, device: &Device, options: Vec<String>) -> Result<Arc<Kernel>, ExecError> {
+        let key = (device.ordinal, options);
+        if let Some(kernel) = self.kernels.get(&key) {
+            return Ok(Arc::clone(kernel));
+        }
+        let code = compile(include_str!("interpret.cu"), device.arch, &key.1)?;
+        let kernel = Kernel::load(device, &code, &[c"interpret"])?.into_iter().next().map(Arc::new);
+        let kernel =
+            kernel.ok_or(ExecError::Library { call: "cuModuleGetFunction", message: "no function".to_owned() })?;
+        self.kernels.insert(key, Arc::clone(&kernel));
+        Ok(kernel)
+    }
+
+    fn checker(&mut self, device: &Device, schedule: &Schedule) -> Result<Arc<Checker>, ExecError> {
+        let key = (device.ordinal, macros(&schedule.call)?.to_vec());
+        if let Some(checker) = self.checkers.get(&key) {
+            return Ok(Arc::clone(checker));
+        }
+        let checker = Arc::new(Checker::new(device, &schedule.call)?);
+        self.checkers.insert(key, Arc::clone(&checker));
+        Ok(checker)
+    }
+}
+
+impl Executor for Cuda {
+    fn run(&mut self, case: &Case<'_>, effort: &Effort) -> Result<Sample, ExecError> {
+        let schedule = case.schedule.ok_or_else(ExecError::no_schedule)?;
+        if case.launch == Launch::Processes {
+            return Err(ExecError::Refused {
+                what: "the CUDA backend drives all GPUs from one process".to_owned(),
+                hint: "use --launch threads, single_thread or graph, or --backend nccl",
+            });
+        }
+        let loaded = Loaded::new(self, schedule, effort.patience)?;
+        loaded.fill()?;
+        // A first run for the result alone, in place also the only one whose inputs are whole.
+        loaded.once()?;
+        let checked = loaded.check()?;
+        // Every wait of a kernel is bounded, so a batch is; the rest is for queues behind it.
+        let patience = effort.patience * 2 + Duration::from_secs(30);
+        let timer = Timer::new(&loaded, case.launch, patience)?;
+        let times_us = timer.run(effort, &mut || Ok(()), &mut Ok)?;
+        if !schedule.call.in_place {
+            loaded.poison()?;
+            loaded.once()?;
+            loaded.check()?;
+        }
+        Ok(Sample { times_us, checked, predicted_us: None })
+    }
+
+    fn facts(&self) -> Vec<(&'static str, String)> {
+        device_facts(&self.devices).into_iter().chain([("nvrtc", self.compiler.clone())]).collect()
+    }
+}
+
+/// The number of GPUs that the driver shows.
+///
+/// # Errors
+/// No driver, or no GPU.
+pub fn gpus() -> Result<u32, ExecError> {
+    driver::count().map(i32::unsigned_abs)
+}
+
+/// Devices and driver.
+pub(crate) fn device_facts(devices: &[Arc<Device>]) -> Vec<(&'static str, String)> {
+    let gpu = devices.first().map_or_else(String::new, |d| {
+        format!("{} x {}, sm_{}, {} multiprocessors", devices.len(), d.name, d.arch, d.multiprocessors)
+    });
+    let buses: Vec<&str> = devices.iter().map(|d| d.pci.as_str()).collect();
+    let driver = std::fs::read_to_string("/proc/driver/nvidia/version").ok().and_then(|text| {
+        text.split_whitespace().find(|w| w.chars().filter(|&c| c == '.').count() == 2).map(str::to_owned)
+    });
+    vec![
+        ("gpu", gpu),
+        ("pci", buses.join(" ")),
+        ("driver", driver.unwrap_or_else(|| "unknown".to_owned())),
+        ("cuda", driver_version()),
+    ]
+}
+
+/// A schedule on its GPUs, ready to run again and again.
+struct Loaded {
+    ranks: Vec<LoadedRank>,
+    streams: Vec<Stream>,
+    patience: Duration,
+    blocks: u32,
+    threads: u32,
+    shared: u32,
+}
+
+struct LoadedRank {
+    kernel: Arc<Kernel>,
+    checker: Arc<Checker>,
+    args: Args,
+    buffers: RankBuffers,
+    report: Pinned<Report>,
+    /// What `args` points to.
+    _memory: Vec<Memory>,
+}
+
+// SAFETY: raw addresses of memory that lives as long as `self`; kernels alone write there.
+unsafe impl Sync for LoadedRank {}
+
+impl Loaded {
+    fn new(cuda: &mut Cuda, schedule: &Schedule, patience: Duration) -> Result<Self, ExecError> {
+        let call = &schedule.call;
+        let flat = Flat::new(schedule)?;
+        let (lanes, channels) = (schedule.lanes.max(1), schedule.plan.channels);
+        let plain = schedule.plan.protocol == Protocol::Simple;
+        let refuse = |what: String| ExecError::Refused { what, hint: "--backend host runs it" };
+        if lanes as usize > MAX_LANES {
+            return Err(refuse(format!("a block has {lanes} lanes; at most {MAX_LANES} fit")));
+        }
+        // Plain slots have a warp that tells peers while the others go on.
+        let mut lane_threads = [0; MAX_LANES + 1];
+        for lane in &flat.lanes {
+            let threads = lane.threads.max(32).next_multiple_of(32) + if plain { 32 } else { 0 };
+            let most = &mut lane_threads[lane.lane as usize];
+            *most = threads.max(*most);
+        }
+        let threads: u32 = lane_threads.iter().sum();
+        let bound = BLOCK_SIZES.into_iter().find(|&b| b >= threads);
+        let bound = bound.ok_or_else(|| refuse(format!("a block has {threads} threads; at most 1024 fit")))?;
+        let port_stride = flat.lanes.iter().map(|l| l.ports.len()).max().unwrap_or(0).max(1) as u32;
+        let shared = lanes * (LANE_SHARED + port_stride * PORT_SHARED);
+        if shared > SHARED_MAX {
+            return Err(refuse(format!("a block needs {shared} bytes of shared memory; {SHARED_MAX} are there")));
+        }
+
+        let device_of = |rank: u32| Arc::clone(&cuda.devices[rank as usize % cuda.devices.len()]);
+        let devices: Vec<Arc<Device>> = (0..call.ranks).map(device_of).collect();
+        let sharing = call.ranks.div_ceil(cuda.devices.len() as u32);
+        if sharing > MAX_SHARING {
+            return Err(ExecError::Refused {
+                what: format!("{sharing} ranks would share a GPU; at most {MAX_SHARING} do"),
+                hint: "take fewer ranks, or --backend host",
+            });
+        }
+        if sharing * channels > devices[0].multiprocessors {
+            return Err(ExecError::Refused {
+                what: format!(
+                    "{sharing} ranks a GPU with {channels} channels each need {} multiprocessors at once; it has {}",
+                    sharing * channels,
+                    devices[0].multiprocessors
+                ),
+                hint: "take fewer ranks or --channels",
+            });
+        }
+        let used = &cuda.devices[..cuda.devices.len().min(call.ranks as usize)];
+        for a in used {
+            for b in used.iter().filter(|b| b.ordinal != a.ordinal) {
+                a.reach(b)?;
+            }
+        }
+
+        let fifos = Fifos::new(&flat, &devices, slot_bytes(schedule.plan.protocol, u64::from(flat.largest)))?;
+        let protocol = match schedule.plan.protocol {
+            Protocol::Ll => 0,
+            Protocol::Ll128 => 1,
+            Protocol::Simple => 2,
+        };
+        // A grid is a whole number of clusters.
+        let clusters = devices.iter().all(|d| d.arch >= 90);
+        let cluster = if clusters { (1..=CLUSTER).rev().find(|c| channels.is_multiple_of(*c)).unwrap_or(1) } else { 1 };
+        let options: Vec<String> =
+            [format!("-DPROTOCOL={protocol}"), format!("-DTHREADS={bound}"), format!("-DCLUSTER={cluster}")]
+                .into_iter()
+                .chain(macros(call)?)
+                .collect();
+        let record_stride = flat.lanes.iter().map(|l| l.records.len()).max().unwrap_or(0).max(1);
+        let mut ranks = Vec::new();
+        for (rank, device) in (0..call.ranks).zip(&devices) {
+            let places = (channels * lanes) as usize;
+            let mut records = vec![Record::default(); places * record_stride];
+            let mut counts = vec![0_u32; places];
+            let mut ports = vec![DevicePort::default(); places * port_stride as usize];
+            for lane in flat.lanes.iter().filter(|l| l.rank == rank) {
+                let place = (lane.channel * lanes + lane.lane) as usize;
+                records[place * record_stride..][..lane.records.len()].copy_from_slice(&lane.records);
+                counts[place] = lane.records.len() as u32;
+                fifos.wire(lane, &mut ports[place * port_stride as usize..]);
+            }
+            let memory = vec![
+                Memory::of(device, &records)?,
+                Memory::of(device, &counts)?,
+                Memory::of(device, &ports)?,
+                Memory::of(device, &[0_u32])?,
+            ];
+            let buffers = RankBuffers::new(device, call, Rank(rank))?;
+            let report = Pinned::<Report>::new(device)?;
+            let args = Args {
+                buffers: buffers.bases(),
+                records: memory[0].address,
+                counts: memory[1].address,
+                ports: memory[2].address,
+                report: report.address(),
+                stop: memory[3].address,
+                patience_ns: u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX),
+                slot_bytes: fifos.slot,
+                depth: flat.depth,
+                record_stride: record_stride as u32,
+                port_stride,
+                lanes,
+                lane_threads,
+            };
+            ranks.push(LoadedRank {
+                kernel: cuda.kernel(device, options.clone())?,
+                checker: cuda.checker(device, schedule)?,
+                args,
+                buffers,
+                report,
+                _memory: memory,
+            });
+        }
+        // The FIFOs live as long as the first rank.
+        if let Some(first) = ranks.first_mut() {
+            first._memory.extend(fifos.memory);
+        }
+        let streams = devices.iter().map(Stream::new).collect::<Result<_, _>>()?;
+        Ok(Self { ranks, streams, patience, blocks: channels, threads, shared })
+    }
+
+    fn each(&self, act: impl Fn(&LoadedRank, &Stream) -> Result<(), ExecError>) -> Result<(), ExecError> {
+        self.ranks.iter().zip(&self.streams).try_for_each(|(rank, stream)| act(rank, stream))
+    }
+
+    fn fill(&self) -> Result<(), ExecError> {
+        self.each(|rank, stream| rank.buffers.fill(&rank.checker, stream))
+    }
+
+    fn poison(&self) -> Result<(), ExecError> {
+        self.each(|rank, _| rank.buffers.poison())
+    }
+
+    fn check(&self) -> Result<u64, ExecError> {
+        let checked =
+            self.ranks.iter().zip(&self.streams).map(|(rank, stream)| rank.buffers.check(&rank.checker, stream));
+        checked.sum()
+    }
+
+    fn once(&self) -> Result<(), ExecError> {
+        let enqueued = self.enqueue_all();
+        let patience = self.patience * 2 + Duration::from_secs(30);
+        let waited: Vec<_> = self.streams.iter().map(|s| s.wait(patience)).collect();
+        enqueued?;
+        self.outcome()?;
+        waited.into_iter().collect()
+    }
+}
+
+impl Operation for Loaded {
+    fn streams(&self) -> &[Stream] {
+        &self.streams
+    }
+
+    fn enqueue(&self, local: usize) -> Result<(), ExecError> {
+        let rank = &self.ranks[local];
+        let mut args = rank.args;
+        let mut arguments = [(&raw mut args).cast::<c_void>()];
+        // SAFETY: `Args` is the kernel's one parameter; its memory lives in `self`, which waits
+        // for its streams before it goes.
+        unsafe { self.streams[local].launch(&rank.kernel, self.blocks, self.threads, self.shared, &mut arguments) }
+    }
+
+    fn outcome(&self) -> Result<(), ExecError> {
+        for rank in &self.ranks {
+            let report = rank.report.read();
+            if report.set != 0 {
+                return Err(ExecError::Timeout {
+                    rank: rank.buffers.rank.0,
+                    channel: report.channel,
+                    lane: report.lane,
+                    step: report.record,
+                    seconds: self.patience.as_secs(),
+                    what: if report.sends != 0 { "credit from" } else { "data from" },
+                    peer: report.peer,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Loaded {
+    fn drop(&mut self) {
+        for stream in &self.streams {
+            let _ = stream.wait(self.patience * 2 + Duration::from_secs(30));
+        }
+    }
+}
+
+/// The FIFOs of all connections: slots and the counter of what has arrived at the receiver, the
+/// counter of what is free at the sender.
+struct Fifos {
+    memory: Vec<Memory>,
+    /// By connection: address of the slots, of the receiver's and of the sender's counter.
+    places: Vec<[u64; 3]>,
+    slot: u64,
+}
+
+impl Fifos {
+    fn new(flat: &Flat, devices: &[Arc<Device>], slot: u64) -> Result<Self, ExecError> {
+        let mut ends = vec![[0_u32; 2]; flat.conns]; // Receiver, sender.
+        for lane in &flat.lanes {
+            for port in lane.ports.iter().filter(|p| (p.conn as usize) < flat.conns) {
+                ends[port.conn as usize][usize::from(port.sends)] = lane.rank;
+            }
+        }
+        let fifo = slot * u64::from(flat.depth);
+        let mut sizes = vec![0_u64; devices.len()];
+        let mut place = |rank: u32, bytes: u64| {
+            let at = sizes[rank as usize];
+            sizes[rank as usize] += bytes;
+            at
+        };
+        let offsets: Vec<[u64; 3]> = ends
+            .iter()
+            .map(|&[receiver, sender]| [place(receiver, fifo), place(receiver, COUNTER), place(sender, COUNTER)])
+            .collect();
+        let memory =
+            devices.iter().zip(&sizes).map(|(d, &bytes)| Memory::new(d, bytes)).collect::<Result<Vec<_>, _>>()?;
+        memory.iter().try_for_each(|m| m.set(0))?;
+        let base = |rank: u32| memory[rank as usize].address;
+        let places = ends
+            .iter()
+            .zip(&offsets)
+            .map(|(&[receiver, sender], o)| [base(receiver) + o[0], base(receiver) + o[1], base(sender) + o[2]])
+            .collect();
+        Ok(Self { memory, places, slot })
+    }
+
+    fn wire(&self, lane: &FlatLane, ports: &mut [DevicePort]) {
+        for (port, device) in lane.ports.iter().zip(ports) {
+            if let Some(&[fifo, arrived, free]) = self.places.get(port.conn as usize) {
+                let (wait, post) = if port.sends { (free, arrived) } else { (arrived, free) };
+                *device = DevicePort { fifo, wait, post, peer: port.peer, ..DevicePort::default() };
+            }
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Times operations with device events, in each launch mode. Shared by the executors that put
+//! work into CUDA streams.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use collcast_sim::collective::Launch;
+
+use super::driver::{Event, Graph, Stream};
+use crate::exec::{Effort, ExecError};
+
+/// An operation that every rank of this process takes part in.
+pub(crate) trait Operation: Sync {
+    /// The streams of the ranks of this process.
+    fn streams(&self) -> &[Stream];
+
+    /// Puts one operation of one rank into its stream, whose context is current.
+    fn enqueue(&self, local: usize) -> Result<(), ExecError>;
+
+    /// Puts one operation of all ranks of this process into their streams, from one thread.
+    fn enqueue_all(&self) -> Result<(), ExecError> {
+        self.streams().iter().enumerate().try_for_each(|(local, stream)| {
+            stream.device.enter()?;
+            self.enqueue(local)
+        })
+    }
+
+    /// What devices reported, once their streams are done.
+    fn outcome(&self) -> Result<(), ExecError>;
+}
+
+/// Runs batches of one operation.
+pub(crate) struct Timer<'a> {
+    operation: &'a dyn Operation,
+    launch: Launch,
+    /// Longest wait for a batch.
+    patience: Duration,
+    events: Vec<(Event, Event)>,
+}
+
+impl<'a> Timer<'a> {
+    pub(crate) fn new(operation: &'a dyn Operation, launch: Launch, patience: Duration) -> Result<Self, ExecError> {
+        let event = |stream: &Stream| Ok((Event::new(&stream.device)?, Event::new(&stream.device)?));
+        let events = operation.streams().iter().map(event).collect::<Result<_, ExecError>>()?;
+        Ok(Self { operation, launch, patience, events })
+    }
+
+    /// Microseconds of one operation at the slowest local rank, of each batch. `meet` returns
+    /// when all processes have called it; `agree` takes the largest value of all processes.
+    pub(crate) fn run(
+        &self,
+        effort: &Effort,
+        meet: &mut dyn FnMut() -> Result<(), ExecError>,
+        agree: &mut dyn FnMut(f64) -> Result<f64, ExecError>,
+    ) -> Result<Vec<f64>, ExecError> {
+        meet()?;
+        self.batch(effort.warmup.max(1), None)?;
+        meet()?;
+        let one = agree(self.batch(3, None)?)?;
+        let effort = effort.fitted(Duration::from_secs_f64(one * 1e-6));
+        let graphs = match self.launch {
+            Launch::Graph => Some(self.capture(effort.iterations)?),
+            _ => None,
+        };
+        if graphs.is_some() {
+            self.batch(effort.iterations, graphs.as_deref())?; // The first replay uploads the graph.
+        }
+        let mut times = Vec::new();
+        for _ in 0..effort.batches {
+            meet()?;
+            self.align()?;
+            times.push(self.batch(effort.iterations, graphs.as_deref())?);
+        }
+        Ok(times)
+    }
+
+    /// Processes come out of `meet` some time apart; out of an operation together.
+    fn align(&self) -> Result<(), ExecError> {
+        if self.launch == Launch::Processes {
+            self.operation.enqueue_all()?;
+            self.operation.streams().iter().try_for_each(|stream| stream.wait(self.patience))?;
+        }
+        Ok(())
+    }
+
+    /// Operations of all ranks as graphs, one a rank.
+    fn capture(&self, iterations: u32) -> Result<Vec<Graph>, ExecError> {
+        let streams = self.operation.streams();
+        streams.iter().try_for_each(Stream::begin_capture)?;
+        let enqueued = (0..iterations).try_for_each(|_| self.operation.enqueue_all());
+        let graphs = streams.iter().map(Stream::end_capture).collect::<Vec<_>>();
+        enqueued?;
+        graphs.into_iter().collect()
+    }
+
+    fn batch(&self, iterations: u32, graphs: Option<&[Graph]>) -> Result<f64, ExecError> {
+        let streams = self.operation.streams();
+        let one_by_one = matches!(self.launch, Launch::SingleThread | Launch::Graph) || streams.len() == 1;
+        if one_by_one {
+            for (stream, (start, _)) in streams.iter().zip(&self.events) {
+                stream.device.enter()?;
+                stream.record(start)?;
+            }
+            match graphs {
+                Some(graphs) => {
+                    for (stream, graph) in streams.iter().zip(graphs) {
+                        stream.device.enter()?;
+                        stream.replay(graph)?;
+                    }
+                }
+                None => (0..iterations).try_for_each(|_| self.operation.enqueue_all())?,
+            }
+            for (stream, (_, stop)) in streams.iter().zip(&self.events) {
+                stream.device.enter()?;
+                stream.record(stop)?;
+            }
+        } else {
+            self.threads(iterations)?;
+        }
+        // All streams are waited for, whatever one of them says: nothing may outlive its memory.
+        let waited: Vec<_> = streams.iter().map(|stream| stream.wait(self.patience)).collect();
+        self.operation.outcome()?;
+        waited.into_iter().collect::<Result<(), _>>()?;
+        let mut slowest = 0.0_f64;
+        for (stream, (start, stop)) in streams.iter().zip(&self.events) {
+            stream.device.enter()?;
+            slowest = slowest.max(stop.since_us(start)?);
+        }
+        Ok(slowest / f64::from(iterations))
+    }
+
+    /// A thread a rank; they start together.
+    fn threads(&self, iterations: u32) -> Result<(), ExecError> {
+        let streams = self.operation.streams();
+        let ready = AtomicUsize::new(0);
+        let work = |local: usize| {
+            let (stream, (start, stop)) = (&streams[local], &self.events[local]);
+            let entered = stream.device.enter();
+            ready.fetch_add(1, Ordering::AcqRel);
+            while ready.load(Ordering::Acquire) < streams.len() {
+                std::thread::yield_now();
+            }
+            entered?;
+            stream.record(start)?;
+            (0..iterations).try_for_each(|_| self.operation.enqueue(local))?;
+            stream.record(stop)
+        };
+        std::thread::scope(|scope| {
+            let work = &work;
+            let threads: Vec<_> = (1..streams.len()).map(|local| scope.spawn(move || work(local))).collect();
+            let first = work(0);
+            let rest = threads.into_iter().map(|t| {
+                t.join().unwrap_or(Err(ExecError::Library { call: "launch", message: "a thread panicked".to_owned() }))
+            });
+            std::iter::once(first).chain(rest).collect()
+        })
+    }
+}

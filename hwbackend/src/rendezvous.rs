@@ -1,0 +1,311 @@
+//! Processes of one job find each other: rank and world size from the launcher's environment,
+//! then a star of TCP connections around rank 0 for a few small messages.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream, ToSocketAddrs};
+use std::time::{Duration, Instant};
+
+use collcast_topologies::hostlist;
+
+use crate::exec::ExecError;
+
+/// Port where no launcher names one: PyTorch's default, and one beside it for us.
+const PORT: u16 = 29_500;
+/// Longest message: results of a sweep are far below.
+const MESSAGE_MAX: u32 = 64 << 20;
+/// What a connection starts with.
+const HELLO: &[u8; 12] = b"collcast/1\r\n";
+
+/// A process's place in its job.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct World {
+    /// Rank of this process.
+    pub rank: u32,
+    /// Number of processes.
+    pub size: u32,
+    /// Index among the processes of this host: which GPU it uses.
+    pub local: u32,
+    /// Host of rank 0.
+    pub address: String,
+    /// Port that rank 0 listens on.
+    pub port: u16,
+    /// Whose environment said so.
+    pub launcher: &'static str,
+}
+
+impl World {
+    /// The place that a launcher's environment gives; `None` outside of any.
+    ///
+    /// torchrun: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT (its own store may hold
+    /// that port, so the next one is used). mpirun: OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK.
+    /// srun: SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID, SLURM_STEP_NODELIST. The last two take
+    /// MASTER_ADDR and MASTER_PORT where set. COLLCAST_PORT names the port in every case.
+    ///
+    /// # Errors
+    /// Numbers that are none, a rank outside the world, or no way to find rank 0.
+    pub fn from_env(get: &dyn Fn(&str) -> Option<String>) -> Result<Option<Self>, ExecError> {
+        let launchers = [
+            ("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK"),
+            ("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+            ("srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+        ];
+        // The shell of a Slurm batch job has rank and size too, but no step.
+        let in_step = |launcher: &str| launcher != "srun" || get("SLURM_STEP_NODELIST").is_some();
+        let Some(&(launcher, rank, size, local)) =
+            launchers.iter().find(|l| get(l.1).is_some() && get(l.2).is_some() && in_step(l.0))
+        else {
+            return Ok(None);
+        };
+        let number = |name: &str| -> Result<u32, ExecError> {
+            let text = get(name).ok_or_else(|| bad(format!("{launcher} set {rank} but not {name}")))?;
+            text.trim().parse().map_err(|_| bad(format!("{name}=`{text}` is not a number")))
+        };
+        let world = (number(rank)?, number(size)?, number(local)?);
+        if world.0 >= world.1 {
+            return Err(bad(format!("{rank}={} is not below {size}={}", world.0, world.1)));
+        }
+        let nodes = get("SLURM_STEP_NODELIST");
+        let first = || nodes.as_deref().and_then(|list| hostlist::expand(list).ok()?.into_iter().next());
+        let one_host = get("OMPI_COMM_WORLD_LOCAL_SIZE").as_deref() == Some(world.1.to_string().as_str());
+        let address = match get("MASTER_ADDR").or_else(|| (launcher == "srun").then(first)?) {
+            Some(address) => address,
+            None if world.1 == 1 || one_host => "127.0.0.1".to_owned(),
+            None => return Err(bad(format!("{launcher} does not say where rank 0 is; set MASTER_ADDR to its host"))),
+        };
+        let port = match (get("COLLCAST_PORT"), get("MASTER_PORT")) {
+            (Some(text), _) => parse_port("COLLCAST_PORT", &text)?,
+            (None, Some(text)) => parse_port("MASTER_PORT", &text)?.checked_add(1).unwrap_or(PORT),
+            (None, None) => PORT + 1,
+        };
+        Ok(Some(Self { rank: world.0, size: world.1, local: world.2, address, port, launcher }))
+    }
+}
+
+fn parse_port(name: &str, text: &str) -> Result<u16, ExecError> {
+    text.trim().parse().ok().filter(|&p| p > 0).ok_or_else(|| bad(format!("{name}=`{text}` is not a port")))
+}
+
+fn bad(message: String) -> ExecError {
+    ExecError::Rendezvous(message)
+}
+
+/// The processes of a job, connected.
+#[derive(Debug)]
+pub struct Group {
+    /// Rank of this process.
+    pub rank: u32,
+    /// Number of processes.
+    pub size: u32,
+    /// To rank 0; at rank 0 to each of the others, by rank from 1.
+    peers: Vec<TcpStream>,
+}
+
+impl Group {
+    /// Connects all processes of a world; every later message waits `patience` at most.
+    ///
+    /// # Errors
+    /// Who did not come, or who is not one of us.
+    pub fn join(world: &World, patience: Duration) -> Result<Self, ExecError> {
+        let deadline = Instant::now() + patience;
+        let at = format!("{}:{}", world.address, world.port);
+        let mut group = Self { rank: world.rank, size: world.size, peers: Vec::new() };
+        if world.size == 1 {
+            return Ok(group);
+        }
+        if world.rank == 0 {
+            group.peers = accept(world, deadline)?;
+        } else {
+            let mut stream = loop {
+                match connect(&at) {
+                    Ok(stream) => break stream,
+                    Err(error) if Instant::now() >= deadline => {
+                        return Err(bad(format!("rank {} cannot reach rank 0 at {at}: {error}", world.rank)));
+                    }
+                    Err(_) => std::thread::sleep(Duration::from_millis(50)),
+                }
+            };
+            let mut hello = HELLO.to_vec();
+            hello.extend([world.rank.to_le_bytes(), world.size.to_le_bytes()].concat());
+            stream.write_all(&hello).map_err(|e| bad(format!("rank 0 at {at} hung up: {e}")))?;
+            group.peers.push(stream);
+        }
+        for peer in &group.peers {
+            let set = peer.set_read_timeout(Some(patience)).and_then(|()| peer.set_write_timeout(Some(patience)));
+            set.and_then(|()| peer.set_nodelay(true)).map_err(|e| bad(e.to_string()))?;
+        }
+        Ok(group)
+    }
+
+    /// Rank 0's message, at every rank.
+    ///
+    /// # Errors
+    /// A peer that is gone or late.
+    pub fn broadcast(&mut self, message: Vec<u8>) -> Result<Vec<u8>, ExecError> {
+        if self.rank != 0 {
+            return receive(&mut self.peers[0], 0);
+        }
+        for (peer, stream) in self.peers.iter_mut().enumerate() {
+            send(stream, &message, peer + 1)?;
+        }
+        Ok(message)
+    }
+
+    /// The messages of all ranks, by rank; at rank 0 only.
+    ///
+    /// # Errors
+    /// A peer that is gone or late.
+    pub fn gather(&mut self, message: &[u8]) -> Result<Option<Vec<Vec<u8>>>, ExecError> {
+        if self.rank != 0 {
+            send(&mut self.peers[0], message, 0)?;
+            return Ok(None);
+        }
+        let mut all = vec![message.to_vec()];
+        for (peer, stream) in self.peers.iter_mut().enumerate() {
+            all.push(receive(stream, peer + 1)?);
+        }
+        Ok(Some(all))
+    }
+
+    /// Returns when all ranks have called it.
+    ///
+    /// # Errors
+    /// A peer that is gone or late.
+    pub fn barrier(&mut self) -> Result<(), ExecError> {
+        self.gather(&[])?;
+        self.broadcast(Vec::new()).map(|_| ())
+    }
+}
+
+fn accept(world: &World, deadline: Instant) -> Result<Vec<TcpStream>, ExecError> {
+    // On all addresses: the name of this host may resolve to one that others cannot reach.
+    let host = if world.address == "127.0.0.1" || world.address == "localhost" { "127.0.0.1" } else { "0.0.0.0" };
+    let listener = TcpListener::bind((host, world.port))
+        .and_then(|l| l.set_nonblocking(true).map(|()| l))
+        .map_err(|e| bad(format!("rank 0 cannot listen on port {}: {e}; COLLCAST_PORT names another", world.port)))?;
+    let mut peers: Vec<Option<TcpStream>> = (1..world.size).map(|_| None).collect();
+    while peers.iter().any(Option::is_none) {
+        let Ok((mut stream, from)) = listener.accept() else {
+            if Instant::now() >= deadline {
+                let missing: Vec<String> =
+                    (1..world.size).filter(|&r| peers[r as usize - 1].is_none()).map(|r| r.to_string()).collect();
+                return Err(bad(format!("rank {} of {} did not come in time", missing.join(", "), world.size)));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+            continue;
+        };
+        let mut hello = [0; HELLO.len() + 8];
+        let timeout = Some(Duration::from_secs(2));
+        let read = stream.set_nonblocking(false).and_then(|()| stream.set_read_timeout(timeout));
+        if read.and_then(|()| stream.read_exact(&mut hello)).is_err() || !hello.starts_with(HELLO) {
+            continue; // Not one of us: a port scanner, say.
+        }
+        let number = |at: usize| u32::from_le_bytes([hello[at], hello[at + 1], hello[at + 2], hello[at + 3]]);
+        let (rank, size) = (number(HELLO.len()), number(HELLO.len() + 4));
+        if size != world.size || rank == 0 || rank >= size {
+            return Err(bad(format!("{from} says it is rank {rank} of {size}; this is a job of {}", world.size)));
+        }
+        if peers[rank as usize - 1].replace(stream).is_some() {
+            return Err(bad(format!("two processes say they are rank {rank}")));
+        }
+    }
+    Ok(peers.into_iter().flatten().collect())
+}
+
+fn connect(at: &str) -> std::io::Result<TcpStream> {
+    let mut last = std::io::Error::other("the name has no address");
+    for address in at.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, Duration::from_secs(2)) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+fn send(stream: &mut TcpStream, message: &[u8], peer: usize) -> Result<(), ExecError> {
+    let length = u32::try_from(message.len()).ok().filter(|&l| l <= MESSAGE_MAX);
+    let length = length.ok_or_else(|| bad(format!("a message of {} bytes is too long", message.len())))?;
+    let sent = stream.write_all(&length.to_le_bytes()).and_then(|()| stream.write_all(message));
+    sent.map_err(|e| bad(format!("rank {peer} is gone: {e}")))
+}
+
+fn receive(stream: &mut TcpStream, peer: usize) -> Result<Vec<u8>, ExecError> {
+    let gone = |e: std::io::Error| match e.kind() {
+        std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => {
+            bad(format!("rank {peer} did not answer in time"))
+        }
+        _ => bad(format!("rank {peer} is gone: {e}")),
+    };
+    let mut length = [0; 4];
+    stream.read_exact(&mut length).map_err(gone)?;
+    let length = u32::from_le_bytes(length);
+    if length > MESSAGE_MAX {
+        return Err(bad(format!("rank {peer} announces {length} bytes; at most {MESSAGE_MAX} are read")));
+    }
+    let mut message = vec![0; length as usize];
+    stream.read_exact(&mut message).map_err(gone)?;
+    Ok(message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn world(variables: &[(&str, &str)]) -> Result<Option<World>, ExecError> {
+        World::from_env(&|name| variables.iter().find(|v| v.0 == name).map(|v| v.1.to_owned()))
+    }
+
+    /// Goal: the environment of each launcher is understood.
+    #[test]
+    fn launchers_are_understood() {
+        assert_eq!(world(&[]).unwrap(), None);
+        assert_eq!(world(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "16")]).unwrap(), None);
+        let expect = |rank, size, local, address: &str, port, launcher| {
+            Some(World { rank, size, local, address: address.to_owned(), port, launcher })
+        };
+        let torchrun =
+            [("RANK", "3"), ("WORLD_SIZE", "8"), ("LOCAL_RANK", "1"), ("MASTER_ADDR", "a"), ("MASTER_PORT", "1234")];
+        assert_eq!(world(&torchrun).unwrap(), expect(3, 8, 1, "a", 1235, "torchrun"));
+        let mpirun = [
+            ("OMPI_COMM_WORLD_RANK", "1"),
+            ("OMPI_COMM_WORLD_SIZE", "2"),
+            ("OMPI_COMM_WORLD_LOCAL_RANK", "1"),
+            ("OMPI_COMM_WORLD_LOCAL_SIZE", "2"),
+        ];
+        assert_eq!(world(&mpirun).unwrap(), expect(1, 2, 1, "127.0.0.1", 29_501, "mpirun"));
+        let srun = [
+            ("SLURM_PROCID", "9"),
+            ("SLURM_NTASKS", "16"),
+            ("SLURM_LOCALID", "1"),
+            ("SLURM_STEP_NODELIST", "gpu[007-008]"),
+            ("COLLCAST_PORT", "4000"),
+        ];
+        assert_eq!(world(&srun).unwrap(), expect(9, 16, 1, "gpu007", 4000, "srun"));
+    }
+
+    /// Goal: bad environments are refused by name.
+    #[test]
+    fn bad_environments_are_refused() {
+        for (variables, says) in [
+            (vec![("RANK", "x"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "0")], "RANK=`x`"),
+            (vec![("RANK", "2"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "0")], "not below"),
+            (vec![("RANK", "0"), ("WORLD_SIZE", "2")], "LOCAL_RANK"),
+            (vec![("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "0")], "MASTER_ADDR"),
+        ] {
+            let error = world(&variables).unwrap_err().to_string();
+            assert!(error.contains(says), "{error}");
+        }
+    }
+
+    /// Goal: a rank that does not come ends in an error that names it, at both ends.
+    #[test]
+    fn a_missing_rank_is_named() {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let at =
+            move |rank, size| World { rank, size, local: 0, address: "127.0.0.1".to_owned(), port, launcher: "test" };
+        let zero = std::thread::spawn(move || Group::join(&at(0, 3), Duration::from_millis(700)));
+        let one = Group::join(&at(1, 3), Duration::from_secs(20));
+        assert!(zero.join().unwrap().unwrap_err().to_string().contains("rank 2 of 3"));
+        assert!(one.unwrap().barrier().is_err());
+    }
+}

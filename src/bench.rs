@@ -1,0 +1,485 @@
+//! `collcast bench`: runs calls for real, checks every element of every result, and times them.
+
+mod worker;
+
+use std::collections::BTreeMap;
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use clap::ValueEnum;
+use collcast_hwbackend::cuda::{Cuda, gpus};
+use collcast_hwbackend::exec::{Case, Effort, Executor, Sample};
+use collcast_hwbackend::host::Host;
+use collcast_hwbackend::rendezvous::World;
+use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
+use collcast_reports::nccl_tests::{self, NcclTests, NcclTestsRow};
+use collcast_sim::collective::{Algorithm, Collective, Launch, Protocol};
+use collcast_sim::model::nccl::NcclSettings;
+use collcast_sim::predict::{Choice, Predictor, Settings};
+use collcast_sim::topology::Topology;
+
+use crate::error::CliError;
+use crate::output::{Format, OutputArgs, write};
+use crate::selectors::{CallArgs, MachineArgs, Point, points};
+
+pub(crate) use worker::run as work;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Backend {
+    /// Schedules on CPU threads: works everywhere, says nothing of a GPU's speed
+    Host,
+    /// Schedules on the GPUs of this host, by an interpreter kernel
+    Cuda,
+    /// NCCL's own collectives; under torchrun, mpirun or srun one process a GPU
+    Nccl,
+}
+
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Every element of every result is compared with its exact value; a wrong one ends the command.
+Under torchrun, mpirun or srun start this command in every process; rank 0 prints.")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    machine: MachineArgs,
+    #[command(flatten)]
+    call: CallArgs,
+    /// Who runs the calls
+    #[arg(long, value_enum, default_value = "host", help_heading = "Measurement")]
+    backend: Backend,
+    /// Operations back to back in a batch; fewer for long operations
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000), help_heading = "Measurement")]
+    iterations: u32,
+    /// Batches, each of which gives one time; the median is reported
+    #[arg(long, value_name = "N", default_value_t = 21, value_parser = clap::value_parser!(u32).range(3..=10_000), help_heading = "Measurement")]
+    batches: u32,
+    /// Operations before the first that counts
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=100_000), help_heading = "Measurement")]
+    warmup: u32,
+    /// Seconds that the batches of one point may take together
+    #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = seconds, help_heading = "Measurement")]
+    budget: f64,
+    /// Seconds that a device may wait for a peer
+    #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = seconds, help_heading = "Measurement")]
+    watchdog: f64,
+    /// Let NCCL use NVLink multicast (NVLS); off by default
+    #[arg(long, help_heading = "Measurement")]
+    nvls: bool,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    text.parse().ok().filter(|s| (0.001..=3600.0).contains(s)).ok_or_else(|| "seconds from 0.001 to 3600".to_owned())
+}
+
+/// One point with what is known about it before it runs.
+struct Planned {
+    point: Point,
+    algorithm: Option<Algorithm>,
+    protocol: Option<Protocol>,
+    channels: Option<u32>,
+}
+
+/// A point that was measured.
+struct Row {
+    planned: usize,
+    sample: Sample,
+}
+
+/// What a run of several points gave.
+#[derive(Default)]
+struct Measured {
+    rows: Vec<Row>,
+    facts: Vec<(String, String)>,
+    interrupted: bool,
+    error: Option<CliError>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
+    let world = match args.backend {
+        Backend::Nccl => World::from_env(&|name| std::env::var(name).ok())?,
+        Backend::Host | Backend::Cuda => None,
+    };
+    let topology = args.machine.load(args.machine.one_node_count()?)?;
+    if args.machine.name().is_none() {
+        eprintln!("note: no topology given; channels and `auto` are planned as on `{}`", topology.name);
+    }
+    let mut call = args.call.clone();
+    if call.size.is_none() && call.minbytes.is_none() && call.maxbytes.is_none() {
+        let default = if args.backend == Backend::Host { "8:1MiB:2" } else { "8:1GiB:2" };
+        eprintln!("note: no size given; these are {default}");
+        call.size = Some(default.to_owned());
+    }
+    if call.ranks.is_none() {
+        call.ranks = match (&world, args.backend) {
+            (Some(world), _) => Some(world.size),
+            (None, Backend::Host) => None,
+            (None, _) => Some(gpus()?.min(topology.ranks())),
+        };
+    }
+    if world.is_some() && call.launch.is_none() {
+        call.launch = Some(Launch::Processes.name().to_owned());
+    }
+    let launch = call.launch(topology.hosts().len())?;
+    if world.is_some() && launch != Launch::Processes {
+        return Err(CliError::usage(
+            format!("--launch {launch} under a launcher of processes"),
+            "leave --launch out, or start the command once, without torchrun, mpirun or srun",
+        ));
+    }
+    let planned = plan(args, &call, launch, &topology)?;
+    let effort = Effort {
+        warmup: args.warmup,
+        iterations: args.iterations,
+        batches: args.batches,
+        budget: Duration::from_secs_f64(args.budget),
+        patience: Duration::from_secs_f64(args.watchdog),
+    };
+    let stop = Arc::new(AtomicBool::new(false));
+    let handler = Arc::clone(&stop);
+    // A second Ctrl-C while the first is being honoured changes nothing; rows are kept.
+    let _ = ctrlc::set_handler(move || handler.store(true, Ordering::Relaxed));
+
+    let measured = match args.backend {
+        Backend::Host => schedules(&mut Host, args, &planned, &topology, launch, &effort, &stop)?,
+        Backend::Cuda => schedules(&mut Cuda::open()?, args, &planned, &topology, launch, &effort, &stop)?,
+        Backend::Nccl => worker::measure(&planned, launch, &effort, args.nvls, world.as_ref(), &stop),
+    };
+    if world.is_some_and(|w| w.rank != 0) {
+        return match measured.error {
+            Some(error) => Err(error),
+            None => Ok(ExitCode::SUCCESS),
+        };
+    }
+    print(args, &planned, &measured, launch)?;
+    match measured.error {
+        Some(error) => Err(error),
+        None if measured.interrupted => Ok(ExitCode::from(130)),
+        None => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// The points, with `auto` resolved where schedules are run: NCCL resolves its own.
+fn plan(args: &Args, call: &CallArgs, launch: Launch, topology: &Topology) -> Result<Vec<Planned>, CliError> {
+    let hosts = u32::try_from(topology.hosts().len()).unwrap_or(u32::MAX);
+    let mut points = points(call, &BTreeMap::from([(hosts, topology.clone())]))?;
+    if args.output.format == Format::NcclTests {
+        // nccl-tests runs every size out of place and in place.
+        let pairs = |p: &Point| matches!(p.call.collective, Collective::AllToAll | Collective::SendRecv);
+        points = points
+            .into_iter()
+            .flat_map(|p| {
+                let mut inside = p.clone();
+                inside.call.in_place = true;
+                let both = [
+                    Some(Point {
+                        call: collcast_sim::schedule::Call { in_place: false, ..p.call.clone() },
+                        ..p.clone()
+                    }),
+                    (!pairs(&p)).then_some(inside),
+                ];
+                both.into_iter().flatten()
+            })
+            .collect();
+    }
+    let (profile, _) = args.machine.load_profile(topology)?;
+    let predictor = Predictor::new(topology, &profile);
+    points
+        .into_iter()
+        .map(|point| {
+            let forced = |c: Choice<Algorithm>| match c {
+                Choice::Forced(a) => Some(a),
+                _ => None,
+            };
+            let as_asked =
+                args.backend == Backend::Nccl && point.algorithm != Choice::Best && point.protocol != Choice::Best;
+            if as_asked {
+                let protocol = match point.protocol {
+                    Choice::Forced(p) => Some(p),
+                    _ => None,
+                };
+                return Ok(Planned { algorithm: forced(point.algorithm), protocol, channels: point.channels, point });
+            }
+            // A prediction proves the schedule, which is what makes it fit to run.
+            let settings = settings(args, &point, launch);
+            let predicted = predictor.predict(&point.call, point.algorithm, point.protocol, &settings)?;
+            Ok(Planned {
+                algorithm: Some(predicted.algorithm),
+                protocol: Some(predicted.protocol),
+                channels: if args.backend == Backend::Nccl { point.channels } else { Some(predicted.plan.channels) },
+                point,
+            })
+        })
+        .collect()
+}
+
+/// Settings of plan and schedule. Without NVLS, unless NCCL may use it: our backends have none.
+fn settings(args: &Args, point: &Point, launch: Launch) -> Settings {
+    let nvls = Some(args.nvls && args.backend == Backend::Nccl);
+    let nccl = NcclSettings { nvls, ..Default::default() };
+    Settings { launch, channels: point.channels, nccl, ..Settings::default() }
+}
+
+/// Runs schedules, one point after another.
+fn schedules(
+    executor: &mut dyn Executor,
+    args: &Args,
+    planned: &[Planned],
+    topology: &Topology,
+    launch: Launch,
+    effort: &Effort,
+    stop: &AtomicBool,
+) -> Result<Measured, CliError> {
+    let (profile, _) = args.machine.load_profile(topology)?;
+    let predictor = Predictor::new(topology, &profile);
+    let facts = executor.facts().into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+    let mut measured = Measured { facts, ..Measured::default() };
+    let bar = progress(planned.len());
+    for (index, plan) in planned.iter().enumerate() {
+        if stop.load(Ordering::Relaxed) {
+            measured.interrupted = true;
+            break;
+        }
+        let settings = settings(args, &plan.point, launch);
+        let (Some(algorithm), Some(protocol)) = (plan.algorithm, plan.protocol) else {
+            continue;
+        };
+        let schedule = predictor.schedule(&plan.point.call, algorithm, protocol, &settings)?;
+        let case = Case { call: &plan.point.call, schedule: Some(&schedule), launch };
+        match executor.run(&case, effort) {
+            Ok(sample) => measured.rows.push(Row { planned: index, sample }),
+            Err(error) => {
+                measured.error = Some(CliError::from(error).at(&describe(plan)));
+                break;
+            }
+        }
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    Ok(measured)
+}
+
+fn progress(points: usize) -> indicatif::ProgressBar {
+    if std::io::stderr().is_terminal() {
+        indicatif::ProgressBar::new(points as u64)
+    } else {
+        indicatif::ProgressBar::hidden()
+    }
+}
+
+/// A point in words, for messages.
+fn describe(plan: &Planned) -> String {
+    let call = &plan.point.call;
+    let name = |text: Option<&str>| text.unwrap_or("auto").to_owned();
+    format!(
+        "{} {}/{}, {} ranks, {}{}",
+        call.collective,
+        name(plan.algorithm.map(Algorithm::name)),
+        name(plan.protocol.map(Protocol::name)),
+        call.ranks,
+        call.size(),
+        if call.in_place { " in place" } else { "" },
+    )
+}
+
+#[expect(clippy::cast_precision_loss, reason = "an edge")]
+fn algbw(plan: &Planned, time_us: f64) -> f64 {
+    plan.point.call.size().0 as f64 / time_us / 1e3
+}
+
+fn busbw(plan: &Planned, time_us: f64) -> f64 {
+    algbw(plan, time_us) * plan.point.call.collective.bus_factor(plan.point.call.ranks)
+}
+
+fn print(args: &Args, planned: &[Planned], measured: &Measured, launch: Launch) -> Result<(), CliError> {
+    let backend = args.backend.to_possible_value().map_or_else(String::new, |v| v.get_name().to_owned());
+    let mut report = Report::new("bench", env!("CARGO_PKG_VERSION"));
+    let facts = |key: &str| measured.facts.iter().find(|f| f.0 == key).map(|f| f.1.clone());
+    let on = facts("gpu").or_else(|| facts("host")).unwrap_or_else(|| "unknown hardware".to_owned());
+    report.assumptions.push(format!("measured by backend {backend} on {on}; launch {launch}"));
+    let libraries: Vec<String> =
+        ["driver", "cuda", "nvrtc", "nccl_version"].iter().filter_map(|k| Some(format!("{k} {}", facts(k)?))).collect();
+    if !libraries.is_empty() {
+        report.assumptions.push(libraries.join(", "));
+    }
+    if args.backend == Backend::Nccl {
+        report.assumptions.push(format!("NCCL_NVLS_ENABLE={}", u8::from(args.nvls)));
+    }
+    report.tables.push(table(&backend, planned, measured, launch));
+    report.verdict = verdict(planned, measured);
+    let text = match args.output.format {
+        Format::NcclTests => Some(nccl_tests_text(planned, measured, &report)?),
+        _ => None,
+    };
+    if let Some(path) = args.output.output.as_deref().filter(|_| !measured.rows.is_empty()) {
+        write(Some(&path.with_extension("toml")), sidecar(args, measured, launch, &backend).as_bytes())?;
+    }
+    args.output.print(&report, text)
+}
+
+fn table(backend: &str, planned: &[Planned], measured: &Measured, launch: Launch) -> Table {
+    let columns = [
+        Column::text("run", "backend"),
+        Column::text("collective", "collective"),
+        Column::text("algorithm", "algorithm"),
+        Column::text("protocol", "protocol"),
+        Column::number("ranks", "ranks"),
+        Column::text("launch", "launch"),
+        Column::number("channels", "ch"),
+        Column::text("dtype", "type"),
+        Column::text("op", "op"),
+        Column::number("in_place", "in place"),
+        Column::number("size_bytes", "size B"),
+        Column::number("time_us", "time us"),
+        Column::number("time_us_p5", "p5"),
+        Column::number("time_us_p95", "p95"),
+        Column::number("algbw_gbps", "algbw GB/s"),
+        Column::number("busbw_gbps", "busbw GB/s"),
+        Column::number("checked", "checked"),
+        Column::number("nccl_model_us", "NCCL says us"),
+    ];
+    let mut table = Table::new("rows", "", columns);
+    for row in &measured.rows {
+        let (plan, sample) = (&planned[row.planned], &row.sample);
+        let call = &plan.point.call;
+        let time = sample.median_us();
+        table.push([
+            backend.into(),
+            call.collective.name().into(),
+            plan.algorithm.map(Algorithm::name).into(),
+            plan.protocol.map(Protocol::name).into(),
+            call.ranks.into(),
+            launch.name().into(),
+            plan.channels.into(),
+            call.dtype.name().into(),
+            call.op.name().into(),
+            u8::from(call.in_place).into(),
+            call.size().0.into(),
+            Cell::float(time, 2),
+            Cell::float(sample.percentile(5), 2),
+            Cell::float(sample.percentile(95), 2),
+            Cell::float(algbw(plan, time), 2),
+            Cell::float(busbw(plan, time), 2),
+            sample.checked.into(),
+            sample.predicted_us.map_or(Cell::Missing, |us| Cell::float(us, 2)),
+        ]);
+    }
+    table
+}
+
+fn verdict(planned: &[Planned], measured: &Measured) -> Option<Verdict> {
+    let speed = |row: &&Row| busbw(&planned[row.planned], row.sample.median_us());
+    let best = measured.rows.iter().max_by(|a, b| speed(a).total_cmp(&speed(b)))?;
+    let plan = &planned[best.planned];
+    let checked: u64 = measured.rows.iter().map(|r| r.sample.checked).sum();
+    Some(Verdict {
+        status: if measured.interrupted || measured.error.is_some() { Status::Warning } else { Status::Ok },
+        sentence: format!(
+            "{} of {} points ran, {checked} elements exact; best bus bandwidth {:.1} GB/s ({})",
+            measured.rows.len(),
+            planned.len(),
+            speed(&best),
+            describe(plan),
+        ),
+        confidence: "high: every element was compared".to_owned(),
+        basis: "measured".to_owned(),
+        next: Some("hold it against the forecast: `collcast validate FILE.csv -t TOPOLOGY`".to_owned()),
+    })
+}
+
+fn nccl_tests_text(planned: &[Planned], measured: &Measured, report: &Report) -> Result<String, CliError> {
+    let series = |p: &Planned| (p.point.call.collective, p.point.algorithm, p.point.protocol, p.point.channels);
+    let Some(first) = planned.first() else {
+        return Err(CliError::usage("there is nothing to run", "name a size"));
+    };
+    if planned.iter().any(|p| series(p) != series(first)) {
+        return Err(CliError::usage(
+            "nccl-tests' table holds one collective, algorithm, protocol and channel count",
+            "ask for one of each, or use --format table, csv or json",
+        ));
+    }
+    let mut rows: Vec<NcclTestsRow> = Vec::new();
+    for row in &measured.rows {
+        let call = &planned[row.planned].point.call;
+        let time = row.sample.median_us();
+        if call.in_place {
+            if let Some(last) = rows.last_mut() {
+                last.in_place_us = Some(time);
+            }
+            continue;
+        }
+        rows.push(NcclTestsRow {
+            size_bytes: call.size().0,
+            count: call.count,
+            data_type: call.dtype,
+            redop: call.collective.reduces().then_some(call.op),
+            root: call.collective.rooted().then_some(call.root.0),
+            out_of_place_us: time,
+            in_place_us: None,
+            bus_factor: call.collective.bus_factor(call.ranks),
+        });
+    }
+    Ok(nccl_tests::render(&NcclTests {
+        collective: first.point.call.collective,
+        predicted: false,
+        checked: true,
+        comments: report.assumptions.clone(),
+        rows,
+    }))
+}
+
+/// The file beside the data: what the data cannot say itself.
+fn sidecar(args: &Args, measured: &Measured, launch: Launch, backend: &str) -> String {
+    let mut table = toml::Table::new();
+    let mut put = |key: &str, value: String| table.insert(key.to_owned(), toml::Value::String(value));
+    put("title", format!("collcast bench, backend {backend}, every result checked"));
+    let command: Vec<String> = std::iter::once("collcast".to_owned()).chain(std::env::args().skip(1)).collect();
+    put("source", command.join(" "));
+    put("date", date());
+    put("launch", launch.name().to_owned());
+    if let Some(topology) = args.machine.name() {
+        put("topology", topology.to_owned());
+    }
+    for (key, value) in &measured.facts {
+        put(key, value.clone());
+    }
+    if backend == "nccl" {
+        let env = [("NCCL_NVLS_ENABLE".to_owned(), toml::Value::String(u8::from(args.nvls).to_string()))];
+        table.insert("env".to_owned(), toml::Value::Table(env.into_iter().collect()));
+    }
+    table.to_string()
+}
+
+/// Today in UTC, such as 2026-11-21.
+fn date() -> String {
+    let days = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() / 86_400);
+    civil(days)
+}
+
+/// The date of a day since 1970-01-01, by the calendar's 400-year cycle of 146,097 days.
+fn civil(days: u64) -> String {
+    let shifted = days + 719_468; // Days since 0000-03-01, so that leap days come last.
+    let (era, of_era) = (shifted / 146_097, shifted % 146_097);
+    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    let month = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month + 2) / 5 + 1;
+    let (month, later) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    format!("{:04}-{month:02}-{day:02}", era * 400 + year + later)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: dates by value, around leap days and centuries.
+    #[test]
+    fn days_become_dates() {
+        for (days, date) in [(0, "1970-01-01"), (11_016, "2000-02-29"), (11_017, "2000-03-01"), (20_778, "2026-11-21")]
+        {
+            assert_eq!(civil(days), date);
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Goal: `bench` as a user meets it on a machine without a GPU: exact results on the host, files
+//! that `validate` reads, and plain refusals with exit code 3 where hardware is missing.
+
+#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
+
+use std::process::{Command, Stdio};
+
+fn collcast(args: &[&str], env: &[(&str, &str)]) -> (i32, String, String) {
+    let out = Command::new(env!("CARGO_BIN_EXE_collcast"))
+        .args(args)
+        .envs(env.iter().copied())
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
+    (out.status.code().unwrap_or(-1), text(&out.stdout), text(&out.stderr))
+}
+
+const QUICK: [&str; 4] = ["--batches", "3", "--budget", "0.01"];
+
+/// Goal: the default backend runs several collectives and protocols; CSV and its sibling are
+/// read back as measurements.
+#[test]
+fn host_results_are_written_and_read_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("host.csv");
+    let path = path.to_str().unwrap();
+    let args = ["bench", "h200x4", "-c", "all_reduce,all_gather", "-s", "16,4K", "--algorithm", "ring"];
+    let args =
+        [&args[..], &["--protocol", "ll,simple", "--channels", "2", "--format", "csv", "-o", path], &QUICK].concat();
+    let (code, out, err) = collcast(&args, &[]);
+    assert_eq!((code, out.as_str()), (0, ""), "{err}");
+    assert!(err.contains("8 of 8 points ran"), "{err}");
+    let csv = std::fs::read_to_string(path).unwrap();
+    assert_eq!(csv.lines().filter(|l| l.starts_with("host,")).count(), 8, "{csv}");
+    let toml = std::fs::read_to_string(path.replace(".csv", ".toml")).unwrap();
+    assert!(toml.contains("topology = \"h200x4\"") && toml.contains("date = \"20"), "{toml}");
+    let (code, out, err) = collcast(&["validate", path, "--format", "csv"], &[]);
+    assert!(matches!(code, 0 | 1), "{err}");
+    assert!(out.contains("8 rows from 1 files"), "{out}\n{err}");
+}
+
+/// Goal: nccl-tests' table, both halves, nothing wrong.
+#[test]
+fn nccl_tests_table_is_complete() {
+    let args = ["bench", "--ranks", "3", "-s", "1000,4K", "--protocol", "ll", "--format", "nccl-tests"];
+    let (code, out, err) = collcast(&[&args[..], &QUICK].concat(), &[]);
+    assert_eq!(code, 0, "{err}");
+    let rows: Vec<Vec<&str>> =
+        out.lines().filter(|l| !l.starts_with('#')).map(|l| l.split_whitespace().collect()).collect();
+    assert_eq!(rows.len(), 2, "{out}");
+    for row in rows {
+        assert_eq!((row.len(), row[8], row[12]), (13, "0", "0"), "{out}");
+    }
+}
+
+/// Goal: what is missing is said, with exit code 3 and a way out; never a panic.
+#[test]
+fn missing_hardware_is_exit_code_3() {
+    for backend in ["cuda", "nccl"] {
+        let (code, out, err) = collcast(&["bench", "--backend", backend, "-s", "8"], &[]);
+        if code == 0 {
+            println!("skipped: a GPU is there");
+            continue;
+        }
+        assert_eq!((code, out.as_str()), (3, ""), "{err}");
+        assert!(err.contains("hint:") && err.contains("CUDA") && !err.contains("panicked"), "{err}");
+    }
+}
+
+/// Goal: bad requests are refused with what to do.
+#[test]
+fn bad_requests_are_refused() {
+    let world = [("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0")];
+    for (args, env, says) in [
+        (&["--dtype", "float64", "-s", "8"][..], &[][..], "float64"),
+        (&["--op", "prod", "-s", "8"], &[], "prod"),
+        (&["-s", "4G"], &[], "smaller --size"),
+        (&["--budget", "0"], &[], "seconds from"),
+        (&["--backend", "nccl", "--launch", "threads", "-s", "8"], &world, "under a launcher"),
+        (&["--backend", "nccl", "-s", "8"], &[("RANK", "0"), ("WORLD_SIZE", "0"), ("LOCAL_RANK", "0")], "not below"),
+    ] {
+        let (code, _, err) = collcast(&[&["bench"], args].concat(), env);
+        assert!(matches!(code, 1 | 2), "{args:?}: {code} {err}");
+        assert!(err.contains(says) && !err.contains("panicked"), "{args:?}: {err}");
+    }
+}
+
+/// Goal: Ctrl-C ends the run with exit code 130 and keeps what is finished as a whole table.
+/// Method: many points that take up to two seconds each; the signal comes once the program runs.
+#[cfg(target_os = "linux")]
+#[test]
+fn an_interrupt_keeps_what_is_finished() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("part.csv");
+    let mut run = Command::new(env!("CARGO_BIN_EXE_collcast"))
+        .args(["bench", "h200x4", "-s", "8:1M:2", "--batches", "10000", "--budget", "2", "--format", "csv", "-o"])
+        .arg(&path)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // A process catches the signal from when bit 1 (SIGINT is 2) of its mask is set.
+    let status = format!("/proc/{}/status", run.id());
+    let caught = |text: String| {
+        let mask =
+            text.lines().find_map(|l| l.strip_prefix("SigCgt:").map(|m| u64::from_str_radix(m.trim(), 16).unwrap()));
+        mask.is_some_and(|m| m & 2 != 0)
+    };
+    while !std::fs::read_to_string(&status).is_ok_and(caught) {
+        assert!(run.try_wait().unwrap().is_none(), "it ended before it could be interrupted");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    assert!(Command::new("kill").args(["-INT", &run.id().to_string()]).status().unwrap().success());
+    assert_eq!(run.wait().unwrap().code(), Some(130));
+    let csv = std::fs::read_to_string(path).unwrap();
+    let rows = csv.lines().filter(|l| l.starts_with("host,")).count();
+    assert!(csv.contains("size_bytes") && rows < 18, "{csv}");
+}
