@@ -1,7 +1,7 @@
 //! The command line of Collcast: parses, dispatches, prints. One file per command.
 
-mod check;
 mod bench;
+mod check;
 mod compare;
 mod convert;
 mod error;
