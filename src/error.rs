@@ -9,6 +9,7 @@ use collcast_sim::predict::PredictError;
 use collcast_sim::profile::ProfileError;
 use collcast_sim::schedule::msccl::{ExportError, MscclError};
 use collcast_topologies::TopologiesError;
+use collcast_topologies::error::Diagnostic;
 use thiserror::Error;
 
 /// An error of a command.
@@ -17,6 +18,9 @@ pub(crate) enum CliError {
     /// A flag that makes no sense, with the way out.
     #[error("{message}")]
     Usage { message: String, hint: Option<String> },
+    /// A mistake in a file, with its place.
+    #[error("{}", .0.message)]
+    Diagnostic(Box<Diagnostic>),
     #[error(transparent)]
     Topology(#[from] TopologiesError),
     #[error(transparent)]
@@ -66,6 +70,7 @@ impl CliError {
     pub(crate) fn render(&self) -> String {
         match self {
             Self::Topology(error) => error.render(),
+            Self::Diagnostic(diagnostic) => diagnostic.render(),
             Self::Predict(error) if error.is_internal() => format!(
                 "internal error: {error}\n\nhint: this is a bug of collcast, no number was printed; please report it with the command line and the input files"
             ),

@@ -1,6 +1,7 @@
 //! The command line of Collcast: parses, dispatches, prints. One file per command.
 
 mod bench;
+mod check;
 mod compare;
 mod convert;
 mod error;
@@ -33,6 +34,7 @@ Exit codes: 0 done, 1 a comparison failed, 2 bad input or usage, 3 hardware or l
   collcast bench --backend cuda             our own schedules on the GPUs of this host
   collcast validate LOGS -t h200x4          measurements against the forecast
   collcast compare BEFORE AFTER             what became slower: logs, CSV, JSON or folders
+  collcast check SUITE.toml                 did a choice of NCCL or a forecast change, and why
   collcast topo list                        the built-in machines")]
 struct Cli {
     #[command(subcommand)]
@@ -54,6 +56,8 @@ enum Command {
     Validate(validate::Args),
     /// Decide: what became slower between two sets of measurements or results
     Compare(compare::Args),
+    /// Guard: choices of NCCL and forecasts against a committed baseline, with what caused a change
+    Check(check::Args),
     /// Files: write an algorithm as MSCCL XML
     Convert(convert::Args),
     /// Files: list, show, draw, import machines and routes between GPUs
@@ -76,6 +80,7 @@ fn main() -> ExitCode {
         Command::BenchWorker => bench::work(),
         Command::Validate(args) => validate::run(&args),
         Command::Compare(args) => compare::run(&args),
+        Command::Check(args) => check::run(&args),
         Command::Convert(args) => convert::run(&args),
         Command::Topo(args) => topo::run(&args),
     };

@@ -21,7 +21,7 @@ use rayon::prelude::*;
 
 use crate::error::CliError;
 use crate::output::OutputArgs;
-use crate::selectors::{MachineArgs, assumptions};
+use crate::selectors::{MachineArgs, assumptions, content_hash};
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -194,6 +194,29 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     report.verdict = Some(verdict(&overall, &all, worst.as_ref(), failed, &slow, max_error));
     args.output.print(&report, None)?;
     Ok(ExitCode::from(u8::from(failed)))
+}
+
+/// Rows that are predicted, the median of their errors, and a hash of the files.
+pub(crate) fn median_error(
+    measurements: &[PathBuf],
+    topology: &Topology,
+    profile: &Profile,
+) -> Result<(usize, f64, String), CliError> {
+    let read = read_paths(measurements, &ReadOptions::default())?;
+    let rows: Vec<&Measurement> = read.measurements.iter().collect();
+    let envs: BTreeMap<String, &BTreeMap<String, String>> =
+        read.files.iter().map(|f| (f.path.display().to_string(), &f.env)).collect();
+    let (judged, skipped, _) = judge(&rows, &envs, topology, profile, None, false)?;
+    if judged.is_empty() {
+        let reasons: Vec<&str> = skipped.keys().map(String::as_str).collect();
+        return Err(CliError::usage(
+            format!("no row of `{}` can be predicted: {}", measurements[0].display(), reasons.join("; ")),
+            "name the machine that was measured, with as many hosts and GPUs",
+        ));
+    }
+    let judged: Vec<&Judged<'_>> = judged.iter().collect();
+    let hashes: Vec<&str> = read.files.iter().filter(|f| f.rows > 0).map(|f| f.hash.as_str()).collect();
+    Ok((judged.len(), Stats::of(&judged).median, content_hash(hashes.join(" ").as_bytes())))
 }
 
 /// Hosts and GPUs of each, where no flag says: enough for all rows, at most those of the machine.

@@ -1,25 +1,29 @@
-//! The cases of a report as workflow commands of GitHub Actions: failures become annotations.
+//! The cases of a report as workflow commands of GitHub Actions: failures and notes become
+//! annotations.
 
 use std::fmt::Write as _;
 
 use crate::model::{CaseOutcome, Report, Status, one_line};
 use crate::terminal;
 
-/// Most annotations written: GitHub shows 10 errors of a step and drops the others in silence.
+/// Most annotations of a level written: GitHub shows 10 errors and 10 warnings of a step and
+/// drops the others in silence.
 const SHOWN_MAX: usize = 10;
 
-/// One `::error` for each failed case, and the verdict last.
+/// One `::error` for each failed case, one `::warning` for each noted, and the verdict last.
 pub fn render(report: &Report) -> String {
     let mut out = String::new();
-    let failed = report.cases.iter().filter_map(|case| match &case.outcome {
-        CaseOutcome::Failed { message, .. } => Some((case, message)),
-        CaseOutcome::Passed | CaseOutcome::Skipped(_) => None,
-    });
-    let failed: Vec<_> = failed.collect();
-    // The verdict takes one of the ten.
-    for (case, message) in failed.iter().take(SHOWN_MAX - 1) {
-        let title = property(&case.name);
-        let _ = writeln!(out, "::error title={title}::{}", data(message));
+    for level in ["error", "warning"] {
+        let of_level = report.cases.iter().filter_map(|case| match &case.outcome {
+            CaseOutcome::Failed { message, .. } if level == "error" => Some((case, message)),
+            CaseOutcome::Noted(finding) if level == "warning" => Some((case, finding)),
+            _ => None,
+        });
+        // The verdict takes one of the ten.
+        for (case, message) in of_level.take(SHOWN_MAX - 1) {
+            let title = property(&case.name);
+            let _ = writeln!(out, "::{level} title={title}::{}", data(message));
+        }
     }
     if let Some(verdict) = &report.verdict {
         let level = match verdict.status {

@@ -1,7 +1,7 @@
 //! The cases of a report as JUnit XML, for the test views of GitLab, Jenkins and others.
 //!
 //! Only what all of them read is written: `testsuites`, `testsuite`, `testcase` with
-//! `failure` or `skipped`. Names stay the same from run to run, so that a history builds up.
+//! `failure`, `skipped` or `system-out`. Names stay the same from run to run, so that a history builds up.
 //! A report without cases is one case: its verdict.
 
 use std::fmt::Write as _;
@@ -28,6 +28,9 @@ pub fn render(report: &Report) -> String {
         let _ = write!(out, "    <testcase classname=\"{}\" name=\"{}\"", escaped(&class), escaped(&case.name));
         let _ = match &case.outcome {
             CaseOutcome::Passed => writeln!(out, "/>"),
+            CaseOutcome::Noted(finding) => {
+                writeln!(out, ">\n      <system-out>{}</system-out>\n    </testcase>", escaped(finding))
+            }
             CaseOutcome::Skipped(reason) => {
                 writeln!(out, ">\n      <skipped message=\"{}\"/>\n    </testcase>", escaped(reason))
             }

@@ -56,6 +56,8 @@ pub struct Case {
 pub enum CaseOutcome {
     /// As it should be.
     Passed,
+    /// No failure, and worth a look: the finding in one line.
+    Noted(String),
     /// Not as it should be.
     Failed {
         /// Kind of failure in one word, such as `slower`.

@@ -4,6 +4,10 @@
 //! engine and the models are functions from values to values. Start with [`schedule`], then
 //! [`engine`].
 
+/// Hash of the code of this crate, comments and tests left out: what predictions depend on beside
+/// their inputs.
+pub const MODEL: &str = env!("COLLCAST_MODEL");
+
 pub mod collective;
 pub mod engine;
 pub mod ids;

@@ -274,7 +274,7 @@ impl<'a> Source<'a> {
     }
 
     /// A diagnostic at a place.
-    pub(crate) fn at(
+    pub fn at(
         &self,
         span: Range<usize>,
         message: impl Into<String>,
@@ -291,7 +291,7 @@ impl<'a> Source<'a> {
     }
 
     /// A diagnostic about the whole file.
-    pub(crate) fn whole(&self, message: impl Into<String>, hint: impl Into<String>) -> Box<Diagnostic> {
+    pub fn whole(&self, message: impl Into<String>, hint: impl Into<String>) -> Box<Diagnostic> {
         Box::new(Diagnostic {
             message: message.into(),
             file: self.file.to_owned(),

@@ -138,7 +138,7 @@ pub(crate) fn read_builtin(
     depth: u32,
 ) -> Result<(HostPlan, Option<FabricSpec>, ClusterSpec), TopologiesError> {
     let source = Source::new(file, text);
-    let raw = parse(source)?;
+    let raw: RawFile = parse(source)?;
     let reader = Reader { source, depth };
     let plan = match raw.hosts.first() {
         Some(host) => reader.plan(&host.value, &host.span)?.0,
@@ -149,8 +149,11 @@ pub(crate) fn read_builtin(
     Ok((plan, cluster.fabric.clone(), cluster))
 }
 
-/// Phase one: TOML to spans and strings.
-fn parse(source: Source<'_>) -> Result<RawFile, TopologiesError> {
+/// Phase one: TOML to spans and strings; mistakes are shown where they are.
+///
+/// # Errors
+/// No TOML, a wrong type, an unknown key or a missing one.
+pub fn parse<T: serde::de::DeserializeOwned>(source: Source<'_>) -> Result<T, TopologiesError> {
     toml::from_str(source.text).map_err(|error| syntax(source, &error))
 }
 
@@ -182,7 +185,7 @@ fn syntax(source: Source<'_>, error: &toml::de::Error) -> TopologiesError {
             span,
             format!("the key `{key}` is missing"),
             format!("needs `{key}`"),
-            format!("add `{key} = ...` to this table; figures of physics have no defaults"),
+            format!("add `{key} = ...` to this table; it has no default"),
         ));
     }
     TopologiesError::Syntax(source.at(

@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# Nightly on two nodes under Slurm: measures with nccl-tests, compares with the nights before, and
+# checks the forecast. Submit once; it submits the next night itself:
+#   sbatch slurm-nightly.sh
+# Exits 1 where something became slower: mail comes with --mail-type=FAIL.
+#SBATCH --job-name=collcast-nightly
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=8
+#SBATCH --gpus-per-node=8
+#SBATCH --exclusive
+#SBATCH --time=00:30:00
+#SBATCH --output=collcast-nightly-%j.out
+#SBATCH --mail-type=FAIL
+set -euo pipefail
+
+# Yours: where logs are kept, nccl-tests built with MPI=1, the suite, and its machine.
+logs=${LOGS:-$HOME/nccl-nightly}
+nccl_tests=${NCCL_TESTS:-$HOME/nccl-tests/build}
+suite=${SUITE:-$HOME/checks/suite.toml}
+topology=${TOPOLOGY:-dgx-h100}
+nights=${NIGHTS:-5}
+
+# This script, where it was submitted from: Slurm runs a copy.
+sbatch --begin=now+24hours "$(scontrol show job "$SLURM_JOB_ID" | sed -n 's/^ *Command=//p')"
+
+today=$logs/$(date +%Y-%m-%d)
+mkdir -p "$today"
+# Three repeats: noise is told from change by them.
+for repeat in 1 2 3; do
+  for test in all_reduce all_gather reduce_scatter alltoall; do
+    srun --mpi=pmix "$nccl_tests/${test}_perf" -b 8 -e 4G -f 2 -g 1 -n 20 > "$today/$test.$repeat.log"
+  done
+done
+
+# The nights before, today left out, as one set.
+before=$logs/before
+rm -rf "$before"
+mkdir -p "$before"
+find "$logs" -mindepth 1 -maxdepth 1 -type d -name '20*' ! -path "$today" | sort | tail -n "$nights" |
+  while read -r night; do cp -r "$night" "$before/"; done
+
+status=0
+if [ -n "$(ls -A "$before")" ]; then
+  collcast compare "$before" "$today" --tolerance 5% || status=1
+  collcast compare "$before" "$today" --tolerance 5% --format markdown -o "$today.md" || status=1
+fi
+# Measured against the forecast: rows below 80% of the expected bus bandwidth fail.
+collcast validate "$today" -t "$topology" --nodes 2 --min-busbw 80% || status=1
+# Did the machine's files or the settings move a choice of NCCL or a forecast?
+collcast check "$suite" || status=1
+exit "$status"
