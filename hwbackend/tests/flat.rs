@@ -127,7 +127,7 @@ fn check_exact(schedule: &Schedule) {
 }
 
 fn schedule(call: Call, algorithm: Algorithm, protocol: Protocol, channels: u32, grains: u64) -> Option<Schedule> {
-    let limits = Limits { channels, p2p_channels: channels, exact_channels: true, ..Limits::default() };
+    let limits = Limits { channels, p2p_channels: (channels, channels), exact_channels: true, ..Limits::default() };
     let mut plan = Plan::new(&call, algorithm, protocol, &limits);
     plan.chunk = plan.grain * grains;
     plan.min_slice = plan.grain;

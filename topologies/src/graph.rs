@@ -80,12 +80,11 @@ fn convert(graph: &xml::Graph) -> Result<Graph, Flaw> {
     let pattern = match (graph.id, graph.pattern) {
         (1 | 2, 1) => Pattern::BalancedTree,
         (1 | 2, 2) => Pattern::SplitTree,
-        (1 | 2, 3) => Pattern::Tree,
+        // On hosts of one GPU every pattern but the ring becomes a tree.
+        (1..=4, 3) => Pattern::Tree,
         (0, 4) => Pattern::Ring,
         (3, 5) => Pattern::Nvls,
         (4, 6) => Pattern::CollnetDirect,
-        // On hosts of one GPU every pattern but the ring becomes a tree.
-        (3 | 4, 3) => Pattern::Tree,
         (_, other) => return Err((format!("the pattern {other} does not belong to it"), false)),
     };
     let count = graph.channel_count as usize;

@@ -220,7 +220,7 @@ impl Environment {
             "NCCL_TUNER_CONFIG_FILE" => self.tuner_file = Some(value.to_owned()).filter(|path| !path.is_empty()),
             "OFI_NCCL_TUNER_TYPE" => self.tuner_type(value),
             "OFI_NCCL_FORCE_NUM_RAILS" => {
-                self.settings.no_region_tuner |= self.number(name, value).is_some_and(|v| v != 0)
+                self.settings.no_region_tuner |= self.number(name, value).is_some_and(|v| v != 0);
             }
             "NCCL_CTA_POLICY" => self.cta_policy(value),
             "NCCL_SYM_KERNEL" | "NCCL_SYM_NOWIN_ENABLE" if !matches!(value, "" | "0") => {

@@ -56,10 +56,9 @@ impl Tuner {
             // NCCL asks tuners of the plugin's oldest interface since 2.21.5; with that one, the
             // plugin stands back for NCCL_ALGO and NCCL_PROTO.
             Self::Region(_) => {
-                let v2 = !model.version.since(22);
-                let user = !set.algorithms.is_free() || !set.protocols.is_free();
+                let free = set.algorithms.is_free() && set.protocols.is_free();
                 let known = model.version >= super::Version::new(2, 21, 5);
-                known && !set.other_tuner && !set.no_region_tuner && !(v2 && user)
+                known && !set.other_tuner && !set.no_region_tuner && (free || model.version.since(22))
             }
             Self::Csv(_) => model.version.since(22),
         }
