@@ -132,7 +132,7 @@ fn costs_and_choices_are_those_of_the_golden_tables() {
 fn times_of_an_issue_come_out_exactly() {
     let graphs = hopper(3, 8, graph(Pattern::Ring, 4, 48., 48.), graph(Pattern::Tree, 4, 48., 48.), None, 16);
     let model = Model::new(&graphs, Version::new(2, 22, 3), NcclSettings::default());
-    for (bytes, printed) in [(512 << 20, 5679.147_949), (1 << 30, 11_038.536_133), (8 << 30, 86_069.968_750)] {
+    for (bytes, printed) in [(512 << 20, 5_679.147_949), (1 << 30, 11_038.536_133), (8 << 30, 86_069.968_750)] {
         let call = call(Collective::AllReduce, &graphs, bytes);
         let got = model.predicted_us(&call, Algorithm::Ring, Protocol::Simple).unwrap();
         assert_eq!(format!("{got:.6}"), format!("{printed:.6}"));
