@@ -98,6 +98,7 @@ struct Measured {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
+    args.call.no_split("bench")?;
     let world = match args.backend {
         Backend::Nccl => World::from_env(&|name| std::env::var(name).ok())?,
         Backend::Host | Backend::Cuda => None,
@@ -175,6 +176,7 @@ fn plan(args: &Args, call: &CallArgs, launch: Launch, topology: &Topology) -> Re
                 inside.call.in_place = true;
                 let both = [
                     Some(Point {
+                        groups: None,
                         call: collcast_sim::schedule::Call { in_place: false, ..p.call.clone() },
                         ..p.clone()
                     }),

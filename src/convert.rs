@@ -30,6 +30,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     let mut call_args = args.call.clone();
+    call_args.no_split("convert")?;
     if call_args.size.is_none() && call_args.minbytes.is_none() {
         eprintln!("note: no size given; this is what 64 MiB would use");
         call_args.size = Some("64M".to_owned());

@@ -16,6 +16,7 @@ use collcast_sim::predict::{Choice, PredictError, Prediction, Predictor, Setting
 use collcast_sim::profile::Profile;
 use collcast_sim::schedule::Call;
 use collcast_sim::schedule::msccl::Imported;
+use collcast_sim::split::{Split, SplitError};
 use collcast_sim::topology::Topology;
 use collcast_sim::units::{Bytes, parse_size};
 use collcast_topologies::placement::place;
@@ -53,6 +54,10 @@ pub(crate) struct MachineArgs {
 
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct CallArgs {
+    /// Several communicators at once on the same links, as NCCL_TESTS_SPLIT: %N, /N, &N or |N of
+    /// the rank; sizes and rows are those of one
+    #[arg(long, value_name = "SPLIT", help_heading = "Collective", conflicts_with = "schedule")]
+    pub(crate) split: Option<String>,
     /// Ranks, from the first GPU; all GPUs by default
     #[arg(long, value_name = "N", help_heading = "Collective")]
     pub(crate) ranks: Option<u32>,
@@ -422,6 +427,26 @@ impl CallArgs {
         Ok(told)
     }
 
+    /// Refuses `--split` where a command does one communicator's work.
+    pub(crate) fn no_split(&self, command: &str) -> Result<(), CliError> {
+        match &self.split {
+            Some(_) => Err(CliError::usage(
+                format!("{command} takes no --split"),
+                "leave it out; `collcast sweep --split` forecasts several communicators at once",
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// The communicators that `--split` makes of the first ranks.
+    fn groups(&self, topology: &Topology, ranks: u32) -> Result<Option<Arc<Vec<Vec<Rank>>>>, CliError> {
+        let Some(text) = &self.split else { return Ok(None) };
+        let split: Split = text.parse().map_err(|e: SplitError| {
+            CliError::usage(format!("--split: {e}"), "as NCCL_TESTS_SPLIT of nccl-tests, such as --split %8")
+        })?;
+        Ok(Some(Arc::new(split.groups(ranks.min(topology.ranks())))))
+    }
+
     /// The call of one collective and size.
     pub(crate) fn call(&self, collective: Collective, ranks: u32, size: u64) -> Result<Call, CliError> {
         let named = |e: collcast_sim::collective::UnknownName| CliError::Usage { message: e.to_string(), hint: None };
@@ -488,6 +513,8 @@ pub(crate) struct Point {
     pub(crate) channels: Option<u32>,
     /// In place of algorithm, protocol and channels.
     pub(crate) schedule: Option<Arc<Imported>>,
+    /// The communicators that do the call at once, if there are several; `call` is that of the first.
+    pub(crate) groups: Option<Arc<Vec<Vec<Rank>>>>,
 }
 
 /// The points of an imported algorithm: the sizes that it is for.
@@ -513,6 +540,7 @@ fn imported_points(
                     algorithm: Choice::Forced(Algorithm::Msccl),
                     protocol: Choice::Forced(imported.protocol),
                     channels: None,
+                    groups: None,
                     schedule: Some(Arc::clone(&imported)),
                 }),
                 Err(error) => misfits.push(error),
@@ -546,6 +574,8 @@ pub(crate) fn points(call: &CallArgs, machines: &BTreeMap<u32, Topology>) -> Res
     let mut points = Vec::with_capacity(count);
     for (&nodes, topology) in machines {
         let ranks = call.ranks.unwrap_or(topology.ranks());
+        let groups = call.groups(topology, ranks)?;
+        let ranks = groups.as_ref().and_then(|g| g.first()).map_or(ranks, |g| u32::try_from(g.len()).unwrap_or(ranks));
         for &collective in &collectives {
             for &algorithm in &algorithms {
                 for &protocol in &protocols {
@@ -558,6 +588,7 @@ pub(crate) fn points(call: &CallArgs, machines: &BTreeMap<u32, Topology>) -> Res
                                 protocol,
                                 channels,
                                 schedule: None,
+                                groups: groups.clone(),
                             });
                         }
                     }
@@ -589,8 +620,26 @@ impl Point {
     pub(crate) fn predict(&self, predictor: &Predictor<'_>, settings: &Settings) -> Result<Prediction, PredictError> {
         match &self.schedule {
             Some(imported) => predictor.predict_imported(imported, &self.call, settings, &mut Unobserved),
-            None => predictor.predict(&self.call, self.algorithm, self.protocol, settings),
+            None => match &self.groups {
+                Some(groups) => {
+                    let call = |ranks| Call { count: self.count_for(ranks), ranks, ..self.call.clone() };
+                    predictor.predict_split(groups, &call, (self.algorithm, self.protocol), settings)
+                }
+                None => predictor.predict(&self.call, self.algorithm, self.protocol, settings),
+            },
         }
+    }
+
+    /// What an output says of several communicators at once.
+    pub(crate) fn split_note(&self) -> Option<String> {
+        let groups = self.groups.as_ref()?;
+        let most = groups.iter().map(Vec::len).max().unwrap_or(0);
+        Some(format!("{} communicators of up to {most} ranks at once; the slowest counts", groups.len()))
+    }
+
+    /// Elements of a call of the same size over another number of ranks.
+    fn count_for(&self, ranks: u32) -> u64 {
+        Call::of_size(self.call.collective, ranks, self.call.size(), self.call.dtype).count
     }
 }
 

@@ -69,6 +69,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     report.inputs = inputs;
     report.assumptions = assumptions(topology, &profile, &settings, prediction.extrapolated);
     report.assumptions.extend(told.assumptions);
+    report.assumptions.extend(point.split_note());
     if prediction.unmeasured_switches {
         report.assumptions.push(UNMEASURED_SWITCHES.to_owned());
     }

@@ -71,6 +71,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         report.assumptions.extend(told.assumptions.clone());
         report.warnings.extend(told.warnings.clone());
     }
+    report.assumptions.extend(points.first().and_then(Point::split_note));
     let unmeasured = predictions.iter().any(|p| p.unmeasured_switches);
     if unmeasured {
         report.assumptions.push(UNMEASURED_SWITCHES.to_owned());

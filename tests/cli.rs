@@ -318,3 +318,43 @@ fn schedules_are_written_and_read() {
     let (_dir, wrong) = file("wrong.xml", xml.replacen("type=\"rrs\"", "type=\"rcs\"", 1).as_bytes());
     check_refused(&["simulate", "h200x4", "--schedule", &wrong, "-s", "1M"], &["does not do what it says", "rank"]);
 }
+
+/// Goal: ranks are placed as asked, and communicators that share NICs slow each other.
+#[test]
+fn ranks_are_placed_and_split() {
+    let run = |args: &[&str]| -> serde_json::Value {
+        let common = ["sweep", "dgx-h100", "--nodes", "4", "-s", "1G", "--algorithm", "ring", "--protocol", "simple"];
+        let (code, out, err) = collcast(&[&common, args, &["--format", "json"]].concat());
+        assert_eq!(code, 0, "{args:?}: {err}");
+        serde_json::from_str(&out).unwrap()
+    };
+    let time = |args: &[&str]| run(args)["rows"][0]["time_us"].as_f64().unwrap();
+    // The same GPUs in another order of ranks: NCCL's rings go host by host all the same.
+    let (block, cyclic) = (time(&[]), time(&["--placement", "cyclic"]));
+    assert!((block / cyclic - 1.0).abs() < 0.02, "{block} {cyclic}");
+    // One GPU of each host: 8 communicators, each with a NIC of its own, take as long as one alone.
+    let (alone, rails) = (time(&["--placement", "0,8,16,24"]), time(&["--split", "%8"]));
+    assert!((rails / alone - 1.0).abs() < 0.02, "{alone} {rails}");
+    // Two that share the GPUs' NICs of each host pairwise take longer than one.
+    let both = run(&["--split", "/16"]);
+    assert_eq!(both["rows"][0]["ranks"], 16);
+    assert!(both["assumptions"].to_string().contains("2 communicators of up to 16 ranks"), "{both}");
+    check_refused(&["sweep", "--split", "8"], &["--split", "not a split"]);
+    check_refused(&["sweep", "--placement", "99"], &["--placement", "GPU 99"]);
+    check_refused(&["convert", "h200x4", "--split", "%2"], &["takes no --split"]);
+}
+
+/// Goal: several node counts print how bandwidth scales and which choice holds where.
+#[test]
+fn a_sweep_over_node_counts_prints_its_scaling() {
+    let (code, out, err) = collcast(&["sweep", "dgx-h100", "--nodes", "2,4", "-s", "8K,1G", "--format", "json"]);
+    assert_eq!(code, 0, "{err}");
+    let report: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let scaling = report["scaling"].as_array().unwrap();
+    assert_eq!(scaling.len(), 4);
+    assert_eq!((&scaling[0]["nodes"], &scaling[0]["efficiency"]), (&2.into(), &1.0.into()));
+    let efficiency = scaling[1]["efficiency"].as_f64().unwrap();
+    assert!(efficiency > 0.2 && efficiency < 1.0, "{efficiency}");
+    assert!(report["crossovers"].as_array().unwrap().len() >= 2);
+    assert_eq!(report["rows"].as_array().unwrap().len(), 4);
+}

@@ -17,5 +17,6 @@ pub mod network;
 pub mod predict;
 pub mod profile;
 pub mod schedule;
+pub mod split;
 pub mod topology;
 pub mod units;

@@ -14,7 +14,7 @@ use crate::model::bounds;
 use crate::model::nccl::cost::place;
 use crate::model::nccl::search::{self, Given, Options};
 use crate::model::nccl::{Cell, Decision, Graphs, Layer, Model, NcclSettings, NothingLeft, Selection, Tuner, Version};
-use crate::network::{LayError, ResourceName, Transport, check_multicast, check_sharp, lay, order_by};
+use crate::network::{Laid, LayError, ResourceName, Transport, check_multicast, check_sharp, join, lay, order_by};
 use crate::profile::Profile;
 use crate::schedule::msccl::{Imported, MscclError};
 use crate::schedule::plan::{Limits, Plan};
@@ -22,7 +22,7 @@ use crate::schedule::verify::{VerifyError, verify};
 use crate::schedule::{
     Call, MAX_CHANNELS, Order, Schedule, ScheduleError, check_fits, check_supported, valid_algorithms, valid_protocols,
 };
-use crate::topology::Topology;
+use crate::topology::{Topology, TopologyError};
 use crate::units::{Bytes, SimDuration};
 
 /// Who decides on algorithm or protocol.
@@ -225,6 +225,9 @@ pub enum PredictError {
         /// Why each pair is closed.
         reasons: String,
     },
+    /// Ranks that cannot be placed.
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
     /// No route between two ranks.
     #[error(transparent)]
     Lay(#[from] LayError),
@@ -662,7 +665,7 @@ impl<'a> Predictor<'a> {
         self.simulate(&schedule, proof, settings, observer)
     }
 
-    /// Runs a schedule that is proved, and checks the result against what cannot be.
+    /// Lays a schedule that is proved, and runs it.
     fn simulate<O: Observer>(
         &self,
         schedule: &Schedule,
@@ -670,9 +673,60 @@ impl<'a> Predictor<'a> {
         settings: &Settings,
         observer: &mut O,
     ) -> Result<Prediction, PredictError> {
+        let laid = lay(self.topology, self.profile, &settings.transport, schedule)?;
+        self.evaluate(schedule, proof, &laid, settings, observer)
+    }
+
+    /// Predicts the same call of several communicators at once, on links that they share: the
+    /// ranks of a machine in groups, `call` being given the ranks of one. The time is that of the
+    /// slowest group; plan, bound and choice are those of the first.
+    ///
+    /// # Errors
+    /// See [`PredictError`].
+    pub fn predict_split(
+        &self,
+        groups: &[Vec<Rank>],
+        call: &dyn Fn(u32) -> Call,
+        (algorithm, protocol): (Choice<Algorithm>, Choice<Protocol>),
+        settings: &Settings,
+    ) -> Result<Prediction, PredictError> {
+        let views: Vec<Topology> = (groups.iter())
+            .map(|group| {
+                let gpus: Vec<_> = group.iter().map(|&rank| self.topology.gpu_of(rank)).collect();
+                self.topology.placed(&gpus)
+            })
+            .collect::<Result<_, _>>()?;
+        let predictors: Vec<Predictor<'_>> =
+            views.iter().map(|view| Predictor::new(view, self.profile).with_tuner(self.tuner.clone())).collect();
+        let mut first: Option<Prediction> = None;
+        let mut schedules = Vec::new();
+        for predictor in &predictors {
+            let call = call(predictor.topology.ranks());
+            let alone = predictor.predict(&call, algorithm, protocol, settings)?;
+            schedules.push(predictor.schedule(&call, alone.algorithm, alone.protocol, settings)?);
+            first.get_or_insert(alone);
+        }
+        let (Some(first), Some(schedule)) = (first, schedules.first()) else {
+            return Err(ScheduleError::Ranks(0).into());
+        };
+        let laid = (views.iter().zip(&schedules))
+            .map(|(view, schedule)| lay(view, self.profile, &settings.transport, schedule))
+            .collect::<Result<Vec<_>, _>>()?;
+        let together = predictors[0].evaluate(schedule, first.proof, &join(laid), settings, &mut Unobserved)?;
+        Ok(Prediction { layer: first.layer, instead_of: first.instead_of, ..together })
+    }
+
+    /// Runs what was laid, and checks the result against what cannot be.
+    fn evaluate<O: Observer>(
+        &self,
+        schedule: &Schedule,
+        proof: ProofKind,
+        laid: &Laid<'_>,
+        settings: &Settings,
+        observer: &mut O,
+    ) -> Result<Prediction, PredictError> {
         let (call, what) = (&schedule.call, describe(schedule));
         let (algorithm, protocol) = (schedule.plan.algorithm, schedule.plan.protocol);
-        let laid = lay(self.topology, self.profile, &settings.transport, schedule)?;
         let folded = settings.fold.then(|| fold(&laid.instance));
         let instance = folded.as_ref().map_or(&laid.instance, |f| &f.instance);
         // Who watches wants to see every round.

@@ -1,5 +1,6 @@
 //! From schedule to machine: the order of ranks, routes between them, and laying a schedule on both.
 
+mod join;
 mod lay;
 mod route;
 mod switches;
@@ -14,6 +15,7 @@ use crate::model::nccl::search::{self, Node};
 use crate::schedule::{Chains, Order, Rail};
 use crate::topology::Topology;
 
+pub use join::join;
 pub use lay::{Laid, LayError, ResourceName, lay, smallest_latency};
 pub(crate) use route::nic_devices;
 pub use route::{Hop, Leg, PathClass, Route, Router};
