@@ -224,7 +224,8 @@ fn steps(schedule: &Schedule) -> Vec<(Rank, Vec<Step>)> {
 fn ours(collective: Collective, algorithm: Algorithm, topology: &Topology, channels: u32, in_place: bool) -> Schedule {
     let ranks = topology.ranks();
     let call = Call { in_place, ..Call::of_size(collective, ranks, Bytes(1 << 20), DataType::Float32) };
-    let limits = Limits { channels, p2p_channels: (2 * channels, 2 * channels), exact_channels: true, ..Limits::default() };
+    let limits =
+        Limits { channels, p2p_channels: (2 * channels, 2 * channels), exact_channels: true, ..Limits::default() };
     let plan = Plan::new(&call, algorithm, Protocol::Simple, &limits);
     one_loop(&call, &plan, &order(topology, ranks)).unwrap()
 }

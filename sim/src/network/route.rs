@@ -73,9 +73,7 @@ impl PathClass {
 /// aws-ofi-nccl plugin makes them; any other NIC, or interface of sockets, is a device of its own.
 pub(crate) fn nic_devices(topology: &Topology, host: &Host, interface: Interface) -> Vec<Vec<VertexId>> {
     let nics = if interface == Interface::Management { &host.management } else { &host.nics };
-    let efa = |v: &VertexId| {
-        interface == Interface::Data && topology.nic(*v).is_some_and(|n| n.kind == LinkKind::Efa)
-    };
+    let efa = |v: &VertexId| interface == Interface::Data && topology.nic(*v).is_some_and(|n| n.kind == LinkKind::Efa);
     let each = nics.iter().filter(|v| efa(v)).count() / host.gpus.len().max(1);
     let parent = |v: VertexId| topology.links_from(v).find(|(_, _, l)| l.kind == LinkKind::Pcie).map(|l| l.1);
     let mut devices: Vec<Vec<VertexId>> = Vec::new();

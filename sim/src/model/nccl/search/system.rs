@@ -6,9 +6,9 @@
 use rustc_hash::FxHashMap;
 
 use super::super::graphs::CpuVendor;
+use super::Node;
 use super::paths::LOC_BW;
 use crate::ids::{HostId, Rank, VertexId};
-use super::Node;
 use crate::network::{Interface, Transport, nic_devices};
 use crate::topology::{Host, LinkKind, Topology, VertexKind};
 
