@@ -606,7 +606,8 @@ impl<'a> Predictor<'a> {
         let several = self.order(call.ranks, &settings).hosts.len() > 1;
         match algorithm {
             Algorithm::Nvls => {
-                (settings.nccl.nvls, settings.nccl.collnet) = (Some(true), settings.nccl.collnet | several)
+                settings.nccl.nvls = Some(true);
+                settings.nccl.collnet |= several;
             }
             Algorithm::NvlsTree => settings.nccl.nvls = Some(true),
             Algorithm::CollnetDirect | Algorithm::CollnetChain => settings.nccl.collnet = true,
