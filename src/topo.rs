@@ -227,9 +227,7 @@ fn graph(machine: &MachineArgs, ranks: Option<u32>, xml: bool, output: &OutputAr
         ));
     }
     let given = machine.graphs(&topology, Some(ranks))?;
-    // Shown with what the network can do, enabled or not.
-    let settings = NcclSettings { collnet: true, ..NcclSettings::default() };
-    let options = search::Options::new(&topology, &settings, Transport::default(), given);
+    let options = search::Options::new(&topology, &NcclSettings::default(), Transport::default(), given);
     let graphs = search::graphs(&topology, ranks, &options);
     if xml {
         return write(None, collcast_topologies::graph::xml(&graphs, 0).as_bytes());

@@ -280,6 +280,31 @@ fn graphs_are_shown_written_and_taken() {
     check_refused(&["topo", "graph", "h200x4", "--ranks", "9"], &["9 ranks", "1 to 4"]);
 }
 
+/// Goal: a rack of GB200 is predicted over NVLink alone, by ring and by NVLS (which NCCL picks); two
+/// racks use NICs, and ranks may be placed in any order.
+#[test]
+fn a_rack_is_one_nvlink_domain() {
+    let run = |args: &[&str]| -> serde_json::Value {
+        let (code, out, err) = collcast(&[&["simulate", "gb200-nvl72", "-s", "1G", "--format", "json"], args].concat());
+        assert_eq!(code, 0, "{args:?}: {err}");
+        serde_json::from_str(&out).unwrap()
+    };
+    let algorithm = |result: &serde_json::Value| result["rows"][0]["algorithm"].as_str().unwrap().to_owned();
+    let busbw = |result: &serde_json::Value| result["rows"][0]["busbw_gbps"].as_f64().unwrap();
+    let rack = run(&["--nodes", "18"]);
+    assert_eq!((algorithm(&rack).as_str(), rack["rows"][0]["ranks"].as_u64()), ("nvls", Some(72)));
+    let ring = run(&["--nodes", "18", "--algorithm", "ring", "--protocol", "simple"]);
+    // 18 links of 50 GB/s each way, of which some is lost; reduction in the switch halves the bytes.
+    assert!((400.0..900.0).contains(&busbw(&ring)) && busbw(&rack) > busbw(&ring), "{ring}{rack}");
+    for result in [&rack, &ring] {
+        assert!(!result.to_string().contains("/nic"), "{result}");
+    }
+    let racks = run(&["--nodes", "36", "--algorithm", "ring", "--protocol", "simple"]);
+    assert!(racks.to_string().contains("/nic") && busbw(&racks) < busbw(&ring), "{racks}");
+    let turns = run(&["--nodes", "36", "--algorithm", "ring", "--protocol", "simple", "--placement", "cyclic"]);
+    assert_eq!(busbw(&turns), busbw(&racks));
+}
+
 /// Goal: every built-in machine is described, and half of a cluster reaches the other half at the
 /// rate that its fabric allows, in GB/s.
 #[test]

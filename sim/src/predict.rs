@@ -441,6 +441,7 @@ impl<'a> Predictor<'a> {
             .flat_map(|&a| valid_protocols(a).iter().map(move |&p| (a, p)))
             .filter(|&(a, p)| match algorithm {
                 Choice::Forced(forced) => a == forced,
+                _ if settings.nccl.nvls == Some(false) && matches!(a, Algorithm::Nvls | Algorithm::NvlsTree) => false,
                 _ => settings.nccl.algorithms.allows(call.collective, a) != Some(false),
             } && match protocol {
                 Choice::Forced(forced) => p == forced,
@@ -602,12 +603,19 @@ impl<'a> Predictor<'a> {
         if let Some(channels) = settings.channels.filter(|c| !(1..=MAX_CHANNELS).contains(c)) {
             return Err(ScheduleError::Channels(channels).into());
         }
-        // Who forces what needs CollNet has it on.
-        let collnet = matches!(algorithm, Algorithm::CollnetDirect | Algorithm::CollnetChain)
-            || algorithm == Algorithm::Nvls && self.graph(call.ranks, settings).hosts > 1;
+        self.check_machine(call, algorithm, settings)?;
+        // Who forces an algorithm has on what it needs.
         let mut settings = *settings;
-        settings.nccl.collnet |= collnet;
-        self.check_machine(call, algorithm, &settings)?;
+        let several = self.order(call.ranks, &settings).hosts.len() > 1;
+        match algorithm {
+            Algorithm::Nvls => {
+                settings.nccl.nvls = Some(true);
+                settings.nccl.collnet |= several;
+            }
+            Algorithm::NvlsTree => settings.nccl.nvls = Some(true),
+            Algorithm::CollnetDirect | Algorithm::CollnetChain => settings.nccl.collnet = true,
+            _ => {}
+        }
         let plan = Plan::new(call, algorithm, protocol, &self.limits_of(call, algorithm, protocol, &settings));
         Ok(Schedule::new(call.clone(), plan, &self.order(call.ranks, &settings))?)
     }

@@ -732,7 +732,7 @@ proptest! {
     ) {
         let (collective, algorithm, protocol) = pattern;
         prop_assume!(fits(&slow, slow.ranks(), collective, algorithm));
-        prop_assume!(algorithm != Algorithm::Direct || slow.hosts().len() == 1);
+        prop_assume!(!matches!(algorithm, Algorithm::Direct | Algorithm::Pat) || slow.hosts().len() == 1);
         // A bound on the slices, for the time of the test.
         let chunk_grains = if chunk_grains == 0 { 0 } else { chunk_grains.max(count / 1000) };
         let case = Case { channels, count, chunk_grains, ..Case::new(collective, algorithm, protocol, slow.ranks()) };

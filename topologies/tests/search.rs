@@ -7,7 +7,9 @@ use collcast_sim::ids::{ChannelId, Lane, Rank};
 use collcast_sim::measurement::PeerAccess;
 use collcast_sim::model::nccl::graphs::{Graph, Graphs, Pattern};
 use collcast_sim::model::nccl::search::{Given, Options, graphs, graphs_of};
-use collcast_sim::network::{PathClass, ResourceName, lay, order_by};
+use collcast_sim::model::nccl::{Environment, NcclSettings, Version};
+use collcast_sim::network::{PathClass, ResourceName, Transport, lay, order_by};
+use collcast_sim::predict::{Choice, Predictor, Settings};
 use collcast_sim::profile::Profile;
 use collcast_sim::schedule::plan::{Limits, Plan};
 use collcast_sim::schedule::verify::verify;
@@ -16,6 +18,7 @@ use collcast_sim::topology::Topology;
 use collcast_sim::units::Bytes;
 use collcast_topologies::cluster::ClusterSpec;
 use collcast_topologies::file;
+use collcast_topologies::placement::place;
 use collcast_topologies::xml::{self, Document};
 use collcast_topologies::{graph, import_file, load};
 
@@ -219,7 +222,11 @@ fn every_machine_has_graphs() {
     for (name, spec) in specs {
         for hosts in [1, 2, 3] {
             let machine = spec.clone().with_nodes(hosts).unwrap().build().unwrap();
-            let gpus: Vec<u32> = machine.hosts().iter().map(|h| u32::try_from(h.gpus.len()).unwrap()).collect();
+            let mut by_node = std::collections::BTreeMap::new();
+            for host in machine.hosts() {
+                *by_node.entry(host.node).or_insert(0) += u32::try_from(host.gpus.len()).unwrap();
+            }
+            let gpus: Vec<u32> = by_node.into_values().collect();
             let found = search(&machine);
             check_whole(&format!("{name} x {hosts}"), &found, &gpus);
             println!(
@@ -282,12 +289,13 @@ fn schedule(machine: &Topology, found: &Graphs, algorithm: Algorithm) -> Schedul
     Schedule::new(call, plan, &order_by(machine, found, PeerAccess::On)).unwrap()
 }
 
-/// Goal: between hosts each channel's data goes by the NICs of its graph and by no other.
+/// Goal: between hosts (or NVLink domains, whose hosts use no NIC among them) each channel's data goes
+/// by the NICs of its graph and by no other.
 #[test]
 fn channels_use_their_nics() {
     let profile = Profile::builtin("prior").unwrap();
-    for machine in ["dgx-h100", "aws-p5"] {
-        let machine = load(machine, Some(4), None).unwrap();
+    for (machine, hosts, nodes) in [("dgx-h100", 4, 4), ("aws-p5", 4, 4), ("gb200-nvl72", 36, 2)] {
+        let machine = load(machine, Some(hosts), None).unwrap();
         let found = search(&machine);
         for (algorithm, graph) in [(Algorithm::Ring, &found.ring), (Algorithm::Tree, &found.tree)] {
             let schedule = schedule(&machine, &found, algorithm);
@@ -296,28 +304,29 @@ fn channels_use_their_nics() {
             for (wired, spec) in laid.wiring.conns.iter().zip(&laid.instance.conns) {
                 let conn = wired.conn;
                 let (src, dst) = conn.ranks().unwrap();
-                let host = |rank: Rank| machine.host_of(rank).index();
-                if host(src) == host(dst) {
-                    continue;
-                }
-                crossing += 1;
+                let node = |rank: Rank| machine.node_of(rank);
                 let mut nics = std::collections::BTreeSet::new();
                 for used in &spec.uses {
                     let ResourceName::Link(link) = laid.names[used.0 as usize] else { continue };
                     for end in [machine.ends(link).0, machine.ends(link).1] {
                         if let Some(nic) = machine.nic(end) {
-                            nics.insert((machine.vertex(end).host.unwrap().index(), nic.index));
+                            let host = &machine.hosts()[machine.vertex(end).host.unwrap().index()];
+                            nics.insert((host.node, host.first_nic + nic.index));
                         }
                     }
                 }
+                if node(src) == node(dst) {
+                    assert!(nics.is_empty(), "{conn:?}: {nics:?}");
+                    continue;
+                }
+                crossing += 1;
                 let channel = conn.channel.index() % graph.channels as usize;
-                let of = |rank: Rank, other: bool| {
-                    let path = &graph.paths[host(rank)][channel];
-                    let first = machine.hosts()[host(rank)].gpus[path.gpus[0] as usize] == machine.gpu_of(rank);
+                let of = |rank: Rank| {
+                    let path = &graph.paths[node(rank).index() * nodes / machine.hosts().len()][channel];
                     let (enter, leave) = path.nics.unwrap();
-                    (host(rank), if first && !other { enter } else { leave })
+                    (node(rank), if path.gpus[0] == machine.number_in_node(rank) { enter } else { leave })
                 };
-                let wanted = [of(src, false), of(dst, false)];
+                let wanted = [of(src), of(dst)];
                 assert!(wanted.iter().all(|n| nics.contains(n)), "{conn:?}: {nics:?} {wanted:?}");
                 // EFA devices of one GPU are used together; else one NIC at each end.
                 let bundle = if machine.name == "aws-p5" { 4 } else { 1 };
@@ -352,5 +361,165 @@ fn child_hosts_attach_as_the_pattern_says() {
             .collect();
         holders.sort_unstable();
         assert_eq!(holders, places, "{}", machine.name);
+    }
+}
+
+/// Goal: the hosts of an NVLink domain are one node of NCCL: all GPUs and NICs of a rack in one graph,
+/// no NIC inside it; of two racks every NIC is used, each by a number of its own.
+#[test]
+fn a_domain_is_one_node() {
+    for (name, nics) in [("gb200-nvl72", 72), ("gb300-nvl72", 72), ("oci-gb200", 144)] {
+        let rack = search(&load(name, Some(18), None).unwrap());
+        assert_eq!((rack.hosts, rack.ranks_per_host, rack.nvswitch), (1, (72, 72), true), "{name}");
+        check_whole(name, &rack, &[72]);
+        assert_eq!((rack.ring.type_intra, rack.channels, rack.nvls_channels), (PathClass::Nvl, 32, 24), "{name}");
+        // NVLS has at most 32 heads; each of 72 GPUs carries one share, a head two: 33 shares of 18 x 40.1.
+        assert_eq!(facts(rack.nvls.as_ref().unwrap()), (Pattern::Nvls, 32, 20.0, 40.0), "{name}");
+        let two = search(&load(name, Some(36), None).unwrap());
+        assert_eq!((two.hosts, two.ranks_per_host), (2, (72, 72)), "{name}");
+        check_whole(name, &two, &[72, 72]);
+        let used: std::collections::BTreeSet<u32> =
+            two.ring.paths[1].iter().flat_map(|p| [p.nics.unwrap().0, p.nics.unwrap().1]).collect();
+        assert!(
+            used.len() as u32 >= two.ring.channels.min(nics) / 2 && used.last().unwrap() < &nics,
+            "{name}: {used:?}"
+        );
+        // What a rack lacks it does not search: 2 hosts of it are a small domain.
+        let few = search(&load(name, Some(2), None).unwrap());
+        assert_eq!((few.hosts, few.ranks_per_host), (1, (8, 8)), "{name}");
+    }
+    let machine = load("oci-gb200", Some(36), None).unwrap();
+    let of_host = |h: usize| (machine.hosts()[h].node.0, machine.hosts()[h].first_gpu, machine.hosts()[h].first_nic);
+    assert_eq!(
+        [of_host(0), of_host(17), of_host(18), of_host(35)],
+        [(0, 0, 0), (0, 68, 136), (18, 0, 0), (18, 68, 136)]
+    );
+}
+
+/// Goal: where ranks are placed in turn, each node has the ranks that are on it, and its channels run
+/// through the same GPUs and NICs as when ranks are placed host by host.
+#[test]
+fn placement_changes_ranks_and_not_channels() {
+    for (name, hosts, nodes) in [("dgx-h100", 2, 2), ("gb200-nvl72", 36, 2)] {
+        let plain = load(name, Some(hosts), None).unwrap();
+        let cyclic = place(&plain, "cyclic").unwrap();
+        assert_ne!(plain.gpu_of(Rank(1)), cyclic.gpu_of(Rank(1)));
+        let (before, after) = (search(&plain), search(&cyclic));
+        assert_eq!((&before.ring, &before.tree), (&after.ring, &after.tree), "{name}");
+        let orders = [order_by(&plain, &before, PeerAccess::On), order_by(&cyclic, &after, PeerAccess::On)];
+        let per_node = plain.ranks() as usize / nodes;
+        for (machine, order) in [&plain, &cyclic].into_iter().zip(&orders) {
+            assert_eq!(order.hosts.iter().map(Vec::len).collect::<Vec<_>>(), vec![per_node; nodes], "{name}");
+            for members in &order.hosts {
+                assert!(members.is_sorted(), "{name}");
+                let node = machine.node_of(Rank(members[0]));
+                assert!(members.iter().all(|&r| machine.node_of(Rank(r)) == node), "{name}");
+            }
+        }
+        let gpus =
+            |machine: &Topology, ranks: &[u32]| ranks.iter().map(|&r| machine.gpu_of(Rank(r))).collect::<Vec<_>>();
+        assert_eq!(orders[0].rings.len(), orders[1].rings.len());
+        for (a, b) in orders[0].rings.iter().zip(&orders[1].rings) {
+            assert_eq!(gpus(&plain, a), gpus(&cyclic, b), "{name}");
+        }
+        for (a, b) in orders[0].rails.iter().flat_map(|r| r.iter()).zip(orders[1].rails.iter().flat_map(|r| r.iter())) {
+            assert_eq!(
+                (a.enter, a.leave, plain.gpu_of(Rank(a.first))),
+                (b.enter, b.leave, cyclic.gpu_of(Rank(b.first)))
+            );
+        }
+    }
+    // The same rings take the same time.
+    let plain = load("dgx-h100", Some(2), None).unwrap();
+    let cyclic = place(&plain, "cyclic").unwrap();
+    let profile = Profile::builtin("prior").unwrap();
+    let call = Call::of_size(Collective::AllReduce, 16, Bytes(64 << 20), DataType::Float32);
+    let [a, b] = [&plain, &cyclic].map(|machine| {
+        let (ring, simple) = (Choice::Forced(Algorithm::Ring), Choice::Forced(Protocol::Simple));
+        Predictor::new(machine, &profile).predict(&call, ring, simple, &Settings::default()).unwrap().time
+    });
+    assert_eq!(a, b);
+}
+
+/// Goal: the search follows what NCCL is told: multicast, CollNet and how data is moved.
+#[test]
+fn the_search_follows_settings() {
+    let profile = Profile::builtin("prior").unwrap();
+    let found = |name: &str, hosts: u32, env: &[(&str, &str)]| {
+        let machine = load(name, Some(hosts), None).unwrap();
+        let pairs: Vec<_> = env.iter().map(|&(n, v)| (n.to_owned(), v.to_owned())).collect();
+        let nccl = Environment::parse(&pairs, Version::default()).unwrap().settings;
+        let moves = env.iter().copied().filter(|(n, _)| Transport::VARIABLES.contains(n));
+        let transport = Transport::from_env(&machine, moves).unwrap();
+        let settings = Settings { nccl, transport, ..Settings::default() };
+        let graphs = Predictor::new(&machine, &profile).graph(machine.ranks(), &settings);
+        (*graphs).clone()
+    };
+    let plain = found("dgx-h100", 2, &[]);
+    assert!(plain.nvls.is_some() && plain.collnet_direct.is_none() && !plain.collnet);
+    assert!(found("dgx-h100", 2, &[("NCCL_NVLS_ENABLE", "0")]).nvls.is_none());
+    let collnet = found("dgx-h100", 2, &[("NCCL_COLLNET_ENABLE", "1")]);
+    assert!(collnet.collnet && collnet.collnet_direct.is_some() && collnet.collnet_chain.is_some());
+    assert!(!found("aws-p5", 2, &[("NCCL_COLLNET_ENABLE", "1")]).collnet, "no SHARP");
+    // Without peer access GPUs send through their CPUs; without shared memory too each is a node.
+    let off = found("dgx-h100", 1, &[("NCCL_P2P_DISABLE", "1")]);
+    assert_eq!((off.hosts, off.ring.type_intra >= PathClass::Phb), (1, true));
+    assert!(off.ring.speed_intra * f64::from(off.ring.channels) < 100.0, "{:?}", facts(&off.ring));
+    let net = found("dgx-h100", 1, &[("NCCL_P2P_DISABLE", "1"), ("NCCL_SHM_DISABLE", "1")]);
+    assert_eq!((net.hosts, net.ranks_per_host), (8, (1, 1)));
+    // An NVLink domain is one only while peers reach each other.
+    let trays = found("gb200-nvl72", 18, &[("NCCL_P2P_DISABLE", "1")]);
+    assert_eq!((trays.hosts, trays.ranks_per_host), (18, (4, 4)));
+    // Sockets read host memory, report no latency, and do not bundle the NICs of a GPU.
+    let (efa, tcp) = (found("aws-p5", 2, &[]), found("aws-p5", 2, &[("NCCL_NET", "Socket")]));
+    assert_eq!((efa.ring.latency_inter, tcp.ring.latency_inter), (75.0, 0.0));
+    assert!(efa.ring.type_inter < PathClass::Phb && tcp.ring.type_inter >= PathClass::Phb);
+    let nics = |graphs: &Graphs| -> std::collections::BTreeSet<u32> {
+        graphs.ring.paths[0].iter().map(|p| p.nics.unwrap().0).collect()
+    };
+    assert!(nics(&efa).iter().all(|n| n % 4 == 0) && nics(&tcp).iter().any(|n| n % 4 != 0), "{:?}", nics(&tcp));
+    let near = found("dgx-h100", 2, &[("NCCL_NET_GDR_LEVEL", "LOC")]);
+    assert!(near.ring.type_inter >= PathClass::Phb, "{:?}", near.ring.type_inter);
+}
+
+/// Goal: a plan has the channels that NCCL's model gives the call, and no algorithm lowers them twice.
+#[test]
+fn plans_have_the_channels_of_the_model() {
+    let profile = Profile::builtin("prior").unwrap();
+    let settings = Settings { nccl: NcclSettings { collnet: true, ..NcclSettings::default() }, ..Settings::default() };
+    for (name, hosts, gpus, algorithms) in [
+        ("dgx-h100", 1, None, &[Algorithm::Nvls, Algorithm::Ring, Algorithm::Tree][..]),
+        (
+            "dgx-h100",
+            4,
+            None,
+            &[
+                Algorithm::Nvls,
+                Algorithm::NvlsTree,
+                Algorithm::CollnetDirect,
+                Algorithm::CollnetChain,
+                Algorithm::Ring,
+                Algorithm::Tree,
+            ],
+        ),
+        ("dgx-h100", 4, Some(1), &[Algorithm::Pat]),
+        ("gb200-nvl72", 18, None, &[Algorithm::Nvls]),
+    ] {
+        let machine = load(name, Some(hosts), gpus).unwrap();
+        let predictor = Predictor::new(&machine, &profile);
+        let graphs = predictor.graph(machine.ranks(), &settings);
+        let model = predictor.model(&graphs, &settings);
+        for &algorithm in algorithms {
+            let collective = if algorithm == Algorithm::Pat { Collective::AllGather } else { Collective::AllReduce };
+            for size in [4 << 10, 1 << 20, 16 << 20, 1 << 30] {
+                let call = Call::of_size(collective, machine.ranks(), Bytes(size), DataType::Float32);
+                let plan = predictor.schedule(&call, algorithm, Protocol::Simple, &settings).unwrap().plan;
+                let most = model.call_channels(algorithm, Protocol::Simple, size);
+                assert!(plan.channels <= most, "{name} {algorithm} {size}: {} of {most}", plan.channels);
+                if size >= 16 << 20 {
+                    assert_eq!(plan.channels, most, "{name} x {hosts} {algorithm} {size}");
+                }
+            }
+        }
     }
 }

@@ -440,6 +440,27 @@ mod tests {
         }
     }
 
+    /// Goal: send and receive by NCCL's rule, worked by hand: (channels in all and to a peer, ranks, bytes
+    /// to a peer) and the channels that share one message, and those used.
+    #[test]
+    fn a_peer_gets_no_more_than_its_channels() {
+        for (channels, collective, ranks, bytes, parts, used) in [
+            ((32, 8), Collective::SendRecv, 2, 1 << 30, 8, 8),
+            ((32, 32), Collective::SendRecv, 2, 1 << 30, 32, 32),
+            // 16 peers share 32 channels: 2 each, as long as a part stays within 16 MiB.
+            ((32, 8), Collective::AllToAll, 16, 1 << 20, 2, 32),
+            ((32, 8), Collective::AllToAll, 16, 1 << 26, 4, 32),
+            ((32, 8), Collective::AllToAll, 16, 1 << 30, 8, 32),
+            ((16, 2), Collective::AllToAll, 4, 64 << 10, 1, 4),
+        ] {
+            let parts_of_size = if collective == Collective::AllToAll { u64::from(ranks) } else { 1 };
+            let call = Call::of_size(collective, ranks, Bytes(bytes * parts_of_size), DataType::Float32);
+            let limits = Limits { p2p_channels: channels, ..Limits::default() };
+            let plan = Plan::new(&call, Algorithm::Direct, Protocol::Simple, &limits);
+            assert_eq!((plan.parts, plan.channels), (parts, used), "{channels:?} {ranks} {bytes}");
+        }
+    }
+
     /// Goal: the ranges of all channels tile the buffer, the slices of a chunk tile the chunk.
     #[test]
     fn ranges_and_slices_tile() {

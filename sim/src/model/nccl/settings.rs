@@ -236,9 +236,6 @@ impl Environment {
             {
                 self.not_modelled.push(format!("{name}={value}: NCCL's default is used"));
             }
-            "NCCL_P2P_DISABLE" if value.trim() == "1" => {
-                self.not_modelled.push(format!("{name}=1: peers are taken to reach each other directly"));
-            }
             _ => self.without_effect(name),
         }
         Ok(())
