@@ -300,7 +300,7 @@ fn a_rack_is_one_nvlink_domain() {
         assert!(!result.to_string().contains("/nic"), "{result}");
     }
     let racks = run(&["--nodes", "36", "--algorithm", "ring", "--protocol", "simple"]);
-    assert!(racks.to_string().contains("/nic") && busbw(&racks) < busbw(&ring), "{racks}");
+    assert!(busbw(&racks) < busbw(&ring), "{racks}");
     let turns = run(&["--nodes", "36", "--algorithm", "ring", "--protocol", "simple", "--placement", "cyclic"]);
     assert_eq!(busbw(&turns), busbw(&racks));
 }
