@@ -122,6 +122,7 @@ parameters! {
     "latency.network.ll" "us" "from the proxy's post to the peer's sight, per slice",
     "latency.network.ll128" "us" "from the proxy's post to the peer's sight, per slice",
     "latency.network.simple" "us" "from the proxy's post to the peer's sight, per slice",
+    "latency.network_efa" "us" "the same through EFA, whatever the protocol",
     "latency.network_sharp" "us" "from the last proxy's post to the sight of the result, per slice that switches reduce",
     "latency.network_tcp" "us" "what TCP adds to a slice's network latency",
     "network.proxy" "us" "work of a rank's proxy thread to post a slice with RDMA",
@@ -347,6 +348,7 @@ impl Profile {
             (Reach::Pcie, Protocol::Ll) => "latency.pcie.ll",
             (Reach::Pcie, Protocol::Ll128) => "latency.pcie.ll128",
             (Reach::Pcie, Protocol::Simple) => "latency.pcie.simple",
+            (Reach::Efa, _) => "latency.network_efa",
             (_, Protocol::Ll) => "latency.network.ll",
             (_, Protocol::Ll128) => "latency.network.ll128",
             (_, Protocol::Simple) => "latency.network.simple",
@@ -439,6 +441,8 @@ pub enum Reach {
     Pcie,
     /// Through the network, with RDMA.
     Network,
+    /// Through the network, with EFA's reliable datagrams, which its provider orders in software.
+    Efa,
     /// Through the network, with TCP.
     Tcp,
 }

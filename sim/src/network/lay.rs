@@ -217,7 +217,7 @@ impl<'m> Layer<'m> {
     ) -> Result<ConnSpec, LayError> {
         let (profile, protocol) = (self.profile, self.protocol);
         let route = self.route(src, dst, channel, nics)?.clone();
-        let network = matches!(route.reach, Reach::Network | Reach::Tcp);
+        let network = matches!(route.reach, Reach::Network | Reach::Efa | Reach::Tcp);
         let efficiency = |kind| profile.efficiency(kind);
         let mut uses: SmallVec<[Use; 4]> = SmallVec::new();
         let mut parts = [0; 3];

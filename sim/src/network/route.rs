@@ -508,8 +508,11 @@ impl<'t> Router<'t> {
         let (a, b) = (topology.gpu_of(src), topology.gpu_of(dst));
         let (near_src, near_dst) = (self.nics_of(a), self.nics_of(b));
         let first = *near_dst.get(channel.index() % near_dst.len().max(1))?;
-        let kind = topology.nic(first)?.kind;
-        let tcp = kind == LinkKind::Ethernet || self.transport.interface != Interface::Data;
+        let (kind, gpudirect) = topology.nic(first).map(|n| (n.kind, n.gpudirect))?;
+        // Ethernet that reaches GPU memory has a transport of its own (GPUDirect-TCPX, TCPXO): no host
+        // thread copies for it.
+        let sockets = kind == LinkKind::Ethernet && !gpudirect;
+        let tcp = sockets || self.transport.interface != Interface::Data;
         let src_host = &topology.hosts()[topology.host_of(src).index()];
         let sources = nics.and_then(|(leave, _)| self.device(src, leave));
         let stripes: Vec<VertexId> = match nics.and_then(|(_, enter)| self.device(dst, enter)) {
@@ -530,7 +533,11 @@ impl<'t> Router<'t> {
             wire: vec![],
             load: vec![],
             class: PathClass::Loc,
-            reach: if tcp { Reach::Tcp } else { Reach::Network },
+            reach: match kind {
+                _ if tcp => Reach::Tcp,
+                LinkKind::Efa => Reach::Efa,
+                _ => Reach::Network,
+            },
             staged: 0,
             nics: vec![],
         };
