@@ -230,7 +230,7 @@ fn every_builtin_machine_shows_draws_and_sweeps() {
 /// Goal: what NCCL is told decides `auto`, the layer is named, and slips are refused or noted.
 #[test]
 fn the_choice_of_nccl_is_explained() {
-    check_refused(&["sweep", "--nccl", "two"], &["two", "2.18.0 to 2.30.7"]);
+    check_refused(&["sweep", "--nccl", "two"], &["two", "2.8.0 to 2.30.7"]);
     check_refused(&["sweep", "--env", "NCCL_ALGO=rong"], &["would not start", "did you mean `Ring`"]);
     check_refused(&["sweep", "--env", "no-such.env"], &["no-such.env"]);
     check_refused(&["sweep", "-c", "broadcast", "--env", "NCCL_ALGO=Tree"], &["would fail broadcast", "NCCL_ALGO"]);

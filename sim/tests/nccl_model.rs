@@ -190,6 +190,37 @@ fn versions_differ_where_nccl_does() {
     near(cost(&blackwell, 28, AllReduce, Nvls, Simple), 25.0, 2.0 * 40.0 * 0.74 * 7.0 / 8.0 * 8.0 * 8.0 / 14.0);
 }
 
+/// Goal: 2.8.4 scales the steps of LL inside hosts by 1.8 over several, has base latencies of its own and
+/// no latency that the network reports; 2.17 takes what is reported in place of its constant.
+/// Method: worked by hand for 2 hosts of 4 Volta, ring and tree of 4 channels of 12 GB/s.
+#[test]
+fn versions_before_2_18_have_rules_of_their_own() {
+    let reporting = |pattern| Graph { latency_inter: 75., ..graph(pattern, 4, 12., 12.) };
+    let ring = reporting(Pattern::Ring);
+    let graphs = Graphs {
+        compute_capability: (70, 70),
+        nvswitch: false,
+        ..hopper(2, 4, ring, reporting(Pattern::BalancedTree), None, 4)
+    };
+    let all_reduce = call(Collective::AllReduce, &graphs, 8);
+    for (minor, algorithm, protocol, latency, bandwidth) in [
+        // 12 steps of 0.47 * 1.8 inside, 2 of 2.7 between; a quarter of 48 GB/s, 8/14 of it a call's.
+        (8, Algorithm::Ring, Protocol::Ll, 3.6 + 12. * 0.846 + 2. * 2.7, 48. / 4. * 8. / 14.),
+        (8, Algorithm::Tree, Protocol::Ll, 4.4 + 2. * (3. * 0.936 + 5.), 48. * 0.92 / 3.8 / 2.),
+        (8, Algorithm::Ring, Protocol::Simple, 8.4 + 12. * 3.4 + 2. * 9.6, 48. * 8. / 14.),
+        // 2 steps a host counted as between, each as long as reported.
+        (17, Algorithm::Ring, Protocol::Ll, 3.6 + 10. * 0.846 + 4. * 75., 48. / 4. * 8. / 14.),
+    ] {
+        let model = Model::new(&graphs, Version::new(2, minor, 4), NcclSettings::default());
+        let (a, p) = place(algorithm, protocol).unwrap();
+        let Cell::On(cost) = model.table(&all_reduce)[a][p] else { panic!("2.{minor} {algorithm} {protocol}: off") };
+        let near = |found: f32, expected: f64| (f64::from(found) / expected - 1.0).abs() < 1e-5;
+        assert!(near(cost.latency_us, latency), "2.{minor} {algorithm} {protocol}: {} {latency}", cost.latency_us);
+        let found = cost.bandwidth_gb_per_s;
+        assert!(near(found, bandwidth), "2.{minor} {algorithm} {protocol}: {found} {bandwidth}");
+    }
+}
+
 /// Goal: what closes a pair, by rule.
 #[test]
 fn pairs_are_closed_by_rule() {

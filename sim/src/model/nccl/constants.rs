@@ -1,11 +1,12 @@
 //! The constants of NCCL's cost model, by version.
 //!
 //! Source: NCCL 2.30.7 `src/graph/tuning.cc`; differences of earlier versions from the same
-//! file of 2.18 to 2.29 as far as known, each beside its constant. Latencies in microseconds,
-//! bandwidths in GB/s, protocols in the order LL, LL128, Simple.
+//! file of 2.8.4, 2.17 and 2.18 to 2.29 as far as known, each beside its constant. Latencies in
+//! microseconds, bandwidths in GB/s, protocols in the order LL, LL128, Simple.
 
 use super::graphs::{CpuVendor, Graphs};
 use super::version::Version;
+use crate::collective::Collective;
 
 /// Algorithms of NCCL's tables.
 pub(super) const TREE: usize = 0;
@@ -39,6 +40,8 @@ pub(super) struct Constants {
     pub(super) ring_ll128_max: f64,
     pub(super) tree_ll128_max: f64,
     pub(super) tree_max: f64,
+    /// Most that all channels carry together; infinite since 2.18.
+    pub(super) bus_max: f32,
     /// Most that a channel of NVLS tree carries; infinite before 2.28.
     pub(super) nvls_tree_max: f64,
     /// Share of the graph's speed that NVLS reaches; `None` before 2.28, which have another rule.
@@ -114,6 +117,26 @@ impl Constants {
                 kind[TREE][SIMPLE] = 28.;
             }
         }
+        let mut bus_max = f32::INFINITY;
+        if !version.since(18) {
+            base[TREE] = [4.4, 4.4, 0.];
+            base[RING] = [3.6, 10., 8.4];
+            step[NVLINK][TREE][LL] = 0.52;
+            step[NVLINK][RING][LL] = 0.47;
+            step[NETWORK][RING][SIMPLE] = 9.6;
+            for a in [COLLNET_DIRECT, COLLNET_CHAIN] {
+                base[a] = [4.4, 4.4, 0.];
+                for (kind, latency) in step.iter_mut().zip([8., 8., 10.7]) {
+                    kind[a][SIMPLE] = latency;
+                }
+            }
+            bus_max = [f32::INFINITY, 235., 370., 370.][arch];
+            tree[2][2] = 33.;
+            tree_ll128[2] = [36.7; 3];
+        }
+        if old(version) {
+            tree[1] = [24., 22.5, 16.];
+        }
         Self {
             base,
             step,
@@ -121,10 +144,27 @@ impl Constants {
             ring_ll128_max: ring_ll128[arch][scale],
             tree_ll128_max: tree_ll128[arch][scale],
             tree_max: tree[arch][scale],
+            bus_max,
             nvls_tree_max: nvls_tree[arch][scale],
             nvls_efficiency: version.since(28).then_some(NVLS_EFFICIENCY[arch]),
             pat_share: if version.since(24) { 0.75 } else { 0.85 },
         }
+    }
+}
+
+/// Whether the rules of 2.8.4 are nearer than those of 2.17, the next that are known.
+pub(super) fn old(version: Version) -> bool {
+    !version.since(13)
+}
+
+/// Most that a channel of LL128 carries, ring or tree, in 2.8.4.
+pub(super) fn old_ll128_max(collective: Collective) -> f64 {
+    match collective {
+        Collective::Broadcast => 18.8,
+        Collective::Reduce => 12.,
+        Collective::AllGather => 18.3,
+        Collective::ReduceScatter => 15.2,
+        _ => 16.9,
     }
 }
 
@@ -137,3 +177,7 @@ pub(super) const TREE_CORRECTION: [[f32; 24]; 3] = [
         0.9, 0.9,
     ],
 ];
+
+/// The row of LL128 in 2.8.4.
+pub(super) const OLD_TREE_LL128_CORRECTION: [f32; 23] =
+    [1., 1., 1., 1., 1., 0.9, 0.8, 0.8, 0.8, 0.7, 0.6, 0.6, 0.6, 0.5, 0.6, 0.6, 0.7, 0.7, 0.8, 0.9, 0.9, 0.92, 0.92];

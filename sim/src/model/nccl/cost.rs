@@ -6,8 +6,8 @@
 //! Source: NCCL 2.30.7 `src/graph/tuning.cc`, `src/enqueue.cc`, restated.
 
 use super::constants::{
-    COLLNET_CHAIN, COLLNET_DIRECT, Constants, LL, LL128, NETWORK, NVLINK, NVLS, NVLS_TREE, PAT, PCI, RING, SIMPLE,
-    TREE, TREE_CORRECTION,
+    COLLNET_CHAIN, COLLNET_DIRECT, Constants, LL, LL128, NETWORK, NVLINK, NVLS, NVLS_TREE, OLD_TREE_LL128_CORRECTION,
+    PAT, PCI, RING, SIMPLE, TREE, TREE_CORRECTION, old, old_ll128_max,
 };
 use super::graphs::{CpuVendor, Graph, Graphs, Pattern};
 use super::selection::ALGORITHMS;
@@ -250,22 +250,33 @@ impl<'a> Model<'a> {
             _ if hosts <= 2 || collnet => intra,
             _ => inter,
         };
-        let mut bus = graph.channels as f32 * speed;
+        let mut bus = (graph.channels as f32 * speed).min(constants.bus_max);
+        let before_2_18 = !self.version.since(18);
+        let ll128_max = |now| if old(self.version) { old_ll128_max(collective) } else { now };
         match (a, p) {
-            (RING, LL) => bus = constants.ll_max.min(f64::from(bus) * 0.5) as f32,
+            (RING, LL) => {
+                let share = match collective {
+                    _ if !before_2_18 => 0.5,
+                    Collective::AllReduce | Collective::Reduce => 1.0 / 4.0,
+                    _ if hosts > 1 => 1.0 / 4.0,
+                    _ => 1.0 / 3.0,
+                };
+                bus = constants.ll_max.min(f64::from(bus) * share) as f32;
+            }
             (RING, LL128) => {
                 let share = if !self.version.since(23) && per_host < 2.0 { 0.7 } else { 0.92 };
-                bus = (f64::from(bus) * share).min(channels * constants.ring_ll128_max) as f32;
+                bus = (f64::from(bus) * share).min(channels * ll128_max(constants.ring_ll128_max)) as f32;
             }
             (TREE, _) => {
                 bus = (f64::from(bus) * 0.92).min(channels * constants.tree_max) as f32;
                 if p == LL {
                     bus = (f64::from(bus) / 3.8).min(constants.ll_max) as f32;
                 } else if p == LL128 {
-                    let share = if hosts == 1 { 7.0 / 9.0 } else { 120.0 / 128.0 };
-                    bus = (f64::from(bus) * share).min(channels * constants.tree_ll128_max) as f32;
+                    let several = if old(self.version) { 0.915 } else { 120.0 / 128.0 };
+                    let share = if hosts == 1 { 7.0 / 9.0 } else { several };
+                    bus = (f64::from(bus) * share).min(channels * ll128_max(constants.tree_ll128_max)) as f32;
                 }
-                if graph.pattern == Pattern::Tree {
+                if graph.pattern == Pattern::Tree && !before_2_18 {
                     bus = (f64::from(bus) * 0.85) as f32;
                 }
             }
@@ -275,10 +286,11 @@ impl<'a> Model<'a> {
                 let mut factor = (f64::from(per_host) / channels) as f32;
                 factor -= (factor - 1.0) / 2.0;
                 bus /= factor;
-                if graphs.compute_capability.0 >= 90 {
+                if graphs.compute_capability.0 >= 90 && !before_2_18 {
                     bus = (f64::from(bus) * 0.85) as f32;
                 }
             }
+            (COLLNET_CHAIN, _) if before_2_18 => bus = (f64::from(bus) * 0.75) as f32,
             _ => {}
         }
         if gathers && a != RING {
@@ -297,14 +309,20 @@ impl<'a> Model<'a> {
         let (graphs, constants) = (self.graphs, &self.constants);
         let (n, hosts) = (graphs.ranks, graphs.hosts.max(1));
         let inside = if graph.type_intra == PathClass::Nvl { NVLINK } else { PCI };
-        let intra = constants.step[inside][a][p];
-        // One rank a host exposes the whole latency of the network: the row of the tree.
-        let row = if graphs.ranks == hosts { TREE } else { a };
+        let mut intra = constants.step[inside][a][p];
         let reported = graph.latency_inter as f32;
-        let mut inter = constants.step[NETWORK][row][p] + reported;
-        if p == SIMPLE {
-            inter += reported; // The flush.
-        }
+        let inter = if self.version.since(18) {
+            // One rank a host exposes the whole latency of the network: the row of the tree.
+            let row = if graphs.ranks == hosts { TREE } else { a };
+            // Simple also flushes.
+            constants.step[NETWORK][row][p] + reported * if p == SIMPLE { 2.0 } else { 1.0 }
+        } else {
+            if hosts > 1 && p == LL {
+                intra *= 1.8;
+            }
+            // What the network reports stood in place of the constant; 2.8 did not ask it.
+            if reported > 0.0 && !old(self.version) { reported } else { constants.step[NETWORK][a][p] }
+        };
         let base = constants.base[a][p];
         let neighbours = (n / hosts).saturating_sub(1);
         let depth = hosts.ilog2() as f32;
@@ -322,12 +340,14 @@ impl<'a> Model<'a> {
                 let steps = steps(collective, n);
                 let between = match collective {
                     _ if hosts == 1 => 0,
-                    Collective::AllReduce if !self.version.since(23) => 2 * hosts,
+                    Collective::AllReduce if !self.version.since(23) && !old(self.version) => 2 * hosts,
                     Collective::AllReduce => 2 * (hosts - 1),
                     _ => hosts - 1,
                 };
-                let posting =
-                    if hosts > 1 { self.net_overhead_us() * if p == SIMPLE { 3.0 } else { 1.0 } } else { 0.0 };
+                let posting = match hosts {
+                    2.. if self.version.since(18) => self.net_overhead_us() * if p == SIMPLE { 3.0 } else { 1.0 },
+                    _ => 0.0,
+                };
                 let rest = f64::from(steps) - f64::from(between);
                 base + (rest as f32 * intra.max(posting) + between as f32 * inter)
             }
@@ -371,12 +391,14 @@ impl<'a> Model<'a> {
         if all_reduce && bytes >= 64 {
             let index = (bytes >> 6).ilog2() as usize;
             if index < corrected {
-                bandwidth *= TREE_CORRECTION[p][index];
+                let old_row = old(self.version) && p == LL128;
+                bandwidth *= if old_row { OLD_TREE_LL128_CORRECTION[index] } else { TREE_CORRECTION[p][index] };
             }
         }
-        let per_step = bytes / (u64::from(self.channels()) * u64::from(graphs.ranks)).max(1);
-        if (a, p) == (RING, SIMPLE) && all_reduce && graphs.hosts > 1 && per_step >= 64 {
-            let factor = if graphs.compute_capability.0 < 80 { 1.9 } else { 1.4 };
+        let old = old(self.version);
+        let share = if old { 1 << 12 } else { 64 * u64::from(self.channels()) };
+        if (a, p) == (RING, SIMPLE) && all_reduce && graphs.hosts > 1 && bytes >= share * u64::from(graphs.ranks) {
+            let factor = if old || graphs.compute_capability.0 < 80 { 1.9 } else { 1.4 };
             latency = (f64::from(latency) * factor) as f32;
         }
         let pipelined = calls.div_ceil(self.channels()).max(1);

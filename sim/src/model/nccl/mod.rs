@@ -1,6 +1,6 @@
 //! What NCCL itself predicts and picks: its cost table, its choice and who made it.
 //!
-//! Restated from NCCL 2.18 to 2.30. It is a baseline that our prediction must beat, and what
+//! Restated from NCCL 2.8 to 2.30. It is a baseline that our prediction must beat, and what
 //! `auto` resolves through, in NCCL's order: environment ([`settings`]), tuner plugin
 //! ([`tuner`]), cost table ([`cost`]). Everything starts from the graphs that NCCL's search finds
 //! ([`graphs`]).

@@ -23,7 +23,7 @@ pub struct NotAVersion(String);
 
 impl Version {
     /// The first whose constants are known here.
-    pub const OLDEST: Self = Self::new(2, 18, 0);
+    pub const OLDEST: Self = Self::new(2, 8, 0);
     /// The last whose constants are known here.
     pub const NEWEST: Self = Self::new(2, 30, 7);
 
@@ -93,7 +93,7 @@ mod tests {
         let (used, note) = version("2.31.1").covered();
         assert_eq!(used, Version::NEWEST);
         assert!(note.unwrap().contains("newer"));
-        assert!(version("2.12.12").covered().1.unwrap().contains("older"));
+        assert!(version("2.7.8").covered().1.unwrap().contains("older"));
         for text in ["", "2", "two", "2.28.9.1", "1.3.4", "2.-1", "2.99999.1"] {
             assert!(text.parse::<Version>().is_err(), "{text}");
         }
