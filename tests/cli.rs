@@ -258,7 +258,7 @@ fn the_choice_of_nccl_is_explained() {
     assert_eq!(state("nvls"), (None, "NCCL_NVLS_ENABLE is 0".to_owned()));
     let forced = run(&["simulate", "h200x4", "-s", "16M", "--env", "NCCL_ALGO=tree", "--env", "NCCL_PROTO=LL128"]);
     assert_eq!(forced["choices"][0]["layer"], "environment");
-    let older = run(&["simulate", "h200x4", "-s", "16M", "--nccl", "2.17.1", "--env", "NCCL_ALGOS=Ring"]);
+    let older = run(&["simulate", "h200x4", "-s", "16M", "--nccl", "2.7.1", "--env", "NCCL_ALGOS=Ring"]);
     assert!(older["assumptions"].to_string().contains("older"), "{older}");
     assert!(older["warnings"].to_string().contains("did you mean NCCL_ALGO?"), "{older}");
 }

@@ -218,8 +218,8 @@ fn sockets_are_bound_by_their_threads() {
 }
 
 /// Goal: a lost port costs what its neighbours must carry for it.
-/// Method: channels towards the lost rail leave by the port of the GPU that sends, which then
-/// carries those and its own: twice the time. (Inward they spread over all other ports.)
+/// Method: channels are laid over the seven ports that are left; one of them carries a seventh of
+/// all channels, rounded up, in place of an eighth: 2 for 1, or 3 for 2.
 #[test]
 fn a_lost_port_is_carried_by_others() {
     // Ports slow enough that they, and not the blocks, bound every channel.
@@ -238,10 +238,10 @@ fn a_lost_port_is_carried_by_others() {
     }
     let broken = builder.build().unwrap();
     assert_eq!(broken.hosts()[1].nics.len(), 7);
-    for channels in [8, 16] {
+    for (channels, expected) in [(8, 2.0), (16, 1.5)] {
         let time = |t| predict(t, Collective::AllReduce, 1 << 30, Transport::default(), channels).time.as_us();
         let ratio = time(&broken) / time(&whole);
-        assert!((ratio / 2.0 - 1.0).abs() < 0.05, "{channels} channels: {ratio}");
+        assert!((ratio / expected - 1.0).abs() < 0.05, "{channels} channels: {ratio}");
     }
 }
 
