@@ -3,11 +3,15 @@
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
 
+mod common;
+
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use serde_json::Value;
 use tempfile::TempDir;
+
+use common::collcast;
 
 const TOPOLOGY: &str = r#"schema = "collcast/topology/1"
 name = "box"
@@ -50,17 +54,6 @@ profile = ["site.toml"]
 
 /// Variables that keep the choice, so that a change of the machine shows in times.
 const ENV: &str = "NCCL_ALGO=Ring\nNCCL_PROTO=Simple\nNCCL_NVLS_ENABLE=0\n";
-
-fn collcast(args: &[&str]) -> (i32, String, String) {
-    let out = Command::new(env!("CARGO_BIN_EXE_collcast"))
-        .args(args)
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
-    (out.status.code().unwrap_or(-1), text(&out.stdout), text(&out.stderr))
-}
 
 /// A suite in a folder of its own, with its baseline.
 struct Suite {

@@ -3,19 +3,11 @@
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
 
-use std::io::Write;
-use std::process::{Command, Stdio};
+mod common;
 
-fn collcast(args: &[&str]) -> (i32, String, String) {
-    let out = Command::new(env!("CARGO_BIN_EXE_collcast"))
-        .args(args)
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
-    (out.status.code().unwrap_or(-1), text(&out.stdout), text(&out.stderr))
-}
+use std::io::Write;
+
+use common::collcast;
 
 fn file(name: &str, content: &[u8]) -> (tempfile::TempDir, String) {
     let dir = tempfile::tempdir().unwrap();

@@ -3,24 +3,16 @@
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
 
+mod common;
+
 use std::path::Path;
-use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
+use common::collcast;
+
 const LOG: &str = "tests/data/h200x4/all_reduce_Ring_Simple.log";
 const CSV: &str = "tests/data/h200x4/nccl.csv";
-
-fn collcast(args: &[&str]) -> (i32, String, String) {
-    let out = Command::new(env!("CARGO_BIN_EXE_collcast"))
-        .args(args)
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
-    (out.status.code().unwrap_or(-1), text(&out.stdout), text(&out.stderr))
-}
 
 /// The log, with the times of sizes in `sizes` longer by a factor.
 fn planted(folder: &Path, sizes: std::ops::RangeInclusive<u64>, factor: f64) -> String {

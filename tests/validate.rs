@@ -4,20 +4,13 @@
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
 
+mod common;
+
 use std::collections::BTreeMap;
-use std::process::Command;
 
 use serde_json::Value;
 
-fn collcast(args: &[&str]) -> (i32, String, String) {
-    let out = Command::new(env!("CARGO_BIN_EXE_collcast"))
-        .args(args)
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .output()
-        .unwrap();
-    let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
-    (out.status.code().unwrap(), text(&out.stdout), text(&out.stderr))
-}
+use common::collcast;
 
 fn judged() -> Value {
     let (code, out, err) = collcast(&["validate", "tests/data/h200x4", "-t", "h200x4", "--format", "json"]);

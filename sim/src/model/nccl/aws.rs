@@ -63,19 +63,6 @@ fn card_rate(topology: &Topology) -> Option<u64> {
     Some(cards.next()?.rate.get() * 8 / 1_000_000_000)
 }
 
-/// The latency that the network device reports to NCCL, in microseconds: 0 but for
-/// aws-ofi-nccl, which reports 35 on p5en and p6, 75 on p4d and p5, 150 on p3dn.
-pub fn reported_latency_us(topology: &Topology) -> f64 {
-    if topology.software.plugin.as_deref() != Some(PLUGIN) || card_rate(topology).is_none() {
-        return 0.0;
-    }
-    match (Platform::of(topology), topology.compute_capability()) {
-        (Some(Platform::P5en | Platform::P6B200 | Platform::P6B300), _) => 35.0,
-        (None, 1..80) => 150.0,
-        _ => 75.0,
-    }
-}
-
 /// A polygon of the tuner.
 #[derive(Clone, PartialEq, Debug)]
 struct Region {
