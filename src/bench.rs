@@ -24,6 +24,7 @@ use collcast_sim::topology::Topology;
 use crate::error::CliError;
 use crate::output::{Format, OutputArgs, write};
 use crate::selectors::{CallArgs, MachineArgs, Point, points};
+use crate::simulate::schedule_hash;
 
 pub(crate) use worker::run as work;
 
@@ -86,6 +87,8 @@ struct Planned {
 struct Row {
     planned: usize,
     sample: Sample,
+    /// Of the schedule that was run, where one was.
+    schedule: Option<u64>,
 }
 
 /// What a run of several points gave.
@@ -108,6 +111,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         eprintln!("note: no topology given; channels and `auto` are planned as on `{}`", topology.name);
     }
     let mut call = args.call.clone();
+    if call.launch.is_none() && args.backend != Backend::Nccl {
+        if topology.hosts().len() > 1 {
+            eprintln!("note: the hosts of `{}` are played by this one", topology.name);
+        }
+        call.launch = Some(Launch::Threads.name().to_owned());
+    }
     if call.size.is_none() && call.minbytes.is_none() && call.maxbytes.is_none() {
         let default = if args.backend == Backend::Host { "8:1MiB:2" } else { "8:1GiB:2" };
         eprintln!("note: no size given; these are {default}");
@@ -130,7 +139,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
             "leave --launch out, or start the command once, without torchrun, mpirun or srun",
         ));
     }
-    let planned = plan(args, &call, launch, &topology)?;
+    let told = call.told(&topology)?.settings;
+    let planned = plan(args, &call, &told, &topology)?;
     let effort = Effort {
         warmup: args.warmup,
         iterations: args.iterations,
@@ -144,8 +154,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     let _ = ctrlc::set_handler(move || handler.store(true, Ordering::Relaxed));
 
     let measured = match args.backend {
-        Backend::Host => schedules(&mut Host, args, &planned, &topology, launch, &effort, &stop)?,
-        Backend::Cuda => schedules(&mut Cuda::open()?, args, &planned, &topology, launch, &effort, &stop)?,
+        Backend::Host => schedules(&mut Host, args, &planned, &topology, &told, &effort, &stop)?,
+        Backend::Cuda => schedules(&mut Cuda::open()?, args, &planned, &topology, &told, &effort, &stop)?,
         Backend::Nccl => worker::measure(&planned, launch, &effort, args.nvls, world.as_ref(), &stop),
     };
     if world.is_some_and(|w| w.rank != 0) {
@@ -163,7 +173,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
 }
 
 /// The points, with `auto` resolved where schedules are run: NCCL resolves its own.
-fn plan(args: &Args, call: &CallArgs, launch: Launch, topology: &Topology) -> Result<Vec<Planned>, CliError> {
+fn plan(args: &Args, call: &CallArgs, told: &Settings, topology: &Topology) -> Result<Vec<Planned>, CliError> {
     let hosts = u32::try_from(topology.hosts().len()).unwrap_or(u32::MAX);
     let mut points = points(call, &BTreeMap::from([(hosts, topology.clone())]))?;
     if args.output.format == Format::NcclTests {
@@ -205,8 +215,7 @@ fn plan(args: &Args, call: &CallArgs, launch: Launch, topology: &Topology) -> Re
                 return Ok(Planned { algorithm: forced(point.algorithm), protocol, channels: point.channels, point });
             }
             // A prediction proves the schedule, which is what makes it fit to run.
-            let settings = settings(args, &point, launch);
-            let predicted = predictor.predict(&point.call, point.algorithm, point.protocol, &settings)?;
+            let predicted = point.predict(&predictor, &settings(args, &point, told))?;
             Ok(Planned {
                 algorithm: Some(predicted.algorithm),
                 protocol: Some(predicted.protocol),
@@ -218,10 +227,9 @@ fn plan(args: &Args, call: &CallArgs, launch: Launch, topology: &Topology) -> Re
 }
 
 /// Settings of plan and schedule. Without NVLS, unless NCCL may use it: our backends have none.
-fn settings(args: &Args, point: &Point, launch: Launch) -> Settings {
+fn settings(args: &Args, point: &Point, told: &Settings) -> Settings {
     let nvls = Some(args.nvls && args.backend == Backend::Nccl);
-    let nccl = NcclSettings { nvls, ..Default::default() };
-    Settings { launch, channels: point.channels, nccl, ..Settings::default() }
+    Settings { channels: point.channels, nccl: NcclSettings { nvls, ..told.nccl }, ..*told }
 }
 
 /// Runs schedules, one point after another.
@@ -230,7 +238,7 @@ fn schedules(
     args: &Args,
     planned: &[Planned],
     topology: &Topology,
-    launch: Launch,
+    told: &Settings,
     effort: &Effort,
     stop: &AtomicBool,
 ) -> Result<Measured, CliError> {
@@ -244,14 +252,19 @@ fn schedules(
             measured.interrupted = true;
             break;
         }
-        let settings = settings(args, &plan.point, launch);
+        let settings = settings(args, &plan.point, told);
         let (Some(algorithm), Some(protocol)) = (plan.algorithm, plan.protocol) else {
             continue;
         };
-        let schedule = predictor.schedule(&plan.point.call, algorithm, protocol, &settings)?;
-        let case = Case { call: &plan.point.call, schedule: Some(&schedule), launch };
+        let schedule = match &plan.point.schedule {
+            Some(imported) => predictor.imported_schedule(imported, &plan.point.call, &settings)?,
+            None => predictor.schedule(&plan.point.call, algorithm, protocol, &settings)?,
+        };
+        let case = Case { call: &plan.point.call, schedule: Some(&schedule), launch: told.launch };
         match executor.run(&case, effort) {
-            Ok(sample) => measured.rows.push(Row { planned: index, sample }),
+            Ok(sample) => {
+                measured.rows.push(Row { planned: index, sample, schedule: Some(schedule.identity()) });
+            }
             Err(error) => {
                 measured.error = Some(CliError::from(error).at(&describe(plan)));
                 break;
@@ -341,6 +354,7 @@ fn table(backend: &str, planned: &[Planned], measured: &Measured, launch: Launch
         Column::number("busbw_gbps", "busbw GB/s"),
         Column::number("checked", "checked"),
         Column::number("nccl_model_us", "NCCL says us"),
+        Column::text("schedule_hash", "schedule hash"),
     ];
     let mut table = Table::new("rows", "", columns);
     for row in &measured.rows {
@@ -366,6 +380,7 @@ fn table(backend: &str, planned: &[Planned], measured: &Measured, launch: Launch
             Cell::float(busbw(plan, time), 2),
             sample.checked.into(),
             sample.predicted_us.map_or(Cell::Missing, |us| Cell::float(us, 2)),
+            row.schedule.map(schedule_hash).into(),
         ]);
     }
     table

@@ -116,3 +116,45 @@ fn an_interrupt_keeps_what_is_finished() {
     let rows = csv.lines().filter(|l| l.starts_with("host,")).count();
     assert!(csv.contains("size_bytes") && rows < 18, "{csv}");
 }
+
+/// Goal: `simulate` and `bench` run the same schedule for the same command, also an imported one and
+/// over several hosts.
+#[test]
+fn simulate_and_bench_say_the_same_schedule_hash() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("tree.xml");
+    let file = file.to_str().unwrap();
+    let convert = ["convert", "h200x4", "--algorithm", "tree", "--channels", "2", "-o", file];
+    let (code, _, err) = collcast(&convert, &[]);
+    assert_eq!(code, 0, "{err}");
+    let mut hashes = std::collections::BTreeSet::new();
+    let commands = [
+        "h200x4 --algorithm ring --protocol simple -s 64K",
+        "h200x4 --algorithm ring --protocol simple -s 64K --in-place",
+        "h200x4 --algorithm ring --protocol ll128 -s 64K --channels 3",
+        "h200x4 --algorithm tree --protocol ll -s 10000",
+        "h200x4 -c all_gather --algorithm pat -s 4K",
+        "h200x4 -c reduce_scatter --algorithm pat -s 4K --ranks 3",
+        "h200x4 -c all_to_all -s 4K",
+        "h200x4 -c broadcast -s 100 --root 2",
+        "h200x4 --algorithm coll_tree --protocol simple -s 64K",
+        "h200x4 --nodes 2 --gpus 2 --algorithm coll_tree --protocol simple -s 64K",
+        "h200x4 -s 8",
+        "h200x4 -s 1M --env NCCL_BUFFSIZE=65536",
+        &format!("h200x4 -s 64K --schedule {file}"),
+    ];
+    for command in commands {
+        let words: Vec<&str> = command.split(' ').collect();
+        let json = |args: &[&str]| -> serde_json::Value {
+            let (code, out, err) = collcast(&[args, &words, &["--format", "json"]].concat(), &[]);
+            assert_eq!(code, 0, "{args:?} {command}: {err}");
+            serde_json::from_str(&out).unwrap()
+        };
+        let (simulated, run) = (json(&["simulate"]), json(&[&["bench"], &QUICK[..]].concat()));
+        let hash = run["rows"][0]["schedule_hash"].as_str().unwrap().to_owned();
+        let facts = simulated["facts"].as_array().unwrap();
+        let fact = facts.iter().find(|f| f["fact"] == "schedule hash").unwrap();
+        assert_eq!(fact["value"], hash.as_str(), "{command}");
+        assert!(hash.len() == 16 && hashes.insert(hash), "{command}");
+    }
+}

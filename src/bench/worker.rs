@@ -64,7 +64,7 @@ pub(super) fn measure(
             Answer::Facts(facts) => measured.facts = facts,
             Answer::Sample(sample) => {
                 if let Some(&planned) = waiting.next() {
-                    measured.rows.push(Row { planned, sample });
+                    measured.rows.push(Row { planned, sample, schedule: None });
                     bar.inc(1);
                 }
             }
