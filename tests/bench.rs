@@ -57,14 +57,22 @@ fn nccl_tests_table_is_complete() {
 /// Goal: what is missing is said, with exit code 3 and a way out; never a panic.
 #[test]
 fn missing_hardware_is_exit_code_3() {
-    for backend in ["cuda", "nccl"] {
+    for backend in ["cuda", "nccl", "nccl-p2p", "verbs"] {
         let (code, out, err) = collcast(&["bench", "--backend", backend, "-s", "8"], &[]);
         if code == 0 {
             println!("skipped: a GPU is there");
             continue;
         }
         assert_eq!((code, out.as_str()), (3, ""), "{err}");
-        assert!(err.contains("hint:") && err.contains("CUDA") && !err.contains("panicked"), "{err}");
+        let what = if backend == "verbs" { "verbs yet" } else { "CUDA" };
+        assert!(err.contains("hint:") && err.contains(what) && !err.contains("panicked"), "{err}");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (code, out, err) = collcast(&["probe", "-o", dir.path().to_str().unwrap(), "--quick"], &[]);
+    if code != 0 {
+        assert_eq!((code, out.as_str()), (3, ""), "{err}");
+        assert!(err.contains("hint:") && err.contains("CUDA"), "{err}");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 }
 
@@ -77,6 +85,7 @@ fn bad_requests_are_refused() {
         (&["--op", "prod", "-s", "8"], &[], "prod"),
         (&["-s", "4G"], &[], "smaller --size"),
         (&["--budget", "0"], &[], "seconds from"),
+        (&["--backend", "nccl", "--env", "NCCL_NVLS_ENABLE=1", "--ranks", "2", "-s", "8"], &[], "add --nvls"),
         (&["--backend", "nccl", "--launch", "threads", "-s", "8"], &world, "under a launcher"),
         (&["--backend", "nccl", "-s", "8"], &[("RANK", "0"), ("WORLD_SIZE", "0"), ("LOCAL_RANK", "0")], "not below"),
     ] {

@@ -10,7 +10,10 @@
 #![allow(unsafe_code)] // Kernel arguments are passed by address.
 
 pub(crate) mod buffers;
+mod cublaslt;
+mod copies;
 pub(crate) mod driver;
+pub mod overlap;
 pub(crate) mod timing;
 
 use std::collections::BTreeMap;
@@ -28,6 +31,8 @@ use timing::{Operation, Timer};
 
 use crate::exec::{Case, Effort, ExecError, Executor, Sample, slot_bytes};
 use crate::flat::{Flat, FlatLane, Record};
+use crate::nvml::Nvml;
+use crate::probe::{Seen, cpus};
 
 /// `MAX_LANES` of `interpret.cu`: hardware has 16 barriers a block, a lane uses two.
 const MAX_LANES: usize = 7;
@@ -97,6 +102,8 @@ struct Args {
 pub struct Cuda {
     devices: Vec<Arc<Device>>,
     compiler: String,
+    /// Machine code by architecture and options; loaded by device.
+    code: BTreeMap<(i32, Vec<String>), Vec<u8>>,
     kernels: BTreeMap<(i32, Vec<String>), Arc<Kernel>>,
     checkers: BTreeMap<(i32, Vec<String>), Arc<Checker>>,
 }
@@ -109,7 +116,7 @@ impl Cuda {
     pub fn open() -> Result<Self, ExecError> {
         let devices = open()?;
         let compiler = open_compiler()?;
-        Ok(Self { devices, compiler, kernels: BTreeMap::new(), checkers: BTreeMap::new() })
+        Ok(Self { devices, compiler, code: BTreeMap::new(), kernels: BTreeMap::new(), checkers: BTreeMap::new() })
     }
 
     fn kernel(&mut self, device: &Device, options: Vec<String>) -> Result<Arc<Kernel>, ExecError> {
@@ -117,8 +124,12 @@ impl Cuda {
         if let Some(kernel) = self.kernels.get(&key) {
             return Ok(Arc::clone(kernel));
         }
-        let code = compile(include_str!("interpret.cu"), device.arch, &key.1)?;
-        let kernel = Kernel::load(device, &code, &[c"interpret"])?.into_iter().next().map(Arc::new);
+        let built = (device.arch, key.1.clone());
+        if !self.code.contains_key(&built) {
+            let code = compile(concat!(include_str!("element.cu"), include_str!("interpret.cu")), device.arch, &key.1)?;
+            self.code.insert(built.clone(), code);
+        }
+        let kernel = Kernel::load(device, &self.code[&built], &[c"interpret"])?.into_iter().next().map(Arc::new);
         let kernel =
             kernel.ok_or(ExecError::Library { call: "cuModuleGetFunction", message: "no function".to_owned() })?;
         self.kernels.insert(key, Arc::clone(&kernel));
@@ -167,6 +178,29 @@ impl Executor for Cuda {
     }
 }
 
+impl Cuda {
+    /// The host as driver and NVML see it. GPUs reach each other from here on, where they can.
+    pub fn seen(&self) -> Seen {
+        let pairs = || self.devices.iter().flat_map(|a| self.devices.iter().map(move |b| (a, b)));
+        let nvml = Nvml::open();
+        let ask = |device: &Arc<Device>| nvml.as_ref().and_then(|n| n.links(&device.pci));
+        let links: Option<Vec<_>> = self.devices.iter().map(ask).collect();
+        let first = self.devices.first();
+        Seen {
+            gpus: self.devices.len() as u32,
+            name: first.map(|d| d.name.clone()).unwrap_or_default(),
+            arch: first.map_or(0, |d| d.arch),
+            memory_gbps: first.map_or(0.0, |d| d.memory_gbps()),
+            links: links.and_then(|l| l.into_iter().min_by_key(|l| l.count)),
+            peers: pairs().filter(|(a, b)| a.ordinal != b.ordinal).all(|(a, b)| a.reach(b).is_ok()),
+            pcie: first.zip(nvml.as_ref()).and_then(|(device, nvml)| nvml.pcie(&device.pci)),
+            multicast: first.is_some_and(|d| d.multicast()),
+            nccl: crate::nccl::version(),
+            cpu: cpus(),
+        }
+    }
+}
+
 /// The number of GPUs that the driver shows.
 ///
 /// # Errors
@@ -184,11 +218,19 @@ pub(crate) fn device_facts(devices: &[Arc<Device>]) -> Vec<(&'static str, String
     let driver = std::fs::read_to_string("/proc/driver/nvidia/version").ok().and_then(|text| {
         text.split_whitespace().find(|w| w.chars().filter(|&c| c == '.').count() == 2).map(str::to_owned)
     });
+    let clocks = Nvml::open().and_then(|nvml| {
+        let all: Vec<String> = devices
+            .iter()
+            .filter_map(|d| nvml.clocks_mhz(&d.pci).map(|[sm, memory]| format!("{sm}/{memory}")))
+            .collect();
+        (!all.is_empty()).then(|| all.join(" "))
+    });
     vec![
         ("gpu", gpu),
         ("pci", buses.join(" ")),
         ("driver", driver.unwrap_or_else(|| "unknown".to_owned())),
         ("cuda", driver_version()),
+        ("clocks_mhz", clocks.unwrap_or_else(|| "unknown".to_owned())),
     ]
 }
 
