@@ -484,12 +484,7 @@ fn named((key, value): (&str, String)) -> (String, toml::Value) {
 }
 
 /// The file beside the data: what the data cannot say itself.
-pub(crate) fn sidecar(
-    title: &str,
-    topology: Option<&str>,
-    facts: &[(String, String)],
-    launch: Launch,
-) -> toml::Table {
+pub(crate) fn sidecar(title: &str, topology: Option<&str>, facts: &[(String, String)], launch: Launch) -> toml::Table {
     let command: Vec<String> = std::iter::once("collcast".to_owned()).chain(std::env::args().skip(1)).collect();
     let own = [
         ("title", title.to_owned()),

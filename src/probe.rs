@@ -155,7 +155,8 @@ impl Probe<'_> {
         if gpus > 1 {
             wanted.extend(one((0, 1)));
         }
-        let others = (0..gpus).flat_map(|a| (0..gpus).map(move |b| (a, b))).filter(|&(a, b)| a != b && (a, b) != (0, 1));
+        let others =
+            (0..gpus).flat_map(|a| (0..gpus).map(move |b| (a, b))).filter(|&(a, b)| a != b && (a, b) != (0, 1));
         wanted.extend(others.map(|pair| (pair, 1 << 26)));
         for ((src, dst), bytes) in wanted {
             if self.stopped() {
@@ -214,8 +215,7 @@ impl Probe<'_> {
             let plan = &self.planned[index];
             let Some(schedule) = schedule_of(topology, plan)? else { continue };
             let case = Case { call: &plan.point.call, schedule: Some(&schedule), launch: Launch::Graph };
-            let sample =
-                executor.run(&case, &effort(self.args)).map_err(|e| CliError::from(e).at(&describe(plan)))?;
+            let sample = executor.run(&case, &effort(self.args)).map_err(|e| CliError::from(e).at(&describe(plan)))?;
             self.measured.rows.push(Row { planned: index, sample, schedule: Some(schedule.identity()) });
             bar.inc(1);
         }

@@ -76,7 +76,10 @@ impl Seen {
         match self.links.and_then(|l| Some((l, link_gbps(l.version)?))) {
             Some((links, rate)) if self.peers && self.gpus > 1 => {
                 let kind = if links.switched { "nvswitch" } else { "mesh" };
-                line(format!("# NVML: {} links of version {}; the rate is that of the version.", links.count, links.version));
+                line(format!(
+                    "# NVML: {} links of version {}; the rate is that of the version.",
+                    links.count, links.version
+                ));
                 line(format!(
                     "nvlink = {{ kind = \"{kind}\", links_per_gpu = {}, rate_per_link = \"{rate} GB/s\" }}",
                     links.count
@@ -107,7 +110,9 @@ pub(crate) fn cpus() -> (String, u32) {
         text.lines().filter_map(move |l| l.split_once(':').filter(|l| l.0.trim() == key).map(|l| l.1.trim().to_owned()))
     };
     let packages: std::collections::BTreeSet<String> = values("physical id").collect();
-    let vendor = values("vendor_id").next().unwrap_or_else(|| if cfg!(target_arch = "aarch64") { "ARM" } else { "GenuineIntel" }.to_owned());
+    let vendor = values("vendor_id")
+        .next()
+        .unwrap_or_else(|| if cfg!(target_arch = "aarch64") { "ARM" } else { "GenuineIntel" }.to_owned());
     (vendor, packages.len().max(1) as u32)
 }
 
@@ -159,7 +164,10 @@ pub fn patterns(gpus: u32) -> BTreeMap<String, Vec<(u32, u32)>> {
         all.insert(format!("fan_in_{others}"), (1..=others).map(|peer| (peer, 0)).collect());
     }
     all.insert("ring".to_owned(), (0..gpus).map(|gpu| (gpu, (gpu + 1) % gpus)).collect());
-    all.insert("all_pairs".to_owned(), (0..gpus).flat_map(|a| (0..gpus).map(move |b| (a, b))).filter(|(a, b)| a != b).collect());
+    all.insert(
+        "all_pairs".to_owned(),
+        (0..gpus).flat_map(|a| (0..gpus).map(move |b| (a, b))).filter(|(a, b)| a != b).collect(),
+    );
     all
 }
 

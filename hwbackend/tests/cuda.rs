@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use collcast_hwbackend::cuda::{Cuda, gpus};
 use collcast_hwbackend::exec::{Case, Effort, ExecError, Executor};
+use collcast_hwbackend::host::Host;
 use collcast_sim::collective::{Collective, DataType, Launch, Protocol};
 use collcast_sim::ids::Rank;
 use collcast_sim::schedule::msccl::{Imported, export, one_loop};
@@ -43,15 +44,30 @@ fn every_algorithm_is_exact_on_gpus() {
     let (_guard, Some(mut cuda)) = gpus_alone() else {
         return;
     };
-    let gpus = gpus().unwrap();
-    let shapes: &[(u32, u32)] = if gpus >= 4 { &[(1, 4), (2, 2), (1, 3), (1, 2)] } else { &[(1, 2), (2, 1)] };
+    // Those of 2 GPUs share them where there are no 4.
+    let (ran, imported) = every_algorithm(&mut cuda, &[(1, 4), (2, 2), (1, 3)]);
+    println!("{ran} schedules and {imported} imported ones exact");
+}
+
+/// Goal: the same on the host, with what switches combine on top.
+#[test]
+fn every_algorithm_is_exact_on_the_host() {
+    let (ran, imported) = every_algorithm(&mut Host, &[(2, 2), (1, 3)]);
+    println!("{ran} schedules and {imported} imported ones exact");
+}
+
+/// Numbers of schedules that ran, and of imported ones.
+fn every_algorithm(executor: &mut dyn Executor, shapes: &[(u32, u32)]) -> (usize, usize) {
     let (mut ran, mut imported, mut refused) = (0, 0, BTreeSet::new());
     for &(hosts, per_host) in shapes {
         let (order, ranks) = (Order::grid(hosts, per_host), hosts * per_host);
+        // All sizes in the first shape.
+        let sizes: &[(u64, bool)] =
+            if ran == 0 { &[(12_345, true), (1, false), (300_001, false)] } else { &[(12_345, true)] };
         for &collective in Collective::ALL {
             for &algorithm in valid_algorithms(collective) {
                 for &protocol in valid_protocols(algorithm) {
-                    for (count, in_place) in [(1, false), (12_345, true), (300_001, false)] {
+                    for &(count, in_place) in sizes {
                         let pairs = matches!(collective, Collective::AllToAll | Collective::SendRecv);
                         let mut call = Call::of_size(collective, ranks, Bytes(0), DataType::Float32);
                         (call.count, call.in_place, call.root) = (count, in_place && !pairs, Rank(ranks - 1));
@@ -67,13 +83,15 @@ fn every_algorithm_is_exact_on_gpus() {
                         let mut run = |schedule: &Schedule, what: &str| {
                             let case =
                                 Case { call: &schedule.call, schedule: Some(schedule), launch: Launch::SingleThread };
-                            match cuda.run(&case, &quick()) {
+                            match executor.run(&case, &quick()) {
                                 Ok(_) => true,
                                 Err(ExecError::Refused { what, .. }) if what.contains("a group at an end") => {
                                     refused.insert(algorithm.name());
                                     false
                                 }
-                                Err(e) => panic!("{collective} {algorithm}/{protocol} {hosts}x{per_host}, {count}{what}: {e}"),
+                                Err(e) => {
+                                    panic!("{collective} {algorithm}/{protocol} {hosts}x{per_host}, {count}{what}: {e}")
+                                }
                             }
                         };
                         if !run(&schedule, "") {
@@ -82,7 +100,8 @@ fn every_algorithm_is_exact_on_gpus() {
                         ran += 1;
                         if collective != Collective::SendRecv && count > 1 && protocol != Protocol::Ll128 {
                             let small = one_loop(&call, &plan, &order).unwrap();
-                            let parsed = Imported::parse(&export(&small, "ours").unwrap(), "ours.xml").unwrap();
+                            let Ok(text) = export(&small, "ours") else { continue }; // Switches have no XML.
+                            let parsed = Imported::parse(&text, "ours.xml").unwrap();
                             let call = Call { count: small.call.count * 3, ..small.call.clone() };
                             let schedule = parsed.schedule(call, &Limits::default()).unwrap();
                             imported += usize::from(run(&schedule, " imported"));
@@ -92,8 +111,8 @@ fn every_algorithm_is_exact_on_gpus() {
             }
         }
     }
-    println!("{ran} schedules and {imported} imported ones exact; refused for want of a switch: {refused:?}");
-    assert!(ran > 100 && imported > 50);
+    assert!(ran > 40 && imported > 20 && refused.iter().all(|a| a.contains("nvls") || a.contains("collnet")));
+    (ran, imported)
 }
 
 /// Goal: 210 random schedules, each proved first, are exact on the GPUs of this machine; where

@@ -300,7 +300,8 @@ fn device_code_names_no_algorithm() {
         include_str!("../src/cuda/interpret.cu"),
         include_str!("../src/cuda/combine.cu"),
         include_str!("../src/cuda/check.cu")
-    ).to_lowercase();
+    )
+    .to_lowercase();
     let words: Vec<&str> = source.split(|c: char| !c.is_ascii_alphanumeric()).collect();
     let names = Algorithm::ALL.iter().map(|a| a.name()).chain(Collective::ALL.iter().map(|c| c.name()));
     for name in names.flat_map(|n| [n.to_owned(), n.replace('_', "")]).filter(|n| n != "reduce") {

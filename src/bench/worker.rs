@@ -61,16 +61,17 @@ pub(super) fn measure(
             _ => 1,
         };
         let mut waiting = indices.iter();
-        let done = processes_of(&job, &settings, (processes, world.map_or(0, |w| w.rank)), stop, &mut |answer| match answer {
-            Answer::Facts(facts) => measured.facts = facts,
-            Answer::Sample(sample) => {
-                if let Some(&planned) = waiting.next() {
-                    measured.rows.push(Row { planned, sample, schedule: None });
-                    bar.inc(1);
+        let done =
+            processes_of(&job, &settings, (processes, world.map_or(0, |w| w.rank)), stop, &mut |answer| match answer {
+                Answer::Facts(facts) => measured.facts = facts,
+                Answer::Sample(sample) => {
+                    if let Some(&planned) = waiting.next() {
+                        measured.rows.push(Row { planned, sample, schedule: None });
+                        bar.inc(1);
+                    }
                 }
-            }
-            Answer::Error { .. } => {}
-        });
+                Answer::Error { .. } => {}
+            });
         let next = waiting.next().map_or_else(String::new, |&i| describe(&planned[i]));
         match done {
             _ if stop.load(Ordering::Relaxed) => {

@@ -59,7 +59,8 @@ fn open() -> Result<Library, ExecError> {
     let library = names.iter().find_map(|name| unsafe { Library::new(name) }.ok());
     library.ok_or_else(|| ExecError::Missing {
         what: "cuBLASLt (libcublasLt.so) was not found".to_owned(),
-        hint: "install the CUDA toolkit or the package nvidia-cublas, and name its folder in LD_LIBRARY_PATH".to_owned(),
+        hint: "install the CUDA toolkit or the package nvidia-cublas, and name its folder in LD_LIBRARY_PATH"
+            .to_owned(),
     })
 }
 

@@ -442,8 +442,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         live[i].seen = 0;
         live[i].slot = (u32)port.step % args.depth;
         live[i].peer = port.peer;
+        // No load at the end, where all wait for it.
+        if (port.grows) ports[i].step = port.step + port.grows;
     }
-    if (tid == 0) group.stopped = 0, group.signals = *signals;
+    if (tid == 0) group.stopped = 0;
+    if (tid == all - 1) group.signals = *signals;
     barrier(lane_barrier, all);
 
     for (u32 index = 0; index < count; ++index) {
@@ -528,5 +531,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         }
     }
     barrier(lane_barrier, all);
-    for (u32 i = tid; i < args.port_stride; i += all) ports[i].step = live[i].step + ports[i].grows;
+    for (u32 i = tid; i < args.port_stride; i += all)
+        if (live[i].fifo) ports[i].step = live[i].step;
 }

@@ -10,8 +10,8 @@
 #![allow(unsafe_code)] // Kernel arguments are passed by address.
 
 pub(crate) mod buffers;
-mod cublaslt;
 mod copies;
+mod cublaslt;
 pub(crate) mod driver;
 pub mod overlap;
 pub(crate) mod timing;

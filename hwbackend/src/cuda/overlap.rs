@@ -57,7 +57,8 @@ impl Cuda {
         ];
         // Counts of products and collectives in; times of one of each at the slowest GPU out.
         let run = |counts: [u32; 2]| -> Result<[f64; 2], ExecError> {
-            let begin = |timed: &Timed<'_>| timed.stream.device.enter().and_then(|()| timed.stream.record(&timed.start));
+            let begin =
+                |timed: &Timed<'_>| timed.stream.device.enter().and_then(|()| timed.stream.record(&timed.start));
             let end = |timed: &Timed<'_>| timed.stream.device.enter().and_then(|()| timed.stream.record(&timed.stop));
             both.iter().flatten().try_for_each(begin)?;
             let enqueued = (0..counts[0].max(counts[1])).try_for_each(|round| -> Result<(), ExecError> {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol, ReduceOp};
 use collcast_sim::ids::{ChannelId, Lane, Rank};
 use collcast_sim::schedule::plan::{Limits, Plan};
-use collcast_sim::schedule::program::{Buffer, Code, Op, Ref, REGISTERS, Template, Wait, c};
+use collcast_sim::schedule::program::{Buffer, Code, Op, REGISTERS, Ref, Template, Wait, c};
 use collcast_sim::schedule::{Call, Conn, Generator, Schedule, Worker};
 use collcast_sim::units::Bytes;
 use smallvec::SmallVec;
@@ -97,9 +97,8 @@ pub(crate) fn random_all_reduce(dice: &mut Dice, ranks: u32, protocol: Protocol,
             children.entry(up).or_default().push(order[i]);
         }
         // Who sends up from which lane; every sending worker has a connection of its own.
-        let detours: Vec<u32> = (0..ranks)
-            .map(|_| if dice.below(3) == 0 { dice.below(u64::from(lanes)) as u32 } else { lane })
-            .collect();
+        let detours: Vec<u32> =
+            (0..ranks).map(|_| if dice.below(3) == 0 { dice.below(u64::from(lanes)) as u32 } else { lane }).collect();
         let up_conn = |src: u32, dst: u32| {
             let sender = detours[src as usize];
             Conn::pair(Rank(src), Rank(dst), ChannelId(channel), lane + lanes * (1 + sender))
@@ -141,8 +140,7 @@ pub(crate) fn random_all_reduce(dice: &mut Dice, ranks: u32, protocol: Protocol,
                     let keep = Op { dst: place(Buffer::Scratch), signal: from.is_empty(), ..own };
                     let mut told = grow((rank, lane), &[], &[], keep, skip);
                     if !from.is_empty() {
-                        let add =
-                            Op { dst: place(Buffer::Scratch), accumulate: true, signal: true, ..Op::default() };
+                        let add = Op { dst: place(Buffer::Scratch), accumulate: true, signal: true, ..Op::default() };
                         told = grow((rank, lane), &from, &[], add, skip);
                     }
                     let wait = Some(Wait { port: c(i64::from(lane)), count: c(told) });
@@ -166,7 +164,8 @@ pub(crate) fn random_all_reduce(dice: &mut Dice, ranks: u32, protocol: Protocol,
     let mut templates = Vec::new();
     let mut workers = Workers { scratch: call.count, ..Workers::default() };
     for (place, Growing { code, recv, send, tokens, .. }) in growing {
-        let worker = Worker { template: templates.len(), parameters: vec![], recv, send, threads: plan.threads, tokens };
+        let worker =
+            Worker { template: templates.len(), parameters: vec![], recv, send, threads: plan.threads, tokens };
         workers.workers.insert(place, worker);
         templates.push(Template::new(&code));
     }
