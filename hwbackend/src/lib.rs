@@ -9,6 +9,7 @@
 pub mod check;
 pub mod cuda;
 pub mod exec;
+mod fifo;
 pub mod flat;
 pub mod host;
 pub mod nccl;
@@ -16,4 +17,5 @@ mod nvml;
 pub mod probe;
 pub mod read;
 pub mod rendezvous;
+mod sync;
 pub mod verbs;
