@@ -1,6 +1,7 @@
 //! `collcast validate`: measurements against the forecast, by group and as a whole.
 
 mod judged;
+mod plots;
 mod tables;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -60,6 +61,10 @@ pub(crate) struct Args {
     /// Accept our own predictions as measurements
     #[arg(long)]
     allow_predicted: bool,
+    /// Write pictures into a folder: measured points on predicted curves, an SVG for each collective,
+    /// number of ranks and launch mode
+    #[arg(long, value_name = "DIR", help_heading = "Output")]
+    plots: Option<PathBuf>,
     /// Print every row too
     #[arg(long)]
     rows: bool,
@@ -167,6 +172,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     let beyond = max_error.zip(worst.as_ref()).is_some_and(|(most, (median, _))| *median > most);
     let failed = beyond || !slow.is_empty();
     report.verdict = Some(verdict(&overall, &all, worst.as_ref(), failed, &slow, max_error));
+    if let Some(folder) = &args.plots {
+        let names = plots::write_all(folder, &judged)?;
+        eprintln!("note: {} pictures in {}: {}", names.len(), folder.display(), names.join(" "));
+    }
     args.output.print(&report, None)?;
     Ok(ExitCode::from(u8::from(failed)))
 }

@@ -30,7 +30,11 @@ pub struct Series {
 }
 
 const WIDTH: u32 = 860;
-const HEIGHT: u32 = 460;
+const HEIGHT: u32 = 560;
+/// Of the upper panel; the lower one has the errors.
+const UPPER: u32 = 390;
+/// Errors beyond are drawn at the rim.
+const ERROR_MAX: f64 = 40.0;
 /// Colours that colour-blind readers tell apart (Okabe and Ito, 2008), without yellow.
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
@@ -92,11 +96,12 @@ pub fn render(chart: &Chart) -> Result<String, ChartError> {
     {
         let area = SVGBackend::with_string(&mut svg, (WIDTH, HEIGHT)).into_drawing_area();
         area.fill(&WHITE).map_err(|e| failed(e.to_string()))?;
-        let mut plane = ChartBuilder::on(&area)
+        let (upper, lower) = area.split_vertically(UPPER);
+        let mut plane = ChartBuilder::on(&upper)
             .caption(&title, ("sans-serif", 16))
             .margin(10)
             .margin_right(230)
-            .x_label_area_size(42)
+            .x_label_area_size(24)
             .y_label_area_size(62)
             .build_cartesian_2d((x.0 / 1.3..x.1 * 1.3).log_scale().base(2.0), (y.0 / 1.2..y.1 * 1.2).log_scale())
             .map_err(|e| failed(e.to_string()))?;
@@ -107,7 +112,6 @@ pub fn render(chart: &Chart) -> Result<String, ChartError> {
             .x_labels(12)
             .x_label_formatter(&|v| bytes(*v))
             .y_label_formatter(&|v| if *v >= 1.0 { format!("{v:.0}") } else { format!("{v}") })
-            .x_desc("size (B)")
             .y_desc("bus bandwidth (GB/s)")
             .draw()
             .map_err(|e| failed(e.to_string()))?;
@@ -131,10 +135,50 @@ pub fn render(chart: &Chart) -> Result<String, ChartError> {
                 .draw_series(points.map(|at| Circle::new(at, 3, colour.filled())))
                 .map_err(|e| failed(e.to_string()))?;
         }
+        errors(&lower, chart, x).map_err(failed)?;
         legend(&area, chart).map_err(failed)?;
         area.present().map_err(|e| failed(e.to_string()))?;
     }
     Ok(svg)
+}
+
+/// The lower panel: predicted over measured time, in percent off.
+fn errors(
+    area: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>,
+    chart: &Chart,
+    x: (f64, f64),
+) -> Result<(), String> {
+    let mut plane = ChartBuilder::on(area)
+        .margin(10)
+        .margin_top(0)
+        .margin_right(230)
+        .x_label_area_size(42)
+        .y_label_area_size(62)
+        .build_cartesian_2d((x.0 / 1.3..x.1 * 1.3).log_scale().base(2.0), -ERROR_MAX..ERROR_MAX)
+        .map_err(|e| e.to_string())?;
+    plane
+        .configure_mesh()
+        .light_line_style(WHITE)
+        .bold_line_style(RGBColor(225, 225, 225))
+        .x_labels(12)
+        .y_labels(5)
+        .x_label_formatter(&|v| bytes(*v))
+        .y_label_formatter(&|v| format!("{v:+.0}%"))
+        .x_desc("size (B)")
+        .y_desc("time, predicted / measured")
+        .draw()
+        .map_err(|e| e.to_string())?;
+    for (index, series) in chart.series.iter().enumerate() {
+        let colour = COLOURS[index % COLOURS.len()];
+        let off = series.points.iter().filter_map(|&(x, y)| {
+            let predicted = series.line.iter().find(|p| p.0 == x)?.1;
+            // Rates: the inverse of times.
+            let error = 100.0 * (y / predicted - 1.0);
+            (shown(x) && shown(y) && shown(predicted)).then(|| (x, error.clamp(-ERROR_MAX, ERROR_MAX)))
+        });
+        plane.draw_series(off.map(|at| Circle::new(at, 2, colour.filled()))).map_err(|e| e.to_string())?;
+    }
+    Ok(())
 }
 
 /// Labels at the right, and what marks and lines mean.
@@ -191,8 +235,8 @@ mod tests {
         assert_eq!(svg, render(&example()).expect("a chart"));
         let document = roxmltree::Document::parse(&svg).expect("XML");
         let circles = document.descendants().filter(|n| n.has_tag_name("circle")).count();
-        // Three points and one mark of the legend.
-        assert_eq!(circles, 4);
+        // Three points in each panel and one mark of the legend.
+        assert_eq!(circles, 7);
         for words in ["all_reduce &lt;4 ranks&gt;", "ring/simple", "dashed: NCCL's own model", "64K"] {
             let shown = svg.contains(words) || svg.contains(&words.replace('\'', "&apos;"));
             assert!(shown, "{words} in {svg}");
