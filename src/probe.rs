@@ -120,7 +120,7 @@ fn effort(args: &Args) -> Effort {
         warmup: 2,
         iterations: 20,
         batches: 7,
-        budget: Duration::from_millis(if args.quick { 30 } else { 100 }),
+        budget: Duration::from_millis(if args.quick { 30 } else { 60 }),
         patience: Duration::from_secs_f64(args.watchdog),
     }
 }

@@ -45,25 +45,25 @@ fn every_algorithm_is_exact_on_gpus() {
         return;
     };
     // Those of 2 GPUs share them where there are no 4.
-    let (ran, imported) = every_algorithm(&mut cuda, &[(1, 4), (2, 2), (1, 3)]);
+    let (ran, imported) = every_algorithm(&mut cuda, &[(1, 4), (2, 2), (1, 3)], 300_001);
     println!("{ran} schedules and {imported} imported ones exact");
 }
 
 /// Goal: the same on the host, with what switches combine on top.
 #[test]
 fn every_algorithm_is_exact_on_the_host() {
-    let (ran, imported) = every_algorithm(&mut Host, &[(2, 2), (1, 3)]);
+    let (ran, imported) = every_algorithm(&mut Host, &[(2, 2), (1, 3)], 1_001);
     println!("{ran} schedules and {imported} imported ones exact");
 }
 
-/// Numbers of schedules that ran, and of imported ones.
-fn every_algorithm(executor: &mut dyn Executor, shapes: &[(u32, u32)]) -> (usize, usize) {
+/// With up to `largest` elements: numbers of schedules that ran, and of imported ones.
+fn every_algorithm(executor: &mut dyn Executor, shapes: &[(u32, u32)], largest: u64) -> (usize, usize) {
     let (mut ran, mut imported, mut refused) = (0, 0, BTreeSet::new());
     for &(hosts, per_host) in shapes {
         let (order, ranks) = (Order::grid(hosts, per_host), hosts * per_host);
         // All sizes in the first shape.
         let sizes: &[(u64, bool)] =
-            if ran == 0 { &[(12_345, true), (1, false), (300_001, false)] } else { &[(12_345, true)] };
+            if ran == 0 { &[(12_345, true), (1, false), (largest, false)] } else { &[(12_345, true)] };
         for &collective in Collective::ALL {
             for &algorithm in valid_algorithms(collective) {
                 for &protocol in valid_protocols(algorithm) {
@@ -153,7 +153,9 @@ fn a_broken_schedule_ends_in_an_error_and_leaves_gpus_usable() {
             let result = cuda.run(&case, &quick());
             assert!(begin.elapsed() < Duration::from_secs(5), "{protocol}: {:?}", begin.elapsed());
             match result {
-                Err(ExecError::Timeout { rank, peer, .. }) if broken => assert_ne!(rank, peer),
+                Err(ExecError::Timeout { rank, peer, what, .. }) if broken => {
+                    assert!(rank != peer || what == "another lane of", "{what}");
+                }
                 Ok(_) if !broken => {}
                 other => panic!("{protocol}, broken {broken}: {other:?}"),
             }

@@ -113,12 +113,12 @@ pub(crate) fn random_all_reduce(dice: &mut Dice, ranks: u32, protocol: Protocol,
             (op.recv, op.send) = (ports(&mut worker.recv, from), ports(&mut worker.send, to));
             op.reduce = op.recv.len() + usize::from(op.src.is_some()) + usize::from(op.accumulate) > 1;
             (op.count, op.span) = (c(size as i64), c(size as i64));
-            worker.signals += i64::from(op.signal);
+            worker.signals += i64::from(op.signal && !skip);
             if let Some(Wait { port: from, count }) = &mut op.wait {
                 // Given as the lane; becomes the place in the list of tokens.
                 let told = Lane(from.eval(&[0; REGISTERS]) as u32);
                 *from = c(port(&mut worker.tokens, (ChannelId(channel), told)));
-                assert!(count.eval(&[0; REGISTERS]) > 0);
+                assert!(skip || count.eval(&[0; REGISTERS]) > 0);
             }
             if !skip {
                 worker.code.push(Code::Op(op));
