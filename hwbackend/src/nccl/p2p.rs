@@ -112,15 +112,13 @@ impl Work {
         let call = &schedule.call;
         let devices = &nccl.devices[..call.ranks as usize];
         let slots = u64::from(waves.slot) * u64::from(waves.depth);
+        // The GPUs of a host are alike.
+        let source = concat!(include_str!("../cuda/element.cu"), include_str!("../cuda/combine.cu"));
+        let arch = devices.first().map_or(0, |d| d.arch);
+        let code = compile(source, arch, &macros(call)?)?;
         let mut ranks = Vec::new();
         for ((rank, device), &comm) in (0..).zip(devices).zip(&nccl.comms) {
-            let mut code = compile(
-                concat!(include_str!("../cuda/element.cu"), include_str!("../cuda/combine.cu")),
-                device.arch,
-                &macros(call)?,
-            )?;
             let kernel = Kernel::load(device, &code, &[c"combine_all"])?.pop();
-            code.clear();
             let kernel =
                 kernel.ok_or(ExecError::Library { call: "cuModuleGetFunction", message: "no function".to_owned() })?;
             let buffers = RankBuffers::new(device, call, Rank(rank))?;
