@@ -151,7 +151,8 @@ fn render(judged: &[Judged]) -> String {
          rest on, `tests/data/published/` holds every case. Nothing is fitted to these runs.\n\n\
          Error is predicted / measured - 1; `median` is that of its absolute value over the rows of a case, `bias` the\n\
          median of its sign and size. `auto` is what we take NCCL to choose, `closest` the algorithm and protocol whose\n\
-         prediction is nearest to each row: what is left when the choice is not to blame.\n\n",
+         prediction is nearest to each row, where `auto` is off by more than 10%: what is left when the choice is not to\n\
+         blame.\n\n",
     );
     overall(&mut text, judged);
     text.push_str(

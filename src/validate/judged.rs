@@ -43,6 +43,8 @@ fn error(prediction: &Prediction, row: &Measurement) -> f64 {
 
 /// What NCCL's own table takes to be slower than this many times its choice is not what ran.
 const PLAUSIBLE: f64 = 2.0;
+/// Where NCCL's choice fits the rows as well as this, no other is looked at.
+const FITS: f64 = 0.1;
 
 pub(super) type Verdicts<'a> = (Vec<Judged<'a>>, BTreeMap<String, usize>, usize);
 
@@ -87,7 +89,9 @@ pub(super) fn judge<'a>(
                 let slow = predicted_us(a, p).zip(nccl_us).is_some_and(|(us, chosen)| us > PLAUSIBLE * chosen);
                 (a, p) != (prediction.algorithm, prediction.protocol) && !slow
             };
-            let others = if closest { predictor.candidates(call, algorithm, protocol, settings) } else { Vec::new() };
+            let fits = twins.iter().all(|row| error(&prediction, row).abs() <= FITS);
+            let others =
+                if closest && !fits { predictor.candidates(call, algorithm, protocol, settings) } else { Vec::new() };
             let others: Vec<Prediction> = (others.into_iter().filter(plausible))
                 .filter_map(|(a, p)| predictor.predict_one(call, a, p, settings, &mut Unobserved).ok())
                 .chain(closest.then(|| prediction.clone()))

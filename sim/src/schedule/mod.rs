@@ -482,7 +482,8 @@ pub fn check_fits(call: &Call, algorithm: Algorithm, order: &Order) -> Result<()
         None
     };
     if let Some(needs) = needs {
-        let have = format!("{} ranks are on {hosts} hosts, {fewest} to {most} on each", call.ranks);
+        let on = if hosts == 1 { "1 host".to_owned() } else { format!("{hosts} hosts, {fewest} to {most} on each") };
+        let have = format!("{} ranks are on {on}", call.ranks);
         return Err(ScheduleError::Shape { algorithm, needs, have });
     }
     let (op, dtype) = (call.op, call.dtype);
