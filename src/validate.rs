@@ -29,7 +29,13 @@ use tables::{Key, Stats, files_table, group, group_table, rows_table};
     after_help = "Reads nccl-tests logs (text and JSON) and CSV, files or folders. Rows that set a constant of the
 profile (its anchors) are left out of every figure. Rows where NCCL chose the algorithm are
 predicted through `auto` and grouped apart. The .toml beside a file can name machine, NCCL version and
-environment; hosts and GPUs of each follow from the rows."
+environment; hosts and GPUs of each follow from the rows.
+
+Runs that are not as expected are simulated under each known cause (RDMA fell back to TCP, GPUDirect or
+P2P off, idle or slow NICs, slow NVLink or PCIe, a straggler, few channels, forced settings, no NVLS or
+SHARP, launch, cold start, noise); the one whose curve fits clearly best is named with what to run next.
+Logs over different sets of hosts (pairs, halves, rails) rank hosts and NICs. An anomaly of severity
+error makes the exit code 1."
 )]
 pub(crate) struct Args {
     /// Measurements: files or folders
@@ -161,7 +167,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         report.extra.insert("causes".to_owned(), findings.causes);
     }
     if !anomalies.is_empty() || args.output.format == crate::output::Format::Json {
-        report.tables.push(doctor::table(&anomalies));
+        report.tables.push(doctor::table(&anomalies, people));
     }
     if args.rows || args.output.format != crate::output::Format::Table {
         report.tables.push(rows_table(&judged));
@@ -267,7 +273,7 @@ fn verdict(
     }
     let found = anomalies.iter().find(|a| a.kind != "slower_than_expected");
     if let Some(found) = found {
-        sentence += &format!("; {}: {}", found.kind, found.evidence);
+        sentence += &format!("; found {}", found.kind);
     }
     Verdict {
         status: if failed {

@@ -314,18 +314,29 @@ fn scaling(runs: &[Run<'_, '_>]) -> Option<Anomaly> {
     })
 }
 
-/// The table `anomalies`.
-pub(super) fn table(anomalies: &[Anomaly]) -> Table {
-    let columns = [
-        Column::text("kind", "kind"),
-        Column::text("severity", "severity"),
-        Column::text("evidence", "evidence"),
-        Column::text("suggestion", "suggestion"),
-    ];
-    let mut table = Table::new("anomalies", "what is not as it should be, and what to run next", columns);
+/// The table `anomalies`: a row each for files, for people a line each of its evidence and what to
+/// run next.
+pub(super) fn table(anomalies: &[Anomaly], people: bool) -> Table {
+    let title = "what is not as it should be";
+    let severity = |a: &Anomaly| if a.error { "error" } else { "warning" };
+    let (kind, level) = (Column::text("kind", "kind"), Column::text("severity", "severity"));
+    if !people {
+        let columns = [kind, level, Column::text("evidence", "evidence"), Column::text("suggestion", "suggestion")];
+        let mut table = Table::new("anomalies", title, columns);
+        for a in anomalies {
+            table.push([a.kind.into(), severity(a).into(), a.evidence.as_str().into(), a.suggestion.as_str().into()]);
+        }
+        return table;
+    }
+    let mut table =
+        Table::new("anomalies", title, [kind, level, Column::text("evidence", "evidence, and what to run next")]);
     for a in anomalies {
-        let severity = if a.error { "error" } else { "warning" };
-        table.push([a.kind.into(), severity.into(), a.evidence.as_str().into(), a.suggestion.as_str().into()]);
+        let next = format!("next: {}", a.suggestion);
+        let lines = a.evidence.split("; ").chain(next.split("; "));
+        for (index, line) in lines.enumerate() {
+            let (kind, severity) = if index == 0 { (a.kind, severity(a)) } else { ("", "") };
+            table.push([kind.into(), severity.into(), line.into()]);
+        }
     }
     table
 }

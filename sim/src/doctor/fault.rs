@@ -181,10 +181,11 @@ pub enum Part {
 pub enum Fault {
     /// See [`Cause::Healthy`].
     Healthy,
-    /// See [`Cause::TcpFallback`].
-    TcpFallback,
-    /// Through one port of so many Gb/s a host.
-    ManagementNetwork(u32),
+    /// Sockets over all data ports, copied by so many helper threads a connection; by platform where
+    /// it does not say.
+    TcpFallback(Option<u32>),
+    /// Sockets over one port of so many Gb/s a host.
+    OnePort(u32),
     /// See [`Cause::GpudirectOff`].
     GpudirectOff,
     /// See [`Cause::PeerAccessOff`].
@@ -231,8 +232,9 @@ impl Fault {
     pub fn cause(self) -> Cause {
         match self {
             Self::Healthy => Cause::Healthy,
-            Self::TcpFallback => Cause::TcpFallback,
-            Self::ManagementNetwork(_) => Cause::ManagementNetwork,
+            // What hosts are managed through.
+            Self::OnePort(..=25) => Cause::ManagementNetwork,
+            Self::TcpFallback(_) | Self::OnePort(_) => Cause::TcpFallback,
             Self::GpudirectOff => Cause::GpudirectOff,
             Self::PeerAccessOff => Cause::PeerAccessOff,
             Self::NicsUsed(_) => Cause::NicsIdle,
@@ -275,11 +277,15 @@ impl Fault {
         };
         let any = match self {
             Self::Healthy | Self::LaunchFloor(_) | Self::Cold(_) | Self::Noise | Self::Unknown => false,
-            Self::TcpFallback => told(
-                &|q| std::mem::replace(&mut q.settings.transport.interface, Interface::Sockets) == Interface::Data,
+            Self::TcpFallback(threads) => told(
+                &|q| {
+                    let transport = &mut q.settings.transport;
+                    transport.socket_threads = threads.or(transport.socket_threads);
+                    std::mem::replace(&mut transport.interface, Interface::Sockets) == Interface::Data
+                },
                 &mut changed.questions,
             ),
-            Self::ManagementNetwork(gbit) => {
+            Self::OnePort(gbit) => {
                 changed.topology = with_management(topology, gbit)?;
                 told(
                     &|q| {
@@ -353,8 +359,11 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Healthy => write!(f, "the machine as it should be"),
-            Self::TcpFallback => write!(f, "TCP sockets in place of RDMA"),
-            Self::ManagementNetwork(gbit) => write!(f, "sockets over one management port of {gbit} Gb/s a host"),
+            Self::TcpFallback(None) => write!(f, "TCP sockets in place of RDMA"),
+            Self::TcpFallback(Some(threads)) => {
+                write!(f, "TCP sockets in place of RDMA, with {threads} helper threads a connection")
+            }
+            Self::OnePort(gbit) => write!(f, "TCP sockets over one port of {gbit} Gb/s a host"),
             Self::GpudirectOff => write!(f, "NICs that stage in host memory (GPUDirect off)"),
             Self::PeerAccessOff => write!(f, "GPUs of a host that reach each other through host memory (P2P off)"),
             Self::NicsUsed(used) => write!(f, "{used} NICs of a host in use"),

@@ -182,14 +182,14 @@ impl Case {
         if nodes.len() > 1 {
             let rdma = nics.iter().any(|n| n.kind != LinkKind::Ethernet);
             if transport.interface == Interface::Data && rdma {
-                faults.push(Fault::TcpFallback);
+                faults.extend([None, Some(0)].map(Fault::TcpFallback));
             }
             if nics.iter().any(|n| n.gpudirect) {
                 faults.push(Fault::GpudirectOff);
             }
-            faults.extend([1, 10, 25, 100].map(Fault::ManagementNetwork));
+            faults.extend([1, 10, 25, 50, 100].map(Fault::OnePort));
             let count = u32::try_from(nics.len()).unwrap_or(u32::MAX);
-            let mut used: Vec<u32> = [count / 8, count / 4, count / 2, count / 4 * 3, 1].into();
+            let mut used: Vec<u32> = [count / 8, count / 4, count / 2, 1].into();
             used.retain(|&u| u > 0 && u < count);
             used.sort_unstable();
             used.dedup();
@@ -345,7 +345,7 @@ pub struct Examination {
 /// makes of few hosts, beside these hosts healthy, is taken for what it makes of all.
 const HOSTS_MAX: u32 = 4;
 /// Sizes at which every fault is tried; those that are not far off are simulated in full.
-const PROBES: usize = 5;
+const PROBES: usize = 4;
 /// How much less likely than the best a fault may be at these sizes, as a logarithm.
 const PROMISING: f64 = 7.0;
 
