@@ -7,11 +7,13 @@ mod convert;
 mod error;
 mod explain;
 mod output;
+mod probe;
 mod scaling;
 mod selectors;
 mod simulate;
 mod sweep;
 mod topo;
+mod tune;
 mod validate;
 
 use std::process::ExitCode;
@@ -32,8 +34,10 @@ Exit codes: 0 done, 1 a comparison failed, 2 bad input or usage, 3 hardware or l
   collcast sweep aws-p5 --nodes 32          the same for a cluster
   collcast simulate h200x4 -s 64M           one run: what bounds it, which links are busy
   collcast bench --backend cuda             our own schedules on the GPUs of this host
+  collcast probe -o DIR                     a new machine: its topology file and measurements
   collcast validate LOGS -t h200x4          measurements against the forecast
   collcast compare BEFORE AFTER             what became slower: logs, CSV, JSON or folders
+  collcast tune h200x4 --output DIR         which settings beat NCCL's own choice
   collcast check SUITE.toml                 did a choice of NCCL or a forecast change, and why
   collcast topo list                        the built-in machines")]
 struct Cli {
@@ -49,6 +53,8 @@ enum Command {
     Sweep(sweep::Args),
     /// Measure: run calls for real, check every result, time them
     Bench(bench::Args),
+    /// Measure: what this machine is and can do, for `calibrate`
+    Probe(probe::Args),
     /// One process of `bench --backend nccl`
     #[command(hide = true)]
     BenchWorker,
@@ -56,6 +62,8 @@ enum Command {
     Validate(validate::Args),
     /// Decide: what became slower between two sets of measurements or results
     Compare(compare::Args),
+    /// Decide: which algorithm and protocol to set where NCCL's choice leaves time
+    Tune(tune::Args),
     /// Guard: choices of NCCL and forecasts against a committed baseline, with what caused a change
     Check(check::Args),
     /// Files: write an algorithm as MSCCL XML
@@ -77,9 +85,11 @@ fn main() -> ExitCode {
         Command::Simulate(args) => simulate::run(&args),
         Command::Sweep(args) => sweep::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Probe(args) => probe::run(&args),
         Command::BenchWorker => bench::work(),
         Command::Validate(args) => validate::run(&args),
         Command::Compare(args) => compare::run(&args),
+        Command::Tune(args) => tune::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Convert(args) => convert::run(&args),
         Command::Topo(args) => topo::run(&args),

@@ -2,6 +2,7 @@
 
 mod doctor;
 mod judged;
+mod plots;
 mod tables;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -71,6 +72,10 @@ pub(crate) struct Args {
     /// Accept our own predictions as measurements
     #[arg(long)]
     allow_predicted: bool,
+    /// Write pictures into a folder: measured points on predicted curves, an SVG for each collective,
+    /// number of ranks and launch mode
+    #[arg(long, value_name = "DIR", help_heading = "Output")]
+    plots: Option<PathBuf>,
     /// Print every row too
     #[arg(long)]
     rows: bool,
@@ -129,7 +134,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     let envs: BTreeMap<String, &BTreeMap<String, String>> =
         read.files.iter().map(|f| (f.path.display().to_string(), &f.env)).collect();
     let (judged, skipped, anchors) = judge(&rows, &envs, &topology, &profile, default_launch, args.closest)?;
-    let settings = Settings { launch: judged.first().map_or(Launch::Threads, |j| j.launch()), ..Settings::default() };
+    let settings = Settings { launch: judged.first().map_or(Launch::Threads, Judged::launch), ..Settings::default() };
     let extrapolated = judged.iter().filter(|j| j.prediction.extrapolated).count();
 
     let mut report = Report::new("validate", env!("CARGO_PKG_VERSION"));
@@ -184,6 +189,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     let beyond = max_error.zip(worst.as_ref()).is_some_and(|(most, (median, _))| *median > most);
     let failed = beyond || anomalies.iter().any(|a| a.error);
     report.verdict = Some(verdict(&overall, &all, worst.as_ref(), failed, &anomalies, max_error));
+    if let Some(folder) = &args.plots {
+        let names = plots::write_all(folder, &judged)?;
+        eprintln!("note: {} pictures in {}: {}", names.len(), folder.display(), names.join(" "));
+    }
     args.output.print(&report, None)?;
     Ok(ExitCode::from(u8::from(failed)))
 }

@@ -220,7 +220,7 @@ fn measured(times: Vec<f64>, plant: Option<Plant>, nuisance: Option<usize>, rand
         Some(Everywhere(Fault::LaunchFloor(us))) => times.iter_mut().for_each(|t| *t = t.max(f64::from(us))),
         Some(Cold(factors)) => times.iter_mut().zip(factors).for_each(|(t, f)| *t *= f),
         Some(Noise(percent)) => {
-            times.iter_mut().for_each(|t| *t *= (f64::from(percent) / 100.0 * random.normal()).exp())
+            times.iter_mut().for_each(|t| *t *= (f64::from(percent) / 100.0 * random.normal()).exp());
         }
         _ => {}
     }

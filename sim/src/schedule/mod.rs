@@ -9,6 +9,7 @@ mod chain;
 mod coll_tree;
 mod direct;
 mod heads;
+mod identity;
 pub mod msccl;
 mod pat;
 pub mod plan;
@@ -34,7 +35,7 @@ pub const MAX_RANKS: u32 = 131_072;
 pub const MAX_CHANNELS: u32 = 64;
 
 /// One collective call: what is asked, without how.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Hash)]
 pub struct Call {
     /// What.
     pub collective: Collective,
