@@ -17,7 +17,7 @@ use collcast_sim::profile::Profile;
 use collcast_sim::topology::Topology;
 
 use crate::error::CliError;
-use crate::output::OutputArgs;
+use crate::output::{Format, OutputArgs};
 use crate::selectors::{MachineArgs, assumptions, content_hash};
 use judged::{Judged, judge};
 pub(crate) use tables::{BANDS, band};
@@ -150,14 +150,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
 
     let groups = group(&judged);
     let overall: Vec<&Judged<'_>> = judged.iter().filter(|j| j.row.forced()).collect();
-    let people = args.output.format == crate::output::Format::Table;
+    let people = matches!(args.output.format, Format::Table | Format::Markdown);
     report.tables.push(group_table(&groups, &overall, people));
     report.tables.push(files_table(&read.files));
     let slow = min_busbw.map_or_else(Vec::new, |least| slow_rows(&judged, least));
-    if !slow.is_empty() || args.output.format == crate::output::Format::Json {
+    if !slow.is_empty() || args.output.format == Format::Json {
         report.tables.push(anomalies_table(&slow));
     }
-    if args.rows || args.output.format != crate::output::Format::Table {
+    if args.rows || args.output.format != Format::Table {
         report.tables.push(rows_table(&judged));
     }
     report.extra.insert("overall".to_owned(), Stats::of(&overall).json());
