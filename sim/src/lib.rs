@@ -9,6 +9,7 @@
 pub const MODEL: &str = env!("COLLCAST_MODEL");
 
 pub mod collective;
+pub mod doctor;
 pub mod engine;
 pub mod ids;
 pub mod measurement;

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol, ReduceOp};
+use collcast_sim::doctor::Question;
 use collcast_sim::engine::Unobserved;
 use collcast_sim::ids::Rank;
 use collcast_sim::measurement::{Measurement, Origin, PeerAccess};
@@ -20,7 +21,7 @@ use crate::error::CliError;
 /// A measured row with its prediction.
 pub(super) struct Judged<'a> {
     pub(super) row: &'a Measurement,
-    pub(super) launch: Launch,
+    pub(super) question: Question,
     pub(super) prediction: Prediction,
     pub(super) nccl_us: Option<f64>,
     /// The closest of the algorithms and protocols that may have run.
@@ -28,6 +29,10 @@ pub(super) struct Judged<'a> {
 }
 
 impl Judged<'_> {
+    pub(super) fn launch(&self) -> Launch {
+        self.question.settings.launch
+    }
+
     pub(super) fn error(&self) -> f64 {
         error(&self.prediction, self.row)
     }
@@ -96,7 +101,7 @@ pub(super) fn judge<'a>(
                 let nearest = others.iter().min_by(|a, b| error(a, row).abs().total_cmp(&error(b, row).abs()));
                 Judged {
                     row,
-                    launch: settings.launch,
+                    question: question.clone(),
                     prediction: prediction.clone(),
                     nccl_us,
                     closest: nearest.cloned(),
@@ -114,14 +119,6 @@ pub(super) fn judge<'a>(
         }
     }
     Ok((judged, skipped, anchors))
-}
-
-/// What a row asks the model.
-pub(super) struct Question {
-    pub(super) call: Call,
-    pub(super) algorithm: Choice<Algorithm>,
-    pub(super) protocol: Choice<Protocol>,
-    pub(super) settings: Settings,
 }
 
 /// What a row asks the model, under the variables of its file.
