@@ -18,7 +18,7 @@ use collcast_sim::profile::Profile;
 use collcast_sim::topology::Topology;
 
 use crate::error::CliError;
-use crate::output::OutputArgs;
+use crate::output::{Format, OutputArgs};
 use crate::selectors::{MachineArgs, assumptions, content_hash};
 use doctor::Anomaly;
 use judged::{Judged, judge};
@@ -161,7 +161,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
 
     let groups = group(&judged);
     let overall: Vec<&Judged<'_>> = judged.iter().filter(|j| j.row.forced()).collect();
-    let people = args.output.format == crate::output::Format::Table;
+    let people = matches!(args.output.format, Format::Table | Format::Markdown);
     report.tables.push(group_table(&groups, &overall, people));
     report.tables.push(files_table(&read.files));
     let mut anomalies = min_busbw.map_or_else(Vec::new, |least| slow_rows(&judged, least));
@@ -171,10 +171,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         anomalies.extend(findings.anomalies);
         report.extra.insert("causes".to_owned(), findings.causes);
     }
-    if !anomalies.is_empty() || args.output.format == crate::output::Format::Json {
+    if !anomalies.is_empty() || args.output.format == Format::Json {
         report.tables.push(doctor::table(&anomalies, people));
     }
-    if args.rows || args.output.format != crate::output::Format::Table {
+    if args.rows || args.output.format != Format::Table {
         report.tables.push(rows_table(&judged));
     }
     report.extra.insert("overall".to_owned(), Stats::of(&overall).json());

@@ -11,7 +11,7 @@ use collcast_sim::model::nccl::{Environment, NcclSettings, Selection, Version};
 use collcast_sim::network::Transport;
 use collcast_sim::predict::{Choice, PredictError, Prediction, Predictor, Settings};
 use collcast_sim::profile::Profile;
-use collcast_sim::schedule::Call;
+use collcast_sim::schedule::{Call, valid_algorithms};
 use collcast_sim::topology::Topology;
 use collcast_sim::units::SimDuration;
 use rayon::prelude::*;
@@ -174,7 +174,10 @@ fn told(
     if let Some(text) = &row.settings.nccl_algo {
         settings.algorithms = Selection::parse(text, version).map(|(algorithms, _)| algorithms).unwrap_or_default();
     }
-    settings.max_channels = row.settings.channels.or(settings.max_channels);
+    // Sends and receives have channels of their own, with a limit of their own.
+    let peers = valid_algorithms(row.collective) == [Algorithm::Direct];
+    let limit = if peers { &mut settings.max_p2p_channels } else { &mut settings.max_channels };
+    *limit = row.settings.channels.or(*limit);
     settings.buffer_size = row.settings.buffer_size.or(settings.buffer_size);
     settings.threads = row.settings.threads.or(settings.threads);
     let moving = pairs.iter().map(|(name, value)| (name.as_str(), value.as_str()));
@@ -196,7 +199,7 @@ fn not_predicted(row: &Measurement, topology: &Topology) -> Option<String> {
         ));
     }
     if let Some(algorithm) = row.settings.algorithm
-        && !collcast_sim::schedule::valid_algorithms(row.collective).contains(&algorithm)
+        && !valid_algorithms(row.collective).contains(&algorithm)
     {
         return Some(format!("{algorithm} is not modelled for {} yet", row.collective));
     }
