@@ -1,6 +1,7 @@
 //! The command line of Collcast: parses, dispatches, prints. One file per command.
 
 mod bench;
+mod calibrate;
 mod check;
 mod compare;
 mod convert;
@@ -32,6 +33,7 @@ Exit codes: 0 done, 1 a comparison failed, 2 bad input or usage, 3 hardware or l
   collcast sweep aws-p5 --nodes 32          the same for a cluster
   collcast simulate h200x4 -s 64M           one run: what bounds it, which links are busy
   collcast bench --backend cuda             our own schedules on the GPUs of this host
+  collcast calibrate LOGS -t h200x4         a profile from measurements, and how good it is
   collcast validate LOGS -t h200x4          measurements against the forecast
   collcast compare BEFORE AFTER             what became slower: logs, CSV, JSON or folders
   collcast check SUITE.toml                 did a choice of NCCL or a forecast change, and why
@@ -52,6 +54,8 @@ enum Command {
     /// One process of `bench --backend nccl`
     #[command(hide = true)]
     BenchWorker,
+    /// Measure: fit a profile to measurements, with intervals and errors on rows held back
+    Calibrate(calibrate::Args),
     /// Decide: hold measurements against the forecast
     Validate(validate::Args),
     /// Decide: what became slower between two sets of measurements or results
@@ -78,6 +82,7 @@ fn main() -> ExitCode {
         Command::Sweep(args) => sweep::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::BenchWorker => bench::work(),
+        Command::Calibrate(args) => calibrate::run(&args),
         Command::Validate(args) => validate::run(&args),
         Command::Compare(args) => compare::run(&args),
         Command::Check(args) => check::run(&args),

@@ -265,34 +265,22 @@ fn judge<'a>(
         .par_iter()
         .map(|&twins| {
             let row = twins[0];
-            let mut call = Call::of_size(row.collective, row.ranks, row.size, row.dtype.unwrap_or(DataType::Float32));
-            call.op = row.op.unwrap_or(collcast_sim::collective::ReduceOp::Sum);
-            call.root = Rank(row.root.unwrap_or(0).min(row.ranks - 1));
-            // A pair's in-place row moves the same bytes between other buffers.
-            call.in_place = row.in_place && !matches!(row.collective, Collective::AllToAll | Collective::SendRecv);
-            let several = predictor.hosts(row.ranks) > 1;
-            let launch = row.launch.or(launch).unwrap_or(if several { Launch::Processes } else { Launch::Threads });
-            let version = row.settings.nccl.as_deref().and_then(|text| text.parse::<Version>().ok());
-            let mut settings = Settings { launch, version, ..Settings::default() };
-            (settings.nccl, settings.transport) =
-                told(row, envs.get(&row.origin.file).copied(), topology, predictor.version(&settings));
-            // What NCCL said it ran goes before what its cost table would pick.
-            let ran = row.chosen.as_ref();
-            let algorithm = row.settings.algorithm.or(ran.map(|c| c.algorithm)).map_or(Choice::Auto, Choice::Forced);
-            let protocol = row.settings.protocol.or(ran.map(|c| c.protocol)).map_or(Choice::Auto, Choice::Forced);
+            let question = question(row, envs.get(&row.origin.file).copied(), &predictor, launch);
+            let Question { call, algorithm, protocol, settings } = &question;
+            let (algorithm, protocol, launch) = (*algorithm, *protocol, settings.launch);
             let prediction =
-                predictor.predict(&call, algorithm, protocol, &settings).map_err(|error| (twins.len(), error))?;
-            let graphs = predictor.graph(row.ranks, &settings);
-            let model = predictor.model(&graphs, &settings);
-            let predicted_us = |a, p| model.predicted_us(&call, a, p).map(f64::from);
+                predictor.predict(call, algorithm, protocol, settings).map_err(|error| (twins.len(), error))?;
+            let graphs = predictor.graph(row.ranks, settings);
+            let model = predictor.model(&graphs, settings);
+            let predicted_us = |a, p| model.predicted_us(call, a, p).map(f64::from);
             let nccl_us = predicted_us(prediction.algorithm, prediction.protocol);
             let plausible = |&(a, p): &(Algorithm, Protocol)| {
                 let slow = predicted_us(a, p).zip(nccl_us).is_some_and(|(us, chosen)| us > PLAUSIBLE * chosen);
                 (a, p) != (prediction.algorithm, prediction.protocol) && !slow
             };
-            let others = if closest { predictor.candidates(&call, algorithm, protocol, &settings) } else { Vec::new() };
+            let others = if closest { predictor.candidates(call, algorithm, protocol, settings) } else { Vec::new() };
             let others: Vec<Prediction> = (others.into_iter().filter(plausible))
-                .filter_map(|(a, p)| predictor.predict_one(&call, a, p, &settings, &mut Unobserved).ok())
+                .filter_map(|(a, p)| predictor.predict_one(call, a, p, settings, &mut Unobserved).ok())
                 .chain(closest.then(|| prediction.clone()))
                 .collect();
             let judged = |&row| {
@@ -311,6 +299,38 @@ fn judge<'a>(
         }
     }
     Ok((judged, skipped, anchors))
+}
+
+/// What a row asks the model.
+pub(crate) struct Question {
+    pub(crate) call: Call,
+    pub(crate) algorithm: Choice<Algorithm>,
+    pub(crate) protocol: Choice<Protocol>,
+    pub(crate) settings: Settings,
+}
+
+/// What a row asks the model, under the variables of its file.
+pub(crate) fn question(
+    row: &Measurement,
+    env: Option<&BTreeMap<String, String>>,
+    predictor: &Predictor<'_>,
+    launch: Option<Launch>,
+) -> Question {
+    let mut call = Call::of_size(row.collective, row.ranks, row.size, row.dtype.unwrap_or(DataType::Float32));
+    call.op = row.op.unwrap_or(collcast_sim::collective::ReduceOp::Sum);
+    call.root = Rank(row.root.unwrap_or(0).min(row.ranks - 1));
+    // A pair's in-place row moves the same bytes between other buffers.
+    call.in_place = row.in_place && !matches!(row.collective, Collective::AllToAll | Collective::SendRecv);
+    let several = predictor.hosts(row.ranks) > 1;
+    let launch = row.launch.or(launch).unwrap_or(if several { Launch::Processes } else { Launch::Threads });
+    let version = row.settings.nccl.as_deref().and_then(|text| text.parse::<Version>().ok());
+    let mut settings = Settings { launch, version, ..Settings::default() };
+    (settings.nccl, settings.transport) = told(row, env, predictor.topology(), predictor.version(&settings));
+    // What NCCL said it ran goes before what its cost table would pick.
+    let ran = row.chosen.as_ref();
+    let algorithm = row.settings.algorithm.or(ran.map(|c| c.algorithm)).map_or(Choice::Auto, Choice::Forced);
+    let protocol = row.settings.protocol.or(ran.map(|c| c.protocol)).map_or(Choice::Auto, Choice::Forced);
+    Question { call, algorithm, protocol, settings }
 }
 
 fn same_call(a: &Measurement, b: &Measurement) -> bool {
@@ -338,7 +358,10 @@ fn told(
     if let Some(text) = &row.settings.nccl_algo {
         settings.algorithms = Selection::parse(text, version).map(|(algorithms, _)| algorithms).unwrap_or_default();
     }
-    settings.max_channels = row.settings.channels.or(settings.max_channels);
+    // Send and receive have channels of their own (NCCL_MAX_P2P_NCHANNELS).
+    let pairs_only = collcast_sim::schedule::valid_algorithms(row.collective) == [Algorithm::Direct];
+    let most = if pairs_only { &mut settings.max_p2p_channels } else { &mut settings.max_channels };
+    *most = row.settings.channels.or(*most);
     settings.buffer_size = row.settings.buffer_size.or(settings.buffer_size);
     settings.threads = row.settings.threads.or(settings.threads);
     let moving = pairs.iter().map(|(name, value)| (name.as_str(), value.as_str()));
@@ -350,7 +373,7 @@ fn told(
     (settings, transport)
 }
 
-fn not_predicted(row: &Measurement, topology: &Topology) -> Option<String> {
+pub(crate) fn not_predicted(row: &Measurement, topology: &Topology) -> Option<String> {
     if row.ranks > topology.ranks() {
         return Some(format!(
             "they have {} ranks, `{}` has {} GPUs (--nodes adds hosts)",

@@ -116,6 +116,9 @@ pub struct LaneSpec {
     pub sync: SimDuration,
     /// Lane occupied after a slice that crossed a FIFO has left, before the next one.
     pub after: SimDuration,
+    /// From when it is free to when an operand that it reads from memory is there: it is asked for
+    /// before the data that is received.
+    pub operand: SimDuration,
     /// Bytes that its threads have in flight at once: what a streaming receiver sees first.
     pub wave: u64,
     /// Bytes of an element.
@@ -128,6 +131,13 @@ pub struct LaneSpec {
     pub at: SimTime,
     /// How many equal lanes it stands for.
     pub multiplicity: u64,
+}
+
+impl LaneSpec {
+    /// What costs it time.
+    pub fn costs(&self) -> [u64; 6] {
+        [self.issue.1, self.sync.0, self.after.0, self.operand.0, self.wave, self.reduce_weight]
+    }
 }
 
 /// The lanes of one GPU that start and end together, again and again: calls back to back on a
@@ -647,6 +657,9 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
         let step = &run.cursor.step;
         // The latest of all that must be there; what is not even known yet wakes us later.
         let mut at = self.now.max(run.occupied);
+        if step.src.is_some() && !step.recv.is_empty() {
+            at = at.max(run.occupied.saturating_add(spec.operand.0));
+        }
         let mut unknown = false;
         for &port in &step.recv {
             let id = *spec.recv.get(port).filter(|&&c| c != UNUSED).ok_or(EngineError::BadPort(port))?;
@@ -936,6 +949,7 @@ pub fn lane_of(worker: &Wired, job: u32, element: u64) -> LaneSpec {
         issue: (0, WEIGHT_ONE),
         sync: SimDuration::ZERO,
         after: SimDuration::ZERO,
+        operand: SimDuration::ZERO,
         wave: 0,
         element,
         reduce_weight: 0,
