@@ -177,9 +177,10 @@ parameters! {
     "sync.simple" "us" "a block's own synchronisation before a slice moves: barriers, fence, counter",
     "after.ll128" "us" "a block's own bookkeeping after a slice has left, before the next",
     "operand" "us" "from a block's load of its own data to the data; line-flagged protocols load before they poll",
-    "block.ll" "GB/s" "what 512 threads of a block move with LL",
-    "block.ll128" "GB/s" "what 640 threads of a block move with LL128",
+    "block.ll" "GB/s" "what 512 threads of a block copy with LL",
+    "block.ll128" "GB/s" "what 640 threads of a block copy with LL128",
     "block.simple" "GB/s" "what 512 threads of a block copy with Simple",
+    "saturation.ll" "blocks" "what ever more threads of LL would move beyond 512 of them",
     "reduce.fp16" "copies" "instruction weight of combining 16-bit floats beyond fp32",
     "reduce.int8" "copies" "instruction weight of combining 8-bit integers beyond fp32",
     "kernel.ll" "us" "start and end of a kernel, back to back on one stream",
@@ -423,15 +424,18 @@ impl Profile {
         if protocol == Protocol::Simple { SimDuration::ZERO } else { self.time("operand") }
     }
 
-    /// What `threads` threads of a block move: in proportion, as each keeps the same number of
-    /// bytes in flight.
+    /// What `threads` threads of a block copy: in proportion, as each keeps the same number of bytes
+    /// in flight; with LL, whose threads poll all the time, more of them get in each other's way.
     pub fn lane_rate(&self, protocol: Protocol, threads: u32) -> Bandwidth {
         let (name, all) = match protocol {
             Protocol::Ll => ("block.ll", 512.0),
             Protocol::Ll128 => ("block.ll128", 640.0),
             Protocol::Simple => ("block.simple", 512.0),
         };
-        Bandwidth::from_gb_per_s(self.value(name) * f64::from(threads) / all)
+        let share = f64::from(threads) / all;
+        let beyond = self.value("saturation.ll");
+        let crowded = if protocol == Protocol::Ll { (1.0 + beyond) / (share + beyond) } else { 1.0 };
+        Bandwidth::from_gb_per_s(self.value(name) * share * crowded)
     }
 
     /// Instruction weight of combining beyond that of fp32, in copies.

@@ -353,10 +353,12 @@ fn in_switch_chunk(algorithm: Algorithm, bytes: u64, channels: u64, limits: &Lim
 
 /// Threads that move data when there is enough: NCCL 2.30 `src/graph/tuning.cc`. Tree and PAT
 /// kernels always have 640, of which Simple keeps 128 for synchronisation and PAT for its plan;
-/// NVLS and CollNet have 640.
+/// NVLS and CollNet have 640. Of a block that both sends and receives 8 warps move what is sent
+/// (`src/device/sendrecv.h`), half of what is said here.
 fn default_threads(algorithm: Algorithm, protocol: Protocol) -> u32 {
     match (algorithm, protocol) {
-        (_, Protocol::Ll128) | (Algorithm::Tree | Algorithm::CollTree | Algorithm::Direct, Protocol::Ll) => 640,
+        (_, Protocol::Ll128) | (Algorithm::Tree | Algorithm::CollTree, Protocol::Ll) => 640,
+        (Algorithm::Direct, _) => 512,
         (Algorithm::Ring | Algorithm::Tree | Algorithm::CollTree | Algorithm::Pat | Algorithm::Msccl, _) => 512,
         _ => 640,
     }
