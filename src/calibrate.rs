@@ -21,7 +21,7 @@ use rayon::prelude::*;
 use crate::error::CliError;
 use crate::output::{Format, OutputArgs, write};
 use crate::selectors::MachineArgs;
-use crate::validate::{Question, not_predicted, question};
+use crate::validate::judged::{Question, not_predicted, question};
 
 #[derive(clap::Args, Debug)]
 #[command(
