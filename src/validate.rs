@@ -1,7 +1,7 @@
 //! `collcast validate`: measurements against the forecast, by group and as a whole.
 
 mod doctor;
-mod judged;
+pub(crate) mod judged;
 mod plots;
 mod tables;
 
@@ -152,6 +152,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     ));
     for (reason, count) in &skipped {
         report.warnings.push(format!("{count} rows are not predicted: {reason}"));
+    }
+    let seen = profile.fitted_to(read.files.iter().filter(|f| f.rows > 0).map(|f| f.hash.as_str()));
+    if seen > 0 {
+        report.warnings.push(format!(
+            "profile {} was fitted to {seen} of these files: their errors are no evidence for it; `collcast calibrate` prints those on rows held back",
+            profile.name
+        ));
     }
     if extrapolated > 0 {
         report.warnings.push(format!(

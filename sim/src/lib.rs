@@ -8,6 +8,7 @@
 /// their inputs.
 pub const MODEL: &str = env!("COLLCAST_MODEL");
 
+pub mod calibrate;
 pub mod collective;
 pub mod doctor;
 pub mod engine;

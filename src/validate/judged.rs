@@ -126,7 +126,7 @@ pub(super) fn judge<'a>(
 }
 
 /// What a row asks the model, under the variables of its file.
-fn question(
+pub(crate) fn question(
     row: &Measurement,
     env: Option<&BTreeMap<String, String>>,
     predictor: &Predictor<'_>,
@@ -189,7 +189,7 @@ fn told(
     (settings, transport)
 }
 
-fn not_predicted(row: &Measurement, topology: &Topology) -> Option<String> {
+pub(crate) fn not_predicted(row: &Measurement, topology: &Topology) -> Option<String> {
     if row.ranks > topology.ranks() {
         return Some(format!(
             "they have {} ranks, `{}` has {} GPUs (--nodes adds hosts)",
