@@ -30,9 +30,10 @@ pub const MOST_FITTED: usize = 40;
 /// Beyond this a residual counts by its size alone: what repeats of one noisy call differ by.
 const HUBER: f64 = 0.05;
 /// A parameter e times its prior costs as much as one residual of so much.
-const PULL: f64 = 0.1;
-/// A parameter that data leave so uncertain, in parts of what the pull leaves, is not identified.
-const IDENTIFIED: f64 = 0.5;
+const PULL: f64 = 0.02;
+/// Standard deviation, in logarithm, from which a parameter is not identified: its 90% interval
+/// leaves more than a factor of three open.
+const IDENTIFIED: f64 = 0.35;
 /// Relative step of a derivative: far above the rounding of a run, small against any fit.
 const STEP: f64 = 0.02;
 /// How far from its prior a parameter may go, as a factor.
@@ -327,9 +328,7 @@ impl<'a> Study<'a> {
             let clusters = self.clusters(rows);
             let covariance = covariance(&solution, &clusters, &start, &options());
             let variance = |at: usize| covariance.as_ref().map_or(0.0, |c| c.row(at)[at]);
-            // The pull alone leaves a residual's variance over its square.
-            let spread = mean(solution.residuals.iter().map(|r| r * r)) / (PULL * PULL);
-            let lost: Vec<usize> = (0..free.len()).filter(|&at| variance(at) > IDENTIFIED * spread).collect();
+            let lost: Vec<usize> = (0..free.len()).filter(|&at| variance(at).max(0.0).sqrt() > IDENTIFIED).collect();
             if !lost.is_empty() && lost.len() < free.len() {
                 unknown.extend(lost.iter().map(|&at| free[at]));
                 free.retain(|i| !unknown.contains(i));
