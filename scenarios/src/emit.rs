@@ -42,6 +42,8 @@ impl Default for CallSettings {
 pub struct Costs {
     /// Bytes a second that kernels get which only copy, reads and writes together.
     pub memory: f64,
+    /// The same of kernels that copy many tensors into or out of one buffer.
+    pub strided: f64,
     /// Of the host, to launch a kernel.
     pub launch_kernel: SimDuration,
     /// Of the host, to launch a collective.
@@ -53,16 +55,17 @@ impl Costs {
     pub fn of(profile: &Profile, device: Device) -> Self {
         Self {
             memory: profile.memory(device.memory),
+            strided: profile.memory(device.memory) * profile.strided_copy(),
             launch_kernel: profile.launch_kernel(),
             launch_collective: profile.launch_collective(),
         }
     }
 
-    /// A kernel that reads or writes so many bytes in all, and computes next to nothing.
-    pub fn memory_kernel(&self, bytes: u64) -> Compute {
+    /// A kernel that reads and writes so many bytes in all at a rate, and computes next to nothing.
+    pub fn memory_kernel(bytes: u64, rate: f64) -> Compute {
         // Its blocks are short, so others may start on the way: every eighth counts.
         Compute {
-            time: SimDuration::from_us(bytes as f64 / self.memory * 1e6),
+            time: SimDuration::from_us(bytes as f64 / rate * 1e6),
             kernels: 1,
             waves: 8,
             memory_ppm: 1_000_000,
@@ -96,6 +99,8 @@ pub struct Writer<'a> {
     /// The rank's groups.
     pub slots: Slots,
     compute: usize,
+    /// What the next computation of the model waits for: sums of the one before.
+    pending: Vec<usize>,
 }
 
 impl<'a> Writer<'a> {
@@ -103,7 +108,7 @@ impl<'a> Writer<'a> {
     pub fn new(calls: &'a CallSettings, costs: &'a Costs, slots: Slots) -> Self {
         let mut program = Program::default();
         let compute = program.stream("compute", StreamKind::Compute, false);
-        Self { program, calls, costs, slots, compute }
+        Self { program, calls, costs, slots, compute, pending: Vec::new() }
     }
 
     /// The communication stream of a name, made when it is first used.
@@ -134,11 +139,20 @@ impl<'a> Writer<'a> {
 
     /// Adds a kernel that a framework needs, which moves `bytes` in the GPU's memory.
     pub fn copy(&mut self, label: &str, bytes: u64, after: &[usize]) -> usize {
+        self.framework(label, Costs::memory_kernel(bytes, self.costs.memory), after)
+    }
+
+    /// The same for one that copies many tensors into or out of one buffer.
+    pub fn pack(&mut self, label: &str, bytes: u64, after: &[usize]) -> usize {
+        self.framework(label, Costs::memory_kernel(bytes, self.costs.strided), after)
+    }
+
+    fn framework(&mut self, label: &str, kernel: Compute, after: &[usize]) -> usize {
         self.program.push(Op {
             label: label.into(),
             kind: "copies of the framework".into(),
             stream: self.compute,
-            what: What::Compute(self.costs.memory_kernel(bytes)),
+            what: What::Compute(kernel),
             after: after.to_vec(),
             issue: self.costs.launch_kernel,
             framework: true,
@@ -188,25 +202,27 @@ impl<'a> Writer<'a> {
         })
     }
 
-    /// Adds the forward pass of a layer, with the all-reduces of tensor parallelism. Gives its last operation.
+    /// Adds the forward pass of a layer, with the all-reduces of tensor parallelism; its first
+    /// computation waits for `after`. Gives its last operation.
     pub fn forward(&mut self, layer: &Layer, suffix: &str, after: &[usize]) -> usize {
-        let mut waits = after.to_vec();
         let mut last = 0;
-        for operation in &layer.operations {
+        for (index, operation) in layer.operations.iter().enumerate() {
             let label = format!("{} {}{suffix}", layer.name, operation.name);
-            last = self.pass(&label, "forward", operation.forward, operation.sum_forward, &mut waits);
+            let after = if index == 0 { after } else { &[] };
+            last = self.pass(&label, "forward", operation.forward, operation.sum_forward, after);
         }
         last
     }
 
-    /// One pass over one operation. Only what follows a sum waits for it.
-    pub fn pass(&mut self, label: &str, kind: &str, work: Work, sum: Bytes, waits: &mut Vec<usize>) -> usize {
-        let mut last = self.compute(label, kind, work.compute(), waits);
-        waits.clear();
+    /// Adds one pass over one operation. The next one waits for its sum.
+    pub fn pass(&mut self, label: &str, kind: &str, work: Work, sum: Bytes, after: &[usize]) -> usize {
+        let mut waits = std::mem::take(&mut self.pending);
+        waits.extend_from_slice(after);
+        let mut last = self.compute(label, kind, work.compute(), &waits);
         if let Some(group) = self.slots.tensor.filter(|_| sum.0 > 0) {
             let name = ("all-reduce of activations", "tensor-parallel all_reduce", "tensor parallel");
             last = self.collective(name, group, Collective::AllReduce, sum, &[last]);
-            waits.push(last);
+            self.pending.push(last);
         }
         last
     }

@@ -59,7 +59,7 @@ fn compute_only(writer: &mut Writer<'_>, model: &Model) {
     for layer in model.layers.iter().rev() {
         for operation in layer.operations.iter().rev() {
             let label = format!("{} {}", layer.name, operation.name);
-            writer.pass(&label, "backward", operation.backward, operation.sum_backward, &mut Vec::new());
+            writer.pass(&label, "backward", operation.backward, operation.sum_backward, &[]);
         }
     }
 }
@@ -75,7 +75,7 @@ impl Step<'_, '_> {
     /// What the framework copies out of a gathered buffer: read and written once.
     fn copied_out(&mut self, layer: &Layer, gathered: usize) -> usize {
         let bytes = if self.how.copies { 2 * layer.parameters() * self.parameter_bytes } else { 0 };
-        self.writer.copy(&format!("copy out {}", layer.name), bytes, &[gathered])
+        self.writer.pack(&format!("copy out {}", layer.name), bytes, &[gathered])
     }
 
     /// The forward pass; gives its last operation. Unit `i` is gathered once unit `i - 1 - prefetch`
@@ -125,12 +125,13 @@ impl Step<'_, '_> {
             let mut waits: Vec<usize> = copied.into_iter().collect();
             for operation in layer.operations.iter().rev() {
                 let label = format!("{} {}", layer.name, operation.name);
-                last = self.writer.pass(&label, "backward", operation.backward, operation.sum_backward, &mut waits);
+                last = self.writer.pass(&label, "backward", operation.backward, operation.sum_backward, &waits);
+                waits.clear();
             }
             let elements = layer.parameters();
             let bytes = if self.how.copies { 2 * elements * gradient_bytes } else { 0 };
             let waits: Vec<usize> = std::iter::once(last).chain(scattered).collect();
-            let copied = self.writer.copy(&format!("copy gradients of {}", layer.name), bytes, &waits);
+            let copied = self.writer.pack(&format!("copy gradients of {}", layer.name), bytes, &waits);
             let label = format!("scatter {}", layer.name);
             let name = (label.as_str(), "fsdp reduce_scatter", "reduce-scatter");
             let size = Bytes(elements * gradient_bytes);

@@ -178,10 +178,10 @@ fn stage_program(writer: &mut Writer<'_>, model: &Model, layout: &Layout, stage:
         start = ddp::broadcast_from_one(writer, Bytes(parameters * model.parameter_bytes));
     }
     let mut buckets = match data_parallel {
-        DataParallel::Ddp(how) => Some(Buckets::new(how)),
+        DataParallel::Ddp(how) if writer.slots.data.is_some() => Some(Buckets::new(how)),
         _ => None,
     };
-    let mut last = 0;
+    let mut last: Option<usize> = None;
     // Output of a chunk: what its last layer hands on.
     let handed = |chunk: u32| layers_of(model, chunk, all).last().map_or(Bytes(0), |l| l.output);
     for pass in passes(layout.schedule, stage, stages, layout.micro_batches, layout.chunks) {
@@ -196,27 +196,30 @@ fn stage_program(writer: &mut Writer<'_>, model: &Model, layout: &Layout, stage:
             let bytes = handed(from.min(chunk));
             let slot = neighbour(writer, pass.forward, stage, stages);
             if let Some(slot) = slot.0 {
+                // Frameworks post it together with the send of the pass before, and wait for it.
                 let stream = format!("recv {direction}");
-                waits.push(writer.message(&format!("receive {name}{tail}"), false, (slot, &stream), bytes, &[]));
+                let label = format!("receive {name}{tail}");
+                waits.push(writer.message(&label, false, (slot, &stream), bytes, last.as_slice()));
             }
         }
         let layers = layers_of(model, chunk, all);
         if pass.forward {
             for layer in layers {
-                last = writer.forward(layer, &tail, &waits);
+                last = Some(writer.forward(layer, &tail, &waits));
                 waits.clear();
             }
         } else {
-            last = backward(writer, model, layers, pass, layout, &mut waits, &mut buckets).unwrap_or(last);
+            last = backward(writer, model, layers, pass, layout, &mut waits, &mut buckets).or(last);
         }
         if to < all && stages > 1 {
             let bytes = handed(chunk.min(to));
             if let Some(slot) = neighbour(writer, pass.forward, stage, stages).1 {
                 let stream = format!("send {direction}");
-                writer.message(&format!("send {name}{tail}"), true, (slot, &stream), bytes, &[last]);
+                writer.message(&format!("send {name}{tail}"), true, (slot, &stream), bytes, last.as_slice());
             }
         }
     }
+    let last = last.unwrap_or(0);
     match data_parallel {
         DataParallel::AtEnd => ddp::all_reduce_at_end(writer, Bytes(parameters * model.gradient_bytes), last),
         DataParallel::OneGpu => ddp::reduce_to_one(writer, Bytes(parameters * model.gradient_bytes), last),
@@ -251,6 +254,7 @@ fn backward(
         for operation in layer.operations.iter().rev() {
             let label = format!("{} {}{tail}", layer.name, operation.name);
             let mut done = writer.pass(&label, "backward", operation.backward, operation.sum_backward, waits);
+            waits.clear();
             for elements in operation.parameters.iter().rev() {
                 let bytes = elements * model.gradient_bytes;
                 if pass.micro_batch > 0 {

@@ -147,6 +147,8 @@ parameters! {
     "interference.memory" "bytes" "memory traffic that a byte sent by blocks costs the kernels beside them",
     "interference.blocks" "times" "how much longer a block of a communication kernel takes for a byte beside kernels that keep memory busy",
     "gemm.memory" "of nominal" "part of the memory system that a large matrix product keeps busy",
+    "collective.apart" "times" "what a call between computations takes, over what one of a loop of equal calls takes",
+    "efficiency.strided_copy" "of nominal" "of what plain copies get, what frameworks get that copy many tensors into or out of one buffer",
     "copy_engine.start" "us" "of a copy by a copy engine, from its turn to its first byte",
     "stream.event" "us" "from the end of an operation to the start of one of another stream that waits for it",
     "launch.kernel" "us" "work of the host thread of a framework to launch one kernel",
@@ -438,6 +440,16 @@ impl Profile {
     /// Part of the memory system that a large matrix product keeps busy.
     pub fn gemm_memory(&self) -> f64 {
         self.value("gemm.memory")
+    }
+
+    /// What a call between computations takes, over what one of a loop of equal calls takes.
+    pub fn apart(&self) -> f64 {
+        self.value("collective.apart").max(1.0)
+    }
+
+    /// Of what plain copies get, what frameworks get that copy many tensors into or out of one buffer.
+    pub fn strided_copy(&self) -> f64 {
+        self.value("efficiency.strided_copy").clamp(1e-3, 1.0)
     }
 
     /// What copy engines get through NVLink, over what blocks get.

@@ -9,7 +9,7 @@ use std::hash::{Hash, Hasher};
 
 use super::{OpGraph, WorkloadError};
 use crate::ids::Rank;
-use crate::topology::Topology;
+use crate::topology::{Topology, VertexKind};
 
 /// The classes of a graph's ranks and groups.
 #[derive(Clone, Debug, Default)]
@@ -44,6 +44,17 @@ fn hosts(topology: &Topology) -> Vec<u64> {
     facts
 }
 
+/// Every rank and group by itself.
+pub(super) fn unfolded(graph: &OpGraph) -> Classes {
+    let rank = |index: usize| Rank(u32::try_from(index).unwrap_or(u32::MAX));
+    Classes {
+        rank: (0..graph.ranks.len()).collect(),
+        group: (0..graph.groups.len()).collect(),
+        ranks: (0..graph.ranks.len()).map(|r| (rank(r), 1)).collect(),
+        groups: (0..graph.groups.len()).collect(),
+    }
+}
+
 /// Folds a graph.
 ///
 /// # Errors
@@ -51,20 +62,23 @@ fn hosts(topology: &Topology) -> Vec<u64> {
 pub fn fold(graph: &OpGraph, topology: &Topology) -> Result<Classes, WorkloadError> {
     check(graph, topology)?;
     let facts = hosts(topology);
-    // Where a group's ranks are: numbers of hosts as they first occur, and of GPUs in them.
+    // Where a group's ranks are: numbers of hosts, and of what their GPUs hang on in them, as they
+    // first occur. Behind NVSwitches all GPUs of a host are alike.
     let shapes: Vec<u64> = (graph.groups.iter())
         .map(|group| {
-            let mut seen: Vec<u32> = Vec::new();
-            let places: Vec<(usize, u32, u64)> = group
+            let (mut hosts, mut parents) = (Vec::new(), Vec::new());
+            let places: Vec<_> = group
                 .iter()
                 .map(|&rank| {
-                    let host = topology.host_of(rank);
-                    let number = seen.iter().position(|&h| h == host.0).unwrap_or_else(|| {
-                        seen.push(host.0);
-                        seen.len() - 1
-                    });
-                    let gpu = topology.gpu(topology.gpu_of(rank)).map_or(0, |g| g.index);
-                    (number, gpu, facts[host.index()])
+                    let (host, gpu) = (topology.host_of(rank), topology.gpu_of(rank));
+                    let vertex = |id| &topology.vertex(id).kind;
+                    let next: Vec<_> = topology.links_from(gpu).map(|(_, to, link)| (to, link.kind, link.rate)).collect();
+                    let switched = next.iter().any(|n| matches!(vertex(n.0), VertexKind::NvSwitch));
+                    let own = next.iter().map(|n| hash((n.1, n.2.get()))).fold(0, u64::wrapping_add);
+                    let parent = next.iter().find(|n| !matches!(vertex(n.0), VertexKind::NvSwitch | VertexKind::Gpu(_)));
+                    let index = if switched { 0 } else { topology.gpu(gpu).map_or(0, |g| g.index) };
+                    let parent = number_of(&mut parents, parent.map(|n| n.0));
+                    (number_of(&mut hosts, host), parent, index, own, facts[host.index()])
                 })
                 .collect();
             hash(places)
@@ -113,6 +127,14 @@ pub fn fold(graph: &OpGraph, topology: &Topology) -> Result<Classes, WorkloadErr
     }
     let groups = (0..best.len()).map(|class| best[&class].0).collect();
     Ok(Classes { rank, group, ranks, groups })
+}
+
+/// The number of a value among those seen, which it joins.
+fn number_of<T: PartialEq>(seen: &mut Vec<T>, value: T) -> usize {
+    seen.iter().position(|s| *s == value).unwrap_or_else(|| {
+        seen.push(value);
+        seen.len() - 1
+    })
 }
 
 fn number(colours: &[u64]) -> (Vec<usize>, Vec<usize>) {

@@ -8,8 +8,8 @@ use super::{Communicate, Device, Mover, OpGraph, What, WorkloadError};
 use crate::collective::{Algorithm, Collective, DataType};
 use crate::ids::{LinkId, Rank};
 use crate::network::{ResourceName, Router};
-use crate::predict::{Choice, Predictor, Settings};
-use crate::schedule::Call;
+use crate::predict::{Choice, PredictError, Predictor, Settings};
+use crate::schedule::{Call, Schedule};
 use crate::topology::Topology;
 use crate::units::{Bytes, SimDuration};
 
@@ -142,6 +142,26 @@ impl<'a> Simulator<'a> {
         })
     }
 
+    /// The schedule of a call for a group of ranks, and the machine as that group sees it.
+    pub(super) fn schedule(
+        &self,
+        group: &[Rank],
+        call: &Call,
+        choice: (Choice<Algorithm>, Choice<crate::collective::Protocol>),
+        channels: Option<u32>,
+    ) -> Result<(Topology, Schedule), PredictError> {
+        let gpus: Vec<_> = group.iter().map(|&rank| self.topology().gpu_of(rank)).collect();
+        let view = self.topology().placed(&gpus)?;
+        let settings = Settings { channels: channels.or(self.settings.channels), ..self.settings };
+        let schedule = {
+            let predictor = Predictor::new(&view, self.predictor.profile());
+            let resolved = predictor.resolve(call, choice.0, choice.1, &settings)?;
+            let settings = Settings { channels: settings.channels.or(resolved.channels), ..settings };
+            predictor.schedule(call, resolved.algorithm, resolved.protocol, &settings)?
+        };
+        Ok((view, schedule))
+    }
+
     fn remember(
         &self,
         key: String,
@@ -176,9 +196,13 @@ impl<'a> Simulator<'a> {
                 ResourceName::Memory(_) | ResourceName::Proxy(_) | ResourceName::Helpers(_) => {}
             }
         }
+        // The same bytes in a longer time.
+        let apart = self.predictor.profile().apart();
+        links.iter_mut().for_each(|l| l.1 /= apart);
+        block_share /= apart;
         let sent = groups[0].iter().map(|&rank| self.leaves(rank, &links)).collect();
         Ok(Footprint {
-            time: prediction.kernel,
+            time: SimDuration::from_us(prediction.kernel.as_us() * apart),
             blocks: prediction.plan.channels,
             block_share: block_share.min(1.0),
             links,

@@ -6,12 +6,17 @@ use rustc_hash::FxHashMap;
 use smallvec::{SmallVec, smallvec};
 
 use super::fold::Classes;
-use super::{Compute, Footprint, Mechanisms, Op, OpGraph, Simulator, Step, StreamKind, What, WorkloadError};
+use super::{Compute, Footprint, Mechanisms, Mover, Op, OpGraph, Simulator, Step, What, WorkloadError};
+use crate::collective::Algorithm;
 use crate::engine::flows::{Use, WEIGHT_ONE};
-use crate::engine::{Gate, Instance, TaskSpec, mix};
+use crate::engine::{Gate, Instance, TaskSpec, Unobserved, mix, run};
 use crate::ids::{LinkId, Rank};
+use crate::network::{join, lay};
+use crate::predict::{Choice, PredictError};
+use crate::schedule::Schedule;
 use crate::schedule::wiring::UNUSED;
-use crate::units::{SimDuration, SimTime};
+use crate::topology::Topology;
+use crate::units::SimDuration;
 
 /// Capacity of what is shared, whatever it is: all of it.
 const WHOLE: u64 = 1_000_000_000_000_000;
@@ -19,7 +24,7 @@ const WHOLE: u64 = 1_000_000_000_000_000;
 /// second: so those of calls are in proportion to what they use of their busiest link, which
 /// shares links by bytes, and computations take what calls leave.
 const FULL: u64 = 1_000;
-const COMPUTE: u64 = 10 * FULL;
+const COMPUTE: u64 = FULL;
 /// Pieces of one computation at most.
 const MAX_PIECES: u32 = 512;
 /// Tasks of a step at most: some gigabytes.
@@ -94,6 +99,17 @@ struct Builder<'s, 'g> {
     met: FxHashMap<Meeting, Met>,
     /// In the order of first use: every result has to be the same every time.
     meetings: Vec<Meeting>,
+    /// Footprints by class of groups and call.
+    alone: FxHashMap<(usize, Option<usize>, String), Arc<Footprint>>,
+    /// Calls as schedules, with the tasks of their ranks in the order of the group: for slices.
+    jobs: Option<Vec<Job>>,
+}
+
+struct Job {
+    view: Topology,
+    schedule: Schedule,
+    group: usize,
+    bodies: Vec<u32>,
 }
 
 /// Lowers a graph with one flow for each call.
@@ -103,19 +119,7 @@ pub(super) fn flows<'a>(
     classes: &Classes,
     mechanisms: Mechanisms,
 ) -> Result<Lowered<'a>, WorkloadError> {
-    let mut builder = Builder {
-        simulator,
-        graph,
-        classes,
-        mechanisms,
-        resources: Vec::new(),
-        own: Vec::new(),
-        specs: Vec::new(),
-        tasks: Vec::new(),
-        ops: Vec::new(),
-        met: FxHashMap::default(),
-        meetings: Vec::new(),
-    };
+    let mut builder = Builder::new(simulator, graph, classes, mechanisms);
     for lane in 0..classes.ranks.len() {
         builder.rank(lane)?;
     }
@@ -141,7 +145,25 @@ fn part_of_whole(share: f64) -> u64 {
     (share.clamp(0.0, 1.0) * WHOLE as f64) as u64
 }
 
-impl Builder<'_, '_> {
+impl<'s, 'g> Builder<'s, 'g> {
+    fn new(simulator: &'s Simulator<'s>, graph: &'g OpGraph, classes: &'g Classes, mechanisms: Mechanisms) -> Self {
+        Self {
+            simulator,
+            graph,
+            classes,
+            mechanisms,
+            resources: Vec::new(),
+            own: Vec::new(),
+            specs: Vec::new(),
+            tasks: Vec::new(),
+            ops: Vec::new(),
+            met: FxHashMap::default(),
+            meetings: Vec::new(),
+            alone: FxHashMap::default(),
+            jobs: None,
+        }
+    }
+
     fn resource(&mut self, capacity: u64) -> u32 {
         self.resources.push(capacity);
         u32::try_from(self.resources.len() - 1).unwrap_or(UNUSED)
@@ -359,18 +381,13 @@ impl Builder<'_, '_> {
         let number = counts.entry((class, sender)).or_default();
         let key = (class, sender, *number);
         *number += 1;
+        let group = self.classes.groups[class];
+        let back = sender.is_some_and(|s| s != self.classes.rank[self.graph.groups[group][0].index()]);
+        if self.jobs.is_some() {
+            return self.join_job(place, op, (group, back), urgent, after, key);
+        }
         if !self.met.contains_key(&key) {
-            let group = self.classes.groups[class];
-            let stands = &self.graph.groups[group];
-            let footprint = match &op.what {
-                What::Collective(c) => self.simulator.collective(self.graph, &self.classes.group, group, c),
-                What::Send { bytes, mover, .. } | What::Recv { bytes, mover, .. } => {
-                    let back = Some(self.classes.rank[stands[0].index()]) != sender;
-                    self.simulator.send(self.graph, &self.classes.group, group, (*bytes, back, *mover))
-                }
-                _ => return Ok(()),
-            }
-            .map_err(Lost::Error)?;
+            let footprint = self.footprint(op, class, group, sender, back).map_err(Lost::Error)?;
             let body = self.task(place, Part::Body, TaskSpec::default());
             let met = Met { body, footprint, what: op.what.clone(), joined: Vec::new(), group };
             self.met.insert(key, met);
@@ -394,6 +411,108 @@ impl Builder<'_, '_> {
         }
         let start = self.task(place, Part::Start, start);
         self.specs[body as usize].after.push((start, SimDuration::ZERO));
+        let run = &mut self.ops[place];
+        (run.first, run.last, run.footprint) = (start, body, Some(footprint));
+        Ok(())
+    }
+
+    fn footprint(
+        &mut self,
+        op: &Op,
+        class: usize,
+        group: usize,
+        sender: Option<usize>,
+        back: bool,
+    ) -> Result<Arc<Footprint>, WorkloadError> {
+        let call = match &op.what {
+            What::Collective(c) => format!("{:?}", (c.collective, c.bytes, c.dtype, c.algorithm, c.protocol, c.channels)),
+            What::Send { bytes, mover, .. } | What::Recv { bytes, mover, .. } => format!("{bytes:?} {mover:?}"),
+            _ => String::new(),
+        };
+        if let Some(known) = self.alone.get(&(class, sender, call.clone())) {
+            return Ok(Arc::clone(known));
+        }
+        let footprint = match &op.what {
+            What::Send { bytes, mover, .. } | What::Recv { bytes, mover, .. } => {
+                self.simulator.send(self.graph, &self.classes.group, group, (*bytes, back, *mover))?
+            }
+            What::Collective(c) => self.simulator.collective(self.graph, &self.classes.group, group, c)?,
+            _ => return Err(WorkloadError::Group { group, ranks: 0, reason: "no call".to_owned() }),
+        };
+        self.alone.insert((class, sender, call), Arc::clone(&footprint));
+        Ok(footprint)
+    }
+
+    /// A rank joins a call that runs as its schedule: its kernel waits for its turn, starts, and its
+    /// lanes run.
+    fn join_job(
+        &mut self,
+        place: usize,
+        op: &Op,
+        (group, back): (usize, bool),
+        urgent: bool,
+        after: SmallVec<[(u32, SimDuration); 4]>,
+        key: Meeting,
+    ) -> Result<(), Lost> {
+        let lane = self.ops[place].lane;
+        let members = &self.graph.groups[group];
+        if !self.met.contains_key(&key) {
+            let call = match &op.what {
+                What::Collective(c) => Simulator::call(members.len(), c),
+                What::Send { bytes, mover: Mover::Blocks, .. } | What::Recv { bytes, mover: Mover::Blocks, .. } => {
+                    Simulator::message(*bytes, back)
+                }
+                _ => return Err(Lost::Group("copy engines have no slices: simulate it as flows".to_owned())),
+            };
+            let (choice, channels) = match &op.what {
+                What::Collective(c) => ((c.algorithm, c.protocol), c.channels),
+                _ => ((Choice::Forced(Algorithm::Direct), Choice::Auto), None),
+            };
+            let (view, schedule) =
+                self.simulator.schedule(members, &call, choice, channels).map_err(|e| Lost::Error(e.into()))?;
+            let plan = schedule.plan;
+            let footprint = Arc::new(Footprint {
+                time: SimDuration::ZERO,
+                blocks: plan.channels,
+                block_share: 0.0,
+                links: Vec::new(),
+                sent: Vec::new(),
+                how: format!("{}/{}, {} channels", plan.algorithm, plan.protocol, plan.channels),
+                bound_by: "",
+            });
+            let jobs = self.jobs.get_or_insert_default();
+            jobs.push(Job { view, schedule, group, bodies: vec![UNUSED; members.len()] });
+            let body = u32::try_from(jobs.len() - 1).unwrap_or(UNUSED);
+            self.met.insert(key, Met { body, footprint, what: op.what.clone(), joined: Vec::new(), group });
+            self.meetings.push(key);
+        }
+        let met = self.met.get_mut(&key).ok_or_else(|| Lost::Group("lost".to_owned()))?;
+        if !same(&met.what, &op.what) {
+            return Err(Lost::Group(format!("it meets {} on other ranks of its group", describe(&met.what))));
+        }
+        met.joined.push(lane);
+        let (job, footprint) = (met.body as usize, Arc::clone(&met.footprint));
+        let mut start = TaskSpec { after, ..TaskSpec::default() };
+        if self.mechanisms.interference {
+            start.gate = Gate::Enters { gate: u32::try_from(lane).unwrap_or(0), urgent };
+            let share = f64::from(footprint.blocks) / f64::from(self.simulator.device.sms.max(1));
+            start.holds.push((self.own[lane].sms, part_of_whole(share)));
+            // Its kernel is the next task.
+            start.until = u32::try_from(self.specs.len() + 1).ok();
+        }
+        let start = self.task(place, Part::Start, start);
+        let rank = self.classes.ranks[lane].0;
+        let position = self.graph.groups[group].iter().position(|&r| r == rank).unwrap_or(0);
+        let protocol = self.jobs.as_ref().map(|jobs| jobs[job].schedule.plan.protocol);
+        let body = TaskSpec {
+            lasts: protocol.map(|p| self.simulator.predictor().profile().kernel(p)).unwrap_or_default(),
+            after: smallvec![(start, SimDuration::ZERO)],
+            ..TaskSpec::default()
+        };
+        let body = self.task(place, Part::Body, body);
+        if let Some(jobs) = &mut self.jobs {
+            jobs[job].bodies[position] = body;
+        }
         let run = &mut self.ops[place];
         (run.first, run.last, run.footprint) = (start, body, Some(footprint));
         Ok(())
@@ -541,12 +660,78 @@ fn normal(seed: u64, rank: u32, op: u64) -> f64 {
     (-2.0 * unit(1).ln()).sqrt() * (std::f64::consts::TAU * unit(2)).cos()
 }
 
-/// Runs a graph with every slice.
+/// Runs a graph with every slice: the lanes of all calls and the tasks in one instance.
 pub(super) fn slices(
     simulator: &Simulator<'_>,
     graph: &OpGraph,
     mechanisms: Mechanisms,
 ) -> Result<Step, WorkloadError> {
-    let _ = (simulator, graph, mechanisms, SimTime(0), StreamKind::Compute);
-    Err(WorkloadError::TooLarge { what: String::new(), limit: 0 })
+    let classes = super::fold::unfolded(graph);
+    let mut builder = Builder::new(simulator, graph, &classes, mechanisms);
+    builder.jobs = Some(Vec::new());
+    for lane in 0..classes.ranks.len() {
+        builder.rank(lane)?;
+    }
+    builder.check_meetings()?;
+    let jobs = builder.jobs.take().unwrap_or_default();
+    let profile = simulator.predictor().profile();
+    let laid = (jobs.iter())
+        .map(|job| lay(&job.view, profile, &simulator.settings.transport, &job.schedule))
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(PredictError::from)?;
+    // Kernels of all jobs, one after another: which task starts each, and on which rank.
+    let mut starts: Vec<(u32, usize)> = Vec::new();
+    for job in &jobs {
+        for (&rank, &body) in graph.groups[job.group].iter().zip(&job.bodies) {
+            starts.push((body, rank.index()));
+        }
+    }
+    let mut instance = join(laid).instance;
+    let base = u32::try_from(instance.resources.len()).unwrap_or(UNUSED);
+    for spec in &mut builder.specs {
+        spec.uses.iter_mut().chain(&mut spec.holds).for_each(|used| used.0 += base);
+    }
+    for (kernel, &(body, _)) in (0..).zip(&starts) {
+        builder.specs[body as usize].kernels.push(kernel);
+    }
+    if mechanisms.interference {
+        // What a computation takes from blocks it takes from each lane of its rank, and what lanes
+        // send takes memory.
+        let mut lanes_of: Vec<Vec<(u32, u64)>> = vec![Vec::new(); graph.ranks.len()];
+        let per_byte = profile.traffic_per_byte() / profile.memory(simulator.device.memory);
+        let weight = (per_byte * WHOLE as f64 * WEIGHT_ONE as f64) as u64;
+        for lane in &instance.lanes {
+            let rank = starts[lane.kernel as usize].1;
+            let rate = instance.resources[lane.issue.0 as usize];
+            if !lanes_of[rank].contains(&(lane.issue.0, rate)) {
+                lanes_of[rank].push((lane.issue.0, rate));
+            }
+            for &conn in lane.send.iter().filter(|&&c| c != UNUSED) {
+                let conn = &mut instance.conns[conn as usize];
+                conn.uses.insert(conn.parts[2].into(), (builder.own[rank].memory + base, weight));
+                conn.parts[2] += 1;
+            }
+        }
+        let blocks: FxHashMap<u32, usize> =
+            builder.own.iter().enumerate().map(|(rank, own)| (own.blocks + base, rank)).collect();
+        for spec in &mut builder.specs {
+            let Some(at) = spec.holds.iter().position(|held| blocks.contains_key(&held.0)) else { continue };
+            let (resource, held) = spec.holds.remove(at);
+            let share = held as f64 / WHOLE as f64;
+            let lanes = &lanes_of[blocks[&resource]];
+            spec.holds.extend(lanes.iter().map(|&(lane, rate)| (lane, (rate as f64 * share) as u64)));
+        }
+    }
+    instance.resources.extend(builder.resources);
+    instance.tasks = builder.specs;
+    let lowered = Lowered {
+        instance,
+        tasks: builder.tasks,
+        ops: builder.ops,
+        lanes: classes.ranks.clone(),
+        links: FxHashMap::default(),
+        slices: true,
+    };
+    let outcome = run(&lowered.instance, &mut Unobserved).map_err(WorkloadError::Stuck)?;
+    Ok(super::outcome::of(graph, &lowered, &outcome))
 }

@@ -308,13 +308,12 @@ impl Simulator<'_> {
             Level::Auto => Level::Flows,
             told => told,
         };
-        match level {
-            Level::Slices => lower::slices(self, graph, mechanisms),
-            _ => {
-                let lowered = lower::flows(self, graph, &folded, mechanisms)?;
-                let outcome = run(&lowered.instance, &mut Unobserved).map_err(WorkloadError::Stuck)?;
-                Ok(outcome::of(graph, &lowered, &outcome))
-            }
+        // Without communication there are no slices, only ranks that wait for each other.
+        if level == Level::Slices && mechanisms.communication {
+            return lower::slices(self, graph, mechanisms);
         }
+        let lowered = lower::flows(self, graph, &folded, mechanisms)?;
+        let outcome = run(&lowered.instance, &mut Unobserved).map_err(WorkloadError::Stuck)?;
+        Ok(outcome::of(graph, &lowered, &outcome))
     }
 }
