@@ -39,7 +39,7 @@ fn call(step: &Step, kind: &str) -> SimDuration {
 /// Goal: bubbles are those of the papers on ideal links.
 #[test]
 fn pipelines_have_the_bubbles_of_their_closed_forms() {
-    for p in [2, 4] {
+    for p in [2_u32, 4] {
         for m in [p, 2 * p, 4 * p] {
             // 8 layers: a stage takes f and b for all of them together.
             let (f, b) = (u64::from(8 / p) * 12, u64::from(8 / p) * 20);

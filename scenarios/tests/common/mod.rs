@@ -16,7 +16,8 @@ pub(crate) struct Machine {
 impl Machine {
     pub(crate) fn new(name: &str, nodes: Option<u32>) -> Self {
         let topology = collcast_topologies::load_any(name, nodes, None).unwrap();
-        let profile = Profile::builtin(topology.profile.as_deref().unwrap_or("prior")).unwrap();
+        let named = topology.profile.as_deref().and_then(|name| Profile::builtin(name).ok());
+        let profile = named.unwrap_or_else(|| Profile::builtin("prior").unwrap());
         let device = collcast_scenarios::device(&topology).unwrap();
         Self { topology, profile, device }
     }

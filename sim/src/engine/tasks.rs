@@ -8,7 +8,7 @@
 use smallvec::SmallVec;
 
 use super::flows::Use;
-use super::{KernelRun, Observer, Owner, Run};
+use super::{KernelRun, Observer, Owner, Run, UNKNOWN};
 use crate::schedule::wiring::UNUSED;
 use crate::units::{SimDuration, SimTime};
 
@@ -237,7 +237,10 @@ impl<O: Observer> Run<'_, '_, O> {
         let instance = self.instance;
         self.tasks[task as usize].stage = Stage::Running;
         for &kernel in &instance.tasks[task as usize].kernels {
-            self.ready.extend_from_slice(&self.kernels[kernel as usize].lanes);
+            for &lane in &self.kernels[kernel as usize].lanes {
+                self.lanes[lane as usize].wake_at = UNKNOWN;
+                self.ready.push(lane);
+            }
         }
         if self.tasks[task as usize].kernels == 0 {
             self.end_task(task);
