@@ -1,7 +1,7 @@
 //! `collcast compare A B`: what became slower between two sets of measurements or results.
 
 mod judge;
-mod noise;
+pub(crate) mod noise;
 mod sets;
 #[cfg(test)]
 mod tests;

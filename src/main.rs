@@ -13,6 +13,7 @@ mod selectors;
 mod simulate;
 mod sweep;
 mod topo;
+mod tune;
 mod validate;
 
 use std::process::ExitCode;
@@ -36,6 +37,7 @@ Exit codes: 0 done, 1 a comparison failed, 2 bad input or usage, 3 hardware or l
   collcast bench --backend cuda             our own schedules on the GPUs of this host
   collcast validate LOGS -t h200x4          measurements against the forecast
   collcast compare BEFORE AFTER             what became slower: logs, CSV, JSON or folders
+  collcast tune h200x4 --output DIR         which settings beat NCCL's own choice
   collcast check SUITE.toml                 did a choice of NCCL or a forecast change, and why
   collcast topo list                        the built-in machines")]
 struct Cli {
@@ -58,6 +60,8 @@ enum Command {
     Validate(validate::Args),
     /// Decide: what became slower between two sets of measurements or results
     Compare(compare::Args),
+    /// Decide: which algorithm and protocol to set where NCCL's choice leaves time
+    Tune(tune::Args),
     /// Guard: choices of NCCL and forecasts against a committed baseline, with what caused a change
     Check(check::Args),
     /// Files: write an algorithm as MSCCL XML
@@ -82,6 +86,7 @@ fn main() -> ExitCode {
         Command::BenchWorker => bench::work(),
         Command::Validate(args) => validate::run(&args),
         Command::Compare(args) => compare::run(&args),
+        Command::Tune(args) => tune::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Convert(args) => convert::run(&args),
         Command::Topo(args) => topo::run(&args),

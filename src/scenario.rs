@@ -24,6 +24,8 @@ use crate::selectors::{CallArgs, MachineArgs, assumptions, trust};
 
 /// Most variants of one `--vary`.
 const MAX_VARIANTS: usize = 200;
+/// Ranks that tables show, the first of their roles.
+const SHOWN_RANKS: usize = 8;
 
 /// What `simulate` takes beside a scenario.
 pub(crate) struct Asked<'a> {
@@ -121,7 +123,8 @@ fn slowed(topology: &Topology, slow: &[(u32, f64)]) -> Topology {
             let (host, index) = (topology.host_of(Rank(rank)), topology.gpu(gpu).map(|g| g.index));
             [from, to].into_iter().any(|end| {
                 let vertex = topology.vertex(end);
-                let nic = matches!(&vertex.kind, VertexKind::Nic(n) if Some(n.index) == index && vertex.host == Some(host));
+                let nic =
+                    matches!(&vertex.kind, VertexKind::Nic(n) if Some(n.index) == index && vertex.host == Some(host));
                 end == gpu || nic
             })
         };
@@ -152,7 +155,12 @@ fn signed(time: Signed) -> f64 {
 
 pub(crate) fn run(text: &str, name: &str, asked: &Asked<'_>) -> Result<ExitCode, CliError> {
     let call = asked.call;
-    if call.size.is_some() || call.minbytes.is_some() || call.ranks.is_some() || call.schedule.is_some() || call.split.is_some() {
+    if call.size.is_some()
+        || call.minbytes.is_some()
+        || call.ranks.is_some()
+        || call.schedule.is_some()
+        || call.split.is_some()
+    {
         return Err(CliError::usage(
             "a scenario says itself which calls there are: --size, --ranks, --schedule and --split do not apply",
             "change the scenario, or its keys with --vary",
@@ -309,7 +317,8 @@ fn push_row(table: &mut Table, label: &str, loaded: &Loaded, step: &Step, parts:
 
 fn parts_table(parts: &Breakdown) -> Table {
     let columns = [Column::text("part", "part"), Column::number("time_ms", "ms"), Column::number("share", "% of step")];
-    let mut table = Table::new("parts", "where the step goes: each part left out in turn, so that they add up", columns);
+    let mut table =
+        Table::new("parts", "where the step goes: each part left out in turn, so that they add up", columns);
     let share = |value: f64| 100.0 * value / ms(parts.step).max(1e-12);
     let bubble = ms(parts.compute) - ms(parts.busiest);
     for (part, value) in [
@@ -335,8 +344,9 @@ fn kinds_table(step: &Step) -> Table {
         Column::number("exposed_ms", "exposed ms"),
         Column::text("how", "how"),
     ];
-    let mut table = Table::new("communication", "communication by kind: exposed is without any computation beside it", columns);
-    for rank in &step.ranks {
+    let mut table =
+        Table::new("communication", "communication by kind: exposed is without any computation beside it", columns);
+    for rank in step.ranks.iter().take(SHOWN_RANKS) {
         for (kind, (calls, busy, exposed)) in &rank.communication {
             table.push([
                 rank.rank.0.into(),
@@ -360,7 +370,7 @@ fn streams_table(graph: &OpGraph, step: &Step) -> Table {
         Column::number("idle_ms", "idle ms"),
     ];
     let mut table = Table::new("streams", "streams", columns);
-    for rank in &step.ranks {
+    for rank in step.ranks.iter().take(SHOWN_RANKS) {
         for (stream, busy) in graph.programs[rank.program].streams.iter().zip(&rank.busy) {
             let busy = ms(*busy);
             table.push([

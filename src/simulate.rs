@@ -27,6 +27,11 @@ use crate::sweep::{busbw, warnings};
 const MAX_TRACE_MESSAGES: u64 = 2_000_000;
 
 #[derive(clap::Args, Debug)]
+#[command(
+    after_help = "In place of a machine, a SCENARIO: a training step as TOML (schema: --scenario-schema) or a built-in one:
+  ten-and-twelve ddp-buckets backward-100mb gpt-ddp gpt-fsdp gpt-tensor gpt-pipeline megatron-128 megatron-1024
+  collcast simulate ddp-buckets --vary \"data_parallel.bucket=5 MiB,25 MiB,1000 MiB\""
+)]
 pub(crate) struct Args {
     #[command(flatten)]
     machine: MachineArgs,
@@ -35,6 +40,9 @@ pub(crate) struct Args {
     /// Another value of any key of a scenario, one row each: data_parallel.bucket=5 MiB,25 MiB
     #[arg(long, value_name = "KEY=A[,B]", help_heading = "Scenario")]
     vary: Vec<String>,
+    /// Print the JSON schema of scenario files
+    #[arg(long, help_heading = "Scenario")]
+    scenario_schema: bool,
     /// How a scenario's communication is simulated: flows, slices or auto
     #[arg(long, value_enum, default_value = "auto", help_heading = "Scenario")]
     level: LevelArg,
@@ -57,6 +65,11 @@ enum LevelArg {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
+    if args.scenario_schema {
+        let schema = format!("{}\n", collcast_scenarios::file::json_schema());
+        write(args.output.output.as_deref(), schema.as_bytes())?;
+        return Ok(ExitCode::SUCCESS);
+    }
     if let Some((text, name)) = args.machine.machine.as_deref().and_then(scenario::find) {
         let level = match args.level {
             LevelArg::Auto => Level::Auto,
@@ -64,14 +77,16 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
             LevelArg::Slices => Level::Slices,
         };
         let (machine, call, vary) = (&args.machine, &args.call, args.vary.as_slice());
-        let asked =
-            scenario::Asked { machine, call, vary, level, trace: args.trace.as_ref(), output: &args.output };
+        let asked = scenario::Asked { machine, call, vary, level, trace: args.trace.as_ref(), output: &args.output };
         return scenario::run(&text, &name, &asked);
     }
     if !args.vary.is_empty() {
         return Err(CliError::usage(
             "--vary changes keys of a scenario, and this is none",
-            format!("give a scenario file or a built-in one: {}", collcast_scenarios::builtin::names().collect::<Vec<_>>().join(" ")),
+            format!(
+                "give a scenario file or a built-in one: {}",
+                collcast_scenarios::builtin::names().collect::<Vec<_>>().join(" ")
+            ),
         ));
     }
     if args.machine.name().is_none() {

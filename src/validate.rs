@@ -1,27 +1,27 @@
 //! `collcast validate`: measurements against the forecast, by group and as a whole.
 
+mod judged;
+mod plots;
+mod tables;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use collcast_hwbackend::read::{Outcome, ReadOptions, read_paths};
-use collcast_reports::model::{Cell, Column, Input, Report, Status, Table, Verdict};
-use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol};
-use collcast_sim::engine::Unobserved;
-use collcast_sim::ids::Rank;
-use collcast_sim::measurement::{Measurement, Origin, PeerAccess};
-use collcast_sim::model::nccl::{Environment, NcclSettings, Selection, Version};
-use collcast_sim::network::Transport;
-use collcast_sim::predict::{Choice, Prediction, Predictor, Settings};
+use collcast_hwbackend::read::{ReadOptions, read_paths};
+use collcast_reports::model::{Column, Input, Report, Status, Table, Verdict};
+use collcast_sim::collective::Launch;
+use collcast_sim::measurement::Measurement;
+use collcast_sim::predict::Settings;
 use collcast_sim::profile::Profile;
-use collcast_sim::schedule::Call;
 use collcast_sim::topology::Topology;
-use collcast_sim::units::SimDuration;
-use rayon::prelude::*;
 
 use crate::error::CliError;
 use crate::output::OutputArgs;
 use crate::selectors::{MachineArgs, assumptions, content_hash};
+use judged::{Judged, judge};
+pub(crate) use tables::{BANDS, band};
+use tables::{Key, Stats, files_table, group, group_table, rows_table};
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -61,35 +61,15 @@ pub(crate) struct Args {
     /// Accept our own predictions as measurements
     #[arg(long)]
     allow_predicted: bool,
+    /// Write pictures into a folder: measured points on predicted curves, an SVG for each collective,
+    /// number of ranks and launch mode
+    #[arg(long, value_name = "DIR", help_heading = "Output")]
+    plots: Option<PathBuf>,
     /// Print every row too
     #[arg(long)]
     rows: bool,
     #[command(flatten)]
     output: OutputArgs,
-}
-
-/// A measured row with its prediction.
-struct Judged<'a> {
-    row: &'a Measurement,
-    launch: Launch,
-    prediction: Prediction,
-    nccl_us: Option<f64>,
-    /// The closest of the algorithms and protocols that may have run.
-    closest: Option<Prediction>,
-}
-
-impl Judged<'_> {
-    fn error(&self) -> f64 {
-        error(&self.prediction, self.row)
-    }
-}
-
-fn closest_error(judged: &Judged<'_>) -> Option<f64> {
-    judged.closest.as_ref().map(|p| error(p, judged.row))
-}
-
-fn error(prediction: &Prediction, row: &Measurement) -> f64 {
-    prediction.time.as_us() / row.time.as_us() - 1.0
 }
 
 /// A percentage as a fraction; the `%` may be left out.
@@ -192,6 +172,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     let beyond = max_error.zip(worst.as_ref()).is_some_and(|(most, (median, _))| *median > most);
     let failed = beyond || !slow.is_empty();
     report.verdict = Some(verdict(&overall, &all, worst.as_ref(), failed, &slow, max_error));
+    if let Some(folder) = &args.plots {
+        let names = plots::write_all(folder, &judged)?;
+        eprintln!("note: {} pictures in {}: {}", names.len(), folder.display(), names.join(" "));
+    }
     args.output.print(&report, None)?;
     Ok(ExitCode::from(u8::from(failed)))
 }
@@ -232,318 +216,6 @@ fn hosts_of_rows(name: &str, args: &Args, rows: &[Measurement]) -> Result<(Optio
     Ok((nodes, gpus))
 }
 
-/// What NCCL's own table takes to be slower than this many times its choice is not what ran.
-const PLAUSIBLE: f64 = 2.0;
-
-type Verdicts<'a> = (Vec<Judged<'a>>, BTreeMap<String, usize>, usize);
-
-/// Predicts every row that the machine can hold.
-fn judge<'a>(
-    rows: &[&'a Measurement],
-    envs: &BTreeMap<String, &BTreeMap<String, String>>,
-    topology: &Topology,
-    profile: &Profile,
-    launch: Option<Launch>,
-    closest: bool,
-) -> Result<Verdicts<'a>, CliError> {
-    let predictor = Predictor::new(topology, profile);
-    let mut skipped: BTreeMap<String, usize> = BTreeMap::new();
-    let mut anchors = 0;
-    let mut todo = Vec::new();
-    for &row in rows {
-        if profile.anchors.iter().any(|a| a.run == row.run && a.size_bytes == row.size.0) {
-            anchors += 1;
-        } else if let Some(reason) = not_predicted(row, topology) {
-            *skipped.entry(reason).or_default() += 1;
-        } else {
-            todo.push(row);
-        }
-    }
-    // An all-reduce in place and one out of place are the same schedule: one prediction for both.
-    let twins: Vec<&[&Measurement]> = todo.chunk_by(|a, b| same_call(a, b)).collect();
-    let results: Vec<Result<Vec<Judged<'a>>, (usize, collcast_sim::predict::PredictError)>> = twins
-        .par_iter()
-        .map(|&twins| {
-            let row = twins[0];
-            let mut call = Call::of_size(row.collective, row.ranks, row.size, row.dtype.unwrap_or(DataType::Float32));
-            call.op = row.op.unwrap_or(collcast_sim::collective::ReduceOp::Sum);
-            call.root = Rank(row.root.unwrap_or(0).min(row.ranks - 1));
-            // A pair's in-place row moves the same bytes between other buffers.
-            call.in_place = row.in_place && !matches!(row.collective, Collective::AllToAll | Collective::SendRecv);
-            let several = predictor.hosts(row.ranks) > 1;
-            let launch = row.launch.or(launch).unwrap_or(if several { Launch::Processes } else { Launch::Threads });
-            let version = row.settings.nccl.as_deref().and_then(|text| text.parse::<Version>().ok());
-            let mut settings = Settings { launch, version, ..Settings::default() };
-            (settings.nccl, settings.transport) =
-                told(row, envs.get(&row.origin.file).copied(), topology, predictor.version(&settings));
-            // What NCCL said it ran goes before what its cost table would pick.
-            let ran = row.chosen.as_ref();
-            let algorithm = row.settings.algorithm.or(ran.map(|c| c.algorithm)).map_or(Choice::Auto, Choice::Forced);
-            let protocol = row.settings.protocol.or(ran.map(|c| c.protocol)).map_or(Choice::Auto, Choice::Forced);
-            let prediction =
-                predictor.predict(&call, algorithm, protocol, &settings).map_err(|error| (twins.len(), error))?;
-            let graphs = predictor.graph(row.ranks, &settings);
-            let model = predictor.model(&graphs, &settings);
-            let predicted_us = |a, p| model.predicted_us(&call, a, p).map(f64::from);
-            let nccl_us = predicted_us(prediction.algorithm, prediction.protocol);
-            let plausible = |&(a, p): &(Algorithm, Protocol)| {
-                let slow = predicted_us(a, p).zip(nccl_us).is_some_and(|(us, chosen)| us > PLAUSIBLE * chosen);
-                (a, p) != (prediction.algorithm, prediction.protocol) && !slow
-            };
-            let others = if closest { predictor.candidates(&call, algorithm, protocol, &settings) } else { Vec::new() };
-            let others: Vec<Prediction> = (others.into_iter().filter(plausible))
-                .filter_map(|(a, p)| predictor.predict_one(&call, a, p, &settings, &mut Unobserved).ok())
-                .chain(closest.then(|| prediction.clone()))
-                .collect();
-            let judged = |&row| {
-                let nearest = others.iter().min_by(|a, b| error(a, row).abs().total_cmp(&error(b, row).abs()));
-                Judged { row, launch, prediction: prediction.clone(), nccl_us, closest: nearest.cloned() }
-            };
-            Ok(twins.iter().map(judged).collect())
-        })
-        .collect();
-    let mut judged = Vec::new();
-    for result in results {
-        match result {
-            Ok(rows) => judged.extend(rows),
-            Err((_, error)) if error.is_internal() => return Err(error.into()),
-            Err((rows, error)) => *skipped.entry(error.to_string()).or_default() += rows,
-        }
-    }
-    Ok((judged, skipped, anchors))
-}
-
-fn same_call(a: &Measurement, b: &Measurement) -> bool {
-    let call = |m: &Measurement| {
-        let (time, origin) = (SimDuration::ZERO, Origin::default());
-        Measurement { in_place: false, time, origin, ..m.clone() }
-    };
-    a.collective == Collective::AllReduce && call(a) == call(b)
-}
-
-/// What NCCL was told when a row was measured: the machine's variables, those of the file, and
-/// before both what the row itself says.
-fn told(
-    row: &Measurement,
-    env: Option<&BTreeMap<String, String>>,
-    topology: &Topology,
-    version: Version,
-) -> (NcclSettings, Transport) {
-    let mut pairs = topology.software.env.clone();
-    // A file can hold runs with several algorithms: rows carry theirs.
-    pairs.extend(
-        env.into_iter().flatten().filter(|(name, _)| *name != "NCCL_ALGO").map(|(n, v)| (n.clone(), v.clone())),
-    );
-    let mut settings = Environment::parse(&pairs, version).map(|e| e.settings).unwrap_or_default();
-    if let Some(text) = &row.settings.nccl_algo {
-        settings.algorithms = Selection::parse(text, version).map(|(algorithms, _)| algorithms).unwrap_or_default();
-    }
-    settings.max_channels = row.settings.channels.or(settings.max_channels);
-    settings.buffer_size = row.settings.buffer_size.or(settings.buffer_size);
-    settings.threads = row.settings.threads.or(settings.threads);
-    let moving = pairs.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-    let moving = moving.filter(|(name, _)| Transport::VARIABLES.contains(name));
-    let mut transport = Transport::from_env(topology, moving).unwrap_or_default();
-    if row.settings.peer_access != PeerAccess::On {
-        transport.peer_access = row.settings.peer_access;
-    }
-    (settings, transport)
-}
-
-fn not_predicted(row: &Measurement, topology: &Topology) -> Option<String> {
-    if row.ranks > topology.ranks() {
-        return Some(format!(
-            "they have {} ranks, `{}` has {} GPUs (--nodes adds hosts)",
-            row.ranks,
-            topology.name,
-            topology.ranks()
-        ));
-    }
-    if let Some(algorithm) = row.settings.algorithm
-        && !collcast_sim::schedule::valid_algorithms(row.collective).contains(&algorithm)
-    {
-        return Some(format!("{algorithm} is not modelled for {} yet", row.collective));
-    }
-    if let Some(text) = &row.settings.nccl_algo
-        && let Err(error) = Selection::<Algorithm>::parse(text, Version::NEWEST)
-    {
-        return Some(format!("NCCL_ALGO={text}: {error}"));
-    }
-    let on: std::collections::BTreeSet<_> = (0..row.ranks).map(|r| topology.host_of(Rank(r))).collect();
-    let hosts = u32::try_from(on.len()).unwrap_or(u32::MAX);
-    if row.hosts.is_some_and(|h| h != hosts) {
-        let asked = row.hosts.unwrap_or(0);
-        return Some(format!(
-            "they ran on {asked} hosts; the first {} GPUs of `{}` are on {hosts}",
-            row.ranks, topology.name
-        ));
-    }
-    None
-}
-
-/// What makes rows comparable.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct Key {
-    forced: bool,
-    launch: Launch,
-    what: String,
-    band: u8,
-}
-
-/// Ranges of sizes in which one thing bounds the time: launch and latency, caches and
-/// protocols, links.
-pub(crate) const BANDS: [&str; 3] = ["< 64 KiB", "64 KiB-16 MiB", "> 16 MiB"];
-
-/// Index in [`BANDS`] of a size in bytes.
-pub(crate) fn band(size: u64) -> u8 {
-    match size {
-        0..65_536 => 0,
-        65_536..=16_777_216 => 1,
-        _ => 2,
-    }
-}
-
-fn group<'j, 'a>(judged: &'j [Judged<'a>]) -> BTreeMap<Key, Vec<&'j Judged<'a>>> {
-    let mut groups: BTreeMap<Key, Vec<&Judged<'_>>> = BTreeMap::new();
-    for j in judged {
-        let forced = j.row.forced();
-        let what = if forced {
-            format!("{} {}", j.prediction.algorithm, j.prediction.protocol)
-        } else {
-            format!("{} as NCCL chose", j.row.collective)
-        };
-        groups.entry(Key { forced: !forced, launch: j.launch, what, band: band(j.row.size.0) }).or_default().push(j);
-    }
-    // Forced groups sort first; the flag then says what it means.
-    groups.into_iter().map(|(k, v)| (Key { forced: !k.forced, ..k }, v)).collect()
-}
-
-/// Error figures of a set of rows.
-#[derive(Clone, Copy, Debug, Default)]
-struct Stats {
-    count: usize,
-    mean: f64,
-    median: f64,
-    p95: f64,
-    bias: f64,
-    coverage: f64,
-    nccl_median: Option<f64>,
-    closest_median: Option<f64>,
-}
-
-fn quantile(sorted: &[f64], q: f64) -> f64 {
-    let last = sorted.len().saturating_sub(1);
-    let at = (q * last as f64).round() as usize;
-    sorted.get(at.min(last)).copied().unwrap_or(0.0)
-}
-
-impl Stats {
-    fn of(rows: &[&Judged<'_>]) -> Self {
-        let count = rows.len();
-        if count == 0 {
-            return Self::default();
-        }
-        let n = count as f64;
-        let mut errors: Vec<f64> = rows.iter().map(|j| j.error().abs()).collect();
-        errors.sort_by(f64::total_cmp);
-        // Of all rows or of none: a median over some would be compared with one over all.
-        let median_of_all = |of: fn(&Judged<'_>) -> Option<f64>| {
-            let mut errors: Vec<f64> = rows.iter().filter_map(|j| of(j)).map(f64::abs).collect();
-            errors.sort_by(f64::total_cmp);
-            (errors.len() == count).then(|| quantile(&errors, 0.5))
-        };
-        let inside = rows.iter().filter(|j| (j.prediction.low..=j.prediction.high).contains(&j.row.time)).count();
-        Self {
-            count,
-            mean: errors.iter().sum::<f64>() / n,
-            median: quantile(&errors, 0.5),
-            p95: quantile(&errors, 0.95),
-            bias: rows.iter().map(|j| j.error()).sum::<f64>() / n,
-            coverage: inside as f64 / n,
-            nccl_median: median_of_all(|j| Some(j.nccl_us? / j.row.time.as_us() - 1.0)),
-            closest_median: median_of_all(closest_error),
-        }
-    }
-
-    fn json(&self) -> serde_json::Value {
-        serde_json::json!({
-            "count": self.count,
-            "mean_abs_error": self.mean,
-            "median_abs_error": self.median,
-            "p95_abs_error": self.p95,
-            "bias": self.bias,
-            "coverage": self.coverage,
-            "nccl_model": self.nccl_median.map(|m| serde_json::json!({ "median_abs_error": m })),
-            "closest": self.closest_median.map(|m| serde_json::json!({ "median_abs_error": m })),
-        })
-    }
-}
-
-/// Errors by group: percentages for people, fractions for files.
-fn group_table(groups: &BTreeMap<Key, Vec<&Judged<'_>>>, overall: &[&Judged<'_>], people: bool) -> Table {
-    let (scale, digits) = if people { (100.0, 1) } else { (1.0, 4) };
-    let columns = [
-        Column::text("launch", "launch"),
-        Column::text("group", "group"),
-        Column::text("band", "size"),
-        Column::number("count", "rows"),
-        Column::number("median_abs_error", "median %"),
-        Column::number("mean_abs_error", "mean %"),
-        Column::number("p95_abs_error", "p95 %"),
-        Column::number("bias", "bias %"),
-        Column::number("coverage", "in interval %"),
-        Column::number("nccl_median_abs_error", "NCCL's model %"),
-        Column::number("closest_median_abs_error", "closest %"),
-    ];
-    let mut table = Table::new("groups", "error = predicted / measured - 1, by group", columns);
-    let mut push = |launch: &str, what: &str, band: &str, rows: &[&Judged<'_>]| {
-        let s = Stats::of(rows);
-        let pc = |v: f64| Cell::float(v * scale, digits);
-        table.push([
-            launch.into(),
-            what.into(),
-            band.into(),
-            s.count.into(),
-            pc(s.median),
-            pc(s.mean),
-            pc(s.p95),
-            pc(s.bias),
-            Cell::float(s.coverage * scale, digits.saturating_sub(1)),
-            s.nccl_median.map(pc).into(),
-            s.closest_median.map(pc).into(),
-        ]);
-    };
-    for (key, rows) in groups {
-        push(key.launch.name(), &key.what, BANDS[usize::from(key.band)], rows);
-    }
-    push("all", "forced algorithm and protocol", "all", overall);
-    table
-}
-
-fn files_table(files: &[collcast_hwbackend::read::FileReport]) -> Table {
-    let columns = [Column::text("file", "file"), Column::number("rows", "rows"), Column::text("outcome", "outcome")];
-    let mut table = Table::new("files", "files that gave no rows, or have lines that could not be read", columns);
-    for file in files {
-        let outcome = match &file.outcome {
-            Outcome::Read if file.unreadable == 0 => continue,
-            Outcome::Read => "read".to_owned(),
-            Outcome::Metadata => "describes the data files of its stem".to_owned(),
-            Outcome::NotUnderstood(reason) => format!("not understood: {reason}"),
-            Outcome::Refused(error) => format!("refused: {error}"),
-        };
-        let notes: Vec<String> = match &file.outcome {
-            Outcome::Read => file.warnings(),
-            _ => Vec::new(),
-        };
-        let mut text = outcome;
-        if let Some(first) = notes.first() {
-            text += &format!("; {} notes, the first: {first}", notes.len());
-        }
-        table.push([file.path.display().to_string().into(), file.rows.into(), text.into()]);
-    }
-    table
-}
-
 fn slow_rows<'j, 'a>(judged: &'j [Judged<'a>], least: f64) -> Vec<&'j Judged<'a>> {
     judged.iter().filter(|j| j.prediction.time.as_us() / j.row.time.as_us() < least).collect()
 }
@@ -570,64 +242,6 @@ fn anomalies_table(slow: &[&Judged<'_>]) -> Table {
             )
             .into(),
             format!("{}:{}", j.row.origin.file, j.row.origin.line).into(),
-        ]);
-    }
-    table
-}
-
-fn rows_table(judged: &[Judged<'_>]) -> Table {
-    let columns = [
-        Column::text("run", "run"),
-        Column::text("collective", "collective"),
-        Column::number("ranks", "ranks"),
-        Column::number("size_bytes", "size B"),
-        Column::text("in_place", "in place"),
-        Column::text("launch", "launch"),
-        Column::text("forced", "forced"),
-        Column::text("algorithm", "algorithm"),
-        Column::text("protocol", "protocol"),
-        Column::number("channels", "ch"),
-        Column::number("measured_us", "measured us"),
-        Column::number("predicted_us", "predicted us"),
-        Column::number("error", "error"),
-        Column::number("low_us", "low us"),
-        Column::number("high_us", "high us"),
-        Column::number("nccl_model_us", "NCCL's model us"),
-        Column::text("closest_algorithm", "closest algorithm"),
-        Column::text("closest_protocol", "closest protocol"),
-        Column::number("closest_us", "closest us"),
-        Column::number("closest_error", "closest error"),
-        Column::text("bound", "bound by"),
-        Column::text("file", "file"),
-        Column::number("line", "line"),
-    ];
-    let mut table = Table::new("rows", "", columns);
-    for j in judged {
-        let p = &j.prediction;
-        table.push([
-            j.row.run.as_str().into(),
-            j.row.collective.name().into(),
-            j.row.ranks.into(),
-            j.row.size.0.into(),
-            j.row.in_place.into(),
-            j.launch.name().into(),
-            j.row.forced().into(),
-            p.algorithm.name().into(),
-            p.protocol.name().into(),
-            p.plan.channels.into(),
-            Cell::float(j.row.time.as_us(), 2),
-            Cell::float(p.time.as_us(), 2),
-            Cell::float(j.error(), 3),
-            Cell::float(p.low.as_us(), 2),
-            Cell::float(p.high.as_us(), 2),
-            j.nccl_us.map(|us| Cell::float(us, 2)).into(),
-            j.closest.as_ref().map(|c| Cell::from(c.algorithm.name())).into(),
-            j.closest.as_ref().map(|c| Cell::from(c.protocol.name())).into(),
-            j.closest.as_ref().map(|c| Cell::float(c.time.as_us(), 2)).into(),
-            closest_error(j).map(|e| Cell::float(e, 3)).into(),
-            p.bound_by().into(),
-            j.row.origin.file.as_str().into(),
-            j.row.origin.line.into(),
         ]);
     }
     table

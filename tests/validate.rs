@@ -150,3 +150,16 @@ fn protocols_cross_where_they_do_on_the_hardware() {
         }
     }
 }
+
+/// Goal: `--plots` writes pictures that hold every curve.
+#[test]
+fn plots_are_written() {
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("plots");
+    let path = folder.to_str().unwrap();
+    let (code, _, err) =
+        collcast(&["validate", "tests/data/sockets", "-t", "tests/data/h200-loopback.toml", "--plots", path]);
+    assert!(code <= 1, "{err}");
+    let svg = std::fs::read_to_string(folder.join("all_gather_4x4_processes.svg")).unwrap();
+    assert!(svg.contains("pat, NCCL's protocol") || svg.contains("pat, NCCL&apos;s protocol"), "{err}");
+    assert!(svg.contains("all_gather over 4 ranks on 4 hosts"), "{err}");
+}

@@ -9,8 +9,10 @@
 //! - [`junit`], [`github`]: its cases, for continuous integration;
 //! - [`nccl_tests`]: the table that nccl-tests prints;
 //! - [`perfetto`]: traces for ui.perfetto.dev;
+//! - [`chart`]: curves over sizes, measured and predicted;
 //! - [`draw`], [`describe`]: a machine as a picture and as one screen of facts.
 
+pub mod chart;
 pub mod csv;
 pub mod describe;
 pub mod draw;

@@ -64,12 +64,7 @@ impl Costs {
     /// A kernel that reads and writes so many bytes in all at a rate, and computes next to nothing.
     pub fn memory_kernel(bytes: u64, rate: f64) -> Compute {
         // Its blocks are short, so others may start on the way: every eighth counts.
-        Compute {
-            time: SimDuration::from_us(bytes as f64 / rate * 1e6),
-            kernels: 1,
-            waves: 8,
-            memory_ppm: 1_000_000,
-        }
+        Compute { time: SimDuration::from_us(bytes as f64 / rate * 1e6), kernels: 1, waves: 8, memory_ppm: 1_000_000 }
     }
 }
 
@@ -183,7 +178,14 @@ impl<'a> Writer<'a> {
     }
 
     /// Adds a send or a receive.
-    pub fn message(&mut self, label: &str, send: bool, (group, stream): (usize, &str), bytes: Bytes, after: &[usize]) -> usize {
+    pub fn message(
+        &mut self,
+        label: &str,
+        send: bool,
+        (group, stream): (usize, &str),
+        bytes: Bytes,
+        after: &[usize],
+    ) -> usize {
         let stream = self.stream(stream);
         let mover = self.calls.mover;
         let what = if send { What::Send { group, bytes, mover } } else { What::Recv { group, bytes, mover } };

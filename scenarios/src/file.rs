@@ -404,7 +404,12 @@ impl Reader<'_> {
         TopologiesError::Value(self.source.at(span, message, label, hint))
     }
 
-    fn unit<T>(&self, text: &Text, parse: fn(&str) -> Result<T, UnitError>, example: &str) -> Result<T, TopologiesError> {
+    fn unit<T>(
+        &self,
+        text: &Text,
+        parse: fn(&str) -> Result<T, UnitError>,
+        example: &str,
+    ) -> Result<T, TopologiesError> {
         parse(text.get_ref()).map_err(|e| self.bad(text.span(), e.to_string(), &format!("expected {example}"), ""))
     }
 
@@ -427,7 +432,12 @@ impl Reader<'_> {
             let near = collcast_sim::collective::nearest(given, names.iter().copied());
             let label = near.map_or_else(|| "not a known name".to_owned(), |n| format!("did you mean `{n}`?"));
             let message = format!("`{given}` is not {what}");
-            TopologiesError::UnknownName(self.source.at(text.span(), message, label, format!("known: {}", names.join(", "))))
+            TopologiesError::UnknownName(self.source.at(
+                text.span(),
+                message,
+                label,
+                format!("known: {}", names.join(", ")),
+            ))
         })
     }
 
@@ -520,7 +530,10 @@ impl Reader<'_> {
             pipeline: self.count(l.pipeline.as_ref(), "pipeline", most)?,
             data: self.count(l.data.as_ref(), "data", most)?,
             micro_batches: self.count(l.micro_batches.as_ref(), "micro_batches", MAX_MICRO_BATCHES)?,
-            schedule: l.schedule.as_ref().map_or(Ok(Schedule::default()), |t| self.name(t, "a schedule", &schedules))?,
+            schedule: l
+                .schedule
+                .as_ref()
+                .map_or(Ok(Schedule::default()), |t| self.name(t, "a schedule", &schedules))?,
             chunks: self.count(l.chunks.as_ref(), "chunks", 1024)?,
         };
         let whole = |message: String, hint: &str| TopologiesError::Contradiction(self.source.whole(message, hint));
@@ -564,7 +577,12 @@ impl Reader<'_> {
         let chosen = self.name(kind, "a kind of data parallelism", &kinds)?;
         if matches!(chosen, DataParallel::Fsdp(_)) && (layout.pipeline > 1 || layout.micro_batches > 1) {
             let message = "fsdp together with a pipeline or micro-batches is not modelled".to_owned();
-            return Err(self.bad(kind.span(), message, "one stage and one micro-batch only", "use ddp or at_end there"));
+            return Err(self.bad(
+                kind.span(),
+                message,
+                "one stage and one micro-batch only",
+                "use ddp or at_end there",
+            ));
         }
         Ok(chosen)
     }
@@ -579,7 +597,8 @@ impl Reader<'_> {
             .into_iter()
             .chain(Protocol::ALL.iter().map(|&p| (p.name(), Choice::Forced(p))))
             .collect();
-        let algorithm = raw.algorithm.as_ref().map_or(Ok(Choice::Auto), |t| self.name(t, "an algorithm", &algorithms))?;
+        let algorithm =
+            raw.algorithm.as_ref().map_or(Ok(Choice::Auto), |t| self.name(t, "an algorithm", &algorithms))?;
         let protocol = raw.protocol.as_ref().map_or(Ok(Choice::Auto), |t| self.name(t, "a protocol", &protocols))?;
         let priorities = [("high", true), ("normal", false)];
         let movers = [("blocks", Mover::Blocks), ("copy_engine", Mover::CopyEngine)];
@@ -683,7 +702,13 @@ impl Reader<'_> {
         let waves = raw.waves.unwrap_or(if matches!(forward, Time::Memory(_)) { 8 } else { 1 });
         Ok(Part {
             name: name.clone(),
-            cost: Cost { forward, backward, kernels: [kernels, kernels.saturating_mul(twice)], waves: waves.max(1), memory },
+            cost: Cost {
+                forward,
+                backward,
+                kernels: [kernels, kernels.saturating_mul(twice)],
+                waves: waves.max(1),
+                memory,
+            },
             parameters: raw.parameters.clone(),
             sums: [self.size_or_none(raw.sum.as_ref())?, self.size_or_none(raw.sum_backward.as_ref())?],
         })

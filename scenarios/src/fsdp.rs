@@ -109,15 +109,16 @@ impl Step<'_, '_> {
         let mut last = turn;
         let mut scattered: Option<usize> = None;
         for (index, layer) in layers.iter().enumerate() {
-            let launch = |step: &mut Self, gathers: &mut Vec<Option<usize>>, copies: &[Option<usize>], last, upto: usize| {
-                while gathers.len() <= upto.min(layers.len() - 1) {
-                    let next = gathers.len();
-                    let freed = step.how.reshard && next > 0;
-                    let before = next.checked_sub(ahead).and_then(|unit| copies.get(unit).copied().flatten());
-                    let waits = if ahead == 0 { last } else { before.unwrap_or(turn) };
-                    gathers.push(freed.then(|| step.gather(layers[next], &[waits])));
-                }
-            };
+            let launch =
+                |step: &mut Self, gathers: &mut Vec<Option<usize>>, copies: &[Option<usize>], last, upto: usize| {
+                    while gathers.len() <= upto.min(layers.len() - 1) {
+                        let next = gathers.len();
+                        let freed = step.how.reshard && next > 0;
+                        let before = next.checked_sub(ahead).and_then(|unit| copies.get(unit).copied().flatten());
+                        let waits = if ahead == 0 { last } else { before.unwrap_or(turn) };
+                        gathers.push(freed.then(|| step.gather(layers[next], &[waits])));
+                    }
+                };
             launch(self, &mut gathers, &copies, last, index);
             let copied = gathers[index].map(|gathered| self.copied_out(layer, gathered));
             copies.push(copied);

@@ -45,7 +45,8 @@ pub fn passes(schedule: Schedule, stage: u32, stages: u32, micro_batches: u32, c
         Pass { forward, micro_batch: n / group * stages + n % stages, chunk }
     };
     let plain = |n: u32, forward: bool| Pass { forward, micro_batch: n, chunk: 0 };
-    let one = |n: u32, forward: bool| if schedule == Schedule::Interleaved { pass(n, forward) } else { plain(n, forward) };
+    let one =
+        |n: u32, forward: bool| if schedule == Schedule::Interleaved { pass(n, forward) } else { plain(n, forward) };
     let warm_up = match schedule {
         Schedule::Gpipe => total,
         Schedule::OneForwardOneBackward => stages - 1 - stage,
@@ -68,7 +69,9 @@ mod tests {
     /// Goal: every pass once, forward before backward, and the last stage alternates from the start.
     #[test]
     fn every_pass_is_there_once_and_in_order() {
-        for (schedule, chunks) in [(Schedule::Gpipe, 1), (Schedule::OneForwardOneBackward, 1), (Schedule::Interleaved, 3)] {
+        for (schedule, chunks) in
+            [(Schedule::Gpipe, 1), (Schedule::OneForwardOneBackward, 1), (Schedule::Interleaved, 3)]
+        {
             for stage in 0..4 {
                 let order = passes(schedule, stage, 4, 8, chunks);
                 assert_eq!(order.len(), 2 * 8 * chunks as usize);

@@ -170,10 +170,8 @@ fn stage_program(writer: &mut Writer<'_>, model: &Model, layout: &Layout, stage:
     let all = stages * layout.chunks;
     let own = |pass: Pass| pass.chunk * stages + stage;
     let mut start = Vec::new();
-    let parameters: u64 = (0..layout.chunks)
-        .flat_map(|c| layers_of(model, c * stages + stage, all))
-        .map(Layer::parameters)
-        .sum();
+    let parameters: u64 =
+        (0..layout.chunks).flat_map(|c| layers_of(model, c * stages + stage, all)).map(Layer::parameters).sum();
     if data_parallel == DataParallel::OneGpu {
         start = ddp::broadcast_from_one(writer, Bytes(parameters * model.parameter_bytes));
     }
@@ -190,7 +188,8 @@ fn stage_program(writer: &mut Writer<'_>, model: &Model, layout: &Layout, stage:
         let name = if pass.forward { "activations" } else { "gradients of activations" };
         let direction = if pass.forward { "forward" } else { "backward" };
         // Forward data comes from the chunk before and goes to the one after; backward the other way.
-        let (from, to) = if pass.forward { (chunk.checked_sub(1), chunk + 1) } else { (Some(chunk + 1), chunk.wrapping_sub(1)) };
+        let (from, to) =
+            if pass.forward { (chunk.checked_sub(1), chunk + 1) } else { (Some(chunk + 1), chunk.wrapping_sub(1)) };
         let mut waits = std::mem::take(&mut start);
         if let Some(from) = from.filter(|&c| c < all && stages > 1) {
             let bytes = handed(from.min(chunk));

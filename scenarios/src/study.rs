@@ -79,12 +79,7 @@ impl Spread {
 ///
 /// # Errors
 /// As [`Simulator::run`].
-pub fn spread(
-    simulator: &Simulator<'_>,
-    graph: &OpGraph,
-    jitter: Jitter,
-    seeds: u32,
-) -> Result<Spread, WorkloadError> {
+pub fn spread(simulator: &Simulator<'_>, graph: &OpGraph, jitter: Jitter, seeds: u32) -> Result<Spread, WorkloadError> {
     let mut graph = graph.clone();
     let mut times = Vec::new();
     for seed in (jitter.seed..).take(seeds as usize) {

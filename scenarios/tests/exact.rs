@@ -112,7 +112,9 @@ fn fsdp_exposes_what_a_hand_calculation_says() {
 /// Goal: a model without communication, and the same with communication left out, take the same.
 #[test]
 fn without_communication_a_step_is_its_computation() {
-    for (strategy, layout) in [("ddp", "data = 4"), ("at_end", "data = 4"), ("one_gpu", "data = 4"), ("fsdp", "data = 4")] {
+    for (strategy, layout) in
+        [("ddp", "data = 4"), ("at_end", "data = 4"), ("one_gpu", "data = 4"), ("fsdp", "data = 4")]
+    {
         let kind = format!("kind = \"{strategy}\"");
         let silent = run(&layers(layout, &kind, 5, 70, 130, 3_000_000), SILENT);
         assert_eq!(silent.time, us(5 * 200), "{strategy}");
@@ -147,7 +149,8 @@ fn flows_agree_with_slices() {
     let machine = Machine::new("h200x4", None);
     let simulator = machine.simulator();
     for strategy in ["kind = \"ddp\"", "kind = \"fsdp\"", "kind = \"at_end\""] {
-        let text = layers("data = 4", strategy, 3, 150, 300, 8_000_000).replace("parameters", "kernels = 3\nparameters");
+        let text =
+            layers("data = 4", strategy, 3, 150, 300, 8_000_000).replace("parameters", "kernels = 3\nparameters");
         let graph = machine.graph(&read(&text));
         for mechanisms in [CALM, Mechanisms::default()] {
             let [flows, slices] =

@@ -102,7 +102,8 @@ fn training_steps() {
             }
             "pp" => {
                 let micro_batches = number(row, "micro_batches");
-                let changes = vec![("layout.schedule", text("schedule")), ("layout.micro_batches", text("micro_batches"))];
+                let changes =
+                    vec![("layout.schedule", text("schedule")), ("layout.micro_batches", text("micro_batches"))];
                 ("gpt-pipeline", changes, 2.0 * block * (micro_batches + 3.0), number(row, "iter_ms"))
             }
             "tp" if row["comm"] == false => {
@@ -138,8 +139,10 @@ fn training_steps() {
 /// Products or copies beside collectives of a group of 4, on streams of their own.
 fn beside(compute: Compute, calls: usize, collective: Collective, bytes: Bytes, channels: Option<u32>) -> OpGraph {
     let mut program = Program::default();
-    let (computing, communicating) =
-        (program.stream("compute", StreamKind::Compute, false), program.stream("comm", StreamKind::Communication, true));
+    let (computing, communicating) = (
+        program.stream("compute", StreamKind::Compute, false),
+        program.stream("comm", StreamKind::Communication, true),
+    );
     let op = |stream, what| Op {
         label: "op".into(),
         kind: "op".into(),
@@ -189,7 +192,8 @@ fn interference() {
     let mut left_out: [Errors; 2] = Default::default();
     let mut check = |what: &str, fitted: bool, graph: &OpGraph, measured: [f64; 2], alone: [f64; 2]| {
         let calm = Mechanisms { interference: false, ..Mechanisms::default() };
-        let [quiet, both] = [calm, Mechanisms::default()].map(|m| ends(&simulator.run(graph, m, Level::Flows).unwrap()));
+        let [quiet, both] =
+            [calm, Mechanisms::default()].map(|m| ends(&simulator.run(graph, m, Level::Flows).unwrap()));
         for side in [0, 1] {
             let name = ["computation", "communication"][side];
             let group = if fitted { &mut errors } else { &mut left_out };
@@ -233,7 +237,8 @@ fn interference() {
             };
             let graph =
                 beside(compute, field[4] as usize, Collective::AllReduce, Bytes((field[3] as u64) << 20), channels);
-            let what = format!("{}^3 x{} beside {} x {} MB, {channels:?} channels", field[1], field[2], field[4], field[3]);
+            let what =
+                format!("{}^3 x{} beside {} x {} MB, {channels:?} channels", field[1], field[2], field[4], field[3]);
             check(&what, channels.is_none(), &graph, [field[8], field[9]], [alone, field[6]]);
         }
     }

@@ -1,12 +1,12 @@
 //! One prediction from machine to time: plan, schedule, proof, simulation, self-checks.
 
-use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustc_hash::FxHashMap;
 use thiserror::Error;
 
-use crate::collective::{Algorithm, Launch, Protocol};
+use crate::collective::{Algorithm, Collective, Launch, Protocol};
 use crate::engine::flows::WEIGHT_ONE;
 use crate::engine::{EngineError, Instance, Observer, Unobserved, fold, run, run_steady};
 use crate::ids::{LinkId, Rank};
@@ -288,8 +288,8 @@ pub struct Predictor<'a> {
     given: Given,
     /// What NCCL finds, by what it depends on.
     found: Mutex<FxHashMap<Asked, Found>>,
-    /// Patterns that are proved.
-    proofs: Mutex<BTreeSet<String>>,
+    /// Patterns, and whether they are proved; locked while someone proves it.
+    proofs: Mutex<BTreeMap<String, Arc<Mutex<bool>>>>,
 }
 
 /// What NCCL's search depends on: ranks, multicast, reduction in the network, transport.
@@ -912,8 +912,9 @@ impl<'a> Predictor<'a> {
             plan.aggregate
         );
         // A count matrix is a pattern of its own; what is missing in it stays missing.
-        let known = self.proofs.lock().unwrap_or_else(std::sync::PoisonError::into_inner).contains(&key);
-        if known && call.counts.is_none() {
+        let pattern = Arc::clone(self.proofs.lock().unwrap_or_else(PoisonError::into_inner).entry(key).or_default());
+        let mut known = pattern.lock().unwrap_or_else(PoisonError::into_inner);
+        if *known && call.counts.is_none() {
             return Ok(ProofKind::Sampled);
         }
         // Fewer ranks stand on fewer hosts, and on fewer of each.
@@ -937,7 +938,10 @@ impl<'a> Predictor<'a> {
         plan.channels = plan.channels.min(2 * plan.parts.max(1));
         plan.chunk = plan.grain * 4 * u64::from(plan.slices);
         plan.min_slice = plan.grain;
-        plan.per_channel = plan.chunk * u64::from(ranks) * 2 + plan.grain;
+        let one_a_loop = matches!(plan.algorithm, Algorithm::Ring | Algorithm::Pat | Algorithm::Direct)
+            && call.collective != Collective::AllReduce;
+        let chunks = if one_a_loop { 1 } else { u64::from(ranks) };
+        plan.per_channel = plan.chunk * chunks * 2 + plan.grain;
         let sharers = if plan.algorithm == Algorithm::Direct { plan.parts } else { plan.channels };
         small.count = plan.per_channel * u64::from(sharers) - 1;
         if ranks == call.ranks {
@@ -945,7 +949,7 @@ impl<'a> Predictor<'a> {
         }
         let twin = Schedule::new(small, plan, &order)?;
         verify(&twin).map_err(unproved)?;
-        self.proofs.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(key);
+        *known = true;
         Ok(ProofKind::Sampled)
     }
 }

@@ -122,6 +122,8 @@ parameters! {
     "latency.network.ll" "us" "from the proxy's post to the peer's sight, per slice",
     "latency.network.ll128" "us" "from the proxy's post to the peer's sight, per slice",
     "latency.network.simple" "us" "from the proxy's post to the peer's sight, per slice",
+    "latency.network.control" "us" "of a word between proxies: an empty place, the end of a transfer",
+    "latency.network_efa.control" "us" "the same through EFA",
     "latency.network_efa" "us" "the same through EFA, whatever the protocol",
     "latency.network_sharp" "us" "from the last proxy's post to the sight of the result, per slice that switches reduce",
     "latency.network_tcp" "us" "what TCP adds to a slice's network latency",
@@ -363,6 +365,16 @@ impl Profile {
             (_, Protocol::Ll128) => "latency.network.ll128",
             (_, Protocol::Simple) => "latency.network.simple",
         }) + tcp
+    }
+
+    /// From one end of a network connection to the other without data: that a place is free, or that
+    /// a transfer has ended. Sockets take data into the kernel's buffers at once, and ask for it there.
+    pub fn control(&self, reach: Reach) -> SimDuration {
+        match reach {
+            Reach::Tcp => SimDuration::ZERO,
+            Reach::Efa => self.time("latency.network_efa.control"),
+            _ => self.time("latency.network.control"),
+        }
     }
 
     /// A block's own synchronisation before a slice moves. Line-flagged protocols have none.

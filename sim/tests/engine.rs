@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol};
 use collcast_sim::engine::flows::{Flows, Use, WEIGHT_ONE};
-use collcast_sim::engine::{EngineError, Instance, Outcome, TaskSpec, Unobserved, fold, run, run_steady};
+use collcast_sim::engine::{EngineError, Instance, Outcome, ProxySpec, TaskSpec, Unobserved, fold, run, run_steady};
 use collcast_sim::ids::{ChannelId, Lane, Rank};
 use collcast_sim::network::{Laid, LayError, ResourceName, Transport, lay, order};
 use collcast_sim::predict::{Choice, PredictError, Prediction, Predictor, Settings};
@@ -302,9 +302,14 @@ proptest! {
             // Below two chunks a ring deadlocks, rightly.
             conn.depth = 2 * schedule.plan.slices + u32::try_from(random(5)).unwrap();
             conn.latency = SimDuration(random(3) * random(800_000));
+            conn.credit = SimDuration(random(3) * random(800_000));
             conn.streaming = random(2) == 0;
             conn.direct = random(2) == 0;
-            conn.proxy = (random(3) == 0).then(|| SimDuration(random(2) * random(1_000_000)));
+            let proxied = ProxySpec {
+                sight: SimDuration(random(2) * random(1_000_000)),
+                ack: SimDuration(random(2) * random(1_000_000)),
+            };
+            conn.proxy = (random(3) == 0).then_some(proxied);
             conn.post = [random(2) * random(5000), random(2) * random(5000)];
             // Any cut of its resources into parts that leaves the transfer something.
             let all = conn.uses.len() as u64;
@@ -315,7 +320,7 @@ proptest! {
             if wired.senders.len() > 1 && conn.proxy.is_none() {
                 conn.parts = [0; 3];
                 if wired.receivers.len() > 1 {
-                    conn.proxy = Some(SimDuration(random(1_000_000)));
+                    conn.proxy = Some(ProxySpec { sight: SimDuration(random(1_000_000)), ack: SimDuration::ZERO });
                     conn.parts[2] = u16::try_from(all).unwrap();
                 }
             }

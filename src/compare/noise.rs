@@ -4,11 +4,11 @@ use collcast_sim::collective::Launch;
 
 /// Noise of one comparison, as standard deviations of ln(B/A) between two single measurements.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) struct Noise {
+pub(crate) struct Noise {
     /// What all rows of a band have in common in one run: the pace of the host thread, clocks.
-    pub(super) offset: f64,
+    pub(crate) offset: f64,
     /// What each row has of its own.
-    pub(super) row: f64,
+    pub(crate) row: f64,
 }
 
 /// Noise by size band, where a host thread launches each operation and where a CUDA graph does.
@@ -38,7 +38,7 @@ const GRAPH: [Noise; 3] =
 
 /// Noise in a size band. `launch` names the modes of both sides, where they are said; the
 /// larger noise counts.
-pub(super) fn known(launch: &[Option<Launch>], band: u8) -> Noise {
+pub(crate) fn known(launch: &[Option<Launch>], band: u8) -> Noise {
     let of = |launch: &Option<Launch>| match launch {
         Some(Launch::Graph) => GRAPH,
         _ => HOST_LAUNCHED,
@@ -54,7 +54,7 @@ pub(super) fn known(launch: &[Option<Launch>], band: u8) -> Noise {
 ///
 /// # Source
 /// Abramowitz and Stegun, Handbook of Mathematical Functions, 26.2.23; error below 4.5e-4.
-pub(super) fn upper_quantile(p: f64) -> f64 {
+pub(crate) fn upper_quantile(p: f64) -> f64 {
     let t = (-2.0 * p.clamp(1e-300, 0.5).ln()).sqrt();
     let above = 2.515_517 + t * (0.802_853 + t * 0.010_328);
     let below = 1.0 + t * (1.432_788 + t * (0.189_269 + t * 0.001_308));
@@ -62,7 +62,7 @@ pub(super) fn upper_quantile(p: f64) -> f64 {
 }
 
 /// The median; the mean of the middle two of an even number. Zero for none.
-pub(super) fn median(mut values: Vec<f64>) -> f64 {
+pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let half = values.len() / 2;
     match (values.get(half), values.len() % 2) {
@@ -73,7 +73,7 @@ pub(super) fn median(mut values: Vec<f64>) -> f64 {
 }
 
 /// Standard deviation that a normal variable of this median absolute deviation has.
-pub(super) fn robust_deviation(values: Vec<f64>) -> f64 {
+pub(crate) fn robust_deviation(values: Vec<f64>) -> f64 {
     let centre = median(values.clone());
     1.4826 * median(values.into_iter().map(|v| (v - centre).abs()).collect())
 }

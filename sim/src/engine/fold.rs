@@ -116,12 +116,14 @@ fn initial(instance: &Instance<'_>) -> Colours {
         .conns
         .iter()
         .map(|c| {
-            let proxy = c.proxy.map_or(u64::MAX, |p| p.0);
+            let proxy = c.proxy.map_or([u64::MAX; 2], |p| [p.sight.0, p.ack.0]);
             all([
                 c.latency.0,
+                c.credit.0,
                 u64::from(c.streaming) | u64::from(c.direct) << 1,
                 u64::from(c.depth),
-                proxy,
+                proxy[0],
+                proxy[1],
                 c.post[0],
                 c.post[1],
                 c.uses.len() as u64,

@@ -7,7 +7,7 @@
 //! flow plus the latency of the route. Line-flagged protocols stream: a receiver starts with
 //! the first wave of lines and cannot end before the last; their lanes may stay occupied a
 //! while after each slice. Network connections hand each slice to a proxy, which does some work
-//! on it and sends it, in order and by itself. Where data is staged in host memory, the lanes at
+//! on it and sends it, in order and by itself, from the sender's FIFO to the receiver's. Where data is staged in host memory, the lanes at
 //! both ends write and read it through links of their own. An instruction may also wait for
 //! signals of other lanes, which are there as soon as they are given: lanes of one rank share its
 //! caches.
@@ -55,20 +55,33 @@ pub struct ConnSpec {
     pub uses: SmallVec<[Use; 4]>,
     /// Ends of the first three parts of `uses`.
     pub parts: [u16; 3],
-    /// From the end of the flow to the receiver's knowledge of it, and back for credits.
+    /// From the end of the flow to the receiver's knowledge of it.
     pub latency: SimDuration,
+    /// From a receiver's end of a slice to the knowledge, at whoever starts the transfer, that its
+    /// place is free.
+    pub credit: SimDuration,
     /// The receiver may start with the sender's first wave of lines.
     pub streaming: bool,
     /// The sender stores where the data is to stay: the receiver only waits for it.
     pub direct: bool,
-    /// Slices that fit.
+    /// Slices that fit; with a proxy, as many at each of both ends.
     pub depth: u32,
-    /// Handed to a proxy, which sees a slice after this long; the block is free then. Without a
-    /// proxy the sender's lane does the transfer itself.
-    pub proxy: Option<SimDuration>,
+    /// Who transfers, if not the sender's lane.
+    pub proxy: Option<ProxySpec>,
     /// Units of a proxy's work before the transfer of a slice, in order: of an empty one, and of
     /// one with data.
     pub post: [u64; 2],
+}
+
+/// A thread that transfers the slices of a connection. There are two FIFOs then, one after the
+/// other: a slice leaves the sender's once it is transferred, and is transferred once the receiver's
+/// has a place for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProxySpec {
+    /// From the end of a slice at the block, which is free then, to the proxy's sight of it.
+    pub sight: SimDuration,
+    /// From the end of a transfer to the block's knowledge that its place is free.
+    pub ack: SimDuration,
 }
 
 impl ConnSpec {
@@ -276,9 +289,10 @@ struct Slot {
     head: u64,
     /// Last line there.
     tail: u64,
-    /// Free again.
+    /// Free again, at the receivers' end.
     credit: u64,
-    /// Proxy: bytes of the slice.
+    /// Proxy: free again at the senders' end; bytes of the slice.
+    acked: u64,
     bytes: u64,
     heads: u32,
     tails: u32,
@@ -347,13 +361,22 @@ impl ConnRun {
         all
     }
 
-    /// When a slice may be sent; `None` when nobody knows yet.
+    /// When the receivers have a place for a slice; `None` when nobody knows yet.
     fn credit(&mut self, slice: u64) -> Option<u64> {
         let depth = self.slots.len() as u64;
         if slice < depth {
             return Some(0);
         }
         (self.freed > slice - depth).then(|| self.slot(slice).credit)
+    }
+
+    /// When the senders have a place for a slice that a proxy is to transfer.
+    fn acked(&mut self, slice: u64) -> Option<u64> {
+        let depth = self.slots.len() as u64;
+        if slice < depth {
+            return Some(0);
+        }
+        (self.produced > slice - depth).then(|| self.slot(slice).acked)
     }
 }
 
@@ -671,7 +694,9 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
             let id = *spec.send.get(port).filter(|&&c| c != UNUSED).ok_or(EngineError::BadPort(port))?;
             let conn = &mut self.conns[id as usize];
             let end = run.send[port] as usize;
-            match conn.credit(conn.senders[end].count) {
+            let slice = conn.senders[end].count;
+            let free = if instance.conns[id as usize].proxy.is_some() { conn.acked(slice) } else { conn.credit(slice) };
+            match free {
                 Some(free) => at = at.max(free),
                 None => {
                     conn.senders[end].waits = true;
@@ -831,13 +856,16 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
         let began = run.began;
         for &port in &step.recv {
             let id = spec.recv[port];
-            let at = self.now.saturating_add(instance.conns[id as usize].latency.0);
+            let at = self.now.saturating_add(instance.conns[id as usize].credit.0);
             let conn = &mut self.conns[id as usize];
             let end = &mut conn.receivers[self.lanes[lane as usize].recv[port] as usize];
             end.count += 1;
             let slice = end.count - 1;
             if conn.frees(slice, at) {
-                wake_all(&mut conn.senders, &mut self.ready);
+                match instance.conns[id as usize].proxy {
+                    Some(_) => self.proxy(id),
+                    None => wake_all(&mut conn.senders, &mut self.ready),
+                }
             }
         }
         for &port in &step.send {
@@ -877,7 +905,9 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
 
     /// The slice at the front of a proxy's queue has been transferred.
     fn deliver(&mut self, id: u32) {
-        let there = self.now.saturating_add(self.instance.conns[id as usize].latency.0);
+        let spec = &self.instance.conns[id as usize];
+        let there = self.now.saturating_add(spec.latency.0);
+        let acked = self.now.saturating_add(spec.proxy.map_or(0, |p| p.ack.0));
         let conn = &mut self.conns[id as usize];
         conn.sending = false;
         conn.posted -= 1;
@@ -887,9 +917,10 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
             }
         }
         let slice = conn.produced;
-        *conn.slot(slice) = Slot { head: there, tail: there, ..*conn.slot(slice) };
+        *conn.slot(slice) = Slot { head: there, tail: there, acked, ..*conn.slot(slice) };
         (conn.produced, conn.ended) = (slice + 1, slice + 1);
         wake_all(&mut conn.receivers, &mut self.ready);
+        wake_all(&mut conn.senders, &mut self.ready);
     }
 
     /// A proxy's turn: it posts the next slice, and sends the first of those posted. Posting
@@ -897,12 +928,12 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
     fn proxy(&mut self, id: u32) {
         let instance = self.instance;
         let spec = &instance.conns[id as usize];
-        let sight = spec.proxy.unwrap_or_default();
+        let Some(facts) = spec.proxy else { return };
         while let conn = &mut self.conns[id as usize]
             && !conn.posting
             && let Some(&(bytes, since)) = conn.queue.get(conn.posted)
         {
-            let seen = since.saturating_add(sight.0);
+            let seen = since.saturating_add(facts.sight.0);
             if seen > self.now {
                 self.wake(Owner::Proxy(id), seen);
                 break;
@@ -922,6 +953,12 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
         let Some(&(bytes, _)) = conn.queue.front() else {
             return;
         };
+        match conn.credit(conn.produced) {
+            Some(free) if free > self.now => return self.wake(Owner::Proxy(id), free),
+            Some(_) => {}
+            // Who frees it asks again.
+            None => return,
+        }
         conn.sending = true;
         self.start_flow(bytes.max(1), spec.transfer(), Owner::Proxy(id));
     }

@@ -10,7 +10,7 @@ use super::route::{Hop, Leg, Route, Router};
 use super::switches::Ports;
 use crate::collective::Protocol;
 use crate::engine::flows::{Use, WEIGHT_ONE};
-use crate::engine::{ConnSpec, Instance, KernelSpec, lane_of};
+use crate::engine::{ConnSpec, Instance, KernelSpec, ProxySpec, lane_of};
 use crate::ids::{ChannelId, Lane, LinkId, Rank, VertexId};
 use crate::profile::{Profile, Reach};
 use crate::schedule::Schedule;
@@ -255,14 +255,16 @@ impl<'m> Layer<'m> {
             // A flag in host memory is seen over PCIe.
             latency += profile.latency(Reach::Pcie, Protocol::Ll).times(u64::from(route.staged));
         }
+        let control = if network { profile.control(route.reach) } else { latency };
         Ok(ConnSpec {
             uses,
             parts,
             latency,
+            credit: control,
             streaming: protocol != Protocol::Simple && !network,
             direct: !network && route.staged == 0,
             depth: 0,
-            proxy: network.then_some(SimDuration::ZERO),
+            proxy: network.then_some(ProxySpec { sight: SimDuration::ZERO, ack: control }),
             post,
         })
     }

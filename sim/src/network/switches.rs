@@ -5,9 +5,10 @@ use smallvec::SmallVec;
 
 use super::lay::{LayError, Layer};
 use super::route::{Hop, Leg};
-use crate::engine::ConnSpec;
 use crate::engine::flows::{Use, WEIGHT_ONE};
+use crate::engine::{ConnSpec, ProxySpec};
 use crate::ids::{LinkId, Rank, VertexId};
+use crate::profile::Reach;
 use crate::schedule::{Conn, End};
 use crate::topology::{Link, LinkKind, Topology, VertexKind};
 use crate::units::SimDuration;
@@ -96,14 +97,16 @@ impl Layer<'_> {
             });
             let parts = [0, posting, end(&uses)];
             let work = profile.proxy_thread().bytes_in(profile.proxy()).0;
+            let control = profile.control(Reach::Network);
             return Ok(ConnSpec {
                 uses,
                 parts,
                 latency: profile.latency_sharp(),
+                credit: control,
                 streaming: false,
                 direct: false,
                 depth: 0,
-                proxy: Some(SimDuration::ZERO),
+                proxy: Some(ProxySpec { sight: SimDuration::ZERO, ack: control }),
                 post: [work; 2],
             });
         }
@@ -136,6 +139,7 @@ impl Layer<'_> {
             uses,
             parts,
             latency: profile.latency_multimem(),
+            credit: profile.latency_multimem(),
             streaming: false,
             direct: false,
             depth: 0,

@@ -72,10 +72,12 @@ pub fn fold(graph: &OpGraph, topology: &Topology) -> Result<Classes, WorkloadErr
                 .map(|&rank| {
                     let (host, gpu) = (topology.host_of(rank), topology.gpu_of(rank));
                     let vertex = |id| &topology.vertex(id).kind;
-                    let next: Vec<_> = topology.links_from(gpu).map(|(_, to, link)| (to, link.kind, link.rate)).collect();
+                    let next: Vec<_> =
+                        topology.links_from(gpu).map(|(_, to, link)| (to, link.kind, link.rate)).collect();
                     let switched = next.iter().any(|n| matches!(vertex(n.0), VertexKind::NvSwitch));
                     let own = next.iter().map(|n| hash((n.1, n.2.get()))).fold(0, u64::wrapping_add);
-                    let parent = next.iter().find(|n| !matches!(vertex(n.0), VertexKind::NvSwitch | VertexKind::Gpu(_)));
+                    let parent =
+                        next.iter().find(|n| !matches!(vertex(n.0), VertexKind::NvSwitch | VertexKind::Gpu(_)));
                     let index = if switched { 0 } else { topology.gpu(gpu).map_or(0, |g| g.index) };
                     let parent = number_of(&mut parents, parent.map(|n| n.0));
                     (number_of(&mut hosts, host), parent, index, own, facts[host.index()])

@@ -425,7 +425,9 @@ impl<'s, 'g> Builder<'s, 'g> {
         back: bool,
     ) -> Result<Arc<Footprint>, WorkloadError> {
         let call = match &op.what {
-            What::Collective(c) => format!("{:?}", (c.collective, c.bytes, c.dtype, c.algorithm, c.protocol, c.channels)),
+            What::Collective(c) => {
+                format!("{:?}", (c.collective, c.bytes, c.dtype, c.algorithm, c.protocol, c.channels))
+            }
             What::Send { bytes, mover, .. } | What::Recv { bytes, mover, .. } => format!("{bytes:?} {mover:?}"),
             _ => String::new(),
         };

@@ -106,6 +106,8 @@ struct Conn {
     tails: Vec<Vec<u64>>,
     credits: Vec<Vec<u64>>,
     handed: Vec<Vec<(u64, u64)>>,
+    /// When the senders knew that the proxy was through with each slice.
+    acks: Vec<u64>,
     posted: usize,
     posting: bool,
     sent: usize,
@@ -132,6 +134,11 @@ impl Conn {
         let all: Option<Vec<_>> = self.handed.iter().map(|h| h.get(slice).copied()).collect();
         let all = all?;
         Some((all.iter().map(|h| h.0).max()?, all.iter().map(|h| h.1).max()?))
+    }
+
+    /// Whether the receivers have a place for a slice.
+    fn fits(&self, slice: usize, depth: usize, now: u64) -> bool {
+        slice < depth || latest(&self.credits, slice - depth).is_some_and(|free| free <= now)
     }
 }
 
@@ -247,7 +254,9 @@ impl Naive<'_> {
                 let (bytes, since) = conn.handed_over(conn.sent).unwrap();
                 conn.sent += 1;
                 conn.sending = false;
-                self.times.insert(there);
+                let ack = self.now + self.instance.conns[id].proxy.unwrap().ack.0;
+                conn.acks.push(ack);
+                self.times.extend([there, ack]);
                 for sender in 0..conn.heads.len() {
                     conn.heads[sender].push(there);
                     conn.tails[sender].push(there);
@@ -286,10 +295,12 @@ impl Naive<'_> {
         }
         for id in (0..self.conns.len()).rev() {
             let (spec, conn) = (&self.instance.conns[id], &mut self.conns[id]);
-            let Some(sight) = spec.proxy else { continue };
+            let Some(proxy) = spec.proxy else { continue };
+            let sight = proxy.sight;
             if let Some((bytes, _)) = conn.handed_over(conn.sent)
                 && !conn.sending
                 && conn.sent < conn.posted
+                && conn.fits(conn.sent, spec.depth as usize, self.now)
             {
                 conn.sending = true;
                 self.start(Owner::Proxy(id), bytes.max(1), spec.transfer().to_vec());
@@ -382,7 +393,10 @@ impl Naive<'_> {
                     let (conn, id) = (&self.conns[spec.send[port] as usize], spec.send[port] as usize);
                     let depth = self.instance.conns[id].depth as usize;
                     let started = conn.started[lane.send[port]];
-                    started < depth || latest(&conn.credits, started - depth).is_some_and(|free| free <= now)
+                    if self.instance.conns[id].proxy.is_some() {
+                        return started < depth || conn.acks.get(started - depth).is_some_and(|&ack| ack <= now);
+                    }
+                    conn.fits(started, depth, now)
                 });
                 let told = step.wait.is_none_or(|(port, count)| signals[spec.tokens[port] as usize] >= count);
                 if !told || !arrived || !credit || now < lane.not_before {
@@ -437,7 +451,7 @@ impl Naive<'_> {
                 let began = lane.began;
                 for &port in &step.recv {
                     let id = spec.recv[port] as usize;
-                    let free = now + self.instance.conns[id].latency.0;
+                    let free = now + self.instance.conns[id].credit.0;
                     self.conns[id].consumed[lane.recv[port]] += 1;
                     self.conns[id].credits[lane.recv[port]].push(free);
                     self.times.insert(free);

@@ -22,7 +22,7 @@ pub mod version;
 pub use choice::{Candidate, Decision, Layer, NothingLeft, shared_choices};
 pub use cost::{Cell, Cost, Model};
 pub use graphs::Graphs;
-pub use selection::{ALGORITHMS, Selection, SelectionError};
+pub use selection::{ALGORITHMS, FUNCTIONS, Selection, SelectionError};
 pub use settings::{Environment, NcclSettings};
 pub use tuner::{CsvTuner, Tuner};
 pub use version::Version;

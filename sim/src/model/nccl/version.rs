@@ -33,7 +33,7 @@ impl Version {
     }
 
     /// Whether it is the first patch of `2.minor` or later.
-    pub(super) fn since(self, minor: u16) -> bool {
+    pub fn since(self, minor: u16) -> bool {
         self >= Self::new(2, minor, 0)
     }
 

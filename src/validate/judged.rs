@@ -1,0 +1,217 @@
+//! Measured rows beside what is predicted for them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol, ReduceOp};
+use collcast_sim::engine::Unobserved;
+use collcast_sim::ids::Rank;
+use collcast_sim::measurement::{Measurement, Origin, PeerAccess};
+use collcast_sim::model::nccl::{Environment, NcclSettings, Selection, Version};
+use collcast_sim::network::Transport;
+use collcast_sim::predict::{Choice, PredictError, Prediction, Predictor, Settings};
+use collcast_sim::profile::Profile;
+use collcast_sim::schedule::Call;
+use collcast_sim::topology::Topology;
+use collcast_sim::units::SimDuration;
+use rayon::prelude::*;
+
+use crate::error::CliError;
+
+/// A measured row with its prediction.
+pub(super) struct Judged<'a> {
+    pub(super) row: &'a Measurement,
+    pub(super) launch: Launch,
+    pub(super) prediction: Prediction,
+    pub(super) nccl_us: Option<f64>,
+    /// The closest of the algorithms and protocols that may have run.
+    pub(super) closest: Option<Prediction>,
+}
+
+impl Judged<'_> {
+    pub(super) fn error(&self) -> f64 {
+        error(&self.prediction, self.row)
+    }
+}
+
+pub(super) fn closest_error(judged: &Judged<'_>) -> Option<f64> {
+    judged.closest.as_ref().map(|p| error(p, judged.row))
+}
+
+fn error(prediction: &Prediction, row: &Measurement) -> f64 {
+    prediction.time.as_us() / row.time.as_us() - 1.0
+}
+
+/// What NCCL's own table takes to be slower than this many times its choice is not what ran.
+const PLAUSIBLE: f64 = 2.0;
+
+pub(super) type Verdicts<'a> = (Vec<Judged<'a>>, BTreeMap<String, usize>, usize);
+
+/// Predicts every row that the machine can hold.
+pub(super) fn judge<'a>(
+    rows: &[&'a Measurement],
+    envs: &BTreeMap<String, &BTreeMap<String, String>>,
+    topology: &Topology,
+    profile: &Profile,
+    launch: Option<Launch>,
+    closest: bool,
+) -> Result<Verdicts<'a>, CliError> {
+    let predictor = Predictor::new(topology, profile);
+    let mut skipped: BTreeMap<String, usize> = BTreeMap::new();
+    let mut anchors = 0;
+    let mut todo = Vec::new();
+    for &row in rows {
+        if profile.anchors.iter().any(|a| a.run == row.run && a.size_bytes == row.size.0) {
+            anchors += 1;
+        } else if let Some(reason) = not_predicted(row, topology) {
+            *skipped.entry(reason).or_default() += 1;
+        } else {
+            todo.push(row);
+        }
+    }
+    // An all-reduce in place and one out of place are the same schedule: one prediction for both.
+    let twins: Vec<&[&Measurement]> = todo.chunk_by(|a, b| same_call(a, b)).collect();
+    let results: Vec<Result<Vec<Judged<'a>>, (usize, PredictError)>> = twins
+        .par_iter()
+        .map(|&twins| {
+            let row = twins[0];
+            let question = question(row, envs.get(&row.origin.file).copied(), &predictor, launch);
+            let Question { call, algorithm, protocol, settings } = &question;
+            let (algorithm, protocol) = (*algorithm, *protocol);
+            let prediction =
+                predictor.predict(call, algorithm, protocol, settings).map_err(|error| (twins.len(), error))?;
+            let graphs = predictor.graph(row.ranks, settings);
+            let model = predictor.model(&graphs, settings);
+            let predicted_us = |a, p| model.predicted_us(call, a, p).map(f64::from);
+            let nccl_us = predicted_us(prediction.algorithm, prediction.protocol);
+            let plausible = |&(a, p): &(Algorithm, Protocol)| {
+                let slow = predicted_us(a, p).zip(nccl_us).is_some_and(|(us, chosen)| us > PLAUSIBLE * chosen);
+                (a, p) != (prediction.algorithm, prediction.protocol) && !slow
+            };
+            let others = if closest { predictor.candidates(call, algorithm, protocol, settings) } else { Vec::new() };
+            let others: Vec<Prediction> = (others.into_iter().filter(plausible))
+                .filter_map(|(a, p)| predictor.predict_one(call, a, p, settings, &mut Unobserved).ok())
+                .chain(closest.then(|| prediction.clone()))
+                .collect();
+            let judged = |&row| {
+                let nearest = others.iter().min_by(|a, b| error(a, row).abs().total_cmp(&error(b, row).abs()));
+                Judged {
+                    row,
+                    launch: settings.launch,
+                    prediction: prediction.clone(),
+                    nccl_us,
+                    closest: nearest.cloned(),
+                }
+            };
+            Ok(twins.iter().map(judged).collect())
+        })
+        .collect();
+    let mut judged = Vec::new();
+    for result in results {
+        match result {
+            Ok(rows) => judged.extend(rows),
+            Err((_, error)) if error.is_internal() => return Err(error.into()),
+            Err((rows, error)) => *skipped.entry(error.to_string()).or_default() += rows,
+        }
+    }
+    Ok((judged, skipped, anchors))
+}
+
+/// What a row asks the model.
+pub(super) struct Question {
+    pub(super) call: Call,
+    pub(super) algorithm: Choice<Algorithm>,
+    pub(super) protocol: Choice<Protocol>,
+    pub(super) settings: Settings,
+}
+
+/// What a row asks the model, under the variables of its file.
+fn question(
+    row: &Measurement,
+    env: Option<&BTreeMap<String, String>>,
+    predictor: &Predictor<'_>,
+    launch: Option<Launch>,
+) -> Question {
+    let mut call = Call::of_size(row.collective, row.ranks, row.size, row.dtype.unwrap_or(DataType::Float32));
+    call.op = row.op.unwrap_or(ReduceOp::Sum);
+    call.root = Rank(row.root.unwrap_or(0).min(row.ranks - 1));
+    // A pair's in-place row moves the same bytes between other buffers.
+    call.in_place = row.in_place && !matches!(row.collective, Collective::AllToAll | Collective::SendRecv);
+    let several = predictor.hosts(row.ranks) > 1;
+    let launch = row.launch.or(launch).unwrap_or(if several { Launch::Processes } else { Launch::Threads });
+    let version = row.settings.nccl.as_deref().and_then(|text| text.parse::<Version>().ok());
+    let mut settings = Settings { launch, version, ..Settings::default() };
+    (settings.nccl, settings.transport) = told(row, env, predictor.topology(), predictor.version(&settings));
+    // What NCCL said it ran goes before what its cost table would pick.
+    let ran = row.chosen.as_ref();
+    let algorithm = row.settings.algorithm.or(ran.map(|c| c.algorithm)).map_or(Choice::Auto, Choice::Forced);
+    let protocol = row.settings.protocol.or(ran.map(|c| c.protocol)).map_or(Choice::Auto, Choice::Forced);
+    Question { call, algorithm, protocol, settings }
+}
+
+fn same_call(a: &Measurement, b: &Measurement) -> bool {
+    let call = |m: &Measurement| {
+        let (time, origin) = (SimDuration::ZERO, Origin::default());
+        Measurement { in_place: false, time, origin, ..m.clone() }
+    };
+    a.collective == Collective::AllReduce && call(a) == call(b)
+}
+
+/// What NCCL was told when a row was measured: the machine's variables, those of the file, and
+/// before both what the row itself says.
+fn told(
+    row: &Measurement,
+    env: Option<&BTreeMap<String, String>>,
+    topology: &Topology,
+    version: Version,
+) -> (NcclSettings, Transport) {
+    let mut pairs = topology.software.env.clone();
+    // A file can hold runs with several algorithms: rows carry theirs.
+    pairs.extend(
+        env.into_iter().flatten().filter(|(name, _)| *name != "NCCL_ALGO").map(|(n, v)| (n.clone(), v.clone())),
+    );
+    let mut settings = Environment::parse(&pairs, version).map(|e| e.settings).unwrap_or_default();
+    if let Some(text) = &row.settings.nccl_algo {
+        settings.algorithms = Selection::parse(text, version).map(|(algorithms, _)| algorithms).unwrap_or_default();
+    }
+    settings.max_channels = row.settings.channels.or(settings.max_channels);
+    settings.buffer_size = row.settings.buffer_size.or(settings.buffer_size);
+    settings.threads = row.settings.threads.or(settings.threads);
+    let moving = pairs.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    let moving = moving.filter(|(name, _)| Transport::VARIABLES.contains(name));
+    let mut transport = Transport::from_env(topology, moving).unwrap_or_default();
+    if row.settings.peer_access != PeerAccess::On {
+        transport.peer_access = row.settings.peer_access;
+    }
+    (settings, transport)
+}
+
+fn not_predicted(row: &Measurement, topology: &Topology) -> Option<String> {
+    if row.ranks > topology.ranks() {
+        return Some(format!(
+            "they have {} ranks, `{}` has {} GPUs (--nodes adds hosts)",
+            row.ranks,
+            topology.name,
+            topology.ranks()
+        ));
+    }
+    if let Some(algorithm) = row.settings.algorithm
+        && !collcast_sim::schedule::valid_algorithms(row.collective).contains(&algorithm)
+    {
+        return Some(format!("{algorithm} is not modelled for {} yet", row.collective));
+    }
+    if let Some(text) = &row.settings.nccl_algo
+        && let Err(error) = Selection::<Algorithm>::parse(text, Version::NEWEST)
+    {
+        return Some(format!("NCCL_ALGO={text}: {error}"));
+    }
+    let on: BTreeSet<_> = (0..row.ranks).map(|r| topology.host_of(Rank(r))).collect();
+    let hosts = u32::try_from(on.len()).unwrap_or(u32::MAX);
+    if row.hosts.is_some_and(|h| h != hosts) {
+        let asked = row.hosts.unwrap_or(0);
+        return Some(format!(
+            "they ran on {asked} hosts; the first {} GPUs of `{}` are on {hosts}",
+            row.ranks, topology.name
+        ));
+    }
+    None
+}

@@ -1,0 +1,163 @@
+//! `collcast tune` as a user runs it: what it advises, what it refuses to advise, the files.
+
+#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
+
+mod common;
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use common::collcast;
+use serde_json::Value;
+
+/// Rows of all-reduce on 4 GPUs from 1 KiB to 64 MiB: the forecast of ring and tree with each
+/// protocol, times `factor(algorithm, protocol, size)`.
+fn measured(name: &str, factor: impl Fn(&str, &str, u64) -> f64) -> PathBuf {
+    let (code, text, _) = collcast(&[
+        "sweep",
+        "h200x4",
+        "-s",
+        "1K:64M:4",
+        "--algorithms",
+        "ring,tree",
+        "--protocols",
+        "ll,ll128,simple",
+        "--format",
+        "json",
+    ]);
+    assert_eq!(code, 0);
+    let rows: Value = serde_json::from_str(&text).unwrap();
+    let mut csv = "run,collective,ranks,launch,algorithm,protocol,size_bytes,time_us\n".to_owned();
+    for row in rows["rows"].as_array().unwrap() {
+        let (a, p) = (row["algorithm"].as_str().unwrap(), row["protocol"].as_str().unwrap());
+        let size = row["size_bytes"].as_u64().unwrap();
+        let us = row["time_us"].as_f64().unwrap() * factor(a, p, size);
+        writeln!(csv, "{a}_{p},all_reduce,4,threads,{a},{p},{size},{us}").unwrap();
+    }
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.csv"));
+    std::fs::write(&path, csv).unwrap();
+    path
+}
+
+fn tune(args: &[&str]) -> Value {
+    let (code, out, err) = collcast(&[&["tune", "--format", "json"], args].concat());
+    assert_eq!(code, 0, "{err}");
+    serde_json::from_str(&out).unwrap()
+}
+
+fn changes(report: &Value) -> Vec<&Value> {
+    report["rows"].as_array().unwrap().iter().filter(|r| r["advice"] == "change").collect()
+}
+
+/// Goal: measured times that differ by noise advise nothing.
+/// Method: the forecast's own times, off by up to 5% either way.
+#[test]
+fn noise_is_no_advice() {
+    let noise = |a: &str, p: &str, size: u64| {
+        let seed = size.trailing_zeros() * 7 + u32::try_from(a.len() * 5 + p.len() * 3).unwrap();
+        1.0 + 0.05 * (f64::from(seed * 37 % 21) / 10.0 - 1.0)
+    };
+    let path = measured("noise", noise);
+    let report = tune(&["h200x4", "--measurements", path.to_str().unwrap()]);
+    assert_eq!(changes(&report), Vec::<&Value>::new());
+    assert_eq!(report["rows"].as_array().unwrap().iter().map(|r| r["gain"].as_f64().unwrap()).sum::<f64>(), 0.0);
+}
+
+/// Goal: an algorithm that is faster at some sizes is advised there only, as measured, and no variable,
+/// which would hold for all sizes.
+/// Method: tree/LL takes half of ring/LL's time up to 64 KiB.
+#[test]
+fn a_faster_algorithm_is_found() {
+    let path = measured("tree", |a, p, size| if (a, p) == ("tree", "ll") && size <= 65_536 { 0.4 } else { 1.0 });
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tuned");
+    let report = tune(&["h200x4", "--measurements", path.to_str().unwrap(), "-o", folder.to_str().unwrap()]);
+    let changes = changes(&report);
+    assert_eq!(changes.len(), 1, "{changes:?}");
+    let change = changes[0];
+    assert_eq!((&change["algorithm"], &change["protocol"]), (&"tree".into(), &"ll".into()));
+    assert_eq!((&change["default_algorithm"], &change["basis"]), (&"ring".into(), &"measured".into()));
+    assert_eq!(change["size_min_bytes"], 0);
+    let end = change["size_max_bytes"].as_u64().unwrap();
+    assert!((65_536..262_144).contains(&end), "{end}");
+    assert!(change["gain"].as_f64().unwrap() > 0.2);
+
+    // The table does what was advised, and leaves the rest to what NCCL would take.
+    let config = format!("NCCL_TUNER_CONFIG_FILE={}", folder.join("tuner.csv").display());
+    let plugin = "NCCL_TUNER_PLUGIN=libnccl-tuner-example.so";
+    let sweep = |env: &[&str]| {
+        let (code, out, err) = collcast(&[&["sweep", "h200x4", "-s", "1K:64M:4", "--format", "json"], env].concat());
+        assert_eq!(code, 0, "{err}");
+        let value: Value = serde_json::from_str(&out).unwrap();
+        let row = |r: &Value| (r["algorithm"].clone(), r["protocol"].clone(), r["channels"].clone());
+        value["rows"].as_array().unwrap().iter().map(row).collect::<Vec<_>>()
+    };
+    let (tuned, free) = (sweep(&["--env", plugin, "--env", &config]), sweep(&[]));
+    assert_eq!(tuned[..4].iter().map(|r| &r.0).collect::<Vec<_>>(), ["tree"; 4]);
+    assert_eq!(tuned[4..], free[4..]);
+    for name in ["nccl.env", "tune.json", "tune.md"] {
+        assert!(folder.join(name).is_file(), "{name}");
+    }
+}
+
+/// Goal: what helps at one size and harms at none is written as variables, which NCCL accepts, and
+/// which do not turn on LL128 where NCCL has it off.
+#[test]
+fn variables_are_safe() {
+    let path = measured("always", |a, _, _| if a == "tree" { 0.2 } else { 1.0 });
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("always");
+    let report = tune(&["h200x4", "--measurements", path.to_str().unwrap(), "-o", folder.to_str().unwrap()]);
+    assert_eq!(report["environment"][0]["algorithms"], "tree", "{}", report["environment"]);
+    let env = folder.join("nccl.env");
+    let text = std::fs::read_to_string(&env).unwrap();
+    assert!(text.contains("NCCL_ALGO=allreduce:tree\n"), "{text}");
+    let (code, out, err) = collcast(&[
+        "sweep",
+        "h200x4",
+        "-c",
+        "all_reduce,broadcast",
+        "-s",
+        "64K",
+        "--env",
+        env.to_str().unwrap(),
+        "--format",
+        "csv",
+    ]);
+    assert_eq!(code, 0, "{err}");
+    assert!(out.contains("tree") && out.contains("broadcast"), "{out}");
+
+    // PCIe: LL128 is off there by NCCL's own rule.
+    let (code, out, _) = collcast(&["tune", "pcie-box", "-c", "all", "-s", "1K:64M:8", "--format", "json"]);
+    assert_eq!(code, 0);
+    let report: Value = serde_json::from_str(&out).unwrap();
+    for row in report["rows"].as_array().unwrap() {
+        assert_ne!(row["protocol"], "ll128", "{row}");
+    }
+    for row in report["environment"].as_array().unwrap() {
+        assert!(!row["protocols"].as_str().unwrap().contains("ll128"), "{row}");
+    }
+}
+
+/// Goal: on the measured box NCCL's all-reduce choices are nearly the best there are, and the
+/// forecast's own would lose little more.
+#[test]
+fn regret_on_real_data() {
+    let report = tune(&["h200x4", "--measurements", "tests/data/h200x4/nccl.csv"]);
+    let regret = report["regret"].as_array().unwrap();
+    let measured = regret.iter().find(|r| r["basis"] == "measured").unwrap();
+    assert!(measured["default_mean"].as_f64().unwrap() < 0.01, "{measured}");
+    assert!(measured["forecast_mean"].as_f64().unwrap() < 0.05, "{measured}");
+}
+
+/// Goal: what cannot be tuned is refused with the way out.
+#[test]
+fn bad_questions_are_refused() {
+    for (args, what) in [
+        (&["tune", "h200x4", "-c", "all_to_all"][..], "nothing to choose for all_to_all"),
+        (&["tune", "h200x4", "--algorithm", "ring"], "--env"),
+        (&["tune", "h200x4", "--ranks", "3", "--measurements", "tests/data/sockets"], "no measured row"),
+    ] {
+        let (code, _, err) = collcast(args);
+        assert_eq!(code, 2, "{args:?}: {err}");
+        assert!(err.contains(what), "{args:?}: {err}");
+    }
+}
