@@ -28,6 +28,9 @@ pub const SCHEMA: &str = "collcast/scenario/1";
 const MAX_LAYERS: u64 = 10_000;
 const MAX_RANKS: u64 = 131_072;
 const MAX_MICRO_BATCHES: u32 = 4_096;
+const MAX_OPERATIONS: u64 = 10_000_000;
+/// Bytes of an element at most.
+const MAX_ELEMENT: u64 = 16;
 
 /// A string with a unit.
 type Text = Spanned<String>;
@@ -466,6 +469,12 @@ impl Reader<'_> {
             let at = self.source.at(raw.schema.span(), message, format!("expected `{SCHEMA}`"), "");
             return Err(TopologiesError::Schema(at));
         }
+        for (key, bytes) in [("parameter_bytes", raw.model.parameter_bytes), ("gradient_bytes", raw.model.gradient_bytes)] {
+            if bytes.is_some_and(|b| !(1..=MAX_ELEMENT).contains(&b)) {
+                let message = format!("{key} is {}", bytes.unwrap_or_default());
+                return Err(TopologiesError::Value(self.source.whole(message, format!("expected 1 to {MAX_ELEMENT}"))));
+            }
+        }
         let blocks = self.blocks(&raw)?;
         let layout = self.layout(&raw, &blocks)?;
         let data_parallel = self.data_parallel(&raw.data_parallel, &layout)?;
@@ -544,6 +553,16 @@ impl Reader<'_> {
         if u64::from(layout.pipeline) * u64::from(layout.chunks) > layers {
             let message = format!("{} stages of {} chunks share {layers} layers", layout.pipeline, layout.chunks);
             return Err(whole(message, "every chunk needs a layer: lower `pipeline` or `chunks`"));
+        }
+        // Operations of all programs: each micro-batch goes through all layers, there and back.
+        let parts = |b: &Block| b.count * b.parts.iter().map(|p| 2 + 3 * p.parameters.len() as u64).sum::<u64>();
+        let passes = u64::from(layout.pipeline) * u64::from(layout.chunks);
+        let operations = u64::from(layout.micro_batches)
+            .saturating_mul(2 * blocks.iter().map(parts).sum::<u64>() + 4 * passes);
+        if operations > MAX_OPERATIONS {
+            let message = format!("the step has about {operations} operations");
+            let error = self.source.whole(message, "at most 10 million are simulated: lower `micro_batches` or `count`");
+            return Err(TopologiesError::TooLarge(error));
         }
         let interleaved = layout.schedule == Schedule::Interleaved;
         if layout.chunks > 1 && !interleaved {
@@ -650,9 +669,9 @@ impl Reader<'_> {
                 layer.operations.iter().map(|o| self.operation(o, &raw.model, &total)).collect::<Result<_, _>>()?
             };
             let sum = parts.iter().flat_map(|p| &p.parameters).try_fold(0_u64, |sum, &n| sum.checked_add(n));
-            if sum.is_none_or(|s| s > 1 << 50) {
+            if sum.is_none_or(|s| s > 1 << 40) {
                 let message = format!("`{}` has too many parameters", layer.name.get_ref());
-                return Err(self.bad(layer.name.span(), message, "at most 2^50 elements", ""));
+                return Err(self.bad(layer.name.span(), message, "at most 2^40 elements", ""));
             }
             let output = self.size_or_none(layer.output.as_ref())?;
             blocks.push(Block { name: layer.name.get_ref().clone(), count, total, parts, output });

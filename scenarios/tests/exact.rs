@@ -196,6 +196,7 @@ fn bad_scenarios_are_refused_with_their_place() {
         ("\"ddp\"", "\"fsdp\" }\njitter = { relative = 3.0", &["relative is 3"]),
         ("scenario/1", "scenario/2", &["expected `collcast/scenario/1`"]),
         ("backward = \"20 us\"\n", "", &["neither both times nor operations"]),
+        ("parameters = [100]", "parameters = [2000000000000]", &["too many parameters"]),
     ] {
         let text = good.replacen(from, to, 1);
         assert_ne!(text, good, "{from}");
@@ -204,6 +205,9 @@ fn bad_scenarios_are_refused_with_their_place() {
             assert!(error.contains(part), "{from}: `{part}` is missing in:\n{error}");
         }
     }
+    let huge = good.replace("count = 2", "count = 10000").replace("data = 4", "micro_batches = 4096");
+    let error = collcast_scenarios::file::read(&huge, "test.toml").unwrap_err().render();
+    assert!(error.contains("the step has about"), "{error}");
     for name in collcast_scenarios::builtin::names() {
         builtin(name, &[]);
     }
