@@ -10,6 +10,7 @@ mod explain;
 mod output;
 mod probe;
 mod scaling;
+mod scenario;
 mod selectors;
 mod simulate;
 mod sweep;
@@ -34,6 +35,7 @@ Exit codes: 0 done, 1 a comparison failed, 2 bad input or usage, 3 hardware or l
   collcast sweep                            expected nccl-tests table of a DGX H100
   collcast sweep aws-p5 --nodes 32          the same for a cluster
   collcast simulate h200x4 -s 64M           one run: what bounds it, which links are busy
+  collcast simulate ddp-buckets             one training step: what is exposed, what would help
   collcast bench --backend cuda             our own schedules on the GPUs of this host
   collcast probe -o DIR                     a new machine: its topology file and measurements
   collcast calibrate LOGS -t h200x4         a profile from measurements, and how good it is
@@ -49,7 +51,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Predict: one run in detail; --trace writes a Perfetto timeline
+    /// Predict: one call or one training step (SCENARIO) in detail; --trace writes a Perfetto timeline
     Simulate(simulate::Args),
     /// Predict: a table over sizes, algorithms, protocols, channels and node counts
     Sweep(sweep::Args),

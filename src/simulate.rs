@@ -1,4 +1,4 @@
-//! `collcast simulate`: one run in detail, and its timeline.
+//! `collcast simulate`: one call or one training step in detail, and its timeline.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -14,10 +14,12 @@ use collcast_sim::predict::{Choice, Prediction, Predictor, ProofKind, Settings};
 use collcast_sim::schedule::Schedule;
 use collcast_sim::topology::Topology;
 use collcast_sim::units::{SimDuration, SimTime};
+use collcast_sim::workload::Level;
 
 use crate::error::CliError;
 use crate::explain;
 use crate::output::{OutputArgs, write};
+use crate::scenario;
 use crate::selectors::{CallArgs, MachineArgs, Point, UNMEASURED_SWITCHES, assumptions, points, trust};
 use crate::sweep::{busbw, warnings};
 
@@ -25,11 +27,25 @@ use crate::sweep::{busbw, warnings};
 const MAX_TRACE_MESSAGES: u64 = 2_000_000;
 
 #[derive(clap::Args, Debug)]
+#[command(
+    after_help = "In place of a machine, a SCENARIO: a training step as TOML (schema: --scenario-schema) or a built-in one:
+  ten-and-twelve ddp-buckets backward-100mb gpt-ddp gpt-fsdp gpt-tensor gpt-pipeline megatron-128 megatron-1024
+  collcast simulate ddp-buckets --vary \"data_parallel.bucket=5 MiB,25 MiB,1000 MiB\""
+)]
 pub(crate) struct Args {
     #[command(flatten)]
     machine: MachineArgs,
     #[command(flatten)]
     call: CallArgs,
+    /// Another value of any key of a scenario, one row each: data_parallel.bucket=5 MiB,25 MiB
+    #[arg(long, value_name = "KEY=A[,B]", help_heading = "Scenario")]
+    vary: Vec<String>,
+    /// Print the JSON schema of scenario files
+    #[arg(long, help_heading = "Scenario")]
+    scenario_schema: bool,
+    /// How a scenario's communication is simulated: flows, slices or auto
+    #[arg(long, value_enum, default_value = "auto", help_heading = "Scenario")]
+    level: LevelArg,
     /// Write a timeline of ranks, channels and links for ui.perfetto.dev
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     trace: Option<PathBuf>,
@@ -37,7 +53,42 @@ pub(crate) struct Args {
     output: OutputArgs,
 }
 
+/// See [`Level`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+enum LevelArg {
+    /// Slices where they are few, else flows
+    Auto,
+    /// Each call once alone, then as one flow
+    Flows,
+    /// Every slice of every call
+    Slices,
+}
+
 pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
+    if args.scenario_schema {
+        let schema = format!("{}\n", collcast_scenarios::file::json_schema());
+        write(args.output.output.as_deref(), schema.as_bytes())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some((text, name)) = args.machine.machine.as_deref().and_then(scenario::find) {
+        let level = match args.level {
+            LevelArg::Auto => Level::Auto,
+            LevelArg::Flows => Level::Flows,
+            LevelArg::Slices => Level::Slices,
+        };
+        let (machine, call, vary) = (&args.machine, &args.call, args.vary.as_slice());
+        let asked = scenario::Asked { machine, call, vary, level, trace: args.trace.as_ref(), output: &args.output };
+        return scenario::run(&text, &name, &asked);
+    }
+    if !args.vary.is_empty() {
+        return Err(CliError::usage(
+            "--vary changes keys of a scenario, and this is none",
+            format!(
+                "give a scenario file or a built-in one: {}",
+                collcast_scenarios::builtin::names().collect::<Vec<_>>().join(" ")
+            ),
+        ));
+    }
     if args.machine.name().is_none() {
         eprintln!("note: no topology given; this is `dgx-h100` (others: collcast topo list)");
     }

@@ -59,6 +59,12 @@ fn bad_usage_is_refused_with_a_way_out() {
         (&["sweep", "--profile", "h200-nvswich"], &["did you mean `h200-nvswitch`"]),
         (&["sweep", "--profile", "missing.toml"], &["missing.toml"]),
         (&["sweep", "--nodes", "0"], &["0"]),
+        (&["simulate", "h200x4", "--vary", "a=1"], &["this is none", "ddp-buckets"]),
+        (&["simulate", "ddp-buckets", "--vary", "bucket"], &["--vary bucket has no value"]),
+        (&["simulate", "ddp-buckets", "--vary", "layout.dat=2"], &["ddp-buckets", "did you mean `data`"]),
+        (&["simulate", "ddp-buckets", "--vary", "layers.9.count=2"], &["`layers.9` leads nowhere"]),
+        (&["simulate", "ddp-buckets", "--vary", "layout.data=5"], &["5 ranks", "4 GPUs"]),
+        (&["simulate", "ddp-buckets", "-s", "8M"], &["a scenario says itself"]),
         (&["simulate", "-s", "8,16"], &["exactly one point", "sweep"]),
         (&["simulate", "--nodes", "1,2"], &["sweep"]),
         (&["validate"], &["MEASUREMENTS"]),
@@ -374,4 +380,31 @@ fn a_sweep_over_node_counts_prints_its_scaling() {
     assert!(efficiency > 0.2 && efficiency < 1.0, "{efficiency}");
     assert!(report["crossovers"].as_array().unwrap().len() >= 2);
     assert_eq!(report["rows"].as_array().unwrap().len(), 4);
+}
+
+/// Goal: a scenario prints its parts, which add up, what would help, and a timeline; `--vary` a row
+/// for each value.
+#[test]
+fn a_scenario_is_taken_apart_and_varied() {
+    let dir = tempfile::tempdir().unwrap();
+    let trace = dir.path().join("step.json");
+    let (code, out, err) =
+        collcast(&["simulate", "ten-and-twelve", "--format", "json", "--trace", trace.to_str().unwrap()]);
+    assert_eq!(code, 0, "{err}");
+    let json: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let row = &json["rows"][0];
+    let field = |key: &str| row[key].as_f64().unwrap();
+    let parts = ["interference_ms", "launch_ms", "framework_ms", "unhidden_ms"].map(field).iter().sum::<f64>();
+    assert!((field("compute_ms") - 10.0).abs() < 1e-9 && (parts - field("exposed_ms")).abs() < 1e-6, "{row}");
+    assert!(json["advice"].as_array().unwrap().len() >= 3, "{out}");
+    let trace: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&trace).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    assert_eq!(events.iter().filter(|e| e["cat"] == "backward").count(), 40);
+    assert_eq!(events.iter().filter(|e| e["cat"] == "data-parallel all_reduce").count(), 40);
+    assert!(events.iter().any(|e| e["ph"] == "C"));
+
+    let vary = ["--vary", "data_parallel.kind=none,at_end,ddp", "--format", "csv"];
+    let (code, out, err) = collcast(&[&["simulate", "ten-and-twelve"][..], &vary].concat());
+    assert_eq!(code, 0, "{err}");
+    assert_eq!(out.lines().filter(|l| l.contains("data_parallel.kind=")).count(), 3, "{out}");
 }

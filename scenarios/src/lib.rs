@@ -1,4 +1,29 @@
 //! Workloads and what-ifs as data: builds operation graphs for the engine of `collcast-sim`.
 //!
-//! Empty so far: the workload engine comes after the collectives. The crate is here so that
-//! the arrows between crates are fixed from the start.
+//! A scenario file ([`file`]) names a machine, a model as a list of layers, a layout and a
+//! strategy. [`step::graph`] turns it into an [`collcast_sim::workload::OpGraph`]; the strategies
+//! ([`ddp`], [`fsdp`], [`pipeline`]) are programs that build graphs and know nothing of time.
+//! [`study`] runs a scenario, takes its exposed time apart and asks what would help.
+
+pub mod builtin;
+pub mod ddp;
+pub mod emit;
+pub mod file;
+pub mod fsdp;
+pub mod model;
+pub mod pipeline;
+pub mod step;
+pub mod study;
+
+use collcast_sim::ids::Rank;
+use collcast_sim::topology::Topology;
+use collcast_sim::workload::Device;
+use collcast_topologies::catalogue;
+
+/// What the GPUs of a machine have, by its own word or the catalogue's; none for a GPU that
+/// neither knows.
+pub fn device(topology: &Topology) -> Option<Device> {
+    let gpu = topology.gpu(topology.gpu_of(Rank(0)))?;
+    let product = catalogue::by_name(&gpu.model)?;
+    Some(Device { sms: product.sms, memory: gpu.memory_rate.unwrap_or(product.memory_rate()) })
+}

@@ -22,3 +22,4 @@ pub mod schedule;
 pub mod split;
 pub mod topology;
 pub mod units;
+pub mod workload;

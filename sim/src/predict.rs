@@ -330,6 +330,11 @@ impl<'a> Predictor<'a> {
         self.topology
     }
 
+    /// Its profile.
+    pub fn profile(&self) -> &'a Profile {
+        self.profile
+    }
+
     /// With graphs that are given (`NCCL_GRAPH_FILE`).
     #[must_use]
     pub fn with_graphs(self, given: Given) -> Self {
@@ -701,7 +706,7 @@ impl<'a> Predictor<'a> {
         observer: &mut O,
     ) -> Result<Prediction, PredictError> {
         let laid = lay(self.topology, self.profile, &settings.transport, schedule)?;
-        self.evaluate(schedule, *proof, &laid, settings, observer)
+        Ok(self.evaluate(schedule, *proof, &laid, settings, observer)?.0)
     }
 
     /// Predicts the same call of several communicators at once, on links that they share: the
@@ -717,6 +722,21 @@ impl<'a> Predictor<'a> {
         (algorithm, protocol): (Choice<Algorithm>, Choice<Protocol>),
         settings: &Settings,
     ) -> Result<Prediction, PredictError> {
+        Ok(self.predict_groups(groups, call, (algorithm, protocol), settings)?.0)
+    }
+
+    /// As [`Self::predict_split`], with the share of each resource's capacity that was used over
+    /// the simulated run.
+    ///
+    /// # Errors
+    /// See [`PredictError`].
+    pub fn predict_groups(
+        &self,
+        groups: &[Vec<Rank>],
+        call: &dyn Fn(u32) -> Call,
+        (algorithm, protocol): (Choice<Algorithm>, Choice<Protocol>),
+        settings: &Settings,
+    ) -> Result<(Prediction, Vec<(ResourceName, f64)>), PredictError> {
         let views: Vec<Topology> = (groups.iter())
             .map(|group| {
                 let gpus: Vec<_> = group.iter().map(|&rank| self.topology.gpu_of(rank)).collect();
@@ -725,25 +745,40 @@ impl<'a> Predictor<'a> {
             .collect::<Result<_, _>>()?;
         let predictors: Vec<Predictor<'_>> =
             views.iter().map(|view| Predictor::new(view, self.profile).with_tuner(self.tuner.clone())).collect();
-        let mut first: Option<Prediction> = None;
+        let mut first = None;
         let mut schedules = Vec::new();
         for predictor in &predictors {
             let call = call(predictor.topology.ranks());
-            let alone = predictor.predict(&call, algorithm, protocol, settings)?;
-            schedules.push(predictor.schedule(&call, alone.algorithm, alone.protocol, settings)?);
-            first.get_or_insert(alone);
+            predictor.check_ranks(&call)?;
+            let resolved = if algorithm == Choice::Best || protocol == Choice::Best {
+                let alone = predictor.predict(&call, algorithm, protocol, settings)?;
+                Resolved {
+                    algorithm: alone.algorithm,
+                    protocol: alone.protocol,
+                    channels: None,
+                    layer: alone.layer,
+                    instead_of: alone.instead_of,
+                }
+            } else {
+                predictor.resolve(&call, algorithm, protocol, settings)?
+            };
+            let settings = Settings { channels: settings.channels.or(resolved.channels), ..*settings };
+            schedules.push(predictor.schedule(&call, resolved.algorithm, resolved.protocol, &settings)?);
+            first.get_or_insert(resolved);
         }
         let (Some(first), Some(schedule)) = (first, schedules.first()) else {
             return Err(ScheduleError::Ranks(0).into());
         };
+        let proof = predictors[0].prove(schedule, settings)?;
         let laid = (views.iter().zip(&schedules))
             .map(|(view, schedule)| lay(view, self.profile, &settings.transport, schedule))
             .collect::<Result<Vec<_>, _>>()?;
-        let together = predictors[0].evaluate(schedule, first.proof, &join(laid), settings, &mut Unobserved)?;
-        Ok(Prediction { layer: first.layer, instead_of: first.instead_of, ..together })
+        let (together, uses) = predictors[0].evaluate(schedule, proof, &join(laid), settings, &mut Unobserved)?;
+        Ok((Prediction { layer: first.layer, instead_of: first.instead_of, ..together }, uses))
     }
 
-    /// Runs what was laid, and checks the result against what cannot be.
+    /// Runs what was laid, and checks the result against what cannot be. Also gives the share of
+    /// each resource's capacity that was used.
     fn evaluate<O: Observer>(
         &self,
         schedule: &Schedule,
@@ -751,7 +786,7 @@ impl<'a> Predictor<'a> {
         laid: &Laid<'_>,
         settings: &Settings,
         observer: &mut O,
-    ) -> Result<Prediction, PredictError> {
+    ) -> Result<(Prediction, Vec<(ResourceName, f64)>), PredictError> {
         let (call, what) = (&schedule.call, describe(schedule));
         let (algorithm, protocol) = (schedule.plan.algorithm, schedule.plan.protocol);
         let folded = settings.fold.then(|| fold(&laid.instance));
@@ -809,6 +844,8 @@ impl<'a> Predictor<'a> {
         let unmeasured_switches = groups.iter().any(|(_, c)| if c.proxy.is_some() { !sharp } else { !nvswitch });
         let scale = |factor: f64| SimDuration::from_us(time.as_us() * factor);
         let mut uses: Vec<(f64, usize)> = utilisations(&instance.resources, &outcome.load, run_time);
+        let place = |index: usize| folded.as_ref().map_or(index, |f| f.resource[index] as usize);
+        let shares = laid.names.iter().enumerate().map(|(index, &name)| (name, uses[place(index)].0)).collect();
         uses.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
         let mut busiest = Vec::new();
         let (mut lane_utilisation, mut host_utilisation): (f64, f64) = (0.0, 0.0);
@@ -855,7 +892,7 @@ impl<'a> Predictor<'a> {
         let class = Spread::class(protocol, settings.launch, prediction.bound_by());
         let (low, high) = self.profile.interval(&class, extrapolated || unmeasured_switches);
         (prediction.low, prediction.high) = (scale(low), scale(high));
-        Ok(prediction)
+        Ok((prediction, shares))
     }
 
     /// Whether the profile's evidence is from other hardware, launch modes or host counts.

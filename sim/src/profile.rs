@@ -195,6 +195,16 @@ parameters! {
     "launch.threads" "us" "issue interval of a thread per GPU",
     "launch.processes" "us" "issue interval of a process per GPU",
     "launch.graph" "us" "issue interval inside a CUDA graph",
+    "efficiency.memory" "of nominal" "what kernels that only copy read and write of a GPU's memory together",
+    "interference.memory" "bytes" "memory traffic that a byte sent by blocks costs the kernels beside them",
+    "interference.blocks" "times" "how much longer a block of a communication kernel takes for a byte beside kernels that keep memory busy",
+    "gemm.memory" "of nominal" "part of the memory system that a large matrix product keeps busy",
+    "collective.apart" "times" "what a call between computations takes, over what one of a loop of equal calls takes",
+    "efficiency.strided_copy" "of nominal" "of what plain copies get, what frameworks get that copy many tensors into or out of one buffer",
+    "copy_engine.start" "us" "of a copy by a copy engine, from its turn to its first byte",
+    "stream.event" "us" "from the end of an operation to the start of one of another stream that waits for it",
+    "launch.kernel" "us" "work of the host thread of a framework to launch one kernel",
+    "launch.collective" "us" "work of the host thread of a framework to launch one collective",
     "launch.first" "us" "from the call to the kernel's start when nothing is queued",
 }
 
@@ -501,6 +511,62 @@ impl Profile {
     /// From the call to the kernel's start when nothing is queued.
     pub fn first_launch(&self) -> SimDuration {
         self.time("launch.first")
+    }
+
+    /// Memory rate that a kernel gets which only copies: reads and writes together.
+    pub fn memory(&self, nominal: Bandwidth) -> f64 {
+        nominal.gb_per_s() * 1e9 * self.value("efficiency.memory").clamp(1e-3, 1.0)
+    }
+
+    /// Memory traffic per byte that blocks send.
+    pub fn traffic_per_byte(&self) -> f64 {
+        self.value("interference.memory")
+    }
+
+    /// How many times longer a block takes for a byte beside a kernel that keeps a part of the
+    /// memory system busy: in proportion to that part.
+    pub fn block_slowdown(&self, memory_share: f64) -> f64 {
+        1.0 + self.value("interference.blocks") * memory_share
+    }
+
+    /// Part of the memory system that a large matrix product keeps busy.
+    pub fn gemm_memory(&self) -> f64 {
+        self.value("gemm.memory")
+    }
+
+    /// What a call between computations takes, over what one of a loop of equal calls takes.
+    pub fn apart(&self) -> f64 {
+        self.value("collective.apart").max(1.0)
+    }
+
+    /// Of what plain copies get, what frameworks get that copy many tensors into or out of one buffer.
+    pub fn strided_copy(&self) -> f64 {
+        self.value("efficiency.strided_copy").clamp(1e-3, 1.0)
+    }
+
+    /// What copy engines get through NVLink, over what blocks get.
+    pub fn copy_engine_over_blocks(&self) -> f64 {
+        self.value("efficiency.nvlink_copy_engine") / self.value("efficiency.nvlink").max(1e-3)
+    }
+
+    /// From a copy engine's turn to its first byte.
+    pub fn copy_start(&self) -> SimDuration {
+        self.time("copy_engine.start")
+    }
+
+    /// From the end of an operation to the start of one of another stream that waits for it.
+    pub fn stream_event(&self) -> SimDuration {
+        self.time("stream.event")
+    }
+
+    /// Work of the host thread of a framework to launch one kernel.
+    pub fn launch_kernel(&self) -> SimDuration {
+        self.time("launch.kernel")
+    }
+
+    /// Work of the host thread of a framework to launch one collective.
+    pub fn launch_collective(&self) -> SimDuration {
+        self.time("launch.collective")
     }
 
     /// Work of a rank's proxy thread to post a slice with RDMA.

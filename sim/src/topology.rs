@@ -490,6 +490,23 @@ impl Topology {
         }
     }
 
+    /// The same machine with some links changed, and NICs at the rate of the fastest link out of them.
+    #[must_use]
+    pub fn with_links(&self, change: impl Fn(LinkId, Link) -> Link) -> Self {
+        let mut graph = (*self.graph).clone();
+        for edge in graph.edge_indices() {
+            let id = LinkId(u32::try_from(edge.index()).unwrap_or(u32::MAX));
+            graph[edge] = change(id, graph[edge]);
+        }
+        for index in graph.node_indices() {
+            let wire = graph.edges(index).map(|e| *e.weight()).filter(|l| l.kind.is_network()).map(|l| l.rate).max();
+            if let (VertexKind::Nic(nic), Some(rate)) = (&mut graph[index].kind, wire) {
+                nic.rate = rate;
+            }
+        }
+        Self { graph: Arc::new(graph), ..self.clone() }
+    }
+
     /// Number of GPUs that ranks run on, which is the number of ranks it can hold.
     pub fn ranks(&self) -> u32 {
         u32::try_from(self.gpus.len()).unwrap_or(u32::MAX)

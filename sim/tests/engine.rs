@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol};
 use collcast_sim::engine::flows::{Flows, Use, WEIGHT_ONE};
-use collcast_sim::engine::{ComputeSpec, EngineError, Instance, Outcome, ProxySpec, Unobserved, fold, run, run_steady};
+use collcast_sim::engine::{EngineError, Instance, Outcome, ProxySpec, TaskSpec, Unobserved, fold, run, run_steady};
 use collcast_sim::ids::{ChannelId, Lane, Rank};
 use collcast_sim::network::{Laid, LayError, ResourceName, Transport, lay, order};
 use collcast_sim::predict::{Choice, PredictError, Prediction, Predictor, Settings};
@@ -136,7 +136,7 @@ fn check_against_naive(instance: &Instance<'_>, what: &str) {
     let slow = naive::run(instance);
     assert_eq!(fast.end.0, slow.end, "{what}");
     assert_eq!(fast.job_ends.iter().map(|t| t.0).collect::<Vec<_>>(), slow.job_ends, "{what}");
-    assert_eq!(fast.compute_ends.iter().map(|t| t.0).collect::<Vec<_>>(), slow.compute_ends, "{what}");
+    assert_eq!(fast.task_ends.iter().map(|t| t.0).collect::<Vec<_>>(), slow.task_ends, "{what}");
     if !instance.lanes.is_empty() {
         assert_eq!(fast.round_ends.iter().map(|t| t.0).collect::<Vec<_>>(), slow.round_ends, "{what}");
     }
@@ -218,9 +218,19 @@ fn engine_agrees_with_the_naive_one_on_shared_links() {
                 let mut instance = together(&a, &b, SimTime(at));
                 let what = format!("{} {first:?} {second:?} at {at}", topology.name);
                 check_against_naive(&instance, &what);
-                instance.computes = vec![
-                    ComputeSpec { uses: vec![(0, WEIGHT_ONE / 3)], work: 200_000, at: SimTime(at / 2) },
-                    ComputeSpec { uses: vec![(1, WEIGHT_ONE), (0, WEIGHT_ONE)], work: 0, at: SimTime(at) },
+                instance.tasks = vec![
+                    TaskSpec {
+                        uses: vec![(0, WEIGHT_ONE / 3)].into(),
+                        work: 200_000,
+                        at: SimTime(at / 2),
+                        ..TaskSpec::default()
+                    },
+                    TaskSpec {
+                        uses: vec![(1, WEIGHT_ONE), (0, WEIGHT_ONE)].into(),
+                        work: 0,
+                        at: SimTime(at),
+                        ..TaskSpec::default()
+                    },
                 ];
                 check_against_naive(&instance, &format!("{what} with computations"));
                 check_folding(&instance, &what);
@@ -411,14 +421,14 @@ fn steady_calls_are_extended_right() {
 fn computations_end_by_themselves() {
     let instance = Instance {
         resources: vec![1_000_000],
-        computes: vec![
-            ComputeSpec { uses: vec![(0, WEIGHT_ONE)], work: 1000, at: SimTime(5) },
-            ComputeSpec { uses: vec![], work: 1000, at: SimTime(7) },
+        tasks: vec![
+            TaskSpec { uses: vec![(0, WEIGHT_ONE)].into(), work: 1000, at: SimTime(5), ..TaskSpec::default() },
+            TaskSpec { uses: vec![].into(), work: 1000, at: SimTime(7), ..TaskSpec::default() },
         ],
         ..Instance::default()
     };
     let outcome = run(&instance, &mut Unobserved).unwrap();
-    assert_eq!(outcome.compute_ends, [SimTime(1_000_000_005), SimTime(7)]);
+    assert_eq!(outcome.task_ends, [SimTime(1_000_000_005), SimTime(7)]);
     assert_eq!(outcome.end, SimTime(1_000_000_005));
 }
 
@@ -432,7 +442,7 @@ fn check_folding(instance: &Instance<'_>, what: &str) -> (usize, usize) {
     let (one, all) = (simulate(&folded.instance), simulate(instance));
     assert_eq!(one.end, all.end, "{what}");
     assert_eq!(one.job_ends, all.job_ends, "{what}");
-    assert_eq!(one.compute_ends, all.compute_ends, "{what}");
+    assert_eq!(one.task_ends, all.task_ends, "{what}");
     assert_eq!(one.round_ends, all.round_ends, "{what}");
     assert_eq!(one.messages, all.messages, "{what}");
     assert_eq!(one.trace_hash, all.trace_hash, "{what}");
@@ -522,7 +532,7 @@ fn a_computation_keeps_its_links_apart() {
     for used in [&links[..2], &links[..4], &links] {
         let mut instance = laid.instance.clone();
         let uses = used.iter().map(|&r| (r, WEIGHT_ONE)).collect();
-        instance.computes = vec![ComputeSpec { uses, work: 100_000, at: SimTime(3_000_000) }];
+        instance.tasks = vec![TaskSpec { uses, work: 100_000, at: SimTime(3_000_000), ..TaskSpec::default() }];
         check_folding(&instance, &format!("{} links", used.len()));
         check_against_naive(&instance, &format!("{} links", used.len()));
     }
@@ -850,7 +860,7 @@ fn shuffled<'a>(instance: &Instance<'a>, seed: u64) -> Instance<'a> {
         lane.send.iter_mut().for_each(conn_of);
         lane.issue.0 = resource_at[lane.issue.0 as usize];
     }
-    for compute in &mut other.computes {
+    for compute in &mut other.tasks {
         compute.uses.iter_mut().for_each(|u| u.0 = resource_at[u.0 as usize]);
     }
     other
@@ -866,7 +876,12 @@ fn shuffled_instances_run_alike() {
             let schedule = case.schedule(&topology);
             let laid = lay(&topology, &prior(), &Transport::default(), &schedule).unwrap();
             let mut instance = laid.instance;
-            instance.computes = vec![ComputeSpec { uses: vec![(0, WEIGHT_ONE)], work: 9999, at: SimTime(12) }];
+            instance.tasks = vec![TaskSpec {
+                uses: vec![(0, WEIGHT_ONE)].into(),
+                work: 9999,
+                at: SimTime(12),
+                ..TaskSpec::default()
+            }];
             let expected = simulate(&instance);
             for seed in 0..4 {
                 let other = shuffled(&instance, 100 * seed);

@@ -17,6 +17,8 @@ pub struct Product {
     pub compute_capability: u32,
     /// Nominal memory rate in GB/s; source: `source`.
     pub memory_gb_per_s: f64,
+    /// Streaming multiprocessors; source: `source`, or NVIDIA's architecture paper of its family.
+    pub sms: u32,
     /// PCIe generation of its host link; source: `source`.
     pub pcie_generation: u32,
     /// Where the figures come from.
@@ -35,36 +37,37 @@ const fn product(
     device_ids: &'static [u32],
     compute_capability: u32,
     memory_gb_per_s: f64,
+    sms: u32,
     pcie_generation: u32,
     source: &'static str,
 ) -> Product {
-    Product { name, device_ids, compute_capability, memory_gb_per_s, pcie_generation, source }
+    Product { name, device_ids, compute_capability, memory_gb_per_s, sms, pcie_generation, source }
 }
 
 /// The products that are known by name.
 pub const PRODUCTS: &[Product] = &[
-    product("P100-SXM2-16GB", &[0x15f9], 60, 732.0, 3, "NVIDIA Tesla P100 data sheet"),
-    product("V100-SXM2-16GB", &[0x1db1], 70, 900.0, 3, "NVIDIA V100 data sheet"),
-    product("V100-SXM2-32GB", &[0x1db5], 70, 900.0, 3, "NVIDIA V100 data sheet"),
-    product("T4-16GB", &[0x1eb8], 75, 320.0, 3, "NVIDIA T4 data sheet"),
-    product("A100-SXM4-40GB", &[0x20b0], 80, 1555.0, 4, "NVIDIA A100 data sheet"),
-    product("A100-SXM4-80GB", &[0x20b2], 80, 2039.0, 4, "NVIDIA A100 80GB data sheet"),
-    product("A100-PCIE-40GB", &[0x20f1], 80, 1555.0, 4, "NVIDIA A100 data sheet"),
-    product("A100-PCIE-80GB", &[0x20b5], 80, 1935.0, 4, "NVIDIA A100 80GB data sheet"),
-    product("A10G", &[0x2237], 86, 600.0, 4, "NVIDIA A10 data sheet; AWS G5 page"),
-    product("A40", &[0x2235], 86, 696.0, 4, "NVIDIA A40 data sheet"),
-    product("L4", &[0x27b8], 89, 300.0, 4, "NVIDIA L4 data sheet"),
-    product("L40S", &[0x26b9], 89, 864.0, 4, "NVIDIA L40S data sheet"),
-    product("RTX-4090", &[0x2684], 89, 1008.0, 4, "NVIDIA Ada GPU architecture paper"),
-    product("H100-PCIE-80GB", &[0x2331], 90, 2000.0, 5, "NVIDIA H100 PCIe data sheet"),
-    product("H100-SXM5-80GB", &[0x2330], 90, 3350.0, 5, "NVIDIA H100 data sheet"),
-    product("GH200-120GB", &[0x2342], 90, 4000.0, 5, "NVIDIA GH200 data sheet, HBM3"),
-    product("H200-SXM5-141GB", &[0x2335], 90, 4800.0, 5, "NVIDIA H200 data sheet"),
-    product("B200-SXM6-180GB", &[0x2901], 100, 8000.0, 5, "NVIDIA DGX B200 data sheet (64 TB/s for 8)"),
-    product("GB200", &[0x2941], 100, 8000.0, 5, "NVIDIA GB200 NVL72 data sheet (576 TB/s for 72)"),
-    product("GB300", &[], 103, 8000.0, 5, "NVIDIA GB300 NVL72 data sheet (576 TB/s for 72)"),
-    product("RTX-PRO-6000", &[0x2bb1, 0x2bb5], 120, 1792.0, 5, "NVIDIA RTX PRO 6000 Blackwell data sheet"),
-    product("RTX-6000D", &[], 120, 1398.0, 5, "press reports: GDDR7 on 448 bits"),
+    product("P100-SXM2-16GB", &[0x15f9], 60, 732.0, 56, 3, "NVIDIA Tesla P100 data sheet"),
+    product("V100-SXM2-16GB", &[0x1db1], 70, 900.0, 80, 3, "NVIDIA V100 data sheet"),
+    product("V100-SXM2-32GB", &[0x1db5], 70, 900.0, 80, 3, "NVIDIA V100 data sheet"),
+    product("T4-16GB", &[0x1eb8], 75, 320.0, 40, 3, "NVIDIA T4 data sheet"),
+    product("A100-SXM4-40GB", &[0x20b0], 80, 1555.0, 108, 4, "NVIDIA A100 data sheet"),
+    product("A100-SXM4-80GB", &[0x20b2], 80, 2039.0, 108, 4, "NVIDIA A100 80GB data sheet"),
+    product("A100-PCIE-40GB", &[0x20f1], 80, 1555.0, 108, 4, "NVIDIA A100 data sheet"),
+    product("A100-PCIE-80GB", &[0x20b5], 80, 1935.0, 108, 4, "NVIDIA A100 80GB data sheet"),
+    product("A10G", &[0x2237], 86, 600.0, 80, 4, "NVIDIA A10 data sheet; AWS G5 page"),
+    product("A40", &[0x2235], 86, 696.0, 84, 4, "NVIDIA A40 data sheet"),
+    product("L4", &[0x27b8], 89, 300.0, 58, 4, "NVIDIA L4 data sheet"),
+    product("L40S", &[0x26b9], 89, 864.0, 142, 4, "NVIDIA L40S data sheet"),
+    product("RTX-4090", &[0x2684], 89, 1008.0, 128, 4, "NVIDIA Ada GPU architecture paper"),
+    product("H100-PCIE-80GB", &[0x2331], 90, 2000.0, 114, 5, "NVIDIA H100 PCIe data sheet"),
+    product("H100-SXM5-80GB", &[0x2330], 90, 3350.0, 132, 5, "NVIDIA H100 data sheet"),
+    product("GH200-120GB", &[0x2342], 90, 4000.0, 132, 5, "NVIDIA GH200 data sheet, HBM3"),
+    product("H200-SXM5-141GB", &[0x2335], 90, 4800.0, 132, 5, "NVIDIA H200 data sheet"),
+    product("B200-SXM6-180GB", &[0x2901], 100, 8000.0, 148, 5, "NVIDIA DGX B200 data sheet (64 TB/s for 8)"),
+    product("GB200", &[0x2941], 100, 8000.0, 148, 5, "NVIDIA GB200 NVL72 data sheet (576 TB/s for 72)"),
+    product("GB300", &[], 103, 8000.0, 148, 5, "NVIDIA GB300 NVL72 data sheet (576 TB/s for 72)"),
+    product("RTX-PRO-6000", &[0x2bb1, 0x2bb5], 120, 1792.0, 188, 5, "NVIDIA RTX PRO 6000 Blackwell data sheet"),
+    product("RTX-6000D", &[], 120, 1398.0, 156, 5, "press reports: GDDR7 on 448 bits"),
 ];
 
 fn key(name: &str) -> String {

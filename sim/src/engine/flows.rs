@@ -37,6 +37,8 @@ struct Flow {
 #[derive(Clone, Debug, Default)]
 struct Resource {
     capacity: u64,
+    /// Taken out of the capacity for a while.
+    held: u64,
     /// Flows that use it, and which of their uses it is.
     flows: Vec<(u32, u32)>,
     seen: u32,
@@ -122,6 +124,24 @@ impl Flows {
         Some(tag)
     }
 
+    /// Takes some of a resource's capacity away; what is left never falls below 1.
+    pub fn hold(&mut self, resource: u32, amount: u64) {
+        let list = &mut self.resources[resource as usize];
+        list.held = list.held.saturating_add(amount);
+        if !std::mem::replace(&mut list.dirty, true) {
+            self.dirty.push(resource);
+        }
+    }
+
+    /// Gives back what [`Self::hold`] took.
+    pub fn release(&mut self, resource: u32, amount: u64) {
+        let list = &mut self.resources[resource as usize];
+        list.held = list.held.saturating_sub(amount);
+        if !std::mem::replace(&mut list.dirty, true) {
+            self.dirty.push(resource);
+        }
+    }
+
     /// Sets the rates of all flows that the changes since the last call can touch, and reports
     /// the new end of each flow whose rate changed.
     pub fn solve(&mut self, now: u64, mut report: impl FnMut(Finish)) {
@@ -168,7 +188,7 @@ impl Flows {
     fn fill(&mut self, now: u64, report: &mut impl FnMut(Finish)) {
         for &r in &self.component {
             let resource = &mut self.resources[r as usize];
-            resource.left = u128::from(resource.capacity);
+            resource.left = u128::from(resource.capacity.saturating_sub(resource.held).max(1));
             resource.weights = 0;
             resource.fixed = 0;
         }

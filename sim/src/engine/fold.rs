@@ -43,7 +43,11 @@ struct Colours {
 }
 
 /// Folds an instance as far as its symmetry goes; without any it comes back as it is.
+/// Where tasks start kernels each GPU has its own story: nothing is folded.
 pub fn fold<'a>(instance: &Instance<'a>) -> Folded<'a> {
+    if instance.tasks.iter().any(|task| !task.kernels.is_empty()) {
+        return identity(instance);
+    }
     let mut ends = vec![[Ends::new(), Ends::new()]; instance.conns.len()];
     for (lane, spec) in (0..).zip(&instance.lanes) {
         for (side, ports) in [&spec.send, &spec.recv].into_iter().enumerate() {
@@ -128,9 +132,9 @@ fn initial(instance: &Instance<'_>) -> Colours {
         })
         .collect();
     let mut resources: Vec<u64> = instance.resources.iter().map(|&capacity| all([capacity])).collect();
-    // Computations are few and not folded: each resource of one is told apart from all others.
-    for (index, compute) in (0..).zip(&instance.computes) {
-        for (place, &(resource, weight)) in (0..).zip(&compute.uses) {
+    // Tasks are few and not folded: each resource of one is told apart from all others.
+    for (index, task) in (0..).zip(&instance.tasks) {
+        for (place, &(resource, weight)) in (0..).zip(task.uses.iter().chain(&task.holds)) {
             resources[resource as usize] = all([resources[resource as usize], index, place, weight]);
         }
     }
@@ -265,9 +269,11 @@ fn quotient<'a>(instance: &Instance<'a>, colours: &Colours) -> Folded<'a> {
             conn
         })
         .collect();
-    let mut computes = instance.computes.clone();
-    for use_ in computes.iter_mut().flat_map(|c| &mut c.uses) {
-        use_.0 = resource_class[use_.0 as usize];
+    let mut tasks = instance.tasks.clone();
+    for task in &mut tasks {
+        for use_ in task.uses.iter_mut().chain(&mut task.holds) {
+            use_.0 = resource_class[use_.0 as usize];
+        }
     }
     Folded {
         instance: Instance {
@@ -276,7 +282,7 @@ fn quotient<'a>(instance: &Instance<'a>, colours: &Colours) -> Folded<'a> {
             lanes: folded_lanes,
             kernels: kernels.iter().map(|&k| instance.kernels[k as usize]).collect(),
             schedules: instance.schedules.clone(),
-            computes,
+            tasks,
         },
         resource: resource_class,
         lane: lanes,

@@ -23,6 +23,7 @@
 pub mod flows;
 mod fold;
 mod steady;
+mod tasks;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -37,6 +38,8 @@ use crate::units::{Bandwidth, Bytes, SimDuration, SimTime};
 use flows::{Flows, Use, WEIGHT_ONE};
 pub use fold::{Folded, fold};
 pub use steady::run_steady;
+pub use tasks::{Gate, TaskSpec};
+use tasks::{GateRun, TaskRun};
 
 /// A FIFO between lanes, as the hardware carries it. Its ends are all ports that list it: a slot
 /// is there when every sender has posted it, and free when every receiver is done with it.
@@ -163,18 +166,7 @@ pub struct KernelSpec {
     pub gap: SimDuration,
 }
 
-/// Work that is not communication: a kernel that uses resources for a while.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ComputeSpec {
-    /// What it uses per unit of work.
-    pub uses: Vec<Use>,
-    /// Units of work.
-    pub work: u64,
-    /// When it starts.
-    pub at: SimTime,
-}
-
-/// Everything one run simulates: several schedules and computations at once.
+/// Everything one run simulates: several schedules and tasks at once.
 #[derive(Clone, Debug, Default)]
 pub struct Instance<'a> {
     /// Capacities, in units per second.
@@ -187,14 +179,14 @@ pub struct Instance<'a> {
     pub kernels: Vec<KernelSpec>,
     /// The schedules that lanes refer to.
     pub schedules: Vec<&'a Schedule>,
-    /// Computations.
-    pub computes: Vec<ComputeSpec>,
+    /// What runs beside the schedules, and starts their kernels.
+    pub tasks: Vec<TaskSpec>,
 }
 
 /// What came out of a run.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Outcome {
-    /// When the last lane or computation ended.
+    /// When the last lane or task ended.
     pub end: SimTime,
     /// When each schedule ended.
     pub job_ends: Vec<SimTime>,
@@ -202,8 +194,13 @@ pub struct Outcome {
     pub first_ends: Vec<SimTime>,
     /// When each round was over everywhere.
     pub round_ends: Vec<SimTime>,
-    /// When each computation ended.
-    pub compute_ends: Vec<SimTime>,
+    /// When each task started and ended.
+    pub task_starts: Vec<SimTime>,
+    /// See `task_starts`.
+    pub task_ends: Vec<SimTime>,
+    /// The task whose end let each task start: the last that it waited for, or who was in its way;
+    /// [`UNUSED`] where none.
+    pub task_causes: Vec<u32>,
     /// Slices posted by lanes to others, equal lanes counted each.
     pub messages: u64,
     /// Units that went over each resource.
@@ -218,8 +215,8 @@ pub struct Outcome {
 /// A run that cannot end. Verified schedules never cause it.
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
 pub enum EngineError {
-    /// Lanes that wait for ever.
-    #[error("the simulation stopped at {at} with {waiting} lanes waiting for ever")]
+    /// Lanes or tasks that wait for ever.
+    #[error("the simulation stopped at {at} with {waiting} lanes or tasks waiting for ever")]
     Stuck {
         /// When.
         at: SimDuration,
@@ -262,6 +259,8 @@ struct KernelRun {
     lanes: Vec<u32>,
     running: usize,
     round: u32,
+    /// The task that starts it; [`UNUSED`] where it starts by itself.
+    task: u32,
 }
 
 struct LaneRun {
@@ -400,12 +399,12 @@ fn wake_all(ends: &mut [End], ready: &mut Vec<u32>) {
 }
 
 /// Owners of flows and wake-ups: lanes, connections' proxies (transfers, and work before
-/// them), computations, kernels.
+/// them), tasks, kernels.
 #[derive(Clone, Copy)]
 enum Owner {
     Lane(u32),
     Proxy(u32),
-    Compute(u32),
+    Task(u32),
     Kernel(u32),
     Post(u32),
 }
@@ -417,7 +416,7 @@ impl Owner {
         match self {
             Self::Lane(i) => i,
             Self::Proxy(i) => i | 1 << KIND_SHIFT,
-            Self::Compute(i) => i | 2 << KIND_SHIFT,
+            Self::Task(i) => i | 2 << KIND_SHIFT,
             Self::Kernel(i) => i | 3 << KIND_SHIFT,
             Self::Post(i) => i | 4 << KIND_SHIFT,
         }
@@ -428,7 +427,7 @@ impl Owner {
         match tag >> KIND_SHIFT {
             0 => Self::Lane(index),
             1 => Self::Proxy(index),
-            2 => Self::Compute(index),
+            2 => Self::Task(index),
             3 => Self::Kernel(index),
             _ => Self::Post(index),
         }
@@ -451,6 +450,9 @@ struct Run<'a, 'o, O: Observer> {
     lanes: Vec<LaneRun>,
     kernels: Vec<KernelRun>,
     conns: Vec<ConnRun>,
+    tasks: Vec<TaskRun>,
+    gates: Vec<GateRun>,
+    ready_tasks: Vec<u32>,
     flows: Flows,
     heap: BinaryHeap<Reverse<(u64, Event)>>,
     ready: Vec<u32>,
@@ -500,19 +502,25 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
                 waiters: SmallVec::new(),
             })
             .collect();
-        let mut kernels: Vec<KernelRun> =
-            instance.kernels.iter().map(|_| KernelRun { lanes: Vec::new(), running: 0, round: 0 }).collect();
+        let mut kernels: Vec<KernelRun> = instance
+            .kernels
+            .iter()
+            .map(|_| KernelRun { lanes: Vec::new(), running: 0, round: 0, task: UNUSED })
+            .collect();
         for (index, lane) in (0..).zip(&instance.lanes) {
             let kernel = &mut kernels[lane.kernel as usize];
             kernel.lanes.push(index);
             kernel.running += 1;
         }
         let mut heap = BinaryHeap::with_capacity(instance.lanes.len() * 2);
+        let (tasks, gates) = tasks::prepare(&instance.tasks, &mut kernels);
         for (index, lane) in (0..).zip(&instance.lanes) {
-            heap.push(Reverse((lane.at.0, Event::Wake(Owner::Lane(index).tag()))));
+            if kernels[lane.kernel as usize].task == UNUSED {
+                heap.push(Reverse((lane.at.0, Event::Wake(Owner::Lane(index).tag()))));
+            }
         }
-        for (index, compute) in (0..).zip(&instance.computes) {
-            heap.push(Reverse((compute.at.0, Event::Wake(Owner::Compute(index).tag()))));
+        for (index, task) in (0..).zip(&instance.tasks).filter(|(_, task)| task.after.is_empty()) {
+            heap.push(Reverse((task.at.0, Event::Wake(Owner::Task(index).tag()))));
         }
         Self {
             instance,
@@ -521,13 +529,18 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
             lanes,
             kernels,
             conns,
+            tasks,
+            gates,
+            ready_tasks: Vec::new(),
             flows: Flows::new(instance.resources.iter().copied()),
             heap,
             ready: Vec::new(),
             outcome: Outcome {
                 load: vec![0; instance.resources.len()],
                 job_ends: vec![SimTime(0); instance.schedules.len()],
-                compute_ends: vec![SimTime(0); instance.computes.len()],
+                task_starts: vec![SimTime(0); instance.tasks.len()],
+                task_ends: vec![SimTime(0); instance.tasks.len()],
+                task_causes: vec![UNUSED; instance.tasks.len()],
                 first_ends: vec![SimTime(0); instance.kernels.len()],
                 ..Outcome::default()
             },
@@ -546,14 +559,17 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
                 self.outcome.events += 1;
                 self.apply(event);
             }
-            while let Some(lane) = self.ready.pop() {
-                self.react(lane)?;
+            while !self.ready_tasks.is_empty() || !self.ready.is_empty() {
+                self.start_tasks();
+                while let Some(lane) = self.ready.pop() {
+                    self.react(lane)?;
+                }
             }
             let heap = &mut self.heap;
             self.flows.solve(time, |(end, flow, version)| heap.push(Reverse((end, Event::Finish(flow, version)))));
         }
-        if self.done < self.lanes.len() {
-            let waiting = self.lanes.len() - self.done;
+        if self.done < self.lanes.len() + self.tasks.len() {
+            let waiting = self.lanes.len() + self.tasks.len() - self.done;
             return Err(EngineError::Stuck { at: SimTime(self.now) - SimTime(0), waiting });
         }
         Ok(self.outcome)
@@ -592,16 +608,7 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
                 conn.posted += 1;
                 self.proxy(id);
             }
-            Owner::Compute(index) => {
-                let compute = &self.instance.computes[index as usize];
-                // What uses nothing takes no time.
-                if finished || compute.uses.is_empty() {
-                    self.outcome.compute_ends[index as usize] = SimTime(self.now);
-                    self.outcome.end = self.outcome.end.max(SimTime(self.now));
-                } else {
-                    self.start_flow(compute.work.max(1), &compute.uses, owner);
-                }
-            }
+            Owner::Task(task) => self.task_event(task),
         }
     }
 
@@ -752,9 +759,13 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
             return;
         }
         self.done += kernel.lanes.len();
+        let task = kernel.task;
         let job = &mut self.outcome.job_ends[spec.job as usize];
         *job = (*job).max(now);
         self.outcome.end = self.outcome.end.max(now);
+        if task != UNUSED {
+            self.kernel_ended(task);
+        }
     }
 
     fn start_round(&mut self, kernel: u32) {

@@ -31,7 +31,7 @@ pub fn run_steady(instance: &Instance<'_>) -> Result<Outcome, EngineError> {
     // Lanes without work have no rounds; of the others the one with the fewest decides.
     let fewest = rounds.into_iter().flatten().filter(|&r| r > 0).min().unwrap_or(0);
     let mut window = WINDOW;
-    while instance.computes.is_empty() && fewest > 3 * window * WORTHWHILE {
+    while instance.tasks.is_empty() && fewest > 3 * window * WORTHWHILE {
         let rest = fewest % window;
         let [one, two, three] = [1, 2, 3].map(|n| run(&without(instance, fewest - rest - n * window), &mut Unobserved));
         let (one, two, three) = (one?, two?, three?);

@@ -23,7 +23,7 @@ pub fn join<'a>(laid: impl IntoIterator<Item = Laid<'a>>) -> Laid<'a> {
         let number = |n: usize| u32::try_from(n).unwrap_or(UNUSED);
         let (conns, lanes) = (number(all.instance.conns.len()), number(all.instance.lanes.len()));
         let (kernels, jobs) = (number(all.instance.kernels.len()), number(all.instance.schedules.len()));
-        let Instance { resources, conns: its_conns, lanes: its_lanes, kernels: its_kernels, schedules, computes } =
+        let Instance { resources, conns: its_conns, lanes: its_lanes, kernels: its_kernels, schedules, tasks } =
             one.instance;
         let place: Vec<u32> = resources
             .into_iter()
@@ -56,9 +56,13 @@ pub fn join<'a>(laid: impl IntoIterator<Item = Laid<'a>>) -> Laid<'a> {
         }));
         all.instance.kernels.extend(its_kernels);
         all.instance.schedules.extend(schedules);
-        all.instance.computes.extend(computes.into_iter().map(|mut compute| {
-            compute.uses.iter_mut().for_each(|u| u.0 = place[u.0 as usize]);
-            compute
+        let first = number(all.instance.tasks.len());
+        all.instance.tasks.extend(tasks.into_iter().map(|mut task| {
+            task.uses.iter_mut().chain(&mut task.holds).for_each(|u| u.0 = place[u.0 as usize]);
+            task.after.iter_mut().for_each(|a| a.0 += first);
+            task.until.iter_mut().for_each(|t| *t += first);
+            task.kernels.iter_mut().for_each(|k| *k += kernels);
+            task
         }));
         all.congested = all.congested.or(one.congested);
     }

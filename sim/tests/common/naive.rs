@@ -40,7 +40,7 @@ impl Observer for Log {
 pub(crate) struct Outcome {
     pub(crate) end: u64,
     pub(crate) job_ends: Vec<u64>,
-    pub(crate) compute_ends: Vec<u64>,
+    pub(crate) task_ends: Vec<u64>,
     pub(crate) round_ends: Vec<u64>,
     pub(crate) load: Vec<u128>,
     pub(crate) log: Log,
@@ -170,7 +170,7 @@ struct Naive<'a> {
     kernels: Vec<(u32, u64)>,
     conns: Vec<Conn>,
     flows: Vec<Flow>,
-    started_computes: Vec<bool>,
+    started_tasks: Vec<bool>,
     /// Times at which something might be possible that is not now.
     times: BTreeSet<u64>,
     outcome: Outcome,
@@ -200,11 +200,11 @@ pub(crate) fn run(instance: &Instance<'_>) -> Outcome {
         kernels: vec![(0, u64::MAX); instance.kernels.len()],
         conns,
         flows: Vec::new(),
-        started_computes: vec![false; instance.computes.len()],
+        started_tasks: vec![false; instance.tasks.len()],
         times: BTreeSet::from([0]),
         outcome: Outcome {
             job_ends: vec![0; instance.schedules.len()],
-            compute_ends: vec![0; instance.computes.len()],
+            task_ends: vec![0; instance.tasks.len()],
             load: vec![0; instance.resources.len()],
             ..Outcome::default()
         },
@@ -268,7 +268,7 @@ impl Naive<'_> {
                 self.conns[id].posting = false;
             }
             Owner::Compute(index) => {
-                self.outcome.compute_ends[index] = self.now;
+                self.outcome.task_ends[index] = self.now;
                 self.outcome.end = self.outcome.end.max(self.now);
             }
         }
@@ -284,12 +284,12 @@ impl Naive<'_> {
     /// Asks everybody once, the last first; whether anything moved.
     fn poll(&mut self) -> bool {
         let mut moved = false;
-        for index in (0..self.instance.computes.len()).rev() {
-            let compute = &self.instance.computes[index];
+        for index in (0..self.instance.tasks.len()).rev() {
+            let compute = &self.instance.tasks[index];
             self.times.insert(compute.at.0);
-            if self.now >= compute.at.0 && !self.started_computes[index] {
-                self.started_computes[index] = true;
-                self.start(Owner::Compute(index), compute.work.max(1), compute.uses.clone());
+            if self.now >= compute.at.0 && !self.started_tasks[index] {
+                self.started_tasks[index] = true;
+                self.start(Owner::Compute(index), compute.work.max(1), compute.uses.to_vec());
                 moved = true;
             }
         }

@@ -1,0 +1,24 @@
+//! Built-in scenarios: files to run and to start from.
+
+/// Name and text of each.
+const BUILTIN: &[(&str, &str)] = &[
+    ("ten-and-twelve", include_str!("../data/ten-and-twelve.toml")),
+    ("ddp-buckets", include_str!("../data/ddp-buckets.toml")),
+    ("backward-100mb", include_str!("../data/backward-100mb.toml")),
+    ("gpt-ddp", include_str!("../data/gpt-ddp.toml")),
+    ("gpt-fsdp", include_str!("../data/gpt-fsdp.toml")),
+    ("gpt-tensor", include_str!("../data/gpt-tensor.toml")),
+    ("gpt-pipeline", include_str!("../data/gpt-pipeline.toml")),
+    ("megatron-128", include_str!("../data/megatron-128.toml")),
+    ("megatron-1024", include_str!("../data/megatron-1024.toml")),
+];
+
+/// The text of a built-in scenario.
+pub fn text(name: &str) -> Option<&'static str> {
+    BUILTIN.iter().find(|(n, _)| *n == name).map(|(_, text)| *text)
+}
+
+/// Names of all of them.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    BUILTIN.iter().map(|(name, _)| *name)
+}

@@ -1,0 +1,226 @@
+//! Goal: strategies take what they take by hand, to the picosecond, where nothing disturbs them.
+
+#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
+
+mod common;
+
+use collcast_sim::units::SimDuration;
+use collcast_sim::workload::{Jitter, Level, Mechanisms, Step};
+use common::{Machine, builtin, read};
+
+const CALM: Mechanisms = Mechanisms { interference: false, launch: false, framework: false, communication: true };
+const SILENT: Mechanisms = Mechanisms { communication: false, ..CALM };
+
+fn us(us: u64) -> SimDuration {
+    SimDuration(us * 1_000_000)
+}
+
+/// A scenario of equal layers on 4 H200.
+fn layers(layout: &str, strategy: &str, count: u32, forward: u64, backward: u64, elements: u64) -> String {
+    format!(
+        "schema = \"collcast/scenario/1\"\nname = \"t\"\nmachine = {{ topology = \"h200x4\" }}\nlayout = {{ {layout} }}\n\
+         data_parallel = {{ {strategy} }}\n[[layers]]\nname = \"layer\"\ncount = {count}\nforward = \"{forward} us\"\n\
+         backward = \"{backward} us\"\nparameters = [{elements}]\noutput = \"1 MiB\"\n"
+    )
+}
+
+fn run(text: &str, mechanisms: Mechanisms) -> Step {
+    let machine = Machine::new("h200x4", None);
+    let scenario = read(text);
+    machine.simulator().run(&machine.graph(&scenario), mechanisms, Level::Flows).unwrap()
+}
+
+/// How long the only call of a kind takes alone.
+fn call(step: &Step, kind: &str) -> SimDuration {
+    let (count, busy, _) = step.ranks[0].communication[kind];
+    SimDuration(busy.0 / count as u64)
+}
+
+/// Goal: bubbles are those of the papers on ideal links.
+#[test]
+fn pipelines_have_the_bubbles_of_their_closed_forms() {
+    for p in [2_u32, 4] {
+        for m in [p, 2 * p, 4 * p] {
+            // 8 layers: a stage takes f and b for all of them together.
+            let (f, b) = (u64::from(8 / p) * 12, u64::from(8 / p) * 20);
+            for schedule in ["gpipe", "1f1b"] {
+                let layout = format!("pipeline = {p}, micro_batches = {m}, schedule = \"{schedule}\"");
+                let step = run(&layers(&layout, "kind = \"none\"", 8, 12, 20, 0), SILENT);
+                assert_eq!(step.time, us(u64::from(m + p - 1) * (f + b)), "{schedule} {p} {m}");
+            }
+            for v in [2, 8 / p] {
+                let layout = format!("pipeline = {p}, micro_batches = {m}, schedule = \"interleaved\", chunks = {v}");
+                let step = run(&layers(&layout, "kind = \"none\"", 8, 12, 20, 0), SILENT);
+                let expected = u64::from(m) * (f + b) + u64::from(p - 1) * (f + b) / u64::from(v);
+                assert_eq!(step.time, us(expected), "interleaved {p} {m} {v}");
+            }
+        }
+    }
+}
+
+/// Goal: 10 ms and 12 ms: one after the other their sum; overlapped, the first gradient and all
+/// buckets one after another, since those take longer than what makes them.
+#[test]
+fn ten_and_twelve() {
+    let machine = Machine::new("h200x4", None);
+    let simulator = machine.simulator();
+    let step = |changes: &[(&str, &str)], mechanisms| {
+        let scenario = builtin("ten-and-twelve", changes);
+        simulator.run(&machine.graph(&scenario), mechanisms, Level::Flows).unwrap()
+    };
+    let serial = step(&[("data_parallel.kind", "at_end")], CALM);
+    let reduce = call(&serial, "data-parallel all_reduce");
+    assert_eq!(serial.time, us(10_000) + reduce);
+    assert!((reduce.as_us() - 12_000.0).abs() < 50.0, "{reduce}");
+    let overlapped = step(&[("data_parallel.kind", "ddp")], CALM);
+    let bucket = call(&overlapped, "data-parallel all_reduce");
+    assert!(bucket > us(250));
+    assert_eq!(overlapped.time, us(250) + bucket.times(40));
+    assert_eq!(step(&[("data_parallel.kind", "ddp")], SILENT).time, us(10_000));
+    assert_eq!(step(&[("data_parallel.kind", "none")], Mechanisms::default()).time, us(10_000));
+}
+
+/// Goal: FSDP by hand, with `n` units, gather `g`, scatter `r`, passes `f` and `b`.
+///
+/// Where computation takes longer (`f > g`, `b > g + r`) only the first gather and the last scatter
+/// show: `n (f + b) + g + r`. Where communication takes longer (`f < g`, `b < g`, `b < r`) it is busy
+/// from the first gather to the last, then the last forward pass runs, then it is busy to the end:
+/// `n g + f + (n - 1) g + n r`; with parameters kept only the scatters follow: `n g + f + b + n r`.
+#[test]
+fn fsdp_exposes_what_a_hand_calculation_says() {
+    let strategy = |reshard| format!("kind = \"fsdp\", reshard = {reshard}, copies = false");
+    let n = 6;
+    for (f, b) in [(4000, 8000), (100, 200)] {
+        for reshard in [true, false] {
+            let step = run(&layers("data = 4", &strategy(reshard), n, f, b, 200_000_000), CALM);
+            let (g, r) = (call(&step, "fsdp all_gather"), call(&step, "fsdp reduce_scatter"));
+            let (f, b, n) = (us(f), us(b), u64::from(n));
+            let expected = if f > g {
+                assert!(b > g + r);
+                (f + b).times(n) + g + r
+            } else if reshard {
+                assert!(b < g && b < r);
+                g.times(n) + f + g.times(n - 1) + r.times(n)
+            } else {
+                g.times(n) + f + b + r.times(n)
+            };
+            assert_eq!(step.time, expected, "{f} {b} {reshard}");
+        }
+    }
+}
+
+/// Goal: a model without communication, and the same with communication left out, take the same.
+#[test]
+fn without_communication_a_step_is_its_computation() {
+    for (strategy, layout) in
+        [("ddp", "data = 4"), ("at_end", "data = 4"), ("one_gpu", "data = 4"), ("fsdp", "data = 4")]
+    {
+        let kind = format!("kind = \"{strategy}\"");
+        let silent = run(&layers(layout, &kind, 5, 70, 130, 3_000_000), SILENT);
+        assert_eq!(silent.time, us(5 * 200), "{strategy}");
+    }
+}
+
+/// Goal: running one rank of each role is running all of them.
+#[test]
+fn folded_and_unfolded_steps_are_equal() {
+    let machine = Machine::new("dgx-h100", Some(2));
+    let simulator = machine.simulator();
+    for changes in [
+        &[("layout.tensor", "2"), ("layout.pipeline", "2"), ("layout.data", "4")][..],
+        &[("layout.tensor", "2"), ("layout.pipeline", "4"), ("layout.data", "2")],
+    ] {
+        let mut all = vec![("layout.micro_batches", "4"), ("machine.nodes", "2"), ("layers.0.count", "8")];
+        all.extend_from_slice(changes);
+        let mut graph = machine.graph(&builtin("megatron-128", &all));
+        let folded = simulator.run(&graph, Mechanisms::default(), Level::Flows).unwrap();
+        // Jitter of nothing tells all ranks apart and changes no time.
+        graph.jitter = Some(Jitter { ppm: 0, seed: 1 });
+        let unfolded = simulator.run(&graph, Mechanisms::default(), Level::Flows).unwrap();
+        assert_eq!(unfolded.ranks.len(), 16);
+        assert!(folded.ranks.len() < 16, "{}", folded.ranks.len());
+        assert!((folded.time.as_us() / unfolded.time.as_us() - 1.0).abs() < 0.002, "{} {}", folded.time, unfolded.time);
+    }
+}
+
+/// Goal: one flow a call comes near to all its slices, with and without interference.
+#[test]
+fn flows_agree_with_slices() {
+    let machine = Machine::new("h200x4", None);
+    let simulator = machine.simulator();
+    for strategy in ["kind = \"ddp\"", "kind = \"fsdp\"", "kind = \"at_end\""] {
+        let text =
+            layers("data = 4", strategy, 3, 150, 300, 8_000_000).replace("parameters", "kernels = 3\nparameters");
+        let graph = machine.graph(&read(&text));
+        for mechanisms in [CALM, Mechanisms::default()] {
+            let [flows, slices] =
+                [Level::Flows, Level::Slices].map(|level| simulator.run(&graph, mechanisms, level).unwrap());
+            let ratio = flows.time.as_us() / slices.time.as_us();
+            println!("{strategy} {mechanisms:?}: flows {} slices {} ratio {ratio:.3}", flows.time, slices.time);
+            assert!((0.93..1.10).contains(&ratio), "{strategy} {mechanisms:?}: {ratio}");
+        }
+    }
+}
+
+/// Goal: a straggler holds up all, a late host too, and a seed gives the same step each time.
+#[test]
+fn stragglers_and_jitter() {
+    let base = layers("data = 4", "kind = \"at_end\"", 4, 1000, 2000, 1_000_000);
+    let even = run(&base, CALM);
+    let slow = run(&format!("{base}[[stragglers]]\nrank = 2\nslow = 1.5\n"), CALM);
+    assert_eq!(slow.time.0 - even.time.0, us(6000).0);
+    let late = run(&format!("{base}[[stragglers]]\nrank = 3\nlate = \"700 us\"\n"), CALM);
+    assert_eq!(late.time.0 - even.time.0, us(700).0);
+    let machine = Machine::new("h200x4", None);
+    let mut graph = machine.graph(&read(&base));
+    let mut with = |seed| {
+        graph.jitter = Some(Jitter { ppm: 20_000, seed });
+        machine.simulator().run(&graph, CALM, Level::Flows).unwrap().time
+    };
+    let (a, again, b) = (with(1), with(1), with(2));
+    assert_eq!(a, again);
+    assert_ne!(a, b);
+}
+
+/// Goal: mistakes are shown at their place, with a way out.
+#[test]
+fn bad_scenarios_are_refused_with_their_place() {
+    let good = layers("data = 4", "kind = \"ddp\"", 2, 10, 20, 100);
+    for (from, to, expected) in [
+        ("data = 4", "dat = 4", &["test.toml:4", "^^^", "did you mean `data`"][..]),
+        ("\"ddp\"", "\"dpp\"", &["did you mean `ddp`", "known: ddp"]),
+        ("forward = \"10 us\"", "forward = \"10\"", &["test.toml:9", "expected a time such as"]),
+        ("count = 2", "count = 0", &["0 layers"]),
+        ("data = 4", "pipeline = 4", &["4 stages of 1 chunks share 2 layers"]),
+        ("data = 4", "data = 0", &["data is 0", "expected 1 to"]),
+        ("\"ddp\"", "\"fsdp\" }\njitter = { relative = 3.0", &["relative is 3"]),
+        ("scenario/1", "scenario/2", &["expected `collcast/scenario/1`"]),
+        ("backward = \"20 us\"\n", "", &["neither both times nor operations"]),
+        ("parameters = [100]", "parameters = [2000000000000]", &["too many parameters"]),
+    ] {
+        let text = good.replacen(from, to, 1);
+        assert_ne!(text, good, "{from}");
+        let error = collcast_scenarios::file::read(&text, "test.toml").unwrap_err().render();
+        for part in expected {
+            assert!(error.contains(part), "{from}: `{part}` is missing in:\n{error}");
+        }
+    }
+    let huge = good.replace("count = 2", "count = 10000").replace("data = 4", "micro_batches = 4096");
+    let error = collcast_scenarios::file::read(&huge, "test.toml").unwrap_err().render();
+    assert!(error.contains("the step has about"), "{error}");
+    for name in collcast_scenarios::builtin::names() {
+        builtin(name, &[]);
+    }
+    assert!(collcast_scenarios::file::json_schema().contains("first_bucket"));
+}
+
+/// Goal: 1,024 ranks are a few.
+#[test]
+fn a_thousand_ranks_are_a_few() {
+    let scenario = builtin("megatron-1024", &[]);
+    let machine = Machine::new("dgx-h100", Some(128));
+    let step = machine.simulator().run(&machine.graph(&scenario), Mechanisms::default(), Level::Flows).unwrap();
+    assert_eq!(step.ranks.iter().map(|r| r.count).sum::<usize>(), 1024);
+    assert!(step.ranks.len() <= 64, "{}", step.ranks.len());
+    println!("{} roles, {} events", step.ranks.len(), step.events);
+}

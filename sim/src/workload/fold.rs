@@ -1,0 +1,191 @@
+//! Ranks of the same role: which ranks do the same at the same time, so that one of each runs.
+//!
+//! Colour refinement over ranks and groups: a rank's colour is its program, pace and the colours
+//! of its groups; a group's colour is its place on hosts and the colours of its members. Where
+//! nothing more can be told apart, members of a class are in the same situation at any time.
+
+use rustc_hash::{FxHashMap, FxHasher};
+use std::hash::{Hash, Hasher};
+
+use super::{OpGraph, WorkloadError};
+use crate::ids::Rank;
+use crate::topology::{Topology, VertexKind};
+
+/// The classes of a graph's ranks and groups.
+#[derive(Clone, Debug, Default)]
+pub struct Classes {
+    /// By rank.
+    pub rank: Vec<usize>,
+    /// By group.
+    pub group: Vec<usize>,
+    /// By class of ranks: the lowest member, and how many there are.
+    pub ranks: Vec<(Rank, usize)>,
+    /// By class of groups: the group that stands for it, one with most of the ranks above.
+    pub groups: Vec<usize>,
+}
+
+fn hash(value: impl Hash) -> u64 {
+    let mut hasher = FxHasher::default();
+    value.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// A rank's place and what its host is like: kinds and rates of all its links.
+fn hosts(topology: &Topology) -> Vec<u64> {
+    let mut facts = vec![0_u64; topology.hosts().len()];
+    for (_, from, to, link) in topology.links() {
+        for (end, direction) in [(from, 0_u8), (to, 1)] {
+            if let Some(host) = topology.vertex(end).host {
+                let fact = hash((link.kind, link.rate.get(), link.width, direction));
+                facts[host.index()] = facts[host.index()].wrapping_add(fact);
+            }
+        }
+    }
+    facts
+}
+
+/// Every rank and group by itself.
+pub(super) fn unfolded(graph: &OpGraph) -> Classes {
+    let rank = |index: usize| Rank(u32::try_from(index).unwrap_or(u32::MAX));
+    Classes {
+        rank: (0..graph.ranks.len()).collect(),
+        group: (0..graph.groups.len()).collect(),
+        ranks: (0..graph.ranks.len()).map(|r| (rank(r), 1)).collect(),
+        groups: (0..graph.groups.len()).collect(),
+    }
+}
+
+/// Folds a graph.
+///
+/// # Errors
+/// A group with a rank twice, or with one that does not exist; a rank in a group that is not its own.
+pub fn fold(graph: &OpGraph, topology: &Topology) -> Result<Classes, WorkloadError> {
+    check(graph, topology)?;
+    let facts = hosts(topology);
+    // Where a group's ranks are: numbers of hosts, and of what their GPUs hang on in them, as they
+    // first occur. Behind NVSwitches all GPUs of a host are alike.
+    let shapes: Vec<u64> = (graph.groups.iter())
+        .map(|group| {
+            let (mut hosts, mut parents) = (Vec::new(), Vec::new());
+            let places: Vec<_> = group
+                .iter()
+                .map(|&rank| {
+                    let (host, gpu) = (topology.host_of(rank), topology.gpu_of(rank));
+                    let vertex = |id| &topology.vertex(id).kind;
+                    let next: Vec<_> =
+                        topology.links_from(gpu).map(|(_, to, link)| (to, link.kind, link.rate)).collect();
+                    let switched = next.iter().any(|n| matches!(vertex(n.0), VertexKind::NvSwitch));
+                    let own = next.iter().map(|n| hash((n.1, n.2.get()))).fold(0, u64::wrapping_add);
+                    let parent =
+                        next.iter().find(|n| !matches!(vertex(n.0), VertexKind::NvSwitch | VertexKind::Gpu(_)));
+                    let index = if switched { 0 } else { topology.gpu(gpu).map_or(0, |g| g.index) };
+                    let parent = number_of(&mut parents, parent.map(|n| n.0));
+                    (number_of(&mut hosts, host), parent, index, own, facts[host.index()])
+                })
+                .collect();
+            hash(places)
+        })
+        .collect();
+    let mut rank: Vec<u64> = (graph.ranks.iter().enumerate())
+        .map(|(index, r)| hash((r.program, r.pace_ppm, r.late.0, graph.jitter.map(|_| index))))
+        .collect();
+    let mut group = Vec::new();
+    let mut classes = 0;
+    // News travels a group a round; a step's ranks are within few groups of each other, and each
+    // round but the last tells more apart.
+    for _ in 0..=graph.ranks.len() {
+        group = (shapes.iter().zip(&graph.groups).enumerate())
+            .map(|(index, (shape, members))| {
+                let known_as = |r: &Rank| graph.ranks[r.index()].groups.iter().position(|&g| g == index);
+                let members: Vec<_> = members.iter().map(|r| (rank[r.index()], known_as(r))).collect();
+                hash((shape, members))
+            })
+            .collect();
+        rank = (graph.ranks.iter().zip(&rank))
+            .map(|(spec, own)| hash((own, spec.groups.iter().map(|&g| group[g]).collect::<Vec<_>>())))
+            .collect();
+        let mut distinct = rank.clone();
+        distinct.sort_unstable();
+        distinct.dedup();
+        if distinct.len() == classes {
+            break;
+        }
+        classes = distinct.len();
+    }
+    let (rank, first) = number(&rank);
+    let (group, _) = number(&group);
+    let mut ranks: Vec<(Rank, usize)> =
+        first.iter().map(|&f| (Rank(u32::try_from(f).unwrap_or(u32::MAX)), 0)).collect();
+    for &class in &rank {
+        ranks[class].1 += 1;
+    }
+    let mut best: FxHashMap<usize, (usize, usize)> = FxHashMap::default();
+    for (index, &class) in group.iter().enumerate() {
+        let stands = graph.groups[index].iter().filter(|r| ranks[rank[r.index()]].0 == **r).count();
+        let known = best.entry(class).or_insert((index, stands));
+        if stands > known.1 {
+            *known = (index, stands);
+        }
+    }
+    let groups = (0..best.len()).map(|class| best[&class].0).collect();
+    Ok(Classes { rank, group, ranks, groups })
+}
+
+/// The number of a value among those seen, which it joins.
+fn number_of<T: PartialEq>(seen: &mut Vec<T>, value: T) -> usize {
+    seen.iter().position(|s| *s == value).unwrap_or_else(|| {
+        seen.push(value);
+        seen.len() - 1
+    })
+}
+
+fn number(colours: &[u64]) -> (Vec<usize>, Vec<usize>) {
+    let mut known = FxHashMap::default();
+    let mut first = Vec::new();
+    let class = (colours.iter().enumerate())
+        .map(|(index, colour)| {
+            *known.entry(*colour).or_insert_with(|| {
+                first.push(index);
+                first.len() - 1
+            })
+        })
+        .collect();
+    (class, first)
+}
+
+fn check(graph: &OpGraph, topology: &Topology) -> Result<(), WorkloadError> {
+    let ranks = graph.ranks.len();
+    if ranks > topology.ranks() as usize {
+        return Err(crate::predict::PredictError::TooFewGpus {
+            ranks: u32::try_from(ranks).unwrap_or(u32::MAX),
+            topology: topology.name.clone(),
+            gpus: topology.ranks(),
+        }
+        .into());
+    }
+    for (index, group) in graph.groups.iter().enumerate() {
+        let bad = |reason: String| WorkloadError::Group { group: index, ranks: group.len(), reason };
+        let mut sorted = group.clone();
+        sorted.sort_unstable();
+        sorted.dedup();
+        if sorted.len() != group.len() {
+            return Err(bad("a rank is in it twice".to_owned()));
+        }
+        for rank in group {
+            match graph.ranks.get(rank.index()) {
+                None => return Err(bad(format!("rank {rank} does not exist"))),
+                Some(spec) if !spec.groups.contains(&index) => {
+                    return Err(bad(format!("rank {rank} does not know of it")));
+                }
+                Some(_) => {}
+            }
+        }
+    }
+    for (index, spec) in graph.ranks.iter().enumerate() {
+        let own = |&&g: &&usize| graph.groups.get(g).is_none_or(|group| !group.iter().any(|r| r.index() == index));
+        if let Some(&group) = spec.groups.iter().find(own) {
+            return Err(WorkloadError::Group { group, ranks: 0, reason: format!("rank {index} is not in it") });
+        }
+    }
+    Ok(())
+}

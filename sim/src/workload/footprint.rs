@@ -1,0 +1,277 @@
+//! What a call takes when it runs alone: simulated slice by slice once, then remembered.
+
+use std::sync::{Arc, Mutex};
+
+use rustc_hash::FxHashMap;
+
+use super::{Communicate, Device, Mover, OpGraph, What, WorkloadError};
+use crate::collective::{Algorithm, Collective, DataType};
+use crate::ids::{LinkId, Rank};
+use crate::network::{ResourceName, Router};
+use crate::predict::{Choice, PredictError, Predictor, Settings};
+use crate::schedule::{Call, Schedule};
+use crate::topology::Topology;
+use crate::units::{Bytes, SimDuration};
+
+/// A call alone on the machine, with its siblings: calls of other groups of the same kind that
+/// run at the same time on the same hosts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Footprint {
+    /// From the start of its kernel, everywhere, to the end.
+    pub time: SimDuration,
+    /// Thread blocks of its kernel: one a channel; 0 for a copy engine.
+    pub blocks: u32,
+    /// Share of what its busiest block can do that it uses.
+    pub block_share: f64,
+    /// Share of each link direction's rate that it uses, protocol and efficiency included.
+    pub links: Vec<(LinkId, f64)>,
+    /// Bytes a second that each rank of the group sends.
+    pub sent: Vec<f64>,
+    /// What it ran as: `ring/simple, 16 channels`.
+    pub how: String,
+    /// What bounds it.
+    pub bound_by: &'static str,
+}
+
+/// Simulates steps on one machine with one profile; remembers calls.
+#[derive(Debug)]
+pub struct Simulator<'a> {
+    predictor: Predictor<'a>,
+    /// Of the GPUs, all alike.
+    pub device: Device,
+    /// What NCCL is told.
+    pub settings: Settings,
+    known: Mutex<FxHashMap<String, Arc<Footprint>>>,
+}
+
+/// Ranks of siblings that are simulated together at most: they fold, but have to be laid.
+const MAX_TOGETHER: usize = 512;
+/// Slices up to which a whole graph is simulated slice by slice.
+const FEW_SLICES: u64 = 60_000;
+
+impl<'a> Simulator<'a> {
+    /// Simulates on a machine, given what its GPUs have.
+    pub fn new(predictor: Predictor<'a>, device: Device, settings: Settings) -> Self {
+        Self { predictor, device, settings: Settings { cold: true, ..settings }, known: Mutex::default() }
+    }
+
+    /// The machine.
+    pub fn topology(&self) -> &'a Topology {
+        self.predictor.topology()
+    }
+
+    /// What predicts calls.
+    pub fn predictor(&self) -> &Predictor<'a> {
+        &self.predictor
+    }
+
+    /// The call of a collective over so many ranks.
+    pub(super) fn call(ranks: usize, c: &Communicate) -> Call {
+        Call::of_size(c.collective, u32::try_from(ranks).unwrap_or(u32::MAX), c.bytes, c.dtype)
+    }
+
+    /// The call of one message from the first rank of two to the other, or back.
+    pub(super) fn message(bytes: Bytes, back: bool) -> Call {
+        let counts = if back { [0, 0, bytes.0, 0] } else { [0, bytes.0, 0, 0] };
+        let mut call = Call::of_size(Collective::AllToAll, 2, bytes, DataType::Uint8);
+        call.counts = Some(counts.into());
+        call
+    }
+
+    /// The groups of a class that run on the hosts of one of them, that one first.
+    fn siblings(&self, graph: &OpGraph, class_of: &[usize], group: usize) -> Vec<Vec<Rank>> {
+        let topology = self.topology();
+        let on = |g: &[Rank]| -> std::collections::BTreeSet<u32> { g.iter().map(|&r| topology.host_of(r).0).collect() };
+        let hosts = on(&graph.groups[group]);
+        let mut all = vec![graph.groups[group].clone()];
+        let mut ranks = all[0].len();
+        for (index, other) in graph.groups.iter().enumerate() {
+            if index == group || class_of[index] != class_of[group] || on(other).is_disjoint(&hosts) {
+                continue;
+            }
+            ranks += other.len();
+            if ranks > MAX_TOGETHER {
+                break;
+            }
+            all.push(other.clone());
+        }
+        all
+    }
+
+    /// A collective of a group alone with its siblings.
+    ///
+    /// # Errors
+    /// A call that cannot be predicted.
+    pub fn collective(
+        &self,
+        graph: &OpGraph,
+        class_of: &[usize],
+        group: usize,
+        c: &Communicate,
+    ) -> Result<Arc<Footprint>, WorkloadError> {
+        let groups = self.siblings(graph, class_of, group);
+        let key = format!("{groups:?} {:?}", (c.collective, c.bytes, c.dtype, c.algorithm, c.protocol, c.channels));
+        self.remember(key, || {
+            let settings = Settings { channels: c.channels.or(self.settings.channels), ..self.settings };
+            let call = |ranks: u32| Self::call(ranks as usize, c);
+            self.alone(&groups, &call, (c.algorithm, c.protocol), &settings)
+        })
+    }
+
+    /// A message between the two ranks of a group alone with its siblings.
+    ///
+    /// # Errors
+    /// No route between them.
+    pub fn send(
+        &self,
+        graph: &OpGraph,
+        class_of: &[usize],
+        group: usize,
+        (bytes, back, mover): (Bytes, bool, Mover),
+    ) -> Result<Arc<Footprint>, WorkloadError> {
+        let groups = self.siblings(graph, class_of, group);
+        let key = format!("{groups:?} {bytes:?} {back} {mover:?}");
+        self.remember(key, || {
+            let call = |_| Self::message(bytes, back);
+            let both = (Choice::Forced(Algorithm::Direct), Choice::Auto);
+            let blocks = self.alone(&groups, &call, both, &self.settings)?;
+            Ok(match mover {
+                Mover::Blocks => blocks,
+                Mover::CopyEngine => self.by_copy_engine(&groups, bytes, back, blocks),
+            })
+        })
+    }
+
+    /// The schedule of a call for a group of ranks, and the machine as that group sees it.
+    pub(super) fn schedule(
+        &self,
+        group: &[Rank],
+        call: &Call,
+        choice: (Choice<Algorithm>, Choice<crate::collective::Protocol>),
+        channels: Option<u32>,
+    ) -> Result<(Topology, Schedule), PredictError> {
+        let gpus: Vec<_> = group.iter().map(|&rank| self.topology().gpu_of(rank)).collect();
+        let view = self.topology().placed(&gpus)?;
+        let settings = Settings { channels: channels.or(self.settings.channels), ..self.settings };
+        let schedule = {
+            let predictor = Predictor::new(&view, self.predictor.profile());
+            let resolved = predictor.resolve(call, choice.0, choice.1, &settings)?;
+            let settings = Settings { channels: settings.channels.or(resolved.channels), ..settings };
+            predictor.schedule(call, resolved.algorithm, resolved.protocol, &settings)?
+        };
+        Ok((view, schedule))
+    }
+
+    fn remember(
+        &self,
+        key: String,
+        make: impl FnOnce() -> Result<Footprint, WorkloadError>,
+    ) -> Result<Arc<Footprint>, WorkloadError> {
+        let known = || self.known.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(footprint) = known().get(&key) {
+            return Ok(Arc::clone(footprint));
+        }
+        let made = Arc::new(make()?);
+        known().insert(key, Arc::clone(&made));
+        Ok(made)
+    }
+
+    fn alone(
+        &self,
+        groups: &[Vec<Rank>],
+        call: &dyn Fn(u32) -> Call,
+        choice: (Choice<Algorithm>, Choice<crate::collective::Protocol>),
+        settings: &Settings,
+    ) -> Result<Footprint, WorkloadError> {
+        let (prediction, uses) = self.predictor.predict_groups(groups, call, choice, settings)?;
+        // A kernel's start and end move nothing.
+        let ends = self.predictor.profile().kernel(prediction.protocol, prediction.plan.threads).as_us();
+        let busy = (1.0 - ends / prediction.kernel.as_us().max(1e-9)).max(0.0);
+        let mut block_share: f64 = 0.0;
+        let mut links: Vec<(LinkId, f64)> = Vec::new();
+        for (name, share) in uses {
+            match name {
+                ResourceName::Link(link) => links.push((link, share * busy)),
+                ResourceName::Lane(..) => block_share = block_share.max(share * busy),
+                ResourceName::Memory(_) | ResourceName::Proxy(_) | ResourceName::Helpers(_) => {}
+            }
+        }
+        // The same bytes in a longer time.
+        let apart = self.predictor.profile().apart();
+        links.iter_mut().for_each(|l| l.1 /= apart);
+        block_share /= apart;
+        let sent = groups[0].iter().map(|&rank| self.leaves(rank, &links)).collect();
+        Ok(Footprint {
+            time: SimDuration::from_us(prediction.kernel.as_us() * apart),
+            blocks: prediction.plan.channels,
+            block_share: block_share.min(1.0),
+            links,
+            sent,
+            how: format!("{}/{}, {} channels", prediction.algorithm, prediction.protocol, prediction.plan.channels),
+            bound_by: prediction.bound_by(),
+        })
+    }
+
+    /// Bytes a second that leave a rank's GPU.
+    fn leaves(&self, rank: Rank, links: &[(LinkId, f64)]) -> f64 {
+        let topology = self.topology();
+        let gpu = topology.gpu_of(rank);
+        let own = links.iter().filter(|(link, _)| topology.ends(*link).0 == gpu);
+        own.map(|&(link, share)| {
+            let link = topology.link(link);
+            link.rate.gb_per_s() * 1e9 * share * self.predictor.profile().efficiency(link.kind)
+        })
+        .sum()
+    }
+
+    /// The same message by copy engines, where both are peers: the links of blocks at a copy
+    /// engine's rate. Elsewhere the network moves it, with the same time and no blocks.
+    fn by_copy_engine(&self, groups: &[Vec<Rank>], bytes: Bytes, back: bool, blocks: Footprint) -> Footprint {
+        let (from, to) = if back { (groups[0][1], groups[0][0]) } else { (groups[0][0], groups[0][1]) };
+        let router = Router::with(self.topology(), self.settings.transport);
+        let profile = self.predictor.profile();
+        let mut footprint = Footprint { blocks: 0, block_share: 0.0, how: "copy engine".to_owned(), ..blocks };
+        if router.are_peers(from, to) {
+            let gpu = self.topology().gpu_of(from);
+            let ratio = profile.copy_engine_over_blocks();
+            let out = footprint.links.iter().filter(|(link, _)| self.topology().ends(*link).0 == gpu);
+            let rate: f64 = out
+                .map(|&(link, _)| {
+                    let link = self.topology().link(link);
+                    link.rate.gb_per_s() * 1e3 * profile.efficiency(link.kind) * ratio
+                })
+                .sum();
+            let time = SimDuration::from_us(bytes.0 as f64 / rate.max(1.0)) + profile.copy_start();
+            let faster = footprint.time.as_us() / time.as_us().max(1e-9);
+            footprint.links.iter_mut().for_each(|l| l.1 = (l.1 * faster).min(1.0));
+            footprint.sent.iter_mut().for_each(|s| *s *= faster);
+            footprint.time = time;
+        }
+        footprint
+    }
+
+    /// Whether all traffic of a graph is few enough slices to be simulated one by one.
+    pub(super) fn slices_are_few(&self, graph: &OpGraph) -> bool {
+        // Each slice of 128 KiB, as those of NCCL's Simple, on each hop of a ring.
+        let slices = |bytes: u64, ranks: u64| (bytes / 131_072 + ranks * 16) * ranks * 2;
+        let mut total = 0_u64;
+        for spec in &graph.ranks {
+            for op in &graph.programs[spec.program].ops {
+                total = total.saturating_add(match &op.what {
+                    What::Collective(c) => {
+                        let ranks = spec.groups.get(c.group).and_then(|&g| graph.groups.get(g)).map_or(1, Vec::len);
+                        slices(c.bytes.0, ranks as u64) / ranks.max(1) as u64
+                    }
+                    What::Send { bytes, mover: Mover::Blocks, .. } => slices(bytes.0, 1),
+                    // Copy engines and what the network moves by itself have no lanes.
+                    What::Send { .. } => return false,
+                    _ => 0,
+                });
+                if total > FEW_SLICES {
+                    return false;
+                }
+            }
+        }
+        total > 0
+    }
+}

@@ -1,0 +1,739 @@
+//! From a graph of operations to an instance of the engine.
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+use smallvec::{SmallVec, smallvec};
+
+use super::fold::Classes;
+use super::{Compute, Footprint, Mechanisms, Mover, Op, OpGraph, Simulator, Step, What, WorkloadError};
+use crate::collective::Algorithm;
+use crate::engine::flows::{Use, WEIGHT_ONE};
+use crate::engine::{Gate, Instance, TaskSpec, Unobserved, mix, run};
+use crate::ids::{LinkId, Rank};
+use crate::network::{join, lay};
+use crate::predict::{Choice, PredictError};
+use crate::schedule::Schedule;
+use crate::schedule::wiring::UNUSED;
+use crate::topology::Topology;
+use crate::units::SimDuration;
+
+/// Capacity of what is shared, whatever it is: all of it.
+const WHOLE: u64 = 1_000_000_000_000_000;
+/// Units of a flow a picosecond alone. Where flows meet in a resource all get the same units a
+/// second: so those of calls are in proportion to what they use of their busiest link, which
+/// shares links by bytes, and computations take what calls leave.
+const FULL: u64 = 1_000;
+const COMPUTE: u64 = FULL;
+/// Pieces of one computation at most.
+const MAX_PIECES: u32 = 512;
+/// Tasks of a step at most: some gigabytes.
+const MAX_TASKS: usize = 8_000_000;
+
+/// What a task is to its operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Part {
+    /// The host launches it.
+    Issue,
+    /// It waits for its turn on the GPU.
+    Start,
+    /// It runs.
+    Body,
+}
+
+/// An operation of a rank that is run.
+#[derive(Clone, Debug)]
+pub(super) struct OpRun {
+    pub(super) lane: usize,
+    pub(super) op: usize,
+    /// First and last task on its stream, [`UNUSED`] until they are known.
+    pub(super) first: u32,
+    pub(super) last: u32,
+    pub(super) footprint: Option<Arc<Footprint>>,
+}
+
+/// An instance with what its tasks stand for.
+pub(super) struct Lowered<'a> {
+    pub(super) instance: Instance<'a>,
+    /// By task: operation, and what it is to it.
+    pub(super) tasks: Vec<(usize, Part)>,
+    pub(super) ops: Vec<OpRun>,
+    /// Ranks that are run, each with the number it stands for.
+    pub(super) lanes: Vec<(Rank, usize)>,
+    /// By resource: the link that it is, the first of those that are used alike.
+    pub(super) links: FxHashMap<u32, LinkId>,
+    pub(super) slices: bool,
+}
+
+/// The resources of a rank.
+struct Own {
+    sms: u32,
+    memory: u32,
+    blocks: u32,
+    streams: Vec<u32>,
+}
+
+/// A call that ranks meet in: class of groups, class of the sender or none, number.
+type Meeting = (usize, Option<usize>, usize);
+
+struct Met {
+    /// The transfer's task.
+    body: u32,
+    footprint: Arc<Footprint>,
+    what: What,
+    /// Classes of ranks that have joined.
+    joined: Vec<usize>,
+    group: usize,
+}
+
+struct Builder<'s, 'g> {
+    simulator: &'s Simulator<'s>,
+    graph: &'g OpGraph,
+    classes: &'g Classes,
+    mechanisms: Mechanisms,
+    resources: Vec<u64>,
+    own: Vec<Own>,
+    specs: Vec<TaskSpec>,
+    tasks: Vec<(usize, Part)>,
+    ops: Vec<OpRun>,
+    met: FxHashMap<Meeting, Met>,
+    /// In the order of first use: every result has to be the same every time.
+    meetings: Vec<Meeting>,
+    /// Footprints by class of groups and call.
+    alone: FxHashMap<(usize, Option<usize>, String), Arc<Footprint>>,
+    /// Calls as schedules, with the tasks of their ranks in the order of the group: for slices.
+    jobs: Option<Vec<Job>>,
+}
+
+struct Job {
+    view: Topology,
+    schedule: Schedule,
+    group: usize,
+    bodies: Vec<u32>,
+}
+
+/// Lowers a graph with one flow for each call.
+pub(super) fn flows<'a>(
+    simulator: &Simulator<'_>,
+    graph: &OpGraph,
+    classes: &Classes,
+    mechanisms: Mechanisms,
+) -> Result<Lowered<'a>, WorkloadError> {
+    let mut builder = Builder::new(simulator, graph, classes, mechanisms);
+    for lane in 0..classes.ranks.len() {
+        builder.rank(lane)?;
+    }
+    builder.check_meetings()?;
+    let links = builder.transfers();
+    Ok(Lowered {
+        instance: Instance { resources: builder.resources, tasks: builder.specs, ..Instance::default() },
+        tasks: builder.tasks,
+        ops: builder.ops,
+        lanes: classes.ranks.clone(),
+        links,
+        slices: false,
+    })
+}
+
+/// A weight: what a flow of `units` a picosecond takes of something whole when it runs alone and
+/// uses `share` of it. Rounded down, so that nothing is slower alone than it is.
+fn weight(share: f64, units: u64) -> u64 {
+    (share.clamp(0.0, 1.0) * FULL as f64 / units as f64 * WEIGHT_ONE as f64) as u64
+}
+
+fn part_of_whole(share: f64) -> u64 {
+    (share.clamp(0.0, 1.0) * WHOLE as f64) as u64
+}
+
+impl<'s, 'g> Builder<'s, 'g> {
+    fn new(simulator: &'s Simulator<'s>, graph: &'g OpGraph, classes: &'g Classes, mechanisms: Mechanisms) -> Self {
+        Self {
+            simulator,
+            graph,
+            classes,
+            mechanisms,
+            resources: Vec::new(),
+            own: Vec::new(),
+            specs: Vec::new(),
+            tasks: Vec::new(),
+            ops: Vec::new(),
+            met: FxHashMap::default(),
+            meetings: Vec::new(),
+            alone: FxHashMap::default(),
+            jobs: None,
+        }
+    }
+
+    fn resource(&mut self, capacity: u64) -> u32 {
+        self.resources.push(capacity);
+        u32::try_from(self.resources.len() - 1).unwrap_or(UNUSED)
+    }
+
+    fn task(&mut self, op: usize, part: Part, spec: TaskSpec) -> u32 {
+        self.specs.push(spec);
+        self.tasks.push((op, part));
+        u32::try_from(self.specs.len() - 1).unwrap_or(UNUSED)
+    }
+
+    /// Lowers the program of the rank that stands for a class.
+    fn rank(&mut self, lane: usize) -> Result<(), WorkloadError> {
+        let graph = self.graph;
+        let (rank, _) = self.classes.ranks[lane];
+        let spec = &graph.ranks[rank.index()];
+        let bad = |op: usize, label: &str, reason: String| WorkloadError::Graph {
+            rank: rank.0,
+            op,
+            label: label.to_owned(),
+            reason,
+        };
+        let program = graph
+            .programs
+            .get(spec.program)
+            .ok_or_else(|| bad(0, "", format!("there is no program {}", spec.program)))?;
+        let whole = |b: &mut Self| b.resource(WHOLE);
+        let (sms, memory, blocks) = (whole(self), whole(self), whole(self));
+        let streams = program.streams.iter().map(|_| self.resource(COMPUTE * 1_000_000_000_000)).collect();
+        self.own.push(Own { sms, memory, blocks, streams });
+        let base = self.ops.len();
+        let mut last_on: Vec<Option<usize>> = vec![None; program.streams.len()];
+        let mut last_of_group: FxHashMap<usize, usize> = FxHashMap::default();
+        let mut counts: FxHashMap<(usize, Option<usize>), usize> = FxHashMap::default();
+        let mut host: Option<u32> = None;
+        if spec.late.0 > 0 {
+            host = Some(self.task(base, Part::Issue, TaskSpec { lasts: spec.late, ..TaskSpec::default() }));
+        }
+        for (index, op) in program.ops.iter().enumerate() {
+            if self.specs.len() > MAX_TASKS {
+                let what = format!("a step of more than {MAX_TASKS} operations of different ranks");
+                return Err(WorkloadError::TooLarge { what, limit: MAX_TASKS });
+            }
+            let place = base + index;
+            self.ops.push(OpRun { lane, op: index, first: UNUSED, last: UNUSED, footprint: None });
+            let stream = program
+                .streams
+                .get(op.stream)
+                .ok_or_else(|| bad(index, &op.label, format!("there is no stream {}", op.stream)))?;
+            let mut after: SmallVec<[(u32, SimDuration); 4]> = SmallVec::new();
+            if let Some(before) = last_on[op.stream] {
+                after.push((self.ops[before].last, SimDuration::ZERO));
+            }
+            for &other in &op.after {
+                if other >= index {
+                    return Err(bad(
+                        index,
+                        &op.label,
+                        format!("it waits for operation {other}, which is launched later"),
+                    ));
+                }
+                let lag = self.lag(op, &program.ops[other]);
+                after.push((self.ops[base + other].last, lag));
+            }
+            if let What::Collective(c) = &op.what {
+                // Kernels of one communicator run one after another.
+                if let Some(before) = last_of_group.insert(c.group, place) {
+                    after.push((self.ops[before].last, SimDuration::ZERO));
+                }
+            }
+            let silent = !self.mechanisms.communication && is_communication(op);
+            if let What::Host(time) = op.what {
+                after.extend(host.map(|h| (h, SimDuration::ZERO)));
+                let lasts = if self.mechanisms.launch { time } else { SimDuration::ZERO };
+                let task = self.task(place, Part::Body, TaskSpec { lasts, after, ..TaskSpec::default() });
+                host = Some(task);
+                (self.ops[place].first, self.ops[place].last) = (task, task);
+                last_on[op.stream] = Some(place);
+                continue;
+            }
+            if op.issue.0 > 0 && self.mechanisms.launch && !silent && (self.mechanisms.framework || !op.framework) {
+                let spec = TaskSpec {
+                    lasts: op.issue,
+                    after: host.iter().map(|&h| (h, SimDuration::ZERO)).collect(),
+                    ..TaskSpec::default()
+                };
+                host = Some(self.task(place, Part::Issue, spec));
+            }
+            after.extend(host.map(|h| (h, SimDuration::ZERO)));
+            match &op.what {
+                What::Compute(compute) => self.compute(lane, place, op, *compute, after),
+                What::Copy { time, memory_ppm } => {
+                    let own = &self.own[lane];
+                    let mut uses: SmallVec<[Use; 4]> = smallvec![(own.streams[op.stream], WEIGHT_ONE)];
+                    if self.mechanisms.interference {
+                        uses.push((own.memory, weight(f64::from(*memory_ppm) / 1e6, COMPUTE)));
+                    }
+                    let work = time.0.saturating_mul(COMPUTE);
+                    let gone = work == 0 || op.framework && !self.mechanisms.framework;
+                    let uses = if gone { SmallVec::new() } else { uses };
+                    let task = self.task(place, Part::Body, TaskSpec { uses, work, after, ..TaskSpec::default() });
+                    (self.ops[place].first, self.ops[place].last) = (task, task);
+                }
+                What::Collective(_) | What::Send { .. } | What::Recv { .. } => {
+                    self.communicate(lane, place, op, stream.high_priority, after, &mut counts).map_err(|error| {
+                        match error {
+                            Lost::Group(reason) => bad(index, &op.label, reason),
+                            Lost::Error(error) => error,
+                        }
+                    })?;
+                }
+                What::Host(_) => {}
+            }
+            last_on[op.stream] = Some(place);
+        }
+        Ok(())
+    }
+
+    /// What it takes a stream to see the end of another one's operation. Streams of computation
+    /// alone are there to say what is independent, and wait for each other at once.
+    fn lag(&self, op: &Op, other: &Op) -> SimDuration {
+        let silent = !self.mechanisms.communication && (is_communication(op) || is_communication(other));
+        if self.mechanisms.launch && !silent && is_communication(op) != is_communication(other) {
+            self.simulator.predictor().profile().stream_event()
+        } else {
+            SimDuration::ZERO
+        }
+    }
+
+    fn compute(
+        &mut self,
+        lane: usize,
+        place: usize,
+        op: &Op,
+        compute: Compute,
+        mut after: SmallVec<[(u32, SimDuration); 4]>,
+    ) {
+        let rank = self.classes.ranks[lane].0;
+        let mut time = u128::from(compute.time.0) * u128::from(self.graph.ranks[rank.index()].pace_ppm) / 1_000_000;
+        if let Some(jitter) = self.graph.jitter {
+            let factor = 1.0 + f64::from(jitter.ppm) / 1e6 * normal(jitter.seed, rank.0, place as u64);
+            time = (time as f64 * factor.max(0.1)) as u128;
+        }
+        let gone = op.framework && !self.mechanisms.framework;
+        let time = if gone { 0 } else { u64::try_from(time).unwrap_or(u64::MAX / COMPUTE) };
+        let interference = self.mechanisms.interference;
+        let share = f64::from(compute.memory_ppm) / 1e6;
+        let slowdown = self.simulator.predictor().profile().block_slowdown(share);
+        let (sms, memory, blocks) = (self.own[lane].sms, self.own[lane].memory, self.own[lane].blocks);
+        let stream = self.own[lane].streams[op.stream];
+        let kernels = compute.kernels.clamp(1, MAX_PIECES);
+        let waves = compute.waves.clamp(1, (MAX_PIECES / kernels).max(1));
+        let pieces = if interference && time > 0 { kernels * waves } else { 1 };
+        let until = |piece: u32| u128::from(time) * u128::from(piece) / u128::from(pieces);
+        for piece in 0..pieces {
+            let length = u64::try_from(until(piece + 1) - until(piece)).unwrap_or(0);
+            let mut spec = TaskSpec { after: std::mem::take(&mut after), ..TaskSpec::default() };
+            if length > 0 {
+                spec.uses.push((stream, WEIGHT_ONE));
+                spec.work = length.saturating_mul(COMPUTE);
+            }
+            if interference && length > 0 {
+                spec.uses.push((sms, weight(1.0, COMPUTE)));
+                if share > 0.0 {
+                    spec.uses.push((memory, weight(share, COMPUTE)));
+                    spec.holds.push((blocks, part_of_whole(1.0 - 1.0 / slowdown)));
+                }
+                let gate = u32::try_from(lane).unwrap_or(0);
+                spec.gate = Gate::Occupies { gate, first: piece % waves == 0, last: piece % waves + 1 == waves };
+            }
+            let task = self.task(place, Part::Body, spec);
+            if piece == 0 {
+                self.ops[place].first = task;
+            }
+            self.ops[place].last = task;
+            after.push((task, SimDuration::ZERO));
+        }
+    }
+
+    fn communicate(
+        &mut self,
+        lane: usize,
+        place: usize,
+        op: &Op,
+        urgent: bool,
+        after: SmallVec<[(u32, SimDuration); 4]>,
+        counts: &mut FxHashMap<(usize, Option<usize>), usize>,
+    ) -> Result<(), Lost> {
+        let rank = self.classes.ranks[lane].0;
+        let groups = &self.graph.ranks[rank.index()].groups;
+        let slot = match &op.what {
+            What::Collective(c) => c.group,
+            What::Send { group, .. } | What::Recv { group, .. } => *group,
+            _ => 0,
+        };
+        let own_group = *groups.get(slot).ok_or_else(|| Lost::Group(format!("the rank has no group {slot}")))?;
+        let class = self.classes.group[own_group];
+        let members = &self.graph.groups[own_group];
+        let sender = match &op.what {
+            What::Collective(_) => None,
+            send_or_recv => {
+                let [a, b] = members[..] else {
+                    return Err(Lost::Group(format!("messages need a group of two, this has {}", members.len())));
+                };
+                let other = if a == rank { b } else { a };
+                let from = if matches!(send_or_recv, What::Send { .. }) { rank } else { other };
+                Some(self.classes.rank[from.index()])
+            }
+        };
+        if members.len() == 1 {
+            let task = self.task(place, Part::Body, TaskSpec { after, ..TaskSpec::default() });
+            (self.ops[place].first, self.ops[place].last) = (task, task);
+            return Ok(());
+        }
+        let number = counts.entry((class, sender)).or_default();
+        let key = (class, sender, *number);
+        *number += 1;
+        let group = self.classes.groups[class];
+        let back = sender.is_some_and(|s| s != self.classes.rank[self.graph.groups[group][0].index()]);
+        if self.jobs.is_some() {
+            return self.join_job(place, op, (group, back), urgent, after, key);
+        }
+        if !self.met.contains_key(&key) {
+            let footprint = self.footprint(op, class, group, sender, back).map_err(Lost::Error)?;
+            let body = self.task(place, Part::Body, TaskSpec::default());
+            let met = Met { body, footprint, what: op.what.clone(), joined: Vec::new(), group };
+            self.met.insert(key, met);
+            self.meetings.push(key);
+        }
+        let met = self.met.get_mut(&key).ok_or_else(|| Lost::Group("lost".to_owned()))?;
+        if !same(&met.what, &op.what) {
+            let reason = format!("it meets {} on other ranks of its group", describe(&met.what));
+            return Err(Lost::Group(reason));
+        }
+        if !met.joined.contains(&lane) {
+            met.joined.push(lane);
+        }
+        let (body, footprint) = (met.body, Arc::clone(&met.footprint));
+        let mut start = TaskSpec { after, ..TaskSpec::default() };
+        if self.mechanisms.interference && self.mechanisms.communication && footprint.blocks > 0 {
+            start.gate = Gate::Enters { gate: u32::try_from(lane).unwrap_or(0), urgent };
+            let share = f64::from(footprint.blocks) / f64::from(self.simulator.device.sms.max(1));
+            start.holds.push((self.own[lane].sms, part_of_whole(share)));
+            start.until = Some(body);
+        }
+        let start = self.task(place, Part::Start, start);
+        self.specs[body as usize].after.push((start, SimDuration::ZERO));
+        let run = &mut self.ops[place];
+        (run.first, run.last, run.footprint) = (start, body, Some(footprint));
+        Ok(())
+    }
+
+    fn footprint(
+        &mut self,
+        op: &Op,
+        class: usize,
+        group: usize,
+        sender: Option<usize>,
+        back: bool,
+    ) -> Result<Arc<Footprint>, WorkloadError> {
+        let call = match &op.what {
+            What::Collective(c) => {
+                format!("{:?}", (c.collective, c.bytes, c.dtype, c.algorithm, c.protocol, c.channels))
+            }
+            What::Send { bytes, mover, .. } | What::Recv { bytes, mover, .. } => format!("{bytes:?} {mover:?}"),
+            _ => String::new(),
+        };
+        if let Some(known) = self.alone.get(&(class, sender, call.clone())) {
+            return Ok(Arc::clone(known));
+        }
+        let footprint = match &op.what {
+            What::Send { bytes, mover, .. } | What::Recv { bytes, mover, .. } => {
+                self.simulator.send(self.graph, &self.classes.group, group, (*bytes, back, *mover))?
+            }
+            What::Collective(c) => self.simulator.collective(self.graph, &self.classes.group, group, c)?,
+            _ => return Err(WorkloadError::Group { group, ranks: 0, reason: "no call".to_owned() }),
+        };
+        self.alone.insert((class, sender, call), Arc::clone(&footprint));
+        Ok(footprint)
+    }
+
+    /// A rank joins a call that runs as its schedule: its kernel waits for its turn, starts, and its
+    /// lanes run.
+    fn join_job(
+        &mut self,
+        place: usize,
+        op: &Op,
+        (group, back): (usize, bool),
+        urgent: bool,
+        after: SmallVec<[(u32, SimDuration); 4]>,
+        key: Meeting,
+    ) -> Result<(), Lost> {
+        let lane = self.ops[place].lane;
+        let members = &self.graph.groups[group];
+        if !self.met.contains_key(&key) {
+            let call = match &op.what {
+                What::Collective(c) => Simulator::call(members.len(), c),
+                What::Send { bytes, mover: Mover::Blocks, .. } | What::Recv { bytes, mover: Mover::Blocks, .. } => {
+                    Simulator::message(*bytes, back)
+                }
+                _ => return Err(Lost::Group("copy engines have no slices: simulate it as flows".to_owned())),
+            };
+            let (choice, channels) = match &op.what {
+                What::Collective(c) => ((c.algorithm, c.protocol), c.channels),
+                _ => ((Choice::Forced(Algorithm::Direct), Choice::Auto), None),
+            };
+            let (view, schedule) =
+                self.simulator.schedule(members, &call, choice, channels).map_err(|e| Lost::Error(e.into()))?;
+            let plan = schedule.plan;
+            let footprint = Arc::new(Footprint {
+                time: SimDuration::ZERO,
+                blocks: plan.channels,
+                block_share: 0.0,
+                links: Vec::new(),
+                sent: Vec::new(),
+                how: format!("{}/{}, {} channels", plan.algorithm, plan.protocol, plan.channels),
+                bound_by: "",
+            });
+            let jobs = self.jobs.get_or_insert_default();
+            jobs.push(Job { view, schedule, group, bodies: vec![UNUSED; members.len()] });
+            let body = u32::try_from(jobs.len() - 1).unwrap_or(UNUSED);
+            self.met.insert(key, Met { body, footprint, what: op.what.clone(), joined: Vec::new(), group });
+            self.meetings.push(key);
+        }
+        let met = self.met.get_mut(&key).ok_or_else(|| Lost::Group("lost".to_owned()))?;
+        if !same(&met.what, &op.what) {
+            return Err(Lost::Group(format!("it meets {} on other ranks of its group", describe(&met.what))));
+        }
+        met.joined.push(lane);
+        let (job, footprint) = (met.body as usize, Arc::clone(&met.footprint));
+        let mut start = TaskSpec { after, ..TaskSpec::default() };
+        if self.mechanisms.interference {
+            start.gate = Gate::Enters { gate: u32::try_from(lane).unwrap_or(0), urgent };
+            let share = f64::from(footprint.blocks) / f64::from(self.simulator.device.sms.max(1));
+            start.holds.push((self.own[lane].sms, part_of_whole(share)));
+            // Its kernel is the next task.
+            start.until = u32::try_from(self.specs.len() + 1).ok();
+        }
+        let start = self.task(place, Part::Start, start);
+        let rank = self.classes.ranks[lane].0;
+        let position = self.graph.groups[group].iter().position(|&r| r == rank).unwrap_or(0);
+        let plan = self.jobs.as_ref().map(|jobs| jobs[job].schedule.plan);
+        let body = TaskSpec {
+            lasts: plan.map(|p| self.simulator.predictor().profile().kernel(p.protocol, p.threads)).unwrap_or_default(),
+            after: smallvec![(start, SimDuration::ZERO)],
+            ..TaskSpec::default()
+        };
+        let body = self.task(place, Part::Body, body);
+        if let Some(jobs) = &mut self.jobs {
+            jobs[job].bodies[position] = body;
+        }
+        let run = &mut self.ops[place];
+        (run.first, run.last, run.footprint) = (start, body, Some(footprint));
+        Ok(())
+    }
+
+    /// Every call has all its ranks.
+    fn check_meetings(&self) -> Result<(), WorkloadError> {
+        for key in &self.meetings {
+            let met = &self.met[key];
+            let members = &self.graph.groups[met.group];
+            if let Some(missing) = members.iter().find(|r| !met.joined.contains(&self.classes.rank[r.index()])) {
+                return Err(WorkloadError::Group {
+                    group: met.group,
+                    ranks: members.len(),
+                    reason: format!(
+                        "rank {missing} does not take part in call {} of it, {}",
+                        key.2 + 1,
+                        describe(&met.what)
+                    ),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills in the transfers: a flow over all links where calls can meet.
+    fn transfers(&mut self) -> FxHashMap<u32, LinkId> {
+        // Equal footprints of one class of groups are one kind of traffic.
+        let mut kinds: FxHashMap<(usize, *const Footprint), usize> = FxHashMap::default();
+        let mut footprints: Vec<Arc<Footprint>> = Vec::new();
+        for key in &self.meetings {
+            let footprint = &self.met[key].footprint;
+            kinds.entry((key.0, Arc::as_ptr(footprint))).or_insert_with(|| {
+                footprints.push(Arc::clone(footprint));
+                footprints.len() - 1
+            });
+        }
+        let mut on: std::collections::BTreeMap<LinkId, Vec<(usize, u64)>> = std::collections::BTreeMap::new();
+        for (kind, footprint) in footprints.iter().enumerate() {
+            for &(link, share) in &footprint.links {
+                on.entry(link).or_default().push((kind, share.to_bits()));
+            }
+        }
+        let mut uses: Vec<SmallVec<[Use; 4]>> = vec![SmallVec::new(); footprints.len()];
+        let units: Vec<u64> = footprints.iter().map(|f| units_of(f)).collect();
+        let mut known: FxHashMap<Vec<(usize, u64)>, u32> = FxHashMap::default();
+        let mut links = FxHashMap::default();
+        for (link, traffic) in on {
+            // Where all traffic fits at full speed, nothing is shared.
+            let together: f64 = traffic.iter().map(|&(_, share)| f64::from_bits(share)).sum();
+            if traffic.len() < 2 || together <= 1.0 || known.contains_key(&traffic) {
+                continue;
+            }
+            let resource = self.resource(WHOLE);
+            links.insert(resource, link);
+            for &(kind, share) in &traffic {
+                uses[kind].push((resource, weight(f64::from_bits(share), units[kind])));
+            }
+            known.insert(traffic, resource);
+        }
+        let mut alone: FxHashMap<(usize, Option<usize>, usize), u32> = FxHashMap::default();
+        for key in self.meetings.clone() {
+            let met = &self.met[&key];
+            let (body, footprint, group) = (met.body as usize, Arc::clone(&met.footprint), met.group);
+            if !self.mechanisms.communication {
+                continue;
+            }
+            let kind = kinds[&(key.0, Arc::as_ptr(&footprint))];
+            let joined = met.joined.clone();
+            let cap = match alone.get(&(key.0, key.1, kind)) {
+                Some(&cap) => cap,
+                None => {
+                    let cap = self.resource(units[kind] * 1_000_000_000_000);
+                    alone.insert((key.0, key.1, kind), cap);
+                    cap
+                }
+            };
+            let mut flow: SmallVec<[Use; 4]> = smallvec![(cap, WEIGHT_ONE)];
+            flow.extend_from_slice(&uses[kind]);
+            if self.mechanisms.interference {
+                for (&rank, &sent) in self.graph.groups[group].iter().zip(&footprint.sent) {
+                    let lane = self.classes.rank[rank.index()];
+                    // One member of each class is run.
+                    if !joined.contains(&lane) || flow.iter().any(|u| u.0 == self.own[lane].blocks) {
+                        continue;
+                    }
+                    let profile = self.simulator.predictor().profile();
+                    let share = sent * profile.traffic_per_byte() / profile.memory(self.simulator.device.memory);
+                    flow.push((self.own[lane].blocks, weight(footprint.block_share, units[kind])));
+                    flow.push((self.own[lane].memory, weight(share, units[kind])));
+                }
+                flow.retain(|u| u.1 > 0);
+            }
+            self.specs[body].uses = flow;
+            self.specs[body].work = footprint.time.0.saturating_mul(units[kind]).max(1);
+        }
+        links
+    }
+}
+
+/// Why a call has no place.
+enum Lost {
+    Group(String),
+    Error(WorkloadError),
+}
+
+fn units_of(footprint: &Footprint) -> u64 {
+    let most = footprint.links.iter().map(|l| l.1).fold(0.0, f64::max);
+    if footprint.links.is_empty() { FULL } else { ((most * FULL as f64).ceil() as u64).clamp(1, FULL) }
+}
+
+pub(super) fn is_communication(op: &Op) -> bool {
+    matches!(op.what, What::Collective(_) | What::Send { .. } | What::Recv { .. })
+}
+
+/// Whether two ranks mean the same call.
+fn same(a: &What, b: &What) -> bool {
+    match (a, b) {
+        (What::Collective(a), What::Collective(b)) => {
+            (a.collective, a.bytes, a.dtype, a.algorithm, a.protocol, a.channels)
+                == (b.collective, b.bytes, b.dtype, b.algorithm, b.protocol, b.channels)
+        }
+        (
+            What::Send { bytes: a, mover: m, .. } | What::Recv { bytes: a, mover: m, .. },
+            What::Send { bytes: b, mover: n, .. } | What::Recv { bytes: b, mover: n, .. },
+        ) => a == b && m == n,
+        _ => false,
+    }
+}
+
+fn describe(what: &What) -> String {
+    match what {
+        What::Collective(c) => format!("{} of {}", c.collective, c.bytes),
+        What::Send { bytes, .. } | What::Recv { bytes, .. } => format!("a message of {bytes}"),
+        _ => "no communication".to_owned(),
+    }
+}
+
+/// A draw from the standard normal distribution (Box and Muller, 1958).
+fn normal(seed: u64, rank: u32, op: u64) -> f64 {
+    let unit = |salt: u64| {
+        let bits = mix(mix(mix(seed, u64::from(rank)), op), salt) >> 11;
+        (bits as f64 + 0.5) / (1_u64 << 53) as f64
+    };
+    (-2.0 * unit(1).ln()).sqrt() * (std::f64::consts::TAU * unit(2)).cos()
+}
+
+/// Runs a graph with every slice: the lanes of all calls and the tasks in one instance.
+pub(super) fn slices(
+    simulator: &Simulator<'_>,
+    graph: &OpGraph,
+    mechanisms: Mechanisms,
+) -> Result<Step, WorkloadError> {
+    let classes = super::fold::unfolded(graph);
+    let mut builder = Builder::new(simulator, graph, &classes, mechanisms);
+    builder.jobs = Some(Vec::new());
+    for lane in 0..classes.ranks.len() {
+        builder.rank(lane)?;
+    }
+    builder.check_meetings()?;
+    let jobs = builder.jobs.take().unwrap_or_default();
+    let profile = simulator.predictor().profile();
+    let laid = (jobs.iter())
+        .map(|job| lay(&job.view, profile, &simulator.settings.transport, &job.schedule))
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(PredictError::from)?;
+    // Kernels of all jobs, one after another: which task starts each, and on which rank.
+    let mut starts: Vec<(u32, usize)> = Vec::new();
+    for job in &jobs {
+        for (&rank, &body) in graph.groups[job.group].iter().zip(&job.bodies) {
+            starts.push((body, rank.index()));
+        }
+    }
+    let mut instance = join(laid).instance;
+    let base = u32::try_from(instance.resources.len()).unwrap_or(UNUSED);
+    for spec in &mut builder.specs {
+        spec.uses.iter_mut().chain(&mut spec.holds).for_each(|used| used.0 += base);
+    }
+    for (kernel, &(body, _)) in (0..).zip(&starts) {
+        builder.specs[body as usize].kernels.push(kernel);
+    }
+    if mechanisms.interference {
+        // What a computation takes from blocks it takes from each lane of its rank, and what lanes
+        // send takes memory.
+        let mut lanes_of: Vec<Vec<(u32, u64)>> = vec![Vec::new(); graph.ranks.len()];
+        let per_byte = profile.traffic_per_byte() / profile.memory(simulator.device.memory);
+        let weight = (per_byte * WHOLE as f64 * WEIGHT_ONE as f64) as u64;
+        for lane in &instance.lanes {
+            let rank = starts[lane.kernel as usize].1;
+            let rate = instance.resources[lane.issue.0 as usize];
+            if !lanes_of[rank].contains(&(lane.issue.0, rate)) {
+                lanes_of[rank].push((lane.issue.0, rate));
+            }
+            for &conn in lane.send.iter().filter(|&&c| c != UNUSED) {
+                let conn = &mut instance.conns[conn as usize];
+                conn.uses.insert(conn.parts[2].into(), (builder.own[rank].memory + base, weight));
+                conn.parts[2] += 1;
+            }
+        }
+        let blocks: FxHashMap<u32, usize> =
+            builder.own.iter().enumerate().map(|(rank, own)| (own.blocks + base, rank)).collect();
+        for spec in &mut builder.specs {
+            let Some(at) = spec.holds.iter().position(|held| blocks.contains_key(&held.0)) else { continue };
+            let (resource, held) = spec.holds.remove(at);
+            let share = held as f64 / WHOLE as f64;
+            let lanes = &lanes_of[blocks[&resource]];
+            spec.holds.extend(lanes.iter().map(|&(lane, rate)| (lane, (rate as f64 * share) as u64)));
+        }
+    }
+    instance.resources.extend(builder.resources);
+    instance.tasks = builder.specs;
+    let lowered = Lowered {
+        instance,
+        tasks: builder.tasks,
+        ops: builder.ops,
+        lanes: classes.ranks.clone(),
+        links: FxHashMap::default(),
+        slices: true,
+    };
+    let outcome = run(&lowered.instance, &mut Unobserved).map_err(WorkloadError::Stuck)?;
+    Ok(super::outcome::of(graph, &lowered, &outcome))
+}

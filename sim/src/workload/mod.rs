@@ -1,0 +1,319 @@
+//! Workloads: compute, communication and the host's launches of a training step, in one run.
+//!
+//! An [`OpGraph`] says what every rank does: streams, operations on them in launch order, events
+//! between streams, collectives over process groups. [`Simulator::run`] lowers it to tasks of the
+//! engine ([`crate::engine::TaskSpec`]); what overlaps, waits or is slowed follows from there.
+//! Nothing here knows a strategy (DDP, FSDP, pipelines): those are programs that build graphs.
+//!
+//! Two levels of traffic, on one engine:
+//! - *flows*: each call is first simulated alone, slice by slice ([`footprint`]); its time and its
+//!   load on links, blocks and memory become one flow that alone takes exactly that time. Ranks of
+//!   the same role ([`fold`]) are run once.
+//! - *slices*: the schedules themselves run, lane by lane, together with the computations; every
+//!   rank is run.
+//!
+//! What computation and communication do to each other on a GPU, with the parameters of the
+//! profile: a communication kernel has one block a channel and takes an SM for each, once a wave
+//! or kernel that fills the GPU is over ([`crate::engine::Gate`]); what it sends takes memory
+//! bandwidth; while a computation keeps memory busy its blocks move less. Copy engines take
+//! memory bandwidth alone.
+
+pub mod fold;
+pub mod footprint;
+mod lower;
+mod outcome;
+
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use crate::collective::{Algorithm, Collective, DataType, Protocol};
+use crate::engine::{EngineError, Unobserved, run};
+use crate::ids::Rank;
+use crate::predict::{Choice, PredictError};
+use crate::units::{Bandwidth, Bytes, SimDuration};
+
+pub use footprint::{Footprint, Simulator};
+pub use outcome::{Activity, PathPart, RankResult, Step};
+
+/// What a stream carries: how its operations count.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
+pub enum StreamKind {
+    /// Kernels of the model.
+    Compute,
+    /// Communication kernels.
+    Communication,
+    /// A copy engine.
+    Copy,
+    /// The thread that launches everything.
+    Host,
+}
+
+/// A stream of a rank.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Stream {
+    /// Its name in tables and timelines.
+    pub name: Arc<str>,
+    /// What it carries.
+    pub kind: StreamKind,
+    /// Its kernels go before those of others: between two waves of a running kernel.
+    pub high_priority: bool,
+}
+
+/// A computation: kernels one after another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Compute {
+    /// What it takes alone.
+    pub time: SimDuration,
+    /// Kernels of equal length that it is made of; others may start in between.
+    pub kernels: u32,
+    /// Waves of blocks of each kernel; 1 for a kernel whose blocks stay (persistent).
+    pub waves: u32,
+    /// Part of the memory's rate that it needs to run at full speed, in millionths.
+    pub memory_ppm: u32,
+}
+
+/// A collective over a group.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Communicate {
+    /// Which of the rank's groups.
+    pub group: usize,
+    /// What.
+    pub collective: Collective,
+    /// nccl-tests' size.
+    pub bytes: Bytes,
+    /// Element type.
+    pub dtype: DataType,
+    /// Which algorithm; `auto` is NCCL's choice.
+    pub algorithm: Choice<Algorithm>,
+    /// Which protocol.
+    pub protocol: Choice<Protocol>,
+    /// Channels; NCCL's number by default.
+    pub channels: Option<u32>,
+}
+
+/// How a point-to-point message is moved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Default)]
+pub enum Mover {
+    /// Blocks of a communication kernel.
+    #[default]
+    Blocks,
+    /// Copy engines: no SM.
+    CopyEngine,
+}
+
+/// What an operation does.
+#[derive(Clone, PartialEq, Debug)]
+pub enum What {
+    /// Kernels.
+    Compute(Compute),
+    /// A collective: the n-th of a group is the n-th of all its ranks.
+    Collective(Communicate),
+    /// A message to the other rank of a group of two; it meets the n-th receive there.
+    Send {
+        /// Which of the rank's groups.
+        group: usize,
+        /// Size.
+        bytes: Bytes,
+        /// How.
+        mover: Mover,
+    },
+    /// The other end of a send.
+    Recv {
+        /// Which of the rank's groups.
+        group: usize,
+        /// Size.
+        bytes: Bytes,
+        /// How.
+        mover: Mover,
+    },
+    /// A copy inside the GPU's memory, by a copy engine.
+    Copy {
+        /// What it takes alone.
+        time: SimDuration,
+        /// Part of the memory's rate that it needs, in millionths.
+        memory_ppm: u32,
+    },
+    /// The launching thread itself is busy, or waits for what it comes `after`.
+    Host(SimDuration),
+}
+
+/// An operation on a stream.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Op {
+    /// Its name in timelines.
+    pub label: Arc<str>,
+    /// What it counts as in tables: `all_reduce of gradients`, `forward`.
+    pub kind: Arc<str>,
+    /// Which of the program's streams.
+    pub stream: usize,
+    /// What it does.
+    pub what: What,
+    /// Operations of the same program that it waits for, beside those before it on its stream.
+    pub after: Vec<usize>,
+    /// Time of the host thread to launch it.
+    pub issue: SimDuration,
+    /// Whether a framework adds it (copies into buckets, for example): no part of the model itself.
+    pub framework: bool,
+}
+
+/// What the ranks of one role do, in the order in which the host launches it.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Program {
+    /// Streams.
+    pub streams: Vec<Stream>,
+    /// Operations; each waits for earlier ones only.
+    pub ops: Vec<Op>,
+}
+
+impl Program {
+    /// Adds a stream and gives its index.
+    pub fn stream(&mut self, name: &str, kind: StreamKind, high_priority: bool) -> usize {
+        self.streams.push(Stream { name: name.into(), kind, high_priority });
+        self.streams.len() - 1
+    }
+
+    /// Adds an operation and gives its index.
+    pub fn push(&mut self, op: Op) -> usize {
+        self.ops.push(op);
+        self.ops.len() - 1
+    }
+}
+
+/// One rank of a step.
+#[derive(Clone, PartialEq, Debug)]
+pub struct RankSpec {
+    /// Which program it runs.
+    pub program: usize,
+    /// Its groups, by the number that its program gives them.
+    pub groups: Vec<usize>,
+    /// How long its computations take, in millionths of what the program says.
+    pub pace_ppm: u64,
+    /// How late its host starts.
+    pub late: SimDuration,
+}
+
+/// Random differences between operations.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Jitter {
+    /// Standard deviation of a computation's time, in millionths of it.
+    pub ppm: u32,
+    /// Of the generator.
+    pub seed: u64,
+}
+
+/// A step: what all ranks do.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct OpGraph {
+    /// One for each role.
+    pub programs: Vec<Program>,
+    /// Ranks, in rank order.
+    pub ranks: Vec<RankSpec>,
+    /// Process groups.
+    pub groups: Vec<Vec<Rank>>,
+    /// Random differences, if any: every rank is then simulated by itself.
+    pub jitter: Option<Jitter>,
+}
+
+/// What a GPU has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Device {
+    /// Streaming multiprocessors.
+    pub sms: u32,
+    /// Nominal rate of its memory.
+    pub memory: Bandwidth,
+}
+
+/// Which mechanisms of interference and cost are on; all, but for those who ask what one costs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub struct Mechanisms {
+    /// Computation and communication on one GPU slow and delay each other.
+    pub interference: bool,
+    /// The host needs time to launch, and streams to wait for each other.
+    pub launch: bool,
+    /// Operations that a framework adds.
+    pub framework: bool,
+    /// Communication at all.
+    pub communication: bool,
+}
+
+impl Default for Mechanisms {
+    fn default() -> Self {
+        Self { interference: true, launch: true, framework: true, communication: true }
+    }
+}
+
+/// At which level communication is simulated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Level {
+    /// Slices where that is little work, else flows.
+    #[default]
+    Auto,
+    /// One flow a call.
+    Flows,
+    /// Every slice.
+    Slices,
+}
+
+/// Why a step cannot be simulated.
+#[derive(Debug, Error)]
+pub enum WorkloadError {
+    /// A call that cannot be predicted.
+    #[error(transparent)]
+    Predict(#[from] PredictError),
+    /// A graph that contradicts itself.
+    #[error("rank {rank}, operation {op} (`{label}`): {reason}")]
+    Graph {
+        /// The rank.
+        rank: u32,
+        /// Index of the operation.
+        op: usize,
+        /// Its name.
+        label: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Ranks of a group that do not do the same.
+    #[error("group {group} ({ranks} ranks): {reason}")]
+    Group {
+        /// The group.
+        group: usize,
+        /// Its size.
+        ranks: usize,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Ranks that wait for each other.
+    #[error("the step never ends: {0}; some ranks wait for each other (order of sends, receives and collectives)")]
+    Stuck(EngineError),
+    /// More than is simulated.
+    #[error("{what}: at most {limit} are simulated")]
+    TooLarge {
+        /// What there is.
+        what: String,
+        /// The limit.
+        limit: usize,
+    },
+}
+
+impl Simulator<'_> {
+    /// Simulates a step.
+    ///
+    /// # Errors
+    /// See [`WorkloadError`].
+    pub fn run(&self, graph: &OpGraph, mechanisms: Mechanisms, level: Level) -> Result<Step, WorkloadError> {
+        let folded = fold::fold(graph, self.topology())?;
+        let level = match level {
+            Level::Auto if self.slices_are_few(graph) => Level::Slices,
+            Level::Auto => Level::Flows,
+            told => told,
+        };
+        // Without communication there are no slices, only ranks that wait for each other.
+        if level == Level::Slices && mechanisms.communication {
+            return lower::slices(self, graph, mechanisms);
+        }
+        let lowered = lower::flows(self, graph, &folded, mechanisms)?;
+        let outcome = run(&lowered.instance, &mut Unobserved).map_err(WorkloadError::Stuck)?;
+        Ok(outcome::of(graph, &lowered, &outcome))
+    }
+}
