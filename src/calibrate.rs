@@ -12,6 +12,7 @@ use collcast_sim::calibrate::{
     CalibrateError, Crossed, Fit, Judged, SIZE_BANDS, Sample, Split, Study, coverage, mean, size_band, spreads,
 };
 use collcast_sim::collective::{Collective, Launch, nearest};
+use collcast_sim::doctor::Question;
 use collcast_sim::measurement::Measurement;
 use collcast_sim::predict::Predictor;
 use collcast_sim::profile::{DataFile, OriginKind, PARAMETERS, Profile};
@@ -21,7 +22,7 @@ use rayon::prelude::*;
 use crate::error::CliError;
 use crate::output::{Format, OutputArgs, write};
 use crate::selectors::MachineArgs;
-use crate::validate::judged::{Question, not_predicted, question};
+use crate::validate::judged::{not_predicted, question};
 
 #[derive(clap::Args, Debug)]
 #[command(

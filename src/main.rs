@@ -8,6 +8,7 @@ mod convert;
 mod error;
 mod explain;
 mod output;
+mod probe;
 mod scaling;
 mod selectors;
 mod simulate;
@@ -34,6 +35,7 @@ Exit codes: 0 done, 1 a comparison failed, 2 bad input or usage, 3 hardware or l
   collcast sweep aws-p5 --nodes 32          the same for a cluster
   collcast simulate h200x4 -s 64M           one run: what bounds it, which links are busy
   collcast bench --backend cuda             our own schedules on the GPUs of this host
+  collcast probe -o DIR                     a new machine: its topology file and measurements
   collcast calibrate LOGS -t h200x4         a profile from measurements, and how good it is
   collcast validate LOGS -t h200x4          measurements against the forecast
   collcast compare BEFORE AFTER             what became slower: logs, CSV, JSON or folders
@@ -53,6 +55,8 @@ enum Command {
     Sweep(sweep::Args),
     /// Measure: run calls for real, check every result, time them
     Bench(bench::Args),
+    /// Measure: what this machine is and can do, for `calibrate`
+    Probe(probe::Args),
     /// One process of `bench --backend nccl`
     #[command(hide = true)]
     BenchWorker,
@@ -85,6 +89,7 @@ fn main() -> ExitCode {
         Command::Simulate(args) => simulate::run(&args),
         Command::Sweep(args) => sweep::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Probe(args) => probe::run(&args),
         Command::BenchWorker => bench::work(),
         Command::Calibrate(args) => calibrate::run(&args),
         Command::Validate(args) => validate::run(&args),

@@ -10,6 +10,7 @@ pub const MODEL: &str = env!("COLLCAST_MODEL");
 
 pub mod calibrate;
 pub mod collective;
+pub mod doctor;
 pub mod engine;
 pub mod ids;
 pub mod measurement;

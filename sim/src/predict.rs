@@ -168,6 +168,8 @@ pub struct Prediction {
     pub warnings: Vec<Warning>,
     /// See [`crate::engine::Outcome::trace_hash`].
     pub trace_hash: u64,
+    /// See [`Schedule::identity`].
+    pub schedule_hash: u64,
 }
 
 impl Prediction {
@@ -848,6 +850,7 @@ impl<'a> Predictor<'a> {
             host_utilisation,
             warnings,
             trace_hash: outcome.trace_hash,
+            schedule_hash: schedule.identity(),
         };
         let class = Spread::class(protocol, settings.launch, prediction.bound_by());
         let (low, high) = self.profile.interval(&class, extrapolated || unmeasured_switches);

@@ -633,6 +633,6 @@ fn costs(topology: &Topology, profile: &Profile, case: &Case) -> Result<Costs, P
     let schedule = &case.proven.schedule;
     let laid = lay(topology, profile, &case.settings.transport, schedule)?;
     let Instance { resources, conns, lanes, .. } = laid.instance;
-    let lanes = lanes.iter().map(|l| l.costs()).collect();
+    let lanes = lanes.iter().map(crate::engine::LaneSpec::costs).collect();
     Ok((resources, conns, lanes, profile.kernel(schedule.plan.protocol, schedule.plan.threads).0))
 }

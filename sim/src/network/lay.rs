@@ -142,7 +142,7 @@ impl<'m> Layer<'m> {
             topology,
             profile,
             protocol,
-            router: Router::with(topology, *transport),
+            router: Router::with(topology, *transport).with_lines(protocol == Protocol::Ll),
             routes: FxHashMap::default(),
             incast: Incast::default(),
             rates: Vec::new(),
