@@ -328,10 +328,10 @@ impl<'a> Study<'a> {
             let clusters = self.clusters(rows);
             let covariance = covariance(&solution, &clusters, &start, &options());
             let variance = |at: usize| covariance.as_ref().map_or(0.0, |c| c.row(at)[at]);
-            let lost: Vec<usize> = (0..free.len()).filter(|&at| variance(at).max(0.0).sqrt() > IDENTIFIED).collect();
-            if !lost.is_empty() && lost.len() < free.len() {
-                unknown.extend(lost.iter().map(|&at| free[at]));
-                free.retain(|i| !unknown.contains(i));
+            // One at a time: what is left may be told once the other stands still.
+            let worst = (0..free.len()).max_by(|&a, &b| variance(a).total_cmp(&variance(b)));
+            if let Some(worst) = worst.filter(|&at| free.len() > 1 && variance(at).max(0.0).sqrt() > IDENTIFIED) {
+                unknown.insert(free.remove(worst));
                 continue;
             }
             return self.told(rows, &free, &unknown, &solution, &variance);
@@ -633,6 +633,6 @@ fn costs(topology: &Topology, profile: &Profile, case: &Case) -> Result<Costs, P
     let schedule = &case.proven.schedule;
     let laid = lay(topology, profile, &case.settings.transport, schedule)?;
     let Instance { resources, conns, lanes, .. } = laid.instance;
-    let lanes = lanes.iter().map(|l| l.costs()).collect();
+    let lanes = lanes.iter().map(crate::engine::LaneSpec::costs).collect();
     Ok((resources, conns, lanes, profile.kernel(schedule.plan.protocol, schedule.plan.threads).0))
 }

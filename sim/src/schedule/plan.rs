@@ -358,8 +358,15 @@ fn in_switch_chunk(algorithm: Algorithm, bytes: u64, channels: u64, limits: &Lim
 fn default_threads(algorithm: Algorithm, protocol: Protocol) -> u32 {
     match (algorithm, protocol) {
         (_, Protocol::Ll128) | (Algorithm::Tree | Algorithm::CollTree, Protocol::Ll) => 640,
-        (Algorithm::Direct, _) => 512,
-        (Algorithm::Ring | Algorithm::Tree | Algorithm::CollTree | Algorithm::Pat | Algorithm::Msccl, _) => 512,
+        (
+            Algorithm::Ring
+            | Algorithm::Tree
+            | Algorithm::CollTree
+            | Algorithm::Pat
+            | Algorithm::Msccl
+            | Algorithm::Direct,
+            _,
+        ) => 512,
         _ => 640,
     }
 }

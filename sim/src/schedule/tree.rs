@@ -128,8 +128,7 @@ fn template(role: Role, children: usize, in_place: bool) -> Template {
 /// (one channel of tree/Simple, 64 KiB to 1 MiB on 4 H200: 25 GB/s a hop), so that lanes share.
 fn lane_threads(protocol: Protocol, threads: u32, role: Role) -> u32 {
     match (role, protocol) {
-        (Role::Root, _) => threads,
-        (_, Protocol::Simple) => threads,
+        (Role::Root, _) | (_, Protocol::Simple) => threads,
         (Role::Up, _) => threads * 7 / 10,
         (Role::Down, _) => threads * 3 / 10,
     }
