@@ -13,7 +13,9 @@ use clap::ValueEnum;
 use collcast_hwbackend::cuda::{Cuda, gpus};
 use collcast_hwbackend::exec::{Case, Effort, Executor, Sample};
 use collcast_hwbackend::host::Host;
+use collcast_hwbackend::nccl::p2p::NcclP2p;
 use collcast_hwbackend::rendezvous::World;
+use collcast_hwbackend::verbs;
 use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
 use collcast_reports::nccl_tests::{self, NcclTests, NcclTestsRow};
 use collcast_sim::collective::{Algorithm, Collective, Launch, Protocol};
@@ -24,6 +26,7 @@ use collcast_sim::topology::Topology;
 use crate::error::CliError;
 use crate::output::{Format, OutputArgs, write};
 use crate::selectors::{CallArgs, MachineArgs, Point, points};
+use crate::simulate::schedule_hash;
 
 pub(crate) use worker::run as work;
 
@@ -35,10 +38,16 @@ pub(crate) enum Backend {
     Cuda,
     /// NCCL's own collectives; under torchrun, mpirun or srun one process a GPU
     Nccl,
+    /// Schedules on the GPUs of this host, every slice a message of ncclSend and ncclRecv
+    NcclP2p,
+    /// Schedules over RDMA verbs: not there yet
+    Verbs,
 }
 
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Every element of every result is compared with its exact value; a wrong one ends the command.
+With --backend nccl, {rank} in a value of --env is the rank: --env NCCL_HOSTID=h{rank} --launch processes makes NCCL
+take every process for a host of its own.
 Under torchrun, mpirun or srun start this command in every process; rank 0 prints.")]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -70,44 +79,55 @@ pub(crate) struct Args {
     output: OutputArgs,
 }
 
-fn seconds(text: &str) -> Result<f64, String> {
+pub(crate) fn seconds(text: &str) -> Result<f64, String> {
     text.parse().ok().filter(|s| (0.001..=3600.0).contains(s)).ok_or_else(|| "seconds from 0.001 to 3600".to_owned())
 }
 
 /// One point with what is known about it before it runs.
-struct Planned {
-    point: Point,
-    algorithm: Option<Algorithm>,
-    protocol: Option<Protocol>,
-    channels: Option<u32>,
+pub(crate) struct Planned {
+    pub(crate) point: Point,
+    pub(crate) algorithm: Option<Algorithm>,
+    pub(crate) protocol: Option<Protocol>,
+    pub(crate) channels: Option<u32>,
 }
 
 /// A point that was measured.
-struct Row {
-    planned: usize,
-    sample: Sample,
+pub(crate) struct Row {
+    pub(crate) planned: usize,
+    pub(crate) sample: Sample,
+    /// Of the schedule that was run, where one was.
+    pub(crate) schedule: Option<u64>,
 }
 
 /// What a run of several points gave.
 #[derive(Default)]
-struct Measured {
-    rows: Vec<Row>,
-    facts: Vec<(String, String)>,
-    interrupted: bool,
-    error: Option<CliError>,
+pub(crate) struct Measured {
+    pub(crate) rows: Vec<Row>,
+    pub(crate) facts: Vec<(String, String)>,
+    pub(crate) interrupted: bool,
+    pub(crate) error: Option<CliError>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     args.call.no_split("bench")?;
     let world = match args.backend {
         Backend::Nccl => World::from_env(&|name| std::env::var(name).ok())?,
-        Backend::Host | Backend::Cuda => None,
+        Backend::Verbs => match verbs::open()? {},
+        Backend::NcclP2p if std::env::var_os("NCCL_NVLS_ENABLE").is_none() => return worker::with_environment(args),
+        Backend::Host | Backend::Cuda | Backend::NcclP2p => None,
     };
     let topology = args.machine.load(args.machine.one_node_count()?)?;
     if args.machine.name().is_none() {
         eprintln!("note: no topology given; channels and `auto` are planned as on `{}`", topology.name);
     }
     let mut call = args.call.clone();
+    if call.launch.is_none() && args.backend != Backend::Nccl {
+        if topology.hosts().len() > 1 {
+            eprintln!("note: the hosts of `{}` are played by this one", topology.name);
+        }
+        let launch = if args.backend == Backend::NcclP2p { Launch::SingleThread } else { Launch::Threads };
+        call.launch = Some(launch.name().to_owned());
+    }
     if call.size.is_none() && call.minbytes.is_none() && call.maxbytes.is_none() {
         let default = if args.backend == Backend::Host { "8:1MiB:2" } else { "8:1GiB:2" };
         eprintln!("note: no size given; these are {default}");
@@ -130,7 +150,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
             "leave --launch out, or start the command once, without torchrun, mpirun or srun",
         ));
     }
-    let planned = plan(args, &call, launch, &topology)?;
+    let told = call.told(&topology)?.settings;
+    let planned = plan(args, &call, &told, &topology)?;
     let effort = Effort {
         warmup: args.warmup,
         iterations: args.iterations,
@@ -144,9 +165,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     let _ = ctrlc::set_handler(move || handler.store(true, Ordering::Relaxed));
 
     let measured = match args.backend {
-        Backend::Host => schedules(&mut Host, args, &planned, &topology, launch, &effort, &stop)?,
-        Backend::Cuda => schedules(&mut Cuda::open()?, args, &planned, &topology, launch, &effort, &stop)?,
-        Backend::Nccl => worker::measure(&planned, launch, &effort, args.nvls, world.as_ref(), &stop),
+        Backend::Host => schedules(&mut Host, args, &planned, &topology, &told, &effort, &stop)?,
+        Backend::Cuda => schedules(&mut Cuda::open()?, args, &planned, &topology, &told, &effort, &stop)?,
+        Backend::NcclP2p => schedules(&mut NcclP2p::open()?, args, &planned, &topology, &told, &effort, &stop)?,
+        Backend::Nccl => worker::measure(&planned, launch, &effort, &environment(args)?, world.as_ref(), &stop),
+        Backend::Verbs => match verbs::open()? {},
     };
     if world.is_some_and(|w| w.rank != 0) {
         return match measured.error {
@@ -162,8 +185,19 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     }
 }
 
+/// What NCCL's processes are given beyond the settings of a point: `--env`, and NVLS on or off.
+fn environment(args: &Args) -> Result<Vec<(String, String)>, CliError> {
+    let mut pairs = args.call.variables()?;
+    if !args.nvls && pairs.iter().any(|(name, value)| name == "NCCL_NVLS_ENABLE" && value != "0") {
+        return Err(CliError::usage("--env NCCL_NVLS_ENABLE without --nvls", "add --nvls to let NCCL use multicast"));
+    }
+    pairs.retain(|(name, _)| name != "NCCL_NVLS_ENABLE");
+    pairs.push(("NCCL_NVLS_ENABLE".to_owned(), u8::from(args.nvls).to_string()));
+    Ok(pairs)
+}
+
 /// The points, with `auto` resolved where schedules are run: NCCL resolves its own.
-fn plan(args: &Args, call: &CallArgs, launch: Launch, topology: &Topology) -> Result<Vec<Planned>, CliError> {
+fn plan(args: &Args, call: &CallArgs, told: &Settings, topology: &Topology) -> Result<Vec<Planned>, CliError> {
     let hosts = u32::try_from(topology.hosts().len()).unwrap_or(u32::MAX);
     let mut points = points(call, &BTreeMap::from([(hosts, topology.clone())]))?;
     if args.output.format == Format::NcclTests {
@@ -205,8 +239,7 @@ fn plan(args: &Args, call: &CallArgs, launch: Launch, topology: &Topology) -> Re
                 return Ok(Planned { algorithm: forced(point.algorithm), protocol, channels: point.channels, point });
             }
             // A prediction proves the schedule, which is what makes it fit to run.
-            let settings = settings(args, &point, launch);
-            let predicted = predictor.predict(&point.call, point.algorithm, point.protocol, &settings)?;
+            let predicted = point.predict(&predictor, &settings(args, &point, told))?;
             Ok(Planned {
                 algorithm: Some(predicted.algorithm),
                 protocol: Some(predicted.protocol),
@@ -218,10 +251,9 @@ fn plan(args: &Args, call: &CallArgs, launch: Launch, topology: &Topology) -> Re
 }
 
 /// Settings of plan and schedule. Without NVLS, unless NCCL may use it: our backends have none.
-fn settings(args: &Args, point: &Point, launch: Launch) -> Settings {
+fn settings(args: &Args, point: &Point, told: &Settings) -> Settings {
     let nvls = Some(args.nvls && args.backend == Backend::Nccl);
-    let nccl = NcclSettings { nvls, ..Default::default() };
-    Settings { launch, channels: point.channels, nccl, ..Settings::default() }
+    Settings { channels: point.channels, nccl: NcclSettings { nvls, ..told.nccl }, ..*told }
 }
 
 /// Runs schedules, one point after another.
@@ -230,7 +262,7 @@ fn schedules(
     args: &Args,
     planned: &[Planned],
     topology: &Topology,
-    launch: Launch,
+    told: &Settings,
     effort: &Effort,
     stop: &AtomicBool,
 ) -> Result<Measured, CliError> {
@@ -244,14 +276,19 @@ fn schedules(
             measured.interrupted = true;
             break;
         }
-        let settings = settings(args, &plan.point, launch);
+        let settings = settings(args, &plan.point, told);
         let (Some(algorithm), Some(protocol)) = (plan.algorithm, plan.protocol) else {
             continue;
         };
-        let schedule = predictor.schedule(&plan.point.call, algorithm, protocol, &settings)?;
-        let case = Case { call: &plan.point.call, schedule: Some(&schedule), launch };
+        let schedule = match &plan.point.schedule {
+            Some(imported) => predictor.imported_schedule(imported, &plan.point.call, &settings)?,
+            None => predictor.schedule(&plan.point.call, algorithm, protocol, &settings)?,
+        };
+        let case = Case { call: &plan.point.call, schedule: Some(&schedule), launch: told.launch };
         match executor.run(&case, effort) {
-            Ok(sample) => measured.rows.push(Row { planned: index, sample }),
+            Ok(sample) => {
+                measured.rows.push(Row { planned: index, sample, schedule: Some(schedule.identity()) });
+            }
             Err(error) => {
                 measured.error = Some(CliError::from(error).at(&describe(plan)));
                 break;
@@ -260,10 +297,12 @@ fn schedules(
         bar.inc(1);
     }
     bar.finish_and_clear();
+    let after = executor.facts().into_iter().filter(|(key, _)| *key == "clocks_mhz");
+    measured.facts.extend(after.map(|(_, value)| ("clocks_mhz_after".to_owned(), value)));
     Ok(measured)
 }
 
-fn progress(points: usize) -> indicatif::ProgressBar {
+pub(crate) fn progress(points: usize) -> indicatif::ProgressBar {
     if std::io::stderr().is_terminal() {
         indicatif::ProgressBar::new(points as u64)
     } else {
@@ -272,7 +311,7 @@ fn progress(points: usize) -> indicatif::ProgressBar {
 }
 
 /// A point in words, for messages.
-fn describe(plan: &Planned) -> String {
+pub(crate) fn describe(plan: &Planned) -> String {
     let call = &plan.point.call;
     let name = |text: Option<&str>| text.unwrap_or("auto").to_owned();
     format!(
@@ -316,12 +355,18 @@ fn print(args: &Args, planned: &[Planned], measured: &Measured, launch: Launch) 
         _ => None,
     };
     if let Some(path) = args.output.output.as_deref().filter(|_| !measured.rows.is_empty()) {
-        write(Some(&path.with_extension("toml")), sidecar(args, measured, launch, &backend).as_bytes())?;
+        let title = format!("collcast bench, backend {backend}, every result checked");
+        let mut text = sidecar(&title, args.machine.name(), &measured.facts, launch);
+        if args.backend == Backend::Nccl {
+            let env = toml::Table::from_iter([("NCCL_NVLS_ENABLE", u8::from(args.nvls).to_string())].map(named));
+            text.insert("env".to_owned(), toml::Value::Table(env));
+        }
+        write(Some(&path.with_extension("toml")), text.to_string().as_bytes())?;
     }
     args.output.print(&report, text)
 }
 
-fn table(backend: &str, planned: &[Planned], measured: &Measured, launch: Launch) -> Table {
+pub(crate) fn table(backend: &str, planned: &[Planned], measured: &Measured, launch: Launch) -> Table {
     let columns = [
         Column::text("run", "backend"),
         Column::text("collective", "collective"),
@@ -341,6 +386,7 @@ fn table(backend: &str, planned: &[Planned], measured: &Measured, launch: Launch
         Column::number("busbw_gbps", "busbw GB/s"),
         Column::number("checked", "checked"),
         Column::number("nccl_model_us", "NCCL says us"),
+        Column::text("schedule_hash", "schedule hash"),
     ];
     let mut table = Table::new("rows", "", columns);
     for row in &measured.rows {
@@ -366,6 +412,7 @@ fn table(backend: &str, planned: &[Planned], measured: &Measured, launch: Launch
             Cell::float(busbw(plan, time), 2),
             sample.checked.into(),
             sample.predicted_us.map_or(Cell::Missing, |us| Cell::float(us, 2)),
+            row.schedule.map(schedule_hash).into(),
         ]);
     }
     table
@@ -432,30 +479,26 @@ fn nccl_tests_text(planned: &[Planned], measured: &Measured, report: &Report) ->
     }))
 }
 
+fn named((key, value): (&str, String)) -> (String, toml::Value) {
+    (key.to_owned(), toml::Value::String(value))
+}
+
 /// The file beside the data: what the data cannot say itself.
-fn sidecar(args: &Args, measured: &Measured, launch: Launch, backend: &str) -> String {
-    let mut table = toml::Table::new();
-    let mut put = |key: &str, value: String| table.insert(key.to_owned(), toml::Value::String(value));
-    put("title", format!("collcast bench, backend {backend}, every result checked"));
+pub(crate) fn sidecar(title: &str, topology: Option<&str>, facts: &[(String, String)], launch: Launch) -> toml::Table {
     let command: Vec<String> = std::iter::once("collcast".to_owned()).chain(std::env::args().skip(1)).collect();
-    put("source", command.join(" "));
-    put("date", date());
-    put("launch", launch.name().to_owned());
-    if let Some(topology) = args.machine.name() {
-        put("topology", topology.to_owned());
-    }
-    for (key, value) in &measured.facts {
-        put(key, value.clone());
-    }
-    if backend == "nccl" {
-        let env = [("NCCL_NVLS_ENABLE".to_owned(), toml::Value::String(u8::from(args.nvls).to_string()))];
-        table.insert("env".to_owned(), toml::Value::Table(env.into_iter().collect()));
-    }
-    table.to_string()
+    let own = [
+        ("title", title.to_owned()),
+        ("source", command.join(" ")),
+        ("date", date()),
+        ("launch", launch.name().to_owned()),
+    ];
+    let topology = topology.map(|name| ("topology", name.to_owned()));
+    let facts = facts.iter().map(|(key, value)| (key.as_str(), value.clone()));
+    own.into_iter().chain(topology).chain(facts).map(named).collect()
 }
 
 /// Today in UTC, such as 2026-11-21.
-fn date() -> String {
+pub(crate) fn date() -> String {
     let days = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() / 86_400);
     civil(days)
 }

@@ -1,12 +1,14 @@
 //! The command line of Collcast: parses, dispatches, prints. One file per command.
 
 mod bench;
+mod calibrate;
 mod check;
 mod compare;
 mod convert;
 mod error;
 mod explain;
 mod output;
+mod probe;
 mod scaling;
 mod scenario;
 mod selectors;
@@ -35,6 +37,8 @@ Exit codes: 0 done, 1 a comparison failed, 2 bad input or usage, 3 hardware or l
   collcast simulate h200x4 -s 64M           one run: what bounds it, which links are busy
   collcast simulate ddp-buckets             one training step: what is exposed, what would help
   collcast bench --backend cuda             our own schedules on the GPUs of this host
+  collcast probe -o DIR                     a new machine: its topology file and measurements
+  collcast calibrate LOGS -t h200x4         a profile from measurements, and how good it is
   collcast validate LOGS -t h200x4          measurements against the forecast
   collcast compare BEFORE AFTER             what became slower: logs, CSV, JSON or folders
   collcast tune h200x4 --output DIR         which settings beat NCCL's own choice
@@ -53,9 +57,13 @@ enum Command {
     Sweep(sweep::Args),
     /// Measure: run calls for real, check every result, time them
     Bench(bench::Args),
+    /// Measure: what this machine is and can do, for `calibrate`
+    Probe(probe::Args),
     /// One process of `bench --backend nccl`
     #[command(hide = true)]
     BenchWorker,
+    /// Measure: fit a profile to measurements, with intervals and errors on rows held back
+    Calibrate(calibrate::Args),
     /// Decide: hold measurements against the forecast
     Validate(validate::Args),
     /// Decide: what became slower between two sets of measurements or results
@@ -83,7 +91,9 @@ fn main() -> ExitCode {
         Command::Simulate(args) => simulate::run(&args),
         Command::Sweep(args) => sweep::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Probe(args) => probe::run(&args),
         Command::BenchWorker => bench::work(),
+        Command::Calibrate(args) => calibrate::run(&args),
         Command::Validate(args) => validate::run(&args),
         Command::Compare(args) => compare::run(&args),
         Command::Tune(args) => tune::run(&args),

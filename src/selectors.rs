@@ -368,6 +368,11 @@ impl CallArgs {
         }
     }
 
+    /// The variables that `--env` gives.
+    pub(crate) fn variables(&self) -> Result<Vec<(String, String)>, CliError> {
+        self.env.iter().map(|text| variables(text)).collect::<Result<Vec<_>, _>>().map(|lists| lists.concat())
+    }
+
     /// What NCCL is told on a machine: its own variables, then those given.
     pub(crate) fn told(&self, topology: &Topology) -> Result<Told, CliError> {
         let version = match &self.nccl {
@@ -378,9 +383,7 @@ impl CallArgs {
         };
         let (rules, note) = version.unwrap_or_default().covered();
         let mut pairs = topology.software.env.clone();
-        for text in &self.env {
-            pairs.extend(variables(text)?);
-        }
+        pairs.extend(self.variables()?);
         let environment = Environment::parse(&pairs, rules).map_err(|e| {
             CliError::usage(
                 format!("NCCL {rules} would not start: {e}"),

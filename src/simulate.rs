@@ -232,7 +232,7 @@ fn facts(point: &Point, p: &Prediction) -> Table {
         (Choice::Best, _) => "the fastest of all that were predicted".to_owned(),
         _ => "the user".to_owned(),
     };
-    let values: [(&str, String); 9] = [
+    let values: [(&str, String); 10] = [
         ("chosen by", chosen),
         ("on the device", format!("{} (the host issues one every {})", p.kernel, p.issue)),
         ("threads a block", p.plan.threads.to_string()),
@@ -252,6 +252,7 @@ fn facts(point: &Point, p: &Prediction) -> Table {
                 ProofKind::Sampled => "its pattern proved at a smaller size".to_owned(),
             },
         ),
+        ("schedule hash", schedule_hash(p.schedule_hash)),
         ("cannot be below", format!("{} ({})", p.bound.time, p.bound.what)),
         ("bound by", p.bound_by().to_owned()),
         ("busiest lane", format!("{:.0}% of its instruction rate", p.lane_utilisation * 100.0)),
@@ -261,6 +262,11 @@ fn facts(point: &Point, p: &Prediction) -> Table {
         table.push([fact.into(), value.into()]);
     }
     table
+}
+
+/// How commands print [`Schedule::identity`].
+pub(crate) fn schedule_hash(hash: u64) -> String {
+    format!("{hash:016x}")
 }
 
 fn link_name(topology: &Topology, link: LinkId) -> String {

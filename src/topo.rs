@@ -274,8 +274,13 @@ fn graph(machine: &MachineArgs, ranks: Option<u32>, xml: bool, output: &OutputAr
     report.verdict = Some(Verdict {
         status: Status::Ok,
         sentence: format!(
-            "{ranks} ranks on {} hosts get {} channels, {} for NVLS, {} for send and receive ({} to one peer)",
-            graphs.hosts, graphs.channels, graphs.nvls_channels, graphs.p2p_channels.0, graphs.p2p_channels.1
+            "{ranks} ranks on {} host{} get {} channels, {} for NVLS, {} for send and receive ({} to one peer)",
+            graphs.hosts,
+            if graphs.hosts == 1 { "" } else { "s" },
+            graphs.channels,
+            graphs.nvls_channels,
+            graphs.p2p_channels.0,
+            graphs.p2p_channels.1
         ),
         confidence: String::new(),
         basis: "NCCL's graph search, restated".to_owned(),

@@ -1,6 +1,7 @@
 //! `collcast validate`: measurements against the forecast, by group and as a whole.
 
-mod judged;
+mod doctor;
+pub(crate) mod judged;
 mod plots;
 mod tables;
 
@@ -9,7 +10,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use collcast_hwbackend::read::{ReadOptions, read_paths};
-use collcast_reports::model::{Column, Input, Report, Status, Table, Verdict};
+use collcast_reports::model::{Input, Report, Status, Verdict};
 use collcast_sim::collective::Launch;
 use collcast_sim::measurement::Measurement;
 use collcast_sim::predict::Settings;
@@ -17,8 +18,9 @@ use collcast_sim::profile::Profile;
 use collcast_sim::topology::Topology;
 
 use crate::error::CliError;
-use crate::output::OutputArgs;
+use crate::output::{Format, OutputArgs};
 use crate::selectors::{MachineArgs, assumptions, content_hash};
+use doctor::Anomaly;
 use judged::{Judged, judge};
 pub(crate) use tables::{BANDS, band};
 use tables::{Key, Stats, files_table, group, group_table, rows_table};
@@ -28,7 +30,13 @@ use tables::{Key, Stats, files_table, group, group_table, rows_table};
     after_help = "Reads nccl-tests logs (text and JSON) and CSV, files or folders. Rows that set a constant of the
 profile (its anchors) are left out of every figure. Rows where NCCL chose the algorithm are
 predicted through `auto` and grouped apart. The .toml beside a file can name machine, NCCL version and
-environment; hosts and GPUs of each follow from the rows."
+environment; hosts and GPUs of each follow from the rows.
+
+Runs that are not as expected are simulated under each known cause (RDMA fell back to TCP, GPUDirect or
+P2P off, idle or slow NICs, slow NVLink or PCIe, a straggler, few channels, forced settings, no NVLS or
+SHARP, launch, cold start, noise); the one whose curve fits clearly best is named with what to run next.
+Logs over different sets of hosts (pairs, halves, rails) rank hosts and NICs. An anomaly of severity
+error makes the exit code 1."
 )]
 pub(crate) struct Args {
     /// Measurements: files or folders
@@ -58,6 +66,9 @@ pub(crate) struct Args {
     /// Also name the algorithm and protocol whose prediction is closest to each row
     #[arg(long)]
     closest: bool,
+    /// Do not look for the cause of what is slow
+    #[arg(long)]
+    no_doctor: bool,
     /// Accept our own predictions as measurements
     #[arg(long)]
     allow_predicted: bool,
@@ -123,7 +134,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     let envs: BTreeMap<String, &BTreeMap<String, String>> =
         read.files.iter().map(|f| (f.path.display().to_string(), &f.env)).collect();
     let (judged, skipped, anchors) = judge(&rows, &envs, &topology, &profile, default_launch, args.closest)?;
-    let settings = Settings { launch: judged.first().map_or(Launch::Threads, |j| j.launch), ..Settings::default() };
+    let settings = Settings { launch: judged.first().map_or(Launch::Threads, Judged::launch), ..Settings::default() };
     let extrapolated = judged.iter().filter(|j| j.prediction.extrapolated).count();
 
     let mut report = Report::new("validate", env!("CARGO_PKG_VERSION"));
@@ -142,6 +153,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     for (reason, count) in &skipped {
         report.warnings.push(format!("{count} rows are not predicted: {reason}"));
     }
+    let seen = profile.fitted_to(read.files.iter().filter(|f| f.rows > 0).map(|f| f.hash.as_str()));
+    if seen > 0 {
+        report.warnings.push(format!(
+            "profile {} was fitted to {seen} of these files: their errors are no evidence for it; `collcast calibrate` prints those on rows held back",
+            profile.name
+        ));
+    }
     if extrapolated > 0 {
         report.warnings.push(format!(
             "{extrapolated} predictions extrapolate: the profile is from another machine, launch mode or host count"
@@ -150,14 +168,20 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
 
     let groups = group(&judged);
     let overall: Vec<&Judged<'_>> = judged.iter().filter(|j| j.row.forced()).collect();
-    let people = args.output.format == crate::output::Format::Table;
+    let people = matches!(args.output.format, Format::Table | Format::Markdown);
     report.tables.push(group_table(&groups, &overall, people));
     report.tables.push(files_table(&read.files));
-    let slow = min_busbw.map_or_else(Vec::new, |least| slow_rows(&judged, least));
-    if !slow.is_empty() || args.output.format == crate::output::Format::Json {
-        report.tables.push(anomalies_table(&slow));
+    let mut anomalies = min_busbw.map_or_else(Vec::new, |least| slow_rows(&judged, least));
+    if !args.no_doctor {
+        let findings = doctor::examine(&judged, &topology, &profile);
+        report.warnings.extend(findings.warnings);
+        anomalies.extend(findings.anomalies);
+        report.extra.insert("causes".to_owned(), findings.causes);
     }
-    if args.rows || args.output.format != crate::output::Format::Table {
+    if !anomalies.is_empty() || args.output.format == Format::Json {
+        report.tables.push(doctor::table(&anomalies, people));
+    }
+    if args.rows || args.output.format != Format::Table {
         report.tables.push(rows_table(&judged));
     }
     report.extra.insert("overall".to_owned(), Stats::of(&overall).json());
@@ -170,8 +194,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         .map(|(k, rows)| (Stats::of(rows).median, k))
         .max_by(|a, b| a.0.total_cmp(&b.0));
     let beyond = max_error.zip(worst.as_ref()).is_some_and(|(most, (median, _))| *median > most);
-    let failed = beyond || !slow.is_empty();
-    report.verdict = Some(verdict(&overall, &all, worst.as_ref(), failed, &slow, max_error));
+    let failed = beyond || anomalies.iter().any(|a| a.error);
+    report.verdict = Some(verdict(&overall, &all, worst.as_ref(), failed, &anomalies, max_error));
     if let Some(folder) = &args.plots {
         let names = plots::write_all(folder, &judged)?;
         eprintln!("note: {} pictures in {}: {}", names.len(), folder.display(), names.join(" "));
@@ -216,35 +240,23 @@ fn hosts_of_rows(name: &str, args: &Args, rows: &[Measurement]) -> Result<(Optio
     Ok((nodes, gpus))
 }
 
-fn slow_rows<'j, 'a>(judged: &'j [Judged<'a>], least: f64) -> Vec<&'j Judged<'a>> {
-    judged.iter().filter(|j| j.prediction.time.as_us() / j.row.time.as_us() < least).collect()
-}
-
-fn anomalies_table(slow: &[&Judged<'_>]) -> Table {
-    let columns = [
-        Column::text("kind", "kind"),
-        Column::text("severity", "severity"),
-        Column::text("evidence", "evidence"),
-        Column::text("suggestion", "suggestion"),
-    ];
-    let mut table = Table::new("anomalies", "", columns);
-    for j in slow {
-        table.push([
-            "slower_than_expected".into(),
-            "error".into(),
-            format!(
-                "{} {}: {} takes {:.2} us, expected {:.2} us",
-                j.row.run,
-                j.row.collective,
-                j.row.size,
-                j.row.time.as_us(),
-                j.prediction.time.as_us()
-            )
-            .into(),
-            format!("{}:{}", j.row.origin.file, j.row.origin.line).into(),
-        ]);
-    }
-    table
+/// Rows that reach less than a share of the expected bus bandwidth.
+fn slow_rows(judged: &[Judged<'_>], least: f64) -> Vec<Anomaly> {
+    let slow = judged.iter().filter(|j| j.prediction.time.as_us() / j.row.time.as_us() < least);
+    slow.map(|j| Anomaly {
+        kind: "slower_than_expected",
+        error: true,
+        evidence: format!(
+            "{} {}: {} takes {:.2} us, expected {:.2} us",
+            j.row.run,
+            j.row.collective,
+            j.row.size,
+            j.row.time.as_us(),
+            j.prediction.time.as_us()
+        ),
+        suggestion: format!("{}:{}", j.row.origin.file, j.row.origin.line),
+    })
+    .collect()
 }
 
 fn verdict(
@@ -252,7 +264,7 @@ fn verdict(
     all: &[&Judged<'_>],
     worst: Option<&(f64, &Key)>,
     failed: bool,
-    slow: &[&Judged<'_>],
+    anomalies: &[Anomaly],
     max_error: Option<f64>,
 ) -> Verdict {
     let stats = Stats::of(if overall.is_empty() { all } else { overall });
@@ -271,13 +283,18 @@ fn verdict(
             median * 100.0
         );
     }
-    if !slow.is_empty() {
-        sentence += &format!("; {} rows are slower than allowed", slow.len());
+    let slow = anomalies.iter().filter(|a| a.kind == "slower_than_expected").count();
+    if slow > 0 {
+        sentence += &format!("; {slow} rows are slower than allowed");
+    }
+    let found = anomalies.iter().find(|a| a.kind != "slower_than_expected");
+    if let Some(found) = found {
+        sentence += &format!("; found {}", found.kind);
     }
     Verdict {
         status: if failed {
             Status::Failed
-        } else if stats.count == 0 || stats.median > max_error.unwrap_or(0.2) {
+        } else if found.is_some() || stats.count == 0 || stats.median > max_error.unwrap_or(0.2) {
             Status::Warning
         } else {
             Status::Ok
@@ -285,7 +302,9 @@ fn verdict(
         sentence,
         confidence: if stats.count >= 30 { "high" } else { "low: few rows" }.to_owned(),
         basis: "measured against predicted".to_owned(),
-        next: (stats.median > 0.2)
-            .then(|| "look at the rows with --rows; check the topology and the launch mode".to_owned()),
+        next: found.map(|a| a.suggestion.clone()).or_else(|| {
+            (stats.median > 0.2)
+                .then(|| "look at the rows with --rows; check the topology and the launch mode".to_owned())
+        }),
     }
 }

@@ -57,14 +57,22 @@ fn nccl_tests_table_is_complete() {
 /// Goal: what is missing is said, with exit code 3 and a way out; never a panic.
 #[test]
 fn missing_hardware_is_exit_code_3() {
-    for backend in ["cuda", "nccl"] {
+    for backend in ["cuda", "nccl", "nccl-p2p", "verbs"] {
         let (code, out, err) = collcast(&["bench", "--backend", backend, "-s", "8"], &[]);
         if code == 0 {
             println!("skipped: a GPU is there");
             continue;
         }
         assert_eq!((code, out.as_str()), (3, ""), "{err}");
-        assert!(err.contains("hint:") && err.contains("CUDA") && !err.contains("panicked"), "{err}");
+        let what = if backend == "verbs" { "verbs yet" } else { "CUDA" };
+        assert!(err.contains("hint:") && err.contains(what) && !err.contains("panicked"), "{err}");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (code, out, err) = collcast(&["probe", "-o", dir.path().to_str().unwrap(), "--quick"], &[]);
+    if code != 0 {
+        assert_eq!((code, out.as_str()), (3, ""), "{err}");
+        assert!(err.contains("hint:") && err.contains("CUDA"), "{err}");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 }
 
@@ -77,6 +85,7 @@ fn bad_requests_are_refused() {
         (&["--op", "prod", "-s", "8"], &[], "prod"),
         (&["-s", "4G"], &[], "smaller --size"),
         (&["--budget", "0"], &[], "seconds from"),
+        (&["--backend", "nccl", "--env", "NCCL_NVLS_ENABLE=1", "--ranks", "2", "-s", "8"], &[], "add --nvls"),
         (&["--backend", "nccl", "--launch", "threads", "-s", "8"], &world, "under a launcher"),
         (&["--backend", "nccl", "-s", "8"], &[("RANK", "0"), ("WORLD_SIZE", "0"), ("LOCAL_RANK", "0")], "not below"),
     ] {
@@ -115,4 +124,46 @@ fn an_interrupt_keeps_what_is_finished() {
     let csv = std::fs::read_to_string(path).unwrap();
     let rows = csv.lines().filter(|l| l.starts_with("host,")).count();
     assert!(csv.contains("size_bytes") && rows < 18, "{csv}");
+}
+
+/// Goal: `simulate` and `bench` run the same schedule for the same command, also an imported one and
+/// over several hosts.
+#[test]
+fn simulate_and_bench_say_the_same_schedule_hash() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("tree.xml");
+    let file = file.to_str().unwrap();
+    let convert = ["convert", "h200x4", "--algorithm", "tree", "--channels", "2", "-o", file];
+    let (code, _, err) = collcast(&convert, &[]);
+    assert_eq!(code, 0, "{err}");
+    let mut hashes = std::collections::BTreeSet::new();
+    let commands = [
+        "h200x4 --algorithm ring --protocol simple -s 64K",
+        "h200x4 --algorithm ring --protocol simple -s 64K --in-place",
+        "h200x4 --algorithm ring --protocol ll128 -s 64K --channels 3",
+        "h200x4 --algorithm tree --protocol ll -s 10000",
+        "h200x4 -c all_gather --algorithm pat -s 4K",
+        "h200x4 -c reduce_scatter --algorithm pat -s 4K --ranks 3",
+        "h200x4 -c all_to_all -s 4K",
+        "h200x4 -c broadcast -s 100 --root 2",
+        "h200x4 --algorithm coll_tree --protocol simple -s 64K",
+        "h200x4 --nodes 2 --gpus 2 --algorithm coll_tree --protocol simple -s 64K",
+        "h200x4 -s 8",
+        "h200x4 -s 1M --env NCCL_BUFFSIZE=65536",
+        &format!("h200x4 -s 64K --schedule {file}"),
+    ];
+    for command in commands {
+        let words: Vec<&str> = command.split(' ').collect();
+        let json = |args: &[&str]| -> serde_json::Value {
+            let (code, out, err) = collcast(&[args, &words, &["--format", "json"]].concat(), &[]);
+            assert_eq!(code, 0, "{args:?} {command}: {err}");
+            serde_json::from_str(&out).unwrap()
+        };
+        let (simulated, run) = (json(&["simulate"]), json(&[&["bench"], &QUICK[..]].concat()));
+        let hash = run["rows"][0]["schedule_hash"].as_str().unwrap().to_owned();
+        let facts = simulated["facts"].as_array().unwrap();
+        let fact = facts.iter().find(|f| f["fact"] == "schedule hash").unwrap();
+        assert_eq!(fact["value"], hash.as_str(), "{command}");
+        assert!(hash.len() == 16 && hashes.insert(hash), "{command}");
+    }
 }

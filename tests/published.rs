@@ -74,7 +74,16 @@ struct Judged {
     rows: Vec<Row>,
     /// Rows without a prediction, with the reason.
     missing: Vec<String>,
+    /// What the doctor calls an error.
+    errors: Vec<String>,
 }
+
+/// Published runs of which the doctor says that something is broken, what, and why that is no false alarm.
+const BROKEN: [(&str, &str, &str); 1] = [(
+    "r7525_a100pcie_2n1g_allreduce_gdr",
+    "pcie_slow",
+    "the NIC reads GPU memory through the fabric between two sockets, at 6.4 GB/s of a port of 25, which is what the source asks about",
+)];
 
 impl Case {
     fn all_stated(&self) -> bool {
@@ -113,7 +122,7 @@ fn judge(name: &str, case: Case) -> Judged {
     command.args(case.hosts_at_most.iter().flat_map(|n| ["--nodes".to_owned(), n.to_string()]));
     let out = command.current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
     let problem = String::from_utf8_lossy(&out.stderr);
-    assert!(out.status.success(), "{name}: {problem}");
+    assert!(matches!(out.status.code(), Some(0 | 1)), "{name}: {problem}");
     let result: Value = serde_json::from_slice(&out.stdout).unwrap();
     let rows = result["rows"].as_array().unwrap();
     let row = |r: &Value| Row {
@@ -123,7 +132,9 @@ fn judge(name: &str, case: Case) -> Judged {
     };
     let missing = result["warnings"].as_array().unwrap().iter().filter_map(Value::as_str);
     let missing = missing.filter(|w| w.contains("not predicted")).map(str::to_owned).collect();
-    Judged { name: name.to_owned(), case, rows: rows.iter().map(row).collect(), missing }
+    let errors = result["anomalies"].as_array().unwrap().iter().filter(|a| a["severity"] == "error");
+    let errors = errors.map(|a| a["kind"].as_str().unwrap().to_owned()).collect();
+    Judged { errors, name: name.to_owned(), case, rows: rows.iter().map(row).collect(), missing }
 }
 
 fn median(mut values: Vec<f64>) -> Option<f64> {
@@ -151,7 +162,8 @@ fn render(judged: &[Judged]) -> String {
          rest on, `tests/data/published/` holds every case. Nothing is fitted to these runs.\n\n\
          Error is predicted / measured - 1; `median` is that of its absolute value over the rows of a case, `bias` the\n\
          median of its sign and size. `auto` is what we take NCCL to choose, `closest` the algorithm and protocol whose\n\
-         prediction is nearest to each row: what is left when the choice is not to blame.\n\n",
+         prediction is nearest to each row, where `auto` is off by more than 10%: what is left when the choice is not to\n\
+         blame.\n\n",
     );
     overall(&mut text, judged);
     text.push_str(
@@ -253,6 +265,10 @@ fn every_case_says_what_is_stated_and_what_is_assumed() {
 #[test]
 fn the_table_of_published_runs_is_current() {
     let judged: Vec<Judged> = cases().into_par_iter().map(|(name, case)| judge(&name, case)).collect();
+    // The doctor calls nothing broken but what is.
+    let called: Vec<(&str, &str)> =
+        judged.iter().flat_map(|j| j.errors.iter().map(|e| (j.name.as_str(), e.as_str()))).collect();
+    assert_eq!(called, BROKEN.map(|(name, kind, _)| (name, kind)));
     let text = render(&judged);
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/accuracy/published.md");
     if std::env::var_os("COLLCAST_UPDATE").is_some() {

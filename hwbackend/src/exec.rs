@@ -136,7 +136,7 @@ pub enum ExecError {
         step: u32,
         /// For how long.
         seconds: u64,
-        /// `data from` or `credit from`.
+        /// `data from`, `credit from` or `another lane of`.
         what: &'static str,
         /// Whom it waited for.
         peer: u32,

@@ -1,5 +1,5 @@
-//! Schedules as flat records, the form in which a device pulls them: per lane a list of 32-byte
-//! records that say what to receive, combine, store and send.
+//! Schedules as flat records, the form in which a device pulls them: per lane a list of 48-byte
+//! records that say what to receive, combine, store and send, and what to wait for.
 //!
 //! Made through the cursor alone. Everything a device must rely on is checked here: that no
 //! record reaches outside a buffer, that ports exist, that limits of the layout hold.
@@ -13,8 +13,8 @@ use collcast_sim::schedule::{Call, Schedule};
 use crate::exec::ExecError;
 
 /// Receive and send ports of one record, together: `MAX_ENDS` of `cuda/interpret.cu`.
-pub const MAX_ENDS: usize = 8;
-/// Most records of a schedule: 1 GiB of them.
+pub const MAX_ENDS: usize = 24;
+/// Most records of a schedule: 1.5 GiB of them.
 pub const MAX_RECORDS: usize = 1 << 25;
 
 /// The record has a local source.
@@ -25,12 +25,21 @@ pub const HAS_DST: u8 = 2;
 pub const SRC_OUTPUT: u8 = 4;
 /// Its destination is in the output buffer.
 pub const DST_OUTPUT: u8 = 8;
+/// Its source is in scratch memory.
+pub const SRC_SCRATCH: u8 = 16;
+/// Its destination is in scratch memory.
+pub const DST_SCRATCH: u8 = 32;
+/// What the destination holds is combined with the rest.
+pub const ACCUMULATE: u8 = 64;
+/// Other lanes of the rank are told when it is over.
+pub const SIGNAL: u8 = 128;
 
-/// One slice of one instruction; `Record` of `cuda/interpret.cu`.
+/// One slice of one instruction, or a wait for another lane; `Record` of `cuda/interpret.cu`.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Record {
-    /// Byte offset of the source in its buffer.
+    /// Byte offset of the source in its buffer; of a wait, how often the other lane must have
+    /// signalled in this run.
     pub src: u64,
     /// Byte offset of the destination in its buffer.
     pub dst: u64,
@@ -42,7 +51,9 @@ pub struct Record {
     pub sends: u8,
     /// See [`HAS_SRC`] and those below it.
     pub flags: u8,
-    reserved: u8,
+    /// 0, or 1 + the index in [`FlatLane::tokens`] of the lane waited for: such a record does
+    /// nothing else.
+    pub waits: u8,
     /// Receive ports, then send ports: indices into [`FlatLane::ports`].
     pub ports: [u8; MAX_ENDS],
 }
@@ -73,6 +84,10 @@ pub struct FlatLane {
     pub records: Vec<Record>,
     /// Its connections: those it receives from, then those it sends to.
     pub ports: Vec<Port>,
+    /// Lanes that it may wait for, as indices into [`Flat::lanes`]; [`UNUSED`] where nobody is.
+    pub tokens: Vec<u32>,
+    /// How often it signals in a run.
+    pub signals: u32,
 }
 
 /// A schedule as records.
@@ -118,13 +133,24 @@ impl Flat {
                 threads: worker.threads,
                 records: Vec::new(),
                 ports: worker.recv.iter().map(end(false)).chain(worker.send.iter().map(end(true))).collect(),
+                tokens: worker.tokens.clone(),
+                signals: 0,
             };
-            if lane.ports.len() > 255 {
-                return Err(refuse(format!("a lane has {} connections; at most 255 fit", lane.ports.len())));
+            let ends = lane.ports.len() + lane.tokens.len();
+            if ends > 255 {
+                return Err(refuse(format!("a lane has {ends} connections and tokens; at most 255 fit")));
             }
             let mut cursor = SliceCursor::new(worker);
             while let Some(slice) = cursor.next(schedule, worker.template) {
-                let record = record(schedule, worker, &lane, &cursor, slice.from, slice.count)?;
+                // The wait is for the instruction, so before its first slice; the signal after its last.
+                if cursor.at_first_slice() {
+                    lane.records.extend(wait(&lane, &cursor.step)?);
+                }
+                let mut record = record(schedule, worker, &lane, &cursor, slice.from, slice.count)?;
+                if cursor.step.signal && cursor.at_last_slice(schedule) {
+                    record.flags |= SIGNAL;
+                    lane.signals += 1;
+                }
                 flat.largest = flat.largest.max(record.bytes);
                 lane.records.push(record);
                 records += 1;
@@ -145,6 +171,20 @@ fn refuse(what: String) -> ExecError {
     ExecError::Refused { what, hint: "this schedule cannot be run as records; the host backend may run it" }
 }
 
+fn at(lane: &FlatLane) -> String {
+    format!("rank {}, channel {}, lane {}, record {}", lane.rank, lane.channel, lane.lane, lane.records.len())
+}
+
+/// The wait that an instruction begins with.
+fn wait(lane: &FlatLane, step: &Step) -> Result<Option<Record>, ExecError> {
+    let Some((token, count)) = step.wait.filter(|w| w.1 > 0) else { return Ok(None) };
+    let known = lane.tokens.get(token).is_some_and(|&t| t != UNUSED);
+    if !known {
+        return Err(refuse(format!("{}: waits for a lane that is not there", at(lane))));
+    }
+    Ok(Some(Record { src: count, waits: token as u8 + 1, ..Record::default() }))
+}
+
 fn record(
     schedule: &Schedule,
     worker: &Wired,
@@ -154,12 +194,9 @@ fn record(
     count: u64,
 ) -> Result<Record, ExecError> {
     // Field by field: what an instruction can do more must be refused here or be part of a record.
-    let Step { op: _, recv, reduce: _, src, dst, send, count: _, span: _, accumulate, wait, signal } = &cursor.step;
-    let at =
-        || format!("rank {}, channel {}, lane {}, record {}", lane.rank, lane.channel, lane.lane, lane.records.len());
-    if *accumulate || wait.is_some() || *signal {
-        return Err(refuse(format!("{}: device code has no signals between lanes and no accumulation yet", at())));
-    }
+    let Step { op: _, recv, reduce: _, src, dst, send, count: _, span: _, accumulate, wait: _, signal: _ } =
+        &cursor.step;
+    let at = || at(lane);
     let element = schedule.element_size();
     let bytes = u32::try_from(count.saturating_mul(element))
         .ok()
@@ -170,7 +207,8 @@ fn record(
     if ends > MAX_ENDS {
         return Err(refuse(format!("{}: {ends} connections in one instruction; at most {MAX_ENDS} fit", at())));
     }
-    if bytes > 0 && recv.is_empty() && src.is_none() {
+    let accumulate = *accumulate && dst.is_some();
+    if bytes > 0 && recv.is_empty() && src.is_none() && !accumulate {
         return Err(refuse(format!("{}: data from nowhere", at())));
     }
     let sends = send.iter().map(|&port| worker.recv.len() + port);
@@ -187,7 +225,7 @@ fn record(
         let length = match buffer {
             Buffer::Input => call.input_len(worker.rank),
             Buffer::Output => call.output_len(worker.rank),
-            Buffer::Scratch => return Err(refuse(format!("{}: device code has no scratch memory yet", at()))),
+            Buffer::Scratch => schedule.scratch_len(worker.rank),
         };
         if bytes == 0 {
             return Ok(0);
@@ -196,16 +234,25 @@ fn record(
             let element = offset.saturating_add(from).saturating_add(count - 1);
             return Err(refuse(format!("{}: element {element} is outside the {buffer:?} of {length}", at())));
         }
-        let base = if call.in_place { call.in_place_offset(worker.rank, buffer) } else { 0 };
+        let shared = call.in_place && buffer != Buffer::Scratch;
+        let base = if shared { call.in_place_offset(worker.rank, buffer) } else { 0 };
         Ok((base + offset + from) * element)
     };
-    if let Some((buffer, offset)) = *src {
+    let flags = |buffer: Buffer, output: u8, scratch: u8| match buffer {
+        Buffer::Output if !call.in_place => output,
+        Buffer::Scratch => scratch,
+        Buffer::Input | Buffer::Output => 0,
+    };
+    // Accumulation alone is a copy of a place to itself, and to the peers.
+    let alone = accumulate && recv.is_empty() && src.is_none();
+    if let Some((buffer, offset)) = if alone { *dst } else { *src } {
         record.src = place(buffer, offset)?;
-        record.flags |= HAS_SRC | if buffer == Buffer::Output && !call.in_place { SRC_OUTPUT } else { 0 };
+        record.flags |= HAS_SRC | flags(buffer, SRC_OUTPUT, SRC_SCRATCH);
     }
     if let Some((buffer, offset)) = *dst {
         record.dst = place(buffer, offset)?;
-        record.flags |= HAS_DST | if buffer == Buffer::Output && !call.in_place { DST_OUTPUT } else { 0 };
+        record.flags |= HAS_DST | flags(buffer, DST_OUTPUT, DST_SCRATCH);
+        record.flags |= if accumulate && !alone { ACCUMULATE } else { 0 };
     }
     Ok(record)
 }

@@ -4,20 +4,20 @@
 //! its instruction has been sent on, as GPU kernels do; every wait is bounded and ends in an
 //! error that names who waited for whom.
 
-use std::collections::VecDeque;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use collcast_sim::collective::{DataType, ReduceOp};
 use collcast_sim::ids::Rank;
 use collcast_sim::schedule::Schedule;
 use collcast_sim::schedule::program::Buffer;
-use collcast_sim::schedule::wiring::{SliceCursor, Wired, WiredConn, Wiring, WiringError, end_of};
+use collcast_sim::schedule::wiring::{SliceCursor, Wired, Wiring, WiringError, end_of};
 use thiserror::Error;
 
 use crate::check::{self, Mismatch};
 use crate::exec::{Case, Effort, ExecError, Executor, Sample};
+use crate::fifo::{Counter, Fifo, Until};
 
 /// Most lanes, which are threads here.
 pub const MAX_LANES: usize = 4096;
@@ -176,119 +176,6 @@ pub enum HostError {
     Stopped,
 }
 
-/// A bounded FIFO whose slots are freed by the receivers when they are done with them.
-struct Fifo {
-    slots: Mutex<Slots>,
-    depth: u64,
-    changed: Condvar,
-}
-
-/// The slots in use, oldest first.
-struct Slots {
-    /// What each sender posted, until all have: then the combined slice alone.
-    slots: VecDeque<Vec<Option<Vec<u64>>>>,
-    /// Slices that all receivers are done with.
-    gone: u64,
-    /// Slices posted, by sender.
-    sent: Vec<u64>,
-    /// Slices done with, by receiver.
-    received: Vec<u64>,
-}
-
-impl Slots {
-    fn slot(&mut self, slice: u64) -> Option<&mut Vec<Option<Vec<u64>>>> {
-        self.slots.get_mut(usize::try_from(slice - self.gone).ok()?)
-    }
-
-    /// Takes a sender's slice, if there is credit for it; the last one combines them, in the
-    /// order of senders, as a switch would.
-    fn post<T: Element>(&mut self, sender: usize, depth: u64, data: &mut Vec<u64>, op: ReduceOp) -> Option<()> {
-        let slice = self.sent[sender];
-        if slice - self.gone >= depth {
-            return None;
-        }
-        self.sent[sender] += 1;
-        let senders = self.sent.len();
-        if self.slot(slice).is_none() {
-            self.slots.push_back(vec![None; senders]);
-        }
-        let slot = self.slot(slice)?;
-        slot[sender] = Some(std::mem::take(data));
-        if slot.iter().all(Option::is_some) {
-            let add = |a: u64, b: u64| T::from_bits(a).combine(T::from_bits(b), op).to_bits();
-            let sum = slot.drain(..).flatten().reduce(|a, b| a.into_iter().zip(b).map(|(a, b)| add(a, b)).collect());
-            slot.push(sum);
-        }
-        Some(())
-    }
-
-    /// What a receiver gets next, if all senders have posted it.
-    fn front(&mut self, receiver: usize) -> Option<Vec<u64>> {
-        let slice = self.received[receiver];
-        if self.sent.iter().any(|&sent| sent <= slice) {
-            return None;
-        }
-        self.slot(slice)?.first()?.clone()
-    }
-
-    fn free(&mut self, receiver: usize) {
-        self.received[receiver] += 1;
-        while self.received.iter().all(|&r| r > self.gone) {
-            self.slots.pop_front();
-            self.gone += 1;
-        }
-    }
-}
-
-impl Fifo {
-    fn new(conn: &WiredConn, depth: u32) -> Self {
-        let (sent, received) = (vec![0; conn.senders.len()], vec![0; conn.receivers.len()]);
-        let slots = Slots { slots: VecDeque::new(), gone: 0, sent, received };
-        Self { slots: Mutex::new(slots), depth: u64::from(depth), changed: Condvar::new() }
-    }
-
-    fn wait<T>(
-        &self,
-        deadline: Instant,
-        stop: &AtomicBool,
-        mut ready: impl FnMut(&mut Slots) -> Option<T>,
-    ) -> Option<T> {
-        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            if let Some(value) = ready(&mut slots) {
-                return Some(value);
-            }
-            if Instant::now() >= deadline || stop.load(Ordering::Relaxed) {
-                return None;
-            }
-            let pause = Duration::from_millis(20);
-            slots = self.changed.wait_timeout(slots, pause).unwrap_or_else(PoisonError::into_inner).0;
-        }
-    }
-}
-
-/// How many instructions of a lane have signalled.
-#[derive(Default)]
-struct Counter {
-    value: Mutex<u64>,
-    changed: Condvar,
-}
-
-impl Counter {
-    /// Waits until it is at least `count`; `false` when it was not in time.
-    fn wait(&self, count: u64, deadline: Instant, stop: &AtomicBool) -> bool {
-        let mut value = self.value.lock().unwrap_or_else(PoisonError::into_inner);
-        while *value < count {
-            if Instant::now() >= deadline || stop.load(Ordering::Relaxed) {
-                return false;
-            }
-            let pause = Duration::from_millis(20);
-            value = self.changed.wait_timeout(value, pause).unwrap_or_else(PoisonError::into_inner).0;
-        }
-        true
-    }
-}
-
 /// Memory of a rank: input and output, which are one when in place, and scratch.
 struct Memory {
     parts: [Vec<AtomicU64>; 3],
@@ -338,8 +225,9 @@ fn timed<T: Element>(
             Memory { parts }
         })
         .collect();
-    let fifos: Vec<Fifo> = wiring.conns.iter().map(|conn| Fifo::new(conn, schedule.plan.fifo_slices)).collect();
-    let signals: Vec<Counter> = wiring.workers.iter().map(|_| Counter::default()).collect();
+    let depth = schedule.plan.fifo_slices;
+    let fifos = wiring.conns.iter().map(|c| Fifo::new(c.senders.len(), c.receivers.len(), depth)).collect::<Vec<_>>();
+    let signals: Vec<Counter> = wiring.workers.iter().map(|_| Counter::new()).collect();
     let stop = AtomicBool::new(false);
     let deadline = Instant::now() + patience;
     let gate = Mutex::new(());
@@ -353,7 +241,8 @@ fn timed<T: Element>(
                 let (wiring, memory, fifos, signals, stop, gate) = (&wiring, &memory, &fifos, &signals, &stop, &gate);
                 let lane = move || {
                     drop(gate.lock());
-                    let lane = LaneThread { schedule, wiring, memory, fifos, signals, stop, deadline, patience };
+                    let until = Until { deadline, stop };
+                    let lane = LaneThread { schedule, wiring, memory, fifos, signals, until, patience };
                     let result = lane.run::<T>(worker, index);
                     if result.is_err() {
                         stop.store(true, Ordering::Relaxed);
@@ -400,8 +289,7 @@ struct LaneThread<'a> {
     memory: &'a [Memory],
     fifos: &'a [Fifo],
     signals: &'a [Counter],
-    stop: &'a AtomicBool,
-    deadline: Instant,
+    until: Until<'a>,
     patience: Duration,
 }
 
@@ -425,7 +313,7 @@ impl LaneThread<'_> {
     }
 
     fn timeout(&self, worker: &Wired, what: &'static str, peer: Rank) -> HostError {
-        if self.stop.load(Ordering::Relaxed) {
+        if self.until.stop.load(Ordering::Relaxed) {
             return HostError::Stopped;
         }
         HostError::Timeout {
@@ -450,7 +338,7 @@ impl LaneThread<'_> {
             let step = &cursor.step;
             if let Some((port, count)) = step.wait {
                 let told = worker.tokens.get(port).and_then(|&l| self.signals.get(l as usize));
-                if !told.is_some_and(|lane| lane.wait(count, self.deadline, self.stop)) {
+                if !told.is_some_and(|lane| lane.wait(count, self.until)) {
                     return Err(self.timeout(worker, "another lane of", worker.rank));
                 }
             }
@@ -460,7 +348,7 @@ impl LaneThread<'_> {
                 let ends = &self.wiring.conns[conn];
                 let receiver = end_of(&ends.receivers, index);
                 let arrived = self.fifos[conn]
-                    .wait(self.deadline, self.stop, |slots| slots.front(receiver))
+                    .front(receiver, self.until)
                     .ok_or_else(|| self.timeout(worker, "data from", self.peer(&ends.senders)))?;
                 let arrived = arrived.into_iter().map(T::from_bits);
                 data = Some(match data {
@@ -486,24 +374,21 @@ impl LaneThread<'_> {
             }
             for &port in &step.send {
                 let conn = worker.send[port] as usize;
-                let fifo = &self.fifos[conn];
                 let ends = &self.wiring.conns[conn];
                 let sender = end_of(&ends.senders, index);
-                let mut bits = data.iter().map(|v| v.to_bits()).collect::<Vec<u64>>();
-                fifo.wait(self.deadline, self.stop, |slots| slots.post::<T>(sender, fifo.depth, &mut bits, op))
+                let bits = data.iter().map(|v| v.to_bits()).collect::<Vec<u64>>();
+                let add = |a: u64, b: u64| T::from_bits(a).combine(T::from_bits(b), op).to_bits();
+                self.fifos[conn]
+                    .post(sender, bits, &add, self.until)
                     .ok_or_else(|| self.timeout(worker, "credit from", self.peer(&ends.receivers)))?;
-                fifo.changed.notify_all();
             }
             for &port in &step.recv {
                 let conn = worker.recv[port] as usize;
                 let receiver = end_of(&self.wiring.conns[conn].receivers, index);
-                let fifo = &self.fifos[conn];
-                fifo.slots.lock().unwrap_or_else(PoisonError::into_inner).free(receiver);
-                fifo.changed.notify_all();
+                self.fifos[conn].free(receiver);
             }
             if step.signal && cursor.at_last_slice(self.schedule) {
-                *self.signals[index as usize].value.lock().unwrap_or_else(PoisonError::into_inner) += 1;
-                self.signals[index as usize].changed.notify_all();
+                self.signals[index as usize].signal();
             }
         }
         Ok(())

@@ -41,21 +41,34 @@ fn one_rank() {
     assert_eq!(said, (world.rank == 0).then_some(expected));
 }
 
+/// The environment of a launcher: names of rank, size and local rank, and what else it sets.
+type Launcher = ([&'static str; 3], &'static [(&'static str, &'static str)]);
+
+/// Goal: 1, 2 and 4 processes find each other under each launcher's environment.
 #[test]
 fn processes_find_each_other() {
-    for size in [1_u16, 2, 4] {
+    let torchrun: Launcher = (["RANK", "WORLD_SIZE", "LOCAL_RANK"], &[("MASTER_ADDR", "127.0.0.1")]);
+    let mpirun: Launcher = (
+        ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"],
+        &[("MASTER_ADDR", "localhost")],
+    );
+    let srun: Launcher = (["SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"], &[("SLURM_STEP_NODELIST", "localhost")]);
+    for (launcher, size) in
+        [(torchrun, 1_u16), (torchrun, 2), (torchrun, 4), (mpirun, 2), (mpirun, 4), (srun, 2), (srun, 4)]
+    {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let processes: Vec<_> = (0..size)
             .map(|rank| {
                 let mut command = Command::new(std::env::current_exe().unwrap());
                 command.args(["--exact", "one_rank"]).stdout(Stdio::null());
-                command.envs([("RANK", rank.to_string()), ("LOCAL_RANK", rank.to_string())]);
-                command.envs([("WORLD_SIZE", size.to_string()), ("COLLCAST_PORT", port.to_string())]);
-                command.env("MASTER_ADDR", "127.0.0.1").spawn().unwrap()
+                let ([rank_name, size_name, local_name], others) = launcher;
+                let rank = rank.to_string();
+                command.envs([(rank_name, &rank), (size_name, &size.to_string()), (local_name, &rank)]);
+                command.envs(others.iter().copied()).env("COLLCAST_PORT", port.to_string()).spawn().unwrap()
             })
             .collect();
         for (rank, mut process) in processes.into_iter().enumerate() {
-            assert!(process.wait().unwrap().success(), "rank {rank} of {size}");
+            assert!(process.wait().unwrap().success(), "rank {rank} of {size} under {launcher:?}");
         }
     }
 }

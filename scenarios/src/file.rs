@@ -469,7 +469,9 @@ impl Reader<'_> {
             let at = self.source.at(raw.schema.span(), message, format!("expected `{SCHEMA}`"), "");
             return Err(TopologiesError::Schema(at));
         }
-        for (key, bytes) in [("parameter_bytes", raw.model.parameter_bytes), ("gradient_bytes", raw.model.gradient_bytes)] {
+        for (key, bytes) in
+            [("parameter_bytes", raw.model.parameter_bytes), ("gradient_bytes", raw.model.gradient_bytes)]
+        {
             if bytes.is_some_and(|b| !(1..=MAX_ELEMENT).contains(&b)) {
                 let message = format!("{key} is {}", bytes.unwrap_or_default());
                 return Err(TopologiesError::Value(self.source.whole(message, format!("expected 1 to {MAX_ELEMENT}"))));
@@ -557,11 +559,12 @@ impl Reader<'_> {
         // Operations of all programs: each micro-batch goes through all layers, there and back.
         let parts = |b: &Block| b.count * b.parts.iter().map(|p| 2 + 3 * p.parameters.len() as u64).sum::<u64>();
         let passes = u64::from(layout.pipeline) * u64::from(layout.chunks);
-        let operations = u64::from(layout.micro_batches)
-            .saturating_mul(2 * blocks.iter().map(parts).sum::<u64>() + 4 * passes);
+        let operations =
+            u64::from(layout.micro_batches).saturating_mul(2 * blocks.iter().map(parts).sum::<u64>() + 4 * passes);
         if operations > MAX_OPERATIONS {
             let message = format!("the step has about {operations} operations");
-            let error = self.source.whole(message, "at most 10 million are simulated: lower `micro_batches` or `count`");
+            let error =
+                self.source.whole(message, "at most 10 million are simulated: lower `micro_batches` or `count`");
             return Err(TopologiesError::TooLarge(error));
         }
         let interleaved = layout.schedule == Schedule::Interleaved;

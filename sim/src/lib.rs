@@ -8,7 +8,9 @@
 /// their inputs.
 pub const MODEL: &str = env!("COLLCAST_MODEL");
 
+pub mod calibrate;
 pub mod collective;
+pub mod doctor;
 pub mod engine;
 pub mod ids;
 pub mod measurement;

@@ -1,5 +1,7 @@
 //! What was measured: one row of a benchmark, wherever it came from.
 
+use std::sync::Arc;
+
 use crate::collective::{Algorithm, Collective, DataType, Launch, Protocol, ReduceOp};
 use crate::units::{Bytes, SimDuration};
 
@@ -35,6 +37,10 @@ pub struct Settings {
     pub peer_access: PeerAccess,
     /// NCCL version.
     pub nccl: Option<String>,
+    /// Names of the hosts, where the source gives them: sorted, each once.
+    pub host_names: Arc<[String]>,
+    /// NICs that `NCCL_IB_HCA` names: sorted, each once; none where it excludes some or says nothing.
+    pub nics: Arc<[String]>,
 }
 
 /// Where a row came from.

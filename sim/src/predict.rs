@@ -15,7 +15,7 @@ use crate::model::nccl::cost::place;
 use crate::model::nccl::search::{self, Given, Options};
 use crate::model::nccl::{Cell, Decision, Graphs, Layer, Model, NcclSettings, NothingLeft, Selection, Tuner, Version};
 use crate::network::{Laid, LayError, ResourceName, Transport, check_multicast, check_sharp, join, lay, order_by};
-use crate::profile::Profile;
+use crate::profile::{Profile, Spread};
 use crate::schedule::msccl::{Imported, MscclError};
 use crate::schedule::plan::{Limits, Plan};
 use crate::schedule::verify::{VerifyError, verify};
@@ -168,6 +168,8 @@ pub struct Prediction {
     pub warnings: Vec<Warning>,
     /// See [`crate::engine::Outcome::trace_hash`].
     pub trace_hash: u64,
+    /// See [`Schedule::identity`].
+    pub schedule_hash: u64,
 }
 
 impl Prediction {
@@ -194,6 +196,13 @@ impl Prediction {
             "latency"
         }
     }
+}
+
+/// A schedule and how it was proved.
+#[derive(Debug)]
+pub(crate) struct Proven {
+    pub(crate) schedule: Schedule,
+    pub(crate) proof: ProofKind,
 }
 
 /// Why there is no prediction.
@@ -641,9 +650,20 @@ impl<'a> Predictor<'a> {
         settings: &Settings,
         observer: &mut O,
     ) -> Result<Prediction, PredictError> {
+        self.simulate(&self.proven(call, algorithm, protocol, settings)?, settings, observer)
+    }
+
+    /// The schedule of a call, proved.
+    pub(crate) fn proven(
+        &self,
+        call: &Call,
+        algorithm: Algorithm,
+        protocol: Protocol,
+        settings: &Settings,
+    ) -> Result<Proven, PredictError> {
         let schedule = self.schedule(call, algorithm, protocol, settings)?;
         let proof = self.prove(&schedule, settings)?;
-        self.simulate(&schedule, proof, settings, observer)
+        Ok(Proven { schedule, proof })
     }
 
     /// The schedule of a call by an imported algorithm.
@@ -678,19 +698,18 @@ impl<'a> Predictor<'a> {
         let twin = imported.small_twin(&schedule);
         let proof = if twin.is_some() { ProofKind::Sampled } else { ProofKind::Proved };
         verify(twin.as_ref().unwrap_or(&schedule)).map_err(disproved)?;
-        self.simulate(&schedule, proof, settings, observer)
+        self.simulate(&Proven { schedule, proof }, settings, observer)
     }
 
     /// Lays a schedule that is proved, and runs it.
-    fn simulate<O: Observer>(
+    pub(crate) fn simulate<O: Observer>(
         &self,
-        schedule: &Schedule,
-        proof: ProofKind,
+        Proven { schedule, proof }: &Proven,
         settings: &Settings,
         observer: &mut O,
     ) -> Result<Prediction, PredictError> {
         let laid = lay(self.topology, self.profile, &settings.transport, schedule)?;
-        Ok(self.evaluate(schedule, proof, &laid, settings, observer)?.0)
+        Ok(self.evaluate(schedule, *proof, &laid, settings, observer)?.0)
     }
 
     /// Predicts the same call of several communicators at once, on links that they share: the
@@ -809,7 +828,7 @@ impl<'a> Predictor<'a> {
             return Err(PredictError::SelfCheck { what, violation });
         }
 
-        let ends = self.profile.kernel(protocol);
+        let ends = self.profile.kernel(protocol, schedule.plan.threads);
         let mut kernel = ends + run_time;
         // Where some ranks are done before others, calls back to back overlap.
         let first = outcome.first_ends.iter().min().map_or(run_time, |&t| t - crate::units::SimTime(0));
@@ -826,7 +845,6 @@ impl<'a> Predictor<'a> {
         // Those with a proxy go through the network.
         let (nvswitch, sharp) = self.profile.switches_measured();
         let unmeasured_switches = groups.iter().any(|(_, c)| if c.proxy.is_some() { !sharp } else { !nvswitch });
-        let width = self.profile.uncertainty * if extrapolated || unmeasured_switches { 1.5 } else { 1.0 };
         let scale = |factor: f64| SimDuration::from_us(time.as_us() * factor);
         let mut uses: Vec<(f64, usize)> = utilisations(&instance.resources, &outcome.load, run_time);
         let place = |index: usize| folded.as_ref().map_or(index, |f| f.resource[index] as usize);
@@ -849,7 +867,7 @@ impl<'a> Predictor<'a> {
             format!("{} > {}", self.topology.vertex(from).name, self.topology.vertex(to).name)
         };
         let warnings = laid.congested.map(|link| Warning::CongestionNotModelled(port(link))).into_iter().collect();
-        let prediction = Prediction {
+        let mut prediction = Prediction {
             algorithm,
             protocol,
             layer: None,
@@ -858,8 +876,8 @@ impl<'a> Predictor<'a> {
             time,
             kernel,
             issue,
-            low: scale(1.0 / (1.0 + width)),
-            high: scale(1.0 + width),
+            low: time,
+            high: time,
             extrapolated,
             unmeasured_switches,
             messages: outcome.messages,
@@ -872,7 +890,11 @@ impl<'a> Predictor<'a> {
             host_utilisation,
             warnings,
             trace_hash: outcome.trace_hash,
+            schedule_hash: schedule.identity(),
         };
+        let class = Spread::class(protocol, settings.launch, prediction.bound_by());
+        let (low, high) = self.profile.interval(&class, extrapolated || unmeasured_switches);
+        (prediction.low, prediction.high) = (scale(low), scale(high));
         Ok((prediction, shares))
     }
 

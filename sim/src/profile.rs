@@ -20,6 +20,8 @@ use crate::units::{Bandwidth, SimDuration};
 pub enum OriginKind {
     /// Measured on the machine the profile is for.
     Measured,
+    /// Fitted to measurements of such machines, with all others at once.
+    Fitted,
     /// One row of a benchmark sweep set it; that row is no evidence for the model any more.
     Anchor,
     /// From a publication, a data sheet or another program's source.
@@ -38,6 +40,43 @@ pub struct Parameter {
     pub origin: OriginKind,
     /// File, row, paper or data sheet.
     pub source: String,
+    /// 90% interval of a fitted value.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interval: Option<[f64; 2]>,
+}
+
+/// How far measurements were from predictions that are bound alike: rows that the fit had not seen.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Spread {
+    /// See [`Spread::class`].
+    pub class: String,
+    /// Measured over predicted, 5th percentile.
+    pub low: f64,
+    /// Measured over predicted, 95th percentile.
+    pub high: f64,
+    /// Rows behind it.
+    pub rows: usize,
+}
+
+impl Spread {
+    /// What predictions of one class have in common: the launch mode where that is the bound, else
+    /// protocol and bound.
+    pub fn class(protocol: Protocol, launch: Launch, bound: &str) -> String {
+        if bound == "launch rate" { format!("{bound} {launch}") } else { format!("{bound} {protocol}") }
+    }
+}
+
+/// A file that a profile was fitted to.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DataFile {
+    /// Its path, as it was named.
+    pub file: String,
+    /// Hash of its content, as readers of measurements report it.
+    pub hash: String,
+    /// Rows that were used.
+    pub rows: usize,
 }
 
 /// A measured row that set a parameter: left out when predictions are judged.
@@ -75,8 +114,14 @@ pub struct Profile {
     #[serde(default)]
     pub across_hosts: bool,
     /// Rows that set parameters.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub anchors: Vec<Anchor>,
+    /// Files that it was fitted to.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub data: Vec<DataFile>,
+    /// Intervals of predictions inside its domain, by what bounds them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub spreads: Vec<Spread>,
     /// The parameters, by name.
     pub parameters: BTreeMap<String, Parameter>,
 }
@@ -133,14 +178,19 @@ parameters! {
     "host.memory" "GB/s" "what a CPU socket's memory reads and writes together",
     "sync.simple" "us" "a block's own synchronisation before a slice moves: barriers, fence, counter",
     "after.ll128" "us" "a block's own bookkeeping after a slice has left, before the next",
-    "block.ll" "GB/s" "what 512 threads of a block move with LL",
-    "block.ll128" "GB/s" "what 640 threads of a block move with LL128",
+    "operand" "us" "from a block's load of its own data to the data; line-flagged protocols load before they poll",
+    "block.ll" "GB/s" "what 512 threads of a block copy with LL",
+    "block.ll128" "GB/s" "what 640 threads of a block copy with LL128",
     "block.simple" "GB/s" "what 512 threads of a block copy with Simple",
+    "saturation.ll" "blocks" "what ever more threads of LL would move beyond 512 of them",
     "reduce.fp16" "copies" "instruction weight of combining 16-bit floats beyond fp32",
     "reduce.int8" "copies" "instruction weight of combining 8-bit integers beyond fp32",
     "kernel.ll" "us" "start and end of a kernel, back to back on one stream",
     "kernel.ll128" "us" "start and end of a kernel, back to back on one stream",
     "kernel.simple" "us" "start and end of a kernel, back to back on one stream",
+    "kernel_warp.ll" "us" "the same, more for every warp of a block",
+    "kernel_warp.ll128" "us" "the same, more for every warp of a block",
+    "kernel_warp.simple" "us" "the same, more for every warp of a block",
     "launch.single_thread" "us" "issue interval of one thread, per GPU it serves",
     "launch.threads" "us" "issue interval of a thread per GPU",
     "launch.processes" "us" "issue interval of a process per GPU",
@@ -293,7 +343,8 @@ impl Profile {
     pub fn layered(mut self, over: Self) -> Self {
         self.parameters.extend(over.parameters);
         self.anchors.extend(over.anchors);
-        Self { parameters: self.parameters, anchors: self.anchors, ..over }
+        self.data.extend(over.data);
+        Self { parameters: self.parameters, anchors: self.anchors, data: self.data, ..over }
     }
 
     /// A parameter's value. Every name used here exists in `prior`, which a test checks.
@@ -389,15 +440,24 @@ impl Profile {
         if protocol == Protocol::Ll128 { self.time("after.ll128") } else { SimDuration::ZERO }
     }
 
-    /// What `threads` threads of a block move: in proportion, as each keeps the same number of
-    /// bytes in flight.
+    /// From a block's load of its own data to the data. With Simple it is part of the copy, which
+    /// begins when all that is received is there.
+    pub fn operand(&self, protocol: Protocol) -> SimDuration {
+        if protocol == Protocol::Simple { SimDuration::ZERO } else { self.time("operand") }
+    }
+
+    /// What `threads` threads of a block copy: in proportion, as each keeps the same number of bytes
+    /// in flight; with LL, whose threads poll all the time, more of them get in each other's way.
     pub fn lane_rate(&self, protocol: Protocol, threads: u32) -> Bandwidth {
         let (name, all) = match protocol {
             Protocol::Ll => ("block.ll", 512.0),
             Protocol::Ll128 => ("block.ll128", 640.0),
             Protocol::Simple => ("block.simple", 512.0),
         };
-        Bandwidth::from_gb_per_s(self.value(name) * f64::from(threads) / all)
+        let share = f64::from(threads) / all;
+        let beyond = self.value("saturation.ll");
+        let crowded = if protocol == Protocol::Ll { (1.0 + beyond) / (share + beyond) } else { 1.0 };
+        Bandwidth::from_gb_per_s(self.value(name) * share * crowded)
     }
 
     /// Instruction weight of combining beyond that of fp32, in copies.
@@ -409,23 +469,43 @@ impl Profile {
         }
     }
 
-    /// Start and end of a kernel, back to back on one stream.
-    pub fn kernel(&self, protocol: Protocol) -> SimDuration {
-        self.time(match protocol {
-            Protocol::Ll => "kernel.ll",
-            Protocol::Ll128 => "kernel.ll128",
-            Protocol::Simple => "kernel.simple",
-        })
+    /// Start and end of a kernel whose blocks have so many threads, back to back on one stream.
+    pub fn kernel(&self, protocol: Protocol, threads: u32) -> SimDuration {
+        let (alone, warp) = match protocol {
+            Protocol::Ll => ("kernel.ll", "kernel_warp.ll"),
+            Protocol::Ll128 => ("kernel.ll128", "kernel_warp.ll128"),
+            Protocol::Simple => ("kernel.simple", "kernel_warp.simple"),
+        };
+        self.time(alone) + self.time(warp).times(u64::from(threads / 32))
+    }
+
+    /// The parameter that holds a launch mode's issue interval.
+    pub fn launch_parameter(launch: Launch) -> &'static str {
+        match launch {
+            Launch::SingleThread => "launch.single_thread",
+            Launch::Threads => "launch.threads",
+            Launch::Processes => "launch.processes",
+            Launch::Graph => "launch.graph",
+        }
     }
 
     /// How often the host can issue one operation to `gpus` GPUs of a host.
     pub fn issue_interval(&self, launch: Launch, gpus: u32) -> SimDuration {
-        match launch {
-            Launch::SingleThread => self.time("launch.single_thread").times(u64::from(gpus)),
-            Launch::Threads => self.time("launch.threads"),
-            Launch::Processes => self.time("launch.processes"),
-            Launch::Graph => self.time("launch.graph"),
-        }
+        let gpus = if launch == Launch::SingleThread { gpus } else { 1 };
+        self.time(Self::launch_parameter(launch)).times(u64::from(gpus))
+    }
+
+    /// The 90% interval of a prediction, in parts of its time: what unseen measurements of its class
+    /// showed, or the profile's general uncertainty, wider outside its domain.
+    pub fn interval(&self, class: &str, extrapolated: bool) -> (f64, f64) {
+        let known = self.spreads.iter().find(|s| s.class == class).filter(|_| !extrapolated);
+        let width = self.uncertainty * if extrapolated { 1.5 } else { 1.0 };
+        known.map_or((1.0 / (1.0 + width), 1.0 + width), |s| (s.low, s.high))
+    }
+
+    /// Of some files' hashes, those that it was fitted to.
+    pub fn fitted_to<'h>(&self, hashes: impl Iterator<Item = &'h str>) -> usize {
+        hashes.filter(|hash| self.data.iter().any(|d| d.hash == *hash)).count()
     }
 
     /// From the call to the kernel's start when nothing is queued.

@@ -397,6 +397,20 @@ impl TopologyBuilder {
     }
 }
 
+impl TopologyBuilder {
+    /// As [`Self::build`], with ranks on the GPUs that they have in `other`, from which it was edited.
+    ///
+    /// # Errors
+    /// As [`Self::build`].
+    pub fn build_like(self, other: &Topology) -> Result<Topology, TopologyError> {
+        let built = self.build()?;
+        if built.gpus == other.gpus {
+            return Ok(built);
+        }
+        built.placed(&other.gpus.iter().map(|&gpu| vertex_id(gpu)).collect::<Vec<_>>())
+    }
+}
+
 impl Topology {
     /// Every GPU must reach every other: two searches from rank 0, with and against the links.
     fn check_connected(&self) -> Result<(), TopologyError> {
@@ -461,6 +475,36 @@ impl Topology {
             }
         }
         Self { graph: Arc::new(graph), ..self.clone() }
+    }
+
+    /// The same machine on the way to another one: `kind` gives what each vertex is to be, `link`
+    /// each link direction between its ends, or none where it is cut. Vertices keep their ids.
+    ///
+    /// [`TopologyBuilder::build_like`] keeps the placement of ranks too.
+    pub fn edited(
+        &self,
+        kind: impl Fn(&Vertex) -> VertexKind,
+        link: impl Fn(&Vertex, &Vertex, Link) -> Option<Link>,
+    ) -> TopologyBuilder {
+        let mut graph = DiGraph::with_capacity(self.graph.node_count(), self.graph.edge_count());
+        for vertex in self.graph.node_weights() {
+            graph.add_node(Vertex { kind: kind(vertex), ..vertex.clone() });
+        }
+        for edge in self.graph.edge_references() {
+            if let Some(link) = link(&self.graph[edge.source()], &self.graph[edge.target()], *edge.weight()) {
+                graph.add_edge(edge.source(), edge.target(), link);
+            }
+        }
+        TopologyBuilder {
+            name: self.name.clone(),
+            assumptions: self.assumptions.clone(),
+            software: self.software.clone(),
+            profile: self.profile.clone(),
+            hash: self.hash,
+            sharp: self.sharp,
+            graph,
+            hosts: self.hosts.iter().map(|h| h.name.clone()).collect(),
+        }
     }
 
     /// Number of GPUs that ranks run on, which is the number of ranks it can hold.

@@ -157,6 +157,18 @@ fn without_gpudirect_data_is_staged() {
     assert!(time(&topology, 64 << 20) < 1.02 * time(&able, 64 << 20));
 }
 
+/// Goal: lines of LL leave through host memory, GPUDirect or not, and arrive in the GPU's.
+#[test]
+fn lines_leave_through_host_memory() {
+    let topology = two_spines(2, true, None);
+    let way = Router::new(&topology).with_lines(true).route(Rank(0), Rank(1), ChannelId(0)).unwrap();
+    let list = |leg: &Leg| names(&topology, leg).into_iter().map(|n| n.0).collect::<Vec<_>>();
+    assert_eq!(list(&way.store), ["h0/gpu>h0/bridge", "h0/bridge>h0/cpu", "memory of h0/cpu"]);
+    assert_eq!(list(&way.wire)[..4], ["memory of h0/cpu", "h0/cpu>h0/bridge", "h0/bridge>h0/nic", "h0/nic>leaf0"]);
+    assert_eq!(list(&way.wire)[list(&way.wire).len() - 1], "h1/bridge>h1/gpu");
+    assert_eq!((way.load.len(), way.staged), (0, 0));
+}
+
 /// Goal: without peer access both PCIe links and the host's memory carry every byte.
 /// Method: two GPUs that send to each other: below one switch directly each link carries one
 /// stream; through host memory the switch's link to the CPU carries both, so half the rate.

@@ -40,7 +40,7 @@ pub(super) fn measure(
     planned: &[Planned],
     launch: Launch,
     effort: &Effort,
-    nvls: bool,
+    told: &[(String, String)],
     world: Option<&World>,
     stop: &AtomicBool,
 ) -> Measured {
@@ -53,23 +53,25 @@ pub(super) fn measure(
     for ((algorithm, protocol, channels), indices) in groups {
         let calls: Vec<&Call> = indices.iter().map(|&i| &planned[i].point.call).collect();
         let job = Job::new(&calls, launch, effort);
-        let mut settings = environment(algorithm, protocol, channels);
-        settings.push(("NCCL_NVLS_ENABLE", u8::from(nvls).to_string()));
+        let forced = environment(algorithm, protocol, channels);
+        let forced = forced.into_iter().map(|(name, value)| (name.to_owned(), value));
+        let settings: Vec<(String, String)> = told.iter().cloned().chain(forced).collect();
         let processes = match (launch, world) {
             (Launch::Processes, None) => calls.first().map_or(1, |call| call.ranks),
             _ => 1,
         };
         let mut waiting = indices.iter();
-        let done = processes_of(&job, &settings, processes, stop, &mut |answer| match answer {
-            Answer::Facts(facts) => measured.facts = facts,
-            Answer::Sample(sample) => {
-                if let Some(&planned) = waiting.next() {
-                    measured.rows.push(Row { planned, sample });
-                    bar.inc(1);
+        let done =
+            processes_of(&job, &settings, (processes, world.map_or(0, |w| w.rank)), stop, &mut |answer| match answer {
+                Answer::Facts(facts) => measured.facts = facts,
+                Answer::Sample(sample) => {
+                    if let Some(&planned) = waiting.next() {
+                        measured.rows.push(Row { planned, sample, schedule: None });
+                        bar.inc(1);
+                    }
                 }
-            }
-            Answer::Error { .. } => {}
-        });
+                Answer::Error { .. } => {}
+            });
         let next = waiting.next().map_or_else(String::new, |&i| describe(&planned[i]));
         match done {
             _ if stop.load(Ordering::Relaxed) => {
@@ -99,8 +101,8 @@ pub(super) fn measure(
 /// Starts the processes of a job, passes on the answers of the first, and ends them all.
 fn processes_of(
     job: &Job,
-    settings: &[(&str, String)],
-    count: u32,
+    settings: &[(String, String)],
+    (count, first): (u32, u32),
     stop: &AtomicBool,
     answer: &mut dyn FnMut(Answer),
 ) -> Result<(), CliError> {
@@ -116,7 +118,8 @@ fn processes_of(
     let (send, receive) = mpsc::channel();
     for rank in 0..count {
         let mut command = Command::new(&program);
-        command.arg(COMMAND).envs(settings.iter().map(|(k, v)| (k, v))).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let settings = settings.iter().map(|(name, value)| (name, of_rank(value, first + rank)));
+        command.arg(COMMAND).envs(settings).stdin(Stdio::piped()).stdout(Stdio::piped());
         if count > 1 {
             command.envs([("RANK", rank.to_string()), ("LOCAL_RANK", rank.to_string())]);
             command.envs([("WORLD_SIZE", count.to_string()), ("COLLCAST_PORT", port.to_string())]);
@@ -152,6 +155,23 @@ fn processes_of(
             return Ok(());
         }
     }
+}
+
+/// The value of a variable for one rank.
+fn of_rank(value: &str, rank: u32) -> String {
+    value.replace("{rank}", &rank.to_string())
+}
+
+/// Starts this command again with what NCCL reads from its environment, once, before it starts.
+pub(super) fn with_environment(args: &super::Args) -> Result<ExitCode, CliError> {
+    let file = |source| CliError::File { what: "start", path: "this program".into(), source };
+    let settings = super::environment(args)?;
+    let mut command = Command::new(std::env::current_exe().map_err(file)?);
+    command.args(std::env::args_os().skip(1)).envs(settings.iter().map(|(name, value)| (name, of_rank(value, 0))));
+    // Ctrl-C reaches both; the other keeps its rows and says how it ended.
+    let _ = ctrlc::set_handler(|| {});
+    let status = command.status().map_err(file)?;
+    Ok(status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
 /// Processes that end when their owner is done with them.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol, ReduceOp};
+use collcast_sim::doctor::Question;
 use collcast_sim::engine::Unobserved;
 use collcast_sim::ids::Rank;
 use collcast_sim::measurement::{Measurement, Origin, PeerAccess};
@@ -10,7 +11,7 @@ use collcast_sim::model::nccl::{Environment, NcclSettings, Selection, Version};
 use collcast_sim::network::Transport;
 use collcast_sim::predict::{Choice, PredictError, Prediction, Predictor, Settings};
 use collcast_sim::profile::Profile;
-use collcast_sim::schedule::Call;
+use collcast_sim::schedule::{Call, valid_algorithms};
 use collcast_sim::topology::Topology;
 use collcast_sim::units::SimDuration;
 use rayon::prelude::*;
@@ -20,7 +21,7 @@ use crate::error::CliError;
 /// A measured row with its prediction.
 pub(super) struct Judged<'a> {
     pub(super) row: &'a Measurement,
-    pub(super) launch: Launch,
+    pub(super) question: Question,
     pub(super) prediction: Prediction,
     pub(super) nccl_us: Option<f64>,
     /// The closest of the algorithms and protocols that may have run.
@@ -28,6 +29,10 @@ pub(super) struct Judged<'a> {
 }
 
 impl Judged<'_> {
+    pub(super) fn launch(&self) -> Launch {
+        self.question.settings.launch
+    }
+
     pub(super) fn error(&self) -> f64 {
         error(&self.prediction, self.row)
     }
@@ -43,6 +48,8 @@ fn error(prediction: &Prediction, row: &Measurement) -> f64 {
 
 /// What NCCL's own table takes to be slower than this many times its choice is not what ran.
 const PLAUSIBLE: f64 = 2.0;
+/// Where NCCL's choice fits the rows as well as this, no other is looked at.
+const FITS: f64 = 0.1;
 
 pub(super) type Verdicts<'a> = (Vec<Judged<'a>>, BTreeMap<String, usize>, usize);
 
@@ -87,7 +94,9 @@ pub(super) fn judge<'a>(
                 let slow = predicted_us(a, p).zip(nccl_us).is_some_and(|(us, chosen)| us > PLAUSIBLE * chosen);
                 (a, p) != (prediction.algorithm, prediction.protocol) && !slow
             };
-            let others = if closest { predictor.candidates(call, algorithm, protocol, settings) } else { Vec::new() };
+            let fits = twins.iter().all(|row| error(&prediction, row).abs() <= FITS);
+            let others =
+                if closest && !fits { predictor.candidates(call, algorithm, protocol, settings) } else { Vec::new() };
             let others: Vec<Prediction> = (others.into_iter().filter(plausible))
                 .filter_map(|(a, p)| predictor.predict_one(call, a, p, settings, &mut Unobserved).ok())
                 .chain(closest.then(|| prediction.clone()))
@@ -96,7 +105,7 @@ pub(super) fn judge<'a>(
                 let nearest = others.iter().min_by(|a, b| error(a, row).abs().total_cmp(&error(b, row).abs()));
                 Judged {
                     row,
-                    launch: settings.launch,
+                    question: question.clone(),
                     prediction: prediction.clone(),
                     nccl_us,
                     closest: nearest.cloned(),
@@ -116,16 +125,8 @@ pub(super) fn judge<'a>(
     Ok((judged, skipped, anchors))
 }
 
-/// What a row asks the model.
-pub(super) struct Question {
-    pub(super) call: Call,
-    pub(super) algorithm: Choice<Algorithm>,
-    pub(super) protocol: Choice<Protocol>,
-    pub(super) settings: Settings,
-}
-
 /// What a row asks the model, under the variables of its file.
-fn question(
+pub(crate) fn question(
     row: &Measurement,
     env: Option<&BTreeMap<String, String>>,
     predictor: &Predictor<'_>,
@@ -173,7 +174,10 @@ fn told(
     if let Some(text) = &row.settings.nccl_algo {
         settings.algorithms = Selection::parse(text, version).map(|(algorithms, _)| algorithms).unwrap_or_default();
     }
-    settings.max_channels = row.settings.channels.or(settings.max_channels);
+    // Sends and receives have channels of their own, with a limit of their own.
+    let peers = valid_algorithms(row.collective) == [Algorithm::Direct];
+    let limit = if peers { &mut settings.max_p2p_channels } else { &mut settings.max_channels };
+    *limit = row.settings.channels.or(*limit);
     settings.buffer_size = row.settings.buffer_size.or(settings.buffer_size);
     settings.threads = row.settings.threads.or(settings.threads);
     let moving = pairs.iter().map(|(name, value)| (name.as_str(), value.as_str()));
@@ -185,7 +189,7 @@ fn told(
     (settings, transport)
 }
 
-fn not_predicted(row: &Measurement, topology: &Topology) -> Option<String> {
+pub(crate) fn not_predicted(row: &Measurement, topology: &Topology) -> Option<String> {
     if row.ranks > topology.ranks() {
         return Some(format!(
             "they have {} ranks, `{}` has {} GPUs (--nodes adds hosts)",
@@ -195,7 +199,7 @@ fn not_predicted(row: &Measurement, topology: &Topology) -> Option<String> {
         ));
     }
     if let Some(algorithm) = row.settings.algorithm
-        && !collcast_sim::schedule::valid_algorithms(row.collective).contains(&algorithm)
+        && !valid_algorithms(row.collective).contains(&algorithm)
     {
         return Some(format!("{algorithm} is not modelled for {} yet", row.collective));
     }

@@ -45,13 +45,13 @@ pub(super) fn charts(judged: &[Judged<'_>]) -> Vec<(String, Chart)> {
         let row = j.row;
         let hosts = row.hosts.filter(|&h| h > 1);
         let on = hosts.map_or_else(String::new, |h| format!(" on {h} hosts"));
-        let title = format!("{} over {} ranks{on}, launched by {}", row.collective, row.ranks, j.launch);
+        let title = format!("{} over {} ranks{on}, launched by {}", row.collective, row.ranks, j.launch());
         let name = format!(
             "{}_{}{}_{}",
             row.collective,
             row.ranks,
             hosts.map_or_else(String::new, |h| format!("x{h}")),
-            j.launch
+            j.launch()
         );
         let bytes = row.size.0 as f64;
         let moved = bytes / 1e3 * row.collective.bus_factor(row.ranks);

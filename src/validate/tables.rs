@@ -39,7 +39,7 @@ pub(super) fn group<'j, 'a>(judged: &'j [Judged<'a>]) -> BTreeMap<Key, Vec<&'j J
         } else {
             format!("{} as NCCL chose", j.row.collective)
         };
-        groups.entry(Key { forced: !forced, launch: j.launch, what, band: band(j.row.size.0) }).or_default().push(j);
+        groups.entry(Key { forced: !forced, launch: j.launch(), what, band: band(j.row.size.0) }).or_default().push(j);
     }
     // Forced groups sort first; the flag then says what it means.
     groups.into_iter().map(|(k, v)| (Key { forced: !k.forced, ..k }, v)).collect()
@@ -206,7 +206,7 @@ pub(super) fn rows_table(judged: &[Judged<'_>]) -> Table {
             j.row.ranks.into(),
             j.row.size.0.into(),
             j.row.in_place.into(),
-            j.launch.name().into(),
+            j.launch().name().into(),
             j.row.forced().into(),
             p.algorithm.name().into(),
             p.protocol.name().into(),

@@ -131,6 +131,24 @@ impl Device {
         Ok(Self { ordinal, handle, context, name, pci: string(&text), arch, multiprocessors })
     }
 
+    fn attribute(&self, which: cu::CUdevice_attribute) -> Option<i32> {
+        let mut value = 0;
+        cu!(cuDeviceGetAttribute(&mut value, which, self.handle)).ok().map(|()| value)
+    }
+
+    /// Rate of its memory in GB/s: two transfers a clock over the width of the bus.
+    pub(crate) fn memory_gbps(&self) -> f64 {
+        use cu::CUdevice_attribute as A;
+        let khz = self.attribute(A::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE).unwrap_or(0);
+        let bits = self.attribute(A::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH).unwrap_or(0);
+        f64::from(khz) * 1e3 * 2.0 * f64::from(bits) / 8.0 / 1e9
+    }
+
+    /// Whether the driver offers multicast between GPUs.
+    pub(crate) fn multicast(&self) -> bool {
+        self.attribute(cu::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED) == Some(1)
+    }
+
     /// Makes this device's context the calling thread's.
     pub(crate) fn enter(&self) -> Result<(), ExecError> {
         cu!(cuCtxSetCurrent(self.context))
@@ -301,10 +319,26 @@ impl Stream {
         shared: u32,
         arguments: &mut [*mut c_void],
     ) -> Result<(), ExecError> {
+        // SAFETY: as the caller says.
+        unsafe { self.launch_grid(kernel, (blocks, 1), threads, shared, arguments) }
+    }
+
+    /// The same over a grid of columns and rows of blocks.
+    ///
+    /// # Safety
+    /// As [`Self::launch`].
+    pub(crate) unsafe fn launch_grid(
+        &self,
+        kernel: &Kernel,
+        blocks: (u32, u32),
+        threads: u32,
+        shared: u32,
+        arguments: &mut [*mut c_void],
+    ) -> Result<(), ExecError> {
         cu!(cuLaunchKernel(
             kernel.function,
-            blocks,
-            1,
+            blocks.0,
+            blocks.1,
             1,
             threads,
             1,
@@ -314,6 +348,12 @@ impl Stream {
             arguments.as_mut_ptr(),
             null_mut()
         ))
+    }
+
+    /// Copies memory to memory, of this device or a peer that it reaches, by a copy engine.
+    pub(crate) fn copy(&self, to: &Memory, from: &Memory, bytes: u64) -> Result<(), ExecError> {
+        assert!(bytes <= to.bytes && bytes <= from.bytes, "a copy beyond the memory");
+        cu!(cuMemcpyDtoDAsync_v2(to.address, from.address, bytes as usize, self.raw))
     }
 
     pub(crate) fn begin_capture(&self) -> Result<(), ExecError> {

@@ -1,53 +1,60 @@
-// Runs the records of one rank: one block a channel, one group of warps a lane.
+// Runs the records of one rank: a block for each channel or each lane, a group of warps a lane.
 //
 // A record names what is received, combined, stored and sent, and how many bytes; where they
 // come from is the host's business. Compiled for one protocol, element type and reduction:
 //   PROTOCOL 0 a flag beside every 4 bytes; 1 lines of 120 bytes and a flag; 2 plain slots
-//   ELEMENT  0 float, 1 half, 2 bfloat, 3 int
-//   REDUCE   0 sum, 1 max, 2 min
+//   ELEMENT, REDUCE: see `element.cu`, which comes before this file
 //   THREADS  threads of a block
 //   CLUSTER  neighbouring blocks that share a part of the GPU (its GPC)
 // Layouts are those of `flat.rs` and `cuda/mod.rs`. Every wait is bounded.
 
-typedef unsigned char u8;
-typedef unsigned short u16;
-typedef unsigned int u32;
-typedef unsigned long long u64;
-
 #define MAX_LANES 7
-#define MAX_ENDS 8 // Receive and send ports of one record.
+#define MAX_ENDS 24 // Receive and send ports of one record.
 #define BATCH 64   // Records held in shared memory.
 #define UNROLL 8   // 16-byte loads in flight a thread.
+#define SIGNAL_STRIDE 16 // From one lane's counter of signals to the next: a cache line.
 
-enum { HAS_SRC = 1, HAS_DST = 2, SRC_OUTPUT = 4, DST_OUTPUT = 8 };
+enum {
+    HAS_SRC = 1,
+    HAS_DST = 2,
+    SRC_OUTPUT = 4,
+    DST_OUTPUT = 8,
+    SRC_SCRATCH = 16,
+    DST_SCRATCH = 32,
+    ACCUMULATE = 64, // The destination is a source too.
+    SIGNAL = 128,    // Other lanes of the rank are told.
+};
 
+// One slice, or (`waits` is a port + 1) a wait until another lane has signalled `src` times.
 struct Record {
     u64 src, dst; // Byte offsets in the buffers that `flags` name.
     u32 bytes;
-    u8 receives, sends, flags, reserved;
+    u8 receives, sends, flags, waits;
     u8 ports[MAX_ENDS]; // Receive ports, then send ports.
 };
 
 // One end of a FIFO. The memory and the counter waited for by the receiver are the receiver's;
-// the counter waited for by the sender is the sender's.
+// the counter waited for by the sender is the sender's. Or another lane's signals, to wait for.
 struct Port {
     u8* fifo;
     u64* wait;
     u64* post;
-    u64 step; // Slices handed over so far.
+    u64 step; // Slices handed over, or signals counted, before this run.
     u32 peer;
-    u32 reserved;
+    u32 grows; // Signals of a run.
 };
 
 struct Report {
-    u32 set, channel, lane, record, peer, sends;
+    u32 set, block, lane, record, peer;
+    u32 what; // 0 data from the peer, 1 credit from it, 2 another lane's signal.
 };
 
 struct Args {
-    u8* buffers[2];
-    const Record* records; // [channel][lane][record_stride]
-    const u32* counts;     // [channel][lane]
-    Port* ports;           // [channel][lane][port_stride]
+    u8* buffers[3];        // Input, output, scratch.
+    const Record* records; // [block][lane][record_stride]
+    const u32* counts;     // [block][lane]
+    Port* ports;           // [block][lane][port_stride]
+    u64* signals;          // [block][lane][SIGNAL_STRIDE]
     Report* report;
     u32* stop; // Set when a lane of this rank has given up.
     u64 patience_ns;
@@ -65,16 +72,19 @@ struct Live {
 };
 
 struct Lane {
-    u8* src[MAX_ENDS + 1];
+    u8* src[MAX_ENDS + 2];
     u8* dst[MAX_ENDS + 1];
     u64 flag[MAX_ENDS + 1]; // What lines carry, by source, then by destination.
+    u64 signals;            // So far, over all runs.
     volatile u32 stopped;   // Set when this lane gave up: see `gave_up`.
     __align__(16) Record batch[BATCH];
 };
 
+#define RECORD (sizeof(Record) / 16)
+
 // The host sizes shared memory by these.
-static_assert(sizeof(Record) == 32 && sizeof(Port) == 40 && sizeof(Args) == 120, "the host has another layout");
-static_assert(sizeof(Lane) == 2272 && sizeof(Live) == 56, "the host has another layout");
+static_assert(sizeof(Record) == 48 && sizeof(Port) == 40 && sizeof(Args) == 136, "the host has another layout");
+static_assert(sizeof(Lane) == 3696 && sizeof(Live) == 56, "the host has another layout");
 
 // --- Memory and waiting
 
@@ -147,14 +157,14 @@ struct Patience {
 };
 
 // Ends a lane that waited in vain: before it `moves` a record, or while it does.
-__device__ __noinline__ void give_up(const Args& args, Lane& group, u32 lane, u32 record, u32 peer, u32 sends, u32 why,
+__device__ __noinline__ void give_up(const Args& args, Lane& group, u32 lane, u32 record, u32 peer, u32 what, u32 why,
                                      u32 moves) {
     if (why == 1 && atomicCAS(&args.report->set, 0, 1) == 0) {
-        args.report->channel = blockIdx.x;
+        args.report->block = blockIdx.x;
         args.report->lane = lane;
         args.report->record = record;
         args.report->peer = peer;
-        args.report->sends = sends;
+        args.report->what = what;
         __threadfence_system();
     }
     atomicExch(args.stop, 1);
@@ -168,44 +178,6 @@ __device__ __forceinline__ bool gave_up(const Lane& group, u32 record, u32 moved
     const u32 stopped = group.stopped;
     return stopped && stopped <= 2 * (record + 1) + moved;
 }
-
-// --- Combining
-
-__device__ __forceinline__ u32 combine(u32 a, u32 b) {
-#if ELEMENT == 0
-    float x = __uint_as_float(a), y = __uint_as_float(b);
-    return __float_as_uint(REDUCE == 0 ? x + y : REDUCE == 1 ? fmaxf(x, y) : fminf(x, y));
-#elif ELEMENT == 3
-    int x = (int)a, y = (int)b;
-    return REDUCE == 0 ? a + b : (u32)(REDUCE == 1 ? max(x, y) : min(x, y));
-#else
-    u32 r;
-#if ELEMENT == 1 && REDUCE == 0
-    asm("add.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
-#elif ELEMENT == 1 && REDUCE == 1
-    asm("max.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
-#elif ELEMENT == 1
-    asm("min.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
-#elif REDUCE == 0
-    asm("fma.rn.bf16x2 %0, %1, %3, %2;" : "=r"(r) : "r"(a), "r"(b), "r"(0x3f803f80));
-#elif REDUCE == 1
-    asm("max.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
-#else
-    asm("min.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
-#endif
-    return r;
-#endif
-}
-__device__ __forceinline__ u16 combine(u16 a, u16 b) { return (u16)combine((u32)a, (u32)b); }
-__device__ __forceinline__ uint4 combine(uint4 a, uint4 b) {
-    return make_uint4(combine(a.x, b.x), combine(a.y, b.y), combine(a.z, b.z), combine(a.w, b.w));
-}
-
-#if ELEMENT == 1 || ELEMENT == 2
-typedef u16 Element;
-#else
-typedef u32 Element;
-#endif
 
 #if PROTOCOL == 2
 // --- Plain slots
@@ -248,7 +220,7 @@ __device__ __forceinline__ void span_of(const Lane& group, u32 sources, u32 targ
 }
 
 __device__ __forceinline__ void move(const Lane& group, const Record& record, u32 tid, u32 threads) {
-    const u32 sources = record.receives + (record.flags & HAS_SRC ? 1 : 0);
+    const u32 sources = record.receives + (record.flags & HAS_SRC ? 1 : 0) + (record.flags & ACCUMULATE ? 1 : 0);
     const u32 targets = record.sends + (record.flags & HAS_DST ? 1 : 0);
     const u32 bytes = record.bytes;
     if (!bytes) return;
@@ -338,6 +310,15 @@ __device__ __forceinline__ void move(const Args& args, Lane& group, const Live* 
                 sum[u] = s == 0 && !has_src ? data : make_uint2(combine(sum[u].x, data.x), combine(sum[u].y, data.y));
             }
         }
+        if (record.flags & ACCUMULATE) {
+#pragma unroll
+            for (u32 u = 0; u < LINES; ++u) {
+                const u32 line = first + u * threads;
+                if (line >= lines) continue;
+                const uint2 data = load_pair(group.dst[record.sends] + line * 8, bytes - line * 8);
+                sum[u] = make_uint2(combine(sum[u].x, data.x), combine(sum[u].y, data.y));
+            }
+        }
         for (u32 d = 0; d < record.sends; ++d) {
             const u32 flag = (u32)group.flag[receives + d];
 #pragma unroll
@@ -357,6 +338,12 @@ __device__ __forceinline__ void move(const Args& args, Lane& group, const Live* 
 }
 #elif PROTOCOL == 1
 #define WAVES 2 // Waves of four lines in flight a warp.
+// Up to 16 bytes of a buffer; what is missing is 0.
+__device__ __forceinline__ uint4 load_part(const u8* p, u32 bytes) {
+    const uint2 low = load_pair(p, min(bytes, 8u));
+    const uint2 high = bytes > 8 ? load_pair(p + 8, bytes - 8) : make_uint2(0, 0);
+    return make_uint4(low.x, low.y, high.x, high.y);
+}
 // Eight threads hold a line: 16 bytes each, of which the last eight are the flag. The stores of
 // one line leave in one instruction and so arrive together.
 __device__ __forceinline__ void move(const Args& args, Lane& group, const Live* live, const Record& record, u32 lane, u32 index,
@@ -372,12 +359,7 @@ __device__ __forceinline__ void move(const Args& args, Lane& group, const Live* 
             at[u] = (first + u * warps) * 480 + tid % 32 / 8 * 120 + part * 16;
             here[u] = at[u] < bytes ? min(bytes - at[u], holds_flag ? 8u : 16u) : 0;
             sum[u] = make_uint4(0, 0, 0, 0);
-            if (has_src && here[u]) {
-                const u8* src = group.src[receives] + at[u];
-                const uint2 low = load_pair(src, min(here[u], 8u));
-                const uint2 high = here[u] > 8 ? load_pair(src + 8, here[u] - 8) : make_uint2(0, 0);
-                sum[u] = make_uint4(low.x, low.y, high.x, high.y);
-            }
+            if (has_src && here[u]) sum[u] = load_part(group.src[receives] + at[u], here[u]);
         }
         for (u32 s = 0; s < receives; ++s) {
             const u8* src = group.src[s] + tid % 32 * 16;
@@ -401,6 +383,11 @@ __device__ __forceinline__ void move(const Args& args, Lane& group, const Live* 
             } while (__any_sync(~0u, late));
 #pragma unroll
             for (u32 u = 0; u < WAVES; ++u) sum[u] = s == 0 && !has_src ? in[u] : combine(sum[u], in[u]);
+        }
+        if (record.flags & ACCUMULATE) {
+#pragma unroll
+            for (u32 u = 0; u < WAVES; ++u)
+                if (here[u]) sum[u] = combine(sum[u], load_part(group.dst[record.sends] + at[u], here[u]));
         }
         for (u32 d = 0; d < record.sends; ++d) {
             const u64 flag = group.flag[receives + d];
@@ -444,7 +431,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const u32 count = args.counts[place];
     const uint4* records = (const uint4*)(args.records + (u64)place * args.record_stride);
     Port* ports = args.ports + (u64)place * args.port_stride;
-    for (u32 i = tid; i < BATCH * 2 && i < count * 2; i += all) ((uint4*)group.batch)[i] = records[i];
+    u64* signals = args.signals + place * SIGNAL_STRIDE;
+    for (u32 i = tid; i < BATCH * RECORD && i < count * RECORD; i += all) ((uint4*)group.batch)[i] = records[i];
     for (u32 i = tid; i < args.port_stride; i += all) {
         const Port port = ports[i];
         live[i].fifo = port.fifo;
@@ -454,15 +442,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         live[i].seen = 0;
         live[i].slot = (u32)port.step % args.depth;
         live[i].peer = port.peer;
+        // No load at the end, where all wait for it.
+        if (port.grows) ports[i].step = port.step + port.grows;
     }
     if (tid == 0) group.stopped = 0;
+    if (tid == all - 1) group.signals = *signals;
     barrier(lane_barrier, all);
 
     for (u32 index = 0; index < count; ++index) {
         if (index && index % BATCH == 0) {
             barrier(lane_barrier, all);
-            for (u32 i = tid; i < BATCH * 2 && index * 2 + i < count * 2; i += all)
-                ((uint4*)group.batch)[i] = records[index * 2 + i];
+            for (u32 i = tid; i < BATCH * RECORD && index * RECORD + i < count * RECORD; i += all)
+                ((uint4*)group.batch)[i] = records[index * RECORD + i];
             barrier(lane_barrier, all);
         }
         const Record& record = group.batch[index % BATCH];
@@ -489,8 +480,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 }
             } else if (tid == ends) {
                 const u8 flags = record.flags;
-                if (flags & HAS_SRC) group.src[record.receives] = args.buffers[flags & SRC_OUTPUT ? 1 : 0] + record.src;
-                if (flags & HAS_DST) group.dst[record.sends] = args.buffers[flags & DST_OUTPUT ? 1 : 0] + record.dst;
+                if (record.waits) {
+                    Live& port = live[record.waits - 1];
+                    Patience patience(args);
+                    while (load_counter(port.wait) < port.step + record.src) {
+                        if (u32 why = patience.spent()) {
+                            give_up(args, group, lane, index, port.peer, 2, why, 0);
+                            break;
+                        }
+                    }
+                }
+                u8** src = group.src + record.receives;
+                if (flags & HAS_SRC) *src++ = args.buffers[flags & SRC_OUTPUT ? 1 : flags & SRC_SCRATCH ? 2 : 0] + record.src;
+                if (flags & HAS_DST) {
+                    u8* dst = args.buffers[flags & DST_OUTPUT ? 1 : flags & DST_SCRATCH ? 2 : 0] + record.dst;
+                    group.dst[record.sends] = dst;
+                    if (flags & ACCUMULATE) *src = dst;
+                }
             }
             barrier(work_barrier, workers);
 #if PROTOCOL == 2
@@ -505,6 +511,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             if (tid < record.receives) {
                 Live& port = live[record.ports[tid]];
                 store_counter(port.post, port.step);
+            } else if (tid == record.receives && record.flags & SIGNAL) {
+                fence();
+                store_counter(signals, ++group.signals);
             }
 #endif
         } else {
@@ -514,10 +523,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 Live& port = live[record.ports[tid - workers]];
                 if (tid - workers >= record.receives) fence();
                 store_counter(port.post, ++port.posted);
+            } else if (tid - workers == ends && record.flags & SIGNAL) {
+                fence();
+                store_counter(signals, ++group.signals);
             }
             __syncwarp();
         }
     }
     barrier(lane_barrier, all);
-    for (u32 i = tid; i < args.port_stride; i += all) ports[i].step = live[i].step;
+    for (u32 i = tid; i < args.port_stride; i += all)
+        if (live[i].fifo) ports[i].step = live[i].step;
 }

@@ -1,5 +1,6 @@
 //! Runs schedules on GPUs: one interpreter kernel over peer memory, one block a channel, one
-//! group of warps a lane. All GPUs are driven by this process.
+//! group of warps a lane; where the lanes of a channel are too many for a block, each has a block
+//! of its own. All GPUs are driven by this process.
 //!
 //! The kernel (`interpret.cu`) is compiled at run time for the device found and for one
 //! protocol, element type and reduction. It knows records ([`crate::flat`]) and no algorithm.
@@ -9,7 +10,10 @@
 #![allow(unsafe_code)] // Kernel arguments are passed by address.
 
 pub(crate) mod buffers;
+mod copies;
+mod cublaslt;
 pub(crate) mod driver;
+pub mod overlap;
 pub(crate) mod timing;
 
 use std::collections::BTreeMap;
@@ -27,18 +31,20 @@ use timing::{Operation, Timer};
 
 use crate::exec::{Case, Effort, ExecError, Executor, Sample, slot_bytes};
 use crate::flat::{Flat, FlatLane, Record};
+use crate::nvml::Nvml;
+use crate::probe::{Seen, cpus};
 
 /// `MAX_LANES` of `interpret.cu`: hardware has 16 barriers a block, a lane uses two.
 const MAX_LANES: usize = 7;
 /// `sizeof(Lane)` and `sizeof(Live)` there: shared memory of a lane, and of each of its ports.
-const LANE_SHARED: u32 = 2272;
+const LANE_SHARED: u32 = 3696;
 const PORT_SHARED: u32 = 56;
 /// Shared memory that every GPU gives a block unasked (CUDA programming guide, 48 KiB).
 const SHARED_MAX: u32 = 48 << 10;
 /// Ranks of one GPU: their kernels must run at once, and the driver keeps 8 queues apart
 /// (`CUDA_DEVICE_MAX_CONNECTIONS`, CUDA programming guide).
 const MAX_SHARING: u32 = 8;
-/// Bytes from one counter to the next: each has a cache line of its own.
+/// Bytes from one counter to the next: each has a cache line of its own. `SIGNAL_STRIDE` there.
 const COUNTER: u64 = 128;
 /// Blocks of a cluster, where the GPU has clusters (compute capability 9.0). Blocks side by side
 /// use the links better than blocks spread over the GPU: ring/Simple of 256 MiB over 24 channels
@@ -56,7 +62,7 @@ struct DevicePort {
     post: u64,
     step: u64,
     peer: u32,
-    reserved: u32,
+    grows: u32,
 }
 
 /// `Report` of `interpret.cu`.
@@ -64,21 +70,22 @@ struct DevicePort {
 #[derive(Clone, Copy, Default, Debug)]
 struct Report {
     set: u32,
-    channel: u32,
+    block: u32,
     lane: u32,
     record: u32,
     peer: u32,
-    sends: u32,
+    what: u32,
 }
 
 /// `Args` of `interpret.cu`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Args {
-    buffers: [u64; 2],
+    buffers: [u64; 3],
     records: u64,
     counts: u64,
     ports: u64,
+    signals: u64,
     report: u64,
     stop: u64,
     patience_ns: u64,
@@ -95,6 +102,8 @@ struct Args {
 pub struct Cuda {
     devices: Vec<Arc<Device>>,
     compiler: String,
+    /// Machine code by architecture and options; loaded by device.
+    code: BTreeMap<(i32, Vec<String>), Vec<u8>>,
     kernels: BTreeMap<(i32, Vec<String>), Arc<Kernel>>,
     checkers: BTreeMap<(i32, Vec<String>), Arc<Checker>>,
 }
@@ -107,7 +116,7 @@ impl Cuda {
     pub fn open() -> Result<Self, ExecError> {
         let devices = open()?;
         let compiler = open_compiler()?;
-        Ok(Self { devices, compiler, kernels: BTreeMap::new(), checkers: BTreeMap::new() })
+        Ok(Self { devices, compiler, code: BTreeMap::new(), kernels: BTreeMap::new(), checkers: BTreeMap::new() })
     }
 
     fn kernel(&mut self, device: &Device, options: Vec<String>) -> Result<Arc<Kernel>, ExecError> {
@@ -115,8 +124,12 @@ impl Cuda {
         if let Some(kernel) = self.kernels.get(&key) {
             return Ok(Arc::clone(kernel));
         }
-        let code = compile(include_str!("interpret.cu"), device.arch, &key.1)?;
-        let kernel = Kernel::load(device, &code, &[c"interpret"])?.into_iter().next().map(Arc::new);
+        let built = (device.arch, key.1.clone());
+        if !self.code.contains_key(&built) {
+            let code = compile(concat!(include_str!("element.cu"), include_str!("interpret.cu")), device.arch, &key.1)?;
+            self.code.insert(built.clone(), code);
+        }
+        let kernel = Kernel::load(device, &self.code[&built], &[c"interpret"])?.into_iter().next().map(Arc::new);
         let kernel =
             kernel.ok_or(ExecError::Library { call: "cuModuleGetFunction", message: "no function".to_owned() })?;
         self.kernels.insert(key, Arc::clone(&kernel));
@@ -165,6 +178,29 @@ impl Executor for Cuda {
     }
 }
 
+impl Cuda {
+    /// The host as driver and NVML see it. GPUs reach each other from here on, where they can.
+    pub fn seen(&self) -> Seen {
+        let pairs = || self.devices.iter().flat_map(|a| self.devices.iter().map(move |b| (a, b)));
+        let nvml = Nvml::open();
+        let ask = |device: &Arc<Device>| nvml.as_ref().and_then(|n| n.links(&device.pci));
+        let links: Option<Vec<_>> = self.devices.iter().map(ask).collect();
+        let first = self.devices.first();
+        Seen {
+            gpus: self.devices.len() as u32,
+            name: first.map(|d| d.name.clone()).unwrap_or_default(),
+            arch: first.map_or(0, |d| d.arch),
+            memory_gbps: first.map_or(0.0, |d| d.memory_gbps()),
+            links: links.and_then(|l| l.into_iter().min_by_key(|l| l.count)),
+            peers: pairs().filter(|(a, b)| a.ordinal != b.ordinal).all(|(a, b)| a.reach(b).is_ok()),
+            pcie: first.zip(nvml.as_ref()).and_then(|(device, nvml)| nvml.pcie(&device.pci)),
+            multicast: first.is_some_and(|d| d.multicast()),
+            nccl: crate::nccl::version(),
+            cpu: cpus(),
+        }
+    }
+}
+
 /// The number of GPUs that the driver shows.
 ///
 /// # Errors
@@ -182,11 +218,19 @@ pub(crate) fn device_facts(devices: &[Arc<Device>]) -> Vec<(&'static str, String
     let driver = std::fs::read_to_string("/proc/driver/nvidia/version").ok().and_then(|text| {
         text.split_whitespace().find(|w| w.chars().filter(|&c| c == '.').count() == 2).map(str::to_owned)
     });
+    let clocks = Nvml::open().and_then(|nvml| {
+        let all: Vec<String> = devices
+            .iter()
+            .filter_map(|d| nvml.clocks_mhz(&d.pci).map(|[sm, memory]| format!("{sm}/{memory}")))
+            .collect();
+        (!all.is_empty()).then(|| all.join(" "))
+    });
     vec![
         ("gpu", gpu),
         ("pci", buses.join(" ")),
         ("driver", driver.unwrap_or_else(|| "unknown".to_owned())),
         ("cuda", driver_version()),
+        ("clocks_mhz", clocks.unwrap_or_else(|| "unknown".to_owned())),
     ]
 }
 
@@ -202,6 +246,8 @@ struct Loaded {
 
 struct LoadedRank {
     kernel: Arc<Kernel>,
+    /// Channel and lane of each place.
+    places: Vec<(u32, u32)>,
     checker: Arc<Checker>,
     args: Args,
     buffers: RankBuffers,
@@ -217,27 +263,13 @@ impl Loaded {
     fn new(cuda: &mut Cuda, schedule: &Schedule, patience: Duration) -> Result<Self, ExecError> {
         let call = &schedule.call;
         let flat = Flat::new(schedule)?;
-        let (lanes, channels) = (schedule.lanes.max(1), schedule.plan.channels);
         let plain = schedule.plan.protocol == Protocol::Simple;
-        let refuse = |what: String| ExecError::Refused { what, hint: "--backend host runs it" };
-        if lanes as usize > MAX_LANES {
-            return Err(refuse(format!("a block has {lanes} lanes; at most {MAX_LANES} fit")));
-        }
-        // Plain slots have a warp that tells peers while the others go on.
-        let mut lane_threads = [0; MAX_LANES + 1];
-        for lane in &flat.lanes {
-            let threads = lane.threads.max(32).next_multiple_of(32) + if plain { 32 } else { 0 };
-            let most = &mut lane_threads[lane.lane as usize];
-            *most = threads.max(*most);
-        }
+        let layout = Layout::new(&flat, schedule, plain)?;
+        let (lanes, blocks, lane_threads) = (layout.lanes, layout.blocks, layout.lane_threads);
         let threads: u32 = lane_threads.iter().sum();
-        let bound = BLOCK_SIZES.into_iter().find(|&b| b >= threads);
-        let bound = bound.ok_or_else(|| refuse(format!("a block has {threads} threads; at most 1024 fit")))?;
-        let port_stride = flat.lanes.iter().map(|l| l.ports.len()).max().unwrap_or(0).max(1) as u32;
-        let shared = lanes * (LANE_SHARED + port_stride * PORT_SHARED);
-        if shared > SHARED_MAX {
-            return Err(refuse(format!("a block needs {shared} bytes of shared memory; {SHARED_MAX} are there")));
-        }
+        let bound = BLOCK_SIZES.into_iter().find(|&b| b >= threads).unwrap_or(1024);
+        let port_stride = layout.port_stride;
+        let shared = layout.shared();
 
         let device_of = |rank: u32| Arc::clone(&cuda.devices[rank as usize % cuda.devices.len()]);
         let devices: Vec<Arc<Device>> = (0..call.ranks).map(device_of).collect();
@@ -248,11 +280,11 @@ impl Loaded {
                 hint: "take fewer ranks, or --backend host",
             });
         }
-        if sharing * channels > devices[0].multiprocessors {
+        if sharing * blocks > devices[0].multiprocessors {
             return Err(ExecError::Refused {
                 what: format!(
-                    "{sharing} ranks a GPU with {channels} channels each need {} multiprocessors at once; it has {}",
-                    sharing * channels,
+                    "{sharing} ranks a GPU with {blocks} blocks each need {} multiprocessors at once; it has {}",
+                    sharing * blocks,
                     devices[0].multiprocessors
                 ),
                 hint: "take fewer ranks or --channels",
@@ -273,7 +305,7 @@ impl Loaded {
         };
         // A grid is a whole number of clusters.
         let clusters = devices.iter().all(|d| d.arch >= 90);
-        let cluster = if clusters { (1..=CLUSTER).rev().find(|c| channels.is_multiple_of(*c)).unwrap_or(1) } else { 1 };
+        let cluster = if clusters { (1..=CLUSTER).rev().find(|c| blocks.is_multiple_of(*c)).unwrap_or(1) } else { 1 };
         let options: Vec<String> =
             [format!("-DPROTOCOL={protocol}"), format!("-DTHREADS={bound}"), format!("-DCLUSTER={cluster}")]
                 .into_iter()
@@ -282,29 +314,45 @@ impl Loaded {
         let record_stride = flat.lanes.iter().map(|l| l.records.len()).max().unwrap_or(0).max(1);
         let mut ranks = Vec::new();
         for (rank, device) in (0..call.ranks).zip(&devices) {
-            let places = (channels * lanes) as usize;
+            let places = (blocks * lanes) as usize;
             let mut records = vec![Record::default(); places * record_stride];
             let mut counts = vec![0_u32; places];
             let mut ports = vec![DevicePort::default(); places * port_stride as usize];
-            for lane in flat.lanes.iter().filter(|l| l.rank == rank) {
-                let place = (lane.channel * lanes + lane.lane) as usize;
+            let mut of_place = vec![(0, 0); places];
+            let signals = Memory::new(device, places as u64 * COUNTER)?;
+            signals.set(0)?;
+            for (lane, &place) in flat.lanes.iter().zip(&layout.places).filter(|(l, _)| l.rank == rank) {
                 records[place * record_stride..][..lane.records.len()].copy_from_slice(&lane.records);
                 counts[place] = lane.records.len() as u32;
-                fifos.wire(lane, &mut ports[place * port_stride as usize..]);
+                of_place[place] = (lane.channel, lane.lane);
+                let ports = &mut ports[place * port_stride as usize..];
+                fifos.wire(lane, ports);
+                for (&told, port) in lane.tokens.iter().zip(&mut ports[lane.ports.len()..]) {
+                    if let Some(&place) = layout.places.get(told as usize) {
+                        let wait = signals.address + place as u64 * COUNTER;
+                        let grows = flat.lanes[told as usize].signals;
+                        *port = DevicePort { wait, grows, peer: rank, ..DevicePort::default() };
+                    }
+                }
             }
+            let scratch = Memory::new(device, schedule.scratch_len(Rank(rank)) * call.dtype.size())?;
             let memory = vec![
                 Memory::of(device, &records)?,
                 Memory::of(device, &counts)?,
                 Memory::of(device, &ports)?,
                 Memory::of(device, &[0_u32])?,
+                signals,
+                scratch,
             ];
             let buffers = RankBuffers::new(device, call, Rank(rank))?;
+            let [input, output] = buffers.bases();
             let report = Pinned::<Report>::new(device)?;
             let args = Args {
-                buffers: buffers.bases(),
+                buffers: [input, output, memory[5].address],
                 records: memory[0].address,
                 counts: memory[1].address,
                 ports: memory[2].address,
+                signals: memory[4].address,
                 report: report.address(),
                 stop: memory[3].address,
                 patience_ns: u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX),
@@ -318,6 +366,7 @@ impl Loaded {
             ranks.push(LoadedRank {
                 kernel: cuda.kernel(device, options.clone())?,
                 checker: cuda.checker(device, schedule)?,
+                places: of_place,
                 args,
                 buffers,
                 report,
@@ -329,7 +378,7 @@ impl Loaded {
             first._memory.extend(fifos.memory);
         }
         let streams = devices.iter().map(Stream::new).collect::<Result<_, _>>()?;
-        Ok(Self { ranks, streams, patience, blocks: channels, threads, shared })
+        Ok(Self { ranks, streams, patience, blocks, threads, shared })
     }
 
     fn each(&self, act: impl Fn(&LoadedRank, &Stream) -> Result<(), ExecError>) -> Result<(), ExecError> {
@@ -378,13 +427,15 @@ impl Operation for Loaded {
         for rank in &self.ranks {
             let report = rank.report.read();
             if report.set != 0 {
+                let place = report.block as usize * rank.args.lanes as usize + report.lane as usize;
+                let (channel, lane) = rank.places.get(place).copied().unwrap_or_default();
                 return Err(ExecError::Timeout {
                     rank: rank.buffers.rank.0,
-                    channel: report.channel,
-                    lane: report.lane,
+                    channel,
+                    lane,
                     step: report.record,
                     seconds: self.patience.as_secs(),
-                    what: if report.sends != 0 { "credit from" } else { "data from" },
+                    what: ["data from", "credit from", "another lane of"][report.what.min(2) as usize],
                     peer: report.peer,
                 });
             }
@@ -398,6 +449,68 @@ impl Drop for Loaded {
         for stream in &self.streams {
             let _ = stream.wait(self.patience * 2 + Duration::from_secs(30));
         }
+    }
+}
+
+/// Which lanes share a block.
+struct Layout {
+    /// Blocks of a rank, and lanes of a block.
+    blocks: u32,
+    lanes: u32,
+    lane_threads: [u32; MAX_LANES + 1],
+    /// Ports and tokens that a lane has at most.
+    port_stride: u32,
+    /// By lane of the schedule: its block times `lanes` plus its place there.
+    places: Vec<usize>,
+}
+
+impl Layout {
+    /// The lanes of a channel share a block where they fit into one, as in NCCL.
+    fn new(flat: &Flat, schedule: &Schedule, plain: bool) -> Result<Self, ExecError> {
+        // Plain slots have a warp that tells peers while the others go on.
+        let threads = |lane: &FlatLane| lane.threads.max(32).next_multiple_of(32) + if plain { 32 } else { 0 };
+        let ports = flat.lanes.iter().map(|l| l.ports.len() + l.tokens.len()).max().unwrap_or(0).max(1) as u32;
+        let mut lane_threads = [0; MAX_LANES + 1];
+        let lanes = schedule.lanes.max(1);
+        let places = flat.lanes.iter().map(|l| (l.channel * lanes + l.lane) as usize).collect();
+        let mut shared = Self { blocks: schedule.plan.channels, lanes, lane_threads, port_stride: ports, places };
+        if lanes as usize <= MAX_LANES {
+            for lane in &flat.lanes {
+                let most = &mut shared.lane_threads[lane.lane as usize];
+                *most = threads(lane).max(*most);
+            }
+            if shared.fits() {
+                return Ok(shared);
+            }
+        }
+        let mut blocks: BTreeMap<u32, u32> = BTreeMap::new();
+        let mut places = Vec::new();
+        for lane in &flat.lanes {
+            let next = blocks.entry(lane.rank).or_default();
+            places.push(*next as usize);
+            *next += 1;
+            lane_threads[0] = threads(lane).max(lane_threads[0]);
+        }
+        let blocks = blocks.into_values().max().unwrap_or(0).max(1);
+        let apart = Self { blocks, lanes: 1, lane_threads, port_stride: ports, places };
+        if apart.fits() {
+            return Ok(apart);
+        }
+        Err(ExecError::Refused {
+            what: format!(
+                "a lane has {} threads and {} connections, more than a block can hold",
+                apart.lane_threads[0], apart.port_stride
+            ),
+            hint: "--backend host runs it",
+        })
+    }
+
+    fn shared(&self) -> u32 {
+        self.lanes * (LANE_SHARED + self.port_stride * PORT_SHARED)
+    }
+
+    fn fits(&self) -> bool {
+        self.lane_threads.iter().sum::<u32>() <= 1024 && self.shared() <= SHARED_MAX
     }
 }
 

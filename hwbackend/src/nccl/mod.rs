@@ -1,4 +1,4 @@
-//! Runs calls through NCCL's own collectives: several GPUs of one process, or one GPU of each
+//! Runs calls through NCCL's own collectives (and schedules through its send and receive: [`p2p`]): several GPUs of one process, or one GPU of each
 //! of several processes.
 //!
 //! NCCL reads its settings once, from the environment; so each set of forced algorithm,
@@ -9,6 +9,8 @@
 
 mod api;
 pub mod job;
+pub mod p2p;
+mod waves;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,6 +42,11 @@ pub struct Nccl {
     comms: Vec<RawComm>,
     /// Ranks that they belong to.
     ranks: u32,
+}
+
+/// Version of the library, where it is there.
+pub(crate) fn version() -> Option<String> {
+    Api::open().ok().map(|api| api.version())
 }
 
 impl Nccl {

@@ -459,6 +459,8 @@ impl Reader<'_> {
         env.retain(|name, _| is_relevant(name));
         self.out.env.extend(env);
         settings.nccl = self.nccl.clone().or_else(|| sidecar.nccl.clone());
+        let named: BTreeSet<&String> = run.ranks.values().map(|(host, _, _)| host).filter(|h| !h.is_empty()).collect();
+        settings.host_names = named.into_iter().cloned().collect();
 
         let name = match self.runs {
             1 => self.input.stem.to_owned(),

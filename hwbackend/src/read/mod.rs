@@ -418,6 +418,9 @@ fn complete(row: &mut Measurement, twin: Measurement) {
     settings.buffer_size = settings.buffer_size.or(more.buffer_size);
     settings.threads = settings.threads.or(more.threads);
     settings.nccl = settings.nccl.take().or(more.nccl);
+    if settings.host_names.is_empty() {
+        settings.host_names = more.host_names;
+    }
 }
 
 /// What the parser of one form is given.

@@ -1,6 +1,7 @@
 //! From environment variables to the settings of a measurement.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use collcast_sim::collective::{Algorithm, Collective, Protocol};
 use collcast_sim::measurement::{PeerAccess, Settings};
@@ -44,8 +45,23 @@ pub(super) fn from_env(env: &Env, collective: Collective, notes: &mut Vec<String
     if is_on("NCCL_P2P_DISABLE") || local {
         settings.peer_access = if is_on("NCCL_SHM_DISABLE") { PeerAccess::Net } else { PeerAccess::Off };
     }
+    settings.nics = env.get("NCCL_IB_HCA").map(|text| nics(text)).unwrap_or_default();
     settings
 }
+
+/// `=mlx5_0:1,mlx5_3` names devices with their ports; `^` before excludes what follows.
+fn nics(text: &str) -> Arc<[String]> {
+    let text = text.trim().trim_start_matches('=');
+    if text.starts_with('^') {
+        return Arc::default();
+    }
+    let names: BTreeSet<String> =
+        text.split(',').map(str::trim).filter(|name| !name.is_empty()).take(NICS_MAX).map(str::to_owned).collect();
+    names.into_iter().collect()
+}
+
+/// Most NICs of one list that are kept.
+const NICS_MAX: usize = 256;
 
 /// Puts what `NCCL_ALGO` says into `settings`.
 pub(super) fn algorithm(text: &str, collective: Collective, settings: &mut Settings, notes: &mut Vec<String>) {

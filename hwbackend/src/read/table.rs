@@ -14,7 +14,7 @@ use collcast_sim::units::{Bytes, SimDuration, parse_size};
 
 use super::bus::{Rate, Sample, bus_factor_fits};
 use super::error::ReadError;
-use super::settings::{algorithm, from_env, plain_version};
+use super::settings::{algorithm, from_env, is_relevant, plain_version};
 use super::sidecar::shortened;
 use super::{Input, Parsed, TIME_MAX_US, is_prediction_mark};
 
@@ -54,7 +54,8 @@ pub(super) fn looks_like_header(line: &str) -> bool {
 
 /// Reads the text of one file.
 pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
-    let mut out = Parsed::default();
+    let mut out = Parsed { env: input.sidecar.env.clone(), ..Parsed::default() };
+    out.env.retain(|name, _| is_relevant(name));
     let mut header_line = None;
     for (index, line) in input.text.lines().enumerate() {
         if line.len() > LINE_MAX {

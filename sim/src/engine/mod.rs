@@ -132,6 +132,9 @@ pub struct LaneSpec {
     pub sync: SimDuration,
     /// Lane occupied after a slice that crossed a FIFO has left, before the next one.
     pub after: SimDuration,
+    /// From when it is free to when an operand that it reads from memory is there: it is asked for
+    /// before the data that is received.
+    pub operand: SimDuration,
     /// Bytes that its threads have in flight at once: what a streaming receiver sees first.
     pub wave: u64,
     /// Bytes of an element.
@@ -144,6 +147,13 @@ pub struct LaneSpec {
     pub at: SimTime,
     /// How many equal lanes it stands for.
     pub multiplicity: u64,
+}
+
+impl LaneSpec {
+    /// What costs it time.
+    pub fn costs(&self) -> [u64; 6] {
+        [self.issue.1, self.sync.0, self.after.0, self.operand.0, self.wave, self.reduce_weight]
+    }
 }
 
 /// The lanes of one GPU that start and end together, again and again: calls back to back on a
@@ -487,7 +497,7 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
                 wake_at: lane.at.0,
                 began: 0,
                 synced: 0,
-                occupied: 0,
+                occupied: lane.at.0,
                 signals: 0,
                 waiters: SmallVec::new(),
             })
@@ -677,6 +687,9 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
         let step = &run.cursor.step;
         // The latest of all that must be there; what is not even known yet wakes us later.
         let mut at = self.now.max(run.occupied);
+        if step.src.is_some() && !step.recv.is_empty() {
+            at = at.max(run.occupied.saturating_add(spec.operand.0));
+        }
         let mut unknown = false;
         for &port in &step.recv {
             let id = *spec.recv.get(port).filter(|&&c| c != UNUSED).ok_or(EngineError::BadPort(port))?;
@@ -761,6 +774,7 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
         for &lane in &kernel.lanes {
             let run = &mut self.lanes[lane as usize];
             run.cursor = SliceCursor::at(&self.instance.lanes[lane as usize].start);
+            run.occupied = run.occupied.max(self.now);
             run.phase = Phase::Ready;
             run.signals = 0;
             self.ready.push(lane);
@@ -775,8 +789,7 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
         let span = self.lanes[lane as usize].slice.map_or(0, |s| s.span);
         let bytes = span * spec.element;
         let mut uses: SmallVec<[Use; 8]> = SmallVec::new();
-        // Flagged lines are bound by the polls, one a line whatever is done with it. Plain data
-        // is bound by its accesses: a copy, which reads once and writes once, has weight 1.
+        // A lane is bound by its accesses: a copy, which reads once and writes once, has weight 1.
         let conns = step.recv.iter().map(|&p| spec.recv[p]).chain(step.send.iter().map(|&p| spec.send[p]));
         let mut lines = false;
         let mut placed = step.src.is_none() && step.send.is_empty();
@@ -786,11 +799,11 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
         }
         let operands = [step.src.is_some(), step.dst.is_some(), step.accumulate];
         let accesses = (step.recv.len() + step.send.len() + operands.into_iter().filter(|o| *o).count()) as u64;
-        let mut weight = match (lines, placed) {
-            (true, _) => spec.issue.1,
-            (false, true) => 0,
-            (false, false) => spec.issue.1 * accesses / 2,
-        };
+        let mut weight = if placed && !lines { 0 } else { spec.issue.1 * accesses / 2 };
+        // Threads that take a line each at a time go through whole waves of them.
+        if lines && spec.wave > 0 && bytes > 0 {
+            weight = (weight * (bytes.div_ceil(spec.wave) * spec.wave)).div_ceil(bytes);
+        }
         if step.reduce {
             weight += spec.issue.1 * spec.reduce_weight / WEIGHT_ONE;
         }
@@ -808,7 +821,7 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
                 uses.extend_from_slice(conn.transfer());
                 if conn.streaming {
                     let rate = Bandwidth::new(instance.resources[spec.issue.0 as usize]);
-                    let first = rate.map_or(SimDuration::ZERO, |r| r.time_for(Bytes(bytes.min(spec.wave))));
+                    let first = rate.map_or(SimDuration::ZERO, |r| r.time_for(Bytes(spec.wave)));
                     let head = self.now.saturating_add(conn.latency.0).saturating_add(first.0);
                     let conn = &mut self.conns[id as usize];
                     let slice = conn.senders[self.lanes[lane as usize].send[port] as usize].count - 1;
@@ -984,6 +997,7 @@ pub fn lane_of(worker: &Wired, job: u32, element: u64) -> LaneSpec {
         issue: (0, WEIGHT_ONE),
         sync: SimDuration::ZERO,
         after: SimDuration::ZERO,
+        operand: SimDuration::ZERO,
         wave: 0,
         element,
         reduce_weight: 0,

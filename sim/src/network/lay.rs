@@ -142,7 +142,7 @@ impl<'m> Layer<'m> {
             topology,
             profile,
             protocol,
-            router: Router::with(topology, *transport),
+            router: Router::with(topology, *transport).with_lines(protocol == Protocol::Ll),
             routes: FxHashMap::default(),
             incast: Incast::default(),
             rates: Vec::new(),
@@ -311,6 +311,7 @@ pub fn lay<'a>(
         lane.kernel = worker.rank.0;
         lane.sync = profile.sync(protocol);
         lane.after = profile.after(protocol);
+        lane.operand = profile.operand(protocol);
         // A thread of LL has one half-line of data in flight; the hop of LL128, which is cited
         // and not a bare ping-pong, includes its first lines.
         lane.wave = if protocol == Protocol::Ll { u64::from(worker.threads) * 8 } else { 0 };

@@ -141,6 +141,8 @@ type Ways = Vec<(VertexId, Vec<(LinkId, VertexId, u64)>)>;
 pub struct Router<'t> {
     topology: &'t Topology,
     transport: Transport,
+    /// The sender's proxy checks every line, and so has them in host memory.
+    lines: bool,
     /// Ways between two switches of the network.
     fabric: FxHashMap<(VertexId, VertexId), Option<Ways>>,
     /// Part inside a host.
@@ -170,11 +172,20 @@ impl<'t> Router<'t> {
         Self {
             topology,
             transport,
+            lines: false,
             fabric: FxHashMap::default(),
             inside: FxHashMap::default(),
             nics: FxHashMap::default(),
             cpus: FxHashMap::default(),
         }
+    }
+
+    /// The same for LL, whose lines a sender's proxy reads in host memory, GPUDirect or not (NCCL
+    /// 2.30 `src/transport/net.cc`, where send buffers are mapped).
+    #[must_use]
+    pub fn with_lines(mut self, lines: bool) -> Self {
+        self.lines = lines;
+        self
     }
 
     /// The best way between two vertices of one host or NVLink domain, by NCCL's order: class,
@@ -564,7 +575,8 @@ impl<'t> Router<'t> {
                 route.class = route.class.max(class);
                 let hops = |links: Vec<LinkId>| links.into_iter().map(move |l| (Hop::Link(l), share));
                 let rdma = !tcp && topology.nic(nic)?.gpudirect && class <= self.transport.gdr_level;
-                let Some(cpu) = self.cpu_of(gpu).filter(|_| !rdma) else {
+                let direct = rdma && !(sends && self.lines);
+                let Some(cpu) = self.cpu_of(gpu).filter(|_| !direct) else {
                     end.extend(hops(links));
                     continue;
                 };
@@ -573,7 +585,8 @@ impl<'t> Router<'t> {
                 } else {
                     ((self.inside(cpu, gpu)?.0, &mut route.load, &mut staged_dst), self.inside(nic, cpu)?.0)
                 };
-                *count = true;
+                // The cited hop of LL has its lines in host memory already.
+                *count |= !rdma;
                 add(leg, hops(block).chain([(Hop::Memory(cpu), share)]));
                 // A socket's copy reads and writes once more before the NIC does.
                 let touches = if tcp { 3 } else { 1 };

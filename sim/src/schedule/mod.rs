@@ -9,6 +9,7 @@ mod chain;
 mod coll_tree;
 mod direct;
 mod heads;
+mod identity;
 pub mod msccl;
 mod pat;
 pub mod plan;
@@ -34,7 +35,7 @@ pub const MAX_RANKS: u32 = 131_072;
 pub const MAX_CHANNELS: u32 = 64;
 
 /// One collective call: what is asked, without how.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Hash)]
 pub struct Call {
     /// What.
     pub collective: Collective,
@@ -481,7 +482,8 @@ pub fn check_fits(call: &Call, algorithm: Algorithm, order: &Order) -> Result<()
         None
     };
     if let Some(needs) = needs {
-        let have = format!("{} ranks are on {hosts} hosts, {fewest} to {most} on each", call.ranks);
+        let on = if hosts == 1 { "1 host".to_owned() } else { format!("{hosts} hosts, {fewest} to {most} on each") };
+        let have = format!("{} ranks are on {on}", call.ranks);
         return Err(ScheduleError::Shape { algorithm, needs, have });
     }
     let (op, dtype) = (call.op, call.dtype);

@@ -214,8 +214,12 @@ impl Plan {
         while channels * u64::from(call.ranks) > all && channels > 1 {
             channels /= 2;
         }
-        let (min_part, max_part) =
-            if limits.network { (step_bytes / 2, step_bytes) } else { (step_bytes / 8, step_bytes * 32) };
+        let (min_part, max_part) = match protocol {
+            // On 2 and 4 H200, LL of 128 KiB takes no longer than of 32 KiB: it has all channels.
+            Protocol::Ll => (LL_BUFFER / u64::from(STEPS) / 8, step_bytes * 32),
+            _ if limits.network => (step_bytes / 2, step_bytes),
+            _ => (step_bytes / 8, step_bytes * 32),
+        };
         channels = channels.min(bytes.div_ceil(min_part)).max(1);
         while bytes.div_ceil(channels) > max_part && channels <= most / 2 {
             channels *= 2;
@@ -270,15 +274,12 @@ impl Plan {
         }
     }
 
-    /// The protocol NCCL uses for a send of this size: LL up to 16 KiB per channel.
+    /// The protocol NCCL uses for a send of this size: LL up to 16 KiB for each channel that a pair
+    /// may have (`NCCL_P2P_LL_THRESHOLD`).
     pub fn point_to_point_protocol(call: &Call, limits: &Limits) -> Protocol {
-        let simple = Self::point_to_point(call, Protocol::Simple, limits);
+        let most = limits.p2p_channels.1.min(limits.p2p_channels.0).max(1);
         let largest = call.counts.as_ref().and_then(|c| c.iter().max().copied()).unwrap_or(call.count);
-        if largest * call.dtype.size() <= u64::from(simple.parts) * (16 << 10) {
-            Protocol::Ll
-        } else {
-            Protocol::Simple
-        }
+        if largest * call.dtype.size() <= u64::from(most) * (16 << 10) { Protocol::Ll } else { Protocol::Simple }
     }
 
     /// The elements `from..to` of a channel's part of `count` elements.
@@ -352,10 +353,12 @@ fn in_switch_chunk(algorithm: Algorithm, bytes: u64, channels: u64, limits: &Lim
 
 /// Threads that move data when there is enough: NCCL 2.30 `src/graph/tuning.cc`. Tree and PAT
 /// kernels always have 640, of which Simple keeps 128 for synchronisation and PAT for its plan;
-/// NVLS and CollNet have 640.
+/// NVLS and CollNet have 640. Of a block that both sends and receives 8 warps move what is sent
+/// (`src/device/sendrecv.h`), half of what is said here.
 fn default_threads(algorithm: Algorithm, protocol: Protocol) -> u32 {
     match (algorithm, protocol) {
-        (_, Protocol::Ll128) | (Algorithm::Tree | Algorithm::CollTree | Algorithm::Direct, Protocol::Ll) => 640,
+        (_, Protocol::Ll128) | (Algorithm::Tree | Algorithm::CollTree, Protocol::Ll) => 640,
+        (Algorithm::Direct, _) => 512,
         (Algorithm::Ring | Algorithm::Tree | Algorithm::CollTree | Algorithm::Pat | Algorithm::Msccl, _) => 512,
         _ => 640,
     }

@@ -14,7 +14,7 @@ pub struct Var(pub u8);
 pub const REGISTERS: usize = 16;
 
 /// Integer arithmetic over registers.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub enum Expr {
     /// A constant.
     Const(i64),
@@ -28,7 +28,7 @@ pub enum Expr {
 }
 
 /// An operator of [`Expr::Binary`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Operator {
     /// Sum.
     Add,
@@ -159,7 +159,7 @@ pub enum Buffer {
 }
 
 /// A place in a buffer, in elements.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub struct Ref {
     /// Which buffer.
     pub buffer: Buffer,
@@ -172,7 +172,7 @@ pub struct Ref {
 /// All sources (what arrives on the `recv` ports, and `src`) are combined element by element
 /// when `reduce` is set; otherwise there is exactly one source. The result goes to `dst` and
 /// to every `send` port.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Hash)]
 pub struct Op {
     /// Ports received from: indices into the worker's receive connections.
     pub recv: SmallVec<[Expr; 1]>,
@@ -197,7 +197,7 @@ pub struct Op {
 }
 
 /// A token of another lane of the same rank.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub struct Wait {
     /// Index into the worker's [`tokens`](super::Worker::tokens).
     pub port: Expr,
@@ -217,7 +217,7 @@ pub enum Code {
     Op(Op),
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 enum Flat {
     /// Enters a loop, or jumps past its end (`usize`) when it is empty.
     Enter(Var, Expr, Expr, usize),
@@ -228,7 +228,7 @@ enum Flat {
 }
 
 /// The program of one role.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub struct Template {
     flat: Vec<Flat>,
     ops: Vec<Op>,

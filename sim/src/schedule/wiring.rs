@@ -191,6 +191,11 @@ impl SliceCursor {
         Self { state: state.clone(), step: Step::default(), slice: 0, live: false }
     }
 
+    /// Whether the slice at hand is the first of its instruction.
+    pub fn at_first_slice(&self) -> bool {
+        self.slice == 1
+    }
+
     /// Whether the slice at hand is the last of its instruction.
     pub fn at_last_slice(&self, schedule: &Schedule) -> bool {
         self.slice == schedule.plan.slices

@@ -505,9 +505,9 @@ impl<'s, 'g> Builder<'s, 'g> {
         let start = self.task(place, Part::Start, start);
         let rank = self.classes.ranks[lane].0;
         let position = self.graph.groups[group].iter().position(|&r| r == rank).unwrap_or(0);
-        let protocol = self.jobs.as_ref().map(|jobs| jobs[job].schedule.plan.protocol);
+        let plan = self.jobs.as_ref().map(|jobs| jobs[job].schedule.plan);
         let body = TaskSpec {
-            lasts: protocol.map(|p| self.simulator.predictor().profile().kernel(p)).unwrap_or_default(),
+            lasts: plan.map(|p| self.simulator.predictor().profile().kernel(p.protocol, p.threads)).unwrap_or_default(),
             after: smallvec![(start, SimDuration::ZERO)],
             ..TaskSpec::default()
         };

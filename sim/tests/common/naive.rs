@@ -357,6 +357,7 @@ impl Naive<'_> {
             self.lanes[lane].cursor = SliceCursor::at(&specs[lane].start);
             self.lanes[lane].doing = Doing::Waits;
             self.lanes[lane].signals = 0;
+            self.lanes[lane].not_before = self.lanes[lane].not_before.max(self.now);
         }
         true
     }
@@ -399,7 +400,10 @@ impl Naive<'_> {
                     conn.fits(started, depth, now)
                 });
                 let told = step.wait.is_none_or(|(port, count)| signals[spec.tokens[port] as usize] >= count);
-                if !told || !arrived || !credit || now < lane.not_before {
+                let loads = step.src.is_some() && !step.recv.is_empty();
+                let ready = lane.not_before + if loads { spec.operand.0 } else { 0 };
+                self.times.insert(ready);
+                if !told || !arrived || !credit || now < ready {
                     return false;
                 }
                 let crosses = !step.recv.is_empty() || !step.send.is_empty();
@@ -422,7 +426,7 @@ impl Naive<'_> {
                     let id = spec.send[port] as usize;
                     if self.instance.conns[id].streaming && self.instance.conns[id].proxy.is_none() {
                         let rate = Bandwidth::new(self.instance.resources[spec.issue.0 as usize]).unwrap();
-                        let first = rate.time_for(Bytes(bytes.min(spec.wave))).0;
+                        let first = rate.time_for(Bytes(spec.wave)).0;
                         let head = now + self.instance.conns[id].latency.0 + first;
                         self.conns[id].heads[lane.send[port]].push(head);
                         self.times.insert(head);
@@ -444,10 +448,9 @@ impl Naive<'_> {
                 let bytes = lane.slice.take().unwrap().span * spec.element;
                 lane.doing = Doing::Waits;
                 lane.signals += u64::from(step.signal && lane.cursor.at_last_slice(schedule));
-                if !step.recv.is_empty() || !step.send.is_empty() {
-                    lane.not_before = now + spec.after.0;
-                    self.times.insert(now + spec.after.0);
-                }
+                let crossed = !step.recv.is_empty() || !step.send.is_empty();
+                lane.not_before = now + if crossed { spec.after.0 } else { 0 };
+                self.times.insert(lane.not_before);
                 let began = lane.began;
                 for &port in &step.recv {
                     let id = spec.recv[port] as usize;
@@ -495,12 +498,14 @@ impl Naive<'_> {
         let (recv, send) = (of(&step.recv, &spec.recv), of(&step.send, &spec.send));
         let operands = [step.src.is_some(), step.dst.is_some(), step.accumulate].into_iter().filter(|o| *o).count();
         let mut weight = spec.issue.1 * (recv.len() + send.len() + operands) as u64 / 2;
-        // What senders have put in place already is only waited for.
-        if step.src.is_none() && send.is_empty() && recv.iter().all(|c| c.direct) {
-            weight = 0;
-        }
+        // What senders have put in place already is only waited for; lines go in whole waves.
+        let bytes = lane.slice.as_ref().map_or(0, |s| s.span * spec.element);
         if recv.iter().chain(&send).any(|c| c.streaming) {
-            weight = spec.issue.1;
+            if spec.wave > 0 && bytes > 0 {
+                weight = (weight * bytes.div_ceil(spec.wave) * spec.wave).div_ceil(bytes);
+            }
+        } else if step.src.is_none() && send.is_empty() && recv.iter().all(|c| c.direct) {
+            weight = 0;
         }
         if step.reduce {
             weight += spec.issue.1 * spec.reduce_weight / WEIGHT_ONE;

@@ -1,0 +1,225 @@
+//! What a new machine is asked: its topology as the driver sees it, as a file, and schedules that
+//! measure one thing each.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol};
+use collcast_sim::ids::{ChannelId, Lane, Rank};
+use collcast_sim::schedule::plan::{Limits, Plan};
+use collcast_sim::schedule::program::{Buffer, Code, Op, Ref, Template, Var, c};
+use collcast_sim::schedule::{Call, Conn, Generator, Schedule, Worker};
+use collcast_sim::units::Bytes;
+
+pub use crate::nvml::Links;
+
+/// A host as the driver sees it.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Seen {
+    /// GPUs.
+    pub gpus: u32,
+    /// Name of the GPUs, such as `NVIDIA H200`.
+    pub name: String,
+    /// Such as 90 for compute capability 9.0.
+    pub arch: i32,
+    /// Rate of a GPU's memory in GB/s, from its clock and width.
+    pub memory_gbps: f64,
+    /// NVLinks of a GPU; of the GPU with the fewest.
+    pub links: Option<Links>,
+    /// Whether every GPU reaches the memory of all others.
+    pub peers: bool,
+    /// Generation and lanes of the GPUs' PCIe links.
+    pub pcie: Option<(u32, u32)>,
+    /// Whether the driver offers NVLink multicast; asked for, not used.
+    pub multicast: bool,
+    /// Version of NCCL, where it is there.
+    pub nccl: Option<String>,
+    /// Vendor and number of the CPUs.
+    pub cpu: (String, u32),
+}
+
+/// Data rate of one NVLink in one direction in GB/s, by version. NVIDIA's white papers of P100, V100,
+/// A100, H100 and B200: 160, 300, 600, 900 and 1800 GB/s both directions over 4, 6, 12, 18 and 18
+/// links.
+fn link_gbps(version: u32) -> Option<u32> {
+    match version {
+        1 => Some(20),
+        2..=4 => Some(25),
+        5 => Some(50),
+        _ => None,
+    }
+}
+
+impl Seen {
+    /// The host as a topology file. What the driver does not tell is assumed, and the file says so.
+    pub fn toml(&self, name: &str, date: &str) -> String {
+        let mut out = String::new();
+        let kind = self.name.trim_start_matches("NVIDIA ").replace(' ', "-");
+        let mut line = |text: String| {
+            let _ = writeln!(out, "{text}");
+        };
+        line(format!("# As the driver sees this machine; written by `collcast probe` on {date}."));
+        line("schema = \"collcast/topology/1\"".to_owned());
+        line(format!("name = \"{name}\""));
+        line(format!("description = \"{} x {kind}, probed\"", self.gpus));
+        line("\n[software]".to_owned());
+        if let Some(nccl) = &self.nccl {
+            line(format!("nccl = \"{nccl}\""));
+        }
+        line(format!("multicast = {}", self.multicast));
+        line("\n[[hosts]]".to_owned());
+        line("# Memory: clock and width that the driver names.".to_owned());
+        line(format!(
+            "gpus = {{ count = {}, kind = \"{kind}\", compute_capability = {}, memory_rate = \"{:.0} GB/s\" }}",
+            self.gpus, self.arch, self.memory_gbps
+        ));
+        match self.links.and_then(|l| Some((l, link_gbps(l.version)?))) {
+            Some((links, rate)) if self.peers && self.gpus > 1 => {
+                let kind = if links.switched { "nvswitch" } else { "mesh" };
+                line(format!(
+                    "# NVML: {} links of version {}; the rate is that of the version.",
+                    links.count, links.version
+                ));
+                line(format!(
+                    "nvlink = {{ kind = \"{kind}\", links_per_gpu = {}, rate_per_link = \"{rate} GB/s\" }}",
+                    links.count
+                ));
+            }
+            _ => {
+                line("# NVML names no NVLink, or GPUs do not reach each other.".to_owned());
+                line("nvlink = { kind = \"none\" }".to_owned());
+            }
+        }
+        let ((generation, lanes), (cpu, sockets)) = (self.pcie.unwrap_or((4, 16)), &self.cpu);
+        let told = if self.pcie.is_some() { "NVML" } else { "Assumed: the driver does not tell" };
+        line(format!("# {told}. PCIe switches: assumed, none. `xml = \"FILE\"` with NCCL_TOPO_DUMP_FILE's is better."));
+        line(format!(
+            "pcie = {{ generation = {generation}, lanes = {lanes}, switches_per_socket = 0, sockets = {}, cpu = \"{cpu}\" }}",
+            (*sockets).max(1)
+        ));
+        line("# No NIC is probed: this is for one host. Add [hosts.nics] and the fabric for more.".to_owned());
+        line("\n[fabric]\nkind = \"single-switch\"\nrouting = \"adaptive\"".to_owned());
+        out
+    }
+}
+
+/// Vendor and number of the CPUs, as Linux tells.
+pub(crate) fn cpus() -> (String, u32) {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let values = |key: &'static str| {
+        text.lines().filter_map(move |l| l.split_once(':').filter(|l| l.0.trim() == key).map(|l| l.1.trim().to_owned()))
+    };
+    let packages: std::collections::BTreeSet<String> = values("physical id").collect();
+    let vendor = values("vendor_id")
+        .next()
+        .unwrap_or_else(|| if cfg!(target_arch = "aarch64") { "ARM" } else { "GenuineIntel" }.to_owned());
+    (vendor, packages.len().max(1) as u32)
+}
+
+/// Two ranks that send their buffers to and fro, one channel, `rounds` times.
+pub fn ping_pong(protocol: Protocol, bytes: u64, rounds: u32) -> Schedule {
+    let call = Call::of_size(Collective::SendRecv, 2, Bytes(bytes.max(4)), DataType::Float32);
+    let limits = Limits { channels: 1, p2p_channels: (1, 1), exact_channels: true, ..Limits::default() };
+    let mut plan = Plan::new(&call, Algorithm::Ring, protocol, &limits);
+    (plan.channels, plan.slices, plan.chunk) = (1, 1, call.count.max(1));
+    let count = i64::try_from(call.count).unwrap_or(i64::MAX);
+    let place = |buffer| Some(Ref { buffer, offset: c(0) });
+    let one = || std::iter::once(c(0)).collect();
+    let op = Op { count: c(count), span: c(count), ..Op::default() };
+    let send = Code::Op(Op { src: place(Buffer::Input), send: one(), ..op.clone() });
+    let recv = Code::Op(Op { dst: place(Buffer::Output), recv: one(), ..op });
+    let rounds = |body| Template::new(&[Code::For(Var(0), c(0), c(i64::from(rounds)), body)]);
+    let templates = vec![rounds(vec![send.clone(), recv.clone()]), rounds(vec![recv, send])];
+    Schedule::from_parts(call, plan, 1, templates, Box::new(Pair { threads: plan.threads }))
+}
+
+#[derive(Debug)]
+struct Pair {
+    threads: u32,
+}
+
+impl Generator for Pair {
+    fn worker(&self, rank: Rank, channel: ChannelId, _: Lane) -> Option<Worker> {
+        let peer = Rank(1 - rank.0.min(1));
+        Some(Worker {
+            template: rank.index(),
+            parameters: vec![],
+            recv: vec![Conn::pair(peer, rank, channel, 0)],
+            send: vec![Conn::pair(rank, peer, channel, 0)],
+            tokens: vec![],
+            threads: self.threads,
+        })
+    }
+}
+
+/// Which GPUs copy to which at once, to see what they share: names and pairs.
+pub fn patterns(gpus: u32) -> BTreeMap<String, Vec<(u32, u32)>> {
+    let mut all = BTreeMap::new();
+    if gpus < 2 {
+        return all;
+    }
+    all.insert("both_ways".to_owned(), vec![(0, 1), (1, 0)]);
+    for others in 2..gpus.min(4) {
+        all.insert(format!("fan_out_{others}"), (1..=others).map(|peer| (0, peer)).collect());
+        all.insert(format!("fan_in_{others}"), (1..=others).map(|peer| (peer, 0)).collect());
+    }
+    all.insert("ring".to_owned(), (0..gpus).map(|gpu| (gpu, (gpu + 1) % gpus)).collect());
+    all.insert(
+        "all_pairs".to_owned(),
+        (0..gpus).flat_map(|a| (0..gpus).map(move |b| (a, b))).filter(|(a, b)| a != b).collect(),
+    );
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exec::{Case, Effort, Executor};
+    use crate::host::Host;
+    use collcast_sim::collective::Launch;
+    use collcast_sim::schedule::verify::verify;
+    use collcast_sim::topology::LinkKind;
+
+    /// Goal: a probed machine is one that our own reader takes, with the GPUs and links it has.
+    #[test]
+    fn a_probed_machine_is_read_back() {
+        let h200 = Seen {
+            gpus: 4,
+            name: "NVIDIA H200".to_owned(),
+            arch: 90,
+            memory_gbps: 4917.0,
+            links: Some(Links { count: 18, version: 4, switched: true }),
+            peers: true,
+            pcie: Some((5, 16)),
+            multicast: false,
+            nccl: Some("2.28.9".to_owned()),
+            cpu: ("GenuineIntel".to_owned(), 1),
+        };
+        let bare = Seen { gpus: 2, name: "NVIDIA L40S".to_owned(), arch: 89, memory_gbps: 864.0, ..h200.clone() };
+        let bare = Seen { links: None, pcie: None, nccl: None, cpu: (String::new(), 0), ..bare };
+        for (seen, egress) in [(h200, 18 * 25_000_000_000), (bare, 0)] {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("topology.toml");
+            std::fs::write(&path, seen.toml("probed", "2026-11-21")).unwrap();
+            let topology = collcast_topologies::load_any(path.to_str().unwrap(), None, None).unwrap();
+            assert_eq!((topology.ranks(), topology.hosts().len()), (seen.gpus, 1));
+            let rate = topology.total_rate(topology.gpu_of(Rank(0)), LinkKind::Nvlink);
+            assert_eq!(rate, egress, "{}", seen.name);
+        }
+    }
+
+    /// Goal: a ping-pong is a proved schedule whose result is that of send/recv, in any number of
+    /// rounds.
+    #[test]
+    fn ping_pongs_are_proved_and_exact() {
+        for protocol in [Protocol::Ll, Protocol::Ll128, Protocol::Simple] {
+            for (bytes, rounds) in [(4, 1), (8, 3), (4096, 20)] {
+                let schedule = ping_pong(protocol, bytes, rounds);
+                verify(&schedule).unwrap();
+                let case = Case { call: &schedule.call, schedule: Some(&schedule), launch: Launch::Threads };
+                let effort = Effort { batches: 3, budget: std::time::Duration::from_millis(1), ..Effort::default() };
+                assert_eq!(Host.run(&case, &effort).unwrap().checked, 2 * bytes / 4);
+            }
+        }
+    }
+}

@@ -1,0 +1,638 @@
+//! Fits a profile to measurements, over the simulator itself.
+//!
+//! Unknowns are the logarithms of a profile's parameters, between physical bounds; a residual is
+//! the logarithm of predicted over measured time. Rows that differ in launch alone share one
+//! simulated kernel, and a derivative is taken by simulating again, for the parameters that enter
+//! what is simulated only: a call of LL costs nothing when a latency of Simple moves.
+//!
+//! [`Study::fit`] is the way in; [`Study::cross`] says how such a fit does on rows it has not
+//! seen, [`spreads`] turns that into the intervals of predictions.
+
+pub mod solve;
+mod spread;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rayon::prelude::*;
+
+use crate::collective::{Algorithm, Launch, Protocol};
+use crate::engine::{Instance, Unobserved};
+use crate::network::lay;
+use crate::predict::{PredictError, Predictor, Proven, Settings};
+use crate::profile::{OriginKind, PARAMETERS, Parameter, Profile};
+use crate::schedule::Call;
+use crate::topology::Topology;
+use solve::{Matrix, Options, Problem, Solution, covariance, minimise};
+pub use spread::{Coverage, coverage, spreads};
+
+/// Most parameters that may be fitted to one machine kind.
+pub const MOST_FITTED: usize = 40;
+/// Beyond this a residual counts by its size alone: what repeats of one noisy call differ by.
+const HUBER: f64 = 0.05;
+/// A parameter e times its prior costs as much as one residual of so much.
+const PULL: f64 = 0.02;
+/// Standard deviation, in logarithm, from which a parameter is not identified: its 90% interval
+/// leaves more than a factor of three open.
+const IDENTIFIED: f64 = 0.35;
+/// Relative step of a derivative: far above the rounding of a run, small against any fit.
+const STEP: f64 = 0.02;
+/// How far from its prior a parameter may go, as a factor.
+const REACH: f64 = 5.0;
+
+/// One measured row, its choice resolved.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Sample {
+    /// Run that it belongs to: rows of one run are wrong together.
+    pub run: String,
+    /// The call.
+    pub call: Call,
+    /// Algorithm that ran.
+    pub algorithm: Algorithm,
+    /// Protocol that ran.
+    pub protocol: Protocol,
+    /// Settings, the launch mode among them.
+    pub settings: Settings,
+    /// Measured time of one operation, in us.
+    pub time_us: f64,
+    /// What NCCL's own model says, in us.
+    pub nccl_us: Option<f64>,
+}
+
+/// A simulated kernel that samples share.
+#[derive(Debug)]
+struct Case {
+    proven: Proven,
+    settings: Settings,
+    /// Which parameters enter, by place in [`Study::names`].
+    depends: Vec<usize>,
+}
+
+/// What one simulation of a case says.
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Simulated {
+    kernel_us: f64,
+    bound: &'static str,
+}
+
+/// What a sample is predicted to take.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Judged {
+    /// Predicted time in us.
+    pub predicted_us: f64,
+    /// Logarithm of predicted over measured.
+    pub residual: f64,
+    /// See [`crate::predict::Prediction::bound_by`].
+    pub bound: &'static str,
+}
+
+impl Judged {
+    /// Predicted over measured, less 1.
+    pub fn error(&self) -> f64 {
+        self.residual.exp() - 1.0
+    }
+}
+
+/// By which property rows are held back together.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Split {
+    /// Run of the benchmark.
+    Run,
+    /// Collective.
+    Collective,
+    /// Algorithm.
+    Algorithm,
+    /// Protocol.
+    Protocol,
+    /// Number of ranks.
+    Ranks,
+    /// Channels that were forced, if any.
+    Channels,
+    /// Range of sizes.
+    Size,
+}
+
+impl Split {
+    /// All of them.
+    pub const ALL: [Self; 7] =
+        [Self::Run, Self::Collective, Self::Algorithm, Self::Protocol, Self::Ranks, Self::Channels, Self::Size];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Run => "run",
+            Self::Collective => "collective",
+            Self::Algorithm => "algorithm",
+            Self::Protocol => "protocol",
+            Self::Ranks => "ranks",
+            Self::Channels => "channels",
+            Self::Size => "size",
+        }
+    }
+
+    /// What a sample has there.
+    pub fn key(self, sample: &Sample) -> String {
+        match self {
+            Self::Run => sample.run.clone(),
+            Self::Collective => sample.call.collective.to_string(),
+            Self::Algorithm => sample.algorithm.to_string(),
+            Self::Protocol => sample.protocol.to_string(),
+            Self::Ranks => format!("{:05}", sample.call.ranks),
+            Self::Channels => {
+                let forced = sample.settings.channels.or(sample.settings.nccl.max_channels);
+                forced.map_or_else(|| "NCCL's".to_owned(), |c| format!("{c:02}"))
+            }
+            Self::Size => size_band(sample.call.size().0).to_owned(),
+        }
+    }
+}
+
+/// Ranges of sizes that errors are told by.
+pub const SIZE_BANDS: [&str; 4] = ["< 64 KiB", "64 KiB-1 MiB", "1-16 MiB", "> 16 MiB"];
+
+/// Of [`SIZE_BANDS`], the one of a size in bytes.
+pub fn size_band(size: u64) -> &'static str {
+    match size {
+        0..65_536 => SIZE_BANDS[0],
+        65_536..1_048_576 => SIZE_BANDS[1],
+        1_048_576..=16_777_216 => SIZE_BANDS[2],
+        _ => SIZE_BANDS[3],
+    }
+}
+
+/// A fitted parameter.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Estimate {
+    /// Its name.
+    pub name: &'static str,
+    /// Fitted value.
+    pub value: f64,
+    /// 90% interval.
+    pub interval: (f64, f64),
+    /// Value before.
+    pub prior: f64,
+    /// Whether data told it; where not, it is at its prior.
+    pub identified: bool,
+    /// Whether it ended at a bound.
+    pub at_bound: bool,
+    /// Mean absolute error with this parameter alone set back to its prior.
+    pub error_at_prior: f64,
+}
+
+/// A fit and how it went.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Fit {
+    /// The profile.
+    pub profile: Profile,
+    /// Its parameters.
+    pub estimates: Vec<Estimate>,
+    /// Every sample with what is predicted.
+    pub judged: Vec<Judged>,
+    /// Steps taken.
+    pub steps: usize,
+    free: Vec<usize>,
+    x: Vec<f64>,
+    jacobian: Matrix,
+}
+
+/// Why there is no fit.
+#[derive(Debug, thiserror::Error)]
+pub enum CalibrateError {
+    /// A simulation failed.
+    #[error(transparent)]
+    Predict(#[from] PredictError),
+    /// No rows.
+    #[error("there is no row to fit to")]
+    NoRows,
+    /// Nothing may move.
+    #[error("none of the parameters asked for enters any of these rows")]
+    NothingToFit,
+}
+
+/// Samples of one machine, ready to be predicted under any parameters.
+#[derive(Debug)]
+pub struct Study<'a> {
+    topology: &'a Topology,
+    /// What is known before.
+    prior: &'a Profile,
+    samples: Vec<Sample>,
+    /// By sample, which case it is.
+    of: Vec<usize>,
+    cases: Vec<Case>,
+    /// Parameters that enter any case or launch.
+    names: Vec<&'static str>,
+    start: Vec<f64>,
+    bounds: Vec<(f64, f64)>,
+}
+
+impl<'a> Study<'a> {
+    /// Takes in samples: proves their schedules, and finds which parameters enter which.
+    ///
+    /// # Errors
+    /// A sample that cannot be predicted, or none.
+    pub fn new(topology: &'a Topology, prior: &'a Profile, samples: Vec<Sample>) -> Result<Self, CalibrateError> {
+        if samples.is_empty() {
+            return Err(CalibrateError::NoRows);
+        }
+        let predictor = Predictor::new(topology, prior);
+        let mut places: BTreeMap<String, usize> = BTreeMap::new();
+        let mut firsts = Vec::new();
+        let mut of = Vec::new();
+        for (index, sample) in samples.iter().enumerate() {
+            let settings = Settings { launch: Launch::Graph, ..sample.settings };
+            let key = format!("{:?} {} {} {settings:?}", sample.call, sample.algorithm, sample.protocol);
+            of.push(*places.entry(key).or_insert_with(|| {
+                firsts.push(index);
+                firsts.len() - 1
+            }));
+        }
+        let mut cases: Vec<Case> = (firsts.par_iter())
+            .map(|&index| {
+                let Sample { call, algorithm, protocol, settings, .. } = &samples[index];
+                let settings = Settings { launch: Launch::Graph, ..*settings };
+                let proven = predictor.proven(call, *algorithm, *protocol, &settings)?;
+                Ok(Case { proven, settings, depends: Vec::new() })
+            })
+            .collect::<Result<_, PredictError>>()?;
+
+        // What is laid tells which parameters enter; it is the same for all sizes of a kind.
+        let mut kinds: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+        for (index, case) in cases.iter().enumerate() {
+            let plan = case.proven.schedule.plan;
+            let call = &case.proven.schedule.call;
+            let transport = case.settings.transport;
+            let kind = format!("{} {} {} {} {transport:?}", call.collective, plan.algorithm, plan.protocol, call.ranks);
+            kinds.entry(kind).or_default().push(index);
+        }
+        let positive = |name: &&str| prior.parameters.get(*name).is_some_and(|p| p.value > 0.0);
+        let all: Vec<&'static str> = PARAMETERS.iter().map(|p| p.name).filter(positive).collect();
+        let mut entering: BTreeMap<usize, Vec<&'static str>> = BTreeMap::new();
+        for members in kinds.values() {
+            let case = &cases[members[members.len() / 2]];
+            let before = costs(topology, prior, case)?;
+            let mut enter = Vec::new();
+            for &name in &all {
+                let mut moved = prior.clone();
+                set(&mut moved, name, value(prior, name) * 0.7);
+                if costs(topology, &moved, case)? != before {
+                    enter.push(name);
+                }
+            }
+            entering.extend(members.iter().map(|&m| (m, enter.clone())));
+        }
+        let launches: BTreeSet<&str> = samples.iter().map(|s| Profile::launch_parameter(s.settings.launch)).collect();
+        let entered = |name: &str| launches.contains(name) || entering.values().any(|e| e.contains(&name));
+        let names: Vec<&'static str> = all.into_iter().filter(|name| entered(name)).collect();
+        for (case, enter) in entering {
+            cases[case].depends = (0..names.len()).filter(|&i| enter.contains(&names[i])).collect();
+        }
+        let start: Vec<f64> = names.iter().map(|name| value(prior, name).ln()).collect();
+        let limit = |(name, &x): (&&str, &f64)| {
+            let most = if name.starts_with("efficiency.") { 0.0 } else { f64::INFINITY };
+            (x - REACH.ln(), (x + REACH.ln()).min(most))
+        };
+        let bounds = names.iter().zip(&start).map(limit).collect();
+        Ok(Self { topology, prior, samples, of, cases, names, start, bounds })
+    }
+
+    /// The samples, in the order given.
+    pub fn samples(&self) -> &[Sample] {
+        &self.samples
+    }
+
+    /// Kernels that are simulated for them.
+    pub fn cases(&self) -> usize {
+        self.cases.len()
+    }
+
+    /// Parameters that enter any of them.
+    pub fn names(&self) -> &[&'static str] {
+        &self.names
+    }
+
+    /// Fits the parameters that `may` move to the samples `rows`.
+    ///
+    /// # Errors
+    /// A simulation that fails, or nothing to fit.
+    pub fn fit(&self, rows: &[usize], may: &dyn Fn(&str) -> bool) -> Result<Fit, CalibrateError> {
+        let mut free: Vec<usize> = (0..self.names.len()).filter(|&i| may(self.names[i])).collect();
+        free.retain(|&i| rows.iter().any(|&r| self.enters(r, i)));
+        free.truncate(MOST_FITTED);
+        if free.is_empty() {
+            return Err(CalibrateError::NothingToFit);
+        }
+        let mut unknown = BTreeSet::new();
+        loop {
+            let problem = Rows { study: self, rows, free: &free, frozen: None };
+            let start: Vec<f64> = free.iter().map(|&i| self.start[i]).collect();
+            let solution = self.search(&problem, &start, &start)?;
+            let clusters = self.clusters(rows);
+            let covariance = covariance(&solution, &clusters, &start, &options());
+            let variance = |at: usize| covariance.as_ref().map_or(0.0, |c| c.row(at)[at]);
+            let lost: Vec<usize> = (0..free.len()).filter(|&at| variance(at).max(0.0).sqrt() > IDENTIFIED).collect();
+            if !lost.is_empty() && lost.len() < free.len() {
+                unknown.extend(lost.iter().map(|&at| free[at]));
+                free.retain(|i| !unknown.contains(i));
+                continue;
+            }
+            return self.told(rows, &free, &unknown, &solution, &variance);
+        }
+    }
+
+    fn search(&self, problem: &Rows<'_, '_>, start: &[f64], from: &[f64]) -> Result<Solution, PredictError> {
+        let bounds: Vec<(f64, f64)> = problem.free.iter().map(|&i| self.bounds[i]).collect();
+        minimise(problem, start, from, &bounds, &options())
+    }
+
+    fn told(
+        &self,
+        rows: &[usize],
+        free: &[usize],
+        unknown: &BTreeSet<usize>,
+        solution: &Solution,
+        variance: &dyn Fn(usize) -> f64,
+    ) -> Result<Fit, CalibrateError> {
+        let x = self.all(free, &solution.x);
+        let judged = self.judge(&x)?;
+        let mut estimates = Vec::new();
+        let mut profile = self.profile(&x);
+        for (at, &i) in free.iter().enumerate() {
+            let half = 1.645 * variance(at).max(0.0).sqrt();
+            let interval = ((x[i] - half).exp(), (x[i] + half).exp());
+            let mut back = x.clone();
+            back[i] = self.start[i];
+            let errors = self.judge(&back)?;
+            let (low, high) = self.bounds[i];
+            estimates.push(Estimate {
+                name: self.names[i],
+                value: x[i].exp(),
+                interval,
+                prior: self.start[i].exp(),
+                identified: true,
+                at_bound: x[i] <= low || x[i] >= high,
+                error_at_prior: mean(rows.iter().map(|&r| errors[r].error().abs())),
+            });
+            if let Some(parameter) = profile.parameters.get_mut(self.names[i]) {
+                parameter.interval = Some([interval.0, interval.1]);
+            }
+        }
+        let error = mean(rows.iter().map(|&r| judged[r].error().abs()));
+        estimates.extend(unknown.iter().map(|&i| Estimate {
+            name: self.names[i],
+            value: self.start[i].exp(),
+            interval: (self.bounds[i].0.exp(), self.bounds[i].1.exp()),
+            prior: self.start[i].exp(),
+            identified: false,
+            at_bound: false,
+            error_at_prior: error,
+        }));
+        Ok(Fit {
+            profile,
+            estimates,
+            judged,
+            steps: solution.steps,
+            free: free.to_vec(),
+            x,
+            jacobian: solution.jacobian.clone(),
+        })
+    }
+
+    /// How fits without some of the rows do on these: by sample, what the fit that has not seen it
+    /// predicts, and the mean absolute error of that fit on what it has seen. Samples with the same
+    /// key of `split` are held back together, in `folds` groups, or one by one.
+    ///
+    /// Every fold starts from the fit to all rows and moves by its derivatives, with residuals
+    /// simulated anew, until it stands still.
+    ///
+    /// # Errors
+    /// A simulation that fails.
+    pub fn cross(&self, fit: &Fit, split: Split, folds: Option<usize>) -> Result<Crossed, CalibrateError> {
+        let keys: BTreeSet<String> = self.samples.iter().map(|s| split.key(s)).collect();
+        let folds = folds.unwrap_or(keys.len()).clamp(1, keys.len());
+        let place: BTreeMap<String, usize> = keys.into_iter().enumerate().map(|(i, key)| (key, i % folds)).collect();
+        let fold: Vec<usize> = self.samples.iter().map(|s| place[&split.key(s)]).collect();
+        let mut crossed = Crossed { fold: fold.clone(), held: Vec::new(), trained: vec![0.0; folds] };
+        if folds < 2 {
+            return Ok(crossed);
+        }
+        let mut held = vec![None; self.samples.len()];
+        for (f, trained) in crossed.trained.iter_mut().enumerate() {
+            let seen: Vec<usize> = (0..fold.len()).filter(|&r| fold[r] != f).collect();
+            let x = self.refit(fit, &seen)?;
+            let judged = self.judge(&x)?;
+            *trained = mean(seen.iter().map(|&r| judged[r].error().abs()));
+            for r in (0..fold.len()).filter(|&r| fold[r] == f) {
+                held[r] = Some(judged[r]);
+            }
+        }
+        crossed.held = held.into_iter().flatten().collect();
+        Ok(crossed)
+    }
+
+    /// The unknowns of a fit to some of the rows of another.
+    fn refit(&self, fit: &Fit, seen: &[usize]) -> Result<Vec<f64>, CalibrateError> {
+        // What no row that is seen depends on goes back to its prior.
+        let free: Vec<usize> = fit.free.iter().copied().filter(|&i| seen.iter().any(|&r| self.enters(r, i))).collect();
+        let mut frozen = Matrix::zero(seen.len(), free.len());
+        for (row, &r) in seen.iter().enumerate() {
+            for (column, i) in free.iter().enumerate() {
+                let at = fit.free.iter().position(|f| f == i).unwrap_or(0);
+                *frozen.at(row, column) = fit.jacobian.row(r)[at];
+            }
+        }
+        let problem = Rows { study: self, rows: seen, free: &free, frozen: Some(&frozen) };
+        let start: Vec<f64> = free.iter().map(|&i| self.start[i]).collect();
+        let from: Vec<f64> = free.iter().map(|&i| fit.x[i]).collect();
+        Ok(self.all(&free, &self.search(&problem, &start, &from)?.x))
+    }
+
+    /// Predictions of all samples with a profile's values.
+    ///
+    /// # Errors
+    /// A simulation that fails.
+    pub fn judge_with(&self, profile: &Profile) -> Result<Vec<Judged>, CalibrateError> {
+        let x: Vec<f64> = self.names.iter().map(|name| value(profile, name).max(1e-12).ln()).collect();
+        Ok(self.judge(&x)?)
+    }
+
+    fn judge(&self, x: &[f64]) -> Result<Vec<Judged>, PredictError> {
+        let all: Vec<usize> = (0..self.cases.len()).collect();
+        let profile = self.profile(x);
+        let simulated = self.simulate(&profile, &all)?;
+        Ok((0..self.samples.len()).map(|r| self.judged(r, &profile, simulated[self.of[r]])).collect())
+    }
+
+    fn judged(&self, row: usize, profile: &Profile, simulated: Simulated) -> Judged {
+        let issue = self.issue_us(row, profile);
+        let (predicted_us, bound) =
+            if issue >= simulated.kernel_us { (issue, "launch rate") } else { (simulated.kernel_us, simulated.bound) };
+        Judged { predicted_us, residual: (predicted_us / self.samples[row].time_us).ln(), bound }
+    }
+
+    fn issue_us(&self, row: usize, profile: &Profile) -> f64 {
+        let sample = &self.samples[row];
+        let predictor = Predictor::new(self.topology, profile);
+        let each = sample.call.ranks.div_ceil(predictor.hosts(sample.call.ranks));
+        profile.issue_interval(sample.settings.launch, each).as_us()
+    }
+
+    /// Kernel times of some cases.
+    fn simulate(&self, profile: &Profile, cases: &[usize]) -> Result<Vec<Simulated>, PredictError> {
+        let predictor = Predictor::new(self.topology, profile);
+        cases.par_iter().map(|&c| self.simulate_one(&predictor, c)).collect()
+    }
+
+    fn simulate_one(&self, predictor: &Predictor<'_>, case: usize) -> Result<Simulated, PredictError> {
+        let case = &self.cases[case];
+        let prediction = predictor.simulate(&case.proven, &case.settings, &mut Unobserved)?;
+        Ok(Simulated { kernel_us: prediction.kernel.as_us(), bound: prediction.bound_by() })
+    }
+
+    /// Whether a parameter enters a sample.
+    fn enters(&self, row: usize, parameter: usize) -> bool {
+        self.cases[self.of[row]].depends.contains(&parameter)
+            || Profile::launch_parameter(self.samples[row].settings.launch) == self.names[parameter]
+    }
+
+    /// All unknowns, those that are not free at their prior.
+    fn all(&self, free: &[usize], x: &[f64]) -> Vec<f64> {
+        let mut all = self.start.clone();
+        for (&i, &value) in free.iter().zip(x) {
+            all[i] = value;
+        }
+        all
+    }
+
+    fn profile(&self, x: &[f64]) -> Profile {
+        let mut profile = self.prior.clone();
+        for ((&name, x), start) in self.names.iter().zip(x).zip(&self.start) {
+            if x != start {
+                set(&mut profile, name, x.exp());
+            }
+        }
+        profile
+    }
+
+    /// By row, the number of its run.
+    fn clusters(&self, rows: &[usize]) -> Vec<usize> {
+        let mut numbers: BTreeMap<&str, usize> = BTreeMap::new();
+        rows.iter()
+            .map(|&r| {
+                let next = numbers.len();
+                *numbers.entry(self.samples[r].run.as_str()).or_insert(next)
+            })
+            .collect()
+    }
+}
+
+/// What cross-validation found.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Crossed {
+    /// By sample, the fold that held it back.
+    pub fold: Vec<usize>,
+    /// By sample, what the fit without it predicts; empty where there is only one fold.
+    pub held: Vec<Judged>,
+    /// By fold, the mean absolute error on what it was fitted to.
+    pub trained: Vec<f64>,
+}
+
+/// Some samples under some unknowns.
+struct Rows<'s, 'a> {
+    study: &'s Study<'a>,
+    rows: &'s [usize],
+    free: &'s [usize],
+    /// Derivatives that are taken as they are.
+    frozen: Option<&'s Matrix>,
+}
+
+impl Rows<'_, '_> {
+    fn needed(&self) -> Vec<usize> {
+        self.rows.iter().map(|&r| self.study.of[r]).collect::<BTreeSet<_>>().into_iter().collect()
+    }
+}
+
+impl Problem for Rows<'_, '_> {
+    type Error = PredictError;
+
+    fn residuals(&self, x: &[f64]) -> Result<Vec<f64>, PredictError> {
+        let needed = self.needed();
+        let profile = self.study.profile(&self.study.all(self.free, x));
+        let simulated = self.study.simulate(&profile, &needed)?;
+        let at = |r: usize| simulated[needed.binary_search(&self.study.of[r]).unwrap_or(0)];
+        Ok(self.rows.iter().map(|&r| self.study.judged(r, &profile, at(r)).residual).collect())
+    }
+
+    fn jacobian(&self, x: &[f64], at: &[f64]) -> Result<Matrix, PredictError> {
+        if let Some(frozen) = self.frozen {
+            return Ok(frozen.clone());
+        }
+        let study = self.study;
+        let all = study.all(self.free, x);
+        let moved: Vec<Profile> = (self.free.iter())
+            .map(|&i| {
+                let mut to = all.clone();
+                // Away from the bound, where there is one.
+                to[i] += if to[i] + STEP > study.bounds[i].1 { -STEP } else { STEP };
+                study.profile(&to)
+            })
+            .collect();
+        let predictors: Vec<Predictor<'_>> = moved.iter().map(|p| Predictor::new(study.topology, p)).collect();
+        let jobs: Vec<(usize, usize)> = (self.needed().into_iter())
+            .flat_map(|case| {
+                let entering = move |&column: &usize| study.cases[case].depends.contains(&self.free[column]);
+                (0..self.free.len()).filter(entering).map(move |column| (case, column))
+            })
+            .collect();
+        let results: Vec<Simulated> = (jobs.par_iter())
+            .map(|&(case, column)| study.simulate_one(&predictors[column], case))
+            .collect::<Result<_, _>>()?;
+        let times: BTreeMap<(usize, usize), Simulated> = jobs.into_iter().zip(results).collect();
+        let still = study.profile(&all);
+        let now = study.simulate(&still, &self.needed())?;
+        let needed = self.needed();
+        let mut jacobian = Matrix::zero(self.rows.len(), self.free.len());
+        for (row, &r) in self.rows.iter().enumerate() {
+            let case = study.of[r];
+            let here = now[needed.binary_search(&case).unwrap_or(0)];
+            for (column, &i) in self.free.iter().enumerate() {
+                if !study.enters(r, i) {
+                    continue;
+                }
+                let there = *times.get(&(case, column)).unwrap_or(&here);
+                let residual = study.judged(r, &moved[column], there).residual;
+                let step = if all[i] + STEP > study.bounds[i].1 { -STEP } else { STEP };
+                *jacobian.at(row, column) = (residual - at[row]) / step;
+            }
+        }
+        Ok(jacobian)
+    }
+}
+
+fn options() -> Options {
+    Options { huber: HUBER, pull: PULL, steps: 30, tolerance: 2e-3 }
+}
+
+/// The mean of some values; 0 of none.
+pub fn mean(values: impl Iterator<Item = f64>) -> f64 {
+    let (sum, count) = values.fold((0.0, 0_usize), |(s, n), v| (s + v, n + 1));
+    if count == 0 { 0.0 } else { sum / count as f64 }
+}
+
+fn value(profile: &Profile, name: &str) -> f64 {
+    profile.parameters.get(name).map_or(0.0, |p| p.value)
+}
+
+fn set(profile: &mut Profile, name: &str, value: f64) {
+    let fitted = Parameter { value, origin: OriginKind::Fitted, source: String::new(), interval: None };
+    profile.parameters.insert(name.to_owned(), fitted);
+}
+
+/// Everything of a laid case that costs time.
+type Costs = (Vec<u64>, Vec<crate::engine::ConnSpec>, Vec<[u64; 6]>, u64);
+
+fn costs(topology: &Topology, profile: &Profile, case: &Case) -> Result<Costs, PredictError> {
+    let schedule = &case.proven.schedule;
+    let laid = lay(topology, profile, &case.settings.transport, schedule)?;
+    let Instance { resources, conns, lanes, .. } = laid.instance;
+    let lanes = lanes.iter().map(|l| l.costs()).collect();
+    Ok((resources, conns, lanes, profile.kernel(schedule.plan.protocol, schedule.plan.threads).0))
+}

@@ -1,0 +1,361 @@
+//! Robust least squares with bounds, and the little linear algebra it takes.
+//!
+//! Levenberg's and Marquardt's method on Huber's loss: residuals beyond a few times the usual one
+//! count by their size and no more by its square, so that a row that went wrong does not bend the
+//! fit. A weak pull to the start keeps what the data cannot tell apart where it was.
+//!
+//! Sources: Marquardt, SIAM J. Appl. Math. 11(2), 1963; Huber, Ann. Math. Statist. 35(1), 1964;
+//! bounds by projection as in Kanzow, Yamashita and Fukushima, J. Comput. Appl. Math. 172(2), 2004.
+
+/// A dense matrix, row by row.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Matrix {
+    /// Columns.
+    pub columns: usize,
+    /// Values, `rows x columns`.
+    pub values: Vec<f64>,
+}
+
+impl Matrix {
+    /// All zero.
+    pub fn zero(rows: usize, columns: usize) -> Self {
+        Self { columns, values: vec![0.0; rows * columns] }
+    }
+
+    /// One row.
+    pub fn row(&self, row: usize) -> &[f64] {
+        &self.values[row * self.columns..(row + 1) * self.columns]
+    }
+
+    /// A value, to be changed.
+    pub fn at(&mut self, row: usize, column: usize) -> &mut f64 {
+        &mut self.values[row * self.columns + column]
+    }
+
+    fn get(&self, row: usize, column: usize) -> f64 {
+        self.values[row * self.columns + column]
+    }
+}
+
+/// What is to be made small: residuals of some unknowns, and how they change with them.
+pub trait Problem {
+    /// Why it cannot be evaluated.
+    type Error;
+
+    /// Residuals, in the same order each time.
+    ///
+    /// # Errors
+    /// An evaluation that fails ends the search.
+    fn residuals(&self, x: &[f64]) -> Result<Vec<f64>, Self::Error>;
+
+    /// Derivatives of the residuals, `residuals x unknowns`; `at` are the residuals there.
+    ///
+    /// # Errors
+    /// As of the residuals.
+    fn jacobian(&self, x: &[f64], at: &[f64]) -> Result<Matrix, Self::Error>;
+}
+
+/// How to search.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Options {
+    /// Residual up to which the loss is quadratic.
+    pub huber: f64,
+    /// Pull to the start: the loss of one unit away from it is that of so large a residual.
+    pub pull: f64,
+    /// Steps at most.
+    pub steps: usize,
+    /// A step shorter than this in every unknown is the last.
+    pub tolerance: f64,
+}
+
+/// Where a search ended.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Solution {
+    /// The unknowns.
+    pub x: Vec<f64>,
+    /// Residuals there.
+    pub residuals: Vec<f64>,
+    /// The last derivatives used.
+    pub jacobian: Matrix,
+    /// Loss there.
+    pub loss: f64,
+    /// Steps taken.
+    pub steps: usize,
+}
+
+/// Huber's weight of a residual: 1 inside, falling as its inverse outside.
+pub fn huber_weight(residual: f64, huber: f64) -> f64 {
+    if residual.abs() <= huber { 1.0 } else { huber / residual.abs() }
+}
+
+fn loss(residuals: &[f64], x: &[f64], start: &[f64], options: &Options) -> f64 {
+    let h = options.huber;
+    let data: f64 = residuals.iter().map(|r| if r.abs() <= h { r * r / 2.0 } else { h * (r.abs() - h / 2.0) }).sum();
+    let pulled: f64 = x.iter().zip(start).map(|(x, s)| (options.pull * (x - s)).powi(2) / 2.0).sum();
+    data + pulled
+}
+
+/// Minimises Huber's loss between bounds, from `start`, or from `from` with the pull to `start`.
+///
+/// # Errors
+/// The first that the problem reports.
+pub fn minimise<P: Problem>(
+    problem: &P,
+    start: &[f64],
+    from: &[f64],
+    bounds: &[(f64, f64)],
+    options: &Options,
+) -> Result<Solution, P::Error> {
+    let n = start.len();
+    let mut x: Vec<f64> = from.iter().zip(bounds).map(|(&v, &(low, high))| v.clamp(low, high)).collect();
+    let mut residuals = problem.residuals(&x)?;
+    let mut best = loss(&residuals, &x, start, options);
+    let mut damping = 1e-3;
+    let mut jacobian = problem.jacobian(&x, &residuals)?;
+    let mut steps = 0;
+    while steps < options.steps {
+        let (normal, gradient) = normal(&jacobian, &residuals, &x, start, options);
+        // What stands at a bound and is drawn outside stays there.
+        let free: Vec<usize> = (0..n)
+            .filter(|&i| !(x[i] <= bounds[i].0 && gradient[i] > 0.0 || x[i] >= bounds[i].1 && gradient[i] < 0.0))
+            .collect();
+        let mut moved = false;
+        let mut longest: f64 = 0.0;
+        for _ in 0..12 {
+            let mut system = Matrix::zero(free.len(), free.len());
+            for (a, &i) in free.iter().enumerate() {
+                for (b, &j) in free.iter().enumerate() {
+                    *system.at(a, b) = normal.get(i, j) * if i == j { 1.0 + damping } else { 1.0 };
+                }
+            }
+            let right: Vec<f64> = free.iter().map(|&i| -gradient[i]).collect();
+            let Some(step) = solve(&system, &right) else {
+                damping *= 10.0;
+                continue;
+            };
+            let mut next = x.clone();
+            for (&i, s) in free.iter().zip(&step) {
+                next[i] = (x[i] + s.clamp(-1.0, 1.0)).clamp(bounds[i].0, bounds[i].1);
+            }
+            let there = problem.residuals(&next)?;
+            let lower = loss(&there, &next, start, options);
+            if lower < best {
+                longest = next.iter().zip(&x).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+                (x, residuals, best) = (next, there, lower);
+                damping = (damping / 5.0).max(1e-9);
+                moved = true;
+                break;
+            }
+            damping *= 4.0;
+        }
+        steps += 1;
+        if !moved {
+            break;
+        }
+        let done = longest < options.tolerance;
+        jacobian = problem.jacobian(&x, &residuals)?;
+        if done {
+            break;
+        }
+    }
+    Ok(Solution { x, residuals, jacobian, loss: best, steps })
+}
+
+/// Gauss' matrix and gradient of the loss, weighted as Huber does.
+fn normal(jacobian: &Matrix, residuals: &[f64], x: &[f64], start: &[f64], options: &Options) -> (Matrix, Vec<f64>) {
+    let n = x.len();
+    let mut normal = Matrix::zero(n, n);
+    let mut gradient = vec![0.0; n];
+    for (i, residual) in residuals.iter().enumerate() {
+        let weight = huber_weight(*residual, options.huber);
+        let row = jacobian.row(i);
+        for a in 0..n {
+            if row[a] == 0.0 {
+                continue;
+            }
+            gradient[a] += weight * row[a] * residual;
+            for b in 0..n {
+                *normal.at(a, b) += weight * row[a] * row[b];
+            }
+        }
+    }
+    for a in 0..n {
+        *normal.at(a, a) += options.pull * options.pull;
+        gradient[a] += options.pull * options.pull * (x[a] - start[a]);
+    }
+    (normal, gradient)
+}
+
+/// Solves a symmetric positive definite system (Cholesky); `None` where it is not definite.
+pub fn solve(matrix: &Matrix, right: &[f64]) -> Option<Vec<f64>> {
+    let n = right.len();
+    let mut lower = Matrix::zero(n, n);
+    for i in 0..n {
+        for j in 0..=i {
+            let sum: f64 = (0..j).map(|k| lower.get(i, k) * lower.get(j, k)).sum();
+            let rest = matrix.get(i, j) - sum;
+            if i != j {
+                *lower.at(i, j) = rest / lower.get(j, j);
+            } else if rest > 1e-14 * matrix.get(i, i).abs() {
+                *lower.at(i, i) = rest.sqrt();
+            } else {
+                return None;
+            }
+        }
+    }
+    let mut y = vec![0.0; n];
+    for i in 0..n {
+        let sum: f64 = (0..i).map(|k| lower.get(i, k) * y[k]).sum();
+        y[i] = (right[i] - sum) / lower.get(i, i);
+    }
+    for i in (0..n).rev() {
+        let sum: f64 = (i + 1..n).map(|k| lower.get(k, i) * y[k]).sum();
+        y[i] = (y[i] - sum) / lower.get(i, i);
+    }
+    Some(y)
+}
+
+/// The inverse of a symmetric positive definite matrix, column by column.
+pub fn inverse(matrix: &Matrix) -> Option<Matrix> {
+    let n = matrix.columns;
+    let mut inverse = Matrix::zero(n, n);
+    for column in 0..n {
+        let unit: Vec<f64> = (0..n).map(|i| f64::from(u8::from(i == column))).collect();
+        for (row, value) in solve(matrix, &unit)?.into_iter().enumerate() {
+            *inverse.at(row, column) = value;
+        }
+    }
+    Some(inverse)
+}
+
+/// Covariance of the unknowns, with residuals of one cluster taken as one observation: rows of one
+/// run are wrong together. `A^-1 (sum over clusters of g g^T) A^-1`, Liang and Zeger, Biometrika
+/// 73(1), 1986; never below what independent residuals give.
+pub fn covariance(solution: &Solution, clusters: &[usize], start: &[f64], options: &Options) -> Option<Matrix> {
+    let n = solution.x.len();
+    let (normal, _) = normal(&solution.jacobian, &solution.residuals, &solution.x, start, options);
+    let bread = inverse(&normal)?;
+    let count = clusters.iter().max().map_or(0, |m| m + 1);
+    let mut sums = Matrix::zero(count, n);
+    let mut squares = 0.0;
+    for (i, (residual, &cluster)) in solution.residuals.iter().zip(clusters).enumerate() {
+        let score = huber_weight(*residual, options.huber) * residual;
+        squares += score * residual;
+        for (a, derivative) in solution.jacobian.row(i).iter().enumerate() {
+            *sums.at(cluster, a) += score * derivative;
+        }
+    }
+    let freedom = solution.residuals.len().saturating_sub(n).max(1) as f64;
+    let variance = squares / freedom;
+    let few = count as f64 / (count.saturating_sub(1)).max(1) as f64;
+    let mut meat = Matrix::zero(n, n);
+    for cluster in 0..count {
+        for a in 0..n {
+            for b in 0..n {
+                *meat.at(a, b) += few * sums.get(cluster, a) * sums.get(cluster, b);
+            }
+        }
+    }
+    let product = |left: &Matrix, right: &Matrix| {
+        let mut out = Matrix::zero(n, n);
+        for a in 0..n {
+            for b in 0..n {
+                *out.at(a, b) = (0..n).map(|k| left.get(a, k) * right.get(k, b)).sum();
+            }
+        }
+        out
+    };
+    let mut covariance = product(&product(&bread, &meat), &bread);
+    for a in 0..n {
+        let alone = variance * bread.get(a, a);
+        let at = covariance.at(a, a);
+        *at = at.max(alone);
+    }
+    Some(covariance)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rosenbrock's valley as residuals: the minimum is at (1, 1).
+    struct Valley;
+
+    impl Problem for Valley {
+        type Error = std::convert::Infallible;
+
+        fn residuals(&self, x: &[f64]) -> Result<Vec<f64>, Self::Error> {
+            Ok(vec![10.0 * (x[1] - x[0] * x[0]), 1.0 - x[0]])
+        }
+
+        fn jacobian(&self, x: &[f64], _: &[f64]) -> Result<Matrix, Self::Error> {
+            Ok(Matrix { columns: 2, values: vec![-20.0 * x[0], 10.0, -1.0, 0.0] })
+        }
+    }
+
+    const OPTIONS: Options = Options { huber: 1e9, pull: 0.0, steps: 200, tolerance: 1e-10 };
+
+    /// Goal: the minimum is found, inside bounds and on them: with x at most 0.5 the best of the
+    /// valley is (0.5, 0.25), by hand.
+    #[test]
+    fn a_curved_valley_is_followed_to_its_end() {
+        for (bound, expected) in [(2.0, [1.0, 1.0]), (0.5, [0.5, 0.25])] {
+            let start = [-1.2, 1.0];
+            let Ok(found) = minimise(&Valley, &start, &start, &[(-2.0, bound), (-2.0, 2.0)], &OPTIONS);
+            for (x, e) in found.x.iter().zip(expected) {
+                assert!((x - e).abs() < 1e-6, "{:?}", found.x);
+            }
+        }
+    }
+
+    /// A line through points, the last of which is far off.
+    struct Line(Vec<f64>);
+
+    impl Problem for Line {
+        type Error = std::convert::Infallible;
+
+        fn residuals(&self, x: &[f64]) -> Result<Vec<f64>, Self::Error> {
+            Ok(self.0.iter().enumerate().map(|(i, y)| x[0] + x[1] * i as f64 - y).collect())
+        }
+
+        fn jacobian(&self, _: &[f64], at: &[f64]) -> Result<Matrix, Self::Error> {
+            Ok(Matrix { columns: 2, values: (0..at.len()).flat_map(|i| [1.0, i as f64]).collect() })
+        }
+    }
+
+    /// Goal: one wild point does not bend the line, and what no point tells stays at its start.
+    #[test]
+    fn a_wild_point_counts_little_and_the_unseen_stays() {
+        let mut points: Vec<f64> = (0..20).map(|i| 2.0 + 0.5 * f64::from(i)).collect();
+        points[19] += 100.0;
+        let start = [0.0, 0.0];
+        let options = Options { huber: 0.1, ..OPTIONS };
+        let Ok(found) = minimise(&Line(points), &start, &start, &[(-9.0, 9.0); 2], &options);
+        assert!((found.x[0] - 2.0).abs() < 0.02 && (found.x[1] - 0.5).abs() < 0.01, "{:?}", found.x);
+        let options = Options { pull: 1e-3, ..OPTIONS };
+        let Ok(found) = minimise(&Line(vec![3.0]), &[0.0, 0.7], &[0.0, 0.7], &[(-9.0, 9.0); 2], &options);
+        assert!((found.x[0] - 3.0).abs() < 1e-3 && (found.x[1] - 0.7).abs() < 1e-9, "{:?}", found.x);
+    }
+
+    /// Goal: intervals of correlated rows are those of the clusters: ten copies of each point tell
+    /// no more than the points. Expected: the variance of a mean of 4 values, by hand.
+    #[test]
+    fn copies_of_a_row_add_no_certainty() {
+        struct Mean(Vec<f64>);
+        impl Problem for Mean {
+            type Error = std::convert::Infallible;
+            fn residuals(&self, x: &[f64]) -> Result<Vec<f64>, Self::Error> {
+                Ok(self.0.iter().map(|y| x[0] - y).collect())
+            }
+            fn jacobian(&self, _: &[f64], at: &[f64]) -> Result<Matrix, Self::Error> {
+                Ok(Matrix { columns: 1, values: vec![1.0; at.len()] })
+            }
+        }
+        let values: Vec<f64> = [1.0, 2.0, 4.0, 5.0].into_iter().flat_map(|v| [v; 10]).collect();
+        let clusters: Vec<usize> = (0..40).map(|i| i / 10).collect();
+        let Ok(found) = minimise(&Mean(values), &[0.0], &[0.0], &[(-9.0, 9.0)], &OPTIONS);
+        let covariance = covariance(&found, &clusters, &[0.0], &OPTIONS).unwrap();
+        // Squares about the mean of 3 sum to 10; over 3 degrees and 4 values.
+        assert!((covariance.values[0] - 10.0 / 3.0 / 4.0).abs() < 1e-6, "{covariance:?}");
+    }
+}

@@ -1,0 +1,342 @@
+//! What is wrong, if anything: each run that is not as expected against every known cause.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use collcast_reports::model::{Column, Table};
+use collcast_sim::collective::Collective;
+use collcast_sim::doctor::{
+    Case, Cause, Diagnosis, Examination, Fault, Finding, Point, rank_members, where_scaling_breaks,
+};
+use collcast_sim::profile::Profile;
+use collcast_sim::topology::Topology;
+use collcast_sim::units::{Bytes, SimDuration};
+use rayon::prelude::*;
+use serde_json::json;
+
+use super::judged::Judged;
+
+/// A finding, as the contract of `anomalies[]` has it.
+pub(super) struct Anomaly {
+    pub(super) kind: &'static str,
+    pub(super) error: bool,
+    pub(super) evidence: String,
+    pub(super) suggestion: String,
+}
+
+/// What was found, and the causes of each run that was looked into.
+pub(super) struct Findings {
+    pub(super) anomalies: Vec<Anomaly>,
+    pub(super) causes: serde_json::Value,
+    pub(super) warnings: Vec<String>,
+}
+
+/// A run by what makes its rows comparable.
+struct Run<'j, 'a> {
+    name: String,
+    rows: Vec<&'j Judged<'a>>,
+    case: Case,
+}
+
+/// Runs looked into, the slowest first: more would not change what to do next.
+const RUNS_MAX: usize = 6;
+/// Sizes simulated under each cause.
+const SIZES: usize = 13;
+/// The same of an all-to-all of many ranks, whose messages take long.
+const SIZES_OF_MANY: usize = 5;
+/// Ranks from which on that holds.
+const MANY: u32 = 16;
+
+/// Looks into every run that is not as expected.
+pub(super) fn examine(judged: &[Judged<'_>], topology: &Topology, profile: &Profile) -> Findings {
+    let runs = runs(judged);
+    let mut suspects: Vec<&Run<'_, '_>> = runs.iter().filter(|r| r.case.is_suspect()).collect();
+    suspects.sort_by(|a, b| excess(b).total_cmp(&excess(a)));
+    let left_out = suspects.len().saturating_sub(RUNS_MAX);
+    suspects.truncate(RUNS_MAX);
+    let mut found = Vec::new();
+    let mut failed = BTreeSet::new();
+    for run in suspects {
+        let row = run.rows[0].row;
+        let many = row.ranks >= MANY && row.collective == Collective::AllToAll;
+        let case = run.case.thinned(if many { SIZES_OF_MANY } else { SIZES });
+        let Ok(examination) = Examination::new(case, topology, profile) else { continue };
+        // A cause that cannot be simulated is left out, and said.
+        let mut curves = |faults: &[Fault], sizes: &[usize]| -> Vec<(Fault, Vec<f64>)> {
+            let tried: Vec<_> =
+                faults.par_iter().map(|&fault| (fault, examination.simulate(fault, sizes, profile))).collect();
+            let kept = |(fault, curve): (Fault, Result<Option<Vec<f64>>, _>)| match curve {
+                Ok(curve) => Some((fault, curve?)),
+                Err(error) => {
+                    failed.insert(format!("{fault} could not be simulated: {error}"));
+                    None
+                }
+            };
+            tried.into_iter().filter_map(kept).collect()
+        };
+        let tried = curves(&examination.case().hypotheses(topology), &examination.probes());
+        let all: Vec<usize> = (0..examination.case().points().len()).collect();
+        let curves = curves(&examination.promising(&tried), &all);
+        let diagnosis = examination.case().diagnose(&curves);
+        found.push((run, examination.case().clone(), diagnosis));
+    }
+    let causes = found.iter().map(|(run, _, d)| causes_of(run, d)).collect();
+    let mut anomalies = by_cause(&found, left_out);
+    anomalies.extend(members(&runs));
+    anomalies.extend(scaling(&runs));
+    anomalies.sort_by_key(|a| !a.error);
+    Findings { anomalies, causes, warnings: failed.into_iter().collect() }
+}
+
+/// Rows by run, repeats of a size as their median.
+fn runs<'j, 'a>(judged: &'j [Judged<'a>]) -> Vec<Run<'j, 'a>> {
+    let mut groups: BTreeMap<String, Vec<&'j Judged<'a>>> = BTreeMap::new();
+    for j in judged {
+        let r = j.row;
+        let key = format!(
+            "{} {} {} {} {:?} {:?} {:?} {:?} {:?}",
+            r.origin.file, r.run, r.collective, r.ranks, r.dtype, r.op, r.root, r.settings, j.question.settings
+        );
+        groups.entry(key).or_default().push(j);
+    }
+    let run = |rows: Vec<&'j Judged<'a>>| {
+        let mut sizes: BTreeMap<u64, Vec<&Judged<'_>>> = BTreeMap::new();
+        for &j in &rows {
+            sizes.entry(j.row.size.0).or_default().push(j);
+        }
+        let point = |same: Vec<&Judged<'_>>| {
+            let mut times: Vec<SimDuration> = same.iter().map(|j| j.row.time).collect();
+            times.sort_unstable();
+            // The lower of two: a disturbed repeat is the longer one.
+            let measured = times[(times.len() - 1) / 2];
+            Point { question: same[0].question.clone(), measured, expected: same[0].prediction.clone() }
+        };
+        let case = Case::new(sizes.into_values().map(point).collect())?;
+        let r = rows[0].row;
+        let name = format!("{} ({}, {} ranks)", r.run, r.collective, r.ranks);
+        Some(Run { name, rows, case })
+    };
+    groups.into_values().filter_map(run).collect()
+}
+
+/// Median of the logarithm of measured over expected, of the half of the sizes that shows it most.
+fn excess(run: &Run<'_, '_>) -> f64 {
+    let mut logs: Vec<f64> =
+        run.case.points().iter().map(|p| (p.measured.as_us() / p.expected.time.as_us()).ln()).collect();
+    logs.sort_by(f64::total_cmp);
+    logs[logs.len() * 3 / 4]
+}
+
+/// The same at large sizes, where links and NICs show.
+fn excess_of_large(run: &Run<'_, '_>) -> f64 {
+    let points = run.case.points();
+    let mut logs: Vec<f64> =
+        points[points.len() * 2 / 3..].iter().map(|p| (p.measured.as_us() / p.expected.time.as_us()).ln()).collect();
+    logs.sort_by(f64::total_cmp);
+    logs[logs.len() / 2]
+}
+
+/// One anomaly a cause, over the runs that show it.
+fn by_cause(found: &[(&Run<'_, '_>, Case, Diagnosis)], left_out: usize) -> Vec<Anomaly> {
+    let mut causes: BTreeMap<Cause, Vec<&(&Run<'_, '_>, Case, Diagnosis)>> = BTreeMap::new();
+    for one in found {
+        let cause = match one.2.finding {
+            Finding::Healthy => continue,
+            Finding::Found => one.2.ranked[0].fault.cause(),
+            Finding::Unknown => Cause::Unknown,
+        };
+        causes.entry(cause).or_default().push(one);
+    }
+    let anomaly = |(cause, runs): (Cause, Vec<&(&Run<'_, '_>, Case, Diagnosis)>)| {
+        let mut evidence: Vec<String> = runs.iter().take(3).map(|(run, case, d)| evidence(run, case, d)).collect();
+        let more = runs.len().saturating_sub(3);
+        if more > 0 {
+            evidence.push(format!("and {more} more runs of the same"));
+        }
+        if left_out > 0 {
+            evidence.push(format!("{left_out} slow runs were not looked into"));
+        }
+        let mut suggestion = cause.next().to_owned();
+        if cause == Cause::Unknown
+            && let Some(likely) = runs[0].2.ranked.iter().map(|c| c.fault.cause()).find(|c| c.is_defect())
+        {
+            suggestion += &format!("; first of all for {likely}: {}", likely.next());
+        }
+        Anomaly {
+            kind: cause.name(),
+            error: runs.iter().any(|r| r.2.is_error()),
+            evidence: evidence.join("; "),
+            suggestion,
+        }
+    };
+    causes.into_iter().map(anomaly).collect()
+}
+
+fn evidence(run: &Run<'_, '_>, case: &Case, d: &Diagnosis) -> String {
+    let first = &d.ranked[0];
+    let worst = &case.points()[d.worst];
+    let mut text = format!(
+        "{}: {:.1} times the expected time at {}, {} of {} sizes beyond the interval",
+        run.name,
+        worst.measured.as_us() / worst.expected.time.as_us(),
+        worst.question.call.size(),
+        d.beyond,
+        case.points().len(),
+    );
+    let misfit = |cause: Cause| d.ranked.iter().find(|c| c.fault.cause() == cause).map_or(0.0, |c| c.misfit);
+    let healthy = misfit(Cause::Healthy) * 100.0;
+    if d.finding == Finding::Found {
+        text += &format!(
+            "; {} is {:.0}% off in the median (the machine as it should be: {healthy:.0}%)",
+            first.fault,
+            first.misfit * 100.0
+        );
+        if !d.alike.is_empty() {
+            let names: Vec<&str> = d.alike.iter().map(|c| c.name()).collect();
+            text += &format!("; these sizes cannot tell it from {}", names.join(", "));
+        }
+    }
+    let others: Vec<String> = (d.ranked.iter().skip(usize::from(d.finding == Finding::Found)))
+        .filter(|c| !matches!(c.fault, Fault::Healthy | Fault::Unknown) && c.belief > 0.01)
+        .take(3)
+        .map(|c| format!("{} {:.0}% ({}, {:.0}% off)", c.fault.cause(), c.belief * 100.0, c.fault, c.misfit * 100.0))
+        .collect();
+    if !others.is_empty() {
+        text += &format!("; candidates: {}", others.join(", "));
+    }
+    text
+}
+
+fn causes_of(run: &Run<'_, '_>, d: &Diagnosis) -> serde_json::Value {
+    let causes: Vec<_> = (d.ranked.iter().take(5))
+        .map(|c| {
+            json!({
+                "kind": c.fault.cause().name(),
+                "detail": c.fault.to_string(),
+                "belief": c.belief,
+                "median_abs_error": c.misfit,
+            })
+        })
+        .collect();
+    let alike: Vec<&str> = d.alike.iter().map(|c| c.name()).collect();
+    json!({ "run": run.rows[0].row.run, "ranks": run.rows[0].row.ranks, "causes": causes, "alike": alike, "sizes_beyond": d.beyond })
+}
+
+/// What a member must make a run take longer to be named: 15%, by five standard deviations.
+const MEMBER: (f64, f64) = (0.14, 5.0);
+
+/// Hosts and NICs that are slow in runs over different sets of them.
+fn members(runs: &[Run<'_, '_>]) -> Vec<Anomaly> {
+    // Sets compare where they are of one size and do the same.
+    let mut alike: BTreeMap<String, Vec<(&Run<'_, '_>, BTreeSet<String>)>> = BTreeMap::new();
+    for run in runs {
+        let row = run.rows[0].row;
+        let members: BTreeSet<String> = (row.settings.host_names.iter().map(|h| format!("host {h}")))
+            .chain(row.settings.nics.iter().map(|n| format!("NIC {n}")))
+            .collect();
+        if !members.is_empty() {
+            alike.entry(format!("{} {}", row.collective, row.ranks)).or_default().push((run, members));
+        }
+    }
+    let mut anomalies = Vec::new();
+    for (what, runs) in alike {
+        let names: Vec<&String> = runs.iter().flat_map(|r| &r.1).collect::<BTreeSet<_>>().into_iter().collect();
+        let sets: Vec<(Vec<usize>, f64)> = (runs.iter())
+            .map(|(run, of)| {
+                let of = of.iter().filter_map(|m| names.binary_search(&m).ok()).collect();
+                (of, excess_of_large(run))
+            })
+            .collect();
+        let slow: Vec<_> = rank_members(names.len(), &sets)
+            .into_iter()
+            .filter(|s| s.log_slower > MEMBER.0 && s.z > MEMBER.1)
+            .collect();
+        if slow.is_empty() {
+            continue;
+        }
+        let list: Vec<String> = (slow.iter().take(8))
+            .map(|s| {
+                let (with, without) = s.runs;
+                format!(
+                    "{}: {:.2} times as long ({with} runs with it, {without} without)",
+                    names[s.member],
+                    s.log_slower.exp()
+                )
+            })
+            .collect();
+        let first = names[slow[0].member];
+        anomalies.push(Anomaly {
+            kind: if first.starts_with("host") { "slow_host" } else { "slow_nic" },
+            error: true,
+            evidence: format!("{} runs of {what} ranks over different sets: {}", runs.len(), list.join("; ")),
+            suggestion: format!(
+                "leave out {first} and run again; on it: `nvidia-smi nvlink -s`, `ibstat`, `nvidia-smi -q -d CLOCK,PERFORMANCE`, `dmesg | grep -iE 'xid|mlx5|AER'`"
+            ),
+        });
+    }
+    anomalies
+}
+
+/// What scaling must lose at a step, beyond what is expected, to be told: a factor of 1.3.
+const BREAK: f64 = 0.26;
+
+/// Where runs over several numbers of hosts fall behind what they should.
+fn scaling(runs: &[Run<'_, '_>]) -> Option<Anomaly> {
+    let mut by_hosts: BTreeMap<u32, (f64, u64, f64, f64)> = BTreeMap::new();
+    for run in runs {
+        let row = run.rows[0].row;
+        let largest = run.case.points().last()?;
+        let size = largest.question.call.size().0;
+        let busbw = |t: SimDuration| size as f64 / t.as_us() / 1e3 * row.collective.bus_factor(row.ranks);
+        let entry = (excess_of_large(run), size, busbw(largest.measured), busbw(largest.expected.time));
+        by_hosts.entry(row.hosts?).or_insert(entry);
+    }
+    let hosts: Vec<u32> = by_hosts.keys().copied().collect();
+    let values: Vec<&(f64, u64, f64, f64)> = by_hosts.values().collect();
+    let excess: Vec<f64> = values.iter().map(|v| v.0).collect();
+    let at = where_scaling_breaks(&excess, BREAK)?;
+    let list: Vec<String> = (hosts.iter().zip(&values))
+        .map(|(h, v)| format!("{h}: {:.1} of {:.1} GB/s at {}", v.2, v.3, Bytes(v.1)))
+        .collect();
+    Some(Anomaly {
+        kind: "scaling_breaks",
+        error: false,
+        evidence: format!(
+            "from {} hosts on, runs take {:.2} times as long beside the forecast as before; bus bandwidth by hosts: {}",
+            hosts[at],
+            (excess[at] - excess[..at].iter().copied().fold(f64::INFINITY, f64::min)).exp(),
+            list.join(", ")
+        ),
+        suggestion: format!(
+            "run {} hosts under one switch, then under two; {}",
+            hosts[at],
+            Cause::FabricOversubscribed.next()
+        ),
+    })
+}
+
+/// The table `anomalies`: a row each for files, for people a line each of its evidence and what to
+/// run next.
+pub(super) fn table(anomalies: &[Anomaly], people: bool) -> Table {
+    let title = "what is not as it should be";
+    let severity = |a: &Anomaly| if a.error { "error" } else { "warning" };
+    let (kind, level) = (Column::text("kind", "kind"), Column::text("severity", "severity"));
+    if !people {
+        let columns = [kind, level, Column::text("evidence", "evidence"), Column::text("suggestion", "suggestion")];
+        let mut table = Table::new("anomalies", title, columns);
+        for a in anomalies {
+            table.push([a.kind.into(), severity(a).into(), a.evidence.as_str().into(), a.suggestion.as_str().into()]);
+        }
+        return table;
+    }
+    let mut table =
+        Table::new("anomalies", title, [kind, level, Column::text("evidence", "evidence, and what to run next")]);
+    for a in anomalies {
+        let next = format!("next: {}", a.suggestion);
+        let lines = a.evidence.split("; ").chain(next.split("; "));
+        for (index, line) in lines.enumerate() {
+            let (kind, severity) = if index == 0 { (a.kind, severity(a)) } else { ("", "") };
+            table.push([kind.into(), severity.into(), line.into()]);
+        }
+    }
+    table
+}

@@ -1,0 +1,188 @@
+//! Goal: `calibrate` finds what measurements hold, says what they do not, and cannot be fooled.
+//! Method: measurements made by the simulator with known parameters and noise; the committed ones of
+//! `collcast bench` through the program itself.
+
+#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
+
+mod common;
+
+use collcast_sim::calibrate::{Fit, Sample, Split, Study, mean};
+use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol};
+use collcast_sim::engine::Unobserved;
+use collcast_sim::predict::{Predictor, Settings};
+use collcast_sim::profile::Profile;
+use collcast_sim::schedule::Call;
+use collcast_sim::topology::Topology;
+use collcast_sim::units::Bytes;
+
+use common::collcast;
+
+/// What the planted machine has, in parts of the prior's values.
+const PLANTED: [(&str, f64); 8] = [
+    ("latency.nvlink.ll", 1.3),
+    ("latency.nvlink.simple", 0.7),
+    ("sync.simple", 1.25),
+    ("block.ll", 0.8),
+    ("block.simple", 1.2),
+    ("kernel.ll", 1.3),
+    ("kernel.simple", 0.8),
+    ("launch.threads", 1.4),
+];
+
+fn machine() -> Topology {
+    collcast_topologies::load_any("h200x4", None, None).unwrap()
+}
+
+/// A number in -1..1 that looks random and is the same each time.
+fn noise(seed: u64) -> f64 {
+    let mixed = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    (mixed >> 11) as f64 / (1_u64 << 52) as f64 - 1.0
+}
+
+/// Rows of several runs, measured on the planted machine with up to 3% of noise.
+fn samples(topology: &Topology) -> Vec<Sample> {
+    let mut planted = Profile::builtin("prior").unwrap();
+    for (name, factor) in PLANTED {
+        planted.parameters.get_mut(name).unwrap().value *= factor;
+    }
+    let predictor = Predictor::new(topology, &planted);
+    let mut samples = Vec::new();
+    for (collective, algorithm) in [
+        (Collective::AllReduce, Algorithm::Ring),
+        (Collective::AllReduce, Algorithm::Tree),
+        (Collective::AllGather, Algorithm::Ring),
+    ] {
+        for protocol in [Protocol::Ll, Protocol::Simple] {
+            for (ranks, channels, launch) in
+                [(4, None, Launch::Graph), (2, None, Launch::Threads), (4, Some(1), Launch::Graph)]
+            {
+                for size in [2 << 10, 64 << 10, 1 << 20, 16 << 20] {
+                    let call = Call::of_size(collective, ranks, Bytes(size), DataType::Float32);
+                    let settings = Settings { launch, channels, ..Settings::default() };
+                    let time =
+                        predictor.predict_one(&call, algorithm, protocol, &settings, &mut Unobserved).unwrap().time;
+                    let time_us = time.as_us() * (1.0 + 0.03 * noise(samples.len() as u64));
+                    let run = format!("{collective} {algorithm} {protocol} {ranks} {channels:?}");
+                    samples.push(Sample { run, call, algorithm, protocol, settings, time_us, nccl_us: None });
+                }
+            }
+        }
+    }
+    samples
+}
+
+fn fit(study: &Study<'_>) -> Fit {
+    let all: Vec<usize> = (0..study.samples().len()).collect();
+    study.fit(&all, &|name| PLANTED.iter().any(|p| p.0 == name)).unwrap()
+}
+
+/// Goal: planted values are found again within their intervals and a few percent, on one thread and
+/// on two to the last bit.
+#[test]
+fn planted_parameters_are_recovered_the_same_on_any_threads() {
+    let (topology, prior) = (machine(), Profile::builtin("prior").unwrap());
+    let study = Study::new(&topology, &prior, samples(&topology)).unwrap();
+    let on = |threads: usize| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        pool.install(|| fit(&study))
+    };
+    let found = on(1);
+    assert_eq!(found, on(2));
+    let mut covered = 0;
+    for (name, factor) in PLANTED {
+        let estimate = found.estimates.iter().find(|e| e.name == name).unwrap();
+        let truth = estimate.prior * factor;
+        assert!(estimate.identified, "{name}");
+        assert!((estimate.value / truth - 1.0).abs() < 0.08, "{name}: {} for {truth}", estimate.value);
+        assert!(estimate.error_at_prior > mean(found.judged.iter().map(|j| j.error().abs())), "{name}");
+        covered += usize::from((estimate.interval.0..=estimate.interval.1).contains(&truth));
+    }
+    // Of eight intervals of 90%, fewer than six would hold the truth one time in 100.
+    assert!(covered >= 6, "{covered} of {} intervals hold the planted value", PLANTED.len());
+}
+
+/// Goal: rows that are held back are predicted as well as those fitted to; with the times of each
+/// run shuffled among its sizes they are not. Fitting cannot hide that a model explains nothing.
+#[test]
+fn shuffled_times_wreck_the_error_on_rows_held_back() {
+    let (topology, prior) = (machine(), Profile::builtin("prior").unwrap());
+    let honest = samples(&topology);
+    let mut shuffled = honest.clone();
+    for run in shuffled.chunks_mut(4) {
+        let times: Vec<f64> = run.iter().map(|s| s.time_us).collect();
+        for (sample, from) in run.iter_mut().zip([2, 3, 1, 0]) {
+            sample.time_us = times[from];
+        }
+    }
+    let error = |samples: Vec<Sample>| {
+        let study = Study::new(&topology, &prior, samples).unwrap();
+        let crossed = study.cross(&fit(&study), Split::Run, Some(2)).unwrap();
+        mean(crossed.held.iter().map(|j| j.residual.abs()))
+    };
+    let (honest, shuffled) = (error(honest), error(shuffled));
+    assert!(honest < 0.04, "{honest}");
+    assert!(shuffled > 10.0 * honest, "{shuffled} shuffled, {honest} not");
+}
+
+/// Goal: what no row tells stays at its prior and is said to.
+#[test]
+fn what_rows_do_not_tell_stays_at_its_prior() {
+    let (topology, prior) = (machine(), Profile::builtin("prior").unwrap());
+    let mut rows = samples(&topology);
+    // Two rows at one size cannot tell latency, start and rate apart.
+    rows.retain(|s| s.algorithm == Algorithm::Tree && s.protocol == Protocol::Ll && s.call.size().0 == 2 << 10);
+    let study = Study::new(&topology, &prior, rows).unwrap();
+    assert!(study.names().iter().all(|name| !name.contains("simple") && !name.contains("network")));
+    let found = fit(&study);
+    let lost: Vec<_> = found.estimates.iter().filter(|e| !e.identified).collect();
+    assert!(!lost.is_empty(), "{:?}", found.estimates);
+    for estimate in lost {
+        assert!((estimate.value - estimate.prior).abs() < 1e-12, "{estimate:?}");
+    }
+}
+
+/// Goal: the command's profile is read back, predicts better than the prior that it starts from, and
+/// `validate` says when it is judged on what it was fitted to.
+#[test]
+fn a_written_profile_is_better_than_its_prior() {
+    let folder = tempfile::tempdir().unwrap();
+    let profile = folder.path().join("mine.toml").display().to_string();
+    let data = "tests/data/h200x4_bench/nccl_lines_4.csv";
+    let (code, out, err) = collcast(&["calibrate", data, "-t", "h200x4", "-o", &profile, "--split", "none"]);
+    assert_eq!(code, 0, "{err}");
+    assert!(out.contains("latency.nvlink.ll128") && err.contains("parameters fitted"), "{out}{err}");
+    let read = Profile::parse(&std::fs::read_to_string(&profile).unwrap(), "mine.toml").unwrap();
+    assert_eq!((read.name.as_str(), read.data.len(), read.gpus), ("mine", 1, vec!["H200".to_owned()]));
+    assert!(read.parameters.values().all(|p| p.interval.is_some_and(|[low, high]| low < p.value && p.value < high)));
+    let error = |profile: &str, data: &str| -> (f64, String) {
+        let (code, out, err) = collcast(&["validate", data, "-t", "h200x4", "--profile", profile, "--format", "json"]);
+        assert_eq!(code, 0, "{err}");
+        let json: serde_json::Value = serde_json::from_str(&out).unwrap();
+        (json["overall"]["mean_abs_error"].as_f64().unwrap(), err)
+    };
+    let (fitted, warned) = error(&profile, data);
+    assert!(warned.contains("was fitted to 1 of these files"), "{warned}");
+    assert!(fitted < error("prior", data).0, "{fitted}");
+    let (other, silent) = error(&profile, "tests/data/h200x4_bench/nccl_lines_2.csv");
+    assert!(!silent.contains("was fitted to"), "{silent}");
+    assert!(other < 0.15, "{other}");
+}
+
+/// Goal: what cannot be fitted is refused with the way out.
+#[test]
+fn bad_input_is_refused() {
+    let data = "tests/data/h200x4_bench/nccl_lines_4.csv";
+    for (args, expected) in [
+        (vec![data, "-t", "h200x2"], "4 ranks, `h200x2` has 2 GPUs"),
+        (vec![data, "-t", "h200x4", "--split", "runs"], "did you mean `run`?"),
+        (vec![data, "-t", "h200x4", "--fit", "latency.nvlnk.ll"], "did you mean `latency.nvlink.ll`?"),
+        (vec![data, "-t", "h200x4", "--fit", "network.proxy"], "none of the parameters asked for"),
+        (vec![data, "-t", "h200x4", "--min-size", "1G"], "no row of the measurements can be used"),
+        (vec![data, "-t", "h200x4", "--min-size", "many"], "--min-size"),
+        (vec!["tests/data/h200x4/nccl_topo_4gpu.xml", "-t", "h200x4"], "topology"),
+    ] {
+        let (code, _, err) = collcast(&[&["calibrate"], args.as_slice()].concat());
+        assert_eq!(code, 2, "{args:?}: {err}");
+        assert!(err.contains(expected), "{args:?}: {err}");
+    }
+}
