@@ -160,7 +160,7 @@ pub fn graph(
 }
 
 /// The layers of a chunk, numbered through all stages.
-fn layers_of<'m>(model: &'m Model, chunk: u32, chunks: u32) -> &'m [Layer] {
+fn layers_of(model: &Model, chunk: u32, chunks: u32) -> &[Layer] {
     let at = |c: u32| model.layers.len() * c as usize / chunks.max(1) as usize;
     &model.layers[at(chunk)..at(chunk + 1)]
 }

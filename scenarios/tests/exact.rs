@@ -71,7 +71,7 @@ fn ten_and_twelve() {
     let serial = step(&[("data_parallel.kind", "at_end")], CALM);
     let reduce = call(&serial, "data-parallel all_reduce");
     assert_eq!(serial.time, us(10_000) + reduce);
-    assert!((reduce.as_us() - 12_000.0).abs() < 50.0, "{reduce}");
+    assert!((reduce.as_us() - 12_000.0).abs() < 120.0, "{reduce}");
     let overlapped = step(&[("data_parallel.kind", "ddp")], CALM);
     let bucket = call(&overlapped, "data-parallel all_reduce");
     assert!(bucket > us(250));

@@ -301,6 +301,9 @@ pub struct Predictor<'a> {
     proofs: Mutex<BTreeMap<String, Arc<Mutex<bool>>>>,
 }
 
+/// The share of each resource's capacity that a run used.
+pub type Shares = Vec<(ResourceName, f64)>;
+
 /// What NCCL's search depends on: ranks, multicast, reduction in the network, transport.
 type Asked = (u32, bool, bool, Transport);
 
@@ -736,7 +739,7 @@ impl<'a> Predictor<'a> {
         call: &dyn Fn(u32) -> Call,
         (algorithm, protocol): (Choice<Algorithm>, Choice<Protocol>),
         settings: &Settings,
-    ) -> Result<(Prediction, Vec<(ResourceName, f64)>), PredictError> {
+    ) -> Result<(Prediction, Shares), PredictError> {
         let views: Vec<Topology> = (groups.iter())
             .map(|group| {
                 let gpus: Vec<_> = group.iter().map(|&rank| self.topology.gpu_of(rank)).collect();
@@ -786,7 +789,7 @@ impl<'a> Predictor<'a> {
         laid: &Laid<'_>,
         settings: &Settings,
         observer: &mut O,
-    ) -> Result<(Prediction, Vec<(ResourceName, f64)>), PredictError> {
+    ) -> Result<(Prediction, Shares), PredictError> {
         let (call, what) = (&schedule.call, describe(schedule));
         let (algorithm, protocol) = (schedule.plan.algorithm, schedule.plan.protocol);
         let folded = settings.fold.then(|| fold(&laid.instance));

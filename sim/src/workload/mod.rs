@@ -34,7 +34,7 @@ use crate::predict::{Choice, PredictError};
 use crate::units::{Bandwidth, Bytes, SimDuration};
 
 pub use footprint::{Footprint, Simulator};
-pub use outcome::{Activity, PathPart, RankResult, Step};
+pub use outcome::{Activity, CallLinks, PathPart, RankResult, Step};
 
 /// What a stream carries: how its operations count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]

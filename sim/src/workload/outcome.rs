@@ -78,10 +78,13 @@ pub struct Step {
     /// Share of its capacity that was used of links where calls met: the first of those alike.
     pub links: Vec<(LinkId, f64)>,
     /// Share of links that each call of a rank uses when it runs alone, by rank and operation.
-    pub link_shares: Vec<(usize, usize, Vec<(LinkId, f64)>)>,
+    pub link_shares: Vec<CallLinks>,
     /// Events handled.
     pub events: u64,
 }
+
+/// Rank, operation and the links of a call.
+pub type CallLinks = (usize, usize, Vec<(LinkId, f64)>);
 
 /// Most links of one call that a timeline shows.
 const SHOWN_LINKS: usize = 4;
