@@ -66,12 +66,18 @@ pub fn rank_members(members: usize, runs: &[(Vec<usize>, f64)]) -> Vec<Suspect> 
         scatter = (1.48 * sizes.get(sizes.len() / 2).copied().unwrap_or(0.0)).max(SCATTER_MIN);
         weights = left.iter().map(|l| (HUBER * scatter / l.abs().max(1e-12)).min(1.0)).collect();
     }
+    // Sets of one size do not tell what all members add from what all runs share: a member is
+    // compared with the others.
+    let mut sorted = effects[1..].to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let usual = sorted.get(sorted.len() / 2).copied().unwrap_or(0.0);
     let suspect = |member: usize| {
         let with = runs.iter().filter(|r| has(r, member)).count();
-        let mut unit = vec![0.0; n];
-        unit[member + 1] = 1.0;
-        let variance: f64 = forward(&lower, &unit).iter().map(|c| c * c).sum::<f64>() * scatter * scatter;
-        let log_slower = effects[member + 1];
+        let mut contrast = vec![-1.0 / (n - 1) as f64; n];
+        contrast[0] = 0.0;
+        contrast[member + 1] += 1.0;
+        let variance: f64 = forward(&lower, &contrast).iter().map(|c| c * c).sum::<f64>() * scatter * scatter;
+        let log_slower = effects[member + 1] - usual;
         Suspect { member, log_slower, z: log_slower / variance.sqrt(), runs: (with, runs.len() - with) }
     };
     let mut ranked: Vec<Suspect> = (0..n - 1).map(suspect).filter(|s| s.runs.0 > 0 && s.runs.1 > 0).collect();

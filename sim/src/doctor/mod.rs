@@ -354,7 +354,13 @@ impl Examination {
     ///
     /// # Errors
     /// A prediction on fewer hosts that cannot be made.
-    pub fn new(case: Case, topology: &Topology, profile: &Profile) -> Result<Self, PredictError> {
+    pub fn new(mut case: Case, topology: &Topology, profile: &Profile) -> Result<Self, PredictError> {
+        // Intervals that a calibration found hold for the machine as it was calibrated; a faulty one is not.
+        for Point { expected, .. } in &mut case.points {
+            let (low, high) = profile.interval("", expected.extrapolated || expected.unmeasured_switches);
+            let scaled = |factor: f64| SimDuration::from_us(expected.time.as_us() * factor);
+            (expected.low, expected.high) = (scaled(low), scaled(high));
+        }
         let questions: Vec<Question> = case.points.iter().map(|p| p.question.clone()).collect();
         let healthy = case.curve_of(Fault::Healthy);
         let ranks = questions[0].call.ranks;
