@@ -174,7 +174,7 @@ fn splits(names: &[String]) -> Result<Vec<Split>, CliError> {
             None if name == "none" => {}
             None => {
                 let known = Split::ALL.map(Split::name);
-                let hint = nearest(name, known.into_iter()).map_or_else(
+                let hint = nearest(name, known).map_or_else(
                     || format!("it is one of {}, all, none", known.join(", ")),
                     |near| format!("did you mean `{near}`?"),
                 );
