@@ -142,6 +142,9 @@ fn check_against_naive(instance: &Instance<'_>, what: &str) {
     }
     assert_eq!(fast.load, slow.load, "{what}");
     assert_eq!(fast.messages, slow.log.messages.len() as u64, "{what}");
+    // Whatever waits wakes once for all that it waits for.
+    let things = log.slices.len() + 4 * log.messages.len() + instance.lanes.len() + instance.tasks.len();
+    assert!(fast.events <= 64 * (things as u64 + 1), "{what}: {} events for {things} things", fast.events);
     let log = log.sorted();
     assert!(log.slices == slow.log.slices, "{what}: slices differ");
     assert!(log.messages == slow.log.messages, "{what}: messages differ");

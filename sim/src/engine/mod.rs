@@ -336,6 +336,8 @@ struct ConnRun {
     posted: usize,
     posting: bool,
     sending: bool,
+    /// Its only wake-up that counts; others are stale.
+    wake_at: u64,
 }
 
 impl ConnRun {
@@ -475,7 +477,8 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
             .iter()
             .map(|spec| {
                 let depth = spec.depth.max(1) as usize;
-                ConnRun { slots: SmallVec::from_elem(Slot::default(), depth), ..ConnRun::default() }
+                let slots = SmallVec::from_elem(Slot::default(), depth);
+                ConnRun { slots, wake_at: UNKNOWN, ..ConnRun::default() }
             })
             .collect();
         let mut join = |lane: u32, conn: u32, sends: bool| {
@@ -596,11 +599,15 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
                 }
             }
             Owner::Kernel(kernel) => self.start_round(kernel),
-            Owner::Proxy(conn) => {
+            Owner::Proxy(id) => {
                 if finished {
-                    self.deliver(conn);
+                    self.deliver(id);
+                } else if self.conns[id as usize].wake_at == self.now {
+                    self.conns[id as usize].wake_at = UNKNOWN;
+                } else {
+                    return;
                 }
-                self.proxy(conn);
+                self.proxy(id);
             }
             Owner::Post(id) => {
                 let conn = &mut self.conns[id as usize];
@@ -620,12 +627,16 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
     }
 
     fn wake(&mut self, owner: Owner, at: u64) {
-        if let Owner::Lane(lane) = owner {
-            let run = &mut self.lanes[lane as usize];
-            if run.wake_at <= at {
+        let pending = match owner {
+            Owner::Lane(lane) => Some(&mut self.lanes[lane as usize].wake_at),
+            Owner::Proxy(id) => Some(&mut self.conns[id as usize].wake_at),
+            _ => None,
+        };
+        if let Some(pending) = pending {
+            if *pending <= at {
                 return;
             }
-            run.wake_at = at;
+            *pending = at;
         }
         self.heap.push(Reverse((at, Event::Wake(owner.tag()))));
     }
