@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol};
 use collcast_sim::engine::flows::{Flows, Use, WEIGHT_ONE};
-use collcast_sim::engine::{EngineError, Instance, Outcome, ProxySpec, TaskSpec, Unobserved, fold, run, run_steady};
+use collcast_sim::engine::{
+    EngineError, Gate, Instance, Outcome, ProxySpec, TaskSpec, Unobserved, fold, run, run_steady,
+};
 use collcast_sim::ids::{ChannelId, Lane, Rank};
 use collcast_sim::network::{Laid, LayError, ResourceName, Transport, lay, order};
 use collcast_sim::predict::{Choice, PredictError, Prediction, Predictor, Settings};
@@ -131,23 +133,36 @@ fn together<'a>(first: &Laid<'a>, second: &Laid<'a>, at: SimTime) -> Instance<'a
 }
 
 fn check_against_naive(instance: &Instance<'_>, what: &str) {
+    assert!(ends_as_the_naive_one(instance, what), "{what}: waits for ever");
+}
+
+/// Whether an instance ends; in both engines or in none, and then alike.
+fn ends_as_the_naive_one(instance: &Instance<'_>, what: &str) -> bool {
     let mut log = Log::default();
-    let fast = run(instance, &mut log).unwrap_or_else(|e| panic!("{what}: {e}"));
     let slow = naive::run(instance);
+    let fast = match run(instance, &mut log) {
+        Ok(fast) => fast,
+        Err(EngineError::Stuck { .. }) if slow.stuck => return false,
+        Err(error) => panic!("{what}: {error}"),
+    };
+    assert!(!slow.stuck, "{what}: the naive engine waits for ever");
     assert_eq!(fast.end.0, slow.end, "{what}");
     assert_eq!(fast.job_ends.iter().map(|t| t.0).collect::<Vec<_>>(), slow.job_ends, "{what}");
+    assert_eq!(fast.task_starts.iter().map(|t| t.0).collect::<Vec<_>>(), slow.task_starts, "{what}");
     assert_eq!(fast.task_ends.iter().map(|t| t.0).collect::<Vec<_>>(), slow.task_ends, "{what}");
+    assert_eq!(fast.task_causes, slow.task_causes, "{what}");
     if !instance.lanes.is_empty() {
         assert_eq!(fast.round_ends.iter().map(|t| t.0).collect::<Vec<_>>(), slow.round_ends, "{what}");
     }
     assert_eq!(fast.load, slow.load, "{what}");
     assert_eq!(fast.messages, slow.log.messages.len() as u64, "{what}");
-    // Whatever waits wakes once for all that it waits for.
-    let things = log.slices.len() + 4 * log.messages.len() + instance.lanes.len() + instance.tasks.len();
+    // Whatever waits wakes once for all that it waits for; a task's start changes all others' ends.
+    let things = log.slices.len() + 4 * log.messages.len() + instance.lanes.len() + instance.tasks.len().pow(2);
     assert!(fast.events <= 64 * (things as u64 + 1), "{what}: {} events for {things} things", fast.events);
     let log = log.sorted();
     assert!(log.slices == slow.log.slices, "{what}: slices differ");
     assert!(log.messages == slow.log.messages, "{what}: messages differ");
+    true
 }
 
 fn check_case_against_naive(topology: &Topology, case: &Case) {
@@ -272,6 +287,82 @@ proptest! {
             let rates: Vec<u64> = live.iter().map(|(id, _)| solver.rate(*id)).collect();
             prop_assert_eq!(rates, naive::rates(&capacities, &uses));
         }
+    }
+
+    /// Goal: tasks do what they say in any graph, beside kernels that they start and share with.
+    /// Method: random dependencies with lags, kernels of one or more waves on gates, holds until any
+    /// other task, flows on resources of their own and of the lanes; times on a coarse grid, so that
+    /// much happens at one instant; the naive engine, also on who let whom start and on whether it
+    /// ends at all.
+    #[test]
+    fn engine_agrees_with_the_naive_one_on_any_graph_of_tasks(
+        seed in any::<u64>(),
+        size in 1_usize..24,
+        ranks in 0_u32..4,
+        coarse in any::<bool>(),
+    ) {
+        let topology = nvswitch_box(4, 30.0);
+        let case = Case { count: 400, ..Case::new(Collective::AllReduce, Algorithm::Ring, Protocol::Simple, ranks.max(1)) };
+        let schedule = case.schedule(&topology);
+        let laid = lay(&topology, &prior(), &Transport::default(), &schedule).unwrap();
+        let mut instance = if ranks > 0 { laid.instance } else { Instance::default() };
+        let mut state = seed;
+        let mut random = |below: u64| {
+            state = mix(seed, state);
+            state % below
+        };
+        let tick = if coarse { 1_000_000 } else { 100 };
+        let own = u32::try_from(instance.resources.len()).unwrap();
+        instance.resources.extend((0..3).map(|_| (1 + random(4)) * 1_000_000_000_000 / tick));
+        let resources = instance.resources.clone();
+        while instance.tasks.len() < size {
+            let index = instance.tasks.len() as u64;
+            let waves = if random(4) == 0 { 1 + random(3) } else { 0 };
+            let kind = random(3);
+            let gate = u32::try_from(random(2)).unwrap();
+            for wave in 0..waves.max(1) {
+                // Now and then a task waits for a later one, and so perhaps for ever.
+                let other = if random(60) == 0 { size as u64 } else { index.max(1) };
+                let mut after: Vec<(u32, SimDuration)> = (0..random(4))
+                    .filter(|_| index > 0)
+                    .map(|_| (u32::try_from(random(other)).unwrap(), SimDuration(random(2) * random(6) * tick)))
+                    .collect();
+                after.extend((wave > 0).then(|| (u32::try_from(index + wave - 1).unwrap(), SimDuration(0))));
+                let amount = |resource: u32, most: u64, draw: u64| (resource, resources[resource as usize] / 8 * (draw % most));
+                let uses = random(4).saturating_sub(1);
+                // Most share what only tasks use.
+                let mut resource = || match random(4) {
+                    0 => u32::try_from(random(resources.len() as u64)).unwrap(),
+                    some => own + u32::try_from(some - 1).unwrap(),
+                };
+                let uses = (0..uses).map(|_| (resource(), WEIGHT_ONE / 2)).collect();
+                let held = resource();
+                let spec = TaskSpec {
+                    uses,
+                    work: random(20) * 10,
+                    lasts: SimDuration(random(2) * random(10) * tick),
+                    at: SimTime(random(2) * random(20) * tick),
+                    after: after.into(),
+                    gate: match kind {
+                        _ if waves > 0 => Gate::Occupies { gate, first: wave == 0, last: wave + 1 == waves },
+                        0 => Gate::Enters { gate, urgent: random(2) == 0 },
+                        _ => Gate::None,
+                    },
+                    holds: (0..random(2)).map(|_| amount(held, 10, random(10))).collect(),
+                    until: (random(2) == 0).then(|| u32::try_from(random(size as u64)).unwrap()),
+                    ..TaskSpec::default()
+                };
+                instance.tasks.push(spec);
+            }
+        }
+        for (kernel, spec) in (0..).zip(&mut instance.kernels) {
+            (spec.rounds, spec.gap) = (1 + u32::try_from(random(2)).unwrap(), SimDuration(1 + random(tick)));
+            if random(4) > 0 {
+                let task = usize::try_from(random(size as u64)).unwrap();
+                instance.tasks[task].kernels.push(kernel);
+            }
+        }
+        ends_as_the_naive_one(&instance, "a graph of tasks");
     }
 
     /// Goal: the engine does what it says for any mix of connections, not only for those that

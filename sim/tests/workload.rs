@@ -4,9 +4,16 @@
 
 mod common;
 
+use collcast_sim::collective::{Collective, DataType};
 use collcast_sim::engine::flows::WEIGHT_ONE;
 use collcast_sim::engine::{Gate, Instance, Outcome, TaskSpec, Unobserved, run};
-use collcast_sim::units::{SimDuration, SimTime};
+use collcast_sim::ids::Rank;
+use collcast_sim::predict::{Choice, Predictor, Settings};
+use collcast_sim::units::{Bandwidth, Bytes, SimDuration, SimTime};
+use collcast_sim::workload::{
+    Communicate, Compute, Device, Level, Mechanisms, Op, OpGraph, Program, RankSpec, Simulator, StreamKind, What,
+};
+use common::{nvswitch_box, prior};
 use proptest::prelude::*;
 
 fn outcome(resources: &[u64], tasks: Vec<TaskSpec>) -> Outcome {
@@ -62,6 +69,110 @@ fn gates_open_between_kernels_and_waves() {
         let done = outcome(&[], tasks);
         assert_eq!(done.task_starts[3].0, starts, "at {at}, urgent {urgent}");
         assert_eq!(done.end.0, (starts + 7).max(30), "the kernels go on beside it");
+    }
+}
+
+/// An operation as it is drawn: kind, time in ns or size, dependencies, time to launch in ns.
+type Drawn = (u8, u64, Vec<u32>, u64);
+
+const RANKS: u32 = 4;
+
+/// All ranks do the same on a stream that computes and two that call collectives of all ranks;
+/// `keep` says which operations are there, and dependencies go through those that are not.
+fn graph(drawn: &[Drawn], paces: [u64; RANKS as usize], keep: impl Fn(u8) -> bool) -> OpGraph {
+    let mut program = Program::default();
+    let compute = program.stream("compute", StreamKind::Compute, false);
+    let calls = ["a", "b"].map(|name| program.stream(name, StreamKind::Communication, true));
+    // By drawn operation what waiting for it means, and the same for the last of each stream.
+    let mut stands_for: Vec<Vec<usize>> = Vec::new();
+    let mut last = [const { Vec::new() }; 4];
+    for (index, (kind, size, before, issue)) in (0_u32..).zip(drawn) {
+        let stream = if *kind < 2 { calls[usize::from(*kind)] } else { compute };
+        let mut after: Vec<usize> =
+            before.iter().filter(|_| index > 0).flat_map(|b| stands_for[(b % index) as usize].clone()).collect();
+        after.extend(&last[stream]);
+        if *kind < 2 {
+            after.extend(&last[3]); // One communicator: one call after the other.
+        }
+        after.sort_unstable();
+        after.dedup();
+        let what = if *kind < 2 {
+            What::Collective(Communicate {
+                group: 0,
+                collective: Collective::AllReduce,
+                bytes: Bytes(size * 256),
+                dtype: DataType::Float32,
+                algorithm: Choice::Auto,
+                protocol: Choice::Auto,
+                channels: None,
+            })
+        } else {
+            let time = SimDuration(size * 1000);
+            What::Compute(Compute { time, kernels: 1 + u32::from(kind % 3), waves: 2, memory_ppm: 500_000 })
+        };
+        let result = if keep(*kind) {
+            let issue = SimDuration(issue * 1000);
+            let (label, kind) = ("op".into(), "op".into());
+            vec![program.push(Op { label, kind, stream, what, after, issue, framework: false })]
+        } else {
+            after
+        };
+        last[stream].clone_from(&result);
+        if *kind < 2 {
+            last[3].clone_from(&result);
+        }
+        stands_for.push(result);
+    }
+    let rank = |pace_ppm| RankSpec { program: 0, groups: vec![0], pace_ppm, late: SimDuration::ZERO };
+    let groups = vec![(0..RANKS).map(Rank).collect()];
+    OpGraph { programs: vec![program], ranks: paces.map(rank).to_vec(), groups, jitter: None }
+}
+
+fn step_time(graph: &OpGraph, mechanisms: Mechanisms) -> SimDuration {
+    let (topology, profile) = (nvswitch_box(RANKS, 450.0), prior());
+    let device = Device { sms: 132, memory: Bandwidth::from_gb_per_s(3350.0) };
+    let simulator = Simulator::new(Predictor::new(&topology, &profile), device, Settings::default());
+    simulator.run(graph, mechanisms, Level::Flows).unwrap().time
+}
+
+fn drawn(most: usize) -> impl Strategy<Value = Vec<Drawn>> {
+    prop::collection::vec((0_u8..6, 0_u64..400_000, prop::collection::vec(any::<u32>(), 0..3), 0_u64..20_000), 1..most)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Goal: a step without communication is the same step with all of it taken out of the graph,
+    /// to the picosecond; with free launches it is the sum of its computations.
+    #[test]
+    fn no_communication_leaves_computation(drawn in drawn(24), launch in any::<bool>(), interference in any::<bool>()) {
+        let equal = [1_000_000; RANKS as usize];
+        let quiet = Mechanisms { communication: false, launch, interference, ..Mechanisms::default() };
+        let silent = step_time(&graph(&drawn, equal, |_| true), quiet);
+        let alone = graph(&drawn, equal, |kind| kind >= 2);
+        let with = Mechanisms { communication: true, ..quiet };
+        prop_assert_eq!(silent, step_time(&alone, with));
+        if !launch {
+            let sum = drawn.iter().filter(|op| op.0 >= 2).map(|op| op.1 * 1000).sum();
+            prop_assert_eq!(silent, SimDuration(sum));
+        }
+    }
+
+    /// Goal: where operations share nothing, one more dependency never makes a step shorter.
+    /// Method: one communicator, whose calls never meet, and no interference; ranks at any pace.
+    #[test]
+    fn one_more_dependency_never_shortens_a_step(
+        drawn in drawn(16),
+        paces in prop::array::uniform4(800_000_u64..1_300_000),
+        extra in (any::<u32>(), any::<u32>()),
+    ) {
+        prop_assume!(drawn.len() > 1);
+        let calm = Mechanisms { interference: false, ..Mechanisms::default() };
+        let before = step_time(&graph(&drawn, paces, |_| true), calm);
+        let mut more = drawn;
+        let later = 1 + extra.0 as usize % (more.len() - 1);
+        more[later].2.push(extra.1);
+        prop_assert!(step_time(&graph(&more, paces, |_| true), calm) >= before);
     }
 }
 

@@ -4,6 +4,10 @@
 //! a fixed time, is a flow, starts kernels of schedules, or several of these; it is over when all
 //! of them are. A gate is what a GPU gives to one kernel after another: who occupies it runs to
 //! the end of its task, and who only has to enter waits until then.
+//!
+//! Within an instant tasks go as far as they can, then lanes, and again. Tasks go in rounds: all that
+//! are ready are looked at together, against the gates as they stood before; who is over at once
+//! makes others ready for the next round.
 
 use smallvec::SmallVec;
 
@@ -12,7 +16,8 @@ use super::{KernelRun, Observer, Owner, Run, UNKNOWN};
 use crate::schedule::wiring::UNUSED;
 use crate::units::{SimDuration, SimTime};
 
-/// What a task has to do with a gate. Gates are numbered from 0 and exist by being named.
+/// What a task has to do with a gate. Gates are numbered from 0 and exist by being named. Waves of
+/// a kernel come one after another, its first before the others and its last after them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Gate {
     /// Nothing.
@@ -45,7 +50,7 @@ pub struct TaskSpec {
     pub work: u64,
     /// How long it lasts before its work begins.
     pub lasts: SimDuration,
-    /// Earliest start, for what waits for no other task.
+    /// Earliest start.
     pub at: SimTime,
     /// Tasks that must be over, each since so long.
     pub after: SmallVec<[(u32, SimDuration); 4]>,
@@ -53,7 +58,7 @@ pub struct TaskSpec {
     pub gate: Gate,
     /// Units per second that it takes out of the capacity of resources from its start on.
     pub holds: SmallVec<[Use; 2]>,
-    /// The task with whose end `holds` are given back; its own by default.
+    /// The task with whose end `holds` are given back, or not taken any more; its own by default.
     pub until: Option<u32>,
     /// Kernels that start once its work is done, and end before it does.
     pub kernels: SmallVec<[u32; 2]>,
@@ -89,8 +94,9 @@ pub(super) struct GateRun {
     /// Waves that run, and kernels that have begun and are not over.
     waves: u32,
     kernels: u32,
-    /// Who left last.
+    /// Who left last, and when: of several the first task.
     left: u32,
+    left_at: u64,
     /// Who waits to enter, and who to occupy.
     enter: Vec<u32>,
     occupy: Vec<u32>,
@@ -210,8 +216,10 @@ impl<O: Observer> Run<'_, '_, O> {
 
     fn start_task(&mut self, task: u32) {
         let spec = &self.instance.tasks[task as usize];
-        for &(resource, amount) in &spec.holds {
-            self.flows.hold(resource, amount);
+        if spec.until.is_none_or(|until| self.tasks[until as usize].stage != Stage::Over) {
+            for &(resource, amount) in &spec.holds {
+                self.flows.hold(resource, amount);
+            }
         }
         self.outcome.task_starts[task as usize] = SimTime(self.now);
         self.outcome.task_causes[task as usize] = self.tasks[task as usize].cause;
@@ -264,6 +272,9 @@ impl<O: Observer> Run<'_, '_, O> {
         run.stage = Stage::Over;
         let (next, releases) = (std::mem::take(&mut run.next), std::mem::take(&mut run.releases));
         for held in releases {
+            if self.tasks[held as usize].stage == Stage::Waiting {
+                continue;
+            }
             for &(resource, amount) in &instance.tasks[held as usize].holds {
                 self.flows.release(resource, amount);
             }
@@ -271,14 +282,13 @@ impl<O: Observer> Run<'_, '_, O> {
         for (other, lag) in next {
             let run = &mut self.tasks[other as usize];
             run.missing -= 1;
-            let at = now.saturating_add(lag);
+            let at = now.saturating_add(lag).max(instance.tasks[other as usize].at.0);
             // Of several that end it at the same time the first task counts, whatever the order.
             if at > run.ready_at || run.cause == UNUSED || at == run.ready_at && task < run.cause {
-                (run.ready_at, run.cause) = (at.max(run.ready_at), task);
+                (run.ready_at, run.cause) = (at, task);
             }
             if run.missing == 0 {
-                let at = run.ready_at.max(now);
-                run.ready_at = at;
+                let at = run.ready_at;
                 if at == now {
                     self.ready_tasks.push(other);
                 } else {
@@ -290,7 +300,8 @@ impl<O: Observer> Run<'_, '_, O> {
             let run = &mut self.gates[gate as usize];
             run.waves -= 1;
             run.kernels -= u32::from(last);
-            run.left = task;
+            run.left = if run.left_at == now { run.left.min(task) } else { task };
+            run.left_at = now;
             // Who waits looks again, once all events of this instant are applied.
             let mut waiting = std::mem::take(&mut run.enter);
             waiting.append(&mut run.occupy);

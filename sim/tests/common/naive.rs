@@ -1,11 +1,11 @@
 //! An engine that is simple and slow, from the engine's documentation alone: at every instant
-//! it polls every lane until nothing moves, and computes all rates afresh. It keeps the whole
-//! history of every connection and shares no code with the engine but the programs' cursor.
+//! it polls every task and lane until nothing moves, and computes all rates afresh. It keeps the
+//! whole history of every connection and shares no code with the engine but the programs' cursor.
 
 use std::collections::BTreeSet;
 
 use collcast_sim::engine::flows::{Use, WEIGHT_ONE};
-use collcast_sim::engine::{Instance, Observer};
+use collcast_sim::engine::{Gate, Instance, Observer, TaskSpec};
 use collcast_sim::schedule::wiring::{Slice, SliceCursor, UNUSED};
 use collcast_sim::units::{Bandwidth, Bytes, SimTime};
 
@@ -35,12 +35,17 @@ impl Observer for Log {
     }
 }
 
-/// End of everything, of every job, of every computation; and what happened.
+/// End of everything, of every job, of every task; and what happened.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) end: u64,
     pub(crate) job_ends: Vec<u64>,
+    pub(crate) task_starts: Vec<u64>,
     pub(crate) task_ends: Vec<u64>,
+    /// By task: which other one let it start.
+    pub(crate) task_causes: Vec<u32>,
+    /// Something waits for ever.
+    pub(crate) stuck: bool,
     pub(crate) round_ends: Vec<u64>,
     pub(crate) load: Vec<u128>,
     pub(crate) log: Log,
@@ -94,7 +99,18 @@ struct Lane {
     doing: Doing,
     began: u64,
     not_before: u64,
+    /// Whether its kernel has been started.
+    launched: bool,
     signals: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Waits,
+    Lasts { until: u64 },
+    Works,
+    Kernels,
+    Over,
 }
 
 /// Everything that ever happened on a connection, by sender or receiver and number of slice.
@@ -152,7 +168,7 @@ enum Owner {
     Lane(usize),
     Proxy(usize),
     Post(usize),
-    Compute(usize),
+    Task(usize),
 }
 
 struct Flow {
@@ -170,13 +186,13 @@ struct Naive<'a> {
     kernels: Vec<(u32, u64)>,
     conns: Vec<Conn>,
     flows: Vec<Flow>,
-    started_tasks: Vec<bool>,
+    tasks: Vec<Stage>,
     /// Times at which something might be possible that is not now.
     times: BTreeSet<u64>,
     outcome: Outcome,
 }
 
-/// Runs an instance; panics if it cannot end.
+/// Runs an instance as far as it goes.
 pub(crate) fn run(instance: &Instance<'_>) -> Outcome {
     let mut conns: Vec<Conn> = instance.conns.iter().map(|_| Conn::default()).collect();
     let mut join = |ports: &[u32], sends| -> Vec<usize> {
@@ -190,6 +206,7 @@ pub(crate) fn run(instance: &Instance<'_>) -> Outcome {
         doing: Doing::Waits,
         began: 0,
         not_before: spec.at.0,
+        launched: !instance.tasks.iter().any(|t| t.kernels.contains(&spec.kernel)),
         signals: 0,
     };
     let lanes = instance.lanes.iter().map(&mut lane).collect();
@@ -200,11 +217,13 @@ pub(crate) fn run(instance: &Instance<'_>) -> Outcome {
         kernels: vec![(0, u64::MAX); instance.kernels.len()],
         conns,
         flows: Vec::new(),
-        started_tasks: vec![false; instance.tasks.len()],
-        times: BTreeSet::from([0]),
+        tasks: vec![Stage::Waits; instance.tasks.len()],
+        times: instance.tasks.iter().map(|t| t.at.0).collect(),
         outcome: Outcome {
             job_ends: vec![0; instance.schedules.len()],
+            task_starts: vec![0; instance.tasks.len()],
             task_ends: vec![0; instance.tasks.len()],
+            task_causes: vec![UNUSED; instance.tasks.len()],
             load: vec![0; instance.resources.len()],
             ..Outcome::default()
         },
@@ -217,9 +236,13 @@ pub(crate) fn run(instance: &Instance<'_>) -> Outcome {
 impl Naive<'_> {
     fn run(&mut self) {
         loop {
-            while self.poll() {}
+            // Tasks go as far as they can, then lanes, and again.
+            while self.poll_tasks() || self.poll() {
+                while self.poll_tasks() {}
+                while self.poll() {}
+            }
             let uses: Vec<&[Use]> = self.flows.iter().map(|f| f.uses.as_slice()).collect();
-            let rates = rates(&self.instance.resources, &uses);
+            let rates = rates(&self.capacities(), &uses);
             let ends: Vec<u64> = (self.flows.iter().zip(&rates))
                 .map(|(f, &rate)| self.now + u64::try_from(f.work.div_ceil(u128::from(rate))).unwrap())
                 .collect();
@@ -242,7 +265,20 @@ impl Naive<'_> {
                 self.ended(owner);
             }
         }
-        assert!(self.lanes.iter().all(|l| l.doing == Doing::Nothing), "lanes wait for ever");
+        let through = self.lanes.iter().all(|l| l.doing == Doing::Nothing);
+        self.outcome.stuck = !through || self.tasks.iter().any(|&t| t != Stage::Over);
+    }
+
+    /// What is left of every resource beside what tasks hold.
+    fn capacities(&self) -> Vec<u64> {
+        let mut left = self.instance.resources.clone();
+        for (index, spec) in self.instance.tasks.iter().enumerate() {
+            let until = spec.until.map_or(index, |t| t as usize);
+            if self.tasks[index] != Stage::Waits && self.tasks[until] != Stage::Over {
+                spec.holds.iter().for_each(|&(r, amount)| left[r as usize] = left[r as usize].saturating_sub(amount));
+            }
+        }
+        left.into_iter().map(|c| c.max(1)).collect()
     }
 
     fn ended(&mut self, owner: Owner) {
@@ -267,10 +303,135 @@ impl Naive<'_> {
                 self.conns[id].posted += 1;
                 self.conns[id].posting = false;
             }
-            Owner::Compute(index) => {
-                self.outcome.task_ends[index] = self.now;
-                self.outcome.end = self.outcome.end.max(self.now);
+            Owner::Task(index) => self.start_kernels(index),
+        }
+    }
+
+    /// One round of tasks: those whose time is over go on; then all who are ready and whose gate is
+    /// open start, judged by how things stood before the round. Whether anything moved.
+    fn poll_tasks(&mut self) -> bool {
+        let specs = &self.instance.tasks;
+        let mut moved = false;
+        for (index, spec) in specs.iter().enumerate() {
+            let done = |&k: &u32| self.kernels[k as usize].0 == self.instance.kernels[k as usize].rounds;
+            match self.tasks[index] {
+                Stage::Lasts { until } if until <= self.now => self.start_work(index),
+                Stage::Kernels if spec.kernels.iter().all(done) => self.end_task(index),
+                _ => continue,
             }
+            moved = true;
+        }
+        let ready: Vec<(usize, u64)> = (0..specs.len())
+            .filter(|&t| self.tasks[t] == Stage::Waits)
+            .filter_map(|t| Some((t, self.ready_at(&specs[t])?)))
+            .filter(|&(_, at)| at <= self.now)
+            .collect();
+        let urgently = |t: usize| matches!(specs[t].gate, Gate::Enters { urgent: true, .. });
+        // Waves that run, and kernels that have begun and are not over.
+        let busy = |gate: u32, wave_is_enough: bool| {
+            let begun = |t: &usize| self.tasks[*t] != Stage::Waits;
+            let over = |t: &usize| self.tasks[*t] == Stage::Over;
+            let ours = (0..specs.len()).filter_map(|t| match specs[t].gate {
+                Gate::Occupies { gate: g, first, last } if g == gate => Some((t, first, last)),
+                _ => None,
+            });
+            let ours: Vec<_> = ours.collect();
+            let runs = ours.iter().any(|(t, ..)| begun(t) && !over(t));
+            let begun = ours.iter().filter(|(t, first, _)| *first && begun(t)).count();
+            let over = ours.iter().filter(|(t, _, last)| *last && over(t)).count();
+            runs || !wave_is_enough && begun > over
+        };
+        let kept: Vec<bool> = (ready.iter())
+            .map(|&(t, _)| match specs[t].gate {
+                Gate::Enters { gate, .. } => busy(gate, urgently(t)),
+                _ => false,
+            })
+            .collect();
+        // A kernel begins after those who wait to enter.
+        let crowded = |gate: u32| {
+            ready
+                .iter()
+                .zip(&kept)
+                .any(|(&(t, _), &kept)| kept && matches!(specs[t].gate, Gate::Enters { gate: g, .. } if g == gate))
+        };
+        let starts: Vec<(usize, u64)> = (ready.iter().zip(&kept))
+            .filter(|&(&(t, _), &kept)| match specs[t].gate {
+                Gate::Occupies { gate, first, .. } => !first || !crowded(gate),
+                _ => !kept,
+            })
+            .map(|(&ready, _)| ready)
+            .collect();
+        let causes: Vec<u32> = starts.iter().map(|&(t, at)| self.cause(t, at)).collect();
+        for (&(task, _), cause) in starts.iter().zip(causes) {
+            moved = true;
+            self.outcome.task_starts[task] = self.now;
+            self.outcome.task_causes[task] = cause;
+            let lasts = specs[task].lasts.0;
+            if lasts > 0 {
+                self.tasks[task] = Stage::Lasts { until: self.now + lasts };
+                self.times.insert(self.now + lasts);
+            } else {
+                self.start_work(task);
+            }
+        }
+        moved
+    }
+
+    /// When all that a task waits for is over, each lag included; `None` while something is not.
+    fn ready_at(&self, spec: &TaskSpec) -> Option<u64> {
+        spec.after.iter().try_fold(spec.at.0, |at, &(t, lag)| {
+            (self.tasks[t as usize] == Stage::Over).then(|| at.max(self.outcome.task_ends[t as usize] + lag.0))
+        })
+    }
+
+    /// Who let a task start that was ready at a time: the last to leave its gate, if that kept it;
+    /// else the last that it waited for. Of several the first.
+    fn cause(&self, task: usize, ready_at: u64) -> u32 {
+        let specs = &self.instance.tasks;
+        let first_of_latest = |of: &mut dyn Iterator<Item = (u64, u32)>| {
+            of.max_by_key(|&(end, t)| (end, std::cmp::Reverse(t))).map_or(UNUSED, |(_, t)| t)
+        };
+        if let Gate::Enters { gate, .. } | Gate::Occupies { gate, .. } = specs[task].gate
+            && ready_at < self.now
+        {
+            let left = |t: &usize| {
+                self.tasks[*t] == Stage::Over && matches!(specs[*t].gate, Gate::Occupies { gate: g, .. } if g == gate)
+            };
+            let left = (0..specs.len()).filter(left).map(|t| (self.outcome.task_ends[t], u32::try_from(t).unwrap()));
+            return first_of_latest(&mut { left });
+        }
+        let spec = &specs[task];
+        let after = spec.after.iter();
+        first_of_latest(&mut after.map(|&(t, lag)| (spec.at.0.max(self.outcome.task_ends[t as usize] + lag.0), t)))
+    }
+
+    fn start_work(&mut self, index: usize) {
+        let spec = &self.instance.tasks[index];
+        if spec.uses.is_empty() {
+            return self.start_kernels(index);
+        }
+        self.tasks[index] = Stage::Works;
+        self.start(Owner::Task(index), spec.work.max(1), spec.uses.to_vec());
+    }
+
+    fn start_kernels(&mut self, index: usize) {
+        self.tasks[index] = Stage::Kernels;
+        let kernels = &self.instance.tasks[index].kernels;
+        for (lane, spec) in self.lanes.iter_mut().zip(&self.instance.lanes) {
+            lane.launched |= kernels.contains(&spec.kernel);
+        }
+        if kernels.is_empty() {
+            self.end_task(index);
+        }
+    }
+
+    fn end_task(&mut self, index: usize) {
+        self.tasks[index] = Stage::Over;
+        self.outcome.task_ends[index] = self.now;
+        self.outcome.end = self.outcome.end.max(self.now);
+        for spec in &self.instance.tasks {
+            let lags = spec.after.iter().filter(|(t, _)| *t as usize == index);
+            self.times.extend(lags.map(|&(_, lag)| self.now + lag.0));
         }
     }
 
@@ -281,18 +442,9 @@ impl Naive<'_> {
         self.flows.push(Flow { owner, uses, work: u128::from(bytes) * 1_000_000_000_000 });
     }
 
-    /// Asks everybody once, the last first; whether anything moved.
+    /// Asks every connection, lane and kernel once, the last first; whether anything moved.
     fn poll(&mut self) -> bool {
         let mut moved = false;
-        for index in (0..self.instance.tasks.len()).rev() {
-            let compute = &self.instance.tasks[index];
-            self.times.insert(compute.at.0);
-            if self.now >= compute.at.0 && !self.started_tasks[index] {
-                self.started_tasks[index] = true;
-                self.start(Owner::Compute(index), compute.work.max(1), compute.uses.to_vec());
-                moved = true;
-            }
-        }
         for id in (0..self.conns.len()).rev() {
             let (spec, conn) = (&self.instance.conns[id], &mut self.conns[id]);
             let Some(proxy) = spec.proxy else { continue };
@@ -372,7 +524,7 @@ impl Naive<'_> {
             Doing::Moves | Doing::Nothing => return false,
             Doing::Waits => {
                 self.times.insert(spec.at.0);
-                if now < spec.at.0 {
+                if now < spec.at.0 || !lane.launched {
                     return false;
                 }
                 if lane.slice.is_none() {
