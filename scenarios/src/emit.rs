@@ -64,7 +64,13 @@ impl Costs {
     /// A kernel that reads and writes so many bytes in all at a rate, and computes next to nothing.
     pub fn memory_kernel(bytes: u64, rate: f64) -> Compute {
         // Its blocks are short, so others may start on the way: every eighth counts.
-        Compute { time: SimDuration::from_us(bytes as f64 / rate * 1e6), kernels: 1, waves: 8, memory_ppm: 1_000_000 }
+        Compute {
+            time: SimDuration::from_us(bytes as f64 / rate * 1e6),
+            kernels: 1,
+            waves: 8,
+            tiles: [0; 2],
+            memory_ppm: 1_000_000,
+        }
     }
 }
 

@@ -287,6 +287,8 @@ struct Cost {
     backward: Time,
     kernels: [u32; 2],
     waves: u32,
+    /// By pass, of its kernels in turn.
+    tiles: [[u32; 2]; 2],
     memory: Option<f64>,
 }
 
@@ -663,6 +665,7 @@ impl Reader<'_> {
                         backward: Time::Measured(backward),
                         kernels: [kernels, kernels.saturating_mul(2)],
                         waves: 1,
+                        tiles: [[0; 2]; 2],
                         memory: layer.memory.as_ref().map(|n| self.share(n, "memory", 1.0)).transpose()?,
                     },
                     parameters: layer.parameters.clone(),
@@ -729,12 +732,26 @@ impl Reader<'_> {
                 backward,
                 kernels: [kernels, kernels.saturating_mul(twice)],
                 waves: waves.max(1),
+                // Backward there are two products, for the operand and for the parameters.
+                tiles: match raw.matrix {
+                    Some([m, n, k]) => [[tiles(m, n, raw); 2], [tiles(m, k, raw), tiles(k, n, raw)]],
+                    None => [[0; 2]; 2],
+                },
                 memory,
             },
             parameters: raw.parameters.clone(),
             sums: [self.size_or_none(raw.sum.as_ref())?, self.size_or_none(raw.sum_backward.as_ref())?],
         })
     }
+}
+
+/// Tiles of a kernel of matrix products with results of m x n: of 128 x 256 elements, with which
+/// cuBLAS is most efficient.
+///
+/// Source: NVIDIA, "Matrix Multiplication Background User's Guide", tile and wave quantization.
+fn tiles(m: u64, n: u64, raw: &RawOperation) -> u32 {
+    let all = u128::from(m.div_ceil(128)) * u128::from(n.div_ceil(256)) * u128::from(raw.batch.unwrap_or(1));
+    u32::try_from(all.div_ceil(raw.kernels.unwrap_or(1).max(1).into())).unwrap_or(u32::MAX / 2)
 }
 
 impl Scenario {
@@ -760,6 +777,7 @@ impl Scenario {
                 },
                 kernels: cost.kernels[pass],
                 waves: cost.waves,
+                tiles: cost.tiles[pass],
                 memory_ppm: (cost.memory.unwrap_or_else(|| profile.gemm_memory()) * 1e6).round() as u32,
             };
             let operations: Vec<Operation> = (block.parts.iter())

@@ -14,6 +14,8 @@ pub struct Work {
     pub kernels: u32,
     /// Waves of blocks of each.
     pub waves: u32,
+    /// Tiles of each, in turn; 0 where they spread evenly.
+    pub tiles: [u32; 2],
     /// Part of the memory's rate that it needs, in millionths.
     pub memory_ppm: u32,
 }
@@ -21,7 +23,8 @@ pub struct Work {
 impl Work {
     /// As the engine takes it, `times` as long.
     pub fn compute(self) -> Compute {
-        Compute { time: self.time, kernels: self.kernels, waves: self.waves, memory_ppm: self.memory_ppm }
+        let Self { time, kernels, waves, tiles, memory_ppm } = self;
+        Compute { time, kernels, waves, tiles, memory_ppm }
     }
 }
 

@@ -169,6 +169,11 @@ fn beside(compute: Compute, calls: usize, collective: Collective, bytes: Bytes, 
     OpGraph { programs: vec![program], ranks: vec![rank; 4], groups: vec![(0..4).map(Rank).collect()], jitter: None }
 }
 
+/// Of a product of square matrices, as `collcast_scenarios` counts them.
+fn tiles(m: f64) -> [u32; 2] {
+    [(m / 128.0 * m / 256.0) as u32; 2]
+}
+
 /// When the computation and when the last call ended, in ms.
 fn ends(step: &Step) -> [f64; 2] {
     let activities = &step.ranks[0].activities;
@@ -206,6 +211,7 @@ fn interference() {
             time: SimDuration::from_us(number(row, "compute_ms") * 1e3),
             kernels: number(row, "ncompute") as u32,
             waves: if copy { 8 } else { 1 },
+            tiles: if copy { [0; 2] } else { tiles(8192.0) },
             memory_ppm: if copy { 1_000_000 } else { gemm },
         };
         let collective = row["comm"].as_str().unwrap().parse().unwrap();
@@ -219,10 +225,12 @@ fn interference() {
     let fields = |file| -> Vec<Vec<f64>> {
         data(file).lines().skip(1).map(|l| l.split(',').map(|f| f.parse().unwrap_or(0.0)).collect()).collect()
     };
-    // The same products alone differ by up to 18% from row to row, with the clock of a cold or hot
-    // GPU: the median of all nine rows is what they take.
+    // The same products alone differ by up to 18% from row to row, with the clock. The first row of
+    // each file ran on a GPU that was cold until then (7.05 to 7.30 ms against 7.59 to 8.36 ms in the
+    // next two): the median of the others is what products take that run beside something.
     let alone_of = |m: f64| {
-        let mut times: Vec<f64> = files.iter().flat_map(|f| fields(f.0)).filter(|r| r[1] == m).map(|r| r[5]).collect();
+        let warm = files.iter().flat_map(|f| fields(f.0).into_iter().skip(1));
+        let mut times: Vec<f64> = warm.filter(|r| r[1] == m).map(|r| r[5]).collect();
         times.sort_by(f64::total_cmp);
         times[times.len() / 2]
     };
@@ -233,6 +241,7 @@ fn interference() {
                 time: SimDuration::from_us(alone * 1e3),
                 kernels: field[2] as u32,
                 waves: 1,
+                tiles: tiles(field[1]),
                 memory_ppm: gemm,
             };
             let graph =
@@ -242,8 +251,8 @@ fn interference() {
             check(&what, channels.is_none(), &graph, [field[8], field[9]], [alone, field[6]]);
         }
     }
-    errors[0].check("computation, fitted channels", 0.05, 0.10);
+    errors[0].check("computation, fitted channels", 0.03, 0.06);
     errors[1].check("communication, fitted channels", 0.10, 0.35);
-    left_out[0].check("computation, channels left out", 0.10, 0.17);
-    left_out[1].check("communication, channels left out", 0.12, 0.40);
+    left_out[0].check("computation, channels left out", 0.08, 0.14);
+    left_out[1].check("communication, channels left out", 0.12, 0.30);
 }

@@ -198,6 +198,7 @@ parameters! {
     "efficiency.memory" "of nominal" "what kernels that only copy read and write of a GPU's memory together",
     "interference.memory" "bytes" "memory traffic that a byte sent by blocks costs the kernels beside them",
     "interference.blocks" "times" "how much longer a block of a communication kernel takes for a byte beside kernels that keep memory busy",
+    "interference.claim" "of links" "how much of its links a call uses that shares the memory system with computations alike",
     "gemm.memory" "of nominal" "part of the memory system that a large matrix product keeps busy",
     "collective.apart" "times" "what a call between computations takes, over what one of a loop of equal calls takes",
     "efficiency.strided_copy" "of nominal" "of what plain copies get, what frameworks get that copy many tensors into or out of one buffer",
@@ -527,6 +528,12 @@ impl Profile {
     /// memory system busy: in proportion to that part.
     pub fn block_slowdown(&self, memory_share: f64) -> f64 {
         1.0 + self.value("interference.blocks") * memory_share
+    }
+
+    /// What computations claim of a memory system that is too busy: that of a call which uses such a
+    /// part of its links. Calls that use less keep more of their speed.
+    pub fn claim(&self) -> f64 {
+        self.value("interference.claim").clamp(0.01, 1.0)
     }
 
     /// Part of the memory system that a large matrix product keeps busy.

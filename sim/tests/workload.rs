@@ -108,7 +108,13 @@ fn graph(drawn: &[Drawn], paces: [u64; RANKS as usize], keep: impl Fn(u8) -> boo
             })
         } else {
             let time = SimDuration(size * 1000);
-            What::Compute(Compute { time, kernels: 1 + u32::from(kind % 3), waves: 2, memory_ppm: 500_000 })
+            What::Compute(Compute {
+                time,
+                kernels: 1 + u32::from(kind % 3),
+                waves: 2,
+                tiles: [500, 0],
+                memory_ppm: 500_000,
+            })
         };
         let result = if keep(*kind) {
             let issue = SimDuration(issue * 1000);

@@ -22,9 +22,8 @@ use crate::units::SimDuration;
 const WHOLE: u64 = 1_000_000_000_000_000;
 /// Units of a flow a picosecond alone. Where flows meet in a resource all get the same units a
 /// second: so those of calls are in proportion to what they use of their busiest link, which
-/// shares links by bytes, and computations take what calls leave.
+/// shares links by bytes, and those of computations are a claim of the profile.
 const FULL: u64 = 1_000;
-const COMPUTE: u64 = FULL;
 /// Pieces of one computation at most.
 const MAX_PIECES: u32 = 512;
 /// Tasks of a step at most: some gigabytes.
@@ -68,6 +67,8 @@ pub(super) struct Lowered<'a> {
 /// The resources of a rank.
 struct Own {
     sms: u32,
+    /// By number of tiles: the SMs as whole rounds of them see them.
+    rounds: Vec<(u32, u32)>,
     memory: u32,
     blocks: u32,
     streams: Vec<u32>,
@@ -91,6 +92,8 @@ struct Builder<'s, 'g> {
     graph: &'g OpGraph,
     classes: &'g Classes,
     mechanisms: Mechanisms,
+    /// Units of a computation a picosecond alone.
+    claim: u64,
     resources: Vec<u64>,
     own: Vec<Own>,
     specs: Vec<TaskSpec>,
@@ -152,6 +155,7 @@ impl<'s, 'g> Builder<'s, 'g> {
             graph,
             classes,
             mechanisms,
+            claim: (simulator.predictor().profile().claim() * FULL as f64) as u64,
             resources: Vec::new(),
             own: Vec::new(),
             specs: Vec::new(),
@@ -192,8 +196,17 @@ impl<'s, 'g> Builder<'s, 'g> {
             .ok_or_else(|| bad(0, "", format!("there is no program {}", spec.program)))?;
         let whole = |b: &mut Self| b.resource(WHOLE);
         let (sms, memory, blocks) = (whole(self), whole(self), whole(self));
-        let streams = program.streams.iter().map(|_| self.resource(COMPUTE * 1_000_000_000_000)).collect();
-        self.own.push(Own { sms, memory, blocks, streams });
+        let streams = program.streams.iter().map(|_| self.resource(self.claim * 1_000_000_000_000)).collect();
+        let mut rounds: Vec<(u32, u32)> = Vec::new();
+        for op in &program.ops {
+            let What::Compute(Compute { tiles, .. }) = op.what else { continue };
+            for tiles in tiles.into_iter().filter(|&t| t > 0) {
+                if !rounds.iter().any(|r| r.0 == tiles) {
+                    rounds.push((tiles, whole(self)));
+                }
+            }
+        }
+        self.own.push(Own { sms, rounds, memory, blocks, streams });
         let base = self.ops.len();
         let mut last_on: Vec<Option<usize>> = vec![None; program.streams.len()];
         let mut last_of_group: FxHashMap<usize, usize> = FxHashMap::default();
@@ -259,9 +272,9 @@ impl<'s, 'g> Builder<'s, 'g> {
                     let own = &self.own[lane];
                     let mut uses: SmallVec<[Use; 4]> = smallvec![(own.streams[op.stream], WEIGHT_ONE)];
                     if self.mechanisms.interference {
-                        uses.push((own.memory, weight(f64::from(*memory_ppm) / 1e6, COMPUTE)));
+                        uses.push((own.memory, weight(f64::from(*memory_ppm) / 1e6, self.claim)));
                     }
-                    let work = time.0.saturating_mul(COMPUTE);
+                    let work = time.0.saturating_mul(self.claim);
                     let gone = work == 0 || op.framework && !self.mechanisms.framework;
                     let uses = if gone { SmallVec::new() } else { uses };
                     let task = self.task(place, Part::Body, TaskSpec { uses, work, after, ..TaskSpec::default() });
@@ -308,7 +321,7 @@ impl<'s, 'g> Builder<'s, 'g> {
             time = (time as f64 * factor.max(0.1)) as u128;
         }
         let gone = op.framework && !self.mechanisms.framework;
-        let time = if gone { 0 } else { u64::try_from(time).unwrap_or(u64::MAX / COMPUTE) };
+        let time = if gone { 0 } else { u64::try_from(time).unwrap_or(u64::MAX / FULL) };
         let interference = self.mechanisms.interference;
         let share = f64::from(compute.memory_ppm) / 1e6;
         let slowdown = self.simulator.predictor().profile().block_slowdown(share);
@@ -323,12 +336,19 @@ impl<'s, 'g> Builder<'s, 'g> {
             let mut spec = TaskSpec { after: std::mem::take(&mut after), ..TaskSpec::default() };
             if length > 0 {
                 spec.uses.push((stream, WEIGHT_ONE));
-                spec.work = length.saturating_mul(COMPUTE);
+                spec.work = length.saturating_mul(self.claim);
             }
             if interference && length > 0 {
-                spec.uses.push((sms, weight(1.0, COMPUTE)));
+                let tiles = compute.tiles[(piece / waves) as usize % 2];
+                let all = self.simulator.device.sms.max(1);
+                // What its last round leaves idle is free for others.
+                let busy = if tiles > 0 { f64::from(tiles) / f64::from(tiles.next_multiple_of(all)) } else { 1.0 };
+                spec.uses.push((sms, weight(busy, self.claim)));
+                spec.uses.extend(
+                    self.own[lane].rounds.iter().filter(|r| r.0 == tiles).map(|r| (r.1, weight(1.0, self.claim))),
+                );
                 if share > 0.0 {
-                    spec.uses.push((memory, weight(share, COMPUTE)));
+                    spec.uses.push((memory, weight(share, self.claim)));
                     spec.holds.push((blocks, part_of_whole(1.0 - 1.0 / slowdown)));
                 }
                 let gate = u32::try_from(lane).unwrap_or(0);
@@ -405,8 +425,7 @@ impl<'s, 'g> Builder<'s, 'g> {
         let mut start = TaskSpec { after, ..TaskSpec::default() };
         if self.mechanisms.interference && self.mechanisms.communication && footprint.blocks > 0 {
             start.gate = Gate::Enters { gate: u32::try_from(lane).unwrap_or(0), urgent };
-            let share = f64::from(footprint.blocks) / f64::from(self.simulator.device.sms.max(1));
-            start.holds.push((self.own[lane].sms, part_of_whole(share)));
+            start.holds = self.taken(lane, footprint.blocks);
             start.until = Some(body);
         }
         let start = self.task(place, Part::Start, start);
@@ -414,6 +433,20 @@ impl<'s, 'g> Builder<'s, 'g> {
         let run = &mut self.ops[place];
         (run.first, run.last, run.footprint) = (start, body, Some(footprint));
         Ok(())
+    }
+
+    /// What blocks of a communication kernel, one on an SM, take from computations. Kernels that
+    /// overlap take the sum: exact for what spreads evenly, too much for whole rounds.
+    fn taken(&self, lane: usize, blocks: u32) -> SmallVec<[Use; 2]> {
+        let all = self.simulator.device.sms.max(1);
+        let free = all.saturating_sub(blocks).max(1);
+        let own = &self.own[lane];
+        let linear = (own.sms, part_of_whole(f64::from(blocks) / f64::from(all)));
+        let rounds = own.rounds.iter().map(|&(tiles, resource)| {
+            let rate = f64::from(tiles.div_ceil(all)) / f64::from(tiles.div_ceil(free));
+            (resource, part_of_whole(1.0 - rate))
+        });
+        std::iter::once(linear).chain(rounds).collect()
     }
 
     fn footprint(
@@ -497,8 +530,7 @@ impl<'s, 'g> Builder<'s, 'g> {
         let mut start = TaskSpec { after, ..TaskSpec::default() };
         if self.mechanisms.interference {
             start.gate = Gate::Enters { gate: u32::try_from(lane).unwrap_or(0), urgent };
-            let share = f64::from(footprint.blocks) / f64::from(self.simulator.device.sms.max(1));
-            start.holds.push((self.own[lane].sms, part_of_whole(share)));
+            start.holds = self.taken(lane, footprint.blocks);
             // Its kernel is the next task.
             start.until = u32::try_from(self.specs.len() + 1).ok();
         }

@@ -67,8 +67,11 @@ pub struct Compute {
     pub time: SimDuration,
     /// Kernels of equal length that it is made of; others may start in between.
     pub kernels: u32,
-    /// Waves of blocks of each kernel; 1 for a kernel whose blocks stay (persistent).
+    /// Waves after each of which others may start; 1 for a kernel whose blocks stay (persistent).
     pub waves: u32,
+    /// Tiles of its kernels in turn, each of which keeps an SM as long as the others: a product takes
+    /// as many rounds as tiles need on the SMs that are free. 0 for kernels that spread evenly.
+    pub tiles: [u32; 2],
     /// Part of the memory's rate that it needs to run at full speed, in millionths.
     pub memory_ppm: u32,
 }
