@@ -1,12 +1,12 @@
 //! `collcast simulate`: one call or one training step in detail, and its timeline.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use collcast_reports::model::{Cell, Column, Report, Table, Verdict};
 use collcast_reports::perfetto::{Counter, TraceEvent, TraceWriter};
-use collcast_sim::collective::Algorithm;
+use collcast_sim::collective::{Algorithm, nearest};
 use collcast_sim::engine::Observer;
 use collcast_sim::ids::LinkId;
 use collcast_sim::network::{Laid, lay};
@@ -97,6 +97,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         eprintln!("note: no size given; this is 64 MiB");
         call_args.size = Some("64M".to_owned());
     }
+    no_such_scenario(args.machine.name())?;
     let topology = args.machine.load(args.machine.one_node_count()?)?;
     let (profile, inputs) = args.machine.load_profile(&topology)?;
     let told = call_args.told(&topology)?;
@@ -151,6 +152,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     });
     if let Some(path) = &args.trace {
         let (algorithm, protocol) = (prediction.algorithm, prediction.protocol);
+        let settings = Settings { channels: settings.channels.or(prediction.tuned_channels), ..settings };
         let schedule = match &point.schedule {
             Some(imported) => predictor.imported_schedule(imported, &point.call, &settings)?,
             None => predictor.schedule(&point.call, algorithm, protocol, &settings)?,
@@ -182,6 +184,23 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     }
     args.output.print(&report, None)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Refuses what is neither a file nor like a machine, but like a scenario.
+fn no_such_scenario(name: Option<&str>) -> Result<(), CliError> {
+    let Some(name) =
+        name.filter(|n| !Path::new(n).exists() && nearest(n, collcast_topologies::builtin::names()).is_none())
+    else {
+        return Ok(());
+    };
+    let names: Vec<&str> = collcast_scenarios::builtin::names().collect();
+    match nearest(name, names.iter().copied()) {
+        Some(near) => Err(CliError::usage(
+            format!("`{name}` is neither a built-in machine or scenario nor a file: did you mean `{near}`?"),
+            format!("scenarios: {}; machines: collcast topo list", names.join(" ")),
+        )),
+        None => Ok(()),
+    }
 }
 
 fn row(point: &Point, p: &Prediction) -> Table {

@@ -5,6 +5,7 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::io::Write;
 
 use common::collcast;
@@ -201,6 +202,32 @@ fn a_trace_is_json_that_viewers_take() {
     let events = trace["traceEvents"].as_array().unwrap();
     let kinds = |ph: &str| events.iter().filter(|e| e["ph"] == ph).count();
     assert!(kinds("X") > 100 && kinds("M") > 10 && kinds("C") > 20);
+}
+
+/// Goal: the timeline is that of the call which is predicted, also where a tuner chose the channels.
+#[test]
+fn a_trace_has_the_channels_of_the_prediction() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, table) = (dir.path().join("trace.json"), dir.path().join("tuner.csv"));
+    std::fs::write(&table, "allreduce,0,4294967295,ring,simple,5,-1,-1,-1,-1\n").unwrap();
+    let config = format!("NCCL_TUNER_CONFIG_FILE={}", table.display());
+    let (plugin, trace) = ("NCCL_TUNER_PLUGIN=libnccl-tuner-example.so", path.to_str().unwrap());
+    let asked = ["simulate", "h200x4", "-s", "4M", "--env", plugin, "--env", &config];
+    let (code, out, err) = collcast(&[&asked[..], &["--format", "json", "--trace", trace]].concat());
+    assert_eq!(code, 0, "{err}");
+    let result: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let predicted = result["rows"][0]["channels"].as_u64().unwrap();
+    let trace = std::fs::read_to_string(&path).unwrap();
+    let channel = |rest: &str| rest.split(' ').next().unwrap().to_owned();
+    let of_rank_0: BTreeSet<String> = trace.split("rank 0 channel ").skip(1).map(channel).collect();
+    assert_eq!((of_rank_0.len() as u64, predicted), (5, 5), "{of_rank_0:?}");
+}
+
+/// Goal: a scenario's name that is not quite right is answered with the one that is meant.
+#[test]
+fn a_misspelt_scenario_is_recognised() {
+    let (code, _, err) = collcast(&["simulate", "ddp-bucket"]);
+    assert!(code == 2 && err.contains("did you mean `ddp-buckets`?"), "{err}");
 }
 
 #[test]

@@ -132,6 +132,8 @@ pub struct Prediction {
     pub layer: Option<Layer>,
     /// What NCCL picks where that has no schedule here: the prediction is of its next choice.
     pub instead_of: Option<(Algorithm, Protocol)>,
+    /// Channels that a tuner asked for, before the bytes are dealt to them.
+    pub tuned_channels: Option<u32>,
     /// The cut of the call.
     pub plan: Plan,
     /// Time of one operation as nccl-tests would show it.
@@ -602,7 +604,8 @@ impl<'a> Predictor<'a> {
         let resolved = self.resolve(call, algorithm, protocol, settings)?;
         let settings = Settings { channels: settings.channels.or(resolved.channels), ..*settings };
         let prediction = self.predict_one(call, resolved.algorithm, resolved.protocol, &settings, &mut Unobserved)?;
-        Ok(Prediction { layer: resolved.layer, instead_of: resolved.instead_of, ..prediction })
+        let (layer, instead_of, tuned_channels) = (resolved.layer, resolved.instead_of, resolved.channels);
+        Ok(Prediction { layer, instead_of, tuned_channels, ..prediction })
     }
 
     /// The schedule of a call.
@@ -871,6 +874,7 @@ impl<'a> Predictor<'a> {
             algorithm,
             protocol,
             layer: None,
+            tuned_channels: None,
             instead_of: None,
             plan: schedule.plan,
             time,

@@ -215,6 +215,8 @@ pub struct Topology {
     /// Whether the switches between hosts combine what goes through them (SHARP).
     pub sharp: bool,
     graph: Arc<DiGraph<Vertex, Link>>,
+    /// By vertex: the links that leave it, in the order they were added.
+    out: Arc<[Vec<LinkId>]>,
     gpus: Vec<NodeIndex>,
     hosts: Arc<[Host]>,
     /// By first host: the hosts of an NVLink domain.
@@ -267,6 +269,19 @@ fn node(id: VertexId) -> NodeIndex {
 
 fn vertex_id(index: NodeIndex) -> VertexId {
     VertexId(u32::try_from(index.index()).unwrap_or(u32::MAX))
+}
+
+fn link_id(index: EdgeIndex) -> LinkId {
+    LinkId(u32::try_from(index.index()).unwrap_or(u32::MAX))
+}
+
+/// By vertex: the links that leave it, in the order they were added.
+fn links_out(graph: &DiGraph<Vertex, Link>) -> Vec<Vec<LinkId>> {
+    let mut out = vec![Vec::new(); graph.node_count()];
+    for edge in graph.edge_references() {
+        out[edge.source().index()].push(link_id(edge.id()));
+    }
+    out
 }
 
 impl TopologyBuilder {
@@ -387,6 +402,7 @@ impl TopologyBuilder {
             profile: self.profile,
             hash: self.hash,
             sharp: self.sharp,
+            out: links_out(&graph).into(),
             graph: Arc::new(graph),
             gpus,
             hosts: hosts.into(),
@@ -577,10 +593,9 @@ impl Topology {
 
     /// All link directions: id, from, to, link.
     pub fn links(&self) -> impl Iterator<Item = (LinkId, VertexId, VertexId, Link)> {
-        self.graph.edge_references().map(|e| {
-            let id = LinkId(u32::try_from(e.id().index()).unwrap_or(u32::MAX));
-            (id, vertex_id(e.source()), vertex_id(e.target()), *e.weight())
-        })
+        self.graph
+            .edge_references()
+            .map(|e| (link_id(e.id()), vertex_id(e.source()), vertex_id(e.target()), *e.weight()))
     }
 
     /// Number of link directions.
@@ -602,13 +617,7 @@ impl Topology {
 
     /// Links that leave a vertex, in the order they were added: id, to, link.
     pub fn links_from(&self, id: VertexId) -> impl Iterator<Item = (LinkId, VertexId, Link)> {
-        let mut links: Vec<_> = self
-            .graph
-            .edges(node(id))
-            .map(|e| (LinkId(u32::try_from(e.id().index()).unwrap_or(u32::MAX)), vertex_id(e.target()), *e.weight()))
-            .collect();
-        links.sort_by_key(|l| l.0);
-        links.into_iter()
+        self.out[id.index()].iter().map(|&link| (link, self.ends(link).1, self.link(link)))
     }
 
     /// The lowest compute capability of the machine; 0 where no GPU says.
