@@ -290,7 +290,11 @@ pub fn lay<'a>(
         let mut conn = match wired.conn.ranks() {
             Some((src, dst)) => {
                 let nics = schedule.nics((src, dst), channel);
-                layer.pair((src, dst), channel, nics, index)?
+                let mut conn = layer.pair((src, dst), channel, nics, index)?;
+                // A proxy works once for all that goes as one message.
+                let packed = u64::from(schedule.packed(src, dst));
+                conn.post = conn.post.map(|work| work.div_ceil(packed));
+                conn
             }
             None => {
                 let ranks = |workers: &[u32]| workers.iter().map(|&w| wiring.workers[w as usize].rank).collect();
