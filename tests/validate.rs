@@ -53,8 +53,7 @@ fn every_forced_group_is_within_twenty_percent() {
 }
 
 /// Goal: four hosts over TCP sockets, which two rows calibrate, come out of the mechanism of
-/// threads, messages and copies at all other sizes, and much nearer than NCCL's own model. A
-/// quarter of the rows are PAT, which is up to 60% too slow there.
+/// threads, messages and copies at all other sizes, and much nearer than NCCL's own model.
 #[test]
 fn sockets_come_out_of_their_threads() {
     let (code, out, err) =
@@ -63,7 +62,7 @@ fn sockets_come_out_of_their_threads() {
     let result: Value = serde_json::from_str(&out).unwrap();
     let overall = &result["overall_with_auto"];
     assert!(overall["count"].as_u64().unwrap() >= 48, "{overall}");
-    assert!(overall["median_abs_error"].as_f64().unwrap() < 0.18, "{overall}");
+    assert!(overall["median_abs_error"].as_f64().unwrap() < 0.16, "{overall}");
     assert!(overall["nccl_model"]["median_abs_error"].as_f64().unwrap() > 0.5, "{overall}");
 }
 

@@ -254,7 +254,10 @@ fn host_facts(topology: &Topology, host: usize) -> Vec<(&'static str, String)> {
             "GPUDirect RDMA",
             match direct {
                 0 => "no: through host memory".to_owned(),
-                n if n == nics.len() => "yes".to_owned(),
+                n if n == nics.len() => match nics.iter().filter_map(|n| n.gpudirect_rate).min() {
+                    Some(rate) => format!("yes, at most {rate} a NIC each way"),
+                    None => "yes".to_owned(),
+                },
                 n => format!("{n} of {} NICs", nics.len()),
             },
         ));

@@ -30,6 +30,7 @@ fn nic(b: &mut TopologyBuilder, host: HostId, name: &str, index: u32, rail: bool
         kind: LinkKind::Infiniband,
         rate: Bandwidth::from_gb_per_s(50.0),
         gpudirect: true,
+        gpudirect_rate: None,
         rail: rail.then_some(index),
         management: false,
     });
@@ -179,6 +180,7 @@ fn many_nics() -> Topology {
                         kind: LinkKind::Efa,
                         rate: Bandwidth::from_gb_per_s(12.5),
                         gpudirect: true,
+                        gpudirect_rate: None,
                         rail: None,
                         management: false,
                     });
@@ -194,6 +196,7 @@ fn many_nics() -> Topology {
                     kind: LinkKind::Ethernet,
                     rate: Bandwidth::from_gb_per_s(12.5),
                     gpudirect: false,
+                    gpudirect_rate: None,
                     rail: None,
                     management: true,
                 });

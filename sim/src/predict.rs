@@ -860,7 +860,10 @@ impl<'a> Predictor<'a> {
                 ResourceName::Link(link) if busiest.len() < 4 => busiest.push(LinkUse { link, utilisation }),
                 ResourceName::Lane(..) => lane_utilisation = lane_utilisation.max(utilisation),
                 ResourceName::Link(_) => {}
-                ResourceName::Memory(_) | ResourceName::Proxy(_) | ResourceName::Helpers(_) => {
+                ResourceName::Memory(_)
+                | ResourceName::Direct(..)
+                | ResourceName::Proxy(_)
+                | ResourceName::Helpers(_) => {
                     host_utilisation = host_utilisation.max(utilisation);
                 }
             }

@@ -111,6 +111,9 @@ pub struct Nic {
     pub rate: Bandwidth,
     /// Whether it reads and writes GPU memory itself.
     pub gpudirect: bool,
+    /// At which it reads and at which it writes GPU memory itself, where what is between them carries less than
+    /// its links.
+    pub gpudirect_rate: Option<Bandwidth>,
     /// Which rail of a rail-optimised fabric it is on.
     pub rail: Option<u32>,
     /// For ssh and storage, not for collectives.

@@ -97,7 +97,7 @@ fn together<'a>(first: &Laid<'a>, second: &Laid<'a>, at: SimTime) -> Instance<'a
     let resource: Vec<u32> = (second.names.iter().zip(&second.instance.resources))
         .map(|(name, &capacity)| {
             let known = match name {
-                ResourceName::Link(_) | ResourceName::Memory(_) | ResourceName::Proxy(_) => {
+                ResourceName::Link(_) | ResourceName::Memory(_) | ResourceName::Direct(..) | ResourceName::Proxy(_) => {
                     first.names.iter().position(|n| n == name)
                 }
                 ResourceName::Lane(..) | ResourceName::Helpers(_) => None,

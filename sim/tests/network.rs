@@ -21,6 +21,10 @@ fn link(kind: LinkKind, gb_per_s: f64) -> Link {
 /// `hosts` hosts of one GPU and one InfiniBand port at 10 GB/s behind a CPU, the even ones on
 /// leaf 0 and the odd ones on leaf 1, two spines above with one cable to each leaf.
 fn two_spines(hosts: u32, gpudirect: bool, hash: Option<u64>) -> Topology {
+    spines_and_nics(hosts, gpudirect, None, hash)
+}
+
+fn spines_and_nics(hosts: u32, gpudirect: bool, gpudirect_rate: Option<Bandwidth>, hash: Option<u64>) -> Topology {
     let mut builder = TopologyBuilder::new("two spines");
     builder.hash = hash;
     let leaves = [0, 1].map(|l| builder.vertex(format!("leaf{l}"), VertexKind::NetSwitch { level: 0 }, None));
@@ -37,6 +41,7 @@ fn two_spines(hosts: u32, gpudirect: bool, hash: Option<u64>) -> Topology {
             kind: LinkKind::Infiniband,
             rate: Bandwidth::from_gb_per_s(10.0),
             gpudirect,
+            gpudirect_rate,
             rail: None,
             management: false,
         };
@@ -73,6 +78,7 @@ fn names(topology: &Topology, leg: &Leg) -> Vec<(String, u64)> {
             let text = match hop {
                 Hop::Link(l) => format!("{}>{}", name(topology.ends(l).0), name(topology.ends(l).1)),
                 Hop::Memory(cpu) => format!("memory of {}", name(cpu)),
+                Hop::Direct(nic, reads, _) => format!("{} {}", name(nic), if reads { "reads" } else { "writes" }),
             };
             (text, share * 100 / collcast_sim::engine::flows::WEIGHT_ONE)
         })
@@ -155,6 +161,27 @@ fn without_gpudirect_data_is_staged() {
     let time = |t: &Topology, size| predict(t, Collective::SendRecv, size, Transport::default(), 1).kernel.as_us();
     assert!(time(&topology, 1024) >= time(&able, 1024) + 2.0);
     assert!(time(&topology, 64 << 20) < 1.02 * time(&able, 64 << 20));
+}
+
+/// Goal: where NICs reach GPU memory slower than their ports carry, that is the rate of what they read and write
+/// there, and not of what they read in host memory.
+#[test]
+fn gpudirect_may_be_slower_than_its_links() {
+    let topology = spines_and_nics(2, true, Some(Bandwidth::from_gb_per_s(4.0)), None);
+    let simple = route(&topology, Transport::default(), 0, 1, 0);
+    let lines = Router::new(&topology).with_lines(true).route(Rank(0), Rank(1), ChannelId(0)).unwrap();
+    let direct = |leg: &Leg| -> Vec<String> {
+        names(&topology, leg)
+            .into_iter()
+            .map(|n| n.0)
+            .filter(|n| n.ends_with("reads") || n.ends_with("writes"))
+            .collect()
+    };
+    assert_eq!(direct(&simple.wire), ["h0/nic reads", "h1/nic writes"]);
+    assert_eq!(direct(&lines.wire), ["h1/nic writes"]);
+    let time = predict(&topology, Collective::SendRecv, 64 << 20, Transport::default(), 1).kernel.as_us();
+    // 64 MiB at 4 GB/s.
+    assert!((time / 16_777.0 - 1.0).abs() < 0.02, "{time}");
 }
 
 /// Goal: lines of LL leave through host memory, GPUDirect or not, and arrive in the GPU's.
@@ -274,6 +301,7 @@ fn nvlink_domains_span_hosts() {
             kind: LinkKind::Infiniband,
             rate: Bandwidth::from_gb_per_s(50.0),
             gpudirect: true,
+            gpudirect_rate: None,
             rail: None,
             management: false,
         };

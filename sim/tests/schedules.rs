@@ -2,7 +2,7 @@
 //! and the verifier notices every kind of flaw.
 //! Method: all cases of a small grid, a seeded sample of the rest. `COLLCAST_EXHAUSTIVE=1`
 //! runs the complete grid (to 33 ranks x 1..4 channels x odd sizes; what switches combine on 1..8
-//! hosts of 1..8).
+//! hosts of 1..8), `COLLCAST_EXHAUSTIVE=3/16` the third part of 16, for several machines or evenings.
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
 
@@ -13,6 +13,7 @@ use collcast_sim::ids::{ChannelId, Lane, Rank};
 use collcast_sim::schedule::plan::{Limits, Plan};
 use collcast_sim::schedule::verify::{VerifyError, verify};
 use collcast_sim::schedule::{Call, Generator, Order, Schedule, Worker, check_fits, valid_algorithms, valid_protocols};
+use rayon::prelude::*;
 
 /// Hosts of `per_host` ranks, the last one smaller, each channel's ring rotated inside hosts.
 fn order(ranks: u32, per_host: u32) -> Order {
@@ -82,32 +83,92 @@ fn check_proved(case: &Case) {
     }
 }
 
-fn grid(mut visit: impl FnMut(&Case)) {
-    let exhaustive = std::env::var_os("COLLCAST_EXHAUSTIVE").is_some();
-    let mut index = 0_u64;
+/// Which cases of a grid run: a sample of them, or a part of all (`COLLCAST_EXHAUSTIVE`).
+#[derive(Clone, Copy)]
+enum Share {
+    Sample,
+    /// This part of so many, from 0.
+    Part(u64, u64),
+}
+
+impl Share {
+    fn wanted() -> Self {
+        let Ok(value) = std::env::var("COLLCAST_EXHAUSTIVE") else { return Self::Sample };
+        let (part, parts) = value.split_once('/').unwrap_or(("1", "1"));
+        match (part.parse(), parts.parse()) {
+            (Ok(part), Ok(parts)) if (1..=parts).contains(&part) => Self::Part(part - 1, parts),
+            _ => panic!("COLLCAST_EXHAUSTIVE is 1 for all cases or such as 3/16 for a part, not `{value}`"),
+        }
+    }
+
+    /// Whether the case `index` runs; of the sample, one in 2^`bits` does.
+    fn takes(self, index: u64, bits: u32) -> bool {
+        // A multiplicative hash, so that neither follows the loops.
+        let hash = index.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        match self {
+            Self::Sample => hash >> (64 - bits) == 0,
+            Self::Part(part, parts) => (hash >> 32) % parts == part,
+        }
+    }
+}
+
+/// Cases of all algorithms, each of a few shapes.
+fn grid(share: Share) -> Vec<Case> {
+    let (mut index, mut cases) = (0_u64, Vec::new());
     for &collective in Collective::ALL {
         for &algorithm in valid_algorithms(collective) {
-            for ranks in 1..=33 {
-                for per_host in [1, 2, 3, 5, 8, 33] {
+            for (ranks, per_host) in (1..=33).flat_map(|ranks| [1, 2, 3, 5, 8, 33].map(|per| (ranks, per))) {
+                let fits = fits(collective, algorithm, ranks, per_host);
+                for (channels, count) in (1..=4).flat_map(|c| [0, 1, 3, 63, 64, 65, 257, 1000, 4099].map(|n| (c, n))) {
+                    for in_place in [false, true] {
+                        for &protocol in valid_protocols(algorithm) {
+                            index += 1;
+                            let few = ranks <= 3 && matches!(share, Share::Sample);
+                            let pairs = matches!(collective, Collective::AllToAll | Collective::SendRecv);
+                            if (few || share.takes(index, if ranks > 17 { 8 } else { 4 }))
+                                && fits
+                                && !(in_place && pairs)
+                            {
+                                cases.push(Case {
+                                    collective,
+                                    algorithm,
+                                    protocol,
+                                    ranks,
+                                    per_host,
+                                    channels,
+                                    count,
+                                    in_place,
+                                });
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+    cases
+}
+
+/// Cases of what switches combine, on every shape of hosts.
+fn grid_of_switches(share: Share) -> Vec<Case> {
+    let (mut index, mut cases) = (0_u64, Vec::new());
+    for collective in [Collective::AllReduce, Collective::AllGather, Collective::ReduceScatter] {
+        for &algorithm in valid_algorithms(collective) {
+            if matches!(algorithm, Algorithm::Ring | Algorithm::Tree) {
+                continue;
+            }
+            for ranks in 2..=33_u32 {
+                for per_host in (1..=8).filter(|&per| ranks.div_ceil(per) <= 8) {
+                    let fits = fits(collective, algorithm, ranks, per_host);
                     for channels in 1..=4 {
-                        for count in [0, 1, 3, 63, 64, 65, 257, 1000, 4099] {
+                        for count in [0, 1, 5, 63, 64, 65, 257, 1000, 4099] {
                             for in_place in [false, true] {
-                                for &protocol in valid_protocols(algorithm) {
-                                    // A multiplicative hash as the sample: one case in 16, in 256 of the larger.
-                                    index += 1;
-                                    let sample = index.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-                                    let bits = if ranks > 17 { 8 } else { 4 };
-                                    if !exhaustive && sample >> (64 - bits) != 0 && ranks > 3 {
-                                        continue;
-                                    }
-                                    let pairs = matches!(collective, Collective::AllToAll | Collective::SendRecv);
-                                    if (in_place && pairs) || !fits(collective, algorithm, ranks, per_host) {
-                                        continue;
-                                    }
-                                    visit(&Case {
+                                index += 1;
+                                if fits && share.takes(index, 7) {
+                                    cases.push(Case {
                                         collective,
                                         algorithm,
-                                        protocol,
+                                        protocol: Protocol::Simple,
                                         ranks,
                                         per_host,
                                         channels,
@@ -122,61 +183,32 @@ fn grid(mut visit: impl FnMut(&Case)) {
             }
         }
     }
+    cases
+}
+
+fn check_all_proved(cases: &[Case], at_least: usize) {
+    assert!(cases.len() > at_least, "{}", cases.len());
+    cases.par_iter().for_each(check_proved);
+    println!("{} schedules proved", cases.len());
 }
 
 #[test]
 fn every_schedule_of_the_grid_is_proved() {
-    let mut cases = 0;
-    grid(|case| {
-        check_proved(case);
-        cases += 1;
-    });
-    println!("{cases} schedules proved");
-    assert!(cases > 3000);
+    check_all_proved(&grid(Share::wanted()), 1000);
 }
 
 /// Goal: what switches combine is proved on every shape of hosts, also with hosts that are not
 /// full, and real FIFO depths.
 #[test]
 fn schedules_through_switches_are_proved() {
-    let exhaustive = std::env::var_os("COLLCAST_EXHAUSTIVE").is_some();
-    let (mut index, mut cases) = (0_u64, 0);
-    for collective in [Collective::AllReduce, Collective::AllGather, Collective::ReduceScatter] {
-        for &algorithm in valid_algorithms(collective) {
-            if matches!(algorithm, Algorithm::Ring | Algorithm::Tree) {
-                continue;
-            }
-            for ranks in 2..=33_u32 {
-                for per_host in (1..=8).filter(|&per| ranks.div_ceil(per) <= 8) {
-                    for channels in 1..=4 {
-                        for count in [0, 1, 5, 63, 64, 65, 257, 1000, 4099] {
-                            for in_place in [false, true] {
-                                index += 1;
-                                let sampled = index.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 57 == 0;
-                                if !fits(collective, algorithm, ranks, per_host) || !(exhaustive || sampled) {
-                                    continue;
-                                }
-                                let protocol = Protocol::Simple;
-                                check_proved(&Case {
-                                    collective,
-                                    algorithm,
-                                    protocol,
-                                    ranks,
-                                    per_host,
-                                    channels,
-                                    count,
-                                    in_place,
-                                });
-                                cases += 1;
-                            }
-                        }
-                    }
-                }
-            }
-        }
-    }
-    println!("{cases} schedules proved");
-    assert!(cases > 300, "{cases}");
+    check_all_proved(&grid_of_switches(Share::wanted()), 300);
+}
+
+/// Goal: the parts of a complete grid are the grid.
+#[test]
+fn parts_make_up_the_grid() {
+    let all = grid(Share::Part(0, 1)).len();
+    assert_eq!((0..7).map(|part| grid(Share::Part(part, 7)).len()).sum::<usize>(), all);
 }
 
 /// Goal: a group is as strict as a pair: a member that posts twice, not at all, another amount or

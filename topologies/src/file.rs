@@ -719,7 +719,8 @@ impl Reader<'_> {
         let gpu = raw.gpu.as_ref().map(|list| self.gpu_list(list, count, gpus)).transpose()?;
         let rail =
             raw.rail.as_ref().map(|list| self.list("rail", list, count, MAX_PER_HOST, "rail numbers")).transpose()?;
-        Ok(NicPlan { kind, count, rate, gpu, per_gpu, rail, gpudirect: raw.gpudirect })
+        let gpudirect_rate = raw.gpudirect_rate.as_ref().map(|r| self.rate("gpudirect_rate", r)).transpose()?;
+        Ok(NicPlan { kind, count, rate, gpu, per_gpu, rail, gpudirect: raw.gpudirect, gpudirect_rate })
     }
 
     /// A list with one number per NIC, each below `limit`.

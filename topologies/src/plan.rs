@@ -57,6 +57,7 @@ pub(crate) struct NicPlan {
     pub(crate) per_gpu: Option<u32>,
     pub(crate) rail: Option<Vec<u32>>,
     pub(crate) gpudirect: Option<bool>,
+    pub(crate) gpudirect_rate: Option<Bandwidth>,
 }
 
 /// The NIC for ssh and storage.
@@ -200,6 +201,7 @@ pub(crate) fn draw_nics(host: &mut HostSpec, nics: &NicPlan, pcie_rate: Bandwidt
                 kind: nics.kind,
                 rate: nics.rate,
                 gpudirect: nics.gpudirect.unwrap_or(rdma),
+                gpudirect_rate: nics.gpudirect_rate,
                 rail: nics.rail.as_ref().and_then(|r| r.get(index as usize).copied()),
                 management: false,
             },
@@ -223,6 +225,7 @@ pub(crate) fn draw_management(host: &mut HostSpec, management: &ManagementPlan) 
             kind: LinkKind::Ethernet,
             rate: management.rate,
             gpudirect: false,
+            gpudirect_rate: None,
             rail: None,
             management: true,
         },

@@ -318,6 +318,9 @@ pub(crate) struct RawNics {
     pub(crate) rail: Option<At<Vec<At<i64>>>>,
     /// Whether NICs read and write GPU memory themselves.
     pub(crate) gpudirect: Option<bool>,
+    /// Rate at which a NIC reads GPU memory and at which it writes it, where that is below the rate of its links (what
+    /// is between them may keep few packets in flight, or in strict order).
+    pub(crate) gpudirect_rate: Option<At<RawRate>>,
 }
 
 /// NIC for ssh and storage.

@@ -540,6 +540,7 @@ impl<'a> Matrix<'a> {
                     kind: LinkKind::Infiniband,
                     rate,
                     gpudirect: true,
+                    gpudirect_rate: None,
                     rail: None,
                     management: false,
                 },

@@ -721,6 +721,7 @@ impl<'a, 'i, 's> Walk<'a, 'i, 's> {
                     kind,
                     rate,
                     gpudirect: gdr,
+                    gpudirect_rate: None,
                     rail: self.reader.int(net, "rail", -1, 1023)?.and_then(|r| u32::try_from(r).ok()),
                     management: false,
                 },

@@ -465,6 +465,7 @@ fn with_management(topology: &Topology, gbit: u32) -> Result<Topology, TopologyE
             kind: LinkKind::Ethernet,
             rate,
             gpudirect: false,
+            gpudirect_rate: None,
             rail: None,
             management: true,
         };

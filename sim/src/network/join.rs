@@ -31,7 +31,9 @@ pub fn join<'a>(laid: impl IntoIterator<Item = Laid<'a>>) -> Laid<'a> {
             .map(|(rate, name)| {
                 let next = number(all.names.len());
                 let place = match name {
-                    ResourceName::Link(_) | ResourceName::Memory(_) => *shared.entry(name).or_insert(next),
+                    ResourceName::Link(_) | ResourceName::Memory(_) | ResourceName::Direct(..) => {
+                        *shared.entry(name).or_insert(next)
+                    }
                     ResourceName::Lane(..) | ResourceName::Proxy(_) | ResourceName::Helpers(_) => next,
                 };
                 if place == next {

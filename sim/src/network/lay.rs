@@ -25,6 +25,8 @@ pub enum ResourceName {
     Link(LinkId),
     /// The memory of a CPU.
     Memory(VertexId),
+    /// What a NIC reads (`true`) or writes itself of GPU memory.
+    Direct(VertexId, bool),
     /// The thread of a rank that drives all its connections over the network.
     Proxy(Rank),
     /// The helper threads of one connection over sockets.
@@ -169,6 +171,9 @@ impl<'m> Layer<'m> {
     pub(super) fn leg(&mut self, uses: &mut SmallVec<[Use; 4]>, leg: &Leg, efficiency: impl Fn(LinkKind) -> f64) {
         for &(hop, share) in leg {
             uses.push(match hop {
+                Hop::Direct(nic, reads, rate) => {
+                    (self.resource(ResourceName::Direct(nic, reads), || rate.get()), self.weight(share, 1.0))
+                }
                 Hop::Link(id) => {
                     let link = self.topology.link(id);
                     let weight = self.weight(share, efficiency(link.kind));
@@ -290,7 +295,11 @@ pub fn lay<'a>(
         let mut conn = match wired.conn.ranks() {
             Some((src, dst)) => {
                 let nics = schedule.nics((src, dst), channel);
-                layer.pair((src, dst), channel, nics, index)?
+                let mut conn = layer.pair((src, dst), channel, nics, index)?;
+                // A proxy works once for all that goes as one message.
+                let packed = u64::from(schedule.packed(src, dst));
+                conn.post = conn.post.map(|work| work.div_ceil(packed));
+                conn
             }
             None => {
                 let ranks = |workers: &[u32]| workers.iter().map(|&w| wiring.workers[w as usize].rank).collect();

@@ -9,6 +9,7 @@ use crate::ids::{ChannelId, LinkId, Rank, VertexId};
 use crate::measurement::PeerAccess;
 use crate::profile::Reach;
 use crate::topology::{Host, LinkKind, Topology, VertexKind};
+use crate::units::Bandwidth;
 
 /// NCCL's classes of paths inside a host, better first (`src/graph/topo.h`).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
@@ -95,6 +96,8 @@ pub enum Hop {
     Link(LinkId),
     /// The memory of a CPU.
     Memory(VertexId),
+    /// What a NIC reads (`true`) or writes itself of GPU memory, at most at this rate.
+    Direct(VertexId, bool, Bandwidth),
 }
 
 /// What bytes go through together, each with its share of them in parts of [`WEIGHT_ONE`].
@@ -124,7 +127,7 @@ impl Route {
     pub fn links(&self) -> impl Iterator<Item = (LinkId, u64)> {
         self.store.iter().chain(&self.wire).chain(&self.load).filter_map(|&(hop, share)| match hop {
             Hop::Link(link) => Some((link, share)),
-            Hop::Memory(_) => None,
+            Hop::Memory(_) | Hop::Direct(..) => None,
         })
     }
 }
@@ -578,6 +581,8 @@ impl<'t> Router<'t> {
                 let direct = rdma && !(sends && self.lines);
                 let Some(cpu) = self.cpu_of(gpu).filter(|_| !direct) else {
                     end.extend(hops(links));
+                    let rate = topology.nic(nic)?.gpudirect_rate.filter(|_| rdma);
+                    end.extend(rate.map(|rate| (Hop::Direct(nic, sends, rate), share)));
                     continue;
                 };
                 let ((block, leg, count), device) = if sends {

@@ -323,6 +323,11 @@ pub trait Generator: Send + Sync + std::fmt::Debug {
         lane
     }
 
+    /// Messages between two ranks that go over the network as one.
+    fn packed(&self, _src: Rank, _dst: Rank) -> u32 {
+        1
+    }
+
     /// Elements of scratch memory that a rank needs.
     fn scratch(&self, _rank: Rank) -> u64 {
         0
@@ -414,6 +419,11 @@ impl Schedule {
     /// The lane whose threads a lane uses: see [`Generator::team`].
     pub fn team(&self, lane: Lane) -> Lane {
         self.generator.team(lane)
+    }
+
+    /// Messages between two ranks that go over the network as one: see [`Generator::packed`].
+    pub fn packed(&self, src: Rank, dst: Rank) -> u32 {
+        self.generator.packed(src, dst)
     }
 
     /// All workers with their places, in order.

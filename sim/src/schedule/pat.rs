@@ -9,8 +9,9 @@
 //! NCCL lets it wait in the FIFO slot it will be sent from.
 //!
 //! NCCL packs the chunks of small messages into one FIFO step and deals steps to up to 16 groups
-//! of warps. Here every chunk is a message of its own (a FIFO holds as many bytes as NCCL's:
-//! [`Plan::aggregate`] chunks a step) and one lane of all warps does one step after another.
+//! of warps. Here every chunk is handed over on its own (a FIFO holds as many bytes as NCCL's:
+//! [`Plan::aggregate`] chunks a step), those of a step share what a proxy does for a message, and
+//! one lane of all warps does one step after another.
 //!
 //! Source: NCCL 2.30 `src/include/collectives.h`, `src/device/all_gather.h`,
 //! `src/device/reduce_scatter.h`, restated.
@@ -327,6 +328,14 @@ impl Generator for Pat {
         })
     }
 
+    /// Chunks that go in one dimension one after the other, as many as a step of the FIFO takes.
+    fn packed(&self, src: Rank, dst: Rank) -> u32 {
+        let n = self.call.ranks;
+        let (low, high) = if self.call.collective == Collective::AllGather { (dst, src) } else { (src, dst) };
+        let distance = ((high.0 + n - low.0) % n).max(1);
+        n.saturating_sub(distance).div_ceil(2 * distance).clamp(1, self.plan.aggregate)
+    }
+
     fn scratch(&self, _rank: Rank) -> u64 {
         self.slots * self.plan.chunk * u64::from(self.plan.channels)
     }
@@ -360,6 +369,30 @@ mod tests {
             triples(&reduce_scatter_steps(8, width(8, 1))),
             "(-,0,7)(-,0,3)(-,0,5)(-,0,1)(0,1,6)(0,1,2)(1,2,4)(1,-,0)(0,2,4)(2,-,0)(0,-,0)"
         );
+    }
+
+    /// Goal: what one dimension carries goes as one message, as far as a step of the FIFO takes it: of 6 ranks 3
+    /// chunks over distance 1, one over 2 and one over 4 (offsets 0, 2, 4; 0 to 2; 0 to 4).
+    #[test]
+    fn chunks_of_a_dimension_are_packed() {
+        for (collective, aggregate, expected) in [
+            (Collective::AllGather, 1, [1, 1, 1]),
+            (Collective::AllGather, 2, [2, 1, 1]),
+            (Collective::ReduceScatter, 4, [3, 1, 1]),
+        ] {
+            let call = Call::of_size(collective, 6, crate::units::Bytes(96), crate::collective::DataType::Float32);
+            let limits = crate::schedule::plan::Limits::default();
+            let mut plan =
+                Plan::new(&call, crate::collective::Algorithm::Pat, crate::collective::Protocol::Simple, &limits);
+            plan.aggregate = aggregate;
+            let (_, _, pat) = generate(&call, &plan);
+            let up = |d: u32| (Rank(2), Rank((2 + d) % 6));
+            let packed = [1, 2, 4].map(|d| match (collective, up(d)) {
+                (Collective::AllGather, (low, high)) => pat.packed(high, low),
+                (_, (low, high)) => pat.packed(low, high),
+            });
+            assert_eq!(packed, expected, "{collective} {aggregate}");
+        }
     }
 
     /// Goal: for any number of ranks and any width, every rank sends and receives n-1 chunks, one

@@ -193,7 +193,10 @@ impl<'a> Simulator<'a> {
             match name {
                 ResourceName::Link(link) => links.push((link, share * busy)),
                 ResourceName::Lane(..) => block_share = block_share.max(share * busy),
-                ResourceName::Memory(_) | ResourceName::Proxy(_) | ResourceName::Helpers(_) => {}
+                ResourceName::Memory(_)
+                | ResourceName::Direct(..)
+                | ResourceName::Proxy(_)
+                | ResourceName::Helpers(_) => {}
             }
         }
         // The same bytes in a longer time.

@@ -78,6 +78,7 @@ pub(crate) fn cluster(hosts: u32, gpus: u32, nics: u32) -> Topology {
                     kind: LinkKind::Infiniband,
                     rate: Bandwidth::from_gb_per_s(50.0),
                     gpudirect: true,
+                    gpudirect_rate: None,
                     rail: Some(index),
                     management: false,
                 };
