@@ -170,6 +170,55 @@ fn a_written_profile_is_better_than_its_prior() {
     assert!(other < 0.15, "{other}");
 }
 
+/// The mean error on measured rows of a profile that was fitted to others: 4 KiB, 64 KiB, 1 MiB and
+/// 16 MiB in graphs, and from 1 MiB up in other launch modes too.
+fn transferred(seen: impl Fn(&[&str]) -> bool, unseen: impl Fn(&[&str]) -> bool) -> (usize, f64) {
+    let text = std::fs::read_to_string("tests/data/h200x4/nccl.csv").unwrap();
+    let (header, rows) = text.split_once('\n').unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, wanted: &dyn Fn(&[&str]) -> bool| {
+        let kept = rows.lines().filter(|line| {
+            let row: Vec<&str> = line.split(',').collect();
+            let size: u64 = row[10].parse().unwrap();
+            let (sparse, bare) = (size.ilog2().is_multiple_of(4), row[6..9].iter().all(|set| set.is_empty()));
+            let big = size >= 1 << 20;
+            sparse
+                && bare
+                && row[14] == "0"
+                && (4096..=16 << 20).contains(&size)
+                && (row[5] == "graph" || big)
+                && wanted(&row)
+        });
+        let path = folder.path().join(name).display().to_string();
+        std::fs::write(&path, [header].into_iter().chain(kept).collect::<Vec<_>>().join("\n")).unwrap();
+        path
+    };
+    let (seen, unseen) = (write("seen.csv", &seen), write("unseen.csv", &unseen));
+    let profile = folder.path().join("some.toml").display().to_string();
+    let (code, _, err) = collcast(&["calibrate", &seen, "-t", "h200x4", "-o", &profile, "--split", "none"]);
+    assert_eq!(code, 0, "{err}");
+    let (_, out, err) = collcast(&["validate", &unseen, "-t", "h200x4", "--profile", &profile, "--format", "json"]);
+    let json: serde_json::Value = serde_json::from_str(&out).unwrap_or_else(|e| panic!("{e}: {err}"));
+    let errors: Vec<f64> = (json["rows"].as_array().unwrap().iter()).map(|r| r["error"].as_f64().unwrap()).collect();
+    (errors.len(), mean(errors.iter().map(|e| e.abs())))
+}
+
+/// Goal: mechanisms and not collectives are fitted: all-reduce alone predicts all-gather and
+/// reduce-scatter within 8%.
+#[test]
+fn all_reduce_predicts_all_gather_and_reduce_scatter() {
+    let (rows, error) =
+        transferred(|row| row[1] == "all_reduce", |row| ["all_gather", "reduce_scatter"].contains(&row[1]));
+    assert!(rows >= 20 && error < 0.08, "{error} on {rows} rows");
+}
+
+/// Goal: what 4 GPUs tell holds for 2, within 8%.
+#[test]
+fn four_gpus_predict_two() {
+    let (rows, error) = transferred(|row| row[4] == "4", |row| row[4] == "2");
+    assert!(rows >= 20 && error < 0.08, "{error} on {rows} rows");
+}
+
 /// Goal: what cannot be fitted is refused with the way out.
 #[test]
 fn bad_input_is_refused() {

@@ -191,6 +191,7 @@ parameters! {
     "kernel_warp.ll" "us" "the same, more for every warp of a block",
     "kernel_warp.ll128" "us" "the same, more for every warp of a block",
     "kernel_warp.simple" "us" "the same, more for every warp of a block",
+    "kernel.block" "us" "from the start of a kernel's block to that of the next: channels do not run in step",
     "launch.single_thread" "us" "issue interval of one thread, per GPU it serves",
     "launch.threads" "us" "issue interval of a thread per GPU",
     "launch.processes" "us" "issue interval of a process per GPU",
@@ -478,6 +479,11 @@ impl Profile {
             Protocol::Simple => ("kernel.simple", "kernel_warp.simple"),
         };
         self.time(alone) + self.time(warp).times(u64::from(threads / 32))
+    }
+
+    /// From the start of a kernel's block to that of the next.
+    pub fn block_start(&self) -> SimDuration {
+        self.time("kernel.block")
     }
 
     /// The parameter that holds a launch mode's issue interval.

@@ -321,10 +321,11 @@ impl<'a> Study<'a> {
             return Err(CalibrateError::NothingToFit);
         }
         let mut unknown = BTreeSet::new();
+        let mut from: Vec<f64> = free.iter().map(|&i| self.start[i]).collect();
         loop {
             let problem = Rows { study: self, rows, free: &free, frozen: None };
             let start: Vec<f64> = free.iter().map(|&i| self.start[i]).collect();
-            let solution = self.search(&problem, &start, &start)?;
+            let solution = self.search(&problem, &start, &from)?;
             let clusters = self.clusters(rows);
             let covariance = covariance(&solution, &clusters, &start, &options());
             let variance = |at: usize| covariance.as_ref().map_or(0.0, |c| c.row(at)[at]);
@@ -332,6 +333,8 @@ impl<'a> Study<'a> {
             let worst = (0..free.len()).max_by(|&a, &b| variance(a).total_cmp(&variance(b)));
             if let Some(worst) = worst.filter(|&at| free.len() > 1 && variance(at).max(0.0).sqrt() > IDENTIFIED) {
                 unknown.insert(free.remove(worst));
+                from = solution.x;
+                from.remove(worst);
                 continue;
             }
             return self.told(rows, &free, &unknown, &solution, &variance);
@@ -627,7 +630,7 @@ fn set(profile: &mut Profile, name: &str, value: f64) {
 }
 
 /// Everything of a laid case that costs time.
-type Costs = (Vec<u64>, Vec<crate::engine::ConnSpec>, Vec<[u64; 6]>, u64);
+type Costs = (Vec<u64>, Vec<crate::engine::ConnSpec>, Vec<[u64; 7]>, u64);
 
 fn costs(topology: &Topology, profile: &Profile, case: &Case) -> Result<Costs, PredictError> {
     let schedule = &case.proven.schedule;

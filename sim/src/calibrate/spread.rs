@@ -2,30 +2,78 @@
 
 use std::collections::BTreeMap;
 
-use super::{Judged, Sample};
+use super::{Judged, Sample, mean};
 use crate::profile::Spread;
 
 /// Rows below which a class of its own says too little: a 5th percentile needs 20.
 const ENOUGH: usize = 20;
+/// Share of unseen rows on each side of an interval, and the normal distribution's quantile of the rest.
+const TAIL: f64 = 0.05;
+const NORMAL: f64 = 1.6449;
 
-/// The middle 90% of measured over predicted time, from residuals of rows that the fit had not
-/// seen, by what bounds them ([`Spread::class`]).
+/// Intervals that hold the middle 90% of measured over predicted time, from residuals of rows that
+/// the fit had not seen, by what bounds them ([`Spread::class`]).
+///
+/// What a class has shown is wider for a row to come of a run to come by [`unseen`], as rows of one
+/// run are wrong together and are worth less than their number ([`worth`]).
 pub fn spreads(samples: &[Sample], held: &[Judged], rows: &[usize]) -> Vec<Spread> {
-    let mut classes: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    let mut classes: BTreeMap<String, BTreeMap<&str, Vec<f64>>> = BTreeMap::new();
     for &r in rows {
         let class = Spread::class(samples[r].protocol, samples[r].settings.launch, held[r].bound);
-        classes.entry(class).or_default().push(-held[r].residual);
+        let runs = classes.entry(class).or_default();
+        runs.entry(samples[r].run.as_str()).or_default().push(-held[r].residual);
     }
-    let told = |(class, mut of): (String, Vec<f64>)| {
+    let told = |(class, runs): (String, BTreeMap<&str, Vec<f64>>)| {
+        let runs: Vec<Vec<f64>> = runs.into_values().collect();
+        let wider = unseen(worth(&runs));
+        let mut of = runs.concat();
         of.sort_by(f64::total_cmp);
-        (of.len() >= ENOUGH).then(|| Spread {
-            class,
-            low: quantile(&of, 0.05).exp(),
-            high: quantile(&of, 0.95).exp(),
-            rows: of.len(),
+        (of.len() >= ENOUGH).then(|| {
+            let middle = quantile(&of, 0.5);
+            let end = |q| (middle + wider * (quantile(&of, q) - middle)).exp();
+            Spread { class, low: end(TAIL), high: end(1.0 - TAIL), rows: of.len() }
         })
     };
     classes.into_iter().filter_map(told).collect()
+}
+
+/// How much wider than among themselves values to come are spread, where there were so many
+/// independent ones: Student's quantile over the normal one, and the mean's own uncertainty. The quantile
+/// as in Abramowitz and Stegun, "Handbook of Mathematical Functions", 1964, 26.7.5; from two degrees up.
+fn unseen(count: f64) -> f64 {
+    let (z, freedom) = (NORMAL, (count - 1.0).max(2.0));
+    let terms = [
+        (z.powi(3) + z) / 4.0,
+        (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / 96.0,
+        (3.0 * z.powi(7) + 19.0 * z.powi(5) + 17.0 * z.powi(3) - 15.0 * z) / 384.0,
+    ];
+    let student = z + terms.into_iter().rev().fold(0.0, |sum, term| (sum + term) / freedom);
+    student / z * (1.0 + 1.0 / count.max(1.0)).sqrt()
+}
+
+/// How many independent values groups of related ones are worth: their number over the design effect
+/// `1 + (m - 1) rho` (Kish, "Survey Sampling", 1965), with the correlation inside groups by analysis of
+/// variance and `m` its mean size of a group.
+fn worth(groups: &[Vec<f64>]) -> f64 {
+    let count = groups.iter().map(Vec::len).sum::<usize>() as f64;
+    let between = groups.len().saturating_sub(1) as f64;
+    let within = count - groups.len() as f64;
+    if between == 0.0 || within == 0.0 {
+        return if between == 0.0 { 1.0 } else { count };
+    }
+    let all = mean(groups.iter().flatten().copied());
+    let (mut apart, mut inside) = (0.0, 0.0);
+    for group in groups {
+        let own = mean(group.iter().copied());
+        apart += group.len() as f64 * (own - all).powi(2);
+        inside += group.iter().map(|v| (v - own).powi(2)).sum::<f64>();
+    }
+    let (apart, inside) = (apart / between, inside / within);
+    let squares: f64 = groups.iter().map(|g| (g.len() as f64).powi(2)).sum();
+    let size = (count - squares / count) / between;
+    let total = apart + (size - 1.0) * inside;
+    let alike = if total > 0.0 { ((apart - inside) / total).max(0.0) } else { 0.0 };
+    count / (1.0 + (size - 1.0).max(0.0) * alike)
 }
 
 /// The quantile of sorted values, between neighbours in proportion.
@@ -64,4 +112,29 @@ pub fn coverage(samples: &[Sample], held: &[Judged], fold: &[usize]) -> Vec<Opti
         }
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: values that are alike inside a group are worth one each group, unrelated ones their
+    /// number. Expected by hand: copies have correlation 1; groups with one mean have none.
+    #[test]
+    fn copies_are_worth_their_groups() {
+        let copies = [vec![1.0; 8], vec![2.0; 8], vec![4.0; 8]];
+        assert!((worth(&copies) - 3.0).abs() < 1e-9, "{}", worth(&copies));
+        let unrelated = vec![vec![-1.0, 0.0, 1.0]; 5];
+        assert!((worth(&unrelated) - 15.0).abs() < 1e-9, "{}", worth(&unrelated));
+        assert!((worth(&[vec![1.0, 2.0]]) - 1.0).abs() < 1e-9);
+    }
+
+    /// Goal: Student's quantiles of a table (2.132 with 4 degrees, 1.697 with 30).
+    #[test]
+    fn few_values_leave_more_open() {
+        for (count, quantile) in [(5.0_f64, 2.132), (31.0, 1.697)] {
+            let expected = quantile / NORMAL * (1.0 + 1.0 / count).sqrt();
+            assert!((unseen(count) / expected - 1.0).abs() < 2e-3, "{} for {expected}", unseen(count));
+        }
+    }
 }

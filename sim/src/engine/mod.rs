@@ -143,7 +143,7 @@ pub struct LaneSpec {
     pub reduce_weight: u64,
     /// Which of the instance's kernels it is part of.
     pub kernel: u32,
-    /// When it may start.
+    /// When it may start; in later rounds and where a task starts its kernel, after that start.
     pub at: SimTime,
     /// How many equal lanes it stands for.
     pub multiplicity: u64,
@@ -151,8 +151,8 @@ pub struct LaneSpec {
 
 impl LaneSpec {
     /// What costs it time.
-    pub fn costs(&self) -> [u64; 6] {
-        [self.issue.1, self.sync.0, self.after.0, self.operand.0, self.wave, self.reduce_weight]
+    pub fn costs(&self) -> [u64; 7] {
+        [self.issue.1, self.sync.0, self.after.0, self.operand.0, self.wave, self.reduce_weight, self.at.0]
     }
 }
 
@@ -784,8 +784,9 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
         kernel.running = kernel.lanes.len();
         for &lane in &kernel.lanes {
             let run = &mut self.lanes[lane as usize];
-            run.cursor = SliceCursor::at(&self.instance.lanes[lane as usize].start);
-            run.occupied = run.occupied.max(self.now);
+            let spec = &self.instance.lanes[lane as usize];
+            run.cursor = SliceCursor::at(&spec.start);
+            run.occupied = run.occupied.max(self.now.saturating_add(spec.at.0));
             run.phase = Phase::Ready;
             run.signals = 0;
             self.ready.push(lane);
