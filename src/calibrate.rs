@@ -237,8 +237,10 @@ fn usable<'r>(
             let nccl = predictor.model(&graphs, &settings).predicted_us(&call, resolved.algorithm, resolved.protocol);
             let settings =
                 collcast_sim::predict::Settings { channels: settings.channels.or(resolved.channels), ..settings };
-            // A name of a run means one thing in one file.
-            let run = format!("{}:{}", row.origin.file, row.run);
+            // A name of a run means one thing in one file; our own files have many curves in one run.
+            let set = &row.settings;
+            let forced = (row.collective, row.ranks, set.algorithm, set.protocol, set.channels);
+            let run = format!("{}:{} {forced:?}", row.origin.file, row.run);
             let (algorithm, protocol) = (resolved.algorithm, resolved.protocol);
             let (time_us, nccl_us) = (row.time.as_us(), nccl.map(f64::from));
             Ok((row, Sample { run, call, algorithm, protocol, settings, time_us, nccl_us }))

@@ -51,8 +51,8 @@ pub struct Record {
     pub sends: u8,
     /// See [`HAS_SRC`] and those below it.
     pub flags: u8,
-    /// 0, or 1 + the index in [`FlatLane::tokens`] of the lane waited for: such a record does
-    /// nothing else.
+    /// 0, or 1 + the place of the lane waited for among [`FlatLane::ports`] and then
+    /// [`FlatLane::tokens`]: such a record does nothing else.
     pub waits: u8,
     /// Receive ports, then send ports: indices into [`FlatLane::ports`].
     pub ports: [u8; MAX_ENDS],
@@ -182,7 +182,7 @@ fn wait(lane: &FlatLane, step: &Step) -> Result<Option<Record>, ExecError> {
     if !known {
         return Err(refuse(format!("{}: waits for a lane that is not there", at(lane))));
     }
-    Ok(Some(Record { src: count, waits: token as u8 + 1, ..Record::default() }))
+    Ok(Some(Record { src: count, waits: (lane.ports.len() + token) as u8 + 1, ..Record::default() }))
 }
 
 fn record(

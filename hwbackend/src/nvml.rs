@@ -34,7 +34,7 @@ pub(crate) struct Nvml {
 pub struct Links {
     /// Links that are up.
     pub count: u32,
-    /// Version of NVLink.
+    /// NVML's number of the version of NVLink: 6 is 4.0.
     pub version: u32,
     /// Whether they lead to NVSwitches.
     pub switched: bool,

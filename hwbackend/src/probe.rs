@@ -38,14 +38,19 @@ pub struct Seen {
     pub cpu: (String, u32),
 }
 
-/// Data rate of one NVLink in one direction in GB/s, by version. NVIDIA's white papers of P100, V100,
-/// A100, H100 and B200: 160, 300, 600, 900 and 1800 GB/s both directions over 4, 6, 12, 18 and 18
+/// Version of NVLink and data rate of one link in one direction in GB/s, by the number that NVML has
+/// for it (`nvmlNvlinkVersion_t` of `nvml.h`; 6 was seen on H200). Rates: NVIDIA's white papers of P100,
+/// V100, A100, H100 and B200: 160, 300, 600, 900 and 1800 GB/s both directions over 4, 6, 12, 18 and 18
 /// links.
-fn link_gbps(version: u32) -> Option<u32> {
+fn link(version: u32) -> Option<(&'static str, u32)> {
     match version {
-        1 => Some(20),
-        2..=4 => Some(25),
-        5 => Some(50),
+        1 => Some(("1.0", 20)),
+        2 => Some(("2.0", 25)),
+        3 => Some(("2.2", 25)),
+        4 => Some(("3.0", 25)),
+        5 => Some(("3.1", 25)),
+        6 => Some(("4.0", 25)),
+        7 => Some(("5.0", 50)),
         _ => None,
     }
 }
@@ -73,19 +78,23 @@ impl Seen {
             "gpus = {{ count = {}, kind = \"{kind}\", compute_capability = {}, memory_rate = \"{:.0} GB/s\" }}",
             self.gpus, self.arch, self.memory_gbps
         ));
-        match self.links.and_then(|l| Some((l, link_gbps(l.version)?))) {
-            Some((links, rate)) if self.peers && self.gpus > 1 => {
+        match self.links.filter(|_| self.peers && self.gpus > 1).map(|links| (links, link(links.version))) {
+            Some((links, Some((version, rate)))) => {
                 let kind = if links.switched { "nvswitch" } else { "mesh" };
-                line(format!(
-                    "# NVML: {} links of version {}; the rate is that of the version.",
-                    links.count, links.version
-                ));
+                line(format!("# NVML: {} links of NVLink {version}; the rate is that of the version.", links.count));
                 line(format!(
                     "nvlink = {{ kind = \"{kind}\", links_per_gpu = {}, rate_per_link = \"{rate} GB/s\" }}",
                     links.count
                 ));
             }
-            _ => {
+            Some((links, None)) => {
+                line(format!(
+                    "# NVML: {} links of a version, number {}, whose rate is not known here: write it in.",
+                    links.count, links.version
+                ));
+                line("nvlink = { kind = \"none\" }".to_owned());
+            }
+            None => {
                 line("# NVML names no NVLink, or GPUs do not reach each other.".to_owned());
                 line("nvlink = { kind = \"none\" }".to_owned());
             }
@@ -188,7 +197,7 @@ mod tests {
             name: "NVIDIA H200".to_owned(),
             arch: 90,
             memory_gbps: 4917.0,
-            links: Some(Links { count: 18, version: 4, switched: true }),
+            links: Some(Links { count: 18, version: 6, switched: true }),
             peers: true,
             pcie: Some((5, 16)),
             multicast: false,

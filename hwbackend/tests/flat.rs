@@ -51,7 +51,8 @@ fn step(
     op: ReduceOp,
 ) -> bool {
     if record.waits > 0 {
-        return signals[lane.tokens[usize::from(record.waits) - 1] as usize] >= record.src;
+        let token = usize::from(record.waits) - 1 - lane.ports.len();
+        return signals[lane.tokens[token] as usize] >= record.src;
     }
     let (receives, sends) = (usize::from(record.receives), usize::from(record.sends));
     let conn = |end: usize| lane.ports[usize::from(record.ports[end])].conn as usize;

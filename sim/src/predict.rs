@@ -186,7 +186,7 @@ impl Prediction {
     /// that data is staged in), or `latency` of steps and kernel.
     pub fn bound_by(&self) -> &'static str {
         let link = self.busiest.first().map_or(0.0, |l| l.utilisation);
-        if self.issue >= self.kernel {
+        if self.issue >= self.time {
             "launch rate"
         } else if self.host_utilisation >= 0.7 && self.host_utilisation >= link {
             "host"
@@ -843,7 +843,8 @@ impl<'a> Predictor<'a> {
         let hosts = self.hosts(call.ranks);
         let issue = self.profile.issue_interval(settings.launch, call.ranks.div_ceil(hosts));
         // A queue of launches served by the GPU: its steady rate is that of the slower of both.
-        let time = if settings.cold { self.profile.first_launch() + kernel } else { kernel.max(issue) };
+        let served = kernel + self.profile.gap(settings.launch);
+        let time = if settings.cold { self.profile.first_launch() + kernel } else { served.max(issue) };
         let extrapolated = self.extrapolated(call.ranks, settings.launch);
         // Those with a proxy go through the network.
         let (nvswitch, sharp) = self.profile.switches_measured();

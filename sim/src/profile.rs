@@ -196,6 +196,7 @@ parameters! {
     "launch.threads" "us" "issue interval of a thread per GPU",
     "launch.processes" "us" "issue interval of a process per GPU",
     "launch.graph" "us" "issue interval inside a CUDA graph",
+    "launch.gap" "us" "between kernels that a stream is given one by one, above that between those of a graph",
     "efficiency.memory" "of nominal" "what kernels that only copy read and write of a GPU's memory together",
     "interference.memory" "bytes" "memory traffic that a byte sent by blocks costs the kernels beside them",
     "interference.blocks" "times" "how much longer a block of a communication kernel takes for a byte beside kernels that keep memory busy",
@@ -494,6 +495,11 @@ impl Profile {
             Launch::Processes => "launch.processes",
             Launch::Graph => "launch.graph",
         }
+    }
+
+    /// What passes between two kernels back to back, above what passes between those of a CUDA graph.
+    pub fn gap(&self, launch: Launch) -> SimDuration {
+        if launch == Launch::Graph { SimDuration::ZERO } else { self.time("launch.gap") }
     }
 
     /// How often the host can issue one operation to `gpus` GPUs of a host.

@@ -5,6 +5,7 @@
 
 use std::ffi::c_void;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use collcast_sim::collective::ReduceOp;
@@ -65,6 +66,10 @@ struct Verdict {
 pub(crate) struct RankBuffers {
     pub(crate) rank: Rank,
     memory: [Memory; 2],
+    /// Bytes from one set to the next.
+    stride: [u64; 2],
+    sets: u64,
+    turn: AtomicU64,
     call: Call,
     range: u32,
     parts: Memory,
@@ -76,14 +81,33 @@ pub(crate) struct RankBuffers {
 const CHECK_PATIENCE: Duration = Duration::from_secs(60);
 /// Blocks and threads of these kernels: enough to fill any GPU.
 const GRID: (u32, u32) = (1024, 256);
+/// Operations one after another take turns on so many bytes, so that none finds its buffers in a
+/// cache: twice the second level of a B200 (126 MB) and more of others. nccl-tests does likewise.
+const ROTATED: u64 = 256 << 20;
+/// Sets are aligned as memory from the driver is, by 256 bytes at least.
+const ALIGNED: u64 = 256;
 
 impl RankBuffers {
+    /// One set of buffers.
     pub(crate) fn new(device: &Arc<Device>, call: &Call, rank: Rank) -> Result<Self, ExecError> {
-        let [input, output] = buffer_bytes(call, rank);
+        Self::sets(device, call, rank, |_| 1)
+    }
+
+    /// As many sets as [`Self::turn`] needs to pass all caches by.
+    pub(crate) fn rotating(device: &Arc<Device>, call: &Call, rank: Rank) -> Result<Self, ExecError> {
+        Self::sets(device, call, rank, |bytes| (ROTATED / bytes).max(1))
+    }
+
+    fn sets(device: &Arc<Device>, call: &Call, rank: Rank, sets: impl Fn(u64) -> u64) -> Result<Self, ExecError> {
+        let stride = buffer_bytes(call, rank).map(|bytes| bytes.next_multiple_of(ALIGNED));
+        let sets = sets((stride[0] + stride[1]).max(ALIGNED));
         let parts = parts(call, rank);
         Ok(Self {
             rank,
-            memory: [Memory::new(device, input)?, Memory::new(device, output)?],
+            memory: [Memory::new(device, stride[0] * sets)?, Memory::new(device, stride[1] * sets)?],
+            stride,
+            sets,
+            turn: AtomicU64::new(0),
             call: call.clone(),
             range: range(call)?,
             part_count: parts.len() as u32,
@@ -107,8 +131,17 @@ impl RankBuffers {
         [bases[0] + at(Buffer::Input), bases[1] + at(Buffer::Output)]
     }
 
-    /// Poisons the output and fills the input.
+    /// How far from the first set's input and output the next operation finds its own. The first
+    /// after [`Self::fill`] or [`Self::poison`] has the first set, which alone is compared.
+    pub(crate) fn turn(&self) -> [u64; 2] {
+        let set = self.turn.fetch_add(1, Ordering::Relaxed) % self.sets;
+        let [input, output] = self.stride.map(|bytes| bytes * set);
+        [input, if self.call.in_place { input } else { output }]
+    }
+
+    /// Poisons the output and fills the input of the first set.
     pub(crate) fn fill(&self, checker: &Checker, stream: &Stream) -> Result<(), ExecError> {
+        self.turn.store(0, Ordering::Relaxed);
         self.memory[0].set(POISON)?;
         self.memory[1].set(POISON)?;
         let (mut to, mut count) = (self.addresses()[0], self.call.input_len(self.rank));
@@ -121,8 +154,9 @@ impl RankBuffers {
         stream.wait(CHECK_PATIENCE)
     }
 
-    /// Poisons the output alone, where it is apart from the input.
+    /// Poisons the outputs alone, where they are apart from the inputs.
     pub(crate) fn poison(&self) -> Result<(), ExecError> {
+        self.turn.store(0, Ordering::Relaxed);
         self.memory[1].set(POISON)
     }
 

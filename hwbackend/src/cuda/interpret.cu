@@ -25,7 +25,7 @@ enum {
     SIGNAL = 128,    // Other lanes of the rank are told.
 };
 
-// One slice, or (`waits` is a port + 1) a wait until another lane has signalled `src` times.
+// One slice, or (`waits` is a port's index + 1) a wait until another lane has signalled `src` times.
 struct Record {
     u64 src, dst; // Byte offsets in the buffers that `flags` name.
     u32 bytes;

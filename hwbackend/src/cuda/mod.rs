@@ -344,7 +344,7 @@ impl Loaded {
                 signals,
                 scratch,
             ];
-            let buffers = RankBuffers::new(device, call, Rank(rank))?;
+            let buffers = RankBuffers::rotating(device, call, Rank(rank))?;
             let [input, output] = buffers.bases();
             let report = Pinned::<Report>::new(device)?;
             let args = Args {
@@ -417,6 +417,9 @@ impl Operation for Loaded {
     fn enqueue(&self, local: usize) -> Result<(), ExecError> {
         let rank = &self.ranks[local];
         let mut args = rank.args;
+        for (buffer, turn) in args.buffers.iter_mut().zip(rank.buffers.turn()) {
+            *buffer += turn;
+        }
         let mut arguments = [(&raw mut args).cast::<c_void>()];
         // SAFETY: `Args` is the kernel's one parameter; its memory lives in `self`, which waits
         // for its streams before it goes.

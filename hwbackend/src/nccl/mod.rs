@@ -127,7 +127,7 @@ impl Executor for Nccl {
         };
         let mut ranks = Vec::new();
         for ((rank, device), &comm) in (first..).zip(devices).zip(&self.comms) {
-            let buffers = RankBuffers::new(device, call, Rank(rank))?;
+            let buffers = RankBuffers::rotating(device, call, Rank(rank))?;
             ranks.push(NcclRank { checker: Checker::new(device, call)?, buffers, comm });
         }
         let streams = devices.iter().map(Stream::new).collect::<Result<_, _>>()?;
@@ -261,7 +261,8 @@ impl Operation for NcclCall {
 
     fn enqueue(&self, local: usize) -> Result<(), ExecError> {
         let (rank, call, api) = (&self.ranks[local], &self.call, &self.api);
-        let [input, output] = rank.buffers.addresses();
+        let (place, turn) = (rank.buffers.addresses(), rank.buffers.turn());
+        let (input, output) = (place[0] + turn[0], place[1] + turn[1]);
         let at = Place { input, output, comm: rank.comm, stream: self.streams[local].raw.cast() };
         let (dtype, op, element) = (data_type(call.dtype), reduction(call.op), call.dtype.size());
         let me = rank.buffers.rank;

@@ -34,10 +34,13 @@ const PULL: f64 = 0.02;
 /// Standard deviation, in logarithm, from which a parameter is not identified: its 90% interval
 /// leaves more than a factor of three open.
 const IDENTIFIED: f64 = 0.35;
+/// A parameter that is not told apart from others is given up only where the others can stand in for
+/// it: where the mean error without it is at most so many times that with it.
+const MISSED: f64 = 1.03;
 /// Relative step of a derivative: far above the rounding of a run, small against any fit.
 const STEP: f64 = 0.02;
 /// How far from its prior a parameter may go, as a factor.
-const REACH: f64 = 5.0;
+const REACH: f64 = 20.0;
 
 /// One measured row, its choice resolved.
 #[derive(Clone, PartialEq, Debug)]
@@ -279,7 +282,7 @@ impl<'a> Study<'a> {
             }
             entering.extend(members.iter().map(|&m| (m, enter.clone())));
         }
-        let launches: BTreeSet<&str> = samples.iter().map(|s| Profile::launch_parameter(s.settings.launch)).collect();
+        let launches: BTreeSet<&str> = samples.iter().flat_map(|s| launch_parameters(s.settings.launch)).collect();
         let entered = |name: &str| launches.contains(name) || entering.values().any(|e| e.contains(&name));
         let names: Vec<&'static str> = all.into_iter().filter(|name| entered(name)).collect();
         for (case, enter) in entering {
@@ -321,29 +324,40 @@ impl<'a> Study<'a> {
             return Err(CalibrateError::NothingToFit);
         }
         let mut unknown = BTreeSet::new();
+        let mut needed = BTreeSet::new();
         let mut from: Vec<f64> = free.iter().map(|&i| self.start[i]).collect();
+        let search = |free: &[usize], from: &[f64]| self.search(&Rows { study: self, rows, free, frozen: None }, from);
+        let mut solution = search(&free, &from)?;
         loop {
-            let problem = Rows { study: self, rows, free: &free, frozen: None };
             let start: Vec<f64> = free.iter().map(|&i| self.start[i]).collect();
-            let solution = self.search(&problem, &start, &from)?;
-            let clusters = self.clusters(rows);
-            let covariance = covariance(&solution, &clusters, &start, &options());
+            let covariance = covariance(&solution, &self.clusters(rows), &start, &options());
             let variance = |at: usize| covariance.as_ref().map_or(0.0, |c| c.row(at)[at]);
             // One at a time: what is left may be told once the other stands still.
-            let worst = (0..free.len()).max_by(|&a, &b| variance(a).total_cmp(&variance(b)));
-            if let Some(worst) = worst.filter(|&at| free.len() > 1 && variance(at).max(0.0).sqrt() > IDENTIFIED) {
-                unknown.insert(free.remove(worst));
-                from = solution.x;
-                from.remove(worst);
-                continue;
+            let untold = (0..free.len()).filter(|&at| {
+                free.len() > 1 && !needed.contains(&free[at]) && variance(at).max(0.0).sqrt() > IDENTIFIED
+            });
+            let Some(worst) = untold.max_by(|&a, &b| variance(a).total_cmp(&variance(b))) else {
+                return self.told(rows, &free, &unknown, &solution, &variance);
+            };
+            let parameter = free.remove(worst);
+            from.clone_from(&solution.x);
+            from.remove(worst);
+            let without = search(&free, &from)?;
+            let error = |solution: &Solution| mean(solution.residuals.iter().map(|r| r.abs()));
+            if error(&without) > MISSED * error(&solution) {
+                free.insert(worst, parameter);
+                needed.insert(parameter);
+            } else {
+                unknown.insert(parameter);
+                solution = without;
             }
-            return self.told(rows, &free, &unknown, &solution, &variance);
         }
     }
 
-    fn search(&self, problem: &Rows<'_, '_>, start: &[f64], from: &[f64]) -> Result<Solution, PredictError> {
+    fn search(&self, problem: &Rows<'_, '_>, from: &[f64]) -> Result<Solution, PredictError> {
         let bounds: Vec<(f64, f64)> = problem.free.iter().map(|&i| self.bounds[i]).collect();
-        minimise(problem, start, from, &bounds, &options())
+        let start: Vec<f64> = problem.free.iter().map(|&i| self.start[i]).collect();
+        minimise(problem, &start, from, &bounds, &options())
     }
 
     fn told(
@@ -443,9 +457,8 @@ impl<'a> Study<'a> {
             }
         }
         let problem = Rows { study: self, rows: seen, free: &free, frozen: Some(&frozen) };
-        let start: Vec<f64> = free.iter().map(|&i| self.start[i]).collect();
         let from: Vec<f64> = free.iter().map(|&i| fit.x[i]).collect();
-        Ok(self.all(&free, &self.search(&problem, &start, &from)?.x))
+        Ok(self.all(&free, &self.search(&problem, &from)?.x))
     }
 
     /// Predictions of all samples with a profile's values.
@@ -466,8 +479,8 @@ impl<'a> Study<'a> {
 
     fn judged(&self, row: usize, profile: &Profile, simulated: Simulated) -> Judged {
         let issue = self.issue_us(row, profile);
-        let (predicted_us, bound) =
-            if issue >= simulated.kernel_us { (issue, "launch rate") } else { (simulated.kernel_us, simulated.bound) };
+        let served = simulated.kernel_us + profile.gap(self.samples[row].settings.launch).as_us();
+        let (predicted_us, bound) = if issue >= served { (issue, "launch rate") } else { (served, simulated.bound) };
         Judged { predicted_us, residual: (predicted_us / self.samples[row].time_us).ln(), bound }
     }
 
@@ -493,7 +506,7 @@ impl<'a> Study<'a> {
     /// Whether a parameter enters a sample.
     fn enters(&self, row: usize, parameter: usize) -> bool {
         self.cases[self.of[row]].depends.contains(&parameter)
-            || Profile::launch_parameter(self.samples[row].settings.launch) == self.names[parameter]
+            || launch_parameters(self.samples[row].settings.launch).contains(&self.names[parameter])
     }
 
     /// All unknowns, those that are not free at their prior.
@@ -608,6 +621,12 @@ impl Problem for Rows<'_, '_> {
         }
         Ok(jacobian)
     }
+}
+
+/// What a launch mode alone depends on.
+fn launch_parameters(launch: Launch) -> Vec<&'static str> {
+    let gap = (launch != Launch::Graph).then_some("launch.gap");
+    gap.into_iter().chain([Profile::launch_parameter(launch)]).collect()
 }
 
 fn options() -> Options {

@@ -53,10 +53,12 @@ pub struct Laid<'a> {
 /// taken to matter. The trees and rings of NCCL let at most 6 neighbours meet in one port.
 const INCAST: u64 = 8;
 
-/// Groups of channels that start one after the other. Channels in step would all copy at once and all
-/// synchronise at once, with the link idle; the little that they start apart grows, since who is early
-/// finds the link less busy, until they take turns. So many groups are within 1% of every channel
-/// apart (4 H200, rings of 64 MiB to 4 GiB), and the channels of a group still fold.
+/// Groups of channels that start one after the other, in calls inside one host. Channels in step would
+/// all copy at once and all synchronise at once, with the link idle; the little that they start apart
+/// grows, since who is early finds the link less busy, until they take turns. So many groups are within
+/// 1% of every channel apart (4 H200, rings of 64 MiB to 4 GiB), and the channels of a group still fold.
+/// Over several hosts all start at once: the links inside hosts seldom bound such calls, and a simulation
+/// with four times the lanes takes eight times as long.
 const STARTS: u32 = 4;
 
 /// Why a schedule could not be laid on a machine.
@@ -318,7 +320,8 @@ pub fn lay<'a>(
         instance.conns.push(conn);
     }
     let reduce_weight = (profile.reduce_weight(schedule.call.dtype) * WEIGHT_ONE as f64) as u64;
-    let together = schedule.plan.channels.div_ceil(STARTS).max(1);
+    let inside = (1..schedule.call.ranks).all(|rank| topology.host_of(Rank(rank)) == topology.host_of(Rank(0)));
+    let together = schedule.plan.channels.div_ceil(if inside { STARTS } else { 1 }).max(1);
     for worker in &wiring.workers {
         let rate = profile.lane_rate(protocol, worker.threads);
         let mut lane = lane_of(worker, 0, schedule.element_size());
