@@ -306,6 +306,12 @@ impl Stream {
         cu!(cuEventRecord(event.raw, self.raw))
     }
 
+    /// The same in a stream that is captured: the event is recorded by each replay of the graph.
+    pub(crate) fn record_in_graph(&self, event: &Event) -> Result<(), ExecError> {
+        const EXTERNAL: u32 = cu::CUevent_record_flags_enum::CU_EVENT_RECORD_EXTERNAL as u32;
+        cu!(cuEventRecordWithFlags(event.raw, self.raw, EXTERNAL))
+    }
+
     /// Puts a kernel into the stream; the device's context must be current.
     ///
     /// # Safety

@@ -29,7 +29,8 @@ pub(crate) trait Operation: Sync {
     fn outcome(&self) -> Result<(), ExecError>;
 }
 
-/// Runs batches of one operation.
+/// Runs batches of one operation. The first of a batch is not timed: the host reaches one GPU after
+/// another, and an operation that all take part in lets all go on together.
 pub(crate) struct Timer<'a> {
     operation: &'a dyn Operation,
     launch: Launch,
@@ -68,54 +69,46 @@ impl<'a> Timer<'a> {
         let mut times = Vec::new();
         for _ in 0..effort.batches {
             meet()?;
-            self.align()?;
             times.push(self.batch(effort.iterations, graphs.as_deref())?);
         }
         Ok(times)
     }
 
-    /// Processes come out of `meet` some time apart; out of an operation together.
-    fn align(&self) -> Result<(), ExecError> {
-        if self.launch == Launch::Processes {
-            self.operation.enqueue_all()?;
-            self.operation.streams().iter().try_for_each(|stream| stream.wait(self.patience))?;
-        }
-        Ok(())
-    }
-
-    /// Operations of all ranks as graphs, one a rank.
+    /// A batch of all ranks as graphs, one a rank, with its events.
     fn capture(&self, iterations: u32) -> Result<Vec<Graph>, ExecError> {
         let streams = self.operation.streams();
         streams.iter().try_for_each(Stream::begin_capture)?;
-        let enqueued = (0..iterations).try_for_each(|_| self.operation.enqueue_all());
+        let enqueued = self.one_by_one(iterations, Stream::record_in_graph);
         let graphs = streams.iter().map(Stream::end_capture).collect::<Vec<_>>();
         enqueued?;
         graphs.into_iter().collect()
     }
 
+    /// A batch of all ranks from this thread.
+    fn one_by_one(
+        &self,
+        iterations: u32,
+        record: impl Fn(&Stream, &Event) -> Result<(), ExecError>,
+    ) -> Result<(), ExecError> {
+        let pairs = || self.operation.streams().iter().zip(&self.events);
+        let mark = |stream: &Stream, event: &Event| stream.device.enter().and_then(|()| record(stream, event));
+        self.operation.enqueue_all()?;
+        pairs().try_for_each(|(stream, (start, _))| mark(stream, start))?;
+        (0..iterations).try_for_each(|_| self.operation.enqueue_all())?;
+        pairs().try_for_each(|(stream, (_, stop))| mark(stream, stop))
+    }
+
     fn batch(&self, iterations: u32, graphs: Option<&[Graph]>) -> Result<f64, ExecError> {
         let streams = self.operation.streams();
-        let one_by_one = matches!(self.launch, Launch::SingleThread | Launch::Graph) || streams.len() == 1;
-        if one_by_one {
-            for (stream, (start, _)) in streams.iter().zip(&self.events) {
+        match graphs {
+            Some(graphs) => streams.iter().zip(graphs).try_for_each(|(stream, graph)| {
                 stream.device.enter()?;
-                stream.record(start)?;
+                stream.replay(graph)
+            })?,
+            None if matches!(self.launch, Launch::SingleThread | Launch::Graph) || streams.len() == 1 => {
+                self.one_by_one(iterations, Stream::record)?;
             }
-            match graphs {
-                Some(graphs) => {
-                    for (stream, graph) in streams.iter().zip(graphs) {
-                        stream.device.enter()?;
-                        stream.replay(graph)?;
-                    }
-                }
-                None => (0..iterations).try_for_each(|_| self.operation.enqueue_all())?,
-            }
-            for (stream, (_, stop)) in streams.iter().zip(&self.events) {
-                stream.device.enter()?;
-                stream.record(stop)?;
-            }
-        } else {
-            self.threads(iterations)?;
+            None => self.threads(iterations)?,
         }
         // All streams are waited for, whatever one of them says: nothing may outlive its memory.
         let waited: Vec<_> = streams.iter().map(|stream| stream.wait(self.patience)).collect();
@@ -141,6 +134,7 @@ impl<'a> Timer<'a> {
                 std::thread::yield_now();
             }
             entered?;
+            self.operation.enqueue(local)?;
             stream.record(start)?;
             (0..iterations).try_for_each(|_| self.operation.enqueue(local))?;
             stream.record(stop)

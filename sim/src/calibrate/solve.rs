@@ -32,6 +32,12 @@ impl Matrix {
         &mut self.values[row * self.columns + column]
     }
 
+    /// Without one of its columns.
+    pub fn without(&self, column: usize) -> Self {
+        let kept = self.values.iter().enumerate().filter(|(at, _)| at % self.columns != column).map(|(_, &v)| v);
+        Self { columns: self.columns - 1, values: kept.collect() }
+    }
+
     fn get(&self, row: usize, column: usize) -> f64 {
         self.values[row * self.columns + column]
     }
