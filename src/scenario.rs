@@ -17,6 +17,7 @@ use collcast_sim::profile::Profile;
 use collcast_sim::topology::{Topology, VertexKind};
 use collcast_sim::units::{Bandwidth, SimDuration, SimTime};
 use collcast_sim::workload::{Device, Level, Mechanisms, OpGraph, Simulator, Step, WorkloadError};
+use rayon::prelude::*;
 
 use crate::error::CliError;
 use crate::output::{OutputArgs, write};
@@ -480,7 +481,11 @@ fn advice(
     match loaded.scenario.data_parallel {
         DataParallel::Ddp(_) if loaded.scenario.layout.data > 1 => {
             changes.push(("bucket size", "data_parallel.bucket", vec!["5 MiB", "25 MiB", "100 MiB", "400 MiB"]));
-            changes.push(("no copies into buckets (gradient_as_bucket_view)", "data_parallel.copies", vec!["false"]));
+            changes.push((
+                "gradients stay in buckets (gradient_as_bucket_view)",
+                "data_parallel.bucket_view",
+                vec!["true"],
+            ));
         }
         DataParallel::AtEnd | DataParallel::OneGpu => changes.push(("strategy", "data_parallel.kind", vec!["ddp"])),
         DataParallel::Fsdp(_) => {
@@ -494,20 +499,20 @@ fn advice(
     }
     let mut rows: Vec<(String, String, f64)> = Vec::new();
     let simulator = loaded.simulator();
-    for (what, key, values) in changes {
-        let best = values
-            .into_iter()
-            .filter_map(|value| {
-                // What the machine cannot do is no advice.
-                let changed = file::with_value(text, key, value).ok()?;
-                let scenario = file::read(&changed, name).ok()?;
-                let graph = scenario.graph(&loaded.profile, loaded.device);
-                let time = simulator.run(&graph, Mechanisms::default(), asked.level).ok()?.time;
-                Some((ms(time), value))
-            })
-            .min_by(|a, b| a.0.total_cmp(&b.0));
-        if let Some((time, value)) = best {
-            rows.push((what.to_owned(), format!("{key}={value}"), time));
+    let all: Vec<(usize, &str)> =
+        changes.iter().enumerate().flat_map(|(at, change)| change.2.iter().map(move |&value| (at, value))).collect();
+    // What the machine cannot do is no advice.
+    let time_of = |&(at, value): &(usize, &str)| {
+        let changed = file::with_value(text, changes[at].1, value).ok()?;
+        let graph = file::read(&changed, name).ok()?.graph(&loaded.profile, loaded.device);
+        Some(ms(simulator.run(&graph, Mechanisms::default(), asked.level).ok()?.time))
+    };
+    let times: Vec<Option<f64>> = all.par_iter().map(time_of).collect();
+    for (at, (what, key, _)) in changes.iter().enumerate() {
+        let tried = all.iter().zip(&times).filter(|((of, _), _)| *of == at);
+        let best = tried.filter_map(|((_, value), time)| time.map(|time| (time, value)));
+        if let Some((time, value)) = best.min_by(|a, b| a.0.total_cmp(&b.0)) {
+            rows.push(((*what).to_owned(), format!("{key}={value}"), time));
         }
     }
     let topology = &loaded.topology;

@@ -124,9 +124,11 @@ struct RawDataParallel {
     prefetch: Option<u32>,
     /// `fsdp`: free parameters after the forward pass, true by default.
     reshard: Option<bool>,
-    /// The framework copies gradients into buckets and back (`ddp` without gradient_as_bucket_view)
-    /// or units out of and into gathered buffers (`fsdp`), true by default.
+    /// The framework copies gradients into buckets and back (`ddp`) or units out of and into gathered
+    /// buffers (`fsdp`), true by default.
     copies: Option<bool>,
+    /// `ddp`: PyTorch's gradient_as_bucket_view, which saves the way back; false by default.
+    bucket_view: Option<bool>,
 }
 
 #[derive(Deserialize, JsonSchema, Clone, Debug, Default)]
@@ -584,7 +586,8 @@ impl Reader<'_> {
         let ddp = Ddp::default();
         let bucket = raw.bucket.as_ref().map_or(Ok(ddp.bucket), |t| self.size(t))?;
         let first_bucket = raw.first_bucket.as_ref().map_or(Ok(ddp.first_bucket), |t| self.size(t))?;
-        let ddp = Ddp { bucket, first_bucket, copies: raw.copies.unwrap_or(true) };
+        let ddp =
+            Ddp { bucket, first_bucket, copies: raw.copies.unwrap_or(true), view: raw.bucket_view.unwrap_or(false) };
         let fsdp = Fsdp {
             prefetch: raw.prefetch.unwrap_or(1) as usize,
             reshard: raw.reshard.unwrap_or(true),

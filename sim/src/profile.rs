@@ -11,6 +11,8 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::collective::{DataType, Launch, Protocol, nearest};
+use crate::engine::Access;
+use crate::engine::flows::WEIGHT_ONE;
 use crate::topology::LinkKind;
 use crate::units::{Bandwidth, SimDuration};
 
@@ -179,9 +181,18 @@ parameters! {
     "sync.simple" "us" "a block's own synchronisation before a slice moves: barriers, fence, counter",
     "after.ll128" "us" "a block's own bookkeeping after a slice has left, before the next",
     "operand" "us" "from a block's load of its own data to the data; line-flagged protocols load before they poll",
-    "block.ll" "GB/s" "what 512 threads of a block copy with LL",
-    "block.ll128" "GB/s" "what 640 threads of a block copy with LL128",
-    "block.simple" "GB/s" "what 512 threads of a block copy with Simple",
+    "block.ll" "GB/s" "what 512 threads of a block send from memory with LL",
+    "block.ll128" "GB/s" "what 640 threads of a block send from memory with LL128",
+    "block.simple" "GB/s" "what 512 threads of a block send from memory with Simple",
+    "store.ll" "of a send" "what of a send's instructions the store to the peer takes with LL, the load from memory the rest",
+    "store.ll128" "of a send" "the same with LL128",
+    "store.simple" "of a send" "the same with Simple",
+    "fetch.ll" "of a send" "instructions to load what was received with LL",
+    "fetch.ll128" "of a send" "the same with LL128",
+    "fetch.simple" "of a send" "the same with Simple",
+    "keep.ll" "of a send" "instructions to store what is kept in memory with LL",
+    "keep.ll128" "of a send" "the same with LL128",
+    "keep.simple" "of a send" "the same with Simple",
     "saturation.ll" "blocks" "what ever more threads of LL would move beyond 512 of them",
     "reduce.fp16" "copies" "instruction weight of combining 16-bit floats beyond fp32",
     "reduce.int8" "copies" "instruction weight of combining 8-bit integers beyond fp32",
@@ -461,6 +472,19 @@ impl Profile {
         let beyond = self.value("saturation.ll");
         let crowded = if protocol == Protocol::Ll { (1.0 + beyond) / (share + beyond) } else { 1.0 };
         Bandwidth::from_gb_per_s(self.value(name) * share * crowded)
+    }
+
+    /// Instruction weights of accesses, in sends.
+    pub fn access(&self, protocol: Protocol) -> Access {
+        let [store, fetch, keep] = match protocol {
+            Protocol::Ll => ["store.ll", "fetch.ll", "keep.ll"],
+            Protocol::Ll128 => ["store.ll128", "fetch.ll128", "keep.ll128"],
+            Protocol::Simple => ["store.simple", "fetch.simple", "keep.simple"],
+        };
+        let weight = |value: f64| (value * WEIGHT_ONE as f64) as u64;
+        let of = |name| weight(self.value(name).clamp(0.0, 4.0));
+        let store = of(store).min(WEIGHT_ONE);
+        Access { load: WEIGHT_ONE - store, fetch: of(fetch), store, keep: of(keep) }
     }
 
     /// Instruction weight of combining beyond that of fp32, in copies.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol};
 use collcast_sim::engine::flows::{Flows, Use, WEIGHT_ONE};
 use collcast_sim::engine::{
-    EngineError, Gate, Instance, Outcome, ProxySpec, TaskSpec, Unobserved, fold, run, run_steady,
+    Access, EngineError, Gate, Instance, Outcome, ProxySpec, TaskSpec, Unobserved, fold, run, run_steady,
 };
 use collcast_sim::ids::{ChannelId, Lane, Rank};
 use collcast_sim::network::{Laid, LayError, ResourceName, Transport, lay, order};
@@ -424,6 +424,8 @@ proptest! {
             lane.after = SimDuration(random(2) * random(900_000));
             lane.wave = random(2) * random(5000);
             lane.reduce_weight = random(2) * random(WEIGHT_ONE);
+            let [load, fetch, store, keep] = std::array::from_fn(|_| random(WEIGHT_ONE));
+            lane.access = Access { load, fetch, store, keep };
             lane.at = SimTime(random(2) * random(3_000_000));
         }
         let rounds = 1 + u32::try_from(random(3)).unwrap();

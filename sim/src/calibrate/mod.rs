@@ -37,6 +37,8 @@ const IDENTIFIED: f64 = 0.35;
 /// A parameter that is not told apart from others is given up only where the others can stand in for
 /// it: where the mean error without it is at most so many times that with it.
 const MISSED: f64 = 1.03;
+/// Change of another parameter from which derivatives are taken anew once one was given up.
+const MOVED: f64 = 0.01;
 /// Relative step of a derivative: far above the rounding of a run, small against any fit.
 const STEP: f64 = 0.02;
 /// How far from its prior a parameter may go, as a factor.
@@ -290,7 +292,8 @@ impl<'a> Study<'a> {
         }
         let start: Vec<f64> = names.iter().map(|name| value(prior, name).ln()).collect();
         let limit = |(name, &x): (&&str, &f64)| {
-            let most = if name.starts_with("efficiency.") { 0.0 } else { f64::INFINITY };
+            let share = ["efficiency.", "store."].iter().any(|of| name.starts_with(of));
+            let most = if share { 0.0 } else { f64::INFINITY };
             (x - REACH.ln(), (x + REACH.ln()).min(most))
         };
         let bounds = names.iter().zip(&start).map(limit).collect();
@@ -352,7 +355,8 @@ impl<'a> Study<'a> {
                         needed.insert(parameter);
                     } else {
                         unknown.insert(parameter);
-                        (solution, stale) = (without, true);
+                        stale |= from.iter().zip(&without.x).any(|(before, after)| (before - after).abs() > MOVED);
+                        solution = without;
                     }
                 }
                 None if stale => {
@@ -659,7 +663,7 @@ fn set(profile: &mut Profile, name: &str, value: f64) {
 }
 
 /// Everything of a laid case that costs time.
-type Costs = (Vec<u64>, Vec<crate::engine::ConnSpec>, Vec<[u64; 7]>, u64);
+type Costs = (Vec<u64>, Vec<crate::engine::ConnSpec>, Vec<[u64; 11]>, u64);
 
 fn costs(topology: &Topology, profile: &Profile, case: &Case) -> Result<Costs, PredictError> {
     let schedule = &case.proven.schedule;

@@ -107,6 +107,10 @@ fn initial(instance: &Instance<'_>) -> Colours {
                 lane.wave,
                 lane.element,
                 lane.reduce_weight,
+                lane.access.load,
+                lane.access.fetch,
+                lane.access.store,
+                lane.access.keep,
                 lane.at.0,
                 lane.multiplicity,
             ];

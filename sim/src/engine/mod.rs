@@ -125,8 +125,7 @@ pub struct LaneSpec {
     pub send: Vec<u32>,
     /// Lanes whose signals its instructions wait for; [`UNUSED`] where none.
     pub tokens: Vec<u32>,
-    /// Its warps' instruction rate: a resource in bytes per second, of a copy with plain data,
-    /// of any instruction with flagged lines.
+    /// Its warps' instruction rate: a resource in bytes per second, of a send from memory.
     pub issue: Use,
     /// Lane occupied per slice that crosses a FIFO, before it moves.
     pub sync: SimDuration,
@@ -141,6 +140,8 @@ pub struct LaneSpec {
     pub element: u64,
     /// Extra instruction weight of combining, scaled by [`WEIGHT_ONE`].
     pub reduce_weight: u64,
+    /// Instruction weights of accesses, scaled by [`WEIGHT_ONE`].
+    pub access: Access,
     /// Which of the instance's kernels it is part of.
     pub kernel: u32,
     /// When it may start; in later rounds and where a task starts its kernel, after that start.
@@ -149,10 +150,31 @@ pub struct LaneSpec {
     pub multiplicity: u64,
 }
 
+/// Instruction weights of what an instruction loads and stores, by where it is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Access {
+    /// Load from memory.
+    pub load: u64,
+    /// Load of what was received.
+    pub fetch: u64,
+    /// Store to a peer.
+    pub store: u64,
+    /// Store to memory.
+    pub keep: u64,
+}
+
+impl Access {
+    /// All alike: a copy has weight 1.
+    pub const EVEN: Self =
+        Self { load: WEIGHT_ONE / 2, fetch: WEIGHT_ONE / 2, store: WEIGHT_ONE / 2, keep: WEIGHT_ONE / 2 };
+}
+
 impl LaneSpec {
     /// What costs it time.
-    pub fn costs(&self) -> [u64; 7] {
-        [self.issue.1, self.sync.0, self.after.0, self.operand.0, self.wave, self.reduce_weight, self.at.0]
+    pub fn costs(&self) -> [u64; 11] {
+        let Self { issue, sync, after, operand, wave, reduce_weight, at, .. } = self;
+        let Access { load, fetch, store, keep } = self.access;
+        [issue.1, sync.0, after.0, operand.0, *wave, *reduce_weight, at.0, load, fetch, store, keep]
     }
 }
 
@@ -801,7 +823,7 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
         let span = self.lanes[lane as usize].slice.map_or(0, |s| s.span);
         let bytes = span * spec.element;
         let mut uses: SmallVec<[Use; 8]> = SmallVec::new();
-        // A lane is bound by its accesses: a copy, which reads once and writes once, has weight 1.
+        // A lane is bound by its accesses: a send, which loads from memory and stores to a peer, has weight 1.
         let conns = step.recv.iter().map(|&p| spec.recv[p]).chain(step.send.iter().map(|&p| spec.send[p]));
         let mut lines = false;
         let mut placed = step.src.is_none() && step.send.is_empty();
@@ -809,9 +831,12 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
             lines |= conn.streaming;
             placed &= conn.direct;
         }
-        let operands = [step.src.is_some(), step.dst.is_some(), step.accumulate];
-        let accesses = (step.recv.len() + step.send.len() + operands.into_iter().filter(|o| *o).count()) as u64;
-        let mut weight = if placed && !lines { 0 } else { spec.issue.1 * accesses / 2 };
+        let Access { load, fetch, store, keep } = spec.access;
+        let copies = (u64::from(step.src.is_some()) + u64::from(step.accumulate)) * load
+            + step.recv.len() as u64 * fetch
+            + step.send.len() as u64 * store
+            + u64::from(step.dst.is_some()) * keep;
+        let mut weight = if placed && !lines { 0 } else { spec.issue.1 * copies / WEIGHT_ONE };
         // Threads that take a line each at a time go through whole waves of them.
         if lines && spec.wave > 0 && bytes > 0 {
             weight = (weight * (bytes.div_ceil(spec.wave) * spec.wave)).div_ceil(bytes);
@@ -1013,6 +1038,7 @@ pub fn lane_of(worker: &Wired, job: u32, element: u64) -> LaneSpec {
         wave: 0,
         element,
         reduce_weight: 0,
+        access: Access::EVEN,
         kernel: 0,
         at: SimTime(0),
         multiplicity: 1,

@@ -320,6 +320,7 @@ pub fn lay<'a>(
         instance.conns.push(conn);
     }
     let reduce_weight = (profile.reduce_weight(schedule.call.dtype) * WEIGHT_ONE as f64) as u64;
+    let access = profile.access(protocol);
     let inside = (1..schedule.call.ranks).all(|rank| topology.host_of(Rank(rank)) == topology.host_of(Rank(0)));
     let together = schedule.plan.channels.div_ceil(if inside { STARTS } else { 1 }).max(1);
     for worker in &wiring.workers {
@@ -335,6 +336,7 @@ pub fn lay<'a>(
         // and not a bare ping-pong, includes its first lines.
         lane.wave = if protocol == Protocol::Ll { u64::from(worker.threads) * 8 } else { 0 };
         lane.reduce_weight = reduce_weight;
+        lane.access = access;
         let first = worker.channel.0 / together * together;
         lane.at = SimTime(profile.block_start().times(first.into()).0);
         instance.lanes.push(lane);

@@ -648,8 +648,11 @@ impl Naive<'_> {
                 .collect()
         };
         let (recv, send) = (of(&step.recv, &spec.recv), of(&step.send, &spec.send));
-        let operands = [step.src.is_some(), step.dst.is_some(), step.accumulate].into_iter().filter(|o| *o).count();
-        let mut weight = spec.issue.1 * (recv.len() + send.len() + operands) as u64 / 2;
+        let mut copies = recv.len() as u64 * spec.access.fetch + send.len() as u64 * spec.access.store;
+        copies += if step.src.is_some() { spec.access.load } else { 0 };
+        copies += if step.accumulate { spec.access.load } else { 0 };
+        copies += if step.dst.is_some() { spec.access.keep } else { 0 };
+        let mut weight = spec.issue.1 * copies / WEIGHT_ONE;
         // What senders have put in place already is only waited for; lines go in whole waves.
         let bytes = lane.slice.as_ref().map_or(0, |s| s.span * spec.element);
         if recv.iter().chain(&send).any(|c| c.streaming) {
