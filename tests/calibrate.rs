@@ -149,7 +149,7 @@ fn what_rows_do_not_tell_stays_at_its_prior() {
 fn a_written_profile_is_better_than_its_prior() {
     let folder = tempfile::tempdir().unwrap();
     let profile = folder.path().join("mine.toml").display().to_string();
-    let data = "tests/data/h200x4_bench/nccl_lines_4.csv";
+    let data = "tests/data/h200x4_bench/nccl_lines_2.csv";
     let (code, out, err) = collcast(&["calibrate", data, "-t", "h200x4", "-o", &profile, "--split", "none"]);
     assert_eq!(code, 0, "{err}");
     assert!(out.contains("latency.nvlink.ll128") && err.contains("parameters fitted"), "{out}{err}");
@@ -165,7 +165,7 @@ fn a_written_profile_is_better_than_its_prior() {
     let (fitted, warned) = error(&profile, data);
     assert!(warned.contains("was fitted to 1 of these files"), "{warned}");
     assert!(fitted < error("prior", data).0, "{fitted}");
-    let (other, silent) = error(&profile, "tests/data/h200x4_bench/nccl_lines_2.csv");
+    let (other, silent) = error(&profile, "tests/data/h200x4_bench/nccl_modes_graph_2.csv");
     assert!(!silent.contains("was fitted to"), "{silent}");
     assert!(other < 0.15, "{other}");
 }

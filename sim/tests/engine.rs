@@ -457,7 +457,7 @@ fn rooted_calls_overlap_in_a_loop() {
         let schedule = case.schedule(&topology);
         let mut instance = lay(&topology, &prior(), &Transport::default(), &schedule).unwrap().instance;
         for lane in &mut instance.lanes {
-            (lane.sync, lane.reduce_weight) = (SimDuration::ZERO, 0);
+            (lane.sync, lane.reduce_weight, lane.access) = (SimDuration::ZERO, 0, Access::EVEN);
             instance.resources[lane.issue.0 as usize] = 1_000_000_000;
         }
         for conn in &mut instance.conns {
@@ -478,7 +478,8 @@ fn rooted_calls_overlap_in_a_loop() {
 
 /// Goal: a long call whose middle is left out takes as long as one that is run in full, and
 /// carries as much.
-/// Method: both, on folded machines, for every pattern, with ragged ends; times to 0.5%.
+/// Method: both, on folded machines, for every pattern, with ragged ends; times to 0.5%, and to 2% for
+/// trees on one host, whose channels get out of step for longer than the part that is looked at.
 #[test]
 fn steady_calls_are_extended_right() {
     let mut shorter = 0;
@@ -494,6 +495,8 @@ fn steady_calls_are_extended_right() {
                 let schedule = case.schedule(&topology);
                 let laid = lay(&topology, &prior(), &Transport::default(), &schedule).unwrap();
                 let mut instance = fold(&laid.instance).instance;
+                let drifts = algorithm == Algorithm::Tree && topology.hosts().len() == 1;
+                let most = if drifts { 2e-2 } else { 5e-3 };
                 for rounds in [1, 2] {
                     for kernel in &mut instance.kernels {
                         (kernel.rounds, kernel.gap) = (rounds, SimDuration(1_000_000));
@@ -501,7 +504,7 @@ fn steady_calls_are_extended_right() {
                     let (whole, steady) = (simulate(&instance), run_steady(&instance).unwrap());
                     let what = format!("{} {case:?} {rounds}", topology.name);
                     let off = steady.end.0.abs_diff(whole.end.0) as f64 / whole.end.0 as f64;
-                    assert!(off < 5e-3, "{what}: {} not {}", steady.end.0, whole.end.0);
+                    assert!(off < most, "{what}: {} not {}", steady.end.0, whole.end.0);
                     assert_eq!((steady.messages, &steady.load), (whole.messages, &whole.load), "{what}");
                     shorter += usize::from(steady.events < whole.events);
                 }
@@ -593,9 +596,9 @@ fn equal_heads_are_one() {
     let (one, many) = (nvswitch_box(8, 450.0), cluster(4, 8, 8));
     let (reduce, gather, scatter) = (Collective::AllReduce, Collective::AllGather, Collective::ReduceScatter);
     for (topology, collective, algorithm, lanes) in [
-        (&one, reduce, Algorithm::Nvls, 3),
-        (&one, gather, Algorithm::Nvls, 2),
-        (&one, scatter, Algorithm::Nvls, 2),
+        (&one, reduce, Algorithm::Nvls, 6),
+        (&one, gather, Algorithm::Nvls, 4),
+        (&one, scatter, Algorithm::Nvls, 4),
         (&many, reduce, Algorithm::Nvls, 4),
         (&many, gather, Algorithm::Nvls, 3),
         (&many, scatter, Algorithm::Nvls, 3),
@@ -638,6 +641,9 @@ fn a_computation_keeps_its_links_apart() {
 fn ideal(block_gb_per_s: f64) -> Profile {
     let mut profile = prior();
     profile.parameters.get_mut("efficiency.nvlink").unwrap().value = 1.0;
+    for name in ["store.simple", "fetch.simple", "keep.simple"] {
+        profile.parameters.get_mut(name).unwrap().value = 0.5;
+    }
     for name in ["block.simple", "block.ll"] {
         profile.parameters.get_mut(name).unwrap().value = block_gb_per_s;
     }

@@ -89,7 +89,8 @@ impl Waves {
             for (index, (lane, at)) in flat.lanes.iter().zip(&mut at).enumerate() {
                 // Waits move nothing, so they cost no wave.
                 while let Some(record) = lane.records.get(*at).filter(|r| r.waits > 0) {
-                    if before[lane.tokens[usize::from(record.waits) - 1] as usize] < record.src {
+                    let token = usize::from(record.waits) - 1 - lane.ports.len();
+                    if before[lane.tokens[token] as usize] < record.src {
                         break;
                     }
                     (*at, moved) = (*at + 1, true);

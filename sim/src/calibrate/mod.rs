@@ -43,6 +43,8 @@ const MOVED: f64 = 0.01;
 const STEP: f64 = 0.02;
 /// How far from its prior a parameter may go, as a factor.
 const REACH: f64 = 20.0;
+/// The same of instruction weights, which compare parts of one code.
+const WEIGHT_REACH: f64 = 1.5;
 
 /// One measured row, its choice resolved.
 #[derive(Clone, PartialEq, Debug)]
@@ -292,9 +294,10 @@ impl<'a> Study<'a> {
         }
         let start: Vec<f64> = names.iter().map(|name| value(prior, name).ln()).collect();
         let limit = |(name, &x): (&&str, &f64)| {
-            let share = ["efficiency.", "store."].iter().any(|of| name.starts_with(of));
-            let most = if share { 0.0 } else { f64::INFINITY };
-            (x - REACH.ln(), (x + REACH.ln()).min(most))
+            let begins = |names: &[&str]| names.iter().any(|of| name.starts_with(of));
+            let most = if begins(&["efficiency.", "store."]) { 0.0 } else { f64::INFINITY };
+            let reach = if begins(&["store.", "fetch.", "keep."]) { WEIGHT_REACH } else { REACH }.ln();
+            (x - reach, (x + reach).min(most))
         };
         let bounds = names.iter().zip(&start).map(limit).collect();
         Ok(Self { topology, prior, samples, of, cases, names, start, bounds })

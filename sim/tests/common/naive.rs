@@ -509,7 +509,7 @@ impl Naive<'_> {
             self.lanes[lane].cursor = SliceCursor::at(&specs[lane].start);
             self.lanes[lane].doing = Doing::Waits;
             self.lanes[lane].signals = 0;
-            self.lanes[lane].not_before = self.lanes[lane].not_before.max(self.now);
+            self.lanes[lane].not_before = self.lanes[lane].not_before.max(self.now + specs[lane].at.0);
         }
         true
     }
