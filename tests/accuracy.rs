@@ -23,13 +23,20 @@ const PAGES: [(&str, &[&str], &str, Option<&str>, &str); 5] = [
     (
         "h200x4_bench",
         &[
+            "tests/data/h200x4_bench/nccl_channels_4.csv",
+            "tests/data/h200x4_bench/nccl_default_2.csv",
             "tests/data/h200x4_bench/nccl_lines_2.csv",
+            "tests/data/h200x4_bench/nccl_lines_4.csv",
             "tests/data/h200x4_bench/nccl_modes_graph_2.csv",
+            "tests/data/h200x4_bench/nccl_modes_graph_4.csv",
             "tests/data/h200x4_bench/nccl_modes_processes_2.csv",
+            "tests/data/h200x4_bench/nccl_modes_processes_4.csv",
             "tests/data/h200x4_bench/nccl_modes_threads_2.csv",
+            "tests/data/h200x4_bench/nccl_modes_threads_4.csv",
             "tests/data/h200x4_bench/nccl_processes_2.csv",
             "tests/data/h200x4_bench/nccl_processes_4.csv",
             "tests/data/h200x4_bench/nccl_simple_2.csv",
+            "tests/data/h200x4_bench/nccl_simple_4.csv",
             "tests/data/h200x4_bench/nccl_threads_2.csv",
             "tests/data/h200x4_bench/nccl_threads_4.csv",
         ],
@@ -52,10 +59,10 @@ const PAGES: [(&str, &[&str], &str, Option<&str>, &str); 5] = [
     ),
     (
         "transfer",
-        &["tests/data/h200x4_bench/nccl_simple_2.csv"],
+        &["tests/data/h200x4_bench/nccl_simple_2.csv", "tests/data/h200x4_bench/nccl_simple_4.csv"],
         "h200x4",
         Some(KERNEL),
-        "NCCL's ring/Simple on 2 H200, predicted from our own kernel alone: no row of NCCL was fitted to. What differs is\n\
+        "NCCL's ring/Simple on 2 and 4 H200, predicted from our own kernel alone: no row of NCCL was fitted to. What differs is\n\
          the start and end of a kernel (`kernel.simple`, `kernel_warp.simple`: 2.5 us of ours, 11 us of NCCL's), which is\n\
          most of a call of 1 MiB, and little of one of 16 MiB.",
     ),
@@ -148,6 +155,7 @@ fn our_kernel_is_predicted_and_tells_of_others() {
         ("tests/data/h200_kernel/cuda_simple_2.csv", 1 << 20, 0.08),
         ("tests/data/h200_kernel/cuda_simple_4.csv", 1 << 20, 0.08),
         ("tests/data/h200x4_bench/nccl_simple_2.csv", 16 << 20, 0.10),
+        ("tests/data/h200x4_bench/nccl_simple_4.csv", 16 << 20, 0.10),
     ] {
         let (_, out, err) = collcast(&["validate", data, "-t", "h200x4", "--profile", KERNEL, "--format", "json"]);
         let report: Value = serde_json::from_str(&out).unwrap_or_else(|e| panic!("{e}: {err}"));
