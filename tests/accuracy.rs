@@ -12,7 +12,9 @@ use serde_json::Value;
 
 /// A page: its name, the measurements, the machine, the profile where it is not the machine's own, and
 /// what a reader must know.
-const PAGES: [(&str, &[&str], &str, Option<&str>, &str); 5] = [
+type Page = (&'static str, &'static [&'static str], &'static str, Option<&'static str>, &'static str);
+
+const PAGES: [Page; 5] = [
     (
         "h200x4",
         &["tests/data/h200x4"],
