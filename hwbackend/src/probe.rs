@@ -78,26 +78,25 @@ impl Seen {
             "gpus = {{ count = {}, kind = \"{kind}\", compute_capability = {}, memory_rate = \"{:.0} GB/s\" }}",
             self.gpus, self.arch, self.memory_gbps
         ));
-        match self.links.filter(|_| self.peers && self.gpus > 1).map(|links| (links, link(links.version))) {
-            Some((links, Some((version, rate)))) => {
-                let kind = if links.switched { "nvswitch" } else { "mesh" };
-                line(format!("# NVML: {} links of NVLink {version}; the rate is that of the version.", links.count));
-                line(format!(
-                    "nvlink = {{ kind = \"{kind}\", links_per_gpu = {}, rate_per_link = \"{rate} GB/s\" }}",
-                    links.count
-                ));
-            }
-            Some((links, None)) => {
-                line(format!(
-                    "# NVML: {} links of a version, number {}, whose rate is not known here: write it in.",
-                    links.count, links.version
-                ));
-                line("nvlink = { kind = \"none\" }".to_owned());
-            }
-            None => {
-                line("# NVML names no NVLink, or GPUs do not reach each other.".to_owned());
-                line("nvlink = { kind = \"none\" }".to_owned());
-            }
+        let links = self.links.filter(|_| self.peers && self.gpus > 1);
+        let known = links.and_then(|links| Some((links, link(links.version)?)));
+        if let Some((links, (version, rate))) = known {
+            let kind = if links.switched { "nvswitch" } else { "mesh" };
+            line(format!("# NVML: {} links of NVLink {version}; the rate is that of the version.", links.count));
+            line(format!(
+                "nvlink = {{ kind = \"{kind}\", links_per_gpu = {}, rate_per_link = \"{rate} GB/s\" }}",
+                links.count
+            ));
+        } else {
+            line(match links {
+                Some(Links { count, version, .. }) => {
+                    format!(
+                        "# NVML: {count} links of a version, number {version}, whose rate is not known here: write it in."
+                    )
+                }
+                None => "# NVML names no NVLink, or GPUs do not reach each other.".to_owned(),
+            });
+            line("nvlink = { kind = \"none\" }".to_owned());
         }
         let ((generation, lanes), (cpu, sockets)) = (self.pcie.unwrap_or((4, 16)), &self.cpu);
         let told = if self.pcie.is_some() { "NVML" } else { "Assumed: the driver does not tell" };

@@ -112,34 +112,25 @@ impl Share {
     }
 }
 
-/// Cases of all algorithms, each of a few shapes.
-fn grid(share: Share) -> Vec<Case> {
-    let (mut index, mut cases) = (0_u64, Vec::new());
-    for &collective in Collective::ALL {
-        for &algorithm in valid_algorithms(collective) {
-            for (ranks, per_host) in (1..=33).flat_map(|ranks| [1, 2, 3, 5, 8, 33].map(|per| (ranks, per))) {
-                let fits = fits(collective, algorithm, ranks, per_host);
-                for (channels, count) in (1..=4).flat_map(|c| [0, 1, 3, 63, 64, 65, 257, 1000, 4099].map(|n| (c, n))) {
-                    for in_place in [false, true] {
-                        for &protocol in valid_protocols(algorithm) {
-                            index += 1;
-                            let few = ranks <= 3 && matches!(share, Share::Sample);
-                            let pairs = matches!(collective, Collective::AllToAll | Collective::SendRecv);
-                            if (few || share.takes(index, if ranks > 17 { 8 } else { 4 }))
-                                && fits
-                                && !(in_place && pairs)
-                            {
-                                cases.push(Case {
-                                    collective,
-                                    algorithm,
-                                    protocol,
-                                    ranks,
-                                    per_host,
-                                    channels,
-                                    count,
-                                    in_place,
-                                });
-                            }
+/// The cases that are `wanted` by their number and themselves, of some algorithms on some shapes (ranks, ranks
+/// of a host) that they are made for, with 1 to 4 channels.
+fn cases(
+    algorithms: impl Iterator<Item = (Collective, Algorithm)>,
+    shapes: &[(u32, u32)],
+    counts: [u64; 9],
+    wanted: impl Fn(u64, &Case) -> bool,
+) -> Vec<Case> {
+    let (mut index, mut cases) = (0, Vec::new());
+    for (collective, algorithm) in algorithms {
+        for &(ranks, per_host) in shapes {
+            let fits = fits(collective, algorithm, ranks, per_host);
+            for (channels, count) in (1..=4).flat_map(|c| counts.map(|n| (c, n))) {
+                for in_place in [false, true] {
+                    for &protocol in valid_protocols(algorithm) {
+                        index += 1;
+                        let case = Case { collective, algorithm, protocol, ranks, per_host, channels, count, in_place };
+                        if fits && wanted(index, &case) {
+                            cases.push(case);
                         }
                     }
                 }
@@ -149,41 +140,29 @@ fn grid(share: Share) -> Vec<Case> {
     cases
 }
 
+fn algorithms(collectives: &[Collective]) -> impl Iterator<Item = (Collective, Algorithm)> {
+    collectives.iter().flat_map(|&c| valid_algorithms(c).iter().map(move |&a| (c, a)))
+}
+
+/// Cases of all algorithms, each of a few shapes.
+fn grid(share: Share) -> Vec<Case> {
+    let shapes: Vec<_> = (1..=33).flat_map(|ranks| [1, 2, 3, 5, 8, 33].map(|per| (ranks, per))).collect();
+    cases(algorithms(Collective::ALL), &shapes, [0, 1, 3, 63, 64, 65, 257, 1000, 4099], |index, case| {
+        let few = case.ranks <= 3 && matches!(share, Share::Sample);
+        let pairs = matches!(case.collective, Collective::AllToAll | Collective::SendRecv);
+        (few || share.takes(index, if case.ranks > 17 { 8 } else { 4 })) && !(case.in_place && pairs)
+    })
+}
+
 /// Cases of what switches combine, on every shape of hosts.
 fn grid_of_switches(share: Share) -> Vec<Case> {
-    let (mut index, mut cases) = (0_u64, Vec::new());
-    for collective in [Collective::AllReduce, Collective::AllGather, Collective::ReduceScatter] {
-        for &algorithm in valid_algorithms(collective) {
-            if matches!(algorithm, Algorithm::Ring | Algorithm::Tree) {
-                continue;
-            }
-            for ranks in 2..=33_u32 {
-                for per_host in (1..=8).filter(|&per| ranks.div_ceil(per) <= 8) {
-                    let fits = fits(collective, algorithm, ranks, per_host);
-                    for channels in 1..=4 {
-                        for count in [0, 1, 5, 63, 64, 65, 257, 1000, 4099] {
-                            for in_place in [false, true] {
-                                index += 1;
-                                if fits && share.takes(index, 7) {
-                                    cases.push(Case {
-                                        collective,
-                                        algorithm,
-                                        protocol: Protocol::Simple,
-                                        ranks,
-                                        per_host,
-                                        channels,
-                                        count,
-                                        in_place,
-                                    });
-                                }
-                            }
-                        }
-                    }
-                }
-            }
-        }
-    }
-    cases
+    let reduced = [Collective::AllReduce, Collective::AllGather, Collective::ReduceScatter];
+    let others = algorithms(&reduced).filter(|(_, a)| !matches!(a, Algorithm::Ring | Algorithm::Tree));
+    let few_hosts = |&(ranks, per): &(u32, u32)| ranks.div_ceil(per) <= 8;
+    let shapes: Vec<_> = (2..=33).flat_map(|ranks| (1..=8).map(move |per| (ranks, per))).filter(few_hosts).collect();
+    cases(others, &shapes, [0, 1, 5, 63, 64, 65, 257, 1000, 4099], |index, case| {
+        case.protocol == Protocol::Simple && share.takes(index, 7)
+    })
 }
 
 fn check_all_proved(cases: &[Case], at_least: usize) {

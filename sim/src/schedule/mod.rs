@@ -243,7 +243,7 @@ pub enum ScheduleError {
         able: &'static str,
     },
     /// A protocol that the algorithm has no kernel for.
-    #[error("{algorithm} has no {protocol} kernel")]
+    #[error("{algorithm} has no {protocol} kernel; it has {}", protocol_names(*algorithm))]
     NoKernel {
         /// The algorithm.
         algorithm: Algorithm,
@@ -544,6 +544,10 @@ pub fn valid_protocols(algorithm: Algorithm) -> &'static [Protocol] {
         Algorithm::Direct => &[Protocol::Ll, Protocol::Simple],
         _ => &[Protocol::Simple],
     }
+}
+
+fn protocol_names(algorithm: Algorithm) -> String {
+    valid_protocols(algorithm).iter().map(|p| p.name()).collect::<Vec<_>>().join(", ")
 }
 
 /// By which NICs a channel enters and leaves a host.
