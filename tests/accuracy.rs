@@ -65,7 +65,7 @@ const PAGES: [Page; 5] = [
         "h200x4",
         Some(KERNEL),
         "NCCL's ring/Simple on 2 and 4 H200, predicted from our own kernel alone: no row of NCCL was fitted to. What differs is\n\
-         the start and end of a kernel (`kernel.simple`, `kernel_warp.simple`: 2.5 us of ours, 11 us of NCCL's), which is\n\
+         the start and end of a kernel (`kernel.simple`, `kernel_warp.simple`: 2.4 us of ours, 10 us of NCCL's), which is\n\
          most of a call of 1 MiB, and little of one of 16 MiB.",
     ),
     (
