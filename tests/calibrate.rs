@@ -63,7 +63,8 @@ fn samples(topology: &Topology) -> Vec<Sample> {
                         predictor.predict_one(&call, algorithm, protocol, &settings, &mut Unobserved).unwrap().time;
                     let time_us = time.as_us() * (1.0 + 0.03 * noise(samples.len() as u64));
                     let run = format!("{collective} {algorithm} {protocol} {ranks} {channels:?}");
-                    samples.push(Sample { run, call, algorithm, protocol, settings, time_us, nccl_us: None });
+                    let (source, machine) = ("one".to_owned(), 0);
+                    samples.push(Sample { source, machine, run, call, algorithm, protocol, settings, time_us, nccl_us: None });
                 }
             }
         }
@@ -81,7 +82,7 @@ fn fit(study: &Study<'_>) -> Fit {
 #[test]
 fn planted_parameters_are_recovered_the_same_on_any_threads() {
     let (topology, prior) = (machine(), Profile::builtin("prior").unwrap());
-    let study = Study::new(&topology, &prior, samples(&topology)).unwrap();
+    let study = Study::new(std::slice::from_ref(&topology), &prior, samples(&topology)).unwrap();
     let on = |threads: usize| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         pool.install(|| fit(&study))
@@ -115,7 +116,7 @@ fn shuffled_times_wreck_the_error_on_rows_held_back() {
         }
     }
     let error = |samples: Vec<Sample>| {
-        let study = Study::new(&topology, &prior, samples).unwrap();
+        let study = Study::new(std::slice::from_ref(&topology), &prior, samples).unwrap();
         let crossed = study.cross(&fit(&study), Split::Run, None).unwrap();
         mean(crossed.held.iter().map(|j| j.residual.abs()))
     };
@@ -133,7 +134,7 @@ fn what_rows_do_not_tell_stays_at_its_prior() {
     rows.retain(|s| s.algorithm == Algorithm::Tree && s.protocol == Protocol::Ll && s.call.size().0 == 2 << 10);
     rows.retain(|s| s.settings.launch == Launch::Graph);
     rows[0].time_us *= 1.2;
-    let study = Study::new(&topology, &prior, rows).unwrap();
+    let study = Study::new(std::slice::from_ref(&topology), &prior, rows).unwrap();
     assert!(study.names().iter().all(|name| !name.contains("simple") && !name.contains("network")));
     let found = fit(&study);
     let lost: Vec<_> = found.estimates.iter().filter(|e| !e.identified).collect();
