@@ -13,8 +13,11 @@ pub mod solve;
 mod spread;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::{Mutex, PoisonError};
 
 use rayon::prelude::*;
+use rustc_hash::FxHashMap;
 
 use crate::collective::{Algorithm, Launch, Protocol};
 use crate::engine::{Instance, Unobserved};
@@ -247,6 +250,8 @@ pub struct Study<'a> {
     names: Vec<&'static str>,
     start: Vec<f64>,
     bounds: Vec<(f64, f64)>,
+    /// What was simulated, by case and hash of the values that enter it.
+    known: Mutex<FxHashMap<(usize, u64), Simulated>>,
 }
 
 impl<'a> Study<'a> {
@@ -321,7 +326,7 @@ impl<'a> Study<'a> {
             (x - reach, (x + reach).min(most))
         };
         let bounds = names.iter().zip(&start).map(limit).collect();
-        Ok(Self { machines, prior, samples, of, cases, names, start, bounds })
+        Ok(Self { machines, prior, samples, of, cases, names, start, bounds, known: Mutex::default() })
     }
 
     /// The samples, in the order given.
@@ -562,13 +567,26 @@ impl<'a> Study<'a> {
     /// Kernel times of some cases.
     fn simulate(&self, profile: &Profile, cases: &[usize]) -> Result<Vec<Simulated>, PredictError> {
         let predictors = predictors(self.machines, profile);
-        cases.par_iter().map(|&c| self.simulate_one(&predictors, c)).collect()
+        cases.par_iter().map(|&c| self.simulate_one(&predictors, profile, c)).collect()
     }
 
-    fn simulate_one(&self, predictors: &[Predictor<'_>], case: usize) -> Result<Simulated, PredictError> {
-        let case = &self.cases[case];
-        let prediction = predictors[case.machine].simulate(&case.proven, &case.settings, &mut Unobserved)?;
-        Ok(Simulated { kernel_us: prediction.kernel.as_us(), bound: prediction.bound_by() })
+    fn simulate_one(
+        &self,
+        predictors: &[Predictor<'_>],
+        profile: &Profile,
+        case: usize,
+    ) -> Result<Simulated, PredictError> {
+        let mut hasher = DefaultHasher::new();
+        let of = &self.cases[case];
+        of.depends.iter().for_each(|&i| value(profile, self.names[i]).to_bits().hash(&mut hasher));
+        let key = (case, hasher.finish());
+        if let Some(&known) = self.known.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
+            return Ok(known);
+        }
+        let prediction = predictors[of.machine].simulate(&of.proven, &of.settings, &mut Unobserved)?;
+        let simulated = Simulated { kernel_us: prediction.kernel.as_us(), bound: prediction.bound_by() };
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(key, simulated);
+        Ok(simulated)
     }
 
     /// Whether a parameter enters a sample.
@@ -667,7 +685,7 @@ impl Problem for Rows<'_, '_> {
             })
             .collect();
         let results: Vec<Simulated> = (jobs.par_iter())
-            .map(|&(case, column)| study.simulate_one(&predictors[column], case))
+            .map(|&(case, column)| study.simulate_one(&predictors[column], &moved[column], case))
             .collect::<Result<_, _>>()?;
         let times: BTreeMap<(usize, usize), Simulated> = jobs.into_iter().zip(results).collect();
         let still = study.profile(&all);
