@@ -145,7 +145,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         eprintln!("held back by {}, {:.1} s", split.name(), started.elapsed().as_secs_f64());
     }
     // Who measured tells more apart than runs of one machine do.
-    let unseen = [Split::Source, Split::Run].iter().find_map(|s| crossed.get(s).filter(|c| !c.held.is_empty()));
+    let held = |split: Split| Some((split, crossed.get(&split).filter(|c| !c.held.is_empty())?));
+    let (by, unseen) = held(Split::Source).or_else(|| held(Split::Run)).unzip();
     fit = describe(fit, &name, &all);
     if let Some(crossed) = unseen {
         fit.profile.spreads = spreads(study.samples(), &crossed.held, &all);
@@ -165,7 +166,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     }));
     let people = args.format == Format::Table;
     report.tables.push(parameter_table(&fit, people));
-    report.tables.push(error_table(&study, &fit, unseen, people));
+    report.tables.push(error_table(&study, &fit, (by, unseen), people));
     report.tables.push(split_table(&study, &fit, &crossed, people));
     report.tables.push(worst_table(&usable, &fit, unseen));
     report.verdict = Some(verdict(&fit, unseen, args));
@@ -236,6 +237,9 @@ struct Machines {
     files: BTreeMap<String, MachineOf>,
 }
 
+/// What files of one machine share: its name, the NCCL version, the most hosts to look at.
+type Kind<'f> = (&'f str, Option<&'f str>, Option<u32>);
+
 /// What is known of the rows of one file.
 struct MachineOf {
     machine: usize,
@@ -252,7 +256,7 @@ impl Machines {
         for row in &read.measurements {
             rows.entry(row.origin.file.as_str()).or_default().push(row);
         }
-        let mut kinds: BTreeMap<(&str, Option<&str>, Option<u32>), Vec<&FileReport>> = BTreeMap::new();
+        let mut kinds: BTreeMap<Kind<'_>, Vec<&FileReport>> = BTreeMap::new();
         for file in read.files.iter().filter(|f| f.rows > 0) {
             let machine = asked.or(file.machine.as_deref()).ok_or_else(|| {
                 CliError::usage(
@@ -306,8 +310,7 @@ fn usable<'r>(
             if let Some(reason) = not_predicted(row, predictor.topology()) {
                 return Err(reason);
             }
-            let Question { mut call, algorithm, protocol, settings } =
-                question(row, Some(&of.env), predictor, launch);
+            let Question { mut call, algorithm, protocol, settings } = question(row, Some(&of.env), predictor, launch);
             // An all-reduce in place and one out of place are the same schedule.
             call.in_place &= call.collective != Collective::AllReduce;
             let resolved = predictor.resolve(&call, algorithm, protocol, &settings).map_err(|e| e.to_string())?;
@@ -350,14 +353,7 @@ fn usable<'r>(
 }
 
 /// Completes the profile of a fit to some of the rows: its name, evidence, data and domain.
-fn describe(
-    mut fit: Fit,
-    name: &str,
-    rows: &[usize],
-    args: &Args,
-    usable: &Usable<'_>,
-    machines: &Machines,
-) -> Fit {
+fn describe(mut fit: Fit, name: &str, rows: &[usize], args: &Args, usable: &Usable<'_>, machines: &Machines) -> Fit {
     let fitted: BTreeSet<&str> = fit.estimates.iter().filter(|e| e.identified).map(|e| e.name).collect();
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for &r in rows {
@@ -507,9 +503,9 @@ fn figures(judged: &[Judged], rows: &[usize]) -> Figures {
     }
 }
 
-/// Errors on rows that were fitted to and on the same rows held back by run, by protocol, launch
+/// Errors on rows that were fitted to and on the same rows held back, by protocol, launch
 /// mode and size.
-fn error_table(study: &Study<'_>, fit: &Fit, unseen: Option<&Crossed>, people: bool) -> Table {
+fn error_table(study: &Study<'_>, fit: &Fit, (by, unseen): (Option<Split>, Option<&Crossed>), people: bool) -> Table {
     let columns = [
         Column::text("protocol", "protocol"),
         Column::text("launch", "launch"),
@@ -523,7 +519,8 @@ fn error_table(study: &Study<'_>, fit: &Fit, unseen: Option<&Crossed>, people: b
         Column::number("width", "width"),
         Column::number("nccl_mean_abs_error", "NCCL's model"),
     ];
-    let mut table = Table::new("errors", "error = predicted / measured - 1; held out by run", columns);
+    let held_out = by.map_or_else(String::new, |split| format!("; held out by {}", split.name()));
+    let mut table = Table::new("errors", format!("error = predicted / measured - 1{held_out}"), columns);
     let samples = study.samples();
     let inside = unseen.map(|c| coverage(samples, &c.held, &c.fold));
     let mut groups: BTreeMap<(String, String, usize), Vec<usize>> = BTreeMap::new();

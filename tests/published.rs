@@ -104,7 +104,8 @@ impl Families {
 
     /// The family that a case is judged by: of two, the one with more publishers.
     fn of(&self, case: &str) -> Option<&str> {
-        let seen = self.families.iter().filter(|(_, f)| f.cases.iter().any(|c| c == case)).map(|(name, _)| name.as_str());
+        let seen =
+            self.families.iter().filter(|(_, f)| f.cases.iter().any(|c| c == case)).map(|(name, _)| name.as_str());
         let left_out = self.left_out.get(case).map(|l| l.family.as_str());
         seen.chain(left_out).max_by_key(|name| self.publishers(name).len())
     }
