@@ -324,7 +324,7 @@ impl<'s, 'g> Builder<'s, 'g> {
         let time = if gone { 0 } else { u64::try_from(time).unwrap_or(u64::MAX / FULL) };
         let interference = self.mechanisms.interference;
         let share = f64::from(compute.memory_ppm) / 1e6;
-        let slowdown = self.simulator.predictor().profile().block_slowdown(share);
+        let kept = self.simulator.predictor().profile().block_speed(share);
         let (sms, memory, blocks) = (self.own[lane].sms, self.own[lane].memory, self.own[lane].blocks);
         let stream = self.own[lane].streams[op.stream];
         let kernels = compute.kernels.clamp(1, MAX_PIECES);
@@ -349,7 +349,7 @@ impl<'s, 'g> Builder<'s, 'g> {
                 );
                 if share > 0.0 {
                     spec.uses.push((memory, weight(share, self.claim)));
-                    spec.holds.push((blocks, part_of_whole(1.0 - 1.0 / slowdown)));
+                    spec.holds.push((blocks, part_of_whole(1.0 - kept)));
                 }
                 let gate = u32::try_from(lane).unwrap_or(0);
                 spec.gate = Gate::Occupies { gate, first: piece % waves == 0, last: piece % waves + 1 == waves };
@@ -425,7 +425,7 @@ impl<'s, 'g> Builder<'s, 'g> {
         let mut start = TaskSpec { after, ..TaskSpec::default() };
         if self.mechanisms.interference && self.mechanisms.communication && footprint.blocks > 0 {
             start.gate = Gate::Enters { gate: u32::try_from(lane).unwrap_or(0), urgent };
-            start.holds = self.taken(lane, footprint.blocks);
+            start.holds = self.taken(lane, &footprint);
             start.until = Some(body);
         }
         let start = self.task(place, Part::Start, start);
@@ -435,16 +435,19 @@ impl<'s, 'g> Builder<'s, 'g> {
         Ok(())
     }
 
-    /// What blocks of a communication kernel, one on an SM, take from computations. Kernels that
-    /// overlap take the sum: exact for what spreads evenly, too much for whole rounds.
-    fn taken(&self, lane: usize, blocks: u32) -> SmallVec<[Use; 2]> {
+    /// What a communication kernel, a block on an SM, takes from computations. Kernels that overlap take
+    /// the sum: exact for what spreads evenly, too much for whole rounds.
+    fn taken(&self, lane: usize, footprint: &Footprint) -> SmallVec<[Use; 2]> {
         let all = self.simulator.device.sms.max(1);
-        let free = all.saturating_sub(blocks).max(1);
+        let free = all.saturating_sub(footprint.blocks).max(1);
         let own = &self.own[lane];
-        let linear = (own.sms, part_of_whole(f64::from(blocks) / f64::from(all)));
+        let linear = (own.sms, part_of_whole(f64::from(footprint.blocks) / f64::from(all)));
+        let sent = footprint.sent.iter().copied().fold(0.0, f64::max);
+        let profile = self.simulator.predictor().profile();
         let rounds = own.rounds.iter().map(|&(tiles, resource)| {
-            let rate = f64::from(tiles.div_ceil(all)) / f64::from(tiles.div_ceil(free));
-            (resource, part_of_whole(1.0 - rate))
+            // One round more than tiles need, measured with 2 to 32 SMs held (tests/data/h200x4/beside.json).
+            let rounds = (tiles.div_ceil(all), tiles.div_ceil(free) + 1);
+            (resource, part_of_whole(1.0 - profile.product_speed(rounds, sent)))
         });
         std::iter::once(linear).chain(rounds).collect()
     }
@@ -530,7 +533,7 @@ impl<'s, 'g> Builder<'s, 'g> {
         let mut start = TaskSpec { after, ..TaskSpec::default() };
         if self.mechanisms.interference {
             start.gate = Gate::Enters { gate: u32::try_from(lane).unwrap_or(0), urgent };
-            start.holds = self.taken(lane, footprint.blocks);
+            start.holds = self.taken(lane, &footprint);
             // Its kernel is the next task.
             start.until = u32::try_from(self.specs.len() + 1).ok();
         }
