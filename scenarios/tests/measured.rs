@@ -256,3 +256,125 @@ fn interference() {
     left_out[0].check("computation, channels left out", 0.08, 0.14);
     left_out[1].check("communication, channels left out", 0.12, 0.30);
 }
+
+/// Goal: computations without pause beside all-reduces without pause, on 2 GPUs: how much longer the computations
+/// take, to which nothing is fitted, and what a call takes meanwhile. Where a call just fits between two products or
+/// just does not, it is a product off; the median tells the rest.
+#[test]
+fn without_pause() {
+    let machine = Machine::new("h200x2", None);
+    let simulator = machine.simulator();
+    let gemm = (machine.profile.gemm_memory() * 1e6) as u32;
+    let all: Value = serde_json::from_str(&data("beside.json")).unwrap();
+    let rows = |of: &str| all[of]["rows"].as_array().unwrap().clone();
+    let alone = |compute: &str| {
+        let row = rows("beside").into_iter().find(|r| r["compute"] == compute && r["beside"] == "alone").unwrap();
+        number(&row, "ms")
+    };
+    // How many times longer the computation takes, and ms of a call meanwhile.
+    let run = |name: &str, channels: u32, bytes: u64| {
+        let product = |m: u64, n: u64| {
+            let kernels = (100.0 / alone(name)).round();
+            Compute {
+                time: SimDuration::from_us(alone(name) * 1e3 * kernels),
+                kernels: kernels as u32,
+                waves: 1,
+                tiles: [(m.div_ceil(128) * n.div_ceil(256)) as u32; 2],
+                memory_ppm: gemm,
+            }
+        };
+        let mut graph = match name {
+            "gpt" => {
+                let changes = [("data_parallel.kind", "none"), ("layout.data", "2"), ("machine.topology", "h200x2")];
+                machine.graph(&builtin("gpt-ddp", &changes))
+            }
+            "sq8192" => beside(product(8192, 8192), 0, Collective::AllReduce, Bytes(0), None),
+            "up" => beside(product(2048, 16384), 0, Collective::AllReduce, Bytes(0), None),
+            _ => beside(product(2048, 4096), 0, Collective::AllReduce, Bytes(0), None),
+        };
+        graph.ranks = vec![RankSpec { program: 0, groups: vec![0], pace_ppm: 1_000_000, late: SimDuration::ZERO }; 2];
+        graph.groups = vec![vec![Rank(0), Rank(1)]];
+        let calm = Mechanisms { interference: false, ..Mechanisms::default() };
+        let quiet = simulator.run(&graph, calm, Level::Flows).unwrap().time.as_us() / 1e3;
+        let program = &mut graph.programs[0];
+        let first = program.ops.len();
+        let stream = program.stream("beside", StreamKind::Communication, true);
+        let call = What::Collective(Communicate {
+            group: 0,
+            collective: Collective::AllReduce,
+            bytes: Bytes(bytes),
+            dtype: DataType::Bfloat16,
+            algorithm: Choice::Auto,
+            protocol: Choice::Auto,
+            channels: Some(channels),
+        });
+        let calls = (300e9 / bytes as f64).clamp(200.0, 1500.0) as usize;
+        for _ in 0..calls {
+            program.push(Op {
+                label: "op".into(),
+                kind: "op".into(),
+                stream,
+                what: call.clone(),
+                after: Vec::new(),
+                issue: SimDuration::ZERO,
+                framework: false,
+            });
+        }
+        let step = simulator.run(&graph, Mechanisms::default(), Level::Flows).unwrap();
+        let activities = &step.ranks[0].activities;
+        let end = activities.iter().filter(|a| a.op < first).map(|a| a.end.0).max().unwrap();
+        let ends: Vec<u64> = activities.iter().filter(|a| a.op >= first && a.end.0 < end).map(|a| a.end.0).collect();
+        let meanwhile = (ends[ends.len() - 1] - ends[0]) as f64 / 1e9 / (ends.len() - 1) as f64;
+        (end as f64 / 1e9 / quiet, meanwhile)
+    };
+    let (mut computation, mut communication) = (Errors::default(), Errors::default());
+    for row in rows("beside").iter().filter(|r| r["beside"] == "all_reduce") {
+        let name = row["compute"].as_str().unwrap();
+        let channels = number(row, "channels") as u32;
+        let (slower, _) = run(name, channels, 402_685_952);
+        computation.add(&format!("{name}, {channels} channels"), slower, number(row, "ms") / alone(name));
+    }
+    for row in rows("meanwhile").iter().filter(|r| number(r, "mb") >= 16.0 && r["compute"] != "none") {
+        let name = row["compute"].as_str().unwrap();
+        let (channels, mb) = (number(row, "channels") as u32, number(row, "mb"));
+        let (_, meanwhile) = run(name.split(' ').next().unwrap(), channels, (mb * 1e6) as u64);
+        communication.add(&format!("{mb} MB beside {name}, {channels} channels"), meanwhile, number(row, "ms"));
+    }
+    computation.check("computation without pause", 0.5, 0.9);
+    communication.check("all-reduce without pause", 0.5, 9.9);
+}
+/// Goal: DDP of GPT blocks on 2 GPUs with 24 and with 4 channels, and without its all-reduces. Nothing is fitted to
+/// these rows.
+#[test]
+fn ddp_on_two() {
+    let machine = Machine::new("h200x2", None);
+    let simulator = machine.simulator();
+    let all: Value = serde_json::from_str(&data("beside.json")).unwrap();
+    let (mut steps, mut exposed) = (Errors::default(), Errors::default());
+    for channels in [24, 4] {
+        let measured = |step: &str| {
+            let rows = all["clocks"]["rows"].as_array().unwrap();
+            number(rows.iter().find(|r| r["step"] == step && r["channels"] == channels).unwrap(), "ms")
+        };
+        let alone = measured("gpt");
+        // As in the scenario, whose times are of another day.
+        let pass = |ms: f64| format!("{} ms", ms / (1.3444 + 2.9764) * alone / 12.0);
+        let (forward, backward, channels) = (pass(1.3444), pass(2.9764), channels.to_string());
+        let changes = [
+            ("machine.topology", "h200x2"),
+            ("layout.data", "2"),
+            ("layers.0.forward", forward.as_str()),
+            ("layers.0.backward", &backward),
+            ("communication.channels", &channels),
+        ];
+        let silent = Mechanisms { communication: false, ..Mechanisms::default() };
+        let graph = machine.graph(&builtin("gpt-ddp", &changes));
+        let silent = ms(simulator.run(&graph, silent, Level::Flows).unwrap().time);
+        let (full, over) = step(&machine, &simulator, "gpt-ddp", &changes);
+        steps.add(&format!("{channels} channels, no all-reduce"), silent, measured("ddp without all-reduce"));
+        steps.add(&format!("{channels} channels, step"), full, measured("ddp"));
+        exposed.add(&format!("{channels} channels, exposed"), over, measured("ddp") - alone);
+    }
+    steps.check("DDP on 2 GPUs", 0.02, 0.03);
+    exposed.check("DDP on 2 GPUs, exposed", 0.08, 0.15);
+}
