@@ -148,7 +148,8 @@ fn two_machines_share_a_profile() {
     assert_eq!(fits.iter().map(|f| f.0.as_str()).collect::<Vec<_>>(), ["one", "two"]);
     let before = study.judge_with(&prior).unwrap();
     let error = |judged: &[Judged]| {
-        let of = study.samples().iter().zip(judged).filter(|(s, _)| s.source == "two");
+        // Only these rows are launched by threads, which shows in short calls.
+        let of = study.samples().iter().zip(judged).filter(|(s, _)| s.source == "two" && s.call.size().0 >= 1 << 20);
         mean(of.map(|(_, j)| j.residual.abs()))
     };
     let (blind, held) = (error(&before), error(&crossed.held));
