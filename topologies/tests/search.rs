@@ -450,7 +450,7 @@ fn the_search_follows_settings() {
         let pairs: Vec<_> = env.iter().map(|&(n, v)| (n.to_owned(), v.to_owned())).collect();
         let nccl = Environment::parse(&pairs, Version::default()).unwrap().settings;
         let moves = env.iter().copied().filter(|(n, _)| Transport::VARIABLES.contains(n));
-        let transport = Transport::from_env(&machine, moves).unwrap();
+        let transport = Transport::from_env(&machine, Version::default(), moves).unwrap();
         let settings = Settings { nccl, transport, ..Settings::default() };
         let graphs = Predictor::new(&machine, &profile).graph(machine.ranks(), &settings);
         (*graphs).clone()
