@@ -10,6 +10,7 @@ use collcast_sim::measurement::PeerAccess;
 use collcast_sim::model::nccl::Version;
 use collcast_sim::network::{Hop, Interface, Leg, PathClass, Ports, Route, Router, Transport};
 use collcast_sim::predict::{Choice, Prediction, Predictor, Settings, Warning};
+use collcast_sim::profile::Profile;
 use collcast_sim::schedule::Call;
 use collcast_sim::topology::{Gpu, Link, LinkKind, Nic, Topology, TopologyBuilder, VertexKind};
 use collcast_sim::units::{Bandwidth, Bytes};
@@ -351,7 +352,8 @@ fn incast_is_warned_of() {
 #[test]
 fn the_environment_chooses() {
     let topology = two_spines(2, true, None);
-    let of = |pairs: &[(&'static str, &'static str)]| Transport::from_env(&topology, Version::NEWEST, pairs.iter().copied());
+    let of =
+        |pairs: &[(&'static str, &'static str)]| Transport::from_env(&topology, Version::NEWEST, pairs.iter().copied());
     let access = |pairs: &[_]| of(pairs).unwrap().peer_access;
     assert_eq!(access(&[("NCCL_P2P_DISABLE", "1")]), PeerAccess::Off);
     assert_eq!(access(&[("NCCL_SHM_DISABLE", "1"), ("NCCL_P2P_DISABLE", "1")]), PeerAccess::Net);
@@ -382,4 +384,27 @@ fn ports_of_a_card_merge_by_version_and_setting() {
     assert_eq!(of(28, &[("NCCL_NET_MERGE_LEVEL", "PORT")]), Ports::Merged);
     // 2.23 knows no such variable.
     assert_eq!(of(23, &[("NCCL_NET_MERGE_LEVEL", "LOC")]), Ports::AllOrNone);
+}
+
+/// Goal: with LL the sender's proxy reads every line, flags included, before it sends, which bounds calls
+/// whose network would carry more.
+/// Method: two hosts of one GPU, whose all-reduce sends the buffer once each way in lines of twice its bytes.
+#[test]
+fn a_proxy_checks_every_line() {
+    let faster = |_, link: Link| Link { rate: link.rate.times(10), ..link };
+    let topology = with_links(&two_spines(2, true, None), faster);
+    let call = Call::of_size(Collective::AllReduce, 2, Bytes(64 << 20), DataType::Float32);
+    let settings = Settings { channels: Some(8), ..Settings::default() };
+    let (ring, ll) = (Choice::Forced(Algorithm::Ring), Choice::Forced(Protocol::Ll));
+    let time = |lines: f64| {
+        let text = format!(
+            "schema = \"collcast/profile/1\"\nname = \"t\"\nevidence = \"none\"\n[parameters]\n\
+             \"proxy.lines\" = {{ value = {lines:?}, origin = \"assumed\", source = \"a test\" }}\n"
+        );
+        let profile = prior().layered(Profile::parse(&text, "t.toml").unwrap());
+        Predictor::new(&topology, &profile).predict(&call, ring, ll, &settings).unwrap().time.as_us()
+    };
+    let more = time(2.5) - time(5.0);
+    let expected = 2.0 * f64::from(64 << 20) * (1.0 / 2.5e3 - 1.0 / 5e3);
+    assert!((more / expected - 1.0).abs() < 0.05, "{more} against {expected}");
 }
