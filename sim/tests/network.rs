@@ -398,7 +398,7 @@ fn a_proxy_checks_every_line() {
     let (ring, ll) = (Choice::Forced(Algorithm::Ring), Choice::Forced(Protocol::Ll));
     let time = |lines: f64| {
         let text = format!(
-            "schema = \"collcast/profile/1\"\nname = \"t\"\nevidence = \"none\"\n[parameters]\n\
+            "schema = \"collcast/profile/1\"\nname = \"t\"\nevidence = \"none\"\nuncertainty = 0.3\n[parameters]\n\
              \"proxy.lines\" = {{ value = {lines:?}, origin = \"assumed\", source = \"a test\" }}\n"
         );
         let profile = prior().layered(Profile::parse(&text, "t.toml").unwrap());
