@@ -76,35 +76,50 @@ fn ddp_buckets() {
         exposed.add(&format!("bucket {bucket}, exposed"), over, number(row, "iter_ms") - compute);
     }
     steps.check("DDP steps", 0.02, 0.04);
-    exposed.check("DDP exposed", 0.06, 0.12);
+    exposed.check("DDP exposed", 0.05, 0.12);
 }
 
-/// Goal: steps of GPT blocks.
-#[test]
-fn training_steps() {
-    let machine = Machine::new("h200x4", None);
+/// Steps of GPT blocks on so many GPUs: errors of steps and of exposed times. `blocks`: ms of a block forward and
+/// backward in pipelines and in other steps.
+fn gpt_steps(rows: &[Value], gpus: u32, blocks: [f64; 2]) -> (Errors, Errors) {
+    let topology = format!("h200x{gpus}");
+    let machine = Machine::new(&topology, None);
     let simulator = machine.simulator();
     let (mut steps, mut exposed) = (Errors::default(), Errors::default());
-    let rows = rows("training_steps.json");
-    let alone = rows.iter().find(|r| r["kind"] == "fsdp2").map(|r| number(r, "compute_only_ms")).unwrap();
-    let block = number(&rows[0], "fwd_bwd_ms");
     let mut tp: Option<(f64, f64)> = None;
-    for row in &rows {
+    for row in rows {
         let text = |key: &str| row[key].to_string().trim_matches('"').to_owned();
-        let (name, changes, compute, measured) = match row["kind"].as_str().unwrap() {
+        let count = gpus.to_string();
+        let mut changes = vec![("machine.topology", topology.clone())];
+        match row["max_nch"].as_str() {
+            None | Some("") => {}
+            Some(channels) => changes.push(("communication.channels", channels.to_owned())),
+        }
+        // Forward and backward as block_compute divides them.
+        let times = |block: f64| {
+            let forward = block * 1.2855 / 4.1314;
+            [("layers.0.forward", format!("{forward} ms")), ("layers.0.backward", format!("{} ms", block - forward))]
+        };
+        let (name, compute, measured) = match row["kind"].as_str().unwrap() {
             "fsdp2" => {
-                let changes = vec![("data_parallel.reshard", text("reshard_after_forward"))];
-                ("gpt-fsdp", changes, alone, number(row, "iter_ms"))
+                changes.extend(times(blocks[1]));
+                changes.extend([("layout.data", count), ("data_parallel.reshard", text("reshard_after_forward"))]);
+                ("gpt-fsdp", 12.0 * blocks[1], number(row, "iter_ms"))
             }
             "ddp_gpt" => {
-                let changes = vec![("data_parallel.bucket", format!("{} MiB", row["bucket_cap_mb"]))];
-                ("gpt-ddp", changes, alone, number(row, "iter_ms"))
+                changes.extend(times(blocks[1]));
+                changes.push(("layout.data", count));
+                changes.push(("data_parallel.bucket", format!("{} MiB", row["bucket_cap_mb"])));
+                ("gpt-ddp", 12.0 * blocks[1], number(row, "iter_ms"))
             }
             "pp" => {
                 let micro_batches = number(row, "micro_batches");
-                let changes =
-                    vec![("layout.schedule", text("schedule")), ("layout.micro_batches", text("micro_batches"))];
-                ("gpt-pipeline", changes, 2.0 * block * (micro_batches + 3.0), number(row, "iter_ms"))
+                changes.extend(times(blocks[0]));
+                changes.extend([("layout.pipeline", count), ("layers.0.count", (2 * gpus).to_string())]);
+                changes
+                    .extend([("layout.schedule", text("schedule")), ("layout.micro_batches", text("micro_batches"))]);
+                let slots = micro_batches + f64::from(gpus) - 1.0;
+                ("gpt-pipeline", 2.0 * blocks[0] * slots, number(row, "iter_ms"))
             }
             "tp" if row["comm"] == false => {
                 tp = Some((number(row, "fwd_ms"), number(row, "fwd_bwd_ms")));
@@ -113,18 +128,21 @@ fn training_steps() {
             "tp" => {
                 let (forward, both) = tp.unwrap();
                 let sum = format!("{} MiB", number(row, "hidden") / 256.0);
-                let changes = vec![
+                changes.extend([
+                    ("layout.tensor", count),
                     ("layers.0.forward", format!("{} ms", forward / 16.0)),
                     ("layers.0.backward", format!("{} ms", (both - forward) / 16.0)),
                     ("layers.0.sum", sum.clone()),
                     ("layers.0.sum_backward", sum),
-                ];
-                ("gpt-tensor", changes, both, number(row, "fwd_bwd_ms"))
+                ]);
+                ("gpt-tensor", both, number(row, "fwd_bwd_ms"))
             }
             _ => continue,
         };
+        let what: Vec<&str> =
+            changes.iter().skip(1).filter(|c| !c.0.starts_with("layers.0.")).map(|c| c.1.as_str()).collect();
+        let what = format!("{name} {}", what.join(" "));
         let changes: Vec<(&str, &str)> = changes.iter().map(|(k, v)| (*k, v.as_str())).collect();
-        let what = format!("{name} {changes:?}");
         let (step, over) = step(&machine, &simulator, name, &changes);
         steps.add(&format!("{what}, step"), step, measured);
         // A pipeline's bubble is no communication; below 5% exposed time is mostly noise.
@@ -132,8 +150,30 @@ fn training_steps() {
             exposed.add(&format!("{what}, exposed"), over, measured - compute);
         }
     }
+    (steps, exposed)
+}
+
+/// Goal: steps of GPT blocks on 4 GPUs.
+#[test]
+fn training_steps() {
+    let rows = rows("training_steps.json");
+    let alone = rows.iter().find(|r| r["kind"] == "fsdp2").map(|r| number(r, "compute_only_ms")).unwrap();
+    let (steps, exposed) = gpt_steps(&rows, 4, [number(&rows[0], "fwd_bwd_ms"), alone / 12.0]);
     steps.check("steps", 0.04, 0.08);
     exposed.check("exposed", 0.21, 0.60);
+}
+
+/// Goal: the same on 2 GPUs with 24 and with 8 channels, measured after the model was settled.
+#[test]
+fn training_steps_on_two() {
+    let rows = rows("training_steps_2.json");
+    for channels in ["", "8"] {
+        let rows: Vec<Value> = rows.iter().filter(|r| r["max_nch"] == channels).cloned().collect();
+        let alone = number(&rows[0], "compute_only_ms") / 12.0;
+        let (steps, exposed) = gpt_steps(&rows, 2, [alone; 2]);
+        steps.check("steps on 2 GPUs", 0.04, 0.12);
+        exposed.check("exposed on 2 GPUs", 0.20, 0.50);
+    }
 }
 
 /// Products or copies beside collectives of a group of 4, on streams of their own.
@@ -186,8 +226,8 @@ fn ends(step: &Step) -> [f64; 2] {
 
 /// Goal: products and copies beside collectives: how much longer each takes until its stream ends.
 ///
-/// The profile was set by the default channels, 4 channels and the microbenchmark; 2 and 8 channels
-/// are left out of it.
+/// What blocks cost memory was set by the default channels and 4 channels; 2 and 8 channels are left out of it. What
+/// products lose was measured elsewhere (`beside.json`).
 #[test]
 fn interference() {
     let machine = Machine::new("h200x4", None);
@@ -251,10 +291,10 @@ fn interference() {
             check(&what, channels.is_none(), &graph, [field[8], field[9]], [alone, field[6]]);
         }
     }
-    errors[0].check("computation, fitted channels", 0.03, 0.06);
-    errors[1].check("communication, fitted channels", 0.10, 0.35);
-    left_out[0].check("computation, channels left out", 0.08, 0.14);
-    left_out[1].check("communication, channels left out", 0.12, 0.30);
+    errors[0].check("computation, fitted channels", 0.035, 0.11);
+    errors[1].check("communication, fitted channels", 0.08, 0.35);
+    left_out[0].check("computation, channels left out", 0.065, 0.14);
+    left_out[1].check("communication, channels left out", 0.13, 0.32);
 }
 
 /// Goal: computations without pause beside all-reduces without pause, on 2 GPUs: how much longer the computations
@@ -340,8 +380,8 @@ fn without_pause() {
         let (_, meanwhile) = run(name.split(' ').next().unwrap(), channels, (mb * 1e6) as u64);
         communication.add(&format!("{mb} MB beside {name}, {channels} channels"), meanwhile, number(row, "ms"));
     }
-    computation.check("computation without pause", 0.5, 0.9);
-    communication.check("all-reduce without pause", 0.5, 9.9);
+    computation.check("computation without pause", 0.02, 0.04);
+    communication.check("all-reduce without pause", 0.17, 0.65);
 }
 /// Goal: DDP of GPT blocks on 2 GPUs with 24 and with 4 channels, and without its all-reduces. Nothing is fitted to
 /// these rows.

@@ -178,6 +178,8 @@ parameters! {
     "latency.network_sharp" "us" "from the last proxy's post to the sight of the result, per slice that switches reduce",
     "latency.network_tcp" "us" "what TCP adds to a slice's network latency",
     "network.proxy" "us" "work of a rank's proxy thread to post a slice with RDMA",
+    "proxy.lines" "GB/s" "lines of LL that a proxy thread checks in host memory before it sends them, flags included",
+    "proxy.lines_amd" "GB/s" "the same on CPUs of AMD",
     "tcp.message" "us" "work of a proxy thread on a slice that it sends or receives through sockets",
     "tcp.thread" "GB/s" "what one thread copies into or out of sockets",
     "host.memory" "GB/s" "what a CPU socket's memory reads and writes together",
@@ -196,6 +198,7 @@ parameters! {
     "keep.ll" "of a send" "instructions to store what is kept in memory with LL",
     "keep.ll128" "of a send" "the same with LL128",
     "keep.simple" "of a send" "the same with Simple",
+    "copy.simple" "of a send" "instructions of a copy inside one memory with Simple: what a switch is to combine, or has multicast",
     "saturation.ll" "blocks" "what ever more threads of LL would move beyond 512 of them",
     "reduce.fp16" "copies" "instruction weight of combining 16-bit floats beyond fp32",
     "reduce.int8" "copies" "instruction weight of combining 8-bit integers beyond fp32",
@@ -511,6 +514,12 @@ impl Profile {
         Access { load: WEIGHT_ONE - store, fetch: of(fetch), store, keep: of(keep) }
     }
 
+    /// Instruction weights of a copy inside one memory with Simple.
+    pub fn copy(&self) -> Access {
+        let half = (self.value("copy.simple") * WEIGHT_ONE as f64 / 2.0) as u64;
+        Access { load: half, fetch: half, store: half, keep: half }
+    }
+
     /// Instruction weight of combining beyond that of fp32, in copies.
     pub fn reduce_weight(&self, dtype: DataType) -> f64 {
         match dtype {
@@ -646,6 +655,11 @@ impl Profile {
     /// Work of a rank's proxy thread to post a slice with RDMA.
     pub fn proxy(&self) -> SimDuration {
         self.time("network.proxy")
+    }
+
+    /// Lines of LL that a proxy thread checks in host memory before it sends them.
+    pub fn lines(&self, amd: bool) -> Bandwidth {
+        Bandwidth::from_gb_per_s(self.value(if amd { "proxy.lines_amd" } else { "proxy.lines" }))
     }
 
     /// Work of a proxy thread on a slice at each end of a connection over sockets.

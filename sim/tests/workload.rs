@@ -62,11 +62,8 @@ fn gates_open_between_kernels_and_waves() {
         gate: Gate::Occupies { gate: 0, first, last, room },
         ..lasts(10, after)
     };
-    let enters = |at, urgent| TaskSpec {
-        gate: Gate::Enters { gate: 0, needs: 4, urgent },
-        at: SimTime(at),
-        ..lasts(7, &[])
-    };
+    let enters =
+        |at, urgent| TaskSpec { gate: Gate::Enters { gate: 0, needs: 4, urgent }, at: SimTime(at), ..lasts(7, &[]) };
     let cases = [
         (3, true, 0, 10),
         (3, false, 0, 20),
