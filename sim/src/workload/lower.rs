@@ -375,9 +375,8 @@ impl<'s, 'g> Builder<'s, 'g> {
                 // What its last round leaves idle is free for others.
                 let busy = if tiles > 0 { f64::from(tiles) / f64::from(tiles.next_multiple_of(all)) } else { 1.0 };
                 spec.uses.push((sms, weight(busy, FULL)));
-                spec.uses.extend(
-                    self.own[lane].rounds.iter().filter(|r| r.0 == tiles).map(|r| (r.1, weight(1.0, FULL))),
-                );
+                spec.uses
+                    .extend(self.own[lane].rounds.iter().filter(|r| r.0 == tiles).map(|r| (r.1, weight(1.0, FULL))));
                 if share > 0.0 {
                     spec.uses.push((memory, weight(share, FULL)));
                     spec.holds.push((blocks, part_of_whole(1.0 - kept)));
