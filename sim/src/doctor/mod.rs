@@ -62,6 +62,8 @@ pub struct Candidate {
     pub fault: Fault,
     /// Share of belief among all causes, 0 to 1.
     pub belief: f64,
+    /// The same where the model is wrong by all of its interval.
+    pub cautious: f64,
     /// Its times of the sizes, in us; those of a healthy machine where it says nothing of them.
     pub curve: Vec<f64>,
     /// Median of what is left: measured over its curve, less 1, without sign.
@@ -106,10 +108,13 @@ impl Diagnosis {
         // What NCCL chooses may differ from our table for reasons that no row tells.
         let trusted = !self.extrapolated || !first.fault.cause().is_choice();
         let fits = first.misfit < MISFIT_MAX && first.misfit < healthy / 2.0;
+        let others = self.ranked[1..].iter().filter(|c| !self.alike.contains(&c.fault.cause()));
+        let certain = first.cautious > ODDS_OVER_OTHERS * others.map(|c| c.cautious).fold(0.0, f64::max);
         self.finding == Finding::Found
             && first.fault.cause().is_defect()
             && trusted
             && fits
+            && certain
             && self.beyond >= BEYOND_MIN
     }
 }
@@ -134,13 +139,22 @@ const ALIKE: f64 = 0.1;
 const UNKNOWN_MODEL: f64 = 1.1;
 /// Scatter that is called noise, in percent.
 const SCATTERS: [u32; 3] = [20, 35, 60];
-/// Shares of the interval that the model may be wrong by beside its constants, all as likely.
+/// Shares of the interval that the model may be wrong by beside its constants, all as likely; all of it first.
 const MODEL_SHARES: [f64; 3] = [1.0, 0.5, 0.25];
 /// Standard deviation of the logarithm of a curve where nothing but the host's pace sets it: half a step
 /// between the launch floors that are tried.
 const FLOOR_MODEL: f64 = 0.05;
 /// What a cold size takes longer, as a logarithm with its standard deviation: twice to twenty times.
 const COLD: (f64, f64) = (1.8, 1.0);
+
+/// Natural logarithms of how likely a run is.
+struct Likelihood {
+    mean: f64,
+    /// Where the model is wrong by all of its interval.
+    cautious: f64,
+    /// Sizes that fit no smooth curve.
+    outliers: Vec<usize>,
+}
 
 impl Case {
     /// A run of these sizes; none without any.
@@ -176,7 +190,7 @@ impl Case {
             self.residuals(&healthy).iter().map(|r| r.log_ratio / (r.model.powi(2) + r.noise.powi(2)).sqrt()).collect();
         let run = slow.len().min(BEYOND_MIN);
         let steady = slow.windows(run).any(|w| w.iter().all(|&z| z > SLOW));
-        let score = |fault: Fault| self.log_likelihood(fault, &self.curve_of(fault)).0;
+        let score = |fault: Fault| self.log_likelihood(fault, &self.curve_of(fault)).mean;
         let floor = score(Fault::Healthy);
         let known = [Fault::Unknown, Fault::Cold(1), Fault::Cold(2)].into_iter().chain(SCATTERS.map(Fault::Noise));
         steady || known.into_iter().any(|f| score(f) > floor)
@@ -293,9 +307,9 @@ impl Case {
         }
     }
 
-    /// Log-likelihood of the run under a fault with these times, and its outliers: a mean over how much of
-    /// the interval the model is wrong by beside its constants.
-    fn log_likelihood(&self, fault: Fault, curve: &[f64]) -> (f64, Vec<usize>) {
+    /// How well a fault with these times explains the run: a mean over how much of the interval the model
+    /// is wrong by beside its constants.
+    fn log_likelihood(&self, fault: Fault, curve: &[f64]) -> Likelihood {
         let residuals = self.residuals(curve);
         let judged = |index: usize, share: f64| {
             let residual = Residual { model: residuals[index].model * share, ..residuals[index] };
@@ -315,26 +329,26 @@ impl Case {
         let under = |share| log_likelihood(&(0..residuals.len()).map(|i| judged(i, share)).collect::<Vec<_>>());
         let each = MODEL_SHARES.map(under);
         let best = each.iter().map(|e| e.0).fold(f64::NEG_INFINITY, f64::max);
-        let mean = each.iter().map(|e| (e.0 - best).exp()).sum::<f64>() / each.len() as f64;
+        let mean = best + (each.iter().map(|e| (e.0 - best).exp()).sum::<f64>() / each.len() as f64).ln();
+        let cautious = each[0].0;
         let outliers = each.into_iter().find(|e| e.0 >= best).map(|e| e.1).unwrap_or_default();
-        (best + mean.ln(), outliers)
+        Likelihood { mean, cautious, outliers }
     }
 
     /// Ranks faults by their curves, which must be one a hypothesis.
     pub fn diagnose(&self, curves: &[(Fault, Vec<f64>)]) -> Diagnosis {
         let healthy = self.curve_of(Fault::Healthy);
         let apart = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| (a / b).ln().abs()).fold(0.0, f64::max);
-        let mut scored: Vec<(Fault, &Vec<f64>, f64)> = Vec::new();
+        let mut scored: Vec<(Fault, &Vec<f64>, Likelihood)> = Vec::new();
         let between = fault::between(curves);
         for (fault, curve) in curves.iter().map(|c| (&c.0, &c.1)).chain(between.iter().map(|b| (&b.fault, &b.curve))) {
             // A fault that would not show cannot be found, nor excluded.
             let silent =
                 (fault.is_simulated() || matches!(fault, Fault::LaunchFloor(_))) && apart(curve, &healthy) < ALIKE;
             if !silent {
-                scored.push((*fault, curve, self.log_likelihood(*fault, curve).0));
+                scored.push((*fault, curve, self.log_likelihood(*fault, curve)));
             }
         }
-        let top = scored.iter().map(|s| s.2).fold(f64::NEG_INFINITY, f64::max);
         let mut causes: Vec<Cause> = scored.iter().map(|s| s.0.cause()).collect();
         causes.sort_unstable();
         causes.dedup();
@@ -342,18 +356,23 @@ impl Case {
         let mut ranked: Vec<Candidate> = Vec::new();
         for cause in causes {
             let ways: Vec<_> = scored.iter().filter(|s| s.0.cause() == cause).collect();
-            let Some(best) = ways.iter().max_by(|a, b| a.2.total_cmp(&b.2)) else { continue };
-            let mean = ways.iter().map(|s| (s.2 - top).exp()).sum::<f64>() / ways.len() as f64;
+            let Some(best) = ways.iter().max_by(|a, b| a.2.mean.total_cmp(&b.2.mean)) else { continue };
             let prior = if cause == Cause::Healthy { HEALTHY_PRIOR } else { (1.0 - HEALTHY_PRIOR) / ill };
+            let weight = |of: fn(&Likelihood) -> f64| {
+                let top = scored.iter().map(|s| of(&s.2)).fold(f64::NEG_INFINITY, f64::max);
+                prior * ways.iter().map(|s| (of(&s.2) - top).exp()).sum::<f64>() / ways.len() as f64
+            };
             let mut left: Vec<f64> =
                 self.points.iter().zip(best.1).map(|(p, t)| (p.measured.as_us() / t - 1.0).abs()).collect();
             left.sort_by(f64::total_cmp);
             let misfit = left[left.len() / 2];
-            ranked.push(Candidate { fault: best.0, belief: prior * mean, curve: best.1.clone(), misfit });
+            let (belief, cautious) = (weight(|l| l.mean), weight(|l| l.cautious));
+            ranked.push(Candidate { fault: best.0, belief, cautious, curve: best.1.clone(), misfit });
         }
-        let all: f64 = ranked.iter().map(|c| c.belief).sum();
+        let (all, all_cautious) = ranked.iter().fold((0.0, 0.0), |sum, c| (sum.0 + c.belief, sum.1 + c.cautious));
         for candidate in &mut ranked {
-            candidate.belief /= all.max(f64::MIN_POSITIVE);
+            candidate.belief /= f64::max(all, f64::MIN_POSITIVE);
+            candidate.cautious /= f64::max(all_cautious, f64::MIN_POSITIVE);
         }
         ranked.sort_by(|a, b| b.belief.total_cmp(&a.belief).then(a.fault.cause().cmp(&b.fault.cause())));
         self.conclude(ranked, &healthy, &apart)
@@ -377,7 +396,7 @@ impl Case {
             _ if ill || beyond >= BEYOND_MIN => Finding::Unknown,
             _ => Finding::Healthy,
         };
-        let (_, outliers) = self.log_likelihood(first.fault, &first.curve);
+        let outliers = self.log_likelihood(first.fault, &first.curve).outliers;
         let extrapolated = self.points.iter().any(|p| p.expected.extrapolated);
         Diagnosis { finding, alike, beyond, extrapolated, worst, outliers, ranked }
     }
@@ -470,7 +489,7 @@ impl Examination {
 
     /// The faults that are worth a full simulation, by their times at the probes.
     fn promising(rough: &Case, tried: &[(Fault, Vec<f64>)]) -> Vec<Fault> {
-        let score = |fault: Fault, curve: &[f64]| rough.log_likelihood(fault, curve).0;
+        let score = |fault: Fault, curve: &[f64]| rough.log_likelihood(fault, curve).mean;
         let mut scores: Vec<f64> = tried.iter().map(|(fault, curve)| score(*fault, curve)).collect();
         for between in fault::between(tried) {
             let value = score(between.fault, &between.curve);
