@@ -76,35 +76,50 @@ fn ddp_buckets() {
         exposed.add(&format!("bucket {bucket}, exposed"), over, number(row, "iter_ms") - compute);
     }
     steps.check("DDP steps", 0.02, 0.04);
-    exposed.check("DDP exposed", 0.06, 0.12);
+    exposed.check("DDP exposed", 0.05, 0.12);
 }
 
-/// Goal: steps of GPT blocks.
-#[test]
-fn training_steps() {
-    let machine = Machine::new("h200x4", None);
+/// Steps of GPT blocks on so many GPUs: errors of steps and of exposed times. `blocks`: ms of a block forward and
+/// backward in pipelines and in other steps.
+fn gpt_steps(rows: &[Value], gpus: u32, blocks: [f64; 2]) -> (Errors, Errors) {
+    let topology = format!("h200x{gpus}");
+    let machine = Machine::new(&topology, None);
     let simulator = machine.simulator();
     let (mut steps, mut exposed) = (Errors::default(), Errors::default());
-    let rows = rows("training_steps.json");
-    let alone = rows.iter().find(|r| r["kind"] == "fsdp2").map(|r| number(r, "compute_only_ms")).unwrap();
-    let block = number(&rows[0], "fwd_bwd_ms");
     let mut tp: Option<(f64, f64)> = None;
-    for row in &rows {
+    for row in rows {
         let text = |key: &str| row[key].to_string().trim_matches('"').to_owned();
-        let (name, changes, compute, measured) = match row["kind"].as_str().unwrap() {
+        let count = gpus.to_string();
+        let mut changes = vec![("machine.topology", topology.clone())];
+        match row["max_nch"].as_str() {
+            None | Some("") => {}
+            Some(channels) => changes.push(("communication.channels", channels.to_owned())),
+        }
+        // Forward and backward as block_compute divides them.
+        let times = |block: f64| {
+            let forward = block * 1.2855 / 4.1314;
+            [("layers.0.forward", format!("{forward} ms")), ("layers.0.backward", format!("{} ms", block - forward))]
+        };
+        let (name, compute, measured) = match row["kind"].as_str().unwrap() {
             "fsdp2" => {
-                let changes = vec![("data_parallel.reshard", text("reshard_after_forward"))];
-                ("gpt-fsdp", changes, alone, number(row, "iter_ms"))
+                changes.extend(times(blocks[1]));
+                changes.extend([("layout.data", count), ("data_parallel.reshard", text("reshard_after_forward"))]);
+                ("gpt-fsdp", 12.0 * blocks[1], number(row, "iter_ms"))
             }
             "ddp_gpt" => {
-                let changes = vec![("data_parallel.bucket", format!("{} MiB", row["bucket_cap_mb"]))];
-                ("gpt-ddp", changes, alone, number(row, "iter_ms"))
+                changes.extend(times(blocks[1]));
+                changes.push(("layout.data", count));
+                changes.push(("data_parallel.bucket", format!("{} MiB", row["bucket_cap_mb"])));
+                ("gpt-ddp", 12.0 * blocks[1], number(row, "iter_ms"))
             }
             "pp" => {
                 let micro_batches = number(row, "micro_batches");
-                let changes =
-                    vec![("layout.schedule", text("schedule")), ("layout.micro_batches", text("micro_batches"))];
-                ("gpt-pipeline", changes, 2.0 * block * (micro_batches + 3.0), number(row, "iter_ms"))
+                changes.extend(times(blocks[0]));
+                changes.extend([("layout.pipeline", count), ("layers.0.count", (2 * gpus).to_string())]);
+                changes
+                    .extend([("layout.schedule", text("schedule")), ("layout.micro_batches", text("micro_batches"))]);
+                let slots = micro_batches + f64::from(gpus) - 1.0;
+                ("gpt-pipeline", 2.0 * blocks[0] * slots, number(row, "iter_ms"))
             }
             "tp" if row["comm"] == false => {
                 tp = Some((number(row, "fwd_ms"), number(row, "fwd_bwd_ms")));
@@ -113,18 +128,21 @@ fn training_steps() {
             "tp" => {
                 let (forward, both) = tp.unwrap();
                 let sum = format!("{} MiB", number(row, "hidden") / 256.0);
-                let changes = vec![
+                changes.extend([
+                    ("layout.tensor", count),
                     ("layers.0.forward", format!("{} ms", forward / 16.0)),
                     ("layers.0.backward", format!("{} ms", (both - forward) / 16.0)),
                     ("layers.0.sum", sum.clone()),
                     ("layers.0.sum_backward", sum),
-                ];
-                ("gpt-tensor", changes, both, number(row, "fwd_bwd_ms"))
+                ]);
+                ("gpt-tensor", both, number(row, "fwd_bwd_ms"))
             }
             _ => continue,
         };
+        let what: Vec<&str> =
+            changes.iter().skip(1).filter(|c| !c.0.starts_with("layers.0.")).map(|c| c.1.as_str()).collect();
+        let what = format!("{name} {}", what.join(" "));
         let changes: Vec<(&str, &str)> = changes.iter().map(|(k, v)| (*k, v.as_str())).collect();
-        let what = format!("{name} {changes:?}");
         let (step, over) = step(&machine, &simulator, name, &changes);
         steps.add(&format!("{what}, step"), step, measured);
         // A pipeline's bubble is no communication; below 5% exposed time is mostly noise.
@@ -132,8 +150,30 @@ fn training_steps() {
             exposed.add(&format!("{what}, exposed"), over, measured - compute);
         }
     }
+    (steps, exposed)
+}
+
+/// Goal: steps of GPT blocks on 4 GPUs.
+#[test]
+fn training_steps() {
+    let rows = rows("training_steps.json");
+    let alone = rows.iter().find(|r| r["kind"] == "fsdp2").map(|r| number(r, "compute_only_ms")).unwrap();
+    let (steps, exposed) = gpt_steps(&rows, 4, [number(&rows[0], "fwd_bwd_ms"), alone / 12.0]);
     steps.check("steps", 0.04, 0.08);
     exposed.check("exposed", 0.21, 0.60);
+}
+
+/// Goal: the same on 2 GPUs with 24 and with 8 channels, measured after the model was settled.
+#[test]
+fn training_steps_on_two() {
+    let rows = rows("training_steps_2.json");
+    for channels in ["", "8"] {
+        let rows: Vec<Value> = rows.iter().filter(|r| r["max_nch"] == channels).cloned().collect();
+        let alone = number(&rows[0], "compute_only_ms") / 12.0;
+        let (steps, exposed) = gpt_steps(&rows, 2, [alone; 2]);
+        steps.check("steps on 2 GPUs", 0.04, 0.12);
+        exposed.check("exposed on 2 GPUs", 0.20, 0.50);
+    }
 }
 
 /// Products or copies beside collectives of a group of 4, on streams of their own.
@@ -186,8 +226,8 @@ fn ends(step: &Step) -> [f64; 2] {
 
 /// Goal: products and copies beside collectives: how much longer each takes until its stream ends.
 ///
-/// The profile was set by the default channels, 4 channels and the microbenchmark; 2 and 8 channels
-/// are left out of it.
+/// What blocks cost memory was set by the default channels and 4 channels; 2 and 8 channels are left out of it. What
+/// products lose was measured elsewhere (`beside.json`).
 #[test]
 fn interference() {
     let machine = Machine::new("h200x4", None);
@@ -251,8 +291,130 @@ fn interference() {
             check(&what, channels.is_none(), &graph, [field[8], field[9]], [alone, field[6]]);
         }
     }
-    errors[0].check("computation, fitted channels", 0.03, 0.06);
-    errors[1].check("communication, fitted channels", 0.10, 0.35);
-    left_out[0].check("computation, channels left out", 0.08, 0.14);
-    left_out[1].check("communication, channels left out", 0.12, 0.30);
+    errors[0].check("computation, fitted channels", 0.035, 0.11);
+    errors[1].check("communication, fitted channels", 0.08, 0.35);
+    left_out[0].check("computation, channels left out", 0.065, 0.14);
+    left_out[1].check("communication, channels left out", 0.13, 0.32);
+}
+
+/// Goal: computations without pause beside all-reduces without pause, on 2 GPUs: how much longer the computations
+/// take, to which nothing is fitted, and what a call takes meanwhile. Where a call just fits between two products or
+/// just does not, it is a product off; the median tells the rest.
+#[test]
+fn without_pause() {
+    let machine = Machine::new("h200x2", None);
+    let simulator = machine.simulator();
+    let gemm = (machine.profile.gemm_memory() * 1e6) as u32;
+    let all: Value = serde_json::from_str(&data("beside.json")).unwrap();
+    let rows = |of: &str| all[of]["rows"].as_array().unwrap().clone();
+    let alone = |compute: &str| {
+        let row = rows("beside").into_iter().find(|r| r["compute"] == compute && r["beside"] == "alone").unwrap();
+        number(&row, "ms")
+    };
+    // How many times longer the computation takes, and ms of a call meanwhile.
+    let run = |name: &str, channels: u32, bytes: u64| {
+        let product = |m: u64, n: u64| {
+            let kernels = (100.0 / alone(name)).round();
+            Compute {
+                time: SimDuration::from_us(alone(name) * 1e3 * kernels),
+                kernels: kernels as u32,
+                waves: 1,
+                tiles: [(m.div_ceil(128) * n.div_ceil(256)) as u32; 2],
+                memory_ppm: gemm,
+            }
+        };
+        let mut graph = match name {
+            "gpt" => {
+                let changes = [("data_parallel.kind", "none"), ("layout.data", "2"), ("machine.topology", "h200x2")];
+                machine.graph(&builtin("gpt-ddp", &changes))
+            }
+            "sq8192" => beside(product(8192, 8192), 0, Collective::AllReduce, Bytes(0), None),
+            "up" => beside(product(2048, 16384), 0, Collective::AllReduce, Bytes(0), None),
+            _ => beside(product(2048, 4096), 0, Collective::AllReduce, Bytes(0), None),
+        };
+        graph.ranks = vec![RankSpec { program: 0, groups: vec![0], pace_ppm: 1_000_000, late: SimDuration::ZERO }; 2];
+        graph.groups = vec![vec![Rank(0), Rank(1)]];
+        let calm = Mechanisms { interference: false, ..Mechanisms::default() };
+        let quiet = simulator.run(&graph, calm, Level::Flows).unwrap().time.as_us() / 1e3;
+        let program = &mut graph.programs[0];
+        let first = program.ops.len();
+        let stream = program.stream("beside", StreamKind::Communication, true);
+        let call = What::Collective(Communicate {
+            group: 0,
+            collective: Collective::AllReduce,
+            bytes: Bytes(bytes),
+            dtype: DataType::Bfloat16,
+            algorithm: Choice::Auto,
+            protocol: Choice::Auto,
+            channels: Some(channels),
+        });
+        let calls = (300e9 / bytes as f64).clamp(200.0, 1500.0) as usize;
+        for _ in 0..calls {
+            program.push(Op {
+                label: "op".into(),
+                kind: "op".into(),
+                stream,
+                what: call.clone(),
+                after: Vec::new(),
+                issue: SimDuration::ZERO,
+                framework: false,
+            });
+        }
+        let step = simulator.run(&graph, Mechanisms::default(), Level::Flows).unwrap();
+        let activities = &step.ranks[0].activities;
+        let end = activities.iter().filter(|a| a.op < first).map(|a| a.end.0).max().unwrap();
+        let ends: Vec<u64> = activities.iter().filter(|a| a.op >= first && a.end.0 < end).map(|a| a.end.0).collect();
+        let meanwhile = (ends[ends.len() - 1] - ends[0]) as f64 / 1e9 / (ends.len() - 1) as f64;
+        (end as f64 / 1e9 / quiet, meanwhile)
+    };
+    let (mut computation, mut communication) = (Errors::default(), Errors::default());
+    for row in rows("beside").iter().filter(|r| r["beside"] == "all_reduce") {
+        let name = row["compute"].as_str().unwrap();
+        let channels = number(row, "channels") as u32;
+        let (slower, _) = run(name, channels, 402_685_952);
+        computation.add(&format!("{name}, {channels} channels"), slower, number(row, "ms") / alone(name));
+    }
+    for row in rows("meanwhile").iter().filter(|r| number(r, "mb") >= 16.0 && r["compute"] != "none") {
+        let name = row["compute"].as_str().unwrap();
+        let (channels, mb) = (number(row, "channels") as u32, number(row, "mb"));
+        let (_, meanwhile) = run(name.split(' ').next().unwrap(), channels, (mb * 1e6) as u64);
+        communication.add(&format!("{mb} MB beside {name}, {channels} channels"), meanwhile, number(row, "ms"));
+    }
+    computation.check("computation without pause", 0.02, 0.04);
+    communication.check("all-reduce without pause", 0.17, 0.65);
+}
+/// Goal: DDP of GPT blocks on 2 GPUs with 24 and with 4 channels, and without its all-reduces. Nothing is fitted to
+/// these rows.
+#[test]
+fn ddp_on_two() {
+    let machine = Machine::new("h200x2", None);
+    let simulator = machine.simulator();
+    let all: Value = serde_json::from_str(&data("beside.json")).unwrap();
+    let (mut steps, mut exposed) = (Errors::default(), Errors::default());
+    for channels in [24, 4] {
+        let measured = |step: &str| {
+            let rows = all["clocks"]["rows"].as_array().unwrap();
+            number(rows.iter().find(|r| r["step"] == step && r["channels"] == channels).unwrap(), "ms")
+        };
+        let alone = measured("gpt");
+        // As in the scenario, whose times are of another day.
+        let pass = |ms: f64| format!("{} ms", ms / (1.3444 + 2.9764) * alone / 12.0);
+        let (forward, backward, channels) = (pass(1.3444), pass(2.9764), channels.to_string());
+        let changes = [
+            ("machine.topology", "h200x2"),
+            ("layout.data", "2"),
+            ("layers.0.forward", forward.as_str()),
+            ("layers.0.backward", &backward),
+            ("communication.channels", &channels),
+        ];
+        let silent = Mechanisms { communication: false, ..Mechanisms::default() };
+        let graph = machine.graph(&builtin("gpt-ddp", &changes));
+        let silent = ms(simulator.run(&graph, silent, Level::Flows).unwrap().time);
+        let (full, over) = step(&machine, &simulator, "gpt-ddp", &changes);
+        steps.add(&format!("{channels} channels, no all-reduce"), silent, measured("ddp without all-reduce"));
+        steps.add(&format!("{channels} channels, step"), full, measured("ddp"));
+        exposed.add(&format!("{channels} channels, exposed"), over, measured("ddp") - alone);
+    }
+    steps.check("DDP on 2 GPUs", 0.02, 0.03);
+    exposed.check("DDP on 2 GPUs, exposed", 0.08, 0.15);
 }

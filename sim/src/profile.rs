@@ -213,7 +213,10 @@ parameters! {
     "interference.blocks" "times" "how much longer a block of a communication kernel takes for a byte beside kernels that keep memory busy",
     "interference.claim" "of links" "how much of its links a call uses that shares the memory system with computations alike",
     "gemm.memory" "of nominal" "part of the memory system that a large matrix product keeps busy",
-    "collective.apart" "times" "what a call between computations takes, over what one of a loop of equal calls takes",
+    "clock.busy" "of the top clock" "SM clock that the power limit leaves while products run: blocks move that much less",
+    "power.speed" "exponent" "how the speed of a product follows its power where the power limit sets the clock",
+    "power.call" "of the limit" "power that a communication kernel takes from products, of what they have alone",
+    "power.traffic" "of the limit" "the same, for each TB/s that it sends",
     "efficiency.strided_copy" "of nominal" "of what plain copies get, what frameworks get that copy many tensors into or out of one buffer",
     "copy_engine.start" "us" "of a copy by a copy engine, from its turn to its first byte",
     "stream.event" "us" "from the end of an operation to the start of one of another stream that waits for it",
@@ -560,10 +563,12 @@ impl Profile {
         self.value("interference.memory")
     }
 
-    /// How many times longer a block takes for a byte beside a kernel that keeps a part of the
-    /// memory system busy: in proportion to that part.
-    pub fn block_slowdown(&self, memory_share: f64) -> f64 {
-        1.0 + self.value("interference.blocks") * memory_share
+    /// What blocks of a communication kernel keep of their rate beside a kernel that keeps a part of the memory
+    /// system busy: they take longer for a byte in proportion to that part, and where arithmetic and not memory
+    /// bounds the kernel, the power limit lowers their clock.
+    pub fn block_speed(&self, memory_share: f64) -> f64 {
+        let clock = if memory_share < 1.0 { self.value("clock.busy").clamp(0.1, 1.0) } else { 1.0 };
+        clock / (1.0 + self.value("interference.blocks") * memory_share)
     }
 
     /// What computations claim of a memory system that is too busy: that of a call which uses such a
@@ -577,9 +582,14 @@ impl Profile {
         self.value("gemm.memory")
     }
 
-    /// What a call between computations takes, over what one of a loop of equal calls takes.
-    pub fn apart(&self) -> f64 {
-        self.value("collective.apart").max(1.0)
+    /// How much of its speed a matrix product keeps, at the power limit, beside a kernel that holds SMs and sends so
+    /// many bytes a second: it has more rounds of tiles to do than before, with fewer of them at once, which leaves
+    /// each a higher clock; and the kernel takes power.
+    pub fn product_speed(&self, (before, after): (u32, u32), sent: f64) -> f64 {
+        let speed = self.value("power.speed");
+        let rounds = f64::from(before) / f64::from(after.max(before).max(1));
+        let taken = self.value("power.call") + self.value("power.traffic") * sent / 1e12;
+        rounds.powf(1.0 - speed) * (1.0 - taken).clamp(0.1, 1.0).powf(speed)
     }
 
     /// Of what plain copies get, what frameworks get that copy many tensors into or out of one buffer.

@@ -344,8 +344,14 @@ proptest! {
                     at: SimTime(random(2) * random(20) * tick),
                     after: after.into(),
                     gate: match kind {
-                        _ if waves > 0 => Gate::Occupies { gate, first: wave == 0, last: wave + 1 == waves },
-                        0 => Gate::Enters { gate, urgent: random(2) == 0 },
+                        _ if waves > 0 => {
+                            let room = u32::try_from(random(2) * random(4)).unwrap();
+                            Gate::Occupies { gate, first: wave == 0, last: wave + 1 == waves, room }
+                        }
+                        0 => {
+                            let needs = u32::try_from(1 + random(3)).unwrap();
+                            Gate::Enters { gate, urgent: random(2) == 0, needs }
+                        }
                         _ => Gate::None,
                     },
                     holds: (0..random(2)).map(|_| amount(held, 10, random(10))).collect(),

@@ -54,20 +54,36 @@ fn holds_take_capacity_for_their_time() {
     assert_eq!(done.task_ends[0].0, 2 * second + second / 2);
 }
 
-/// Goal: who enters waits for the kernel that is running, an urgent one for its wave only, and the
-/// next kernel for nobody who is in.
+/// Goal: who enters waits for the kernel that is running, an urgent one for its wave only, and either one until a
+/// wave leaves enough room; the next kernel waits for nobody who is in.
 #[test]
 fn gates_open_between_kernels_and_waves() {
-    let occupies =
-        |ps, after: &[u32], first, last| TaskSpec { gate: Gate::Occupies { gate: 0, first, last }, ..lasts(ps, after) };
-    let enters = |at, urgent| TaskSpec { gate: Gate::Enters { gate: 0, urgent }, at: SimTime(at), ..lasts(7, &[]) };
-    let kernels =
-        || vec![occupies(10, &[], true, false), occupies(10, &[0], false, true), occupies(10, &[1], true, true)];
-    for (at, urgent, starts) in [(3, true, 10), (3, false, 20), (12, true, 20), (0, false, 0), (25, true, 30)] {
-        let mut tasks = kernels();
-        tasks.push(enters(at, urgent));
+    let occupies = |after: &[u32], first, last, room| TaskSpec {
+        gate: Gate::Occupies { gate: 0, first, last, room },
+        ..lasts(10, after)
+    };
+    let enters =
+        |at, urgent| TaskSpec { gate: Gate::Enters { gate: 0, needs: 4, urgent }, at: SimTime(at), ..lasts(7, &[]) };
+    let cases = [
+        (3, true, 0, 10),
+        (3, false, 0, 20),
+        (12, true, 0, 20),
+        (0, false, 0, 0),
+        (25, true, 0, 30),
+        // The second wave leaves room for three or four.
+        (3, false, 3, 20),
+        (3, false, 4, 10),
+        (12, false, 4, 12),
+    ];
+    for (at, urgent, room, starts) in cases {
+        let tasks = vec![
+            occupies(&[], true, false, 0),
+            occupies(&[0], false, true, room),
+            occupies(&[1], true, true, 0),
+            enters(at, urgent),
+        ];
         let done = outcome(&[], tasks);
-        assert_eq!(done.task_starts[3].0, starts, "at {at}, urgent {urgent}");
+        assert_eq!(done.task_starts[3].0, starts, "at {at}, urgent {urgent}, room {room}");
         assert_eq!(done.end.0, (starts + 7).max(30), "the kernels go on beside it");
     }
 }

@@ -31,11 +31,15 @@ pub enum Gate {
         first: bool,
         /// Whether it is the last one: then all who wait may enter.
         last: bool,
+        /// Places that it leaves free while it runs.
+        room: u32,
     },
-    /// It needs places that an occupant has, and waits until its wave or kernel is over.
+    /// It needs places that an occupant has, and waits until its wave or kernel is over, or leaves enough of them.
     Enters {
         /// The gate.
         gate: u32,
+        /// How many places.
+        needs: u32,
         /// Whether it enters between two waves, not only between two kernels.
         urgent: bool,
     },
@@ -91,8 +95,8 @@ pub(super) struct TaskRun {
 
 #[derive(Default)]
 pub(super) struct GateRun {
-    /// Waves that run, and kernels that have begun and are not over.
-    waves: u32,
+    /// Waves that run, by the room that they leave, and kernels that have begun and are not over.
+    waves: SmallVec<[u32; 2]>,
     kernels: u32,
     /// Who left last, and when: of several the first task.
     left: u32,
@@ -184,10 +188,12 @@ impl<O: Observer> Run<'_, '_, O> {
     fn pass(&mut self, gate: u32) {
         let tasks = &self.instance.tasks;
         let run = &mut self.gates[gate as usize];
-        let (waves, kernels, left) = (run.waves, run.kernels, run.left);
+        let (kernels, left) = (run.kernels, run.left);
+        // Between two waves there is room for all, but only who is urgent takes it.
+        let room = run.waves.iter().copied().min();
         let may_enter = |task: &u32| match tasks[*task as usize].gate {
-            Gate::Enters { urgent: true, .. } => waves == 0,
-            _ => kernels == 0,
+            Gate::Enters { urgent, needs, .. } => kernels == 0 || room.map_or(urgent, |room| room >= needs),
+            _ => true,
         };
         let (entering, waiting): (Vec<u32>, Vec<u32>) = run.enter.drain(..).partition(may_enter);
         let crowded = !waiting.is_empty();
@@ -199,9 +205,12 @@ impl<O: Observer> Run<'_, '_, O> {
         let (occupying, waiting): (Vec<u32>, Vec<u32>) = run.occupy.drain(..).partition(starts_now);
         run.occupy = waiting;
         for &task in &occupying {
-            if let Gate::Occupies { first, .. } = tasks[task as usize].gate {
-                run.waves += 1;
+            if let Gate::Occupies { first, room, .. } = tasks[task as usize].gate {
+                run.waves.push(room);
                 run.kernels += u32::from(first);
+                if room > 0 {
+                    self.ready_tasks.append(&mut run.enter);
+                }
             }
         }
         for task in entering.into_iter().chain(occupying) {
@@ -296,9 +305,11 @@ impl<O: Observer> Run<'_, '_, O> {
                 }
             }
         }
-        if let Gate::Occupies { gate, last, .. } = instance.tasks[task as usize].gate {
+        if let Gate::Occupies { gate, last, room, .. } = instance.tasks[task as usize].gate {
             let run = &mut self.gates[gate as usize];
-            run.waves -= 1;
+            if let Some(wave) = run.waves.iter().position(|&w| w == room) {
+                run.waves.swap_remove(wave);
+            }
             run.kernels -= u32::from(last);
             run.left = if run.left_at == now { run.left.min(task) } else { task };
             run.left_at = now;

@@ -199,13 +199,9 @@ impl<'a> Simulator<'a> {
                 | ResourceName::Helpers(_) => {}
             }
         }
-        // The same bytes in a longer time.
-        let apart = self.predictor.profile().apart();
-        links.iter_mut().for_each(|l| l.1 /= apart);
-        block_share /= apart;
         let sent = groups[0].iter().map(|&rank| self.leaves(rank, &links)).collect();
         Ok(Footprint {
-            time: SimDuration::from_us(prediction.kernel.as_us() * apart),
+            time: prediction.kernel,
             blocks: prediction.plan.channels,
             block_share: block_share.min(1.0),
             links,

@@ -108,6 +108,20 @@ struct Builder<'s, 'g> {
     jobs: Option<Vec<Job>>,
 }
 
+/// A part of a computation's kernel.
+#[derive(Clone, Copy)]
+struct Piece {
+    /// In ps, alone.
+    length: u64,
+    /// Tiles of its kernel.
+    tiles: u32,
+    /// Whether it begins or ends its kernel.
+    first: bool,
+    last: bool,
+    /// SMs that it leaves to others.
+    room: u32,
+}
+
 struct Job {
     view: Topology,
     schedule: Schedule,
@@ -324,23 +338,43 @@ impl<'s, 'g> Builder<'s, 'g> {
         let time = if gone { 0 } else { u64::try_from(time).unwrap_or(u64::MAX / FULL) };
         let interference = self.mechanisms.interference;
         let share = f64::from(compute.memory_ppm) / 1e6;
-        let slowdown = self.simulator.predictor().profile().block_slowdown(share);
+        let kept = self.simulator.predictor().profile().block_speed(share);
         let (sms, memory, blocks) = (self.own[lane].sms, self.own[lane].memory, self.own[lane].blocks);
         let stream = self.own[lane].streams[op.stream];
         let kernels = compute.kernels.clamp(1, MAX_PIECES);
+        let all = self.simulator.device.sms.max(1);
+        // Kernels in equal waves; products in two parts: the last round of tiles leaves SMs to others.
         let waves = compute.waves.clamp(1, (MAX_PIECES / kernels).max(1));
-        let pieces = if interference && time > 0 { kernels * waves } else { 1 };
-        let until = |piece: u32| u128::from(time) * u128::from(piece) / u128::from(pieces);
-        for piece in 0..pieces {
-            let length = u64::try_from(until(piece + 1) - until(piece)).unwrap_or(0);
+        let mut pieces: SmallVec<[Piece; 8]> = SmallVec::new();
+        for kernel in 0..if interference && time > 0 { kernels } else { 1 } {
+            let tiles = compute.tiles[kernel as usize % 2];
+            let rounds = tiles.div_ceil(all);
+            let room = rounds * all - tiles;
+            let until = |part: u32, parts: u32| {
+                u128::from(time) * u128::from(kernel * parts + part) / u128::from(kernels * parts)
+            };
+            let piece = |from: u32, to: u32, parts: u32, room: u32| Piece {
+                length: u64::try_from(until(to, parts) - until(from, parts)).unwrap_or(0),
+                tiles,
+                first: from == 0,
+                last: to == parts,
+                room,
+            };
+            if !interference || time == 0 {
+                pieces.push(Piece { length: time, tiles, first: true, last: true, room: 0 });
+            } else if room > 0 && rounds > 1 {
+                pieces.extend([piece(0, rounds - 1, rounds, 0), piece(rounds - 1, rounds, rounds, room)]);
+            } else {
+                pieces.extend((0..waves).map(|wave| piece(wave, wave + 1, waves, room)));
+            }
+        }
+        for (index, &Piece { length, tiles, first, last, room }) in pieces.iter().enumerate() {
             let mut spec = TaskSpec { after: std::mem::take(&mut after), ..TaskSpec::default() };
             if length > 0 {
                 spec.uses.push((stream, WEIGHT_ONE));
                 spec.work = length.saturating_mul(self.claim);
             }
             if interference && length > 0 {
-                let tiles = compute.tiles[(piece / waves) as usize % 2];
-                let all = self.simulator.device.sms.max(1);
                 // What its last round leaves idle is free for others.
                 let busy = if tiles > 0 { f64::from(tiles) / f64::from(tiles.next_multiple_of(all)) } else { 1.0 };
                 spec.uses.push((sms, weight(busy, self.claim)));
@@ -349,13 +383,13 @@ impl<'s, 'g> Builder<'s, 'g> {
                 );
                 if share > 0.0 {
                     spec.uses.push((memory, weight(share, self.claim)));
-                    spec.holds.push((blocks, part_of_whole(1.0 - 1.0 / slowdown)));
+                    spec.holds.push((blocks, part_of_whole(1.0 - kept)));
                 }
                 let gate = u32::try_from(lane).unwrap_or(0);
-                spec.gate = Gate::Occupies { gate, first: piece % waves == 0, last: piece % waves + 1 == waves };
+                spec.gate = Gate::Occupies { gate, first, last, room };
             }
             let task = self.task(place, Part::Body, spec);
-            if piece == 0 {
+            if index == 0 {
                 self.ops[place].first = task;
             }
             self.ops[place].last = task;
@@ -424,8 +458,8 @@ impl<'s, 'g> Builder<'s, 'g> {
         let (body, footprint) = (met.body, Arc::clone(&met.footprint));
         let mut start = TaskSpec { after, ..TaskSpec::default() };
         if self.mechanisms.interference && self.mechanisms.communication && footprint.blocks > 0 {
-            start.gate = Gate::Enters { gate: u32::try_from(lane).unwrap_or(0), urgent };
-            start.holds = self.taken(lane, footprint.blocks);
+            start.gate = Gate::Enters { gate: u32::try_from(lane).unwrap_or(0), needs: footprint.blocks, urgent };
+            start.holds = self.taken(lane, &footprint);
             start.until = Some(body);
         }
         let start = self.task(place, Part::Start, start);
@@ -435,16 +469,19 @@ impl<'s, 'g> Builder<'s, 'g> {
         Ok(())
     }
 
-    /// What blocks of a communication kernel, one on an SM, take from computations. Kernels that
-    /// overlap take the sum: exact for what spreads evenly, too much for whole rounds.
-    fn taken(&self, lane: usize, blocks: u32) -> SmallVec<[Use; 2]> {
+    /// What a communication kernel, a block on an SM, takes from computations. Kernels that overlap take
+    /// the sum: exact for what spreads evenly, too much for whole rounds.
+    fn taken(&self, lane: usize, footprint: &Footprint) -> SmallVec<[Use; 2]> {
         let all = self.simulator.device.sms.max(1);
-        let free = all.saturating_sub(blocks).max(1);
+        let free = all.saturating_sub(footprint.blocks).max(1);
         let own = &self.own[lane];
-        let linear = (own.sms, part_of_whole(f64::from(blocks) / f64::from(all)));
+        let linear = (own.sms, part_of_whole(f64::from(footprint.blocks) / f64::from(all)));
+        let sent = footprint.sent.iter().copied().fold(0.0, f64::max);
+        let profile = self.simulator.predictor().profile();
         let rounds = own.rounds.iter().map(|&(tiles, resource)| {
-            let rate = f64::from(tiles.div_ceil(all)) / f64::from(tiles.div_ceil(free));
-            (resource, part_of_whole(1.0 - rate))
+            // One round more than tiles need, measured with 2 to 32 SMs held (tests/data/h200x4/beside.json).
+            let rounds = (tiles.div_ceil(all), tiles.div_ceil(free) + 1);
+            (resource, part_of_whole(1.0 - profile.product_speed(rounds, sent)))
         });
         std::iter::once(linear).chain(rounds).collect()
     }
@@ -529,8 +566,8 @@ impl<'s, 'g> Builder<'s, 'g> {
         let (job, footprint) = (met.body as usize, Arc::clone(&met.footprint));
         let mut start = TaskSpec { after, ..TaskSpec::default() };
         if self.mechanisms.interference {
-            start.gate = Gate::Enters { gate: u32::try_from(lane).unwrap_or(0), urgent };
-            start.holds = self.taken(lane, footprint.blocks);
+            start.gate = Gate::Enters { gate: u32::try_from(lane).unwrap_or(0), needs: footprint.blocks, urgent };
+            start.holds = self.taken(lane, &footprint);
             // Its kernel is the next task.
             start.until = u32::try_from(self.specs.len() + 1).ok();
         }

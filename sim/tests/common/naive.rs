@@ -326,24 +326,24 @@ impl Naive<'_> {
             .filter_map(|t| Some((t, self.ready_at(&specs[t])?)))
             .filter(|&(_, at)| at <= self.now)
             .collect();
-        let urgently = |t: usize| matches!(specs[t].gate, Gate::Enters { urgent: true, .. });
-        // Waves that run, and kernels that have begun and are not over.
-        let busy = |gate: u32, wave_is_enough: bool| {
+        // Whether waves that run, or kernels that have begun and are not over, keep somebody out.
+        let shut = |gate: u32, wave_is_enough: bool, needs: u32| {
             let begun = |t: &usize| self.tasks[*t] != Stage::Waits;
             let over = |t: &usize| self.tasks[*t] == Stage::Over;
             let ours = (0..specs.len()).filter_map(|t| match specs[t].gate {
-                Gate::Occupies { gate: g, first, last } if g == gate => Some((t, first, last)),
+                Gate::Occupies { gate: g, first, last, room } if g == gate => Some((t, first, last, room)),
                 _ => None,
             });
             let ours: Vec<_> = ours.collect();
-            let runs = ours.iter().any(|(t, ..)| begun(t) && !over(t));
-            let begun = ours.iter().filter(|(t, first, _)| *first && begun(t)).count();
-            let over = ours.iter().filter(|(t, _, last)| *last && over(t)).count();
-            runs || !wave_is_enough && begun > over
+            let running: Vec<u32> =
+                ours.iter().filter(|(t, ..)| begun(t) && !over(t)).map(|&(.., room)| room).collect();
+            let begun = ours.iter().filter(|(t, first, ..)| *first && begun(t)).count();
+            let over = ours.iter().filter(|(t, _, last, _)| *last && over(t)).count();
+            if running.is_empty() { !wave_is_enough && begun > over } else { running.iter().any(|&room| room < needs) }
         };
         let kept: Vec<bool> = (ready.iter())
             .map(|&(t, _)| match specs[t].gate {
-                Gate::Enters { gate, .. } => busy(gate, urgently(t)),
+                Gate::Enters { gate, urgent, needs } => shut(gate, urgent, needs),
                 _ => false,
             })
             .collect();
