@@ -280,7 +280,11 @@ fn examine(place: Place, plant: Option<Plant>, seed: u64) -> Option<Diagnosis> {
     let case = Case::new(questions.into_iter().zip(times).filter_map(point).collect()).unwrap();
     let examination = Examination::new(case, &topology, &profile).unwrap();
     if examination.case().is_suspect() {
-        return Some(examination.diagnose(&profile).unwrap());
+        let simulate = |faults: &[Fault], sizes: &[usize]| {
+            let curve = |&fault: &Fault| Some((fault, examination.simulate(fault, sizes, &profile).unwrap()?));
+            faults.iter().filter_map(curve).collect()
+        };
+        return Some(examination.diagnose(simulate));
     }
     let curves = vec![(Fault::Healthy, examination.case().points().iter().map(|p| p.expected.time.as_us()).collect())];
     Some(examination.case().diagnose(&curves))
@@ -295,14 +299,18 @@ fn cause(plant: Plant) -> Cause {
     }
 }
 
-/// Goal: the right cause comes first, a confident wrong one counting twice. Wanted are 90%; held are 75%.
+/// Goal: the right cause comes first, a confident wrong one counting twice: in 90%.
 #[test]
 fn planted_faults_are_named() {
-    // Each third one; all of them with COLLCAST_EXHAUSTIVE.
-    let every = if std::env::var_os("COLLCAST_EXHAUSTIVE").is_some() { 1 } else { 3 };
-    let plants: Vec<_> = plants().into_iter().enumerate().step_by(every).collect();
+    // Each fourth one; all of them with COLLCAST_EXHAUSTIVE, in three sets of machines.
+    let exhaustive = std::env::var_os("COLLCAST_EXHAUSTIVE").is_some();
+    let (every, sets) = if exhaustive { (1, 3) } else { (4, 1) };
+    let plants: Vec<_> = (0..sets * 1000_u64)
+        .step_by(1000)
+        .flat_map(|set| plants().into_iter().enumerate().step_by(every).map(move |(i, plant)| (set + i as u64, plant)))
+        .collect();
     let outcomes: Vec<(Place, Plant, Diagnosis)> = (plants.into_par_iter())
-        .filter_map(|(i, (place, plant))| Some((place, plant, examine(place, Some(plant), i as u64)?)))
+        .filter_map(|(seed, (place, plant))| Some((place, plant, examine(place, Some(plant), seed)?)))
         .collect();
     let (mut right, mut alike, mut wrong, mut confident) = (0, 0, 0, 0);
     let mut confusions: BTreeMap<String, usize> = BTreeMap::new();
@@ -336,13 +344,13 @@ fn planted_faults_are_named() {
         );
     }
     let all = outcomes.len();
-    assert!(all * every >= 58, "{all} plants show");
+    assert!(all * every >= 58 * sets as usize, "{all} plants show");
     println!(
         "{all} planted: {right} right, {alike} alike, {wrong} wrong, of these {confident} confidently; {confusions:?}"
     );
     let score = (right + alike) as f64 / (all + confident) as f64;
-    // A third of them is a small sample.
-    let least = if every == 1 { 0.75 } else { 0.70 };
+    // A fourth of them is a small sample.
+    let least = if exhaustive { 0.90 } else { 0.85 };
     assert!(score >= least, "{score:.3}");
 }
 

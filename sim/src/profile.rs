@@ -217,12 +217,9 @@ parameters! {
     "efficiency.memory" "of nominal" "what kernels that only copy read and write of a GPU's memory together",
     "interference.memory" "bytes" "memory traffic that a byte sent by blocks costs the kernels beside them",
     "interference.blocks" "times" "how much longer a block of a communication kernel takes for a byte beside kernels that keep memory busy",
-    "interference.claim" "of links" "how much of its links a call uses that shares the memory system with computations alike",
-    "gemm.memory" "of nominal" "part of the memory system that a large matrix product keeps busy",
-    "clock.busy" "of the top clock" "SM clock that the power limit leaves while products run: blocks move that much less",
+    "gemm.memory" "of nominal" "part of the memory system that a large matrix product keeps busy, by what it slows blocks beside it",
     "power.speed" "exponent" "how the speed of a product follows its power where the power limit sets the clock",
-    "power.call" "of the limit" "power that a communication kernel takes from products, of what they have alone",
-    "power.traffic" "of the limit" "the same, for each TB/s that it sends",
+    "power.traffic" "of the limit" "power that a communication kernel takes from products, of what they have alone, for each TB/s that it sends",
     "efficiency.strided_copy" "of nominal" "of what plain copies get, what frameworks get that copy many tensors into or out of one buffer",
     "copy_engine.start" "us" "of a copy by a copy engine, from its turn to its first byte",
     "stream.event" "us" "from the end of an operation to the start of one of another stream that waits for it",
@@ -594,17 +591,9 @@ impl Profile {
     }
 
     /// What blocks of a communication kernel keep of their rate beside a kernel that keeps a part of the memory
-    /// system busy: they take longer for a byte in proportion to that part, and where arithmetic and not memory
-    /// bounds the kernel, the power limit lowers their clock.
+    /// system busy: they take longer for a byte in proportion to that part.
     pub fn block_speed(&self, memory_share: f64) -> f64 {
-        let clock = if memory_share < 1.0 { self.value("clock.busy").clamp(0.1, 1.0) } else { 1.0 };
-        clock / (1.0 + self.value("interference.blocks") * memory_share)
-    }
-
-    /// What computations claim of a memory system that is too busy: that of a call which uses such a
-    /// part of its links. Calls that use less keep more of their speed.
-    pub fn claim(&self) -> f64 {
-        self.value("interference.claim").clamp(0.01, 1.0)
+        1.0 / (1.0 + self.value("interference.blocks") * memory_share)
     }
 
     /// Part of the memory system that a large matrix product keeps busy.
@@ -618,7 +607,7 @@ impl Profile {
     pub fn product_speed(&self, (before, after): (u32, u32), sent: f64) -> f64 {
         let speed = self.value("power.speed");
         let rounds = f64::from(before) / f64::from(after.max(before).max(1));
-        let taken = self.value("power.call") + self.value("power.traffic") * sent / 1e12;
+        let taken = self.value("power.traffic") * sent / 1e12;
         rounds.powf(1.0 - speed) * (1.0 - taken).clamp(0.1, 1.0).powf(speed)
     }
 

@@ -61,7 +61,7 @@ pub(super) fn examine(judged: &[Judged<'_>], topology: &Topology, profile: &Prof
         let case = run.case.thinned(if many { SIZES_OF_MANY } else { SIZES });
         let Ok(examination) = Examination::new(case, topology, profile) else { continue };
         // A cause that cannot be simulated is left out, and said.
-        let mut curves = |faults: &[Fault], sizes: &[usize]| -> Vec<(Fault, Vec<f64>)> {
+        let curves = |faults: &[Fault], sizes: &[usize]| -> Vec<(Fault, Vec<f64>)> {
             let tried: Vec<_> =
                 faults.par_iter().map(|&fault| (fault, examination.simulate(fault, sizes, profile))).collect();
             let kept = |(fault, curve): (Fault, Result<Option<Vec<f64>>, _>)| match curve {
@@ -73,10 +73,7 @@ pub(super) fn examine(judged: &[Judged<'_>], topology: &Topology, profile: &Prof
             };
             tried.into_iter().filter_map(kept).collect()
         };
-        let tried = curves(&examination.case().hypotheses(topology), &examination.probes());
-        let all: Vec<usize> = (0..examination.case().points().len()).collect();
-        let curves = curves(&examination.promising(&tried), &all);
-        let diagnosis = examination.case().diagnose(&curves);
+        let diagnosis = examination.diagnose(curves);
         found.push((run, examination.case().clone(), diagnosis));
     }
     let causes = found.iter().map(|(run, _, d)| causes_of(run, d)).collect();

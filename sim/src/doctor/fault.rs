@@ -3,11 +3,12 @@
 use std::fmt;
 
 use crate::collective::{Algorithm, Protocol};
+use crate::engine::mix;
 use crate::ids::HostId;
 use crate::measurement::PeerAccess;
 use crate::model::nccl::Selection;
 use crate::network::{Interface, PathClass};
-use crate::profile::Profile;
+use crate::profile::{OriginKind, Profile};
 use crate::topology::{Link, LinkKind, Nic, Topology, TopologyError, Vertex, VertexKind};
 use crate::units::Bandwidth;
 
@@ -181,6 +182,8 @@ pub enum Part {
 pub enum Fault {
     /// See [`Cause::Healthy`].
     Healthy,
+    /// None: constants off by what is known of them, one draw of several.
+    Constants(u32),
     /// Sockets over all data ports, copied by so many helper threads a connection; by platform where
     /// it does not say.
     TcpFallback(Option<u32>),
@@ -210,8 +213,8 @@ pub enum Fault {
     LaunchFloor(u32),
     /// So many of the first sizes are slow.
     Cold(u32),
-    /// Times scatter by tens of percent.
-    Noise,
+    /// Times scatter by so many percent.
+    Noise(u32),
     /// Some other curve.
     Unknown,
 }
@@ -231,7 +234,7 @@ impl Fault {
     /// What it is a case of.
     pub fn cause(self) -> Cause {
         match self {
-            Self::Healthy => Cause::Healthy,
+            Self::Healthy | Self::Constants(_) => Cause::Healthy,
             // What hosts are managed through.
             Self::OnePort(..=25) => Cause::ManagementNetwork,
             Self::TcpFallback(_) | Self::OnePort(_) => Cause::TcpFallback,
@@ -250,14 +253,28 @@ impl Fault {
             Self::SharpOff => Cause::SharpOff,
             Self::LaunchFloor(_) => Cause::LaunchBound,
             Self::Cold(_) => Cause::ColdStart,
-            Self::Noise => Cause::Noise,
+            Self::Noise(_) => Cause::Noise,
             Self::Unknown => Cause::Unknown,
         }
     }
 
     /// Whether it changes what is simulated; the others change how times are judged.
     pub fn is_simulated(self) -> bool {
-        !matches!(self, Self::Healthy | Self::LaunchFloor(_) | Self::Cold(_) | Self::Noise | Self::Unknown)
+        !matches!(self, Self::Healthy | Self::LaunchFloor(_) | Self::Cold(_) | Self::Noise(_) | Self::Unknown)
+    }
+
+    /// How bad it is, where that is a number of what is simulated that may have any value.
+    fn severity(&mut self) -> Option<&mut u32> {
+        match self {
+            Self::NicsUsed(s) | Self::Slow(_, s) | Self::SlowGpu(s) | Self::Channels(s) => Some(s),
+            _ => None,
+        }
+    }
+
+    /// The same fault as bad as it is told; none where that is no number.
+    fn as_bad_as(mut self, severity: u32) -> Option<Self> {
+        *self.severity()? = severity;
+        Some(self)
     }
 
     /// The machine with the fault; none where it would change nothing.
@@ -276,7 +293,11 @@ impl Fault {
             questions.iter_mut().map(change).fold(false, |any, one| any | one)
         };
         let any = match self {
-            Self::Healthy | Self::LaunchFloor(_) | Self::Cold(_) | Self::Noise | Self::Unknown => false,
+            Self::Healthy | Self::LaunchFloor(_) | Self::Cold(_) | Self::Noise(_) | Self::Unknown => false,
+            Self::Constants(draw) => {
+                changed.profile = drawn(profile, draw);
+                true
+            }
             Self::TcpFallback(threads) => told(
                 &|q| {
                     let transport = &mut q.settings.transport;
@@ -355,10 +376,54 @@ impl Fault {
     }
 }
 
+/// A fault whose severity lies between two that were simulated.
+#[derive(Clone, Debug)]
+pub(super) struct Between {
+    pub(super) fault: Fault,
+    /// Its times, in the unit of theirs.
+    pub(super) curve: Vec<f64>,
+    /// Indices of the two.
+    pub(super) of: [usize; 2],
+}
+
+/// Steps of severities, as a logarithm: finer than what noise leaves of a curve.
+const SEVERITY_STEP: f64 = 0.15;
+
+/// Faults between neighbouring severities: the logarithm of a time goes straight from one to the other
+/// over the logarithm of the severity. What is bound by a rate does; around the size where another bound
+/// takes over it is some percent off.
+pub(super) fn between(curves: &[(Fault, Vec<f64>)]) -> Vec<Between> {
+    let mut found = Vec::new();
+    let severity = |index: usize| ({ curves[index].0 }).severity().copied();
+    for low in 0..curves.len() {
+        let Some(from) = severity(low) else { continue };
+        let worse = (0..curves.len()).filter_map(|i| Some((severity(i)?, i)));
+        let same = worse.filter(|&(to, i)| to > from && curves[i].0.as_bad_as(from) == Some(curves[low].0));
+        let Some((to, high)) = same.min() else { continue };
+        let span = (f64::from(to) / f64::from(from)).ln();
+        let steps = (span / SEVERITY_STEP).ceil();
+        let mut last = from;
+        for step in (1..).map(f64::from).take_while(|&s| s < steps) {
+            let wanted = (f64::from(from) * (span * step / steps).exp()).round() as u32;
+            if wanted <= last || wanted >= to {
+                continue;
+            }
+            last = wanted;
+            let x = (f64::from(wanted) / f64::from(from)).ln() / span;
+            let time = |(a, b): (&f64, &f64)| a * (b / a).powf(x);
+            let curve = curves[low].1.iter().zip(&curves[high].1).map(time).collect();
+            let Some(fault) = curves[low].0.as_bad_as(wanted) else { continue };
+            found.push(Between { fault, curve, of: [low, high] });
+        }
+    }
+    found
+}
+
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Healthy => write!(f, "the machine as it should be"),
+            Self::Constants(draw) => write!(f, "constants within what is known of them, draw {draw}"),
             Self::TcpFallback(None) => write!(f, "TCP sockets in place of RDMA"),
             Self::TcpFallback(Some(threads)) => {
                 write!(f, "TCP sockets in place of RDMA, with {threads} helper threads a connection")
@@ -379,10 +444,32 @@ impl fmt::Display for Fault {
             Self::SharpOff => write!(f, "no reduction in the network's switches"),
             Self::LaunchFloor(us) => write!(f, "a launch every {us} us"),
             Self::Cold(sizes) => write!(f, "the first {sizes} sizes cold"),
-            Self::Noise => write!(f, "scatter of tens of percent"),
+            Self::Noise(percent) => write!(f, "scatter of {percent}%"),
             Self::Unknown => write!(f, "something else"),
         }
     }
+}
+
+/// Half-widths of what constants may be off by, where no fit says more: parts of one kind differ by 15%,
+/// estimates by 30%.
+const KNOWN: f64 = 0.15;
+const ASSUMED: f64 = 0.30;
+
+/// Constants that are each a standard deviation up or down, as the draw says.
+fn drawn(profile: &Profile, draw: u32) -> Profile {
+    let mut drawn = profile.clone();
+    for (index, (name, parameter)) in (0..).zip(&mut drawn.parameters) {
+        let least = if parameter.origin == OriginKind::Assumed { ASSUMED } else { KNOWN };
+        // Of a uniform distribution; 90% of a normal one are within 1.645 standard deviations.
+        let fitted = parameter.interval.map_or(0.0, |[low, high]| (high / low).ln() / 2.0 / 1.645);
+        let deviation = fitted.max(least / 3_f64.sqrt());
+        let up = mix(u64::from(draw), index) & 1 == 0;
+        parameter.value *= if up { 1.0 + deviation } else { 1.0 - deviation.min(0.9) };
+        if name.starts_with("efficiency.") {
+            parameter.value = parameter.value.min(1.0);
+        }
+    }
+    drawn
 }
 
 /// A machine of which some links of a part run at a percentage: all, or those of one host.
@@ -475,4 +562,33 @@ fn with_management(topology: &Topology, gbit: u32) -> Result<Topology, TopologyE
         builder.duplex(nic, switch, Link { kind: LinkKind::Ethernet, rate, width: 1 });
     }
     builder.build_like(topology)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: between two rates the time is that of the rate where rates bound it, and severities are whole.
+    #[test]
+    fn severities_between_are_those_of_the_rate() {
+        let curves = [
+            (Fault::Slow(Part::Nic, 50), vec![10.0, 200.0]),
+            (Fault::Healthy, vec![10.0, 100.0]),
+            (Fault::Slow(Part::Nic, 25), vec![10.0, 400.0]),
+            (Fault::Slow(Part::Pcie, 30), vec![10.0, 300.0]),
+            (Fault::Channels(2), vec![1.0, 1.0]),
+            (Fault::Channels(4), vec![1.0, 1.0]),
+            (Fault::Channels(1), vec![1.0, 1.0]),
+        ];
+        let found = between(&curves);
+        let channels: Vec<Fault> = found.iter().map(|b| b.fault).filter(|f| matches!(f, Fault::Channels(_))).collect();
+        assert_eq!(channels, [Fault::Channels(3)]);
+        let nics: Vec<_> = found.iter().filter(|b| b.of == [2, 0]).collect();
+        assert_eq!((nics.len(), found.len()), (4, 5));
+        for b in nics {
+            let Fault::Slow(Part::Nic, percent) = b.fault else { panic!("{b:?}") };
+            assert!((b.curve[0] - 10.0).abs() < 1e-9, "{b:?}");
+            assert!((b.curve[1] * f64::from(percent) - 1e4).abs() < 1e-6, "{b:?}");
+        }
+    }
 }

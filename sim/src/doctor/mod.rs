@@ -19,7 +19,7 @@ use crate::schedule::Call;
 use crate::topology::{LinkKind, Topology, VertexKind};
 use crate::units::{Bytes, SimDuration};
 
-use evidence::{Residual, log_likelihood};
+use evidence::{DRAWS, Residual, log_likelihood};
 pub use fault::{Cause, Changed, Fault, Part, with_slow};
 pub use hosts::{Suspect, rank_members, where_scaling_breaks};
 
@@ -51,6 +51,8 @@ pub struct Point {
 #[derive(Clone, Debug)]
 pub struct Case {
     points: Vec<Point>,
+    /// Of each size, what draws of the constants make it longer, in natural logarithms.
+    constants: Vec<[f64; DRAWS]>,
 }
 
 /// A cause with what speaks for it.
@@ -60,6 +62,8 @@ pub struct Candidate {
     pub fault: Fault,
     /// Share of belief among all causes, 0 to 1.
     pub belief: f64,
+    /// The same where the model is wrong by all of its interval.
+    pub cautious: f64,
     /// Its times of the sizes, in us; those of a healthy machine where it says nothing of them.
     pub curve: Vec<f64>,
     /// Median of what is left: measured over its curve, less 1, without sign.
@@ -104,10 +108,13 @@ impl Diagnosis {
         // What NCCL chooses may differ from our table for reasons that no row tells.
         let trusted = !self.extrapolated || !first.fault.cause().is_choice();
         let fits = first.misfit < MISFIT_MAX && first.misfit < healthy / 2.0;
+        let others = self.ranked[1..].iter().filter(|c| !self.alike.contains(&c.fault.cause()));
+        let certain = first.cautious > ODDS_OVER_OTHERS * others.map(|c| c.cautious).fold(0.0, f64::max);
         self.finding == Finding::Found
             && first.fault.cause().is_defect()
             && trusted
             && fits
+            && certain
             && self.beyond >= BEYOND_MIN
     }
 }
@@ -120,6 +127,9 @@ const ODDS_OVER_OTHERS: f64 = 3.2;
 const HEALTHY_PRIOR: f64 = 0.5;
 /// Sizes beyond the interval that make an error: fewer may be outliers.
 const BEYOND_MIN: usize = 3;
+/// Standard deviations by which neighbouring sizes must be slow for causes to be simulated: a fault of a
+/// quarter shows as one where constants are from elsewhere.
+const SLOW: f64 = 0.5;
 /// What may be left in the median beside the curve of a cause that is an error.
 const MISFIT_MAX: f64 = 0.35;
 /// Curves that differ by less at every size (natural logarithm) are alike: the noise of three
@@ -127,17 +137,31 @@ const MISFIT_MAX: f64 = 0.35;
 const ALIKE: f64 = 0.1;
 /// Standard deviation of the logarithm of a curve that nobody knows: factors of three.
 const UNKNOWN_MODEL: f64 = 1.1;
-/// The same of the scatter that is called noise.
-const SCATTER: f64 = 0.35;
+/// Scatter that is called noise, in percent.
+const SCATTERS: [u32; 3] = [20, 35, 60];
+/// Shares of the interval that the model may be wrong by beside its constants, all as likely; all of it first.
+const MODEL_SHARES: [f64; 3] = [1.0, 0.5, 0.25];
+/// Standard deviation of the logarithm of a curve where nothing but the host's pace sets it: half a step
+/// between the launch floors that are tried.
+const FLOOR_MODEL: f64 = 0.05;
 /// What a cold size takes longer, as a logarithm with its standard deviation: twice to twenty times.
 const COLD: (f64, f64) = (1.8, 1.0);
+
+/// Natural logarithms of how likely a run is.
+struct Likelihood {
+    mean: f64,
+    /// Where the model is wrong by all of its interval.
+    cautious: f64,
+    /// Sizes that fit no smooth curve.
+    outliers: Vec<usize>,
+}
 
 impl Case {
     /// A run of these sizes; none without any.
     pub fn new(mut points: Vec<Point>) -> Option<Self> {
         points.retain(|p| p.measured.0 > 0 && p.expected.time.0 > 0);
         points.sort_by_key(|p| p.question.call.size());
-        (!points.is_empty()).then_some(Self { points })
+        (!points.is_empty()).then_some(Self { constants: vec![[0.0; DRAWS]; points.len()], points })
     }
 
     /// Its sizes.
@@ -150,7 +174,12 @@ impl Case {
     pub fn thinned(&self, most: usize) -> Self {
         let n = self.points.len();
         let keep = |i: usize| n <= most || ((n - 1 - i) * most).div_ceil(n) != ((n - i) * most).div_ceil(n);
-        Self { points: self.points.iter().enumerate().filter(|(i, _)| keep(*i)).map(|(_, p)| p.clone()).collect() }
+        self.only(&(0..n).filter(|&i| keep(i)).collect::<Vec<_>>())
+    }
+
+    fn only(&self, sizes: &[usize]) -> Self {
+        let points = sizes.iter().map(|&i| self.points[i].clone()).collect();
+        Self { points, constants: sizes.iter().map(|&i| self.constants[i]).collect() }
     }
 
     /// Whether anything calls for simulating causes: neighbouring sizes that are slow, or a curve that
@@ -160,16 +189,18 @@ impl Case {
         let slow: Vec<f64> =
             self.residuals(&healthy).iter().map(|r| r.log_ratio / (r.model.powi(2) + r.noise.powi(2)).sqrt()).collect();
         let run = slow.len().min(BEYOND_MIN);
-        let steady = slow.windows(run).any(|w| w.iter().all(|&z| z > 1.0));
-        let score = |fault: Fault| self.log_likelihood(fault, &self.curve_of(fault)).0;
+        let steady = slow.windows(run).any(|w| w.iter().all(|&z| z > SLOW));
+        let score = |fault: Fault| self.log_likelihood(fault, &self.curve_of(fault)).mean;
         let floor = score(Fault::Healthy);
-        steady || [Fault::Noise, Fault::Unknown, Fault::Cold(1), Fault::Cold(2)].into_iter().any(|f| score(f) > floor)
+        let known = [Fault::Unknown, Fault::Cold(1), Fault::Cold(2)].into_iter().chain(SCATTERS.map(Fault::Noise));
+        steady || known.into_iter().any(|f| score(f) > floor)
     }
 
     /// What may be wrong, given what the run would show. Those that are simulated need
     /// [`Examination::simulate`].
-    pub fn hypotheses(&self, topology: &Topology) -> Vec<Fault> {
-        let mut faults = vec![Fault::Healthy, Fault::Unknown, Fault::Noise];
+    fn hypotheses(&self, topology: &Topology) -> Vec<Fault> {
+        let mut faults = vec![Fault::Healthy, Fault::Unknown];
+        faults.extend(SCATTERS.map(Fault::Noise));
         let question = &self.points[0].question;
         let ranks = question.call.ranks;
         let on: std::collections::BTreeSet<_> =
@@ -221,8 +252,9 @@ impl Case {
         if free(|p| p.question.protocol == Choice::Auto) {
             faults.extend([Protocol::Ll, Protocol::Ll128, Protocol::Simple].map(Fault::Protocol));
         }
-        // Steps of 1.4 from what a process needs to eight GPUs on a slow thread.
-        faults.extend([14, 20, 28, 40, 56, 80, 112, 160].map(Fault::LaunchFloor));
+        // Steps of 1.1 from what a process needs to eight GPUs on a slow thread.
+        let floors = std::iter::successors(Some(14_u32), |us| Some((us * 11).div_ceil(10)));
+        faults.extend(floors.take_while(|&us| us <= 160).map(Fault::LaunchFloor));
         faults.extend((1..=4).filter(|&c| c * 3 <= self.points.len()).map(|c| Fault::Cold(c as u32)));
         faults
     }
@@ -237,52 +269,86 @@ impl Case {
     }
 
     fn residuals(&self, curve: &[f64]) -> Vec<Residual> {
-        let residual = |(point, &time): (&Point, &f64)| {
+        let residual = |(index, &time): (usize, &f64)| {
+            let point = &self.points[index];
             let p = &point.expected;
             // 90% of a normal distribution are within 1.645 standard deviations. The interval is that
             // of all sizes; where the bytes over the links take most of the time, half of it is true.
             let wide = (p.high.as_us() / p.time.as_us()).max(1.02).ln() / 1.645;
             let bytes = (p.bound.time.as_us() / p.time.as_us() / LINKS_FULL).min(1.0);
             Residual {
-                octave: (point.question.call.size().0.max(1) as f64).log2(),
+                octave: self.octave(index),
                 log_ratio: (point.measured.as_us() / time).ln(),
                 model: wide * (LATENCY_WIDTH + (LINKS_WIDTH - LATENCY_WIDTH) * bytes),
+                constants: self.constants[index],
                 noise: 0.04 + 0.06 * (1.0 - bytes),
             }
         };
-        self.points.iter().zip(curve).map(residual).collect()
+        curve.iter().enumerate().map(residual).collect()
     }
 
-    fn log_likelihood(&self, fault: Fault, curve: &[f64]) -> (f64, Vec<usize>) {
-        let mut residuals = self.residuals(curve);
-        for (index, residual) in residuals.iter_mut().enumerate() {
-            match fault {
-                Fault::Unknown => residual.model = UNKNOWN_MODEL,
-                Fault::Noise => residual.noise = SCATTER,
-                Fault::Cold(first) if index < first as usize => {
-                    residual.log_ratio -= COLD.0;
-                    residual.noise = COLD.1;
-                }
-                _ => {}
-            }
+    fn octave(&self, size: usize) -> f64 {
+        (self.points[size].question.call.size().0.max(1) as f64).log2()
+    }
+
+    /// Takes over the times in us of some sizes under a draw of the constants; between them its logarithm
+    /// goes straight.
+    fn set_constants(&mut self, draw: usize, sizes: &[usize], times: &[f64]) {
+        let healthy = self.curve_of(Fault::Healthy);
+        let known: Vec<(f64, f64)> =
+            sizes.iter().zip(times).map(|(&i, time)| (self.octave(i), (time / healthy[i]).ln())).collect();
+        for size in 0..self.points.len() {
+            let at = self.octave(size);
+            let between = known.windows(2).find(|w| at <= w[1].0);
+            self.constants[size][draw] = between.map_or(known[0].1, |w| {
+                let along = (at - w[0].0) / (w[1].0 - w[0].0).max(f64::MIN_POSITIVE);
+                w[0].1 + (w[1].1 - w[0].1) * along
+            });
         }
-        log_likelihood(&residuals)
+    }
+
+    /// How well a fault with these times explains the run: a mean over how much of the interval the model
+    /// is wrong by beside its constants.
+    fn log_likelihood(&self, fault: Fault, curve: &[f64]) -> Likelihood {
+        let residuals = self.residuals(curve);
+        let judged = |index: usize, share: f64| {
+            let residual = Residual { model: residuals[index].model * share, ..residuals[index] };
+            let none = [0.0; DRAWS];
+            match fault {
+                Fault::Unknown => Residual { model: UNKNOWN_MODEL, constants: none, ..residual },
+                Fault::Noise(percent) => Residual { noise: f64::from(percent) / 100.0, ..residual },
+                Fault::LaunchFloor(_) if curve[index] > self.points[index].expected.time.as_us() => {
+                    Residual { model: FLOOR_MODEL, constants: none, ..residual }
+                }
+                Fault::Cold(first) if index < first as usize => {
+                    Residual { log_ratio: residual.log_ratio - COLD.0, noise: COLD.1, ..residual }
+                }
+                _ => residual,
+            }
+        };
+        let under = |share| log_likelihood(&(0..residuals.len()).map(|i| judged(i, share)).collect::<Vec<_>>());
+        let each = MODEL_SHARES.map(under);
+        let best = each.iter().map(|e| e.0).fold(f64::NEG_INFINITY, f64::max);
+        let mean = best + (each.iter().map(|e| (e.0 - best).exp()).sum::<f64>() / each.len() as f64).ln();
+        let cautious = each[0].0;
+        let outliers = each.into_iter().find(|e| e.0 >= best).map(|e| e.1).unwrap_or_default();
+        Likelihood { mean, cautious, outliers }
     }
 
     /// Ranks faults by their curves, which must be one a hypothesis.
     pub fn diagnose(&self, curves: &[(Fault, Vec<f64>)]) -> Diagnosis {
         let healthy = self.curve_of(Fault::Healthy);
         let apart = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| (a / b).ln().abs()).fold(0.0, f64::max);
-        let mut scored: Vec<(Fault, &Vec<f64>, f64)> = Vec::new();
-        for (fault, curve) in curves {
+        let mut scored: Vec<(Fault, &Vec<f64>, Likelihood)> = Vec::new();
+        let between = fault::between(curves);
+        for (fault, curve) in curves.iter().map(|c| (&c.0, &c.1)).chain(between.iter().map(|b| (&b.fault, &b.curve))) {
             // A fault that would not show cannot be found, nor excluded.
             let silent =
                 (fault.is_simulated() || matches!(fault, Fault::LaunchFloor(_))) && apart(curve, &healthy) < ALIKE;
             if !silent {
-                scored.push((*fault, curve, self.log_likelihood(*fault, curve).0));
+                scored.push((*fault, curve, self.log_likelihood(*fault, curve)));
             }
         }
-        let top = scored.iter().map(|s| s.2).fold(f64::NEG_INFINITY, f64::max);
         let mut causes: Vec<Cause> = scored.iter().map(|s| s.0.cause()).collect();
         causes.sort_unstable();
         causes.dedup();
@@ -290,18 +356,23 @@ impl Case {
         let mut ranked: Vec<Candidate> = Vec::new();
         for cause in causes {
             let ways: Vec<_> = scored.iter().filter(|s| s.0.cause() == cause).collect();
-            let Some(best) = ways.iter().max_by(|a, b| a.2.total_cmp(&b.2)) else { continue };
-            let mean = ways.iter().map(|s| (s.2 - top).exp()).sum::<f64>() / ways.len() as f64;
+            let Some(best) = ways.iter().max_by(|a, b| a.2.mean.total_cmp(&b.2.mean)) else { continue };
             let prior = if cause == Cause::Healthy { HEALTHY_PRIOR } else { (1.0 - HEALTHY_PRIOR) / ill };
+            let weight = |of: fn(&Likelihood) -> f64| {
+                let top = scored.iter().map(|s| of(&s.2)).fold(f64::NEG_INFINITY, f64::max);
+                prior * ways.iter().map(|s| (of(&s.2) - top).exp()).sum::<f64>() / ways.len() as f64
+            };
             let mut left: Vec<f64> =
                 self.points.iter().zip(best.1).map(|(p, t)| (p.measured.as_us() / t - 1.0).abs()).collect();
             left.sort_by(f64::total_cmp);
             let misfit = left[left.len() / 2];
-            ranked.push(Candidate { fault: best.0, belief: prior * mean, curve: best.1.clone(), misfit });
+            let (belief, cautious) = (weight(|l| l.mean), weight(|l| l.cautious));
+            ranked.push(Candidate { fault: best.0, belief, cautious, curve: best.1.clone(), misfit });
         }
-        let all: f64 = ranked.iter().map(|c| c.belief).sum();
+        let (all, all_cautious) = ranked.iter().fold((0.0, 0.0), |sum, c| (sum.0 + c.belief, sum.1 + c.cautious));
         for candidate in &mut ranked {
-            candidate.belief /= all.max(f64::MIN_POSITIVE);
+            candidate.belief /= f64::max(all, f64::MIN_POSITIVE);
+            candidate.cautious /= f64::max(all_cautious, f64::MIN_POSITIVE);
         }
         ranked.sort_by(|a, b| b.belief.total_cmp(&a.belief).then(a.fault.cause().cmp(&b.fault.cause())));
         self.conclude(ranked, &healthy, &apart)
@@ -325,7 +396,7 @@ impl Case {
             _ if ill || beyond >= BEYOND_MIN => Finding::Unknown,
             _ => Finding::Healthy,
         };
-        let (_, outliers) = self.log_likelihood(first.fault, &first.curve);
+        let outliers = self.log_likelihood(first.fault, &first.curve).outliers;
         let extrapolated = self.points.iter().any(|p| p.expected.extrapolated);
         Diagnosis { finding, alike, beyond, extrapolated, worst, outliers, ranked }
     }
@@ -344,7 +415,7 @@ pub struct Examination {
 /// Hosts on which causes are simulated: one fault in many hosts shows as in a few, and what a cause
 /// makes of few hosts, beside these hosts healthy, is taken for what it makes of all.
 const HOSTS_MAX: u32 = 4;
-/// Sizes at which every fault is tried; those that are not far off are simulated in full.
+/// Sizes at which every fault is tried; those that are not far behind the best are simulated in full.
 const PROBES: usize = 4;
 /// How much less likely than the best a fault may be at these sizes, as a logarithm.
 const PROMISING: f64 = 7.0;
@@ -392,7 +463,7 @@ impl Examination {
     }
 
     /// Sizes at which every fault is tried first.
-    pub fn probes(&self) -> Vec<usize> {
+    fn probes(&self) -> Vec<usize> {
         let n = self.questions.len();
         let mut probes: Vec<usize> = (0..PROBES).map(|i| i * (n - 1) / (PROBES - 1)).collect();
         probes.dedup();
@@ -417,32 +488,44 @@ impl Examination {
     }
 
     /// The faults that are worth a full simulation, by their times at the probes.
-    pub fn promising(&self, tried: &[(Fault, Vec<f64>)]) -> Vec<Fault> {
-        let probes = self.probes();
-        let rough = Case { points: probes.iter().map(|&i| self.case.points[i].clone()).collect() };
-        let scores: Vec<(Fault, f64)> =
-            tried.iter().map(|(fault, curve)| (*fault, rough.log_likelihood(*fault, curve).0)).collect();
-        let best = scores.iter().map(|s| s.1).fold(f64::NEG_INFINITY, f64::max);
-        scores.into_iter().filter(|(fault, s)| !fault.is_simulated() || best - s < PROMISING).map(|s| s.0).collect()
+    fn promising(rough: &Case, tried: &[(Fault, Vec<f64>)]) -> Vec<Fault> {
+        let score = |fault: Fault, curve: &[f64]| rough.log_likelihood(fault, curve).mean;
+        let mut scores: Vec<f64> = tried.iter().map(|(fault, curve)| score(*fault, curve)).collect();
+        for between in fault::between(tried) {
+            let value = score(between.fault, &between.curve);
+            between.of.iter().for_each(|&i| scores[i] = scores[i].max(value));
+        }
+        // Beside others that are simulated: few sizes do not tell a fault from an unknown curve.
+        let simulated = tried.iter().zip(&scores).filter(|(t, _)| t.0.is_simulated());
+        let best = simulated.map(|(_, s)| *s).fold(f64::NEG_INFINITY, f64::max);
+        let kept = |(t, s): &(&(Fault, Vec<f64>), &f64)| !t.0.is_simulated() || best - **s < PROMISING;
+        tried.iter().zip(&scores).filter(kept).map(|(t, _)| t.0).collect()
     }
 
-    /// All of it, one simulation after another.
-    ///
-    /// # Errors
-    /// An internal error of a prediction.
-    pub fn diagnose(&self, profile: &Profile) -> Result<Diagnosis, PredictError> {
-        let curves = |faults: &[Fault], sizes: &[usize]| {
-            let mut curves = Vec::new();
-            for &fault in faults {
-                if let Some(curve) = self.simulate(fault, sizes, profile)? {
-                    curves.push((fault, curve));
-                }
-            }
-            Ok::<_, PredictError>(curves)
+    /// All of it. `simulate` gives the curves of faults at some sizes as [`Self::simulate`] does, one after
+    /// the other or all at once, and leaves out those that cannot be simulated.
+    pub fn diagnose(&self, mut simulate: impl FnMut(&[Fault], &[usize]) -> Vec<(Fault, Vec<f64>)>) -> Diagnosis {
+        let probes = self.probes();
+        let mut case = self.case.clone();
+        let draws: Vec<Fault> = (0..DRAWS as u32).map(Fault::Constants).collect();
+        for (draw, (_, curve)) in simulate(&draws, &probes).iter().enumerate() {
+            case.set_constants(draw, &probes, curve);
+        }
+        let tried = simulate(&self.case.hypotheses(&self.topology), &probes);
+        let others: Vec<usize> = (0..self.questions.len()).filter(|i| !probes.contains(i)).collect();
+        if others.is_empty() {
+            return case.diagnose(&tried);
+        }
+        let rest = simulate(&Self::promising(&case.only(&probes), &tried), &others);
+        let whole = |(fault, rest): (Fault, Vec<f64>)| {
+            let first = &tried.iter().find(|t| t.0 == fault)?.1;
+            let mut curve: Vec<(usize, f64)> = probes.iter().copied().zip(first.iter().copied()).collect();
+            curve.extend(others.iter().copied().zip(rest));
+            curve.sort_by_key(|c| c.0);
+            Some((fault, curve.into_iter().map(|c| c.1).collect()))
         };
-        let tried = curves(&self.case.hypotheses(&self.topology), &self.probes())?;
-        let all: Vec<usize> = (0..self.questions.len()).collect();
-        Ok(self.case.diagnose(&curves(&self.promising(&tried), &all)?))
+        let curves: Vec<_> = rest.into_iter().filter_map(whole).collect();
+        case.diagnose(&curves)
     }
 }
 
