@@ -392,7 +392,7 @@ impl CallArgs {
         })?;
         let moves = |name: &str| Transport::VARIABLES.contains(&name);
         let moving = pairs.iter().map(|(name, value)| (name.as_str(), value.as_str())).filter(|(name, _)| moves(name));
-        let transport = Transport::from_env(topology, moving)
+        let transport = Transport::from_env(topology, rules, moving)
             .map_err(|e| CliError::Usage { message: format!("--env: {e}"), hint: None })?;
         let mut told = Told {
             settings: Settings {

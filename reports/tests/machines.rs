@@ -32,6 +32,7 @@ fn nic(b: &mut TopologyBuilder, host: HostId, name: &str, index: u32, rail: bool
         gpudirect: true,
         gpudirect_rate: None,
         rail: rail.then_some(index),
+        card: None,
         management: false,
     });
     b.vertex(format!("{name}/nic{index}"), kind, Some(host))
@@ -182,6 +183,7 @@ fn many_nics() -> Topology {
                         gpudirect: true,
                         gpudirect_rate: None,
                         rail: None,
+                        card: None,
                         management: false,
                     });
                     let nic = b.vertex(format!("{name}/efa{n}"), kind, Some(host));
@@ -198,6 +200,7 @@ fn many_nics() -> Topology {
                     gpudirect: false,
                     gpudirect_rate: None,
                     rail: None,
+                    card: None,
                     management: true,
                 });
                 let nic = b.vertex(format!("{name}/ens32"), kind, Some(host));

@@ -175,6 +175,8 @@ parameters! {
     "latency.network_sharp" "us" "from the last proxy's post to the sight of the result, per slice that switches reduce",
     "latency.network_tcp" "us" "what TCP adds to a slice's network latency",
     "network.proxy" "us" "work of a rank's proxy thread to post a slice with RDMA",
+    "proxy.lines" "GB/s" "lines of LL that a proxy thread checks in host memory before it sends them, flags included",
+    "proxy.lines_amd" "GB/s" "the same on CPUs of AMD",
     "tcp.message" "us" "work of a proxy thread on a slice that it sends or receives through sockets",
     "tcp.thread" "GB/s" "what one thread copies into or out of sockets",
     "host.memory" "GB/s" "what a CPU socket's memory reads and writes together",
@@ -193,6 +195,7 @@ parameters! {
     "keep.ll" "of a send" "instructions to store what is kept in memory with LL",
     "keep.ll128" "of a send" "the same with LL128",
     "keep.simple" "of a send" "the same with Simple",
+    "copy.simple" "of a send" "instructions of a copy inside one memory with Simple: what a switch is to combine, or has multicast",
     "saturation.ll" "blocks" "what ever more threads of LL would move beyond 512 of them",
     "reduce.fp16" "copies" "instruction weight of combining 16-bit floats beyond fp32",
     "reduce.int8" "copies" "instruction weight of combining 8-bit integers beyond fp32",
@@ -211,12 +214,9 @@ parameters! {
     "efficiency.memory" "of nominal" "what kernels that only copy read and write of a GPU's memory together",
     "interference.memory" "bytes" "memory traffic that a byte sent by blocks costs the kernels beside them",
     "interference.blocks" "times" "how much longer a block of a communication kernel takes for a byte beside kernels that keep memory busy",
-    "interference.claim" "of links" "how much of its links a call uses that shares the memory system with computations alike",
-    "gemm.memory" "of nominal" "part of the memory system that a large matrix product keeps busy",
-    "clock.busy" "of the top clock" "SM clock that the power limit leaves while products run: blocks move that much less",
+    "gemm.memory" "of nominal" "part of the memory system that a large matrix product keeps busy, by what it slows blocks beside it",
     "power.speed" "exponent" "how the speed of a product follows its power where the power limit sets the clock",
-    "power.call" "of the limit" "power that a communication kernel takes from products, of what they have alone",
-    "power.traffic" "of the limit" "the same, for each TB/s that it sends",
+    "power.traffic" "of the limit" "power that a communication kernel takes from products, of what they have alone, for each TB/s that it sends",
     "efficiency.strided_copy" "of nominal" "of what plain copies get, what frameworks get that copy many tensors into or out of one buffer",
     "copy_engine.start" "us" "of a copy by a copy engine, from its turn to its first byte",
     "stream.event" "us" "from the end of an operation to the start of one of another stream that waits for it",
@@ -490,6 +490,12 @@ impl Profile {
         Access { load: WEIGHT_ONE - store, fetch: of(fetch), store, keep: of(keep) }
     }
 
+    /// Instruction weights of a copy inside one memory with Simple.
+    pub fn copy(&self) -> Access {
+        let half = (self.value("copy.simple") * WEIGHT_ONE as f64 / 2.0) as u64;
+        Access { load: half, fetch: half, store: half, keep: half }
+    }
+
     /// Instruction weight of combining beyond that of fp32, in copies.
     pub fn reduce_weight(&self, dtype: DataType) -> f64 {
         match dtype {
@@ -564,17 +570,9 @@ impl Profile {
     }
 
     /// What blocks of a communication kernel keep of their rate beside a kernel that keeps a part of the memory
-    /// system busy: they take longer for a byte in proportion to that part, and where arithmetic and not memory
-    /// bounds the kernel, the power limit lowers their clock.
+    /// system busy: they take longer for a byte in proportion to that part.
     pub fn block_speed(&self, memory_share: f64) -> f64 {
-        let clock = if memory_share < 1.0 { self.value("clock.busy").clamp(0.1, 1.0) } else { 1.0 };
-        clock / (1.0 + self.value("interference.blocks") * memory_share)
-    }
-
-    /// What computations claim of a memory system that is too busy: that of a call which uses such a
-    /// part of its links. Calls that use less keep more of their speed.
-    pub fn claim(&self) -> f64 {
-        self.value("interference.claim").clamp(0.01, 1.0)
+        1.0 / (1.0 + self.value("interference.blocks") * memory_share)
     }
 
     /// Part of the memory system that a large matrix product keeps busy.
@@ -588,7 +586,7 @@ impl Profile {
     pub fn product_speed(&self, (before, after): (u32, u32), sent: f64) -> f64 {
         let speed = self.value("power.speed");
         let rounds = f64::from(before) / f64::from(after.max(before).max(1));
-        let taken = self.value("power.call") + self.value("power.traffic") * sent / 1e12;
+        let taken = self.value("power.traffic") * sent / 1e12;
         rounds.powf(1.0 - speed) * (1.0 - taken).clamp(0.1, 1.0).powf(speed)
     }
 
@@ -625,6 +623,11 @@ impl Profile {
     /// Work of a rank's proxy thread to post a slice with RDMA.
     pub fn proxy(&self) -> SimDuration {
         self.time("network.proxy")
+    }
+
+    /// Lines of LL that a proxy thread checks in host memory before it sends them.
+    pub fn lines(&self, amd: bool) -> Bandwidth {
+        Bandwidth::from_gb_per_s(self.value(if amd { "proxy.lines_amd" } else { "proxy.lines" }))
     }
 
     /// Work of a proxy thread on a slice at each end of a connection over sockets.

@@ -116,6 +116,8 @@ pub struct Nic {
     pub gpudirect_rate: Option<Bandwidth>,
     /// Which rail of a rail-optimised fabric it is on.
     pub rail: Option<u32>,
+    /// Which card of its host it is a port of, where a card has several.
+    pub card: Option<u32>,
     /// For ssh and storage, not for collectives.
     pub management: bool,
 }

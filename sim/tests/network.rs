@@ -7,8 +7,10 @@ mod common;
 use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol};
 use collcast_sim::ids::{ChannelId, Rank};
 use collcast_sim::measurement::PeerAccess;
-use collcast_sim::network::{Hop, Interface, Leg, PathClass, Route, Router, Transport};
+use collcast_sim::model::nccl::Version;
+use collcast_sim::network::{Hop, Interface, Leg, PathClass, Ports, Route, Router, Transport};
 use collcast_sim::predict::{Choice, Prediction, Predictor, Settings, Warning};
+use collcast_sim::profile::Profile;
 use collcast_sim::schedule::Call;
 use collcast_sim::topology::{Gpu, Link, LinkKind, Nic, Topology, TopologyBuilder, VertexKind};
 use collcast_sim::units::{Bandwidth, Bytes};
@@ -43,6 +45,7 @@ fn spines_and_nics(hosts: u32, gpudirect: bool, gpudirect_rate: Option<Bandwidth
             gpudirect,
             gpudirect_rate,
             rail: None,
+            card: None,
             management: false,
         };
         let gpu = builder.vertex(format!("h{h}/gpu"), VertexKind::Gpu(gpu), Some(host));
@@ -303,6 +306,7 @@ fn nvlink_domains_span_hosts() {
             gpudirect: true,
             gpudirect_rate: None,
             rail: None,
+            card: None,
             management: false,
         };
         let nic = builder.vertex(format!("h{h}/nic"), VertexKind::Nic(nic), Some(host));
@@ -348,17 +352,59 @@ fn incast_is_warned_of() {
 #[test]
 fn the_environment_chooses() {
     let topology = two_spines(2, true, None);
-    let of = |pairs: &[(&'static str, &'static str)]| Transport::from_env(&topology, pairs.iter().copied());
+    let of =
+        |pairs: &[(&'static str, &'static str)]| Transport::from_env(&topology, Version::NEWEST, pairs.iter().copied());
     let access = |pairs: &[_]| of(pairs).unwrap().peer_access;
     assert_eq!(access(&[("NCCL_P2P_DISABLE", "1")]), PeerAccess::Off);
     assert_eq!(access(&[("NCCL_SHM_DISABLE", "1"), ("NCCL_P2P_DISABLE", "1")]), PeerAccess::Net);
     assert_eq!(access(&[("NCCL_SHM_DISABLE", "1")]), PeerAccess::On);
     assert_eq!(of(&[("NCCL_NET_GDR_LEVEL", "PHB")]).unwrap().gdr_level, PathClass::Phb);
     assert_eq!(of(&[("NCCL_IB_DISABLE", "1")]).unwrap().interface, Interface::Sockets);
-    for (name, value, expected) in
-        [("NCCL_P2P_LEVEL", "phb", "PHB"), ("NCCL_SOCKET_NTHREADS", "17", "0 to 16"), ("NCCL_SHM", "1", "known here")]
-    {
+    for (name, value, expected) in [
+        ("NCCL_P2P_LEVEL", "phb", "PHB"),
+        ("NCCL_SOCKET_NTHREADS", "17", "0 to 16"),
+        ("NCCL_SHM", "1", "known here"),
+        ("NCCL_NET_MERGE_LEVEL", "PIX", "not modelled"),
+    ] {
         let error = of(&[(name, value)]).unwrap_err().to_string();
         assert!(error.contains(name) && error.contains(expected), "{error}");
     }
+}
+
+/// Goal: from which version, and with which settings, the ports of a card are one device.
+#[test]
+fn ports_of_a_card_merge_by_version_and_setting() {
+    let topology = two_spines(2, true, None);
+    let of = |minor, pairs: &[(&'static str, &'static str)]| {
+        Transport::from_env(&topology, Version::new(2, minor, 5), pairs.iter().copied()).unwrap().ports
+    };
+    assert_eq!([19, 20, 23, 24].map(|v| of(v, &[])), [Ports::Apart, Ports::AllOrNone, Ports::AllOrNone, Ports::Merged]);
+    assert_eq!([20, 28].map(|v| of(v, &[("NCCL_IB_MERGE_NICS", "0")])), [Ports::Apart; 2]);
+    assert_eq!(of(28, &[("NCCL_NET_MERGE_LEVEL", "LOC")]), Ports::Apart);
+    assert_eq!(of(28, &[("NCCL_NET_MERGE_LEVEL", "PORT")]), Ports::Merged);
+    // 2.23 knows no such variable.
+    assert_eq!(of(23, &[("NCCL_NET_MERGE_LEVEL", "LOC")]), Ports::AllOrNone);
+}
+
+/// Goal: with LL the sender's proxy reads every line, flags included, before it sends, which bounds calls
+/// whose network would carry more.
+/// Method: two hosts of one GPU, whose all-reduce sends the buffer once each way in lines of twice its bytes.
+#[test]
+fn a_proxy_checks_every_line() {
+    let faster = |_, link: Link| Link { rate: link.rate.times(10), ..link };
+    let topology = with_links(&two_spines(2, true, None), faster);
+    let call = Call::of_size(Collective::AllReduce, 2, Bytes(64 << 20), DataType::Float32);
+    let settings = Settings { channels: Some(8), ..Settings::default() };
+    let (ring, ll) = (Choice::Forced(Algorithm::Ring), Choice::Forced(Protocol::Ll));
+    let time = |lines: f64| {
+        let text = format!(
+            "schema = \"collcast/profile/1\"\nname = \"t\"\nevidence = \"none\"\nuncertainty = 0.3\n[parameters]\n\
+             \"proxy.lines\" = {{ value = {lines:?}, origin = \"assumed\", source = \"a test\" }}\n"
+        );
+        let profile = prior().layered(Profile::parse(&text, "t.toml").unwrap());
+        Predictor::new(&topology, &profile).predict(&call, ring, ll, &settings).unwrap().time.as_us()
+    };
+    let more = time(2.5) - time(5.0);
+    let expected = 2.0 * f64::from(64 << 20) * (1.0 / 2.5e3 - 1.0 / 5e3);
+    assert!((more / expected - 1.0).abs() < 0.05, "{more} against {expected}");
 }

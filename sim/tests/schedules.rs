@@ -2,7 +2,7 @@
 //! and the verifier notices every kind of flaw.
 //! Method: all cases of a small grid, a seeded sample of the rest. `COLLCAST_EXHAUSTIVE=1`
 //! runs the complete grid (to 33 ranks x 1..4 channels x odd sizes; what switches combine on 1..8
-//! hosts of 1..8), `COLLCAST_EXHAUSTIVE=3/16` the third part of 16, for several machines or evenings.
+//! hosts of 1..8; about 580,000 schedules), `COLLCAST_EXHAUSTIVE=3/16` the third part of 16.
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
 
@@ -165,7 +165,8 @@ fn grid_of_switches(share: Share) -> Vec<Case> {
     })
 }
 
-fn check_all_proved(cases: &[Case], at_least: usize) {
+fn check_all_proved(cases: &[Case], share: Share, of_sample: usize) {
+    let at_least = if matches!(share, Share::Sample) { of_sample } else { 0 };
     assert!(cases.len() > at_least, "{}", cases.len());
     cases.par_iter().for_each(check_proved);
     println!("{} schedules proved", cases.len());
@@ -173,14 +174,16 @@ fn check_all_proved(cases: &[Case], at_least: usize) {
 
 #[test]
 fn every_schedule_of_the_grid_is_proved() {
-    check_all_proved(&grid(Share::wanted()), 1000);
+    let share = Share::wanted();
+    check_all_proved(&grid(share), share, 1000);
 }
 
 /// Goal: what switches combine is proved on every shape of hosts, also with hosts that are not
 /// full, and real FIFO depths.
 #[test]
 fn schedules_through_switches_are_proved() {
-    check_all_proved(&grid_of_switches(Share::wanted()), 300);
+    let share = Share::wanted();
+    check_all_proved(&grid_of_switches(share), share, 300);
 }
 
 /// Goal: the parts of a complete grid are the grid.

@@ -182,7 +182,7 @@ fn told(
     settings.threads = row.settings.threads.or(settings.threads);
     let moving = pairs.iter().map(|(name, value)| (name.as_str(), value.as_str()));
     let moving = moving.filter(|(name, _)| Transport::VARIABLES.contains(name));
-    let mut transport = Transport::from_env(topology, moving).unwrap_or_default();
+    let mut transport = Transport::from_env(topology, version, moving).unwrap_or_default();
     if row.settings.peer_access != PeerAccess::On {
         transport.peer_access = row.settings.peer_access;
     }

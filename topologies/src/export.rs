@@ -11,7 +11,7 @@ use crate::TopologiesError;
 use crate::builtin::spec_any;
 use crate::catalogue::by_name;
 use crate::error::{Diagnostic, MAX_INPUT_BYTES};
-use crate::host::{HostSpec, NvlinkTarget, Parent};
+use crate::host::{HostSpec, NicSpec, NvlinkTarget, Parent};
 use crate::import::import;
 use crate::xml::{self, Document};
 
@@ -105,6 +105,9 @@ fn children(host: &HostSpec, parent: Parent, depth: usize, out: &mut String) {
     }
     for (index, spec) in host.nics.iter().enumerate().filter(|(_, n)| n.parent == parent) {
         let nic = &spec.nic;
+        let mate = |n: Option<&NicSpec>| nic.card.is_some() && n.is_some_and(|n| n.nic.card == nic.card);
+        let first = index == 0 || !mate(host.nics.get(index - 1));
+        let last = !mate(host.nics.get(index + 1));
         let prefix = match nic.kind {
             LinkKind::Efa => "rdmap",
             LinkKind::Slingshot => "cxi",
@@ -119,16 +122,22 @@ fn children(host: &HostSpec, parent: Parent, depth: usize, out: &mut String) {
             nic.name.clone()
         };
         let bus = spec.bus_id.clone().unwrap_or_else(|| made_up(2, index));
-        open(out, &bus, "0x020700", "", spec.pcie_rate);
+        if first {
+            open(out, &bus, "0x020700", "", spec.pcie_rate);
+            let _ = writeln!(out, "{pad}  <nic>");
+        }
         let rail = nic.rail.map_or_else(String::new, |r| format!(" rail=\"{r}\""));
         let _ = writeln!(
             out,
-            "{pad}  <nic>\n{pad}    <net name=\"{}\" dev=\"{}\" speed=\"{}\" port=\"1\" latency=\"0\" guid=\"0x{index:x}\" maxconn=\"65536\" gdr=\"{}\"{rail}/>\n{pad}  </nic>\n{pad}</pci>",
+            "{pad}    <net name=\"{}\" dev=\"{}\" speed=\"{}\" port=\"1\" latency=\"0\" guid=\"0x{index:x}\" maxconn=\"65536\" gdr=\"{}\"{rail}/>",
             escape(&name),
             nic.index,
             nic.rate.get() / 125_000,
             u8::from(nic.gpudirect),
         );
+        if last {
+            let _ = writeln!(out, "{pad}  </nic>\n{pad}</pci>");
+        }
     }
 }
 
@@ -188,7 +197,7 @@ mod tests {
     /// Goal: what is written is read back as the same graph.
     #[test]
     fn a_built_in_machine_survives_the_way_through_xml() {
-        for name in ["dgx-h100", "dgx-a100", "pcie-box", "h200x4"] {
+        for name in ["dgx-h100", "dgx-a100", "pcie-box", "h200x4", "oci-h100"] {
             let host = spec_any(name).unwrap().groups[0].host.clone();
             let Document::Machine(back) = xml::read(&xml(&host), "x.xml").unwrap() else { panic!("{name}") };
             assert_eq!(back.gpus.len(), host.gpus.len(), "{name}");
@@ -198,6 +207,7 @@ mod tests {
             }
             for (a, b) in back.nics.iter().zip(&host.nics) {
                 assert_eq!((a.nic.rate, a.nic.kind, a.pcie_rate), (b.nic.rate, b.nic.kind, b.pcie_rate), "{name}");
+                assert_eq!(a.nic.card.is_some(), b.nic.card.is_some(), "{name}");
             }
         }
     }

@@ -31,6 +31,8 @@ pub const SCHEMA: &str = "collcast/topology/1";
 
 /// Most GPUs, NICs or NVLinks of one host: far above any machine, and a bound on memory.
 pub const MAX_PER_HOST: u32 = 1024;
+/// Most ports of a card.
+const MAX_PORTS: u32 = 4;
 
 /// Most sockets of a host, and most PCIe switches behind one.
 pub const MAX_SOCKETS: u32 = 64;
@@ -716,11 +718,22 @@ impl Reader<'_> {
                 "list the GPUs in `gpu` where they have unequal numbers of NICs",
             ));
         }
+        let ports = self.optional_number("ports", raw.ports.as_ref(), 1, MAX_PORTS)?.unwrap_or(1);
+        if let Some(place) = &raw.ports
+            && !count.is_multiple_of(ports)
+        {
+            return Err(self.contradiction(
+                &place.span,
+                format!("count = {count} ports are no whole number of cards with {ports}"),
+                &format!("a multiple of {ports}"),
+                "count counts ports, not cards",
+            ));
+        }
         let gpu = raw.gpu.as_ref().map(|list| self.gpu_list(list, count, gpus)).transpose()?;
         let rail =
             raw.rail.as_ref().map(|list| self.list("rail", list, count, MAX_PER_HOST, "rail numbers")).transpose()?;
         let gpudirect_rate = raw.gpudirect_rate.as_ref().map(|r| self.rate("gpudirect_rate", r)).transpose()?;
-        Ok(NicPlan { kind, count, rate, gpu, per_gpu, rail, gpudirect: raw.gpudirect, gpudirect_rate })
+        Ok(NicPlan { kind, count, rate, gpu, per_gpu, rail, ports, gpudirect: raw.gpudirect, gpudirect_rate })
     }
 
     /// A list with one number per NIC, each below `limit`.

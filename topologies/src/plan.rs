@@ -56,6 +56,8 @@ pub(crate) struct NicPlan {
     pub(crate) gpu: Option<Vec<u32>>,
     pub(crate) per_gpu: Option<u32>,
     pub(crate) rail: Option<Vec<u32>>,
+    /// Of a card: so many NICs in a row are one.
+    pub(crate) ports: u32,
     pub(crate) gpudirect: Option<bool>,
     pub(crate) gpudirect_rate: Option<Bandwidth>,
 }
@@ -203,6 +205,7 @@ pub(crate) fn draw_nics(host: &mut HostSpec, nics: &NicPlan, pcie_rate: Bandwidt
                 gpudirect: nics.gpudirect.unwrap_or(rdma),
                 gpudirect_rate: nics.gpudirect_rate,
                 rail: nics.rail.as_ref().and_then(|r| r.get(index as usize).copied()),
+                card: (nics.ports > 1).then(|| index / nics.ports),
                 management: false,
             },
             parent,
@@ -227,6 +230,7 @@ pub(crate) fn draw_management(host: &mut HostSpec, management: &ManagementPlan) 
             gpudirect: false,
             gpudirect_rate: None,
             rail: None,
+            card: None,
             management: true,
         },
         parent: Parent::Cpu(0),

@@ -316,6 +316,9 @@ pub(crate) struct RawNics {
     /// The rail, per NIC.
     #[schemars(with = "Option<Vec<u32>>")]
     pub(crate) rail: Option<At<Vec<At<i64>>>>,
+    /// Ports of a card, 1 where absent; ports of one card follow each other.
+    #[schemars(with = "Option<u32>")]
+    pub(crate) ports: Option<At<i64>>,
     /// Whether NICs read and write GPU memory themselves.
     pub(crate) gpudirect: Option<bool>,
     /// Rate at which a NIC reads GPU memory and at which it writes it, where that is below the rate of its links (what

@@ -542,6 +542,7 @@ impl<'a> Matrix<'a> {
                     gpudirect: true,
                     gpudirect_rate: None,
                     rail: None,
+                    card: None,
                     management: false,
                 },
                 parent: parents[device],

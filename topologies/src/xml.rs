@@ -685,6 +685,8 @@ impl<'a, 'i, 's> Walk<'a, 'i, 's> {
         pci: Option<(&str, Bandwidth)>,
     ) -> Result<(), TopologiesError> {
         let vendor = node.parent_element().and_then(|p| p.attribute("vendor")).unwrap_or_default();
+        let ports = node.children().filter(|n| n.has_tag_name("net") && n.has_attribute("dev")).count();
+        let card = (ports > 1).then(|| u32::try_from(self.host.nics.len()).unwrap_or(u32::MAX));
         for net in node.children().filter(Node::is_element) {
             if !net.has_tag_name("net") {
                 self.skip(net);
@@ -723,6 +725,7 @@ impl<'a, 'i, 's> Walk<'a, 'i, 's> {
                     gpudirect: gdr,
                     gpudirect_rate: None,
                     rail: self.reader.int(net, "rail", -1, 1023)?.and_then(|r| u32::try_from(r).ok()),
+                    card,
                     management: false,
                 },
                 parent,

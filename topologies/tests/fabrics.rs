@@ -4,6 +4,7 @@
 
 use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol};
 use collcast_sim::ids::{ChannelId, Rank};
+use collcast_sim::model::nccl::Version;
 use collcast_sim::network::{PathClass, Route, Router, Transport};
 use collcast_sim::predict::{Choice, Predictor, Settings};
 use collcast_sim::profile::Profile;
@@ -19,7 +20,7 @@ fn build(text: &str) -> Topology {
 }
 
 fn route(topology: &Topology, env: &[(&'static str, &'static str)], from: u32, to: u32, channel: u32) -> Route {
-    let transport = Transport::from_env(topology, env.iter().copied()).unwrap();
+    let transport = Transport::from_env(topology, Version::NEWEST, env.iter().copied()).unwrap();
     Router::with(topology, transport).route(Rank(from), Rank(to), ChannelId(channel)).unwrap()
 }
 

@@ -124,6 +124,11 @@ fn mistakes_in_topology_files_are_refused() {
             &["3 NICs per GPU x 8 GPUs is not count = 8", "t.toml:12:11", "3 x 8 = 24"],
         ),
         (
+            "gpu = [0, 1, 2, 3, 4, 5, 6, 7]",
+            "ports = 3",
+            &["count = 8 ports are no whole number of cards with 3", "t.toml:12:9", "a multiple of 3"],
+        ),
+        (
             "collcast/topology/1",
             "collcast/topology/2",
             &["the schema `collcast/topology/2` is not known", "t.toml:1:10", "another version of Collcast"],

@@ -8,7 +8,7 @@ use collcast_sim::measurement::PeerAccess;
 use collcast_sim::model::nccl::graphs::{Graph, Graphs, Pattern};
 use collcast_sim::model::nccl::search::{Given, Options, graphs, graphs_of};
 use collcast_sim::model::nccl::{Environment, NcclSettings, Version};
-use collcast_sim::network::{PathClass, ResourceName, Transport, lay, order_by};
+use collcast_sim::network::{PathClass, ResourceName, Router, Transport, lay, order_by};
 use collcast_sim::predict::{Choice, Predictor, Settings};
 use collcast_sim::profile::Profile;
 use collcast_sim::schedule::plan::{Limits, Plan};
@@ -151,6 +151,36 @@ fn four_nics() {
         [fabric]\nkind = \"single-switch\"\nrouting = \"adaptive\"\n",
     ));
     assert_eq!((found.ring.channels, found.ring.speed_inter, found.channels), (8, 24.0, 16));
+}
+
+/// Goal: the two ports of a card are one device with the rate of both, which has the graphs of a machine with
+/// as many NICs of that rate, and sends half of every message through each; before NCCL 2.20, or when told
+/// not to, every port is a device.
+#[test]
+fn ports_of_a_card_are_one_device() {
+    let machine = load("oci-h100", Some(2), None).unwrap();
+    let of = |minor, env: &[(&'static str, &'static str)]| {
+        let transport = Transport::from_env(&machine, Version::new(2, minor, 5), env.iter().copied()).unwrap();
+        let found = graphs(&machine, machine.ranks(), &Options { transport, ..Options::default() });
+        let route = Router::with(&machine, transport).route(Rank(0), Rank(8), ChannelId(0)).unwrap();
+        let index = |v| machine.nic(v).unwrap().index;
+        (found, route.nics.iter().map(|&(from, to)| (index(from), index(to))).collect::<Vec<_>>())
+    };
+    let plain = search(&load("dgx-h100", Some(2), None).unwrap());
+    for minor in [20, 23, 24, 30] {
+        let (merged, nics) = of(minor, &[]);
+        assert_eq!(facts(&merged.ring), facts(&plain.ring));
+        assert_eq!(facts(&merged.tree), facts(&plain.tree));
+        assert_eq!(facts(merged.nvls.as_ref().unwrap()), facts(plain.nvls.as_ref().unwrap()));
+        // Channels name a device by its first port.
+        assert!(merged.ring.paths[0].iter().all(|p| p.nics.is_some_and(|(a, b)| a % 2 == 0 && b % 2 == 0)));
+        assert_eq!(nics, [(0, 0), (1, 1)]);
+    }
+    for (minor, env) in [(19, &[][..]), (28, &[("NCCL_IB_MERGE_NICS", "0")][..])] {
+        let (apart, nics) = of(minor, env);
+        assert_eq!(facts(&apart.ring), (Pattern::Ring, 16, 24.0, 24.0));
+        assert_eq!(nics, [(0, 0)]);
+    }
 }
 
 /// Goal: a graph file is taken in place of the search, and what does not fit is refused in words.
@@ -450,7 +480,7 @@ fn the_search_follows_settings() {
         let pairs: Vec<_> = env.iter().map(|&(n, v)| (n.to_owned(), v.to_owned())).collect();
         let nccl = Environment::parse(&pairs, Version::default()).unwrap().settings;
         let moves = env.iter().copied().filter(|(n, _)| Transport::VARIABLES.contains(n));
-        let transport = Transport::from_env(&machine, moves).unwrap();
+        let transport = Transport::from_env(&machine, Version::default(), moves).unwrap();
         let settings = Settings { nccl, transport, ..Settings::default() };
         let graphs = Predictor::new(&machine, &profile).graph(machine.ranks(), &settings);
         (*graphs).clone()

@@ -554,6 +554,7 @@ fn with_management(topology: &Topology, gbit: u32) -> Result<Topology, TopologyE
             gpudirect: false,
             gpudirect_rate: None,
             rail: None,
+            card: None,
             management: true,
         };
         let nic = builder.vertex(format!("doctor/nic{index}"), VertexKind::Nic(nic), Some(HostId(index)));

@@ -131,6 +131,7 @@ fn initial(instance: &Instance<'_>) -> Colours {
                 proxy[1],
                 c.post[0],
                 c.post[1],
+                c.check,
                 c.uses.len() as u64,
             ])
         })

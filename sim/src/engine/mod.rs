@@ -71,6 +71,8 @@ pub struct ConnSpec {
     /// Units of a proxy's work before the transfer of a slice, in order: of an empty one, and of
     /// one with data.
     pub post: [u64; 2],
+    /// More of them for each byte, scaled by [`WEIGHT_ONE`].
+    pub check: u64,
 }
 
 /// A thread that transfers the slices of a connection. There are two FIFOs then, one after the
@@ -988,7 +990,8 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
                 self.wake(Owner::Proxy(id), seen);
                 break;
             }
-            let work = spec.post[usize::from(bytes > 0)];
+            let check = u128::from(bytes) * u128::from(spec.check) / u128::from(WEIGHT_ONE);
+            let work = spec.post[usize::from(bytes > 0)].saturating_add(u64::try_from(check).unwrap_or(u64::MAX));
             if work == 0 || spec.posting().is_empty() {
                 conn.posted += 1;
                 continue;

@@ -13,8 +13,8 @@ use crate::engine::flows::{Use, WEIGHT_ONE};
 use crate::engine::{ConnSpec, Instance, KernelSpec, ProxySpec, lane_of};
 use crate::ids::{ChannelId, Lane, LinkId, Rank, VertexId};
 use crate::profile::{Profile, Reach};
-use crate::schedule::Schedule;
 use crate::schedule::wiring::{Wiring, WiringError};
+use crate::schedule::{Conn, End, Schedule};
 use crate::topology::{LinkKind, Topology, VertexKind};
 use crate::units::{SimDuration, SimTime};
 
@@ -220,6 +220,13 @@ impl<'m> Layer<'m> {
         }
     }
 
+    /// Whether the CPUs of a rank's host are AMD's.
+    fn has_amd(&self, rank: Rank) -> bool {
+        let host = &self.topology.hosts()[self.topology.host_of(rank).index()];
+        let amd = |kind: &VertexKind| matches!(kind, VertexKind::Cpu { vendor } if vendor.contains("AMD"));
+        host.cpus.iter().any(|&cpu| amd(&self.topology.vertex(cpu).kind))
+    }
+
     /// A connection from one rank to another, the `index`-th of all.
     fn pair(
         &mut self,
@@ -237,12 +244,19 @@ impl<'m> Layer<'m> {
         let end = |uses: &SmallVec<[Use; 4]>| u16::try_from(uses.len()).unwrap_or(u16::MAX);
         self.leg(&mut uses, &route.store, efficiency);
         parts[0] = end(&uses);
-        let mut post = [0; 2];
+        let (mut post, mut check) = ([0; 2], 0);
         if network {
             let cost = if route.reach == Reach::Tcp { profile.socket_message() } else { profile.proxy() };
             let work = profile.proxy_thread().bytes_in(cost).0;
             // Through a socket an empty slice is a header alone, another one header and data.
             post = if route.reach == Reach::Tcp { [work / 2, work] } else { [work; 2] };
+            // NCCL's `src/transport/net.cc`: the thread that sends lines of LL reads them all before. What a
+            // message through sockets costs is known as a whole.
+            if protocol == Protocol::Ll && route.reach != Reach::Tcp {
+                let lines = profile.lines(self.has_amd(src));
+                let thread = u128::from(profile.proxy_thread().get()) * u128::from(2 * WEIGHT_ONE);
+                check = u64::try_from(thread / u128::from(lines.get())).unwrap_or(u64::MAX);
+            }
             uses.push((self.proxy(src), WEIGHT_ONE));
             if route.reach == Reach::Tcp {
                 uses.push((self.proxy(dst), WEIGHT_ONE));
@@ -279,6 +293,7 @@ impl<'m> Layer<'m> {
             depth: 0,
             proxy: network.then_some(ProxySpec { sight: SimDuration::ZERO, ack: control }),
             post,
+            check,
         })
     }
 }
@@ -336,7 +351,15 @@ pub fn lay<'a>(
         // and not a bare ping-pong, includes its first lines.
         lane.wave = if protocol == Protocol::Ll { u64::from(worker.threads) * 8 } else { 0 };
         lane.reduce_weight = reduce_weight;
-        lane.access = access;
+        // Who lays data out for a switch to combine, or takes what it multicast, copies inside one memory.
+        let one_of = |conns: &[u32], end: fn(&Conn) -> End| match conns {
+            [conn] => wiring.conns.get(*conn as usize).is_some_and(|c| matches!(end(&c.conn), End::Group(_))),
+            _ => false,
+        };
+        let lays_out = worker.recv.is_empty() && one_of(&worker.send, |conn| conn.src);
+        let takes = worker.send.is_empty() && one_of(&worker.recv, |conn| conn.dst);
+        let copies = protocol == Protocol::Simple && (lays_out || takes);
+        lane.access = if copies { profile.copy() } else { access };
         let first = worker.channel.0 / together * together;
         lane.at = SimTime(profile.block_start().times(first.into()).0);
         instance.lanes.push(lane);

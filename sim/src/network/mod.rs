@@ -20,7 +20,7 @@ pub use lay::{Laid, LayError, ResourceName, lay, smallest_latency};
 pub(crate) use route::nic_devices;
 pub use route::{Hop, Leg, PathClass, Route, Router};
 pub use switches::{check_multicast, check_sharp};
-pub use transport::{Interface, Transport, TransportError};
+pub use transport::{Interface, Ports, Transport, TransportError};
 
 /// In which order rings and trees visit the first `ranks` GPUs of a machine: as NCCL's search lays
 /// its channels.

@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::transport::{Interface, Transport};
+use super::transport::{Interface, Ports, Transport};
 use crate::engine::flows::WEIGHT_ONE;
 use crate::engine::mix;
 use crate::ids::{ChannelId, LinkId, Rank, VertexId};
@@ -71,15 +71,32 @@ impl PathClass {
 }
 
 /// The NICs of a host as the devices that NCCL sees: the EFA NICs of one GPU act as one, as the
-/// aws-ofi-nccl plugin makes them; any other NIC, or interface of sockets, is a device of its own.
-pub(crate) fn nic_devices(topology: &Topology, host: &Host, interface: Interface) -> Vec<Vec<VertexId>> {
+/// aws-ofi-nccl plugin makes them, and the ports of a card as [`super::Ports`] says; any other NIC, or interface
+/// of sockets, is a device of its own.
+pub(crate) fn nic_devices(topology: &Topology, host: &Host, transport: &Transport) -> Vec<Vec<VertexId>> {
+    let interface = transport.interface;
     let nics = if interface == Interface::Management { &host.management } else { &host.nics };
-    let efa = |v: &VertexId| interface == Interface::Data && topology.nic(*v).is_some_and(|n| n.kind == LinkKind::Efa);
+    let is = |v: &VertexId, kind| interface == Interface::Data && topology.nic(*v).is_some_and(|n| n.kind == kind);
+    let efa = |v: &VertexId| is(v, LinkKind::Efa);
+    let card = |v: &VertexId| {
+        let verbs = is(v, LinkKind::Infiniband) || is(v, LinkKind::Roce);
+        topology.nic(*v).and_then(|n| n.card).filter(|_| verbs)
+    };
+    let of_card = |c| nics.iter().filter(|v| card(v) == c).count();
+    let merged = match transport.ports {
+        Ports::Apart => false,
+        Ports::Merged => true,
+        Ports::AllOrNone => nics.first().is_some_and(|first| {
+            card(first).is_some() && nics.iter().all(|v| of_card(card(v)) == of_card(card(first)))
+        }),
+    };
+    let one_card = |a: &VertexId, b: &VertexId| merged && card(a).is_some() && card(a) == card(b);
     let each = nics.iter().filter(|v| efa(v)).count() / host.gpus.len().max(1);
     let parent = |v: VertexId| topology.links_from(v).find(|(_, _, l)| l.kind == LinkKind::Pcie).map(|l| l.1);
     let mut devices: Vec<Vec<VertexId>> = Vec::new();
     for &nic in nics {
         match devices.last_mut() {
+            Some(last) if one_card(&nic, &last[0]) => last.push(nic),
             Some(last) if last.len() < each && efa(&nic) && efa(&last[0]) && parent(nic) == parent(last[0]) => {
                 last.push(nic);
             }
@@ -443,8 +460,8 @@ impl<'t> Router<'t> {
     /// Inside a host or NVLink domain directly where peer access is on and the path is no worse
     /// than NCCL's level for it, else through host memory. Between hosts it enters through the
     /// NIC nearest to the receiver and leaves through that of the same number on the sender's
-    /// host (PXN where that is another GPU's). EFA devices of one GPU are used as one, each with
-    /// an equal share, as the aws-ofi-nccl plugin does.
+    /// host (PXN where that is another GPU's). The NICs of one device are used together, each
+    /// with an equal share.
     pub fn route(&mut self, src: Rank, dst: Rank, channel: ChannelId) -> Option<Route> {
         self.route_by(src, dst, channel, None)
     }
@@ -471,13 +488,19 @@ impl<'t> Router<'t> {
             || access == PeerAccess::On && topology.node_of(src) == topology.node_of(dst)
     }
 
+    /// The network devices of a rank's host.
+    fn devices(&self, rank: Rank) -> Vec<Vec<VertexId>> {
+        let host = &self.topology.hosts()[self.topology.host_of(rank).index()];
+        nic_devices(self.topology, host, &self.transport)
+    }
+
     /// The device that has the NIC with a number in the node of a rank.
     fn device(&self, rank: Rank, number: u32) -> Option<Vec<VertexId>> {
         let topology = self.topology;
         let host = topology.hosts_of_node(topology.node_of(rank)).filter(|h| h.first_nic <= number).last()?;
         let index = number - host.first_nic;
         let has = |device: &Vec<VertexId>| device.iter().any(|&v| topology.nic(v).is_some_and(|n| n.index == index));
-        nic_devices(topology, host, self.transport.interface).into_iter().find(has)
+        nic_devices(topology, host, &self.transport).into_iter().find(has)
     }
 
     /// Between GPUs of one host, or of one NVLink domain.
@@ -532,7 +555,7 @@ impl<'t> Router<'t> {
         let stripes: Vec<VertexId> = match nics.and_then(|(_, enter)| self.device(dst, enter)) {
             Some(given) => given,
             None if kind == LinkKind::Efa && !tcp => near_dst.clone(),
-            None => vec![first],
+            None => self.devices(dst).into_iter().find(|d| d.contains(&first))?,
         };
         let streams = if tcp {
             let (threads, each) = self.sockets(topology.host_of(src).index());

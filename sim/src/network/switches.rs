@@ -108,6 +108,7 @@ impl Layer<'_> {
                 depth: 0,
                 proxy: Some(ProxySpec { sight: SimDuration::ZERO, ack: control }),
                 post: [work; 2],
+                check: 0,
             });
         }
         inside?;
@@ -145,6 +146,7 @@ impl Layer<'_> {
             depth: 0,
             proxy: None,
             post: [0; 2],
+            check: 0,
         })
     }
 

@@ -8,6 +8,7 @@ use thiserror::Error;
 use super::PathClass;
 use crate::ids::VertexId;
 use crate::measurement::PeerAccess;
+use crate::model::nccl::Version;
 use crate::topology::{LinkKind, Topology};
 
 /// Which interfaces carry data between hosts.
@@ -44,6 +45,23 @@ pub struct Transport {
     /// Queue pairs of an RDMA connection (`NCCL_IB_QPS_PER_CONNECTION`), over which its slices
     /// are taken to spread evenly.
     pub queue_pairs: u32,
+    /// Which ports of one card act as one network device.
+    pub ports: Ports,
+}
+
+/// How NCCL takes the ports of a card: each a device, or all together one that sends every message in equal
+/// parts over all of them.
+///
+/// Source: NCCL 2.20.5 and 2.30 `src/transport/net_ib.cc`, 2.24 `src/graph/topo.cc`, restated.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Ports {
+    /// Each port is a device: until 2.19, with `NCCL_IB_MERGE_NICS=0` or `NCCL_NET_MERGE_LEVEL=LOC`.
+    Apart,
+    /// One device a card where all cards of the host have as many ports: 2.20 to 2.23.
+    AllOrNone,
+    /// One device a card.
+    #[default]
+    Merged,
 }
 
 impl Default for Transport {
@@ -57,6 +75,7 @@ impl Default for Transport {
             socket_threads: None,
             sockets_per_thread: None,
             queue_pairs: 1,
+            ports: Ports::default(),
         }
     }
 }
@@ -93,17 +112,25 @@ impl Transport {
         "NCCL_SOCKET_NTHREADS",
         "NCCL_NSOCKS_PERTHREAD",
         "NCCL_IB_QPS_PER_CONNECTION",
+        "NCCL_IB_MERGE_NICS",
+        "NCCL_NET_MERGE_LEVEL",
     ];
 
-    /// What an environment makes of NCCL's transports on a machine.
+    /// What an environment makes of the transports of a version of NCCL on a machine.
     ///
     /// # Errors
     /// A variable that is not modelled here, or a value that NCCL would not take.
     pub fn from_env<'v>(
         topology: &Topology,
+        version: Version,
         variables: impl IntoIterator<Item = (&'v str, &'v str)>,
     ) -> Result<Self, TransportError> {
-        let mut transport = Self::default();
+        let ports = match version {
+            _ if version.since(24) => Ports::Merged,
+            _ if version.since(20) => Ports::AllOrNone,
+            _ => Ports::Apart,
+        };
+        let mut transport = Self { ports, ..Self::default() };
         let mut socket_name = None;
         let mut variables: Vec<(&str, &str)> = variables.into_iter().collect();
         // NCCL_P2P_DISABLE before NCCL_SHM_DISABLE, which matters only then.
@@ -157,6 +184,17 @@ impl Transport {
             }
             "NCCL_SOCKET_NTHREADS" => self.socket_threads = Some(number(16, "0 to 16")?),
             "NCCL_NSOCKS_PERTHREAD" => self.sockets_per_thread = Some(number(64, "0 to 64")?),
+            "NCCL_IB_MERGE_NICS" => {
+                if !flag()? {
+                    self.ports = Ports::Apart;
+                }
+            }
+            // A level of 2.24 and later; below it there is no such variable.
+            "NCCL_NET_MERGE_LEVEL" => match (value, self.ports) {
+                ("LOC", Ports::Merged) => self.ports = Ports::Apart,
+                ("LOC" | "PORT" | "NVL", _) => {}
+                _ => return Err(bad("LOC or PORT: NICs of several cards as one are not modelled")),
+            },
             "NCCL_IB_QPS_PER_CONNECTION" => self.queue_pairs = number(128, "1 to 128")?.max(1),
             _ => return Err(TransportError::Unknown(name.to_owned())),
         }

@@ -22,7 +22,7 @@ use crate::units::SimDuration;
 const WHOLE: u64 = 1_000_000_000_000_000;
 /// Units of a flow a picosecond alone. Where flows meet in a resource all get the same units a
 /// second: so those of calls are in proportion to what they use of their busiest link, which
-/// shares links by bytes, and those of computations are a claim of the profile.
+/// shares links by bytes, and those of computations are all of it.
 const FULL: u64 = 1_000;
 /// Pieces of one computation at most.
 const MAX_PIECES: u32 = 512;
@@ -92,8 +92,6 @@ struct Builder<'s, 'g> {
     graph: &'g OpGraph,
     classes: &'g Classes,
     mechanisms: Mechanisms,
-    /// Units of a computation a picosecond alone.
-    claim: u64,
     resources: Vec<u64>,
     own: Vec<Own>,
     specs: Vec<TaskSpec>,
@@ -169,7 +167,6 @@ impl<'s, 'g> Builder<'s, 'g> {
             graph,
             classes,
             mechanisms,
-            claim: (simulator.predictor().profile().claim() * FULL as f64) as u64,
             resources: Vec::new(),
             own: Vec::new(),
             specs: Vec::new(),
@@ -210,7 +207,7 @@ impl<'s, 'g> Builder<'s, 'g> {
             .ok_or_else(|| bad(0, "", format!("there is no program {}", spec.program)))?;
         let whole = |b: &mut Self| b.resource(WHOLE);
         let (sms, memory, blocks) = (whole(self), whole(self), whole(self));
-        let streams = program.streams.iter().map(|_| self.resource(self.claim * 1_000_000_000_000)).collect();
+        let streams = program.streams.iter().map(|_| self.resource(FULL * 1_000_000_000_000)).collect();
         let mut rounds: Vec<(u32, u32)> = Vec::new();
         for op in &program.ops {
             let What::Compute(Compute { tiles, .. }) = op.what else { continue };
@@ -286,9 +283,9 @@ impl<'s, 'g> Builder<'s, 'g> {
                     let own = &self.own[lane];
                     let mut uses: SmallVec<[Use; 4]> = smallvec![(own.streams[op.stream], WEIGHT_ONE)];
                     if self.mechanisms.interference {
-                        uses.push((own.memory, weight(f64::from(*memory_ppm) / 1e6, self.claim)));
+                        uses.push((own.memory, weight(f64::from(*memory_ppm) / 1e6, FULL)));
                     }
-                    let work = time.0.saturating_mul(self.claim);
+                    let work = time.0.saturating_mul(FULL);
                     let gone = work == 0 || op.framework && !self.mechanisms.framework;
                     let uses = if gone { SmallVec::new() } else { uses };
                     let task = self.task(place, Part::Body, TaskSpec { uses, work, after, ..TaskSpec::default() });
@@ -372,17 +369,16 @@ impl<'s, 'g> Builder<'s, 'g> {
             let mut spec = TaskSpec { after: std::mem::take(&mut after), ..TaskSpec::default() };
             if length > 0 {
                 spec.uses.push((stream, WEIGHT_ONE));
-                spec.work = length.saturating_mul(self.claim);
+                spec.work = length.saturating_mul(FULL);
             }
             if interference && length > 0 {
                 // What its last round leaves idle is free for others.
                 let busy = if tiles > 0 { f64::from(tiles) / f64::from(tiles.next_multiple_of(all)) } else { 1.0 };
-                spec.uses.push((sms, weight(busy, self.claim)));
-                spec.uses.extend(
-                    self.own[lane].rounds.iter().filter(|r| r.0 == tiles).map(|r| (r.1, weight(1.0, self.claim))),
-                );
+                spec.uses.push((sms, weight(busy, FULL)));
+                spec.uses
+                    .extend(self.own[lane].rounds.iter().filter(|r| r.0 == tiles).map(|r| (r.1, weight(1.0, FULL))));
                 if share > 0.0 {
-                    spec.uses.push((memory, weight(share, self.claim)));
+                    spec.uses.push((memory, weight(share, FULL)));
                     spec.holds.push((blocks, part_of_whole(1.0 - kept)));
                 }
                 let gate = u32::try_from(lane).unwrap_or(0);

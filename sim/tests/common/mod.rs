@@ -80,6 +80,7 @@ pub(crate) fn cluster(hosts: u32, gpus: u32, nics: u32) -> Topology {
                     gpudirect: true,
                     gpudirect_rate: None,
                     rail: Some(index),
+                    card: None,
                     management: false,
                 };
                 let nic = builder.vertex(name(&format!("nic{index}")), VertexKind::Nic(nic), Some(host));

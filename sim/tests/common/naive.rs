@@ -460,7 +460,7 @@ impl Naive<'_> {
             }
             let conn = &mut self.conns[id];
             let Some((bytes, since)) = conn.handed_over(conn.posted) else { continue };
-            let work = spec.post[usize::from(bytes > 0)];
+            let work = spec.post[usize::from(bytes > 0)] + bytes * spec.check / WEIGHT_ONE;
             self.times.insert(since + sight.0);
             if !conn.posting && self.now >= since + sight.0 {
                 moved = true;

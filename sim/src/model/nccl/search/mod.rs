@@ -2,8 +2,8 @@
 //!
 //! Each node (a host, or the hosts that NVLink joins) is searched on its own ([`find`]) in NCCL's view
 //! of it ([`system`], [`paths`]); then all ranks agree on the worst and share out channels
-//! ([`connect`]). Nodes that are alike are searched once. Left out: joining the NICs of one card
-//! (`NCCL_NET_MERGE_LEVEL`), flattening of Broadcom switches and GPUs shared by two ranks.
+//! ([`connect`]). Nodes that are alike are searched once. Left out: joining NICs of several cards
+//! (`NCCL_NET_MERGE_LEVEL` above `PORT`), flattening of Broadcom switches and GPUs shared by two ranks.
 
 mod connect;
 mod find;

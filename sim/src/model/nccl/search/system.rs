@@ -253,12 +253,14 @@ impl System {
         let several = topology.hosts().len() > 1;
         let capability = self.gpus.iter().map(|g| g.capability).min().unwrap_or(0);
         let sockets = self.transport.interface != Interface::Data;
-        for device in nic_devices(topology, host, self.transport.interface) {
+        for device in nic_devices(topology, host, &self.transport) {
             let up = |v: VertexId| !several || topology.links_from(v).any(|(_, _, l)| l.kind.is_network());
             let nics = || device.iter().copied().filter(|&v| up(v)).filter_map(|v| topology.nic(v));
             let Some(first) = nics().next() else { continue };
             let node = self.node(NodeKind::Nic);
-            for &vertex in device.iter().filter(|&&v| up(v)) {
+            // The ports of a card share its PCIe link; EFA NICs have one each.
+            let links = if first.card.is_some() { 1 } else { device.len() };
+            for &vertex in device.iter().filter(|&&v| up(v)).take(links) {
                 node_of.insert(vertex, node);
             }
             let bw = nics().map(|n| n.rate.gb_per_s()).sum::<f64>() as f32;
