@@ -6,13 +6,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use collcast_hwbackend::read::{ReadOptions, ReadReport, read_paths};
+use collcast_hwbackend::read::{FileReport, ReadOptions, ReadReport, read_paths};
 use collcast_reports::model::{Cell, Column, Input, Report, Status, Table, Verdict};
 use collcast_sim::calibrate::{
     CalibrateError, Crossed, Fit, Judged, SIZE_BANDS, Sample, Split, Study, coverage, mean, size_band, spreads,
 };
 use collcast_sim::collective::{Collective, Launch, nearest};
 use collcast_sim::doctor::Question;
+use collcast_sim::ids::Rank;
 use collcast_sim::measurement::Measurement;
 use collcast_sim::predict::Predictor;
 use collcast_sim::profile::{DataFile, OriginKind, PARAMETERS, Profile};
@@ -22,7 +23,7 @@ use rayon::prelude::*;
 use crate::error::CliError;
 use crate::output::{Format, OutputArgs, write};
 use crate::selectors::MachineArgs;
-use crate::validate::judged::{not_predicted, question};
+use crate::validate::judged::{hosts_of_rows, not_predicted, question};
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -30,14 +31,18 @@ use crate::validate::judged::{not_predicted, question};
 rates and launch intervals to all rows at once, over the simulator, starting from a profile whose values
 stay where the data say nothing. Errors are told on the rows fitted to and on rows held back.
 
+Files may come from several machines of one kind: the .toml beside each names its `topology`, and may name
+who measured (`publisher = \"...\"`; else each file is a source of its own). One profile is fitted to all.
+
   collcast calibrate LOGS -t h200x4 -o mine.toml
-  collcast validate OTHER_LOGS -t h200x4 --profile mine.toml"
+  collcast validate OTHER_LOGS -t h200x4 --profile mine.toml
+  collcast calibrate SITE_A.csv SITE_B.csv --split source -o both.toml"
 )]
 pub(crate) struct Args {
     /// Measurements: files or folders
     #[arg(required = true, value_name = "MEASUREMENTS")]
     measurements: Vec<PathBuf>,
-    /// Built-in machine or topology file
+    /// Built-in machine or topology file, of all measurements [default: what the .toml beside each names]
     #[arg(short, long, value_name = "TOPOLOGY", help_heading = "Machine")]
     topology: Option<String>,
     /// Profile to start from, the prior: built-in name or TOML file; several layer
@@ -55,9 +60,12 @@ pub(crate) struct Args {
     /// Leave these parameters at their prior
     #[arg(long, value_name = "NAME[,NAME]", value_delimiter = ',')]
     keep: Vec<String>,
-    /// Hold rows back by: run, collective, algorithm, protocol, ranks, channels, size, all or none
+    /// Hold rows back by: source, run, collective, algorithm, protocol, ranks, channels, size, all or none
     #[arg(long, value_name = "BY[,BY]", value_delimiter = ',', default_value = "run")]
     split: Vec<String>,
+    /// Also write, into a folder, a profile fitted without each source: SOURCE.toml
+    #[arg(long, value_name = "DIR")]
+    held_out: Option<PathBuf>,
     /// Groups in which runs are held back; other splits hold back one value at a time
     #[arg(long, value_name = "N", default_value_t = 2)]
     folds: usize,
@@ -89,20 +97,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         .transpose()?;
     let options = ReadOptions { allow_predicted: args.allow_predicted, keep_duplicates: false };
     let read = read_paths(&args.measurements, &options)?;
-    let machine = args.topology.clone().or_else(|| read.machine().map(str::to_owned)).ok_or_else(|| {
-        CliError::usage(
-            "the measurements do not say which machine they are from",
-            "name it with `-t TOPOLOGY` (collcast topo list), or put `topology = \"...\"` in a .toml beside the file",
-        )
-    })?;
-    let machine = MachineArgs { machine: Some(machine), profile: args.profile.clone(), ..MachineArgs::default() };
-    let mut topology = machine.load(None)?;
-    let versions: BTreeSet<&String> = read.files.iter().filter_map(|f| f.nccl.as_ref()).collect();
-    if let (1, Some(&version)) = (versions.len(), versions.first()) {
-        topology.software.nccl = Some(version.clone());
-    }
-    let (prior, mut inputs) = machine.load_profile(&topology)?;
-    let usable = usable(&read, &topology, &prior, launch, min_size.0)?;
+    let machines = Machines::of(&read, args.topology.as_deref())?;
+    let profile = MachineArgs { profile: args.profile.clone(), ..MachineArgs::default() };
+    let (prior, mut inputs) = profile.load_profile(&machines.topologies[0])?;
+    let usable = usable(&read, &machines, &prior, launch, min_size.0)?;
     inputs.extend(read.files.iter().filter(|f| f.rows > 0).map(|f| Input {
         name: "measurements".to_owned(),
         path: Some(f.path.display().to_string()),
@@ -110,7 +108,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     }));
 
     let samples: Vec<Sample> = usable.rows.iter().map(|(_, sample)| sample.clone()).collect();
-    let study = Study::new(&topology, &prior, samples).map_err(error)?;
+    let study = Study::new(&machines.topologies, &prior, samples).map_err(error)?;
     eprintln!(
         "{} rows of {} runs, {} kernels, {} parameters enter",
         study.samples().len(),
@@ -122,31 +120,56 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     let mut fit = study.fit(&all, &|name| may(name)).map_err(error)?;
     eprintln!("fitted in {} steps, {:.1} s", fit.steps, started.elapsed().as_secs_f64());
     let mut crossed = BTreeMap::new();
-    for &split in &splits {
+    let describe = |fit: Fit, name: &str, rows: &[usize]| describe(fit, name, rows, args, &usable, &machines);
+    let stem = args.output.as_ref().and_then(|p| p.file_stem()).map(|s| s.to_string_lossy().into_owned());
+    let name = args.name.clone().or(stem).unwrap_or_else(|| "fitted".to_owned());
+    if let Some(folder) = &args.held_out {
+        let (judged, fits) = study.apart(Split::Source, &|name| may(name)).map_err(error)?;
+        std::fs::create_dir_all(folder).map_err(|source| CliError::File {
+            what: "make the folder",
+            path: folder.clone(),
+            source,
+        })?;
+        for (source, fit) in fits {
+            let rows: Vec<usize> = all.iter().copied().filter(|&r| study.samples()[r].source != source).collect();
+            let fit = describe(fit, &format!("{name} without {source}"), &rows);
+            let path = folder.join(format!("{}.toml", plain(&source)));
+            write(Some(&path), profile_text(&fit.profile).as_bytes())?;
+        }
+        crossed.insert(Split::Source, judged);
+        eprintln!("fitted without each source, {:.1} s", started.elapsed().as_secs_f64());
+    }
+    for &split in splits.iter().filter(|&&s| s != Split::Source || args.held_out.is_none()) {
         let folds = (split == Split::Run).then_some(args.folds.max(2));
         crossed.insert(split, study.cross(&fit, split, folds).map_err(error)?);
         eprintln!("held back by {}, {:.1} s", split.name(), started.elapsed().as_secs_f64());
     }
-    let by_run = crossed.get(&Split::Run).filter(|c| !c.held.is_empty());
-    describe(&mut fit, args, &read, &usable, &topology, by_run, &study);
+    // Who measured tells more apart than runs of one machine do.
+    let held = |split: Split| Some((split, crossed.get(&split).filter(|c| !c.held.is_empty())?));
+    let (by, unseen) = held(Split::Source).or_else(|| held(Split::Run)).unzip();
+    fit = describe(fit, &name, &all);
+    if let Some(crossed) = unseen {
+        fit.profile.spreads = spreads(study.samples(), &crossed.held, &all);
+    }
 
     let mut report = Report::new("calibrate", env!("CARGO_PKG_VERSION"));
     report.inputs = inputs;
-    report.assumptions = vec![
-        format!("topology {}: {} GPUs", topology.name, topology.ranks()),
+    let of = |t: &Topology| format!("topology {}: {} GPUs", t.name, t.ranks());
+    report.assumptions = machines.topologies.iter().map(of).collect();
+    report.assumptions.extend([
         format!("starts from profile {}", args.profile.join(" + ")),
         format!("{} rows from {} B up, {} left out as smaller", study.samples().len(), min_size.0, usable.small),
-    ];
+    ]);
     report.warnings = usable.skipped.iter().map(|(why, n)| format!("{n} rows are not predicted: {why}")).collect();
     report.warnings.extend(fit.estimates.iter().filter(|e| e.at_bound).map(|e| {
         format!("`{}` ended at a bound, {:.4}: a mechanism may be missing, or the topology wrong", e.name, e.value)
     }));
     let people = args.format == Format::Table;
     report.tables.push(parameter_table(&fit, people));
-    report.tables.push(error_table(&study, &fit, by_run, people));
+    report.tables.push(error_table(&study, &fit, (by, unseen), people));
     report.tables.push(split_table(&study, &fit, &crossed, people));
-    report.tables.push(worst_table(&usable, &fit, by_run));
-    report.verdict = Some(verdict(&fit, by_run, args));
+    report.tables.push(worst_table(&usable, &fit, unseen));
+    report.verdict = Some(verdict(&fit, unseen, args));
     if let Some(path) = &args.output {
         write(Some(path), profile_text(&fit.profile).as_bytes())?;
     }
@@ -208,25 +231,86 @@ struct Usable<'r> {
     small: usize,
 }
 
+/// The machines that measurements are from, and which one each file is of.
+struct Machines {
+    topologies: Vec<Topology>,
+    files: BTreeMap<String, MachineOf>,
+}
+
+/// What files of one machine share: its name, the NCCL version, the most hosts to look at.
+type Kind<'f> = (&'f str, Option<&'f str>, Option<u32>);
+
+/// What is known of the rows of one file.
+struct MachineOf {
+    machine: usize,
+    source: String,
+    env: BTreeMap<String, String>,
+    data: DataFile,
+    nccl: Option<String>,
+}
+
+impl Machines {
+    /// Of all files the one that is asked for, else of each what the `.toml` beside it names.
+    fn of(read: &ReadReport, asked: Option<&str>) -> Result<Self, CliError> {
+        let mut rows: BTreeMap<&str, Vec<&Measurement>> = BTreeMap::new();
+        for row in &read.measurements {
+            rows.entry(row.origin.file.as_str()).or_default().push(row);
+        }
+        let mut kinds: BTreeMap<Kind<'_>, Vec<&FileReport>> = BTreeMap::new();
+        for file in read.files.iter().filter(|f| f.rows > 0) {
+            let machine = asked.or(file.machine.as_deref()).ok_or_else(|| {
+                CliError::usage(
+                    format!("{}: the measurements do not say which machine they are from", file.path.display()),
+                    "name it with `-t TOPOLOGY` (collcast topo list), or put `topology = \"...\"` in a .toml beside the file",
+                )
+            })?;
+            kinds.entry((machine, file.nccl.as_deref(), file.hosts_at_most)).or_default().push(file);
+        }
+        let mut machines = Self { topologies: Vec::new(), files: BTreeMap::new() };
+        for ((name, nccl, at_most), files) in kinds {
+            let path = |file: &FileReport| file.path.display().to_string();
+            let of = files.iter().filter_map(|f| rows.get(path(f).as_str())).flatten().copied();
+            let (nodes, gpus) = hosts_of_rows(name, (None, None), at_most, of)?;
+            let machine = MachineArgs { machine: Some(name.to_owned()), gpus, ..MachineArgs::default() };
+            let mut topology = machine.load(nodes)?;
+            topology.software.nccl = nccl.map(str::to_owned).or(topology.software.nccl);
+            for file in files {
+                let of = MachineOf {
+                    machine: machines.topologies.len(),
+                    source: file.publisher.clone().unwrap_or_else(|| path(file)),
+                    env: file.env.clone(),
+                    data: DataFile { file: path(file), hash: file.hash.clone(), rows: 0 },
+                    nccl: file.nccl.clone(),
+                };
+                machines.files.insert(path(file), of);
+            }
+            machines.topologies.push(topology);
+        }
+        if machines.topologies.is_empty() {
+            return Err(error(CalibrateError::NoRows));
+        }
+        Ok(machines)
+    }
+}
+
 fn usable<'r>(
     read: &'r ReadReport,
-    topology: &Topology,
+    machines: &Machines,
     prior: &Profile,
     launch: Option<Launch>,
     min_size: u64,
 ) -> Result<Usable<'r>, CliError> {
-    let predictor = Predictor::new(topology, prior);
-    let envs: BTreeMap<String, &BTreeMap<String, String>> =
-        read.files.iter().map(|f| (f.path.display().to_string(), &f.env)).collect();
+    let predictors: Vec<Predictor<'_>> = machines.topologies.iter().map(|t| Predictor::new(t, prior)).collect();
     let mut skipped: BTreeMap<String, usize> = BTreeMap::new();
     let (small, large): (Vec<_>, Vec<_>) = read.measurements.iter().partition(|row| row.size.0 < min_size);
     let results: Vec<Result<(&Measurement, Sample), String>> = (large.par_iter())
         .map(|&row| {
-            if let Some(reason) = not_predicted(row, topology) {
+            let of = machines.files.get(&row.origin.file).ok_or("their file names no machine")?;
+            let (machine, predictor) = (of.machine, &predictors[of.machine]);
+            if let Some(reason) = not_predicted(row, predictor.topology()) {
                 return Err(reason);
             }
-            let Question { mut call, algorithm, protocol, settings } =
-                question(row, envs.get(&row.origin.file).copied(), &predictor, launch);
+            let Question { mut call, algorithm, protocol, settings } = question(row, Some(&of.env), predictor, launch);
             // An all-reduce in place and one out of place are the same schedule.
             call.in_place &= call.collective != Collective::AllReduce;
             let resolved = predictor.resolve(&call, algorithm, protocol, &settings).map_err(|e| e.to_string())?;
@@ -243,7 +327,8 @@ fn usable<'r>(
             let run = format!("{}:{} {forced:?}", row.origin.file, row.run);
             let (algorithm, protocol) = (resolved.algorithm, resolved.protocol);
             let (time_us, nccl_us) = (row.time.as_us(), nccl.map(f64::from));
-            Ok((row, Sample { run, call, algorithm, protocol, settings, time_us, nccl_us }))
+            let source = of.source.clone();
+            Ok((row, Sample { source, machine, run, call, algorithm, protocol, settings, time_us, nccl_us }))
         })
         .collect();
     let mut rows = Vec::new();
@@ -260,64 +345,72 @@ fn usable<'r>(
             format!("no row of the measurements can be used{most}"),
             format!(
                 "rows need {min_size} B or more (--min-size) and at most {} ranks; `collcast validate` lists what was read",
-                topology.ranks()
+                machines.topologies.iter().map(Topology::ranks).max().unwrap_or(0)
             ),
         ));
     }
     Ok(Usable { rows, skipped, small: small.len() })
 }
 
-/// Completes the profile: its name, evidence, data, domain and intervals.
-fn describe(
-    fit: &mut Fit,
-    args: &Args,
-    read: &ReadReport,
-    usable: &Usable<'_>,
-    topology: &Topology,
-    by_run: Option<&Crossed>,
-    study: &Study<'_>,
-) {
-    let stem = args.output.as_ref().and_then(|p| p.file_stem()).map(|s| s.to_string_lossy().into_owned());
+/// Completes the profile of a fit to some of the rows: its name, evidence, data and domain.
+fn describe(mut fit: Fit, name: &str, rows: &[usize], args: &Args, usable: &Usable<'_>, machines: &Machines) -> Fit {
     let fitted: BTreeSet<&str> = fit.estimates.iter().filter(|e| e.identified).map(|e| e.name).collect();
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-    for (row, _) in &usable.rows {
-        *counts.entry(row.origin.file.as_str()).or_default() += 1;
+    for &r in rows {
+        *counts.entry(usable.rows[r].0.origin.file.as_str()).or_default() += 1;
     }
-    let paths: Vec<String> = args.measurements.iter().map(|p| p.display().to_string()).collect();
-    let command = format!("collcast calibrate {} -t {}", paths.join(" "), topology.name);
-    let versions: BTreeSet<&str> = read.files.iter().filter_map(|f| f.nccl.as_deref()).collect();
+    let of: Vec<&MachineOf> = counts.keys().filter_map(|file| machines.files.get(*file)).collect();
+    let versions: BTreeSet<&str> = of.iter().filter_map(|f| f.nccl.as_deref()).collect();
     let versions: Vec<&str> = versions.into_iter().collect();
     let nccl = if versions.is_empty() { String::new() } else { format!(", NCCL {}", versions.join(" and ")) };
     let profile = &mut fit.profile;
-    profile.name = args.name.clone().or(stem).unwrap_or_else(|| "fitted".to_owned());
-    profile.evidence = format!("{command}: {} rows{nccl}", usable.rows.len());
+    profile.name = name.to_owned();
+    profile.evidence = format!("{}: {} rows{nccl}", command(args), rows.len());
+    // A built-in profile is found again by its name; what else was below has to be named by who uses it.
+    let below = args.profile.first().filter(|p| args.profile.len() == 1 && *p != "prior");
+    profile.over = below.filter(|p| Profile::builtin_text(p).is_some()).cloned();
     profile.parameters.retain(|name, _| fitted.contains(name.as_str()));
     for parameter in profile.parameters.values_mut() {
         (parameter.origin, parameter.source) = (OriginKind::Fitted, "fitted to `data`".to_owned());
     }
-    let data = read.files.iter().map(|f| DataFile {
-        file: f.path.display().to_string(),
-        hash: f.hash.clone(),
-        rows: counts.get(f.path.display().to_string().as_str()).copied().unwrap_or(0),
-    });
-    profile.data = data.filter(|d| d.rows > 0).collect();
+    let rows_of = |f: &&MachineOf| DataFile { rows: counts[f.data.file.as_str()], ..f.data.clone() };
+    profile.data = of.iter().map(rows_of).collect();
     profile.anchors.clear();
+    profile.spreads.clear();
     // The family's name: `H200` of `H200-SXM5-141GB`.
-    let models: BTreeSet<&str> = (0..topology.ranks())
-        .filter_map(|r| topology.gpu(topology.gpu_of(collcast_sim::ids::Rank(r))))
-        .filter_map(|gpu| gpu.model.split('-').next())
+    let seen: BTreeSet<usize> = of.iter().map(|f| f.machine).collect();
+    let models: BTreeSet<String> = (seen.iter().map(|&m| &machines.topologies[m]))
+        .flat_map(|t| (0..t.ranks()).filter_map(|r| t.gpu(t.gpu_of(Rank(r)))))
+        .filter_map(|gpu| gpu.model.split('-').next().map(str::to_owned))
         .filter(|model| !model.is_empty())
         .collect();
-    profile.gpus = models.into_iter().map(str::to_owned).collect();
-    let launches: BTreeSet<Launch> = usable.rows.iter().map(|(_, s)| s.settings.launch).collect();
+    profile.gpus = models.into_iter().collect();
+    let launches: BTreeSet<Launch> = rows.iter().map(|&r| usable.rows[r].1.settings.launch).collect();
     profile.launches = launches.into_iter().collect();
-    let predictor = Predictor::new(topology, profile);
-    let across = usable.rows.iter().any(|(row, _)| predictor.hosts(row.ranks) > 1);
-    fit.profile.across_hosts = across;
-    if let Some(crossed) = by_run {
-        let all: Vec<usize> = (0..study.samples().len()).collect();
-        fit.profile.spreads = spreads(study.samples(), &crossed.held, &all);
-    }
+    fit.profile.across_hosts = rows.iter().any(|&r| {
+        let Sample { machine, call, .. } = &usable.rows[r].1;
+        Predictor::new(&machines.topologies[*machine], &fit.profile).hosts(call.ranks) > 1
+    });
+    fit
+}
+
+/// What was asked for, as it is typed.
+fn command(args: &Args) -> String {
+    let paths: Vec<String> = args.measurements.iter().map(|p| p.display().to_string()).collect();
+    let mut text = format!("collcast calibrate {}", paths.join(" "));
+    let mut flag = |flag: &str, value: &str| text += &format!(" {flag} {value}");
+    args.topology.iter().for_each(|t| flag("-t", t));
+    args.profile.iter().filter(|p| *p != "prior").for_each(|p| flag("--profile", p));
+    [("--fit", &args.fit), ("--keep", &args.keep)]
+        .into_iter()
+        .filter(|(_, names)| !names.is_empty())
+        .for_each(|(name, names)| flag(name, &names.join(",")));
+    text
+}
+
+/// A source's name as that of a file.
+fn plain(source: &str) -> String {
+    source.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' }).collect()
 }
 
 /// A profile as TOML, a parameter a line.
@@ -329,6 +422,9 @@ fn profile_text(profile: &Profile) -> String {
     let _ = writeln!(text, "schema = {}", quoted(&profile.schema));
     let _ = writeln!(text, "name = {}", quoted(&profile.name));
     let _ = writeln!(text, "evidence = {}", quoted(&profile.evidence));
+    if let Some(below) = &profile.over {
+        let _ = writeln!(text, "over = {}", quoted(below));
+    }
     let _ = writeln!(text, "uncertainty = {}", profile.uncertainty);
     let _ = writeln!(text, "gpus = {}", list(profile.gpus.clone()));
     let _ = writeln!(text, "launches = {}", list(profile.launches.iter().map(ToString::to_string).collect()));
@@ -407,9 +503,9 @@ fn figures(judged: &[Judged], rows: &[usize]) -> Figures {
     }
 }
 
-/// Errors on rows that were fitted to and on the same rows held back by run, by protocol, launch
+/// Errors on rows that were fitted to and on the same rows held back, by protocol, launch
 /// mode and size.
-fn error_table(study: &Study<'_>, fit: &Fit, by_run: Option<&Crossed>, people: bool) -> Table {
+fn error_table(study: &Study<'_>, fit: &Fit, (by, unseen): (Option<Split>, Option<&Crossed>), people: bool) -> Table {
     let columns = [
         Column::text("protocol", "protocol"),
         Column::text("launch", "launch"),
@@ -423,9 +519,10 @@ fn error_table(study: &Study<'_>, fit: &Fit, by_run: Option<&Crossed>, people: b
         Column::number("width", "width"),
         Column::number("nccl_mean_abs_error", "NCCL's model"),
     ];
-    let mut table = Table::new("errors", "error = predicted / measured - 1; held out by run", columns);
+    let held_out = by.map_or_else(String::new, |split| format!("; held out by {}", split.name()));
+    let mut table = Table::new("errors", format!("error = predicted / measured - 1{held_out}"), columns);
     let samples = study.samples();
-    let inside = by_run.map(|c| coverage(samples, &c.held, &c.fold));
+    let inside = unseen.map(|c| coverage(samples, &c.held, &c.fold));
     let mut groups: BTreeMap<(String, String, usize), Vec<usize>> = BTreeMap::new();
     for (r, sample) in samples.iter().enumerate() {
         let band = SIZE_BANDS.iter().position(|b| *b == size_band(sample.call.size().0)).unwrap_or(0);
@@ -435,7 +532,7 @@ fn error_table(study: &Study<'_>, fit: &Fit, by_run: Option<&Crossed>, people: b
         groups.entry(("all".to_owned(), "all".to_owned(), SIZE_BANDS.len())).or_default().push(r);
     }
     for ((protocol, launch, band), rows) in groups {
-        let held = by_run.map(|c| figures(&c.held, &rows));
+        let held = unseen.map(|c| figures(&c.held, &rows));
         let covered: Option<Vec<(bool, f64)>> = inside.as_ref().map(|i| rows.iter().filter_map(|&r| i[r]).collect());
         let covered = covered.filter(|c| !c.is_empty());
         let width = covered.as_ref().map(|c| {
@@ -503,7 +600,7 @@ fn split_table(study: &Study<'_>, fit: &Fit, crossed: &BTreeMap<Split, Crossed>,
     table
 }
 
-fn worst_table(usable: &Usable<'_>, fit: &Fit, by_run: Option<&Crossed>) -> Table {
+fn worst_table(usable: &Usable<'_>, fit: &Fit, unseen: Option<&Crossed>) -> Table {
     let columns = [
         Column::text("run", "run"),
         Column::number("size_bytes", "size B"),
@@ -513,9 +610,9 @@ fn worst_table(usable: &Usable<'_>, fit: &Fit, by_run: Option<&Crossed>) -> Tabl
         Column::text("bound", "bound by"),
         Column::text("place", "place"),
     ];
-    let title = if by_run.is_some() { "the worst rows, held out" } else { "the worst rows" };
+    let title = if unseen.is_some() { "the worst rows, held out" } else { "the worst rows" };
     let mut table = Table::new("worst", title, columns);
-    let judged = by_run.map_or(&fit.judged, |c| &c.held);
+    let judged = unseen.map_or(&fit.judged, |c| &c.held);
     let mut order: Vec<usize> = (0..judged.len()).collect();
     order.sort_by(|&a, &b| judged[b].residual.abs().total_cmp(&judged[a].residual.abs()).then(a.cmp(&b)));
     for r in order.into_iter().take(WORST) {
@@ -533,13 +630,13 @@ fn worst_table(usable: &Usable<'_>, fit: &Fit, by_run: Option<&Crossed>) -> Tabl
     table
 }
 
-fn verdict(fit: &Fit, by_run: Option<&Crossed>, args: &Args) -> Verdict {
+fn verdict(fit: &Fit, unseen: Option<&Crossed>, args: &Args) -> Verdict {
     let rows: Vec<usize> = (0..fit.judged.len()).collect();
     let trained = figures(&fit.judged, &rows);
-    let held = by_run.map(|c| figures(&c.held, &rows));
+    let held = unseen.map(|c| figures(&c.held, &rows));
     let known = fit.estimates.iter().filter(|e| e.identified).count();
     let out = held.as_ref().map_or_else(String::new, |h| {
-        format!(", {:.1}% on runs held back (bias {:+.1}%)", h.mean * 100.0, h.bias * 100.0)
+        format!(", {:.1}% on rows held back (bias {:+.1}%)", h.mean * 100.0, h.bias * 100.0)
     });
     let unknown = fit.estimates.len() - known;
     let at_prior = if unknown > 0 { format!(", {unknown} are not told by these rows") } else { String::new() };

@@ -226,7 +226,7 @@ impl MachineArgs {
                     continue;
                 }
             };
-            profile = profile.layered(Profile::parse(&text, &name)?);
+            profile = profile.layered(Profile::stacked(&text, &name)?);
             inputs.push(Input { name: "profile".to_owned(), path, hash: content_hash(text.as_bytes()) });
         }
         Ok((profile, inputs))

@@ -21,7 +21,7 @@ use crate::error::CliError;
 use crate::output::{Format, OutputArgs};
 use crate::selectors::{MachineArgs, assumptions, content_hash};
 use doctor::Anomaly;
-use judged::{Judged, judge};
+use judged::{Judged, hosts_of_rows, judge};
 pub(crate) use tables::{BANDS, band};
 use tables::{Key, Stats, files_table, group, group_table, rows_table};
 
@@ -114,7 +114,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
             "name it with `-t TOPOLOGY` (collcast topo list), or put `topology = \"...\"` in a .toml beside the file",
         )
     })?;
-    let (nodes, gpus) = hosts_of_rows(&name, args, &read.measurements)?;
+    let at_most = read.files.iter().filter_map(|f| f.hosts_at_most).min();
+    let (nodes, gpus) = hosts_of_rows(&name, (args.nodes, args.gpus), at_most, &read.measurements)?;
     let machine = MachineArgs { machine: Some(name), gpus, profile: args.profile.clone(), ..MachineArgs::default() };
     let mut topology = machine.load(nodes)?;
     let versions: BTreeSet<&String> = read.files.iter().filter_map(|f| f.nccl.as_ref()).collect();
@@ -225,19 +226,6 @@ pub(crate) fn median_error(
     let judged: Vec<&Judged<'_>> = judged.iter().collect();
     let hashes: Vec<&str> = read.files.iter().filter(|f| f.rows > 0).map(|f| f.hash.as_str()).collect();
     Ok((judged.len(), Stats::of(&judged).median, content_hash(hashes.join(" ").as_bytes())))
-}
-
-/// Hosts and GPUs of each, where no flag says: enough for all rows, at most those of the machine.
-fn hosts_of_rows(name: &str, args: &Args, rows: &[Measurement]) -> Result<(Option<u32>, Option<u32>), CliError> {
-    let spec = collcast_topologies::builtin::spec_any(name)?;
-    let have = spec.host_count();
-    let [group] = spec.groups.as_slice() else { return Ok((args.nodes, args.gpus)) };
-    let most = rows.iter().filter_map(|r| r.hosts).max();
-    let nodes = args.nodes.or(most.filter(|&n| n as usize > have));
-    let each = rows.iter().filter_map(|r| Some(r.ranks.div_ceil(r.hosts?.max(1)))).max();
-    let several = most.is_some_and(|n| n > 1);
-    let gpus = args.gpus.or(each.filter(|&g| several && (g as usize) < group.host.gpus.len()));
-    Ok((nodes, gpus))
 }
 
 /// Rows that reach less than a share of the expected bus bandwidth.

@@ -6,7 +6,7 @@
 
 mod common;
 
-use collcast_sim::calibrate::{Fit, Sample, Split, Study, mean};
+use collcast_sim::calibrate::{Fit, Judged, Sample, Split, Study, mean};
 use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol};
 use collcast_sim::engine::Unobserved;
 use collcast_sim::predict::{Predictor, Settings};
@@ -63,7 +63,18 @@ fn samples(topology: &Topology) -> Vec<Sample> {
                         predictor.predict_one(&call, algorithm, protocol, &settings, &mut Unobserved).unwrap().time;
                     let time_us = time.as_us() * (1.0 + 0.03 * noise(samples.len() as u64));
                     let run = format!("{collective} {algorithm} {protocol} {ranks} {channels:?}");
-                    samples.push(Sample { run, call, algorithm, protocol, settings, time_us, nccl_us: None });
+                    let (source, machine) = ("one".to_owned(), 0);
+                    samples.push(Sample {
+                        source,
+                        machine,
+                        run,
+                        call,
+                        algorithm,
+                        protocol,
+                        settings,
+                        time_us,
+                        nccl_us: None,
+                    });
                 }
             }
         }
@@ -81,7 +92,7 @@ fn fit(study: &Study<'_>) -> Fit {
 #[test]
 fn planted_parameters_are_recovered_the_same_on_any_threads() {
     let (topology, prior) = (machine(), Profile::builtin("prior").unwrap());
-    let study = Study::new(&topology, &prior, samples(&topology)).unwrap();
+    let study = Study::new(std::slice::from_ref(&topology), &prior, samples(&topology)).unwrap();
     let on = |threads: usize| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         pool.install(|| fit(&study))
@@ -115,13 +126,34 @@ fn shuffled_times_wreck_the_error_on_rows_held_back() {
         }
     }
     let error = |samples: Vec<Sample>| {
-        let study = Study::new(&topology, &prior, samples).unwrap();
+        let study = Study::new(std::slice::from_ref(&topology), &prior, samples).unwrap();
         let crossed = study.cross(&fit(&study), Split::Run, None).unwrap();
         mean(crossed.held.iter().map(|j| j.residual.abs()))
     };
     let (honest, shuffled) = (error(honest), error(shuffled));
     assert!(honest < 0.05, "{honest}");
     assert!(shuffled > 5.0 * honest, "{shuffled} shuffled, {honest} not");
+}
+
+/// Goal: one profile is fitted to two machines, and what one source tells predicts the other's rows on
+/// the other machine.
+#[test]
+fn two_machines_share_a_profile() {
+    let machines = [machine(), collcast_topologies::load_any("h200x2", None, None).unwrap()];
+    let mut rows = samples(&machines[0]);
+    rows.iter_mut().filter(|s| s.call.ranks == 2).for_each(|s| (s.source, s.machine) = ("two".to_owned(), 1));
+    let prior = Profile::builtin("prior").unwrap();
+    let study = Study::new(&machines, &prior, rows).unwrap();
+    let (crossed, fits) = study.apart(Split::Source, &|name| PLANTED.iter().any(|p| p.0 == name)).unwrap();
+    assert_eq!(fits.iter().map(|f| f.0.as_str()).collect::<Vec<_>>(), ["one", "two"]);
+    let before = study.judge_with(&prior).unwrap();
+    let error = |judged: &[Judged]| {
+        // Only these rows are launched by threads, which shows in short calls.
+        let of = study.samples().iter().zip(judged).filter(|(s, _)| s.source == "two" && s.call.size().0 >= 1 << 20);
+        mean(of.map(|(_, j)| j.residual.abs()))
+    };
+    let (blind, held) = (error(&before), error(&crossed.held));
+    assert!(held < 0.05 && held < blind / 2.0, "{held} held out, {blind} before");
 }
 
 /// Goal: what no row tells stays at its prior and is said to.
@@ -133,7 +165,7 @@ fn what_rows_do_not_tell_stays_at_its_prior() {
     rows.retain(|s| s.algorithm == Algorithm::Tree && s.protocol == Protocol::Ll && s.call.size().0 == 2 << 10);
     rows.retain(|s| s.settings.launch == Launch::Graph);
     rows[0].time_us *= 1.2;
-    let study = Study::new(&topology, &prior, rows).unwrap();
+    let study = Study::new(std::slice::from_ref(&topology), &prior, rows).unwrap();
     assert!(study.names().iter().all(|name| !name.contains("simple") && !name.contains("network")));
     let found = fit(&study);
     let lost: Vec<_> = found.estimates.iter().filter(|e| !e.identified).collect();
@@ -168,6 +200,31 @@ fn a_written_profile_is_better_than_its_prior() {
     let (other, silent) = error(&profile, "tests/data/h200x4_bench/nccl_modes_graph_2.csv");
     assert!(!silent.contains("was fitted to"), "{silent}");
     assert!(other < 0.15, "{other}");
+}
+
+/// Goal: several files give one profile, over the one that it says, and one without each file
+/// that has not seen it.
+#[test]
+fn files_are_held_back_one_by_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (two, four) = ("tests/data/h200x4_bench/nccl_lines_2.csv", "tests/data/h200x4_bench/nccl_lines_4.csv");
+    let (profile, without) = (path("both.toml"), path("without"));
+    let flags = ["--profile", "a100-nvswitch", "--fit", "latency.nvlink.ll128,kernel.ll128", "--split", "none"];
+    let (code, _, err) =
+        collcast(&[&["calibrate", two, four, "-o", &profile, "--held-out", &without], &flags[..]].concat());
+    assert_eq!(code, 0, "{err}");
+    let read = |path: &str| Profile::stacked(&std::fs::read_to_string(path).unwrap(), path).unwrap();
+    let seen = |p: &Profile| p.data.iter().map(|d| d.file.clone()).collect::<Vec<_>>();
+    let both = read(&profile);
+    assert_eq!(seen(&both), [two, four]);
+    let a100 = Profile::builtin("a100-nvswitch").unwrap();
+    assert_eq!(both.parameters["block.ll"], a100.parameters["block.ll"]);
+    assert!(both.parameters["kernel.ll128"].interval.is_some());
+    for (unseen, expected) in [(two, four), (four, two)] {
+        let file = unseen.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
+        assert_eq!(seen(&read(&format!("{without}/{file}.toml"))), [expected]);
+    }
 }
 
 /// The mean error on measured rows of a profile that was fitted to others: 4 KiB, 64 KiB, 1 MiB and

@@ -104,6 +104,9 @@ pub struct Profile {
     pub name: String,
     /// Machine, driver, NCCL version and date of the evidence.
     pub evidence: String,
+    /// Built-in profile that it lies over and was fitted with, beside `prior`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub over: Option<String>,
     /// Relative half-width of the 90% interval of a prediction inside the domain.
     pub uncertainty: f64,
     /// GPU models that it was made on.
@@ -287,6 +290,11 @@ const BUILTIN: &[(&str, &str)] = &[
     ("b200-nvswitch", include_str!("../profiles/b200-nvswitch.toml")),
     ("v100-nvlink", include_str!("../profiles/v100-nvlink.toml")),
     ("tcp-loopback", include_str!("../profiles/tcp-loopback.toml")),
+    ("a100-efa-published", include_str!("../profiles/a100-efa-published.toml")),
+    ("hopper-ib-published", include_str!("../profiles/hopper-ib-published.toml")),
+    ("hopper-efa-published", include_str!("../profiles/hopper-efa-published.toml")),
+    ("b200-ib-published", include_str!("../profiles/b200-ib-published.toml")),
+    ("slingshot-published", include_str!("../profiles/slingshot-published.toml")),
 ];
 
 impl Profile {
@@ -305,15 +313,28 @@ impl Profile {
     /// # Errors
     /// An unknown name.
     pub fn builtin(name: &str) -> Result<Self, ProfileError> {
-        let Some(text) = Self::builtin_text(name) else {
-            return Err(ProfileError::Unknown {
-                name: name.to_owned(),
-                suggestion: nearest(name, Self::builtin_names()).map(str::to_owned),
-                known: Self::builtin_names().collect::<Vec<_>>().join(" "),
-            });
-        };
         let prior = Self::parse(BUILTIN[0].1, "prior")?;
-        Ok(prior.layered(Self::parse(text, name)?))
+        Ok(prior.layered(Self::stacked(Self::known_text(name)?, name)?))
+    }
+
+    /// Reads a profile from text as [`Profile::parse`] does, with the one that it lies [over](Self::over).
+    ///
+    /// # Errors
+    /// As of `parse`; an unknown name below it.
+    pub fn stacked(text: &str, file: &str) -> Result<Self, ProfileError> {
+        let profile = Self::parse(text, file)?;
+        match &profile.over {
+            Some(below) => Ok(Self::stacked(Self::known_text(below)?, below)?.layered(profile)),
+            None => Ok(profile),
+        }
+    }
+
+    fn known_text(name: &str) -> Result<&'static str, ProfileError> {
+        Self::builtin_text(name).ok_or_else(|| ProfileError::Unknown {
+            name: name.to_owned(),
+            suggestion: nearest(name, Self::builtin_names()).map(str::to_owned),
+            known: Self::builtin_names().collect::<Vec<_>>().join(" "),
+        })
     }
 
     /// Reads one profile from text; `file` is for messages.

@@ -149,6 +149,28 @@ pub(crate) fn question(
     Question { call, algorithm, protocol, settings }
 }
 
+/// Hosts and GPUs of each, where `asked` does not say: enough for all rows, but for those on more hosts
+/// than `at_most`; at most the GPUs of the machine.
+pub(crate) fn hosts_of_rows<'m>(
+    name: &str,
+    asked: (Option<u32>, Option<u32>),
+    at_most: Option<u32>,
+    rows: impl IntoIterator<Item = &'m Measurement>,
+) -> Result<(Option<u32>, Option<u32>), CliError> {
+    let spec = collcast_topologies::builtin::spec_any(name)?;
+    let have = spec.host_count();
+    let [group] = spec.groups.as_slice() else { return Ok(asked) };
+    let (mut most, mut each) = (None, None);
+    for row in rows {
+        most = most.max(row.hosts);
+        each = each.max(row.hosts.map(|hosts| row.ranks.div_ceil(hosts.max(1))));
+    }
+    let several = most.is_some_and(|n| n > 1);
+    let nodes = most.map(|n| n.min(at_most.unwrap_or(n))).filter(|&n| n as usize > have || at_most.is_some());
+    let gpus = each.filter(|&g| several && (g as usize) < group.host.gpus.len());
+    Ok((asked.0.or(nodes), asked.1.or(gpus)))
+}
+
 fn same_call(a: &Measurement, b: &Measurement) -> bool {
     let call = |m: &Measurement| {
         let (time, origin) = (SimDuration::ZERO, Origin::default());

@@ -7,7 +7,8 @@
 //!
 //! A `.toml` of the same stem beside a data file says what the file cannot: `topology` (a
 //! built-in, or a topology file, looked for beside it first), `nccl_version`, `[env]`, and where needed `ranks`, `nodes`, `gpus_per_node`, `collective`,
-//! `launch`. What the data file itself says wins, but for `nodes`.
+//! `launch`. What the data file itself says wins, but for `nodes`. `publisher` says who measured, where
+//! several files are of one; rows on more than `hosts_at_most` hosts are not asked for.
 
 mod bus;
 mod error;
@@ -143,6 +144,10 @@ pub struct FileReport {
     pub hash: String,
     /// The topology that the `.toml` beside it names.
     pub machine: Option<String>,
+    /// Who measured, by the same.
+    pub publisher: Option<String>,
+    /// Rows on more hosts are not to be predicted, by the same.
+    pub hosts_at_most: Option<u32>,
     /// NCCL version.
     pub nccl: Option<String>,
     /// Variables of NCCL and the network under which it ran (of the last run in the file).
@@ -164,6 +169,8 @@ impl FileReport {
             notes_left_out: 0,
             hash: String::new(),
             machine: None,
+            publisher: None,
+            hosts_at_most: None,
             nccl: None,
             env: BTreeMap::new(),
         }
@@ -520,6 +527,8 @@ fn read_file(path: &Path, options: &ReadOptions, rows_left: usize) -> Result<(Fi
     let mut report = FileReport::new(path, FileKind::Other, Outcome::Read);
     report.hash = format!("{:016x}", fnv1a(&bytes));
     report.machine.clone_from(&sidecar.topology);
+    report.publisher.clone_from(&sidecar.publisher);
+    report.hosts_at_most = sidecar.hosts_at_most;
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
     let (kind, parsed) = parse(path, &stem, &bytes, &sidecar, options, rows_left)?;
     report.kind = kind;

@@ -8,10 +8,21 @@ use super::error::ReadError;
 use super::settings::{Env, is_relevant, plain_version};
 
 /// Keys that change what is read.
-const KEYS: [&str; 8] = ["topology", "nccl_version", "env", "ranks", "nodes", "gpus_per_node", "collective", "launch"];
+const KEYS: [&str; 10] = [
+    "topology",
+    "nccl_version",
+    "env",
+    "ranks",
+    "nodes",
+    "gpus_per_node",
+    "collective",
+    "launch",
+    "hosts_at_most",
+    "publisher",
+];
 
 /// Keys that document; they are free, and listed so that no other key is taken for a typo.
-const PROSE: [&str; 22] = [
+const PROSE: [&str; 21] = [
     "title",
     "source",
     "date",
@@ -31,7 +42,6 @@ const PROSE: [&str; 22] = [
     "schema",
     "assumed",
     "choice",
-    "hosts_at_most",
     "stated",
     "transport",
 ];
@@ -47,6 +57,8 @@ pub(super) struct Sidecar {
     pub(super) gpus_per_node: Option<u32>,
     pub(super) collective: Option<Collective>,
     pub(super) launch: Option<Launch>,
+    pub(super) hosts_at_most: Option<u32>,
+    pub(super) publisher: Option<String>,
     pub(super) notes: Vec<String>,
 }
 
@@ -95,6 +107,8 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Sidecar, ReadError> {
             "gpus_per_node" => {
                 sidecar.gpus_per_node = count("a number of GPUs, such as 8")?;
             }
+            "hosts_at_most" => sidecar.hosts_at_most = count("a number of hosts, such as 8")?,
+            "publisher" => sidecar.publisher = Some(name()?.to_owned()),
             "collective" => {
                 sidecar.collective = Some(name()?.parse().map_err(|_| bad("a collective"))?);
             }

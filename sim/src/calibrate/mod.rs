@@ -5,15 +5,19 @@
 //! simulated kernel, and a derivative is taken by simulating again, for the parameters that enter
 //! what is simulated only: a call of LL costs nothing when a latency of Simple moves.
 //!
-//! [`Study::fit`] is the way in; [`Study::cross`] says how such a fit does on rows it has not
-//! seen, [`spreads`] turns that into the intervals of predictions.
+//! [`Study::fit`] is the way in; [`Study::cross`] and [`Study::apart`] say how such a fit does on rows
+//! it has not seen, [`spreads`] turns that into the intervals of predictions. Samples may come from
+//! several machines of one kind, which share the profile and have each its own topology.
 
 pub mod solve;
 mod spread;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::{Mutex, PoisonError};
 
 use rayon::prelude::*;
+use rustc_hash::FxHashMap;
 
 use crate::collective::{Algorithm, Launch, Protocol};
 use crate::engine::{Instance, Unobserved};
@@ -49,6 +53,10 @@ const WEIGHT_REACH: f64 = 1.5;
 /// One measured row, its choice resolved.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Sample {
+    /// Who measured it: runs of one source share their machine, stack and way of measuring.
+    pub source: String,
+    /// Its machine, by place among the topologies of a [`Study`].
+    pub machine: usize,
     /// Run that it belongs to: rows of one run are wrong together.
     pub run: String,
     /// The call.
@@ -68,6 +76,7 @@ pub struct Sample {
 /// A simulated kernel that samples share.
 #[derive(Debug)]
 struct Case {
+    machine: usize,
     proven: Proven,
     settings: Settings,
     /// Which parameters enter, by place in [`Study::names`].
@@ -102,6 +111,8 @@ impl Judged {
 /// By which property rows are held back together.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Split {
+    /// Who measured.
+    Source,
     /// Run of the benchmark.
     Run,
     /// Collective.
@@ -120,12 +131,21 @@ pub enum Split {
 
 impl Split {
     /// All of them.
-    pub const ALL: [Self; 7] =
-        [Self::Run, Self::Collective, Self::Algorithm, Self::Protocol, Self::Ranks, Self::Channels, Self::Size];
+    pub const ALL: [Self; 8] = [
+        Self::Source,
+        Self::Run,
+        Self::Collective,
+        Self::Algorithm,
+        Self::Protocol,
+        Self::Ranks,
+        Self::Channels,
+        Self::Size,
+    ];
 
     /// Its name.
     pub fn name(self) -> &'static str {
         match self {
+            Self::Source => "source",
             Self::Run => "run",
             Self::Collective => "collective",
             Self::Algorithm => "algorithm",
@@ -139,6 +159,7 @@ impl Split {
     /// What a sample has there.
     pub fn key(self, sample: &Sample) -> String {
         match self {
+            Self::Source => sample.source.clone(),
             Self::Run => sample.run.clone(),
             Self::Collective => sample.call.collective.to_string(),
             Self::Algorithm => sample.algorithm.to_string(),
@@ -215,10 +236,10 @@ pub enum CalibrateError {
     NothingToFit,
 }
 
-/// Samples of one machine, ready to be predicted under any parameters.
+/// Samples of machines of one kind, ready to be predicted under any parameters.
 #[derive(Debug)]
 pub struct Study<'a> {
-    topology: &'a Topology,
+    machines: &'a [Topology],
     /// What is known before.
     prior: &'a Profile,
     samples: Vec<Sample>,
@@ -229,24 +250,27 @@ pub struct Study<'a> {
     names: Vec<&'static str>,
     start: Vec<f64>,
     bounds: Vec<(f64, f64)>,
+    /// What was simulated, by case and hash of the values that enter it.
+    known: Mutex<FxHashMap<(usize, u64), Simulated>>,
 }
 
 impl<'a> Study<'a> {
-    /// Takes in samples: proves their schedules, and finds which parameters enter which.
+    /// Takes in samples of `machines`: proves their schedules, and finds which parameters enter which.
     ///
     /// # Errors
     /// A sample that cannot be predicted, or none.
-    pub fn new(topology: &'a Topology, prior: &'a Profile, samples: Vec<Sample>) -> Result<Self, CalibrateError> {
+    pub fn new(machines: &'a [Topology], prior: &'a Profile, samples: Vec<Sample>) -> Result<Self, CalibrateError> {
         if samples.is_empty() {
             return Err(CalibrateError::NoRows);
         }
-        let predictor = Predictor::new(topology, prior);
+        let predictors = predictors(machines, prior);
         let mut places: BTreeMap<String, usize> = BTreeMap::new();
         let mut firsts = Vec::new();
         let mut of = Vec::new();
         for (index, sample) in samples.iter().enumerate() {
             let settings = Settings { launch: Launch::Graph, ..sample.settings };
-            let key = format!("{:?} {} {} {settings:?}", sample.call, sample.algorithm, sample.protocol);
+            let Sample { machine, call, algorithm, protocol, .. } = sample;
+            let key = format!("{machine} {call:?} {algorithm} {protocol} {settings:?}");
             of.push(*places.entry(key).or_insert_with(|| {
                 firsts.push(index);
                 firsts.len() - 1
@@ -254,10 +278,10 @@ impl<'a> Study<'a> {
         }
         let mut cases: Vec<Case> = (firsts.par_iter())
             .map(|&index| {
-                let Sample { call, algorithm, protocol, settings, .. } = &samples[index];
+                let Sample { machine, call, algorithm, protocol, settings, .. } = &samples[index];
                 let settings = Settings { launch: Launch::Graph, ..*settings };
-                let proven = predictor.proven(call, *algorithm, *protocol, &settings)?;
-                Ok(Case { proven, settings, depends: Vec::new() })
+                let proven = predictors[*machine].proven(call, *algorithm, *protocol, &settings)?;
+                Ok(Case { machine: *machine, proven, settings, depends: Vec::new() })
             })
             .collect::<Result<_, PredictError>>()?;
 
@@ -267,7 +291,8 @@ impl<'a> Study<'a> {
             let plan = case.proven.schedule.plan;
             let call = &case.proven.schedule.call;
             let transport = case.settings.transport;
-            let kind = format!("{} {} {} {} {transport:?}", call.collective, plan.algorithm, plan.protocol, call.ranks);
+            let (machine, collective, ranks) = (case.machine, call.collective, call.ranks);
+            let kind = format!("{machine} {collective} {} {} {ranks} {transport:?}", plan.algorithm, plan.protocol);
             kinds.entry(kind).or_default().push(index);
         }
         let positive = |name: &&str| prior.parameters.get(*name).is_some_and(|p| p.value > 0.0);
@@ -275,6 +300,7 @@ impl<'a> Study<'a> {
         let mut entering: BTreeMap<usize, Vec<&'static str>> = BTreeMap::new();
         for members in kinds.values() {
             let case = &cases[members[members.len() / 2]];
+            let topology = &machines[case.machine];
             let before = costs(topology, prior, case)?;
             let mut enter = Vec::new();
             for &name in &all {
@@ -300,7 +326,7 @@ impl<'a> Study<'a> {
             (x - reach, (x + reach).min(most))
         };
         let bounds = names.iter().zip(&start).map(limit).collect();
-        Ok(Self { topology, prior, samples, of, cases, names, start, bounds })
+        Ok(Self { machines, prior, samples, of, cases, names, start, bounds, known: Mutex::default() })
     }
 
     /// The samples, in the order given.
@@ -440,19 +466,49 @@ impl<'a> Study<'a> {
     /// # Errors
     /// A simulation that fails.
     pub fn cross(&self, fit: &Fit, split: Split, folds: Option<usize>) -> Result<Crossed, CalibrateError> {
+        self.crossed(split, folds, |seen, _| Ok(self.judge(&self.refit(fit, seen)?)?))
+    }
+
+    /// The same by fits that know nothing of what is held back: each starts at the prior and finds
+    /// for itself what its rows tell. With every fit, and the key of `split` that it has not seen.
+    ///
+    /// # Errors
+    /// A simulation that fails, or rows that tell nothing without one of the keys.
+    pub fn apart(
+        &self,
+        split: Split,
+        may: &dyn Fn(&str) -> bool,
+    ) -> Result<(Crossed, Vec<(String, Fit)>), CalibrateError> {
+        let mut fits = Vec::new();
+        let crossed = self.crossed(split, None, |seen, without| {
+            let fit = self.fit(seen, may)?;
+            let judged = fit.judged.clone();
+            fits.push((without.to_owned(), fit));
+            Ok(judged)
+        })?;
+        Ok((crossed, fits))
+    }
+
+    /// Holds back fold by fold; `judge` predicts all samples from those it is given, and is told a key
+    /// of the others.
+    fn crossed(
+        &self,
+        split: Split,
+        folds: Option<usize>,
+        mut judge: impl FnMut(&[usize], &str) -> Result<Vec<Judged>, CalibrateError>,
+    ) -> Result<Crossed, CalibrateError> {
         let keys: BTreeSet<String> = self.samples.iter().map(|s| split.key(s)).collect();
         let folds = folds.unwrap_or(keys.len()).clamp(1, keys.len());
-        let place: BTreeMap<String, usize> = keys.into_iter().enumerate().map(|(i, key)| (key, i % folds)).collect();
+        let place: BTreeMap<&String, usize> = keys.iter().enumerate().map(|(i, key)| (key, i % folds)).collect();
         let fold: Vec<usize> = self.samples.iter().map(|s| place[&split.key(s)]).collect();
         let mut crossed = Crossed { fold: fold.clone(), held: Vec::new(), trained: vec![0.0; folds] };
         if folds < 2 {
             return Ok(crossed);
         }
         let mut held = vec![None; self.samples.len()];
-        for (f, trained) in crossed.trained.iter_mut().enumerate() {
+        for ((f, trained), key) in crossed.trained.iter_mut().enumerate().zip(&keys) {
             let seen: Vec<usize> = (0..fold.len()).filter(|&r| fold[r] != f).collect();
-            let x = self.refit(fit, &seen)?;
-            let judged = self.judge(&x)?;
+            let judged = judge(&seen, key)?;
             *trained = mean(seen.iter().map(|&r| judged[r].error().abs()));
             for r in (0..fold.len()).filter(|&r| fold[r] == f) {
                 held[r] = Some(judged[r]);
@@ -503,21 +559,34 @@ impl<'a> Study<'a> {
 
     fn issue_us(&self, row: usize, profile: &Profile) -> f64 {
         let sample = &self.samples[row];
-        let predictor = Predictor::new(self.topology, profile);
+        let predictor = Predictor::new(&self.machines[sample.machine], profile);
         let each = sample.call.ranks.div_ceil(predictor.hosts(sample.call.ranks));
         profile.issue_interval(sample.settings.launch, each).as_us()
     }
 
     /// Kernel times of some cases.
     fn simulate(&self, profile: &Profile, cases: &[usize]) -> Result<Vec<Simulated>, PredictError> {
-        let predictor = Predictor::new(self.topology, profile);
-        cases.par_iter().map(|&c| self.simulate_one(&predictor, c)).collect()
+        let predictors = predictors(self.machines, profile);
+        cases.par_iter().map(|&c| self.simulate_one(&predictors, profile, c)).collect()
     }
 
-    fn simulate_one(&self, predictor: &Predictor<'_>, case: usize) -> Result<Simulated, PredictError> {
-        let case = &self.cases[case];
-        let prediction = predictor.simulate(&case.proven, &case.settings, &mut Unobserved)?;
-        Ok(Simulated { kernel_us: prediction.kernel.as_us(), bound: prediction.bound_by() })
+    fn simulate_one(
+        &self,
+        predictors: &[Predictor<'_>],
+        profile: &Profile,
+        case: usize,
+    ) -> Result<Simulated, PredictError> {
+        let mut hasher = DefaultHasher::new();
+        let of = &self.cases[case];
+        of.depends.iter().for_each(|&i| value(profile, self.names[i]).to_bits().hash(&mut hasher));
+        let key = (case, hasher.finish());
+        if let Some(&known) = self.known.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
+            return Ok(known);
+        }
+        let prediction = predictors[of.machine].simulate(&of.proven, &of.settings, &mut Unobserved)?;
+        let simulated = Simulated { kernel_us: prediction.kernel.as_us(), bound: prediction.bound_by() };
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(key, simulated);
+        Ok(simulated)
     }
 
     /// Whether a parameter enters a sample.
@@ -608,7 +677,7 @@ impl Problem for Rows<'_, '_> {
                 study.profile(&to)
             })
             .collect();
-        let predictors: Vec<Predictor<'_>> = moved.iter().map(|p| Predictor::new(study.topology, p)).collect();
+        let predictors: Vec<Vec<Predictor<'_>>> = moved.iter().map(|p| predictors(study.machines, p)).collect();
         let jobs: Vec<(usize, usize)> = (self.needed().into_iter())
             .flat_map(|case| {
                 let entering = move |&column: &usize| study.cases[case].depends.contains(&self.free[column]);
@@ -616,7 +685,7 @@ impl Problem for Rows<'_, '_> {
             })
             .collect();
         let results: Vec<Simulated> = (jobs.par_iter())
-            .map(|&(case, column)| study.simulate_one(&predictors[column], case))
+            .map(|&(case, column)| study.simulate_one(&predictors[column], &moved[column], case))
             .collect::<Result<_, _>>()?;
         let times: BTreeMap<(usize, usize), Simulated> = jobs.into_iter().zip(results).collect();
         let still = study.profile(&all);
@@ -638,6 +707,11 @@ impl Problem for Rows<'_, '_> {
         }
         Ok(jacobian)
     }
+}
+
+/// A predictor for each of some machines.
+fn predictors<'a>(machines: &'a [Topology], profile: &'a Profile) -> Vec<Predictor<'a>> {
+    machines.iter().map(|topology| Predictor::new(topology, profile)).collect()
 }
 
 /// What a launch mode alone depends on.

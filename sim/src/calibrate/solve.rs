@@ -70,7 +70,7 @@ pub struct Options {
     pub pull: f64,
     /// Steps at most.
     pub steps: usize,
-    /// A step shorter than this in every unknown is the last.
+    /// A step shorter than this in every unknown is the last; so is one that hardly lowers the loss.
     pub tolerance: f64,
 }
 
@@ -101,6 +101,11 @@ fn loss(residuals: &[f64], x: &[f64], start: &[f64], options: &Options) -> f64 {
     data + pulled
 }
 
+/// A step that lowers the loss by a smaller part is the last.
+const FLAT: f64 = 1e-3;
+/// A step that lowers the loss by a larger part needs no new derivatives after it.
+const STEEP: f64 = 0.1;
+
 /// Minimises Huber's loss between bounds, from `start`, or from `from` with the pull to `start`.
 ///
 /// # Errors
@@ -118,6 +123,8 @@ pub fn minimise<P: Problem>(
     let mut best = loss(&residuals, &x, start, options);
     let mut damping = 1e-3;
     let mut jacobian = problem.jacobian(&x, &residuals)?;
+    // Whether the derivatives are those of this place.
+    let mut fresh = true;
     let mut steps = 0;
     while steps < options.steps {
         let (normal, gradient) = normal(&jacobian, &residuals, &x, start, options);
@@ -125,7 +132,7 @@ pub fn minimise<P: Problem>(
         let free: Vec<usize> = (0..n)
             .filter(|&i| !(x[i] <= bounds[i].0 && gradient[i] > 0.0 || x[i] >= bounds[i].1 && gradient[i] < 0.0))
             .collect();
-        let mut moved = false;
+        let before = best;
         let mut longest: f64 = 0.0;
         for _ in 0..12 {
             let mut system = Matrix::zero(free.len(), free.len());
@@ -143,26 +150,31 @@ pub fn minimise<P: Problem>(
             for (&i, s) in free.iter().zip(&step) {
                 next[i] = (x[i] + s.clamp(-1.0, 1.0)).clamp(bounds[i].0, bounds[i].1);
             }
+            longest = next.iter().zip(&x).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
             let there = problem.residuals(&next)?;
             let lower = loss(&there, &next, start, options);
             if lower < best {
-                longest = next.iter().zip(&x).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
                 (x, residuals, best) = (next, there, lower);
                 damping = (damping / 5.0).max(1e-9);
-                moved = true;
                 break;
             }
             damping *= 4.0;
+            if longest < options.tolerance {
+                break;
+            }
         }
         steps += 1;
-        if !moved {
+        let fell = before - best;
+        let still = fell <= FLAT * before || longest < options.tolerance;
+        // Derivatives are dear: those of a place before do while they lead down well.
+        if fell > STEEP * before && !still {
+            fresh = false;
+            continue;
+        }
+        if still && fresh {
             break;
         }
-        let done = longest < options.tolerance;
-        jacobian = problem.jacobian(&x, &residuals)?;
-        if done {
-            break;
-        }
+        (jacobian, fresh) = (problem.jacobian(&x, &residuals)?, true);
     }
     Ok(Solution { x, residuals, jacobian, loss: best, steps })
 }
