@@ -721,7 +721,7 @@ fn launch_parameters(launch: Launch) -> Vec<&'static str> {
 }
 
 fn options() -> Options {
-    Options { huber: HUBER, pull: PULL, steps: 30, tolerance: 5e-3 }
+    Options { huber: HUBER, pull: PULL, steps: 30, tolerance: 5e-3, flat: 1e-3 }
 }
 
 /// The mean of some values; 0 of none.

@@ -70,8 +70,10 @@ pub struct Options {
     pub pull: f64,
     /// Steps at most.
     pub steps: usize,
-    /// A step shorter than this in every unknown is the last; so is one that hardly lowers the loss.
+    /// A step shorter than this in every unknown is the last.
     pub tolerance: f64,
+    /// So is one that lowers the loss by a smaller part.
+    pub flat: f64,
 }
 
 /// Where a search ended.
@@ -101,8 +103,6 @@ fn loss(residuals: &[f64], x: &[f64], start: &[f64], options: &Options) -> f64 {
     data + pulled
 }
 
-/// A step that lowers the loss by a smaller part is the last.
-const FLAT: f64 = 1e-3;
 /// A step that lowers the loss by a larger part needs no new derivatives after it.
 const STEEP: f64 = 0.1;
 
@@ -165,7 +165,7 @@ pub fn minimise<P: Problem>(
         }
         steps += 1;
         let fell = before - best;
-        let still = fell <= FLAT * before || longest < options.tolerance;
+        let still = fell <= options.flat * before || longest < options.tolerance;
         // Derivatives are dear: those of a place before do while they lead down well.
         if fell > STEEP * before && !still {
             fresh = false;
@@ -311,7 +311,7 @@ mod tests {
         }
     }
 
-    const OPTIONS: Options = Options { huber: 1e9, pull: 0.0, steps: 200, tolerance: 1e-10 };
+    const OPTIONS: Options = Options { huber: 1e9, pull: 0.0, steps: 200, tolerance: 1e-10, flat: 0.0 };
 
     /// Goal: the minimum is found, inside bounds and on them: with x at most 0.5 the best of the
     /// valley is (0.5, 0.25), by hand.
