@@ -163,7 +163,7 @@ fn training_steps() {
     exposed.check("exposed", 0.21, 0.60);
 }
 
-/// Goal: the same on 2 GPUs with 24 and with 8 channels, measured after the model was settled.
+/// Goal: the same on 2 GPUs with 24 and with 8 channels, measured when the mechanisms were settled.
 #[test]
 fn training_steps_on_two() {
     let rows = rows("training_steps_2.json");
@@ -171,7 +171,7 @@ fn training_steps_on_two() {
         let rows: Vec<Value> = rows.iter().filter(|r| r["max_nch"] == channels).cloned().collect();
         let alone = number(&rows[0], "compute_only_ms") / 12.0;
         let (steps, exposed) = gpt_steps(&rows, 2, [alone; 2]);
-        steps.check("steps on 2 GPUs", 0.04, 0.12);
+        steps.check("steps on 2 GPUs", 0.04, 0.10);
         exposed.check("exposed on 2 GPUs", 0.20, 0.50);
     }
 }
