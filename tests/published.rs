@@ -5,8 +5,8 @@
 //! Beside it stands what profiles do that were fitted to other publishers' runs of the same kind
 //! (`families.toml`): never to the case, nor to another of its publisher.
 //!
-//! `cargo test --test published -- --ignored` fits these profiles anew, `COLLCAST_UPDATE=1 cargo test
-//! --test published` writes the page.
+//! `COLLCAST_FIT=all cargo test --test published` fits these profiles anew (a family's name that one; minutes each),
+//! `COLLCAST_UPDATE=1` writes the page.
 //!
 //! Keys of a case, beside those of any `.toml` next to measurements (`collcast validate`):
 //! - `transport`: `rdma`, `tcp` or `nvlink`: what carries the bytes between hosts, or inside the one;
@@ -431,7 +431,11 @@ fn fitted_profiles_have_seen_what_they_say() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(data_of(case));
         read_paths(&[path], &ReadOptions::default()).unwrap().files[0].hash.clone()
     };
+    let asked = std::env::var("COLLCAST_FIT").ok();
     for (name, family) in &families.families {
+        if asked.as_ref().is_some_and(|asked| asked == "all" || asked == name) {
+            fit(name, family);
+        }
         let publishers = families.publishers(name);
         let files = publishers.iter().map(|without| (held_out(name, without), Some(without)));
         for (file, without) in files.chain([(profile_of(name), None)]).filter(|_| publishers.len() > 1) {
@@ -447,19 +451,14 @@ fn fitted_profiles_have_seen_what_they_say() {
     }
 }
 
-/// Fits the profiles of all families anew, from the committed runs, and those without each publisher.
-#[test]
-#[ignore = "writes profiles; takes many minutes"]
-fn fit_the_families() {
-    for (name, family) in Families::read().families {
-        let held_out = format!("tests/data/published/held_out/{name}");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_collcast"));
-        command.arg("calibrate").args(family.cases.iter().map(|case| data_of(case)));
-        command.args(["--profile", &family.over, "--fit", &family.fit.join(","), "--split", "none"]);
-        command.args(["--held-out", &held_out, "-o", &profile_of(&name)]);
-        let status = command.current_dir(env!("CARGO_MANIFEST_DIR")).status().unwrap();
-        assert!(status.success(), "{name}: {command:?}");
-    }
+/// Fits the profile of a family anew, from the committed runs, and those without each publisher.
+fn fit(name: &str, family: &Family) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_collcast"));
+    command.arg("calibrate").args(family.cases.iter().map(|case| data_of(case)));
+    command.args(["--profile", &family.over, "--fit", &family.fit.join(","), "--split", "none"]);
+    command.args(["--held-out", &format!("tests/data/published/held_out/{name}"), "-o", &profile_of(name)]);
+    let status = command.current_dir(env!("CARGO_MANIFEST_DIR")).status().unwrap();
+    assert!(status.success(), "{name}: {command:?}");
 }
 
 #[test]

@@ -176,6 +176,9 @@ pub fn minimise<P: Problem>(
         }
         (jacobian, fresh) = (problem.jacobian(&x, &residuals)?, true);
     }
+    if !fresh {
+        jacobian = problem.jacobian(&x, &residuals)?;
+    }
     Ok(Solution { x, residuals, jacobian, loss: best, steps })
 }
 

@@ -586,7 +586,8 @@ mod tests {
         let nics: Vec<_> = found.iter().filter(|b| b.of == [2, 0]).collect();
         assert_eq!((nics.len(), found.len()), (4, 5));
         for b in nics {
-            let Fault::Slow(Part::Nic, percent) = b.fault else { panic!("{b:?}") };
+            let percent = { b.fault }.severity().copied().unwrap_or_default();
+            assert_eq!(b.fault, Fault::Slow(Part::Nic, percent));
             assert!((b.curve[0] - 10.0).abs() < 1e-9, "{b:?}");
             assert!((b.curve[1] * f64::from(percent) - 1e4).abs() < 1e-6, "{b:?}");
         }

@@ -14,9 +14,9 @@
 //!
 //! What computation and communication do to each other on a GPU, with the parameters of the
 //! profile: a communication kernel has one block a channel and takes an SM for each, once a wave
-//! or kernel that fills the GPU is over ([`crate::engine::Gate`]); what it sends takes memory
-//! bandwidth; while a computation keeps memory busy its blocks move less. Copy engines take
-//! memory bandwidth alone.
+//! or kernel that fills the GPU is over or leaves enough of them ([`crate::engine::Gate`]); products then
+//! take more rounds of tiles, and lose power to it; what it sends takes memory bandwidth; while a
+//! computation keeps memory busy its blocks move less. Copy engines take memory bandwidth alone.
 
 pub mod fold;
 pub mod footprint;
