@@ -311,8 +311,8 @@ fn usable<'r>(
                 return Err(reason);
             }
             let Question { mut call, algorithm, protocol, settings } = question(row, Some(&of.env), predictor, launch);
-            // An all-reduce in place and one out of place are the same schedule.
-            call.in_place &= call.collective != Collective::AllReduce;
+            // An all-reduce in place and one out of place are the same schedule, but for registered buffers.
+            call.in_place &= call.collective != Collective::AllReduce || settings.registered;
             let resolved = predictor.resolve(&call, algorithm, protocol, &settings).map_err(|e| e.to_string())?;
             if let Some((algorithm, protocol)) = resolved.instead_of {
                 return Err(format!("NCCL picks {algorithm}/{protocol}, which is not modelled"));

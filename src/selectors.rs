@@ -108,6 +108,9 @@ pub(crate) struct CallArgs {
     /// Input and output in one buffer
     #[arg(long, help_heading = "Collective")]
     pub(crate) in_place: bool,
+    /// NCCL has registered the buffers: memory of ncclMemAlloc in a CUDA graph, or of ncclCommRegister
+    #[arg(long, help_heading = "Collective")]
+    pub(crate) registered: bool,
     /// An algorithm in MSCCL XML, which says what it does, how and over how many ranks
     #[arg(
         long,
@@ -401,6 +404,7 @@ impl CallArgs {
                 version: Some(rules),
                 nccl: environment.settings,
                 transport,
+                registered: self.registered,
                 ..Settings::default()
             },
             warnings: environment.warnings,

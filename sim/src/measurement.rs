@@ -35,6 +35,8 @@ pub struct Settings {
     pub threads: Option<u32>,
     /// How GPUs of one host reach each other.
     pub peer_access: PeerAccess,
+    /// Whether NCCL had registered the buffers: see [`crate::predict::Settings::registered`].
+    pub registered: bool,
     /// NCCL version.
     pub nccl: Option<String>,
     /// Names of the hosts, where the source gives them: sorted, each once.

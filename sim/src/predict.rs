@@ -51,6 +51,9 @@ pub struct Settings {
     pub nccl: NcclSettings,
     /// How NCCL is told to move data.
     pub transport: Transport,
+    /// NCCL has registered the buffers with the peers, who store right into them where it saves a copy: memory of
+    /// `ncclMemAlloc` in a CUDA graph (`NCCL_GRAPH_REGISTER`), or of `ncclCommRegister`.
+    pub registered: bool,
     /// Fold symmetric lanes; off only to check that folding changes nothing.
     pub fold: bool,
 }
@@ -64,6 +67,7 @@ impl Default for Settings {
             version: None,
             nccl: NcclSettings::default(),
             transport: Transport::default(),
+            registered: false,
             fold: true,
         }
     }
@@ -389,6 +393,7 @@ impl<'a> Predictor<'a> {
         Limits {
             channels: settings.channels.unwrap_or_else(|| self.model(&graphs, settings).channels()).max(1),
             exact_channels: settings.channels.is_some(),
+            registered: settings.registered,
             threads: None,
             threshold: None,
             buffer_size: nccl.buffer_size.unwrap_or(defaults.buffer_size),
@@ -831,7 +836,7 @@ impl<'a> Predictor<'a> {
             return Err(PredictError::SelfCheck { what, violation });
         }
 
-        let ends = self.profile.kernel(protocol, schedule.plan.threads);
+        let ends = self.profile.kernel(&schedule.plan);
         let mut kernel = ends + run_time;
         // Where some ranks are done before others, calls back to back overlap.
         let first = outcome.first_ends.iter().min().map_or(run_time, |&t| t - crate::units::SimTime(0));

@@ -10,9 +10,10 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::collective::{DataType, Launch, Protocol, nearest};
+use crate::collective::{Algorithm, DataType, Launch, Protocol, nearest};
 use crate::engine::Access;
 use crate::engine::flows::WEIGHT_ONE;
+use crate::schedule::plan::{P2P_THREADS, Plan};
 use crate::topology::LinkKind;
 use crate::units::{Bandwidth, SimDuration};
 
@@ -189,17 +190,14 @@ parameters! {
     "block.ll" "GB/s" "what 512 threads of a block send from memory with LL",
     "block.ll128" "GB/s" "what 640 threads of a block send from memory with LL128",
     "block.simple" "GB/s" "what 512 threads of a block send from memory with Simple",
-    "store.ll" "of a send" "what of a send's instructions the store to the peer takes with LL, the load from memory the rest",
+    "store.ll" "of a send" "what of a send's instructions the store to the peer takes with LL; the rest is a load, from memory or of what was received",
     "store.ll128" "of a send" "the same with LL128",
     "store.simple" "of a send" "the same with Simple",
-    "fetch.ll" "of a send" "instructions to load what was received with LL",
-    "fetch.ll128" "of a send" "the same with LL128",
-    "fetch.simple" "of a send" "the same with Simple",
     "keep.ll" "of a send" "instructions to store what is kept in memory with LL",
     "keep.ll128" "of a send" "the same with LL128",
     "keep.simple" "of a send" "the same with Simple",
     "copy.simple" "of a send" "instructions of a copy inside one memory with Simple: what a switch is to combine, or has multicast",
-    "saturation.ll" "blocks" "what ever more threads of LL would move beyond 512 of them",
+    "saturation" "blocks" "what ever more threads of a block of LL or Simple would move beyond 512 of them",
     "reduce.fp16" "copies" "instruction weight of combining 16-bit floats beyond fp32",
     "reduce.int8" "copies" "instruction weight of combining 8-bit integers beyond fp32",
     "kernel.ll" "us" "start and end of a kernel, back to back on one stream",
@@ -484,8 +482,8 @@ impl Profile {
         if protocol == Protocol::Simple { SimDuration::ZERO } else { self.time("operand") }
     }
 
-    /// What `threads` threads of a block copy: in proportion, as each keeps the same number of bytes
-    /// in flight; with LL, whose threads poll all the time, more of them get in each other's way.
+    /// What `threads` threads of a block copy: each keeps the same number of bytes in flight, and the more there
+    /// are, the more get in each other's way. LL128 has nearly always all its threads.
     pub fn lane_rate(&self, protocol: Protocol, threads: u32) -> Bandwidth {
         let (name, all) = match protocol {
             Protocol::Ll => ("block.ll", 512.0),
@@ -493,28 +491,28 @@ impl Profile {
             Protocol::Simple => ("block.simple", 512.0),
         };
         let share = f64::from(threads) / all;
-        let beyond = self.value("saturation.ll");
-        let crowded = if protocol == Protocol::Ll { (1.0 + beyond) / (share + beyond) } else { 1.0 };
+        let beyond = self.value("saturation");
+        let crowded = if protocol == Protocol::Ll128 { 1.0 } else { (1.0 + beyond) / (share + beyond) };
         Bandwidth::from_gb_per_s(self.value(name) * share * crowded)
     }
 
     /// Instruction weights of accesses, in sends.
     pub fn access(&self, protocol: Protocol) -> Access {
-        let [store, fetch, keep] = match protocol {
-            Protocol::Ll => ["store.ll", "fetch.ll", "keep.ll"],
-            Protocol::Ll128 => ["store.ll128", "fetch.ll128", "keep.ll128"],
-            Protocol::Simple => ["store.simple", "fetch.simple", "keep.simple"],
+        let [store, keep] = match protocol {
+            Protocol::Ll => ["store.ll", "keep.ll"],
+            Protocol::Ll128 => ["store.ll128", "keep.ll128"],
+            Protocol::Simple => ["store.simple", "keep.simple"],
         };
         let weight = |value: f64| (value * WEIGHT_ONE as f64) as u64;
         let of = |name| weight(self.value(name).clamp(0.0, 4.0));
         let store = of(store).min(WEIGHT_ONE);
-        Access { load: WEIGHT_ONE - store, fetch: of(fetch), store, keep: of(keep) }
+        Access { load: WEIGHT_ONE - store, store, keep: of(keep) }
     }
 
     /// Instruction weights of a copy inside one memory with Simple.
     pub fn copy(&self) -> Access {
         let half = (self.value("copy.simple") * WEIGHT_ONE as f64 / 2.0) as u64;
-        Access { load: half, fetch: half, store: half, keep: half }
+        Access { load: half, store: half, keep: half }
     }
 
     /// Instruction weight of combining beyond that of fp32, in copies.
@@ -526,8 +524,12 @@ impl Profile {
         }
     }
 
-    /// Start and end of a kernel whose blocks have so many threads, back to back on one stream.
-    pub fn kernel(&self, protocol: Protocol, threads: u32) -> SimDuration {
+    /// Start and end of the kernel of a call, back to back on one stream. NCCL compiles a kernel for LL and one
+    /// for sends and receives; the other protocols of collectives are functions that the kernel of LL calls
+    /// through a table, which takes longer with every warp (NCCL 2.28 `src/device/generate.py`, `common.h`).
+    pub fn kernel(&self, plan: &Plan) -> SimDuration {
+        let own = plan.algorithm == Algorithm::Direct;
+        let (protocol, threads) = if own { (Protocol::Ll, P2P_THREADS) } else { (plan.protocol, plan.threads) };
         let (alone, warp) = match protocol {
             Protocol::Ll => ("kernel.ll", "kernel_warp.ll"),
             Protocol::Ll128 => ("kernel.ll128", "kernel_warp.ll128"),
@@ -685,6 +687,10 @@ pub enum Reach {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::collective::Collective;
+    use crate::schedule::Call;
+    use crate::schedule::plan::Limits;
+    use crate::units::Bytes;
 
     /// Goal: no parameter without a cited value, none without a source, at most 40 that data of
     /// one machine set.
@@ -700,6 +706,24 @@ mod tests {
             let fitted = profile.parameters.values().filter(|p| p.origin <= OriginKind::Anchor).count();
             assert!(fitted <= 40, "{name}: {fitted}");
         }
+    }
+
+    /// Goal: sends and receives have a kernel of their own, which costs what that of LL does with 640 threads,
+    /// whatever the protocol; the function of another protocol costs more.
+    #[test]
+    fn sends_and_receives_need_no_table_of_functions() {
+        let prior = Profile::builtin("prior").unwrap();
+        let call = |collective| Call::of_size(collective, 2, Bytes(1 << 20), DataType::Float32);
+        let plan = |collective, algorithm, protocol| {
+            Plan::new(&call(collective), algorithm, protocol, &Limits { channels: 1, ..Limits::default() })
+        };
+        let [ll, sends, simple] = [
+            plan(Collective::AllReduce, Algorithm::Tree, Protocol::Ll),
+            plan(Collective::SendRecv, Algorithm::Direct, Protocol::Simple),
+            plan(Collective::AllReduce, Algorithm::Tree, Protocol::Simple),
+        ]
+        .map(|plan| prior.kernel(&plan));
+        assert!(ll == sends && simple.as_us() > 1.5 * ll.as_us(), "{ll} {sends} {simple}");
     }
 
     /// Goal: mistakes in a profile are named.

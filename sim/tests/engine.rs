@@ -430,8 +430,8 @@ proptest! {
             lane.after = SimDuration(random(2) * random(900_000));
             lane.wave = random(2) * random(5000);
             lane.reduce_weight = random(2) * random(WEIGHT_ONE);
-            let [load, fetch, store, keep] = std::array::from_fn(|_| random(WEIGHT_ONE));
-            lane.access = Access { load, fetch, store, keep };
+            let [load, store, keep] = std::array::from_fn(|_| random(WEIGHT_ONE));
+            lane.access = Access { load, store, keep };
             lane.at = SimTime(random(2) * random(3_000_000));
         }
         let rounds = 1 + u32::try_from(random(3)).unwrap();
@@ -647,7 +647,7 @@ fn a_computation_keeps_its_links_apart() {
 fn ideal(block_gb_per_s: f64) -> Profile {
     let mut profile = prior();
     profile.parameters.get_mut("efficiency.nvlink").unwrap().value = 1.0;
-    for name in ["store.simple", "fetch.simple", "keep.simple"] {
+    for name in ["store.simple", "keep.simple"] {
         profile.parameters.get_mut(name).unwrap().value = 0.5;
     }
     for name in ["block.simple", "block.ll"] {

@@ -75,7 +75,8 @@ pub(super) fn judge<'a>(
             todo.push(row);
         }
     }
-    // An all-reduce in place and one out of place are the same schedule: one prediction for both.
+    // An all-reduce in place and one out of place are the same schedule, but for registered buffers: one prediction
+    // for both.
     let twins: Vec<&[&Measurement]> = todo.chunk_by(|a, b| same_call(a, b)).collect();
     let results: Vec<Result<Vec<Judged<'a>>, (usize, PredictError)>> = twins
         .par_iter()
@@ -140,7 +141,8 @@ pub(crate) fn question(
     let several = predictor.hosts(row.ranks) > 1;
     let launch = row.launch.or(launch).unwrap_or(if several { Launch::Processes } else { Launch::Threads });
     let version = row.settings.nccl.as_deref().and_then(|text| text.parse::<Version>().ok());
-    let mut settings = Settings { launch, version, ..Settings::default() };
+    let registered = row.settings.registered;
+    let mut settings = Settings { launch, version, registered, ..Settings::default() };
     (settings.nccl, settings.transport) = told(row, env, predictor.topology(), predictor.version(&settings));
     // What NCCL said it ran goes before what its cost table would pick.
     let ran = row.chosen.as_ref();
@@ -176,7 +178,7 @@ fn same_call(a: &Measurement, b: &Measurement) -> bool {
         let (time, origin) = (SimDuration::ZERO, Origin::default());
         Measurement { in_place: false, time, origin, ..m.clone() }
     };
-    a.collective == Collective::AllReduce && call(a) == call(b)
+    a.collective == Collective::AllReduce && !a.settings.registered && call(a) == call(b)
 }
 
 /// What NCCL was told when a row was measured: the machine's variables, those of the file, and

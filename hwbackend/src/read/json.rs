@@ -103,6 +103,8 @@ fn nccl_tests(input: &Input<'_>, value: &Value) -> Result<Parsed, ReadError> {
     out.env = env;
     out.nccl.clone_from(&settings.nccl);
     let launch = launch(config).or(input.sidecar.launch);
+    // nccl-tests takes its buffers from `ncclMemAlloc`.
+    settings.registered = launch == Some(Launch::Graph);
 
     let lines = lines_of(input.text, "\"size\"", "\"results\"", results.len());
     for (index, result) in results.iter().enumerate() {

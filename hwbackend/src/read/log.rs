@@ -459,6 +459,8 @@ impl Reader<'_> {
         env.retain(|name, _| is_relevant(name));
         self.out.env.extend(env);
         settings.nccl = self.nccl.clone().or_else(|| sidecar.nccl.clone());
+        // nccl-tests takes its buffers from `ncclMemAlloc`.
+        settings.registered = launch == Some(Launch::Graph);
         let named: BTreeSet<&String> = run.ranks.values().map(|(host, _, _)| host).filter(|h| !h.is_empty()).collect();
         settings.host_names = named.into_iter().cloned().collect();
 

@@ -24,7 +24,7 @@ const LINE_MAX: usize = 64 * 1024;
 const NEEDED: [&str; 3] = ["collective", "ranks", "size_bytes"];
 const TIMES: [&str; 3] = ["time_us", "algbw_gbps", "busbw_gbps"];
 /// Columns that are used where they are there.
-const USED: [&str; 19] = [
+const USED: [&str; 20] = [
     "run",
     "nodes",
     "gpus_per_node",
@@ -36,6 +36,7 @@ const USED: [&str; 19] = [
     "nthreads",
     "p2p",
     "in_place",
+    "registered",
     "variant",
     "nccl_algo_env",
     "origin",
@@ -290,6 +291,14 @@ impl Row<'_> {
         }
     }
 
+    fn flag(&self, column: &str) -> Result<bool, ReadError> {
+        match self.cell(column).map(str::to_lowercase).as_deref() {
+            None | Some("0" | "false" | "no") => Ok(false),
+            Some("1" | "true" | "yes") => Ok(true),
+            Some(_) => Err(self.bad(column, "not known", "0, 1, true or false")),
+        }
+    }
+
     fn size(&self, column: &str) -> Result<Option<Bytes>, ReadError> {
         let Some(text) = self.cell(column) else {
             return Ok(None);
@@ -401,6 +410,7 @@ impl Row<'_> {
                 _ => return Err(self.bad("p2p", "not known", "on, off or net")),
             };
         }
+        settings.registered = self.flag("registered")?;
         settings.nccl = self.cell("nccl_version").and_then(plain_version).or_else(|| self.input.sidecar.nccl.clone());
         for text in notes {
             out.note_once(Some(self.line), text);
@@ -417,9 +427,9 @@ impl Row<'_> {
         self.needed("size_bytes", "a size in bytes")?;
         let size = self.size("size_bytes")?.unwrap_or_default();
         let in_place = match self.cell("in_place").map(str::to_lowercase).as_deref() {
-            None | Some("0" | "false" | "no" | "out_of_place" | "out-of-place") => false,
-            Some("1" | "true" | "yes" | "in_place" | "in-place") => true,
-            Some(_) => return Err(self.bad("in_place", "not known", "0, 1, true or false")),
+            Some("out_of_place" | "out-of-place") => false,
+            Some("in_place" | "in-place") => true,
+            _ => self.flag("in_place")?,
         };
         let settings = self.settings(collective, out)?;
 

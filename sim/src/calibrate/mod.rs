@@ -322,7 +322,7 @@ impl<'a> Study<'a> {
         let limit = |(name, &x): (&&str, &f64)| {
             let begins = |names: &[&str]| names.iter().any(|of| name.starts_with(of));
             let most = if begins(&["efficiency.", "store."]) { 0.0 } else { f64::INFINITY };
-            let reach = if begins(&["store.", "fetch.", "keep."]) { WEIGHT_REACH } else { REACH }.ln();
+            let reach = if begins(&["store.", "keep."]) { WEIGHT_REACH } else { REACH }.ln();
             (x - reach, (x + reach).min(most))
         };
         let bounds = names.iter().zip(&start).map(limit).collect();
@@ -355,46 +355,58 @@ impl<'a> Study<'a> {
         if free.is_empty() {
             return Err(CalibrateError::NothingToFit);
         }
-        let mut unknown = BTreeSet::new();
-        let mut needed = BTreeSet::new();
-        let search = |free: &[usize], from: &[f64], frozen: Option<&Matrix>| {
-            self.search(&Rows { study: self, rows, free, frozen }, from)
-        };
+        let search = |free: &[usize], from: &[f64]| self.search(&Rows { study: self, rows, free, frozen: None }, from);
         let from: Vec<f64> = free.iter().map(|&i| self.start[i]).collect();
-        let mut solution = search(&free, &from, None)?;
-        // Whether the derivatives are those of a fit with more parameters.
+        let mut solution = search(&free, &from)?;
+        let mut settled = Settled::default();
+        // Derivatives of a fit with more parameters may be those of another place.
+        while self.settle(rows, &mut free, &mut solution, &mut settled)? {
+            solution = search(&free, &solution.x)?;
+        }
+        let covariance = self.covariance(rows, &free, &solution);
+        let variance = |at: usize| covariance.as_ref().map_or(0.0, |c| c.row(at)[at]);
+        self.told(rows, &free, &settled.unknown, &solution, &variance)
+    }
+
+    /// Gives up the parameters that a solution's rows do not tell, one at a time: what is left may be told once
+    /// the other stands still. Derivatives are not taken anew; whether they should be.
+    fn settle(
+        &self,
+        rows: &[usize],
+        free: &mut Vec<usize>,
+        solution: &mut Solution,
+        settled: &mut Settled,
+    ) -> Result<bool, PredictError> {
         let mut stale = false;
         loop {
-            let start: Vec<f64> = free.iter().map(|&i| self.start[i]).collect();
-            let covariance = covariance(&solution, &self.clusters(rows), &start, &options());
+            let covariance = self.covariance(rows, free, solution);
             let variance = |at: usize| covariance.as_ref().map_or(0.0, |c| c.row(at)[at]);
-            // One at a time: what is left may be told once the other stands still.
             let untold = (0..free.len()).filter(|&at| {
-                free.len() > 1 && !needed.contains(&free[at]) && variance(at).max(0.0).sqrt() > IDENTIFIED
+                free.len() > 1 && !settled.needed.contains(&free[at]) && variance(at).max(0.0).sqrt() > IDENTIFIED
             });
-            match untold.max_by(|&a, &b| variance(a).total_cmp(&variance(b))) {
-                Some(worst) => {
-                    let parameter = free.remove(worst);
-                    let mut from = solution.x.clone();
-                    from.remove(worst);
-                    let without = search(&free, &from, Some(&solution.jacobian.without(worst)))?;
-                    let error = |solution: &Solution| mean(solution.residuals.iter().map(|r| r.abs()));
-                    if error(&without) > MISSED * error(&solution) {
-                        free.insert(worst, parameter);
-                        needed.insert(parameter);
-                    } else {
-                        unknown.insert(parameter);
-                        stale |= from.iter().zip(&without.x).any(|(before, after)| (before - after).abs() > MOVED);
-                        solution = without;
-                    }
-                }
-                None if stale => {
-                    let from = solution.x.clone();
-                    (solution, stale) = (search(&free, &from, None)?, false);
-                }
-                None => return self.told(rows, &free, &unknown, &solution, &variance),
+            let Some(worst) = untold.max_by(|&a, &b| variance(a).total_cmp(&variance(b))) else {
+                return Ok(stale);
+            };
+            let parameter = free.remove(worst);
+            let mut from = solution.x.clone();
+            from.remove(worst);
+            let frozen = solution.jacobian.without(worst);
+            let without = self.search(&Rows { study: self, rows, free, frozen: Some(&frozen) }, &from)?;
+            let error = |solution: &Solution| mean(solution.residuals.iter().map(|r| r.abs()));
+            if error(&without) > MISSED * error(solution) {
+                free.insert(worst, parameter);
+                settled.needed.insert(parameter);
+            } else {
+                settled.unknown.insert(parameter);
+                stale |= from.iter().zip(&without.x).any(|(before, after)| (before - after).abs() > MOVED);
+                *solution = without;
             }
         }
+    }
+
+    fn covariance(&self, rows: &[usize], free: &[usize], solution: &Solution) -> Option<Matrix> {
+        let start: Vec<f64> = free.iter().map(|&i| self.start[i]).collect();
+        covariance(solution, &self.clusters(rows), &start, &options())
     }
 
     fn search(&self, problem: &Rows<'_, '_>, from: &[f64]) -> Result<Solution, PredictError> {
@@ -521,7 +533,8 @@ impl<'a> Study<'a> {
     /// The unknowns of a fit to some of the rows of another.
     fn refit(&self, fit: &Fit, seen: &[usize]) -> Result<Vec<f64>, CalibrateError> {
         // What no row that is seen depends on goes back to its prior.
-        let free: Vec<usize> = fit.free.iter().copied().filter(|&i| seen.iter().any(|&r| self.enters(r, i))).collect();
+        let mut free: Vec<usize> =
+            fit.free.iter().copied().filter(|&i| seen.iter().any(|&r| self.enters(r, i))).collect();
         let mut frozen = Matrix::zero(seen.len(), free.len());
         for (row, &r) in seen.iter().enumerate() {
             for (column, i) in free.iter().enumerate() {
@@ -531,7 +544,10 @@ impl<'a> Study<'a> {
         }
         let problem = Rows { study: self, rows: seen, free: &free, frozen: Some(&frozen) };
         let from: Vec<f64> = free.iter().map(|&i| fit.x[i]).collect();
-        Ok(self.all(&free, &self.search(&problem, &from)?.x))
+        let mut solution = self.search(&problem, &from)?;
+        // Neither may what they do not tell stay where all rows have put it.
+        self.settle(seen, &mut free, &mut solution, &mut Settled::default())?;
+        Ok(self.all(&free, &solution.x))
     }
 
     /// Predictions of all samples with a profile's values.
@@ -637,6 +653,13 @@ pub struct Crossed {
     pub trained: Vec<f64>,
 }
 
+/// Which parameters a fit has given up, and which it cannot do without.
+#[derive(Default)]
+struct Settled {
+    unknown: BTreeSet<usize>,
+    needed: BTreeSet<usize>,
+}
+
 /// Some samples under some unknowns.
 struct Rows<'s, 'a> {
     study: &'s Study<'a>,
@@ -740,12 +763,12 @@ fn set(profile: &mut Profile, name: &str, value: f64) {
 }
 
 /// Everything of a laid case that costs time.
-type Costs = (Vec<u64>, Vec<crate::engine::ConnSpec>, Vec<[u64; 11]>, u64);
+type Costs = (Vec<u64>, Vec<crate::engine::ConnSpec>, Vec<[u64; 10]>, u64);
 
 fn costs(topology: &Topology, profile: &Profile, case: &Case) -> Result<Costs, PredictError> {
     let schedule = &case.proven.schedule;
     let laid = lay(topology, profile, &case.settings.transport, schedule)?;
     let Instance { resources, conns, lanes, .. } = laid.instance;
     let lanes = lanes.iter().map(crate::engine::LaneSpec::costs).collect();
-    Ok((resources, conns, lanes, profile.kernel(schedule.plan.protocol, schedule.plan.threads).0))
+    Ok((resources, conns, lanes, profile.kernel(&schedule.plan).0))
 }

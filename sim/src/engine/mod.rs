@@ -62,7 +62,7 @@ pub struct ConnSpec {
     pub credit: SimDuration,
     /// The receiver may start with the sender's first wave of lines.
     pub streaming: bool,
-    /// The sender stores where the data is to stay: the receiver only waits for it.
+    /// The sender stores where the data is to stay: the receiver only waits for it, or passes it on.
     pub direct: bool,
     /// Slices that fit; with a proxy, as many at each of both ends.
     pub depth: u32,
@@ -129,7 +129,7 @@ pub struct LaneSpec {
     pub tokens: Vec<u32>,
     /// Its warps' instruction rate: a resource in bytes per second, of a send from memory.
     pub issue: Use,
-    /// Lane occupied per slice that crosses a FIFO, before it moves.
+    /// Lane occupied per slice with data that crosses a FIFO, before it moves.
     pub sync: SimDuration,
     /// Lane occupied after a slice that crossed a FIFO has left, before the next one.
     pub after: SimDuration,
@@ -155,10 +155,8 @@ pub struct LaneSpec {
 /// Instruction weights of what an instruction loads and stores, by where it is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Access {
-    /// Load from memory.
+    /// Load from memory, of own data or of what was received.
     pub load: u64,
-    /// Load of what was received.
-    pub fetch: u64,
     /// Store to a peer.
     pub store: u64,
     /// Store to memory.
@@ -167,16 +165,15 @@ pub struct Access {
 
 impl Access {
     /// All alike: a copy has weight 1.
-    pub const EVEN: Self =
-        Self { load: WEIGHT_ONE / 2, fetch: WEIGHT_ONE / 2, store: WEIGHT_ONE / 2, keep: WEIGHT_ONE / 2 };
+    pub const EVEN: Self = Self { load: WEIGHT_ONE / 2, store: WEIGHT_ONE / 2, keep: WEIGHT_ONE / 2 };
 }
 
 impl LaneSpec {
     /// What costs it time.
-    pub fn costs(&self) -> [u64; 11] {
+    pub fn costs(&self) -> [u64; 10] {
         let Self { issue, sync, after, operand, wave, reduce_weight, at, .. } = self;
-        let Access { load, fetch, store, keep } = self.access;
-        [issue.1, sync.0, after.0, operand.0, *wave, *reduce_weight, at.0, load, fetch, store, keep]
+        let Access { load, store, keep } = self.access;
+        [issue.1, sync.0, after.0, operand.0, *wave, *reduce_weight, at.0, load, store, keep]
     }
 }
 
@@ -759,7 +756,9 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
             self.wake(Owner::Lane(lane), at);
             return Ok(false);
         }
-        let crosses = !step.recv.is_empty() || !step.send.is_empty();
+        // An empty slice is handed over without the barrier and the fence that data takes.
+        let moves = run.slice.is_some_and(|slice| slice.span > 0);
+        let crosses = moves && (!step.recv.is_empty() || !step.send.is_empty());
         let run = &mut self.lanes[lane as usize];
         run.began = self.now;
         run.phase = Phase::Syncing;
@@ -828,17 +827,18 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
         // A lane is bound by its accesses: a send, which loads from memory and stores to a peer, has weight 1.
         let conns = step.recv.iter().map(|&p| spec.recv[p]).chain(step.send.iter().map(|&p| spec.send[p]));
         let mut lines = false;
-        let mut placed = step.src.is_none() && step.send.is_empty();
+        // What is only received is where it is to stay: nobody stores it once more.
+        let mut placed = step.src.is_none() && !step.recv.is_empty();
         for conn in conns.map(|c| &instance.conns[c as usize]) {
             lines |= conn.streaming;
             placed &= conn.direct;
         }
-        let Access { load, fetch, store, keep } = spec.access;
-        let copies = (u64::from(step.src.is_some()) + u64::from(step.accumulate)) * load
-            + step.recv.len() as u64 * fetch
+        let Access { load, store, keep } = spec.access;
+        let fetched = if placed && step.send.is_empty() { 0 } else { step.recv.len() as u64 };
+        let copies = (u64::from(step.src.is_some()) + u64::from(step.accumulate) + fetched) * load
             + step.send.len() as u64 * store
-            + u64::from(step.dst.is_some()) * keep;
-        let mut weight = if placed && !lines { 0 } else { spec.issue.1 * copies / WEIGHT_ONE };
+            + u64::from(step.dst.is_some() && !placed) * keep;
+        let mut weight = spec.issue.1 * copies / WEIGHT_ONE;
         // Threads that take a line each at a time go through whole waves of them.
         if lines && spec.wave > 0 && bytes > 0 {
             weight = (weight * (bytes.div_ceil(spec.wave) * spec.wave)).div_ceil(bytes);

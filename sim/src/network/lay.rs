@@ -289,7 +289,7 @@ impl<'m> Layer<'m> {
             latency,
             credit: control,
             streaming: protocol != Protocol::Simple && !network,
-            direct: !network && route.staged == 0,
+            direct: !network && route.staged == 0 && protocol == Protocol::Simple,
             depth: 0,
             proxy: network.then_some(ProxySpec { sight: SimDuration::ZERO, ack: control }),
             post,
@@ -361,7 +361,10 @@ pub fn lay<'a>(
         let copies = protocol == Protocol::Simple && (lays_out || takes);
         lane.access = if copies { profile.copy() } else { access };
         let first = worker.channel.0 / together * together;
-        lane.at = SimTime(profile.block_start().times(first.into()).0);
+        // Nobody stores into a buffer of a peer before word that its kernel has begun.
+        let conns = lane.recv.iter().chain(&lane.send).filter_map(|&conn| instance.conns.get(conn as usize));
+        let word = conns.filter(|conn| conn.direct).map(|conn| conn.latency).max().unwrap_or_default();
+        lane.at = SimTime((profile.block_start().times(first.into()) + word).0);
         instance.lanes.push(lane);
     }
     let congested = layer.incast.worst(topology);

@@ -13,7 +13,7 @@ use smallvec::smallvec;
 
 use super::program::{Buffer, Code, Expr, Op, Ref, Template, Var, c};
 use super::{Call, Conn, Generator, Order, Plan, Worker};
-use crate::collective::Collective;
+use crate::collective::{Collective, Protocol};
 use crate::ids::{ChannelId, Lane, Rank};
 
 const RANK: Var = Var(0);
@@ -219,6 +219,11 @@ impl Direct {
 }
 
 impl Generator for Direct {
+    /// With Simple what a block sends and what it receives share what its multiprocessor copies.
+    fn team(&self, lane: Lane) -> Lane {
+        if self.plan.protocol == Protocol::Simple { Lane(0) } else { lane }
+    }
+
     fn worker(&self, rank: Rank, channel: ChannelId, lane: Lane) -> Option<Worker> {
         let sends = lane.index() == SEND;
         let parts = self.plan.parts.max(1);
@@ -254,7 +259,7 @@ impl Generator for Direct {
             recv,
             send,
             tokens: vec![],
-            threads: self.plan.threads / 2,
+            threads: if self.plan.protocol == Protocol::Simple { self.plan.threads } else { self.plan.threads / 2 },
         })
     }
 }

@@ -12,6 +12,8 @@ use crate::units::Bytes;
 pub const STEPS: u32 = 8;
 /// Traffic below which a channel is not worth its while, in bytes.
 const MIN_TRAFFIC_PER_CHANNEL: u64 = 16 << 10;
+/// Threads of a block that sends and receives (`NCCL_MAX_NTHREADS`).
+pub const P2P_THREADS: u32 = 640;
 /// Default `NCCL_BUFFSIZE`, the FIFO of Simple, in bytes.
 pub const SIMPLE_BUFFER: u64 = 4 << 20;
 /// FIFO of LL, in bytes on the wire.
@@ -37,6 +39,8 @@ pub struct Limits {
     pub network: bool,
     /// The number of channels is an order, not a maximum.
     pub exact_channels: bool,
+    /// NCCL has registered the buffers with the peers.
+    pub registered: bool,
     /// Hosts, or NVLink domains.
     pub hosts: u32,
     /// Ranks of a host, of the host with the fewest.
@@ -53,6 +57,7 @@ impl Default for Limits {
             p2p_channels: (32, 32),
             network: false,
             exact_channels: false,
+            registered: false,
             hosts: 1,
             ranks_per_host: 8,
         }
@@ -82,9 +87,8 @@ pub struct Plan {
     pub min_slice: u64,
     /// Elements of the part of each channel but the last.
     pub per_channel: u64,
-    /// Senders store where the data is to stay, where peers can reach it: send and receive with
-    /// Simple. Collectives stage in the FIFO and copy (one channel of ring/Simple takes as long
-    /// on 2 and on 4 H200 as its copies make it).
+    /// Senders store where the data is to stay, where peers can reach it. Otherwise they stage in the FIFO, and
+    /// receivers copy.
     pub direct: bool,
     /// Channels that share the message of one pair (send/receive); 1 for the others.
     pub parts: u32,
@@ -117,6 +121,18 @@ impl Plan {
         let fixed = limits.exact_channels || nvls || matches!(algorithm, Algorithm::CollnetDirect | Algorithm::Pat);
         if !fixed {
             channels = worthwhile(channels, bytes, threads * threshold);
+        }
+        // `src/register/coll_reg.cc`; reduce and reduce-scatter have no result on the way, and in place the
+        // result would be written over what is still to be read.
+        let forwards = match call.collective {
+            Collective::AllReduce => !call.in_place,
+            Collective::AllGather | Collective::Broadcast => true,
+            _ => false,
+        };
+        let ringed = matches!(algorithm, Algorithm::Ring | Algorithm::Tree) && protocol == Protocol::Simple;
+        let direct = limits.registered && limits.hosts == 1 && ringed && forwards;
+        if direct && (17..=24).contains(&channels) {
+            channels = 16;
         }
         if matches!(algorithm, Algorithm::Ring | Algorithm::CollnetChain | Algorithm::CollTree) {
             while bytes < channels * threads * threshold && threads % 128 == 0 {
@@ -196,7 +212,7 @@ impl Plan {
             fifo_slices: STEPS / u32::try_from(slice_steps).unwrap_or(1) * aggregate,
             min_slice: (step_bytes * slice_steps / 32 / element).max(1),
             per_channel: per_channel_cells * cell,
-            direct: false,
+            direct,
             parts: 1,
             aggregate,
         }
@@ -246,7 +262,7 @@ impl Plan {
             fifo_slices: STEPS,
             min_slice: 1,
             per_channel: largest.div_ceil(channels).next_multiple_of(grain).max(grain),
-            direct: protocol == Protocol::Simple,
+            direct: false,
             parts: u32::try_from(channels).unwrap_or(u32::MAX),
             aggregate: 1,
         }
@@ -469,6 +485,41 @@ mod tests {
             let plan = Plan::new(&call, Algorithm::Direct, Protocol::Simple, &limits);
             assert_eq!((plan.parts, plan.channels), (parts, used), "{channels:?} {ranks} {bytes}");
         }
+    }
+
+    /// Goal: registered buffers are stored into, by at most 16 of 24 channels, where the result is on its way and
+    /// not written over what is to be read: NCCL's rule, by value.
+    #[test]
+    fn registered_buffers_take_fewer_channels() {
+        use Collective::{AllGather, AllReduce, Broadcast, Reduce, ReduceScatter};
+        let plan = |collective, algorithm, protocol, in_place, limits: &Limits| {
+            let mut call = Call::of_size(collective, 4, Bytes(64 << 20), DataType::Float32);
+            call.in_place = in_place;
+            let plan = Plan::new(&call, algorithm, protocol, &Limits { registered: true, ..*limits });
+            (plan.channels, plan.direct)
+        };
+        let (ring, simple, limits) = (Algorithm::Ring, Protocol::Simple, Limits::default());
+        for (collective, in_place, direct) in [
+            (AllReduce, false, true),
+            (AllReduce, true, false),
+            (AllGather, false, true),
+            (AllGather, true, true),
+            (Broadcast, false, true),
+            (Reduce, false, false),
+            (ReduceScatter, false, false),
+        ] {
+            let channels = if direct { 16 } else { 24 };
+            assert_eq!(
+                plan(collective, ring, simple, in_place, &limits),
+                (channels, direct),
+                "{collective} {in_place}"
+            );
+        }
+        assert_eq!(plan(AllReduce, Algorithm::Tree, simple, false, &limits), (16, true));
+        assert_eq!(plan(AllGather, ring, Protocol::Ll128, false, &limits), (24, false));
+        assert_eq!(plan(AllGather, ring, simple, false, &Limits { hosts: 2, ..limits }), (24, false));
+        assert_eq!(plan(AllGather, ring, simple, false, &Limits { channels: 32, ..limits }), (32, true));
+        assert_eq!(plan(AllGather, ring, simple, false, &Limits { channels: 8, ..limits }), (8, true));
     }
 
     /// Goal: the ranges of all channels tile the buffer, the slices of a chunk tile the chunk.

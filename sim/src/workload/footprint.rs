@@ -185,7 +185,7 @@ impl<'a> Simulator<'a> {
     ) -> Result<Footprint, WorkloadError> {
         let (prediction, uses) = self.predictor.predict_groups(groups, call, choice, settings)?;
         // A kernel's start and end move nothing.
-        let ends = self.predictor.profile().kernel(prediction.protocol, prediction.plan.threads).as_us();
+        let ends = self.predictor.profile().kernel(&prediction.plan).as_us();
         let busy = (1.0 - ends / prediction.kernel.as_us().max(1e-9)).max(0.0);
         let mut block_share: f64 = 0.0;
         let mut links: Vec<(LinkId, f64)> = Vec::new();

@@ -572,7 +572,7 @@ impl<'s, 'g> Builder<'s, 'g> {
         let position = self.graph.groups[group].iter().position(|&r| r == rank).unwrap_or(0);
         let plan = self.jobs.as_ref().map(|jobs| jobs[job].schedule.plan);
         let body = TaskSpec {
-            lasts: plan.map(|p| self.simulator.predictor().profile().kernel(p.protocol, p.threads)).unwrap_or_default(),
+            lasts: plan.map(|p| self.simulator.predictor().profile().kernel(&p)).unwrap_or_default(),
             after: smallvec![(start, SimDuration::ZERO)],
             ..TaskSpec::default()
         };

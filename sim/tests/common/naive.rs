@@ -558,7 +558,8 @@ impl Naive<'_> {
                 if !told || !arrived || !credit || now < ready {
                     return false;
                 }
-                let crosses = !step.recv.is_empty() || !step.send.is_empty();
+                let moves = lane.slice.as_ref().is_some_and(|slice| slice.span > 0);
+                let crosses = moves && (!step.recv.is_empty() || !step.send.is_empty());
                 let sync = if crosses { spec.sync.0 } else { 0 };
                 lane.began = now;
                 lane.doing = Doing::Synchronises { until: now + sync };
@@ -648,19 +649,22 @@ impl Naive<'_> {
                 .collect()
         };
         let (recv, send) = (of(&step.recv, &spec.recv), of(&step.send, &spec.send));
-        let mut copies = recv.len() as u64 * spec.access.fetch + send.len() as u64 * spec.access.store;
+        let mut copies = recv.len() as u64 * spec.access.load + send.len() as u64 * spec.access.store;
         copies += if step.src.is_some() { spec.access.load } else { 0 };
         copies += if step.accumulate { spec.access.load } else { 0 };
         copies += if step.dst.is_some() { spec.access.keep } else { 0 };
+        // What senders have put in place already is only waited for, or passed on.
+        if step.src.is_none() && !recv.is_empty() && recv.iter().chain(&send).all(|c| c.direct) {
+            copies = if send.is_empty() { 0 } else { recv.len() as u64 * spec.access.load };
+            copies += send.len() as u64 * spec.access.store;
+        }
         let mut weight = spec.issue.1 * copies / WEIGHT_ONE;
-        // What senders have put in place already is only waited for; lines go in whole waves.
+        // Lines go in whole waves.
         let bytes = lane.slice.as_ref().map_or(0, |s| s.span * spec.element);
         if recv.iter().chain(&send).any(|c| c.streaming) {
             if spec.wave > 0 && bytes > 0 {
                 weight = (weight * bytes.div_ceil(spec.wave) * spec.wave).div_ceil(bytes);
             }
-        } else if step.src.is_none() && send.is_empty() && recv.iter().all(|c| c.direct) {
-            weight = 0;
         }
         if step.reduce {
             weight += spec.issue.1 * spec.reduce_weight / WEIGHT_ONE;
