@@ -164,8 +164,8 @@ fn training_steps() {
     let alone = rows.iter().find(|r| r["kind"] == "fsdp2").map(|r| number(r, "compute_only_ms")).unwrap();
     let [steps, exposed, bubbles] = gpt_steps(&rows, 4, [number(&rows[0], "fwd_bwd_ms"), alone / 12.0]);
     steps.check("steps", 0.04, 0.08);
-    exposed.check("exposed", 0.21, 0.60);
-    bubbles.check("exposed, bubbles with it", 0.15, 0.30);
+    exposed.check("exposed", 0.20, 0.60);
+    bubbles.check("exposed, bubbles with it", 0.14, 0.30);
 }
 
 /// Goal: the same on 2 GPUs with 24 and with 8 channels, measured when the mechanisms were settled.
@@ -177,8 +177,8 @@ fn training_steps_on_two() {
         let alone = number(&rows[0], "compute_only_ms") / 12.0;
         let [steps, exposed, bubbles] = gpt_steps(&rows, 2, [alone; 2]);
         steps.check("steps on 2 GPUs", 0.04, 0.10);
-        exposed.check("exposed on 2 GPUs", 0.21, 0.60);
-        bubbles.check("exposed on 2 GPUs, bubbles with it", 0.20, 0.50);
+        exposed.check("exposed on 2 GPUs", 0.20, 0.50);
+        bubbles.check("exposed on 2 GPUs, bubbles with it", 0.19, 0.50);
     }
 }
 
@@ -435,12 +435,15 @@ fn calls_in_steps() {
     let machine = Machine::new("h200x2", None);
     let simulator = machine.simulator();
     let all: Value = serde_json::from_str(&data("traced.json")).unwrap();
+    let alone = [0, 1].map(|rank| all["alone_ms"][rank].as_f64().unwrap());
+    let spread = (alone[0] / alone[1] - 1.0).to_string();
     let mut calls = Errors::default();
     for row in all["rows"].as_array().unwrap() {
         let (kind, reshard) = (row["step"].as_str().unwrap(), row["reshard"].to_string());
         let channels = row["channels"].to_string();
         let mut changes =
             vec![("machine.topology", "h200x2"), ("layout.data", "2"), ("communication.channels", &channels)];
+        changes.push(("machine.spread", &spread));
         if kind == "fsdp" {
             changes.push(("data_parallel.reshard", &reshard));
         }
@@ -453,5 +456,5 @@ fn calls_in_steps() {
         let what = format!("{kind} reshard {reshard} {collective}, {channels} channels");
         calls.add(&what, busy as f64 / 1e9, number(row, "both"));
     }
-    calls.check("calls in steps", 0.04, 0.12);
+    calls.check("calls in steps", 0.04, 0.13);
 }
