@@ -733,11 +733,12 @@ impl<'a> Predictor<'a> {
         (algorithm, protocol): (Choice<Algorithm>, Choice<Protocol>),
         settings: &Settings,
     ) -> Result<Prediction, PredictError> {
-        Ok(self.predict_groups(groups, call, (algorithm, protocol), settings)?.0)
+        Ok(self.predict_groups(groups, call, (algorithm, protocol), settings, None)?.0)
     }
 
     /// As [`Self::predict_split`], with the share of each resource's capacity that was used over
-    /// the simulated run.
+    /// the simulated run, and, given a part of their rate that blocks keep beside something else,
+    /// the prediction for such blocks.
     ///
     /// # Errors
     /// See [`PredictError`].
@@ -747,7 +748,8 @@ impl<'a> Predictor<'a> {
         call: &dyn Fn(u32) -> Call,
         (algorithm, protocol): (Choice<Algorithm>, Choice<Protocol>),
         settings: &Settings,
-    ) -> Result<(Prediction, Shares), PredictError> {
+        kept: Option<f64>,
+    ) -> Result<(Prediction, Shares, Option<Prediction>), PredictError> {
         let views: Vec<Topology> = (groups.iter())
             .map(|group| {
                 let gpus: Vec<_> = group.iter().map(|&rank| self.topology.gpu_of(rank)).collect();
@@ -784,8 +786,17 @@ impl<'a> Predictor<'a> {
         let laid = (views.iter().zip(&schedules))
             .map(|(view, schedule)| lay(view, self.profile, &settings.transport, schedule))
             .collect::<Result<Vec<_>, _>>()?;
-        let (together, uses) = predictors[0].evaluate(schedule, proof, &join(laid), settings, &mut Unobserved)?;
-        Ok((Prediction { layer: first.layer, instead_of: first.instead_of, ..together }, uses))
+        let mut laid = join(laid);
+        let evaluate = |laid: &_| predictors[0].evaluate(schedule, proof, laid, settings, &mut Unobserved);
+        let (together, uses) = evaluate(&laid)?;
+        let slower = match kept {
+            Some(kept) => {
+                laid.slow_blocks(kept);
+                Some(evaluate(&laid)?.0)
+            }
+            None => None,
+        };
+        Ok((Prediction { layer: first.layer, instead_of: first.instead_of, ..together }, uses, slower))
     }
 
     /// Runs what was laid, and checks the result against what cannot be. Also gives the share of

@@ -49,6 +49,17 @@ pub struct Laid<'a> {
     pub congested: Option<LinkId>,
 }
 
+impl Laid<'_> {
+    /// Leaves blocks so much of their rate.
+    pub(crate) fn slow_blocks(&mut self, kept: f64) {
+        for (rate, name) in self.instance.resources.iter_mut().zip(&self.names) {
+            if matches!(name, ResourceName::Lane(..)) {
+                *rate = ((*rate as f64 * kept) as u64).max(1);
+            }
+        }
+    }
+}
+
 /// From so many times the rate of a port in NICs that send through it, all at once, incast is
 /// taken to matter. The trees and rings of NCCL let at most 6 neighbours meet in one port.
 const INCAST: u64 = 8;
