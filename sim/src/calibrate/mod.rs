@@ -355,58 +355,46 @@ impl<'a> Study<'a> {
         if free.is_empty() {
             return Err(CalibrateError::NothingToFit);
         }
-        let search = |free: &[usize], from: &[f64]| self.search(&Rows { study: self, rows, free, frozen: None }, from);
+        let mut unknown = BTreeSet::new();
+        let mut needed = BTreeSet::new();
+        let search = |free: &[usize], from: &[f64], frozen: Option<&Matrix>| {
+            self.search(&Rows { study: self, rows, free, frozen }, from)
+        };
         let from: Vec<f64> = free.iter().map(|&i| self.start[i]).collect();
-        let mut solution = search(&free, &from)?;
-        let mut settled = Settled::default();
-        // Derivatives of a fit with more parameters may be those of another place.
-        while self.settle(rows, &mut free, &mut solution, &mut settled)? {
-            solution = search(&free, &solution.x)?;
-        }
-        let covariance = self.covariance(rows, &free, &solution);
-        let variance = |at: usize| covariance.as_ref().map_or(0.0, |c| c.row(at)[at]);
-        self.told(rows, &free, &settled.unknown, &solution, &variance)
-    }
-
-    /// Gives up the parameters that a solution's rows do not tell, one at a time: what is left may be told once
-    /// the other stands still. Derivatives are not taken anew; whether they should be.
-    fn settle(
-        &self,
-        rows: &[usize],
-        free: &mut Vec<usize>,
-        solution: &mut Solution,
-        settled: &mut Settled,
-    ) -> Result<bool, PredictError> {
+        let mut solution = search(&free, &from, None)?;
+        // Whether the derivatives are those of a fit with more parameters.
         let mut stale = false;
         loop {
-            let covariance = self.covariance(rows, free, solution);
+            let start: Vec<f64> = free.iter().map(|&i| self.start[i]).collect();
+            let covariance = covariance(&solution, &self.clusters(rows), &start, &options());
             let variance = |at: usize| covariance.as_ref().map_or(0.0, |c| c.row(at)[at]);
+            // One at a time: what is left may be told once the other stands still.
             let untold = (0..free.len()).filter(|&at| {
-                free.len() > 1 && !settled.needed.contains(&free[at]) && variance(at).max(0.0).sqrt() > IDENTIFIED
+                free.len() > 1 && !needed.contains(&free[at]) && variance(at).max(0.0).sqrt() > IDENTIFIED
             });
-            let Some(worst) = untold.max_by(|&a, &b| variance(a).total_cmp(&variance(b))) else {
-                return Ok(stale);
-            };
-            let parameter = free.remove(worst);
-            let mut from = solution.x.clone();
-            from.remove(worst);
-            let frozen = solution.jacobian.without(worst);
-            let without = self.search(&Rows { study: self, rows, free, frozen: Some(&frozen) }, &from)?;
-            let error = |solution: &Solution| mean(solution.residuals.iter().map(|r| r.abs()));
-            if error(&without) > MISSED * error(solution) {
-                free.insert(worst, parameter);
-                settled.needed.insert(parameter);
-            } else {
-                settled.unknown.insert(parameter);
-                stale |= from.iter().zip(&without.x).any(|(before, after)| (before - after).abs() > MOVED);
-                *solution = without;
+            match untold.max_by(|&a, &b| variance(a).total_cmp(&variance(b))) {
+                Some(worst) => {
+                    let parameter = free.remove(worst);
+                    let mut from = solution.x.clone();
+                    from.remove(worst);
+                    let without = search(&free, &from, Some(&solution.jacobian.without(worst)))?;
+                    let error = |solution: &Solution| mean(solution.residuals.iter().map(|r| r.abs()));
+                    if error(&without) > MISSED * error(&solution) {
+                        free.insert(worst, parameter);
+                        needed.insert(parameter);
+                    } else {
+                        unknown.insert(parameter);
+                        stale |= from.iter().zip(&without.x).any(|(before, after)| (before - after).abs() > MOVED);
+                        solution = without;
+                    }
+                }
+                None if stale => {
+                    let from = solution.x.clone();
+                    (solution, stale) = (search(&free, &from, None)?, false);
+                }
+                None => return self.told(rows, &free, &unknown, &solution, &variance),
             }
         }
-    }
-
-    fn covariance(&self, rows: &[usize], free: &[usize], solution: &Solution) -> Option<Matrix> {
-        let start: Vec<f64> = free.iter().map(|&i| self.start[i]).collect();
-        covariance(solution, &self.clusters(rows), &start, &options())
     }
 
     fn search(&self, problem: &Rows<'_, '_>, from: &[f64]) -> Result<Solution, PredictError> {
@@ -533,8 +521,7 @@ impl<'a> Study<'a> {
     /// The unknowns of a fit to some of the rows of another.
     fn refit(&self, fit: &Fit, seen: &[usize]) -> Result<Vec<f64>, CalibrateError> {
         // What no row that is seen depends on goes back to its prior.
-        let mut free: Vec<usize> =
-            fit.free.iter().copied().filter(|&i| seen.iter().any(|&r| self.enters(r, i))).collect();
+        let free: Vec<usize> = fit.free.iter().copied().filter(|&i| seen.iter().any(|&r| self.enters(r, i))).collect();
         let mut frozen = Matrix::zero(seen.len(), free.len());
         for (row, &r) in seen.iter().enumerate() {
             for (column, i) in free.iter().enumerate() {
@@ -544,10 +531,7 @@ impl<'a> Study<'a> {
         }
         let problem = Rows { study: self, rows: seen, free: &free, frozen: Some(&frozen) };
         let from: Vec<f64> = free.iter().map(|&i| fit.x[i]).collect();
-        let mut solution = self.search(&problem, &from)?;
-        // Neither may what they do not tell stay where all rows have put it.
-        self.settle(seen, &mut free, &mut solution, &mut Settled::default())?;
-        Ok(self.all(&free, &solution.x))
+        Ok(self.all(&free, &self.search(&problem, &from)?.x))
     }
 
     /// Predictions of all samples with a profile's values.
@@ -651,13 +635,6 @@ pub struct Crossed {
     pub held: Vec<Judged>,
     /// By fold, the mean absolute error on what it was fitted to.
     pub trained: Vec<f64>,
-}
-
-/// Which parameters a fit has given up, and which it cannot do without.
-#[derive(Default)]
-struct Settled {
-    unknown: BTreeSet<usize>,
-    needed: BTreeSet<usize>,
 }
 
 /// Some samples under some unknowns.

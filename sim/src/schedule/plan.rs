@@ -122,7 +122,7 @@ impl Plan {
         if !fixed {
             channels = worthwhile(channels, bytes, threads * threshold);
         }
-        // `src/register/coll_reg.cc`; reduce and reduce-scatter have no result on the way, and in place the
+        // NCCL 2.28 `src/register/coll_reg.cc`; reduce and reduce-scatter have no result on the way, and in place the
         // result would be written over what is still to be read.
         let forwards = match call.collective {
             Collective::AllReduce => !call.in_place,
