@@ -305,7 +305,12 @@ pub struct Predictor<'a> {
     found: Mutex<FxHashMap<Asked, Found>>,
     /// Patterns, and whether they are proved; locked while someone proves it.
     proofs: Mutex<BTreeMap<String, Arc<Mutex<bool>>>>,
+    /// Calls of groups together, by what decides how they run.
+    together: Mutex<FxHashMap<(u64, String), Together>>,
 }
+
+/// A prediction of groups together, the shares of its resources in their order, and that with slower blocks.
+type Together = (Prediction, Vec<f64>, Option<Prediction>);
 
 /// The share of each resource's capacity that a run used.
 pub type Shares = Vec<(ResourceName, f64)>;
@@ -325,7 +330,9 @@ impl<'a> Predictor<'a> {
     /// Predicts on a machine with a profile; the tuner plugin is that of the machine.
     pub fn new(topology: &'a Topology, profile: &'a Profile) -> Self {
         let tuner = Tuner::of(topology);
-        Self { topology, profile, tuner, given: Given::default(), found: Mutex::default(), proofs: Mutex::default() }
+        let given = Given::default();
+        let (found, proofs, together) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Self { topology, profile, tuner, given, found, proofs, together }
     }
 
     /// With another tuner plugin, if there is one.
@@ -787,15 +794,27 @@ impl<'a> Predictor<'a> {
             .map(|(view, schedule)| lay(view, self.profile, &settings.transport, schedule))
             .collect::<Result<Vec<_>, _>>()?;
         let mut laid = join(laid);
-        let evaluate = |laid: &_| predictors[0].evaluate(schedule, proof, laid, settings, &mut Unobserved);
-        let (together, uses) = evaluate(&laid)?;
-        let slower = match kept {
-            Some(kept) => {
-                laid.slow_blocks(kept);
-                Some(evaluate(&laid)?.0)
+        // Groups on hosts that are alike run alike: once.
+        let key = (laid.identity(), format!("{settings:?} {kept:?}"));
+        let known = self.together.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
+        let (together, shares, slower) = match known {
+            Some(known) => known,
+            None => {
+                let evaluate = |laid: &_| predictors[0].evaluate(schedule, proof, laid, settings, &mut Unobserved);
+                let (together, uses) = evaluate(&laid)?;
+                let slower = match kept {
+                    Some(kept) => {
+                        laid.slow_blocks(kept);
+                        Some(evaluate(&laid)?.0)
+                    }
+                    None => None,
+                };
+                let made = (together, uses.iter().map(|u| u.1).collect::<Vec<_>>(), slower);
+                self.together.lock().unwrap_or_else(PoisonError::into_inner).insert(key, made.clone());
+                made
             }
-            None => None,
         };
+        let uses = laid.names.iter().copied().zip(shares).collect();
         Ok((Prediction { layer: first.layer, instead_of: first.instead_of, ..together }, uses, slower))
     }
 
