@@ -661,10 +661,8 @@ impl Naive<'_> {
         let mut weight = spec.issue.1 * copies / WEIGHT_ONE;
         // Lines go in whole waves.
         let bytes = lane.slice.as_ref().map_or(0, |s| s.span * spec.element);
-        if recv.iter().chain(&send).any(|c| c.streaming) {
-            if spec.wave > 0 && bytes > 0 {
-                weight = (weight * bytes.div_ceil(spec.wave) * spec.wave).div_ceil(bytes);
-            }
+        if recv.iter().chain(&send).any(|c| c.streaming) && spec.wave > 0 && bytes > 0 {
+            weight = (weight * bytes.div_ceil(spec.wave) * spec.wave).div_ceil(bytes);
         }
         if step.reduce {
             weight += spec.issue.1 * spec.reduce_weight / WEIGHT_ONE;
