@@ -411,6 +411,7 @@ proptest! {
             };
             conn.proxy = (random(3) == 0).then_some(proxied);
             conn.post = [random(2) * random(5000), random(2) * random(5000)];
+            conn.overlap = (random(2) == 0).then(|| [1 + random(1 << 33), 1 + random(1 << 33)]);
             // Any cut of its resources into parts that leaves the transfer something.
             let all = conn.uses.len() as u64;
             let store = random(all);

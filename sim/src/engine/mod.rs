@@ -26,7 +26,7 @@ mod steady;
 mod tasks;
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 
 use smallvec::SmallVec;
 use thiserror::Error;
@@ -73,6 +73,10 @@ pub struct ConnSpec {
     pub post: [u64; 2],
     /// More of them for each byte, scaled by [`WEIGHT_ONE`].
     pub check: u64,
+    /// Where equal connections share a proxy's thread and the links, and it works on one while others transfer:
+    /// units of work and bytes of a transfer, a second, of one that is alone. `None` where all of the work is
+    /// done before the transfer starts.
+    pub overlap: Option<[u64; 2]>,
 }
 
 /// A thread that transfers the slices of a connection. There are two FIFOs then, one after the
@@ -87,6 +91,19 @@ pub struct ProxySpec {
 }
 
 impl ConnSpec {
+    /// Units of a proxy's work on a slice.
+    fn work(&self, bytes: u64) -> u64 {
+        let check = u128::from(bytes) * u128::from(self.check) / u128::from(WEIGHT_ONE);
+        self.post[usize::from(bytes > 0)].saturating_add(u64::try_from(check).unwrap_or(u64::MAX))
+    }
+
+    /// What the first of several equal slices adds where the work on one overlaps the transfer of others, as in any
+    /// pipeline of two stages: the shorter of its two parts.
+    fn shorter(&self, bytes: u64) -> u64 {
+        let time = |units, rate| Bandwidth::new(rate).map_or(0, |r: Bandwidth| r.time_for(Bytes(units)).0);
+        self.overlap.map_or(0, |[work, wire]| time(self.work(bytes), work).min(time(bytes, wire)))
+    }
+
     fn part(&self, from: u16, to: u16) -> &[Use] {
         self.uses.get(from.into()..to.into()).unwrap_or_default()
     }
@@ -344,6 +361,15 @@ fn merge(time: &mut u64, said: &mut u32, ends: usize, at: u64) -> bool {
     all
 }
 
+/// A slice that a proxy is to send.
+#[derive(Clone, Copy)]
+struct Handed {
+    bytes: u64,
+    since: u64,
+    /// When the proxy was done with its work on it; [`UNKNOWN`] before.
+    posted: u64,
+}
+
 #[derive(Default)]
 struct ConnRun {
     /// Slices of which all senders have announced the first line, and the last; slices that all
@@ -354,12 +380,13 @@ struct ConnRun {
     slots: SmallVec<[Slot; 8]>,
     senders: SmallVec<[End; 1]>,
     receivers: SmallVec<[End; 1]>,
-    /// Proxy: slices handed over and not yet sent (bytes, since), how many of them are posted,
-    /// and whether it is posting or sending.
-    queue: std::collections::VecDeque<(u64, u64)>,
+    /// Proxy: slices handed over and not yet sent, how many of them are posted, whether it is posting, since when
+    /// it is sending the first of them, and whether all of that is there.
+    queue: VecDeque<Handed>,
     posted: usize,
     posting: bool,
-    sending: bool,
+    sending: Option<u64>,
+    carried: bool,
     /// Its only wake-up that counts; others are stale.
     wake_at: u64,
 }
@@ -404,6 +431,12 @@ impl ConnRun {
             return Some(0);
         }
         (self.freed > slice - depth).then(|| self.slot(slice).credit)
+    }
+
+    /// The proxy is through with its work on the next slice.
+    fn is_posted(&mut self, at: u64) {
+        self.queue[self.posted].posted = at;
+        self.posted += 1;
     }
 
     /// When the senders have a place for a slice that a proxy is to transfer.
@@ -625,6 +658,7 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
             Owner::Kernel(kernel) => self.start_round(kernel),
             Owner::Proxy(id) => {
                 if finished {
+                    self.conns[id as usize].carried = true;
                     self.deliver(id);
                 } else if self.conns[id as usize].wake_at == self.now {
                     self.conns[id as usize].wake_at = UNKNOWN;
@@ -636,7 +670,8 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
             Owner::Post(id) => {
                 let conn = &mut self.conns[id as usize];
                 conn.posting = false;
-                conn.posted += 1;
+                conn.is_posted(self.now);
+                self.deliver(id);
                 self.proxy(id);
             }
             Owner::Task(task) => self.task_event(task),
@@ -932,7 +967,7 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
                 let slot = conn.slot(slice);
                 if merge(&mut slot.bytes, &mut slot.heads, ends, bytes) {
                     let bytes = slot.bytes;
-                    conn.queue.push_back((bytes, self.now));
+                    conn.queue.push_back(Handed { bytes, since: self.now, posted: UNKNOWN });
                     self.proxy(id);
                 }
                 continue;
@@ -955,18 +990,19 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
         true
     }
 
-    /// The slice at the front of a proxy's queue has been transferred.
+    /// Hands over the slice at the front of a proxy's queue, if the proxy has done its work on it and all is there.
     fn deliver(&mut self, id: u32) {
         let spec = &self.instance.conns[id as usize];
-        let there = self.now.saturating_add(spec.latency.0);
-        let acked = self.now.saturating_add(spec.proxy.map_or(0, |p| p.ack.0));
         let conn = &mut self.conns[id as usize];
-        conn.sending = false;
+        let (Some(sent), true, 1..) = (conn.sending, conn.carried, conn.posted) else { return };
+        let Some(Handed { bytes, since, posted }) = conn.queue.pop_front() else { return };
+        let at = self.now.saturating_add(if posted > sent { spec.shorter(bytes) } else { 0 });
+        let there = at.saturating_add(spec.latency.0);
+        let acked = at.saturating_add(spec.proxy.map_or(0, |p| p.ack.0));
+        (conn.sending, conn.carried) = (None, false);
         conn.posted -= 1;
-        if let Some((bytes, since)) = conn.queue.pop_front() {
-            for _ in &conn.senders {
-                self.observer.message(id, bytes, SimTime(since), SimTime(there));
-            }
+        for _ in &conn.senders {
+            self.observer.message(id, bytes, SimTime(since), SimTime(there));
         }
         let slice = conn.produced;
         *conn.slot(slice) = Slot { head: there, tail: there, acked, ..*conn.slot(slice) };
@@ -975,44 +1011,42 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
         wake_all(&mut conn.senders, &mut self.ready);
     }
 
-    /// A proxy's turn: it posts the next slice, and sends the first of those posted. Posting
-    /// overlaps the transfers before it: only the first of a burst shows its cost.
+    /// A proxy's turn: it works on the next slice, and sends the first. The work overlaps the transfers
+    /// before it, and those of other connections: only the first of a burst shows its cost.
     fn proxy(&mut self, id: u32) {
         let instance = self.instance;
         let spec = &instance.conns[id as usize];
         let Some(facts) = spec.proxy else { return };
         while let conn = &mut self.conns[id as usize]
             && !conn.posting
-            && let Some(&(bytes, since)) = conn.queue.get(conn.posted)
+            && let Some(&Handed { bytes, since, .. }) = conn.queue.get(conn.posted)
         {
             let seen = since.saturating_add(facts.sight.0);
             if seen > self.now {
                 self.wake(Owner::Proxy(id), seen);
                 break;
             }
-            let check = u128::from(bytes) * u128::from(spec.check) / u128::from(WEIGHT_ONE);
-            let work = spec.post[usize::from(bytes > 0)].saturating_add(u64::try_from(check).unwrap_or(u64::MAX));
+            let work = spec.work(bytes);
             if work == 0 || spec.posting().is_empty() {
-                conn.posted += 1;
+                conn.is_posted(self.now);
                 continue;
             }
             conn.posting = true;
             self.start_flow(work, spec.posting(), Owner::Post(id));
         }
         let conn = &mut self.conns[id as usize];
-        if conn.sending || conn.posted == 0 {
+        let Some(&Handed { bytes, since, posted }) = conn.queue.front() else { return };
+        let waits = if spec.overlap.is_some() { since.saturating_add(facts.sight.0) } else { posted } > self.now;
+        if conn.sending.is_some() || waits {
             return;
         }
-        let Some(&(bytes, _)) = conn.queue.front() else {
-            return;
-        };
         match conn.credit(conn.produced) {
             Some(free) if free > self.now => return self.wake(Owner::Proxy(id), free),
             Some(_) => {}
             // Who frees it asks again.
             None => return,
         }
-        conn.sending = true;
+        conn.sending = Some(self.now);
         self.start_flow(bytes.max(1), spec.transfer(), Owner::Proxy(id));
     }
 }

@@ -277,6 +277,15 @@ impl<'m> Layer<'m> {
         }
         parts[2] = end(&uses);
         self.leg(&mut uses, &route.load, efficiency);
+        // A thread that copies what it sends does nothing else meanwhile.
+        let overlap = (network && route.reach != Reach::Tcp).then(|| {
+            let alone = |&(resource, weight): &Use| {
+                let rate = u128::from(self.rates[resource as usize]) * u128::from(WEIGHT_ONE);
+                u64::try_from(rate / u128::from(weight.max(1))).unwrap_or(u64::MAX)
+            };
+            let wire = &uses[usize::from(parts[1])..usize::from(parts[2])];
+            [profile.proxy_thread().get(), wire.iter().map(alone).min().unwrap_or(0)]
+        });
         let mut latency = profile.latency(route.reach, protocol);
         if network {
             // A flag in host memory is seen over PCIe.
@@ -294,6 +303,7 @@ impl<'m> Layer<'m> {
             proxy: network.then_some(ProxySpec { sight: SimDuration::ZERO, ack: control }),
             post,
             check,
+            overlap,
         })
     }
 }

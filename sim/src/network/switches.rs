@@ -109,6 +109,7 @@ impl Layer<'_> {
                 proxy: Some(ProxySpec { sight: SimDuration::ZERO, ack: control }),
                 post: [work; 2],
                 check: 0,
+                overlap: None,
             });
         }
         inside?;
@@ -147,6 +148,7 @@ impl Layer<'_> {
             proxy: None,
             post: [0; 2],
             check: 0,
+            overlap: None,
         })
     }
 

@@ -124,10 +124,13 @@ struct Conn {
     handed: Vec<Vec<(u64, u64)>>,
     /// When the senders knew that the proxy was through with each slice.
     acks: Vec<u64>,
-    posted: usize,
+    /// When the proxy was done with its work on each slice.
+    posted: Vec<u64>,
     posting: bool,
     sent: usize,
-    sending: bool,
+    /// Since when it sends.
+    sending: Option<u64>,
+    carried: bool,
 }
 
 impl Conn {
@@ -285,25 +288,44 @@ impl Naive<'_> {
         match owner {
             Owner::Lane(lane) => self.lanes[lane].doing = Doing::Drains,
             Owner::Proxy(id) => {
-                let there = self.now + self.instance.conns[id].latency.0;
-                let conn = &mut self.conns[id];
-                let (bytes, since) = conn.handed_over(conn.sent).unwrap();
-                conn.sent += 1;
-                conn.sending = false;
-                let ack = self.now + self.instance.conns[id].proxy.unwrap().ack.0;
-                conn.acks.push(ack);
-                self.times.extend([there, ack]);
-                for sender in 0..conn.heads.len() {
-                    conn.heads[sender].push(there);
-                    conn.tails[sender].push(there);
-                    self.outcome.log.messages.push((u32::try_from(id).unwrap(), bytes, since, there));
-                }
+                self.conns[id].carried = true;
+                self.deliver(id);
             }
             Owner::Post(id) => {
-                self.conns[id].posted += 1;
+                self.conns[id].posted.push(self.now);
                 self.conns[id].posting = false;
+                self.deliver(id);
             }
             Owner::Task(index) => self.start_kernels(index),
+        }
+    }
+
+    /// A slice that is both posted and carried is there, later by the shorter of the two where they overlapped.
+    fn deliver(&mut self, id: usize) {
+        let (spec, conn) = (&self.instance.conns[id], &mut self.conns[id]);
+        if !conn.carried || conn.posted.len() <= conn.sent {
+            return;
+        }
+        let (bytes, since) = conn.handed_over(conn.sent).unwrap();
+        let mut at = self.now;
+        if let Some([work, wire]) = spec.overlap
+            && conn.posted[conn.sent] > conn.sending.unwrap()
+        {
+            let ps = |units: u64, rate: u64| {
+                u64::try_from((u128::from(units) * 1_000_000_000_000).div_ceil(u128::from(rate))).unwrap()
+            };
+            let posting = spec.post[usize::from(bytes > 0)] + bytes * spec.check / WEIGHT_ONE;
+            at += ps(posting, work).min(ps(bytes, wire));
+        }
+        let (there, ack) = (at + spec.latency.0, at + spec.proxy.unwrap().ack.0);
+        conn.sent += 1;
+        (conn.sending, conn.carried) = (None, false);
+        conn.acks.push(ack);
+        self.times.extend([there, ack]);
+        for sender in 0..conn.heads.len() {
+            conn.heads[sender].push(there);
+            conn.tails[sender].push(there);
+            self.outcome.log.messages.push((u32::try_from(id).unwrap(), bytes, since, there));
         }
     }
 
@@ -449,17 +471,17 @@ impl Naive<'_> {
             let (spec, conn) = (&self.instance.conns[id], &mut self.conns[id]);
             let Some(proxy) = spec.proxy else { continue };
             let sight = proxy.sight;
-            if let Some((bytes, _)) = conn.handed_over(conn.sent)
-                && !conn.sending
-                && conn.sent < conn.posted
+            if let Some((bytes, since)) = conn.handed_over(conn.sent)
+                && conn.sending.is_none()
+                && if spec.overlap.is_some() { since + sight.0 <= self.now } else { conn.sent < conn.posted.len() }
                 && conn.fits(conn.sent, spec.depth as usize, self.now)
             {
-                conn.sending = true;
+                conn.sending = Some(self.now);
                 self.start(Owner::Proxy(id), bytes.max(1), spec.transfer().to_vec());
                 moved = true;
             }
             let conn = &mut self.conns[id];
-            let Some((bytes, since)) = conn.handed_over(conn.posted) else { continue };
+            let Some((bytes, since)) = conn.handed_over(conn.posted.len()) else { continue };
             let work = spec.post[usize::from(bytes > 0)] + bytes * spec.check / WEIGHT_ONE;
             self.times.insert(since + sight.0);
             if !conn.posting && self.now >= since + sight.0 {
@@ -468,7 +490,7 @@ impl Naive<'_> {
                     conn.posting = true;
                     self.start(Owner::Post(id), work, spec.posting().to_vec());
                 } else {
-                    conn.posted += 1;
+                    conn.posted.push(self.now);
                 }
             }
         }
