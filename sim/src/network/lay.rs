@@ -354,7 +354,15 @@ pub fn lay<'a>(
         let warps = ResourceName::Lane(worker.rank, worker.channel, worker.team);
         lane.issue = (layer.resource(warps, || rate.get()), WEIGHT_ONE);
         lane.kernel = worker.rank.0;
-        lane.sync = profile.sync(protocol);
+        // NCCL's `src/device/prims_simple.h`: a head loads once it has seen the counters, and fences what it
+        // multicasts before it says so.
+        let is_group = |end: End| matches!(end, End::Group(_));
+        let through = |conns: &[u32], end: fn(&Conn) -> End| {
+            let of_switch = |&&c: &&u32| instance.conns.get(c as usize).is_some_and(|c| c.proxy.is_none());
+            conns.iter().filter(of_switch).filter(|&&c| is_group(end(&wiring.conns[c as usize].conn))).count() as u64
+        };
+        let trips = through(&worker.recv, |conn| conn.src) + through(&worker.send, |conn| conn.dst);
+        lane.sync = profile.sync(protocol) + profile.latency_multimem().1.times(trips);
         lane.after = profile.after(protocol);
         lane.operand = profile.operand(protocol);
         // A thread of LL has one half-line of data in flight; the hop of LL128, which is cited

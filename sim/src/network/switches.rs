@@ -140,8 +140,8 @@ impl Layer<'_> {
         Ok(ConnSpec {
             uses,
             parts,
-            latency: profile.latency_multimem(),
-            credit: profile.latency_multimem(),
+            latency: profile.latency_multimem().0,
+            credit: profile.latency_multimem().0,
             streaming: false,
             direct: false,
             depth: 0,
