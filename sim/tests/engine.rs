@@ -411,6 +411,9 @@ proptest! {
             };
             conn.proxy = (random(3) == 0).then_some(proxied);
             conn.post = [random(2) * random(5000), random(2) * random(5000)];
+            if wired.senders.len() == 1 {
+                conn.check = random(2) * random(WEIGHT_ONE);
+            }
             conn.overlap = (random(2) == 0).then(|| [1 + random(1 << 33), 1 + random(1 << 33)]);
             // Any cut of its resources into parts that leaves the transfer something.
             let all = conn.uses.len() as u64;
@@ -845,7 +848,8 @@ proptest! {
     /// Goal: faster links never slow a run of one schedule on a symmetric machine. Left out is
     /// what has several peers or channels over a network: their slices share a proxy thread, and
     /// who comes first there may change (Graham's anomalies, 1969). So may channels on one host, which
-    /// start apart and take turns on a link: they may lose 5%.
+    /// start apart and take turns on a link: they may lose 5%. A proxy thread also reads the lines of one slice of LL
+    /// while it posts the one before: 0.1%.
     #[test]
     fn faster_links_never_slow_a_run(
         slow in symmetric_machine(),
@@ -866,7 +870,8 @@ proptest! {
         let fast = with_links(&slow, |_, link| at_percent(link, faster));
         let schedule = case.schedule(&slow);
         let end = |topology| simulate(&fold(&lay(topology, &prior(), &Transport::default(), &schedule).unwrap().instance).instance).end;
-        let most = if channels > 1 { 1.05 } else { 1.0 };
+        let lines_over_network = !one_host && protocol == Protocol::Ll;
+        let most = if channels > 1 { 1.05 } else if lines_over_network { 1.001 } else { 1.0 };
         let (fast, slow) = (end(&fast), end(&slow));
         prop_assert!(fast.0 as f64 <= most * slow.0 as f64, "{fast:?} {slow:?} {case:?}");
     }
@@ -1267,7 +1272,7 @@ fn nvls_carries_the_message_little_more_than_once() {
 }
 
 /// Goal: on one host of 8 Hopper GPUs NVLS beats the ring at large sizes, and by about what users
-/// see: 480 GB/s of bus bandwidth (published, DGX H100) against at most the link's 370.
+/// see: 480 GB/s of bus bandwidth, 422 at 256 MiB (published, DGX H100), against at most the link's 370.
 #[test]
 fn nvls_beats_the_ring_at_large_sizes() {
     let (topology, profile) = (nvswitch_box(8, 450.0), prior());
@@ -1281,7 +1286,7 @@ fn nvls_beats_the_ring_at_large_sizes() {
             got.algbw_gb_per_s(Bytes(size)) * 1.75
         };
         let (ring, nvls) = (busbw(Algorithm::Ring), busbw(Algorithm::Nvls));
-        assert!(nvls > 1.2 * ring, "{size}: ring {ring}, NVLS {nvls}");
+        assert!(nvls > 1.15 * ring, "{size}: ring {ring}, NVLS {nvls}");
         assert!(size < 1 << 30 || (450.0..500.0).contains(&nvls), "{size}: {nvls}");
         assert!(ring < 371.0, "{ring}");
     }

@@ -7,7 +7,8 @@
 //! flow plus the latency of the route. Line-flagged protocols stream: a receiver starts with
 //! the first wave of lines and cannot end before the last; their lanes may stay occupied a
 //! while after each slice. Network connections hand each slice to a proxy, which does some work
-//! on it and sends it, in order and by itself, from the sender's FIFO to the receiver's. Where data is staged in host memory, the lanes at
+//! on it (part of it while the lane writes it) and sends it, in order and by itself, from the sender's FIFO to the
+//! receiver's; it works on one connection while others transfer. Where data is staged in host memory, the lanes at
 //! both ends write and read it through links of their own. An instruction may also wait for
 //! signals of other lanes, which are there as soon as they are given: lanes of one rank share its
 //! caches.
@@ -71,7 +72,8 @@ pub struct ConnSpec {
     /// Units of a proxy's work before the transfer of a slice, in order: of an empty one, and of
     /// one with data.
     pub post: [u64; 2],
-    /// More of them for each byte, scaled by [`WEIGHT_ONE`].
+    /// Units of it for each byte of a slice, scaled by [`WEIGHT_ONE`], that may be done while the sender's lane
+    /// writes the slice, and are done before the rest of the work.
     pub check: u64,
     /// Where equal connections share a proxy's thread and the links, and it works on one while others transfer:
     /// units of work and bytes of a transfer, a second, of one that is alone. `None` where all of the work is
@@ -91,10 +93,15 @@ pub struct ProxySpec {
 }
 
 impl ConnSpec {
-    /// Units of a proxy's work on a slice.
+    /// Units of a proxy's work on a slice that it has been handed.
     fn work(&self, bytes: u64) -> u64 {
-        let check = u128::from(bytes) * u128::from(self.check) / u128::from(WEIGHT_ONE);
-        self.post[usize::from(bytes > 0)].saturating_add(u64::try_from(check).unwrap_or(u64::MAX))
+        self.post[usize::from(bytes > 0)]
+    }
+
+    /// Units of its work on a slice that a lane writes.
+    fn checks(&self, bytes: u64) -> u64 {
+        let work = u128::from(bytes) * u128::from(self.check) / u128::from(WEIGHT_ONE);
+        if self.posting().is_empty() { 0 } else { u64::try_from(work).unwrap_or(u64::MAX) }
     }
 
     /// What the first of several equal slices adds where the work on one overlaps the transfer of others, as in any
@@ -366,6 +373,8 @@ fn merge(time: &mut u64, said: &mut u32, ends: usize, at: u64) -> bool {
 struct Handed {
     bytes: u64,
     since: u64,
+    /// Checks that are to be over before.
+    checks: u64,
     /// When the proxy was done with its work on it; [`UNKNOWN`] before.
     posted: u64,
 }
@@ -387,6 +396,9 @@ struct ConnRun {
     posting: bool,
     sending: Option<u64>,
     carried: bool,
+    /// Slices whose check has begun, and is over.
+    checks: u64,
+    checked: u64,
     /// Its only wake-up that counts; others are stale.
     wake_at: u64,
 }
@@ -445,7 +457,7 @@ impl ConnRun {
         if slice < depth {
             return Some(0);
         }
-        (self.produced > slice - depth).then(|| self.slot(slice).acked)
+        (self.ended > slice - depth).then(|| self.slot(slice).acked)
     }
 }
 
@@ -466,6 +478,7 @@ enum Owner {
     Task(u32),
     Kernel(u32),
     Post(u32),
+    Check(u32),
 }
 
 const KIND_SHIFT: u32 = 29;
@@ -478,6 +491,7 @@ impl Owner {
             Self::Task(i) => i | 2 << KIND_SHIFT,
             Self::Kernel(i) => i | 3 << KIND_SHIFT,
             Self::Post(i) => i | 4 << KIND_SHIFT,
+            Self::Check(i) => i | 5 << KIND_SHIFT,
         }
     }
 
@@ -488,7 +502,8 @@ impl Owner {
             1 => Self::Proxy(index),
             2 => Self::Task(index),
             3 => Self::Kernel(index),
-            _ => Self::Post(index),
+            4 => Self::Post(index),
+            _ => Self::Check(index),
         }
     }
 }
@@ -671,7 +686,12 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
                 let conn = &mut self.conns[id as usize];
                 conn.posting = false;
                 conn.is_posted(self.now);
+                self.stream(id);
                 self.deliver(id);
+                self.proxy(id);
+            }
+            Owner::Check(id) => {
+                self.conns[id as usize].checked += 1;
                 self.proxy(id);
             }
             Owner::Task(task) => self.task_event(task),
@@ -891,6 +911,10 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
             let id = spec.send[port];
             let conn = &instance.conns[id as usize];
             uses.extend_from_slice(conn.store());
+            if conn.proxy.is_some() && conn.checks(bytes) > 0 {
+                self.conns[id as usize].checks += 1;
+                self.start_flow(conn.checks(bytes), conn.posting(), Owner::Check(id));
+            }
             if conn.proxy.is_none() {
                 uses.extend_from_slice(conn.transfer());
                 if conn.streaming {
@@ -967,7 +991,7 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
                 let slot = conn.slot(slice);
                 if merge(&mut slot.bytes, &mut slot.heads, ends, bytes) {
                     let bytes = slot.bytes;
-                    conn.queue.push_back(Handed { bytes, since: self.now, posted: UNKNOWN });
+                    conn.queue.push_back(Handed { bytes, since: self.now, checks: conn.checks, posted: UNKNOWN });
                     self.proxy(id);
                 }
                 continue;
@@ -995,7 +1019,7 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
         let spec = &self.instance.conns[id as usize];
         let conn = &mut self.conns[id as usize];
         let (Some(sent), true, 1..) = (conn.sending, conn.carried, conn.posted) else { return };
-        let Some(Handed { bytes, since, posted }) = conn.queue.pop_front() else { return };
+        let Some(Handed { bytes, since, posted, .. }) = conn.queue.pop_front() else { return };
         let at = self.now.saturating_add(if posted > sent { spec.shorter(bytes) } else { 0 });
         let there = at.saturating_add(spec.latency.0);
         let acked = at.saturating_add(spec.proxy.map_or(0, |p| p.ack.0));
@@ -1004,11 +1028,25 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
         for _ in &conn.senders {
             self.observer.message(id, bytes, SimTime(since), SimTime(there));
         }
-        let slice = conn.produced;
-        *conn.slot(slice) = Slot { head: there, tail: there, acked, ..*conn.slot(slice) };
+        let slice = conn.ended;
+        let head = if spec.streaming { conn.slot(slice).head } else { there };
+        *conn.slot(slice) = Slot { head, tail: there, acked, ..*conn.slot(slice) };
         (conn.produced, conn.ended) = (slice + 1, slice + 1);
         wake_all(&mut conn.receivers, &mut self.ready);
         wake_all(&mut conn.senders, &mut self.ready);
+    }
+
+    /// The first lines of what a proxy sends are on their way, if it has done its work on the slice.
+    fn stream(&mut self, id: u32) {
+        let spec = &self.instance.conns[id as usize];
+        let head = self.now.saturating_add(spec.latency.0);
+        let conn = &mut self.conns[id as usize];
+        if spec.streaming && conn.sending.is_some() && conn.posted > 0 && conn.produced == conn.ended {
+            let slice = conn.ended;
+            conn.slot(slice).head = head;
+            conn.produced += 1;
+            wake_all(&mut conn.receivers, &mut self.ready);
+        }
     }
 
     /// A proxy's turn: it works on the next slice, and sends the first. The work overlaps the transfers
@@ -1019,7 +1057,8 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
         let Some(facts) = spec.proxy else { return };
         while let conn = &mut self.conns[id as usize]
             && !conn.posting
-            && let Some(&Handed { bytes, since, .. }) = conn.queue.get(conn.posted)
+            && let Some(&Handed { bytes, since, checks, .. }) = conn.queue.get(conn.posted)
+            && conn.checked >= checks
         {
             let seen = since.saturating_add(facts.sight.0);
             if seen > self.now {
@@ -1035,12 +1074,12 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
             self.start_flow(work, spec.posting(), Owner::Post(id));
         }
         let conn = &mut self.conns[id as usize];
-        let Some(&Handed { bytes, since, posted }) = conn.queue.front() else { return };
+        let Some(&Handed { bytes, since, checks, posted }) = conn.queue.front() else { return };
         let waits = if spec.overlap.is_some() { since.saturating_add(facts.sight.0) } else { posted } > self.now;
-        if conn.sending.is_some() || waits {
+        if conn.sending.is_some() || waits || conn.checked < checks {
             return;
         }
-        match conn.credit(conn.produced) {
+        match conn.credit(conn.ended) {
             Some(free) if free > self.now => return self.wake(Owner::Proxy(id), free),
             Some(_) => {}
             // Who frees it asks again.
@@ -1048,6 +1087,7 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
         }
         conn.sending = Some(self.now);
         self.start_flow(bytes.max(1), spec.transfer(), Owner::Proxy(id));
+        self.stream(id);
     }
 }
 

@@ -250,7 +250,8 @@ impl<'m> Layer<'m> {
             let work = profile.proxy_thread().bytes_in(cost).0;
             // Through a socket an empty slice is a header alone, another one header and data.
             post = if route.reach == Reach::Tcp { [work / 2, work] } else { [work; 2] };
-            // NCCL's `src/transport/net.cc`: the thread that sends lines of LL reads them all before. What a
+            // NCCL's `src/transport/net.cc`: the thread that sends lines of LL reads them all before, from when it
+            // knows how many there will be, which it is told before they are stored (`src/device/prims_ll.h`). What a
             // message through sockets costs is known as a whole.
             if protocol == Protocol::Ll && route.reach != Reach::Tcp {
                 let lines = profile.lines(self.has_amd(src));
@@ -297,7 +298,7 @@ impl<'m> Layer<'m> {
             parts,
             latency,
             credit: control,
-            streaming: protocol != Protocol::Simple && !network,
+            streaming: protocol != Protocol::Simple && route.reach != Reach::Tcp,
             direct: !network && route.staged == 0,
             depth: 0,
             proxy: network.then_some(ProxySpec { sight: SimDuration::ZERO, ack: control }),
