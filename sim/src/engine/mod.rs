@@ -396,8 +396,11 @@ struct ConnRun {
     posting: bool,
     sending: Option<u64>,
     carried: bool,
-    /// Slices whose check has begun, and is over.
+    /// Slices that are to be checked, as soon as their lane writes them: how many so far, what those take whose
+    /// check has not begun, whether one is under way, and how many are over.
     checks: u64,
+    unchecked: VecDeque<u64>,
+    checking: bool,
     checked: u64,
     /// Its only wake-up that counts; others are stale.
     wake_at: u64,
@@ -691,7 +694,9 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
                 self.proxy(id);
             }
             Owner::Check(id) => {
-                self.conns[id as usize].checked += 1;
+                let conn = &mut self.conns[id as usize];
+                conn.checking = false;
+                conn.checked += 1;
                 self.proxy(id);
             }
             Owner::Task(task) => self.task_event(task),
@@ -912,8 +917,10 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
             let conn = &instance.conns[id as usize];
             uses.extend_from_slice(conn.store());
             if conn.proxy.is_some() && conn.checks(bytes) > 0 {
-                self.conns[id as usize].checks += 1;
-                self.start_flow(conn.checks(bytes), conn.posting(), Owner::Check(id));
+                let run = &mut self.conns[id as usize];
+                run.checks += 1;
+                run.unchecked.push_back(conn.checks(bytes));
+                self.proxy(id);
             }
             if conn.proxy.is_none() {
                 uses.extend_from_slice(conn.transfer());
@@ -1057,9 +1064,17 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
         let Some(facts) = spec.proxy else { return };
         while let conn = &mut self.conns[id as usize]
             && !conn.posting
-            && let Some(&Handed { bytes, since, checks, .. }) = conn.queue.get(conn.posted)
-            && conn.checked >= checks
+            && !conn.checking
         {
+            let next = conn.queue.get(conn.posted).copied();
+            if conn.checked < next.map_or(conn.checks, |handed| handed.checks) {
+                if let Some(work) = conn.unchecked.pop_front() {
+                    conn.checking = true;
+                    self.start_flow(work, spec.posting(), Owner::Check(id));
+                }
+                break;
+            }
+            let Some(Handed { bytes, since, .. }) = next else { break };
             let seen = since.saturating_add(facts.sight.0);
             if seen > self.now {
                 self.wake(Owner::Proxy(id), seen);

@@ -131,6 +131,9 @@ struct Conn {
     /// Since when it sends.
     sending: Option<u64>,
     carried: bool,
+    /// What slices take to be checked, once their lane writes them; whether one is, how many have been.
+    checks: Vec<u64>,
+    checking: bool,
     checked: usize,
 }
 
@@ -309,7 +312,10 @@ impl Naive<'_> {
                 self.stream(id);
                 self.deliver(id);
             }
-            Owner::Check(id) => self.conns[id].checked += 1,
+            Owner::Check(id) => {
+                self.conns[id].checked += 1;
+                self.conns[id].checking = false;
+            }
             Owner::Task(index) => self.start_kernels(index),
         }
     }
@@ -514,10 +520,23 @@ impl Naive<'_> {
                 moved = true;
             }
             let conn = &mut self.conns[id];
+            let next = conn.posted.len();
+            let due = if conn.handed_over(next).is_some() { !conn.is_checked(next, spec) } else { true };
+            if due && !conn.posting && !conn.checking && conn.checked < conn.checks.len() {
+                moved = true;
+                conn.checking = true;
+                let work = conn.checks[conn.checked];
+                self.start(Owner::Check(id), work, spec.posting().to_vec());
+                continue;
+            }
             let Some((bytes, since)) = conn.handed_over(conn.posted.len()) else { continue };
             let work = spec.post[usize::from(bytes > 0)];
             self.times.insert(since + sight.0);
-            if !conn.posting && conn.is_checked(conn.posted.len(), spec) && self.now >= since + sight.0 {
+            if !conn.posting
+                && !conn.checking
+                && conn.is_checked(conn.posted.len(), spec)
+                && self.now >= since + sight.0
+            {
                 moved = true;
                 if work > 0 && !spec.posting().is_empty() {
                     conn.posting = true;
@@ -636,7 +655,7 @@ impl Naive<'_> {
                     let facts = &self.instance.conns[id];
                     let work = checks(facts, bytes);
                     if work > 0 {
-                        self.start(Owner::Check(id), work, facts.posting().to_vec());
+                        self.conns[id].checks.push(work);
                     }
                 }
                 let lane = &mut self.lanes[index];
