@@ -83,6 +83,9 @@ struct RawMachine {
     /// Profiles; that of the topology by default.
     #[serde(default)]
     profile: Vec<String>,
+    /// How much faster every other GPU is than the one that times of layers are of: 0.015 is 1.5%; 0 by default.
+    #[schemars(with = "Option<f64>")]
+    spread: Option<Spanned<f64>>,
 }
 
 #[derive(Deserialize, JsonSchema, Clone, Debug, Default)]
@@ -333,6 +336,8 @@ pub struct Scenario {
     pub data_parallel: DataParallel,
     /// What NCCL is told.
     pub calls: CallSettings,
+    /// How much faster every other GPU is.
+    pub spread: f64,
     /// Ranks that are not like the others.
     pub stragglers: Vec<Straggler>,
     /// Ranks with slower links, and the share of their rate that is left.
@@ -522,6 +527,10 @@ impl Reader<'_> {
             layout,
             data_parallel,
             calls: self.calls(&raw.communication)?,
+            spread: match &raw.machine.spread {
+                Some(n) if *n.get_ref() != 0.0 => self.share(n, "spread", 1.0)?,
+                _ => 0.0,
+            },
             stragglers,
             slow_links,
             jitter,
@@ -805,6 +814,6 @@ impl Scenario {
     pub fn graph(&self, profile: &Profile, device: Device) -> OpGraph {
         let model = self.model(profile, device);
         let costs = Costs::of(profile, device);
-        graph(&model, &self.layout, self.data_parallel, &self.calls, &costs, &self.stragglers)
+        graph(&model, &self.layout, self.data_parallel, &self.calls, &costs, (self.spread, &self.stragglers))
     }
 }

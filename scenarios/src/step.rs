@@ -70,24 +70,26 @@ pub struct Straggler {
 /// Builds the graph of a step.
 ///
 /// `model` is what one rank of a tensor group computes; layers go to chunks in order, in equal
-/// numbers as far as possible.
+/// numbers as far as possible. Of the GPUs every other one is faster by the spread: neighbours in each group differ.
 pub fn graph(
     model: &Model,
     layout: &Layout,
     data_parallel: DataParallel,
     calls: &CallSettings,
     costs: &Costs,
-    stragglers: &[Straggler],
+    (spread, stragglers): (f64, &[Straggler]),
 ) -> OpGraph {
     let mut graph = OpGraph::default();
     let (t, d, p) = (layout.tensor, layout.data, layout.pipeline);
     let rank = |tensor: u32, data: u32, stage: u32| Rank(tensor + t * (data + d * stage));
     for index in 0..t * d * p {
         let straggler = stragglers.iter().find(|s| s.rank == index);
+        let fast = (index % t + index / t % d + index / (t * d)) % 2 == 1;
+        let pace = 1e6 / if fast { 1.0 + spread } else { 1.0 };
         graph.ranks.push(RankSpec {
             program: 0,
             groups: Vec::new(),
-            pace_ppm: straggler.map_or(1_000_000, |s| s.pace_ppm),
+            pace_ppm: straggler.map_or(pace.round() as u64, |s| s.pace_ppm),
             late: straggler.map(|s| s.late).unwrap_or_default(),
         });
     }

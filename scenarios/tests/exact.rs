@@ -162,7 +162,7 @@ fn flows_agree_with_slices() {
     }
 }
 
-/// Goal: a straggler holds up all, a late host too, and a seed gives the same step each time.
+/// Goal: a straggler holds up all, a late host too, faster neighbours wait, and a seed gives the same step each time.
 #[test]
 fn stragglers_and_jitter() {
     let base = layers("data = 4", "kind = \"at_end\"", 4, 1000, 2000, 1_000_000);
@@ -171,6 +171,9 @@ fn stragglers_and_jitter() {
     assert_eq!(slow.time.0 - even.time.0, us(6000).0);
     let late = run(&format!("{base}[[stragglers]]\nrank = 3\nlate = \"700 us\"\n"), CALM);
     assert_eq!(late.time.0 - even.time.0, us(700).0);
+    let spread = run(&base.replace("topology = \"h200x4\"", "topology = \"h200x4\", spread = 0.5"), CALM);
+    assert_eq!(spread.time, even.time);
+    assert_eq!(spread.ranks.iter().map(|r| r.count).collect::<Vec<_>>(), [2, 2]);
     let machine = Machine::new("h200x4", None);
     let mut graph = machine.graph(&read(&base));
     let mut with = |seed| {

@@ -76,16 +76,16 @@ fn ddp_buckets() {
         exposed.add(&format!("bucket {bucket}, exposed"), over, number(row, "iter_ms") - compute);
     }
     steps.check("DDP steps", 0.02, 0.04);
-    exposed.check("DDP exposed", 0.05, 0.12);
+    exposed.check("DDP exposed", 0.05, 0.14);
 }
 
-/// Steps of GPT blocks on so many GPUs: errors of steps and of exposed times. `blocks`: ms of a block forward and
-/// backward in pipelines and in other steps.
-fn gpt_steps(rows: &[Value], gpus: u32, blocks: [f64; 2]) -> (Errors, Errors) {
+/// Steps of GPT blocks on so many GPUs: errors of steps, of exposed times, and of these with the bubble of pipelines,
+/// which is no computation either. `blocks`: ms of a block forward and backward in pipelines and in other steps.
+fn gpt_steps(rows: &[Value], gpus: u32, blocks: [f64; 2]) -> [Errors; 3] {
     let topology = format!("h200x{gpus}");
     let machine = Machine::new(&topology, None);
     let simulator = machine.simulator();
-    let (mut steps, mut exposed) = (Errors::default(), Errors::default());
+    let [mut steps, mut exposed, mut bubbles] = <[Errors; 3]>::default();
     let mut tp: Option<(f64, f64)> = None;
     for row in rows {
         let text = |key: &str| row[key].to_string().trim_matches('"').to_owned();
@@ -100,6 +100,7 @@ fn gpt_steps(rows: &[Value], gpus: u32, blocks: [f64; 2]) -> (Errors, Errors) {
             let forward = block * 1.2855 / 4.1314;
             [("layers.0.forward", format!("{forward} ms")), ("layers.0.backward", format!("{} ms", block - forward))]
         };
+        let mut bubble = 0.0;
         let (name, compute, measured) = match row["kind"].as_str().unwrap() {
             "fsdp2" => {
                 changes.extend(times(blocks[1]));
@@ -118,8 +119,8 @@ fn gpt_steps(rows: &[Value], gpus: u32, blocks: [f64; 2]) -> (Errors, Errors) {
                 changes.extend([("layout.pipeline", count), ("layers.0.count", (2 * gpus).to_string())]);
                 changes
                     .extend([("layout.schedule", text("schedule")), ("layout.micro_batches", text("micro_batches"))]);
-                let slots = micro_batches + f64::from(gpus) - 1.0;
-                ("gpt-pipeline", 2.0 * blocks[0] * slots, number(row, "iter_ms"))
+                bubble = 2.0 * blocks[0] * (f64::from(gpus) - 1.0);
+                ("gpt-pipeline", 2.0 * blocks[0] * micro_batches + bubble, number(row, "iter_ms"))
             }
             "tp" if row["comm"] == false => {
                 tp = Some((number(row, "fwd_ms"), number(row, "fwd_bwd_ms")));
@@ -145,12 +146,15 @@ fn gpt_steps(rows: &[Value], gpus: u32, blocks: [f64; 2]) -> (Errors, Errors) {
         let changes: Vec<(&str, &str)> = changes.iter().map(|(k, v)| (*k, v.as_str())).collect();
         let (step, over) = step(&machine, &simulator, name, &changes);
         steps.add(&format!("{what}, step"), step, measured);
-        // A pipeline's bubble is no communication; below 5% exposed time is mostly noise.
+        // Below 5% exposed time is mostly noise.
         if measured - compute > 0.05 * measured {
             exposed.add(&format!("{what}, exposed"), over, measured - compute);
         }
+        if measured - compute + bubble > 0.05 * measured {
+            bubbles.add(&format!("{what}, not computing"), over + bubble, measured - compute + bubble);
+        }
     }
-    (steps, exposed)
+    [steps, exposed, bubbles]
 }
 
 /// Goal: steps of GPT blocks on 4 GPUs.
@@ -158,9 +162,10 @@ fn gpt_steps(rows: &[Value], gpus: u32, blocks: [f64; 2]) -> (Errors, Errors) {
 fn training_steps() {
     let rows = rows("training_steps.json");
     let alone = rows.iter().find(|r| r["kind"] == "fsdp2").map(|r| number(r, "compute_only_ms")).unwrap();
-    let (steps, exposed) = gpt_steps(&rows, 4, [number(&rows[0], "fwd_bwd_ms"), alone / 12.0]);
+    let [steps, exposed, bubbles] = gpt_steps(&rows, 4, [number(&rows[0], "fwd_bwd_ms"), alone / 12.0]);
     steps.check("steps", 0.04, 0.08);
-    exposed.check("exposed", 0.21, 0.60);
+    exposed.check("exposed", 0.20, 0.60);
+    bubbles.check("exposed, bubbles with it", 0.14, 0.30);
 }
 
 /// Goal: the same on 2 GPUs with 24 and with 8 channels, measured when the mechanisms were settled.
@@ -170,9 +175,10 @@ fn training_steps_on_two() {
     for channels in ["", "8"] {
         let rows: Vec<Value> = rows.iter().filter(|r| r["max_nch"] == channels).cloned().collect();
         let alone = number(&rows[0], "compute_only_ms") / 12.0;
-        let (steps, exposed) = gpt_steps(&rows, 2, [alone; 2]);
+        let [steps, exposed, bubbles] = gpt_steps(&rows, 2, [alone; 2]);
         steps.check("steps on 2 GPUs", 0.04, 0.10);
         exposed.check("exposed on 2 GPUs", 0.20, 0.50);
+        bubbles.check("exposed on 2 GPUs, bubbles with it", 0.19, 0.50);
     }
 }
 
@@ -198,6 +204,7 @@ fn beside(compute: Compute, calls: usize, collective: Collective, bytes: Bytes, 
             collective,
             bytes,
             dtype: DataType::Bfloat16,
+            in_place: collective == Collective::AllReduce,
             algorithm: Choice::Auto,
             protocol: Choice::Auto,
             channels,
@@ -227,7 +234,8 @@ fn ends(step: &Step) -> [f64; 2] {
 /// Goal: products and copies beside collectives: how much longer each takes until its stream ends.
 ///
 /// What blocks cost memory was set by the default channels and 4 channels; 2 and 8 channels are left out of it. What
-/// products lose was measured elsewhere (`beside.json`).
+/// products and blocks beside them lose was measured elsewhere (`beside.json`). Calls alone were measured right after
+/// products, at their clock: those of 8 channels took 2.6 to 2.9 ms, 2.1 by nccl-tests on the same GPUs.
 #[test]
 fn interference() {
     let machine = Machine::new("h200x4", None);
@@ -294,7 +302,7 @@ fn interference() {
     errors[0].check("computation, fitted channels", 0.035, 0.11);
     errors[1].check("communication, fitted channels", 0.10, 0.35);
     left_out[0].check("computation, channels left out", 0.065, 0.14);
-    left_out[1].check("communication, channels left out", 0.13, 0.32);
+    left_out[1].check("communication, channels left out", 0.15, 0.32);
 }
 
 /// Goal: computations without pause beside all-reduces without pause, on 2 GPUs: how much longer the computations
@@ -344,6 +352,7 @@ fn without_pause() {
             collective: Collective::AllReduce,
             bytes: Bytes(bytes),
             dtype: DataType::Bfloat16,
+            in_place: true,
             algorithm: Choice::Auto,
             protocol: Choice::Auto,
             channels: Some(channels),
@@ -380,8 +389,8 @@ fn without_pause() {
         let (_, meanwhile) = run(name.split(' ').next().unwrap(), channels, (mb * 1e6) as u64);
         communication.add(&format!("{mb} MB beside {name}, {channels} channels"), meanwhile, number(row, "ms"));
     }
-    computation.check("computation without pause", 0.02, 0.04);
-    communication.check("all-reduce without pause", 0.17, 0.65);
+    computation.check("computation without pause", 0.025, 0.06);
+    communication.check("all-reduce without pause", 0.15, 0.75);
 }
 /// Goal: DDP of GPT blocks on 2 GPUs with 24 and with 4 channels, and without its all-reduces. Nothing is fitted to
 /// these rows.
@@ -417,4 +426,35 @@ fn ddp_on_two() {
     }
     steps.check("DDP on 2 GPUs", 0.02, 0.03);
     exposed.check("DDP on 2 GPUs, exposed", 0.10, 0.15);
+}
+
+/// Goal: what the calls of DDP and FSDP take beside blocks of GPT on 2 GPUs, with 24 and with 8 channels, where the
+/// kernels of both GPUs run. Nothing is fitted to these rows.
+#[test]
+fn calls_in_steps() {
+    let machine = Machine::new("h200x2", None);
+    let simulator = machine.simulator();
+    let all: Value = serde_json::from_str(&data("traced.json")).unwrap();
+    let alone = [0, 1].map(|rank| all["alone_ms"][rank].as_f64().unwrap());
+    let spread = (alone[0] / alone[1] - 1.0).to_string();
+    let mut calls = Errors::default();
+    for row in all["rows"].as_array().unwrap() {
+        let (kind, reshard) = (row["step"].as_str().unwrap(), row["reshard"].to_string());
+        let channels = row["channels"].to_string();
+        let mut changes =
+            vec![("machine.topology", "h200x2"), ("layout.data", "2"), ("communication.channels", &channels)];
+        changes.push(("machine.spread", &spread));
+        if kind == "fsdp" {
+            changes.push(("data_parallel.reshard", &reshard));
+        }
+        let graph = machine.graph(&builtin(&format!("gpt-{kind}"), &changes));
+        let step = simulator.run(&graph, Mechanisms::default(), Level::Flows).unwrap();
+        let collective: Collective = row["collective"].as_str().unwrap().parse().unwrap();
+        let of_kind =
+            |op: usize| matches!(&graph.programs[0].ops[op].what, What::Collective(c) if c.collective == collective);
+        let busy: u64 = step.ranks[0].activities.iter().filter(|a| of_kind(a.op)).map(|a| a.end.0 - a.start.0).sum();
+        let what = format!("{kind} reshard {reshard} {collective}, {channels} channels");
+        calls.add(&what, busy as f64 / 1e9, number(row, "both"));
+    }
+    calls.check("calls in steps", 0.04, 0.13);
 }

@@ -301,7 +301,12 @@ pub struct Predictor<'a> {
     found: Mutex<FxHashMap<Asked, Found>>,
     /// Patterns, and whether they are proved; locked while someone proves it.
     proofs: Mutex<BTreeMap<String, Arc<Mutex<bool>>>>,
+    /// Calls of groups together, by what decides how they run.
+    together: Mutex<FxHashMap<(u64, String), Together>>,
 }
+
+/// A prediction of groups together, the shares of its resources in their order, and that with slower blocks.
+type Together = (Prediction, Vec<f64>, Option<Prediction>);
 
 /// The share of each resource's capacity that a run used.
 pub type Shares = Vec<(ResourceName, f64)>;
@@ -321,7 +326,9 @@ impl<'a> Predictor<'a> {
     /// Predicts on a machine with a profile; the tuner plugin is that of the machine.
     pub fn new(topology: &'a Topology, profile: &'a Profile) -> Self {
         let tuner = Tuner::of(topology);
-        Self { topology, profile, tuner, given: Given::default(), found: Mutex::default(), proofs: Mutex::default() }
+        let given = Given::default();
+        let (found, proofs, together) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Self { topology, profile, tuner, given, found, proofs, together }
     }
 
     /// With another tuner plugin, if there is one.
@@ -728,11 +735,12 @@ impl<'a> Predictor<'a> {
         (algorithm, protocol): (Choice<Algorithm>, Choice<Protocol>),
         settings: &Settings,
     ) -> Result<Prediction, PredictError> {
-        Ok(self.predict_groups(groups, call, (algorithm, protocol), settings)?.0)
+        Ok(self.predict_groups(groups, call, (algorithm, protocol), settings, None)?.0)
     }
 
     /// As [`Self::predict_split`], with the share of each resource's capacity that was used over
-    /// the simulated run.
+    /// the simulated run, and, given a part of their rate that blocks keep beside something else,
+    /// the prediction for such blocks.
     ///
     /// # Errors
     /// See [`PredictError`].
@@ -742,7 +750,8 @@ impl<'a> Predictor<'a> {
         call: &dyn Fn(u32) -> Call,
         (algorithm, protocol): (Choice<Algorithm>, Choice<Protocol>),
         settings: &Settings,
-    ) -> Result<(Prediction, Shares), PredictError> {
+        kept: Option<f64>,
+    ) -> Result<(Prediction, Shares, Option<Prediction>), PredictError> {
         let views: Vec<Topology> = (groups.iter())
             .map(|group| {
                 let gpus: Vec<_> = group.iter().map(|&rank| self.topology.gpu_of(rank)).collect();
@@ -779,8 +788,29 @@ impl<'a> Predictor<'a> {
         let laid = (views.iter().zip(&schedules))
             .map(|(view, schedule)| lay(view, self.profile, &settings.transport, schedule))
             .collect::<Result<Vec<_>, _>>()?;
-        let (together, uses) = predictors[0].evaluate(schedule, proof, &join(laid), settings, &mut Unobserved)?;
-        Ok((Prediction { layer: first.layer, instead_of: first.instead_of, ..together }, uses))
+        let mut laid = join(laid);
+        // Groups on hosts that are alike run alike: once.
+        let key = (laid.identity(), format!("{settings:?} {kept:?}"));
+        let known = self.together.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
+        let (together, shares, slower) = match known {
+            Some(known) => known,
+            None => {
+                let evaluate = |laid: &_| predictors[0].evaluate(schedule, proof, laid, settings, &mut Unobserved);
+                let (together, uses) = evaluate(&laid)?;
+                let slower = match kept {
+                    Some(kept) => {
+                        laid.slow_blocks(kept);
+                        Some(evaluate(&laid)?.0)
+                    }
+                    None => None,
+                };
+                let made = (together, uses.iter().map(|u| u.1).collect::<Vec<_>>(), slower);
+                self.together.lock().unwrap_or_else(PoisonError::into_inner).insert(key, made.clone());
+                made
+            }
+        };
+        let uses = laid.names.iter().copied().zip(shares).collect();
+        Ok((Prediction { layer: first.layer, instead_of: first.instead_of, ..together }, uses, slower))
     }
 
     /// Runs what was laid, and checks the result against what cannot be. Also gives the share of

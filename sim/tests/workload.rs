@@ -118,6 +118,7 @@ fn graph(drawn: &[Drawn], paces: [u64; RANKS as usize], keep: impl Fn(u8) -> boo
                 collective: Collective::AllReduce,
                 bytes: Bytes(size * 256),
                 dtype: DataType::Float32,
+                in_place: false,
                 algorithm: Choice::Auto,
                 protocol: Choice::Auto,
                 channels: None,

@@ -48,7 +48,7 @@ use tasks::{GateRun, TaskRun};
 /// One flow carries a slice, so whoever starts it is one: the sender; the receiver of what several
 /// senders have put into their own memory (all of `uses` is then its part); with `proxy` the
 /// connection, once all have posted.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ConnSpec {
     /// What the data takes, with weights, in four parts that `parts` tells apart: what the
     /// sender's lane writes through before a proxy takes over; what a proxy's work on a slice
@@ -84,7 +84,7 @@ pub struct ConnSpec {
 /// A thread that transfers the slices of a connection. There are two FIFOs then, one after the
 /// other: a slice leaves the sender's once it is transferred, and is transferred once the receiver's
 /// has a place for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ProxySpec {
     /// From the end of a slice at the block, which is free then, to the proxy's sight of it.
     pub sight: SimDuration,
@@ -206,7 +206,7 @@ impl LaneSpec {
 
 /// The lanes of one GPU that start and end together, again and again: calls back to back on a
 /// stream. FIFOs go on from one round to the next, so a GPU that is done runs ahead of others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KernelSpec {
     /// How often its lanes run their programs.
     pub rounds: u32,

@@ -1,6 +1,7 @@
 //! Lays a schedule on a machine: resources, weights and latencies for the engine.
 
 use std::collections::hash_map::Entry;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
@@ -47,6 +48,30 @@ pub struct Laid<'a> {
     /// A port of a lossless fabric on which so many flows converge that its congestion, which is
     /// not modelled, may matter.
     pub congested: Option<LinkId>,
+}
+
+impl Laid<'_> {
+    /// A hash of all that decides how it runs: equal ones run alike, whatever their resources are called.
+    pub(crate) fn identity(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        let Instance { resources, conns, lanes, kernels, schedules, tasks: _ } = &self.instance;
+        (resources, conns, kernels).hash(&mut hasher);
+        for lane in lanes {
+            (lane.job, lane.template, &lane.recv, &lane.send, &lane.tokens, lane.issue.0).hash(&mut hasher);
+            (lane.costs(), lane.element, lane.kernel, lane.multiplicity).hash(&mut hasher);
+        }
+        schedules.iter().for_each(|schedule| schedule.identity().hash(&mut hasher));
+        hasher.finish()
+    }
+
+    /// Leaves blocks so much of their rate.
+    pub(crate) fn slow_blocks(&mut self, kept: f64) {
+        for (rate, name) in self.instance.resources.iter_mut().zip(&self.names) {
+            if matches!(name, ResourceName::Lane(..)) {
+                *rate = ((*rate as f64 * kept) as u64).max(1);
+            }
+        }
+    }
 }
 
 /// From so many times the rate of a port in NICs that send through it, all at once, incast is

@@ -21,7 +21,8 @@ pub struct Footprint {
     pub time: SimDuration,
     /// Thread blocks of its kernel: one a channel; 0 for a copy engine.
     pub blocks: u32,
-    /// Share of what its busiest block can do that it uses.
+    /// Share of its blocks' rate that it needs: what makes it as slow beside products as blocks are that keep as
+    /// much as products leave them.
     pub block_share: f64,
     /// Share of each link direction's rate that it uses, protocol and efficiency included.
     pub links: Vec<(LinkId, f64)>,
@@ -67,7 +68,8 @@ impl<'a> Simulator<'a> {
 
     /// The call of a collective over so many ranks.
     pub(super) fn call(ranks: usize, c: &Communicate) -> Call {
-        Call::of_size(c.collective, u32::try_from(ranks).unwrap_or(u32::MAX), c.bytes, c.dtype)
+        let ranks = u32::try_from(ranks).unwrap_or(u32::MAX);
+        Call { in_place: c.in_place, ..Call::of_size(c.collective, ranks, c.bytes, c.dtype) }
     }
 
     /// The call of one message from the first rank of two to the other, or back.
@@ -110,7 +112,10 @@ impl<'a> Simulator<'a> {
         c: &Communicate,
     ) -> Result<Arc<Footprint>, WorkloadError> {
         let groups = self.siblings(graph, class_of, group);
-        let key = format!("{groups:?} {:?}", (c.collective, c.bytes, c.dtype, c.algorithm, c.protocol, c.channels));
+        let key = format!(
+            "{groups:?} {:?}",
+            (c.collective, c.bytes, c.dtype, c.in_place, c.algorithm, c.protocol, c.channels)
+        );
         self.remember(key, || {
             let settings = Settings { channels: c.channels.or(self.settings.channels), ..self.settings };
             let call = |ranks: u32| Self::call(ranks as usize, c);
@@ -183,27 +188,25 @@ impl<'a> Simulator<'a> {
         choice: (Choice<Algorithm>, Choice<crate::collective::Protocol>),
         settings: &Settings,
     ) -> Result<Footprint, WorkloadError> {
-        let (prediction, uses) = self.predictor.predict_groups(groups, call, choice, settings)?;
+        // What slower blocks cost a call takes a simulation: they wait for each other, and for links.
+        let kept = self.predictor.profile().block_speed(self.predictor.profile().gemm_memory());
+        let (prediction, uses, slower) = self.predictor.predict_groups(groups, call, choice, settings, Some(kept))?;
+        let slower = slower.map_or(prediction.kernel, |s| s.kernel);
         // A kernel's start and end move nothing.
         let ends = self.predictor.profile().kernel(prediction.protocol, prediction.plan.threads).as_us();
         let busy = (1.0 - ends / prediction.kernel.as_us().max(1e-9)).max(0.0);
-        let mut block_share: f64 = 0.0;
         let mut links: Vec<(LinkId, f64)> = Vec::new();
         for (name, share) in uses {
-            match name {
-                ResourceName::Link(link) => links.push((link, share * busy)),
-                ResourceName::Lane(..) => block_share = block_share.max(share * busy),
-                ResourceName::Memory(_)
-                | ResourceName::Direct(..)
-                | ResourceName::Proxy(_)
-                | ResourceName::Helpers(_) => {}
+            if let ResourceName::Link(link) = name {
+                links.push((link, share * busy));
             }
         }
         let sent = groups[0].iter().map(|&rank| self.leaves(rank, &links)).collect();
         Ok(Footprint {
             time: prediction.kernel,
-            blocks: prediction.plan.channels,
-            block_share: block_share.min(1.0),
+            // A message has one round of all that a pair could have; blocks without data are not launched.
+            blocks: if call(2).counts.is_some() { prediction.plan.parts } else { prediction.plan.channels },
+            block_share: (kept * slower.as_us() / prediction.kernel.as_us().max(1e-9)).min(1.0),
             links,
             sent,
             how: format!("{}/{}, {} channels", prediction.algorithm, prediction.protocol, prediction.plan.channels),

@@ -492,7 +492,7 @@ impl<'s, 'g> Builder<'s, 'g> {
     ) -> Result<Arc<Footprint>, WorkloadError> {
         let call = match &op.what {
             What::Collective(c) => {
-                format!("{:?}", (c.collective, c.bytes, c.dtype, c.algorithm, c.protocol, c.channels))
+                format!("{:?}", (c.collective, c.bytes, c.dtype, c.in_place, c.algorithm, c.protocol, c.channels))
             }
             What::Send { bytes, mover, .. } | What::Recv { bytes, mover, .. } => format!("{bytes:?} {mover:?}"),
             _ => String::new(),
@@ -699,8 +699,8 @@ pub(super) fn is_communication(op: &Op) -> bool {
 fn same(a: &What, b: &What) -> bool {
     match (a, b) {
         (What::Collective(a), What::Collective(b)) => {
-            (a.collective, a.bytes, a.dtype, a.algorithm, a.protocol, a.channels)
-                == (b.collective, b.bytes, b.dtype, b.algorithm, b.protocol, b.channels)
+            (a.collective, a.bytes, a.dtype, a.in_place, a.algorithm, a.protocol, a.channels)
+                == (b.collective, b.bytes, b.dtype, b.in_place, b.algorithm, b.protocol, b.channels)
         }
         (
             What::Send { bytes: a, mover: m, .. } | What::Recv { bytes: a, mover: m, .. },

@@ -87,6 +87,8 @@ pub struct Communicate {
     pub bytes: Bytes,
     /// Element type.
     pub dtype: DataType,
+    /// Whether input and output share memory.
+    pub in_place: bool,
     /// Which algorithm; `auto` is NCCL's choice.
     pub algorithm: Choice<Algorithm>,
     /// Which protocol.
