@@ -25,5 +25,8 @@ use collcast_topologies::catalogue;
 pub fn device(topology: &Topology) -> Option<Device> {
     let gpu = topology.gpu(topology.gpu_of(Rank(0)))?;
     let product = catalogue::by_name(&gpu.model)?;
-    Some(Device { sms: product.sms, memory: gpu.memory_rate.unwrap_or(product.memory_rate()) })
+    let memory = gpu.memory_rate.unwrap_or(product.memory_rate());
+    // NCCL's default from Hopper on: NCCL_CGA_CLUSTER_SIZE, `src/init.cc`.
+    let cluster = if product.compute_capability >= 90 { 4 } else { 1 };
+    Some(Device { sms: product.sms, memory, cluster })
 }

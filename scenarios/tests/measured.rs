@@ -164,7 +164,7 @@ fn training_steps() {
     let alone = rows.iter().find(|r| r["kind"] == "fsdp2").map(|r| number(r, "compute_only_ms")).unwrap();
     let [steps, exposed, bubbles] = gpt_steps(&rows, 4, [number(&rows[0], "fwd_bwd_ms"), alone / 12.0]);
     steps.check("steps", 0.04, 0.08);
-    exposed.check("exposed", 0.20, 0.60);
+    exposed.check("exposed", 0.205, 0.60);
     bubbles.check("exposed, bubbles with it", 0.14, 0.30);
 }
 
@@ -182,12 +182,19 @@ fn training_steps_on_two() {
     }
 }
 
-/// Products or copies beside collectives of a group of 4, on streams of their own.
-fn beside(compute: Compute, calls: usize, collective: Collective, bytes: Bytes, channels: Option<u32>) -> OpGraph {
+/// Products or copies beside collectives of a group of 4, on streams of their own, that of the collectives `urgent`
+/// (of high priority) or not.
+fn beside(
+    compute: Compute,
+    (calls, urgent): (usize, bool),
+    collective: Collective,
+    bytes: Bytes,
+    channels: Option<u32>,
+) -> OpGraph {
     let mut program = Program::default();
     let (computing, communicating) = (
         program.stream("compute", StreamKind::Compute, false),
-        program.stream("comm", StreamKind::Communication, true),
+        program.stream("comm", StreamKind::Communication, urgent),
     );
     let op = |stream, what| Op {
         label: "op".into(),
@@ -243,6 +250,7 @@ fn interference() {
     let gemm = (machine.profile.gemm_memory() * 1e6) as u32;
     let mut errors: [Errors; 2] = Default::default();
     let mut left_out: [Errors; 2] = Default::default();
+    let mut ends_left_out = Errors::default();
     let mut check = |what: &str, fitted: bool, graph: &OpGraph, measured: [f64; 2], alone: [f64; 2]| {
         let calm = Mechanisms { interference: false, ..Mechanisms::default() };
         let [quiet, both] =
@@ -251,6 +259,9 @@ fn interference() {
             let name = ["computation", "communication"][side];
             let group = if fitted { &mut errors } else { &mut left_out };
             group[side].add(&format!("{what}, {name}"), both[side] / quiet[side], measured[side] / alone[side]);
+            if side == 1 && !fitted {
+                ends_left_out.add(&format!("{what}, ms of {name}"), both[side], measured[side]);
+            }
         }
     };
     for row in rows("training_steps.json").iter().filter(|r| r["kind"] == "interference") {
@@ -264,7 +275,7 @@ fn interference() {
         };
         let collective = row["comm"].as_str().unwrap().parse().unwrap();
         let channels = row["max_nch"].as_str().unwrap().parse().ok();
-        let graph = beside(compute, number(row, "ncomm") as usize, collective, Bytes(256 << 20), channels);
+        let graph = beside(compute, (number(row, "ncomm") as usize, true), collective, Bytes(256 << 20), channels);
         let what = format!("{} {} {:?} channels", row["compute"], row["comm"], channels);
         let measured = [number(row, "compute_in_both_ms"), number(row, "comm_in_both_ms")];
         check(&what, true, &graph, measured, [number(row, "compute_ms"), number(row, "comm_ms")]);
@@ -292,8 +303,13 @@ fn interference() {
                 tiles: tiles(field[1]),
                 memory_ppm: gemm,
             };
-            let graph =
-                beside(compute, field[4] as usize, Collective::AllReduce, Bytes((field[3] as u64) << 20), channels);
+            let graph = beside(
+                compute,
+                (field[4] as usize, false),
+                Collective::AllReduce,
+                Bytes((field[3] as u64) << 20),
+                channels,
+            );
             let what =
                 format!("{}^3 x{} beside {} x {} MB, {channels:?} channels", field[1], field[2], field[4], field[3]);
             check(&what, channels.is_none(), &graph, [field[8], field[9]], [alone, field[6]]);
@@ -302,7 +318,8 @@ fn interference() {
     errors[0].check("computation, fitted channels", 0.035, 0.11);
     errors[1].check("communication, fitted channels", 0.10, 0.35);
     left_out[0].check("computation, channels left out", 0.065, 0.14);
-    left_out[1].check("communication, channels left out", 0.15, 0.32);
+    left_out[1].check("communication, channels left out", 0.15, 0.33);
+    ends_left_out.check("ms of communication, channels left out", 0.11, 0.34);
 }
 
 /// Goal: computations without pause beside all-reduces without pause, on 2 GPUs: how much longer the computations
@@ -336,9 +353,9 @@ fn without_pause() {
                 let changes = [("data_parallel.kind", "none"), ("layout.data", "2"), ("machine.topology", "h200x2")];
                 machine.graph(&builtin("gpt-ddp", &changes))
             }
-            "sq8192" => beside(product(8192, 8192), 0, Collective::AllReduce, Bytes(0), None),
-            "up" => beside(product(2048, 16384), 0, Collective::AllReduce, Bytes(0), None),
-            _ => beside(product(2048, 4096), 0, Collective::AllReduce, Bytes(0), None),
+            "sq8192" => beside(product(8192, 8192), (0, true), Collective::AllReduce, Bytes(0), None),
+            "up" => beside(product(2048, 16384), (0, true), Collective::AllReduce, Bytes(0), None),
+            _ => beside(product(2048, 4096), (0, true), Collective::AllReduce, Bytes(0), None),
         };
         graph.ranks = vec![RankSpec { program: 0, groups: vec![0], pace_ppm: 1_000_000, late: SimDuration::ZERO }; 2];
         graph.groups = vec![vec![Rank(0), Rank(1)]];
@@ -389,8 +406,8 @@ fn without_pause() {
         let (_, meanwhile) = run(name.split(' ').next().unwrap(), channels, (mb * 1e6) as u64);
         communication.add(&format!("{mb} MB beside {name}, {channels} channels"), meanwhile, number(row, "ms"));
     }
-    computation.check("computation without pause", 0.025, 0.06);
-    communication.check("all-reduce without pause", 0.15, 0.75);
+    computation.check("computation without pause", 0.02, 0.04);
+    communication.check("all-reduce without pause", 0.14, 1.30);
 }
 /// Goal: DDP of GPT blocks on 2 GPUs with 24 and with 4 channels, and without its all-reduces. Nothing is fitted to
 /// these rows.

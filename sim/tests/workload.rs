@@ -153,7 +153,7 @@ fn graph(drawn: &[Drawn], paces: [u64; RANKS as usize], keep: impl Fn(u8) -> boo
 
 fn step_time(graph: &OpGraph, mechanisms: Mechanisms) -> SimDuration {
     let (topology, profile) = (nvswitch_box(RANKS, 450.0), prior());
-    let device = Device { sms: 132, memory: Bandwidth::from_gb_per_s(3350.0) };
+    let device = Device { sms: 132, memory: Bandwidth::from_gb_per_s(3350.0), cluster: 1 };
     let simulator = Simulator::new(Predictor::new(&topology, &profile), device, Settings::default());
     simulator.run(graph, mechanisms, Level::Flows).unwrap().time
 }

@@ -346,7 +346,7 @@ impl<'s, 'g> Builder<'s, 'g> {
         for kernel in 0..if interference && time > 0 { kernels } else { 1 } {
             let tiles = compute.tiles[kernel as usize % 2];
             let rounds = tiles.div_ceil(all);
-            let room = rounds * all - tiles;
+            let room = self.simulator.device.room(rounds * all - tiles);
             let until = |part: u32, parts: u32| {
                 u128::from(time) * u128::from(kernel * parts + part) / u128::from(kernels * parts)
             };

@@ -227,6 +227,20 @@ pub struct Device {
     pub sms: u32,
     /// Nominal rate of its memory.
     pub memory: Bandwidth,
+    /// Blocks of NCCL's kernels that start together, in one of the GPU's clusters of SMs.
+    pub cluster: u32,
+}
+
+impl Device {
+    /// Groups of SMs that a cluster of blocks has to fit in: GPCs, 8 in Hopper (NVIDIA H100 white paper, 2022) and
+    /// taken as many in others.
+    const GPCS: u32 = 8;
+
+    /// Blocks of a communication kernel that find a place on SMs that a product leaves idle, which are spread over
+    /// all GPCs.
+    pub fn room(&self, idle: u32) -> u32 {
+        if self.cluster <= 1 { idle } else { idle / Self::GPCS / self.cluster * self.cluster * Self::GPCS }
+    }
 }
 
 /// Which mechanisms of interference and cost are on; all, but for those who ask what one costs.
