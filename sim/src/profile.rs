@@ -417,9 +417,13 @@ impl Profile {
         self.value("efficiency.sharp").clamp(1e-3, 1.0)
     }
 
-    /// Latency of a connection through an NVSwitch that reduces or multicasts.
-    pub fn latency_multimem(&self) -> SimDuration {
-        self.time("latency.nvlink.multimem")
+    /// Latency of a connection through an NVSwitch that reduces or multicasts: that of its counter, which says no
+    /// more than those of other connections, and what is left of the whole: the round trip of the data, for which
+    /// the warps wait that load a sum, or that fence a multicast.
+    pub fn latency_multimem(&self) -> (SimDuration, SimDuration) {
+        let (whole, counter) = (self.time("latency.nvlink.multimem"), self.time("latency.nvlink.simple"));
+        let counter = counter.min(whole);
+        (counter, SimDuration(whole.0 - counter.0))
     }
 
     /// Latency of a connection through switches of the network that reduce.

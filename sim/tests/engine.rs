@@ -411,6 +411,10 @@ proptest! {
             };
             conn.proxy = (random(3) == 0).then_some(proxied);
             conn.post = [random(2) * random(5000), random(2) * random(5000)];
+            if wired.senders.len() == 1 {
+                conn.check = random(2) * random(WEIGHT_ONE);
+            }
+            conn.overlap = (random(2) == 0).then(|| [1 + random(1 << 33), 1 + random(1 << 33)]);
             // Any cut of its resources into parts that leaves the transfer something.
             let all = conn.uses.len() as u64;
             let store = random(all);
@@ -1266,7 +1270,7 @@ fn nvls_carries_the_message_little_more_than_once() {
 }
 
 /// Goal: on one host of 8 Hopper GPUs NVLS beats the ring at large sizes, and by about what users
-/// see: 480 GB/s of bus bandwidth (published, DGX H100) against at most the link's 370.
+/// see: 480 GB/s of bus bandwidth, 422 at 256 MiB (published, DGX H100), against at most the link's 370.
 #[test]
 fn nvls_beats_the_ring_at_large_sizes() {
     let (topology, profile) = (nvswitch_box(8, 450.0), prior());
@@ -1280,7 +1284,7 @@ fn nvls_beats_the_ring_at_large_sizes() {
             got.algbw_gb_per_s(Bytes(size)) * 1.75
         };
         let (ring, nvls) = (busbw(Algorithm::Ring), busbw(Algorithm::Nvls));
-        assert!(nvls > 1.2 * ring, "{size}: ring {ring}, NVLS {nvls}");
+        assert!(nvls > 1.15 * ring, "{size}: ring {ring}, NVLS {nvls}");
         assert!(size < 1 << 30 || (450.0..500.0).contains(&nvls), "{size}: {nvls}");
         assert!(ring < 371.0, "{ring}");
     }

@@ -7,7 +7,8 @@
 //! flow plus the latency of the route. Line-flagged protocols stream: a receiver starts with
 //! the first wave of lines and cannot end before the last; their lanes may stay occupied a
 //! while after each slice. Network connections hand each slice to a proxy, which does some work
-//! on it and sends it, in order and by itself, from the sender's FIFO to the receiver's. Where data is staged in host memory, the lanes at
+//! on it (part of it while the lane writes it) and sends it, in order and by itself, from the sender's FIFO to the
+//! receiver's; it works on one connection while others transfer. Where data is staged in host memory, the lanes at
 //! both ends write and read it through links of their own. An instruction may also wait for
 //! signals of other lanes, which are there as soon as they are given: lanes of one rank share its
 //! caches.
@@ -26,7 +27,7 @@ mod steady;
 mod tasks;
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 
 use smallvec::SmallVec;
 use thiserror::Error;
@@ -71,8 +72,13 @@ pub struct ConnSpec {
     /// Units of a proxy's work before the transfer of a slice, in order: of an empty one, and of
     /// one with data.
     pub post: [u64; 2],
-    /// More of them for each byte, scaled by [`WEIGHT_ONE`].
+    /// Units of it for each byte of a slice, scaled by [`WEIGHT_ONE`], that may be done while the sender's lane
+    /// writes the slice, and are done before the rest of the work.
     pub check: u64,
+    /// Where equal connections share a proxy's thread and the links, and it works on one while others transfer:
+    /// units of work and bytes of a transfer, a second, of one that is alone. `None` where all of the work is
+    /// done before the transfer starts.
+    pub overlap: Option<[u64; 2]>,
 }
 
 /// A thread that transfers the slices of a connection. There are two FIFOs then, one after the
@@ -87,6 +93,24 @@ pub struct ProxySpec {
 }
 
 impl ConnSpec {
+    /// Units of a proxy's work on a slice that it has been handed.
+    fn work(&self, bytes: u64) -> u64 {
+        self.post[usize::from(bytes > 0)]
+    }
+
+    /// Units of its work on a slice that a lane writes.
+    fn checks(&self, bytes: u64) -> u64 {
+        let work = u128::from(bytes) * u128::from(self.check) / u128::from(WEIGHT_ONE);
+        if self.posting().is_empty() { 0 } else { u64::try_from(work).unwrap_or(u64::MAX) }
+    }
+
+    /// What the first of several equal slices adds where the work on one overlaps the transfer of others, as in any
+    /// pipeline of two stages: the shorter of its two parts.
+    fn shorter(&self, bytes: u64) -> u64 {
+        let time = |units, rate| Bandwidth::new(rate).map_or(0, |r: Bandwidth| r.time_for(Bytes(units)).0);
+        self.overlap.map_or(0, |[work, wire]| time(self.work(bytes), work).min(time(bytes, wire)))
+    }
+
     fn part(&self, from: u16, to: u16) -> &[Use] {
         self.uses.get(from.into()..to.into()).unwrap_or_default()
     }
@@ -341,6 +365,17 @@ fn merge(time: &mut u64, said: &mut u32, ends: usize, at: u64) -> bool {
     all
 }
 
+/// A slice that a proxy is to send.
+#[derive(Clone, Copy)]
+struct Handed {
+    bytes: u64,
+    since: u64,
+    /// Checks that are to be over before.
+    checks: u64,
+    /// When the proxy was done with its work on it; [`UNKNOWN`] before.
+    posted: u64,
+}
+
 #[derive(Default)]
 struct ConnRun {
     /// Slices of which all senders have announced the first line, and the last; slices that all
@@ -351,12 +386,19 @@ struct ConnRun {
     slots: SmallVec<[Slot; 8]>,
     senders: SmallVec<[End; 1]>,
     receivers: SmallVec<[End; 1]>,
-    /// Proxy: slices handed over and not yet sent (bytes, since), how many of them are posted,
-    /// and whether it is posting or sending.
-    queue: std::collections::VecDeque<(u64, u64)>,
+    /// Proxy: slices handed over and not yet sent, how many of them are posted, whether it is posting, since when
+    /// it is sending the first of them, and whether all of that is there.
+    queue: VecDeque<Handed>,
     posted: usize,
     posting: bool,
-    sending: bool,
+    sending: Option<u64>,
+    carried: bool,
+    /// Slices that are to be checked, as soon as their lane writes them: how many so far, what those take whose
+    /// check has not begun, whether one is under way, and how many are over.
+    checks: u64,
+    unchecked: VecDeque<u64>,
+    checking: bool,
+    checked: u64,
     /// Its only wake-up that counts; others are stale.
     wake_at: u64,
 }
@@ -403,13 +445,19 @@ impl ConnRun {
         (self.freed > slice - depth).then(|| self.slot(slice).credit)
     }
 
+    /// The proxy is through with its work on the next slice.
+    fn is_posted(&mut self, at: u64) {
+        self.queue[self.posted].posted = at;
+        self.posted += 1;
+    }
+
     /// When the senders have a place for a slice that a proxy is to transfer.
     fn acked(&mut self, slice: u64) -> Option<u64> {
         let depth = self.slots.len() as u64;
         if slice < depth {
             return Some(0);
         }
-        (self.produced > slice - depth).then(|| self.slot(slice).acked)
+        (self.ended > slice - depth).then(|| self.slot(slice).acked)
     }
 }
 
@@ -430,6 +478,7 @@ enum Owner {
     Task(u32),
     Kernel(u32),
     Post(u32),
+    Check(u32),
 }
 
 const KIND_SHIFT: u32 = 29;
@@ -442,6 +491,7 @@ impl Owner {
             Self::Task(i) => i | 2 << KIND_SHIFT,
             Self::Kernel(i) => i | 3 << KIND_SHIFT,
             Self::Post(i) => i | 4 << KIND_SHIFT,
+            Self::Check(i) => i | 5 << KIND_SHIFT,
         }
     }
 
@@ -452,7 +502,8 @@ impl Owner {
             1 => Self::Proxy(index),
             2 => Self::Task(index),
             3 => Self::Kernel(index),
-            _ => Self::Post(index),
+            4 => Self::Post(index),
+            _ => Self::Check(index),
         }
     }
 }
@@ -622,6 +673,7 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
             Owner::Kernel(kernel) => self.start_round(kernel),
             Owner::Proxy(id) => {
                 if finished {
+                    self.conns[id as usize].carried = true;
                     self.deliver(id);
                 } else if self.conns[id as usize].wake_at == self.now {
                     self.conns[id as usize].wake_at = UNKNOWN;
@@ -633,7 +685,15 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
             Owner::Post(id) => {
                 let conn = &mut self.conns[id as usize];
                 conn.posting = false;
-                conn.posted += 1;
+                conn.is_posted(self.now);
+                self.stream(id);
+                self.deliver(id);
+                self.proxy(id);
+            }
+            Owner::Check(id) => {
+                let conn = &mut self.conns[id as usize];
+                conn.checking = false;
+                conn.checked += 1;
                 self.proxy(id);
             }
             Owner::Task(task) => self.task_event(task),
@@ -856,6 +916,12 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
             let id = spec.send[port];
             let conn = &instance.conns[id as usize];
             uses.extend_from_slice(conn.store());
+            if conn.proxy.is_some() && conn.checks(bytes) > 0 {
+                let run = &mut self.conns[id as usize];
+                run.checks += 1;
+                run.unchecked.push_back(conn.checks(bytes));
+                self.proxy(id);
+            }
             if conn.proxy.is_none() {
                 uses.extend_from_slice(conn.transfer());
                 if conn.streaming {
@@ -932,7 +998,7 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
                 let slot = conn.slot(slice);
                 if merge(&mut slot.bytes, &mut slot.heads, ends, bytes) {
                     let bytes = slot.bytes;
-                    conn.queue.push_back((bytes, self.now));
+                    conn.queue.push_back(Handed { bytes, since: self.now, checks: conn.checks, posted: UNKNOWN });
                     self.proxy(id);
                 }
                 continue;
@@ -955,65 +1021,88 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
         true
     }
 
-    /// The slice at the front of a proxy's queue has been transferred.
+    /// Hands over the slice at the front of a proxy's queue, if the proxy has done its work on it and all is there.
     fn deliver(&mut self, id: u32) {
         let spec = &self.instance.conns[id as usize];
-        let there = self.now.saturating_add(spec.latency.0);
-        let acked = self.now.saturating_add(spec.proxy.map_or(0, |p| p.ack.0));
         let conn = &mut self.conns[id as usize];
-        conn.sending = false;
+        let (Some(sent), true, 1..) = (conn.sending, conn.carried, conn.posted) else { return };
+        let Some(Handed { bytes, since, posted, .. }) = conn.queue.pop_front() else { return };
+        let at = self.now.saturating_add(if posted > sent { spec.shorter(bytes) } else { 0 });
+        let there = at.saturating_add(spec.latency.0);
+        let acked = at.saturating_add(spec.proxy.map_or(0, |p| p.ack.0));
+        (conn.sending, conn.carried) = (None, false);
         conn.posted -= 1;
-        if let Some((bytes, since)) = conn.queue.pop_front() {
-            for _ in &conn.senders {
-                self.observer.message(id, bytes, SimTime(since), SimTime(there));
-            }
+        for _ in &conn.senders {
+            self.observer.message(id, bytes, SimTime(since), SimTime(there));
         }
-        let slice = conn.produced;
-        *conn.slot(slice) = Slot { head: there, tail: there, acked, ..*conn.slot(slice) };
+        let slice = conn.ended;
+        let head = if spec.streaming { conn.slot(slice).head } else { there };
+        *conn.slot(slice) = Slot { head, tail: there, acked, ..*conn.slot(slice) };
         (conn.produced, conn.ended) = (slice + 1, slice + 1);
         wake_all(&mut conn.receivers, &mut self.ready);
         wake_all(&mut conn.senders, &mut self.ready);
     }
 
-    /// A proxy's turn: it posts the next slice, and sends the first of those posted. Posting
-    /// overlaps the transfers before it: only the first of a burst shows its cost.
+    /// The first lines of what a proxy sends are on their way, if it has done its work on the slice.
+    fn stream(&mut self, id: u32) {
+        let spec = &self.instance.conns[id as usize];
+        let head = self.now.saturating_add(spec.latency.0);
+        let conn = &mut self.conns[id as usize];
+        if spec.streaming && conn.sending.is_some() && conn.posted > 0 && conn.produced == conn.ended {
+            let slice = conn.ended;
+            conn.slot(slice).head = head;
+            conn.produced += 1;
+            wake_all(&mut conn.receivers, &mut self.ready);
+        }
+    }
+
+    /// A proxy's turn: it works on the next slice, and sends the first. The work overlaps the transfers
+    /// before it, and those of other connections: only the first of a burst shows its cost.
     fn proxy(&mut self, id: u32) {
         let instance = self.instance;
         let spec = &instance.conns[id as usize];
         let Some(facts) = spec.proxy else { return };
         while let conn = &mut self.conns[id as usize]
             && !conn.posting
-            && let Some(&(bytes, since)) = conn.queue.get(conn.posted)
+            && !conn.checking
         {
+            let next = conn.queue.get(conn.posted).copied();
+            if conn.checked < next.map_or(conn.checks, |handed| handed.checks) {
+                if let Some(work) = conn.unchecked.pop_front() {
+                    conn.checking = true;
+                    self.start_flow(work, spec.posting(), Owner::Check(id));
+                }
+                break;
+            }
+            let Some(Handed { bytes, since, .. }) = next else { break };
             let seen = since.saturating_add(facts.sight.0);
             if seen > self.now {
                 self.wake(Owner::Proxy(id), seen);
                 break;
             }
-            let check = u128::from(bytes) * u128::from(spec.check) / u128::from(WEIGHT_ONE);
-            let work = spec.post[usize::from(bytes > 0)].saturating_add(u64::try_from(check).unwrap_or(u64::MAX));
+            let work = spec.work(bytes);
             if work == 0 || spec.posting().is_empty() {
-                conn.posted += 1;
+                conn.is_posted(self.now);
                 continue;
             }
             conn.posting = true;
             self.start_flow(work, spec.posting(), Owner::Post(id));
         }
         let conn = &mut self.conns[id as usize];
-        if conn.sending || conn.posted == 0 {
+        let Some(&Handed { bytes, since, checks, posted }) = conn.queue.front() else { return };
+        let waits = if spec.overlap.is_some() { since.saturating_add(facts.sight.0) } else { posted } > self.now;
+        if conn.sending.is_some() || waits || conn.checked < checks {
             return;
         }
-        let Some(&(bytes, _)) = conn.queue.front() else {
-            return;
-        };
-        match conn.credit(conn.produced) {
+        match conn.credit(conn.ended) {
             Some(free) if free > self.now => return self.wake(Owner::Proxy(id), free),
             Some(_) => {}
             // Who frees it asks again.
             None => return,
         }
-        conn.sending = true;
+        conn.sending = Some(self.now);
         self.start_flow(bytes.max(1), spec.transfer(), Owner::Proxy(id));
+        self.stream(id);
     }
 }
 

@@ -275,7 +275,8 @@ impl<'m> Layer<'m> {
             let work = profile.proxy_thread().bytes_in(cost).0;
             // Through a socket an empty slice is a header alone, another one header and data.
             post = if route.reach == Reach::Tcp { [work / 2, work] } else { [work; 2] };
-            // NCCL's `src/transport/net.cc`: the thread that sends lines of LL reads them all before. What a
+            // NCCL's `src/transport/net.cc`: the thread that sends lines of LL reads them all before, from when it
+            // knows how many there will be, which it is told before they are stored (`src/device/prims_ll.h`). What a
             // message through sockets costs is known as a whole.
             if protocol == Protocol::Ll && route.reach != Reach::Tcp {
                 let lines = profile.lines(self.has_amd(src));
@@ -302,6 +303,15 @@ impl<'m> Layer<'m> {
         }
         parts[2] = end(&uses);
         self.leg(&mut uses, &route.load, efficiency);
+        // A thread that copies what it sends does nothing else meanwhile.
+        let overlap = (network && route.reach != Reach::Tcp).then(|| {
+            let alone = |&(resource, weight): &Use| {
+                let rate = u128::from(self.rates[resource as usize]) * u128::from(WEIGHT_ONE);
+                u64::try_from(rate / u128::from(weight.max(1))).unwrap_or(u64::MAX)
+            };
+            let wire = &uses[usize::from(parts[1])..usize::from(parts[2])];
+            [profile.proxy_thread().get(), wire.iter().map(alone).min().unwrap_or(0)]
+        });
         let mut latency = profile.latency(route.reach, protocol);
         if network {
             // A flag in host memory is seen over PCIe.
@@ -313,12 +323,13 @@ impl<'m> Layer<'m> {
             parts,
             latency,
             credit: control,
-            streaming: protocol != Protocol::Simple && !network,
+            streaming: protocol != Protocol::Simple && route.reach != Reach::Tcp,
             direct: !network && route.staged == 0 && protocol == Protocol::Simple,
             depth: 0,
             proxy: network.then_some(ProxySpec { sight: SimDuration::ZERO, ack: control }),
             post,
             check,
+            overlap,
         })
     }
 }
@@ -369,7 +380,15 @@ pub fn lay<'a>(
         let warps = ResourceName::Lane(worker.rank, worker.channel, worker.team);
         lane.issue = (layer.resource(warps, || rate.get()), WEIGHT_ONE);
         lane.kernel = worker.rank.0;
-        lane.sync = profile.sync(protocol);
+        // NCCL's `src/device/prims_simple.h`: a head loads once it has seen the counters, and fences what it
+        // multicasts before it says so.
+        let is_group = |end: End| matches!(end, End::Group(_));
+        let through = |conns: &[u32], end: fn(&Conn) -> End| {
+            let of_switch = |&&c: &&u32| instance.conns.get(c as usize).is_some_and(|c| c.proxy.is_none());
+            conns.iter().filter(of_switch).filter(|&&c| is_group(end(&wiring.conns[c as usize].conn))).count() as u64
+        };
+        let trips = through(&worker.recv, |conn| conn.src) + through(&worker.send, |conn| conn.dst);
+        lane.sync = profile.sync(protocol) + profile.latency_multimem().1.times(trips);
         lane.after = profile.after(protocol);
         lane.operand = profile.operand(protocol);
         // A thread of LL has one half-line of data in flight; the hop of LL128, which is cited

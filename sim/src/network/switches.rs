@@ -109,6 +109,7 @@ impl Layer<'_> {
                 proxy: Some(ProxySpec { sight: SimDuration::ZERO, ack: control }),
                 post: [work; 2],
                 check: 0,
+                overlap: None,
             });
         }
         inside?;
@@ -139,14 +140,15 @@ impl Layer<'_> {
         Ok(ConnSpec {
             uses,
             parts,
-            latency: profile.latency_multimem(),
-            credit: profile.latency_multimem(),
+            latency: profile.latency_multimem().0,
+            credit: profile.latency_multimem().0,
             streaming: false,
             direct: false,
             depth: 0,
             proxy: None,
             post: [0; 2],
             check: 0,
+            overlap: None,
         })
     }
 

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use collcast_sim::engine::flows::{Use, WEIGHT_ONE};
-use collcast_sim::engine::{Gate, Instance, Observer, TaskSpec};
+use collcast_sim::engine::{ConnSpec, Gate, Instance, Observer, TaskSpec};
 use collcast_sim::schedule::wiring::{Slice, SliceCursor, UNUSED};
 use collcast_sim::units::{Bandwidth, Bytes, SimTime};
 
@@ -124,10 +124,17 @@ struct Conn {
     handed: Vec<Vec<(u64, u64)>>,
     /// When the senders knew that the proxy was through with each slice.
     acks: Vec<u64>,
-    posted: usize,
+    /// When the proxy was done with its work on each slice.
+    posted: Vec<u64>,
     posting: bool,
     sent: usize,
-    sending: bool,
+    /// Since when it sends.
+    sending: Option<u64>,
+    carried: bool,
+    /// What slices take to be checked, once their lane writes them; whether one is, how many have been.
+    checks: Vec<u64>,
+    checking: bool,
+    checked: usize,
 }
 
 impl Conn {
@@ -152,10 +159,20 @@ impl Conn {
         Some((all.iter().map(|h| h.0).max()?, all.iter().map(|h| h.1).max()?))
     }
 
+    /// Whether all checks of slices up to one are over.
+    fn is_checked(&self, slice: usize, spec: &ConnSpec) -> bool {
+        self.handed[0][..=slice].iter().filter(|h| checks(spec, h.0) > 0).count() <= self.checked
+    }
+
     /// Whether the receivers have a place for a slice.
     fn fits(&self, slice: usize, depth: usize, now: u64) -> bool {
         slice < depth || latest(&self.credits, slice - depth).is_some_and(|free| free <= now)
     }
+}
+
+/// Units of a proxy's work on a slice that a lane writes.
+fn checks(spec: &ConnSpec, bytes: u64) -> u64 {
+    if spec.proxy.is_none() || spec.posting().is_empty() { 0 } else { bytes * spec.check / WEIGHT_ONE }
 }
 
 /// The latest of what all ends said about a slice, once all have.
@@ -168,6 +185,7 @@ enum Owner {
     Lane(usize),
     Proxy(usize),
     Post(usize),
+    Check(usize),
     Task(usize),
 }
 
@@ -285,26 +303,67 @@ impl Naive<'_> {
         match owner {
             Owner::Lane(lane) => self.lanes[lane].doing = Doing::Drains,
             Owner::Proxy(id) => {
-                let there = self.now + self.instance.conns[id].latency.0;
-                let conn = &mut self.conns[id];
-                let (bytes, since) = conn.handed_over(conn.sent).unwrap();
-                conn.sent += 1;
-                conn.sending = false;
-                let ack = self.now + self.instance.conns[id].proxy.unwrap().ack.0;
-                conn.acks.push(ack);
-                self.times.extend([there, ack]);
-                for sender in 0..conn.heads.len() {
-                    conn.heads[sender].push(there);
-                    conn.tails[sender].push(there);
-                    self.outcome.log.messages.push((u32::try_from(id).unwrap(), bytes, since, there));
-                }
+                self.conns[id].carried = true;
+                self.deliver(id);
             }
             Owner::Post(id) => {
-                self.conns[id].posted += 1;
+                self.conns[id].posted.push(self.now);
                 self.conns[id].posting = false;
+                self.stream(id);
+                self.deliver(id);
+            }
+            Owner::Check(id) => {
+                self.conns[id].checked += 1;
+                self.conns[id].checking = false;
             }
             Owner::Task(index) => self.start_kernels(index),
         }
+    }
+
+    /// A slice that is both posted and carried is there, later by the shorter of the two where they overlapped.
+    fn deliver(&mut self, id: usize) {
+        let (spec, conn) = (&self.instance.conns[id], &mut self.conns[id]);
+        if !conn.carried || conn.posted.len() <= conn.sent {
+            return;
+        }
+        let (bytes, since) = conn.handed_over(conn.sent).unwrap();
+        let mut at = self.now;
+        if let Some([work, wire]) = spec.overlap
+            && conn.posted[conn.sent] > conn.sending.unwrap()
+        {
+            let ps = |units: u64, rate: u64| {
+                u64::try_from((u128::from(units) * 1_000_000_000_000).div_ceil(u128::from(rate))).unwrap()
+            };
+            let posting = spec.post[usize::from(bytes > 0)];
+            at += ps(posting, work).min(ps(bytes, wire));
+        }
+        let (there, ack) = (at + spec.latency.0, at + spec.proxy.unwrap().ack.0);
+        conn.sent += 1;
+        (conn.sending, conn.carried) = (None, false);
+        conn.acks.push(ack);
+        self.times.extend([there, ack]);
+        for sender in 0..conn.heads.len() {
+            if !spec.streaming {
+                conn.heads[sender].push(there);
+            }
+            conn.tails[sender].push(there);
+            self.outcome.log.messages.push((u32::try_from(id).unwrap(), bytes, since, there));
+        }
+    }
+
+    /// First lines are on their way once a slice is both posted and being sent.
+    fn stream(&mut self, id: usize) {
+        let (spec, conn) = (&self.instance.conns[id], &mut self.conns[id]);
+        if !spec.streaming
+            || conn.sending.is_none()
+            || conn.posted.len() <= conn.sent
+            || conn.heads[0].len() > conn.sent
+        {
+            return;
+        }
+        let head = self.now + spec.latency.0;
+        self.times.insert(head);
+        conn.heads.iter_mut().for_each(|heads| heads.push(head));
     }
 
     /// One round of tasks: those whose time is over go on; then all who are ready and whose gate is
@@ -449,26 +508,42 @@ impl Naive<'_> {
             let (spec, conn) = (&self.instance.conns[id], &mut self.conns[id]);
             let Some(proxy) = spec.proxy else { continue };
             let sight = proxy.sight;
-            if let Some((bytes, _)) = conn.handed_over(conn.sent)
-                && !conn.sending
-                && conn.sent < conn.posted
+            if let Some((bytes, since)) = conn.handed_over(conn.sent)
+                && conn.sending.is_none()
+                && conn.is_checked(conn.sent, spec)
+                && if spec.overlap.is_some() { since + sight.0 <= self.now } else { conn.sent < conn.posted.len() }
                 && conn.fits(conn.sent, spec.depth as usize, self.now)
             {
-                conn.sending = true;
+                conn.sending = Some(self.now);
                 self.start(Owner::Proxy(id), bytes.max(1), spec.transfer().to_vec());
+                self.stream(id);
                 moved = true;
             }
             let conn = &mut self.conns[id];
-            let Some((bytes, since)) = conn.handed_over(conn.posted) else { continue };
-            let work = spec.post[usize::from(bytes > 0)] + bytes * spec.check / WEIGHT_ONE;
+            let next = conn.posted.len();
+            let due = if conn.handed_over(next).is_some() { !conn.is_checked(next, spec) } else { true };
+            if due && !conn.posting && !conn.checking && conn.checked < conn.checks.len() {
+                moved = true;
+                conn.checking = true;
+                let work = conn.checks[conn.checked];
+                self.start(Owner::Check(id), work, spec.posting().to_vec());
+                continue;
+            }
+            let Some((bytes, since)) = conn.handed_over(conn.posted.len()) else { continue };
+            let work = spec.post[usize::from(bytes > 0)];
             self.times.insert(since + sight.0);
-            if !conn.posting && self.now >= since + sight.0 {
+            if !conn.posting
+                && !conn.checking
+                && conn.is_checked(conn.posted.len(), spec)
+                && self.now >= since + sight.0
+            {
                 moved = true;
                 if work > 0 && !spec.posting().is_empty() {
                     conn.posting = true;
                     self.start(Owner::Post(id), work, spec.posting().to_vec());
                 } else {
-                    conn.posted += 1;
+                    conn.posted.push(self.now);
+                    self.stream(id);
                 }
             }
         }
@@ -575,6 +650,16 @@ impl Naive<'_> {
                 let (bytes, uses) = self.moves(index);
                 let lane = &mut self.lanes[index];
                 lane.doing = if bytes == 0 || uses.is_empty() { Doing::Drains } else { Doing::Moves };
+                let step = lane.cursor.step.clone();
+                for &port in &step.send {
+                    let id = spec.send[port] as usize;
+                    let facts = &self.instance.conns[id];
+                    let work = checks(facts, bytes);
+                    if work > 0 {
+                        self.conns[id].checks.push(work);
+                    }
+                }
+                let lane = &mut self.lanes[index];
                 for &port in &lane.cursor.step.send {
                     let id = spec.send[port] as usize;
                     if self.instance.conns[id].streaming && self.instance.conns[id].proxy.is_none() {
@@ -640,7 +725,7 @@ impl Naive<'_> {
     fn moves(&self, index: usize) -> (u64, Vec<Use>) {
         let (spec, lane) = (&self.instance.lanes[index], &self.lanes[index]);
         let step = &lane.cursor.step;
-        let of = |ports: &[usize], conns: &[u32]| -> Vec<&collcast_sim::engine::ConnSpec> {
+        let of = |ports: &[usize], conns: &[u32]| -> Vec<&ConnSpec> {
             ports
                 .iter()
                 .map(|&p| conns[p])
