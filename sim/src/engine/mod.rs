@@ -216,6 +216,8 @@ pub struct Outcome {
     pub job_ends: Vec<SimTime>,
     /// When each kernel ended its first round.
     pub first_ends: Vec<SimTime>,
+    /// When each kernel ended its last round.
+    pub last_ends: Vec<SimTime>,
     /// When each round was over everywhere.
     pub round_ends: Vec<SimTime>,
     /// When each task started and ended.
@@ -569,6 +571,7 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
                 task_ends: vec![SimTime(0); instance.tasks.len()],
                 task_causes: vec![UNUSED; instance.tasks.len()],
                 first_ends: vec![SimTime(0); instance.kernels.len()],
+                last_ends: vec![SimTime(0); instance.kernels.len()],
                 ..Outcome::default()
             },
             done: 0,
@@ -783,6 +786,7 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
         if kernel.round == 0 {
             self.outcome.first_ends[spec.kernel as usize] = now;
         }
+        self.outcome.last_ends[spec.kernel as usize] = now;
         let round = kernel.round as usize;
         if self.outcome.round_ends.len() <= round {
             self.outcome.round_ends.resize(round + 1, now);
