@@ -65,6 +65,22 @@ pub struct Choice {
     pub channels: Option<u32>,
 }
 
+/// The loop of calls that was timed, where only some ranks wait in a call for others (a broadcast).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Timing {
+    /// Calls, whose time together is divided by their number (nccl-tests' `-n`).
+    pub calls: u32,
+    /// Whether the time is that of rank 0, as nccl-tests printed it before it had averages over ranks (`-a`, in the
+    /// course of 2021), and not until the last rank is done.
+    pub of_rank_0: bool,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self { calls: 20, of_rank_0: false }
+    }
+}
+
 /// One measured time.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Measurement {
@@ -78,6 +94,8 @@ pub struct Measurement {
     pub hosts: Option<u32>,
     /// How kernels were started, where the source says.
     pub launch: Option<Launch>,
+    /// What was timed, where the source says.
+    pub timing: Option<Timing>,
     /// Element type, where the source says.
     pub dtype: Option<DataType>,
     /// Reduction, where the source says.

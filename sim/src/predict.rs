@@ -10,6 +10,7 @@ use crate::collective::{Algorithm, Collective, Launch, Protocol};
 use crate::engine::flows::WEIGHT_ONE;
 use crate::engine::{EngineError, Instance, Observer, Unobserved, fold, run, run_steady};
 use crate::ids::{LinkId, Rank};
+use crate::measurement::Timing;
 use crate::model::bounds;
 use crate::model::nccl::cost::place;
 use crate::model::nccl::search::{self, Given, Options};
@@ -43,6 +44,8 @@ pub struct Settings {
     pub launch: Launch,
     /// One first call in place of a steady loop.
     pub cold: bool,
+    /// The loop, where some ranks are done before others.
+    pub timing: Timing,
     /// Channels, exactly; NCCL's number otherwise.
     pub channels: Option<u32>,
     /// NCCL version; that of the machine, or the newest known, otherwise.
@@ -63,6 +66,7 @@ impl Default for Settings {
         Self {
             launch: Launch::Threads,
             cold: false,
+            timing: Timing::default(),
             channels: None,
             version: None,
             nccl: NcclSettings::default(),
@@ -408,6 +412,7 @@ impl<'a> Predictor<'a> {
             network: graphs.hosts > 1,
             hosts: graphs.hosts,
             ranks_per_host: graphs.ranks_per_host.0,
+            version: self.version(settings),
         }
     }
 
@@ -871,7 +876,7 @@ impl<'a> Predictor<'a> {
         // Where some ranks are done before others, calls back to back overlap.
         let first = outcome.first_ends.iter().min().map_or(run_time, |&t| t - crate::units::SimTime(0));
         if !settings.cold && first.as_us() < run_time.as_us() - 0.01 * kernel.as_us() {
-            kernel = back_to_back(instance, ends)
+            kernel = back_to_back(instance, ends, settings.timing)
                 .map_err(|error| PredictError::Engine { what: what.clone(), error })?
                 .max(bound.time);
         }
@@ -1022,23 +1027,26 @@ impl<'a> Predictor<'a> {
     }
 }
 
-/// Calls of nccl-tests' timed loop (`-n`), whose total it divides.
-const LOOP: u64 = 20;
-/// Rounds simulated of it; from then on each takes as long as the last.
-const ROUNDS: u32 = 4;
+/// Rounds simulated of a timed loop; from then on each takes as long as the last half of them on average (where a FIFO
+/// holds several calls, they end in groups).
+const ROUNDS: u32 = 8;
 
 /// Time of one call in a loop of them, `gap` being the start and end of a kernel.
-fn back_to_back(instance: &Instance<'_>, gap: SimDuration) -> Result<SimDuration, EngineError> {
+fn back_to_back(instance: &Instance<'_>, gap: SimDuration, timing: Timing) -> Result<SimDuration, EngineError> {
     let mut instance = instance.clone();
     for kernel in &mut instance.kernels {
         (kernel.rounds, kernel.gap) = (ROUNDS, gap);
     }
-    let ends = run_steady(&instance)?.round_ends;
-    let [.., before, last] = ends.as_slice() else {
+    let outcome = run_steady(&instance)?;
+    let half = u64::from(ROUNDS / 2);
+    let [.., before, _, _, _, last] = outcome.round_ends.as_slice() else {
         return Ok(SimDuration::ZERO);
     };
-    let rest = (LOOP - u64::from(ROUNDS)).saturating_mul((*last - *before).0);
-    Ok(SimDuration((last.0 + rest + gap.0) / LOOP))
+    let calls = u64::from(timing.calls.max(ROUNDS));
+    let rest = (calls - u64::from(ROUNDS)).saturating_mul((*last - *before).0) / half;
+    // Folding keeps the order of ranks: the first kernel is that of rank 0.
+    let end = outcome.last_ends.first().filter(|_| timing.of_rank_0).unwrap_or(last);
+    Ok(SimDuration((end.0 + rest + gap.0) / calls))
 }
 
 /// A schedule in a few words, for messages.

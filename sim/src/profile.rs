@@ -207,6 +207,7 @@ parameters! {
     "kernel_warp.ll128" "us" "the same, more for every warp of a block",
     "kernel_warp.simple" "us" "the same, more for every warp of a block",
     "kernel.block" "us" "from the start of a kernel's block to that of the next: channels do not run in step",
+    "kernel.fetch" "us" "the same where blocks fetch what they are to do from host memory (NCCL 2.8)",
     "launch.single_thread" "us" "issue interval of one thread, per GPU it serves",
     "launch.threads" "us" "issue interval of a thread per GPU",
     "launch.processes" "us" "issue interval of a process per GPU",
@@ -510,13 +511,21 @@ impl Profile {
         let weight = |value: f64| (value * WEIGHT_ONE as f64) as u64;
         let of = |name| weight(self.value(name).clamp(0.0, 4.0));
         let store = of(store).min(WEIGHT_ONE);
-        Access { load: WEIGHT_ONE - store, store, keep: of(keep) }
+        Access { load: WEIGHT_ONE - store, fetch: WEIGHT_ONE - store, store, keep: of(keep) }
+    }
+
+    /// Instruction weight of loading what was received where it waits in host memory, in a lane of that rate: a thread
+    /// has 4 loads of 16 bytes on their way (NCCL 2.8.4 `COLL_UNROLL`), which take PCIe there and back.
+    pub fn fetch_from_host(&self, rate: Bandwidth, threads: u32) -> u64 {
+        let there_and_back = self.latency(Reach::Pcie, Protocol::Ll).times(2);
+        let taken = rate.bytes_in(there_and_back).0;
+        taken.saturating_mul(WEIGHT_ONE) / u64::from(64 * threads.max(1))
     }
 
     /// Instruction weights of a copy inside one memory with Simple.
     pub fn copy(&self) -> Access {
         let half = (self.value("copy.simple") * WEIGHT_ONE as f64 / 2.0) as u64;
-        Access { load: half, store: half, keep: half }
+        Access { load: half, fetch: half, store: half, keep: half }
     }
 
     /// Instruction weight of combining beyond that of fp32, in copies.
@@ -545,6 +554,11 @@ impl Profile {
     /// From the start of a kernel's block to that of the next.
     pub fn block_start(&self) -> SimDuration {
         self.time("kernel.block")
+    }
+
+    /// From the start of a kernel's block to that of the next, where each fetches its work from host memory.
+    pub fn block_fetch(&self) -> SimDuration {
+        self.time("kernel.fetch")
     }
 
     /// The parameter that holds a launch mode's issue interval.

@@ -5,6 +5,7 @@
 mod common;
 
 use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol};
+use collcast_sim::engine::flows::WEIGHT_ONE;
 use collcast_sim::ids::{ChannelId, Rank};
 use collcast_sim::measurement::PeerAccess;
 use collcast_sim::model::nccl::Version;
@@ -83,7 +84,7 @@ fn names(topology: &Topology, leg: &Leg) -> Vec<(String, u64)> {
                 Hop::Memory(cpu) => format!("memory of {}", name(cpu)),
                 Hop::Direct(nic, reads, _) => format!("{} {}", name(nic), if reads { "reads" } else { "writes" }),
             };
-            (text, share * 100 / collcast_sim::engine::flows::WEIGHT_ONE)
+            (text, share * 100 / WEIGHT_ONE)
         })
         .collect()
 }
@@ -154,7 +155,10 @@ fn without_gpudirect_data_is_staged() {
     let list = |leg: &Leg| names(&topology, leg).into_iter().map(|n| n.0).collect::<Vec<_>>();
     assert_eq!(list(&way.store), ["h0/gpu>h0/bridge", "h0/bridge>h0/cpu", "memory of h0/cpu"]);
     assert_eq!(list(&way.wire)[..4], ["memory of h0/cpu", "h0/cpu>h0/bridge", "h0/bridge>h0/nic", "h0/nic>leaf0"]);
-    assert_eq!(list(&way.load), ["h1/cpu>h1/bridge", "h1/bridge>h1/gpu", "memory of h1/cpu"]);
+    // The block that reads it sends requests the other way: 24 bytes for each 128.
+    let asks = ["h1/bridge>h1/cpu", "h1/gpu>h1/bridge"];
+    assert_eq!(list(&way.load), [&["h1/cpu>h1/bridge", "h1/bridge>h1/gpu", "memory of h1/cpu"][..], &asks].concat());
+    assert!(way.load[3..].iter().all(|&(_, weight)| weight == WEIGHT_ONE * 24 / 128));
     assert_eq!(way.staged, 2);
     // The setting does the same as a NIC that cannot: the path is PIX.
     let able = two_spines(2, true, None);

@@ -141,8 +141,8 @@ pub(crate) fn question(
     let several = predictor.hosts(row.ranks) > 1;
     let launch = row.launch.or(launch).unwrap_or(if several { Launch::Processes } else { Launch::Threads });
     let version = row.settings.nccl.as_deref().and_then(|text| text.parse::<Version>().ok());
-    let registered = row.settings.registered;
-    let mut settings = Settings { launch, version, registered, ..Settings::default() };
+    let (registered, timing) = (row.settings.registered, row.timing.unwrap_or_default());
+    let mut settings = Settings { launch, version, registered, timing, ..Settings::default() };
     (settings.nccl, settings.transport) = told(row, env, predictor.topology(), predictor.version(&settings));
     // What NCCL said it ran goes before what its cost table would pick.
     let ran = row.chosen.as_ref();

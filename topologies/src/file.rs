@@ -508,7 +508,8 @@ impl Reader<'_> {
             plan.nvlink = self.nvlink(&nvlink.value, &nvlink.span, gpus)?;
         }
         if let Some(nics) = &raw.nics {
-            plan.nics = Some(self.nics(&nics.value, gpus)?);
+            let sockets = plan.pcie.as_ref().map_or(1, |p| p.sockets);
+            plan.nics = Some(self.nics(&nics.value, gpus, sockets)?);
         }
         if let Some(management) = &raw.management {
             plan.management = Some(self.management(&management.value)?);
@@ -580,7 +581,8 @@ impl Reader<'_> {
         }
         let gpus = u32::try_from(host.gpus.len()).unwrap_or(u32::MAX);
         if let Some(nics) = &raw.nics {
-            let plan = self.nics(&nics.value, gpus)?;
+            let sockets = u32::try_from(host.cpus.len()).unwrap_or(u32::MAX);
+            let plan = self.nics(&nics.value, gpus, sockets)?;
             let rate = host.gpus.first().map_or(plan.rate, |g| g.pcie_rate);
             draw_nics(&mut host, &plan, rate);
         }
@@ -701,7 +703,7 @@ impl Reader<'_> {
         })
     }
 
-    fn nics(&self, raw: &RawNics, gpus: u32) -> Result<NicPlan, TopologiesError> {
+    fn nics(&self, raw: &RawNics, gpus: u32, sockets: u32) -> Result<NicPlan, TopologiesError> {
         let kinds: Vec<(LinkKind, &str)> =
             LinkKind::ALL.iter().filter(|k| k.is_network()).map(|&k| (k, k.name())).collect();
         let kind = self.choice("a kind of NIC", &raw.kind, &kinds)?;
@@ -730,10 +732,20 @@ impl Reader<'_> {
             ));
         }
         let gpu = raw.gpu.as_ref().map(|list| self.gpu_list(list, count, gpus)).transpose()?;
+        if let Some(place) = raw.socket.as_ref().filter(|_| gpu.is_some() || per_gpu.is_some()) {
+            return Err(self.contradiction(
+                &place.span,
+                "`socket` beside `gpu` or `per_gpu`".to_owned(),
+                "one of them",
+                "a NIC is behind the switch of a GPU or hangs from a CPU",
+            ));
+        }
+        let socket =
+            (raw.socket.as_ref()).map(|list| self.list("socket", list, count, sockets, "sockets")).transpose()?;
         let rail =
             raw.rail.as_ref().map(|list| self.list("rail", list, count, MAX_PER_HOST, "rail numbers")).transpose()?;
         let gpudirect_rate = raw.gpudirect_rate.as_ref().map(|r| self.rate("gpudirect_rate", r)).transpose()?;
-        Ok(NicPlan { kind, count, rate, gpu, per_gpu, rail, ports, gpudirect: raw.gpudirect, gpudirect_rate })
+        Ok(NicPlan { kind, count, rate, gpu, socket, per_gpu, rail, ports, gpudirect: raw.gpudirect, gpudirect_rate })
     }
 
     /// A list with one number per NIC, each below `limit`.

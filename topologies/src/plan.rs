@@ -54,6 +54,7 @@ pub(crate) struct NicPlan {
     pub(crate) count: u32,
     pub(crate) rate: Bandwidth,
     pub(crate) gpu: Option<Vec<u32>>,
+    pub(crate) socket: Option<Vec<u32>>,
     pub(crate) per_gpu: Option<u32>,
     pub(crate) rail: Option<Vec<u32>>,
     /// Of a card: so many NICs in a row are one.
@@ -193,9 +194,12 @@ pub(crate) fn draw_nics(host: &mut HostSpec, nics: &NicPlan, pcie_rate: Bandwidt
             (None, Some(per)) => Some(index / per.max(1)),
             (None, None) => None,
         };
-        let parent = behind
-            .and_then(|g| host.gpus.get(g as usize))
-            .map_or_else(|| spread(&places, index, nics.count), |g| g.parent);
+        let socket = nics.socket.as_ref().and_then(|list| list.get(index as usize));
+        let parent = match (socket, behind.and_then(|g| host.gpus.get(g as usize))) {
+            (Some(&socket), _) => Parent::Cpu(socket as usize),
+            (None, Some(gpu)) => gpu.parent,
+            (None, None) => spread(&places, index, nics.count),
+        };
         host.nics.push(NicSpec {
             nic: Nic {
                 index,

@@ -313,6 +313,9 @@ pub(crate) struct RawNics {
     /// The GPU behind the same PCIe switch, per NIC.
     #[schemars(with = "Option<Vec<u32>>")]
     pub(crate) gpu: Option<At<Vec<At<i64>>>>,
+    /// In place of `gpu`, where NICs are not behind the switches of GPUs: the CPU socket they hang from, per NIC.
+    #[schemars(with = "Option<Vec<u32>>")]
+    pub(crate) socket: Option<At<Vec<At<i64>>>>,
     /// The rail, per NIC.
     #[schemars(with = "Option<Vec<u32>>")]
     pub(crate) rail: Option<At<Vec<At<i64>>>>,

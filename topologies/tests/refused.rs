@@ -120,6 +120,16 @@ fn mistakes_in_topology_files_are_refused() {
         ("[0, 1, 2, 3, 4, 5, 6, 7]", "[0, 1]", &["`gpu` has 2 entries, but there are 8 NICs", "t.toml:12:7"]),
         (
             "gpu = [0, 1, 2, 3, 4, 5, 6, 7]",
+            "socket = [0, 0, 0, 0, 1, 1, 1, 2]",
+            &["`socket` names 2, which is none", "t.toml:12:32", "expected sockets from 0 to 1"],
+        ),
+        (
+            "gpu = [0, 1, 2, 3, 4, 5, 6, 7]",
+            "gpu = [0, 1, 2, 3, 4, 5, 6, 7]\nsocket = [0, 0, 0, 0, 1, 1, 1, 1]",
+            &["`socket` beside `gpu` or `per_gpu`", "t.toml:13:10", "one of them"],
+        ),
+        (
+            "gpu = [0, 1, 2, 3, 4, 5, 6, 7]",
             "per_gpu = 3",
             &["3 NICs per GPU x 8 GPUs is not count = 8", "t.toml:12:11", "3 x 8 = 24"],
         ),

@@ -138,6 +138,23 @@ fn p4d() {
     assert_eq!((found.channels, found.p2p_channels.0, found.ring.latency_inter), (8, 8, 75.0));
 }
 
+/// Goal: a NIC that hangs from a CPU is reached through it, where one behind the GPUs' switch is not.
+#[test]
+fn nics_of_a_socket() {
+    for (nics, class) in [("socket = [0, 1]", PathClass::Phb), ("gpu = [0, 2]", PathClass::Pix)] {
+        let found = search(&draw(&format!(
+            "count = 2\n\
+            gpus = {{ count = 4, kind = \"V100-SXM2-16GB\", compute_capability = 70, memory_rate = \"900 GB/s\" }}\n\
+            nvlink = {{ kind = \"mesh\", links_per_gpu = 6, rate_per_link = \"25 GB/s\" }}\n\
+            pcie = {{ generation = 3, lanes = 16, switches_per_socket = 1, sockets = 2, interconnect = \"10 GB/s\", \
+            cpu = \"GenuineIntel\" }}\n\
+            [hosts.nics]\nkind = \"infiniband\"\ncount = 2\nrate = \"100 Gb/s\"\n{nics}\ngpudirect = true\n\
+            [fabric]\nkind = \"single-switch\"\nrouting = \"adaptive\"\n"
+        )));
+        assert_eq!((found.channels, found.ring.type_inter), (4, class), "{nics}");
+    }
+}
+
 /// Goal: with half the NICs a Hopper host takes 8 channels of 24 GB/s.
 #[test]
 fn four_nics() {

@@ -160,6 +160,7 @@ fn nccl_tests(input: &Input<'_>, value: &Value) -> Result<Parsed, ReadError> {
                 ranks,
                 hosts,
                 launch,
+                timing: input.sidecar.timing,
                 dtype: text("type").and_then(|name| name.parse().ok()),
                 op: text("redop").and_then(|name| name.parse().ok()).filter(|_| collective.reduces()),
                 root: root.filter(|_| collective.rooted()),

@@ -480,6 +480,7 @@ impl Reader<'_> {
                     ranks,
                     hosts,
                     launch,
+                    timing: sidecar.timing,
                     dtype: row.dtype,
                     op: row.op.filter(|_| collective.reduces()),
                     root: row.root.filter(|_| collective.rooted()),

@@ -7,7 +7,7 @@
 //!
 //! A `.toml` of the same stem beside a data file says what the file cannot: `topology` (a
 //! built-in, or a topology file, looked for beside it first), `nccl_version`, `[env]`, and where needed `ranks`, `nodes`, `gpus_per_node`, `collective`,
-//! `launch`. What the data file itself says wins, but for `nodes`. `publisher` says who measured, where
+//! `launch`, `calls` of the timed loop and `timed = "rank 0"`. What the data file itself says wins, but for `nodes`. `publisher` says who measured, where
 //! several files are of one; rows on more than `hosts_at_most` hosts are not asked for.
 
 mod bus;
@@ -413,6 +413,7 @@ fn base_run(run: &str) -> &str {
 fn complete(row: &mut Measurement, twin: Measurement) {
     row.hosts = row.hosts.or(twin.hosts);
     row.launch = row.launch.or(twin.launch);
+    row.timing = row.timing.or(twin.timing);
     row.dtype = row.dtype.or(twin.dtype);
     row.op = row.op.or(twin.op);
     row.root = row.root.or(twin.root);

@@ -3,12 +3,13 @@
 use std::path::Path;
 
 use collcast_sim::collective::{Collective, Launch, nearest};
+use collcast_sim::measurement::Timing;
 
 use super::error::ReadError;
 use super::settings::{Env, is_relevant, plain_version};
 
 /// Keys that change what is read.
-const KEYS: [&str; 10] = [
+const KEYS: [&str; 12] = [
     "topology",
     "nccl_version",
     "env",
@@ -17,6 +18,8 @@ const KEYS: [&str; 10] = [
     "gpus_per_node",
     "collective",
     "launch",
+    "calls",
+    "timed",
     "hosts_at_most",
     "publisher",
 ];
@@ -57,6 +60,7 @@ pub(super) struct Sidecar {
     pub(super) gpus_per_node: Option<u32>,
     pub(super) collective: Option<Collective>,
     pub(super) launch: Option<Launch>,
+    pub(super) timing: Option<Timing>,
     pub(super) hosts_at_most: Option<u32>,
     pub(super) publisher: Option<String>,
     pub(super) notes: Vec<String>,
@@ -106,6 +110,18 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Sidecar, ReadError> {
             "nodes" => sidecar.nodes = count("a number of hosts, such as 2")?,
             "gpus_per_node" => {
                 sidecar.gpus_per_node = count("a number of GPUs, such as 8")?;
+            }
+            "calls" => {
+                let timing = sidecar.timing.get_or_insert_default();
+                timing.calls = count("calls of the timed loop, such as 20")?.unwrap_or(timing.calls);
+            }
+            "timed" => {
+                let of_rank_0 = match name()? {
+                    "rank 0" => true,
+                    "all ranks" => false,
+                    _ => return Err(bad("\"rank 0\" or \"all ranks\"")),
+                };
+                sidecar.timing.get_or_insert_default().of_rank_0 = of_rank_0;
             }
             "hosts_at_most" => sidecar.hosts_at_most = count("a number of hosts, such as 8")?,
             "publisher" => sidecar.publisher = Some(name()?.to_owned()),
@@ -180,15 +196,18 @@ mod tests {
     #[test]
     fn metadata_is_used_and_slips_are_named() {
         let path = Path::new("x.toml");
-        let text = "title = \"t\"\ntopology = \"aws-p5\"\nnccl_version = \"2.26.2+cuda12.8\"\nranks = 16\ntopolgy = 1\n[env]\nNCCL_ALGO = \"NVLS (as the page says)\"\n";
+        let text = "title = \"t\"\ntopology = \"aws-p5\"\nnccl_version = \"2.26.2+cuda12.8\"\nranks = 16\ncalls = 100\ntimed = \"rank 0\"\ntopolgy = 1\n[env]\nNCCL_ALGO = \"NVLS (as the page says)\"\n";
         let sidecar = parse(path, text).unwrap();
         assert_eq!(sidecar.topology.as_deref(), Some("aws-p5"));
         assert_eq!(sidecar.nccl.as_deref(), Some("2.26.2"));
         assert_eq!(sidecar.ranks, Some(16));
+        assert_eq!(sidecar.timing, Some(Timing { calls: 100, of_rank_0: true }));
         assert_eq!(sidecar.env["NCCL_ALGO"], "NVLS");
         assert_eq!(sidecar.notes.len(), 2, "{:?}", sidecar.notes);
         let error = parse(path, "title = \"t\"\nranks = 0\n").unwrap_err();
         assert!(error.to_string().contains("x.toml:2"), "{error}");
+        let error = parse(path, "timed = \"rank 1\"\n").unwrap_err();
+        assert!(error.to_string().contains("all ranks"), "{error}");
         let error = parse(path, "a = 1\nb = \n").unwrap_err();
         assert!(error.to_string().contains("x.toml:2"), "{error}");
     }

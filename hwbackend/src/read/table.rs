@@ -459,6 +459,7 @@ impl Row<'_> {
             launch: self
                 .name::<Launch>("launch", "single_thread, threads, processes or graph")?
                 .or(self.input.sidecar.launch),
+            timing: self.input.sidecar.timing,
             dtype: self.name::<DataType>("dtype", "a data type such as float32")?,
             op: self.name::<ReduceOp>("op", "a reduction such as sum")?,
             root: match self.cell("root") {

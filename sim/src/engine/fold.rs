@@ -108,6 +108,7 @@ fn initial(instance: &Instance<'_>) -> Colours {
                 lane.element,
                 lane.reduce_weight,
                 lane.access.load,
+                lane.access.fetch,
                 lane.access.store,
                 lane.access.keep,
                 lane.at.0,

@@ -179,8 +179,10 @@ pub struct LaneSpec {
 /// Instruction weights of what an instruction loads and stores, by where it is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Access {
-    /// Load from memory, of own data or of what was received.
+    /// Load from memory.
     pub load: u64,
+    /// Load of what was received; more than of what is in memory where it waits in the host's.
+    pub fetch: u64,
     /// Store to a peer.
     pub store: u64,
     /// Store to memory.
@@ -189,15 +191,16 @@ pub struct Access {
 
 impl Access {
     /// All alike: a copy has weight 1.
-    pub const EVEN: Self = Self { load: WEIGHT_ONE / 2, store: WEIGHT_ONE / 2, keep: WEIGHT_ONE / 2 };
+    pub const EVEN: Self =
+        Self { load: WEIGHT_ONE / 2, fetch: WEIGHT_ONE / 2, store: WEIGHT_ONE / 2, keep: WEIGHT_ONE / 2 };
 }
 
 impl LaneSpec {
     /// What costs it time.
-    pub fn costs(&self) -> [u64; 10] {
+    pub fn costs(&self) -> [u64; 11] {
         let Self { issue, sync, after, operand, wave, reduce_weight, at, .. } = self;
-        let Access { load, store, keep } = self.access;
-        [issue.1, sync.0, after.0, operand.0, *wave, *reduce_weight, at.0, load, store, keep]
+        let Access { load, fetch, store, keep } = self.access;
+        [issue.1, sync.0, after.0, operand.0, *wave, *reduce_weight, at.0, load, fetch, store, keep]
     }
 }
 
@@ -237,6 +240,8 @@ pub struct Outcome {
     pub job_ends: Vec<SimTime>,
     /// When each kernel ended its first round.
     pub first_ends: Vec<SimTime>,
+    /// When each kernel ended its last round.
+    pub last_ends: Vec<SimTime>,
     /// When each round was over everywhere.
     pub round_ends: Vec<SimTime>,
     /// When each task started and ended.
@@ -617,6 +622,7 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
                 task_ends: vec![SimTime(0); instance.tasks.len()],
                 task_causes: vec![UNUSED; instance.tasks.len()],
                 first_ends: vec![SimTime(0); instance.kernels.len()],
+                last_ends: vec![SimTime(0); instance.kernels.len()],
                 ..Outcome::default()
             },
             done: 0,
@@ -842,6 +848,7 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
         if kernel.round == 0 {
             self.outcome.first_ends[spec.kernel as usize] = now;
         }
+        self.outcome.last_ends[spec.kernel as usize] = now;
         let round = kernel.round as usize;
         if self.outcome.round_ends.len() <= round {
             self.outcome.round_ends.resize(round + 1, now);
@@ -893,9 +900,10 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
             lines |= conn.streaming;
             placed &= conn.direct;
         }
-        let Access { load, store, keep } = spec.access;
+        let Access { load, fetch, store, keep } = spec.access;
         let fetched = if placed && step.send.is_empty() { 0 } else { step.recv.len() as u64 };
-        let copies = (u64::from(step.src.is_some()) + u64::from(step.accumulate) + fetched) * load
+        let copies = (u64::from(step.src.is_some()) + u64::from(step.accumulate)) * load
+            + fetched * fetch
             + step.send.len() as u64 * store
             + u64::from(step.dst.is_some() && !placed) * keep;
         let mut weight = spec.issue.1 * copies / WEIGHT_ONE;

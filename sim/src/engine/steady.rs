@@ -63,6 +63,7 @@ fn extended(earlier: &Outcome, mut later: Outcome, more: u64) -> Outcome {
     time(&earlier.end, &mut later.end);
     times(&earlier.job_ends, &mut later.job_ends);
     times(&earlier.first_ends, &mut later.first_ends);
+    times(&earlier.last_ends, &mut later.last_ends);
     times(&earlier.round_ends, &mut later.round_ends);
     for (a, b) in earlier.load.iter().zip(&mut later.load) {
         *b += (*b - (*a).min(*b)) * u128::from(more);

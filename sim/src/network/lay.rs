@@ -373,7 +373,16 @@ pub fn lay<'a>(
     let reduce_weight = (profile.reduce_weight(schedule.call.dtype) * WEIGHT_ONE as f64) as u64;
     let access = profile.access(protocol);
     let inside = (1..schedule.call.ranks).all(|rank| topology.host_of(Rank(rank)) == topology.host_of(Rank(0)));
-    let together = schedule.plan.channels.div_ceil(if inside { STARTS } else { 1 }).max(1);
+    let fetches = schedule.plan.fetches;
+    // Over several hosts the second half of the channels repeats the first: these meet in every GPU and NIC.
+    let starts = match (fetches, inside) {
+        (true, true) => schedule.plan.channels,
+        (true, false) => 2,
+        (false, true) => STARTS,
+        (false, false) => 1,
+    };
+    let together = schedule.plan.channels.div_ceil(starts).max(1);
+    let block_start = if fetches { profile.block_fetch() } else { profile.block_start() };
     for worker in &wiring.workers {
         let rate = profile.lane_rate(protocol, worker.threads);
         let mut lane = lane_of(worker, 0, schedule.element_size());
@@ -404,11 +413,18 @@ pub fn lay<'a>(
         let takes = worker.send.is_empty() && one_of(&worker.recv, |conn| conn.dst);
         let copies = protocol == Protocol::Simple && (lays_out || takes);
         lane.access = if copies { profile.copy() } else { access };
+        let staged = |&conn: &u32| {
+            let conn = instance.conns.get(conn as usize).filter(|c| c.proxy.is_some());
+            conn.is_some_and(|c| usize::from(c.parts[2]) < c.uses.len())
+        };
+        if fetches && protocol == Protocol::Simple && worker.recv.iter().any(staged) {
+            lane.access.fetch = lane.access.fetch.max(profile.fetch_from_host(rate, worker.threads));
+        }
         let first = worker.channel.0 / together * together;
         // Nobody stores into a buffer of a peer before word that its kernel has begun.
         let conns = lane.recv.iter().chain(&lane.send).filter_map(|&conn| instance.conns.get(conn as usize));
         let word = conns.filter(|conn| conn.direct).map(|conn| conn.latency).max().unwrap_or_default();
-        lane.at = SimTime((profile.block_start().times(first.into()) + word).0);
+        lane.at = SimTime((block_start.times(first.into()) + word).0);
         instance.lanes.push(lane);
     }
     let congested = layer.incast.worst(topology);

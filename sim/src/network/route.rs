@@ -106,6 +106,10 @@ pub(crate) fn nic_devices(topology: &Topology, host: &Host, transport: &Transpor
     devices
 }
 
+/// Bytes of the packet with which a block asks for host memory over PCIe (header, sequence number, check sums), and of the
+/// memory it asks for with one: Min et al., "EMOGI", VLDB 2021, sees GPUs ask for 128 at most.
+const READ_REQUEST: (u64, u64) = (24, 128);
+
 /// What bytes go through.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Hop {
@@ -615,7 +619,9 @@ impl<'t> Router<'t> {
                 };
                 // The cited hop of LL has its lines in host memory already.
                 *count |= !rdma;
-                add(leg, hops(block).chain([(Hop::Memory(cpu), share)]));
+                let asks = |&l: &LinkId| Some((Hop::Link(self.reverse(l)?), share * READ_REQUEST.0 / READ_REQUEST.1));
+                let asks: Leg = block.iter().filter(|_| !sends).filter_map(asks).collect();
+                add(leg, hops(block).chain([(Hop::Memory(cpu), share)]).chain(asks));
                 // A socket's copy reads and writes once more before the NIC does.
                 let touches = if tcp { 3 } else { 1 };
                 end.push((Hop::Memory(cpu), touches * share));

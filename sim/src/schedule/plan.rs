@@ -5,6 +5,7 @@
 //! 2 and 4 H200 (see the tests).
 
 use crate::collective::{Algorithm, Collective, Protocol};
+use crate::model::nccl::Version;
 use crate::schedule::{Call, MAX_NVLS_HEADS};
 use crate::units::Bytes;
 
@@ -45,6 +46,8 @@ pub struct Limits {
     pub hosts: u32,
     /// Ranks of a host, of the host with the fewest.
     pub ranks_per_host: u32,
+    /// Version of NCCL whose rules cut.
+    pub version: Version,
 }
 
 impl Default for Limits {
@@ -60,6 +63,7 @@ impl Default for Limits {
             registered: false,
             hosts: 1,
             ranks_per_host: 8,
+            version: Version::NEWEST,
         }
     }
 }
@@ -94,6 +98,9 @@ pub struct Plan {
     pub parts: u32,
     /// Chunks that fit one step of a FIFO together (PAT packs small ones); 1 for the others.
     pub aggregate: u32,
+    /// Blocks fetch what they are to do from host memory: NCCL 2.8.4, all but the first of a kernel (`load_coll` in
+    /// `src/collectives/device/common.h`). Later versions pass it with the launch.
+    pub fetches: bool,
 }
 
 impl Plan {
@@ -139,7 +146,10 @@ impl Plan {
                 threads /= 2;
             }
         }
-        let threads = threads.max(96.min(u64::from(full_threads)));
+        let old = !limits.version.since(9);
+        if !old {
+            threads = threads.max(96.min(u64::from(full_threads)));
+        }
 
         // The part of a rank is cut into cells of equal traffic, and channels get whole cells.
         let traffic_per_byte = match call.collective {
@@ -147,7 +157,9 @@ impl Plan {
             Collective::AllGather | Collective::ReduceScatter => u64::from(call.ranks),
             _ => 1,
         } * if protocol == Protocol::Ll { 4 } else { 1 };
-        let cell = (MIN_TRAFFIC_PER_CHANNEL.div_ceil(traffic_per_byte)).next_multiple_of(16) / element.min(16);
+        // NCCL 2.8.4 cuts evenly.
+        let traffic = if old { 1 } else { MIN_TRAFFIC_PER_CHANNEL };
+        let cell = (traffic.div_ceil(traffic_per_byte)).next_multiple_of(16) / element.min(16);
         let cells = call.count.div_ceil(cell).max(1);
         let per_channel_cells = cells.div_ceil(channels);
         // What goes through the network's switches uses all its channels.
@@ -173,6 +185,16 @@ impl Plan {
             let per = |chunk: u64| bytes as f64 / (channels * chunk) as f64;
             for (loops, least) in [(64.0, 128 << 10), (16.0, 32 << 10)] {
                 while per(chunk_bytes) < steps * loops / each && chunk_bytes > least {
+                    chunk_bytes /= 2;
+                }
+            }
+        }
+        // As many chunks as fill the way through the tree; 2.21 has no such rule, 2.17 has.
+        if algorithm == Algorithm::Tree && protocol == Protocol::Simple && !limits.version.since(18) {
+            let depth =
+                u64::from(call.ranks / limits.hosts.max(1)).saturating_sub(1) + u64::from(limits.hosts.max(1).ilog2());
+            for (loops, least) in [(8, 128 << 10), (4, 64 << 10), (1, 32 << 10)] {
+                while bytes / (channels * chunk_bytes) < depth * loops && chunk_bytes > least {
                     chunk_bytes /= 2;
                 }
             }
@@ -215,6 +237,7 @@ impl Plan {
             direct,
             parts: 1,
             aggregate,
+            fetches: old,
         }
     }
 
@@ -265,6 +288,7 @@ impl Plan {
             direct: false,
             parts: u32::try_from(channels).unwrap_or(u32::MAX),
             aggregate: 1,
+            fetches: false,
         }
     }
 
@@ -287,6 +311,7 @@ impl Plan {
             direct: false,
             parts: 1,
             aggregate: 1,
+            fetches: false,
         }
     }
 
@@ -464,6 +489,38 @@ mod tests {
         {
             assert_eq!(chunk(Algorithm::NvlsTree, hosts, size), kib);
         }
+    }
+
+    /// Goal: what NCCL 2.8.4 cuts otherwise, worked by hand from its `src/enqueue.cc`: chunks of tree/Simple on 8 hosts
+    /// of 4 ranks (a depth of 6), threads of a small call, and channels that are all used.
+    #[test]
+    fn old_versions_cut_by_their_own_rules() {
+        let plan = |version, algorithm, protocol, size| {
+            let call = Call::of_size(Collective::AllReduce, 32, Bytes(size), DataType::Float32);
+            Plan::new(&call, algorithm, protocol, &Limits { channels: 4, hosts: 8, version, ..Limits::default() })
+        };
+        let old = Version::new(2, 8, 4);
+        for (version, size, kib) in [
+            (old, 32 << 20, 128),
+            (old, 8 << 20, 64),
+            (old, 1 << 20, 32),
+            (Version::new(2, 17, 1), 1 << 20, 32),
+            (Version::NEWEST, 1 << 20, 512),
+        ] {
+            assert_eq!(
+                (4 * plan(version, Algorithm::Tree, Protocol::Simple, size).chunk) >> 10,
+                kib,
+                "{version} {size}"
+            );
+        }
+        let threads = |version| plan(version, Algorithm::Ring, Protocol::Ll, 1 << 10).threads;
+        assert_eq!((threads(old), threads(Version::NEWEST)), (64, 96));
+        let channels = |version| {
+            let call = Call::of_size(Collective::AllReduce, 8, Bytes(1 << 20), DataType::Float32);
+            let plan = Plan::new(&call, Algorithm::Ring, Protocol::Simple, &Limits { version, ..Limits::default() });
+            (plan.channels, plan.fetches)
+        };
+        assert_eq!((channels(old), channels(Version::NEWEST)), ((24, true), (22, false)));
     }
 
     /// Goal: send and receive by NCCL's rule, worked by hand: (channels in all and to a peer, ranks, bytes

@@ -734,13 +734,13 @@ impl Naive<'_> {
                 .collect()
         };
         let (recv, send) = (of(&step.recv, &spec.recv), of(&step.send, &spec.send));
-        let mut copies = recv.len() as u64 * spec.access.load + send.len() as u64 * spec.access.store;
+        let mut copies = recv.len() as u64 * spec.access.fetch + send.len() as u64 * spec.access.store;
         copies += if step.src.is_some() { spec.access.load } else { 0 };
         copies += if step.accumulate { spec.access.load } else { 0 };
         copies += if step.dst.is_some() { spec.access.keep } else { 0 };
         // What senders have put in place already is only waited for, or passed on.
         if step.src.is_none() && !recv.is_empty() && recv.iter().chain(&send).all(|c| c.direct) {
-            copies = if send.is_empty() { 0 } else { recv.len() as u64 * spec.access.load };
+            copies = if send.is_empty() { 0 } else { recv.len() as u64 * spec.access.fetch };
             copies += send.len() as u64 * spec.access.store;
         }
         let mut weight = spec.issue.1 * copies / WEIGHT_ONE;
