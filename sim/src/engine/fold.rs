@@ -132,7 +132,7 @@ fn initial(instance: &Instance<'_>) -> Colours {
                 c.post[0],
                 c.post[1],
                 c.check,
-                c.overlap.map_or(u64::MAX, |rates| all(rates)),
+                c.overlap.map_or(u64::MAX, all),
                 c.uses.len() as u64,
             ])
         })
