@@ -527,10 +527,8 @@ impl Reader<'_> {
             layout,
             data_parallel,
             calls: self.calls(&raw.communication)?,
-            spread: match &raw.machine.spread {
-                Some(n) if *n.get_ref() != 0.0 => self.share(n, "spread", 1.0)?,
-                _ => 0.0,
-            },
+            spread: (raw.machine.spread.as_ref().filter(|n| *n.get_ref() != 0.0))
+                .map_or(Ok(0.0), |n| self.share(n, "spread", 1.0))?,
             stragglers,
             slow_links,
             jitter,

@@ -800,7 +800,7 @@ impl<'a> Predictor<'a> {
             .collect::<Result<Vec<_>, _>>()?;
         let mut laid = join(laid);
         // Groups on hosts that are alike run alike: once.
-        let key = (laid.identity(), format!("{settings:?} {kept:?}"));
+        let key = (laid.identity(), format!("{:?} {settings:?} {kept:?}", schedule.plan));
         let known = self.together.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
         let (together, shares, slower) = match known {
             Some(known) => known,
@@ -1038,12 +1038,13 @@ fn back_to_back(instance: &Instance<'_>, gap: SimDuration, timing: Timing) -> Re
         (kernel.rounds, kernel.gap) = (ROUNDS, gap);
     }
     let outcome = run_steady(&instance)?;
-    let half = u64::from(ROUNDS / 2);
-    let [.., before, _, _, _, last] = outcome.round_ends.as_slice() else {
+    let half = ROUNDS / 2;
+    let ends = outcome.round_ends.iter().rev();
+    let (Some(last), Some(before)) = (ends.clone().next(), ends.clone().nth(half as usize)) else {
         return Ok(SimDuration::ZERO);
     };
     let calls = u64::from(timing.calls.max(ROUNDS));
-    let rest = (calls - u64::from(ROUNDS)).saturating_mul((*last - *before).0) / half;
+    let rest = (calls - u64::from(ROUNDS)).saturating_mul((*last - *before).0) / u64::from(half);
     // Folding keeps the order of ranks: the first kernel is that of rank 0.
     let end = outcome.last_ends.first().filter(|_| timing.of_rank_0).unwrap_or(last);
     Ok(SimDuration((end.0 + rest + gap.0) / calls))
