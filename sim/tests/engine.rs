@@ -704,6 +704,7 @@ fn ring_all_reduce_has_its_closed_form() {
                     aggregate: 1,
                     direct: false,
                     fetches: false,
+                    in_turn: false,
                 };
                 let topology = nvswitch_box(ranks, link);
                 let schedule = Schedule::new(call, plan, &order(&topology, ranks)).unwrap();

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol};
 use collcast_sim::ids::{ChannelId, Lane, Rank};
+use collcast_sim::model::nccl::Version;
 use collcast_sim::schedule::plan::{Limits, Plan};
 use collcast_sim::schedule::verify::{VerifyError, verify};
 use collcast_sim::schedule::{Call, Generator, Order, Schedule, Worker, check_fits, valid_algorithms, valid_protocols};
@@ -35,6 +36,12 @@ struct Case {
     channels: u32,
     count: u64,
     in_place: bool,
+    version: Version,
+}
+
+/// The versions of NCCL whose schedules of an algorithm differ.
+fn versions(algorithm: Algorithm) -> &'static [Version] {
+    if algorithm == Algorithm::Tree { &[Version::NEWEST, Version::OLDEST] } else { &[Version::NEWEST] }
 }
 
 fn schedule(case: &Case) -> Schedule {
@@ -49,6 +56,7 @@ fn schedule(case: &Case) -> Schedule {
         exact_channels: true,
         hosts: u32::try_from(order.hosts.len()).unwrap(),
         ranks_per_host: order.hosts.iter().map(Vec::len).min().unwrap() as u32,
+        version: case.version,
         ..Limits::default()
     };
     let mut plan = Plan::new(&call, case.algorithm, case.protocol, &limits);
@@ -70,7 +78,7 @@ fn fits(collective: Collective, algorithm: Algorithm, ranks: u32, per_host: u32)
 fn check_proved(case: &Case) {
     if let Err(error) = verify(&schedule(case)) {
         panic!(
-            "{} {} {} ranks {} per host {} channels {} count {} in place {}: {error}",
+            "{} {} {} ranks {} per host {} channels {} count {} in place {} NCCL {}: {error}",
             case.collective,
             case.algorithm,
             case.protocol,
@@ -78,7 +86,8 @@ fn check_proved(case: &Case) {
             case.per_host,
             case.channels,
             case.count,
-            case.in_place
+            case.in_place,
+            case.version
         );
     }
 }
@@ -125,10 +134,21 @@ fn cases(
         for &(ranks, per_host) in shapes {
             let fits = fits(collective, algorithm, ranks, per_host);
             for (channels, count) in (1..=4).flat_map(|c| counts.map(|n| (c, n))) {
-                for in_place in [false, true] {
+                let kinds = versions(algorithm).iter().flat_map(|&v| [false, true].map(|in_place| (v, in_place)));
+                for (version, in_place) in kinds {
                     for &protocol in valid_protocols(algorithm) {
                         index += 1;
-                        let case = Case { collective, algorithm, protocol, ranks, per_host, channels, count, in_place };
+                        let case = Case {
+                            collective,
+                            algorithm,
+                            protocol,
+                            ranks,
+                            per_host,
+                            channels,
+                            count,
+                            in_place,
+                            version,
+                        };
                         if fits && wanted(index, &case) {
                             cases.push(case);
                         }
@@ -288,6 +308,7 @@ fn one_staging_slot_deadlocks_a_ring() {
         channels: 1,
         count: 64,
         in_place: false,
+        version: Version::NEWEST,
     };
     let mut schedule = schedule(&case);
     schedule.plan.fifo_slices = 2;

@@ -617,8 +617,8 @@ impl<'t> Router<'t> {
                 } else {
                     ((self.inside(cpu, gpu)?.0, &mut route.load, &mut staged_dst), self.inside(nic, cpu)?.0)
                 };
-                // The cited hop of LL has its lines in host memory already.
-                *count |= !rdma;
+                // The cited hop of LL over RDMA has the lines of its sender in host memory already.
+                *count |= tcp || !(sends && self.lines);
                 let asks = |&l: &LinkId| Some((Hop::Link(self.reverse(l)?), share * READ_REQUEST.0 / READ_REQUEST.1));
                 let asks: Leg = block.iter().filter(|_| !sends).filter_map(asks).collect();
                 add(leg, hops(block).chain([(Hop::Memory(cpu), share)]).chain(asks));

@@ -101,6 +101,8 @@ pub struct Plan {
     /// Blocks fetch what they are to do from host memory: NCCL 2.8.4, all but the first of a kernel (`load_coll` in
     /// `src/collectives/device/common.h`). Later versions pass it with the launch.
     pub fetches: bool,
+    /// Blocks of a tree reduce all their chunks before they broadcast the first.
+    pub in_turn: bool,
 }
 
 impl Plan {
@@ -114,7 +116,11 @@ impl Plan {
             Collective::AllGather | Collective::ReduceScatter => call.count * element * u64::from(call.ranks),
             _ => call.count * element,
         };
-        let full_threads = limits.threads.unwrap_or(default_threads(algorithm, protocol)).clamp(32, 1024);
+        // NCCL 2.8 `src/collectives/device/all_reduce.h`: one half of a tree after the other, each with all threads of a
+        // ring. Later every protocol splits the threads of LL128, and small calls have as many.
+        let in_turn = algorithm == Algorithm::Tree && !limits.version.since(10);
+        let default = default_threads(if in_turn { Algorithm::Ring } else { algorithm }, protocol);
+        let full_threads = limits.threads.unwrap_or(default).clamp(32, 1024);
         let (mut channels, mut threads) = (u64::from(limits.channels.max(1)), u64::from(full_threads));
         let in_network = limits.hosts > 1 && algorithm == Algorithm::Nvls
             || matches!(algorithm, Algorithm::CollnetDirect | Algorithm::CollnetChain);
@@ -141,7 +147,7 @@ impl Plan {
         if direct && (17..=24).contains(&channels) {
             channels = 16;
         }
-        if matches!(algorithm, Algorithm::Ring | Algorithm::CollnetChain | Algorithm::CollTree) {
+        if in_turn || matches!(algorithm, Algorithm::Ring | Algorithm::CollnetChain | Algorithm::CollTree) {
             while bytes < channels * threads * threshold && threads % 128 == 0 {
                 threads /= 2;
             }
@@ -238,6 +244,7 @@ impl Plan {
             parts: 1,
             aggregate,
             fetches: old,
+            in_turn: in_turn && protocol != Protocol::Ll128,
         }
     }
 
@@ -289,6 +296,7 @@ impl Plan {
             parts: u32::try_from(channels).unwrap_or(u32::MAX),
             aggregate: 1,
             fetches: false,
+            in_turn: false,
         }
     }
 
@@ -312,6 +320,7 @@ impl Plan {
             parts: 1,
             aggregate: 1,
             fetches: false,
+            in_turn: false,
         }
     }
 
@@ -513,8 +522,12 @@ mod tests {
                 "{version} {size}"
             );
         }
-        let threads = |version| plan(version, Algorithm::Ring, Protocol::Ll, 1 << 10).threads;
-        assert_eq!((threads(old), threads(Version::NEWEST)), (64, 96));
+        let threads = |version, algorithm| plan(version, algorithm, Protocol::Ll, 1 << 10).threads;
+        assert_eq!((threads(old, Algorithm::Ring), threads(Version::NEWEST, Algorithm::Ring)), (64, 96));
+        assert_eq!((threads(old, Algorithm::Tree), threads(Version::NEWEST, Algorithm::Tree)), (128, 640));
+        let in_turn = |version, protocol| plan(version, Algorithm::Tree, protocol, 1 << 20).in_turn;
+        assert_eq!([Protocol::Ll, Protocol::Ll128, Protocol::Simple].map(|p| in_turn(old, p)), [true, false, true]);
+        assert_eq!([Protocol::Ll, Protocol::Ll128, Protocol::Simple].map(|p| in_turn(Version::NEWEST, p)), [false; 3]);
         let channels = |version| {
             let call = Call::of_size(Collective::AllReduce, 8, Bytes(1 << 20), DataType::Float32);
             let plan = Plan::new(&call, Algorithm::Ring, Protocol::Simple, &Limits { version, ..Limits::default() });

@@ -1,9 +1,10 @@
-//! Double binary tree all-reduce: reduce up and broadcast down, both at once.
+//! Double binary tree all-reduce: reduce up and broadcast down, both at once or in turn.
 //!
 //! Hosts form two complementary binary trees (an inner host of one is a leaf of the other);
 //! half of the channels use each. Inside a host the ranks form a chain whose head holds the
 //! edge to the parent host; at which place child hosts attach is a matter of NCCL's pattern.
-//! Source: NCCL 2.30 `src/graph/trees.cc`, `src/graph/connect.cc`, `src/device/all_reduce.h`, restated.
+//! Source: NCCL 2.30 `src/graph/trees.cc`, `src/graph/connect.cc`, `src/device/all_reduce.h`, restated; in turn: its
+//! 2.8, where a block of LL or Simple broadcasts what it has wholly reduced before.
 
 use std::sync::Arc;
 
@@ -40,9 +41,9 @@ struct Tree {
 pub(super) fn generate(call: &Call, plan: &Plan, order: &Order) -> (u32, Vec<Template>, Box<dyn Generator>) {
     let host = order.host_of_ranks(call.ranks);
     let chains = order.chains.clone().unwrap_or_else(|| along_rings(order, &host));
-    // Roots by number of children, then up lanes, then down lanes.
+    // By role, then by number of children.
     let mut templates = Vec::new();
-    for role in [Role::Root, Role::Up, Role::Down] {
+    for role in [Role::Root, Role::Up, Role::Down, Role::RootInTurn, Role::InTurn] {
         for children in 0..=MAX_CHILDREN {
             templates.push(template(role, children, call.in_place));
         }
@@ -79,11 +80,17 @@ pub(super) fn rails(plan: &Plan, order: &Order) -> Vec<Arc<[Rail]>> {
     (0..plan.channels).map(|c| Arc::clone(&rails[place(plan, ChannelId(c)).1 % rails.len()])).collect()
 }
 
+/// What a lane does.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Role {
+    /// Reduces and broadcasts each chunk in one.
     Root,
     Up,
     Down,
+    /// Reduces all chunks, then sends them down.
+    RootInTurn,
+    /// Sends all chunks up, then takes them down.
+    InTurn,
 }
 
 impl Role {
@@ -94,43 +101,48 @@ impl Role {
 
 fn template(role: Role, children: usize, in_place: bool) -> Template {
     let ports = |n: usize| -> SmallVec<[Expr; 1]> { (0..n).map(|p| c(i64::try_from(p).unwrap_or(0))).collect() };
+    let ports_after = |n: usize| -> SmallVec<[Expr; 1]> { ports(n + 1).into_iter().skip(1).collect() };
     let at = |buffer| Some(Ref { buffer, offset: START + OFF });
-    let (recv, send) = match role {
-        Role::Root => (ports(children), ports(children)),
-        Role::Up => (ports(children), smallvec![c(0)]),
-        Role::Down => (smallvec![c(0)], ports(children)),
-    };
-    let op = Op {
-        reduce: role != Role::Down && !recv.is_empty(),
+    let op = |recv: SmallVec<[Expr; 1]>, send, src: Option<Buffer>, dst: Option<Buffer>| Op {
+        reduce: src == Some(Buffer::Input) && !recv.is_empty(),
         recv,
         send,
-        src: (role != Role::Down && !(role == Role::Root && children == 0 && in_place))
-            .then(|| at(Buffer::Input))
-            .flatten(),
-        dst: (role != Role::Up).then(|| at(Buffer::Output)).flatten(),
+        src: src.and_then(at),
+        dst: dst.and_then(at),
         count: (LEN - OFF).min(SIZE),
         span: SIZE.into(),
         ..Op::default()
     };
-    if op.src.is_none() && op.recv.is_empty() {
-        return Template::new(&[]);
-    }
-    Template::new(&[Code::For(
-        L,
-        c(0),
-        LOOPS.into(),
-        vec![Code::Let(OFF, L * CHUNK), Code::Let(SIZE, (LEN - OFF).round_up(GRAIN).min(CHUNK)), Code::Op(op)],
-    )])
+    let (input, output) = (Some(Buffer::Input), Some(Buffer::Output));
+    let ops = match role {
+        // A rank alone copies.
+        Role::Root | Role::RootInTurn if children == 0 && in_place => vec![],
+        Role::RootInTurn if children > 0 => {
+            vec![op(ports(children), smallvec![], input, output), op(smallvec![], ports(children), output, None)]
+        }
+        Role::Root | Role::RootInTurn => vec![op(ports(children), ports(children), input, output)],
+        Role::Up => vec![op(ports(children), smallvec![c(0)], input, None)],
+        Role::Down => vec![op(smallvec![c(0)], ports(children), None, output)],
+        // The parent is the last to receive from and the first to send to.
+        Role::InTurn => vec![
+            op(ports(children), smallvec![c(0)], input, None),
+            op(smallvec![c(i64::try_from(children).unwrap_or(0))], ports_after(children), None, output),
+        ],
+    };
+    let chunks = |op| {
+        let size = Code::Let(SIZE, (LEN - OFF).round_up(GRAIN).min(CHUNK));
+        Code::For(L, c(0), LOOPS.into(), vec![Code::Let(OFF, L * CHUNK), size, Code::Op(op)])
+    };
+    Template::new(&ops.into_iter().map(chunks).collect::<Vec<_>>())
 }
 
-/// How a block's threads are split: line-flagged protocols 70 to 30; the root has one lane, which
-/// gets all. With Simple each half of the warps moves as much as all while the other half waits
+/// How a block's threads are split: line-flagged protocols 70 to 30; a lane that is alone gets all. With Simple each half of the warps moves as much as all while the other half waits
 /// (one channel of tree/Simple, 64 KiB to 1 MiB on 4 H200: 25 GB/s a hop), so that lanes share.
 fn lane_threads(protocol: Protocol, threads: u32, role: Role) -> u32 {
     match (role, protocol) {
-        (Role::Root, _) | (_, Protocol::Simple) => threads,
-        (Role::Up, _) => threads * 7 / 10,
-        (Role::Down, _) => threads * 3 / 10,
+        (Role::Up, Protocol::Ll | Protocol::Ll128) => threads * 7 / 10,
+        (Role::Down, Protocol::Ll | Protocol::Ll128) => threads * 3 / 10,
+        _ => threads,
     }
 }
 
@@ -205,8 +217,16 @@ impl Generator for Tree {
         let conn = |src, dst, stream| Conn::pair(src, dst, channel, stream);
         let from_children = || children.iter().map(|&r| conn(r, rank, UP)).collect::<Vec<_>>();
         let to_children = || children.iter().map(|&r| conn(rank, r, DOWN)).collect::<Vec<_>>();
+        let in_turn = self.plan.in_turn;
         let (role, recv, send) = match (parent, lane.0) {
-            (None, 0) => (Role::Root, from_children(), to_children()),
+            (None, 0) => (if in_turn { Role::RootInTurn } else { Role::Root }, from_children(), to_children()),
+            (Some(parent), 0) if in_turn => {
+                let (mut recv, mut send) = (from_children(), vec![conn(rank, parent, UP)]);
+                recv.push(conn(parent, rank, DOWN));
+                send.extend(to_children());
+                (Role::InTurn, recv, send)
+            }
+            (Some(_), _) if in_turn => return None,
             (Some(parent), 0) => (Role::Up, from_children(), vec![conn(rank, parent, UP)]),
             (Some(parent), _) => (Role::Down, vec![conn(parent, rank, DOWN)], to_children()),
             (None, _) => return None,
