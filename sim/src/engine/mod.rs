@@ -902,10 +902,11 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
         }
         let Access { load, fetch, store, keep } = spec.access;
         let fetched = if placed && step.send.is_empty() { 0 } else { step.recv.len() as u64 };
-        let copies = (u64::from(step.src.is_some()) + u64::from(step.accumulate)) * load
-            + fetched * fetch
-            + step.send.len() as u64 * store
-            + u64::from(step.dst.is_some() && !placed) * keep;
+        let own = u64::from(step.src.is_some()) + u64::from(step.accumulate);
+        // Threads that take a line each at a time have all that they load for one on its way at once.
+        let loads =
+            if spec.wave > 0 { (own.min(1) * load).max(fetched.min(1) * fetch) } else { own * load + fetched * fetch };
+        let copies = loads + step.send.len() as u64 * store + u64::from(step.dst.is_some() && !placed) * keep;
         let mut weight = spec.issue.1 * copies / WEIGHT_ONE;
         // Threads that take a line each at a time go through whole waves of them.
         if lines && spec.wave > 0 && bytes > 0 {

@@ -720,7 +720,7 @@ impl Naive<'_> {
     }
 
     /// Bytes of the slice of a lane, and what moving them takes: its warps half for each access
-    /// of a byte (with lines: once a byte), more where it combines, the links it sends over, and
+    /// of a byte (with lines: all loads at once), more where it combines, the links it sends over, and
     /// those over which it fetches.
     fn moves(&self, index: usize) -> (u64, Vec<Use>) {
         let (spec, lane) = (&self.instance.lanes[index], &self.lanes[index]);
@@ -734,15 +734,15 @@ impl Naive<'_> {
                 .collect()
         };
         let (recv, send) = (of(&step.recv, &spec.recv), of(&step.send, &spec.send));
-        let mut copies = recv.len() as u64 * spec.access.fetch + send.len() as u64 * spec.access.store;
-        copies += if step.src.is_some() { spec.access.load } else { 0 };
-        copies += if step.accumulate { spec.access.load } else { 0 };
-        copies += if step.dst.is_some() { spec.access.keep } else { 0 };
         // What senders have put in place already is only waited for, or passed on.
-        if step.src.is_none() && !recv.is_empty() && recv.iter().chain(&send).all(|c| c.direct) {
-            copies = if send.is_empty() { 0 } else { recv.len() as u64 * spec.access.fetch };
-            copies += send.len() as u64 * spec.access.store;
-        }
+        let placed = step.src.is_none() && !recv.is_empty() && recv.iter().chain(&send).all(|c| c.direct);
+        let mut loads = if placed && send.is_empty() { vec![] } else { vec![spec.access.fetch; recv.len()] };
+        loads.extend(step.src.iter().map(|_| spec.access.load));
+        loads.extend(step.accumulate.then_some(spec.access.load));
+        // A line's loads overlap.
+        let mut copies = if spec.wave > 0 { loads.into_iter().max().unwrap_or(0) } else { loads.into_iter().sum() };
+        copies += send.len() as u64 * spec.access.store;
+        copies += if step.dst.is_some() && !placed { spec.access.keep } else { 0 };
         let mut weight = spec.issue.1 * copies / WEIGHT_ONE;
         // Lines go in whole waves.
         let bytes = lane.slice.as_ref().map_or(0, |s| s.span * spec.element);
