@@ -489,6 +489,38 @@ fn rooted_calls_overlap_in_a_loop() {
     near((all_reduce[2] - all_reduce[1]).0, (all_reduce[0] - SimTime(0) + gap).0);
 }
 
+/// Goal: a thread of LL has all that it loads for a line on its way at once; what goes through slices loads one
+/// after the other.
+/// Method: hand calculation. Reduce-scatter of 2 ranks, 4096 B each, 1 GB/s a lane, every access half: a rank sends
+/// (2 accesses: 4.096 us), then receives, combines with its own and keeps: 2 at once and 1 (4.096 us) from when the
+/// first wave, here all, has come; or 3 (6.144 us).
+#[test]
+fn loads_of_a_line_overlap() {
+    let topology = nvswitch_box(2, 450.0);
+    let case = Case {
+        channels: 1,
+        count: 1024,
+        chunk_grains: 0,
+        ..Case::new(Collective::ReduceScatter, Algorithm::Ring, Protocol::Ll, 2)
+    };
+    let schedule = case.schedule(&topology);
+    let end = |wave| {
+        let mut instance = lay(&topology, &prior(), &Transport::default(), &schedule).unwrap().instance;
+        for lane in &mut instance.lanes {
+            (lane.sync, lane.operand, lane.reduce_weight) = (SimDuration::ZERO, SimDuration::ZERO, 0);
+            (lane.access, lane.wave) = (Access::EVEN, wave);
+            instance.resources[lane.issue.0 as usize] = 1_000_000_000;
+        }
+        for conn in &mut instance.conns {
+            conn.latency = SimDuration(500_000);
+        }
+        simulate(&instance).end.0
+    };
+    let near = |got: u64, expected: u64| assert!(got.abs_diff(expected) < 10, "{got} ps, not {expected}");
+    near(end(4096), 4_096_000 + 500_000 + 4_096_000);
+    near(end(0), 4_096_000 + 6_144_000);
+}
+
 /// Goal: a long call whose middle is left out takes as long as one that is run in full, and
 /// carries as much.
 /// Method: both, on folded machines, for every pattern, with ragged ends; times to 0.5%, and to 2% for

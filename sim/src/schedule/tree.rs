@@ -266,6 +266,18 @@ mod tests {
         assert_eq!(children(3, true), [5, 1]);
     }
 
+    /// Goal: before NCCL 2.10 a rank with a parent and two children has sent all its chunks up before it takes the
+    /// first one down, by value; its parent is the last that it receives from and the first that it sends to.
+    #[test]
+    fn halves_of_a_tree_follow_each_other() {
+        let start = [(START, 0), (LEN, 40), (CHUNK, 16), (GRAIN, 4), (LOOPS, 3)];
+        let steps = template(Role::InTurn, 2, false).steps(&start, 99);
+        let ways: Vec<_> = steps.iter().map(|s| (s.recv.to_vec(), s.send.to_vec(), s.reduce, s.count)).collect();
+        let up = |count| (vec![0, 1], vec![0], true, count);
+        let down = |count| (vec![2], vec![1, 2], false, count);
+        assert_eq!(ways, [up(16), up(16), up(8), down(16), down(16), down(8)]);
+    }
+
     /// Goal: both trees are trees (one root, parents and children agree), and for an even
     /// number of hosts an inner host of one is a leaf of the other.
     #[test]
