@@ -135,7 +135,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     let envs: BTreeMap<String, &BTreeMap<String, String>> =
         read.files.iter().map(|f| (f.path.display().to_string(), &f.env)).collect();
     let (judged, skipped, anchors) = judge(&rows, &envs, &topology, &profile, default_launch, args.closest)?;
-    let settings = Settings { launch: judged.first().map_or(Launch::Threads, Judged::launch), ..Settings::default() };
+    let settings = Settings {
+        launch: judged.first().map_or(Launch::Threads, Judged::launch),
+        version: topology.software.nccl.as_deref().and_then(|text| text.parse().ok()),
+        ..Settings::default()
+    };
     let extrapolated = judged.iter().filter(|j| j.prediction.extrapolated).count();
 
     let mut report = Report::new("validate", env!("CARGO_PKG_VERSION"));
