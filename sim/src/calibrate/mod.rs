@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::{Mutex, PoisonError};
 
+use nalgebra::DMatrix;
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
@@ -26,7 +27,7 @@ use crate::predict::{PredictError, Predictor, Proven, Settings};
 use crate::profile::{OriginKind, PARAMETERS, Parameter, Profile};
 use crate::schedule::Call;
 use crate::topology::Topology;
-use solve::{Matrix, Options, Problem, Solution, covariance, minimise};
+use solve::{Options, Problem, Solution, covariance, minimise};
 pub use spread::{Coverage, coverage, spreads};
 
 /// Most parameters that may be fitted to one machine kind.
@@ -219,7 +220,7 @@ pub struct Fit {
     pub steps: usize,
     free: Vec<usize>,
     x: Vec<f64>,
-    jacobian: Matrix,
+    jacobian: DMatrix<f64>,
 }
 
 /// Why there is no fit.
@@ -357,7 +358,7 @@ impl<'a> Study<'a> {
         }
         let mut unknown = BTreeSet::new();
         let mut needed = BTreeSet::new();
-        let search = |free: &[usize], from: &[f64], frozen: Option<&Matrix>| {
+        let search = |free: &[usize], from: &[f64], frozen: Option<&DMatrix<f64>>| {
             self.search(&Rows { study: self, rows, free, frozen }, from)
         };
         let from: Vec<f64> = free.iter().map(|&i| self.start[i]).collect();
@@ -367,7 +368,7 @@ impl<'a> Study<'a> {
         loop {
             let start: Vec<f64> = free.iter().map(|&i| self.start[i]).collect();
             let covariance = covariance(&solution, &self.clusters(rows), &start, &options());
-            let variance = |at: usize| covariance.as_ref().map_or(0.0, |c| c.row(at)[at]);
+            let variance = |at: usize| covariance.as_ref().map_or(0.0, |c| c[(at, at)]);
             // One at a time: what is left may be told once the other stands still.
             let untold = (0..free.len()).filter(|&at| {
                 free.len() > 1 && !needed.contains(&free[at]) && variance(at).max(0.0).sqrt() > IDENTIFIED
@@ -377,7 +378,7 @@ impl<'a> Study<'a> {
                     let parameter = free.remove(worst);
                     let mut from = solution.x.clone();
                     from.remove(worst);
-                    let without = search(&free, &from, Some(&solution.jacobian.without(worst)))?;
+                    let without = search(&free, &from, Some(&solution.jacobian.clone().remove_column(worst)))?;
                     let error = |solution: &Solution| mean(solution.residuals.iter().map(|r| r.abs()));
                     if error(&without) > MISSED * error(&solution) {
                         free.insert(worst, parameter);
@@ -522,11 +523,11 @@ impl<'a> Study<'a> {
     fn refit(&self, fit: &Fit, seen: &[usize]) -> Result<Vec<f64>, CalibrateError> {
         // What no row that is seen depends on goes back to its prior.
         let free: Vec<usize> = fit.free.iter().copied().filter(|&i| seen.iter().any(|&r| self.enters(r, i))).collect();
-        let mut frozen = Matrix::zero(seen.len(), free.len());
+        let mut frozen = DMatrix::zeros(seen.len(), free.len());
         for (row, &r) in seen.iter().enumerate() {
             for (column, i) in free.iter().enumerate() {
                 let at = fit.free.iter().position(|f| f == i).unwrap_or(0);
-                *frozen.at(row, column) = fit.jacobian.row(r)[at];
+                frozen[(row, column)] = fit.jacobian[(r, at)];
             }
         }
         let problem = Rows { study: self, rows: seen, free: &free, frozen: Some(&frozen) };
@@ -643,7 +644,7 @@ struct Rows<'s, 'a> {
     rows: &'s [usize],
     free: &'s [usize],
     /// Derivatives that are taken as they are.
-    frozen: Option<&'s Matrix>,
+    frozen: Option<&'s DMatrix<f64>>,
 }
 
 impl Rows<'_, '_> {
@@ -663,7 +664,7 @@ impl Problem for Rows<'_, '_> {
         Ok(self.rows.iter().map(|&r| self.study.judged(r, &profile, at(r)).residual).collect())
     }
 
-    fn jacobian(&self, x: &[f64], at: &[f64]) -> Result<Matrix, PredictError> {
+    fn jacobian(&self, x: &[f64], at: &[f64]) -> Result<DMatrix<f64>, PredictError> {
         if let Some(frozen) = self.frozen {
             return Ok(frozen.clone());
         }
@@ -691,7 +692,7 @@ impl Problem for Rows<'_, '_> {
         let still = study.profile(&all);
         let now = study.simulate(&still, &self.needed())?;
         let needed = self.needed();
-        let mut jacobian = Matrix::zero(self.rows.len(), self.free.len());
+        let mut jacobian = DMatrix::zeros(self.rows.len(), self.free.len());
         for (row, &r) in self.rows.iter().enumerate() {
             let case = study.of[r];
             let here = now[needed.binary_search(&case).unwrap_or(0)];
@@ -702,7 +703,7 @@ impl Problem for Rows<'_, '_> {
                 let there = *times.get(&(case, column)).unwrap_or(&here);
                 let residual = study.judged(r, &moved[column], there).residual;
                 let step = if all[i] + STEP > study.bounds[i].1 { -STEP } else { STEP };
-                *jacobian.at(row, column) = (residual - at[row]) / step;
+                jacobian[(row, column)] = (residual - at[row]) / step;
             }
         }
         Ok(jacobian)

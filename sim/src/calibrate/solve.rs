@@ -1,4 +1,4 @@
-//! Robust least squares with bounds, and the little linear algebra it takes.
+//! Robust least squares with bounds.
 //!
 //! Levenberg's and Marquardt's method on Huber's loss: residuals beyond a few times the usual one
 //! count by their size and no more by its square, so that a row that went wrong does not bend the
@@ -7,41 +7,7 @@
 //! Sources: Marquardt, SIAM J. Appl. Math. 11(2), 1963; Huber, Ann. Math. Statist. 35(1), 1964;
 //! bounds by projection as in Kanzow, Yamashita and Fukushima, J. Comput. Appl. Math. 172(2), 2004.
 
-/// A dense matrix, row by row.
-#[derive(Clone, PartialEq, Debug, Default)]
-pub struct Matrix {
-    /// Columns.
-    pub columns: usize,
-    /// Values, `rows x columns`.
-    pub values: Vec<f64>,
-}
-
-impl Matrix {
-    /// All zero.
-    pub fn zero(rows: usize, columns: usize) -> Self {
-        Self { columns, values: vec![0.0; rows * columns] }
-    }
-
-    /// One row.
-    pub fn row(&self, row: usize) -> &[f64] {
-        &self.values[row * self.columns..(row + 1) * self.columns]
-    }
-
-    /// A value, to be changed.
-    pub fn at(&mut self, row: usize, column: usize) -> &mut f64 {
-        &mut self.values[row * self.columns + column]
-    }
-
-    /// Without one of its columns.
-    pub fn without(&self, column: usize) -> Self {
-        let kept = self.values.iter().enumerate().filter(|(at, _)| at % self.columns != column).map(|(_, &v)| v);
-        Self { columns: self.columns - 1, values: kept.collect() }
-    }
-
-    fn get(&self, row: usize, column: usize) -> f64 {
-        self.values[row * self.columns + column]
-    }
-}
+use nalgebra::{Cholesky, DMatrix, DVector};
 
 /// What is to be made small: residuals of some unknowns, and how they change with them.
 pub trait Problem {
@@ -58,7 +24,7 @@ pub trait Problem {
     ///
     /// # Errors
     /// As of the residuals.
-    fn jacobian(&self, x: &[f64], at: &[f64]) -> Result<Matrix, Self::Error>;
+    fn jacobian(&self, x: &[f64], at: &[f64]) -> Result<DMatrix<f64>, Self::Error>;
 }
 
 /// How to search.
@@ -84,7 +50,7 @@ pub struct Solution {
     /// Residuals there.
     pub residuals: Vec<f64>,
     /// The last derivatives used.
-    pub jacobian: Matrix,
+    pub jacobian: DMatrix<f64>,
     /// Loss there.
     pub loss: f64,
     /// Steps taken.
@@ -135,19 +101,15 @@ pub fn minimise<P: Problem>(
         let before = best;
         let mut longest: f64 = 0.0;
         for _ in 0..12 {
-            let mut system = Matrix::zero(free.len(), free.len());
-            for (a, &i) in free.iter().enumerate() {
-                for (b, &j) in free.iter().enumerate() {
-                    *system.at(a, b) = normal.get(i, j) * if i == j { 1.0 + damping } else { 1.0 };
-                }
-            }
-            let right: Vec<f64> = free.iter().map(|&i| -gradient[i]).collect();
-            let Some(step) = solve(&system, &right) else {
+            let mut system = normal.select_rows(&free).select_columns(&free);
+            system.set_diagonal(&(system.diagonal() * (1.0 + damping)));
+            let Some(definite) = Cholesky::new(system) else {
                 damping *= 10.0;
                 continue;
             };
+            let step = definite.solve(&-gradient.select_rows(&free));
             let mut next = x.clone();
-            for (&i, s) in free.iter().zip(&step) {
+            for (&i, s) in free.iter().zip(step.iter()) {
                 next[i] = (x[i] + s.clamp(-1.0, 1.0)).clamp(bounds[i].0, bounds[i].1);
             }
             longest = next.iter().zip(&x).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
@@ -183,115 +145,47 @@ pub fn minimise<P: Problem>(
 }
 
 /// Gauss' matrix and gradient of the loss, weighted as Huber does.
-fn normal(jacobian: &Matrix, residuals: &[f64], x: &[f64], start: &[f64], options: &Options) -> (Matrix, Vec<f64>) {
-    let n = x.len();
-    let mut normal = Matrix::zero(n, n);
-    let mut gradient = vec![0.0; n];
-    for (i, residual) in residuals.iter().enumerate() {
-        let weight = huber_weight(*residual, options.huber);
-        let row = jacobian.row(i);
-        for a in 0..n {
-            if row[a] == 0.0 {
-                continue;
-            }
-            gradient[a] += weight * row[a] * residual;
-            for b in 0..n {
-                *normal.at(a, b) += weight * row[a] * row[b];
-            }
-        }
+fn normal(
+    jacobian: &DMatrix<f64>,
+    residuals: &[f64],
+    x: &[f64],
+    start: &[f64],
+    options: &Options,
+) -> (DMatrix<f64>, DVector<f64>) {
+    let weights = residuals.iter().map(|r| huber_weight(*r, options.huber));
+    let mut weighted = jacobian.clone();
+    for (mut row, weight) in weighted.row_iter_mut().zip(weights) {
+        row *= weight;
     }
-    for a in 0..n {
-        *normal.at(a, a) += options.pull * options.pull;
-        gradient[a] += options.pull * options.pull * (x[a] - start[a]);
-    }
+    let pull = options.pull * options.pull;
+    let away = DVector::from_iterator(x.len(), x.iter().zip(start).map(|(x, s)| pull * (x - s)));
+    let normal = jacobian.tr_mul(&weighted) + DMatrix::from_diagonal_element(x.len(), x.len(), pull);
+    let gradient = weighted.tr_mul(&DVector::from_column_slice(residuals)) + away;
     (normal, gradient)
-}
-
-/// Solves a symmetric positive definite system (Cholesky); `None` where it is not definite.
-pub fn solve(matrix: &Matrix, right: &[f64]) -> Option<Vec<f64>> {
-    let n = right.len();
-    let mut lower = Matrix::zero(n, n);
-    for i in 0..n {
-        for j in 0..=i {
-            let sum: f64 = (0..j).map(|k| lower.get(i, k) * lower.get(j, k)).sum();
-            let rest = matrix.get(i, j) - sum;
-            if i != j {
-                *lower.at(i, j) = rest / lower.get(j, j);
-            } else if rest > 1e-14 * matrix.get(i, i).abs() {
-                *lower.at(i, i) = rest.sqrt();
-            } else {
-                return None;
-            }
-        }
-    }
-    let mut y = vec![0.0; n];
-    for i in 0..n {
-        let sum: f64 = (0..i).map(|k| lower.get(i, k) * y[k]).sum();
-        y[i] = (right[i] - sum) / lower.get(i, i);
-    }
-    for i in (0..n).rev() {
-        let sum: f64 = (i + 1..n).map(|k| lower.get(k, i) * y[k]).sum();
-        y[i] = (y[i] - sum) / lower.get(i, i);
-    }
-    Some(y)
-}
-
-/// The inverse of a symmetric positive definite matrix, column by column.
-pub fn inverse(matrix: &Matrix) -> Option<Matrix> {
-    let n = matrix.columns;
-    let mut inverse = Matrix::zero(n, n);
-    for column in 0..n {
-        let unit: Vec<f64> = (0..n).map(|i| f64::from(u8::from(i == column))).collect();
-        for (row, value) in solve(matrix, &unit)?.into_iter().enumerate() {
-            *inverse.at(row, column) = value;
-        }
-    }
-    Some(inverse)
 }
 
 /// Covariance of the unknowns, with residuals of one cluster taken as one observation: rows of one
 /// run are wrong together. `A^-1 (sum over clusters of g g^T) A^-1`, Liang and Zeger, Biometrika
 /// 73(1), 1986; never below what independent residuals give.
-pub fn covariance(solution: &Solution, clusters: &[usize], start: &[f64], options: &Options) -> Option<Matrix> {
+pub fn covariance(solution: &Solution, clusters: &[usize], start: &[f64], options: &Options) -> Option<DMatrix<f64>> {
     let n = solution.x.len();
     let (normal, _) = normal(&solution.jacobian, &solution.residuals, &solution.x, start, options);
-    let bread = inverse(&normal)?;
+    let bread = Cholesky::new(normal)?.inverse();
     let count = clusters.iter().max().map_or(0, |m| m + 1);
-    let mut sums = Matrix::zero(count, n);
+    let mut sums = DMatrix::zeros(count, n);
     let mut squares = 0.0;
     for (i, (residual, &cluster)) in solution.residuals.iter().zip(clusters).enumerate() {
         let score = huber_weight(*residual, options.huber) * residual;
         squares += score * residual;
-        for (a, derivative) in solution.jacobian.row(i).iter().enumerate() {
-            *sums.at(cluster, a) += score * derivative;
-        }
+        let mut sum = sums.row_mut(cluster);
+        sum += solution.jacobian.row(i) * score;
     }
     let freedom = solution.residuals.len().saturating_sub(n).max(1) as f64;
     let variance = squares / freedom;
     let few = count as f64 / (count.saturating_sub(1)).max(1) as f64;
-    let mut meat = Matrix::zero(n, n);
-    for cluster in 0..count {
-        for a in 0..n {
-            for b in 0..n {
-                *meat.at(a, b) += few * sums.get(cluster, a) * sums.get(cluster, b);
-            }
-        }
-    }
-    let product = |left: &Matrix, right: &Matrix| {
-        let mut out = Matrix::zero(n, n);
-        for a in 0..n {
-            for b in 0..n {
-                *out.at(a, b) = (0..n).map(|k| left.get(a, k) * right.get(k, b)).sum();
-            }
-        }
-        out
-    };
-    let mut covariance = product(&product(&bread, &meat), &bread);
-    for a in 0..n {
-        let alone = variance * bread.get(a, a);
-        let at = covariance.at(a, a);
-        *at = at.max(alone);
-    }
+    let mut covariance = &bread * (sums.tr_mul(&sums) * few) * &bread;
+    let alone = bread.diagonal() * variance;
+    covariance.set_diagonal(&covariance.diagonal().sup(&alone));
     Some(covariance)
 }
 
@@ -309,8 +203,8 @@ mod tests {
             Ok(vec![10.0 * (x[1] - x[0] * x[0]), 1.0 - x[0]])
         }
 
-        fn jacobian(&self, x: &[f64], _: &[f64]) -> Result<Matrix, Self::Error> {
-            Ok(Matrix { columns: 2, values: vec![-20.0 * x[0], 10.0, -1.0, 0.0] })
+        fn jacobian(&self, x: &[f64], _: &[f64]) -> Result<DMatrix<f64>, Self::Error> {
+            Ok(DMatrix::from_row_slice(2, 2, &[-20.0 * x[0], 10.0, -1.0, 0.0]))
         }
     }
 
@@ -339,8 +233,8 @@ mod tests {
             Ok(self.0.iter().enumerate().map(|(i, y)| x[0] + x[1] * i as f64 - y).collect())
         }
 
-        fn jacobian(&self, _: &[f64], at: &[f64]) -> Result<Matrix, Self::Error> {
-            Ok(Matrix { columns: 2, values: (0..at.len()).flat_map(|i| [1.0, i as f64]).collect() })
+        fn jacobian(&self, _: &[f64], at: &[f64]) -> Result<DMatrix<f64>, Self::Error> {
+            Ok(DMatrix::from_fn(at.len(), 2, |i, column| if column == 0 { 1.0 } else { i as f64 }))
         }
     }
 
@@ -368,8 +262,8 @@ mod tests {
             fn residuals(&self, x: &[f64]) -> Result<Vec<f64>, Self::Error> {
                 Ok(self.0.iter().map(|y| x[0] - y).collect())
             }
-            fn jacobian(&self, _: &[f64], at: &[f64]) -> Result<Matrix, Self::Error> {
-                Ok(Matrix { columns: 1, values: vec![1.0; at.len()] })
+            fn jacobian(&self, _: &[f64], at: &[f64]) -> Result<DMatrix<f64>, Self::Error> {
+                Ok(DMatrix::from_element(at.len(), 1, 1.0))
             }
         }
         let values: Vec<f64> = [1.0, 2.0, 4.0, 5.0].into_iter().flat_map(|v| [v; 10]).collect();
@@ -377,6 +271,6 @@ mod tests {
         let Ok(found) = minimise(&Mean(values), &[0.0], &[0.0], &[(-9.0, 9.0)], &OPTIONS);
         let covariance = covariance(&found, &clusters, &[0.0], &OPTIONS).unwrap();
         // Squares about the mean of 3 sum to 10; over 3 degrees and 4 values.
-        assert!((covariance.values[0] - 10.0 / 3.0 / 4.0).abs() < 1e-6, "{covariance:?}");
+        assert!((covariance[0] - 10.0 / 3.0 / 4.0).abs() < 1e-6, "{covariance:?}");
     }
 }
