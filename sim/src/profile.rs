@@ -290,6 +290,7 @@ const BUILTIN: &[(&str, &str)] = &[
     ("v100-nvlink", include_str!("../profiles/v100-nvlink.toml")),
     ("tcp-loopback", include_str!("../profiles/tcp-loopback.toml")),
     ("a100-efa-published", include_str!("../profiles/a100-efa-published.toml")),
+    ("a100-ib-published", include_str!("../profiles/a100-ib-published.toml")),
     ("hopper-ib-published", include_str!("../profiles/hopper-ib-published.toml")),
     ("hopper-efa-published", include_str!("../profiles/hopper-efa-published.toml")),
     ("b200-ib-published", include_str!("../profiles/b200-ib-published.toml")),
