@@ -116,8 +116,8 @@ impl Plan {
             Collective::AllGather | Collective::ReduceScatter => call.count * element * u64::from(call.ranks),
             _ => call.count * element,
         };
-        // NCCL 2.8 `src/collectives/device/all_reduce.h`: one half of a tree after the other, each with all threads of a
-        // ring. Later every protocol splits the threads of LL128, and small calls have as many.
+        // NCCL 2.8 `src/collectives/device/all_reduce.h` splits the threads of LL128 alone; its `src/enqueue.cc` gives
+        // trees the threads of rings, fewer where a call is small.
         let in_turn = algorithm == Algorithm::Tree && !limits.version.since(10);
         let default = default_threads(if in_turn { Algorithm::Ring } else { algorithm }, protocol);
         let full_threads = limits.threads.unwrap_or(default).clamp(32, 1024);
