@@ -19,7 +19,7 @@ use collcast_hwbackend::verbs;
 use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
 use collcast_reports::nccl_tests::{self, NcclTests, NcclTestsRow};
 use collcast_sim::collective::{Algorithm, Collective, Launch, Protocol};
-use collcast_sim::model::nccl::NcclSettings;
+use collcast_sim::model::nccl::{NcclSettings, is_read};
 use collcast_sim::predict::{Choice, Predictor, Settings};
 use collcast_sim::topology::Topology;
 
@@ -358,8 +358,10 @@ fn print(args: &Args, planned: &[Planned], measured: &Measured, launch: Launch) 
         let title = format!("collcast bench, backend {backend}, every result checked");
         let mut text = sidecar(&title, args.machine.name(), &measured.facts, launch);
         if args.backend == Backend::Nccl {
-            let env = toml::Table::from_iter([("NCCL_NVLS_ENABLE", u8::from(args.nvls).to_string())].map(named));
-            text.insert("env".to_owned(), toml::Value::Table(env));
+            // What the processes inherit too: NCCL ran with it.
+            let inherited = std::env::vars().filter(|(name, _)| is_read(name));
+            let env = inherited.chain(environment(args)?).map(|(name, value)| named((&name, value)));
+            text.insert("env".to_owned(), toml::Value::Table(env.collect()));
         }
         write(Some(&path.with_extension("toml")), text.to_string().as_bytes())?;
     }

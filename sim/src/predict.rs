@@ -18,7 +18,7 @@ use crate::model::nccl::{Cell, Decision, Graphs, Layer, Model, NcclSettings, Not
 use crate::network::{Laid, LayError, ResourceName, Transport, check_multicast, check_sharp, join, lay, order_by};
 use crate::profile::{Profile, Spread};
 use crate::schedule::msccl::{Imported, MscclError};
-use crate::schedule::plan::{Limits, Plan};
+use crate::schedule::plan::{Buffers, Limits, Plan};
 use crate::schedule::verify::{VerifyError, verify};
 use crate::schedule::{
     Call, MAX_CHANNELS, Order, Schedule, ScheduleError, check_fits, check_supported, valid_algorithms, valid_protocols,
@@ -407,7 +407,11 @@ impl<'a> Predictor<'a> {
             registered: settings.registered,
             threads: None,
             threshold: None,
-            buffer_size: nccl.buffer_size.unwrap_or(defaults.buffer_size),
+            buffers: Buffers {
+                ll: nccl.ll_buffer.unwrap_or(defaults.buffers.ll),
+                ll128: nccl.ll128_buffer.unwrap_or(defaults.buffers.ll128),
+                simple: nccl.buffer_size.unwrap_or(defaults.buffers.simple),
+            },
             p2p_channels: settings.channels.map_or((all, per_peer.min(all)), |told| (told.max(1), told.max(1))),
             network: graphs.hosts > 1,
             hosts: graphs.hosts,

@@ -15,12 +15,22 @@ pub const STEPS: u32 = 8;
 const MIN_TRAFFIC_PER_CHANNEL: u64 = 16 << 10;
 /// Threads of a block that sends and receives (`NCCL_MAX_NTHREADS`).
 pub const P2P_THREADS: u32 = 640;
-/// Default `NCCL_BUFFSIZE`, the FIFO of Simple, in bytes.
-pub const SIMPLE_BUFFER: u64 = 4 << 20;
-/// FIFO of LL, in bytes on the wire.
-const LL_BUFFER: u64 = 512 << 10;
-/// FIFO of LL128, in bytes on the wire.
-const LL128_BUFFER: u64 = 4_915_200;
+/// Bytes of a connection's FIFO on the wire, by protocol. The default is NCCL's (`src/init.cc`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Buffers {
+    /// `NCCL_LL_BUFFSIZE`.
+    pub ll: Bytes,
+    /// `NCCL_LL128_BUFFSIZE`.
+    pub ll128: Bytes,
+    /// `NCCL_BUFFSIZE`.
+    pub simple: Bytes,
+}
+
+impl Default for Buffers {
+    fn default() -> Self {
+        Self { ll: Bytes(512 << 10), ll128: Bytes(4_915_200), simple: Bytes(4 << 20) }
+    }
+}
 
 /// What a call may use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,8 +42,8 @@ pub struct Limits {
     pub threads: Option<u32>,
     /// Bytes that a thread must have to be worth its while; `None` for NCCL's default.
     pub threshold: Option<u64>,
-    /// Buffer of Simple.
-    pub buffer_size: Bytes,
+    /// FIFOs.
+    pub buffers: Buffers,
     /// Channels for send and receive in the communicator, and those to one peer at most.
     pub p2p_channels: (u32, u32),
     /// Whether some pairs talk over the network.
@@ -56,7 +66,7 @@ impl Default for Limits {
             channels: 24,
             threads: None,
             threshold: None,
-            buffer_size: Bytes(SIMPLE_BUFFER),
+            buffers: Buffers::default(),
             p2p_channels: (32, 32),
             network: false,
             exact_channels: false,
@@ -171,7 +181,7 @@ impl Plan {
         // What goes through the network's switches uses all its channels.
         let channels = if limits.exact_channels || in_network { channels } else { cells.div_ceil(per_channel_cells) };
 
-        let (step_bytes, grain_bytes) = step(protocol, limits.buffer_size);
+        let (step_bytes, grain_bytes) = step(protocol, limits.buffers);
         let (chunk_steps, slice_steps) = match (algorithm, call.collective, protocol) {
             (
                 Algorithm::Ring,
@@ -253,7 +263,7 @@ impl Plan {
         let element = call.dtype.size();
         let largest = call.counts.as_ref().and_then(|c| c.iter().max().copied()).unwrap_or(call.count);
         let bytes = largest * element;
-        let step_bytes = limits.buffer_size.0 / u64::from(STEPS);
+        let step_bytes = limits.buffers.simple.0 / u64::from(STEPS);
         let all = u64::from(limits.p2p_channels.0.max(1));
         let most = u64::from(limits.p2p_channels.1.max(1)).min(all);
         let mut channels = most;
@@ -262,7 +272,7 @@ impl Plan {
         }
         let (min_part, max_part) = match protocol {
             // On 2 and 4 H200, LL of 128 KiB takes no longer than of 32 KiB: it has all channels.
-            Protocol::Ll => (LL_BUFFER / u64::from(STEPS) / 8, step_bytes * 32),
+            Protocol::Ll => (limits.buffers.ll.0 / u64::from(STEPS) / 8, step_bytes * 32),
             _ if limits.network => (step_bytes / 2, step_bytes),
             _ => (step_bytes / 8, step_bytes * 32),
         };
@@ -274,7 +284,7 @@ impl Plan {
         let chunk_bytes = match protocol {
             Protocol::Simple if limits.network => 128 << 10,
             Protocol::Simple => step_bytes,
-            other => step(other, limits.buffer_size).0,
+            other => step(other, limits.buffers).0,
         };
         let full_threads = limits.threads.unwrap_or(default_threads(Algorithm::Direct, protocol)).clamp(32, 1024);
         let grain = (16 / element).max(1);
@@ -303,7 +313,7 @@ impl Plan {
     /// The plan of an imported schedule: a part of each chunk fills one step of a FIFO, in one slice.
     pub fn imported(call: &Call, protocol: Protocol, channels: u32, threads: Option<u32>, limits: &Limits) -> Self {
         let element = call.dtype.size();
-        let (step_bytes, grain_bytes) = step(protocol, limits.buffer_size);
+        let (step_bytes, grain_bytes) = step(protocol, limits.buffers);
         let grain = (grain_bytes / element).max(1);
         Self {
             algorithm: Algorithm::Msccl,
@@ -432,12 +442,14 @@ fn aggregate(chunk: u64, per_channel: u64, ranks: u32) -> u32 {
 }
 
 /// Data bytes of one FIFO step and the grain of a chunk, in bytes.
-fn step(protocol: Protocol, buffer: Bytes) -> (u64, u64) {
-    match protocol {
-        Protocol::Ll => (LL_BUFFER / u64::from(STEPS) / 2, 16),
-        Protocol::Ll128 => (LL128_BUFFER / u64::from(STEPS) / 16 * 15, 1920),
-        Protocol::Simple => ((buffer.0 / u64::from(STEPS)).max(512), 512),
-    }
+fn step(protocol: Protocol, buffers: Buffers) -> (u64, u64) {
+    let of = |buffer: Bytes| buffer.0 / u64::from(STEPS);
+    let (data, grain) = match protocol {
+        Protocol::Ll => (of(buffers.ll) / 2, 16),
+        Protocol::Ll128 => (of(buffers.ll128) / 16 * 15, 1920),
+        Protocol::Simple => (of(buffers.simple), 512),
+    };
+    (data.max(grain), grain)
 }
 
 #[cfg(test)]
@@ -461,6 +473,22 @@ mod tests {
         }
         for (size, channels) in [(8192, 1), (16_384, 2), (131_072, 16), (262_144, 22), (524_288, 24)] {
             assert_eq!(ll(2, size), channels, "2 ranks, {size} B");
+        }
+    }
+
+    /// Goal: a quarter of a FIFO makes a quarter of a chunk, with each protocol.
+    #[test]
+    fn chunks_follow_the_buffer_of_their_protocol() {
+        let call = Call::of_size(Collective::AllReduce, 4, Bytes(1 << 30), DataType::Float32);
+        let whole = Buffers::default();
+        let quarter = |bytes: Bytes| Bytes(bytes.0 / 4);
+        let smaller = Buffers { ll: quarter(whole.ll), ll128: quarter(whole.ll128), simple: quarter(whole.simple) };
+        for protocol in [Protocol::Ll, Protocol::Ll128, Protocol::Simple] {
+            let chunk = |buffers| {
+                Plan::new(&call, Algorithm::Ring, protocol, &Limits { buffers, ..Limits::default() }).chunk as f64
+            };
+            let ratio = chunk(smaller) / chunk(whole);
+            assert!((0.24..0.26).contains(&ratio), "{protocol}: {ratio}");
         }
     }
 

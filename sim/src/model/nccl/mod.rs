@@ -23,6 +23,6 @@ pub use choice::{Candidate, Decision, Layer, NothingLeft, shared_choices};
 pub use cost::{Cell, Cost, Model};
 pub use graphs::Graphs;
 pub use selection::{ALGORITHMS, FUNCTIONS, Selection, SelectionError};
-pub use settings::{Environment, NcclSettings};
+pub use settings::{Environment, NcclSettings, is_read};
 pub use tuner::{CsvTuner, Tuner};
 pub use version::Version;

@@ -23,6 +23,15 @@ static KINDS: LazyLock<BTreeMap<&'static str, &'static str>> = LazyLock::new(|| 
     NAMES.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once(' ')).collect()
 });
 
+/// Whether NCCL or the plugin of libfabric reads the variable of this name.
+pub fn is_read(name: &str) -> bool {
+    let theirs = name.starts_with("NCCL_") || name.starts_with("OFI_NCCL_");
+    theirs && KINDS.get(name).is_some_and(|kind| !UNREAD.contains(kind))
+}
+
+/// Kinds of variables that nothing reads.
+const UNREAD: [&str; 3] = ["not-nccl", "removed", "ofi-plugin-removed"];
+
 /// Which paths of the library are asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum CtaPolicy {
@@ -62,6 +71,10 @@ pub struct NcclSettings {
     pub thresholds: [[Option<u64>; 3]; 2],
     /// `NCCL_BUFFSIZE`.
     pub buffer_size: Option<Bytes>,
+    /// `NCCL_LL_BUFFSIZE`.
+    pub ll_buffer: Option<Bytes>,
+    /// `NCCL_LL128_BUFFSIZE`.
+    pub ll128_buffer: Option<Bytes>,
     /// `NCCL_NVLS_ENABLE`; `None` is automatic.
     pub nvls: Option<bool>,
     /// `NCCL_NVLS_NCHANNELS`.
@@ -200,7 +213,9 @@ impl Environment {
             "NCCL_NTHREADS" => self.settings.threads = self.threads(name, value, 64, 512),
             "NCCL_LL128_NTHREADS" => self.settings.ll128_threads = self.threads(name, value, 160, 640),
             "NCCL_THREAD_THRESHOLDS" => self.thresholds(value),
-            "NCCL_BUFFSIZE" => self.settings.buffer_size = self.count(name, value).map(|bytes| Bytes(u64::from(bytes))),
+            "NCCL_BUFFSIZE" => self.settings.buffer_size = self.bytes(name, value),
+            "NCCL_LL_BUFFSIZE" => self.settings.ll_buffer = self.bytes(name, value),
+            "NCCL_LL128_BUFFSIZE" => self.settings.ll128_buffer = self.bytes(name, value),
             "NCCL_NVLS_ENABLE" => self.settings.nvls = self.number(name, value).filter(|&v| v != 2).map(|v| v != 0),
             "NCCL_NVLS_NCHANNELS" => self.settings.nvls_channels = self.count(name, value),
             "NCCL_PAT_ENABLE" => self.settings.pat = self.number(name, value).filter(|&v| v != 2).map(|v| v != 0),
@@ -226,12 +241,7 @@ impl Environment {
             "NCCL_SYM_KERNEL" | "NCCL_SYM_NOWIN_ENABLE" if !matches!(value, "" | "0") => {
                 self.not_modelled.push(format!("{name}={value}: kernels for symmetric memory"));
             }
-            "NCCL_CHUNK_SIZE"
-            | "NCCL_LL_BUFFSIZE"
-            | "NCCL_LL128_BUFFSIZE"
-            | "NCCL_NVLS_CHUNKSIZE"
-            | "NCCL_NVLSTREE_MAX_CHUNKSIZE"
-            | "NCCL_GRAPH_FILE"
+            "NCCL_CHUNK_SIZE" | "NCCL_NVLS_CHUNKSIZE" | "NCCL_NVLSTREE_MAX_CHUNKSIZE" | "NCCL_GRAPH_FILE"
                 if !value.is_empty() =>
             {
                 self.not_modelled.push(format!("{name}={value}: NCCL's default is used"));
@@ -248,7 +258,7 @@ impl Environment {
                 let near = near.map(|near| format!(", did you mean {near}?")).unwrap_or_default();
                 self.warnings.push(format!("{name} is not a variable of NCCL, which passes over it in silence{near}"));
             }
-            Some("not-nccl" | "removed" | "ofi-plugin-removed") => {
+            Some(kind) if UNREAD.contains(&kind) => {
                 self.warnings.push(format!("{name} is no longer, or never was, a variable of NCCL: it has no effect"));
             }
             _ => self.ignored.push(name.to_owned()),
@@ -293,6 +303,10 @@ impl Environment {
             self.warnings.push(format!("{name}={value} is out of range and has no effect"));
         }
         count
+    }
+
+    fn bytes(&mut self, name: &str, value: &str) -> Option<Bytes> {
+        self.count(name, value).map(|bytes| Bytes(u64::from(bytes)))
     }
 
     /// Threads of a block; NCCL takes the most it allows where the number is not a multiple of 32.
@@ -387,6 +401,8 @@ mod tests {
             "NCCL_LL128_NTHREADS=64",
             "NCCL_THREAD_THRESHOLDS=1 2 3 4 -2 6",
             "NCCL_BUFFSIZE=8M",
+            "NCCL_LL_BUFFSIZE=131072",
+            "NCCL_LL128_BUFFSIZE=262144",
             "NCCL_NVLS_ENABLE=0",
             "NCCL_PAT_ENABLE=1",
             "NCCL_NET_OVERHEAD=2500",
@@ -402,6 +418,7 @@ mod tests {
         assert_eq!((set.threads, set.ll128_threads), (Some(512), Some(160)));
         assert_eq!(set.thresholds, [[Some(1), Some(2), Some(3)], [Some(4), None, Some(6)]]);
         assert_eq!(set.buffer_size, Some(Bytes(8)));
+        assert_eq!((set.ll_buffer, set.ll128_buffer), (Some(Bytes(131_072)), Some(Bytes(262_144))));
         assert_eq!((set.nvls, set.pat, set.collnet), (Some(false), Some(true), true));
         assert_eq!((set.net_overhead_ns, set.no_ll128_c2c), (Some(2500), true));
         assert_eq!(got.ignored, ["NCCL_DEBUG", "PATH"]);
@@ -435,6 +452,21 @@ mod tests {
         assert_eq!(pairs[1], ("NCCL_PROTO".to_owned(), "Simple".to_owned()));
         assert!(pairs_of_file("NCCL_ALGO Ring").is_err());
         assert!(pair("=x").is_err());
+    }
+
+    /// Goal: what a run is described by is what NCCL read: no variable of a container, none that never was.
+    #[test]
+    fn what_nccl_reads_is_told_from_what_is_only_named_like_it() {
+        for (name, read) in [
+            ("NCCL_NTHREADS", true),
+            ("NCCL_LL_BUFFSIZE", true),
+            ("OFI_NCCL_TUNER_TYPE", true),
+            ("NCCL_VERSION", false),
+            ("NCCL_ALGO_ALL", false),
+            ("PATH", false),
+        ] {
+            assert_eq!(is_read(name), read, "{name}");
+        }
     }
 
     proptest! {
