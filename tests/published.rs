@@ -358,9 +358,7 @@ fn by_family(text: &mut String, judged: &[Judged], families: &Families) {
     for (name, left) in &families.left_out {
         writeln!(text, "- {name} ({}): {}", left.family, left.why).unwrap();
     }
-    text.push_str(
-        "\nOther cases have no second publisher with the same GPUs and network;\nto GB200 no profile is fitted yet.\n",
-    );
+    text.push_str("\nOther cases have no second publisher with the same GPUs and network.\n");
 }
 
 fn profile(path: &str) -> Profile {

@@ -7,31 +7,32 @@ use crate::profile::Spread;
 
 /// Rows below which a class of its own says too little: a 5th percentile needs 20.
 const ENOUGH: usize = 20;
-/// Share of unseen rows on each side of an interval, and the normal distribution's quantile of the rest.
-const TAIL: f64 = 0.05;
+/// Share of unseen rows inside an interval, and the normal distribution's quantile of its upper end.
+const INSIDE: f64 = 0.9;
 const NORMAL: f64 = 1.6449;
 
-/// Intervals that hold the middle 90% of measured over predicted time, from residuals of rows that
-/// the fit had not seen, by what bounds them ([`Spread::class`]).
+/// Intervals that hold 90% of measured over predicted time, from residuals of rows that the fit had
+/// not seen, by what bounds them ([`Spread::class`]).
 ///
-/// What a class has shown is wider for a row to come of a run to come by [`unseen`], as rows of one
-/// run are wrong together and are worth less than their number ([`worth`]).
+/// They reach as far down as up: on which side of a prediction a class lies is itself something that
+/// runs differ in, and a fit to other runs errs the other way. What a class has shown is wider for a
+/// row to come of a run to come by [`unseen`], as rows of one run are wrong together and are worth
+/// less than their number ([`worth`]).
 pub fn spreads(samples: &[Sample], held: &[Judged], rows: &[usize]) -> Vec<Spread> {
     let mut classes: BTreeMap<String, BTreeMap<&str, Vec<f64>>> = BTreeMap::new();
     for &r in rows {
         let class = Spread::class(samples[r].protocol, samples[r].settings.launch, held[r].bound);
         let runs = classes.entry(class).or_default();
-        runs.entry(samples[r].run.as_str()).or_default().push(-held[r].residual);
+        runs.entry(samples[r].run.as_str()).or_default().push(held[r].residual);
     }
     let told = |(class, runs): (String, BTreeMap<&str, Vec<f64>>)| {
         let runs: Vec<Vec<f64>> = runs.into_values().collect();
         let wider = unseen(worth(&runs));
-        let mut of = runs.concat();
-        of.sort_by(f64::total_cmp);
-        (of.len() >= ENOUGH).then(|| {
-            let middle = quantile(&of, 0.5);
-            let end = |q| (middle + wider * (quantile(&of, q) - middle)).exp();
-            Spread { class, low: end(TAIL), high: end(1.0 - TAIL), rows: of.len() }
+        let mut off: Vec<f64> = runs.iter().flatten().map(|residual| residual.abs()).collect();
+        off.sort_by(f64::total_cmp);
+        (off.len() >= ENOUGH).then(|| {
+            let half = wider * quantile(&off, INSIDE);
+            Spread { class, low: (-half).exp(), high: half.exp(), rows: off.len() }
         })
     };
     classes.into_iter().filter_map(told).collect()
