@@ -51,7 +51,8 @@ const PAGES: [Page; 5] = [
         ],
         "h200x4",
         None,
-        "The same kind of machine on another day, by `collcast bench`: NCCL by threads, graphs and one process a GPU.",
+        "The same kind of machine on another day, by `collcast bench`: NCCL by threads, graphs and one process a GPU,\n\
+         with other channels, threads and FIFOs.",
     ),
     (
         "h200_kernel",

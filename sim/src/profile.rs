@@ -54,9 +54,9 @@ pub struct Parameter {
 pub struct Spread {
     /// See [`Spread::class`].
     pub class: String,
-    /// Measured over predicted, 5th percentile.
+    /// Lower end of the 90% interval of measured over predicted.
     pub low: f64,
-    /// Measured over predicted, 95th percentile.
+    /// Its upper end.
     pub high: f64,
     /// Rows behind it.
     pub rows: usize,
