@@ -459,12 +459,7 @@ impl CallArgs {
         let named = |e: collcast_sim::collective::UnknownName| CliError::Usage { message: e.to_string(), hint: None };
         let dtype: DataType = self.dtype.parse().map_err(named)?;
         let op: ReduceOp = self.op.parse().map_err(named)?;
-        let mut call = Call::of_size(collective, ranks, Bytes(size), dtype);
-        if collective.size_is_total() {
-            // nccl-tests starts the part of every rank on 16 bytes (`src/all_gather.cu` and its like).
-            let grain = 16 / dtype.size();
-            call.count -= if call.count > grain { call.count % grain } else { 0 };
-        }
+        let mut call = Call::of_size(collective, ranks, Bytes(size), dtype).aligned();
         call.op = op;
         call.root = Rank(self.root);
         call.in_place = self.in_place;
@@ -651,7 +646,7 @@ impl Point {
 
     /// Elements of a call of the same size over another number of ranks.
     fn count_for(&self, ranks: u32) -> u64 {
-        Call::of_size(self.call.collective, ranks, self.call.size(), self.call.dtype).count
+        Call::of_size(self.call.collective, ranks, self.call.size(), self.call.dtype).aligned().count
     }
 }
 

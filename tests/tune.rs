@@ -155,6 +155,11 @@ fn bad_questions_are_refused() {
         (&["tune", "h200x4", "-c", "all_to_all"][..], "nothing to choose for all_to_all"),
         (&["tune", "h200x4", "--algorithm", "ring"], "--env"),
         (&["tune", "h200x4", "--ranks", "3", "--measurements", "tests/data/sockets"], "no measured row"),
+        // Measured with FIFOs that are not NCCL's own.
+        (
+            &["tune", "h200x4", "--ranks", "2", "--measurements", "tests/data/h200x4_bench/nccl_buffers_lines_2.csv"],
+            "no measured row",
+        ),
     ] {
         let (code, _, err) = collcast(args);
         assert_eq!(code, 2, "{args:?}: {err}");

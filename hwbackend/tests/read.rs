@@ -160,7 +160,7 @@ fn every_column_of_the_contract_is_used() {
     assert_eq!(first.settings.protocol, Some(Protocol::Ll128));
     assert_eq!(first.launch, Some(Launch::Threads));
     assert_eq!((first.settings.channels, first.settings.threads), (Some(8), Some(512)));
-    assert_eq!(first.settings.buffer_size, Some(Bytes(4 << 20)));
+    assert_eq!(first.settings.buffers.simple, Some(Bytes(4 << 20)));
     assert_eq!((first.settings.peer_access, first.in_place), (PeerAccess::Off, true));
     assert_eq!(first.origin.line, 3);
     assert_eq!(second.settings.peer_access, PeerAccess::Net);
@@ -237,7 +237,7 @@ a:10:10 [0] NCCL INFO AllReduce: 2048 Bytes -> Algo 0 proto 2 time 12.5
     assert_eq!((first.collective, first.run.as_str()), (Collective::AllReduce, "run"));
     assert_eq!((first.hosts, first.launch), (Some(2), Some(Launch::Processes)));
     assert_eq!(first.settings.protocol, Some(Protocol::Ll));
-    assert_eq!(first.settings.buffer_size, Some(Bytes(1 << 20)));
+    assert_eq!(first.settings.buffers.simple, Some(Bytes(1 << 20)));
     let ring = Choice { algorithm: Algorithm::Ring, protocol: Protocol::Ll, channels: Some(4) };
     assert_eq!(first.chosen, Some(ring));
     let tree = Choice { algorithm: Algorithm::Tree, protocol: Protocol::Simple, channels: None };

@@ -9,6 +9,8 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::units::Bytes;
+
 /// A name that is none of the known ones.
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
 #[error("`{given}` is not {what}{}; known: {known}", suggestion.as_ref().map(|s| format!(", did you mean `{s}`?")).unwrap_or_default())]
@@ -165,6 +167,36 @@ names!(
     /// Plain data; counters and fences per slice.
     Simple = "simple",
 );
+
+/// What is said of a connection's FIFO with each protocol, in bytes on the wire.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Buffers<T> {
+    /// `NCCL_LL_BUFFSIZE`.
+    pub ll: T,
+    /// `NCCL_LL128_BUFFSIZE`.
+    pub ll128: T,
+    /// `NCCL_BUFFSIZE`.
+    pub simple: T,
+}
+
+impl Buffers<Bytes> {
+    /// NCCL's defaults (2.30 `src/init.cc`).
+    pub const NCCL: Self = Self { ll: Bytes(512 << 10), ll128: Bytes(4_915_200), simple: Bytes(4 << 20) };
+}
+
+impl Buffers<Option<Bytes>> {
+    /// What is set, else what the other says.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self { ll: self.ll.or(other.ll), ll128: self.ll128.or(other.ll128), simple: self.simple.or(other.simple) }
+    }
+
+    /// What is set, else NCCL's default.
+    pub fn resolved(self) -> Buffers<Bytes> {
+        let Buffers { ll, ll128, simple } = Buffers::NCCL;
+        Buffers { ll: self.ll.unwrap_or(ll), ll128: self.ll128.unwrap_or(ll128), simple: self.simple.unwrap_or(simple) }
+    }
+}
 
 names!(
     /// How the host starts kernels.

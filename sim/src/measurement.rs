@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::collective::{Algorithm, Collective, DataType, Launch, Protocol, ReduceOp};
+use crate::collective::{Algorithm, Buffers, Collective, DataType, Launch, Protocol, ReduceOp};
 use crate::units::{Bytes, SimDuration};
 
 /// How GPUs of one host reached each other in a run.
@@ -29,8 +29,8 @@ pub struct Settings {
     pub nccl_algo: Option<String>,
     /// Forced number of channels (minimum and maximum alike).
     pub channels: Option<u32>,
-    /// `NCCL_BUFFSIZE`.
-    pub buffer_size: Option<Bytes>,
+    /// FIFOs.
+    pub buffers: Buffers<Option<Bytes>>,
     /// `NCCL_NTHREADS`.
     pub threads: Option<u32>,
     /// How GPUs of one host reach each other.

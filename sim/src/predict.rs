@@ -18,7 +18,7 @@ use crate::model::nccl::{Cell, Decision, Graphs, Layer, Model, NcclSettings, Not
 use crate::network::{Laid, LayError, ResourceName, Transport, check_multicast, check_sharp, join, lay, order_by};
 use crate::profile::{Profile, Spread};
 use crate::schedule::msccl::{Imported, MscclError};
-use crate::schedule::plan::{Buffers, Limits, Plan};
+use crate::schedule::plan::{Limits, Plan};
 use crate::schedule::verify::{VerifyError, verify};
 use crate::schedule::{
     Call, MAX_CHANNELS, Order, Schedule, ScheduleError, check_fits, check_supported, valid_algorithms, valid_protocols,
@@ -397,7 +397,6 @@ impl<'a> Predictor<'a> {
     /// What NCCL's cut of a call may use, whatever algorithm and protocol.
     pub fn limits(&self, ranks: u32, settings: &Settings) -> Limits {
         let graphs = self.graph(ranks, settings);
-        let defaults = Limits::default();
         let nccl = &settings.nccl;
         let (all, per_peer) = graphs.p2p_channels;
         let all = all.min(nccl.max_p2p_channels.unwrap_or(u32::MAX)).max(nccl.min_p2p_channels.unwrap_or(1)).max(1);
@@ -407,11 +406,7 @@ impl<'a> Predictor<'a> {
             registered: settings.registered,
             threads: None,
             threshold: None,
-            buffers: Buffers {
-                ll: nccl.ll_buffer.unwrap_or(defaults.buffers.ll),
-                ll128: nccl.ll128_buffer.unwrap_or(defaults.buffers.ll128),
-                simple: nccl.buffer_size.unwrap_or(defaults.buffers.simple),
-            },
+            buffers: nccl.buffers.resolved(),
             p2p_channels: settings.channels.map_or((all, per_peer.min(all)), |told| (told.max(1), told.max(1))),
             network: graphs.hosts > 1,
             hosts: graphs.hosts,

@@ -165,7 +165,7 @@ impl<'s> Machine<'s> {
     }
 
     pub(crate) fn call(&self, collective: Collective, size: u64) -> Call {
-        Call::of_size(collective, self.topology.ranks(), Bytes(size), DataType::Float32)
+        Call::of_size(collective, self.topology.ranks(), Bytes(size), DataType::Float32).aligned()
     }
 
     /// Everything that the suite asks of it, by version and collective.

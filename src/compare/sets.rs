@@ -22,13 +22,15 @@ fn said(value: Option<impl Display>, otherwise: &str) -> String {
 }
 
 /// Settings that rows are matched by, named as in measurement files.
-pub(super) const SETTINGS: [(&str, Read); 12] = [
+pub(super) const SETTINGS: [(&str, Read); 14] = [
     ("nodes", |m| said(m.hosts, NOT_SAID)),
     ("launch", |m| said(m.launch, NOT_SAID)),
     ("algorithm", |m| m.settings.nccl_algo.clone().unwrap_or_else(|| said(m.settings.algorithm, "auto"))),
     ("protocol", |m| said(m.settings.protocol, "auto")),
     ("channels", |m| said(m.settings.channels, "auto")),
-    ("buffsize", |m| said(m.settings.buffer_size.map(|b| b.0), "auto")),
+    ("buffsize", |m| said(m.settings.buffers.simple.map(|b| b.0), "auto")),
+    ("ll_buffsize", |m| said(m.settings.buffers.ll.map(|b| b.0), "auto")),
+    ("ll128_buffsize", |m| said(m.settings.buffers.ll128.map(|b| b.0), "auto")),
     ("nthreads", |m| said(m.settings.threads, "auto")),
     ("p2p", |m| {
         match m.settings.peer_access {
@@ -146,7 +148,7 @@ fn canonical(flag: &str, key: &str, value: &str) -> Result<String, CliError> {
         "launch" => name::<Launch>(flag, value),
         "dtype" => name::<DataType>(flag, value),
         "op" => name::<ReduceOp>(flag, value),
-        "buffsize" => match parse_size(value) {
+        "buffsize" | "ll_buffsize" | "ll128_buffsize" => match parse_size(value) {
             Ok(size) => Ok(size.0.to_string()),
             Err(e) => Err(CliError::Usage { message: format!("{flag}: {e}"), hint: None }),
         },
@@ -258,6 +260,8 @@ impl Display for Series {
                 "channels" if value != "auto" => format!("{value} channels"),
                 "nthreads" if value != "auto" => format!("{value} threads a block"),
                 "buffsize" if value != "auto" => format!("buffer {value}"),
+                "ll_buffsize" if value != "auto" => format!("buffer of LL {value}"),
+                "ll128_buffsize" if value != "auto" => format!("buffer of LL128 {value}"),
                 "p2p" if value != "on" => format!("p2p {value}"),
                 "dtype" if value != "float32" => value.to_owned(),
                 "op" if value != "sum" => value.to_owned(),

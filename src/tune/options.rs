@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use collcast_sim::collective::{Algorithm, Collective, Launch, Protocol};
+use collcast_sim::collective::{Algorithm, Buffers, Collective, Launch, Protocol};
 use collcast_sim::engine::Unobserved;
 use collcast_sim::measurement::{Measurement, PeerAccess};
 use collcast_sim::predict::{Choice, PredictError, Prediction, Predictor, Settings};
@@ -158,7 +158,7 @@ impl Measured {
         let plain = |m: &&Measurement| {
             let s = &m.settings;
             m.ranks == ranks
-                && s.buffer_size.is_none()
+                && s.buffers == Buffers::default()
                 && s.threads.is_none()
                 && s.peer_access == PeerAccess::On
                 && s.nccl_algo.is_none()

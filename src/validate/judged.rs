@@ -202,7 +202,7 @@ fn told(
     let peers = valid_algorithms(row.collective) == [Algorithm::Direct];
     let limit = if peers { &mut settings.max_p2p_channels } else { &mut settings.max_channels };
     *limit = row.settings.channels.or(*limit);
-    settings.buffer_size = row.settings.buffer_size.or(settings.buffer_size);
+    settings.buffers = row.settings.buffers.or(settings.buffers);
     settings.threads = row.settings.threads.or(settings.threads);
     let moving = pairs.iter().map(|(name, value)| (name.as_str(), value.as_str()));
     let moving = moving.filter(|(name, _)| Transport::VARIABLES.contains(name));

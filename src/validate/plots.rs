@@ -29,7 +29,9 @@ fn label(j: &Judged<'_>) -> String {
     };
     add("channels", settings.channels.map(u64::from));
     add("threads", settings.threads.map(u64::from));
-    add("B buffers", settings.buffer_size.map(|b| b.0));
+    add("B buffers", settings.buffers.simple.map(|b| b.0));
+    add("B buffers of LL", settings.buffers.ll.map(|b| b.0));
+    add("B buffers of LL128", settings.buffers.ll128.map(|b| b.0));
     match settings.peer_access {
         PeerAccess::On => {}
         PeerAccess::Off => label.push_str(", P2P off"),

@@ -423,7 +423,7 @@ fn complete(row: &mut Measurement, twin: Measurement) {
     settings.protocol = settings.protocol.or(more.protocol);
     settings.nccl_algo = settings.nccl_algo.take().or(more.nccl_algo);
     settings.channels = settings.channels.or(more.channels);
-    settings.buffer_size = settings.buffer_size.or(more.buffer_size);
+    settings.buffers = settings.buffers.or(more.buffers);
     settings.threads = settings.threads.or(more.threads);
     settings.nccl = settings.nccl.take().or(more.nccl);
     if settings.host_names.is_empty() {

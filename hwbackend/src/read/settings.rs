@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use collcast_sim::collective::{Algorithm, Collective, Protocol};
+use collcast_sim::collective::{Algorithm, Buffers, Collective, Protocol};
 use collcast_sim::measurement::{PeerAccess, Settings};
 use collcast_sim::model::nccl::{Selection, Version};
 use collcast_sim::units::{Bytes, parse_size};
@@ -31,14 +31,11 @@ pub(super) fn from_env(env: &Env, collective: Collective, notes: &mut Vec<String
         }
     }
     settings.channels = channels(env, collective, notes);
-    settings.buffer_size =
-        env.get("NCCL_BUFFSIZE").and_then(|text| match parse_size(text).ok().filter(|size| size.0 > 0) {
-            Some(Bytes(size)) => Some(Bytes(size)),
-            None => {
-                notes.push(format!("NCCL_BUFFSIZE={text} is not a size; ignored"));
-                None
-            }
-        });
+    settings.buffers = Buffers {
+        ll: size(env, "NCCL_LL_BUFFSIZE", notes),
+        ll128: size(env, "NCCL_LL128_BUFFSIZE", notes),
+        simple: size(env, "NCCL_BUFFSIZE", notes),
+    };
     settings.threads = count(env, "NCCL_NTHREADS", notes);
     let is_on = |name: &str| env.get(name).is_some_and(|value| value.trim() == "1");
     let local = env.get("NCCL_P2P_LEVEL").is_some_and(|level| matches!(level.trim(), "LOC" | "0"));
@@ -90,6 +87,15 @@ fn has_choice(collective: Collective) -> bool {
 
 fn is_point_to_point(collective: Collective) -> bool {
     matches!(collective, Collective::SendRecv | Collective::AllToAll | Collective::Gather | Collective::Scatter)
+}
+
+fn size(env: &Env, name: &str, notes: &mut Vec<String>) -> Option<Bytes> {
+    let text = env.get(name)?;
+    let size = parse_size(text).ok().filter(|size| size.0 > 0);
+    if size.is_none() {
+        notes.push(format!("{name}={text} is not a size; ignored"));
+    }
+    size
 }
 
 fn count(env: &Env, name: &str, notes: &mut Vec<String>) -> Option<u32> {
@@ -203,6 +209,8 @@ mod tests {
             ("NCCL_MIN_NCHANNELS", "8"),
             ("NCCL_MAX_NCHANNELS", "8"),
             ("NCCL_BUFFSIZE", "1048576"),
+            ("NCCL_LL_BUFFSIZE", "131072"),
+            ("NCCL_LL128_BUFFSIZE", "4800"),
             ("NCCL_NTHREADS", "256"),
             ("NCCL_P2P_DISABLE", "1"),
         ]);
@@ -211,7 +219,8 @@ mod tests {
         assert_eq!(settings.nccl_algo, None);
         assert_eq!(settings.protocol, Some(Protocol::Ll128));
         assert_eq!(settings.channels, Some(8));
-        assert_eq!(settings.buffer_size, Some(Bytes(1 << 20)));
+        let [ll, ll128, simple] = [128 << 10, 4800, 1 << 20].map(|bytes| Some(Bytes(bytes)));
+        assert_eq!(settings.buffers, Buffers { ll, ll128, simple });
         assert_eq!(settings.threads, Some(256));
         assert_eq!(settings.peer_access, PeerAccess::Off);
         assert!(notes.is_empty(), "{notes:?}");

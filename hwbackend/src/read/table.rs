@@ -401,7 +401,8 @@ impl Row<'_> {
         let expected = "a number from 1, or nothing";
         settings.channels = self.count("channels", expected)?.or(settings.channels);
         settings.threads = self.count("nthreads", expected)?.or(settings.threads);
-        settings.buffer_size = self.size("buffsize")?.filter(|size| size.0 > 0).or(settings.buffer_size);
+        let size = self.size("buffsize")?.filter(|size| size.0 > 0);
+        settings.buffers.simple = size.or(settings.buffers.simple);
         if let Some(text) = self.cell("p2p") {
             settings.peer_access = match text.to_lowercase().as_str() {
                 "on" | "1" | "true" => PeerAccess::On,

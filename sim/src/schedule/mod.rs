@@ -72,6 +72,17 @@ impl Call {
         }
     }
 
+    /// The call that nccl-tests makes of it: the part of every rank starts on 16 bytes (`src/all_gather.cu` and its
+    /// like), but for parts smaller than that, of which it moves nothing.
+    #[must_use]
+    pub fn aligned(mut self) -> Self {
+        let grain = 16 / self.dtype.size();
+        if self.collective.size_is_total() && self.count > grain {
+            self.count -= self.count % grain;
+        }
+        self
+    }
+
     /// nccl-tests' size column of this call.
     pub fn size(&self) -> Bytes {
         let parts = if self.collective.size_is_total() { u64::from(self.ranks) } else { 1 };

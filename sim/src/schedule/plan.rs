@@ -4,7 +4,7 @@
 //! restated; the number of cells was checked against the choices that NCCL 2.28.9 logged on
 //! 2 and 4 H200 (see the tests).
 
-use crate::collective::{Algorithm, Collective, Protocol};
+use crate::collective::{Algorithm, Buffers, Collective, Protocol};
 use crate::model::nccl::Version;
 use crate::schedule::{Call, MAX_NVLS_HEADS};
 use crate::units::Bytes;
@@ -15,22 +15,6 @@ pub const STEPS: u32 = 8;
 const MIN_TRAFFIC_PER_CHANNEL: u64 = 16 << 10;
 /// Threads of a block that sends and receives (`NCCL_MAX_NTHREADS`).
 pub const P2P_THREADS: u32 = 640;
-/// Bytes of a connection's FIFO on the wire, by protocol. The default is NCCL's (`src/init.cc`).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Buffers {
-    /// `NCCL_LL_BUFFSIZE`.
-    pub ll: Bytes,
-    /// `NCCL_LL128_BUFFSIZE`.
-    pub ll128: Bytes,
-    /// `NCCL_BUFFSIZE`.
-    pub simple: Bytes,
-}
-
-impl Default for Buffers {
-    fn default() -> Self {
-        Self { ll: Bytes(512 << 10), ll128: Bytes(4_915_200), simple: Bytes(4 << 20) }
-    }
-}
 
 /// What a call may use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,7 +27,7 @@ pub struct Limits {
     /// Bytes that a thread must have to be worth its while; `None` for NCCL's default.
     pub threshold: Option<u64>,
     /// FIFOs.
-    pub buffers: Buffers,
+    pub buffers: Buffers<Bytes>,
     /// Channels for send and receive in the communicator, and those to one peer at most.
     pub p2p_channels: (u32, u32),
     /// Whether some pairs talk over the network.
@@ -66,7 +50,7 @@ impl Default for Limits {
             channels: 24,
             threads: None,
             threshold: None,
-            buffers: Buffers::default(),
+            buffers: Buffers::NCCL,
             p2p_channels: (32, 32),
             network: false,
             exact_channels: false,
@@ -442,7 +426,7 @@ fn aggregate(chunk: u64, per_channel: u64, ranks: u32) -> u32 {
 }
 
 /// Data bytes of one FIFO step and the grain of a chunk, in bytes.
-fn step(protocol: Protocol, buffers: Buffers) -> (u64, u64) {
+fn step(protocol: Protocol, buffers: Buffers<Bytes>) -> (u64, u64) {
     let of = |buffer: Bytes| buffer.0 / u64::from(STEPS);
     let (data, grain) = match protocol {
         Protocol::Ll => (of(buffers.ll) / 2, 16),
@@ -480,7 +464,7 @@ mod tests {
     #[test]
     fn chunks_follow_the_buffer_of_their_protocol() {
         let call = Call::of_size(Collective::AllReduce, 4, Bytes(1 << 30), DataType::Float32);
-        let whole = Buffers::default();
+        let whole = Buffers::NCCL;
         let quarter = |bytes: Bytes| Bytes(bytes.0 / 4);
         let smaller = Buffers { ll: quarter(whole.ll), ll128: quarter(whole.ll128), simple: quarter(whole.simple) };
         for protocol in [Protocol::Ll, Protocol::Ll128, Protocol::Simple] {

@@ -12,7 +12,7 @@ use thiserror::Error;
 use super::constants::{LL, LL128, SIMPLE};
 use super::selection::{Selection, SelectionError};
 use super::version::Version;
-use crate::collective::{Algorithm, Protocol, nearest};
+use crate::collective::{Algorithm, Buffers, Protocol, nearest};
 use crate::units::Bytes;
 
 /// Names of variables and what kind each is; provenance in the file.
@@ -69,12 +69,8 @@ pub struct NcclSettings {
     pub ll128_threads: Option<u32>,
     /// `NCCL_THREAD_THRESHOLDS`: `[tree, ring][LL, LL128, Simple]`, bytes a thread.
     pub thresholds: [[Option<u64>; 3]; 2],
-    /// `NCCL_BUFFSIZE`.
-    pub buffer_size: Option<Bytes>,
-    /// `NCCL_LL_BUFFSIZE`.
-    pub ll_buffer: Option<Bytes>,
-    /// `NCCL_LL128_BUFFSIZE`.
-    pub ll128_buffer: Option<Bytes>,
+    /// FIFOs.
+    pub buffers: Buffers<Option<Bytes>>,
     /// `NCCL_NVLS_ENABLE`; `None` is automatic.
     pub nvls: Option<bool>,
     /// `NCCL_NVLS_NCHANNELS`.
@@ -213,9 +209,9 @@ impl Environment {
             "NCCL_NTHREADS" => self.settings.threads = self.threads(name, value, 64, 512),
             "NCCL_LL128_NTHREADS" => self.settings.ll128_threads = self.threads(name, value, 160, 640),
             "NCCL_THREAD_THRESHOLDS" => self.thresholds(value),
-            "NCCL_BUFFSIZE" => self.settings.buffer_size = self.bytes(name, value),
-            "NCCL_LL_BUFFSIZE" => self.settings.ll_buffer = self.bytes(name, value),
-            "NCCL_LL128_BUFFSIZE" => self.settings.ll128_buffer = self.bytes(name, value),
+            "NCCL_BUFFSIZE" => self.settings.buffers.simple = self.bytes(name, value),
+            "NCCL_LL_BUFFSIZE" => self.settings.buffers.ll = self.bytes(name, value),
+            "NCCL_LL128_BUFFSIZE" => self.settings.buffers.ll128 = self.bytes(name, value),
             "NCCL_NVLS_ENABLE" => self.settings.nvls = self.number(name, value).filter(|&v| v != 2).map(|v| v != 0),
             "NCCL_NVLS_NCHANNELS" => self.settings.nvls_channels = self.count(name, value),
             "NCCL_PAT_ENABLE" => self.settings.pat = self.number(name, value).filter(|&v| v != 2).map(|v| v != 0),
@@ -417,8 +413,8 @@ mod tests {
         assert_eq!((set.max_channels, set.min_ctas), (Some(8), Some(2)));
         assert_eq!((set.threads, set.ll128_threads), (Some(512), Some(160)));
         assert_eq!(set.thresholds, [[Some(1), Some(2), Some(3)], [Some(4), None, Some(6)]]);
-        assert_eq!(set.buffer_size, Some(Bytes(8)));
-        assert_eq!((set.ll_buffer, set.ll128_buffer), (Some(Bytes(131_072)), Some(Bytes(262_144))));
+        assert_eq!(set.buffers.simple, Some(Bytes(8)));
+        assert_eq!((set.buffers.ll, set.buffers.ll128), (Some(Bytes(131_072)), Some(Bytes(262_144))));
         assert_eq!((set.nvls, set.pat, set.collnet), (Some(false), Some(true), true));
         assert_eq!((set.net_overhead_ns, set.no_ll128_c2c), (Some(2500), true));
         assert_eq!(got.ignored, ["NCCL_DEBUG", "PATH"]);
