@@ -60,7 +60,9 @@ const PAGES: [Page; 5] = [
         "h200x4",
         None,
         "The same kind of machine on another day, by `collcast bench`: NCCL by threads, graphs and one process a GPU,\n\
-         with other channels, threads and FIFOs.",
+         with other channels, threads and FIFOs. The profile was fitted to `nccl_processes_2`, `nccl_processes_4`,\n\
+         `nccl_trees_2`, `nccl_nthreads_128_2`, `nccl_nthreads_256_2` and `nccl_buffers_lines_2` among these, and to\n\
+         nothing of 3 GPUs.",
     ),
     (
         "h200_kernel",

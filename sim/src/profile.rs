@@ -155,6 +155,9 @@ parameters! {
     "efficiency.nvlink" "of nominal" "payload that stores of SMs get through NVLink at best",
     "efficiency.nvlink_copy_engine" "of nominal" "the same by copy engines",
     "efficiency.nvlink_multimem" "of nominal" "the same by multicast stores and by loads that NVSwitch reduces",
+    "turns.ll" "of a link" "what stores of LL get of NVLink where a GPU sends to several peers through an NVSwitch",
+    "turns.ll128" "of a link" "the same with LL128",
+    "turns.simple" "of a link" "the same with Simple",
     "efficiency.c2c" "of nominal" "payload through NVLink-C2C",
     "efficiency.pcie" "of nominal" "payload through PCIe, of the rate NCCL assigns to it",
     "efficiency.cpu_interconnect" "of nominal" "payload between CPU sockets, of the rate NCCL assigns to it",
@@ -185,19 +188,21 @@ parameters! {
     "tcp.thread" "GB/s" "what one thread copies into or out of sockets",
     "host.memory" "GB/s" "what a CPU socket's memory reads and writes together",
     "sync.simple" "us" "a block's own synchronisation before a slice moves: barriers, fence, counter",
-    "after.ll128" "us" "a block's own bookkeeping after a slice has left, before the next",
-    "operand" "us" "from a block's load of its own data to the data; line-flagged protocols load before they poll",
+    "after.ll" "us" "a block's own bookkeeping after a slice of LL has left, before the next",
+    "after.ll128" "us" "the same with LL128",
     "block.ll" "GB/s" "what 512 threads of a block send from memory with LL",
     "block.ll128" "GB/s" "what 640 threads of a block send from memory with LL128",
     "block.simple" "GB/s" "what 512 threads of a block send from memory with Simple",
-    "store.ll" "of a send" "what of a send's instructions the store to the peer takes with LL; the rest is a load, from memory or of what was received",
+    "store.ll" "of a send" "what of a send the store to the peer takes with LL, whatever the threads; the rest is a load from memory, of which each thread has as much on its way",
     "store.ll128" "of a send" "the same with LL128",
     "store.simple" "of a send" "the same with Simple",
+    "fetch.ll" "of a send" "loads of what was received with LL, of all threads",
+    "fetch.ll128" "of a send" "the same with LL128",
+    "fetch.simple" "of a send" "the same with Simple",
     "keep.ll" "of a send" "instructions to store what is kept in memory with LL",
     "keep.ll128" "of a send" "the same with LL128",
     "keep.simple" "of a send" "the same with Simple",
     "copy.simple" "of a send" "instructions of a copy inside one memory with Simple: what a switch is to combine, or has multicast",
-    "saturation" "blocks" "what ever more threads of a block of LL or Simple would move beyond 512 of them",
     "reduce.fp16" "copies" "instruction weight of combining 16-bit floats beyond fp32",
     "reduce.int8" "copies" "instruction weight of combining 8-bit integers beyond fp32",
     "kernel.ll" "us" "start and end of a kernel, back to back on one stream",
@@ -280,6 +285,15 @@ pub enum ProfileError {
         /// All of them.
         known: String,
     },
+}
+
+/// Threads of a block that `block.*` and the weights are of: most that NCCL gives it.
+fn all_threads(protocol: Protocol) -> f64 {
+    if protocol == Protocol::Ll128 { 640.0 } else { 512.0 }
+}
+
+fn weight(value: f64) -> u64 {
+    (value * WEIGHT_ONE as f64) as u64
 }
 
 const BUILTIN: &[(&str, &str)] = &[
@@ -410,6 +424,16 @@ impl Profile {
         .clamp(1e-3, 1.0)
     }
 
+    /// What blocks of a GPU that sends to several peers get of its NVLink: stores that wait for one hold up others.
+    pub fn turns(&self, protocol: Protocol) -> f64 {
+        let name = match protocol {
+            Protocol::Ll => "turns.ll",
+            Protocol::Ll128 => "turns.ll128",
+            Protocol::Simple => "turns.simple",
+        };
+        self.value(name).clamp(0.1, 1.0)
+    }
+
     /// Share of a link's nominal rate that payload gets which NVSwitch reduces or multicasts.
     pub fn efficiency_multimem(&self) -> f64 {
         self.value("efficiency.nvlink_multimem").clamp(1e-3, 1.0)
@@ -476,44 +500,38 @@ impl Profile {
         if protocol == Protocol::Simple { self.time("sync.simple") } else { SimDuration::ZERO }
     }
 
-    /// A block's own bookkeeping after a slice has left. With Simple it is part of the next
-    /// slice's synchronisation; LL has none, every thread polls and posts for itself (NCCL 2.30
-    /// `src/device/prims_ll.h`).
+    /// A block's own bookkeeping after a slice has left: with lines, barriers of its warps before it says that a
+    /// place is free and before it takes the next one (NCCL 2.30 `src/device/prims_ll.h`). With Simple it is part of
+    /// the next slice's synchronisation.
     pub fn after(&self, protocol: Protocol) -> SimDuration {
-        if protocol == Protocol::Ll128 { self.time("after.ll128") } else { SimDuration::ZERO }
+        match protocol {
+            Protocol::Ll => self.time("after.ll"),
+            Protocol::Ll128 => self.time("after.ll128"),
+            Protocol::Simple => SimDuration::ZERO,
+        }
     }
 
-    /// From a block's load of its own data to the data. With Simple it is part of the copy, which
-    /// begins when all that is received is there.
-    pub fn operand(&self, protocol: Protocol) -> SimDuration {
-        if protocol == Protocol::Simple { SimDuration::ZERO } else { self.time("operand") }
+    /// What all threads of a block send from memory.
+    pub fn block_rate(&self, protocol: Protocol) -> Bandwidth {
+        Bandwidth::from_gb_per_s(self.value(match protocol {
+            Protocol::Ll => "block.ll",
+            Protocol::Ll128 => "block.ll128",
+            Protocol::Simple => "block.simple",
+        }))
     }
 
-    /// What `threads` threads of a block copy: each keeps the same number of bytes in flight, and the more there
-    /// are, the more get in each other's way. LL128 has nearly always all its threads.
-    pub fn lane_rate(&self, protocol: Protocol, threads: u32) -> Bandwidth {
-        let (name, all) = match protocol {
-            Protocol::Ll => ("block.ll", 512.0),
-            Protocol::Ll128 => ("block.ll128", 640.0),
-            Protocol::Simple => ("block.simple", 512.0),
+    /// Instruction weights of what `threads` threads of a block access, in sends of all its threads. A load takes
+    /// its latency, and every thread has as many bytes on their way; stores go at the rate of the block.
+    pub fn access(&self, protocol: Protocol, threads: u32) -> Access {
+        let [store, fetch, keep] = match protocol {
+            Protocol::Ll => ["store.ll", "fetch.ll", "keep.ll"],
+            Protocol::Ll128 => ["store.ll128", "fetch.ll128", "keep.ll128"],
+            Protocol::Simple => ["store.simple", "fetch.simple", "keep.simple"],
         };
-        let share = f64::from(threads) / all;
-        let beyond = self.value("saturation");
-        let crowded = if protocol == Protocol::Ll128 { 1.0 } else { (1.0 + beyond) / (share + beyond) };
-        Bandwidth::from_gb_per_s(self.value(name) * share * crowded)
-    }
-
-    /// Instruction weights of accesses, in sends.
-    pub fn access(&self, protocol: Protocol) -> Access {
-        let [store, keep] = match protocol {
-            Protocol::Ll => ["store.ll", "keep.ll"],
-            Protocol::Ll128 => ["store.ll128", "keep.ll128"],
-            Protocol::Simple => ["store.simple", "keep.simple"],
-        };
-        let weight = |value: f64| (value * WEIGHT_ONE as f64) as u64;
-        let of = |name| weight(self.value(name).clamp(0.0, 4.0));
-        let store = of(store).min(WEIGHT_ONE);
-        Access { load: WEIGHT_ONE - store, fetch: WEIGHT_ONE - store, store, keep: of(keep) }
+        let of = |name| self.value(name).clamp(0.0, 4.0);
+        let load = (1.0 - of(store)).max(0.0);
+        let loads = |value| weight(value * all_threads(protocol) / f64::from(threads.max(1)));
+        Access { load: loads(load), fetch: loads(of(fetch)), store: weight(of(store)), keep: weight(of(keep)) }
     }
 
     /// Instruction weight of loading what was received where it waits in host memory, in a lane of that rate: a thread
@@ -524,10 +542,12 @@ impl Profile {
         taken.saturating_mul(WEIGHT_ONE) / u64::from(64 * threads.max(1))
     }
 
-    /// Instruction weights of a copy inside one memory with Simple.
-    pub fn copy(&self) -> Access {
-        let half = (self.value("copy.simple") * WEIGHT_ONE as f64 / 2.0) as u64;
-        Access { load: half, fetch: half, store: half, keep: half }
+    /// Instruction weights of what `threads` threads access in a copy inside one memory with Simple: its store is
+    /// that of what is kept.
+    pub fn copy(&self, threads: u32) -> Access {
+        let half = self.value("copy.simple") / 2.0;
+        let load = weight(half * all_threads(Protocol::Simple) / f64::from(threads.max(1)));
+        Access { load, fetch: load, store: weight(half), keep: weight(half) }
     }
 
     /// Instruction weight of combining beyond that of fp32, in copies.
@@ -723,7 +743,8 @@ mod tests {
         }
         for name in Profile::builtin_names() {
             let profile = Profile::builtin(name).unwrap();
-            let fitted = profile.parameters.values().filter(|p| p.origin <= OriginKind::Anchor).count();
+            let is_fitted = |p: &&Parameter| matches!(p.origin, OriginKind::Fitted | OriginKind::Anchor);
+            let fitted = profile.parameters.values().filter(is_fitted).count();
             assert!(fitted <= 40, "{name}: {fitted}");
         }
     }

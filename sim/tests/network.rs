@@ -15,7 +15,7 @@ use collcast_sim::profile::Profile;
 use collcast_sim::schedule::Call;
 use collcast_sim::topology::{Gpu, Link, LinkKind, Nic, Topology, TopologyBuilder, VertexKind};
 use collcast_sim::units::{Bandwidth, Bytes};
-use common::{at_percent, cluster, pcie_box, prior, with_links};
+use common::{at_percent, cluster, nvswitch_box, pcie_box, prior, with_links};
 
 fn link(kind: LinkKind, gb_per_s: f64) -> Link {
     Link { kind, rate: Bandwidth::from_gb_per_s(gb_per_s), width: 1 }
@@ -411,4 +411,27 @@ fn a_proxy_checks_every_line() {
     let more = time(2.5) - time(5.0);
     let expected = 2.0 * f64::from(64 << 20) * (1.0 / 2.5e3 - 1.0 / 5e3);
     assert!((more / expected - 1.0).abs() < 0.05, "{more} against {expected}");
+}
+
+/// Goal: who sends to several peers through one port gets less of it, who sends to one all of it.
+/// Method: four GPUs whose links bind; in a tree two of them send up and down, in a ring each to the next.
+#[test]
+fn sending_to_several_peers_costs_a_link() {
+    let topology = nvswitch_box(4, 20.0);
+    let time = |algorithm, turns: f64| {
+        let mut profile = prior();
+        profile.parameters.get_mut("turns.simple").unwrap().value = turns;
+        in_one_box(&topology, &profile, algorithm, Protocol::Simple, 8)
+    };
+    assert_eq!(time(Algorithm::Ring, 0.8), time(Algorithm::Ring, 1.0));
+    let ratio = time(Algorithm::Tree, 0.8) / time(Algorithm::Tree, 1.0);
+    assert!((ratio - 1.25).abs() < 0.02, "{ratio}");
+}
+
+/// Microseconds of an all-reduce of 64 MiB over the channels.
+fn in_one_box(topology: &Topology, profile: &Profile, algorithm: Algorithm, protocol: Protocol, channels: u32) -> f64 {
+    let call = Call::of_size(Collective::AllReduce, topology.ranks(), Bytes(64 << 20), DataType::Float32);
+    let settings = Settings { channels: Some(channels), ..Settings::default() };
+    let predictor = Predictor::new(topology, profile);
+    predictor.predict(&call, Choice::Forced(algorithm), Choice::Forced(protocol), &settings).unwrap().time.as_us()
 }

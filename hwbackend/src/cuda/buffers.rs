@@ -82,7 +82,8 @@ const CHECK_PATIENCE: Duration = Duration::from_secs(60);
 /// Blocks and threads of these kernels: enough to fill any GPU.
 const GRID: (u32, u32) = (1024, 256);
 /// Operations one after another take turns on so many bytes, so that none finds its buffers in a
-/// cache: twice the second level of a B200 (126 MB) and more of others. nccl-tests does likewise.
+/// cache: twice the second level of a B200 (126 MB) and more of others. nccl-tests does likewise, over the largest
+/// size of its sweep. A graph repeats the calls of one batch, which may fit a cache: long calls are few a batch.
 const ROTATED: u64 = 256 << 20;
 /// Sets are aligned as memory from the driver is, by 256 bytes at least.
 const ALIGNED: u64 = 256;

@@ -323,7 +323,7 @@ impl<'a> Study<'a> {
         let limit = |(name, &x): (&&str, &f64)| {
             let begins = |names: &[&str]| names.iter().any(|of| name.starts_with(of));
             let most = if begins(&["efficiency.", "store."]) { 0.0 } else { f64::INFINITY };
-            let reach = if begins(&["store.", "keep."]) { WEIGHT_REACH } else { REACH }.ln();
+            let reach = if begins(&["store.", "fetch.", "keep."]) { WEIGHT_REACH } else { REACH }.ln();
             (x - reach, (x + reach).min(most))
         };
         let bounds = names.iter().zip(&start).map(limit).collect();
@@ -741,7 +741,7 @@ fn set(profile: &mut Profile, name: &str, value: f64) {
 }
 
 /// Everything of a laid case that costs time.
-type Costs = (Vec<u64>, Vec<crate::engine::ConnSpec>, Vec<[u64; 11]>, u64);
+type Costs = (Vec<u64>, Vec<crate::engine::ConnSpec>, Vec<[u64; 10]>, u64);
 
 fn costs(topology: &Topology, profile: &Profile, case: &Case) -> Result<Costs, PredictError> {
     let schedule = &case.proven.schedule;

@@ -103,7 +103,6 @@ fn initial(instance: &Instance<'_>) -> Colours {
                 lane.issue.1,
                 lane.sync.0,
                 lane.after.0,
-                lane.operand.0,
                 lane.wave,
                 lane.element,
                 lane.reduce_weight,

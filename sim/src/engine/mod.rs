@@ -33,7 +33,7 @@ use smallvec::SmallVec;
 use thiserror::Error;
 
 use crate::schedule::Schedule;
-use crate::schedule::program::State;
+use crate::schedule::program::{State, Step};
 use crate::schedule::wiring::{Slice, SliceCursor, UNUSED, Wired};
 use crate::units::{Bandwidth, Bytes, SimDuration, SimTime};
 use flows::{Flows, Use, WEIGHT_ONE};
@@ -157,10 +157,9 @@ pub struct LaneSpec {
     pub sync: SimDuration,
     /// Lane occupied after a slice that crossed a FIFO has left, before the next one.
     pub after: SimDuration,
-    /// From when it is free to when an operand that it reads from memory is there: it is asked for
-    /// before the data that is received.
-    pub operand: SimDuration,
-    /// Bytes that its threads have in flight at once: what a streaming receiver sees first.
+    /// Bytes of the lines that its threads take at once, where they go by lines; 0 where not. What is loaded for a
+    /// wave is asked for at once, own data of the first one while what is received is on its way, which is seen as it
+    /// comes.
     pub wave: u64,
     /// Bytes of an element.
     pub element: u64,
@@ -197,10 +196,32 @@ impl Access {
 
 impl LaneSpec {
     /// What costs it time.
-    pub fn costs(&self) -> [u64; 11] {
-        let Self { issue, sync, after, operand, wave, reduce_weight, at, .. } = self;
+    pub fn costs(&self) -> [u64; 10] {
+        let Self { issue, sync, after, wave, reduce_weight, at, .. } = self;
         let Access { load, fetch, store, keep } = self.access;
-        [issue.1, sync.0, after.0, operand.0, *wave, *reduce_weight, at.0, load, fetch, store, keep]
+        [issue.1, sync.0, after.0, *wave, *reduce_weight, at.0, load, fetch, store, keep]
+    }
+
+    /// Instruction weights of what a step loads and stores of each byte. What a thread loads for one line is on its
+    /// way at once; slices load one thing after the other.
+    fn accesses(&self, step: &Step, conns: &[ConnSpec]) -> (u64, u64) {
+        // What is only received where it is to stay is neither loaded nor stored once more.
+        let direct = |(&port, of): (&usize, &[u32])| conns[of[port] as usize].direct;
+        let ports = step.recv.iter().map(|port| (port, &self.recv[..]));
+        let mut ports = ports.chain(step.send.iter().map(|port| (port, &self.send[..])));
+        let placed = step.src.is_none() && !step.recv.is_empty() && ports.all(direct);
+        let fetched = if placed && step.send.is_empty() { 0 } else { step.recv.len() as u64 };
+        let own = u64::from(step.src.is_some()) + u64::from(step.accumulate);
+        let Access { load, fetch, store, keep } = self.access;
+        let loads =
+            if self.wave > 0 { (own.min(1) * load).max(fetched.min(1) * fetch) } else { own * load + fetched * fetch };
+        (loads, step.send.len() as u64 * store + u64::from(step.dst.is_some() && !placed) * keep)
+    }
+
+    /// What its warps take at a rate for some bytes of one weight.
+    fn takes(&self, rate: u64, bytes: u64, weight: u64) -> SimDuration {
+        let units = bytes * weight / WEIGHT_ONE * self.issue.1 / WEIGHT_ONE;
+        Bandwidth::new(rate).map_or(SimDuration::ZERO, |rate| rate.time_for(Bytes(units)))
     }
 }
 
@@ -784,10 +805,8 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
         let run = &self.lanes[lane as usize];
         let step = &run.cursor.step;
         // The latest of all that must be there; what is not even known yet wakes us later.
-        let mut at = self.now.max(run.occupied);
-        if step.src.is_some() && !step.recv.is_empty() {
-            at = at.max(run.occupied.saturating_add(spec.operand.0));
-        }
+        let mut at = run.occupied;
+        let mut head = self.now;
         let mut unknown = false;
         for &port in &step.recv {
             let id = *spec.recv.get(port).filter(|&&c| c != UNUSED).ok_or(EngineError::BadPort(port))?;
@@ -798,7 +817,7 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
                 unknown = true;
             } else {
                 let slice = end.count;
-                at = at.max(conn.slot(slice).head);
+                head = head.max(conn.slot(slice).head);
             }
         }
         for &port in &step.send {
@@ -818,12 +837,17 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
         if unknown {
             return Ok(false);
         }
+        // An empty slice is handed over without the barrier and the fence that data takes.
+        let moves = run.slice.is_some_and(|slice| slice.span > 0);
+        if moves && spec.wave > 0 && (step.src.is_some() || step.accumulate) {
+            let rate = instance.resources[spec.issue.0 as usize];
+            at = at.saturating_add(spec.takes(rate, spec.wave, spec.access.load).0);
+        }
+        let at = at.max(head);
         if at > self.now {
             self.wake(Owner::Lane(lane), at);
             return Ok(false);
         }
-        // An empty slice is handed over without the barrier and the fence that data takes.
-        let moves = run.slice.is_some_and(|slice| slice.span > 0);
         let crosses = moves && (!step.recv.is_empty() || !step.send.is_empty());
         let run = &mut self.lanes[lane as usize];
         run.began = self.now;
@@ -892,26 +916,12 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
         let bytes = span * spec.element;
         let mut uses: SmallVec<[Use; 8]> = SmallVec::new();
         // A lane is bound by its accesses: a send, which loads from memory and stores to a peer, has weight 1.
-        let conns = step.recv.iter().map(|&p| spec.recv[p]).chain(step.send.iter().map(|&p| spec.send[p]));
-        let mut lines = false;
-        // What is only received is where it is to stay: nobody stores it once more.
-        let mut placed = step.src.is_none() && !step.recv.is_empty();
-        for conn in conns.map(|c| &instance.conns[c as usize]) {
-            lines |= conn.streaming;
-            placed &= conn.direct;
+        let (mut loads, stores) = spec.accesses(&step, &instance.conns);
+        // Loads of lines take as long for a wave that is not full; those of the first are there.
+        if spec.wave > 0 && bytes > 0 {
+            loads = (loads * ((bytes - 1) / spec.wave * spec.wave)).div_ceil(bytes);
         }
-        let Access { load, fetch, store, keep } = spec.access;
-        let fetched = if placed && step.send.is_empty() { 0 } else { step.recv.len() as u64 };
-        let own = u64::from(step.src.is_some()) + u64::from(step.accumulate);
-        // Threads that take a line each at a time have all that they load for one on its way at once.
-        let loads =
-            if spec.wave > 0 { (own.min(1) * load).max(fetched.min(1) * fetch) } else { own * load + fetched * fetch };
-        let copies = loads + step.send.len() as u64 * store + u64::from(step.dst.is_some() && !placed) * keep;
-        let mut weight = spec.issue.1 * copies / WEIGHT_ONE;
-        // Threads that take a line each at a time go through whole waves of them.
-        if lines && spec.wave > 0 && bytes > 0 {
-            weight = (weight * (bytes.div_ceil(spec.wave) * spec.wave)).div_ceil(bytes);
-        }
+        let mut weight = spec.issue.1 * (loads + stores) / WEIGHT_ONE;
         if step.reduce {
             weight += spec.issue.1 * spec.reduce_weight / WEIGHT_ONE;
         }
@@ -934,8 +944,8 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
             if conn.proxy.is_none() {
                 uses.extend_from_slice(conn.transfer());
                 if conn.streaming {
-                    let rate = Bandwidth::new(instance.resources[spec.issue.0 as usize]);
-                    let first = rate.map_or(SimDuration::ZERO, |r| r.time_for(Bytes(spec.wave)));
+                    let rate = instance.resources[spec.issue.0 as usize];
+                    let first = spec.takes(rate, spec.wave.min(bytes), spec.access.store);
                     let head = self.now.saturating_add(conn.latency.0).saturating_add(first.0);
                     let conn = &mut self.conns[id as usize];
                     let slice = conn.senders[self.lanes[lane as usize].send[port] as usize].count - 1;
@@ -1135,7 +1145,6 @@ pub fn lane_of(worker: &Wired, job: u32, element: u64) -> LaneSpec {
         issue: (0, WEIGHT_ONE),
         sync: SimDuration::ZERO,
         after: SimDuration::ZERO,
-        operand: SimDuration::ZERO,
         wave: 0,
         element,
         reduce_weight: 0,

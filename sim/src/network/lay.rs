@@ -126,6 +126,17 @@ fn wire_format(protocol: Protocol) -> f64 {
     }
 }
 
+/// Bytes of data in the lines that a thread takes at once; 0 where it goes by slices. With LL one of 8 bytes
+/// (NCCL 2.30 `src/device/prims_ll.h`); with LL128 8 words of 8 bytes, of each 16 of which one is a flag
+/// (`src/include/device.h`, `NCCL_LL128_SHMEM_ELEMS_PER_THREAD`).
+fn thread_lines(protocol: Protocol) -> u64 {
+    match protocol {
+        Protocol::Ll => 8,
+        Protocol::Ll128 => 60,
+        Protocol::Simple => 0,
+    }
+}
+
 /// Counts which NICs send through which ports of switches.
 #[derive(Default)]
 struct Incast {
@@ -164,6 +175,8 @@ pub(super) struct Layer<'m> {
     router: Router<'m>,
     routes: FxHashMap<(Rank, Rank, ChannelId), Route>,
     incast: Incast,
+    /// Who stores to several peers through one port of an NVSwitch.
+    several: FxHashSet<Rank>,
     rates: Vec<u64>,
     names: Vec<ResourceName>,
     known: FxHashMap<ResourceName, u32>,
@@ -180,11 +193,32 @@ impl<'m> Layer<'m> {
             router: Router::with(topology, *transport).with_lines(protocol == Protocol::Ll),
             routes: FxHashMap::default(),
             incast: Incast::default(),
+            several: FxHashSet::default(),
             rates: Vec::new(),
             names: Vec::new(),
             known: FxHashMap::default(),
             ports: FxHashMap::default(),
         }
+    }
+
+    /// Notes who stores to several peers through one port: those who wait for one peer hold up others.
+    fn find_several(&mut self, wiring: &Wiring) -> Result<(), LayError> {
+        let mut peers: FxHashMap<Rank, Rank> = FxHashMap::default();
+        for wired in &wiring.conns {
+            let Some((src, dst)) = wired.conn.ranks().filter(|&(src, dst)| self.router.are_peers(src, dst)) else {
+                continue;
+            };
+            if *peers.entry(src).or_insert(dst) == dst || self.several.contains(&src) {
+                continue;
+            }
+            let topology = self.topology;
+            let first = self.route(src, dst, wired.conn.channel, None)?.links().next();
+            let switch = |&(id, _): &(LinkId, u64)| topology.vertex(topology.ends(id).1).kind == VertexKind::NvSwitch;
+            if first.filter(switch).is_some() {
+                self.several.insert(src);
+            }
+        }
+        Ok(())
     }
 
     fn resource(&mut self, name: ResourceName, rate: impl FnOnce() -> u64) -> u32 {
@@ -263,7 +297,11 @@ impl<'m> Layer<'m> {
         let (profile, protocol) = (self.profile, self.protocol);
         let route = self.route(src, dst, channel, nics)?.clone();
         let network = matches!(route.reach, Reach::Network | Reach::Efa | Reach::Tcp);
-        let efficiency = |kind| profile.efficiency(kind);
+        let several = self.several.contains(&src);
+        let efficiency = |kind| {
+            let turns = if several && kind == LinkKind::Nvlink { profile.turns(protocol) } else { 1.0 };
+            profile.efficiency(kind) * turns
+        };
         let mut uses: SmallVec<[Use; 4]> = SmallVec::new();
         let mut parts = [0; 3];
         let end = |uses: &SmallVec<[Use; 4]>| u16::try_from(uses.len()).unwrap_or(u16::MAX);
@@ -349,6 +387,7 @@ pub fn lay<'a>(
     let kernels = vec![KernelSpec { rounds: 1, gap: SimDuration::ZERO }; schedule.call.ranks as usize];
     let mut instance = Instance { schedules: vec![schedule], kernels, ..Instance::default() };
     let mut layer = Layer::new(topology, profile, transport, protocol);
+    layer.find_several(&wiring)?;
     for (index, wired) in (0..).zip(&wiring.conns) {
         let channel = wired.conn.channel;
         let mut conn = match wired.conn.ranks() {
@@ -371,7 +410,6 @@ pub fn lay<'a>(
         instance.conns.push(conn);
     }
     let reduce_weight = (profile.reduce_weight(schedule.call.dtype) * WEIGHT_ONE as f64) as u64;
-    let access = profile.access(protocol);
     let inside = (1..schedule.call.ranks).all(|rank| topology.host_of(Rank(rank)) == topology.host_of(Rank(0)));
     let fetches = schedule.plan.fetches;
     // Over several hosts the second half of the channels repeats the first: these meet in every GPU and NIC.
@@ -384,7 +422,7 @@ pub fn lay<'a>(
     let together = schedule.plan.channels.div_ceil(starts).max(1);
     let block_start = if fetches { profile.block_fetch() } else { profile.block_start() };
     for worker in &wiring.workers {
-        let rate = profile.lane_rate(protocol, worker.threads);
+        let rate = profile.block_rate(protocol);
         let mut lane = lane_of(worker, 0, schedule.element_size());
         let warps = ResourceName::Lane(worker.rank, worker.channel, worker.team);
         lane.issue = (layer.resource(warps, || rate.get()), WEIGHT_ONE);
@@ -399,10 +437,7 @@ pub fn lay<'a>(
         let trips = through(&worker.recv, |conn| conn.src) + through(&worker.send, |conn| conn.dst);
         lane.sync = profile.sync(protocol) + profile.latency_multimem().1.times(trips);
         lane.after = profile.after(protocol);
-        lane.operand = profile.operand(protocol);
-        // A thread of LL has one half-line of data in flight; the hop of LL128, which is cited
-        // and not a bare ping-pong, includes its first lines.
-        lane.wave = if protocol == Protocol::Ll { u64::from(worker.threads) * 8 } else { 0 };
+        lane.wave = u64::from(worker.threads) * thread_lines(protocol);
         lane.reduce_weight = reduce_weight;
         // Who lays data out for a switch to combine, or takes what it multicast, copies inside one memory.
         let one_of = |conns: &[u32], end: fn(&Conn) -> End| match conns {
@@ -412,7 +447,11 @@ pub fn lay<'a>(
         let lays_out = worker.recv.is_empty() && one_of(&worker.send, |conn| conn.src);
         let takes = worker.send.is_empty() && one_of(&worker.recv, |conn| conn.dst);
         let copies = protocol == Protocol::Simple && (lays_out || takes);
-        lane.access = if copies { profile.copy() } else { access };
+        // A thread has 8 loads of 16 bytes on their way with Simple from A100 on, but 4 with NCCL 2.8 (`COLL_UNROLL`).
+        let capability = topology.gpu(topology.gpu_of(worker.rank)).map_or(0, |gpu| gpu.compute_capability);
+        let fewer = fetches && protocol == Protocol::Simple && capability >= 80;
+        let loading = if fewer { worker.threads.div_ceil(2) } else { worker.threads };
+        lane.access = if copies { profile.copy(loading) } else { profile.access(protocol, loading) };
         let staged = |&conn: &u32| {
             let conn = instance.conns.get(conn as usize).filter(|c| c.proxy.is_some());
             conn.is_some_and(|c| usize::from(c.parts[2]) < c.uses.len())

@@ -136,12 +136,15 @@ fn template(role: Role, children: usize, in_place: bool) -> Template {
     Template::new(&ops.into_iter().map(chunks).collect::<Vec<_>>())
 }
 
-/// How a block's threads are split: line-flagged protocols 70 to 30; a lane that is alone gets all. With Simple each half of the warps moves as much as all while the other half waits
-/// (one channel of tree/Simple, 64 KiB to 1 MiB on 4 H200: 25 GB/s a hop), so that lanes share.
+/// How a block's threads are split: of line-flagged protocols 7 of 10 warps, rounded down, and the rest (NCCL 2.30
+/// `src/device/all_reduce.h`); a lane that is alone gets all. With Simple each half of the warps moves as much as all
+/// while the other half waits (one channel of tree/Simple, 64 KiB to 1 MiB on 4 H200: 25 GB/s a hop), so that lanes
+/// share.
 fn lane_threads(protocol: Protocol, threads: u32, role: Role) -> u32 {
+    let up = (threads / 32 * 7 / 10).max(1) * 32;
     match (role, protocol) {
-        (Role::Up, Protocol::Ll | Protocol::Ll128) => threads * 7 / 10,
-        (Role::Down, Protocol::Ll | Protocol::Ll128) => threads * 3 / 10,
+        (Role::Up, Protocol::Ll | Protocol::Ll128) => up,
+        (Role::Down, Protocol::Ll | Protocol::Ll128) => threads.saturating_sub(up).max(32),
         _ => threads,
     }
 }

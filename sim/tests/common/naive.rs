@@ -99,6 +99,8 @@ struct Lane {
     doing: Doing,
     began: u64,
     not_before: u64,
+    /// Since when loads of the slice that waits are on their way.
+    asked: Option<u64>,
     /// Whether its kernel has been started.
     launched: bool,
     signals: u64,
@@ -224,6 +226,7 @@ pub(crate) fn run(instance: &Instance<'_>) -> Outcome {
         doing: Doing::Waits,
         began: 0,
         not_before: spec.at.0,
+        asked: None,
         launched: !instance.tasks.iter().any(|t| t.kernels.contains(&spec.kernel)),
         signals: 0,
     };
@@ -627,13 +630,23 @@ impl Naive<'_> {
                     conn.fits(started, depth, now)
                 });
                 let told = step.wait.is_none_or(|(port, count)| signals[spec.tokens[port] as usize] >= count);
-                let loads = step.src.is_some() && !step.recv.is_empty();
-                let ready = lane.not_before + if loads { spec.operand.0 } else { 0 };
-                self.times.insert(ready);
-                if !told || !arrived || !credit || now < ready {
+                self.times.insert(lane.not_before);
+                if !credit || now < lane.not_before {
                     return false;
                 }
                 let moves = lane.slice.as_ref().is_some_and(|slice| slice.span > 0);
+                // Own data of the first wave is asked for now, whatever has arrived.
+                let asked = *lane.asked.get_or_insert(now);
+                let own = moves && spec.wave > 0 && (step.src.is_some() || step.accumulate);
+                let loads = if own { spec.access.load } else { 0 };
+                let rate = Bandwidth::new(self.instance.resources[spec.issue.0 as usize]).unwrap();
+                let units = spec.wave * loads / WEIGHT_ONE * spec.issue.1 / WEIGHT_ONE;
+                let ready = asked + rate.time_for(Bytes(units)).0;
+                self.times.insert(ready);
+                if !told || !arrived || now < ready {
+                    return false;
+                }
+                lane.asked = None;
                 let crosses = moves && (!step.recv.is_empty() || !step.send.is_empty());
                 let sync = if crosses { spec.sync.0 } else { 0 };
                 lane.began = now;
@@ -664,7 +677,8 @@ impl Naive<'_> {
                     let id = spec.send[port] as usize;
                     if self.instance.conns[id].streaming && self.instance.conns[id].proxy.is_none() {
                         let rate = Bandwidth::new(self.instance.resources[spec.issue.0 as usize]).unwrap();
-                        let first = rate.time_for(Bytes(spec.wave)).0;
+                        let stored = spec.wave.min(bytes) * spec.access.store / WEIGHT_ONE;
+                        let first = rate.time_for(Bytes(stored * spec.issue.1 / WEIGHT_ONE)).0;
                         let head = now + self.instance.conns[id].latency.0 + first;
                         self.conns[id].heads[lane.send[port]].push(head);
                         self.times.insert(head);
@@ -719,9 +733,32 @@ impl Naive<'_> {
         true
     }
 
-    /// Bytes of the slice of a lane, and what moving them takes: its warps half for each access
-    /// of a byte (with lines: all loads at once), more where it combines, the links it sends over, and
-    /// those over which it fetches.
+    /// What a slice of a lane loads of each byte (with lines: all at once), and what it stores.
+    fn accesses(&self, index: usize) -> (u64, u64) {
+        let (spec, lane) = (&self.instance.lanes[index], &self.lanes[index]);
+        let step = &lane.cursor.step;
+        let direct = |ports: &[usize], conns: &[u32]| {
+            ports.iter().all(|&port| {
+                assert_ne!(conns[port], UNUSED);
+                self.instance.conns[conns[port] as usize].direct
+            })
+        };
+        // What senders have put in place already is only waited for, or passed on.
+        let placed = step.src.is_none()
+            && !step.recv.is_empty()
+            && direct(&step.recv, &spec.recv)
+            && direct(&step.send, &spec.send);
+        let mut loads = if placed && step.send.is_empty() { vec![] } else { vec![spec.access.fetch; step.recv.len()] };
+        loads.extend(step.src.iter().map(|_| spec.access.load));
+        loads.extend(step.accumulate.then_some(spec.access.load));
+        // A line's loads overlap.
+        let loads = if spec.wave > 0 { loads.into_iter().max().unwrap_or(0) } else { loads.into_iter().sum() };
+        let keeps = step.dst.is_some() && !placed;
+        (loads, step.send.len() as u64 * spec.access.store + if keeps { spec.access.keep } else { 0 })
+    }
+
+    /// Bytes of the slice of a lane, and what moving them takes: its warps for what it loads, but for the first
+    /// wave of lines, and stores, more where it combines, the links it sends over, and those over which it fetches.
     fn moves(&self, index: usize) -> (u64, Vec<Use>) {
         let (spec, lane) = (&self.instance.lanes[index], &self.lanes[index]);
         let step = &lane.cursor.step;
@@ -734,21 +771,13 @@ impl Naive<'_> {
                 .collect()
         };
         let (recv, send) = (of(&step.recv, &spec.recv), of(&step.send, &spec.send));
-        // What senders have put in place already is only waited for, or passed on.
-        let placed = step.src.is_none() && !recv.is_empty() && recv.iter().chain(&send).all(|c| c.direct);
-        let mut loads = if placed && send.is_empty() { vec![] } else { vec![spec.access.fetch; recv.len()] };
-        loads.extend(step.src.iter().map(|_| spec.access.load));
-        loads.extend(step.accumulate.then_some(spec.access.load));
-        // A line's loads overlap.
-        let mut copies = if spec.wave > 0 { loads.into_iter().max().unwrap_or(0) } else { loads.into_iter().sum() };
-        copies += send.len() as u64 * spec.access.store;
-        copies += if step.dst.is_some() && !placed { spec.access.keep } else { 0 };
-        let mut weight = spec.issue.1 * copies / WEIGHT_ONE;
-        // Lines go in whole waves.
+        let (mut loads, stores) = self.accesses(index);
         let bytes = lane.slice.as_ref().map_or(0, |s| s.span * spec.element);
-        if recv.iter().chain(&send).any(|c| c.streaming) && spec.wave > 0 && bytes > 0 {
-            weight = (weight * bytes.div_ceil(spec.wave) * spec.wave).div_ceil(bytes);
+        if spec.wave > 0 && bytes > 0 {
+            let waves = bytes.div_ceil(spec.wave);
+            loads = (loads * (waves - 1) * spec.wave).div_ceil(bytes);
         }
+        let mut weight = spec.issue.1 * (loads + stores) / WEIGHT_ONE;
         if step.reduce {
             weight += spec.issue.1 * spec.reduce_weight / WEIGHT_ONE;
         }
