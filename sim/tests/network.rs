@@ -421,17 +421,12 @@ fn sending_to_several_peers_costs_a_link() {
     let time = |algorithm, turns: f64| {
         let mut profile = prior();
         profile.parameters.get_mut("turns.simple").unwrap().value = turns;
-        in_one_box(&topology, &profile, algorithm, Protocol::Simple, 8)
+        let call = Call::of_size(Collective::AllReduce, 4, Bytes(64 << 20), DataType::Float32);
+        let settings = Settings { channels: Some(8), ..Settings::default() };
+        let (algorithm, protocol) = (Choice::Forced(algorithm), Choice::Forced(Protocol::Simple));
+        Predictor::new(&topology, &profile).predict(&call, algorithm, protocol, &settings).unwrap().time.as_us()
     };
     assert_eq!(time(Algorithm::Ring, 0.8), time(Algorithm::Ring, 1.0));
     let ratio = time(Algorithm::Tree, 0.8) / time(Algorithm::Tree, 1.0);
     assert!((ratio - 1.25).abs() < 0.02, "{ratio}");
-}
-
-/// Microseconds of an all-reduce of 64 MiB over the channels.
-fn in_one_box(topology: &Topology, profile: &Profile, algorithm: Algorithm, protocol: Protocol, channels: u32) -> f64 {
-    let call = Call::of_size(Collective::AllReduce, topology.ranks(), Bytes(64 << 20), DataType::Float32);
-    let settings = Settings { channels: Some(channels), ..Settings::default() };
-    let predictor = Predictor::new(topology, profile);
-    predictor.predict(&call, Choice::Forced(algorithm), Choice::Forced(protocol), &settings).unwrap().time.as_us()
 }

@@ -635,7 +635,7 @@ impl Naive<'_> {
                     return false;
                 }
                 let moves = lane.slice.as_ref().is_some_and(|slice| slice.span > 0);
-                // Own data of the first wave is asked for now, whatever has arrived.
+                // Own data of the first wave is on its way from here, whatever has arrived.
                 let asked = *lane.asked.get_or_insert(now);
                 let own = moves && spec.wave > 0 && (step.src.is_some() || step.accumulate);
                 let loads = if own { spec.access.load } else { 0 };
