@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use collcast_reports::chart::{Chart, Series, render};
+use collcast_sim::collective::Protocol;
 use collcast_sim::measurement::PeerAccess;
 
 use super::judged::Judged;
@@ -29,9 +30,14 @@ fn label(j: &Judged<'_>) -> String {
     };
     add("channels", settings.channels.map(u64::from));
     add("threads", settings.threads.map(u64::from));
-    add("B buffers", settings.buffers.simple.map(|b| b.0));
-    add("B buffers of LL", settings.buffers.ll.map(|b| b.0));
-    add("B buffers of LL128", settings.buffers.ll128.map(|b| b.0));
+    // A call uses the FIFOs of its protocol.
+    let fifos = settings.buffers;
+    for (protocol, size) in [(Protocol::Ll, fifos.ll), (Protocol::Ll128, fifos.ll128), (Protocol::Simple, fifos.simple)]
+    {
+        if let Some(size) = size.filter(|_| settings.protocol.is_none_or(|forced| forced == protocol)) {
+            label.push_str(&format!(", {protocol} FIFO of {size}"));
+        }
+    }
     match settings.peer_access {
         PeerAccess::On => {}
         PeerAccess::Off => label.push_str(", P2P off"),
