@@ -3,7 +3,8 @@
 //! Unknowns are the logarithms of a profile's parameters, between physical bounds; a residual is
 //! the logarithm of predicted over measured time. Rows that differ in launch alone share one
 //! simulated kernel, and a derivative is taken by simulating again, for the parameters that enter
-//! what is simulated only: a call of LL costs nothing when a latency of Simple moves.
+//! what is simulated only: a call of LL costs nothing when a latency of Simple moves. A call of many chunks is taken
+//! to change as a shorter one of its kind does.
 //!
 //! [`Study::fit`] is the way in; [`Study::cross`] and [`Study::apart`] say how such a fit does on rows
 //! it has not seen, [`spreads`] turns that into the intervals of predictions. Samples may come from
@@ -25,7 +26,8 @@ use crate::engine::{Instance, Unobserved};
 use crate::network::lay;
 use crate::predict::{PredictError, Predictor, Proven, Settings};
 use crate::profile::{OriginKind, PARAMETERS, Parameter, Profile};
-use crate::schedule::Call;
+use crate::schedule::plan::Plan;
+use crate::schedule::{Call, Schedule};
 use crate::topology::Topology;
 use solve::{Options, Problem, Solution, covariance, minimise};
 pub use spread::{Coverage, coverage, spreads};
@@ -44,8 +46,10 @@ const IDENTIFIED: f64 = 0.35;
 const MISSED: f64 = 1.03;
 /// Change of another parameter from which derivatives are taken anew once one was given up.
 const MOVED: f64 = 0.01;
-/// Relative step of a derivative: far above the rounding of a run, small against any fit.
-const STEP: f64 = 0.02;
+/// Relative step of a derivative: far above the rounding of a run and the beats of blocks that are not in step.
+const STEP: f64 = 0.05;
+/// Chunks of a channel from which longer calls of a kind change with a parameter as this one does, in proportion.
+const LONG: u64 = 64;
 /// How far from its prior a parameter may go, as a factor.
 const REACH: f64 = 20.0;
 /// The same of instruction weights, which compare parts of one code.
@@ -82,6 +86,8 @@ struct Case {
     settings: Settings,
     /// Which parameters enter, by place in [`Study::names`].
     depends: Vec<usize>,
+    /// The case that tells how this one changes with a parameter: itself, or a shorter one where it is long.
+    like: usize,
 }
 
 /// What one simulation of a case says.
@@ -89,6 +95,13 @@ struct Case {
 struct Simulated {
     kernel_us: f64,
     bound: &'static str,
+}
+
+impl Simulated {
+    /// What it becomes where another, like it, goes from one to the other.
+    fn moved(self, from: Self, to: Self) -> Self {
+        Self { kernel_us: self.kernel_us * to.kernel_us / from.kernel_us, bound: to.bound }
+    }
 }
 
 /// What a sample is predicted to take.
@@ -282,7 +295,7 @@ impl<'a> Study<'a> {
                 let Sample { machine, call, algorithm, protocol, settings, .. } = &samples[index];
                 let settings = Settings { launch: Launch::Graph, ..*settings };
                 let proven = predictors[*machine].proven(call, *algorithm, *protocol, &settings)?;
-                Ok(Case { machine: *machine, proven, settings, depends: Vec::new() })
+                Ok(Case { machine: *machine, proven, settings, depends: Vec::new(), like: 0 })
             })
             .collect::<Result<_, PredictError>>()?;
 
@@ -318,6 +331,9 @@ impl<'a> Study<'a> {
         let names: Vec<&'static str> = all.into_iter().filter(|name| entered(name)).collect();
         for (case, enter) in entering {
             cases[case].depends = (0..names.len()).filter(|&i| enter.contains(&names[i])).collect();
+        }
+        for (case, like) in likes(&cases).into_iter().enumerate() {
+            cases[case].like = like;
         }
         let start: Vec<f64> = names.iter().map(|name| value(prior, name).ln()).collect();
         let limit = |(name, &x): (&&str, &f64)| {
@@ -413,6 +429,7 @@ impl<'a> Study<'a> {
         variance: &dyn Fn(usize) -> f64,
     ) -> Result<Fit, CalibrateError> {
         let x = self.all(free, &solution.x);
+        let here = self.simulate(&self.profile(&x), &(0..self.cases.len()).collect::<Vec<_>>())?;
         let judged = self.judge(&x)?;
         let mut estimates = Vec::new();
         let mut profile = self.profile(&x);
@@ -421,7 +438,7 @@ impl<'a> Study<'a> {
             let interval = ((x[i] - half).exp(), (x[i] + half).exp());
             let mut back = x.clone();
             back[i] = self.start[i];
-            let errors = self.judge(&back)?;
+            let errors = self.judge_near(&here, &back)?;
             let (low, high) = self.bounds[i];
             estimates.push(Estimate {
                 name: self.names[i],
@@ -551,6 +568,16 @@ impl<'a> Study<'a> {
         Ok((0..self.samples.len()).map(|r| self.judged(r, &profile, simulated[self.of[r]])).collect())
     }
 
+    /// The same, from what all cases take under other unknowns: long ones are not simulated again.
+    fn judge_near(&self, here: &[Simulated], x: &[f64]) -> Result<Vec<Judged>, PredictError> {
+        let profile = self.profile(x);
+        let likes: Vec<usize> =
+            (self.cases.iter().map(|case| case.like)).collect::<BTreeSet<_>>().into_iter().collect();
+        let there: BTreeMap<usize, Simulated> = likes.iter().copied().zip(self.simulate(&profile, &likes)?).collect();
+        let of = |case: usize| here[case].moved(here[self.cases[case].like], there[&self.cases[case].like]);
+        Ok((0..self.samples.len()).map(|r| self.judged(r, &profile, of(self.of[r]))).collect())
+    }
+
     fn judged(&self, row: usize, profile: &Profile, simulated: Simulated) -> Judged {
         let issue = self.issue_us(row, profile);
         let served = simulated.kernel_us + profile.gap(self.samples[row].settings.launch).as_us();
@@ -627,6 +654,27 @@ impl<'a> Study<'a> {
     }
 }
 
+/// By case, which one tells how it changes with a parameter: of calls that differ in their size alone, those of many
+/// chunks do as the shortest of them.
+fn likes(cases: &[Case]) -> Vec<usize> {
+    let mut shortest: BTreeMap<String, (u64, usize)> = BTreeMap::new();
+    let kind = |case: &Case| {
+        let Schedule { call, plan, .. } = &case.proven.schedule;
+        let long = plan.per_channel >= LONG * plan.chunk.max(1) && call.counts.is_none();
+        let (call, plan) = (Call { count: 0, ..call.clone() }, Plan { per_channel: 0, ..*plan });
+        long.then(|| format!("{} {call:?} {plan:?} {:?}", case.machine, case.settings))
+    };
+    let kinds: Vec<Option<String>> = cases.iter().map(kind).collect();
+    for (index, key) in kinds.iter().enumerate() {
+        let Some(key) = key else { continue };
+        let this = (cases[index].proven.schedule.call.count, index);
+        let best = shortest.entry(key.clone()).or_insert(this);
+        *best = this.min(*best);
+    }
+    let of = |(index, key): (usize, Option<String>)| key.map_or(index, |key| shortest[&key].1);
+    kinds.into_iter().enumerate().map(of).collect()
+}
+
 /// What cross-validation found.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Crossed {
@@ -679,8 +727,10 @@ impl Problem for Rows<'_, '_> {
             })
             .collect();
         let predictors: Vec<Vec<Predictor<'_>>> = moved.iter().map(|p| predictors(study.machines, p)).collect();
-        let jobs: Vec<(usize, usize)> = (self.needed().into_iter())
-            .flat_map(|case| {
+        let needed = self.needed();
+        let likes: BTreeSet<usize> = needed.iter().map(|&case| study.cases[case].like).collect();
+        let jobs: Vec<(usize, usize)> = (likes.iter())
+            .flat_map(|&case| {
                 let entering = move |&column: &usize| study.cases[case].depends.contains(&self.free[column]);
                 (0..self.free.len()).filter(entering).map(move |column| (case, column))
             })
@@ -689,18 +739,18 @@ impl Problem for Rows<'_, '_> {
             .map(|&(case, column)| study.simulate_one(&predictors[column], &moved[column], case))
             .collect::<Result<_, _>>()?;
         let times: BTreeMap<(usize, usize), Simulated> = jobs.into_iter().zip(results).collect();
+        let known: Vec<usize> = likes.into_iter().chain(needed).collect::<BTreeSet<_>>().into_iter().collect();
         let still = study.profile(&all);
-        let now = study.simulate(&still, &self.needed())?;
-        let needed = self.needed();
+        let now: BTreeMap<usize, Simulated> = known.iter().copied().zip(study.simulate(&still, &known)?).collect();
         let mut jacobian = DMatrix::zeros(self.rows.len(), self.free.len());
         for (row, &r) in self.rows.iter().enumerate() {
             let case = study.of[r];
-            let here = now[needed.binary_search(&case).unwrap_or(0)];
+            let (here, like) = (now[&case], study.cases[case].like);
             for (column, &i) in self.free.iter().enumerate() {
                 if !study.enters(r, i) {
                     continue;
                 }
-                let there = *times.get(&(case, column)).unwrap_or(&here);
+                let there = times.get(&(like, column)).map_or(here, |&there| here.moved(now[&like], there));
                 let residual = study.judged(r, &moved[column], there).residual;
                 let step = if all[i] + STEP > study.bounds[i].1 { -STEP } else { STEP };
                 jacobian[(row, column)] = (residual - at[row]) / step;
