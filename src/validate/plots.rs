@@ -34,8 +34,10 @@ fn label(j: &Judged<'_>) -> String {
     let fifos = settings.buffers;
     for (protocol, size) in [(Protocol::Ll, fifos.ll), (Protocol::Ll128, fifos.ll128), (Protocol::Simple, fifos.simple)]
     {
-        if let Some(size) = size.filter(|_| settings.protocol.is_none_or(|forced| forced == protocol)) {
-            label.push_str(&format!(", {protocol} FIFO of {size}"));
+        match (size, settings.protocol) {
+            (Some(size), Some(forced)) if forced == protocol => label.push_str(&format!(", {size} FIFO")),
+            (Some(size), None) => label.push_str(&format!(", {size} FIFO of {protocol}")),
+            _ => {}
         }
     }
     match settings.peer_access {
