@@ -429,10 +429,10 @@ impl<'a> Study<'a> {
         variance: &dyn Fn(usize) -> f64,
     ) -> Result<Fit, CalibrateError> {
         let x = self.all(free, &solution.x);
-        let here = self.simulate(&self.profile(&x), &(0..self.cases.len()).collect::<Vec<_>>())?;
+        let mut profile = self.profile(&x);
+        let here = self.simulate(&profile, &(0..self.cases.len()).collect::<Vec<_>>())?;
         let judged = self.judge(&x)?;
         let mut estimates = Vec::new();
-        let mut profile = self.profile(&x);
         for (at, &i) in free.iter().enumerate() {
             let half = 1.645 * variance(at).max(0.0).sqrt();
             let interval = ((x[i] - half).exp(), (x[i] + half).exp());
@@ -478,8 +478,8 @@ impl<'a> Study<'a> {
     /// predicts, and the mean absolute error of that fit on what it has seen. Samples with the same
     /// key of `split` are held back together, in `folds` groups, or one by one.
     ///
-    /// Every fold starts from the fit to all rows and moves by its derivatives, with residuals
-    /// simulated anew, until it stands still.
+    /// Every fold starts from the fit to all rows and moves by its derivatives, which each step corrects,
+    /// with residuals simulated anew, until it stands still.
     ///
     /// # Errors
     /// A simulation that fails.
@@ -568,7 +568,7 @@ impl<'a> Study<'a> {
         Ok((0..self.samples.len()).map(|r| self.judged(r, &profile, simulated[self.of[r]])).collect())
     }
 
-    /// The same, from what all cases take under other unknowns: long ones are not simulated again.
+    /// The same, given what all cases take under other unknowns: long ones are not simulated again but scaled.
     fn judge_near(&self, here: &[Simulated], x: &[f64]) -> Result<Vec<Judged>, PredictError> {
         let profile = self.profile(x);
         let likes: Vec<usize> =
@@ -668,8 +668,7 @@ fn likes(cases: &[Case]) -> Vec<usize> {
     for (index, key) in kinds.iter().enumerate() {
         let Some(key) = key else { continue };
         let this = (cases[index].proven.schedule.call.count, index);
-        let best = shortest.entry(key.clone()).or_insert(this);
-        *best = this.min(*best);
+        shortest.entry(key.clone()).and_modify(|best| *best = this.min(*best)).or_insert(this);
     }
     let of = |(index, key): (usize, Option<String>)| key.map_or(index, |key| shortest[&key].1);
     kinds.into_iter().enumerate().map(of).collect()

@@ -38,7 +38,7 @@ pub struct Options {
     pub steps: usize,
     /// A step shorter than this in every unknown is the last.
     pub tolerance: f64,
-    /// So is one that lowers the loss by a smaller part.
+    /// So is one that lowers the loss by a smaller part, or would by what the derivatives promise.
     pub flat: f64,
 }
 
@@ -71,8 +71,10 @@ fn loss(residuals: &[f64], x: &[f64], start: &[f64], options: &Options) -> f64 {
 
 /// Marquardt's damping to begin with, of the diagonal.
 const DAMPING: f64 = 1e-3;
-/// Tries at a shorter step, with derivatives that were taken anew and with those that were corrected.
-const TRIES: [usize; 2] = [12, 4];
+/// Tries at a shorter step, with derivatives that were taken anew.
+const TRIES: usize = 12;
+/// The same with those that were corrected: new ones may help more than yet a shorter step.
+const TRIES_CORRECTED: usize = 4;
 
 /// Minimises Huber's loss between bounds, from `start`, or from `from` with the pull to `start`.
 ///
@@ -105,7 +107,7 @@ pub fn minimise<P: Problem>(
             .collect();
         let (from, before) = ((x.clone(), residuals.clone()), best);
         let mut longest: f64 = 0.0;
-        for _ in 0..TRIES[usize::from(!fresh)] {
+        for _ in 0..if fresh { TRIES } else { TRIES_CORRECTED } {
             let mut system = normal.select_rows(&free).select_columns(&free);
             system.set_diagonal(&(system.diagonal() * (1.0 + damping)));
             let Some(definite) = Cholesky::new(system) else {
