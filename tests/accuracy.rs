@@ -56,6 +56,7 @@ const PAGES: [Page; 5] = [
             "tests/data/h200x4_bench/nccl_trees_2.csv",
             "tests/data/h200x4_bench/nccl_trees_3.csv",
             "tests/data/h200x4_bench/nccl_trees_4.csv",
+            "tests/data/h200x4_bench/nccl_misses_2.csv",
             "tests/data/h200x4_bench/nccl_warps_2.csv",
         ],
         "h200x4",
@@ -63,7 +64,9 @@ const PAGES: [Page; 5] = [
         "The same kind of machine on another day, by `collcast bench`: NCCL by threads, graphs and one process a GPU,\n\
          with other channels, threads and FIFOs. The profile was fitted to `nccl_processes_2`, `nccl_processes_4`,\n\
          `nccl_trees_2`, `nccl_nthreads_128_2`, `nccl_nthreads_256_2` and `nccl_buffers_lines_2` among these, and to\n\
-         nothing of 3 GPUs. `nccl_warps_2` has 64 to 512 threads a block whatever the size. Not modelled: with Simple a call\n\
+         nothing of 3 GPUs. `nccl_misses_2` has 128 to 512 threads on 1 to 24 channels at 64 MiB. Not modelled: what was\n\
+         received with Simple loads from memory where the FIFOs in use are more than the L2 cache holds, which 128 threads\n\
+         see from 4 channels on. `nccl_warps_2` has 64 to 512 threads a block whatever the size. Nor is this: with Simple a call\n\
          gets slower by 0.35 to 0.5 us for each warp from 3 to 10 of a block, 1.9 to 3.0 us faster from 10 to 11, and slower\n\
          again. 10 warps are what fits twice into the registers of a multiprocessor (96 a thread of NCCL's kernels).",
     ),

@@ -188,6 +188,7 @@ parameters! {
     "tcp.thread" "GB/s" "what one thread copies into or out of sockets",
     "host.memory" "GB/s" "what a CPU socket's memory reads and writes together",
     "sync.simple" "us" "a block's own synchronisation before a slice moves: barriers, fence, counter",
+    "both.simple" "us" "what of a block's synchronisation comes on top where a slice is kept as well as sent: two stores to be through",
     "after.ll" "us" "a block's own bookkeeping after a slice of LL has left, before the next",
     "after.ll128" "us" "the same with LL128",
     "block.ll" "GB/s" "what 512 threads of a block send from memory with LL",
@@ -498,6 +499,11 @@ impl Profile {
     /// A block's own synchronisation before a slice moves. Line-flagged protocols have none.
     pub fn sync(&self, protocol: Protocol) -> SimDuration {
         if protocol == Protocol::Simple { self.time("sync.simple") } else { SimDuration::ZERO }
+    }
+
+    /// What is added to [`Self::sync`] where a slice is kept as well as sent.
+    pub fn both(&self, protocol: Protocol) -> SimDuration {
+        if protocol == Protocol::Simple { self.time("both.simple") } else { SimDuration::ZERO }
     }
 
     /// A block's own bookkeeping after a slice has left: with lines, barriers of its warps before it says that a

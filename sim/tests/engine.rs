@@ -431,6 +431,7 @@ proptest! {
         }
         for lane in &mut instance.lanes {
             lane.sync = SimDuration(random(2) * random(500_000));
+            lane.both = SimDuration(random(2) * random(500_000));
             lane.after = SimDuration(random(2) * random(900_000));
             lane.wave = random(2) * random(5000);
             lane.reduce_weight = random(2) * random(WEIGHT_ONE);
@@ -467,7 +468,8 @@ fn rooted_calls_overlap_in_a_loop() {
         let schedule = case.schedule(&topology);
         let mut instance = lay(&topology, &prior(), &Transport::default(), &schedule).unwrap().instance;
         for lane in &mut instance.lanes {
-            (lane.sync, lane.reduce_weight, lane.access) = (SimDuration::ZERO, 0, Access::EVEN);
+            (lane.sync, lane.both) = (SimDuration::ZERO, SimDuration::ZERO);
+            (lane.reduce_weight, lane.access) = (0, Access::EVEN);
             instance.resources[lane.issue.0 as usize] = 1_000_000_000;
         }
         for conn in &mut instance.conns {
@@ -700,8 +702,8 @@ fn ideal(block_gb_per_s: f64) -> Profile {
 /// Time of a ring all-reduce with Simple on an idle, uniform ring, to the picosecond.
 ///
 /// `2(n-1) * (alpha + chunk / bandwidth) + sync + copy`, with `alpha = sync + latency`: every hop
-/// costs the synchronisation, the flow and the latency of the FIFO; the receiver of the last
-/// hop synchronises and copies. A hop moves at the rate of the link or, where that is slower,
+/// costs the synchronisation, the flow and the latency of the FIFO, those of the second phase what a
+/// slice that is kept as well as sent takes on top; the receiver of the last hop synchronises and copies. A hop moves at the rate of the link or, where that is slower,
 /// of the block, which makes 2 accesses a byte in the first hop, 4 in the one between both
 /// phases and 3 in the others.
 fn ring_all_reduce(chunk: Bytes, ranks: u32, profile: &Profile, link: Bandwidth) -> SimDuration {
@@ -709,7 +711,8 @@ fn ring_all_reduce(chunk: Bytes, ranks: u32, profile: &Profile, link: Bandwidth)
     let latency = profile.latency(collcast_sim::profile::Reach::Nvlink, Protocol::Simple);
     let block = profile.block_rate(Protocol::Simple);
     let hop = |accesses: u64| link.min(Bandwidth::new(block.get() * 2 / accesses).unwrap()).time_for(chunk);
-    let hops = (sync + latency).times(2 * u64::from(ranks - 1));
+    let kept = profile.both(Protocol::Simple).times(u64::from(ranks - 1));
+    let hops = (sync + latency).times(2 * u64::from(ranks - 1)) + kept;
     hops + hop(2) + hop(3).times(2 * u64::from(ranks - 2)) + hop(4) + sync + block.time_for(chunk)
 }
 

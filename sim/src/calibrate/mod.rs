@@ -790,7 +790,7 @@ fn set(profile: &mut Profile, name: &str, value: f64) {
 }
 
 /// Everything of a laid case that costs time.
-type Costs = (Vec<u64>, Vec<crate::engine::ConnSpec>, Vec<[u64; 10]>, u64);
+type Costs = (Vec<u64>, Vec<crate::engine::ConnSpec>, Vec<[u64; 11]>, u64);
 
 fn costs(topology: &Topology, profile: &Profile, case: &Case) -> Result<Costs, PredictError> {
     let schedule = &case.proven.schedule;

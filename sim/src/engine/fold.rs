@@ -102,6 +102,7 @@ fn initial(instance: &Instance<'_>) -> Colours {
                 lane.template as u64,
                 lane.issue.1,
                 lane.sync.0,
+                lane.both.0,
                 lane.after.0,
                 lane.wave,
                 lane.element,

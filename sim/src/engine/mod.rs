@@ -155,6 +155,8 @@ pub struct LaneSpec {
     pub issue: Use,
     /// Lane occupied per slice with data that crosses a FIFO, before it moves.
     pub sync: SimDuration,
+    /// Beside that, where a slice is kept as well as sent.
+    pub both: SimDuration,
     /// Lane occupied after a slice that crossed a FIFO has left, before the next one.
     pub after: SimDuration,
     /// Bytes of the lines that its threads take at once, where they go by lines; 0 where not. What is loaded for a
@@ -196,10 +198,16 @@ impl Access {
 
 impl LaneSpec {
     /// What costs it time.
-    pub fn costs(&self) -> [u64; 10] {
-        let Self { issue, sync, after, wave, reduce_weight, at, .. } = self;
+    pub fn costs(&self) -> [u64; 11] {
+        let Self { issue, sync, both, after, wave, reduce_weight, at, .. } = self;
         let Access { load, fetch, store, keep } = self.access;
-        [issue.1, sync.0, after.0, *wave, *reduce_weight, at.0, load, fetch, store, keep]
+        [issue.1, sync.0, both.0, after.0, *wave, *reduce_weight, at.0, load, fetch, store, keep]
+    }
+
+    /// Its own synchronisation before a slice of a step that crosses a FIFO.
+    pub fn before(&self, step: &Step) -> SimDuration {
+        let both = step.dst.is_some() && !step.send.is_empty();
+        if both { self.sync + self.both } else { self.sync }
     }
 
     /// Instruction weights of what a step loads and stores of each byte. What a thread loads for one line is on its
@@ -855,7 +863,7 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
         for &port in &run.cursor.step.send {
             self.conns[spec.send[port] as usize].senders[run.send[port] as usize].count += 1;
         }
-        let before = if crosses { spec.sync.0 } else { 0 };
+        let before = if crosses { spec.before(&run.cursor.step).0 } else { 0 };
         self.lanes[lane as usize].synced = self.now.saturating_add(before);
         Ok(true)
     }
@@ -1144,6 +1152,7 @@ pub fn lane_of(worker: &Wired, job: u32, element: u64) -> LaneSpec {
         tokens: worker.tokens.clone(),
         issue: (0, WEIGHT_ONE),
         sync: SimDuration::ZERO,
+        both: SimDuration::ZERO,
         after: SimDuration::ZERO,
         wave: 0,
         element,

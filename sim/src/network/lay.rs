@@ -436,6 +436,7 @@ pub fn lay<'a>(
         };
         let trips = through(&worker.recv, |conn| conn.src) + through(&worker.send, |conn| conn.dst);
         lane.sync = profile.sync(protocol) + profile.latency_multimem().1.times(trips);
+        lane.both = profile.both(protocol);
         lane.after = profile.after(protocol);
         lane.wave = u64::from(worker.threads) * thread_lines(protocol);
         lane.reduce_weight = reduce_weight;

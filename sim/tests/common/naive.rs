@@ -648,7 +648,8 @@ impl Naive<'_> {
                 }
                 lane.asked = None;
                 let crosses = moves && (!step.recv.is_empty() || !step.send.is_empty());
-                let sync = if crosses { spec.sync.0 } else { 0 };
+                let both = if step.dst.is_some() && !step.send.is_empty() { spec.both.0 } else { 0 };
+                let sync = if crosses { spec.sync.0 + both } else { 0 };
                 lane.began = now;
                 lane.doing = Doing::Synchronises { until: now + sync };
                 self.times.insert(now + sync);
