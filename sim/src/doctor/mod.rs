@@ -108,7 +108,10 @@ impl Diagnosis {
         // What NCCL chooses may differ from our table for reasons that no row tells.
         let trusted = !self.extrapolated || !first.fault.cause().is_choice();
         let fits = first.misfit < MISFIT_MAX && first.misfit < healthy / 2.0;
-        let others = self.ranked[1..].iter().filter(|c| !self.alike.contains(&c.fault.cause()));
+        // Broken it is also where another defect may be the one.
+        let sound = |cause: Cause| !cause.is_defect() || cause.is_choice();
+        let others =
+            self.ranked[1..].iter().filter(|c| sound(c.fault.cause()) && !self.alike.contains(&c.fault.cause()));
         let certain = first.cautious > ODDS_OVER_OTHERS * others.map(|c| c.cautious).fold(0.0, f64::max);
         self.finding == Finding::Found
             && first.fault.cause().is_defect()
