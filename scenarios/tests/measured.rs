@@ -409,6 +409,7 @@ fn without_pause() {
     computation.check("computation without pause", 0.022, 0.04);
     communication.check("all-reduce without pause", 0.145, 1.30);
 }
+
 /// Goal: DDP of GPT blocks on 2 GPUs with 24 and with 4 channels, and without its all-reduces. Nothing is fitted to
 /// these rows.
 #[test]

@@ -703,9 +703,9 @@ fn ideal(block_gb_per_s: f64) -> Profile {
 ///
 /// `2(n-1) * (alpha + chunk / bandwidth) + sync + copy`, with `alpha = sync + latency`: every hop
 /// costs the synchronisation, the flow and the latency of the FIFO, those of the second phase what a
-/// slice that is kept as well as sent takes on top; the receiver of the last hop synchronises and copies. A hop moves at the rate of the link or, where that is slower,
-/// of the block, which makes 2 accesses a byte in the first hop, 4 in the one between both
-/// phases and 3 in the others.
+/// slice that is kept as well as sent takes on top; the receiver of the last hop synchronises and
+/// copies. A hop moves at the rate of the link or, where that is slower, of the block, which makes 2
+/// accesses a byte in the first hop, 4 in the one between both phases and 3 in the others.
 fn ring_all_reduce(chunk: Bytes, ranks: u32, profile: &Profile, link: Bandwidth) -> SimDuration {
     let sync = profile.sync(Protocol::Simple);
     let latency = profile.latency(collcast_sim::profile::Reach::Nvlink, Protocol::Simple);
