@@ -387,6 +387,9 @@ fn describe(mut fit: Fit, name: &str, rows: &[usize], args: &Args, usable: &Usab
     profile.gpus = models.into_iter().collect();
     let launches: BTreeSet<Launch> = rows.iter().map(|&r| usable.rows[r].1.settings.launch).collect();
     profile.launches = launches.into_iter().collect();
+    let choice = |s: &Sample| Profile::choice(s.algorithm, s.protocol);
+    let choices: BTreeSet<String> = rows.iter().map(|&r| choice(&usable.rows[r].1)).collect();
+    profile.choices = choices.into_iter().collect();
     fit.profile.across_hosts = rows.iter().any(|&r| {
         let Sample { machine, call, .. } = &usable.rows[r].1;
         Predictor::new(&machines.topologies[*machine], &fit.profile).hosts(call.ranks) > 1
@@ -429,6 +432,7 @@ fn profile_text(profile: &Profile) -> String {
     let _ = writeln!(text, "gpus = {}", list(profile.gpus.clone()));
     let _ = writeln!(text, "launches = {}", list(profile.launches.iter().map(ToString::to_string).collect()));
     let _ = writeln!(text, "across_hosts = {}", profile.across_hosts);
+    let _ = writeln!(text, "choices = {}", list(profile.choices.clone()));
     for data in &profile.data {
         let (file, hash, rows) = (quoted(&data.file), quoted(&data.hash), data.rows);
         let _ = writeln!(text, "\n[[data]]\nfile = {file}\nhash = {hash}\nrows = {rows}");
@@ -522,7 +526,7 @@ fn error_table(study: &Study<'_>, fit: &Fit, (by, unseen): (Option<Split>, Optio
     let held_out = by.map_or_else(String::new, |split| format!("; held out by {}", split.name()));
     let mut table = Table::new("errors", format!("error = predicted / measured - 1{held_out}"), columns);
     let samples = study.samples();
-    let inside = unseen.map(|c| coverage(samples, &c.held, &c.fold));
+    let inside = unseen.map(|c| coverage(samples, &c.held, &c.fold, &fit.profile));
     let mut groups: BTreeMap<(String, String, usize), Vec<usize>> = BTreeMap::new();
     for (r, sample) in samples.iter().enumerate() {
         let band = SIZE_BANDS.iter().position(|b| *b == size_band(sample.call.size().0)).unwrap_or(0);

@@ -614,7 +614,7 @@ pub(crate) const UNMEASURED_SWITCHES: &str =
 pub(crate) fn trust(extrapolated: bool, unmeasured_switches: bool) -> (Status, String, String) {
     let (status, confidence, basis) = match (extrapolated, unmeasured_switches) {
         (true, _) => {
-            (Status::Warning, "low: the profile is from another machine, launch mode or host count", "extrapolated")
+            (Status::Warning, "low: the profile is from another machine, launch mode, algorithm, protocol or host count", "extrapolated")
         }
         (false, true) => (Status::Warning, "low: constants of switches are cited, not measured", "cited"),
         (false, false) => (Status::Ok, "medium", "predicted"),

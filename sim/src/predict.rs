@@ -884,7 +884,8 @@ impl<'a> Predictor<'a> {
         // A queue of launches served by the GPU: its steady rate is that of the slower of both.
         let served = kernel + self.profile.gap(settings.launch);
         let time = if settings.cold { self.profile.first_launch() + kernel } else { served.max(issue) };
-        let extrapolated = self.extrapolated(call.ranks, settings.launch);
+        let extrapolated =
+            self.extrapolated(call.ranks, settings.launch) || !self.profile.has_seen(algorithm, protocol);
         // Those with a proxy go through the network.
         let (nvswitch, sharp) = self.profile.switches_measured();
         let unmeasured_switches = groups.iter().any(|(_, c)| if c.proxy.is_some() { !sharp } else { !nvswitch });

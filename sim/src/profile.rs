@@ -119,6 +119,10 @@ pub struct Profile {
     /// Whether it was made across hosts too.
     #[serde(default)]
     pub across_hosts: bool,
+    /// Algorithms with the protocols that it was made with, such as `tree/ll128`; others are extrapolated, where it says
+    /// any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub choices: Vec<String>,
     /// Rows that set parameters.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub anchors: Vec<Anchor>,
@@ -616,6 +620,16 @@ impl Profile {
         let known = self.spreads.iter().find(|s| s.class == class).filter(|_| !extrapolated);
         let width = self.uncertainty * if extrapolated { 1.5 } else { 1.0 };
         known.map_or((1.0 / (1.0 + width), 1.0 + width), |s| (s.low, s.high))
+    }
+
+    /// A choice as [`Profile::choices`] names it.
+    pub fn choice(algorithm: Algorithm, protocol: Protocol) -> String {
+        format!("{algorithm}/{protocol}")
+    }
+
+    /// Whether it was made with this choice, or does not say with which.
+    pub fn has_seen(&self, algorithm: Algorithm, protocol: Protocol) -> bool {
+        self.choices.is_empty() || self.choices.contains(&Self::choice(algorithm, protocol))
     }
 
     /// Of some files' hashes, those that it was fitted to.

@@ -435,11 +435,11 @@ impl<'a> Study<'a> {
         let mut estimates = Vec::new();
         for (at, &i) in free.iter().enumerate() {
             let half = 1.645 * variance(at).max(0.0).sqrt();
-            let interval = ((x[i] - half).exp(), (x[i] + half).exp());
+            let (low, high) = self.bounds[i];
+            let interval = ((x[i] - half).max(low).exp(), (x[i] + half).min(high).exp());
             let mut back = x.clone();
             back[i] = self.start[i];
             let errors = self.judge_near(&here, &back)?;
-            let (low, high) = self.bounds[i];
             estimates.push(Estimate {
                 name: self.names[i],
                 value: x[i].exp(),
