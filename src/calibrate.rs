@@ -160,7 +160,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         format!("starts from profile {}", args.profile.join(" + ")),
         format!("{} rows from {} B up, {} left out as smaller", study.samples().len(), min_size.0, usable.small),
     ]);
-    report.warnings = usable.skipped.iter().map(|(why, n)| format!("{n} rows are not predicted: {why}")).collect();
+    report.warnings = read.files.iter().filter_map(FileReport::defect).collect();
+    report.warnings.extend(usable.skipped.iter().map(|(why, n)| format!("{n} rows are not predicted: {why}")));
     report.warnings.extend(fit.estimates.iter().filter(|e| e.at_bound).map(|e| {
         format!("`{}` ended at a bound, {:.4}: a mechanism may be missing, or the topology wrong", e.name, e.value)
     }));
@@ -244,7 +245,7 @@ type Kind<'f> = (&'f str, Option<&'f str>, Option<u32>);
 struct MachineOf {
     machine: usize,
     source: String,
-    env: BTreeMap<String, String>,
+    report: FileReport,
     data: DataFile,
     nccl: Option<String>,
 }
@@ -278,7 +279,7 @@ impl Machines {
                 let of = MachineOf {
                     machine: machines.topologies.len(),
                     source: file.publisher.clone().unwrap_or_else(|| path(file)),
-                    env: file.env.clone(),
+                    report: file.clone(),
                     data: DataFile { file: path(file), hash: file.hash.clone(), rows: 0 },
                     nccl: file.nccl.clone(),
                 };
@@ -310,7 +311,8 @@ fn usable<'r>(
             if let Some(reason) = not_predicted(row, predictor.topology()) {
                 return Err(reason);
             }
-            let Question { mut call, algorithm, protocol, settings } = question(row, Some(&of.env), predictor, launch);
+            let Question { mut call, algorithm, protocol, settings } =
+                question(row, Some(of.report.env_of(&row.run)), predictor, launch);
             // An all-reduce in place and one out of place are the same schedule, but for registered buffers.
             call.in_place &= call.collective != Collective::AllReduce || settings.registered;
             let resolved = predictor.resolve(&call, algorithm, protocol, &settings).map_err(|e| e.to_string())?;

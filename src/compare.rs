@@ -135,7 +135,8 @@ fn report(
             hash: f.hash.clone(),
         }));
         for file in &side.files {
-            let trouble = !matches!(file.outcome, Outcome::Read | Outcome::Metadata) || file.unreadable > 0;
+            let unread = !matches!(file.outcome, Outcome::Read | Outcome::Metadata) || file.unreadable > 0;
+            let trouble = unread || !file.defects.is_empty();
             report
                 .warnings
                 .extend(file.warnings().into_iter().take(usize::from(trouble)).map(|w| format!("{name}: {w}")));

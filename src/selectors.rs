@@ -613,9 +613,11 @@ pub(crate) const UNMEASURED_SWITCHES: &str =
 /// How far to trust predictions: status, confidence and what they rest on.
 pub(crate) fn trust(extrapolated: bool, unmeasured_switches: bool) -> (Status, String, String) {
     let (status, confidence, basis) = match (extrapolated, unmeasured_switches) {
-        (true, _) => {
-            (Status::Warning, "low: the profile is from another machine, launch mode, algorithm, protocol or host count", "extrapolated")
-        }
+        (true, _) => (
+            Status::Warning,
+            "low: the profile is from another machine, launch mode, algorithm, protocol or host count",
+            "extrapolated",
+        ),
         (false, true) => (Status::Warning, "low: constants of switches are cited, not measured", "cited"),
         (false, false) => (Status::Ok, "medium", "predicted"),
     };
@@ -677,7 +679,7 @@ pub(crate) fn assumptions(
             "profile {}: {}{}",
             profile.name,
             profile.evidence,
-            if extrapolated { "; EXTRAPOLATED to this machine or launch mode" } else { "" }
+            if extrapolated { "; EXTRAPOLATED beyond what it was made with" } else { "" }
         ),
     ];
     lines.extend(topology.assumptions.iter().map(|a| format!("assumed: {a}")));

@@ -230,7 +230,7 @@ fn graph(machine: &MachineArgs, ranks: Option<u32>, xml: bool, output: &OutputAr
     let options = search::Options::new(&topology, &NcclSettings::default(), Transport::default(), given);
     let graphs = search::graphs(&topology, ranks, &options);
     if xml {
-        return write(None, collcast_topologies::graph::xml(&graphs, 0).as_bytes());
+        return write(output.output.as_deref(), collcast_topologies::graph::xml(&graphs, 0).as_bytes());
     }
     let mut report = Report::new("graph", env!("CARGO_PKG_VERSION"));
     report.assumptions.extend(topology.assumptions.iter().map(|a| format!("assumed: {a}")));

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use collcast_hwbackend::read::{ReadOptions, read_paths};
+use collcast_hwbackend::read::{FileReport, ReadOptions, read_paths};
 use collcast_reports::model::{Cell, Column, Input, Report, Status, Table, Verdict};
 use collcast_sim::model::nccl::FUNCTIONS;
 use collcast_sim::predict::{Predictor, Settings};
@@ -58,6 +58,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     let predictor = Predictor::new(&topology, &profile)
         .with_tuner(told.tuner.clone())
         .with_graphs(args.machine.graphs(&topology, call.ranks)?);
+    let mut defects = Vec::new();
     let measured = if args.measurements.is_empty() {
         Measured::default()
     } else {
@@ -67,6 +68,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
             path: Some(f.path.display().to_string()),
             hash: f.hash.clone(),
         }));
+        defects.extend(read.files.iter().filter_map(FileReport::defect));
         let ranks = call.ranks.unwrap_or(topology.ranks());
         Measured::of(&read.measurements, ranks, told.settings.launch, call.launch.is_some())?
     };
@@ -77,7 +79,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     }
     let hosts = u32::try_from(topology.hosts().len()).unwrap_or(u32::MAX);
     let machines = BTreeMap::from([(hosts, topology.clone())]);
-    let sites = options::sites(&points(&call, &machines)?, &predictor, &settings, &measured)?;
+    let asked = options::sites(&points(&call, &machines)?, &predictor, &settings, &measured)?;
+    let all = CallArgs { size: None, minbytes: None, maxbytes: None, stepfactor: None, ..call.clone() };
+    let others = options::beyond(&asked, points(&all, &machines)?);
+    let others = options::sites(&others, &predictor, &settings, &Measured::default())?;
+    let sites = options::joined(asked, others);
     let advice = advice::advise(&sites);
     let ranges = advice::ranges(&sites, &advice);
     let env = env::find(&sites, &advice, &predictor, &settings)?;
@@ -89,16 +95,26 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     let unmeasured = sites.iter().any(|s| s.options.iter().any(|o| o.prediction.unmeasured_switches));
     report.assumptions = assumptions(&topology, &profile, &settings, extrapolated);
     report.assumptions.extend(told.assumptions);
+    report.warnings.extend(defects);
     report.warnings.extend(told.warnings);
     report.assumptions.extend(measured.note());
     if unmeasured {
         report.assumptions.push(UNMEASURED_SWITCHES.to_owned());
     }
-    let not_modelled = sites.iter().filter(|s| s.not_modelled().is_some()).count();
+    let asked: Vec<&Site> = sites.iter().filter(|s| !s.beyond).collect();
+    let of = |what: &dyn Fn(&Site) -> bool| asked.iter().filter(|s| what(s)).count();
+    let not_modelled = of(&|s| s.not_modelled().is_some());
     if not_modelled > 0 {
         report.warnings.push(format!(
             "not_modelled: at {not_modelled} of {} sizes NCCL picks what has no schedule here; nothing is advised there",
-            sites.len()
+            asked.len()
+        ));
+    }
+    let contradicted = of(&Site::is_contradicted);
+    if contradicted > of(&|s| s.default_option().measured.is_some()) / 2 {
+        report.warnings.push(format!(
+            "at {contradicted} of {} sizes NCCL's choice took other than the forecast's interval; `collcast validate` says whether machine or model is at fault",
+            asked.len()
         ));
     }
     let shown: Vec<&Range> = ranges.iter().filter(|r| !args.changes_only || r.changes).collect();
@@ -221,10 +237,14 @@ fn verdict(
         gain(a).total_cmp(&gain(b))
     });
     let changes = advice.iter().flatten().count();
+    let asked = sites.iter().filter(|s| !s.beyond).count();
     let Some((site, advice)) = best else {
         return Verdict {
             status,
-            sentence: format!("NCCL's choice stands at all {} sizes: nothing beats it beyond doubt", sites.len()),
+            sentence: format!(
+                "NCCL's choice stands at {}: nothing beats it beyond doubt",
+                if asked == 1 { "the one size".to_owned() } else { format!("all {asked} sizes") }
+            ),
             confidence,
             basis,
             next: Some("with forced runs of nccl-tests as --measurements smaller gains show".to_owned()),
@@ -232,8 +252,7 @@ fn verdict(
     };
     let option = &site.options[advice.option];
     let sentence = format!(
-        "{changes} of {} sizes gain, most {} at {}: {}/{} in place of {}/{} saves {:.0}%{}",
-        sites.len(),
+        "{changes} of {asked} sizes gain, most {} at {}: {}/{} in place of {}/{} saves {:.0}%{}",
         site.call.collective,
         Bytes(site.call.size().0),
         option.pair.0,

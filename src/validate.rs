@@ -9,9 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use collcast_hwbackend::read::{ReadOptions, read_paths};
+use collcast_hwbackend::read::{FileReport, ReadOptions, read_paths};
 use collcast_reports::model::{Input, Report, Status, Verdict};
 use collcast_sim::collective::Launch;
+use collcast_sim::ids::Rank;
 use collcast_sim::measurement::Measurement;
 use collcast_sim::predict::Settings;
 use collcast_sim::profile::Profile;
@@ -57,7 +58,7 @@ pub(crate) struct Args {
     /// Launch mode of rows that do not say theirs
     #[arg(long, value_name = "MODE")]
     launch: Option<String>,
-    /// Fail (exit 1) when the median error of a forced group is larger, such as 20%
+    /// Fail (exit 1) when the median error of a group is larger, such as 20%: of those forced, where there are any
     #[arg(long, value_name = "PERCENT")]
     max_error: Option<String>,
     /// Fail (exit 1) when a row reaches less of the expected bus bandwidth, such as 90%
@@ -132,9 +133,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     let repeated: usize = read.files.iter().map(|f| f.duplicates).sum();
     let unusable: usize = read.files.iter().map(|f| f.unusable).sum();
     let rows: Vec<&Measurement> = read.measurements.iter().collect();
-    let envs: BTreeMap<String, &BTreeMap<String, String>> =
-        read.files.iter().map(|f| (f.path.display().to_string(), &f.env)).collect();
-    let (judged, skipped, anchors) = judge(&rows, &envs, &topology, &profile, default_launch, args.closest)?;
+    let files = by_path(&read.files);
+    let (judged, skipped, anchors) = judge(&rows, &files, &topology, &profile, default_launch, args.closest)?;
     let settings = Settings {
         launch: judged.first().map_or(Launch::Threads, Judged::launch),
         version: topology.software.nccl.as_deref().and_then(|text| text.parse().ok()),
@@ -171,12 +171,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         ));
     }
 
+    report.warnings.extend(read.files.iter().find_map(|file| other_gpus(file, &topology)));
     let groups = group(&judged);
     let overall: Vec<&Judged<'_>> = judged.iter().filter(|j| j.row.forced()).collect();
     let people = matches!(args.output.format, Format::Table | Format::Markdown);
     report.tables.push(group_table(&groups, &overall, people));
     report.tables.push(files_table(&read.files));
-    let mut anomalies = min_busbw.map_or_else(Vec::new, |least| slow_rows(&judged, least));
+    let mut anomalies: Vec<Anomaly> = read.files.iter().filter_map(defective).collect();
+    anomalies.extend(min_busbw.map_or_else(Vec::new, |least| slow_rows(&judged, least)));
     if !args.no_doctor {
         let findings = doctor::examine(&judged, &topology, &profile);
         report.warnings.extend(findings.warnings);
@@ -193,13 +195,17 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     let all: Vec<&Judged<'_>> = judged.iter().collect();
     report.extra.insert("overall_with_auto".to_owned(), Stats::of(&all).json());
 
+    // Without forced runs those where NCCL chose are what there is to judge.
+    let any_forced = groups.keys().any(|k| k.forced);
     let worst = groups
         .iter()
-        .filter(|(k, _)| k.forced)
+        .filter(|(k, _)| k.forced == any_forced)
         .map(|(k, rows)| (Stats::of(rows).median, k))
         .max_by(|a, b| a.0.total_cmp(&b.0));
     let beyond = max_error.zip(worst.as_ref()).is_some_and(|(most, (median, _))| *median > most);
-    let failed = beyond || anomalies.iter().any(|a| a.error);
+    // A gate that nothing was held against is not passed.
+    let unjudged = judged.is_empty() && (max_error.is_some() || min_busbw.is_some());
+    let failed = beyond || unjudged || anomalies.iter().any(|a| a.error);
     report.verdict = Some(verdict(&overall, &all, worst.as_ref(), failed, &anomalies, max_error));
     if let Some(folder) = &args.plots {
         let names = plots::write_all(folder, &judged)?;
@@ -217,9 +223,8 @@ pub(crate) fn median_error(
 ) -> Result<(usize, f64, String), CliError> {
     let read = read_paths(measurements, &ReadOptions::default())?;
     let rows: Vec<&Measurement> = read.measurements.iter().collect();
-    let envs: BTreeMap<String, &BTreeMap<String, String>> =
-        read.files.iter().map(|f| (f.path.display().to_string(), &f.env)).collect();
-    let (judged, skipped, _) = judge(&rows, &envs, topology, profile, None, false)?;
+    let files = by_path(&read.files);
+    let (judged, skipped, _) = judge(&rows, &files, topology, profile, None, false)?;
     if judged.is_empty() {
         let reasons: Vec<&str> = skipped.keys().map(String::as_str).collect();
         return Err(CliError::usage(
@@ -230,6 +235,39 @@ pub(crate) fn median_error(
     let judged: Vec<&Judged<'_>> = judged.iter().collect();
     let hashes: Vec<&str> = read.files.iter().filter(|f| f.rows > 0).map(|f| f.hash.as_str()).collect();
     Ok((judged.len(), Stats::of(&judged).median, content_hash(hashes.join(" ").as_bytes())))
+}
+
+/// Files by the path that rows name.
+fn by_path(files: &[FileReport]) -> BTreeMap<String, &FileReport> {
+    files.iter().map(|f| (f.path.display().to_string(), f)).collect()
+}
+
+/// Data-centre GPUs by the word of their name that tells them apart.
+const MODELS: [&str; 10] = ["V100", "T4", "A100", "A10G", "H100", "H200", "GH200", "B200", "GB200", "B300"];
+
+/// Says where the rank lines of a log name other GPUs than the machine has.
+fn other_gpus(file: &FileReport, topology: &Topology) -> Option<String> {
+    let model = |name: &str| name.split([' ', '-']).find(|word| MODELS.contains(word)).map(str::to_owned);
+    let has: BTreeSet<String> =
+        (0..topology.ranks()).filter_map(|r| model(&topology.gpu(topology.gpu_of(Rank(r)))?.model)).collect();
+    let other = file.gpus.iter().find(|name| model(name).is_some_and(|m| !has.is_empty() && !has.contains(&m)))?;
+    let has: Vec<&str> = has.iter().map(String::as_str).collect();
+    Some(format!(
+        "{} is of {other}, `{}` has {}: name the machine that was measured with -t",
+        file.path.display(),
+        topology.name,
+        has.join(", ")
+    ))
+}
+
+/// A file whose run failed, or gave wrong results: its times are no evidence.
+fn defective(file: &FileReport) -> Option<Anomaly> {
+    Some(Anomaly {
+        kind: "run_failed",
+        error: true,
+        evidence: file.defect()?,
+        suggestion: "find what corrupts the data or stops the run (NCCL_DEBUG=INFO, ECC and link errors of nvidia-smi -q) and measure again".to_owned(),
+    })
 }
 
 /// Rows that reach less than a share of the expected bus bandwidth.

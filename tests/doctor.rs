@@ -479,3 +479,31 @@ fn a_slow_host_is_named_by_runs_over_pairs() {
     assert!(evidence.contains("host gpu03: 1."), "{evidence}");
     assert!(hosts.iter().filter(|h| evidence.contains(*h)).count() == 1, "{evidence}");
 }
+
+/// Goal: a host whose runs have fewer sizes is not slow for that.
+/// Method: all pairs take twice the forecast up to 128 KiB and the forecast above; those of one host end there.
+#[test]
+fn runs_of_fewer_sizes_are_no_slow_host() {
+    let (topology, profile, questions) = machine(("dgx-h100", 2, AR, false));
+    let predictor = Predictor::new(&topology, &profile);
+    let folder = tempfile::tempdir().unwrap();
+    let hosts = ["gpu01", "gpu02", "gpu03", "gpu04", "gpu05"];
+    for (i, a) in hosts.iter().enumerate() {
+        for b in &hosts[i + 1..] {
+            let rows: Vec<(u64, f64)> = (questions.iter())
+                .filter_map(|q| {
+                    let size = q.call.size().0;
+                    let time = predictor.predict(&q.call, q.algorithm, q.protocol, &q.settings).unwrap().time.as_us();
+                    let small = size <= 128 << 10;
+                    let kept = small || ![a, b].contains(&&"gpu03");
+                    kept.then_some((size, if small { 2.0 * time } else { time }))
+                })
+                .collect();
+            std::fs::write(folder.path().join(format!("{a}-{b}.log")), log(&[a, b], &rows)).unwrap();
+        }
+    }
+    let (_, out, err) =
+        collcast(&["validate", folder.path().to_str().unwrap(), "-t", "dgx-h100", "--nodes", "2", "--format", "json"]);
+    let result: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{err}"));
+    assert!(!result["anomalies"].to_string().contains("slow_host"), "{}", result["anomalies"]);
+}

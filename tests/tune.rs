@@ -10,14 +10,14 @@ use std::path::{Path, PathBuf};
 use common::collcast;
 use serde_json::Value;
 
-/// Rows of all-reduce on 4 GPUs from 1 KiB to 64 MiB: the forecast of ring and tree with each
+/// Rows of all-reduce on 4 GPUs over some sizes: the forecast of ring and tree with each
 /// protocol, times `factor(algorithm, protocol, size)`.
-fn measured(name: &str, factor: impl Fn(&str, &str, u64) -> f64) -> PathBuf {
+fn measured(name: &str, sizes: &str, factor: impl Fn(&str, &str, u64) -> f64) -> PathBuf {
     let (code, text, _) = collcast(&[
         "sweep",
         "h200x4",
         "-s",
-        "1K:64M:4",
+        sizes,
         "--algorithms",
         "ring,tree",
         "--protocols",
@@ -57,7 +57,7 @@ fn noise_is_no_advice() {
         let seed = size.trailing_zeros() * 7 + u32::try_from(a.len() * 5 + p.len() * 3).unwrap();
         1.0 + 0.05 * (f64::from(seed * 37 % 21) / 10.0 - 1.0)
     };
-    let path = measured("noise", noise);
+    let path = measured("noise", "1K:64M:4", noise);
     let report = tune(&["h200x4", "--measurements", path.to_str().unwrap()]);
     assert_eq!(changes(&report), Vec::<&Value>::new());
     assert_eq!(report["rows"].as_array().unwrap().iter().map(|r| r["gain"].as_f64().unwrap()).sum::<f64>(), 0.0);
@@ -68,7 +68,8 @@ fn noise_is_no_advice() {
 /// Method: tree/LL takes half of ring/LL's time up to 64 KiB.
 #[test]
 fn a_faster_algorithm_is_found() {
-    let path = measured("tree", |a, p, size| if (a, p) == ("tree", "ll") && size <= 65_536 { 0.4 } else { 1.0 });
+    let path =
+        measured("tree", "1K:64M:4", |a, p, size| if (a, p) == ("tree", "ll") && size <= 65_536 { 0.4 } else { 1.0 });
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tuned");
     let report = tune(&["h200x4", "--measurements", path.to_str().unwrap(), "-o", folder.to_str().unwrap()]);
     let changes = changes(&report);
@@ -76,7 +77,9 @@ fn a_faster_algorithm_is_found() {
     let change = changes[0];
     assert_eq!((&change["algorithm"], &change["protocol"]), (&"tree".into(), &"ll".into()));
     assert_eq!((&change["default_algorithm"], &change["basis"]), (&"ring".into(), &"measured".into()));
-    assert_eq!(change["size_min_bytes"], 0);
+    // What is smaller was neither asked about nor measured.
+    let begin = change["size_min_bytes"].as_u64().unwrap();
+    assert!((513..=1024).contains(&begin), "{begin}");
     let end = change["size_max_bytes"].as_u64().unwrap();
     assert!((65_536..262_144).contains(&end), "{end}");
     assert!(change["gain"].as_f64().unwrap() > 0.2);
@@ -103,7 +106,8 @@ fn a_faster_algorithm_is_found() {
 /// which do not turn on LL128 where NCCL has it off.
 #[test]
 fn variables_are_safe() {
-    let path = measured("always", |a, _, _| if a == "tree" { 0.2 } else { 1.0 });
+    let always = |a: &str, _: &str, _: u64| if a == "tree" { 0.2 } else { 1.0 };
+    let path = measured("always", "8:8G:2", always);
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("always");
     let report = tune(&["h200x4", "--measurements", path.to_str().unwrap(), "-o", folder.to_str().unwrap()]);
     assert_eq!(report["environment"][0]["algorithms"], "tree", "{}", report["environment"]);
@@ -124,6 +128,16 @@ fn variables_are_safe() {
     ]);
     assert_eq!(code, 0, "{err}");
     assert!(out.contains("tree") && out.contains("broadcast"), "{out}");
+
+    // A variable holds for sizes that nobody looked at too, and would take the place of one that is given.
+    let some = measured("some", "1K:1M:4", always);
+    let report = tune(&["h200x4", "--measurements", some.to_str().unwrap(), "-o", folder.to_str().unwrap()]);
+    assert!(!changes(&report).is_empty() && report["environment"].as_array().unwrap().is_empty(), "{report}");
+    let table = std::fs::read_to_string(folder.join("tuner.csv")).unwrap();
+    let last = table.lines().last().unwrap();
+    assert!(last.contains("ring,simple,24"), "{table}");
+    let given = tune(&["h200x4", "--measurements", path.to_str().unwrap(), "--env", "NCCL_PROTO=^LL"]);
+    assert!(given["environment"].as_array().unwrap().is_empty(), "{given}");
 
     // PCIe: LL128 is off there by NCCL's own rule.
     let (code, out, _) = collcast(&["tune", "pcie-box", "-c", "all", "-s", "1K:64M:8", "--format", "json"]);

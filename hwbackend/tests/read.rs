@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use collcast_hwbackend::read::{FileKind, Outcome, ReadError, ReadOptions, ReadReport, read_paths};
+use collcast_hwbackend::read::{FileKind, Note, Outcome, ReadError, ReadOptions, ReadReport, read_paths};
 use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol, ReduceOp};
 use collcast_sim::measurement::{Choice, PeerAccess};
 use collcast_sim::units::{Bytes, SimDuration};
@@ -231,8 +231,8 @@ a:10:10 [0] NCCL INFO AllReduce: 2048 Bytes -> Algo 0 proto 2 time 12.5
     let report = read_texts(&[("run.log", log)]).unwrap();
     let file = &report.files[0];
     assert_eq!((file.rows, file.unusable, file.unreadable), (5, 1, 2));
-    let lines: Vec<_> = file.notes.iter().map(|note| note.line).collect();
-    assert_eq!(lines, [Some(11), Some(12), Some(18), Some(19)], "{:?}", file.notes);
+    let lines = |notes: &[Note]| notes.iter().filter_map(|note| note.line).collect::<Vec<_>>();
+    assert_eq!((lines(&file.notes), lines(&file.defects)), (vec![11, 12], vec![18, 19]), "{file:?}");
     let first = &report.measurements[0];
     assert_eq!((first.collective, first.run.as_str()), (Collective::AllReduce, "run"));
     assert_eq!((first.hosts, first.launch), (Some(2), Some(Launch::Processes)));

@@ -375,12 +375,14 @@ impl Profile {
             };
             let value = parameter.value;
             let (good, expected) = match spec.unit {
-                "of nominal" => (value > 0.0 && value <= 1.0, "more than 0 and at most 1"),
-                "GB/s" => (value > 0.0 && value < 1e6, "more than 0 and below 10^6"),
+                "of nominal" => ((1e-3..=1.0).contains(&value), "10^-3 or more and at most 1"),
+                "GB/s" => ((1e-3..1e6).contains(&value), "10^-3 or more and below 10^6"),
                 "us" => ((0.0..1e6).contains(&value), "0 or more and below 10^6"),
                 _ => ((0.0..100.0).contains(&value), "0 or more and below 100"),
             };
-            if !good {
+            let around = parameter.interval.is_none_or(|[low, high]| low <= value && value <= high);
+            let expected = if good { "a value inside its `interval`" } else { expected };
+            if !good || !around {
                 return Err(ProfileError::BadValue { file, name: name.clone(), value, unit: spec.unit, expected });
             }
         }

@@ -20,7 +20,7 @@ pub(super) struct Advice {
 
 /// Standard deviations that a measured gain must exceed: all comparisons hold together.
 pub(super) fn z(sites: &[Site]) -> f64 {
-    let tests: usize = sites.iter().map(|s| s.options.len() - 1).sum();
+    let tests: usize = sites.iter().filter(|s| !s.beyond).map(|s| s.options.len() - 1).sum();
     upper_quantile(FAMILY_ERROR / tests.max(1) as f64)
 }
 
@@ -31,12 +31,10 @@ pub(super) fn advise(sites: &[Site]) -> Vec<Option<Advice>> {
     sites
         .iter()
         .map(|site| {
-            if site.not_modelled().is_some() {
+            if site.beyond || site.not_modelled().is_some() {
                 return None;
             }
-            let measured = site.default_option().measured.is_some()
-                && site.options.iter().filter(|o| o.measured.is_some()).count() > 1;
-            let option = if measured {
+            let option = if site.measured() {
                 site.fastest(|o| o.measured.map(|m| m.us))?
             } else {
                 site.fastest(|o| Some(o.predicted_us()))?
@@ -119,7 +117,7 @@ pub(super) fn runs<'s, K: PartialEq>(
     out
 }
 
-/// What to take over which sizes.
+/// What to take over which sizes, of those that were asked about.
 pub(super) fn ranges(sites: &[Site], advice: &[Option<Advice>]) -> Vec<Range> {
     let key = |site: &Site, advice: Option<&Advice>| {
         let option = taken(site, advice);
@@ -127,8 +125,9 @@ pub(super) fn ranges(sites: &[Site], advice: &[Option<Advice>]) -> Vec<Range> {
     };
     runs(sites, advice, key)
         .into_iter()
-        .map(|Run { from, to, members }| {
-            let (site, last) = members[members.len() - 1];
+        .filter_map(|Run { from, to, mut members }| {
+            members.retain(|(site, _)| !site.beyond);
+            let &(site, last) = members.last()?;
             let option = taken(site, last);
             let both =
                 |(s, a): &(&Site, Option<&Advice>)| Some((taken(s, *a).measured?.us, s.default_option().measured?.us));
@@ -139,7 +138,7 @@ pub(super) fn ranges(sites: &[Site], advice: &[Option<Advice>]) -> Vec<Range> {
             let basis = last.map_or_else(|| site.basis(option), |a| a.basis);
             let (us, default_us) =
                 measured_us.filter(|_| basis == Basis::Measured).unwrap_or((predicted_us, default_predicted_us));
-            Range {
+            Some(Range {
                 collective: site.call.collective,
                 from,
                 to,
@@ -152,7 +151,7 @@ pub(super) fn ranges(sites: &[Site], advice: &[Option<Advice>]) -> Vec<Range> {
                 default_predicted_us,
                 measured_us,
                 gain: 1.0 - us / default_us,
-            }
+            })
         })
         .collect()
 }
@@ -191,6 +190,7 @@ pub(super) struct Regret {
 pub(super) fn regrets(sites: &[Site]) -> Vec<Regret> {
     let mut out = Vec::new();
     for of in sites.chunk_by(|a, b| a.call.collective == b.call.collective) {
+        let of: Vec<&Site> = of.iter().filter(|s| !s.beyond).collect();
         let collective = of[0].call.collective;
         let size = |s: &Site| s.call.size().0;
         let predicted: Vec<(u64, f64)> = of

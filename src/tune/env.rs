@@ -2,7 +2,7 @@
 
 use collcast_reports::model::{Cell, Column, Table};
 use collcast_sim::collective::{Algorithm, Collective, Protocol};
-use collcast_sim::model::nccl::{Environment, FUNCTIONS, Version};
+use collcast_sim::model::nccl::{Environment, FUNCTIONS, Selection, Version};
 use collcast_sim::predict::{Choice, Predictor, Settings};
 use collcast_sim::schedule::Call;
 
@@ -70,6 +70,10 @@ pub(super) fn find(
 ) -> Result<Env, CliError> {
     if !predictor.version(settings).since(24) {
         let why = "lists by collective need NCCL 2.24; use the tuner table".to_owned();
+        return Ok(Env { why, ..Env::default() });
+    }
+    if settings.nccl.algorithms != Selection::default() || settings.nccl.protocols != Selection::default() {
+        let why = "lists would take the place of NCCL_ALGO and NCCL_PROTO as given; use the tuner table".to_owned();
         return Ok(Env { why, ..Env::default() });
     }
     let certain = z(sites);
@@ -171,12 +175,15 @@ fn judge(of: &[Site], predictor: &Predictor<'_>, told: &Settings, z: f64) -> Opt
             continue;
         }
         let option = site.options.iter().find(|o| o.pair == pair && o.channels == default.channels)?;
+        if site.measured() && option.measured.is_none() {
+            return None;
+        }
         let gain = site.gain(option);
         if gain < -TOLERANCE {
             return None;
         }
         total -= (1.0 - gain).ln();
-        if site.is_certain(option, z) {
+        if !site.beyond && site.is_certain(option, z) {
             sizes += 1;
             most = most.max(gain);
         }
@@ -212,7 +219,7 @@ impl Env {
     /// The file.
     pub(super) fn text(&self, machine: &Machine<'_>) -> String {
         let mut out = format!(
-            "# NCCL settings for {}, {} ranks on {} hosts. {}\n",
+            "# NCCL settings for {}, {} ranks, hosts: {}. {}\n",
             machine.name,
             machine.ranks,
             machine.hosts,

@@ -66,11 +66,18 @@ pub(super) struct Site {
     pub(super) options: Vec<Opt>,
     /// The option that NCCL takes by itself.
     pub(super) default: usize,
+    /// Not asked about: what is set for other sizes must not harm it.
+    pub(super) beyond: bool,
 }
 
 impl Site {
     pub(super) fn default_option(&self) -> &Opt {
         &self.options[self.default]
+    }
+
+    /// Whether measured times decide: a forecast does not overrule them.
+    pub(super) fn measured(&self) -> bool {
+        self.default_option().measured.is_some() && self.options.iter().filter(|o| o.measured.is_some()).count() > 1
     }
 
     /// NCCL's choice where it has no schedule here.
@@ -103,6 +110,13 @@ impl Site {
         }
     }
 
+    /// Whether NCCL's choice was measured outside of what is forecast for it.
+    pub(super) fn is_contradicted(&self) -> bool {
+        let default = self.default_option();
+        let interval = default.prediction.low.as_us()..=default.prediction.high.as_us();
+        default.measured.is_some_and(|m| !interval.contains(&m.us))
+    }
+
     /// Whether an option's gain exceeds what is not known: the 90% intervals of both forecasts,
     /// taken as independent, or the spread of measured times at `z` standard deviations.
     ///
@@ -114,8 +128,7 @@ impl Site {
         if launched(default) && launched(option) {
             return false;
         }
-        let holds = |us: f64| (default.prediction.low.as_us()..=default.prediction.high.as_us()).contains(&us);
-        if option.measured.is_none() && default.measured.is_some_and(|m| !holds(m.us)) {
+        if option.measured.is_none() && self.is_contradicted() {
             return false;
         }
         let saved = -(1.0 - self.gain(option)).ln();
@@ -259,7 +272,7 @@ pub(super) fn sites(
                 });
             }
         }
-        Ok(Site { call, launch: settings.launch, options, default: 0 })
+        Ok(Site { call, launch: settings.launch, options, default: 0, beyond: false })
     };
     // Large calls first: they take longest.
     let mut order: Vec<usize> = (0..calls.len()).collect();
@@ -271,4 +284,24 @@ pub(super) fn sites(
         .collect::<Result<Vec<(usize, Site)>, PredictError>>()?;
     done.sort_by_key(|(index, _)| *index);
     Ok(done.into_iter().map(|(_, site)| site).collect())
+}
+
+/// Of some points those whose sizes are below or above all that were asked about: what is set holds there too.
+pub(super) fn beyond(asked: &[Site], mut points: Vec<Point>) -> Vec<Point> {
+    points.retain(|point| {
+        let of = asked.iter().filter(|s| s.call.collective == point.call.collective);
+        let sizes: Vec<_> = of.map(|s| s.call.size()).collect();
+        let size = point.call.size();
+        !sizes.is_empty() && (sizes.iter().all(|&s| size < s) || sizes.iter().all(|&s| size > s))
+    });
+    points
+}
+
+/// Both kinds of sites, by collective and size.
+pub(super) fn joined(mut asked: Vec<Site>, mut others: Vec<Site>) -> Vec<Site> {
+    others.iter_mut().for_each(|s| s.beyond = true);
+    let collectives: Vec<Collective> = asked.iter().map(|s| s.call.collective).collect();
+    asked.extend(others);
+    asked.sort_by_key(|s| (collectives.iter().position(|c| *c == s.call.collective), s.call.size()));
+    asked
 }

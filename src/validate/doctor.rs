@@ -80,6 +80,7 @@ pub(super) fn examine(judged: &[Judged<'_>], topology: &Topology, profile: &Prof
     let mut anomalies = by_cause(&found, left_out);
     anomalies.extend(members(&runs));
     anomalies.extend(scaling(&runs));
+    anomalies.extend(runs.iter().filter_map(in_place));
     anomalies.sort_by_key(|a| !a.error);
     Findings { anomalies, causes, warnings: failed.into_iter().collect() }
 }
@@ -123,18 +124,40 @@ fn excess(run: &Run<'_, '_>) -> f64 {
     logs[logs.len() * 3 / 4]
 }
 
-/// The same at large sizes, where links and NICs show.
-fn excess_of_large(run: &Run<'_, '_>) -> f64 {
-    let points = run.case.points();
+/// The same at the larger ones of some sizes, where links and NICs show; none where it lacks one of these.
+fn excess_of_large(run: &Run<'_, '_>, sizes: &BTreeSet<u64>) -> Option<f64> {
+    let size = |p: &&Point| p.question.call.size().0;
+    let points: Vec<&Point> = run.case.points().iter().filter(|p| sizes.contains(&size(p))).collect();
+    if points.is_empty() || points.len() < sizes.len() {
+        return None;
+    }
     let mut logs: Vec<f64> =
         points[points.len() * 2 / 3..].iter().map(|p| (p.measured.as_us() / p.expected.time.as_us()).ln()).collect();
     logs.sort_by(f64::total_cmp);
-    logs[logs.len() / 2]
+    Some(logs[logs.len() / 2])
+}
+
+/// Share of runs that must have a size for all to be compared at it; the others are left out.
+const SHARED: f64 = 0.75;
+
+/// Sizes at which runs can be compared: a forecast is off by other factors at other sizes.
+fn shared_sizes<'r>(runs: impl Iterator<Item = &'r Run<'r, 'r>>) -> BTreeSet<u64> {
+    let mut counts: BTreeMap<u64, usize> = BTreeMap::new();
+    let mut all = 0;
+    for run in runs {
+        all += 1;
+        for point in run.case.points() {
+            *counts.entry(point.question.call.size().0).or_default() += 1;
+        }
+    }
+    counts.into_iter().filter(|(_, n)| *n as f64 >= SHARED * f64::from(all)).map(|(size, _)| size).collect()
 }
 
 /// One anomaly a cause, over the runs that show it.
 fn by_cause(found: &[(&Run<'_, '_>, Case, Diagnosis)], left_out: usize) -> Vec<Anomaly> {
     let mut causes: BTreeMap<Cause, Vec<&(&Run<'_, '_>, Case, Diagnosis)>> = BTreeMap::new();
+    let (faster, found): (Vec<_>, Vec<_>) =
+        found.iter().partition(|(run, _, d)| d.finding == Finding::Unknown && excess(run) < 0.0);
     for one in found {
         let cause = match one.2.finding {
             Finding::Healthy => continue,
@@ -165,7 +188,18 @@ fn by_cause(found: &[(&Run<'_, '_>, Case, Diagnosis)], left_out: usize) -> Vec<A
             suggestion,
         }
     };
-    causes.into_iter().map(anomaly).collect()
+    let too_fast = faster.first().map(|(run, ..)| Anomaly {
+        kind: "faster_than_expected",
+        error: false,
+        evidence: format!(
+            "{}: {:.2} times the expected time or less at most sizes; no fault makes a run faster",
+            run.name,
+            excess(run).exp()
+        ),
+        suggestion: "check --topology, --profile, and that the log says its NCCL version, variables and ranks"
+            .to_owned(),
+    });
+    causes.into_iter().map(anomaly).chain(too_fast).collect()
 }
 
 fn evidence(run: &Run<'_, '_>, case: &Case, d: &Diagnosis) -> String {
@@ -218,6 +252,37 @@ fn causes_of(run: &Run<'_, '_>, d: &Diagnosis) -> serde_json::Value {
     json!({ "run": run.rows[0].row.run, "ranks": run.rows[0].row.ranks, "causes": causes, "alike": alike, "sizes_beyond": d.beyond })
 }
 
+/// How much longer than the other half of a run one must take to be told, at most of its sizes: in place LL is up to 30%
+/// faster where it runs from the L2 cache.
+const HALVES: f64 = 1.5;
+
+/// A run whose calls in place take other times than those out of place: the doctor looks at the faster ones.
+fn in_place(run: &Run<'_, '_>) -> Option<Anomaly> {
+    let mut sizes: BTreeMap<u64, [Option<f64>; 2]> = BTreeMap::new();
+    for j in &run.rows {
+        let half = &mut sizes.entry(j.row.size.0).or_default()[usize::from(j.row.in_place)];
+        let time = j.row.time.as_us();
+        *half = Some(half.map_or(time, |other| other.min(time)));
+    }
+    let mut ratios: Vec<f64> = sizes.values().filter_map(|[out, within]| Some((*within)? / (*out)?)).collect();
+    ratios.sort_by(f64::total_cmp);
+    let median = *ratios.get(ratios.len() / 2)?;
+    let (slow, fast, times) =
+        if median > 1.0 { ("in place", "out of place", median) } else { ("out of place", "in place", 1.0 / median) };
+    (ratios.len() >= 3 && times > HALVES).then(|| Anomaly {
+        kind: "halves_differ",
+        error: false,
+        evidence: format!(
+            "{}: {slow} takes {times:.1} times as long as {fast}, median of {} sizes",
+            run.name,
+            ratios.len()
+        ),
+        suggestion:
+            "measure both again: another job, or memory registered for one of them only (NCCL_DEBUG_SUBSYS=REG)"
+                .to_owned(),
+    })
+}
+
 /// What a member must make a run take longer to be named: 15%, by five standard deviations.
 const MEMBER: (f64, f64) = (0.14, 5.0);
 
@@ -237,10 +302,11 @@ fn members(runs: &[Run<'_, '_>]) -> Vec<Anomaly> {
     let mut anomalies = Vec::new();
     for (what, runs) in alike {
         let names: Vec<&String> = runs.iter().flat_map(|r| &r.1).collect::<BTreeSet<_>>().into_iter().collect();
+        let sizes = shared_sizes(runs.iter().map(|r| r.0));
         let sets: Vec<(Vec<usize>, f64)> = (runs.iter())
-            .map(|(run, of)| {
+            .filter_map(|(run, of)| {
                 let of = of.iter().filter_map(|m| names.binary_search(&m).ok()).collect();
-                (of, excess_of_large(run))
+                Some((of, excess_of_large(run, &sizes)?))
             })
             .collect();
         let slow: Vec<_> = rank_members(names.len(), &sets)
@@ -276,19 +342,28 @@ fn members(runs: &[Run<'_, '_>]) -> Vec<Anomaly> {
 /// What scaling must lose at a step, beyond what is expected, to be told: a factor of 1.3.
 const BREAK: f64 = 0.26;
 
-/// Where runs over several numbers of hosts fall behind what they should.
-fn scaling(runs: &[Run<'_, '_>]) -> Option<Anomaly> {
-    let mut by_hosts: BTreeMap<u32, (f64, u64, f64, f64)> = BTreeMap::new();
+/// Where runs of a collective over several numbers of hosts fall behind what they should.
+fn scaling(runs: &[Run<'_, '_>]) -> Vec<Anomaly> {
+    let mut by_collective: BTreeMap<String, BTreeMap<u32, &Run<'_, '_>>> = BTreeMap::new();
     for run in runs {
         let row = run.rows[0].row;
-        let largest = run.case.points().last()?;
-        let size = largest.question.call.size().0;
-        let busbw = |t: SimDuration| size as f64 / t.as_us() / 1e3 * row.collective.bus_factor(row.ranks);
-        let entry = (excess_of_large(run), size, busbw(largest.measured), busbw(largest.expected.time));
-        by_hosts.entry(row.hosts?).or_insert(entry);
+        if let Some(hosts) = row.hosts {
+            by_collective.entry(row.collective.to_string()).or_default().entry(hosts).or_insert(run);
+        }
     }
-    let hosts: Vec<u32> = by_hosts.keys().copied().collect();
-    let values: Vec<&(f64, u64, f64, f64)> = by_hosts.values().collect();
+    by_collective.values().filter_map(scaling_of).collect()
+}
+
+fn scaling_of(by_hosts: &BTreeMap<u32, &Run<'_, '_>>) -> Option<Anomaly> {
+    let sizes = shared_sizes(by_hosts.values().copied());
+    let size = *sizes.last()?;
+    let value = |(&hosts, run): (&u32, &&Run<'_, '_>)| {
+        let row = run.rows[0].row;
+        let point = run.case.points().iter().find(|p| p.question.call.size().0 == size)?;
+        let busbw = |t: SimDuration| size as f64 / t.as_us() / 1e3 * row.collective.bus_factor(row.ranks);
+        Some((hosts, (excess_of_large(run, &sizes)?, size, busbw(point.measured), busbw(point.expected.time))))
+    };
+    let (hosts, values): (Vec<u32>, Vec<(f64, u64, f64, f64)>) = by_hosts.iter().filter_map(value).unzip();
     let excess: Vec<f64> = values.iter().map(|v| v.0).collect();
     let at = where_scaling_breaks(&excess, BREAK)?;
     let list: Vec<String> = (hosts.iter().zip(&values))

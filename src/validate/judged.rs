@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use collcast_hwbackend::read::FileReport;
 use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol, ReduceOp};
 use collcast_sim::doctor::Question;
 use collcast_sim::engine::Unobserved;
@@ -56,7 +57,7 @@ pub(super) type Verdicts<'a> = (Vec<Judged<'a>>, BTreeMap<String, usize>, usize)
 /// Predicts every row that the machine can hold.
 pub(super) fn judge<'a>(
     rows: &[&'a Measurement],
-    envs: &BTreeMap<String, &BTreeMap<String, String>>,
+    files: &BTreeMap<String, &FileReport>,
     topology: &Topology,
     profile: &Profile,
     launch: Option<Launch>,
@@ -82,7 +83,7 @@ pub(super) fn judge<'a>(
         .par_iter()
         .map(|&twins| {
             let row = twins[0];
-            let question = question(row, envs.get(&row.origin.file).copied(), &predictor, launch);
+            let question = question(row, files.get(&row.origin.file).map(|f| f.env_of(&row.run)), &predictor, launch);
             let Question { call, algorithm, protocol, settings } = &question;
             let (algorithm, protocol) = (*algorithm, *protocol);
             let prediction =

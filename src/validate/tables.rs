@@ -149,10 +149,10 @@ pub(super) fn group_table(groups: &BTreeMap<Key, Vec<&Judged<'_>>>, overall: &[&
 
 pub(super) fn files_table(files: &[FileReport]) -> Table {
     let columns = [Column::text("file", "file"), Column::number("rows", "rows"), Column::text("outcome", "outcome")];
-    let mut table = Table::new("files", "files that gave no rows, or have lines that could not be read", columns);
+    let mut table = Table::new("files", "files that gave no rows, or of which there is something to tell", columns);
     for file in files {
         let outcome = match &file.outcome {
-            Outcome::Read if file.unreadable == 0 => continue,
+            Outcome::Read if file.notes.is_empty() => continue,
             Outcome::Read => "read".to_owned(),
             Outcome::Metadata => "describes the data files of its stem".to_owned(),
             Outcome::NotUnderstood(reason) => format!("not understood: {reason}"),
@@ -164,7 +164,10 @@ pub(super) fn files_table(files: &[FileReport]) -> Table {
         };
         let mut text = outcome;
         if let Some(first) = notes.first() {
-            text += &format!("; {} notes, the first: {first}", notes.len());
+            text += &match notes.len() {
+                1 => format!("; {first}"),
+                more => format!("; {more} notes, the first: {first}"),
+            };
         }
         table.push([file.path.display().to_string().into(), file.rows.into(), text.into()]);
     }

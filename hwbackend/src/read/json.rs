@@ -149,7 +149,7 @@ fn nccl_tests(input: &Input<'_>, value: &Value) -> Result<Parsed, ReadError> {
                 return Err(bad("time", half, "less than 100 days"));
             }
             if let Some(wrong) = half.get("nwrong").and_then(count).filter(|&wrong| wrong > 0) {
-                out.note(Some(line), format!("{wrong} values were wrong; the row is kept"));
+                out.defect(line, format!("{wrong} values were wrong"));
             }
             if out.rows.len() >= input.rows_left {
                 return Err(input.too_many_rows());

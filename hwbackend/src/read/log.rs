@@ -201,7 +201,7 @@ impl Reader<'_> {
             half.time_us = time_us.filter(|&time| time > 0.0 && size > 0);
             let errors = wrong.parse::<u64>().ok();
             if fields.counts_wrong && errors.is_some_and(|count| count > 0) {
-                self.out.note(Some(number), format!("{} values were wrong; the row is kept", errors.unwrap_or(0)));
+                self.out.defect(number, format!("{} values were wrong", errors.unwrap_or(0)));
             }
         }
         if fields.cpu_time {
@@ -254,6 +254,8 @@ impl Reader<'_> {
             match rank_line(text) {
                 Some((rank, place)) if self.run.ranks.len() < RANK_LINES_MAX => {
                     self.run.ranks.insert(rank, place);
+                    // What follows the bus: `[0000:00:06] NVIDIA H200`.
+                    self.out.gpus.extend(text.split_once("] ").map(|(_, name)| name.trim().to_owned()));
                 }
                 _ => {
                     self.out.unreadable += 1;
@@ -311,7 +313,7 @@ impl Reader<'_> {
         if let Some(rest) = text.strip_prefix("Out of bounds values") {
             if rest.contains("FAILED") {
                 let text = format!("the run failed its own check: {}", shortened(text));
-                self.out.note(Some(number), text);
+                self.out.defect(number, text);
             }
             return Ok(true);
         }
@@ -320,7 +322,7 @@ impl Reader<'_> {
         }
         if text.contains("Test NCCL failure") || text.contains("Test CUDA failure") {
             let text = format!("the run says: {}", shortened(text));
-            self.out.note(Some(number), text);
+            self.out.defect(number, text);
             return Ok(true);
         }
         if text.contains("_perf") && self.run.collective.is_none() && self.run.rows.is_empty() {
@@ -457,7 +459,6 @@ impl Reader<'_> {
             self.out.note_once(None, text);
         }
         env.retain(|name, _| is_relevant(name));
-        self.out.env.extend(env);
         settings.nccl = self.nccl.clone().or_else(|| sidecar.nccl.clone());
         // nccl-tests takes its buffers from `ncclMemAlloc`.
         settings.registered = launch == Some(Launch::Graph);
@@ -468,6 +469,8 @@ impl Reader<'_> {
             1 => self.input.stem.to_owned(),
             more => format!("{}#{more}", self.input.stem),
         };
+        self.out.env.extend(env.clone());
+        self.out.run_env.insert(name.clone(), env);
         for row in &run.rows {
             for (half, in_place) in row.halves.iter().zip([false, true]) {
                 let Some(time_us) = half.time_us else {

@@ -136,7 +136,9 @@ pub struct FileReport {
     pub unreadable: usize,
     /// Lines of text around the tables.
     pub other_lines: usize,
-    /// What there is to tell, at most 200 notes.
+    /// Results that were wrong and tests that failed, by its own words; at most 200.
+    pub defects: Vec<Note>,
+    /// What else there is to tell, at most 200 notes.
     pub notes: Vec<Note>,
     /// Notes beyond those.
     pub notes_left_out: usize,
@@ -150,8 +152,12 @@ pub struct FileReport {
     pub hosts_at_most: Option<u32>,
     /// NCCL version.
     pub nccl: Option<String>,
-    /// Variables of NCCL and the network under which it ran (of the last run in the file).
+    /// Variables of NCCL and the network under which it ran; [`FileReport::env_of`] tells runs apart.
     pub env: BTreeMap<String, String>,
+    /// The same by run, where the file is a log of several.
+    pub run_env: BTreeMap<String, BTreeMap<String, String>>,
+    /// GPUs as its rank lines name them, such as `NVIDIA H200`.
+    pub gpus: BTreeSet<String>,
 }
 
 impl FileReport {
@@ -165,6 +171,7 @@ impl FileReport {
             unusable: 0,
             unreadable: 0,
             other_lines: 0,
+            defects: Vec::new(),
             notes: Vec::new(),
             notes_left_out: 0,
             hash: String::new(),
@@ -173,7 +180,26 @@ impl FileReport {
             hosts_at_most: None,
             nccl: None,
             env: BTreeMap::new(),
+            run_env: BTreeMap::new(),
+            gpus: BTreeSet::new(),
         }
+    }
+
+    /// Variables of NCCL and the network under which one of its runs ran.
+    pub fn env_of(&self, run: &str) -> &BTreeMap<String, String> {
+        self.run_env.get(run).unwrap_or(&self.env)
+    }
+
+    fn placed(&self, note: &Note) -> String {
+        let line = note.line.map_or_else(String::new, |line| format!(":{line}"));
+        format!("{}{line}: {}", self.path.display(), note.text)
+    }
+
+    /// The first of its defects, and how many more there are.
+    pub fn defect(&self) -> Option<String> {
+        let more = self.defects.len().saturating_sub(1);
+        let more = if more > 0 { format!(" ({more} more such lines)") } else { String::new() };
+        self.defects.first().map(|first| self.placed(first) + &more)
     }
 
     /// What a user should be told of this file, each with its place, worst first.
@@ -185,10 +211,8 @@ impl FileReport {
             Outcome::NotUnderstood(reason) => lines.push(format!("{place}: not read: {reason}")),
             Outcome::Refused(error) => lines.push(format!("{place}: refused: {error}")),
         }
-        lines.extend(self.notes.iter().map(|note| match note.line {
-            Some(line) => format!("{place}:{line}: {}", note.text),
-            None => format!("{place}: {}", note.text),
-        }));
+        lines.extend(self.defect());
+        lines.extend(self.notes.iter().map(|note| self.placed(note)));
         if self.notes_left_out > 0 {
             lines.push(format!("{place}: and {} more notes", self.notes_left_out));
         }
@@ -451,6 +475,7 @@ impl Input<'_> {
 #[derive(Default)]
 struct Parsed {
     rows: Vec<Measurement>,
+    defects: Vec<Note>,
     notes: Vec<Note>,
     notes_left_out: usize,
     unusable: usize,
@@ -458,6 +483,8 @@ struct Parsed {
     other_lines: usize,
     nccl: Option<String>,
     env: BTreeMap<String, String>,
+    run_env: BTreeMap<String, BTreeMap<String, String>>,
+    gpus: BTreeSet<String>,
     /// Why there are no rows.
     reason: Option<String>,
 }
@@ -468,6 +495,13 @@ impl Parsed {
             self.notes.push(Note { line, text });
         } else {
             self.notes_left_out += 1;
+        }
+    }
+
+    /// Something that makes what was measured doubtful.
+    fn defect(&mut self, line: u64, text: String) {
+        if self.defects.len() < NOTES_MAX {
+            self.defects.push(Note { line: Some(line), text });
         }
     }
 
@@ -500,10 +534,13 @@ impl FileReport {
         self.unusable = parsed.unusable;
         self.unreadable = parsed.unreadable;
         self.other_lines = parsed.other_lines;
+        self.defects.clone_from(&parsed.defects);
         self.notes.clone_from(&parsed.notes);
         self.notes_left_out = parsed.notes_left_out;
         self.nccl.clone_from(&parsed.nccl);
         self.env.clone_from(&parsed.env);
+        self.run_env.clone_from(&parsed.run_env);
+        self.gpus.clone_from(&parsed.gpus);
         self.outcome = if parsed.rows.is_empty() {
             Outcome::NotUnderstood(parsed.reason.clone().unwrap_or_else(|| "it has no rows".to_owned()))
         } else {

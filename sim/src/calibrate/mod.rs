@@ -381,13 +381,17 @@ impl<'a> Study<'a> {
         let mut solution = search(&free, &from, None)?;
         // Whether the derivatives are those of a fit with more parameters.
         let mut stale = false;
+        let kernels = rows.iter().map(|&r| self.of[r]).collect::<BTreeSet<_>>().len();
         loop {
+            // More unknowns than kernels can tell.
+            let crowded = free.len() > kernels;
             let start: Vec<f64> = free.iter().map(|&i| self.start[i]).collect();
             let covariance = covariance(&solution, &self.clusters(rows), &start, &options());
             let variance = |at: usize| covariance.as_ref().map_or(0.0, |c| c[(at, at)]);
             // One at a time: what is left may be told once the other stands still.
             let untold = (0..free.len()).filter(|&at| {
-                free.len() > 1 && !needed.contains(&free[at]) && variance(at).max(0.0).sqrt() > IDENTIFIED
+                let open = !needed.contains(&free[at]) && variance(at).max(0.0).sqrt() > IDENTIFIED;
+                free.len() > 1 && (crowded || open)
             });
             match untold.max_by(|&a, &b| variance(a).total_cmp(&variance(b))) {
                 Some(worst) => {
@@ -396,7 +400,7 @@ impl<'a> Study<'a> {
                     from.remove(worst);
                     let without = search(&free, &from, Some(&solution.jacobian.clone().remove_column(worst)))?;
                     let error = |solution: &Solution| mean(solution.residuals.iter().map(|r| r.abs()));
-                    if error(&without) > MISSED * error(&solution) {
+                    if !crowded && error(&without) > MISSED * error(&solution) {
                         free.insert(worst, parameter);
                         needed.insert(parameter);
                     } else {

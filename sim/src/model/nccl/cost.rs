@@ -99,7 +99,14 @@ impl<'a> Model<'a> {
     }
 
     fn cell(&self, call: &Call, a: usize, p: usize) -> Cell {
-        if !has_kernel(call.collective, a, p) || (a == PAT && !self.version.since(23)) {
+        // NCCL's release notes: NVLS came with 2.17, its tree across hosts with 2.18, PAT with 2.23.
+        let came = match a {
+            NVLS => 17,
+            NVLS_TREE => 18,
+            PAT => 23,
+            _ => 0,
+        };
+        if !has_kernel(call.collective, a, p) || !self.version.since(came) {
             return Cell::NoKernel;
         }
         if let Some(why) = self.off(call, a, p) {

@@ -1,0 +1,114 @@
+//! Goal: logs that are broken, or of another machine or several runs, do not pass as what they are not.
+//! Method: nccl-tests text written here: healthy runs of an 8-GPU host, each with one thing wrong.
+
+#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
+
+mod common;
+
+use std::fmt::Write as _;
+
+use common::collcast;
+use serde_json::Value;
+
+/// Sizes of the runs, with what a DGX H100 takes with rings, roughly: the tests are of judgement, not of times.
+const ROWS: [(u64, f64); 5] =
+    [(1 << 20, 70.0), (4 << 20, 95.0), (16 << 20, 150.0), (64 << 20, 400.0), (1 << 30, 5280.0)];
+
+/// One run of all-reduce over 8 GPUs as nccl-tests prints it: `line(size, time)` gives out-of-place time, in-place time
+/// and wrong values.
+fn log(gpu: &str, env: &str, line: impl Fn(u64, f64) -> (f64, f64, u64)) -> String {
+    let mut text = String::from("# Collective test starting: all_reduce_perf\n");
+    if !env.is_empty() {
+        writeln!(text, "# env: {env}").unwrap();
+    }
+    text.push_str("# nThread 1 nGpus 1 minBytes 8\n# Using devices\n");
+    for rank in 0..8 {
+        writeln!(text, "#  Rank {rank} Group 0 Pid {} on n1 device {rank} [0000:0{rank}:00] NVIDIA {gpu}", 100 + rank)
+            .unwrap();
+    }
+    for (size, time) in ROWS {
+        let (out, within, wrong) = line(size, time);
+        let half = |time: f64| {
+            let algbw = size as f64 / time / 1e3;
+            format!("{time:.2} {algbw:.2} {:.2} {wrong}", algbw * 1.75)
+        };
+        writeln!(text, "{size} {} float sum -1 {} {}", size / 4, half(out), half(within)).unwrap();
+    }
+    text
+}
+
+fn validate(text: &str, more: &[&str]) -> (i32, Value) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.log");
+    std::fs::write(&path, text).unwrap();
+    let (code, out, err) =
+        collcast(&[&["validate", path.to_str().unwrap(), "-t", "dgx-h100", "--format", "json"], more].concat());
+    (code, serde_json::from_str(&out).unwrap_or_else(|_| panic!("{err}")))
+}
+
+fn kinds(result: &Value) -> Vec<&str> {
+    result["anomalies"].as_array().unwrap().iter().map(|a| a["kind"].as_str().unwrap()).collect()
+}
+
+const RINGS: &str = "NCCL_NVLS_ENABLE=0";
+
+/// Goal: wrong results and tests that stopped are errors, whatever the times say.
+#[test]
+fn failed_runs_are_errors() {
+    let healthy = log("H100 80GB HBM3", RINGS, |_, time| (time, time, 0));
+    let (code, result) = validate(&healthy, &[]);
+    assert!(!kinds(&result).contains(&"run_failed") && code == 0, "{:?}", result["anomalies"]);
+    let wrong = log("H100 80GB HBM3", RINGS, |size, time| (time, time, u64::from(size > 1 << 24)));
+    let stopped = healthy + "n1: Test NCCL failure common.cu:958 'unhandled system error'\n";
+    for (text, says) in [(wrong, "1 values were wrong"), (stopped, "Test NCCL failure")] {
+        let (code, result) = validate(&text, &["--no-doctor"]);
+        assert_eq!((code, kinds(&result)), (1, vec!["run_failed"]));
+        assert!(result["anomalies"][0]["evidence"].as_str().unwrap().contains(says), "{}", result["anomalies"]);
+    }
+}
+
+/// Goal: a gate holds for rows where NCCL chose, and is not passed where no row could be judged.
+#[test]
+fn gates_judge_something() {
+    let slow = log("H100 80GB HBM3", RINGS, |_, time| (3.0 * time, 3.0 * time, 0));
+    assert_eq!(validate(&slow, &["--no-doctor"]).0, 0);
+    assert_eq!(validate(&slow, &["--no-doctor", "--max-error", "30%"]).0, 1);
+    for gate in ["--max-error", "--min-busbw"] {
+        let (code, result) = validate(&slow, &["--gpus", "4", "--no-doctor", gate, "50%"]);
+        assert_eq!(code, 1, "{gate}");
+        assert!(result["verdict"]["sentence"].as_str().unwrap().contains("no row could be predicted"));
+    }
+}
+
+/// Goal: times in place and out of place that differ by far, a run that is faster than the machine, and
+/// a log of other GPUs are told as such.
+#[test]
+fn what_misleads_is_said() {
+    let (_, result) = validate(&log("H100 80GB HBM3", RINGS, |_, time| (time, 4.0 * time, 0)), &[]);
+    assert!(kinds(&result).contains(&"halves_differ"), "{:?}", result["anomalies"]);
+    let (_, result) = validate(&log("H100 80GB HBM3", RINGS, |_, time| (time / 3.0, time / 3.0, 0)), &[]);
+    assert_eq!(kinds(&result), ["faster_than_expected"]);
+    let other = |gpu: &str| {
+        let (_, result) = validate(&log(gpu, RINGS, |_, time| (time, time, 0)), &[]);
+        result["warnings"].to_string().contains("`dgx-h100` has H100")
+    };
+    assert!(other("A100-SXM4-80GB") && other("H200") && !other("H100 80GB HBM3"));
+}
+
+/// Goal: of several runs in one file each is judged under its own variables.
+#[test]
+fn runs_of_one_file_keep_their_variables() {
+    let run = |env: String| log("H100 80GB HBM3", &env, |_, time| (time, time, 0));
+    for nvls in [["0", "1"], ["1", "0"]] {
+        let text = nvls.map(|on| run(format!("NCCL_NVLS_ENABLE={on}"))).concat();
+        let (_, result) = validate(&text, &["--no-doctor"]);
+        let at_1_gib: Vec<&str> = result["rows"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|r| r["size_bytes"] == 1 << 30 && r["in_place"] == false)
+            .map(|r| r["algorithm"].as_str().unwrap())
+            .collect();
+        assert_eq!(at_1_gib, nvls.map(|on| if on == "1" { "nvls" } else { "ring" }));
+    }
+}
