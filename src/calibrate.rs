@@ -67,8 +67,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR")]
     held_out: Option<PathBuf>,
     /// Groups in which runs are held back; other splits hold back one value at a time
-    #[arg(long, value_name = "N", default_value_t = 2)]
-    folds: usize,
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(2..))]
+    folds: u16,
     /// Name of the profile [default: the stem of --output]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
@@ -140,7 +140,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         eprintln!("fitted without each source, {:.1} s", started.elapsed().as_secs_f64());
     }
     for &split in splits.iter().filter(|&&s| s != Split::Source || args.held_out.is_none()) {
-        let folds = (split == Split::Run).then_some(args.folds.max(2));
+        let folds = (split == Split::Run).then_some(usize::from(args.folds));
         crossed.insert(split, study.cross(&fit, split, folds).map_err(error)?);
         eprintln!("held back by {}, {:.1} s", split.name(), started.elapsed().as_secs_f64());
     }
