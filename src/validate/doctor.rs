@@ -357,18 +357,18 @@ fn scaling(runs: &[Run<'_, '_>]) -> Vec<Anomaly> {
 fn scaling_of(by_hosts: &BTreeMap<u32, &Run<'_, '_>>) -> Option<Anomaly> {
     let sizes = shared_sizes(by_hosts.values().copied());
     let size = *sizes.last()?;
-    let value = |(&hosts, run): (&u32, &&Run<'_, '_>)| {
+    let (mut hosts, mut excess, mut list) = (Vec::new(), Vec::new(), Vec::new());
+    for (&count, run) in by_hosts {
         let row = run.rows[0].row;
-        let point = run.case.points().iter().find(|p| p.question.call.size().0 == size)?;
+        let point = run.case.points().iter().find(|p| p.question.call.size().0 == size);
+        let Some((point, more)) = point.zip(excess_of_large(run, &sizes)) else { continue };
         let busbw = |t: SimDuration| size as f64 / t.as_us() / 1e3 * row.collective.bus_factor(row.ranks);
-        Some((hosts, (excess_of_large(run, &sizes)?, size, busbw(point.measured), busbw(point.expected.time))))
-    };
-    let (hosts, values): (Vec<u32>, Vec<(f64, u64, f64, f64)>) = by_hosts.iter().filter_map(value).unzip();
-    let excess: Vec<f64> = values.iter().map(|v| v.0).collect();
+        let (measured, expected) = (busbw(point.measured), busbw(point.expected.time));
+        hosts.push(count);
+        excess.push(more);
+        list.push(format!("{count}: {measured:.1} of {expected:.1} GB/s at {}", Bytes(size)));
+    }
     let at = where_scaling_breaks(&excess, BREAK)?;
-    let list: Vec<String> = (hosts.iter().zip(&values))
-        .map(|(h, v)| format!("{h}: {:.1} of {:.1} GB/s at {}", v.2, v.3, Bytes(v.1)))
-        .collect();
     Some(Anomaly {
         kind: "scaling_breaks",
         error: false,

@@ -243,7 +243,7 @@ impl Environment {
                 self.not_modelled.push(format!("{name}={value}: NCCL's default is used"));
             }
             "NCCL_IB_HCA" | "NCCL_NETDEVS_POLICY" | "NCCL_CROSS_NIC"
-                if !value.is_empty() && !(name == "NCCL_CROSS_NIC" && value == "2") =>
+                if !matches!((name, value), (_, "") | ("NCCL_CROSS_NIC", "2")) =>
             {
                 self.not_modelled.push(format!(
                     "{name}={value}: NICs are those of the topology, used as by default; a topology file can have fewer"
