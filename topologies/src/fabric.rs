@@ -368,7 +368,7 @@ impl FabricSpec {
     fn spines(&self, builder: &mut TopologyBuilder, leaves: &[Leaf], per_unit: usize) -> Result<(), TopologiesError> {
         let widest = leaves.iter().map(|l| l.used).max().unwrap_or(1);
         let unit_count = leaves.iter().map(|l| l.unit + 1).max().unwrap_or(1);
-        if self.kind.by_rail() && unit_count == 1 && self.spine.is_none() {
+        if self.kind == FabricKind::RailOnly && unit_count == 1 && self.spine.is_none() {
             assume(
                 builder,
                 &format!(

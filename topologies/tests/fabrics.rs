@@ -4,8 +4,10 @@
 
 use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol};
 use collcast_sim::ids::{ChannelId, Rank};
+use collcast_sim::measurement::PeerAccess;
 use collcast_sim::model::nccl::Version;
-use collcast_sim::network::{PathClass, Route, Router, Transport};
+use collcast_sim::model::nccl::search::{Options, graphs};
+use collcast_sim::network::{PathClass, Route, Router, Transport, order_by};
 use collcast_sim::predict::{Choice, Predictor, Settings};
 use collcast_sim::profile::Profile;
 use collcast_sim::schedule::Call;
@@ -31,10 +33,14 @@ fn along(topology: &Topology, route: &Route) -> String {
 }
 
 fn time_us(topology: &Topology, channels: u32) -> f64 {
+    time_by(topology, Algorithm::Ring, channels)
+}
+
+fn time_by(topology: &Topology, algorithm: Algorithm, channels: u32) -> f64 {
     let profile = Profile::builtin("prior").unwrap();
     let call = Call::of_size(Collective::AllReduce, topology.ranks(), Bytes(256 << 20), DataType::Float32);
     let settings = Settings { channels: Some(channels), ..Settings::default() };
-    let (algorithm, protocol) = (Choice::Forced(Algorithm::Ring), Choice::Forced(Protocol::Simple));
+    let (algorithm, protocol) = (Choice::Forced(algorithm), Choice::Forced(Protocol::Simple));
     Predictor::new(topology, &profile).predict(&call, algorithm, protocol, &settings).unwrap().time.as_us()
 }
 
@@ -102,7 +108,8 @@ fn the_wrong_nic_can_be_chosen() {
     assert!(by(&[("NCCL_IB_DISABLE", "1"), named]).contains("management"), "{}", by(&[named]));
 }
 
-/// Goal: hosts of different kinds and counts work together, at the pace of the slowest port.
+/// Goal: hosts of different kinds and counts work together. A slow port sets the pace of who must use
+/// it; the search lays no ring through it.
 #[test]
 fn hosts_may_differ() {
     let mixed = |rate: &str| {
@@ -118,5 +125,62 @@ fn hosts_may_differ() {
         assert_eq!(route(&whole, &[], from, to, 0).staged, 0);
     }
     let slow = mixed("20 Gb/s");
-    assert!(time_us(&slow, 8) > 2.0 * time_us(&whole, 8), "one port of 2.5 GB/s sets the pace");
+    let ratio = |algorithm| time_by(&slow, algorithm, 8) / time_by(&whole, algorithm, 8);
+    assert!(ratio(Algorithm::NvlsTree) > 4.0, "one port of 2.5 GB/s sets the pace");
+    let ring = ratio(Algorithm::Ring);
+    assert!((1.0..2.0).contains(&ring), "rings avoid it: {ring}");
+}
+
+/// Goal: a cluster below one unit of a rail-optimised fabric has spines too: a lost NIC, or hosts without PXN, send
+/// from one rail to another. One of eight NICs costs about an eighth of the rate.
+#[test]
+fn a_lost_nic_costs_its_share() {
+    let cluster = |state: &str| {
+        build(&format!(
+            "[[hosts]]\ncount = 3\nnames = \"h[0-2]\"\nlike = \"dgx-h100\"\n\
+             [fabric]\nkind = \"rail-optimised\"\nhosts_per_unit = 32\n{state}"
+        ))
+    };
+    let whole = cluster("");
+    let lost = cluster("[[exceptions]]\nhost = \"h1\"\nnic = 3\nstate = \"down\"");
+    let time = |topology| {
+        let profile = Profile::builtin("prior").unwrap();
+        let call = Call::of_size(Collective::AllReduce, 24, Bytes(1 << 30), DataType::Float32);
+        let ring = Choice::Forced(Algorithm::Ring);
+        let simple = Choice::Forced(Protocol::Simple);
+        Predictor::new(topology, &profile).predict(&call, ring, simple, &Settings::default()).unwrap().time.as_us()
+    };
+    let ratio = time(&lost) / time(&whole);
+    assert!((1.02..1.35).contains(&ratio), "{ratio}");
+    for env in [&[][..], &[("NCCL_PXN_DISABLE", "1")]] {
+        // GPU 3 of the second host sends and receives through other NICs.
+        for (from, to) in [(11, 3), (3, 11), (11, 19)] {
+            assert!(!along(&lost, &route(&lost, env, from, to, 0)).contains("h1/nic3"));
+        }
+    }
+}
+
+/// Goal: GPUs relay (PXN) only for NICs that they serve first, and only those with ranks. On a DGX A100 two
+/// GPUs and two NICs share each PCIe switch, and each GPU has its own NIC.
+#[test]
+fn relays_are_nccls() {
+    let topology = collcast_topologies::load("dgx-a100", Some(2), None).unwrap();
+    // To GPU 1 of the other host, which takes the second NIC of its switch: relayed by the GPU with that NIC.
+    let way = |topology: &Topology, from, to| along(topology, &route(topology, &[], from, to, 0));
+    let nics: std::collections::BTreeSet<String> = (8..16)
+        .map(|to| way(&topology, 4, to).split(' ').find(|v| v.contains("/nic")).unwrap_or_default().to_owned())
+        .collect();
+    assert_eq!(nics.len(), 8, "each peer has its rail: {nics:?}");
+    let two = collcast_topologies::placement::place(&topology, "0,15").unwrap();
+    assert!(!way(&two, 0, 1).contains("host0/gpu7"), "{}", way(&two, 0, 1));
+}
+
+/// Goal: the chains of CollNet have their heads at all NICs, so that each NIC carries the message's share once.
+#[test]
+fn chains_use_all_nics() {
+    let topology = collcast_topologies::load("dgx-h100", Some(2), None).unwrap();
+    let graphs = graphs(&topology, 16, &Options { collnet: true, ..Options::default() });
+    let chains = order_by(&topology, &graphs, PeerAccess::On).collnet.unwrap();
+    let heads: std::collections::BTreeSet<u32> = chains.iter().map(|hosts| hosts[0][0]).collect();
+    assert_eq!(heads.len(), 8, "{heads:?}");
 }

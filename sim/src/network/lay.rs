@@ -387,6 +387,7 @@ pub fn lay<'a>(
     let kernels = vec![KernelSpec { rounds: 1, gap: SimDuration::ZERO }; schedule.call.ranks as usize];
     let mut instance = Instance { schedules: vec![schedule], kernels, ..Instance::default() };
     let mut layer = Layer::new(topology, profile, transport, protocol);
+    layer.router = layer.router.among(schedule.call.ranks);
     layer.find_several(&wiring)?;
     for (index, wired) in (0..).zip(&wiring.conns) {
         let channel = wired.conn.channel;

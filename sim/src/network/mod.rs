@@ -17,8 +17,8 @@ use crate::topology::Topology;
 
 pub use join::join;
 pub use lay::{Laid, LayError, ResourceName, lay, smallest_latency};
-pub(crate) use route::nic_devices;
 pub use route::{Hop, Leg, PathClass, Route, Router};
+pub(crate) use route::{nic_devices, share_out};
 pub use switches::{check_multicast, check_sharp};
 pub use transport::{Interface, Ports, Transport, TransportError};
 
@@ -71,5 +71,6 @@ pub fn order_by(topology: &Topology, graphs: &Graphs, peer_access: PeerAccess) -
         ranks.truncate(1);
     }
     let chains = Chains { ranks, children, rails: rails(&graphs.tree) };
-    Order { rings, rails: rails(&graphs.ring), chains: Some(chains), hosts }
+    let collnet = graphs.collnet_chain.as_ref().map(|graph| channels(graph).map(|c| path(graph, c)).collect());
+    Order { rings, rails: rails(&graphs.ring), chains: Some(chains), collnet, hosts }
 }

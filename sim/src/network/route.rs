@@ -1,6 +1,8 @@
 //! Routes: the way of a channel's data from one rank to another, inside a host and between hosts.
 
-use rustc_hash::FxHashMap;
+use std::cmp::Ordering;
+
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::transport::{Interface, Ports, Transport};
 use crate::engine::flows::WEIGHT_ONE;
@@ -171,8 +173,12 @@ pub struct Router<'t> {
     fabric: FxHashMap<(VertexId, VertexId), Option<Ways>>,
     /// Part inside a host.
     inside: FxHashMap<(VertexId, VertexId), Option<InsideRoute>>,
-    /// NICs of each GPU, best class first.
-    nics: FxHashMap<VertexId, Vec<VertexId>>,
+    /// From a GPU to a NIC.
+    out: FxHashMap<(VertexId, VertexId), Option<InsideRoute>>,
+    /// GPUs of the communicator: NCCL leaves all others out of its view of a machine.
+    members: FxHashSet<VertexId>,
+    /// Network devices of each GPU, in the order of channels.
+    nics: FxHashMap<VertexId, Vec<Vec<VertexId>>>,
     /// The nearest CPU of each GPU.
     cpus: FxHashMap<VertexId, Option<VertexId>>,
 }
@@ -191,7 +197,7 @@ impl<'t> Router<'t> {
         Self::with(topology, Transport::default())
     }
 
-    /// Routes on a topology with other settings of NCCL.
+    /// Routes on a topology with other settings of NCCL, between all its ranks.
     pub fn with(topology: &'t Topology, transport: Transport) -> Self {
         Self {
             topology,
@@ -199,9 +205,19 @@ impl<'t> Router<'t> {
             lines: false,
             fabric: FxHashMap::default(),
             inside: FxHashMap::default(),
+            out: FxHashMap::default(),
+            members: (0..topology.ranks()).map(|r| topology.gpu_of(Rank(r))).collect(),
             nics: FxHashMap::default(),
             cpus: FxHashMap::default(),
         }
+    }
+
+    /// The same for a communicator of the first `ranks` GPUs.
+    #[must_use]
+    pub fn among(mut self, ranks: u32) -> Self {
+        let topology = self.topology;
+        self.members = (0..ranks.min(topology.ranks())).map(|r| topology.gpu_of(Rank(r))).collect();
+        self
     }
 
     /// The same for LL, whose lines a sender's proxy reads in host memory, GPUDirect or not (NCCL
@@ -213,7 +229,8 @@ impl<'t> Router<'t> {
     }
 
     /// The best way between two vertices of one host or NVLink domain, by NCCL's order: class,
-    /// then rate, then hops. Does not enter the network. `None` where there is none.
+    /// then rate, then hops. Enters no network, and passes GPUs from NVLink to NVLink only. `None`
+    /// where there is none.
     pub fn inside(&mut self, from: VertexId, to: VertexId) -> Option<InsideRoute> {
         if let Some(known) = self.inside.get(&(from, to)) {
             return known.clone();
@@ -295,7 +312,7 @@ impl<'t> Router<'t> {
         Some((links, label.class))
     }
 
-    /// GPUs are passed over NVLink only (to a GPU, or to a NIC behind it); NICs never.
+    /// GPUs are passed over NVLink only; NICs never.
     fn may_pass(
         &self,
         at: VertexId,
@@ -305,30 +322,21 @@ impl<'t> Router<'t> {
         to: VertexId,
         kind: LinkKind,
     ) -> bool {
-        if next != to && matches!(self.topology.vertex(next).kind, VertexKind::Nic(_)) {
+        if next != to && self.topology.nic(next).is_some() {
             return false;
         }
-        if at == from || self.topology.gpu(at).is_none() {
-            return true;
-        }
-        let came_by_nvlink = came.is_some_and(|l| self.topology.link(l).kind == LinkKind::Nvlink);
-        let to_nic = matches!(self.topology.vertex(to).kind, VertexKind::Nic(_));
-        came_by_nvlink && (kind == LinkKind::Nvlink || (to_nic && matches!(kind, LinkKind::Pcie | LinkKind::C2c)))
+        let nvlink = |link: LinkId| self.topology.link(link).kind == LinkKind::Nvlink;
+        at == from || self.topology.gpu(at).is_none() || came.is_some_and(nvlink) && kind == LinkKind::Nvlink
     }
 
     fn extend(&self, class: PathClass, at: VertexId, from: VertexId, next: VertexId, kind: LinkKind) -> PathClass {
         let through_gpu = at != from && self.topology.gpu(at).is_some();
-        let to_cpu = matches!(self.topology.vertex(next).kind, VertexKind::Cpu { .. });
         let step = match kind {
-            // Only chip-to-chip links lead from a relaying GPU to its CPU so well.
-            LinkKind::C2c if through_gpu => PathClass::Pxn,
-            LinkKind::Pcie if class == PathClass::Pxn => PathClass::Pxn,
             LinkKind::Pcie if matches!(class, PathClass::C2c | PathClass::P2c) => PathClass::P2c,
             LinkKind::Nvlink if through_gpu => PathClass::Nvb,
             LinkKind::Nvlink => PathClass::Nvl,
             LinkKind::C2c => PathClass::C2c,
             LinkKind::CpuInterconnect => PathClass::Sys,
-            _ if through_gpu && !to_cpu => PathClass::Pxn,
             _ => match (&self.topology.vertex(at).kind, &self.topology.vertex(next).kind) {
                 (VertexKind::Cpu { .. }, _) | (_, VertexKind::Cpu { .. }) => PathClass::Phb,
                 (VertexKind::PcieSwitch, VertexKind::PcieSwitch) => PathClass::Pxb,
@@ -338,24 +346,84 @@ impl<'t> Router<'t> {
         class.max(step)
     }
 
-    /// The NICs a GPU would use, best class first and nearest number first.
-    fn nics_of(&mut self, gpu: VertexId) -> Vec<VertexId> {
+    /// The way by which a GPU sends through a NIC of its node: its own, or over NVLink through the GPU
+    /// that the NIC serves first (PXN) where that is better. Data is received by [`Router::inside`].
+    fn out(&mut self, gpu: VertexId, nic: VertexId) -> Option<InsideRoute> {
+        if let Some(known) = self.out.get(&(gpu, nic)) {
+            return known.clone();
+        }
+        let found = self.relayed(gpu, nic);
+        self.out.insert((gpu, nic), found.clone());
+        found
+    }
+
+    fn relayed(&mut self, gpu: VertexId, nic: VertexId) -> Option<InsideRoute> {
+        let own = self.inside(gpu, nic);
+        if !self.transport.pxn || !self.topology.nic(nic).is_some_and(|n| n.gpudirect) {
+            return own;
+        }
+        let Some(relay) = self.server(nic).filter(|&relay| relay != gpu) else { return own };
+        let (Some(mut first), Some(rest)) = (self.inside(gpu, relay), self.inside(relay, nic)) else { return own };
+        let better = own.as_ref().is_none_or(|own| self.rate(&rest.0) > self.rate(&own.0) || own.1 > PathClass::Pxn);
+        if first.1 > PathClass::Nvl || rest.1 > PathClass::P2c.min(self.transport.gdr_level) || !better {
+            return own;
+        }
+        first.0.extend(rest.0);
+        Some((first.0, PathClass::Pxn))
+    }
+
+    /// Rate of the narrowest of some links.
+    fn rate(&self, links: &[LinkId]) -> u64 {
+        links.iter().map(|&l| self.topology.link(l).rate.get()).min().unwrap_or(u64::MAX)
+    }
+
+    /// The members of a host that are nearest to a NIC.
+    fn nearest(&mut self, nic: VertexId) -> Vec<VertexId> {
+        let Some(host) = self.topology.vertex(nic).host else { return Vec::new() };
+        let gpus = &self.topology.hosts()[host.index()].gpus;
+        let all = gpus.iter().copied().filter(|g| self.members.contains(g)).collect::<Vec<_>>();
+        best(all.into_iter().filter_map(|gpu| {
+            let (links, class) = self.inside(gpu, nic)?;
+            Some(((std::cmp::Reverse(self.rate(&links)), class), gpu))
+        }))
+    }
+
+    /// The GPU that prefers a NIC on the lowest channel.
+    fn server(&mut self, nic: VertexId) -> Option<VertexId> {
+        let near = self.nearest(nic);
+        let place = |gpu| {
+            let devices = self.shared_out(gpu, Self::inside);
+            Some((devices.iter().position(|d| d.contains(&nic))?, gpu))
+        };
+        near.into_iter().filter_map(place).min().map(|(_, gpu)| gpu)
+    }
+
+    /// The network devices that a GPU prefers, in the order of channels.
+    fn nics_of(&mut self, gpu: VertexId) -> Vec<Vec<VertexId>> {
         if let Some(known) = self.nics.get(&gpu) {
             return known.clone();
         }
+        let devices = self.shared_out(gpu, Self::out);
+        self.nics.insert(gpu, devices.clone());
+        devices
+    }
+
+    /// The network devices of its host that are best for a GPU by some ways to them, shared with the
+    /// GPUs that are as near.
+    fn shared_out(
+        &mut self,
+        gpu: VertexId,
+        way: fn(&mut Self, VertexId, VertexId) -> Option<InsideRoute>,
+    ) -> Vec<Vec<VertexId>> {
         let host = &self.topology.hosts()[self.topology.vertex(gpu).host.unwrap_or_default().index()];
-        let all = if self.transport.interface == Interface::Management { &host.management } else { &host.nics };
-        let mut ranked: Vec<(PathClass, VertexId)> = Vec::new();
-        for &nic in all {
-            if let Some((_, class)) = self.inside(gpu, nic) {
-                ranked.push((class, nic));
-            }
-        }
-        ranked.sort();
-        let best = ranked.first().map(|r| r.0);
-        let nics: Vec<VertexId> = ranked.into_iter().filter(|r| Some(r.0) == best).map(|r| r.1).collect();
-        self.nics.insert(gpu, nics.clone());
-        nics
+        let ways = nic_devices(self.topology, host, &self.transport).into_iter().filter_map(|device| {
+            let (links, class) = way(self, gpu, *device.first()?)?;
+            Some(((std::cmp::Reverse(self.rate(&links)), class), device))
+        });
+        let devices = best(ways.collect::<Vec<_>>().into_iter());
+        let sharers = devices.first().map_or(0, |d| self.nearest(d[0]).len());
+        let number = host.gpus.iter().position(|&g| g == gpu).unwrap_or(0);
+        share_out(&devices, sharers, number)
     }
 
     /// The CPU nearest to a GPU: where its host buffers are.
@@ -492,12 +560,6 @@ impl<'t> Router<'t> {
             || access == PeerAccess::On && topology.node_of(src) == topology.node_of(dst)
     }
 
-    /// The network devices of a rank's host.
-    fn devices(&self, rank: Rank) -> Vec<Vec<VertexId>> {
-        let host = &self.topology.hosts()[self.topology.host_of(rank).index()];
-        nic_devices(self.topology, host, &self.transport)
-    }
-
     /// The device that has the NIC with a number in the node of a rank.
     fn device(&self, rank: Rank, number: u32) -> Option<Vec<VertexId>> {
         let topology = self.topology;
@@ -548,7 +610,8 @@ impl<'t> Router<'t> {
         let topology = self.topology;
         let (a, b) = (topology.gpu_of(src), topology.gpu_of(dst));
         let (near_src, near_dst) = (self.nics_of(a), self.nics_of(b));
-        let first = *near_dst.get(channel.index() % near_dst.len().max(1))?;
+        let near = near_dst.get(channel.index() % near_dst.len().max(1))?;
+        let first = *near.first()?;
         let (kind, gpudirect) = topology.nic(first).map(|n| (n.kind, n.gpudirect))?;
         // Ethernet that reaches GPU memory has a transport of its own (GPUDirect-TCPX, TCPXO): no host
         // thread copies for it.
@@ -556,11 +619,7 @@ impl<'t> Router<'t> {
         let tcp = sockets || self.transport.interface != Interface::Data;
         let src_host = &topology.hosts()[topology.host_of(src).index()];
         let sources = nics.and_then(|(leave, _)| self.device(src, leave));
-        let stripes: Vec<VertexId> = match nics.and_then(|(_, enter)| self.device(dst, enter)) {
-            Some(given) => given,
-            None if kind == LinkKind::Efa && !tcp => near_dst.clone(),
-            None => self.devices(dst).into_iter().find(|d| d.contains(&first))?,
-        };
+        let stripes = nics.and_then(|(_, enter)| self.device(dst, enter)).unwrap_or_else(|| near.clone());
         let streams = if tcp {
             let (threads, each) = self.sockets(topology.host_of(src).index());
             threads.max(1) * each
@@ -587,21 +646,21 @@ impl<'t> Router<'t> {
         for (index, &to) in stripes.iter().enumerate() {
             let number = topology.nic(to)?.index;
             let same = src_host.nics.iter().copied().find(|&n| topology.nic(n).is_some_and(|n| n.index == number));
-            // Aligned with the receiver's rail if that stays off the CPUs, else the nearest.
-            let pxn = self.transport.pxn;
-            let aligned = same.filter(|&n| {
-                self.inside(a, n).is_some_and(|(_, class)| class < PathClass::Pxn || class == PathClass::Pxn && pxn)
-            });
+            // Aligned with the receiver's rail (PXN) if that stays off the CPUs, else the nearest.
+            let aligned = same.filter(|&n| self.transport.pxn && self.out(a, n).is_some_and(|o| o.1 <= PathClass::Pxn));
             let from = match &sources {
                 Some(given) => given[index % given.len()],
-                None => aligned.or_else(|| near_src.get((channel.index() + index) % near_src.len().max(1)).copied())?,
+                None => aligned.or_else(|| {
+                    let near = near_src.get(channel.index() % near_src.len().max(1))?;
+                    near.get(index % near.len().max(1)).copied()
+                })?,
             };
             route.nics.push((from, to));
             // TCP between two addresses of one host never leaves its kernel.
             let loopback = topology.host_of(src) == topology.host_of(dst);
             let mut ends = [Leg::new(), Leg::new()];
             for ((gpu, nic, sends), end) in [(a, from, true), (b, to, false)].into_iter().zip(&mut ends) {
-                let (links, class) = if sends { self.inside(gpu, nic)? } else { self.inside(nic, gpu)? };
+                let (links, class) = if sends { self.out(gpu, nic)? } else { self.inside(nic, gpu)? };
                 route.class = route.class.max(class);
                 let hops = |links: Vec<LinkId>| links.into_iter().map(move |l| (Hop::Link(l), share));
                 let rdma = !tcp && topology.nic(nic)?.gpudirect && class <= self.transport.gdr_level;
@@ -644,6 +703,50 @@ impl<'t> Router<'t> {
         route.staged = u32::from(staged_src) + u32::from(staged_dst);
         Some(route)
     }
+}
+
+/// What has the lowest key.
+fn best<K: Ord, T>(all: impl Iterator<Item = (K, T)>) -> Vec<T> {
+    let mut least: Option<K> = None;
+    let mut found = Vec::new();
+    for (key, one) in all {
+        match least.as_ref().map(|known| key.cmp(known)) {
+            Some(Ordering::Greater) => continue,
+            Some(Ordering::Equal) => {}
+            Some(Ordering::Less) | None => {
+                least = Some(key);
+                found.clear();
+            }
+        }
+        found.push(one);
+    }
+    found
+}
+
+/// The network devices that a GPU takes by channel of those nearest to it, where it is the `number`-th of
+/// its host and `sharers` GPUs are as near to them (NCCL 2.30 `src/graph/topo.cc`,
+/// `NCCL_NETDEVS_POLICY=AUTO`, restated).
+pub(crate) fn share_out<T: Clone>(devices: &[T], sharers: usize, number: usize) -> Vec<T> {
+    let (count, sharers) = (devices.len(), sharers.max(1));
+    let mut start = number % sharers;
+    if count.is_power_of_two() {
+        start = mirror_bits(start, count);
+    }
+    (0..count.div_ceil(sharers)).map(|c| devices[(start + c) % count].clone()).collect()
+}
+
+/// The lowest `bits` of a number, `count = 2^bits`, in reverse order.
+fn mirror_bits(value: usize, count: usize) -> usize {
+    let (mut mirrored, mut high) = (0, count >> 1);
+    let mut low = 1;
+    while low < count {
+        if value & low != 0 {
+            mirrored |= high;
+        }
+        low <<= 1;
+        high >>= 1;
+    }
+    mirrored
 }
 
 /// Adds hops to a leg; what is there already carries the sum.

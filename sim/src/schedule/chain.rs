@@ -9,7 +9,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::program::{Buffer, Code, Expr, Op, Ref, Template, Var, c};
 use super::tree::along_rings;
-use super::{Call, Chains, Conn, End, Generator, Order, Plan, Worker};
+use super::{Call, Conn, End, Generator, Order, Plan, Worker};
 use crate::ids::{ChannelId, Lane, Rank};
 
 const START: Var = Var(0);
@@ -28,14 +28,15 @@ const DOWN: u32 = 1;
 struct Chain {
     call: Call,
     plan: Plan,
-    chains: Chains,
+    /// `[channel][host]`: the ranks of a host, its head first.
+    chains: Vec<Vec<Vec<u32>>>,
     /// Host of each rank.
     host: Arc<[u32]>,
 }
 
 pub(super) fn generate(call: &Call, plan: &Plan, order: &Order) -> (u32, Vec<Template>, Box<dyn Generator>) {
     let host = order.host_of_ranks(call.ranks);
-    let chains = along_rings(order, &host);
+    let chains = order.collnet.clone().unwrap_or_else(|| along_rings(order, &host));
     // Up lanes at the end of the chain and before it, then down lanes alike.
     let templates = [(true, true), (true, false), (false, true), (false, false)];
     let templates = templates.map(|(up, last)| template(up, last)).to_vec();
@@ -62,7 +63,7 @@ fn template(up: bool, last: bool) -> Template {
 
 impl Generator for Chain {
     fn worker(&self, rank: Rank, channel: ChannelId, lane: Lane) -> Option<Worker> {
-        let chain = &self.chains.ranks[channel.index() % self.chains.ranks.len()][self.host[rank.index()] as usize];
+        let chain = &self.chains[channel.index() % self.chains.len()][self.host[rank.index()] as usize];
         let at = chain.iter().position(|&r| r == rank.0)?;
         let up = lane.0 == 0;
         let pair = |a: u32, b: u32| {

@@ -391,7 +391,7 @@ impl Schedule {
         };
         let (rails, hosts) = match plan.algorithm {
             Algorithm::Tree => (tree::rails(&plan, order), order.host_of_ranks(call.ranks)),
-            Algorithm::Ring | Algorithm::CollnetChain => (order.rails.clone(), order.host_of_ranks(call.ranks)),
+            Algorithm::Ring => (order.rails.clone(), order.host_of_ranks(call.ranks)),
             // Heads and peers take the NICs next to them.
             _ => (Vec::new(), Arc::default()),
         };
@@ -595,12 +595,14 @@ pub struct Order {
     pub rails: Vec<Arc<[Rail]>>,
     /// Trees; `None`: chains as in the rings, with all other hosts at their heads.
     pub chains: Option<Chains>,
+    /// `[channel][host]`: chains of CollNet chain, their heads first; `None`: as in the rings.
+    pub collnet: Option<Vec<Vec<Vec<u32>>>>,
 }
 
 impl Order {
     /// Rings without chosen NICs, and trees that follow them.
     pub fn of_rings(rings: Vec<Arc<[u32]>>, hosts: Vec<Vec<u32>>) -> Self {
-        Self { rings, hosts, rails: Vec::new(), chains: None }
+        Self { rings, hosts, rails: Vec::new(), chains: None, collnet: None }
     }
 
     /// All ranks on one host, visited by number.

@@ -40,7 +40,8 @@ struct Tree {
 
 pub(super) fn generate(call: &Call, plan: &Plan, order: &Order) -> (u32, Vec<Template>, Box<dyn Generator>) {
     let host = order.host_of_ranks(call.ranks);
-    let chains = order.chains.clone().unwrap_or_else(|| along_rings(order, &host));
+    let along_rings = || Chains { ranks: along_rings(order, &host), children: [0, 0], rails: order.rails.clone() };
+    let chains = order.chains.clone().unwrap_or_else(along_rings);
     // By role, then by number of children.
     let mut templates = Vec::new();
     for role in [Role::Root, Role::Up, Role::Down, Role::RootInTurn, Role::InTurn] {
@@ -51,8 +52,8 @@ pub(super) fn generate(call: &Call, plan: &Plan, order: &Order) -> (u32, Vec<Tem
     (2, templates, Box::new(Tree { call: call.clone(), plan: *plan, chains, host }))
 }
 
-/// Chains in the order of the rings, all other hosts at their heads.
-pub(super) fn along_rings(order: &Order, host: &[u32]) -> Chains {
+/// `[channel][host]`: chains in the order of the rings.
+pub(super) fn along_rings(order: &Order, host: &[u32]) -> Vec<Vec<Vec<u32>>> {
     let split = |ring: &Arc<[u32]>| {
         let mut chains = vec![Vec::new(); order.hosts.len()];
         for &rank in ring.iter() {
@@ -60,7 +61,7 @@ pub(super) fn along_rings(order: &Order, host: &[u32]) -> Chains {
         }
         chains
     };
-    Chains { ranks: order.rings.iter().map(split).collect(), children: [0, 0], rails: order.rails.clone() }
+    order.rings.iter().map(split).collect()
 }
 
 /// Whether a channel uses the second tree, and its place among the channels of that tree: both trees

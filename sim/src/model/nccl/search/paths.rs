@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::super::graphs::CpuVendor;
 use super::system::{LinkType, NodeKind, System};
 use crate::measurement::PeerAccess;
-use crate::network::{PathClass, Transport};
+use crate::network::{PathClass, Transport, share_out};
 
 /// NCCL's numbers of path types; a lower one is better.
 pub(super) mod kind {
@@ -252,13 +252,8 @@ impl Paths {
     pub(super) fn preferred_nets(&self, system: &System, gpu: usize) -> Vec<usize> {
         let nets = self.local_nets(system, gpu);
         let Some(&first) = nets.first() else { return nets };
-        let sharers = self.local_gpus(system, first).len().max(1);
-        let each = nets.len().div_ceil(sharers);
-        let mut start = system.gpus[gpu].number as usize % sharers;
-        if nets.len().is_power_of_two() {
-            start = mirror_bits(start, nets.len());
-        }
-        (0..each.min(MAX_CHANNELS)).map(|c| nets[(start + c) % nets.len()]).collect()
+        let sharers = self.local_gpus(system, first).len();
+        share_out(&nets, sharers, system.gpus[gpu].number as usize)
     }
 
     /// The GPU that prefers a NIC on the lowest channel.
@@ -282,20 +277,6 @@ impl Paths {
         }
         range
     }
-}
-
-/// The lowest `bits` of a number, `count = 2^bits`, in reverse order.
-fn mirror_bits(value: usize, count: usize) -> usize {
-    let (mut mirrored, mut high) = (0, count >> 1);
-    let mut low = 1;
-    while low < count {
-        if value & low != 0 {
-            mirrored |= high;
-        }
-        low <<= 1;
-        high >>= 1;
-    }
-    mirrored
 }
 
 /// Places of the paths with the highest bandwidth and, among those, the best type.
