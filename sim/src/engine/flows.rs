@@ -6,10 +6,19 @@
 //! Bertsekas and Gallager, Data Networks, 1992, section 6.5.2).
 //!
 //! Exactness: rates are whole bytes per second, remaining work whole 10^-12 bytes; a share is
-//! `floor(capacity left / sum of weights)`, and what a round takes from a resource is computed
-//! from the summed weights. So the result does not depend on the order of flows, nor on
+//! `floor(capacity left / sum of weights)` and never sinks, and what a round takes from a resource is
+//! computed from the summed weights. So the result does not depend on the order of flows, nor on
 //! whether m equal flows are counted as one of m times the weight, nor on which other parts of
 //! the network were solved at the same time.
+//!
+//! Speed: where many flows hang together, a change seldom reaches far. Rates are max-min fair if and only if
+//! every flow has a resource that is full at its rate, and none that was full below it; so the
+//! flows that a change touches are filled anew beside the others at their known rates, and those
+//! of them for which that no longer holds join until it holds for all.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
 
 use smallvec::SmallVec;
 
@@ -30,7 +39,13 @@ struct Flow {
     rate: u64,
     since: u64,
     version: u32,
+    /// Stamp of the solution for which it is filled anew.
     seen: u32,
+    /// Number of the filling in which it has its rate, or is known to keep it.
+    done: u32,
+    beside: u32,
+    /// Rate in the filling at work.
+    next: u64,
     tag: u32,
 }
 
@@ -43,10 +58,22 @@ struct Resource {
     flows: Vec<(u32, u32)>,
     seen: u32,
     dirty: bool,
+    /// Rate at which its last flows stopped because it was full; 0 where others stopped them all.
+    full: u64,
+    /// The same in the filling at work.
+    filled: u64,
     left: u128,
     weights: u128,
     fixed: u128,
+    share: u64,
 }
+
+/// Flows in flight from which only those near a change are solved. Fewer are solved sooner at once.
+const MANY: usize = 48;
+/// Resources up to which the fullest is sooner found one by one than in a heap.
+const SCANNED: usize = 48;
+/// How often flows may join those near a change before all that hang together are solved.
+const JOINS: u32 = 12;
 
 /// All flows in flight.
 #[derive(Clone, Debug, Default)]
@@ -55,9 +82,17 @@ pub struct Flows {
     free: Vec<u32>,
     resources: Vec<Resource>,
     dirty: Vec<u32>,
+    /// Flows from which only those near a change are solved.
+    many: usize,
     stamp: u32,
+    filling: u32,
     component: Vec<u32>,
     members: Vec<u32>,
+    heap: BinaryHeap<Reverse<(u64, u32)>>,
+    beside: Vec<(u64, u32)>,
+    stopping: Vec<u32>,
+    touched: Vec<u32>,
+    joining: Vec<u32>,
 }
 
 /// When a flow will end if nothing changes: time in ps, flow, version of its rate.
@@ -68,7 +103,7 @@ impl Flows {
     pub fn new(capacities: impl IntoIterator<Item = u64>) -> Self {
         let resources =
             capacities.into_iter().map(|c| Resource { capacity: c.max(1), ..Resource::default() }).collect();
-        Self { resources, ..Self::default() }
+        Self { resources, many: MANY, ..Self::default() }
     }
 
     /// Starts a flow of `bytes` at time `now`; its rate is set by the next [`Self::solve`].
@@ -80,7 +115,7 @@ impl Flows {
         });
         let flow = &mut self.flows[id as usize];
         flow.work = u128::from(bytes) * WORK_PER_BYTE;
-        flow.rate = 0;
+        (flow.rate, flow.next) = (0, 1);
         flow.since = now;
         flow.tag = tag;
         flow.uses.clear();
@@ -145,6 +180,9 @@ impl Flows {
     /// Sets the rates of all flows that the changes since the last call can touch, and reports
     /// the new end of each flow whose rate changed.
     pub fn solve(&mut self, now: u64, mut report: impl FnMut(Finish)) {
+        if self.flows.len() - self.free.len() >= self.many && self.solve_near(now, &mut report) {
+            return;
+        }
         self.stamp = self.stamp.wrapping_add(1);
         while let Some(start) = self.dirty.pop() {
             self.resources[start as usize].dirty = false;
@@ -152,8 +190,56 @@ impl Flows {
                 continue;
             }
             self.find_component(start);
-            self.fill(now, &mut report);
+            self.fill(false);
+            self.settle(now, &mut report);
         }
+    }
+
+    /// Solves the flows near the changes, if they stay few.
+    fn solve_near(&mut self, now: u64, report: &mut impl FnMut(Finish)) -> bool {
+        self.stamp = self.stamp.wrapping_add(1);
+        self.component.clear();
+        self.members.clear();
+        self.joining.clear();
+        for &r in &self.dirty {
+            let resource = &mut self.resources[r as usize];
+            resource.seen = self.stamp;
+            self.component.push(r);
+            // Who is new here, or was stopped here.
+            let resource = &self.resources[r as usize];
+            let stopped = |&&(id, _): &&(u32, u32)| {
+                let rate = self.flows[id as usize].rate;
+                rate == 0 || rate == resource.full
+            };
+            self.joining.extend(resource.flows.iter().filter(stopped).map(|f| f.0));
+        }
+        for _ in 0..JOINS {
+            for &id in &self.joining {
+                let flow = &mut self.flows[id as usize];
+                if std::mem::replace(&mut flow.seen, self.stamp) == self.stamp {
+                    continue;
+                }
+                self.members.push(id);
+                for &(r, _, _) in &flow.uses {
+                    let resource = &mut self.resources[r as usize];
+                    if std::mem::replace(&mut resource.seen, self.stamp) != self.stamp {
+                        self.component.push(r);
+                    }
+                }
+            }
+            if 2 * self.members.len() > self.flows.len() - self.free.len() {
+                return false;
+            }
+            self.fill(true);
+            if self.joining.is_empty() {
+                for r in self.dirty.drain(..) {
+                    self.resources[r as usize].dirty = false;
+                }
+                self.settle(now, report);
+                return true;
+            }
+        }
+        false
     }
 
     /// Collects the resources and flows connected to `start`.
@@ -184,52 +270,162 @@ impl Flows {
         }
     }
 
-    /// Progressive filling of one component.
-    fn fill(&mut self, now: u64, report: &mut impl FnMut(Finish)) {
+    /// Progressive filling of the members over the component, beside all other flows there, which keep
+    /// their rates. Those that cannot keep them are in [`Self::joining`] afterwards; what was found is
+    /// of use only where there are none.
+    fn fill(&mut self, near: bool) {
+        self.filling = self.filling.wrapping_add(1);
+        self.joining.clear();
+        self.heap.clear();
+        self.beside.clear();
         for &r in &self.component {
             let resource = &mut self.resources[r as usize];
             resource.left = u128::from(resource.capacity.saturating_sub(resource.held).max(1));
-            resource.weights = 0;
-            resource.fixed = 0;
+            (resource.weights, resource.fixed, resource.filled, resource.share) = (0, 0, 0, 0);
         }
         for &id in &self.members {
             for &(r, weight, _) in &self.flows[id as usize].uses {
                 self.resources[r as usize].weights += u128::from(weight);
             }
         }
-        let mut open = std::mem::take(&mut self.members);
-        while !open.is_empty() {
-            let level = self.component.iter().filter_map(|&r| self.resources[r as usize].share()).min().unwrap_or(1);
-            // A flow stops where one of its resources is full at this level.
-            let mut kept = 0;
-            for index in 0..open.len() {
-                let id = open[index];
-                let flow = &self.flows[id as usize];
-                if flow.uses.iter().any(|&(r, _, _)| self.resources[r as usize].share() == Some(level)) {
-                    set_rate(&mut self.flows[id as usize], id, now, level, report);
-                    for &(r, weight, _) in &self.flows[id as usize].uses {
-                        self.resources[r as usize].fixed += u128::from(weight);
-                    }
-                } else {
-                    open[kept] = id;
-                    kept += 1;
-                }
-            }
-            open.truncate(kept);
-            if open.is_empty() {
-                break;
-            }
-            for &r in &self.component {
-                let resource = &mut self.resources[r as usize];
-                if resource.fixed > 0 {
-                    let taken = (resource.fixed * u128::from(level)).div_ceil(u128::from(WEIGHT_ONE));
-                    resource.left = resource.left.saturating_sub(taken);
-                    resource.weights -= resource.fixed;
-                    resource.fixed = 0;
+        if near {
+            self.find_beside();
+        }
+        let ordered = self.component.len() > SCANNED;
+        for &r in &self.component {
+            let resource = &mut self.resources[r as usize];
+            if resource.weights > 0 {
+                resource.raise_share();
+                if ordered {
+                    self.heap.push(Reverse((resource.share, r)));
                 }
             }
         }
-        self.members = open;
+        self.beside.sort_unstable();
+        let mut kept = 0;
+        loop {
+            let share = if ordered { self.least_share() } else { self.open().map(|r| r.1).min() };
+            let known = self.beside.get(kept).map(|b| b.0);
+            let Some(level) = share.into_iter().chain(known).min() else { break };
+            self.stopping.clear();
+            // Flows stop where a resource is full at this level,
+            let mut full = std::mem::take(&mut self.touched);
+            full.clear();
+            if ordered {
+                while self.least_share() == Some(level) {
+                    full.extend(self.heap.pop().map(|Reverse((_, r))| r));
+                }
+            } else {
+                full.extend(self.open().filter(|r| r.1 == level).map(|r| r.0));
+            }
+            for &r in &full {
+                let resource = &mut self.resources[r as usize];
+                resource.filled = level;
+                for &(id, _) in &self.resources[r as usize].flows {
+                    let flow = &mut self.flows[id as usize];
+                    if flow.done == self.filling {
+                        continue;
+                    }
+                    if flow.seen != self.stamp && flow.rate != level {
+                        self.joining.push(id);
+                    }
+                    (flow.done, flow.next) = (self.filling, level);
+                    self.stopping.push(id);
+                }
+            }
+            // or where a resource stops them that nothing else has touched.
+            while let Some(&(rate, id)) = self.beside.get(kept).filter(|b| b.0 <= level) {
+                kept += 1;
+                let flow = &mut self.flows[id as usize];
+                if flow.done == self.filling {
+                    continue;
+                }
+                let elsewhere = |&(r, _, _): &(u32, u64, u32)| {
+                    let resource = &self.resources[r as usize];
+                    resource.seen != self.stamp && resource.full == rate
+                };
+                if flow.uses.iter().any(elsewhere) {
+                    flow.done = self.filling;
+                    self.stopping.push(id);
+                } else {
+                    self.joining.push(id);
+                }
+            }
+            self.touched = full;
+            self.touched.clear();
+            for &id in &self.stopping {
+                for &(r, weight, _) in &self.flows[id as usize].uses {
+                    let resource = &mut self.resources[r as usize];
+                    if resource.seen == self.stamp {
+                        if resource.fixed == 0 {
+                            self.touched.push(r);
+                        }
+                        resource.fixed += u128::from(weight);
+                    }
+                }
+            }
+            for &r in &self.touched {
+                let resource = &mut self.resources[r as usize];
+                let taken = (resource.fixed * u128::from(level)).div_ceil(u128::from(WEIGHT_ONE));
+                resource.left = resource.left.saturating_sub(taken);
+                resource.weights -= resource.fixed;
+                resource.fixed = 0;
+                if resource.weights > 0 {
+                    resource.raise_share();
+                }
+            }
+        }
+    }
+
+    /// Notes the other flows on the component.
+    fn find_beside(&mut self) {
+        for &r in &self.component {
+            let resource = &mut self.resources[r as usize];
+            for &(id, slot) in &resource.flows {
+                let flow = &mut self.flows[id as usize];
+                if flow.seen == self.stamp {
+                    continue;
+                }
+                resource.weights += u128::from(flow.uses[slot as usize].1);
+                if std::mem::replace(&mut flow.beside, self.filling) != self.filling {
+                    self.beside.push((flow.rate, id));
+                }
+            }
+        }
+    }
+
+    /// Resources of the component with flows that have not stopped, and their shares.
+    fn open(&self) -> impl Iterator<Item = (u32, u64)> {
+        let all = self.component.iter().map(|&r| (r, &self.resources[r as usize]));
+        all.filter(|(_, resource)| resource.weights > 0).map(|(r, resource)| (r, resource.share))
+    }
+
+    /// The least share of them, by the heap: shares only rise, so what it has is never too high.
+    fn least_share(&mut self) -> Option<u64> {
+        loop {
+            let mut top = self.heap.peek_mut()?;
+            let Reverse((share, r)) = *top;
+            let resource = &self.resources[r as usize];
+            if resource.weights == 0 {
+                PeekMut::pop(top);
+            } else if resource.share > share {
+                *top = Reverse((resource.share, r));
+            } else {
+                return Some(share);
+            }
+        }
+    }
+
+    /// Takes over what was found for the members.
+    fn settle(&mut self, now: u64, report: &mut impl FnMut(Finish)) {
+        for &r in &self.component {
+            let resource = &mut self.resources[r as usize];
+            resource.full = resource.filled;
+        }
+        for &id in &self.members {
+            let flow = &mut self.flows[id as usize];
+            set_rate(flow, id, now, flow.next, report);
+        }
     }
 
     /// The present rate of a flow, in payload bytes per second.
@@ -240,17 +436,14 @@ impl Flows {
 
 impl Resource {
     /// The rate at which the flows that are still open would fill it; at least 1 byte/s, so
-    /// that everything ends. `None` where no open flow uses it.
-    fn share(&self) -> Option<u64> {
-        if self.weights == 0 {
-            return None;
-        }
+    /// that everything ends. Stopping flows below it raises it, or leaves it: rounding may not sink it.
+    fn raise_share(&mut self) {
         let scaled = self.left << 20;
         let share = match (u64::try_from(scaled), u64::try_from(self.weights)) {
             (Ok(scaled), Ok(weights)) => scaled / weights,
             _ => u64::try_from(scaled / self.weights).unwrap_or(u64::MAX),
         };
-        Some(share.max(1))
+        self.share = self.share.max(share).max(1);
     }
 }
 
@@ -364,6 +557,60 @@ mod tests {
             for (index, rate) in folded.iter().enumerate() {
                 prop_assert_eq!(*rate, unfolded[index * m as usize]);
             }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(300))]
+
+        /// Goal: after any changes, solving near them gives what solving all from the start gives.
+        #[test]
+        fn near_is_as_good_as_all(
+            capacities in prop::collection::vec(1_000_000_u64..500_000_000, 20..60),
+            changes in prop::collection::vec((0_usize..8, any::<prop::sample::Index>(), prop::collection::vec((0_u32..60, 1_u64..4), 1..4)), 20..120),
+        ) {
+            let resources = u32::try_from(capacities.len()).unwrap();
+            let mut near = Flows { many: 0, ..Flows::new(capacities.iter().copied()) };
+            let mut versions = std::collections::HashMap::new();
+            let mut live: Vec<(u32, Vec<Use>)> = Vec::new();
+            let mut held = vec![0; capacities.len()];
+            let mut solved_near = 0;
+            for (time, (what, which, uses)) in changes.iter().enumerate() {
+                match what {
+                    0 | 1 if !live.is_empty() => {
+                        let (id, _) = live.swap_remove(which.index(live.len()));
+                        prop_assert!(near.end(id, versions[&id]).is_some());
+                    }
+                    2 => {
+                        let r = which.index(capacities.len());
+                        let amount = capacities[r] / 4;
+                        if held[r] == 0 { near.hold(r as u32, amount) } else { near.release(r as u32, amount) }
+                        held[r] = amount - held[r];
+                    }
+                    _ => {
+                        // Neighbours on a line share a resource here and there.
+                        let from = which.index(capacities.len()) as u32;
+                        let uses: Vec<Use> = uses.iter().map(|&(r, w)| ((from + r % 3) % resources, w * WEIGHT_ONE / 2)).collect();
+                        let id = near.start(time as u64, u64::MAX, &uses, 0);
+                        live.push((id, uses));
+                    }
+                }
+                let mut report = |(_, id, version)| { versions.insert(id, version); };
+                if near.solve_near(time as u64, &mut report) {
+                    solved_near += 1;
+                } else {
+                    near.many = usize::MAX;
+                    near.solve(time as u64, &mut report);
+                }
+                let mut all = Flows { many: usize::MAX, ..Flows::new(capacities.iter().copied()) };
+                held.iter().enumerate().for_each(|(r, &amount)| all.hold(r as u32, amount));
+                let ids: Vec<u32> = live.iter().map(|(_, uses)| all.start(0, u64::MAX, uses, 0)).collect();
+                all.solve(0, |_| {});
+                for (&(id, _), &other) in live.iter().zip(&ids) {
+                    prop_assert_eq!(near.rate(id), all.rate(other));
+                }
+            }
+            prop_assert!(solved_near > 0);
         }
     }
 
