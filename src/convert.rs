@@ -5,13 +5,15 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use collcast_sim::network::order;
-use collcast_sim::predict::{PredictError, Predictor, Settings};
-use collcast_sim::schedule::msccl::{export, one_loop};
+use collcast_sim::predict::{PredictError, Prediction, Predictor, Settings};
+use collcast_sim::schedule::msccl::{Imported, export, one_loop};
+use collcast_sim::schedule::plan::Plan;
 use collcast_sim::schedule::verify::verify;
+use collcast_sim::schedule::{Order, Schedule};
 
 use crate::error::CliError;
 use crate::output::write;
-use crate::selectors::{CallArgs, MachineArgs, points};
+use crate::selectors::{CallArgs, MachineArgs, Point, points};
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -49,16 +51,42 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     let predictor = Predictor::new(topology, &profile).with_tuner(told.tuner);
     let settings = Settings { channels: point.channels, ..told.settings };
     let prediction = point.predict(&predictor, &settings)?;
-    let (schedule, name) = match &point.schedule {
-        Some(imported) => (predictor.imported_schedule(imported, &point.call, &settings)?, imported.name.clone()),
-        None => {
-            let (algorithm, protocol) = (prediction.algorithm, prediction.protocol);
-            let schedule = one_loop(&point.call, &prediction.plan, &order(topology, point.call.ranks))
-                .map_err(PredictError::from)?;
-            (schedule, format!("collcast {} {algorithm} {protocol}", point.call.collective))
-        }
+    let xml = match &point.schedule {
+        Some(imported) => written(&predictor.imported_schedule(imported, &point.call, &settings)?, &imported.name)?,
+        None => generated(point, &prediction, &order(topology, point.call.ranks))?,
     };
-    verify(&schedule).map_err(|error| PredictError::Unproved { what: name.clone(), error })?;
-    write(args.output.as_deref(), export(&schedule, &name)?.as_bytes())?;
+    write(args.output.as_deref(), xml.as_bytes())?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The algorithm of a prediction, on as many of its channels as cut the call's buffer into equal chunks.
+fn generated(point: &Point, prediction: &Prediction, order: &Order) -> Result<String, CliError> {
+    let Prediction { algorithm, protocol, plan, .. } = prediction;
+    let name = format!("collcast {} {algorithm} {protocol}", point.call.collective);
+    let (wanted, size) = (plan.channels, point.call.size());
+    let of_channels = |channels| {
+        let schedule = one_loop(&point.call, &Plan { channels, ..*plan }, order).map_err(PredictError::from)?;
+        written(&schedule, &name)
+    };
+    let least = if point.channels.is_some() { wanted } else { 1 };
+    for channels in (least..=wanted).rev() {
+        let xml = of_channels(channels)?;
+        if Imported::parse(&xml, "")?.check(&point.call).is_ok() {
+            if channels < wanted {
+                eprintln!("note: {channels} channels, not {wanted}, whose chunks cannot all be equal parts of {size}");
+            }
+            return Ok(xml);
+        }
+    }
+    eprintln!(
+        "warning: the file is not for {size}: its elements are no multiple of the chunks of {wanted} channels; leave out \
+         --channels, or use it for sizes that are"
+    );
+    of_channels(wanted)
+}
+
+/// A proved schedule as a file.
+fn written(schedule: &Schedule, name: &str) -> Result<String, CliError> {
+    verify(schedule).map_err(|error| PredictError::Unproved { what: name.to_owned(), error })?;
+    Ok(export(schedule, name)?)
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use collcast_reports::model::{Input, Status};
 use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol, ReduceOp};
 use collcast_sim::engine::Unobserved;
-use collcast_sim::ids::Rank;
+use collcast_sim::ids::{HostId, Rank};
 use collcast_sim::model::nccl::search::Given;
 use collcast_sim::model::nccl::{CsvTuner, Environment, Tuner, Version, settings};
 use collcast_sim::network::Transport;
@@ -652,6 +652,26 @@ impl Point {
     }
 }
 
+/// The hosts that have ranks, and their GPUs with ranks: `2 hosts x 8 H100-SXM5-80GB, 1 host x 4 A100-PCIE-40GB`.
+fn hosts_by_kind(topology: &Topology) -> String {
+    let mut by_host: BTreeMap<HostId, (usize, String)> = BTreeMap::new();
+    for rank in (0..topology.ranks()).map(Rank) {
+        let model = topology.gpu(topology.gpu_of(rank)).map(|g| g.model.clone()).filter(|m| !m.is_empty());
+        let host = by_host.entry(topology.host_of(rank)).or_insert((0, model.unwrap_or_else(|| "GPUs".to_owned())));
+        host.0 += 1;
+    }
+    let mut kinds: Vec<((usize, String), usize)> = Vec::new();
+    for kind in by_host.into_values() {
+        match kinds.iter_mut().find(|(known, _)| *known == kind) {
+            Some((_, hosts)) => *hosts += 1,
+            None => kinds.push((kind, 1)),
+        }
+    }
+    let plural = |hosts| if hosts == 1 { "" } else { "s" };
+    let kind = |((gpus, model), hosts)| format!("{hosts} host{} x {gpus} {model}", plural(hosts));
+    kinds.into_iter().map(kind).collect::<Vec<_>>().join(", ")
+}
+
 /// What every output says first.
 pub(crate) fn assumptions(
     topology: &Topology,
@@ -659,19 +679,14 @@ pub(crate) fn assumptions(
     settings: &Settings,
     extrapolated: bool,
 ) -> Vec<String> {
-    let hosts = topology.hosts().len();
-    let gpus = topology.ranks() as usize;
-    let model = topology.gpu(topology.gpu_of(Rank(0))).map(|g| g.model.clone()).filter(|m| !m.is_empty());
     let version = settings.version.unwrap_or_default();
     let stated = topology.software.nccl.as_deref().and_then(|text| text.parse::<Version>().ok()).is_some();
     let nccl = if stated { version.to_string() } else { format!("{version} rules") };
     let mut lines = vec![
         format!(
-            "topology {}: {hosts} host{} x {} {}; NCCL {nccl}; launch {}{}",
+            "topology {}: {}; NCCL {nccl}; launch {}{}",
             topology.name,
-            if hosts == 1 { "" } else { "s" },
-            gpus / hosts.max(1),
-            model.unwrap_or_else(|| "GPUs".to_owned()),
+            hosts_by_kind(topology),
             settings.launch,
             if settings.cold { ", one cold call" } else { ", calls back to back" },
         ),

@@ -126,6 +126,21 @@ fn a_template_is_described_refused_and_imported() {
     assert!(code == 0 && err.contains("template:") && err.contains("machine:"), "{err}");
     let (code, out, err) = collcast(&["simulate", merged, "-s", "1M"]);
     assert!(code == 0 && out.contains("8 H100"), "{out}{err}");
+    // What the XML of a host cannot hold is named.
+    let (_, _, err) = collcast(&["topo", "import", template, "--onto", "aws-p5", "-o", merged]);
+    assert!(err.contains("not in the XML") && err.contains("the fabric, the plugin"), "{err}");
+}
+
+/// Goal: hosts of several kinds, and GPUs without a rank, are counted as they are.
+#[test]
+fn mixed_hosts_are_described() {
+    let text = "schema = \"collcast/topology/1\"\n[[hosts]]\ncount = 2\nlike = \"dgx-h100\"\n\
+                [[hosts]]\nnames = \"b0\"\nlike = \"dgx-a100\"\n";
+    let (_dir, path) = file("mixed.toml", text.as_bytes());
+    let (code, out, err) = collcast(&["simulate", &path, "-s", "1M", "--placement", "0-9,16-23"]);
+    assert_eq!(code, 0, "{err}");
+    assert!(out.contains("1 host x 8 H100-SXM5-80GB, 1 host x 2 H100-SXM5-80GB, 1 host x 8 A100"), "{out}");
+    assert!(out.contains("first of several kinds of hosts"), "{out}");
 }
 
 #[test]
@@ -381,6 +396,20 @@ fn schedules_are_written_and_read() {
     assert_eq!(out.lines().filter(|l| l.contains("msccl,simple,2")).count(), 3, "{out}");
     let (_dir, wrong) = file("wrong.xml", xml.replacen("type=\"rrs\"", "type=\"rcs\"", 1).as_bytes());
     check_refused(&["simulate", "h200x4", "--schedule", &wrong, "-s", "1M"], &["does not do what it says", "rank"]);
+}
+
+/// Goal: a file made for a size can be used at it, whatever number of channels the call would have there.
+#[test]
+fn written_schedules_fit_their_size() {
+    for size in ["48K", "64K", "1M"] {
+        let (code, xml, err) = collcast(&["convert", "dgx-h100", "--nodes", "2", "-s", size]);
+        assert_eq!(code, 0, "{err}");
+        let (_dir, path) = file("schedule.xml", xml.as_bytes());
+        let (code, _, err) = collcast(&["simulate", "dgx-h100", "--nodes", "2", "-s", size, "--schedule", &path]);
+        assert_eq!(code, 0, "{size}: {err}");
+    }
+    let (code, _, err) = collcast(&["convert", "h200x4", "-s", "64K", "--channels", "3"]);
+    assert!(code == 0 && err.contains("the file is not for 64 KiB"), "{err}");
 }
 
 /// Goal: ranks are placed as asked, and communicators that share NICs slow each other.

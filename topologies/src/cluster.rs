@@ -350,7 +350,9 @@ impl ClusterSpec {
             && let Some(host) = self.groups.first().map(|g| &g.host)
             && let Some(profile) = profile_for(host)
         {
-            builder.assumptions.push(format!("profile `{profile}` chosen to match the hardware"));
+            let others = self.groups.iter().any(|g| profile_for(&g.host) != Some(profile));
+            let of = if others { "hardware of the first of several kinds of hosts" } else { "hardware" };
+            builder.assumptions.push(format!("profile `{profile}` chosen to match the {of}"));
             builder.profile = Some(profile.to_owned());
         }
     }

@@ -10,6 +10,7 @@ use collcast_sim::units::Bandwidth;
 use crate::TopologiesError;
 use crate::builtin::spec_any;
 use crate::catalogue::by_name;
+use crate::cluster::ClusterSpec;
 use crate::error::{Diagnostic, MAX_INPUT_BYTES};
 use crate::host::{HostSpec, NicSpec, NvlinkTarget, Parent};
 use crate::import::import;
@@ -177,17 +178,36 @@ pub fn import_file(path: &Path, onto: Option<&str>) -> Result<Imported, Topologi
         Ok(Document::Template(template)) => Some(template),
         _ => None,
     };
-    let host = match (&template, onto) {
-        (Some(template), Some(onto)) => {
-            let spec = spec_any(onto)?;
-            let machine = spec.groups.first().map(|g| g.host.clone()).unwrap_or_default();
-            let (host, notes) = import(template, &machine)?;
-            return Ok(Imported { xml: xml(&host), notes });
-        }
-        // A machine needs nothing more; everything else is refused with its reason.
-        _ => spec_any(&name)?.groups.first().map(|g| g.host.clone()).unwrap_or_default(),
+    // A machine needs nothing more; everything else is refused with its reason.
+    let spec = spec_any(onto.filter(|_| template.is_some()).unwrap_or(&name))?;
+    let machine = spec.groups.first().map(|g| g.host.clone()).unwrap_or_default();
+    let (host, mut notes) = match &template {
+        Some(template) if onto.is_some() => import(template, &machine)?,
+        _ => (machine.clone(), machine.assumptions),
     };
-    Ok(Imported { xml: xml(&host), notes: host.assumptions.clone() })
+    notes.extend(left_out(&spec));
+    Ok(Imported { xml: xml(&host), notes })
+}
+
+/// What of a machine the XML of one host cannot hold.
+fn left_out(spec: &ClusterSpec) -> Option<String> {
+    let software = &spec.software;
+    let parts = [
+        (spec.groups.len() > 1, "the hosts of other kinds than the first"),
+        (spec.fabric.is_some(), "the fabric"),
+        (!spec.exceptions.is_empty(), "the exceptions"),
+        (software.plugin.is_some(), "the plugin"),
+        (!software.env.is_empty(), "the environment"),
+    ];
+    let names: Vec<&str> = parts.into_iter().filter(|p| p.0).map(|p| p.1).collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "not in the XML, which is of one host: {} of `{}`; for them write a topology file with `xml` in [[hosts]] \
+             (collcast topo new)",
+            names.join(", "),
+            spec.name
+        )
+    })
 }
 
 #[cfg(test)]
