@@ -11,7 +11,7 @@ use collcast_sim::engine::Unobserved;
 use collcast_sim::ids::{HostId, Rank};
 use collcast_sim::model::nccl::search::Given;
 use collcast_sim::model::nccl::{CsvTuner, Environment, Tuner, Version, settings};
-use collcast_sim::network::Transport;
+use collcast_sim::network::{NicSet, Transport};
 use collcast_sim::predict::{Choice, PredictError, Prediction, Predictor, Settings};
 use collcast_sim::profile::Profile;
 use collcast_sim::schedule::Call;
@@ -420,6 +420,9 @@ impl CallArgs {
             told.assumptions.push(format!("without effect on the forecast: {}", ignored.join(" ")));
         }
         told.warnings.extend(environment.not_modelled.iter().map(|what| format!("not_modelled: {what}")));
+        let hcas = pairs.iter().filter(|(name, _)| name == "NCCL_IB_HCA");
+        let unknown = hcas.filter_map(|(_, value)| Some((value, NicSet::of_hcas(topology, value).err()?)));
+        told.warnings.extend(unknown.map(|(value, why)| format!("not_modelled: NCCL_IB_HCA={value}: {why}")));
         if let Some(path) = environment.tuner_file.filter(|_| !environment.settings.no_tuner) {
             let text = std::fs::read_to_string(&path).map_err(|source| CliError::File {
                 what: "read the tuner's table (NCCL_TUNER_CONFIG_FILE)",

@@ -377,7 +377,7 @@ impl<'a> Predictor<'a> {
         let mut found = self.found.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let search = || {
             let graphs = search::graphs(self.topology, ranks, &Options { given: self.given.clone(), ..options });
-            let order = order_by(self.topology, &graphs, settings.transport.peer_access);
+            let order = order_by(self.topology, &graphs, &settings.transport);
             (Arc::new(graphs), Arc::new(order))
         };
         found.entry(asked).or_insert_with(search).clone()

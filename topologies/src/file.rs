@@ -703,11 +703,32 @@ impl Reader<'_> {
         })
     }
 
+    fn nic_names(&self, list: &At<String>, count: u32) -> Result<Vec<String>, TopologiesError> {
+        let names = hostlist::expand(&list.value).map_err(|error| {
+            self.value(
+                &list.span,
+                format!("`{}` is not a list of names: {error}", quote(&list.value)),
+                "expected a list such as \"mlx5_[0,3-6]\"",
+                "it is written as Slurm writes hosts",
+            )
+        })?;
+        if names.len() != count as usize {
+            return Err(self.contradiction(
+                &list.span,
+                format!("count is {count}, but `{}` names {} NICs", quote(&list.value), names.len()),
+                &format!("{} names", names.len()),
+                "one name per port",
+            ));
+        }
+        Ok(names)
+    }
+
     fn nics(&self, raw: &RawNics, gpus: u32, sockets: u32) -> Result<NicPlan, TopologiesError> {
         let kinds: Vec<(LinkKind, &str)> =
             LinkKind::ALL.iter().filter(|k| k.is_network()).map(|&k| (k, k.name())).collect();
         let kind = self.choice("a kind of NIC", &raw.kind, &kinds)?;
         let count = self.number("the count of NICs", &raw.count, 1, MAX_PER_HOST)?;
+        let names = raw.names.as_ref().map(|list| self.nic_names(list, count)).transpose()?.unwrap_or_default();
         let rate = self.rate("the rate of the NICs", &raw.rate)?;
         let per_gpu = self.optional_number("per_gpu", raw.per_gpu.as_ref(), 1, MAX_PER_HOST)?;
         if let (Some(per), Some(place)) = (per_gpu, &raw.per_gpu)
@@ -745,7 +766,8 @@ impl Reader<'_> {
         let rail =
             raw.rail.as_ref().map(|list| self.list("rail", list, count, MAX_PER_HOST, "rail numbers")).transpose()?;
         let gpudirect_rate = raw.gpudirect_rate.as_ref().map(|r| self.rate("gpudirect_rate", r)).transpose()?;
-        Ok(NicPlan { kind, count, rate, gpu, socket, per_gpu, rail, ports, gpudirect: raw.gpudirect, gpudirect_rate })
+        let gpudirect = raw.gpudirect;
+        Ok(NicPlan { kind, count, names, rate, gpu, socket, per_gpu, rail, ports, gpudirect, gpudirect_rate })
     }
 
     /// A list with one number per NIC, each below `limit`.

@@ -52,6 +52,8 @@ pub(crate) struct PciePlan {
 pub(crate) struct NicPlan {
     pub(crate) kind: LinkKind,
     pub(crate) count: u32,
+    /// Where the source gives them, as many as there are.
+    pub(crate) names: Vec<String>,
     pub(crate) rate: Bandwidth,
     pub(crate) gpu: Option<Vec<u32>>,
     pub(crate) socket: Option<Vec<u32>>,
@@ -203,7 +205,7 @@ pub(crate) fn draw_nics(host: &mut HostSpec, nics: &NicPlan, pcie_rate: Bandwidt
         host.nics.push(NicSpec {
             nic: Nic {
                 index,
-                name: format!("{}{index}", device_prefix(nics.kind)),
+                name: nics.names.get(index as usize).cloned().unwrap_or_default(),
                 kind: nics.kind,
                 rate: nics.rate,
                 gpudirect: nics.gpudirect.unwrap_or(rdma),
@@ -241,14 +243,4 @@ pub(crate) fn draw_management(host: &mut HostSpec, management: &ManagementPlan) 
         pcie_rate: management.rate,
         bus_id: None,
     });
-}
-
-/// How Linux drivers name the devices of a kind.
-fn device_prefix(kind: LinkKind) -> &'static str {
-    match kind {
-        LinkKind::Infiniband | LinkKind::Roce => "mlx5_",
-        LinkKind::Efa => "rdma",
-        LinkKind::Slingshot => "cxi",
-        _ => "eth",
-    }
 }

@@ -305,6 +305,9 @@ pub(crate) struct RawNics {
     /// How many ports.
     #[schemars(with = "u32")]
     pub(crate) count: At<i64>,
+    /// Device names, such as `mlx5_[0,3-6]`, by which `NCCL_IB_HCA` selects them.
+    #[schemars(with = "Option<String>")]
+    pub(crate) names: Option<At<String>>,
     /// Rate of a port, one direction.
     pub(crate) rate: At<RawRate>,
     /// How many behind the switch of each GPU, in order.

@@ -4,10 +4,9 @@
 
 use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol};
 use collcast_sim::ids::{ChannelId, Rank};
-use collcast_sim::measurement::PeerAccess;
 use collcast_sim::model::nccl::Version;
 use collcast_sim::model::nccl::search::{Options, graphs};
-use collcast_sim::network::{PathClass, Route, Router, Transport, order_by};
+use collcast_sim::network::{Interface, NicSet, PathClass, Route, Router, Transport, order_by};
 use collcast_sim::predict::{Choice, Predictor, Settings};
 use collcast_sim::profile::Profile;
 use collcast_sim::schedule::Call;
@@ -180,7 +179,60 @@ fn relays_are_nccls() {
 fn chains_use_all_nics() {
     let topology = collcast_topologies::load("dgx-h100", Some(2), None).unwrap();
     let graphs = graphs(&topology, 16, &Options { collnet: true, ..Options::default() });
-    let chains = order_by(&topology, &graphs, PeerAccess::On).collnet.unwrap();
+    let chains = order_by(&topology, &graphs, &Transport::default()).collnet.unwrap();
     let heads: std::collections::BTreeSet<u32> = chains.iter().map(|hosts| hosts[0][0]).collect();
     assert_eq!(heads.len(), 8, "{heads:?}");
+}
+
+/// Goal: NICs are those that `NCCL_IB_HCA` selects, by name where the topology has names.
+#[test]
+fn hcas_are_selected() {
+    let text = "[[hosts]]\ncount = 2\nlike = \"dgx-h100\"\n[hosts.nics]\nkind = \"infiniband\"\ncount = 8\n\
+                names = \"mlx5_[0,3-6,9-11]\"\nrate = \"400 Gb/s\"\nper_gpu = 1\n";
+    let machine = build(text);
+    let used = |env: &[(&'static str, &'static str)]| -> Vec<usize> {
+        let transport = Transport::from_env(&machine, Version::NEWEST, env.iter().copied()).unwrap();
+        let found = graphs(&machine, 16, &Options { transport, ..Options::default() });
+        let nics = found.ring.paths[0].iter().flat_map(|c| <[u32; 2]>::from(c.nics.unwrap()));
+        let mut nics: Vec<usize> = nics.map(|n| n as usize).collect();
+        nics.sort_unstable();
+        nics.dedup();
+        nics
+    };
+    assert_eq!(used(&[]), [0, 1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!(used(&[("NCCL_IB_HCA", "=mlx5_0,mlx5_3:1")]), [0, 1]);
+    assert_eq!(used(&[("NCCL_IB_HCA", "mlx5_1")]), [6, 7], "beginnings of names: mlx5_10 and mlx5_11");
+    assert_eq!(used(&[("NCCL_IB_HCA", "^=mlx5_9,mlx5_10,mlx5_11")]), [0, 1, 2, 3, 4]);
+    let sends = along(&machine, &route(&machine, &[("NCCL_IB_HCA", "=mlx5_0")], 5, 13, 0));
+    assert!(sends.contains("host0/nic0") && sends.contains("host1/nic0"), "{sends}");
+    // None of them is as without RDMA; names that a machine does not have are not guessed.
+    let none = Transport::from_env(&machine, Version::NEWEST, [("NCCL_IB_HCA", "ibp")]).unwrap();
+    assert_eq!(none.interface, Interface::Sockets);
+    let plain = collcast_topologies::load("dgx-h100", Some(2), None).unwrap();
+    assert!(NicSet::of_hcas(&plain, "mlx5_0").unwrap_err().contains("have no names"));
+}
+
+/// Goal: the other settings of NICs and NVLink domains do what they do in NCCL.
+#[test]
+fn nic_policies_and_domains() {
+    let oci = collcast_topologies::load("oci-h100", Some(2), None).unwrap();
+    let nics = |env: &[(&'static str, &'static str)]| -> std::collections::BTreeSet<String> {
+        let enters = |channel| route(&oci, env, 0, 8, channel).nics[0].1;
+        (0..16).map(|channel| oci.vertex(enters(channel)).name.clone()).collect()
+    };
+    // Two ports hang from the switch of each GPU.
+    let apart = ("NCCL_IB_MERGE_NICS", "0");
+    assert_eq!(nics(&[apart]).len(), 2);
+    assert_eq!(nics(&[apart, ("NCCL_NETDEVS_POLICY", "MAX:1")]).len(), 1);
+    let cross = |value| {
+        let transport = Transport::from_env(&oci, Version::NEWEST, [("NCCL_CROSS_NIC", value)]).unwrap();
+        let found = graphs(&oci, 16, &Options { transport, ..Options::default() }).ring;
+        (found.cross_nic, found.paths[0].iter().filter(|c| c.nics.is_some_and(|(a, b)| a != b)).count())
+    };
+    assert_eq!(cross("0"), (false, 0));
+    assert!(cross("1").1 > 0 && !cross("1").0);
+    let rack = collcast_topologies::load("gb200-nvl72", Some(2), None).unwrap();
+    let to_next = |env: &[_]| along(&rack, &route(&rack, env, 0, rack.ranks() / 2, 0));
+    assert!(!to_next(&[]).contains("nic"), "{}", to_next(&[]));
+    assert!(to_next(&[("NCCL_MNNVL_ENABLE", "0")]).contains("nic"));
 }

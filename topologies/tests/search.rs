@@ -4,7 +4,6 @@
 
 use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol};
 use collcast_sim::ids::{ChannelId, Lane, Rank};
-use collcast_sim::measurement::PeerAccess;
 use collcast_sim::model::nccl::graphs::{Graph, Graphs, Pattern};
 use collcast_sim::model::nccl::search::{Given, Options, graphs, graphs_of};
 use collcast_sim::model::nccl::{Environment, NcclSettings, Version};
@@ -333,7 +332,7 @@ fn schedule(machine: &Topology, found: &Graphs, algorithm: Algorithm) -> Schedul
     let call = Call::of_size(Collective::AllReduce, found.ranks, Bytes(4 << 20), DataType::Float32);
     let limits = Limits { channels: found.channels, exact_channels: true, network: true, ..Limits::default() };
     let plan = Plan::new(&call, algorithm, Protocol::Simple, &limits);
-    Schedule::new(call, plan, &order_by(machine, found, PeerAccess::On)).unwrap()
+    Schedule::new(call, plan, &order_by(machine, found, &Transport::default())).unwrap()
 }
 
 /// Goal: between hosts (or NVLink domains, whose hosts use no NIC among them) each channel's data goes
@@ -453,7 +452,8 @@ fn placement_changes_ranks_and_not_channels() {
         assert_ne!(plain.gpu_of(Rank(1)), cyclic.gpu_of(Rank(1)));
         let (before, after) = (search(&plain), search(&cyclic));
         assert_eq!((&before.ring, &before.tree), (&after.ring, &after.tree), "{name}");
-        let orders = [order_by(&plain, &before, PeerAccess::On), order_by(&cyclic, &after, PeerAccess::On)];
+        let orders =
+            [order_by(&plain, &before, &Transport::default()), order_by(&cyclic, &after, &Transport::default())];
         let per_node = plain.ranks() as usize / nodes;
         for (machine, order) in [&plain, &cyclic].into_iter().zip(&orders) {
             assert_eq!(order.hosts.iter().map(Vec::len).collect::<Vec<_>>(), vec![per_node; nodes], "{name}");

@@ -9,7 +9,6 @@ mod transport;
 use std::sync::Arc;
 
 use crate::ids::Rank;
-use crate::measurement::PeerAccess;
 use crate::model::nccl::graphs::{ChannelPath, Graph, Graphs, Pattern};
 use crate::model::nccl::search::{self, Node};
 use crate::schedule::{Chains, Order, Rail};
@@ -20,21 +19,21 @@ pub use lay::{Laid, LayError, ResourceName, lay, smallest_latency};
 pub use route::{Hop, Leg, PathClass, Route, Router};
 pub(crate) use route::{nic_devices, share_out};
 pub use switches::{check_multicast, check_sharp};
-pub use transport::{Interface, Ports, Transport, TransportError};
+pub use transport::{CrossNic, Interface, NicSet, NicsPerGpu, Ports, Transport, TransportError};
 
 /// In which order rings and trees visit the first `ranks` GPUs of a machine: as NCCL's search lays
 /// its channels.
 pub fn order(topology: &Topology, ranks: u32) -> Order {
-    order_by(topology, &search::graphs(topology, ranks, &search::Options::default()), PeerAccess::On)
+    order_by(topology, &search::graphs(topology, ranks, &search::Options::default()), &Transport::default())
 }
 
 /// In which order rings and trees visit the first GPUs of a machine, given the graphs of as many that
-/// were found with `peer_access`.
+/// were found with these transports.
 ///
 /// A ring leaves each host (or NVLink domain) from the last GPU of its path to the first one of the
 /// next. Which channel takes which NIC is part of it.
-pub fn order_by(topology: &Topology, graphs: &Graphs, peer_access: PeerAccess) -> Order {
-    let nodes = search::nodes(topology, (0..graphs.ranks.min(topology.ranks())).map(Rank), peer_access);
+pub fn order_by(topology: &Topology, graphs: &Graphs, transport: &Transport) -> Order {
+    let nodes = search::nodes(topology, (0..graphs.ranks.min(topology.ranks())).map(Rank), transport);
     let hosts: Vec<Vec<u32>> = nodes.iter().map(|n| n.ranks.clone()).collect();
     if graphs.ranks == 0 || nodes.len() != graphs.ring.paths.len() {
         return Order::of_rings(vec![(0..graphs.ranks).collect()], hosts);

@@ -4,13 +4,13 @@ use std::cmp::Ordering;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::transport::{Interface, Ports, Transport};
+use super::transport::{CrossNic, Interface, NicsPerGpu, Ports, Transport};
 use crate::engine::flows::WEIGHT_ONE;
 use crate::engine::mix;
 use crate::ids::{ChannelId, LinkId, Rank, VertexId};
 use crate::measurement::PeerAccess;
 use crate::profile::Reach;
-use crate::topology::{Host, LinkKind, Topology, VertexKind};
+use crate::topology::{Host, LinkKind, Nic, Topology, VertexKind};
 use crate::units::Bandwidth;
 
 /// NCCL's classes of paths inside a host, better first (`src/graph/topo.h`).
@@ -78,6 +78,10 @@ impl PathClass {
 pub(crate) fn nic_devices(topology: &Topology, host: &Host, transport: &Transport) -> Vec<Vec<VertexId>> {
     let interface = transport.interface;
     let nics = if interface == Interface::Management { &host.management } else { &host.nics };
+    let usable = |v: &&VertexId| {
+        interface != Interface::Data || topology.nic(**v).is_none_or(|nic| transport.nics.has(nic.index))
+    };
+    let nics: Vec<VertexId> = nics.iter().filter(usable).copied().collect();
     let is = |v: &VertexId, kind| interface == Interface::Data && topology.nic(*v).is_some_and(|n| n.kind == kind);
     let efa = |v: &VertexId| is(v, LinkKind::Efa);
     let card = |v: &VertexId| {
@@ -96,7 +100,7 @@ pub(crate) fn nic_devices(topology: &Topology, host: &Host, transport: &Transpor
     let each = nics.iter().filter(|v| efa(v)).count() / host.gpus.len().max(1);
     let parent = |v: VertexId| topology.links_from(v).find(|(_, _, l)| l.kind == LinkKind::Pcie).map(|l| l.1);
     let mut devices: Vec<Vec<VertexId>> = Vec::new();
-    for &nic in nics {
+    for &nic in &nics {
         match devices.last_mut() {
             Some(last) if one_card(&nic, &last[0]) => last.push(nic),
             Some(last) if last.len() < each && efa(&nic) && efa(&last[0]) && parent(nic) == parent(last[0]) => {
@@ -423,7 +427,7 @@ impl<'t> Router<'t> {
         let devices = best(ways.collect::<Vec<_>>().into_iter());
         let sharers = devices.first().map_or(0, |d| self.nearest(d[0]).len());
         let number = host.gpus.iter().position(|&g| g == gpu).unwrap_or(0);
-        share_out(&devices, sharers, number)
+        share_out(&devices, sharers, number, self.transport.nics_per_gpu)
     }
 
     /// The CPU nearest to a GPU: where its host buffers are.
@@ -555,9 +559,7 @@ impl<'t> Router<'t> {
     /// Whether two ranks reach each other without the network: on one host unless its memory is not
     /// shared, in one NVLink domain where peer access is on.
     pub(crate) fn are_peers(&self, src: Rank, dst: Rank) -> bool {
-        let (topology, access) = (self.topology, self.transport.peer_access);
-        access != PeerAccess::Net && topology.host_of(src) == topology.host_of(dst)
-            || access == PeerAccess::On && topology.node_of(src) == topology.node_of(dst)
+        self.transport.node_of(self.topology, src) == self.transport.node_of(self.topology, dst)
     }
 
     /// The device that has the NIC with a number in the node of a rank.
@@ -645,9 +647,11 @@ impl<'t> Router<'t> {
         let (mut staged_src, mut staged_dst) = (false, false);
         for (index, &to) in stripes.iter().enumerate() {
             let number = topology.nic(to)?.index;
-            let same = src_host.nics.iter().copied().find(|&n| topology.nic(n).is_some_and(|n| n.index == number));
+            let usable = |n: &Nic| n.index == number && self.transport.nics.has(number);
+            let same = src_host.nics.iter().copied().find(|&n| topology.nic(n).is_some_and(usable));
             // Aligned with the receiver's rail (PXN) if that stays off the CPUs, else the nearest.
-            let aligned = same.filter(|&n| self.transport.pxn && self.out(a, n).is_some_and(|o| o.1 <= PathClass::Pxn));
+            let (pxn, aligns) = (self.transport.pxn, self.transport.cross_nic == CrossNic::Never);
+            let aligned = same.filter(|&n| aligns || pxn && self.out(a, n).is_some_and(|o| o.1 <= PathClass::Pxn));
             let from = match &sources {
                 Some(given) => given[index % given.len()],
                 None => aligned.or_else(|| {
@@ -725,14 +729,19 @@ fn best<K: Ord, T>(all: impl Iterator<Item = (K, T)>) -> Vec<T> {
 
 /// The network devices that a GPU takes by channel of those nearest to it, where it is the `number`-th of
 /// its host and `sharers` GPUs are as near to them (NCCL 2.30 `src/graph/topo.cc`,
-/// `NCCL_NETDEVS_POLICY=AUTO`, restated).
-pub(crate) fn share_out<T: Clone>(devices: &[T], sharers: usize, number: usize) -> Vec<T> {
+/// restated).
+pub(crate) fn share_out<T: Clone>(devices: &[T], sharers: usize, number: usize, policy: NicsPerGpu) -> Vec<T> {
     let (count, sharers) = (devices.len(), sharers.max(1));
     let mut start = number % sharers;
     if count.is_power_of_two() {
         start = mirror_bits(start, count);
     }
-    (0..count.div_ceil(sharers)).map(|c| devices[(start + c) % count].clone()).collect()
+    let each = match policy {
+        NicsPerGpu::Share => count.div_ceil(sharers),
+        NicsPerGpu::All => count,
+        NicsPerGpu::Most(most) => count.min(most as usize),
+    };
+    (0..each).map(|c| devices[(start + c) % count].clone()).collect()
 }
 
 /// The lowest `bits` of a number, `count = 2^bits`, in reverse order.

@@ -1,15 +1,16 @@
 //! How NCCL is told to move data: the settings that choose between NVLink, PCIe, shared host
 //! memory, RDMA and sockets.
 //!
-//! Source: NCCL 2.30 `src/graph/paths.cc`, `src/transport/{p2p,shm,net,net_socket}.cc`, restated.
+//! Source: NCCL 2.30 `src/graph/paths.cc`, `src/graph/topo.cc`, `src/misc/socket.cc`,
+//! `src/transport/{p2p,shm,net,net_ib,net_socket}.cc`, restated.
 
 use thiserror::Error;
 
 use super::PathClass;
-use crate::ids::VertexId;
+use crate::ids::{Rank, VertexId};
 use crate::measurement::PeerAccess;
 use crate::model::nccl::Version;
-use crate::topology::{LinkKind, Topology};
+use crate::topology::{Host, LinkKind, Topology};
 
 /// Which interfaces carry data between hosts.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -47,6 +48,90 @@ pub struct Transport {
     pub queue_pairs: u32,
     /// Which ports of one card act as one network device.
     pub ports: Ports,
+    /// The NICs that may be used (`NCCL_IB_HCA`).
+    pub nics: NicSet,
+    /// How many of the NICs nearest to a GPU its sends and receives take (`NCCL_NETDEVS_POLICY`).
+    pub nics_per_gpu: NicsPerGpu,
+    /// Whether a channel may enter and leave hosts by different NICs (`NCCL_CROSS_NIC`).
+    pub cross_nic: CrossNic,
+    /// Whether hosts of one NVLink domain use NVLink between them (`NCCL_MNNVL_ENABLE`).
+    pub nvlink_across_hosts: bool,
+}
+
+/// NICs by their numbers in a host, of which the first 128 can be left out.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct NicSet {
+    left_out: u128,
+}
+
+impl NicSet {
+    /// Whether a NIC with that number in its host is in it.
+    pub fn has(self, index: u32) -> bool {
+        index >= 128 || self.left_out >> index & 1 == 0
+    }
+
+    fn leave_out(&mut self, index: u32) {
+        self.left_out |= 1_u128.checked_shl(index).unwrap_or(0);
+    }
+
+    /// The InfiniBand and RoCE NICs that `NCCL_IB_HCA` selects on all hosts of a machine: names or beginnings of
+    /// names, whole names behind `=`, all others behind `^`.
+    ///
+    /// # Errors
+    /// Why the machine does not tell, in words.
+    pub fn of_hcas(topology: &Topology, value: &str) -> Result<Self, String> {
+        let (value, others) = value.strip_prefix('^').map_or((value, false), |rest| (rest, true));
+        let (value, whole) = value.strip_prefix('=').map_or((value, false), |rest| (rest, true));
+        // A port may follow; a NIC of a topology is one port.
+        let names: Vec<&str> = value.split(',').filter_map(|v| v.split(':').next()).filter(|v| !v.is_empty()).collect();
+        let mut found: Option<Self> = None;
+        for host in topology.hosts() {
+            let mut of_host = Self::default();
+            for nic in host.nics.iter().filter_map(|&n| topology.nic(n)) {
+                if !matches!(nic.kind, LinkKind::Infiniband | LinkKind::Roce) {
+                    continue;
+                }
+                if nic.name.is_empty() {
+                    return Err(format!(
+                        "the NICs of `{}` have no names; a topology file gives them (names)",
+                        host.name
+                    ));
+                }
+                let listed = names.iter().any(|n| if whole { nic.name == *n } else { nic.name.starts_with(n) });
+                if !names.is_empty() && listed == others {
+                    of_host.leave_out(nic.index);
+                }
+            }
+            if found.replace(of_host).is_some_and(|known| known != of_host) {
+                return Err("it selects other NICs on one host than on another".to_owned());
+            }
+        }
+        Ok(found.unwrap_or_default())
+    }
+}
+
+/// How many of the network devices nearest to a GPU its sends and receives take.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum NicsPerGpu {
+    /// Its share of them (`AUTO`).
+    #[default]
+    Share,
+    /// All.
+    All,
+    /// At most so many (`MAX:n`).
+    Most(u32),
+}
+
+/// Whether a channel may enter and leave a host by different NICs.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum CrossNic {
+    /// Not (0): where each rail is a network of its own.
+    Never,
+    /// Wherever it likes (1).
+    Always,
+    /// Two channels may exchange their NICs on alternate hosts (2).
+    #[default]
+    Pairs,
 }
 
 /// How NCCL takes the ports of a card: each a device, or all together one that sends every message in equal
@@ -76,6 +161,10 @@ impl Default for Transport {
             sockets_per_thread: None,
             queue_pairs: 1,
             ports: Ports::default(),
+            nics: NicSet::default(),
+            nics_per_gpu: NicsPerGpu::default(),
+            cross_nic: CrossNic::default(),
+            nvlink_across_hosts: true,
         }
     }
 }
@@ -99,6 +188,16 @@ pub enum TransportError {
 }
 
 impl Transport {
+    /// The ranks that NCCL takes for those of one node: with one number. Ranks that reach each other over NVLink;
+    /// those of a host where they do not; each alone where host memory is not shared either.
+    pub(crate) fn node_of(&self, topology: &Topology, rank: Rank) -> u32 {
+        match self.peer_access {
+            PeerAccess::On if self.nvlink_across_hosts => topology.node_of(rank).0,
+            PeerAccess::On | PeerAccess::Off => topology.host_of(rank).0,
+            PeerAccess::Net => rank.0,
+        }
+    }
+
     /// The environment variables of [`Self::from_env`].
     pub const VARIABLES: &'static [&'static str] = &[
         "NCCL_P2P_DISABLE",
@@ -114,6 +213,10 @@ impl Transport {
         "NCCL_IB_QPS_PER_CONNECTION",
         "NCCL_IB_MERGE_NICS",
         "NCCL_NET_MERGE_LEVEL",
+        "NCCL_IB_HCA",
+        "NCCL_NETDEVS_POLICY",
+        "NCCL_CROSS_NIC",
+        "NCCL_MNNVL_ENABLE",
     ];
 
     /// What an environment makes of the transports of a version of NCCL on a machine.
@@ -138,8 +241,18 @@ impl Transport {
         for (name, value) in variables {
             match name {
                 "NCCL_SOCKET_IFNAME" => socket_name = Some(value.trim_start_matches('=')),
+                // Where the machine does not tell, all are used, and whoever says what is not modelled says so.
+                "NCCL_IB_HCA" => transport.nics = NicSet::of_hcas(topology, value).unwrap_or_default(),
                 _ => transport.set(name, value)?,
             }
+        }
+        // Without any of its NICs NCCL takes sockets.
+        let none = |host: &Host| {
+            let of_host = || host.nics.iter().filter_map(|&n| topology.nic(n));
+            of_host().next().is_some() && !of_host().any(|n| transport.nics.has(n.index))
+        };
+        if transport.interface == Interface::Data && topology.hosts().iter().any(none) {
+            transport.interface = Interface::Sockets;
         }
         // The name of a socket interface matters where sockets carry the data.
         let named = |&n: &VertexId| topology.nic(n).zip(socket_name).is_some_and(|(n, name)| n.name.starts_with(name));
@@ -195,6 +308,23 @@ impl Transport {
                 ("LOC" | "PORT" | "NVL", _) => {}
                 _ => return Err(bad("LOC or PORT: NICs of several cards as one are not modelled")),
             },
+            "NCCL_NETDEVS_POLICY" => {
+                self.nics_per_gpu = match value.strip_prefix("MAX:").map(str::parse::<u32>) {
+                    Some(Ok(most)) if most > 0 => NicsPerGpu::Most(most),
+                    None if value.eq_ignore_ascii_case("all") => NicsPerGpu::All,
+                    None if matches!(value.to_ascii_lowercase().as_str(), "auto" | "") => NicsPerGpu::Share,
+                    _ => return Err(bad("AUTO, ALL or MAX:n")),
+                }
+            }
+            "NCCL_CROSS_NIC" => {
+                self.cross_nic = match number(2, "0, 1 or 2")? {
+                    0 => CrossNic::Never,
+                    1 => CrossNic::Always,
+                    _ => CrossNic::Pairs,
+                }
+            }
+            // 2, the default, takes what there is.
+            "NCCL_MNNVL_ENABLE" => self.nvlink_across_hosts = number(2, "0, 1 or 2")? > 0,
             "NCCL_IB_QPS_PER_CONNECTION" => self.queue_pairs = number(128, "1 to 128")?.max(1),
             _ => return Err(TransportError::Unknown(name.to_owned())),
         }

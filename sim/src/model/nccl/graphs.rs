@@ -51,7 +51,7 @@ pub struct Graph {
     pub type_inter: PathClass,
     /// Whether all channels visit GPUs in the same order.
     pub same_channels: bool,
-    /// NICs of a channel may differ between neighbouring hosts.
+    /// Two channels exchange their NICs on alternate hosts.
     pub cross_nic: bool,
     /// `[node][channel]`: where the channels run.
     pub paths: Vec<Vec<ChannelPath>>,

@@ -242,17 +242,6 @@ impl Environment {
             {
                 self.not_modelled.push(format!("{name}={value}: NCCL's default is used"));
             }
-            "NCCL_IB_HCA" | "NCCL_NETDEVS_POLICY" | "NCCL_CROSS_NIC"
-                if !matches!((name, value), (_, "") | ("NCCL_CROSS_NIC", "2")) =>
-            {
-                self.not_modelled.push(format!(
-                    "{name}={value}: NICs are those of the topology, used as by default; a topology file can have fewer"
-                ));
-            }
-            "NCCL_MNNVL_ENABLE" if value == "0" => {
-                self.not_modelled
-                    .push(format!("{name}={value}: NVLink between hosts is used where the topology has it"));
-            }
             _ => self.without_effect(name),
         }
         Ok(())
@@ -445,10 +434,6 @@ mod tests {
         assert!(got.warnings.iter().any(|w| w.contains("NCCL_NRINGS")), "{:?}", got.warnings);
         assert_eq!(got.settings.cta_policy, CtaPolicy::Zero);
         assert!(got.not_modelled[0].contains("copy-engine"));
-        let got =
-            environment(&["NCCL_IB_HCA=mlx5_0", "NCCL_CROSS_NIC=2", "NCCL_MNNVL_ENABLE=0", "NCCL_NETDEVS_POLICY="]);
-        let said: Vec<_> = got.not_modelled.iter().filter_map(|text| text.split('=').next()).collect();
-        assert_eq!(said, ["NCCL_IB_HCA", "NCCL_MNNVL_ENABLE"]);
         let pairs = [("NCCL_ALGO".to_owned(), "rong".to_owned())];
         assert!(Environment::parse(&pairs, Version::NEWEST).unwrap_err().to_string().contains("did you mean `Ring`"));
         assert!(!Environment::parse(&pairs, Version::new(2, 20, 5)).unwrap().warnings.is_empty());

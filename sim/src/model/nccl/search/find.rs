@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 use super::super::graphs::{CpuVendor, Pattern};
 use super::paths::{End, LOC_BW, MAX_CHANNELS, Path, Paths, kind};
 use super::system::{LinkType, System};
+use crate::network::CrossNic;
 
 /// Steps of all searches for one graph together (`NCCL_SEARCH_GLOBAL_TIMEOUT`).
 const TOTAL_STEPS: i64 = 1 << 19;
@@ -41,14 +42,6 @@ pub(super) struct Wanted {
     pub(super) pattern: Pattern,
     pub(super) min_channels: usize,
     pub(super) max_channels: usize,
-}
-
-/// Whether a channel may enter and leave a host by different NICs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum CrossNic {
-    No,
-    /// Two channels exchange their NICs on alternate hosts.
-    Pairs,
 }
 
 /// A graph of one host.
@@ -170,9 +163,13 @@ pub(super) fn find(system: &System, paths: &Paths, wanted: Wanted) -> Found {
         max_inter = kind::SYS;
     }
     let try_same = wanted.pattern != Pattern::Nvls;
+    let chosen = system.nets.len() > 1 && matches!(wanted.pattern, Pattern::Ring | Pattern::BalancedTree);
+    let pairs = chosen && system.transport.cross_nic == CrossNic::Pairs;
+    let always = chosen && system.transport.cross_nic == CrossNic::Always;
+    let crossing = if always { CrossNic::Always } else { CrossNic::Never };
     let mut found = Found {
         pattern: wanted.pattern,
-        cross_nic: CrossNic::No,
+        cross_nic: crossing,
         min_channels: wanted.min_channels,
         max_channels: wanted.max_channels.min(MAX_CHANNELS),
         channels: 0,
@@ -222,7 +219,6 @@ pub(super) fn find(system: &System, paths: &Paths, wanted: Wanted) -> Found {
     let last = ladder.len() - 1;
     let mut speed =
         ladder.iter().position(|&s| s <= max_bw && s * found.min_channels as f32 <= total_bw).unwrap_or(last);
-    let pairs = system.nets.len() > 1 && matches!(wanted.pattern, Pattern::Ring | Pattern::BalancedTree);
 
     let mut search = Search::new(system, paths, found);
     (search.now.bw_intra, search.now.bw_inter) = (ladder[speed], ladder[speed]);
@@ -266,11 +262,12 @@ pub(super) fn find(system: &System, paths: &Paths, wanted: Wanted) -> Found {
             }
         }
         now.type_inter = min_inter;
-        if pairs && now.cross_nic == CrossNic::No && matches!(best.pattern, Pattern::Ring | Pattern::BalancedTree) {
+        let relaxes = matches!(best.pattern, Pattern::Ring | Pattern::BalancedTree);
+        if pairs && now.cross_nic == CrossNic::Never && relaxes {
             now.cross_nic = CrossNic::Pairs;
             continue;
         }
-        now.cross_nic = CrossNic::No;
+        now.cross_nic = crossing;
         if speed < last && (best.channels == 0 || f64::from(ladder[speed + 1] / best.bw_inter) > 0.49) {
             speed += 1;
             (now.bw_intra, now.bw_inter) = (ladder[speed], ladder[speed]);
@@ -609,7 +606,7 @@ impl<'s> Search<'s> {
         let same = match now.pattern {
             Pattern::Tree => net == start,
             Pattern::Ring if pairs => channel.is_multiple_of(2) || net == now.inter[channel - 1].0,
-            _ => pairs || net == start,
+            _ => now.cross_nic != CrossNic::Never || net == start,
         };
         let same_for_both = now.pattern != Pattern::BalancedTree || step == 0 || net == now.inter[channel].1;
         same && same_for_both

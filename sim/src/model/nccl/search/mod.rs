@@ -17,8 +17,7 @@ use rustc_hash::FxHashMap;
 use super::graphs::{ChannelPath, Graph, Graphs, Pattern};
 use super::settings::NcclSettings;
 use crate::ids::{Rank, VertexId};
-use crate::measurement::PeerAccess;
-use crate::network::Transport;
+use crate::network::{CrossNic, Transport};
 use crate::topology::Topology;
 use connect::{Member, Searched};
 use find::{Found, Wanted, find};
@@ -89,7 +88,7 @@ impl Given {
     /// What is missing, in words.
     pub fn check(&self, topology: &Topology, ranks: u32) -> Result<(), String> {
         let ranks = (0..ranks.min(topology.ranks())).map(Rank);
-        for node in nodes(topology, ranks, PeerAccess::On) {
+        for node in nodes(topology, ranks, &Transport::default()) {
             let gpus: Vec<u32> = node.gpus.iter().map(|g| g.0).collect();
             let first = topology.node_of(Rank(node.ranks[0]));
             let numbers = |nics: &[VertexId], from: u32| -> Vec<u32> {
@@ -141,7 +140,7 @@ pub fn graphs(topology: &Topology, ranks: u32, options: &Options) -> Graphs {
 /// The graphs that NCCL finds for some GPUs of a machine, given by their ranks in all of it. Nodes come
 /// in the order of their first rank.
 pub fn graphs_of(topology: &Topology, ranks: &[Rank], options: &Options) -> Graphs {
-    let nodes = nodes(topology, ranks.iter().copied(), options.transport.peer_access);
+    let nodes = nodes(topology, ranks.iter().copied(), &options.transport);
     let mut vertices: Vec<Vec<VertexId>> = vec![Vec::new(); topology.hosts().len()];
     for (id, vertex) in topology.vertices() {
         if let Some(of) = vertex.host.and_then(|h| vertices.get_mut(h.index())) {
@@ -176,17 +175,12 @@ impl Node {
     }
 }
 
-/// The nodes of a communicator in the order of their first rank: ranks that reach each other over
-/// NVLink; those of a host where peer access is off; each alone where host memory is not shared either.
-pub(crate) fn nodes(topology: &Topology, ranks: impl Iterator<Item = Rank>, peer_access: PeerAccess) -> Vec<Node> {
+/// The nodes of a communicator in the order of their first rank ([`Transport::node_of`]).
+pub(crate) fn nodes(topology: &Topology, ranks: impl Iterator<Item = Rank>, transport: &Transport) -> Vec<Node> {
     let mut nodes: Vec<Node> = Vec::new();
     let mut index: FxHashMap<u32, usize> = FxHashMap::default();
     for rank in ranks {
-        let of = match peer_access {
-            PeerAccess::On => topology.node_of(rank).0,
-            PeerAccess::Off => topology.host_of(rank).0,
-            PeerAccess::Net => rank.0,
-        };
+        let of = transport.node_of(topology, rank);
         let at = *index.entry(of).or_insert_with(|| {
             nodes.push(Node::default());
             nodes.len() - 1
@@ -258,7 +252,7 @@ fn graph_of(system: &System, found: &Found) -> Graph {
         type_intra: class(found.type_intra),
         type_inter: class(found.type_inter),
         same_channels: found.same,
-        cross_nic: found.cross_nic != find::CrossNic::No,
+        cross_nic: found.cross_nic == CrossNic::Pairs,
         paths: vec![paths],
     }
 }

@@ -247,13 +247,13 @@ impl Paths {
         best((0..system.gpus.len()).map(|g| self.net_to_gpu(system, net, g)))
     }
 
-    /// The NICs that a GPU prefers, in the order of channels (`NCCL_NETDEVS_POLICY=AUTO`): GPUs that are
-    /// equally near to several NICs share them out.
+    /// The NICs that a GPU prefers, in the order of channels: GPUs that are equally near to several NICs
+    /// share them out.
     pub(super) fn preferred_nets(&self, system: &System, gpu: usize) -> Vec<usize> {
         let nets = self.local_nets(system, gpu);
         let Some(&first) = nets.first() else { return nets };
         let sharers = self.local_gpus(system, first).len();
-        share_out(&nets, sharers, system.gpus[gpu].number as usize)
+        share_out(&nets, sharers, system.gpus[gpu].number as usize, system.transport.nics_per_gpu)
     }
 
     /// The GPU that prefers a NIC on the lowest channel.
