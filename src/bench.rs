@@ -187,7 +187,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
 
 /// What NCCL's processes are given beyond the settings of a point: `--env`, and NVLS on or off.
 fn environment(args: &Args) -> Result<Vec<(String, String)>, CliError> {
-    let mut pairs = args.call.variables()?;
+    let mut pairs = args.call.nccl.variables()?;
     if !args.nvls && pairs.iter().any(|(name, value)| name == "NCCL_NVLS_ENABLE" && value != "0") {
         return Err(CliError::usage("--env NCCL_NVLS_ENABLE without --nvls", "add --nvls to let NCCL use multicast"));
     }

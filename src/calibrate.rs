@@ -389,9 +389,8 @@ fn describe(mut fit: Fit, name: &str, rows: &[usize], args: &Args, usable: &Usab
     profile.gpus = models.into_iter().collect();
     let launches: BTreeSet<Launch> = rows.iter().map(|&r| usable.rows[r].1.settings.launch).collect();
     profile.launches = launches.into_iter().collect();
-    let choice = |s: &Sample| Profile::choice(s.algorithm, s.protocol);
-    let choices: BTreeSet<String> = rows.iter().map(|&r| choice(&usable.rows[r].1)).collect();
-    profile.choices = choices.into_iter().collect();
+    let samples = rows.iter().map(|&r| &usable.rows[r].1);
+    profile.set_domain(samples.map(|s| (s.algorithm, s.protocol, &s.call)));
     fit.profile.across_hosts = rows.iter().any(|&r| {
         let Sample { machine, call, .. } = &usable.rows[r].1;
         Predictor::new(&machines.topologies[*machine], &fit.profile).hosts(call.ranks) > 1
@@ -435,6 +434,9 @@ fn profile_text(profile: &Profile) -> String {
     let _ = writeln!(text, "launches = {}", list(profile.launches.iter().map(ToString::to_string).collect()));
     let _ = writeln!(text, "across_hosts = {}", profile.across_hosts);
     let _ = writeln!(text, "choices = {}", list(profile.choices.clone()));
+    if let Some(ranks) = profile.ranks {
+        let _ = writeln!(text, "ranks = {ranks:?}");
+    }
     for data in &profile.data {
         let (file, hash, rows) = (quoted(&data.file), quoted(&data.hash), data.rows);
         let _ = writeln!(text, "\n[[data]]\nfile = {file}\nhash = {hash}\nrows = {rows}");

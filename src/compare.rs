@@ -237,16 +237,21 @@ fn bands_table(bands: &[Band<'_>], people: bool) -> Table {
         Column::number("high", "high"),
         Column::text("at", "at"),
     ]);
-    let mut table = Table::new("bands", "time of B / time of A (above 1: B is slower), medians by size", columns);
+    let mut table = Table::new(
+        "bands",
+        "time of B / time of A (above 1: B is slower), medians by size, or of the sizes in `at`",
+        columns,
+    );
     for band in bands {
+        let ratio = decisive(band);
         let mut row = vec![band.change.name().into()];
         row.extend(identify(band, people));
         row.extend([
             BANDS[usize::from(band.band)].into(),
             band.rows.len().into(),
-            Cell::float(band.ratio.value, 3),
-            Cell::float(band.ratio.low, 3),
-            Cell::float(band.ratio.high, 3),
+            Cell::float(ratio.value, 3),
+            Cell::float(ratio.low, 3),
+            Cell::float(ratio.high, 3),
             band.at.map(sizes).into(),
         ]);
         table.push(row);
@@ -312,21 +317,18 @@ fn alone_table(matched: &Matched) -> Table {
     table
 }
 
+/// The ratio that the verdict on a band reads off: where only some rows changed, that of the worst.
+fn decisive(band: &Band<'_>) -> judge::Ratio {
+    let changed = band.rows.iter().filter(|row| band.at.is_some() && row.change == band.change);
+    let worst = changed.max_by(|a, b| a.near.value.ln().abs().total_cmp(&b.near.value.ln().abs()));
+    worst.map_or(band.ratio, |row| row.near)
+}
+
 /// `1.05 (1.02 to 1.08)`, or where only some rows changed, where and by how much.
 fn finding(band: &Band<'_>) -> String {
-    let ratio = |r: judge::Ratio| format!("{:.3} ({:.3} to {:.3})", r.value, r.low, r.high);
-    match band.at {
-        None => ratio(band.ratio),
-        Some(at) => {
-            let worst = band
-                .rows
-                .iter()
-                .filter(|row| row.change == band.change)
-                .max_by(|a, b| a.near.value.ln().abs().total_cmp(&b.near.value.ln().abs()));
-            let worst = worst.map_or_else(String::new, |row| format!(" {}", ratio(row.near)));
-            format!("at {}{worst}", sizes(at))
-        }
-    }
+    let r = decisive(band);
+    let at = band.at.map_or_else(String::new, |at| format!("at {} ", sizes(at)));
+    format!("{at}{:.3} ({:.3} to {:.3})", r.value, r.low, r.high)
 }
 
 fn case(band: &Band<'_>, tolerance: f64) -> Case {

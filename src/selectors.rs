@@ -52,6 +52,16 @@ pub(crate) struct MachineArgs {
     pub(crate) graph: Option<PathBuf>,
 }
 
+#[derive(clap::Args, Clone, Debug, Default)]
+pub(crate) struct NcclArgs {
+    /// NCCL version whose rules choose [default: the machine's, else the newest known]
+    #[arg(long, value_name = "VERSION", help_heading = "NCCL")]
+    pub(crate) nccl: Option<String>,
+    /// Variables that NCCL is run with: NAME=VALUE or a file of such lines; several add up
+    #[arg(long, value_name = "FILE|K=V", help_heading = "NCCL")]
+    pub(crate) env: Vec<String>,
+}
+
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct CallArgs {
     /// Several communicators at once on the same links, as NCCL_TESTS_SPLIT: %N, /N, &N or |N of
@@ -125,12 +135,8 @@ pub(crate) struct CallArgs {
     /// One first call in place of a loop of calls back to back
     #[arg(long, help_heading = "Collective")]
     pub(crate) cold: bool,
-    /// NCCL version whose rules choose [default: the machine's, else the newest known]
-    #[arg(long, value_name = "VERSION", help_heading = "NCCL")]
-    pub(crate) nccl: Option<String>,
-    /// Variables that NCCL is run with: NAME=VALUE or a file of such lines; several add up
-    #[arg(long, value_name = "FILE|K=V", help_heading = "NCCL")]
-    pub(crate) env: Vec<String>,
+    #[command(flatten)]
+    pub(crate) nccl: NcclArgs,
     /// Print who decided (environment, tuner, cost table) and the table, for `auto`
     #[arg(long, help_heading = "NCCL")]
     pub(crate) explain_choice: bool,
@@ -145,6 +151,66 @@ pub(crate) struct Told {
     /// For the first lines of the output.
     pub(crate) assumptions: Vec<String>,
     pub(crate) warnings: Vec<String>,
+}
+
+impl NcclArgs {
+    /// The variables that `--env` gives.
+    pub(crate) fn variables(&self) -> Result<Vec<(String, String)>, CliError> {
+        self.env.iter().map(|text| variables(text)).collect::<Result<Vec<_>, _>>().map(|lists| lists.concat())
+    }
+
+    /// What NCCL is told on a machine: its own variables, then those given.
+    pub(crate) fn told(&self, topology: &Topology) -> Result<Told, CliError> {
+        let version = match &self.nccl {
+            Some(text) => Some(text.parse::<Version>().map_err(|e| {
+                CliError::usage(format!("--nccl: {e}"), format!("known: {} to {}", Version::OLDEST, Version::NEWEST))
+            })?),
+            None => topology.software.nccl.as_deref().and_then(|text| text.parse().ok()),
+        };
+        let (rules, note) = version.unwrap_or_default().covered();
+        let mut pairs = topology.software.env.clone();
+        pairs.extend(self.variables()?);
+        let environment = Environment::parse(&pairs, rules).map_err(|e| {
+            CliError::usage(
+                format!("NCCL {rules} would not start: {e}"),
+                "names are separated by commas, without spaces",
+            )
+        })?;
+        let moves = |name: &str| Transport::VARIABLES.contains(&name);
+        let moving = pairs.iter().map(|(name, value)| (name.as_str(), value.as_str())).filter(|(name, _)| moves(name));
+        let transport = Transport::from_env(topology, rules, moving)
+            .map_err(|e| CliError::Usage { message: format!("--env: {e}"), hint: None })?;
+        let mut told = Told {
+            settings: Settings { version: Some(rules), nccl: environment.settings, transport, ..Settings::default() },
+            warnings: environment.warnings,
+            ..Told::default()
+        };
+        told.assumptions.extend(note);
+        if !pairs.is_empty() {
+            let set: Vec<String> = pairs.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            told.assumptions.push(format!("NCCL's environment: {}", set.join(" ")));
+        }
+        let ignored: Vec<&str> = environment.ignored.iter().map(String::as_str).filter(|name| !moves(name)).collect();
+        if !ignored.is_empty() {
+            told.assumptions.push(format!("without effect on the forecast: {}", ignored.join(" ")));
+        }
+        told.warnings.extend(environment.not_modelled.iter().map(|what| format!("not_modelled: {what}")));
+        let hcas = pairs.iter().filter(|(name, _)| name == "NCCL_IB_HCA");
+        let unknown = hcas.filter_map(|(_, value)| Some((value, NicSet::of_hcas(topology, value).err()?)));
+        told.warnings.extend(unknown.map(|(value, why)| format!("not_modelled: NCCL_IB_HCA={value}: {why}")));
+        if let Some(path) = environment.tuner_file.filter(|_| !environment.settings.no_tuner) {
+            let text = std::fs::read_to_string(&path).map_err(|source| CliError::File {
+                what: "read the tuner's table (NCCL_TUNER_CONFIG_FILE)",
+                path: path.clone().into(),
+                source,
+            })?;
+            let csv = CsvTuner::parse(&text);
+            told.warnings.extend(csv.warnings.iter().take(8).map(|warning| format!("{path}: {warning}")));
+            told.assumptions.push(format!("NVIDIA's example tuner plugin is loaded, with {path}"));
+            told.tuner = Some(Tuner::Csv(Arc::new(csv)));
+        }
+        Ok(told)
+    }
 }
 
 impl MachineArgs {
@@ -371,69 +437,11 @@ impl CallArgs {
         }
     }
 
-    /// The variables that `--env` gives.
-    pub(crate) fn variables(&self) -> Result<Vec<(String, String)>, CliError> {
-        self.env.iter().map(|text| variables(text)).collect::<Result<Vec<_>, _>>().map(|lists| lists.concat())
-    }
-
-    /// What NCCL is told on a machine: its own variables, then those given.
+    /// What NCCL is told on a machine, and how it is called.
     pub(crate) fn told(&self, topology: &Topology) -> Result<Told, CliError> {
-        let version = match &self.nccl {
-            Some(text) => Some(text.parse::<Version>().map_err(|e| {
-                CliError::usage(format!("--nccl: {e}"), format!("known: {} to {}", Version::OLDEST, Version::NEWEST))
-            })?),
-            None => topology.software.nccl.as_deref().and_then(|text| text.parse().ok()),
-        };
-        let (rules, note) = version.unwrap_or_default().covered();
-        let mut pairs = topology.software.env.clone();
-        pairs.extend(self.variables()?);
-        let environment = Environment::parse(&pairs, rules).map_err(|e| {
-            CliError::usage(
-                format!("NCCL {rules} would not start: {e}"),
-                "names are separated by commas, without spaces",
-            )
-        })?;
-        let moves = |name: &str| Transport::VARIABLES.contains(&name);
-        let moving = pairs.iter().map(|(name, value)| (name.as_str(), value.as_str())).filter(|(name, _)| moves(name));
-        let transport = Transport::from_env(topology, rules, moving)
-            .map_err(|e| CliError::Usage { message: format!("--env: {e}"), hint: None })?;
-        let mut told = Told {
-            settings: Settings {
-                launch: self.launch(topology.hosts().len())?,
-                cold: self.cold,
-                version: Some(rules),
-                nccl: environment.settings,
-                transport,
-                registered: self.registered,
-                ..Settings::default()
-            },
-            warnings: environment.warnings,
-            ..Told::default()
-        };
-        told.assumptions.extend(note);
-        if !pairs.is_empty() {
-            let set: Vec<String> = pairs.iter().map(|(name, value)| format!("{name}={value}")).collect();
-            told.assumptions.push(format!("NCCL's environment: {}", set.join(" ")));
-        }
-        let ignored: Vec<&str> = environment.ignored.iter().map(String::as_str).filter(|name| !moves(name)).collect();
-        if !ignored.is_empty() {
-            told.assumptions.push(format!("without effect on the forecast: {}", ignored.join(" ")));
-        }
-        told.warnings.extend(environment.not_modelled.iter().map(|what| format!("not_modelled: {what}")));
-        let hcas = pairs.iter().filter(|(name, _)| name == "NCCL_IB_HCA");
-        let unknown = hcas.filter_map(|(_, value)| Some((value, NicSet::of_hcas(topology, value).err()?)));
-        told.warnings.extend(unknown.map(|(value, why)| format!("not_modelled: NCCL_IB_HCA={value}: {why}")));
-        if let Some(path) = environment.tuner_file.filter(|_| !environment.settings.no_tuner) {
-            let text = std::fs::read_to_string(&path).map_err(|source| CliError::File {
-                what: "read the tuner's table (NCCL_TUNER_CONFIG_FILE)",
-                path: path.clone().into(),
-                source,
-            })?;
-            let csv = CsvTuner::parse(&text);
-            told.warnings.extend(csv.warnings.iter().take(8).map(|warning| format!("{path}: {warning}")));
-            told.assumptions.push(format!("NVIDIA's example tuner plugin is loaded, with {path}"));
-            told.tuner = Some(Tuner::Csv(Arc::new(csv)));
-        }
+        let mut told = self.nccl.told(topology)?;
+        told.settings.launch = self.launch(topology.hosts().len())?;
+        (told.settings.cold, told.settings.registered) = (self.cold, self.registered);
         Ok(told)
     }
 
@@ -618,7 +626,7 @@ pub(crate) fn trust(extrapolated: bool, unmeasured_switches: bool) -> (Status, S
     let (status, confidence, basis) = match (extrapolated, unmeasured_switches) {
         (true, _) => (
             Status::Warning,
-            "low: the profile is from another machine, launch mode, algorithm, protocol or host count",
+            "low: the profile is from another machine, launch mode, algorithm, protocol, rank or host count",
             "extrapolated",
         ),
         (false, true) => (Status::Warning, "low: constants of switches are cited, not measured", "cited"),

@@ -8,13 +8,13 @@ use collcast_reports::describe::describe;
 use collcast_reports::draw;
 use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
 use collcast_sim::ids::{ChannelId, Rank};
-use collcast_sim::model::nccl::{NcclSettings, search};
-use collcast_sim::network::{Router, Transport};
+use collcast_sim::model::nccl::search;
+use collcast_sim::network::Router;
 use collcast_topologies::xml::{self, Document};
 
 use crate::error::CliError;
 use crate::output::{OutputArgs, write};
-use crate::selectors::MachineArgs;
+use crate::selectors::{MachineArgs, NcclArgs};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
@@ -57,6 +57,8 @@ enum TopoCommand {
         #[arg(long, alias = "hosts")]
         nodes: Option<u32>,
         #[command(flatten)]
+        nccl: NcclArgs,
+        #[command(flatten)]
         output: OutputArgs,
     },
     /// The channels that NCCL's search finds: graphs, NICs, order of GPUs
@@ -69,6 +71,8 @@ enum TopoCommand {
         /// The graphs of the first host as XML, as NCCL_GRAPH_DUMP_FILE writes them
         #[arg(long)]
         xml: bool,
+        #[command(flatten)]
+        nccl: NcclArgs,
         #[command(flatten)]
         output: OutputArgs,
     },
@@ -117,8 +121,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
             report.version = env!("CARGO_PKG_VERSION").to_owned();
             output.print(&report, None)?;
         }
-        TopoCommand::Paths { topology, from, to, nodes, output } => paths(topology, *from, *to, *nodes, output)?,
-        TopoCommand::Graph { machine, ranks, xml, output } => graph(machine, *ranks, *xml, output)?,
+        TopoCommand::Paths { topology, from, to, nodes, nccl, output } => {
+            paths(topology, (*from, *to), *nodes, nccl, output)?;
+        }
+        TopoCommand::Graph { machine, ranks, xml, nccl, output } => graph(machine, *ranks, *xml, nccl, output)?,
         TopoCommand::Draw { machine, dot, output } => {
             let topology = machine.load(machine.one_node_count()?)?;
             let text = if *dot { draw::dot(&topology) } else { draw::svg(&topology) };
@@ -217,7 +223,13 @@ fn list(output: &OutputArgs) -> Result<(), CliError> {
     output.print(&report, None)
 }
 
-fn graph(machine: &MachineArgs, ranks: Option<u32>, xml: bool, output: &OutputArgs) -> Result<(), CliError> {
+fn graph(
+    machine: &MachineArgs,
+    ranks: Option<u32>,
+    xml: bool,
+    nccl: &NcclArgs,
+    output: &OutputArgs,
+) -> Result<(), CliError> {
     let topology = machine.load(machine.one_node_count()?)?;
     let ranks = ranks.unwrap_or_else(|| topology.ranks());
     if !(1..=topology.ranks()).contains(&ranks) {
@@ -227,13 +239,16 @@ fn graph(machine: &MachineArgs, ranks: Option<u32>, xml: bool, output: &OutputAr
         ));
     }
     let given = machine.graphs(&topology, Some(ranks))?;
-    let options = search::Options::new(&topology, &NcclSettings::default(), Transport::default(), given);
+    let told = nccl.told(&topology)?;
+    let options = search::Options::new(&topology, &told.settings.nccl, told.settings.transport, given);
     let graphs = search::graphs(&topology, ranks, &options);
     if xml {
         return write(output.output.as_deref(), collcast_topologies::graph::xml(&graphs, 0).as_bytes());
     }
     let mut report = Report::new("graph", env!("CARGO_PKG_VERSION"));
     report.assumptions.extend(topology.assumptions.iter().map(|a| format!("assumed: {a}")));
+    report.assumptions.extend(told.assumptions);
+    report.warnings.extend(told.warnings);
     let columns = [
         Column::text("graph", "graph"),
         Column::text("pattern", "pattern"),
@@ -289,7 +304,13 @@ fn graph(machine: &MachineArgs, ranks: Option<u32>, xml: bool, output: &OutputAr
     output.print(&report, None)
 }
 
-fn paths(name: &str, from: u32, to: u32, nodes: Option<u32>, output: &OutputArgs) -> Result<(), CliError> {
+fn paths(
+    name: &str,
+    (from, to): (u32, u32),
+    nodes: Option<u32>,
+    nccl: &NcclArgs,
+    output: &OutputArgs,
+) -> Result<(), CliError> {
     let topology = collcast_topologies::load_any(name, nodes, None)?;
     for rank in [from, to] {
         if rank >= topology.ranks() {
@@ -299,9 +320,12 @@ fn paths(name: &str, from: u32, to: u32, nodes: Option<u32>, output: &OutputArgs
             ));
         }
     }
-    let mut router = Router::new(&topology);
+    let told = nccl.told(&topology)?;
+    let mut router = Router::with(&topology, told.settings.transport);
     let mut report = Report::new("paths", env!("CARGO_PKG_VERSION"));
     report.assumptions.extend(topology.assumptions.iter().map(|a| format!("assumed: {a}")));
+    report.assumptions.extend(told.assumptions);
+    report.warnings.extend(told.warnings);
     let columns = [
         Column::text("channels", "channels"),
         Column::text("class", "class"),

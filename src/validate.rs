@@ -167,7 +167,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     }
     if extrapolated > 0 {
         report.warnings.push(format!(
-            "{extrapolated} predictions extrapolate: the profile is from another machine, launch mode, algorithm, protocol or host count"
+            "{extrapolated} predictions extrapolate: the profile is from another machine, launch mode, algorithm, protocol, rank or host count"
         ));
     }
 

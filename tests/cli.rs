@@ -332,6 +332,13 @@ fn graphs_are_shown_written_and_taken() {
     check_refused(&["simulate", "dgx-h100", "-s", "1M", "--graph", measured], &["nccl_graph_4gpu.xml", "visits GPUs"]);
     check_refused(&["simulate", "h200x4", "-s", "1M", "--graph", "Cargo.toml"], &["Cargo.toml"]);
     check_refused(&["topo", "graph", "h200x4", "--ranks", "9"], &["9 ranks", "1 to 4"]);
+    // Settings of NCCL change both graphs and routes.
+    let rails = ["topo", "graph", "dgx-h100", "--nodes", "2", "--env", "NCCL_CROSS_NIC=0"];
+    let (_, out, _) = collcast(&rails);
+    assert!(out.contains("nic0 gpu0 gpu7 gpu6 gpu5 gpu4 gpu3 gpu2 gpu1 nic0"), "{out}");
+    let paths = |env| collcast(&["topo", "paths", "dgx-h100", "3", "12", "--nodes", "2", "--env", env]).1;
+    assert!(paths("NCCL_PXN_DISABLE=0").contains("host0/gpu4 > host0/pcisw4 > host0/nic4"));
+    assert!(paths("NCCL_PXN_DISABLE=1").contains("host0/gpu3 > host0/pcisw3 > host0/nic3"));
 }
 
 /// Goal: a rack of GB200 is predicted over NVLink alone, by ring and by NVLS (which NCCL picks); two

@@ -885,7 +885,7 @@ impl<'a> Predictor<'a> {
         let served = kernel + self.profile.gap(settings.launch);
         let time = if settings.cold { self.profile.first_launch() + kernel } else { served.max(issue) };
         let extrapolated =
-            self.extrapolated(call.ranks, settings.launch) || !self.profile.has_seen(algorithm, protocol);
+            self.extrapolated(call.ranks, settings.launch) || !self.profile.has_seen(algorithm, protocol, call);
         // Those with a proxy go through the network.
         let (nvswitch, sharp) = self.profile.switches_measured();
         let unmeasured_switches = groups.iter().any(|(_, c)| if c.proxy.is_some() { !sharp } else { !nvswitch });
@@ -900,6 +900,9 @@ impl<'a> Predictor<'a> {
             match name_of(resource) {
                 ResourceName::Link(link) if busiest.len() < 4 => busiest.push(LinkUse { link, utilisation }),
                 ResourceName::Lane(..) => lane_utilisation = lane_utilisation.max(utilisation),
+                ResourceName::Memory(at) if self.topology.gpu(at).is_some() => {
+                    lane_utilisation = lane_utilisation.max(utilisation);
+                }
                 ResourceName::Link(_) => {}
                 ResourceName::Memory(_)
                 | ResourceName::Direct(..)

@@ -5,7 +5,7 @@
 //! replaces those that were measured there. Profiles layer: the later one wins, per parameter.
 //! No parameter is indexed by message size, rank count, collective or algorithm.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -13,6 +13,7 @@ use thiserror::Error;
 use crate::collective::{Algorithm, DataType, Launch, Protocol, nearest};
 use crate::engine::Access;
 use crate::engine::flows::WEIGHT_ONE;
+use crate::schedule::Call;
 use crate::schedule::plan::{P2P_THREADS, Plan};
 use crate::topology::LinkKind;
 use crate::units::{Bandwidth, SimDuration};
@@ -123,6 +124,9 @@ pub struct Profile {
     /// any.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub choices: Vec<String>,
+    /// Fewest and most ranks that it was made with; others are extrapolated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ranks: Option<[u32; 2]>,
     /// Rows that set parameters.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub anchors: Vec<Anchor>,
@@ -624,14 +628,23 @@ impl Profile {
         known.map_or((1.0 / (1.0 + width), 1.0 + width), |s| (s.low, s.high))
     }
 
-    /// A choice as [`Profile::choices`] names it.
-    pub fn choice(algorithm: Algorithm, protocol: Protocol) -> String {
-        format!("{algorithm}/{protocol}")
+    /// Says that it was made with these calls.
+    pub fn set_domain<'c>(&mut self, calls: impl Iterator<Item = (Algorithm, Protocol, &'c Call)>) {
+        let mut choices = BTreeSet::new();
+        self.ranks = None;
+        for (algorithm, protocol, call) in calls {
+            choices.insert(format!("{algorithm}/{protocol}"));
+            let [fewest, most] = self.ranks.unwrap_or([call.ranks; 2]);
+            self.ranks = Some([fewest.min(call.ranks), most.max(call.ranks)]);
+        }
+        self.choices = choices.into_iter().collect();
     }
 
-    /// Whether it was made with this choice, or does not say with which.
-    pub fn has_seen(&self, algorithm: Algorithm, protocol: Protocol) -> bool {
-        self.choices.is_empty() || self.choices.contains(&Self::choice(algorithm, protocol))
+    /// Whether it was made with such choices and ranks, or does not say with which. Sizes do not count: small messages
+    /// all go in one slice, and what bounds large ones bounds larger ones too.
+    pub fn has_seen(&self, algorithm: Algorithm, protocol: Protocol, call: &Call) -> bool {
+        (self.choices.is_empty() || self.choices.contains(&format!("{algorithm}/{protocol}")))
+            && self.ranks.is_none_or(|[fewest, most]| (fewest..=most).contains(&call.ranks))
     }
 
     /// Of some files' hashes, those that it was fitted to.

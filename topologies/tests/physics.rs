@@ -90,3 +90,17 @@ fn each_protocol_has_its_sizes() {
     };
     assert_eq!((best(1 << 10), best(4 << 30)), (Protocol::Ll, Protocol::Simple));
 }
+
+/// Goal: one rank copies in one go, at the rate of its memory: what it reads and writes of 4800 GB/s.
+#[test]
+fn one_rank_copies_as_fast_as_its_memory() {
+    let topology = load("h200x4", None, None).unwrap();
+    let profile = Profile::builtin("h200-nvswitch").unwrap();
+    let call = Call::of_size(Collective::AllReduce, 1, Bytes(1 << 30), DataType::Float32);
+    let predicted =
+        Predictor::new(&topology, &profile).predict(&call, Choice::Auto, Choice::Auto, &Settings::default()).unwrap();
+    let least = 2.0 * f64::from(1 << 30) / 4800e3;
+    assert!((1.0..1.3).contains(&(predicted.time.as_us() / least)), "{} for {least}", predicted.time);
+    assert!((predicted.bound.time.as_us() / least - 1.0).abs() < 1e-3, "{:?}", predicted.bound);
+    assert_eq!(predicted.plan.channels, 1);
+}

@@ -1,6 +1,6 @@
 //! How far measurements are from predictions, by what bounds them: the intervals of predictions.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
 use super::{Judged, Sample, mean};
 use crate::profile::{Profile, Spread};
@@ -97,20 +97,23 @@ pub struct Coverage {
 }
 
 /// Coverage of intervals that the other folds set: by sample, whether it is inside and how wide the
-/// interval is; `None` where no class has enough rows. What no other fold has the algorithm and protocol of is
-/// extrapolated: its interval is that of `profile` outside its domain.
+/// interval is; `None` where no class has enough rows. What is outside the domain of the other folds is
+/// extrapolated: its interval is that of `profile` there.
 pub fn coverage(samples: &[Sample], held: &[Judged], fold: &[usize], profile: &Profile) -> Vec<Option<(bool, f64)>> {
     let folds = fold.iter().max().map_or(0, |m| m + 1);
     let mut out = vec![None; held.len()];
     for f in 0..folds {
         let others: Vec<usize> = (0..held.len()).filter(|&r| fold[r] != f).collect();
-        let choice = |r: usize| (samples[r].algorithm, samples[r].protocol);
-        let seen: HashSet<_> = others.iter().map(|&r| choice(r)).collect();
+        let of = |r: usize| (samples[r].algorithm, samples[r].protocol, &samples[r].call);
+        let mut domain = profile.clone();
+        domain.set_domain(others.iter().map(|&r| of(r)));
         let set = spreads(samples, held, &others);
         for r in (0..held.len()).filter(|&r| fold[r] == f) {
             let class = Spread::class(samples[r].protocol, samples[r].settings.launch, held[r].bound);
             let known = || set.iter().find(|s| s.class == class).map(|s| (s.low, s.high));
-            let interval = if seen.contains(&choice(r)) { known() } else { Some(profile.interval("", true)) };
+            let (algorithm, protocol, call) = of(r);
+            let seen = domain.has_seen(algorithm, protocol, call);
+            let interval = if seen { known() } else { Some(profile.interval("", true)) };
             out[r] = interval.map(|(low, high)| ((low..=high).contains(&(-held[r].residual).exp()), high - low));
         }
     }

@@ -99,6 +99,10 @@ pub fn bandwidth(topology: &Topology, call: &Call, in_switches: bool) -> Bound {
             add(&mut network);
         }
     }
+    let memory = topology.gpu(topology.gpu_of(Rank(0))).and_then(|gpu| gpu.memory_rate);
+    if let Some(rate) = memory.filter(|_| call.ranks == 1 && !call.in_place) {
+        consider(time_over(2 * call.count * call.dtype.size(), rate.get()), &|| "the memory of rank 0".to_owned());
+    }
     let mut all = Ports::default();
     for r in 0..call.ranks {
         let ports = rates[topology.gpu_of(Rank(r)).index()];

@@ -11,7 +11,7 @@ use super::route::{Hop, Leg, Route, Router};
 use super::switches::Ports;
 use crate::collective::Protocol;
 use crate::engine::flows::{Use, WEIGHT_ONE};
-use crate::engine::{ConnSpec, Instance, KernelSpec, ProxySpec, lane_of};
+use crate::engine::{Access, ConnSpec, Instance, KernelSpec, ProxySpec, lane_of};
 use crate::ids::{ChannelId, Lane, LinkId, Rank, VertexId};
 use crate::profile::{Profile, Reach};
 use crate::schedule::wiring::{Wiring, WiringError};
@@ -24,7 +24,7 @@ use crate::units::{SimDuration, SimTime};
 pub enum ResourceName {
     /// A link direction.
     Link(LinkId),
-    /// The memory of a CPU.
+    /// The memory of a CPU, or of a GPU that copies for itself alone.
     Memory(VertexId),
     /// What a NIC reads (`true`) or writes itself of GPU memory.
     Direct(VertexId, bool),
@@ -466,6 +466,13 @@ pub fn lay<'a>(
         let conns = lane.recv.iter().chain(&lane.send).filter_map(|&conn| instance.conns.get(conn as usize));
         let word = conns.filter(|conn| conn.direct).map(|conn| conn.latency).max().unwrap_or_default();
         lane.at = SimTime((block_start.times(first.into()) + word).0);
+        // NCCL leaves the copy of one rank to the driver (`src/enqueue.cc`), which memory alone bounds.
+        let gpu = topology.gpu_of(worker.rank);
+        if let Some(nominal) = topology.gpu(gpu).and_then(|g| g.memory_rate).filter(|_| schedule.call.ranks == 1) {
+            let rate = profile.memory(nominal) as u64;
+            lane.issue = (layer.resource(ResourceName::Memory(gpu), || rate), 2 * WEIGHT_ONE);
+            lane.access = Access::EVEN;
+        }
         instance.lanes.push(lane);
     }
     let congested = layer.incast.worst(topology);

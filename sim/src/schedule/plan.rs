@@ -115,7 +115,9 @@ impl Plan {
         let in_turn = algorithm == Algorithm::Tree && !limits.version.since(10);
         let default = default_threads(if in_turn { Algorithm::Ring } else { algorithm }, protocol);
         let full_threads = limits.threads.unwrap_or(default).clamp(32, 1024);
-        let (mut channels, mut threads) = (u64::from(limits.channels.max(1)), u64::from(full_threads));
+        // One rank copies, in one go.
+        let most = if call.ranks == 1 { 1 } else { limits.channels.max(1) };
+        let (mut channels, mut threads) = (u64::from(most), u64::from(full_threads));
         let in_network = limits.hosts > 1 && algorithm == Algorithm::Nvls
             || matches!(algorithm, Algorithm::CollnetDirect | Algorithm::CollnetChain);
         let nvls = matches!(algorithm, Algorithm::Nvls | Algorithm::NvlsTree);
