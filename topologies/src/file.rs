@@ -444,20 +444,21 @@ impl Reader<'_> {
         Ok((HostGroup { names, host: spec }, fabric, profile))
     }
 
+    /// The names of a host list, which NICs have too.
+    fn expand(&self, list: &At<String>, example: &str, hint: &str) -> Result<Vec<String>, TopologiesError> {
+        hostlist::expand(&list.value).map_err(|error| {
+            let message = format!("`{}` is not a host list: {error}", quote(&list.value));
+            self.value(&list.span, message, &format!("expected a list such as \"{example}\""), hint)
+        })
+    }
+
     fn names(&self, host: &RawHost, before: usize) -> Result<Vec<String>, TopologiesError> {
         let count = self.optional_number("count", host.count.as_ref(), 1, MAX_GPUS_U32)?;
         let Some(list) = &host.names else {
             let count = count.unwrap_or(1) as usize;
             return Ok((before..before + count).map(|i| format!("host{i}")).collect());
         };
-        let names = hostlist::expand(&list.value).map_err(|error| {
-            self.value(
-                &list.span,
-                format!("`{}` is not a host list: {error}", quote(&list.value)),
-                "expected a list such as \"gpu[001-064]\"",
-                "Slurm writes it with `scontrol show hostlist`",
-            )
-        })?;
+        let names = self.expand(list, "gpu[001-064]", "Slurm writes it with `scontrol show hostlist`")?;
         if let (Some(count), Some(raw)) = (count, &host.count)
             && count as usize != names.len()
         {
@@ -704,14 +705,7 @@ impl Reader<'_> {
     }
 
     fn nic_names(&self, list: &At<String>, count: u32) -> Result<Vec<String>, TopologiesError> {
-        let names = hostlist::expand(&list.value).map_err(|error| {
-            self.value(
-                &list.span,
-                format!("`{}` is not a list of names: {error}", quote(&list.value)),
-                "expected a list such as \"mlx5_[0,3-6]\"",
-                "it is written as Slurm writes hosts",
-            )
-        })?;
+        let names = self.expand(list, "mlx5_[0,3-6]", "devices are listed as Slurm lists hosts")?;
         if names.len() != count as usize {
             return Err(self.contradiction(
                 &list.span,

@@ -43,6 +43,7 @@ struct Flow {
     seen: u32,
     /// Number of the filling in which it has its rate, or is known to keep it.
     done: u32,
+    /// Number of the filling in which it was noted beside the members.
     beside: u32,
     /// Rate in the filling at work.
     next: u64,
@@ -202,8 +203,7 @@ impl Flows {
         self.members.clear();
         self.joining.clear();
         for &r in &self.dirty {
-            let resource = &mut self.resources[r as usize];
-            resource.seen = self.stamp;
+            self.resources[r as usize].seen = self.stamp;
             self.component.push(r);
             // Who is new here, or was stopped here.
             let resource = &self.resources[r as usize];
@@ -270,7 +270,7 @@ impl Flows {
         }
     }
 
-    /// Progressive filling of the members over the component, beside all other flows there, which keep
+    /// Progressive filling of the members over the component; `near`: beside the other flows there, which keep
     /// their rates. Those that cannot keep them are in [`Self::joining`] afterwards; what was found is
     /// of use only where there are none.
     fn fill(&mut self, near: bool) {
@@ -569,7 +569,7 @@ mod tests {
             capacities in prop::collection::vec(1_000_000_u64..500_000_000, 20..60),
             changes in prop::collection::vec((0_usize..8, any::<prop::sample::Index>(), prop::collection::vec((0_u32..60, 1_u64..4), 1..4)), 20..120),
         ) {
-            let resources = u32::try_from(capacities.len()).unwrap();
+            let resources = capacities.len() as u32;
             let mut near = Flows { many: 0, ..Flows::new(capacities.iter().copied()) };
             let mut versions = std::collections::HashMap::new();
             let mut live: Vec<(u32, Vec<Use>)> = Vec::new();

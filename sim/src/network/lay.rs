@@ -185,12 +185,14 @@ pub(super) struct Layer<'m> {
 }
 
 impl<'m> Layer<'m> {
-    fn new(topology: &'m Topology, profile: &'m Profile, transport: &Transport, protocol: Protocol) -> Self {
+    fn new(topology: &'m Topology, profile: &'m Profile, transport: &Transport, schedule: &Schedule) -> Self {
+        let protocol = schedule.plan.protocol;
+        let router = Router::with(topology, *transport).among(schedule.call.ranks);
         Self {
             topology,
             profile,
             protocol,
-            router: Router::with(topology, *transport).with_lines(protocol == Protocol::Ll),
+            router: router.with_lines(protocol == Protocol::Ll),
             routes: FxHashMap::default(),
             incast: Incast::default(),
             several: FxHashSet::default(),
@@ -386,8 +388,7 @@ pub fn lay<'a>(
     let protocol = schedule.plan.protocol;
     let kernels = vec![KernelSpec { rounds: 1, gap: SimDuration::ZERO }; schedule.call.ranks as usize];
     let mut instance = Instance { schedules: vec![schedule], kernels, ..Instance::default() };
-    let mut layer = Layer::new(topology, profile, transport, protocol);
-    layer.router = layer.router.among(schedule.call.ranks);
+    let mut layer = Layer::new(topology, profile, transport, schedule);
     layer.find_several(&wiring)?;
     for (index, wired) in (0..).zip(&wiring.conns) {
         let channel = wired.conn.channel;

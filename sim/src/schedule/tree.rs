@@ -40,8 +40,8 @@ struct Tree {
 
 pub(super) fn generate(call: &Call, plan: &Plan, order: &Order) -> (u32, Vec<Template>, Box<dyn Generator>) {
     let host = order.host_of_ranks(call.ranks);
-    let along_rings = || Chains { ranks: along_rings(order, &host), children: [0, 0], rails: order.rails.clone() };
-    let chains = order.chains.clone().unwrap_or_else(along_rings);
+    let follow_rings = || Chains { ranks: along_rings(order, &host), children: [0, 0], rails: order.rails.clone() };
+    let chains = order.chains.clone().unwrap_or_else(follow_rings);
     // By role, then by number of children.
     let mut templates = Vec::new();
     for role in [Role::Root, Role::Up, Role::Down, Role::RootInTurn, Role::InTurn] {
