@@ -23,7 +23,7 @@ use rayon::prelude::*;
 use crate::error::CliError;
 use crate::output::{Format, OutputArgs, write};
 use crate::selectors::MachineArgs;
-use crate::validate::judged::{hosts_of_rows, not_predicted, question};
+use crate::validate::judged::{hosts_of_rows, left_aside, not_predicted, question};
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -162,6 +162,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     ]);
     report.warnings = read.files.iter().filter_map(FileReport::defect).collect();
     report.warnings.extend(usable.skipped.iter().map(|(why, n)| format!("{n} rows are not predicted: {why}")));
+    report.warnings.extend(machines.topologies.first().into_iter().flat_map(|t| left_aside(&read.files, t)));
     report.warnings.extend(fit.estimates.iter().filter(|e| e.at_bound).map(|e| {
         format!("`{}` ended at a bound, {:.4}: a mechanism may be missing, or the topology wrong", e.name, e.value)
     }));

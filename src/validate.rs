@@ -22,7 +22,7 @@ use crate::error::CliError;
 use crate::output::{Format, OutputArgs};
 use crate::selectors::{MachineArgs, assumptions, content_hash};
 use doctor::Anomaly;
-use judged::{Judged, hosts_of_rows, judge};
+use judged::{Judged, hosts_of_rows, judge, left_aside};
 pub(crate) use tables::{BANDS, band};
 use tables::{Key, Stats, files_table, group, group_table, rows_table};
 
@@ -158,6 +158,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     for (reason, count) in &skipped {
         report.warnings.push(format!("{count} rows are not predicted: {reason}"));
     }
+    report.warnings.extend(left_aside(&read.files, &topology));
     let seen = profile.fitted_to(read.files.iter().filter(|f| f.rows > 0).map(|f| f.hash.as_str()));
     if seen > 0 {
         report.warnings.push(format!(

@@ -168,3 +168,25 @@ fn plots_are_written() {
     assert!(svg.contains("pat, NCCL's protocol") || svg.contains("pat, NCCL&apos;s protocol"), "{err}");
     assert!(svg.contains("all_gather over 4 ranks on 4 hosts"), "{err}");
 }
+
+/// Goal: a value that NCCL would not take leaves the variables beside it in force, and is named.
+#[test]
+fn a_refused_variable_leaves_the_others_in_force() {
+    let folder = tempfile::tempdir().unwrap();
+    let csv = folder.path().join("run.csv");
+    let header = "collective,ranks,launch,size_bytes,time_us,in_place";
+    std::fs::write(&csv, format!("{header}\nall_reduce,4,graph,67108864,400.0,0\n")).unwrap();
+    let forecast = |env: &str| {
+        std::fs::write(csv.with_extension("toml"), format!("nccl_version = \"2.28.9\"\n[env]\n{env}")).unwrap();
+        let path = csv.to_str().unwrap();
+        let (_, out, err) = collcast(&["validate", path, "-t", "h200x4", "--no-doctor", "--format", "json"]);
+        let result: Value = serde_json::from_str(&out).expect(&err);
+        (result["rows"][0]["predicted_us"].as_f64().expect(&out), result["warnings"].to_string())
+    };
+    let (plain, _) = forecast("");
+    let (off, said) = forecast("NCCL_P2P_DISABLE = \"1\"\n");
+    assert!(off > 2.0 * plain && !said.contains("NCCL_P2P_LEVEL"), "{off} {plain} {said}");
+    let (beside, said) = forecast("NCCL_P2P_DISABLE = \"1\"\nNCCL_P2P_LEVEL = \"FAR\"\n");
+    assert_eq!(beside, off, "{said}");
+    assert!(said.contains("NCCL_P2P_LEVEL=FAR: expected LOC"), "{said}");
+}

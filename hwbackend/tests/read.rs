@@ -401,3 +401,11 @@ fn paths_and_folders_say_what_is_wrong() {
     let report = read_paths(&both, &ReadOptions::default()).unwrap();
     assert_eq!(report.measurements.len(), 1);
 }
+
+/// Goal: what `collcast bench` writes is read without a remark.
+#[test]
+fn our_own_columns_are_no_news() {
+    let text = include_str!("../../tests/data/h200x4_bench/nccl_channels_2.csv");
+    let report = read_texts(&[("t.csv", text)]).unwrap();
+    assert!(report.files[0].rows > 0 && report.files[0].notes.is_empty(), "{:?}", report.files[0].notes);
+}

@@ -195,6 +195,8 @@ fn told(
     pairs.extend(
         env.into_iter().flatten().filter(|(name, _)| *name != "NCCL_ALGO").map(|(n, v)| (n.clone(), v.clone())),
     );
+    // A value that NCCL would not take leaves the other variables as they are.
+    pairs.retain(|pair| refused(pair, topology, version).is_none());
     let mut settings = Environment::parse(&pairs, version).map(|e| e.settings).unwrap_or_default();
     if let Some(text) = &row.settings.nccl_algo {
         settings.algorithms = Selection::parse(text, version).map(|(algorithms, _)| algorithms).unwrap_or_default();
@@ -212,6 +214,43 @@ fn told(
         transport.peer_access = row.settings.peer_access;
     }
     (settings, transport)
+}
+
+/// Why NCCL would not take a variable's value.
+fn refused(pair: &(String, String), topology: &Topology, version: Version) -> Option<String> {
+    let (name, value) = (pair.0.as_str(), pair.1.as_str());
+    let choice = Environment::parse(std::slice::from_ref(pair), version).err().map(|e| e.to_string());
+    let moves = Transport::VARIABLES.contains(&name);
+    choice
+        .or_else(|| Transport::from_env(topology, version, moves.then_some((name, value))).err().map(|e| e.to_string()))
+}
+
+/// What the variables under which files were measured ask for and predictions leave aside, with the files.
+pub(crate) fn left_aside(files: &[FileReport], topology: &Topology) -> Vec<String> {
+    let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for file in files.iter().filter(|f| f.rows > 0) {
+        let version = file.nccl.as_deref().or(topology.software.nccl.as_deref());
+        let version = version.and_then(|text| text.parse::<Version>().ok()).unwrap_or_default();
+        for pair in std::iter::once(&file.env).chain(file.run_env.values()).flatten() {
+            let pair = (pair.0.clone(), pair.1.clone());
+            let said = match Environment::parse(std::slice::from_ref(&pair), version) {
+                Ok(environment) => {
+                    environment.not_modelled.into_iter().map(|what| format!("not_modelled: {what}")).collect()
+                }
+                Err(_) => Vec::new(),
+            };
+            let refused =
+                refused(&pair, topology, version).map(|why| format!("{why}; predicted as if it were not set"));
+            for line in said.into_iter().chain(refused) {
+                found.entry(line).or_default().insert(file.path.display().to_string());
+            }
+        }
+    }
+    let line = |(what, paths): (String, BTreeSet<String>)| match paths.first() {
+        Some(first) if paths.len() == 1 => format!("{first}: {what}"),
+        first => format!("{} and {} more: {what}", first.map_or("", String::as_str), paths.len() - 1),
+    };
+    found.into_iter().map(line).collect()
 }
 
 pub(crate) fn not_predicted(row: &Measurement, topology: &Topology) -> Option<String> {

@@ -46,6 +46,8 @@ const USED: [&str; 20] = [
     "nccl_version",
     "hosts",
 ];
+/// Columns that `collcast bench` writes and nothing here needs.
+const WRITTEN: [&str; 5] = ["time_us_p5", "time_us_p95", "checked", "nccl_model_us", "schedule_hash"];
 
 /// Whether a first line could be the header of such a table.
 pub(super) fn looks_like_header(line: &str) -> bool {
@@ -219,7 +221,7 @@ impl Columns {
             });
         }
         for name in index.keys() {
-            let used = NEEDED.iter().chain(&TIMES).chain(&USED);
+            let used = NEEDED.iter().chain(&TIMES).chain(&USED).chain(&WRITTEN);
             if !name.is_empty() && !used.clone().any(|known| known == name) {
                 let meant = nearest(name, USED).map(|near| format!(", did you mean `{near}`?")).unwrap_or_default();
                 out.note(Some(line), format!("column `{}` is not used{meant}", shortened(name)));
