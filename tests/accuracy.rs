@@ -45,10 +45,12 @@ const PAGES: [Page; 5] = [
             "tests/data/h200x4_bench/nccl_nthreads_128_4.csv",
             "tests/data/h200x4_bench/nccl_nthreads_256_2.csv",
             "tests/data/h200x4_bench/nccl_nthreads_256_4.csv",
+            "tests/data/h200x4_bench/nccl_pairs_2.csv",
             "tests/data/h200x4_bench/nccl_processes_2.csv",
             "tests/data/h200x4_bench/nccl_processes_4.csv",
             "tests/data/h200x4_bench/nccl_rings_2.csv",
             "tests/data/h200x4_bench/nccl_rings_3.csv",
+            "tests/data/h200x4_bench/nccl_rings_channels_2.csv",
             "tests/data/h200x4_bench/nccl_simple_2.csv",
             "tests/data/h200x4_bench/nccl_simple_4.csv",
             "tests/data/h200x4_bench/nccl_threads_2.csv",
@@ -68,7 +70,10 @@ const PAGES: [Page; 5] = [
          received with Simple loads from memory where the FIFOs in use are more than the L2 cache holds, which 128 threads\n\
          see from 4 channels on. `nccl_warps_2` has 64 to 512 threads a block whatever the size. Nor is this: with Simple a call\n\
          gets slower by 0.35 to 0.5 us for each warp from 3 to 10 of a block, 1.9 to 3.0 us faster from 10 to 11, and slower\n\
-         again. 10 warps are what fits twice into the registers of a multiprocessor (96 a thread of NCCL's kernels).",
+         again. 10 warps are what fits twice into the registers of a multiprocessor (96 a thread of NCCL's kernels).\n\
+         `nccl_pairs_2` and `nccl_rings_channels_2`, measured after the fit, have 1 to 32 channels at 1 to 256 MiB. Not\n\
+         modelled: one block sends 21.1 GB/s up to 256 MiB, where forecasts fall by 7%; and all blocks of a ring get slower\n\
+         together, by 11% from 1 to 12 of them, long before the link is full.",
     ),
     (
         "h200_kernel",

@@ -156,6 +156,7 @@ impl Generator for Pair {
             send: vec![Conn::pair(rank, peer, channel, 0)],
             tokens: vec![],
             threads: self.threads,
+            others: 0,
         })
     }
 }

@@ -257,7 +257,15 @@ struct Lonely;
 
 impl Generator for Lonely {
     fn worker(&self, _: Rank, _: ChannelId, _: Lane) -> Option<Worker> {
-        Some(Worker { template: 0, parameters: vec![], recv: vec![], send: vec![], threads: 32, tokens: vec![] })
+        Some(Worker {
+            template: 0,
+            parameters: vec![],
+            recv: vec![],
+            send: vec![],
+            threads: 32,
+            others: 0,
+            tokens: vec![],
+        })
     }
 }
 

@@ -899,7 +899,7 @@ impl<'a> Predictor<'a> {
         for (utilisation, resource) in uses {
             match name_of(resource) {
                 ResourceName::Link(link) if busiest.len() < 4 => busiest.push(LinkUse { link, utilisation }),
-                ResourceName::Lane(..) => lane_utilisation = lane_utilisation.max(utilisation),
+                ResourceName::Lane(..) | ResourceName::Own(..) => lane_utilisation = lane_utilisation.max(utilisation),
                 ResourceName::Memory(at) if self.topology.gpu(at).is_some() => {
                     lane_utilisation = lane_utilisation.max(utilisation);
                 }

@@ -100,7 +100,7 @@ fn together<'a>(first: &Laid<'a>, second: &Laid<'a>, at: SimTime) -> Instance<'a
                 ResourceName::Link(_) | ResourceName::Memory(_) | ResourceName::Direct(..) | ResourceName::Proxy(_) => {
                     first.names.iter().position(|n| n == name)
                 }
-                ResourceName::Lane(..) | ResourceName::Helpers(_) => None,
+                ResourceName::Lane(..) | ResourceName::Own(..) | ResourceName::Helpers(_) => None,
             };
             let index = known.unwrap_or_else(|| {
                 both.resources.push(capacity);
@@ -123,6 +123,7 @@ fn together<'a>(first: &Laid<'a>, second: &Laid<'a>, at: SimTime) -> Instance<'a
         lane.recv.iter_mut().for_each(move_conn);
         lane.send.iter_mut().for_each(move_conn);
         lane.issue.0 = resource[lane.issue.0 as usize];
+        lane.own.iter_mut().for_each(|own| own.0 = resource[own.0 as usize]);
         lane.job = 1;
         lane.at = at;
         lane.kernel += kernels;
@@ -1016,6 +1017,7 @@ fn shuffled<'a>(instance: &Instance<'a>, seed: u64) -> Instance<'a> {
         lane.recv.iter_mut().for_each(conn_of);
         lane.send.iter_mut().for_each(conn_of);
         lane.issue.0 = resource_at[lane.issue.0 as usize];
+        lane.own.iter_mut().for_each(|own| own.0 = resource_at[own.0 as usize]);
     }
     for compute in &mut other.tasks {
         compute.uses.iter_mut().for_each(|u| u.0 = resource_at[u.0 as usize]);

@@ -232,7 +232,7 @@ fn a_flawed_member_of_a_group_is_found() {
                 _ => return None,
             };
             let (recv, send) = (ports(lane.0 == 1), ports(lane.0 == 0));
-            Some(Worker { template, parameters: vec![], recv, send, tokens: vec![], threads: 512 })
+            Some(Worker { template, parameters: vec![], recv, send, tokens: vec![], threads: 512, others: 0 })
         }
     }
     let op = |recv: bool, offset: i64, count: i64| {
@@ -334,6 +334,7 @@ fn a_race_between_lanes_is_found() {
                 send: vec![],
                 tokens: vec![],
                 threads: 512,
+                others: 0,
             })
         }
     }

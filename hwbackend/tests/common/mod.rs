@@ -164,8 +164,15 @@ pub(crate) fn random_all_reduce(dice: &mut Dice, ranks: u32, protocol: Protocol,
     let mut templates = Vec::new();
     let mut workers = Workers { scratch: call.count, ..Workers::default() };
     for (place, Growing { code, recv, send, tokens, .. }) in growing {
-        let worker =
-            Worker { template: templates.len(), parameters: vec![], recv, send, threads: plan.threads, tokens };
+        let worker = Worker {
+            template: templates.len(),
+            parameters: vec![],
+            recv,
+            send,
+            threads: plan.threads,
+            others: 0,
+            tokens,
+        };
         workers.workers.insert(place, worker);
         templates.push(Template::new(&code));
     }

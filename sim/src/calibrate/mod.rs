@@ -6,6 +6,9 @@
 //! what is simulated only: a call of LL costs nothing when a latency of Simple moves. A call of many chunks is taken
 //! to change as a shorter one of its kind does.
 //!
+//! Parameters are held to their priors with the weight of both: rows that scatter by 5% and err together by run move
+//! a prior less than rows that repeat to 1%. What is told is asked of the rows alone.
+//!
 //! [`Study::fit`] is the way in; [`Study::cross`] and [`Study::apart`] say how such a fit does on rows
 //! it has not seen, [`spreads`] turns that into the intervals of predictions. Samples may come from
 //! several machines of one kind, which share the profile and have each its own topology.
@@ -31,13 +34,19 @@ use crate::schedule::{Call, Schedule};
 use crate::topology::Topology;
 use solve::{Options, Problem, Solution, covariance, minimise};
 pub use spread::{Coverage, coverage, spreads};
+use spread::{quantile, worth};
 
 /// Most parameters that may be fitted to one machine kind.
 pub const MOST_FITTED: usize = 40;
 /// Beyond this a residual counts by its size alone: what repeats of one noisy call differ by.
 const HUBER: f64 = 0.05;
-/// A parameter e times its prior costs as much as one residual of so much.
-const PULL: f64 = 0.02;
+/// Priors are taken to be within half of the truth: their standard deviation in logarithm.
+const PRIOR: f64 = 0.4;
+/// A parameter e times its prior costs as much as one residual of so much, where it is asked what the rows alone tell:
+/// little enough to decide nothing.
+const HINT: f64 = 0.02;
+/// A normal distribution's standard deviation over the median of its absolute value.
+const NORMAL: f64 = 1.4826;
 /// Standard deviation, in logarithm, from which a parameter is not identified: its 90% interval
 /// leaves more than a factor of three open.
 const IDENTIFIED: f64 = 0.35;
@@ -234,6 +243,7 @@ pub struct Fit {
     free: Vec<usize>,
     x: Vec<f64>,
     jacobian: DMatrix<f64>,
+    pull: f64,
 }
 
 /// Why there is no fit.
@@ -374,11 +384,13 @@ impl<'a> Study<'a> {
         }
         let mut unknown = BTreeSet::new();
         let mut needed = BTreeSet::new();
-        let search = |free: &[usize], from: &[f64], frozen: Option<&DMatrix<f64>>| {
-            self.search(&Rows { study: self, rows, free, frozen }, from)
+        let search = |free: &[usize], from: &[f64], frozen: Option<&DMatrix<f64>>, pull: f64| {
+            self.search(&Rows { study: self, rows, free, frozen }, from, pull)
         };
         let from: Vec<f64> = free.iter().map(|&i| self.start[i]).collect();
-        let mut solution = search(&free, &from, None)?;
+        let alone = search(&free, &from, None, HINT)?;
+        let pull = self.pull(rows, &alone.residuals);
+        let mut solution = search(&free, &alone.x, Some(&alone.jacobian), pull)?;
         // Whether the derivatives are those of a fit with more parameters.
         let mut stale = false;
         let kernels = rows.iter().map(|&r| self.of[r]).collect::<BTreeSet<_>>().len();
@@ -386,7 +398,7 @@ impl<'a> Study<'a> {
             // More unknowns than kernels can tell.
             let crowded = free.len() > kernels;
             let start: Vec<f64> = free.iter().map(|&i| self.start[i]).collect();
-            let covariance = covariance(&solution, &self.clusters(rows), &start, &options());
+            let covariance = covariance(&solution, &self.clusters(rows), &start, &options(HINT));
             let variance = |at: usize| covariance.as_ref().map_or(0.0, |c| c[(at, at)]);
             // One at a time: what is left may be told once the other stands still.
             let untold = (0..free.len()).filter(|&at| {
@@ -398,7 +410,7 @@ impl<'a> Study<'a> {
                     let parameter = free.remove(worst);
                     let mut from = solution.x.clone();
                     from.remove(worst);
-                    let without = search(&free, &from, Some(&solution.jacobian.clone().remove_column(worst)))?;
+                    let without = search(&free, &from, Some(&solution.jacobian.clone().remove_column(worst)), pull)?;
                     let error = |solution: &Solution| mean(solution.residuals.iter().map(|r| r.abs()));
                     if !crowded && error(&without) > MISSED * error(&solution) {
                         free.insert(worst, parameter);
@@ -411,25 +423,38 @@ impl<'a> Study<'a> {
                 }
                 None if stale => {
                     let from = solution.x.clone();
-                    (solution, stale) = (search(&free, &from, None)?, false);
+                    (solution, stale) = (search(&free, &from, None, pull)?, false);
                 }
-                None => return self.told(rows, &free, &unknown, &solution, &variance),
+                None => return self.told(rows, (&free, &unknown), &solution, pull, &variance),
             }
         }
     }
 
-    fn search(&self, problem: &Rows<'_, '_>, from: &[f64]) -> Result<Solution, PredictError> {
+    /// The pull to priors that are worth as much against rows as their spread says: a residual's over theirs, with
+    /// rows of one run, which are wrong together, for as few as they are worth.
+    fn pull(&self, rows: &[usize], residuals: &[f64]) -> f64 {
+        let mut runs: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
+        for (cluster, &residual) in self.clusters(rows).into_iter().zip(residuals) {
+            runs.entry(cluster).or_default().push(residual);
+        }
+        let alike = residuals.len() as f64 / worth(&runs.into_values().collect::<Vec<_>>());
+        let mut off: Vec<f64> = residuals.iter().map(|r| r.abs()).collect();
+        off.sort_by(f64::total_cmp);
+        (NORMAL * quantile(&off, 0.5) * alike.sqrt() / PRIOR).max(HINT)
+    }
+
+    fn search(&self, problem: &Rows<'_, '_>, from: &[f64], pull: f64) -> Result<Solution, PredictError> {
         let bounds: Vec<(f64, f64)> = problem.free.iter().map(|&i| self.bounds[i]).collect();
         let start: Vec<f64> = problem.free.iter().map(|&i| self.start[i]).collect();
-        minimise(problem, &start, from, &bounds, &options())
+        minimise(problem, &start, from, &bounds, &options(pull))
     }
 
     fn told(
         &self,
         rows: &[usize],
-        free: &[usize],
-        unknown: &BTreeSet<usize>,
+        (free, unknown): (&[usize], &BTreeSet<usize>),
         solution: &Solution,
+        pull: f64,
         variance: &dyn Fn(usize) -> f64,
     ) -> Result<Fit, CalibrateError> {
         let x = self.all(free, &solution.x);
@@ -475,6 +500,7 @@ impl<'a> Study<'a> {
             free: free.to_vec(),
             x,
             jacobian: solution.jacobian.clone(),
+            pull,
         })
     }
 
@@ -553,7 +579,7 @@ impl<'a> Study<'a> {
         }
         let problem = Rows { study: self, rows: seen, free: &free, frozen: Some(&frozen) };
         let from: Vec<f64> = free.iter().map(|&i| fit.x[i]).collect();
-        Ok(self.all(&free, &self.search(&problem, &from)?.x))
+        Ok(self.all(&free, &self.search(&problem, &from, fit.pull)?.x))
     }
 
     /// Predictions of all samples with a profile's values.
@@ -774,8 +800,8 @@ fn launch_parameters(launch: Launch) -> Vec<&'static str> {
     gap.into_iter().chain([Profile::launch_parameter(launch)]).collect()
 }
 
-fn options() -> Options {
-    Options { huber: HUBER, pull: PULL, steps: 30, tolerance: 5e-3, flat: 1e-3 }
+fn options(pull: f64) -> Options {
+    Options { huber: HUBER, pull, steps: 30, tolerance: 5e-3, flat: 1e-3 }
 }
 
 /// The mean of some values; 0 of none.
@@ -794,7 +820,7 @@ fn set(profile: &mut Profile, name: &str, value: f64) {
 }
 
 /// Everything of a laid case that costs time.
-type Costs = (Vec<u64>, Vec<crate::engine::ConnSpec>, Vec<[u64; 11]>, u64);
+type Costs = (Vec<u64>, Vec<crate::engine::ConnSpec>, Vec<[u64; 12]>, u64);
 
 fn costs(topology: &Topology, profile: &Profile, case: &Case) -> Result<Costs, PredictError> {
     let schedule = &case.proven.schedule;

@@ -2,7 +2,7 @@
 //!
 //! Levenberg's and Marquardt's method on Huber's loss: residuals beyond a few times the usual one
 //! count by their size and no more by its square, so that a row that went wrong does not bend the
-//! fit. A weak pull to the start keeps what the data cannot tell apart where it was.
+//! fit. A pull to the start keeps what the data cannot tell apart where it was.
 //!
 //! Sources: Marquardt, SIAM J. Appl. Math. 11(2), 1963; Huber, Ann. Math. Statist. 35(1), 1964;
 //! bounds by projection as in Kanzow, Yamashita and Fukushima, J. Comput. Appl. Math. 172(2), 2004.

@@ -55,7 +55,7 @@ fn unseen(count: f64) -> f64 {
 /// How many independent values groups of related ones are worth: their number over the design effect
 /// `1 + (m - 1) rho` (Kish, "Survey Sampling", 1965), with the correlation inside groups by analysis of
 /// variance and `m` its mean size of a group.
-fn worth(groups: &[Vec<f64>]) -> f64 {
+pub(super) fn worth(groups: &[Vec<f64>]) -> f64 {
     let count = groups.iter().map(Vec::len).sum::<usize>() as f64;
     let between = groups.len().saturating_sub(1) as f64;
     let within = count - groups.len() as f64;
@@ -78,7 +78,7 @@ fn worth(groups: &[Vec<f64>]) -> f64 {
 }
 
 /// The quantile of sorted values, between neighbours in proportion.
-fn quantile(sorted: &[f64], q: f64) -> f64 {
+pub(super) fn quantile(sorted: &[f64], q: f64) -> f64 {
     let place = q * (sorted.len() - 1) as f64;
     let (low, share) = (place.floor() as usize, place.fract());
     let high = (low + 1).min(sorted.len() - 1);

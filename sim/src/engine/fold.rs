@@ -101,6 +101,7 @@ fn initial(instance: &Instance<'_>) -> Colours {
                 u64::from(lane.job),
                 lane.template as u64,
                 lane.issue.1,
+                lane.own.map_or(0, |own| own.1),
                 lane.sync.0,
                 lane.both.0,
                 lane.after.0,
@@ -157,7 +158,8 @@ fn refine(instance: &Instance<'_>, ends: &[[Ends; 2]], old: &Colours) -> Colours
             let ports = lane.recv.iter().map(port).chain([1]).chain(lane.send.iter().map(port));
             let token = |&other: &u32| old.lanes.get(other as usize).copied().unwrap_or(0);
             let ports = ports.chain([2]).chain(lane.tokens.iter().map(token));
-            let shared = [own, old.resources[lane.issue.0 as usize], old.kernels[lane.kernel as usize]];
+            let alone = lane.own.map_or(0, |own| old.resources[own.0 as usize]);
+            let shared = [own, old.resources[lane.issue.0 as usize], alone, old.kernels[lane.kernel as usize]];
             all(shared.into_iter().chain(ports))
         })
         .collect();
@@ -179,6 +181,10 @@ fn refine(instance: &Instance<'_>, ends: &[[Ends; 2]], old: &Colours) -> Colours
     for (lane, &colour) in instance.lanes.iter().zip(&old.lanes) {
         let r = &mut resources[lane.issue.0 as usize];
         *r = r.wrapping_add(all([colour, u64::MAX]));
+        if let Some(own) = lane.own {
+            let r = &mut resources[own.0 as usize];
+            *r = r.wrapping_add(all([colour, u64::MAX - 1]));
+        }
         let k = &mut kernels[lane.kernel as usize];
         *k = k.wrapping_add(all([colour]));
     }
@@ -251,6 +257,7 @@ fn quotient<'a>(instance: &Instance<'a>, colours: &Colours) -> Folded<'a> {
             folded.tokens =
                 lane.tokens.iter().map(|&l| lane_class.get(l as usize).copied().unwrap_or(UNUSED)).collect();
             folded.issue = (resource_class[lane.issue.0 as usize], lane.issue.1 * in_block[class]);
+            folded.own = lane.own.map(|own| (resource_class[own.0 as usize], own.1));
             folded.kernel = kernel_class[lane.kernel as usize];
             folded.multiplicity = members[class];
             folded

@@ -153,6 +153,9 @@ pub struct LaneSpec {
     pub tokens: Vec<u32>,
     /// Its warps' instruction rate: a resource in bytes per second, of a send from memory.
     pub issue: Use,
+    /// Where it has a part of those warps for itself: a resource like theirs, and how many times as long its loads take
+    /// where the others rest, scaled by [`WEIGHT_ONE`].
+    pub own: Option<Use>,
     /// Lane occupied per slice with data that crosses a FIFO, before it moves.
     pub sync: SimDuration,
     /// Beside that, where a slice is kept as well as sent.
@@ -198,10 +201,23 @@ impl Access {
 
 impl LaneSpec {
     /// What costs it time.
-    pub fn costs(&self) -> [u64; 11] {
-        let Self { issue, sync, both, after, wave, reduce_weight, at, .. } = self;
+    pub fn costs(&self) -> [u64; 12] {
+        let Self { issue, own, sync, both, after, wave, reduce_weight, at, .. } = self;
         let Access { load, fetch, store, keep } = self.access;
-        [issue.1, sync.0, both.0, after.0, *wave, *reduce_weight, at.0, load, fetch, store, keep]
+        [
+            issue.1,
+            own.map_or(0, |own| own.1),
+            sync.0,
+            both.0,
+            after.0,
+            *wave,
+            *reduce_weight,
+            at.0,
+            load,
+            fetch,
+            store,
+            keep,
+        ]
     }
 
     /// Its own synchronisation before a slice of a step that crosses a FIFO.
@@ -936,6 +952,10 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
         if weight > 0 {
             uses.push((spec.issue.0, weight));
         }
+        if let Some((own, longer)) = spec.own.filter(|_| weight > 0) {
+            let reduce = if step.reduce { spec.reduce_weight } else { 0 };
+            uses.push((own, loads * longer / WEIGHT_ONE + stores + reduce));
+        }
         for &port in &step.recv {
             uses.extend_from_slice(instance.conns[spec.recv[port] as usize].load());
         }
@@ -1151,6 +1171,7 @@ pub fn lane_of(worker: &Wired, job: u32, element: u64) -> LaneSpec {
         send: worker.send.clone(),
         tokens: worker.tokens.clone(),
         issue: (0, WEIGHT_ONE),
+        own: None,
         sync: SimDuration::ZERO,
         both: SimDuration::ZERO,
         after: SimDuration::ZERO,

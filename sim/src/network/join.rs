@@ -34,7 +34,10 @@ pub fn join<'a>(laid: impl IntoIterator<Item = Laid<'a>>) -> Laid<'a> {
                     ResourceName::Link(_) | ResourceName::Memory(_) | ResourceName::Direct(..) => {
                         *shared.entry(name).or_insert(next)
                     }
-                    ResourceName::Lane(..) | ResourceName::Proxy(_) | ResourceName::Helpers(_) => next,
+                    ResourceName::Lane(..)
+                    | ResourceName::Own(..)
+                    | ResourceName::Proxy(_)
+                    | ResourceName::Helpers(_) => next,
                 };
                 if place == next {
                     all.instance.resources.push(rate);
@@ -52,6 +55,7 @@ pub fn join<'a>(laid: impl IntoIterator<Item = Laid<'a>>) -> Laid<'a> {
             lane.recv.iter_mut().chain(&mut lane.send).for_each(later(conns));
             lane.tokens.iter_mut().for_each(later(lanes));
             lane.issue.0 = place[lane.issue.0 as usize];
+            lane.own.iter_mut().for_each(|own| own.0 = place[own.0 as usize]);
             lane.kernel += kernels;
             lane.job += jobs;
             lane

@@ -34,6 +34,8 @@ pub enum ResourceName {
     Helpers(u32),
     /// The warps of a rank, channel and lane, the first of those that share them.
     Lane(Rank, ChannelId, Lane),
+    /// Those that a lane has for itself of warps that it shares.
+    Own(Rank, ChannelId, Lane),
 }
 
 /// An instance with the names of its resources.
@@ -57,7 +59,7 @@ impl Laid<'_> {
         let Instance { resources, conns, lanes, kernels, schedules, tasks: _ } = &self.instance;
         (resources, conns, kernels).hash(&mut hasher);
         for lane in lanes {
-            (lane.job, lane.template, &lane.recv, &lane.send, &lane.tokens, lane.issue.0).hash(&mut hasher);
+            (lane.job, lane.template, &lane.recv, &lane.send, &lane.tokens, lane.issue.0, lane.own).hash(&mut hasher);
             (lane.costs(), lane.element, lane.kernel, lane.multiplicity).hash(&mut hasher);
         }
         schedules.iter().for_each(|schedule| schedule.identity().hash(&mut hasher));
@@ -67,7 +69,7 @@ impl Laid<'_> {
     /// Leaves blocks so much of their rate.
     pub(crate) fn slow_blocks(&mut self, kept: f64) {
         for (rate, name) in self.instance.resources.iter_mut().zip(&self.names) {
-            if matches!(name, ResourceName::Lane(..)) {
+            if matches!(name, ResourceName::Lane(..) | ResourceName::Own(..)) {
                 *rate = ((*rate as f64 * kept) as u64).max(1);
             }
         }
@@ -428,6 +430,13 @@ pub fn lay<'a>(
         let mut lane = lane_of(worker, 0, schedule.element_size());
         let warps = ResourceName::Lane(worker.rank, worker.channel, worker.team);
         lane.issue = (layer.resource(warps, || rate.get()), WEIGHT_ONE);
+        // What lanes that share a multiprocessor load waits with the threads of each alone.
+        if worker.others > 0 {
+            let own = ResourceName::Own(worker.rank, worker.channel, worker.lane);
+            let threads = worker.threads.saturating_sub(worker.others).max(1);
+            let longer = u64::from(worker.threads) * WEIGHT_ONE / u64::from(threads);
+            lane.own = Some((layer.resource(own, || rate.get()), longer));
+        }
         lane.kernel = worker.rank.0;
         // NCCL's `src/device/prims_simple.h`: a head loads once it has seen the counters, and fences what it
         // multicasts before it says so.
@@ -473,6 +482,7 @@ pub fn lay<'a>(
             let rate = profile.memory(nominal) as u64;
             lane.issue = (layer.resource(ResourceName::Memory(gpu), || rate), 2 * WEIGHT_ONE);
             lane.access = Access::EVEN;
+            lane.own = None;
         }
         instance.lanes.push(lane);
     }

@@ -95,6 +95,7 @@ impl Generator for Chain {
             send,
             tokens: vec![],
             threads: if up { threads_up } else { self.plan.threads - threads_up },
+            others: 0,
         })
     }
 }

@@ -168,6 +168,7 @@ impl Generator for CollTree {
             tokens: vec![],
             // Each lane a quarter; the root's does the work of up and down.
             threads: self.plan.threads / if lane.0 == 1 && parent.is_none() { 2 } else { 4 },
+            others: 0,
         })
     }
 }

@@ -219,7 +219,8 @@ impl Direct {
 }
 
 impl Generator for Direct {
-    /// With Simple what a block sends and what it receives share what its multiprocessor copies.
+    /// With Simple what a block sends and what it receives share what its multiprocessor copies, each with half of its
+    /// threads (NCCL 2.28 `src/device/sendrecv.h`).
     fn team(&self, lane: Lane) -> Lane {
         if self.plan.protocol == Protocol::Simple { Lane(0) } else { lane }
     }
@@ -245,6 +246,9 @@ impl Generator for Direct {
             (peers.into_iter().map(|p| conn(p, rank)).collect(), vec![])
         };
         let (host, local) = self.rounds.place_of[rank.index()];
+        let half = self.plan.threads / 2;
+        let (threads, others) =
+            if self.plan.protocol == Protocol::Simple { (self.plan.threads, half) } else { (half, 0) };
         Some(Worker {
             template: lane.index(),
             parameters: vec![
@@ -259,7 +263,8 @@ impl Generator for Direct {
             recv,
             send,
             tokens: vec![],
-            threads: if self.plan.protocol == Protocol::Simple { self.plan.threads } else { self.plan.threads / 2 },
+            threads,
+            others,
         })
     }
 }

@@ -361,6 +361,7 @@ impl Generator for Heads {
             send,
             tokens: vec![],
             threads: self.threads(rank, channel, kind),
+            others: 0,
         })
     }
 

@@ -319,8 +319,10 @@ pub struct Worker {
     pub send: Vec<Conn>,
     /// Lanes of the same rank that its instructions may wait for.
     pub tokens: Vec<(ChannelId, Lane)>,
-    /// Threads of its block that move its data.
+    /// Threads of its block that move its data, or that of all lanes of its team.
     pub threads: u32,
+    /// How many of them move what other lanes of the team do, and leave it the rest of the multiprocessor meanwhile.
+    pub others: u32,
 }
 
 /// Makes the workers of a schedule on demand.

@@ -325,6 +325,7 @@ impl Generator for Pat {
             send: after.into_iter().map(|r| conn(rank, r)).collect(),
             tokens: vec![],
             threads: self.plan.threads,
+            others: 0,
         })
     }
 

@@ -111,6 +111,7 @@ impl Generator for Ring {
             send,
             tokens: vec![],
             threads: self.plan.threads,
+            others: 0,
         })
     }
 }

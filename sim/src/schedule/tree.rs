@@ -250,6 +250,7 @@ impl Generator for Tree {
             send,
             tokens: vec![],
             threads: lane_threads(self.plan.protocol, self.plan.threads, role),
+            others: 0,
         })
     }
 }

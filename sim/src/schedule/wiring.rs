@@ -34,6 +34,8 @@ pub struct Wired {
     pub threads: u32,
     /// The lane of its block whose threads these are.
     pub team: Lane,
+    /// Those that are other lanes': see [`Worker::others`].
+    pub others: u32,
 }
 
 /// A connection with its workers.
@@ -137,6 +139,7 @@ impl Wiring {
                 tokens: Vec::new(),
                 threads: worker.threads,
                 team: schedule.team(lane),
+                others: worker.others,
             });
         }
         for (index, tokens) in waits {

@@ -785,6 +785,10 @@ impl Naive<'_> {
         let mut uses: Vec<Use> = Vec::new();
         if weight > 0 {
             uses.push((spec.issue.0, weight));
+            if let Some((own, longer)) = spec.own {
+                let reduce = if step.reduce { spec.reduce_weight } else { 0 };
+                uses.push((own, loads * longer / WEIGHT_ONE + stores + reduce));
+            }
         }
         uses.extend(recv.iter().flat_map(|c| c.load()));
         uses.extend(send.iter().flat_map(|c| c.store()));

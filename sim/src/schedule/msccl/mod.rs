@@ -391,6 +391,7 @@ impl Generator for Program {
             send: send.into_iter().collect(),
             tokens: tokens.collect(),
             threads: self.threads,
+            others: 0,
         })
     }
 
