@@ -71,7 +71,8 @@ const PAGES: [Page; 5] = [
          see from 4 channels on. `nccl_warps_2` has 64 to 512 threads a block whatever the size. Nor is this: with Simple a call\n\
          gets slower by 0.35 to 0.5 us for each warp from 3 to 10 of a block, 1.9 to 3.0 us faster from 10 to 11, and slower\n\
          again. 10 warps are what fits twice into the registers of a multiprocessor (96 a thread of NCCL's kernels).\n\
-         `nccl_pairs_2` and `nccl_rings_channels_2`, measured after the fit, have 1 to 32 channels at 1 to 256 MiB. Not\n\
+         `nccl_pairs_2` and `nccl_rings_channels_2`, to which nothing was fitted, have 1 to 32 channels at 1 to 256 MiB; the\n\
+         first showed that a send's lane has half of its block's threads, without which it was 7.0% off, not 4.5%. Not\n\
          modelled: one block sends 21.1 GB/s up to 256 MiB, where forecasts fall by 7%; and all blocks of a ring get slower\n\
          together, by 11% from 1 to 12 of them, long before the link is full.",
     ),

@@ -231,17 +231,15 @@ pub(crate) fn left_aside(files: &[FileReport], topology: &Topology) -> Vec<Strin
     for file in files.iter().filter(|f| f.rows > 0) {
         let version = file.nccl.as_deref().or(topology.software.nccl.as_deref());
         let version = version.and_then(|text| text.parse::<Version>().ok()).unwrap_or_default();
-        for pair in std::iter::once(&file.env).chain(file.run_env.values()).flatten() {
-            let pair = (pair.0.clone(), pair.1.clone());
-            let said = match Environment::parse(std::slice::from_ref(&pair), version) {
-                Ok(environment) => {
-                    environment.not_modelled.into_iter().map(|what| format!("not_modelled: {what}")).collect()
-                }
-                Err(_) => Vec::new(),
-            };
-            let refused =
-                refused(&pair, topology, version).map(|why| format!("{why}; predicted as if it were not set"));
-            for line in said.into_iter().chain(refused) {
+        // What NCCL_ALGO says is the rows' own; where it is wrong they are not predicted.
+        let pairs = std::iter::once(&file.env).chain(file.run_env.values()).flatten();
+        for (name, value) in pairs.filter(|(name, _)| *name != "NCCL_ALGO") {
+            let pair = (name.clone(), value.clone());
+            let environment = Environment::parse(std::slice::from_ref(&pair), version).unwrap_or_default();
+            let not_modelled = environment.not_modelled.into_iter().map(|what| format!("not_modelled: {what}"));
+            let refused = refused(&pair, topology, version);
+            let refused = refused.map(|why| format!("{why}; predicted as if it were not set"));
+            for line in not_modelled.chain(refused) {
                 found.entry(line).or_default().insert(file.path.display().to_string());
             }
         }

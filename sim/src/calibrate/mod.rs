@@ -46,7 +46,7 @@ const PRIOR: f64 = 0.4;
 /// little enough to decide nothing.
 const HINT: f64 = 0.02;
 /// A normal distribution's standard deviation over the median of its absolute value.
-const NORMAL: f64 = 1.4826;
+const OVER_MEDIAN: f64 = 1.4826;
 /// Standard deviation, in logarithm, from which a parameter is not identified: its 90% interval
 /// leaves more than a factor of three open.
 const IDENTIFIED: f64 = 0.35;
@@ -440,7 +440,7 @@ impl<'a> Study<'a> {
         let alike = residuals.len() as f64 / worth(&runs.into_values().collect::<Vec<_>>());
         let mut off: Vec<f64> = residuals.iter().map(|r| r.abs()).collect();
         off.sort_by(f64::total_cmp);
-        (NORMAL * quantile(&off, 0.5) * alike.sqrt() / PRIOR).max(HINT)
+        (OVER_MEDIAN * quantile(&off, 0.5) * alike.sqrt() / PRIOR).max(HINT)
     }
 
     fn search(&self, problem: &Rows<'_, '_>, from: &[f64], pull: f64) -> Result<Solution, PredictError> {

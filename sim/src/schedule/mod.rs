@@ -321,7 +321,8 @@ pub struct Worker {
     pub tokens: Vec<(ChannelId, Lane)>,
     /// Threads of its block that move its data, or that of all lanes of its team.
     pub threads: u32,
-    /// How many of them move what other lanes of the team do, and leave it the rest of the multiprocessor meanwhile.
+    /// How many of those of a team belong to its other lanes: what they leave of the multiprocessor it may use, but it
+    /// loads with its own threads alone.
     pub others: u32,
 }
 
