@@ -1014,10 +1014,11 @@ impl<'a> Predictor<'a> {
         plan.channels = plan.channels.min(2 * plan.parts.max(1));
         plan.chunk = plan.grain * 4 * u64::from(plan.slices);
         plan.min_slice = plan.grain;
+        plan.grid = plan.grid.min(3);
         let one_a_loop = matches!(plan.algorithm, Algorithm::Ring | Algorithm::Pat | Algorithm::Direct)
             && call.collective != Collective::AllReduce;
         let chunks = if one_a_loop { 1 } else { u64::from(ranks) };
-        plan.per_channel = plan.chunk * chunks * 2 + plan.grain;
+        (plan.per_channel, plan.even) = (plan.chunk * chunks * 2 + plan.grain, 0);
         let sharers = if plan.algorithm == Algorithm::Direct { plan.parts } else { plan.channels };
         small.count = plan.per_channel * u64::from(sharers) - 1;
         if ranks == call.ranks {

@@ -189,6 +189,7 @@ parameters! {
     "latency.network_efa" "us" "the same through EFA, whatever the protocol",
     "latency.network_sharp" "us" "from the last proxy's post to the sight of the result, per slice that switches reduce",
     "latency.network_tcp" "us" "what TCP adds to a slice's network latency",
+    "network.flush" "us" "of the read that flushes data which RDMA wrote into the memory of a GPU before Hopper, with Simple",
     "network.proxy" "us" "work of a rank's proxy thread to post a slice with RDMA",
     "proxy.lines" "GB/s" "lines of LL that a proxy thread checks in host memory before it sends them, flags included",
     "proxy.lines_amd" "GB/s" "the same on CPUs of AMD",
@@ -716,6 +717,11 @@ impl Profile {
     /// Work of the host thread of a framework to launch one collective.
     pub fn launch_collective(&self) -> SimDuration {
         self.time("launch.collective")
+    }
+
+    /// Of the read that flushes data of Simple which RDMA wrote into GPU memory.
+    pub fn flush(&self) -> SimDuration {
+        self.time("network.flush")
     }
 
     /// Work of a rank's proxy thread to post a slice with RDMA.

@@ -407,7 +407,7 @@ proptest! {
             conn.streaming = random(2) == 0;
             conn.direct = random(2) == 0;
             let proxied = ProxySpec {
-                sight: SimDuration(random(2) * random(1_000_000)),
+                flush: SimDuration(random(2) * random(1_000_000)),
                 ack: SimDuration(random(2) * random(1_000_000)),
             };
             conn.proxy = (random(3) == 0).then_some(proxied);
@@ -425,7 +425,7 @@ proptest! {
             if wired.senders.len() > 1 && conn.proxy.is_none() {
                 conn.parts = [0; 3];
                 if wired.receivers.len() > 1 {
-                    conn.proxy = Some(ProxySpec { sight: SimDuration(random(1_000_000)), ack: SimDuration::ZERO });
+                    conn.proxy = Some(ProxySpec { flush: SimDuration(random(1_000_000)), ack: SimDuration::ZERO });
                     conn.parts[2] = u16::try_from(all).unwrap();
                 }
             }
@@ -738,6 +738,8 @@ fn ring_all_reduce_has_its_closed_form() {
                     fifo_slices: 8,
                     min_slice: 4,
                     per_channel: call.count,
+                    even: 0,
+                    grid: 1,
                     parts: 1,
                     aggregate: 1,
                     direct: false,
@@ -1193,7 +1195,7 @@ fn pat_beats_ring_where_latency_counts() {
             }
         }
     }
-    assert!(before > 4.0, "{before}");
+    assert!(before > 3.0, "{before}");
 }
 
 /// Goal: the edges of the domain have predictions and never panic: nothing to do, one rank, one

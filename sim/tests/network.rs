@@ -24,10 +24,16 @@ fn link(kind: LinkKind, gb_per_s: f64) -> Link {
 /// `hosts` hosts of one GPU and one InfiniBand port at 10 GB/s behind a CPU, the even ones on
 /// leaf 0 and the odd ones on leaf 1, two spines above with one cable to each leaf.
 fn two_spines(hosts: u32, gpudirect: bool, hash: Option<u64>) -> Topology {
-    spines_and_nics(hosts, gpudirect, None, hash)
+    spines_and_nics(hosts, 90, gpudirect, None, hash)
 }
 
-fn spines_and_nics(hosts: u32, gpudirect: bool, gpudirect_rate: Option<Bandwidth>, hash: Option<u64>) -> Topology {
+fn spines_and_nics(
+    hosts: u32,
+    compute_capability: u32,
+    gpudirect: bool,
+    gpudirect_rate: Option<Bandwidth>,
+    hash: Option<u64>,
+) -> Topology {
     let mut builder = TopologyBuilder::new("two spines");
     builder.hash = hash;
     let leaves = [0, 1].map(|l| builder.vertex(format!("leaf{l}"), VertexKind::NetSwitch { level: 0 }, None));
@@ -37,7 +43,7 @@ fn spines_and_nics(hosts: u32, gpudirect: bool, gpudirect_rate: Option<Bandwidth
     }
     for h in 0..hosts {
         let host = builder.host(format!("h{h}"));
-        let gpu = Gpu { index: 0, model: "H200".to_owned(), compute_capability: 90, memory_rate: None, bus_id: None };
+        let gpu = Gpu { index: 0, model: "GPU".to_owned(), compute_capability, memory_rate: None, bus_id: None };
         let nic = Nic {
             index: 0,
             name: "mlx5_0".to_owned(),
@@ -159,11 +165,11 @@ fn without_gpudirect_data_is_staged() {
     let asks = ["h1/bridge>h1/cpu", "h1/gpu>h1/bridge"];
     assert_eq!(list(&way.load), [&["h1/cpu>h1/bridge", "h1/bridge>h1/gpu", "memory of h1/cpu"][..], &asks].concat());
     assert!(way.load[3..].iter().all(|&(_, weight)| weight == WEIGHT_ONE * 24 / 128));
-    assert_eq!(way.staged, 2);
+    assert_eq!(way.staged, [true; 2]);
     // The setting does the same as a NIC that cannot: the path is PIX.
     let able = two_spines(2, true, None);
     let level = Transport { gdr_level: PathClass::Nvl, ..Transport::default() };
-    assert_eq!(route(&able, level, 0, 1, 0).staged, 2);
+    assert_eq!(route(&able, level, 0, 1, 0).staged, [true; 2]);
     // Latency shows with small messages, and PCIe is no limit at four times the port's rate.
     let time = |t: &Topology, size| predict(t, Collective::SendRecv, size, Transport::default(), 1).kernel.as_us();
     assert!(time(&topology, 1024) >= time(&able, 1024) + 2.0);
@@ -174,7 +180,7 @@ fn without_gpudirect_data_is_staged() {
 /// there, and not of what they read in host memory.
 #[test]
 fn gpudirect_may_be_slower_than_its_links() {
-    let topology = spines_and_nics(2, true, Some(Bandwidth::from_gb_per_s(4.0)), None);
+    let topology = spines_and_nics(2, 90, true, Some(Bandwidth::from_gb_per_s(4.0)), None);
     let simple = route(&topology, Transport::default(), 0, 1, 0);
     let lines = Router::new(&topology).with_lines(true).route(Rank(0), Rank(1), ChannelId(0)).unwrap();
     let direct = |leg: &Leg| -> Vec<String> {
@@ -191,6 +197,32 @@ fn gpudirect_may_be_slower_than_its_links() {
     assert!((time / 16_777.0 - 1.0).abs() < 0.02, "{time}");
 }
 
+/// Goal: what a NIC has written into GPU memory is read back before a block may use it, on GPUs before Hopper or as NCCL
+/// is told, and nothing else is: neither what host memory staged, nor an empty slice.
+#[test]
+fn gpus_before_hopper_are_flushed() {
+    let [a100, h100, staged] =
+        [(80, true), (90, true), (80, false)].map(|(sm, direct)| spines_and_nics(2, sm, direct, None, None));
+    let time = |topology: &Topology, size, variables: &[(&'static str, &'static str)]| {
+        let transport = Transport::from_env(topology, Version::NEWEST, variables.iter().copied()).unwrap();
+        predict(topology, Collective::SendRecv, size, transport, 1).kernel.as_us()
+    };
+    let (flush, force, never) =
+        (prior().flush().as_us(), ("NCCL_NET_FORCE_FLUSH", "1"), ("NCCL_GDR_FLUSH_DISABLE", "1"));
+    for (topology, size, variables, flushes) in [
+        (&a100, 1024, &[][..], 1.0),
+        (&a100, 1024, &[never], 0.0),
+        (&a100, 0, &[], 0.0),
+        (&h100, 1024, &[], 0.0),
+        (&h100, 1024, &[force], 1.0),
+        (&h100, 1024, &[force, never], 0.0),
+    ] {
+        let over = time(topology, size, variables) - time(&h100, size, &[]);
+        assert!((over - flushes * flush).abs() < 1e-3, "{size} B {variables:?}: {over} us over none");
+    }
+    assert!((time(&staged, 1024, &[force]) - time(&staged, 1024, &[])).abs() < 1e-9);
+}
+
 /// Goal: lines of LL leave through host memory, GPUDirect or not, and arrive in the GPU's.
 #[test]
 fn lines_leave_through_host_memory() {
@@ -200,7 +232,7 @@ fn lines_leave_through_host_memory() {
     assert_eq!(list(&way.store), ["h0/gpu>h0/bridge", "h0/bridge>h0/cpu", "memory of h0/cpu"]);
     assert_eq!(list(&way.wire)[..4], ["memory of h0/cpu", "h0/cpu>h0/bridge", "h0/bridge>h0/nic", "h0/nic>leaf0"]);
     assert_eq!(list(&way.wire)[list(&way.wire).len() - 1], "h1/bridge>h1/gpu");
-    assert_eq!((way.load.len(), way.staged), (0, 0));
+    assert_eq!((way.load.len(), way.staged), (0, [false; 2]));
 }
 
 /// Goal: without peer access both PCIe links and the host's memory carry every byte.
@@ -211,15 +243,15 @@ fn without_peer_access_through_host_memory() {
     let topology = pcie_box(4, 12.0);
     let off = Transport { peer_access: PeerAccess::Off, ..Transport::default() };
     let direct = route(&topology, Transport::default(), 0, 1, 0);
-    assert_eq!((direct.class, direct.staged), (PathClass::Pix, 0));
+    assert_eq!((direct.class, direct.staged), (PathClass::Pix, [false; 2]));
     let staged = route(&topology, off, 0, 1, 0);
     let list = |leg: &Leg| names(&topology, leg).into_iter().map(|n| n.0).collect::<Vec<_>>();
     assert_eq!(list(&staged.wire), ["host0/gpu0>host0/switch0", "host0/switch0>host0/cpu", "memory of host0/cpu"]);
     assert_eq!(list(&staged.load), ["host0/cpu>host0/switch0", "host0/switch0>host0/gpu1", "memory of host0/cpu"]);
     // Through the CPU peers are beyond NCCL's level, unless it is raised.
-    assert_eq!(route(&topology, Transport::default(), 0, 3, 0).staged, 1);
+    assert_eq!(route(&topology, Transport::default(), 0, 3, 0).staged, [true, false]);
     let sys = Transport { p2p_level: PathClass::Sys, ..Transport::default() };
-    assert_eq!(route(&topology, sys, 0, 3, 0).staged, 0);
+    assert_eq!(route(&topology, sys, 0, 3, 0).staged, [false; 2]);
 
     let two = two_below_one_switch();
     let time = |t| predict(&two, Collective::SendRecv, 64 << 20, t, 2).time.as_us();
@@ -334,7 +366,7 @@ fn nvlink_domains_span_hosts() {
     assert_eq!(near.class, PathClass::Nvl);
     // Chip-to-chip, then PCIe: near enough for GPUDirect.
     let far = route(&topology, Transport::default(), 3, 4, 0);
-    assert_eq!((far.class, far.staged), (PathClass::P2c, 0));
+    assert_eq!((far.class, far.staged), (PathClass::P2c, [false; 2]));
     let off = Transport { peer_access: PeerAccess::Off, ..Transport::default() };
     assert!(!route(&topology, off, 0, 3, 0).nics.is_empty());
     predict(&topology, Collective::AllReduce, 1 << 20, Transport::default(), 4);

@@ -41,7 +41,8 @@ struct Case {
 
 /// The versions of NCCL whose schedules of an algorithm differ.
 fn versions(algorithm: Algorithm) -> &'static [Version] {
-    if algorithm == Algorithm::Tree { &[Version::NEWEST, Version::OLDEST] } else { &[Version::NEWEST] }
+    let differ = matches!(algorithm, Algorithm::Ring | Algorithm::Tree);
+    if differ { &[Version::NEWEST, Version::OLDEST] } else { &[Version::NEWEST] }
 }
 
 fn schedule(case: &Case) -> Schedule {
@@ -65,6 +66,10 @@ fn schedule(case: &Case) -> Schedule {
     plan.min_slice = plan.grain;
     if case.algorithm != Algorithm::Direct {
         plan.per_channel = case.count.div_ceil(u64::from(plan.channels)).next_multiple_of(plan.grain).max(1);
+    }
+    // What is dealt over channels loop by loop is larger for the first ones, in chunks of a grid.
+    if plan.grid > 1 {
+        (plan.grid, plan.even) = (3, plan.per_channel / 2);
     }
     Schedule::new(call, plan, &order).unwrap()
 }

@@ -122,7 +122,7 @@ fn initial(instance: &Instance<'_>) -> Colours {
         .conns
         .iter()
         .map(|c| {
-            let proxy = c.proxy.map_or([u64::MAX; 2], |p| [p.sight.0, p.ack.0]);
+            let proxy = c.proxy.map_or([u64::MAX; 2], |p| [p.flush.0, p.ack.0]);
             all([
                 c.latency.0,
                 c.credit.0,

@@ -86,8 +86,8 @@ pub struct ConnSpec {
 /// has a place for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ProxySpec {
-    /// From the end of a slice at the block, which is free then, to the proxy's sight of it.
-    pub sight: SimDuration,
+    /// What the receiver of data waits for beyond the latency of the connection.
+    pub flush: SimDuration,
     /// From the end of a transfer to the block's knowledge that its place is free.
     pub ack: SimDuration,
 }
@@ -1075,8 +1075,9 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
         let (Some(sent), true, 1..) = (conn.sending, conn.carried, conn.posted) else { return };
         let Some(Handed { bytes, since, posted, .. }) = conn.queue.pop_front() else { return };
         let at = self.now.saturating_add(if posted > sent { spec.shorter(bytes) } else { 0 });
-        let there = at.saturating_add(spec.latency.0);
-        let acked = at.saturating_add(spec.proxy.map_or(0, |p| p.ack.0));
+        let (flush, ack) = spec.proxy.map_or((0, 0), |p| (p.flush.0, p.ack.0));
+        let there = at.saturating_add(spec.latency.0).saturating_add(if bytes > 0 { flush } else { 0 });
+        let acked = at.saturating_add(ack);
         (conn.sending, conn.carried) = (None, false);
         conn.posted -= 1;
         for _ in &conn.senders {
@@ -1108,7 +1109,6 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
     fn proxy(&mut self, id: u32) {
         let instance = self.instance;
         let spec = &instance.conns[id as usize];
-        let Some(facts) = spec.proxy else { return };
         while let conn = &mut self.conns[id as usize]
             && !conn.posting
             && !conn.checking
@@ -1121,12 +1121,7 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
                 }
                 break;
             }
-            let Some(Handed { bytes, since, .. }) = next else { break };
-            let seen = since.saturating_add(facts.sight.0);
-            if seen > self.now {
-                self.wake(Owner::Proxy(id), seen);
-                break;
-            }
+            let Some(Handed { bytes, .. }) = next else { break };
             let work = spec.work(bytes);
             if work == 0 || spec.posting().is_empty() {
                 conn.is_posted(self.now);
@@ -1136,8 +1131,8 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
             self.start_flow(work, spec.posting(), Owner::Post(id));
         }
         let conn = &mut self.conns[id as usize];
-        let Some(&Handed { bytes, since, checks, posted }) = conn.queue.front() else { return };
-        let waits = if spec.overlap.is_some() { since.saturating_add(facts.sight.0) } else { posted } > self.now;
+        let Some(&Handed { bytes, checks, posted, .. }) = conn.queue.front() else { return };
+        let waits = spec.overlap.is_none() && posted > self.now;
         if conn.sending.is_some() || waits || conn.checked < checks {
             return;
         }

@@ -356,9 +356,13 @@ impl<'m> Layer<'m> {
         });
         let mut latency = profile.latency(route.reach, protocol);
         if network {
-            // A flag in host memory is seen over PCIe.
-            latency += profile.latency(Reach::Pcie, Protocol::Ll).times(u64::from(route.staged));
+            // A block's stores into host memory, with their fence, go over PCIe, as does its sight of a flag there.
+            let [stores, sees] = route.staged;
+            latency += if stores { profile.latency(Reach::Pcie, protocol) } else { SimDuration::ZERO };
+            latency += if sees { profile.latency(Reach::Pcie, Protocol::Ll) } else { SimDuration::ZERO };
         }
+        let flushed = route.flushed && protocol == Protocol::Simple;
+        let flush = if flushed { profile.flush() } else { SimDuration::ZERO };
         let control = if network { profile.control(route.reach) } else { latency };
         Ok(ConnSpec {
             uses,
@@ -366,9 +370,9 @@ impl<'m> Layer<'m> {
             latency,
             credit: control,
             streaming: protocol != Protocol::Simple && route.reach != Reach::Tcp,
-            direct: !network && route.staged == 0 && protocol == Protocol::Simple,
+            direct: !network && route.staged == [false; 2] && protocol == Protocol::Simple,
             depth: 0,
-            proxy: network.then_some(ProxySpec { sight: SimDuration::ZERO, ack: control }),
+            proxy: network.then_some(ProxySpec { flush, ack: control }),
             post,
             check,
             overlap,

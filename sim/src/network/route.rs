@@ -143,8 +143,10 @@ pub struct Route {
     pub class: PathClass,
     /// What sets its latency.
     pub reach: Reach,
-    /// Ends whose data is staged in host memory.
-    pub staged: u32,
+    /// Whether data is staged in host memory: by the sender, at the receiver.
+    pub staged: [bool; 2],
+    /// Whether NCCL reads back what a NIC writes into the receiver's memory, before a block may see it.
+    pub flushed: bool,
     /// Ports of the network through which it enters and leaves, by stripe.
     pub nics: Vec<(VertexId, VertexId)>,
 }
@@ -580,8 +582,9 @@ impl<'t> Router<'t> {
             wire,
             load,
             class,
-            reach: if staged > 0 { Reach::Pcie } else { reach(class) },
-            staged,
+            reach: if staged { Reach::Pcie } else { reach(class) },
+            staged: [staged, false],
+            flushed: false,
             nics: vec![],
         };
         let whole = |links: Vec<LinkId>| links.into_iter().map(|l| (Hop::Link(l), WEIGHT_ONE)).collect::<Leg>();
@@ -589,13 +592,13 @@ impl<'t> Router<'t> {
             && self.transport.peer_access == PeerAccess::On
             && *class <= self.transport.p2p_level
         {
-            return Some(route(whole(links.clone()), vec![], *class, 0));
+            return Some(route(whole(links.clone()), vec![], *class, false));
         }
         // The receiver's side holds the buffer (NCCL_SHM_LOCALITY=2): the sender writes there.
         let Some(cpu) = self.cpu_of(b) else {
             // A machine drawn without CPUs: what joins the GPUs is all there is.
             let (links, class) = direct.filter(|_| self.transport.peer_access == PeerAccess::On)?;
-            return Some(route(whole(links), vec![], class, 0));
+            return Some(route(whole(links), vec![], class, false));
         };
         let (out, out_class) = self.inside(a, cpu)?;
         let (inward, in_class) = self.inside(cpu, b)?;
@@ -604,7 +607,7 @@ impl<'t> Router<'t> {
         wire.push(memory);
         let mut load = whole(inward);
         load.push(memory);
-        Some(route(wire, load, out_class.max(in_class), 1))
+        Some(route(wire, load, out_class.max(in_class), true))
     }
 
     /// Between hosts, or between GPUs of a host through its NICs.
@@ -640,7 +643,8 @@ impl<'t> Router<'t> {
                 LinkKind::Efa => Reach::Efa,
                 _ => Reach::Network,
             },
-            staged: 0,
+            staged: [false; 2],
+            flushed: false,
             nics: vec![],
         };
         let share = WEIGHT_ONE.div_ceil(stripes.len() as u64);
@@ -669,6 +673,9 @@ impl<'t> Router<'t> {
                 let hops = |links: Vec<LinkId>| links.into_iter().map(move |l| (Hop::Link(l), share));
                 let rdma = !tcp && topology.nic(nic)?.gpudirect && class <= self.transport.gdr_level;
                 let direct = rdma && !(sends && self.lines);
+                // NCCL 2.30 `src/graph/paths.cc`: on Ampere and before, or as it is told.
+                let needs = || topology.gpu(gpu).is_some_and(|g| g.compute_capability < 90);
+                route.flushed |= direct && !sends && self.transport.flush.unwrap_or_else(needs);
                 let Some(cpu) = self.cpu_of(gpu).filter(|_| !direct) else {
                     end.extend(hops(links));
                     let rate = topology.nic(nic)?.gpudirect_rate.filter(|_| rdma);
@@ -704,7 +711,7 @@ impl<'t> Router<'t> {
             }
             add(&mut route.wire, inward);
         }
-        route.staged = u32::from(staged_src) + u32::from(staged_dst);
+        route.staged = [staged_src, staged_dst];
         Some(route)
     }
 }

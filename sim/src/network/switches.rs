@@ -106,7 +106,7 @@ impl Layer<'_> {
                 streaming: false,
                 direct: false,
                 depth: 0,
-                proxy: Some(ProxySpec { sight: SimDuration::ZERO, ack: control }),
+                proxy: Some(ProxySpec { flush: SimDuration::ZERO, ack: control }),
                 post: [work; 2],
                 check: 0,
                 overlap: None,

@@ -56,6 +56,9 @@ pub struct Transport {
     pub cross_nic: CrossNic,
     /// Whether hosts of one NVLink domain use NVLink between them (`NCCL_MNNVL_ENABLE`).
     pub nvlink_across_hosts: bool,
+    /// Whether what a NIC writes into GPU memory is read back before it is used: always (`NCCL_NET_FORCE_FLUSH=1`),
+    /// never (`NCCL_GDR_FLUSH_DISABLE=1`), or as the GPU needs it.
+    pub flush: Option<bool>,
 }
 
 /// NICs by their numbers in a host, of which the first 128 can be left out.
@@ -165,6 +168,7 @@ impl Default for Transport {
             nics_per_gpu: NicsPerGpu::default(),
             cross_nic: CrossNic::default(),
             nvlink_across_hosts: true,
+            flush: None,
         }
     }
 }
@@ -217,6 +221,8 @@ impl Transport {
         "NCCL_NETDEVS_POLICY",
         "NCCL_CROSS_NIC",
         "NCCL_MNNVL_ENABLE",
+        "NCCL_GDR_FLUSH_DISABLE",
+        "NCCL_NET_FORCE_FLUSH",
     ];
 
     /// What an environment makes of the transports of a version of NCCL on a machine.
@@ -285,6 +291,9 @@ impl Transport {
             "NCCL_P2P_LEVEL" => self.p2p_level = level()?,
             "NCCL_NET_GDR_LEVEL" => self.gdr_level = level()?,
             "NCCL_PXN_DISABLE" => self.pxn = !flag()?,
+            // Sorted before the other, and stronger: the read is skipped where it would be made.
+            "NCCL_GDR_FLUSH_DISABLE" => self.flush = flag()?.then_some(false),
+            "NCCL_NET_FORCE_FLUSH" => self.flush = self.flush.or(flag()?.then_some(true)),
             "NCCL_NET" => {
                 if value.eq_ignore_ascii_case("socket") {
                     self.interface = Interface::Sockets;

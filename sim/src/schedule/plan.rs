@@ -77,14 +77,18 @@ pub struct Plan {
     pub chunk: u64,
     /// Elements that chunks are aligned to.
     pub grain: u64,
+    /// Grains that the chunks of one loop of ring all-reduce are aligned to.
+    pub grid: u64,
     /// Slices that a chunk is handed over in.
     pub slices: u32,
     /// Slices that fit into a FIFO.
     pub fifo_slices: u32,
     /// Smallest slice of a chunk that has several, in elements.
     pub min_slice: u64,
-    /// Elements of the part of each channel but the last.
+    /// Elements of the part of each channel but the last ones.
     pub per_channel: u64,
+    /// Elements of it that the last channels have as well, where only the last loop is dealt unevenly.
+    pub even: u64,
     /// Senders store where the data is to stay, where peers can reach it. Otherwise they stage in the FIFO, and
     /// receivers copy.
     pub direct: bool,
@@ -159,13 +163,13 @@ impl Plan {
             Collective::AllGather | Collective::ReduceScatter => u64::from(call.ranks),
             _ => 1,
         } * if protocol == Protocol::Ll { 4 } else { 1 };
-        // NCCL 2.8.4 cuts evenly.
-        let traffic = if old { 1 } else { MIN_TRAFFIC_PER_CHANNEL };
-        let cell = (traffic.div_ceil(traffic_per_byte)).next_multiple_of(16) / element.min(16);
+        let cell = (MIN_TRAFFIC_PER_CHANNEL.div_ceil(traffic_per_byte)).next_multiple_of(16) / element.min(16);
         let cells = call.count.div_ceil(cell).max(1);
         let per_channel_cells = cells.div_ceil(channels);
         // What goes through the network's switches uses all its channels.
-        let channels = if limits.exact_channels || in_network { channels } else { cells.div_ceil(per_channel_cells) };
+        let by_grid = !limits.version.since(20) && matches!(algorithm, Algorithm::Ring | Algorithm::Tree);
+        let all = limits.exact_channels || in_network || by_grid;
+        let channels = if all { channels } else { cells.div_ceil(per_channel_cells) };
 
         let (step_bytes, grain_bytes) = step(protocol, limits.buffers);
         let (chunk_steps, slice_steps) = match (algorithm, call.collective, protocol) {
@@ -223,19 +227,35 @@ impl Plan {
         }
         let grain = (grain_bytes / element).max(1);
         let chunk = (chunk_bytes / element / grain).max(1) * grain;
-        let aggregate =
-            if algorithm == Algorithm::Pat { aggregate(chunk, per_channel_cells * cell, call.ranks) } else { 1 };
+        let grain = (16 / element).max(1);
+        let mut grid = 1;
+        let (mut per_channel, mut even) = (per_channel_cells * cell, 0);
+        if by_grid {
+            grid = (grid_bytes(algorithm, protocol, call.collective, threads) / (grain * element)).max(1);
+            let ring = algorithm == Algorithm::Ring;
+            let chunks = if ring && call.collective == Collective::AllReduce { u64::from(call.ranks) } else { 1 };
+            let (loops, rest) = (call.count / (channels * chunks * chunk), call.count % (channels * chunks * chunk));
+            // Trees deal the last loop by whole chunks.
+            let whole = !ring && loops > 0;
+            let last =
+                if whole { chunk } else { rest.div_ceil(channels * chunks).next_multiple_of(grid * grain).min(chunk) };
+            even = loops * chunks * chunk;
+            per_channel = even + if rest > 0 { chunks * last } else { 0 };
+        }
+        let aggregate = if algorithm == Algorithm::Pat { aggregate(chunk, per_channel, call.ranks) } else { 1 };
         Self {
             algorithm,
             protocol,
             channels: u32::try_from(channels).unwrap_or(u32::MAX),
             threads: u32::try_from(threads).unwrap_or(u32::MAX),
             chunk,
-            grain: (16 / element).max(1),
+            grain,
+            grid,
             slices: u32::try_from(chunk_steps / slice_steps).unwrap_or(1),
             fifo_slices: STEPS / u32::try_from(slice_steps).unwrap_or(1) * aggregate,
             min_slice: (step_bytes * slice_steps / 32 / element).max(1),
-            per_channel: per_channel_cells * cell,
+            per_channel,
+            even,
             direct,
             parts: 1,
             aggregate,
@@ -284,10 +304,12 @@ impl Plan {
             threads: full_threads,
             chunk: (chunk_bytes / element / grain).max(1) * grain,
             grain,
+            grid: 1,
             slices: 1,
             fifo_slices: STEPS,
             min_slice: 1,
             per_channel: largest.div_ceil(channels).next_multiple_of(grain).max(grain),
+            even: 0,
             direct: false,
             parts: u32::try_from(channels).unwrap_or(u32::MAX),
             aggregate: 1,
@@ -308,10 +330,12 @@ impl Plan {
             threads: limits.threads.or(threads).unwrap_or(default_threads(Algorithm::Msccl, protocol)).clamp(32, 1024),
             chunk: (step_bytes / element / grain).max(1) * grain,
             grain: (16 / element).max(1),
+            grid: 1,
             slices: 1,
             fifo_slices: STEPS,
             min_slice: 1,
             per_channel: call.count,
+            even: 0,
             direct: false,
             parts: 1,
             aggregate: 1,
@@ -330,9 +354,11 @@ impl Plan {
 
     /// The elements `from..to` of a channel's part of `count` elements.
     pub fn range(&self, channel: u32, count: u64) -> (u64, u64) {
-        let from = (self.per_channel * u64::from(channel)).min(count);
-        let to = if channel + 1 == self.channels { count } else { (from + self.per_channel).min(count) };
-        (from, to)
+        let rest = count.saturating_sub(self.even * u64::from(self.channels));
+        let start =
+            |channel: u64| (self.even * channel + rest.min((self.per_channel - self.even) * channel)).min(count);
+        let to = if channel + 1 == self.channels { count } else { start(u64::from(channel) + 1) };
+        (start(u64::from(channel)), to)
     }
 
     /// Elements of the slice `index` of a chunk of `span` elements.
@@ -425,6 +451,19 @@ fn aggregate(chunk: u64, per_channel: u64, ranks: u32) -> u32 {
         packed *= 2;
     }
     packed
+}
+
+/// Bytes that the chunks of a loop's last round are rounded up to before NCCL 2.20, where a loop goes over all channels
+/// and deals chunks to one after the other (2.8 to 2.18 `src/collectives/device/{all_reduce,broadcast}.h`, restated).
+fn grid_bytes(algorithm: Algorithm, protocol: Protocol, collective: Collective, threads: u64) -> u64 {
+    let one_way = matches!(collective, Collective::Broadcast | Collective::Reduce);
+    match (protocol, algorithm) {
+        (Protocol::Simple, Algorithm::Tree) => threads * 64,
+        (Protocol::Ll | Protocol::Simple, _) => threads * 8,
+        // A thread has 60 bytes of a wave of lines.
+        (Protocol::Ll128, Algorithm::Tree) => threads * 60 / 8,
+        (Protocol::Ll128, _) => threads * 60 / if one_way { 1 } else { 2 },
+    }
 }
 
 /// Data bytes of one FIFO step and the grain of a chunk, in bytes.
@@ -548,6 +587,39 @@ mod tests {
             (plan.channels, plan.fetches)
         };
         assert_eq!((channels(old), channels(Version::NEWEST)), ((24, true), (22, false)));
+    }
+
+    /// Goal: before 2.20 a loop goes over all channels, and its last round is rounded up to what the threads move at once:
+    /// the elements of each channel, worked by hand from 2.18 `src/collectives/device/all_reduce.h`.
+    #[test]
+    fn old_versions_deal_loops_over_channels() {
+        let parts = |version, collective, algorithm, protocol, size: u64| {
+            let call = Call::of_size(collective, 8, Bytes(size), DataType::Float32);
+            let limits = Limits { channels: 8, exact_channels: true, version, ..Limits::default() };
+            let plan = Plan::new(&call, algorithm, protocol, &limits);
+            let parts = (0..plan.channels).map(|c| plan.range(c, call.count)).map(|(from, to)| 4 * (to - from));
+            let parts: Vec<u64> = parts.collect();
+            assert_eq!(parts.iter().sum::<u64>(), size, "{collective} {algorithm} {protocol}");
+            (plan.grid * plan.grain * 4, parts)
+        };
+        let (old, all_reduce, ring) = (Version::new(2, 18, 5), Collective::AllReduce, Algorithm::Ring);
+        // 16 KiB for each of 8 chunks are less than a round of 640 threads, 30 bytes each: 6 channels have a whole one of
+        // 8 times 19,200, the seventh the rest.
+        let (grid, of) = parts(old, all_reduce, ring, Protocol::Ll128, 1 << 20);
+        assert_eq!((grid, of), (19_200, vec![153_600, 153_600, 153_600, 153_600, 153_600, 153_600, 126_976, 0]));
+        // Two loops of 8 chunks of 32 KiB, and one and a half.
+        let (_, of) = parts(old, all_reduce, Algorithm::Tree, Protocol::Ll, 35 << 14);
+        assert_eq!(of.iter().map(|bytes| bytes >> 14).collect::<Vec<_>>(), [6, 5, 4, 4, 4, 4, 4, 4]);
+        let even = parts(Version::new(2, 20, 3), all_reduce, ring, Protocol::Ll128, 1 << 20).1;
+        assert!(even.iter().all(|&bytes| bytes == 1 << 17), "{even:?}");
+        // A call of many loops: all channels have the whole ones, the first ones the last.
+        let chunk = 4 << 20 >> 3 << 2;
+        let (grid, of) = parts(old, all_reduce, ring, Protocol::Simple, 64 * (3 * chunk + 4096) - 4096);
+        assert_eq!((grid, of[0] - of[7]), (4096, 4096));
+        assert!(of[..7].iter().all(|&bytes| bytes == 8 * (3 * chunk + 4096)), "{of:?}");
+        // A broadcast has one chunk a loop.
+        let (grid, of) = parts(old, Collective::Broadcast, ring, Protocol::Ll128, 100_000);
+        assert_eq!((grid, of[0], of[1], of[2], of[3]), (38_400, 38_400, 38_400, 23_200, 0));
     }
 
     /// Goal: send and receive by NCCL's rule, worked by hand: (channels in all and to a peer, ranks, bytes

@@ -26,6 +26,7 @@ const L: Var = Var(9);
 const OFF: Var = Var(10);
 const SIZE: Var = Var(11);
 const J: Var = Var(12);
+const GRID: Var = Var(13);
 
 #[derive(Debug)]
 struct Ring {
@@ -106,6 +107,7 @@ impl Generator for Ring {
                 (LOOPS, signed(length.div_ceil(per_loop))),
                 (COUNT, signed(self.call.count)),
                 (RING, signed(ring_index as u64)),
+                (GRID, signed(self.plan.grid * self.plan.grain)),
             ],
             recv,
             send,
@@ -161,7 +163,7 @@ fn all_reduce() -> Template {
         LOOPS.into(),
         vec![
             Code::Let(OFF, L * N * CHUNK),
-            Code::Let(SIZE, ((LEN - OFF + N - 1) / N).round_up(GRAIN).min(CHUNK)),
+            Code::Let(SIZE, ((LEN - OFF + N - 1) / N).round_up(GRID).min(CHUNK).min((LEN - OFF).round_up(GRAIN))),
             piece(false, true, true, false, POS + N - 1),
             Code::For(J, c(2), N.into(), vec![piece(true, true, true, false, POS + N - J)]),
             piece(true, true, true, true, POS.into()),

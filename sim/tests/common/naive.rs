@@ -340,7 +340,9 @@ impl Naive<'_> {
             let posting = spec.post[usize::from(bytes > 0)];
             at += ps(posting, work).min(ps(bytes, wire));
         }
-        let (there, ack) = (at + spec.latency.0, at + spec.proxy.unwrap().ack.0);
+        let proxy = spec.proxy.unwrap();
+        let flush = if bytes > 0 { proxy.flush.0 } else { 0 };
+        let (there, ack) = (at + spec.latency.0 + flush, at + proxy.ack.0);
         conn.sent += 1;
         (conn.sending, conn.carried) = (None, false);
         conn.acks.push(ack);
@@ -509,12 +511,13 @@ impl Naive<'_> {
         let mut moved = false;
         for id in (0..self.conns.len()).rev() {
             let (spec, conn) = (&self.instance.conns[id], &mut self.conns[id]);
-            let Some(proxy) = spec.proxy else { continue };
-            let sight = proxy.sight;
-            if let Some((bytes, since)) = conn.handed_over(conn.sent)
+            if spec.proxy.is_none() {
+                continue;
+            }
+            if let Some((bytes, _)) = conn.handed_over(conn.sent)
                 && conn.sending.is_none()
                 && conn.is_checked(conn.sent, spec)
-                && if spec.overlap.is_some() { since + sight.0 <= self.now } else { conn.sent < conn.posted.len() }
+                && (spec.overlap.is_some() || conn.sent < conn.posted.len())
                 && conn.fits(conn.sent, spec.depth as usize, self.now)
             {
                 conn.sending = Some(self.now);
@@ -532,14 +535,9 @@ impl Naive<'_> {
                 self.start(Owner::Check(id), work, spec.posting().to_vec());
                 continue;
             }
-            let Some((bytes, since)) = conn.handed_over(conn.posted.len()) else { continue };
+            let Some((bytes, _)) = conn.handed_over(conn.posted.len()) else { continue };
             let work = spec.post[usize::from(bytes > 0)];
-            self.times.insert(since + sight.0);
-            if !conn.posting
-                && !conn.checking
-                && conn.is_checked(conn.posted.len(), spec)
-                && self.now >= since + sight.0
-            {
+            if !conn.posting && !conn.checking && conn.is_checked(conn.posted.len(), spec) {
                 moved = true;
                 if work > 0 && !spec.posting().is_empty() {
                     conn.posting = true;
