@@ -269,7 +269,8 @@ fn render(judged: &[Judged], families: &Families) -> String {
          Error is predicted / measured - 1; `median` is that of its absolute value over the rows of a case, `bias` the\n\
          median of its sign and size. `auto` is what we take NCCL to choose, `closest` the algorithm and protocol whose\n\
          prediction is nearest to each row, where `auto` is off by more than 10%: what is left when the choice is not to\n\
-         blame. Both are blind: by the profile that the machine names, nothing fitted to these runs. `left out` is `auto`\n\
+         blame. Both are by the profile that the machine names, with nothing fitted to these runs; but mechanisms were looked\n\
+         for where these runs were off, so they are no test of those that came since. `left out` is `auto`\n\
          by a profile fitted to runs of the same kind that others published: never to the case, nor to another of its\n\
          publisher; `-` where there is no other. The right half of the first table has the same rows in both its columns.\n\n",
     );

@@ -358,8 +358,9 @@ impl<'m> Layer<'m> {
         if network {
             // A block's stores into host memory, with their fence, go over PCIe, as does its sight of a flag there.
             let [stores, sees] = route.staged;
-            latency += if stores { profile.latency(Reach::Pcie, protocol) } else { SimDuration::ZERO };
-            latency += if sees { profile.latency(Reach::Pcie, Protocol::Ll) } else { SimDuration::ZERO };
+            for (_, protocol) in [(stores, protocol), (sees, Protocol::Ll)].into_iter().filter(|end| end.0) {
+                latency += profile.latency(Reach::Pcie, protocol);
+            }
         }
         let flushed = route.flushed && protocol == Protocol::Simple;
         let flush = if flushed { profile.flush() } else { SimDuration::ZERO };

@@ -453,8 +453,9 @@ fn aggregate(chunk: u64, per_channel: u64, ranks: u32) -> u32 {
     packed
 }
 
-/// Bytes that the chunks of a loop's last round are rounded up to before NCCL 2.20, where a loop goes over all channels
-/// and deals chunks to one after the other (2.8 to 2.18 `src/collectives/device/{all_reduce,broadcast}.h`, restated).
+/// Bytes that the chunks of a loop's last round are rounded up to where a loop goes over all channels: NCCL's
+/// `src/collectives/device/all_reduce.h` at commit 033d799 (before 2.8), restated; later files have the same factors.
+/// That 2.20 is the first without is taken, not read.
 fn grid_bytes(algorithm: Algorithm, protocol: Protocol, collective: Collective, threads: u64) -> u64 {
     let one_way = matches!(collective, Collective::Broadcast | Collective::Reduce);
     match (protocol, algorithm) {
@@ -590,7 +591,8 @@ mod tests {
     }
 
     /// Goal: before 2.20 a loop goes over all channels, and its last round is rounded up to what the threads move at once:
-    /// the elements of each channel, worked by hand from 2.18 `src/collectives/device/all_reduce.h`.
+    /// the elements of each channel, worked by hand. What is missing in that round is missing in the last channels, as
+    /// NCCL has it with Simple; with LL and LL128 it deals chunk by chunk, so that all channels miss about as much.
     #[test]
     fn old_versions_deal_loops_over_channels() {
         let parts = |version, collective, algorithm, protocol, size: u64| {
