@@ -222,7 +222,7 @@ parameters! {
     "kernel_warp.ll128" "us" "the same, more for every warp of a block",
     "kernel_warp.simple" "us" "the same, more for every warp of a block",
     "kernel.block" "us" "from the start of a kernel's block to that of the next: channels do not run in step",
-    "kernel.fetch" "us" "the same where blocks fetch what they are to do from host memory (NCCL 2.8)",
+    "kernel.fetch" "us" "one way over PCIe where blocks fetch what they are to do from host memory (NCCL 2.8)",
     "launch.single_thread" "us" "issue interval of one thread, per GPU it serves",
     "launch.threads" "us" "issue interval of a thread per GPU",
     "launch.processes" "us" "issue interval of a process per GPU",
@@ -590,14 +590,18 @@ impl Profile {
         self.time(alone) + self.time(warp).times(u64::from(threads / 32))
     }
 
-    /// From the start of a kernel's block to that of the next.
-    pub fn block_start(&self) -> SimDuration {
-        self.time("kernel.block")
+    /// From the start of a kernel to that of its block `index`.
+    pub fn block_start(&self, index: u32) -> SimDuration {
+        self.time("kernel.block").times(index.into())
     }
 
-    /// From the start of a kernel's block to that of the next, where each fetches its work from host memory.
-    pub fn block_fetch(&self) -> SimDuration {
-        self.time("kernel.fetch")
+    /// From the start of a kernel to that of its block `index`, where all but the first fetch their work from host
+    /// memory: what to do, then whether to go on (`load_coll` in NCCL 2.8's `src/collectives/device/common.h`), so two
+    /// reads in a row, each there and back over PCIe; blocks are served one after another.
+    pub fn block_fetch(&self, index: u32) -> SimDuration {
+        let there_and_back = self.time("kernel.fetch").times(2);
+        let next = self.time("kernel.fetch").times(index.saturating_sub(1).into());
+        if index == 0 { SimDuration::ZERO } else { there_and_back + there_and_back + next }
     }
 
     /// The parameter that holds a launch mode's issue interval.
@@ -788,6 +792,28 @@ mod tests {
             let fitted = profile.parameters.values().filter(is_fitted).count();
             assert!(fitted <= 40, "{name}: {fitted}");
         }
+    }
+
+    /// Goal: what a profile scales is the prior's value of today, by the ratio that it names: sources of the form
+    /// "N of the prior, ...: A to B".
+    #[test]
+    fn scaled_values_follow_the_prior() {
+        let prior = Profile::builtin("prior").unwrap();
+        let mut scaled = 0;
+        for name in Profile::builtin_names() {
+            let own: Profile = toml::from_str(Profile::builtin_text(name).unwrap()).unwrap();
+            for (key, parameter) in &own.parameters {
+                let Some((of, how)) = parameter.source.split_once(" of the prior") else { continue };
+                let (of, ratio) = (of.parse::<f64>().unwrap(), how.rsplit_once([':', ',']).unwrap().1);
+                let ratio: Vec<f64> = ratio.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+                // Clocks are named from the prior's GPU to this one: more time; rates the other way round.
+                let factor = ratio[0] / ratio[1];
+                assert_eq!(of, prior.parameters[key].value, "{name}: {key}");
+                assert!((parameter.value / (of * factor) - 1.0).abs() < 0.03, "{name}: {key} {}", parameter.value);
+                scaled += 1;
+            }
+        }
+        assert_eq!(scaled, 21);
     }
 
     /// Goal: sends and receives have a kernel of their own, which costs what that of LL does with 640 threads,

@@ -22,6 +22,8 @@ use std::collections::binary_heap::PeekMut;
 
 use smallvec::SmallVec;
 
+use crate::schedule::wiring::UNUSED;
+
 /// Scale of weights: 1 byte of payload takes 1 unit of a resource.
 pub const WEIGHT_ONE: u64 = 1 << 20;
 
@@ -38,7 +40,8 @@ struct Flow {
     work: u128,
     rate: u64,
     since: u64,
-    version: u32,
+    /// Where it stands among those that end, [`UNUSED`] without a rate.
+    place: u32,
     /// Stamp of the solution for which it is filled anew.
     seen: u32,
     /// Number of the filling in which it has its rate, or is known to keep it.
@@ -94,10 +97,12 @@ pub struct Flows {
     stopping: Vec<u32>,
     touched: Vec<u32>,
     joining: Vec<u32>,
+    ends: Ends,
 }
 
-/// When a flow will end if nothing changes: time in ps, flow, version of its rate.
-pub type Finish = (u64, u32, u32);
+/// When each flow will end if nothing changes, in ps: a heap, in which a flow whose rate changes moves.
+#[derive(Clone, Debug, Default)]
+struct Ends(Vec<(u64, u32)>);
 
 impl Flows {
     /// No flows over resources of the given capacities (units per second; 0 counts as 1).
@@ -116,7 +121,7 @@ impl Flows {
         });
         let flow = &mut self.flows[id as usize];
         flow.work = u128::from(bytes) * WORK_PER_BYTE;
-        (flow.rate, flow.next) = (0, 1);
+        (flow.rate, flow.next, flow.place) = (0, 1, UNUSED);
         flow.since = now;
         flow.tag = tag;
         flow.uses.clear();
@@ -137,13 +142,16 @@ impl Flows {
         id
     }
 
-    /// Ends a flow and says whose it was, if `version` is its latest; `None` for a stale end.
-    pub fn end(&mut self, id: u32, version: u32) -> Option<u32> {
+    /// The flow that ends first if nothing changes, and when, in ps; flows started since the last [`Self::solve`] are
+    /// left out.
+    pub fn next(&self) -> Option<(u64, u32)> {
+        self.ends.0.first().copied()
+    }
+
+    /// Ends a flow and says whose it was.
+    pub fn end(&mut self, id: u32) -> u32 {
+        self.ends.remove(&mut self.flows, id);
         let flow = &mut self.flows[id as usize];
-        if flow.version != version || flow.uses.is_empty() {
-            return None;
-        }
-        flow.version = flow.version.wrapping_add(1);
         let tag = flow.tag;
         let uses = std::mem::take(&mut flow.uses);
         for &(resource, _, position) in &uses {
@@ -157,7 +165,7 @@ impl Flows {
             }
         }
         self.free.push(id);
-        Some(tag)
+        tag
     }
 
     /// Takes some of a resource's capacity away; what is left never falls below 1.
@@ -178,10 +186,9 @@ impl Flows {
         }
     }
 
-    /// Sets the rates of all flows that the changes since the last call can touch, and reports
-    /// the new end of each flow whose rate changed.
-    pub fn solve(&mut self, now: u64, mut report: impl FnMut(Finish)) {
-        if self.flows.len() - self.free.len() >= self.many && self.solve_near(now, &mut report) {
+    /// Sets the rates of all flows that the changes since the last call can touch, from `now` on.
+    pub fn solve(&mut self, now: u64) {
+        if self.flows.len() - self.free.len() >= self.many && self.solve_near(now) {
             return;
         }
         self.stamp = self.stamp.wrapping_add(1);
@@ -192,12 +199,12 @@ impl Flows {
             }
             self.find_component(start);
             self.fill(false);
-            self.settle(now, &mut report);
+            self.settle(now);
         }
     }
 
     /// Solves the flows near the changes, if they stay few.
-    fn solve_near(&mut self, now: u64, report: &mut impl FnMut(Finish)) -> bool {
+    fn solve_near(&mut self, now: u64) -> bool {
         self.stamp = self.stamp.wrapping_add(1);
         self.component.clear();
         self.members.clear();
@@ -235,7 +242,7 @@ impl Flows {
                 for r in self.dirty.drain(..) {
                     self.resources[r as usize].dirty = false;
                 }
-                self.settle(now, report);
+                self.settle(now);
                 return true;
             }
         }
@@ -303,7 +310,8 @@ impl Flows {
         }
         self.beside.sort_unstable();
         let mut kept = 0;
-        loop {
+        let mut open = self.members.len() + self.beside.len();
+        while open > 0 {
             let share = if ordered { self.least_share() } else { self.open().map(|r| r.1).min() };
             let known = self.beside.get(kept).map(|b| b.0);
             let Some(level) = share.into_iter().chain(known).min() else { break };
@@ -353,6 +361,7 @@ impl Flows {
             }
             self.touched = full;
             self.touched.clear();
+            open -= self.stopping.len();
             for &id in &self.stopping {
                 for &(r, weight, _) in &self.flows[id as usize].uses {
                     let resource = &mut self.resources[r as usize];
@@ -417,14 +426,17 @@ impl Flows {
     }
 
     /// Takes over what was found for the members.
-    fn settle(&mut self, now: u64, report: &mut impl FnMut(Finish)) {
+    fn settle(&mut self, now: u64) {
         for &r in &self.component {
             let resource = &mut self.resources[r as usize];
             resource.full = resource.filled;
         }
         for &id in &self.members {
             let flow = &mut self.flows[id as usize];
-            set_rate(flow, id, now, flow.next, report);
+            if flow.rate != flow.next {
+                let end = flow.set_rate(now, flow.next);
+                self.ends.set(&mut self.flows, id, end);
+            }
         }
     }
 
@@ -447,20 +459,72 @@ impl Resource {
     }
 }
 
-fn set_rate(flow: &mut Flow, id: u32, now: u64, rate: u64, report: &mut impl FnMut(Finish)) {
-    if flow.rate == rate {
-        return;
+impl Flow {
+    /// Changes its rate; when it will end.
+    fn set_rate(&mut self, now: u64, rate: u64) -> u64 {
+        let done = u128::from(self.rate) * u128::from(now - self.since);
+        self.work = self.work.saturating_sub(done);
+        (self.since, self.rate) = (now, rate);
+        let time = match u64::try_from(self.work) {
+            Ok(work) => work.div_ceil(rate),
+            Err(_) => u64::try_from(self.work.div_ceil(u128::from(rate))).unwrap_or(u64::MAX),
+        };
+        now.saturating_add(time)
     }
-    let done = u128::from(flow.rate) * u128::from(now - flow.since);
-    flow.work = flow.work.saturating_sub(done);
-    flow.since = now;
-    flow.rate = rate;
-    flow.version = flow.version.wrapping_add(1);
-    let time = match u64::try_from(flow.work) {
-        Ok(work) => work.div_ceil(rate),
-        Err(_) => u64::try_from(flow.work.div_ceil(u128::from(rate))).unwrap_or(u64::MAX),
-    };
-    report((now.saturating_add(time), id, flow.version));
+}
+
+impl Ends {
+    /// Children of a node: fewer levels than with two, in one line of a cache.
+    const CHILDREN: usize = 4;
+
+    fn set(&mut self, flows: &mut [Flow], id: u32, end: u64) {
+        let mut at = flows[id as usize].place as usize;
+        if at >= self.0.len() {
+            at = self.0.len();
+            self.0.push((end, id));
+        }
+        self.0[at].0 = end;
+        self.sift(flows, at);
+    }
+
+    fn remove(&mut self, flows: &mut [Flow], id: u32) {
+        let at = std::mem::replace(&mut flows[id as usize].place, UNUSED) as usize;
+        if at < self.0.len() {
+            self.0.swap_remove(at);
+            if at < self.0.len() {
+                self.sift(flows, at);
+            }
+        }
+    }
+
+    /// Moves what is at a place to where it belongs.
+    fn sift(&mut self, flows: &mut [Flow], mut at: usize) {
+        let moving = self.0[at];
+        while at > 0 {
+            let parent = (at - 1) / Self::CHILDREN;
+            if self.0[parent] <= moving {
+                break;
+            }
+            self.put(flows, at, self.0[parent]);
+            at = parent;
+        }
+        loop {
+            let first = at * Self::CHILDREN + 1;
+            let children = first..(first + Self::CHILDREN).min(self.0.len());
+            let Some(least) = children.min_by_key(|&child| self.0[child]).filter(|&child| self.0[child] < moving)
+            else {
+                break;
+            };
+            self.put(flows, at, self.0[least]);
+            at = least;
+        }
+        self.put(flows, at, moving);
+    }
+
+    fn put(&mut self, flows: &mut [Flow], at: usize, entry: (u64, u32)) {
+        self.0[at] = entry;
+        flows[entry.1 as usize].place = u32::try_from(at).unwrap_or(UNUSED);
+    }
 }
 
 #[cfg(test)]
@@ -499,7 +563,7 @@ mod tests {
     fn solve(capacities: &[u64], flows: &[Vec<Use>]) -> Vec<u64> {
         let mut solver = Flows::new(capacities.iter().copied());
         let ids: Vec<u32> = flows.iter().map(|uses| solver.start(0, 1000, uses, 0)).collect();
-        solver.solve(0, |_| {});
+        solver.solve(0);
         ids.iter().map(|&id| solver.rate(id)).collect()
     }
 
@@ -537,17 +601,15 @@ mod tests {
             let mut solver = Flows::new(capacities.iter().copied());
             let mut extra = Vec::new();
             let mut ids = Vec::new();
-            let mut latest = std::collections::HashMap::new();
             for (time, uses) in flows.iter().enumerate() {
                 extra.push(solver.start(time as u64, 5000, &uses[..1], 0));
                 ids.push(solver.start(time as u64, u64::MAX, uses, 0));
-                solver.solve(time as u64, |(_, id, version)| { latest.insert(id, version); });
+                solver.solve(time as u64);
             }
             for id in extra {
-                let version = latest[&id];
-                prop_assert!(solver.end(id, version).is_some());
+                prop_assert_eq!(solver.end(id), 0);
             }
-            solver.solve(1000, |_| {});
+            solver.solve(1000);
             prop_assert_eq!(ids.iter().map(|&id| solver.rate(id)).collect::<Vec<_>>(), expected.clone());
 
             let copies: Vec<_> = flows.iter().flat_map(|f| std::iter::repeat_n(f.clone(), m as usize)).collect();
@@ -571,7 +633,6 @@ mod tests {
         ) {
             let resources = capacities.len() as u32;
             let mut near = Flows { many: 0, ..Flows::new(capacities.iter().copied()) };
-            let mut versions = std::collections::HashMap::new();
             let mut live: Vec<(u32, Vec<Use>)> = Vec::new();
             let mut held = vec![0; capacities.len()];
             let mut solved_near = 0;
@@ -579,7 +640,7 @@ mod tests {
                 match what {
                     0 | 1 if !live.is_empty() => {
                         let (id, _) = live.swap_remove(which.index(live.len()));
-                        prop_assert!(near.end(id, versions[&id]).is_some());
+                        near.end(id);
                     }
                     2 => {
                         let r = which.index(capacities.len());
@@ -595,17 +656,16 @@ mod tests {
                         live.push((id, uses));
                     }
                 }
-                let mut report = |(_, id, version)| { versions.insert(id, version); };
-                if near.solve_near(time as u64, &mut report) {
+                if near.solve_near(time as u64) {
                     solved_near += 1;
                 } else {
                     near.many = usize::MAX;
-                    near.solve(time as u64, &mut report);
+                    near.solve(time as u64);
                 }
                 let mut all = Flows { many: usize::MAX, ..Flows::new(capacities.iter().copied()) };
                 held.iter().enumerate().for_each(|(r, &amount)| all.hold(r as u32, amount));
                 let ids: Vec<u32> = live.iter().map(|(_, uses)| all.start(0, u64::MAX, uses, 0)).collect();
-                all.solve(0, |_| {});
+                all.solve(0);
                 for (&(id, _), &other) in live.iter().zip(&ids) {
                     prop_assert_eq!(near.rate(id), all.rate(other));
                 }
@@ -618,16 +678,39 @@ mod tests {
     #[test]
     fn work_is_exact() {
         let mut flows = Flows::new([1_000_000_000]);
-        let mut ends = Vec::new();
         let a = flows.start(0, 1000, &[(0, WEIGHT_ONE)], 7);
-        flows.solve(0, |f| ends.push(f));
-        assert_eq!(ends, [(1_000_000, a, 1)]);
+        flows.solve(0);
+        assert_eq!(flows.next(), Some((1_000_000, a)));
         let b = flows.start(250_000, 1000, &[(0, WEIGHT_ONE)], 8);
-        flows.solve(250_000, |f| ends.push(f));
-        assert_eq!(ends[1..].iter().map(|f| f.0).collect::<Vec<_>>(), [1_750_000, 2_250_000]);
-        assert_eq!(flows.end(a, 1), None);
-        assert_eq!(flows.end(a, 2), Some(7));
-        flows.solve(1_750_000, |f| ends.push(f));
-        assert_eq!(ends.last().map(|f| (f.0, f.1)), Some((2_000_000, b)));
+        flows.solve(250_000);
+        assert_eq!(flows.next(), Some((1_750_000, a)));
+        assert_eq!(flows.end(a), 7);
+        assert_eq!(flows.next(), Some((2_250_000, b)));
+        flows.solve(1_750_000);
+        assert_eq!(flows.next(), Some((2_000_000, b)));
+        assert_eq!((flows.end(b), flows.next()), (8, None));
+    }
+
+    proptest! {
+        /// Goal: whatever moves or goes, the first is the first of all.
+        #[test]
+        fn ends_are_in_order(changes in prop::collection::vec((0_u32..40, any::<Option<u16>>()), 1..200)) {
+            let mut flows = vec![Flow { place: UNUSED, ..Flow::default() }; 40];
+            let mut ends = Ends::default();
+            let mut plain = std::collections::BTreeMap::new();
+            for (id, end) in changes {
+                match end.map(u64::from) {
+                    Some(end) => {
+                        ends.set(&mut flows, id, end);
+                        plain.insert(id, end);
+                    }
+                    None => {
+                        ends.remove(&mut flows, id);
+                        plain.remove(&id);
+                    }
+                }
+                prop_assert_eq!(ends.0.first().copied(), plain.iter().map(|(&id, &end)| (end, id)).min());
+            }
+        }
     }
 }

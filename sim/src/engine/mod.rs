@@ -558,15 +558,6 @@ impl Owner {
     }
 }
 
-/// An event: time; then what, packed so that entries stay small.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Event {
-    /// A flow ends: flow, version.
-    Finish(u32, u32),
-    /// An owner wakes.
-    Wake(u32),
-}
-
 struct Run<'a, 'o, O: Observer> {
     instance: &'a Instance<'a>,
     observer: &'o mut O,
@@ -578,7 +569,8 @@ struct Run<'a, 'o, O: Observer> {
     gates: Vec<GateRun>,
     ready_tasks: Vec<u32>,
     flows: Flows,
-    heap: BinaryHeap<Reverse<(u64, Event)>>,
+    /// When who wakes: time, tag of the owner.
+    wakes: BinaryHeap<Reverse<(u64, u32)>>,
     ready: Vec<u32>,
     outcome: Outcome,
     done: usize,
@@ -637,15 +629,15 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
             kernel.lanes.push(index);
             kernel.running += 1;
         }
-        let mut heap = BinaryHeap::with_capacity(instance.lanes.len() * 2);
+        let mut wakes = BinaryHeap::with_capacity(instance.lanes.len());
         let (tasks, gates) = tasks::prepare(&instance.tasks, &mut kernels);
         for (index, lane) in (0..).zip(&instance.lanes) {
             if kernels[lane.kernel as usize].task == UNUSED {
-                heap.push(Reverse((lane.at.0, Event::Wake(Owner::Lane(index).tag()))));
+                wakes.push(Reverse((lane.at.0, Owner::Lane(index).tag())));
             }
         }
         for (index, task) in (0..).zip(&instance.tasks).filter(|(_, task)| task.after.is_empty()) {
-            heap.push(Reverse((task.at.0, Event::Wake(Owner::Task(index).tag()))));
+            wakes.push(Reverse((task.at.0, Owner::Task(index).tag())));
         }
         Self {
             instance,
@@ -658,7 +650,7 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
             gates,
             ready_tasks: Vec::new(),
             flows: Flows::new(instance.resources.iter().copied()),
-            heap,
+            wakes,
             ready: Vec::new(),
             outcome: Outcome {
                 load: vec![0; instance.resources.len()],
@@ -675,15 +667,20 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
     }
 
     fn run(mut self) -> Result<Outcome, EngineError> {
-        while let Some(&Reverse((time, _))) = self.heap.peek() {
+        loop {
+            let wake = self.wakes.peek().map(|Reverse(wake)| wake.0);
+            let Some(time) = wake.into_iter().chain(self.flows.next().map(|end| end.0)).min() else { break };
             self.now = time;
             // All events of the instant, before any reaction.
-            while let Some(&Reverse((at, event))) = self.heap.peek()
-                && at == time
-            {
-                self.heap.pop();
+            while let Some((_, flow)) = self.flows.next().filter(|end| end.0 == time) {
                 self.outcome.events += 1;
-                self.apply(event);
+                let owner = Owner::of(self.flows.end(flow));
+                self.apply(owner, true);
+            }
+            while let Some(Reverse((_, tag))) = self.wakes.peek().copied().filter(|wake| wake.0.0 == time) {
+                self.wakes.pop();
+                self.outcome.events += 1;
+                self.apply(Owner::of(tag), false);
             }
             while !self.ready_tasks.is_empty() || !self.ready.is_empty() {
                 self.start_tasks();
@@ -691,8 +688,7 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
                     self.react(lane)?;
                 }
             }
-            let heap = &mut self.heap;
-            self.flows.solve(time, |(end, flow, version)| heap.push(Reverse((end, Event::Finish(flow, version)))));
+            self.flows.solve(time);
         }
         if self.done < self.lanes.len() + self.tasks.len() {
             let waiting = self.lanes.len() + self.tasks.len() - self.done;
@@ -701,15 +697,8 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
         Ok(self.outcome)
     }
 
-    fn apply(&mut self, event: Event) {
-        let owner = match event {
-            Event::Finish(flow, version) => match self.flows.end(flow, version) {
-                Some(tag) => Owner::of(tag),
-                None => return,
-            },
-            Event::Wake(tag) => Owner::of(tag),
-        };
-        let finished = matches!(event, Event::Finish(..));
+    /// A flow of an owner ends (`finished`), or it wakes.
+    fn apply(&mut self, owner: Owner, finished: bool) {
         match owner {
             Owner::Lane(lane) => {
                 let run = &mut self.lanes[lane as usize];
@@ -770,7 +759,7 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
             }
             *pending = at;
         }
-        self.heap.push(Reverse((at, Event::Wake(owner.tag()))));
+        self.wakes.push(Reverse((at, owner.tag())));
     }
 
     /// Moves a lane as far as it can go now.

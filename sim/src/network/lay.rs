@@ -421,15 +421,11 @@ pub fn lay<'a>(
     let reduce_weight = (profile.reduce_weight(schedule.call.dtype) * WEIGHT_ONE as f64) as u64;
     let inside = (1..schedule.call.ranks).all(|rank| topology.host_of(Rank(rank)) == topology.host_of(Rank(0)));
     let fetches = schedule.plan.fetches;
-    // Over several hosts the second half of the channels repeats the first: these meet in every GPU and NIC.
-    let starts = match (fetches, inside) {
-        (true, true) => schedule.plan.channels,
-        (true, false) => 2,
-        (false, true) => STARTS,
-        (false, false) => 1,
+    let together = match (fetches, inside) {
+        (true, _) => 1,
+        (false, true) => schedule.plan.channels.div_ceil(STARTS).max(1),
+        (false, false) => schedule.plan.channels.max(1),
     };
-    let together = schedule.plan.channels.div_ceil(starts).max(1);
-    let block_start = if fetches { profile.block_fetch() } else { profile.block_start() };
     for worker in &wiring.workers {
         let rate = profile.block_rate(protocol);
         let mut lane = lane_of(worker, 0, schedule.element_size());
@@ -480,7 +476,8 @@ pub fn lay<'a>(
         // Nobody stores into a buffer of a peer before word that its kernel has begun.
         let conns = lane.recv.iter().chain(&lane.send).filter_map(|&conn| instance.conns.get(conn as usize));
         let word = conns.filter(|conn| conn.direct).map(|conn| conn.latency).max().unwrap_or_default();
-        lane.at = SimTime((block_start.times(first.into()) + word).0);
+        let begun = if fetches { profile.block_fetch(first) } else { profile.block_start(first) };
+        lane.at = SimTime((begun + word).0);
         // NCCL leaves the copy of one rank to the driver (`src/enqueue.cc`), which memory alone bounds.
         let gpu = topology.gpu_of(worker.rank);
         if let Some(nominal) = topology.gpu(gpu).and_then(|g| g.memory_rate).filter(|_| schedule.call.ranks == 1) {

@@ -77,7 +77,7 @@ pub struct Plan {
     pub chunk: u64,
     /// Elements that chunks are aligned to.
     pub grain: u64,
-    /// Grains that the chunks of one loop of ring all-reduce are aligned to.
+    /// Grains that the chunks of one loop of ring all-reduce are rounded up to.
     pub grid: u64,
     /// Slices that a chunk is handed over in.
     pub slices: u32,
@@ -231,16 +231,19 @@ impl Plan {
         let mut grid = 1;
         let (mut per_channel, mut even) = (per_channel_cells * cell, 0);
         if by_grid {
-            grid = (grid_bytes(algorithm, protocol, call.collective, threads) / (grain * element)).max(1);
+            let round = (grid_bytes(algorithm, protocol, call.collective, threads) / (grain * element)).max(1) * grain;
             let ring = algorithm == Algorithm::Ring;
             let chunks = if ring && call.collective == Collective::AllReduce { u64::from(call.ranks) } else { 1 };
             let (loops, rest) = (call.count / (channels * chunks * chunk), call.count % (channels * chunks * chunk));
             // Trees deal the last loop by whole chunks.
             let whole = !ring && loops > 0;
-            let last =
-                if whole { chunk } else { rest.div_ceil(channels * chunks).next_multiple_of(grid * grain).min(chunk) };
-            even = loops * chunks * chunk;
-            per_channel = even + if rest > 0 { chunks * last } else { 0 };
+            let last = if whole { chunk } else { rest.div_ceil(channels * chunks).next_multiple_of(round).min(chunk) };
+            // Simple gives a channel all its chunks of the last loop, the others one chunk to each channel in turn.
+            let turn = if protocol == Protocol::Simple { chunks } else { 1 };
+            let turns = rest.checked_div(channels * turn * last).unwrap_or(0);
+            even = (loops * chunks * chunk) + turns * turn * last;
+            per_channel = even + if call.count > channels * even { turn * last } else { 0 };
+            grid = (last / grain).max(1);
         }
         let aggregate = if algorithm == Algorithm::Pat { aggregate(chunk, per_channel, call.ranks) } else { 1 };
         Self {
@@ -591,8 +594,8 @@ mod tests {
     }
 
     /// Goal: before 2.20 a loop goes over all channels, and its last round is rounded up to what the threads move at once:
-    /// the elements of each channel, worked by hand. What is missing in that round is missing in the last channels, as
-    /// NCCL has it with Simple; with LL and LL128 it deals chunk by chunk, so that all channels miss about as much.
+    /// the elements of each channel, worked by hand. What is missing in that round is missing in the last channels with
+    /// Simple; LL and LL128 deal it chunk by chunk, so that all channels miss about as much.
     #[test]
     fn old_versions_deal_loops_over_channels() {
         let parts = |version, collective, algorithm, protocol, size: u64| {
@@ -605,10 +608,10 @@ mod tests {
             (plan.grid * plan.grain * 4, parts)
         };
         let (old, all_reduce, ring) = (Version::new(2, 18, 5), Collective::AllReduce, Algorithm::Ring);
-        // 16 KiB for each of 8 chunks are less than a round of 640 threads, 30 bytes each: 6 channels have a whole one of
-        // 8 times 19,200, the seventh the rest.
+        // 16 KiB for each of 8 chunks are less than a round of 640 threads, 30 bytes each: there are 54 of 19,200 and a
+        // rest, and channels have 6 or 7 of them.
         let (grid, of) = parts(old, all_reduce, ring, Protocol::Ll128, 1 << 20);
-        assert_eq!((grid, of), (19_200, vec![153_600, 153_600, 153_600, 153_600, 153_600, 153_600, 126_976, 0]));
+        assert_eq!((grid, of), (19_200, vec![134_400, 134_400, 134_400, 134_400, 134_400, 134_400, 126_976, 115_200]));
         // Two loops of 8 chunks of 32 KiB, and one and a half.
         let (_, of) = parts(old, all_reduce, Algorithm::Tree, Protocol::Ll, 35 << 14);
         assert_eq!(of.iter().map(|bytes| bytes >> 14).collect::<Vec<_>>(), [6, 5, 4, 4, 4, 4, 4, 4]);
