@@ -445,6 +445,34 @@ impl CallArgs {
         Ok(told)
     }
 
+    /// The calls of a group (`[COLLECTIVE:]SIZE[*TIMES]`, separated by commas), for so many ranks.
+    pub(crate) fn grouped(&self, text: &str, ranks: u32) -> Result<Vec<Call>, CliError> {
+        let hint = "calls look like 64K, all_gather:1M or all_reduce:64K*48, with commas between them";
+        let mut calls = Vec::new();
+        for item in text.split(',') {
+            let (collective, rest) = match item.trim().split_once(':') {
+                Some((name, rest)) => (name, rest),
+                None => (self.collective.as_str(), item.trim()),
+            };
+            let collective: Collective = collective
+                .trim()
+                .parse()
+                .map_err(|e: collcast_sim::collective::UnknownName| CliError::usage(format!("--group: {e}"), hint))?;
+            let (bytes, times) = match rest.split_once('*') {
+                None => (rest, Some(1)),
+                Some((bytes, times)) => {
+                    (bytes, times.trim().parse::<usize>().ok().filter(|n| (1..=MAX_POINTS).contains(n)))
+                }
+            };
+            let times = times.ok_or_else(|| {
+                CliError::usage(format!("--group: `{item}` is to be done 1 to {MAX_POINTS} times"), hint)
+            })?;
+            let call = self.call(collective, ranks, size(bytes.trim())?)?;
+            calls.extend(std::iter::repeat_n(call, times));
+        }
+        Ok(calls)
+    }
+
     /// Refuses `--split` where a command does one communicator's work.
     pub(crate) fn no_split(&self, command: &str) -> Result<(), CliError> {
         match &self.split {

@@ -1,4 +1,6 @@
-//! `collcast simulate`: one call or one training step in detail, and its timeline.
+//! `collcast simulate`: one call, a group of calls or one training step in detail, and its timeline.
+
+mod group;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -30,6 +32,7 @@ const MAX_TRACE_MESSAGES: u64 = 2_000_000;
 #[command(
     after_help = "In place of a machine, a SCENARIO: a training step as TOML (schema: --scenario-schema) or a built-in one:
   ten-and-twelve ddp-buckets backward-100mb gpt-ddp gpt-fsdp gpt-tensor gpt-pipeline megatron-128 megatron-1024
+  collcast simulate dgx-h100 --group 64K*48            48 calls as one kernel
   collcast simulate ddp-buckets --vary \"data_parallel.bucket=5 MiB,25 MiB,1000 MiB\""
 )]
 pub(crate) struct Args {
@@ -37,6 +40,15 @@ pub(crate) struct Args {
     machine: MachineArgs,
     #[command(flatten)]
     call: CallArgs,
+    /// Several calls between ncclGroupStart and ncclGroupEnd, which NCCL runs as one kernel: a list of
+    /// [COLLECTIVE:]SIZE[*TIMES], such as 64K*48 or all_gather:1M,all_reduce:64K
+    #[arg(
+        long,
+        value_name = "CALL[,CALL]",
+        help_heading = "Collective",
+        conflicts_with_all = ["size", "minbytes", "maxbytes", "stepfactor", "split", "schedule", "counts", "trace"]
+    )]
+    group: Option<String>,
     /// Another value of any key of a scenario, one row each: data_parallel.bucket=5 MiB,25 MiB
     #[arg(long, value_name = "KEY=A[,B]", help_heading = "Scenario")]
     vary: Vec<String>,
@@ -91,6 +103,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     }
     if args.machine.name().is_none() {
         eprintln!("note: no topology given; this is `dgx-h100` (others: collcast topo list)");
+    }
+    if let Some(group) = &args.group {
+        return group::run(args, group);
     }
     let mut call_args = args.call.clone();
     if call_args.size.is_none() && call_args.minbytes.is_none() {

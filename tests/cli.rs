@@ -56,6 +56,13 @@ fn bad_usage_is_refused_with_a_way_out() {
         (&["sweep", "--schedule", "nowhere.xml"], &["read the schedule", "nowhere.xml"]),
         (&["sweep", "--schedule", "sim/tests/data/pairs2.xml"], &["pairs2.xml:1", "--in-place"]),
         (&["sweep", "--schedule", "a.xml", "--algorithm", "ring"], &["cannot be used with"]),
+        (&["simulate", "--group", "64K*0"], &["`64K*0`", "1 to", "all_reduce:64K*48"]),
+        (&["simulate", "--group", "al_reduce:64K"], &["did you mean `all_reduce`"]),
+        (&["simulate", "--group", "64K", "-s", "1M"], &["cannot be used with"]),
+        (&["simulate", "--group", "all_to_all:64K"], &["one group", "sends and receives"]),
+        (&["simulate", "--group", "64K*513"], &["513", "512"]),
+        (&["simulate", "--group", "64K", "--nccl", "2.18.5"], &["2.18.5", "2.20.3"]),
+        (&["simulate", "--group", "64K", "--algorithm", "ring,tree"], &["one algorithm"]),
         (&["convert", "-c", "send_recv"], &["MSCCL XML has no send_recv"]),
         (&["sweep", "--profile", "h200-nvswich"], &["did you mean `h200-nvswitch`"]),
         (&["sweep", "--profile", "missing.toml"], &["missing.toml"]),
@@ -420,6 +427,22 @@ fn written_schedules_fit_their_size() {
 }
 
 /// Goal: ranks are placed as asked, and communicators that share NICs slow each other.
+/// Goal: calls of a group share a choice, and channels are dealt to them: 48 small all-reduces take much less than one
+/// after another.
+#[test]
+fn groups_are_one_kernel() {
+    let (code, out, err) = collcast(&["simulate", "h200x4", "--group", "64K*48,all_gather:1M", "--format", "json"]);
+    assert_eq!(code, 0, "{err}");
+    let json: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let (rows, calls) = (&json["rows"][0], json["calls"].as_array().unwrap());
+    assert_eq!(calls.len(), 49);
+    let choices: BTreeSet<u64> = calls.iter().map(|call| call["choice"].as_u64().unwrap()).collect();
+    assert_eq!(choices.len(), 2);
+    assert!(rows["time_us"].as_f64().unwrap() < rows["apart_us"].as_f64().unwrap() / 4.0, "{rows}");
+    let (_, table, _) = collcast(&["simulate", "h200x4", "--group", "64K*48,all_gather:1M"]);
+    assert!(table.contains("1-48") && table.contains("0-"), "{table}");
+}
+
 #[test]
 fn ranks_are_placed_and_split() {
     let run = |args: &[&str]| -> serde_json::Value {

@@ -1,5 +1,7 @@
 //! One prediction from machine to time: plan, schedule, proof, simulation, self-checks.
 
+mod group;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -25,6 +27,8 @@ use crate::schedule::{
 };
 use crate::topology::{Topology, TopologyError};
 use crate::units::{Bytes, SimDuration};
+
+pub use group::{GroupCall, GroupPrediction};
 
 /// Who decides on algorithm or protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
@@ -194,17 +198,22 @@ impl Prediction {
     /// that data is staged in), or `latency` of steps and kernel.
     pub fn bound_by(&self) -> &'static str {
         let link = self.busiest.first().map_or(0.0, |l| l.utilisation);
-        if self.issue >= self.time {
-            "launch rate"
-        } else if self.host_utilisation >= 0.7 && self.host_utilisation >= link {
-            "host"
-        } else if link >= 0.7 && link >= self.lane_utilisation {
-            "links"
-        } else if self.lane_utilisation >= 0.7 {
-            "block rate"
-        } else {
-            "latency"
-        }
+        bound_by(self.issue >= self.time, link, self.lane_utilisation, self.host_utilisation)
+    }
+}
+
+/// What bounds a run, by how busy the busiest link, lane and host thread are: see [`Prediction::bound_by`].
+fn bound_by(by_launches: bool, link: f64, lane: f64, host: f64) -> &'static str {
+    if by_launches {
+        "launch rate"
+    } else if host >= 0.7 && host >= link {
+        "host"
+    } else if link >= 0.7 && link >= lane {
+        "links"
+    } else if lane >= 0.7 {
+        "block rate"
+    } else {
+        "latency"
     }
 }
 
@@ -250,6 +259,9 @@ pub enum PredictError {
     /// No route between two ranks.
     #[error(transparent)]
     Lay(#[from] LayError),
+    /// Calls that are no group, or none that is modelled.
+    #[error("these calls cannot be forecast as one group: {0}")]
+    NoGroup(String),
     /// An imported schedule does not fit the call.
     #[error(transparent)]
     Misfit(#[from] MscclError),
@@ -510,6 +522,18 @@ impl<'a> Predictor<'a> {
         protocol: Choice<Protocol>,
         settings: &Settings,
     ) -> Result<Decision, PredictError> {
+        self.decide_among(call, 1, algorithm, protocol, settings)
+    }
+
+    /// The same for `calls` calls of a group, `call` having all their bytes.
+    fn decide_among(
+        &self,
+        call: &Call,
+        calls: u32,
+        algorithm: Choice<Algorithm>,
+        protocol: Choice<Protocol>,
+        settings: &Settings,
+    ) -> Result<Decision, PredictError> {
         let mut settings = *settings;
         if let Choice::Forced(a) = algorithm {
             settings.nccl.algorithms = Selection::only(a);
@@ -534,7 +558,7 @@ impl<'a> Predictor<'a> {
         }
         let graphs = self.graph(call.ranks, &settings);
         let model = self.model(&graphs, &settings);
-        model.decide(self.tuner.as_ref(), call).map_err(|NothingLeft { candidates }| {
+        model.decide_group(self.tuner.as_ref(), call, call.size().0, calls).map_err(|NothingLeft { candidates }| {
             if candidates.is_empty() {
                 return PredictError::NothingToChoose(call.collective);
             }
@@ -797,7 +821,7 @@ impl<'a> Predictor<'a> {
         let laid = (views.iter().zip(&schedules))
             .map(|(view, schedule)| lay(view, self.profile, &settings.transport, schedule))
             .collect::<Result<Vec<_>, _>>()?;
-        let mut laid = join(laid);
+        let mut laid = join(laid, false);
         // Groups on hosts that are alike run alike: once.
         let key = (laid.identity(), format!("{:?} {settings:?} {kept:?}", schedule.plan));
         let known = self.together.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
@@ -1014,7 +1038,7 @@ impl<'a> Predictor<'a> {
         plan.channels = plan.channels.min(2 * plan.parts.max(1));
         plan.chunk = plan.grain * 4 * u64::from(plan.slices);
         plan.min_slice = plan.grain;
-        plan.grid = plan.grid.min(3);
+        (plan.grid, plan.dealt) = (plan.grid.min(3), None);
         let one_a_loop = matches!(plan.algorithm, Algorithm::Ring | Algorithm::Pat | Algorithm::Direct)
             && call.collective != Collective::AllReduce;
         let chunks = if one_a_loop { 1 } else { u64::from(ranks) };

@@ -5,6 +5,7 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol};
@@ -738,6 +739,7 @@ fn ring_all_reduce_has_its_closed_form() {
                     min_slice: 4,
                     per_channel: call.count,
                     even: 0,
+                    dealt: None,
                     grid: 1,
                     parts: 1,
                     aggregate: 1,
@@ -1089,6 +1091,54 @@ fn threads_change_nothing() {
             assert_eq!(prediction, expected[index]);
         }
     });
+}
+
+/// Goal: a group of one call takes what the call takes alone, whatever its channels.
+#[test]
+fn a_group_of_one_is_its_call() {
+    let (topology, profile) = (nvswitch_box(4, 450.0), prior());
+    let predictor = Predictor::new(&topology, &profile);
+    let settings = Settings { cold: true, ..Settings::default() };
+    for collective in [Collective::AllReduce, Collective::AllGather, Collective::ReduceScatter, Collective::Broadcast] {
+        for &protocol in Protocol::ALL {
+            for size in [4 << 10, 100 << 10, 3 << 20, 64 << 20] {
+                let call = Call::of_size(collective, 4, Bytes(size), DataType::Float32);
+                let choice = (Choice::Forced(Algorithm::Ring), Choice::Forced(protocol));
+                let alone = predictor.predict(&call, choice.0, choice.1, &settings).unwrap();
+                let group = predictor.predict_group(std::slice::from_ref(&call), choice, &settings).unwrap();
+                let (alone, group) = (alone.time.as_us(), group.time.as_us());
+                assert!((group / alone - 1.0).abs() < 0.01, "{collective} {protocol} {size}: {group} {alone}");
+            }
+        }
+    }
+}
+
+/// Goal: calls of a group share channels: those on one channel come one after another, those on channels of their own
+/// beside each other; no group takes longer than its calls by themselves.
+#[test]
+fn calls_of_a_group_take_turns_on_a_channel() {
+    let (topology, profile) = (nvswitch_box(4, 450.0), prior());
+    let predictor = Predictor::new(&topology, &profile);
+    let call = Call::of_size(Collective::AllReduce, 4, Bytes(256 << 10), DataType::Float32);
+    let choice = (Choice::Forced(Algorithm::Ring), Choice::Forced(Protocol::Simple));
+    let of = |calls: &[Call], channels| {
+        predictor.predict_group(calls, choice, &Settings { channels, ..Settings::default() }).unwrap()
+    };
+    let start =
+        |calls: &[Call], channels| of(calls, channels).kernel.as_us() - of(&[call.clone()], Some(1)).kernel.as_us();
+    let each = start(&vec![call.clone(); 2], Some(1));
+    for n in [4, 8] {
+        let many = start(&vec![call.clone(); n], Some(1)) / (each * (n as f64 - 1.0));
+        assert!((0.9..1.1).contains(&many), "{n} calls on a channel: {many}");
+    }
+    let beside = of(&vec![call.clone(); 8], None);
+    let channels: BTreeSet<u32> = beside.calls.iter().flat_map(|c| c.dealt.first..=c.dealt.last).collect();
+    assert!(channels.len() > 8, "{channels:?}");
+    assert!(beside.kernel.as_us() < 0.5 * of(&vec![call.clone(); 8], Some(1)).kernel.as_us());
+    assert!(beside.time < beside.apart, "{} {}", beside.time, beside.apart);
+    for refused in [vec![], vec![Call::of_size(Collective::AllToAll, 4, Bytes(1 << 20), DataType::Float32)]] {
+        assert!(predictor.predict_group(&refused, (Choice::Auto, Choice::Auto), &Settings::default()).is_err());
+    }
 }
 
 /// Another schedule's workers.

@@ -7,8 +7,8 @@ use crate::engine::Instance;
 use crate::schedule::wiring::{UNUSED, Wiring};
 
 /// One instance of what was laid on the same machine one by one. The wiring is that of the
-/// first: ranks of different communicators have the same numbers.
-pub fn join<'a>(laid: impl IntoIterator<Item = Laid<'a>>) -> Laid<'a> {
+/// first: ranks of different communicators have the same numbers. In one communicator they share proxies as well.
+pub fn join<'a>(laid: impl IntoIterator<Item = Laid<'a>>, one_communicator: bool) -> Laid<'a> {
     let mut all = Laid {
         instance: Instance::default(),
         names: Vec::new(),
@@ -34,6 +34,7 @@ pub fn join<'a>(laid: impl IntoIterator<Item = Laid<'a>>) -> Laid<'a> {
                     ResourceName::Link(_) | ResourceName::Memory(_) | ResourceName::Direct(..) => {
                         *shared.entry(name).or_insert(next)
                     }
+                    ResourceName::Proxy(_) if one_communicator => *shared.entry(name).or_insert(next),
                     ResourceName::Lane(..)
                     | ResourceName::Own(..)
                     | ResourceName::Proxy(_)

@@ -421,10 +421,11 @@ pub fn lay<'a>(
     let reduce_weight = (profile.reduce_weight(schedule.call.dtype) * WEIGHT_ONE as f64) as u64;
     let inside = (1..schedule.call.ranks).all(|rank| topology.host_of(Rank(rank)) == topology.host_of(Rank(0)));
     let fetches = schedule.plan.fetches;
+    let (first, end) = schedule.plan.used();
     let together = match (fetches, inside) {
         (true, _) => 1,
-        (false, true) => schedule.plan.channels.div_ceil(STARTS).max(1),
-        (false, false) => schedule.plan.channels.max(1),
+        (false, true) => (end - first).div_ceil(STARTS).max(1),
+        (false, false) => end.max(1),
     };
     for worker in &wiring.workers {
         let rate = profile.block_rate(protocol);

@@ -442,10 +442,10 @@ impl Schedule {
 
     /// All workers with their places, in order.
     pub fn workers(&self) -> impl Iterator<Item = (Rank, ChannelId, Lane, Worker)> {
-        let (ranks, channels, lanes) = (self.call.ranks, self.plan.channels, self.lanes);
+        let (ranks, (first, end), lanes) = (self.call.ranks, self.plan.used(), self.lanes);
         (0..ranks)
             .flat_map(move |r| {
-                (0..channels).flat_map(move |c| (0..lanes).map(move |l| (Rank(r), ChannelId(c), Lane(l))))
+                (first..end).flat_map(move |c| (0..lanes).map(move |l| (Rank(r), ChannelId(c), Lane(l))))
             })
             .filter_map(|(r, c, l)| self.worker(r, c, l).map(|w| (r, c, l, w)))
     }

@@ -89,6 +89,8 @@ pub struct Plan {
     pub per_channel: u64,
     /// Elements of it that the last channels have as well, where only the last loop is dealt unevenly.
     pub even: u64,
+    /// The channels that it has among other calls of a group, in place of all.
+    pub dealt: Option<Dealt>,
     /// Senders store where the data is to stay, where peers can reach it. Otherwise they stage in the FIFO, and
     /// receivers copy.
     pub direct: bool,
@@ -158,12 +160,7 @@ impl Plan {
         }
 
         // The part of a rank is cut into cells of equal traffic, and channels get whole cells.
-        let traffic_per_byte = match call.collective {
-            Collective::AllReduce => 2,
-            Collective::AllGather | Collective::ReduceScatter => u64::from(call.ranks),
-            _ => 1,
-        } * if protocol == Protocol::Ll { 4 } else { 1 };
-        let cell = (MIN_TRAFFIC_PER_CHANNEL.div_ceil(traffic_per_byte)).next_multiple_of(16) / element.min(16);
+        let cell = cell_bytes(traffic_per_byte(call.collective, call.ranks, protocol)) / element.min(16);
         let cells = call.count.div_ceil(cell).max(1);
         let per_channel_cells = cells.div_ceil(channels);
         // What goes through the network's switches uses all its channels.
@@ -259,6 +256,7 @@ impl Plan {
             min_slice: (step_bytes * slice_steps / 32 / element).max(1),
             per_channel,
             even,
+            dealt: None,
             direct,
             parts: 1,
             aggregate,
@@ -313,6 +311,7 @@ impl Plan {
             min_slice: 1,
             per_channel: largest.div_ceil(channels).next_multiple_of(grain).max(grain),
             even: 0,
+            dealt: None,
             direct: false,
             parts: u32::try_from(channels).unwrap_or(u32::MAX),
             aggregate: 1,
@@ -339,6 +338,7 @@ impl Plan {
             min_slice: 1,
             per_channel: call.count,
             even: 0,
+            dealt: None,
             direct: false,
             parts: 1,
             aggregate: 1,
@@ -357,11 +357,19 @@ impl Plan {
 
     /// The elements `from..to` of a channel's part of `count` elements.
     pub fn range(&self, channel: u32, count: u64) -> (u64, u64) {
+        if let Some(dealt) = self.dealt {
+            return dealt.range(channel, count);
+        }
         let rest = count.saturating_sub(self.even * u64::from(self.channels));
         let start =
             |channel: u64| (self.even * channel + rest.min((self.per_channel - self.even) * channel)).min(count);
         let to = if channel + 1 == self.channels { count } else { start(u64::from(channel) + 1) };
         (start(u64::from(channel)), to)
+    }
+
+    /// Channels `from..to` that have a part.
+    pub fn used(&self) -> (u32, u32) {
+        self.dealt.map_or((0, self.channels), |dealt| (dealt.first, dealt.last + 1))
     }
 
     /// Elements of the slice `index` of a chunk of `span` elements.
@@ -377,6 +385,130 @@ impl Plan {
         let from = (size * u64::from(index)).min(span);
         (from, (from + size).min(span))
     }
+}
+
+/// The part of the channels that a call of a group has, and how its elements are dealt to them: the last has what is left.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Dealt {
+    /// First channel.
+    pub first: u32,
+    /// Last channel.
+    pub last: u32,
+    /// Elements of the first channel.
+    pub low: u64,
+    /// Elements of each between the first and the last.
+    pub middle: u64,
+}
+
+impl Dealt {
+    /// The most that a channel has of a call.
+    pub fn most(&self, call: &Call) -> u64 {
+        (self.first..=self.last)
+            .map(|channel| self.range(channel, call.count))
+            .map(|(from, to)| to - from)
+            .max()
+            .unwrap_or(0)
+    }
+
+    fn range(&self, channel: u32, count: u64) -> (u64, u64) {
+        let start = |channel: u32| match channel.checked_sub(self.first + 1) {
+            None => 0,
+            Some(before) => (self.low + u64::from(before) * self.middle).min(count),
+        };
+        match channel {
+            c if c < self.first => (0, 0),
+            c if c > self.last => (count, count),
+            c if c == self.last => (start(c), count),
+            c => (start(c), start(c + 1)),
+        }
+    }
+}
+
+/// What one call of a group brings to the dealing of channels.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Share {
+    /// Elements of a rank, and their size.
+    pub count: u64,
+    /// Bytes of one.
+    pub element: u64,
+    /// What NCCL counts per byte (see [`Share::new`]).
+    traffic_per_byte: u64,
+    /// Channels that its choice gives it.
+    pub most: u32,
+}
+
+impl Share {
+    /// The share of a call by its choice.
+    pub fn new(call: &Call, protocol: Protocol, most: u32) -> Self {
+        let traffic_per_byte = traffic_per_byte(call.collective, call.ranks, protocol);
+        Self { count: call.count, element: call.dtype.size(), traffic_per_byte, most }
+    }
+
+    fn traffic(&self) -> u64 {
+        self.count * self.element * self.traffic_per_byte
+    }
+}
+
+/// Deals `channels` channels to the calls of a group, in this order: each has about the same traffic, and a channel has
+/// the end of one call and the start of the next. NCCL 2.30 `src/enqueue.cc`, `scheduleCollTasksToPlan`, restated.
+pub fn deal(shares: &[Share], channels: u32) -> Vec<Dealt> {
+    let all: u64 = shares.iter().map(|share| share.traffic().max(MIN_TRAFFIC_PER_CHANNEL)).sum();
+    let wanted: u64 = shares.iter().map(|share| u64::from(share.most)).sum();
+    let per_channel = (all / wanted.min(channels.into()).max(1)).max(MIN_TRAFFIC_PER_CHANNEL);
+    let (mut channel, mut taken) = (0_u64, 0);
+    let last_channel = u64::from(channels.max(1)) - 1;
+    let mut out = Vec::new();
+    for share in shares {
+        let cell = cell_bytes(share.traffic_per_byte);
+        let elements = (cell / share.element).max(1);
+        let traffic = cell * share.traffic_per_byte;
+        let cells = share.count.div_ceil(elements);
+        let mut each = per_channel.div_ceil(traffic).min(cells).max(1);
+        let vacant = if channel == last_channel { cells } else { per_channel.saturating_sub(taken).div_ceil(traffic) };
+        let mut low = vacant.min(cells);
+        let (mut middle, mut high) = ((cells - low) / each, (cells - low) % each);
+        let used = u64::from(low > 0) + middle + u64::from(high > 0);
+        if channel + used > last_channel + 1 {
+            middle = (last_channel + 1).saturating_sub(channel + 2);
+            each = (cells - low) / (middle + 1);
+            high = each + (cells - low) % (middle + 1);
+        }
+        if high == 0 && middle > 0 {
+            (high, middle) = (each, middle - 1);
+        }
+        if low == 0 {
+            channel += 1;
+            taken = 0;
+            (low, middle, high) = if middle == 0 { (high, 0, 0) } else { (each, middle - 1, high) };
+        }
+        let last = channel + middle + u64::from(high > 0);
+        let index = |channel: u64| u32::try_from(channel).unwrap_or(u32::MAX);
+        out.push(Dealt { first: index(channel), last: index(last), low: low * elements, middle: each * elements });
+        taken = match (high, middle) {
+            (0, _) => taken + low * traffic,
+            _ => high * traffic,
+        };
+        channel = last;
+        if taken >= per_channel && channel < last_channel {
+            (channel, taken) = (channel + 1, 0);
+        }
+    }
+    out
+}
+
+/// What NCCL counts of a byte of a rank's part: how often it is sent, LL for four times.
+fn traffic_per_byte(collective: Collective, ranks: u32, protocol: Protocol) -> u64 {
+    let sent = match collective {
+        Collective::AllReduce => 2,
+        Collective::AllGather | Collective::ReduceScatter => u64::from(ranks),
+        _ => 1,
+    };
+    sent * if protocol == Protocol::Ll { 4 } else { 1 }
+}
+
+/// Bytes of the cells that parts of channels are made of: a channel's least traffic.
+fn cell_bytes(traffic_per_byte: u64) -> u64 {
+    MIN_TRAFFIC_PER_CHANNEL.div_ceil(traffic_per_byte).next_multiple_of(16)
 }
 
 /// Channels of which each has enough to do: `per_channel` bytes.
@@ -457,8 +589,8 @@ fn aggregate(chunk: u64, per_channel: u64, ranks: u32) -> u32 {
 }
 
 /// Bytes that the chunks of a loop's last round are rounded up to where a loop goes over all channels: NCCL's
-/// `src/collectives/device/all_reduce.h` at commit 033d799 (before 2.8), restated; later files have the same factors.
-/// That 2.20 is the first without is taken, not read.
+/// `src/collectives/device/all_reduce.h` at commit 033d799 (before 2.8), restated; 2.18.3 has the same factors, 2.20.3 has
+/// parts of channels.
 fn grid_bytes(algorithm: Algorithm, protocol: Protocol, collective: Collective, threads: u64) -> u64 {
     let one_way = matches!(collective, Collective::Broadcast | Collective::Reduce);
     match (protocol, algorithm) {
@@ -485,6 +617,7 @@ fn step(protocol: Protocol, buffers: Buffers<Bytes>) -> (u64, u64) {
 mod tests {
     use super::*;
     use crate::collective::DataType;
+    use proptest::prelude::*;
 
     fn ll(ranks: u32, size: u64) -> u32 {
         let call = Call::of_size(Collective::AllReduce, ranks, Bytes(size), DataType::Float32);
@@ -625,6 +758,98 @@ mod tests {
         // A broadcast has one chunk a loop.
         let (grid, of) = parts(old, Collective::Broadcast, ring, Protocol::Ll128, 100_000);
         assert_eq!((grid, of[0], of[1], of[2], of[3]), (38_400, 38_400, 38_400, 23_200, 0));
+    }
+
+    /// Goal: a group of one call has the channels and parts of that call alone.
+    #[test]
+    fn a_group_of_one_is_dealt_like_a_call() {
+        for (collective, protocol) in [
+            (Collective::AllReduce, Protocol::Ll),
+            (Collective::AllReduce, Protocol::Simple),
+            (Collective::AllGather, Protocol::Ll128),
+            (Collective::Broadcast, Protocol::Simple),
+        ] {
+            for size in [1 << 10, 96 << 10, 1 << 20, (5 << 20) + 52, 1 << 28] {
+                let call = Call::of_size(collective, 8, Bytes(size), DataType::Float32);
+                let limits = Limits::default();
+                let plan = Plan::new(&call, Algorithm::Ring, protocol, &limits);
+                let threads = u64::from(default_threads(Algorithm::Ring, protocol));
+                let threshold = if protocol == Protocol::Ll {
+                    64
+                } else if protocol == Protocol::Ll128 {
+                    8
+                } else {
+                    64
+                };
+                let most = worthwhile(u64::from(limits.channels), size, threads * threshold);
+                let dealt = deal(&[Share::new(&call, protocol, most as u32)], limits.channels)[0];
+                assert_eq!((dealt.first, dealt.last + 1), (0, plan.channels), "{collective} {protocol} {size}");
+                let grouped = Plan { dealt: Some(dealt), ..plan };
+                for channel in 0..plan.channels {
+                    assert_eq!(
+                        grouped.range(channel, call.count),
+                        plan.range(channel, call.count),
+                        "{collective} {protocol} {size} {channel}"
+                    );
+                }
+            }
+        }
+    }
+
+    /// Goal: NCCL's dealing worked by hand. Cells of all-reduce with LL have 2 KiB (16 KiB of traffic). 48 calls of
+    /// 64 KiB on 24 channels: two on each. Three calls of 40, 24 and 16 KiB that may have 2, 1 and 1 channel: 20 KiB
+    /// each; the first has two channels, the second the third and 4 KiB of the fourth, the last what is left there.
+    #[test]
+    fn channels_are_dealt_to_one_call_after_another() {
+        let of = |sizes: &[(u64, u32)], channels| {
+            let share = |&(size, most): &(u64, u32)| {
+                Share::new(&Call::of_size(Collective::AllReduce, 8, Bytes(size), DataType::Float32), Protocol::Ll, most)
+            };
+            deal(&sizes.iter().map(share).collect::<Vec<_>>(), channels)
+        };
+        let even = of(&[(64 << 10, 24); 48], 24);
+        for (index, dealt) in even.iter().enumerate() {
+            assert_eq!(
+                (dealt.first, dealt.last, 4 * dealt.low),
+                (index as u32 / 2, index as u32 / 2, 64 << 10),
+                "{index}"
+            );
+        }
+        let apart = of(&[(40 << 10, 2), (24 << 10, 1), (16 << 10, 1)], 24);
+        let parts: Vec<_> = apart.iter().map(|d| (d.first, d.last, d.low >> 8)).collect();
+        assert_eq!(parts, [(0, 1, 20), (2, 3, 20), (3, 3, 16)]);
+        // More than the channels can have: the last takes what is left.
+        let crowded = of(&[(1 << 20, 4), (1 << 20, 4), (1 << 20, 4)], 2);
+        assert!(crowded.iter().all(|d| d.last < 2), "{crowded:?}");
+    }
+
+    proptest! {
+        /// Goal: whatever is grouped, calls have channels in order, none beyond the last, and all their elements.
+        #[test]
+        fn every_call_of_a_group_has_all_its_elements(
+            calls in prop::collection::vec((0_u64..40_000_000, 1_u32..33, 0_usize..3, 0_usize..3), 1..30),
+            channels in 1_u32..33,
+        ) {
+            let collectives = [Collective::AllReduce, Collective::AllGather, Collective::Broadcast];
+            let shares: Vec<Share> = (calls.iter())
+                .map(|&(size, most, collective, protocol)| {
+                    let call = Call::of_size(collectives[collective], 8, Bytes(size), DataType::Float32);
+                    Share::new(&call, Protocol::ALL[protocol], most)
+                })
+                .collect();
+            let mut before = 0;
+            for (share, dealt) in shares.iter().zip(deal(&shares, channels)) {
+                prop_assert!(before <= dealt.first && dealt.first <= dealt.last && dealt.last < channels, "{:?}", dealt);
+                before = dealt.last;
+                let mut at = 0;
+                for channel in 0..channels {
+                    let (from, to) = dealt.range(channel, share.count);
+                    prop_assert!(from <= to && (from == at || from == to), "{:?} {} {}-{}", dealt, channel, from, to);
+                    at = at.max(to);
+                }
+                prop_assert_eq!(at, share.count);
+            }
+        }
     }
 
     /// Goal: send and receive by NCCL's rule, worked by hand: (channels in all and to a peer, ranks, bytes

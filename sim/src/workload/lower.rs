@@ -753,7 +753,7 @@ pub(super) fn slices(
             starts.push((body, rank.index()));
         }
     }
-    let mut instance = join(laid).instance;
+    let mut instance = join(laid, false).instance;
     let base = u32::try_from(instance.resources.len()).unwrap_or(UNUSED);
     for spec in &mut builder.specs {
         spec.uses.iter_mut().chain(&mut spec.holds).for_each(|used| used.0 += base);

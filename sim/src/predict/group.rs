@@ -1,0 +1,314 @@
+//! Several collectives of one communicator in one group (`ncclGroupStart` to `ncclGroupEnd`): one kernel.
+//!
+//! Calls of one collective, type and operation whose traffic is within a factor of four share NCCL's choice, made for
+//! all their bytes ([`shared_choices`]). The channels are then dealt to the calls one after another ([`deal`]), and each
+//! block does what it has of each, in that order. The channels of NVLS are dealt for themselves, and each call by CollNet
+//! has all of its own.
+//! Left out: that NCCL makes several kernels where a group has more work than one is told of, and what the host takes
+//! to plan a group.
+
+use std::collections::BTreeMap;
+
+use super::{Choice, PredictError, Predictor, ProofKind, Settings, bound_by, utilisations};
+use crate::collective::{Algorithm, Protocol};
+use crate::engine::{KernelSpec, TaskSpec, Unobserved, run};
+use crate::ids::{ChannelId, Rank};
+use crate::model::nccl::{Layer, Version, shared_choices};
+use crate::network::{Laid, ResourceName, join, lay};
+use crate::profile::Spread;
+use crate::schedule::plan::{Dealt, Limits, Plan, Share, deal};
+use crate::schedule::{Call, Schedule, check_supported};
+use crate::units::{SimDuration, SimTime};
+
+/// Calls that a group may have: NCCL would start several kernels for more.
+const MOST_CALLS: usize = 512;
+
+/// One call of a group.
+#[derive(Clone, PartialEq, Debug)]
+pub struct GroupCall {
+    /// Which of the choices, from 0: calls with the same number share it.
+    pub choice: usize,
+    /// NCCL's, or the user's.
+    pub algorithm: Algorithm,
+    /// NCCL's, or the user's.
+    pub protocol: Protocol,
+    /// Who decided.
+    pub layer: Layer,
+    /// Its channels, and its elements on them.
+    pub dealt: Dealt,
+}
+
+/// The prediction of a group.
+#[derive(Clone, PartialEq, Debug)]
+pub struct GroupPrediction {
+    /// By call, in the order given.
+    pub calls: Vec<GroupCall>,
+    /// Time of the group as a loop of them would show it.
+    pub time: SimDuration,
+    /// Ends of the 90% interval.
+    pub low: SimDuration,
+    /// See `low`.
+    pub high: SimDuration,
+    /// Time on the device.
+    pub kernel: SimDuration,
+    /// What bounds it, as [`super::Prediction::bound_by`] says it.
+    pub bound: &'static str,
+    /// The calls one after another instead, each as a kernel of its own.
+    pub apart: SimDuration,
+    /// Whether the profile was made elsewhere.
+    pub extrapolated: bool,
+    /// Whether it rests on constants of reduction in switches that nobody measured.
+    pub unmeasured_switches: bool,
+    /// How the schedules were proved: the least of them.
+    pub proof: ProofKind,
+    /// Events handled.
+    pub events: u64,
+}
+
+impl Predictor<'_> {
+    /// Predicts calls in one group.
+    ///
+    /// # Errors
+    /// See [`PredictError`]; sends and receives, versions before 2.20 and groups of more than 512 calls are
+    /// [`PredictError::NoGroup`].
+    pub fn predict_group(
+        &self,
+        calls: &[Call],
+        (algorithm, protocol): (Choice<Algorithm>, Choice<Protocol>),
+        settings: &Settings,
+    ) -> Result<GroupPrediction, PredictError> {
+        let no = |why: String| Err(PredictError::NoGroup(why));
+        let Some(first) = calls.first() else { return no("it has no calls".to_owned()) };
+        if calls.len() > MOST_CALLS {
+            return no(format!("{} calls are more than the {MOST_CALLS} that are dealt at once", calls.len()));
+        }
+        let version = self.version(settings);
+        if !version.since(20) {
+            return no(format!(
+                "NCCL {version} deals channels by another rule; from {} on it is known",
+                Version::new(2, 20, 3)
+            ));
+        }
+        for call in calls {
+            self.check_ranks(call)?;
+            if crate::schedule::valid_algorithms(call.collective) == [Algorithm::Direct] {
+                return no(format!("{} is sends and receives, which NCCL groups by another rule", call.collective));
+            }
+        }
+        if algorithm == Choice::Best || protocol == Choice::Best {
+            return no("`best` would need a forecast of every combination: name an algorithm or take auto".to_owned());
+        }
+        let (chosen, order) = self.choose(calls, (algorithm, protocol), settings)?;
+        let all = self.limits(first.ranks, settings).channels;
+        let mut planned: Vec<Option<(GroupCall, Plan)>> = vec![None; calls.len()];
+        for kind in [Kind::Plain, Kind::Nvls, Kind::Collnet] {
+            let of_kind: Vec<usize> =
+                order.iter().copied().filter(|&c| Kind::of(chosen[c].algorithm) == kind).collect();
+            let shares: Vec<Share> =
+                of_kind.iter().map(|&c| Share::new(&calls[c], chosen[c].protocol, chosen[c].channels)).collect();
+            let channels = match of_kind.first() {
+                Some(&c) if kind != Kind::Plain => chosen[c].channels,
+                _ => all,
+            };
+            let dealt = match kind {
+                Kind::Collnet => shares.iter().flat_map(|share| deal(std::slice::from_ref(share), channels)).collect(),
+                _ => deal(&shares, channels),
+            };
+            for (&index, dealt) in of_kind.iter().zip(dealt) {
+                let Chosen { choice, algorithm, protocol, layer, channels: most, threads } = chosen[index];
+                let limits = Limits {
+                    channels: dealt.last - dealt.first + 1,
+                    exact_channels: true,
+                    ..self.limits_of(&calls[index], algorithm, protocol, settings)
+                };
+                let plan = Plan::new(&calls[index], algorithm, protocol, &limits);
+                let channels = channels.max(most);
+                let plan =
+                    Plan { channels, threads, dealt: Some(dealt), per_channel: dealt.most(&calls[index]), ..plan };
+                planned[index] = Some((GroupCall { choice, algorithm, protocol, layer, dealt }, plan));
+            }
+        }
+        let (group, plans): (Vec<GroupCall>, Vec<Plan>) = planned.into_iter().flatten().unzip();
+        let Run { kernel, proof, events, busiest: [link, lane, host] } =
+            self.run_group(calls, &order, &plans, settings)?;
+        let ranks = first.ranks;
+        let issue = self.profile.issue_interval(settings.launch, ranks.div_ceil(self.hosts(ranks)));
+        let served = kernel + self.profile.gap(settings.launch);
+        let time = if settings.cold { self.profile.first_launch() + kernel } else { served.max(issue) };
+        let mut apart = SimDuration::ZERO;
+        let mut known: BTreeMap<String, SimDuration> = BTreeMap::new();
+        for call in calls {
+            let key = format!("{call:?}");
+            let alone = match known.get(&key) {
+                Some(&time) => time,
+                None => self.predict(call, algorithm, protocol, settings)?.time,
+            };
+            known.insert(key, alone);
+            apart += alone;
+        }
+        let extrapolated = self.extrapolated(ranks, settings.launch)
+            || group.iter().zip(calls).any(|(c, call)| !self.profile.has_seen(c.algorithm, c.protocol, call));
+        // That of the call with the most to do.
+        let main =
+            group.iter().zip(calls).max_by_key(|(_, call)| call.size()).map_or(Protocol::Simple, |c| c.0.protocol);
+        let (nvswitch, sharp) = self.profile.switches_measured();
+        let several = self.hosts(ranks) > 1;
+        let unmeasured_switches = group.iter().any(|c| match Kind::of(c.algorithm) {
+            Kind::Plain => false,
+            Kind::Nvls => !nvswitch || several && c.algorithm == Algorithm::Nvls && !sharp,
+            Kind::Collnet => !sharp,
+        });
+        let bound = bound_by(issue >= time, link, lane, host);
+        let class = Spread::class(main, settings.launch, bound);
+        let (low, high) = self.profile.interval(&class, extrapolated || unmeasured_switches);
+        let scale = |factor: f64| SimDuration::from_us(time.as_us() * factor);
+        let (low, high) = (scale(low), scale(high));
+        Ok(GroupPrediction {
+            calls: group,
+            time,
+            low,
+            high,
+            kernel,
+            bound,
+            apart,
+            extrapolated,
+            unmeasured_switches,
+            proof,
+            events,
+        })
+    }
+
+    /// NCCL's choices by call, and the order in which it deals channels.
+    fn choose(
+        &self,
+        calls: &[Call],
+        (algorithm, protocol): (Choice<Algorithm>, Choice<Protocol>),
+        settings: &Settings,
+    ) -> Result<(Vec<Chosen>, Vec<usize>), PredictError> {
+        let mut chosen = vec![None; calls.len()];
+        let mut order = Vec::new();
+        for (choice, members) in shared_choices(calls).into_iter().enumerate() {
+            let whole = Call { count: members.iter().map(|&m| calls[m].count).sum(), ..calls[members[0]].clone() };
+            let number = u32::try_from(members.len()).unwrap_or(u32::MAX);
+            let decision = self.decide_among(&whole, number, algorithm, protocol, settings)?;
+            let (algorithm, protocol) = (decision.algorithm, decision.protocol);
+            check_supported(whole.collective, algorithm)?;
+            self.check_machine(&whole, algorithm, settings)?;
+            let plan = Plan::new(&whole, algorithm, protocol, &self.limits_of(&whole, algorithm, protocol, settings));
+            let channels = settings.channels.unwrap_or(decision.channels).max(1);
+            for &member in &members {
+                chosen[member] = Some(Chosen {
+                    choice,
+                    algorithm,
+                    protocol,
+                    layer: decision.layer,
+                    channels,
+                    threads: plan.threads,
+                });
+            }
+            order.extend(members);
+        }
+        Ok((chosen.into_iter().flatten().collect(), order))
+    }
+
+    /// Lays all calls, each block doing one after the other, and runs them.
+    fn run_group(
+        &self,
+        calls: &[Call],
+        order: &[usize],
+        plans: &[Plan],
+        settings: &Settings,
+    ) -> Result<Run, PredictError> {
+        let mut schedules = Vec::new();
+        let mut proof = ProofKind::Proved;
+        for &index in order {
+            let schedule =
+                Schedule::new(calls[index].clone(), plans[index], &self.order(calls[index].ranks, settings))?;
+            if self.prove(&schedule, settings)? == ProofKind::Sampled {
+                proof = ProofKind::Sampled;
+            }
+            schedules.push(schedule);
+        }
+        let laid = (schedules.iter())
+            .map(|schedule| lay(self.topology, self.profile, &settings.transport, schedule))
+            .collect::<Result<Vec<_>, _>>()?;
+        let blocks: Vec<(Rank, ChannelId)> = laid
+            .iter()
+            .flat_map(|laid| laid.wiring.workers.iter().map(|worker| (worker.rank, worker.channel)))
+            .collect();
+        let Laid { mut instance, names, .. } = join(laid, true);
+        // A kernel of the engine for what a block does of a call, started by a task once it is done with the one before.
+        let (mut last, mut of): (BTreeMap<_, u32>, BTreeMap<_, u32>) = Default::default();
+        instance.kernels.clear();
+        for (lane, block) in instance.lanes.iter_mut().zip(blocks) {
+            lane.kernel = *of.entry((lane.job, block)).or_insert_with(|| {
+                let number = u32::try_from(instance.kernels.len()).unwrap_or(u32::MAX);
+                instance.kernels.push(KernelSpec { rounds: 1, gap: SimDuration::ZERO });
+                let before = last.insert(block, number);
+                let after = before.map(|task| (task, SimDuration::ZERO));
+                instance.tasks.push(TaskSpec {
+                    after: after.into_iter().collect(),
+                    kernels: [number].into_iter().collect(),
+                    ..TaskSpec::default()
+                });
+                number
+            });
+            // Blocks start apart once.
+            if !instance.tasks[lane.kernel as usize].after.is_empty() {
+                lane.at = SimTime(0);
+            }
+        }
+        let what = format!("a group of {} calls", calls.len());
+        let outcome = run(&instance, &mut Unobserved).map_err(|error| PredictError::Engine { what, error })?;
+        let ends = plans.iter().map(|plan| self.profile.kernel(plan)).max().unwrap_or_default();
+        let run_time = outcome.end - SimTime(0);
+        let mut busiest = [0.0_f64; 3];
+        for (used, resource) in utilisations(&instance.resources, &outcome.load, run_time) {
+            let kind = match names[resource] {
+                ResourceName::Link(_) => 0,
+                ResourceName::Lane(..) | ResourceName::Own(..) => 1,
+                _ => 2,
+            };
+            busiest[kind] = busiest[kind].max(used);
+        }
+        Ok(Run { kernel: ends + run_time, proof, events: outcome.events, busiest })
+    }
+}
+
+/// What a run came to.
+struct Run {
+    kernel: SimDuration,
+    proof: ProofKind,
+    events: u64,
+    /// Use of the busiest link, lane, and thread or memory of the host.
+    busiest: [f64; 3],
+}
+
+/// A choice as dealing needs it.
+#[derive(Clone, Copy)]
+struct Chosen {
+    choice: usize,
+    algorithm: Algorithm,
+    protocol: Protocol,
+    layer: Layer,
+    channels: u32,
+    threads: u32,
+}
+
+/// Calls that share out channels among each other.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Plain,
+    Nvls,
+    Collnet,
+}
+
+impl Kind {
+    fn of(algorithm: Algorithm) -> Self {
+        match algorithm {
+            Algorithm::Nvls | Algorithm::NvlsTree => Self::Nvls,
+            Algorithm::CollnetDirect | Algorithm::CollnetChain => Self::Collnet,
+            _ => Self::Plain,
+        }
+    }
+}
