@@ -12,7 +12,7 @@ use collcast_sim::ids::{HostId, Rank};
 use collcast_sim::model::nccl::search::Given;
 use collcast_sim::model::nccl::{CsvTuner, Environment, Tuner, Version, settings};
 use collcast_sim::network::{NicSet, Transport};
-use collcast_sim::predict::{Choice, PredictError, Prediction, Predictor, Settings};
+use collcast_sim::predict::{Choice, MOST_CALLS, PredictError, Prediction, Predictor, Settings};
 use collcast_sim::profile::Profile;
 use collcast_sim::schedule::Call;
 use collcast_sim::schedule::msccl::Imported;
@@ -448,6 +448,9 @@ impl CallArgs {
     /// The calls of a group (`[COLLECTIVE:]SIZE[*TIMES]`, separated by commas), for so many ranks.
     pub(crate) fn grouped(&self, text: &str, ranks: u32) -> Result<Vec<Call>, CliError> {
         let hint = "calls look like 64K, all_gather:1M or all_reduce:64K*48, with commas between them";
+        if self.collective.contains(',') {
+            return Err(CliError::usage("a group takes one --collective, for calls that name none", hint));
+        }
         let mut calls = Vec::new();
         for item in text.split(',') {
             let (collective, rest) = match item.trim().split_once(':') {
@@ -461,11 +464,11 @@ impl CallArgs {
             let (bytes, times) = match rest.split_once('*') {
                 None => (rest, Some(1)),
                 Some((bytes, times)) => {
-                    (bytes, times.trim().parse::<usize>().ok().filter(|n| (1..=MAX_POINTS).contains(n)))
+                    (bytes, times.trim().parse::<usize>().ok().filter(|n| (1..=MOST_CALLS).contains(n)))
                 }
             };
             let times = times.ok_or_else(|| {
-                CliError::usage(format!("--group: `{item}` is to be done 1 to {MAX_POINTS} times"), hint)
+                CliError::usage(format!("--group: `{item}` is to be done 1 to {MOST_CALLS} times"), hint)
             })?;
             let call = self.call(collective, ranks, size(bytes.trim())?)?;
             calls.extend(std::iter::repeat_n(call, times));

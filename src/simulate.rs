@@ -46,7 +46,7 @@ pub(crate) struct Args {
         long,
         value_name = "CALL[,CALL]",
         help_heading = "Collective",
-        conflicts_with_all = ["size", "minbytes", "maxbytes", "stepfactor", "split", "schedule", "counts", "trace"]
+        conflicts_with_all = ["size", "minbytes", "maxbytes", "stepfactor", "split", "schedule", "counts", "trace", "explain_choice", "vary"]
     )]
     group: Option<String>,
     /// Another value of any key of a scenario, one row each: data_parallel.bucket=5 MiB,25 MiB
@@ -82,7 +82,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         write(args.output.output.as_deref(), schema.as_bytes())?;
         return Ok(ExitCode::SUCCESS);
     }
-    if let Some((text, name)) = args.machine.machine.as_deref().and_then(scenario::find) {
+    let scenario = args.machine.machine.as_deref().and_then(scenario::find);
+    if let (Some(_), Some(_)) = (&args.group, &scenario) {
+        return Err(CliError::usage("a scenario has its own calls, --group is for a machine", "leave one of them out"));
+    }
+    if let Some((text, name)) = scenario {
         let level = match args.level {
             LevelArg::Auto => Level::Auto,
             LevelArg::Flows => Level::Flows,
@@ -104,6 +108,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     if args.machine.name().is_none() {
         eprintln!("note: no topology given; this is `dgx-h100` (others: collcast topo list)");
     }
+    no_such_scenario(args.machine.name())?;
     if let Some(group) = &args.group {
         return group::run(args, group);
     }
@@ -112,7 +117,6 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         eprintln!("note: no size given; this is 64 MiB");
         call_args.size = Some("64M".to_owned());
     }
-    no_such_scenario(args.machine.name())?;
     let topology = args.machine.load(args.machine.one_node_count()?)?;
     let (profile, inputs) = args.machine.load_profile(&topology)?;
     let told = call_args.told(&topology)?;

@@ -28,7 +28,7 @@ use crate::schedule::{
 use crate::topology::{Topology, TopologyError};
 use crate::units::{Bytes, SimDuration};
 
-pub use group::{GroupCall, GroupPrediction};
+pub use group::{GroupCall, GroupPrediction, MOST_CALLS};
 
 /// Who decides on algorithm or protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
@@ -525,7 +525,7 @@ impl<'a> Predictor<'a> {
         self.decide_among(call, 1, algorithm, protocol, settings)
     }
 
-    /// The same for `calls` calls of a group, `call` having all their bytes.
+    /// The same in a group of `calls` calls, `call` having the bytes of all that share its choice.
     fn decide_among(
         &self,
         call: &Call,
@@ -936,11 +936,7 @@ impl<'a> Predictor<'a> {
                 }
             }
         }
-        let port = |link| {
-            let (from, to) = self.topology.ends(link);
-            format!("{} > {}", self.topology.vertex(from).name, self.topology.vertex(to).name)
-        };
-        let warnings = laid.congested.map(|link| Warning::CongestionNotModelled(port(link))).into_iter().collect();
+        let warnings = laid.congested.map(|link| self.congestion(link)).into_iter().collect();
         let mut prediction = Prediction {
             algorithm,
             protocol,
@@ -971,6 +967,13 @@ impl<'a> Predictor<'a> {
         let (low, high) = self.profile.interval(&class, extrapolated || unmeasured_switches);
         (prediction.low, prediction.high) = (scale(low), scale(high));
         Ok((prediction, shares))
+    }
+
+    /// What is left out where many NICs send through a link.
+    fn congestion(&self, link: LinkId) -> Warning {
+        let (from, to) = self.topology.ends(link);
+        let port = format!("{} > {}", self.topology.vertex(from).name, self.topology.vertex(to).name);
+        Warning::CongestionNotModelled(port)
     }
 
     /// Whether the profile's evidence is from other hardware, launch modes or host counts.

@@ -1124,8 +1124,9 @@ fn calls_of_a_group_take_turns_on_a_channel() {
     let of = |calls: &[Call], channels| {
         predictor.predict_group(calls, choice, &Settings { channels, ..Settings::default() }).unwrap()
     };
-    let start =
-        |calls: &[Call], channels| of(calls, channels).kernel.as_us() - of(&[call.clone()], Some(1)).kernel.as_us();
+    let start = |calls: &[Call], channels| {
+        of(calls, channels).kernel.as_us() - of(std::slice::from_ref(&call), Some(1)).kernel.as_us()
+    };
     let each = start(&vec![call.clone(); 2], Some(1));
     for n in [4, 8] {
         let many = start(&vec![call.clone(); n], Some(1)) / (each * (n as f64 - 1.0));

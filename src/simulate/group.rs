@@ -38,8 +38,9 @@ pub(super) fn run(args: &Args, text: &str) -> Result<ExitCode, CliError> {
     report.assumptions.extend(told.assumptions);
     report
         .assumptions
-        .push("one kernel, however many calls; what the host takes to plan a group is left out".to_owned());
+        .push("one kernel; left out: what the host takes to plan a group, and overlap with the next group".to_owned());
     report.warnings.extend(told.warnings);
+    report.warnings.extend(p.warnings.iter().map(ToString::to_string));
     report.tables.push(row(&calls, &p));
     report.tables.push(of_calls(&calls, &p, args.output.format == Format::Table));
     if p.unmeasured_switches {
@@ -106,7 +107,10 @@ fn of_calls(calls: &[Call], p: &GroupPrediction, brief: bool) -> Table {
         Column::text("channels", "channels"),
         Column::text("layer", "decided by"),
     ];
-    let title = "NCCL's choice, one for all calls of the same number, and the channels each call has";
+    let title = match brief {
+        true => "NCCL's choices (calls of one number share it), and the channels of the calls of a row",
+        false => "NCCL's choices (calls of one number share it), and the channels of each call",
+    };
     let mut table = Table::new("calls", title, columns);
     let range = |first: u32, last: u32| if first == last { first.to_string() } else { format!("{first}-{last}") };
     let all: Vec<_> = (1..).zip(calls.iter().zip(&p.calls)).collect();
@@ -126,7 +130,7 @@ fn of_calls(calls: &[Call], p: &GroupPrediction, brief: bool) -> Table {
             chosen.algorithm.name().into(),
             chosen.protocol.name().into(),
             range(channels.map(|dealt| dealt.first).min().unwrap_or(0), most).into(),
-            chosen.layer.to_string().into(),
+            chosen.layer.map_or("the user".to_owned(), |layer| layer.to_string()).into(),
         ]);
     }
     table

@@ -474,7 +474,7 @@ impl Flow {
 }
 
 impl Ends {
-    /// Children of a node: fewer levels than with two, in one line of a cache.
+    /// Children of a node: fewer levels than with two.
     const CHILDREN: usize = 4;
 
     fn set(&mut self, flows: &mut [Flow], id: u32, end: u64) {

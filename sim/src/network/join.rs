@@ -1,4 +1,4 @@
-//! Several schedules at once on one machine: they share links and memories, nothing else.
+//! Several schedules at once on one machine: they share links and memories, in one communicator proxies.
 
 use rustc_hash::FxHashMap;
 
@@ -7,7 +7,7 @@ use crate::engine::Instance;
 use crate::schedule::wiring::{UNUSED, Wiring};
 
 /// One instance of what was laid on the same machine one by one. The wiring is that of the
-/// first: ranks of different communicators have the same numbers. In one communicator they share proxies as well.
+/// first: ranks of different communicators have the same numbers.
 pub fn join<'a>(laid: impl IntoIterator<Item = Laid<'a>>, one_communicator: bool) -> Laid<'a> {
     let mut all = Laid {
         instance: Instance::default(),

@@ -84,7 +84,7 @@ const INCAST: u64 = 8;
 /// all copy at once and all synchronise at once, with the link idle; the little that they start apart
 /// grows, since who is early finds the link less busy, until they take turns. So many groups are within
 /// 1% of every channel apart (4 H200, rings of 64 MiB to 4 GiB), and the channels of a group still fold.
-/// Over several hosts all start at once: the links inside hosts seldom bound such calls, and a simulation
+/// Over several hosts all start at once, except where they fetch their work: the links inside hosts seldom bound such calls, and a simulation
 /// with four times the lanes takes eight times as long.
 const STARTS: u32 = 4;
 
@@ -421,11 +421,11 @@ pub fn lay<'a>(
     let reduce_weight = (profile.reduce_weight(schedule.call.dtype) * WEIGHT_ONE as f64) as u64;
     let inside = (1..schedule.call.ranks).all(|rank| topology.host_of(Rank(rank)) == topology.host_of(Rank(0)));
     let fetches = schedule.plan.fetches;
-    let (first, end) = schedule.plan.used();
+    let used = schedule.plan.used();
     let together = match (fetches, inside) {
         (true, _) => 1,
-        (false, true) => (end - first).div_ceil(STARTS).max(1),
-        (false, false) => end.max(1),
+        (false, true) => (used.1 - used.0).div_ceil(STARTS).max(1),
+        (false, false) => used.1.max(1),
     };
     for worker in &wiring.workers {
         let rate = profile.block_rate(protocol);

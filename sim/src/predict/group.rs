@@ -1,27 +1,32 @@
 //! Several collectives of one communicator in one group (`ncclGroupStart` to `ncclGroupEnd`): one kernel.
 //!
 //! Calls of one collective, type and operation whose traffic is within a factor of four share NCCL's choice, made for
-//! all their bytes ([`shared_choices`]). The channels are then dealt to the calls one after another ([`deal`]), and each
-//! block does what it has of each, in that order. The channels of NVLS are dealt for themselves, and each call by CollNet
-//! has all of its own.
-//! Left out: that NCCL makes several kernels where a group has more work than one is told of, and what the host takes
-//! to plan a group.
+//! all their bytes ([`shared_choices`]). The kinds of calls come in the order of their largest traffic, and of one kind
+//! the smallest first. The channels are then dealt to the calls one after another ([`deal`]), and each block does what
+//! it has of each, in that order. The channels of NVLS are dealt for themselves, and each call by CollNet has all.
+//! Left out: that NCCL makes several kernels where a group has more work than one is told of, what the host takes
+//! to plan a group, and that groups one after another overlap where some ranks are done early.
 
 use std::collections::BTreeMap;
 
-use super::{Choice, PredictError, Predictor, ProofKind, Settings, bound_by, utilisations};
+use super::{Choice, PredictError, Predictor, ProofKind, Settings, Warning, bound_by, utilisations};
 use crate::collective::{Algorithm, Protocol};
+use crate::engine::flows::WEIGHT_ONE;
 use crate::engine::{KernelSpec, TaskSpec, Unobserved, run};
 use crate::ids::{ChannelId, Rank};
-use crate::model::nccl::{Layer, Version, shared_choices};
+use crate::model::bounds;
+use crate::model::nccl::cost::place;
+use crate::model::nccl::{Layer, shared_choices};
 use crate::network::{Laid, ResourceName, join, lay};
 use crate::profile::Spread;
 use crate::schedule::plan::{Dealt, Limits, Plan, Share, deal};
-use crate::schedule::{Call, Schedule, check_supported};
+use crate::schedule::{Call, Schedule};
 use crate::units::{SimDuration, SimTime};
 
-/// Calls that a group may have: NCCL would start several kernels for more.
-const MOST_CALLS: usize = 512;
+/// Calls that a group may have.
+pub const MOST_CALLS: usize = 512;
+/// Slices that all calls of a group may send, about: nothing is folded, and more take minutes.
+const MOST_SLICES: u64 = 2_000_000;
 
 /// One call of a group.
 #[derive(Clone, PartialEq, Debug)]
@@ -32,8 +37,8 @@ pub struct GroupCall {
     pub algorithm: Algorithm,
     /// NCCL's, or the user's.
     pub protocol: Protocol,
-    /// Who decided.
-    pub layer: Layer,
+    /// Who decided, if not the user.
+    pub layer: Option<Layer>,
     /// Its channels, and its elements on them.
     pub dealt: Dealt,
 }
@@ -63,14 +68,16 @@ pub struct GroupPrediction {
     pub proof: ProofKind,
     /// Events handled.
     pub events: u64,
+    /// What is left out where it may matter.
+    pub warnings: Vec<Warning>,
 }
 
 impl Predictor<'_> {
     /// Predicts calls in one group.
     ///
     /// # Errors
-    /// See [`PredictError`]; sends and receives, versions before 2.20 and groups of more than 512 calls are
-    /// [`PredictError::NoGroup`].
+    /// See [`PredictError`]; sends and receives, algorithms that NCCL has not, versions before 2.24, calls without
+    /// elements or of different ranks, and groups too large are [`PredictError::NoGroup`].
     pub fn predict_group(
         &self,
         calls: &[Call],
@@ -83,14 +90,22 @@ impl Predictor<'_> {
             return no(format!("{} calls are more than the {MOST_CALLS} that are dealt at once", calls.len()));
         }
         let version = self.version(settings);
-        if !version.since(20) {
+        if !version.since(24) {
             return no(format!(
-                "NCCL {version} deals channels by another rule; from {} on it is known",
-                Version::new(2, 20, 3)
+                "NCCL {version} deals channels by another rule than 2.24 and newer, the one that is known"
             ));
+        }
+        if let Choice::Forced(a) = algorithm
+            && place(a, Protocol::Simple).is_none()
+        {
+            return no(format!("NCCL has no {a}"));
         }
         for call in calls {
             self.check_ranks(call)?;
+            call.check()?;
+            if call.count == 0 || call.ranks != first.ranks {
+                return no("each needs elements, and all the same ranks".to_owned());
+            }
             if crate::schedule::valid_algorithms(call.collective) == [Algorithm::Direct] {
                 return no(format!("{} is sends and receives, which NCCL groups by another rule", call.collective));
             }
@@ -98,38 +113,41 @@ impl Predictor<'_> {
         if algorithm == Choice::Best || protocol == Choice::Best {
             return no("`best` would need a forecast of every combination: name an algorithm or take auto".to_owned());
         }
-        let (chosen, order) = self.choose(calls, (algorithm, protocol), settings)?;
+        let (chosen, mut order) = self.choose(calls, (algorithm, protocol), settings)?;
         let all = self.limits(first.ranks, settings).channels;
         let mut planned: Vec<Option<(GroupCall, Plan)>> = vec![None; calls.len()];
+        let several = self.hosts(first.ranks) > 1;
+        let kind_of = |c: usize| Kind::of(chosen[c].algorithm, several);
+        order.sort_by_key(|&c| kind_of(c));
         for kind in [Kind::Plain, Kind::Nvls, Kind::Collnet] {
-            let of_kind: Vec<usize> =
-                order.iter().copied().filter(|&c| Kind::of(chosen[c].algorithm) == kind).collect();
+            let of_kind: Vec<usize> = order.iter().copied().filter(|&c| kind_of(c) == kind).collect();
             let shares: Vec<Share> =
                 of_kind.iter().map(|&c| Share::new(&calls[c], chosen[c].protocol, chosen[c].channels)).collect();
-            let channels = match of_kind.first() {
-                Some(&c) if kind != Kind::Plain => chosen[c].channels,
-                _ => all,
-            };
+            let most = of_kind.iter().map(|&c| chosen[c].channels).max().unwrap_or(1);
+            let channels = if kind == Kind::Plain { all.max(most) } else { most };
             let dealt = match kind {
-                Kind::Collnet => shares.iter().flat_map(|share| deal(std::slice::from_ref(share), channels)).collect(),
+                Kind::Collnet => shares.iter().map(Dealt::evenly).collect(),
                 _ => deal(&shares, channels),
             };
             for (&index, dealt) in of_kind.iter().zip(dealt) {
-                let Chosen { choice, algorithm, protocol, layer, channels: most, threads } = chosen[index];
+                let Chosen { choice, algorithm, protocol, layer, channels: _, threads } = chosen[index];
                 let limits = Limits {
                     channels: dealt.last - dealt.first + 1,
                     exact_channels: true,
                     ..self.limits_of(&calls[index], algorithm, protocol, settings)
                 };
                 let plan = Plan::new(&calls[index], algorithm, protocol, &limits);
-                let channels = channels.max(most);
                 let plan =
                     Plan { channels, threads, dealt: Some(dealt), per_channel: dealt.most(&calls[index]), ..plan };
                 planned[index] = Some((GroupCall { choice, algorithm, protocol, layer, dealt }, plan));
             }
         }
         let (group, plans): (Vec<GroupCall>, Vec<Plan>) = planned.into_iter().flatten().unzip();
-        let Run { kernel, proof, events, busiest: [link, lane, host] } =
+        let slices: u64 = calls.iter().zip(&plans).map(|(call, plan)| slices(call, plan)).fold(0, u64::saturating_add);
+        if slices > MOST_SLICES {
+            return no(format!("they send about {slices} slices, more than {MOST_SLICES}: take fewer bytes or ranks"));
+        }
+        let Run { kernel, proof, events, busiest: [link, lane, host], congested } =
             self.run_group(calls, &order, &plans, settings)?;
         let ranks = first.ranks;
         let issue = self.profile.issue_interval(settings.launch, ranks.div_ceil(self.hosts(ranks)));
@@ -146,17 +164,22 @@ impl Predictor<'_> {
             known.insert(key, alone);
             apart += alone;
         }
+        if settings.cold {
+            // The queue is empty before the first one only.
+            let (first, gap) = (self.profile.first_launch(), self.profile.gap(settings.launch));
+            let others = calls.len() as u64 - 1;
+            apart = SimDuration((apart + gap.times(others)).0.saturating_sub(first.times(others).0));
+        }
         let extrapolated = self.extrapolated(ranks, settings.launch)
             || group.iter().zip(calls).any(|(c, call)| !self.profile.has_seen(c.algorithm, c.protocol, call));
         // That of the call with the most to do.
         let main =
             group.iter().zip(calls).max_by_key(|(_, call)| call.size()).map_or(Protocol::Simple, |c| c.0.protocol);
         let (nvswitch, sharp) = self.profile.switches_measured();
-        let several = self.hosts(ranks) > 1;
-        let unmeasured_switches = group.iter().any(|c| match Kind::of(c.algorithm) {
-            Kind::Plain => false,
-            Kind::Nvls => !nvswitch || several && c.algorithm == Algorithm::Nvls && !sharp,
-            Kind::Collnet => !sharp,
+        let unmeasured_switches = group.iter().any(|c| match c.algorithm {
+            Algorithm::Nvls => !nvswitch || several && !sharp,
+            Algorithm::NvlsTree => !nvswitch,
+            _ => Kind::of(c.algorithm, several) == Kind::Collnet && !sharp,
         });
         let bound = bound_by(issue >= time, link, lane, host);
         let class = Spread::class(main, settings.launch, bound);
@@ -175,6 +198,7 @@ impl Predictor<'_> {
             unmeasured_switches,
             proof,
             events,
+            warnings: congested.into_iter().collect(),
         })
     }
 
@@ -187,24 +211,36 @@ impl Predictor<'_> {
     ) -> Result<(Vec<Chosen>, Vec<usize>), PredictError> {
         let mut chosen = vec![None; calls.len()];
         let mut order = Vec::new();
-        for (choice, members) in shared_choices(calls).into_iter().enumerate() {
+        let alike = |a: &Call, b: &Call| (a.collective, a.op, a.dtype) == (b.collective, b.op, b.dtype);
+        let traffic = |call: &Call| Share::new(call, Protocol::Simple, 1).traffic();
+        let largest = |of: &Call| calls.iter().filter(|call| alike(call, of)).map(traffic).max();
+        let mut shared = shared_choices(calls);
+        shared.sort_by_key(|members| std::cmp::Reverse(largest(&calls[members[0]])));
+        // A pair that is forced needs no choice, as in a call alone.
+        let pair = match (algorithm, protocol) {
+            (Choice::Forced(a), Choice::Forced(p)) => Some((a, p)),
+            _ => None,
+        };
+        let number = u32::try_from(calls.len()).unwrap_or(u32::MAX);
+        for (choice, members) in shared.into_iter().enumerate() {
             let whole = Call { count: members.iter().map(|&m| calls[m].count).sum(), ..calls[members[0]].clone() };
-            let number = u32::try_from(members.len()).unwrap_or(u32::MAX);
-            let decision = self.decide_among(&whole, number, algorithm, protocol, settings)?;
-            let (algorithm, protocol) = (decision.algorithm, decision.protocol);
-            check_supported(whole.collective, algorithm)?;
+            let (algorithm, protocol, layer, channels) = match pair {
+                Some((a, p)) => {
+                    let graphs = self.graph(whole.ranks, settings);
+                    (a, p, None, self.model(&graphs, settings).call_channels(a, p, whole.size().0))
+                }
+                None => {
+                    let decision = self.decide_among(&whole, number, algorithm, protocol, settings)?;
+                    (decision.algorithm, decision.protocol, Some(decision.layer), decision.channels)
+                }
+            };
             self.check_machine(&whole, algorithm, settings)?;
             let plan = Plan::new(&whole, algorithm, protocol, &self.limits_of(&whole, algorithm, protocol, settings));
-            let channels = settings.channels.unwrap_or(decision.channels).max(1);
+            let channels = settings.channels.unwrap_or(channels).max(1);
+            // Registered buffers take fewer.
+            let channels = if plan.direct { channels.min(plan.channels) } else { channels };
             for &member in &members {
-                chosen[member] = Some(Chosen {
-                    choice,
-                    algorithm,
-                    protocol,
-                    layer: decision.layer,
-                    channels,
-                    threads: plan.threads,
-                });
+                chosen[member] = Some(Chosen { choice, algorithm, protocol, layer, channels, threads: plan.threads });
             }
             order.extend(members);
         }
@@ -236,7 +272,7 @@ impl Predictor<'_> {
             .iter()
             .flat_map(|laid| laid.wiring.workers.iter().map(|worker| (worker.rank, worker.channel)))
             .collect();
-        let Laid { mut instance, names, .. } = join(laid, true);
+        let Laid { mut instance, names, congested, .. } = join(laid, true);
         // A kernel of the engine for what a block does of a call, started by a task once it is done with the one before.
         let (mut last, mut of): (BTreeMap<_, u32>, BTreeMap<_, u32>) = Default::default();
         instance.kernels.clear();
@@ -262,16 +298,22 @@ impl Predictor<'_> {
         let outcome = run(&instance, &mut Unobserved).map_err(|error| PredictError::Engine { what, error })?;
         let ends = plans.iter().map(|plan| self.profile.kernel(plan)).max().unwrap_or_default();
         let run_time = outcome.end - SimTime(0);
+        if let Err((resource, _)) = bounds::check_loads(&instance.resources, &outcome.load, run_time, WEIGHT_ONE) {
+            let violation = format!("{:?} carried more in {run_time} than it can", names[resource]);
+            return Err(PredictError::SelfCheck { what: format!("a group of {} calls", calls.len()), violation });
+        }
         let mut busiest = [0.0_f64; 3];
         for (used, resource) in utilisations(&instance.resources, &outcome.load, run_time) {
             let kind = match names[resource] {
                 ResourceName::Link(_) => 0,
                 ResourceName::Lane(..) | ResourceName::Own(..) => 1,
+                ResourceName::Memory(at) if self.topology.gpu(at).is_some() => 1,
                 _ => 2,
             };
             busiest[kind] = busiest[kind].max(used);
         }
-        Ok(Run { kernel: ends + run_time, proof, events: outcome.events, busiest })
+        let congested = congested.map(|link| self.congestion(link));
+        Ok(Run { kernel: ends + run_time, proof, events: outcome.events, busiest, congested })
     }
 }
 
@@ -282,6 +324,14 @@ struct Run {
     events: u64,
     /// Use of the busiest link, lane, and thread or memory of the host.
     busiest: [f64; 3],
+    congested: Option<Warning>,
+}
+
+/// Slices that a call sends, about: as often as rings pass them on.
+fn slices(call: &Call, plan: &Plan) -> u64 {
+    let (first, end) = plan.used();
+    let chunks = call.count / plan.chunk.max(1) + u64::from(end - first);
+    chunks.saturating_mul(2 * u64::from(call.ranks) * u64::from(plan.slices))
 }
 
 /// A choice as dealing needs it.
@@ -290,13 +340,13 @@ struct Chosen {
     choice: usize,
     algorithm: Algorithm,
     protocol: Protocol,
-    layer: Layer,
+    layer: Option<Layer>,
     channels: u32,
     threads: u32,
 }
 
 /// Calls that share out channels among each other.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     Plain,
     Nvls,
@@ -304,8 +354,10 @@ enum Kind {
 }
 
 impl Kind {
-    fn of(algorithm: Algorithm) -> Self {
+    /// NCCL counts NVLS over several hosts, which reduces in the network, as CollNet.
+    fn of(algorithm: Algorithm, several_hosts: bool) -> Self {
         match algorithm {
+            Algorithm::Nvls if several_hosts => Self::Collnet,
             Algorithm::Nvls | Algorithm::NvlsTree => Self::Nvls,
             Algorithm::CollnetDirect | Algorithm::CollnetChain => Self::Collnet,
             _ => Self::Plain,

@@ -159,7 +159,7 @@ impl Call {
         }
     }
 
-    fn check(&self) -> Result<(), ScheduleError> {
+    pub(crate) fn check(&self) -> Result<(), ScheduleError> {
         if self.ranks == 0 || self.ranks > MAX_RANKS {
             return Err(ScheduleError::Ranks(self.ranks));
         }

@@ -83,7 +83,7 @@ impl Model<'_> {
         self.decide_group(tuner, call, call.size().0, 1)
     }
 
-    /// NCCL's choice for `calls` calls like `call` of one group that move `bytes` together.
+    /// NCCL's choice for calls like `call` that share it and move `bytes` together, in a group of `calls` calls in all.
     ///
     /// # Errors
     /// As [`Model::decide`].
