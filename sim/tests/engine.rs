@@ -1093,7 +1093,7 @@ fn threads_change_nothing() {
     });
 }
 
-/// Goal: a group of one call takes what the call takes alone, whatever its channels.
+/// Goal: a group of one call takes what the call takes alone, once, by a ring inside a host, on few channels or many.
 #[test]
 fn a_group_of_one_is_its_call() {
     let (topology, profile) = (nvswitch_box(4, 450.0), prior());
@@ -1114,7 +1114,7 @@ fn a_group_of_one_is_its_call() {
 }
 
 /// Goal: calls of a group share channels: those on one channel come one after another, those on channels of their own
-/// beside each other; no group takes longer than its calls by themselves.
+/// beside each other, and sooner than as kernels of their own.
 #[test]
 fn calls_of_a_group_take_turns_on_a_channel() {
     let (topology, profile) = (nvswitch_box(4, 450.0), prior());

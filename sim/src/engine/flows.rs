@@ -310,8 +310,8 @@ impl Flows {
         }
         self.beside.sort_unstable();
         let mut kept = 0;
-        let mut open = self.members.len() + self.beside.len();
-        while open > 0 {
+        let mut going = self.members.len() + self.beside.len();
+        while going > 0 {
             let share = if ordered { self.least_share() } else { self.open().map(|r| r.1).min() };
             let known = self.beside.get(kept).map(|b| b.0);
             let Some(level) = share.into_iter().chain(known).min() else { break };
@@ -361,7 +361,7 @@ impl Flows {
             }
             self.touched = full;
             self.touched.clear();
-            open -= self.stopping.len();
+            going -= self.stopping.len();
             for &id in &self.stopping {
                 for &(r, weight, _) in &self.flows[id as usize].uses {
                     let resource = &mut self.resources[r as usize];

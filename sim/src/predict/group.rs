@@ -20,7 +20,7 @@ use crate::model::nccl::{Layer, shared_choices};
 use crate::network::{Laid, ResourceName, join, lay};
 use crate::profile::Spread;
 use crate::schedule::plan::{Dealt, Limits, Plan, Share, deal};
-use crate::schedule::{Call, Schedule};
+use crate::schedule::{Call, Schedule, valid_algorithms};
 use crate::units::{SimDuration, SimTime};
 
 /// Calls that a group may have.
@@ -106,7 +106,7 @@ impl Predictor<'_> {
             if call.count == 0 || call.ranks != first.ranks {
                 return no("each needs elements, and all the same ranks".to_owned());
             }
-            if crate::schedule::valid_algorithms(call.collective) == [Algorithm::Direct] {
+            if valid_algorithms(call.collective) == [Algorithm::Direct] {
                 return no(format!("{} is sends and receives, which NCCL groups by another rule", call.collective));
             }
         }
@@ -130,7 +130,7 @@ impl Predictor<'_> {
                 _ => deal(&shares, channels),
             };
             for (&index, dealt) in of_kind.iter().zip(dealt) {
-                let Chosen { choice, algorithm, protocol, layer, channels: _, threads } = chosen[index];
+                let Chosen { choice, algorithm, protocol, layer, threads, .. } = chosen[index];
                 let limits = Limits {
                     channels: dealt.last - dealt.first + 1,
                     exact_channels: true,
@@ -294,13 +294,13 @@ impl Predictor<'_> {
                 lane.at = SimTime(0);
             }
         }
-        let what = format!("a group of {} calls", calls.len());
-        let outcome = run(&instance, &mut Unobserved).map_err(|error| PredictError::Engine { what, error })?;
+        let what = || format!("a group of {} calls", calls.len());
+        let outcome = run(&instance, &mut Unobserved).map_err(|error| PredictError::Engine { what: what(), error })?;
         let ends = plans.iter().map(|plan| self.profile.kernel(plan)).max().unwrap_or_default();
         let run_time = outcome.end - SimTime(0);
         if let Err((resource, _)) = bounds::check_loads(&instance.resources, &outcome.load, run_time, WEIGHT_ONE) {
             let violation = format!("{:?} carried more in {run_time} than it can", names[resource]);
-            return Err(PredictError::SelfCheck { what: format!("a group of {} calls", calls.len()), violation });
+            return Err(PredictError::SelfCheck { what: what(), violation });
         }
         let mut busiest = [0.0_f64; 3];
         for (used, resource) in utilisations(&instance.resources, &outcome.load, run_time) {
