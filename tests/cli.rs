@@ -66,7 +66,7 @@ fn bad_usage_is_refused_with_a_way_out() {
         (&["simulate", "--group", "64K", "--algorithm", "coll_tree"], &["NCCL has no coll_tree"]),
         (&["simulate", "--group", "8G*64"], &["slices", "fewer bytes"]),
         (&["simulate", "ddp-buckets", "--group", "64K"], &["scenario has its own calls"]),
-        (&["simulate", "--group", "64K", "--nccl", "2.18.5"], &["2.18.5", "2.24"]),
+        (&["simulate", "--group", "64K", "--nccl", "2.18.5"], &["2.18.5", "2.22"]),
         (&["simulate", "--group", "64K", "--algorithm", "ring,tree"], &["one algorithm"]),
         (&["convert", "-c", "send_recv"], &["MSCCL XML has no send_recv"]),
         (&["sweep", "--profile", "h200-nvswich"], &["did you mean `h200-nvswitch`"]),

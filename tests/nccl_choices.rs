@@ -5,11 +5,12 @@
 #![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
 
 use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol};
+use collcast_sim::ids::{ChannelId, Lane, Rank};
 use collcast_sim::model::nccl::graphs::{CpuVendor, Graph, Graphs, Pattern};
 use collcast_sim::model::nccl::{ALGORITHMS, Cell, Model, NcclSettings, Version};
-use collcast_sim::network::PathClass;
-use collcast_sim::schedule::Call;
+use collcast_sim::network::{PathClass, order};
 use collcast_sim::schedule::plan::{Limits, Plan};
+use collcast_sim::schedule::{Call, End, Schedule};
 use collcast_sim::units::Bytes;
 use collcast_topologies::xml::{self, Document};
 
@@ -183,6 +184,7 @@ fn every_choice_is_what_nccl_logged() {
                 channels: decision.channels,
                 threads: Some(model.max_threads(algorithm, protocol)),
                 network: graphs.hosts > 1,
+                version: VERSION,
                 ..Limits::default()
             };
             assert_eq!(Plan::new(&call, algorithm, protocol, &limits).channels, channels, "{name}: {line}");
@@ -190,4 +192,30 @@ fn every_choice_is_what_nccl_logged() {
         }
     }
     assert_eq!(choices, 24 + 24 + 28);
+}
+
+/// Goal: each channel has the tree that NCCL logged (`Trees [c] child/child/child->rank->parent`), however many a call
+/// uses: on 2 GPUs chains that run both ways, on four hosts the second tree on the second channel.
+#[test]
+fn every_channel_has_the_tree_that_nccl_logged() {
+    let parents = |machine: &str, ranks, rank, channels| {
+        let machine = collcast_topologies::load_any(machine, None, None).unwrap();
+        let call = Call::of_size(Collective::AllReduce, ranks, Bytes(1 << 30), DataType::Float32);
+        let hosts = if machine.hosts().len() > 1 { ranks } else { 1 };
+        let limits = Limits { channels, exact_channels: true, hosts, ..Limits::default() };
+        let plan = Plan::new(&call, Algorithm::Tree, Protocol::Simple, &limits);
+        let schedule = Schedule::new(call, plan, &order(&machine, ranks)).unwrap();
+        // Who has a parent takes the result from it in a lane of its own.
+        let parent = |channel| match schedule.worker(Rank(rank), ChannelId(channel), Lane(1))?.recv[0].src {
+            End::One(Rank(parent)) => Some(parent),
+            End::Group(_) => None,
+        };
+        (0..channels).map(parent).collect::<Vec<_>>()
+    };
+    let logged = [[None; 6], [Some(1); 6], [None; 6], [Some(1); 6]].concat();
+    for channels in [24, 22, 8] {
+        assert_eq!(parents("h200x2", 2, 0, channels), logged[..channels as usize], "{channels}");
+    }
+    let loopback = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/h200-loopback.toml");
+    assert_eq!(parents(loopback, 4, 0, 2), [None, Some(1)]);
 }

@@ -1032,7 +1032,10 @@ impl<'a> Predictor<'a> {
                 (hosts * per_host, Arc::new(Order::grid(hosts, per_host)))
             }
         } else {
-            (call.ranks, order)
+            // Of channels that are left the second is to be of the second tree.
+            let mut order = (*order).clone();
+            order.chains.iter_mut().for_each(|chains| chains.of_a_tree = 1);
+            (call.ranks, Arc::new(order))
         };
         let mut small = Call { ranks, counts: None, ..call.clone() };
         small.root.0 = small.root.0.min(ranks - 1);

@@ -16,10 +16,10 @@ use collcast_sim::schedule::verify::{VerifyError, verify};
 use collcast_sim::schedule::{Call, Generator, Order, Schedule, Worker, check_fits, valid_algorithms, valid_protocols};
 use rayon::prelude::*;
 
-/// Hosts of `per_host` ranks, the last one smaller, each channel's ring rotated inside hosts.
-fn order(ranks: u32, per_host: u32) -> Order {
+/// Hosts of `per_host` ranks, the last one smaller, each channel's ring rotated inside hosts, up to `most` of them.
+fn order(ranks: u32, per_host: u32, most: u32) -> Order {
     let hosts: Vec<Vec<u32>> = (0..ranks).collect::<Vec<_>>().chunks(per_host as usize).map(<[u32]>::to_vec).collect();
-    let rings = (0..per_host.min(3) as usize)
+    let rings = (0..per_host.min(most) as usize)
         .map(|shift| {
             hosts.iter().flat_map(|h| (0..h.len()).map(move |i| h[(i + shift) % h.len()])).collect::<Arc<[u32]>>()
         })
@@ -50,7 +50,9 @@ fn schedule(case: &Case) -> Schedule {
     call.count = case.count;
     call.root = Rank(case.ranks / 2);
     call.in_place = case.in_place;
-    let order = order(case.ranks, case.per_host);
+    // Half of the channels of a tree are of the second.
+    let rings = if case.algorithm == Algorithm::Tree { case.channels.div_ceil(2) } else { 3 };
+    let order = order(case.ranks, case.per_host, rings);
     let limits = Limits {
         channels: case.channels,
         p2p_channels: (4 * case.channels, 4 * case.channels),
@@ -77,7 +79,7 @@ fn schedule(case: &Case) -> Schedule {
 /// Whether an algorithm is made for so many ranks, so many on a host.
 fn fits(collective: Collective, algorithm: Algorithm, ranks: u32, per_host: u32) -> bool {
     let call = Call::of_size(collective, ranks, Default::default(), DataType::Float32);
-    check_fits(&call, algorithm, &order(ranks, per_host)).is_ok()
+    check_fits(&call, algorithm, &order(ranks, per_host, 1)).is_ok()
 }
 
 fn check_proved(case: &Case) {

@@ -691,7 +691,7 @@ fn likes(cases: &[Case]) -> Vec<usize> {
     let kind = |case: &Case| {
         let Schedule { call, plan, .. } = &case.proven.schedule;
         let long = plan.per_channel >= LONG * plan.chunk.max(1) && call.counts.is_none();
-        let (call, plan) = (Call { count: 0, ..call.clone() }, Plan { per_channel: 0, even: 0, ..*plan });
+        let (call, plan) = (Call { count: 0, ..call.clone() }, Plan { per_channel: 0, even: 0, dealt: None, ..*plan });
         long.then(|| format!("{} {call:?} {plan:?} {:?}", case.machine, case.settings))
     };
     let kinds: Vec<Option<String>> = cases.iter().map(kind).collect();

@@ -69,7 +69,8 @@ pub fn order_by(topology: &Topology, graphs: &Graphs, transport: &Transport) -> 
     if ranks.windows(2).all(|w| w[0] == w[1]) {
         ranks.truncate(1);
     }
-    let chains = Chains { ranks, children, rails: rails(&graphs.tree) };
+    let of_a_tree = channels(&graphs.tree).len();
+    let chains = Chains { ranks, of_a_tree, children, rails: rails(&graphs.tree) };
     let collnet = graphs.collnet_chain.as_ref().map(|graph| channels(graph).map(|c| path(graph, c)).collect());
     Order { rings, rails: rails(&graphs.ring), chains: Some(chains), collnet, hosts }
 }

@@ -19,7 +19,8 @@ use crate::model::nccl::cost::place;
 use crate::model::nccl::{Layer, shared_choices};
 use crate::network::{Laid, ResourceName, join, lay};
 use crate::profile::Spread;
-use crate::schedule::plan::{Dealt, Limits, Plan, Share, deal};
+use crate::schedule::dealing::{Dealt, Share, deal};
+use crate::schedule::plan::{Limits, Plan};
 use crate::schedule::{Call, Schedule, valid_algorithms};
 use crate::units::{SimDuration, SimTime};
 
@@ -76,7 +77,7 @@ impl Predictor<'_> {
     /// Predicts calls in one group.
     ///
     /// # Errors
-    /// See [`PredictError`]; sends and receives, algorithms that NCCL has not, versions before 2.24, calls without
+    /// See [`PredictError`]; sends and receives, algorithms that NCCL has not, versions before 2.22, calls without
     /// elements or of different ranks, and groups too large are [`PredictError::NoGroup`].
     pub fn predict_group(
         &self,
@@ -90,9 +91,9 @@ impl Predictor<'_> {
             return no(format!("{} calls are more than the {MOST_CALLS} that are dealt at once", calls.len()));
         }
         let version = self.version(settings);
-        if !version.since(24) {
+        if !version.since(22) {
             return no(format!(
-                "NCCL {version} deals channels by another rule than 2.24 and newer, the one that is known"
+                "NCCL {version} deals channels to them by a rule that is not modelled; 2.22 and newer are"
             ));
         }
         if let Choice::Forced(a) = algorithm
@@ -121,13 +122,15 @@ impl Predictor<'_> {
         order.sort_by_key(|&c| kind_of(c));
         for kind in [Kind::Plain, Kind::Nvls, Kind::Collnet] {
             let of_kind: Vec<usize> = order.iter().copied().filter(|&c| kind_of(c) == kind).collect();
-            let shares: Vec<Share> =
-                of_kind.iter().map(|&c| Share::new(&calls[c], chosen[c].protocol, chosen[c].channels)).collect();
+            let shares: Vec<Share> = of_kind
+                .iter()
+                .map(|&c| Share::new(&calls[c], chosen[c].protocol, chosen[c].channels, version))
+                .collect();
             let most = of_kind.iter().map(|&c| chosen[c].channels).max().unwrap_or(1);
             let channels = if kind == Kind::Plain { all.max(most) } else { most };
             let dealt = match kind {
                 Kind::Collnet => shares.iter().map(Dealt::evenly).collect(),
-                _ => deal(&shares, channels),
+                _ => deal(&shares, channels, version),
             };
             for (&index, dealt) in of_kind.iter().zip(dealt) {
                 let Chosen { choice, algorithm, protocol, layer, threads, .. } = chosen[index];
@@ -212,7 +215,8 @@ impl Predictor<'_> {
         let mut chosen = vec![None; calls.len()];
         let mut order = Vec::new();
         let alike = |a: &Call, b: &Call| (a.collective, a.op, a.dtype) == (b.collective, b.op, b.dtype);
-        let traffic = |call: &Call| Share::new(call, Protocol::Simple, 1).traffic();
+        let version = self.version(settings);
+        let traffic = |call: &Call| Share::new(call, Protocol::Simple, 1, version).traffic();
         let largest = |of: &Call| calls.iter().filter(|call| alike(call, of)).map(traffic).max();
         let mut shared = shared_choices(calls);
         shared.sort_by_key(|members| std::cmp::Reverse(largest(&calls[members[0]])));

@@ -7,6 +7,7 @@
 
 mod chain;
 mod coll_tree;
+pub mod dealing;
 mod direct;
 mod heads;
 mod identity;
@@ -393,7 +394,7 @@ impl Schedule {
             _ => ring::generate(&call, &plan, order),
         };
         let (rails, hosts) = match plan.algorithm {
-            Algorithm::Tree => (tree::rails(&plan, order), order.host_of_ranks(call.ranks)),
+            Algorithm::Tree => (tree::rails(order), order.host_of_ranks(call.ranks)),
             Algorithm::Ring => (order.rails.clone(), order.host_of_ranks(call.ranks)),
             // Heads and peers take the NICs next to them.
             _ => (Vec::new(), Arc::default()),
@@ -579,8 +580,10 @@ pub struct Rail {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chains {
     /// `[channel][host]`: the ranks of a host in the order of its chain; the first holds the parent
-    /// host. Channels of the same tree beyond the list reuse it from the start.
+    /// host. Channels beyond the list reuse it from the start.
     pub ranks: Vec<Vec<Vec<u32>>>,
+    /// Channels of the first tree; as many after them are of the second, and so on.
+    pub of_a_tree: usize,
     /// Places in the chain to which the first and the second child host attach.
     pub children: [usize; 2],
     /// `[channel]`: NICs by host; empty where ranks take those next to them.

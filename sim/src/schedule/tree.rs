@@ -1,7 +1,9 @@
 //! Double binary tree all-reduce: reduce up and broadcast down, both at once or in turn.
 //!
-//! Hosts form two complementary binary trees (an inner host of one is a leaf of the other);
-//! half of the channels use each. Inside a host the ranks form a chain whose head holds the
+//! Hosts form two complementary binary trees (an inner host of one is a leaf of the other). The
+//! channels of NCCL's search use the first, the communicator's copies of them the second, further
+//! copies the first again, whatever a call uses. (Copies beyond those that CollNet adds run
+//! otherwise, which is left out.) Inside a host the ranks form a chain whose head holds the
 //! edge to the parent host; at which place child hosts attach is a matter of NCCL's pattern.
 //! Source: NCCL 2.30 `src/graph/trees.cc`, `src/graph/connect.cc`, `src/device/all_reduce.h`, restated; in turn: its
 //! 2.8, where a block of LL or Simple broadcasts what it has wholly reduced before.
@@ -40,8 +42,7 @@ struct Tree {
 
 pub(super) fn generate(call: &Call, plan: &Plan, order: &Order) -> (u32, Vec<Template>, Box<dyn Generator>) {
     let host = order.host_of_ranks(call.ranks);
-    let follow_rings = || Chains { ranks: along_rings(order, &host), children: [0, 0], rails: order.rails.clone() };
-    let chains = order.chains.clone().unwrap_or_else(follow_rings);
+    let chains = chains(order, &host);
     // By role, then by number of children.
     let mut templates = Vec::new();
     for role in [Role::Root, Role::Up, Role::Down, Role::RootInTurn, Role::InTurn] {
@@ -64,21 +65,26 @@ pub(super) fn along_rings(order: &Order, host: &[u32]) -> Vec<Vec<Vec<u32>>> {
     order.rings.iter().map(split).collect()
 }
 
-/// Whether a channel uses the second tree, and its place among the channels of that tree: both trees
-/// use the same chains.
-fn place(plan: &Plan, channel: ChannelId) -> (bool, usize) {
-    let half = plan.channels.div_ceil(2);
-    let second = channel.0 >= half;
-    (second, if second { channel.0 - half } else { channel.0 } as usize)
+/// Those of the machine; without any, chains in the order of the rings.
+fn chains(order: &Order, host: &[u32]) -> Chains {
+    order.chains.clone().unwrap_or_else(|| Chains {
+        ranks: along_rings(order, host),
+        of_a_tree: order.rings.len(),
+        children: [0, 0],
+        rails: order.rails.clone(),
+    })
+}
+
+impl Chains {
+    /// Whether a channel uses the second tree.
+    fn is_second(&self, channel: ChannelId) -> bool {
+        channel.index() / self.of_a_tree.max(1) % 2 == 1
+    }
 }
 
 /// NICs by channel.
-pub(super) fn rails(plan: &Plan, order: &Order) -> Vec<Arc<[Rail]>> {
-    let rails = order.chains.as_ref().map_or(&order.rails, |c| &c.rails);
-    if rails.is_empty() {
-        return Vec::new();
-    }
-    (0..plan.channels).map(|c| Arc::clone(&rails[place(plan, ChannelId(c)).1 % rails.len()])).collect()
+pub(super) fn rails(order: &Order) -> Vec<Arc<[Rail]>> {
+    order.chains.as_ref().map_or(&order.rails, |chains| &chains.rails).clone()
 }
 
 /// What a lane does.
@@ -186,8 +192,8 @@ pub(super) fn double_tree(hosts: u32, host: u32, second: bool) -> Edges {
 impl Tree {
     /// Parent and children of a rank on a channel.
     fn neighbours(&self, rank: Rank, channel: ChannelId) -> (Option<Rank>, SmallVec<[Rank; MAX_CHILDREN]>) {
-        let (second, place) = place(&self.plan, channel);
-        let chains = &self.chains.ranks[place % self.chains.ranks.len()];
+        let second = self.chains.is_second(channel);
+        let chains = &self.chains.ranks[channel.index() % self.chains.ranks.len()];
         let host = self.host[rank.index()];
         let chain = &chains[host as usize];
         let at = chain.iter().position(|&r| r == rank.0).unwrap_or(0);
@@ -258,6 +264,32 @@ impl Generator for Tree {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::collective::{Algorithm, Collective, DataType};
+    use crate::schedule::plan::Limits;
+    use crate::schedule::{End, Schedule};
+    use crate::units::Bytes;
+
+    /// Goal: the channels of the search are of the first tree, their copies of the second, copies of both of the first
+    /// again: parents and NICs by channel on four hosts of a rank, two channels searched, worked by hand.
+    #[test]
+    fn copies_of_channels_are_of_the_second_tree() {
+        let hosts: Vec<Vec<u32>> = (0..4).map(|rank| vec![rank]).collect();
+        let rail = |nic| (0..4).map(|first| Rail { first, enter: nic, leave: nic }).collect();
+        let rails = vec![rail(0), rail(1)];
+        let chains = Chains { ranks: vec![hosts.clone()], of_a_tree: 2, children: [0, 0], rails };
+        let order = Order { chains: Some(chains), ..Order::of_rings(vec![(0..4).collect()], hosts) };
+        let call = Call::of_size(Collective::AllReduce, 4, Bytes(1 << 20), DataType::Float32);
+        let limits = Limits { channels: 6, exact_channels: true, hosts: 4, ..Limits::default() };
+        let schedule =
+            Schedule::new(call.clone(), Plan::new(&call, Algorithm::Tree, Protocol::Simple, &limits), &order).unwrap();
+        let parent = |channel| {
+            let End::One(up) = schedule.worker(Rank(1), channel, Lane(0)).unwrap().send[0].dst else { panic!() };
+            (up.0, schedule.nics((Rank(1), up), channel).unwrap())
+        };
+        let parents: Vec<_> = (0..6).map(|channel| parent(ChannelId(channel))).collect();
+        let (even, odd) = ((0, 0), (1, 1));
+        assert_eq!(parents, [(2, even), (2, odd), (3, even), (3, odd), (2, even), (2, odd)]);
+    }
 
     /// Goal: the tree over 8 hosts that NCCL builds, by value.
     #[test]
