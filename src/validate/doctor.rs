@@ -216,8 +216,9 @@ fn evidence(run: &Run<'_, '_>, case: &Case, d: &Diagnosis) -> String {
     let misfit = |cause: Cause| d.ranked.iter().find(|c| c.fault.cause() == cause).map_or(0.0, |c| c.misfit);
     let healthy = misfit(Cause::Healthy) * 100.0;
     if d.finding == Finding::Found {
+        let beside = first.floor.map_or_else(String::new, |us| format!(", beside a launch every {us} us,"));
         text += &format!(
-            "; {} is {:.0}% off in the median (the machine as it should be: {healthy:.0}%)",
+            "; {}{beside} is {:.0}% off in the median (the machine as it should be: {healthy:.0}%)",
             first.fault,
             first.misfit * 100.0
         );
@@ -243,6 +244,7 @@ fn causes_of(run: &Run<'_, '_>, d: &Diagnosis) -> serde_json::Value {
             json!({
                 "kind": c.fault.cause().name(),
                 "detail": c.fault.to_string(),
+                "launch_every_us": c.floor,
                 "belief": c.belief,
                 "median_abs_error": c.misfit,
             })

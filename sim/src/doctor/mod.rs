@@ -60,6 +60,8 @@ pub struct Case {
 pub struct Candidate {
     /// The way of showing that fits best.
     pub fault: Fault,
+    /// The host issues calls no faster than every so many us beside it.
+    pub floor: Option<u32>,
     /// Share of belief among all causes, 0 to 1.
     pub belief: f64,
     /// The same where the model is wrong by all of its interval.
@@ -104,7 +106,12 @@ impl Diagnosis {
     /// Whether something is broken, by more than the model may be wrong.
     pub fn is_error(&self) -> bool {
         let first = &self.ranked[0];
-        let healthy = self.ranked.iter().find(|c| c.fault == Fault::Healthy).map_or(1.0, |c| c.misfit);
+        // Where the host's pace helps the fault, that pace alone is what it has to beat as well.
+        let without = |c: &&Candidate| match c.fault.cause() {
+            Cause::Healthy => true,
+            cause => cause == Cause::LaunchBound && first.floor.is_some(),
+        };
+        let healthy = self.ranked.iter().filter(without).map(|c| c.misfit).fold(1.0, f64::min);
         // What NCCL chooses may differ from our table for reasons that no row tells.
         let trusted = !self.extrapolated || !first.fault.cause().is_choice();
         let fits = first.misfit < MISFIT_MAX && first.misfit < healthy / 2.0;
@@ -150,6 +157,36 @@ const FLOOR_MODEL: f64 = 0.05;
 /// What a cold size takes longer, as a logarithm with its standard deviation: twice to twenty times.
 const COLD: (f64, f64) = (1.8, 1.0);
 
+/// Paces of a host in us that are tried: steps of 1.1 from what a process needs to eight GPUs on a slow thread.
+fn floors() -> impl Iterator<Item = u32> {
+    std::iter::successors(Some(14_u32), |us| Some((us * 11).div_ceil(10))).take_while(|&us| us <= 160)
+}
+/// Belief that the pace of the host shows in a run that a fault slows down, as likely as not; the paces tried share it.
+const PACED: f64 = 0.5;
+/// How far from the shortest measured time that pace is looked for: two of these steps.
+const PACE: std::ops::RangeInclusive<f64> = 0.8..=1.25;
+
+/// The largest difference of two curves, as a logarithm.
+fn apart(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| (a / b).ln().abs()).fold(0.0, f64::max)
+}
+
+/// A fault as it may show: alone, or where the host's pace holds up its shortest calls.
+struct Way {
+    fault: Fault,
+    floor: Option<u32>,
+    curve: Vec<f64>,
+    /// Share of the belief in the fault.
+    share: f64,
+    likelihood: Likelihood,
+}
+
+impl Way {
+    fn score(&self) -> f64 {
+        self.likelihood.mean + self.share.ln()
+    }
+}
+
 /// Natural logarithms of how likely a run is.
 struct Likelihood {
     mean: f64,
@@ -193,7 +230,7 @@ impl Case {
             self.residuals(&healthy).iter().map(|r| r.log_ratio / (r.model.powi(2) + r.noise.powi(2)).sqrt()).collect();
         let run = slow.len().min(BEYOND_MIN);
         let steady = slow.windows(run).any(|w| w.iter().all(|&z| z > SLOW));
-        let score = |fault: Fault| self.log_likelihood(fault, &self.curve_of(fault)).mean;
+        let score = |fault: Fault| self.log_likelihood(fault, None, &self.curve_of(fault)).mean;
         let floor = score(Fault::Healthy);
         let known = [Fault::Unknown, Fault::Cold(1), Fault::Cold(2)].into_iter().chain(SCATTERS.map(Fault::Noise));
         steady || known.into_iter().any(|f| score(f) > floor)
@@ -255,9 +292,7 @@ impl Case {
         if free(|p| p.question.protocol == Choice::Auto) {
             faults.extend([Protocol::Ll, Protocol::Ll128, Protocol::Simple].map(Fault::Protocol));
         }
-        // Steps of 1.1 from what a process needs to eight GPUs on a slow thread.
-        let floors = std::iter::successors(Some(14_u32), |us| Some((us * 11).div_ceil(10)));
-        faults.extend(floors.take_while(|&us| us <= 160).map(Fault::LaunchFloor));
+        faults.extend(floors().map(Fault::LaunchFloor));
         faults.extend((1..=4).filter(|&c| c * 3 <= self.points.len()).map(|c| Fault::Cold(c as u32)));
         faults
     }
@@ -310,9 +345,30 @@ impl Case {
         }
     }
 
+    /// A fault with these times, and what it makes of the run where the host's pace shows beside it.
+    fn ways(&self, fault: Fault, curve: &[f64]) -> Vec<Way> {
+        let paced = |curve: &[f64], us: u32| curve.iter().map(|t| t.max(f64::from(us))).collect::<Vec<f64>>();
+        let shortest = self.points.iter().map(|p| p.measured.as_us()).fold(f64::INFINITY, f64::min);
+        let healthy = self.curve_of(Fault::Healthy);
+        let shows = |us: &u32| {
+            let with = paced(curve, *us);
+            with != curve && apart(&with, &paced(&healthy, *us)) >= ALIKE
+        };
+        let near = floors().filter(|&us| fault.is_simulated() && PACE.contains(&(f64::from(us) / shortest)));
+        let beside: Vec<u32> = near.filter(shows).collect();
+        let way = |floor: Option<u32>, share: f64| {
+            let curve = floor.map_or_else(|| curve.to_vec(), |us| paced(curve, us));
+            Way { fault, floor, share, likelihood: self.log_likelihood(fault, floor, &curve), curve }
+        };
+        let alone = way(None, if beside.is_empty() { 1.0 } else { 1.0 - PACED });
+        let each = PACED / floors().count() as f64;
+        [alone].into_iter().chain(beside.into_iter().map(|us| way(Some(us), each))).collect()
+    }
+
     /// How well a fault with these times explains the run: a mean over how much of the interval the model
     /// is wrong by beside its constants.
-    fn log_likelihood(&self, fault: Fault, curve: &[f64]) -> Likelihood {
+    fn log_likelihood(&self, fault: Fault, floor: Option<u32>, curve: &[f64]) -> Likelihood {
+        let floor = if let Fault::LaunchFloor(us) = fault { Some(us) } else { floor };
         let residuals = self.residuals(curve);
         let judged = |index: usize, share: f64| {
             let residual = Residual { model: residuals[index].model * share, ..residuals[index] };
@@ -320,7 +376,7 @@ impl Case {
             match fault {
                 Fault::Unknown => Residual { model: UNKNOWN_MODEL, constants: none, ..residual },
                 Fault::Noise(percent) => Residual { noise: f64::from(percent) / 100.0, ..residual },
-                Fault::LaunchFloor(_) if curve[index] > self.points[index].expected.time.as_us() => {
+                _ if floor.is_some_and(|us| curve[index] <= f64::from(us)) => {
                     Residual { model: FLOOR_MODEL, constants: none, ..residual }
                 }
                 Fault::Cold(first) if index < first as usize => {
@@ -341,36 +397,37 @@ impl Case {
     /// Ranks faults by their curves, which must be one a hypothesis.
     pub fn diagnose(&self, curves: &[(Fault, Vec<f64>)]) -> Diagnosis {
         let healthy = self.curve_of(Fault::Healthy);
-        let apart = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| (a / b).ln().abs()).fold(0.0, f64::max);
-        let mut scored: Vec<(Fault, &Vec<f64>, Likelihood)> = Vec::new();
+        let mut scored: Vec<Way> = Vec::new();
         let between = fault::between(curves);
         for (fault, curve) in curves.iter().map(|c| (&c.0, &c.1)).chain(between.iter().map(|b| (&b.fault, &b.curve))) {
             // A fault that would not show cannot be found, nor excluded.
             let silent =
                 (fault.is_simulated() || matches!(fault, Fault::LaunchFloor(_))) && apart(curve, &healthy) < ALIKE;
             if !silent {
-                scored.push((*fault, curve, self.log_likelihood(*fault, curve)));
+                scored.extend(self.ways(*fault, curve));
             }
         }
-        let mut causes: Vec<Cause> = scored.iter().map(|s| s.0.cause()).collect();
+        let mut causes: Vec<Cause> = scored.iter().map(|way| way.fault.cause()).collect();
         causes.sort_unstable();
         causes.dedup();
         let ill = causes.len().saturating_sub(1).max(1) as f64;
         let mut ranked: Vec<Candidate> = Vec::new();
         for cause in causes {
-            let ways: Vec<_> = scored.iter().filter(|s| s.0.cause() == cause).collect();
-            let Some(best) = ways.iter().max_by(|a, b| a.2.mean.total_cmp(&b.2.mean)) else { continue };
+            let ways: Vec<_> = scored.iter().filter(|way| way.fault.cause() == cause).collect();
+            let Some(best) = ways.iter().max_by(|a, b| a.score().total_cmp(&b.score())) else { continue };
+            let faults = ways.iter().filter(|way| way.floor.is_none()).count().max(1) as f64;
             let prior = if cause == Cause::Healthy { HEALTHY_PRIOR } else { (1.0 - HEALTHY_PRIOR) / ill };
             let weight = |of: fn(&Likelihood) -> f64| {
-                let top = scored.iter().map(|s| of(&s.2)).fold(f64::NEG_INFINITY, f64::max);
-                prior * ways.iter().map(|s| (of(&s.2) - top).exp()).sum::<f64>() / ways.len() as f64
+                let top = scored.iter().map(|way| of(&way.likelihood)).fold(f64::NEG_INFINITY, f64::max);
+                prior * ways.iter().map(|way| way.share * (of(&way.likelihood) - top).exp()).sum::<f64>() / faults
             };
             let mut left: Vec<f64> =
-                self.points.iter().zip(best.1).map(|(p, t)| (p.measured.as_us() / t - 1.0).abs()).collect();
+                self.points.iter().zip(&best.curve).map(|(p, t)| (p.measured.as_us() / t - 1.0).abs()).collect();
             left.sort_by(f64::total_cmp);
             let misfit = left[left.len() / 2];
             let (belief, cautious) = (weight(|l| l.mean), weight(|l| l.cautious));
-            ranked.push(Candidate { fault: best.0, belief, cautious, curve: best.1.clone(), misfit });
+            let (fault, floor, curve) = (best.fault, best.floor, best.curve.clone());
+            ranked.push(Candidate { fault, floor, belief, cautious, curve, misfit });
         }
         let (all, all_cautious) = ranked.iter().fold((0.0, 0.0), |sum, c| (sum.0 + c.belief, sum.1 + c.cautious));
         for candidate in &mut ranked {
@@ -378,10 +435,10 @@ impl Case {
             candidate.cautious /= f64::max(all_cautious, f64::MIN_POSITIVE);
         }
         ranked.sort_by(|a, b| b.belief.total_cmp(&a.belief).then(a.fault.cause().cmp(&b.fault.cause())));
-        self.conclude(ranked, &healthy, &apart)
+        self.conclude(ranked, &healthy)
     }
 
-    fn conclude(&self, ranked: Vec<Candidate>, healthy: &[f64], apart: &dyn Fn(&[f64], &[f64]) -> f64) -> Diagnosis {
+    fn conclude(&self, ranked: Vec<Candidate>, healthy: &[f64]) -> Diagnosis {
         let belief = |cause: Cause| ranked.iter().find(|c| c.fault.cause() == cause).map_or(0.0, |c| c.belief);
         let first = &ranked[0];
         let simulated = |c: &Candidate| c.fault.is_simulated() || matches!(c.fault, Fault::LaunchFloor(_));
@@ -399,7 +456,7 @@ impl Case {
             _ if ill || beyond >= BEYOND_MIN => Finding::Unknown,
             _ => Finding::Healthy,
         };
-        let outliers = self.log_likelihood(first.fault, &first.curve).outliers;
+        let outliers = self.log_likelihood(first.fault, first.floor, &first.curve).outliers;
         let extrapolated = self.points.iter().any(|p| p.expected.extrapolated);
         Diagnosis { finding, alike, beyond, extrapolated, worst, outliers, ranked }
     }
@@ -492,7 +549,9 @@ impl Examination {
 
     /// The faults that are worth a full simulation, by their times at the probes.
     fn promising(rough: &Case, tried: &[(Fault, Vec<f64>)]) -> Vec<Fault> {
-        let score = |fault: Fault, curve: &[f64]| rough.log_likelihood(fault, curve).mean;
+        let score = |fault: Fault, curve: &[f64]| {
+            rough.ways(fault, curve).iter().map(Way::score).fold(f64::NEG_INFINITY, f64::max)
+        };
         let mut scores: Vec<f64> = tried.iter().map(|(fault, curve)| score(*fault, curve)).collect();
         for between in fault::between(tried) {
             let value = score(between.fault, &between.curve);
