@@ -3,7 +3,7 @@
 //! Each cause is a change of the machine, its settings or its constants ([`Fault`]). Under each the
 //! sizes of a run are simulated again, and the curves compete for the measured one: by their
 //! likelihood under the model's own uncertainty ([`evidence`]), a cause being the mean over the ways
-//! in which it may show. A cause is found where it clearly beats a healthy machine, any cause that
+//! in which it may show, alone or beside a host that issues calls too slowly. A cause is found where it clearly beats a healthy machine, any cause that
 //! gives another curve, and a curve of no known cause; else the answer is that it is unknown.
 
 mod evidence;
@@ -60,7 +60,7 @@ pub struct Case {
 pub struct Candidate {
     /// The way of showing that fits best.
     pub fault: Fault,
-    /// The host issues calls no faster than every so many us beside it.
+    /// The pace of the host beside it, a call every so many us, where that shows.
     pub floor: Option<u32>,
     /// Share of belief among all causes, 0 to 1.
     pub belief: f64,
@@ -111,10 +111,10 @@ impl Diagnosis {
             Cause::Healthy => true,
             cause => cause == Cause::LaunchBound && first.floor.is_some(),
         };
-        let healthy = self.ranked.iter().filter(without).map(|c| c.misfit).fold(1.0, f64::min);
+        let unexplained = self.ranked.iter().filter(without).map(|c| c.misfit).fold(1.0, f64::min);
         // What NCCL chooses may differ from our table for reasons that no row tells.
         let trusted = !self.extrapolated || !first.fault.cause().is_choice();
-        let fits = first.misfit < MISFIT_MAX && first.misfit < healthy / 2.0;
+        let fits = first.misfit < MISFIT_MAX && first.misfit < unexplained / 2.0;
         // Broken it is also where another defect may be the one.
         let sound = |cause: Cause| !cause.is_defect() || cause.is_choice();
         let others =

@@ -84,8 +84,8 @@ const INCAST: u64 = 8;
 /// all copy at once and all synchronise at once, with the link idle; the little that they start apart
 /// grows, since who is early finds the link less busy, until they take turns. So many groups are within
 /// 1% of every channel apart (4 H200, rings of 64 MiB to 4 GiB), and the channels of a group still fold.
-/// Over several hosts all start at once, except where they fetch their work: the links inside hosts seldom bound such calls, and a simulation
-/// with four times the lanes takes eight times as long.
+/// Over several hosts all start at once, except where they fetch their work: the links inside hosts seldom
+/// bound such calls, and a simulation with four times the lanes takes eight times as long.
 const STARTS: u32 = 4;
 
 /// Why a schedule could not be laid on a machine.

@@ -81,12 +81,12 @@ impl Dealt {
     }
 }
 
-/// What one call of a group brings to the dealing of channels.
+/// What one call, alone or of a group, brings to the dealing of channels.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Share {
-    /// Elements of a rank, and their size.
+    /// Elements of a rank's part.
     pub count: u64,
-    /// Bytes of one.
+    /// Bytes of an element.
     pub element: u64,
     /// Channels that its choice gives it.
     pub most: u32,

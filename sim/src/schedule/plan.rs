@@ -84,7 +84,7 @@ pub struct Plan {
     pub fifo_slices: u32,
     /// Smallest slice of a chunk that has several, in elements.
     pub min_slice: u64,
-    /// Elements of the part of each channel but the last ones.
+    /// Elements of the largest part of a channel: that of each but the last ones where none is `dealt`.
     pub per_channel: u64,
     /// Elements of it that the last channels have as well, where only the last loop is dealt unevenly.
     pub even: u64,

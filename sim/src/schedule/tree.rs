@@ -283,7 +283,9 @@ mod tests {
         let schedule =
             Schedule::new(call.clone(), Plan::new(&call, Algorithm::Tree, Protocol::Simple, &limits), &order).unwrap();
         let parent = |channel| {
-            let End::One(up) = schedule.worker(Rank(1), channel, Lane(0)).unwrap().send[0].dst else { panic!() };
+            let End::One(up) = schedule.worker(Rank(1), channel, Lane(0)).unwrap().send[0].dst else {
+                panic!("a tree sends to one rank")
+            };
             (up.0, schedule.nics((Rank(1), up), channel).unwrap())
         };
         let parents: Vec<_> = (0..6).map(|channel| parent(ChannelId(channel))).collect();
