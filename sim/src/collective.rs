@@ -182,6 +182,9 @@ pub struct Buffers<T> {
 impl Buffers<Bytes> {
     /// NCCL's defaults (2.30 `src/init.cc`).
     pub const NCCL: Self = Self { ll: Bytes(512 << 10), ll128: Bytes(4_915_200), simple: Bytes(4 << 20) };
+    /// Eight steps of the least that NCCL cuts: 16 bytes of LL and 1,920 of LL128, each with its flags, and 512 of
+    /// Simple (2.30 `src/include/device.h`, `ncclProtoGrainSize`). With less its chunks have zero bytes.
+    pub const LEAST: Self = Self { ll: Bytes(8 * 32), ll128: Bytes(8 * 2048), simple: Bytes(8 * 512) };
 }
 
 impl Buffers<Option<Bytes>> {

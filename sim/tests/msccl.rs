@@ -7,8 +7,8 @@ mod common;
 
 use std::sync::Arc;
 
-use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol};
-use collcast_sim::engine::{Unobserved, fold, run};
+use collcast_sim::collective::{Algorithm, Buffers, Collective, DataType, Protocol};
+use collcast_sim::engine::{Unobserved, fold, run, run_steady};
 use collcast_sim::ids::{ChannelId, Lane, Rank};
 use collcast_sim::network::{lay, order};
 use collcast_sim::predict::{PredictError, Predictor, Settings};
@@ -319,6 +319,48 @@ fn files_are_timed_exactly() {
         assert_eq!((one.end, one.trace_hash, one.messages), (fast.end, fast.trace_hash, fast.messages));
         assert!(!folds || folded.instance.lanes.len() < laid.instance.lanes.len(), "{}", imported.name);
     }
+}
+
+/// Goal: long calls whose blocks wait for each other end, and carry what they carry when nothing is left out.
+/// Method: FIFOs of 32 KiB make hundreds of loops, on machines of one and several hosts.
+#[test]
+fn long_calls_with_dependencies_end() {
+    let buffers = Buffers { simple: Bytes(32_768), ll: Bytes(8_192), ll128: Bytes(61_440) };
+    let limits = Limits { buffers, ..Limits::default() };
+    let mut shorter = 0;
+    let mut check = |topology: &Topology, imported: &Imported, call: &Call| {
+        let schedule = imported.schedule(call.clone(), &limits).unwrap();
+        if schedule.templates.iter().flat_map(|t| t.ops()).all(|op| op.wait.is_none()) {
+            return;
+        }
+        let what = format!("{} over {} of {}", imported.name, call.size(), topology.name);
+        let laid = lay(topology, &prior(), &Default::default(), &schedule).unwrap();
+        let instance = fold(&laid.instance).instance;
+        let steady = run_steady(&instance).unwrap_or_else(|e| panic!("{what}: {e}"));
+        let whole = run(&instance, &mut Unobserved).unwrap();
+        let off = steady.end.0.abs_diff(whole.end.0) as f64 / whole.end.0 as f64;
+        assert!(off < 5e-3, "{what}: {} not {}", steady.end.0, whole.end.0);
+        assert_eq!((steady.messages, &steady.load), (whole.messages, &whole.load), "{what}");
+        shorter += usize::from(steady.events < whole.events);
+    };
+    check(&nvswitch_box(2, 450.0), &pairs(PAIRS), &in_place(Collective::AllReduce, 2, 786_432));
+    for topology in [nvswitch_box(8, 450.0), cluster(2, 4, 2)] {
+        for (collective, algorithm) in
+            Collective::ALL.iter().flat_map(|c| valid_algorithms(*c).iter().map(|a| (*c, *a)))
+        {
+            let switches = matches!(
+                algorithm,
+                Algorithm::Nvls | Algorithm::NvlsTree | Algorithm::CollnetDirect | Algorithm::CollnetChain
+            );
+            if switches || collective == Collective::SendRecv {
+                continue;
+            }
+            let original = ours(collective, algorithm, &topology, 2, false);
+            let imported = Imported::parse(&export(&original, algorithm.name()).unwrap(), "a.xml").unwrap();
+            check(&topology, &imported, &Call { count: original.call.count * 300 * 1024, ..original.call.clone() });
+        }
+    }
+    assert!(shorter > 10, "{shorter}");
 }
 
 /// Goal: a written ring takes as long as the ring it was, where both cut alike: one chunk of one

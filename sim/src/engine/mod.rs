@@ -615,7 +615,7 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
                 began: 0,
                 synced: 0,
                 occupied: lane.at.0,
-                signals: 0,
+                signals: given_before(instance, lane),
                 waiters: SmallVec::new(),
             })
             .collect();
@@ -915,7 +915,7 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
             run.cursor = SliceCursor::at(&spec.start);
             run.occupied = run.occupied.max(self.now.saturating_add(spec.at.0));
             run.phase = Phase::Ready;
-            run.signals = 0;
+            run.signals = given_before(self.instance, spec);
             self.ready.push(lane);
         }
     }
@@ -1135,6 +1135,11 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
         self.start_flow(bytes.max(1), spec.transfer(), Owner::Proxy(id));
         self.stream(id);
     }
+}
+
+/// Signals of a lane in rounds that are left out of a run.
+fn given_before(instance: &Instance<'_>, lane: &LaneSpec) -> u64 {
+    instance.schedules[lane.job as usize].templates[lane.template].signals_left_out(&lane.start)
 }
 
 /// A 64-bit mixer (the finaliser of splitmix64: Steele, Lea and Flood, OOPSLA 2014).

@@ -279,7 +279,7 @@ impl Plan {
         let element = call.dtype.size();
         let largest = call.counts.as_ref().and_then(|c| c.iter().max().copied()).unwrap_or(call.count);
         let bytes = largest * element;
-        let step_bytes = limits.buffers.simple.0 / u64::from(STEPS);
+        let step_bytes = step(Protocol::Simple, limits.buffers).0;
         let all = u64::from(limits.p2p_channels.0.max(1));
         let most = u64::from(limits.p2p_channels.1.max(1)).min(all);
         let mut channels = most;
@@ -292,7 +292,7 @@ impl Plan {
             _ if limits.network => (step_bytes / 2, step_bytes),
             _ => (step_bytes / 8, step_bytes * 32),
         };
-        channels = channels.min(bytes.div_ceil(min_part)).max(1);
+        channels = channels.min(bytes.div_ceil(min_part.max(1))).max(1);
         while bytes.div_ceil(channels) > max_part && channels <= most / 2 {
             channels *= 2;
         }
@@ -757,6 +757,28 @@ mod tests {
                     for span in [0, 5, plan.chunk / 3, plan.chunk] {
                         let ends: Vec<_> = (0..plan.slices).map(|s| plan.slice_of(span, s)).collect();
                         assert_eq!(ends.iter().map(|(a, b)| b - a).sum::<u64>(), span);
+                    }
+                }
+            }
+        }
+    }
+
+    proptest::proptest! {
+        /// Goal: whatever FIFOs a measurement claims, a cut has chunks, channels and slices.
+        #[test]
+        fn every_cut_has_chunks(
+            sizes in proptest::array::uniform3(0u64..1 << 24),
+            (ranks, size) in (1u32..20, 0u64..1 << 34),
+            network: bool,
+        ) {
+            let buffers = Buffers { ll: Bytes(sizes[0] >> 8), ll128: Bytes(sizes[1]), simple: Bytes(sizes[2]) };
+            let limits = Limits { buffers, network, ..Limits::default() };
+            for &collective in Collective::ALL {
+                let call = Call::of_size(collective, ranks, Bytes(size), DataType::Float16);
+                for &algorithm in crate::schedule::valid_algorithms(collective) {
+                    for &protocol in crate::schedule::valid_protocols(algorithm) {
+                        let plan = Plan::new(&call, algorithm, protocol, &limits);
+                        proptest::prop_assert!(plan.chunk > 0 && plan.channels > 0 && plan.slices > 0, "{plan:?}");
                     }
                 }
             }

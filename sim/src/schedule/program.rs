@@ -374,7 +374,7 @@ impl Template {
     }
 
     /// Rounds of the first loop of a worker's program, if it begins with one whose rounds all talk
-    /// to the same peers.
+    /// to the same peers and give equally many signals.
     pub fn rounds(&self, start: &State) -> Option<i64> {
         let mut registers = start.registers;
         for piece in &self.flat {
@@ -385,7 +385,7 @@ impl Template {
                     for port in self.ops.iter().flat_map(|op| op.recv.iter().chain(&op.send)) {
                         port.variables(&mut used);
                     }
-                    let alike = !used[usize::from(var.0) % REGISTERS];
+                    let alike = !used[usize::from(var.0) % REGISTERS] && self.signals_a_round().is_some();
                     return alike.then(|| (to.eval(&registers) - from.eval(&registers)).max(0));
                 }
                 Flat::Again(..) | Flat::Op(_) => return None,
@@ -399,6 +399,30 @@ impl Template {
     #[must_use]
     pub fn shortened(&self, start: &State, rounds: i64) -> State {
         State { skip: rounds, ..start.clone() }
+    }
+
+    /// Signals of one round of the first loop; `None` where a loop inside of it gives some.
+    fn signals_a_round(&self) -> Option<u64> {
+        let enter = self.flat.iter().position(|piece| matches!(piece, Flat::Enter(..)))?;
+        let (mut depth, mut signals) = (0, 0);
+        for piece in &self.flat[enter..] {
+            match piece {
+                Flat::Enter(..) => depth += 1,
+                Flat::Again(..) if depth == 1 => break,
+                Flat::Again(..) => depth -= 1,
+                Flat::Op(op) if self.ops[*op].signal && depth > 1 => return None,
+                Flat::Op(op) => signals += u64::from(self.ops[*op].signal),
+                Flat::Let(..) => {}
+            }
+        }
+        Some(signals)
+    }
+
+    /// Signals that a worker has given in the rounds that its start leaves out ([`Self::shortened`]): who waits
+    /// counts from the first round.
+    pub fn signals_left_out(&self, start: &State) -> u64 {
+        let rounds = u64::try_from(start.skip).unwrap_or(0);
+        if rounds == 0 { 0 } else { rounds * self.signals_a_round().unwrap_or(0) }
     }
 
     /// The registers that can change when something happens (not what is moved where), the

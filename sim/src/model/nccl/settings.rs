@@ -126,6 +126,18 @@ pub enum SettingsError {
         /// What is wrong.
         error: SelectionError,
     },
+    /// A FIFO that holds no data: NCCL does not check it, and divides by its chunks of zero bytes.
+    #[error("{name}={value}: {bytes} bytes are too few for a FIFO: its 8 steps need {least} bytes or more")]
+    SmallBuffer {
+        /// The variable.
+        name: &'static str,
+        /// Its value.
+        value: String,
+        /// How NCCL reads it, in bytes.
+        bytes: u64,
+        /// Bytes that hold one line or unit a step.
+        least: u64,
+    },
 }
 
 /// Reads `text` as C's `strtoll` with base 0 does: the number and whether text follows it.
@@ -193,7 +205,23 @@ impl Environment {
             }
         }
         out.warnings.dedup();
+        out.check_buffers(&variables)?;
         Ok(out)
+    }
+
+    fn check_buffers(&self, variables: &BTreeMap<&str, &str>) -> Result<(), SettingsError> {
+        let (Buffers { ll, ll128, simple }, least) = (self.settings.buffers, Buffers::LEAST);
+        for (name, bytes, least) in [
+            ("NCCL_LL_BUFFSIZE", ll, least.ll),
+            ("NCCL_LL128_BUFFSIZE", ll128, least.ll128),
+            ("NCCL_BUFFSIZE", simple, least.simple),
+        ] {
+            if let Some(Bytes(bytes)) = bytes.filter(|&bytes| bytes < least) {
+                let value = variables.get(name).unwrap_or(&"").chars().take(80).collect();
+                return Err(SettingsError::SmallBuffer { name, value, bytes, least: least.0 });
+            }
+        }
+        Ok(())
     }
 
     fn read(&mut self, name: &str, value: &str, version: Version) -> Result<(), SettingsError> {
@@ -396,7 +424,7 @@ mod tests {
             "NCCL_NTHREADS=250",
             "NCCL_LL128_NTHREADS=64",
             "NCCL_THREAD_THRESHOLDS=1 2 3 4 -2 6",
-            "NCCL_BUFFSIZE=8M",
+            "NCCL_BUFFSIZE=8388608M",
             "NCCL_LL_BUFFSIZE=131072",
             "NCCL_LL128_BUFFSIZE=262144",
             "NCCL_NVLS_ENABLE=0",
@@ -413,7 +441,7 @@ mod tests {
         assert_eq!((set.max_channels, set.min_ctas), (Some(8), Some(2)));
         assert_eq!((set.threads, set.ll128_threads), (Some(512), Some(160)));
         assert_eq!(set.thresholds, [[Some(1), Some(2), Some(3)], [Some(4), None, Some(6)]]);
-        assert_eq!(set.buffers.simple, Some(Bytes(8)));
+        assert_eq!(set.buffers.simple, Some(Bytes(8_388_608)));
         assert_eq!((set.buffers.ll, set.buffers.ll128), (Some(Bytes(131_072)), Some(Bytes(262_144))));
         assert_eq!((set.nvls, set.pat, set.collnet), (Some(false), Some(true), true));
         assert_eq!((set.net_overhead_ns, set.no_ll128_c2c), (Some(2500), true));
@@ -424,6 +452,22 @@ mod tests {
             environment(&["NCCL_PAT_ENABLE=2", "NCCL_NVLS_ENABLE=2", "NCCL_MAX_CTAS=-2"]).settings,
             NcclSettings::default()
         );
+    }
+
+    /// Goal: FIFOs that hold no data are refused, with how NCCL read the value and the least that would do.
+    #[test]
+    fn buffers_without_room_are_refused() {
+        for (name, value, read, least) in [
+            ("NCCL_BUFFSIZE", "8M", "8 bytes", "4096"),
+            ("NCCL_BUFFSIZE", "4095", "4095 bytes", "4096"),
+            ("NCCL_LL_BUFFSIZE", "63", "63 bytes", "256"),
+            ("NCCL_LL128_BUFFSIZE", "1K", "1 bytes", "16384"),
+        ] {
+            let error = Environment::parse(&[(name.to_owned(), value.to_owned())], Version::NEWEST).unwrap_err();
+            let text = error.to_string();
+            assert!(text.contains(read) && text.contains(least) && text.contains(value), "{text}");
+            assert!(Environment::parse(&[(name.to_owned(), least.to_owned())], Version::NEWEST).is_ok(), "{name}");
+        }
     }
 
     /// Goal: names that NCCL does not have are noticed; paths that bypass the table are named.
