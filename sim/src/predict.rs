@@ -10,7 +10,7 @@ use thiserror::Error;
 
 use crate::collective::{Algorithm, Collective, Launch, Protocol};
 use crate::engine::flows::WEIGHT_ONE;
-use crate::engine::{EngineError, Instance, Observer, Unobserved, fold, run, run_steady};
+use crate::engine::{EngineError, Instance, Observer, Outcome, Unobserved, fold, run, run_steady};
 use crate::ids::{LinkId, Rank};
 use crate::measurement::Timing;
 use crate::model::bounds;
@@ -26,7 +26,7 @@ use crate::schedule::{
     Call, MAX_CHANNELS, Order, Schedule, ScheduleError, check_fits, check_supported, valid_algorithms, valid_protocols,
 };
 use crate::topology::{Topology, TopologyError};
-use crate::units::{Bytes, SimDuration};
+use crate::units::{Bytes, SimDuration, SimTime};
 
 pub use group::{GroupCall, GroupPrediction, MOST_CALLS};
 
@@ -863,7 +863,7 @@ impl<'a> Predictor<'a> {
         // Who watches wants to see every round.
         let outcome = if settings.fold { run_steady(instance) } else { run(instance, observer) };
         let outcome = outcome.map_err(|error| PredictError::Engine { what: what.clone(), error })?;
-        let run_time = outcome.end - crate::units::SimTime(0);
+        let run_time = outcome.end - SimTime(0);
 
         let mut firsts = vec![0; instance.resources.len()];
         for index in (0..laid.names.len()).rev() {
@@ -895,19 +895,10 @@ impl<'a> Predictor<'a> {
         }
 
         let ends = self.profile.kernel(&schedule.plan);
-        let mut kernel = ends + run_time;
-        // Where some ranks are done before others, calls back to back overlap.
-        let first = outcome.first_ends.iter().min().map_or(run_time, |&t| t - crate::units::SimTime(0));
-        if !settings.cold && first.as_us() < run_time.as_us() - 0.01 * kernel.as_us() {
-            kernel = back_to_back(instance, ends, settings.timing)
-                .map_err(|error| PredictError::Engine { what: what.clone(), error })?
-                .max(bound.time);
-        }
-        let hosts = self.hosts(call.ranks);
-        let issue = self.profile.issue_interval(settings.launch, call.ranks.div_ceil(hosts));
-        // A queue of launches served by the GPU: its steady rate is that of the slower of both.
-        let served = kernel + self.profile.gap(settings.launch);
-        let time = if settings.cold { self.profile.first_launch() + kernel } else { served.max(issue) };
+        let kernel = kernel_time(instance, &outcome, ends, settings, (ROUNDS, &run_steady))
+            .map_err(|error| PredictError::Engine { what: what.clone(), error })?
+            .max(bound.time);
+        let (time, issue) = self.time(kernel, call.ranks, settings);
         let extrapolated =
             self.extrapolated(call.ranks, settings.launch) || !self.profile.has_seen(algorithm, protocol, call);
         // Those with a proxy go through the network.
@@ -967,6 +958,14 @@ impl<'a> Predictor<'a> {
         let (low, high) = self.profile.interval(&class, extrapolated || unmeasured_switches);
         (prediction.low, prediction.high) = (scale(low), scale(high));
         Ok((prediction, shares))
+    }
+
+    /// Time of a call or group whose kernels take `kernel`, and the interval at which the host starts them: the
+    /// launches are a queue that the GPU serves, and its steady rate is that of the slower of both.
+    fn time(&self, kernel: SimDuration, ranks: u32, settings: &Settings) -> (SimDuration, SimDuration) {
+        let issue = self.profile.issue_interval(settings.launch, ranks.div_ceil(self.hosts(ranks)));
+        let served = kernel + self.profile.gap(settings.launch);
+        (if settings.cold { self.profile.first_launch() + kernel } else { served.max(issue) }, issue)
     }
 
     /// What is left out where many NICs send through a link.
@@ -1065,23 +1064,39 @@ impl<'a> Predictor<'a> {
 /// holds several calls, they end in groups).
 const ROUNDS: u32 = 8;
 
-/// Time of one call in a loop of them, `gap` being the start and end of a kernel.
-fn back_to_back(instance: &Instance<'_>, gap: SimDuration, timing: Timing) -> Result<SimDuration, EngineError> {
+/// How to run an instance.
+type Runner = dyn Fn(&Instance<'_>) -> Result<Outcome, EngineError>;
+
+/// Time on the device of one kernel in a loop of them, given the `outcome` of one alone, `ends` being the start and end
+/// of a kernel. Where some ranks are done before others, kernels back to back overlap: `rounds` of them are run.
+fn kernel_time(
+    instance: &Instance<'_>,
+    outcome: &Outcome,
+    ends: SimDuration,
+    settings: &Settings,
+    (rounds, run): (u32, &Runner),
+) -> Result<SimDuration, EngineError> {
+    let run_time = outcome.end - SimTime(0);
+    let kernel = ends + run_time;
+    let first = outcome.first_ends.iter().min().map_or(run_time, |&t| t - SimTime(0));
+    if settings.cold || first.as_us() >= run_time.as_us() - 0.01 * kernel.as_us() {
+        return Ok(kernel);
+    }
     let mut instance = instance.clone();
     for kernel in &mut instance.kernels {
-        (kernel.rounds, kernel.gap) = (ROUNDS, gap);
+        (kernel.rounds, kernel.gap) = (rounds, ends);
     }
-    let outcome = run_steady(&instance)?;
-    let half = ROUNDS / 2;
-    let ends = outcome.round_ends.iter().rev();
-    let (Some(last), Some(before)) = (ends.clone().next(), ends.clone().nth(half as usize)) else {
-        return Ok(SimDuration::ZERO);
+    let outcome = run(&instance)?;
+    let half = rounds / 2;
+    let round_ends = outcome.round_ends.iter().rev();
+    let (Some(last), Some(before)) = (round_ends.clone().next(), round_ends.clone().nth(half as usize)) else {
+        return Ok(kernel);
     };
-    let calls = u64::from(timing.calls.max(ROUNDS));
-    let rest = (calls - u64::from(ROUNDS)).saturating_mul((*last - *before).0) / u64::from(half);
+    let calls = u64::from(settings.timing.calls.max(rounds));
+    let rest = (calls - u64::from(rounds)).saturating_mul((*last - *before).0) / u64::from(half.max(1));
     // Folding keeps the order of ranks: the first kernel is that of rank 0.
-    let end = outcome.last_ends.first().filter(|_| timing.of_rank_0).unwrap_or(last);
-    Ok(SimDuration((end.0 + rest + gap.0) / calls))
+    let end = outcome.last_ends.first().filter(|_| settings.timing.of_rank_0).unwrap_or(last);
+    Ok(SimDuration((end.0 + rest + ends.0) / calls))
 }
 
 /// A schedule in a few words, for messages.

@@ -36,9 +36,7 @@ pub(super) fn run(args: &Args, text: &str) -> Result<ExitCode, CliError> {
     report.inputs = inputs;
     report.assumptions = assumptions(&topology, &profile, &settings, p.extrapolated);
     report.assumptions.extend(told.assumptions);
-    report
-        .assumptions
-        .push("one kernel; left out: what the host takes to plan a group, and overlap with the next group".to_owned());
+    report.assumptions.push("one kernel; left out: what the host takes to plan a group".to_owned());
     report.warnings.extend(told.warnings);
     report.warnings.extend(p.warnings.iter().map(ToString::to_string));
     report.tables.push(row(&calls, &p));

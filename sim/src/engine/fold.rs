@@ -43,9 +43,10 @@ struct Colours {
 }
 
 /// Folds an instance as far as its symmetry goes; without any it comes back as it is.
-/// Where tasks start kernels each GPU has its own story: nothing is folded.
+/// Where tasks start kernels each GPU has its own story, and lanes that take turns each their own: nothing is folded.
 pub fn fold<'a>(instance: &Instance<'a>) -> Folded<'a> {
-    if instance.tasks.iter().any(|task| !task.kernels.is_empty()) {
+    let turns = instance.lanes.iter().any(|lane| lane.turn > 0);
+    if turns || instance.tasks.iter().any(|task| !task.kernels.is_empty()) {
         return identity(instance);
     }
     let mut ends = vec![[Ends::new(), Ends::new()]; instance.conns.len()];

@@ -27,7 +27,7 @@ mod steady;
 mod tasks;
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 
 use smallvec::SmallVec;
 use thiserror::Error;
@@ -174,6 +174,10 @@ pub struct LaneSpec {
     pub access: Access,
     /// Which of the instance's kernels it is part of.
     pub kernel: u32,
+    /// Lanes of one block of a kernel take turns: each starts once all of earlier turns are through.
+    pub block: u32,
+    /// See `block`.
+    pub turn: u32,
     /// When it may start; in later rounds and where a task starts its kernel, after that start.
     pub at: SimTime,
     /// How many equal lanes it stands for.
@@ -351,11 +355,23 @@ enum Phase {
 }
 
 struct KernelRun {
-    lanes: Vec<u32>,
+    /// Lanes that start a round.
+    first: Vec<u32>,
+    /// All its lanes.
+    lanes: usize,
     running: usize,
     round: u32,
     /// The task that starts it; [`UNUSED`] where it starts by itself.
     task: u32,
+}
+
+/// The lanes of a block that have one turn.
+#[derive(Default)]
+struct TurnRun {
+    lanes: Vec<u32>,
+    running: usize,
+    /// Whose turn is next; [`UNUSED`] where the block is through.
+    next: u32,
 }
 
 struct LaneRun {
@@ -375,6 +391,8 @@ struct LaneRun {
     /// Instructions that have signalled, and lanes that wait for more.
     signals: u64,
     waiters: SmallVec<[u32; 2]>,
+    /// Its turn; [`UNUSED`] where no lane waits for another.
+    turn: u32,
 }
 
 const UNKNOWN: u64 = u64::MAX;
@@ -564,6 +582,7 @@ struct Run<'a, 'o, O: Observer> {
     now: u64,
     lanes: Vec<LaneRun>,
     kernels: Vec<KernelRun>,
+    turns: Vec<TurnRun>,
     conns: Vec<ConnRun>,
     tasks: Vec<TaskRun>,
     gates: Vec<GateRun>,
@@ -603,7 +622,8 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
             ends.push(End { lane, count: 0, waits: false });
             u32::try_from(ends.len() - 1).unwrap_or(UNUSED)
         };
-        let lanes = (0..)
+        let (turns, turn_of) = take_turns(instance);
+        let lanes: Vec<LaneRun> = (0..)
             .zip(&instance.lanes)
             .map(|(index, lane)| LaneRun {
                 recv: lane.recv.iter().map(|&c| join(index, c, false)).collect(),
@@ -617,24 +637,27 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
                 occupied: lane.at.0,
                 signals: given_before(instance, lane),
                 waiters: SmallVec::new(),
+                turn: turn_of.get(index as usize).copied().unwrap_or(UNUSED),
             })
             .collect();
         let mut kernels: Vec<KernelRun> = instance
             .kernels
             .iter()
-            .map(|_| KernelRun { lanes: Vec::new(), running: 0, round: 0, task: UNUSED })
+            .map(|_| KernelRun { first: Vec::new(), lanes: 0, running: 0, round: 0, task: UNUSED })
             .collect();
-        for (index, lane) in (0..).zip(&instance.lanes) {
+        let later: BTreeSet<u32> = turns.iter().map(|turn| turn.next).filter(|&next| next != UNUSED).collect();
+        for (index, (lane, run)) in (0..).zip(instance.lanes.iter().zip(&lanes)) {
             let kernel = &mut kernels[lane.kernel as usize];
-            kernel.lanes.push(index);
+            if !later.contains(&run.turn) {
+                kernel.first.push(index);
+            }
+            kernel.lanes += 1;
             kernel.running += 1;
         }
         let mut wakes = BinaryHeap::with_capacity(instance.lanes.len());
         let (tasks, gates) = tasks::prepare(&instance.tasks, &mut kernels);
-        for (index, lane) in (0..).zip(&instance.lanes) {
-            if kernels[lane.kernel as usize].task == UNUSED {
-                wakes.push(Reverse((lane.at.0, Owner::Lane(index).tag())));
-            }
+        for &index in kernels.iter().filter(|kernel| kernel.task == UNUSED).flat_map(|kernel| &kernel.first) {
+            wakes.push(Reverse((instance.lanes[index as usize].at.0, Owner::Lane(index).tag())));
         }
         for (index, task) in (0..).zip(&instance.tasks).filter(|(_, task)| task.after.is_empty()) {
             wakes.push(Reverse((task.at.0, Owner::Task(index).tag())));
@@ -645,6 +668,7 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
             now: 0,
             lanes,
             kernels,
+            turns,
             conns,
             tasks,
             gates,
@@ -803,7 +827,7 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
             run.slice = run.cursor.next(schedule, spec.template);
             if run.slice.is_none() {
                 run.phase = Phase::Done;
-                self.end_program(spec);
+                self.end_program(lane);
                 return Ok(false);
             }
         }
@@ -873,11 +897,28 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
         Ok(true)
     }
 
-    /// A lane is through: its kernel may be too, and start again.
-    fn end_program(&mut self, spec: &LaneSpec) {
+    /// A lane is through: its turn and its kernel may be too, and start again.
+    fn end_program(&mut self, lane: u32) {
         let now = SimTime(self.now);
+        let spec = &self.instance.lanes[lane as usize];
+        if let Some(turn) = self.turns.get_mut(self.lanes[lane as usize].turn as usize) {
+            turn.running -= 1;
+            if turn.running == 0 {
+                turn.running = turn.lanes.len();
+                let next = turn.next as usize;
+                if next < self.turns.len() {
+                    let lanes = std::mem::take(&mut self.turns[next].lanes);
+                    self.start_lanes(&lanes);
+                    self.turns[next].lanes = lanes;
+                }
+            }
+        }
         let kernel = &mut self.kernels[spec.kernel as usize];
         let facts = self.instance.kernels[spec.kernel as usize];
+        if kernel.round + 1 == facts.rounds {
+            let job = &mut self.outcome.job_ends[spec.job as usize];
+            *job = (*job).max(now);
+        }
         kernel.running -= 1;
         if kernel.running > 0 {
             return;
@@ -896,25 +937,30 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
             self.wake(Owner::Kernel(spec.kernel), self.now.saturating_add(facts.gap.0));
             return;
         }
-        self.done += kernel.lanes.len();
-        let task = kernel.task;
-        let job = &mut self.outcome.job_ends[spec.job as usize];
-        *job = (*job).max(now);
+        self.done += kernel.lanes;
         self.outcome.end = self.outcome.end.max(now);
+        let task = kernel.task;
         if task != UNUSED {
             self.kernel_ended(task);
         }
     }
 
     fn start_round(&mut self, kernel: u32) {
-        let kernel = &mut self.kernels[kernel as usize];
-        kernel.running = kernel.lanes.len();
-        for &lane in &kernel.lanes {
+        let run = &mut self.kernels[kernel as usize];
+        run.running = run.lanes;
+        let first = std::mem::take(&mut run.first);
+        self.start_lanes(&first);
+        self.kernels[kernel as usize].first = first;
+    }
+
+    fn start_lanes(&mut self, lanes: &[u32]) {
+        for &lane in lanes {
             let run = &mut self.lanes[lane as usize];
             let spec = &self.instance.lanes[lane as usize];
             run.cursor = SliceCursor::at(&spec.start);
             run.occupied = run.occupied.max(self.now.saturating_add(spec.at.0));
             run.phase = Phase::Ready;
+            run.wake_at = UNKNOWN;
             run.signals = given_before(self.instance, spec);
             self.ready.push(lane);
         }
@@ -1137,6 +1183,29 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
     }
 }
 
+/// The turns of blocks where any lane waits for another, and which of them each lane has.
+fn take_turns(instance: &Instance<'_>) -> (Vec<TurnRun>, Vec<u32>) {
+    if instance.lanes.iter().all(|lane| lane.turn == 0) {
+        return (Vec::new(), Vec::new());
+    }
+    let mut of: BTreeMap<(u32, u32, u32), Vec<u32>> = BTreeMap::new();
+    for (index, lane) in (0..).zip(&instance.lanes) {
+        of.entry((lane.kernel, lane.block, lane.turn)).or_default().push(index);
+    }
+    let mut turn_of = vec![UNUSED; instance.lanes.len()];
+    let mut turns: Vec<TurnRun> = Vec::with_capacity(of.len());
+    let mut block_before = None;
+    for (number, ((kernel, block, _), lanes)) in (0..).zip(of) {
+        if let (true, Some(before)) = (block_before == Some((kernel, block)), turns.last_mut()) {
+            before.next = number;
+        }
+        block_before = Some((kernel, block));
+        lanes.iter().for_each(|&lane| turn_of[lane as usize] = number);
+        turns.push(TurnRun { running: lanes.len(), lanes, next: UNUSED });
+    }
+    (turns, turn_of)
+}
+
 /// Signals of a lane in rounds that are left out of a run.
 fn given_before(instance: &Instance<'_>, lane: &LaneSpec) -> u64 {
     instance.schedules[lane.job as usize].templates[lane.template].signals_left_out(&lane.start)
@@ -1169,6 +1238,8 @@ pub fn lane_of(worker: &Wired, job: u32, element: u64) -> LaneSpec {
         reduce_weight: 0,
         access: Access::EVEN,
         kernel: 0,
+        block: 0,
+        turn: 0,
         at: SimTime(0),
         multiplicity: 1,
     }

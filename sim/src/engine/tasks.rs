@@ -254,7 +254,7 @@ impl<O: Observer> Run<'_, '_, O> {
         let instance = self.instance;
         self.tasks[task as usize].stage = Stage::Running;
         for &kernel in &instance.tasks[task as usize].kernels {
-            for &lane in &self.kernels[kernel as usize].lanes {
+            for &lane in &self.kernels[kernel as usize].first {
                 self.lanes[lane as usize].wake_at = UNKNOWN;
                 self.ready.push(lane);
             }

@@ -4,15 +4,17 @@
 //! all their bytes ([`shared_choices`]). The kinds of calls come in the order of their largest traffic, and of one kind
 //! the smallest first. The channels are then dealt to the calls one after another ([`deal`]), and each block does what
 //! it has of each, in that order. The channels of NVLS are dealt for themselves, and each call by CollNet has all.
-//! Left out: that NCCL makes several kernels where a group has more work than one is told of, what the host takes
-//! to plan a group, and that groups one after another overlap where some ranks are done early.
+//! Left out: that NCCL makes several kernels where a group has more work than one is told of, and what the host takes
+//! to plan a group.
 
 use std::collections::BTreeMap;
 
-use super::{Choice, PredictError, Predictor, ProofKind, Settings, Warning, bound_by, utilisations};
+use super::{
+    Choice, PredictError, Predictor, ProofKind, ROUNDS, Settings, Warning, bound_by, kernel_time, utilisations,
+};
 use crate::collective::{Algorithm, Protocol};
 use crate::engine::flows::WEIGHT_ONE;
-use crate::engine::{KernelSpec, TaskSpec, Unobserved, run};
+use crate::engine::{Unobserved, run};
 use crate::ids::{ChannelId, Rank};
 use crate::model::bounds;
 use crate::model::nccl::cost::place;
@@ -150,12 +152,12 @@ impl Predictor<'_> {
         if slices > MOST_SLICES {
             return no(format!("they send about {slices} slices, more than {MOST_SLICES}: take fewer bytes or ranks"));
         }
+        let most = u32::try_from(MOST_SLICES / slices.max(1)).unwrap_or(u32::MAX);
+        let rounds = (most / 2 * 2).clamp(2, ROUNDS);
         let Run { kernel, proof, events, busiest: [link, lane, host], congested } =
-            self.run_group(calls, &order, &plans, settings)?;
+            self.run_group(calls, &order, &plans, settings, rounds)?;
         let ranks = first.ranks;
-        let issue = self.profile.issue_interval(settings.launch, ranks.div_ceil(self.hosts(ranks)));
-        let served = kernel + self.profile.gap(settings.launch);
-        let time = if settings.cold { self.profile.first_launch() + kernel } else { served.max(issue) };
+        let (time, issue) = self.time(kernel, ranks, settings);
         let mut apart = SimDuration::ZERO;
         let mut known: BTreeMap<String, SimDuration> = BTreeMap::new();
         for call in calls {
@@ -251,13 +253,14 @@ impl Predictor<'_> {
         Ok((chosen.into_iter().flatten().collect(), order))
     }
 
-    /// Lays all calls, each block doing one after the other, and runs them.
+    /// Lays all calls, each block doing one after the other, and runs them, in `rounds` where ranks end apart.
     fn run_group(
         &self,
         calls: &[Call],
         order: &[usize],
         plans: &[Plan],
         settings: &Settings,
+        rounds: u32,
     ) -> Result<Run, PredictError> {
         let mut schedules = Vec::new();
         let mut proof = ProofKind::Proved;
@@ -277,29 +280,19 @@ impl Predictor<'_> {
             .flat_map(|laid| laid.wiring.workers.iter().map(|worker| (worker.rank, worker.channel)))
             .collect();
         let Laid { mut instance, names, congested, .. } = join(laid, true);
-        // A kernel of the engine for what a block does of a call, started by a task once it is done with the one before.
-        let (mut last, mut of): (BTreeMap<_, u32>, BTreeMap<_, u32>) = Default::default();
-        instance.kernels.clear();
-        for (lane, block) in instance.lanes.iter_mut().zip(blocks) {
-            lane.kernel = *of.entry((lane.job, block)).or_insert_with(|| {
-                let number = u32::try_from(instance.kernels.len()).unwrap_or(u32::MAX);
-                instance.kernels.push(KernelSpec { rounds: 1, gap: SimDuration::ZERO });
-                let before = last.insert(block, number);
-                let after = before.map(|task| (task, SimDuration::ZERO));
-                instance.tasks.push(TaskSpec {
-                    after: after.into_iter().collect(),
-                    kernels: [number].into_iter().collect(),
-                    ..TaskSpec::default()
-                });
-                number
-            });
+        // One kernel a rank; of each call a block does what it has, then what it has of the next.
+        instance.kernels.truncate(calls[0].ranks as usize);
+        let mut first: BTreeMap<(Rank, ChannelId), u32> = BTreeMap::new();
+        for (lane, (rank, channel)) in instance.lanes.iter_mut().zip(blocks) {
+            (lane.kernel, lane.block, lane.turn) = (rank.0, channel.0, lane.job);
             // Blocks start apart once.
-            if !instance.tasks[lane.kernel as usize].after.is_empty() {
+            if *first.entry((rank, channel)).or_insert(lane.job) != lane.job {
                 lane.at = SimTime(0);
             }
         }
         let what = || format!("a group of {} calls", calls.len());
-        let outcome = run(&instance, &mut Unobserved).map_err(|error| PredictError::Engine { what: what(), error })?;
+        let stopped = |error| PredictError::Engine { what: what(), error };
+        let outcome = run(&instance, &mut Unobserved).map_err(stopped)?;
         let ends = plans.iter().map(|plan| self.profile.kernel(plan)).max().unwrap_or_default();
         let run_time = outcome.end - SimTime(0);
         if let Err((resource, _)) = bounds::check_loads(&instance.resources, &outcome.load, run_time, WEIGHT_ONE) {
@@ -316,8 +309,17 @@ impl Predictor<'_> {
             };
             busiest[kind] = busiest[kind].max(used);
         }
+        let several = self.hosts(calls[0].ranks) > 1;
+        let in_switches = |plan: &Plan| Kind::of(plan.algorithm, several) != Kind::Plain;
+        let least = (calls.iter().zip(plans))
+            .map(|(call, plan)| bounds::bandwidth(self.topology, call, in_switches(plan)).time)
+            .max()
+            .unwrap_or_default();
+        let kernel = kernel_time(&instance, &outcome, ends, settings, (rounds, &|i| run(i, &mut Unobserved)))
+            .map_err(stopped)?
+            .max(least);
         let congested = congested.map(|link| self.congestion(link));
-        Ok(Run { kernel: ends + run_time, proof, events: outcome.events, busiest, congested })
+        Ok(Run { kernel, proof, events: outcome.events, busiest, congested })
     }
 }
 
