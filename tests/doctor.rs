@@ -520,3 +520,22 @@ fn runs_of_fewer_sizes_are_no_slow_host() {
     let result: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{err}"));
     assert!(!result["anomalies"].to_string().contains("slow_host"), "{}", result["anomalies"]);
 }
+
+/// Goal: a run of many sizes is looked at as well: slow all along it is suspect, as it should be it is not.
+/// Method: 20,000 sizes, whose covariances alone would fill 3 GB.
+#[test]
+fn a_run_of_many_sizes_is_looked_at() {
+    let (topology, profile, questions) = machine(("dgx-h100", 1, AR, false));
+    let question = questions.last().unwrap();
+    let predictor = Predictor::new(&topology, &profile);
+    let expected = predictor.predict(&question.call, Choice::Auto, Choice::Auto, &question.settings).unwrap();
+    for (slower, suspect) in [(1.0, false), (2.5, true)] {
+        let point = |more: u64| {
+            let mut question = question.clone();
+            question.call.count += more;
+            let measured = SimDuration::from_us(expected.time.as_us() * slower);
+            Point { question, measured, expected: expected.clone() }
+        };
+        assert_eq!(Case::new((0..20_000).map(point).collect()).unwrap().is_suspect(), suspect, "{slower}");
+    }
+}

@@ -283,7 +283,7 @@ pub enum PredictError {
         /// The flaw.
         error: VerifyError,
     },
-    /// The engine stopped: our bug.
+    /// The engine stopped: our bug, unless the run was too long.
     #[error("{what}: {error}")]
     Engine {
         /// Which schedule.
@@ -304,7 +304,11 @@ pub enum PredictError {
 impl PredictError {
     /// Whether it is our bug and not the user's input.
     pub fn is_internal(&self) -> bool {
-        matches!(self, Self::Unproved { .. } | Self::Engine { .. } | Self::SelfCheck { .. })
+        match self {
+            Self::Engine { error, .. } => *error != EngineError::TooMany,
+            Self::Unproved { .. } | Self::SelfCheck { .. } => true,
+            _ => false,
+        }
     }
 }
 
@@ -997,7 +1001,8 @@ impl<'a> Predictor<'a> {
         let call = &schedule.call;
         let plan = &schedule.plan;
         let per_loop = plan.chunk.max(1) * u64::from(call.ranks);
-        let slices = (call.count / per_loop + 1) * u64::from(call.ranks).pow(2) * 2 * u64::from(plan.slices);
+        let count = call.counts.as_ref().map_or(call.count, |counts| counts.iter().copied().max().unwrap_or(0));
+        let slices = (count / per_loop + 1) * u64::from(call.ranks).pow(2) * 2 * u64::from(plan.slices);
         let slices = slices.saturating_mul(u64::from(plan.channels));
         if slices <= PROOF_SLICES {
             return verify(schedule).map(|_| ProofKind::Proved).map_err(unproved);

@@ -4,12 +4,13 @@
 //! draws the graph that everything else works on.
 
 use std::collections::{BTreeMap, HashSet};
+use std::ops::Range;
 
 use collcast_sim::ids::VertexId;
 use collcast_sim::topology::{Link, LinkKind, Software, Topology, TopologyBuilder, VertexKind};
 use collcast_sim::units::Bandwidth;
 
-use crate::error::{Diagnostic, Location, TopologiesError};
+use crate::error::{Diagnostic, Source, TopologiesError};
 use crate::fabric::{FabricKind, FabricSpec, Joined, MAX_LINKS, Routing};
 use crate::host::HostSpec;
 
@@ -43,10 +44,10 @@ pub struct Exception {
     pub nic: Option<u32>,
     /// What is different.
     pub deviation: Deviation,
-    /// Where it was written: the host's name.
-    pub host_at: Option<Location>,
+    /// Where it was written, in bytes of [`ClusterSpec::text`]: the host's name.
+    pub host_at: Option<Range<usize>>,
     /// Where the NIC was written.
-    pub nic_at: Option<Location>,
+    pub nic_at: Option<Range<usize>>,
 }
 
 /// A cluster.
@@ -58,6 +59,8 @@ pub struct ClusterSpec {
     pub description: String,
     /// The file it was read from, for messages.
     pub file: String,
+    /// The text of that file, where it has exceptions.
+    pub text: String,
     /// Profile that fits the hardware, where the source names one.
     pub profile: Option<String>,
     /// Software that decides what NCCL does.
@@ -306,11 +309,11 @@ impl ClusterSpec {
         }
         let mut by_host: BTreeMap<&str, Vec<&Exception>> = BTreeMap::new();
         for exception in &self.exceptions {
-            let located = |at: &Option<Location>, message, label: String, hint: &str| {
+            let located = |at: &Option<Range<usize>>, message, label: String, hint: &str| {
                 TopologiesError::UnknownName(Box::new(Diagnostic {
                     message,
                     file: self.file.clone(),
-                    at: at.clone(),
+                    at: at.clone().map(|at| Source::new(&self.file, &self.text).locate(at)),
                     label,
                     hint: hint.to_owned(),
                 }))

@@ -328,6 +328,9 @@ impl Reader<'_> {
             }
             cluster.fabric = Some(fabric);
         }
+        if !raw.exceptions.is_empty() {
+            self.source.text.clone_into(&mut cluster.text);
+        }
         for exception in &raw.exceptions {
             let exception = self.exception(&exception.value, &exception.span)?;
             cluster.exceptions.push(exception);
@@ -950,8 +953,8 @@ impl Reader<'_> {
             host: raw.host.value.clone(),
             nic: self.optional_number("nic", raw.nic.as_ref(), 0, MAX_PER_HOST)?,
             deviation,
-            host_at: Some(self.source.locate(raw.host.span.clone())),
-            nic_at: raw.nic.as_ref().map(|n| self.source.locate(n.span.clone())),
+            host_at: Some(raw.host.span.clone()),
+            nic_at: raw.nic.as_ref().map(|n| n.span.clone()),
         })
     }
 }

@@ -133,6 +133,9 @@ impl Diagnosis {
 const ODDS_OVER_HEALTHY: f64 = 20.0;
 /// Odds at which it is taken over another one: "substantial" by Jeffreys, "Theory of probability".
 const ODDS_OVER_OTHERS: f64 = 3.2;
+/// Sizes at which curves are compared before anything is simulated, whose cost grows with their cube: one for each power
+/// of two.
+const COMPARED: usize = 64;
 /// Belief in health before anything is measured; what is left is shared equally by all causes.
 const HEALTHY_PRIOR: f64 = 0.5;
 /// Sizes beyond the interval that make an error: fewer may be outliers.
@@ -230,7 +233,8 @@ impl Case {
             self.residuals(&healthy).iter().map(|r| r.log_ratio / (r.model.powi(2) + r.noise.powi(2)).sqrt()).collect();
         let run = slow.len().min(BEYOND_MIN);
         let steady = slow.windows(run).any(|w| w.iter().all(|&z| z > SLOW));
-        let score = |fault: Fault| self.log_likelihood(fault, None, &self.curve_of(fault)).mean;
+        let few = self.thinned(COMPARED);
+        let score = |fault: Fault| few.log_likelihood(fault, None, &few.curve_of(fault)).mean;
         let floor = score(Fault::Healthy);
         let known = [Fault::Unknown, Fault::Cold(1), Fault::Cold(2)].into_iter().chain(SCATTERS.map(Fault::Noise));
         steady || known.into_iter().any(|f| score(f) > floor)

@@ -311,9 +311,15 @@ pub struct Outcome {
     pub trace_hash: u64,
 }
 
-/// A run that cannot end. Verified schedules never cause it.
+/// Events of a run: about 20 s of one core.
+pub const MOST_EVENTS: u64 = 60_000_000;
+
+/// A run that cannot end, which verified schedules never cause, or takes too long.
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
 pub enum EngineError {
+    /// More events than a run may have.
+    #[error("it takes more than {MOST_EVENTS} events to simulate; take fewer bytes or fewer ranks")]
+    TooMany,
     /// Lanes or tasks that wait for ever.
     #[error("the simulation stopped at {at} with {waiting} lanes or tasks waiting for ever")]
     Stuck {
@@ -713,6 +719,9 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
                 }
             }
             self.flows.solve(time);
+            if self.outcome.events > MOST_EVENTS {
+                return Err(EngineError::TooMany);
+            }
         }
         if self.done < self.lanes.len() + self.tasks.len() {
             let waiting = self.lanes.len() + self.tasks.len() - self.done;

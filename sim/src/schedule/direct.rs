@@ -165,24 +165,18 @@ fn template(call: &Call, plan: &Plan, rounds: &Rounds, lane: usize) -> Template 
     } else {
         vec![op(false, false, place(Buffer::Input, &send_at), place(Buffer::Output, &recv_at))]
     };
+    let to_others = || c(1).min(SLOT + Q * STRIDE);
     let body = if sends {
         vec![
-            Code::For(
-                SELF,
-                c(0),
-                c(1).min(SLOT + Q * STRIDE),
-                vec![op(true, false, place(Buffer::Input, &send_at), None)],
-            ),
-            Code::For(SELF, c(1).min(SLOT + Q * STRIDE), c(1), own),
+            Code::For(SELF, c(0), to_others(), vec![op(true, false, place(Buffer::Input, &send_at), None)]),
+            Code::For(SELF, to_others(), c(1), own),
         ]
     } else {
-        vec![Code::For(
-            SELF,
-            c(0),
-            c(1).min(SLOT + Q * STRIDE),
-            vec![op(false, true, None, place(Buffer::Output, &recv_at))],
-        )]
+        vec![op(false, true, None, place(Buffer::Output, &recv_at))]
     };
+    // Nothing is received from oneself, nor copied in place.
+    let part = (count - PART * per).max(0).min(per);
+    let part = if sends && !call.in_place { part } else { part * to_others() };
     let mut chunks = vec![Code::Let(OFF, L * chunk), Code::Let(SIZE, (LEN - OFF).round_up(grain).min(chunk))];
     chunks.extend(body);
     let round = SLOT + Q * STRIDE;
@@ -192,7 +186,7 @@ fn template(call: &Call, plan: &Plan, rounds: &Rounds, lane: usize) -> Template 
         ROUNDS.into(),
         vec![
             Code::Let(PEER, rounds.peer_expr(&round, !sends)),
-            Code::Let(LEN, (count - PART * per).max(0).min(per)),
+            Code::Let(LEN, part),
             Code::For(L, c(0), (LEN + chunk - 1) / chunk, chunks),
         ],
     )])

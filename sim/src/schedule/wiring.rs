@@ -54,6 +54,12 @@ pub fn end_of(ends: &[u32], worker: u32) -> usize {
     ends.binary_search(&worker).unwrap_or(0)
 }
 
+/// Connections that a schedule may have, and workers: what is laid out of one takes up to 1.2 KB, so 2 GiB hold it.
+/// An all-to-all of 1,096 ranks has as many connections.
+pub const MOST_CONNS: usize = 1_200_000;
+/// See [`MOST_CONNS`].
+pub const MOST_WORKERS: usize = 2_000_000;
+
 /// All workers and connections of a schedule.
 #[derive(Clone, Debug)]
 pub struct Wiring {
@@ -78,6 +84,19 @@ pub enum WiringError {
         /// Worker.
         second: u32,
     },
+    /// More than are laid out.
+    #[error(
+        "the call over {ranks} ranks needs more than {most} {of}, the most that are simulated (in about 2 GiB); \
+         take fewer ranks, or a collective with fewer peers"
+    )]
+    TooLarge {
+        /// Ranks of the call.
+        ranks: u32,
+        /// `connections`, or `workers`.
+        of: &'static str,
+        /// How many are allowed.
+        most: usize,
+    },
     /// Nobody sends, or nobody receives.
     #[error("{conn:?} has no {end}")]
     OneEnd {
@@ -98,6 +117,13 @@ impl Wiring {
         let mut numbers: FxHashMap<Conn, u32> = FxHashMap::default();
         let mut waits: Vec<(u32, Vec<(ChannelId, Lane)>)> = Vec::new();
         for (rank, channel, lane, worker) in schedule.workers() {
+            for (count, of, most) in
+                [(wiring.conns.len(), "connections", MOST_CONNS), (wiring.workers.len(), "workers", MOST_WORKERS)]
+            {
+                if count > most {
+                    return Err(WiringError::TooLarge { ranks: schedule.call.ranks, of, most });
+                }
+            }
             let index = u32::try_from(wiring.workers.len()).unwrap_or(UNUSED);
             let mut number = |conn: &Conn, sends: bool| {
                 if conn.ranks().is_some_and(|(src, dst)| src == dst) {
