@@ -118,19 +118,19 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     };
     let topology = args.machine.load(args.machine.one_node_count()?)?;
     if args.machine.name().is_none() {
-        eprintln!("note: no topology given; channels and `auto` are planned as on `{}`", topology.name);
+        say!("note: no topology given; channels and `auto` are planned as on `{}`", topology.name);
     }
     let mut call = args.call.clone();
     if call.launch.is_none() && args.backend != Backend::Nccl {
         if topology.hosts().len() > 1 {
-            eprintln!("note: the hosts of `{}` are played by this one", topology.name);
+            say!("note: the hosts of `{}` are played by this one", topology.name);
         }
         let launch = if args.backend == Backend::NcclP2p { Launch::SingleThread } else { Launch::Threads };
         call.launch = Some(launch.name().to_owned());
     }
     if call.size.is_none() && call.minbytes.is_none() && call.maxbytes.is_none() {
         let default = if args.backend == Backend::Host { "8:1MiB:2" } else { "8:1GiB:2" };
-        eprintln!("note: no size given; these are {default}");
+        say!("note: no size given; these are {default}");
         call.size = Some(default.to_owned());
     }
     if call.ranks.is_none() {

@@ -109,7 +109,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
 
     let samples: Vec<Sample> = usable.rows.iter().map(|(_, sample)| sample.clone()).collect();
     let study = Study::new(&machines.topologies, &prior, samples).map_err(error)?;
-    eprintln!(
+    say!(
         "{} rows of {} runs, {} kernels, {} parameters enter",
         study.samples().len(),
         study.samples().iter().map(|s| &s.run).collect::<BTreeSet<_>>().len(),
@@ -118,7 +118,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     );
     let all: Vec<usize> = (0..study.samples().len()).collect();
     let mut fit = study.fit(&all, &|name| may(name)).map_err(error)?;
-    eprintln!("fitted in {} steps, {:.1} s", fit.steps, started.elapsed().as_secs_f64());
+    say!("fitted in {} steps, {:.1} s", fit.steps, started.elapsed().as_secs_f64());
     let mut crossed = BTreeMap::new();
     let describe = |fit: Fit, name: &str, rows: &[usize]| describe(fit, name, rows, args, &usable, &machines);
     let stem = args.output.as_ref().and_then(|p| p.file_stem()).map(|s| s.to_string_lossy().into_owned());
@@ -137,12 +137,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
             write(Some(&path), profile_text(&fit.profile).as_bytes())?;
         }
         crossed.insert(Split::Source, judged);
-        eprintln!("fitted without each source, {:.1} s", started.elapsed().as_secs_f64());
+        say!("fitted without each source, {:.1} s", started.elapsed().as_secs_f64());
     }
     for &split in splits.iter().filter(|&&s| s != Split::Source || args.held_out.is_none()) {
         let folds = (split == Split::Run).then_some(usize::from(args.folds));
         crossed.insert(split, study.cross(&fit, split, folds).map_err(error)?);
-        eprintln!("held back by {}, {:.1} s", split.name(), started.elapsed().as_secs_f64());
+        say!("held back by {}, {:.1} s", split.name(), started.elapsed().as_secs_f64());
     }
     // Who measured tells more apart than runs of one machine do.
     let held = |split: Split| Some((split, crossed.get(&split).filter(|c| !c.held.is_empty())?));

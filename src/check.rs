@@ -14,7 +14,7 @@ use collcast_reports::terminal;
 use rayon::prelude::*;
 
 use crate::error::CliError;
-use crate::output::{Format, OutputArgs, write};
+use crate::output::{Format, OutputArgs, tell, write};
 use crate::selectors::{CallArgs, MachineArgs, content_hash};
 use crate::validate::{median_error, percent};
 use baseline::{Baseline, Measured, Recorded, digits};
@@ -173,10 +173,10 @@ fn update(
         write(Some(file), text.as_bytes())?;
     }
     for warning in machines.iter().flat_map(|m| &m.warnings) {
-        eprintln!("warning: {warning}");
+        say!("warning: {warning}");
     }
     let done = if same { "is up to date" } else { "is written" };
-    eprintln!("ok: the baseline {} {done}: {}", file.display(), counts(&baseline));
+    say!("ok: the baseline {} {done}: {}", file.display(), counts(&baseline));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -227,7 +227,7 @@ fn compare(
     let report = report(args, suite, (file, old), machines, recorded, &changed, &findings);
     let whole = matches!(args.output.format, Format::Json | Format::Junit) || args.output.output.is_some();
     if findings.is_empty() && !whole && args.output.format != Format::NcclTests {
-        eprint!("{}", terminal::notes(&Report { warnings: Vec::new(), ..report }));
+        tell(&terminal::notes(&Report { warnings: Vec::new(), ..report }));
     } else {
         args.output.print(&report, None)?;
     }

@@ -34,7 +34,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     let mut call_args = args.call.clone();
     call_args.no_split("convert")?;
     if call_args.size.is_none() && call_args.minbytes.is_none() {
-        eprintln!("note: no size given; this is what 64 MiB would use");
+        say!("note: no size given; this is what 64 MiB would use");
         call_args.size = Some("64M".to_owned());
     }
     let topology = args.machine.load(args.machine.one_node_count()?)?;
@@ -73,12 +73,12 @@ fn generated(point: &Point, prediction: &Prediction, order: &Order) -> Result<St
         let xml = of_channels(channels)?;
         if Imported::parse(&xml, "")?.check(&point.call).is_ok() {
             if channels < wanted {
-                eprintln!("note: {channels} channels, not {wanted}, whose chunks cannot all be equal parts of {size}");
+                say!("note: {channels} channels, not {wanted}, whose chunks cannot all be equal parts of {size}");
             }
             return Ok(xml);
         }
     }
-    eprintln!(
+    say!(
         "warning: the file is not for {size}: its elements are no multiple of the chunks of {wanted} channels; leave out \
          --channels, or use it for sizes that are"
     );

@@ -1,5 +1,10 @@
 //! The command line of Collcast: parses, dispatches, prints. One file per command.
 
+#![warn(clippy::print_stdout, clippy::print_stderr)] // They panic where the stream is gone; `output` does not.
+
+#[macro_use]
+mod output;
+
 mod bench;
 mod calibrate;
 mod check;
@@ -7,7 +12,6 @@ mod compare;
 mod convert;
 mod error;
 mod explain;
-mod output;
 mod probe;
 mod scaling;
 mod scenario;
@@ -105,7 +109,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(CliError::BrokenPipe) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{}", error.render());
+            say!("{}", error.render());
             ExitCode::from(error.code())
         }
     }

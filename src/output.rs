@@ -55,7 +55,7 @@ impl OutputArgs {
             })?,
         };
         write(self.output.as_deref(), text.as_bytes())?;
-        eprint!("{}", terminal::notes(report));
+        tell(&terminal::notes(report));
         Ok(())
     }
 
@@ -63,6 +63,16 @@ impl OutputArgs {
         let columns = std::env::var("COLUMNS").ok().and_then(|c| c.parse().ok());
         (self.output.is_none() && std::io::stdout().is_terminal()).then(|| columns.unwrap_or(120))
     }
+}
+
+/// Writes text for people to stderr. Where that is closed or full nobody reads it, which is no reason to fail.
+pub(crate) fn tell(text: &str) {
+    let _ = std::io::stderr().lock().write_all(text.as_bytes());
+}
+
+/// [`tell`] with one line, formatted.
+macro_rules! say {
+    ($($part:tt)*) => { $crate::output::tell(&format!("{}\n", format_args!($($part)*))) };
 }
 
 /// Writes to a file, whole or not at all, or to stdout.

@@ -240,7 +240,7 @@ pub(crate) fn run(text: &str, name: &str, asked: &Asked<'_>) -> Result<ExitCode,
             source,
         })?;
         write(Some(path), &bytes)?;
-        eprintln!("note: timeline in {}; open it in ui.perfetto.dev", path.display());
+        say!("note: timeline in {}; open it in ui.perfetto.dev", path.display());
     }
     asked.output.print(&report, None)?;
     Ok(ExitCode::SUCCESS)

@@ -338,7 +338,7 @@ fn size(text: &str) -> Result<u64, CliError> {
     let bytes = parse_size(text).map_err(|e| CliError::usage(e.to_string(), "sizes look like 8, 64K, 1MiB or 4G"))?;
     let unit = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.').trim();
     if matches!(unit, "kB" | "KB" | "MB" | "GB" | "TB") {
-        eprintln!("note: {text} is decimal: {} bytes; nccl-tests' {} is binary", bytes.0, unit.trim_end_matches('B'));
+        say!("note: {text} is decimal: {} bytes; nccl-tests' {} is binary", bytes.0, unit.trim_end_matches('B'));
     }
     Ok(bytes.0)
 }
@@ -598,7 +598,7 @@ fn imported_points(
     }
     match misfits.into_iter().next() {
         Some(error) if points.is_empty() => return Err(error.into()),
-        Some(error) => eprintln!("note: sizes that the file is not for are left out: {}", error.what),
+        Some(error) => say!("note: sizes that the file is not for are left out: {}", error.what),
         None => {}
     }
     Ok(points)

@@ -106,7 +106,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         ));
     }
     if args.machine.name().is_none() {
-        eprintln!("note: no topology given; this is `dgx-h100` (others: collcast topo list)");
+        say!("note: no topology given; this is `dgx-h100` (others: collcast topo list)");
     }
     no_such_scenario(args.machine.name())?;
     if let Some(group) = &args.group {
@@ -114,7 +114,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     }
     let mut call_args = args.call.clone();
     if call_args.size.is_none() && call_args.minbytes.is_none() {
-        eprintln!("note: no size given; this is 64 MiB");
+        say!("note: no size given; this is 64 MiB");
         call_args.size = Some("64M".to_owned());
     }
     let topology = args.machine.load(args.machine.one_node_count()?)?;
@@ -199,7 +199,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
             source,
         })?;
         write(Some(path), &bytes)?;
-        eprintln!("note: timeline in {}; open it in ui.perfetto.dev", path.display());
+        say!("note: timeline in {}; open it in ui.perfetto.dev", path.display());
     }
     args.output.print(&report, None)?;
     Ok(ExitCode::SUCCESS)

@@ -36,7 +36,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     if args.machine.name().is_none() {
-        eprintln!("note: no topology given; this is `dgx-h100` (others: collcast topo list)");
+        say!("note: no topology given; this is `dgx-h100` (others: collcast topo list)");
     }
     let machines: BTreeMap<u32, Topology> = if args.machine.nodes.is_empty() {
         let topology = args.machine.load(None)?;

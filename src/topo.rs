@@ -133,7 +133,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         TopoCommand::Import { file, onto, output } => {
             let imported = collcast_topologies::import_file(file, onto.as_deref())?;
             for note in &imported.notes {
-                eprintln!("note: {note}");
+                say!("note: {note}");
             }
             write(output.as_deref(), imported.xml.as_bytes())?;
         }

@@ -210,7 +210,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     report.verdict = Some(verdict(&overall, &all, worst.as_ref(), failed, &anomalies, max_error));
     if let Some(folder) = &args.plots {
         let names = plots::write_all(folder, &judged)?;
-        eprintln!("note: {} pictures in {}: {}", names.len(), folder.display(), names.join(" "));
+        say!("note: {} pictures in {}: {}", names.len(), folder.display(), names.join(" "));
     }
     args.output.print(&report, None)?;
     Ok(ExitCode::from(u8::from(failed)))
