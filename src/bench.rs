@@ -24,7 +24,8 @@ use collcast_sim::predict::{Choice, Predictor, Settings};
 use collcast_sim::topology::Topology;
 
 use crate::error::CliError;
-use crate::output::{Format, OutputArgs, write};
+use crate::files::write;
+use crate::output::{Format, OutputArgs};
 use crate::selectors::{CallArgs, MachineArgs, Point, points};
 use crate::simulate::schedule_hash;
 

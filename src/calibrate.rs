@@ -21,7 +21,8 @@ use collcast_sim::topology::Topology;
 use rayon::prelude::*;
 
 use crate::error::CliError;
-use crate::output::{Format, OutputArgs, write};
+use crate::files::write;
+use crate::output::{Format, OutputArgs};
 use crate::selectors::MachineArgs;
 use crate::validate::judged::{hosts_of_rows, left_aside, not_predicted, question};
 

@@ -14,7 +14,8 @@ use collcast_reports::terminal;
 use rayon::prelude::*;
 
 use crate::error::CliError;
-use crate::output::{Format, OutputArgs, tell, write};
+use crate::files::write;
+use crate::output::{Format, OutputArgs, tell};
 use crate::selectors::{CallArgs, MachineArgs, content_hash};
 use crate::validate::{median_error, percent};
 use baseline::{Baseline, Measured, Recorded, digits};

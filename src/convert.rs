@@ -12,7 +12,7 @@ use collcast_sim::schedule::verify::verify;
 use collcast_sim::schedule::{Order, Schedule};
 
 use crate::error::CliError;
-use crate::output::write;
+use crate::files::write;
 use crate::selectors::{CallArgs, MachineArgs, Point, points};
 
 #[derive(clap::Args, Debug)]
@@ -25,7 +25,7 @@ pub(crate) struct Args {
     machine: MachineArgs,
     #[command(flatten)]
     call: CallArgs,
-    /// Write there (to a temporary file first, then renamed) in place of stdout
+    /// Write there in place of stdout: whole or not at all
     #[arg(short, long, value_name = "PATH", help_heading = "Output")]
     output: Option<PathBuf>,
 }

@@ -12,6 +12,7 @@ mod compare;
 mod convert;
 mod error;
 mod explain;
+mod files;
 mod probe;
 mod scaling;
 mod scenario;

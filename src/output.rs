@@ -1,13 +1,14 @@
 //! Where a report goes: stdout or a file, in the format asked for; notes to stderr.
 
 use std::io::{IsTerminal, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::ValueEnum;
 use collcast_reports::model::Report;
 use collcast_reports::{csv, github, json, junit, markdown, terminal};
 
 use crate::error::CliError;
+use crate::files::write;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum Format {
@@ -32,7 +33,7 @@ pub(crate) struct OutputArgs {
     /// How to print
     #[arg(long, value_enum, default_value = "table", help_heading = "Output")]
     pub(crate) format: Format,
-    /// Write there (to a temporary file first, then renamed) in place of stdout
+    /// Write there in place of stdout: whole or not at all
     #[arg(short, long, value_name = "PATH", help_heading = "Output")]
     pub(crate) output: Option<PathBuf>,
 }
@@ -73,24 +74,4 @@ pub(crate) fn tell(text: &str) {
 /// [`tell`] with one line, formatted.
 macro_rules! say {
     ($($part:tt)*) => { $crate::output::tell(&format!("{}\n", format_args!($($part)*))) };
-}
-
-/// Writes to a file, whole or not at all, or to stdout.
-pub(crate) fn write(path: Option<&Path>, bytes: &[u8]) -> Result<(), CliError> {
-    let Some(path) = path else {
-        let mut out = std::io::stdout().lock();
-        return out.write_all(bytes).and_then(|()| out.flush()).map_err(|source| match source.kind() {
-            std::io::ErrorKind::BrokenPipe => CliError::BrokenPipe,
-            _ => CliError::File { what: "write to", path: "stdout".into(), source },
-        });
-    };
-    let error = |source| CliError::File { what: "write", path: path.to_owned(), source };
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}.part", std::process::id()));
-    let part = path.with_file_name(name);
-    std::fs::write(&part, bytes).map_err(error)?;
-    std::fs::rename(&part, path).map_err(|source| {
-        let _ = std::fs::remove_file(&part);
-        error(source)
-    })
 }

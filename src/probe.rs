@@ -20,7 +20,8 @@ use collcast_sim::units::Bytes;
 
 use crate::bench::{Measured, Planned, Row, date, describe, progress, seconds, sidecar, table};
 use crate::error::CliError;
-use crate::output::{tell, write};
+use crate::files::write;
+use crate::output::tell;
 use crate::selectors::Point;
 
 #[derive(clap::Args, Debug)]

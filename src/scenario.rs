@@ -20,7 +20,8 @@ use collcast_sim::workload::{Device, Level, Mechanisms, OpGraph, Simulator, Step
 use rayon::prelude::*;
 
 use crate::error::CliError;
-use crate::output::{OutputArgs, write};
+use crate::files::write;
+use crate::output::OutputArgs;
 use crate::selectors::{CallArgs, MachineArgs, assumptions, trust};
 
 /// Most variants of one `--vary`.

@@ -20,7 +20,8 @@ use collcast_sim::workload::Level;
 
 use crate::error::CliError;
 use crate::explain;
-use crate::output::{OutputArgs, write};
+use crate::files::write;
+use crate::output::OutputArgs;
 use crate::scenario;
 use crate::selectors::{CallArgs, MachineArgs, Point, UNMEASURED_SWITCHES, assumptions, points, trust};
 use crate::sweep::{busbw, warnings};

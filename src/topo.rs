@@ -13,7 +13,8 @@ use collcast_sim::network::Router;
 use collcast_topologies::xml::{self, Document};
 
 use crate::error::CliError;
-use crate::output::{OutputArgs, write};
+use crate::files::write;
+use crate::output::OutputArgs;
 use crate::selectors::{MachineArgs, NcclArgs};
 
 #[derive(clap::Args, Debug)]

@@ -6,6 +6,8 @@
 
 mod common;
 
+use std::io::Read as _;
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -33,4 +35,100 @@ fn exit_codes_need_no_stderr() {
         let status = Command::new("sh").args(["-c", &closed, env!("CARGO_BIN_EXE_collcast")]).status().unwrap();
         assert_eq!(status.code(), Some(code), "{args:?} with a closed stderr");
     }
+}
+
+fn list(folder: &Path) -> Vec<String> {
+    let mut names: Vec<String> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names
+}
+
+/// The program writes the list of machines there.
+fn lists_machines_to(path: &Path) {
+    let (code, out, err) = collcast(&["topo", "list", "-o", path.to_str().unwrap()]);
+    assert_eq!((code, out.as_str()), (0, ""), "{}: {err}", path.display());
+}
+
+fn holds_machines(path: &Path) {
+    let text = std::fs::read_to_string(path).unwrap();
+    assert!(text.contains("dgx-h100"), "{}: {text}", path.display());
+}
+
+/// Goal: what is no regular file is written to and stays what it is; links are followed; an existing
+/// file keeps its mode, a new one has that of the umask.
+#[test]
+fn output_is_written_to_what_is_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+
+    assert!(Command::new("mkfifo").arg(at("pipe")).status().unwrap().success());
+    let (pipe, mut text) = (at("pipe"), String::new());
+    let reader = std::thread::spawn(move || {
+        std::fs::File::open(pipe).unwrap().read_to_string(&mut text).unwrap();
+        text
+    });
+    lists_machines_to(&at("pipe"));
+    assert!(reader.join().unwrap().contains("dgx-h100"));
+    assert!(std::fs::metadata(at("pipe")).unwrap().file_type().is_fifo());
+
+    std::fs::write(at("real"), "old").unwrap();
+    std::os::unix::fs::symlink("real", at("link")).unwrap();
+    std::os::unix::fs::symlink("new", at("dangling")).unwrap();
+    for (link, real) in [("link", "real"), ("dangling", "new")] {
+        lists_machines_to(&at(link));
+        assert!(at(link).is_symlink(), "{link} is no link any more");
+        holds_machines(&at(real));
+    }
+    std::os::unix::fs::symlink("/dev/null", at("null")).unwrap();
+    lists_machines_to(&at("null"));
+    assert!(at("null").is_symlink() && std::fs::metadata("/dev/null").unwrap().file_type().is_char_device());
+
+    std::fs::write(at("private"), "old").unwrap();
+    std::fs::set_permissions(at("private"), std::fs::Permissions::from_mode(0o600)).unwrap();
+    lists_machines_to(&at("private"));
+    let mode = |name: &str| std::fs::metadata(at(name)).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode("private"), 0o600);
+    std::fs::write(at("plain"), "").unwrap();
+    assert_eq!(mode("new"), mode("plain"));
+
+    // A file that the shell has open, by the name that is everybody's.
+    let open = std::fs::File::create(at("redirected")).unwrap();
+    let status = program().args(["topo", "list", "-o", "/dev/stdout"]).stdout(open).status().unwrap();
+    assert!(status.success());
+    holds_machines(&at("redirected"));
+    assert_eq!(list(dir.path()), ["dangling", "link", "new", "null", "pipe", "plain", "private", "real", "redirected"]);
+}
+
+/// Goal: what a killed writer left is swept by the next one of the same file; what another writer holds
+/// is left alone, as are other files.
+#[test]
+fn parts_of_killed_writers_do_not_add_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    for name in [".x.csv.aaaaaa.part", ".x.csv.bbbbbb.part", ".y.csv.aaaaaa.part", ".x.csv.held.part"] {
+        std::fs::write(at(name), "half").unwrap();
+    }
+    let held = std::fs::File::open(at(".x.csv.held.part")).unwrap();
+    held.lock().unwrap();
+    lists_machines_to(&at("x.csv"));
+    assert_eq!(list(dir.path()), [".x.csv.held.part", ".y.csv.aaaaaa.part", "x.csv"]);
+}
+
+/// Goal: a disk without room leaves the old file and no part of the new one.
+/// Method: a limit on the size of files, of which the program gets an error as of a full disk.
+#[test]
+fn a_full_disk_leaves_the_old_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("machines.txt");
+    std::fs::write(&file, "old").unwrap();
+    let script = "trap '' XFSZ; ulimit -f 1; exec \"$0\" topo list --format json -o \"$1\"";
+    let out = Command::new("sh").args(["-c", script, env!("CARGO_BIN_EXE_collcast")]).arg(&file).output().unwrap();
+    let err = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert_eq!(out.status.code(), Some(2), "{err}");
+    assert!(err.contains("cannot write") && err.contains("machines.txt"), "{err}");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "old");
+    assert_eq!(list(dir.path()), ["machines.txt"]);
 }
