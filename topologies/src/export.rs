@@ -11,7 +11,7 @@ use crate::TopologiesError;
 use crate::builtin::spec_any;
 use crate::catalogue::by_name;
 use crate::cluster::ClusterSpec;
-use crate::error::{Diagnostic, MAX_INPUT_BYTES};
+use crate::error::Diagnostic;
 use crate::host::{HostSpec, NicSpec, NvlinkTarget, Parent};
 use crate::import::import;
 use crate::xml::{self, Document};
@@ -158,21 +158,15 @@ pub struct Imported {
 /// not fit.
 pub fn import_file(path: &Path, onto: Option<&str>) -> Result<Imported, TopologiesError> {
     let name = path.display().to_string();
-    let bytes = std::fs::File::open(path)
-        .and_then(|file| {
-            use std::io::Read as _;
-            let mut bytes = Vec::new();
-            file.take(MAX_INPUT_BYTES as u64 + 1).read_to_end(&mut bytes).map(|_| bytes)
-        })
-        .map_err(|error| {
-            TopologiesError::Unreadable(Box::new(Diagnostic {
-                message: format!("cannot read `{name}`: {error}"),
-                file: name.clone(),
-                at: None,
-                label: String::new(),
-                hint: "give the path of an NCCL topology XML or of `nvidia-smi topo -m` text".to_owned(),
-            }))
-        })?;
+    let bytes = crate::input::read(path).map_err(|error| {
+        TopologiesError::Unreadable(Box::new(Diagnostic {
+            message: format!("cannot read `{name}`: {error}"),
+            file: name.clone(),
+            at: None,
+            label: String::new(),
+            hint: "give the path of an NCCL topology XML or of `nvidia-smi topo -m` text".to_owned(),
+        }))
+    })?;
     let text = crate::error::Source::decode(&name, &bytes)?.text;
     let template = match xml::read(text, &name) {
         Ok(Document::Template(template)) => Some(template),
