@@ -4,6 +4,7 @@ mod worker;
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,7 +25,7 @@ use collcast_sim::predict::{Choice, Predictor, Settings};
 use collcast_sim::topology::Topology;
 
 use crate::error::CliError;
-use crate::files::write;
+use crate::files::{is_regular, read_text, write};
 use crate::output::{Format, OutputArgs};
 use crate::selectors::{CallArgs, MachineArgs, Point, points};
 use crate::simulate::schedule_hash;
@@ -47,6 +48,8 @@ pub(crate) enum Backend {
 
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Every element of every result is compared with its exact value; a wrong one ends the command.
+-o NAME.csv also writes NAME.toml: command, date, launch, hardware, which `validate` reads. It replaces only what an
+earlier `bench` wrote there.
 With --backend nccl, {rank} in a value of --env is the rank: --env NCCL_HOSTID=h{rank} --launch processes makes NCCL
 take every process for a host of its own.
 Under torchrun, mpirun or srun start this command in every process; rank 0 prints.")]
@@ -111,6 +114,7 @@ pub(crate) struct Measured {
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     args.call.no_split("bench")?;
+    let beside = beside(args.output.output.as_deref())?;
     let world = match args.backend {
         Backend::Nccl => World::from_env(&|name| std::env::var(name).ok())?,
         Backend::Verbs => match verbs::open()? {},
@@ -178,12 +182,36 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
             None => Ok(ExitCode::SUCCESS),
         };
     }
-    print(args, &planned, &measured, launch)?;
+    print(args, &planned, &measured, launch, beside.as_deref())?;
     match measured.error {
         Some(error) => Err(error),
         None if measured.interrupted => Ok(ExitCode::from(130)),
         None => Ok(ExitCode::SUCCESS),
     }
+}
+
+/// The .toml beside the data, for what the data cannot say itself. One that `bench` did not write stays: it
+/// may be the machine.
+fn beside(output: Option<&Path>) -> Result<Option<PathBuf>, CliError> {
+    let Some(data) = output.filter(|path| is_regular(path)) else { return Ok(None) };
+    let path = data.with_extension("toml");
+    let ours = |text: &str| {
+        let table = text.parse::<toml::Table>().unwrap_or_default();
+        let source = table.get("source").and_then(toml::Value::as_str);
+        !table.contains_key("schema") && source.is_some_and(|source| source.starts_with("collcast bench"))
+    };
+    let free = !path.exists() || read_text("read", &path).is_ok_and(|text| ours(&text));
+    if free && path != data {
+        return Ok(Some(path));
+    }
+    Err(CliError::usage(
+        format!(
+            "`bench` writes what was run into `{}`, beside the data, and that is {}",
+            path.display(),
+            if path == data { "the data itself" } else { "another file" }
+        ),
+        format!("take another name for the data, such as -o {}", data.with_extension("bench.csv").display()),
+    ))
 }
 
 /// What NCCL's processes are given beyond the settings of a point: `--env`, and NVLS on or off.
@@ -335,7 +363,13 @@ fn busbw(plan: &Planned, time_us: f64) -> f64 {
     algbw(plan, time_us) * plan.point.call.collective.bus_factor(plan.point.call.ranks)
 }
 
-fn print(args: &Args, planned: &[Planned], measured: &Measured, launch: Launch) -> Result<(), CliError> {
+fn print(
+    args: &Args,
+    planned: &[Planned],
+    measured: &Measured,
+    launch: Launch,
+    beside: Option<&Path>,
+) -> Result<(), CliError> {
     let backend = args.backend.to_possible_value().map_or_else(String::new, |v| v.get_name().to_owned());
     let mut report = Report::new("bench", env!("CARGO_PKG_VERSION"));
     let facts = |key: &str| measured.facts.iter().find(|f| f.0 == key).map(|f| f.1.clone());
@@ -355,7 +389,7 @@ fn print(args: &Args, planned: &[Planned], measured: &Measured, launch: Launch) 
         Format::NcclTests => Some(nccl_tests_text(planned, measured, &report)?),
         _ => None,
     };
-    if let Some(path) = args.output.output.as_deref().filter(|_| !measured.rows.is_empty()) {
+    if let Some(path) = beside.filter(|_| !measured.rows.is_empty()) {
         let title = format!("collcast bench, backend {backend}, every result checked");
         let mut text = sidecar(&title, args.machine.name(), &measured.facts, launch);
         if args.backend == Backend::Nccl {
@@ -364,7 +398,7 @@ fn print(args: &Args, planned: &[Planned], measured: &Measured, launch: Launch) 
             let env = inherited.chain(environment(args)?).map(|(name, value)| named((&name, value)));
             text.insert("env".to_owned(), toml::Value::Table(env.collect()));
         }
-        write(Some(&path.with_extension("toml")), text.to_string().as_bytes())?;
+        write(Some(path), text.to_string().as_bytes())?;
     }
     args.output.print(&report, text)
 }

@@ -1,8 +1,10 @@
-//! Files that users name: written whole or not at all.
+//! Files that users name: read within bounds, written whole or not at all.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+
+use collcast_topologies::input;
 
 use crate::error::CliError;
 
@@ -28,6 +30,18 @@ pub(crate) fn write(path: Option<&Path>, bytes: &[u8]) -> Result<(), CliError> {
         Err(error) => Err(error),
     };
     written.map_err(|source| failed(path, source))
+}
+
+/// Whether a file of that name is one that others can lie beside: regular, or not there yet.
+pub(crate) fn is_regular(path: &Path) -> bool {
+    let (target, open) = followed(path);
+    !open && fs::metadata(target).map_or(true, |there| there.is_file())
+}
+
+/// The text of a file that a user named; `what` for messages, such as `read the profile`.
+pub(crate) fn read_text(what: &'static str, path: impl AsRef<Path>) -> Result<String, CliError> {
+    let path = path.as_ref();
+    input::read_text(path).map_err(|source| CliError::File { what, path: path.to_owned(), source })
 }
 
 fn failed(path: &Path, source: io::Error) -> CliError {

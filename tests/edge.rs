@@ -132,3 +132,27 @@ fn a_full_disk_leaves_the_old_file() {
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "old");
     assert_eq!(list(dir.path()), ["machines.txt"]);
 }
+
+/// Goal: the .toml that `bench` writes beside its data replaces only one of its own, never a machine.
+#[test]
+fn bench_keeps_a_machine_beside_its_data() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let machine = "schema = \"collcast/topology/1\"\nname = \"x\"\n[[hosts]]\nlike = \"h200x4\"\n";
+    std::fs::write(at("mybox.toml"), machine).unwrap();
+    let bench = |output: &str| {
+        let args = ["bench", &at("mybox.toml"), "-s", "8", "--ranks", "2", "--batches", "3", "-o"];
+        collcast(&[&args[..], &[&at(output), "--format", "csv"]].concat())
+    };
+    for (output, why) in [("mybox.csv", "another file"), ("run.toml", "the data itself")] {
+        let (code, _, err) = bench(output);
+        assert_eq!(code, 2, "{err}");
+        assert!(err.contains(why) && err.contains("take another name"), "{err}");
+    }
+    assert_eq!(std::fs::read_to_string(at("mybox.toml")).unwrap(), machine);
+    for _ in 0..2 {
+        let (code, _, err) = bench("run.csv");
+        assert_eq!(code, 0, "{err}");
+    }
+    assert_eq!(list(dir.path()), ["mybox.toml", "run.csv", "run.toml"]);
+}
