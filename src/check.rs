@@ -14,7 +14,7 @@ use collcast_reports::terminal;
 use rayon::prelude::*;
 
 use crate::error::CliError;
-use crate::files::write;
+use crate::files::{read_text, write};
 use crate::output::{Format, OutputArgs, tell};
 use crate::selectors::{CallArgs, MachineArgs, content_hash};
 use crate::validate::{median_error, percent};
@@ -82,26 +82,10 @@ struct Selectors {
     call: CallArgs,
 }
 
-/// Longest suite, baseline or file of variables, in bytes: far above any, and a bound on memory.
-const MAX_BYTES: u64 = 16 << 20;
 /// Findings that a screen shows; the worst come first.
 const SHOWN: usize = 40;
 /// Machines that a line names.
 const NAMED: usize = 4;
-
-/// Reads a regular text file.
-fn read_text(what: &'static str, path: &Path) -> Result<String, CliError> {
-    use std::io::Read as _;
-    let error = |source| CliError::File { what, path: path.to_owned(), source };
-    let file = std::fs::File::open(path).map_err(error)?;
-    let length = file.metadata().map_err(error)?;
-    if !length.is_file() || length.len() > MAX_BYTES {
-        return Err(error(std::io::Error::other("it is no regular file of at most 16 MiB")));
-    }
-    let mut text = String::new();
-    file.take(MAX_BYTES).read_to_string(&mut text).map_err(error)?;
-    Ok(text)
-}
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     let Some(path) = args.suite.as_ref().filter(|_| !args.schema) else {
@@ -169,7 +153,7 @@ fn update(
     }
     let names: Vec<&str> = machines.iter().map(|m| m.spec.name.as_str()).collect();
     let text = baseline.render(&names);
-    let same = std::fs::read_to_string(file).is_ok_and(|old| old == text);
+    let same = read_text("read the baseline", file).is_ok_and(|old| old == text);
     if !same {
         write(Some(file), text.as_bytes())?;
     }
@@ -308,7 +292,7 @@ fn report(
     report.predicted = true;
     for (name, path) in [("suite", args.suite.as_deref()), ("baseline", Some(file))] {
         let Some(path) = path else { continue };
-        let hash = content_hash(&std::fs::read(path).unwrap_or_default());
+        let hash = content_hash(read_text("read", path).unwrap_or_default().as_bytes());
         report.inputs.push(Input { name: name.to_owned(), path: Some(path.display().to_string()), hash });
     }
     let mut seen = BTreeSet::new();

@@ -20,7 +20,7 @@ use collcast_sim::workload::{Device, Level, Mechanisms, OpGraph, Simulator, Step
 use rayon::prelude::*;
 
 use crate::error::CliError;
-use crate::files::write;
+use crate::files::{read_text, write};
 use crate::output::OutputArgs;
 use crate::selectors::{CallArgs, MachineArgs, assumptions, trust};
 
@@ -49,7 +49,7 @@ pub(crate) fn find(name: &str) -> Option<(String, String)> {
     if path.extension().is_none_or(|e| e != "toml") || !path.is_file() {
         return None;
     }
-    let text = std::fs::read_to_string(path).ok()?;
+    let text = read_text("read", path).ok()?;
     let says = text.lines().any(|line| line.trim_start().starts_with("schema") && line.contains("collcast/scenario/"));
     says.then(|| (text, name.to_owned()))
 }

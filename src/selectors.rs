@@ -22,6 +22,7 @@ use collcast_sim::units::{Bytes, parse_size};
 use collcast_topologies::placement::place;
 
 use crate::error::CliError;
+use crate::files::read_text;
 
 /// Most points of a sweep: a slip such as `1:8G:1` must not run for ever.
 const MAX_POINTS: usize = 100_000;
@@ -199,11 +200,7 @@ impl NcclArgs {
         let unknown = hcas.filter_map(|(_, value)| Some((value, NicSet::of_hcas(topology, value).err()?)));
         told.warnings.extend(unknown.map(|(value, why)| format!("not_modelled: NCCL_IB_HCA={value}: {why}")));
         if let Some(path) = environment.tuner_file.filter(|_| !environment.settings.no_tuner) {
-            let text = std::fs::read_to_string(&path).map_err(|source| CliError::File {
-                what: "read the tuner's table (NCCL_TUNER_CONFIG_FILE)",
-                path: path.clone().into(),
-                source,
-            })?;
+            let text = read_text("read the tuner's table (NCCL_TUNER_CONFIG_FILE)", &path)?;
             let csv = CsvTuner::parse(&text);
             told.warnings.extend(csv.warnings.iter().take(8).map(|warning| format!("{path}: {warning}")));
             told.assumptions.push(format!("NVIDIA's example tuner plugin is loaded, with {path}"));
@@ -224,11 +221,7 @@ impl MachineArgs {
         let topology = collcast_topologies::load_any(name, nodes, self.gpus)?;
         let Some(placement) = &self.placement else { return Ok(topology) };
         let text = match placement.strip_prefix('@') {
-            Some(path) => std::fs::read_to_string(path).map_err(|source| CliError::File {
-                what: "read the placement",
-                path: path.into(),
-                source,
-            })?,
+            Some(path) => read_text("read the placement", path)?,
             None => placement.clone(),
         };
         let mut topology = place(&topology, &text).map_err(|e| {
@@ -283,11 +276,7 @@ impl MachineArgs {
                 Some(text) => (text.to_owned(), None),
                 None if name.ends_with(".toml") || name.contains('/') => {
                     let path = PathBuf::from(&name);
-                    let text = std::fs::read_to_string(&path).map_err(|source| CliError::File {
-                        what: "read the profile",
-                        path,
-                        source,
-                    })?;
+                    let text = read_text("read the profile", &path)?;
                     (text, Some(name.clone()))
                 }
                 None => {
@@ -517,21 +506,13 @@ fn variables(text: &str) -> Result<Vec<(String, String)>, CliError> {
     if let Ok(pair) = settings::pair(text) {
         return Ok(vec![pair]);
     }
-    let content = std::fs::read_to_string(text).map_err(|source| CliError::File {
-        what: "read the variables (--env takes NAME=VALUE or a file)",
-        path: text.into(),
-        source,
-    })?;
+    let content = read_text("read the variables (--env takes NAME=VALUE or a file)", text)?;
     settings::pairs_of_file(&content)
         .map_err(|e| CliError::usage(format!("{text}: {e}"), "the file holds one NAME=VALUE a line, # for comments"))
 }
 
 fn read_counts(path: &PathBuf) -> Result<Arc<[u64]>, CliError> {
-    let text = std::fs::read_to_string(path).map_err(|source| CliError::File {
-        what: "read the counts",
-        path: path.clone(),
-        source,
-    })?;
+    let text = read_text("read the counts", path)?;
     let mut counts = Vec::new();
     for (row, line) in text.lines().enumerate().filter(|(_, l)| !l.trim().is_empty()) {
         for (column, cell) in line.split(',').enumerate() {
@@ -572,11 +553,7 @@ fn imported_points(
     path: &PathBuf,
     machines: &BTreeMap<u32, Topology>,
 ) -> Result<Vec<Point>, CliError> {
-    let text = std::fs::read_to_string(path).map_err(|source| CliError::File {
-        what: "read the schedule",
-        path: path.clone(),
-        source,
-    })?;
+    let text = read_text("read the schedule", path)?;
     let imported = Arc::new(Imported::parse(&text, &path.display().to_string())?);
     let (mut points, mut misfits) = (Vec::new(), Vec::new());
     for &nodes in machines.keys() {

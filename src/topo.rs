@@ -13,7 +13,7 @@ use collcast_sim::network::Router;
 use collcast_topologies::xml::{self, Document};
 
 use crate::error::CliError;
-use crate::files::write;
+use crate::files::{read_text, write};
 use crate::output::OutputArgs;
 use crate::selectors::{MachineArgs, NcclArgs};
 
@@ -149,8 +149,7 @@ fn not_a_machine(name: &str) -> Option<Report> {
         return None;
     }
     // Whatever cannot be read here is refused with its reason where machines are loaded.
-    let length = std::fs::metadata(path).ok()?.len();
-    let text = (length < 16 << 20).then(|| std::fs::read_to_string(path).ok()).flatten()?;
+    let text = read_text("read", path).ok()?;
     let mut report = Report::new("topology-file", env!("CARGO_PKG_VERSION"));
     let verdict = |sentence: String, next: Option<&str>| Verdict {
         status: Status::Ok,

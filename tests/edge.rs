@@ -156,3 +156,66 @@ fn bench_keeps_a_machine_beside_its_data() {
     }
     assert_eq!(list(dir.path()), ["mybox.toml", "run.csv", "run.toml"]);
 }
+
+/// Goal: no option waits for a pipe that nobody writes to or reads a device without end; what the shell
+/// opens is read like a file, also twice.
+#[test]
+fn inputs_are_files_with_an_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    assert!(Command::new("mkfifo").args([at("pipe"), at("pipe.toml"), at("pipe.xml")]).status().unwrap().success());
+    let zero = at("zero.toml");
+    std::os::unix::fs::symlink("/dev/zero", &zero).unwrap();
+    let placement = format!("@{}", at("pipe"));
+    let tuner = format!("NCCL_TUNER_CONFIG_FILE={}", at("pipe"));
+    let suite = "schema = \"collcast/suite/1\"\n[[machines]]\ntopology = \"h200x4\"\nenv = [\"pipe\"]\n";
+    std::fs::write(at("suite.toml"), suite).unwrap();
+    let machine = "schema = \"collcast/topology/1\"\nname = \"x\"\n[[hosts]]\nxml = \"pipe.xml\"\n";
+    std::fs::write(at("machine.toml"), machine).unwrap();
+    for args in [
+        &["simulate", "-s", "8", "--profile", &zero][..],
+        &["simulate", "-s", "8", "--profile", &at("pipe.toml")],
+        &["simulate", "-s", "8", "--schedule", "/dev/urandom"],
+        &["simulate", "-s", "8", "--graph", &at("pipe")],
+        &["simulate", "-s", "8", "-c", "all_to_all", "--counts", &at("pipe")],
+        &["simulate", "-s", "8", "--placement", "@/dev/zero"],
+        &["simulate", "-s", "8", "--placement", &placement],
+        &["simulate", "-s", "8", "--env", &at("pipe")],
+        &["simulate", "-s", "8", "--env", &tuner],
+        &["simulate", &zero, "-s", "8"],
+        &["simulate", &at("pipe.toml"), "-s", "8"],
+        &["simulate", &at("machine.toml"), "-s", "8"],
+        &["topo", "show", &at("pipe.xml")],
+        &["topo", "import", &at("pipe.xml")],
+        &["check", &at("pipe.toml")],
+        &["check", &at("suite.toml"), "--update"],
+        &["check", "checks/suite.toml", "--baseline", &zero],
+    ] {
+        let mut limited = Command::new("timeout");
+        limited.args(["60", env!("CARGO_BIN_EXE_collcast")]).args(args).current_dir(env!("CARGO_MANIFEST_DIR"));
+        let out = limited.stdin(Stdio::null()).output().unwrap();
+        let err = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert_eq!(out.status.code(), Some(2), "{args:?}: {err}");
+        assert!(err.contains("a device or a pipe"), "{args:?}: {err}");
+    }
+    let sweep = "\"$0\" sweep aws-p5 --nodes 1,2 -s 1M --format csv";
+    let text = |script: &str| {
+        let out = Command::new("bash").args(["-c", script, env!("CARGO_BIN_EXE_collcast")]).output().unwrap();
+        assert!(out.status.success(), "{script}: {}", String::from_utf8_lossy(&out.stderr));
+        String::from_utf8(out.stdout).unwrap()
+    };
+    let plain = text(&format!("{sweep} --env NCCL_ALGO=ring"));
+    assert_eq!(text(&format!("{sweep} --env <(echo NCCL_ALGO=ring)")), plain);
+    assert_eq!(text(&format!("echo NCCL_ALGO=ring | {sweep} --env /dev/stdin")), plain);
+    assert_ne!(text(sweep), plain);
+}
+
+/// Goal: a file beyond what is read is refused by its size.
+#[test]
+fn inputs_have_a_largest_size() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("large.env");
+    std::fs::File::create(&path).unwrap().set_len((64 << 20) + 1).unwrap();
+    let (code, _, err) = collcast(&["simulate", "-s", "8", "--env", path.to_str().unwrap()]);
+    assert!(code == 2 && err.contains("more than 64 MiB"), "{code} {err}");
+}

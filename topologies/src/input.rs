@@ -1,11 +1,16 @@
 //! Opens the files that users name, so that none hangs the program or fills its memory.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{Error, ErrorKind, Read as _, Result};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 /// Longest file that is read, in bytes: 64 MiB, far above any real one.
 pub const MAX_FILE_BYTES: u64 = 64 << 20;
+
+/// What was read from pipes: they give it once, and several parts of a program may ask for it.
+static PIPES: Mutex<BTreeMap<PathBuf, Vec<u8>>> = Mutex::new(BTreeMap::new());
 
 /// Reads a whole file: a regular one, or one that the shell has opened (`/dev/stdin`, `<(command)`). A
 /// device may have no end, and a pipe nobody who writes to it.
@@ -17,9 +22,20 @@ pub fn read(path: &Path) -> Result<Vec<u8>> {
     if kind.is_dir() {
         return Err(Error::new(ErrorKind::IsADirectory, "it is a folder"));
     }
-    if !kind.is_file() && !opened_by_the_shell(path) {
+    if kind.is_file() {
+        return bounded(path);
+    }
+    if !opened_by_the_shell(path) {
         return Err(Error::other("it is a device or a pipe; give a regular file, /dev/stdin or <(command)"));
     }
+    let mut pipes = PIPES.lock().unwrap_or_else(PoisonError::into_inner);
+    if !pipes.contains_key(path) {
+        pipes.insert(path.to_owned(), bounded(path)?);
+    }
+    Ok(pipes[path].clone())
+}
+
+fn bounded(path: &Path) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > MAX_FILE_BYTES {
