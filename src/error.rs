@@ -8,6 +8,7 @@ use collcast_hwbackend::read::ReadError;
 use collcast_sim::predict::PredictError;
 use collcast_sim::profile::ProfileError;
 use collcast_sim::schedule::msccl::{ExportError, MscclError};
+use collcast_sim::text::one_line;
 use collcast_topologies::TopologiesError;
 use collcast_topologies::error::Diagnostic;
 use thiserror::Error;
@@ -72,7 +73,8 @@ impl CliError {
             Self::Topology(error) => error.render(),
             Self::Diagnostic(diagnostic) => diagnostic.render(),
             Self::Predict(error) if error.is_internal() => format!(
-                "internal error: {error}\n\nhint: this is a bug of collcast, no number was printed; please report it with the command line and the input files"
+                "internal error: {}\n\nhint: this is a bug of collcast, no number was printed; please report it with the command line and the input files",
+                lines(&error.to_string())
             ),
             Self::Predict(PredictError::Disproved { .. }) => with_hint(
                 &self.to_string(),
@@ -85,7 +87,7 @@ impl CliError {
                 &self.to_string(),
                 Some("give the cluster more hosts with --nodes, or ask for fewer with --ranks"),
             ),
-            _ => format!("error: {self}"),
+            _ => with_hint(&self.to_string(), None),
         }
     }
 }
@@ -100,8 +102,14 @@ impl From<ExecError> for CliError {
 }
 
 fn with_hint(message: &str, hint: Option<&str>) -> String {
+    let message = lines(message);
     match hint {
-        Some(hint) => format!("error: {message}\n\nhint: {hint}"),
+        Some(hint) => format!("error: {message}\n\nhint: {}", lines(hint)),
         None => format!("error: {message}"),
     }
+}
+
+/// Text of several lines, of which only the first begins at the margin, where CI logs look for commands.
+fn lines(text: &str) -> String {
+    text.trim().lines().map(one_line).collect::<Vec<_>>().join("\n  | ")
 }

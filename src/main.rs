@@ -26,6 +26,7 @@ mod validate;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use collcast_sim::text::is_shown;
 
 use error::CliError;
 
@@ -87,7 +88,7 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            let _ = error.print();
+            refuse(&error);
             // Help and version are no errors; everything else is bad usage.
             return ExitCode::from(u8::from(error.use_stderr()) * 2);
         }
@@ -110,8 +111,18 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(CliError::BrokenPipe) => ExitCode::SUCCESS,
         Err(error) => {
-            say!("{}", error.render());
+            output::tell(&format!("{}\n", error.render()));
             ExitCode::from(error.code())
         }
+    }
+}
+
+/// Prints what clap says: on one line where an argument in it might drive the terminal.
+fn refuse(error: &clap::Error) {
+    let hostile = |arg: std::ffi::OsString| arg.to_string_lossy().chars().any(|c| !is_shown(c));
+    if error.use_stderr() && std::env::args_os().any(hostile) {
+        say!("{}", error.render());
+    } else {
+        let _ = error.print();
     }
 }

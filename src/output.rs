@@ -71,7 +71,9 @@ pub(crate) fn tell(text: &str) {
     let _ = std::io::stderr().lock().write_all(text.as_bytes());
 }
 
-/// [`tell`] with one line, formatted.
+/// [`tell`] with one line, formatted: what names and files put into it cannot drive a terminal or a CI log.
 macro_rules! say {
-    ($($part:tt)*) => { $crate::output::tell(&format!("{}\n", format_args!($($part)*))) };
+    ($($part:tt)*) => {
+        $crate::output::tell(&format!("{}\n", collcast_sim::text::one_line(&format!($($part)*))))
+    };
 }

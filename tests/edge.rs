@@ -219,3 +219,58 @@ fn inputs_have_a_largest_size() {
     let (code, _, err) = collcast(&["simulate", "-s", "8", "--env", path.to_str().unwrap()]);
     assert!(code == 2 && err.contains("more than 64 MiB"), "{code} {err}");
 }
+
+/// Goal: no name of a file, word in it or argument reaches the terminal as a control sequence or turns its
+/// direction, nor stands at the start of a line, where GitHub looks for commands.
+#[test]
+fn text_of_strangers_is_shown_as_text() {
+    const EVIL: &str = "x\u{1b}[31m\u{202e}\n::error::gone";
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str, content: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, content).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let profile =
+        at("p.toml", "schema = \"collcast/profile/1\"\n[parameters]\n\"x\\u001b[31m\\n::error::\\u202e\" = 1\n");
+    let csv = at("rows.csv", "collective,ranks,size_bytes,time_us,\u{1b}[31m\u{202e}\nal\u{1b}[31m_reduce,4,8,1\n");
+    let dump = std::fs::read_to_string("topologies/tests/data/h200x4-nccl-topo.xml").unwrap();
+    let xml = at(
+        "x.xml",
+        &dump.replacen(
+            "<nvlink target=\"0000:",
+            "<nvlink target=\"&#10;::error::\u{202e}\" count=\"1\" tclass=\"0x010000\"/><nvlink target=\"0000:",
+            1,
+        ),
+    );
+    let suite = format!(
+        "schema = \"collcast/suite/1\"\n[[machines]]\ntopology = \"{}\"\n",
+        EVIL.escape_unicode().to_string().replace("\\u{", "\\U{")
+    );
+    let suite = at("suite.toml", &suite);
+    for args in [
+        &["simulate", "-s", "8", "--profile", &profile][..],
+        &["simulate", "-s", "8", "--profile", EVIL],
+        &["simulate", "-s", "8", "--profile", &format!("{EVIL}.toml")],
+        &["simulate", "-s", EVIL],
+        &["simulate", EVIL],
+        &["simulate", "-c", EVIL],
+        &["simulate", "--env", EVIL],
+        &["simulate", "--nodes", EVIL],
+        &["simulate", &format!("--{EVIL}")],
+        &["validate", &csv, "-t", "h200x4"],
+        &["validate", EVIL],
+        &["topo", "import", EVIL],
+        &["topo", "import", &xml],
+        &["check", &suite],
+        &["check", "checks/suite.toml", "--baseline", EVIL],
+    ] {
+        let (_, out, err) = collcast(args);
+        assert!(!err.is_empty(), "{args:?} says nothing");
+        let out = if args[0] == "topo" { "" } else { &out };
+        for c in ['\u{1b}', '\u{202e}'] {
+            assert!(!err.contains(c) && !out.contains(c), "{args:?}: {c:?} in {err:?}");
+        }
+        assert!(err.lines().all(|line| !line.trim_start().starts_with("::")), "{args:?}: {err}");
+    }
+}

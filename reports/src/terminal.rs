@@ -7,7 +7,9 @@ use std::fmt::Write as _;
 
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, LineStyle, Table as Grid, TableStyle};
 
-use crate::model::{Align, Cell, Report, Table, Verdict, one_line};
+use collcast_sim::text::one_line;
+
+use crate::model::{Align, Cell, Report, Table, Verdict};
 
 /// Columns apart under one rule: nothing between the numbers and the eye, and a row splits on
 /// whitespace in awk.
@@ -137,7 +139,7 @@ mod tests {
         report.assumptions.push("evil \u{1b}[31m\nname".to_owned());
         report.tables[0].push([Cell::Missing, "\u{1b}]0;x\u{7}".into()]);
         assert!(!render(&report, None).contains('\u{1b}'));
-        assert!(render(&report, None).starts_with("# evil  [31m name\n"));
+        assert!(render(&report, None).starts_with("# evil \\u{1b}[31m name\n"));
     }
 
     /// Goal: the verdict stays on one line and ends in one full stop.
