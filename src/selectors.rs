@@ -163,9 +163,9 @@ impl NcclArgs {
     /// What NCCL is told on a machine: its own variables, then those given.
     pub(crate) fn told(&self, topology: &Topology) -> Result<Told, CliError> {
         let version = match &self.nccl {
-            Some(text) => Some(text.parse::<Version>().map_err(|e| {
-                CliError::usage(format!("--nccl: {e}"), format!("known: {} to {}", Version::OLDEST, Version::NEWEST))
-            })?),
+            Some(text) => {
+                Some(Version::asked(text).map_err(|e| CliError::usage(format!("--nccl: {e}"), Version::known()))?)
+            }
             None => topology.software.nccl.as_deref().and_then(|text| text.parse().ok()),
         };
         let (rules, note) = version.unwrap_or_default().covered();

@@ -292,10 +292,8 @@ impl Reader<'_> {
             Some(text) => sorted(self.sizes(text)?),
         };
         let version = |text: &Spanned<String>| {
-            text.get_ref().parse::<Version>().map_err(|error| {
-                let known = format!("known: {} to {}", Version::OLDEST, Version::NEWEST);
-                self.bad(text.span(), error.to_string(), "no version", known)
-            })
+            Version::asked(text.get_ref())
+                .map_err(|error| self.bad(text.span(), error.to_string(), "no known version", Version::known()))
         };
         let versions = raw.nccl.as_ref().or(suite.nccl.as_ref()).into_iter().flatten();
         let mut nccl: Vec<Version> = versions.map(version).collect::<Result<_, _>>()?;
