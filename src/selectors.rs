@@ -482,7 +482,17 @@ impl CallArgs {
         let split: Split = text.parse().map_err(|e: SplitError| {
             CliError::usage(format!("--split: {e}"), "as NCCL_TESTS_SPLIT of nccl-tests, such as --split %8")
         })?;
-        Ok(Some(Arc::new(split.groups(ranks.min(topology.ranks())))))
+        if ranks > topology.ranks() {
+            let (gpus, topology) = (topology.ranks(), topology.name.clone());
+            return Err(PredictError::TooFewGpus { ranks, topology, gpus }.into());
+        }
+        if !split.fits(ranks) {
+            return Err(CliError::usage(
+                format!("--split {text}: there are only {ranks} ranks to split"),
+                "%N makes N communicators, /N communicators of N ranks",
+            ));
+        }
+        Ok(Some(Arc::new(split.groups(ranks))))
     }
 
     /// The call of one collective and size.

@@ -59,6 +59,16 @@ fn bad_usage_is_refused_with_a_way_out() {
         (&["sweep", "--nccl", "3.0"], &["NCCL 3.0.0", "2.8.0 to 2.30.7"]),
         (&["sweep", "--nccl", "2.31.1"], &["NCCL 2.31.1"]),
         (&["sweep", "--nccl", "2.4.8"], &["NCCL 2.4.8", "from 2.5.0"]),
+        (&["sweep", "--split", "%8", "--ranks", "4000000000"], &["4000000000 ranks", "8 GPUs"]),
+        (&["sweep", "--split", "/4000000000"], &["only 8 ranks", "/N"]),
+        (
+            &["topo", "import", "topologies/tests/data/h200x4-nccl-topo.xml", "--onto", "dgx-h10"],
+            &["did you mean `dgx-h100`", "h200x4"],
+        ),
+        (
+            &["topo", "import", "topologies/tests/data/h200x4-nccl-topo.xml", "--onto", "dgx-h100"],
+            &["is a machine", "leave --onto out"],
+        ),
         (&["simulate", "--group", "64K*0"], &["`64K*0`", "1 to", "all_reduce:64K*48"]),
         (&["simulate", "--group", "al_reduce:64K"], &["did you mean `all_reduce`"]),
         (&["simulate", "--group", "64K", "-s", "1M"], &["cannot be used with"]),
