@@ -1,7 +1,7 @@
 //! The selectors: which machine, collective, sizes, algorithms. The same in every command.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -505,7 +505,7 @@ impl CallArgs {
         call.root = Rank(self.root);
         call.in_place = self.in_place;
         if let Some(path) = &self.counts {
-            call.counts = Some(read_counts(path)?);
+            call.counts = Some(read_counts(path, ranks, dtype)?);
         }
         Ok(call)
     }
@@ -521,24 +521,44 @@ fn variables(text: &str) -> Result<Vec<(String, String)>, CliError> {
         .map_err(|e| CliError::usage(format!("{text}: {e}"), "the file holds one NAME=VALUE a line, # for comments"))
 }
 
-fn read_counts(path: &PathBuf) -> Result<Arc<[u64]>, CliError> {
+/// Most bytes that a matrix of counts may send in all, 1 TiB: nothing of such a call is simulated once for many.
+const MAX_MATRIX_BYTES: u64 = 1 << 40;
+
+/// The matrix of elements from each of so many ranks to each.
+fn read_counts(path: &Path, ranks: u32, dtype: DataType) -> Result<Arc<[u64]>, CliError> {
+    const HINT: &str = "the file holds one row per sending rank, whole numbers separated by commas, no header";
     let text = read_text("read the counts", path)?;
-    let mut counts = Vec::new();
+    let at = |row: usize, what: String| CliError::usage(format!("{}:{}: {what}", path.display(), row + 1), HINT);
+    let mut counts: Vec<u64> = Vec::new();
+    let mut rows = 0;
     for (row, line) in text.lines().enumerate().filter(|(_, l)| !l.trim().is_empty()) {
-        for (column, cell) in line.split(',').enumerate() {
-            counts.push(cell.trim().parse().map_err(|_| {
-                CliError::usage(
-                    format!(
-                        "{}:{}: column {}: `{}` is not a count of elements",
-                        path.display(),
-                        row + 1,
-                        column + 1,
-                        cell.trim()
-                    ),
-                    "the file holds one row per sending rank, whole numbers separated by commas, no header",
-                )
-            })?);
+        let cells: Vec<&str> = line.split(',').map(str::trim).collect();
+        for (column, cell) in cells.iter().enumerate() {
+            let wrong = || at(row, format!("column {}: `{cell}` is not a count of elements", column + 1));
+            counts.push(cell.parse().map_err(|_| wrong())?);
         }
+        if cells.len() != ranks as usize {
+            return Err(at(
+                row,
+                format!("{ranks} ranks need {ranks} rows of {ranks} counts; this one has {}", cells.len()),
+            ));
+        }
+        rows += 1;
+    }
+    if rows != ranks {
+        let what = format!("{ranks} ranks need {ranks} rows of {ranks} counts; there are {rows}",);
+        return Err(CliError::usage(format!("{}: {what}", path.display()), HINT));
+    }
+    let sum = counts.iter().fold(0_u64, |sum, &count| sum.saturating_add(count)).saturating_mul(dtype.size());
+    if sum > MAX_MATRIX_BYTES {
+        return Err(CliError::usage(
+            format!(
+                "{}: the ranks send {sum} bytes in all; at most {} are simulated",
+                path.display(),
+                Bytes(MAX_MATRIX_BYTES)
+            ),
+            "counts are elements, not bytes: divide all of them by the same number, the pattern stays",
+        ));
     }
     Ok(counts.into())
 }

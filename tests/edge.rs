@@ -274,3 +274,25 @@ fn text_of_strangers_is_shown_as_text() {
         assert!(err.lines().all(|line| !line.trim_start().starts_with("::")), "{args:?}: {err}");
     }
 }
+
+/// Goal: a matrix of counts has a row and a column for each rank, and a size that is simulated.
+#[test]
+fn matrices_of_counts_fit_the_ranks() {
+    let dir = tempfile::tempdir().unwrap();
+    let rows = |counts: &[usize]| counts.iter().map(|&n| vec!["4096"; n].join(",") + "\n").collect::<String>();
+    let tib = "274877906944,".repeat(3) + "274877906944\n";
+    for (text, expected) in [
+        (rows(&[4; 4]), ""),
+        (rows(&[8; 2]), "1: 4 ranks need 4 rows of 4 counts; this one has 8"),
+        (rows(&[1; 16]), "1: 4 ranks need 4 rows of 4 counts; this one has 1"),
+        (rows(&[4, 5, 3, 4]), "2: 4 ranks need 4 rows of 4 counts; this one has 5"),
+        (rows(&[4; 3]), "4 ranks need 4 rows of 4 counts; there are 3"),
+        (tib.repeat(4), "at most 1 TiB are simulated"),
+    ] {
+        let path = dir.path().join("m.csv");
+        std::fs::write(&path, &text).unwrap();
+        let (code, _, err) = collcast(&["simulate", "h200x4", "-c", "all_to_all", "--counts", path.to_str().unwrap()]);
+        assert_eq!(code, if expected.is_empty() { 0 } else { 2 }, "{err}");
+        assert!(err.contains(expected), "{err}");
+    }
+}
