@@ -72,7 +72,7 @@ pub(crate) struct CallArgs {
     /// Ranks, from the first GPU; all GPUs by default
     #[arg(long, value_name = "N", help_heading = "Collective")]
     pub(crate) ranks: Option<u32>,
-    /// Collectives: all_reduce all_gather reduce_scatter broadcast reduce all_to_all send_recv gather scatter
+    /// Collectives: all_reduce all_gather reduce_scatter broadcast reduce all_to_all send_recv gather scatter, or all
     #[arg(
         short,
         long,
@@ -388,7 +388,10 @@ impl CallArgs {
     }
 
     pub(crate) fn collectives(&self) -> Result<Vec<Collective>, CliError> {
-        list(&self.collective)
+        match self.collective.as_str() {
+            "all" => Ok(Collective::ALL.to_vec()),
+            names => list(names),
+        }
     }
 
     pub(crate) fn algorithms(&self) -> Result<Vec<Choice<Algorithm>>, CliError> {

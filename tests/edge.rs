@@ -296,3 +296,46 @@ fn matrices_of_counts_fit_the_ranks() {
         assert!(err.contains(expected), "{err}");
     }
 }
+
+/// Goal: an error says what is allowed, or the name nearest to what was given.
+#[test]
+fn errors_name_the_way_out() {
+    for (args, expected) in [
+        (&["sweep", "-c", "broadcast", "--root", "8"][..], "with --root"),
+        (&["sweep", "--ranks", "0"], "leave --ranks out"),
+        (&["sweep", "gcp-a3", "--nodes", "16", "-s", "500T", "-c", "all_reduce"], "64K, 1MiB or 4G"),
+        (&["sweep", "-c", "all_gather", "--algorithm", "tree"], "with --algorithm"),
+        (&["sweep", "--algorithm", "pat", "-c", "all_gather", "--protocol", "ll"], "with --protocol"),
+        (&["sweep", "-c", "send_recv", "--in-place"], "leave --in-place out"),
+        (&["sweep", "--dtype", "float"], ""),
+        (&["sweep", "--dtype", "flt32"], "did you mean"),
+        (&["sweep", "-c", "allred"], "did you mean `all_reduce`"),
+        (&["sweep", "--profile", "profile.toml"], "paths start where"),
+        (&["sweep", "--schedule", "Cargo.tml"], "did you mean `Cargo.toml`"),
+        (&["topo", "list", "-o", "no/such/folder/x.csv"], "no folder `no/such/folder`"),
+    ] {
+        let (code, _, err) =
+            collcast(&[args, if args[0] == "sweep" && !args.contains(&"-s") { &["-s", "8"] } else { &[] }].concat());
+        assert_eq!(code, if expected.is_empty() { 0 } else { 2 }, "{args:?}: {err}");
+        assert!(
+            expected.is_empty() || (err.contains(expected) && err.contains("hint: ") || err.contains("did you mean")),
+            "{args:?}: {err}"
+        );
+    }
+}
+
+/// Goal: names are taken as people write them, and `all` where several collectives are.
+#[test]
+fn names_have_no_case() {
+    let sweep = |args: &[&str]| {
+        let (code, out, err) = collcast(&[&["sweep", "-s", "1M", "--format", "csv"], args].concat());
+        assert_eq!(code, 0, "{args:?}: {err}");
+        out
+    };
+    assert_eq!(
+        sweep(&["DGX-H100", "--profile", "Prior", "--dtype", "fp16"]),
+        sweep(&["dgx-h100", "--profile", "prior", "--dtype", "half"])
+    );
+    let all = sweep(&["h200x4", "-c", "all"]);
+    assert_eq!(all.lines().filter(|line| !line.starts_with(['#', 'c'])).count(), 9, "{all}");
+}
