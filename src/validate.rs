@@ -207,13 +207,18 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     // A gate that nothing was held against is not passed.
     let unjudged = judged.is_empty() && (max_error.is_some() || min_busbw.is_some());
     let failed = beyond || unjudged || anomalies.iter().any(|a| a.error);
-    report.verdict = Some(verdict(&overall, &all, worst.as_ref(), failed, &anomalies, max_error));
+    report.verdict = Some(verdict(&overall, &all, worst.as_ref(), failed, &anomalies, (max_error, min_busbw)));
     if let Some(folder) = &args.plots {
         let names = plots::write_all(folder, &judged)?;
         say!("note: {} pictures in {}: {}", names.len(), folder.display(), names.join(" "));
     }
     args.output.print(&report, None)?;
     Ok(ExitCode::from(u8::from(failed)))
+}
+
+/// A percentage as it was given: without digits that only floats have.
+fn digits(percent: f64) -> f64 {
+    (percent * 1e6).round() / 1e6
 }
 
 /// Rows that are predicted, the median of their errors, and a hash of the files.
@@ -296,7 +301,7 @@ fn verdict(
     worst: Option<&(f64, &Key)>,
     failed: bool,
     anomalies: &[Anomaly],
-    max_error: Option<f64>,
+    (max_error, min_busbw): (Option<f64>, Option<f64>),
 ) -> Verdict {
     let stats = Stats::of(if overall.is_empty() { all } else { overall });
     let kind = if overall.is_empty() { "rows where NCCL chose" } else { "rows with a forced algorithm" };
@@ -313,10 +318,14 @@ fn verdict(
             BANDS[usize::from(key.band)],
             median * 100.0
         );
+        if let Some(most) = max_error.filter(|most| median > most) {
+            sentence += &format!(", more than the {}% of --max-error", digits(most * 100.0));
+        }
     }
     let slow = anomalies.iter().filter(|a| a.kind == "slower_than_expected").count();
     if slow > 0 {
-        sentence += &format!("; {slow} rows are slower than allowed");
+        let least = digits(min_busbw.unwrap_or(0.0) * 100.0);
+        sentence += &format!("; {slow} rows reach less than the {least}% of expected bus bandwidth of --min-busbw");
     }
     let found = anomalies.iter().find(|a| a.kind != "slower_than_expected");
     if let Some(found) = found {

@@ -339,3 +339,16 @@ fn names_have_no_case() {
     let all = sweep(&["h200x4", "-c", "all"]);
     assert_eq!(all.lines().filter(|line| !line.starts_with(['#', 'c'])).count(), 9, "{all}");
 }
+
+/// Goal: a gate that fails says what was allowed.
+#[test]
+fn failed_gates_state_their_limit() {
+    for (gate, expected) in [
+        (["--max-error", "0.1%"], "more than the 0.1% of --max-error"),
+        (["--min-busbw", "150%"], "less than the 150% of expected bus bandwidth of --min-busbw"),
+    ] {
+        let args = [&["validate", "tests/data/h200x4/nccl.csv", "-t", "h200x4", "--no-doctor"][..], &gate].concat();
+        let (code, _, err) = collcast(&args);
+        assert!(code == 1 && err.contains(expected), "{code} {err}");
+    }
+}
