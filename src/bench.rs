@@ -27,7 +27,7 @@ use collcast_sim::topology::Topology;
 use crate::error::CliError;
 use crate::files::{is_regular, read_text, write};
 use crate::output::{Format, OutputArgs};
-use crate::selectors::{CallArgs, MachineArgs, Point, points};
+use crate::selectors::{CallArgs, MachineArgs, Point, default_sizes, points};
 use crate::simulate::schedule_hash;
 
 pub(crate) use worker::run as work;
@@ -53,6 +53,7 @@ earlier `bench` wrote there.
 With --backend nccl, {rank} in a value of --env is the rank: --env NCCL_HOSTID=h{rank} --launch processes makes NCCL
 take every process for a host of its own.
 Under torchrun, mpirun or srun start this command in every process; rank 0 prints.")]
+#[command(mut_arg("size", default_sizes("8:1GiB:2, on CPU threads 8:1MiB:2")))]
 pub(crate) struct Args {
     #[command(flatten)]
     machine: MachineArgs,

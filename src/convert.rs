@@ -13,13 +13,14 @@ use collcast_sim::schedule::{Order, Schedule};
 
 use crate::error::CliError;
 use crate::files::write;
-use crate::selectors::{CallArgs, MachineArgs, Point, points};
+use crate::selectors::{CallArgs, MachineArgs, Point, default_sizes, points};
 
 #[derive(clap::Args, Debug)]
 #[command(
     after_help = "Writes the algorithm, protocol and channels that a call of the size would use, once through its loop
 of chunks. Read it back with `collcast simulate --schedule FILE`."
 )]
+#[command(mut_arg("size", default_sizes("64M")))]
 pub(crate) struct Args {
     #[command(flatten)]
     machine: MachineArgs,

@@ -63,6 +63,14 @@ pub(crate) struct NcclArgs {
     pub(crate) env: Vec<String>,
 }
 
+/// Adds to the help of `--size` what a command takes where none is given.
+pub(crate) fn default_sizes(sizes: &'static str) -> impl Fn(clap::Arg) -> clap::Arg {
+    move |arg| {
+        let help = format!("{} [default: {sizes}]", arg.get_help().cloned().unwrap_or_default());
+        arg.help(help)
+    }
+}
+
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct CallArgs {
     /// Several communicators at once on the same links, as NCCL_TESTS_SPLIT: %N, /N, &N or |N of
@@ -82,7 +90,7 @@ pub(crate) struct CallArgs {
         help_heading = "Collective"
     )]
     pub(crate) collective: String,
-    /// Sizes as nccl-tests counts them: 64M, a list, or a range FROM:TO:FACTOR [default: 8:8GiB:2]
+    /// Sizes as nccl-tests counts them: 64M, a list, or a range FROM:TO:FACTOR
     #[arg(short, long, alias = "sizes", value_name = "SIZE", help_heading = "Collective")]
     pub(crate) size: Option<String>,
     /// Smallest size, as in nccl-tests

@@ -23,7 +23,7 @@ use crate::explain;
 use crate::files::write;
 use crate::output::OutputArgs;
 use crate::scenario;
-use crate::selectors::{CallArgs, MachineArgs, Point, UNMEASURED_SWITCHES, assumptions, points, trust};
+use crate::selectors::{CallArgs, MachineArgs, Point, UNMEASURED_SWITCHES, assumptions, default_sizes, points, trust};
 use crate::sweep::{busbw, warnings};
 
 /// Most slices of a timeline: about a gigabyte of JSON, more than viewers take.
@@ -36,6 +36,7 @@ const MAX_TRACE_MESSAGES: u64 = 2_000_000;
   collcast simulate dgx-h100 --group 64K*48            48 calls as one kernel
   collcast simulate ddp-buckets --vary \"data_parallel.bucket=5 MiB,25 MiB,1000 MiB\""
 )]
+#[command(mut_arg("size", default_sizes("64M")))]
 pub(crate) struct Args {
     #[command(flatten)]
     machine: MachineArgs,

@@ -15,7 +15,9 @@ use crate::error::CliError;
 use crate::explain;
 use crate::output::{Format, OutputArgs};
 use crate::scaling;
-use crate::selectors::{CallArgs, MachineArgs, Point, Told, UNMEASURED_SWITCHES, assumptions, points, trust};
+use crate::selectors::{
+    CallArgs, MachineArgs, Point, Told, UNMEASURED_SWITCHES, assumptions, default_sizes, points, trust,
+};
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -25,6 +27,7 @@ predicted and the output says so. `best` is what this forecast finds fastest. Se
 (--nodes 2,4,8) print how bandwidth scales and where the choice changes; every row is in
 --format csv and json."
 )]
+#[command(mut_arg("size", default_sizes("8:8GiB:2")))]
 pub(crate) struct Args {
     #[command(flatten)]
     machine: MachineArgs,

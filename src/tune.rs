@@ -17,7 +17,7 @@ use collcast_sim::units::Bytes;
 
 use crate::error::CliError;
 use crate::output::{Format, OutputArgs};
-use crate::selectors::{CallArgs, MachineArgs, UNMEASURED_SWITCHES, assumptions, points, trust};
+use crate::selectors::{CallArgs, MachineArgs, UNMEASURED_SWITCHES, assumptions, default_sizes, points, trust};
 use advice::{Advice, Range, Regret};
 use options::{Basis, Measured, Site};
 
@@ -30,6 +30,7 @@ A change is advised only where its gain exceeds the 90% interval of the forecast
   nccl.env    NCCL_ALGO and NCCL_PROTO that slow no size, where there are such
   tune.json, tune.md   the same tables as on the terminal"
 )]
+#[command(mut_arg("size", default_sizes("8:8GiB:2, or those measured")))]
 pub(crate) struct Args {
     #[command(flatten)]
     machine: MachineArgs,

@@ -352,3 +352,21 @@ fn failed_gates_state_their_limit() {
         assert!(code == 1 && err.contains(expected), "{code} {err}");
     }
 }
+
+/// Goal: the help of each command says the sizes that it takes by itself, and no error names an option of
+/// another command as if it were its own.
+#[test]
+fn help_and_hints_are_of_the_command() {
+    for (command, sizes) in [("simulate", "64M"), ("convert", "64M"), ("sweep", "8:8GiB:2"), ("bench", "8:1GiB:2")] {
+        let (_, help, _) = collcast(&[command, "--help"]);
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(help.contains(&format!("FROM:TO:FACTOR [default: {sizes}")), "{command}: {help}");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (code, _, err) = collcast(&["probe", "--quick", "-o", dir.path().to_str().unwrap()]);
+    if code != 3 {
+        eprintln!("skipped: there is a GPU here");
+        return;
+    }
+    assert!(!err.contains("--backend") || err.contains("collcast bench --backend"), "{err}");
+}
