@@ -27,7 +27,7 @@ use collcast_sim::topology::Topology;
 use crate::error::CliError;
 use crate::files::{is_regular, read_text, write};
 use crate::output::{Format, OutputArgs};
-use crate::selectors::{CallArgs, MachineArgs, Point, default_sizes, points};
+use crate::selectors::{CallArgs, MachineArgs, Named, Point, default_sizes, points};
 use crate::simulate::schedule_hash;
 
 pub(crate) use worker::run as work;
@@ -88,6 +88,27 @@ pub(crate) fn seconds(text: &str) -> Result<f64, String> {
     text.parse().ok().filter(|s| (0.001..=3600.0).contains(s)).ok_or_else(|| "seconds from 0.001 to 3600".to_owned())
 }
 
+impl Args {
+    /// Refuses what no run of this back end would heed.
+    fn check(&self, given: &Named) -> Result<(), CliError> {
+        let forecast = ["--graph", "--cold", "--registered", "--explain-choice"];
+        given.without(
+            &forecast,
+            "it changes a forecast, and this is a run",
+            "leave it out, or use `collcast sweep`",
+        )?;
+        if !matches!(self.backend, Backend::Nccl | Backend::NcclP2p) {
+            given.without(&["--nvls"], "only NCCL has NVLS", "leave it out, or use --backend nccl")?;
+        }
+        if self.backend == Backend::Nccl {
+            given.without(&["--schedule"], "NCCL runs its own", "use --backend nccl-p2p, cuda or host")?;
+            let why = "NCCL is the one that is installed";
+            given.without(&["--nccl"], why, "leave it out; LD_LIBRARY_PATH says which is found")?;
+        }
+        self.call.check(given)
+    }
+}
+
 /// One point with what is known about it before it runs.
 pub(crate) struct Planned {
     pub(crate) point: Point,
@@ -113,8 +134,9 @@ pub(crate) struct Measured {
     pub(crate) error: Option<CliError>,
 }
 
-pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
+pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, CliError> {
     args.call.no_split("bench")?;
+    args.check(given)?;
     let beside = beside(args.output.output.as_deref())?;
     let world = match args.backend {
         Backend::Nccl => World::from_env(&|name| std::env::var(name).ok())?,

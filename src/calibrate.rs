@@ -23,7 +23,7 @@ use rayon::prelude::*;
 use crate::error::CliError;
 use crate::files::write;
 use crate::output::{Format, OutputArgs};
-use crate::selectors::MachineArgs;
+use crate::selectors::{MachineArgs, Named};
 use crate::validate::judged::{hosts_of_rows, left_aside, not_predicted, question};
 
 #[derive(clap::Args, Debug)]
@@ -87,9 +87,12 @@ pub(crate) struct Args {
 /// Rows that are shown with the largest held-out errors.
 const WORST: usize = 5;
 
-pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
+pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, CliError> {
     let started = Instant::now();
     let splits = splits(&args.split)?;
+    if !splits.contains(&Split::Run) {
+        given.without(&["--folds"], "only runs are held back in groups", "leave it out, or add --split run")?;
+    }
     let may = names(&args.fit, &args.keep)?;
     let min_size = collcast_sim::units::parse_size(&args.min_size)
         .map_err(|e| CliError::usage(format!("--min-size: {e}"), "sizes look like 1K or 64KiB"))?;

@@ -16,7 +16,7 @@ use rayon::prelude::*;
 use crate::error::CliError;
 use crate::files::{read_text, write};
 use crate::output::{Format, OutputArgs, tell};
-use crate::selectors::{CallArgs, MachineArgs, content_hash};
+use crate::selectors::{CallArgs, MachineArgs, Named, content_hash};
 use crate::validate::{median_error, percent};
 use baseline::{Baseline, Measured, Recorded, digits};
 use judge::{Cause, Changed, Finding, Kind, judge, signed};
@@ -87,11 +87,16 @@ const SHOWN: usize = 40;
 /// Machines that a line names.
 const NAMED: usize = 4;
 
-pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
+pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, CliError> {
     let Some(path) = args.suite.as_ref().filter(|_| !args.schema) else {
         write(args.output.output.as_deref(), format!("{}\n", suite::json_schema()).as_bytes())?;
         return Ok(ExitCode::SUCCESS);
     };
+    if args.update {
+        let judging =
+            ["--format", "--output", "--strict", "--time-tolerance", "--choice-tolerance", "--error-tolerance"];
+        given.without(&judging, "--update judges nothing, it accepts", "leave it out, or --update")?;
+    }
     let mut suite = suite::read(path)?;
     for (flag, text, value) in [
         ("--time-tolerance", &args.time_tolerance, &mut suite.tolerance.time),

@@ -13,7 +13,7 @@ use collcast_sim::schedule::{Order, Schedule};
 
 use crate::error::CliError;
 use crate::files::write;
-use crate::selectors::{CallArgs, MachineArgs, Point, default_sizes, points};
+use crate::selectors::{CallArgs, MachineArgs, Named, Point, default_sizes, points};
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -31,9 +31,11 @@ pub(crate) struct Args {
     output: Option<PathBuf>,
 }
 
-pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
+pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, CliError> {
     let mut call_args = args.call.clone();
     call_args.no_split("convert")?;
+    given.without(&["--graph", "--explain-choice"], "the file holds no graph and no reason", "leave it out")?;
+    call_args.check(given)?;
     if call_args.size.is_none() && call_args.minbytes.is_none() {
         say!("note: no size given; this is what 64 MiB would use");
         call_args.size = Some("64M".to_owned());

@@ -25,10 +25,11 @@ mod validate;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use collcast_sim::text::is_shown;
 
 use error::CliError;
+use selectors::Named;
 
 /// Forecasts GPU collectives on a given machine, proves the schedules it forecasts, and holds
 /// the forecast against measurements.
@@ -85,8 +86,10 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
+    let parsed =
+        Cli::command().try_get_matches().and_then(|found| Ok((Cli::from_arg_matches(&found)?, Named::of(&found))));
+    let (cli, given) = match parsed {
+        Ok(parsed) => parsed,
         Err(error) => {
             refuse(&error);
             // Help and version are no errors; everything else is bad usage.
@@ -94,18 +97,18 @@ fn main() -> ExitCode {
         }
     };
     let result = match cli.command {
-        Command::Simulate(args) => simulate::run(&args),
-        Command::Sweep(args) => sweep::run(&args),
-        Command::Bench(args) => bench::run(&args),
+        Command::Simulate(args) => simulate::run(&args, &given),
+        Command::Sweep(args) => sweep::run(&args, &given),
+        Command::Bench(args) => bench::run(&args, &given),
         Command::Probe(args) => probe::run(&args),
         Command::BenchWorker => bench::work(),
-        Command::Calibrate(args) => calibrate::run(&args),
+        Command::Calibrate(args) => calibrate::run(&args, &given),
         Command::Validate(args) => validate::run(&args),
         Command::Compare(args) => compare::run(&args),
-        Command::Tune(args) => tune::run(&args),
-        Command::Check(args) => check::run(&args),
-        Command::Convert(args) => convert::run(&args),
-        Command::Topo(args) => topo::run(&args),
+        Command::Tune(args) => tune::run(&args, &given),
+        Command::Check(args) => check::run(&args, &given),
+        Command::Convert(args) => convert::run(&args, &given),
+        Command::Topo(args) => topo::run(&args, &given),
     };
     match result {
         Ok(code) => code,

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
+use clap::parser::ValueSource;
 use collcast_reports::model::{Input, Status};
 use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol, ReduceOp};
 use collcast_sim::engine::Unobserved;
@@ -61,6 +62,35 @@ pub(crate) struct NcclArgs {
     /// Variables that NCCL is run with: NAME=VALUE or a file of such lines; several add up
     #[arg(long, value_name = "FILE|K=V", help_heading = "NCCL")]
     pub(crate) env: Vec<String>,
+}
+
+/// The options that the command line names, whatever their value.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Named(Vec<String>);
+
+impl Named {
+    /// Those of the innermost command.
+    pub(crate) fn of(found: &clap::ArgMatches) -> Self {
+        if let Some((_, inner)) = found.subcommand() {
+            return Self::of(inner);
+        }
+        let named = |id: &&clap::Id| found.value_source(id.as_str()) == Some(ValueSource::CommandLine);
+        Self(found.ids().filter(named).map(|id| format!("--{}", id.as_str().replace('_', "-"))).collect())
+    }
+
+    /// Refuses options that would do nothing.
+    pub(crate) fn without(&self, options: &[&str], why: &str, hint: &str) -> Result<(), CliError> {
+        let named: Vec<&str> = options.iter().copied().filter(|option| self.has(option)).collect();
+        match named.as_slice() {
+            [] => Ok(()),
+            [one] => Err(CliError::usage(format!("{one} has no meaning here: {why}"), hint)),
+            many => Err(CliError::usage(format!("{} have no meaning here: {why}", many.join(", ")), hint)),
+        }
+    }
+
+    fn has(&self, option: &str) -> bool {
+        self.0.iter().any(|given| given == option)
+    }
 }
 
 /// Adds to the help of `--size` what a command takes where none is given.
@@ -474,6 +504,37 @@ impl CallArgs {
             calls.extend(std::iter::repeat_n(call, times));
         }
         Ok(calls)
+    }
+
+    /// Refuses options that none of the calls asked for would heed.
+    pub(crate) fn check(&self, given: &Named) -> Result<(), CliError> {
+        if self.counts.is_some() {
+            let sizes = ["--size", "--minbytes", "--maxbytes", "--stepfactor"];
+            given.without(&sizes, "--counts says how much is sent", "leave it out, or --counts")?;
+        }
+        if self.maxbytes.is_none() {
+            given.without(&["--stepfactor"], "it goes from one size to a largest", "add --maxbytes")?;
+        }
+        if self.schedule.is_some() {
+            return given.without(&["--explain-choice"], "a file leaves NCCL no choice", "leave it out, or --schedule");
+        }
+        if !self.collectives()?.into_iter().any(Collective::reduces) {
+            let why = format!("{} reduces nothing", self.collective);
+            given.without(&["--op"], &why, "leave it out; all_reduce, reduce_scatter and reduce take it")?;
+        }
+        if !self.collectives()?.into_iter().any(Collective::rooted) {
+            let why = format!("{} has no root", self.collective);
+            given.without(&["--root"], &why, "leave it out; broadcast, reduce, gather and scatter take it")?;
+        }
+        let chosen = self.algorithms()?.contains(&Choice::Auto) || self.protocols()?.contains(&Choice::Auto);
+        match chosen {
+            true => Ok(()),
+            false => given.without(
+                &["--explain-choice"],
+                "NCCL has nothing to choose",
+                "leave out --algorithm or --protocol",
+            ),
+        }
     }
 
     /// Refuses `--split` where a command does one communicator's work.

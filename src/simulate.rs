@@ -23,7 +23,9 @@ use crate::explain;
 use crate::files::write;
 use crate::output::OutputArgs;
 use crate::scenario;
-use crate::selectors::{CallArgs, MachineArgs, Point, UNMEASURED_SWITCHES, assumptions, default_sizes, points, trust};
+use crate::selectors::{
+    CallArgs, MachineArgs, Named, Point, UNMEASURED_SWITCHES, assumptions, default_sizes, points, trust,
+};
 use crate::sweep::{busbw, warnings};
 
 /// Most slices of a timeline: about a gigabyte of JSON, more than viewers take.
@@ -78,7 +80,7 @@ enum LevelArg {
     Slices,
 }
 
-pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
+pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, CliError> {
     if args.scenario_schema {
         let schema = format!("{}\n", collcast_scenarios::file::json_schema());
         write(args.output.output.as_deref(), schema.as_bytes())?;
@@ -89,6 +91,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         return Err(CliError::usage("a scenario has its own calls, --group is for a machine", "leave one of them out"));
     }
     if let Some((text, name)) = scenario {
+        given.without(
+            &scenario::CALL,
+            "a scenario says itself which calls there are",
+            "change the scenario, or its keys with --vary; `collcast simulate MACHINE` takes it",
+        )?;
         let level = match args.level {
             LevelArg::Auto => Level::Auto,
             LevelArg::Flows => Level::Flows,
@@ -106,6 +113,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
                 collcast_scenarios::builtin::names().collect::<Vec<_>>().join(" ")
             ),
         ));
+    }
+    given.without(&["--level"], "it is how a scenario is simulated, and this is none", "leave it out")?;
+    args.call.check(given)?;
+    if args.call.split.is_some() {
+        given.without(&["--trace"], "a timeline is of one communicator", "leave out --split")?;
     }
     if args.machine.name().is_none() {
         say!("note: no topology given; this is `dgx-h100` (others: collcast topo list)");

@@ -16,7 +16,7 @@ use crate::explain;
 use crate::output::{Format, OutputArgs};
 use crate::scaling;
 use crate::selectors::{
-    CallArgs, MachineArgs, Point, Told, UNMEASURED_SWITCHES, assumptions, default_sizes, points, trust,
+    CallArgs, MachineArgs, Named, Point, Told, UNMEASURED_SWITCHES, assumptions, default_sizes, points, trust,
 };
 
 #[derive(clap::Args, Debug)]
@@ -37,7 +37,8 @@ pub(crate) struct Args {
     output: OutputArgs,
 }
 
-pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
+pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, CliError> {
+    args.call.check(given)?;
     if args.machine.name().is_none() {
         say!("note: no topology given; this is `dgx-h100` (others: collcast topo list)");
     }

@@ -15,7 +15,7 @@ use collcast_topologies::xml::{self, Document};
 use crate::error::CliError;
 use crate::files::{read_text, write};
 use crate::output::OutputArgs;
-use crate::selectors::{MachineArgs, NcclArgs};
+use crate::selectors::{MachineArgs, Named, NcclArgs};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
@@ -101,7 +101,7 @@ enum TopoCommand {
     },
 }
 
-pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
+pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, CliError> {
     match &args.command {
         TopoCommand::List { output } => list(output)?,
         TopoCommand::New { schema, output } => {
@@ -113,6 +113,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
             write(output.as_deref(), text.as_bytes())?;
         }
         TopoCommand::Show { machine, output } => {
+            given.without(&["--profile", "--graph"], "it is no part of a machine", "leave it out")?;
             if let Some(report) = machine.name().and_then(not_a_machine) {
                 output.print(&report, None)?;
                 return Ok(ExitCode::SUCCESS);
@@ -125,8 +126,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         TopoCommand::Paths { topology, from, to, nodes, nccl, output } => {
             paths(topology, (*from, *to), *nodes, nccl, output)?;
         }
-        TopoCommand::Graph { machine, ranks, xml, nccl, output } => graph(machine, *ranks, *xml, nccl, output)?,
+        TopoCommand::Graph { machine, ranks, xml, nccl, output } => {
+            given.without(&["--profile"], "NCCL's search knows no profile", "leave it out")?;
+            if *xml {
+                given.without(&["--format"], "--xml is the format", "leave out one of them")?;
+            }
+            graph(machine, *ranks, *xml, nccl, output)?;
+        }
         TopoCommand::Draw { machine, dot, output } => {
+            given.without(&["--profile", "--graph"], "it is no part of a machine", "leave it out")?;
             let topology = machine.load(machine.one_node_count()?)?;
             let text = if *dot { draw::dot(&topology) } else { draw::svg(&topology) };
             write(output.as_deref(), text.as_bytes())?;

@@ -17,7 +17,7 @@ use collcast_sim::units::Bytes;
 
 use crate::error::CliError;
 use crate::output::{Format, OutputArgs};
-use crate::selectors::{CallArgs, MachineArgs, UNMEASURED_SWITCHES, assumptions, default_sizes, points, trust};
+use crate::selectors::{CallArgs, MachineArgs, Named, UNMEASURED_SWITCHES, assumptions, default_sizes, points, trust};
 use advice::{Advice, Range, Regret};
 use options::{Basis, Measured, Site};
 
@@ -50,9 +50,11 @@ pub(crate) struct Args {
     output: Option<PathBuf>,
 }
 
-pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
+pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, CliError> {
     let mut call = args.call.clone();
     check(&mut call)?;
+    given.without(&["--explain-choice"], "every choice is explained", "leave it out")?;
+    call.check(given)?;
     let topology = args.machine.load(args.machine.one_node_count()?)?;
     let (profile, mut inputs) = args.machine.load_profile(&topology)?;
     let told = call.told(&topology)?;

@@ -177,7 +177,7 @@ fn inputs_are_files_with_an_end() {
         &["simulate", "-s", "8", "--profile", &at("pipe.toml")],
         &["simulate", "-s", "8", "--schedule", "/dev/urandom"],
         &["simulate", "-s", "8", "--graph", &at("pipe")],
-        &["simulate", "-s", "8", "-c", "all_to_all", "--counts", &at("pipe")],
+        &["simulate", "-c", "all_to_all", "--counts", &at("pipe")],
         &["simulate", "-s", "8", "--placement", "@/dev/zero"],
         &["simulate", "-s", "8", "--placement", &placement],
         &["simulate", "-s", "8", "--env", &at("pipe")],
@@ -369,4 +369,50 @@ fn help_and_hints_are_of_the_command() {
         return;
     }
     assert!(!err.contains("--backend") || err.contains("collcast bench --backend"), "{err}");
+}
+
+/// Goal: an option that would do nothing is refused, by name.
+#[test]
+fn options_without_effect_are_refused() {
+    for args in [
+        &["simulate", "ddp-buckets", "--channels", "4"][..],
+        &["simulate", "ddp-buckets", "--algorithm", "ring"],
+        &["simulate", "ddp-buckets", "--protocol", "auto"],
+        &["simulate", "ddp-buckets", "--collective", "all_gather"],
+        &["simulate", "ddp-buckets", "--op", "max"],
+        &["simulate", "ddp-buckets", "--dtype", "half"],
+        &["simulate", "ddp-buckets", "--cold"],
+        &["simulate", "ddp-buckets", "--explain-choice"],
+        &["simulate", "ddp-buckets", "--graph", "tests/data/h200x4/nccl_graph_4gpu.xml"],
+        &["simulate", "-s", "8", "--level", "flows"],
+        &["simulate", "-s", "8", "--split", "%2", "--trace", "no/such/file"],
+        &["simulate", "-s", "8", "-c", "all_gather", "--op", "max"],
+        &["sweep", "-s", "8", "--root", "1"],
+        &["sweep", "-b", "8", "--stepfactor", "4"],
+        &["sweep", "-c", "all_to_all", "--counts", "no/such/file", "--size", "8"],
+        &["sweep", "-s", "8", "--algorithm", "ring", "--protocol", "ll", "--explain-choice"],
+        &["tune", "--explain-choice"],
+        &["convert", "--graph", "tests/data/h200x4/nccl_graph_4gpu.xml"],
+        &["bench", "-s", "8", "--registered"],
+        &["bench", "-s", "8", "--cold"],
+        &["bench", "-s", "8", "--nvls"],
+        &["bench", "-s", "8", "--backend", "nccl", "--schedule", "sim/tests/data/pairs2.xml"],
+        &["calibrate", "tests/data/h200x4/nccl.csv", "--split", "size", "--folds", "3"],
+        &["check", "no/such/suite.toml", "--update", "--format", "json"],
+        &["topo", "show", "h200x4", "--profile", "prior"],
+        &["topo", "draw", "h200x4", "--profile", "prior"],
+        &["topo", "graph", "h200x4", "--xml", "--format", "json"],
+    ] {
+        let (code, out, err) = collcast(args);
+        let option = args.iter().rev().find(|arg| arg.starts_with("--")).unwrap();
+        assert!(code == 2 && out.is_empty(), "{args:?}: {code} {err}");
+        assert!(
+            err.contains("no meaning here") && err.contains("hint: ") && err.contains(option)
+                || err.contains("--graph"),
+            "{args:?}: {err}"
+        );
+    }
+    let (code, _, err) =
+        collcast(&["sweep", "h200x4", "-s", "8", "-c", "broadcast,all_reduce", "--root", "1", "--op", "max"]);
+    assert_eq!(code, 0, "{err}");
 }
