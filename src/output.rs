@@ -7,6 +7,8 @@ use clap::ValueEnum;
 use collcast_reports::model::Report;
 use collcast_reports::{csv, github, json, junit, markdown, terminal};
 
+use terminal_size::{Width, terminal_size_of};
+
 use crate::error::CliError;
 use crate::files::write;
 
@@ -61,8 +63,10 @@ impl OutputArgs {
     }
 
     fn width(&self) -> Option<u16> {
-        let columns = std::env::var("COLUMNS").ok().and_then(|c| c.parse().ok());
-        (self.output.is_none() && std::io::stdout().is_terminal()).then(|| columns.unwrap_or(120))
+        let told = || std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+        let asked = || terminal_size_of(std::io::stdout()).map(|(Width(columns), _)| columns);
+        let terminal = self.output.is_none() && std::io::stdout().is_terminal();
+        terminal.then(|| told().or_else(asked).unwrap_or(120))
     }
 }
 
