@@ -26,7 +26,7 @@ use collcast_sim::topology::Topology;
 
 use crate::error::CliError;
 use crate::files::{is_regular, read_text, write};
-use crate::output::{Format, OutputArgs};
+use crate::output::{Format, OutputArgs, with_nccl_tests};
 use crate::selectors::{CallArgs, MachineArgs, Named, Point, default_sizes, points};
 use crate::simulate::schedule_hash;
 
@@ -53,6 +53,7 @@ earlier `bench` wrote there.
 With --backend nccl, {rank} in a value of --env is the rank: --env NCCL_HOSTID=h{rank} --launch processes makes NCCL
 take every process for a host of its own.
 Under torchrun, mpirun or srun start this command in every process; rank 0 prints.")]
+#[command(mut_arg("format", with_nccl_tests))]
 #[command(mut_arg("size", default_sizes("8:1GiB:2, on CPU threads 8:1MiB:2")))]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -252,7 +253,7 @@ fn environment(args: &Args) -> Result<Vec<(String, String)>, CliError> {
 fn plan(args: &Args, call: &CallArgs, told: &Settings, topology: &Topology) -> Result<Vec<Planned>, CliError> {
     let hosts = u32::try_from(topology.hosts().len()).unwrap_or(u32::MAX);
     let mut points = points(call, &BTreeMap::from([(hosts, topology.clone())]))?;
-    if args.output.format == Format::NcclTests {
+    if args.output.format() == Format::NcclTests {
         // nccl-tests runs every size out of place and in place.
         let pairs = |p: &Point| matches!(p.call.collective, Collective::AllToAll | Collective::SendRecv);
         points = points
@@ -408,7 +409,7 @@ fn print(
     }
     report.tables.push(table(&backend, planned, measured, launch));
     report.verdict = verdict(planned, measured);
-    let text = match args.output.format {
+    let text = match args.output.format() {
         Format::NcclTests => Some(nccl_tests_text(planned, measured, &report)?),
         _ => None,
     };

@@ -22,7 +22,7 @@ use rayon::prelude::*;
 
 use crate::error::CliError;
 use crate::files::write;
-use crate::output::{Format, OutputArgs};
+use crate::output::{Format, OutputArgs, formats};
 use crate::selectors::{MachineArgs, Named};
 use crate::validate::judged::{hosts_of_rows, left_aside, not_predicted, question};
 
@@ -80,7 +80,7 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "PROFILE")]
     output: Option<PathBuf>,
     /// How to print the report
-    #[arg(long, value_enum, default_value = "table", help_heading = "Output")]
+    #[arg(long, value_parser = formats(), default_value = "table", help_heading = "Output")]
     format: Format,
 }
 
@@ -179,7 +179,7 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, CliError> {
     if let Some(path) = &args.output {
         write(Some(path), profile_text(&fit.profile).as_bytes())?;
     }
-    OutputArgs { format: args.format, output: None }.print(&report, None)?;
+    OutputArgs { format: Some(args.format), output: None }.print(&report, None)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -215,8 +215,8 @@ fn compare(
 
     let failed = findings.iter().any(|f| f.failed);
     let report = report(args, suite, (file, old), machines, recorded, &changed, &findings);
-    let whole = matches!(args.output.format, Format::Json | Format::Junit) || args.output.output.is_some();
-    if findings.is_empty() && !whole && args.output.format != Format::NcclTests {
+    let whole = matches!(args.output.format(), Format::Json | Format::Junit) || args.output.output.is_some();
+    if findings.is_empty() && !whole && args.output.format() != Format::NcclTests {
         tell(&terminal::notes(&Report { warnings: Vec::new(), ..report }));
     } else {
         args.output.print(&report, None)?;
@@ -317,16 +317,16 @@ fn report(
     report.verdict = Some(verdict(args, recorded, findings));
     report.cases = cases(machines, suite, findings);
     report.extra.insert("overall".to_owned(), overall(suite, recorded, findings));
-    if args.output.format == Format::Csv {
+    if args.output.format() == Format::Csv {
         report.tables.push(findings_table(findings, false));
         return report;
     }
-    let json = args.output.format == Format::Json;
+    let json = args.output.format() == Format::Json;
     if findings.is_empty() && !json {
         return report;
     }
     let mut table = findings_table(findings, !json);
-    if args.output.format == Format::Table && table.rows.len() > SHOWN {
+    if args.output.format() == Format::Table && table.rows.len() > SHOWN {
         let more = table.rows.len() - SHOWN;
         report.warnings.push(format!("{more} more rows are not shown; --format csv, json or markdown has them"));
         table.rows.truncate(SHOWN);

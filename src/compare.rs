@@ -173,7 +173,7 @@ fn report(
     report.cases = bands.iter().map(|band| case(band, tolerance)).collect();
     report.extra.insert("overall".to_owned(), overall(&bands, matched, tolerance));
 
-    let format = args.output.format;
+    let format = args.output.format();
     let people = !matches!(format, Format::Json | Format::Csv);
     let rows = rows_table(&bands, people);
     if people {

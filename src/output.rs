@@ -1,9 +1,10 @@
 //! Where a report goes: stdout or a file, in the format asked for; notes to stderr.
 
 use std::io::{IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use collcast_reports::model::Report;
 use collcast_reports::{csv, github, json, junit, markdown, terminal};
 
@@ -30,20 +31,64 @@ pub(crate) enum Format {
     Github,
 }
 
+impl Format {
+    /// Those that every command has.
+    const OF_ALL: [Self; 6] = [Self::Table, Self::Csv, Self::Json, Self::Junit, Self::Markdown, Self::Github];
+}
+
+/// Reads the name of a format that every command has.
+pub(crate) fn formats() -> impl TypedValueParser<Value = Format> {
+    let names = Format::OF_ALL.iter().filter_map(ValueEnum::to_possible_value);
+    PossibleValuesParser::new(names).map(|name| Format::from_str(&name, false).unwrap_or(Format::Table))
+}
+
+/// `--format` of a command that has nccl-tests' table too.
+pub(crate) fn with_nccl_tests(arg: clap::Arg) -> clap::Arg {
+    arg.value_parser(clap::value_parser!(Format))
+}
+
+/// A file for a report, whose name may say its format.
+fn report_file(name: &str) -> Result<PathBuf, String> {
+    let foreign = ["png", "svg", "pdf", "dot", "html", "toml", "yaml", "yml", "xlsx", "parquet"];
+    match extension(name.as_ref()).filter(|ending| foreign.contains(&ending.as_str())) {
+        Some(ending) => Err(format!(
+            "there is no report as .{ending}; the endings are .csv, .json, .md (markdown), .xml (junit), .txt (table)"
+        )),
+        None => Ok(name.into()),
+    }
+}
+
+/// What the name of a file ends in, after the last point.
+pub(crate) fn extension(path: &Path) -> Option<String> {
+    path.extension().map(|ending| ending.to_string_lossy().to_lowercase())
+}
+
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct OutputArgs {
-    /// How to print
-    #[arg(long, value_enum, default_value = "table", help_heading = "Output")]
-    pub(crate) format: Format,
+    /// How to print [default: as the name of --output ends (.csv, .json, .md, .xml for junit), else table]
+    #[arg(long, value_parser = formats(), help_heading = "Output")]
+    pub(crate) format: Option<Format>,
     /// Write there in place of stdout: whole or not at all
-    #[arg(short, long, value_name = "PATH", help_heading = "Output")]
+    #[arg(short, long, value_name = "PATH", value_parser = report_file, help_heading = "Output")]
     pub(crate) output: Option<PathBuf>,
 }
 
 impl OutputArgs {
+    /// The format asked for, by name or by that of the file.
+    pub(crate) fn format(&self) -> Format {
+        let of_file = || match extension(self.output.as_deref()?)?.as_str() {
+            "csv" => Some(Format::Csv),
+            "json" => Some(Format::Json),
+            "md" => Some(Format::Markdown),
+            "xml" => Some(Format::Junit),
+            _ => None,
+        };
+        self.format.or_else(of_file).unwrap_or(Format::Table)
+    }
+
     /// Prints a report; `nccl_tests` is its text in that format, where it has one.
     pub(crate) fn print(&self, report: &Report, nccl_tests: Option<String>) -> Result<(), CliError> {
-        let text = match self.format {
+        let text = match self.format() {
             Format::Table => terminal::render(report, self.width()),
             Format::Csv => csv::render(report),
             Format::Json => json::render(report),

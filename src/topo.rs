@@ -14,7 +14,7 @@ use collcast_topologies::xml::{self, Document};
 
 use crate::error::CliError;
 use crate::files::{read_text, write};
-use crate::output::OutputArgs;
+use crate::output::{OutputArgs, extension};
 use crate::selectors::{MachineArgs, Named, NcclArgs};
 
 #[derive(clap::Args, Debug)]
@@ -69,7 +69,7 @@ enum TopoCommand {
         /// Ranks, from the first GPU; all GPUs by default
         #[arg(long)]
         ranks: Option<u32>,
-        /// The graphs of the first host as XML, as NCCL_GRAPH_DUMP_FILE writes them
+        /// The graphs of the first host as XML, as NCCL_GRAPH_DUMP_FILE writes them and for a file that ends in .xml
         #[arg(long)]
         xml: bool,
         #[command(flatten)]
@@ -81,11 +81,11 @@ enum TopoCommand {
     Draw {
         #[command(flatten)]
         machine: MachineArgs,
-        /// DOT in place of SVG
+        /// DOT in place of SVG, as for a file that ends in .dot or .gv
         #[arg(long)]
         dot: bool,
         /// Write there in place of stdout
-        #[arg(short, long)]
+        #[arg(short, long, value_parser = picture_file)]
         output: Option<PathBuf>,
     },
     /// Turn an NCCL XML template or nvidia-smi text into a machine, as NCCL topology XML
@@ -128,15 +128,18 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, CliError> {
         }
         TopoCommand::Graph { machine, ranks, xml, nccl, output } => {
             given.without(&["--profile"], "NCCL's search knows no profile", "leave it out")?;
-            if *xml {
+            let named = output.output.as_deref().and_then(extension).is_some_and(|e| e == "xml");
+            let xml = *xml || (named && output.format.is_none());
+            if xml {
                 given.without(&["--format"], "--xml is the format", "leave out one of them")?;
             }
-            graph(machine, *ranks, *xml, nccl, output)?;
+            graph(machine, *ranks, xml, nccl, output)?;
         }
         TopoCommand::Draw { machine, dot, output } => {
             given.without(&["--profile", "--graph"], "it is no part of a machine", "leave it out")?;
             let topology = machine.load(machine.one_node_count()?)?;
-            let text = if *dot { draw::dot(&topology) } else { draw::svg(&topology) };
+            let dot = *dot || output.as_deref().and_then(extension).is_some_and(|e| e == "dot" || e == "gv");
+            let text = if dot { draw::dot(&topology) } else { draw::svg(&topology) };
             write(output.as_deref(), text.as_bytes())?;
         }
         TopoCommand::Import { file, onto, output } => {
@@ -148,6 +151,14 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, CliError> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// A file for a picture, whose name may say its format.
+fn picture_file(name: &str) -> Result<PathBuf, String> {
+    match extension(name.as_ref()).as_deref() {
+        None | Some("svg" | "dot" | "gv") => Ok(name.into()),
+        Some(ending) => Err(format!("there is no picture as .{ending}; the endings are .svg, .dot and .gv")),
+    }
 }
 
 /// What an NCCL XML says that is a template or a graph; `None` for everything else.

@@ -16,7 +16,7 @@ use collcast_sim::predict::{Predictor, Settings};
 use collcast_sim::units::Bytes;
 
 use crate::error::CliError;
-use crate::output::{Format, OutputArgs};
+use crate::output::{Format, OutputArgs, formats};
 use crate::selectors::{CallArgs, MachineArgs, Named, UNMEASURED_SWITCHES, assumptions, default_sizes, points, trust};
 use advice::{Advice, Range, Regret};
 use options::{Basis, Measured, Site};
@@ -43,7 +43,7 @@ pub(crate) struct Args {
     #[arg(long, help_heading = "Output")]
     changes_only: bool,
     /// How to print
-    #[arg(long, value_enum, default_value = "table", help_heading = "Output")]
+    #[arg(long, value_parser = formats(), default_value = "table", help_heading = "Output")]
     format: Format,
     /// Folder for tuner.csv, nccl.env, tune.json and tune.md; made if it is not there
     #[arg(short, long, value_name = "DIR", help_heading = "Output")]
@@ -129,7 +129,7 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, CliError> {
         let machine = write::Machine { name: &topology.name, hosts, ranks: sites[0].call.ranks };
         write::folder(folder, &report, &write::tuner_csv(&sites, &advice, &machine), &env.text(&machine))?;
     }
-    OutputArgs { format: args.format, output: None }.print(&report, None)?;
+    OutputArgs { format: Some(args.format), output: None }.print(&report, None)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -175,7 +175,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     report.warnings.extend(read.files.iter().find_map(|file| other_gpus(file, &topology)));
     let groups = group(&judged);
     let overall: Vec<&Judged<'_>> = judged.iter().filter(|j| j.row.forced()).collect();
-    let people = matches!(args.output.format, Format::Table | Format::Markdown);
+    let people = matches!(args.output.format(), Format::Table | Format::Markdown);
     report.tables.push(group_table(&groups, &overall, people));
     report.tables.push(files_table(&read.files));
     let mut anomalies: Vec<Anomaly> = read.files.iter().filter_map(defective).collect();
@@ -186,10 +186,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         anomalies.extend(findings.anomalies);
         report.extra.insert("causes".to_owned(), findings.causes);
     }
-    if !anomalies.is_empty() || args.output.format == Format::Json {
+    if !anomalies.is_empty() || args.output.format() == Format::Json {
         report.tables.push(doctor::table(&anomalies, people));
     }
-    if args.rows || args.output.format != Format::Table {
+    if args.rows || args.output.format() != Format::Table {
         report.tables.push(rows_table(&judged));
     }
     report.extra.insert("overall".to_owned(), Stats::of(&overall).json());

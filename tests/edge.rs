@@ -144,10 +144,10 @@ fn bench_keeps_a_machine_beside_its_data() {
         let args = ["bench", &at("mybox.toml"), "-s", "8", "--ranks", "2", "--batches", "3", "-o"];
         collcast(&[&args[..], &[&at(output), "--format", "csv"]].concat())
     };
-    for (output, why) in [("mybox.csv", "another file"), ("run.toml", "the data itself")] {
+    for (output, why) in [("mybox.csv", "another file"), ("run.toml", "no report as .toml")] {
         let (code, _, err) = bench(output);
         assert_eq!(code, 2, "{err}");
-        assert!(err.contains(why) && err.contains("take another name"), "{err}");
+        assert!(err.contains(why) && (err.contains("take another name") || err.contains(".csv, .json")), "{err}");
     }
     assert_eq!(std::fs::read_to_string(at("mybox.toml")).unwrap(), machine);
     for _ in 0..2 {
@@ -415,4 +415,38 @@ fn options_without_effect_are_refused() {
     let (code, _, err) =
         collcast(&["sweep", "h200x4", "-s", "8", "-c", "broadcast,all_reduce", "--root", "1", "--op", "max"]);
     assert_eq!(code, 0, "{err}");
+}
+
+/// Goal: the name of a file says its format, and a command lists those that it has.
+#[test]
+fn formats_follow_the_name_of_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    for (name, begins) in [
+        ("x.json", "{"),
+        ("x.csv", "# collcast: predicted"),
+        ("x.md", "###"),
+        ("x.xml", "<?xml"),
+        ("x.txt", "# predicted"),
+        ("x", "# predicted"),
+    ] {
+        let (code, _, err) = collcast(&["sweep", "h200x4", "-s", "8", "-o", &at(name)]);
+        assert_eq!(code, 0, "{err}");
+        let text = std::fs::read_to_string(at(name)).unwrap();
+        assert!(text.starts_with(begins), "{name}: {text}");
+    }
+    for (args, expected) in
+        [(&["sweep", "-s", "8", "-o"][..], ".csv, .json, .md"), (&["topo", "draw", "h200x4", "-o"], ".svg, .dot")]
+    {
+        let (code, _, err) = collcast(&[args, &[&at("x.png")]].concat());
+        assert!(code == 2 && err.contains(expected) && !Path::new(&at("x.png")).exists(), "{code} {err}");
+    }
+    for (name, begins) in [("x.svg", "<svg"), ("x.dot", "graph")] {
+        assert_eq!(collcast(&["topo", "draw", "h200x4", "-o", &at(name)]).0, 0);
+        assert!(std::fs::read_to_string(at(name)).unwrap().contains(begins), "{name}");
+    }
+    for (command, has) in [("sweep", true), ("bench", true), ("simulate", false), ("check", false), ("tune", false)] {
+        let (_, help, _) = collcast(&[command, "--help"]);
+        assert_eq!(help.contains("nccl-tests:") || help.contains("- nccl-tests"), has, "{command}: {help}");
+    }
 }
