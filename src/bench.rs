@@ -166,7 +166,11 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, CliError> {
         call.ranks = match (&world, args.backend) {
             (Some(world), _) => Some(world.size),
             (None, Backend::Host) => None,
-            (None, _) => Some(gpus()?.min(topology.ranks())),
+            (None, _) => {
+                let machine = &args.machine;
+                let named = machine.name().is_some() || machine.gpus.is_some() || !machine.nodes.is_empty();
+                Some(ranks_here(gpus()?, &topology, named)?)
+            }
         };
     }
     if world.is_some() && call.launch.is_none() {
@@ -212,6 +216,19 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, CliError> {
         None if measured.interrupted => Ok(ExitCode::from(130)),
         None => Ok(ExitCode::SUCCESS),
     }
+}
+
+/// The ranks that run where none are asked for: one a GPU. Fewer than a machine has that was asked for are
+/// no run of it.
+fn ranks_here(gpus: u32, topology: &Topology, named: bool) -> Result<u32, CliError> {
+    let wanted = topology.ranks();
+    if named && gpus < wanted {
+        return Err(CliError::usage(
+            format!("`{}` as asked for has {wanted} GPUs, and this host has {gpus}", topology.name),
+            format!("--ranks {gpus} runs the calls on those that are here"),
+        ));
+    }
+    Ok(gpus.min(wanted))
 }
 
 /// The .toml beside the data, for what the data cannot say itself. One that `bench` did not write stays: it
@@ -579,6 +596,17 @@ fn civil(days: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Goal: a machine that was asked for runs whole or not at all; without one the GPUs that are here run.
+    #[test]
+    fn fewer_gpus_than_asked_for_are_refused() {
+        let topology = collcast_topologies::load_any("dgx-h100", None, None).unwrap();
+        let refused = ranks_here(4, &topology, true).unwrap_err();
+        assert!(refused.code() == 2 && refused.render().contains("has 8 GPUs, and this host has 4"));
+        assert!(refused.render().contains("--ranks 4"));
+        assert_eq!(ranks_here(4, &topology, false).unwrap(), 4);
+        assert_eq!(ranks_here(16, &topology, true).unwrap(), 8);
+    }
 
     /// Goal: dates by value, around leap days and centuries.
     #[test]
