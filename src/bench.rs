@@ -48,9 +48,9 @@ pub(crate) enum Backend {
 
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Every element of every result is compared with its exact value; a wrong one ends the command.
--o NAME.csv also writes NAME.toml: command, date, launch, hardware, which `validate` reads. It replaces only what an
+-o NAME.csv also writes NAME.toml: command, date, launch, hardware, which `validate` reads. It replaces only what an \
 earlier `bench` wrote there.
-With --backend nccl, {rank} in a value of --env is the rank: --env NCCL_HOSTID=h{rank} --launch processes makes NCCL
+With --backend nccl, {rank} in a value of --env is the rank: --env NCCL_HOSTID=h{rank} --launch processes makes NCCL \
 take every process for a host of its own.
 Under torchrun, mpirun or srun start this command in every process; rank 0 prints.")]
 #[command(mut_arg("format", with_nccl_tests))]

@@ -28,11 +28,11 @@ use crate::validate::judged::{hosts_of_rows, left_aside, not_predicted, question
 
 #[derive(clap::Args, Debug)]
 #[command(
-    after_help = "Reads what `validate` reads: nccl-tests logs (text and JSON), CSV, `collcast bench`. Fits latencies,
-rates and launch intervals to all rows at once, over the simulator, starting from a profile whose values
+    after_help = "Reads what `validate` reads: nccl-tests logs (text and JSON), CSV, `collcast bench`. Fits latencies, \
+rates and launch intervals to all rows at once, over the simulator, starting from a profile whose values \
 stay where the data say nothing. Errors are told on the rows fitted to and on rows held back.
 
-Files may come from several machines of one kind: the .toml beside each names its `topology`, and may name
+Files may come from several machines of one kind: the .toml beside each names its `topology`, and may name \
 who measured (`publisher = \"...\"`; else each file is a source of its own). One profile is fitted to all.
 
   collcast calibrate LOGS -t h200x4 -o mine.toml

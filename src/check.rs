@@ -24,10 +24,11 @@ use suite::{Suite, Tolerance};
 use today::Machine;
 
 #[derive(clap::Args, Debug)]
-#[command(after_help = "The suite names machines, collectives, sizes, NCCL versions, variables and measured logs; the
-baseline beside it holds what was predicted when it was last accepted, and from which inputs. Each
-choice of NCCL and each time that changed is reported with its cause: topology, profile, NCCL
-version, settings (environment, launch mode) or our model. Where several changed, one is put back
+#[command(
+    after_help = "The suite names machines, collectives, sizes, NCCL versions, variables and measured logs; the \
+baseline beside it holds what was predicted when it was last accepted, and from which inputs. Each \
+choice of NCCL and each time that changed is reported with its cause: topology, profile, NCCL \
+version, settings (environment, launch mode) or our model. Where several changed, one is put back \
 at a time.
 
   fails         a changed choice with a predicted loss beyond --choice-tolerance; a time slower
@@ -42,7 +43,8 @@ With nothing to report, stdout stays empty (JSON and JUnit are whole documents a
   collcast check checks/suite.toml                                 exit 1 where something got worse
   collcast check checks/suite.toml --format markdown -o comment.md   a comment for a pull request
   collcast check checks/suite.toml --format junit -o check.xml
-  collcast check --schema                                          JSON schema of suites")]
+  collcast check --schema                                          JSON schema of suites"
+)]
 pub(crate) struct Args {
     /// Suite of machines and calls (.toml)
     #[arg(value_name = "SUITE", required_unless_present = "schema")]

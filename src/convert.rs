@@ -17,7 +17,7 @@ use crate::selectors::{CallArgs, MachineArgs, Named, Point, default_sizes, point
 
 #[derive(clap::Args, Debug)]
 #[command(
-    after_help = "Writes the algorithm, protocol and channels that a call of the size would use, once through its loop
+    after_help = "Writes the algorithm, protocol and channels that a call of the size would use, once through its loop \
 of chunks. Read it back with `collcast simulate --schedule FILE`."
 )]
 #[command(mut_arg("size", default_sizes("64M")))]

@@ -36,7 +36,7 @@ use selectors::Named;
 #[derive(Parser)]
 #[command(name = "collcast", version, max_term_width = 100, arg_required_else_help = true)]
 #[command(after_help = "Data goes to stdout; notes and one verdict line to stderr.
-Exit codes: 0 done, 1 a comparison failed, 2 bad input or usage, 3 hardware or library missing,
+Exit codes: 0 done, 1 a comparison failed, 2 bad input or usage, 3 hardware or library missing, \
 4 internal error (please report it), 130 interrupted.
 
   collcast sweep                            expected nccl-tests table of a DGX H100

@@ -25,8 +25,8 @@ use crate::output::tell;
 use crate::selectors::Point;
 
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Writes DIR/topology.toml (the machine as the driver sees it), DIR/collectives.csv (times of
-schedules on its GPUs, every result checked) and DIR/probe.csv (copies, ping-pongs, contention, computation beside
+#[command(after_help = "Writes DIR/topology.toml (the machine as the driver sees it), DIR/collectives.csv (times of \
+schedules on its GPUs, every result checked) and DIR/probe.csv (copies, ping-pongs, contention, computation beside \
 communication). Then: collcast calibrate DIR -t DIR/topology.toml")]
 pub(crate) struct Args {
     /// Folder for what is found; made where it is not there

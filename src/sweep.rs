@@ -21,10 +21,10 @@ use crate::selectors::{
 
 #[derive(clap::Args, Debug)]
 #[command(
-    after_help = "Sizes default to 8:8GiB:2. `auto` is what NCCL picks: by its environment (--env), the tuner plugin
-of the machine, or its cost table. Where that has no schedule here, NCCL's next choice is
-predicted and the output says so. `best` is what this forecast finds fastest. Several node counts
-(--nodes 2,4,8) print how bandwidth scales and where the choice changes; every row is in
+    after_help = "Sizes default to 8:8GiB:2. `auto` is what NCCL picks: by its environment (--env), the tuner plugin \
+of the machine, or its cost table. Where that has no schedule here, NCCL's next choice is \
+predicted and the output says so. `best` is what this forecast finds fastest. Several node counts \
+(--nodes 2,4,8) print how bandwidth scales and where the choice changes; every row is in \
 --format csv and json."
 )]
 #[command(mut_arg("format", with_nccl_tests))]

@@ -23,8 +23,8 @@ use options::{Basis, Measured, Site};
 
 #[derive(clap::Args, Debug)]
 #[command(
-    after_help = "Times every algorithm and protocol that NCCL may use, and sets them against what NCCL picks by itself.
-A change is advised only where its gain exceeds the 90% interval of the forecast or, with
+    after_help = "Times every algorithm and protocol that NCCL may use, and sets them against what NCCL picks by itself. \
+A change is advised only where its gain exceeds the 90% interval of the forecast or, with \
 --measurements, the spread of measured times. Writes into --output DIR:
   tuner.csv   for NVIDIA's example tuner plugin (NCCL_TUNER_CONFIG_FILE)
   nccl.env    NCCL_ALGO and NCCL_PROTO that slow no size, where there are such

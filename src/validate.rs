@@ -28,15 +28,15 @@ use tables::{Key, Stats, files_table, group, group_table, rows_table};
 
 #[derive(clap::Args, Debug)]
 #[command(
-    after_help = "Reads nccl-tests logs (text and JSON) and CSV, files or folders. Rows that set a constant of the
-profile (its anchors) are left out of every figure. Rows where NCCL chose the algorithm are
-predicted through `auto` and grouped apart. The .toml beside a file can name machine, NCCL version and
+    after_help = "Reads nccl-tests logs (text and JSON) and CSV, files or folders. Rows that set a constant of the \
+profile (its anchors) are left out of every figure. Rows where NCCL chose the algorithm are \
+predicted through `auto` and grouped apart. The .toml beside a file can name machine, NCCL version and \
 environment; hosts and GPUs of each follow from the rows.
 
-Runs that are not as expected are simulated under each known cause (RDMA fell back to TCP, GPUDirect or
-P2P off, idle or slow NICs, slow NVLink or PCIe, a straggler, few channels, forced settings, no NVLS or
-SHARP, launch, cold start, noise); the one whose curve fits clearly best is named with what to run next.
-Logs over different sets of hosts (pairs, halves, rails) rank hosts and NICs. An anomaly of severity
+Runs that are not as expected are simulated under each known cause (RDMA fell back to TCP, GPUDirect or \
+P2P off, idle or slow NICs, slow NVLink or PCIe, a straggler, few channels, forced settings, no NVLS or \
+SHARP, launch, cold start, noise); the one whose curve fits clearly best is named with what to run next. \
+Logs over different sets of hosts (pairs, halves, rails) rank hosts and NICs. An anomaly of severity \
 error makes the exit code 1."
 )]
 pub(crate) struct Args {

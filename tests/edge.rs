@@ -450,3 +450,20 @@ fn formats_follow_the_name_of_the_file() {
         assert_eq!(help.contains("nccl-tests:") || help.contains("- nccl-tests"), has, "{command}: {help}");
     }
 }
+
+/// Goal: paragraphs of help fill the lines of the terminal, whatever its width.
+/// Method: a line that ends before the next word had to wrap was broken by hand.
+#[test]
+fn help_wraps_once() {
+    for command in ["sweep", "bench", "calibrate", "check", "compare", "convert", "probe", "tune", "validate"] {
+        let out = program().args([command, "--help"]).env("COLUMNS", "70").output().unwrap();
+        let help = String::from_utf8(out.stdout).unwrap();
+        for pair in help.lines().collect::<Vec<_>>().windows(2) {
+            let [line, next] = pair else { continue };
+            let word = next.split(' ').next().unwrap_or_default();
+            if !line.starts_with([' ', '-']) && word.starts_with(|c: char| c.is_lowercase()) && !line.is_empty() {
+                assert!(line.len() + 1 + word.len() > 70, "{command}: `{line}` ends before `{next}`");
+            }
+        }
+    }
+}
