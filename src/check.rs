@@ -218,7 +218,7 @@ fn compare(
     let failed = findings.iter().any(|f| f.failed);
     let report = report(args, suite, (file, old), machines, recorded, &changed, &findings);
     let whole = matches!(args.output.format(), Format::Json | Format::Junit) || args.output.output.is_some();
-    if findings.is_empty() && !whole && args.output.format() != Format::NcclTests {
+    if findings.is_empty() && !whole {
         tell(&terminal::notes(&Report { warnings: Vec::new(), ..report }));
     } else {
         args.output.print(&report, None)?;

@@ -101,11 +101,11 @@ fn parts(table: &Table, width: usize) -> Vec<Vec<usize>> {
         let least = least(table, column);
         if used + least > width && parts[parts.len() - 1].len() > 1 {
             parts.push(vec![0]);
-            used = self::least(table, 0) + GAP;
+            used = self::least(table, 0) + GAP + 1;
         }
         let last = parts.len() - 1;
         parts[last].push(column);
-        used += least + GAP;
+        used += least + GAP + 1; // The rule has a junction between columns.
     }
     parts
 }
