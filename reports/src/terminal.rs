@@ -188,7 +188,7 @@ mod tests {
         }));
         let mut report = Report::new("sweep", "0.1.0");
         report.tables.push(table);
-        for width in [30, 40, 60, 80, 100, 200] {
+        for width in [34, 40, 60, 80, 100, 200] {
             let text = render(&report, Some(width));
             let found = |word: &str| text.split_whitespace().filter(|w| *w == word).count();
             for word in ["reduce_scatter", "ring/ll128", "1073741824", "collective", "instead", "GB/s"] {
