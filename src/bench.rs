@@ -4,6 +4,7 @@ mod worker;
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,8 +25,9 @@ use collcast_sim::predict::{Choice, Predictor, Settings};
 use collcast_sim::topology::Topology;
 
 use crate::error::CliError;
-use crate::output::{Format, OutputArgs, write};
-use crate::selectors::{CallArgs, MachineArgs, Point, points};
+use crate::files::{is_regular, read_text, write};
+use crate::output::{Format, OutputArgs, with_nccl_tests};
+use crate::selectors::{CallArgs, MachineArgs, Named, Point, default_sizes, points};
 use crate::simulate::schedule_hash;
 
 pub(crate) use worker::run as work;
@@ -46,9 +48,13 @@ pub(crate) enum Backend {
 
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Every element of every result is compared with its exact value; a wrong one ends the command.
-With --backend nccl, {rank} in a value of --env is the rank: --env NCCL_HOSTID=h{rank} --launch processes makes NCCL
+-o NAME.csv also writes NAME.toml: command, date, launch, hardware, which `validate` reads. It replaces only what an \
+earlier `bench` wrote there.
+With --backend nccl, {rank} in a value of --env is the rank: --env NCCL_HOSTID=h{rank} --launch processes makes NCCL \
 take every process for a host of its own.
 Under torchrun, mpirun or srun start this command in every process; rank 0 prints.")]
+#[command(mut_arg("format", with_nccl_tests))]
+#[command(mut_arg("size", default_sizes("8:1GiB:2, on CPU threads 8:1MiB:2")))]
 pub(crate) struct Args {
     #[command(flatten)]
     machine: MachineArgs,
@@ -83,6 +89,27 @@ pub(crate) fn seconds(text: &str) -> Result<f64, String> {
     text.parse().ok().filter(|s| (0.001..=3600.0).contains(s)).ok_or_else(|| "seconds from 0.001 to 3600".to_owned())
 }
 
+impl Args {
+    /// Refuses what no run of this back end would heed.
+    fn check(&self, given: &Named) -> Result<(), CliError> {
+        let forecast = ["--graph", "--cold", "--registered", "--explain-choice"];
+        given.without(
+            &forecast,
+            "it changes a forecast, and this is a run",
+            "leave it out, or use `collcast sweep`",
+        )?;
+        if !matches!(self.backend, Backend::Nccl | Backend::NcclP2p) {
+            given.without(&["--nvls"], "only NCCL has NVLS", "leave it out, or use --backend nccl")?;
+        }
+        if self.backend == Backend::Nccl {
+            given.without(&["--schedule"], "NCCL runs its own", "use --backend nccl-p2p, cuda or host")?;
+            let why = "NCCL is the one that is installed";
+            given.without(&["--nccl"], why, "leave it out; LD_LIBRARY_PATH says which is found")?;
+        }
+        self.call.check(given)
+    }
+}
+
 /// One point with what is known about it before it runs.
 pub(crate) struct Planned {
     pub(crate) point: Point,
@@ -108,8 +135,10 @@ pub(crate) struct Measured {
     pub(crate) error: Option<CliError>,
 }
 
-pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
+pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, CliError> {
     args.call.no_split("bench")?;
+    args.check(given)?;
+    let beside = beside(args.output.output.as_deref())?;
     let world = match args.backend {
         Backend::Nccl => World::from_env(&|name| std::env::var(name).ok())?,
         Backend::Verbs => match verbs::open()? {},
@@ -118,26 +147,30 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     };
     let topology = args.machine.load(args.machine.one_node_count()?)?;
     if args.machine.name().is_none() {
-        eprintln!("note: no topology given; channels and `auto` are planned as on `{}`", topology.name);
+        say!("note: no topology given; channels and `auto` are planned as on `{}`", topology.name);
     }
     let mut call = args.call.clone();
     if call.launch.is_none() && args.backend != Backend::Nccl {
         if topology.hosts().len() > 1 {
-            eprintln!("note: the hosts of `{}` are played by this one", topology.name);
+            say!("note: the hosts of `{}` are played by this one", topology.name);
         }
         let launch = if args.backend == Backend::NcclP2p { Launch::SingleThread } else { Launch::Threads };
         call.launch = Some(launch.name().to_owned());
     }
     if call.size.is_none() && call.minbytes.is_none() && call.maxbytes.is_none() {
         let default = if args.backend == Backend::Host { "8:1MiB:2" } else { "8:1GiB:2" };
-        eprintln!("note: no size given; these are {default}");
+        say!("note: no size given; these are {default}");
         call.size = Some(default.to_owned());
     }
     if call.ranks.is_none() {
         call.ranks = match (&world, args.backend) {
             (Some(world), _) => Some(world.size),
             (None, Backend::Host) => None,
-            (None, _) => Some(gpus()?.min(topology.ranks())),
+            (None, _) => {
+                let machine = &args.machine;
+                let named = machine.name().is_some() || machine.gpus.is_some() || !machine.nodes.is_empty();
+                Some(ranks_here(gpus()?, &topology, named)?)
+            }
         };
     }
     if world.is_some() && call.launch.is_none() {
@@ -177,12 +210,49 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
             None => Ok(ExitCode::SUCCESS),
         };
     }
-    print(args, &planned, &measured, launch)?;
+    print(args, &planned, &measured, launch, beside.as_deref())?;
     match measured.error {
         Some(error) => Err(error),
         None if measured.interrupted => Ok(ExitCode::from(130)),
         None => Ok(ExitCode::SUCCESS),
     }
+}
+
+/// The ranks that run where none are asked for: one a GPU. Fewer than a machine has that was asked for are
+/// no run of it.
+fn ranks_here(gpus: u32, topology: &Topology, named: bool) -> Result<u32, CliError> {
+    let wanted = topology.ranks();
+    if named && gpus < wanted {
+        return Err(CliError::usage(
+            format!("`{}` as asked for has {wanted} GPUs, and this host has {gpus}", topology.name),
+            format!("--ranks {gpus} runs the calls on those that are here"),
+        ));
+    }
+    Ok(gpus.min(wanted))
+}
+
+/// The .toml beside the data, for what the data cannot say itself. One that `bench` did not write stays: it
+/// may be the machine.
+fn beside(output: Option<&Path>) -> Result<Option<PathBuf>, CliError> {
+    let Some(data) = output.filter(|path| is_regular(path)) else { return Ok(None) };
+    let path = data.with_extension("toml");
+    let ours = |text: &str| {
+        let table = text.parse::<toml::Table>().unwrap_or_default();
+        let source = table.get("source").and_then(toml::Value::as_str);
+        !table.contains_key("schema") && source.is_some_and(|source| source.starts_with("collcast bench"))
+    };
+    let free = !path.exists() || read_text("read", &path).is_ok_and(|text| ours(&text));
+    if free && path != data {
+        return Ok(Some(path));
+    }
+    Err(CliError::usage(
+        format!(
+            "`bench` writes what was run into `{}`, beside the data, and that is {}",
+            path.display(),
+            if path == data { "the data itself" } else { "another file" }
+        ),
+        format!("take another name for the data, such as -o {}", data.with_extension("bench.csv").display()),
+    ))
 }
 
 /// What NCCL's processes are given beyond the settings of a point: `--env`, and NVLS on or off.
@@ -200,7 +270,7 @@ fn environment(args: &Args) -> Result<Vec<(String, String)>, CliError> {
 fn plan(args: &Args, call: &CallArgs, told: &Settings, topology: &Topology) -> Result<Vec<Planned>, CliError> {
     let hosts = u32::try_from(topology.hosts().len()).unwrap_or(u32::MAX);
     let mut points = points(call, &BTreeMap::from([(hosts, topology.clone())]))?;
-    if args.output.format == Format::NcclTests {
+    if args.output.format() == Format::NcclTests {
         // nccl-tests runs every size out of place and in place.
         let pairs = |p: &Point| matches!(p.call.collective, Collective::AllToAll | Collective::SendRecv);
         points = points
@@ -334,7 +404,13 @@ fn busbw(plan: &Planned, time_us: f64) -> f64 {
     algbw(plan, time_us) * plan.point.call.collective.bus_factor(plan.point.call.ranks)
 }
 
-fn print(args: &Args, planned: &[Planned], measured: &Measured, launch: Launch) -> Result<(), CliError> {
+fn print(
+    args: &Args,
+    planned: &[Planned],
+    measured: &Measured,
+    launch: Launch,
+    beside: Option<&Path>,
+) -> Result<(), CliError> {
     let backend = args.backend.to_possible_value().map_or_else(String::new, |v| v.get_name().to_owned());
     let mut report = Report::new("bench", env!("CARGO_PKG_VERSION"));
     let facts = |key: &str| measured.facts.iter().find(|f| f.0 == key).map(|f| f.1.clone());
@@ -350,11 +426,11 @@ fn print(args: &Args, planned: &[Planned], measured: &Measured, launch: Launch) 
     }
     report.tables.push(table(&backend, planned, measured, launch));
     report.verdict = verdict(planned, measured);
-    let text = match args.output.format {
+    let text = match args.output.format() {
         Format::NcclTests => Some(nccl_tests_text(planned, measured, &report)?),
         _ => None,
     };
-    if let Some(path) = args.output.output.as_deref().filter(|_| !measured.rows.is_empty()) {
+    if let Some(path) = beside.filter(|_| !measured.rows.is_empty()) {
         let title = format!("collcast bench, backend {backend}, every result checked");
         let mut text = sidecar(&title, args.machine.name(), &measured.facts, launch);
         if args.backend == Backend::Nccl {
@@ -363,7 +439,7 @@ fn print(args: &Args, planned: &[Planned], measured: &Measured, launch: Launch) 
             let env = inherited.chain(environment(args)?).map(|(name, value)| named((&name, value)));
             text.insert("env".to_owned(), toml::Value::Table(env.collect()));
         }
-        write(Some(&path.with_extension("toml")), text.to_string().as_bytes())?;
+        write(Some(path), text.to_string().as_bytes())?;
     }
     args.output.print(&report, text)
 }
@@ -520,6 +596,17 @@ fn civil(days: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Goal: a machine that was asked for runs whole or not at all; without one the GPUs that are here run.
+    #[test]
+    fn fewer_gpus_than_asked_for_are_refused() {
+        let topology = collcast_topologies::load_any("dgx-h100", None, None).unwrap();
+        let refused = ranks_here(4, &topology, true).unwrap_err();
+        assert!(refused.code() == 2 && refused.render().contains("has 8 GPUs, and this host has 4"));
+        assert!(refused.render().contains("--ranks 4"));
+        assert_eq!(ranks_here(4, &topology, false).unwrap(), 4);
+        assert_eq!(ranks_here(16, &topology, true).unwrap(), 8);
+    }
 
     /// Goal: dates by value, around leap days and centuries.
     #[test]

@@ -21,17 +21,18 @@ use collcast_sim::topology::Topology;
 use rayon::prelude::*;
 
 use crate::error::CliError;
-use crate::output::{Format, OutputArgs, write};
-use crate::selectors::MachineArgs;
+use crate::files::write;
+use crate::output::{Format, OutputArgs, formats};
+use crate::selectors::{MachineArgs, Named};
 use crate::validate::judged::{hosts_of_rows, left_aside, not_predicted, question};
 
 #[derive(clap::Args, Debug)]
 #[command(
-    after_help = "Reads what `validate` reads: nccl-tests logs (text and JSON), CSV, `collcast bench`. Fits latencies,
-rates and launch intervals to all rows at once, over the simulator, starting from a profile whose values
+    after_help = "Reads what `validate` reads: nccl-tests logs (text and JSON), CSV, `collcast bench`. Fits latencies, \
+rates and launch intervals to all rows at once, over the simulator, starting from a profile whose values \
 stay where the data say nothing. Errors are told on the rows fitted to and on rows held back.
 
-Files may come from several machines of one kind: the .toml beside each names its `topology`, and may name
+Files may come from several machines of one kind: the .toml beside each names its `topology`, and may name \
 who measured (`publisher = \"...\"`; else each file is a source of its own). One profile is fitted to all.
 
   collcast calibrate LOGS -t h200x4 -o mine.toml
@@ -79,16 +80,19 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "PROFILE")]
     output: Option<PathBuf>,
     /// How to print the report
-    #[arg(long, value_enum, default_value = "table", help_heading = "Output")]
+    #[arg(long, value_parser = formats(), default_value = "table", help_heading = "Output")]
     format: Format,
 }
 
 /// Rows that are shown with the largest held-out errors.
 const WORST: usize = 5;
 
-pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
+pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, CliError> {
     let started = Instant::now();
     let splits = splits(&args.split)?;
+    if !splits.contains(&Split::Run) {
+        given.without(&["--folds"], "only runs are held back in groups", "leave it out, or add --split run")?;
+    }
     let may = names(&args.fit, &args.keep)?;
     let min_size = collcast_sim::units::parse_size(&args.min_size)
         .map_err(|e| CliError::usage(format!("--min-size: {e}"), "sizes look like 1K or 64KiB"))?;
@@ -109,7 +113,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
 
     let samples: Vec<Sample> = usable.rows.iter().map(|(_, sample)| sample.clone()).collect();
     let study = Study::new(&machines.topologies, &prior, samples).map_err(error)?;
-    eprintln!(
+    say!(
         "{} rows of {} runs, {} kernels, {} parameters enter",
         study.samples().len(),
         study.samples().iter().map(|s| &s.run).collect::<BTreeSet<_>>().len(),
@@ -118,7 +122,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     );
     let all: Vec<usize> = (0..study.samples().len()).collect();
     let mut fit = study.fit(&all, &|name| may(name)).map_err(error)?;
-    eprintln!("fitted in {} steps, {:.1} s", fit.steps, started.elapsed().as_secs_f64());
+    say!("fitted in {} steps, {:.1} s", fit.steps, started.elapsed().as_secs_f64());
     let mut crossed = BTreeMap::new();
     let describe = |fit: Fit, name: &str, rows: &[usize]| describe(fit, name, rows, args, &usable, &machines);
     let stem = args.output.as_ref().and_then(|p| p.file_stem()).map(|s| s.to_string_lossy().into_owned());
@@ -137,12 +141,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
             write(Some(&path), profile_text(&fit.profile).as_bytes())?;
         }
         crossed.insert(Split::Source, judged);
-        eprintln!("fitted without each source, {:.1} s", started.elapsed().as_secs_f64());
+        say!("fitted without each source, {:.1} s", started.elapsed().as_secs_f64());
     }
     for &split in splits.iter().filter(|&&s| s != Split::Source || args.held_out.is_none()) {
         let folds = (split == Split::Run).then_some(usize::from(args.folds));
         crossed.insert(split, study.cross(&fit, split, folds).map_err(error)?);
-        eprintln!("held back by {}, {:.1} s", split.name(), started.elapsed().as_secs_f64());
+        say!("held back by {}, {:.1} s", split.name(), started.elapsed().as_secs_f64());
     }
     // Who measured tells more apart than runs of one machine do.
     let held = |split: Split| Some((split, crossed.get(&split).filter(|c| !c.held.is_empty())?));
@@ -175,7 +179,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     if let Some(path) = &args.output {
         write(Some(path), profile_text(&fit.profile).as_bytes())?;
     }
-    OutputArgs { format: args.format, output: None }.print(&report, None)?;
+    OutputArgs { format: Some(args.format), output: None }.print(&report, None)?;
     Ok(ExitCode::SUCCESS)
 }
 

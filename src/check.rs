@@ -14,8 +14,9 @@ use collcast_reports::terminal;
 use rayon::prelude::*;
 
 use crate::error::CliError;
-use crate::output::{Format, OutputArgs, write};
-use crate::selectors::{CallArgs, MachineArgs, content_hash};
+use crate::files::{read_text, write};
+use crate::output::{Format, OutputArgs, tell};
+use crate::selectors::{CallArgs, MachineArgs, Named, content_hash};
 use crate::validate::{median_error, percent};
 use baseline::{Baseline, Measured, Recorded, digits};
 use judge::{Cause, Changed, Finding, Kind, judge, signed};
@@ -23,10 +24,11 @@ use suite::{Suite, Tolerance};
 use today::Machine;
 
 #[derive(clap::Args, Debug)]
-#[command(after_help = "The suite names machines, collectives, sizes, NCCL versions, variables and measured logs; the
-baseline beside it holds what was predicted when it was last accepted, and from which inputs. Each
-choice of NCCL and each time that changed is reported with its cause: topology, profile, NCCL
-version, settings (environment, launch mode) or our model. Where several changed, one is put back
+#[command(
+    after_help = "The suite names machines, collectives, sizes, NCCL versions, variables and measured logs; the \
+baseline beside it holds what was predicted when it was last accepted, and from which inputs. Each \
+choice of NCCL and each time that changed is reported with its cause: topology, profile, NCCL \
+version, settings (environment, launch mode) or our model. Where several changed, one is put back \
 at a time.
 
   fails         a changed choice with a predicted loss beyond --choice-tolerance; a time slower
@@ -41,7 +43,8 @@ With nothing to report, stdout stays empty (JSON and JUnit are whole documents a
   collcast check checks/suite.toml                                 exit 1 where something got worse
   collcast check checks/suite.toml --format markdown -o comment.md   a comment for a pull request
   collcast check checks/suite.toml --format junit -o check.xml
-  collcast check --schema                                          JSON schema of suites")]
+  collcast check --schema                                          JSON schema of suites"
+)]
 pub(crate) struct Args {
     /// Suite of machines and calls (.toml)
     #[arg(value_name = "SUITE", required_unless_present = "schema")]
@@ -81,32 +84,21 @@ struct Selectors {
     call: CallArgs,
 }
 
-/// Longest suite, baseline or file of variables, in bytes: far above any, and a bound on memory.
-const MAX_BYTES: u64 = 16 << 20;
 /// Findings that a screen shows; the worst come first.
 const SHOWN: usize = 40;
 /// Machines that a line names.
 const NAMED: usize = 4;
 
-/// Reads a regular text file.
-fn read_text(what: &'static str, path: &Path) -> Result<String, CliError> {
-    use std::io::Read as _;
-    let error = |source| CliError::File { what, path: path.to_owned(), source };
-    let file = std::fs::File::open(path).map_err(error)?;
-    let length = file.metadata().map_err(error)?;
-    if !length.is_file() || length.len() > MAX_BYTES {
-        return Err(error(std::io::Error::other("it is no regular file of at most 16 MiB")));
-    }
-    let mut text = String::new();
-    file.take(MAX_BYTES).read_to_string(&mut text).map_err(error)?;
-    Ok(text)
-}
-
-pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
+pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, CliError> {
     let Some(path) = args.suite.as_ref().filter(|_| !args.schema) else {
         write(args.output.output.as_deref(), format!("{}\n", suite::json_schema()).as_bytes())?;
         return Ok(ExitCode::SUCCESS);
     };
+    if args.update {
+        let judging =
+            ["--format", "--output", "--strict", "--time-tolerance", "--choice-tolerance", "--error-tolerance"];
+        given.without(&judging, "--update judges nothing, it accepts", "leave it out, or --update")?;
+    }
     let mut suite = suite::read(path)?;
     for (flag, text, value) in [
         ("--time-tolerance", &args.time_tolerance, &mut suite.tolerance.time),
@@ -168,15 +160,15 @@ fn update(
     }
     let names: Vec<&str> = machines.iter().map(|m| m.spec.name.as_str()).collect();
     let text = baseline.render(&names);
-    let same = std::fs::read_to_string(file).is_ok_and(|old| old == text);
+    let same = read_text("read the baseline", file).is_ok_and(|old| old == text);
     if !same {
         write(Some(file), text.as_bytes())?;
     }
     for warning in machines.iter().flat_map(|m| &m.warnings) {
-        eprintln!("warning: {warning}");
+        say!("warning: {warning}");
     }
     let done = if same { "is up to date" } else { "is written" };
-    eprintln!("ok: the baseline {} {done}: {}", file.display(), counts(&baseline));
+    say!("ok: the baseline {} {done}: {}", file.display(), counts(&baseline));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -225,9 +217,9 @@ fn compare(
 
     let failed = findings.iter().any(|f| f.failed);
     let report = report(args, suite, (file, old), machines, recorded, &changed, &findings);
-    let whole = matches!(args.output.format, Format::Json | Format::Junit) || args.output.output.is_some();
-    if findings.is_empty() && !whole && args.output.format != Format::NcclTests {
-        eprint!("{}", terminal::notes(&Report { warnings: Vec::new(), ..report }));
+    let whole = matches!(args.output.format(), Format::Json | Format::Junit) || args.output.output.is_some();
+    if findings.is_empty() && !whole {
+        tell(&terminal::notes(&Report { warnings: Vec::new(), ..report }));
     } else {
         args.output.print(&report, None)?;
     }
@@ -307,7 +299,7 @@ fn report(
     report.predicted = true;
     for (name, path) in [("suite", args.suite.as_deref()), ("baseline", Some(file))] {
         let Some(path) = path else { continue };
-        let hash = content_hash(&std::fs::read(path).unwrap_or_default());
+        let hash = content_hash(read_text("read", path).unwrap_or_default().as_bytes());
         report.inputs.push(Input { name: name.to_owned(), path: Some(path.display().to_string()), hash });
     }
     let mut seen = BTreeSet::new();
@@ -327,16 +319,16 @@ fn report(
     report.verdict = Some(verdict(args, recorded, findings));
     report.cases = cases(machines, suite, findings);
     report.extra.insert("overall".to_owned(), overall(suite, recorded, findings));
-    if args.output.format == Format::Csv {
+    if args.output.format() == Format::Csv {
         report.tables.push(findings_table(findings, false));
         return report;
     }
-    let json = args.output.format == Format::Json;
+    let json = args.output.format() == Format::Json;
     if findings.is_empty() && !json {
         return report;
     }
     let mut table = findings_table(findings, !json);
-    if args.output.format == Format::Table && table.rows.len() > SHOWN {
+    if args.output.format() == Format::Table && table.rows.len() > SHOWN {
         let more = table.rows.len() - SHOWN;
         report.warnings.push(format!("{more} more rows are not shown; --format csv, json or markdown has them"));
         table.rows.truncate(SHOWN);

@@ -21,10 +21,10 @@ use sets::{Condition, Matched, SETTINGS, Side, matched};
 
 #[derive(clap::Args, Debug)]
 #[command(
-    after_help = "Rows are matched by collective, ranks, size and every setting that the sources name. A setting with
-one value throughout A and another throughout B is what is compared: the first lines say so. Rows
-alike are repeats: their median counts, and how far they lie apart; without repeats the known
-noise of the launch mode does. Medians over neighbouring sizes decide, not single rows. With
+    after_help = "Rows are matched by collective, ranks, size and every setting that the sources name. A setting with \
+one value throughout A and another throughout B is what is compared: the first lines say so. Rows \
+alike are repeats: their median counts, and how far they lie apart; without repeats the known \
+noise of the launch mode does. Medians over neighbouring sizes decide, not single rows. With \
 nothing changed, a report says `slower` with a chance below 2%.
 
   slower       all of the interval is above 1, and reaches the tolerance
@@ -173,7 +173,7 @@ fn report(
     report.cases = bands.iter().map(|band| case(band, tolerance)).collect();
     report.extra.insert("overall".to_owned(), overall(&bands, matched, tolerance));
 
-    let format = args.output.format;
+    let format = args.output.format();
     let people = !matches!(format, Format::Json | Format::Csv);
     let rows = rows_table(&bands, people);
     if people {

@@ -12,29 +12,32 @@ use collcast_sim::schedule::verify::verify;
 use collcast_sim::schedule::{Order, Schedule};
 
 use crate::error::CliError;
-use crate::output::write;
-use crate::selectors::{CallArgs, MachineArgs, Point, points};
+use crate::files::write;
+use crate::selectors::{CallArgs, MachineArgs, Named, Point, default_sizes, points};
 
 #[derive(clap::Args, Debug)]
 #[command(
-    after_help = "Writes the algorithm, protocol and channels that a call of the size would use, once through its loop
+    after_help = "Writes the algorithm, protocol and channels that a call of the size would use, once through its loop \
 of chunks. Read it back with `collcast simulate --schedule FILE`."
 )]
+#[command(mut_arg("size", default_sizes("64M")))]
 pub(crate) struct Args {
     #[command(flatten)]
     machine: MachineArgs,
     #[command(flatten)]
     call: CallArgs,
-    /// Write there (to a temporary file first, then renamed) in place of stdout
+    /// Write there in place of stdout: whole or not at all
     #[arg(short, long, value_name = "PATH", help_heading = "Output")]
     output: Option<PathBuf>,
 }
 
-pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
+pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, CliError> {
     let mut call_args = args.call.clone();
     call_args.no_split("convert")?;
+    given.without(&["--graph", "--explain-choice"], "the file holds no graph and no reason", "leave it out")?;
+    call_args.check(given)?;
     if call_args.size.is_none() && call_args.minbytes.is_none() {
-        eprintln!("note: no size given; this is what 64 MiB would use");
+        say!("note: no size given; this is what 64 MiB would use");
         call_args.size = Some("64M".to_owned());
     }
     let topology = args.machine.load(args.machine.one_node_count()?)?;
@@ -73,12 +76,12 @@ fn generated(point: &Point, prediction: &Prediction, order: &Order) -> Result<St
         let xml = of_channels(channels)?;
         if Imported::parse(&xml, "")?.check(&point.call).is_ok() {
             if channels < wanted {
-                eprintln!("note: {channels} channels, not {wanted}, whose chunks cannot all be equal parts of {size}");
+                say!("note: {channels} channels, not {wanted}, whose chunks cannot all be equal parts of {size}");
             }
             return Ok(xml);
         }
     }
-    eprintln!(
+    say!(
         "warning: the file is not for {size}: its elements are no multiple of the chunks of {wanted} channels; leave out \
          --channels, or use it for sizes that are"
     );

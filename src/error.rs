@@ -1,13 +1,16 @@
 //! What can end a command, how it is shown, and with which exit code.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use collcast_hwbackend::exec::ExecError;
 use collcast_hwbackend::nccl::job::Answer;
 use collcast_hwbackend::read::ReadError;
+use collcast_sim::collective::nearest;
 use collcast_sim::predict::PredictError;
 use collcast_sim::profile::ProfileError;
+use collcast_sim::schedule::ScheduleError;
 use collcast_sim::schedule::msccl::{ExportError, MscclError};
+use collcast_sim::text::one_line;
 use collcast_topologies::TopologiesError;
 use collcast_topologies::error::Diagnostic;
 use thiserror::Error;
@@ -72,21 +75,65 @@ impl CliError {
             Self::Topology(error) => error.render(),
             Self::Diagnostic(diagnostic) => diagnostic.render(),
             Self::Predict(error) if error.is_internal() => format!(
-                "internal error: {error}\n\nhint: this is a bug of collcast, no number was printed; please report it with the command line and the input files"
-            ),
-            Self::Predict(PredictError::Disproved { .. }) => with_hint(
-                &self.to_string(),
-                Some(
-                    "the file is understood but wrong: mend the step that is named, or the dependency that is missing",
-                ),
+                "internal error: {}\n\nhint: this is a bug of collcast, no number was printed; please report it with the command line and the input files",
+                lines(&error.to_string())
             ),
             Self::Usage { message, hint } | Self::Exec { message, hint, .. } => with_hint(message, hint.as_deref()),
-            Self::Predict(PredictError::TooFewGpus { .. }) => with_hint(
-                &self.to_string(),
-                Some("give the cluster more hosts with --nodes, or ask for fewer with --ranks"),
-            ),
-            _ => format!("error: {self}"),
+            Self::Predict(error) => with_hint(&self.to_string(), way_out(error)),
+            Self::File { path, source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
+                with_hint(&self.to_string(), Some(&instead_of(path)))
+            }
+            _ => with_hint(&self.to_string(), None),
         }
+    }
+}
+
+/// What to do about a call that cannot be forecast.
+fn way_out(error: &PredictError) -> Option<&'static str> {
+    let schedule = match error {
+        PredictError::Disproved { .. } => {
+            return Some(
+                "the file is understood but wrong: mend the step that is named, or the dependency that is missing",
+            );
+        }
+        PredictError::TooFewGpus { .. } => {
+            return Some("give the cluster more hosts with --nodes, or ask for fewer with --ranks");
+        }
+        PredictError::NothingToChoose(_) => return Some("leave --algorithm and --protocol out for NCCL's choice"),
+        PredictError::NothingLeft { .. } => {
+            return Some("leave out what closes them: NCCL_ALGO and NCCL_PROTO of --env");
+        }
+        PredictError::Schedule(schedule) => schedule,
+        _ => return None,
+    };
+    Some(match schedule {
+        ScheduleError::Ranks(_) => "leave --ranks out for all GPUs of the machine",
+        ScheduleError::Channels(_) => "leave --channels out for as many as NCCL takes",
+        ScheduleError::Root { .. } => "name one of them with --root; --ranks and --nodes say how many there are",
+        ScheduleError::TooLarge => "sizes look like 64K, 1MiB or 4G; take a smaller one, or fewer ranks",
+        ScheduleError::Counts { .. } | ScheduleError::CountsElsewhere => {
+            "--counts goes with -c all_to_all without --in-place, one row and column for each rank"
+        }
+        ScheduleError::InPlace(_) => "leave --in-place out",
+        ScheduleError::Unsupported { .. } => "name one of these with --algorithm, or leave it out for NCCL's choice",
+        ScheduleError::Shape { .. } => "leave --algorithm out for NCCL's choice, or change --nodes, --gpus and --ranks",
+        ScheduleError::InSwitch { .. } => "take another --op or --dtype, or leave --algorithm out for NCCL's choice",
+        ScheduleError::NoKernel { .. } => "name one of these with --protocol, or leave it out for NCCL's choice",
+    })
+}
+
+/// What might be meant by the name of a file that is not there.
+fn instead_of(path: &Path) -> String {
+    let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or_else(|| Path::new("."));
+    let Ok(entries) = folder.read_dir() else {
+        return format!("there is no folder `{}`; paths start where the command runs", folder.display());
+    };
+    let names: Vec<String> =
+        entries.flatten().take(1000).map(|e| e.file_name().to_string_lossy().into_owned()).collect();
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    match nearest(&name, names.iter().map(String::as_str)) {
+        Some(near) => format!("did you mean `{}`?", path.with_file_name(near).display()),
+        None => format!("there is no such file in `{}`; paths start where the command runs", folder.display()),
     }
 }
 
@@ -100,8 +147,14 @@ impl From<ExecError> for CliError {
 }
 
 fn with_hint(message: &str, hint: Option<&str>) -> String {
+    let message = lines(message);
     match hint {
-        Some(hint) => format!("error: {message}\n\nhint: {hint}"),
+        Some(hint) => format!("error: {message}\n\nhint: {}", lines(hint)),
         None => format!("error: {message}"),
     }
+}
+
+/// Text of several lines, of which only the first begins at the margin, where CI logs look for commands.
+fn lines(text: &str) -> String {
+    text.trim().lines().map(one_line).collect::<Vec<_>>().join("\n  | ")
 }

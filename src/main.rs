@@ -1,5 +1,11 @@
 //! The command line of Collcast: parses, dispatches, prints. One file per command.
 
+// They panic where the stream is gone; `output` does not.
+#![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
+
+#[macro_use]
+mod output;
+
 mod bench;
 mod calibrate;
 mod check;
@@ -7,7 +13,7 @@ mod compare;
 mod convert;
 mod error;
 mod explain;
-mod output;
+mod files;
 mod probe;
 mod scaling;
 mod scenario;
@@ -20,16 +26,18 @@ mod validate;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use collcast_sim::text::is_shown;
 
 use error::CliError;
+use selectors::Named;
 
 /// Forecasts GPU collectives on a given machine, proves the schedules it forecasts, and holds
 /// the forecast against measurements.
 #[derive(Parser)]
 #[command(name = "collcast", version, max_term_width = 100, arg_required_else_help = true)]
 #[command(after_help = "Data goes to stdout; notes and one verdict line to stderr.
-Exit codes: 0 done, 1 a comparison failed, 2 bad input or usage, 3 hardware or library missing,
+Exit codes: 0 done, 1 a comparison failed, 2 bad input or usage, 3 hardware or library missing, \
 4 internal error (please report it), 130 interrupted.
 
   collcast sweep                            expected nccl-tests table of a DGX H100
@@ -79,34 +87,46 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
+    let parsed =
+        Cli::command().try_get_matches().and_then(|found| Ok((Cli::from_arg_matches(&found)?, Named::of(&found))));
+    let (cli, given) = match parsed {
+        Ok(parsed) => parsed,
         Err(error) => {
-            let _ = error.print();
+            refuse(&error);
             // Help and version are no errors; everything else is bad usage.
             return ExitCode::from(u8::from(error.use_stderr()) * 2);
         }
     };
     let result = match cli.command {
-        Command::Simulate(args) => simulate::run(&args),
-        Command::Sweep(args) => sweep::run(&args),
-        Command::Bench(args) => bench::run(&args),
+        Command::Simulate(args) => simulate::run(&args, &given),
+        Command::Sweep(args) => sweep::run(&args, &given),
+        Command::Bench(args) => bench::run(&args, &given),
         Command::Probe(args) => probe::run(&args),
         Command::BenchWorker => bench::work(),
-        Command::Calibrate(args) => calibrate::run(&args),
+        Command::Calibrate(args) => calibrate::run(&args, &given),
         Command::Validate(args) => validate::run(&args),
         Command::Compare(args) => compare::run(&args),
-        Command::Tune(args) => tune::run(&args),
-        Command::Check(args) => check::run(&args),
-        Command::Convert(args) => convert::run(&args),
-        Command::Topo(args) => topo::run(&args),
+        Command::Tune(args) => tune::run(&args, &given),
+        Command::Check(args) => check::run(&args, &given),
+        Command::Convert(args) => convert::run(&args, &given),
+        Command::Topo(args) => topo::run(&args, &given),
     };
     match result {
         Ok(code) => code,
         Err(CliError::BrokenPipe) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{}", error.render());
+            output::tell(&format!("{}\n", error.render()));
             ExitCode::from(error.code())
         }
+    }
+}
+
+/// Prints what clap says: on one line where an argument in it might drive the terminal.
+fn refuse(error: &clap::Error) {
+    let hostile = |arg: std::ffi::OsString| arg.to_string_lossy().chars().any(|c| !is_shown(c));
+    if error.use_stderr() && std::env::args_os().any(hostile) {
+        say!("{}", error.render());
+    } else {
+        let _ = error.print();
     }
 }

@@ -20,12 +20,13 @@ use collcast_sim::units::Bytes;
 
 use crate::bench::{Measured, Planned, Row, date, describe, progress, seconds, sidecar, table};
 use crate::error::CliError;
-use crate::output::write;
+use crate::files::write;
+use crate::output::tell;
 use crate::selectors::Point;
 
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Writes DIR/topology.toml (the machine as the driver sees it), DIR/collectives.csv (times of
-schedules on its GPUs, every result checked) and DIR/probe.csv (copies, ping-pongs, contention, computation beside
+#[command(after_help = "Writes DIR/topology.toml (the machine as the driver sees it), DIR/collectives.csv (times of \
+schedules on its GPUs, every result checked) and DIR/probe.csv (copies, ping-pongs, contention, computation beside \
 communication). Then: collcast calibrate DIR -t DIR/topology.toml")]
 pub(crate) struct Args {
     /// Folder for what is found; made where it is not there
@@ -99,7 +100,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     write(Some(&file), seen.toml("probed", &date()).as_bytes())?;
     let topology = collcast_topologies::load_any(&file.to_string_lossy(), None, None)?;
     if !seen.peers && seen.gpus > 1 {
-        eprintln!("note: the GPUs do not reach each other's memory, so only the topology is written");
+        say!("note: the GPUs do not reach each other's memory, so only the topology is written");
         return Ok(ExitCode::SUCCESS);
     }
     let facts = cuda.facts().into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
@@ -109,8 +110,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     let after = cuda.facts().into_iter().filter(|(key, _)| *key == "clocks_mhz");
     probe.measured.facts.extend(after.map(|(_, value)| ("clocks_mhz_after".to_owned(), value)));
     probe.write(&file)?;
-    probe.print(&file);
-    found?;
+    let printed = probe.print(&file);
+    found.and(printed)?;
     Ok(if probe.measured.interrupted { ExitCode::from(130) } else { ExitCode::SUCCESS })
 }
 
@@ -133,16 +134,16 @@ impl Probe<'_> {
 
     fn all(&mut self, cuda: &mut Cuda, topology: &Topology) -> Result<(), CliError> {
         let gpus = topology.ranks();
-        eprintln!("note: copies");
+        say!("note: copies");
         self.copies(cuda, gpus)?;
         if gpus > 1 {
-            eprintln!("note: ping-pongs");
+            say!("note: ping-pongs");
             self.ping_pongs(cuda)?;
-            eprintln!("note: collectives");
+            say!("note: collectives");
             self.collectives(cuda, topology)?;
-            eprintln!("note: contention");
+            say!("note: contention");
             self.contention(cuda, gpus)?;
-            eprintln!("note: computation beside communication");
+            say!("note: computation beside communication");
             self.overlap(cuda, topology)?;
         }
         Ok(())
@@ -238,7 +239,7 @@ impl Probe<'_> {
             let found = match cuda.overlap(&schedule, size, patience).map_err(CliError::from) {
                 // The rest is worth keeping without it.
                 Err(error) if error.code() == 3 => {
-                    eprintln!("note: left out: {error}");
+                    say!("note: left out: {error}");
                     break;
                 }
                 other => other?,
@@ -315,7 +316,7 @@ impl Probe<'_> {
         write(Some(&folder.join("collectives.toml")), beside.to_string().as_bytes())
     }
 
-    fn print(&self, topology: &Path) {
+    fn print(&self, topology: &Path) -> Result<(), CliError> {
         let mut report = self.report(Vec::new(), vec![self.spots(), self.rows()]);
         let folder = self.args.output.display();
         report.verdict = Some(Verdict {
@@ -330,8 +331,9 @@ impl Probe<'_> {
             basis: "measured".to_owned(),
             next: Some(format!("fit a profile: `collcast calibrate {folder} -t {}`", topology.display())),
         });
-        print!("{}", terminal::render(&report, None));
-        eprint!("{}", terminal::notes(&report));
+        write(None, terminal::render(&report, None).as_bytes())?;
+        tell(&terminal::notes(&report));
+        Ok(())
     }
 }
 

@@ -20,13 +20,36 @@ use collcast_sim::workload::{Device, Level, Mechanisms, OpGraph, Simulator, Step
 use rayon::prelude::*;
 
 use crate::error::CliError;
-use crate::output::{OutputArgs, write};
+use crate::files::{read_text, write};
+use crate::output::OutputArgs;
 use crate::selectors::{CallArgs, MachineArgs, assumptions, trust};
 
 /// Most variants of one `--vary`.
 const MAX_VARIANTS: usize = 200;
 /// Ranks that tables show, the first of their roles.
 const SHOWN_RANKS: usize = 8;
+
+/// Options of a call, or of the search for its channels, that no call of a scenario heeds.
+pub(crate) const CALL: [&str; 18] = [
+    "--size",
+    "--minbytes",
+    "--maxbytes",
+    "--stepfactor",
+    "--ranks",
+    "--split",
+    "--schedule",
+    "--collective",
+    "--algorithm",
+    "--protocol",
+    "--channels",
+    "--dtype",
+    "--op",
+    "--root",
+    "--in-place",
+    "--counts",
+    "--cold",
+    "--explain-choice",
+];
 
 /// What `simulate` takes beside a scenario.
 pub(crate) struct Asked<'a> {
@@ -48,7 +71,7 @@ pub(crate) fn find(name: &str) -> Option<(String, String)> {
     if path.extension().is_none_or(|e| e != "toml") || !path.is_file() {
         return None;
     }
-    let text = std::fs::read_to_string(path).ok()?;
+    let text = read_text("read", path).ok()?;
     let says = text.lines().any(|line| line.trim_start().starts_with("schema") && line.contains("collcast/scenario/"));
     says.then(|| (text, name.to_owned()))
 }
@@ -82,6 +105,12 @@ impl Loaded {
         let topology = machine.load(machine.one_node_count()?)?;
         let (profile, inputs) = machine.load_profile(&topology)?;
         let told = asked.call.told(&topology)?;
+        if told.tuner.is_some() || asked.machine.graph.is_some() {
+            return Err(CliError::usage(
+                "a scenario's calls take NCCL's own choice and channels: no tuner's table, no graph file",
+                "leave out --graph and NCCL_TUNER_CONFIG_FILE; `collcast simulate MACHINE` takes them for one call",
+            ));
+        }
         // Frameworks run a process a GPU.
         let launch = if asked.call.launch.is_some() { told.settings.launch } else { Launch::Processes };
         let device = device(&topology).ok_or_else(|| {
@@ -155,18 +184,6 @@ fn signed(time: Signed) -> f64 {
 }
 
 pub(crate) fn run(text: &str, name: &str, asked: &Asked<'_>) -> Result<ExitCode, CliError> {
-    let call = asked.call;
-    if call.size.is_some()
-        || call.minbytes.is_some()
-        || call.ranks.is_some()
-        || call.schedule.is_some()
-        || call.split.is_some()
-    {
-        return Err(CliError::usage(
-            "a scenario says itself which calls there are: --size, --ranks, --schedule and --split do not apply",
-            "change the scenario, or its keys with --vary",
-        ));
-    }
     let variants = variants(text, name, asked.vary)?;
     let mut report = Report::new("simulate", env!("CARGO_PKG_VERSION"));
     report.predicted = true;
@@ -240,7 +257,7 @@ pub(crate) fn run(text: &str, name: &str, asked: &Asked<'_>) -> Result<ExitCode,
             source,
         })?;
         write(Some(path), &bytes)?;
-        eprintln!("note: timeline in {}; open it in ui.perfetto.dev", path.display());
+        say!("note: timeline in {}; open it in ui.perfetto.dev", path.display());
     }
     asked.output.print(&report, None)?;
     Ok(ExitCode::SUCCESS)

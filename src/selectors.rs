@@ -1,10 +1,11 @@
 //! The selectors: which machine, collective, sizes, algorithms. The same in every command.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
+use clap::parser::ValueSource;
 use collcast_reports::model::{Input, Status};
 use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol, ReduceOp};
 use collcast_sim::engine::Unobserved;
@@ -22,6 +23,7 @@ use collcast_sim::units::{Bytes, parse_size};
 use collcast_topologies::placement::place;
 
 use crate::error::CliError;
+use crate::files::read_text;
 
 /// Most points of a sweep: a slip such as `1:8G:1` must not run for ever.
 const MAX_POINTS: usize = 100_000;
@@ -62,6 +64,43 @@ pub(crate) struct NcclArgs {
     pub(crate) env: Vec<String>,
 }
 
+/// The options that the command line names, whatever their value.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Named(Vec<String>);
+
+impl Named {
+    /// Those of the innermost command.
+    pub(crate) fn of(found: &clap::ArgMatches) -> Self {
+        if let Some((_, inner)) = found.subcommand() {
+            return Self::of(inner);
+        }
+        let named = |id: &&clap::Id| found.value_source(id.as_str()) == Some(ValueSource::CommandLine);
+        Self(found.ids().filter(named).map(|id| format!("--{}", id.as_str().replace('_', "-"))).collect())
+    }
+
+    /// Refuses options that would do nothing.
+    pub(crate) fn without(&self, options: &[&str], why: &str, hint: &str) -> Result<(), CliError> {
+        let named: Vec<&str> = options.iter().copied().filter(|option| self.has(option)).collect();
+        match named.as_slice() {
+            [] => Ok(()),
+            [one] => Err(CliError::usage(format!("{one} has no meaning here: {why}"), hint)),
+            many => Err(CliError::usage(format!("{} have no meaning here: {why}", many.join(", ")), hint)),
+        }
+    }
+
+    fn has(&self, option: &str) -> bool {
+        self.0.iter().any(|given| given == option)
+    }
+}
+
+/// Adds to the help of `--size` what a command takes where none is given.
+pub(crate) fn default_sizes(sizes: &'static str) -> impl Fn(clap::Arg) -> clap::Arg {
+    move |arg| {
+        let help = format!("{} [default: {sizes}]", arg.get_help().cloned().unwrap_or_default());
+        arg.help(help)
+    }
+}
+
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct CallArgs {
     /// Several communicators at once on the same links, as NCCL_TESTS_SPLIT: %N, /N, &N or |N of
@@ -71,7 +110,7 @@ pub(crate) struct CallArgs {
     /// Ranks, from the first GPU; all GPUs by default
     #[arg(long, value_name = "N", help_heading = "Collective")]
     pub(crate) ranks: Option<u32>,
-    /// Collectives: all_reduce all_gather reduce_scatter broadcast reduce all_to_all send_recv gather scatter
+    /// Collectives: all_reduce all_gather reduce_scatter broadcast reduce all_to_all send_recv gather scatter, or all
     #[arg(
         short,
         long,
@@ -81,7 +120,7 @@ pub(crate) struct CallArgs {
         help_heading = "Collective"
     )]
     pub(crate) collective: String,
-    /// Sizes as nccl-tests counts them: 64M, a list, or a range FROM:TO:FACTOR [default: 8:8GiB:2]
+    /// Sizes as nccl-tests counts them: 64M, a list, or a range FROM:TO:FACTOR
     #[arg(short, long, alias = "sizes", value_name = "SIZE", help_heading = "Collective")]
     pub(crate) size: Option<String>,
     /// Smallest size, as in nccl-tests
@@ -162,9 +201,9 @@ impl NcclArgs {
     /// What NCCL is told on a machine: its own variables, then those given.
     pub(crate) fn told(&self, topology: &Topology) -> Result<Told, CliError> {
         let version = match &self.nccl {
-            Some(text) => Some(text.parse::<Version>().map_err(|e| {
-                CliError::usage(format!("--nccl: {e}"), format!("known: {} to {}", Version::OLDEST, Version::NEWEST))
-            })?),
+            Some(text) => {
+                Some(Version::asked(text).map_err(|e| CliError::usage(format!("--nccl: {e}"), Version::known()))?)
+            }
             None => topology.software.nccl.as_deref().and_then(|text| text.parse().ok()),
         };
         let (rules, note) = version.unwrap_or_default().covered();
@@ -199,11 +238,7 @@ impl NcclArgs {
         let unknown = hcas.filter_map(|(_, value)| Some((value, NicSet::of_hcas(topology, value).err()?)));
         told.warnings.extend(unknown.map(|(value, why)| format!("not_modelled: NCCL_IB_HCA={value}: {why}")));
         if let Some(path) = environment.tuner_file.filter(|_| !environment.settings.no_tuner) {
-            let text = std::fs::read_to_string(&path).map_err(|source| CliError::File {
-                what: "read the tuner's table (NCCL_TUNER_CONFIG_FILE)",
-                path: path.clone().into(),
-                source,
-            })?;
+            let text = read_text("read the tuner's table (NCCL_TUNER_CONFIG_FILE)", &path)?;
             let csv = CsvTuner::parse(&text);
             told.warnings.extend(csv.warnings.iter().take(8).map(|warning| format!("{path}: {warning}")));
             told.assumptions.push(format!("NVIDIA's example tuner plugin is loaded, with {path}"));
@@ -224,11 +259,7 @@ impl MachineArgs {
         let topology = collcast_topologies::load_any(name, nodes, self.gpus)?;
         let Some(placement) = &self.placement else { return Ok(topology) };
         let text = match placement.strip_prefix('@') {
-            Some(path) => std::fs::read_to_string(path).map_err(|source| CliError::File {
-                what: "read the placement",
-                path: path.into(),
-                source,
-            })?,
+            Some(path) => read_text("read the placement", path)?,
             None => placement.clone(),
         };
         let mut topology = place(&topology, &text).map_err(|e| {
@@ -283,11 +314,7 @@ impl MachineArgs {
                 Some(text) => (text.to_owned(), None),
                 None if name.ends_with(".toml") || name.contains('/') => {
                     let path = PathBuf::from(&name);
-                    let text = std::fs::read_to_string(&path).map_err(|source| CliError::File {
-                        what: "read the profile",
-                        path,
-                        source,
-                    })?;
+                    let text = read_text("read the profile", &path)?;
                     (text, Some(name.clone()))
                 }
                 None => {
@@ -338,7 +365,7 @@ fn size(text: &str) -> Result<u64, CliError> {
     let bytes = parse_size(text).map_err(|e| CliError::usage(e.to_string(), "sizes look like 8, 64K, 1MiB or 4G"))?;
     let unit = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.').trim();
     if matches!(unit, "kB" | "KB" | "MB" | "GB" | "TB") {
-        eprintln!("note: {text} is decimal: {} bytes; nccl-tests' {} is binary", bytes.0, unit.trim_end_matches('B'));
+        say!("note: {text} is decimal: {} bytes; nccl-tests' {} is binary", bytes.0, unit.trim_end_matches('B'));
     }
     Ok(bytes.0)
 }
@@ -399,7 +426,10 @@ impl CallArgs {
     }
 
     pub(crate) fn collectives(&self) -> Result<Vec<Collective>, CliError> {
-        list(&self.collective)
+        match self.collective.as_str() {
+            "all" => Ok(Collective::ALL.to_vec()),
+            names => list(names),
+        }
     }
 
     pub(crate) fn algorithms(&self) -> Result<Vec<Choice<Algorithm>>, CliError> {
@@ -476,6 +506,37 @@ impl CallArgs {
         Ok(calls)
     }
 
+    /// Refuses options that none of the calls asked for would heed.
+    pub(crate) fn check(&self, given: &Named) -> Result<(), CliError> {
+        if self.counts.is_some() {
+            let sizes = ["--size", "--minbytes", "--maxbytes", "--stepfactor"];
+            given.without(&sizes, "--counts says how much is sent", "leave it out, or --counts")?;
+        }
+        if self.maxbytes.is_none() {
+            given.without(&["--stepfactor"], "it goes from one size to a largest", "add --maxbytes")?;
+        }
+        if self.schedule.is_some() {
+            return given.without(&["--explain-choice"], "a file leaves NCCL no choice", "leave it out, or --schedule");
+        }
+        if !self.collectives()?.into_iter().any(Collective::reduces) {
+            let why = format!("{} reduces nothing", self.collective);
+            given.without(&["--op"], &why, "leave it out; all_reduce, reduce_scatter and reduce take it")?;
+        }
+        if !self.collectives()?.into_iter().any(Collective::rooted) {
+            let why = format!("{} has no root", self.collective);
+            given.without(&["--root"], &why, "leave it out; broadcast, reduce, gather and scatter take it")?;
+        }
+        let chosen = self.algorithms()?.contains(&Choice::Auto) || self.protocols()?.contains(&Choice::Auto);
+        match chosen {
+            true => Ok(()),
+            false => given.without(
+                &["--explain-choice"],
+                "NCCL has nothing to choose",
+                "leave out --algorithm or --protocol",
+            ),
+        }
+    }
+
     /// Refuses `--split` where a command does one communicator's work.
     pub(crate) fn no_split(&self, command: &str) -> Result<(), CliError> {
         match &self.split {
@@ -493,7 +554,17 @@ impl CallArgs {
         let split: Split = text.parse().map_err(|e: SplitError| {
             CliError::usage(format!("--split: {e}"), "as NCCL_TESTS_SPLIT of nccl-tests, such as --split %8")
         })?;
-        Ok(Some(Arc::new(split.groups(ranks.min(topology.ranks())))))
+        if ranks > topology.ranks() {
+            let (gpus, topology) = (topology.ranks(), topology.name.clone());
+            return Err(PredictError::TooFewGpus { ranks, topology, gpus }.into());
+        }
+        if !split.fits(ranks) {
+            return Err(CliError::usage(
+                format!("--split {text}: there are only {ranks} ranks to split"),
+                "%N makes N communicators, /N communicators of N ranks",
+            ));
+        }
+        Ok(Some(Arc::new(split.groups(ranks))))
     }
 
     /// The call of one collective and size.
@@ -506,7 +577,7 @@ impl CallArgs {
         call.root = Rank(self.root);
         call.in_place = self.in_place;
         if let Some(path) = &self.counts {
-            call.counts = Some(read_counts(path)?);
+            call.counts = Some(read_counts(path, ranks, dtype)?);
         }
         Ok(call)
     }
@@ -517,37 +588,49 @@ fn variables(text: &str) -> Result<Vec<(String, String)>, CliError> {
     if let Ok(pair) = settings::pair(text) {
         return Ok(vec![pair]);
     }
-    let content = std::fs::read_to_string(text).map_err(|source| CliError::File {
-        what: "read the variables (--env takes NAME=VALUE or a file)",
-        path: text.into(),
-        source,
-    })?;
+    let content = read_text("read the variables (--env takes NAME=VALUE or a file)", text)?;
     settings::pairs_of_file(&content)
         .map_err(|e| CliError::usage(format!("{text}: {e}"), "the file holds one NAME=VALUE a line, # for comments"))
 }
 
-fn read_counts(path: &PathBuf) -> Result<Arc<[u64]>, CliError> {
-    let text = std::fs::read_to_string(path).map_err(|source| CliError::File {
-        what: "read the counts",
-        path: path.clone(),
-        source,
-    })?;
-    let mut counts = Vec::new();
+/// Most bytes that a matrix of counts may send in all, 1 TiB: nothing of such a call is simulated once for many.
+const MAX_MATRIX_BYTES: u64 = 1 << 40;
+
+/// The matrix of elements from each of so many ranks to each.
+fn read_counts(path: &Path, ranks: u32, dtype: DataType) -> Result<Arc<[u64]>, CliError> {
+    const HINT: &str = "the file holds one row per sending rank, whole numbers separated by commas, no header";
+    let text = read_text("read the counts", path)?;
+    let at = |row: usize, what: String| CliError::usage(format!("{}:{}: {what}", path.display(), row + 1), HINT);
+    let mut counts: Vec<u64> = Vec::new();
+    let mut rows = 0;
     for (row, line) in text.lines().enumerate().filter(|(_, l)| !l.trim().is_empty()) {
-        for (column, cell) in line.split(',').enumerate() {
-            counts.push(cell.trim().parse().map_err(|_| {
-                CliError::usage(
-                    format!(
-                        "{}:{}: column {}: `{}` is not a count of elements",
-                        path.display(),
-                        row + 1,
-                        column + 1,
-                        cell.trim()
-                    ),
-                    "the file holds one row per sending rank, whole numbers separated by commas, no header",
-                )
-            })?);
+        let cells: Vec<&str> = line.split(',').map(str::trim).collect();
+        for (column, cell) in cells.iter().enumerate() {
+            let wrong = || at(row, format!("column {}: `{cell}` is not a count of elements", column + 1));
+            counts.push(cell.parse().map_err(|_| wrong())?);
         }
+        if cells.len() != ranks as usize {
+            return Err(at(
+                row,
+                format!("{ranks} ranks need {ranks} rows of {ranks} counts; this one has {}", cells.len()),
+            ));
+        }
+        rows += 1;
+    }
+    if rows != ranks {
+        let what = format!("{ranks} ranks need {ranks} rows of {ranks} counts; there are {rows}",);
+        return Err(CliError::usage(format!("{}: {what}", path.display()), HINT));
+    }
+    let sum = counts.iter().fold(0_u64, |sum, &count| sum.saturating_add(count)).saturating_mul(dtype.size());
+    if sum > MAX_MATRIX_BYTES {
+        return Err(CliError::usage(
+            format!(
+                "{}: the ranks send {sum} bytes in all; at most {} are simulated",
+                path.display(),
+                Bytes(MAX_MATRIX_BYTES)
+            ),
+            "counts are elements, not bytes: divide all of them by the same number, the pattern stays",
+        ));
     }
     Ok(counts.into())
 }
@@ -572,11 +655,7 @@ fn imported_points(
     path: &PathBuf,
     machines: &BTreeMap<u32, Topology>,
 ) -> Result<Vec<Point>, CliError> {
-    let text = std::fs::read_to_string(path).map_err(|source| CliError::File {
-        what: "read the schedule",
-        path: path.clone(),
-        source,
-    })?;
+    let text = read_text("read the schedule", path)?;
     let imported = Arc::new(Imported::parse(&text, &path.display().to_string())?);
     let (mut points, mut misfits) = (Vec::new(), Vec::new());
     for &nodes in machines.keys() {
@@ -598,7 +677,7 @@ fn imported_points(
     }
     match misfits.into_iter().next() {
         Some(error) if points.is_empty() => return Err(error.into()),
-        Some(error) => eprintln!("note: sizes that the file is not for are left out: {}", error.what),
+        Some(error) => say!("note: sizes that the file is not for are left out: {}", error.what),
         None => {}
     }
     Ok(points)

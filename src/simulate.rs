@@ -20,9 +20,12 @@ use collcast_sim::workload::Level;
 
 use crate::error::CliError;
 use crate::explain;
-use crate::output::{OutputArgs, write};
+use crate::files::write;
+use crate::output::OutputArgs;
 use crate::scenario;
-use crate::selectors::{CallArgs, MachineArgs, Point, UNMEASURED_SWITCHES, assumptions, points, trust};
+use crate::selectors::{
+    CallArgs, MachineArgs, Named, Point, UNMEASURED_SWITCHES, assumptions, default_sizes, points, trust,
+};
 use crate::sweep::{busbw, warnings};
 
 /// Most slices of a timeline: about a gigabyte of JSON, more than viewers take.
@@ -35,6 +38,7 @@ const MAX_TRACE_MESSAGES: u64 = 2_000_000;
   collcast simulate dgx-h100 --group 64K*48            48 calls as one kernel
   collcast simulate ddp-buckets --vary \"data_parallel.bucket=5 MiB,25 MiB,1000 MiB\""
 )]
+#[command(mut_arg("size", default_sizes("64M")))]
 pub(crate) struct Args {
     #[command(flatten)]
     machine: MachineArgs,
@@ -76,7 +80,7 @@ enum LevelArg {
     Slices,
 }
 
-pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
+pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, CliError> {
     if args.scenario_schema {
         let schema = format!("{}\n", collcast_scenarios::file::json_schema());
         write(args.output.output.as_deref(), schema.as_bytes())?;
@@ -87,6 +91,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         return Err(CliError::usage("a scenario has its own calls, --group is for a machine", "leave one of them out"));
     }
     if let Some((text, name)) = scenario {
+        given.without(
+            &scenario::CALL,
+            "a scenario says itself which calls there are",
+            "change the scenario, or its keys with --vary; `collcast simulate MACHINE` takes it",
+        )?;
         let level = match args.level {
             LevelArg::Auto => Level::Auto,
             LevelArg::Flows => Level::Flows,
@@ -105,8 +114,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
             ),
         ));
     }
+    given.without(&["--level"], "it is how a scenario is simulated, and this is none", "leave it out")?;
+    args.call.check(given)?;
+    if args.call.split.is_some() {
+        given.without(&["--trace"], "a timeline is of one communicator", "leave out --split")?;
+    }
     if args.machine.name().is_none() {
-        eprintln!("note: no topology given; this is `dgx-h100` (others: collcast topo list)");
+        say!("note: no topology given; this is `dgx-h100` (others: collcast topo list)");
     }
     no_such_scenario(args.machine.name())?;
     if let Some(group) = &args.group {
@@ -114,7 +128,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     }
     let mut call_args = args.call.clone();
     if call_args.size.is_none() && call_args.minbytes.is_none() {
-        eprintln!("note: no size given; this is 64 MiB");
+        say!("note: no size given; this is 64 MiB");
         call_args.size = Some("64M".to_owned());
     }
     let topology = args.machine.load(args.machine.one_node_count()?)?;
@@ -199,7 +213,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
             source,
         })?;
         write(Some(path), &bytes)?;
-        eprintln!("note: timeline in {}; open it in ui.perfetto.dev", path.display());
+        say!("note: timeline in {}; open it in ui.perfetto.dev", path.display());
     }
     args.output.print(&report, None)?;
     Ok(ExitCode::SUCCESS)

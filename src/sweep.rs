@@ -13,18 +13,22 @@ use rayon::prelude::*;
 
 use crate::error::CliError;
 use crate::explain;
-use crate::output::{Format, OutputArgs};
+use crate::output::{Format, OutputArgs, with_nccl_tests};
 use crate::scaling;
-use crate::selectors::{CallArgs, MachineArgs, Point, Told, UNMEASURED_SWITCHES, assumptions, points, trust};
+use crate::selectors::{
+    CallArgs, MachineArgs, Named, Point, Told, UNMEASURED_SWITCHES, assumptions, default_sizes, points, trust,
+};
 
 #[derive(clap::Args, Debug)]
 #[command(
-    after_help = "Sizes default to 8:8GiB:2. `auto` is what NCCL picks: by its environment (--env), the tuner plugin
-of the machine, or its cost table. Where that has no schedule here, NCCL's next choice is
-predicted and the output says so. `best` is what this forecast finds fastest. Several node counts
-(--nodes 2,4,8) print how bandwidth scales and where the choice changes; every row is in
+    after_help = "Sizes default to 8:8GiB:2. `auto` is what NCCL picks: by its environment (--env), the tuner plugin \
+of the machine, or its cost table. Where that has no schedule here, NCCL's next choice is \
+predicted and the output says so. `best` is what this forecast finds fastest. Several node counts \
+(--nodes 2,4,8) print how bandwidth scales and where the choice changes; every row is in \
 --format csv and json."
 )]
+#[command(mut_arg("format", with_nccl_tests))]
+#[command(mut_arg("size", default_sizes("8:8GiB:2")))]
 pub(crate) struct Args {
     #[command(flatten)]
     machine: MachineArgs,
@@ -34,9 +38,10 @@ pub(crate) struct Args {
     output: OutputArgs,
 }
 
-pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
+pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, CliError> {
+    args.call.check(given)?;
     if args.machine.name().is_none() {
-        eprintln!("note: no topology given; this is `dgx-h100` (others: collcast topo list)");
+        say!("note: no topology given; this is `dgx-h100` (others: collcast topo list)");
     }
     let machines: BTreeMap<u32, Topology> = if args.machine.nodes.is_empty() {
         let topology = args.machine.load(None)?;
@@ -80,11 +85,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     report.warnings.extend(explain::not_modelled(&predictions));
     let mut rows = table(&points, &predictions);
     let scaling = scaling::tables(&points, &predictions);
-    if args.output.format == Format::Table {
+    if args.output.format() == Format::Table {
         for_people(&mut rows, &points);
     }
     // On a screen the tables over node counts say what hundreds of rows would hide.
-    if args.output.format != Format::Table || scaling.is_empty() {
+    if args.output.format() != Format::Table || scaling.is_empty() {
         report.tables.push(rows);
     }
     report.tables.extend(scaling);
@@ -92,7 +97,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         report.tables.extend(explain::tables(&points, &predictors, &settings)?);
     }
     report.verdict = verdict(&points, &predictions, extrapolated, unmeasured);
-    let nccl_tests = match args.output.format {
+    let nccl_tests = match args.output.format() {
         Format::NcclTests => {
             let in_place = predict_all(&in_place(&points), &predictors, &settings)?;
             Some(nccl_tests_text(&points, &predictions, &in_place, &report)?)

@@ -13,8 +13,9 @@ use collcast_sim::network::Router;
 use collcast_topologies::xml::{self, Document};
 
 use crate::error::CliError;
-use crate::output::{OutputArgs, write};
-use crate::selectors::{MachineArgs, NcclArgs};
+use crate::files::{read_text, write};
+use crate::output::{OutputArgs, extension};
+use crate::selectors::{MachineArgs, Named, NcclArgs};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
@@ -68,7 +69,7 @@ enum TopoCommand {
         /// Ranks, from the first GPU; all GPUs by default
         #[arg(long)]
         ranks: Option<u32>,
-        /// The graphs of the first host as XML, as NCCL_GRAPH_DUMP_FILE writes them
+        /// The graphs of the first host as XML, as NCCL_GRAPH_DUMP_FILE writes them and for a file that ends in .xml
         #[arg(long)]
         xml: bool,
         #[command(flatten)]
@@ -80,11 +81,11 @@ enum TopoCommand {
     Draw {
         #[command(flatten)]
         machine: MachineArgs,
-        /// DOT in place of SVG
+        /// DOT in place of SVG, as for a file that ends in .dot or .gv
         #[arg(long)]
         dot: bool,
         /// Write there in place of stdout
-        #[arg(short, long)]
+        #[arg(short, long, value_parser = picture_file)]
         output: Option<PathBuf>,
     },
     /// Turn an NCCL XML template or nvidia-smi text into a machine, as NCCL topology XML
@@ -100,7 +101,7 @@ enum TopoCommand {
     },
 }
 
-pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
+pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, CliError> {
     match &args.command {
         TopoCommand::List { output } => list(output)?,
         TopoCommand::New { schema, output } => {
@@ -112,6 +113,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
             write(output.as_deref(), text.as_bytes())?;
         }
         TopoCommand::Show { machine, output } => {
+            given.without(&["--profile", "--graph"], "it is no part of a machine", "leave it out")?;
             if let Some(report) = machine.name().and_then(not_a_machine) {
                 output.print(&report, None)?;
                 return Ok(ExitCode::SUCCESS);
@@ -124,21 +126,39 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         TopoCommand::Paths { topology, from, to, nodes, nccl, output } => {
             paths(topology, (*from, *to), *nodes, nccl, output)?;
         }
-        TopoCommand::Graph { machine, ranks, xml, nccl, output } => graph(machine, *ranks, *xml, nccl, output)?,
+        TopoCommand::Graph { machine, ranks, xml, nccl, output } => {
+            given.without(&["--profile"], "NCCL's search knows no profile", "leave it out")?;
+            let named = output.output.as_deref().and_then(extension).is_some_and(|e| e == "xml");
+            let xml = *xml || (named && output.format.is_none());
+            if xml {
+                given.without(&["--format"], "--xml is the format", "leave out one of them")?;
+            }
+            graph(machine, *ranks, xml, nccl, output)?;
+        }
         TopoCommand::Draw { machine, dot, output } => {
+            given.without(&["--profile", "--graph"], "it is no part of a machine", "leave it out")?;
             let topology = machine.load(machine.one_node_count()?)?;
-            let text = if *dot { draw::dot(&topology) } else { draw::svg(&topology) };
+            let dot = *dot || output.as_deref().and_then(extension).is_some_and(|e| e == "dot" || e == "gv");
+            let text = if dot { draw::dot(&topology) } else { draw::svg(&topology) };
             write(output.as_deref(), text.as_bytes())?;
         }
         TopoCommand::Import { file, onto, output } => {
             let imported = collcast_topologies::import_file(file, onto.as_deref())?;
             for note in &imported.notes {
-                eprintln!("note: {note}");
+                say!("note: {note}");
             }
             write(output.as_deref(), imported.xml.as_bytes())?;
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// A file for a picture, whose name may say its format.
+fn picture_file(name: &str) -> Result<PathBuf, String> {
+    match extension(name.as_ref()).as_deref() {
+        None | Some("svg" | "dot" | "gv") => Ok(name.into()),
+        Some(ending) => Err(format!("there is no picture as .{ending}; the endings are .svg, .dot and .gv")),
+    }
 }
 
 /// What an NCCL XML says that is a template or a graph; `None` for everything else.
@@ -148,8 +168,7 @@ fn not_a_machine(name: &str) -> Option<Report> {
         return None;
     }
     // Whatever cannot be read here is refused with its reason where machines are loaded.
-    let length = std::fs::metadata(path).ok()?.len();
-    let text = (length < 16 << 20).then(|| std::fs::read_to_string(path).ok()).flatten()?;
+    let text = read_text("read", path).ok()?;
     let mut report = Report::new("topology-file", env!("CARGO_PKG_VERSION"));
     let verdict = |sentence: String, next: Option<&str>| Verdict {
         status: Status::Ok,

@@ -16,20 +16,21 @@ use collcast_sim::predict::{Predictor, Settings};
 use collcast_sim::units::Bytes;
 
 use crate::error::CliError;
-use crate::output::{Format, OutputArgs};
-use crate::selectors::{CallArgs, MachineArgs, UNMEASURED_SWITCHES, assumptions, points, trust};
+use crate::output::{Format, OutputArgs, formats};
+use crate::selectors::{CallArgs, MachineArgs, Named, UNMEASURED_SWITCHES, assumptions, default_sizes, points, trust};
 use advice::{Advice, Range, Regret};
 use options::{Basis, Measured, Site};
 
 #[derive(clap::Args, Debug)]
 #[command(
-    after_help = "Times every algorithm and protocol that NCCL may use, and sets them against what NCCL picks by itself.
-A change is advised only where its gain exceeds the 90% interval of the forecast or, with
+    after_help = "Times every algorithm and protocol that NCCL may use, and sets them against what NCCL picks by itself. \
+A change is advised only where its gain exceeds the 90% interval of the forecast or, with \
 --measurements, the spread of measured times. Writes into --output DIR:
   tuner.csv   for NVIDIA's example tuner plugin (NCCL_TUNER_CONFIG_FILE)
   nccl.env    NCCL_ALGO and NCCL_PROTO that slow no size, where there are such
   tune.json, tune.md   the same tables as on the terminal"
 )]
+#[command(mut_arg("size", default_sizes("8:8GiB:2, or those measured")))]
 pub(crate) struct Args {
     #[command(flatten)]
     machine: MachineArgs,
@@ -42,16 +43,18 @@ pub(crate) struct Args {
     #[arg(long, help_heading = "Output")]
     changes_only: bool,
     /// How to print
-    #[arg(long, value_enum, default_value = "table", help_heading = "Output")]
+    #[arg(long, value_parser = formats(), default_value = "table", help_heading = "Output")]
     format: Format,
     /// Folder for tuner.csv, nccl.env, tune.json and tune.md; made if it is not there
     #[arg(short, long, value_name = "DIR", help_heading = "Output")]
     output: Option<PathBuf>,
 }
 
-pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
+pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, CliError> {
     let mut call = args.call.clone();
     check(&mut call)?;
+    given.without(&["--explain-choice"], "every choice is explained", "leave it out")?;
+    call.check(given)?;
     let topology = args.machine.load(args.machine.one_node_count()?)?;
     let (profile, mut inputs) = args.machine.load_profile(&topology)?;
     let told = call.told(&topology)?;
@@ -126,7 +129,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         let machine = write::Machine { name: &topology.name, hosts, ranks: sites[0].call.ranks };
         write::folder(folder, &report, &write::tuner_csv(&sites, &advice, &machine), &env.text(&machine))?;
     }
-    OutputArgs { format: args.format, output: None }.print(&report, None)?;
+    OutputArgs { format: Some(args.format), output: None }.print(&report, None)?;
     Ok(ExitCode::SUCCESS)
 }
 

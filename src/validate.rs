@@ -28,15 +28,15 @@ use tables::{Key, Stats, files_table, group, group_table, rows_table};
 
 #[derive(clap::Args, Debug)]
 #[command(
-    after_help = "Reads nccl-tests logs (text and JSON) and CSV, files or folders. Rows that set a constant of the
-profile (its anchors) are left out of every figure. Rows where NCCL chose the algorithm are
-predicted through `auto` and grouped apart. The .toml beside a file can name machine, NCCL version and
+    after_help = "Reads nccl-tests logs (text and JSON) and CSV, files or folders. Rows that set a constant of the \
+profile (its anchors) are left out of every figure. Rows where NCCL chose the algorithm are \
+predicted through `auto` and grouped apart. The .toml beside a file can name machine, NCCL version and \
 environment; hosts and GPUs of each follow from the rows.
 
-Runs that are not as expected are simulated under each known cause (RDMA fell back to TCP, GPUDirect or
-P2P off, idle or slow NICs, slow NVLink or PCIe, a straggler, few channels, forced settings, no NVLS or
-SHARP, launch, cold start, noise); the one whose curve fits clearly best is named with what to run next.
-Logs over different sets of hosts (pairs, halves, rails) rank hosts and NICs. An anomaly of severity
+Runs that are not as expected are simulated under each known cause (RDMA fell back to TCP, GPUDirect or \
+P2P off, idle or slow NICs, slow NVLink or PCIe, a straggler, few channels, forced settings, no NVLS or \
+SHARP, launch, cold start, noise); the one whose curve fits clearly best is named with what to run next. \
+Logs over different sets of hosts (pairs, halves, rails) rank hosts and NICs. An anomaly of severity \
 error makes the exit code 1."
 )]
 pub(crate) struct Args {
@@ -175,7 +175,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     report.warnings.extend(read.files.iter().find_map(|file| other_gpus(file, &topology)));
     let groups = group(&judged);
     let overall: Vec<&Judged<'_>> = judged.iter().filter(|j| j.row.forced()).collect();
-    let people = matches!(args.output.format, Format::Table | Format::Markdown);
+    let people = matches!(args.output.format(), Format::Table | Format::Markdown);
     report.tables.push(group_table(&groups, &overall, people));
     report.tables.push(files_table(&read.files));
     let mut anomalies: Vec<Anomaly> = read.files.iter().filter_map(defective).collect();
@@ -186,10 +186,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         anomalies.extend(findings.anomalies);
         report.extra.insert("causes".to_owned(), findings.causes);
     }
-    if !anomalies.is_empty() || args.output.format == Format::Json {
+    if !anomalies.is_empty() || args.output.format() == Format::Json {
         report.tables.push(doctor::table(&anomalies, people));
     }
-    if args.rows || args.output.format != Format::Table {
+    if args.rows || args.output.format() != Format::Table {
         report.tables.push(rows_table(&judged));
     }
     report.extra.insert("overall".to_owned(), Stats::of(&overall).json());
@@ -207,13 +207,18 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     // A gate that nothing was held against is not passed.
     let unjudged = judged.is_empty() && (max_error.is_some() || min_busbw.is_some());
     let failed = beyond || unjudged || anomalies.iter().any(|a| a.error);
-    report.verdict = Some(verdict(&overall, &all, worst.as_ref(), failed, &anomalies, max_error));
+    report.verdict = Some(verdict(&overall, &all, worst.as_ref(), failed, &anomalies, (max_error, min_busbw)));
     if let Some(folder) = &args.plots {
         let names = plots::write_all(folder, &judged)?;
-        eprintln!("note: {} pictures in {}: {}", names.len(), folder.display(), names.join(" "));
+        say!("note: {} pictures in {}: {}", names.len(), folder.display(), names.join(" "));
     }
     args.output.print(&report, None)?;
     Ok(ExitCode::from(u8::from(failed)))
+}
+
+/// A percentage as it was given: without digits that only floats have.
+fn digits(percent: f64) -> f64 {
+    (percent * 1e6).round() / 1e6
 }
 
 /// Rows that are predicted, the median of their errors, and a hash of the files.
@@ -296,7 +301,7 @@ fn verdict(
     worst: Option<&(f64, &Key)>,
     failed: bool,
     anomalies: &[Anomaly],
-    max_error: Option<f64>,
+    (max_error, min_busbw): (Option<f64>, Option<f64>),
 ) -> Verdict {
     let stats = Stats::of(if overall.is_empty() { all } else { overall });
     let kind = if overall.is_empty() { "rows where NCCL chose" } else { "rows with a forced algorithm" };
@@ -313,10 +318,14 @@ fn verdict(
             BANDS[usize::from(key.band)],
             median * 100.0
         );
+        if let Some(most) = max_error.filter(|most| median > most) {
+            sentence += &format!(", more than the {}% of --max-error", digits(most * 100.0));
+        }
     }
     let slow = anomalies.iter().filter(|a| a.kind == "slower_than_expected").count();
     if slow > 0 {
-        sentence += &format!("; {slow} rows are slower than allowed");
+        let least = digits(min_busbw.unwrap_or(0.0) * 100.0);
+        sentence += &format!("; {slow} rows reach less than the {least}% of expected bus bandwidth of --min-busbw");
     }
     let found = anomalies.iter().find(|a| a.kind != "slower_than_expected");
     if let Some(found) = found {

@@ -191,7 +191,7 @@ fn bad_usage_is_refused_with_a_way_out() {
             &["compare", CSV, "--where-a", "ranks=2", "--where-b", "ranks=4"],
             &["no row of A has a partner in B", "--where"],
         ),
-        (&["compare", CSV, CSV, "--format", "nccl-tests"], &["no nccl-tests form"]),
+        (&["compare", CSV, CSV, "--format", "nccl-tests"], &["invalid value 'nccl-tests'", "csv, json"]),
     ] {
         let (code, out, err) = collcast(args);
         assert_eq!((code, out.as_str()), (2, ""), "{args:?}: {err}");

@@ -5,7 +5,7 @@
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use crate::model::one_line;
+use collcast_sim::text::one_line;
 
 /// A picture with logarithmic axes: bytes, and bus bandwidth in GB/s.
 #[derive(Clone, PartialEq, Debug, Default)]

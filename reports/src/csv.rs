@@ -4,7 +4,9 @@
 //! [`PREDICTED`] for forecasts. Numbers keep all their digits (the shortest text that reads
 //! back to the same value), so that a small rate does not become 0.00.
 
-use crate::model::{Cell, Report, Table, one_line};
+use collcast_sim::text::one_line;
+
+use crate::model::{Cell, Report, Table};
 
 /// The mark that keeps a forecast from being read as a measurement.
 pub const PREDICTED: &str = "# collcast: predicted, not measured";

@@ -3,7 +3,9 @@
 
 use std::fmt::Write as _;
 
-use crate::model::{CaseOutcome, Report, Status, one_line};
+use collcast_sim::text::one_line;
+
+use crate::model::{CaseOutcome, Report, Status};
 use crate::terminal;
 
 /// Most annotations of a level written: GitHub shows 10 errors and 10 warnings of a step and

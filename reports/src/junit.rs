@@ -6,6 +6,8 @@
 
 use std::fmt::Write as _;
 
+use collcast_sim::text::is_shown;
+
 use crate::model::{Case, CaseOutcome, Report, Status};
 
 /// The whole file.
@@ -77,7 +79,7 @@ fn escaped(text: &str) -> String {
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
             '\n' => out.push('\n'),
-            c if c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}') => out.push(' '),
+            c if !is_shown(c) => out.push(' '),
             c => out.push(c),
         }
     }

@@ -90,7 +90,7 @@ pub fn render(report: &Report) -> String {
 
 /// The summary is HTML; an empty line after it makes what follows Markdown again.
 fn fold(out: &mut String, summary: &str, text: &str) {
-    let summary = crate::model::one_line(summary).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    let summary = collcast_sim::text::one_line(summary).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
     let _ = write!(out, "\n<details><summary>{summary}</summary>\n\n{text}\n</details>\n");
 }
 
@@ -123,7 +123,7 @@ fn grid(table: &Table, rows: &[Vec<Cell>], room: &mut usize) -> String {
 
 /// Text that stays text: no markup, no mention, no end of a cell.
 fn escaped(text: &str) -> String {
-    let chars: Vec<char> = crate::model::one_line(text).chars().collect();
+    let chars: Vec<char> = collcast_sim::text::one_line(text).chars().collect();
     let mut out = String::with_capacity(chars.len());
     for (index, &c) in chars.iter().enumerate() {
         let beside = |at: Option<usize>| at.and_then(|at| chars.get(at)).is_some_and(|c| c.is_alphanumeric());

@@ -265,10 +265,3 @@ impl<T: Into<Cell>> From<Option<T>> for Cell {
         value.map_or(Self::Missing, Into::into)
     }
 }
-
-/// One line of text without control characters, so that no name in a file can break a
-/// comment, a line of output or a terminal.
-pub(crate) fn one_line(text: &str) -> String {
-    let clean: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    clean.trim().to_owned()
-}

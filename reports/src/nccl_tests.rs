@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use collcast_sim::collective::{Collective, DataType, ReduceOp};
 
 use crate::csv::PREDICTED;
-use crate::model::one_line;
+use collcast_sim::text::one_line;
 
 /// A run of nccl-tests, or what it would print.
 #[derive(Clone, PartialEq, Debug)]

@@ -35,6 +35,16 @@ pub fn nearest<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
         .map(|(_, name)| name)
 }
 
+/// The only known name that begins like `plain`, or with it.
+fn begun<'a>(plain: &str, known: &[&'a str]) -> Option<&'a str> {
+    let begins = |name: &&&str| {
+        let name = name.replace('_', "");
+        plain.len() > 1 && (name.starts_with(plain) || plain.starts_with(&name))
+    };
+    let mut found = known.iter().filter(begins);
+    found.next().copied().filter(|_| found.next().is_none())
+}
+
 macro_rules! names {
     ($(#[$doc:meta])* $type:ident, $what:literal, $($(#[$vdoc:meta])* $variant:ident = $name:literal $(| $alias:literal)*),+ $(,)?) => {
         $(#[$doc])*
@@ -63,6 +73,7 @@ macro_rules! names {
             type Err = UnknownName;
             fn from_str(text: &str) -> Result<Self, UnknownName> {
                 let plain: String = text.trim().chars().filter(|c| *c != '_' && *c != '-').collect::<String>().to_lowercase();
+                let plain = plain.strip_prefix("nccl").unwrap_or(&plain);
                 $(for spelling in [$name $(, $alias)*] {
                     if plain == spelling.replace('_', "") {
                         return Ok(Self::$variant);
@@ -71,7 +82,7 @@ macro_rules! names {
                 Err(UnknownName {
                     what: $what,
                     given: text.to_owned(),
-                    suggestion: nearest(text, [$($name),+]).map(str::to_owned),
+                    suggestion: nearest(plain, [$($name),+]).or_else(|| begun(plain, &[$($name),+])).map(str::to_owned),
                     known: [$($name),+].join(" "),
                 })
             }
@@ -89,11 +100,11 @@ names!(
     /// Rank r ends with the r-th part of the reduction.
     ReduceScatter = "reduce_scatter",
     /// Every rank ends with the root's input.
-    Broadcast = "broadcast",
+    Broadcast = "broadcast" | "bcast",
     /// The root ends with the reduction.
     Reduce = "reduce",
     /// Rank r ends with the r-th part of every input, in rank order.
-    AllToAll = "all_to_all" | "alltoallv",
+    AllToAll = "all_to_all" | "alltoallv" | "a2a",
     /// Rank r sends its buffer to rank r+1, as nccl-tests does it.
     SendRecv = "send_recv",
     /// The root ends with the inputs of all.
@@ -230,13 +241,13 @@ names!(
     /// 64-bit unsigned.
     Uint64 = "uint64" | "u64",
     /// IEEE half.
-    Float16 = "float16" | "half" | "f16",
+    Float16 = "float16" | "half" | "f16" | "fp16",
     /// Brain float.
     Bfloat16 = "bfloat16" | "bf16",
     /// IEEE single.
-    Float32 = "float32" | "float" | "f32",
+    Float32 = "float32" | "float" | "f32" | "fp32",
     /// IEEE double.
-    Float64 = "float64" | "double" | "f64",
+    Float64 = "float64" | "double" | "f64" | "fp64",
 );
 
 impl DataType {
@@ -290,6 +301,13 @@ mod tests {
         assert_eq!("CollNetDirect".parse(), Ok(Algorithm::CollnetDirect));
         assert_eq!("Simple".parse(), Ok(Protocol::Simple));
         assert_eq!("float".parse(), Ok(DataType::Float32));
+        assert_eq!("ncclBcast".parse(), Ok(Collective::Broadcast));
+        for (text, dtype) in
+            [("fp16", DataType::Float16), ("FP32", DataType::Float32), ("ncclFloat64", DataType::Float64)]
+        {
+            assert_eq!(text.parse(), Ok(dtype));
+        }
+        assert_eq!("scat".parse::<Collective>().unwrap_err().suggestion.as_deref(), Some("scatter"));
         let error = "al_reduse".parse::<Collective>().unwrap_err();
         assert_eq!(error.suggestion.as_deref(), Some("all_reduce"));
         assert!("banana".parse::<Algorithm>().unwrap_err().suggestion.is_none());

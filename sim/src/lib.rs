@@ -20,6 +20,7 @@ pub mod predict;
 pub mod profile;
 pub mod schedule;
 pub mod split;
+pub mod text;
 pub mod topology;
 pub mod units;
 pub mod workload;

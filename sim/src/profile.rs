@@ -328,9 +328,9 @@ impl Profile {
         BUILTIN.iter().map(|(name, _)| *name)
     }
 
-    /// The text of a built-in profile.
+    /// The text of a built-in profile, whatever the case of its name.
     pub fn builtin_text(name: &str) -> Option<&'static str> {
-        BUILTIN.iter().find(|(n, _)| *n == name).map(|(_, text)| *text)
+        BUILTIN.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, text)| *text)
     }
 
     /// A built-in profile, over the cited values of `prior`.

@@ -47,6 +47,11 @@ impl FromStr for Split {
 }
 
 impl Split {
+    /// Whether so many ranks can be cut by its number; masks fit any.
+    pub fn fits(self, ranks: u32) -> bool {
+        self.number <= ranks || matches!(self.operator, Operator::And | Operator::Or)
+    }
+
     /// The groups in the order of their first ranks.
     pub fn groups(self, ranks: u32) -> Vec<Vec<Rank>> {
         let colour = |rank: u32| match self.operator {

@@ -159,6 +159,17 @@ pub enum UnitError {
     /// No number at the start.
     #[error("`{0}` does not start with a number")]
     NotANumber(String),
+    /// Digits and points that are no number, such as two of them.
+    #[error("`{number}` in `{text}` is not a number; a range of sizes is FROM:TO, with a colon")]
+    NotOneNumber {
+        /// What was written.
+        text: String,
+        /// Where a number was expected.
+        number: String,
+    },
+    /// A rate that is too low to be one.
+    #[error("`{0}` is less than one byte a second; `b` is bits and `B` bytes, such as `400 Gb/s` or `50 GB/s`")]
+    TooSlow(String),
     /// A rate or a time without its unit.
     #[error("`{text}` has no unit; expected {expected}")]
     MissingUnit {
@@ -191,7 +202,10 @@ fn split(text: &str) -> Result<(f64, &str), UnitError> {
         .char_indices()
         .find(|&(i, c)| !(c.is_ascii_digit() || c == '.' || (i == 0 && (c == '-' || c == '+'))))
         .map_or(text.len(), |(i, _)| i);
-    let number: f64 = text[..end].parse().map_err(|_| UnitError::NotANumber(text.to_owned()))?;
+    let number: f64 = text[..end].parse().map_err(|_| match text[..end].contains(|c: char| c.is_ascii_digit()) {
+        true => UnitError::NotOneNumber { text: text.to_owned(), number: text[..end].to_owned() },
+        false => UnitError::NotANumber(text.to_owned()),
+    })?;
     Ok((number, text[end..].trim()))
 }
 
@@ -271,7 +285,7 @@ pub fn parse_rate(text: &str) -> Result<Bandwidth, UnitError> {
     if number <= 0.0 {
         return Err(UnitError::NotPositive(text.to_owned()));
     }
-    Bandwidth::new(whole(text, number * factor)?).ok_or_else(|| UnitError::NotPositive(text.to_owned()))
+    Bandwidth::new(whole(text, number * factor)?).ok_or_else(|| UnitError::TooSlow(text.to_owned()))
 }
 
 /// Reads a time: `12 ms`, `3.5us`, `800 ns`, `2 s`.
@@ -319,6 +333,17 @@ mod tests {
         for bad in ["", "x", "8 Q", "-8", "1e9", "99999999999G"] {
             assert!(parse_size(bad).is_err(), "{bad}");
         }
+    }
+
+    /// Goal: what is no number, and what is too slow, is said to be that.
+    #[test]
+    fn slips_are_named() {
+        let slow = parse_rate("1 b/s").unwrap_err().to_string();
+        assert!(slow.contains("less than one byte a second") && slow.contains("bits"), "{slow}");
+        assert!(parse_rate("0 b/s").unwrap_err().to_string().contains("greater than zero"));
+        let range = parse_size("1..2").unwrap_err().to_string();
+        assert!(range.contains("`1..2`") && range.contains("FROM:TO") && !range.contains("start"), "{range}");
+        assert!(parse_size("x").unwrap_err().to_string().contains("does not start with a number"));
     }
 
     /// Goal: a transfer is never faster than its link, however it divides.

@@ -136,7 +136,7 @@ fn processes_of(
                 for line in BufReader::new(output).lines().map_while(Result::ok) {
                     match Answer::parse(&line) {
                         Some(answer) => drop(send.send((rank, answer))),
-                        None => eprintln!("{line}"), // NCCL's own words.
+                        None => say!("{line}"), // NCCL's own words.
                     }
                 }
             });

@@ -14,6 +14,7 @@ use collcast_topologies::file::parse;
 use serde::Deserialize;
 
 use crate::error::CliError;
+use crate::files::read_text;
 use crate::selectors::content_hash;
 
 /// The schema that this module reads and writes.
@@ -178,7 +179,7 @@ impl Baseline {
     }
 
     pub(crate) fn read(path: &Path) -> Result<Self, CliError> {
-        let text = super::read_text("read the baseline", path)?;
+        let text = read_text("read the baseline", path)?;
         let file = path.display().to_string();
         let source = Source::new(&file, &text);
         let mut baseline: Self = parse(source)?;

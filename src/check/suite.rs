@@ -19,6 +19,7 @@ use toml::Spanned;
 
 use super::Selectors;
 use crate::error::CliError;
+use crate::files::read_text;
 use crate::validate::percent;
 
 /// The schema that this module reads.
@@ -190,7 +191,7 @@ pub(crate) fn json_schema() -> String {
 
 /// Reads a suite.
 pub(crate) fn read(path: &Path) -> Result<Suite, CliError> {
-    let text = super::read_text("read the suite", path)?;
+    let text = read_text("read the suite", path)?;
     let file = path.display().to_string();
     let folder = path.parent().unwrap_or_else(|| Path::new(""));
     Reader { source: Source::new(&file, &text), folder }.suite()
@@ -291,10 +292,8 @@ impl Reader<'_> {
             Some(text) => sorted(self.sizes(text)?),
         };
         let version = |text: &Spanned<String>| {
-            text.get_ref().parse::<Version>().map_err(|error| {
-                let known = format!("known: {} to {}", Version::OLDEST, Version::NEWEST);
-                self.bad(text.span(), error.to_string(), "no version", known)
-            })
+            Version::asked(text.get_ref())
+                .map_err(|error| self.bad(text.span(), error.to_string(), "no known version", Version::known()))
         };
         let versions = raw.nccl.as_ref().or(suite.nccl.as_ref()).into_iter().flatten();
         let mut nccl: Vec<Version> = versions.map(version).collect::<Result<_, _>>()?;
@@ -406,7 +405,7 @@ impl Reader<'_> {
             return Ok(vec![pair]);
         }
         let path = self.beside(text.get_ref());
-        let content = super::read_text("read the variables", Path::new(&path)).map_err(|error| {
+        let content = read_text("read the variables", Path::new(&path)).map_err(|error| {
             self.bad(text.span(), error.to_string(), "expected NAME=VALUE or a file beside the suite", "")
         })?;
         settings::pairs_of_file(&content).map_err(|error| {

@@ -40,7 +40,7 @@ pub(super) fn run(args: &Args, text: &str) -> Result<ExitCode, CliError> {
     report.warnings.extend(told.warnings);
     report.warnings.extend(p.warnings.iter().map(ToString::to_string));
     report.tables.push(row(&calls, &p));
-    report.tables.push(of_calls(&calls, &p, args.output.format == Format::Table));
+    report.tables.push(of_calls(&calls, &p, args.output.format() == Format::Table));
     if p.unmeasured_switches {
         report.assumptions.push(UNMEASURED_SWITCHES.to_owned());
     }

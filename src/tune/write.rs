@@ -10,7 +10,7 @@ use collcast_sim::collective::Collective;
 use super::advice::{Advice, Run, runs, taken};
 use super::options::Site;
 use crate::error::CliError;
-use crate::output::write;
+use crate::files::write;
 
 /// First words of every file.
 pub(super) const PREDICTED: &str =

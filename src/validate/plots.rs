@@ -9,7 +9,7 @@ use collcast_sim::measurement::PeerAccess;
 
 use super::judged::Judged;
 use crate::error::CliError;
-use crate::output::write;
+use crate::files::write;
 
 /// Curves in one picture; more go into a second.
 const CURVES: usize = 6;

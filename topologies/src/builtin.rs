@@ -58,9 +58,9 @@ pub fn names() -> Vec<&'static str> {
     BUILTINS.iter().map(|(name, _)| *name).collect()
 }
 
-/// The topology file of a built-in.
+/// The topology file of a built-in, whatever the case of its name.
 pub fn text(name: &str) -> Option<&'static str> {
-    BUILTINS.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
+    BUILTINS.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, text)| *text)
 }
 
 /// One line about a built-in; none for an unknown name.

@@ -7,6 +7,7 @@
 use std::fmt::Write as _;
 use std::ops::Range;
 
+use collcast_sim::text::is_shown;
 use thiserror::Error;
 
 /// Longest input of any reader, in bytes: 16 MiB. The largest real file is under 1 MiB.
@@ -47,9 +48,9 @@ pub struct Diagnostic {
     pub hint: String,
 }
 
-/// Text without control characters, so that a hostile file cannot drive the terminal.
+/// Text in which every character has its place, so that carets fit and a hostile file cannot drive the terminal.
 fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+    text.chars().map(|c| if is_shown(c) { c } else { '\u{fffd}' }).collect()
 }
 
 /// A value as it is quoted in a message: at most 60 characters, none of them control.
@@ -267,7 +268,7 @@ impl<'a> Source<'a> {
             span: start..end,
             line,
             column: before + 1,
-            text: format!("{lead}{}{tail}", plain(&shown.replace('\t', " ").replace('\u{1b}', "?"))),
+            text: format!("{lead}{}{tail}", plain(&shown.replace('\t', " "))),
             indent: before - first + lead.len(),
             width: width.min(SHOWN_CHARS - 20),
         }

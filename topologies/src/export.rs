@@ -11,7 +11,7 @@ use crate::TopologiesError;
 use crate::builtin::spec_any;
 use crate::catalogue::by_name;
 use crate::cluster::ClusterSpec;
-use crate::error::{Diagnostic, MAX_INPUT_BYTES};
+use crate::error::{Diagnostic, quote};
 use crate::host::{HostSpec, NicSpec, NvlinkTarget, Parent};
 use crate::import::import;
 use crate::xml::{self, Document};
@@ -158,32 +158,41 @@ pub struct Imported {
 /// not fit.
 pub fn import_file(path: &Path, onto: Option<&str>) -> Result<Imported, TopologiesError> {
     let name = path.display().to_string();
-    let bytes = std::fs::File::open(path)
-        .and_then(|file| {
-            use std::io::Read as _;
-            let mut bytes = Vec::new();
-            file.take(MAX_INPUT_BYTES as u64 + 1).read_to_end(&mut bytes).map(|_| bytes)
-        })
-        .map_err(|error| {
-            TopologiesError::Unreadable(Box::new(Diagnostic {
-                message: format!("cannot read `{name}`: {error}"),
-                file: name.clone(),
-                at: None,
-                label: String::new(),
-                hint: "give the path of an NCCL topology XML or of `nvidia-smi topo -m` text".to_owned(),
-            }))
-        })?;
+    let bytes = crate::input::read(path).map_err(|error| {
+        TopologiesError::Unreadable(Box::new(Diagnostic {
+            message: format!("cannot read `{name}`: {error}"),
+            file: name.clone(),
+            at: None,
+            label: String::new(),
+            hint: "give the path of an NCCL topology XML or of `nvidia-smi topo -m` text".to_owned(),
+        }))
+    })?;
     let text = crate::error::Source::decode(&name, &bytes)?.text;
     let template = match xml::read(text, &name) {
         Ok(Document::Template(template)) => Some(template),
         _ => None,
     };
-    // A machine needs nothing more; everything else is refused with its reason.
-    let spec = spec_any(onto.filter(|_| template.is_some()).unwrap_or(&name))?;
-    let machine = spec.groups.first().map(|g| g.host.clone()).unwrap_or_default();
-    let (host, mut notes) = match &template {
-        Some(template) if onto.is_some() => import(template, &machine)?,
-        _ => (machine.clone(), machine.assumptions),
+    let host_of = |spec: &ClusterSpec| spec.groups.first().map(|g| g.host.clone()).unwrap_or_default();
+    let (spec, (host, mut notes)) = match (&template, onto.map(spec_any).transpose()?) {
+        (Some(template), Some(onto)) => {
+            let merged = import(template, &host_of(&onto))?;
+            (onto, merged)
+        }
+        // A machine needs nothing more; everything else is refused with its reason.
+        (_, onto) => {
+            let spec = spec_any(&name)?;
+            if onto.is_some() {
+                return Err(TopologiesError::Contradiction(Box::new(Diagnostic {
+                    message: format!("`{}` is a machine, and needs none to be imported onto", quote(&name)),
+                    file: name,
+                    at: None,
+                    label: String::new(),
+                    hint: "leave --onto out: it is for a template, which lists PCIe only".to_owned(),
+                })));
+            }
+            let host = host_of(&spec);
+            (spec, (host.clone(), host.assumptions))
+        }
     };
     notes.extend(left_out(&spec));
     Ok(Imported { xml: xml(&host), notes })

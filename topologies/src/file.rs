@@ -70,7 +70,7 @@ pub fn read(text: &str, file: &str, load: Loader<'_>) -> Result<ClusterSpec, Top
 /// [`TopologiesError::Unreadable`] when a file cannot be opened, otherwise as [`read_any`].
 pub fn load_path(path: &Path) -> Result<ClusterSpec, TopologiesError> {
     let name = path.display().to_string();
-    let bytes = read_bounded(path).map_err(|error| {
+    let bytes = crate::input::read(path).map_err(|error| {
         TopologiesError::Unreadable(Box::new(Diagnostic {
             message: format!("cannot read `{}`: {error}", quote(&name)),
             file: name.clone(),
@@ -80,28 +80,8 @@ pub fn load_path(path: &Path) -> Result<ClusterSpec, TopologiesError> {
         }))
     })?;
     let folder = path.parent().unwrap_or_else(|| Path::new(""));
-    let mut beside = |sibling: &str| {
-        let path = folder.join(sibling);
-        // A pipe that nobody writes to would hang; the user named only the first file.
-        if std::fs::metadata(&path)?.is_file() {
-            read_bounded(&path)
-        } else {
-            Err(std::io::Error::other("it is no regular file"))
-        }
-    };
+    let mut beside = |sibling: &str| crate::input::read(&folder.join(sibling));
     read_any(&bytes, &name, &mut beside)
-}
-
-/// Reads a regular file, and one byte more than the limit at most.
-pub(crate) fn read_bounded(path: &Path) -> std::io::Result<Vec<u8>> {
-    use std::io::Read as _;
-    let file = std::fs::File::open(path)?;
-    if file.metadata()?.is_dir() {
-        return Err(std::io::Error::other("it is a folder"));
-    }
-    let mut bytes = Vec::new();
-    file.take(crate::error::MAX_INPUT_BYTES as u64 + 1).read_to_end(&mut bytes)?;
-    Ok(bytes)
 }
 
 /// Reads a topology in any of the formats, told apart by content.

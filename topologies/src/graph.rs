@@ -11,7 +11,6 @@ use collcast_sim::model::nccl::search::Given;
 use collcast_sim::network::PathClass;
 
 use crate::error::{Diagnostic, Source, TopologiesError, quote};
-use crate::file::read_bounded;
 use crate::xml::{self, Document, GraphSpec};
 
 /// Bits of a device number; NCCL keeps the host in those above.
@@ -23,7 +22,7 @@ const DEVICE_BITS: u32 = 56;
 /// As [`xml::read`] and [`given`]; [`TopologiesError::Schema`] for XML that is no graph file.
 pub fn read_path(path: &Path) -> Result<Given, TopologiesError> {
     let name = path.display().to_string();
-    let bytes = read_bounded(path).map_err(|error| {
+    let bytes = crate::input::read(path).map_err(|error| {
         TopologiesError::Unreadable(Box::new(Diagnostic {
             message: format!("cannot read `{}`: {error}", quote(&name)),
             file: name.clone(),

@@ -18,6 +18,7 @@ pub mod graph;
 pub mod host;
 pub mod hostlist;
 pub mod import;
+pub mod input;
 pub mod placement;
 mod plan;
 mod raw;

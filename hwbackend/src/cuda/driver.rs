@@ -46,13 +46,13 @@ pub(crate) fn count() -> Result<i32, ExecError> {
     if !unsafe { cu::is_culib_present() } {
         return Err(missing(
             "the CUDA driver library (libcuda.so.1) was not found",
-            "run on a machine with an NVIDIA driver, or use --backend host, which needs none",
+            "run on a machine with an NVIDIA driver; `collcast bench --backend host` needs none",
         ));
     }
     if let Err(error) = cu!(cuInit(0)) {
         return Err(missing(
             format!("the CUDA driver does not start: {error}"),
-            "check `nvidia-smi`; --backend host needs no GPU",
+            "check `nvidia-smi`; `collcast bench --backend host` needs no GPU",
         ));
     }
     let mut version = 0;
@@ -61,7 +61,7 @@ pub(crate) fn count() -> Result<i32, ExecError> {
         let said = format!("{}.{}", version / 1000, version % 1000 / 10);
         return Err(missing(
             format!("the driver's interface is CUDA {said}; 12.8 is the oldest that is used here"),
-            "update the NVIDIA driver to 570 or later, or use --backend host",
+            "update the NVIDIA driver to 570 or later; `collcast bench --backend host` needs none",
         ));
     }
     let mut count = 0;
@@ -161,7 +161,7 @@ impl Device {
         if can == 0 {
             return Err(missing(
                 format!("GPU {} cannot reach the memory of GPU {}", self.ordinal, other.ordinal),
-                "the CUDA backend needs peer access (NVLink, or PCIe without isolation); --backend nccl does not",
+                "the CUDA backend needs peer access (NVLink, or PCIe without isolation); `collcast bench --backend nccl` does not",
             ));
         }
         self.enter()?;

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use collcast_sim::topology::LinkKind;
 
 use crate::machine::cut;
-use crate::model::one_line;
+use collcast_sim::text::one_line;
 
 /// How words look.
 #[derive(Clone, Copy, PartialEq, Eq)]

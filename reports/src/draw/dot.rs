@@ -9,7 +9,7 @@ use super::fabric::{Fabric, Item};
 use super::first_host;
 use super::host::{HostTree, NodeKind};
 use crate::machine::Bundle;
-use crate::model::one_line;
+use collcast_sim::text::one_line;
 
 /// The picture as a Graphviz graph; `dot -Tsvg` draws it.
 pub fn dot(topology: &Topology) -> String {

@@ -21,11 +21,44 @@ pub struct Version {
 #[error("`{0}` is not a version of NCCL; expected such as 2.28.9 or 2.28")]
 pub struct NotAVersion(String);
 
+/// A version that cannot be asked for.
+#[derive(Debug, Error, Clone, PartialEq, Eq)]
+pub enum NotKnown {
+    /// It is none.
+    #[error(transparent)]
+    NotAVersion(#[from] NotAVersion),
+    /// Rules that nobody here has read.
+    #[error("the rules of NCCL {0} are not known here")]
+    Rules(Version),
+}
+
 impl Version {
     /// The first whose constants are known here.
     pub const OLDEST: Self = Self::new(2, 8, 0);
     /// The last whose constants are known here.
     pub const NEWEST: Self = Self::new(2, 30, 7);
+
+    /// The first that the rules of the oldest known one stand in for: LL128 and the choice among algorithms.
+    const OLDEST_ASKED: Self = Self::new(2, 5, 0);
+
+    /// A version that a user asks for: any patch of a known release, and what the oldest rules stand in for.
+    ///
+    /// # Errors
+    /// Text that is no version, a later release than is known, one before 2.5.
+    pub fn asked(text: &str) -> Result<Self, NotKnown> {
+        let version: Self = text.parse()?;
+        let next = Self::new(Self::NEWEST.major, Self::NEWEST.minor + 1, 0);
+        match (Self::OLDEST_ASKED..next).contains(&version) {
+            true => Ok(version),
+            false => Err(NotKnown::Rules(version)),
+        }
+    }
+
+    /// Which versions can be [asked](Self::asked) for.
+    pub fn known() -> String {
+        let (oldest, newest, asked) = (Self::OLDEST, Self::NEWEST, Self::OLDEST_ASKED);
+        format!("known: {oldest} to {newest} and its patches; from {asked} on the rules of {oldest} stand in")
+    }
 
     /// `major.minor.patch`.
     pub const fn new(major: u16, minor: u16, patch: u16) -> Self {
@@ -93,6 +126,11 @@ mod tests {
         let (used, note) = version("2.31.1").covered();
         assert_eq!(used, Version::NEWEST);
         assert!(note.unwrap().contains("newer"));
+        for (text, known) in
+            [("2.30.9", true), ("2.5", true), ("2.31", false), ("2.99.0", false), ("3.0", false), ("2.4.8", false)]
+        {
+            assert_eq!(Version::asked(text).is_ok(), known, "{text}");
+        }
         assert!(version("2.7.8").covered().1.unwrap().contains("older"));
         for text in ["", "2", "two", "2.28.9.1", "1.3.4", "2.-1", "2.99999.1"] {
             assert!(text.parse::<Version>().is_err(), "{text}");

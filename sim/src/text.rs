@@ -1,0 +1,27 @@
+//! Text of strangers (names in files, names of files) where a terminal or a CI log shows it.
+
+/// Whether a character is drawn, or one of a word before it: no control or escape, no mark that turns the
+/// direction of text, nothing invisible.
+pub fn is_shown(c: char) -> bool {
+    // After a letter, Rust's form for debugging leaves accents as they are and escapes what Unicode does
+    // not count as printed.
+    c == ' ' || c.is_ascii_graphic() || (!c.is_ascii() && format!("a{c}").escape_debug().count() == 2)
+}
+
+/// The text on one line, as itself: line breaks are spaces, what is not shown is escaped.
+///
+/// ```
+/// use collcast_sim::text::one_line;
+/// assert_eq!(one_line("h\u{f4}te\n::error::\u{1b}[31m\u{202e}x "), "h\u{f4}te ::error::\\u{1b}[31m\\u{202e}x");
+/// ```
+pub fn one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for c in text.trim().chars() {
+        match c {
+            c if c.is_whitespace() => line.push(' '),
+            c if is_shown(c) => line.push(c),
+            c => line.extend(c.escape_unicode()),
+        }
+    }
+    line
+}

@@ -1,0 +1,104 @@
+//! Files that users name: read within bounds, written whole or not at all.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use collcast_topologies::input;
+
+use crate::error::CliError;
+
+/// Most links from one name to the next that are followed, as Linux does.
+const LINKS_MAX: usize = 40;
+/// What the names of files end in that are not yet whole.
+const PART: &str = ".part";
+
+/// Writes to a file, or to stdout. A regular file is replaced by a whole one, or stays as it was; what
+/// is none (a device, a pipe) is written to. Links are followed.
+pub(crate) fn write(path: Option<&Path>, bytes: &[u8]) -> Result<(), CliError> {
+    let Some(path) = path else {
+        let mut out = io::stdout().lock();
+        return out.write_all(bytes).and_then(|()| out.flush()).map_err(|source| failed("stdout".as_ref(), source));
+    };
+    let (target, open) = followed(path);
+    let written = match fs::metadata(&target) {
+        Ok(old) if open || !(old.is_file() || old.is_dir()) => {
+            File::options().append(true).open(&target).and_then(|mut there| there.write_all(bytes))
+        }
+        Ok(old) => replace(&target, bytes, Some(old.permissions())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => replace(&target, bytes, None),
+        Err(error) => Err(error),
+    };
+    written.map_err(|source| failed(path, source))
+}
+
+/// Whether a file of that name is one that others can lie beside: regular, or not there yet.
+pub(crate) fn is_regular(path: &Path) -> bool {
+    let (target, open) = followed(path);
+    !open && fs::metadata(target).map_or(true, |there| there.is_file())
+}
+
+/// The text of a file that a user named; `what` for messages, such as `read the profile`.
+pub(crate) fn read_text(what: &'static str, path: impl AsRef<Path>) -> Result<String, CliError> {
+    let path = path.as_ref();
+    input::read_text(path).map_err(|source| CliError::File { what, path: path.to_owned(), source })
+}
+
+fn failed(path: &Path, source: io::Error) -> CliError {
+    match source.kind() {
+        io::ErrorKind::BrokenPipe => CliError::BrokenPipe,
+        _ => CliError::File { what: "write", path: path.to_owned(), source },
+    }
+}
+
+/// Where the links of a name lead, also when nothing is there yet; and whether that is a file that this
+/// program has open (`/dev/stdout`, `/dev/fd/63`), whose name may be none.
+fn followed(path: &Path) -> (PathBuf, bool) {
+    let mut path = path.to_owned();
+    for _ in 0..LINKS_MAX {
+        if path.parent().and_then(|folder| folder.canonicalize().ok()).is_some_and(|f| f.starts_with("/proc")) {
+            return (path, true);
+        }
+        match fs::read_link(&path) {
+            Ok(to) => path = path.with_file_name(to),
+            Err(_) => break,
+        }
+    }
+    (path, false)
+}
+
+/// A temporary file beside the target takes its place once all of it is on the disk.
+fn replace(target: &Path, bytes: &[u8], permissions: Option<fs::Permissions>) -> io::Result<()> {
+    let folder = target.parent().filter(|folder| *folder != Path::new("")).unwrap_or_else(|| Path::new("."));
+    let name = target.file_name().ok_or(io::ErrorKind::IsADirectory)?.to_string_lossy();
+    let prefix = format!(".{}.", name.chars().take(60).collect::<String>());
+    sweep(folder, &prefix);
+    let mut part = (tempfile::Builder::new().prefix(&prefix).suffix(PART))
+        .make_in(folder, |path| File::options().write(true).create_new(true).open(path))?;
+    // Says to others that it is not left over; where a disk has no locks they leave it alone as well.
+    let _ = part.as_file().try_lock();
+    if let Some(permissions) = permissions {
+        part.as_file().set_permissions(permissions)?;
+    }
+    part.write_all(bytes)?;
+    part.as_file().sync_all()?;
+    part.persist(target)?;
+    // The name is safe too once the folder is on the disk, which not every disk can be asked for.
+    let _ = File::open(folder).and_then(|folder| folder.sync_all());
+    Ok(())
+}
+
+/// Removes what writers of the same file left that were killed: nobody holds its lock.
+fn sweep(folder: &Path, prefix: &str) {
+    let left = |entry: &fs::DirEntry| {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        name.starts_with(prefix) && name.ends_with(PART) && entry.file_type().is_ok_and(|kind| kind.is_file())
+    };
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten().filter(left) {
+        let path = entry.path();
+        if File::open(&path).is_ok_and(|file| file.try_lock().is_ok()) {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
