@@ -98,6 +98,8 @@ pub struct Flows {
     touched: Vec<u32>,
     joining: Vec<u32>,
     ends: Ends,
+    /// Flows and resources that were looked at to find rates: what solving has cost.
+    pub looked_at: u64,
 }
 
 /// When each flow will end if nothing changes, in ps: a heap, in which a flow whose rate changes moves.
@@ -282,6 +284,7 @@ impl Flows {
     /// of use only where there are none.
     fn fill(&mut self, near: bool) {
         self.filling = self.filling.wrapping_add(1);
+        self.looked_at += (self.component.len() + self.members.len()) as u64;
         self.joining.clear();
         self.heap.clear();
         self.beside.clear();
@@ -390,6 +393,7 @@ impl Flows {
     fn find_beside(&mut self) {
         for &r in &self.component {
             let resource = &mut self.resources[r as usize];
+            self.looked_at += resource.flows.len() as u64;
             for &(id, slot) in &resource.flows {
                 let flow = &mut self.flows[id as usize];
                 if flow.seen == self.stamp {

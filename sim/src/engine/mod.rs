@@ -311,15 +311,15 @@ pub struct Outcome {
     pub trace_hash: u64,
 }
 
-/// Events of a run: about 20 s of one core.
-pub const MOST_EVENTS: u64 = 60_000_000;
+/// Work of a run: events, and flows and resources looked at to share links among transfers. About 20 s of a core.
+pub const MOST_WORK: u64 = 250_000_000;
 
 /// A run that cannot end, which verified schedules never cause, or takes too long.
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
 pub enum EngineError {
-    /// More events than a run may have.
-    #[error("it takes more than {MOST_EVENTS} events to simulate; take fewer bytes or fewer ranks")]
-    TooMany,
+    /// More than [`MOST_WORK`].
+    #[error("it takes too many events to simulate, more than about 20 s of them; take fewer bytes or fewer ranks")]
+    TooLong,
     /// Lanes or tasks that wait for ever.
     #[error("the simulation stopped at {at} with {waiting} lanes or tasks waiting for ever")]
     Stuck {
@@ -719,8 +719,8 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
                 }
             }
             self.flows.solve(time);
-            if self.outcome.events > MOST_EVENTS {
-                return Err(EngineError::TooMany);
+            if self.outcome.events + self.flows.looked_at > MOST_WORK {
+                return Err(EngineError::TooLong);
             }
         }
         if self.done < self.lanes.len() + self.tasks.len() {
