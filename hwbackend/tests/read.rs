@@ -281,6 +281,43 @@ fn json_is_read_without_its_secrets() {
     assert!(!format!("{report:?}").contains("hunter2"));
 }
 
+/// Goal: wrong values count in whatever form their number is written, also those of the whole run; what is no count is
+/// refused and never taken for none.
+#[test]
+fn wrong_values_in_json_are_counted() {
+    let defects = |wrong: &str, bounds: &str| {
+        let text = JSON.replace(r#""nwrong": 1}"#, &format!(r#""nwrong": {wrong}}}"#));
+        let text = text.trim_end().trim_end_matches('}').to_owned() + &format!(", \"out_of_bounds\": {bounds}}}");
+        read_texts(&[("r.json", &text)]).map(|report| report.files[0].defects.clone())
+    };
+    let okay = r#"{"count": 0, "okay": "true"}"#;
+    for none in ["0", "0.000000", "\"0\"", "null", "\"N/A\""] {
+        assert_eq!(defects(none, okay), Ok(vec![]), "{none}");
+    }
+    for (wrong, count) in
+        [("4096.000000", "4096"), ("\"4096\"", "4096"), ("6.71089e+07", "67108900"), ("1", "1"), ("0.5", "0.5")]
+    {
+        let found = defects(wrong, okay).unwrap();
+        assert_eq!(found, [Note { line: Some(10), text: format!("{count} values were wrong") }], "{wrong}");
+    }
+    for bad in ["-1", "\"nan\"", "\"many\"", "true", "[1]", "-1.000000"] {
+        let error = defects(bad, okay).unwrap_err().to_string();
+        assert!(error.contains("in `nwrong`") && error.contains("r.json:10"), "{bad}: {error}");
+    }
+    for bounds in [r#"{"count": 3, "okay": "false"}"#, r#"{"count": 3.0, "okay": "true"}"#, r#"{"count": "3"}"#] {
+        let found = defects("0", bounds).unwrap();
+        assert!(found[0].text.contains("3 values were out of bounds"), "{bounds}: {found:?}");
+    }
+    for bad in [r#"{"count": -1, "okay": "true"}"#, r#"{"count": 0, "okay": "perhaps"}"#, "3"] {
+        let error = defects("0", bad).unwrap_err().to_string();
+        assert!(error.contains("in `out_of_bounds`"), "{bad}: {error}");
+    }
+    // A time that was not printed does not hide what was wrong.
+    let text = JSON.replace(r#""nwrong": "N/A""#, r#""nwrong": 7.000000"#);
+    let report = read_texts(&[("r.json", &text)]).unwrap();
+    assert!(report.files[0].defects[0].text.contains("7 values"), "{:?}", report.files[0].defects);
+}
+
 /// Goal: our own predictions are no measurements, in any form, unless asked for.
 #[test]
 fn predictions_are_refused_unless_allowed() {

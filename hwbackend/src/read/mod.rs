@@ -505,6 +505,20 @@ impl Parsed {
         }
     }
 
+    /// Results that were wrong.
+    fn wrong(&mut self, line: u64, count: Option<f64>) {
+        if let Some(count) = count.filter(|&count| count > 0.0) {
+            self.defect(line, format!("{count} values were wrong"));
+        }
+    }
+
+    /// Values that the whole run counted out of bounds, and whether its own check failed.
+    fn out_of_bounds(&mut self, line: u64, count: f64, failed: bool) {
+        if failed || count > 0.0 {
+            self.defect(line, format!("the run failed its own check: {count} values were out of bounds"));
+        }
+    }
+
     /// A note that would come with every row.
     fn note_once(&mut self, line: Option<u64>, text: String) {
         if !self.notes.iter().any(|note| note.text == text) {
@@ -666,6 +680,21 @@ fn siblings_of(path: &Path) -> Vec<PathBuf> {
         .filter(|path| path.is_file())
         .collect()
 }
+
+/// Values that were wrong, as nccl-tests counts them: printed with `%g` (`6.71089e+07`), in its JSON with `%lf`
+/// (`4096.000000`). `None` where nothing was checked; no error is taken for `none`.
+fn wrong_values(text: &str) -> Option<Option<f64>> {
+    if text.eq_ignore_ascii_case("n/a") {
+        return Some(None);
+    }
+    let mantissa = text.split(['e', 'E']).next().unwrap_or_default();
+    let underflows = |count: f64| count == 0.0 && mantissa.contains(|c: char| matches!(c, '1'..='9'));
+    let count = text.parse::<f64>().ok().filter(|&count| count.is_finite() && count >= 0.0);
+    count.filter(|&count| !underflows(count)).map(Some)
+}
+
+/// What a count of wrong values must be.
+const EXPECTED_WRONG: &str = "a number of wrong values, or N/A (in JSON null) where nothing was checked";
 
 /// Our own mark on predictions.
 fn is_prediction_mark(line: &str) -> bool {
