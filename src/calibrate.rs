@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use collcast_hwbackend::read::{FileReport, ReadOptions, ReadReport, read_paths};
+use collcast_hwbackend::read::{FileReport, ReadOptions, ReadReport, cut_runs, read_paths};
 use collcast_reports::model::{Cell, Column, Input, Report, Status, Table, Verdict};
 use collcast_sim::calibrate::{
     CalibrateError, Crossed, Fit, Judged, SIZE_BANDS, Sample, Split, Study, coverage, mean, size_band, spreads,
@@ -160,7 +160,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         format!("starts from profile {}", args.profile.join(" + ")),
         format!("{} rows from {} B up, {} left out as smaller", study.samples().len(), min_size.0, usable.small),
     ]);
-    report.warnings = read.files.iter().filter_map(FileReport::defect).collect();
+    report.warnings = read.files.iter().filter_map(FileReport::defect).chain(cut_runs(&read.files)).collect();
     report.warnings.extend(usable.skipped.iter().map(|(why, n)| format!("{n} rows are not predicted: {why}")));
     report.warnings.extend(machines.topologies.first().into_iter().flat_map(|t| left_aside(&read.files, t)));
     report.warnings.extend(fit.estimates.iter().filter(|e| e.at_bound).map(|e| {

@@ -136,7 +136,7 @@ fn report(
         }));
         for file in &side.files {
             let unread = !matches!(file.outcome, Outcome::Read | Outcome::Metadata) || file.unreadable > 0;
-            let trouble = unread || !file.defects.is_empty();
+            let trouble = unread || !file.defects.is_empty() || !file.unfinished.is_empty();
             report
                 .warnings
                 .extend(file.warnings().into_iter().take(usize::from(trouble)).map(|w| format!("{name}: {w}")));

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use collcast_hwbackend::read::{FileReport, ReadOptions, read_paths};
+use collcast_hwbackend::read::{FileReport, ReadOptions, cut_runs, read_paths};
 use collcast_reports::model::{Cell, Column, Input, Report, Status, Table, Verdict};
 use collcast_sim::model::nccl::FUNCTIONS;
 use collcast_sim::predict::{Predictor, Settings};
@@ -68,7 +68,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
             path: Some(f.path.display().to_string()),
             hash: f.hash.clone(),
         }));
-        defects.extend(read.files.iter().filter_map(FileReport::defect));
+        defects.extend(read.files.iter().filter_map(FileReport::defect).chain(cut_runs(&read.files)));
         let ranks = call.ranks.unwrap_or(topology.ranks());
         Measured::of(&read.measurements, ranks, told.settings.launch, call.launch.is_some())?
     };

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use collcast_hwbackend::read::{FileReport, ReadOptions, read_paths};
+use collcast_hwbackend::read::{FileReport, ReadOptions, cut_runs, read_paths};
 use collcast_reports::model::{Input, Report, Status, Verdict};
 use collcast_sim::collective::Launch;
 use collcast_sim::ids::Rank;
@@ -158,6 +158,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     for (reason, count) in &skipped {
         report.warnings.push(format!("{count} rows are not predicted: {reason}"));
     }
+    report.warnings.extend(cut_runs(&read.files));
     report.warnings.extend(left_aside(&read.files, &topology));
     let seen = profile.fitted_to(read.files.iter().filter(|f| f.rows > 0).map(|f| f.hash.as_str()));
     if seen > 0 {

@@ -34,7 +34,7 @@ fn log(gpu: &str, env: &str, line: impl Fn(u64, f64) -> (f64, f64, u64)) -> Stri
         };
         writeln!(text, "{size} {} float sum -1 {} {}", size / 4, half(out), half(within)).unwrap();
     }
-    text
+    text + "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 200 \n"
 }
 
 fn validate(text: &str, more: &[&str]) -> (i32, Value) {
@@ -94,6 +94,22 @@ fn wrong_results_in_json_are_errors() {
         let (code, found) = validate(wrong, bounds);
         assert!(code == 1 && found.contains("run_failed") && found.contains(says), "{code} {found}");
     }
+}
+
+/// Goal: a log that ends before nccl-tests' last words is told as cut, by every command that reads it.
+#[test]
+fn a_log_that_was_cut_is_told() {
+    let whole = log("H100 80GB HBM3", RINGS, |_, time| (time, time, 0));
+    let cut = whole.split("# Out of bounds").next().unwrap();
+    let said = |text: &str| validate(text, &["--no-doctor"]).1["warnings"].to_string();
+    assert!(!said(&whole).contains("was stopped"), "{}", said(&whole));
+    assert!(said(cut).contains("run.log:17: no `Out of bounds values`"), "{}", said(cut));
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.log");
+    std::fs::write(&path, cut).unwrap();
+    let path = path.to_str().unwrap();
+    let (_, out, err) = collcast(&["compare", path, path, "--format", "json"]);
+    assert!(out.contains("the run was stopped"), "{out} {err}");
 }
 
 /// Goal: a gate holds for rows where NCCL chose, and is not passed where no row could be judged.

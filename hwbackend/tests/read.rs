@@ -233,6 +233,7 @@ a:10:10 [0] NCCL INFO AllReduce: 2048 Bytes -> Algo 0 proto 2 time 12.5
     assert_eq!((file.rows, file.unusable, file.unreadable), (5, 1, 2));
     let lines = |notes: &[Note]| notes.iter().filter_map(|note| note.line).collect::<Vec<_>>();
     assert_eq!((lines(&file.notes), lines(&file.defects)), (vec![11, 12], vec![18, 19]), "{file:?}");
+    assert_eq!(file.unfinished, [10]);
     let first = &report.measurements[0];
     assert_eq!((first.collective, first.run.as_str()), (Collective::AllReduce, "run"));
     assert_eq!((first.hosts, first.launch), (Some(2), Some(Launch::Processes)));
@@ -316,6 +317,54 @@ fn wrong_values_in_json_are_counted() {
     let text = JSON.replace(r#""nwrong": "N/A""#, r#""nwrong": 7.000000"#);
     let report = read_texts(&[("r.json", &text)]).unwrap();
     assert!(report.files[0].defects[0].text.contains("7 values"), "{:?}", report.files[0].defects);
+}
+
+/// Goal: wrong values count in every form that text gives them, what is no count is refused with its line, and an old
+/// version's size of errors is not taken for one.
+#[test]
+fn wrong_values_in_text_are_counted() {
+    const NAMES: &str = "# size count type redop root time algbw busbw #wrong time algbw busbw #wrong\n";
+    const END: &str = "# Out of bounds values : 0 OK\n# Avg bus bandwidth : 0.15\n";
+    let defects = |names: &str, wrong: &str, end: &str| {
+        let text = format!("{names}1024 256 float sum -1 10.0 0.10 0.19 0 10.0 0.10 0.19 {wrong}\n{end}");
+        let toml = "collective = \"all_reduce\"\nranks = 16\n";
+        let report = read_texts(&[("x.log", &text), ("x.toml", toml)])?;
+        let lines = report.files[0].defects.iter().filter_map(|note| note.line).collect::<Vec<_>>();
+        Ok::<_, ReadError>((lines, report.files[0].unfinished.clone(), report.files[0].notes.len()))
+    };
+    let old = NAMES.replace("#wrong", "error");
+    for (names, line) in [(NAMES, 2), ("", 1)] {
+        for wrong in ["1", "4096", "6.71089e+07", "1e+06", "1.84467e+19", "18446744073709551616", "0.5"] {
+            assert_eq!(defects(names, wrong, END), Ok((vec![line], vec![], 0)), "{names:?} {wrong}");
+        }
+        for none in ["0", "N/A", "n/a"] {
+            assert_eq!(defects(names, none, END), Ok((vec![], vec![], 0)), "{names:?} {none}");
+        }
+        for bad in ["-1", "nan", "-nan", "inf", "1e400", "1e-400", "0x10", "many"] {
+            let error = defects(names, bad, END).unwrap_err().to_string();
+            assert!(error.contains(&format!("`{bad}` in `#wrong`")), "{error}");
+            assert!(error.contains(&format!("x.log:{line}")) && error.contains("N/A"), "{error}");
+        }
+        let failed = ["# Out of bounds values : 3 FAILED", "# Out of bounds values : 3 OK"];
+        for end in failed.into_iter().chain(["# Out of bounds values : 2.68435e+08 FAILED"]) {
+            assert_eq!(defects(names, "0", end), Ok((vec![line + 1], vec![], 0)), "{end}");
+        }
+        for end in ["# Out of bounds values : -3 FAILED", "# Out of bounds values :", "# Out of bounds values : nan OK"]
+        {
+            let error = defects(names, "0", end).unwrap_err().to_string();
+            assert!(error.contains("in `Out of bounds values`"), "{error}");
+        }
+        // A file that ends before these lines says nothing of them.
+        assert_eq!(defects(names, "0", ""), Ok((vec![], vec![line], 0)));
+    }
+    assert_eq!(defects(&old, "2e-07", END), Ok((vec![], vec![], 0)));
+    assert_eq!(defects("", "0", END).unwrap().0, defects("", "0e+00", END).unwrap().0);
+    // A row that was cut has fewer columns than the names above, and is not read as if these were others.
+    let report = read_texts(&[(
+        "all_reduce.log",
+        &format!("{NAMES}{}", "1024 256 float sum 0 10.0 0.10 0.19 7 10.0 0.10 0.19\n"),
+    )]);
+    assert!(report.unwrap_err().to_string().contains("12 columns are not the 13 named above"));
 }
 
 /// Goal: our own predictions are no measurements, in any form, unless asked for.

@@ -14,7 +14,7 @@ use super::bus::{Rate, Sample, bus_factor_fits, ranks_of_samples};
 use super::error::ReadError;
 use super::settings::{Env, from_env, is_relevant, plain_version, version_of_code, words};
 use super::sidecar::shortened;
-use super::{Input, Parsed, TIME_MAX_US, is_prediction_mark};
+use super::{EXPECTED_WRONG, Input, Parsed, TIME_MAX_US, is_prediction_mark, wrong_values};
 
 /// Longest line that is looked at; nccl-tests prints less than 300 bytes.
 const LINE_MAX: usize = 64 * 1024;
@@ -83,6 +83,8 @@ struct Run {
     env: Env,
     choices: HashMap<u64, Choice>,
     rows: Vec<Row>,
+    /// Its last lines are there, which say whether results were right.
+    finished: bool,
 }
 
 struct Reader<'a> {
@@ -132,7 +134,12 @@ impl Reader<'_> {
             return Ok(false);
         }
         let tokens: Vec<&str> = text.split_whitespace().take(64).collect();
-        match self.row(number, &tokens) {
+        let tokens = without_timestamp(&tokens);
+        let fields = self.fields(tokens);
+        if let Ok(fields) = &fields {
+            self.wrong(number, fields)?;
+        }
+        match fields.and_then(|fields| self.row(number, tokens, &fields)) {
             Ok(row) => {
                 if self.out.rows.len() + self.run.rows.len() * 2 >= self.input.rows_left {
                     return Err(self.input.too_many_rows());
@@ -148,16 +155,35 @@ impl Reader<'_> {
         Ok(true)
     }
 
-    fn row(&mut self, number: u64, tokens: &[&str]) -> Result<Row, String> {
-        let tokens = without_timestamp(tokens);
+    /// The texts of a row: by the names above it, where there are any.
+    fn fields<'a>(&self, tokens: &[&'a str]) -> Result<Fields<'a>, String> {
+        let (fields, those) = match &self.run.columns {
+            Some(columns) => (by_columns(columns, tokens), format!("the {} named above", columns.len())),
+            None => (by_shape(tokens), "those of nccl-tests".to_owned()),
+        };
+        fields.ok_or_else(|| format!("its {} columns are not {those}", tokens.len()))
+    }
+
+    /// Counts the values that were wrong. Old versions print how far off results were, such as 1e-07, in its place.
+    fn wrong(&mut self, number: u64, fields: &Fields<'_>) -> Result<(), ReadError> {
+        for [_, _, _, text] in fields.halves {
+            let count = wrong_values(text).ok_or_else(|| ReadError::BadValue {
+                path: self.input.path.to_owned(),
+                line: number,
+                column: "#wrong".to_owned(),
+                given: shortened(text),
+                problem: "cannot be used".to_owned(),
+                expected: EXPECTED_WRONG,
+            })?;
+            if fields.counts_wrong {
+                self.out.wrong(number, count);
+            }
+        }
+        Ok(())
+    }
+
+    fn row(&mut self, number: u64, tokens: &[&str], fields: &Fields<'_>) -> Result<Row, String> {
         let size: u64 = tokens.first().unwrap_or(&"").parse().map_err(|_| "its size is beyond 64 bits".to_owned())?;
-        let fields = self
-            .run
-            .columns
-            .as_deref()
-            .and_then(|columns| by_columns(columns, tokens))
-            .or_else(|| by_shape(tokens))
-            .ok_or_else(|| format!("its {} columns are not those of nccl-tests", tokens.len()))?;
         let mut row = Row {
             line: number,
             size,
@@ -179,7 +205,7 @@ impl Reader<'_> {
             }
         }
         row.root = fields.root.and_then(|root| root.parse().ok());
-        for (half, [time, algbw, busbw, wrong]) in row.halves.iter_mut().zip(fields.halves) {
+        for (half, [time, algbw, busbw, _]) in row.halves.iter_mut().zip(fields.halves) {
             let rates = number_or_absent(algbw)?.zip(number_or_absent(busbw)?);
             let printed_time = number_or_absent(time)?;
             half.sample = rates.map(|(algbw_value, busbw_value)| {
@@ -199,10 +225,6 @@ impl Reader<'_> {
                 return Err(format!("its time {time} us is beyond 100 days"));
             }
             half.time_us = time_us.filter(|&time| time > 0.0 && size > 0);
-            let errors = wrong.parse::<u64>().ok();
-            if fields.counts_wrong && errors.is_some_and(|count| count > 0) {
-                self.out.defect(number, format!("{} values were wrong", errors.unwrap_or(0)));
-            }
         }
         if fields.cpu_time {
             self.out
@@ -305,19 +327,15 @@ impl Reader<'_> {
             return Ok(false);
         }
         if text.starts_with("size") && text.contains("busbw") && text.contains("time") {
-            self.run.columns = Some(
-                text.split_whitespace().take(64).map(|name| name.trim_start_matches('#').to_lowercase()).collect(),
-            );
+            self.run.columns = columns(text);
             return Ok(true);
         }
         if let Some(rest) = text.strip_prefix("Out of bounds values") {
-            if rest.contains("FAILED") {
-                let text = format!("the run failed its own check: {}", shortened(text));
-                self.out.defect(number, text);
-            }
+            self.out_of_bounds(number, rest.trim_start_matches([' ', ':']))?;
             return Ok(true);
         }
         if text.starts_with("Avg bus bandwidth") {
+            self.run.finished = true;
             return Ok(true);
         }
         if text.contains("Test NCCL failure") || text.contains("Test CUDA failure") {
@@ -329,6 +347,22 @@ impl Reader<'_> {
             self.command(text);
         }
         Ok(false)
+    }
+
+    /// `3 FAILED` or `0 OK`: what the run as a whole found wrong.
+    fn out_of_bounds(&mut self, number: u64, text: &str) -> Result<(), ReadError> {
+        let count = text.split_whitespace().next().and_then(wrong_values).flatten();
+        let count = count.ok_or_else(|| ReadError::BadValue {
+            path: self.input.path.to_owned(),
+            line: number,
+            column: "Out of bounds values".to_owned(),
+            given: shortened(text),
+            problem: "cannot be used".to_owned(),
+            expected: "a number of values, and OK or FAILED",
+        })?;
+        self.out.out_of_bounds(number, count, text.contains("FAILED"));
+        self.run.finished = true;
+        Ok(())
     }
 
     /// A header line: the table before it, if any, is finished.
@@ -424,6 +458,9 @@ impl Reader<'_> {
             return Ok(());
         }
         self.runs += 1;
+        if !run.finished {
+            self.out.unfinished(run.rows.last().map_or(0, |row| row.line));
+        }
         let first_line = run.rows.first().map(|row| row.line);
         let sidecar = self.input.sidecar;
         if let Some(text) = run.unknown_test {
@@ -733,26 +770,34 @@ impl<'a> Fields<'a> {
     }
 }
 
+/// The names above a table, if they are those of both halves; the timestamp that `-S` puts last is no column of ours.
+fn columns(text: &str) -> Option<Vec<String>> {
+    let names = text.split_whitespace().take(64).map(|name| name.trim_start_matches('#').to_lowercase());
+    let names: Vec<String> = names.filter(|name| name != "timestamp").collect();
+    (names.iter().filter(|name| is_time(name)).count() == 2).then_some(names)
+}
+
+fn is_time(name: &str) -> bool {
+    matches!(name, "time" | "cputime")
+}
+
 /// By the names above the table; `None` if these do not fit the row.
 fn by_columns<'a>(columns: &[String], tokens: &[&'a str]) -> Option<Fields<'a>> {
-    let columns: Vec<&str> = columns.iter().map(String::as_str).filter(|name| *name != "timestamp").collect();
     if columns.len() != tokens.len() {
         return None;
     }
     let mut fields = Fields::new();
     let mut half: Option<usize> = None;
-    let mut found = 0;
     for (name, token) in columns.iter().zip(tokens) {
-        match *name {
+        match name.as_str() {
             "type" => fields.dtype = Some(token),
             "redop" => fields.op = Some(token),
             "root" => fields.root = Some(token),
-            "time" | "cputime" => {
+            name if is_time(name) => {
                 let next = half.map_or(0, |half| half + 1);
-                fields.cpu_time |= *name == "cputime";
+                fields.cpu_time |= name == "cputime";
                 fields.halves.get_mut(next)?[0] = token;
                 half = Some(next);
-                found += 1;
             }
             "algbw" => fields.halves[half?][1] = token,
             "busbw" => fields.halves[half?][2] = token,
@@ -760,10 +805,11 @@ fn by_columns<'a>(columns: &[String], tokens: &[&'a str]) -> Option<Fields<'a>> 
                 fields.halves[half?][3] = token;
                 fields.counts_wrong = true;
             }
+            "error" => fields.halves[half?][3] = token,
             _ => {}
         }
     }
-    (found == 2).then_some(fields)
+    Some(fields)
 }
 
 /// By the row's own shape, where the names above it were lost.
@@ -795,8 +841,12 @@ fn by_shape<'a>(tokens: &[&'a str]) -> Option<Fields<'a>> {
     for (half, cells) in fields.halves.iter_mut().zip(rest.chunks_exact(width)) {
         half[..width].copy_from_slice(cells);
     }
-    // Old versions print an error such as 1e-07 in the place of the count.
-    fields.counts_wrong = fields.halves.iter().all(|half| !half[3].contains(['e', '.']));
+    // Old versions print an error such as 1e-07 in the place of the count, which has an exponent from 1e+06 on only.
+    let is_error = |text: &str| text.contains('e') && text.parse::<f64>().is_ok_and(|error| error < 1e6);
+    let [first, second] = fields.halves.map(|half| half[3]);
+    let is_absent = |text: &str| text.eq_ignore_ascii_case("n/a");
+    let errors = is_error(first) && (is_error(second) || is_absent(second)) || is_absent(first) && is_error(second);
+    fields.counts_wrong = !errors;
     Some(fields)
 }
 

@@ -136,6 +136,8 @@ pub struct FileReport {
     pub unreadable: usize,
     /// Lines of text around the tables.
     pub other_lines: usize,
+    /// Of each run that lacks nccl-tests' last words (`Out of bounds values`), its last line; at most 200.
+    pub unfinished: Vec<u64>,
     /// Results that were wrong and tests that failed, by its own words; at most 200.
     pub defects: Vec<Note>,
     /// What else there is to tell, at most 200 notes.
@@ -171,6 +173,7 @@ impl FileReport {
             unusable: 0,
             unreadable: 0,
             other_lines: 0,
+            unfinished: Vec::new(),
             defects: Vec::new(),
             notes: Vec::new(),
             notes_left_out: 0,
@@ -202,6 +205,18 @@ impl FileReport {
         self.defects.first().map(|first| self.placed(first) + &more)
     }
 
+    /// Whether runs of it were cut, or are pasted in part.
+    pub fn cut(&self) -> Option<String> {
+        let line = self.unfinished.first()?;
+        let more = self.unfinished.len() - 1;
+        let more = if more > 0 { format!(" ({more} more such runs)") } else { String::new() };
+        Some(format!(
+            "{}:{line}: no `Out of bounds values` after the rows, with which nccl-tests ends: the run was stopped or the \
+             file cut, so rows may be missing, and results wrong{more}",
+            self.path.display()
+        ))
+    }
+
     /// What a user should be told of this file, each with its place, worst first.
     pub fn warnings(&self) -> Vec<String> {
         let place = self.path.display();
@@ -212,6 +227,7 @@ impl FileReport {
             Outcome::Refused(error) => lines.push(format!("{place}: refused: {error}")),
         }
         lines.extend(self.defect());
+        lines.extend(self.cut());
         lines.extend(self.notes.iter().map(|note| self.placed(note)));
         if self.notes_left_out > 0 {
             lines.push(format!("{place}: and {} more notes", self.notes_left_out));
@@ -224,6 +240,16 @@ impl FileReport {
         }
         lines
     }
+}
+
+/// The first of the runs that were cut, and in how many more files there are such.
+pub fn cut_runs(files: &[FileReport]) -> Option<String> {
+    let mut cut = files.iter().filter_map(FileReport::cut);
+    let first = cut.next()?;
+    Some(match cut.count() {
+        0 => first,
+        more => format!("{first}; so in {more} more files"),
+    })
 }
 
 /// Reads files and folders.
@@ -481,6 +507,7 @@ struct Parsed {
     unusable: usize,
     unreadable: usize,
     other_lines: usize,
+    unfinished: Vec<u64>,
     nccl: Option<String>,
     env: BTreeMap<String, String>,
     run_env: BTreeMap<String, BTreeMap<String, String>>,
@@ -519,6 +546,13 @@ impl Parsed {
         }
     }
 
+    /// A run without its last words, by its last line.
+    fn unfinished(&mut self, line: u64) {
+        if self.unfinished.len() < NOTES_MAX {
+            self.unfinished.push(line);
+        }
+    }
+
     /// A note that would come with every row.
     fn note_once(&mut self, line: Option<u64>, text: String) {
         if !self.notes.iter().any(|note| note.text == text) {
@@ -548,6 +582,7 @@ impl FileReport {
         self.unusable = parsed.unusable;
         self.unreadable = parsed.unreadable;
         self.other_lines = parsed.other_lines;
+        self.unfinished.clone_from(&parsed.unfinished);
         self.defects.clone_from(&parsed.defects);
         self.notes.clone_from(&parsed.notes);
         self.notes_left_out = parsed.notes_left_out;
