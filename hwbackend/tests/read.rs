@@ -225,7 +225,7 @@ a:10:10 [0] NCCL INFO AllReduce: 2048 Bytes -> Algo 0 proto 2 time 12.5
 #  Rank  0 Group 0 Pid 10 on a device  0 [0x27] A100-SXM4-40GB
 #  Rank  1 Group 0 Pid 10 on a device  1 [0x27] A100-SXM4-40GB
 # size count type redop root time algbw busbw #wrong i_min i_max i_p99 i_cv% time algbw busbw #wrong i_min i_max i_p99 i_cv% timestamp
-[1,0]<stdout>: 4096 1024 half none 1 7.0 0.59 0.59 3 1 2 3 4 8.0 0.51 0.51 0 1 2 3 4 2025-01-01 10:00:00
+[1,0]<stdout>: 4096 2048 half none 1 7.0 0.59 0.59 3 1 2 3 4 8.0 0.51 0.51 0 1 2 3 4 2025-01-01 10:00:00
 # Out of bounds values : 3 FAILED
 ";
     let report = read_texts(&[("run.log", log)]).unwrap();
@@ -367,6 +367,47 @@ fn wrong_values_in_text_are_counted() {
     assert!(report.unwrap_err().to_string().contains("12 columns are not the 13 named above"));
 }
 
+/// Goal: rows that contradict themselves are left out and told with line and reason; a table in other units is refused.
+#[test]
+fn rows_that_contradict_themselves_are_told() {
+    const OF_REDUCE: &str = "1024 256 float sum -1 10.0 0.10 0.18 0 10.0 0.10 0.18 0";
+    const OF_GATHER: &str = "1024 32 float none -1 10.0 0.10 0.09 0 10.0 0.10 0.09 0";
+    let read = |head: &str, row: &str, good: &str| {
+        let text = format!("{head}{row}\n{good}\n# Out of bounds values : 0 OK\n");
+        read_texts(&[("x.log", &text), ("x.toml", "ranks = 8\n")]).map(|report| report.files[0].clone())
+    };
+    let reduce = "# Collective test starting: all_reduce_perf\n";
+    let gather = "# Collective test starting: all_gather_perf\n";
+    for (head, row, says) in [
+        (reduce, "-2048 512 float sum -1 10.0 0.20 0.36 0 10.0 0.20 0.36 0", "size in bytes is not a whole"),
+        (reduce, "2048.5 512 float sum -1 10.0 0.20 0.36 0 10.0 0.20 0.36 0", "size in bytes is not a whole"),
+        (reduce, "2048 -512 float sum -1 10.0 0.20 0.36 0 10.0 0.20 0.36 0", "count of elements is not a whole"),
+        (reduce, "2048 many float sum -1 10.0 0.20 0.36 0 10.0 0.20 0.36 0", "count of elements is not a whole"),
+        (
+            reduce,
+            "2048 256 float sum -1 10.0 0.20 0.36 0 10.0 0.20 0.36 0",
+            "256 elements x 4 bytes (float32) are 1024",
+        ),
+        (reduce, "2048 512 half sum -1 10.0 0.20 0.36 0 10.0 0.20 0.36 0", "512 elements x 2 bytes (float16) are 1024"),
+        (reduce, "2048 512 float sum -1 1000.0 0.20 0.36 0 10.0 0.20 0.36 0", "0.00 GB/s, not its algbw of 0.20"),
+        (reduce, "2048 512 float sum -1 10.0 0.20 0.36 0 10.0 20.48 36.0 0", "0.20 GB/s, not its algbw of 20.48"),
+        (gather, "2048 512 float none -1 10.0 0.20 0.18 0 10.0 0.20 0.18 0", "x 4 bytes (float32) x 8 ranks are 16384"),
+    ] {
+        let file = read(head, row, if head == gather { OF_GATHER } else { OF_REDUCE }).unwrap();
+        assert_eq!((file.rows, file.unreadable), (2, 1), "{row}: {file:?}");
+        let [Note { line: Some(2), text }] = file.notes.as_slice() else { panic!("{row}: {:?}", file.notes) };
+        assert!(text.contains(says), "{row}: {text}");
+    }
+    let units = "# (B) (elements) (us) (GB/s) (GB/s) (us) (GB/s) (GB/s)\n";
+    let names = "# size count type redop root time algbw busbw #wrong time algbw busbw #wrong\n";
+    for (ours, other) in [("(us)", "(ms)"), ("(GB/s)", "(GiB/s)"), ("(B)", "(KB)")] {
+        let error = read(&format!("{names}{}", units.replacen(ours, other, 1)), "", OF_REDUCE).unwrap_err().to_string();
+        assert!(error.contains(other) && error.contains("x.log:2") && error.contains("times in (us)"), "{error}");
+    }
+    let error = read(&names.replacen("time", "time(ms)", 1), "", OF_REDUCE).unwrap_err().to_string();
+    assert!(error.contains("(ms)") && error.contains("x.log:1"), "{error}");
+}
+
 /// Goal: our own predictions are no measurements, in any form, unless asked for.
 #[test]
 fn predictions_are_refused_unless_allowed() {
@@ -423,7 +464,7 @@ fn bad_input_is_refused_with_its_own_message() {
         ),
         (
             "all_reduce.log",
-            "# Collective test starting: hypercube_perf\n8 2 float none -1 5 0.20 0.36 0 5 0.20 0.36 0\n".into(),
+            "# Collective test starting: hypercube_perf\n1024 256 float none -1 5 0.20 0.36 0 5 0.20 0.36 0\n".into(),
             vec!["hypercube_perf"],
         ),
         ("a.json", "{\"results\": [".into(), vec!["not valid JSON", "a.json:1:13", "cut off"]),

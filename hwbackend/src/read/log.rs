@@ -59,10 +59,29 @@ struct Half {
 struct Row {
     line: u64,
     size: u64,
+    count: Option<u64>,
     dtype: Option<DataType>,
     op: Option<ReduceOp>,
     root: Option<u32>,
     halves: [Half; 2],
+}
+
+impl Row {
+    /// Why its size is not that of its elements. The count is that of one rank where the size is of all.
+    fn misfit(&self, collective: Collective, ranks: u32) -> Option<String> {
+        let (dtype, count) = (self.dtype?, self.count?);
+        let parts = if collective.size_is_total() { ranks } else { 1 };
+        let bytes = [dtype.size(), u64::from(parts)].into_iter().try_fold(count, u64::checked_mul);
+        let of_all = if parts > 1 { format!(" x {parts} ranks") } else { String::new() };
+        (bytes != Some(self.size)).then(|| {
+            format!(
+                "a row of {} bytes, but {count} elements x {} bytes ({dtype}){of_all} are {}; left out",
+                self.size,
+                dtype.size(),
+                bytes.map_or("more than 2^64".to_owned(), |bytes| bytes.to_string()),
+            )
+        })
+    }
 }
 
 /// What is known of the run whose table comes next or is being read.
@@ -124,16 +143,10 @@ impl Reader<'_> {
 
     /// Whether it was (or looked like) a row of the table.
     fn data_line(&mut self, number: u64, text: &str) -> Result<bool, ReadError> {
-        let mut tokens = text.split_whitespace();
-        let is_number = |token: Option<&str>| token.is_some_and(|token| token.bytes().all(|b| b.is_ascii_digit()));
-        if !is_number(tokens.next()) {
-            return Ok(false);
-        }
-        let second = tokens.next().unwrap_or_default();
-        if !second.starts_with(|c: char| c.is_ascii_digit()) || second.contains([':', '-']) {
-            return Ok(false);
-        }
         let tokens: Vec<&str> = text.split_whitespace().take(64).collect();
+        if !looks_like_row(&tokens) {
+            return Ok(false);
+        }
         let tokens = without_timestamp(&tokens);
         let fields = self.fields(tokens);
         if let Ok(fields) = &fields {
@@ -183,10 +196,15 @@ impl Reader<'_> {
     }
 
     fn row(&mut self, number: u64, tokens: &[&str], fields: &Fields<'_>) -> Result<Row, String> {
-        let size: u64 = tokens.first().unwrap_or(&"").parse().map_err(|_| "its size is beyond 64 bits".to_owned())?;
+        let whole = |text: &str, what: &str| {
+            text.parse::<u64>().map_err(|_| format!("its {what} is not a whole number below 2^64"))
+        };
+        let size = whole(tokens.first().unwrap_or(&""), "size in bytes")?;
+        let count = fields.count.map(|count| whole(count, "count of elements")).transpose()?;
         let mut row = Row {
             line: number,
             size,
+            count,
             dtype: None,
             op: None,
             root: None,
@@ -208,9 +226,20 @@ impl Reader<'_> {
         for (half, [time, algbw, busbw, _]) in row.halves.iter_mut().zip(fields.halves) {
             let rates = number_or_absent(algbw)?.zip(number_or_absent(busbw)?);
             let printed_time = number_or_absent(time)?;
+            let of_call = printed_time.filter(|_| !fields.cpu_time);
+            if let Some(((printed, _), time_us)) = rates.zip(of_call)
+                && let Some(rate) = Rate::written(algbw, printed).contradicted(size, time, time_us)
+            {
+                return Err(format!(
+                    "{size} bytes in {} us are {rate:.2} GB/s, not its algbw of {}: times are expected in us, rates in \
+                     GB/s",
+                    shortened(time),
+                    shortened(algbw)
+                ));
+            }
             half.sample = rates.map(|(algbw_value, busbw_value)| {
                 let mut rate = Rate::written(algbw, algbw_value);
-                if let Some(time_us) = printed_time.filter(|_| !fields.cpu_time) {
+                if let Some(time_us) = of_call {
                     rate = rate.refined(size, time, time_us);
                 }
                 Sample { algbw: rate, busbw: Rate::written(busbw, busbw_value) }
@@ -327,7 +356,12 @@ impl Reader<'_> {
             return Ok(false);
         }
         if text.starts_with("size") && text.contains("busbw") && text.contains("time") {
+            self.units(number, text)?;
             self.run.columns = columns(text);
+            return Ok(true);
+        }
+        if text.starts_with('(') && text.matches('(').count() >= 5 {
+            self.units(number, text)?;
             return Ok(true);
         }
         if let Some(rest) = text.strip_prefix("Out of bounds values") {
@@ -347,6 +381,26 @@ impl Reader<'_> {
             self.command(text);
         }
         Ok(false)
+    }
+
+    /// Refuses a table in other units than nccl-tests', which are `(B) (elements) (us) (GB/s)`.
+    fn units(&self, number: u64, text: &str) -> Result<(), ReadError> {
+        let units = text.split('(').skip(1).map(|rest| rest.split(')').next().unwrap_or_default().trim());
+        let is_ours = |unit: &&str| {
+            let unit = unit.to_lowercase();
+            matches!(unit.as_str(), "b" | "bytes" | "elements" | "us" | "usec" | "gb/s" | "%" | "")
+        };
+        match units.into_iter().find(|unit| !is_ours(unit)) {
+            None => Ok(()),
+            Some(unit) => Err(ReadError::BadValue {
+                path: self.input.path.to_owned(),
+                line: number,
+                column: "units of the table".to_owned(),
+                given: format!("({})", shortened(unit)),
+                problem: "not a unit of nccl-tests".to_owned(),
+                expected: "sizes in (B), times in (us), rates in (GB/s)",
+            }),
+        }
     }
 
     /// `3 FAILED` or `0 OK`: what the run as a whole found wrong.
@@ -509,6 +563,11 @@ impl Reader<'_> {
         self.out.env.extend(env.clone());
         self.out.run_env.insert(name.clone(), env);
         for row in &run.rows {
+            if let Some(problem) = row.misfit(collective, ranks) {
+                self.out.unreadable += 1;
+                self.out.note(Some(row.line), problem);
+                continue;
+            }
             for (half, in_place) in row.halves.iter().zip([false, true]) {
                 let Some(time_us) = half.time_us else {
                     self.out.unusable += 1;
@@ -753,8 +812,19 @@ fn without_timestamp<'a, 'b>(tokens: &'a [&'b str]) -> &'a [&'b str] {
     }
 }
 
+/// Whether a line begins with a size and a count; also where these cannot be meant, if it has the other cells of a row.
+fn looks_like_row(tokens: &[&str]) -> bool {
+    let [size, count, rest @ ..] = tokens else { return false };
+    let is_whole = |text: &str| text.bytes().all(|b| b.is_ascii_digit());
+    let is_number = |text: &str| text.starts_with(['-', '+', '.', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9']);
+    let begins = is_whole(size) && count.starts_with(|c: char| c.is_ascii_digit()) && !count.contains([':', '-']);
+    let of_known_type = rest.first().is_some_and(|name| name.parse::<DataType>().is_ok());
+    begins || rest.len() >= 6 && (of_known_type && (is_number(size) || is_number(count)))
+}
+
 /// The texts of one row.
 struct Fields<'a> {
+    count: Option<&'a str>,
     dtype: Option<&'a str>,
     op: Option<&'a str>,
     root: Option<&'a str>,
@@ -766,14 +836,25 @@ struct Fields<'a> {
 
 impl<'a> Fields<'a> {
     fn new() -> Self {
-        Self { dtype: None, op: None, root: None, halves: [["N/A"; 4]; 2], counts_wrong: false, cpu_time: false }
+        Self {
+            count: None,
+            dtype: None,
+            op: None,
+            root: None,
+            halves: [["N/A"; 4]; 2],
+            counts_wrong: false,
+            cpu_time: false,
+        }
     }
 }
 
-/// The names above a table, if they are those of both halves; the timestamp that `-S` puts last is no column of ours.
+/// The names above a table, if they are those of both halves; words around them and the timestamp that `-S` puts last
+/// are no columns of ours.
 fn columns(text: &str) -> Option<Vec<String>> {
-    let names = text.split_whitespace().take(64).map(|name| name.trim_start_matches('#').to_lowercase());
-    let names: Vec<String> = names.filter(|name| name != "timestamp").collect();
+    let plain = |name: &str| name.trim_start_matches('#').split('(').next().unwrap_or_default().to_lowercase();
+    let names = text.split_whitespace().take(64).map(plain);
+    let is_ours = |name: &String| !matches!(name.as_str(), "timestamp" | "|" | "out-of-place" | "in-place");
+    let names: Vec<String> = names.filter(is_ours).collect();
     (names.iter().filter(|name| is_time(name)).count() == 2).then_some(names)
 }
 
@@ -790,6 +871,7 @@ fn by_columns<'a>(columns: &[String], tokens: &[&'a str]) -> Option<Fields<'a>> 
     let mut half: Option<usize> = None;
     for (name, token) in columns.iter().zip(tokens) {
         match name.as_str() {
+            "count" => fields.count = Some(token),
             "type" => fields.dtype = Some(token),
             "redop" => fields.op = Some(token),
             "root" => fields.root = Some(token),
@@ -821,7 +903,7 @@ fn by_shape<'a>(tokens: &[&'a str]) -> Option<Fields<'a>> {
     let mut fields = Fields::new();
     let mut at = 1;
     if tokens.get(2).is_some_and(is_name) {
-        fields.dtype = Some(tokens[2]);
+        (fields.count, fields.dtype) = (Some(tokens[1]), Some(tokens[2]));
         at = 3;
         if tokens.get(3).is_some_and(is_name) {
             fields.op = Some(tokens[3]);
