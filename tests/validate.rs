@@ -190,3 +190,15 @@ fn a_refused_variable_leaves_the_others_in_force() {
     assert_eq!(beside, off, "{said}");
     assert!(said.contains("NCCL_P2P_LEVEL=FAR: expected LOC"), "{said}");
 }
+
+/// Goal: more calls than can be predicted are refused with the limit and a way out, before any is.
+#[test]
+fn too_many_calls_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let csv = folder.path().join("run.csv");
+    let rows: String = (1..=100_001).map(|i| format!("all_reduce,4,{},10\n", 8 * i)).collect();
+    std::fs::write(&csv, format!("collective,ranks,size_bytes,time_us\n{rows}")).unwrap();
+    let (code, _, err) = collcast(&["validate", csv.to_str().unwrap(), "-t", "h200x4"]);
+    assert_eq!(code, 2, "{err}");
+    assert!(err.contains("100001 different calls; at most 100000") && err.contains("hint:"), "{err}");
+}
