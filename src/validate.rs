@@ -107,6 +107,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         .transpose()?;
     let read =
         read_paths(&args.measurements, &ReadOptions { allow_predicted: args.allow_predicted, keep_duplicates: false })?;
+    of_gpus(&read.files)?;
 
     let named = args.topology.clone().or_else(|| read.machine().map(str::to_owned));
     let name = named.ok_or_else(|| {
@@ -224,6 +225,7 @@ pub(crate) fn median_error(
     profile: &Profile,
 ) -> Result<(usize, f64, String), CliError> {
     let read = read_paths(measurements, &ReadOptions::default())?;
+    of_gpus(&read.files)?;
     let rows: Vec<&Measurement> = read.measurements.iter().collect();
     let files = by_path(&read.files);
     let (judged, skipped, _) = judge(&rows, &files, topology, profile, None, false)?;
@@ -237,6 +239,20 @@ pub(crate) fn median_error(
     let judged: Vec<&Judged<'_>> = judged.iter().collect();
     let hashes: Vec<&str> = read.files.iter().filter(|f| f.rows > 0).map(|f| f.hash.as_str()).collect();
     Ok((judged.len(), Stats::of(&judged).median, content_hash(hashes.join(" ").as_bytes())))
+}
+
+/// Refuses what was measured on CPU threads: no forecast of GPUs is about it.
+pub(crate) fn of_gpus(files: &[FileReport]) -> Result<(), CliError> {
+    match files.iter().find(|file| file.on_cpu) {
+        None => Ok(()),
+        Some(file) => Err(CliError::usage(
+            format!(
+                "`{}` was measured on CPU threads (`collcast bench --backend host`); forecasts are of GPUs",
+                file.path.display()
+            ),
+            "measure with --backend cuda or nccl, or hold host runs beside each other with `collcast compare`",
+        )),
+    }
 }
 
 /// Files by the path that rows name.

@@ -14,7 +14,7 @@ use super::error::ReadError;
 use super::log::{collective_in_name, collective_of_program};
 use super::settings::{Env, from_env, is_relevant, plain_version, version_of_code};
 use super::sidecar::shortened;
-use super::{EXPECTED_WRONG, Input, Parsed, TIME_MAX_US, wrong_values};
+use super::{EXPECTED_WRONG, Input, Parsed, TIME_MAX_US, is_host_mark, wrong_values};
 
 /// Reads the text of one file.
 pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
@@ -258,6 +258,8 @@ fn own_rows(input: &Input<'_>, value: &Value) -> Result<Parsed, ReadError> {
         }
         other => other,
     })?;
+    let said = value.get("assumptions").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    parsed.on_cpu = said.iter().filter_map(Value::as_str).any(is_host_mark);
     for row in &mut parsed.rows {
         row.origin.line = place(row.origin.line);
     }

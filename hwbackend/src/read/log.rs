@@ -14,7 +14,7 @@ use super::bus::{Rate, Sample, bus_factor_fits, ranks_of_samples};
 use super::error::ReadError;
 use super::settings::{Env, from_env, is_relevant, plain_version, version_of_code, words};
 use super::sidecar::shortened;
-use super::{EXPECTED_WRONG, Input, Parsed, TIME_MAX_US, is_prediction_mark, wrong_values};
+use super::{EXPECTED_WRONG, Input, Parsed, TIME_MAX_US, is_host_mark, is_prediction_mark, wrong_values};
 
 /// Longest line that is looked at; nccl-tests prints less than 300 bytes.
 const LINE_MAX: usize = 64 * 1024;
@@ -130,6 +130,7 @@ impl Reader<'_> {
         if commented && is_prediction_mark(line) && !self.input.options.allow_predicted {
             return Err(ReadError::Predicted { path: self.input.path.to_owned(), line: number });
         }
+        self.out.on_cpu |= commented && is_host_mark(line);
         if !commented && self.data_line(number, text)? {
             return Ok(());
         }

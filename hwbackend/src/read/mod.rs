@@ -160,6 +160,8 @@ pub struct FileReport {
     pub run_env: BTreeMap<String, BTreeMap<String, String>>,
     /// GPUs as its rank lines name them, such as `NVIDIA H200`.
     pub gpus: BTreeSet<String>,
+    /// Measured on CPU threads, by `collcast bench --backend host`: no times of GPUs.
+    pub on_cpu: bool,
 }
 
 impl FileReport {
@@ -185,6 +187,7 @@ impl FileReport {
             env: BTreeMap::new(),
             run_env: BTreeMap::new(),
             gpus: BTreeSet::new(),
+            on_cpu: false,
         }
     }
 
@@ -512,6 +515,7 @@ struct Parsed {
     env: BTreeMap<String, String>,
     run_env: BTreeMap<String, BTreeMap<String, String>>,
     gpus: BTreeSet<String>,
+    on_cpu: bool,
     /// Why there are no rows.
     reason: Option<String>,
 }
@@ -590,6 +594,7 @@ impl FileReport {
         self.env.clone_from(&parsed.env);
         self.run_env.clone_from(&parsed.run_env);
         self.gpus.clone_from(&parsed.gpus);
+        self.on_cpu = parsed.on_cpu;
         self.outcome = if parsed.rows.is_empty() {
             Outcome::NotUnderstood(parsed.reason.clone().unwrap_or_else(|| "it has no rows".to_owned()))
         } else {
@@ -650,6 +655,7 @@ fn parse(
     if matches!(text, std::borrow::Cow::Owned(_)) {
         parsed.note(None, "some bytes are not UTF-8; replaced".to_owned());
     }
+    parsed.on_cpu |= sidecar.on_cpu;
     for text in &sidecar.notes {
         parsed.note(None, format!("in the .toml beside it: {text}"));
     }
@@ -734,6 +740,11 @@ const EXPECTED_WRONG: &str = "a number of wrong values, or N/A (in JSON null) wh
 /// Our own mark on predictions.
 fn is_prediction_mark(line: &str) -> bool {
     line.trim_start_matches('#').trim_start().starts_with("collcast: predicted")
+}
+
+/// What `collcast bench --backend host` says of its results, in each of its formats.
+fn is_host_mark(line: &str) -> bool {
+    line.trim_start_matches('#').trim_start().starts_with("measured by backend host ")
 }
 
 fn unreadable(path: &Path, error: &std::io::Error) -> ReadError {

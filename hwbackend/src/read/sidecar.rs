@@ -63,6 +63,8 @@ pub(super) struct Sidecar {
     pub(super) timing: Option<Timing>,
     pub(super) hosts_at_most: Option<u32>,
     pub(super) publisher: Option<String>,
+    /// Measured by our back end of CPU threads.
+    pub(super) on_cpu: bool,
     pub(super) notes: Vec<String>,
 }
 
@@ -159,6 +161,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Sidecar, ReadError> {
                     sidecar.env.insert(name.clone(), plain);
                 }
             }
+            "host" => sidecar.on_cpu = value.as_str().is_some_and(|text| text.contains("no GPU is involved")),
             other if PROSE.contains(&other) => {}
             other => {
                 if let Some(known) = nearest(other, KEYS) {

@@ -16,7 +16,7 @@ use super::bus::{Rate, Sample, bus_factor_fits};
 use super::error::ReadError;
 use super::settings::{algorithm, from_env, is_relevant, plain_version};
 use super::sidecar::shortened;
-use super::{Input, Parsed, TIME_MAX_US, is_prediction_mark};
+use super::{Input, Parsed, TIME_MAX_US, is_host_mark, is_prediction_mark};
 
 /// Most columns, and longest line: far more than any table of measurements has.
 const COLUMNS_MAX: usize = 1000;
@@ -69,6 +69,7 @@ pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
             });
         }
         if line.starts_with('#') {
+            out.on_cpu |= is_host_mark(line);
             if is_prediction_mark(line) && !input.options.allow_predicted {
                 return Err(ReadError::Predicted { path: input.path.to_owned(), line: index as u64 + 1 });
             }
