@@ -536,3 +536,57 @@ fn our_own_columns_are_no_news() {
     let report = read_texts(&[("t.csv", text)]).unwrap();
     assert!(report.files[0].rows > 0 && report.files[0].notes.is_empty(), "{:?}", report.files[0].notes);
 }
+
+/// Goal: whatever a file holds, messages quote it at a length that can be read.
+#[test]
+fn messages_quote_files_at_bounded_length() {
+    let long = "x".repeat(50_000);
+    let digits = "9".repeat(50_000);
+    let row =
+        |cells: &str| format!("collective,ranks,size_bytes,time_us,algorithm,variant,nccl_algo_env,p2p\n{cells}\n");
+    let good = "all_reduce,4,1024,5,,,,";
+    let log = |line: &str| format!("{line}\n1024 256 float sum -1 10.0 0.10 0.15 0 10.0 0.10 0.15 0\n");
+    let files = [
+        ("a.csv", row(&format!("{long},4,1024,5,,,,"))),
+        ("a.csv", row(&format!("all_reduce,{digits},1024,5,,,,"))),
+        ("a.csv", row(&format!("all_reduce,4,{long},5,,,,"))),
+        ("a.csv", row(&format!("all_reduce,4,1024,{long},,,,"))),
+        ("a.csv", row(&format!("all_reduce,4,1024,5,{long},,,"))),
+        ("a.csv", row(&format!("all_reduce,4,1024,5,,{long},,"))),
+        ("a.csv", row(&format!("all_reduce,4,1024,5,,,{long},"))),
+        ("a.csv", row(&format!("all_reduce,4,1024,5,,,,{long}"))),
+        ("a.csv", format!("{long},{long}1,ranks\n1,2,3\n")),
+        ("a.csv", row(good).replace("p2p", &long)),
+        ("a.log", log(&format!("# Collective test starting: {long}"))),
+        ("a.log", log(&format!("# size {long} time algbw busbw wrong time algbw busbw wrong"))),
+        ("a.log", log(&format!("1024 256 {long} sum -1 10.0 0.10 0.15 0 10.0 0.10 0.15 0"))),
+        ("a.log", log(&format!("1024 256 float {long} -1 10.0 0.10 0.15 0 10.0 0.10 0.15 0"))),
+        ("a.log", log(&format!("1024 256 float sum -1 10.0 0.10 0.15 {long} 10.0 0.10 0.15 0"))),
+        ("a.log", log(&format!("# Out of bounds values : {long}"))),
+        ("a.log", log(&format!("x: Test NCCL failure {long}"))),
+        ("a.log", log(&format!("# env: NCCL_ALGO={long} NCCL_PROTO={long} NCCL_BUFFSIZE={long}"))),
+        ("a.log", log(&format!("#  Rank {long} device {long}"))),
+        ("a.json", format!("{{\"{long}\": 1}}")),
+        ("a.json", JSON.replace("\"nwrong\": 1}", &format!("\"nwrong\": \"{long}\"}}"))),
+        ("a.json", JSON.replace("NCCL_ALGO=Ring", &format!("NCCL_ALGO={long}"))),
+        ("a.json", JSON.replace("reduce_scatter_perf", &long)),
+    ];
+    let tomls = [
+        format!("{long} = 1\n{long} = 2\n"),
+        format!("ranks = \"{long}\"\n"),
+        format!("nccl_version = \"{long}\"\n"),
+        format!("[env]\nNCCL_PROTO = \"{long} (so they say)\"\n"),
+        format!("ranks = {long}\n"),
+        "ranks = 4\ncollective = \"all_reduce\"\n".to_owned(),
+    ];
+    let whole = tomls.iter().map(|toml| ("a.csv", row(good), toml.as_str()));
+    for (name, text, toml) in files.iter().map(|(name, text)| (*name, text.clone(), tomls[5].as_str())).chain(whole) {
+        let said = match read_texts(&[(name, &text), ("a.toml", toml)]) {
+            Err(error) => vec![error.to_string()],
+            Ok(report) => report.files.iter().flat_map(|file| file.warnings()).collect(),
+        };
+        for said in said {
+            assert!(said.len() < 1500, "{name}: {} bytes: {}", said.len(), &said[..300]);
+        }
+    }
+}

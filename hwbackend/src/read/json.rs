@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::error::ReadError;
 use super::log::{collective_in_name, collective_of_program};
 use super::settings::{Env, from_env, is_relevant, plain_version, version_of_code};
-use super::sidecar::shortened;
+use super::sidecar::{message, shortened};
 use super::{EXPECTED_WRONG, Input, Parsed, TIME_MAX_US, is_host_mark, wrong_values};
 
 /// Reads the text of one file.
@@ -23,7 +23,7 @@ pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
         format: "JSON",
         line: error.line() as u64,
         column: error.column() as u64,
-        message: without_place(&error.to_string()),
+        message: message(&without_place(&error.to_string())),
     })?;
     let schema = value.get("schema").and_then(Value::as_str).unwrap_or("");
     if let Some(kind) = schema.strip_prefix("collcast/") {

@@ -307,7 +307,7 @@ impl Reader<'_> {
                 Some((rank, place)) if self.run.ranks.len() < RANK_LINES_MAX => {
                     self.run.ranks.insert(rank, place);
                     // What follows the bus: `[0000:00:06] NVIDIA H200`.
-                    self.out.gpus.extend(text.split_once("] ").map(|(_, name)| name.trim().to_owned()));
+                    self.out.gpus.extend(text.split_once("] ").map(|(_, name)| shortened(name.trim())));
                 }
                 _ => {
                     self.out.unreadable += 1;

@@ -27,7 +27,7 @@ use collcast_sim::collective::Collective;
 use collcast_sim::measurement::Measurement;
 
 pub use error::ReadError;
-use sidecar::Sidecar;
+use sidecar::{Sidecar, message};
 
 /// Largest file that is read.
 pub const FILE_BYTES_MAX: u64 = 256 << 20;
@@ -523,7 +523,7 @@ struct Parsed {
 impl Parsed {
     fn note(&mut self, line: Option<u64>, text: String) {
         if self.notes.len() < NOTES_MAX {
-            self.notes.push(Note { line, text });
+            self.notes.push(Note { line, text: message(&text) });
         } else {
             self.notes_left_out += 1;
         }
@@ -532,7 +532,7 @@ impl Parsed {
     /// Something that makes what was measured doubtful.
     fn defect(&mut self, line: u64, text: String) {
         if self.defects.len() < NOTES_MAX {
-            self.defects.push(Note { line: Some(line), text });
+            self.defects.push(Note { line: Some(line), text: message(&text) });
         }
     }
 
@@ -559,6 +559,7 @@ impl Parsed {
 
     /// A note that would come with every row.
     fn note_once(&mut self, line: Option<u64>, text: String) {
+        let text = message(&text);
         if !self.notes.iter().any(|note| note.text == text) {
             self.note(line, text);
         }
@@ -566,7 +567,7 @@ impl Parsed {
 
     /// A run that cannot be used for want of something.
     fn lack(&mut self, line: Option<u64>, text: String) {
-        self.reason.get_or_insert_with(|| text.clone());
+        self.reason.get_or_insert_with(|| message(&text));
         self.note(line, text);
     }
 
@@ -701,7 +702,7 @@ fn foreign(path: &Path, text: &str) -> String {
     } else if extension(path) == "toml" {
         "TOML without a data file of its stem beside it".to_owned()
     } else {
-        format!("a .{} file; expected text, JSON or CSV", extension(path))
+        format!("a .{} file; expected text, JSON or CSV", sidecar::shortened(&extension(path)))
     }
 }
 

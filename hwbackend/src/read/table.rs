@@ -15,7 +15,7 @@ use collcast_sim::units::{Bytes, SimDuration, parse_size};
 use super::bus::{Rate, Sample, bus_factor_fits};
 use super::error::ReadError;
 use super::settings::{algorithm, from_env, is_relevant, plain_version};
-use super::sidecar::shortened;
+use super::sidecar::{message, shortened};
 use super::{Input, Parsed, TIME_MAX_US, is_host_mark, is_prediction_mark};
 
 /// Most columns, and longest line: far more than any table of measurements has.
@@ -101,7 +101,7 @@ pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
         let more = reader.read_record(&mut record).map_err(|error| ReadError::BadRow {
             path: input.path.to_owned(),
             line: error.position().map_or(0, csv::Position::line),
-            message: format!("cannot be split into cells: {error}"),
+            message: message(&format!("cannot be split into cells: {error}")),
         })?;
         if !more {
             break;
@@ -262,7 +262,7 @@ impl Row<'_> {
             line: self.line,
             column: column.to_owned(),
             given: shortened(self.cell(column).unwrap_or_default()),
-            problem: problem.to_string(),
+            problem: message(&problem.to_string()),
             expected,
         }
     }
