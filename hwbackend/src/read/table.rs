@@ -16,7 +16,7 @@ use super::bus::{Rate, Sample, bus_factor_fits};
 use super::error::ReadError;
 use super::settings::{algorithm, from_env, is_relevant, plain_version};
 use super::sidecar::{message, shortened};
-use super::{Input, Parsed, TIME_MAX_US, is_host_mark, is_prediction_mark};
+use super::{EXPECTED_WRONG, Input, Parsed, TIME_MAX_US, is_host_mark, is_prediction_mark, wrong_values};
 
 /// Most columns, and longest line: far more than any table of measurements has.
 const COLUMNS_MAX: usize = 1000;
@@ -24,7 +24,7 @@ const LINE_MAX: usize = 64 * 1024;
 const NEEDED: [&str; 3] = ["collective", "ranks", "size_bytes"];
 const TIMES: [&str; 3] = ["time_us", "algbw_gbps", "busbw_gbps"];
 /// Columns that are used where they are there.
-const USED: [&str; 20] = [
+const USED: [&str; 21] = [
     "run",
     "nodes",
     "gpus_per_node",
@@ -43,6 +43,7 @@ const USED: [&str; 20] = [
     "dtype",
     "op",
     "root",
+    "wrong",
     "nccl_version",
     "hosts",
 ];
@@ -127,6 +128,7 @@ pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
         }
         let row = Row { input, columns, record: &record, line };
         row.check_origin()?;
+        out.wrong(line, row.wrong()?);
         match row.measurement(&mut out)? {
             Some((measurement, sample)) => {
                 imprecise += usize::from(row.is_imprecise());
@@ -191,9 +193,11 @@ impl Columns {
         let mut index = BTreeMap::new();
         for (at, name) in header.iter().enumerate() {
             let mut name = name.trim_matches('\u{feff}').trim().to_lowercase();
-            if name == "hosts" {
-                name = "nodes".to_owned();
-            }
+            name = match name.as_str() {
+                "hosts" => "nodes".to_owned(),
+                "#wrong" | "nwrong" => "wrong".to_owned(),
+                _ => name,
+            };
             let known = NEEDED.iter().chain(&TIMES).chain(&USED).any(|&known| known == name);
             if index.insert(name.clone(), at).is_some() && known {
                 return Err(ReadError::DuplicateColumn { path: input.path.to_owned(), line, column: name });
@@ -341,6 +345,12 @@ impl Row<'_> {
             .into_iter()
             .find_map(|column| Some((self.cell(column)?, value(column)?)))
             .is_some_and(|(text, value)| Rate::written(text, value).relative_half_width() > 0.05)
+    }
+
+    /// Values that were wrong; `None` where nothing was checked.
+    fn wrong(&self) -> Result<Option<f64>, ReadError> {
+        let count = self.cell("wrong").map_or(Some(None), wrong_values);
+        count.ok_or_else(|| self.bad("wrong", "cannot be used", EXPECTED_WRONG))
     }
 
     fn check_origin(&self) -> Result<(), ReadError> {
