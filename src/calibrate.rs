@@ -23,8 +23,8 @@ use rayon::prelude::*;
 use crate::error::CliError;
 use crate::output::{Format, OutputArgs, write};
 use crate::selectors::MachineArgs;
+use crate::validate::can_be_asked;
 use crate::validate::judged::{hosts_of_rows, left_aside, not_predicted, question};
-use crate::validate::of_gpus;
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -98,7 +98,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         .transpose()?;
     let options = ReadOptions { allow_predicted: args.allow_predicted, keep_duplicates: false };
     let read = read_paths(&args.measurements, &options)?;
-    of_gpus(&read.files)?;
+    can_be_asked(&read.files)?;
     let machines = Machines::of(&read, args.topology.as_deref())?;
     let profile = MachineArgs { profile: args.profile.clone(), ..MachineArgs::default() };
     let (prior, mut inputs) = profile.load_profile(&machines.topologies[0])?;

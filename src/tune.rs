@@ -18,7 +18,7 @@ use collcast_sim::units::Bytes;
 use crate::error::CliError;
 use crate::output::{Format, OutputArgs};
 use crate::selectors::{CallArgs, MachineArgs, UNMEASURED_SWITCHES, assumptions, points, trust};
-use crate::validate::of_gpus;
+use crate::validate::can_be_asked;
 use advice::{Advice, Range, Regret};
 use options::{Basis, Measured, Site};
 
@@ -64,7 +64,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         Measured::default()
     } else {
         let read = read_paths(&args.measurements, &ReadOptions::default())?;
-        of_gpus(&read.files)?;
+        can_be_asked(&read.files)?;
         inputs.extend(read.files.iter().filter(|f| f.rows > 0).map(|f| Input {
             name: "measurements".to_owned(),
             path: Some(f.path.display().to_string()),

@@ -107,7 +107,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         .transpose()?;
     let read =
         read_paths(&args.measurements, &ReadOptions { allow_predicted: args.allow_predicted, keep_duplicates: false })?;
-    of_gpus(&read.files)?;
+    can_be_asked(&read.files)?;
 
     let named = args.topology.clone().or_else(|| read.machine().map(str::to_owned));
     let name = named.ok_or_else(|| {
@@ -225,7 +225,7 @@ pub(crate) fn median_error(
     profile: &Profile,
 ) -> Result<(usize, f64, String), CliError> {
     let read = read_paths(measurements, &ReadOptions::default())?;
-    of_gpus(&read.files)?;
+    can_be_asked(&read.files)?;
     let rows: Vec<&Measurement> = read.measurements.iter().collect();
     let files = by_path(&read.files);
     let (judged, skipped, _) = judge(&rows, &files, topology, profile, None, false)?;
@@ -241,8 +241,15 @@ pub(crate) fn median_error(
     Ok((judged.len(), Stats::of(&judged).median, content_hash(hashes.join(" ").as_bytes())))
 }
 
-/// Refuses what was measured on CPU threads: no forecast of GPUs is about it.
-pub(crate) fn of_gpus(files: &[FileReport]) -> Result<(), CliError> {
+/// Refuses what no forecast is about: times of CPU threads, and forecasts of ours of which the rows say too little.
+pub(crate) fn can_be_asked(files: &[FileReport]) -> Result<(), CliError> {
+    let unsaid = files.iter().find_map(|file| Some((file, file.unsaid.as_ref()?)));
+    if let Some((file, what)) = unsaid {
+        return Err(CliError::usage(
+            format!("`{}` is a forecast whose rows do not say {what}", file.path.display()),
+            "such files can be held beside each other: `collcast compare A B --allow-predicted`",
+        ));
+    }
     match files.iter().find(|file| file.on_cpu) {
         None => Ok(()),
         Some(file) => Err(CliError::usage(

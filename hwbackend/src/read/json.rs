@@ -14,7 +14,7 @@ use super::error::ReadError;
 use super::log::{collective_in_name, collective_of_program};
 use super::settings::{Env, from_env, is_relevant, plain_version, version_of_code};
 use super::sidecar::{message, shortened};
-use super::{EXPECTED_WRONG, Input, Parsed, TIME_MAX_US, is_host_mark, wrong_values};
+use super::{EXPECTED_WRONG, Input, Parsed, TIME_MAX_US, wrong_values};
 
 /// Reads the text of one file.
 pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
@@ -214,7 +214,7 @@ fn own_rows(input: &Input<'_>, value: &Value) -> Result<Parsed, ReadError> {
     let Some(rows) = value.get("rows").and_then(Value::as_array) else {
         return Ok(Parsed { reason: Some("a result of Collcast without `rows`".to_owned()), ..Parsed::default() });
     };
-    const COLUMNS: [&str; 18] = [
+    const COLUMNS: [&str; 22] = [
         "collective",
         "ranks",
         "size_bytes",
@@ -233,6 +233,10 @@ fn own_rows(input: &Input<'_>, value: &Value) -> Result<Parsed, ReadError> {
         "in_place",
         "dtype",
         "op",
+        "root",
+        "registered",
+        "nccl_version",
+        "wrong",
     ];
     let mut writer = csv::Writer::from_writer(Vec::new());
     let failed = |message: String| ReadError::BadRow { path: input.path.to_owned(), line: 0, message };
@@ -252,14 +256,19 @@ fn own_rows(input: &Input<'_>, value: &Value) -> Result<Parsed, ReadError> {
         let index = usize::try_from(row.saturating_sub(2)).unwrap_or(usize::MAX);
         lines.get(index).copied().unwrap_or(0)
     };
-    let mut parsed = super::table::parse(&Input { text: &text, ..*input }).map_err(|error| match error {
-        ReadError::BadValue { path, line, column, given, problem, expected } => {
-            ReadError::BadValue { path, line: place(line), column, given, problem, expected }
-        }
-        other => other,
-    })?;
-    let said = value.get("assumptions").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-    parsed.on_cpu = said.iter().filter_map(Value::as_str).any(is_host_mark);
+    let (mut said, mut sidecar) = (Parsed::default(), input.sidecar.clone());
+    let remarks = value.get("assumptions").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    for remark in remarks.iter().filter_map(Value::as_str) {
+        said.remark(remark, &mut sidecar.env);
+    }
+    let mut parsed =
+        super::table::parse(&Input { text: &text, sidecar: &sidecar, ..*input }).map_err(|error| match error {
+            ReadError::BadValue { path, line, column, given, problem, expected } => {
+                ReadError::BadValue { path, line: place(line), column, given, problem, expected }
+            }
+            other => other,
+        })?;
+    (parsed.on_cpu, parsed.unsaid) = (said.on_cpu, said.unsaid);
     for row in &mut parsed.rows {
         row.origin.line = place(row.origin.line);
     }

@@ -12,9 +12,9 @@ use collcast_sim::units::{Bytes, SimDuration};
 
 use super::bus::{Rate, Sample, bus_factor_fits, ranks_of_samples};
 use super::error::ReadError;
-use super::settings::{Env, from_env, is_relevant, plain_version, version_of_code, words};
+use super::settings::{Env, assignments, from_env, is_relevant, plain_version, version_of_code, words};
 use super::sidecar::shortened;
-use super::{EXPECTED_WRONG, Input, Parsed, TIME_MAX_US, is_host_mark, is_prediction_mark, wrong_values};
+use super::{EXPECTED_WRONG, Input, Parsed, TIME_MAX_US, is_prediction_mark, wrong_values};
 
 /// Longest line that is looked at; nccl-tests prints less than 300 bytes.
 const LINE_MAX: usize = 64 * 1024;
@@ -130,7 +130,9 @@ impl Reader<'_> {
         if commented && is_prediction_mark(line) && !self.input.options.allow_predicted {
             return Err(ReadError::Predicted { path: self.input.path.to_owned(), line: number });
         }
-        self.out.on_cpu |= commented && is_host_mark(line);
+        if commented {
+            self.out.remark(line, &mut self.run.env);
+        }
         if !commented && self.data_line(number, text)? {
             return Ok(());
         }
@@ -748,15 +750,6 @@ fn rank_line(text: &str) -> Option<(u32, (String, u64, u32))> {
     let process = after("Pid").and_then(|pid| pid.parse().ok()).unwrap_or(0);
     let device = after("device")?.parse().ok()?;
     (rank < 1 << 24).then(|| (rank, (after("on").unwrap_or_default().to_owned(), process, device)))
-}
-
-fn assignments(words: &[String]) -> Env {
-    words
-        .iter()
-        .filter_map(|word| word.split_once('='))
-        .filter(|(name, _)| is_relevant(name))
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .collect()
 }
 
 /// `all_reduce_perf`, with or without its folder and its `_mpi`.

@@ -46,6 +46,11 @@ const NOTES_MAX: usize = 200;
 /// Longest time that can be meant: 100 days, well inside the type that carries it.
 const TIME_MAX_US: f64 = 100.0 * 86_400.0 * 1e6;
 
+/// Begins a line in forecasts of ours that ask for what no row says.
+pub const UNSAID: &str = "rows do not say ";
+/// Begins the line in results of ours that lists NCCL's variables.
+pub const ENVIRONMENT: &str = "NCCL's environment: ";
+
 /// How to read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ReadOptions {
@@ -162,6 +167,8 @@ pub struct FileReport {
     pub gpus: BTreeSet<String>,
     /// Measured on CPU threads, by `collcast bench --backend host`: no times of GPUs.
     pub on_cpu: bool,
+    /// What a forecast of ours asked for that its rows do not say.
+    pub unsaid: Option<String>,
 }
 
 impl FileReport {
@@ -188,6 +195,7 @@ impl FileReport {
             run_env: BTreeMap::new(),
             gpus: BTreeSet::new(),
             on_cpu: false,
+            unsaid: None,
         }
     }
 
@@ -516,6 +524,7 @@ struct Parsed {
     run_env: BTreeMap<String, BTreeMap<String, String>>,
     gpus: BTreeSet<String>,
     on_cpu: bool,
+    unsaid: Option<String>,
     /// Why there are no rows.
     reason: Option<String>,
 }
@@ -554,6 +563,18 @@ impl Parsed {
     fn unfinished(&mut self, line: u64) {
         if self.unfinished.len() < NOTES_MAX {
             self.unfinished.push(line);
+        }
+    }
+
+    /// Takes what results of ours say above their rows: a comment, or a line of `assumptions`; variables go to `env`.
+    fn remark(&mut self, line: &str, env: &mut settings::Env) {
+        let line = line.trim_start_matches('#').trim();
+        self.on_cpu |= line.starts_with("measured by backend host ");
+        if let Some(what) = line.strip_prefix(UNSAID) {
+            self.unsaid = Some(message(what));
+        }
+        if let Some(variables) = line.strip_prefix(ENVIRONMENT) {
+            env.extend(settings::assignments(&settings::words(variables)));
         }
     }
 
@@ -596,6 +617,7 @@ impl FileReport {
         self.run_env.clone_from(&parsed.run_env);
         self.gpus.clone_from(&parsed.gpus);
         self.on_cpu = parsed.on_cpu;
+        self.unsaid.clone_from(&parsed.unsaid);
         self.outcome = if parsed.rows.is_empty() {
             Outcome::NotUnderstood(parsed.reason.clone().unwrap_or_else(|| "it has no rows".to_owned()))
         } else {
@@ -741,11 +763,6 @@ const EXPECTED_WRONG: &str = "a number of wrong values, or N/A (in JSON null) wh
 /// Our own mark on predictions.
 fn is_prediction_mark(line: &str) -> bool {
     line.trim_start_matches('#').trim_start().starts_with("collcast: predicted")
-}
-
-/// What `collcast bench --backend host` says of its results, in each of its formats.
-fn is_host_mark(line: &str) -> bool {
-    line.trim_start_matches('#').trim_start().starts_with("measured by backend host ")
 }
 
 fn unreadable(path: &Path, error: &std::io::Error) -> ReadError {

@@ -16,7 +16,7 @@ use super::bus::{Rate, Sample, bus_factor_fits};
 use super::error::ReadError;
 use super::settings::{algorithm, from_env, is_relevant, plain_version};
 use super::sidecar::{message, shortened};
-use super::{EXPECTED_WRONG, Input, Parsed, TIME_MAX_US, is_host_mark, is_prediction_mark, wrong_values};
+use super::{EXPECTED_WRONG, Input, Parsed, TIME_MAX_US, is_prediction_mark, wrong_values};
 
 /// Most columns, and longest line: far more than any table of measurements has.
 const COLUMNS_MAX: usize = 1000;
@@ -58,8 +58,8 @@ pub(super) fn looks_like_header(line: &str) -> bool {
 
 /// Reads the text of one file.
 pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
-    let mut out = Parsed { env: input.sidecar.env.clone(), ..Parsed::default() };
-    out.env.retain(|name, _| is_relevant(name));
+    let mut out = Parsed::default();
+    let mut sidecar = input.sidecar.clone();
     let mut header_line = None;
     for (index, line) in input.text.lines().enumerate() {
         if line.len() > LINE_MAX {
@@ -70,7 +70,7 @@ pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
             });
         }
         if line.starts_with('#') {
-            out.on_cpu |= is_host_mark(line);
+            out.remark(line, &mut sidecar.env);
             if is_prediction_mark(line) && !input.options.allow_predicted {
                 return Err(ReadError::Predicted { path: input.path.to_owned(), line: index as u64 + 1 });
             }
@@ -78,6 +78,9 @@ pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
             header_line = Some((index as u64 + 1, line));
         }
     }
+    out.env = sidecar.env.clone();
+    out.env.retain(|name, _| is_relevant(name));
+    let input = &Input { sidecar: &sidecar, ..*input };
     let Some((header_number, header)) = header_line else {
         out.reason = Some("comments and no header".to_owned());
         return Ok(out);
