@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use collcast_hwbackend::read::{FileReport, ReadOptions, ReadReport, read_paths};
+use collcast_hwbackend::read::{FileReport, ReadOptions, ReadReport, cut_runs, read_paths};
 use collcast_reports::model::{Cell, Column, Input, Report, Status, Table, Verdict};
 use collcast_sim::calibrate::{
     CalibrateError, Crossed, Fit, Judged, SIZE_BANDS, Sample, Split, Study, coverage, mean, size_band, spreads,
@@ -24,6 +24,7 @@ use crate::error::CliError;
 use crate::files::write;
 use crate::output::{Format, OutputArgs, formats};
 use crate::selectors::{MachineArgs, Named};
+use crate::validate::can_be_asked;
 use crate::validate::judged::{hosts_of_rows, left_aside, not_predicted, question};
 
 #[derive(clap::Args, Debug)]
@@ -101,6 +102,7 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, CliError> {
         .transpose()?;
     let options = ReadOptions { allow_predicted: args.allow_predicted, keep_duplicates: false };
     let read = read_paths(&args.measurements, &options)?;
+    can_be_asked(&read.files)?;
     let machines = Machines::of(&read, args.topology.as_deref())?;
     let profile = MachineArgs { profile: args.profile.clone(), ..MachineArgs::default() };
     let (prior, mut inputs) = profile.load_profile(&machines.topologies[0])?;
@@ -164,7 +166,7 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, CliError> {
         format!("starts from profile {}", args.profile.join(" + ")),
         format!("{} rows from {} B up, {} left out as smaller", study.samples().len(), min_size.0, usable.small),
     ]);
-    report.warnings = read.files.iter().filter_map(FileReport::defect).collect();
+    report.warnings = read.files.iter().filter_map(FileReport::defect).chain(cut_runs(&read.files)).collect();
     report.warnings.extend(usable.skipped.iter().map(|(why, n)| format!("{n} rows are not predicted: {why}")));
     report.warnings.extend(machines.topologies.first().into_iter().flat_map(|t| left_aside(&read.files, t)));
     report.warnings.extend(fit.estimates.iter().filter(|e| e.at_bound).map(|e| {

@@ -16,7 +16,7 @@ use collcast_sim::units::Bytes;
 use crate::error::CliError;
 use crate::output::{Format, OutputArgs};
 use crate::validate::{BANDS, percent};
-use judge::{Band, Change, FAMILY_ERROR, judge};
+use judge::{Band, Between, Change, FAMILY_ERROR, judge};
 use sets::{Condition, Matched, SETTINGS, Side, matched};
 
 #[derive(clap::Args, Debug)]
@@ -96,9 +96,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     if matched.curves.is_empty() {
         return Err(nothing_in_common(&matched));
     }
-    let exact = sides.iter().all(|side| side.predicted);
-    let bands = judge(&matched.curves, tolerance, exact);
-    let report = report(args, &sides, &matched, bands, tolerance, exact);
+    let between = match (sides[0].is_same(&sides[1]), sides.iter().all(|side| side.predicted)) {
+        (_, true) => Between::Forecasts,
+        (true, false) => Between::Same,
+        (false, false) => Between::Measured,
+    };
+    let bands = judge(&matched.curves, tolerance, between);
+    let report = report(args, &sides, &matched, bands, tolerance, between);
     args.output.print(&report, None)?;
     let failed = report.verdict.as_ref().is_some_and(|v| v.status == Status::Failed);
     Ok(ExitCode::from(u8::from(failed)))
@@ -123,8 +127,9 @@ fn report(
     matched: &Matched,
     mut bands: Vec<Band<'_>>,
     tolerance: f64,
-    exact: bool,
+    between: Between,
 ) -> Report {
+    let exact = between == Between::Forecasts;
     let mut report = Report::new("compare", env!("CARGO_PKG_VERSION"));
     report.predicted = exact;
     for (name, side) in ["A", "B"].into_iter().zip(sides) {
@@ -136,17 +141,20 @@ fn report(
         }));
         for file in &side.files {
             let unread = !matches!(file.outcome, Outcome::Read | Outcome::Metadata) || file.unreadable > 0;
-            let trouble = unread || !file.defects.is_empty();
+            let trouble = unread || !file.defects.is_empty() || !file.unfinished.is_empty();
             report
                 .warnings
                 .extend(file.warnings().into_iter().take(usize::from(trouble)).map(|w| format!("{name}: {w}")));
         }
     }
     report.assumptions.extend(matched.differs.iter().map(|d| format!("A and B differ in {d}")));
-    let noise = match (exact, matched.repeats) {
-        (true, _) => "forecasts have no noise".to_owned(),
-        (false, [0, 0]) => "no repeats: intervals are from the known noise of the launch mode".to_owned(),
-        (false, [a, b]) => format!("{a} repeats in A and {b} in B, joined with the known noise of the launch mode"),
+    let noise = match (between, matched.repeats) {
+        (Between::Same, _) => "A and B are the same rows of the same files: no noise is between them".to_owned(),
+        (Between::Forecasts, _) => "forecasts have no noise".to_owned(),
+        (Between::Measured, [0, 0]) => "no repeats: intervals are from the known noise of the launch mode".to_owned(),
+        (Between::Measured, [a, b]) => {
+            format!("{a} repeats in A and {b} in B, joined with the known noise of the launch mode")
+        }
     };
     report.assumptions.push(format!(
         "{noise}; all intervals hold together with {:.0}%; tolerance {}%",
@@ -169,7 +177,7 @@ fn report(
     }
     report.warnings.extend(matched.choices.iter().map(|c| format!("NCCL ran something else, {c}")));
 
-    report.verdict = Some(verdict(&bands, tolerance, exact));
+    report.verdict = Some(verdict(&bands, tolerance, between));
     report.cases = bands.iter().map(|band| case(band, tolerance)).collect();
     report.extra.insert("overall".to_owned(), overall(&bands, matched, tolerance));
 
@@ -386,7 +394,7 @@ fn overall(bands: &[Band<'_>], matched: &Matched, tolerance: f64) -> serde_json:
     })
 }
 
-fn verdict(bands: &[Band<'_>], tolerance: f64, exact: bool) -> Verdict {
+fn verdict(bands: &[Band<'_>], tolerance: f64, between: Between) -> Verdict {
     let (change, total) = (change_of(bands), bands.len());
     let (slower, faster, unclear) =
         (count(bands, Change::Slower), count(bands, Change::Faster), count(bands, Change::CannotTell));
@@ -413,7 +421,7 @@ fn verdict(bands: &[Band<'_>], tolerance: f64, exact: bool) -> Verdict {
             blind * 100.0
         ),
     };
-    let sides = if exact { "predicted" } else { "measured" };
+    let sides = if between == Between::Forecasts { "predicted" } else { "measured" };
     Verdict {
         status: match change {
             Change::Slower => Status::Failed,
@@ -423,7 +431,7 @@ fn verdict(bands: &[Band<'_>], tolerance: f64, exact: bool) -> Verdict {
         sentence,
         confidence: match change {
             Change::CannotTell => "low: too few repeats for so much noise".to_owned(),
-            _ if exact => "high".to_owned(),
+            _ if between != Between::Measured => "high".to_owned(),
             _ => format!("high: wrong with a chance below {:.0}% if nothing changed", FAMILY_ERROR * 100.0),
         },
         basis: sides.to_owned(),

@@ -6,7 +6,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use clap::parser::ValueSource;
-use collcast_reports::model::{Input, Status};
+use collcast_hwbackend::read::{ENVIRONMENT, UNSAID};
+use collcast_reports::model::{Cell, Column, Input, Status, Table};
 use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol, ReduceOp};
 use collcast_sim::engine::Unobserved;
 use collcast_sim::ids::{HostId, Rank};
@@ -226,8 +227,12 @@ impl NcclArgs {
         };
         told.assumptions.extend(note);
         if !pairs.is_empty() {
-            let set: Vec<String> = pairs.iter().map(|(name, value)| format!("{name}={value}")).collect();
-            told.assumptions.push(format!("NCCL's environment: {}", set.join(" ")));
+            let quoted = |value: &str| match value.contains(char::is_whitespace) {
+                true => format!("'{value}'"),
+                false => value.to_owned(),
+            };
+            let set: Vec<String> = pairs.iter().map(|(name, value)| format!("{name}={}", quoted(value))).collect();
+            told.assumptions.push(format!("{ENVIRONMENT}{}", set.join(" ")));
         }
         let ignored: Vec<&str> = environment.ignored.iter().map(String::as_str).filter(|name| !moves(name)).collect();
         if !ignored.is_empty() {
@@ -326,6 +331,72 @@ impl MachineArgs {
             inputs.push(Input { name: "profile".to_owned(), path, hash: content_hash(text.as_bytes()) });
         }
         Ok((profile, inputs))
+    }
+}
+
+/// What of a forecast no column or line of its output can say, so that `validate` could not ask for the same.
+pub(crate) fn unsaid(machine: &MachineArgs, call: &CallArgs, machines: &BTreeMap<u32, Topology>) -> Vec<&'static str> {
+    let spread = |(&nodes, topology): (&u32, &Topology)| {
+        let mut on: BTreeMap<HostId, u32> = BTreeMap::new();
+        for rank in 0..call.ranks.unwrap_or(topology.ranks()).min(topology.ranks()) {
+            *on.entry(topology.host_of(Rank(rank))).or_default() += 1;
+        }
+        let mut each = on.values();
+        let first = each.next();
+        on.len() == nodes as usize && each.all(|ranks| Some(ranks) == first)
+    };
+    let flags = [
+        ("--split", call.split.is_some()),
+        ("--schedule", call.schedule.is_some()),
+        ("--counts", call.counts.is_some()),
+        ("--cold", call.cold),
+        ("--placement", machine.placement.is_some()),
+        ("--graph", machine.graph.is_some()),
+        ("how many ranks each host has", !machines.iter().all(spread)),
+    ];
+    flags.into_iter().filter(|flag| flag.1).map(|flag| flag.0).collect()
+}
+
+/// The line that tells readers of the output so.
+pub(crate) fn unsaid_line(what: &[&str]) -> Option<String> {
+    (!what.is_empty()).then(|| format!("{UNSAID}{}: `validate` cannot ask for the same again", what.join(", ")))
+}
+
+/// Columns that say what a forecast was asked for, beside algorithm, protocol and channels.
+pub(crate) fn asked_columns() -> [Column; 7] {
+    [
+        Column::text("launch", "launch"),
+        Column::text("registered", "registered"),
+        Column::text("in_place", "in place"),
+        Column::text("dtype", "type"),
+        Column::text("op", "op"),
+        Column::number("root", "root"),
+        Column::text("nccl_version", "NCCL"),
+    ]
+}
+
+/// The cells of [`asked_columns`].
+pub(crate) fn asked_cells(call: &Call, settings: &Settings) -> [Cell; 7] {
+    let version = settings.version.unwrap_or_default().to_string();
+    [
+        settings.launch.name().into(),
+        settings.registered.into(),
+        call.in_place.into(),
+        call.dtype.name().into(),
+        call.collective.reduces().then_some(call.op.name()).map(Cell::from).into(),
+        call.collective.rooted().then_some(call.root.0).into(),
+        version.into(),
+    ]
+}
+
+/// Takes columns out of a table.
+pub(crate) fn hide(table: &mut Table, hidden: &[&str]) {
+    let keep: Vec<bool> = table.columns.iter().map(|c| !hidden.contains(&c.key)).collect();
+    let mut kept = keep.iter();
+    table.columns.retain(|_| *kept.next().unwrap_or(&true));
+    for row in &mut table.rows {
+        let mut kept = keep.iter();
+        row.retain(|_| *kept.next().unwrap_or(&true));
     }
 }
 

@@ -21,10 +21,11 @@ use collcast_sim::workload::Level;
 use crate::error::CliError;
 use crate::explain;
 use crate::files::write;
-use crate::output::OutputArgs;
+use crate::output::{Format, OutputArgs};
 use crate::scenario;
 use crate::selectors::{
-    CallArgs, MachineArgs, Named, Point, UNMEASURED_SWITCHES, assumptions, default_sizes, points, trust,
+    CallArgs, MachineArgs, Named, Point, UNMEASURED_SWITCHES, asked_cells, asked_columns, assumptions, default_sizes,
+    hide, points, trust, unsaid, unsaid_line,
 };
 use crate::sweep::{busbw, warnings};
 
@@ -155,13 +156,18 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, CliError> {
     report.assumptions = assumptions(topology, &profile, &settings, prediction.extrapolated);
     report.assumptions.extend(told.assumptions);
     report.assumptions.extend(point.split_note());
+    report.assumptions.extend(unsaid_line(&unsaid(&args.machine, &call_args, &machines)));
     if prediction.unmeasured_switches {
         report.assumptions.push(UNMEASURED_SWITCHES.to_owned());
     }
     report.warnings.extend(told.warnings);
     report.warnings.extend(warnings(std::slice::from_ref(&prediction)));
     report.warnings.extend(explain::not_modelled(std::slice::from_ref(&prediction)));
-    report.tables.push(row(point, &prediction));
+    let mut row = row(point, &prediction, &settings);
+    if args.output.format() == Format::Table {
+        hide(&mut row, &asked_columns().map(|column| column.key));
+    }
+    report.tables.push(row);
     report.tables.push(facts(point, &prediction));
     report.tables.push(links(topology, &prediction));
     if call_args.explain_choice {
@@ -236,7 +242,7 @@ fn no_such_scenario(name: Option<&str>) -> Result<(), CliError> {
     }
 }
 
-fn row(point: &Point, p: &Prediction) -> Table {
+fn row(point: &Point, p: &Prediction, settings: &Settings) -> Table {
     let columns = [
         Column::text("collective", "collective"),
         Column::text("algorithm", "algorithm"),
@@ -253,8 +259,8 @@ fn row(point: &Point, p: &Prediction) -> Table {
         Column::number("messages", "messages"),
         Column::text("folded", "folded"),
     ];
-    let mut table = Table::new("rows", "", columns);
-    table.push([
+    let mut table = Table::new("rows", "", columns.into_iter().chain(asked_columns()));
+    let cells = [
         point.call.collective.name().into(),
         p.algorithm.name().into(),
         p.protocol.name().into(),
@@ -269,7 +275,8 @@ fn row(point: &Point, p: &Prediction) -> Table {
         Cell::float(busbw(point, p), 2),
         p.messages.into(),
         format!("{} -> {}", p.folded.0, p.folded.1).into(),
-    ]);
+    ];
+    table.push(cells.into_iter().chain(asked_cells(&point.call, settings)));
     table
 }
 

@@ -6,8 +6,10 @@ use std::process::ExitCode;
 
 use collcast_reports::model::{Cell, Column, Report, Table, Verdict};
 use collcast_reports::nccl_tests::{self, NcclTests, NcclTestsRow};
-use collcast_sim::collective::Collective;
-use collcast_sim::predict::{Prediction, Predictor, Settings};
+use collcast_sim::collective::{Algorithm, Collective, Launch};
+use collcast_sim::ids::Rank;
+use collcast_sim::predict::{Choice, Prediction, Predictor, Settings};
+use collcast_sim::schedule::valid_algorithms;
 use collcast_sim::topology::Topology;
 use rayon::prelude::*;
 
@@ -16,7 +18,8 @@ use crate::explain;
 use crate::output::{Format, OutputArgs, with_nccl_tests};
 use crate::scaling;
 use crate::selectors::{
-    CallArgs, MachineArgs, Named, Point, Told, UNMEASURED_SWITCHES, assumptions, default_sizes, points, trust,
+    CallArgs, MachineArgs, Named, Point, Told, UNMEASURED_SWITCHES, asked_cells, asked_columns, assumptions,
+    default_sizes, hide, points, trust, unsaid, unsaid_line,
 };
 
 #[derive(clap::Args, Debug)]
@@ -83,7 +86,12 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, CliError> {
     }
     report.warnings.extend(warnings(&predictions));
     report.warnings.extend(explain::not_modelled(&predictions));
-    let mut rows = table(&points, &predictions);
+    let mut unsaid = unsaid(&args.machine, &args.call, &machines);
+    if args.output.format() == Format::NcclTests {
+        unsaid.extend(unsaid_in_text(&points, &first));
+    }
+    report.assumptions.extend(unsaid_line(&unsaid));
+    let mut rows = table(&points, &predictions, &settings);
     let scaling = scaling::tables(&points, &predictions);
     if args.output.format() == Format::Table {
         for_people(&mut rows, &points);
@@ -100,7 +108,7 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, CliError> {
     let nccl_tests = match args.output.format() {
         Format::NcclTests => {
             let in_place = predict_all(&in_place(&points), &predictors, &settings)?;
-            Some(nccl_tests_text(&points, &predictions, &in_place, &report)?)
+            Some(nccl_tests_text((&points, &predictions, &in_place), largest, &first, &report)?)
         }
         _ => None,
     };
@@ -154,7 +162,7 @@ pub(crate) fn busbw(point: &Point, prediction: &Prediction) -> f64 {
     prediction.algbw_gb_per_s(point.call.size()) * point.call.collective.bus_factor(point.call.ranks)
 }
 
-fn table(points: &[Point], predictions: &[Prediction]) -> Table {
+fn table(points: &[Point], predictions: &[Prediction], settings: &BTreeMap<u32, Settings>) -> Table {
     let columns = [
         Column::text("collective", "collective"),
         Column::number("nodes", "nodes"),
@@ -174,9 +182,9 @@ fn table(points: &[Point], predictions: &[Prediction]) -> Table {
         Column::text("chosen_by", "chosen by"),
         Column::text("instead_of", "instead of"),
     ];
-    let mut table = Table::new("rows", "", columns);
+    let mut table = Table::new("rows", "", columns.into_iter().chain(asked_columns()));
     for (point, p) in points.iter().zip(predictions) {
-        table.push([
+        let cells = [
             point.call.collective.name().into(),
             point.nodes.into(),
             point.call.ranks.into(),
@@ -194,7 +202,8 @@ fn table(points: &[Point], predictions: &[Prediction]) -> Table {
             format!("{} -> {}", p.folded.0, p.folded.1).into(),
             p.layer.map(|layer| layer.to_string()).into(),
             p.instead_of.map(|(a, p)| format!("{a}/{p}, not modelled")).into(),
-        ]);
+        ];
+        table.push(cells.into_iter().chain(asked_cells(&point.call, &settings[&point.nodes])));
     }
     table
 }
@@ -204,8 +213,10 @@ fn for_people(table: &mut Table, points: &[Point]) {
     let first = &points[0];
     table.title = format!("{} over {} ranks", first.call.collective, first.call.ranks);
     let same = |f: &dyn Fn(&Point) -> u64| points.iter().all(|p| f(p) == f(first));
-    let mut hidden = vec!["messages", "folded", "chosen_by"];
-    if table.rows.iter().all(|row| row.last() == Some(&Cell::Missing)) {
+    let asked = asked_columns().map(|column| column.key);
+    let mut hidden = [&["messages", "folded", "chosen_by"], &asked[..]].concat();
+    let instead_of = table.columns.iter().position(|column| column.key == "instead_of");
+    if table.rows.iter().all(|row| instead_of.is_none_or(|at| row[at] == Cell::Missing)) {
         hidden.push("instead_of");
     }
     if same(&|p| p.call.collective as u64) && same(&|p| u64::from(p.nodes)) {
@@ -213,17 +224,7 @@ fn for_people(table: &mut Table, points: &[Point]) {
     } else {
         table.title.clear();
     }
-    let keep: Vec<bool> = table.columns.iter().map(|c| !hidden.contains(&c.key)).collect();
-    let filter = |index: &mut usize| {
-        *index += 1;
-        keep[*index - 1]
-    };
-    let mut index = 0;
-    table.columns.retain(|_| filter(&mut index));
-    for row in &mut table.rows {
-        let mut index = 0;
-        row.retain(|_| filter(&mut index));
-    }
+    hide(table, &hidden);
 }
 
 fn verdict(points: &[Point], predictions: &[Prediction], extrapolated: bool, unmeasured: bool) -> Option<Verdict> {
@@ -264,10 +265,60 @@ fn in_place(points: &[Point]) -> Vec<Point> {
     points
 }
 
+/// What nccl-tests' table cannot say, beside what other formats cannot.
+fn unsaid_in_text(points: &[Point], settings: &Settings) -> Vec<&'static str> {
+    let any = |what: &dyn Fn(&Point) -> bool| points.iter().any(what);
+    let flags = [
+        // nccl-tests registers its buffers in CUDA graphs, and nowhere else.
+        ("--registered", settings.registered != (settings.launch == Launch::Graph)),
+        ("--in-place", any(&|p| p.call.in_place)),
+        ("best", any(&|p| p.algorithm == Choice::Best || p.protocol == Choice::Best)),
+    ];
+    flags.into_iter().filter(|flag| flag.1).map(|flag| flag.0).collect()
+}
+
+/// The lines of nccl-tests above its table, as its readers understand them: what ran where.
+fn header(point: &Point, topology: &Topology, settings: &Settings) -> Vec<String> {
+    let call = &point.call;
+    let version = settings.version.unwrap_or_default();
+    let mut set = Vec::new();
+    if let Choice::Forced(algorithm) = point.algorithm {
+        set.push(format!("NCCL_ALGO={algorithm}"));
+    }
+    if let Choice::Forced(protocol) = point.protocol {
+        set.push(format!("NCCL_PROTO={protocol}"));
+    }
+    if let Some(channels) = point.channels {
+        let peers = if valid_algorithms(call.collective) == [Algorithm::Direct] { "P2P_" } else { "" };
+        set.extend(["MIN", "MAX"].map(|end| format!("NCCL_{end}_{peers}NCHANNELS={channels}")));
+    }
+    set.push(nccl_tests::perf_name(call.collective).to_owned());
+    let (threads, gpus) = match settings.launch {
+        Launch::Threads => (call.ranks, 1),
+        Launch::SingleThread => (1, call.ranks),
+        Launch::Processes | Launch::Graph => (1, 1),
+    };
+    let graph = u8::from(settings.launch == Launch::Graph);
+    let mut lines = vec![
+        format!("cmd: {}", set.join(" ")),
+        format!("NCCL version {version}"),
+        format!("nThread {threads} nGpus {gpus} graph: {graph}"),
+        "Using devices".to_owned(),
+    ];
+    lines.extend((0..call.ranks.min(topology.ranks())).map(|rank| {
+        let host = topology.host_of(Rank(rank));
+        let gpu = topology.gpu(topology.gpu_of(Rank(rank)));
+        let (device, model) = gpu.map_or((0, ""), |gpu| (gpu.index, gpu.model.as_str()));
+        let name = topology.hosts().get(host.index()).map_or("host", |host| host.name.as_str());
+        format!(" Rank {rank:2} Group  0 Pid {:6} on {name} device {device:2} [{device:02x}] {model}", rank + 1)
+    }));
+    lines
+}
+
 fn nccl_tests_text(
-    points: &[Point],
-    predictions: &[Prediction],
-    in_place: &[Prediction],
+    (points, predictions, in_place): (&[Point], &[Prediction], &[Prediction]),
+    topology: &Topology,
+    settings: &Settings,
     report: &Report,
 ) -> Result<String, CliError> {
     let series = |p: &Point| (p.nodes, p.call.collective, p.algorithm, p.protocol, p.channels);
@@ -291,7 +342,7 @@ fn nccl_tests_text(
         collective: points[0].call.collective,
         predicted: true,
         checked: false,
-        comments: report.assumptions.clone(),
+        comments: [report.assumptions.clone(), header(&points[0], topology, settings)].concat(),
         rows: rows.collect(),
     }))
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use collcast_hwbackend::read::{FileReport, ReadOptions, read_paths};
+use collcast_hwbackend::read::{FileReport, ReadOptions, cut_runs, read_paths};
 use collcast_reports::model::{Cell, Column, Input, Report, Status, Table, Verdict};
 use collcast_sim::model::nccl::FUNCTIONS;
 use collcast_sim::predict::{Predictor, Settings};
@@ -18,6 +18,7 @@ use collcast_sim::units::Bytes;
 use crate::error::CliError;
 use crate::output::{Format, OutputArgs, formats};
 use crate::selectors::{CallArgs, MachineArgs, Named, UNMEASURED_SWITCHES, assumptions, default_sizes, points, trust};
+use crate::validate::can_be_asked;
 use advice::{Advice, Range, Regret};
 use options::{Basis, Measured, Site};
 
@@ -66,12 +67,13 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, CliError> {
         Measured::default()
     } else {
         let read = read_paths(&args.measurements, &ReadOptions::default())?;
+        can_be_asked(&read.files)?;
         inputs.extend(read.files.iter().filter(|f| f.rows > 0).map(|f| Input {
             name: "measurements".to_owned(),
             path: Some(f.path.display().to_string()),
             hash: f.hash.clone(),
         }));
-        defects.extend(read.files.iter().filter_map(FileReport::defect));
+        defects.extend(read.files.iter().filter_map(FileReport::defect).chain(cut_runs(&read.files)));
         let ranks = call.ranks.unwrap_or(topology.ranks());
         Measured::of(&read.measurements, ranks, told.settings.launch, call.launch.is_some())?
     };

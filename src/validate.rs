@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use collcast_hwbackend::read::{FileReport, ReadOptions, read_paths};
+use collcast_hwbackend::read::{FileReport, ReadOptions, cut_runs, read_paths};
 use collcast_reports::model::{Input, Report, Status, Verdict};
 use collcast_sim::collective::Launch;
 use collcast_sim::ids::Rank;
@@ -107,6 +107,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         .transpose()?;
     let read =
         read_paths(&args.measurements, &ReadOptions { allow_predicted: args.allow_predicted, keep_duplicates: false })?;
+    can_be_asked(&read.files)?;
 
     let named = args.topology.clone().or_else(|| read.machine().map(str::to_owned));
     let name = named.ok_or_else(|| {
@@ -158,6 +159,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     for (reason, count) in &skipped {
         report.warnings.push(format!("{count} rows are not predicted: {reason}"));
     }
+    report.warnings.extend(cut_runs(&read.files));
     report.warnings.extend(left_aside(&read.files, &topology));
     let seen = profile.fitted_to(read.files.iter().filter(|f| f.rows > 0).map(|f| f.hash.as_str()));
     if seen > 0 {
@@ -228,6 +230,7 @@ pub(crate) fn median_error(
     profile: &Profile,
 ) -> Result<(usize, f64, String), CliError> {
     let read = read_paths(measurements, &ReadOptions::default())?;
+    can_be_asked(&read.files)?;
     let rows: Vec<&Measurement> = read.measurements.iter().collect();
     let files = by_path(&read.files);
     let (judged, skipped, _) = judge(&rows, &files, topology, profile, None, false)?;
@@ -241,6 +244,27 @@ pub(crate) fn median_error(
     let judged: Vec<&Judged<'_>> = judged.iter().collect();
     let hashes: Vec<&str> = read.files.iter().filter(|f| f.rows > 0).map(|f| f.hash.as_str()).collect();
     Ok((judged.len(), Stats::of(&judged).median, content_hash(hashes.join(" ").as_bytes())))
+}
+
+/// Refuses what no forecast is about: times of CPU threads, and forecasts of ours of which the rows say too little.
+pub(crate) fn can_be_asked(files: &[FileReport]) -> Result<(), CliError> {
+    let unsaid = files.iter().find_map(|file| Some((file, file.unsaid.as_ref()?)));
+    if let Some((file, what)) = unsaid {
+        return Err(CliError::usage(
+            format!("`{}` is a forecast whose rows do not say {what}", file.path.display()),
+            "such files can be held beside each other: `collcast compare A B --allow-predicted`",
+        ));
+    }
+    match files.iter().find(|file| file.on_cpu) {
+        None => Ok(()),
+        Some(file) => Err(CliError::usage(
+            format!(
+                "`{}` was measured on CPU threads (`collcast bench --backend host`); forecasts are of GPUs",
+                file.path.display()
+            ),
+            "measure with --backend cuda or nccl, or hold host runs beside each other with `collcast compare`",
+        )),
+    }
 }
 
 /// Files by the path that rows name.

@@ -18,8 +18,8 @@ fn collcast(args: &[&str], env: &[(&str, &str)]) -> (i32, String, String) {
 
 const QUICK: [&str; 4] = ["--batches", "3", "--budget", "0.01"];
 
-/// Goal: the default backend runs several collectives and protocols; CSV and its sibling are
-/// read back as measurements.
+/// Goal: the default backend runs several collectives and protocols; its files are read back, and hold beside each
+/// other, but not beside forecasts of GPUs, in any of the formats.
 #[test]
 fn host_results_are_written_and_read_back() {
     let dir = tempfile::tempdir().unwrap();
@@ -35,9 +35,29 @@ fn host_results_are_written_and_read_back() {
     assert_eq!(csv.lines().filter(|l| l.starts_with("host,")).count(), 8, "{csv}");
     let toml = std::fs::read_to_string(path.replace(".csv", ".toml")).unwrap();
     assert!(toml.contains("topology = \"h200x4\"") && toml.contains("date = \"20"), "{toml}");
-    let (code, out, err) = collcast(&["validate", path, "--format", "csv"], &[]);
-    assert!(matches!(code, 0 | 1), "{err}");
-    assert!(out.contains("8 rows from 1 files"), "{out}\n{err}");
+    let (code, out, err) = collcast(&["compare", path, path], &[]);
+    assert_eq!(code, 0, "{out}{err}");
+    let refused = |args: &[&str]| {
+        let (code, _, err) = collcast(args, &[]);
+        assert!(code == 2 && err.contains("was measured on CPU threads") && err.contains("hint:"), "{args:?} {err}");
+    };
+    for command in ["validate", "calibrate"] {
+        refused(&[command, path, "-t", "h200x4"]);
+    }
+    refused(&["tune", "h200x4", "--measurements", path]);
+    // Comments get lost; the file beside it says the same.
+    let bare: String = csv.lines().filter(|l| !l.starts_with('#')).map(|l| format!("{l}\n")).collect();
+    std::fs::write(path, bare).unwrap();
+    refused(&["validate", path, "-t", "h200x4"]);
+    for (format, name) in [("json", "run.json"), ("nccl-tests", "all_reduce.log")] {
+        let path = dir.path().join(name);
+        let path = path.to_str().unwrap();
+        let args = ["bench", "--ranks", "2", "-s", "4K", "--protocol", "ll", "--format", format, "-o", path];
+        assert_eq!(collcast(&[&args[..], &QUICK].concat(), &[]).0, 0);
+        let toml = std::path::Path::new(path).with_extension("toml");
+        std::fs::write(toml, "ranks = 2\n").unwrap();
+        refused(&["validate", path, "-t", "h200x4"]);
+    }
 }
 
 /// Goal: nccl-tests' table, both halves, nothing wrong.

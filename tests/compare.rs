@@ -41,6 +41,21 @@ fn json(args: &[&str]) -> (i32, Value) {
     (code, serde_json::from_str(&out).unwrap())
 }
 
+/// Goal: a file beside itself, or a copy of it, has not changed, whatever the tolerance; two halves of it can have.
+#[test]
+fn a_file_has_not_changed_beside_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let copy = folder.path().join("copy.log");
+    std::fs::copy(Path::new(env!("CARGO_MANIFEST_DIR")).join(LOG), &copy).unwrap();
+    for args in [&[LOG, LOG][..], &[LOG, copy.to_str().unwrap()], &[CSV, CSV], &[LOG, LOG, "--tolerance", "0%"]] {
+        let (code, result) = json(args);
+        assert_eq!((code, &result["overall"]["verdict"]), (0, &"no change".into()), "{args:?} {result}");
+        assert_eq!((&result["predicted"], &result["overall"]["bands_cannot_tell"]), (&false.into(), &0.into()));
+    }
+    let (_, result) = json(&[LOG, LOG, "--where-a", "in_place=0", "--where-b", "in_place=1", "--tolerance", "0%"]);
+    assert_ne!(result["overall"]["verdict"], "no change", "{result}");
+}
+
 #[test]
 fn a_planted_slowdown_fails_and_is_named() {
     let folder = tempfile::tempdir().unwrap();

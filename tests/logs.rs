@@ -34,7 +34,7 @@ fn log(gpu: &str, env: &str, line: impl Fn(u64, f64) -> (f64, f64, u64)) -> Stri
         };
         writeln!(text, "{size} {} float sum -1 {} {}", size / 4, half(out), half(within)).unwrap();
     }
-    text
+    text + "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 200 \n"
 }
 
 fn validate(text: &str, more: &[&str]) -> (i32, Value) {
@@ -65,6 +65,51 @@ fn failed_runs_are_errors() {
         assert_eq!((code, kinds(&result)), (1, vec!["run_failed"]));
         assert!(result["anomalies"][0]["evidence"].as_str().unwrap().contains(says), "{}", result["anomalies"]);
     }
+}
+
+/// Goal: wrong results fail also where nccl-tests wrote them as JSON, whose counts have a decimal point.
+#[test]
+fn wrong_results_in_json_are_errors() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.json");
+    let validate = |wrong: &str, bounds: u32| {
+        let half = format!(r#"{{"time": 400.0, "alg_bw": 167.77, "bus_bw": 293.6, "nwrong": {wrong}}}"#);
+        let okay = bounds == 0;
+        let text = format!(
+            r#"{{"args": ["all_reduce_perf"], "env": ["NCCL_NVLS_ENABLE=0"], "config": {{"nthreads": 1, "ngpus": 1,
+            "devices": [{{"rank": 0, "hostname": "a"}}, {{"rank": 7, "hostname": "a"}}]}},
+            "results": [{{"size": 67108864, "count": 16777216, "type": "float", "redop": "sum", "root": "    -1",
+            "out_of_place": {half}, "in_place": {half}}}],
+            "out_of_bounds": {{"count": {bounds}, "okay": "{okay}"}}}}"#
+        );
+        std::fs::write(&path, text).unwrap();
+        let path = path.to_str().unwrap();
+        let (code, out, err) = collcast(&["validate", path, "-t", "dgx-h100", "--no-doctor", "--format", "json"]);
+        let result: Value = serde_json::from_str(&out).expect(&err);
+        (code, result["anomalies"].to_string())
+    };
+    assert_eq!(validate("0.000000", 0), (0, "[]".to_owned()));
+    for (wrong, bounds, says) in [("4096.000000", 0, "4096 values were wrong"), ("0.000000", 3, "3 values were out of")]
+    {
+        let (code, found) = validate(wrong, bounds);
+        assert!(code == 1 && found.contains("run_failed") && found.contains(says), "{code} {found}");
+    }
+}
+
+/// Goal: a log that ends before nccl-tests' last words is told as cut, by every command that reads it.
+#[test]
+fn a_log_that_was_cut_is_told() {
+    let whole = log("H100 80GB HBM3", RINGS, |_, time| (time, time, 0));
+    let cut = whole.split("# Out of bounds").next().unwrap();
+    let said = |text: &str| validate(text, &["--no-doctor"]).1["warnings"].to_string();
+    assert!(!said(&whole).contains("was stopped"), "{}", said(&whole));
+    assert!(said(cut).contains("run.log:17: no `Out of bounds values`"), "{}", said(cut));
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.log");
+    std::fs::write(&path, cut).unwrap();
+    let path = path.to_str().unwrap();
+    let (_, out, err) = collcast(&["compare", path, path, "--format", "json"]);
+    assert!(out.contains("the run was stopped"), "{out} {err}");
 }
 
 /// Goal: a gate holds for rows where NCCL chose, and is not passed where no row could be judged.

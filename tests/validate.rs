@@ -190,3 +190,72 @@ fn a_refused_variable_leaves_the_others_in_force() {
     assert_eq!(beside, off, "{said}");
     assert!(said.contains("NCCL_P2P_LEVEL=FAR: expected LOC"), "{said}");
 }
+
+/// Goal: more calls than can be predicted are refused with the limit and a way out, before any is.
+#[test]
+fn too_many_calls_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let csv = folder.path().join("run.csv");
+    let rows: String = (1..=100_001).map(|i| format!("all_reduce,4,{},10\n", 8 * i)).collect();
+    std::fs::write(&csv, format!("collective,ranks,size_bytes,time_us\n{rows}")).unwrap();
+    let (code, _, err) = collcast(&["validate", csv.to_str().unwrap(), "-t", "h200x4"]);
+    assert_eq!(code, 2, "{err}");
+    assert!(err.contains("100001 different calls; at most 100000") && err.contains("hint:"), "{err}");
+}
+
+/// Goal: a forecast that is read back asks for itself, so that nothing is between the two; or is refused with what its
+/// rows do not say.
+#[test]
+fn forecasts_are_read_back_as_themselves() {
+    let folder = tempfile::tempdir().unwrap();
+    let errors = |command: &str, machine: &str, asked: &str, format: &str| -> Result<Vec<f64>, String> {
+        let path = folder.path().join(if format == "nccl-tests" { "x.log".to_owned() } else { format!("x.{format}") });
+        let path = path.to_str().unwrap();
+        let asked: Vec<&str> = asked.split_whitespace().collect();
+        let size = if command == "sweep" { "64K,4M" } else { "4M" };
+        let (code, _, err) =
+            collcast(&[&[command, machine, "-s", size, "--format", format, "-o", path], &asked[..]].concat());
+        assert_eq!(code, 0, "{err}");
+        let args = ["validate", path, "-t", machine, "--allow-predicted", "--no-doctor", "--format", "json"];
+        let (code, out, err) = collcast(&args);
+        if code == 2 {
+            return Err(err);
+        }
+        let result: Value = serde_json::from_str(&out).unwrap();
+        Ok(result["rows"].as_array().unwrap().iter().map(|row| row["error"].as_f64().unwrap().abs()).collect())
+    };
+    for (machine, asked) in [
+        ("h200x4", "--launch graph"),
+        ("h200x4", "--launch graph --registered -c all_gather"),
+        ("h200x4", "--algorithm ring --protocol simple"),
+        ("h200x4", "--channels 4 -c alltoall"),
+        ("h200x4", "--ranks 3 -c broadcast --root 2 --dtype float16"),
+        ("h200x4", "--nccl 2.20 --env NCCL_BUFFSIZE=1048576 --env NCCL_PROTO=Simple"),
+        ("dgx-h100", "--nodes 2 --gpus 4"),
+    ] {
+        for format in ["csv", "json", "nccl-tests"] {
+            // Text has two decimals of a microsecond, and says of a graph that buffers are registered.
+            if format == "nccl-tests" && asked == "--launch graph" {
+                continue;
+            }
+            let most = if format == "nccl-tests" { 1e-3 } else { 1e-12 };
+            let errors = errors("sweep", machine, asked, format).unwrap();
+            assert!(errors.len() >= 2 && errors.iter().all(|&error| error < most), "{asked} {format}: {errors:?}");
+        }
+    }
+    for format in ["csv", "json"] {
+        assert_eq!(errors("simulate", "h200x4", "--launch graph --in-place", format), Ok(vec![0.0]));
+    }
+    for (machine, asked, format, says) in [
+        ("dgx-h100", "--nodes 2 --ranks 5", "csv", "how many ranks each host has"),
+        ("dgx-h100", "--nodes 2 --ranks 12", "json", "how many ranks each host has"),
+        ("h200x4", "--cold", "csv", "--cold"),
+        ("h200x4", "--split %2", "json", "--split"),
+        ("h200x4", "--placement 3,1,0,2", "csv", "--placement"),
+        ("h200x4", "--launch graph", "nccl-tests", "--registered"),
+        ("h200x4", "--algorithm best", "nccl-tests", "best"),
+    ] {
+        let error = errors("sweep", machine, asked, format).unwrap_err();
+        assert!(error.contains(&format!("rows do not say {says}")) && error.contains("hint:"), "{asked}: {error}");
+    }
+}

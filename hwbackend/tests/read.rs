@@ -225,7 +225,7 @@ a:10:10 [0] NCCL INFO AllReduce: 2048 Bytes -> Algo 0 proto 2 time 12.5
 #  Rank  0 Group 0 Pid 10 on a device  0 [0x27] A100-SXM4-40GB
 #  Rank  1 Group 0 Pid 10 on a device  1 [0x27] A100-SXM4-40GB
 # size count type redop root time algbw busbw #wrong i_min i_max i_p99 i_cv% time algbw busbw #wrong i_min i_max i_p99 i_cv% timestamp
-[1,0]<stdout>: 4096 1024 half none 1 7.0 0.59 0.59 3 1 2 3 4 8.0 0.51 0.51 0 1 2 3 4 2025-01-01 10:00:00
+[1,0]<stdout>: 4096 2048 half none 1 7.0 0.59 0.59 3 1 2 3 4 8.0 0.51 0.51 0 1 2 3 4 2025-01-01 10:00:00
 # Out of bounds values : 3 FAILED
 ";
     let report = read_texts(&[("run.log", log)]).unwrap();
@@ -233,6 +233,7 @@ a:10:10 [0] NCCL INFO AllReduce: 2048 Bytes -> Algo 0 proto 2 time 12.5
     assert_eq!((file.rows, file.unusable, file.unreadable), (5, 1, 2));
     let lines = |notes: &[Note]| notes.iter().filter_map(|note| note.line).collect::<Vec<_>>();
     assert_eq!((lines(&file.notes), lines(&file.defects)), (vec![11, 12], vec![18, 19]), "{file:?}");
+    assert_eq!(file.unfinished, [10]);
     let first = &report.measurements[0];
     assert_eq!((first.collective, first.run.as_str()), (Collective::AllReduce, "run"));
     assert_eq!((first.hosts, first.launch), (Some(2), Some(Launch::Processes)));
@@ -279,6 +280,132 @@ fn json_is_read_without_its_secrets() {
     assert_eq!(row.settings.algorithm, Some(Algorithm::Ring));
     assert_eq!(row.settings.nccl.as_deref(), Some("2.28.9"));
     assert!(!format!("{report:?}").contains("hunter2"));
+}
+
+/// Goal: wrong values count in whatever form their number is written, also those of the whole run; what is no count is
+/// refused and never taken for none.
+#[test]
+fn wrong_values_in_json_are_counted() {
+    let defects = |wrong: &str, bounds: &str| {
+        let text = JSON.replace(r#""nwrong": 1}"#, &format!(r#""nwrong": {wrong}}}"#));
+        let text = text.trim_end().trim_end_matches('}').to_owned() + &format!(", \"out_of_bounds\": {bounds}}}");
+        read_texts(&[("r.json", &text)]).map(|report| report.files[0].defects.clone())
+    };
+    let okay = r#"{"count": 0, "okay": "true"}"#;
+    for none in ["0", "0.000000", "\"0\"", "null", "\"N/A\""] {
+        assert_eq!(defects(none, okay), Ok(vec![]), "{none}");
+    }
+    for (wrong, count) in
+        [("4096.000000", "4096"), ("\"4096\"", "4096"), ("6.71089e+07", "67108900"), ("1", "1"), ("0.5", "0.5")]
+    {
+        let found = defects(wrong, okay).unwrap();
+        assert_eq!(found, [Note { line: Some(10), text: format!("{count} values were wrong") }], "{wrong}");
+    }
+    for bad in ["-1", "\"nan\"", "\"many\"", "true", "[1]", "-1.000000"] {
+        let error = defects(bad, okay).unwrap_err().to_string();
+        assert!(error.contains("in `nwrong`") && error.contains("r.json:10"), "{bad}: {error}");
+    }
+    for bounds in [r#"{"count": 3, "okay": "false"}"#, r#"{"count": 3.0, "okay": "true"}"#, r#"{"count": "3"}"#] {
+        let found = defects("0", bounds).unwrap();
+        assert!(found[0].text.contains("3 values were out of bounds"), "{bounds}: {found:?}");
+    }
+    for bad in [r#"{"count": -1, "okay": "true"}"#, r#"{"count": 0, "okay": "perhaps"}"#, "3"] {
+        let error = defects("0", bad).unwrap_err().to_string();
+        assert!(error.contains("in `out_of_bounds`"), "{bad}: {error}");
+    }
+    // A time that was not printed does not hide what was wrong.
+    let text = JSON.replace(r#""nwrong": "N/A""#, r#""nwrong": 7.000000"#);
+    let report = read_texts(&[("r.json", &text)]).unwrap();
+    assert!(report.files[0].defects[0].text.contains("7 values"), "{:?}", report.files[0].defects);
+}
+
+/// Goal: wrong values count in every form that text gives them, what is no count is refused with its line, and an old
+/// version's size of errors is not taken for one.
+#[test]
+fn wrong_values_in_text_are_counted() {
+    const NAMES: &str = "# size count type redop root time algbw busbw #wrong time algbw busbw #wrong\n";
+    const END: &str = "# Out of bounds values : 0 OK\n# Avg bus bandwidth : 0.15\n";
+    let defects = |names: &str, wrong: &str, end: &str| {
+        let text = format!("{names}1024 256 float sum -1 10.0 0.10 0.19 0 10.0 0.10 0.19 {wrong}\n{end}");
+        let toml = "collective = \"all_reduce\"\nranks = 16\n";
+        let report = read_texts(&[("x.log", &text), ("x.toml", toml)])?;
+        let lines = report.files[0].defects.iter().filter_map(|note| note.line).collect::<Vec<_>>();
+        Ok::<_, ReadError>((lines, report.files[0].unfinished.clone(), report.files[0].notes.len()))
+    };
+    let old = NAMES.replace("#wrong", "error");
+    for (names, line) in [(NAMES, 2), ("", 1)] {
+        for wrong in ["1", "4096", "6.71089e+07", "1e+06", "1.84467e+19", "18446744073709551616", "0.5"] {
+            assert_eq!(defects(names, wrong, END), Ok((vec![line], vec![], 0)), "{names:?} {wrong}");
+        }
+        for none in ["0", "N/A", "n/a"] {
+            assert_eq!(defects(names, none, END), Ok((vec![], vec![], 0)), "{names:?} {none}");
+        }
+        for bad in ["-1", "nan", "-nan", "inf", "1e400", "1e-400", "0x10", "many"] {
+            let error = defects(names, bad, END).unwrap_err().to_string();
+            assert!(error.contains(&format!("`{bad}` in `#wrong`")), "{error}");
+            assert!(error.contains(&format!("x.log:{line}")) && error.contains("N/A"), "{error}");
+        }
+        let failed = ["# Out of bounds values : 3 FAILED", "# Out of bounds values : 3 OK"];
+        for end in failed.into_iter().chain(["# Out of bounds values : 2.68435e+08 FAILED"]) {
+            assert_eq!(defects(names, "0", end), Ok((vec![line + 1], vec![], 0)), "{end}");
+        }
+        for end in ["# Out of bounds values : -3 FAILED", "# Out of bounds values :", "# Out of bounds values : nan OK"]
+        {
+            let error = defects(names, "0", end).unwrap_err().to_string();
+            assert!(error.contains("in `Out of bounds values`"), "{error}");
+        }
+        // A file that ends before these lines says nothing of them.
+        assert_eq!(defects(names, "0", ""), Ok((vec![], vec![line], 0)));
+    }
+    assert_eq!(defects(&old, "2e-07", END), Ok((vec![], vec![], 0)));
+    assert_eq!(defects("", "0", END).unwrap().0, defects("", "0e+00", END).unwrap().0);
+    // A row that was cut has fewer columns than the names above, and is not read as if these were others.
+    let report = read_texts(&[(
+        "all_reduce.log",
+        &format!("{NAMES}{}", "1024 256 float sum 0 10.0 0.10 0.19 7 10.0 0.10 0.19\n"),
+    )]);
+    assert!(report.unwrap_err().to_string().contains("12 columns are not the 13 named above"));
+}
+
+/// Goal: rows that contradict themselves are left out and told with line and reason; a table in other units is refused.
+#[test]
+fn rows_that_contradict_themselves_are_told() {
+    const OF_REDUCE: &str = "1024 256 float sum -1 10.0 0.10 0.18 0 10.0 0.10 0.18 0";
+    const OF_GATHER: &str = "1024 32 float none -1 10.0 0.10 0.09 0 10.0 0.10 0.09 0";
+    let read = |head: &str, row: &str, good: &str| {
+        let text = format!("{head}{row}\n{good}\n# Out of bounds values : 0 OK\n");
+        read_texts(&[("x.log", &text), ("x.toml", "ranks = 8\n")]).map(|report| report.files[0].clone())
+    };
+    let reduce = "# Collective test starting: all_reduce_perf\n";
+    let gather = "# Collective test starting: all_gather_perf\n";
+    for (head, row, says) in [
+        (reduce, "-2048 512 float sum -1 10.0 0.20 0.36 0 10.0 0.20 0.36 0", "size in bytes is not a whole"),
+        (reduce, "2048.5 512 float sum -1 10.0 0.20 0.36 0 10.0 0.20 0.36 0", "size in bytes is not a whole"),
+        (reduce, "2048 -512 float sum -1 10.0 0.20 0.36 0 10.0 0.20 0.36 0", "count of elements is not a whole"),
+        (reduce, "2048 many float sum -1 10.0 0.20 0.36 0 10.0 0.20 0.36 0", "count of elements is not a whole"),
+        (
+            reduce,
+            "2048 256 float sum -1 10.0 0.20 0.36 0 10.0 0.20 0.36 0",
+            "256 elements x 4 bytes (float32) are 1024",
+        ),
+        (reduce, "2048 512 half sum -1 10.0 0.20 0.36 0 10.0 0.20 0.36 0", "512 elements x 2 bytes (float16) are 1024"),
+        (reduce, "2048 512 float sum -1 1000.0 0.20 0.36 0 10.0 0.20 0.36 0", "0.00 GB/s, not its algbw of 0.20"),
+        (reduce, "2048 512 float sum -1 10.0 0.20 0.36 0 10.0 20.48 36.0 0", "0.20 GB/s, not its algbw of 20.48"),
+        (gather, "2048 512 float none -1 10.0 0.20 0.18 0 10.0 0.20 0.18 0", "x 4 bytes (float32) x 8 ranks are 16384"),
+    ] {
+        let file = read(head, row, if head == gather { OF_GATHER } else { OF_REDUCE }).unwrap();
+        assert_eq!((file.rows, file.unreadable), (2, 1), "{row}: {file:?}");
+        let [Note { line: Some(2), text }] = file.notes.as_slice() else { panic!("{row}: {:?}", file.notes) };
+        assert!(text.contains(says), "{row}: {text}");
+    }
+    let units = "# (B) (elements) (us) (GB/s) (GB/s) (us) (GB/s) (GB/s)\n";
+    let names = "# size count type redop root time algbw busbw #wrong time algbw busbw #wrong\n";
+    for (ours, other) in [("(us)", "(ms)"), ("(GB/s)", "(GiB/s)"), ("(B)", "(KB)")] {
+        let error = read(&format!("{names}{}", units.replacen(ours, other, 1)), "", OF_REDUCE).unwrap_err().to_string();
+        assert!(error.contains(other) && error.contains("x.log:2") && error.contains("times in (us)"), "{error}");
+    }
+    let error = read(&names.replacen("time", "time(ms)", 1), "", OF_REDUCE).unwrap_err().to_string();
+    assert!(error.contains("(ms)") && error.contains("x.log:1"), "{error}");
 }
 
 /// Goal: our own predictions are no measurements, in any form, unless asked for.
@@ -337,7 +464,7 @@ fn bad_input_is_refused_with_its_own_message() {
         ),
         (
             "all_reduce.log",
-            "# Collective test starting: hypercube_perf\n8 2 float none -1 5 0.20 0.36 0 5 0.20 0.36 0\n".into(),
+            "# Collective test starting: hypercube_perf\n1024 256 float none -1 5 0.20 0.36 0 5 0.20 0.36 0\n".into(),
             vec!["hypercube_perf"],
         ),
         ("a.json", "{\"results\": [".into(), vec!["not valid JSON", "a.json:1:13", "cut off"]),
@@ -408,4 +535,58 @@ fn our_own_columns_are_no_news() {
     let text = include_str!("../../tests/data/h200x4_bench/nccl_channels_2.csv");
     let report = read_texts(&[("t.csv", text)]).unwrap();
     assert!(report.files[0].rows > 0 && report.files[0].notes.is_empty(), "{:?}", report.files[0].notes);
+}
+
+/// Goal: whatever a file holds, messages quote it at a length that can be read.
+#[test]
+fn messages_quote_files_at_bounded_length() {
+    let long = "x".repeat(50_000);
+    let digits = "9".repeat(50_000);
+    let row =
+        |cells: &str| format!("collective,ranks,size_bytes,time_us,algorithm,variant,nccl_algo_env,p2p\n{cells}\n");
+    let good = "all_reduce,4,1024,5,,,,";
+    let log = |line: &str| format!("{line}\n1024 256 float sum -1 10.0 0.10 0.15 0 10.0 0.10 0.15 0\n");
+    let files = [
+        ("a.csv", row(&format!("{long},4,1024,5,,,,"))),
+        ("a.csv", row(&format!("all_reduce,{digits},1024,5,,,,"))),
+        ("a.csv", row(&format!("all_reduce,4,{long},5,,,,"))),
+        ("a.csv", row(&format!("all_reduce,4,1024,{long},,,,"))),
+        ("a.csv", row(&format!("all_reduce,4,1024,5,{long},,,"))),
+        ("a.csv", row(&format!("all_reduce,4,1024,5,,{long},,"))),
+        ("a.csv", row(&format!("all_reduce,4,1024,5,,,{long},"))),
+        ("a.csv", row(&format!("all_reduce,4,1024,5,,,,{long}"))),
+        ("a.csv", format!("{long},{long}1,ranks\n1,2,3\n")),
+        ("a.csv", row(good).replace("p2p", &long)),
+        ("a.log", log(&format!("# Collective test starting: {long}"))),
+        ("a.log", log(&format!("# size {long} time algbw busbw wrong time algbw busbw wrong"))),
+        ("a.log", log(&format!("1024 256 {long} sum -1 10.0 0.10 0.15 0 10.0 0.10 0.15 0"))),
+        ("a.log", log(&format!("1024 256 float {long} -1 10.0 0.10 0.15 0 10.0 0.10 0.15 0"))),
+        ("a.log", log(&format!("1024 256 float sum -1 10.0 0.10 0.15 {long} 10.0 0.10 0.15 0"))),
+        ("a.log", log(&format!("# Out of bounds values : {long}"))),
+        ("a.log", log(&format!("x: Test NCCL failure {long}"))),
+        ("a.log", log(&format!("# env: NCCL_ALGO={long} NCCL_PROTO={long} NCCL_BUFFSIZE={long}"))),
+        ("a.log", log(&format!("#  Rank {long} device {long}"))),
+        ("a.json", format!("{{\"{long}\": 1}}")),
+        ("a.json", JSON.replace("\"nwrong\": 1}", &format!("\"nwrong\": \"{long}\"}}"))),
+        ("a.json", JSON.replace("NCCL_ALGO=Ring", &format!("NCCL_ALGO={long}"))),
+        ("a.json", JSON.replace("reduce_scatter_perf", &long)),
+    ];
+    let tomls = [
+        format!("{long} = 1\n{long} = 2\n"),
+        format!("ranks = \"{long}\"\n"),
+        format!("nccl_version = \"{long}\"\n"),
+        format!("[env]\nNCCL_PROTO = \"{long} (so they say)\"\n"),
+        format!("ranks = {long}\n"),
+        "ranks = 4\ncollective = \"all_reduce\"\n".to_owned(),
+    ];
+    let whole = tomls.iter().map(|toml| ("a.csv", row(good), toml.as_str()));
+    for (name, text, toml) in files.iter().map(|(name, text)| (*name, text.clone(), tomls[5].as_str())).chain(whole) {
+        let said = match read_texts(&[(name, &text), ("a.toml", toml)]) {
+            Err(error) => vec![error.to_string()],
+            Ok(report) => report.files.iter().flat_map(|file| file.warnings()).collect(),
+        };
+        for said in said {
+            assert!(said.len() < 1500, "{name}: {} bytes: {}", said.len(), &said[..300]);
+        }
+    }
 }

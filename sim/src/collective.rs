@@ -180,7 +180,7 @@ names!(
 );
 
 /// What is said of a connection's FIFO with each protocol, in bytes on the wire.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Buffers<T> {
     /// `NCCL_LL_BUFFSIZE`.
     pub ll: T,

@@ -19,7 +19,7 @@ pub enum PeerAccess {
 }
 
 /// Settings under which a row was measured; `None` means NCCL's own choice, or not said.
-#[derive(Clone, PartialEq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Settings {
     /// Forced algorithm.
     pub algorithm: Option<Algorithm>,

@@ -54,6 +54,17 @@ impl Change {
     }
 }
 
+/// What is between the times of two sets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Between {
+    /// The noise of measurements.
+    Measured,
+    /// None: both are forecasts.
+    Forecasts,
+    /// Nothing at all: they are the same rows of the same files.
+    Same,
+}
+
 /// Ratio of times, B over A, with its interval.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Ratio {
@@ -72,6 +83,7 @@ impl Ratio {
         // A change of just the tolerance must not hang on the last digit.
         let reaches = |slowdown: f64| slowdown >= limit * (1.0 - 1e-9);
         match self {
+            r if r.low == 1.0 && r.high == 1.0 => Change::Same,
             r if r.low > 1.0 && reaches(r.high) => Change::Slower,
             r if r.high < 1.0 && reaches(1.0 / r.low) => Change::Faster,
             r if !reaches(r.high) && !reaches(1.0 / r.low) => Change::Same,
@@ -108,8 +120,9 @@ pub(super) struct Band<'a> {
 /// Judges each size band of each curve.
 ///
 /// - `tolerance`: the fraction of time that may be lost.
-/// - `exact`: the times have no noise: both sets are forecasts.
-pub(super) fn judge(curves: &[Curve], tolerance: f64, exact: bool) -> Vec<Band<'_>> {
+/// - `between`: whether the times have noise.
+pub(super) fn judge(curves: &[Curve], tolerance: f64, between: Between) -> Vec<Band<'_>> {
+    let exact = between != Between::Measured;
     let split: Vec<(&Curve, &[Pair])> = curves
         .iter()
         .flat_map(|curve| curve.pairs.chunk_by(|a, b| band(a.size) == band(b.size)).map(move |pairs| (curve, pairs)))
@@ -122,7 +135,11 @@ pub(super) fn judge(curves: &[Curve], tolerance: f64, exact: bool) -> Vec<Band<'
         .map(|(curve, pairs)| {
             let band = band(pairs[0].size);
             let noise = if exact { Noise { offset: 0.0, row: 0.0 } } else { known(&curve.launches, band) };
-            let test = Test { pairs, variance: Variance::of(pairs, noise), tolerance, exact };
+            let variance = match between {
+                Between::Same => Variance { offset: 0.0, row: 0.0 },
+                _ => Variance::of(pairs, noise),
+            };
+            let test = Test { pairs, variance, tolerance, exact };
             test.band(curve, band, z_band, z_row)
         })
         .collect()

@@ -206,6 +206,19 @@ impl Side {
     }
 }
 
+impl Side {
+    /// Whether both are the same rows of files with the same content.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        let content = |side: &Self| -> BTreeSet<String> {
+            side.files.iter().filter(|f| f.rows > 0).map(|f| f.hash.clone()).collect()
+        };
+        let place = |m: &Measurement| (m.origin.line, m.in_place, m.size, m.time);
+        content(self) == content(other)
+            && self.rows.iter().map(place).eq(other.rows.iter().map(place))
+            && self.rows.iter().zip(&other.rows).all(|(a, b)| a.settings == b.settings)
+    }
+}
+
 /// File, and name in it.
 pub(super) type Run = (usize, String);
 

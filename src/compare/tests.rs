@@ -12,7 +12,7 @@ use collcast_sim::collective::{Collective, Launch};
 use collcast_sim::measurement::Measurement;
 use collcast_sim::units::SimDuration;
 
-use super::judge::{Change, judge};
+use super::judge::{Between, Change, judge};
 use super::noise::known;
 use super::sets::matched;
 use crate::validate::band;
@@ -43,7 +43,7 @@ fn times(rows: &[Measurement], factor: impl Fn(&Measurement) -> f64) -> Vec<Meas
 /// Of each band: its index, its rows, what is said of it.
 fn judged(a: &[Measurement], b: &[Measurement]) -> Vec<(u8, usize, Change)> {
     let matched = matched([a, b]);
-    judge(&matched.curves, 0.05, false).iter().map(|b| (b.band, b.rows.len(), b.change)).collect()
+    judge(&matched.curves, 0.05, Between::Measured).iter().map(|b| (b.band, b.rows.len(), b.change)).collect()
 }
 
 fn any_slower(a: &[Measurement], b: &[Measurement]) -> bool {
@@ -218,7 +218,7 @@ fn local_slowdowns_are_found_and_single_rows_are_not_believed() {
     let one = times(&a, |r| if r.size.0 == 256 << 20 { 1.5 } else { 1.0 });
     assert!(!any_slower(&a, &one));
     let matched = matched([&a, &one]);
-    let bands = judge(&matched.curves, 0.05, false);
+    let bands = judge(&matched.curves, 0.05, Between::Measured);
     let row = bands[2].rows.iter().find(|r| r.pair.size == 256 << 20).unwrap();
     assert_eq!(row.change, Change::CannotTell, "it is not called unchanged either");
 }
@@ -244,7 +244,7 @@ fn repeats_sharpen() {
     let (a, b) = (repeated(1.0), repeated(1.06));
     let matched = matched([&a, &b]);
     assert_eq!(matched.repeats, [5 * once.len(); 2]);
-    let bands = judge(&matched.curves, 0.05, false);
+    let bands = judge(&matched.curves, 0.05, Between::Measured);
     let said: Vec<_> = bands.iter().map(|b| (b.band, b.change, b.at)).collect();
     let size = 256 << 20;
     assert_eq!(said, [(0, Change::Slower, None), (1, Change::Same, None), (2, Change::Slower, Some((size, size)))]);
@@ -266,7 +266,7 @@ fn forecasts_have_no_noise() {
     {
         let b = times(&a, |_| factor);
         let matched = matched([&a, &b]);
-        assert!(judge(&matched.curves, 0.05, true).iter().all(|b| b.change == expected), "{factor}");
+        assert!(judge(&matched.curves, 0.05, Between::Forecasts).iter().all(|b| b.change == expected), "{factor}");
     }
 }
 

@@ -1,6 +1,6 @@
 //! What is wrong, if anything: each run that is not as expected against every known cause.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use collcast_reports::model::{Column, Table};
 use collcast_sim::collective::Collective;
@@ -13,7 +13,7 @@ use collcast_sim::units::{Bytes, SimDuration};
 use rayon::prelude::*;
 use serde_json::json;
 
-use super::judged::Judged;
+use super::judged::{Asked, Judged};
 
 /// A finding, as the contract of `anomalies[]` has it.
 pub(super) struct Anomaly {
@@ -87,16 +87,22 @@ pub(super) fn examine(judged: &[Judged<'_>], topology: &Topology, profile: &Prof
 
 /// Rows by run, repeats of a size as their median.
 fn runs<'j, 'a>(judged: &'j [Judged<'a>]) -> Vec<Run<'j, 'a>> {
-    let mut groups: BTreeMap<String, Vec<&'j Judged<'a>>> = BTreeMap::new();
-    for j in judged {
-        let r = j.row;
-        let key = format!(
-            "{} {} {} {} {:?} {:?} {:?} {:?} {:?}",
-            r.origin.file, r.run, r.collective, r.ranks, r.dtype, r.op, r.root, r.settings, j.question.settings
-        );
-        groups.entry(key).or_default().push(j);
+    let mut alike: HashMap<(&str, &str, Asked<'_>), Vec<usize>> = HashMap::new();
+    for (index, j) in judged.iter().enumerate() {
+        alike.entry((&j.row.origin.file, &j.row.run, Asked::of(j.row))).or_default().push(index);
     }
-    let run = |rows: Vec<&'j Judged<'a>>| {
+    let mut groups: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for rows in alike.into_values() {
+        let (r, settings) = (judged[rows[0]].row, &judged[rows[0]].question.settings);
+        let key = format!(
+            "{} {} {} {} {:?} {:?} {:?} {:?} {settings:?}",
+            r.origin.file, r.run, r.collective, r.ranks, r.dtype, r.op, r.root, r.settings
+        );
+        groups.entry(key).or_default().extend(rows);
+    }
+    let run = |mut rows: Vec<usize>| {
+        rows.sort_unstable();
+        let rows: Vec<&'j Judged<'a>> = rows.into_iter().map(|index| &judged[index]).collect();
         let mut sizes: BTreeMap<u64, Vec<&Judged<'_>>> = BTreeMap::new();
         for &j in &rows {
             sizes.entry(j.row.size.0).or_default().push(j);
@@ -106,7 +112,7 @@ fn runs<'j, 'a>(judged: &'j [Judged<'a>]) -> Vec<Run<'j, 'a>> {
             times.sort_unstable();
             // The lower of two: a disturbed repeat is the longer one.
             let measured = times[(times.len() - 1) / 2];
-            Point { question: same[0].question.clone(), measured, expected: same[0].prediction.clone() }
+            Point { question: (*same[0].question).clone(), measured, expected: (*same[0].prediction).clone() }
         };
         let case = Case::new(sizes.into_values().map(point).collect())?;
         let r = rows[0].row;

@@ -1,20 +1,21 @@
 //! Measured rows beside what is predicted for them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 use collcast_hwbackend::read::FileReport;
 use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol, ReduceOp};
 use collcast_sim::doctor::Question;
 use collcast_sim::engine::Unobserved;
 use collcast_sim::ids::Rank;
-use collcast_sim::measurement::{Measurement, Origin, PeerAccess};
+use collcast_sim::measurement::{self, Measurement, PeerAccess, Timing};
 use collcast_sim::model::nccl::{Environment, NcclSettings, Selection, Version};
 use collcast_sim::network::Transport;
 use collcast_sim::predict::{Choice, PredictError, Prediction, Predictor, Settings};
 use collcast_sim::profile::Profile;
 use collcast_sim::schedule::{Call, valid_algorithms};
 use collcast_sim::topology::Topology;
-use collcast_sim::units::SimDuration;
+use collcast_sim::units::Bytes;
 use rayon::prelude::*;
 
 use crate::error::CliError;
@@ -22,11 +23,43 @@ use crate::error::CliError;
 /// A measured row with its prediction.
 pub(super) struct Judged<'a> {
     pub(super) row: &'a Measurement,
-    pub(super) question: Question,
-    pub(super) prediction: Prediction,
+    pub(super) question: Arc<Question>,
+    pub(super) prediction: Arc<Prediction>,
     pub(super) nccl_us: Option<f64>,
     /// The closest of the algorithms and protocols that may have run.
-    pub(super) closest: Option<Prediction>,
+    pub(super) closest: Option<Arc<Prediction>>,
+}
+
+/// What a row says of its call, but for the size: rows alike ask the same of the model.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Asked<'a> {
+    collective: Collective,
+    ranks: u32,
+    launch: Option<Launch>,
+    timing: Option<Timing>,
+    dtype: Option<DataType>,
+    op: Option<ReduceOp>,
+    root: Option<u32>,
+    settings: &'a measurement::Settings,
+}
+
+impl<'a> Asked<'a> {
+    pub(super) fn of(row: &'a Measurement) -> Self {
+        let Measurement { collective, ranks, launch, timing, dtype, op, root, ref settings, .. } = *row;
+        Self { collective, ranks, launch, timing, dtype, op, root, settings }
+    }
+}
+
+/// The variables of a row's file and run.
+type Env<'a> = Option<&'a BTreeMap<String, String>>;
+
+/// All that a prediction of a row depends on.
+type Key<'a> = (Asked<'a>, Bytes, bool, Option<measurement::Choice>, Env<'a>);
+
+/// An all-reduce in place and one out of place are the same schedule, but for registered buffers: one prediction for both.
+fn key<'a>(row: &'a Measurement, env: Env<'a>) -> Key<'a> {
+    let in_place = row.in_place && (row.collective != Collective::AllReduce || row.settings.registered);
+    (Asked::of(row), row.size, in_place, row.chosen, env)
 }
 
 impl Judged<'_> {
@@ -52,12 +85,15 @@ const PLAUSIBLE: f64 = 2.0;
 /// Where NCCL's choice fits the rows as well as this, no other is looked at.
 const FITS: f64 = 0.1;
 
+/// Most calls that are not alike: about a minute of forecasts. Rows may be as many as are read.
+const CALLS_MAX: usize = 100_000;
+
 pub(super) type Verdicts<'a> = (Vec<Judged<'a>>, BTreeMap<String, usize>, usize);
 
 /// Predicts every row that the machine can hold.
 pub(super) fn judge<'a>(
     rows: &[&'a Measurement],
-    files: &BTreeMap<String, &FileReport>,
+    files: &BTreeMap<String, &'a FileReport>,
     topology: &Topology,
     profile: &Profile,
     launch: Option<Launch>,
@@ -67,56 +103,29 @@ pub(super) fn judge<'a>(
     let mut skipped: BTreeMap<String, usize> = BTreeMap::new();
     let mut anchors = 0;
     let mut todo = Vec::new();
+    let mut reasons: HashMap<(Asked<'_>, Option<u32>), Option<String>> = HashMap::new();
     for &row in rows {
         if profile.anchors.iter().any(|a| a.run == row.run && a.size_bytes == row.size.0) {
             anchors += 1;
-        } else if let Some(reason) = not_predicted(row, topology) {
-            *skipped.entry(reason).or_default() += 1;
-        } else {
-            todo.push(row);
+            continue;
+        }
+        match reasons.entry((Asked::of(row), row.hosts)).or_insert_with(|| not_predicted(row, topology)) {
+            Some(reason) => *skipped.entry(reason.clone()).or_default() += 1,
+            None => todo.push(row),
         }
     }
-    // An all-reduce in place and one out of place are the same schedule, but for registered buffers: one prediction
-    // for both.
-    let twins: Vec<&[&Measurement]> = todo.chunk_by(|a, b| same_call(a, b)).collect();
-    let results: Vec<Result<Vec<Judged<'a>>, (usize, PredictError)>> = twins
+    let calls = calls(&todo, files);
+    if calls.len() > CALLS_MAX {
+        return Err(CliError::usage(
+            format!("the measurements are of {} different calls; at most {CALLS_MAX} are predicted", calls.len()),
+            "read fewer files at a time, or fewer sizes",
+        ));
+    }
+    let results: Vec<Result<Vec<(usize, Judged<'a>)>, (usize, PredictError)>> = calls
         .par_iter()
-        .map(|&twins| {
-            let row = twins[0];
-            let question = question(row, files.get(&row.origin.file).map(|f| f.env_of(&row.run)), &predictor, launch);
-            let Question { call, algorithm, protocol, settings } = &question;
-            let (algorithm, protocol) = (*algorithm, *protocol);
-            let prediction =
-                predictor.predict(call, algorithm, protocol, settings).map_err(|error| (twins.len(), error))?;
-            let graphs = predictor.graph(row.ranks, settings);
-            let model = predictor.model(&graphs, settings);
-            let predicted_us = |a, p| model.predicted_us(call, a, p).map(f64::from);
-            let nccl_us = predicted_us(prediction.algorithm, prediction.protocol);
-            let plausible = |&(a, p): &(Algorithm, Protocol)| {
-                let slow = predicted_us(a, p).zip(nccl_us).is_some_and(|(us, chosen)| us > PLAUSIBLE * chosen);
-                (a, p) != (prediction.algorithm, prediction.protocol) && !slow
-            };
-            let fits = twins.iter().all(|row| error(&prediction, row).abs() <= FITS);
-            let others =
-                if closest && !fits { predictor.candidates(call, algorithm, protocol, settings) } else { Vec::new() };
-            let others: Vec<Prediction> = (others.into_iter().filter(plausible))
-                .filter_map(|(a, p)| predictor.predict_one(call, a, p, settings, &mut Unobserved).ok())
-                .chain(closest.then(|| prediction.clone()))
-                .collect();
-            let judged = |&row| {
-                let nearest = others.iter().min_by(|a, b| error(a, row).abs().total_cmp(&error(b, row).abs()));
-                Judged {
-                    row,
-                    question: question.clone(),
-                    prediction: prediction.clone(),
-                    nccl_us,
-                    closest: nearest.cloned(),
-                }
-            };
-            Ok(twins.iter().map(judged).collect())
-        })
+        .map(|call| predict(call, &todo, &predictor, launch, closest).map_err(|error| (call.rows(), error)))
         .collect();
-    let mut judged = Vec::new();
+    let mut judged = Vec::with_capacity(todo.len());
     for result in results {
         match result {
             Ok(rows) => judged.extend(rows),
@@ -124,7 +133,91 @@ pub(super) fn judge<'a>(
             Err((rows, error)) => *skipped.entry(error.to_string()).or_default() += rows,
         }
     }
-    Ok((judged, skipped, anchors))
+    judged.sort_by_key(|(index, _)| *index);
+    Ok((judged.into_iter().map(|(_, judged)| judged).collect(), skipped, anchors))
+}
+
+/// Rows that one prediction is for.
+struct Alike<'a> {
+    env: Env<'a>,
+    /// Neighbours of one run (in place and out of place) by where they begin and end.
+    twins: Vec<(usize, usize)>,
+}
+
+impl Alike<'_> {
+    fn rows(&self) -> usize {
+        self.twins.iter().map(|(begin, end)| end - begin).sum()
+    }
+}
+
+/// The rows by what they ask, in the order of the first of each.
+fn calls<'a>(rows: &[&'a Measurement], files: &BTreeMap<String, &'a FileReport>) -> Vec<Alike<'a>> {
+    let mut calls: Vec<Alike<'a>> = Vec::new();
+    let mut known: HashMap<Key<'a>, usize> = HashMap::new();
+    let mut last = None;
+    for (index, &row) in rows.iter().enumerate() {
+        let env = files.get(&row.origin.file).map(|file| file.env_of(&row.run));
+        let key = key(row, env);
+        let call = *known.entry(key).or_insert_with(|| {
+            calls.push(Alike { env, twins: Vec::new() });
+            calls.len() - 1
+        });
+        let twins = &mut calls[call].twins;
+        match twins.last_mut() {
+            Some((_, end)) if last == Some((call, row.run.as_str())) && row.collective == Collective::AllReduce => {
+                *end = index + 1;
+            }
+            _ => twins.push((index, index + 1)),
+        }
+        last = Some((call, row.run.as_str()));
+    }
+    calls
+}
+
+/// Predicts the call of some rows, each with its index.
+fn predict<'a>(
+    alike: &Alike<'_>,
+    rows: &[&'a Measurement],
+    predictor: &Predictor<'_>,
+    launch: Option<Launch>,
+    closest: bool,
+) -> Result<Vec<(usize, Judged<'a>)>, PredictError> {
+    let question = Arc::new(question(rows[alike.twins[0].0], alike.env, predictor, launch));
+    let Question { call, algorithm, protocol, settings } = &*question;
+    let (algorithm, protocol) = (*algorithm, *protocol);
+    let prediction = Arc::new(predictor.predict(call, algorithm, protocol, settings)?);
+    let graphs = predictor.graph(call.ranks, settings);
+    let model = predictor.model(&graphs, settings);
+    let predicted_us = |a, p| model.predicted_us(call, a, p).map(f64::from);
+    let nccl_us = predicted_us(prediction.algorithm, prediction.protocol);
+    let plausible = |&(a, p): &(Algorithm, Protocol)| {
+        let slow = predicted_us(a, p).zip(nccl_us).is_some_and(|(us, chosen)| us > PLAUSIBLE * chosen);
+        (a, p) != (prediction.algorithm, prediction.protocol) && !slow
+    };
+    let fits =
+        |&(begin, end): &(usize, usize)| rows[begin..end].iter().all(|row| error(&prediction, row).abs() <= FITS);
+    let others = if closest && !alike.twins.iter().all(fits) {
+        predictor.candidates(call, algorithm, protocol, settings)
+    } else {
+        Vec::new()
+    };
+    let others: Vec<Arc<Prediction>> = (others.into_iter().filter(plausible))
+        .filter_map(|(a, p)| predictor.predict_one(call, a, p, settings, &mut Unobserved).ok().map(Arc::new))
+        .chain([Arc::clone(&prediction)])
+        .collect();
+    let nearest = |row: &Measurement, twins| {
+        let among = if fits(twins) { &others[others.len() - 1..] } else { &others };
+        among.iter().min_by(|a, b| error(a, row).abs().total_cmp(&error(b, row).abs())).cloned()
+    };
+    let mut judged = Vec::new();
+    for twins in &alike.twins {
+        for (index, &row) in rows.iter().enumerate().take(twins.1).skip(twins.0) {
+            let closest = closest.then(|| nearest(row, twins)).flatten();
+            let (question, prediction) = (Arc::clone(&question), Arc::clone(&prediction));
+            judged.push((index, Judged { row, question, prediction, nccl_us, closest }));
+        }
+    }
+    Ok(judged)
 }
 
 /// What a row asks the model, under the variables of its file.
@@ -172,14 +265,6 @@ pub(crate) fn hosts_of_rows<'m>(
     let nodes = most.map(|n| n.min(at_most.unwrap_or(n))).filter(|&n| n as usize > have || at_most.is_some());
     let gpus = each.filter(|&g| several && (g as usize) < group.host.gpus.len());
     Ok((asked.0.or(nodes), asked.1.or(gpus)))
-}
-
-fn same_call(a: &Measurement, b: &Measurement) -> bool {
-    let call = |m: &Measurement| {
-        let (time, origin) = (SimDuration::ZERO, Origin::default());
-        Measurement { in_place: false, time, origin, ..m.clone() }
-    };
-    a.collective == Collective::AllReduce && !a.settings.registered && call(a) == call(b)
 }
 
 /// What NCCL was told when a row was measured: the machine's variables, those of the file, and
@@ -280,4 +365,45 @@ pub(crate) fn not_predicted(row: &Measurement, topology: &Topology) -> Option<St
         ));
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use collcast_sim::measurement::Origin;
+    use collcast_sim::units::SimDuration;
+
+    /// Goal: a call is predicted once, however many rows ask for it, and rows that ask for others are not among them.
+    #[test]
+    fn rows_alike_are_one_call() {
+        let row = |index: u64, size: u64, in_place: bool, registered: bool| Measurement {
+            run: format!("run {}", index % 100),
+            collective: Collective::AllReduce,
+            ranks: 4,
+            hosts: Some(1),
+            launch: Some(Launch::Threads),
+            timing: None,
+            dtype: None,
+            op: None,
+            root: None,
+            in_place,
+            size: Bytes(size),
+            time: SimDuration::from_us(10.0 + index as f64),
+            settings: measurement::Settings { registered, ..measurement::Settings::default() },
+            chosen: None,
+            origin: Origin { file: "a.csv".to_owned(), line: index },
+        };
+        let count = |rows: &[Measurement]| {
+            let rows: Vec<&Measurement> = rows.iter().collect();
+            let calls = calls(&rows, &BTreeMap::new());
+            assert_eq!(calls.iter().map(Alike::rows).sum::<usize>(), rows.len());
+            calls.len()
+        };
+        let many = |registered| -> Vec<Measurement> {
+            (0..4000).map(|i| row(i, 8 << (i / 2 % 5), i % 2 == 1, registered)).collect()
+        };
+        assert_eq!(count(&many(false)), 5);
+        assert_eq!(count(&many(true)), 10);
+        assert_eq!(count(&[many(false), many(true)].concat()), 15);
+    }
 }

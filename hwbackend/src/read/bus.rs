@@ -12,8 +12,10 @@ pub(super) struct Rate {
 /// Half a unit of the last printed digit, and a little more: several numbers of a row were
 /// rounded from the same exact value.
 fn half_unit(text: &str) -> f64 {
+    let (text, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
+    let exponent = exponent.parse::<i32>().unwrap_or(0).clamp(-300, 300);
     let decimals = text.split_once('.').map_or(0, |(_, digits)| digits.len().min(12));
-    0.51 * 0.1f64.powi(i32::try_from(decimals).unwrap_or(0))
+    0.51 * 0.1f64.powi(i32::try_from(decimals).unwrap_or(0) - exponent)
 }
 
 impl Rate {
@@ -29,6 +31,14 @@ impl Rate {
             true => (self.high - self.low) / 2.0 / self.low,
             false => f64::INFINITY,
         }
+    }
+
+    /// The rate that size and printed time give, in GB/s, where this is another one: by more than digits explain.
+    pub(super) fn contradicted(self, size: u64, time: &str, time_us: f64) -> Option<f64> {
+        let half = half_unit(time);
+        let rate = |us: f64| size as f64 / us.max(0.0) / 1e3; // Infinite where the time is all rounding.
+        let (low, high) = (rate(time_us + half), rate(time_us - half));
+        (self.high < 0.99 * low || self.low > 1.01 * high).then(|| rate(time_us))
     }
 
     /// The same rate, known better where the printed time tells more than its own digits.
@@ -99,6 +109,27 @@ mod tests {
     fn sample(algbw: &str, busbw: &str) -> Sample {
         let rate = |text: &str| Rate::written(text, text.parse().unwrap());
         Sample { algbw: rate(algbw), busbw: rate(busbw) }
+    }
+
+    /// Goal: a printed rate holds beside its size and time as far as digits go, and not beyond.
+    #[test]
+    fn rates_hold_beside_size_and_time() {
+        for (size, time, algbw, holds) in [
+            (1024, "10.0", "0.10", true),
+            (1024, "10.0", "0.11", true), // 1024 / 9.95 us = 0.1029 GB/s, and 0.105 reads 0.11.
+            (1024, "10.0", "0.12", false),
+            (8, "24.31", "0.00", true),
+            (1 << 30, "10653.7", "100.79", true),
+            (1 << 30, "10653.7", "10079", false),
+            (1 << 30, "10653.7", "1.01", false),
+            (1 << 36, "1.2e+07", "5.64", true),
+            (1 << 36, "1.2e+07", "5.30", false),
+            (1 << 30, "0.00", "100.79", true),
+        ] {
+            let rate = Rate::written(algbw, algbw.parse().unwrap());
+            let found = rate.contradicted(size, time, time.parse().unwrap());
+            assert_eq!(found.is_none(), holds, "{size} {time} {algbw}: {found:?}");
+        }
     }
 
     /// Goal: the ratio names the ranks where its digits suffice, and only there.

@@ -13,8 +13,8 @@ use serde_json::Value;
 use super::error::ReadError;
 use super::log::{collective_in_name, collective_of_program};
 use super::settings::{Env, from_env, is_relevant, plain_version, version_of_code};
-use super::sidecar::shortened;
-use super::{Input, Parsed, TIME_MAX_US};
+use super::sidecar::{message, shortened};
+use super::{EXPECTED_WRONG, Input, Parsed, TIME_MAX_US, wrong_values};
 
 /// Reads the text of one file.
 pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
@@ -23,7 +23,7 @@ pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
         format: "JSON",
         line: error.line() as u64,
         column: error.column() as u64,
-        message: without_place(&error.to_string()),
+        message: message(&without_place(&error.to_string())),
     })?;
     let schema = value.get("schema").and_then(Value::as_str).unwrap_or("");
     if let Some(kind) = schema.strip_prefix("collcast/") {
@@ -129,6 +129,8 @@ fn nccl_tests(input: &Input<'_>, value: &Value) -> Result<Parsed, ReadError> {
                 out.unusable += 1;
                 continue;
             };
+            let wrong = half.get("nwrong").unwrap_or(&Value::Null);
+            out.wrong(line, wrong_count(wrong).ok_or_else(|| bad("nwrong", wrong, EXPECTED_WRONG))?);
             let time_us = match half.get("time") {
                 Some(time) => match number(time) {
                     Number::Value(time) => Some(time),
@@ -147,9 +149,6 @@ fn nccl_tests(input: &Input<'_>, value: &Value) -> Result<Parsed, ReadError> {
             };
             if time_us > TIME_MAX_US {
                 return Err(bad("time", half, "less than 100 days"));
-            }
-            if let Some(wrong) = half.get("nwrong").and_then(count).filter(|&wrong| wrong > 0) {
-                out.defect(line, format!("{wrong} values were wrong"));
             }
             if out.rows.len() >= input.rows_left {
                 return Err(input.too_many_rows());
@@ -173,6 +172,7 @@ fn nccl_tests(input: &Input<'_>, value: &Value) -> Result<Parsed, ReadError> {
             });
         }
     }
+    out_of_bounds(input, value, &mut out)?;
     if out.rows.is_empty() {
         out.reason = Some(match out.unusable {
             0 => "its `results` are empty".to_owned(),
@@ -182,12 +182,39 @@ fn nccl_tests(input: &Input<'_>, value: &Value) -> Result<Parsed, ReadError> {
     Ok(out)
 }
 
+/// `{"count": 0, "okay": "true"}`: what the run as a whole found wrong.
+fn out_of_bounds(input: &Input<'_>, value: &Value, out: &mut Parsed) -> Result<(), ReadError> {
+    let Some(found) = value.get("out_of_bounds").filter(|found| !found.is_null()) else {
+        out.unfinished(input.text.lines().count() as u64);
+        return Ok(());
+    };
+    let line = line_of(input.text, "\"out_of_bounds\"", 0);
+    let okay = match found.get("okay") {
+        None => Some(true),
+        Some(Value::Bool(okay)) => Some(*okay),
+        Some(okay) => okay.as_str().and_then(|okay| okay.parse().ok()),
+    };
+    let count = found.get("count").and_then(wrong_count).flatten();
+    let (Some(count), Some(okay)) = (count, okay) else {
+        return Err(ReadError::BadValue {
+            path: input.path.to_owned(),
+            line,
+            column: "out_of_bounds".to_owned(),
+            given: shortened(&found.to_string()),
+            problem: "cannot be used".to_owned(),
+            expected: "a count, and \"true\" or \"false\" in `okay`",
+        });
+    };
+    out.out_of_bounds(line, count, !okay);
+    Ok(())
+}
+
 /// Rows of our own results, by way of the columns that CSV has.
 fn own_rows(input: &Input<'_>, value: &Value) -> Result<Parsed, ReadError> {
     let Some(rows) = value.get("rows").and_then(Value::as_array) else {
         return Ok(Parsed { reason: Some("a result of Collcast without `rows`".to_owned()), ..Parsed::default() });
     };
-    const COLUMNS: [&str; 18] = [
+    const COLUMNS: [&str; 22] = [
         "collective",
         "ranks",
         "size_bytes",
@@ -206,6 +233,10 @@ fn own_rows(input: &Input<'_>, value: &Value) -> Result<Parsed, ReadError> {
         "in_place",
         "dtype",
         "op",
+        "root",
+        "registered",
+        "nccl_version",
+        "wrong",
     ];
     let mut writer = csv::Writer::from_writer(Vec::new());
     let failed = |message: String| ReadError::BadRow { path: input.path.to_owned(), line: 0, message };
@@ -225,12 +256,19 @@ fn own_rows(input: &Input<'_>, value: &Value) -> Result<Parsed, ReadError> {
         let index = usize::try_from(row.saturating_sub(2)).unwrap_or(usize::MAX);
         lines.get(index).copied().unwrap_or(0)
     };
-    let mut parsed = super::table::parse(&Input { text: &text, ..*input }).map_err(|error| match error {
-        ReadError::BadValue { path, line, column, given, problem, expected } => {
-            ReadError::BadValue { path, line: place(line), column, given, problem, expected }
-        }
-        other => other,
-    })?;
+    let (mut said, mut sidecar) = (Parsed::default(), input.sidecar.clone());
+    let remarks = value.get("assumptions").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    for remark in remarks.iter().filter_map(Value::as_str) {
+        said.remark(remark, &mut sidecar.env);
+    }
+    let mut parsed =
+        super::table::parse(&Input { text: &text, sidecar: &sidecar, ..*input }).map_err(|error| match error {
+            ReadError::BadValue { path, line, column, given, problem, expected } => {
+                ReadError::BadValue { path, line: place(line), column, given, problem, expected }
+            }
+            other => other,
+        })?;
+    (parsed.on_cpu, parsed.unsaid) = (said.on_cpu, said.unsaid);
     for row in &mut parsed.rows {
         row.origin.line = place(row.origin.line);
     }
@@ -267,6 +305,15 @@ fn count(value: &Value) -> Option<u64> {
     match value {
         Value::String(text) => text.trim().parse().ok(),
         value => value.as_u64(),
+    }
+}
+
+/// See [`wrong_values`]; whatever the form of the number.
+fn wrong_count(value: &Value) -> Option<Option<f64>> {
+    match value {
+        Value::Null => Some(None),
+        Value::String(text) => wrong_values(text.trim()),
+        value => wrong_values(&value.as_f64()?.to_string()),
     }
 }
 

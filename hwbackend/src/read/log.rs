@@ -12,9 +12,9 @@ use collcast_sim::units::{Bytes, SimDuration};
 
 use super::bus::{Rate, Sample, bus_factor_fits, ranks_of_samples};
 use super::error::ReadError;
-use super::settings::{Env, from_env, is_relevant, plain_version, version_of_code, words};
+use super::settings::{Env, assignments, from_env, is_relevant, plain_version, version_of_code, words};
 use super::sidecar::shortened;
-use super::{Input, Parsed, TIME_MAX_US, is_prediction_mark};
+use super::{EXPECTED_WRONG, Input, Parsed, TIME_MAX_US, is_prediction_mark, wrong_values};
 
 /// Longest line that is looked at; nccl-tests prints less than 300 bytes.
 const LINE_MAX: usize = 64 * 1024;
@@ -59,10 +59,29 @@ struct Half {
 struct Row {
     line: u64,
     size: u64,
+    count: Option<u64>,
     dtype: Option<DataType>,
     op: Option<ReduceOp>,
     root: Option<u32>,
     halves: [Half; 2],
+}
+
+impl Row {
+    /// Why its size is not that of its elements. The count is that of one rank where the size is of all.
+    fn misfit(&self, collective: Collective, ranks: u32) -> Option<String> {
+        let (dtype, count) = (self.dtype?, self.count?);
+        let parts = if collective.size_is_total() { ranks } else { 1 };
+        let bytes = [dtype.size(), u64::from(parts)].into_iter().try_fold(count, u64::checked_mul);
+        let of_all = if parts > 1 { format!(" x {parts} ranks") } else { String::new() };
+        (bytes != Some(self.size)).then(|| {
+            format!(
+                "a row of {} bytes, but {count} elements x {} bytes ({dtype}){of_all} are {}; left out",
+                self.size,
+                dtype.size(),
+                bytes.map_or("more than 2^64".to_owned(), |bytes| bytes.to_string()),
+            )
+        })
+    }
 }
 
 /// What is known of the run whose table comes next or is being read.
@@ -83,6 +102,8 @@ struct Run {
     env: Env,
     choices: HashMap<u64, Choice>,
     rows: Vec<Row>,
+    /// Its last lines are there, which say whether results were right.
+    finished: bool,
 }
 
 struct Reader<'a> {
@@ -109,6 +130,9 @@ impl Reader<'_> {
         if commented && is_prediction_mark(line) && !self.input.options.allow_predicted {
             return Err(ReadError::Predicted { path: self.input.path.to_owned(), line: number });
         }
+        if commented {
+            self.out.remark(line, &mut self.run.env);
+        }
         if !commented && self.data_line(number, text)? {
             return Ok(());
         }
@@ -122,17 +146,16 @@ impl Reader<'_> {
 
     /// Whether it was (or looked like) a row of the table.
     fn data_line(&mut self, number: u64, text: &str) -> Result<bool, ReadError> {
-        let mut tokens = text.split_whitespace();
-        let is_number = |token: Option<&str>| token.is_some_and(|token| token.bytes().all(|b| b.is_ascii_digit()));
-        if !is_number(tokens.next()) {
-            return Ok(false);
-        }
-        let second = tokens.next().unwrap_or_default();
-        if !second.starts_with(|c: char| c.is_ascii_digit()) || second.contains([':', '-']) {
-            return Ok(false);
-        }
         let tokens: Vec<&str> = text.split_whitespace().take(64).collect();
-        match self.row(number, &tokens) {
+        if !looks_like_row(&tokens) {
+            return Ok(false);
+        }
+        let tokens = without_timestamp(&tokens);
+        let fields = self.fields(tokens);
+        if let Ok(fields) = &fields {
+            self.wrong(number, fields)?;
+        }
+        match fields.and_then(|fields| self.row(number, tokens, &fields)) {
             Ok(row) => {
                 if self.out.rows.len() + self.run.rows.len() * 2 >= self.input.rows_left {
                     return Err(self.input.too_many_rows());
@@ -148,19 +171,43 @@ impl Reader<'_> {
         Ok(true)
     }
 
-    fn row(&mut self, number: u64, tokens: &[&str]) -> Result<Row, String> {
-        let tokens = without_timestamp(tokens);
-        let size: u64 = tokens.first().unwrap_or(&"").parse().map_err(|_| "its size is beyond 64 bits".to_owned())?;
-        let fields = self
-            .run
-            .columns
-            .as_deref()
-            .and_then(|columns| by_columns(columns, tokens))
-            .or_else(|| by_shape(tokens))
-            .ok_or_else(|| format!("its {} columns are not those of nccl-tests", tokens.len()))?;
+    /// The texts of a row: by the names above it, where there are any.
+    fn fields<'a>(&self, tokens: &[&'a str]) -> Result<Fields<'a>, String> {
+        let (fields, those) = match &self.run.columns {
+            Some(columns) => (by_columns(columns, tokens), format!("the {} named above", columns.len())),
+            None => (by_shape(tokens), "those of nccl-tests".to_owned()),
+        };
+        fields.ok_or_else(|| format!("its {} columns are not {those}", tokens.len()))
+    }
+
+    /// Counts the values that were wrong. Old versions print how far off results were, such as 1e-07, in its place.
+    fn wrong(&mut self, number: u64, fields: &Fields<'_>) -> Result<(), ReadError> {
+        for [_, _, _, text] in fields.halves {
+            let count = wrong_values(text).ok_or_else(|| ReadError::BadValue {
+                path: self.input.path.to_owned(),
+                line: number,
+                column: "#wrong".to_owned(),
+                given: shortened(text),
+                problem: "cannot be used".to_owned(),
+                expected: EXPECTED_WRONG,
+            })?;
+            if fields.counts_wrong {
+                self.out.wrong(number, count);
+            }
+        }
+        Ok(())
+    }
+
+    fn row(&mut self, number: u64, tokens: &[&str], fields: &Fields<'_>) -> Result<Row, String> {
+        let whole = |text: &str, what: &str| {
+            text.parse::<u64>().map_err(|_| format!("its {what} is not a whole number below 2^64"))
+        };
+        let size = whole(tokens.first().unwrap_or(&""), "size in bytes")?;
+        let count = fields.count.map(|count| whole(count, "count of elements")).transpose()?;
         let mut row = Row {
             line: number,
             size,
+            count,
             dtype: None,
             op: None,
             root: None,
@@ -179,12 +226,23 @@ impl Reader<'_> {
             }
         }
         row.root = fields.root.and_then(|root| root.parse().ok());
-        for (half, [time, algbw, busbw, wrong]) in row.halves.iter_mut().zip(fields.halves) {
+        for (half, [time, algbw, busbw, _]) in row.halves.iter_mut().zip(fields.halves) {
             let rates = number_or_absent(algbw)?.zip(number_or_absent(busbw)?);
             let printed_time = number_or_absent(time)?;
+            let of_call = printed_time.filter(|_| !fields.cpu_time);
+            if let Some(((printed, _), time_us)) = rates.zip(of_call)
+                && let Some(rate) = Rate::written(algbw, printed).contradicted(size, time, time_us)
+            {
+                return Err(format!(
+                    "{size} bytes in {} us are {rate:.2} GB/s, not its algbw of {}: times are expected in us, rates in \
+                     GB/s",
+                    shortened(time),
+                    shortened(algbw)
+                ));
+            }
             half.sample = rates.map(|(algbw_value, busbw_value)| {
                 let mut rate = Rate::written(algbw, algbw_value);
-                if let Some(time_us) = printed_time.filter(|_| !fields.cpu_time) {
+                if let Some(time_us) = of_call {
                     rate = rate.refined(size, time, time_us);
                 }
                 Sample { algbw: rate, busbw: Rate::written(busbw, busbw_value) }
@@ -199,10 +257,6 @@ impl Reader<'_> {
                 return Err(format!("its time {time} us is beyond 100 days"));
             }
             half.time_us = time_us.filter(|&time| time > 0.0 && size > 0);
-            let errors = wrong.parse::<u64>().ok();
-            if fields.counts_wrong && errors.is_some_and(|count| count > 0) {
-                self.out.defect(number, format!("{} values were wrong", errors.unwrap_or(0)));
-            }
         }
         if fields.cpu_time {
             self.out
@@ -255,7 +309,7 @@ impl Reader<'_> {
                 Some((rank, place)) if self.run.ranks.len() < RANK_LINES_MAX => {
                     self.run.ranks.insert(rank, place);
                     // What follows the bus: `[0000:00:06] NVIDIA H200`.
-                    self.out.gpus.extend(text.split_once("] ").map(|(_, name)| name.trim().to_owned()));
+                    self.out.gpus.extend(text.split_once("] ").map(|(_, name)| shortened(name.trim())));
                 }
                 _ => {
                     self.out.unreadable += 1;
@@ -305,19 +359,20 @@ impl Reader<'_> {
             return Ok(false);
         }
         if text.starts_with("size") && text.contains("busbw") && text.contains("time") {
-            self.run.columns = Some(
-                text.split_whitespace().take(64).map(|name| name.trim_start_matches('#').to_lowercase()).collect(),
-            );
+            self.units(number, text)?;
+            self.run.columns = columns(text);
+            return Ok(true);
+        }
+        if text.starts_with('(') && text.matches('(').count() >= 5 {
+            self.units(number, text)?;
             return Ok(true);
         }
         if let Some(rest) = text.strip_prefix("Out of bounds values") {
-            if rest.contains("FAILED") {
-                let text = format!("the run failed its own check: {}", shortened(text));
-                self.out.defect(number, text);
-            }
+            self.out_of_bounds(number, rest.trim_start_matches([' ', ':']))?;
             return Ok(true);
         }
         if text.starts_with("Avg bus bandwidth") {
+            self.run.finished = true;
             return Ok(true);
         }
         if text.contains("Test NCCL failure") || text.contains("Test CUDA failure") {
@@ -329,6 +384,42 @@ impl Reader<'_> {
             self.command(text);
         }
         Ok(false)
+    }
+
+    /// Refuses a table in other units than nccl-tests', which are `(B) (elements) (us) (GB/s)`.
+    fn units(&self, number: u64, text: &str) -> Result<(), ReadError> {
+        let units = text.split('(').skip(1).map(|rest| rest.split(')').next().unwrap_or_default().trim());
+        let is_ours = |unit: &&str| {
+            let unit = unit.to_lowercase();
+            matches!(unit.as_str(), "b" | "bytes" | "elements" | "us" | "usec" | "gb/s" | "%" | "")
+        };
+        match units.into_iter().find(|unit| !is_ours(unit)) {
+            None => Ok(()),
+            Some(unit) => Err(ReadError::BadValue {
+                path: self.input.path.to_owned(),
+                line: number,
+                column: "units of the table".to_owned(),
+                given: format!("({})", shortened(unit)),
+                problem: "not a unit of nccl-tests".to_owned(),
+                expected: "sizes in (B), times in (us), rates in (GB/s)",
+            }),
+        }
+    }
+
+    /// `3 FAILED` or `0 OK`: what the run as a whole found wrong.
+    fn out_of_bounds(&mut self, number: u64, text: &str) -> Result<(), ReadError> {
+        let count = text.split_whitespace().next().and_then(wrong_values).flatten();
+        let count = count.ok_or_else(|| ReadError::BadValue {
+            path: self.input.path.to_owned(),
+            line: number,
+            column: "Out of bounds values".to_owned(),
+            given: shortened(text),
+            problem: "cannot be used".to_owned(),
+            expected: "a number of values, and OK or FAILED",
+        })?;
+        self.out.out_of_bounds(number, count, text.contains("FAILED"));
+        self.run.finished = true;
+        Ok(())
     }
 
     /// A header line: the table before it, if any, is finished.
@@ -424,6 +515,9 @@ impl Reader<'_> {
             return Ok(());
         }
         self.runs += 1;
+        if !run.finished {
+            self.out.unfinished(run.rows.last().map_or(0, |row| row.line));
+        }
         let first_line = run.rows.first().map(|row| row.line);
         let sidecar = self.input.sidecar;
         if let Some(text) = run.unknown_test {
@@ -472,6 +566,11 @@ impl Reader<'_> {
         self.out.env.extend(env.clone());
         self.out.run_env.insert(name.clone(), env);
         for row in &run.rows {
+            if let Some(problem) = row.misfit(collective, ranks) {
+                self.out.unreadable += 1;
+                self.out.note(Some(row.line), problem);
+                continue;
+            }
             for (half, in_place) in row.halves.iter().zip([false, true]) {
                 let Some(time_us) = half.time_us else {
                     self.out.unusable += 1;
@@ -653,15 +752,6 @@ fn rank_line(text: &str) -> Option<(u32, (String, u64, u32))> {
     (rank < 1 << 24).then(|| (rank, (after("on").unwrap_or_default().to_owned(), process, device)))
 }
 
-fn assignments(words: &[String]) -> Env {
-    words
-        .iter()
-        .filter_map(|word| word.split_once('='))
-        .filter(|(name, _)| is_relevant(name))
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .collect()
-}
-
 /// `all_reduce_perf`, with or without its folder and its `_mpi`.
 pub(super) fn collective_of_program(name: &str) -> Option<Collective> {
     let name = name.rsplit('/').next().unwrap_or(name);
@@ -716,8 +806,19 @@ fn without_timestamp<'a, 'b>(tokens: &'a [&'b str]) -> &'a [&'b str] {
     }
 }
 
+/// Whether a line begins with a size and a count; also where these cannot be meant, if it has the other cells of a row.
+fn looks_like_row(tokens: &[&str]) -> bool {
+    let [size, count, rest @ ..] = tokens else { return false };
+    let is_whole = |text: &str| text.bytes().all(|b| b.is_ascii_digit());
+    let is_number = |text: &str| text.starts_with(['-', '+', '.', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9']);
+    let begins = is_whole(size) && count.starts_with(|c: char| c.is_ascii_digit()) && !count.contains([':', '-']);
+    let of_known_type = rest.first().is_some_and(|name| name.parse::<DataType>().is_ok());
+    begins || rest.len() >= 6 && (of_known_type && (is_number(size) || is_number(count)))
+}
+
 /// The texts of one row.
 struct Fields<'a> {
+    count: Option<&'a str>,
     dtype: Option<&'a str>,
     op: Option<&'a str>,
     root: Option<&'a str>,
@@ -729,30 +830,50 @@ struct Fields<'a> {
 
 impl<'a> Fields<'a> {
     fn new() -> Self {
-        Self { dtype: None, op: None, root: None, halves: [["N/A"; 4]; 2], counts_wrong: false, cpu_time: false }
+        Self {
+            count: None,
+            dtype: None,
+            op: None,
+            root: None,
+            halves: [["N/A"; 4]; 2],
+            counts_wrong: false,
+            cpu_time: false,
+        }
     }
+}
+
+/// The names above a table, if they are those of both halves; words around them and the timestamp that `-S` puts last
+/// are no columns of ours.
+fn columns(text: &str) -> Option<Vec<String>> {
+    let plain = |name: &str| name.trim_start_matches('#').split('(').next().unwrap_or_default().to_lowercase();
+    let names = text.split_whitespace().take(64).map(plain);
+    let is_ours = |name: &String| !matches!(name.as_str(), "timestamp" | "|" | "out-of-place" | "in-place");
+    let names: Vec<String> = names.filter(is_ours).collect();
+    (names.iter().filter(|name| is_time(name)).count() == 2).then_some(names)
+}
+
+fn is_time(name: &str) -> bool {
+    matches!(name, "time" | "cputime")
 }
 
 /// By the names above the table; `None` if these do not fit the row.
 fn by_columns<'a>(columns: &[String], tokens: &[&'a str]) -> Option<Fields<'a>> {
-    let columns: Vec<&str> = columns.iter().map(String::as_str).filter(|name| *name != "timestamp").collect();
     if columns.len() != tokens.len() {
         return None;
     }
     let mut fields = Fields::new();
     let mut half: Option<usize> = None;
-    let mut found = 0;
     for (name, token) in columns.iter().zip(tokens) {
-        match *name {
+        match name.as_str() {
+            "count" => fields.count = Some(token),
             "type" => fields.dtype = Some(token),
             "redop" => fields.op = Some(token),
             "root" => fields.root = Some(token),
-            "time" | "cputime" => {
+            name if is_time(name) => {
                 let next = half.map_or(0, |half| half + 1);
-                fields.cpu_time |= *name == "cputime";
+                fields.cpu_time |= name == "cputime";
                 fields.halves.get_mut(next)?[0] = token;
                 half = Some(next);
-                found += 1;
             }
             "algbw" => fields.halves[half?][1] = token,
             "busbw" => fields.halves[half?][2] = token,
@@ -760,10 +881,11 @@ fn by_columns<'a>(columns: &[String], tokens: &[&'a str]) -> Option<Fields<'a>> 
                 fields.halves[half?][3] = token;
                 fields.counts_wrong = true;
             }
+            "error" => fields.halves[half?][3] = token,
             _ => {}
         }
     }
-    (found == 2).then_some(fields)
+    Some(fields)
 }
 
 /// By the row's own shape, where the names above it were lost.
@@ -775,7 +897,7 @@ fn by_shape<'a>(tokens: &[&'a str]) -> Option<Fields<'a>> {
     let mut fields = Fields::new();
     let mut at = 1;
     if tokens.get(2).is_some_and(is_name) {
-        fields.dtype = Some(tokens[2]);
+        (fields.count, fields.dtype) = (Some(tokens[1]), Some(tokens[2]));
         at = 3;
         if tokens.get(3).is_some_and(is_name) {
             fields.op = Some(tokens[3]);
@@ -795,8 +917,12 @@ fn by_shape<'a>(tokens: &[&'a str]) -> Option<Fields<'a>> {
     for (half, cells) in fields.halves.iter_mut().zip(rest.chunks_exact(width)) {
         half[..width].copy_from_slice(cells);
     }
-    // Old versions print an error such as 1e-07 in the place of the count.
-    fields.counts_wrong = fields.halves.iter().all(|half| !half[3].contains(['e', '.']));
+    // Old versions print an error such as 1e-07 in the place of the count, which has an exponent from 1e+06 on only.
+    let is_error = |text: &str| text.contains('e') && text.parse::<f64>().is_ok_and(|error| error < 1e6);
+    let [first, second] = fields.halves.map(|half| half[3]);
+    let is_absent = |text: &str| text.eq_ignore_ascii_case("n/a");
+    let errors = is_error(first) && (is_error(second) || is_absent(second)) || is_absent(first) && is_error(second);
+    fields.counts_wrong = !errors;
     Some(fields)
 }
 

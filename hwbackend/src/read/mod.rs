@@ -27,7 +27,7 @@ use collcast_sim::collective::Collective;
 use collcast_sim::measurement::Measurement;
 
 pub use error::ReadError;
-use sidecar::Sidecar;
+use sidecar::{Sidecar, message};
 
 /// Largest file that is read.
 pub const FILE_BYTES_MAX: u64 = 256 << 20;
@@ -45,6 +45,11 @@ const DEPTH_MAX: usize = 16;
 const NOTES_MAX: usize = 200;
 /// Longest time that can be meant: 100 days, well inside the type that carries it.
 const TIME_MAX_US: f64 = 100.0 * 86_400.0 * 1e6;
+
+/// Begins a line in forecasts of ours that ask for what no row says.
+pub const UNSAID: &str = "rows do not say ";
+/// Begins the line in results of ours that lists NCCL's variables.
+pub const ENVIRONMENT: &str = "NCCL's environment: ";
 
 /// How to read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -136,6 +141,8 @@ pub struct FileReport {
     pub unreadable: usize,
     /// Lines of text around the tables.
     pub other_lines: usize,
+    /// Of each run that lacks nccl-tests' last words (`Out of bounds values`), its last line; at most 200.
+    pub unfinished: Vec<u64>,
     /// Results that were wrong and tests that failed, by its own words; at most 200.
     pub defects: Vec<Note>,
     /// What else there is to tell, at most 200 notes.
@@ -158,6 +165,10 @@ pub struct FileReport {
     pub run_env: BTreeMap<String, BTreeMap<String, String>>,
     /// GPUs as its rank lines name them, such as `NVIDIA H200`.
     pub gpus: BTreeSet<String>,
+    /// Measured on CPU threads, by `collcast bench --backend host`: no times of GPUs.
+    pub on_cpu: bool,
+    /// What a forecast of ours asked for that its rows do not say.
+    pub unsaid: Option<String>,
 }
 
 impl FileReport {
@@ -171,6 +182,7 @@ impl FileReport {
             unusable: 0,
             unreadable: 0,
             other_lines: 0,
+            unfinished: Vec::new(),
             defects: Vec::new(),
             notes: Vec::new(),
             notes_left_out: 0,
@@ -182,6 +194,8 @@ impl FileReport {
             env: BTreeMap::new(),
             run_env: BTreeMap::new(),
             gpus: BTreeSet::new(),
+            on_cpu: false,
+            unsaid: None,
         }
     }
 
@@ -202,6 +216,18 @@ impl FileReport {
         self.defects.first().map(|first| self.placed(first) + &more)
     }
 
+    /// Whether runs of it were cut, or are pasted in part.
+    pub fn cut(&self) -> Option<String> {
+        let line = self.unfinished.first()?;
+        let more = self.unfinished.len() - 1;
+        let more = if more > 0 { format!(" ({more} more such runs)") } else { String::new() };
+        Some(format!(
+            "{}:{line}: no `Out of bounds values` after the rows, with which nccl-tests ends: the run was stopped or the \
+             file cut, so rows may be missing, and results wrong{more}",
+            self.path.display()
+        ))
+    }
+
     /// What a user should be told of this file, each with its place, worst first.
     pub fn warnings(&self) -> Vec<String> {
         let place = self.path.display();
@@ -212,6 +238,7 @@ impl FileReport {
             Outcome::Refused(error) => lines.push(format!("{place}: refused: {error}")),
         }
         lines.extend(self.defect());
+        lines.extend(self.cut());
         lines.extend(self.notes.iter().map(|note| self.placed(note)));
         if self.notes_left_out > 0 {
             lines.push(format!("{place}: and {} more notes", self.notes_left_out));
@@ -224,6 +251,16 @@ impl FileReport {
         }
         lines
     }
+}
+
+/// The first of the runs that were cut, and in how many more files there are such.
+pub fn cut_runs(files: &[FileReport]) -> Option<String> {
+    let mut cut = files.iter().filter_map(FileReport::cut);
+    let first = cut.next()?;
+    Some(match cut.count() {
+        0 => first,
+        more => format!("{first}; so in {more} more files"),
+    })
 }
 
 /// Reads files and folders.
@@ -481,10 +518,13 @@ struct Parsed {
     unusable: usize,
     unreadable: usize,
     other_lines: usize,
+    unfinished: Vec<u64>,
     nccl: Option<String>,
     env: BTreeMap<String, String>,
     run_env: BTreeMap<String, BTreeMap<String, String>>,
     gpus: BTreeSet<String>,
+    on_cpu: bool,
+    unsaid: Option<String>,
     /// Why there are no rows.
     reason: Option<String>,
 }
@@ -492,7 +532,7 @@ struct Parsed {
 impl Parsed {
     fn note(&mut self, line: Option<u64>, text: String) {
         if self.notes.len() < NOTES_MAX {
-            self.notes.push(Note { line, text });
+            self.notes.push(Note { line, text: message(&text) });
         } else {
             self.notes_left_out += 1;
         }
@@ -501,12 +541,46 @@ impl Parsed {
     /// Something that makes what was measured doubtful.
     fn defect(&mut self, line: u64, text: String) {
         if self.defects.len() < NOTES_MAX {
-            self.defects.push(Note { line: Some(line), text });
+            self.defects.push(Note { line: Some(line), text: message(&text) });
+        }
+    }
+
+    /// Results that were wrong.
+    fn wrong(&mut self, line: u64, count: Option<f64>) {
+        if let Some(count) = count.filter(|&count| count > 0.0) {
+            self.defect(line, format!("{count} values were wrong"));
+        }
+    }
+
+    /// Values that the whole run counted out of bounds, and whether its own check failed.
+    fn out_of_bounds(&mut self, line: u64, count: f64, failed: bool) {
+        if failed || count > 0.0 {
+            self.defect(line, format!("the run failed its own check: {count} values were out of bounds"));
+        }
+    }
+
+    /// A run without its last words, by its last line.
+    fn unfinished(&mut self, line: u64) {
+        if self.unfinished.len() < NOTES_MAX {
+            self.unfinished.push(line);
+        }
+    }
+
+    /// Takes what results of ours say above their rows: a comment, or a line of `assumptions`; variables go to `env`.
+    fn remark(&mut self, line: &str, env: &mut settings::Env) {
+        let line = line.trim_start_matches('#').trim();
+        self.on_cpu |= line.starts_with("measured by backend host ");
+        if let Some(what) = line.strip_prefix(UNSAID) {
+            self.unsaid = Some(message(what));
+        }
+        if let Some(variables) = line.strip_prefix(ENVIRONMENT) {
+            env.extend(settings::assignments(&settings::words(variables)));
         }
     }
 
     /// A note that would come with every row.
     fn note_once(&mut self, line: Option<u64>, text: String) {
+        let text = message(&text);
         if !self.notes.iter().any(|note| note.text == text) {
             self.note(line, text);
         }
@@ -514,7 +588,7 @@ impl Parsed {
 
     /// A run that cannot be used for want of something.
     fn lack(&mut self, line: Option<u64>, text: String) {
-        self.reason.get_or_insert_with(|| text.clone());
+        self.reason.get_or_insert_with(|| message(&text));
         self.note(line, text);
     }
 
@@ -534,6 +608,7 @@ impl FileReport {
         self.unusable = parsed.unusable;
         self.unreadable = parsed.unreadable;
         self.other_lines = parsed.other_lines;
+        self.unfinished.clone_from(&parsed.unfinished);
         self.defects.clone_from(&parsed.defects);
         self.notes.clone_from(&parsed.notes);
         self.notes_left_out = parsed.notes_left_out;
@@ -541,6 +616,8 @@ impl FileReport {
         self.env.clone_from(&parsed.env);
         self.run_env.clone_from(&parsed.run_env);
         self.gpus.clone_from(&parsed.gpus);
+        self.on_cpu = parsed.on_cpu;
+        self.unsaid.clone_from(&parsed.unsaid);
         self.outcome = if parsed.rows.is_empty() {
             Outcome::NotUnderstood(parsed.reason.clone().unwrap_or_else(|| "it has no rows".to_owned()))
         } else {
@@ -601,6 +678,7 @@ fn parse(
     if matches!(text, std::borrow::Cow::Owned(_)) {
         parsed.note(None, "some bytes are not UTF-8; replaced".to_owned());
     }
+    parsed.on_cpu |= sidecar.on_cpu;
     for text in &sidecar.notes {
         parsed.note(None, format!("in the .toml beside it: {text}"));
     }
@@ -646,7 +724,7 @@ fn foreign(path: &Path, text: &str) -> String {
     } else if extension(path) == "toml" {
         "TOML without a data file of its stem beside it".to_owned()
     } else {
-        format!("a .{} file; expected text, JSON or CSV", extension(path))
+        format!("a .{} file; expected text, JSON or CSV", sidecar::shortened(&extension(path)))
     }
 }
 
@@ -666,6 +744,21 @@ fn siblings_of(path: &Path) -> Vec<PathBuf> {
         .filter(|path| path.is_file())
         .collect()
 }
+
+/// Values that were wrong, as nccl-tests counts them: printed with `%g` (`6.71089e+07`), in its JSON with `%lf`
+/// (`4096.000000`). `None` where nothing was checked; no error is taken for `none`.
+fn wrong_values(text: &str) -> Option<Option<f64>> {
+    if text.eq_ignore_ascii_case("n/a") {
+        return Some(None);
+    }
+    let mantissa = text.split(['e', 'E']).next().unwrap_or_default();
+    let underflows = |count: f64| count == 0.0 && mantissa.contains(|c: char| matches!(c, '1'..='9'));
+    let count = text.parse::<f64>().ok().filter(|&count| count.is_finite() && count >= 0.0);
+    count.filter(|&count| !underflows(count)).map(Some)
+}
+
+/// What a count of wrong values must be.
+const EXPECTED_WRONG: &str = "a number of wrong values, or N/A (in JSON null) where nothing was checked";
 
 /// Our own mark on predictions.
 fn is_prediction_mark(line: &str) -> bool {

@@ -162,6 +162,16 @@ pub(super) fn version_of_code(code: u32) -> Option<String> {
     }
 }
 
+/// The variables worth keeping among words such as `NAME=value`.
+pub(super) fn assignments(words: &[String]) -> Env {
+    words
+        .iter()
+        .filter_map(|word| word.split_once('='))
+        .filter(|(name, _)| is_relevant(name))
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect()
+}
+
 /// Splits a shell line into words; quotes group, nothing is expanded.
 pub(super) fn words(line: &str) -> Vec<String> {
     let mut words = Vec::new();

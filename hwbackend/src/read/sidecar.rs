@@ -63,6 +63,8 @@ pub(super) struct Sidecar {
     pub(super) timing: Option<Timing>,
     pub(super) hosts_at_most: Option<u32>,
     pub(super) publisher: Option<String>,
+    /// Measured by our back end of CPU threads.
+    pub(super) on_cpu: bool,
     pub(super) notes: Vec<String>,
 }
 
@@ -77,7 +79,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Sidecar, ReadError> {
             format: "TOML",
             line: before.matches('\n').count() as u64 + 1,
             column: (offset - line_start) as u64 + 1,
-            message: error.message().to_owned(),
+            message: message(error.message()),
         }
     })?;
     let mut sidecar = Sidecar::default();
@@ -85,7 +87,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Sidecar, ReadError> {
         let bad = |expected: &'static str| ReadError::BadValue {
             path: path.to_owned(),
             line: line_of_key(text, key),
-            column: key.clone(),
+            column: shortened(key),
             given: shortened(&value.to_string()),
             problem: "not usable".to_owned(),
             expected,
@@ -159,6 +161,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Sidecar, ReadError> {
                     sidecar.env.insert(name.clone(), plain);
                 }
             }
+            "host" => sidecar.on_cpu = value.as_str().is_some_and(|text| text.contains("no GPU is involved")),
             other if PROSE.contains(&other) => {}
             other => {
                 if let Some(known) = nearest(other, KEYS) {
@@ -179,13 +182,21 @@ fn line_of_key(text: &str, key: &str) -> u64 {
         .map_or(1, |index| index as u64 + 1)
 }
 
-/// At most the first 60 characters.
+/// At most the first 60 characters: enough of a file's words to find them.
 pub(super) fn shortened(text: &str) -> String {
-    const SHOWN: usize = 60;
-    if text.chars().count() <= SHOWN {
-        return text.to_owned();
+    bounded(text, 60)
+}
+
+/// A message, which may quote a file, at a length that can be read.
+pub(super) fn message(text: &str) -> String {
+    bounded(text, 400)
+}
+
+fn bounded(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        None => text.to_owned(),
+        Some((end, _)) => format!("{}...", &text[..end]),
     }
-    text.chars().take(SHOWN).chain("...".chars()).collect()
 }
 
 #[cfg(test)]

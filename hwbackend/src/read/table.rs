@@ -15,8 +15,8 @@ use collcast_sim::units::{Bytes, SimDuration, parse_size};
 use super::bus::{Rate, Sample, bus_factor_fits};
 use super::error::ReadError;
 use super::settings::{algorithm, from_env, is_relevant, plain_version};
-use super::sidecar::shortened;
-use super::{Input, Parsed, TIME_MAX_US, is_prediction_mark};
+use super::sidecar::{message, shortened};
+use super::{EXPECTED_WRONG, Input, Parsed, TIME_MAX_US, is_prediction_mark, wrong_values};
 
 /// Most columns, and longest line: far more than any table of measurements has.
 const COLUMNS_MAX: usize = 1000;
@@ -24,7 +24,7 @@ const LINE_MAX: usize = 64 * 1024;
 const NEEDED: [&str; 3] = ["collective", "ranks", "size_bytes"];
 const TIMES: [&str; 3] = ["time_us", "algbw_gbps", "busbw_gbps"];
 /// Columns that are used where they are there.
-const USED: [&str; 20] = [
+const USED: [&str; 21] = [
     "run",
     "nodes",
     "gpus_per_node",
@@ -43,6 +43,7 @@ const USED: [&str; 20] = [
     "dtype",
     "op",
     "root",
+    "wrong",
     "nccl_version",
     "hosts",
 ];
@@ -57,8 +58,8 @@ pub(super) fn looks_like_header(line: &str) -> bool {
 
 /// Reads the text of one file.
 pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
-    let mut out = Parsed { env: input.sidecar.env.clone(), ..Parsed::default() };
-    out.env.retain(|name, _| is_relevant(name));
+    let mut out = Parsed::default();
+    let mut sidecar = input.sidecar.clone();
     let mut header_line = None;
     for (index, line) in input.text.lines().enumerate() {
         if line.len() > LINE_MAX {
@@ -69,6 +70,7 @@ pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
             });
         }
         if line.starts_with('#') {
+            out.remark(line, &mut sidecar.env);
             if is_prediction_mark(line) && !input.options.allow_predicted {
                 return Err(ReadError::Predicted { path: input.path.to_owned(), line: index as u64 + 1 });
             }
@@ -76,6 +78,9 @@ pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
             header_line = Some((index as u64 + 1, line));
         }
     }
+    out.env = sidecar.env.clone();
+    out.env.retain(|name, _| is_relevant(name));
+    let input = &Input { sidecar: &sidecar, ..*input };
     let Some((header_number, header)) = header_line else {
         out.reason = Some("comments and no header".to_owned());
         return Ok(out);
@@ -100,7 +105,7 @@ pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
         let more = reader.read_record(&mut record).map_err(|error| ReadError::BadRow {
             path: input.path.to_owned(),
             line: error.position().map_or(0, csv::Position::line),
-            message: format!("cannot be split into cells: {error}"),
+            message: message(&format!("cannot be split into cells: {error}")),
         })?;
         if !more {
             break;
@@ -126,6 +131,7 @@ pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
         }
         let row = Row { input, columns, record: &record, line };
         row.check_origin()?;
+        out.wrong(line, row.wrong()?);
         match row.measurement(&mut out)? {
             Some((measurement, sample)) => {
                 imprecise += usize::from(row.is_imprecise());
@@ -190,9 +196,11 @@ impl Columns {
         let mut index = BTreeMap::new();
         for (at, name) in header.iter().enumerate() {
             let mut name = name.trim_matches('\u{feff}').trim().to_lowercase();
-            if name == "hosts" {
-                name = "nodes".to_owned();
-            }
+            name = match name.as_str() {
+                "hosts" => "nodes".to_owned(),
+                "#wrong" | "nwrong" => "wrong".to_owned(),
+                _ => name,
+            };
             let known = NEEDED.iter().chain(&TIMES).chain(&USED).any(|&known| known == name);
             if index.insert(name.clone(), at).is_some() && known {
                 return Err(ReadError::DuplicateColumn { path: input.path.to_owned(), line, column: name });
@@ -261,7 +269,7 @@ impl Row<'_> {
             line: self.line,
             column: column.to_owned(),
             given: shortened(self.cell(column).unwrap_or_default()),
-            problem: problem.to_string(),
+            problem: message(&problem.to_string()),
             expected,
         }
     }
@@ -340,6 +348,12 @@ impl Row<'_> {
             .into_iter()
             .find_map(|column| Some((self.cell(column)?, value(column)?)))
             .is_some_and(|(text, value)| Rate::written(text, value).relative_half_width() > 0.05)
+    }
+
+    /// Values that were wrong; `None` where nothing was checked.
+    fn wrong(&self) -> Result<Option<f64>, ReadError> {
+        let count = self.cell("wrong").map_or(Some(None), wrong_values);
+        count.ok_or_else(|| self.bad("wrong", "cannot be used", EXPECTED_WRONG))
     }
 
     fn check_origin(&self) -> Result<(), ReadError> {

@@ -1,0 +1,321 @@
+//! Files that were changed: no reader panics, says more than can be read, or takes wrong results for right ones.
+
+#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
+
+use std::fs;
+use std::path::Path;
+
+use collcast_hwbackend::read::{FileReport, ReadError, ReadOptions, ReadReport, read_paths};
+use proptest::prelude::*;
+use proptest::sample::{Index, select};
+use tempfile::TempDir;
+
+/// A valid file of each reader, with the `.toml` that it needs.
+struct Sample {
+    name: &'static str,
+    text: &'static str,
+    toml: &'static str,
+}
+
+const fn sample(name: &'static str, text: &'static str, toml: &'static str) -> Sample {
+    Sample { name, text, toml }
+}
+
+const JSON: &str = r#"{"version": 1, "args": ["./build/all_reduce_perf", "-g", "2"], "env": ["NCCL_ALGO=Ring"],
+ "nccl_version": 22809, "config": {"nthreads": 1, "ngpus": 2, "graph": 0, "devices": [
+ {"rank": 0, "group": 0, "pid": 1, "hostname": "a", "device": 0}, {"rank": 1, "group": 0, "pid": 1, "hostname": "a", "device": 1}]},
+ "results": [
+{"size": 1024, "count": 256, "type": "float", "redop": "sum", "root": "    -1", "out_of_place": {"time": 10.5, "alg_bw": 0.1, "bus_bw": 0.1, "nwrong": 0.000000}, "in_place": {"time": 10.5, "alg_bw": 0.1, "bus_bw": 0.1, "nwrong": 0.000000}},
+{"size": 2048, "count": 512, "type": "float", "redop": "sum", "root": "    -1", "out_of_place": {"time": 11, "alg_bw": 0.2, "bus_bw": 0.2, "nwrong": 0.000000}, "in_place": {"time": "nan", "alg_bw": "nan", "bus_bw": "nan", "nwrong": 0.000000}}],
+ "out_of_bounds": {"count": 0, "okay": "true"}, "average_bus_bandwidth": {"bandwidth": 0.1, "okay": "unchecked"}}
+"#;
+
+const CSV: &str = "# a comment\nrun,collective,ranks,nodes,algorithm,protocol,launch,size_bytes,time_us,algbw_gbps,busbw_gbps,in_place,wrong
+a,all_reduce,8,1,ring,ll,graph,1024,10.0,0.10,0.18,0,0\na,all_reduce,8,1,ring,ll,graph,1024,11.0,0.09,0.16,1,0
+b,alltoall,8,1,,,,1MiB,100,10.49,9.18,0,0\n";
+
+const OWN: &str = r#"{"schema": "collcast/bench/1", "assumptions": ["measured by backend nccl"], "rows": [
+ {"collective": "all_reduce", "ranks": 8, "size_bytes": 1024, "time_us": 5.0, "algorithm": "ring"},
+ {"collective": "all_gather", "ranks": 8, "size_bytes": 2048, "time_us": 6.5, "algbw_gbps": 0.31, "busbw_gbps": 0.27}]}
+"#;
+
+macro_rules! data {
+    ($name:literal) => {
+        include_str!(concat!("data/", $name))
+    };
+}
+
+const SAMPLES: [Sample; 9] = [
+    sample("all_reduce_check.log", data!("all_reduce_check.log"), ""),
+    sample("G4_all_gather_Ring_LL128.log", data!("G4_all_gather_Ring_LL128.log"), ""),
+    sample("t2_p2pch16_sendrecv.log", data!("t2_p2pch16_sendrecv.log"), ""),
+    sample(
+        "coreweave_allreduce.log",
+        data!("coreweave_a100_4n_allreduce_sharp_2023.log"),
+        data!("coreweave_a100_4n_allreduce_sharp_2023.toml"),
+    ),
+    sample(
+        "shahizat_allreduce.log",
+        data!("shahizat_h100_2n_allreduce_default.log"),
+        data!("shahizat_h100_2n_allreduce_default.toml"),
+    ),
+    sample("run.json", JSON, ""),
+    sample("run.csv", CSV, ""),
+    sample(
+        "azure_allreduce.csv",
+        data!("azure_nd_h100_v5_1n_allreduce.csv"),
+        data!("azure_nd_h100_v5_1n_allreduce.toml"),
+    ),
+    sample("own.json", OWN, ""),
+];
+
+/// Those that count wrong values.
+const COUNTED: [usize; 5] = [0, 1, 2, 5, 6];
+
+fn read(sample: &Sample, bytes: &[u8]) -> Result<ReadReport, ReadError> {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join(sample.name);
+    fs::write(&path, bytes).unwrap();
+    if !sample.toml.is_empty() {
+        fs::write(path.with_extension("toml"), sample.toml).unwrap();
+    }
+    read_paths(&[path], &ReadOptions::default())
+}
+
+/// What a reader says of any file can be read, and what it gives can be meant.
+fn check_bounded(result: &Result<ReadReport, ReadError>, bytes: usize) {
+    match result {
+        Err(error) => assert!((1..2000).contains(&error.to_string().len()), "{error}"),
+        Ok(report) => {
+            assert!(report.measurements.len() <= bytes && !report.measurements.is_empty());
+            for row in &report.measurements {
+                assert!(row.ranks > 0 && row.time.0 > 0 && row.size.0 > 0, "{row:?}");
+            }
+            for said in report.files.iter().flat_map(FileReport::warnings) {
+                assert!(said.len() < 2000, "{said}");
+            }
+        }
+    }
+}
+
+/// A token or number that a program, an editor or a full disk may leave.
+fn token() -> impl Strategy<Value = String> {
+    prop_oneof![
+        select(vec![
+            "",
+            "0",
+            "-1",
+            "1",
+            "nan",
+            "-nan",
+            "inf",
+            "N/A",
+            "null",
+            "true",
+            "1e400",
+            "1e-400",
+            "4294967296",
+            "\"",
+            "18446744073709551615",
+            "18446744073709551616",
+            "#",
+            ",",
+            "{",
+            "]",
+            "float",
+            "sum",
+            "size",
+            "time",
+            "(ms)",
+            "\u{1b}[31m",
+            "\u{202e}",
+            "::error::",
+            "\u{feff}",
+            "NCCL_ALGO=^",
+            "Rank",
+            "device",
+            "=\n",
+            "\r",
+        ])
+        .prop_map(str::to_owned),
+        any::<i64>().prop_map(|number| number.to_string()),
+        any::<f64>().prop_map(|number| number.to_string()),
+        (1..40_000usize).prop_map(|length| "x".repeat(length)),
+    ]
+}
+
+#[derive(Clone, Debug)]
+enum Edit {
+    Byte(Index, u8),
+    /// In place of a word, as a language of blanks, commas and quotes has them.
+    Word(Index, String),
+    Cut(Index),
+    Remove(Index),
+    Repeat(Index, Index),
+}
+
+fn edit() -> impl Strategy<Value = Edit> {
+    let index = any::<Index>;
+    prop_oneof![
+        (index(), any::<u8>()).prop_map(|(at, byte)| Edit::Byte(at, byte)),
+        (index(), token()).prop_map(|(at, token)| Edit::Word(at, token)),
+        index().prop_map(Edit::Cut),
+        index().prop_map(Edit::Remove),
+        (index(), index()).prop_map(|(from, to)| Edit::Repeat(from, to)),
+    ]
+}
+
+/// Begin and end of each word.
+fn words(text: &[u8]) -> Vec<(usize, usize)> {
+    let is_part = |byte: u8| !byte.is_ascii_whitespace() && !b",:;\"{}[]".contains(&byte);
+    let mut words = Vec::new();
+    let mut begin = None;
+    for (at, &byte) in text.iter().chain(b" ").enumerate() {
+        match (begin, is_part(byte)) {
+            (None, true) => begin = Some(at),
+            (Some(from), false) => {
+                words.push((from, at));
+                begin = None;
+            }
+            _ => {}
+        }
+    }
+    words
+}
+
+fn applied(text: &[u8], edit: &Edit) -> Vec<u8> {
+    let mut text = text.to_vec();
+    if text.is_empty() {
+        return text;
+    }
+    let mut lines: Vec<Vec<u8>> = text.split_inclusive(|&byte| byte == b'\n').map(<[u8]>::to_vec).collect();
+    match edit {
+        Edit::Byte(at, byte) => {
+            let at = at.index(text.len());
+            text[at] = *byte;
+        }
+        Edit::Word(at, token) => {
+            let words = words(&text);
+            if !words.is_empty() {
+                let (from, to) = words[at.index(words.len())];
+                text.splice(from..to, token.bytes());
+            }
+        }
+        Edit::Cut(at) => text.truncate(at.index(text.len())),
+        Edit::Remove(at) => {
+            lines.remove(at.index(lines.len()));
+            text = lines.concat();
+        }
+        Edit::Repeat(from, to) => {
+            let line = lines[from.index(lines.len())].clone();
+            lines.insert(to.index(lines.len()), line);
+            text = lines.concat();
+        }
+    }
+    text
+}
+
+/// Where a file counts wrong values: begin and end of each `0` or `N/A`.
+fn counts(sample: &Sample) -> Vec<(usize, usize)> {
+    let is_json = Path::new(sample.name).extension().is_some_and(|extension| extension == "json");
+    if is_json {
+        let places = sample.text.match_indices("\"nwrong\": ").map(|(at, key)| at + key.len());
+        return places.map(|at| (at, at + sample.text[at..].find(['}', ',']).unwrap())).collect();
+    }
+    let mut places = Vec::new();
+    let mut begin = 0;
+    let table = sample.text.contains(",wrong\n");
+    for line in sample.text.split_inclusive('\n') {
+        if table && !line.starts_with('#') && !line.contains("wrong") {
+            places.push((begin + line.rfind(',').unwrap() + 1, begin + line.trim_end().len()));
+        }
+        let cells = words(line.as_bytes());
+        let named = sample.text.contains("#wrong") && line.trim_start().starts_with(|c: char| c.is_ascii_digit());
+        if !table && named && cells.len() == 13 {
+            places.extend([8, 12].map(|at| (begin + cells[at].0, begin + cells[at].1)));
+        }
+        begin += line.len();
+    }
+    places
+}
+
+/// C's `%g`: six digits, and an exponent of at least two.
+fn c_general(value: f64) -> String {
+    let shown = format!("{value:.5e}");
+    let (mantissa, exponent) = shown.split_once('e').unwrap();
+    let exponent: i32 = exponent.parse().unwrap();
+    let mantissa = mantissa.trim_end_matches('0').trim_end_matches('.');
+    match exponent {
+        0..6 => format!("{}", value.round().max(1.0)),
+        _ => format!("{mantissa}e{}{:02}", if exponent < 0 { '-' } else { '+' }, exponent.abs()),
+    }
+}
+
+/// Numbers that are not 0, in the forms that they are printed in.
+fn not_zero() -> impl Strategy<Value = String> {
+    let count = prop_oneof![1..1_000_000u64, 1..u64::MAX];
+    prop_oneof![
+        count.clone().prop_map(|count| count.to_string()),
+        count.clone().prop_map(|count| format!("{count}.000000")),
+        count.clone().prop_map(|count| c_general(count as f64)),
+        count.clone().prop_map(|count| format!("-{count}")),
+        count.prop_map(|count| format!("{count}00000000000000000000")),
+        (1e-300..1.0).prop_map(|part: f64| format!("{part:e}")),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 384, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Goal: no change of a valid file makes a reader panic, or say more than can be read.
+    #[test]
+    fn changed_files_are_read_or_refused(which in 0..SAMPLES.len(), edits in prop::collection::vec(edit(), 1..6)) {
+        let sample = &SAMPLES[which];
+        let bytes = edits.iter().fold(sample.text.as_bytes().to_vec(), |text, edit| applied(&text, edit));
+        check_bounded(&read(sample, &bytes), bytes.len());
+    }
+
+    /// Goal: a file that counts wrong values never reads as correct, however the count is written and whatever else
+    /// of the file is lost.
+    #[test]
+    fn wrong_values_never_read_as_correct(
+        which in select(COUNTED.to_vec()),
+        place in any::<Index>(),
+        count in not_zero(),
+        quoted in any::<bool>(),
+        lost in prop::option::of(any::<Index>()),
+    ) {
+        let sample = &SAMPLES[which];
+        let places = counts(sample);
+        let (from, to) = places[place.index(places.len())];
+        let is_json = sample.name.ends_with(".json");
+        let count = if quoted && is_json { format!("\"{count}\"") } else { count };
+        let mut text = sample.text.to_owned();
+        text.replace_range(from..to, &count);
+        if let Some(lost) = lost.filter(|_| !is_json) {
+            // Another line, as where a log was pasted in part; not those above the table, which tell what its columns are.
+            let begin = text[..from].rfind('\n').map_or(0, |at| at + 1);
+            let after: Vec<&str> = text[begin..].split_inclusive('\n').collect();
+            let at = 1 + lost.index(after.len());
+            let kept: String = after.iter().enumerate().filter(|&(i, _)| i != at).map(|(_, line)| *line).collect();
+            text = text[..begin].to_owned() + &kept;
+        }
+        let result = read(sample, text.as_bytes());
+        check_bounded(&result, text.len());
+        if let Ok(report) = result {
+            prop_assert!(!report.files[0].defects.is_empty(), "{}: {count} in bytes {from} to {to} reads as correct", sample.name);
+        }
+    }
+}
+
+/// Goal: the samples are what the properties above change: valid, and with counts to change.
+#[test]
+fn samples_are_valid() {
+    for sample in &SAMPLES {
+        let report = read(sample, sample.text.as_bytes()).unwrap();
+        assert!(report.files[0].rows > 0 && report.files[0].defects.is_empty(), "{}", sample.name);
+    }
+    let counted = COUNTED.map(|which| counts(&SAMPLES[which]).len());
+    assert!(counted[..3].iter().all(|&count| count >= 6), "{counted:?}");
+    assert_eq!(counted[3..], [4, 3]);
+}
