@@ -58,6 +58,25 @@ fn pipelines_have_the_bubbles_of_their_closed_forms() {
     }
 }
 
+/// Goal: stages wait for each other where layers hand on nothing too, slice by slice as well as by flows.
+#[test]
+fn stages_without_output_wait_for_each_other() {
+    let machine = Machine::new("h200x4", None);
+    for (chunks, schedule) in [(1_u32, "gpipe"), (1, "1f1b"), (2, "interleaved")] {
+        let layout = format!("pipeline = 4, micro_batches = 4, schedule = \"{schedule}\", chunks = {chunks}");
+        let text = layers(&layout, "kind = \"none\"", 8, 1200, 2000, 0);
+        // 2 layers a stage, 4 micro-batches, and a bubble of 3 stages.
+        let serial = us(4 * 2 * 3200 + 3 * 2 * 3200 / u64::from(chunks));
+        for output in ["", "output = \"0 B\"\n"] {
+            let graph = machine.graph(&read(&text.replace("output = \"1 MiB\"\n", output)));
+            for level in [Level::Flows, Level::Slices] {
+                let time = machine.simulator().run(&graph, CALM, level).unwrap().time;
+                assert!(time > serial && time < serial + us(1000), "{schedule} {level:?}: {time}, not {serial}");
+            }
+        }
+    }
+}
+
 /// Goal: 10 ms and 12 ms: one after the other their sum; overlapped, the first gradient and all
 /// buckets one after another, since those take longer than what makes them.
 #[test]

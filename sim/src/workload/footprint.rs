@@ -72,9 +72,13 @@ impl<'a> Simulator<'a> {
         Call { in_place: c.in_place, ..Call::of_size(c.collective, ranks, c.bytes, c.dtype) }
     }
 
-    /// The call of one message from the first rank of two to the other, or back.
+    /// The call of one message from the first rank of two to the other, or back. One of no bytes is one empty slice,
+    /// for which its receiver waits as for any other: it takes as long as a byte.
+    ///
+    /// Source: NCCL `src/device/sendrecv.h`, which sends before it asks whether anything is left.
     pub(super) fn message(bytes: Bytes, back: bool) -> Call {
-        let counts = if back { [0, 0, bytes.0, 0] } else { [0, bytes.0, 0, 0] };
+        let size = bytes.0.max(1);
+        let counts = if back { [0, 0, size, 0] } else { [0, size, 0, 0] };
         let mut call = Call::of_size(Collective::AllToAll, 2, bytes, DataType::Uint8);
         call.counts = Some(counts.into());
         call
