@@ -515,4 +515,11 @@ fn a_scenario_is_taken_apart_and_varied() {
     let (code, out, err) = collcast(&[&["simulate", "ten-and-twelve"][..], &vary].concat());
     assert_eq!(code, 0, "{err}");
     assert_eq!(out.lines().filter(|l| l.contains("data_parallel.kind=")).count(), 3, "{out}");
+
+    // The same facts give the same confidence, whether a scenario is alone or one of several.
+    let elsewhere = ["simulate", "ten-and-twelve", "--vary", "machine.topology=dgx-h100"];
+    for more in [&[][..], &["--vary", "data_parallel.kind=at_end,ddp"]] {
+        let (code, _, err) = collcast(&[&elsewhere[..], more].concat());
+        assert!(code == 0 && err.contains("warning: a step takes"), "{err}");
+    }
 }

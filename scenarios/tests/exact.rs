@@ -246,3 +246,18 @@ fn a_thousand_ranks_are_a_few() {
     assert!(step.ranks.len() <= 64, "{}", step.ranks.len());
     println!("{} roles, {} events", step.ranks.len(), step.events);
 }
+
+/// Goal: NCCL's search of channels is done once for nodes that are alike, whatever groups and calls there are.
+#[test]
+fn nodes_that_are_alike_are_searched_once() {
+    let machine = Machine::new("dgx-h100", Some(4));
+    let changes = [("machine.nodes", "4"), ("layout.data", "4"), ("layout.micro_batches", "4")];
+    let graph = machine.graph(&builtin("megatron-128", &changes));
+    let simulator = machine.simulator();
+    for level in [Level::Flows, Level::Slices] {
+        simulator.run(&graph, CALM, level).unwrap();
+    }
+    // In a node of 8 GPUs: pairs of a tensor group or of stages, and the GPUs of a data group.
+    let searched = simulator.predictor().searches();
+    assert!((1..=16).contains(&searched), "{searched} nodes were searched");
+}

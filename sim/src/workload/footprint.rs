@@ -163,7 +163,7 @@ impl<'a> Simulator<'a> {
         let view = self.topology().placed(&gpus)?;
         let settings = Settings { channels: channels.or(self.settings.channels), ..self.settings };
         let schedule = {
-            let predictor = Predictor::new(&view, self.predictor.profile());
+            let predictor = self.predictor.on(&view);
             let resolved = predictor.resolve(call, choice.0, choice.1, &settings)?;
             let settings = Settings { channels: settings.channels.or(resolved.channels), ..settings };
             predictor.schedule(call, resolved.algorithm, resolved.protocol, &settings)?
