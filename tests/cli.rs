@@ -77,6 +77,7 @@ fn bad_usage_is_refused_with_a_way_out() {
         (&["simulate", "ddp-buckets", "--vary", "layout.dat=2"], &["ddp-buckets", "did you mean `data`"]),
         (&["simulate", "ddp-buckets", "--vary", "layers.9.count=2"], &["`layers.9` leads nowhere"]),
         (&["simulate", "ddp-buckets", "--vary", "layout.data=5"], &["5 ranks", "4 GPUs"]),
+        (&["simulate", "ten-and-twelve", "--vary", "layers.0.backward=9000 s"], &["rank 0", "over 5 hours"]),
         (&["simulate", "ddp-buckets", "-s", "8M"], &["a scenario says itself"]),
         (&["simulate", "-s", "8,16"], &["exactly one point", "sweep"]),
         (&["simulate", "--nodes", "1,2"], &["sweep"]),

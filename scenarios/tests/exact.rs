@@ -261,3 +261,32 @@ fn nodes_that_are_alike_are_searched_once() {
     let searched = simulator.predictor().searches();
     assert!((1..=16).contains(&searched), "{searched} nodes were searched");
 }
+
+/// Goal: times whose sums cannot be held are refused, not cut: of a rank, of its lateness, and of ranks one after
+/// another; shorter ones stay exact.
+#[test]
+fn times_that_no_step_takes_are_refused() {
+    let machine = Machine::new("h200x4", None);
+    let hours = |forward: u64, backward: u64, layout: &str, more: &str| {
+        let h = 3_600_000_000;
+        let text = layers(layout, "kind = \"none\"", 4, forward * h / 4, backward * h / 4, 0) + more;
+        let graph = machine.graph(&read(&text));
+        [Level::Flows, Level::Slices].map(|level| {
+            let step = machine.simulator().run(&graph, CALM, level);
+            step.map(|s| s.time).map_err(|e| e.to_string())
+        })
+    };
+    assert_eq!(hours(1, 3, "data = 1", ""), [Ok(us(4 * 3_600_000_000)), Ok(us(4 * 3_600_000_000))]);
+    let late = "[[stragglers]]\nrank = 1\nlate = \"18000 s\"\n";
+    for (forward, backward, layout, more, expected) in [
+        (2, 4, "data = 1", "", "what rank 0 does takes over 5 hours"),
+        (2000, 2400, "data = 1", "", "what rank 0 does takes over 5 hours"),
+        (0, 1, "data = 4", late, "what rank 1 does takes over 5 hours"),
+        (4, 8, "pipeline = 4", "", "the step takes over 5 hours"),
+    ] {
+        for result in hours(forward, backward, layout, more) {
+            let error = result.unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}

@@ -24,6 +24,8 @@ const WHOLE: u64 = 1_000_000_000_000_000;
 /// second: so those of calls are in proportion to what they use of their busiest link, which
 /// shares links by bytes, and those of computations are all of it.
 const FULL: u64 = 1_000;
+/// What a rank does alone takes less: then no work overflows, and no sum of times.
+pub(super) const LONGEST: SimDuration = SimDuration(u64::MAX / FULL);
 /// Pieces of one computation at most.
 const MAX_PIECES: u32 = 512;
 /// Tasks of a step at most: some gigabytes.
@@ -218,7 +220,7 @@ impl<'s, 'g> Builder<'s, 'g> {
             }
         }
         self.own.push(Own { sms, rounds, memory, blocks, streams });
-        let base = self.ops.len();
+        let (base, first_task) = (self.ops.len(), self.specs.len());
         let mut last_on: Vec<Option<usize>> = vec![None; program.streams.len()];
         let mut last_of_group: FxHashMap<usize, usize> = FxHashMap::default();
         let mut counts: FxHashMap<(usize, Option<usize>), usize> = FxHashMap::default();
@@ -302,6 +304,10 @@ impl<'s, 'g> Builder<'s, 'g> {
                 What::Host(_) => {}
             }
             last_on[op.stream] = Some(place);
+        }
+        let alone = self.specs[first_task..].iter().map(|t| SimDuration(t.work / FULL) + t.lasts);
+        if alone.fold(SimDuration::ZERO, |sum, time| sum + time) >= LONGEST {
+            return Err(WorkloadError::TooLong(format!("what rank {rank} does takes")));
         }
         Ok(())
     }
@@ -507,6 +513,9 @@ impl<'s, 'g> Builder<'s, 'g> {
             What::Collective(c) => self.simulator.collective(self.graph, &self.classes.group, group, c)?,
             _ => return Err(WorkloadError::Group { group, ranks: 0, reason: "no call".to_owned() }),
         };
+        if footprint.time >= LONGEST {
+            return Err(WorkloadError::TooLong(format!("{} alone takes", describe(&op.what))));
+        }
         self.alone.insert((class, sender, call), Arc::clone(&footprint));
         Ok(footprint)
     }

@@ -305,6 +305,9 @@ pub enum WorkloadError {
     /// Ranks that wait for each other.
     #[error("the step never ends: {0}; some ranks wait for each other (order of sends, receives and collectives)")]
     Stuck(EngineError),
+    /// Times that sums of them cannot hold.
+    #[error("{0} over 5 hours (18,446 s), which no step does: look at the units of its times")]
+    TooLong(String),
     /// More than is simulated.
     #[error("{what}: at most {limit} are simulated")]
     TooLarge {
@@ -328,11 +331,16 @@ impl Simulator<'_> {
             told => told,
         };
         // Without communication there are no slices, only ranks that wait for each other.
-        if level == Level::Slices && mechanisms.communication {
-            return lower::slices(self, graph, mechanisms);
+        let step = if level == Level::Slices && mechanisms.communication {
+            lower::slices(self, graph, mechanisms)?
+        } else {
+            let lowered = lower::flows(self, graph, &folded, mechanisms)?;
+            let outcome = run(&lowered.instance, &mut Unobserved).map_err(WorkloadError::Stuck)?;
+            outcome::of(graph, &lowered, &outcome)
+        };
+        if step.time >= lower::LONGEST {
+            return Err(WorkloadError::TooLong("the step takes".to_owned()));
         }
-        let lowered = lower::flows(self, graph, &folded, mechanisms)?;
-        let outcome = run(&lowered.instance, &mut Unobserved).map_err(WorkloadError::Stuck)?;
-        Ok(outcome::of(graph, &lowered, &outcome))
+        Ok(step)
     }
 }
