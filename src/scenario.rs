@@ -173,6 +173,7 @@ pub(crate) fn run(text: &str, name: &str, asked: &Asked<'_>) -> Result<ExitCode,
         ));
     }
     let variants = variants(text, name, asked.vary)?;
+    check_tensor(text, name, &variants, asked.vary)?;
     let mut report = Report::new("simulate", env!("CARGO_PKG_VERSION"));
     report.predicted = true;
     let mut rows = rows_table(asked.vary.iter().any(|v| !v.is_empty()));
@@ -289,6 +290,25 @@ fn variants(text: &str, name: &str, vary: &[String]) -> Result<Vec<(String, Stri
         }
     }
     Ok(all)
+}
+
+/// Refuses another number of tensor-parallel ranks with the same layers, which say what one of them computes.
+fn check_tensor(text: &str, name: &str, variants: &[(String, String)], vary: &[String]) -> Result<(), CliError> {
+    if !vary.iter().any(|v| v.starts_with("layout.tensor")) || vary.iter().any(|v| v.starts_with("layers.")) {
+        return Ok(());
+    }
+    let own = file::read(text, name)?.layout.tensor;
+    for (label, text) in variants {
+        if file::read(text, &format!("{name} with {label}"))?.layout.tensor != own {
+            return Err(CliError::usage(
+                format!(
+                    "--vary {label}: layers say what one of {own} tensor-parallel ranks computes, and would with any number of them"
+                ),
+                "vary the times or shapes of layers too (--vary layers.0.forward=...), or write a scenario for each number",
+            ));
+        }
+    }
+    Ok(())
 }
 
 fn rows_table(varied: bool) -> Table {

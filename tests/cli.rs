@@ -77,6 +77,10 @@ fn bad_usage_is_refused_with_a_way_out() {
         (&["simulate", "ddp-buckets", "--vary", "layout.dat=2"], &["ddp-buckets", "did you mean `data`"]),
         (&["simulate", "ddp-buckets", "--vary", "layers.9.count=2"], &["`layers.9` leads nowhere"]),
         (&["simulate", "ddp-buckets", "--vary", "layout.data=5"], &["5 ranks", "4 GPUs"]),
+        (
+            &["simulate", "gpt-tensor", "--vary", "layout.tensor=4,2,1"],
+            &["layout.tensor=2: layers say what one of 4 tensor-parallel ranks computes", "--vary layers.0.forward"],
+        ),
         (&["simulate", "ten-and-twelve", "--vary", "layers.0.backward=9000 s"], &["rank 0", "over 5 hours"]),
         (&["simulate", "ddp-buckets", "-s", "8M"], &["a scenario says itself"]),
         (&["simulate", "-s", "8,16"], &["exactly one point", "sweep"]),
