@@ -5,7 +5,7 @@
 mod common;
 
 use collcast_sim::units::SimDuration;
-use collcast_sim::workload::{Jitter, Level, Mechanisms, Step};
+use collcast_sim::workload::{Jitter, Level, Mechanisms, OpGraph, Step};
 use common::{Machine, builtin, read};
 
 const CALM: Mechanisms = Mechanisms { interference: false, launch: false, framework: false, communication: true };
@@ -251,7 +251,8 @@ fn a_thousand_ranks_are_a_few() {
 #[test]
 fn nodes_that_are_alike_are_searched_once() {
     let machine = Machine::new("dgx-h100", Some(4));
-    let changes = [("machine.nodes", "4"), ("layout.data", "4"), ("layout.micro_batches", "4")];
+    let changes =
+        [("machine.nodes", "4"), ("layout.data", "4"), ("layout.micro_batches", "1"), ("layers.0.count", "8")];
     let graph = machine.graph(&builtin("megatron-128", &changes));
     let simulator = machine.simulator();
     for level in [Level::Flows, Level::Slices] {
@@ -289,4 +290,25 @@ fn times_that_no_step_takes_are_refused() {
             assert!(error.contains(expected), "{error}");
         }
     }
+}
+
+/// Goal: a step of many operations is simulated once for ranks that are alike, not slice by slice on each; where all
+/// differ it is refused before it is run.
+#[test]
+fn many_operations_are_folded_or_refused() {
+    let machine = Machine::new("h200x4", None);
+    let simulator = machine.simulator();
+    let with = |parameters: usize| {
+        let list = vec!["64"; parameters].join(", ");
+        machine.graph(&read(&layers("data = 4", "kind = \"ddp\"", 1, 10, 20, 64).replace("[64]", &format!("[{list}]"))))
+    };
+    let run = |graph: &OpGraph, level| simulator.run(graph, CALM, level).map(|s| (s.slices, s.ranks.len()));
+    let (few, mut many) = (run(&with(1), Level::Auto).unwrap(), with(50_000));
+    assert_eq!(few, (true, 4));
+    assert_eq!(run(&many, Level::Auto).unwrap(), (false, 1));
+    let error = run(&many, Level::Slices).unwrap_err().to_string();
+    assert!(error.contains("simulate it as flows: at most 6000000"), "{error}");
+    many.jitter = Some(Jitter { ppm: 1, seed: 1 });
+    let error = run(&many, Level::Auto).unwrap_err().to_string();
+    assert!(error.contains("of 4 ranks that differ: at most 1500000 are simulated"), "{error}");
 }

@@ -28,8 +28,8 @@ const FULL: u64 = 1_000;
 pub(super) const LONGEST: SimDuration = SimDuration(u64::MAX / FULL);
 /// Pieces of one computation at most.
 const MAX_PIECES: u32 = 512;
-/// Tasks of a step at most: some gigabytes.
-const MAX_TASKS: usize = 8_000_000;
+/// Tasks of a step at most: a kilobyte each, with what they are made of.
+pub(super) const MAX_TASKS: u64 = 1_500_000;
 
 /// What a task is to its operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -229,10 +229,6 @@ impl<'s, 'g> Builder<'s, 'g> {
             host = Some(self.task(base, Part::Issue, TaskSpec { lasts: spec.late, ..TaskSpec::default() }));
         }
         for (index, op) in program.ops.iter().enumerate() {
-            if self.specs.len() > MAX_TASKS {
-                let what = format!("a step of more than {MAX_TASKS} operations of different ranks");
-                return Err(WorkloadError::TooLarge { what, limit: MAX_TASKS });
-            }
             let place = base + index;
             self.ops.push(OpRun { lane, op: index, first: UNUSED, last: UNUSED, footprint: None });
             let stream = program
@@ -698,6 +694,13 @@ enum Lost {
 fn units_of(footprint: &Footprint) -> u64 {
     let most = footprint.links.iter().map(|l| l.1).fold(0.0, f64::max);
     if footprint.links.is_empty() { FULL } else { ((most * FULL as f64).ceil() as u64).clamp(1, FULL) }
+}
+
+/// Tasks of an operation at most: its launch, and the pieces of its kernels or the start and body of a call.
+pub(super) fn tasks_of(op: &Op) -> u64 {
+    let What::Compute(compute) = op.what else { return 3 };
+    let kernels = compute.kernels.clamp(1, MAX_PIECES);
+    1 + u64::from(kernels * compute.waves.clamp(1, (MAX_PIECES / kernels).max(1)).max(2))
 }
 
 pub(super) fn is_communication(op: &Op) -> bool {
