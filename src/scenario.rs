@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
+use collcast_reports::model::{Cell, Column, Report, Table, Verdict};
 use collcast_reports::perfetto::{Counter, TraceEvent, TraceWriter};
 use collcast_scenarios::file::{self, Scenario};
 use collcast_scenarios::study::{self, Breakdown, Signed};
@@ -136,6 +136,11 @@ impl Loaded {
         Simulator::new(Predictor::new(&self.topology, &self.profile), self.device, self.settings)
     }
 
+    /// Whether the profile was made elsewhere.
+    fn extrapolated(&self) -> bool {
+        self.simulator().predictor().extrapolated(self.topology.ranks(), self.settings.launch)
+    }
+
     fn graph(&self) -> OpGraph {
         self.scenario.graph(&self.profile, self.device)
     }
@@ -185,27 +190,23 @@ fn signed(time: Signed) -> f64 {
 
 pub(crate) fn run(text: &str, name: &str, asked: &Asked<'_>) -> Result<ExitCode, CliError> {
     let variants = variants(text, name, asked.vary)?;
+    check_tensor(text, name, &variants, asked.vary)?;
     let mut report = Report::new("simulate", env!("CARGO_PKG_VERSION"));
     report.predicted = true;
     let mut rows = rows_table(asked.vary.iter().any(|v| !v.is_empty()));
-    let mut first = None;
-    for (label, text) in &variants {
-        let name = if label.is_empty() { name.to_owned() } else { format!("{name} with {label}") };
-        let loaded = Loaded::new(text, &name, asked)?;
-        let simulator = loaded.simulator();
-        let graph = loaded.graph();
-        let step = simulator.run(&graph, Mechanisms::default(), asked.level).map_err(failed)?;
-        let parts = study::breakdown(&simulator, &graph, &step).map_err(failed)?;
-        push_row(&mut rows, label, &loaded, &step, &parts);
-        drop(simulator);
-        if first.is_none() {
-            first = Some((loaded, graph, step, parts));
-        }
-    }
-    let Some((loaded, graph, step, parts)) = first else {
+    let Some(((label, text), others)) = variants.split_first() else {
         return Err(CliError::usage("there is nothing to simulate", "give a scenario"));
     };
-    let extrapolated = loaded.simulator().predictor().extrapolated(loaded.topology.ranks(), loaded.settings.launch);
+    let named = |label: &str| if label.is_empty() { name.to_owned() } else { format!("{name} with {label}") };
+    let loaded = Loaded::new(text, &named(label), asked)?;
+    let simulator = loaded.simulator();
+    let (graph, step, parts) = simulated(label, &loaded, &simulator, asked, &mut rows)?;
+    let mut extrapolated = loaded.extrapolated();
+    for (label, text) in others {
+        let loaded = Loaded::new(text, &named(label), asked)?;
+        simulated(label, &loaded, &loaded.simulator(), asked, &mut rows)?;
+        extrapolated |= loaded.extrapolated();
+    }
     report.inputs.clone_from(&loaded.inputs);
     report.assumptions = assumptions(&loaded.topology, &loaded.profile, &loaded.settings, extrapolated);
     report.assumptions.insert(0, format!("scenario {}: {}", loaded.scenario.name, loaded.scenario.description));
@@ -227,15 +228,15 @@ pub(crate) fn run(text: &str, name: &str, asked: &Asked<'_>) -> Result<ExitCode,
         if !step.links.is_empty() {
             report.tables.push(links_table(&loaded.topology, &step));
         }
-        disturbed(&loaded, &graph, &mut report)?;
-        let (table, best) = advice(text, name, asked, &loaded, &step)?;
+        disturbed(&loaded, &simulator, &graph, &mut report)?;
+        let (table, best) = advice(text, name, asked, (&loaded, &simulator), &step)?;
         report.tables.push(table);
         next = best;
     }
     let exposed = parts.step.as_us() - parts.compute.as_us();
     let (status, confidence, basis) = trust(extrapolated, false);
     report.verdict = Some(Verdict {
-        status: if variants.len() == 1 { status } else { Status::Ok },
+        status,
         sentence: format!(
             "a step takes {:.3} ms, {:.3} ms ({:.0}%) of it exposed: interference {:.3}, launches {:.3}, framework {:.3}, not hidden {:.3} ms",
             ms(parts.step),
@@ -261,6 +262,21 @@ pub(crate) fn run(text: &str, name: &str, asked: &Asked<'_>) -> Result<ExitCode,
     }
     asked.output.print(&report, None)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Simulates a variant and adds its row.
+fn simulated(
+    label: &str,
+    loaded: &Loaded,
+    simulator: &Simulator<'_>,
+    asked: &Asked<'_>,
+    rows: &mut Table,
+) -> Result<(OpGraph, Step, Breakdown), CliError> {
+    let graph = loaded.graph();
+    let step = simulator.run(&graph, Mechanisms::default(), asked.level).map_err(failed)?;
+    let parts = study::breakdown(simulator, &graph, &step).map_err(failed)?;
+    push_row(rows, label, loaded, &step, &parts);
+    Ok((graph, step, parts))
 }
 
 /// The scenario as it is, or one for each combination of `--vary key=a,b,c`, with a label.
@@ -291,6 +307,25 @@ fn variants(text: &str, name: &str, vary: &[String]) -> Result<Vec<(String, Stri
         }
     }
     Ok(all)
+}
+
+/// Refuses another number of tensor-parallel ranks with the same layers, which say what one of them computes.
+fn check_tensor(text: &str, name: &str, variants: &[(String, String)], vary: &[String]) -> Result<(), CliError> {
+    if !vary.iter().any(|v| v.starts_with("layout.tensor")) || vary.iter().any(|v| v.starts_with("layers.")) {
+        return Ok(());
+    }
+    let own = file::read(text, name)?.layout.tensor;
+    for (label, text) in variants {
+        if file::read(text, &format!("{name} with {label}"))?.layout.tensor != own {
+            return Err(CliError::usage(
+                format!(
+                    "--vary {label}: layers say what one of {own} tensor-parallel ranks computes, and would with any number of them"
+                ),
+                "vary the times or shapes of layers too (--vary layers.0.forward=...), or write a scenario for each number",
+            ));
+        }
+    }
+    Ok(())
 }
 
 fn rows_table(varied: bool) -> Table {
@@ -441,7 +476,7 @@ fn links_table(topology: &Topology, step: &Step) -> Table {
 }
 
 /// What stragglers and jitter cost: the step with and without.
-fn disturbed(loaded: &Loaded, graph: &OpGraph, report: &mut Report) -> Result<(), CliError> {
+fn disturbed(loaded: &Loaded, simulator: &Simulator<'_>, graph: &OpGraph, report: &mut Report) -> Result<(), CliError> {
     let scenario = &loaded.scenario;
     if scenario.stragglers.is_empty() && scenario.jitter.is_none() {
         return Ok(());
@@ -454,7 +489,6 @@ fn disturbed(loaded: &Loaded, graph: &OpGraph, report: &mut Report) -> Result<()
         Column::text("seeds", "seeds"),
     ];
     let mut table = Table::new("disturbed", "stragglers and jitter", columns);
-    let simulator = loaded.simulator();
     let mut even = graph.clone();
     for rank in &mut even.ranks {
         (rank.pace_ppm, rank.late) = (1_000_000, SimDuration::ZERO);
@@ -467,7 +501,7 @@ fn disturbed(loaded: &Loaded, graph: &OpGraph, report: &mut Report) -> Result<()
         let step = simulator.run(graph, Mechanisms::default(), Level::Flows).map_err(failed)?;
         table.push([name.into(), Cell::float(ms(step.time), 3), Cell::Missing, Cell::Missing, "".into()]);
         if let Some((jitter, seeds)) = scenario.jitter {
-            let spread = study::spread(&simulator, graph, jitter, seeds).map_err(failed)?;
+            let spread = study::spread(simulator, graph, jitter, seeds).map_err(failed)?;
             let [low, median, high] = spread.quantiles();
             table.push([
                 format!("{name}, with jitter (median)").into(),
@@ -487,7 +521,7 @@ fn advice(
     text: &str,
     name: &str,
     asked: &Asked<'_>,
-    loaded: &Loaded,
+    (loaded, simulator): (&Loaded, &Simulator<'_>),
     step: &Step,
 ) -> Result<(Table, Option<String>), CliError> {
     use collcast_scenarios::step::DataParallel;
@@ -515,7 +549,6 @@ fn advice(
         changes.push(("sends by copy engines (no SM)", "communication.send", vec!["copy_engine"]));
     }
     let mut rows: Vec<(String, String, f64)> = Vec::new();
-    let simulator = loaded.simulator();
     let all: Vec<(usize, &str)> =
         changes.iter().enumerate().flat_map(|(at, change)| change.2.iter().map(move |&value| (at, value))).collect();
     // What the machine cannot do is no advice.

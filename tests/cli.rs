@@ -90,6 +90,11 @@ fn bad_usage_is_refused_with_a_way_out() {
         (&["simulate", "ddp-buckets", "--vary", "layout.dat=2"], &["ddp-buckets", "did you mean `data`"]),
         (&["simulate", "ddp-buckets", "--vary", "layers.9.count=2"], &["`layers.9` leads nowhere"]),
         (&["simulate", "ddp-buckets", "--vary", "layout.data=5"], &["5 ranks", "4 GPUs"]),
+        (
+            &["simulate", "gpt-tensor", "--vary", "layout.tensor=4,2,1"],
+            &["layout.tensor=2: layers say what one of 4 tensor-parallel ranks computes", "--vary layers.0.forward"],
+        ),
+        (&["simulate", "ten-and-twelve", "--vary", "layers.0.backward=9000 s"], &["rank 0", "over 5 hours"]),
         (&["simulate", "ddp-buckets", "-s", "8M"], &["a scenario says itself"]),
         (&["simulate", "-s", "8,16"], &["exactly one point", "sweep"]),
         (&["simulate", "--nodes", "1,2"], &["sweep"]),
@@ -529,4 +534,11 @@ fn a_scenario_is_taken_apart_and_varied() {
     let (code, out, err) = collcast(&[&["simulate", "ten-and-twelve"][..], &vary].concat());
     assert_eq!(code, 0, "{err}");
     assert_eq!(out.lines().filter(|l| l.contains("data_parallel.kind=")).count(), 3, "{out}");
+
+    // The same facts give the same confidence, whether a scenario is alone or one of several.
+    let elsewhere = ["simulate", "ten-and-twelve", "--vary", "machine.topology=dgx-h100"];
+    for more in [&[][..], &["--vary", "data_parallel.kind=at_end,ddp"]] {
+        let (code, _, err) = collcast(&[&elsewhere[..], more].concat());
+        assert!(code == 0 && err.contains("warning: a step takes"), "{err}");
+    }
 }

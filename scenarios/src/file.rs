@@ -28,7 +28,7 @@ pub const SCHEMA: &str = "collcast/scenario/1";
 const MAX_LAYERS: u64 = 10_000;
 const MAX_RANKS: u64 = 131_072;
 const MAX_MICRO_BATCHES: u32 = 4_096;
-const MAX_OPERATIONS: u64 = 10_000_000;
+const MAX_OPERATIONS: u64 = 2_000_000;
 /// Bytes of an element at most.
 const MAX_ELEMENT: u64 = 16;
 
@@ -574,8 +574,7 @@ impl Reader<'_> {
             u64::from(layout.micro_batches).saturating_mul(2 * blocks.iter().map(parts).sum::<u64>() + 4 * passes);
         if operations > MAX_OPERATIONS {
             let message = format!("the step has about {operations} operations");
-            let error =
-                self.source.whole(message, "at most 10 million are simulated: lower `micro_batches` or `count`");
+            let error = self.source.whole(message, "at most 2 million are simulated: lower `micro_batches` or `count`");
             return Err(TopologiesError::TooLarge(error));
         }
         let interleaved = layout.schedule == Schedule::Interleaved;

@@ -5,7 +5,7 @@
 mod common;
 
 use collcast_sim::units::SimDuration;
-use collcast_sim::workload::{Jitter, Level, Mechanisms, Step};
+use collcast_sim::workload::{Jitter, Level, Mechanisms, OpGraph, Step};
 use common::{Machine, builtin, read};
 
 const CALM: Mechanisms = Mechanisms { interference: false, launch: false, framework: false, communication: true };
@@ -53,6 +53,25 @@ fn pipelines_have_the_bubbles_of_their_closed_forms() {
                 let step = run(&layers(&layout, "kind = \"none\"", 8, 12, 20, 0), SILENT);
                 let expected = u64::from(m) * (f + b) + u64::from(p - 1) * (f + b) / u64::from(v);
                 assert_eq!(step.time, us(expected), "interleaved {p} {m} {v}");
+            }
+        }
+    }
+}
+
+/// Goal: stages wait for each other where layers hand on nothing too, slice by slice as well as by flows.
+#[test]
+fn stages_without_output_wait_for_each_other() {
+    let machine = Machine::new("h200x4", None);
+    for (chunks, schedule) in [(1_u32, "gpipe"), (1, "1f1b"), (2, "interleaved")] {
+        let layout = format!("pipeline = 4, micro_batches = 4, schedule = \"{schedule}\", chunks = {chunks}");
+        let text = layers(&layout, "kind = \"none\"", 8, 1200, 2000, 0);
+        // 2 layers a stage, 4 micro-batches, and a bubble of 3 stages.
+        let serial = us(4 * 2 * 3200 + 3 * 2 * 3200 / u64::from(chunks));
+        for output in ["", "output = \"0 B\"\n"] {
+            let graph = machine.graph(&read(&text.replace("output = \"1 MiB\"\n", output)));
+            for level in [Level::Flows, Level::Slices] {
+                let time = machine.simulator().run(&graph, CALM, level).unwrap().time;
+                assert!(time > serial && time < serial + us(1000), "{schedule} {level:?}: {time}, not {serial}");
             }
         }
     }
@@ -226,4 +245,70 @@ fn a_thousand_ranks_are_a_few() {
     assert_eq!(step.ranks.iter().map(|r| r.count).sum::<usize>(), 1024);
     assert!(step.ranks.len() <= 64, "{}", step.ranks.len());
     println!("{} roles, {} events", step.ranks.len(), step.events);
+}
+
+/// Goal: NCCL's search of channels is done once for nodes that are alike, whatever groups and calls there are.
+#[test]
+fn nodes_that_are_alike_are_searched_once() {
+    let machine = Machine::new("dgx-h100", Some(4));
+    let changes =
+        [("machine.nodes", "4"), ("layout.data", "4"), ("layout.micro_batches", "1"), ("layers.0.count", "8")];
+    let graph = machine.graph(&builtin("megatron-128", &changes));
+    let simulator = machine.simulator();
+    for level in [Level::Flows, Level::Slices] {
+        simulator.run(&graph, CALM, level).unwrap();
+    }
+    // In a node of 8 GPUs: pairs of a tensor group or of stages, and the GPUs of a data group.
+    let searched = simulator.predictor().searches();
+    assert!((1..=16).contains(&searched), "{searched} nodes were searched");
+}
+
+/// Goal: times whose sums cannot be held are refused, not cut: of a rank, of its lateness, and of ranks one after
+/// another; shorter ones stay exact.
+#[test]
+fn times_that_no_step_takes_are_refused() {
+    let machine = Machine::new("h200x4", None);
+    let hours = |forward: u64, backward: u64, layout: &str, more: &str| {
+        let h = 3_600_000_000;
+        let text = layers(layout, "kind = \"none\"", 4, forward * h / 4, backward * h / 4, 0) + more;
+        let graph = machine.graph(&read(&text));
+        [Level::Flows, Level::Slices].map(|level| {
+            let step = machine.simulator().run(&graph, CALM, level);
+            step.map(|s| s.time).map_err(|e| e.to_string())
+        })
+    };
+    assert_eq!(hours(1, 3, "data = 1", ""), [Ok(us(4 * 3_600_000_000)), Ok(us(4 * 3_600_000_000))]);
+    let late = "[[stragglers]]\nrank = 1\nlate = \"18000 s\"\n";
+    for (forward, backward, layout, more, expected) in [
+        (2, 4, "data = 1", "", "what rank 0 does takes over 5 hours"),
+        (2000, 2400, "data = 1", "", "what rank 0 does takes over 5 hours"),
+        (0, 1, "data = 4", late, "what rank 1 does takes over 5 hours"),
+        (4, 8, "pipeline = 4", "", "the step takes over 5 hours"),
+    ] {
+        for result in hours(forward, backward, layout, more) {
+            let error = result.unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}
+
+/// Goal: a step of many operations is simulated once for ranks that are alike, not slice by slice on each; where all
+/// differ it is refused before it is run.
+#[test]
+fn many_operations_are_folded_or_refused() {
+    let machine = Machine::new("h200x4", None);
+    let simulator = machine.simulator();
+    let with = |parameters: usize| {
+        let list = vec!["64"; parameters].join(", ");
+        machine.graph(&read(&layers("data = 4", "kind = \"ddp\"", 1, 10, 20, 64).replace("[64]", &format!("[{list}]"))))
+    };
+    let run = |graph: &OpGraph, level| simulator.run(graph, CALM, level).map(|s| (s.slices, s.ranks.len()));
+    let (few, mut many) = (run(&with(1), Level::Auto).unwrap(), with(50_000));
+    assert_eq!(few, (true, 4));
+    assert_eq!(run(&many, Level::Auto).unwrap(), (false, 1));
+    let error = run(&many, Level::Slices).unwrap_err().to_string();
+    assert!(error.contains("simulate it as flows: at most 6000000"), "{error}");
+    many.jitter = Some(Jitter { ppm: 1, seed: 1 });
+    let error = run(&many, Level::Auto).unwrap_err().to_string();
+    assert!(error.contains("of 4 ranks that differ: at most 1500000 are simulated"), "{error}");
 }

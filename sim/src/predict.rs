@@ -321,6 +321,8 @@ pub struct Predictor<'a> {
     tuner: Option<Tuner>,
     /// Graphs in place of NCCL's search.
     given: Given,
+    /// Nodes that were searched, of this machine and of views of it.
+    nodes: search::Known,
     /// What NCCL finds, by what it depends on.
     found: Mutex<FxHashMap<Asked, Found>>,
     /// Patterns, and whether they are proved; locked while someone proves it.
@@ -351,8 +353,22 @@ impl<'a> Predictor<'a> {
     pub fn new(topology: &'a Topology, profile: &'a Profile) -> Self {
         let tuner = Tuner::of(topology);
         let given = Given::default();
+        let nodes = search::Known::default();
         let (found, proofs, together) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Self { topology, profile, tuner, given, found, proofs, together }
+        Self { topology, profile, tuner, given, nodes, found, proofs, together }
+    }
+
+    /// Predicts on a view of the machine, with what is known of its nodes.
+    pub fn on<'v>(&self, view: &'v Topology) -> Predictor<'v>
+    where
+        'a: 'v,
+    {
+        Predictor { nodes: self.nodes.clone(), ..Predictor::new(view, self.profile).with_tuner(self.tuner.clone()) }
+    }
+
+    /// How many nodes NCCL's search was run on, for this predictor and those on views of its machine.
+    pub fn searches(&self) -> usize {
+        self.nodes.nodes()
     }
 
     /// With another tuner plugin, if there is one.
@@ -392,7 +408,9 @@ impl<'a> Predictor<'a> {
         let asked = (ranks, options.multicast, options.collnet, options.transport);
         let mut found = self.found.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let search = || {
-            let graphs = search::graphs(self.topology, ranks, &Options { given: self.given.clone(), ..options });
+            let all: Vec<Rank> = (0..ranks.min(self.topology.ranks())).map(Rank).collect();
+            let options = Options { given: self.given.clone(), ..options };
+            let graphs = search::graphs_of(self.topology, &all, &options, &self.nodes);
             let order = order_by(self.topology, &graphs, &settings.transport);
             (Arc::new(graphs), Arc::new(order))
         };
@@ -795,8 +813,7 @@ impl<'a> Predictor<'a> {
                 self.topology.placed(&gpus)
             })
             .collect::<Result<_, _>>()?;
-        let predictors: Vec<Predictor<'_>> =
-            views.iter().map(|view| Predictor::new(view, self.profile).with_tuner(self.tuner.clone())).collect();
+        let predictors: Vec<Predictor<'_>> = views.iter().map(|view| self.on(view)).collect();
         let mut first = None;
         let mut schedules = Vec::new();
         for predictor in &predictors {

@@ -80,6 +80,9 @@ fn bad_files_are_refused() {
         (r#"<tb id="0" send="1""#, r#"<tb id="7" send="1""#, "tb 1 of gpu 0 stands where tb 0 should", 7),
         (r#"srcoff="1""#, r#"srcoff="2""#, "chunks 2 to 3 of buffer i, which has 2", 4),
         (r#"srcoff="1""#, r#"srcoff="99999999999999999999""#, "is not a number that fits", 4),
+        (r#"srcoff="1""#, r#"srcoff="-1""#, "srcoff=\"-1\" of a step that needs it", 4),
+        (r#"srcoff="1""#, r#"srcoff="-7""#, "srcoff=\"-7\" of <step> is negative", 4),
+        (r#"dstoff="0" cnt="1""#, r#"dstoff="0" cnt="-1""#, "cnt=\"-1\" of a step that needs it", 4),
         (
             r#"s="1" type="r" srcbuf="i" srcoff="0" dstbuf="s" dstoff="0" cnt="1" depid="-1" deps="-1" hasdep="1""#,
             r#"s="1" type="r" srcbuf="i" srcoff="0" dstbuf="s" dstoff="0" cnt="1" depid="-1" deps="-1" hasdep="0""#,

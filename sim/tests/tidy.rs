@@ -90,6 +90,14 @@ fn every_parameter_is_used() {
     }
 }
 
+/// Goal: the work of reading a file is in proportion to it: no line is counted from the start of the text.
+#[test]
+fn importers_do_not_count_lines_again() {
+    let mut files = Vec::new();
+    rust_files(&root().join("sim/src/schedule/msccl"), &mut files);
+    check_lines(&files, "lines are found in an index, once made", |line| line.contains("text_pos_at"));
+}
+
 /// Goal: nothing is left for later.
 #[test]
 fn nothing_is_unfinished() {

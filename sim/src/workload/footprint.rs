@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use rustc_hash::FxHashMap;
 
+use super::lower::{is_communication, tasks_of};
 use super::{Communicate, Device, Mover, OpGraph, What, WorkloadError};
 use crate::collective::{Algorithm, Collective, DataType};
 use crate::ids::{LinkId, Rank};
@@ -49,6 +50,21 @@ pub struct Simulator<'a> {
 const MAX_TOGETHER: usize = 512;
 /// Slices up to which a whole graph is simulated slice by slice.
 const FEW_SLICES: u64 = 60_000;
+/// Slice by slice each part of a computation takes from the lanes of all calls of its rank: so many parts times calls,
+/// each part as if there were some calls more, are simulated so at most: 1.5 GB.
+pub(super) const FEW_HELD: u64 = 6_000_000;
+
+/// Whether the parts of all computations are few enough to be simulated beside slices.
+pub(super) fn tasks_are_few(graph: &OpGraph) -> bool {
+    let held: Vec<u64> = (graph.programs.iter())
+        .map(|program| {
+            let calls = program.ops.iter().filter(|op| is_communication(op)).count() as u64;
+            program.ops.iter().map(tasks_of).sum::<u64>().saturating_mul(8 + calls)
+        })
+        .collect();
+    let of = |program: usize| held.get(program).copied().unwrap_or(0);
+    graph.ranks.iter().fold(0_u64, |sum, r| sum.saturating_add(of(r.program))) <= FEW_HELD
+}
 
 impl<'a> Simulator<'a> {
     /// Simulates on a machine, given what its GPUs have.
@@ -72,9 +88,13 @@ impl<'a> Simulator<'a> {
         Call { in_place: c.in_place, ..Call::of_size(c.collective, ranks, c.bytes, c.dtype) }
     }
 
-    /// The call of one message from the first rank of two to the other, or back.
+    /// The call of one message from the first rank of two to the other, or back. One of no bytes is one empty slice,
+    /// for which its receiver waits as for any other: it takes as long as a byte.
+    ///
+    /// Source: NCCL `src/device/sendrecv.h`, which sends before it asks whether anything is left.
     pub(super) fn message(bytes: Bytes, back: bool) -> Call {
-        let counts = if back { [0, 0, bytes.0, 0] } else { [0, bytes.0, 0, 0] };
+        let size = bytes.0.max(1);
+        let counts = if back { [0, 0, size, 0] } else { [0, size, 0, 0] };
         let mut call = Call::of_size(Collective::AllToAll, 2, bytes, DataType::Uint8);
         call.counts = Some(counts.into());
         call
@@ -159,7 +179,7 @@ impl<'a> Simulator<'a> {
         let view = self.topology().placed(&gpus)?;
         let settings = Settings { channels: channels.or(self.settings.channels), ..self.settings };
         let schedule = {
-            let predictor = Predictor::new(&view, self.predictor.profile());
+            let predictor = self.predictor.on(&view);
             let resolved = predictor.resolve(call, choice.0, choice.1, &settings)?;
             let settings = Settings { channels: settings.channels.or(resolved.channels), ..settings };
             predictor.schedule(call, resolved.algorithm, resolved.protocol, &settings)?

@@ -24,10 +24,12 @@ const WHOLE: u64 = 1_000_000_000_000_000;
 /// second: so those of calls are in proportion to what they use of their busiest link, which
 /// shares links by bytes, and those of computations are all of it.
 const FULL: u64 = 1_000;
+/// What a rank does alone takes less: then no work overflows, and no sum of times.
+pub(super) const LONGEST: SimDuration = SimDuration(u64::MAX / FULL);
 /// Pieces of one computation at most.
 const MAX_PIECES: u32 = 512;
-/// Tasks of a step at most: some gigabytes.
-const MAX_TASKS: usize = 8_000_000;
+/// Tasks of a step at most: a kilobyte each, with what they are made of.
+pub(super) const MAX_TASKS: u64 = 1_500_000;
 
 /// What a task is to its operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -218,7 +220,7 @@ impl<'s, 'g> Builder<'s, 'g> {
             }
         }
         self.own.push(Own { sms, rounds, memory, blocks, streams });
-        let base = self.ops.len();
+        let (base, first_task) = (self.ops.len(), self.specs.len());
         let mut last_on: Vec<Option<usize>> = vec![None; program.streams.len()];
         let mut last_of_group: FxHashMap<usize, usize> = FxHashMap::default();
         let mut counts: FxHashMap<(usize, Option<usize>), usize> = FxHashMap::default();
@@ -227,10 +229,6 @@ impl<'s, 'g> Builder<'s, 'g> {
             host = Some(self.task(base, Part::Issue, TaskSpec { lasts: spec.late, ..TaskSpec::default() }));
         }
         for (index, op) in program.ops.iter().enumerate() {
-            if self.specs.len() > MAX_TASKS {
-                let what = format!("a step of more than {MAX_TASKS} operations of different ranks");
-                return Err(WorkloadError::TooLarge { what, limit: MAX_TASKS });
-            }
             let place = base + index;
             self.ops.push(OpRun { lane, op: index, first: UNUSED, last: UNUSED, footprint: None });
             let stream = program
@@ -302,6 +300,10 @@ impl<'s, 'g> Builder<'s, 'g> {
                 What::Host(_) => {}
             }
             last_on[op.stream] = Some(place);
+        }
+        let alone = self.specs[first_task..].iter().map(|t| SimDuration(t.work / FULL) + t.lasts);
+        if alone.fold(SimDuration::ZERO, |sum, time| sum + time) >= LONGEST {
+            return Err(WorkloadError::TooLong(format!("what rank {rank} does takes")));
         }
         Ok(())
     }
@@ -507,6 +509,9 @@ impl<'s, 'g> Builder<'s, 'g> {
             What::Collective(c) => self.simulator.collective(self.graph, &self.classes.group, group, c)?,
             _ => return Err(WorkloadError::Group { group, ranks: 0, reason: "no call".to_owned() }),
         };
+        if footprint.time >= LONGEST {
+            return Err(WorkloadError::TooLong(format!("{} alone takes", describe(&op.what))));
+        }
         self.alone.insert((class, sender, call), Arc::clone(&footprint));
         Ok(footprint)
     }
@@ -689,6 +694,13 @@ enum Lost {
 fn units_of(footprint: &Footprint) -> u64 {
     let most = footprint.links.iter().map(|l| l.1).fold(0.0, f64::max);
     if footprint.links.is_empty() { FULL } else { ((most * FULL as f64).ceil() as u64).clamp(1, FULL) }
+}
+
+/// Tasks of an operation at most: its launch, and the pieces of its kernels or the start and body of a call.
+pub(super) fn tasks_of(op: &Op) -> u64 {
+    let What::Compute(compute) = op.what else { return 3 };
+    let kernels = compute.kernels.clamp(1, MAX_PIECES);
+    1 + u64::from(kernels * compute.waves.clamp(1, (MAX_PIECES / kernels).max(1)).max(2))
 }
 
 pub(super) fn is_communication(op: &Op) -> bool {

@@ -305,13 +305,16 @@ pub enum WorkloadError {
     /// Ranks that wait for each other.
     #[error("the step never ends: {0}; some ranks wait for each other (order of sends, receives and collectives)")]
     Stuck(EngineError),
+    /// Times that sums of them cannot hold.
+    #[error("{0} over 5 hours (18,446 s), which no step does: look at the units of its times")]
+    TooLong(String),
     /// More than is simulated.
     #[error("{what}: at most {limit} are simulated")]
     TooLarge {
         /// What there is.
         what: String,
         /// The limit.
-        limit: usize,
+        limit: u64,
     },
 }
 
@@ -322,17 +325,37 @@ impl Simulator<'_> {
     /// See [`WorkloadError`].
     pub fn run(&self, graph: &OpGraph, mechanisms: Mechanisms, level: Level) -> Result<Step, WorkloadError> {
         let folded = fold::fold(graph, self.topology())?;
+        let few = footprint::tasks_are_few(graph);
         let level = match level {
-            Level::Auto if self.slices_are_few(graph) => Level::Slices,
+            Level::Auto if few && self.slices_are_few(graph) => Level::Slices,
             Level::Auto => Level::Flows,
+            Level::Slices if !few => {
+                let what =
+                    "operations of all ranks beside their calls, slice by slice; simulate it as flows".to_owned();
+                return Err(WorkloadError::TooLarge { what, limit: footprint::FEW_HELD });
+            }
             told => told,
         };
-        // Without communication there are no slices, only ranks that wait for each other.
-        if level == Level::Slices && mechanisms.communication {
-            return lower::slices(self, graph, mechanisms);
+        if level == Level::Flows {
+            let tasks: Vec<u64> = graph.programs.iter().map(|p| p.ops.iter().map(lower::tasks_of).sum()).collect();
+            let of = |rank: Rank| tasks.get(graph.ranks[rank.index()].program).copied().unwrap_or(0);
+            let all: u64 = folded.ranks.iter().map(|&(rank, _)| of(rank)).sum();
+            if all > lower::MAX_TASKS {
+                let what = format!("{all} parts of operations of {} ranks that differ", folded.ranks.len());
+                return Err(WorkloadError::TooLarge { what, limit: lower::MAX_TASKS });
+            }
         }
-        let lowered = lower::flows(self, graph, &folded, mechanisms)?;
-        let outcome = run(&lowered.instance, &mut Unobserved).map_err(WorkloadError::Stuck)?;
-        Ok(outcome::of(graph, &lowered, &outcome))
+        // Without communication there are no slices, only ranks that wait for each other.
+        let step = if level == Level::Slices && mechanisms.communication {
+            lower::slices(self, graph, mechanisms)?
+        } else {
+            let lowered = lower::flows(self, graph, &folded, mechanisms)?;
+            let outcome = run(&lowered.instance, &mut Unobserved).map_err(WorkloadError::Stuck)?;
+            outcome::of(graph, &lowered, &outcome)
+        };
+        if step.time >= lower::LONGEST {
+            return Err(WorkloadError::TooLong("the step takes".to_owned()));
+        }
+        Ok(step)
     }
 }

@@ -158,6 +158,9 @@ pub struct Imported {
     gpus: Vec<Gpu>,
 }
 
+/// Most pieces of all steps of a schedule, each of which is an instruction of a program.
+const MAX_PIECES: u64 = 1_000_000;
+
 const BASE: Var = Var(0);
 const L: Var = Var(1);
 const OFF: Var = Var(2);
@@ -277,6 +280,13 @@ impl Imported {
     pub fn schedule(&self, call: Call, limits: &Limits) -> Result<Schedule, MscclError> {
         self.check(&call)?;
         let plan = Plan::imported(&call, self.protocol, self.channels, self.threads, limits);
+        let together = together(self.total(&call) / self.chunks, &plan);
+        let steps = self.gpus.iter().flat_map(|g| &g.blocks).flat_map(|b| &b.steps);
+        let pieces: u64 = steps.map(|s| s.count.div_ceil(together).max(1)).sum();
+        if pieces > MAX_PIECES {
+            let what = format!("`{}` moves {pieces} chunks one by one in a call of {}", self.name, call.size());
+            return Err(self.error(what, format!("at most {MAX_PIECES} are run: take a smaller size or larger chunks")));
+        }
         Ok(self.build(call, plan))
     }
 
@@ -324,18 +334,23 @@ impl Imported {
 fn shape(tokens: &Tokens, block: usize, at: usize, step: &Instruction) -> Shape {
     let wait = step.after.filter(|a| a.0 != block).map(|(other, step)| {
         let port = tokens.waits[block].iter().position(|&b| b == other).unwrap_or(0);
-        let number = tokens.told[other].iter().position(|&s| s == step).unwrap_or(0) + 1;
+        let number = tokens.told[other].partition_point(|&s| s < step) + 1;
         (port, tokens.told[other].len() as u64, number as u64)
     });
-    let signal = tokens.told[block].contains(&at);
+    let signal = tokens.told[block].binary_search(&at).is_ok();
     (step.kind, step.src.0, step.dst.0, step.count, wait, signal)
+}
+
+/// Chunks of a step that go together: several where all of each fits.
+fn together(element: u64, plan: &Plan) -> u64 {
+    let chunk = plan.chunk.max(1);
+    if element <= chunk { (chunk / element.max(1)).max(1) } else { 1 }
 }
 
 fn template(shape: &[Shape], places: &Arc<[i64]>, element: u64, plan: &Plan) -> Template {
     let (chunk, grain) = (plan.chunk.max(1), signed(plan.grain));
     let loops = element.div_ceil(chunk);
-    // Several chunks of a step go together where all of them fit.
-    let together = if loops == 1 { (chunk / element.max(1)).max(1) } else { 1 };
+    let together = together(element, plan);
     let mut body = vec![
         Code::Let(OFF, L * signed(chunk)),
         Code::Let(SIZE, (c(signed(element)) - OFF).round_up(grain).min(signed(chunk))),

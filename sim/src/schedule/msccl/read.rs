@@ -12,17 +12,35 @@ use crate::schedule::{MAX_CHANNELS, MAX_RANKS};
 
 /// Most nodes of a document: a million steps and their white space.
 const MAX_NODES: u32 = 4_000_000;
+/// Most attributes of an element, each of which is compared with all others; MSCCL knows 13.
+const MAX_ATTRIBUTES: usize = 64;
+/// Most attributes of a document: 16 for each of a million steps.
+const MAX_ALL_ATTRIBUTES: usize = 16_000_000;
 /// Most chunks of a buffer, and most at once: keeps every product far from overflow.
 const MAX_CHUNKS: u64 = 1 << 24;
 
+/// Where lines begin.
+struct Lines(Vec<usize>);
+
+impl Lines {
+    fn new(text: &str) -> Self {
+        Self(std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect())
+    }
+
+    /// The line of a byte, from 1.
+    fn of(&self, byte: usize) -> u32 {
+        u32::try_from(self.0.partition_point(|&start| start <= byte)).unwrap_or(u32::MAX)
+    }
+}
+
 struct File<'a> {
     name: &'a str,
-    tree: Document<'a>,
+    lines: Lines,
 }
 
 impl File<'_> {
     fn line(&self, node: Node<'_, '_>) -> u32 {
-        self.tree.text_pos_at(node.range().start).row
+        self.lines.of(node.range().start)
     }
 
     fn error(&self, line: u32, what: impl Into<String>, hint: impl Into<String>) -> MscclError {
@@ -49,11 +67,65 @@ impl File<'_> {
 
     /// A number that may be absent or -1.
     fn optional(&self, node: Node<'_, '_>, key: &str) -> Result<Option<u64>, MscclError> {
-        Ok(self.number::<i64>(node, key)?.and_then(|n| u64::try_from(n).ok()))
+        match self.number::<i64>(node, key)? {
+            Some(n @ ..-1) => {
+                let what = format!("{key}=\"{n}\" of <{}> is negative", node.tag_name().name());
+                Err(self.error(self.line(node), what, "give 0 or more, or -1 for none"))
+            }
+            n => Ok(n.and_then(|n| u64::try_from(n).ok())),
+        }
+    }
+
+    /// Refuses elements with more attributes than can be read in good time: the XML parser compares each with all.
+    fn check_attributes(&self, text: &str) -> Result<(), MscclError> {
+        let (mut at, mut all) = (0, 0);
+        while let Some(start) = text[at..].find('<').map(|found| at + found) {
+            let (end, attributes) = markup(&text[start..]);
+            all += attributes;
+            if attributes > MAX_ATTRIBUTES || all > MAX_ALL_ATTRIBUTES {
+                let (most, of) = if attributes > MAX_ATTRIBUTES {
+                    (MAX_ATTRIBUTES, "an element")
+                } else {
+                    (MAX_ALL_ATTRIBUTES, "a file")
+                };
+                let what = format!("{of} has over {most} attributes");
+                return Err(self.error(
+                    self.lines.of(start),
+                    what,
+                    "give an MSCCL algorithm, as msccl-tools writes it",
+                ));
+            }
+            at = start + end;
+        }
+        Ok(())
     }
 }
 
+/// How long a tag, or what is none, is, and how many attributes it has; what does not end is for the XML parser.
+fn markup(text: &str) -> (usize, usize) {
+    for (begins, ends) in [("<!--", "-->"), ("<![CDATA[", "]]>"), ("<?", "?>")] {
+        if text.starts_with(begins) {
+            return (text.find(ends).unwrap_or(text.len()), 0);
+        }
+    }
+    let (mut quote, mut attributes) = (None, 0);
+    for (at, byte) in text.bytes().enumerate() {
+        match (quote, byte) {
+            (Some(open), _) if open == byte => quote = None,
+            (None, b'"' | b'\'') => {
+                quote = Some(byte);
+                attributes += 1;
+            }
+            (None, b'>') => return (at, attributes),
+            _ => {}
+        }
+    }
+    (text.len(), attributes)
+}
+
 pub(super) fn parse(text: &str, name: &str) -> Result<Imported, MscclError> {
+    let file = File { name, lines: Lines::new(text) };
+    file.check_attributes(text)?;
     let options = ParsingOptions { nodes_limit: MAX_NODES, ..ParsingOptions::default() };
     let tree = Document::parse_with_options(text, options).map_err(|e| MscclError {
         what: format!("this is not XML: {e}"),
@@ -61,8 +133,7 @@ pub(super) fn parse(text: &str, name: &str) -> Result<Imported, MscclError> {
         line: e.pos().row,
         hint: "give an MSCCL algorithm, as msccl-tools writes it".to_owned(),
     })?;
-    let file = File { name, tree };
-    let root = file.tree.root_element();
+    let root = tree.root_element();
     let line = file.line(root);
     if root.tag_name().name() != "algo" {
         let what = format!("the root is <{}>, not <algo>", root.tag_name().name());
@@ -235,7 +306,14 @@ fn instruction(file: &File<'_>, node: Node<'_, '_>, lengths: [u64; 3]) -> Result
         let known: Vec<&str> = Kind::ALL.iter().map(|k| k.1).collect();
         return Err(file.error(line, what, format!("known are {}", known.join(", "))));
     };
-    let count = file.optional(node, "cnt")?.unwrap_or(1);
+    let whole = |key: &str| match file.optional(node, key)? {
+        None if node.has_attribute(key) => {
+            let what = format!("{key}=\"-1\" of a step that needs it");
+            Err(file.error(line, what, format!("give {key} from 0 on")))
+        }
+        given => Ok(given),
+    };
+    let count = if kind == Kind::Nothing { 0 } else { whole("cnt")?.unwrap_or(1) };
     let place = |used: bool, buffer: &str, offset: &str| -> Result<Place, MscclError> {
         let text = node.attribute(buffer).or(node.attribute("buf")).unwrap_or("i");
         let (which, index) = match text {
@@ -248,16 +326,19 @@ fn instruction(file: &File<'_>, node: Node<'_, '_>, lengths: [u64; 3]) -> Result
                 return Err(file.error(line, what, "buffers are i (input), o (output) and s (scratch)"));
             }
         };
-        let at = match file.optional(node, offset)? {
+        if !used {
+            return Ok((which, 0));
+        }
+        let at = match whole(offset)? {
             Some(at) => at,
-            None => file.optional(node, "off")?.unwrap_or(0),
+            None => whole("off")?.unwrap_or(0),
         };
-        if used && at.checked_add(count).is_none_or(|end| end > lengths[index]) {
+        if at.checked_add(count).is_none_or(|end| end > lengths[index]) {
             let what =
                 format!("chunks {at} to {} of buffer {text}, which has {}", at.saturating_add(count), lengths[index]);
             return Err(file.error(line, what, "keep offset and cnt inside i_chunks, o_chunks or s_chunks"));
         }
-        Ok((which, if used { at } else { 0 }))
+        Ok((which, at))
     };
     let block = file.optional(node, "depid")?;
     let step = file.optional(node, "deps")?;
@@ -266,7 +347,7 @@ fn instruction(file: &File<'_>, node: Node<'_, '_>, lengths: [u64; 3]) -> Result
         kind,
         src: place(kind.reads(), "srcbuf", "srcoff")?,
         dst: place(kind.writes(), "dstbuf", "dstoff")?,
-        count: if kind == Kind::Nothing { 0 } else { count },
+        count,
         after: block.zip(step).map(|(b, s)| (index(b), index(s))),
         tells: file.optional(node, "hasdep")?.is_some_and(|n| n != 0),
         line,
@@ -382,5 +463,39 @@ fn check(file: &File<'_>, imported: &Imported) -> Result<(), MscclError> {
             Err(file.error(lines[step], what, "reorder the steps of a block, or drop a dependency"))
         }
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: lines are those that the XML parser counts, and a line is found without reading the text again.
+    #[test]
+    fn lines_are_those_of_the_xml_parser() {
+        let text = "<algo>\r\n<gpu/>\n\n  <gpu>\n<tb a='\n'/><tb/></gpu></algo>\n";
+        let (tree, lines) = (Document::parse(text).unwrap(), Lines::new(text));
+        assert_eq!(lines.0.len(), 1 + text.matches('\n').count());
+        for byte in 0..text.len() {
+            assert_eq!(lines.of(byte), tree.text_pos_at(byte).row, "{byte}");
+        }
+    }
+
+    /// Goal: attributes are counted in tags alone, whatever stands between quotes, in comments and instructions.
+    #[test]
+    fn attributes_are_counted_in_tags() {
+        let many = |n: usize| (0..n).map(|i| format!(" a{i}='>\"'")).collect::<String>();
+        let file = |text: &str| File { name: "", lines: Lines::new(text) }.check_attributes(text);
+        let quotes = "\"".repeat(999);
+        for good in [
+            format!("<?xml version=\"1.0\"?><!-- {quotes} <a{} --><algo{}/>", many(99), many(MAX_ATTRIBUTES)),
+            format!("<algo><![CDATA[{quotes}]]>{quotes}<a{}></a>", many(2)).repeat(40),
+            "<algo a=\"".to_owned(),
+            "<!-- ".to_owned(),
+        ] {
+            file(&good).unwrap();
+        }
+        let error = file(&format!("<algo>\n<a{}/></algo>", many(MAX_ATTRIBUTES + 1))).unwrap_err();
+        assert!(error.what.contains("an element has over 64 attributes") && error.line == 2, "{error}");
     }
 }

@@ -10,7 +10,7 @@ mod find;
 mod paths;
 mod system;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use rustc_hash::FxHashMap;
 
@@ -134,12 +134,33 @@ fn misfit(graph: &Graph, gpus: &[u32], nics: &[u32]) -> Option<String> {
 /// The graphs that NCCL finds for the first `ranks` GPUs of a machine.
 pub fn graphs(topology: &Topology, ranks: u32, options: &Options) -> Graphs {
     let ranks: Vec<Rank> = (0..ranks.min(topology.ranks())).map(Rank).collect();
-    graphs_of(topology, &ranks, options)
+    graphs_of(topology, &ranks, options, &Known::default())
 }
 
-/// The graphs that NCCL finds for some GPUs of a machine, given by their ranks in all of it. Nodes come
-/// in the order of their first rank.
-pub fn graphs_of(topology: &Topology, ranks: &[Rank], options: &Options) -> Graphs {
+/// What the search of a node depends on: NCCL's view of it, and the options.
+type Asked = (Vec<u32>, String);
+
+/// Nodes that were searched, each once: views of one machine have nodes that are alike.
+#[derive(Clone, Debug, Default)]
+pub struct Known(Arc<Mutex<FxHashMap<Asked, Arc<OnceLock<Arc<Searched>>>>>>);
+
+impl Known {
+    /// How many nodes were searched.
+    pub fn nodes(&self) -> usize {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    fn search(&self, system: &System, options: &Options, told: &str) -> Arc<Searched> {
+        let asked = (system.key(), told.to_owned());
+        // Others may look for other nodes meanwhile; who looks for this one waits.
+        let place = Arc::clone(self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(asked).or_default());
+        Arc::clone(place.get_or_init(|| Arc::new(search(system, options))))
+    }
+}
+
+/// As [`graphs`] for some GPUs of a machine, given by their ranks in all of it, with what is `known` of their nodes.
+/// Nodes come in the order of their first rank.
+pub fn graphs_of(topology: &Topology, ranks: &[Rank], options: &Options, known: &Known) -> Graphs {
     let nodes = nodes(topology, ranks.iter().copied(), &options.transport);
     let mut vertices: Vec<Vec<VertexId>> = vec![Vec::new(); topology.hosts().len()];
     for (id, vertex) in topology.vertices() {
@@ -147,13 +168,12 @@ pub fn graphs_of(topology: &Topology, ranks: &[Rank], options: &Options) -> Grap
             of.push(id);
         }
     }
-    let mut known: FxHashMap<Vec<u32>, Arc<Searched>> = FxHashMap::default();
+    let told = format!("{options:?}");
     let members = nodes
         .iter()
         .map(|node| {
             let system = System::new(topology, node, &vertices, nodes.len() > 1, options.transport);
-            let searched = known.entry(system.key()).or_insert_with(|| Arc::new(search(&system, options)));
-            Member { gpus: node.gpus.len(), searched: Arc::clone(searched) }
+            Member { gpus: node.gpus.len(), searched: known.search(&system, options, &told) }
         })
         .collect::<Vec<_>>();
     connect::agree(&members, options)

@@ -1,0 +1,140 @@
+//! Goal: whatever a file of MSCCL XML says, it is refused with its line, disproved, or runs to its end.
+//!
+//! Method: valid files, ours and a stranger's, with numbers, attributes and lines changed, left out and doubled.
+
+#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
+
+mod common;
+
+use std::sync::LazyLock;
+
+use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol};
+use collcast_sim::engine::{Unobserved, run, run_steady};
+use collcast_sim::network::{lay, order};
+use collcast_sim::schedule::Call;
+use collcast_sim::schedule::msccl::{Imported, export, one_loop};
+use collcast_sim::schedule::plan::{Limits, Plan};
+use collcast_sim::schedule::verify::verify;
+use collcast_sim::units::Bytes;
+use common::{nvswitch_box, prior};
+use proptest::prelude::*;
+
+/// Valid files.
+static FILES: LazyLock<Vec<String>> = LazyLock::new(|| {
+    let ours = |collective, algorithm, ranks: u32, channels| {
+        let call = Call::of_size(collective, ranks, Bytes(1 << 20), DataType::Float32);
+        let limits = Limits { channels, p2p_channels: (channels, channels), exact_channels: true, ..Limits::default() };
+        let plan = Plan::new(&call, algorithm, Protocol::Simple, &limits);
+        export(&one_loop(&call, &plan, &order(&nvswitch_box(ranks, 450.0), ranks)).unwrap(), "ours").unwrap()
+    };
+    vec![
+        include_str!("data/pairs2.xml").to_owned(),
+        ours(Collective::AllReduce, Algorithm::Ring, 3, 2),
+        ours(Collective::AllReduce, Algorithm::Tree, 3, 1),
+        ours(Collective::AllGather, Algorithm::Pat, 5, 1),
+        ours(Collective::ReduceScatter, Algorithm::Ring, 2, 1),
+        ours(Collective::AllToAll, Algorithm::Direct, 3, 1),
+    ]
+});
+
+/// One change of a file: which, where and to what.
+type Change = (u8, usize, usize);
+
+const VALUES: [&str; 14] =
+    ["-1", "-7", "0", "1", "2", "3", "5", "32", "16777216", "99999999999999999999", "", "x", "s", "rrc"];
+
+/// Where the attributes of a line are: key and value.
+fn attributes(line: &str) -> Vec<(&str, std::ops::Range<usize>)> {
+    let mut all = Vec::new();
+    let mut at = 0;
+    while let Some(equals) = line[at..].find("=\"").map(|e| at + e) {
+        let key = line[at..equals].rsplit(' ').next().unwrap();
+        let Some(end) = line[equals + 2..].find('"').map(|e| equals + 2 + e) else { break };
+        all.push((key, equals + 2..end));
+        at = end + 1;
+    }
+    all
+}
+
+fn changed(text: &str, changes: &[Change]) -> String {
+    let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    for &(kind, place, what) in changes {
+        let (count, at) = (lines.len(), place % lines.len());
+        let line = lines[at].clone();
+        let found = attributes(&line);
+        let one = (!found.is_empty()).then(|| &found[what % found.len()]);
+        match (kind, one) {
+            (0..=5, Some((_, value))) => lines[at].replace_range(value.clone(), VALUES[what / 16 % VALUES.len()]),
+            (6, Some((key, value))) => lines[at].replace_range(value.start - key.len() - 2..=value.end, ""),
+            (7, Some((key, value))) => lines[at].insert_str(value.end + 1, &format!(" {key}=\"1\"")),
+            (8, _) if lines.len() > 1 => drop(lines.remove(at)),
+            (9, _) => lines.insert(what % lines.len(), line),
+            (10, _) => lines.swap(at, what % count),
+            (11, _) => {
+                lines[at].truncate((0..=line.len()).rev().find(|&c| c <= what && line.is_char_boundary(c)).unwrap())
+            }
+            _ => {}
+        }
+    }
+    lines.join("\n")
+}
+
+/// Numbers of an accepted file that mean nothing: less than none, or none where a step needs one.
+fn meaningless(text: &str) -> Option<String> {
+    text.lines().find_map(|line| {
+        let found = attributes(line);
+        let of = |key: &str| found.iter().find(|a| a.0 == key).map(|a| &line[a.1.clone()]);
+        let kind = of("type").unwrap_or("nop");
+        let bad = |(key, value): &(&str, std::ops::Range<usize>)| {
+            let least = match *key {
+                "srcoff" if !["r", "rcs", "nop"].contains(&kind) => 0,
+                "dstoff" if !["s", "rrs", "nop"].contains(&kind) => 0,
+                "cnt" if kind != "nop" => 0,
+                "depid" | "deps" | "send" | "recv" | "chan" => -1,
+                _ => return false,
+            };
+            line[value.clone()].parse().is_ok_and(|n: i64| n < least)
+        };
+        let used = line.trim_start().starts_with("<step") || line.trim_start().starts_with("<tb");
+        (used && found.iter().any(bad)).then(|| line.to_owned())
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 6000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn changed_files_are_refused_disproved_or_run(
+        file in 0..6_usize,
+        changes in prop::collection::vec((0..12_u8, 0..1000_usize, 0..1000_usize), 1..4),
+        factor in prop::sample::select(vec![1_u64, 40_000, 300_000]),
+    ) {
+        let text = changed(&FILES[file], &changes);
+        let imported = match Imported::parse(&text, "fuzz.xml") {
+            Ok(imported) => imported,
+            Err(error) => {
+                let lines = text.lines().count().max(1) + 1;
+                prop_assert!(!error.hint.is_empty() && (1..=lines).contains(&(error.line as usize)), "{error}\n{text}");
+                return Ok(());
+            }
+        };
+        // A step that stands outside of blocks is not read.
+        if text.matches("<step").count() == imported.steps() {
+            prop_assert_eq!(meaningless(&text), None, "{}", text);
+        }
+        let parts = if imported.collective.size_is_total() { u64::from(imported.ranks) } else { 1 };
+        let call = Call {
+            count: imported.chunks / parts * factor,
+            in_place: !imported.out_of_place,
+            ..Call::of_size(imported.collective, imported.ranks, Bytes(0), DataType::Float32)
+        };
+        let Ok(schedule) = imported.schedule(call, &Limits::default()) else { return Ok(()) };
+        if verify(&schedule).is_err() {
+            return Ok(());
+        }
+        let topology = nvswitch_box(imported.ranks, 450.0);
+        let laid = lay(&topology, &prior(), &Default::default(), &schedule).unwrap();
+        let (whole, steady) = (run(&laid.instance, &mut Unobserved), run_steady(&laid.instance));
+        prop_assert!(whole.is_ok() && steady.is_ok(), "{whole:?} {steady:?}\n{text}");
+    }
+}
