@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use collcast_hwbackend::read::{FileKind, Note, Outcome, ReadError, ReadOptions, ReadReport, read_paths};
+use collcast_hwbackend::read::{FileKind, FileReport, Note, Outcome, ReadError, ReadOptions, ReadReport, read_paths};
 use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol, ReduceOp};
 use collcast_sim::measurement::{Choice, PeerAccess};
 use collcast_sim::units::{Bytes, SimDuration};
@@ -583,7 +583,7 @@ fn messages_quote_files_at_bounded_length() {
     for (name, text, toml) in files.iter().map(|(name, text)| (*name, text.clone(), tomls[5].as_str())).chain(whole) {
         let said = match read_texts(&[(name, &text), ("a.toml", toml)]) {
             Err(error) => vec![error.to_string()],
-            Ok(report) => report.files.iter().flat_map(|file| file.warnings()).collect(),
+            Ok(report) => report.files.iter().flat_map(FileReport::warnings).collect(),
         };
         for said in said {
             assert!(said.len() < 1500, "{name}: {} bytes: {}", said.len(), &said[..300]);

@@ -90,6 +90,9 @@ const CALLS_MAX: usize = 100_000;
 
 pub(super) type Verdicts<'a> = (Vec<Judged<'a>>, BTreeMap<String, usize>, usize);
 
+/// Rows of one call, each with its place among those that are predicted.
+type Indexed<'a> = Result<Vec<(usize, Judged<'a>)>, PredictError>;
+
 /// Predicts every row that the machine can hold.
 pub(super) fn judge<'a>(
     rows: &[&'a Measurement],
@@ -121,16 +124,14 @@ pub(super) fn judge<'a>(
             "read fewer files at a time, or fewer sizes",
         ));
     }
-    let results: Vec<Result<Vec<(usize, Judged<'a>)>, (usize, PredictError)>> = calls
-        .par_iter()
-        .map(|call| predict(call, &todo, &predictor, launch, closest).map_err(|error| (call.rows(), error)))
-        .collect();
+    let results: Vec<Indexed<'a>> =
+        calls.par_iter().map(|call| predict(call, &todo, &predictor, launch, closest)).collect();
     let mut judged = Vec::with_capacity(todo.len());
-    for result in results {
+    for (call, result) in calls.iter().zip(results) {
         match result {
             Ok(rows) => judged.extend(rows),
-            Err((_, error)) if error.is_internal() => return Err(error.into()),
-            Err((rows, error)) => *skipped.entry(error.to_string()).or_default() += rows,
+            Err(error) if error.is_internal() => return Err(error.into()),
+            Err(error) => *skipped.entry(error.to_string()).or_default() += call.rows(),
         }
     }
     judged.sort_by_key(|(index, _)| *index);
@@ -181,7 +182,7 @@ fn predict<'a>(
     predictor: &Predictor<'_>,
     launch: Option<Launch>,
     closest: bool,
-) -> Result<Vec<(usize, Judged<'a>)>, PredictError> {
+) -> Indexed<'a> {
     let question = Arc::new(question(rows[alike.twins[0].0], alike.env, predictor, launch));
     let Question { call, algorithm, protocol, settings } = &*question;
     let (algorithm, protocol) = (*algorithm, *protocol);

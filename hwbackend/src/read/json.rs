@@ -23,7 +23,7 @@ pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
         format: "JSON",
         line: error.line() as u64,
         column: error.column() as u64,
-        message: message(&without_place(&error.to_string())),
+        message: message(without_place(&error.to_string())),
     })?;
     let schema = value.get("schema").and_then(Value::as_str).unwrap_or("");
     if let Some(kind) = schema.strip_prefix("collcast/") {

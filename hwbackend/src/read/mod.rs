@@ -532,7 +532,7 @@ struct Parsed {
 impl Parsed {
     fn note(&mut self, line: Option<u64>, text: String) {
         if self.notes.len() < NOTES_MAX {
-            self.notes.push(Note { line, text: message(&text) });
+            self.notes.push(Note { line, text: message(text) });
         } else {
             self.notes_left_out += 1;
         }
@@ -541,7 +541,7 @@ impl Parsed {
     /// Something that makes what was measured doubtful.
     fn defect(&mut self, line: u64, text: String) {
         if self.defects.len() < NOTES_MAX {
-            self.defects.push(Note { line: Some(line), text: message(&text) });
+            self.defects.push(Note { line: Some(line), text: message(text) });
         }
     }
 
@@ -571,7 +571,7 @@ impl Parsed {
         let line = line.trim_start_matches('#').trim();
         self.on_cpu |= line.starts_with("measured by backend host ");
         if let Some(what) = line.strip_prefix(UNSAID) {
-            self.unsaid = Some(message(what));
+            self.unsaid = Some(message(what.to_owned()));
         }
         if let Some(variables) = line.strip_prefix(ENVIRONMENT) {
             env.extend(settings::assignments(&settings::words(variables)));
@@ -580,7 +580,7 @@ impl Parsed {
 
     /// A note that would come with every row.
     fn note_once(&mut self, line: Option<u64>, text: String) {
-        let text = message(&text);
+        let text = message(text);
         if !self.notes.iter().any(|note| note.text == text) {
             self.note(line, text);
         }
@@ -588,7 +588,8 @@ impl Parsed {
 
     /// A run that cannot be used for want of something.
     fn lack(&mut self, line: Option<u64>, text: String) {
-        self.reason.get_or_insert_with(|| message(&text));
+        let text = message(text);
+        self.reason.get_or_insert_with(|| text.clone());
         self.note(line, text);
     }
 

@@ -79,7 +79,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Sidecar, ReadError> {
             format: "TOML",
             line: before.matches('\n').count() as u64 + 1,
             column: (offset - line_start) as u64 + 1,
-            message: message(error.message()),
+            message: message(error.message().to_owned()),
         }
     })?;
     let mut sidecar = Sidecar::default();
@@ -184,19 +184,20 @@ fn line_of_key(text: &str, key: &str) -> u64 {
 
 /// At most the first 60 characters: enough of a file's words to find them.
 pub(super) fn shortened(text: &str) -> String {
-    bounded(text, 60)
+    bounded(text.chars().take(61).collect(), 60)
 }
 
 /// A message, which may quote a file, at a length that can be read.
-pub(super) fn message(text: &str) -> String {
+pub(super) fn message(text: String) -> String {
     bounded(text, 400)
 }
 
-fn bounded(text: &str, most: usize) -> String {
-    match text.char_indices().nth(most) {
-        None => text.to_owned(),
-        Some((end, _)) => format!("{}...", &text[..end]),
+fn bounded(mut text: String, most: usize) -> String {
+    if let Some((end, _)) = text.char_indices().nth(most) {
+        text.truncate(end);
+        text.push_str("...");
     }
+    text
 }
 
 #[cfg(test)]

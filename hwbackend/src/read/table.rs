@@ -105,7 +105,7 @@ pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
         let more = reader.read_record(&mut record).map_err(|error| ReadError::BadRow {
             path: input.path.to_owned(),
             line: error.position().map_or(0, csv::Position::line),
-            message: message(&format!("cannot be split into cells: {error}")),
+            message: message(format!("cannot be split into cells: {error}")),
         })?;
         if !more {
             break;
@@ -269,7 +269,7 @@ impl Row<'_> {
             line: self.line,
             column: column.to_owned(),
             given: shortened(self.cell(column).unwrap_or_default()),
-            problem: message(&problem.to_string()),
+            problem: message(problem.to_string()),
             expected,
         }
     }
