@@ -70,9 +70,7 @@ fn changed(text: &str, changes: &[Change]) -> String {
             (8, _) if lines.len() > 1 => drop(lines.remove(at)),
             (9, _) => lines.insert(what % lines.len(), line),
             (10, _) => lines.swap(at, what % count),
-            (11, _) => {
-                lines[at].truncate((0..=line.len()).rev().find(|&c| c <= what && line.is_char_boundary(c)).unwrap())
-            }
+            (11, _) => lines[at].truncate(what),
             _ => {}
         }
     }

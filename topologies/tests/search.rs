@@ -5,7 +5,7 @@
 use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol};
 use collcast_sim::ids::{ChannelId, Lane, Rank};
 use collcast_sim::model::nccl::graphs::{Graph, Graphs, Pattern};
-use collcast_sim::model::nccl::search::{Given, Options, graphs, graphs_of};
+use collcast_sim::model::nccl::search::{Given, Known, Options, graphs, graphs_of};
 use collcast_sim::model::nccl::{Environment, NcclSettings, Version};
 use collcast_sim::network::{PathClass, ResourceName, Router, Transport, lay, order_by};
 use collcast_sim::predict::{Choice, Predictor, Settings};
@@ -309,7 +309,7 @@ fn unequal_hosts_agree_on_the_worst() {
     let alone = |gpus: u32| search(&load("dgx-h100", Some(2), Some(gpus)).unwrap()).ring;
     assert_eq!(found.ring.channels, alone(8).channels.min(alone(4).channels));
     let ranks: Vec<Rank> = [9, 1, 3, 11].map(Rank).to_vec();
-    let some = graphs_of(&machine, &ranks, &Options::default());
+    let some = graphs_of(&machine, &ranks, &Options::default(), &Known::default());
     assert_eq!((some.ranks, some.hosts), (4, 2));
     for paths in &some.ring.paths {
         let mut gpus = paths[0].gpus.clone();

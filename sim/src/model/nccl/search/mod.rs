@@ -140,9 +140,12 @@ pub fn graphs(topology: &Topology, ranks: u32, options: &Options) -> Graphs {
 /// What the search of a node depends on: NCCL's view of it, and the options.
 type Asked = (Vec<u32>, String);
 
+/// What was found, once it is.
+type Place = Arc<OnceLock<Arc<Searched>>>;
+
 /// Nodes that were searched, each once: views of one machine have nodes that are alike.
 #[derive(Clone, Debug, Default)]
-pub struct Known(Arc<Mutex<FxHashMap<Asked, Arc<OnceLock<Arc<Searched>>>>>>);
+pub struct Known(Arc<Mutex<FxHashMap<Asked, Place>>>);
 
 impl Known {
     /// How many nodes were searched.
