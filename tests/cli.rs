@@ -432,7 +432,7 @@ fn schedules_are_written_and_read() {
     assert_eq!(code, 0, "{err}");
     assert!(err.contains("sizes that the file is not for are left out") && err.contains("12 B"), "{err}");
     assert_eq!(out.lines().filter(|l| l.contains("msccl,simple,2")).count(), 3, "{out}");
-    let (_dir, wrong) = file("wrong.xml", xml.replacen("type=\"rrs\"", "type=\"rcs\"", 1).as_bytes());
+    let (_dir, wrong) = file("wrong.xml", xml.replacen("type=\"rrcs\"", "type=\"rcs\"", 1).as_bytes());
     check_refused(&["simulate", "h200x4", "--schedule", &wrong, "-s", "1M"], &["does not do what it says", "rank"]);
 }
 
