@@ -12,7 +12,8 @@ use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol
 use collcast_sim::engine::Unobserved;
 use collcast_sim::ids::{HostId, Rank};
 use collcast_sim::model::nccl::search::Given;
-use collcast_sim::model::nccl::{CsvTuner, Environment, Tuner, Version, settings};
+use collcast_sim::model::nccl::settings::{self, SettingsError};
+use collcast_sim::model::nccl::{CsvTuner, Environment, Tuner, Version};
 use collcast_sim::network::{NicSet, Transport};
 use collcast_sim::predict::{Choice, MOST_CALLS, PredictError, Prediction, Predictor, Settings};
 use collcast_sim::profile::Profile;
@@ -210,11 +211,12 @@ impl NcclArgs {
         let (rules, note) = version.unwrap_or_default().covered();
         let mut pairs = topology.software.env.clone();
         pairs.extend(self.variables()?);
-        let environment = Environment::parse(&pairs, rules).map_err(|e| {
-            CliError::usage(
+        let environment = Environment::parse(&pairs, rules).map_err(|e| match e {
+            SettingsError::SmallBuffer { .. } => CliError::usage(e.to_string(), "leave it out for NCCL's default"),
+            _ => CliError::usage(
                 format!("NCCL {rules} would not start: {e}"),
                 "names are separated by commas, without spaces",
-            )
+            ),
         })?;
         let moves = |name: &str| Transport::VARIABLES.contains(&name);
         let moving = pairs.iter().map(|(name, value)| (name.as_str(), value.as_str())).filter(|(name, _)| moves(name));

@@ -129,7 +129,9 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, CliError> {
     }
     let mut call_args = args.call.clone();
     if call_args.size.is_none() && call_args.minbytes.is_none() {
-        say!("note: no size given; this is 64 MiB");
+        if call_args.counts.is_none() {
+            say!("note: no size given; this is 64 MiB");
+        }
         call_args.size = Some("64M".to_owned());
     }
     let topology = args.machine.load(args.machine.one_node_count()?)?;
