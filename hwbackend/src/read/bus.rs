@@ -116,8 +116,8 @@ mod tests {
     fn rates_hold_beside_size_and_time() {
         for (size, time, algbw, holds) in [
             (1024, "10.0", "0.10", true),
-            (1024, "10.0", "0.11", true), // 1024 / 9.95 us = 0.1029 GB/s, and 0.105 reads 0.11.
-            (1024, "10.0", "0.12", false),
+            (1048, "10.0", "0.11", true), // 1048 bytes in 9.95 us are 0.1053 GB/s.
+            (1024, "10.0", "0.11", false),
             (8, "24.31", "0.00", true),
             (1 << 30, "10653.7", "100.79", true),
             (1 << 30, "10653.7", "10079", false),
