@@ -299,13 +299,7 @@ impl MachineArgs {
     pub(crate) fn load_profile(&self, topology: &Topology) -> Result<(Profile, Vec<Input>), CliError> {
         let mut names = self.profile.clone();
         if names.is_empty() {
-            names.push(
-                topology
-                    .profile
-                    .clone()
-                    .filter(|p| Profile::builtin_text(p).is_some())
-                    .unwrap_or_else(|| "prior".to_owned()),
-            );
+            names.push(topology.profile.clone().unwrap_or_else(|| "prior".to_owned()));
         }
         let mut profile = Profile::builtin("prior")?;
         let mut inputs = Vec::new();
@@ -812,8 +806,9 @@ pub(crate) fn assumptions(
             if settings.cold { ", one cold call" } else { ", calls back to back" },
         ),
         format!(
-            "profile {}: {}{}",
+            "profile {}{}: {}{}",
             profile.name,
+            if topology.profile.is_none() && profile.name == "prior" { " (the machine names none)" } else { "" },
             profile.evidence,
             if extrapolated { "; EXTRAPOLATED beyond what it was made with" } else { "" }
         ),

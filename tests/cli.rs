@@ -159,12 +159,12 @@ fn a_template_is_described_refused_and_imported() {
 /// Goal: hosts of several kinds, and GPUs without a rank, are counted as they are.
 #[test]
 fn mixed_hosts_are_described() {
-    let text = "schema = \"collcast/topology/1\"\n[[hosts]]\ncount = 2\nlike = \"dgx-h100\"\n\
+    let text = "schema = \"collcast/topology/1\"\n[[hosts]]\ncount = 2\nlike = \"dgx-h200\"\n\
                 [[hosts]]\nnames = \"b0\"\nlike = \"dgx-a100\"\n";
     let (_dir, path) = file("mixed.toml", text.as_bytes());
     let (code, out, err) = collcast(&["simulate", &path, "-s", "1M", "--placement", "0-9,16-23"]);
     assert_eq!(code, 0, "{err}");
-    assert!(out.contains("1 host x 8 H100-SXM5-80GB, 1 host x 2 H100-SXM5-80GB, 1 host x 8 A100"), "{out}");
+    assert!(out.contains("1 host x 8 H200-SXM5-141GB, 1 host x 2 H200-SXM5-141GB, 1 host x 8 A100"), "{out}");
     assert!(out.contains("first of several kinds of hosts"), "{out}");
 }
 

@@ -328,6 +328,14 @@ impl Profile {
         BUILTIN.iter().map(|(name, _)| *name)
     }
 
+    /// The same, with the one first that is likely meant by `name`.
+    pub fn builtin_names_near(name: &str) -> Vec<&'static str> {
+        let near = nearest(name, Self::builtin_names());
+        let mut names: Vec<_> = Self::builtin_names().collect();
+        names.sort_by_key(|&known| near != Some(known));
+        names
+    }
+
     /// The text of a built-in profile, whatever the case of its name.
     pub fn builtin_text(name: &str) -> Option<&'static str> {
         BUILTIN.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, text)| *text)
@@ -358,7 +366,7 @@ impl Profile {
         Self::builtin_text(name).ok_or_else(|| ProfileError::Unknown {
             name: name.to_owned(),
             suggestion: nearest(name, Self::builtin_names()).map(str::to_owned),
-            known: Self::builtin_names().collect::<Vec<_>>().join(" "),
+            known: Self::builtin_names_near(name).join(" "),
         })
     }
 
