@@ -205,9 +205,9 @@ pub(crate) fn run(text: &str, name: &str, asked: &Asked<'_>) -> Result<ExitCode,
     let Some((loaded, graph, step, parts)) = first else {
         return Err(CliError::usage("there is nothing to simulate", "give a scenario"));
     };
-    let extrapolated = loaded.simulator().predictor().extrapolated(loaded.topology.ranks(), loaded.settings.launch);
+    let beyond = loaded.simulator().predictor().beyond(loaded.topology.ranks(), loaded.settings.launch);
     report.inputs.clone_from(&loaded.inputs);
-    report.assumptions = assumptions(&loaded.topology, &loaded.profile, &loaded.settings, extrapolated);
+    report.assumptions = assumptions(&loaded.topology, &loaded.profile, &loaded.settings, &beyond);
     report.assumptions.insert(0, format!("scenario {}: {}", loaded.scenario.name, loaded.scenario.description));
     report.assumptions.push(format!(
         "communication as {}; ranks of the same role once: {} -> {}",
@@ -233,7 +233,7 @@ pub(crate) fn run(text: &str, name: &str, asked: &Asked<'_>) -> Result<ExitCode,
         next = best;
     }
     let exposed = parts.step.as_us() - parts.compute.as_us();
-    let (status, confidence, basis) = trust(extrapolated, false);
+    let (status, confidence, basis) = trust(&beyond);
     report.verdict = Some(Verdict {
         status: if variants.len() == 1 { status } else { Status::Ok },
         sentence: format!(
