@@ -11,12 +11,13 @@ use std::process::ExitCode;
 
 use collcast_reports::model::{Case, CaseOutcome, Cell, Column, Input, Report, Status, Table, Verdict};
 use collcast_reports::terminal;
+use collcast_sim::domain::Beyond;
 use rayon::prelude::*;
 
 use crate::error::CliError;
 use crate::files::{read_text, write};
 use crate::output::{Format, OutputArgs, tell};
-use crate::selectors::{CallArgs, MachineArgs, Named, content_hash};
+use crate::selectors::{CallArgs, MachineArgs, Named, content_hash, trust};
 use crate::validate::{median_error, percent};
 use baseline::{Baseline, Measured, Recorded, digits};
 use judge::{Cause, Changed, Finding, Kind, judge, signed};
@@ -115,9 +116,14 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, CliError> {
     let old = if args.update { None } else { Some(read_baseline(&file, path)?) };
 
     let machines: Vec<Machine<'_>> = suite.machines.par_iter().map(Machine::load).collect::<Result<_, _>>()?;
-    let recorded: Vec<Recorded> = (machines.par_iter())
-        .map(|machine| Ok(Recorded { nccl: machine.entries()?, ..machine.recorded()? }))
-        .collect::<Result<_, CliError>>()?;
+    let (recorded, beyond): (Vec<Recorded>, Vec<Beyond>) = (machines.par_iter())
+        .map(|machine| {
+            let (nccl, beyond) = machine.entries()?;
+            Ok((Recorded { nccl, ..machine.recorded()? }, beyond))
+        })
+        .collect::<Result<Vec<_>, CliError>>()?
+        .into_iter()
+        .unzip();
     let measured: BTreeMap<String, Measured> = (suite.measured.iter())
         .map(|spec| {
             let machine = &machines[spec.machine];
@@ -128,7 +134,7 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, CliError> {
         .collect::<Result<_, CliError>>()?;
     match old {
         None => update(&file, &machines, recorded, measured),
-        Some(old) => compare(args, &suite, (&file, &old), &machines, &recorded, &measured),
+        Some(old) => compare(args, &suite, (&file, &old), &machines, (&recorded, &beyond), &measured),
     }
 }
 
@@ -192,7 +198,7 @@ fn compare(
     suite: &Suite,
     (file, old): (&Path, &Baseline),
     machines: &[Machine<'_>],
-    recorded: &[Recorded],
+    (recorded, beyond): (&[Recorded], &[Beyond]),
     measured: &BTreeMap<String, Measured>,
 ) -> Result<ExitCode, CliError> {
     let judged = (machines.par_iter().zip(recorded))
@@ -216,7 +222,13 @@ fn compare(
     });
 
     let failed = findings.iter().any(|f| f.failed);
-    let report = report(args, suite, (file, old), machines, recorded, &changed, &findings);
+    let mut report = report(args, suite, (file, old), machines, recorded, &changed, &findings);
+    let about = |machine: &Machine<'_>| {
+        let measured = || suite.measured.iter().filter(|m| suite.machines[m.machine].name == machine.spec.name);
+        findings.iter().any(|f| f.machine == machine.spec.name || measured().any(|m| m.name == f.machine))
+    };
+    let beyond = machines.iter().zip(beyond).filter(|(machine, _)| about(machine)).map(|(_, beyond)| beyond.clone());
+    report.verdict = Some(verdict(args, recorded, &findings, &beyond.collect()));
     let whole = matches!(args.output.format(), Format::Json | Format::Junit) || args.output.output.is_some();
     if findings.is_empty() && !whole {
         tell(&terminal::notes(&Report { warnings: Vec::new(), ..report }));
@@ -316,7 +328,6 @@ fn report(
         if suite.strict { "; strict: everything that is reported fails" } else { "" }
     ));
     report.warnings.extend(machines.iter().flat_map(|m| m.warnings.clone()));
-    report.verdict = Some(verdict(args, recorded, findings));
     report.cases = cases(machines, suite, findings);
     report.extra.insert("overall".to_owned(), overall(suite, recorded, findings));
     if args.output.format() == Format::Csv {
@@ -479,7 +490,7 @@ fn entries(recorded: &[Recorded]) -> usize {
     recorded.iter().flat_map(|m| m.nccl.values()).map(BTreeMap::len).sum()
 }
 
-fn verdict(args: &Args, recorded: &[Recorded], findings: &[Finding]) -> Verdict {
+fn verdict(args: &Args, recorded: &[Recorded], findings: &[Finding], beyond: &Beyond) -> Verdict {
     let all = plural(entries(recorded), "entry", "entries");
     let differences = plural(findings.len(), "difference", "differences");
     let failed = findings.iter().filter(|f| f.failed).count();
@@ -505,6 +516,7 @@ fn verdict(args: &Args, recorded: &[Recorded], findings: &[Finding]) -> Verdict 
             format!("nothing got worse; {differences} in {all}, the first in {}", named(first))
         }
     };
+    let (_, confidence, basis) = trust(beyond);
     let told = findings.iter().filter(|f| !matches!(f.kind, Kind::New | Kind::Removed));
     let (told, untold): (Vec<&Finding>, Vec<&Finding>) = told.partition(|f| f.causes.len() == 1);
     Verdict {
@@ -515,10 +527,13 @@ fn verdict(args: &Args, recorded: &[Recorded], findings: &[Finding]) -> Verdict 
         },
         sentence,
         confidence: match (told.len(), untold.len()) {
-            (_, 0) => "high".to_owned(),
-            (told, untold) => format!("medium: {told} of {} have one cause", told + untold),
+            _ if findings.is_empty() => "high: forecasts are held against forecasts".to_owned(),
+            (told, untold) if untold > 0 && beyond.is_empty() => {
+                format!("medium: {told} of {} have one cause", told + untold)
+            }
+            _ => confidence,
         },
-        basis: "predicted".to_owned(),
+        basis,
         next: (!findings.is_empty())
             .then(|| format!("accept it with `collcast check {suite} --update`, or undo the cause")),
     }

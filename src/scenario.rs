@@ -11,6 +11,7 @@ use collcast_scenarios::file::{self, Scenario};
 use collcast_scenarios::study::{self, Breakdown, Signed};
 use collcast_scenarios::{builtin, device};
 use collcast_sim::collective::Launch;
+use collcast_sim::domain::Beyond;
 use collcast_sim::ids::{LinkId, Rank};
 use collcast_sim::predict::{Predictor, Settings};
 use collcast_sim::profile::Profile;
@@ -137,8 +138,8 @@ impl Loaded {
     }
 
     /// Whether the profile was made elsewhere.
-    fn extrapolated(&self) -> bool {
-        self.simulator().predictor().extrapolated(self.topology.ranks(), self.settings.launch)
+    fn beyond(&self) -> Beyond {
+        self.simulator().predictor().beyond(self.topology.ranks(), self.settings.launch)
     }
 
     fn graph(&self) -> OpGraph {
@@ -201,14 +202,15 @@ pub(crate) fn run(text: &str, name: &str, asked: &Asked<'_>) -> Result<ExitCode,
     let loaded = Loaded::new(text, &named(label), asked)?;
     let simulator = loaded.simulator();
     let (graph, step, parts) = simulated(label, &loaded, &simulator, asked, &mut rows)?;
-    let mut extrapolated = loaded.extrapolated();
+    let mut beyond = vec![loaded.beyond()];
     for (label, text) in others {
         let loaded = Loaded::new(text, &named(label), asked)?;
         simulated(label, &loaded, &loaded.simulator(), asked, &mut rows)?;
-        extrapolated |= loaded.extrapolated();
+        beyond.push(loaded.beyond());
     }
+    let beyond: Beyond = beyond.into_iter().collect();
     report.inputs.clone_from(&loaded.inputs);
-    report.assumptions = assumptions(&loaded.topology, &loaded.profile, &loaded.settings, extrapolated);
+    report.assumptions = assumptions(&loaded.topology, &loaded.profile, &loaded.settings, &beyond);
     report.assumptions.insert(0, format!("scenario {}: {}", loaded.scenario.name, loaded.scenario.description));
     report.assumptions.push(format!(
         "communication as {}; ranks of the same role once: {} -> {}",
@@ -234,7 +236,7 @@ pub(crate) fn run(text: &str, name: &str, asked: &Asked<'_>) -> Result<ExitCode,
         next = best;
     }
     let exposed = parts.step.as_us() - parts.compute.as_us();
-    let (status, confidence, basis) = trust(extrapolated, false);
+    let (status, confidence, basis) = trust(&beyond);
     report.verdict = Some(Verdict {
         status,
         sentence: format!(

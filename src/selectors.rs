@@ -9,6 +9,7 @@ use clap::parser::ValueSource;
 use collcast_hwbackend::read::{ENVIRONMENT, UNSAID};
 use collcast_reports::model::{Cell, Column, Input, Status, Table};
 use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol, ReduceOp};
+use collcast_sim::domain::Beyond;
 use collcast_sim::engine::Unobserved;
 use collcast_sim::ids::{HostId, Rank};
 use collcast_sim::model::nccl::search::Given;
@@ -306,13 +307,7 @@ impl MachineArgs {
     pub(crate) fn load_profile(&self, topology: &Topology) -> Result<(Profile, Vec<Input>), CliError> {
         let mut names = self.profile.clone();
         if names.is_empty() {
-            names.push(
-                topology
-                    .profile
-                    .clone()
-                    .filter(|p| Profile::builtin_text(p).is_some())
-                    .unwrap_or_else(|| "prior".to_owned()),
-            );
+            names.push(topology.profile.clone().unwrap_or_else(|| "prior".to_owned()));
         }
         let mut profile = Profile::builtin("prior")?;
         let mut inputs = Vec::new();
@@ -805,17 +800,10 @@ pub(crate) const UNMEASURED_SWITCHES: &str =
     "reduction and multicast in switches: constants cited from NCCL's cost model, not measured";
 
 /// How far to trust predictions: status, confidence and what they rest on.
-pub(crate) fn trust(extrapolated: bool, unmeasured_switches: bool) -> (Status, String, String) {
-    let (status, confidence, basis) = match (extrapolated, unmeasured_switches) {
-        (true, _) => (
-            Status::Warning,
-            "low: the profile is from another machine, launch mode, algorithm, protocol, rank or host count",
-            "extrapolated",
-        ),
-        (false, true) => (Status::Warning, "low: constants of switches are cited, not measured", "cited"),
-        (false, false) => (Status::Ok, "medium", "predicted"),
-    };
-    (status, confidence.to_owned(), basis.to_owned())
+pub(crate) fn trust(beyond: &Beyond) -> (Status, String, String) {
+    let (status, confidence) =
+        if beyond.is_empty() { (Status::Ok, "medium".to_owned()) } else { (Status::Warning, format!("low: {beyond}")) };
+    (status, confidence, beyond.basis().to_owned())
 }
 
 impl Point {
@@ -867,12 +855,7 @@ fn hosts_by_kind(topology: &Topology) -> String {
 }
 
 /// What every output says first.
-pub(crate) fn assumptions(
-    topology: &Topology,
-    profile: &Profile,
-    settings: &Settings,
-    extrapolated: bool,
-) -> Vec<String> {
+pub(crate) fn assumptions(topology: &Topology, profile: &Profile, settings: &Settings, beyond: &Beyond) -> Vec<String> {
     let version = settings.version.unwrap_or_default();
     let stated = topology.software.nccl.as_deref().and_then(|text| text.parse::<Version>().ok()).is_some();
     let nccl = if stated { version.to_string() } else { format!("{version} rules") };
@@ -885,10 +868,11 @@ pub(crate) fn assumptions(
             if settings.cold { ", one cold call" } else { ", calls back to back" },
         ),
         format!(
-            "profile {}: {}{}",
+            "profile {}{}: {}{}",
             profile.name,
+            if topology.profile.is_none() && profile.name == "prior" { " (the machine names none)" } else { "" },
             profile.evidence,
-            if extrapolated { "; EXTRAPOLATED beyond what it was made with" } else { "" }
+            if beyond.basis() == "extrapolated" { "; EXTRAPOLATED beyond what it was made with" } else { "" }
         ),
     ];
     lines.extend(topology.assumptions.iter().map(|a| format!("assumed: {a}")));

@@ -155,11 +155,11 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, CliError> {
     let mut report = Report::new("simulate", env!("CARGO_PKG_VERSION"));
     report.predicted = true;
     report.inputs = inputs;
-    report.assumptions = assumptions(topology, &profile, &settings, prediction.extrapolated);
+    report.assumptions = assumptions(topology, &profile, &settings, &prediction.beyond);
     report.assumptions.extend(told.assumptions);
     report.assumptions.extend(point.split_note());
     report.assumptions.extend(unsaid_line(&unsaid(&args.machine, &call_args, &machines)));
-    if prediction.unmeasured_switches {
+    if prediction.beyond.switches() {
         report.assumptions.push(UNMEASURED_SWITCHES.to_owned());
     }
     report.warnings.extend(told.warnings);
@@ -175,7 +175,7 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, CliError> {
     if call_args.explain_choice {
         report.tables.extend(explain::table_of_one(point, &predictor, &settings)?);
     }
-    let (status, confidence, basis) = trust(prediction.extrapolated, prediction.unmeasured_switches);
+    let (status, confidence, basis) = trust(&prediction.beyond);
     report.verdict = Some(Verdict {
         status,
         sentence: format!(

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use collcast_reports::model::{Cell, Column, Report, Table, Verdict};
 use collcast_reports::nccl_tests::{self, NcclTests, NcclTestsRow};
 use collcast_sim::collective::{Algorithm, Collective, Launch};
+use collcast_sim::domain::Beyond;
 use collcast_sim::ids::Rank;
 use collcast_sim::predict::{Choice, Prediction, Predictor, Settings};
 use collcast_sim::schedule::valid_algorithms;
@@ -72,16 +73,15 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, CliError> {
     let mut report = Report::new("sweep", env!("CARGO_PKG_VERSION"));
     report.predicted = true;
     report.inputs = inputs;
-    let extrapolated = predictions.iter().any(|p| p.extrapolated);
+    let beyond: Beyond = predictions.iter().map(|p| p.beyond.clone()).collect();
     let first = settings.values().next().copied().unwrap_or_default();
-    report.assumptions = assumptions(largest, &profile, &first, extrapolated);
+    report.assumptions = assumptions(largest, &profile, &first, &beyond);
     if let Some(told) = told.values().next() {
         report.assumptions.extend(told.assumptions.clone());
         report.warnings.extend(told.warnings.clone());
     }
     report.assumptions.extend(points.first().and_then(Point::split_note));
-    let unmeasured = predictions.iter().any(|p| p.unmeasured_switches);
-    if unmeasured {
+    if beyond.switches() {
         report.assumptions.push(UNMEASURED_SWITCHES.to_owned());
     }
     report.warnings.extend(warnings(&predictions));
@@ -104,7 +104,7 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, CliError> {
     if args.call.explain_choice {
         report.tables.extend(explain::tables(&points, &predictors, &settings)?);
     }
-    report.verdict = verdict(&points, &predictions, extrapolated, unmeasured);
+    report.verdict = verdict(&points, &predictions, &beyond);
     let nccl_tests = match args.output.format() {
         Format::NcclTests => {
             let in_place = predict_all(&in_place(&points), &predictors, &settings)?;
@@ -227,7 +227,7 @@ fn for_people(table: &mut Table, points: &[Point]) {
     hide(table, &hidden);
 }
 
-fn verdict(points: &[Point], predictions: &[Prediction], extrapolated: bool, unmeasured: bool) -> Option<Verdict> {
+fn verdict(points: &[Point], predictions: &[Prediction], beyond: &Beyond) -> Option<Verdict> {
     let rows: Vec<_> = points.iter().zip(predictions).collect();
     let (best_point, best) = rows.iter().max_by(|a, b| busbw(a.0, a.1).total_cmp(&busbw(b.0, b.1)))?;
     let smallest = rows
@@ -246,7 +246,7 @@ fn verdict(points: &[Point], predictions: &[Prediction], extrapolated: bool, unm
         smallest.0.call.size(),
         smallest.1.time.as_us(),
     );
-    let (status, confidence, basis) = trust(extrapolated, unmeasured);
+    let (status, confidence, basis) = trust(beyond);
     Some(Verdict {
         status,
         sentence,

@@ -11,6 +11,7 @@ use std::process::ExitCode;
 
 use collcast_hwbackend::read::{FileReport, ReadOptions, cut_runs, read_paths};
 use collcast_reports::model::{Cell, Column, Input, Report, Status, Table, Verdict};
+use collcast_sim::domain::Beyond;
 use collcast_sim::model::nccl::FUNCTIONS;
 use collcast_sim::predict::{Predictor, Settings};
 use collcast_sim::units::Bytes;
@@ -96,14 +97,13 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, CliError> {
     let mut report = Report::new("tune", env!("CARGO_PKG_VERSION"));
     report.predicted = true;
     report.inputs = inputs;
-    let extrapolated = sites.iter().any(|s| s.options.iter().any(|o| o.prediction.extrapolated));
-    let unmeasured = sites.iter().any(|s| s.options.iter().any(|o| o.prediction.unmeasured_switches));
-    report.assumptions = assumptions(&topology, &profile, &settings, extrapolated);
+    let beyond: Beyond = sites.iter().flat_map(|s| &s.options).map(|o| o.prediction.beyond.clone()).collect();
+    report.assumptions = assumptions(&topology, &profile, &settings, &beyond);
     report.assumptions.extend(told.assumptions);
     report.warnings.extend(defects);
     report.warnings.extend(told.warnings);
     report.assumptions.extend(measured.note());
-    if unmeasured {
+    if beyond.switches() {
         report.assumptions.push(UNMEASURED_SWITCHES.to_owned());
     }
     let asked: Vec<&Site> = sites.iter().filter(|s| !s.beyond).collect();
@@ -126,7 +126,7 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, CliError> {
     report.tables.push(advice_table(&shown, args.format == Format::Table));
     report.tables.push(regret_table(&advice::regrets(&sites)));
     report.tables.push(env.table());
-    report.verdict = Some(verdict(&sites, &advice, &env, args.output.is_some(), trust(extrapolated, unmeasured)));
+    report.verdict = Some(verdict(&sites, &advice, &env, args.output.is_some(), trust(&beyond)));
     if let Some(folder) = &args.output {
         let machine = write::Machine { name: &topology.name, hosts, ranks: sites[0].call.ranks };
         write::folder(folder, &report, &write::tuner_csv(&sites, &advice, &machine), &env.text(&machine))?;

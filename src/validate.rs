@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use collcast_hwbackend::read::{FileReport, ReadOptions, cut_runs, read_paths};
 use collcast_reports::model::{Input, Report, Status, Verdict};
 use collcast_sim::collective::Launch;
+use collcast_sim::domain::Beyond;
 use collcast_sim::ids::Rank;
 use collcast_sim::measurement::Measurement;
 use collcast_sim::predict::Settings;
@@ -20,7 +21,7 @@ use collcast_sim::topology::Topology;
 
 use crate::error::CliError;
 use crate::output::{Format, OutputArgs};
-use crate::selectors::{MachineArgs, assumptions, content_hash};
+use crate::selectors::{MachineArgs, assumptions, content_hash, trust};
 use doctor::Anomaly;
 use judged::{Judged, hosts_of_rows, judge, left_aside};
 pub(crate) use tables::{BANDS, band};
@@ -141,11 +142,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         version: topology.software.nccl.as_deref().and_then(|text| text.parse().ok()),
         ..Settings::default()
     };
-    let extrapolated = judged.iter().filter(|j| j.prediction.extrapolated).count();
+    let each: Vec<Beyond> = judged.iter().map(|j| j.prediction.beyond.clone()).collect();
 
     let mut report = Report::new("validate", env!("CARGO_PKG_VERSION"));
     report.inputs = inputs;
-    report.assumptions = assumptions(&topology, &profile, &settings, false);
+    report.assumptions = assumptions(&topology, &profile, &settings, &Beyond::default());
     if let Some(line) = report.assumptions.first_mut()
         && let Some(at) = line.find("; launch")
     {
@@ -168,10 +169,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
             profile.name
         ));
     }
+    let extrapolated = each.iter().filter(|b| b.extrapolated()).count();
+    let reasons: Beyond = each.into_iter().collect();
     if extrapolated > 0 {
-        report.warnings.push(format!(
-            "{extrapolated} predictions extrapolate: the profile is from another machine, launch mode, algorithm, protocol, rank or host count"
-        ));
+        report.warnings.push(format!("{extrapolated} of {} predictions extrapolate: {reasons}", judged.len()));
     }
 
     report.warnings.extend(read.files.iter().find_map(|file| other_gpus(file, &topology)));
@@ -209,7 +210,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     // A gate that nothing was held against is not passed.
     let unjudged = judged.is_empty() && (max_error.is_some() || min_busbw.is_some());
     let failed = beyond || unjudged || anomalies.iter().any(|a| a.error);
-    report.verdict = Some(verdict(&overall, &all, worst.as_ref(), failed, &anomalies, (max_error, min_busbw)));
+    let doubt = if 2 * extrapolated > judged.len() {
+        Some(trust(&reasons).1)
+    } else {
+        (extrapolated > 0).then(|| format!("medium: {extrapolated} of {} predictions extrapolate", judged.len()))
+    };
+    let found = verdict(&overall, &all, worst.as_ref(), failed, &anomalies, (max_error, min_busbw));
+    let confidence = doubt.filter(|_| found.confidence == "high").unwrap_or(found.confidence);
+    report.verdict = Some(Verdict { confidence, ..found });
     if let Some(folder) = &args.plots {
         let names = plots::write_all(folder, &judged)?;
         say!("note: {} pictures in {}: {}", names.len(), folder.display(), names.join(" "));

@@ -28,6 +28,39 @@ fn check_refused(args: &[&str], expected: &[&str]) {
     }
 }
 
+/// Goal: whatever the command, the verdict names the reasons for doubt that hold and no other, and the first lines say
+/// where a machine names no profile.
+#[test]
+fn doubt_is_named() {
+    let cited = "confidence: low: no measurement is behind profile prior; basis: cited";
+    let none = "profile prior (the machine names none)";
+    let elsewhere = "low: the profile was measured on H200, not H100-SXM5-80GB; the profile was measured over 2 to 4 \
+                     ranks, not 8; basis: extrapolated";
+    for (args, expected) in [
+        ("simulate dgx-h100 -s 1M", [none, cited]),
+        ("simulate dgx-h100 --group 64K*2", [none, cited]),
+        ("simulate dgx-h200 --profile prior -s 1M", ["profile prior: none", cited]),
+        ("sweep pcie-box -s 1M,2M", [none, cited]),
+        ("tune pcie-box -s 1M", [none, cited]),
+        ("simulate h200x4 -s 1M", ["profile h200-nvswitch", "confidence: medium; basis: predicted"]),
+        ("simulate ddp-buckets", ["profile h200-nvswitch", "confidence: medium; basis: predicted"]),
+        ("sweep dgx-h100 --profile h200-nvswitch -s 1M --algorithm ring", ["EXTRAPOLATED", elsewhere]),
+        (
+            "simulate dgx-h200 --gpus 4 -s 1M --algorithm nvls",
+            [
+                "EXTRAPOLATED",
+                "low: no row of nvls/simple was measured; constants of switches are cited, not measured; basis",
+            ],
+        ),
+    ] {
+        let (code, out, err) = collcast(&args.split(' ').collect::<Vec<_>>());
+        assert_eq!(code, 0, "{args}: {err}");
+        for part in expected {
+            assert!(out.contains(part) || err.contains(part), "{args}: `{part}` is missing in:\n{out}\n{err}");
+        }
+    }
+}
+
 #[test]
 fn bad_usage_is_refused_with_a_way_out() {
     for (args, expected) in [
@@ -164,12 +197,12 @@ fn a_template_is_described_refused_and_imported() {
 /// Goal: hosts of several kinds, and GPUs without a rank, are counted as they are.
 #[test]
 fn mixed_hosts_are_described() {
-    let text = "schema = \"collcast/topology/1\"\n[[hosts]]\ncount = 2\nlike = \"dgx-h100\"\n\
+    let text = "schema = \"collcast/topology/1\"\n[[hosts]]\ncount = 2\nlike = \"dgx-h200\"\n\
                 [[hosts]]\nnames = \"b0\"\nlike = \"dgx-a100\"\n";
     let (_dir, path) = file("mixed.toml", text.as_bytes());
     let (code, out, err) = collcast(&["simulate", &path, "-s", "1M", "--placement", "0-9,16-23"]);
     assert_eq!(code, 0, "{err}");
-    assert!(out.contains("1 host x 8 H100-SXM5-80GB, 1 host x 2 H100-SXM5-80GB, 1 host x 8 A100"), "{out}");
+    assert!(out.contains("1 host x 8 H200-SXM5-141GB, 1 host x 2 H200-SXM5-141GB, 1 host x 8 A100"), "{out}");
     assert!(out.contains("first of several kinds of hosts"), "{out}");
 }
 

@@ -11,6 +11,7 @@ pub const MODEL: &str = env!("COLLCAST_MODEL");
 pub mod calibrate;
 pub mod collective;
 pub mod doctor;
+pub mod domain;
 pub mod engine;
 pub mod ids;
 pub mod measurement;

@@ -9,6 +9,7 @@ use rustc_hash::FxHashMap;
 use thiserror::Error;
 
 use crate::collective::{Algorithm, Collective, Launch, Protocol};
+use crate::domain::{Beyond, Reason};
 use crate::engine::flows::WEIGHT_ONE;
 use crate::engine::{EngineError, Instance, Observer, Outcome, Unobserved, fold, run, run_steady};
 use crate::ids::{LinkId, Rank};
@@ -158,10 +159,8 @@ pub struct Prediction {
     pub low: SimDuration,
     /// Upper end of the 90% interval.
     pub high: SimDuration,
-    /// Whether the profile was made elsewhere.
-    pub extrapolated: bool,
-    /// Whether it rests on constants of reduction in switches that nobody measured.
-    pub unmeasured_switches: bool,
+    /// How it goes beyond what the profile was made with.
+    pub beyond: Beyond,
     /// Slices sent between lanes.
     pub messages: u64,
     /// Events handled.
@@ -920,11 +919,15 @@ impl<'a> Predictor<'a> {
             .map_err(|error| PredictError::Engine { what: what.clone(), error })?
             .max(bound.time);
         let (time, issue) = self.time(kernel, call.ranks, settings);
-        let extrapolated =
-            self.extrapolated(call.ranks, settings.launch) || !self.profile.has_seen(algorithm, protocol, call);
+        let mut beyond: Beyond =
+            [self.beyond(call.ranks, settings.launch), self.profile.beyond(algorithm, protocol, call)]
+                .into_iter()
+                .collect();
         // Those with a proxy go through the network.
         let (nvswitch, sharp) = self.profile.switches_measured();
-        let unmeasured_switches = groups.iter().any(|(_, c)| if c.proxy.is_some() { !sharp } else { !nvswitch });
+        if groups.iter().any(|(_, c)| if c.proxy.is_some() { !sharp } else { !nvswitch }) {
+            beyond.insert(Reason::Switches);
+        }
         let scale = |factor: f64| SimDuration::from_us(time.as_us() * factor);
         let mut uses: Vec<(f64, usize)> = utilisations(&instance.resources, &outcome.load, run_time);
         let place = |index: usize| folded.as_ref().map_or(index, |f| f.resource[index] as usize);
@@ -961,8 +964,7 @@ impl<'a> Predictor<'a> {
             issue,
             low: time,
             high: time,
-            extrapolated,
-            unmeasured_switches,
+            beyond,
             messages: outcome.messages,
             events: outcome.events,
             folded: (laid.instance.lanes.len(), instance.lanes.len()),
@@ -976,7 +978,7 @@ impl<'a> Predictor<'a> {
             schedule_hash: schedule.identity(),
         };
         let class = Spread::class(protocol, settings.launch, prediction.bound_by());
-        let (low, high) = self.profile.interval(&class, extrapolated || unmeasured_switches);
+        let (low, high) = self.profile.interval(&class, !prediction.beyond.is_empty());
         (prediction.low, prediction.high) = (scale(low), scale(high));
         Ok((prediction, shares))
     }
@@ -996,13 +998,27 @@ impl<'a> Predictor<'a> {
         Warning::CongestionNotModelled(port)
     }
 
-    /// Whether the profile's evidence is from other hardware, launch modes or host counts.
-    pub fn extrapolated(&self, ranks: u32, launch: Launch) -> bool {
+    /// How such calls go beyond the hardware, launch modes and host counts of the profile's evidence.
+    pub fn beyond(&self, ranks: u32, launch: Launch) -> Beyond {
+        let mut beyond = Beyond::default();
+        if self.profile.is_cited() {
+            beyond.insert(Reason::Cited(self.profile.name.clone()));
+            return beyond;
+        }
         let known = |model: &str| self.profile.gpus.iter().any(|g| model.contains(g.as_str()));
         let model = self.topology.gpu(self.topology.gpu_of(Rank(0))).map(|g| g.model.as_str()).unwrap_or_default();
-        (!model.is_empty() && !known(model))
-            || !self.profile.launches.contains(&launch)
-            || (self.hosts(ranks) > 1 && !self.profile.across_hosts)
+        if !model.is_empty() && !known(model) {
+            let seen =
+                if self.profile.gpus.is_empty() { "GPUs it does not name" } else { &self.profile.gpus.join(" and ") };
+            beyond.insert(Reason::Gpu { seen: seen.to_owned(), here: model.to_owned() });
+        }
+        if !self.profile.launches.contains(&launch) {
+            beyond.insert(Reason::Launch(launch));
+        }
+        if self.hosts(ranks) > 1 && !self.profile.across_hosts {
+            beyond.insert(Reason::Hosts);
+        }
+        beyond
     }
 
     /// Hosts that the first `ranks` GPUs are on; 1 at least.

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::collective::{Algorithm, DataType, Launch, Protocol, nearest};
+use crate::domain::{Beyond, Reason};
 use crate::engine::Access;
 use crate::engine::flows::WEIGHT_ONE;
 use crate::schedule::Call;
@@ -328,6 +329,14 @@ impl Profile {
         BUILTIN.iter().map(|(name, _)| *name)
     }
 
+    /// The same, with the one first that is likely meant by `name`.
+    pub fn builtin_names_near(name: &str) -> Vec<&'static str> {
+        let near = nearest(name, Self::builtin_names());
+        let mut names: Vec<_> = Self::builtin_names().collect();
+        names.sort_by_key(|&known| near != Some(known));
+        names
+    }
+
     /// The text of a built-in profile, whatever the case of its name.
     pub fn builtin_text(name: &str) -> Option<&'static str> {
         BUILTIN.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, text)| *text)
@@ -358,7 +367,7 @@ impl Profile {
         Self::builtin_text(name).ok_or_else(|| ProfileError::Unknown {
             name: name.to_owned(),
             suggestion: nearest(name, Self::builtin_names()).map(str::to_owned),
-            known: Self::builtin_names().collect::<Vec<_>>().join(" "),
+            known: Self::builtin_names_near(name).join(" "),
         })
     }
 
@@ -645,11 +654,22 @@ impl Profile {
         self.choices = choices.into_iter().collect();
     }
 
-    /// Whether it was made with such choices and ranks, or does not say with which. Sizes do not count: small messages
-    /// all go in one slice, and what bounds large ones bounds larger ones too.
-    pub fn has_seen(&self, algorithm: Algorithm, protocol: Protocol, call: &Call) -> bool {
-        (self.choices.is_empty() || self.choices.contains(&format!("{algorithm}/{protocol}")))
-            && self.ranks.is_none_or(|[fewest, most]| (fewest..=most).contains(&call.ranks))
+    /// Whether no measurement is behind it: its values are cited.
+    pub fn is_cited(&self) -> bool {
+        self.gpus.is_empty() && self.launches.is_empty()
+    }
+
+    /// How a call goes beyond the choices and ranks that it was made with, where it says with which. Sizes do not count:
+    /// small messages all go in one slice, and what bounds large ones bounds larger ones too.
+    pub fn beyond(&self, algorithm: Algorithm, protocol: Protocol, call: &Call) -> Beyond {
+        let mut beyond = Beyond::default();
+        if !self.choices.is_empty() && !self.choices.contains(&format!("{algorithm}/{protocol}")) {
+            beyond.insert(Reason::Choice(algorithm, protocol));
+        }
+        if let Some(seen) = self.ranks.filter(|[fewest, most]| !(fewest..=most).contains(&&call.ranks)) {
+            beyond.insert(Reason::Ranks { seen, here: call.ranks });
+        }
+        beyond
     }
 
     /// Of some files' hashes, those that it was fitted to.

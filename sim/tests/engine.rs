@@ -1380,7 +1380,7 @@ fn nvls_beats_the_ring_at_large_sizes() {
         let busbw = |algorithm| {
             let simple = Choice::Forced(Protocol::Simple);
             let got = predictor.predict(&call, Choice::Forced(algorithm), simple, &Settings::default()).unwrap();
-            assert_eq!(got.unmeasured_switches, algorithm == Algorithm::Nvls);
+            assert_eq!(got.beyond.switches(), algorithm == Algorithm::Nvls);
             got.algbw_gb_per_s(Bytes(size)) * 1.75
         };
         let (ring, nvls) = (busbw(Algorithm::Ring), busbw(Algorithm::Nvls));

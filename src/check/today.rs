@@ -8,9 +8,10 @@ use std::str::FromStr;
 use clap::Parser as _;
 use collcast_reports::model::Input;
 use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol};
+use collcast_sim::domain::Beyond;
 use collcast_sim::ids::Rank;
 use collcast_sim::model::nccl::{Tuner, Version};
-use collcast_sim::predict::{Choice, PredictError, Predictor, Settings};
+use collcast_sim::predict::{Choice, PredictError, Prediction, Predictor, Settings};
 use collcast_sim::profile::Profile;
 use collcast_sim::schedule::Call;
 use collcast_sim::topology::Topology;
@@ -168,8 +169,8 @@ impl<'s> Machine<'s> {
         Call::of_size(collective, self.topology.ranks(), Bytes(size), DataType::Float32).aligned()
     }
 
-    /// Everything that the suite asks of it, by version and collective.
-    pub(crate) fn entries(&self) -> Result<BTreeMap<String, BTreeMap<String, Entry>>, CliError> {
+    /// Everything that the suite asks of it, by version and collective, and how that goes beyond its profile.
+    pub(crate) fn entries(&self) -> Result<(BTreeMap<String, BTreeMap<String, Entry>>, Beyond), CliError> {
         let setups: Vec<(Version, Setup)> = (self.versions.iter())
             .map(|&version| Ok((version, self.setup(version, &self.settings)?)))
             .collect::<Result<_, CliError>>()?;
@@ -195,20 +196,21 @@ impl<'s> Machine<'s> {
         for (job, planned) in jobs.iter().zip(&planned) {
             once.extend(planned.ways.iter().map(|way| (way, *job)));
         }
-        let times: BTreeMap<&Way, Option<f64>> = (once.into_iter().rev().collect::<Vec<_>>().into_par_iter())
+        let times: BTreeMap<&Way, Option<Prediction>> = (once.into_iter().rev().collect::<Vec<_>>().into_par_iter())
             .with_max_len(1)
             .map(|(way, job)| {
-                let time = time(&predictor, job.1, &self.call(way.collective, way.size));
-                Ok((way, time.map_err(|error| named(job, error))?))
+                let run = predicted(&predictor, job.1, &self.call(way.collective, way.size));
+                Ok((way, run.map_err(|error| named(job, error))?))
             })
             .collect::<Result<_, CliError>>()?;
         let mut out: BTreeMap<String, BTreeMap<String, Entry>> = BTreeMap::new();
         for ((version, _, collective), planned) in jobs.iter().zip(&planned) {
-            let us: Vec<(u64, f64)> = planned.ways.iter().filter_map(|way| Some((way.size, times[way]?))).collect();
+            let us = planned.ways.iter().filter_map(|way| Some((way.size, times[way].as_ref()?.time.as_us())));
+            let us: Vec<(u64, f64)> = us.collect();
             let entry = Entry::new(&planned.choices, &us);
             out.entry(version.to_string()).or_default().insert(collective.name().to_owned(), entry);
         }
-        Ok(out)
+        Ok((out, times.values().flatten().map(|run| run.beyond.clone()).collect()))
     }
 
     /// NCCL's choices over the range, and how it does the calls whose times are asked for.
@@ -272,10 +274,14 @@ pub(crate) fn pick(predictor: &Predictor<'_>, settings: &Settings, call: &Call) 
     }))
 }
 
+/// What NCCL picks; none where NCCL would fail.
+fn predicted(predictor: &Predictor<'_>, settings: &Settings, call: &Call) -> Result<Option<Prediction>, PredictError> {
+    may_fail(predictor.predict(call, Choice::Auto, Choice::Auto, settings))
+}
+
 /// Time of what NCCL picks in us; none where NCCL would fail.
 pub(crate) fn time(predictor: &Predictor<'_>, settings: &Settings, call: &Call) -> Result<Option<f64>, PredictError> {
-    let prediction = may_fail(predictor.predict(call, Choice::Auto, Choice::Auto, settings))?;
-    Ok(prediction.map(|p| p.time.as_us()))
+    Ok(predicted(predictor, settings, call)?.map(|p| p.time.as_us()))
 }
 
 /// Time of a call as it was done before, in us; none where that has no schedule here.

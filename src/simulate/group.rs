@@ -34,17 +34,17 @@ pub(super) fn run(args: &Args, text: &str) -> Result<ExitCode, CliError> {
     let mut report = Report::new("simulate", env!("CARGO_PKG_VERSION"));
     report.predicted = true;
     report.inputs = inputs;
-    report.assumptions = assumptions(&topology, &profile, &settings, p.extrapolated);
+    report.assumptions = assumptions(&topology, &profile, &settings, &p.beyond);
     report.assumptions.extend(told.assumptions);
     report.assumptions.push("one kernel; left out: what the host takes to plan a group".to_owned());
     report.warnings.extend(told.warnings);
     report.warnings.extend(p.warnings.iter().map(ToString::to_string));
     report.tables.push(row(&calls, &p));
     report.tables.push(of_calls(&calls, &p, args.output.format() == Format::Table));
-    if p.unmeasured_switches {
+    if p.beyond.switches() {
         report.assumptions.push(UNMEASURED_SWITCHES.to_owned());
     }
-    let (status, confidence, basis) = trust(p.extrapolated, p.unmeasured_switches);
+    let (status, confidence, basis) = trust(&p.beyond);
     let bytes: u64 = calls.iter().map(|call| call.size().0).sum();
     report.verdict = Some(Verdict {
         status,

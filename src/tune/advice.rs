@@ -201,10 +201,9 @@ pub(super) fn regrets(sites: &[Site]) -> Vec<Regret> {
                 Some((size(s), s.default_option().predicted_us() / s.options[best].predicted_us() - 1.0))
             })
             .collect();
-        let extrapolated = of.iter().any(|s| s.options.iter().any(|o| o.prediction.extrapolated));
         out.push(Regret {
             collective,
-            basis: if extrapolated { Basis::Extrapolated } else { Basis::Predicted },
+            basis: Basis::of(of.iter().flat_map(|s| &s.options)),
             sizes: predicted.len(),
             default: Loss::of(&predicted),
             forecast: None,

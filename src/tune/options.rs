@@ -21,14 +21,26 @@ pub(super) type Pair = (Algorithm, Protocol);
 pub(super) enum Basis {
     Measured,
     Predicted,
+    Cited,
     Extrapolated,
 }
 
 impl Basis {
+    /// That of predictions.
+    pub(super) fn of<'o>(options: impl IntoIterator<Item = &'o Opt>) -> Self {
+        let basis = options.into_iter().map(|o| match o.prediction.beyond.basis() {
+            "predicted" => Self::Predicted,
+            "cited" => Self::Cited,
+            _ => Self::Extrapolated,
+        });
+        basis.max().unwrap_or(Self::Predicted)
+    }
+
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Measured => "measured",
             Self::Predicted => "predicted",
+            Self::Cited => "cited",
             Self::Extrapolated => "extrapolated",
         }
     }
@@ -96,8 +108,7 @@ impl Site {
         let default = self.default_option();
         match (default.measured, option.measured) {
             (Some(_), Some(_)) => Basis::Measured,
-            _ if default.prediction.extrapolated || option.prediction.extrapolated => Basis::Extrapolated,
-            _ => Basis::Predicted,
+            _ => Basis::of([default, option]),
         }
     }
 

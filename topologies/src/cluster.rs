@@ -386,21 +386,16 @@ pub fn default_fabric(host: &HostSpec) -> FabricSpec {
 
 /// The profile that fits a host, by GPU generation and how the GPUs are joined.
 ///
-/// Names are `<gpu>-nvswitch` for the machines with NVSwitches, `pcie` for GPUs without
-/// NVLink; `None` where neither fits.
+/// `None` where no profile is of such GPUs.
 pub fn profile_for(host: &HostSpec) -> Option<&'static str> {
     let model = &host.gpus.first()?.gpu.model;
     let capability = host.gpus.first()?.gpu.compute_capability;
-    if host.gpus.iter().all(|g| g.nvlinks.is_empty()) {
-        return Some("pcie");
-    }
     if !host.has_nvswitch() {
         return None;
     }
     match capability {
         80 => Some("a100-nvswitch"),
         90 if model.starts_with("H200") => Some("h200-nvswitch"),
-        90 => Some("h100-nvswitch"),
         100..110 => Some("b200-nvswitch"),
         _ => None,
     }

@@ -7,6 +7,7 @@
 use std::ops::Range;
 use std::path::Path;
 
+use collcast_sim::profile::Profile;
 use collcast_sim::topology::{LinkKind, Software};
 use collcast_sim::units::{Bandwidth, parse_rate};
 
@@ -249,6 +250,15 @@ impl Reader<'_> {
         })
     }
 
+    /// The name of a built-in profile.
+    fn profile(&self, name: &At<String>) -> Result<String, TopologiesError> {
+        if Profile::builtin_text(&name.value).is_some() {
+            return Ok(name.value.clone());
+        }
+        let known = Profile::builtin_names_near(&name.value);
+        Err(self.source.unknown_name(name.span.clone(), "a built-in profile", &name.value, &known))
+    }
+
     fn cluster(&self, raw: &RawFile, load: Loader<'_>) -> Result<ClusterSpec, TopologiesError> {
         self.check_schema(raw)?;
         let stem =
@@ -257,7 +267,7 @@ impl Reader<'_> {
             name: raw.name.as_ref().map_or(stem, |n| n.value.clone()),
             description: text_of(raw.description.as_ref()),
             file: self.source.file.to_owned(),
-            profile: raw.profile.as_ref().map(|p| p.value.clone()),
+            profile: raw.profile.as_ref().map(|name| self.profile(name)).transpose()?,
             ..ClusterSpec::default()
         };
         if let Some(software) = &raw.software {

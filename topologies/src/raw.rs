@@ -180,7 +180,7 @@ pub(crate) struct RawFile {
     /// Short form: number of hosts.
     #[schemars(with = "Option<u32>")]
     pub(crate) count: Option<At<i64>>,
-    /// Name of the profile that fits the hardware.
+    /// Name of the built-in profile that fits the hardware; `prior` where none is named.
     pub(crate) profile: Option<At<String>>,
     /// What the hosts run.
     pub(crate) software: Option<RawSoftware>,

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+use collcast_sim::profile::Profile;
 use collcast_sim::topology::{LinkKind, Topology};
 use collcast_topologies::builtin;
 use collcast_topologies::cluster::ClusterSpec;
@@ -131,7 +132,7 @@ fn links_to_oneself_are_left_out_and_said() {
     assert!(host.assumptions.iter().any(|a| a.contains("PCIe 3.0 assumed")));
     let topology = ClusterSpec::single("ncv4", "f", host).build().unwrap();
     assert_eq!(topology.ranks(), 4);
-    assert_eq!(topology.profile.as_deref(), Some("pcie"));
+    assert_eq!(topology.profile, None);
 }
 
 /// Goal: what NCCL chose, in order, as it wrote it (hexadecimal device numbers).
@@ -360,7 +361,7 @@ fn the_first_example_of_the_contract_loads() {
     assert_eq!(topology.name, "cluster-a");
     assert_eq!(topology.ranks(), 512);
     assert_eq!(topology.software.nccl.as_deref(), Some("2.28.9"));
-    assert_eq!(topology.profile.as_deref(), Some("h100-nvswitch"));
+    assert_eq!(topology.profile.as_deref(), None);
     assert_eq!(topology.hosts()[16].name, "gpu017");
     let leaf = topology.find("leaf0-rail3").unwrap();
     let slow = topology.find("gpu017/nic3").unwrap();
@@ -416,7 +417,7 @@ fn the_second_example_of_the_contract_loads() {
 fn short_forms_and_overrides() {
     let short = draw("schema = \"collcast/topology/1\"\nlike = \"aws-p5\"\ncount = 32\n");
     assert_eq!(short.ranks(), 256);
-    assert_eq!(short.profile.as_deref(), Some("h100-nvswitch"));
+    assert_eq!(short.profile, None);
     let kept =
         draw("schema = \"collcast/topology/1\"\n[[hosts]]\ncount = 2\nlike = \"dgx-h100\"\ngpus = { count = 4 }\n");
     assert_eq!(kept.ranks(), 8);
@@ -479,7 +480,7 @@ fn fabrics_have_their_shape() {
     assert_eq!(fly.links_from(a).filter(|(_, _, l)| l.width == 2).count(), 2);
 }
 
-/// Goal: every built-in loads with any number of hosts, connected, with its figures.
+/// Goal: every built-in loads with any number of hosts, connected, with its figures and a profile that there is, if any.
 #[test]
 fn every_built_in_loads_with_any_number_of_hosts() {
     for name in builtin::names() {
@@ -487,7 +488,8 @@ fn every_built_in_loads_with_any_number_of_hosts() {
         for nodes in [None, Some(1), Some(2), Some(32), Some(65)] {
             let topology =
                 builtin::load(name, nodes, None).unwrap_or_else(|e| panic!("{name} {nodes:?}\n{}", e.render()));
-            assert!(topology.profile.is_some(), "{name}");
+            let profile = topology.profile.as_deref();
+            assert!(profile.is_none_or(|p| Profile::builtin_text(p).is_some()), "{name} names profile {profile:?}");
             let hosts = nodes.unwrap_or(if name == "ib-rail" { 32 } else { 1 });
             assert_eq!(topology.hosts().len(), hosts as usize);
             for rank in 0..topology.ranks() {

@@ -68,6 +68,16 @@ fn mistakes_in_topology_files_are_refused() {
             ][..],
         ),
         (
+            "name = \"t\"",
+            "name = \"t\"\nprofile = \"h100-nvswitch\"",
+            &[
+                "`h100-nvswitch` is not a built-in profile",
+                "t.toml:3:11",
+                "did you mean `h200-nvswitch`?",
+                "known: h200-nvswitch, prior",
+            ],
+        ),
+        (
             "rate = \"400 Gb/s\"\ngpu",
             "rate = \"400\"\ngpu",
             &["`400` has no unit", "t.toml:11:8", "hint: data sheets give bits"],

@@ -112,7 +112,7 @@ pub fn coverage(samples: &[Sample], held: &[Judged], fold: &[usize], profile: &P
             let class = Spread::class(samples[r].protocol, samples[r].settings.launch, held[r].bound);
             let known = || set.iter().find(|s| s.class == class).map(|s| (s.low, s.high));
             let (algorithm, protocol, call) = of(r);
-            let seen = domain.has_seen(algorithm, protocol, call);
+            let seen = domain.beyond(algorithm, protocol, call).is_empty();
             let interval = if seen { known() } else { Some(profile.interval("", true)) };
             out[r] = interval.map(|(low, high)| ((low..=high).contains(&(-held[r].residual).exp()), high - low));
         }

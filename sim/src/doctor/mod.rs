@@ -461,7 +461,7 @@ impl Case {
             _ => Finding::Healthy,
         };
         let outliers = self.log_likelihood(first.fault, first.floor, &first.curve).outliers;
-        let extrapolated = self.points.iter().any(|p| p.expected.extrapolated);
+        let extrapolated = self.points.iter().any(|p| p.expected.beyond.extrapolated());
         Diagnosis { finding, alike, beyond, extrapolated, worst, outliers, ranked }
     }
 }
@@ -492,7 +492,7 @@ impl Examination {
     pub fn new(mut case: Case, topology: &Topology, profile: &Profile) -> Result<Self, PredictError> {
         // Intervals that a calibration found hold for the machine as it was calibrated; a faulty one is not.
         for Point { expected, .. } in &mut case.points {
-            let (low, high) = profile.interval("", expected.extrapolated || expected.unmeasured_switches);
+            let (low, high) = profile.interval("", !expected.beyond.is_empty());
             let scaled = |factor: f64| SimDuration::from_us(expected.time.as_us() * factor);
             (expected.low, expected.high) = (scaled(low), scaled(high));
         }

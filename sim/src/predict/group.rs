@@ -13,6 +13,7 @@ use super::{
     Choice, PredictError, Predictor, ProofKind, ROUNDS, Settings, Warning, bound_by, kernel_time, utilisations,
 };
 use crate::collective::{Algorithm, Protocol};
+use crate::domain::{Beyond, Reason};
 use crate::engine::flows::WEIGHT_ONE;
 use crate::engine::{Unobserved, run};
 use crate::ids::{ChannelId, Rank};
@@ -63,10 +64,8 @@ pub struct GroupPrediction {
     pub bound: &'static str,
     /// The calls one after another instead, each as a kernel of its own.
     pub apart: SimDuration,
-    /// Whether the profile was made elsewhere.
-    pub extrapolated: bool,
-    /// Whether it rests on constants of reduction in switches that nobody measured.
-    pub unmeasured_switches: bool,
+    /// How it goes beyond what the profile was made with.
+    pub beyond: Beyond,
     /// How the schedules were proved: the least of them.
     pub proof: ProofKind,
     /// Events handled.
@@ -175,20 +174,23 @@ impl Predictor<'_> {
             let others = calls.len() as u64 - 1;
             apart = SimDuration((apart + gap.times(others)).0.saturating_sub(first.times(others).0));
         }
-        let extrapolated = self.extrapolated(ranks, settings.launch)
-            || group.iter().zip(calls).any(|(c, call)| !self.profile.has_seen(c.algorithm, c.protocol, call));
+        let of_calls = group.iter().zip(calls).map(|(c, call)| self.profile.beyond(c.algorithm, c.protocol, call));
+        let mut beyond: Beyond = of_calls.chain([self.beyond(ranks, settings.launch)]).collect();
         // That of the call with the most to do.
         let main =
             group.iter().zip(calls).max_by_key(|(_, call)| call.size()).map_or(Protocol::Simple, |c| c.0.protocol);
         let (nvswitch, sharp) = self.profile.switches_measured();
-        let unmeasured_switches = group.iter().any(|c| match c.algorithm {
+        let unmeasured = group.iter().any(|c| match c.algorithm {
             Algorithm::Nvls => !nvswitch || several && !sharp,
             Algorithm::NvlsTree => !nvswitch,
             _ => Kind::of(c.algorithm, several) == Kind::Collnet && !sharp,
         });
+        if unmeasured {
+            beyond.insert(Reason::Switches);
+        }
         let bound = bound_by(issue >= time, link, lane, host);
         let class = Spread::class(main, settings.launch, bound);
-        let (low, high) = self.profile.interval(&class, extrapolated || unmeasured_switches);
+        let (low, high) = self.profile.interval(&class, !beyond.is_empty());
         let scale = |factor: f64| SimDuration::from_us(time.as_us() * factor);
         let (low, high) = (scale(low), scale(high));
         Ok(GroupPrediction {
@@ -199,8 +201,7 @@ impl Predictor<'_> {
             kernel,
             bound,
             apart,
-            extrapolated,
-            unmeasured_switches,
+            beyond,
             proof,
             events,
             warnings: congested.into_iter().collect(),
