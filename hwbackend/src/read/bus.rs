@@ -36,7 +36,10 @@ impl Rate {
     /// The rate that size and printed time give, in GB/s, where this is another one: by more than digits explain.
     pub(super) fn contradicted(self, size: u64, time: &str, time_us: f64) -> Option<f64> {
         let half = half_unit(time);
-        let rate = |us: f64| size as f64 / us.max(0.0) / 1e3; // Infinite where the time is all rounding.
+        let rate = |us: f64| size as f64 / us / 1e3;
+        if time_us <= half {
+            return None; // All of it is rounding.
+        }
         let (low, high) = (rate(time_us + half), rate(time_us - half));
         (self.high < 0.99 * low || self.low > 1.01 * high).then(|| rate(time_us))
     }
