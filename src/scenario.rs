@@ -231,9 +231,16 @@ pub(crate) fn run(text: &str, name: &str, asked: &Asked<'_>) -> Result<ExitCode,
             report.tables.push(links_table(&loaded.topology, &step));
         }
         disturbed(&loaded, &simulator, &graph, &mut report)?;
-        let (table, best) = advice(text, name, asked, (&loaded, &simulator), &step)?;
-        report.tables.push(table);
-        next = best;
+        if loaded.scenario.layout.data <= MOST_ADVISED {
+            let (table, best) = advice(text, name, asked, (&loaded, &simulator), &step)?;
+            report.tables.push(table);
+            next = best;
+        } else {
+            report.assumptions.push(format!(
+                "what would help is not tried with more than {MOST_ADVISED} ranks in a communicator (it takes minutes); \
+                 try changes with --vary, such as --vary communication.channels=8,16"
+            ));
+        }
     }
     let exposed = parts.step.as_us() - parts.compute.as_us();
     let (status, confidence, basis) = trust(&beyond);
@@ -517,6 +524,9 @@ fn disturbed(loaded: &Loaded, simulator: &Simulator<'_>, graph: &OpGraph, report
     report.tables.push(table);
     Ok(())
 }
+
+/// Ranks of a communicator up to which [`advice`] is asked for: it simulates the step some 15 times.
+const MOST_ADVISED: u32 = 128;
 
 /// What would help: the step again, with one thing changed.
 fn advice(

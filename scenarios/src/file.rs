@@ -29,6 +29,8 @@ const MAX_LAYERS: u64 = 10_000;
 const MAX_RANKS: u64 = 131_072;
 const MAX_MICRO_BATCHES: u32 = 4_096;
 const MAX_OPERATIONS: u64 = 2_000_000;
+/// Most ranks of a communicator: each of its calls is simulated slice by slice (a step of DDP takes 12 s with so many).
+const MAX_GROUP: u32 = 1_024;
 /// Bytes of an element at most.
 const MAX_ELEMENT: u64 = 16;
 
@@ -561,6 +563,13 @@ impl Reader<'_> {
         let whole = |message: String, hint: &str| TopologiesError::Contradiction(self.source.whole(message, hint));
         if layout.ranks() > MAX_RANKS {
             return Err(whole(format!("the layout has {} ranks", layout.ranks()), "at most 131072 are simulated"));
+        }
+        let largest = layout.data.max(layout.tensor);
+        if largest > MAX_GROUP {
+            let message = format!("the layout has communicators of {largest} ranks");
+            let hint = "at most 1024 are simulated: raise `tensor` or `pipeline`, or time one call by \
+                        `collcast simulate MACHINE -c all_reduce`";
+            return Err(TopologiesError::TooLarge(self.source.whole(message, hint)));
         }
         let layers: u64 = blocks.iter().map(|b| b.count).sum();
         if u64::from(layout.pipeline) * u64::from(layout.chunks) > layers {

@@ -215,6 +215,7 @@ fn bad_scenarios_are_refused_with_their_place() {
         ("count = 2", "count = 0", &["0 layers"]),
         ("data = 4", "pipeline = 4", &["4 stages of 1 chunks share 2 layers"]),
         ("data = 4", "data = 0", &["data is 0", "expected 1 to"]),
+        ("data = 4", "data = 2048", &["communicators of 2048 ranks", "at most 1024"]),
         ("\"ddp\"", "\"fsdp\" }\njitter = { relative = 3.0", &["relative is 3"]),
         ("scenario/1", "scenario/2", &["expected `collcast/scenario/1`"]),
         ("backward = \"20 us\"\n", "", &["neither both times nor operations"]),

@@ -25,3 +25,20 @@ pub fn one_line(text: &str) -> String {
     }
     line
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    proptest::proptest! {
+        /// Goal: of any text nothing reaches a terminal that is not drawn, and no second line.
+        #[test]
+        fn any_text_is_one_drawn_line(text: String, marks in "[\\x00-\\x1f\\x7f-\\x9f\u{ad}\u{200b}-\u{202e}\u{2066}-\u{2069}\u{feff}a]*") {
+            for text in [&text, &marks] {
+                let line = one_line(text);
+                proptest::prop_assert!(line.chars().all(is_shown), "{line:?}");
+                proptest::prop_assert!(!line.chars().any(|c| c.is_control() || ('\u{202a}'..='\u{202e}').contains(&c)));
+            }
+        }
+    }
+}

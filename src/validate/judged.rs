@@ -85,8 +85,8 @@ const PLAUSIBLE: f64 = 2.0;
 /// Where NCCL's choice fits the rows as well as this, no other is looked at.
 const FITS: f64 = 0.1;
 
-/// Most calls that are not alike: about a minute of forecasts. Rows may be as many as are read.
-const CALLS_MAX: usize = 100_000;
+/// Most calls that are not alike: up to 40 s of a core, as long as others are tried for each. Rows may be as many as are read.
+const CALLS_MAX: usize = 20_000;
 
 pub(super) type Verdicts<'a> = (Vec<Judged<'a>>, BTreeMap<String, usize>, usize);
 

@@ -767,11 +767,12 @@ mod tests {
         /// Goal: whatever FIFOs a measurement claims, a cut has chunks, channels and slices.
         #[test]
         fn every_cut_has_chunks(
-            sizes in proptest::array::uniform3(0u64..1 << 24),
+            bits in proptest::array::uniform3(0u32..24),
             (ranks, size) in (1u32..20, 0u64..1 << 34),
             network: bool,
         ) {
-            let buffers = Buffers { ll: Bytes(sizes[0] >> 8), ll128: Bytes(sizes[1]), simple: Bytes(sizes[2]) };
+            let [ll, ll128, simple] = bits.map(|bits| Bytes((1 << bits) - 1));
+            let buffers = Buffers { ll, ll128, simple };
             let limits = Limits { buffers, network, ..Limits::default() };
             for &collective in Collective::ALL {
                 let call = Call::of_size(collective, ranks, Bytes(size), DataType::Float16);

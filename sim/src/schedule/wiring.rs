@@ -58,7 +58,7 @@ pub fn end_of(ends: &[u32], worker: u32) -> usize {
 /// An all-to-all of 1,096 ranks has as many connections.
 pub const MOST_CONNS: usize = 1_200_000;
 /// See [`MOST_CONNS`].
-pub const MOST_WORKERS: usize = 2_000_000;
+pub const MOST_WORKERS: usize = 3_000_000;
 
 /// All workers and connections of a schedule.
 #[derive(Clone, Debug)]
