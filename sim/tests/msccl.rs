@@ -14,7 +14,7 @@ use collcast_sim::network::{lay, order};
 use collcast_sim::predict::{PredictError, Predictor, Settings};
 use collcast_sim::schedule::msccl::{Imported, export, one_loop};
 use collcast_sim::schedule::plan::{Limits, Plan};
-use collcast_sim::schedule::program::{Mutation, Step};
+use collcast_sim::schedule::program::{Mutation, Step, Template};
 use collcast_sim::schedule::verify::{VerifyError, verify};
 use collcast_sim::schedule::{Call, Generator, Order, Schedule, Worker, valid_algorithms};
 use collcast_sim::topology::Topology;
@@ -333,7 +333,7 @@ fn long_calls_with_dependencies_end() {
     let mut shorter = 0;
     let mut check = |topology: &Topology, imported: &Imported, call: &Call| {
         let schedule = imported.schedule(call.clone(), &limits).unwrap();
-        if schedule.templates.iter().flat_map(|t| t.ops()).all(|op| op.wait.is_none()) {
+        if schedule.templates.iter().flat_map(Template::ops).all(|op| op.wait.is_none()) {
             return;
         }
         let what = format!("{} over {} of {}", imported.name, call.size(), topology.name);

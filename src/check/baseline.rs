@@ -48,6 +48,9 @@ pub(crate) struct Constants {
     pub(crate) values: BTreeMap<String, f64>,
 }
 
+/// What a suite asks of a machine: by version of NCCL and collective.
+pub(crate) type Entries = BTreeMap<String, BTreeMap<String, Entry>>;
+
 /// A machine.
 #[derive(Clone, PartialEq, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -63,7 +66,7 @@ pub(crate) struct Recorded {
     pub(crate) settings: String,
     /// By version, then by collective; in the file, versions with the same entry stand together.
     #[serde(default)]
-    pub(crate) nccl: BTreeMap<String, BTreeMap<String, Entry>>,
+    pub(crate) nccl: Entries,
 }
 
 /// One collective on one machine with one version of NCCL.

@@ -19,7 +19,7 @@ use collcast_sim::units::Bytes;
 use rayon::prelude::*;
 
 use super::Selectors;
-use super::baseline::{Constants, Entry, Recorded};
+use super::baseline::{Constants, Entries, Entry, Recorded};
 use super::suite::MachineSpec;
 use crate::error::CliError;
 use crate::selectors::{Told, content_hash};
@@ -170,7 +170,7 @@ impl<'s> Machine<'s> {
     }
 
     /// Everything that the suite asks of it, by version and collective, and how that goes beyond its profile.
-    pub(crate) fn entries(&self) -> Result<(BTreeMap<String, BTreeMap<String, Entry>>, Beyond), CliError> {
+    pub(crate) fn entries(&self) -> Result<(Entries, Beyond), CliError> {
         let setups: Vec<(Version, Setup)> = (self.versions.iter())
             .map(|&version| Ok((version, self.setup(version, &self.settings)?)))
             .collect::<Result<_, CliError>>()?;
@@ -203,7 +203,7 @@ impl<'s> Machine<'s> {
                 Ok((way, run.map_err(|error| named(job, error))?))
             })
             .collect::<Result<_, CliError>>()?;
-        let mut out: BTreeMap<String, BTreeMap<String, Entry>> = BTreeMap::new();
+        let mut out = Entries::new();
         for ((version, _, collective), planned) in jobs.iter().zip(&planned) {
             let us = planned.ways.iter().filter_map(|way| Some((way.size, times[way].as_ref()?.time.as_us())));
             let us: Vec<(u64, f64)> = us.collect();
