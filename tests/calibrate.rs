@@ -15,7 +15,7 @@ use collcast_sim::schedule::Call;
 use collcast_sim::topology::Topology;
 use collcast_sim::units::Bytes;
 
-use common::collcast;
+use common::{all, collcast};
 
 /// What the planted machine has, in parts of the prior's values.
 const PLANTED: [(&str, f64); 8] = [
@@ -287,6 +287,9 @@ fn transferred(seen: impl Fn(&[&str]) -> bool, unseen: impl Fn(&[&str]) -> bool)
 /// reduce-scatter within 8%. (All-reduce does not tell what a store to memory costs beside a send.)
 #[test]
 fn all_reduce_predicts_all_gather_and_reduce_scatter() {
+    if !all("all_reduce_predicts_all_gather_and_reduce_scatter", "all of it") {
+        return;
+    }
     let (rows, error) =
         transferred(|row| row[1] == "all_reduce", |row| ["all_gather", "reduce_scatter"].contains(&row[1]));
     assert!(rows >= 20 && error < 0.08, "{error} on {rows} rows");

@@ -25,7 +25,7 @@ use collcast_sim::schedule::{Call, Generator, Order, Schedule, Worker, valid_alg
 use collcast_sim::topology::{Link, LinkKind, Topology, TopologyBuilder, VertexKind};
 use collcast_sim::units::{Bandwidth, Bytes, SimDuration, SimTime};
 use common::naive::{self, Log};
-use common::{at_percent, cluster, fits, nvswitch_box, pcie_box, prior, with_links};
+use common::{Sample, at_percent, cluster, fits, nvswitch_box, pcie_box, prior, with_links};
 use proptest::prelude::*;
 
 /// What to lay on a machine, small enough for the naive engine.
@@ -181,10 +181,11 @@ fn check_case_against_naive(topology: &Topology, case: &Case) {
 /// begin and end, not only the last.
 #[test]
 fn engine_agrees_with_the_naive_one_inside_a_host() {
+    let mut sample = Sample::new("engine_agrees_with_the_naive_one_inside_a_host", 7);
     for (collective, algorithm, protocol) in patterns() {
         for ranks in 1..=5 {
             for channels in 1..=3 {
-                for count in [0, 1, 500, 3001] {
+                for count in [0, 1, 500, 3001].into_iter().filter(|_| sample.takes()) {
                     let case = Case { channels, count, ..Case::new(collective, algorithm, protocol, ranks) };
                     check_case_against_naive(&nvswitch_box(5, 450.0), &case);
                 }
@@ -533,9 +534,10 @@ fn loads_of_a_line_overlap() {
 #[test]
 fn steady_calls_are_extended_right() {
     let mut shorter = 0;
+    let mut sample = Sample::new("steady_calls_are_extended_right", 3);
     for topology in [nvswitch_box(8, 450.0), cluster(4, 2, 2)] {
         for (collective, algorithm, protocol) in patterns_on(&topology, topology.ranks()) {
-            for count in [500_000, 1_234_567] {
+            for count in [500_000, 1_234_567].into_iter().filter(|_| sample.takes()) {
                 let case = Case {
                     channels: 2,
                     count,
@@ -561,7 +563,7 @@ fn steady_calls_are_extended_right() {
             }
         }
     }
-    assert!(shorter > 20, "{shorter}");
+    assert!(shorter > sample.of(20), "{shorter}");
 }
 
 /// Goal: a computation is not a lane: alone it ends by its own rate, and without resources it
@@ -616,10 +618,12 @@ fn folded_equals_unfolded() {
         machines.push(with_links(&nvswitch_box(8, 450.0), |id, l| if id == slow % 16 { at_percent(l, 9) } else { l }));
     }
     let mut folds = 0;
+    let mut sample = Sample::new("folded_equals_unfolded", 4);
     for topology in &machines {
         let order = order(topology, topology.ranks());
         for (collective, algorithm, protocol) in patterns_on(topology, topology.ranks()) {
-            for (channels, count, chunk_grains) in [(1, 999, 16), (3, 40_000, 0), (4, 100_003, 256)] {
+            let cuts = [(1, 999, 16), (3, 40_000, 0), (4, 100_003, 256)];
+            for (channels, count, chunk_grains) in cuts.into_iter().filter(|_| sample.takes()) {
                 let case = Case {
                     channels,
                     count,
@@ -636,7 +640,7 @@ fn folded_equals_unfolded() {
             }
         }
     }
-    assert!(folds > 200, "{folds}");
+    assert!(folds > sample.of(200), "{folds}");
 }
 
 /// Goal: equal heads are simulated once: of all heads, ranks, hosts and channels one lane of each
@@ -927,11 +931,13 @@ proptest! {
 #[test]
 fn one_slow_direction_beats_no_bound() {
     let profile = prior();
+    let mut sample = Sample::new("one_slow_direction_beats_no_bound", 4);
     for machine in [nvswitch_box(4, 450.0), pcie_box(4, 24.0), cluster(2, 2, 2), cluster(3, 1, 1)] {
         for slow in 0..u32::try_from(machine.link_count()).unwrap() {
             let topology = with_links(&machine, |id, link| if id == slow { at_percent(link, 5) } else { link });
             let predictor = Predictor::new(&topology, &profile);
-            for &collective in Collective::ALL.iter().filter(|c| !valid_algorithms(**c).is_empty()) {
+            let collectives = Collective::ALL.iter().filter(|c| !valid_algorithms(**c).is_empty());
+            for &collective in collectives.filter(|_| sample.takes()) {
                 for root in 0..topology.ranks() {
                     let mut call = Call::of_size(collective, topology.ranks(), Bytes(64 << 20), DataType::Float32);
                     call.root = Rank(root);

@@ -3,9 +3,11 @@
 //! Method: all cases of a small grid, a seeded sample of the rest. `COLLCAST_EXHAUSTIVE=1`
 //! runs the complete grid (to 33 ranks x 1..4 channels x odd sizes; what switches combine on 1..8
 //! hosts of 1..8; about 580,000 schedules), `COLLCAST_EXHAUSTIVE=3/16` the third part of 16.
+//! Without `COLLCAST_ALL=1` the sample is a quarter of itself.
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
 
+use std::io::Write as _;
 use std::sync::Arc;
 
 use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol};
@@ -103,13 +105,23 @@ fn check_proved(case: &Case) {
 #[derive(Clone, Copy)]
 enum Share {
     Sample,
+    /// A quarter of that.
+    Few,
     /// This part of so many, from 0.
     Part(u64, u64),
 }
 
 impl Share {
     fn wanted() -> Self {
-        let Ok(value) = std::env::var("COLLCAST_EXHAUSTIVE") else { return Self::Sample };
+        let Ok(value) = std::env::var("COLLCAST_EXHAUSTIVE") else {
+            if std::env::var_os("COLLCAST_ALL").is_some() {
+                return Self::Sample;
+            }
+            let left_out = "skipped: three in four of the sampled schedules; COLLCAST_ALL=1 runs them";
+            // Past what captures the output of tests that pass.
+            let _ = writeln!(std::io::stderr(), "{left_out}");
+            return Self::Few;
+        };
         let (part, parts) = value.split_once('/').unwrap_or(("1", "1"));
         match (part.parse(), parts.parse()) {
             (Ok(part), Ok(parts)) if (1..=parts).contains(&part) => Self::Part(part - 1, parts),
@@ -123,6 +135,7 @@ impl Share {
         let hash = index.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         match self {
             Self::Sample => hash >> (64 - bits) == 0,
+            Self::Few => hash >> (62 - bits) == 0,
             Self::Part(part, parts) => (hash >> 32) % parts == part,
         }
     }
@@ -175,7 +188,7 @@ fn algorithms(collectives: &[Collective]) -> impl Iterator<Item = (Collective, A
 fn grid(share: Share) -> Vec<Case> {
     let shapes: Vec<_> = (1..=33).flat_map(|ranks| [1, 2, 3, 5, 8, 33].map(|per| (ranks, per))).collect();
     cases(algorithms(Collective::ALL), &shapes, [0, 1, 3, 63, 64, 65, 257, 1000, 4099], |index, case| {
-        let few = case.ranks <= 3 && matches!(share, Share::Sample);
+        let few = case.ranks <= 3 && !matches!(share, Share::Part(..));
         let pairs = matches!(case.collective, Collective::AllToAll | Collective::SendRecv);
         (few || share.takes(index, if case.ranks > 17 { 8 } else { 4 })) && !(case.in_place && pairs)
     })
@@ -193,7 +206,11 @@ fn grid_of_switches(share: Share) -> Vec<Case> {
 }
 
 fn check_all_proved(cases: &[Case], share: Share, of_sample: usize) {
-    let at_least = if matches!(share, Share::Sample) { of_sample } else { 0 };
+    let at_least = match share {
+        Share::Sample => of_sample,
+        Share::Few => of_sample / 4,
+        Share::Part(..) => 0,
+    };
     assert!(cases.len() > at_least, "{}", cases.len());
     cases.par_iter().for_each(check_proved);
     println!("{} schedules proved", cases.len());

@@ -1,8 +1,10 @@
 //! Runs the program as a user does.
 
+use std::io::Write as _;
 use std::process::{Command, Stdio};
 
 /// Exit code, stdout and stderr of the program with these arguments, run where the data of the tests is.
+#[allow(dead_code)] // Not all tests need it.
 pub(crate) fn collcast(args: &[&str]) -> (i32, String, String) {
     let out = Command::new(env!("CARGO_BIN_EXE_collcast"))
         .args(args)
@@ -12,4 +14,15 @@ pub(crate) fn collcast(args: &[&str]) -> (i32, String, String) {
         .unwrap();
     let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
     (out.status.code().unwrap_or(-1), text(&out.stdout), text(&out.stderr))
+}
+
+/// Whether the longest tests run in full (`COLLCAST_ALL=1`); what is left out is said.
+#[allow(dead_code)] // Not all tests have a long part.
+pub(crate) fn all(test: &str, left_out: &str) -> bool {
+    let all = std::env::var_os("COLLCAST_ALL").is_some();
+    if !all {
+        // Past what captures the output of tests that pass.
+        let _ = writeln!(std::io::stderr(), "skipped: {test}: {left_out}; COLLCAST_ALL=1 runs it");
+    }
+    all
 }

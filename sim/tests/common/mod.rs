@@ -4,11 +4,42 @@
 
 pub(crate) mod naive;
 
+use std::io::Write as _;
+
 use collcast_sim::collective::{Algorithm, Collective};
 use collcast_sim::ids::{HostId, Rank};
 use collcast_sim::profile::Profile;
 use collcast_sim::topology::{Gpu, Link, LinkKind, Nic, Topology, TopologyBuilder, VertexKind};
 use collcast_sim::units::Bandwidth;
+
+/// Which cases of a long test run: all with `COLLCAST_ALL=1`, else one in some.
+pub(crate) struct Sample {
+    every: usize,
+    seen: usize,
+}
+
+impl Sample {
+    /// One in `every` cases, which is said.
+    pub(crate) fn new(test: &str, every: usize) -> Self {
+        if std::env::var_os("COLLCAST_ALL").is_some() {
+            return Self { every: 1, seen: 0 };
+        }
+        // Past what captures the output of tests that pass.
+        let _ = writeln!(std::io::stderr(), "skipped: {test}: all but one in {every} cases; COLLCAST_ALL=1 runs them");
+        Self { every, seen: 0 }
+    }
+
+    /// Whether the next case runs.
+    pub(crate) fn takes(&mut self) -> bool {
+        self.seen += 1;
+        self.seen % self.every == 1 % self.every
+    }
+
+    /// What a number of all cases comes to.
+    pub(crate) fn of(&self, all: usize) -> usize {
+        all / self.every
+    }
+}
 
 fn link(kind: LinkKind, gb_per_s: f64, width: u32) -> Link {
     Link { kind, rate: Bandwidth::from_gb_per_s(gb_per_s), width }
