@@ -45,8 +45,8 @@ pub(crate) struct Args {
     machine: MachineArgs,
     #[command(flatten)]
     call: CallArgs,
-    /// Several calls between ncclGroupStart and ncclGroupEnd, which NCCL runs as one kernel: a list of
-    /// [COLLECTIVE:]SIZE[*TIMES], such as 64K*48 or all_gather:1M,all_reduce:64K
+    /// Several calls between ncclGroupStart and ncclGroupEnd, which NCCL runs as one kernel: sizes, each with a
+    /// collective before it and a number of times behind it if need be, such as 64K*48 or all_gather:1M,all_reduce:64K
     #[arg(
         long,
         value_name = "CALL[,CALL]",

@@ -1,6 +1,6 @@
 //! Workloads and what-ifs as data: builds operation graphs for the engine of `collcast-sim`.
 //!
-//! A scenario file ([`file`]) names a machine, a model as a list of layers, a layout and a
+//! A scenario file ([`mod@file`]) names a machine, a model as a list of layers, a layout and a
 //! strategy. [`step::graph`] turns it into an [`collcast_sim::workload::OpGraph`]; the strategies
 //! ([`ddp`], [`fsdp`], [`pipeline`]) are programs that build graphs and know nothing of time.
 //! [`study`] runs a scenario, takes its exposed time apart and asks what would help.

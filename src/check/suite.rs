@@ -38,16 +38,16 @@ macro_rules! with_calls {
         struct $name {
             $($fields)*
             /// Collectives: all_reduce all_gather reduce_scatter broadcast reduce all_to_all
-            /// send_recv [all_reduce]
+            /// send_recv; by itself all_reduce
             #[schemars(with = "Option<Vec<String>>")]
             collectives: Option<Vec<Spanned<String>>>,
-            /// Sizes whose times are kept, such as `64K` or `8:8GiB:32` [1K, 1M, 256M]
+            /// Sizes whose times are kept, such as `64K` or `8:8GiB:32`; by itself 1K, 1M, 256M
             #[schemars(with = "Option<Vec<String>>")]
             sizes: Option<Vec<Spanned<String>>>,
-            /// Sizes over which NCCL's choice is kept [8:8GiB:2]
+            /// Sizes over which NCCL's choice is kept; by itself `8:8GiB:2`
             #[schemars(with = "Option<String>")]
             range: Option<Spanned<String>>,
-            /// Versions of NCCL [the machine's, else the newest known]
+            /// Versions of NCCL; by itself the machine's, else the newest known]
             #[schemars(with = "Option<Vec<String>>")]
             nccl: Option<Vec<Spanned<String>>>,
             /// Variables that NCCL is run with: NAME=VALUE, or a file of such lines; those of the

@@ -79,7 +79,7 @@ const TRIES_CORRECTED: usize = 4;
 /// Minimises Huber's loss between bounds, from `start`, or from `from` with the pull to `start`.
 ///
 /// Derivatives are dear: between places where they are taken anew, each step corrects them by what it
-/// found ([`correct`]), until it leads no further down.
+/// found, until it leads no further down.
 ///
 /// # Errors
 /// The first that the problem reports.

@@ -16,8 +16,8 @@ const NORMAL: f64 = 1.6449;
 ///
 /// They reach as far down as up: on which side of a prediction a class lies is itself something that
 /// runs differ in, and a fit to other runs errs the other way. What a class has shown is wider for a
-/// row to come of a run to come by [`unseen`], as rows of one run are wrong together and are worth
-/// less than their number ([`worth`]).
+/// row to come of a run to come, as rows of one run are wrong together and are worth less than their
+/// number.
 pub fn spreads(samples: &[Sample], held: &[Judged], rows: &[usize]) -> Vec<Spread> {
     let mut classes: BTreeMap<String, BTreeMap<&str, Vec<f64>>> = BTreeMap::new();
     for &r in rows {

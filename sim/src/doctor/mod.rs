@@ -2,7 +2,7 @@
 //!
 //! Each cause is a change of the machine, its settings or its constants ([`Fault`]). Under each the
 //! sizes of a run are simulated again, and the curves compete for the measured one: by their
-//! likelihood under the model's own uncertainty ([`evidence`]), a cause being the mean over the ways
+//! likelihood under the model's own uncertainty (`evidence.rs`), a cause being the mean over the ways
 //! in which it may show, alone or beside a host that issues calls too slowly. A cause is found where it clearly beats a healthy machine, any cause that
 //! gives another curve, and a curve of no known cause; else the answer is that it is unknown.
 

@@ -2,7 +2,7 @@
 //!
 //! A worker is a (rank, channel, lane). Its program is a [`Template`] with parameters; its
 //! connections are computed on demand. Nothing here grows with ranks times steps. An
-//! algorithm is a generator in its own file ([`ring`], [`tree`], [`pat`], ...); whoever
+//! algorithm is a generator in its own file (`ring.rs`, `tree.rs`, `pat.rs`, ...); whoever
 //! consumes a [`Schedule`] cannot tell which one made it.
 
 mod chain;

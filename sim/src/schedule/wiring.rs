@@ -34,7 +34,7 @@ pub struct Wired {
     pub threads: u32,
     /// The lane of its block whose threads these are.
     pub team: Lane,
-    /// Those that are other lanes': see [`Worker::others`].
+    /// Those that are other lanes': see [`Lane`].
     pub others: u32,
 }
 

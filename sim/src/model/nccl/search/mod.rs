@@ -1,8 +1,8 @@
 //! NCCL's graph search: which channels it lays through a machine, and how fast it takes them to be.
 //!
-//! Each node (a host, or the hosts that NVLink joins) is searched on its own ([`find`]) in NCCL's view
-//! of it ([`system`], [`paths`]); then all ranks agree on the worst and share out channels
-//! ([`connect`]). Nodes that are alike are searched once. Left out: joining NICs of several cards
+//! Each node (a host, or the hosts that NVLink joins) is searched on its own (`find.rs`) in NCCL's view
+//! of it (`system.rs`, `paths.rs`); then all ranks agree on the worst and share out channels
+//! (`connect.rs`). Nodes that are alike are searched once. Left out: joining NICs of several cards
 //! (`NCCL_NET_MERGE_LEVEL` above `PORT`), flattening of Broadcom switches and GPUs shared by two ranks.
 
 mod connect;
