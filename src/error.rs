@@ -1,4 +1,4 @@
-//! What can end a command, how it is shown, and with which exit code.
+//! What can go wrong: what and where it is, the way out, and the exit code that a command gives it.
 
 use std::path::{Path, PathBuf};
 
@@ -13,46 +13,76 @@ use collcast_sim::schedule::msccl::{ExportError, MscclError};
 use collcast_sim::text::one_line;
 use collcast_topologies::TopologiesError;
 use collcast_topologies::error::Diagnostic;
-use thiserror::Error;
 
-/// An error of a command.
-#[derive(Debug, Error)]
-pub(crate) enum CliError {
-    /// A flag that makes no sense, with the way out.
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A question that makes no sense, with the way out.
     #[error("{message}")]
-    Usage { message: String, hint: Option<String> },
+    Usage {
+        /// What is wrong, and where.
+        message: String,
+        /// The way out.
+        hint: Option<String>,
+    },
     /// A mistake in a file, with its place.
     #[error("{}", .0.message)]
     Diagnostic(Box<Diagnostic>),
+    /// A machine that cannot be read.
     #[error(transparent)]
     Topology(#[from] TopologiesError),
+    /// A profile that cannot be read.
     #[error(transparent)]
     Profile(#[from] ProfileError),
+    /// A call that has no forecast.
     #[error(transparent)]
     Predict(#[from] PredictError),
+    /// An algorithm in MSCCL XML that cannot be read.
     #[error(transparent)]
     Msccl(#[from] MscclError),
+    /// A schedule that MSCCL XML cannot hold.
     #[error(transparent)]
     Export(#[from] ExportError),
+    /// Measurements that cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
+    /// A file that cannot be read or written.
     #[error("cannot {what} `{path}`: {source}", path = path.display())]
-    File { what: &'static str, path: PathBuf, source: std::io::Error },
+    File {
+        /// What was to be done, such as `read the profile`.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
     /// A run on hardware, here or in a process of its own.
     #[error("{message}")]
-    Exec { code: u8, message: String, hint: Option<String> },
+    Exec {
+        /// The exit code of a command: 1 a wrong result, 2 a call that cannot run, 3 hardware or a library that is missing.
+        code: u8,
+        /// What happened.
+        message: String,
+        /// The way out.
+        hint: Option<String>,
+    },
+    /// Whoever asked no longer wants the answer.
+    #[error("stopped before the end")]
+    Cancelled,
     /// The reader of our output has gone: not an error.
     #[error("the reader of the output has gone")]
     BrokenPipe,
 }
 
-impl CliError {
-    pub(crate) fn usage(message: impl Into<String>, hint: impl Into<String>) -> Self {
+impl Error {
+    /// A question that makes no sense, with the way out.
+    pub fn usage(message: impl Into<String>, hint: impl Into<String>) -> Self {
         Self::Usage { message: message.into(), hint: Some(hint.into()) }
     }
 
     /// The same, saying at which point of a run.
-    pub(crate) fn at(self, point: &str) -> Self {
+    #[must_use]
+    pub fn at(self, point: &str) -> Self {
         match self {
             Self::Exec { code, message, hint } if !point.is_empty() => {
                 Self::Exec { code, message: format!("{point}: {message}"), hint }
@@ -61,16 +91,18 @@ impl CliError {
         }
     }
 
-    pub(crate) fn code(&self) -> u8 {
+    /// The exit code of a command: 2 bad input, 3 hardware or library missing, 4 our own fault, 130 stopped.
+    pub fn code(&self) -> u8 {
         match self {
             Self::Predict(error) if error.is_internal() => 4,
             Self::Exec { code, .. } => *code,
+            Self::Cancelled => 130,
             _ => 2,
         }
     }
 
     /// What, where and the way out, readable without colour.
-    pub(crate) fn render(&self) -> String {
+    pub fn render(&self) -> String {
         match self {
             Self::Topology(error) => error.render(),
             Self::Diagnostic(diagnostic) => diagnostic.render(),
@@ -137,12 +169,18 @@ fn instead_of(path: &Path) -> String {
     }
 }
 
-impl From<ExecError> for CliError {
+impl From<ExecError> for Error {
     fn from(error: ExecError) -> Self {
         match Answer::from(&error) {
             Answer::Error { code, message, hint } => Self::Exec { code, message, hint },
             _ => Self::Exec { code: 1, message: error.to_string(), hint: None },
         }
+    }
+}
+
+impl From<Box<Diagnostic>> for Error {
+    fn from(diagnostic: Box<Diagnostic>) -> Self {
+        Self::Diagnostic(diagnostic)
     }
 }
 

@@ -4,22 +4,22 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use collcast_hwbackend::read::fnv1a;
 use collcast_topologies::input;
 
-use crate::error::CliError;
+use crate::error::Error;
 
 /// Most links from one name to the next that are followed, as Linux does.
 const LINKS_MAX: usize = 40;
 /// What the names of files end in that are not yet whole.
 const PART: &str = ".part";
 
-/// Writes to a file, or to stdout. A regular file is replaced by a whole one, or stays as it was; what
-/// is none (a device, a pipe) is written to. Links are followed.
-pub(crate) fn write(path: Option<&Path>, bytes: &[u8]) -> Result<(), CliError> {
-    let Some(path) = path else {
-        let mut out = io::stdout().lock();
-        return out.write_all(bytes).and_then(|()| out.flush()).map_err(|source| failed("stdout".as_ref(), source));
-    };
+/// Writes to a file. A regular file is replaced by a whole one, or stays as it was; what is none (a device, a pipe) is
+/// written to. Links are followed.
+///
+/// # Errors
+/// What the system says, with the name of the file.
+pub fn write(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     let (target, open) = followed(path);
     let written = match fs::metadata(&target) {
         Ok(old) if open || !(old.is_file() || old.is_dir()) => {
@@ -33,21 +33,25 @@ pub(crate) fn write(path: Option<&Path>, bytes: &[u8]) -> Result<(), CliError> {
 }
 
 /// Whether a file of that name is one that others can lie beside: regular, or not there yet.
-pub(crate) fn is_regular(path: &Path) -> bool {
+pub fn is_regular(path: &Path) -> bool {
     let (target, open) = followed(path);
     !open && fs::metadata(target).map_or(true, |there| there.is_file())
 }
 
 /// The text of a file that a user named; `what` for messages, such as `read the profile`.
-pub(crate) fn read_text(what: &'static str, path: impl AsRef<Path>) -> Result<String, CliError> {
+///
+/// # Errors
+/// What the system says, or that the file is larger than any that is read.
+pub fn read_text(what: &'static str, path: impl AsRef<Path>) -> Result<String, Error> {
     let path = path.as_ref();
-    input::read_text(path).map_err(|source| CliError::File { what, path: path.to_owned(), source })
+    input::read_text(path).map_err(|source| Error::File { what, path: path.to_owned(), source })
 }
 
-fn failed(path: &Path, source: io::Error) -> CliError {
+/// An error of writing to `path`.
+pub fn failed(path: &Path, source: io::Error) -> Error {
     match source.kind() {
-        io::ErrorKind::BrokenPipe => CliError::BrokenPipe,
-        _ => CliError::File { what: "write", path: path.to_owned(), source },
+        io::ErrorKind::BrokenPipe => Error::BrokenPipe,
+        _ => Error::File { what: "write", path: path.to_owned(), source },
     }
 }
 
@@ -101,4 +105,9 @@ fn sweep(folder: &Path, prefix: &str) {
             let _ = fs::remove_file(path);
         }
     }
+}
+
+/// A hash of content that is the same on every machine: FNV-1a of 64 bits, with its name in front.
+pub fn content_hash(bytes: &[u8]) -> String {
+    format!("fnv1a64:{:016x}", fnv1a(bytes))
 }

@@ -16,18 +16,18 @@ use serde_json::json;
 use super::judged::{Asked, Judged};
 
 /// A finding, as the contract of `anomalies[]` has it.
-pub(super) struct Anomaly {
-    pub(super) kind: &'static str,
-    pub(super) error: bool,
-    pub(super) evidence: String,
-    pub(super) suggestion: String,
+pub struct Anomaly {
+    pub kind: &'static str,
+    pub error: bool,
+    pub evidence: String,
+    pub suggestion: String,
 }
 
 /// What was found, and the causes of each run that was looked into.
-pub(super) struct Findings {
-    pub(super) anomalies: Vec<Anomaly>,
-    pub(super) causes: serde_json::Value,
-    pub(super) warnings: Vec<String>,
+pub struct Findings {
+    pub anomalies: Vec<Anomaly>,
+    pub causes: serde_json::Value,
+    pub warnings: Vec<String>,
 }
 
 /// A run by what makes its rows comparable.
@@ -47,7 +47,7 @@ const SIZES_OF_MANY: usize = 5;
 const MANY: u32 = 16;
 
 /// Looks into every run that is not as expected.
-pub(super) fn examine(judged: &[Judged<'_>], topology: &Topology, profile: &Profile) -> Findings {
+pub fn examine(judged: &[Judged<'_>], topology: &Topology, profile: &Profile) -> Findings {
     let runs = runs(judged);
     let mut suspects: Vec<&Run<'_, '_>> = runs.iter().filter(|r| r.case.is_suspect()).collect();
     suspects.sort_by(|a, b| excess(b).total_cmp(&excess(a)));
@@ -396,7 +396,7 @@ fn scaling_of(by_hosts: &BTreeMap<u32, &Run<'_, '_>>) -> Option<Anomaly> {
 
 /// The table `anomalies`: a row each for files, for people a line each of its evidence and what to
 /// run next.
-pub(super) fn table(anomalies: &[Anomaly], people: bool) -> Table {
+pub fn table(anomalies: &[Anomaly], people: bool) -> Table {
     let title = "what is not as it should be";
     let severity = |a: &Anomaly| if a.error { "error" } else { "warning" };
     let (kind, level) = (Column::text("kind", "kind"), Column::text("severity", "severity"));

@@ -18,21 +18,21 @@ use collcast_sim::topology::Topology;
 use collcast_sim::units::Bytes;
 use rayon::prelude::*;
 
-use crate::error::CliError;
+use crate::error::Error;
 
 /// A measured row with its prediction.
-pub(super) struct Judged<'a> {
-    pub(super) row: &'a Measurement,
-    pub(super) question: Arc<Question>,
-    pub(super) prediction: Arc<Prediction>,
-    pub(super) nccl_us: Option<f64>,
+pub struct Judged<'a> {
+    pub row: &'a Measurement,
+    pub question: Arc<Question>,
+    pub prediction: Arc<Prediction>,
+    pub nccl_us: Option<f64>,
     /// The closest of the algorithms and protocols that may have run.
-    pub(super) closest: Option<Arc<Prediction>>,
+    pub closest: Option<Arc<Prediction>>,
 }
 
 /// What a row says of its call, but for the size: rows alike ask the same of the model.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Asked<'a> {
+pub struct Asked<'a> {
     collective: Collective,
     ranks: u32,
     launch: Option<Launch>,
@@ -44,7 +44,7 @@ pub(super) struct Asked<'a> {
 }
 
 impl<'a> Asked<'a> {
-    pub(super) fn of(row: &'a Measurement) -> Self {
+    pub fn of(row: &'a Measurement) -> Self {
         let Measurement { collective, ranks, launch, timing, dtype, op, root, ref settings, .. } = *row;
         Self { collective, ranks, launch, timing, dtype, op, root, settings }
     }
@@ -63,16 +63,16 @@ fn key<'a>(row: &'a Measurement, env: Env<'a>) -> Key<'a> {
 }
 
 impl Judged<'_> {
-    pub(super) fn launch(&self) -> Launch {
+    pub fn launch(&self) -> Launch {
         self.question.settings.launch
     }
 
-    pub(super) fn error(&self) -> f64 {
+    pub fn error(&self) -> f64 {
         error(&self.prediction, self.row)
     }
 }
 
-pub(super) fn closest_error(judged: &Judged<'_>) -> Option<f64> {
+pub fn closest_error(judged: &Judged<'_>) -> Option<f64> {
     judged.closest.as_ref().map(|p| error(p, judged.row))
 }
 
@@ -88,20 +88,20 @@ const FITS: f64 = 0.1;
 /// Most calls that are not alike: up to 40 s of a core, as long as others are tried for each. Rows may be as many as are read.
 const CALLS_MAX: usize = 20_000;
 
-pub(super) type Verdicts<'a> = (Vec<Judged<'a>>, BTreeMap<String, usize>, usize);
+pub type Verdicts<'a> = (Vec<Judged<'a>>, BTreeMap<String, usize>, usize);
 
 /// Rows of one call, each with its place among those that are predicted.
 type Indexed<'a> = Result<Vec<(usize, Judged<'a>)>, PredictError>;
 
 /// Predicts every row that the machine can hold.
-pub(super) fn judge<'a>(
+pub fn judge<'a>(
     rows: &[&'a Measurement],
     files: &BTreeMap<String, &'a FileReport>,
     topology: &Topology,
     profile: &Profile,
     launch: Option<Launch>,
     closest: bool,
-) -> Result<Verdicts<'a>, CliError> {
+) -> Result<Verdicts<'a>, Error> {
     let predictor = Predictor::new(topology, profile);
     let mut skipped: BTreeMap<String, usize> = BTreeMap::new();
     let mut anchors = 0;
@@ -119,7 +119,7 @@ pub(super) fn judge<'a>(
     }
     let calls = calls(&todo, files);
     if calls.len() > CALLS_MAX {
-        return Err(CliError::usage(
+        return Err(Error::usage(
             format!("the measurements are of {} different calls; at most {CALLS_MAX} are predicted", calls.len()),
             "read fewer files at a time, or fewer sizes",
         ));
@@ -222,7 +222,7 @@ fn predict<'a>(
 }
 
 /// What a row asks the model, under the variables of its file.
-pub(crate) fn question(
+pub fn question(
     row: &Measurement,
     env: Option<&BTreeMap<String, String>>,
     predictor: &Predictor<'_>,
@@ -248,12 +248,12 @@ pub(crate) fn question(
 
 /// Hosts and GPUs of each, where `asked` does not say: enough for all rows, but for those on more hosts
 /// than `at_most`; at most the GPUs of the machine.
-pub(crate) fn hosts_of_rows<'m>(
+pub fn hosts_of_rows<'m>(
     name: &str,
     asked: (Option<u32>, Option<u32>),
     at_most: Option<u32>,
     rows: impl IntoIterator<Item = &'m Measurement>,
-) -> Result<(Option<u32>, Option<u32>), CliError> {
+) -> Result<(Option<u32>, Option<u32>), Error> {
     let spec = collcast_topologies::builtin::spec_any(name)?;
     let have = spec.host_count();
     let [group] = spec.groups.as_slice() else { return Ok(asked) };
@@ -312,7 +312,7 @@ fn refused(pair: &(String, String), topology: &Topology, version: Version) -> Op
 }
 
 /// What the variables under which files were measured ask for and predictions leave aside, with the files.
-pub(crate) fn left_aside(files: &[FileReport], topology: &Topology) -> Vec<String> {
+pub fn left_aside(files: &[FileReport], topology: &Topology) -> Vec<String> {
     let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for file in files.iter().filter(|f| f.rows > 0) {
         let version = file.nccl.as_deref().or(topology.software.nccl.as_deref());
@@ -337,7 +337,7 @@ pub(crate) fn left_aside(files: &[FileReport], topology: &Topology) -> Vec<Strin
     found.into_iter().map(line).collect()
 }
 
-pub(crate) fn not_predicted(row: &Measurement, topology: &Topology) -> Option<String> {
+pub fn not_predicted(row: &Measurement, topology: &Topology) -> Option<String> {
     if row.ranks > topology.ranks() {
         return Some(format!(
             "they have {} ranks, `{}` has {} GPUs (--nodes adds hosts)",

@@ -7,30 +7,18 @@ use collcast_reports::model::{Cell, Column, Table};
 use collcast_sim::collective::Launch;
 
 use super::judged::{Judged, closest_error};
+use crate::bands::{BANDS, band};
 
 /// What makes rows comparable.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) struct Key {
-    pub(super) forced: bool,
-    pub(super) launch: Launch,
-    pub(super) what: String,
-    pub(super) band: u8,
+pub struct Key {
+    pub forced: bool,
+    pub launch: Launch,
+    pub what: String,
+    pub band: u8,
 }
 
-/// Ranges of sizes in which one thing bounds the time: launch and latency, caches and
-/// protocols, links.
-pub(crate) const BANDS: [&str; 3] = ["< 64 KiB", "64 KiB-16 MiB", "> 16 MiB"];
-
-/// Index in [`BANDS`] of a size in bytes.
-pub(crate) fn band(size: u64) -> u8 {
-    match size {
-        0..65_536 => 0,
-        65_536..=16_777_216 => 1,
-        _ => 2,
-    }
-}
-
-pub(super) fn group<'j, 'a>(judged: &'j [Judged<'a>]) -> BTreeMap<Key, Vec<&'j Judged<'a>>> {
+pub fn group<'j, 'a>(judged: &'j [Judged<'a>]) -> BTreeMap<Key, Vec<&'j Judged<'a>>> {
     let mut groups: BTreeMap<Key, Vec<&Judged<'_>>> = BTreeMap::new();
     for j in judged {
         let forced = j.row.forced();
@@ -47,15 +35,15 @@ pub(super) fn group<'j, 'a>(judged: &'j [Judged<'a>]) -> BTreeMap<Key, Vec<&'j J
 
 /// Error figures of a set of rows.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Stats {
-    pub(super) count: usize,
-    pub(super) mean: f64,
-    pub(super) median: f64,
-    pub(super) p95: f64,
-    pub(super) bias: f64,
-    pub(super) coverage: f64,
-    pub(super) nccl_median: Option<f64>,
-    pub(super) closest_median: Option<f64>,
+pub struct Stats {
+    pub count: usize,
+    pub mean: f64,
+    pub median: f64,
+    pub p95: f64,
+    pub bias: f64,
+    pub coverage: f64,
+    pub nccl_median: Option<f64>,
+    pub closest_median: Option<f64>,
 }
 
 fn quantile(sorted: &[f64], q: f64) -> f64 {
@@ -65,7 +53,7 @@ fn quantile(sorted: &[f64], q: f64) -> f64 {
 }
 
 impl Stats {
-    pub(super) fn of(rows: &[&Judged<'_>]) -> Self {
+    pub fn of(rows: &[&Judged<'_>]) -> Self {
         let count = rows.len();
         if count == 0 {
             return Self::default();
@@ -92,7 +80,7 @@ impl Stats {
         }
     }
 
-    pub(super) fn json(&self) -> serde_json::Value {
+    pub fn json(&self) -> serde_json::Value {
         serde_json::json!({
             "count": self.count,
             "mean_abs_error": self.mean,
@@ -107,7 +95,7 @@ impl Stats {
 }
 
 /// Errors by group: percentages for people, fractions for files.
-pub(super) fn group_table(groups: &BTreeMap<Key, Vec<&Judged<'_>>>, overall: &[&Judged<'_>], people: bool) -> Table {
+pub fn group_table(groups: &BTreeMap<Key, Vec<&Judged<'_>>>, overall: &[&Judged<'_>], people: bool) -> Table {
     let (scale, digits) = if people { (100.0, 1) } else { (1.0, 4) };
     let columns = [
         Column::text("launch", "launch"),
@@ -147,7 +135,7 @@ pub(super) fn group_table(groups: &BTreeMap<Key, Vec<&Judged<'_>>>, overall: &[&
     table
 }
 
-pub(super) fn files_table(files: &[FileReport]) -> Table {
+pub fn files_table(files: &[FileReport]) -> Table {
     let columns = [Column::text("file", "file"), Column::number("rows", "rows"), Column::text("outcome", "outcome")];
     let mut table = Table::new("files", "files that gave no rows, or of which there is something to tell", columns);
     for file in files {
@@ -174,7 +162,7 @@ pub(super) fn files_table(files: &[FileReport]) -> Table {
     table
 }
 
-pub(super) fn rows_table(judged: &[Judged<'_>]) -> Table {
+pub fn rows_table(judged: &[Judged<'_>]) -> Table {
     let columns = [
         Column::text("run", "run"),
         Column::text("collective", "collective"),

@@ -1,0 +1,300 @@
+//! The baseline of a suite: what was predicted when it was last accepted, and from which inputs.
+//!
+//! Small TOML that diffs well: sizes in words, ranges of sizes with one choice in one line,
+//! times of three digits. Settings and constants are in it by value, so that a later run can
+//! put one of them back and see whether that explains a change.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::path::Path;
+
+use collcast_sim::units::{Bytes, parse_size};
+use collcast_topologies::error::Source;
+use collcast_topologies::file::parse;
+use serde::Deserialize;
+
+use crate::selectors::content_hash;
+use collcast::Error as CliError;
+use collcast::files::read_text;
+
+/// The schema that this module reads and writes.
+const SCHEMA: &str = "collcast/baseline/1";
+
+/// What was predicted, and from what.
+#[derive(Clone, PartialEq, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Baseline {
+    pub(crate) schema: String,
+    /// Version of the program.
+    pub(crate) tool: String,
+    /// [`collcast_sim::MODEL`].
+    pub(crate) model: String,
+    /// By the name that machines use.
+    #[serde(default)]
+    pub(crate) profiles: BTreeMap<String, Constants>,
+    /// By name.
+    #[serde(default)]
+    pub(crate) machines: BTreeMap<String, Recorded>,
+    /// Errors against measurements, by name.
+    #[serde(default)]
+    pub(crate) measured: BTreeMap<String, Measured>,
+}
+
+/// A profile.
+#[derive(Clone, PartialEq, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Constants {
+    pub(crate) hash: String,
+    pub(crate) values: BTreeMap<String, f64>,
+}
+
+/// What a suite asks of a machine: by version of NCCL and collective.
+pub(crate) type Entries = BTreeMap<String, BTreeMap<String, Entry>>;
+
+/// A machine.
+#[derive(Clone, PartialEq, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Recorded {
+    /// Hash of all that NCCL and the simulation see of it.
+    pub(crate) topology: String,
+    /// Kinds, rates and numbers of its links, for people.
+    pub(crate) links: Vec<String>,
+    pub(crate) profile: String,
+    pub(crate) launch: String,
+    pub(crate) env: Vec<String>,
+    /// Hash of launch mode, variables and what these name.
+    pub(crate) settings: String,
+    /// By version, then by collective; in the file, versions with the same entry stand together.
+    #[serde(default)]
+    pub(crate) nccl: Entries,
+}
+
+/// One collective on one machine with one version of NCCL.
+#[derive(Clone, PartialEq, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Entry {
+    /// `8..64KiB tree/ll 4ch`, ascending.
+    pub(crate) choices: Vec<String>,
+    /// By size.
+    pub(crate) times_us: BTreeMap<String, f64>,
+}
+
+/// Error against measurements.
+#[derive(Clone, PartialEq, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Measured {
+    /// Hash of the files.
+    pub(crate) files: String,
+    pub(crate) rows: usize,
+    pub(crate) median_error_percent: f64,
+}
+
+impl Constants {
+    pub(crate) fn new(values: BTreeMap<String, f64>) -> Self {
+        let text: String = values.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
+        Self { hash: content_hash(text.as_bytes()), values }
+    }
+}
+
+impl Recorded {
+    /// The entries of a collective, each with the versions that have it.
+    fn alike(&self, collective: &str) -> Vec<(Vec<&str>, &Entry)> {
+        let mut out: Vec<(Vec<&str>, &Entry)> = Vec::new();
+        for (version, entry) in self.nccl.iter().filter_map(|(v, entries)| Some((v, entries.get(collective)?))) {
+            match out.iter_mut().find(|(_, other)| *other == entry) {
+                Some((versions, _)) => versions.push(version),
+                None => out.push((vec![version], entry)),
+            }
+        }
+        out
+    }
+
+    /// Gives each version its own entries.
+    fn spread(&mut self) {
+        for (versions, entries) in std::mem::take(&mut self.nccl) {
+            for version in versions.split(AND) {
+                self.nccl.entry(version.to_owned()).or_default().extend(entries.clone());
+            }
+        }
+    }
+}
+
+/// Between versions that have one entry.
+const AND: &str = ", ";
+
+impl Entry {
+    /// Choices at sizes of a grid, in ranges; times at sizes.
+    pub(crate) fn new(choices: &[(u64, String)], times: &[(u64, f64)]) -> Self {
+        let ranges = choices.chunk_by(|a, b| a.1 == b.1).map(|run| {
+            let (first, last) = (&run[0], &run[run.len() - 1]);
+            format!("{} {}", span(first.0, last.0), first.1)
+        });
+        Self {
+            choices: ranges.collect(),
+            times_us: times.iter().map(|&(size, us)| (size_name(size), digits(us))).collect(),
+        }
+    }
+
+    /// The choice at a size; none between two ranges and outside of all.
+    pub(crate) fn choice(&self, size: u64) -> Option<&str> {
+        self.choices.iter().find_map(|line| {
+            let (from, to, choice) = range(line)?;
+            (from..=to).contains(&size).then_some(choice)
+        })
+    }
+
+    /// Sizes and times, ascending.
+    pub(crate) fn times(&self) -> BTreeMap<u64, f64> {
+        self.times_us.iter().filter_map(|(size, &us)| Some((parse_size(size).ok()?.0, us))).collect()
+    }
+}
+
+/// `8..64KiB tree/ll 4ch`, or `8 tree/ll 4ch`.
+fn range(line: &str) -> Option<(u64, u64, &str)> {
+    let (sizes, choice) = line.split_once(' ')?;
+    let (from, to) = sizes.split_once("..").unwrap_or((sizes, sizes));
+    Some((parse_size(from).ok()?.0, parse_size(to).ok()?.0, choice))
+}
+
+/// A size as one word: `64KiB`, `8`.
+pub(crate) fn size_name(size: u64) -> String {
+    Bytes(size).human().trim_end_matches(" B").replace(' ', "")
+}
+
+/// Sizes as one word: `8..64KiB`.
+pub(crate) fn span(from: u64, to: u64) -> String {
+    if from == to { size_name(from) } else { format!("{}..{}", size_name(from), size_name(to)) }
+}
+
+/// A value with three digits.
+pub(crate) fn digits(value: f64) -> f64 {
+    format!("{value:.2e}").parse().unwrap_or(value)
+}
+
+impl Baseline {
+    pub(crate) fn new() -> Self {
+        Self {
+            schema: SCHEMA.to_owned(),
+            tool: env!("CARGO_PKG_VERSION").to_owned(),
+            model: collcast_sim::MODEL.to_owned(),
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn read(path: &Path) -> Result<Self, CliError> {
+        let text = read_text("read the baseline", path)?;
+        let file = path.display().to_string();
+        let source = Source::new(&file, &text);
+        let mut baseline: Self = parse(source)?;
+        baseline.machines.values_mut().for_each(Recorded::spread);
+        let again = "write it anew with --update, and review what changes";
+        if baseline.schema != SCHEMA {
+            let message = format!("the schema is `{}`, expected `{SCHEMA}`", baseline.schema);
+            return Err(source.whole(message, again).into());
+        }
+        let bad = |what: &str| {
+            let at = text.find(what).map_or(0..0, |start| start..start + what.len());
+            CliError::from(source.at(at, format!("`{what}` cannot be read"), "such as \"8..64KiB tree/ll 4ch\"", again))
+        };
+        for entry in baseline.machines.values().flat_map(|m| m.nccl.values()).flat_map(BTreeMap::values) {
+            if let Some(line) = entry.choices.iter().find(|line| range(line).is_none()) {
+                return Err(bad(line));
+            }
+            let wrong = |(size, us): &(&String, &f64)| parse_size(size).is_err() || !(us.is_finite() && **us > 0.0);
+            if let Some((size, _)) = entry.times_us.iter().find(wrong) {
+                return Err(bad(size));
+            }
+        }
+        Ok(baseline)
+    }
+
+    /// The file; machines in the order of the suite.
+    pub(crate) fn render(&self, machines: &[&str]) -> String {
+        let quoted = |text: &str| serde_json::Value::from(text).to_string();
+        let list = |items: &[String]| items.iter().map(|item| quoted(item)).collect::<Vec<_>>().join(", ");
+        let mut out =
+            String::from("# Written by `collcast check --update`: review its changes as you would review code.\n");
+        let _ = writeln!(
+            out,
+            "schema = {}\ntool = {}\nmodel = {}",
+            quoted(&self.schema),
+            quoted(&self.tool),
+            quoted(&self.model)
+        );
+        for (name, constants) in &self.profiles {
+            let name = quoted(name);
+            let _ = writeln!(out, "\n[profiles.{name}]\nhash = {}", quoted(&constants.hash));
+            let _ = writeln!(out, "[profiles.{name}.values]");
+            for (name, value) in &constants.values {
+                let _ = writeln!(out, "{} = {value:?}", quoted(name));
+            }
+        }
+        for (name, machine) in machines.iter().filter_map(|name| Some((name, self.machines.get(*name)?))) {
+            let name = quoted(name);
+            let _ = writeln!(out, "\n[machines.{name}]\ntopology = {}", quoted(&machine.topology));
+            let _ = writeln!(out, "links = [{}]", list(&machine.links));
+            let _ = writeln!(out, "profile = {}\nlaunch = {}", quoted(&machine.profile), quoted(&machine.launch));
+            let _ = writeln!(out, "env = [{}]\nsettings = {}", list(&machine.env), quoted(&machine.settings));
+            let collectives: BTreeSet<&String> = machine.nccl.values().flat_map(BTreeMap::keys).collect();
+            for collective in collectives {
+                for (versions, entry) in machine.alike(collective) {
+                    let versions = quoted(&versions.join(AND));
+                    let _ = writeln!(out, "[machines.{name}.nccl.{versions}.{collective}]\nchoices = [");
+                    for line in &entry.choices {
+                        let _ = writeln!(out, "  {},", quoted(line));
+                    }
+                    let times: Vec<String> =
+                        entry.times().iter().map(|(&size, us)| format!("{} = {us:?}", size_name(size))).collect();
+                    let _ = writeln!(out, "]\ntimes_us = {{ {} }}", times.join(", "));
+                }
+            }
+        }
+        for (name, measured) in &self.measured {
+            let _ = writeln!(
+                out,
+                "\n[measured.{}]\nfiles = {}\nrows = {}\nmedian_error_percent = {:?}",
+                quoted(name),
+                quoted(&measured.files),
+                measured.rows,
+                measured.median_error_percent
+            );
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: what is written is read back, and neighbours with one choice are one line.
+    #[test]
+    fn a_baseline_reads_back() {
+        let choices: Vec<(u64, String)> = [(8, "tree/ll 4ch"), (16, "tree/ll 4ch"), (1 << 20, "ring/simple 8ch")]
+            .map(|(size, text)| (size, text.to_owned()))
+            .into();
+        let entry = Entry::new(&choices, &[(8, 1.23456), (1000, 98_765.0)]);
+        assert_eq!(entry.choices, ["8..16 tree/ll 4ch", "1MiB ring/simple 8ch"]);
+        assert_eq!(entry.times(), BTreeMap::from([(8, 1.23), (1000, 98_800.0)]));
+        let at = [8, 16, 32, 1 << 20].map(|size| entry.choice(size));
+        assert_eq!(at, [Some("tree/ll 4ch"), Some("tree/ll 4ch"), None, Some("ring/simple 8ch")]);
+
+        let mut baseline = Baseline::new();
+        let constants =
+            Constants::new(BTreeMap::from([("latency.nvlink.ll".to_owned(), 0.7), ("sync.simple".to_owned(), 2.0)]));
+        baseline.profiles.insert("odd \"name\"".to_owned(), constants);
+        let of = |entry: &Entry| BTreeMap::from([("all_reduce".to_owned(), entry.clone())]);
+        let versions = [("2.26.2", &entry), ("2.28.9", &entry), ("2.30.7", &Entry::default())];
+        let nccl = versions.map(|(version, entry)| (version.to_owned(), of(entry))).into();
+        let machine = Recorded { env: vec!["NCCL_ALGO=Ring".to_owned()], nccl, ..Recorded::default() };
+        baseline.machines.insert("a b".to_owned(), machine);
+        baseline
+            .measured
+            .insert("x.log".to_owned(), Measured { rows: 3, median_error_percent: 4.0, ..Measured::default() });
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("b.toml");
+        std::fs::write(&path, baseline.render(&["a b"])).unwrap();
+        assert_eq!(baseline.render(&["a b"]).matches("all_reduce").count(), 2, "versions alike are written once");
+        assert_eq!(Baseline::read(&path).unwrap(), baseline);
+    }
+}

@@ -1,0 +1,294 @@
+#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
+
+//! Goal: on real runs where nothing changed nothing is called slower, and planted slowdowns are
+//! found. Method: the statistic itself on every run of the committed measurements, with real
+//! noise (in place against out of place of one run) and with noise that is drawn.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use collcast_hwbackend::read::{ReadOptions, read_paths};
+use collcast_sim::collective::{Collective, Launch};
+use collcast_sim::measurement::Measurement;
+use collcast_sim::units::SimDuration;
+
+use super::judge::{Between, Change, judge};
+use super::noise::known;
+use super::sets::matched;
+use crate::validate::band;
+
+fn data() -> Vec<Measurement> {
+    let path = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/h200x4/nccl.csv"));
+    read_paths(&[path], &ReadOptions::default()).unwrap().measurements
+}
+
+fn runs(rows: &[Measurement]) -> Vec<String> {
+    rows.iter().map(|r| r.run.clone()).collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+fn select(rows: &[Measurement], run: &str, keep: impl Fn(&Measurement) -> bool) -> Vec<Measurement> {
+    rows.iter().filter(|r| r.run == run && keep(r)).cloned().collect()
+}
+
+fn times(rows: &[Measurement], factor: impl Fn(&Measurement) -> f64) -> Vec<Measurement> {
+    let scaled = |row: &Measurement| {
+        let mut scaled = row.clone();
+        // As logs have it: two decimals.
+        scaled.time = SimDuration::from_us((row.time.as_us() * factor(row) * 100.0).round() / 100.0);
+        scaled
+    };
+    rows.iter().map(scaled).collect()
+}
+
+/// Of each band: its index, its rows, what is said of it.
+fn judged(a: &[Measurement], b: &[Measurement]) -> Vec<(u8, usize, Change)> {
+    let matched = matched([a, b]);
+    judge(&matched.curves, 0.05, Between::Measured).iter().map(|b| (b.band, b.rows.len(), b.change)).collect()
+}
+
+fn any_slower(a: &[Measurement], b: &[Measurement]) -> bool {
+    judged(a, b).iter().any(|b| b.2 == Change::Slower)
+}
+
+/// In place, these spare the copy of a rank's own part: they are really faster.
+fn spares_a_copy(row: &Measurement) -> bool {
+    matches!(row.collective, Collective::AllGather | Collective::AllToAll | Collective::ReduceScatter)
+}
+
+/// xorshift64*: enough for tests, and the same everywhere.
+struct Random(u64);
+
+impl Random {
+    fn uniform(&mut self) -> f64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    fn normal(&mut self) -> f64 {
+        (0..12).map(|_| self.uniform()).sum::<f64>() - 6.0
+    }
+}
+
+/// The rows as another run would give them: one offset for each band, noise for each row, and
+/// one row in twenty far out.
+fn again(rows: &[Measurement], random: &mut Random) -> Vec<Measurement> {
+    let offsets = [random.normal(), random.normal(), random.normal()];
+    let draws: Vec<f64> = rows
+        .iter()
+        .map(|row| {
+            let band = band(row.size.0);
+            let noise = known(&[row.launch], band);
+            let tail = if random.uniform() < 0.05 { 6.0 } else { 1.0 };
+            (offsets[usize::from(band)] * noise.offset + random.normal() * noise.row * tail).exp()
+        })
+        .collect();
+    let mut draws = draws.into_iter();
+    let mut out = rows.to_vec();
+    for row in &mut out {
+        row.time = SimDuration::from_us(row.time.as_us() * draws.next().unwrap());
+    }
+    out
+}
+
+#[test]
+fn in_place_against_out_of_place_is_never_slower() {
+    let data = data();
+    for run in runs(&data) {
+        let (a, b) = (select(&data, &run, |r| !r.in_place), select(&data, &run, |r| r.in_place));
+        assert!(!any_slower(&a, &b), "{run}: {:?}", judged(&a, &b));
+    }
+    // All at once: one comparison of 176 bands.
+    let side = |in_place| data.iter().filter(|r| r.in_place == in_place).cloned().collect::<Vec<_>>();
+    assert!(!any_slower(&side(false), &side(true)));
+}
+
+/// Sizes in bytes at which NCCL chose ring with a protocol for all-reduce over 4 GPUs, as its log
+/// of the same machine says.
+fn chosen(protocol: &str) -> BTreeSet<u64> {
+    let text = include_str!("../../../tests/data/h200x4/nccl_choice_4gpu.txt");
+    let line = |line: &str| {
+        let (size, rest) = line.strip_prefix("AllReduce: ")?.split_once(" Bytes -> Algo RING proto ")?;
+        (rest.split_whitespace().next() == Some(protocol)).then(|| size.parse().unwrap())
+    };
+    text.lines().filter_map(line).collect()
+}
+
+/// Goal: two runs of the same thing are no change, whichever comes first: NCCL's own choice and
+/// the run that forced the same, at the sizes where it was the same.
+#[test]
+fn a_default_run_is_like_the_forced_run_of_what_nccl_chose() {
+    let data = data();
+    let (ll, ll128, simple) = (chosen("LL"), chosen("LL128"), chosen("SIMPLE"));
+    assert!(ll.len() >= 19 && ll128.len() >= 2 && simple.len() >= 3);
+    let large: BTreeSet<u64> = (20..=32).map(|power| 1 << power).collect();
+    for (default, forced, sizes) in [
+        ("all_reduce_default", "all_reduce_Ring_LL", &ll),
+        ("all_reduce_default", "all_reduce_Ring_LL128", &ll128),
+        ("all_reduce_default", "all_reduce_Ring_Simple", &simple),
+        ("t4_all_reduce_default", "t4_all_reduce_Ring_LL", &ll),
+        ("t4_all_reduce_default", "t4_all_reduce_Ring_LL128", &ll128),
+        ("t4_all_reduce_default", "t4_all_reduce_Ring_Simple", &simple),
+        // 24 channels are what NCCL takes at these sizes.
+        ("all_reduce_Ring_Simple", "ch24_all_reduce_Ring_Simple", &large),
+        ("all_reduce_Tree_Simple", "ch24_all_reduce_Tree_Simple", &large),
+    ] {
+        let [a, b] = [default, forced].map(|run| select(&data, run, |r| sizes.contains(&r.size.0)));
+        for (a, b) in [(&a, &b), (&b, &a)] {
+            let said = judged(a, b);
+            assert!(said.len() >= 2, "{default} {forced}: {said:?}");
+            assert!(said.iter().all(|b| matches!(b.2, Change::Same | Change::CannotTell)), "{default} {forced}");
+            // Where the noise is small enough to say so, it is said.
+            assert!(said.iter().all(|b| b.0 < 2 || b.2 == Change::Same), "{default} {forced}: {said:?}");
+        }
+    }
+}
+
+/// Slowdowns by size band that must be found.
+const PLANTS: [(u8, f64); 3] = [(0, 1.15), (1, 1.15), (2, 1.05)];
+
+/// Goal: a planted slowdown is found in every run that has enough rows, beside real noise:
+/// in place against out of place, where the former is not really faster.
+#[test]
+fn planted_slowdowns_are_found_in_every_run() {
+    let data = data();
+    for (planted, factor) in PLANTS {
+        let (mut found, mut found_real, mut real, mut all) = (0, 0, 0, 0);
+        for run in runs(&data) {
+            let plant = |rows: &[Measurement]| times(rows, |r| if band(r.size.0) == planted { factor } else { 1.0 });
+            let a = select(&data, &run, |r| !r.in_place);
+            let is_found = |b: &[Measurement]| {
+                let said = judged(&a, b);
+                assert!(said.iter().all(|b| b.0 == planted || b.2 != Change::Slower), "{run}: {said:?}");
+                said.iter().any(|b| b.0 == planted && b.2 == Change::Slower)
+            };
+            if a.iter().filter(|r| band(r.size.0) == planted).count() < 3 {
+                continue;
+            }
+            all += 1;
+            found += usize::from(is_found(&plant(&a)));
+            let b = select(&data, &run, |r| r.in_place);
+            if !spares_a_copy(&a[0]) && a.iter().filter(|r| band(r.size.0) == planted).count() >= 5 {
+                real += 1;
+                found_real += usize::from(is_found(&plant(&b)));
+            }
+        }
+        println!("band {planted}, {factor}: {found} of {all} runs; {found_real} of {real} against the other column");
+        assert!(all >= 45 && real >= 20, "{all} {real}");
+        assert!(found == all && found_real * 10 >= real * 9, "{found}/{all}, {found_real}/{real}");
+    }
+}
+
+/// Goal: the error rate that every report states holds, and planted slowdowns are found, with
+/// noise as large as the known one and heavier in its tails.
+#[test]
+fn rates_hold_with_drawn_noise() {
+    let data = data();
+    let (mut trials, mut alarms) = (0, 0);
+    let mut found = [(0, 0); 3];
+    for seed in 1..=20u64 {
+        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        for run in runs(&data) {
+            let a = select(&data, &run, |_| true);
+            let b = again(&a, &mut random);
+            trials += 1;
+            alarms += usize::from(any_slower(&a, &b));
+            for (planted, factor) in PLANTS {
+                let b = times(&b, |r| if band(r.size.0) == planted { factor } else { 1.0 });
+                for said in judged(&a, &b).iter().filter(|s| s.0 == planted && s.1 >= 5) {
+                    found[usize::from(planted)].0 += usize::from(said.2 == Change::Slower);
+                    found[usize::from(planted)].1 += 1;
+                }
+            }
+        }
+    }
+    println!("false alarms: {alarms} of {trials}; found {found:?}");
+    assert!(alarms * 100 <= trials * 2, "{alarms} of {trials}");
+    assert!(found.iter().all(|(found, of)| found * 10 >= of * 8), "{found:?}");
+}
+
+/// Goal: a slowdown of three neighbouring sizes in nine is found, and one row is not believed.
+#[test]
+fn local_slowdowns_are_found_and_single_rows_are_not_believed() {
+    let data = data();
+    let a = select(&data, "t4_all_reduce_default", |r| !r.in_place);
+    let three = times(&a, |r| if (1 << 20..=4 << 20).contains(&r.size.0) { 1.3 } else { 1.0 });
+    assert_eq!(judged(&a, &three), [(0, 13, Change::CannotTell), (1, 9, Change::Slower), (2, 6, Change::Same)]);
+    let one = times(&a, |r| if r.size.0 == 256 << 20 { 1.5 } else { 1.0 });
+    assert!(!any_slower(&a, &one));
+    let matched = matched([&a, &one]);
+    let bands = judge(&matched.curves, 0.05, Between::Measured);
+    let row = bands[2].rows.iter().find(|r| r.pair.size == 256 << 20).unwrap();
+    assert_eq!(row.change, Change::CannotTell, "it is not called unchanged either");
+}
+
+/// Goal: repeats that agree show what single runs cannot: a single size, and smaller changes.
+#[test]
+fn repeats_sharpen() {
+    let data = data();
+    let once = select(&data, "t4_all_reduce_default", |r| !r.in_place);
+    let repeated = |factor: f64| -> Vec<Measurement> {
+        let runs = (0..6).flat_map(|repeat| {
+            let mut rows = times(&once, |r| {
+                let wobble = 1.0 + 0.002 * f64::from((repeat * 7 + r.size.0.trailing_zeros()) % 5);
+                if r.size.0 == 256 << 20 || band(r.size.0) == 0 { wobble * factor } else { wobble }
+            });
+            for row in &mut rows {
+                row.run = format!("repeat{repeat}");
+            }
+            rows
+        });
+        runs.collect()
+    };
+    let (a, b) = (repeated(1.0), repeated(1.06));
+    let matched = matched([&a, &b]);
+    assert_eq!(matched.repeats, [5 * once.len(); 2]);
+    let bands = judge(&matched.curves, 0.05, Between::Measured);
+    let said: Vec<_> = bands.iter().map(|b| (b.band, b.change, b.at)).collect();
+    let size = 256 << 20;
+    assert_eq!(said, [(0, Change::Slower, None), (1, Change::Same, None), (2, Change::Slower, Some((size, size)))]);
+    assert!(judged(&a, &a).iter().all(|b| b.2 == Change::Same));
+    // Rows alike within one run say nothing of how far runs lie apart.
+    let one_run = |rows: &[Measurement]| -> Vec<Measurement> {
+        rows.iter().cloned().map(|r| Measurement { run: "one".to_owned(), ..r }).collect()
+    };
+    let said = judged(&one_run(&a), &one_run(&a));
+    assert!(said.iter().all(|b| b.0 == 2 || b.2 == Change::CannotTell), "{said:?}");
+}
+
+/// Goal: exact forecasts are compared by the tolerance alone.
+#[test]
+fn forecasts_have_no_noise() {
+    let data = data();
+    let a = select(&data, "t4_all_reduce_default", |r| !r.in_place && r.size.0 >= 1 << 20);
+    for (factor, expected) in [(1.0, Change::Same), (1.04, Change::Same), (1.06, Change::Slower), (0.9, Change::Faster)]
+    {
+        let b = times(&a, |_| factor);
+        let matched = matched([&a, &b]);
+        assert!(judge(&matched.curves, 0.05, Between::Forecasts).iter().all(|b| b.change == expected), "{factor}");
+    }
+}
+
+/// Goal: rows answer to each other only where what both name is the same; what one side alone
+/// says, or changed throughout, does not keep them apart.
+#[test]
+fn rows_are_matched_by_what_both_name() {
+    let data = data();
+    let ring = select(&data, "all_reduce_Ring_LL", |_| true);
+    let tree = select(&data, "all_reduce_Tree_LL", |_| true);
+    let both = [ring.clone(), tree.clone()].concat();
+    let m = matched([&both, &ring]);
+    assert_eq!((m.curves.len(), m.alone[0].len(), m.alone[1].len()), (2, 2, 0), "tree has no partner");
+    assert_eq!(m.alone[0].iter().map(|a| a.2).sum::<usize>(), tree.len());
+    assert!(m.differs.is_empty());
+    let m = matched([&ring, &tree]);
+    assert_eq!(m.differs, ["algorithm: ring -> tree"]);
+    assert_eq!(m.curves.iter().map(|c| c.pairs.len()).sum::<usize>(), ring.len());
+    let silent: Vec<Measurement> = ring.iter().cloned().map(|r| Measurement { launch: None, ..r }).collect();
+    assert_eq!(matched([&silent, &ring]).differs, ["launch: not said -> single_thread"]);
+    let other = select(&data, "t2_all_reduce_Ring_LL", |_| true);
+    assert!(matched([&ring, &other]).curves.is_empty(), "2 ranks are no partner of 4");
+    let graph = ring.iter().cloned().map(|r| Measurement { launch: Some(Launch::Graph), ..r });
+    assert_eq!(matched([&ring, &graph.collect::<Vec<_>>()]).curves[0].launches.len(), 2);
+}

@@ -1,0 +1,130 @@
+//! The command line of Collcast: parses, dispatches, prints. One file per command.
+
+// They panic where the stream is gone; `output` does not.
+#![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
+
+#[macro_use]
+mod output;
+
+mod bench;
+mod calibrate;
+mod check;
+mod compare;
+mod convert;
+mod explain;
+mod probe;
+mod scaling;
+mod scenario;
+mod selectors;
+mod simulate;
+mod sweep;
+mod topo;
+mod tune;
+mod validate;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use collcast_sim::text::is_shown;
+
+use collcast::Error as CliError;
+use selectors::Named;
+
+/// Forecasts GPU collectives on a given machine, proves the schedules it forecasts, and holds
+/// the forecast against measurements.
+#[derive(Parser)]
+#[command(name = "collcast", version, max_term_width = 100, arg_required_else_help = true)]
+#[command(after_help = "Data goes to stdout; notes and one verdict line to stderr.
+Exit codes: 0 done, 1 a comparison failed, 2 bad input or usage, 3 hardware or library missing, \
+4 internal error (please report it), 130 interrupted.
+
+  collcast sweep                            expected nccl-tests table of a DGX H100
+  collcast sweep aws-p5 --nodes 32          the same for a cluster
+  collcast simulate h200x4 -s 64M           one run: what bounds it, which links are busy
+  collcast simulate ddp-buckets             one training step: what is exposed, what would help
+  collcast bench --backend cuda             our own schedules on the GPUs of this host
+  collcast probe -o DIR                     a new machine: its topology file and measurements
+  collcast calibrate LOGS -t h200x4         a profile from measurements, and how good it is
+  collcast validate LOGS -t h200x4          measurements against the forecast
+  collcast compare BEFORE AFTER             what became slower: logs, CSV, JSON or folders
+  collcast tune h200x4 --output DIR         which settings beat NCCL's own choice
+  collcast check SUITE.toml                 did a choice of NCCL or a forecast change, and why
+  collcast topo list                        the built-in machines")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Predict: one call or one training step (SCENARIO) in detail; --trace writes a Perfetto timeline
+    Simulate(simulate::Args),
+    /// Predict: a table over sizes, algorithms, protocols, channels and node counts
+    Sweep(sweep::Args),
+    /// Measure: run calls for real, check every result, time them
+    Bench(bench::Args),
+    /// Measure: what this machine is and can do, for `calibrate`
+    Probe(probe::Args),
+    /// One process of `bench --backend nccl`
+    #[command(hide = true)]
+    BenchWorker,
+    /// Measure: fit a profile to measurements, with intervals and errors on rows held back
+    Calibrate(calibrate::Args),
+    /// Decide: hold measurements against the forecast
+    Validate(validate::Args),
+    /// Decide: what became slower between two sets of measurements or results
+    Compare(compare::Args),
+    /// Decide: which algorithm and protocol to set where NCCL's choice leaves time
+    Tune(tune::Args),
+    /// Guard: choices of NCCL and forecasts against a committed baseline, with what caused a change
+    Check(check::Args),
+    /// Files: write an algorithm as MSCCL XML
+    Convert(convert::Args),
+    /// Files: list, show, draw, import machines and routes between GPUs
+    Topo(topo::Args),
+}
+
+fn main() -> ExitCode {
+    let parsed =
+        Cli::command().try_get_matches().and_then(|found| Ok((Cli::from_arg_matches(&found)?, Named::of(&found))));
+    let (cli, given) = match parsed {
+        Ok(parsed) => parsed,
+        Err(error) => {
+            refuse(&error);
+            // Help and version are no errors; everything else is bad usage.
+            return ExitCode::from(u8::from(error.use_stderr()) * 2);
+        }
+    };
+    let result = match cli.command {
+        Command::Simulate(args) => simulate::run(&args, &given),
+        Command::Sweep(args) => sweep::run(&args, &given),
+        Command::Bench(args) => bench::run(&args, &given),
+        Command::Probe(args) => probe::run(&args),
+        Command::BenchWorker => bench::work(),
+        Command::Calibrate(args) => calibrate::run(&args, &given),
+        Command::Validate(args) => validate::run(&args),
+        Command::Compare(args) => compare::run(&args),
+        Command::Tune(args) => tune::run(&args, &given),
+        Command::Check(args) => check::run(&args, &given),
+        Command::Convert(args) => convert::run(&args, &given),
+        Command::Topo(args) => topo::run(&args, &given),
+    };
+    match result {
+        Ok(code) => code,
+        Err(CliError::BrokenPipe) => ExitCode::SUCCESS,
+        Err(error) => {
+            output::tell(&format!("{}\n", error.render()));
+            ExitCode::from(error.code())
+        }
+    }
+}
+
+/// Prints what clap says: on one line where an argument in it might drive the terminal.
+fn refuse(error: &clap::Error) {
+    let hostile = |arg: std::ffi::OsString| arg.to_string_lossy().chars().any(|c| !is_shown(c));
+    if error.use_stderr() && std::env::args_os().any(hostile) {
+        say!("{}", error.render());
+    } else {
+        let _ = error.print();
+    }
+}

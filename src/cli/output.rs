@@ -1,0 +1,137 @@
+//! Where a report goes: stdout or a file, in the format asked for; notes to stderr.
+
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+use clap::ValueEnum;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use collcast_reports::model::Report;
+use collcast_reports::{csv, github, json, junit, markdown, terminal};
+
+use terminal_size::{Width, terminal_size_of};
+
+use collcast::Error as CliError;
+use collcast::files::failed;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Format {
+    /// Aligned columns for people
+    Table,
+    /// Comma-separated values with a header
+    Csv,
+    /// One JSON object of the documented schema
+    Json,
+    /// The table nccl-tests prints
+    NcclTests,
+    /// XML for the test views of GitLab and Jenkins
+    Junit,
+    /// A comment for a pull request
+    Markdown,
+    /// Workflow commands: annotations on GitHub
+    Github,
+}
+
+impl Format {
+    /// Those that every command has.
+    const OF_ALL: [Self; 6] = [Self::Table, Self::Csv, Self::Json, Self::Junit, Self::Markdown, Self::Github];
+}
+
+/// Reads the name of a format that every command has.
+pub(crate) fn formats() -> impl TypedValueParser<Value = Format> {
+    let names = Format::OF_ALL.iter().filter_map(ValueEnum::to_possible_value);
+    PossibleValuesParser::new(names).map(|name| Format::from_str(&name, false).unwrap_or(Format::Table))
+}
+
+/// `--format` of a command that has nccl-tests' table too.
+pub(crate) fn with_nccl_tests(arg: clap::Arg) -> clap::Arg {
+    arg.value_parser(clap::value_parser!(Format))
+}
+
+/// A file for a report, whose name may say its format.
+fn report_file(name: &str) -> Result<PathBuf, String> {
+    let foreign = ["png", "svg", "pdf", "dot", "html", "toml", "yaml", "yml", "xlsx", "parquet"];
+    match extension(name.as_ref()).filter(|ending| foreign.contains(&ending.as_str())) {
+        Some(ending) => Err(format!(
+            "there is no report as .{ending}; the endings are .csv, .json, .md (markdown), .xml (junit), .txt (table)"
+        )),
+        None => Ok(name.into()),
+    }
+}
+
+/// What the name of a file ends in, after the last point.
+pub(crate) fn extension(path: &Path) -> Option<String> {
+    path.extension().map(|ending| ending.to_string_lossy().to_lowercase())
+}
+
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct OutputArgs {
+    /// How to print [default: as the name of --output ends (.csv, .json, .md, .xml for junit), else table]
+    #[arg(long, value_parser = formats(), help_heading = "Output")]
+    pub(crate) format: Option<Format>,
+    /// Write there in place of stdout: whole or not at all
+    #[arg(short, long, value_name = "PATH", value_parser = report_file, help_heading = "Output")]
+    pub(crate) output: Option<PathBuf>,
+}
+
+impl OutputArgs {
+    /// The format asked for, by name or by that of the file.
+    pub(crate) fn format(&self) -> Format {
+        let of_file = || match extension(self.output.as_deref()?)?.as_str() {
+            "csv" => Some(Format::Csv),
+            "json" => Some(Format::Json),
+            "md" => Some(Format::Markdown),
+            "xml" => Some(Format::Junit),
+            _ => None,
+        };
+        self.format.or_else(of_file).unwrap_or(Format::Table)
+    }
+
+    /// Prints a report; `nccl_tests` is its text in that format, where it has one.
+    pub(crate) fn print(&self, report: &Report, nccl_tests: Option<String>) -> Result<(), CliError> {
+        let text = match self.format() {
+            Format::Table => terminal::render(report, self.width()),
+            Format::Csv => csv::render(report),
+            Format::Json => json::render(report),
+            Format::Junit => junit::render(report),
+            Format::Markdown => markdown::render(report),
+            Format::Github => github::render(report),
+            Format::NcclTests => nccl_tests.ok_or_else(|| {
+                CliError::usage(
+                    "this result has no nccl-tests form",
+                    "use --format table, csv, json, junit or markdown",
+                )
+            })?,
+        };
+        write(self.output.as_deref(), text.as_bytes())?;
+        tell(&terminal::notes(report));
+        Ok(())
+    }
+
+    fn width(&self) -> Option<u16> {
+        let told = || std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+        let asked = || terminal_size_of(std::io::stdout()).map(|(Width(columns), _)| columns);
+        let terminal = self.output.is_none() && std::io::stdout().is_terminal();
+        terminal.then(|| told().or_else(asked).unwrap_or(120))
+    }
+}
+
+/// Writes text for people to stderr. Where that is closed or full nobody reads it, which is no reason to fail.
+pub(crate) fn tell(text: &str) {
+    let _ = std::io::stderr().lock().write_all(text.as_bytes());
+}
+
+/// [`tell`] with one line, formatted: what names and files put into it cannot drive a terminal or a CI log.
+macro_rules! say {
+    ($($part:tt)*) => {
+        $crate::output::tell(&format!("{}\n", collcast_sim::text::one_line(&format!($($part)*))))
+    };
+}
+
+/// Writes to a file, whole or not at all, or to stdout.
+pub(crate) fn write(path: Option<&Path>, bytes: &[u8]) -> Result<(), CliError> {
+    let Some(path) = path else {
+        let mut out = std::io::stdout().lock();
+        return out.write_all(bytes).and_then(|()| out.flush()).map_err(|source| failed("stdout".as_ref(), source));
+    };
+    collcast::files::write(path, bytes)
+}

@@ -1,0 +1,115 @@
+//! Pictures: measured bandwidth over size on the forecast and its interval.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use collcast_reports::chart::{Chart, Series, render};
+use collcast_sim::collective::Protocol;
+use collcast_sim::measurement::PeerAccess;
+
+use super::judged::Judged;
+use crate::output::write;
+use collcast::Error as CliError;
+
+/// Curves in one picture; more go into a second.
+const CURVES: usize = 6;
+
+/// What a curve is of, beside collective, ranks and launch.
+fn label(j: &Judged<'_>) -> String {
+    let settings = &j.row.settings;
+    let mut label = match (settings.algorithm, settings.protocol) {
+        (Some(a), Some(p)) => format!("{a}/{p}"),
+        (Some(a), None) => format!("{a}, NCCL's protocol"),
+        (None, Some(p)) => format!("{p}, NCCL's algorithm"),
+        (None, None) => "NCCL's choice".to_owned(),
+    };
+    let mut add = |name: &str, value: Option<u64>| {
+        if let Some(value) = value {
+            label.push_str(&format!(", {value} {name}"));
+        }
+    };
+    add("channels", settings.channels.map(u64::from));
+    add("threads", settings.threads.map(u64::from));
+    // A call uses the FIFOs of its protocol.
+    let fifos = settings.buffers;
+    for (protocol, size) in [(Protocol::Ll, fifos.ll), (Protocol::Ll128, fifos.ll128), (Protocol::Simple, fifos.simple)]
+    {
+        match (size, settings.protocol) {
+            (Some(size), Some(forced)) if forced == protocol => label.push_str(&format!(", {size} FIFO")),
+            (Some(size), None) => label.push_str(&format!(", {size} FIFO of {protocol}")),
+            _ => {}
+        }
+    }
+    match settings.peer_access {
+        PeerAccess::On => {}
+        PeerAccess::Off => label.push_str(", P2P off"),
+        PeerAccess::Net => label.push_str(", P2P over NIC"),
+    }
+    label
+}
+
+/// The pictures with their names, out of place rows only, in a stable order.
+pub(super) fn charts(judged: &[Judged<'_>]) -> Vec<(String, Chart)> {
+    let mut families: BTreeMap<(String, String), BTreeMap<String, Series>> = BTreeMap::new();
+    for j in judged.iter().filter(|j| !j.row.in_place) {
+        let row = j.row;
+        let hosts = row.hosts.filter(|&h| h > 1);
+        let on = hosts.map_or_else(String::new, |h| format!(" on {h} hosts"));
+        let title = format!("{} over {} ranks{on}, launched by {}", row.collective, row.ranks, j.launch());
+        let name = format!(
+            "{}_{}{}_{}",
+            row.collective,
+            row.ranks,
+            hosts.map_or_else(String::new, |h| format!("x{h}")),
+            j.launch()
+        );
+        let bytes = row.size.0 as f64;
+        let moved = bytes / 1e3 * row.collective.bus_factor(row.ranks);
+        let p = &j.prediction;
+        let rate = |us: f64| moved / us;
+        let label = label(j);
+        let series = families
+            .entry((name, title))
+            .or_default()
+            .entry(label.clone())
+            .or_insert_with(|| Series { label, ..Series::default() });
+        series.points.push((bytes, rate(row.time.as_us())));
+        series.line.push((bytes, rate(p.time.as_us()), rate(p.high.as_us()), rate(p.low.as_us())));
+        series.baseline.extend(j.nccl_us.map(|us| (bytes, rate(us))));
+    }
+    let mut out = Vec::new();
+    for ((name, title), series) in families {
+        let mut series: Vec<Series> = series.into_values().collect();
+        for s in &mut series {
+            s.points.sort_by(|a, b| a.0.total_cmp(&b.0));
+            // Rows of several runs share one forecast.
+            s.line.sort_by(|a, b| a.0.total_cmp(&b.0));
+            s.line.dedup_by_key(|p| p.0);
+            s.baseline.sort_by(|a, b| a.0.total_cmp(&b.0));
+            s.baseline.dedup_by_key(|p| p.0);
+        }
+        let parts = series.len().div_ceil(CURVES);
+        for (index, chunk) in series.chunks(CURVES).enumerate() {
+            let part = |text: &str| if parts == 1 { String::new() } else { format!("{text}{}", index + 1) };
+            let chart = Chart { title: format!("{title}{}", part(", part ")), series: chunk.to_vec() };
+            out.push((format!("{name}{}.svg", part("_")), chart));
+        }
+    }
+    out
+}
+
+/// Writes all pictures into a folder; their names.
+pub(super) fn write_all(folder: &Path, judged: &[Judged<'_>]) -> Result<Vec<String>, CliError> {
+    std::fs::create_dir_all(folder).map_err(|source| CliError::File {
+        what: "make the folder",
+        path: folder.to_owned(),
+        source,
+    })?;
+    let mut names = Vec::new();
+    for (name, chart) in charts(judged) {
+        let svg = render(&chart).map_err(|e| CliError::Usage { message: e.to_string(), hint: None })?;
+        write(Some(&folder.join(&name)), svg.as_bytes())?;
+        names.push(name);
+    }
+    Ok(names)
+}

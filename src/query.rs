@@ -1,0 +1,110 @@
+//! What is asked: a call, and who decides how it is done.
+
+use std::sync::Arc;
+
+use collcast_reports::model::Status;
+use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol};
+use collcast_sim::domain::Beyond;
+use collcast_sim::engine::Unobserved;
+use collcast_sim::ids::Rank;
+use collcast_sim::predict::{Choice, PredictError, Prediction, Predictor, Settings};
+use collcast_sim::schedule::Call;
+use collcast_sim::schedule::msccl::Imported;
+use collcast_sim::units::Bytes;
+
+use crate::site::Site;
+
+/// A call, and who decides on its algorithm, protocol and channels.
+///
+/// ```
+/// use collcast::sim::collective::Collective;
+/// let site = collcast::Site::load("h200x4")?;
+/// let query = collcast::Query::new(&site, Collective::AllReduce, "64M".parse()?);
+/// assert_eq!(query.call.ranks, 4);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Query {
+    /// The call; of several communicators at once, that of the first.
+    pub call: Call,
+    /// Who decides on the algorithm.
+    pub algorithm: Choice<Algorithm>,
+    /// Who decides on the protocol.
+    pub protocol: Choice<Protocol>,
+    /// Channels, exactly; NCCL's number otherwise.
+    pub channels: Option<u32>,
+    /// An imported algorithm in place of algorithm, protocol and channels.
+    pub schedule: Option<Arc<Imported>>,
+    /// The communicators that do the call at once, if there are several.
+    pub groups: Option<Arc<Vec<Vec<Rank>>>>,
+}
+
+impl Query {
+    /// What NCCL would choose for a call of all ranks, of float32, a sum from rank 0; sizes as nccl-tests counts them.
+    pub fn new(site: &Site, collective: Collective, size: Bytes) -> Self {
+        Self::of(Call::of_size(collective, site.topology.ranks(), size, DataType::Float32).aligned())
+    }
+
+    /// What NCCL would choose for a call.
+    pub fn of(call: Call) -> Self {
+        let (algorithm, protocol) = (Choice::Auto, Choice::Auto);
+        Self { call, algorithm, protocol, channels: None, schedule: None, groups: None }
+    }
+
+    /// With an algorithm and a protocol of the user's.
+    #[must_use]
+    pub fn forced(self, algorithm: Algorithm, protocol: Protocol) -> Self {
+        Self { algorithm: Choice::Forced(algorithm), protocol: Choice::Forced(protocol), ..self }
+    }
+
+    /// With a number of channels.
+    #[must_use]
+    pub fn channels(self, channels: u32) -> Self {
+        Self { channels: Some(channels), ..self }
+    }
+
+    /// Settings of a site with the channels of this query.
+    pub fn settings(&self, of_site: &Settings) -> Settings {
+        Settings { channels: self.channels, ..*of_site }
+    }
+
+    /// Forecasts it.
+    ///
+    /// # Errors
+    /// See [`PredictError`].
+    pub fn predict(&self, predictor: &Predictor<'_>, settings: &Settings) -> Result<Prediction, PredictError> {
+        match &self.schedule {
+            Some(imported) => predictor.predict_imported(imported, &self.call, settings, &mut Unobserved),
+            None => match &self.groups {
+                Some(groups) => {
+                    let call = |ranks| Call { count: self.count_for(ranks), ranks, ..self.call.clone() };
+                    predictor.predict_split(groups, &call, (self.algorithm, self.protocol), settings)
+                }
+                None => predictor.predict(&self.call, self.algorithm, self.protocol, settings),
+            },
+        }
+    }
+
+    /// What an answer says of several communicators at once.
+    pub fn split_note(&self) -> Option<String> {
+        let groups = self.groups.as_ref()?;
+        let most = groups.iter().map(Vec::len).max().unwrap_or(0);
+        Some(format!("{} communicators of up to {most} ranks at once; the slowest counts", groups.len()))
+    }
+
+    /// Elements of a call of the same size over another number of ranks.
+    fn count_for(&self, ranks: u32) -> u64 {
+        Call::of_size(self.call.collective, ranks, self.call.size(), self.call.dtype).aligned().count
+    }
+}
+
+/// What predictions say that rest on constants of switches which nobody measured.
+pub const UNMEASURED_SWITCHES: &str =
+    "reduction and multicast in switches: constants cited from NCCL's cost model, not measured";
+
+/// How far to trust predictions: status, confidence and what they rest on.
+pub fn trust(beyond: &Beyond) -> (Status, String, String) {
+    let (status, confidence) =
+        if beyond.is_empty() { (Status::Ok, "medium".to_owned()) } else { (Status::Warning, format!("low: {beyond}")) };
+    (status, confidence, beyond.basis().to_owned())
+}

@@ -1,0 +1,339 @@
+//! Where calls run: a machine, what is known of it (its profile), and what NCCL is told there.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use collcast_hwbackend::read::ENVIRONMENT;
+use collcast_reports::model::Input;
+use collcast_sim::collective::Launch;
+use collcast_sim::domain::Beyond;
+use collcast_sim::ids::{HostId, Rank};
+use collcast_sim::model::nccl::search::Given;
+use collcast_sim::model::nccl::settings::SettingsError;
+use collcast_sim::model::nccl::{CsvTuner, Environment, Tuner, Version};
+use collcast_sim::network::{NicSet, Transport};
+use collcast_sim::predict::{Predictor, Settings};
+use collcast_sim::profile::Profile;
+use collcast_sim::topology::Topology;
+use collcast_topologies::placement::place;
+
+use crate::error::Error;
+use crate::files::{content_hash, read_text};
+
+/// The machine where none is named.
+pub const DEFAULT_MACHINE: &str = "dgx-h100";
+
+/// Which machine, and how NCCL is run on it. What is left out is the machine's own, or NCCL's default.
+///
+/// ```
+/// let site = collcast::SiteSpec::new("aws-p5").nodes(4).env("NCCL_ALGO", "Ring").load()?;
+/// assert_eq!(site.topology.ranks(), 32);
+/// # Ok::<(), collcast::Error>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct SiteSpec {
+    /// Built-in machine or topology file (.toml, NCCL's .xml, `nvidia-smi topo -m` as .txt); `dgx-h100` where none is named.
+    pub topology: Option<String>,
+    /// Hosts.
+    pub nodes: Option<u32>,
+    /// GPUs of each host, from the first.
+    pub gpus: Option<u32>,
+    /// Which GPU each rank runs on: see [`collcast_topologies::placement::place`].
+    pub placement: Option<String>,
+    /// Profiles, built-in names or TOML files; several layer, and the later wins per constant. The machine's own, or
+    /// else `prior`, where none is named.
+    pub profiles: Vec<String>,
+    /// Graphs in place of NCCL's search, as `NCCL_GRAPH_FILE` takes them.
+    pub graph: Option<PathBuf>,
+    /// NCCL version whose rules hold; the machine's, else the newest known.
+    pub nccl: Option<String>,
+    /// Variables that NCCL is run with, after the machine's own; of a name given twice the last counts.
+    pub env: Vec<(String, String)>,
+    /// How kernels are started; by itself as nccl-tests does on such a machine: processes on several hosts, else threads.
+    pub launch: Option<Launch>,
+    /// One first call in place of a loop of calls back to back.
+    pub cold: bool,
+    /// NCCL has registered the buffers.
+    pub registered: bool,
+}
+
+impl SiteSpec {
+    /// A machine by built-in name or topology file.
+    pub fn new(topology: impl Into<String>) -> Self {
+        Self { topology: Some(topology.into()), ..Self::default() }
+    }
+
+    /// With so many hosts.
+    #[must_use]
+    pub fn nodes(self, nodes: u32) -> Self {
+        Self { nodes: Some(nodes), ..self }
+    }
+
+    /// With a profile over those named before.
+    #[must_use]
+    pub fn profile(mut self, name: impl Into<String>) -> Self {
+        self.profiles.push(name.into());
+        self
+    }
+
+    /// With a variable of NCCL.
+    #[must_use]
+    pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.env.push((name.into(), value.into()));
+        self
+    }
+
+    /// With a way to start kernels.
+    #[must_use]
+    pub fn launch(self, launch: Launch) -> Self {
+        Self { launch: Some(launch), ..self }
+    }
+
+    /// The machine alone, its ranks placed.
+    ///
+    /// # Errors
+    /// A machine or placement that cannot be read.
+    pub fn topology(&self) -> Result<Topology, Error> {
+        let name = self.topology.as_deref().unwrap_or(DEFAULT_MACHINE);
+        let topology = collcast_topologies::load_any(name, self.nodes, self.gpus)?;
+        let Some(text) = &self.placement else { return Ok(topology) };
+        let mut topology = place(&topology, text).map_err(|e| {
+            Error::usage(format!("--placement: {e}"), "`collcast topo show` lists the hosts and GPUs of a machine")
+        })?;
+        let placed = if text.len() > 60 || text.contains('\n') { "a list" } else { text.as_str() };
+        topology.assumptions.push(format!("ranks placed by {placed}: {} of them", topology.ranks()));
+        Ok(topology)
+    }
+
+    /// The site: all files read and checked.
+    ///
+    /// # Errors
+    /// A file that cannot be read, a profile or version that does not exist, a variable that NCCL would not take.
+    pub fn load(&self) -> Result<Site, Error> {
+        self.load_onto(self.topology()?)
+    }
+
+    /// The same for a machine that is there already.
+    ///
+    /// # Errors
+    /// As of [`SiteSpec::load`].
+    pub fn load_onto(&self, topology: Topology) -> Result<Site, Error> {
+        let (profile, sources) = load_profile(&self.profiles, &topology)?;
+        let mut told = told(&topology, self.nccl.as_deref(), &self.env)?;
+        let several = topology.hosts().len() > 1;
+        told.settings.launch = self.launch.unwrap_or(if several { Launch::Processes } else { Launch::Threads });
+        (told.settings.cold, told.settings.registered) = (self.cold, self.registered);
+        let (graphs, graph_file) = match &self.graph {
+            Some(path) => (collcast_topologies::graph::read_path(path)?, Some(path.clone())),
+            None => (Given::default(), None),
+        };
+        Ok(Site { topology, profile, sources, told, graphs, graph_file })
+    }
+}
+
+/// A machine with its profile, and how NCCL is run on it.
+#[derive(Clone, Debug)]
+pub struct Site {
+    /// The machine.
+    pub topology: Topology,
+    /// What is known of its links, blocks, kernels and hosts.
+    pub profile: Profile,
+    /// The profiles that were read, with hashes of their contents.
+    pub sources: Vec<Input>,
+    /// What NCCL is told.
+    pub told: Told,
+    /// Graphs in place of NCCL's search.
+    pub graphs: Given,
+    graph_file: Option<PathBuf>,
+}
+
+impl Site {
+    /// A built-in machine, or one from a file, as it is.
+    ///
+    /// # Errors
+    /// As of [`SiteSpec::load`].
+    pub fn load(topology: &str) -> Result<Self, Error> {
+        SiteSpec::new(topology).load()
+    }
+
+    /// How calls are run.
+    pub fn settings(&self) -> &Settings {
+        &self.told.settings
+    }
+
+    /// Hosts.
+    pub fn nodes(&self) -> u32 {
+        u32::try_from(self.topology.hosts().len()).unwrap_or(u32::MAX)
+    }
+
+    /// What forecasts calls here; proofs and routes are shared between its calls.
+    pub fn predictor(&self) -> Predictor<'_> {
+        Predictor::new(&self.topology, &self.profile)
+            .with_tuner(self.told.tuner.clone())
+            .with_graphs(self.graphs.clone())
+    }
+
+    /// Checks that graphs that were given are ones of the first `ranks` GPUs.
+    ///
+    /// # Errors
+    /// Graphs of another machine.
+    pub fn check_graphs(&self, ranks: u32) -> Result<(), Error> {
+        let Some(path) = &self.graph_file else { return Ok(()) };
+        self.graphs.check(&self.topology, ranks).map_err(|what| {
+            Error::usage(
+                format!("the graph `{}` is not one of `{}`: {what}", path.display(), self.topology.name),
+                "use the graph of a host like these, with the same GPUs and NICs",
+            )
+        })
+    }
+
+    /// What an answer says first: machine, version, launch mode, profile, and what was assumed.
+    pub fn notes(&self, beyond: &Beyond) -> Vec<String> {
+        let mut lines = assumptions(&self.topology, &self.profile, self.settings(), beyond);
+        lines.extend(self.told.notes.iter().cloned());
+        lines
+    }
+}
+
+/// What NCCL is told on one machine.
+#[derive(Clone, Debug, Default)]
+pub struct Told {
+    /// As forecasts take it.
+    pub settings: Settings,
+    /// A tuner that a variable names a table for.
+    pub tuner: Option<Tuner>,
+    /// What is set, for the first lines of an answer.
+    pub notes: Vec<String>,
+    /// What of it a forecast leaves out.
+    pub warnings: Vec<String>,
+}
+
+/// What NCCL is told on a machine: the machine's variables, then those given.
+///
+/// # Errors
+/// A version whose rules nobody has read, variables that NCCL would not start with, a tuner's table that cannot be read.
+pub fn told(topology: &Topology, nccl: Option<&str>, env: &[(String, String)]) -> Result<Told, Error> {
+    let version = match nccl {
+        Some(text) => Some(Version::asked(text).map_err(|e| Error::usage(format!("--nccl: {e}"), Version::known()))?),
+        None => topology.software.nccl.as_deref().and_then(|text| text.parse().ok()),
+    };
+    let (rules, note) = version.unwrap_or_default().covered();
+    let mut pairs = topology.software.env.clone();
+    pairs.extend(env.iter().cloned());
+    let environment = Environment::parse(&pairs, rules).map_err(|e| match e {
+        SettingsError::SmallBuffer { .. } => Error::usage(e.to_string(), "leave it out for NCCL's default"),
+        _ => {
+            Error::usage(format!("NCCL {rules} would not start: {e}"), "names are separated by commas, without spaces")
+        }
+    })?;
+    let moves = |name: &str| Transport::VARIABLES.contains(&name);
+    let moving = pairs.iter().map(|(name, value)| (name.as_str(), value.as_str())).filter(|(name, _)| moves(name));
+    let transport = Transport::from_env(topology, rules, moving)
+        .map_err(|e| Error::Usage { message: format!("--env: {e}"), hint: None })?;
+    let mut told = Told {
+        settings: Settings { version: Some(rules), nccl: environment.settings, transport, ..Settings::default() },
+        warnings: environment.warnings,
+        ..Told::default()
+    };
+    told.notes.extend(note);
+    if !pairs.is_empty() {
+        let quoted = |value: &str| match value.contains(char::is_whitespace) {
+            true => format!("'{value}'"),
+            false => value.to_owned(),
+        };
+        let set: Vec<String> = pairs.iter().map(|(name, value)| format!("{name}={}", quoted(value))).collect();
+        told.notes.push(format!("{ENVIRONMENT}{}", set.join(" ")));
+    }
+    let ignored: Vec<&str> = environment.ignored.iter().map(String::as_str).filter(|name| !moves(name)).collect();
+    if !ignored.is_empty() {
+        told.notes.push(format!("without effect on the forecast: {}", ignored.join(" ")));
+    }
+    told.warnings.extend(environment.not_modelled.iter().map(|what| format!("not_modelled: {what}")));
+    let hcas = pairs.iter().filter(|(name, _)| name == "NCCL_IB_HCA");
+    let unknown = hcas.filter_map(|(_, value)| Some((value, NicSet::of_hcas(topology, value).err()?)));
+    told.warnings.extend(unknown.map(|(value, why)| format!("not_modelled: NCCL_IB_HCA={value}: {why}")));
+    if let Some(path) = environment.tuner_file.filter(|_| !environment.settings.no_tuner) {
+        let text = read_text("read the tuner's table (NCCL_TUNER_CONFIG_FILE)", &path)?;
+        let csv = CsvTuner::parse(&text);
+        told.warnings.extend(csv.warnings.iter().take(8).map(|warning| format!("{path}: {warning}")));
+        told.notes.push(format!("NVIDIA's example tuner plugin is loaded, with {path}"));
+        told.tuner = Some(Tuner::Csv(Arc::new(csv)));
+    }
+    Ok(told)
+}
+
+/// The profiles named, layered, or the one that the machine names, with what was read.
+///
+/// # Errors
+/// A file that cannot be read; a name that does not exist.
+pub fn load_profile(names: &[String], topology: &Topology) -> Result<(Profile, Vec<Input>), Error> {
+    let mut names = names.to_vec();
+    if names.is_empty() {
+        names.push(topology.profile.clone().unwrap_or_else(|| "prior".to_owned()));
+    }
+    let mut profile = Profile::builtin("prior")?;
+    let mut inputs = Vec::new();
+    for name in names {
+        let (text, path) = match Profile::builtin_text(&name) {
+            Some(text) => (text.to_owned(), None),
+            None if name.ends_with(".toml") || name.contains('/') => {
+                let path = PathBuf::from(&name);
+                let text = read_text("read the profile", &path)?;
+                (text, Some(name.clone()))
+            }
+            None => {
+                Profile::builtin(&name)?;
+                continue;
+            }
+        };
+        profile = profile.layered(Profile::stacked(&text, &name)?);
+        inputs.push(Input { name: "profile".to_owned(), path, hash: content_hash(text.as_bytes()) });
+    }
+    Ok((profile, inputs))
+}
+
+/// The hosts that have ranks, and their GPUs with ranks: `2 hosts x 8 H100-SXM5-80GB, 1 host x 4 A100-PCIE-40GB`.
+fn hosts_by_kind(topology: &Topology) -> String {
+    let mut by_host: BTreeMap<HostId, (usize, String)> = BTreeMap::new();
+    for rank in (0..topology.ranks()).map(Rank) {
+        let model = topology.gpu(topology.gpu_of(rank)).map(|g| g.model.clone()).filter(|m| !m.is_empty());
+        let host = by_host.entry(topology.host_of(rank)).or_insert((0, model.unwrap_or_else(|| "GPUs".to_owned())));
+        host.0 += 1;
+    }
+    let mut kinds: Vec<((usize, String), usize)> = Vec::new();
+    for kind in by_host.into_values() {
+        match kinds.iter_mut().find(|(known, _)| *known == kind) {
+            Some((_, hosts)) => *hosts += 1,
+            None => kinds.push((kind, 1)),
+        }
+    }
+    let plural = |hosts| if hosts == 1 { "" } else { "s" };
+    let kind = |((gpus, model), hosts)| format!("{hosts} host{} x {gpus} {model}", plural(hosts));
+    kinds.into_iter().map(kind).collect::<Vec<_>>().join(", ")
+}
+
+/// Machine, version, launch mode, profile, and what the machine assumes.
+pub fn assumptions(topology: &Topology, profile: &Profile, settings: &Settings, beyond: &Beyond) -> Vec<String> {
+    let version = settings.version.unwrap_or_default();
+    let stated = topology.software.nccl.as_deref().and_then(|text| text.parse::<Version>().ok()).is_some();
+    let nccl = if stated { version.to_string() } else { format!("{version} rules") };
+    let mut lines = vec![
+        format!(
+            "topology {}: {}; NCCL {nccl}; launch {}{}",
+            topology.name,
+            hosts_by_kind(topology),
+            settings.launch,
+            if settings.cold { ", one cold call" } else { ", calls back to back" },
+        ),
+        format!(
+            "profile {}{}: {}{}",
+            profile.name,
+            if topology.profile.is_none() && profile.name == "prior" { " (the machine names none)" } else { "" },
+            profile.evidence,
+            if beyond.basis() == "extrapolated" { "; EXTRAPOLATED beyond what it was made with" } else { "" }
+        ),
+    ];
+    lines.extend(topology.assumptions.iter().map(|a| format!("assumed: {a}")));
+    lines
+}

@@ -1,0 +1,85 @@
+//! How far a long answer has got, and a way to stop it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use crate::error::Error;
+
+/// Told of progress: how many parts are done, and how many there are.
+type Progress = dyn Fn(usize, usize) + Send + Sync;
+
+/// Follows a long answer and may stop it. By itself it does neither.
+///
+/// ```
+/// let watch = collcast::Watch::default().on_progress(|done, all| eprintln!("{done} of {all}"));
+/// let other = watch.clone();
+/// other.stop();
+/// assert!(watch.stopped());
+/// ```
+#[derive(Clone, Default)]
+pub struct Watch {
+    progress: Option<Arc<Progress>>,
+    stop: Arc<AtomicBool>,
+}
+
+impl std::fmt::Debug for Watch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Watch").field("stopped", &self.stopped()).finish_non_exhaustive()
+    }
+}
+
+impl Watch {
+    /// Calls `told` with the number of parts that are done, and of all, from any thread.
+    #[must_use]
+    pub fn on_progress(self, told: impl Fn(usize, usize) + Send + Sync + 'static) -> Self {
+        Self { progress: Some(Arc::new(told)), ..self }
+    }
+
+    /// Stops when `flag` is set, as by a handler of Ctrl-C.
+    #[must_use]
+    pub fn until(self, flag: Arc<AtomicBool>) -> Self {
+        Self { stop: flag, ..self }
+    }
+
+    /// Stops whatever this watch, or a clone of it, was given to: it ends with [`Error::Cancelled`], or with what it
+    /// has so far where that is of use.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether somebody wants it to stop.
+    pub fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// The flag that stops it.
+    pub fn flag(&self) -> &AtomicBool {
+        &self.stop
+    }
+
+    /// The parts of one answer.
+    pub(crate) fn parts(&self, all: usize) -> Parts<'_> {
+        Parts { watch: self, done: AtomicUsize::new(0), all }
+    }
+}
+
+/// Counts the parts of one answer that are done.
+pub(crate) struct Parts<'w> {
+    watch: &'w Watch,
+    done: AtomicUsize,
+    all: usize,
+}
+
+impl Parts<'_> {
+    /// One more is done.
+    ///
+    /// # Errors
+    /// [`Error::Cancelled`] where it is to stop.
+    pub(crate) fn done(&self) -> Result<(), Error> {
+        let done = self.done.fetch_add(1, Ordering::Relaxed) + 1;
+        if let Some(progress) = &self.watch.progress {
+            progress(done, self.all);
+        }
+        if self.watch.stopped() { Err(Error::Cancelled) } else { Ok(()) }
+    }
+}
