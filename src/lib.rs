@@ -1,12 +1,53 @@
-//! Forecasts of GPU collectives, held against measurements.
+//! How long will this GPU collective take on that machine, and is what was measured what it should be?
+//!
+//! Collcast forecasts NCCL's collectives: it executes their real schedules in simulated time on a graph of the machine,
+//! with constants that were measured or cited. This crate answers questions; the command line `collcast` prints them.
+//! Leave the command line out with `default-features = false`.
+//!
+//! # A tour
+//!
+//! A [`Site`] is a machine with its profile and what NCCL is told there. A [`Query`] is a call, and who decides how it
+//! is done. [`forecast::forecast`] says how long it takes:
+//!
+//! ```
+//! use collcast::forecast::{Request, forecast};
+//! use collcast::sim::collective::Collective;
+//! use collcast::sim::units::Bytes;
+//! use collcast::{Query, SiteSpec};
+//!
+//! let site = SiteSpec::new("aws-p5").nodes(2).load()?;
+//! let queries = vec![Query::new(&site, Collective::AllReduce, Bytes(64 << 20))];
+//! let outcome = forecast(&site, &Request { queries, ..Request::default() })?;
+//! let row = &outcome.rows[0];
+//! println!("{}/{}: {:.0} us ({:.0} to {:.0})", row.algorithm, row.protocol, row.time_us, row.low_us, row.high_us);
+//! # Ok::<(), collcast::Error>(())
+//! ```
+//!
+//! Each question is a module. Its function takes a request and gives an outcome: typed, serialisable, with the notes and
+//! warnings that belong to it. [`views`] turns outcomes into reports, which [`reports`] writes as a table, CSV, JSON,
+//! Markdown, JUnit or GitHub annotations.
+//!
+//! | question | module |
+//! |---|---|
+//! | How long do these calls take? | [`mod@forecast`], [`forecast::group`] |
+//! | How long does this training step take, and what of it is exposed? | [`mod@step`] |
+//! | Is what was measured what it should be, and if not, why? | [`mod@validate`] |
+//! | What does an algorithm look like as MSCCL XML? | [`mod@convert`] |
+//!
+//! Below stand the crates that this one is made of: [`sim`] (schedules, verifier, engine, models), [`topologies`]
+//! (machines from files), [`scenarios`] (training steps), [`hwbackend`] (real runs, readers of measurements), [`reports`].
 
 pub mod bands;
+pub mod convert;
 pub mod error;
 pub mod files;
+pub mod forecast;
 pub mod noise;
 pub mod query;
 pub mod site;
+pub mod step;
 pub mod validate;
+pub mod views;
 pub mod watch;
 
 pub use collcast_hwbackend as hwbackend;

@@ -17,11 +17,11 @@ use crate::site::Site;
 /// A call, and who decides on its algorithm, protocol and channels.
 ///
 /// ```
-/// use collcast::sim::collective::Collective;
+/// use collcast::sim::{collective::Collective, units::Bytes};
 /// let site = collcast::Site::load("h200x4")?;
-/// let query = collcast::Query::new(&site, Collective::AllReduce, "64M".parse()?);
+/// let query = collcast::Query::new(&site, Collective::AllReduce, Bytes(64 << 20));
 /// assert_eq!(query.call.ranks, 4);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # Ok::<(), collcast::Error>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct Query {

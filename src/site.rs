@@ -124,17 +124,19 @@ impl SiteSpec {
         let several = topology.hosts().len() > 1;
         told.settings.launch = self.launch.unwrap_or(if several { Launch::Processes } else { Launch::Threads });
         (told.settings.cold, told.settings.registered) = (self.cold, self.registered);
-        let (graphs, graph_file) = match &self.graph {
-            Some(path) => (collcast_topologies::graph::read_path(path)?, Some(path.clone())),
-            None => (Given::default(), None),
+        let graphs = match &self.graph {
+            Some(path) => collcast_topologies::graph::read_path(path)?,
+            None => Given::default(),
         };
-        Ok(Site { topology, profile, sources, told, graphs, graph_file })
+        Ok(Site { spec: self.clone(), topology, profile, sources, told, graphs })
     }
 }
 
 /// A machine with its profile, and how NCCL is run on it.
 #[derive(Clone, Debug)]
 pub struct Site {
+    /// What was asked for.
+    pub spec: SiteSpec,
     /// The machine.
     pub topology: Topology,
     /// What is known of its links, blocks, kernels and hosts.
@@ -145,7 +147,6 @@ pub struct Site {
     pub told: Told,
     /// Graphs in place of NCCL's search.
     pub graphs: Given,
-    graph_file: Option<PathBuf>,
 }
 
 impl Site {
@@ -179,7 +180,7 @@ impl Site {
     /// # Errors
     /// Graphs of another machine.
     pub fn check_graphs(&self, ranks: u32) -> Result<(), Error> {
-        let Some(path) = &self.graph_file else { return Ok(()) };
+        let Some(path) = &self.spec.graph else { return Ok(()) };
         self.graphs.check(&self.topology, ranks).map_err(|what| {
             Error::usage(
                 format!("the graph `{}` is not one of `{}`: {what}", path.display(), self.topology.name),

@@ -1,5 +1,6 @@
 //! What every writer writes: a [`Report`] of tables, facts and one verdict.
 
+use serde::Serialize;
 use serde_json::{Map, Value};
 
 /// The outcome of one command.
@@ -30,7 +31,7 @@ pub struct Report {
 }
 
 /// A file that a result depends on.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Input {
     /// Its role, such as `topology`.
     pub name: String,

@@ -620,6 +620,12 @@ impl Topology {
         (vertex_id(from), vertex_id(to))
     }
 
+    /// A link direction for people: `host0/gpu3 -> host0/nvswitch`.
+    pub fn link_name(&self, id: LinkId) -> String {
+        let (from, to) = self.ends(id);
+        format!("{} -> {}", self.vertex(from).name, self.vertex(to).name)
+    }
+
     /// Links that leave a vertex, in the order they were added: id, to, link.
     pub fn links_from(&self, id: VertexId) -> impl Iterator<Item = (LinkId, VertexId, Link)> {
         self.out[id.index()].iter().map(|&link| (link, self.ends(link).1, self.link(link)))

@@ -27,9 +27,9 @@ use collcast_sim::topology::Topology;
 use crate::output::write;
 use crate::output::{Format, OutputArgs, with_nccl_tests};
 use crate::selectors::{CallArgs, MachineArgs, Named, Point, default_sizes, points};
-use crate::simulate::schedule_hash;
 use collcast::Error as CliError;
 use collcast::files::{is_regular, read_text};
+use collcast::views::forecast::schedule_hash;
 
 pub(crate) use worker::run as work;
 

@@ -10,8 +10,8 @@ use collcast_reports::{csv, github, json, junit, markdown, terminal};
 
 use terminal_size::{Width, terminal_size_of};
 
-use collcast::Error as CliError;
 use collcast::files::failed;
+use collcast::{Error as CliError, Watch};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum Format {
@@ -125,6 +125,21 @@ macro_rules! say {
     ($($part:tt)*) => {
         $crate::output::tell(&format!("{}\n", collcast_sim::text::one_line(&format!($($part)*))))
     };
+}
+
+/// Parts of an answer from which on a screen shows how far it is.
+const LONG: usize = 16;
+
+/// Answers a question of so many parts, with a progress bar on a screen.
+pub(crate) fn watched<T>(parts: usize, answer: impl FnOnce(&Watch) -> T) -> T {
+    if parts <= LONG || !std::io::stderr().is_terminal() {
+        return answer(&Watch::default());
+    }
+    let bar = indicatif::ProgressBar::new(parts as u64);
+    let shown = bar.clone();
+    let outcome = answer(&Watch::default().on_progress(move |done, _| shown.set_position(done as u64)));
+    bar.finish_and_clear();
+    outcome
 }
 
 /// Writes to a file, whole or not at all, or to stdout.

@@ -6,13 +6,12 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use clap::parser::ValueSource;
-use collcast_hwbackend::read::UNSAID;
-use collcast_reports::model::{Cell, Column, Input, Table};
+use collcast_reports::model::Input;
 use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol, ReduceOp};
-use collcast_sim::ids::{HostId, Rank};
+use collcast_sim::ids::Rank;
 use collcast_sim::model::nccl::search::Given;
 use collcast_sim::model::nccl::settings::{self};
-use collcast_sim::predict::{Choice, MOST_CALLS, PredictError, Settings};
+use collcast_sim::predict::{Choice, MOST_CALLS, PredictError};
 use collcast_sim::profile::Profile;
 use collcast_sim::schedule::Call;
 use collcast_sim::schedule::msccl::Imported;
@@ -23,8 +22,9 @@ use collcast_sim::units::{Bytes, parse_size};
 pub(crate) use collcast::files::content_hash;
 use collcast::files::read_text;
 pub(crate) use collcast::query::{UNMEASURED_SWITCHES, trust};
+use collcast::site::DEFAULT_MACHINE;
 pub(crate) use collcast::site::{self, Told, assumptions};
-use collcast::{Error as CliError, Query, SiteSpec};
+use collcast::{Error as CliError, Query, Site, SiteSpec};
 
 /// Most points of a sweep: a slip such as `1:8G:1` must not run for ever.
 const MAX_POINTS: usize = 100_000;
@@ -222,6 +222,13 @@ impl MachineArgs {
         self.spec(nodes)?.topology()
     }
 
+    /// Says which machine it is where none is named.
+    pub(crate) fn note_default(&self) {
+        if self.name().is_none() {
+            say!("note: no topology given; this is `{DEFAULT_MACHINE}` (others: collcast topo list)");
+        }
+    }
+
     /// The number of hosts where only one makes sense.
     pub(crate) fn one_node_count(&self) -> Result<Option<u32>, CliError> {
         match self.nodes.as_slice() {
@@ -250,72 +257,6 @@ impl MachineArgs {
     /// The profile asked for, or the one that the machine names, with what was read.
     pub(crate) fn load_profile(&self, topology: &Topology) -> Result<(Profile, Vec<Input>), CliError> {
         site::load_profile(&self.profile, topology)
-    }
-}
-
-/// What of a forecast no column or line of its output can say, so that `validate` could not ask for the same.
-pub(crate) fn unsaid(machine: &MachineArgs, call: &CallArgs, machines: &BTreeMap<u32, Topology>) -> Vec<&'static str> {
-    let spread = |(&nodes, topology): (&u32, &Topology)| {
-        let mut on: BTreeMap<HostId, u32> = BTreeMap::new();
-        for rank in 0..call.ranks.unwrap_or(topology.ranks()).min(topology.ranks()) {
-            *on.entry(topology.host_of(Rank(rank))).or_default() += 1;
-        }
-        let mut each = on.values();
-        let first = each.next();
-        on.len() == nodes as usize && each.all(|ranks| Some(ranks) == first)
-    };
-    let flags = [
-        ("--split", call.split.is_some()),
-        ("--schedule", call.schedule.is_some()),
-        ("--counts", call.counts.is_some()),
-        ("--cold", call.cold),
-        ("--placement", machine.placement.is_some()),
-        ("--graph", machine.graph.is_some()),
-        ("how many ranks each host has", !machines.iter().all(spread)),
-    ];
-    flags.into_iter().filter(|flag| flag.1).map(|flag| flag.0).collect()
-}
-
-/// The line that tells readers of the output so.
-pub(crate) fn unsaid_line(what: &[&str]) -> Option<String> {
-    (!what.is_empty()).then(|| format!("{UNSAID}{}: `validate` cannot ask for the same again", what.join(", ")))
-}
-
-/// Columns that say what a forecast was asked for, beside algorithm, protocol and channels.
-pub(crate) fn asked_columns() -> [Column; 7] {
-    [
-        Column::text("launch", "launch"),
-        Column::text("registered", "registered"),
-        Column::text("in_place", "in place"),
-        Column::text("dtype", "type"),
-        Column::text("op", "op"),
-        Column::number("root", "root"),
-        Column::text("nccl_version", "NCCL"),
-    ]
-}
-
-/// The cells of [`asked_columns`].
-pub(crate) fn asked_cells(call: &Call, settings: &Settings) -> [Cell; 7] {
-    let version = settings.version.unwrap_or_default().to_string();
-    [
-        settings.launch.name().into(),
-        settings.registered.into(),
-        call.in_place.into(),
-        call.dtype.name().into(),
-        call.collective.reduces().then_some(call.op.name()).map(Cell::from).into(),
-        call.collective.rooted().then_some(call.root.0).into(),
-        version.into(),
-    ]
-}
-
-/// Takes columns out of a table.
-pub(crate) fn hide(table: &mut Table, hidden: &[&str]) {
-    let keep: Vec<bool> = table.columns.iter().map(|c| !hidden.contains(&c.key)).collect();
-    let mut kept = keep.iter();
-    table.columns.retain(|_| *kept.next().unwrap_or(&true));
-    for row in &mut table.rows {
-        let mut kept = keep.iter();
-        row.retain(|_| *kept.next().unwrap_or(&true));
     }
 }
 
@@ -449,6 +390,25 @@ impl CallArgs {
             None if hosts > 1 => Ok(Launch::Processes),
             None => Ok(Launch::Threads),
         }
+    }
+
+    /// What is asked of a machine, and how NCCL is told to run the call on it.
+    pub(crate) fn spec(&self, machine: &MachineArgs, nodes: Option<u32>) -> Result<SiteSpec, CliError> {
+        let launch = self.launch.as_deref().map(str::parse).transpose();
+        let unknown = |e: collcast_sim::collective::UnknownName| CliError::Usage { message: e.to_string(), hint: None };
+        Ok(SiteSpec {
+            nccl: self.nccl.nccl.clone(),
+            env: self.nccl.variables()?,
+            launch: launch.map_err(unknown)?,
+            cold: self.cold,
+            registered: self.registered,
+            ..machine.spec(nodes)?
+        })
+    }
+
+    /// The machine with a number of hosts, and how NCCL is run on it.
+    pub(crate) fn site(&self, machine: &MachineArgs, nodes: Option<u32>) -> Result<Site, CliError> {
+        self.spec(machine, nodes)?.load()
     }
 
     /// What NCCL is told on a machine, and how it is called.
@@ -634,39 +594,37 @@ impl std::ops::Deref for Point {
     }
 }
 
-/// The points of an imported algorithm: the sizes that it is for.
-fn imported_points(
-    call: &CallArgs,
-    path: &PathBuf,
-    machines: &BTreeMap<u32, Topology>,
-) -> Result<Vec<Point>, CliError> {
+/// The queries of an imported algorithm: the sizes that it is for, on each machine.
+fn imported(call: &CallArgs, path: &Path, machines: usize) -> Result<Vec<Vec<Query>>, CliError> {
     let text = read_text("read the schedule", path)?;
     let imported = Arc::new(Imported::parse(&text, &path.display().to_string())?);
-    let (mut points, mut misfits) = (Vec::new(), Vec::new());
-    for &nodes in machines.keys() {
-        for size in call.sizes()? {
-            let call = call.call(imported.collective, call.ranks.unwrap_or(imported.ranks), size)?;
-            match imported.check(&call) {
-                Ok(()) => {
-                    let query = Query::of(call).forced(Algorithm::Msccl, imported.protocol);
-                    points.push(Point { nodes, query: Query { schedule: Some(Arc::clone(&imported)), ..query } });
-                }
-                Err(error) => misfits.push(error),
+    let (mut queries, mut misfits) = (Vec::new(), Vec::new());
+    for size in call.sizes()? {
+        let call = call.call(imported.collective, call.ranks.unwrap_or(imported.ranks), size)?;
+        match imported.check(&call) {
+            Ok(()) => {
+                let query = Query::of(call).forced(Algorithm::Msccl, imported.protocol);
+                queries.push(Query { schedule: Some(Arc::clone(&imported)), ..query });
             }
+            Err(error) => misfits.push(error),
         }
     }
     match misfits.into_iter().next() {
-        Some(error) if points.is_empty() => return Err(error.into()),
+        Some(error) if queries.is_empty() => return Err(error.into()),
         Some(error) => say!("note: sizes that the file is not for are left out: {}", error.what),
         None => {}
     }
-    Ok(points)
+    Ok(vec![queries; machines])
 }
 
-/// All points of a sweep, machines by node count.
-pub(crate) fn points(call: &CallArgs, machines: &BTreeMap<u32, Topology>) -> Result<Vec<Point>, CliError> {
+/// What is asked of each machine.
+pub(crate) fn queries(call: &CallArgs, sites: &[Site]) -> Result<Vec<Vec<Query>>, CliError> {
+    queries_on(call, &sites.iter().map(|site| &site.topology).collect::<Vec<_>>())
+}
+
+fn queries_on(call: &CallArgs, machines: &[&Topology]) -> Result<Vec<Vec<Query>>, CliError> {
     if let Some(path) = &call.schedule {
-        return imported_points(call, path, machines);
+        return imported(call, path, machines.len());
     }
     let (algorithms, protocols, channels) = (call.algorithms()?, call.protocols()?, call.channel_counts()?);
     let (collectives, sizes) = (call.collectives()?, call.sizes()?);
@@ -679,24 +637,33 @@ pub(crate) fn points(call: &CallArgs, machines: &BTreeMap<u32, Topology>) -> Res
             "take fewer sizes or algorithms",
         ));
     }
-    let mut points = Vec::with_capacity(count);
-    for (&nodes, topology) in machines {
+    let mut all = Vec::new();
+    for topology in machines {
         let ranks = call.ranks.unwrap_or(topology.ranks());
         let groups = call.groups(topology, ranks)?;
         let ranks = groups.as_ref().and_then(|g| g.first()).map_or(ranks, |g| u32::try_from(g.len()).unwrap_or(ranks));
+        let mut queries = Vec::new();
         for &collective in &collectives {
-            for &algorithm in &algorithms {
-                for &protocol in &protocols {
-                    for &channels in &channels {
-                        for &size in &sizes {
-                            let (call, groups) = (call.call(collective, ranks, size)?, groups.clone());
-                            let query = Query { call, algorithm, protocol, channels, schedule: None, groups };
-                            points.push(Point { nodes, query });
-                        }
-                    }
+            for (&algorithm, &protocol, &channels) in product(&algorithms, &protocols, &channels) {
+                for &size in &sizes {
+                    let (call, groups) = (call.call(collective, ranks, size)?, groups.clone());
+                    queries.push(Query { call, algorithm, protocol, channels, schedule: None, groups });
                 }
             }
         }
+        all.push(queries);
     }
-    Ok(points)
+    Ok(all)
+}
+
+/// Each combination, the last of them changing first.
+fn product<'a, A, B, C>(a: &'a [A], b: &'a [B], c: &'a [C]) -> impl Iterator<Item = (&'a A, &'a B, &'a C)> {
+    a.iter().flat_map(move |a| b.iter().flat_map(move |b| c.iter().map(move |c| (a, b, c))))
+}
+
+/// All points of a sweep, machines by node count.
+pub(crate) fn points(call: &CallArgs, machines: &BTreeMap<u32, Topology>) -> Result<Vec<Point>, CliError> {
+    let queries = queries_on(call, &machines.values().collect::<Vec<_>>())?;
+    let of = |(&nodes, queries): (&u32, Vec<Query>)| queries.into_iter().map(move |query| Point { nodes, query });
+    Ok(machines.keys().zip(queries).flat_map(of).collect())
 }

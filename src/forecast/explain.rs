@@ -1,0 +1,97 @@
+//! How NCCL came to its choice: who decided, and the table that it was made from.
+
+use collcast_sim::collective::{Algorithm, Collective, Protocol};
+use collcast_sim::model::nccl::Cell;
+use collcast_sim::predict::{Choice, Predictor};
+use serde::Serialize;
+
+use crate::error::Error;
+use crate::query::Query;
+use crate::site::Site;
+
+/// NCCL's choice for one call, and how it came about.
+#[derive(Clone, Debug, Serialize)]
+pub struct Explained {
+    /// What is done.
+    pub collective: Collective,
+    /// Hosts of the machine.
+    pub nodes: u32,
+    /// Size as nccl-tests counts it.
+    pub size_bytes: u64,
+    /// The choice.
+    pub algorithm: Algorithm,
+    /// The choice.
+    pub protocol: Protocol,
+    /// Channels before the bytes are dealt to them.
+    pub channels: u32,
+    /// Which layer of NCCL decided.
+    pub layer: String,
+    /// Its reason.
+    pub why: String,
+    /// NCCL's cost table.
+    pub costs: Vec<Cost>,
+}
+
+/// One cell of NCCL's cost table.
+#[derive(Clone, Debug, Serialize)]
+pub struct Cost {
+    /// Algorithm of the row.
+    pub algorithm: Algorithm,
+    /// Protocol of the column.
+    pub protocol: Protocol,
+    /// NCCL's latency, where the cell is open.
+    pub latency_us: Option<f32>,
+    /// NCCL's bandwidth, where the cell is open.
+    pub bandwidth_gbps: Option<f32>,
+    /// NCCL's time for this call.
+    pub time_us: Option<f32>,
+    /// `chosen`, why it is closed, or nothing.
+    pub state: String,
+}
+
+/// The choices that NCCL makes, of all calls that leave it one.
+pub(super) fn explain(parts: &[(&Site, &[Query])], predictors: &[Predictor<'_>]) -> Result<Vec<Explained>, Error> {
+    let mut all = Vec::new();
+    for ((site, queries), predictor) in parts.iter().zip(predictors) {
+        for query in *queries {
+            let best = query.algorithm == Choice::Best || query.protocol == Choice::Best;
+            let forced = matches!((query.algorithm, query.protocol), (Choice::Forced(_), Choice::Forced(_)));
+            if !best && !forced {
+                all.push(explained(site, query, predictor)?);
+            }
+        }
+    }
+    Ok(all)
+}
+
+fn explained(site: &Site, query: &Query, predictor: &Predictor<'_>) -> Result<Explained, Error> {
+    let decision = predictor.decide(&query.call, query.algorithm, query.protocol, site.settings())?;
+    let cost = |candidate: &collcast_sim::model::nccl::Candidate| {
+        let chosen = (candidate.algorithm, candidate.protocol) == (decision.algorithm, decision.protocol);
+        let (cost, state) = match candidate.cell {
+            Cell::On(cost) if chosen => (Some(cost), "chosen"),
+            Cell::On(cost) => (Some(cost), ""),
+            Cell::Off(why) => (None, why),
+            Cell::NoKernel => (None, "no kernel"),
+        };
+        Cost {
+            algorithm: candidate.algorithm,
+            protocol: candidate.protocol,
+            latency_us: cost.map(|c| c.latency_us),
+            bandwidth_gbps: cost.map(|c| c.bandwidth_gb_per_s),
+            time_us: candidate.time_us,
+            state: if candidate.tuned { format!("{state} (the tuner sets 0)") } else { state.to_owned() },
+        }
+    };
+    Ok(Explained {
+        collective: query.call.collective,
+        nodes: site.nodes(),
+        size_bytes: query.call.size().0,
+        algorithm: decision.algorithm,
+        protocol: decision.protocol,
+        channels: decision.channels,
+        layer: decision.layer.to_string(),
+        why: decision.why.clone(),
+        costs: decision.candidates.iter().map(cost).collect(),
+    })
+}

@@ -1,0 +1,289 @@
+//! How long calls take: one, many, over several numbers of hosts, or as a group.
+
+pub mod explain;
+pub mod group;
+pub mod scaling;
+pub mod timeline;
+
+use std::collections::BTreeMap;
+
+use collcast_hwbackend::read::UNSAID;
+use collcast_reports::model::Input;
+use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol, ReduceOp};
+use collcast_sim::domain::Beyond;
+use collcast_sim::ids::{HostId, Rank};
+use collcast_sim::predict::{Prediction, Predictor, Settings};
+use collcast_sim::schedule::Call;
+use rayon::prelude::*;
+use serde::Serialize;
+
+use crate::error::Error;
+use crate::query::{Query, UNMEASURED_SWITCHES};
+use crate::site::{Site, assumptions};
+use crate::watch::Watch;
+use explain::Explained;
+use scaling::Scaling;
+
+/// Calls to forecast on one machine.
+#[derive(Clone, Debug, Default)]
+pub struct Request {
+    /// The calls.
+    pub queries: Vec<Query>,
+    /// Also say how NCCL came to its choices.
+    pub explain: bool,
+    /// Follows the forecast.
+    pub watch: Watch,
+}
+
+/// Forecasts of calls.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    /// A row a call, in the order of the machines and queries.
+    pub rows: Vec<Row>,
+    /// How bandwidth grows with hosts, where there are several numbers of them.
+    pub scaling: Option<Scaling>,
+    /// How NCCL came to its choices, where that was asked for.
+    pub explained: Vec<Explained>,
+    /// Files and profiles that the forecasts depend on.
+    pub inputs: Vec<Input>,
+    /// What was assumed: machine, version, launch mode, profile.
+    pub notes: Vec<String>,
+    /// What no column or note says of the calls, so that the same cannot be asked for again.
+    pub unsaid: Vec<&'static str>,
+    /// What to know before using the numbers.
+    pub warnings: Vec<String>,
+    /// How far the forecasts go beyond what their profiles were made with.
+    #[serde(skip)]
+    pub beyond: Beyond,
+}
+
+/// The forecast of one call. Times are of one operation as nccl-tests shows it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// Hosts of the machine.
+    pub nodes: u32,
+    /// What is done.
+    pub collective: Collective,
+    /// Ranks of the communicator.
+    pub ranks: u32,
+    /// Size as nccl-tests counts it.
+    pub size_bytes: u64,
+    /// What runs.
+    pub algorithm: Algorithm,
+    /// What runs.
+    pub protocol: Protocol,
+    /// Channels that are used.
+    pub channels: u32,
+    /// Time of one operation.
+    pub time_us: f64,
+    /// Lower end of its 90% interval.
+    pub low_us: f64,
+    /// Upper end of it.
+    pub high_us: f64,
+    /// Size over time, GB/s.
+    pub algbw_gbps: f64,
+    /// nccl-tests' bus bandwidth, GB/s.
+    pub busbw_gbps: f64,
+    /// What bounds it: see [`Prediction::bound_by`].
+    pub bound: &'static str,
+    /// Which layer of NCCL decided; none where the user did.
+    pub chosen_by: Option<String>,
+    /// What NCCL picks and has no schedule here; the row is of its next choice.
+    pub instead_of: Option<(Algorithm, Protocol)>,
+    /// How the call was asked for.
+    pub asked: Asked,
+    /// The question.
+    #[serde(skip)]
+    pub query: Query,
+    /// The answer in full.
+    #[serde(skip)]
+    pub prediction: Prediction,
+}
+
+/// How a call was asked for, beside algorithm, protocol and channels.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Asked {
+    /// How kernels are started.
+    pub launch: Launch,
+    /// Whether NCCL has registered the buffers.
+    pub registered: bool,
+    /// Whether input and output are one buffer.
+    pub in_place: bool,
+    /// Element type.
+    pub dtype: DataType,
+    /// Reduction, of collectives that reduce.
+    pub op: Option<ReduceOp>,
+    /// Root, of collectives that have one.
+    pub root: Option<u32>,
+    /// Version whose rules hold.
+    pub nccl_version: String,
+}
+
+impl Asked {
+    fn of(call: &Call, settings: &Settings) -> Self {
+        Self {
+            launch: settings.launch,
+            registered: settings.registered,
+            in_place: call.in_place,
+            dtype: call.dtype,
+            op: call.collective.reduces().then_some(call.op),
+            root: call.collective.rooted().then_some(call.root.0),
+            nccl_version: settings.version.unwrap_or_default().to_string(),
+        }
+    }
+}
+
+impl Row {
+    fn new(site: &Site, query: &Query, prediction: Prediction) -> Self {
+        let call = &query.call;
+        let algbw_gbps = prediction.algbw_gb_per_s(call.size());
+        Self {
+            nodes: site.nodes(),
+            collective: call.collective,
+            ranks: call.ranks,
+            size_bytes: call.size().0,
+            algorithm: prediction.algorithm,
+            protocol: prediction.protocol,
+            channels: prediction.plan.channels,
+            time_us: prediction.time.as_us(),
+            low_us: prediction.low.as_us(),
+            high_us: prediction.high.as_us(),
+            algbw_gbps,
+            busbw_gbps: algbw_gbps * call.collective.bus_factor(call.ranks),
+            bound: prediction.bound_by(),
+            chosen_by: prediction.layer.map(|layer| layer.to_string()),
+            instead_of: prediction.instead_of,
+            asked: Asked::of(call, site.settings()),
+            query: query.clone(),
+            prediction,
+        }
+    }
+}
+
+/// Forecasts calls on one machine, several at a time.
+///
+/// # Errors
+/// A call that has no schedule or no room, graphs of another machine, or that somebody stopped it.
+pub fn forecast(site: &Site, request: &Request) -> Result<Outcome, Error> {
+    sweep(&[(site, request.queries.as_slice())], request.explain, &request.watch)
+}
+
+/// Forecasts calls on several machines, as on more and more hosts of one kind.
+///
+/// # Errors
+/// As of [`forecast`].
+pub fn sweep(parts: &[(&Site, &[Query])], explain: bool, watch: &Watch) -> Result<Outcome, Error> {
+    let (Some((first, _)), Some((last, _))) = (parts.first(), parts.last()) else {
+        return Err(Error::usage("there is nothing to forecast", "name a machine"));
+    };
+    for (site, queries) in parts {
+        if let Some(ranks) = queries.iter().map(|q| q.call.ranks).max() {
+            site.check_graphs(ranks)?;
+        }
+    }
+    let predictors: Vec<Predictor<'_>> = parts.iter().map(|(site, _)| site.predictor()).collect();
+    let rows = predict_all(parts, &predictors, watch)?;
+    let explained = if explain { explain::explain(parts, &predictors)? } else { Vec::new() };
+    let beyond: Beyond = rows.iter().map(|row| row.prediction.beyond.clone()).collect();
+    let mut notes = assumptions(&last.topology, &last.profile, first.settings(), &beyond);
+    notes.extend(first.told.notes.iter().cloned());
+    notes.extend(rows.first().and_then(|row| row.query.split_note()));
+    if beyond.switches() {
+        notes.push(UNMEASURED_SWITCHES.to_owned());
+    }
+    let mut warnings = first.told.warnings.clone();
+    warnings.extend(warnings_of(&rows));
+    warnings.extend(not_modelled(&rows));
+    let scaling = scaling::scaling(&rows);
+    let inputs = last.sources.clone();
+    Ok(Outcome { scaling, explained, inputs, notes, unsaid: unsaid(parts), warnings, beyond, rows })
+}
+
+/// Forecasts all calls in parallel; the rows are in the order of the calls.
+fn predict_all(parts: &[(&Site, &[Query])], predictors: &[Predictor<'_>], watch: &Watch) -> Result<Vec<Row>, Error> {
+    let all: Vec<(usize, &Query)> =
+        parts.iter().enumerate().flat_map(|(part, (_, queries))| queries.iter().map(move |q| (part, q))).collect();
+    // Large calls first: they take longest.
+    let mut order: Vec<usize> = (0..all.len()).collect();
+    order.sort_by_key(|&i| std::cmp::Reverse((all[i].0, all[i].1.call.size())));
+    let progress = watch.parts(all.len());
+    let mut done: Vec<(usize, Row)> = order
+        .into_par_iter()
+        .with_max_len(1)
+        .map(|index| {
+            let (part, query) = all[index];
+            let site = parts[part].0;
+            let prediction = query.predict(&predictors[part], &query.settings(site.settings()))?;
+            progress.done()?;
+            Ok((index, Row::new(site, query, prediction)))
+        })
+        .collect::<Result<_, Error>>()?;
+    done.sort_by_key(|(index, _)| *index);
+    Ok(done.into_iter().map(|(_, row)| row).collect())
+}
+
+/// The warnings of forecasts, each kind and place once, with how many rows it is about.
+fn warnings_of(rows: &[Row]) -> Vec<String> {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for warning in rows.iter().flat_map(|row| &row.prediction.warnings) {
+        *counts.entry(warning.to_string()).or_default() += 1;
+    }
+    let of = rows.len();
+    let with_count = |(text, count)| if of > 1 { format!("{text} ({count} of {of} rows)") } else { text };
+    counts.into_iter().map(with_count).collect()
+}
+
+/// Says where NCCL picks what has no schedule here.
+fn not_modelled(rows: &[Row]) -> Vec<String> {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for row in rows {
+        if let Some((algorithm, protocol)) = row.instead_of {
+            let what = format!(
+                "NCCL picks {algorithm}/{protocol}, which has no schedule here: {}/{}, its next choice, is predicted",
+                row.algorithm, row.protocol
+            );
+            *counts.entry(what).or_default() += 1;
+        }
+    }
+    counts.into_iter().map(|(what, count)| format!("not_modelled in {count} rows: {what}")).collect()
+}
+
+/// What of the calls no column or note says.
+fn unsaid(parts: &[(&Site, &[Query])]) -> Vec<&'static str> {
+    let queries = || parts.iter().flat_map(|(_, queries)| queries.iter());
+    let site = |what: &dyn Fn(&Site) -> bool| parts.iter().any(|(site, _)| what(site));
+    let flags = [
+        ("--split", queries().any(|q| q.groups.is_some())),
+        ("--schedule", queries().any(|q| q.schedule.is_some())),
+        ("--counts", queries().any(|q| q.call.counts.is_some())),
+        ("--cold", site(&|s| s.settings().cold)),
+        ("--placement", site(&|s| s.spec.placement.is_some())),
+        ("--graph", site(&|s| s.spec.graph.is_some())),
+        ("how many ranks each host has", !parts.iter().all(|(site, queries)| spread_evenly(site, queries))),
+    ];
+    flags.into_iter().filter(|flag| flag.1).map(|flag| flag.0).collect()
+}
+
+/// Whether the ranks of all calls are as many on each host of the machine.
+fn spread_evenly(site: &Site, queries: &[Query]) -> bool {
+    let topology = &site.topology;
+    let total = |query: &Query| match &query.groups {
+        Some(groups) => groups.iter().map(Vec::len).sum::<usize>() as u32,
+        None => query.call.ranks,
+    };
+    let ranks: std::collections::BTreeSet<u32> = queries.iter().map(total).collect();
+    ranks.into_iter().all(|ranks| {
+        let mut on: BTreeMap<HostId, u32> = BTreeMap::new();
+        for rank in 0..ranks.min(topology.ranks()) {
+            *on.entry(topology.host_of(Rank(rank))).or_default() += 1;
+        }
+        let mut each = on.values();
+        let first = each.next();
+        on.len() == site.nodes() as usize && each.all(|ranks| Some(ranks) == first)
+    })
+}
+
+/// The note that tells readers of an output so.
+pub fn unsaid_note(what: &[&str]) -> Option<String> {
+    (!what.is_empty()).then(|| format!("{UNSAID}{}: `validate` cannot ask for the same again", what.join(", ")))
+}

@@ -1,0 +1,45 @@
+//! Answers as reports: tables, notes and one verdict, which every format of [`collcast_reports`] writes.
+//!
+//! A view rounds and names; it computes no result.
+
+pub mod forecast;
+pub mod step;
+
+use collcast_reports::model::{Cell, Column, Table};
+
+/// Takes columns out of a table.
+pub(crate) fn hide(table: &mut Table, hidden: &[&str]) {
+    let keep: Vec<bool> = table.columns.iter().map(|c| !hidden.contains(&c.key)).collect();
+    let mut kept = keep.iter();
+    table.columns.retain(|_| *kept.next().unwrap_or(&true));
+    for row in &mut table.rows {
+        let mut kept = keep.iter();
+        row.retain(|_| *kept.next().unwrap_or(&true));
+    }
+}
+
+/// Columns that say what a forecast was asked for, beside algorithm, protocol and channels.
+pub(crate) fn asked_columns() -> [Column; 7] {
+    [
+        Column::text("launch", "launch"),
+        Column::text("registered", "registered"),
+        Column::text("in_place", "in place"),
+        Column::text("dtype", "type"),
+        Column::text("op", "op"),
+        Column::number("root", "root"),
+        Column::text("nccl_version", "NCCL"),
+    ]
+}
+
+/// The cells of [`asked_columns`].
+pub(crate) fn asked_cells(asked: &crate::forecast::Asked) -> [Cell; 7] {
+    [
+        asked.launch.name().into(),
+        asked.registered.into(),
+        asked.in_place.into(),
+        asked.dtype.name().into(),
+        asked.op.map(|op| Cell::from(op.name())).into(),
+        asked.root.into(),
+        asked.nccl_version.as_str().into(),
+    ]
+}

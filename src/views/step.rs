@@ -1,0 +1,224 @@
+//! A training step as a report.
+
+use collcast_reports::model::{Cell, Column, Report, Table, Verdict};
+
+use crate::query::trust;
+use crate::step::{Change, Detail, Outcome, Variant};
+
+/// Least gain that is worth a next step, in per cent.
+const WORTH: f64 = 1.0;
+
+/// A step, or its variants, as a report.
+pub fn report(outcome: &Outcome) -> Report {
+    let mut report = Report::new("simulate", env!("CARGO_PKG_VERSION"));
+    report.predicted = true;
+    report.inputs.clone_from(&outcome.inputs);
+    report.assumptions.clone_from(&outcome.notes);
+    report.warnings.clone_from(&outcome.warnings);
+    report.tables.push(variants(&outcome.variants));
+    let Some(first) = outcome.variants.first() else { return report };
+    let mut next = None;
+    if let Some(detail) = &outcome.detail {
+        report.tables.push(parts(first));
+        report.tables.push(communication(detail));
+        report.tables.push(streams(detail));
+        report.tables.push(path(detail, first));
+        if !detail.links.is_empty() {
+            report.tables.push(links(detail));
+        }
+        if !detail.disturbed.is_empty() {
+            report.tables.push(disturbed(detail));
+        }
+        if let Some(changes) = &detail.advice {
+            let gain = |change: &Change| 100.0 * (1.0 - change.step_ms / first.step_ms.max(1e-12));
+            report.tables.push(advice(changes, gain));
+            let best = changes.iter().find(|change| gain(change) > WORTH && !change.setting.is_empty());
+            next = best.map(|best| format!("{}: {} would save {:.1}%", best.what, best.setting, gain(best)));
+        }
+    }
+    let (status, confidence, basis) = trust(&outcome.beyond);
+    report.verdict = Some(Verdict {
+        status,
+        sentence: format!(
+            "a step takes {:.3} ms, {:.3} ms ({:.0}%) of it exposed: interference {:.3}, launches {:.3}, framework {:.3}, not hidden {:.3} ms",
+            first.step_ms,
+            first.exposed_ms,
+            100.0 * first.exposed_ms / first.step_ms.max(1e-12),
+            first.interference_ms,
+            first.launch_ms,
+            first.framework_ms,
+            first.unhidden_ms,
+        ),
+        confidence,
+        basis,
+        next,
+    });
+    report
+}
+
+fn variants(variants: &[Variant]) -> Table {
+    let varied = variants.iter().any(|variant| !variant.label.is_empty());
+    let mut columns = Vec::new();
+    if varied {
+        columns.push(Column::text("variant", "variant"));
+    }
+    columns.extend([
+        Column::number("ranks", "ranks"),
+        Column::number("step_ms", "step ms"),
+        Column::number("compute_ms", "compute ms"),
+        Column::number("exposed_ms", "exposed ms"),
+        Column::number("interference_ms", "interference"),
+        Column::number("launch_ms", "launch"),
+        Column::number("framework_ms", "framework"),
+        Column::number("unhidden_ms", "not hidden"),
+        Column::number("bubble_ms", "bubble ms"),
+        Column::number("events", "events"),
+    ]);
+    let mut table = Table::new("rows", "", columns);
+    for v in variants {
+        let times = [
+            v.step_ms,
+            v.compute_ms,
+            v.exposed_ms,
+            v.interference_ms,
+            v.launch_ms,
+            v.framework_ms,
+            v.unhidden_ms,
+            v.bubble_ms,
+        ];
+        let mut row: Vec<Cell> = Vec::new();
+        if varied {
+            row.push(v.label.as_str().into());
+        }
+        row.push(v.ranks.into());
+        row.extend(times.map(|time| Cell::float(time, 3)));
+        row.push(v.events.into());
+        table.push(row);
+    }
+    table
+}
+
+fn parts(step: &Variant) -> Table {
+    let columns = [Column::text("part", "part"), Column::number("time_ms", "ms"), Column::number("share", "% of step")];
+    let mut table =
+        Table::new("parts", "where the step goes: each part left out in turn, so that they add up", columns);
+    for (part, value) in [
+        ("computation of the busiest rank", step.compute_ms - step.bubble_ms),
+        ("waits for other ranks (bubble, stragglers)", step.bubble_ms),
+        ("not hidden: last calls, and those that computation waits for", step.unhidden_ms),
+        ("copies of the framework", step.framework_ms),
+        ("launches, and streams that wait for each other", step.launch_ms),
+        ("interference: shared SMs and memory, kernels that wait for a turn", step.interference_ms),
+    ] {
+        table.push([part.into(), Cell::float(value, 3), Cell::float(100.0 * value / step.step_ms.max(1e-12), 1)]);
+    }
+    table
+}
+
+fn communication(detail: &Detail) -> Table {
+    let columns = [
+        Column::number("rank", "rank"),
+        Column::number("like", "like it"),
+        Column::text("kind", "communication"),
+        Column::number("calls", "calls"),
+        Column::number("busy_ms", "busy ms"),
+        Column::number("exposed_ms", "exposed ms"),
+        Column::text("how", "how"),
+    ];
+    let mut table =
+        Table::new("communication", "communication by kind: exposed is without any computation beside it", columns);
+    for c in &detail.communication {
+        table.push([
+            c.rank.into(),
+            (c.like as u64).into(),
+            c.kind.as_str().into(),
+            (c.calls as u64).into(),
+            Cell::float(c.busy_ms, 3),
+            Cell::float(c.exposed_ms, 3),
+            c.how.as_str().into(),
+        ]);
+    }
+    table
+}
+
+fn streams(detail: &Detail) -> Table {
+    let columns = [
+        Column::number("rank", "rank"),
+        Column::text("stream", "stream"),
+        Column::number("busy_ms", "busy ms"),
+        Column::number("idle_ms", "idle ms"),
+    ];
+    let mut table = Table::new("streams", "streams", columns);
+    for s in &detail.streams {
+        table.push([s.rank.into(), s.stream.as_str().into(), Cell::float(s.busy_ms, 3), Cell::float(s.idle_ms, 3)]);
+    }
+    table
+}
+
+fn path(detail: &Detail, step: &Variant) -> Table {
+    let columns = [
+        Column::text("what", "on the critical path"),
+        Column::number("parts", "parts"),
+        Column::number("time_ms", "ms"),
+        Column::number("share", "% of step"),
+        Column::text("bound_by", "bound by"),
+    ];
+    let mut table = Table::new("path", "the way that led to the end of the step", columns);
+    for p in &detail.path {
+        let share = 100.0 * p.time_ms / step.step_ms.max(1e-12);
+        table.push([
+            p.what.as_str().into(),
+            p.parts.into(),
+            Cell::float(p.time_ms, 3),
+            Cell::float(share, 1),
+            p.bound_by.as_str().into(),
+        ]);
+    }
+    table
+}
+
+fn links(detail: &Detail) -> Table {
+    let columns = [Column::text("link", "link where calls met"), Column::number("utilisation", "used %")];
+    let mut table = Table::new("links", "links that different calls shared (the first of those alike)", columns);
+    for (link, share) in &detail.links {
+        table.push([link.as_str().into(), Cell::float(share * 100.0, 1)]);
+    }
+    table
+}
+
+fn disturbed(detail: &Detail) -> Table {
+    let columns = [
+        Column::text("case", "case"),
+        Column::number("step_ms", "step ms"),
+        Column::number("low_ms", "shortest"),
+        Column::number("high_ms", "longest"),
+        Column::text("seeds", "seeds"),
+    ];
+    let mut table = Table::new("disturbed", "stragglers and jitter", columns);
+    for d in &detail.disturbed {
+        let (low, high) = d.range_ms.unzip();
+        let time = |ms: Option<f64>| ms.map_or(Cell::Missing, |ms| Cell::float(ms, 3));
+        let seeds = d.seeds.map_or_else(String::new, |(first, last)| format!("{first} to {last}"));
+        table.push([d.case.as_str().into(), Cell::float(d.step_ms, 3), time(low), time(high), seeds.into()]);
+    }
+    table
+}
+
+fn advice(changes: &[Change], gain: impl Fn(&Change) -> f64) -> Table {
+    let columns = [
+        Column::text("change", "change"),
+        Column::text("setting", "setting (the best that was tried)"),
+        Column::number("step_ms", "step ms"),
+        Column::number("gain", "gain %"),
+    ];
+    let mut table = Table::new("advice", "what would help, each simulated", columns);
+    for change in changes {
+        table.push([
+            change.what.as_str().into(),
+            change.setting.as_str().into(),
+            Cell::float(change.step_ms, 3),
+            Cell::float(gain(change), 1),
+        ]);
+    }
+    table
+}
