@@ -3,11 +3,13 @@
 //! Rates are nominal and of one direction. The bisection is a true minimum cut of the link
 //! graph, not a product of port counts, so that a dead link or a thin spine shows.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 use collcast_sim::ids::VertexId;
 use collcast_sim::topology::{Link, LinkKind, Topology, VertexKind};
 use collcast_sim::units::Bandwidth;
+use petgraph::algo::dinics;
+use petgraph::graph::{DiGraph, NodeIndex};
 use serde_json::{Map, Value, json};
 
 use crate::machine::{bundles_from, gpus_text, is_fabric_switch, level_text, nics_text, rate_text};
@@ -334,25 +336,20 @@ fn verdict(topology: &Topology, hosts: &[usize], cut: Bisection) -> Verdict {
     }
 }
 
-/// Maximum flow from side 0 to side 1 over the links that `keep` takes, which is the minimum
-/// cut: Dinic's algorithm, integers, no recursion.
+/// The least that links which `keep` takes carry from side 0 to side 1, in bytes per second: a maximum flow.
 ///
 /// - `side`: the vertices of each side, each side contracted to one.
-///
-/// # Source
-/// E. A. Dinic, "Algorithm for solution of a problem of maximum flow in networks with power
-/// estimation", Soviet Mathematics Doklady 11, 1970.
 fn min_cut(topology: &Topology, side: &BTreeMap<VertexId, usize>, keep: impl Fn(Link) -> bool) -> u64 {
-    let mut nodes: BTreeMap<VertexId, usize> = BTreeMap::new();
-    let mut capacity: BTreeMap<(usize, usize), u64> = BTreeMap::new();
+    let mut nodes: BTreeMap<VertexId, u32> = BTreeMap::new();
+    let mut capacity: BTreeMap<(u32, u32), u64> = BTreeMap::new();
     let management = |id: VertexId| topology.nic(id).is_some_and(|n| n.management);
     for (_, from, to, link) in topology.links() {
         if !keep(link) || management(from) || management(to) {
             continue;
         }
         let mut node = |id: VertexId| {
-            side.get(&id).copied().unwrap_or_else(|| {
-                let next = nodes.len() + 2;
+            side.get(&id).map(|&side| side as u32).unwrap_or_else(|| {
+                let next = nodes.len() as u32 + 2;
                 *nodes.entry(id).or_insert(next)
             })
         };
@@ -362,113 +359,10 @@ fn min_cut(topology: &Topology, side: &BTreeMap<VertexId, usize>, keep: impl Fn(
             *sum = sum.saturating_add(link.rate.get());
         }
     }
-    let mut flow = Flow::new(nodes.len() + 2);
-    for ((from, to), rate) in capacity {
-        flow.edge(from, to, rate);
+    let edges = capacity.into_iter().map(|((from, to), rate)| (from, to, rate));
+    let mut network = DiGraph::<(), u64>::from_edges(edges);
+    while network.node_count() < 2 {
+        network.add_node(());
     }
-    flow.maximum(0, 1)
-}
-
-/// A residual network; edge `e` and its reverse `e ^ 1` stand side by side.
-struct Flow {
-    edges: Vec<Vec<usize>>,
-    to: Vec<usize>,
-    left: Vec<u64>,
-}
-
-impl Flow {
-    fn new(nodes: usize) -> Self {
-        Self { edges: vec![Vec::new(); nodes], to: Vec::new(), left: Vec::new() }
-    }
-
-    fn edge(&mut self, from: usize, to: usize, capacity: u64) {
-        for (a, b, c) in [(from, to, capacity), (to, from, 0)] {
-            self.edges[a].push(self.to.len());
-            self.to.push(b);
-            self.left.push(c);
-        }
-    }
-
-    fn maximum(&mut self, source: usize, sink: usize) -> u64 {
-        let mut total = 0u64;
-        loop {
-            let level = self.levels(source);
-            if level[sink] == usize::MAX {
-                return total;
-            }
-            total = total.saturating_add(self.blocking_flow(source, sink, &level));
-        }
-    }
-
-    fn levels(&self, source: usize) -> Vec<usize> {
-        let mut level = vec![usize::MAX; self.edges.len()];
-        level[source] = 0;
-        let mut queue = VecDeque::from([source]);
-        while let Some(at) = queue.pop_front() {
-            for &edge in &self.edges[at] {
-                let to = self.to[edge];
-                if self.left[edge] > 0 && level[to] == usize::MAX {
-                    level[to] = level[at] + 1;
-                    queue.push_back(to);
-                }
-            }
-        }
-        level
-    }
-
-    fn blocking_flow(&mut self, source: usize, sink: usize, level: &[usize]) -> u64 {
-        let mut next = vec![0; self.edges.len()];
-        let mut path: Vec<usize> = Vec::new();
-        let mut at = source;
-        let mut total = 0u64;
-        loop {
-            if at == sink {
-                let push = path.iter().map(|&e| self.left[e]).min().unwrap_or(0);
-                total = total.saturating_add(push);
-                for &edge in &path {
-                    self.left[edge] -= push;
-                    self.left[edge ^ 1] = self.left[edge ^ 1].saturating_add(push);
-                }
-                path.clear();
-                at = source;
-            }
-            let step = self.edges[at][next[at]..]
-                .iter()
-                .position(|&edge| self.left[edge] > 0 && level[self.to[edge]] == level[at] + 1);
-            if let Some(skipped) = step {
-                next[at] += skipped;
-                let edge = self.edges[at][next[at]];
-                path.push(edge);
-                at = self.to[edge];
-            } else {
-                next[at] = self.edges[at].len();
-                let Some(edge) = path.pop() else {
-                    return total;
-                };
-                at = self.to[edge ^ 1];
-                next[at] += 1;
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Goal: the cut is the cut, where greedy paths alone would miss it (flow must be undone).
-    #[test]
-    fn flows_are_maximal() {
-        let mut flow = Flow::new(4);
-        for (from, to, rate) in [(0, 2, 10), (0, 3, 10), (2, 3, 1), (2, 1, 4), (3, 1, 9)] {
-            flow.edge(from, to, rate);
-        }
-        assert_eq!(flow.maximum(0, 1), 13);
-        let mut cross = Flow::new(6);
-        for (from, to) in [(0, 2), (0, 3), (2, 4), (2, 5), (3, 4), (4, 1), (5, 1)] {
-            cross.edge(from, to, 1);
-        }
-        assert_eq!(cross.maximum(0, 1), 2);
-        assert_eq!(Flow::new(2).maximum(0, 1), 0);
-    }
+    dinics(&network, NodeIndex::new(0), NodeIndex::new(1)).0
 }

@@ -69,19 +69,8 @@ fn of_verdict(report: &Report) -> Vec<Case> {
     report.verdict.iter().map(case).collect()
 }
 
-/// Text as XML 1.0 may carry it: five entities, no control character but tab and newline.
+/// Text as XML 1.0 may carry it: no control character but a newline.
 fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\n' => out.push('\n'),
-            c if !is_shown(c) => out.push(' '),
-            c => out.push(c),
-        }
-    }
-    out
+    let drawn: String = text.chars().map(|c| if c == '\n' || is_shown(c) { c } else { ' ' }).collect();
+    quick_xml::escape::escape(drawn).into_owned()
 }

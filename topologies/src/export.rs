@@ -6,6 +6,7 @@ use std::path::Path;
 
 use collcast_sim::topology::LinkKind;
 use collcast_sim::units::Bandwidth;
+use quick_xml::escape::escape;
 
 use crate::TopologiesError;
 use crate::builtin::spec_any;
@@ -38,10 +39,6 @@ fn pcie(rate: Bandwidth) -> (&'static str, u32) {
         }
     }
     (best.1, best.2)
-}
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 /// A host as NCCL topology XML.

@@ -204,20 +204,7 @@ pub(super) struct Area {
     pub(super) h: i64,
 }
 
-/// As text between tags or in a quoted attribute.
+/// As text between tags or in a quoted attribute: without what no XML may hold, not even escaped.
 fn escape(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\'' => out.push_str("&#39;"),
-            // No XML may hold these, not even escaped.
-            '\u{fffe}' | '\u{ffff}' => out.push('\u{fffd}'),
-            c => out.push(c),
-        }
-    }
-    out
+    quick_xml::escape::escape(text.replace(['\u{fffe}', '\u{ffff}'], "\u{fffd}")).into_owned()
 }

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use quick_xml::escape::escape;
 use rustc_hash::FxHashMap;
 use thiserror::Error;
 
@@ -190,10 +191,6 @@ pub fn export(schedule: &Schedule, name: &str) -> Result<String, ExportError> {
     }
     say(format_args!("</algo>"));
     Ok(xml)
-}
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('"', "&quot;")
 }
 
 /// The greatest chunk that all places and amounts are multiples of.
