@@ -169,7 +169,9 @@ fn sentences(text: &str) -> Vec<String> {
     let mut parts = vec![String::new()];
     for line in split(text).1 {
         let line = line.trim();
-        let item = line.strip_prefix("- ").or_else(|| line.split_once(". ").filter(|(n, _)| n.parse::<u8>().is_ok()).map(|(_, rest)| rest));
+        let item = line
+            .strip_prefix("- ")
+            .or_else(|| line.split_once(". ").filter(|(n, _)| n.parse::<u8>().is_ok()).map(|(_, rest)| rest));
         if line.is_empty() || line.starts_with(['|', '#', '!', '<']) {
             parts.push(String::new());
             continue;
@@ -239,7 +241,12 @@ fn anchors(text: &str) -> BTreeSet<String> {
         let kept = heading.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
         kept.map(|c| if c == ' ' { '-' } else { c }).collect::<String>().to_lowercase()
     };
-    split(text).1.iter().filter(|line| line.starts_with('#')).map(|line| slug(line.trim_start_matches('#').trim())).collect()
+    split(text)
+        .1
+        .iter()
+        .filter(|line| line.starts_with('#'))
+        .map(|line| slug(line.trim_start_matches('#').trim()))
+        .collect()
 }
 
 #[test]
@@ -251,7 +258,8 @@ fn links_lead_somewhere() {
             if link.contains("://") {
                 continue;
             }
-            let (file, anchor) = link.split_once('#').map_or((link.as_str(), None), |(file, anchor)| (file, Some(anchor)));
+            let (file, anchor) =
+                link.split_once('#').map_or((link.as_str(), None), |(file, anchor)| (file, Some(anchor)));
             let target = if file.is_empty() { path.clone() } else { path.parent().unwrap().join(file) };
             assert!(target.exists(), "{}: {link} leads nowhere", name(&path));
             if let Some(anchor) = anchor {
