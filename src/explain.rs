@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use collcast_reports::model::{Cell, Column, Table};
-use collcast_sim::model::nccl;
+use collcast_sim::nccl;
 use collcast_sim::predict::{Choice, Prediction, Predictor, Settings};
 
 use crate::error::CliError;

@@ -12,10 +12,10 @@ use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol
 use collcast_sim::domain::Beyond;
 use collcast_sim::engine::Unobserved;
 use collcast_sim::ids::{HostId, Rank};
-use collcast_sim::model::nccl::search::Given;
-use collcast_sim::model::nccl::settings::{self, SettingsError};
-use collcast_sim::model::nccl::{CsvTuner, Environment, Tuner, Version};
-use collcast_sim::network::{NicSet, Transport};
+use collcast_sim::nccl::search::Given;
+use collcast_sim::nccl::settings::{self, SettingsError};
+use collcast_sim::nccl::{CsvTuner, Environment, Tuner, Version};
+use collcast_sim::nccl::{NicSet, Transport};
 use collcast_sim::predict::{Choice, MOST_CALLS, PredictError, Prediction, Predictor, Settings};
 use collcast_sim::profile::Profile;
 use collcast_sim::schedule::Call;

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol, ReduceOp};
 use collcast_sim::measurement::{Choice, Measurement, Origin};
-use collcast_sim::model::nccl;
+use collcast_sim::nccl;
 use collcast_sim::units::{Bytes, SimDuration};
 
 use super::bus::{Rate, Sample, bus_factor_fits, ranks_of_samples};

@@ -12,7 +12,7 @@ mod hosts;
 
 use crate::collective::{Algorithm, Protocol};
 use crate::ids::Rank;
-use crate::network::Interface;
+use crate::nccl::Interface;
 use crate::predict::{Choice, PredictError, Prediction, Predictor, Settings};
 use crate::profile::Profile;
 use crate::schedule::Call;
