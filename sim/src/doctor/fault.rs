@@ -12,7 +12,7 @@ use crate::profile::{OriginKind, Profile};
 use crate::topology::{Link, LinkKind, Nic, Topology, TopologyError, Vertex, VertexKind};
 use crate::units::Bandwidth;
 
-use super::Question;
+use super::question::Question;
 
 /// What a user would call it: the finding.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
