@@ -118,7 +118,8 @@ fn nothing_is_unwrapped_outside_tests() {
 const WITH_THE_COMMAND_LINE: bool = false;
 
 /// Folders that may still have circles among their own files, and why. A folder without one fails the test.
-const CIRCLES_LEFT: &[(&str, &str)] = &[];
+const CIRCLES_LEFT: &[(&str, &str)] =
+    &[("sim/src/schedule/", "generators use what the module that calls them declares: Call, Conn, Worker, Order")];
 
 /// A file of a crate as the search for circles sees it.
 struct Module {
@@ -205,24 +206,29 @@ impl Module {
     fn new(file: String, path: Vec<String>, text: &str, all: &BTreeSet<Vec<String>>) -> Self {
         let mut module = Self { file, path, code: String::new(), uses: Vec::new() };
         let code = bare_code(text);
-        let mut rest = code.as_str();
-        while let Some(start) = ["\nuse ", "\npub use ", " use ", " pub use "].iter().filter_map(|u| rest.find(u)).min()
-        {
-            let Some(end) = rest[start..].find(';').map(|end| start + end) else { break };
-            module.code += &rest[..=start];
-            let statement = rest[start..end].trim();
-            let exported = statement.starts_with("pub ");
-            let tree = statement.trim_start_matches("pub ").trim_start_matches("use ").replace('\n', " ");
+        let mut lines = code.lines();
+        while let Some(line) = lines.next() {
+            let plain = line.trim_start();
+            let exported = plain.starts_with("pub use ");
+            let Some(start) = plain.strip_prefix("pub ").unwrap_or(plain).strip_prefix("use ") else {
+                module.code += line;
+                module.code.push('\n');
+                continue;
+            };
+            let mut tree = start.to_owned();
+            while !tree.contains(';') {
+                let Some(more) = lines.next() else { break };
+                tree.push(' ');
+                tree += more;
+            }
             let mut found = Vec::new();
-            leaves(&tree, &[], &mut found);
+            leaves(tree.split(';').next().unwrap_or_default(), &[], &mut found);
             for (name, path) in found {
                 if let Some(path) = module.from_root(&path, all) {
                     module.uses.push(Use { name, path, exported });
                 }
             }
-            rest = &rest[end + 1..];
         }
-        module.code += rest;
         module
     }
 
