@@ -15,7 +15,7 @@ use collcast_sim::doctor::{
     Case, Cause, Changed, Diagnosis, Examination, Fault, Finding, Part, Point, Question, curve, with_slow,
 };
 use collcast_sim::ids::HostId;
-use collcast_sim::model::nccl::NcclSettings;
+use collcast_sim::nccl::NcclSettings;
 use collcast_sim::predict::{Choice, Predictor, Settings};
 use collcast_sim::profile::{OriginKind, Profile};
 use collcast_sim::schedule::Call;

@@ -6,9 +6,10 @@
 
 use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol};
 use collcast_sim::ids::{ChannelId, Lane, Rank};
-use collcast_sim::model::nccl::graphs::{CpuVendor, Graph, Graphs, Pattern};
-use collcast_sim::model::nccl::{ALGORITHMS, Cell, Model, NcclSettings, Version};
-use collcast_sim::network::{PathClass, order};
+use collcast_sim::nccl::PathClass;
+use collcast_sim::nccl::graphs::{CpuVendor, Graph, Graphs, Pattern};
+use collcast_sim::nccl::{ALGORITHMS, Cell, Model, NcclSettings, Version};
+use collcast_sim::network::order;
 use collcast_sim::schedule::plan::{Limits, Plan};
 use collcast_sim::schedule::{Call, End, Schedule};
 use collcast_sim::units::Bytes;

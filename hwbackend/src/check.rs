@@ -106,17 +106,6 @@ pub fn expected(part: &Part, index: u64, op: ReduceOp, range: u32) -> u32 {
     }
 }
 
-/// An element that is not what it must be.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Mismatch {
-    /// Whose output.
-    pub rank: u32,
-    /// Which element.
-    pub element: u64,
-    /// How many elements of this output are wrong.
-    pub wrong: u64,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,7 +9,6 @@ use collcast_sim::collective::{Launch, Protocol};
 use collcast_sim::schedule::{Call, Schedule};
 use thiserror::Error;
 
-use crate::check::Mismatch;
 use crate::host::HostError;
 
 /// One call to run.
@@ -100,6 +99,17 @@ pub trait Executor {
 
     /// What it runs on: devices, driver, libraries; key and value, for people and files.
     fn facts(&self) -> Vec<(&'static str, String)>;
+}
+
+/// An element that is not what it must be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mismatch {
+    /// Whose output.
+    pub rank: u32,
+    /// Which element.
+    pub element: u64,
+    /// How many elements of this output are wrong.
+    pub wrong: u64,
 }
 
 /// Why a run gave no time.

@@ -4,23 +4,23 @@
 //! its instruction has been sent on, as GPU kernels do; every wait is bounded and ends in an
 //! error that names who waited for whom.
 
+mod error;
+
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::check;
+use crate::exec::{Case, Effort, ExecError, Executor, Mismatch, Sample};
+use crate::fifo::{Counter, Fifo, Until};
 use collcast_sim::collective::{DataType, ReduceOp};
 use collcast_sim::ids::Rank;
 use collcast_sim::schedule::Schedule;
 use collcast_sim::schedule::program::Buffer;
-use collcast_sim::schedule::wiring::{SliceCursor, Wired, Wiring, WiringError, end_of};
-use thiserror::Error;
+use collcast_sim::schedule::wiring::{SliceCursor, Wired, Wiring, end_of};
 
-use crate::check::{self, Mismatch};
-use crate::exec::{Case, Effort, ExecError, Executor, Sample};
-use crate::fifo::{Counter, Fifo, Until};
+pub use error::{HostError, MAX_LANES};
 
-/// Most lanes, which are threads here.
-pub const MAX_LANES: usize = 4096;
 /// Most elements of the buffers of all ranks together: 8 bytes each, with copies on the way.
 const MAX_ELEMENTS: u64 = 1 << 28;
 
@@ -125,56 +125,6 @@ macro_rules! element {
 }
 element!(i64, i64::wrapping_add, i64::wrapping_mul, i64::cast_unsigned, u64::cast_signed);
 element!(f32, |a, b| a + b, |a, b| a * b, |v: f32| u64::from(v.to_bits()), |b| f32::from_bits(b as u32));
-
-/// Why a run failed.
-#[derive(Debug, Error, PartialEq, Eq)]
-pub enum HostError {
-    /// A flaw of the schedule.
-    #[error(transparent)]
-    Wiring(#[from] WiringError),
-    /// More lanes than threads are reasonable for.
-    #[error("the schedule has {0} lanes; at most {MAX_LANES} run as threads")]
-    TooManyLanes(usize),
-    /// The inputs do not fit the call.
-    #[error("rank {rank} has {given} input elements, the call needs {needed}")]
-    WrongInput {
-        /// The rank.
-        rank: usize,
-        /// Elements given.
-        given: usize,
-        /// Elements needed.
-        needed: u64,
-    },
-    /// A wait that took too long.
-    #[error("rank {rank}, channel {channel}, lane {lane} waited over {seconds} s for {what} rank {peer}")]
-    Timeout {
-        /// Who waited.
-        rank: u32,
-        /// On which channel.
-        channel: u32,
-        /// In which lane.
-        lane: u32,
-        /// For how long.
-        seconds: u64,
-        /// `data from`, `credit from` or `another lane of`.
-        what: &'static str,
-        /// Whom it waited for.
-        peer: u32,
-    },
-    /// An instruction that reaches beyond a buffer: the schedule was not verified.
-    #[error("rank {rank} reaches element {element} of its {buffer:?}, which is outside it")]
-    OutOfBounds {
-        /// The rank.
-        rank: u32,
-        /// The buffer.
-        buffer: Buffer,
-        /// The element.
-        element: u64,
-    },
-    /// Another lane failed first.
-    #[error("stopped because another lane failed")]
-    Stopped,
-}
 
 /// Memory of a rank: input and output, which are one when in place, and scratch.
 struct Memory {

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use collcast_sim::ids::VertexId;
 use collcast_sim::topology::{LinkKind, Topology, VertexKind};
 
-use crate::machine::{Bundle, Bundles, add_link, cut, gpus_text, kind_text};
+use crate::machine::{Bundle, Bundles, add_link, cut, first_host, gpus_text, kind_text};
 use canvas::{Anchor, Canvas, Style};
 use fabric::Fabric;
 use host::HostTree;
@@ -53,11 +53,6 @@ pub fn svg(topology: &Topology) -> String {
     let width = width.max(legend_width).max(canvas::small_width(&subtitle)).max(canvas::small_width(&name) * 7 / 3)
         + 2 * MARGIN;
     canvas.finish(&topology.name, width, y + MARGIN - 10)
-}
-
-/// The first host that has a GPU; there is one in any checked topology.
-fn first_host(topology: &Topology) -> usize {
-    topology.hosts().iter().position(|h| !h.gpus.is_empty()).unwrap_or(0)
 }
 
 fn subtitle(topology: &Topology) -> String {
@@ -123,15 +118,4 @@ fn legend(topology: &Topology, canvas: &mut Canvas, top: i64) -> (i64, i64) {
         y += 20;
     }
     (width, y)
-}
-
-/// The links from one vertex to another, by kind.
-fn bundles_between(topology: &Topology, from: VertexId, to: VertexId) -> Vec<Bundle> {
-    let mut bundles = BTreeMap::new();
-    for (_, end, link) in topology.links_from(from) {
-        if end == to {
-            add_link(&mut bundles, link);
-        }
-    }
-    bundles.into_values().collect()
 }

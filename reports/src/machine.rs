@@ -118,6 +118,22 @@ pub(crate) fn is_fabric_switch(kind: &VertexKind) -> bool {
     matches!(kind, VertexKind::NetSwitch { .. } | VertexKind::NvSwitch)
 }
 
+/// The first host that has a GPU; there is one in any checked topology.
+pub(crate) fn first_host(topology: &Topology) -> usize {
+    topology.hosts().iter().position(|h| !h.gpus.is_empty()).unwrap_or(0)
+}
+
+/// The links from one vertex to another, by kind.
+pub(crate) fn bundles_between(topology: &Topology, from: VertexId, to: VertexId) -> Vec<Bundle> {
+    let mut bundles = BTreeMap::new();
+    for (_, end, link) in topology.links_from(from) {
+        if end == to {
+            add_link(&mut bundles, link);
+        }
+    }
+    bundles.into_values().collect()
+}
+
 /// `text`, cut to `chars` characters.
 pub(crate) fn cut(text: &str, chars: usize) -> String {
     if text.chars().count() <= chars {

@@ -8,6 +8,7 @@
 /// their inputs.
 pub const MODEL: &str = env!("COLLCAST_MODEL");
 
+pub mod bounds;
 pub mod calibrate;
 pub mod collective;
 pub mod doctor;
@@ -15,7 +16,7 @@ pub mod domain;
 pub mod engine;
 pub mod ids;
 pub mod measurement;
-pub mod model;
+pub mod nccl;
 pub mod network;
 pub mod predict;
 pub mod profile;

@@ -14,7 +14,8 @@ use collcast_sim::engine::{
     Access, EngineError, Gate, Instance, Outcome, ProxySpec, TaskSpec, Unobserved, fold, run, run_steady,
 };
 use collcast_sim::ids::{ChannelId, Lane, Rank};
-use collcast_sim::network::{Laid, LayError, ResourceName, Transport, lay, order};
+use collcast_sim::nccl::Transport;
+use collcast_sim::network::{Laid, LayError, ResourceName, lay, order};
 use collcast_sim::predict::{Choice, PredictError, Prediction, Predictor, Settings};
 use collcast_sim::profile::Profile;
 use collcast_sim::schedule::plan::{Limits, Plan};

@@ -5,12 +5,12 @@
 use std::sync::Arc;
 
 use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol, ReduceOp};
-use collcast_sim::model::nccl::aws::Platform;
-use collcast_sim::model::nccl::cost::place;
-use collcast_sim::model::nccl::graphs::{CpuVendor, Graph, Graphs, Pattern};
-use collcast_sim::model::nccl::settings::{Environment, pair};
-use collcast_sim::model::nccl::{Cell, CsvTuner, Layer, Model, NcclSettings, Tuner, Version, shared_choices};
-use collcast_sim::network::PathClass;
+use collcast_sim::nccl::PathClass;
+use collcast_sim::nccl::aws::Platform;
+use collcast_sim::nccl::cost::place;
+use collcast_sim::nccl::graphs::{CpuVendor, Graph, Graphs, Pattern};
+use collcast_sim::nccl::settings::{Environment, pair};
+use collcast_sim::nccl::{Cell, CsvTuner, Layer, Model, NcclSettings, Tuner, Version, shared_choices};
 use collcast_sim::schedule::Call;
 use collcast_sim::units::Bytes;
 
@@ -344,7 +344,7 @@ fn calls_of_a_group_share_a_choice() {
     let small = call(Collective::AllReduce, &graphs, 64 << 10);
     let decision = model.decide_group(None, &small, 48 * (64 << 10), 48).unwrap();
     let time = |algorithm, protocol| {
-        let wanted = |c: &&collcast_sim::model::nccl::Candidate| (c.algorithm, c.protocol) == (algorithm, protocol);
+        let wanted = |c: &&collcast_sim::nccl::Candidate| (c.algorithm, c.protocol) == (algorithm, protocol);
         decision.candidates.iter().find(wanted).unwrap().time_us.unwrap()
     };
     let bytes = 48.0 * 65_536.0;

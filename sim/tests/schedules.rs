@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol};
 use collcast_sim::ids::{ChannelId, Lane, Rank};
-use collcast_sim::model::nccl::Version;
+use collcast_sim::nccl::Version;
 use collcast_sim::schedule::plan::{Limits, Plan};
 use collcast_sim::schedule::verify::{VerifyError, verify};
 use collcast_sim::schedule::{Call, Generator, Order, Schedule, Worker, check_fits, valid_algorithms, valid_protocols};

@@ -2,9 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use collcast_sim::profile::PARAMETERS;
+use petgraph::algo::tarjan_scc;
+use petgraph::graphmap::DiGraphMap;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
@@ -109,4 +112,239 @@ fn nothing_is_unfinished() {
 #[test]
 fn nothing_is_unwrapped_outside_tests() {
     check_lines(&sources(), "`.unwrap()` outside tests", |line| line.contains(".unwrap()"));
+}
+
+/// Whether the command line takes part in the search for circles of files.
+const WITH_THE_COMMAND_LINE: bool = false;
+
+/// Folders that may still have circles among their own files, and why. A folder without one fails the test.
+const CIRCLES_LEFT: &[(&str, &str)] =
+    &[("sim/src/schedule/", "generators use what the module that calls them declares: Call, Conn, Worker, Order")];
+
+/// A file of a crate as the search for circles sees it.
+struct Module {
+    file: String,
+    /// Its names from the root of its crate on.
+    path: Vec<String>,
+    /// Its code without comments, tests and `use`.
+    code: String,
+    uses: Vec<Use>,
+}
+
+/// One name that a file brings into scope.
+struct Use {
+    name: String,
+    /// From the root of the crate on.
+    path: Vec<String>,
+    exported: bool,
+}
+
+/// The names of modules that a file under `src` stands for.
+fn names_of(file: &Path) -> Vec<String> {
+    let mut names: Vec<String> = file.with_extension("").iter().map(|part| part.to_str().unwrap().to_owned()).collect();
+    if names.last().is_some_and(|last| ["lib", "main", "mod"].contains(&last.as_str())) {
+        names.pop();
+    }
+    names
+}
+
+/// A file's code without comments and tests; `pub` for every visibility.
+fn bare_code(text: &str) -> String {
+    let mut code = String::new();
+    let mut lines = text.lines().peekable();
+    while let Some(line) = lines.next() {
+        if line.trim() == "#[cfg(test)]" {
+            if lines.next().is_some_and(|next| next.trim_end().ends_with(';')) {
+                continue;
+            }
+            break;
+        }
+        if !line.trim_start().starts_with("//") {
+            code += line;
+            code.push('\n');
+        }
+    }
+    let mut parts = code.split("pub(");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |all, part| all + "pub" + part.split_once(')').map_or("", |(_, rest)| rest))
+}
+
+/// The paths of a tree as in `a::{b, c::d as e}`, each with the name it brings.
+fn leaves(tree: &str, before: &[String], into: &mut Vec<(String, Vec<String>)>) {
+    let tree = tree.trim();
+    let (head, group) = match tree.split_once('{') {
+        Some((head, rest)) => (head, rest.strip_suffix('}')),
+        None => (tree, None),
+    };
+    let (head, alias) = head.split_once(" as ").map_or((head, None), |(head, alias)| (head, Some(alias.trim())));
+    let mut path = before.to_vec();
+    path.extend(head.split("::").map(str::trim).filter(|part| !part.is_empty() && *part != "self").map(str::to_owned));
+    if head.trim_start().starts_with("self::") {
+        path.insert(0, "self".to_owned());
+    }
+    let Some(group) = group else {
+        let name = alias.or(path.last().map(String::as_str)).unwrap_or_default().to_owned();
+        return into.push((name, path));
+    };
+    let (mut depth, mut from) = (0_i32, 0);
+    for (at, letter) in group.char_indices().chain([(group.len(), ',')]) {
+        match letter {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            ',' if depth == 0 => {
+                if !group[from..at].trim().is_empty() {
+                    leaves(&group[from..at], &path, into);
+                }
+                from = at + 1;
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Module {
+    fn new(file: String, path: Vec<String>, text: &str, all: &BTreeSet<Vec<String>>) -> Self {
+        let mut module = Self { file, path, code: String::new(), uses: Vec::new() };
+        let code = bare_code(text);
+        let mut lines = code.lines();
+        while let Some(line) = lines.next() {
+            let plain = line.trim_start();
+            let exported = plain.starts_with("pub use ");
+            let Some(start) = plain.strip_prefix("pub ").unwrap_or(plain).strip_prefix("use ") else {
+                module.code += line;
+                module.code.push('\n');
+                continue;
+            };
+            let mut tree = start.to_owned();
+            while !tree.contains(';') {
+                let Some(more) = lines.next() else { break };
+                tree.push(' ');
+                tree += more;
+            }
+            let mut found = Vec::new();
+            leaves(tree.split(';').next().unwrap_or_default(), &[], &mut found);
+            for (name, path) in found {
+                if let Some(path) = module.from_root(&path, all) {
+                    module.uses.push(Use { name, path, exported });
+                }
+            }
+        }
+        module
+    }
+
+    /// A path as it is written here from the root of the crate on; `None` for what belongs to another crate.
+    fn from_root(&self, path: &[String], all: &BTreeSet<Vec<String>>) -> Option<Vec<String>> {
+        let mut base = self.path.clone();
+        let mut rest = path;
+        match path.first()?.as_str() {
+            "crate" => (base, rest) = (Vec::new(), &path[1..]),
+            "self" => rest = &path[1..],
+            "super" => {
+                while rest.first().is_some_and(|part| part == "super") {
+                    base.pop();
+                    rest = &rest[1..];
+                }
+            }
+            child => {
+                let own: Vec<String> = base.iter().cloned().chain([child.to_owned()]).collect();
+                if !all.contains(&own) {
+                    return None;
+                }
+            }
+        }
+        base.extend_from_slice(rest);
+        Some(base)
+    }
+
+    /// All paths that it names: what it brings into scope, unless it only passes that on from its children, and those
+    /// in its code.
+    fn named(&self, all: &BTreeSet<Vec<String>>) -> Vec<Vec<String>> {
+        let mut named = Vec::new();
+        let words: BTreeSet<&str> = self.code.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
+        for one in &self.uses {
+            let passed_on = one.exported && one.path.starts_with(&self.path);
+            if !passed_on || words.contains(one.name.as_str()) {
+                named.push(one.path.clone());
+            }
+        }
+        for word in self.code.split(|c: char| !c.is_alphanumeric() && c != '_' && c != ':') {
+            let path: Vec<String> = word.split("::").filter(|part| !part.is_empty()).map(str::to_owned).collect();
+            if path.len() > 1 {
+                named.extend(self.from_root(&path, all));
+            }
+        }
+        named
+    }
+}
+
+/// The file in which what a path names is defined: through all modules that pass it on.
+fn defined_in<'m>(modules: &'m BTreeMap<Vec<String>, Module>, path: &[String], depth: usize) -> Option<&'m Module> {
+    let length = (0..=path.len()).rev().find(|&length| modules.contains_key(&path[..length]))?;
+    let module = &modules[&path[..length]];
+    let passed_on = path.get(length).and_then(|item| module.uses.iter().find(|u| u.name == *item));
+    match passed_on.filter(|_| depth < 8) {
+        Some(one) => {
+            let path: Vec<String> = one.path.iter().chain(&path[length + 1..]).cloned().collect();
+            defined_in(modules, &path, depth + 1)
+        }
+        None => Some(module),
+    }
+}
+
+/// The circles of files of one crate: their files, and which names which how.
+fn circles(folder: &Path) -> Vec<(BTreeSet<String>, Vec<String>)> {
+    let source = folder.join("src");
+    let mut files = Vec::new();
+    rust_files(&source, &mut files);
+    files.retain(|(path, _)| path.file_name().is_none_or(|name| name != "tests.rs"));
+    let names: Vec<Vec<String>> = files.iter().map(|(path, _)| names_of(path.strip_prefix(&source).unwrap())).collect();
+    let all: BTreeSet<Vec<String>> = names.iter().cloned().collect();
+    let modules: BTreeMap<Vec<String>, Module> = files
+        .iter()
+        .zip(names)
+        .map(|((file, text), path)| {
+            let file = file.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
+            (path.clone(), Module::new(file, path, text, &all))
+        })
+        .collect();
+    let mut graph: DiGraphMap<&str, ()> = DiGraphMap::new();
+    let mut how: BTreeMap<(&str, &str), String> = BTreeMap::new();
+    for module in modules.values() {
+        for path in module.named(&all) {
+            let Some(to) = defined_in(&modules, &path, 0).filter(|to| to.file != module.file) else { continue };
+            graph.add_edge(module.file.as_str(), to.file.as_str(), ());
+            how.entry((&module.file, &to.file)).or_insert_with(|| path.join("::"));
+        }
+    }
+    let of = |component: Vec<&str>| {
+        let inside: BTreeSet<String> = component.into_iter().map(str::to_owned).collect();
+        let edges = how.iter().filter(|((from, to), _)| inside.contains(*from) && inside.contains(*to));
+        let edges = edges.map(|((from, to), path)| format!("  {from} -> {to}: {path}")).collect();
+        (inside, edges)
+    };
+    tarjan_scc(&graph).into_iter().filter(|component| component.len() > 1).map(of).collect()
+}
+
+/// Goal: files can be read one after another, each before those that use it.
+///
+/// A module that declares its children and passes their names on uses none of them; one that calls them does.
+#[test]
+fn files_form_no_circle() {
+    let mut crates: Vec<PathBuf> =
+        ["sim", "topologies", "scenarios", "hwbackend", "reports"].iter().map(|name| root().join(name)).collect();
+    crates.extend(WITH_THE_COMMAND_LINE.then(root));
+    let mut left: BTreeSet<&str> = CIRCLES_LEFT.iter().map(|(folder, _)| *folder).collect();
+    let mut found = Vec::new();
+    for folder in &crates {
+        for (files, edges) in circles(folder) {
+            match CIRCLES_LEFT.iter().find(|(folder, _)| files.iter().all(|file| file.starts_with(folder))) {
+                Some((folder, _)) => {
+                    left.remove(folder);
+                }
+                None => found.push(edges.join("\n")),
+            }
+        }
+    }
+    assert!(found.is_empty(), "files that use each other:\n{}", found.join("\n\n"));
+    assert!(left.is_empty(), "no circles any more, take them off the list: {left:?}");
 }

@@ -20,7 +20,7 @@ use collcast_hwbackend::verbs;
 use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
 use collcast_reports::nccl_tests::{self, NcclTests, NcclTestsRow};
 use collcast_sim::collective::{Algorithm, Collective, Launch, Protocol};
-use collcast_sim::model::nccl::{NcclSettings, is_read};
+use collcast_sim::nccl::{NcclSettings, is_read};
 use collcast_sim::predict::{Choice, Predictor, Settings};
 use collcast_sim::topology::Topology;
 

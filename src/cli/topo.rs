@@ -8,7 +8,7 @@ use collcast_reports::describe::describe;
 use collcast_reports::draw;
 use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
 use collcast_sim::ids::{ChannelId, Rank};
-use collcast_sim::model::nccl::search;
+use collcast_sim::nccl::search;
 use collcast_sim::network::Router;
 use collcast_topologies::xml::{self, Document};
 

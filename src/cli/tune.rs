@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use collcast_hwbackend::read::{FileReport, ReadOptions, cut_runs, read_paths};
 use collcast_reports::model::{Cell, Column, Input, Report, Status, Table, Verdict};
 use collcast_sim::domain::Beyond;
-use collcast_sim::model::nccl::FUNCTIONS;
+use collcast_sim::nccl::FUNCTIONS;
 use collcast_sim::predict::{Predictor, Settings};
 use collcast_sim::units::Bytes;
 

@@ -1,7 +1,7 @@
 //! How NCCL came to its choice: who decided, and the table that it was made from.
 
 use collcast_sim::collective::{Algorithm, Collective, Protocol};
-use collcast_sim::model::nccl::Cell;
+use collcast_sim::nccl::Cell;
 use collcast_sim::predict::{Choice, Predictor};
 use serde::Serialize;
 
@@ -66,7 +66,7 @@ pub(super) fn explain(parts: &[(&Site, &[Query])], predictors: &[Predictor<'_>])
 
 fn explained(site: &Site, query: &Query, predictor: &Predictor<'_>) -> Result<Explained, Error> {
     let decision = predictor.decide(&query.call, query.algorithm, query.protocol, site.settings())?;
-    let cost = |candidate: &collcast_sim::model::nccl::Candidate| {
+    let cost = |candidate: &collcast_sim::nccl::Candidate| {
         let chosen = (candidate.algorithm, candidate.protocol) == (decision.algorithm, decision.protocol);
         let (cost, state) = match candidate.cell {
             Cell::On(cost) if chosen => (Some(cost), "chosen"),

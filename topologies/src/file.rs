@@ -11,7 +11,6 @@ use collcast_sim::profile::Profile;
 use collcast_sim::topology::{LinkKind, Software};
 use collcast_sim::units::{Bandwidth, parse_rate};
 
-use crate::builtin;
 use crate::catalogue;
 use crate::cluster::{ClusterSpec, Deviation, Exception, HostGroup, MAX_GPUS};
 use crate::error::{Diagnostic, Source, TopologiesError, quote};
@@ -26,6 +25,7 @@ use crate::plan::{
 use crate::raw::{
     At, RawException, RawFabric, RawFile, RawGpus, RawHost, RawManagement, RawNics, RawNvlink, RawPcie, RawRate, Scalar,
 };
+use crate::texts;
 
 /// The schema that this module reads.
 pub const SCHEMA: &str = "collcast/topology/1";
@@ -397,10 +397,10 @@ impl Reader<'_> {
                 "",
             ));
         }
-        match builtin::text(&like.value) {
+        match texts::text(&like.value) {
             Some(text) => read_builtin(text, &format!("<built-in {}>", like.value), self.depth + 1),
             None => {
-                Err(self.source.unknown_name(like.span.clone(), "a built-in topology", &like.value, &builtin::names()))
+                Err(self.source.unknown_name(like.span.clone(), "a built-in topology", &like.value, &texts::names()))
             }
         }
     }

@@ -6,9 +6,9 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use collcast_sim::model::nccl::graphs::{ChannelPath, Graph, Graphs, Pattern};
-use collcast_sim::model::nccl::search::Given;
-use collcast_sim::network::PathClass;
+use collcast_sim::nccl::PathClass;
+use collcast_sim::nccl::graphs::{ChannelPath, Graph, Graphs, Pattern};
+use collcast_sim::nccl::search::Given;
 
 use crate::error::{Diagnostic, Source, TopologiesError, quote};
 use crate::xml::{self, Document, GraphSpec};

@@ -23,6 +23,7 @@ pub mod placement;
 mod plan;
 mod raw;
 pub mod smi;
+mod texts;
 pub mod xml;
 
 pub use builtin::{load, load_any};

@@ -4,9 +4,10 @@
 
 use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol};
 use collcast_sim::ids::{ChannelId, Rank};
-use collcast_sim::model::nccl::Version;
-use collcast_sim::model::nccl::search::{Options, graphs};
-use collcast_sim::network::{Interface, NicSet, PathClass, Route, Router, Transport, order_by};
+use collcast_sim::nccl::Version;
+use collcast_sim::nccl::search::{Options, graphs};
+use collcast_sim::nccl::{Interface, NicSet, PathClass, Transport};
+use collcast_sim::network::{Route, Router, order_by};
 use collcast_sim::predict::{Choice, Predictor, Settings};
 use collcast_sim::profile::Profile;
 use collcast_sim::schedule::Call;

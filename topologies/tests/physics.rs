@@ -4,7 +4,7 @@
 
 use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol};
 use collcast_sim::measurement::PeerAccess;
-use collcast_sim::network::{Interface, Transport};
+use collcast_sim::nccl::{Interface, Transport};
 use collcast_sim::predict::{Choice, Predictor, Settings};
 use collcast_sim::profile::Profile;
 use collcast_sim::schedule::Call;

@@ -4,10 +4,11 @@
 
 use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol};
 use collcast_sim::ids::{ChannelId, Lane, Rank};
-use collcast_sim::model::nccl::graphs::{Graph, Graphs, Pattern};
-use collcast_sim::model::nccl::search::{Given, Known, Options, graphs, graphs_of};
-use collcast_sim::model::nccl::{Environment, NcclSettings, Version};
-use collcast_sim::network::{PathClass, ResourceName, Router, Transport, lay, order_by};
+use collcast_sim::nccl::graphs::{Graph, Graphs, Pattern};
+use collcast_sim::nccl::search::{Given, Known, Options, graphs, graphs_of};
+use collcast_sim::nccl::{Environment, NcclSettings, Version};
+use collcast_sim::nccl::{PathClass, Transport};
+use collcast_sim::network::{ResourceName, Router, lay, order_by};
 use collcast_sim::predict::{Choice, Predictor, Settings};
 use collcast_sim::profile::Profile;
 use collcast_sim::schedule::plan::{Limits, Plan};
@@ -345,7 +346,7 @@ fn channels_use_their_nics() {
         let found = search(&machine);
         for (algorithm, graph) in [(Algorithm::Ring, &found.ring), (Algorithm::Tree, &found.tree)] {
             let schedule = schedule(&machine, &found, algorithm);
-            let laid = lay(&machine, &profile, &collcast_sim::network::Transport::default(), &schedule).unwrap();
+            let laid = lay(&machine, &profile, &collcast_sim::nccl::Transport::default(), &schedule).unwrap();
             let mut crossing = 0;
             for (wired, spec) in laid.wiring.conns.iter().zip(&laid.instance.conns) {
                 let conn = wired.conn;

@@ -14,8 +14,8 @@ use collcast_sim::schedule::Call;
 use collcast_sim::schedule::program::Buffer;
 
 use super::driver::{Device, Kernel, Memory, Stream, compile};
-use crate::check::{Mismatch, POISON, Part, parts, range};
-use crate::exec::ExecError;
+use crate::check::{POISON, Part, parts, range};
+use crate::exec::{ExecError, Mismatch};
 use crate::flat::{buffer_bytes, element_macro};
 
 /// Kernels that fill and compare, for one element type and reduction.

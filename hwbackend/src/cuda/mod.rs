@@ -13,6 +13,7 @@ pub(crate) mod buffers;
 mod copies;
 mod cublaslt;
 pub(crate) mod driver;
+pub(crate) mod facts;
 pub mod overlap;
 pub(crate) mod timing;
 
@@ -26,7 +27,8 @@ use collcast_sim::ids::Rank;
 use collcast_sim::schedule::Schedule;
 
 use buffers::{Checker, RankBuffers, macros};
-use driver::{Device, Kernel, Memory, Pinned, Stream, compile, driver_version, open, open_compiler};
+use driver::{Device, Kernel, Memory, Pinned, Stream, compile, open, open_compiler};
+use facts::device_facts;
 use timing::{Operation, Timer};
 
 use crate::exec::{Case, Effort, ExecError, Executor, Sample, slot_bytes};
@@ -207,31 +209,6 @@ impl Cuda {
 /// No driver, or no GPU.
 pub fn gpus() -> Result<u32, ExecError> {
     driver::count().map(i32::unsigned_abs)
-}
-
-/// Devices and driver.
-pub(crate) fn device_facts(devices: &[Arc<Device>]) -> Vec<(&'static str, String)> {
-    let gpu = devices.first().map_or_else(String::new, |d| {
-        format!("{} x {}, sm_{}, {} multiprocessors", devices.len(), d.name, d.arch, d.multiprocessors)
-    });
-    let buses: Vec<&str> = devices.iter().map(|d| d.pci.as_str()).collect();
-    let driver = std::fs::read_to_string("/proc/driver/nvidia/version").ok().and_then(|text| {
-        text.split_whitespace().find(|w| w.chars().filter(|&c| c == '.').count() == 2).map(str::to_owned)
-    });
-    let clocks = Nvml::open().and_then(|nvml| {
-        let all: Vec<String> = devices
-            .iter()
-            .filter_map(|d| nvml.clocks_mhz(&d.pci).map(|[sm, memory]| format!("{sm}/{memory}")))
-            .collect();
-        (!all.is_empty()).then(|| all.join(" "))
-    });
-    vec![
-        ("gpu", gpu),
-        ("pci", buses.join(" ")),
-        ("driver", driver.unwrap_or_else(|| "unknown".to_owned())),
-        ("cuda", driver_version()),
-        ("clocks_mhz", clocks.unwrap_or_else(|| "unknown".to_owned())),
-    ]
 }
 
 /// A schedule on its GPUs, ready to run again and again.

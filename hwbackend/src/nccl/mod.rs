@@ -22,8 +22,8 @@ use collcast_sim::schedule::Call;
 use api::{Api, Place, RawComm, UniqueId, data_type, reduction};
 
 use crate::cuda::buffers::{Checker, RankBuffers};
-use crate::cuda::device_facts;
 use crate::cuda::driver::{Device, Stream, open, open_compiler};
+use crate::cuda::facts::device_facts;
 use crate::cuda::timing::{Operation, Timer};
 use crate::exec::{Case, Effort, ExecError, Executor, Sample};
 use crate::rendezvous::{Group, World};

@@ -14,6 +14,7 @@ mod bus;
 mod error;
 mod json;
 mod log;
+mod parsed;
 mod settings;
 mod sidecar;
 mod table;
@@ -27,7 +28,9 @@ use collcast_sim::collective::Collective;
 use collcast_sim::measurement::Measurement;
 
 pub use error::ReadError;
-use sidecar::{Sidecar, message};
+pub use parsed::{ENVIRONMENT, Note, ROWS_MAX, ReadOptions, UNSAID};
+use parsed::{Input, Parsed};
+use sidecar::Sidecar;
 
 /// Largest file that is read.
 pub const FILE_BYTES_MAX: u64 = 256 << 20;
@@ -37,29 +40,8 @@ pub const JSON_BYTES_MAX: u64 = 32 << 20;
 const TOML_BYTES_MAX: u64 = 1 << 20;
 /// Most files looked at in one folder.
 pub const FILES_MAX: usize = 10_000;
-/// Most measurements kept by one call.
-pub const ROWS_MAX: usize = 1_000_000;
 /// Deepest folder that is entered, counted from the one that was named.
 const DEPTH_MAX: usize = 16;
-/// Most notes kept of one file; the others are counted.
-const NOTES_MAX: usize = 200;
-/// Longest time that can be meant: 100 days, well inside the type that carries it.
-const TIME_MAX_US: f64 = 100.0 * 86_400.0 * 1e6;
-
-/// Begins a line in forecasts of ours that ask for what no row says.
-pub const UNSAID: &str = "rows do not say ";
-/// Begins the line in results of ours that lists NCCL's variables.
-pub const ENVIRONMENT: &str = "NCCL's environment: ";
-
-/// How to read.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct ReadOptions {
-    /// Read our own predictions as if they were measurements.
-    pub allow_predicted: bool,
-    /// Keep rows that two files hold alike (a log and its CSV) twice.
-    pub keep_duplicates: bool,
-}
-
 /// Everything that was read, and what became of each file.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct ReadReport {
@@ -111,15 +93,6 @@ pub enum Outcome {
     NotUnderstood(String),
     /// It holds measurements, but cannot be trusted or is broken.
     Refused(ReadError),
-}
-
-/// Something to tell about a file.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Note {
-    /// Line from 1; `None` for the whole file.
-    pub line: Option<u64>,
-    /// What there is to tell.
-    pub text: String,
 }
 
 /// What became of one file, and what there is to know about it.
@@ -492,118 +465,6 @@ fn complete(row: &mut Measurement, twin: Measurement) {
     }
 }
 
-/// What the parser of one form is given.
-struct Input<'a> {
-    path: &'a Path,
-    text: &'a str,
-    stem: &'a str,
-    sidecar: &'a Sidecar,
-    options: &'a ReadOptions,
-    rows_left: usize,
-}
-
-impl Input<'_> {
-    fn too_many_rows(&self) -> ReadError {
-        ReadError::TooManyRows { path: self.path.to_owned(), limit: ROWS_MAX }
-    }
-}
-
-/// What the parser of one form gives.
-#[derive(Default)]
-struct Parsed {
-    rows: Vec<Measurement>,
-    defects: Vec<Note>,
-    notes: Vec<Note>,
-    notes_left_out: usize,
-    unusable: usize,
-    unreadable: usize,
-    other_lines: usize,
-    unfinished: Vec<u64>,
-    nccl: Option<String>,
-    env: BTreeMap<String, String>,
-    run_env: BTreeMap<String, BTreeMap<String, String>>,
-    gpus: BTreeSet<String>,
-    on_cpu: bool,
-    unsaid: Option<String>,
-    /// Why there are no rows.
-    reason: Option<String>,
-}
-
-impl Parsed {
-    fn note(&mut self, line: Option<u64>, text: String) {
-        if self.notes.len() < NOTES_MAX {
-            self.notes.push(Note { line, text: message(text) });
-        } else {
-            self.notes_left_out += 1;
-        }
-    }
-
-    /// Something that makes what was measured doubtful.
-    fn defect(&mut self, line: u64, text: String) {
-        if self.defects.len() < NOTES_MAX {
-            self.defects.push(Note { line: Some(line), text: message(text) });
-        }
-    }
-
-    /// Results that were wrong.
-    fn wrong(&mut self, line: u64, count: Option<f64>) {
-        if let Some(count) = count.filter(|&count| count > 0.0) {
-            self.defect(line, format!("{count} values were wrong"));
-        }
-    }
-
-    /// Values that the whole run counted out of bounds, and whether its own check failed.
-    fn out_of_bounds(&mut self, line: u64, count: f64, failed: bool) {
-        if failed || count > 0.0 {
-            self.defect(line, format!("the run failed its own check: {count} values were out of bounds"));
-        }
-    }
-
-    /// A run without its last words, by its last line.
-    fn unfinished(&mut self, line: u64) {
-        if self.unfinished.len() < NOTES_MAX {
-            self.unfinished.push(line);
-        }
-    }
-
-    /// Takes what results of ours say above their rows: a comment, or a line of `assumptions`; variables go to `env`.
-    fn remark(&mut self, line: &str, env: &mut settings::Env) {
-        let line = line.trim_start_matches('#').trim();
-        self.on_cpu |= line.starts_with("measured by backend host ");
-        if let Some(what) = line.strip_prefix(UNSAID) {
-            self.unsaid = Some(message(what.to_owned()));
-        }
-        if let Some(variables) = line.strip_prefix(ENVIRONMENT) {
-            env.extend(settings::assignments(&settings::words(variables)));
-        }
-    }
-
-    /// A note that would come with every row.
-    fn note_once(&mut self, line: Option<u64>, text: String) {
-        let text = message(text);
-        if !self.notes.iter().any(|note| note.text == text) {
-            self.note(line, text);
-        }
-    }
-
-    /// A run that cannot be used for want of something.
-    fn lack(&mut self, line: Option<u64>, text: String) {
-        let text = message(text);
-        self.reason.get_or_insert_with(|| text.clone());
-        self.note(line, text);
-    }
-
-    fn reason(&self) -> String {
-        let mut reason = self.reason.clone().unwrap_or_else(|| "it has no rows".to_owned());
-        if let Some(Note { line: Some(line), text }) = self.notes.first()
-            && *text != reason
-        {
-            reason.push_str(&format!("; line {line}: {text}"));
-        }
-        reason
-    }
-}
-
 impl FileReport {
     fn take(&mut self, parsed: &Parsed) {
         self.unusable = parsed.unusable;
@@ -744,26 +605,6 @@ fn siblings_of(path: &Path) -> Vec<PathBuf> {
         .map(|extension| path.with_extension(extension))
         .filter(|path| path.is_file())
         .collect()
-}
-
-/// Values that were wrong, as nccl-tests counts them: printed with `%g` (`6.71089e+07`), in its JSON with `%lf`
-/// (`4096.000000`). `None` where nothing was checked; no error is taken for `none`.
-fn wrong_values(text: &str) -> Option<Option<f64>> {
-    if text.eq_ignore_ascii_case("n/a") {
-        return Some(None);
-    }
-    let mantissa = text.split(['e', 'E']).next().unwrap_or_default();
-    let underflows = |count: f64| count == 0.0 && mantissa.contains(|c: char| matches!(c, '1'..='9'));
-    let count = text.parse::<f64>().ok().filter(|&count| count.is_finite() && count >= 0.0);
-    count.filter(|&count| !underflows(count)).map(Some)
-}
-
-/// What a count of wrong values must be.
-const EXPECTED_WRONG: &str = "a number of wrong values, or N/A (in JSON null) where nothing was checked";
-
-/// Our own mark on predictions.
-fn is_prediction_mark(line: &str) -> bool {
-    line.trim_start_matches('#').trim_start().starts_with("collcast: predicted")
 }
 
 fn unreadable(path: &Path, error: &std::io::Error) -> ReadError {

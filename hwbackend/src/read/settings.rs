@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use collcast_sim::collective::{Algorithm, Buffers, Collective, Protocol};
 use collcast_sim::measurement::{PeerAccess, Settings};
-use collcast_sim::model::nccl::{Selection, Version};
+use collcast_sim::nccl::{Selection, Version};
 use collcast_sim::units::{Bytes, parse_size};
 
 /// Variables of one run, by name.

@@ -14,9 +14,9 @@ use collcast_sim::units::{Bytes, SimDuration, parse_size};
 
 use super::bus::{Rate, Sample, bus_factor_fits};
 use super::error::ReadError;
+use super::parsed::{EXPECTED_WRONG, Input, Parsed, TIME_MAX_US, is_prediction_mark, wrong_values};
 use super::settings::{algorithm, from_env, is_relevant, plain_version};
 use super::sidecar::{message, shortened};
-use super::{EXPECTED_WRONG, Input, Parsed, TIME_MAX_US, is_prediction_mark, wrong_values};
 
 /// Most columns, and longest line: far more than any table of measurements has.
 const COLUMNS_MAX: usize = 1000;

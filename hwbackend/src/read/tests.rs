@@ -1,5 +1,6 @@
 //! No content of a file can make the readers panic, hang or grow without bound.
 
+use super::parsed::NOTES_MAX;
 use super::*;
 use proptest::prelude::*;
 

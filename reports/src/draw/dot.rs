@@ -6,9 +6,8 @@ use collcast_sim::topology::Topology;
 
 use super::canvas::colour;
 use super::fabric::{Fabric, Item};
-use super::first_host;
 use super::host::{HostTree, NodeKind};
-use crate::machine::Bundle;
+use crate::machine::{Bundle, first_host};
 use collcast_sim::text::one_line;
 
 /// The picture as a Graphviz graph; `dot -Tsvg` draws it.

@@ -11,9 +11,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use collcast_sim::ids::{HostId, VertexId};
 use collcast_sim::topology::{LinkKind, Topology, VertexKind};
 
-use super::bundles_between;
 use super::canvas::{Anchor, Area, Canvas, Fill, Style, small_width};
-use crate::machine::{Bundle, Bundles, add_link, bundles_from, gpus_text, kind_text, nics_text, rate_text, short_name};
+use crate::machine::{
+    Bundle, Bundles, add_link, bundles_between, bundles_from, gpus_text, kind_text, nics_text, rate_text, short_name,
+};
 
 /// More GPUs than this in one host are cut to [`SHOWN_GPUS`].
 const MOST_GPUS: usize = 16;

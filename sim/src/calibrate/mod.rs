@@ -13,6 +13,7 @@
 //! it has not seen, [`spreads`] turns that into the intervals of predictions. Samples may come from
 //! several machines of one kind, which share the profile and have each its own topology.
 
+mod rows;
 pub mod solve;
 mod spread;
 
@@ -24,7 +25,7 @@ use nalgebra::DMatrix;
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
-use crate::collective::{Algorithm, Launch, Protocol};
+use crate::collective::Launch;
 use crate::engine::{Instance, Unobserved};
 use crate::network::lay;
 use crate::predict::{PredictError, Predictor, Proven, Settings};
@@ -32,6 +33,7 @@ use crate::profile::{OriginKind, PARAMETERS, Parameter, Profile};
 use crate::schedule::plan::Plan;
 use crate::schedule::{Call, Schedule};
 use crate::topology::Topology;
+pub use rows::{Judged, Sample, mean};
 use solve::{Options, Problem, Solution, covariance, minimise};
 pub use spread::{Coverage, coverage, spreads};
 use spread::{quantile, worth};
@@ -64,29 +66,6 @@ const REACH: f64 = 20.0;
 /// The same of instruction weights, which compare parts of one code.
 const WEIGHT_REACH: f64 = 1.5;
 
-/// One measured row, its choice resolved.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Sample {
-    /// Who measured it: runs of one source share their machine, stack and way of measuring.
-    pub source: String,
-    /// Its machine, by place among the topologies of a [`Study`].
-    pub machine: usize,
-    /// Run that it belongs to: rows of one run are wrong together.
-    pub run: String,
-    /// The call.
-    pub call: Call,
-    /// Algorithm that ran.
-    pub algorithm: Algorithm,
-    /// Protocol that ran.
-    pub protocol: Protocol,
-    /// Settings, the launch mode among them.
-    pub settings: Settings,
-    /// Measured time of one operation, in us.
-    pub time_us: f64,
-    /// What NCCL's own model says, in us.
-    pub nccl_us: Option<f64>,
-}
-
 /// A simulated kernel that samples share.
 #[derive(Debug)]
 struct Case {
@@ -110,24 +89,6 @@ impl Simulated {
     /// What it becomes where another, like it, goes from one to the other.
     fn moved(self, from: Self, to: Self) -> Self {
         Self { kernel_us: self.kernel_us * to.kernel_us / from.kernel_us, bound: to.bound }
-    }
-}
-
-/// What a sample is predicted to take.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Judged {
-    /// Predicted time in us.
-    pub predicted_us: f64,
-    /// Logarithm of predicted over measured.
-    pub residual: f64,
-    /// See [`crate::predict::Prediction::bound_by`].
-    pub bound: &'static str,
-}
-
-impl Judged {
-    /// Predicted over measured, less 1.
-    pub fn error(&self) -> f64 {
-        self.residual.exp() - 1.0
     }
 }
 
@@ -802,12 +763,6 @@ fn launch_parameters(launch: Launch) -> Vec<&'static str> {
 
 fn options(pull: f64) -> Options {
     Options { huber: HUBER, pull, steps: 30, tolerance: 5e-3, flat: 1e-3 }
-}
-
-/// The mean of some values; 0 of none.
-pub fn mean(values: impl Iterator<Item = f64>) -> f64 {
-    let (sum, count) = values.fold((0.0, 0_usize), |(s, n), v| (s + v, n + 1));
-    if count == 0 { 0.0 } else { sum / count as f64 }
 }
 
 fn value(profile: &Profile, name: &str) -> f64 {

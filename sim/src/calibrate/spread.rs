@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Judged, Sample, mean};
+use super::rows::{Judged, Sample, mean};
 use crate::profile::{Profile, Spread};
 
 /// Rows below which a class of its own says too little: a 5th percentile needs 20.

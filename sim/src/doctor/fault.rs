@@ -6,13 +6,13 @@ use crate::collective::{Algorithm, Protocol};
 use crate::engine::mix;
 use crate::ids::HostId;
 use crate::measurement::PeerAccess;
-use crate::model::nccl::Selection;
-use crate::network::{Interface, PathClass};
+use crate::nccl::Selection;
+use crate::nccl::{Interface, PathClass};
 use crate::profile::{OriginKind, Profile};
 use crate::topology::{Link, LinkKind, Nic, Topology, TopologyError, Vertex, VertexKind};
 use crate::units::Bandwidth;
 
-use super::Question;
+use super::question::Question;
 
 /// What a user would call it: the finding.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -9,11 +9,12 @@
 mod evidence;
 mod fault;
 mod hosts;
+mod question;
 
 use crate::collective::{Algorithm, Protocol};
 use crate::ids::Rank;
-use crate::network::Interface;
-use crate::predict::{Choice, PredictError, Prediction, Predictor, Settings};
+use crate::nccl::Interface;
+use crate::predict::{Choice, PredictError, Prediction, Predictor};
 use crate::profile::Profile;
 use crate::schedule::Call;
 use crate::topology::{LinkKind, Topology, VertexKind};
@@ -22,19 +23,7 @@ use crate::units::{Bytes, SimDuration};
 use evidence::{DRAWS, Residual, log_likelihood};
 pub use fault::{Cause, Changed, Fault, Part, with_slow};
 pub use hosts::{Suspect, rank_members, where_scaling_breaks};
-
-/// What a measured row asks the model.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Question {
-    /// The call.
-    pub call: Call,
-    /// Who chooses the algorithm.
-    pub algorithm: Choice<Algorithm>,
-    /// Who chooses the protocol.
-    pub protocol: Choice<Protocol>,
-    /// All else.
-    pub settings: Settings,
-}
+pub use question::Question;
 
 /// One size of a run.
 #[derive(Clone, Debug)]

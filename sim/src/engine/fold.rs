@@ -10,7 +10,8 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::flows::Use;
-use super::{ConnSpec, Instance, mix};
+use super::instance::{ConnSpec, Instance};
+use super::mix::mix;
 use crate::schedule::wiring::UNUSED;
 
 /// Rounds after which a machine without symmetry is simulated as it is: news travels one

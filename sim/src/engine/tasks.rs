@@ -11,100 +11,11 @@
 
 use smallvec::SmallVec;
 
-use super::flows::Use;
-use super::{KernelRun, Observer, Owner, Run, UNKNOWN};
+use super::instance::{Gate, TaskSpec};
+use super::observe::Observer;
+use super::state::{GateRun, KernelRun, Owner, Run, Stage, TaskRun, UNKNOWN};
 use crate::schedule::wiring::UNUSED;
-use crate::units::{SimDuration, SimTime};
-
-/// What a task has to do with a gate. Gates are numbered from 0 and exist by being named. Waves of
-/// a kernel come one after another, its first before the others and its last after them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Gate {
-    /// Nothing.
-    #[default]
-    None,
-    /// It is (a wave of) a kernel that fills the GPU.
-    Occupies {
-        /// The gate.
-        gate: u32,
-        /// Whether it is the first wave of its kernel: it starts after those who wait to enter.
-        first: bool,
-        /// Whether it is the last one: then all who wait may enter.
-        last: bool,
-        /// Places that it leaves free while it runs.
-        room: u32,
-    },
-    /// It needs places that an occupant has, and waits until its wave or kernel is over, or leaves enough of them.
-    Enters {
-        /// The gate.
-        gate: u32,
-        /// How many places.
-        needs: u32,
-        /// Whether it enters between two waves, not only between two kernels.
-        urgent: bool,
-    },
-}
-
-/// Work beside the schedules.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct TaskSpec {
-    /// What it uses per unit of work; nothing takes no time.
-    pub uses: SmallVec<[Use; 4]>,
-    /// Units of work.
-    pub work: u64,
-    /// How long it lasts before its work begins.
-    pub lasts: SimDuration,
-    /// Earliest start.
-    pub at: SimTime,
-    /// Tasks that must be over, each since so long.
-    pub after: SmallVec<[(u32, SimDuration); 4]>,
-    /// What must let it pass.
-    pub gate: Gate,
-    /// Units per second that it takes out of the capacity of resources from its start on.
-    pub holds: SmallVec<[Use; 2]>,
-    /// The task with whose end `holds` are given back, or not taken any more; its own by default.
-    pub until: Option<u32>,
-    /// Kernels that start once its work is done, and end before it does.
-    pub kernels: SmallVec<[u32; 2]>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Stage {
-    /// Waits for tasks, then for a wake-up.
-    Waiting,
-    /// Its fixed time runs.
-    Lasting,
-    /// Its flow is under way.
-    Flowing,
-    /// Its kernels run.
-    Running,
-    Over,
-}
-
-pub(super) struct TaskRun {
-    stage: Stage,
-    missing: usize,
-    ready_at: u64,
-    cause: u32,
-    /// Tasks that wait for this one, with their lags.
-    next: SmallVec<[(u32, u64); 2]>,
-    /// Tasks whose holds end with this one.
-    releases: SmallVec<[u32; 1]>,
-    kernels: usize,
-}
-
-#[derive(Default)]
-pub(super) struct GateRun {
-    /// Waves that run, by the room that they leave, and kernels that have begun and are not over.
-    waves: SmallVec<[u32; 2]>,
-    kernels: u32,
-    /// Who left last, and when: of several the first task.
-    left: u32,
-    left_at: u64,
-    /// Who waits to enter, and who to occupy.
-    enter: Vec<u32>,
-    occupy: Vec<u32>,
-}
+use crate::units::SimTime;
 
 pub(super) fn prepare(specs: &[TaskSpec], kernels: &mut [KernelRun]) -> (Vec<TaskRun>, Vec<GateRun>) {
     let mut runs: Vec<TaskRun> = specs

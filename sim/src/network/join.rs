@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::lay::{Laid, ResourceName};
+use super::laid::{Laid, ResourceName};
 use crate::engine::Instance;
 use crate::schedule::wiring::{UNUSED, Wiring};
 

@@ -3,7 +3,8 @@
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use super::lay::{LayError, Layer};
+use super::laid::LayError;
+use super::layer::{Layer, Ports};
 use super::route::{Hop, Leg};
 use crate::engine::flows::{Use, WEIGHT_ONE};
 use crate::engine::{ConnSpec, ProxySpec};
@@ -51,9 +52,6 @@ pub fn check_multicast(topology: &Topology, ranks: &[Rank]) -> Result<(), LayErr
 pub fn check_sharp(topology: &Topology) -> Result<(), LayError> {
     if topology.sharp { Ok(()) } else { Err(LayError::NoSharp(topology.name.clone())) }
 }
-
-/// A rank's links to an NVSwitch and back.
-pub(super) type Ports = Vec<(LinkId, LinkId)>;
 
 /// The links of a rank's GPU to NVSwitches, by switch.
 fn joined(topology: &Topology, rank: Rank) -> impl Iterator<Item = (LinkId, VertexId)> {

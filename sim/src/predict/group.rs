@@ -12,14 +12,15 @@ use std::collections::BTreeMap;
 use super::{
     Choice, PredictError, Predictor, ProofKind, ROUNDS, Settings, Warning, bound_by, kernel_time, utilisations,
 };
+use crate::bounds;
 use crate::collective::{Algorithm, Protocol};
 use crate::domain::{Beyond, Reason};
 use crate::engine::flows::WEIGHT_ONE;
 use crate::engine::{Unobserved, run};
 use crate::ids::{ChannelId, Rank};
-use crate::model::bounds;
-use crate::model::nccl::cost::place;
-use crate::model::nccl::{Layer, shared_choices};
+use crate::nccl::cost::place;
+use crate::nccl::rules::{Deals, Rules};
+use crate::nccl::{Layer, shared_choices};
 use crate::network::{Laid, ResourceName, join, lay};
 use crate::profile::Spread;
 use crate::schedule::dealing::{Dealt, Share, deal};
@@ -92,7 +93,7 @@ impl Predictor<'_> {
             return no(format!("{} calls are more than the {MOST_CALLS} that are dealt at once", calls.len()));
         }
         let version = self.version(settings);
-        if !version.since(22) {
+        if Rules::of(version).dealing.deals != Deals::Traffic {
             return no(format!(
                 "NCCL {version} deals channels to them by a rule that is not modelled; 2.22 and newer are"
             ));

@@ -5,34 +5,27 @@
 
 use super::Call;
 use crate::collective::{Collective, Protocol};
-use crate::model::nccl::Version;
+use crate::nccl::Version;
+use crate::nccl::rules::{Dealing, Rules};
 
 /// Bytes of the cells that the parts of channels are made of: from 2.24 on one is worth a channel.
 pub(super) fn cell_bytes(call: &Call, protocol: Protocol, version: Version) -> u64 {
-    if version.since(24) {
-        least_traffic(version).div_ceil(traffic_per_byte(call, protocol, version)).next_multiple_of(16)
+    let rules = Rules::of(version).dealing;
+    if rules.whole_cells {
+        rules.least_traffic.div_ceil(traffic_per_byte(call, protocol, &rules)).next_multiple_of(16)
     } else {
         16
     }
 }
 
-/// Traffic below which a channel is not worth its while, in bytes.
-fn least_traffic(version: Version) -> u64 {
-    match version {
-        v if v.since(29) => 32 << 10,
-        v if v.since(24) => 16 << 10,
-        _ => 512,
-    }
-}
-
 /// What NCCL counts of a byte of a rank's part: how often it is sent, from 2.26 on LL for four times.
-fn traffic_per_byte(call: &Call, protocol: Protocol, version: Version) -> u64 {
+fn traffic_per_byte(call: &Call, protocol: Protocol, rules: &Dealing) -> u64 {
     let sent = match call.collective {
         Collective::AllReduce => 2,
         Collective::AllGather | Collective::ReduceScatter => u64::from(call.ranks),
         _ => 1,
     };
-    sent * if protocol == Protocol::Ll && version.since(26) { 4 } else { 1 }
+    sent * if protocol == Protocol::Ll { rules.ll_traffic } else { 1 }
 }
 
 /// The part of the channels that a call has, alone or in a group, and how its elements are dealt to them: the last has
@@ -102,7 +95,7 @@ impl Share {
             count: call.count,
             element: call.dtype.size(),
             most,
-            traffic_per_byte: traffic_per_byte(call, protocol, version),
+            traffic_per_byte: traffic_per_byte(call, protocol, &Rules::of(version).dealing),
             cell: cell_bytes(call, protocol, version),
         }
     }
@@ -116,11 +109,12 @@ impl Share {
 /// Deals `channels` channels to the calls of a group, in this order: each has about the same traffic, and a channel has
 /// the end of one call and the start of the next. Every call has elements. NCCL's `scheduleCollTasksToPlan`, 2.22 on.
 pub fn deal(shares: &[Share], channels: u32, version: Version) -> Vec<Dealt> {
-    let least = least_traffic(version);
-    let traffic = |share: &Share| if version.since(24) { share.traffic().max(least) } else { share.traffic() };
+    let rules = Rules::of(version).dealing;
+    let least = rules.least_traffic;
+    let traffic = |share: &Share| if rules.whole_cells { share.traffic().max(least) } else { share.traffic() };
     let wanted: u64 = shares.iter().map(|share| u64::from(share.most)).sum();
     let each = shares.iter().map(traffic).sum::<u64>() / wanted.min(channels.into()).max(1);
-    let per_channel = if version.since(29) { each.next_multiple_of(16) } else { each.max(least) };
+    let per_channel = if rules.rounds_shares { each.next_multiple_of(16) } else { each.max(least) };
     let (mut channel, mut taken) = (0_u64, 0);
     let last_channel = u64::from(channels.max(1)) - 1;
     let mut out = Vec::new();
@@ -130,10 +124,10 @@ pub fn deal(shares: &[Share], channels: u32, version: Version) -> Vec<Dealt> {
         let cells = share.count.div_ceil(elements);
         let mut each = per_channel.div_ceil(traffic).min(cells).max(1);
         let room = per_channel.saturating_sub(taken);
-        let mut low = match version {
+        let mut low = match rules.whole_cells {
             _ if channel == last_channel => cells,
-            v if v.since(24) => room.div_ceil(traffic).min(cells),
-            _ => (room / traffic).min(cells),
+            true => room.div_ceil(traffic).min(cells),
+            false => (room / traffic).min(cells),
         };
         let (mut middle, mut high) = ((cells - low) / each, (cells - low) % each);
         let used = u64::from(low > 0) + middle + u64::from(high > 0);

@@ -5,7 +5,8 @@
 //! 2 and 4 H200 (see the tests).
 
 use crate::collective::{Algorithm, Buffers, Collective, Protocol};
-use crate::model::nccl::Version;
+use crate::nccl::Version;
+use crate::nccl::rules::{Deals, Rules};
 use crate::schedule::dealing::{Dealt, Share, cell_bytes, deal};
 use crate::schedule::{Call, MAX_NVLS_HEADS};
 use crate::units::Bytes;
@@ -19,7 +20,7 @@ pub const P2P_THREADS: u32 = 640;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
     /// Channels of the communicator. Ring, tree and CollNet chain use fewer for small calls; those of
-    /// the others are what NCCL's model gives the call ([`crate::model::nccl::Model::call_channels`]).
+    /// the others are what NCCL's model gives the call ([`crate::nccl::Model::call_channels`]).
     pub channels: u32,
     /// Threads of a block that move data, at most; `None` for NCCL's default of the protocol.
     pub threads: Option<u32>,
@@ -115,9 +116,8 @@ impl Plan {
             Collective::AllGather | Collective::ReduceScatter => call.count * element * u64::from(call.ranks),
             _ => call.count * element,
         };
-        // NCCL 2.8 `src/collectives/device/all_reduce.h` splits the threads of LL128 alone; its `src/enqueue.cc` gives
-        // trees the threads of rings, fewer where a call is small.
-        let in_turn = algorithm == Algorithm::Tree && !limits.version.since(10);
+        let rules = Rules::of(limits.version);
+        let in_turn = algorithm == Algorithm::Tree && rules.cut.tree_in_turn;
         let default = default_threads(if in_turn { Algorithm::Ring } else { algorithm }, protocol);
         let full_threads = limits.threads.unwrap_or(default).clamp(32, 1024);
         // One rank copies, in one go.
@@ -153,17 +153,15 @@ impl Plan {
                 threads /= 2;
             }
         }
-        let old = !limits.version.since(9);
-        if !old {
-            threads = threads.max(96.min(u64::from(full_threads)));
-        }
+        threads = threads.max(rules.cut.least_threads.min(u64::from(full_threads)));
 
         // Where NCCL uses all its channels: those that are told, what goes through the network's switches, and all
         // before 2.20, where rings and trees go over all channels loop by loop.
         let version = limits.version;
-        let all = limits.exact_channels || in_network || !version.since(20);
-        let by_grid = !version.since(20) && matches!(algorithm, Algorithm::Ring | Algorithm::Tree);
-        let aligned = version.since(20) && !version.since(22);
+        let deals = rules.dealing.deals;
+        let all = limits.exact_channels || in_network || deals == Deals::Loops;
+        let by_grid = deals == Deals::Loops && matches!(algorithm, Algorithm::Ring | Algorithm::Tree);
+        let aligned = deals == Deals::Aligned;
         let mut dealt = None;
         let (channels, part) = if all || aligned || call.count == 0 || call.ranks == 1 {
             let cell = if aligned { alignment(protocol, threads) } else { cell_bytes(call, protocol, version) };
@@ -201,8 +199,8 @@ impl Plan {
                 }
             }
         }
-        // As many chunks as fill the way through the tree; 2.21 has no such rule, 2.17 has.
-        if algorithm == Algorithm::Tree && protocol == Protocol::Simple && !limits.version.since(18) {
+        // As many chunks as fill the way through the tree.
+        if algorithm == Algorithm::Tree && protocol == Protocol::Simple && rules.cut.tree_fills_depth {
             let depth =
                 u64::from(call.ranks / limits.hosts.max(1)).saturating_sub(1) + u64::from(limits.hosts.max(1).ilog2());
             for (loops, least) in [(8, 128 << 10), (4, 64 << 10), (1, 32 << 10)] {
@@ -269,7 +267,7 @@ impl Plan {
             direct,
             parts: 1,
             aggregate,
-            fetches: old,
+            fetches: rules.cut.fetches_work,
             in_turn: in_turn && protocol != Protocol::Ll128,
         }
     }

@@ -7,7 +7,7 @@
 use rustc_hash::{FxHashMap, FxHasher};
 use std::hash::{Hash, Hasher};
 
-use super::{OpGraph, WorkloadError};
+use super::graph::{OpGraph, WorkloadError};
 use crate::ids::Rank;
 use crate::topology::{Topology, VertexKind};
 

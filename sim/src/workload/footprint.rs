@@ -4,8 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use rustc_hash::FxHashMap;
 
-use super::lower::{is_communication, tasks_of};
-use super::{Communicate, Device, Mover, OpGraph, What, WorkloadError};
+use super::graph::{Communicate, Device, Mover, OpGraph, What, WorkloadError, is_communication, tasks_of};
 use crate::collective::{Algorithm, Collective, DataType};
 use crate::ids::{LinkId, Rank};
 use crate::network::{ResourceName, Router};

@@ -6,11 +6,14 @@ use rustc_hash::FxHashMap;
 use smallvec::{SmallVec, smallvec};
 
 use super::fold::Classes;
-use super::{Compute, Footprint, Mechanisms, Mover, Op, OpGraph, Simulator, Step, What, WorkloadError};
+use super::footprint::{Footprint, Simulator};
+use super::graph::{Compute, MAX_PIECES, Mechanisms, Mover, Op, OpGraph, What, WorkloadError, is_communication};
+use super::lowered::{Lowered, OpRun, Part};
+use super::outcome::Step;
 use crate::collective::Algorithm;
 use crate::engine::flows::{Use, WEIGHT_ONE};
 use crate::engine::{Gate, Instance, TaskSpec, Unobserved, mix, run};
-use crate::ids::{LinkId, Rank};
+use crate::ids::LinkId;
 use crate::network::{join, lay};
 use crate::predict::{Choice, PredictError};
 use crate::schedule::Schedule;
@@ -26,45 +29,8 @@ const WHOLE: u64 = 1_000_000_000_000_000;
 const FULL: u64 = 1_000;
 /// What a rank does alone takes less: then no work overflows, and no sum of times.
 pub(super) const LONGEST: SimDuration = SimDuration(u64::MAX / FULL);
-/// Pieces of one computation at most.
-const MAX_PIECES: u32 = 512;
 /// Tasks of a step at most: a kilobyte each, with what they are made of.
 pub(super) const MAX_TASKS: u64 = 1_500_000;
-
-/// What a task is to its operation.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Part {
-    /// The host launches it.
-    Issue,
-    /// It waits for its turn on the GPU.
-    Start,
-    /// It runs.
-    Body,
-}
-
-/// An operation of a rank that is run.
-#[derive(Clone, Debug)]
-pub(super) struct OpRun {
-    pub(super) lane: usize,
-    pub(super) op: usize,
-    /// First and last task on its stream, [`UNUSED`] until they are known.
-    pub(super) first: u32,
-    pub(super) last: u32,
-    pub(super) footprint: Option<Arc<Footprint>>,
-}
-
-/// An instance with what its tasks stand for.
-pub(super) struct Lowered<'a> {
-    pub(super) instance: Instance<'a>,
-    /// By task: operation, and what it is to it.
-    pub(super) tasks: Vec<(usize, Part)>,
-    pub(super) ops: Vec<OpRun>,
-    /// Ranks that are run, each with the number it stands for.
-    pub(super) lanes: Vec<(Rank, usize)>,
-    /// By resource: the link that it is, the first of those that are used alike.
-    pub(super) links: FxHashMap<u32, LinkId>,
-    pub(super) slices: bool,
-}
 
 /// The resources of a rank.
 struct Own {
@@ -694,17 +660,6 @@ enum Lost {
 fn units_of(footprint: &Footprint) -> u64 {
     let most = footprint.links.iter().map(|l| l.1).fold(0.0, f64::max);
     if footprint.links.is_empty() { FULL } else { ((most * FULL as f64).ceil() as u64).clamp(1, FULL) }
-}
-
-/// Tasks of an operation at most: its launch, and the pieces of its kernels or the start and body of a call.
-pub(super) fn tasks_of(op: &Op) -> u64 {
-    let What::Compute(compute) = op.what else { return 3 };
-    let kernels = compute.kernels.clamp(1, MAX_PIECES);
-    1 + u64::from(kernels * compute.waves.clamp(1, (MAX_PIECES / kernels).max(1)).max(2))
-}
-
-pub(super) fn is_communication(op: &Op) -> bool {
-    matches!(op.what, What::Collective(_) | What::Send { .. } | What::Recv { .. })
 }
 
 /// Whether two ranks mean the same call.

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::lower::{Lowered, Part, is_communication};
-use super::{OpGraph, StreamKind};
+use super::graph::{OpGraph, StreamKind, is_communication};
+use super::lowered::{Lowered, Part};
 use crate::engine::Outcome;
 use crate::ids::{LinkId, Rank};
 use crate::schedule::wiring::UNUSED;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use collcast_sim::collective::Collective;
-use collcast_sim::model::nccl::{Version, settings};
+use collcast_sim::nccl::{Version, settings};
 use collcast_sim::predict::Predictor;
 use collcast_sim::profile::Profile;
 

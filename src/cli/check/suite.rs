@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Parser as _;
 use collcast_sim::collective::{Collective, Launch, nearest};
-use collcast_sim::model::nccl::{Version, settings};
+use collcast_sim::nccl::{Version, settings};
 use collcast_topologies::builtin;
 use collcast_topologies::error::Source;
 use collcast_topologies::file::parse;

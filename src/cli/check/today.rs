@@ -10,7 +10,7 @@ use collcast_reports::model::Input;
 use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol};
 use collcast_sim::domain::Beyond;
 use collcast_sim::ids::Rank;
-use collcast_sim::model::nccl::{Tuner, Version};
+use collcast_sim::nccl::{Tuner, Version};
 use collcast_sim::predict::{Choice, PredictError, Prediction, Predictor, Settings};
 use collcast_sim::profile::Profile;
 use collcast_sim::schedule::Call;

@@ -2,7 +2,7 @@
 
 use collcast_reports::model::{Cell, Column, Table};
 use collcast_sim::collective::{Algorithm, Collective, Protocol};
-use collcast_sim::model::nccl::{Environment, FUNCTIONS, Selection, Version};
+use collcast_sim::nccl::{Environment, FUNCTIONS, Selection, Version};
 use collcast_sim::predict::{Choice, Predictor, Settings};
 use collcast_sim::schedule::Call;
 

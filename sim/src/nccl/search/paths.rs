@@ -4,10 +4,12 @@
 
 use smallvec::SmallVec;
 
-use super::super::graphs::CpuVendor;
-use super::system::{LinkType, NodeKind, System};
+use super::system::{LOC_BW, LinkType, NodeKind, System};
 use crate::measurement::PeerAccess;
-use crate::network::{PathClass, Transport, share_out};
+use crate::nccl::devices::share_out;
+use crate::nccl::graphs::CpuVendor;
+use crate::nccl::path::PathClass;
+use crate::nccl::transport::Transport;
 
 /// NCCL's numbers of path types; a lower one is better.
 pub(super) mod kind {
@@ -46,8 +48,6 @@ fn kind_of(class: PathClass) -> u8 {
     (0..kind::DIS).find(|&k| self::class(k) == class).unwrap_or(kind::SYS)
 }
 
-/// GB/s of a node to itself (`LOC_BW`).
-pub(super) const LOC_BW: f32 = 5000.0;
 /// Channels up to which NIC choices are followed (`MAXCHANNELS`).
 pub(super) const MAX_CHANNELS: usize = 64;
 

@@ -2,7 +2,7 @@
 //!
 //! Source: NCCL 2.30 `src/graph/search.cc`, `src/graph/connect.cc`, `src/include/graph.h`, restated.
 
-use crate::network::PathClass;
+use super::path::PathClass;
 
 /// The shape that a graph search looks for, with NCCL's number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use super::aws::{self, Platform};
 use super::cost::{Cell, CostTable, Model, place};
-use super::selection::FUNCTIONS;
+use super::rules::TunerInterface;
+use super::selection::{ALGORITHMS, FUNCTIONS};
 use crate::collective::{Algorithm, Collective, Protocol};
 use crate::schedule::Call;
 use crate::topology::Topology;
@@ -53,14 +54,16 @@ impl Tuner {
         let set = &model.settings;
         match self {
             _ if set.no_tuner => false,
-            // NCCL asks tuners of the plugin's oldest interface since 2.21.5; with that one, the
-            // plugin stands back for NCCL_ALGO and NCCL_PROTO.
             Self::Region(_) => {
                 let free = set.algorithms.is_free() && set.protocols.is_free();
-                let known = model.version >= super::Version::new(2, 21, 5);
-                known && !set.other_tuner && !set.no_region_tuner && (free || model.version.since(22))
+                let asked = match model.rules.tuner {
+                    TunerInterface::None => false,
+                    TunerInterface::Pair => free,
+                    TunerInterface::Costs => true,
+                };
+                asked && !set.other_tuner && !set.no_region_tuner
             }
-            Self::Csv(_) => model.version.since(22),
+            Self::Csv(_) => model.rules.tuner == TunerInterface::Costs,
         }
     }
 
@@ -145,7 +148,7 @@ impl CsvTuner {
             })
         };
         let collective = named(fields[0], &COLLECTIVES, 4);
-        let names: Vec<&str> = super::ALGORITHMS.iter().map(|a| a.name()).collect();
+        let names: Vec<&str> = ALGORITHMS.iter().map(|a| a.name()).collect();
         let algorithm = named(fields[3], &names, 1);
         let names: Vec<&str> = Protocol::ALL.iter().map(|p| p.name()).collect();
         let protocol = named(fields[4], &names, 2);
@@ -157,7 +160,7 @@ impl CsvTuner {
             line,
             collective: FUNCTIONS[collective].1,
             bytes: (bytes(fields[1]), bytes(fields[2])),
-            pair: (super::ALGORITHMS[algorithm], Protocol::ALL[protocol]),
+            pair: (ALGORITHMS[algorithm], Protocol::ALL[protocol]),
             channels,
             only: std::array::from_fn(|index| fields.get(6 + index).map_or(-1, |field| number(field))),
         })

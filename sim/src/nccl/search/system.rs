@@ -5,12 +5,15 @@
 
 use rustc_hash::FxHashMap;
 
-use super::super::graphs::CpuVendor;
-use super::Node;
-use super::paths::LOC_BW;
+use super::node::Node;
 use crate::ids::{HostId, Rank, VertexId};
-use crate::network::{Interface, Transport, nic_devices};
+use crate::nccl::devices::nic_devices;
+use crate::nccl::graphs::CpuVendor;
+use crate::nccl::transport::{Interface, Transport};
 use crate::topology::{Host, LinkKind, Topology, VertexKind};
+
+/// GB/s of a node to itself (`LOC_BW`).
+pub(super) const LOC_BW: f32 = 5000.0;
 
 /// What a node of a host is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

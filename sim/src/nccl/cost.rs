@@ -5,16 +5,17 @@
 //!
 //! Source: NCCL 2.30.7 `src/graph/tuning.cc`, `src/enqueue.cc`, restated.
 
-use super::constants::{
-    COLLNET_CHAIN, COLLNET_DIRECT, Constants, LL, LL128, NETWORK, NVLINK, NVLS, NVLS_TREE, OLD_TREE_LL128_CORRECTION,
-    PAT, PCI, RING, SIMPLE, TREE, TREE_CORRECTION, old, old_ll128_max,
-};
+use super::constants::Constants;
 use super::graphs::{CpuVendor, Graph, Graphs, Pattern};
-use super::selection::ALGORITHMS;
+use super::path::PathClass;
+use super::rules::{NetLatency, NvlsSpeed, Rules};
+use super::selection::{ALGORITHMS, function_index};
 use super::settings::NcclSettings;
+use super::tables::{
+    COLLNET_CHAIN, COLLNET_DIRECT, LL, LL128, NETWORK, NVLINK, NVLS, NVLS_TREE, PAT, PCI, RING, SIMPLE, TREE,
+};
 use super::version::Version;
 use crate::collective::{Algorithm, Collective, DataType, Protocol, ReduceOp};
-use crate::network::PathClass;
 use crate::schedule::Call;
 use crate::schedule::plan::worthwhile;
 
@@ -56,7 +57,7 @@ pub fn place(algorithm: Algorithm, protocol: Protocol) -> Option<(usize, usize)>
 #[derive(Clone, Debug)]
 pub struct Model<'a> {
     pub(super) graphs: &'a Graphs,
-    pub(super) version: Version,
+    pub(super) rules: Rules,
     pub(super) settings: NcclSettings,
     constants: Constants,
 }
@@ -64,15 +65,15 @@ pub struct Model<'a> {
 impl<'a> Model<'a> {
     /// The model of a version ([`Version::covered`]) with settings.
     pub fn new(graphs: &'a Graphs, version: Version, settings: NcclSettings) -> Self {
-        let version = version.covered().0;
-        Self { graphs, version, settings, constants: Constants::new(version, graphs) }
+        let rules = Rules::of(version);
+        Self { graphs, rules, settings, constants: Constants::new(&rules.costs, graphs) }
     }
 
     /// Channels of the communicator for ring, tree, PAT and CollNet chain, within the bounds
     /// that the settings put.
     pub fn channels(&self) -> u32 {
         let set = &self.settings;
-        let limit = if self.version.since(26) { 64 } else { 32 };
+        let limit = self.rules.max_channels;
         let most = set.max_channels.unwrap_or(limit).min(set.max_ctas.unwrap_or(limit)).min(limit);
         let least = set.min_channels.unwrap_or(1).max(set.min_ctas.unwrap_or(1)).min(limit);
         self.graphs.channels.min(most).max(least).max(1)
@@ -99,14 +100,7 @@ impl<'a> Model<'a> {
     }
 
     fn cell(&self, call: &Call, a: usize, p: usize) -> Cell {
-        // NCCL's release notes: NVLS came with 2.17, its tree across hosts with 2.18, PAT with 2.23.
-        let came = match a {
-            NVLS => 17,
-            NVLS_TREE => 18,
-            PAT => 23,
-            _ => 0,
-        };
-        if !has_kernel(call.collective, a, p) || !self.version.since(came) {
+        if !has_kernel(call.collective, a, p) || !self.rules.algorithms[a] {
             return Cell::NoKernel;
         }
         if let Some(why) = self.off(call, a, p) {
@@ -212,7 +206,7 @@ impl<'a> Model<'a> {
     fn ll128_off(&self, a: usize) -> Option<&'static str> {
         let graph = self.graph(a)?;
         let (least_cc, most_cc) = self.graphs.compute_capability;
-        let c2c = !(self.version.since(27) && self.settings.no_ll128_c2c);
+        let c2c = !(self.rules.reads_ll128_c2c && self.settings.no_ll128_c2c);
         let worst = if least_cc >= 90 && c2c { PathClass::Pxn } else { PathClass::Pxb };
         if graph.type_inter > worst {
             return Some("LL128 is not safe on the path to the NIC");
@@ -220,8 +214,7 @@ impl<'a> Model<'a> {
         if graph.type_intra > PathClass::Nvb {
             return Some("LL128 is not safe without NVLink between GPUs");
         }
-        // The exception for mixed GPUs since Hopper is in 2.30; 2.27 has none.
-        if least_cc != most_cc && !(self.version.since(28) && least_cc >= 90) {
+        if least_cc != most_cc && !(self.rules.ll128_on_mixed_gpus && least_cc >= 90) {
             return Some("LL128 is off for GPUs of different kinds");
         }
         if least_cc < 70 {
@@ -234,7 +227,7 @@ impl<'a> Model<'a> {
     /// In the order and the precision of NCCL.
     #[expect(clippy::cast_possible_truncation, reason = "as NCCL does")]
     fn bandwidth(&self, collective: Collective, graph: &Graph, a: usize, p: usize) -> f32 {
-        let (graphs, constants) = (self.graphs, &self.constants);
+        let (graphs, costs, constants) = (self.graphs, &self.rules.costs, &self.constants);
         let (n, hosts) = (graphs.ranks, graphs.hosts);
         let per_host = self.ranks_per_host();
         let channels = f64::from(graph.channels);
@@ -251,27 +244,25 @@ impl<'a> Model<'a> {
                 let most = if a == NVLS_TREE { constants.nvls_tree_max as f32 } else { f32::INFINITY };
                 inside.min(between).min(most)
             }
-            (NVLS, None) if all_reduce || !self.version.since(27) => intra.min(inter),
+            (NVLS, None) if all_reduce || costs.nvls == NvlsSpeed::Graph => intra.min(inter),
             (NVLS, None) => (intra * (per_host - 1.0) / per_host).min(inter * 0.9),
             (NVLS_TREE, None) => intra.min(if hosts <= 2 { inter } else { inter / 2.0 }),
             _ if hosts <= 2 || collnet => intra,
             _ => inter,
         };
         let mut bus = (graph.channels as f32 * speed).min(constants.bus_max);
-        let before_2_18 = !self.version.since(18);
-        let ll128_max = |now| if old(self.version) { old_ll128_max(collective) } else { now };
+        let ll128_max = |max: f64| match (costs.ll128_max, function_index(collective)) {
+            (Some(by_collective), Some(index)) => by_collective[index],
+            _ => max,
+        };
         match (a, p) {
             (RING, LL) => {
-                let share = match collective {
-                    _ if !before_2_18 => 0.5,
-                    Collective::AllReduce | Collective::Reduce => 1.0 / 4.0,
-                    _ if hosts > 1 => 1.0 / 4.0,
-                    _ => 1.0 / 3.0,
-                };
+                let first = hosts > 1 || matches!(collective, Collective::AllReduce | Collective::Reduce);
+                let share = costs.ring_ll_share[usize::from(!first)];
                 bus = constants.ll_max.min(f64::from(bus) * share) as f32;
             }
             (RING, LL128) => {
-                let share = if !self.version.since(23) && per_host < 2.0 { 0.7 } else { 0.92 };
+                let share = if per_host < 2.0 { costs.ring_ll128_share_alone } else { 0.92 };
                 bus = (f64::from(bus) * share).min(channels * ll128_max(constants.ring_ll128_max)) as f32;
             }
             (TREE, _) => {
@@ -279,25 +270,24 @@ impl<'a> Model<'a> {
                 if p == LL {
                     bus = (f64::from(bus) / 3.8).min(constants.ll_max) as f32;
                 } else if p == LL128 {
-                    let several = if old(self.version) { 0.915 } else { 120.0 / 128.0 };
-                    let share = if hosts == 1 { 7.0 / 9.0 } else { several };
+                    let share = if hosts == 1 { 7.0 / 9.0 } else { costs.tree_ll128_share };
                     bus = (f64::from(bus) * share).min(channels * ll128_max(constants.tree_ll128_max)) as f32;
                 }
-                if graph.pattern == Pattern::Tree && !before_2_18 {
-                    bus = (f64::from(bus) * 0.85) as f32;
+                if graph.pattern == Pattern::Tree {
+                    bus = (f64::from(bus) * costs.one_gpu_tree_share) as f32;
                 }
             }
-            (PAT, _) => bus = (f64::from(bus) * constants.pat_share) as f32,
+            (PAT, _) => bus = (f64::from(bus) * costs.pat_share) as f32,
             (COLLNET_DIRECT, _) if gathers => bus = per_host * intra.min(inter * 0.9),
             (COLLNET_DIRECT, _) => {
                 let mut factor = (f64::from(per_host) / channels) as f32;
                 factor -= (factor - 1.0) / 2.0;
                 bus /= factor;
-                if graphs.compute_capability.0 >= 90 && !before_2_18 {
-                    bus = (f64::from(bus) * 0.85) as f32;
+                if graphs.compute_capability.0 >= 90 {
+                    bus = (f64::from(bus) * costs.collnet_direct_hopper_share) as f32;
                 }
             }
-            (COLLNET_CHAIN, _) if before_2_18 => bus = (f64::from(bus) * 0.75) as f32,
+            (COLLNET_CHAIN, _) => bus = (f64::from(bus) * costs.collnet_chain_share) as f32,
             _ => {}
         }
         if gathers && a != RING {
@@ -313,46 +303,47 @@ impl<'a> Model<'a> {
 
     #[expect(clippy::cast_possible_truncation, reason = "as NCCL does")]
     fn latency(&self, collective: Collective, graph: &Graph, a: usize, p: usize) -> f32 {
-        let (graphs, constants) = (self.graphs, &self.constants);
+        let (graphs, costs) = (self.graphs, &self.rules.costs);
         let (n, hosts) = (graphs.ranks, graphs.hosts.max(1));
         let inside = if graph.type_intra == PathClass::Nvl { NVLINK } else { PCI };
-        let mut intra = constants.step[inside][a][p];
+        let mut intra = costs.step[inside][a][p];
+        if hosts > 1 && p == LL {
+            intra *= costs.ll_step_over_hosts;
+        }
         let reported = graph.latency_inter as f32;
-        let inter = if self.version.since(18) {
-            // One rank a host exposes the whole latency of the network: the row of the tree.
-            let row = if graphs.ranks == hosts { TREE } else { a };
-            // Simple also flushes.
-            constants.step[NETWORK][row][p] + reported * if p == SIMPLE { 2.0 } else { 1.0 }
-        } else {
-            if hosts > 1 && p == LL {
-                intra *= 1.8;
+        let inter = match costs.net_latency {
+            NetLatency::Adds => {
+                // One rank a host exposes the whole latency of the network: the row of the tree.
+                let row = if graphs.ranks == hosts { TREE } else { a };
+                // Simple also flushes.
+                costs.step[NETWORK][row][p] + reported * if p == SIMPLE { 2.0 } else { 1.0 }
             }
-            // What the network reports stood in place of the constant; 2.8 did not ask it.
-            if reported > 0.0 && !old(self.version) { reported } else { constants.step[NETWORK][a][p] }
+            NetLatency::Replaces if reported > 0.0 => reported,
+            NetLatency::Replaces | NetLatency::Unasked => costs.step[NETWORK][a][p],
         };
-        let base = constants.base[a][p];
+        let base = costs.base[a][p];
         let neighbours = (n / hosts).saturating_sub(1);
         let depth = hosts.ilog2() as f32;
         match a {
             RING if matches!(collective, Collective::Broadcast | Collective::Reduce) => {
                 let kind = if hosts == 1 { inside } else { NETWORK };
                 if graph.same_channels {
-                    base + constants.step[kind][RING][p]
+                    base + costs.step[kind][RING][p]
                 } else {
                     let row = if p == SIMPLE { TREE } else { RING };
-                    base + n as f32 * constants.step[kind][row][p]
+                    base + n as f32 * costs.step[kind][row][p]
                 }
             }
             RING => {
                 let steps = steps(collective, n);
                 let between = match collective {
                     _ if hosts == 1 => 0,
-                    Collective::AllReduce if !self.version.since(23) && !old(self.version) => 2 * hosts,
+                    Collective::AllReduce if costs.ring_counts_all_hosts => 2 * hosts,
                     Collective::AllReduce => 2 * (hosts - 1),
                     _ => hosts - 1,
                 };
                 let posting = match hosts {
-                    2.. if self.version.since(18) => self.net_overhead_us() * if p == SIMPLE { 3.0 } else { 1.0 },
+                    2.. if costs.posts => self.net_overhead_us() * if p == SIMPLE { 3.0 } else { 1.0 },
                     _ => 0.0,
                 };
                 let rest = f64::from(steps) - f64::from(between);
@@ -386,26 +377,25 @@ impl<'a> Model<'a> {
     #[expect(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "as NCCL does")]
     pub fn time_us(&self, cost: Cost, call: &Call, pair: (usize, usize), bytes: u64, calls: u32) -> f32 {
         let (a, p) = pair;
-        let graphs = self.graphs;
+        let (graphs, costs) = (self.graphs, &self.rules.costs);
         let (mut latency, mut bandwidth) = (cost.latency_us, cost.bandwidth_gb_per_s);
         let all_reduce = call.collective == Collective::AllReduce;
         let x86 = matches!(graphs.cpu_vendor, Some(CpuVendor::Intel | CpuVendor::Amd));
         let corrected = match a {
             TREE => 23,
-            NVLS_TREE if self.version.since(28) && graphs.compute_capability.0 >= 100 && x86 => 24,
+            NVLS_TREE if costs.corrects_nvls_tree && graphs.compute_capability.0 >= 100 && x86 => 24,
             _ => 0,
         };
         if all_reduce && bytes >= 64 {
             let index = (bytes >> 6).ilog2() as usize;
             if index < corrected {
-                let old_row = old(self.version) && p == LL128;
-                bandwidth *= if old_row { OLD_TREE_LL128_CORRECTION[index] } else { TREE_CORRECTION[p][index] };
+                bandwidth *= costs.tree_correction[p][index];
             }
         }
-        let old = old(self.version);
-        let share = if old { 1 << 12 } else { 64 * u64::from(self.channels()) };
+        let (share, by_channel) = costs.plateau;
+        let share = if by_channel { share * u64::from(self.channels()) } else { share };
         if (a, p) == (RING, SIMPLE) && all_reduce && graphs.hosts > 1 && bytes >= share * u64::from(graphs.ranks) {
-            let factor = if old || graphs.compute_capability.0 < 80 { 1.9 } else { 1.4 };
+            let factor = if graphs.compute_capability.0 < 80 { 1.9 } else { costs.plateau_ampere };
             latency = (f64::from(latency) * factor) as f32;
         }
         let pipelined = calls.div_ceil(self.channels()).max(1);

@@ -7,6 +7,9 @@
 
 mod connect;
 mod find;
+mod given;
+mod node;
+mod options;
 mod paths;
 mod system;
 
@@ -15,14 +18,18 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use rustc_hash::FxHashMap;
 
 use super::graphs::{ChannelPath, Graph, Graphs, Pattern};
-use super::settings::NcclSettings;
+use super::transport::CrossNic;
 use crate::ids::{Rank, VertexId};
-use crate::network::{CrossNic, Transport};
 use crate::topology::Topology;
 use connect::{Member, Searched};
 use find::{Found, Wanted, find};
+use given::{MOST_CHANNELS, misfit};
 use paths::{Paths, class};
 use system::System;
+
+pub use given::Given;
+pub(crate) use node::{Node, nodes};
+pub use options::Options;
 
 /// GPUs of a node up to which it is searched: NCCL keeps at most so many nodes (`NCCL_TOPO_MAX_NODES`).
 const MOST_GPUS: usize = 576;
@@ -31,106 +38,6 @@ const MOST_GPUS: usize = 576;
 const DEEP: usize = 16;
 /// Room for [`find`]'s 2^14 steps at less than 4 KiB each.
 const STACK: usize = 64 << 20;
-/// Channels of ring and tree graphs: half of NCCL's `MAXCHANNELS`.
-const MOST_CHANNELS: usize = 32;
-
-/// What the search cannot see in a topology; graphs that are given.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Whether NVLink SHARP may be used (`NCCL_NVLS_ENABLE` and a driver that has it).
-    pub multicast: bool,
-    /// Whether the network reduces and its plugin is in use (`NCCL_COLLNET_ENABLE`).
-    pub collnet: bool,
-    /// How data is moved: it decides on paths and NICs, and on which GPUs form a node.
-    pub transport: Transport,
-    /// Graphs to take in place of the search (`NCCL_GRAPH_FILE`).
-    pub given: Given,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self { multicast: true, collnet: false, transport: Transport::default(), given: Given::default() }
-    }
-}
-
-impl Options {
-    /// What settings make of a machine.
-    pub fn new(topology: &Topology, settings: &NcclSettings, transport: Transport, given: Given) -> Self {
-        Self {
-            multicast: settings.nvls != Some(false) && !topology.software.multicast_off,
-            collnet: settings.collnet && topology.sharp,
-            transport,
-            given,
-        }
-    }
-}
-
-/// Graphs of one node, each taken on every node in place of the search where it has channels.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Given {
-    /// The ring graph; `paths` holds one node.
-    pub ring: Option<Graph>,
-    /// The tree graph.
-    pub tree: Option<Graph>,
-    /// The graph of CollNet chain.
-    pub collnet_chain: Option<Graph>,
-    /// The graph of CollNet direct.
-    pub collnet_direct: Option<Graph>,
-    /// The graph of NVLS.
-    pub nvls: Option<Graph>,
-}
-
-impl Given {
-    /// Checks that the first `ranks` GPUs of a machine have what the graphs name: each channel visits
-    /// every GPU of a host once, and its NICs exist. What does not fit a host is searched for there.
-    ///
-    /// # Errors
-    /// What is missing, in words.
-    pub fn check(&self, topology: &Topology, ranks: u32) -> Result<(), String> {
-        let ranks = (0..ranks.min(topology.ranks())).map(Rank);
-        for node in nodes(topology, ranks, &Transport::default()) {
-            let gpus: Vec<u32> = node.gpus.iter().map(|g| g.0).collect();
-            let first = topology.node_of(Rank(node.ranks[0]));
-            let numbers = |nics: &[VertexId], from: u32| -> Vec<u32> {
-                nics.iter().filter_map(|&n| topology.nic(n)).map(|n| from + n.index).collect()
-            };
-            let nics: Vec<u32> =
-                topology.hosts_of_node(first).flat_map(|host| numbers(&host.nics, host.first_nic)).collect();
-            let graphs = [&self.ring, &self.tree, &self.collnet_chain, &self.collnet_direct, &self.nvls];
-            for graph in graphs.into_iter().flatten() {
-                let name = &topology.hosts()[first.index()].name;
-                misfit(graph, &gpus, &nics).map_or(Ok(()), |what| Err(format!("host `{name}`: {what}")))?;
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Why a graph cannot be that of a node with these GPUs and NICs.
-fn misfit(graph: &Graph, gpus: &[u32], nics: &[u32]) -> Option<String> {
-    let what = format!("{:?} graph", graph.pattern);
-    let [paths] = graph.paths.as_slice() else { return Some(format!("the {what} is not that of one host")) };
-    if paths.len() != graph.channels as usize || paths.len() > MOST_CHANNELS {
-        return Some(format!("the {what} has {} channels; 1 to {MOST_CHANNELS} are possible", paths.len()));
-    }
-    for (channel, path) in paths.iter().enumerate() {
-        let mut visited = path.gpus.clone();
-        visited.sort_unstable();
-        let whole = if graph.pattern == Pattern::Nvls { visited.len() == 1 } else { visited == gpus };
-        if !whole || !visited.iter().all(|g| gpus.contains(g)) {
-            return Some(format!(
-                "channel {channel} of the {what} visits GPUs {:?}, but the GPUs with ranks are {gpus:?}",
-                path.gpus
-            ));
-        }
-        let (enter, leave) = path.nics.unwrap_or_default();
-        if path.nics.is_some() && !(nics.contains(&enter) && nics.contains(&leave)) {
-            return Some(format!("channel {channel} of the {what} uses NICs {enter} and {leave} of {}", nics.len()));
-        }
-    }
-    None
-}
-
 /// The graphs that NCCL finds for the first `ranks` GPUs of a machine.
 pub fn graphs(topology: &Topology, ranks: u32, options: &Options) -> Graphs {
     let ranks: Vec<Rank> = (0..ranks.min(topology.ranks())).map(Rank).collect();
@@ -180,42 +87,6 @@ pub fn graphs_of(topology: &Topology, ranks: &[Rank], options: &Options, known: 
         })
         .collect::<Vec<_>>();
     connect::agree(&members, options)
-}
-
-/// The ranks of a communicator that NCCL searches together.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Node {
-    /// In order.
-    pub(crate) ranks: Vec<u32>,
-    /// Number of each GPU in the node and its rank, by number: NCCL numbers GPUs by host and bus id.
-    pub(crate) gpus: Vec<(u32, u32)>,
-}
-
-impl Node {
-    /// The rank of the GPU with a number.
-    pub(crate) fn rank(&self, number: u32) -> Option<u32> {
-        self.gpus.binary_search_by_key(&number, |g| g.0).ok().map(|at| self.gpus[at].1)
-    }
-}
-
-/// The nodes of a communicator in the order of their first rank ([`Transport::node_of`]).
-pub(crate) fn nodes(topology: &Topology, ranks: impl Iterator<Item = Rank>, transport: &Transport) -> Vec<Node> {
-    let mut nodes: Vec<Node> = Vec::new();
-    let mut index: FxHashMap<u32, usize> = FxHashMap::default();
-    for rank in ranks {
-        let of = transport.node_of(topology, rank);
-        let at = *index.entry(of).or_insert_with(|| {
-            nodes.push(Node::default());
-            nodes.len() - 1
-        });
-        nodes[at].ranks.push(rank.0);
-        nodes[at].gpus.push((topology.number_in_node(rank), rank.0));
-    }
-    for node in &mut nodes {
-        node.ranks.sort_unstable();
-        node.gpus.sort_unstable();
-    }
-    nodes
 }
 
 /// All graphs of one node.

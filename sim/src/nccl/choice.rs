@@ -2,11 +2,13 @@
 
 use std::fmt;
 
-use super::constants::{RING, SIMPLE};
 use super::cost::{Cell, Cost, CostTable, Model, place};
-use super::selection::ALGORITHMS;
+use super::rules::Fallback;
+use super::selection::{ALGORITHMS, Selection};
+use super::settings::NcclSettings;
+use super::tables::{RING, SIMPLE};
 use super::tuner::{Advice, Tuner};
-use crate::collective::{Algorithm, Protocol};
+use crate::collective::{Algorithm, Collective, DataType, Protocol, ReduceOp};
 use crate::schedule::Call;
 
 /// Who decided.
@@ -147,17 +149,18 @@ impl Model<'_> {
         })
     }
 
-    /// Until 2.23 settings that leave nothing fall back to ring; until 2.21 with every protocol.
+    /// Versions up to 2.23 take rings where the settings leave nothing.
     fn with_fallback(&self, mut table: CostTable, call: &Call) -> CostTable {
-        if self.version.since(24) || table.iter().flatten().any(|cell| matches!(cell, Cell::On(_))) {
+        let fallback = self.rules.fallback;
+        if fallback == Fallback::Refuse || table.iter().flatten().any(|cell| matches!(cell, Cell::On(_))) {
             return table;
         }
         let mut settings = self.settings;
-        settings.algorithms = super::Selection::default();
-        if !self.version.since(22) {
-            settings.protocols = super::Selection::default();
+        settings.algorithms = Selection::default();
+        if fallback == Fallback::RingWithAnyProtocol {
+            settings.protocols = Selection::default();
         }
-        let free = Model::new(self.graphs, self.version, settings);
+        let free = Model::new(self.graphs, self.rules.version, settings);
         table[RING] = free.table(call)[RING];
         table
     }
@@ -191,13 +194,10 @@ impl Model<'_> {
     }
 
     fn cost(&self, call: &Call, algorithm: Algorithm, protocol: Protocol) -> Option<Cost> {
-        let settings = super::NcclSettings {
-            algorithms: super::Selection::default(),
-            protocols: super::Selection::only(protocol),
-            ..self.settings
-        };
+        let settings =
+            NcclSettings { algorithms: Selection::default(), protocols: Selection::only(protocol), ..self.settings };
         let (a, p) = place(algorithm, protocol)?;
-        match Model::new(self.graphs, self.version, settings).table(call)[a][p] {
+        match Model::new(self.graphs, self.rules.version, settings).table(call)[a][p] {
             Cell::On(cost) => Some(cost),
             Cell::NoKernel | Cell::Off(_) => None,
         }
@@ -226,6 +226,6 @@ pub fn shared_choices(calls: &[Call]) -> Vec<Vec<usize>> {
     groups
 }
 
-fn kind(call: &Call) -> (crate::collective::Collective, crate::collective::ReduceOp, crate::collective::DataType) {
+fn kind(call: &Call) -> (Collective, ReduceOp, DataType) {
     (call.collective, call.op, call.dtype)
 }

@@ -14,6 +14,7 @@ use std::marker::PhantomData;
 
 use thiserror::Error;
 
+use super::rules::Rules;
 use super::version::Version;
 use crate::collective::{Algorithm, Collective, Protocol, nearest};
 
@@ -129,17 +130,17 @@ impl<T: Listed> Selection<T> {
     ///
     /// ```
     /// use collcast_sim::collective::{Algorithm, Collective};
-    /// use collcast_sim::model::nccl::{Selection, Version};
+    /// use collcast_sim::nccl::{Selection, Version};
     /// let (algo, _) = Selection::<Algorithm>::parse("ring,tree;allreduce:nvls", Version::NEWEST)?;
     /// assert_eq!(algo.forced(Collective::AllReduce), Some(Algorithm::Nvls));
     /// assert_eq!(algo.allows(Collective::Broadcast, Algorithm::Tree), Some(true));
-    /// # Ok::<(), collcast_sim::model::nccl::SelectionError>(())
+    /// # Ok::<(), collcast_sim::nccl::SelectionError>(())
     /// ```
     pub fn parse(text: &str, version: Version) -> Result<(Self, Vec<String>), SelectionError> {
         if text.len() > TEXT_MAX {
             return Err(SelectionError::TooLong(text.len()));
         }
-        let strict = version.since(24);
+        let strict = Rules::of(version).strict_lists;
         let mut selection = Self::default();
         let mut passed_over = Vec::new();
         let sections: Vec<&str> = if strict { tokens(text, ';').collect() } else { vec![text] };

@@ -9,8 +9,8 @@ use std::sync::LazyLock;
 
 use thiserror::Error;
 
-use super::constants::{LL, LL128, SIMPLE};
-use super::selection::{Selection, SelectionError};
+use super::selection::{Listed, Selection, SelectionError};
+use super::tables::{LL, LL128, SIMPLE};
 use super::version::Version;
 use crate::collective::{Algorithm, Buffers, Protocol, nearest};
 use crate::units::Bytes;
@@ -289,7 +289,7 @@ impl Environment {
         }
     }
 
-    fn selection<T: super::selection::Listed>(
+    fn selection<T: Listed>(
         &mut self,
         name: &'static str,
         value: &str,

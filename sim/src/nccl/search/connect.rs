@@ -5,11 +5,11 @@
 
 use std::sync::Arc;
 
-use super::super::graphs::{ChannelPath, CpuVendor, Graph, Graphs, Pattern};
-use super::Options;
+use super::options::Options;
 use super::paths::{MAX_CHANNELS, Paths, kind};
 use super::system::{System, nvlink_bw};
-use crate::network::PathClass;
+use crate::nccl::graphs::{ChannelPath, CpuVendor, Graph, Graphs, Pattern};
+use crate::nccl::path::PathClass;
 
 /// GB/s that one channel of send and receive is to carry over the network (`NCCL_P2P_PER_CHANNEL_NET_BW`).
 const P2P_NET_BW: f32 = 14.0;

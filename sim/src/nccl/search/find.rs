@@ -9,10 +9,10 @@
 
 use smallvec::SmallVec;
 
-use super::super::graphs::{CpuVendor, Pattern};
-use super::paths::{End, LOC_BW, MAX_CHANNELS, Path, Paths, kind};
-use super::system::{LinkType, System};
-use crate::network::CrossNic;
+use super::paths::{End, MAX_CHANNELS, Path, Paths, kind};
+use super::system::{LOC_BW, LinkType, System};
+use crate::nccl::graphs::{CpuVendor, Pattern};
+use crate::nccl::transport::CrossNic;
 
 /// Steps of all searches for one graph together (`NCCL_SEARCH_GLOBAL_TIMEOUT`).
 const TOTAL_STEPS: i64 = 1 << 19;

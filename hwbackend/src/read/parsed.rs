@@ -1,0 +1,172 @@
+//! What the reader of one form of file is given, and what it gives.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use collcast_sim::measurement::Measurement;
+
+use super::error::ReadError;
+use super::settings;
+use super::sidecar::{Sidecar, message};
+
+/// Most measurements kept by one call.
+pub const ROWS_MAX: usize = 1_000_000;
+/// Most notes kept of one file; the others are counted.
+pub(super) const NOTES_MAX: usize = 200;
+/// Longest time that can be meant: 100 days, well inside the type that carries it.
+pub(super) const TIME_MAX_US: f64 = 100.0 * 86_400.0 * 1e6;
+
+/// Begins a line in forecasts of ours that ask for what no row says.
+pub const UNSAID: &str = "rows do not say ";
+/// Begins the line in results of ours that lists NCCL's variables.
+pub const ENVIRONMENT: &str = "NCCL's environment: ";
+
+/// How to read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ReadOptions {
+    /// Read our own predictions as if they were measurements.
+    pub allow_predicted: bool,
+    /// Keep rows that two files hold alike (a log and its CSV) twice.
+    pub keep_duplicates: bool,
+}
+
+/// Something to tell about a file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Note {
+    /// Line from 1; `None` for the whole file.
+    pub line: Option<u64>,
+    /// What there is to tell.
+    pub text: String,
+}
+
+/// What the parser of one form is given.
+pub(super) struct Input<'a> {
+    pub(super) path: &'a Path,
+    pub(super) text: &'a str,
+    pub(super) stem: &'a str,
+    pub(super) sidecar: &'a Sidecar,
+    pub(super) options: &'a ReadOptions,
+    pub(super) rows_left: usize,
+}
+
+impl Input<'_> {
+    pub(super) fn too_many_rows(&self) -> ReadError {
+        ReadError::TooManyRows { path: self.path.to_owned(), limit: ROWS_MAX }
+    }
+}
+
+/// What the parser of one form gives.
+#[derive(Default)]
+pub(super) struct Parsed {
+    pub(super) rows: Vec<Measurement>,
+    pub(super) defects: Vec<Note>,
+    pub(super) notes: Vec<Note>,
+    pub(super) notes_left_out: usize,
+    pub(super) unusable: usize,
+    pub(super) unreadable: usize,
+    pub(super) other_lines: usize,
+    pub(super) unfinished: Vec<u64>,
+    pub(super) nccl: Option<String>,
+    pub(super) env: BTreeMap<String, String>,
+    pub(super) run_env: BTreeMap<String, BTreeMap<String, String>>,
+    pub(super) gpus: BTreeSet<String>,
+    pub(super) on_cpu: bool,
+    pub(super) unsaid: Option<String>,
+    /// Why there are no rows.
+    pub(super) reason: Option<String>,
+}
+
+impl Parsed {
+    pub(super) fn note(&mut self, line: Option<u64>, text: String) {
+        if self.notes.len() < NOTES_MAX {
+            self.notes.push(Note { line, text: message(text) });
+        } else {
+            self.notes_left_out += 1;
+        }
+    }
+
+    /// Something that makes what was measured doubtful.
+    pub(super) fn defect(&mut self, line: u64, text: String) {
+        if self.defects.len() < NOTES_MAX {
+            self.defects.push(Note { line: Some(line), text: message(text) });
+        }
+    }
+
+    /// Results that were wrong.
+    pub(super) fn wrong(&mut self, line: u64, count: Option<f64>) {
+        if let Some(count) = count.filter(|&count| count > 0.0) {
+            self.defect(line, format!("{count} values were wrong"));
+        }
+    }
+
+    /// Values that the whole run counted out of bounds, and whether its own check failed.
+    pub(super) fn out_of_bounds(&mut self, line: u64, count: f64, failed: bool) {
+        if failed || count > 0.0 {
+            self.defect(line, format!("the run failed its own check: {count} values were out of bounds"));
+        }
+    }
+
+    /// A run without its last words, by its last line.
+    pub(super) fn unfinished(&mut self, line: u64) {
+        if self.unfinished.len() < NOTES_MAX {
+            self.unfinished.push(line);
+        }
+    }
+
+    /// Takes what results of ours say above their rows: a comment, or a line of `assumptions`; variables go to `env`.
+    pub(super) fn remark(&mut self, line: &str, env: &mut settings::Env) {
+        let line = line.trim_start_matches('#').trim();
+        self.on_cpu |= line.starts_with("measured by backend host ");
+        if let Some(what) = line.strip_prefix(UNSAID) {
+            self.unsaid = Some(message(what.to_owned()));
+        }
+        if let Some(variables) = line.strip_prefix(ENVIRONMENT) {
+            env.extend(settings::assignments(&settings::words(variables)));
+        }
+    }
+
+    /// A note that would come with every row.
+    pub(super) fn note_once(&mut self, line: Option<u64>, text: String) {
+        let text = message(text);
+        if !self.notes.iter().any(|note| note.text == text) {
+            self.note(line, text);
+        }
+    }
+
+    /// A run that cannot be used for want of something.
+    pub(super) fn lack(&mut self, line: Option<u64>, text: String) {
+        let text = message(text);
+        self.reason.get_or_insert_with(|| text.clone());
+        self.note(line, text);
+    }
+
+    pub(super) fn reason(&self) -> String {
+        let mut reason = self.reason.clone().unwrap_or_else(|| "it has no rows".to_owned());
+        if let Some(Note { line: Some(line), text }) = self.notes.first()
+            && *text != reason
+        {
+            reason.push_str(&format!("; line {line}: {text}"));
+        }
+        reason
+    }
+}
+
+/// Values that were wrong, as nccl-tests counts them: printed with `%g` (`6.71089e+07`), in its JSON with `%lf`
+/// (`4096.000000`). `None` where nothing was checked; no error is taken for `none`.
+pub(super) fn wrong_values(text: &str) -> Option<Option<f64>> {
+    if text.eq_ignore_ascii_case("n/a") {
+        return Some(None);
+    }
+    let mantissa = text.split(['e', 'E']).next().unwrap_or_default();
+    let underflows = |count: f64| count == 0.0 && mantissa.contains(|c: char| matches!(c, '1'..='9'));
+    let count = text.parse::<f64>().ok().filter(|&count| count.is_finite() && count >= 0.0);
+    count.filter(|&count| !underflows(count)).map(Some)
+}
+
+/// What a count of wrong values must be.
+pub(super) const EXPECTED_WRONG: &str = "a number of wrong values, or N/A (in JSON null) where nothing was checked";
+
+/// Our own mark on predictions.
+pub(super) fn is_prediction_mark(line: &str) -> bool {
+    line.trim_start_matches('#').trim_start().starts_with("collcast: predicted")
+}

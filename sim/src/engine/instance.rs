@@ -1,0 +1,356 @@
+//! What the engine runs, and what comes of it: connections, lanes, kernels, tasks.
+
+use smallvec::SmallVec;
+
+use super::flows::{Use, WEIGHT_ONE};
+use crate::schedule::Schedule;
+use crate::schedule::program::{State, Step};
+use crate::schedule::wiring::Wired;
+use crate::units::{Bandwidth, Bytes, SimDuration, SimTime};
+
+/// A FIFO between lanes, as the hardware carries it. Its ends are all ports that list it: a slot
+/// is there when every sender has posted it, and free when every receiver is done with it.
+///
+/// One flow carries a slice, so whoever starts it is one: the sender; the receiver of what several
+/// senders have put into their own memory (all of `uses` is then its part); with `proxy` the
+/// connection, once all have posted.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ConnSpec {
+    /// What the data takes, with weights, in four parts that `parts` tells apart: what the
+    /// sender's lane writes through before a proxy takes over; what a proxy's work on a slice
+    /// takes; the transfer; what the receiver's lane reads through.
+    pub uses: SmallVec<[Use; 4]>,
+    /// Ends of the first three parts of `uses`.
+    pub parts: [u16; 3],
+    /// From the end of the flow to the receiver's knowledge of it.
+    pub latency: SimDuration,
+    /// From a receiver's end of a slice to the knowledge, at whoever starts the transfer, that its
+    /// place is free.
+    pub credit: SimDuration,
+    /// The receiver may start with the sender's first wave of lines.
+    pub streaming: bool,
+    /// The sender stores where the data is to stay: the receiver only waits for it, or passes it on.
+    pub direct: bool,
+    /// Slices that fit; with a proxy, as many at each of both ends.
+    pub depth: u32,
+    /// Who transfers, if not the sender's lane.
+    pub proxy: Option<ProxySpec>,
+    /// Units of a proxy's work before the transfer of a slice, in order: of an empty one, and of
+    /// one with data.
+    pub post: [u64; 2],
+    /// Units of it for each byte of a slice, scaled by [`WEIGHT_ONE`], that may be done while the sender's lane
+    /// writes the slice, and are done before the rest of the work.
+    pub check: u64,
+    /// Where equal connections share a proxy's thread and the links, and it works on one while others transfer:
+    /// units of work and bytes of a transfer, a second, of one that is alone. `None` where all of the work is
+    /// done before the transfer starts.
+    pub overlap: Option<[u64; 2]>,
+}
+
+/// A thread that transfers the slices of a connection. There are two FIFOs then, one after the
+/// other: a slice leaves the sender's once it is transferred, and is transferred once the receiver's
+/// has a place for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ProxySpec {
+    /// What the receiver of data waits for beyond the latency of the connection.
+    pub flush: SimDuration,
+    /// From the end of a transfer to the block's knowledge that its place is free.
+    pub ack: SimDuration,
+}
+
+impl ConnSpec {
+    /// Units of a proxy's work on a slice that it has been handed.
+    pub(super) fn work(&self, bytes: u64) -> u64 {
+        self.post[usize::from(bytes > 0)]
+    }
+
+    /// Units of its work on a slice that a lane writes.
+    pub(super) fn checks(&self, bytes: u64) -> u64 {
+        let work = u128::from(bytes) * u128::from(self.check) / u128::from(WEIGHT_ONE);
+        if self.posting().is_empty() { 0 } else { u64::try_from(work).unwrap_or(u64::MAX) }
+    }
+
+    /// What the first of several equal slices adds where the work on one overlaps the transfer of others, as in any
+    /// pipeline of two stages: the shorter of its two parts.
+    pub(super) fn shorter(&self, bytes: u64) -> u64 {
+        let time = |units, rate| Bandwidth::new(rate).map_or(0, |r: Bandwidth| r.time_for(Bytes(units)).0);
+        self.overlap.map_or(0, |[work, wire]| time(self.work(bytes), work).min(time(bytes, wire)))
+    }
+
+    fn part(&self, from: u16, to: u16) -> &[Use] {
+        self.uses.get(from.into()..to.into()).unwrap_or_default()
+    }
+
+    /// What the sender's lane writes through.
+    pub fn store(&self) -> &[Use] {
+        self.part(0, self.parts[0])
+    }
+
+    /// What a proxy's work takes.
+    pub fn posting(&self) -> &[Use] {
+        self.part(self.parts[0], self.parts[1])
+    }
+
+    /// What the transfer takes.
+    pub fn transfer(&self) -> &[Use] {
+        self.part(self.parts[1], self.parts[2])
+    }
+
+    /// What the receiver's lane reads through.
+    pub fn load(&self) -> &[Use] {
+        self.uses.get(self.parts[2].into()..).unwrap_or_default()
+    }
+}
+
+/// A lane: a worker with what it runs on.
+#[derive(Clone, Debug)]
+pub struct LaneSpec {
+    /// Which of the instance's schedules it belongs to.
+    pub job: u32,
+    /// Template in that schedule.
+    pub template: usize,
+    /// Where its program starts.
+    pub start: State,
+    /// Receive connections by port; [`UNUSED`] where none.
+    pub recv: Vec<u32>,
+    /// Send connections by port; [`UNUSED`] where none.
+    pub send: Vec<u32>,
+    /// Lanes whose signals its instructions wait for; [`UNUSED`] where none.
+    pub tokens: Vec<u32>,
+    /// Its warps' instruction rate: a resource in bytes per second, of a send from memory.
+    pub issue: Use,
+    /// Where it has a part of those warps for itself: a resource like theirs, and how many times as long its loads take
+    /// where the others rest, scaled by [`WEIGHT_ONE`].
+    pub own: Option<Use>,
+    /// Lane occupied per slice with data that crosses a FIFO, before it moves.
+    pub sync: SimDuration,
+    /// Beside that, where a slice is kept as well as sent.
+    pub both: SimDuration,
+    /// Lane occupied after a slice that crossed a FIFO has left, before the next one.
+    pub after: SimDuration,
+    /// Bytes of the lines that its threads take at once, where they go by lines; 0 where not. What is loaded for a
+    /// wave is asked for at once, own data of the first one while what is received is on its way, which is seen as it
+    /// comes.
+    pub wave: u64,
+    /// Bytes of an element.
+    pub element: u64,
+    /// Extra instruction weight of combining, scaled by [`WEIGHT_ONE`].
+    pub reduce_weight: u64,
+    /// Instruction weights of accesses, scaled by [`WEIGHT_ONE`].
+    pub access: Access,
+    /// Which of the instance's kernels it is part of.
+    pub kernel: u32,
+    /// Lanes of one block of a kernel take turns: each starts once all of earlier turns are through.
+    pub block: u32,
+    /// See `block`.
+    pub turn: u32,
+    /// When it may start; in later rounds and where a task starts its kernel, after that start.
+    pub at: SimTime,
+    /// How many equal lanes it stands for.
+    pub multiplicity: u64,
+}
+
+/// Instruction weights of what an instruction loads and stores, by where it is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Access {
+    /// Load from memory.
+    pub load: u64,
+    /// Load of what was received; more than of what is in memory where it waits in the host's.
+    pub fetch: u64,
+    /// Store to a peer.
+    pub store: u64,
+    /// Store to memory.
+    pub keep: u64,
+}
+
+impl Access {
+    /// All alike: a copy has weight 1.
+    pub const EVEN: Self =
+        Self { load: WEIGHT_ONE / 2, fetch: WEIGHT_ONE / 2, store: WEIGHT_ONE / 2, keep: WEIGHT_ONE / 2 };
+}
+
+impl LaneSpec {
+    /// What costs it time.
+    pub fn costs(&self) -> [u64; 12] {
+        let Self { issue, own, sync, both, after, wave, reduce_weight, at, .. } = self;
+        let Access { load, fetch, store, keep } = self.access;
+        [
+            issue.1,
+            own.map_or(0, |own| own.1),
+            sync.0,
+            both.0,
+            after.0,
+            *wave,
+            *reduce_weight,
+            at.0,
+            load,
+            fetch,
+            store,
+            keep,
+        ]
+    }
+
+    /// Its own synchronisation before a slice of a step that crosses a FIFO.
+    pub fn before(&self, step: &Step) -> SimDuration {
+        let both = step.dst.is_some() && !step.send.is_empty();
+        if both { self.sync + self.both } else { self.sync }
+    }
+
+    /// Instruction weights of what a step loads and stores of each byte. What a thread loads for one line is on its
+    /// way at once; slices load one thing after the other.
+    pub(super) fn accesses(&self, step: &Step, conns: &[ConnSpec]) -> (u64, u64) {
+        // What is only received where it is to stay is neither loaded nor stored once more.
+        let direct = |(&port, of): (&usize, &[u32])| conns[of[port] as usize].direct;
+        let ports = step.recv.iter().map(|port| (port, &self.recv[..]));
+        let mut ports = ports.chain(step.send.iter().map(|port| (port, &self.send[..])));
+        let placed = step.src.is_none() && !step.recv.is_empty() && ports.all(direct);
+        let fetched = if placed && step.send.is_empty() { 0 } else { step.recv.len() as u64 };
+        let own = u64::from(step.src.is_some()) + u64::from(step.accumulate);
+        let Access { load, fetch, store, keep } = self.access;
+        let loads =
+            if self.wave > 0 { (own.min(1) * load).max(fetched.min(1) * fetch) } else { own * load + fetched * fetch };
+        (loads, step.send.len() as u64 * store + u64::from(step.dst.is_some() && !placed) * keep)
+    }
+
+    /// What its warps take at a rate for some bytes of one weight.
+    pub(super) fn takes(&self, rate: u64, bytes: u64, weight: u64) -> SimDuration {
+        let units = bytes * weight / WEIGHT_ONE * self.issue.1 / WEIGHT_ONE;
+        Bandwidth::new(rate).map_or(SimDuration::ZERO, |rate| rate.time_for(Bytes(units)))
+    }
+}
+
+/// The lanes of one GPU that start and end together, again and again: calls back to back on a
+/// stream. FIFOs go on from one round to the next, so a GPU that is done runs ahead of others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct KernelSpec {
+    /// How often its lanes run their programs.
+    pub rounds: u32,
+    /// From the end of its last lane to the start of the next round.
+    pub gap: SimDuration,
+}
+
+/// Everything one run simulates: several schedules and tasks at once.
+#[derive(Clone, Debug, Default)]
+pub struct Instance<'a> {
+    /// Capacities, in units per second.
+    pub resources: Vec<u64>,
+    /// Connections.
+    pub conns: Vec<ConnSpec>,
+    /// Lanes.
+    pub lanes: Vec<LaneSpec>,
+    /// Kernels; each has at least one lane.
+    pub kernels: Vec<KernelSpec>,
+    /// The schedules that lanes refer to.
+    pub schedules: Vec<&'a Schedule>,
+    /// What runs beside the schedules, and starts their kernels.
+    pub tasks: Vec<TaskSpec>,
+}
+
+/// What came out of a run.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Outcome {
+    /// When the last lane or task ended.
+    pub end: SimTime,
+    /// When each schedule ended.
+    pub job_ends: Vec<SimTime>,
+    /// When each kernel ended its first round.
+    pub first_ends: Vec<SimTime>,
+    /// When each kernel ended its last round.
+    pub last_ends: Vec<SimTime>,
+    /// When each round was over everywhere.
+    pub round_ends: Vec<SimTime>,
+    /// When each task started and ended.
+    pub task_starts: Vec<SimTime>,
+    /// See `task_starts`.
+    pub task_ends: Vec<SimTime>,
+    /// The task whose end let each task start: the last that it waited for, or who was in its way;
+    /// [`UNUSED`] where none.
+    pub task_causes: Vec<u32>,
+    /// Slices posted by lanes to others, equal lanes counted each.
+    pub messages: u64,
+    /// Units that went over each resource.
+    pub load: Vec<u128>,
+    /// Events handled.
+    pub events: u64,
+    /// A sum over all slices of a hash of (time, program, size): equal for equal runs, however
+    /// they were ordered, threaded or folded.
+    pub trace_hash: u64,
+}
+
+/// What a task has to do with a gate. Gates are numbered from 0 and exist by being named. Waves of
+/// a kernel come one after another, its first before the others and its last after them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Gate {
+    /// Nothing.
+    #[default]
+    None,
+    /// It is (a wave of) a kernel that fills the GPU.
+    Occupies {
+        /// The gate.
+        gate: u32,
+        /// Whether it is the first wave of its kernel: it starts after those who wait to enter.
+        first: bool,
+        /// Whether it is the last one: then all who wait may enter.
+        last: bool,
+        /// Places that it leaves free while it runs.
+        room: u32,
+    },
+    /// It needs places that an occupant has, and waits until its wave or kernel is over, or leaves enough of them.
+    Enters {
+        /// The gate.
+        gate: u32,
+        /// How many places.
+        needs: u32,
+        /// Whether it enters between two waves, not only between two kernels.
+        urgent: bool,
+    },
+}
+
+/// Work beside the schedules.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct TaskSpec {
+    /// What it uses per unit of work; nothing takes no time.
+    pub uses: SmallVec<[Use; 4]>,
+    /// Units of work.
+    pub work: u64,
+    /// How long it lasts before its work begins.
+    pub lasts: SimDuration,
+    /// Earliest start.
+    pub at: SimTime,
+    /// Tasks that must be over, each since so long.
+    pub after: SmallVec<[(u32, SimDuration); 4]>,
+    /// What must let it pass.
+    pub gate: Gate,
+    /// Units per second that it takes out of the capacity of resources from its start on.
+    pub holds: SmallVec<[Use; 2]>,
+    /// The task with whose end `holds` are given back, or not taken any more; its own by default.
+    pub until: Option<u32>,
+    /// Kernels that start once its work is done, and end before it does.
+    pub kernels: SmallVec<[u32; 2]>,
+}
+
+/// The lane specification of a wired worker, its costs still to be filled in.
+pub fn lane_of(worker: &Wired, job: u32, element: u64) -> LaneSpec {
+    LaneSpec {
+        job,
+        template: worker.template,
+        start: worker.start.clone(),
+        recv: worker.recv.clone(),
+        send: worker.send.clone(),
+        tokens: worker.tokens.clone(),
+        issue: (0, WEIGHT_ONE),
+        own: None,
+        sync: SimDuration::ZERO,
+        both: SimDuration::ZERO,
+        after: SimDuration::ZERO,
+        wave: 0,
+        element,
+        reduce_weight: 0,
+        access: Access::EVEN,
+        kernel: 0,
+        block: 0,
+        turn: 0,
+        at: SimTime(0),
+        multiplicity: 1,
+    }
+}

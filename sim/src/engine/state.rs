@@ -1,0 +1,304 @@
+//! Where a run stands: its lanes, kernels, connections and tasks.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use smallvec::SmallVec;
+
+use super::flows::Flows;
+use super::instance::{Instance, Outcome};
+use super::observe::Observer;
+use crate::schedule::wiring::{Slice, SliceCursor};
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Phase {
+    /// Needs data or credit, or has just woken.
+    Ready,
+    /// Busy with slot synchronisation until a wake-up.
+    Syncing,
+    /// Its flow is under way.
+    Flowing,
+    /// Its flow has ended, the last line it receives has not arrived.
+    Tailing,
+    /// The program is over, for this round or for good.
+    Done,
+}
+
+pub(super) struct KernelRun {
+    /// Lanes that start a round.
+    pub(super) first: Vec<u32>,
+    /// All its lanes.
+    pub(super) lanes: usize,
+    pub(super) running: usize,
+    pub(super) round: u32,
+    /// The task that starts it; [`UNUSED`] where it starts by itself.
+    pub(super) task: u32,
+}
+
+/// The lanes of a block that have one turn.
+#[derive(Default)]
+pub(super) struct TurnRun {
+    pub(super) lanes: Vec<u32>,
+    pub(super) running: usize,
+    /// Whose turn is next; [`UNUSED`] where the block is through.
+    pub(super) next: u32,
+}
+
+pub(super) struct LaneRun {
+    pub(super) cursor: SliceCursor,
+    pub(super) slice: Option<Slice>,
+    pub(super) phase: Phase,
+    /// The only wake-up that counts; others are stale.
+    pub(super) wake_at: u64,
+    pub(super) began: u64,
+    /// End of the slot synchronisation.
+    pub(super) synced: u64,
+    /// Earliest start of the next slice.
+    pub(super) occupied: u64,
+    /// By port, which end of its connection it is.
+    pub(super) recv: SmallVec<[u32; 2]>,
+    pub(super) send: SmallVec<[u32; 2]>,
+    /// Instructions that have signalled, and lanes that wait for more.
+    pub(super) signals: u64,
+    pub(super) waiters: SmallVec<[u32; 2]>,
+    /// Its turn; [`UNUSED`] where no lane waits for another.
+    pub(super) turn: u32,
+}
+
+pub(super) const UNKNOWN: u64 = u64::MAX;
+
+/// A port at a connection.
+pub(super) struct End {
+    pub(super) lane: u32,
+    /// Slices it has started to send, or is done with receiving.
+    pub(super) count: u64,
+    pub(super) waits: bool,
+}
+
+/// A place in a FIFO: the latest time of all ends, and how many of them have said theirs.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Slot {
+    /// First line there.
+    pub(super) head: u64,
+    /// Last line there.
+    pub(super) tail: u64,
+    /// Free again, at the receivers' end.
+    pub(super) credit: u64,
+    /// Proxy: free again at the senders' end; bytes of the slice.
+    pub(super) acked: u64,
+    pub(super) bytes: u64,
+    pub(super) heads: u32,
+    pub(super) tails: u32,
+    pub(super) credits: u32,
+}
+
+/// Adds what one end says to the latest time of all; whether all `ends` have spoken.
+pub(super) fn merge(time: &mut u64, said: &mut u32, ends: usize, at: u64) -> bool {
+    *time = if *said == 0 { at } else { at.max(*time) };
+    *said += 1;
+    let all = *said as usize >= ends;
+    if all {
+        *said = 0;
+    }
+    all
+}
+
+/// A slice that a proxy is to send.
+#[derive(Clone, Copy)]
+pub(super) struct Handed {
+    pub(super) bytes: u64,
+    pub(super) since: u64,
+    /// Checks that are to be over before.
+    pub(super) checks: u64,
+    /// When the proxy was done with its work on it; [`UNKNOWN`] before.
+    pub(super) posted: u64,
+}
+
+#[derive(Default)]
+pub(super) struct ConnRun {
+    /// Slices of which all senders have announced the first line, and the last; slices that all
+    /// receivers are done with.
+    pub(super) produced: u64,
+    pub(super) ended: u64,
+    pub(super) freed: u64,
+    pub(super) slots: SmallVec<[Slot; 8]>,
+    pub(super) senders: SmallVec<[End; 1]>,
+    pub(super) receivers: SmallVec<[End; 1]>,
+    /// Proxy: slices handed over and not yet sent, how many of them are posted, whether it is posting, since when
+    /// it is sending the first of them, and whether all of that is there.
+    pub(super) queue: VecDeque<Handed>,
+    pub(super) posted: usize,
+    pub(super) posting: bool,
+    pub(super) sending: Option<u64>,
+    pub(super) carried: bool,
+    /// Slices that are to be checked, as soon as their lane writes them: how many so far, what those take whose
+    /// check has not begun, whether one is under way, and how many are over.
+    pub(super) checks: u64,
+    pub(super) unchecked: VecDeque<u64>,
+    pub(super) checking: bool,
+    pub(super) checked: u64,
+    /// Its only wake-up that counts; others are stale.
+    pub(super) wake_at: u64,
+}
+
+impl ConnRun {
+    pub(super) fn slot(&mut self, slice: u64) -> &mut Slot {
+        let place = usize::try_from(slice % self.slots.len() as u64).unwrap_or(0);
+        &mut self.slots[place]
+    }
+
+    /// One sender's first line is there at a time.
+    pub(super) fn begins(&mut self, slice: u64, at: u64) -> bool {
+        let ends = self.senders.len();
+        let slot = self.slot(slice);
+        let all = merge(&mut slot.head, &mut slot.heads, ends, at);
+        self.produced += u64::from(all);
+        all
+    }
+
+    /// One sender's last line is there at a time.
+    pub(super) fn ends(&mut self, slice: u64, at: u64) -> bool {
+        let ends = self.senders.len();
+        let slot = self.slot(slice);
+        let all = merge(&mut slot.tail, &mut slot.tails, ends, at);
+        self.ended += u64::from(all);
+        all
+    }
+
+    /// One receiver is done with a slice; its sender knows at a time.
+    pub(super) fn frees(&mut self, slice: u64, at: u64) -> bool {
+        let ends = self.receivers.len();
+        let slot = self.slot(slice);
+        let all = merge(&mut slot.credit, &mut slot.credits, ends, at);
+        self.freed += u64::from(all);
+        all
+    }
+
+    /// When the receivers have a place for a slice; `None` when nobody knows yet.
+    pub(super) fn credit(&mut self, slice: u64) -> Option<u64> {
+        let depth = self.slots.len() as u64;
+        if slice < depth {
+            return Some(0);
+        }
+        (self.freed > slice - depth).then(|| self.slot(slice).credit)
+    }
+
+    /// The proxy is through with its work on the next slice.
+    pub(super) fn is_posted(&mut self, at: u64) {
+        self.queue[self.posted].posted = at;
+        self.posted += 1;
+    }
+
+    /// When the senders have a place for a slice that a proxy is to transfer.
+    pub(super) fn acked(&mut self, slice: u64) -> Option<u64> {
+        let depth = self.slots.len() as u64;
+        if slice < depth {
+            return Some(0);
+        }
+        (self.ended > slice - depth).then(|| self.slot(slice).acked)
+    }
+}
+
+pub(super) fn wake_all(ends: &mut [End], ready: &mut Vec<u32>) {
+    for end in ends {
+        if std::mem::take(&mut end.waits) {
+            ready.push(end.lane);
+        }
+    }
+}
+
+/// Owners of flows and wake-ups: lanes, connections' proxies (transfers, and work before
+/// them), tasks, kernels.
+#[derive(Clone, Copy)]
+pub(super) enum Owner {
+    Lane(u32),
+    Proxy(u32),
+    Task(u32),
+    Kernel(u32),
+    Post(u32),
+    Check(u32),
+}
+
+pub(super) const KIND_SHIFT: u32 = 29;
+
+impl Owner {
+    pub(super) fn tag(self) -> u32 {
+        match self {
+            Self::Lane(i) => i,
+            Self::Proxy(i) => i | 1 << KIND_SHIFT,
+            Self::Task(i) => i | 2 << KIND_SHIFT,
+            Self::Kernel(i) => i | 3 << KIND_SHIFT,
+            Self::Post(i) => i | 4 << KIND_SHIFT,
+            Self::Check(i) => i | 5 << KIND_SHIFT,
+        }
+    }
+
+    pub(super) fn of(tag: u32) -> Self {
+        let index = tag & ((1 << KIND_SHIFT) - 1);
+        match tag >> KIND_SHIFT {
+            0 => Self::Lane(index),
+            1 => Self::Proxy(index),
+            2 => Self::Task(index),
+            3 => Self::Kernel(index),
+            4 => Self::Post(index),
+            _ => Self::Check(index),
+        }
+    }
+}
+
+pub(super) struct Run<'a, 'o, O: Observer> {
+    pub(super) instance: &'a Instance<'a>,
+    pub(super) observer: &'o mut O,
+    pub(super) now: u64,
+    pub(super) lanes: Vec<LaneRun>,
+    pub(super) kernels: Vec<KernelRun>,
+    pub(super) turns: Vec<TurnRun>,
+    pub(super) conns: Vec<ConnRun>,
+    pub(super) tasks: Vec<TaskRun>,
+    pub(super) gates: Vec<GateRun>,
+    pub(super) ready_tasks: Vec<u32>,
+    pub(super) flows: Flows,
+    /// When who wakes: time, tag of the owner.
+    pub(super) wakes: BinaryHeap<Reverse<(u64, u32)>>,
+    pub(super) ready: Vec<u32>,
+    pub(super) outcome: Outcome,
+    pub(super) done: usize,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Stage {
+    /// Waits for tasks, then for a wake-up.
+    Waiting,
+    /// Its fixed time runs.
+    Lasting,
+    /// Its flow is under way.
+    Flowing,
+    /// Its kernels run.
+    Running,
+    Over,
+}
+
+pub(super) struct TaskRun {
+    pub(super) stage: Stage,
+    pub(super) missing: usize,
+    pub(super) ready_at: u64,
+    pub(super) cause: u32,
+    /// Tasks that wait for this one, with their lags.
+    pub(super) next: SmallVec<[(u32, u64); 2]>,
+    /// Tasks whose holds end with this one.
+    pub(super) releases: SmallVec<[u32; 1]>,
+    pub(super) kernels: usize,
+}
+
+#[derive(Default)]
+pub(super) struct GateRun {
+    /// Waves that run, by the room that they leave, and kernels that have begun and are not over.
+    pub(super) waves: SmallVec<[u32; 2]>,
+    pub(super) kernels: u32,
+    /// Who left last, and when: of several the first task.
+    pub(super) left: u32,
+    pub(super) left_at: u64,
+    /// Who waits to enter, and who to occupy.
+    pub(super) enter: Vec<u32>,
+    pub(super) occupy: Vec<u32>,
+}

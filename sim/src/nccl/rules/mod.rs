@@ -1,0 +1,89 @@
+//! What a version of NCCL does, as data: the one place that compares versions.
+//!
+//! Newer versions change the fields of [`Rules`] here, those of the cost model in `costs.rs`. What only versions before
+//! 2.18 do is in `early.rs`.
+
+mod costs;
+mod early;
+mod record;
+
+use super::tables::{NVLS_TREE, PAT};
+use super::transport::Ports;
+use super::version::Version;
+
+pub(crate) use costs::{Costs, NetLatency, NvlsSpeed};
+pub use record::{Cut, Dealing, Deals, Fallback, Rules, TunerInterface};
+
+impl Rules {
+    /// The rules of a version, or of the nearest that is known ([`Version::covered`]).
+    pub fn of(version: Version) -> Self {
+        let version = version.covered().0;
+        let mut algorithms = [true; 7];
+        // NCCL's release notes: NVLS tree came with 2.18, PAT with 2.23.
+        algorithms[NVLS_TREE] = version.since(18);
+        algorithms[PAT] = version.since(23);
+        let rules = Self {
+            version,
+            algorithms,
+            max_channels: if version.since(26) { 64 } else { 32 },
+            ports: match version {
+                _ if version.since(24) => Ports::Merged,
+                _ if version.since(20) => Ports::AllOrNone,
+                _ => Ports::Apart,
+            },
+            strict_lists: version.since(24),
+            fallback: match version {
+                _ if version.since(24) => Fallback::Refuse,
+                _ if version.since(22) => Fallback::Ring,
+                _ => Fallback::RingWithAnyProtocol,
+            },
+            tuner: match version {
+                _ if version.since(22) => TunerInterface::Costs,
+                _ if version >= Version::new(2, 21, 5) => TunerInterface::Pair,
+                _ => TunerInterface::None,
+            },
+            reads_ll128_c2c: version.since(27),
+            ll128_on_mixed_gpus: version.since(28),
+            cut: Cut { tree_in_turn: false, tree_fills_depth: false, least_threads: 96, fetches_work: false },
+            dealing: Dealing {
+                deals: match version {
+                    _ if version.since(22) => Deals::Traffic,
+                    _ if version.since(20) => Deals::Aligned,
+                    _ => Deals::Loops,
+                },
+                least_traffic: match version {
+                    _ if version.since(29) => 32 << 10,
+                    _ if version.since(24) => 16 << 10,
+                    _ => 512,
+                },
+                whole_cells: version.since(24),
+                ll_traffic: if version.since(26) { 4 } else { 1 },
+                rounds_shares: version.since(29),
+            },
+            costs: Costs::of(version),
+        };
+        if version.since(18) { rules } else { early::amend(rules) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a version that is not known has the rules of the nearest, and the newest none of the early ones.
+    #[test]
+    fn rules_are_those_of_the_nearest_version() {
+        let rules = |minor| Rules::of(Version::new(2, minor, 0));
+        assert_eq!(rules(5), rules(8));
+        assert_eq!(Rules::of(Version::new(2, 99, 0)), Rules::of(Version::NEWEST));
+        assert!(rules(8).cut.fetches_work && !rules(9).cut.fetches_work);
+        assert!(rules(9).cut.tree_in_turn && !rules(10).cut.tree_in_turn);
+        assert!(rules(17).cut.tree_fills_depth && !rules(18).cut.tree_fills_depth);
+        assert_eq!(
+            [19, 20, 22].map(|minor| rules(minor).dealing.deals),
+            [Deals::Loops, Deals::Aligned, Deals::Traffic]
+        );
+        let tuner = |patch| Rules::of(Version::new(2, 21, patch)).tuner;
+        assert_eq!((tuner(4), tuner(5)), (TunerInterface::None, TunerInterface::Pair));
+    }
+}

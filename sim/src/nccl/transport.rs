@@ -1,0 +1,183 @@
+//! How NCCL is told to move data: the settings that choose between NVLink, PCIe, shared host
+//! memory, RDMA and sockets.
+//!
+//! Source: NCCL 2.30 `src/graph/paths.cc`, `src/graph/topo.cc`, `src/misc/socket.cc`,
+//! `src/transport/{p2p,shm,net,net_ib,net_socket}.cc`, restated.
+
+use super::path::PathClass;
+use crate::ids::Rank;
+use crate::measurement::PeerAccess;
+use crate::topology::{LinkKind, Topology};
+
+/// Which interfaces carry data between hosts.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Interface {
+    /// The data NICs, with RDMA where they have it.
+    #[default]
+    Data,
+    /// The data NICs, with TCP sockets (`NCCL_NET=Socket`, `NCCL_IB_DISABLE=1`, or a container
+    /// without the RDMA device).
+    Sockets,
+    /// The management NIC, with TCP sockets (a wrong `NCCL_SOCKET_IFNAME`).
+    Management,
+}
+
+/// Settings of NCCL's transports.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Transport {
+    /// How GPUs of one host reach each other.
+    pub peer_access: PeerAccess,
+    /// Worst class of path over which GPUs still reach each other directly (`NCCL_P2P_LEVEL`).
+    pub p2p_level: PathClass,
+    /// Worst class of path over which a NIC still reads GPU memory (`NCCL_NET_GDR_LEVEL`).
+    pub gdr_level: PathClass,
+    /// Whether a GPU may use a NIC of another GPU over NVLink (`NCCL_PXN_DISABLE=0`).
+    pub pxn: bool,
+    /// What carries data between hosts.
+    pub interface: Interface,
+    /// Helper threads of a connection over sockets (`NCCL_SOCKET_NTHREADS`); by platform where
+    /// not given: none, 2 on AWS. With none the proxy's own thread copies.
+    pub socket_threads: Option<u32>,
+    /// Sockets of each helper thread (`NCCL_NSOCKS_PERTHREAD`): 1, 8 on AWS.
+    pub sockets_per_thread: Option<u32>,
+    /// Queue pairs of an RDMA connection (`NCCL_IB_QPS_PER_CONNECTION`), over which its slices
+    /// are taken to spread evenly.
+    pub queue_pairs: u32,
+    /// Which ports of one card act as one network device.
+    pub ports: Ports,
+    /// The NICs that may be used (`NCCL_IB_HCA`).
+    pub nics: NicSet,
+    /// How many of the NICs nearest to a GPU its sends and receives take (`NCCL_NETDEVS_POLICY`).
+    pub nics_per_gpu: NicsPerGpu,
+    /// Whether a channel may enter and leave hosts by different NICs (`NCCL_CROSS_NIC`).
+    pub cross_nic: CrossNic,
+    /// Whether hosts of one NVLink domain use NVLink between them (`NCCL_MNNVL_ENABLE`).
+    pub nvlink_across_hosts: bool,
+    /// Whether what a NIC writes into GPU memory is read back before it is used: always (`NCCL_NET_FORCE_FLUSH=1`),
+    /// never (`NCCL_GDR_FLUSH_DISABLE=1`), or as the GPU needs it.
+    pub flush: Option<bool>,
+}
+
+/// NICs by their numbers in a host, of which the first 128 can be left out.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct NicSet {
+    left_out: u128,
+}
+
+impl NicSet {
+    /// Whether a NIC with that number in its host is in it.
+    pub fn has(self, index: u32) -> bool {
+        index >= 128 || self.left_out >> index & 1 == 0
+    }
+
+    fn leave_out(&mut self, index: u32) {
+        self.left_out |= 1_u128.checked_shl(index).unwrap_or(0);
+    }
+
+    /// The InfiniBand and RoCE NICs that `NCCL_IB_HCA` selects on all hosts of a machine: names or beginnings of
+    /// names, whole names behind `=`, all others behind `^`.
+    ///
+    /// # Errors
+    /// Why the machine does not tell, in words.
+    pub fn of_hcas(topology: &Topology, value: &str) -> Result<Self, String> {
+        let (value, others) = value.strip_prefix('^').map_or((value, false), |rest| (rest, true));
+        let (value, whole) = value.strip_prefix('=').map_or((value, false), |rest| (rest, true));
+        // A port may follow; a NIC of a topology is one port.
+        let names: Vec<&str> = value.split(',').filter_map(|v| v.split(':').next()).filter(|v| !v.is_empty()).collect();
+        let mut found: Option<Self> = None;
+        for host in topology.hosts() {
+            let mut of_host = Self::default();
+            for nic in host.nics.iter().filter_map(|&n| topology.nic(n)) {
+                if !matches!(nic.kind, LinkKind::Infiniband | LinkKind::Roce) {
+                    continue;
+                }
+                if nic.name.is_empty() {
+                    return Err(format!(
+                        "the NICs of `{}` have no names; a topology file gives them (names)",
+                        host.name
+                    ));
+                }
+                let listed = names.iter().any(|n| if whole { nic.name == *n } else { nic.name.starts_with(n) });
+                if !names.is_empty() && listed == others {
+                    of_host.leave_out(nic.index);
+                }
+            }
+            if found.replace(of_host).is_some_and(|known| known != of_host) {
+                return Err("it selects other NICs on one host than on another".to_owned());
+            }
+        }
+        Ok(found.unwrap_or_default())
+    }
+}
+
+/// How many of the network devices nearest to a GPU its sends and receives take.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum NicsPerGpu {
+    /// Its share of them (`AUTO`).
+    #[default]
+    Share,
+    /// All.
+    All,
+    /// At most so many (`MAX:n`).
+    Most(u32),
+}
+
+/// Whether a channel may enter and leave a host by different NICs.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum CrossNic {
+    /// Not (0): where each rail is a network of its own.
+    Never,
+    /// Wherever it likes (1).
+    Always,
+    /// Two channels may exchange their NICs on alternate hosts (2).
+    #[default]
+    Pairs,
+}
+
+/// How NCCL takes the ports of a card: each a device, or all together one that sends every message in equal
+/// parts over all of them.
+///
+/// Source: NCCL 2.20.5 and 2.30 `src/transport/net_ib.cc`, 2.24 `src/graph/topo.cc`, restated.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Ports {
+    /// Each port is a device: until 2.19, with `NCCL_IB_MERGE_NICS=0` or `NCCL_NET_MERGE_LEVEL=LOC`.
+    Apart,
+    /// One device a card where all cards of the host have as many ports: 2.20 to 2.23.
+    AllOrNone,
+    /// One device a card.
+    #[default]
+    Merged,
+}
+
+impl Default for Transport {
+    fn default() -> Self {
+        Self {
+            peer_access: PeerAccess::On,
+            p2p_level: PathClass::Pxb,
+            gdr_level: PathClass::Pxn,
+            pxn: true,
+            interface: Interface::Data,
+            socket_threads: None,
+            sockets_per_thread: None,
+            queue_pairs: 1,
+            ports: Ports::default(),
+            nics: NicSet::default(),
+            nics_per_gpu: NicsPerGpu::default(),
+            cross_nic: CrossNic::default(),
+            nvlink_across_hosts: true,
+            flush: None,
+        }
+    }
+}
+
+impl Transport {
+    /// The ranks that NCCL takes for those of one node: with one number. Ranks that reach each other over NVLink;
+    /// those of a host where they do not; each alone where host memory is not shared either.
+    pub(crate) fn node_of(&self, topology: &Topology, rank: Rank) -> u32 {
+        match self.peer_access {
+            PeerAccess::On if self.nvlink_across_hosts => topology.node_of(rank).0,
+            PeerAccess::On | PeerAccess::Off => topology.host_of(rank).0,
+            PeerAccess::Net => rank.0,
+        }
+    }
+}

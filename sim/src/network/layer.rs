@@ -1,0 +1,288 @@
+//! The resources that a schedule takes of a machine: links, memories, proxies and blocks, each made when it is first used.
+
+use std::collections::hash_map::Entry;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::SmallVec;
+
+use super::laid::{LayError, ResourceName};
+use super::route::{Hop, Leg, Route, Router};
+use crate::collective::Protocol;
+use crate::engine::flows::{Use, WEIGHT_ONE};
+use crate::engine::{ConnSpec, ProxySpec};
+use crate::ids::{ChannelId, LinkId, Rank, VertexId};
+use crate::nccl::Transport;
+use crate::profile::{Profile, Reach};
+use crate::schedule::Schedule;
+use crate::schedule::wiring::Wiring;
+use crate::topology::{LinkKind, Topology, VertexKind};
+use crate::units::SimDuration;
+
+/// From so many times the rate of a port in NICs that send through it, all at once, incast is
+/// taken to matter. The trees and rings of NCCL let at most 6 neighbours meet in one port.
+const INCAST: u64 = 8;
+
+/// Bytes on the wire per byte of payload.
+fn wire_format(protocol: Protocol) -> f64 {
+    match protocol {
+        Protocol::Ll => 2.0,
+        Protocol::Ll128 => 16.0 / 15.0,
+        Protocol::Simple => 1.0,
+    }
+}
+
+/// A rank's links to an NVSwitch and back.
+pub(super) type Ports = Vec<(LinkId, LinkId)>;
+
+/// Counts which NICs send through which ports of switches.
+#[derive(Default)]
+struct Incast {
+    seen: FxHashSet<(LinkId, VertexId)>,
+    offered: FxHashMap<LinkId, u64>,
+}
+
+impl Incast {
+    fn add(&mut self, topology: &Topology, route: &Route) {
+        for (id, _) in route.links() {
+            let link = topology.link(id);
+            let lossless = matches!(link.kind, LinkKind::Infiniband | LinkKind::Roce);
+            if !lossless || !matches!(topology.vertex(topology.ends(id).0).kind, VertexKind::NetSwitch { .. }) {
+                continue;
+            }
+            for &(nic, _) in &route.nics {
+                if self.seen.insert((id, nic)) {
+                    *self.offered.entry(id).or_default() += topology.nic(nic).map_or(0, |n| n.rate.get());
+                }
+            }
+        }
+    }
+
+    /// The port with the most, if that is much.
+    fn worst(&self, topology: &Topology) -> Option<LinkId> {
+        let ports = self.offered.iter().map(|(&id, &sum)| (sum / topology.link(id).rate.get(), std::cmp::Reverse(id)));
+        ports.max().filter(|p| p.0 >= INCAST).map(|p| p.1.0)
+    }
+}
+
+/// The resources of an instance, each made when it is first used.
+pub(super) struct Layer<'m> {
+    pub(super) topology: &'m Topology,
+    pub(super) profile: &'m Profile,
+    protocol: Protocol,
+    router: Router<'m>,
+    routes: FxHashMap<(Rank, Rank, ChannelId), Route>,
+    incast: Incast,
+    /// Who stores to several peers through one port of an NVSwitch.
+    several: FxHashSet<Rank>,
+    rates: Vec<u64>,
+    names: Vec<ResourceName>,
+    known: FxHashMap<ResourceName, u32>,
+    /// See [`super::switches`].
+    pub(super) ports: FxHashMap<Rank, Ports>,
+}
+
+impl<'m> Layer<'m> {
+    pub(super) fn new(
+        topology: &'m Topology,
+        profile: &'m Profile,
+        transport: &Transport,
+        schedule: &Schedule,
+    ) -> Self {
+        let protocol = schedule.plan.protocol;
+        let router = Router::with(topology, *transport).among(schedule.call.ranks);
+        Self {
+            topology,
+            profile,
+            protocol,
+            router: router.with_lines(protocol == Protocol::Ll),
+            routes: FxHashMap::default(),
+            incast: Incast::default(),
+            several: FxHashSet::default(),
+            rates: Vec::new(),
+            names: Vec::new(),
+            known: FxHashMap::default(),
+            ports: FxHashMap::default(),
+        }
+    }
+
+    /// Notes who stores to several peers through one port: those who wait for one peer hold up others.
+    pub(super) fn find_several(&mut self, wiring: &Wiring) -> Result<(), LayError> {
+        let mut peers: FxHashMap<Rank, Rank> = FxHashMap::default();
+        for wired in &wiring.conns {
+            let Some((src, dst)) = wired.conn.ranks().filter(|&(src, dst)| self.router.are_peers(src, dst)) else {
+                continue;
+            };
+            if *peers.entry(src).or_insert(dst) == dst || self.several.contains(&src) {
+                continue;
+            }
+            let topology = self.topology;
+            let first = self.route(src, dst, wired.conn.channel, None)?.links().next();
+            let switch = |&(id, _): &(LinkId, u64)| topology.vertex(topology.ends(id).1).kind == VertexKind::NvSwitch;
+            if first.filter(switch).is_some() {
+                self.several.insert(src);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn resource(&mut self, name: ResourceName, rate: impl FnOnce() -> u64) -> u32 {
+        *self.known.entry(name).or_insert_with(|| {
+            self.rates.push(rate());
+            self.names.push(name);
+            u32::try_from(self.rates.len() - 1).unwrap_or(u32::MAX)
+        })
+    }
+
+    /// The resources with their names, and the port on which most flows converge, where they are many.
+    pub(super) fn finish(self) -> (Vec<u64>, Vec<ResourceName>, Option<LinkId>) {
+        let congested = self.incast.worst(self.topology);
+        (self.rates, self.names, congested)
+    }
+
+    /// Weight of a share of the payload: wire format over efficiency.
+    fn weight(&self, share: u64, efficiency: f64) -> u64 {
+        (wire_format(self.protocol) / efficiency * share as f64).ceil() as u64
+    }
+
+    /// Adds a leg to what a connection uses, with an efficiency by kind of link.
+    pub(super) fn leg(&mut self, uses: &mut SmallVec<[Use; 4]>, leg: &Leg, efficiency: impl Fn(LinkKind) -> f64) {
+        for &(hop, share) in leg {
+            uses.push(match hop {
+                Hop::Direct(nic, reads, rate) => {
+                    (self.resource(ResourceName::Direct(nic, reads), || rate.get()), self.weight(share, 1.0))
+                }
+                Hop::Link(id) => {
+                    let link = self.topology.link(id);
+                    let weight = self.weight(share, efficiency(link.kind));
+                    (self.resource(ResourceName::Link(id), || link.rate.get()), weight)
+                }
+                Hop::Memory(cpu) => {
+                    let rate = self.profile.host_memory().get();
+                    (self.resource(ResourceName::Memory(cpu), || rate), self.weight(share, 1.0))
+                }
+            });
+        }
+    }
+
+    pub(super) fn proxy(&mut self, rank: Rank) -> u32 {
+        let rate = self.profile.proxy_thread().get();
+        self.resource(ResourceName::Proxy(rank), || rate)
+    }
+
+    /// The way of a channel from one rank to another, by the NICs that are given for it.
+    pub(super) fn route(
+        &mut self,
+        src: Rank,
+        dst: Rank,
+        channel: ChannelId,
+        nics: Option<(u32, u32)>,
+    ) -> Result<&Route, LayError> {
+        // Channels take different ways in the network only.
+        let peers = self.router.are_peers(src, dst);
+        match self.routes.entry((src, dst, if peers { ChannelId(0) } else { channel })) {
+            Entry::Occupied(known) => Ok(known.into_mut()),
+            Entry::Vacant(new) => {
+                let route = self.router.route_by(src, dst, channel, nics).ok_or(LayError::NoRoute { src, dst })?;
+                self.incast.add(self.topology, &route);
+                Ok(new.insert(route))
+            }
+        }
+    }
+
+    /// Whether the CPUs of a rank's host are AMD's.
+    fn has_amd(&self, rank: Rank) -> bool {
+        let host = &self.topology.hosts()[self.topology.host_of(rank).index()];
+        let amd = |kind: &VertexKind| matches!(kind, VertexKind::Cpu { vendor } if vendor.contains("AMD"));
+        host.cpus.iter().any(|&cpu| amd(&self.topology.vertex(cpu).kind))
+    }
+
+    /// A connection from one rank to another, the `index`-th of all.
+    pub(super) fn pair(
+        &mut self,
+        (src, dst): (Rank, Rank),
+        channel: ChannelId,
+        nics: Option<(u32, u32)>,
+        index: u32,
+    ) -> Result<ConnSpec, LayError> {
+        let (profile, protocol) = (self.profile, self.protocol);
+        let route = self.route(src, dst, channel, nics)?.clone();
+        let network = matches!(route.reach, Reach::Network | Reach::Efa | Reach::Tcp);
+        let several = self.several.contains(&src);
+        let efficiency = |kind| {
+            let turns = if several && kind == LinkKind::Nvlink { profile.turns(protocol) } else { 1.0 };
+            profile.efficiency(kind) * turns
+        };
+        let mut uses: SmallVec<[Use; 4]> = SmallVec::new();
+        let mut parts = [0; 3];
+        let end = |uses: &SmallVec<[Use; 4]>| u16::try_from(uses.len()).unwrap_or(u16::MAX);
+        self.leg(&mut uses, &route.store, efficiency);
+        parts[0] = end(&uses);
+        let (mut post, mut check) = ([0; 2], 0);
+        if network {
+            let cost = if route.reach == Reach::Tcp { profile.socket_message() } else { profile.proxy() };
+            let work = profile.proxy_thread().bytes_in(cost).0;
+            // Through a socket an empty slice is a header alone, another one header and data.
+            post = if route.reach == Reach::Tcp { [work / 2, work] } else { [work; 2] };
+            // NCCL's `src/transport/net.cc`: the thread that sends lines of LL reads them all before, from when it
+            // knows how many there will be, which it is told before they are stored (`src/device/prims_ll.h`). What a
+            // message through sockets costs is known as a whole.
+            if protocol == Protocol::Ll && route.reach != Reach::Tcp {
+                let lines = profile.lines(self.has_amd(src));
+                let thread = u128::from(profile.proxy_thread().get()) * u128::from(2 * WEIGHT_ONE);
+                check = u64::try_from(thread / u128::from(lines.get())).unwrap_or(u64::MAX);
+            }
+            uses.push((self.proxy(src), WEIGHT_ONE));
+            if route.reach == Reach::Tcp {
+                uses.push((self.proxy(dst), WEIGHT_ONE));
+            }
+        }
+        parts[1] = end(&uses);
+        self.leg(&mut uses, &route.wire, efficiency);
+        if route.reach == Reach::Tcp {
+            // Threads copy what goes through sockets: helpers of the connection, or the proxy's.
+            let weight = self.weight(WEIGHT_ONE, 1.0);
+            let (helpers, _) = self.router.sockets(self.topology.host_of(src).index());
+            if helpers > 0 {
+                let rate = profile.proxy_thread().times(u64::from(helpers)).get();
+                uses.push((self.resource(ResourceName::Helpers(index), || rate), weight));
+            } else {
+                uses.extend([src, dst].map(|rank| (self.proxy(rank), weight)));
+            }
+        }
+        parts[2] = end(&uses);
+        self.leg(&mut uses, &route.load, efficiency);
+        // A thread that copies what it sends does nothing else meanwhile.
+        let overlap = (network && route.reach != Reach::Tcp).then(|| {
+            let alone = |&(resource, weight): &Use| {
+                let rate = u128::from(self.rates[resource as usize]) * u128::from(WEIGHT_ONE);
+                u64::try_from(rate / u128::from(weight.max(1))).unwrap_or(u64::MAX)
+            };
+            let wire = &uses[usize::from(parts[1])..usize::from(parts[2])];
+            [profile.proxy_thread().get(), wire.iter().map(alone).min().unwrap_or(0)]
+        });
+        let mut latency = profile.latency(route.reach, protocol);
+        if network {
+            // A block's stores into host memory, with their fence, go over PCIe, as does its sight of a flag there.
+            let [stores, sees] = route.staged;
+            for (_, protocol) in [(stores, protocol), (sees, Protocol::Ll)].into_iter().filter(|end| end.0) {
+                latency += profile.latency(Reach::Pcie, protocol);
+            }
+        }
+        let flushed = route.flushed && protocol == Protocol::Simple;
+        let flush = if flushed { profile.flush() } else { SimDuration::ZERO };
+        let control = if network { profile.control(route.reach) } else { latency };
+        Ok(ConnSpec {
+            uses,
+            parts,
+            latency,
+            credit: control,
+            streaming: protocol != Protocol::Simple && route.reach != Reach::Tcp,
+            direct: !network && route.staged == [false; 2] && protocol == Protocol::Simple,
+            depth: 0,
+            proxy: network.then_some(ProxySpec { flush, ack: control }),
+            post,
+            check,
+            overlap,
+        })
+    }
+}
