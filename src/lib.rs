@@ -38,6 +38,8 @@
 //! (machines from files), [`scenarios`] (training steps), [`hwbackend`] (real runs, readers of measurements), [`reports`].
 
 pub mod bands;
+pub mod check;
+pub mod compare;
 pub mod convert;
 pub mod error;
 pub mod files;
@@ -47,6 +49,7 @@ pub mod query;
 pub mod site;
 pub mod step;
 pub mod validate;
+pub mod values;
 pub mod views;
 pub mod watch;
 

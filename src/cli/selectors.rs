@@ -17,14 +17,13 @@ use collcast_sim::schedule::Call;
 use collcast_sim::schedule::msccl::Imported;
 use collcast_sim::split::{Split, SplitError};
 use collcast_sim::topology::Topology;
-use collcast_sim::units::{Bytes, parse_size};
+use collcast_sim::units::Bytes;
 
-pub(crate) use collcast::files::content_hash;
 use collcast::files::read_text;
 pub(crate) use collcast::query::{UNMEASURED_SWITCHES, trust};
 use collcast::site::DEFAULT_MACHINE;
 pub(crate) use collcast::site::{self, Told, assumptions};
-use collcast::{Error as CliError, Query, Site, SiteSpec};
+use collcast::{Error as CliError, Query, Site, SiteSpec, values};
 
 /// Most points of a sweep: a slip such as `1:8G:1` must not run for ever.
 const MAX_POINTS: usize = 100_000;
@@ -286,13 +285,13 @@ where
         .collect()
 }
 
+/// A size in bytes.
 fn size(text: &str) -> Result<u64, CliError> {
-    let bytes = parse_size(text).map_err(|e| CliError::usage(e.to_string(), "sizes look like 8, 64K, 1MiB or 4G"))?;
-    let unit = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.').trim();
-    if matches!(unit, "kB" | "KB" | "MB" | "GB" | "TB") {
-        say!("note: {text} is decimal: {} bytes; nccl-tests' {} is binary", bytes.0, unit.trim_end_matches('B'));
+    let (bytes, note) = values::size(text)?;
+    if let Some(note) = note {
+        say!("note: {note}");
     }
-    Ok(bytes.0)
+    Ok(bytes)
 }
 
 impl CallArgs {
@@ -309,45 +308,11 @@ impl CallArgs {
                 format!("{from}:{to}:{}", self.stepfactor.unwrap_or(2))
             }
         };
-        let mut sizes = Vec::new();
-        for item in text.split(',') {
-            match item.split(':').collect::<Vec<_>>().as_slice() {
-                [one] => sizes.push(size(one)?),
-                [from, to] | [from, to, _] => {
-                    let factor = match item.split(':').nth(2) {
-                        None => 2,
-                        Some(f) => f.trim().parse::<u64>().ok().filter(|&f| f >= 2).ok_or_else(|| {
-                            CliError::usage(
-                                format!("the factor `{f}` of the range `{item}` must be a whole number from 2"),
-                                "ranges are FROM:TO:FACTOR, such as 8:8GiB:2",
-                            )
-                        })?,
-                    };
-                    let (from, to) = (size(from)?, size(to)?);
-                    if from == 0 || from > to {
-                        return Err(CliError::usage(
-                            format!("the range `{item}` is empty"),
-                            "ranges go from a size above 0 up to a larger one",
-                        ));
-                    }
-                    let mut at = from;
-                    while at <= to {
-                        sizes.push(at);
-                        match at.checked_mul(factor) {
-                            Some(next) => at = next,
-                            None => break,
-                        }
-                    }
-                }
-                _ => {
-                    return Err(CliError::usage(
-                        format!("`{item}` is not a size or a range"),
-                        "ranges are FROM:TO:FACTOR, such as 8:8GiB:2",
-                    ));
-                }
-            }
+        let sizes: values::Sizes = text.parse()?;
+        for note in &sizes.notes {
+            say!("note: {note}");
         }
-        Ok(sizes)
+        Ok(sizes.bytes)
     }
 
     pub(crate) fn collectives(&self) -> Result<Vec<Collective>, CliError> {

@@ -20,9 +20,10 @@ use crate::selectors::{MachineArgs, assumptions, trust};
 use collcast::Error as CliError;
 pub(crate) use collcast::bands::{BANDS, band};
 pub(crate) use collcast::validate::can_be_asked;
+pub(crate) use collcast::validate::judged;
 use collcast::validate::tables::{Key, Stats, files_table, group, group_table, rows_table};
 use collcast::validate::{by_path, doctor};
-pub(crate) use collcast::validate::{judged, median_error};
+use collcast::values::percent;
 use doctor::Anomaly;
 use judged::{Judged, hosts_of_rows, judge, left_aside};
 
@@ -82,14 +83,6 @@ pub(crate) struct Args {
     rows: bool,
     #[command(flatten)]
     output: OutputArgs,
-}
-
-/// A percentage as a fraction; the `%` may be left out.
-pub(crate) fn percent(flag: &str, text: &str) -> Result<f64, CliError> {
-    let number = text.trim().trim_end_matches('%').trim();
-    number.parse::<f64>().ok().filter(|p| p.is_finite() && *p >= 0.0).map(|p| p / 100.0).ok_or_else(|| {
-        CliError::usage(format!("{flag}: `{text}` is not a percentage"), format!("write it as `{flag} 20%`"))
-    })
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {

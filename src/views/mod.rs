@@ -2,10 +2,29 @@
 //!
 //! A view rounds and names; it computes no result.
 
+pub mod check;
+pub mod compare;
 pub mod forecast;
 pub mod step;
 
-use collcast_reports::model::{Cell, Column, Table};
+use collcast_reports::model::{Cell, Column, Report, Table};
+
+/// Version of the program, as reports name it.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Leaves one table of a report: CSV holds no more.
+pub fn only(report: &mut Report, table: &str) {
+    report.tables.retain(|t| t.name == table);
+}
+
+/// Cuts a table to its first rows, as a screen shows, and says how many more there are. `rows` is what they are called.
+pub fn shorten(report: &mut Report, table: &str, most: usize, rows: &str) {
+    for table in report.tables.iter_mut().filter(|t| t.name == table && t.rows.len() > most) {
+        let more = table.rows.len() - most;
+        report.warnings.push(format!("{more} more {rows} are not shown; --format csv, json or markdown has them"));
+        table.rows.truncate(most);
+    }
+}
 
 /// Takes columns out of a table.
 pub(crate) fn hide(table: &mut Table, hidden: &[&str]) {

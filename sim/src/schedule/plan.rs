@@ -63,7 +63,7 @@ impl Default for Limits {
 }
 
 /// The cut of one call.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Plan {
     /// Algorithm.
     pub algorithm: Algorithm,

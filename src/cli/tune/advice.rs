@@ -3,7 +3,7 @@
 use collcast_sim::collective::Collective;
 
 use super::options::{Basis, Opt, Pair, Site};
-use crate::compare::noise::upper_quantile;
+use collcast::noise::upper_quantile;
 
 /// Chance that any advice from measured times is noise.
 const FAMILY_ERROR: f64 = 0.05;

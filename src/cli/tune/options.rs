@@ -9,10 +9,10 @@ use collcast_sim::predict::{Choice, PredictError, Prediction, Predictor, Setting
 use collcast_sim::schedule::Call;
 use rayon::prelude::*;
 
-use crate::compare::noise::{known, median};
 use crate::selectors::Point;
 use crate::validate::band;
 use collcast::Error as CliError;
+use collcast::noise::{known, median};
 
 pub(super) type Pair = (Algorithm, Protocol);
 

@@ -10,7 +10,7 @@
 //!
 //! The interval of a median over n rows is `+- z * sqrt(r * offset + k * 1.57 row / n)`, with the
 //! variances of a single measurement, k = 1/repeats of A + 1/repeats of B, and r the same of the
-//! runs that the repeats are from. `1.57` is pi/2, the price of a median over a mean. The variances are those of [`super::noise`], updated by the
+//! runs that the repeats are from. `1.57` is pi/2, the price of a median over a mean. The variances are those of [`crate::noise`], updated by the
 //! repeats that there are. z is such that all intervals of a report hold together: with
 //! nothing changed, a report says `slower` with a probability below 1% for all bands and 1%
 //! for all rows together (Bonferroni), however many it has.
@@ -20,13 +20,16 @@
 
 use std::collections::BTreeMap;
 
-use super::noise::{Noise, known, median, robust_deviation, upper_quantile};
-use super::sets::{Curve, Pair, Run, Sample};
-use crate::validate::band;
+use collcast_sim::units::Bytes;
+use serde::Serialize;
+
+use super::sets::{Curve, Pair, Run, Sample, Series};
+use crate::bands::{BANDS, band};
+use crate::noise::{Noise, known, median, robust_deviation, upper_quantile};
 
 /// Chance that a report is wrong about anything, where nothing changed: half for the bands,
 /// half for the rows; on one side.
-pub(super) const FAMILY_ERROR: f64 = 0.02;
+pub const FAMILY_ERROR: f64 = 0.02;
 /// Sizes of which a row's verdict takes the median.
 const NEIGHBOURS: usize = 5;
 /// Rows, or runs of each, below which noise that is not normal could pass for a change.
@@ -35,16 +38,23 @@ const ENOUGH: usize = 3;
 /// thing, the user's own machine has the larger say.
 const PRIOR: f64 = 4.0;
 
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Change {
+/// What is said of a row or a band, worst first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Change {
+    /// B takes longer, by the tolerance or more.
     Slower,
+    /// B takes less time, by the tolerance or more.
     Faster,
+    /// Noise may hide a change beyond the tolerance.
     CannotTell,
+    /// No change beyond the tolerance.
     Same,
 }
 
 impl Change {
-    pub(super) fn name(self) -> &'static str {
+    /// The word in reports.
+    pub fn name(self) -> &'static str {
         match self {
             Self::Slower => "slower",
             Self::Faster => "faster",
@@ -55,8 +65,9 @@ impl Change {
 }
 
 /// What is between the times of two sets.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Between {
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Between {
     /// The noise of measurements.
     Measured,
     /// None: both are forecasts.
@@ -66,11 +77,14 @@ pub(super) enum Between {
 }
 
 /// Ratio of times, B over A, with its interval.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) struct Ratio {
-    pub(super) value: f64,
-    pub(super) low: f64,
-    pub(super) high: f64,
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Ratio {
+    /// The best guess.
+    pub value: f64,
+    /// Lower end of the interval.
+    pub low: f64,
+    /// Upper end of the interval.
+    pub high: f64,
 }
 
 impl Ratio {
@@ -93,35 +107,65 @@ impl Ratio {
 }
 
 /// A row that both sets have.
-#[derive(Clone, PartialEq, Debug)]
-pub(super) struct Row<'a> {
-    pub(super) pair: &'a Pair,
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Row {
+    /// Size as nccl-tests counts it.
+    pub size_bytes: u64,
+    /// Times that A and B have, one or more each.
+    pub repeats: [usize; 2],
+    /// Median times of A and of B.
+    pub time_us: [f64; 2],
     /// Median of B over median of A.
-    pub(super) ratio: f64,
+    pub ratio: f64,
     /// The same over the neighbouring sizes.
-    pub(super) near: Ratio,
-    pub(super) change: Change,
+    pub near: Ratio,
+    /// What is said of it.
+    pub change: Change,
 }
 
 /// The rows of one series in one size band.
-#[derive(Clone, PartialEq, Debug)]
-pub(super) struct Band<'a> {
-    pub(super) curve: &'a Curve,
-    pub(super) band: u8,
-    pub(super) rows: Vec<Row<'a>>,
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Band {
+    /// What the rows are of.
+    pub series: Series,
+    /// Index in [`BANDS`].
+    pub band: u8,
+    /// By size.
+    pub rows: Vec<Row>,
     /// Median over its rows.
-    pub(super) ratio: Ratio,
-    pub(super) change: Change,
-    /// First and last size of the rows that are slower (or faster) than the band as a whole
-    /// would say.
-    pub(super) at: Option<(u64, u64)>,
+    pub ratio: Ratio,
+    /// What is said of it.
+    pub change: Change,
+    /// First and last size in bytes of the rows that are slower (or faster) than the band as a whole would say.
+    pub at: Option<(u64, u64)>,
+}
+
+impl Band {
+    /// Its range of sizes, in words.
+    pub fn sizes(&self) -> &'static str {
+        BANDS[usize::from(self.band)]
+    }
+
+    /// The ratio that the verdict reads off: where only some rows changed, that of the worst.
+    pub fn decisive(&self) -> Ratio {
+        let changed = self.rows.iter().filter(|row| self.at.is_some() && row.change == self.change);
+        let worst = changed.max_by(|a, b| a.near.value.ln().abs().total_cmp(&b.near.value.ln().abs()));
+        worst.map_or(self.ratio, |row| row.near)
+    }
+
+    /// `1.050 (1.020 to 1.080)`, and where only some rows changed, at which sizes.
+    pub fn finding(&self) -> String {
+        let r = self.decisive();
+        let at = self.at.map_or_else(String::new, |(from, to)| format!("at {} to {} ", Bytes(from), Bytes(to)));
+        format!("{at}{:.3} ({:.3} to {:.3})", r.value, r.low, r.high)
+    }
 }
 
 /// Judges each size band of each curve.
 ///
 /// - `tolerance`: the fraction of time that may be lost.
 /// - `between`: whether the times have noise.
-pub(super) fn judge(curves: &[Curve], tolerance: f64, between: Between) -> Vec<Band<'_>> {
+pub(super) fn judge(curves: &[Curve], tolerance: f64, between: Between) -> Vec<Band> {
     let exact = between != Between::Measured;
     let split: Vec<(&Curve, &[Pair])> = curves
         .iter()
@@ -140,7 +184,7 @@ pub(super) fn judge(curves: &[Curve], tolerance: f64, between: Between) -> Vec<B
                 _ => Variance::of(pairs, noise),
             };
             let test = Test { pairs, variance, tolerance, exact };
-            test.band(curve, band, z_band, z_row)
+            test.band(&curve.series, band, z_band, z_row)
         })
         .collect()
 }
@@ -199,8 +243,8 @@ struct Test<'a> {
     exact: bool,
 }
 
-impl<'a> Test<'a> {
-    fn band(&self, curve: &'a Curve, band: u8, z_band: f64, z_row: f64) -> Band<'a> {
+impl Test<'_> {
+    fn band(&self, series: &Series, band: u8, z_band: f64, z_row: f64) -> Band {
         let count = self.pairs.len();
         let mut variance = self.variance;
         if count >= NEIGHBOURS && !self.exact {
@@ -214,19 +258,19 @@ impl<'a> Test<'a> {
             Change::Slower | Change::Faster if !enough => Change::CannotTell,
             change => change,
         };
-        let rows: Vec<Row<'a>> = (0..count).map(|index| self.row(index, ratio, change, z_row)).collect();
+        let rows: Vec<Row> = (0..count).map(|index| self.row(index, ratio, change, z_row)).collect();
         let mut at = None;
         for local in [Change::Slower, Change::Faster] {
-            let sizes: Vec<u64> = rows.iter().filter(|r| r.change == local).map(|r| r.pair.size).collect();
+            let sizes: Vec<u64> = rows.iter().filter(|r| r.change == local).map(|r| r.size_bytes).collect();
             if let (true, Some(first), Some(last)) = (change > local, sizes.first(), sizes.last()) {
                 change = local;
                 at = Some((*first, *last));
             }
         }
-        Band { curve, band, rows, ratio, change, at }
+        Band { series: series.clone(), band, rows, ratio, change, at }
     }
 
-    fn row(&self, index: usize, band: Ratio, change: Change, z: f64) -> Row<'a> {
+    fn row(&self, index: usize, band: Ratio, change: Change, z: f64) -> Row {
         let count = self.pairs.len();
         let pair = &self.pairs[index];
         let ratio = log_ratio(pair).exp();
@@ -242,7 +286,14 @@ impl<'a> Test<'a> {
         // One row far out of line among good neighbours: a single measurement cannot say.
         let apart = ratio.max(1.0 / ratio) > 1.0 + self.tolerance && !(near.low..=near.high).contains(&ratio);
         let change = if change == Change::Same && apart { Change::CannotTell } else { change };
-        Row { pair, ratio, near, change }
+        Row {
+            size_bytes: pair.size,
+            repeats: pair.samples.each_ref().map(Vec::len),
+            time_us: pair.samples.each_ref().map(|samples| median_log(samples).exp()),
+            ratio,
+            near,
+            change,
+        }
     }
 
     fn ratio(&self, pairs: &[Pair], variance: Variance, z: f64) -> Ratio {
@@ -257,8 +308,12 @@ impl<'a> Test<'a> {
 
 /// ln of the median of B over the median of A.
 fn log_ratio(pair: &Pair) -> f64 {
-    let of = |samples: &[Sample]| median(samples.iter().map(|s| s.log).collect());
-    of(&pair.samples[1]) - of(&pair.samples[0])
+    median_log(&pair.samples[1]) - median_log(&pair.samples[0])
+}
+
+/// ln of the median time in us.
+fn median_log(samples: &[Sample]) -> f64 {
+    median(samples.iter().map(|s| s.log).collect())
 }
 
 /// 1/repeats of A + 1/repeats of B, in the mean over rows.

@@ -5,92 +5,133 @@
 //! put one of them back and see whether that explains a change.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::fmt::Write as _;
 use std::path::Path;
 
+use collcast_reports::model::Input;
 use collcast_sim::units::{Bytes, parse_size};
 use collcast_topologies::error::Source;
 use collcast_topologies::file::parse;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
-use crate::selectors::content_hash;
-use collcast::Error as CliError;
-use collcast::files::read_text;
+use crate::error::Error;
+use crate::files::{content_hash, read_text};
 
 /// The schema that this module reads and writes.
 const SCHEMA: &str = "collcast/baseline/1";
 
 /// What was predicted, and from what.
-#[derive(Clone, PartialEq, Debug, Default, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Baseline {
-    pub(crate) schema: String,
+pub struct Baseline {
+    /// `collcast/baseline/1`.
+    pub schema: String,
     /// Version of the program.
-    pub(crate) tool: String,
+    pub tool: String,
     /// [`collcast_sim::MODEL`].
-    pub(crate) model: String,
+    pub model: String,
     /// By the name that machines use.
     #[serde(default)]
-    pub(crate) profiles: BTreeMap<String, Constants>,
+    pub profiles: BTreeMap<String, Constants>,
     /// By name.
     #[serde(default)]
-    pub(crate) machines: BTreeMap<String, Recorded>,
+    pub machines: BTreeMap<String, Recorded>,
     /// Errors against measurements, by name.
     #[serde(default)]
-    pub(crate) measured: BTreeMap<String, Measured>,
+    pub measured: BTreeMap<String, Measured>,
+    /// The file that it is from.
+    #[serde(skip)]
+    pub source: Option<Input>,
 }
 
 /// A profile.
-#[derive(Clone, PartialEq, Debug, Default, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Constants {
-    pub(crate) hash: String,
-    pub(crate) values: BTreeMap<String, f64>,
+pub struct Constants {
+    /// Hash of the values.
+    pub hash: String,
+    /// By name.
+    pub values: BTreeMap<String, f64>,
 }
 
 /// What a suite asks of a machine: by version of NCCL and collective.
-pub(crate) type Entries = BTreeMap<String, BTreeMap<String, Entry>>;
+pub type Entries = BTreeMap<String, BTreeMap<String, Entry>>;
 
 /// A machine.
-#[derive(Clone, PartialEq, Debug, Default, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Recorded {
+pub struct Recorded {
     /// Hash of all that NCCL and the simulation see of it.
-    pub(crate) topology: String,
+    pub topology: String,
     /// Kinds, rates and numbers of its links, for people.
-    pub(crate) links: Vec<String>,
-    pub(crate) profile: String,
-    pub(crate) launch: String,
-    pub(crate) env: Vec<String>,
+    pub links: Vec<String>,
+    /// Name of its profile in the baseline.
+    pub profile: String,
+    /// How kernels are started.
+    pub launch: String,
+    /// Variables as `NAME=VALUE`.
+    pub env: Vec<String>,
     /// Hash of launch mode, variables and what these name.
-    pub(crate) settings: String,
+    pub settings: String,
     /// By version, then by collective; in the file, versions with the same entry stand together.
     #[serde(default)]
-    pub(crate) nccl: Entries,
+    pub nccl: Entries,
 }
 
 /// One collective on one machine with one version of NCCL.
-#[derive(Clone, PartialEq, Debug, Default, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Entry {
+pub struct Entry {
     /// `8..64KiB tree/ll 4ch`, ascending.
-    pub(crate) choices: Vec<String>,
+    pub choices: Vec<String>,
     /// By size.
-    pub(crate) times_us: BTreeMap<String, f64>,
+    pub times_us: BTreeMap<String, f64>,
 }
 
 /// Error against measurements.
-#[derive(Clone, PartialEq, Debug, Default, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Measured {
+pub struct Measured {
     /// Hash of the files.
-    pub(crate) files: String,
-    pub(crate) rows: usize,
-    pub(crate) median_error_percent: f64,
+    pub files: String,
+    /// Rows that are predicted.
+    pub rows: usize,
+    /// Median of their errors.
+    pub median_error_percent: f64,
+}
+
+/// How much a baseline holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct Counts {
+    /// Machines.
+    pub machines: usize,
+    /// Versions of NCCL.
+    pub versions: usize,
+    /// Collectives on machines with versions.
+    pub entries: usize,
+}
+
+/// `1 machine`, or `2 machines`.
+pub(crate) fn plural(count: usize, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
+impl fmt::Display for Counts {
+    /// `15 machines, 3 versions of NCCL, 200 entries in all`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}, {} of NCCL, {} in all",
+            plural(self.machines, "machine", "machines"),
+            plural(self.versions, "version", "versions"),
+            plural(self.entries, "entry", "entries")
+        )
+    }
 }
 
 impl Constants {
-    pub(crate) fn new(values: BTreeMap<String, f64>) -> Self {
+    pub(super) fn new(values: BTreeMap<String, f64>) -> Self {
         let text: String = values.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
         Self { hash: content_hash(text.as_bytes()), values }
     }
@@ -124,7 +165,7 @@ const AND: &str = ", ";
 
 impl Entry {
     /// Choices at sizes of a grid, in ranges; times at sizes.
-    pub(crate) fn new(choices: &[(u64, String)], times: &[(u64, f64)]) -> Self {
+    pub(super) fn new(choices: &[(u64, String)], times: &[(u64, f64)]) -> Self {
         let ranges = choices.chunk_by(|a, b| a.1 == b.1).map(|run| {
             let (first, last) = (&run[0], &run[run.len() - 1]);
             format!("{} {}", span(first.0, last.0), first.1)
@@ -136,7 +177,7 @@ impl Entry {
     }
 
     /// The choice at a size; none between two ranges and outside of all.
-    pub(crate) fn choice(&self, size: u64) -> Option<&str> {
+    pub(super) fn choice(&self, size: u64) -> Option<&str> {
         self.choices.iter().find_map(|line| {
             let (from, to, choice) = range(line)?;
             (from..=to).contains(&size).then_some(choice)
@@ -144,7 +185,7 @@ impl Entry {
     }
 
     /// Sizes and times, ascending.
-    pub(crate) fn times(&self) -> BTreeMap<u64, f64> {
+    pub(super) fn times(&self) -> BTreeMap<u64, f64> {
         self.times_us.iter().filter_map(|(size, &us)| Some((parse_size(size).ok()?.0, us))).collect()
     }
 }
@@ -157,12 +198,12 @@ fn range(line: &str) -> Option<(u64, u64, &str)> {
 }
 
 /// A size as one word: `64KiB`, `8`.
-pub(crate) fn size_name(size: u64) -> String {
+pub(super) fn size_name(size: u64) -> String {
     Bytes(size).human().trim_end_matches(" B").replace(' ', "")
 }
 
 /// Sizes as one word: `8..64KiB`.
-pub(crate) fn span(from: u64, to: u64) -> String {
+pub(super) fn span(from: u64, to: u64) -> String {
     if from == to { size_name(from) } else { format!("{}..{}", size_name(from), size_name(to)) }
 }
 
@@ -171,17 +212,52 @@ pub(crate) fn digits(value: f64) -> f64 {
     format!("{value:.2e}").parse().unwrap_or(value)
 }
 
-impl Baseline {
-    pub(crate) fn new() -> Self {
+impl Default for Baseline {
+    /// Nothing is accepted yet.
+    fn default() -> Self {
         Self {
             schema: SCHEMA.to_owned(),
             tool: env!("CARGO_PKG_VERSION").to_owned(),
             model: collcast_sim::MODEL.to_owned(),
-            ..Self::default()
+            profiles: BTreeMap::new(),
+            machines: BTreeMap::new(),
+            measured: BTreeMap::new(),
+            source: None,
+        }
+    }
+}
+
+impl Baseline {
+    /// How much it holds.
+    pub fn counts(&self) -> Counts {
+        let versions: BTreeSet<&String> = self.machines.values().flat_map(|m| m.nccl.keys()).collect();
+        Counts {
+            machines: self.machines.len(),
+            versions: versions.len(),
+            entries: self.machines.values().flat_map(|m| m.nccl.values()).map(BTreeMap::len).sum(),
         }
     }
 
-    pub(crate) fn read(path: &Path) -> Result<Self, CliError> {
+    /// Reads the baseline of a suite.
+    ///
+    /// # Errors
+    /// As of [`Baseline::read`]; that there is none, with how to write it.
+    pub fn read_for(suite: &Path, path: &Path) -> Result<Self, Error> {
+        if path.exists() {
+            return Self::read(path);
+        }
+        Err(Error::usage(
+            format!("the suite has no baseline: there is no file `{}`", path.display()),
+            format!("write it with `collcast check {} --update`, and commit it", suite.display()),
+        ))
+    }
+
+    /// Reads a baseline.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or what is wrong in it, with its place.
+    pub fn read(path: impl AsRef<Path>) -> Result<Self, Error> {
+        let path = path.as_ref();
         let text = read_text("read the baseline", path)?;
         let file = path.display().to_string();
         let source = Source::new(&file, &text);
@@ -194,7 +270,7 @@ impl Baseline {
         }
         let bad = |what: &str| {
             let at = text.find(what).map_or(0..0, |start| start..start + what.len());
-            CliError::from(source.at(at, format!("`{what}` cannot be read"), "such as \"8..64KiB tree/ll 4ch\"", again))
+            Error::from(source.at(at, format!("`{what}` cannot be read"), "such as \"8..64KiB tree/ll 4ch\"", again))
         };
         for entry in baseline.machines.values().flat_map(|m| m.nccl.values()).flat_map(BTreeMap::values) {
             if let Some(line) = entry.choices.iter().find(|line| range(line).is_none()) {
@@ -205,11 +281,13 @@ impl Baseline {
                 return Err(bad(size));
             }
         }
+        let hash = content_hash(text.as_bytes());
+        baseline.source = Some(Input { name: "baseline".to_owned(), path: Some(file.clone()), hash });
         Ok(baseline)
     }
 
-    /// The file; machines in the order of the suite.
-    pub(crate) fn render(&self, machines: &[&str]) -> String {
+    /// The text of the file, with these machines in this order.
+    pub fn render(&self, machines: &[&str]) -> String {
         let quoted = |text: &str| serde_json::Value::from(text).to_string();
         let list = |items: &[String]| items.iter().map(|item| quoted(item)).collect::<Vec<_>>().join(", ");
         let mut out =
@@ -279,7 +357,7 @@ mod tests {
         let at = [8, 16, 32, 1 << 20].map(|size| entry.choice(size));
         assert_eq!(at, [Some("tree/ll 4ch"), Some("tree/ll 4ch"), None, Some("ring/simple 8ch")]);
 
-        let mut baseline = Baseline::new();
+        let mut baseline = Baseline::default();
         let constants =
             Constants::new(BTreeMap::from([("latency.nvlink.ll".to_owned(), 0.7), ("sync.simple".to_owned(), 2.0)]));
         baseline.profiles.insert("odd \"name\"".to_owned(), constants);
@@ -295,6 +373,6 @@ mod tests {
         let path = folder.path().join("b.toml");
         std::fs::write(&path, baseline.render(&["a b"])).unwrap();
         assert_eq!(baseline.render(&["a b"]).matches("all_reduce").count(), 2, "versions alike are written once");
-        assert_eq!(Baseline::read(&path).unwrap(), baseline);
+        assert_eq!(Baseline { source: None, ..Baseline::read(&path).unwrap() }, baseline);
     }
 }

@@ -3,24 +3,25 @@
 //! The doc comments of the raw structs are the descriptions of the JSON schema. Paths are
 //! relative to the suite.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use clap::Parser as _;
-use collcast_sim::collective::{Collective, Launch, nearest};
+use collcast_reports::model::Input;
+use collcast_sim::collective::{Collective, nearest};
 use collcast_sim::nccl::{Version, settings};
 use collcast_topologies::builtin;
 use collcast_topologies::error::Source;
 use collcast_topologies::file::parse;
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
-use super::Selectors;
-use crate::validate::percent;
-use collcast::Error as CliError;
-use collcast::files::read_text;
+use crate::error::Error;
+use crate::files::{content_hash, read_text};
+use crate::site::SiteSpec;
+use crate::values::{Sizes, percent};
 
 /// The schema that this module reads.
 const SCHEMA: &str = "collcast/suite/1";
@@ -139,71 +140,114 @@ struct RawMeasured {
     max_error: Option<Spanned<String>>,
 }
 
-/// A checked suite.
-#[derive(Clone, Debug)]
-pub(crate) struct Suite {
-    pub(crate) machines: Vec<MachineSpec>,
-    pub(crate) measured: Vec<MeasuredSpec>,
-    pub(crate) tolerance: Tolerance,
-    pub(crate) strict: bool,
+/// A checked suite: machines, what is called on them, and what of a change does not matter.
+#[derive(Clone, Debug, Default)]
+pub struct Suite {
+    /// At least one, each of its own name.
+    pub machines: Vec<MachineSpec>,
+    /// Measurements that the forecasts are held against.
+    pub measured: Vec<MeasuredSpec>,
+    /// Changes that do not matter.
+    pub tolerance: Tolerance,
+    /// Whatever is reported fails.
+    pub strict: bool,
+    /// The file that it is from.
+    pub source: Option<Input>,
+    /// What a reader of the file may have meant otherwise.
+    pub notes: Vec<String>,
 }
 
 /// Changes that do not matter, as fractions.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Tolerance {
-    pub(crate) time: f64,
-    pub(crate) choice: f64,
-    pub(crate) error: f64,
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Tolerance {
+    /// Of a predicted time.
+    pub time: f64,
+    /// Predicted loss of a changed choice.
+    pub choice: f64,
+    /// Points of median error against measurements.
+    pub error: f64,
+}
+
+impl Default for Tolerance {
+    fn default() -> Self {
+        Self { time: 0.05, choice: 0.02, error: 0.02 }
+    }
 }
 
 /// A machine and what is called on it.
 #[derive(Clone, Debug)]
-pub(crate) struct MachineSpec {
-    pub(crate) name: String,
-    pub(crate) topology: String,
-    pub(crate) nodes: Option<u32>,
-    pub(crate) gpus: Option<u32>,
-    pub(crate) profile: Vec<String>,
-    pub(crate) collectives: Vec<Collective>,
-    /// Whose times are kept, ascending.
-    pub(crate) sizes: Vec<u64>,
-    /// Over which choices are kept, ascending.
-    pub(crate) range: Vec<u64>,
-    pub(crate) nccl: Vec<Version>,
-    pub(crate) env: Vec<(String, String)>,
-    pub(crate) launch: Option<Launch>,
+pub struct MachineSpec {
+    /// In the baseline and in reports.
+    pub name: String,
+    /// The machine, its profile, variables and launch mode; its version of NCCL is not looked at.
+    pub site: SiteSpec,
+    /// Versions of NCCL, ascending; the machine's, else the newest known, where there is none.
+    pub nccl: Vec<Version>,
+    /// What is called, by all of its ranks.
+    pub collectives: Vec<Collective>,
+    /// Sizes in bytes whose times are kept, ascending.
+    pub sizes: Vec<u64>,
+    /// Sizes in bytes over which choices are kept, ascending.
+    pub range: Vec<u64>,
+}
+
+impl MachineSpec {
+    /// All-reduce on a machine: times of three sizes, choices from 8 B to 8 GiB.
+    pub fn new(name: impl Into<String>, site: SiteSpec) -> Self {
+        Self {
+            name: name.into(),
+            site,
+            nccl: Vec::new(),
+            collectives: vec![Collective::AllReduce],
+            sizes: vec![1 << 10, 1 << 20, 256 << 20],
+            range: (3..=33).map(|power| 1 << power).collect(),
+        }
+    }
 }
 
 /// Measurements that the forecasts of a machine are held against.
 #[derive(Clone, Debug)]
-pub(crate) struct MeasuredSpec {
-    pub(crate) name: String,
-    /// Index of the machine.
-    pub(crate) machine: usize,
-    pub(crate) files: Vec<PathBuf>,
-    pub(crate) max_error: Option<f64>,
+pub struct MeasuredSpec {
+    /// In the baseline and in reports.
+    pub name: String,
+    /// Index in [`Suite::machines`].
+    pub machine: usize,
+    /// nccl-tests logs, JSON, CSV or folders of them.
+    pub files: Vec<PathBuf>,
+    /// A median error that is too large whatever the baseline says, as a fraction.
+    pub max_error: Option<f64>,
 }
 
 /// The JSON schema of suites.
-pub(crate) fn json_schema() -> String {
+pub fn json_schema() -> String {
     serde_json::to_string_pretty(&schemars::schema_for!(RawSuite)).unwrap_or_default()
 }
 
-/// Reads a suite.
-pub(crate) fn read(path: &Path) -> Result<Suite, CliError> {
-    let text = read_text("read the suite", path)?;
-    let file = path.display().to_string();
-    let folder = path.parent().unwrap_or_else(|| Path::new(""));
-    Reader { source: Source::new(&file, &text), folder }.suite()
+impl Suite {
+    /// Reads a suite (.toml). Paths in it are relative to its folder.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or what is wrong in it, with its place.
+    pub fn read(path: impl AsRef<Path>) -> Result<Self, Error> {
+        let path = path.as_ref();
+        let text = read_text("read the suite", path)?;
+        let file = path.display().to_string();
+        let folder = path.parent().unwrap_or_else(|| Path::new(""));
+        let reader = Reader { source: Source::new(&file, &text), folder, notes: RefCell::default() };
+        let suite = reader.suite()?;
+        let source = Input { name: "suite".to_owned(), path: Some(file.clone()), hash: content_hash(text.as_bytes()) };
+        Ok(Self { source: Some(source), notes: reader.notes.into_inner(), ..suite })
+    }
 }
 
 struct Reader<'a> {
     source: Source<'a>,
     folder: &'a Path,
+    notes: RefCell<Vec<String>>,
 }
 
 impl Reader<'_> {
-    fn suite(&self) -> Result<Suite, CliError> {
+    fn suite(&self) -> Result<Suite, Error> {
         let raw: RawSuite = parse(self.source)?;
         match &raw.schema {
             Some(schema) if schema.get_ref() == SCHEMA => {}
@@ -246,17 +290,27 @@ impl Reader<'_> {
             }
             measured.push(spec);
         }
-        let fraction =
-            |text: &Option<Spanned<String>>, default| text.as_ref().map_or(Ok(default), |text| self.fraction(text));
-        let tolerance = Tolerance {
-            time: fraction(&raw.tolerance.time, 0.05)?,
-            choice: fraction(&raw.tolerance.choice, 0.02)?,
-            error: fraction(&raw.tolerance.error, 0.02)?,
-        };
-        Ok(Suite { machines, measured, tolerance, strict: raw.strict })
+        Ok(Suite {
+            machines,
+            measured,
+            tolerance: self.tolerance(&raw.tolerance)?,
+            strict: raw.strict,
+            ..Suite::default()
+        })
     }
 
-    fn machine(&self, raw: &RawMachine, suite: &RawSuite) -> Result<MachineSpec, CliError> {
+    fn tolerance(&self, raw: &RawTolerance) -> Result<Tolerance, Error> {
+        let fraction =
+            |text: &Option<Spanned<String>>, default| text.as_ref().map_or(Ok(default), |text| self.fraction(text));
+        let Tolerance { time, choice, error } = Tolerance::default();
+        Ok(Tolerance {
+            time: fraction(&raw.time, time)?,
+            choice: fraction(&raw.choice, choice)?,
+            error: fraction(&raw.error, error)?,
+        })
+    }
+
+    fn machine(&self, raw: &RawMachine, suite: &RawSuite) -> Result<MachineSpec, Error> {
         let topology = raw.topology.get_ref();
         let nodes = self.count("nodes", raw.nodes.as_ref())?;
         let name = match &raw.name {
@@ -276,41 +330,37 @@ impl Reader<'_> {
                 "`collcast topo list` names the built-ins",
             ));
         }
-        let collectives = match raw.collectives.as_ref().or(suite.collectives.as_ref()) {
-            None => vec![Collective::AllReduce],
-            Some(names) => names.iter().map(|name| self.named(name)).collect::<Result<_, _>>()?,
-        };
-        let sizes = match raw.sizes.as_ref().or(suite.sizes.as_ref()) {
-            None => vec![1 << 10, 1 << 20, 256 << 20],
-            Some(texts) => {
-                let sizes: Vec<Vec<u64>> = texts.iter().map(|text| self.sizes(text)).collect::<Result<_, _>>()?;
-                sorted(sizes.concat())
-            }
-        };
-        let range = match raw.range.as_ref().or(suite.range.as_ref()) {
-            None => (3..=33).map(|power| 1 << power).collect(),
-            Some(text) => sorted(self.sizes(text)?),
-        };
+        let mut spec = MachineSpec::new(name, SiteSpec { nodes, ..SiteSpec::default() });
+        if let Some(names) = raw.collectives.as_ref().or(suite.collectives.as_ref()) {
+            spec.collectives = names.iter().map(|name| self.named(name)).collect::<Result<_, _>>()?;
+        }
+        if let Some(texts) = raw.sizes.as_ref().or(suite.sizes.as_ref()) {
+            let sizes: Vec<Vec<u64>> = texts.iter().map(|text| self.sizes(text)).collect::<Result<_, _>>()?;
+            spec.sizes = sorted(sizes.concat());
+        }
+        if let Some(text) = raw.range.as_ref().or(suite.range.as_ref()) {
+            spec.range = sorted(self.sizes(text)?);
+        }
         let version = |text: &Spanned<String>| {
             Version::asked(text.get_ref())
                 .map_err(|error| self.bad(text.span(), error.to_string(), "no known version", Version::known()))
         };
         let versions = raw.nccl.as_ref().or(suite.nccl.as_ref()).into_iter().flatten();
-        let mut nccl: Vec<Version> = versions.map(version).collect::<Result<_, _>>()?;
-        nccl.sort();
-        nccl.dedup();
-        let mut env = Vec::new();
+        spec.nccl = versions.map(version).collect::<Result<_, _>>()?;
+        spec.nccl.sort();
+        spec.nccl.dedup();
         for text in suite.env.iter().chain(&raw.env).flatten() {
-            env.extend(self.variables(text)?);
+            spec.site.env.extend(self.variables(text)?);
         }
-        let launch = raw.launch.as_ref().or(suite.launch.as_ref()).map(|text| self.named(text)).transpose()?;
-        let profile = raw.profile.iter().flatten().map(|name| self.profile(name)).collect::<Result<_, _>>()?;
-        let topology = if builtin::text(topology).is_some() { topology.clone() } else { self.beside(topology) };
-        let gpus = self.count("gpus", raw.gpus.as_ref())?;
-        Ok(MachineSpec { name, topology, nodes, gpus, profile, collectives, sizes, range, nccl, env, launch })
+        spec.site.launch = raw.launch.as_ref().or(suite.launch.as_ref()).map(|text| self.named(text)).transpose()?;
+        spec.site.profiles = raw.profile.iter().flatten().map(|name| self.profile(name)).collect();
+        let builtin = builtin::text(topology).is_some();
+        spec.site.topology = Some(if builtin { topology.clone() } else { self.beside(topology) });
+        spec.site.gpus = self.count("gpus", raw.gpus.as_ref())?;
+        Ok(spec)
     }
 
-    fn measured(&self, raw: &RawMeasured, machines: &[MachineSpec]) -> Result<MeasuredSpec, CliError> {
+    fn measured(&self, raw: &RawMeasured, machines: &[MachineSpec]) -> Result<MeasuredSpec, Error> {
         let wanted = raw.machine.get_ref();
         let machine = machines.iter().position(|m| &m.name == wanted).ok_or_else(|| {
             let near = nearest(wanted, machines.iter().map(|m| m.name.as_str()));
@@ -337,21 +387,19 @@ impl Reader<'_> {
         message: impl Into<String>,
         label: impl Into<String>,
         hint: impl Into<String>,
-    ) -> CliError {
+    ) -> Error {
         self.source.at(span, message, label, hint).into()
     }
 
     /// The text of an error of one value, at that value.
-    fn at_value(&self, span: Range<usize>, error: &CliError) -> CliError {
+    fn at_value(&self, span: Range<usize>, error: &Error) -> Error {
         match error {
-            CliError::Usage { message, hint } => {
-                self.bad(span, message, "this value", hint.clone().unwrap_or_default())
-            }
+            Error::Usage { message, hint } => self.bad(span, message, "this value", hint.clone().unwrap_or_default()),
             other => self.bad(span, other.to_string(), "this value", ""),
         }
     }
 
-    fn named<T: std::str::FromStr>(&self, text: &Spanned<String>) -> Result<T, CliError>
+    fn named<T: std::str::FromStr>(&self, text: &Spanned<String>) -> Result<T, Error>
     where
         T::Err: std::fmt::Display,
     {
@@ -359,7 +407,7 @@ impl Reader<'_> {
     }
 
     /// A name that a line of TOML and of a report can hold.
-    fn name(&self, text: &Spanned<String>) -> Result<String, CliError> {
+    fn name(&self, text: &Spanned<String>) -> Result<String, Error> {
         let name = text.get_ref().trim();
         if name.is_empty() || name.chars().any(char::is_control) || name.chars().count() > 100 {
             return Err(self.bad(text.span(), "this is no name", "expected 1 to 100 letters", ""));
@@ -367,14 +415,14 @@ impl Reader<'_> {
         Ok(name.to_owned())
     }
 
-    fn fraction(&self, text: &Spanned<String>) -> Result<f64, CliError> {
+    fn fraction(&self, text: &Spanned<String>) -> Result<f64, Error> {
         percent("a tolerance", text.get_ref()).map_err(|_| {
             let message = format!("`{}` is not a percentage", text.get_ref());
             self.bad(text.span(), message, "expected such as \"5%\"", "")
         })
     }
 
-    fn count(&self, what: &str, number: Option<&Spanned<i64>>) -> Result<Option<u32>, CliError> {
+    fn count(&self, what: &str, number: Option<&Spanned<i64>>) -> Result<Option<u32>, Error> {
         let Some(number) = number else { return Ok(None) };
         let good = u32::try_from(*number.get_ref()).ok().filter(|&n| n > 0);
         good.map(Some).ok_or_else(|| {
@@ -383,10 +431,10 @@ impl Reader<'_> {
         })
     }
 
-    fn sizes(&self, text: &Spanned<String>) -> Result<Vec<u64>, CliError> {
-        let args = ["check".to_owned(), format!("--size={}", text.get_ref())];
-        let parsed = Selectors::try_parse_from(args).map_err(|e| CliError::usage(e.to_string(), ""));
-        parsed.and_then(|s| s.call.sizes()).map_err(|error| self.at_value(text.span(), &error))
+    fn sizes(&self, text: &Spanned<String>) -> Result<Vec<u64>, Error> {
+        let sizes: Sizes = text.get_ref().parse().map_err(|error| self.at_value(text.span(), &error))?;
+        self.notes.borrow_mut().extend(sizes.notes);
+        Ok(sizes.bytes)
     }
 
     /// A path as written, from the folder of the suite.
@@ -394,13 +442,13 @@ impl Reader<'_> {
         self.folder.join(path).display().to_string()
     }
 
-    fn profile(&self, name: &Spanned<String>) -> Result<String, CliError> {
+    fn profile(&self, name: &Spanned<String>) -> String {
         let text = name.get_ref();
         let is_file = text.ends_with(".toml") || text.contains('/');
-        Ok(if is_file { self.beside(text) } else { text.clone() })
+        if is_file { self.beside(text) } else { text.clone() }
     }
 
-    fn variables(&self, text: &Spanned<String>) -> Result<Vec<(String, String)>, CliError> {
+    fn variables(&self, text: &Spanned<String>) -> Result<Vec<(String, String)>, Error> {
         if let Ok(pair) = settings::pair(text.get_ref()) {
             return Ok(vec![pair]);
         }

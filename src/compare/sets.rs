@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use collcast_hwbackend::read::{FileReport, Outcome, ReadError, ReadOptions, read_paths};
@@ -10,7 +10,11 @@ use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol
 use collcast_sim::measurement::{Measurement, PeerAccess};
 use collcast_sim::units::{Bytes, parse_size};
 
-use collcast::Error as CliError;
+use collcast_reports::model::Input;
+use serde::{Serialize, Serializer};
+
+use super::Set;
+use crate::error::Error;
 
 /// What a source did not say.
 const NOT_SAID: &str = "not said";
@@ -22,7 +26,7 @@ fn said(value: Option<impl Display>, otherwise: &str) -> String {
 }
 
 /// Settings that rows are matched by, named as in measurement files.
-pub(super) const SETTINGS: [(&str, Read); 14] = [
+const SETTINGS: [(&str, Read); 14] = [
     ("nodes", |m| said(m.hosts, NOT_SAID)),
     ("launch", |m| said(m.launch, NOT_SAID)),
     ("algorithm", |m| m.settings.nccl_algo.clone().unwrap_or_else(|| said(m.settings.algorithm, "auto"))),
@@ -56,25 +60,32 @@ const OTHERS: [(&str, Read); 4] = [
 
 /// A condition on rows: `KEY=VALUE[,VALUE]`, or `size=FROM:TO`.
 #[derive(Clone, Debug)]
-pub(super) enum Condition {
+pub struct Condition(Rule);
+
+#[derive(Clone, Debug)]
+enum Rule {
     Size { text: String, from: Bytes, to: Bytes },
     Field { key: &'static str, read: Read, values: Vec<String> },
 }
 
 impl Display for Condition {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Size { text, .. } => write!(f, "size={text}"),
-            Self::Field { key, values, .. } => write!(f, "{key}={}", values.join(",")),
+        match &self.0 {
+            Rule::Size { text, .. } => write!(f, "size={text}"),
+            Rule::Field { key, values, .. } => write!(f, "{key}={}", values.join(",")),
         }
     }
 }
 
 impl Condition {
-    pub(super) fn parse(flag: &str, text: &str) -> Result<Self, CliError> {
+    /// Reads one. `flag` is what named it, for messages, such as `--where`.
+    ///
+    /// # Errors
+    /// A key that rows do not have, or a value that it cannot have.
+    pub fn parse(flag: &str, text: &str) -> Result<Self, Error> {
         let fields = || SETTINGS.iter().chain(&OTHERS);
         let (key, values) = text.split_once('=').ok_or_else(|| {
-            CliError::usage(
+            Error::usage(
                 format!("{flag}: `{text}` is not KEY=VALUE"),
                 format!("write it as `{flag} in_place=1` or `{flag} run=before`"),
             )
@@ -84,46 +95,43 @@ impl Condition {
             let (from, to) = values.split_once(':').unwrap_or((values, values));
             let size = |text: &str| {
                 parse_size(text).map_err(|e| {
-                    CliError::usage(
-                        format!("{flag}: {e}"),
-                        format!("write it as `{flag} size=1M:4G`, both ends included"),
-                    )
+                    Error::usage(format!("{flag}: {e}"), format!("write it as `{flag} size=1M:4G`, both ends included"))
                 })
             };
-            return Ok(Self::Size { text: values.to_owned(), from: size(from)?, to: size(to)? });
+            return Ok(Self(Rule::Size { text: values.to_owned(), from: size(from)?, to: size(to)? }));
         }
         let known = fields().map(|f| f.0).chain(["size"]);
         let Some((key, read)) = fields().find(|f| f.0 == key) else {
             let guess = nearest(key, known.clone()).map(|k| format!(", did you mean `{k}`?")).unwrap_or_default();
-            return Err(CliError::usage(
+            return Err(Error::usage(
                 format!("{flag}: rows have no `{key}`{guess}"),
                 format!("known keys: {}", known.collect::<Vec<_>>().join(" ")),
             ));
         };
-        let values: Result<Vec<String>, CliError> =
+        let values: Result<Vec<String>, Error> =
             values.split(',').map(|value| canonical(flag, key, value.trim())).collect();
-        Ok(Self::Field { key, read: *read, values: values? })
+        Ok(Self(Rule::Field { key, read: *read, values: values? }))
     }
 
     fn holds(&self, row: &Measurement) -> bool {
-        match self {
-            Self::Size { from, to, .. } => (*from..=*to).contains(&row.size),
-            Self::Field { read, values, .. } => values.contains(&read(row)),
+        match &self.0 {
+            Rule::Size { from, to, .. } => (*from..=*to).contains(&row.size),
+            Rule::Field { read, values, .. } => values.contains(&read(row)),
         }
     }
 
     /// What the rows have instead.
     fn present(&self, rows: &[Measurement]) -> String {
         const SHOWN: usize = 8;
-        match self {
-            Self::Size { .. } => {
+        match &self.0 {
+            Rule::Size { .. } => {
                 let sizes = rows.iter().map(|r| r.size);
                 match (sizes.clone().min(), sizes.max()) {
                     (Some(least), Some(most)) => format!("sizes from {least} to {most}"),
                     _ => "no rows".to_owned(),
                 }
             }
-            Self::Field { key, read, .. } => {
+            Rule::Field { key, read, .. } => {
                 let values: BTreeSet<String> = rows.iter().map(read).collect();
                 let more = if values.len() > SHOWN { ", ..." } else { "" };
                 let shown: Vec<String> = values.into_iter().take(SHOWN).collect();
@@ -134,9 +142,9 @@ impl Condition {
 }
 
 /// A value as rows have it.
-fn canonical(flag: &str, key: &str, value: &str) -> Result<String, CliError> {
-    fn name<T: FromStr<Err: Display> + Display>(flag: &str, value: &str) -> Result<String, CliError> {
-        let parsed = value.parse::<T>().map_err(|e| CliError::Usage { message: format!("{flag}: {e}"), hint: None })?;
+fn canonical(flag: &str, key: &str, value: &str) -> Result<String, Error> {
+    fn name<T: FromStr<Err: Display> + Display>(flag: &str, value: &str) -> Result<String, Error> {
+        let parsed = value.parse::<T>().map_err(|e| Error::Usage { message: format!("{flag}: {e}"), hint: None })?;
         Ok(parsed.to_string())
     }
     match key {
@@ -150,38 +158,39 @@ fn canonical(flag: &str, key: &str, value: &str) -> Result<String, CliError> {
         "op" => name::<ReduceOp>(flag, value),
         "buffsize" | "ll_buffsize" | "ll128_buffsize" => match parse_size(value) {
             Ok(size) => Ok(size.0.to_string()),
-            Err(e) => Err(CliError::Usage { message: format!("{flag}: {e}"), hint: None }),
+            Err(e) => Err(Error::Usage { message: format!("{flag}: {e}"), hint: None }),
         },
         "in_place" => match value.to_lowercase().as_str() {
             "1" | "true" | "yes" => Ok("yes".to_owned()),
             "0" | "false" | "no" => Ok("no".to_owned()),
-            _ => {
-                Err(CliError::usage(format!("{flag}: in_place is 0 or 1, not `{value}`"), format!("{flag} in_place=1")))
-            }
+            _ => Err(Error::usage(format!("{flag}: in_place is 0 or 1, not `{value}`"), format!("{flag} in_place=1"))),
         },
         _ => Ok(value.to_owned()),
     }
 }
 
-/// One of the two sets.
-#[derive(Debug)]
-pub(super) struct Side {
+/// One of the two sets, as it is compared.
+#[derive(Clone, Debug, Serialize)]
+pub struct Side {
     /// Path and conditions, for people.
-    pub(super) label: String,
-    pub(super) rows: Vec<Measurement>,
-    pub(super) files: Vec<FileReport>,
+    pub label: String,
+    /// Rows that the conditions leave.
+    pub rows: usize,
+    /// The files that rows are from.
+    pub inputs: Vec<Input>,
+    /// What is wrong with its files.
+    pub warnings: Vec<String>,
     /// Whether forecasts are among the rows.
-    pub(super) predicted: bool,
+    pub predicted: bool,
+    #[serde(skip)]
+    pub(super) measurements: Vec<Measurement>,
 }
 
 impl Side {
-    pub(super) fn read(
-        name: &str,
-        path: &Path,
-        conditions: &[Condition],
-        allow_predicted: bool,
-    ) -> Result<Self, CliError> {
-        let paths: [PathBuf; 1] = [path.to_owned()];
+    /// Reads a set. `name` is A or B.
+    pub(super) fn read(name: &str, set: &Set, allow_predicted: bool) -> Result<Self, Error> {
+        let paths: [PathBuf; 1] = [set.path.clone()];
+        let path = set.path.display();
         let read = |allow_predicted| read_paths(&paths, &ReadOptions { allow_predicted, keep_duplicates: false });
         let is_forecast = |file: &FileReport| matches!(file.outcome, Outcome::Refused(ReadError::Predicted { .. }));
         let (report, predicted) = match read(false) {
@@ -190,32 +199,49 @@ impl Side {
             other => (other?, false),
         };
         let mut rows = report.measurements;
-        for condition in conditions {
+        for condition in &set.conditions {
             let kept: Vec<Measurement> = rows.iter().filter(|r| condition.holds(r)).cloned().collect();
             if kept.is_empty() {
-                return Err(CliError::usage(
-                    format!("{name}: no row of `{}` has {condition}", path.display()),
+                return Err(Error::usage(
+                    format!("{name}: no row of `{path}` has {condition}"),
                     format!("they have {}", condition.present(&rows)),
                 ));
             }
             rows = kept;
         }
-        let conditions: String = conditions.iter().map(|c| format!(" where {c}")).collect();
-        let label = format!("{}{conditions}", path.display());
-        Ok(Self { label, rows, files: report.files, predicted })
+        let conditions: String = set.conditions.iter().map(|c| format!(" where {c}")).collect();
+        let input = |f: &FileReport| Input {
+            name: name.to_owned(),
+            path: Some(f.path.display().to_string()),
+            hash: f.hash.clone(),
+        };
+        Ok(Self {
+            label: format!("{path}{conditions}"),
+            rows: rows.len(),
+            inputs: report.files.iter().filter(|f| f.rows > 0).map(input).collect(),
+            warnings: report.files.iter().filter_map(trouble).collect(),
+            predicted,
+            measurements: rows,
+        })
     }
+}
+
+/// What is worst about a file of which something was not read, is wrong or was cut.
+fn trouble(file: &FileReport) -> Option<String> {
+    let unread = !matches!(file.outcome, Outcome::Read | Outcome::Metadata) || file.unreadable > 0;
+    let trouble = unread || !file.defects.is_empty() || !file.unfinished.is_empty();
+    file.warnings().into_iter().next().filter(|_| trouble)
 }
 
 impl Side {
     /// Whether both are the same rows of files with the same content.
     pub(super) fn is_same(&self, other: &Self) -> bool {
-        let content = |side: &Self| -> BTreeSet<String> {
-            side.files.iter().filter(|f| f.rows > 0).map(|f| f.hash.clone()).collect()
-        };
+        let content = |side: &Self| -> BTreeSet<String> { side.inputs.iter().map(|i| i.hash.clone()).collect() };
+        let (a, b) = (&self.measurements, &other.measurements);
         let place = |m: &Measurement| (m.origin.line, m.in_place, m.size, m.time);
         content(self) == content(other)
-            && self.rows.iter().map(place).eq(other.rows.iter().map(place))
-            && self.rows.iter().zip(&other.rows).all(|(a, b)| a.settings == b.settings)
+            && a.iter().map(place).eq(b.iter().map(place))
+            && a.iter().zip(b).all(|(a, b)| a.settings == b.settings)
     }
 }
 
@@ -241,18 +267,37 @@ pub(super) struct Pair {
 }
 
 /// What a row is, but for its size.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) struct Series {
-    pub(super) collective: Collective,
-    pub(super) ranks: u32,
-    /// One for each of [`SETTINGS`]; empty where A and B differ throughout.
-    pub(super) settings: Vec<String>,
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+pub struct Series {
+    /// What is called.
+    pub collective: Collective,
+    /// Over how many.
+    pub ranks: u32,
+    /// One for each of `SETTINGS`.
+    #[serde(serialize_with = "by_name")]
+    settings: Vec<String>,
 }
 
 impl Series {
-    pub(super) fn setting(&self, key: &str) -> &str {
-        SETTINGS.iter().position(|s| s.0 == key).and_then(|at| self.settings.get(at)).map_or("", String::as_str)
+    /// What settings are called, in the order of [`Series::settings`].
+    pub fn keys() -> impl Iterator<Item = &'static str> {
+        SETTINGS.iter().map(|s| s.0)
     }
+
+    /// Values of the settings that rows are matched by; empty where A and B differ throughout.
+    pub fn settings(&self) -> impl Iterator<Item = &str> {
+        self.settings.iter().map(String::as_str)
+    }
+
+    /// One of these; empty also where there is no such setting.
+    pub fn setting(&self, key: &str) -> &str {
+        Self::keys().zip(self.settings()).find(|(name, _)| *name == key).map_or("", |(_, value)| value)
+    }
+}
+
+/// Settings by their names, those that both sets have throughout.
+fn by_name<S: Serializer>(settings: &[String], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_map(Series::keys().zip(settings).filter(|(_, value)| !value.is_empty()))
 }
 
 impl Display for Series {
@@ -260,7 +305,7 @@ impl Display for Series {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut parts = vec![self.collective.to_string(), format!("{} ranks", self.ranks)];
         let (algorithm, protocol) = (self.setting("algorithm"), self.setting("protocol"));
-        for (key, _) in SETTINGS {
+        for key in Self::keys() {
             let value = self.setting(key);
             let text = match key {
                 _ if value.is_empty() || value == NOT_SAID => continue,
@@ -296,16 +341,77 @@ pub(super) struct Curve {
     pub(super) pairs: Vec<Pair>,
 }
 
+/// A setting that has one value throughout A and another throughout B.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Difference {
+    /// Its name.
+    pub setting: &'static str,
+    /// Its value in A.
+    pub a: String,
+    /// Its value in B.
+    pub b: String,
+    /// The collectives of which that holds; none where it holds of all.
+    pub collectives: Vec<Collective>,
+}
+
+impl Display for Difference {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {} -> {}", self.setting, self.a, self.b)?;
+        let names: Vec<&str> = self.collectives.iter().map(|c| c.name()).collect();
+        if names.is_empty() { Ok(()) } else { write!(f, " ({})", names.join(", ")) }
+    }
+}
+
+/// Rows of one series without a partner in the other set.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Alone {
+    /// What the rows are of.
+    pub series: Series,
+    /// The smallest size.
+    pub from_bytes: u64,
+    /// The largest size.
+    pub to_bytes: u64,
+    /// How many there are.
+    pub rows: usize,
+}
+
+impl Alone {
+    /// `8 B to 64 KiB`.
+    pub fn sizes(&self) -> String {
+        format!("{} to {}", Bytes(self.from_bytes), Bytes(self.to_bytes))
+    }
+}
+
+/// What NCCL said that it ran, in A and in B, where that is not the same.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Rerouted {
+    /// What was called.
+    pub series: Series,
+    /// At which sizes, and the pairs of A and of B.
+    pub at: Vec<(u64, [(Algorithm, Protocol); 2])>,
+}
+
+impl Display for Rerouted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: ", self.series)?;
+        for (index, (size, [a, b])) in self.at.iter().enumerate() {
+            let comma = if index > 0 { ", " } else { "" };
+            write!(f, "{comma}{} {}/{} -> {}/{}", Bytes(*size), a.0, a.1, b.0, b.1)?;
+        }
+        Ok(())
+    }
+}
+
 /// What both sets have, and what only one has.
 #[derive(Debug, Default)]
 pub(super) struct Matched {
     pub(super) curves: Vec<Curve>,
-    /// Settings in which the sets differ throughout, in words.
-    pub(super) differs: Vec<String>,
-    /// Of A and of B: series, sizes and rows without a partner.
-    pub(super) alone: [Vec<(String, String, usize)>; 2],
+    /// Settings in which the sets differ throughout.
+    pub(super) differs: Vec<Difference>,
+    /// Of A and of B: rows without a partner.
+    pub(super) alone: [Vec<Alone>; 2],
     /// Points at which NCCL said that it ran something else than before.
-    pub(super) choices: Vec<String>,
+    pub(super) choices: Vec<Rerouted>,
     /// Rows beyond the first of each point, of A and of B.
     pub(super) repeats: [usize; 2],
 }
@@ -342,7 +448,7 @@ pub(super) fn matched(sides: [&[Measurement]; 2]) -> Matched {
     for (series, sizes) in points {
         let mut alone: [Vec<(u64, usize)>; 2] = Default::default();
         let mut curve = Curve { series, launches: Vec::new(), pairs: Vec::new() };
-        let mut changed = Vec::new();
+        let mut rerouted = Vec::new();
         for (size, samples) in sizes {
             match samples.each_ref().map(|s| s.rows.len()) {
                 [0, count] => alone[1].push((size, count)),
@@ -350,17 +456,10 @@ pub(super) fn matched(sides: [&[Measurement]; 2]) -> Matched {
                 counts => {
                     let first = samples.each_ref().map(|s| s.rows[0].1);
                     curve.launches.extend(first.map(|m| m.launch));
-                    if let [Some(a), Some(b)] = first.map(|m| m.chosen)
-                        && (a.algorithm, a.protocol) != (b.algorithm, b.protocol)
+                    if let [Some(a), Some(b)] = first.map(|m| m.chosen.map(|c| (c.algorithm, c.protocol)))
+                        && a != b
                     {
-                        changed.push(format!(
-                            "{} {}/{} -> {}/{}",
-                            Bytes(size),
-                            a.algorithm,
-                            a.protocol,
-                            b.algorithm,
-                            b.protocol
-                        ));
+                        rerouted.push((size, [a, b]));
                     }
                     for (side, count) in counts.into_iter().enumerate() {
                         out.repeats[side] += count - 1;
@@ -373,13 +472,16 @@ pub(super) fn matched(sides: [&[Measurement]; 2]) -> Matched {
         }
         for (side, alone) in alone.into_iter().enumerate() {
             if let (Some(first), Some(last)) = (alone.first(), alone.last()) {
-                let sizes = format!("{} to {}", Bytes(first.0), Bytes(last.0));
-                let rows = alone.iter().map(|a| a.1).sum();
-                out.alone[side].push((curve.series.to_string(), sizes, rows));
+                out.alone[side].push(Alone {
+                    series: curve.series.clone(),
+                    from_bytes: first.0,
+                    to_bytes: last.0,
+                    rows: alone.iter().map(|a| a.1).sum(),
+                });
             }
         }
-        if !changed.is_empty() {
-            out.choices.push(format!("{}: {}", curve.series, changed.join(", ")));
+        if !rerouted.is_empty() {
+            out.choices.push(Rerouted { series: curve.series.clone(), at: rerouted });
         }
         curve.launches.sort();
         curve.launches.dedup();
@@ -391,7 +493,7 @@ pub(super) fn matched(sides: [&[Measurement]; 2]) -> Matched {
 }
 
 /// Settings, by collective, that rows are not matched by.
-fn freed(sides: [&[Measurement]; 2], differs: &mut Vec<String>) -> BTreeSet<(Collective, usize)> {
+fn freed(sides: [&[Measurement]; 2], differs: &mut Vec<Difference>) -> BTreeSet<(Collective, usize)> {
     let mut freed = BTreeSet::new();
     for (index, (key, read)) in SETTINGS.iter().enumerate() {
         let mut values: BTreeMap<Collective, [BTreeSet<String>; 2]> = BTreeMap::new();
@@ -400,20 +502,22 @@ fn freed(sides: [&[Measurement]; 2], differs: &mut Vec<String>) -> BTreeSet<(Col
                 values.entry(row.collective).or_default()[side].insert(read(row));
             }
         }
-        let mut changes: BTreeMap<String, Vec<&str>> = BTreeMap::new();
-        let collectives = values.len();
+        let mut changes: BTreeMap<(String, String), Vec<Collective>> = BTreeMap::new();
+        let all = values.len();
         for (collective, [a, b]) in values {
             if let (1, 1, Some(a), Some(b)) = (a.len(), b.len(), a.first(), b.first())
                 && a != b
             {
                 freed.insert((collective, index));
-                changes.entry(format!("{key}: {a} -> {b}")).or_default().push(collective.name());
+                changes.entry((a.clone(), b.clone())).or_default().push(collective);
             }
         }
-        for (change, names) in changes {
-            let which = if names.len() == collectives { String::new() } else { format!(" ({})", names.join(", ")) };
-            differs.push(change + &which);
-        }
+        differs.extend(changes.into_iter().map(|((a, b), mut collectives)| {
+            if collectives.len() == all {
+                collectives.clear();
+            }
+            Difference { setting: key, a, b, collectives }
+        }));
     }
     freed
 }

@@ -13,9 +13,9 @@ use collcast_sim::measurement::Measurement;
 use collcast_sim::units::SimDuration;
 
 use super::judge::{Between, Change, judge};
-use super::noise::known;
-use super::sets::matched;
-use crate::validate::band;
+use super::sets::{Matched, matched};
+use crate::bands::band;
+use crate::noise::known;
 
 fn data() -> Vec<Measurement> {
     let path = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/h200x4/nccl.csv"));
@@ -107,7 +107,7 @@ fn in_place_against_out_of_place_is_never_slower() {
 /// Sizes in bytes at which NCCL chose ring with a protocol for all-reduce over 4 GPUs, as its log
 /// of the same machine says.
 fn chosen(protocol: &str) -> BTreeSet<u64> {
-    let text = include_str!("../../../tests/data/h200x4/nccl_choice_4gpu.txt");
+    let text = include_str!("../../tests/data/h200x4/nccl_choice_4gpu.txt");
     let line = |line: &str| {
         let (size, rest) = line.strip_prefix("AllReduce: ")?.split_once(" Bytes -> Algo RING proto ")?;
         (rest.split_whitespace().next() == Some(protocol)).then(|| size.parse().unwrap())
@@ -219,7 +219,7 @@ fn local_slowdowns_are_found_and_single_rows_are_not_believed() {
     assert!(!any_slower(&a, &one));
     let matched = matched([&a, &one]);
     let bands = judge(&matched.curves, 0.05, Between::Measured);
-    let row = bands[2].rows.iter().find(|r| r.pair.size == 256 << 20).unwrap();
+    let row = bands[2].rows.iter().find(|r| r.size_bytes == 256 << 20).unwrap();
     assert_eq!(row.change, Change::CannotTell, "it is not called unchanged either");
 }
 
@@ -270,6 +270,10 @@ fn forecasts_have_no_noise() {
     }
 }
 
+fn differences(matched: &Matched) -> Vec<String> {
+    matched.differs.iter().map(ToString::to_string).collect()
+}
+
 /// Goal: rows answer to each other only where what both name is the same; what one side alone
 /// says, or changed throughout, does not keep them apart.
 #[test]
@@ -280,13 +284,13 @@ fn rows_are_matched_by_what_both_name() {
     let both = [ring.clone(), tree.clone()].concat();
     let m = matched([&both, &ring]);
     assert_eq!((m.curves.len(), m.alone[0].len(), m.alone[1].len()), (2, 2, 0), "tree has no partner");
-    assert_eq!(m.alone[0].iter().map(|a| a.2).sum::<usize>(), tree.len());
+    assert_eq!(m.alone[0].iter().map(|a| a.rows).sum::<usize>(), tree.len());
     assert!(m.differs.is_empty());
     let m = matched([&ring, &tree]);
-    assert_eq!(m.differs, ["algorithm: ring -> tree"]);
+    assert_eq!(differences(&m), ["algorithm: ring -> tree"]);
     assert_eq!(m.curves.iter().map(|c| c.pairs.len()).sum::<usize>(), ring.len());
     let silent: Vec<Measurement> = ring.iter().cloned().map(|r| Measurement { launch: None, ..r }).collect();
-    assert_eq!(matched([&silent, &ring]).differs, ["launch: not said -> single_thread"]);
+    assert_eq!(differences(&matched([&silent, &ring])), ["launch: not said -> single_thread"]);
     let other = select(&data, "t2_all_reduce_Ring_LL", |_| true);
     assert!(matched([&ring, &other]).curves.is_empty(), "2 ranks are no partner of 4");
     let graph = ring.iter().cloned().map(|r| Measurement { launch: Some(Launch::Graph), ..r });

@@ -1,0 +1,284 @@
+//! What is not as it was accepted, and why.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::baseline::{Measured, size_name, span};
+use super::today::Picked;
+
+/// What a forecast depends on.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// The machine.
+    Topology,
+    /// Constants of its profile.
+    Profile,
+    /// Version of NCCL.
+    Version,
+    /// Variables and launch mode.
+    Settings,
+    /// The code that predicts.
+    Model,
+    /// The measured files.
+    Measurements,
+}
+
+impl Cause {
+    /// The words in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Topology => "topology",
+            Self::Profile => "profile",
+            Self::Version => "NCCL version",
+            Self::Settings => "settings",
+            Self::Model => "our model",
+            Self::Measurements => "measurements",
+        }
+    }
+}
+
+/// An input of a machine that is not what it was.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Changed {
+    /// The machine, or set of measurements.
+    pub machine: String,
+    /// Which input.
+    pub cause: Cause,
+    /// From what to what, in words.
+    pub what: String,
+}
+
+/// Versions of NCCL that answer to each other.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Versions {
+    /// In the baseline.
+    pub before: String,
+    /// Today.
+    pub after: String,
+}
+
+impl Versions {
+    /// One that is there before or after only.
+    pub(super) fn one(version: &str) -> Self {
+        Self { before: version.to_owned(), after: version.to_owned() }
+    }
+}
+
+impl fmt::Display for Versions {
+    /// `2.26.2`, or `2.26.2 -> 2.28.9`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.before == self.after {
+            true => f.write_str(&self.after),
+            false => write!(f, "{} -> {}", self.before, self.after),
+        }
+    }
+}
+
+/// Kinds of differences, worst first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// NCCL chooses something else.
+    Choice,
+    /// A time beyond tolerance.
+    Slower,
+    /// The error against measurements.
+    Error,
+    /// A time beyond tolerance.
+    Faster,
+    /// A time beyond tolerance, by our own doing and with the same choice.
+    ModelMoved,
+    /// Not in the baseline.
+    New,
+    /// In the baseline only.
+    Removed,
+}
+
+impl Kind {
+    /// The words in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Choice => "choice changed",
+            Self::Slower => "slower",
+            Self::Error => "error changed",
+            Self::Faster => "faster",
+            Self::ModelMoved => "model moved, choice same",
+            Self::New => "new",
+            Self::Removed => "removed",
+        }
+    }
+}
+
+/// What differs.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum What {
+    /// NCCL's choice over a range of sizes.
+    Choice {
+        /// The smallest size.
+        from_bytes: u64,
+        /// The largest size.
+        to_bytes: u64,
+        /// What it was.
+        before: Picked,
+        /// What it is.
+        after: Picked,
+        /// Predicted time over that of the old choice, less 1; none where that cannot be predicted.
+        loss: Option<f64>,
+    },
+    /// A predicted time.
+    Time {
+        /// Size of the call.
+        size_bytes: u64,
+        /// What it was.
+        before_us: f64,
+        /// What it is.
+        after_us: f64,
+        /// Only our own model moved it, and NCCL's choice is the same.
+        model_only: bool,
+    },
+    /// The median error of forecasts against measurements.
+    Error {
+        /// What it was; none where the baseline has none.
+        before: Option<Measured>,
+        /// What it is.
+        after: Measured,
+        /// A median error that is too large whatever it was, as a fraction.
+        limit: Option<f64>,
+    },
+    /// Something that the baseline does not have.
+    New {
+        /// Sizes of times that are new; none where all of it is.
+        sizes_bytes: Vec<u64>,
+    },
+    /// Something that the baseline has and the suite does not ask for.
+    Removed {
+        /// Sizes of times that are gone; none where all of it is.
+        sizes_bytes: Vec<u64>,
+    },
+}
+
+impl What {
+    /// All of something is new.
+    pub(super) const NEW: Self = Self::New { sizes_bytes: Vec::new() };
+    /// All of something is gone.
+    pub(super) const REMOVED: Self = Self::Removed { sizes_bytes: Vec::new() };
+}
+
+/// One difference from the baseline.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Finding {
+    /// The machine, or set of measurements.
+    pub machine: String,
+    /// Versions of NCCL; none where it is of all.
+    pub nccl: Option<Versions>,
+    /// The collective; none where it is of all.
+    pub collective: Option<String>,
+    /// What differs.
+    pub what: What,
+    /// One is the cause, several may be; none where no recorded input changed.
+    pub causes: Vec<Cause>,
+    /// It got worse beyond tolerance, or everything that is reported fails.
+    pub failed: bool,
+}
+
+impl Finding {
+    /// About the whole of a machine or of measurements, of no known cause, not a failure.
+    pub(super) fn new(machine: &str, what: What) -> Self {
+        Self { machine: machine.to_owned(), nccl: None, collective: None, what, causes: Vec::new(), failed: false }
+    }
+
+    /// Its kind.
+    pub fn kind(&self) -> Kind {
+        match &self.what {
+            What::Choice { .. } => Kind::Choice,
+            What::Time { model_only: true, .. } => Kind::ModelMoved,
+            What::Time { before_us, after_us, .. } if after_us > before_us => Kind::Slower,
+            What::Time { .. } => Kind::Faster,
+            What::Error { .. } => Kind::Error,
+            What::New { .. } => Kind::New,
+            What::Removed { .. } => Kind::Removed,
+        }
+    }
+
+    /// Time after over time before, less 1. Of a choice: its predicted loss, where that is known. Of measurements: points
+    /// of median error, as a fraction.
+    pub fn change(&self) -> Option<f64> {
+        match &self.what {
+            What::Choice { loss, .. } => *loss,
+            What::Time { before_us, after_us, .. } => Some(after_us / before_us - 1.0),
+            What::Error { before, after, .. } => {
+                before.as_ref().map(|before| (after.median_error_percent - before.median_error_percent) / 100.0)
+            }
+            What::New { .. } | What::Removed { .. } => None,
+        }
+    }
+
+    /// `64KiB`, a range, or a list; empty where it is of all.
+    pub fn sizes(&self) -> String {
+        match &self.what {
+            What::Choice { from_bytes, to_bytes, .. } => span(*from_bytes, *to_bytes),
+            What::Time { size_bytes, .. } => size_name(*size_bytes),
+            What::New { sizes_bytes } | What::Removed { sizes_bytes } => {
+                sizes_bytes.iter().map(|&size| size_name(size)).collect::<Vec<_>>().join(", ")
+            }
+            What::Error { .. } => String::new(),
+        }
+    }
+
+    /// What it was and what it is, in words; none where only one is there.
+    pub fn values(&self) -> Option<[String; 2]> {
+        let error = |m: &Measured| format!("{}% of {} rows", m.median_error_percent, m.rows);
+        match &self.what {
+            What::Choice { before, after, .. } => Some([before.to_string(), after.to_string()]),
+            What::Time { before_us, after_us, .. } => Some([format!("{before_us} us"), format!("{after_us} us")]),
+            What::Error { before, after, limit } => {
+                let most = || format!("at most {}%", limit.unwrap_or(0.0) * 100.0);
+                Some([before.as_ref().map_or_else(most, error), error(after)])
+            }
+            What::New { .. } | What::Removed { .. } => None,
+        }
+    }
+
+    /// `profile`, or `several changed: topology, profile`.
+    pub fn cause(&self) -> String {
+        match self.causes.as_slice() {
+            [] => "cause not known: no recorded input changed".to_owned(),
+            [one] => one.name().to_owned(),
+            several => {
+                let names: Vec<&str> = several.iter().map(|c| c.name()).collect();
+                format!("several changed: {}", names.join(", "))
+            }
+        }
+    }
+}
+
+/// A signed percentage.
+pub(crate) fn signed(fraction: f64) -> String {
+    format!("{:+.1}%", fraction * 100.0)
+}
+
+impl fmt::Display for Finding {
+    /// `slower at 64KiB: 20.1 us -> 22.4 us (+11.4%), caused by profile`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.kind().name())?;
+        let sizes = self.sizes();
+        if !sizes.is_empty() {
+            write!(f, " at {sizes}")?;
+        }
+        let Some([before, after]) = self.values() else { return Ok(()) };
+        write!(f, ": {before} -> {after}")?;
+        match (&self.what, self.change()) {
+            (What::Choice { .. }, Some(loss)) => write!(f, " ({} in time)", signed(loss))?,
+            (What::Choice { .. }, None) => f.write_str(" (loss not known)")?,
+            (What::Time { .. }, Some(change)) => write!(f, " ({})", signed(change))?,
+            _ => {}
+        }
+        match self.causes.len() {
+            1 => write!(f, ", caused by {}", self.cause()),
+            _ => write!(f, ", {}", self.cause()),
+        }
+    }
+}

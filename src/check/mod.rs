@@ -1,0 +1,292 @@
+//! Did NCCL's choices or our forecasts move since they were accepted, and why?
+//!
+//! A [`Suite`] names machines and calls; a [`Baseline`] holds what was predicted for them when it was last accepted, and
+//! from which inputs. What differs today is a [`Finding`] with its cause: where several inputs changed, they are put back
+//! one at a time.
+
+mod baseline;
+mod finding;
+mod judge;
+mod suite;
+mod today;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use collcast_reports::model::Input;
+use collcast_sim::collective::Collective;
+use collcast_sim::domain::Beyond;
+use rayon::prelude::*;
+use serde::Serialize;
+
+use crate::error::Error;
+use crate::validate::median_error;
+use crate::watch::Watch;
+pub use baseline::{Baseline, Constants, Counts, Entries, Entry, Measured, Recorded};
+pub(crate) use baseline::{digits, plural};
+pub(crate) use finding::signed;
+pub use finding::{Cause, Changed, Finding, Kind, Versions, What};
+use judge::{Judged, judge};
+pub use suite::{MachineSpec, MeasuredSpec, Suite, Tolerance, json_schema};
+use today::Machine;
+pub use today::Picked;
+
+/// What is held against what.
+///
+/// ```
+/// use collcast::SiteSpec;
+/// use collcast::check::{Baseline, MachineSpec, Request, Suite, check};
+/// let machine = MachineSpec { range: vec![1 << 20], ..MachineSpec::new("ours", SiteSpec::new("h200x4")) };
+/// let suite = Suite { machines: vec![machine], ..Suite::default() };
+/// let accepted = check(&Request::new(suite.clone(), Baseline::default()))?.today;
+/// assert!(check(&Request::new(suite, accepted))?.findings.is_empty());
+/// # Ok::<(), collcast::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Machines and calls.
+    pub suite: Suite,
+    /// What was accepted; [`Baseline::default`] where nothing was: then all is new.
+    pub baseline: Baseline,
+    /// Changes that do not matter.
+    pub tolerance: Tolerance,
+    /// Whatever is reported fails.
+    pub strict: bool,
+    /// Told of each machine that is predicted.
+    pub watch: Watch,
+}
+
+impl Request {
+    /// A suite against a baseline, with the suite's tolerances.
+    pub fn new(suite: Suite, baseline: Baseline) -> Self {
+        let (tolerance, strict) = (suite.tolerance, suite.strict);
+        Self { suite, baseline, tolerance, strict, watch: Watch::default() }
+    }
+
+    /// A suite file against the baseline beside it.
+    ///
+    /// # Errors
+    /// As of [`Suite::read`] and [`Baseline::read_for`].
+    pub fn read(suite: impl AsRef<Path>) -> Result<Self, Error> {
+        let suite = suite.as_ref();
+        Ok(Self::new(Suite::read(suite)?, Baseline::read_for(suite, &baseline_of(suite))?))
+    }
+}
+
+/// The baseline of a suite, by itself: beside it, with `.baseline.toml` in place of `.toml`.
+pub fn baseline_of(suite: &Path) -> PathBuf {
+    suite.with_extension("baseline.toml")
+}
+
+/// What is asked of a machine.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Asked {
+    /// Name of the machine.
+    pub machine: String,
+    /// Versions of NCCL, ascending.
+    pub versions: Vec<String>,
+    /// What is called.
+    pub collectives: Vec<Collective>,
+}
+
+/// What became of a suite.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    /// The file of the suite.
+    pub suite: Option<Input>,
+    /// The file of the baseline.
+    pub baseline: Option<Input>,
+    /// The profiles that were read.
+    pub sources: Vec<Input>,
+    /// What the baseline holds.
+    pub accepted: Counts,
+    /// Version of the program that wrote it.
+    pub accepted_by: String,
+    /// Changes that do not matter.
+    pub tolerance: Tolerance,
+    /// Whatever is reported fails.
+    pub strict: bool,
+    /// Machines, in the order of the suite.
+    pub asked: Vec<Asked>,
+    /// Names of the measurements that forecasts are held against.
+    pub measured: Vec<String>,
+    /// Inputs that are not what they were.
+    pub changed: Vec<Changed>,
+    /// Differences, the worst first.
+    pub findings: Vec<Finding>,
+    /// What is predicted today: the next baseline, if that is accepted.
+    pub today: Baseline,
+    /// What a forecast leaves out of the variables.
+    pub warnings: Vec<String>,
+    /// How the predictions of the machines that findings are about go beyond their profiles.
+    #[serde(skip)]
+    pub beyond: Beyond,
+    /// What these predictions rest on: `predicted`, `cited` or `extrapolated`.
+    pub basis: String,
+}
+
+impl Outcome {
+    /// Whether something fails.
+    pub fn failed(&self) -> bool {
+        self.findings.iter().any(|f| f.failed)
+    }
+
+    /// The text of the next baseline file.
+    pub fn next_baseline(&self) -> String {
+        let names: Vec<&str> = self.asked.iter().map(|asked| asked.machine.as_str()).collect();
+        self.today.render(&names)
+    }
+}
+
+/// Predicts a suite and holds that against a baseline.
+///
+/// # Errors
+/// A machine, profile, variable or measured file that cannot be read, a call that has no forecast, or that somebody wants
+/// it to stop.
+pub fn check(request: &Request) -> Result<Outcome, Error> {
+    let Request { suite, baseline, tolerance, strict, .. } = request;
+    sound(suite)?;
+    let machines: Vec<Machine<'_>> = suite.machines.par_iter().map(Machine::load).collect::<Result<_, _>>()?;
+    let parts = request.watch.parts(machines.len());
+    let (recorded, beyond): (Vec<Recorded>, Vec<Beyond>) = (machines.par_iter())
+        .map(|machine| {
+            let (nccl, beyond) = machine.entries()?;
+            parts.done()?;
+            Ok((Recorded { nccl, ..machine.recorded()? }, beyond))
+        })
+        .collect::<Result<Vec<_>, Error>>()?
+        .into_iter()
+        .unzip();
+    let mut today = accepted_today(&machines, &recorded);
+    for spec in &suite.measured {
+        let machine = &machines[spec.machine];
+        let (rows, error, files) = median_error(&spec.files, &machine.as_written(), &machine.site.profile)?;
+        today.measured.insert(spec.name.clone(), Measured { files, rows, median_error_percent: digits(error * 100.0) });
+    }
+    let judged: Vec<Judged> = (machines.par_iter().zip(&recorded))
+        .map(|(machine, recorded)| judge(machine, recorded, baseline, *tolerance))
+        .collect::<Result<_, Error>>()?;
+    let Judged { changed, findings } = whole(request, judged, &today);
+    let about = |machine: &Machine<'_>| {
+        let measured = || suite.measured.iter().filter(|m| suite.machines[m.machine].name == machine.spec.name);
+        findings.iter().any(|f| f.machine == machine.spec.name || measured().any(|m| m.name == f.machine))
+    };
+    let beyond: Beyond =
+        machines.iter().zip(beyond).filter(|(machine, _)| about(machine)).map(|(_, beyond)| beyond).collect();
+    let mut seen = BTreeSet::new();
+    let sources = machines.iter().flat_map(|m| &m.site.sources);
+    Ok(Outcome {
+        suite: suite.source.clone(),
+        baseline: baseline.source.clone(),
+        sources: sources.filter(|i| seen.insert((&i.path, &i.hash))).cloned().collect(),
+        accepted: baseline.counts(),
+        accepted_by: baseline.tool.clone(),
+        tolerance: *tolerance,
+        strict: *strict,
+        asked: machines.iter().map(asked).collect(),
+        measured: suite.measured.iter().map(|spec| spec.name.clone()).collect(),
+        changed,
+        findings,
+        today,
+        warnings: machines.iter().flat_map(|m| m.warnings.clone()).collect(),
+        basis: beyond.basis().to_owned(),
+        beyond,
+    })
+}
+
+/// Refuses suites, made by hand, that no file could be read as.
+fn sound(suite: &Suite) -> Result<(), Error> {
+    let machine = twice(suite.machines.iter().map(|m| m.name.as_str()));
+    let measured = twice(suite.measured.iter().map(|m| m.name.as_str()));
+    let wrong = if let Some(name) = machine.or(measured) {
+        format!("`{name}` is there twice")
+    } else if let Some(lost) = suite.measured.iter().find(|m| m.machine >= suite.machines.len()) {
+        format!("the measurements `{}` are of no machine of the suite", lost.name)
+    } else if let Some(empty) = suite.measured.iter().find(|m| m.files.is_empty()) {
+        format!("the measurements `{}` have no files", empty.name)
+    } else {
+        return Ok(());
+    };
+    Err(Error::usage(wrong, "machines and measurements have names of their own, measurements have files"))
+}
+
+/// The first name that is there already.
+fn twice<'n>(mut names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
+    let mut seen = BTreeSet::new();
+    names.find(|name| !seen.insert(*name))
+}
+
+fn asked(machine: &Machine<'_>) -> Asked {
+    Asked {
+        machine: machine.spec.name.clone(),
+        versions: machine.versions.iter().map(ToString::to_string).collect(),
+        collectives: machine.spec.collectives.clone(),
+    }
+}
+
+/// The baseline of machines as they are predicted today.
+fn accepted_today(machines: &[Machine<'_>], recorded: &[Recorded]) -> Baseline {
+    let mut baseline = Baseline::default();
+    for (machine, recorded) in machines.iter().zip(recorded) {
+        let (mut recorded, constants) = (recorded.clone(), machine.constants());
+        // Two profiles may have one name.
+        if baseline.profiles.get(&recorded.profile).is_some_and(|other| *other != constants) {
+            recorded.profile = format!("{} of {}", recorded.profile, machine.spec.name);
+        }
+        baseline.profiles.insert(recorded.profile.clone(), constants);
+        baseline.machines.insert(machine.spec.name.clone(), recorded);
+    }
+    baseline
+}
+
+/// What was found of all machines and measurements, the worst first.
+fn whole(request: &Request, machines: Vec<Judged>, today: &Baseline) -> Judged {
+    let mut all = Judged::default();
+    for machine in machines {
+        all.changed.extend(machine.changed);
+        all.findings.extend(machine.findings);
+    }
+    let names: BTreeSet<&str> = request.suite.machines.iter().map(|m| m.name.as_str()).collect();
+    let gone = request.baseline.machines.keys().filter(|name| !names.contains(name.as_str()));
+    all.findings.extend(gone.map(|name| Finding::new(name, What::REMOVED)));
+    of_measurements(request, today, &mut all);
+    for finding in &mut all.findings {
+        finding.failed |= request.strict;
+    }
+    all.findings.sort_by(|a, b| {
+        let size = |f: &Finding| f.change().map_or(0.0, f64::abs);
+        (!a.failed, a.kind()).cmp(&(!b.failed, b.kind())).then(size(b).total_cmp(&size(a)))
+    });
+    all
+}
+
+/// Holds errors against measurements beside those of the baseline.
+fn of_measurements(request: &Request, today: &Baseline, all: &mut Judged) {
+    let Request { suite, baseline, tolerance, .. } = request;
+    for spec in &suite.measured {
+        let after = &today.measured[&spec.name];
+        let beyond = spec.max_error.is_some_and(|most| after.median_error_percent > most * 100.0);
+        let before = baseline.measured.get(&spec.name);
+        let what = What::Error { before: before.cloned(), after: after.clone(), limit: spec.max_error };
+        let mut finding = Finding { failed: beyond, ..Finding::new(&spec.name, what) };
+        let (Some(before), Some(growth)) = (before, finding.change()) else {
+            all.findings.push(if beyond { finding } else { Finding::new(&spec.name, What::NEW) });
+            continue;
+        };
+        if !beyond && growth.abs() <= tolerance.error {
+            continue;
+        }
+        let machine = &suite.machines[spec.machine].name;
+        let of_machine = all.changed.iter().filter(|c| &c.machine == machine).map(|c| c.cause);
+        finding.causes = of_machine.collect::<BTreeSet<_>>().into_iter().collect();
+        if before.files != after.files {
+            let what = format!("{} -> {} rows", before.rows, after.rows);
+            all.changed.push(Changed { machine: spec.name.clone(), cause: Cause::Measurements, what });
+            finding.causes.push(Cause::Measurements);
+        }
+        finding.failed |= growth > tolerance.error;
+        all.findings.push(finding);
+    }
+    let gone = baseline.measured.keys().filter(|name| !today.measured.contains_key(*name));
+    all.findings.extend(gone.map(|name| Finding::new(name, What::REMOVED)));
+}

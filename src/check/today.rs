@@ -1,0 +1,411 @@
+//! What is predicted today: NCCL's choices over sizes, and times at a few of them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fmt::Write as _;
+use std::str::FromStr;
+
+use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol};
+use collcast_sim::domain::Beyond;
+use collcast_sim::ids::{HostId, Rank};
+use collcast_sim::nccl::{Tuner, Version};
+use collcast_sim::predict::{Choice, PredictError, Prediction, Predictor, Settings};
+use collcast_sim::profile::Profile;
+use collcast_sim::schedule::Call;
+use collcast_sim::schedule::plan::Plan;
+use collcast_sim::topology::{Gpu, Nic, Topology, VertexKind};
+use collcast_sim::units::{Bandwidth, Bytes};
+use rayon::prelude::*;
+use serde::Serialize;
+
+use super::baseline::{Constants, Entries, Entry, Recorded};
+use super::suite::MachineSpec;
+use crate::error::Error;
+use crate::files::content_hash;
+use crate::site::{Site, SiteSpec, Told, told};
+
+/// A machine of the suite, loaded.
+#[derive(Debug)]
+pub(super) struct Machine<'s> {
+    pub(super) spec: &'s MachineSpec,
+    /// Without variables: these are part of the settings.
+    pub(super) site: Site,
+    /// The variables that its file says.
+    own_env: Vec<(String, String)>,
+    pub(super) versions: Vec<Version>,
+    pub(super) run: Run,
+    pub(super) warnings: Vec<String>,
+}
+
+/// How NCCL is run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Run {
+    pub(super) launch: Launch,
+    /// The machine's variables, the suite's, its own; of a name given twice, the last.
+    pub(super) env: Vec<(String, String)>,
+}
+
+/// NCCL's choice for one call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Picked {
+    /// What is run.
+    Runs {
+        /// Its algorithm.
+        algorithm: Algorithm,
+        /// Its protocol.
+        protocol: Protocol,
+        /// Its channels.
+        channels: u32,
+    },
+    /// NCCL would return an error.
+    Fails,
+}
+
+const FAILS: &str = "NCCL fails";
+
+impl fmt::Display for Picked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Runs { algorithm, protocol, channels } => write!(f, "{algorithm}/{protocol} {channels}ch"),
+            Self::Fails => f.write_str(FAILS),
+        }
+    }
+}
+
+impl FromStr for Picked {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        if text == FAILS {
+            return Ok(Self::Fails);
+        }
+        let (pair, channels) = text.split_once(' ').ok_or(())?;
+        let (algorithm, protocol) = pair.split_once('/').ok_or(())?;
+        Ok(Self::Runs {
+            algorithm: algorithm.parse().map_err(|_| ())?,
+            protocol: protocol.parse().map_err(|_| ())?,
+            channels: channels.strip_suffix("ch").ok_or(())?.parse().map_err(|_| ())?,
+        })
+    }
+}
+
+impl<'s> Machine<'s> {
+    pub(super) fn load(spec: &'s MachineSpec) -> Result<Self, Error> {
+        if spec.site.cold || spec.site.registered || spec.site.graph.is_some() {
+            return Err(Error::usage(
+                format!("machine `{}`: a baseline does not hold cold calls, registered buffers and graphs", spec.name),
+                "leave them out of the site",
+            ));
+        }
+        let mut topology = spec.site.topology()?;
+        let own_env = std::mem::take(&mut topology.software.env);
+        let site = SiteSpec { nccl: None, env: Vec::new(), ..spec.site.clone() }.load_onto(topology)?;
+        let mut env: BTreeMap<String, String> = own_env.iter().cloned().collect();
+        env.extend(spec.site.env.iter().cloned());
+        let versions = if spec.nccl.is_empty() {
+            vec![site.topology.software.nccl.as_deref().and_then(|text| text.parse().ok()).unwrap_or_default()]
+        } else {
+            spec.nccl.clone()
+        };
+        let run = Run { launch: site.settings().launch, env: env.into_iter().collect() };
+        let mut machine = Self { spec, site, own_env, versions, run, warnings: Vec::new() };
+        for &version in &machine.versions {
+            for warning in machine.told(version, &machine.run)?.warnings {
+                let line = format!("{}: {warning}", spec.name);
+                if !machine.warnings.contains(&line) {
+                    machine.warnings.push(line);
+                }
+            }
+        }
+        Ok(machine)
+    }
+
+    /// The machine as its file says, variables included.
+    pub(super) fn as_written(&self) -> Topology {
+        let mut topology = self.site.topology.clone();
+        topology.software.env.clone_from(&self.own_env);
+        topology
+    }
+
+    /// What a version of NCCL makes of settings.
+    pub(super) fn told(&self, version: Version, run: &Run) -> Result<Told, Error> {
+        let mut told =
+            told(&self.site.topology, Some(&version.to_string()), &run.env).map_err(|error| match error {
+                Error::Usage { message, hint } => {
+                    Error::Usage { message: format!("machine `{}`: {message}", self.spec.name), hint }
+                }
+                other => other,
+            })?;
+        told.settings.launch = run.launch;
+        Ok(told)
+    }
+
+    /// What forecasts its calls with a profile, where NCCL is told so.
+    pub(super) fn predictor<'p>(&'p self, profile: &'p Profile, told: &Told) -> Predictor<'p> {
+        Predictor::new(&self.site.topology, profile).with_tuner(told.tuner.clone())
+    }
+
+    /// What the baseline records of it beside its entries.
+    pub(super) fn recorded(&self) -> Result<Recorded, Error> {
+        let env: Vec<String> = self.run.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let tuner = self.told(self.versions[0], &self.run)?.tuner;
+        Ok(Recorded {
+            topology: content_hash(description(&self.site.topology).as_bytes()),
+            links: links(&self.site.topology),
+            profile: self.site.profile.name.clone(),
+            launch: self.run.launch.name().to_owned(),
+            settings: content_hash(settings(self.run.launch, &env, tuner.as_ref()).as_bytes()),
+            env,
+            nccl: BTreeMap::new(),
+        })
+    }
+
+    pub(super) fn constants(&self) -> Constants {
+        Constants::new(self.site.profile.parameters.iter().map(|(name, p)| (name.clone(), p.value)).collect())
+    }
+
+    pub(super) fn call(&self, collective: Collective, size: u64) -> Call {
+        Call::of_size(collective, self.site.topology.ranks(), Bytes(size), DataType::Float32).aligned()
+    }
+
+    /// Everything that the suite asks of it, by version and collective, and how that goes beyond its profile.
+    pub(super) fn entries(&self) -> Result<(Entries, Beyond), Error> {
+        let told: Vec<(Version, Told)> = (self.versions.iter())
+            .map(|&version| Ok((version, self.told(version, &self.run)?)))
+            .collect::<Result<_, Error>>()?;
+        let predictor = self.predictor(&self.site.profile, &told[0].1);
+        let jobs: Vec<Job<'_>> = (told.iter())
+            .flat_map(|(version, told)| self.spec.collectives.iter().map(|&c| (*version, &told.settings, c)))
+            .map(|(version, settings, collective)| Job { version, settings, collective })
+            .collect();
+        let planned: Vec<Planned> = (jobs.par_iter())
+            .map(|job| self.planned(&predictor, job).map_err(|error| self.named(job, error)))
+            .collect::<Result<_, _>>()?;
+        let predictions = self.predictions(&predictor, &jobs, &planned)?;
+        let mut entries = Entries::new();
+        for (job, planned) in jobs.iter().zip(&planned) {
+            let us = planned.ways.iter().filter_map(|way| Some((way.size, predictions[way].as_ref()?.time.as_us())));
+            let entry = Entry::new(&planned.choices, &us.collect::<Vec<_>>());
+            entries.entry(job.version.to_string()).or_default().insert(job.collective.name().to_owned(), entry);
+        }
+        Ok((entries, predictions.values().flatten().map(|run| run.beyond.clone()).collect()))
+    }
+
+    /// An error of one job, with the way out.
+    fn named(&self, job: &Job<'_>, error: PredictError) -> Error {
+        if error.is_internal() {
+            return Error::from(error);
+        }
+        Error::usage(
+            format!("machine `{}`, NCCL {}, {}: {error}", self.spec.name, job.version, job.collective),
+            "leave this collective out for this machine, or correct what it names",
+        )
+    }
+
+    /// NCCL's choices over the range, and how it does the calls whose times are asked for.
+    fn planned(&self, predictor: &Predictor<'_>, job: &Job<'_>) -> Result<Planned, PredictError> {
+        let &Job { settings, collective, .. } = job;
+        let choice = |&size| Ok((size, pick(predictor, settings, &self.call(collective, size))?.to_string()));
+        let way = |&size| {
+            let call = self.call(collective, size);
+            let Some(resolved) = may_fail(predictor.resolve(&call, Choice::Auto, Choice::Auto, settings))? else {
+                return Ok(None);
+            };
+            let settings = Settings { channels: settings.channels.or(resolved.channels), ..*settings };
+            let plan = predictor.schedule(&call, resolved.algorithm, resolved.protocol, &settings)?.plan;
+            Ok(Some(Way { size, collective, plan }))
+        };
+        Ok(Planned {
+            choices: self.spec.range.iter().map(choice).collect::<Result<_, PredictError>>()?,
+            ways: self.spec.sizes.iter().filter_map(|s| way(s).transpose()).collect::<Result<_, PredictError>>()?,
+        })
+    }
+
+    /// What several versions do in the same way is simulated once.
+    fn predictions<'p>(
+        &self,
+        predictor: &Predictor<'_>,
+        jobs: &[Job<'_>],
+        planned: &'p [Planned],
+    ) -> Result<BTreeMap<&'p Way, Option<Prediction>>, Error> {
+        let mut once: BTreeMap<&Way, &Job<'_>> = BTreeMap::new();
+        for (job, planned) in jobs.iter().zip(planned) {
+            once.extend(planned.ways.iter().map(|way| (way, job)));
+        }
+        // Large sizes take longest: they come first.
+        let largest_first: Vec<(&Way, &Job<'_>)> = once.into_iter().rev().collect();
+        (largest_first.into_par_iter())
+            .with_max_len(1)
+            .map(|(way, job)| {
+                let run = predicted(predictor, job.settings, &self.call(way.collective, way.size));
+                Ok((way, run.map_err(|error| self.named(job, error))?))
+            })
+            .collect()
+    }
+}
+
+/// One entry of the baseline.
+struct Job<'t> {
+    version: Version,
+    settings: &'t Settings,
+    collective: Collective,
+}
+
+/// What one entry needs simulated.
+struct Planned {
+    choices: Vec<(u64, String)>,
+    ways: Vec<Way>,
+}
+
+/// One way to do a call: on one machine with one way to start kernels, it has one time. By size first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Way {
+    size: u64,
+    collective: Collective,
+    plan: Plan,
+}
+
+/// None where NCCL would return an error.
+fn may_fail<T>(result: Result<T, PredictError>) -> Result<Option<T>, PredictError> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(PredictError::NothingLeft { .. } | PredictError::NothingToChoose(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// NCCL's choice.
+pub(super) fn pick(predictor: &Predictor<'_>, settings: &Settings, call: &Call) -> Result<Picked, PredictError> {
+    let decision = may_fail(predictor.decide(call, Choice::Auto, Choice::Auto, settings))?;
+    Ok(decision.map_or(Picked::Fails, |d| Picked::Runs {
+        algorithm: d.algorithm,
+        protocol: d.protocol,
+        channels: d.channels,
+    }))
+}
+
+/// What NCCL picks; none where NCCL would fail.
+fn predicted(predictor: &Predictor<'_>, settings: &Settings, call: &Call) -> Result<Option<Prediction>, PredictError> {
+    may_fail(predictor.predict(call, Choice::Auto, Choice::Auto, settings))
+}
+
+/// Time of what NCCL picks in us; none where NCCL would fail.
+pub(super) fn time(predictor: &Predictor<'_>, settings: &Settings, call: &Call) -> Result<Option<f64>, PredictError> {
+    Ok(predicted(predictor, settings, call)?.map(|p| p.time.as_us()))
+}
+
+/// Time of a call as it was done before, in us; none where that has no schedule here.
+///
+/// - `now`: what NCCL picks today. Where only channels differ, NCCL is told their number.
+pub(super) fn time_as(
+    predictor: &Predictor<'_>,
+    settings: &Settings,
+    call: &Call,
+    before: Picked,
+    now: Picked,
+) -> Option<f64> {
+    let (Picked::Runs { algorithm, protocol, channels }, Picked::Runs { algorithm: a, protocol: p, .. }) =
+        (before, now)
+    else {
+        return None;
+    };
+    let mut settings = *settings;
+    if (a, p) == (algorithm, protocol) {
+        (settings.nccl.min_channels, settings.nccl.max_channels) = (Some(channels), Some(channels));
+        (settings.nccl.min_p2p_channels, settings.nccl.max_p2p_channels) = (Some(channels), Some(channels));
+    }
+    let (algorithm, protocol) = (Choice::Forced(algorithm), Choice::Forced(protocol));
+    let prediction = predictor.predict(call, algorithm, protocol, &settings).ok()?;
+    prediction.instead_of.is_none().then(|| prediction.time.as_us())
+}
+
+/// Time of what NCCL picks today, in us; none where that has no schedule here.
+pub(super) fn time_now(predictor: &Predictor<'_>, settings: &Settings, call: &Call) -> Option<f64> {
+    let prediction = predictor.predict(call, Choice::Auto, Choice::Auto, settings).ok()?;
+    prediction.instead_of.is_none().then(|| prediction.time.as_us())
+}
+
+/// What a baseline holds a hash of: launch mode, variables, and the table that one of them may name. The text stays as it
+/// is, down to its quotes: another one would be another hash, and every baseline would say that its settings changed.
+fn settings(launch: Launch, env: &[String], tuner: Option<&Tuner>) -> String {
+    format!("{} {env:?} {tuner:?}", launch.name())
+}
+
+/// Everything about a machine that NCCL or the simulation looks at, one fact a line. The same
+/// text means the same machine, whatever file it was read from. Baselines hold its hash: what is written here stays.
+fn description(topology: &Topology) -> String {
+    let mut out = format!("hash {:?}\nplugin {:?}\n", topology.hash, topology.software.plugin);
+    for (_, vertex) in topology.vertices() {
+        let host = vertex.host.map(|host| format!("HostId({host})"));
+        let _ = writeln!(out, "{} {} {}", vertex.name, option(host), kind(&vertex.kind));
+    }
+    for (_, from, to, link) in topology.links() {
+        let (from, to) = (&topology.vertex(from).name, &topology.vertex(to).name);
+        let _ = writeln!(out, "{from} -> {to} {} {} {}", link.kind.name(), link.rate.get(), link.width);
+    }
+    for rank in (0..topology.ranks()).map(Rank) {
+        let (gpu, HostId(node)) = (topology.gpu_of(rank).index(), topology.node_of(rank));
+        let _ = writeln!(out, "rank {rank} {gpu} node HostId({node})");
+    }
+    out
+}
+
+fn option(text: Option<String>) -> String {
+    text.map_or_else(|| "None".to_owned(), |text| format!("Some({text})"))
+}
+
+/// A vertex with all its fields: a field that is added is left out here, or every baseline would name the topology as a
+/// cause.
+fn kind(kind: &VertexKind) -> String {
+    let rate = |rate: Bandwidth| format!("Bandwidth({})", rate.get());
+    match kind {
+        VertexKind::Gpu(Gpu { index, model, compute_capability, memory_rate, bus_id }) => format!(
+            "Gpu(Gpu {{ index: {index}, model: {model:?}, compute_capability: {compute_capability}, memory_rate: {}, \
+             bus_id: {bus_id:?} }})",
+            option(memory_rate.map(rate))
+        ),
+        VertexKind::NvSwitch => "NvSwitch".to_owned(),
+        VertexKind::PcieSwitch => "PcieSwitch".to_owned(),
+        VertexKind::Cpu { vendor } => format!("Cpu {{ vendor: {vendor:?} }}"),
+        VertexKind::Nic(nic) => {
+            let Nic { index, name, kind, gpudirect, rail, card, management, .. } = nic;
+            format!(
+                "Nic(Nic {{ index: {index}, name: {name:?}, kind: {kind:?}, rate: {}, gpudirect: {gpudirect}, \
+                 gpudirect_rate: {}, rail: {rail:?}, card: {card:?}, management: {management} }})",
+                rate(nic.rate),
+                option(nic.gpudirect_rate.map(rate))
+            )
+        }
+        VertexKind::NetSwitch { level } => format!("NetSwitch {{ level: {level} }}"),
+    }
+}
+
+/// `64 nvlink of 450 GB/s`: both directions are counted.
+fn links(topology: &Topology) -> Vec<String> {
+    let mut counts: BTreeMap<_, usize> = BTreeMap::new();
+    for (_, _, _, link) in topology.links() {
+        *counts.entry((link.kind, link.rate.get())).or_default() += 1;
+    }
+    let shown = |((kind, rate), count): (&(collcast_sim::topology::LinkKind, u64), &usize)| {
+        let gb = format!("{:.3}", *rate as f64 / 1e9);
+        format!("{count} {} of {} GB/s", kind.name(), gb.trim_end_matches('0').trim_end_matches('.'))
+    };
+    counts.iter().map(shown).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: choices read back as they are written.
+    #[test]
+    fn choices_read_back() {
+        let runs = Picked::Runs { algorithm: Algorithm::NvlsTree, protocol: Protocol::Ll128, channels: 24 };
+        assert_eq!(runs.to_string(), "nvls_tree/ll128 24ch");
+        for picked in [runs, Picked::Fails] {
+            assert_eq!(picked.to_string().parse(), Ok(picked));
+        }
+        assert_eq!("tree/ll".parse::<Picked>(), Err(()));
+    }
+}

@@ -1,0 +1,99 @@
+//! Values as people write them: sizes, ranges of sizes and percentages.
+
+use std::str::FromStr;
+
+use collcast_sim::units::parse_size;
+
+use crate::error::Error;
+
+/// What sizes look like.
+const A_SIZE: &str = "sizes look like 8, 64K, 1MiB or 4G";
+/// What ranges of sizes look like.
+const A_RANGE: &str = "ranges are FROM:TO:FACTOR, such as 8:8GiB:2";
+/// The factor between the sizes of a range that names none.
+const FACTOR: u64 = 2;
+
+/// Sizes, as a list of sizes and ranges names them: `64M`, `1K,1M`, `8:8GiB:2`.
+///
+/// ```
+/// let sizes: collcast::values::Sizes = "1K,8:64:2".parse()?;
+/// assert_eq!(sizes.bytes, [1024, 8, 16, 32, 64]);
+/// # Ok::<(), collcast::Error>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Sizes {
+    /// In the order named, in bytes.
+    pub bytes: Vec<u64>,
+    /// What a reader may have meant otherwise.
+    pub notes: Vec<String>,
+}
+
+impl Sizes {
+    fn one(&mut self, text: &str) -> Result<u64, Error> {
+        let (bytes, note) = size(text)?;
+        self.notes.extend(note);
+        Ok(bytes)
+    }
+
+    fn range(&mut self, text: &str, from: &str, to: &str, factor: Option<&str>) -> Result<(), Error> {
+        let factor = match factor {
+            None => FACTOR,
+            Some(f) => f.trim().parse::<u64>().ok().filter(|&f| f >= 2).ok_or_else(|| {
+                Error::usage(format!("the factor `{f}` of the range `{text}` must be a whole number from 2"), A_RANGE)
+            })?,
+        };
+        let (from, to) = (self.one(from)?, self.one(to)?);
+        if from == 0 || from > to {
+            return Err(Error::usage(
+                format!("the range `{text}` is empty"),
+                "ranges go from a size above 0 up to a larger one",
+            ));
+        }
+        let sizes = std::iter::successors(Some(from), |at| at.checked_mul(factor));
+        self.bytes.extend(sizes.take_while(|&at| at <= to));
+        Ok(())
+    }
+}
+
+impl FromStr for Sizes {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let mut sizes = Self::default();
+        for item in text.split(',') {
+            match item.split(':').collect::<Vec<_>>().as_slice() {
+                [one] => {
+                    let bytes = sizes.one(one)?;
+                    sizes.bytes.push(bytes);
+                }
+                [from, to] => sizes.range(item, from, to, None)?,
+                [from, to, factor] => sizes.range(item, from, to, Some(factor))?,
+                _ => return Err(Error::usage(format!("`{item}` is not a size or a range"), A_RANGE)),
+            }
+        }
+        Ok(sizes)
+    }
+}
+
+/// A size in bytes, and a note where its unit is decimal: nccl-tests' units are binary.
+///
+/// # Errors
+/// What is not a size.
+pub fn size(text: &str) -> Result<(u64, Option<String>), Error> {
+    let bytes = parse_size(text).map_err(|e| Error::usage(e.to_string(), A_SIZE))?.0;
+    let unit = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.').trim();
+    let decimal = matches!(unit, "kB" | "KB" | "MB" | "GB" | "TB");
+    let note = || format!("{text} is decimal: {bytes} bytes; nccl-tests' {} is binary", unit.trim_end_matches('B'));
+    Ok((bytes, decimal.then(note)))
+}
+
+/// A percentage as a fraction; the `%` may be left out. `what` it is, for messages, such as `--tolerance`.
+///
+/// # Errors
+/// What is no number, or below 0.
+pub fn percent(what: &str, text: &str) -> Result<f64, Error> {
+    let number = text.trim().trim_end_matches('%').trim();
+    number.parse::<f64>().ok().filter(|p| p.is_finite() && *p >= 0.0).map(|p| p / 100.0).ok_or_else(|| {
+        Error::usage(format!("{what}: `{text}` is not a percentage"), format!("write it as `{what} 20%`"))
+    })
+}

@@ -1,0 +1,261 @@
+//! What moved since the baseline: what changed and how much of it explains, the differences, the verdict.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use collcast_reports::model::{Case, CaseOutcome, Cell, Column, Input, Report, Status, Table, Verdict};
+
+use super::VERSION;
+use crate::check::{Cause, Changed, Finding, Kind, Outcome, Tolerance, digits, plural, signed};
+use crate::query::trust;
+
+/// Machines that a line names.
+const NAMED: usize = 4;
+
+impl Outcome {
+    /// The tables `changed` and `findings`; for people none where there is no finding, and those that differ in the
+    /// version only are one row.
+    pub fn report(&self, for_people: bool) -> Report {
+        let mut report = Report::new("check", VERSION);
+        report.predicted = true;
+        report.inputs = self.suite.iter().chain(&self.baseline).chain(&self.sources).cloned().collect();
+        report.assumptions = self.assumptions();
+        report.warnings.clone_from(&self.warnings);
+        report.verdict = Some(self.verdict());
+        report.cases = self.cases();
+        report.extra.insert("overall".to_owned(), self.overall());
+        if !for_people || !self.findings.is_empty() {
+            report.tables =
+                vec![changed_table(&self.changed, &self.findings), findings_table(&self.findings, for_people)];
+        }
+        report
+    }
+
+    fn assumptions(&self) -> Vec<String> {
+        let percent = |fraction: f64| digits(fraction * 100.0);
+        let Tolerance { time, choice, error } = self.tolerance;
+        vec![
+            format!(
+                "baseline {} of collcast {}: {}",
+                path(self.baseline.as_ref()).unwrap_or("given"),
+                self.accepted_by,
+                self.accepted
+            ),
+            format!(
+                "tolerances: times {}%, loss of a changed choice {}%, points of measured error {}%{}",
+                percent(time),
+                percent(choice),
+                percent(error),
+                if self.strict { "; strict: everything that is reported fails" } else { "" }
+            ),
+        ]
+    }
+
+    /// One case for each version and collective of a machine, and for each set of measurements.
+    fn cases(&self) -> Vec<Case> {
+        let mut cases = Vec::new();
+        for asked in &self.asked {
+            let name = &asked.machine;
+            for version in &asked.versions {
+                for collective in &asked.collectives {
+                    let about = self.findings.iter().filter(|f| {
+                        let of_version = f.nccl.as_ref().is_none_or(|nccl| nccl.after == *version);
+                        let of_collective = f.collective.as_ref().is_none_or(|c| c == collective.name());
+                        f.machine == *name && of_version && of_collective && f.kind() != Kind::Error
+                    });
+                    cases.push(Case {
+                        group: name.clone(),
+                        name: format!("{name}, NCCL {version}, {collective}"),
+                        outcome: came_of(&about.collect::<Vec<_>>()),
+                    });
+                }
+            }
+        }
+        for name in &self.measured {
+            let about =
+                self.findings.iter().filter(|f| f.machine == *name && (f.kind() == Kind::Error || f.nccl.is_none()));
+            cases.push(Case {
+                group: "measured".to_owned(),
+                name: format!("measured {name}"),
+                outcome: came_of(&about.collect::<Vec<_>>()),
+            });
+        }
+        cases
+    }
+
+    fn overall(&self) -> serde_json::Value {
+        let count = |kind: Kind| self.findings.iter().filter(|f| f.kind() == kind).count();
+        serde_json::json!({
+            "machines": self.asked.len(),
+            "entries": self.today.counts().entries,
+            "findings": self.findings.len(),
+            "failed": self.findings.iter().filter(|f| f.failed).count(),
+            "choices_changed": count(Kind::Choice),
+            "slower": count(Kind::Slower),
+            "faster": count(Kind::Faster),
+            "model_moved": count(Kind::ModelMoved),
+            "errors_changed": count(Kind::Error),
+            "new": count(Kind::New),
+            "removed": count(Kind::Removed),
+            "time_tolerance": self.tolerance.time,
+            "choice_tolerance": self.tolerance.choice,
+            "error_tolerance": self.tolerance.error,
+            "strict": self.strict,
+        })
+    }
+
+    fn verdict(&self) -> Verdict {
+        let failed = self.findings.iter().filter(|f| f.failed).count();
+        let (_, confidence, basis) = trust(&self.beyond);
+        let told = self.findings.iter().filter(|f| !matches!(f.kind(), Kind::New | Kind::Removed));
+        let (told, untold): (Vec<&Finding>, Vec<&Finding>) = told.partition(|f| f.causes.len() == 1);
+        let suite = path(self.suite.as_ref()).unwrap_or("SUITE");
+        Verdict {
+            status: match (failed, self.findings.is_empty()) {
+                (0, true) => Status::Ok,
+                (0, false) => Status::Warning,
+                _ => Status::Failed,
+            },
+            sentence: self.sentence(failed),
+            confidence: match (told.len(), untold.len()) {
+                _ if self.findings.is_empty() => "high: forecasts are held against forecasts".to_owned(),
+                (told, untold) if untold > 0 && self.beyond.is_empty() => {
+                    format!("medium: {told} of {} have one cause", told + untold)
+                }
+                _ => confidence,
+            },
+            basis,
+            next: (!self.findings.is_empty())
+                .then(|| format!("accept it with `collcast check {suite} --update`, or undo the cause")),
+        }
+    }
+
+    fn sentence(&self, failed: usize) -> String {
+        let all = plural(self.today.counts().entries, "entry", "entries");
+        let differences = plural(self.findings.len(), "difference", "differences");
+        let named = |finding: &Finding| {
+            let nccl = finding.nccl.as_ref().map(ToString::to_string);
+            let place = [Some(&finding.machine), nccl.as_ref(), finding.collective.as_ref()];
+            let place: Vec<&str> = place.into_iter().flatten().map(String::as_str).collect();
+            format!("{}: {finding}", place.join(" "))
+        };
+        match self.findings.first() {
+            None => format!("no choice and no time beyond tolerance changed in {all}"),
+            Some(first) if failed > 0 => {
+                let mut by: BTreeMap<&str, usize> = BTreeMap::new();
+                for finding in self.findings.iter().filter(|f| f.failed && !f.causes.is_empty()) {
+                    let one = if let [one] = finding.causes.as_slice() { one.name() } else { "several causes" };
+                    *by.entry(one).or_default() += 1;
+                }
+                let by: Vec<String> = by.iter().map(|(cause, count)| format!("{count} by {cause}")).collect();
+                let by = if by.is_empty() { String::new() } else { format!(" ({})", by.join("; ")) };
+                format!("{failed} of {differences} in {all} fail{by}, the first in {}", named(first))
+            }
+            Some(first) => {
+                format!("nothing got worse; {differences} in {all}, the first in {}", named(first))
+            }
+        }
+    }
+}
+
+fn path(input: Option<&Input>) -> Option<&str> {
+    input?.path.as_deref()
+}
+
+/// What came of a case, by the findings about it.
+fn came_of(about: &[&Finding]) -> CaseOutcome {
+    match (about.first(), about.iter().filter(|f| f.failed).count()) {
+        (None, _) => CaseOutcome::Passed,
+        (Some(first), 0) if first.kind() == Kind::New => CaseOutcome::Skipped("not in the baseline yet".to_owned()),
+        (Some(_), 0) => CaseOutcome::Noted(about.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")),
+        (Some(first), failed) => {
+            let more = if failed > 1 { format!("; {} more fail here", failed - 1) } else { String::new() };
+            CaseOutcome::Failed {
+                kind: first.kind().name().to_owned(),
+                message: format!("{first}{more}"),
+                details: about.iter().map(|f| format!("{f}\n")).collect(),
+            }
+        }
+    }
+}
+
+/// What changed, with the machines that it changed on and how much it explains.
+fn changed_table(changed: &[Changed], findings: &[Finding]) -> Table {
+    let columns = [
+        Column::text("input", "what changed"),
+        Column::text("from_to", "from -> to"),
+        Column::text("machines", "machines"),
+        Column::number("caused", "caused"),
+        Column::number("failed", "of these fail"),
+    ];
+    let mut table = Table::new("changed", "what changed since the baseline", columns);
+    let mut groups: BTreeMap<(Cause, &str), BTreeSet<&str>> = BTreeMap::new();
+    for change in changed {
+        groups.entry((change.cause, &change.what)).or_default().insert(&change.machine);
+    }
+    for ((cause, what), machines) in groups {
+        let caused = || findings.iter().filter(|f| f.causes == [cause] && machines.contains(f.machine.as_str()));
+        let more = machines.len().saturating_sub(NAMED);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let named: Vec<&str> = machines.iter().copied().take(NAMED).collect();
+        table.push([
+            cause.name().into(),
+            what.into(),
+            format!("{}{more}", named.join(", ")).into(),
+            caused().count().into(),
+            caused().filter(|f| f.failed).count().into(),
+        ]);
+    }
+    table
+}
+
+/// Findings, each with its versions; for people, those that differ in the version only are together.
+fn rows(findings: &[Finding], for_people: bool) -> Vec<(&Finding, String)> {
+    let mut rows: Vec<(&Finding, String)> = Vec::new();
+    for finding in findings {
+        let versions = finding.nccl.as_ref().map_or_else(String::new, ToString::to_string);
+        let alike = |row: &&mut (&Finding, String)| Finding { nccl: finding.nccl.clone(), ..row.0.clone() } == *finding;
+        match rows.iter_mut().find(alike).filter(|_| for_people) {
+            Some(row) => row.1 = format!("{}, {versions}", row.1),
+            None => rows.push((finding, versions)),
+        }
+    }
+    rows
+}
+
+fn findings_table(findings: &[Finding], for_people: bool) -> Table {
+    let columns = [
+        Column::text("verdict", "verdict"),
+        Column::text("kind", "what"),
+        Column::text("machine", "machine"),
+        Column::text("nccl", "NCCL"),
+        Column::text("collective", "collective"),
+        Column::text("size", "size"),
+        Column::text("before", "before"),
+        Column::text("after", "after"),
+        Column::number("change", "change"),
+        Column::text("cause", "cause"),
+    ];
+    let title = "differences from the baseline; the change of a choice is in its predicted time";
+    let mut table = Table::new("findings", title, columns);
+    for (finding, versions) in rows(findings, for_people) {
+        let text = |text: String| if text.is_empty() { Cell::Missing } else { text.into() };
+        let change = |change: f64| if for_people { signed(change).into() } else { Cell::float(change, 4) };
+        let (before, after) = finding.values().map_or((None, None), |[before, after]| (Some(before), Some(after)));
+        table.push([
+            if finding.failed { "failed" } else { "reported" }.into(),
+            finding.kind().name().into(),
+            finding.machine.as_str().into(),
+            text(versions),
+            finding.collective.as_deref().into(),
+            text(finding.sizes()),
+            before.into(),
+            after.into(),
+            finding.change().map(change).into(),
+            match finding.kind() {
+                Kind::New | Kind::Removed => Cell::Missing,
+                _ => finding.cause().into(),
+            },
+        ]);
+    }
+    table
+}

@@ -1,0 +1,268 @@
+//! What became slower: bands of sizes, the worst first; each row; the verdict.
+
+use collcast_reports::model::{Case, CaseOutcome, Cell, Column, Report, Status, Table, Verdict};
+use collcast_sim::units::Bytes;
+
+use super::VERSION;
+use crate::compare::{Alone, Band, Between, Change, FAMILY_ERROR, NAMES, Outcome, Series};
+
+/// Series without a partner that a warning names.
+const ALONE_NAMED: usize = 5;
+
+impl Outcome {
+    /// The tables `bands` and `rows`. For programs, columns are apart, and `unmatched` are the rows without a partner.
+    pub fn report(&self, for_people: bool) -> Report {
+        let mut report = Report::new("compare", VERSION);
+        report.predicted = self.between == Between::Forecasts;
+        report.inputs = self.sides.iter().flat_map(|side| side.inputs.clone()).collect();
+        report.assumptions = self.assumptions();
+        report.warnings = self.warnings();
+        report.verdict = Some(self.verdict());
+        report.cases = self.bands.iter().map(|band| self.case(band)).collect();
+        report.extra.insert("overall".to_owned(), self.overall());
+        let mut worst_first: Vec<&Band> = self.bands.iter().collect();
+        if for_people {
+            worst_first.sort_by_key(|band| band.change);
+        }
+        report.tables = vec![bands_table(&worst_first, for_people), rows_table(&self.bands, for_people)];
+        if !for_people {
+            report.tables.push(unmatched_table(&self.unmatched));
+        }
+        report
+    }
+
+    fn assumptions(&self) -> Vec<String> {
+        let sides = NAMES.iter().zip(&self.sides);
+        let mut lines: Vec<String> =
+            sides.map(|(name, side)| format!("{name}: {}, {} rows", side.label, side.rows)).collect();
+        lines.extend(self.differences.iter().map(|d| format!("A and B differ in {d}")));
+        let noise = match (self.between, self.repeats) {
+            (Between::Same, _) => "A and B are the same rows of the same files: no noise is between them".to_owned(),
+            (Between::Forecasts, _) => "forecasts have no noise".to_owned(),
+            (Between::Measured, [0, 0]) => {
+                "no repeats: intervals are from the known noise of the launch mode".to_owned()
+            }
+            (Between::Measured, [a, b]) => {
+                format!("{a} repeats in A and {b} in B, joined with the known noise of the launch mode")
+            }
+        };
+        lines.push(format!(
+            "{noise}; all intervals hold together with {:.0}%; tolerance {}%",
+            (1.0 - FAMILY_ERROR) * 100.0,
+            self.limit()
+        ));
+        lines
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        let sides = || NAMES.iter().zip(&self.sides);
+        let mut lines: Vec<String> =
+            sides().flat_map(|(name, side)| side.warnings.iter().map(move |w| format!("{name}: {w}"))).collect();
+        if self.between != Between::Forecasts
+            && let Some((name, _)) = sides().find(|(_, side)| side.predicted)
+        {
+            lines.push(format!("{name} has forecasts, whose error is in no interval; `validate` judges those"));
+        }
+        for (name, alone) in NAMES.iter().zip(&self.unmatched).filter(|(_, alone)| !alone.is_empty()) {
+            let rows = rows_of(alone);
+            let named: Vec<String> =
+                (alone.iter().take(ALONE_NAMED)).map(|a| format!("{}: {} ({})", a.series, a.rows, a.sizes())).collect();
+            let more = if alone.len() > ALONE_NAMED { "; ..." } else { "" };
+            lines.push(format!("{rows} rows are in {name} only: {}{more}", named.join("; ")));
+        }
+        lines.extend(self.rerouted.iter().map(|r| format!("NCCL ran something else, {r}")));
+        lines
+    }
+
+    /// The tolerance in percent, in the fewest digits that say it.
+    fn limit(&self) -> String {
+        format!("{:.2}", self.tolerance * 100.0).trim_end_matches('0').trim_end_matches('.').to_owned()
+    }
+
+    fn case(&self, band: &Band) -> Case {
+        let (change, finding) = (band.change.name(), band.finding());
+        let outcome = match band.change {
+            Change::Same | Change::Faster => CaseOutcome::Passed,
+            Change::CannotTell => CaseOutcome::Skipped(format!(
+                "cannot tell: time of B / time of A is {finding}; repeat the runs to see less than {}%",
+                self.limit()
+            )),
+            Change::Slower => {
+                let rows = band.rows.iter().map(|row| {
+                    let [a, b] = row.time_us;
+                    format!("{:>12} B  {a:>12.2} us -> {b:>12.2} us  x {:.3}\n", row.size_bytes, row.ratio)
+                });
+                CaseOutcome::Failed {
+                    kind: change.to_owned(),
+                    message: format!("{change}: time of B / time of A is {finding}"),
+                    details: rows.collect(),
+                }
+            }
+        };
+        Case {
+            group: band.series.collective.name().to_owned(),
+            name: format!("{}, {}", band.series, band.sizes()),
+            outcome,
+        }
+    }
+
+    fn overall(&self) -> serde_json::Value {
+        serde_json::json!({
+            "verdict": self.change().name(),
+            "tolerance": self.tolerance,
+            "error_rate": FAMILY_ERROR,
+            "bands": self.bands.len(),
+            "bands_slower": self.count(Change::Slower),
+            "bands_faster": self.count(Change::Faster),
+            "bands_cannot_tell": self.count(Change::CannotTell),
+            "bands_no_change": self.count(Change::Same),
+            "rows": self.bands.iter().map(|b| b.rows.len()).sum::<usize>(),
+            "rows_only_in_a": rows_of(&self.unmatched[0]),
+            "rows_only_in_b": rows_of(&self.unmatched[1]),
+            "repeats_a": self.repeats[0],
+            "repeats_b": self.repeats[1],
+        })
+    }
+
+    fn verdict(&self) -> Verdict {
+        let (change, total) = (self.change(), self.bands.len());
+        let count = self.count(change);
+        let most = self
+            .most(change)
+            .map_or_else(String::new, |band| format!("{}, {}: {}", band.series, band.sizes(), band.finding()));
+        let sentence = match change {
+            Change::Slower => format!("B is slower in {count} of {total} bands of sizes, most in {most}"),
+            Change::Faster => {
+                format!("nothing is slower; B is faster in {count} of {total} bands of sizes, most in {most}")
+            }
+            Change::Same => format!("no change beyond {}% in any of {total} bands of sizes", self.limit()),
+            Change::CannotTell => format!(
+                "nothing is slower beyond noise; in {count} of {total} bands of sizes a change up to {:.0}% could not be seen",
+                self.unseen() * 100.0
+            ),
+        };
+        Verdict {
+            status: match change {
+                Change::Slower => Status::Failed,
+                Change::CannotTell => Status::Warning,
+                Change::Faster | Change::Same => Status::Ok,
+            },
+            sentence,
+            confidence: match change {
+                Change::CannotTell => "low: too few repeats for so much noise".to_owned(),
+                _ if self.between != Between::Measured => "high".to_owned(),
+                _ => format!("high: wrong with a chance below {:.0}% if nothing changed", FAMILY_ERROR * 100.0),
+            },
+            basis: if self.between == Between::Forecasts { "predicted" } else { "measured" }.to_owned(),
+            next: match change {
+                Change::CannotTell => Some("repeat both runs a few times and compare the folders".to_owned()),
+                Change::Slower => Some("look at each size (--rows); repeat both runs to be surer".to_owned()),
+                Change::Faster | Change::Same => None,
+            },
+        }
+    }
+}
+
+fn rows_of(alone: &[Alone]) -> usize {
+    alone.iter().map(|a| a.rows).sum()
+}
+
+/// The columns that say what a row is: one for people, each of its own for programs.
+fn identity(for_people: bool) -> Vec<Column> {
+    if for_people {
+        return vec![Column::text("series", "what")];
+    }
+    let settings = Series::keys().map(|key| Column::text(key, key));
+    [Column::text("collective", "collective"), Column::number("ranks", "ranks")].into_iter().chain(settings).collect()
+}
+
+fn identify(series: &Series, for_people: bool) -> Vec<Cell> {
+    if for_people {
+        return vec![series.to_string().into()];
+    }
+    let text = |s: &str| if s.is_empty() { Cell::Missing } else { s.into() };
+    [series.collective.name().into(), series.ranks.into()].into_iter().chain(series.settings().map(text)).collect()
+}
+
+fn bands_table(bands: &[&Band], for_people: bool) -> Table {
+    let mut columns = vec![Column::text("verdict", "verdict")];
+    columns.extend(identity(for_people));
+    columns.extend([
+        Column::text("band", "size"),
+        Column::number("rows", "rows"),
+        Column::number("ratio", "ratio"),
+        Column::number("low", "low"),
+        Column::number("high", "high"),
+        Column::text("at", "at"),
+    ]);
+    let title = "time of B / time of A (above 1: B is slower), medians by size, or of the sizes in `at`";
+    let mut table = Table::new("bands", title, columns);
+    for band in bands {
+        let ratio = band.decisive();
+        let mut row = vec![band.change.name().into()];
+        row.extend(identify(&band.series, for_people));
+        row.extend([
+            band.sizes().into(),
+            band.rows.len().into(),
+            Cell::float(ratio.value, 3),
+            Cell::float(ratio.low, 3),
+            Cell::float(ratio.high, 3),
+            band.at.map(|(from, to)| format!("{} to {}", Bytes(from), Bytes(to))).into(),
+        ]);
+        table.push(row);
+    }
+    table
+}
+
+fn rows_table(bands: &[Band], for_people: bool) -> Table {
+    let mut columns = identity(for_people);
+    columns.extend([
+        Column::number("size_bytes", "size B"),
+        Column::number("repeats_a", "A"),
+        Column::number("repeats_b", "B"),
+        Column::number("time_a_us", "A us"),
+        Column::number("time_b_us", "B us"),
+        Column::number("ratio", "ratio"),
+        Column::number("ratio_near", "near"),
+        Column::number("low", "low"),
+        Column::number("high", "high"),
+        Column::text("verdict", "verdict"),
+    ]);
+    let title = "each size; near, low and high are of the neighbouring sizes too";
+    let mut table = Table { detail: true, ..Table::new("rows", title, columns) };
+    for band in bands {
+        for row in &band.rows {
+            let mut cells = identify(&band.series, for_people);
+            cells.extend([
+                row.size_bytes.into(),
+                row.repeats[0].into(),
+                row.repeats[1].into(),
+                Cell::float(row.time_us[0], 2),
+                Cell::float(row.time_us[1], 2),
+                Cell::float(row.ratio, 3),
+                Cell::float(row.near.value, 3),
+                Cell::float(row.near.low, 3),
+                Cell::float(row.near.high, 3),
+                row.change.name().into(),
+            ]);
+            table.push(cells);
+        }
+    }
+    table
+}
+
+fn unmatched_table(unmatched: &[Vec<Alone>; 2]) -> Table {
+    let columns = [
+        Column::text("set", "set"),
+        Column::text("series", "what"),
+        Column::text("sizes", "sizes"),
+        Column::number("rows", "rows"),
+    ];
+    let mut table = Table::new("unmatched", "rows without a partner", columns);
+    for (name, alone) in NAMES.into_iter().zip(unmatched) {
+        for alone in alone {
+            table.push([name.into(), alone.series.to_string().into(), alone.sizes().into(), alone.rows.into()]);
+        }
+    }
+    table
+}
