@@ -17,7 +17,7 @@ use collcast_sim::model::nccl::settings::{self, SettingsError};
 use collcast_sim::model::nccl::{CsvTuner, Environment, Tuner, Version};
 use collcast_sim::network::{NicSet, Transport};
 use collcast_sim::predict::{Choice, MOST_CALLS, PredictError, Prediction, Predictor, Settings};
-use collcast_sim::profile::Profile;
+use collcast_sim::profile::{Layer, Profile};
 use collcast_sim::schedule::Call;
 use collcast_sim::schedule::msccl::Imported;
 use collcast_sim::split::{Split, SplitError};
@@ -324,7 +324,7 @@ impl MachineArgs {
                     continue;
                 }
             };
-            profile = profile.layered(Profile::stacked(&text, &name)?);
+            profile = profile.layered(Layer::stacked(&text, &name)?);
             inputs.push(Input { name: "profile".to_owned(), path, hash: content_hash(text.as_bytes()) });
         }
         Ok((profile, inputs))

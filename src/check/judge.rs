@@ -6,7 +6,7 @@ use std::fmt;
 use collcast_sim::collective::Collective;
 use collcast_sim::model::nccl::{Version, settings};
 use collcast_sim::predict::Predictor;
-use collcast_sim::profile::Profile;
+use collcast_sim::profile::{Constant, Profile};
 
 use super::baseline::{Baseline, Entry, Recorded, digits, size_name, span};
 use super::suite::Tolerance;
@@ -195,8 +195,8 @@ pub(crate) fn judge(
             note(Cause::Profile, constants_changed(&old_constants.values, &constants.values));
             if old_constants.values.keys().eq(constants.values.keys()) {
                 let mut profile = machine.profile.clone();
-                for (name, parameter) in &mut profile.parameters {
-                    parameter.value = old_constants.values[name];
+                for &constant in Constant::ALL {
+                    profile.parameters.set(constant, old_constants.values[constant.name()]);
                 }
                 old_profile = Some(profile);
             }

@@ -162,7 +162,9 @@ impl<'s> Machine<'s> {
     }
 
     pub(crate) fn constants(&self) -> Constants {
-        Constants::new(self.profile.parameters.iter().map(|(name, p)| (name.clone(), p.value)).collect())
+        Constants::new(
+            self.profile.parameters.iter().map(|(constant, p)| (constant.name().to_owned(), p.value)).collect(),
+        )
     }
 
     pub(crate) fn call(&self, collective: Collective, size: u64) -> Call {

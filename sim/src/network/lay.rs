@@ -77,7 +77,8 @@ impl Laid<'_> {
 }
 
 /// From so many times the rate of a port in NICs that send through it, all at once, incast is
-/// taken to matter. The trees and rings of NCCL let at most 6 neighbours meet in one port.
+/// taken to matter. The trees and rings of NCCL let at most 6 neighbours meet in one port; nothing but a warning
+/// depends on it.
 const INCAST: u64 = 8;
 
 /// Groups of channels that start one after the other, in calls inside one host. Channels in step would
@@ -119,7 +120,8 @@ pub enum LayError {
     NoSharp(String),
 }
 
-/// Bytes on the wire per byte of payload.
+/// Bytes on the wire per byte of payload (NCCL 2.30 `src/include/device.h`): a line of LL is 8 bytes of data and as many of
+/// flags, one of LL128 15 words of data and one that is a flag.
 fn wire_format(protocol: Protocol) -> f64 {
     match protocol {
         Protocol::Ll => 2.0,
