@@ -14,7 +14,7 @@ use collcast_sim::nccl::settings::SettingsError;
 use collcast_sim::nccl::{CsvTuner, Environment, Tuner, Version};
 use collcast_sim::nccl::{NicSet, Transport};
 use collcast_sim::predict::{Predictor, Settings};
-use collcast_sim::profile::Profile;
+use collcast_sim::profile::{Layer, Profile};
 use collcast_sim::topology::Topology;
 use collcast_topologies::placement::place;
 
@@ -288,7 +288,7 @@ pub fn load_profile(names: &[String], topology: &Topology) -> Result<(Profile, V
                 continue;
             }
         };
-        profile = profile.layered(Profile::stacked(&text, &name)?);
+        profile = profile.layered(Layer::stacked(&text, &name)?);
         inputs.push(Input { name: "profile".to_owned(), path, hash: content_hash(text.as_bytes()) });
     }
     Ok((profile, inputs))

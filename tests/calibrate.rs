@@ -10,7 +10,7 @@ use collcast_sim::calibrate::{Fit, Judged, Sample, Split, Study, mean};
 use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol};
 use collcast_sim::engine::Unobserved;
 use collcast_sim::predict::{Predictor, Settings};
-use collcast_sim::profile::Profile;
+use collcast_sim::profile::{Constant, Layer, Profile};
 use collcast_sim::schedule::Call;
 use collcast_sim::topology::Topology;
 use collcast_sim::units::Bytes;
@@ -18,15 +18,15 @@ use collcast_sim::units::Bytes;
 use common::{all, collcast};
 
 /// What the planted machine has, in parts of the prior's values.
-const PLANTED: [(&str, f64); 8] = [
-    ("latency.nvlink.ll", 1.3),
-    ("latency.nvlink.simple", 0.7),
-    ("sync.simple", 1.25),
-    ("block.ll", 0.8),
-    ("block.simple", 1.2),
-    ("kernel.ll", 1.3),
-    ("kernel.simple", 0.8),
-    ("launch.threads", 1.4),
+const PLANTED: [(Constant, f64); 8] = [
+    (Constant::LatencyNvlinkLl, 1.3),
+    (Constant::LatencyNvlinkSimple, 0.7),
+    (Constant::SyncSimple, 1.25),
+    (Constant::BlockLl, 0.8),
+    (Constant::BlockSimple, 1.2),
+    (Constant::KernelLl, 1.3),
+    (Constant::KernelSimple, 0.8),
+    (Constant::LaunchThreads, 1.4),
 ];
 
 fn machine() -> Topology {
@@ -47,8 +47,9 @@ fn samples(topology: &Topology) -> Vec<Sample> {
 /// The same, of some sizes.
 fn samples_of(topology: &Topology, sizes: &[u64]) -> Vec<Sample> {
     let mut planted = Profile::builtin("prior").unwrap();
-    for (name, factor) in PLANTED {
-        planted.parameters.get_mut(name).unwrap().value *= factor;
+    for (constant, factor) in PLANTED {
+        let value = planted[constant].value * factor;
+        planted.parameters.set(constant, value);
     }
     let predictor = Predictor::new(topology, &planted);
     let mut samples = Vec::new();
@@ -89,7 +90,7 @@ fn samples_of(topology: &Topology, sizes: &[u64]) -> Vec<Sample> {
 
 fn fit(study: &Study<'_>) -> Fit {
     let all: Vec<usize> = (0..study.samples().len()).collect();
-    study.fit(&all, &|name| PLANTED.iter().any(|p| p.0 == name)).unwrap()
+    study.fit(&all, &|name| PLANTED.iter().any(|p| p.0.name() == name)).unwrap()
 }
 
 /// Goal: planted values are found again within their intervals and a few percent, on one thread and
@@ -105,12 +106,12 @@ fn planted_parameters_are_recovered_the_same_on_any_threads() {
     let found = on(1);
     assert_eq!(found, on(2));
     let mut covered = 0;
-    for (name, factor) in PLANTED {
-        let estimate = found.estimates.iter().find(|e| e.name == name).unwrap();
+    for (constant, factor) in PLANTED {
+        let estimate = found.estimates.iter().find(|e| e.constant == constant).unwrap();
         let truth = estimate.prior * factor;
-        assert!(estimate.identified, "{name}");
-        assert!((estimate.value / truth - 1.0).abs() < 0.08, "{name}: {} for {truth}", estimate.value);
-        assert!(estimate.error_at_prior > mean(found.judged.iter().map(|j| j.error().abs())), "{name}");
+        assert!(estimate.identified, "{constant}");
+        assert!((estimate.value / truth - 1.0).abs() < 0.08, "{constant}: {} for {truth}", estimate.value);
+        assert!(estimate.error_at_prior > mean(found.judged.iter().map(|j| j.error().abs())), "{constant}");
         covered += usize::from((estimate.interval.0..=estimate.interval.1).contains(&truth));
     }
     // Of eight intervals of 90%, fewer than six would hold the truth one time in 100.
@@ -128,10 +129,10 @@ fn long_calls_change_as_shorter_ones_do() {
     let found = fit(&study);
     for estimate in &found.estimates {
         let mut back = found.profile.clone();
-        back.parameters.get_mut(estimate.name).unwrap().value = estimate.prior;
+        back.parameters.set(estimate.constant, estimate.prior);
         let error = mean(study.judge_with(&back).unwrap().iter().map(|j| j.error().abs()));
         let told = estimate.error_at_prior;
-        assert!((told - error).abs() < 0.05 * error, "{}: {told}, not {error}", estimate.name);
+        assert!((told - error).abs() < 0.05 * error, "{}: {told}, not {error}", estimate.constant);
     }
 }
 
@@ -167,7 +168,7 @@ fn two_machines_share_a_profile() {
     rows.iter_mut().filter(|s| s.call.ranks == 2).for_each(|s| (s.source, s.machine) = ("two".to_owned(), 1));
     let prior = Profile::builtin("prior").unwrap();
     let study = Study::new(&machines, &prior, rows).unwrap();
-    let (crossed, fits) = study.apart(Split::Source, &|name| PLANTED.iter().any(|p| p.0 == name)).unwrap();
+    let (crossed, fits) = study.apart(Split::Source, &|name| PLANTED.iter().any(|p| p.0.name() == name)).unwrap();
     assert_eq!(fits.iter().map(|f| f.0.as_str()).collect::<Vec<_>>(), ["one", "two"]);
     let before = study.judge_with(&prior).unwrap();
     let error = |judged: &[Judged]| {
@@ -189,7 +190,7 @@ fn what_rows_do_not_tell_stays_at_its_prior() {
     rows.retain(|s| s.settings.launch == Launch::Graph);
     rows[0].time_us *= 1.2;
     let study = Study::new(std::slice::from_ref(&topology), &prior, rows).unwrap();
-    assert!(study.names().iter().all(|name| !name.contains("simple") && !name.contains("network")));
+    assert!(study.constants().iter().all(|c| !c.name().contains("simple") && !c.name().contains("network")));
     let found = fit(&study);
     let lost: Vec<_> = found.estimates.iter().filter(|e| !e.identified).collect();
     assert!(!lost.is_empty(), "{:?}", found.estimates);
@@ -208,7 +209,7 @@ fn a_written_profile_is_better_than_its_prior() {
     let (code, out, err) = collcast(&["calibrate", data, "-t", "h200x4", "-o", &profile, "--split", "none"]);
     assert_eq!(code, 0, "{err}");
     assert!(out.contains("latency.nvlink.ll128") && err.contains("parameters fitted"), "{out}{err}");
-    let read = Profile::parse(&std::fs::read_to_string(&profile).unwrap(), "mine.toml").unwrap();
+    let read = Layer::parse(&std::fs::read_to_string(&profile).unwrap(), "mine.toml").unwrap();
     assert_eq!((read.name.as_str(), read.data.len(), read.gpus), ("mine", 1, vec!["H200".to_owned()]));
     assert!(read.parameters.values().all(|p| p.interval.is_some_and(|[low, high]| low < p.value && p.value < high)));
     let error = |profile: &str, data: &str| -> (f64, String) {
@@ -237,13 +238,13 @@ fn files_are_held_back_one_by_one() {
     let (code, _, err) =
         collcast(&[&["calibrate", two, four, "-o", &profile, "--held-out", &without], &flags[..]].concat());
     assert_eq!(code, 0, "{err}");
-    let read = |path: &str| Profile::stacked(&std::fs::read_to_string(path).unwrap(), path).unwrap();
-    let seen = |p: &Profile| p.data.iter().map(|d| d.file.clone()).collect::<Vec<_>>();
+    let read = |path: &str| Layer::stacked(&std::fs::read_to_string(path).unwrap(), path).unwrap();
+    let seen = |p: &Layer| p.data.iter().map(|d| d.file.clone()).collect::<Vec<_>>();
     let both = read(&profile);
     assert_eq!(seen(&both), [two, four]);
     let a100 = Profile::builtin("a100-nvswitch").unwrap();
-    assert_eq!(both.parameters["block.ll"], a100.parameters["block.ll"]);
-    assert!(both.parameters["kernel.ll128"].interval.is_some());
+    assert_eq!(both.parameters[&Constant::BlockLl], a100[Constant::BlockLl]);
+    assert!(both.parameters[&Constant::KernelLl128].interval.is_some());
     for (unseen, expected) in [(two, four), (four, two)] {
         let file = unseen.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
         assert_eq!(seen(&read(&format!("{without}/{file}.toml"))), [expected]);

@@ -189,14 +189,12 @@ fn machine(place: Place) -> (Topology, Profile, Vec<Question>) {
 /// constant leaves the draws of these as they are.
 fn drawn(profile: &Profile, seed: u64) -> Profile {
     let mut drawn = profile.clone();
-    for (name, parameter) in &mut drawn.parameters {
-        let mut random =
-            Random(name.bytes().fold(seed, |state, byte| (state ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)));
+    for (constant, parameter) in profile.parameters.iter() {
+        let mut random = Random(
+            constant.name().bytes().fold(seed, |state, byte| (state ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)),
+        );
         let width = if parameter.origin == OriginKind::Assumed { 0.30 } else { 0.15 };
-        parameter.value *= 1.0 + width * (2.0 * random.next() - 1.0);
-        if name.starts_with("efficiency.") {
-            parameter.value = parameter.value.min(1.0);
-        }
+        drawn.parameters.set(constant, parameter.value * (1.0 + width * (2.0 * random.next() - 1.0)));
     }
     drawn
 }

@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use collcast_hwbackend::read::{ReadOptions, read_paths};
-use collcast_sim::profile::Profile;
+use collcast_sim::profile::{Constant, Layer};
 use rayon::prelude::*;
 use serde::Deserialize;
 use serde_json::Value;
@@ -350,7 +350,7 @@ fn by_family(text: &mut String, judged: &[Judged], families: &Families) {
             let errors = of.iter().flat_map(|j| if small { j.errors(SMALL, of_row) } else { j.errors(LARGE, of_row) });
             percent(median_abs(&errors.collect::<Vec<f64>>()))
         };
-        let told = profile(&profile_of(name)).parameters.into_keys().collect::<Vec<_>>().join(", ");
+        let told = profile(&profile_of(name)).parameters.into_keys().map(Constant::name).collect::<Vec<_>>().join(", ");
         writeln!(
             text,
             "| {name} | {} | {} | {} | {} | {} | {} | {} | {told} |",
@@ -371,9 +371,9 @@ fn by_family(text: &mut String, judged: &[Judged], families: &Families) {
     text.push_str("\nOther cases have no second publisher with the same GPUs and network.\n");
 }
 
-fn profile(path: &str) -> Profile {
+fn profile(path: &str) -> Layer {
     let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path));
-    Profile::parse(&text.unwrap_or_else(|e| panic!("{path}: {e}")), path).unwrap()
+    Layer::parse(&text.unwrap_or_else(|e| panic!("{path}: {e}")), path).unwrap()
 }
 
 /// The figures over all cases, each with the goal that it is held against.

@@ -29,6 +29,7 @@ pub struct Ddp {
 }
 
 impl Default for Ddp {
+    /// As in PyTorch: `bucket_cap_mb` of 25, and `_DEFAULT_FIRST_BUCKET_BYTES` (`torch/nn/parallel/distributed.py`).
     fn default() -> Self {
         Self { bucket: Bytes(25 << 20), first_bucket: Bytes(1 << 20), copies: true, view: false }
     }

@@ -50,6 +50,10 @@ pub struct Costs {
     pub launch_collective: SimDuration,
 }
 
+/// Waves of a kernel that only reads and writes memory: its blocks are short, so others may start on the way. Their
+/// number bounds what a call waits for such a kernel, at an eighth of its time: our estimate.
+pub const MEMORY_WAVES: u32 = 8;
+
 impl Costs {
     /// Those of a GPU with a profile.
     pub fn of(profile: &Profile, device: Device) -> Self {
@@ -63,11 +67,10 @@ impl Costs {
 
     /// A kernel that reads and writes so many bytes in all at a rate, and computes next to nothing.
     pub fn memory_kernel(bytes: u64, rate: f64) -> Compute {
-        // Its blocks are short, so others may start on the way: every eighth counts.
         Compute {
             time: SimDuration::from_us(bytes as f64 / rate * 1e6),
             kernels: 1,
-            waves: 8,
+            waves: MEMORY_WAVES,
             tiles: [0; 2],
             memory_ppm: 1_000_000,
         }

@@ -16,7 +16,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use crate::ddp::Ddp;
-use crate::emit::{CallSettings, Costs};
+use crate::emit::{CallSettings, Costs, MEMORY_WAVES};
 use crate::fsdp::Fsdp;
 use crate::model::{Layer, Model, Operation, Work};
 use crate::pipeline::Schedule;
@@ -31,6 +31,9 @@ const MAX_MICRO_BATCHES: u32 = 4_096;
 const MAX_OPERATIONS: u64 = 2_000_000;
 /// Most ranks of a communicator: each of its calls is simulated slice by slice (a step of DDP takes 12 s with so many).
 const MAX_GROUP: u32 = 1_024;
+/// Rate of matrix products where a scenario says none: its layers were measured then, and take from it only how their
+/// operations share that time. Assumed, of 989 dense in 16 bits by NVIDIA's data sheet of the H100.
+const MATRIX_TFLOPS: f64 = 600.0;
 /// Bytes of an element at most.
 const MAX_ELEMENT: u64 = 16;
 
@@ -732,8 +735,10 @@ impl Reader<'_> {
         }
         let backward = match (&raw.backward, forward) {
             (Some(time), _) => Time::Measured(self.time(time)?),
+            // A product for the operand and one for the parameters.
             (None, Time::Measured(time)) => Time::Measured(time.times(2)),
             (None, Time::Operations(work)) => Time::Operations(2.0 * work),
+            // Input, gradient and result for input and result alone.
             (None, Time::Memory(bytes)) => Time::Memory(bytes.saturating_add(bytes / 2)),
         };
         let kernels = raw.kernels.unwrap_or(1).max(1);
@@ -742,7 +747,7 @@ impl Reader<'_> {
             Some(n) => Some(self.share(n, "memory", 1.0)?),
             None => matches!(forward, Time::Memory(_)).then_some(1.0),
         };
-        let waves = raw.waves.unwrap_or(if matches!(forward, Time::Memory(_)) { 8 } else { 1 });
+        let waves = raw.waves.unwrap_or(if matches!(forward, Time::Memory(_)) { MEMORY_WAVES } else { 1 });
         Ok(Part {
             name: name.clone(),
             cost: Cost {
@@ -780,7 +785,7 @@ impl Scenario {
             // Nominal times; where the layer was measured they are its shares.
             let nominal = |time: Time| match time {
                 Time::Measured(time) => time.as_us(),
-                Time::Operations(work) => work / (self.matrix_tflops.unwrap_or(600.0) * 1e12) * 1e6,
+                Time::Operations(work) => work / (self.matrix_tflops.unwrap_or(MATRIX_TFLOPS) * 1e12) * 1e6,
                 Time::Memory(bytes) => bytes as f64 / profile.memory(device.memory) * 1e6,
             };
             let scale = |pass: usize, of: fn(&Cost) -> Time| {

@@ -17,7 +17,7 @@ use collcast_sim::ids::{ChannelId, Lane, Rank};
 use collcast_sim::nccl::Transport;
 use collcast_sim::network::{Laid, LayError, ResourceName, lay, order};
 use collcast_sim::predict::{Choice, PredictError, Prediction, Predictor, Settings};
-use collcast_sim::profile::Profile;
+use collcast_sim::profile::{Constant, Profile, Reach};
 use collcast_sim::schedule::plan::{Limits, Plan};
 use collcast_sim::schedule::program::{Mutation, Template};
 use collcast_sim::schedule::verify::verify;
@@ -695,12 +695,17 @@ fn a_computation_keeps_its_links_apart() {
 /// A profile in which a link carries its nominal rate and a block any rate.
 fn ideal(block_gb_per_s: f64) -> Profile {
     let mut profile = prior();
-    profile.parameters.get_mut("efficiency.nvlink").unwrap().value = 1.0;
-    for name in ["store.simple", "fetch.simple", "keep.simple", "store.ll", "fetch.ll", "keep.ll"] {
-        profile.parameters.get_mut(name).unwrap().value = 0.5;
+    profile.parameters.set(Constant::EfficiencyNvlink, 1.0);
+    for accesses in [
+        [Constant::StoreSimple, Constant::FetchSimple, Constant::KeepSimple],
+        [Constant::StoreLl, Constant::FetchLl, Constant::KeepLl],
+    ] {
+        for constant in accesses {
+            profile.parameters.set(constant, 0.5);
+        }
     }
-    for name in ["block.simple", "block.ll"] {
-        profile.parameters.get_mut(name).unwrap().value = block_gb_per_s;
+    for constant in [Constant::BlockSimple, Constant::BlockLl] {
+        profile.parameters.set(constant, block_gb_per_s);
     }
     profile
 }
@@ -714,7 +719,7 @@ fn ideal(block_gb_per_s: f64) -> Profile {
 /// accesses a byte in the first hop, 4 in the one between both phases and 3 in the others.
 fn ring_all_reduce(chunk: Bytes, ranks: u32, profile: &Profile, link: Bandwidth) -> SimDuration {
     let sync = profile.sync(Protocol::Simple);
-    let latency = profile.latency(collcast_sim::profile::Reach::Nvlink, Protocol::Simple);
+    let latency = profile.latency(Reach::Nvlink, Protocol::Simple);
     let block = profile.block_rate(Protocol::Simple);
     let hop = |accesses: u64| link.min(Bandwidth::new(block.get() * 2 / accesses).unwrap()).time_for(chunk);
     let kept = profile.both(Protocol::Simple).times(u64::from(ranks - 1));
@@ -780,7 +785,7 @@ fn a_streamed_broadcast_has_its_closed_form() {
         let laid = lay(&topology, &profile, &Transport::default(), &schedule).unwrap();
         // LL doubles the bytes on the link.
         let flow = Bandwidth::from_gb_per_s(10.0).time_for(Bytes(4 * 4096));
-        let latency = profile.latency(collcast_sim::profile::Reach::Nvlink, Protocol::Ll);
+        let latency = profile.latency(Reach::Nvlink, Protocol::Ll);
         // A load of 512 threads is half of a send, and takes fewer as long.
         let (block, wave) = (profile.block_rate(Protocol::Ll), u64::from(plan.threads) * 8);
         let (load, store) = (block.time_for(Bytes(512 * 8 / 2)), block.time_for(Bytes(wave / 2)));

@@ -12,7 +12,7 @@ use collcast_sim::nccl::Version;
 use collcast_sim::nccl::{Interface, PathClass, Ports, Transport};
 use collcast_sim::network::{Hop, Leg, Route, Router};
 use collcast_sim::predict::{Choice, Prediction, Predictor, Settings, Warning};
-use collcast_sim::profile::Profile;
+use collcast_sim::profile::{Constant, Layer};
 use collcast_sim::schedule::Call;
 use collcast_sim::topology::{Gpu, Link, LinkKind, Nic, Topology, TopologyBuilder, VertexKind};
 use collcast_sim::units::{Bandwidth, Bytes};
@@ -438,7 +438,7 @@ fn a_proxy_checks_every_line() {
             "schema = \"collcast/profile/1\"\nname = \"t\"\nevidence = \"none\"\nuncertainty = 0.3\n[parameters]\n\
              \"proxy.lines\" = {{ value = {lines:?}, origin = \"assumed\", source = \"a test\" }}\n"
         );
-        let profile = prior().layered(Profile::parse(&text, "t.toml").unwrap());
+        let profile = prior().layered(Layer::parse(&text, "t.toml").unwrap());
         Predictor::new(&topology, &profile).predict(&call, ring, ll, &settings).unwrap().time.as_us()
     };
     let more = time(2.5) - time(5.0);
@@ -453,7 +453,7 @@ fn sending_to_several_peers_costs_a_link() {
     let topology = nvswitch_box(4, 20.0);
     let time = |algorithm, turns: f64| {
         let mut profile = prior();
-        profile.parameters.get_mut("turns.simple").unwrap().value = turns;
+        profile.parameters.set(Constant::TurnsSimple, turns);
         let call = Call::of_size(Collective::AllReduce, 4, Bytes(64 << 20), DataType::Float32);
         let settings = Settings { channels: Some(8), ..Settings::default() };
         let (algorithm, protocol) = (Choice::Forced(algorithm), Choice::Forced(Protocol::Simple));

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use collcast_sim::profile::PARAMETERS;
+use collcast_sim::profile::Constant;
 use petgraph::algo::tarjan_scc;
 use petgraph::graphmap::DiGraphMap;
 
@@ -79,18 +79,49 @@ fn the_engine_names_no_algorithm() {
 
 /// Goal: a profile has no knob without effect.
 #[test]
-fn every_parameter_is_used() {
-    let text = std::fs::read_to_string(root().join("sim/src/profile.rs")).unwrap();
-    let list = text.find("\nparameters! {").unwrap();
-    let end = list + text[list..].find("\n}\n").unwrap();
-    let code: String = [&text[..list], &text[end..]]
-        .iter()
-        .flat_map(|part| code_lines(part).map(|(_, line)| line.to_owned() + "\n"))
-        .collect();
-    for parameter in PARAMETERS {
-        let used = code.contains(&format!("\"{}\"", parameter.name));
-        assert!(used, "`{}` is not used", parameter.name);
+fn every_constant_is_used() {
+    let mut files = Vec::new();
+    rust_files(&root().join("sim/src/profile"), &mut files);
+    let code: String = files.iter().flat_map(|(_, text)| code_lines(text).map(|(_, line)| line)).collect();
+    let words: BTreeSet<&str> = code.split(|c: char| !c.is_alphanumeric() && c != ':').collect();
+    for constant in Constant::ALL {
+        assert!(words.contains(format!("Constant::{constant:?}").as_str()), "`{constant}` is not used");
     }
+}
+
+/// Whether a line declares numbers that are no integers: shares, times, rates, odds.
+fn declares_numbers(line: &str) -> bool {
+    let declared = line.split_once("const ").and_then(|(_, rest)| rest.split_once(':'));
+    let Some((name, declared)) = declared else { return false };
+    let shouted = name.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_');
+    let of = declared.split('=').next().unwrap_or_default();
+    shouted && (of.contains("f64") || of.contains("f32"))
+}
+
+/// Goal: a number that is in no profile has its reason or its origin beside it: the comment above it or above those
+/// that it stands with. No time and no rate is written where it is used.
+#[test]
+fn numbers_outside_profiles_say_why() {
+    let mut files = Vec::new();
+    rust_files(&root().join("sim/src"), &mut files);
+    rust_files(&root().join("scenarios/src"), &mut files);
+    let mut declared = 0;
+    for (path, text) in &files {
+        let mut explained = false;
+        for (number, line) in code_lines(text) {
+            let line = line.trim();
+            if declares_numbers(line) {
+                assert!(explained, "{}:{number}: {line}", path.display());
+                declared += 1;
+            }
+            explained = !line.is_empty() && (explained || line.starts_with("//"));
+        }
+    }
+    assert!(declared > 40, "{declared}");
+    let is_digit = |text: &str| text.starts_with(|c: char| c.is_ascii_digit());
+    check_lines(&files, "numbers without a name", |line| {
+        ["from_us(", "from_gb_per_s("].iter().any(|call| line.split(call).skip(1).any(is_digit))
+    });
 }
 
 /// Goal: the work of reading a file is in proportion to it: no line is counted from the start of the text.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use collcast_sim::collective::Collective;
 use collcast_sim::nccl::{Version, settings};
 use collcast_sim::predict::Predictor;
-use collcast_sim::profile::Profile;
+use collcast_sim::profile::{Constant, Profile};
 
 use super::baseline::{Baseline, Constants, Entry, Recorded, digits};
 use super::finding::{Cause, Changed, Finding, Versions, What};
@@ -108,8 +108,8 @@ fn with_constants(profile: &Profile, old: &Constants, today: &Constants) -> Opti
         return None;
     }
     let mut profile = profile.clone();
-    for (name, parameter) in &mut profile.parameters {
-        parameter.value = old.values[name];
+    for &constant in Constant::ALL {
+        profile.parameters.set(constant, old.values[constant.name()]);
     }
     Some(profile)
 }

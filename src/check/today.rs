@@ -162,7 +162,8 @@ impl<'s> Machine<'s> {
     }
 
     pub(super) fn constants(&self) -> Constants {
-        Constants::new(self.site.profile.parameters.iter().map(|(name, p)| (name.clone(), p.value)).collect())
+        let parameters = &self.site.profile.parameters;
+        Constants::new(parameters.iter().map(|(constant, p)| (constant.name().to_owned(), p.value)).collect())
     }
 
     pub(super) fn call(&self, collective: Collective, size: u64) -> Call {

@@ -9,14 +9,15 @@ use std::time::Instant;
 use collcast_hwbackend::read::{FileReport, ReadOptions, ReadReport, cut_runs, read_paths};
 use collcast_reports::model::{Cell, Column, Input, Report, Status, Table, Verdict};
 use collcast_sim::calibrate::{
-    CalibrateError, Crossed, Fit, Judged, SIZE_BANDS, Sample, Split, Study, coverage, mean, size_band, spreads,
+    CalibrateError, Crossed, Estimate, Fit, Judged, SIZE_BANDS, Sample, Split, Study, coverage, mean, size_band,
+    spreads,
 };
 use collcast_sim::collective::{Collective, Launch, nearest};
 use collcast_sim::doctor::Question;
 use collcast_sim::ids::Rank;
 use collcast_sim::measurement::Measurement;
 use collcast_sim::predict::Predictor;
-use collcast_sim::profile::{DataFile, OriginKind, PARAMETERS, Profile};
+use collcast_sim::profile::{Constant, DataFile, OriginKind, Parameter, Profile};
 use collcast_sim::topology::Topology;
 use rayon::prelude::*;
 
@@ -87,6 +88,8 @@ pub(crate) struct Args {
 
 /// Rows that are shown with the largest held-out errors.
 const WORST: usize = 5;
+/// Source of a value that was fitted.
+const FITTED: &str = "fitted to `data`";
 
 pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, CliError> {
     let started = Instant::now();
@@ -120,7 +123,7 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, CliError> {
         study.samples().len(),
         study.samples().iter().map(|s| &s.run).collect::<BTreeSet<_>>().len(),
         study.cases(),
-        study.names().len()
+        study.constants().len()
     );
     let all: Vec<usize> = (0..study.samples().len()).collect();
     let mut fit = study.fit(&all, &|name| may(name)).map_err(error)?;
@@ -140,7 +143,7 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, CliError> {
             let rows: Vec<usize> = all.iter().copied().filter(|&r| study.samples()[r].source != source).collect();
             let fit = describe(fit, &format!("{name} without {source}"), &rows);
             let path = folder.join(format!("{}.toml", plain(&source)));
-            write(Some(&path), profile_text(&fit.profile).as_bytes())?;
+            write(Some(&path), profile_text(&fit).as_bytes())?;
         }
         crossed.insert(Split::Source, judged);
         say!("fitted without each source, {:.1} s", started.elapsed().as_secs_f64());
@@ -170,7 +173,7 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, CliError> {
     report.warnings.extend(usable.skipped.iter().map(|(why, n)| format!("{n} rows are not predicted: {why}")));
     report.warnings.extend(machines.topologies.first().into_iter().flat_map(|t| left_aside(&read.files, t)));
     report.warnings.extend(fit.estimates.iter().filter(|e| e.at_bound).map(|e| {
-        format!("`{}` ended at a bound, {:.4}: a mechanism may be missing, or the topology wrong", e.name, e.value)
+        format!("`{}` ended at a bound, {:.4}: a mechanism may be missing, or the topology wrong", e.constant, e.value)
     }));
     let people = args.format == Format::Table;
     report.tables.push(parameter_table(&fit, people));
@@ -179,7 +182,7 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, CliError> {
     report.tables.push(worst_table(&usable, &fit, unseen));
     report.verdict = Some(verdict(&fit, unseen, args));
     if let Some(path) = &args.output {
-        write(Some(path), profile_text(&fit.profile).as_bytes())?;
+        write(Some(path), profile_text(&fit).as_bytes())?;
     }
     OutputArgs { format: Some(args.format), output: None }.print(&report, None)?;
     Ok(ExitCode::SUCCESS)
@@ -219,8 +222,8 @@ fn splits(names: &[String]) -> Result<Vec<Split>, CliError> {
 /// Which parameters may move, by the flags.
 fn names(fit: &[String], keep: &[String]) -> Result<impl Fn(&str) -> bool, CliError> {
     for (flag, name) in fit.iter().map(|n| ("--fit", n)).chain(keep.iter().map(|n| ("--keep", n))) {
-        if !PARAMETERS.iter().any(|p| p.name.starts_with(name.as_str())) {
-            let hint = nearest(name, PARAMETERS.iter().map(|p| p.name)).map_or_else(
+        if !Constant::ALL.iter().any(|c| c.name().starts_with(name.as_str())) {
+            let hint = Constant::near(name).map_or_else(
                 || "`sim/profiles/prior.toml` lists all of them".to_owned(),
                 |near| format!("did you mean `{near}`?"),
             );
@@ -363,7 +366,6 @@ fn usable<'r>(
 
 /// Completes the profile of a fit to some of the rows: its name, evidence, data and domain.
 fn describe(mut fit: Fit, name: &str, rows: &[usize], args: &Args, usable: &Usable<'_>, machines: &Machines) -> Fit {
-    let fitted: BTreeSet<&str> = fit.estimates.iter().filter(|e| e.identified).map(|e| e.name).collect();
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for &r in rows {
         *counts.entry(usable.rows[r].0.origin.file.as_str()).or_default() += 1;
@@ -378,9 +380,9 @@ fn describe(mut fit: Fit, name: &str, rows: &[usize], args: &Args, usable: &Usab
     // A built-in profile is found again by its name; what else was below has to be named by who uses it.
     let below = args.profile.first().filter(|p| args.profile.len() == 1 && *p != "prior");
     profile.over = below.filter(|p| Profile::builtin_text(p).is_some()).cloned();
-    profile.parameters.retain(|name, _| fitted.contains(name.as_str()));
-    for parameter in profile.parameters.values_mut() {
-        (parameter.origin, parameter.source) = (OriginKind::Fitted, "fitted to `data`".to_owned());
+    for Estimate { constant, .. } in fit.estimates.iter().filter(|e| e.identified) {
+        let fitted = Parameter { origin: OriginKind::Fitted, source: FITTED.to_owned(), ..profile[*constant].clone() };
+        profile.parameters.insert(*constant, fitted);
     }
     let rows_of = |f: &&MachineOf| DataFile { rows: counts[f.data.file.as_str()], ..f.data.clone() };
     profile.data = of.iter().map(rows_of).collect();
@@ -424,8 +426,9 @@ fn plain(source: &str) -> String {
     source.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' }).collect()
 }
 
-/// A profile as TOML, a parameter a line.
-fn profile_text(profile: &Profile) -> String {
+/// The profile of a fit as TOML, a parameter that was fitted a line.
+fn profile_text(fit: &Fit) -> String {
+    let profile = &fit.profile;
     let quoted = |text: &str| toml::Value::String(text.to_owned()).to_string();
     let list = |items: Vec<String>| format!("[{}]", items.iter().map(|i| quoted(i)).collect::<Vec<_>>().join(", "));
     let mut text =
@@ -453,13 +456,15 @@ fn profile_text(profile: &Profile) -> String {
         let _ = writeln!(text, "\n[[spreads]]\nclass = {class}\nlow = {low:.4}\nhigh = {high:.4}\nrows = {rows}");
     }
     text += "\n[parameters]\n";
-    for (name, p) in &profile.parameters {
+    let fitted: BTreeSet<Constant> = fit.estimates.iter().filter(|e| e.identified).map(|e| e.constant).collect();
+    for constant in fitted {
+        let p = &profile[constant];
         let interval = p.interval.map_or_else(String::new, |[low, high]| format!(", interval = [{low:.4}, {high:.4}]"));
         let origin = toml::Value::try_from(p.origin).map_or_else(|_| String::new(), |v| v.to_string());
         let _ = writeln!(
             text,
             "{} = {{ value = {:.4}, origin = {origin}, source = {}{interval} }}",
-            quoted(name),
+            quoted(constant.name()),
             p.value,
             quoted(&p.source)
         );
@@ -480,10 +485,9 @@ fn parameter_table(fit: &Fit, people: bool) -> Table {
     ];
     let mut table = Table::new("parameters", "parameters, with 90% intervals", columns);
     for e in &fit.estimates {
-        let unit = PARAMETERS.iter().find(|p| p.name == e.name).map_or("", |p| p.unit);
         table.push([
-            e.name.into(),
-            unit.into(),
+            e.constant.name().into(),
+            e.constant.spec().unit.into(),
             Cell::float(e.value, 4),
             Cell::float(e.interval.0, 4),
             Cell::float(e.interval.1, 4),

@@ -29,7 +29,7 @@ use crate::collective::Launch;
 use crate::engine::{Instance, Unobserved};
 use crate::network::lay;
 use crate::predict::{PredictError, Predictor, Proven, Settings};
-use crate::profile::{OriginKind, PARAMETERS, Parameter, Profile};
+use crate::profile::{Constant, OriginKind, Parameter, Profile, Role};
 use crate::schedule::plan::Plan;
 use crate::schedule::{Call, Schedule};
 use crate::topology::Topology;
@@ -72,7 +72,7 @@ struct Case {
     machine: usize,
     proven: Proven,
     settings: Settings,
-    /// Which parameters enter, by place in [`Study::names`].
+    /// Which parameters enter, by place in [`Study::constants`].
     depends: Vec<usize>,
     /// The case that tells how this one changes with a parameter: itself, or a shorter one where it is long.
     like: usize,
@@ -174,8 +174,8 @@ pub fn size_band(size: u64) -> &'static str {
 /// A fitted parameter.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Estimate {
-    /// Its name.
-    pub name: &'static str,
+    /// The constant.
+    pub constant: Constant,
     /// Fitted value.
     pub value: f64,
     /// 90% interval.
@@ -232,7 +232,7 @@ pub struct Study<'a> {
     of: Vec<usize>,
     cases: Vec<Case>,
     /// Parameters that enter any case or launch.
-    names: Vec<&'static str>,
+    constants: Vec<Constant>,
     start: Vec<f64>,
     bounds: Vec<(f64, f64)>,
     /// What was simulated, by case and hash of the values that enter it.
@@ -280,41 +280,42 @@ impl<'a> Study<'a> {
             let kind = format!("{machine} {collective} {} {} {ranks} {transport:?}", plan.algorithm, plan.protocol);
             kinds.entry(kind).or_default().push(index);
         }
-        let positive = |name: &&str| prior.parameters.get(*name).is_some_and(|p| p.value > 0.0);
-        let all: Vec<&'static str> = PARAMETERS.iter().map(|p| p.name).filter(positive).collect();
-        let mut entering: BTreeMap<usize, Vec<&'static str>> = BTreeMap::new();
+        let positive = |constant: &Constant| prior[*constant].value > 0.0;
+        let all: Vec<Constant> = Constant::ALL.iter().copied().filter(positive).collect();
+        let mut entering: BTreeMap<usize, Vec<Constant>> = BTreeMap::new();
         for members in kinds.values() {
             let case = &cases[members[members.len() / 2]];
             let topology = &machines[case.machine];
             let before = costs(topology, prior, case)?;
             let mut enter = Vec::new();
-            for &name in &all {
+            for &constant in &all {
                 let mut moved = prior.clone();
-                set(&mut moved, name, value(prior, name) * 0.7);
+                set(&mut moved, constant, prior[constant].value * 0.7);
                 if costs(topology, &moved, case)? != before {
-                    enter.push(name);
+                    enter.push(constant);
                 }
             }
             entering.extend(members.iter().map(|&m| (m, enter.clone())));
         }
-        let launches: BTreeSet<&str> = samples.iter().flat_map(|s| launch_parameters(s.settings.launch)).collect();
-        let entered = |name: &str| launches.contains(name) || entering.values().any(|e| e.contains(&name));
-        let names: Vec<&'static str> = all.into_iter().filter(|name| entered(name)).collect();
+        let launches: BTreeSet<Constant> = samples.iter().flat_map(|s| launch_constants(s.settings.launch)).collect();
+        let entered =
+            |constant: &Constant| launches.contains(constant) || entering.values().any(|e| e.contains(constant));
+        let constants: Vec<Constant> = all.into_iter().filter(entered).collect();
         for (case, enter) in entering {
-            cases[case].depends = (0..names.len()).filter(|&i| enter.contains(&names[i])).collect();
+            cases[case].depends = (0..constants.len()).filter(|&i| enter.contains(&constants[i])).collect();
         }
         for (case, like) in likes(&cases).into_iter().enumerate() {
             cases[case].like = like;
         }
-        let start: Vec<f64> = names.iter().map(|name| value(prior, name).ln()).collect();
-        let limit = |(name, &x): (&&str, &f64)| {
-            let begins = |names: &[&str]| names.iter().any(|of| name.starts_with(of));
-            let most = if begins(&["efficiency.", "store."]) { 0.0 } else { f64::INFINITY };
-            let reach = if begins(&["store.", "fetch.", "keep."]) { WEIGHT_REACH } else { REACH }.ln();
-            (x - reach, (x + reach).min(most))
+        let start: Vec<f64> = constants.iter().map(|&constant| prior[constant].value.ln()).collect();
+        let limit = |(constant, &x): (&Constant, &f64)| {
+            let spec = constant.spec();
+            let reach = if spec.role == Role::Access { WEIGHT_REACH } else { REACH }.ln();
+            let [least, most] = spec.bounds.map(f64::ln);
+            ((x - reach).max(least), (x + reach).min(most))
         };
-        let bounds = names.iter().zip(&start).map(limit).collect();
-        Ok(Self { machines, prior, samples, of, cases, names, start, bounds, known: Mutex::default() })
+        let bounds = constants.iter().zip(&start).map(limit).collect();
+        Ok(Self { machines, prior, samples, of, cases, constants, start, bounds, known: Mutex::default() })
     }
 
     /// The samples, in the order given.
@@ -327,9 +328,9 @@ impl<'a> Study<'a> {
         self.cases.len()
     }
 
-    /// Parameters that enter any of them.
-    pub fn names(&self) -> &[&'static str] {
-        &self.names
+    /// Constants that enter any of them.
+    pub fn constants(&self) -> &[Constant] {
+        &self.constants
     }
 
     /// Fits the parameters that `may` move to the samples `rows`.
@@ -337,7 +338,7 @@ impl<'a> Study<'a> {
     /// # Errors
     /// A simulation that fails, or nothing to fit.
     pub fn fit(&self, rows: &[usize], may: &dyn Fn(&str) -> bool) -> Result<Fit, CalibrateError> {
-        let mut free: Vec<usize> = (0..self.names.len()).filter(|&i| may(self.names[i])).collect();
+        let mut free: Vec<usize> = (0..self.constants.len()).filter(|&i| may(self.constants[i].name())).collect();
         free.retain(|&i| rows.iter().any(|&r| self.enters(r, i)));
         free.truncate(MOST_FITTED);
         if free.is_empty() {
@@ -431,7 +432,7 @@ impl<'a> Study<'a> {
             back[i] = self.start[i];
             let errors = self.judge_near(&here, &back)?;
             estimates.push(Estimate {
-                name: self.names[i],
+                constant: self.constants[i],
                 value: x[i].exp(),
                 interval,
                 prior: self.start[i].exp(),
@@ -439,13 +440,12 @@ impl<'a> Study<'a> {
                 at_bound: x[i] <= low || x[i] >= high,
                 error_at_prior: mean(rows.iter().map(|&r| errors[r].error().abs())),
             });
-            if let Some(parameter) = profile.parameters.get_mut(self.names[i]) {
-                parameter.interval = Some([interval.0, interval.1]);
-            }
+            let fitted = Parameter { interval: Some(interval.into()), ..profile[self.constants[i]].clone() };
+            profile.parameters.insert(self.constants[i], fitted);
         }
         let error = mean(rows.iter().map(|&r| judged[r].error().abs()));
         estimates.extend(unknown.iter().map(|&i| Estimate {
-            name: self.names[i],
+            constant: self.constants[i],
             value: self.start[i].exp(),
             interval: (self.bounds[i].0.exp(), self.bounds[i].1.exp()),
             prior: self.start[i].exp(),
@@ -548,7 +548,7 @@ impl<'a> Study<'a> {
     /// # Errors
     /// A simulation that fails.
     pub fn judge_with(&self, profile: &Profile) -> Result<Vec<Judged>, CalibrateError> {
-        let x: Vec<f64> = self.names.iter().map(|name| value(profile, name).max(1e-12).ln()).collect();
+        let x: Vec<f64> = self.constants.iter().map(|&constant| profile[constant].value.max(1e-12).ln()).collect();
         Ok(self.judge(&x)?)
     }
 
@@ -597,7 +597,7 @@ impl<'a> Study<'a> {
     ) -> Result<Simulated, PredictError> {
         let mut hasher = DefaultHasher::new();
         let of = &self.cases[case];
-        of.depends.iter().for_each(|&i| value(profile, self.names[i]).to_bits().hash(&mut hasher));
+        of.depends.iter().for_each(|&i| profile[self.constants[i]].value.to_bits().hash(&mut hasher));
         let key = (case, hasher.finish());
         if let Some(&known) = self.known.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
             return Ok(known);
@@ -611,7 +611,7 @@ impl<'a> Study<'a> {
     /// Whether a parameter enters a sample.
     fn enters(&self, row: usize, parameter: usize) -> bool {
         self.cases[self.of[row]].depends.contains(&parameter)
-            || launch_parameters(self.samples[row].settings.launch).contains(&self.names[parameter])
+            || launch_constants(self.samples[row].settings.launch).contains(&self.constants[parameter])
     }
 
     /// All unknowns, those that are not free at their prior.
@@ -625,9 +625,9 @@ impl<'a> Study<'a> {
 
     fn profile(&self, x: &[f64]) -> Profile {
         let mut profile = self.prior.clone();
-        for ((&name, x), start) in self.names.iter().zip(x).zip(&self.start) {
+        for ((&constant, x), start) in self.constants.iter().zip(x).zip(&self.start) {
             if x != start {
-                set(&mut profile, name, x.exp());
+                set(&mut profile, constant, x.exp());
             }
         }
         profile
@@ -756,8 +756,8 @@ fn predictors<'a>(machines: &'a [Topology], profile: &'a Profile) -> Vec<Predict
 }
 
 /// What a launch mode alone depends on.
-fn launch_parameters(launch: Launch) -> Vec<&'static str> {
-    let gap = (launch != Launch::Graph).then_some("launch.gap");
+fn launch_constants(launch: Launch) -> Vec<Constant> {
+    let gap = (launch != Launch::Graph).then_some(Constant::LaunchGap);
     gap.into_iter().chain([Profile::launch_parameter(launch)]).collect()
 }
 
@@ -765,13 +765,9 @@ fn options(pull: f64) -> Options {
     Options { huber: HUBER, pull, steps: 30, tolerance: 5e-3, flat: 1e-3 }
 }
 
-fn value(profile: &Profile, name: &str) -> f64 {
-    profile.parameters.get(name).map_or(0.0, |p| p.value)
-}
-
-fn set(profile: &mut Profile, name: &str, value: f64) {
+fn set(profile: &mut Profile, constant: Constant, value: f64) {
     let fitted = Parameter { value, origin: OriginKind::Fitted, source: String::new(), interval: None };
-    profile.parameters.insert(name.to_owned(), fitted);
+    profile.parameters.insert(constant, fitted);
 }
 
 /// Everything of a laid case that costs time.

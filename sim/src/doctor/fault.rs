@@ -8,7 +8,7 @@ use crate::ids::HostId;
 use crate::measurement::PeerAccess;
 use crate::nccl::Selection;
 use crate::nccl::{Interface, PathClass};
-use crate::profile::{OriginKind, Profile};
+use crate::profile::{Constant, OriginKind, Profile, Role};
 use crate::topology::{Link, LinkKind, Nic, Topology, TopologyError, Vertex, VertexKind};
 use crate::units::Bandwidth;
 
@@ -333,14 +333,7 @@ impl Fault {
                 true
             }
             Self::SlowGpu(percent) => {
-                let factor = f64::from(percent) / 100.0;
-                for (name, parameter) in &mut changed.profile.parameters {
-                    if name.starts_with("block.") {
-                        parameter.value /= factor;
-                    } else if name.starts_with("kernel.") || name == "sync.simple" || name == "after.ll128" {
-                        parameter.value *= factor;
-                    }
-                }
+                slow_down(&mut changed.profile, f64::from(percent) / 100.0);
                 true
             }
             Self::Channels(most) => told(
@@ -451,23 +444,33 @@ impl fmt::Display for Fault {
 }
 
 /// Half-widths of what constants may be off by, where no fit says more: parts of one kind differ by 15%,
-/// estimates by 30%.
+/// estimates by 30%. Both are our estimates.
 const KNOWN: f64 = 0.15;
 const ASSUMED: f64 = 0.30;
+
+/// Makes all that a GPU's kernels and their blocks do themselves take `factor` times as long.
+fn slow_down(profile: &mut Profile, factor: f64) {
+    for &constant in Constant::ALL {
+        let value = profile[constant].value;
+        match constant.role() {
+            Role::BlockRate => profile.parameters.set(constant, value / factor),
+            Role::BlockTime | Role::Kernel => profile.parameters.set(constant, value * factor),
+            _ => {}
+        }
+    }
+}
 
 /// Constants that are each a standard deviation up or down, as the draw says.
 fn drawn(profile: &Profile, draw: u32) -> Profile {
     let mut drawn = profile.clone();
-    for (index, (name, parameter)) in (0..).zip(&mut drawn.parameters) {
+    for (index, (constant, parameter)) in (0..).zip(profile.parameters.iter()) {
         let least = if parameter.origin == OriginKind::Assumed { ASSUMED } else { KNOWN };
         // Of a uniform distribution; 90% of a normal one are within 1.645 standard deviations.
         let fitted = parameter.interval.map_or(0.0, |[low, high]| (high / low).ln() / 2.0 / 1.645);
         let deviation = fitted.max(least / 3_f64.sqrt());
         let up = mix(u64::from(draw), index) & 1 == 0;
-        parameter.value *= if up { 1.0 + deviation } else { 1.0 - deviation.min(0.9) };
-        if name.starts_with("efficiency.") {
-            parameter.value = parameter.value.min(1.0);
-        }
+        // However wide its interval, no value is drawn near zero.
+        drawn.parameters.set(constant, parameter.value * if up { 1.0 + deviation } else { 1.0 - deviation.min(0.9) });
     }
     drawn
 }
@@ -530,6 +533,9 @@ fn with_nics(topology: &Topology, used: u32) -> Result<Topology, TopologyError> 
     topology.edited(|v| v.kind.clone(), cut).build_like(topology)
 }
 
+/// What the links of a management NIC to its CPU carry, in GB/s: 8 lanes of PCIe 4.0, more than any of its ports.
+const MANAGEMENT_PCIE: f64 = 16.0;
+
 /// A machine with one more NIC of each host, for management, all at one switch.
 fn with_management(topology: &Topology, gbit: u32) -> Result<Topology, TopologyError> {
     // Those that the machine has are taken out of use, so that the rate is that of the new one.
@@ -558,7 +564,11 @@ fn with_management(topology: &Topology, gbit: u32) -> Result<Topology, TopologyE
             management: true,
         };
         let nic = builder.vertex(format!("doctor/nic{index}"), VertexKind::Nic(nic), Some(HostId(index)));
-        builder.duplex(cpu, nic, Link { kind: LinkKind::Pcie, rate: Bandwidth::from_gb_per_s(16.0), width: 8 });
+        builder.duplex(
+            cpu,
+            nic,
+            Link { kind: LinkKind::Pcie, rate: Bandwidth::from_gb_per_s(MANAGEMENT_PCIE), width: 8 },
+        );
         builder.duplex(nic, switch, Link { kind: LinkKind::Ethernet, rate, width: 1 });
     }
     builder.build_like(topology)
@@ -567,6 +577,30 @@ fn with_management(topology: &Topology, gbit: u32) -> Result<Topology, TopologyE
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Goal: a slow GPU is slow in all that its kernels and their blocks do themselves, and in nothing else: links,
+    /// hosts, memory and the ratios of instructions are as before.
+    #[test]
+    fn a_slow_gpu_slows_what_it_does_itself() {
+        let healthy = Profile::builtin("h200-nvswitch").unwrap();
+        let mut slow = healthy.clone();
+        slow_down(&mut slow, 2.0);
+        let mut changed = Vec::new();
+        for &constant in Constant::ALL {
+            let (before, after) = (healthy[constant].value, slow[constant].value);
+            let expected = match constant.spec().unit {
+                _ if !constant.role().is_of_blocks() => before,
+                "GB/s" => before / 2.0,
+                _ => before * 2.0,
+            };
+            assert_eq!(after, expected, "{constant}");
+            changed.extend((after != before).then_some(constant.name()));
+        }
+        let mut families: Vec<&str> = changed.iter().filter_map(|name| name.split('.').next()).collect();
+        families.dedup();
+        assert_eq!(families, ["sync", "both", "after", "block", "kernel", "kernel_warp", "kernel"]);
+        assert_eq!(changed.len(), 14);
+    }
 
     /// Goal: between two rates the time is that of the rate where rates bound it, and severities are whole.
     #[test]

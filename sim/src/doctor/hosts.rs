@@ -19,6 +19,10 @@ pub struct Suspect {
 const EFFECT: f64 = 0.5;
 /// Standard deviation of a run's own scatter, at least: repeats differ by some percent.
 const SCATTER_MIN: f64 = 0.03;
+/// The same before anything is known of it.
+const SCATTER_FIRST: f64 = 0.1;
+/// A normal distribution's standard deviation over the median of its absolute value.
+const OVER_MEDIAN: f64 = 1.48;
 /// Most members that are told apart; a matrix of them is solved.
 const MEMBERS_MAX: usize = 1024;
 /// Residuals beyond so many standard deviations count less (Huber, "Robust statistics", 1981).
@@ -35,7 +39,7 @@ pub fn rank_members(members: usize, runs: &[(Vec<usize>, f64)]) -> Vec<Suspect> 
     let mut weights = vec![1.0; runs.len()];
     let mut effects = vec![0.0; n];
     let mut lower = Vec::new();
-    let mut scatter: f64 = 0.1;
+    let mut scatter = SCATTER_FIRST;
     for _ in 0..20 {
         let mut matrix = vec![vec![0.0; n]; n];
         let mut right = vec![0.0; n];
@@ -63,7 +67,7 @@ pub fn rank_members(members: usize, runs: &[(Vec<usize>, f64)]) -> Vec<Suspect> 
         let mut sizes: Vec<f64> = left.iter().map(|l| l.abs()).collect();
         sizes.sort_by(f64::total_cmp);
         // 1.48 times the median is the standard deviation of a normal distribution.
-        scatter = (1.48 * sizes.get(sizes.len() / 2).copied().unwrap_or(0.0)).max(SCATTER_MIN);
+        scatter = (OVER_MEDIAN * sizes.get(sizes.len() / 2).copied().unwrap_or(0.0)).max(SCATTER_MIN);
         weights = left.iter().map(|l| (HUBER * scatter / l.abs().max(1e-12)).min(1.0)).collect();
     }
     // Sets of one size do not tell what all members add from what all runs share: a member is

@@ -22,7 +22,8 @@ use crate::units::SimDuration;
 /// taken to matter. The trees and rings of NCCL let at most 6 neighbours meet in one port.
 const INCAST: u64 = 8;
 
-/// Bytes on the wire per byte of payload.
+/// Bytes on the wire per byte of payload (NCCL 2.30 `src/include/device.h`): a line of LL is 8 bytes of data and as many of
+/// flags, one of LL128 15 words of data and one that is a flag.
 fn wire_format(protocol: Protocol) -> f64 {
     match protocol {
         Protocol::Ll => 2.0,

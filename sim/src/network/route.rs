@@ -424,7 +424,7 @@ impl<'t> Router<'t> {
     }
 
     /// Helper threads and sockets of each, by platform where not set: NCCL tells AWS by the PCI
-    /// vendor of its NICs, here by their EFA.
+    /// vendor of its NICs (2.30 `src/transport/net_socket.cc`), here by their EFA.
     pub(crate) fn sockets(&self, host: usize) -> (u32, u32) {
         let topology = self.topology;
         let aws = topology.hosts()[host].nics.iter().any(|&n| topology.nic(n).is_some_and(|n| n.kind == LinkKind::Efa));

@@ -39,7 +39,9 @@ pub fn check_multicast(topology: &Topology, ranks: &[Rank]) -> Result<(), LayErr
         // NCCL's files may not say; the graph search takes Hopper then, and so does this.
         let capability = topology.gpu(topology.gpu_of(rank)).map_or(0, |g| g.compute_capability);
         if (1..MULTICAST_CAPABILITY).contains(&capability) {
-            return lacks(format!("rank {rank} has compute capability {capability}, multicast came with 90 (Hopper)"));
+            return lacks(format!(
+                "rank {rank} has compute capability {capability}, multicast came with {MULTICAST_CAPABILITY} (Hopper)"
+            ));
         }
     }
     Ok(())

@@ -297,6 +297,7 @@ impl<'s, 'g> Builder<'s, 'g> {
         let mut time = u128::from(compute.time.0) * u128::from(self.graph.ranks[rank.index()].pace_ppm) / 1_000_000;
         if let Some(jitter) = self.graph.jitter {
             let factor = 1.0 + f64::from(jitter.ppm) / 1e6 * normal(jitter.seed, rank.0, place as u64);
+            // The far tail of a normal distribution is no computation in no time.
             time = (time as f64 * factor.max(0.1)) as u128;
         }
         let gone = op.framework && !self.mechanisms.framework;

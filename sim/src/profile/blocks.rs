@@ -1,0 +1,142 @@
+//! What kernels of collectives and their blocks take.
+
+use super::{Constant, Profile, Reach};
+use crate::collective::{Algorithm, DataType, Protocol};
+use crate::engine::Access;
+use crate::engine::flows::WEIGHT_ONE;
+use crate::schedule::plan::{P2P_THREADS, Plan};
+use crate::units::{Bandwidth, SimDuration};
+
+/// Threads of a block that `block.*` and the weights are of: most that NCCL gives it.
+fn all_threads(protocol: Protocol) -> f64 {
+    if protocol == Protocol::Ll128 { 640.0 } else { 512.0 }
+}
+
+fn weight(value: f64) -> u64 {
+    (value * WEIGHT_ONE as f64) as u64
+}
+
+impl Profile {
+    /// A block's own synchronisation before a slice moves. Line-flagged protocols have none.
+    pub fn sync(&self, protocol: Protocol) -> SimDuration {
+        if protocol == Protocol::Simple { self.time(Constant::SyncSimple) } else { SimDuration::ZERO }
+    }
+
+    /// What is added to [`Self::sync`] where a slice is kept as well as sent.
+    pub fn both(&self, protocol: Protocol) -> SimDuration {
+        if protocol == Protocol::Simple { self.time(Constant::BothSimple) } else { SimDuration::ZERO }
+    }
+
+    /// A block's own bookkeeping after a slice has left: with lines, barriers of its warps before it says that a
+    /// place is free and before it takes the next one (NCCL 2.30 `src/device/prims_ll.h`). With Simple it is part of
+    /// the next slice's synchronisation.
+    pub fn after(&self, protocol: Protocol) -> SimDuration {
+        match protocol {
+            Protocol::Ll => self.time(Constant::AfterLl),
+            Protocol::Ll128 => self.time(Constant::AfterLl128),
+            Protocol::Simple => SimDuration::ZERO,
+        }
+    }
+
+    /// What all threads of a block send from memory.
+    pub fn block_rate(&self, protocol: Protocol) -> Bandwidth {
+        Bandwidth::from_gb_per_s(self.value(match protocol {
+            Protocol::Ll => Constant::BlockLl,
+            Protocol::Ll128 => Constant::BlockLl128,
+            Protocol::Simple => Constant::BlockSimple,
+        }))
+    }
+
+    /// Instruction weights of what `threads` threads of a block access, in sends of all its threads. A load takes
+    /// its latency, and every thread has as many bytes on their way; stores go at the rate of the block.
+    pub fn access(&self, protocol: Protocol, threads: u32) -> Access {
+        let constants = match protocol {
+            Protocol::Ll => [Constant::StoreLl, Constant::FetchLl, Constant::KeepLl],
+            Protocol::Ll128 => [Constant::StoreLl128, Constant::FetchLl128, Constant::KeepLl128],
+            Protocol::Simple => [Constant::StoreSimple, Constant::FetchSimple, Constant::KeepSimple],
+        };
+        let [store, fetch, keep] = constants.map(|constant| self.value(constant));
+        let loads = |value| weight(value * all_threads(protocol) / f64::from(threads.max(1)));
+        Access { load: loads(1.0 - store), fetch: loads(fetch), store: weight(store), keep: weight(keep) }
+    }
+
+    /// Instruction weight of loading what was received where it waits in host memory, in a lane of that rate: a thread
+    /// has 4 loads of 16 bytes on their way (NCCL 2.8.4 `COLL_UNROLL`), which take PCIe there and back.
+    pub fn fetch_from_host(&self, rate: Bandwidth, threads: u32) -> u64 {
+        let there_and_back = self.latency(Reach::Pcie, Protocol::Ll).times(2);
+        let taken = rate.bytes_in(there_and_back).0;
+        taken.saturating_mul(WEIGHT_ONE) / u64::from(64 * threads.max(1))
+    }
+
+    /// Instruction weights of what `threads` threads access in a copy inside one memory with Simple: its store is
+    /// that of what is kept.
+    pub fn copy(&self, threads: u32) -> Access {
+        let half = self.value(Constant::CopySimple) / 2.0;
+        let load = weight(half * all_threads(Protocol::Simple) / f64::from(threads.max(1)));
+        Access { load, fetch: load, store: weight(half), keep: weight(half) }
+    }
+
+    /// Instruction weight of combining beyond that of fp32, in copies.
+    pub fn reduce_weight(&self, dtype: DataType) -> f64 {
+        match dtype {
+            DataType::Float16 | DataType::Bfloat16 => self.value(Constant::ReduceFp16),
+            DataType::Int8 | DataType::Uint8 => self.value(Constant::ReduceInt8),
+            _ => 0.0,
+        }
+    }
+
+    /// Start and end of the kernel of a call, back to back on one stream. NCCL compiles a kernel for LL and one
+    /// for sends and receives; the other protocols of collectives are functions that the kernel of LL calls
+    /// through a table, which takes longer with every warp (NCCL 2.28 `src/device/generate.py`, `common.h`).
+    pub fn kernel(&self, plan: &Plan) -> SimDuration {
+        let own = plan.algorithm == Algorithm::Direct;
+        let (protocol, threads) = if own { (Protocol::Ll, P2P_THREADS) } else { (plan.protocol, plan.threads) };
+        let (alone, warp) = match protocol {
+            Protocol::Ll => (Constant::KernelLl, Constant::KernelWarpLl),
+            Protocol::Ll128 => (Constant::KernelLl128, Constant::KernelWarpLl128),
+            Protocol::Simple => (Constant::KernelSimple, Constant::KernelWarpSimple),
+        };
+        self.time(alone) + self.time(warp).times(u64::from(threads / 32))
+    }
+
+    /// From the start of a kernel to that of its block `index`.
+    pub fn block_start(&self, index: u32) -> SimDuration {
+        self.time(Constant::KernelBlock).times(index.into())
+    }
+
+    /// From the start of a kernel to that of its block `index`, where all but the first fetch their work from host
+    /// memory: what to do, then whether to go on (`load_coll` in NCCL 2.8's `src/collectives/device/common.h`), so two
+    /// reads in a row, each there and back over PCIe; blocks are served one after another.
+    pub fn block_fetch(&self, index: u32) -> SimDuration {
+        let there_and_back = self.time(Constant::KernelFetch).times(2);
+        let next = self.time(Constant::KernelFetch).times(index.saturating_sub(1).into());
+        if index == 0 { SimDuration::ZERO } else { there_and_back + there_and_back + next }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collective::Collective;
+    use crate::schedule::Call;
+    use crate::schedule::plan::Limits;
+    use crate::units::Bytes;
+
+    /// Goal: sends and receives have a kernel of their own, which costs what that of LL does with 640 threads,
+    /// whatever the protocol; the function of another protocol costs more.
+    #[test]
+    fn sends_and_receives_need_no_table_of_functions() {
+        let prior = Profile::builtin("prior").unwrap();
+        let call = |collective| Call::of_size(collective, 2, Bytes(1 << 20), DataType::Float32);
+        let plan = |collective, algorithm, protocol| {
+            Plan::new(&call(collective), algorithm, protocol, &Limits { channels: 1, ..Limits::default() })
+        };
+        let [ll, sends, simple] = [
+            plan(Collective::AllReduce, Algorithm::Tree, Protocol::Ll),
+            plan(Collective::SendRecv, Algorithm::Direct, Protocol::Simple),
+            plan(Collective::AllReduce, Algorithm::Tree, Protocol::Simple),
+        ]
+        .map(|plan| prior.kernel(&plan));
+        assert!(ll == sends && simple.as_us() > 1.5 * ll.as_us(), "{ll} {sends} {simple}");
+    }
+}

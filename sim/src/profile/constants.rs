@@ -1,0 +1,316 @@
+//! All constants of the model: one declaration each says what it is called, measured in and may be, what it is part of
+//! and what it means.
+
+use std::cmp::Ordering;
+use std::fmt;
+
+use crate::collective::nearest;
+
+/// What a constant is part of: who changes a machine, or scales a profile to another one, does so by roles.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Role {
+    /// What a link carries, of its nominal rate.
+    LinkRate,
+    /// How long news takes over a link.
+    LinkLatency,
+    /// Work of a host's proxy threads for the network.
+    Proxy,
+    /// Memory of a host.
+    HostMemory,
+    /// Time that a block's own instructions take, whatever it moves.
+    BlockTime,
+    /// Rate at which a block's own instructions move data.
+    BlockRate,
+    /// How the instructions of a send compare: its store, its load, those of what is received and kept.
+    Access,
+    /// Instructions of a block beside those of sends, compared with them.
+    Copy,
+    /// Start and end of a kernel on a GPU.
+    Kernel,
+    /// Starting of kernels by a host, and of what waits on a stream.
+    Launch,
+    /// Memory of a GPU, and who shares it.
+    GpuMemory,
+    /// Power of a GPU.
+    Power,
+    /// Copy engines of a GPU.
+    CopyEngine,
+    /// Work of a training framework.
+    Framework,
+}
+
+impl Role {
+    /// Whether constants of this role go with the clock of a GPU's multiprocessors.
+    pub fn is_of_blocks(self) -> bool {
+        matches!(self, Self::BlockTime | Self::BlockRate | Self::Kernel)
+    }
+}
+
+/// What is known of a constant without its value.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Spec {
+    /// Its name in files.
+    pub name: &'static str,
+    /// Its unit.
+    pub unit: &'static str,
+    /// Least and most that physics allows, or that the model can use.
+    pub bounds: [f64; 2],
+    /// What it is part of.
+    pub role: Role,
+    /// What it is.
+    pub meaning: &'static str,
+}
+
+/// Of something nominal: a part, and not none of it, since rates divide by it.
+const SHARE: [f64; 2] = [1e-3, 1.0];
+/// Of a link, what some pattern gets of it; below a tenth it would be another mechanism.
+const TURNS: [f64; 2] = [0.1, 1.0];
+/// Of a whole, a part of it.
+const PART: [f64; 2] = [0.0, 1.0];
+/// Of a send, instructions that compare with it.
+const WEIGHT: [f64; 2] = [0.0, 4.0];
+/// Times in us: below a second.
+const TIME: [f64; 2] = [0.0, 1e6];
+/// Rates in GB/s: from 1 MB/s, since times divide by it, to 1 PB/s.
+const RATE: [f64; 2] = [1e-3, 1e6];
+/// Any other number: within two orders of magnitude.
+const FACTOR: [f64; 2] = [0.0, 100.0];
+
+macro_rules! constants {
+    ($($constant:ident $name:literal $unit:literal $bounds:ident $role:ident $meaning:literal),+ $(,)?) => {
+        /// A constant of the model.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        pub enum Constant {
+            $(#[doc = concat!("`", $name, "` (", $unit, "): ", $meaning, ".")] $constant),+
+        }
+
+        impl Constant {
+            /// All there are, in the order of their declaration.
+            pub const ALL: &'static [Self] = &[$(Self::$constant),+];
+
+            /// What is known of it without its value.
+            pub const fn spec(self) -> Spec {
+                match self {
+                    $(Self::$constant => Spec {
+                        name: $name,
+                        unit: $unit,
+                        bounds: $bounds,
+                        role: Role::$role,
+                        meaning: $meaning,
+                    }),+
+                }
+            }
+        }
+    };
+}
+
+// Variant, name in files, unit, bounds, role; then what it means.
+constants! {
+    EfficiencyNvlink "efficiency.nvlink" "of nominal" SHARE LinkRate
+        "payload that stores of SMs get through NVLink at best",
+    EfficiencyNvlinkCopyEngine "efficiency.nvlink_copy_engine" "of nominal" SHARE LinkRate
+        "the same by copy engines",
+    EfficiencyNvlinkMultimem "efficiency.nvlink_multimem" "of nominal" SHARE LinkRate
+        "the same by multicast stores and by loads that NVSwitch reduces",
+    TurnsLl "turns.ll" "of a link" TURNS LinkRate
+        "what stores of LL get of NVLink where a GPU sends to several peers through an NVSwitch",
+    TurnsLl128 "turns.ll128" "of a link" TURNS LinkRate
+        "the same with LL128",
+    TurnsSimple "turns.simple" "of a link" TURNS LinkRate
+        "the same with Simple",
+    EfficiencyC2c "efficiency.c2c" "of nominal" SHARE LinkRate
+        "payload through NVLink-C2C",
+    EfficiencyPcie "efficiency.pcie" "of nominal" SHARE LinkRate
+        "payload through PCIe, of the rate NCCL assigns to it",
+    EfficiencyCpuInterconnect "efficiency.cpu_interconnect" "of nominal" SHARE LinkRate
+        "payload between CPU sockets, of the rate NCCL assigns to it",
+    EfficiencyInfiniband "efficiency.infiniband" "of nominal" SHARE LinkRate
+        "payload through an InfiniBand port",
+    EfficiencySharp "efficiency.sharp" "of nominal" SHARE LinkRate
+        "payload through a port whose switch reduces",
+    EfficiencyRoce "efficiency.roce" "of nominal" SHARE LinkRate
+        "payload through a RoCE or Slingshot port",
+    EfficiencyEfa "efficiency.efa" "of nominal" SHARE LinkRate
+        "payload through an EFA port",
+    EfficiencyEthernet "efficiency.ethernet" "of nominal" SHARE LinkRate
+        "payload of TCP through an Ethernet port",
+    LatencyNvlinkLl "latency.nvlink.ll" "us" TIME LinkLatency
+        "from a line's store to its sight by the peer, over NVLink",
+    LatencyNvlinkLl128 "latency.nvlink.ll128" "us" TIME LinkLatency
+        "the same for a line of LL128",
+    LatencyNvlinkSimple "latency.nvlink.simple" "us" TIME LinkLatency
+        "from the fence after a slice to the peer's sight of the counter, over NVLink",
+    LatencyNvlinkMultimem "latency.nvlink.multimem" "us" TIME LinkLatency
+        "as of Simple, through an NVSwitch that reduces or multicasts",
+    LatencyPcieLl "latency.pcie.ll" "us" TIME LinkLatency
+        "as over NVLink, through PCIe",
+    LatencyPcieLl128 "latency.pcie.ll128" "us" TIME LinkLatency
+        "as over NVLink, through PCIe",
+    LatencyPcieSimple "latency.pcie.simple" "us" TIME LinkLatency
+        "as over NVLink, through PCIe",
+    LatencyNetworkLl "latency.network.ll" "us" TIME LinkLatency
+        "from the proxy's post to the peer's sight, per slice",
+    LatencyNetworkLl128 "latency.network.ll128" "us" TIME LinkLatency
+        "from the proxy's post to the peer's sight, per slice",
+    LatencyNetworkSimple "latency.network.simple" "us" TIME LinkLatency
+        "from the proxy's post to the peer's sight, per slice",
+    LatencyNetworkControl "latency.network.control" "us" TIME LinkLatency
+        "of a word between proxies: an empty place, the end of a transfer",
+    LatencyNetworkEfaControl "latency.network_efa.control" "us" TIME LinkLatency
+        "the same through EFA",
+    LatencyNetworkEfa "latency.network_efa" "us" TIME LinkLatency
+        "the same through EFA, whatever the protocol",
+    LatencyNetworkSharp "latency.network_sharp" "us" TIME LinkLatency
+        "from the last proxy's post to the sight of the result, per slice that switches reduce",
+    LatencyNetworkTcp "latency.network_tcp" "us" TIME LinkLatency
+        "what TCP adds to a slice's network latency",
+    NetworkFlush "network.flush" "us" TIME LinkLatency
+        "of the read that flushes data which RDMA wrote into the memory of a GPU before Hopper, with Simple",
+    NetworkProxy "network.proxy" "us" TIME Proxy
+        "work of a rank's proxy thread to post a slice with RDMA",
+    ProxyLines "proxy.lines" "GB/s" RATE Proxy
+        "lines of LL that a proxy thread checks in host memory before it sends them, flags included",
+    ProxyLinesAmd "proxy.lines_amd" "GB/s" RATE Proxy
+        "the same on CPUs of AMD",
+    TcpMessage "tcp.message" "us" TIME Proxy
+        "work of a proxy thread on a slice that it sends or receives through sockets",
+    TcpThread "tcp.thread" "GB/s" RATE Proxy
+        "what one thread copies into or out of sockets",
+    HostMemory "host.memory" "GB/s" RATE HostMemory
+        "what a CPU socket's memory reads and writes together",
+    SyncSimple "sync.simple" "us" TIME BlockTime
+        "a block's own synchronisation before a slice moves: barriers, fence, counter",
+    BothSimple "both.simple" "us" TIME BlockTime
+        "what of a block's synchronisation comes on top where a slice is kept as well as sent: two stores to be through",
+    AfterLl "after.ll" "us" TIME BlockTime
+        "a block's own bookkeeping after a slice of LL has left, before the next",
+    AfterLl128 "after.ll128" "us" TIME BlockTime
+        "the same with LL128",
+    BlockLl "block.ll" "GB/s" RATE BlockRate
+        "what 512 threads of a block send from memory with LL",
+    BlockLl128 "block.ll128" "GB/s" RATE BlockRate
+        "what 640 threads of a block send from memory with LL128",
+    BlockSimple "block.simple" "GB/s" RATE BlockRate
+        "what 512 threads of a block send from memory with Simple",
+    StoreLl "store.ll" "of a send" PART Access
+        "what of a send the store to the peer takes with LL, whatever the threads; the rest is a load from memory, of which each thread has as much on its way",
+    StoreLl128 "store.ll128" "of a send" PART Access
+        "the same with LL128",
+    StoreSimple "store.simple" "of a send" PART Access
+        "the same with Simple",
+    FetchLl "fetch.ll" "of a send" WEIGHT Access
+        "loads of what was received with LL, of all threads",
+    FetchLl128 "fetch.ll128" "of a send" WEIGHT Access
+        "the same with LL128",
+    FetchSimple "fetch.simple" "of a send" WEIGHT Access
+        "the same with Simple",
+    KeepLl "keep.ll" "of a send" WEIGHT Access
+        "instructions to store what is kept in memory with LL",
+    KeepLl128 "keep.ll128" "of a send" WEIGHT Access
+        "the same with LL128",
+    KeepSimple "keep.simple" "of a send" WEIGHT Access
+        "the same with Simple",
+    CopySimple "copy.simple" "of a send" FACTOR Copy
+        "instructions of a copy inside one memory with Simple: what a switch is to combine, or has multicast",
+    ReduceFp16 "reduce.fp16" "copies" FACTOR Copy
+        "instruction weight of combining 16-bit floats beyond fp32",
+    ReduceInt8 "reduce.int8" "copies" FACTOR Copy
+        "instruction weight of combining 8-bit integers beyond fp32",
+    KernelLl "kernel.ll" "us" TIME Kernel
+        "start and end of a kernel, back to back on one stream",
+    KernelLl128 "kernel.ll128" "us" TIME Kernel
+        "start and end of a kernel, back to back on one stream",
+    KernelSimple "kernel.simple" "us" TIME Kernel
+        "start and end of a kernel, back to back on one stream",
+    KernelWarpLl "kernel_warp.ll" "us" TIME Kernel
+        "the same, more for every warp of a block",
+    KernelWarpLl128 "kernel_warp.ll128" "us" TIME Kernel
+        "the same, more for every warp of a block",
+    KernelWarpSimple "kernel_warp.simple" "us" TIME Kernel
+        "the same, more for every warp of a block",
+    KernelBlock "kernel.block" "us" TIME Kernel
+        "from the start of a kernel's block to that of the next: channels do not run in step",
+    KernelFetch "kernel.fetch" "us" TIME LinkLatency
+        "one way over PCIe where blocks fetch what they are to do from host memory (NCCL 2.8)",
+    LaunchSingleThread "launch.single_thread" "us" TIME Launch
+        "issue interval of one thread, per GPU it serves",
+    LaunchThreads "launch.threads" "us" TIME Launch
+        "issue interval of a thread per GPU",
+    LaunchProcesses "launch.processes" "us" TIME Launch
+        "issue interval of a process per GPU",
+    LaunchGraph "launch.graph" "us" TIME Launch
+        "issue interval inside a CUDA graph",
+    LaunchGap "launch.gap" "us" TIME Launch
+        "between kernels that a stream is given one by one, above that between those of a graph",
+    EfficiencyMemory "efficiency.memory" "of nominal" SHARE GpuMemory
+        "what kernels that only copy read and write of a GPU's memory together",
+    InterferenceMemory "interference.memory" "bytes" FACTOR GpuMemory
+        "memory traffic that a byte sent by blocks costs the kernels beside them",
+    InterferenceBlocks "interference.blocks" "times" FACTOR GpuMemory
+        "how much longer a block of a communication kernel takes for a byte beside kernels that keep memory busy",
+    GemmMemory "gemm.memory" "of nominal" SHARE GpuMemory
+        "part of the memory system that a large matrix product keeps busy, by what it slows blocks beside it",
+    PowerSpeed "power.speed" "exponent" FACTOR Power
+        "how the speed of a product follows its power where the power limit sets the clock",
+    PowerTraffic "power.traffic" "of the limit" FACTOR Power
+        "power that a communication kernel takes from products, of what they have alone, for each TB/s that it sends",
+    EfficiencyStridedCopy "efficiency.strided_copy" "of nominal" SHARE Framework
+        "of what plain copies get, what frameworks get that copy many tensors into or out of one buffer",
+    CopyEngineStart "copy_engine.start" "us" TIME CopyEngine
+        "of a copy by a copy engine, from its turn to its first byte",
+    StreamEvent "stream.event" "us" TIME Launch
+        "from the end of an operation to the start of one of another stream that waits for it",
+    LaunchKernel "launch.kernel" "us" TIME Framework
+        "work of the host thread of a framework to launch one kernel",
+    LaunchCollective "launch.collective" "us" TIME Framework
+        "work of the host thread of a framework to launch one collective",
+    LaunchFirst "launch.first" "us" TIME Launch
+        "from the call to the kernel's start when nothing is queued",
+}
+
+impl Constant {
+    /// Its name in files.
+    pub const fn name(self) -> &'static str {
+        self.spec().name
+    }
+
+    /// What it is part of.
+    pub const fn role(self) -> Role {
+        self.spec().role
+    }
+
+    /// The one of this name in files.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|constant| constant.name() == name)
+    }
+
+    /// The name of a constant that is likely meant by `name`.
+    pub fn near(name: &str) -> Option<&'static str> {
+        nearest(name, Self::ALL.iter().map(|constant| constant.name()))
+    }
+
+    /// The value nearest to this one that it may have.
+    pub fn bounded(self, value: f64) -> f64 {
+        let [least, most] = self.spec().bounds;
+        value.clamp(least, most)
+    }
+}
+
+/// By name, as files list them.
+impl Ord for Constant {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.name().cmp(other.name())
+    }
+}
+
+impl PartialOrd for Constant {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl fmt::Display for Constant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
