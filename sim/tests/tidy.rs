@@ -255,7 +255,7 @@ impl Module {
             let mut found = Vec::new();
             leaves(tree.split(';').next().unwrap_or_default(), &[], &mut found);
             for (name, path) in found {
-                if let Some(path) = module.from_root(&path, all) {
+                if let Some(path) = module.rooted(&path, all) {
                     module.uses.push(Use { name, path, exported });
                 }
             }
@@ -264,7 +264,7 @@ impl Module {
     }
 
     /// A path as it is written here from the root of the crate on; `None` for what belongs to another crate.
-    fn from_root(&self, path: &[String], all: &BTreeSet<Vec<String>>) -> Option<Vec<String>> {
+    fn rooted(&self, path: &[String], all: &BTreeSet<Vec<String>>) -> Option<Vec<String>> {
         let mut base = self.path.clone();
         let mut rest = path;
         match path.first()?.as_str() {
@@ -301,7 +301,7 @@ impl Module {
         for word in self.code.split(|c: char| !c.is_alphanumeric() && c != '_' && c != ':') {
             let path: Vec<String> = word.split("::").filter(|part| !part.is_empty()).map(str::to_owned).collect();
             if path.len() > 1 {
-                named.extend(self.from_root(&path, all));
+                named.extend(self.rooted(&path, all));
             }
         }
         named
@@ -322,19 +322,15 @@ fn defined_in<'m>(modules: &'m BTreeMap<Vec<String>, Module>, path: &[String], d
     }
 }
 
-/// The circles of files of one crate: their files, and which names which how.
-fn circles(folder: &Path) -> Vec<(BTreeSet<String>, Vec<String>)> {
-    let source = folder.join("src");
-    let mut files = Vec::new();
-    rust_files(&source, &mut files);
-    files.retain(|(path, _)| path.file_name().is_none_or(|name| name != "tests.rs"));
-    let names: Vec<Vec<String>> = files.iter().map(|(path, _)| names_of(path.strip_prefix(&source).unwrap())).collect();
+/// The circles of a crate's files, each by its place under `src`: the files, and which names which how.
+fn circles(folder: &str, files: &[(PathBuf, String)]) -> Vec<(BTreeSet<String>, Vec<String>)> {
+    let names: Vec<Vec<String>> = files.iter().map(|(path, _)| names_of(path)).collect();
     let all: BTreeSet<Vec<String>> = names.iter().cloned().collect();
     let modules: BTreeMap<Vec<String>, Module> = files
         .iter()
         .zip(names)
         .map(|((file, text), path)| {
-            let file = file.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
+            let file = format!("{folder}{}", file.display());
             (path.clone(), Module::new(file, path, text, &all))
         })
         .collect();
@@ -361,13 +357,16 @@ fn circles(folder: &Path) -> Vec<(BTreeSet<String>, Vec<String>)> {
 /// A module that declares its children and passes their names on uses none of them; one that calls them does.
 #[test]
 fn files_form_no_circle() {
-    let mut crates: Vec<PathBuf> =
-        ["sim", "topologies", "scenarios", "hwbackend", "reports"].iter().map(|name| root().join(name)).collect();
-    crates.extend(WITH_THE_COMMAND_LINE.then(root));
+    let mut crates = vec!["sim/src/", "topologies/src/", "scenarios/src/", "hwbackend/src/", "reports/src/"];
+    crates.extend(WITH_THE_COMMAND_LINE.then_some("src/"));
     let mut left: BTreeSet<&str> = CIRCLES_LEFT.iter().map(|(folder, _)| *folder).collect();
     let mut found = Vec::new();
-    for folder in &crates {
-        for (files, edges) in circles(folder) {
+    for folder in crates {
+        let mut files = Vec::new();
+        rust_files(&root().join(folder), &mut files);
+        files.retain(|(path, _)| path.file_name().is_none_or(|name| name != "tests.rs"));
+        files.iter_mut().for_each(|file| file.0 = file.0.strip_prefix(root().join(folder)).unwrap().to_owned());
+        for (files, edges) in circles(folder, &files) {
             match CIRCLES_LEFT.iter().find(|(folder, _)| files.iter().all(|file| file.starts_with(folder))) {
                 Some((folder, _)) => {
                     left.remove(folder);
@@ -378,4 +377,32 @@ fn files_form_no_circle() {
     }
     assert!(found.is_empty(), "files that use each other:\n{}", found.join("\n\n"));
     assert!(left.is_empty(), "no circles any more, take them off the list: {left:?}");
+}
+
+/// Goal: the search sees circles through `use`, paths in code, parents and names that are passed on, and no others.
+#[test]
+fn circles_are_seen() {
+    let circle = |files: &[(&str, &str)]| {
+        let files: Vec<_> = files.iter().map(|(path, text)| (PathBuf::from(path), (*text).to_owned())).collect();
+        circles("", &files).into_iter().map(|(files, _)| files.into_iter().collect()).collect::<Vec<Vec<String>>>()
+    };
+    let none: Vec<Vec<String>> = Vec::new();
+    let three =
+        [("a.rs", "use crate::b::{self, c as d};"), ("b.rs", "use super::c::C;"), ("c.rs", "fn f() { crate::a::g() }")];
+    assert_eq!(circle(&three), [["a.rs", "b.rs", "c.rs"]]);
+    let told = [("a.rs", "// use crate::b;\n"), ("b.rs", "use crate::a::A;\n#[cfg(test)]\nmod tests {}")];
+    assert_eq!(circle(&told), none);
+    let tests = [("a.rs", "#[cfg(test)]\nmod tests {\n    use crate::b::B;\n}\n"), ("b.rs", "use crate::a::A;")];
+    assert_eq!(circle(&tests), none);
+    // A parent that only passes its child on, and one that calls it.
+    let child = ("p/x.rs", "use super::Y;");
+    assert_eq!(circle(&[("p/mod.rs", "mod x;\npub use x::X;\npub struct Y;"), child]), none);
+    for parent in ["mod x;\npub struct Y;\nfn f() { x::g() }", "pub use x::X;\npub struct Y(X);"] {
+        assert_eq!(circle(&[("p/mod.rs", parent), child]), [["p/mod.rs", "p/x.rs"]], "{parent}");
+    }
+    // Who names what a parent passes on uses the file that defines it.
+    let parent = ("p/mod.rs", "pub(crate) use s::S;\npub use t::{T};");
+    let passed_on = |t| circle(&[parent, ("p/s.rs", "use crate::p::T;"), ("p/t.rs", t)]);
+    assert_eq!(passed_on("pub struct T;"), none);
+    assert_eq!(passed_on("use super::S;"), [["p/s.rs", "p/t.rs"]]);
 }
