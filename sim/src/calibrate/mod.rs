@@ -27,11 +27,12 @@ use rustc_hash::FxHashMap;
 use crate::collective::{Algorithm, Launch, Protocol};
 use crate::engine::{Instance, Unobserved};
 use crate::network::lay;
-use crate::predict::{PredictError, Predictor, Proven, Settings};
+use crate::predict::{Pace, PredictError, Predictor, Proven, Settings};
 use crate::profile::{OriginKind, PARAMETERS, Parameter, Profile};
 use crate::schedule::plan::Plan;
 use crate::schedule::{Call, Schedule};
 use crate::topology::Topology;
+use crate::units::SimDuration;
 use solve::{Options, Problem, Solution, covariance, minimise};
 pub use spread::{Coverage, coverage, spreads};
 use spread::{quantile, worth};
@@ -609,17 +610,17 @@ impl<'a> Study<'a> {
     }
 
     fn judged(&self, row: usize, profile: &Profile, simulated: Simulated) -> Judged {
-        let issue = self.issue_us(row, profile);
-        let served = simulated.kernel_us + profile.gap(self.samples[row].settings.launch).as_us();
-        let (predicted_us, bound) = if issue >= served { (issue, "launch rate") } else { (served, simulated.bound) };
+        let (pace, kernel_us) = (self.pace(row, profile).as_us(), simulated.kernel_us);
+        let predicted_us = pace.time(kernel_us);
+        let bound = if pace.is_kept_by_host(kernel_us) { "launch rate" } else { simulated.bound };
         Judged { predicted_us, residual: (predicted_us / self.samples[row].time_us).ln(), bound }
     }
 
-    fn issue_us(&self, row: usize, profile: &Profile) -> f64 {
+    fn pace(&self, row: usize, profile: &Profile) -> Pace<SimDuration> {
         let sample = &self.samples[row];
         let predictor = Predictor::new(&self.machines[sample.machine], profile);
         let each = sample.call.ranks.div_ceil(predictor.hosts(sample.call.ranks));
-        profile.issue_interval(sample.settings.launch, each).as_us()
+        Pace::new(profile, sample.settings.launch, each)
     }
 
     /// Kernel times of some cases.

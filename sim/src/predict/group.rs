@@ -9,19 +9,16 @@
 
 use std::collections::BTreeMap;
 
-use super::{
-    Choice, PredictError, Predictor, ProofKind, ROUNDS, Settings, Warning, bound_by, kernel_time, utilisations,
-};
+use super::time::{Busy, ROUNDS, check_possible, kernel_time, utilisations};
+use super::{Choice, PredictError, Predictor, ProofKind, Settings, Warning};
 use crate::collective::{Algorithm, Protocol};
 use crate::domain::{Beyond, Reason};
-use crate::engine::flows::WEIGHT_ONE;
 use crate::engine::{Unobserved, run};
 use crate::ids::{ChannelId, Rank};
 use crate::model::bounds;
 use crate::model::nccl::cost::place;
 use crate::model::nccl::{Layer, shared_choices};
-use crate::network::{Laid, ResourceName, join, lay};
-use crate::profile::Spread;
+use crate::network::{Laid, join, lay};
 use crate::schedule::dealing::{Dealt, Share, deal};
 use crate::schedule::plan::{Limits, Plan};
 use crate::schedule::{Call, Schedule, valid_algorithms};
@@ -153,10 +150,8 @@ impl Predictor<'_> {
         }
         let most = u32::try_from(MOST_SLICES / slices.max(1)).unwrap_or(u32::MAX);
         let rounds = (most / 2 * 2).clamp(2, ROUNDS);
-        let Run { kernel, proof, events, busiest: [link, lane, host], congested } =
-            self.run_group(calls, &order, &plans, settings, rounds)?;
+        let Run { kernel, proof, events, busy, congested } = self.run_group(calls, &order, &plans, settings, rounds)?;
         let ranks = first.ranks;
-        let (time, issue) = self.time(kernel, ranks, settings);
         let mut apart = SimDuration::ZERO;
         let mut known: BTreeMap<String, SimDuration> = BTreeMap::new();
         for call in calls {
@@ -188,18 +183,14 @@ impl Predictor<'_> {
         if unmeasured {
             beyond.insert(Reason::Switches);
         }
-        let bound = bound_by(issue >= time, link, lane, host);
-        let class = Spread::class(main, settings.launch, bound);
-        let (low, high) = self.profile.interval(&class, !beyond.is_empty());
-        let scale = |factor: f64| SimDuration::from_us(time.as_us() * factor);
-        let (low, high) = (scale(low), scale(high));
+        let timed = self.timed(kernel, ranks, (main, busy, &beyond), settings);
         Ok(GroupPrediction {
             calls: group,
-            time,
-            low,
-            high,
+            time: timed.time,
+            low: timed.low,
+            high: timed.high,
             kernel,
-            bound,
+            bound: timed.bound,
             apart,
             beyond,
             proof,
@@ -295,32 +286,20 @@ impl Predictor<'_> {
         let stopped = |error| PredictError::Engine { what: what(), error };
         let outcome = run(&instance, &mut Unobserved).map_err(stopped)?;
         let ends = plans.iter().map(|plan| self.profile.kernel(plan)).max().unwrap_or_default();
-        let run_time = outcome.end - SimTime(0);
-        if let Err((resource, _)) = bounds::check_loads(&instance.resources, &outcome.load, run_time, WEIGHT_ONE) {
-            let violation = format!("{:?} carried more in {run_time} than it can", names[resource]);
-            return Err(PredictError::SelfCheck { what: what(), violation });
-        }
-        let mut busiest = [0.0_f64; 3];
-        for (used, resource) in utilisations(&instance.resources, &outcome.load, run_time) {
-            let kind = match names[resource] {
-                ResourceName::Link(_) => 0,
-                ResourceName::Lane(..) | ResourceName::Own(..) => 1,
-                ResourceName::Memory(at) if self.topology.gpu(at).is_some() => 1,
-                _ => 2,
-            };
-            busiest[kind] = busiest[kind].max(used);
-        }
         let several = self.hosts(calls[0].ranks) > 1;
         let in_switches = |plan: &Plan| Kind::of(plan.algorithm, several) != Kind::Plain;
-        let least = (calls.iter().zip(plans))
-            .map(|(call, plan)| bounds::bandwidth(self.topology, call, in_switches(plan)).time)
-            .max()
-            .unwrap_or_default();
+        let bound = (calls.iter().zip(plans))
+            .map(|(call, plan)| bounds::bandwidth(self.topology, call, in_switches(plan)))
+            .max_by_key(|bound| bound.time)
+            .unwrap_or_else(|| bounds::Bound { time: SimDuration::ZERO, what: String::new() });
+        check_possible(&instance, &outcome, &bound, true, |resource| names[resource], what)?;
+        let uses = utilisations(&instance.resources, &outcome.load, outcome.end - SimTime(0));
+        let busy = Busy::of(self.topology, names.iter().copied().zip(uses));
         let kernel = kernel_time(&instance, &outcome, ends, settings, (rounds, &|i| run(i, &mut Unobserved)))
             .map_err(stopped)?
-            .max(least);
+            .max(bound.time);
         let congested = congested.map(|link| self.congestion(link));
-        Ok(Run { kernel, proof, events: outcome.events, busiest, congested })
+        Ok(Run { kernel, proof, events: outcome.events, busy, congested })
     }
 }
 
@@ -329,8 +308,7 @@ struct Run {
     kernel: SimDuration,
     proof: ProofKind,
     events: u64,
-    /// Use of the busiest link, lane, and thread or memory of the host.
-    busiest: [f64; 3],
+    busy: Busy,
     congested: Option<Warning>,
 }
 
