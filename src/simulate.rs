@@ -12,7 +12,7 @@ use collcast_sim::collective::{Algorithm, nearest};
 use collcast_sim::engine::Observer;
 use collcast_sim::ids::LinkId;
 use collcast_sim::network::{Laid, lay};
-use collcast_sim::predict::{Choice, Prediction, Predictor, ProofKind, Settings};
+use collcast_sim::predict::{Choice, Prediction, Predictor, Settings};
 use collcast_sim::schedule::Schedule;
 use collcast_sim::topology::Topology;
 use collcast_sim::units::{SimDuration, SimTime};
@@ -306,13 +306,7 @@ fn facts(point: &Point, p: &Prediction) -> Table {
                 p.plan.fifo_slices
             ),
         ),
-        (
-            "schedule",
-            match p.proof {
-                ProofKind::Proved => "proved at this size".to_owned(),
-                ProofKind::Sampled => "its pattern proved at a smaller size".to_owned(),
-            },
-        ),
+        ("schedule", p.proof.to_string()),
         ("schedule hash", schedule_hash(p.schedule_hash)),
         ("cannot be below", format!("{} ({})", p.bound.time, p.bound.what)),
         ("bound by", p.bound_by().to_owned()),

@@ -255,13 +255,11 @@ impl Predictor<'_> {
         rounds: u32,
     ) -> Result<Run, PredictError> {
         let mut schedules = Vec::new();
-        let mut proof = ProofKind::Proved;
+        let mut proof = ProofKind::Proved { races: true };
         for &index in order {
             let schedule =
                 Schedule::new(calls[index].clone(), plans[index], &self.order(calls[index].ranks, settings))?;
-            if self.prove(&schedule, settings)? == ProofKind::Sampled {
-                proof = ProofKind::Sampled;
-            }
+            proof = proof.least(self.prove(&schedule)?);
             schedules.push(schedule);
         }
         let laid = (schedules.iter())

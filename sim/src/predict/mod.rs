@@ -10,7 +10,7 @@ mod prove;
 mod simulate;
 mod time;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustc_hash::FxHashMap;
@@ -27,8 +27,8 @@ use crate::network::{LayError, Transport, order_by};
 use crate::profile::Profile;
 use crate::schedule::msccl::{Imported, MscclError};
 use crate::schedule::plan::Plan;
-use crate::schedule::verify::{VerifyError, verify};
-use crate::schedule::{Call, MAX_CHANNELS, Order, Schedule, ScheduleError};
+use crate::schedule::verify::{Proof, VerifyError, verify};
+use crate::schedule::{Call, MAX_CHANNELS, Order, Pattern, Schedule, ScheduleError};
 use crate::topology::{Topology, TopologyError};
 
 pub use choose::Resolved;
@@ -190,8 +190,8 @@ pub struct Predictor<'a> {
     nodes: search::Known,
     /// What NCCL finds, by what it depends on.
     found: Mutex<FxHashMap<Asked, Found>>,
-    /// Patterns, and whether they are proved; locked while someone proves it.
-    proofs: Mutex<BTreeMap<String, Arc<Mutex<bool>>>>,
+    /// Patterns and their proofs; each locked while someone proves it.
+    proofs: Mutex<FxHashMap<Pattern, Arc<Mutex<Option<Proof>>>>>,
     /// Calls of groups together, by what decides how they run.
     together: Mutex<FxHashMap<(u64, String), Together>>,
 }
@@ -404,8 +404,8 @@ impl<'a> Predictor<'a> {
             |error| PredictError::Disproved { name: imported.name.clone(), file: imported.file.clone(), error };
         // Three loops show what every loop does.
         let twin = imported.small_twin(&schedule);
-        let proof = if twin.is_some() { ProofKind::Sampled } else { ProofKind::Proved };
-        verify(twin.as_ref().unwrap_or(&schedule)).map_err(disproved)?;
+        let proof = verify(twin.as_ref().unwrap_or(&schedule)).map_err(disproved)?;
+        let proof = ProofKind::new(&schedule, twin.as_ref(), proof);
         self.simulate(&Proven { schedule, proof }, settings, observer)
     }
 

@@ -1,20 +1,77 @@
-//! Proofs.
+//! Proves a schedule before it is simulated: itself where that is short, else its pattern, once.
 
+use std::fmt;
 use std::sync::{Arc, PoisonError};
 
 use super::simulate::describe;
 use super::{PredictError, Predictor, Settings};
-use crate::collective::{Algorithm, Collective, Protocol};
-use crate::schedule::verify::verify;
-use crate::schedule::{Call, Order, Schedule};
+use crate::collective::{Algorithm, Protocol};
+use crate::schedule::verify::{Proof, verify};
+use crate::schedule::{Call, Pattern, Schedule};
+use crate::units::Bytes;
 
-/// How a schedule was proved.
+/// What was proved of a schedule, and so holds of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ProofKind {
-    /// At its real size.
-    Proved,
-    /// Its pattern at a smaller size, or with fewer ranks.
-    Sampled,
+    /// This very schedule, all its slices.
+    Proved {
+        /// Whether races between lanes were searched too.
+        races: bool,
+    },
+    /// Its pattern, on a smaller call: see [`Pattern`] for what that has in common with it.
+    ProvedPattern {
+        /// Ranks of the smaller call.
+        ranks: u32,
+        /// Those of the schedule.
+        of: u32,
+        /// Size of the smaller call.
+        size: Bytes,
+        /// Whether races between lanes were searched too.
+        races: bool,
+    },
+}
+
+impl ProofKind {
+    /// That of a schedule, by a proof of its twin, or of itself.
+    pub(super) fn new(schedule: &Schedule, twin: Option<&Schedule>, proof: Proof) -> Self {
+        let (of, races) = (schedule.call.ranks, proof.races_checked);
+        match twin.map(|twin| &twin.call) {
+            Some(call) => Self::ProvedPattern { ranks: call.ranks, of, size: call.size(), races },
+            None => Self::Proved { races },
+        }
+    }
+
+    /// Of two schedules that run as one, what was proved of the one of which less was.
+    #[must_use]
+    pub(super) fn least(self, other: Self) -> Self {
+        // How far a proof goes: itself, then many ranks, then large sizes.
+        let reach = |proof| match proof {
+            Self::Proved { races } => (races, u32::MAX, Bytes(u64::MAX)),
+            Self::ProvedPattern { ranks, size, races, .. } => (races, ranks, size),
+        };
+        if reach(other) < reach(self) { other } else { self }
+    }
+}
+
+impl fmt::Display for ProofKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let same = "same orders, roles and FIFO depth";
+        let races = match *self {
+            Self::Proved { races } => {
+                f.write_str("proved at this size")?;
+                races
+            }
+            Self::ProvedPattern { ranks, of, size, races } if ranks == of => {
+                write!(f, "proved on its {ranks} ranks at {size} ({same})")?;
+                races
+            }
+            Self::ProvedPattern { ranks, size, races, .. } => {
+                write!(f, "proved on {ranks} ranks of the same pattern at {size} ({same})")?;
+                races
+            }
+        };
+        if races { Ok(()) } else { f.write_str(", but for races between lanes") }
+    }
 }
 
 /// A schedule and how it was proved.
@@ -24,9 +81,7 @@ pub(crate) struct Proven {
     pub(crate) proof: ProofKind,
 }
 
-/// Ranks up to which a sampled proof uses the real number.
-const PROOF_RANKS: u32 = 64;
-/// Slices up to which the real call is proved.
+/// Slices up to which a schedule is proved itself.
 const PROOF_SLICES: u64 = 4_000;
 
 impl Predictor<'_> {
@@ -39,75 +94,25 @@ impl Predictor<'_> {
         settings: &Settings,
     ) -> Result<Proven, PredictError> {
         let schedule = self.schedule(call, algorithm, protocol, settings)?;
-        let proof = self.prove(&schedule, settings)?;
+        let proof = self.prove(&schedule)?;
         Ok(Proven { schedule, proof })
     }
-    /// Proves a schedule, or a smaller one of the same pattern; each pattern once.
-    pub(super) fn prove(&self, schedule: &Schedule, settings: &Settings) -> Result<ProofKind, PredictError> {
+
+    /// Proves a schedule, or its pattern; each pattern once.
+    pub(super) fn prove(&self, schedule: &Schedule) -> Result<ProofKind, PredictError> {
         let unproved = |error| PredictError::Unproved { what: describe(schedule), error };
-        let call = &schedule.call;
-        let plan = &schedule.plan;
-        let per_loop = plan.chunk.max(1) * u64::from(call.ranks);
-        let count = call.counts.as_ref().map_or(call.count, |counts| counts.iter().copied().max().unwrap_or(0));
-        let slices = (count / per_loop + 1) * u64::from(call.ranks).pow(2) * 2 * u64::from(plan.slices);
-        let slices = slices.saturating_mul(u64::from(plan.channels));
-        if slices <= PROOF_SLICES {
-            return verify(schedule).map(|_| ProofKind::Proved).map_err(unproved);
-        }
-        let key = format!(
-            "{} {} {} {} {} {} {} {}",
-            call.collective,
-            plan.algorithm,
-            call.ranks,
-            call.in_place,
-            call.root,
-            plan.slices,
-            plan.fifo_slices,
-            plan.aggregate
-        );
-        // A count matrix is a pattern of its own; what is missing in it stays missing.
-        let pattern = Arc::clone(self.proofs.lock().unwrap_or_else(PoisonError::into_inner).entry(key).or_default());
-        let mut known = pattern.lock().unwrap_or_else(PoisonError::into_inner);
-        if *known && call.counts.is_none() {
-            return Ok(ProofKind::Sampled);
-        }
-        // Fewer ranks stand on fewer hosts, and on fewer of each.
-        let order = self.order(call.ranks, settings);
-        let (ranks, order) = if call.ranks > PROOF_RANKS {
-            let fewest = self.graph(call.ranks, settings).ranks_per_host.0;
-            let per_host = (PROOF_RANKS / 8).min(fewest).max(1);
-            let hosts = u32::try_from(order.hosts.len()).unwrap_or(u32::MAX).min(PROOF_RANKS / per_host);
-            if hosts == 1 {
-                (PROOF_RANKS, Arc::new(Order::one_host(PROOF_RANKS)))
-            } else {
-                (hosts * per_host, Arc::new(Order::grid(hosts, per_host)))
-            }
-        } else {
-            // Of channels that are left the second is to be of the second tree.
-            let mut order = (*order).clone();
-            order.chains.iter_mut().for_each(|chains| chains.of_a_tree = 1);
-            (call.ranks, Arc::new(order))
+        let long = schedule.slices().is_some_and(|slices| slices > PROOF_SLICES);
+        let pattern = if long { Pattern::of(schedule)? } else { None };
+        let Some(pattern) = pattern else {
+            return Ok(ProofKind::new(schedule, None, verify(schedule).map_err(unproved)?));
         };
-        let mut small = Call { ranks, counts: None, ..call.clone() };
-        small.root.0 = small.root.0.min(ranks - 1);
-        let mut plan = *plan;
-        // Two channels (both trees), two loops and a bit, the real number of slices a chunk.
-        plan.channels = plan.channels.min(2 * plan.parts.max(1));
-        plan.chunk = plan.grain * 4 * u64::from(plan.slices);
-        plan.min_slice = plan.grain;
-        (plan.grid, plan.dealt) = (plan.grid.min(3), None);
-        let one_a_loop = matches!(plan.algorithm, Algorithm::Ring | Algorithm::Pat | Algorithm::Direct)
-            && call.collective != Collective::AllReduce;
-        let chunks = if one_a_loop { 1 } else { u64::from(ranks) };
-        (plan.per_channel, plan.even) = (plan.chunk * chunks * 2 + plan.grain, 0);
-        let sharers = if plan.algorithm == Algorithm::Direct { plan.parts } else { plan.channels };
-        small.count = plan.per_channel * u64::from(sharers) - 1;
-        if ranks == call.ranks {
-            small.counts = call.counts.as_ref().map(|counts| counts.iter().map(|&c| c.min(small.count)).collect());
-        }
-        let twin = Schedule::new(small, plan, &order)?;
-        verify(&twin).map_err(unproved)?;
-        *known = true;
-        Ok(ProofKind::Sampled)
+        let twin = pattern.twin()?;
+        let known = Arc::clone(self.proofs.lock().unwrap_or_else(PoisonError::into_inner).entry(pattern).or_default());
+        let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+        let proof = match *known {
+            Some(proof) => proof,
+            None => *known.insert(verify(&twin).map_err(unproved)?),
+        };
+        Ok(ProofKind::new(schedule, Some(&twin), proof))
     }
 }

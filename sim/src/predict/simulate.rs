@@ -189,7 +189,7 @@ impl Predictor<'_> {
         let (Some(first), Some(schedule)) = (first, schedules.first()) else {
             return Err(ScheduleError::Ranks(0).into());
         };
-        let proof = predictors[0].prove(schedule, settings)?;
+        let proof = predictors[0].prove(schedule)?;
         let laid = (views.iter().zip(&schedules))
             .map(|(view, schedule)| lay(view, self.profile, &settings.transport, schedule))
             .collect::<Result<Vec<_>, _>>()?;

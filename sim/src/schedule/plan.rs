@@ -62,7 +62,7 @@ impl Default for Limits {
 }
 
 /// The cut of one call.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Plan {
     /// Algorithm.
     pub algorithm: Algorithm,
