@@ -29,7 +29,7 @@ use crate::engine::{Instance, Unobserved};
 use crate::network::lay;
 use crate::predict::{Pace, PredictError, Predictor, Proven, Settings};
 use crate::profile::{OriginKind, PARAMETERS, Parameter, Profile};
-use crate::schedule::plan::Plan;
+use crate::schedule::plan::{Dealing, Plan};
 use crate::schedule::{Call, Schedule};
 use crate::topology::Topology;
 use crate::units::SimDuration;
@@ -692,7 +692,11 @@ fn likes(cases: &[Case]) -> Vec<usize> {
     let kind = |case: &Case| {
         let Schedule { call, plan, .. } = &case.proven.schedule;
         let long = plan.per_channel >= LONG * plan.chunk.max(1) && call.counts.is_none();
-        let (call, plan) = (Call { count: 0, ..call.clone() }, Plan { per_channel: 0, even: 0, dealt: None, ..*plan });
+        let dealing = match plan.dealing {
+            Dealing::ByThreads { grid, .. } => Dealing::ByThreads { grid, even: 0 },
+            _ => Dealing::Evenly,
+        };
+        let (call, plan) = (Call { count: 0, ..call.clone() }, Plan { per_channel: 0, dealing, ..*plan });
         long.then(|| format!("{} {call:?} {plan:?} {:?}", case.machine, case.settings))
     };
     let kinds: Vec<Option<String>> = cases.iter().map(kind).collect();

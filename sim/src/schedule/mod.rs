@@ -12,6 +12,7 @@ mod direct;
 mod heads;
 mod identity;
 pub mod msccl;
+mod old;
 mod pat;
 mod pattern;
 pub mod plan;

@@ -19,7 +19,7 @@
 
 use rustc_hash::FxHashSet;
 
-use super::plan::Plan;
+use super::plan::{Dealing, Plan};
 use super::program::Shape;
 use super::verify::MAX_CLOCKED_WORKERS;
 use super::{Call, Chains, MAX_CHANNELS, Order, Schedule, ScheduleError};
@@ -121,7 +121,7 @@ impl Pattern {
         // The verifier asks whether something is added, not how.
         let mut call = Call { ranks, root, op: ReduceOp::Sum, ..call.clone() };
         // What a transfer costs is not proved: threads, and who copies.
-        let mut plan = Plan { threads: 32, direct: false, fetches: false, even: 0, dealt: None, ..*plan };
+        let mut plan = Plan { threads: 32, direct: false, fetches: false, ..*plan };
         // Two messages a pair, two rounds at once.
         let (parts, groups) = (plan.parts.clamp(1, 2), (plan.channels / plan.parts.max(1)).clamp(1, 2));
         plan.parts = parts;
@@ -130,7 +130,10 @@ impl Pattern {
         }
         plan.chunk = plan.grain * 4 * u64::from(plan.slices);
         plan.min_slice = plan.grain;
-        plan.grid = plan.grid.min(3);
+        plan.dealing = match plan.grid() {
+            1 => Dealing::Evenly,
+            grid => Dealing::ByThreads { grid: grid.min(3), even: 0 },
+        };
         let form = Form::of(&call, &plan, &order);
         plan.channels = form.channels.clamp(1, MAX_CHANNELS);
         let fill = (2 * u64::from(plan.fifo_slices)).div_ceil(u64::from(plan.slices) * form.each.max(1));

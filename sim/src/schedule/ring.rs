@@ -119,7 +119,7 @@ impl Generator for Ring {
                 (LOOPS, signed(length.div_ceil(per_loop))),
                 (COUNT, signed(self.call.count)),
                 (RING, signed(ring_index as u64)),
-                (GRID, signed(self.plan.grid * self.plan.grain)),
+                (GRID, signed(self.plan.grid() * self.plan.grain)),
             ],
             recv,
             send,
