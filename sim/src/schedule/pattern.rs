@@ -1,21 +1,4 @@
 //! Patterns: what is proved of a schedule that is too long to be proved itself.
-//!
-//! A generator writes the program of each role once and goes on with it for more ranks, channels and bytes. So a
-//! schedule's pattern is proved on a smaller *twin*: the same generator's schedule of a call that is cut down. A
-//! [`Pattern`] is all that the generator sees of that twin (call, plan, order), and so it is the key of its proof too:
-//! nothing that the verifier's answer depends on can be left out of it.
-//!
-//! What makes the twin enough:
-//! - It has the machine's own orders and trees, those of the kept ranks: each order of a ring, chain of a host and kind
-//!   of tree that tells channels apart ([`Form::channels`]), the root, and the parity of the number of hosts, which the
-//!   second tree depends on.
-//! - It has all *roles* of the schedule ([`Schedule::roles`]): each worker's program, as instructions with the number
-//!   of ports that they fuse, their buffers and whether they add or wait. A twin that lacks one is taken larger.
-//! - Its FIFOs have the same depth, its chunks the same number of slices, and a connection carries at least two FIFOs
-//!   full, so that senders wait for credit; programs go at least twice through their loops and then once with a rest.
-//! - It has more ranks than a FIFO holds slices ([`LEAST_RANKS`]), so that no chunk's way around fits into one.
-//!
-//! What it does not show: a flaw that needs more ranks than it has and shows in no role.
 
 use rustc_hash::FxHashSet;
 
@@ -62,13 +45,31 @@ impl Form {
     fn slices(self, call: &Call, plan: &Plan) -> u64 {
         let rounds = plan.per_channel.div_ceil(plan.chunk.max(1) * self.chunks.max(1)).max(1);
         let (first, end) = plan.used();
-        [u64::from(end - first), u64::from(call.ranks), self.sends, u64::from(plan.slices)]
+        [u64::from(end - first), u64::from(call.ranks), self.sends.max(1), u64::from(plan.slices)]
             .into_iter()
             .fold(rounds, u64::saturating_mul)
     }
 }
 
-/// All that a generator sees of the twin of a schedule.
+/// The pattern of a schedule, by its smaller *twin*.
+///
+/// A generator writes the program of each role once and goes on with it for more ranks, channels and bytes. So a long
+/// schedule is proved by a twin: the same generator's schedule of a call that is cut down. A pattern is all that the
+/// generator sees of that twin (call, plan, order), and so it is the key of its proof too: nothing that the verifier's
+/// answer depends on can be left out of it.
+///
+/// What makes the twin enough:
+/// - It has the machine's own orders and trees, those of the ranks kept: each order of a ring, chain of a host and kind
+///   of tree that tells channels apart, the root, and the parity of the number of hosts, which the second tree
+///   depends on.
+/// - It has all *roles* of the schedule ([`Schedule::roles`]): each worker's program, as instructions with the number of
+///   ports that they fuse, their buffers and whether they add or wait. A twin that lacks one is taken larger.
+/// - Its FIFOs have the same depth, its chunks the same number of slices. A connection carries two FIFOs full at
+///   least (but for PAT that packs small chunks, and so has too few to fill one), so that senders wait for credit;
+///   programs go twice through their loops at least, and then once with a rest.
+/// - It has 16 ranks at least, more than a FIFO holds slices, so that no chunk's way around fits into one.
+///
+/// What it does not show: a flaw that needs more ranks than it has and shows in no role.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Pattern {
     call: Call,
