@@ -18,7 +18,7 @@ use collcast_sim::nccl::Transport;
 use collcast_sim::network::{Laid, LayError, ResourceName, lay, order};
 use collcast_sim::predict::{Choice, PredictError, Prediction, Predictor, Settings};
 use collcast_sim::profile::{Constant, Profile, Reach};
-use collcast_sim::schedule::plan::{Limits, Plan};
+use collcast_sim::schedule::plan::{Dealing, Limits, Plan};
 use collcast_sim::schedule::program::{Mutation, Template};
 use collcast_sim::schedule::verify::verify;
 use collcast_sim::schedule::wiring::UNUSED;
@@ -748,9 +748,7 @@ fn ring_all_reduce_has_its_closed_form() {
                     fifo_slices: 8,
                     min_slice: 4,
                     per_channel: call.count,
-                    even: 0,
-                    dealt: None,
-                    grid: 1,
+                    dealing: Dealing::Evenly,
                     parts: 1,
                     aggregate: 1,
                     direct: false,

@@ -4,7 +4,7 @@ use collcast_reports::model::{Cell, Column, Report, Table, Verdict};
 use collcast_reports::nccl_tests::{self, NcclTests, NcclTestsRow};
 use collcast_sim::collective::{Algorithm, Launch};
 use collcast_sim::ids::Rank;
-use collcast_sim::predict::{Choice, GroupCall, ProofKind};
+use collcast_sim::predict::{Choice, GroupCall};
 use collcast_sim::schedule::{Call, valid_algorithms};
 use collcast_sim::units::Bytes;
 
@@ -325,13 +325,7 @@ fn facts(row: &Row) -> Table {
                 p.plan.fifo_slices
             ),
         ),
-        (
-            "schedule",
-            match p.proof {
-                ProofKind::Proved => "proved at this size".to_owned(),
-                ProofKind::Sampled => "its pattern proved at a smaller size".to_owned(),
-            },
-        ),
+        ("schedule", p.proof.to_string()),
         ("schedule hash", schedule_hash(p.schedule_hash)),
         ("cannot be below", format!("{} ({})", p.bound.time, p.bound.what)),
         ("bound by", p.bound_by().to_owned()),

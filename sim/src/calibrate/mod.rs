@@ -28,11 +28,12 @@ use rustc_hash::FxHashMap;
 use crate::collective::Launch;
 use crate::engine::{Instance, Unobserved};
 use crate::network::lay;
-use crate::predict::{PredictError, Predictor, Proven, Settings};
+use crate::predict::{Pace, PredictError, Predictor, Proven, Settings};
 use crate::profile::{Constant, OriginKind, Parameter, Profile, Role};
-use crate::schedule::plan::Plan;
+use crate::schedule::plan::{Dealing, Plan};
 use crate::schedule::{Call, Schedule};
 use crate::topology::Topology;
+use crate::units::SimDuration;
 pub use rows::{Judged, Sample, mean};
 use solve::{Options, Problem, Solution, covariance, minimise};
 pub use spread::{Coverage, coverage, spreads};
@@ -570,17 +571,17 @@ impl<'a> Study<'a> {
     }
 
     fn judged(&self, row: usize, profile: &Profile, simulated: Simulated) -> Judged {
-        let issue = self.issue_us(row, profile);
-        let served = simulated.kernel_us + profile.gap(self.samples[row].settings.launch).as_us();
-        let (predicted_us, bound) = if issue >= served { (issue, "launch rate") } else { (served, simulated.bound) };
+        let (pace, kernel_us) = (self.pace(row, profile).as_us(), simulated.kernel_us);
+        let predicted_us = pace.time(kernel_us);
+        let bound = if pace.is_kept_by_host(kernel_us) { "launch rate" } else { simulated.bound };
         Judged { predicted_us, residual: (predicted_us / self.samples[row].time_us).ln(), bound }
     }
 
-    fn issue_us(&self, row: usize, profile: &Profile) -> f64 {
+    fn pace(&self, row: usize, profile: &Profile) -> Pace<SimDuration> {
         let sample = &self.samples[row];
         let predictor = Predictor::new(&self.machines[sample.machine], profile);
         let each = sample.call.ranks.div_ceil(predictor.hosts(sample.call.ranks));
-        profile.issue_interval(sample.settings.launch, each).as_us()
+        Pace::new(profile, sample.settings.launch, each)
     }
 
     /// Kernel times of some cases.
@@ -652,7 +653,11 @@ fn likes(cases: &[Case]) -> Vec<usize> {
     let kind = |case: &Case| {
         let Schedule { call, plan, .. } = &case.proven.schedule;
         let long = plan.per_channel >= LONG * plan.chunk.max(1) && call.counts.is_none();
-        let (call, plan) = (Call { count: 0, ..call.clone() }, Plan { per_channel: 0, even: 0, dealt: None, ..*plan });
+        let dealing = match plan.dealing {
+            Dealing::ByThreads { grid, .. } => Dealing::ByThreads { grid, even: 0 },
+            _ => Dealing::Evenly,
+        };
+        let (call, plan) = (Call { count: 0, ..call.clone() }, Plan { per_channel: 0, dealing, ..*plan });
         long.then(|| format!("{} {call:?} {plan:?} {:?}", case.machine, case.settings))
     };
     let kinds: Vec<Option<String>> = cases.iter().map(kind).collect();

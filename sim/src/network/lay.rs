@@ -13,11 +13,6 @@ use crate::schedule::{Conn, End, Schedule};
 use crate::topology::Topology;
 use crate::units::{SimDuration, SimTime};
 
-/// From so many times the rate of a port in NICs that send through it, all at once, incast is
-/// taken to matter. The trees and rings of NCCL let at most 6 neighbours meet in one port; nothing but a warning
-/// depends on it.
-const INCAST: u64 = 8;
-
 /// Groups of channels that start one after the other, in calls inside one host. Channels in step would
 /// all copy at once and all synchronise at once, with the link idle; the little that they start apart
 /// grows, since who is early finds the link less busy, until they take turns. So many groups are within

@@ -19,7 +19,8 @@ use crate::topology::{LinkKind, Topology, VertexKind};
 use crate::units::SimDuration;
 
 /// From so many times the rate of a port in NICs that send through it, all at once, incast is
-/// taken to matter. The trees and rings of NCCL let at most 6 neighbours meet in one port.
+/// taken to matter. The trees and rings of NCCL let at most 6 neighbours meet in one port; nothing but a warning
+/// depends on it.
 const INCAST: u64 = 8;
 
 /// Bytes on the wire per byte of payload (NCCL 2.30 `src/include/device.h`): a line of LL is 8 bytes of data and as many of

@@ -9,22 +9,21 @@
 
 use std::collections::BTreeMap;
 
-use super::{
-    Choice, PredictError, Predictor, ProofKind, ROUNDS, Settings, Warning, bound_by, kernel_time, utilisations,
-};
+use rustc_hash::FxHashMap;
+
+use super::time::{Busy, ROUNDS, check_possible, kernel_time, utilisations};
+use super::{Choice, PredictError, Predictor, ProofKind, Settings, Warning};
 use crate::bounds;
 use crate::collective::{Algorithm, Protocol};
 use crate::domain::{Beyond, Reason};
-use crate::engine::flows::WEIGHT_ONE;
 use crate::engine::{Unobserved, run};
 use crate::ids::{ChannelId, Rank};
 use crate::nccl::cost::place;
 use crate::nccl::rules::{Deals, Rules};
 use crate::nccl::{Layer, shared_choices};
-use crate::network::{Laid, ResourceName, join, lay};
-use crate::profile::Spread;
+use crate::network::{Laid, join, lay};
 use crate::schedule::dealing::{Dealt, Share, deal};
-use crate::schedule::plan::{Limits, Plan};
+use crate::schedule::plan::{Dealing, Limits, Plan};
 use crate::schedule::{Call, Schedule, valid_algorithms};
 use crate::units::{SimDuration, SimTime};
 
@@ -84,9 +83,60 @@ impl Predictor<'_> {
     pub fn predict_group(
         &self,
         calls: &[Call],
-        (algorithm, protocol): (Choice<Algorithm>, Choice<Protocol>),
+        choice: (Choice<Algorithm>, Choice<Protocol>),
         settings: &Settings,
     ) -> Result<GroupPrediction, PredictError> {
+        let ranks = self.check_group(calls, choice, settings)?;
+        let (chosen, mut order) = self.choose(calls, choice, settings)?;
+        let several = self.hosts(ranks) > 1;
+        order.sort_by_key(|&c| Kind::of(chosen[c].algorithm, several));
+        let (group, plans) = self.cut_group(calls, &chosen, &order, settings);
+        let slices: u64 = calls.iter().zip(&plans).map(|(call, plan)| slices(call, plan)).fold(0, u64::saturating_add);
+        if slices > MOST_SLICES {
+            return Err(PredictError::NoGroup(format!(
+                "they send about {slices} slices, more than {MOST_SLICES}: take fewer bytes or ranks"
+            )));
+        }
+        let most = u32::try_from(MOST_SLICES / slices.max(1)).unwrap_or(u32::MAX);
+        let rounds = (most / 2 * 2).clamp(2, ROUNDS);
+        let Run { kernel, proof, events, busy, congested } = self.run_group(calls, &order, &plans, settings, rounds)?;
+        let of_calls = group.iter().zip(calls).map(|(c, call)| self.profile.beyond(c.algorithm, c.protocol, call));
+        let mut beyond: Beyond = of_calls.chain([self.beyond(ranks, settings.launch)]).collect();
+        // That of the call with the most to do.
+        let main =
+            group.iter().zip(calls).max_by_key(|(_, call)| call.size()).map_or(Protocol::Simple, |c| c.0.protocol);
+        let (nvswitch, sharp) = self.profile.switches_measured();
+        let unmeasured = group.iter().any(|c| match c.algorithm {
+            Algorithm::Nvls => !nvswitch || several && !sharp,
+            Algorithm::NvlsTree => !nvswitch,
+            _ => Kind::of(c.algorithm, several) == Kind::Collnet && !sharp,
+        });
+        if unmeasured {
+            beyond.insert(Reason::Switches);
+        }
+        let timed = self.timed(kernel, ranks, (main, busy, &beyond), settings);
+        Ok(GroupPrediction {
+            calls: group,
+            time: timed.time,
+            low: timed.low,
+            high: timed.high,
+            kernel,
+            bound: timed.bound,
+            apart: self.apart(calls, choice, settings)?,
+            beyond,
+            proof,
+            events,
+            warnings: congested.into_iter().collect(),
+        })
+    }
+
+    /// Whether calls are a group that is modelled; its ranks.
+    fn check_group(
+        &self,
+        calls: &[Call],
+        (algorithm, protocol): (Choice<Algorithm>, Choice<Protocol>),
+        settings: &Settings,
+    ) -> Result<u32, PredictError> {
         let no = |why: String| Err(PredictError::NoGroup(why));
         let Some(first) = calls.first() else { return no("it has no calls".to_owned()) };
         if calls.len() > MOST_CALLS {
@@ -116,12 +166,21 @@ impl Predictor<'_> {
         if algorithm == Choice::Best || protocol == Choice::Best {
             return no("`best` would need a forecast of every combination: name an algorithm or take auto".to_owned());
         }
-        let (chosen, mut order) = self.choose(calls, (algorithm, protocol), settings)?;
-        let all = self.limits(first.ranks, settings).channels;
-        let mut planned: Vec<Option<(GroupCall, Plan)>> = vec![None; calls.len()];
-        let several = self.hosts(first.ranks) > 1;
+        Ok(first.ranks)
+    }
+
+    /// Deals the channels to calls of each kind in this order, and cuts each call for those that it has.
+    fn cut_group(
+        &self,
+        calls: &[Call],
+        chosen: &[Chosen],
+        order: &[usize],
+        settings: &Settings,
+    ) -> (Vec<GroupCall>, Vec<Plan>) {
+        let (ranks, version) = (calls[0].ranks, self.version(settings));
+        let (all, several) = (self.limits(ranks, settings).channels, self.hosts(ranks) > 1);
         let kind_of = |c: usize| Kind::of(chosen[c].algorithm, several);
-        order.sort_by_key(|&c| kind_of(c));
+        let mut planned: Vec<Option<(GroupCall, Plan)>> = vec![None; calls.len()];
         for kind in [Kind::Plain, Kind::Nvls, Kind::Collnet] {
             let of_kind: Vec<usize> = order.iter().copied().filter(|&c| kind_of(c) == kind).collect();
             let shares: Vec<Share> = of_kind
@@ -142,31 +201,34 @@ impl Predictor<'_> {
                     ..self.limits_of(&calls[index], algorithm, protocol, settings)
                 };
                 let plan = Plan::new(&calls[index], algorithm, protocol, &limits);
-                let plan =
-                    Plan { channels, threads, dealt: Some(dealt), per_channel: dealt.most(&calls[index]), ..plan };
+                let plan = Plan {
+                    channels,
+                    threads,
+                    dealing: Dealing::ByTraffic(dealt),
+                    per_channel: dealt.most(&calls[index]),
+                    ..plan
+                };
                 planned[index] = Some((GroupCall { choice, algorithm, protocol, layer, dealt }, plan));
             }
         }
-        let (group, plans): (Vec<GroupCall>, Vec<Plan>) = planned.into_iter().flatten().unzip();
-        let slices: u64 = calls.iter().zip(&plans).map(|(call, plan)| slices(call, plan)).fold(0, u64::saturating_add);
-        if slices > MOST_SLICES {
-            return no(format!("they send about {slices} slices, more than {MOST_SLICES}: take fewer bytes or ranks"));
-        }
-        let most = u32::try_from(MOST_SLICES / slices.max(1)).unwrap_or(u32::MAX);
-        let rounds = (most / 2 * 2).clamp(2, ROUNDS);
-        let Run { kernel, proof, events, busiest: [link, lane, host], congested } =
-            self.run_group(calls, &order, &plans, settings, rounds)?;
-        let ranks = first.ranks;
-        let (time, issue) = self.time(kernel, ranks, settings);
+        planned.into_iter().flatten().unzip()
+    }
+
+    /// Time of the calls one after another, each as a kernel of its own.
+    fn apart(
+        &self,
+        calls: &[Call],
+        (algorithm, protocol): (Choice<Algorithm>, Choice<Protocol>),
+        settings: &Settings,
+    ) -> Result<SimDuration, PredictError> {
         let mut apart = SimDuration::ZERO;
-        let mut known: BTreeMap<String, SimDuration> = BTreeMap::new();
+        let mut known: FxHashMap<&Call, SimDuration> = FxHashMap::default();
         for call in calls {
-            let key = format!("{call:?}");
-            let alone = match known.get(&key) {
+            let alone = match known.get(call) {
                 Some(&time) => time,
                 None => self.predict(call, algorithm, protocol, settings)?.time,
             };
-            known.insert(key, alone);
+            known.insert(call, alone);
             apart += alone;
         }
         if settings.cold {
@@ -175,38 +237,7 @@ impl Predictor<'_> {
             let others = calls.len() as u64 - 1;
             apart = SimDuration((apart + gap.times(others)).0.saturating_sub(first.times(others).0));
         }
-        let of_calls = group.iter().zip(calls).map(|(c, call)| self.profile.beyond(c.algorithm, c.protocol, call));
-        let mut beyond: Beyond = of_calls.chain([self.beyond(ranks, settings.launch)]).collect();
-        // That of the call with the most to do.
-        let main =
-            group.iter().zip(calls).max_by_key(|(_, call)| call.size()).map_or(Protocol::Simple, |c| c.0.protocol);
-        let (nvswitch, sharp) = self.profile.switches_measured();
-        let unmeasured = group.iter().any(|c| match c.algorithm {
-            Algorithm::Nvls => !nvswitch || several && !sharp,
-            Algorithm::NvlsTree => !nvswitch,
-            _ => Kind::of(c.algorithm, several) == Kind::Collnet && !sharp,
-        });
-        if unmeasured {
-            beyond.insert(Reason::Switches);
-        }
-        let bound = bound_by(issue >= time, link, lane, host);
-        let class = Spread::class(main, settings.launch, bound);
-        let (low, high) = self.profile.interval(&class, !beyond.is_empty());
-        let scale = |factor: f64| SimDuration::from_us(time.as_us() * factor);
-        let (low, high) = (scale(low), scale(high));
-        Ok(GroupPrediction {
-            calls: group,
-            time,
-            low,
-            high,
-            kernel,
-            bound,
-            apart,
-            beyond,
-            proof,
-            events,
-            warnings: congested.into_iter().collect(),
-        })
+        Ok(apart)
     }
 
     /// NCCL's choices by call, and the order in which it deals channels.
@@ -265,13 +296,11 @@ impl Predictor<'_> {
         rounds: u32,
     ) -> Result<Run, PredictError> {
         let mut schedules = Vec::new();
-        let mut proof = ProofKind::Proved;
+        let mut proof = ProofKind::Proved { races: true };
         for &index in order {
             let schedule =
                 Schedule::new(calls[index].clone(), plans[index], &self.order(calls[index].ranks, settings))?;
-            if self.prove(&schedule, settings)? == ProofKind::Sampled {
-                proof = ProofKind::Sampled;
-            }
+            proof = proof.least(self.prove(&schedule)?);
             schedules.push(schedule);
         }
         let laid = (schedules.iter())
@@ -296,32 +325,20 @@ impl Predictor<'_> {
         let stopped = |error| PredictError::Engine { what: what(), error };
         let outcome = run(&instance, &mut Unobserved).map_err(stopped)?;
         let ends = plans.iter().map(|plan| self.profile.kernel(plan)).max().unwrap_or_default();
-        let run_time = outcome.end - SimTime(0);
-        if let Err((resource, _)) = bounds::check_loads(&instance.resources, &outcome.load, run_time, WEIGHT_ONE) {
-            let violation = format!("{:?} carried more in {run_time} than it can", names[resource]);
-            return Err(PredictError::SelfCheck { what: what(), violation });
-        }
-        let mut busiest = [0.0_f64; 3];
-        for (used, resource) in utilisations(&instance.resources, &outcome.load, run_time) {
-            let kind = match names[resource] {
-                ResourceName::Link(_) => 0,
-                ResourceName::Lane(..) | ResourceName::Own(..) => 1,
-                ResourceName::Memory(at) if self.topology.gpu(at).is_some() => 1,
-                _ => 2,
-            };
-            busiest[kind] = busiest[kind].max(used);
-        }
         let several = self.hosts(calls[0].ranks) > 1;
         let in_switches = |plan: &Plan| Kind::of(plan.algorithm, several) != Kind::Plain;
-        let least = (calls.iter().zip(plans))
-            .map(|(call, plan)| bounds::bandwidth(self.topology, call, in_switches(plan)).time)
-            .max()
-            .unwrap_or_default();
+        let bound = (calls.iter().zip(plans))
+            .map(|(call, plan)| bounds::bandwidth(self.topology, call, in_switches(plan)))
+            .max_by_key(|bound| bound.time)
+            .unwrap_or_else(|| bounds::Bound { time: SimDuration::ZERO, what: String::new() });
+        check_possible(&instance, &outcome, &bound, true, |resource| names[resource], what)?;
+        let uses = utilisations(&instance.resources, &outcome.load, outcome.end - SimTime(0));
+        let busy = Busy::of(self.topology, names.iter().copied().zip(uses));
         let kernel = kernel_time(&instance, &outcome, ends, settings, (rounds, &|i| run(i, &mut Unobserved)))
             .map_err(stopped)?
-            .max(least);
+            .max(bound.time);
         let congested = congested.map(|link| self.congestion(link));
-        Ok(Run { kernel, proof, events: outcome.events, busiest, congested })
+        Ok(Run { kernel, proof, events: outcome.events, busy, congested })
     }
 }
 
@@ -330,8 +347,7 @@ struct Run {
     kernel: SimDuration,
     proof: ProofKind,
     events: u64,
-    /// Use of the busiest link, lane, and thread or memory of the host.
-    busiest: [f64; 3],
+    busy: Busy,
     congested: Option<Warning>,
 }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
+use super::pattern::Form;
 use super::program::{Buffer, Code, Expr, Op, Ref, Template, Var, c};
 use super::tree::along_rings;
 use super::{Call, Conn, End, Generator, Order, Plan, Worker};
@@ -32,6 +33,12 @@ struct Chain {
     chains: Vec<Vec<Vec<u32>>>,
     /// Host of each rank.
     host: Arc<[u32]>,
+}
+
+/// Each chain; a rank sends to its head and away from it.
+pub(super) fn form(order: &Order) -> Form {
+    let chains = order.collnet.as_ref().map_or(order.rings.len(), Vec::len);
+    Form { channels: u32::try_from(chains).unwrap_or(u32::MAX).max(2), chunks: 1, sends: 2, each: 1 }
 }
 
 pub(super) fn generate(call: &Call, plan: &Plan, order: &Order) -> (u32, Vec<Template>, Box<dyn Generator>) {

@@ -12,6 +12,7 @@
 
 use smallvec::SmallVec;
 
+use super::pattern::Form;
 use super::program::{Buffer, Code, Expr, Op, Ref, Template, Var, c};
 use super::tree::double_tree;
 use super::{Call, Conn, Generator, Order, Plan, Worker};
@@ -55,6 +56,12 @@ struct CollTree {
     /// Domain and place in it, by rank.
     place_of: Vec<(usize, usize)>,
     shards: usize,
+}
+
+/// The parity of a channel tells trees apart; a round has a chunk for each leader.
+pub(super) fn form(order: &Order) -> Form {
+    let shards = order.hosts.iter().map(Vec::len).min().unwrap_or(1) as u64;
+    Form { channels: 2, chunks: shards, sends: 2 * (shards + MAX_CHILDREN as u64), each: 1 }
 }
 
 pub(super) fn generate(call: &Call, plan: &Plan, order: &Order) -> (u32, Vec<Template>, Box<dyn Generator>) {

@@ -30,7 +30,7 @@ fn traffic_per_byte(call: &Call, protocol: Protocol, rules: &Dealing) -> u64 {
 
 /// The part of the channels that a call has, alone or in a group, and how its elements are dealt to them: the last has
 /// what is left.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Dealt {
     /// First channel.
     pub first: u32,

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use smallvec::smallvec;
 
+use super::pattern::Form;
 use super::program::{Buffer, Code, Expr, Op, Ref, Template, Var, c};
 use super::{Call, Conn, Generator, Order, Plan, Worker};
 use crate::collective::{Collective, Protocol};
@@ -106,6 +107,13 @@ impl Rounds {
         let index = step(HOST, host, hosts) * locals + step(LOCAL, local, locals);
         table(self.rank_of.iter().map(|&r| i64::from(r)).collect(), index)
     }
+}
+
+/// A round has a chunk for each pair that talks, on every channel of its group.
+pub(super) fn form(call: &Call, plan: &Plan) -> Form {
+    let groups = u64::from((plan.channels / plan.parts.max(1)).max(1));
+    let pairs = if call.collective == Collective::AllToAll { u64::from(call.ranks) } else { 1 };
+    Form { channels: plan.channels, chunks: 1, sends: pairs.div_ceil(groups), each: 1 }
 }
 
 pub(super) fn generate(call: &Call, plan: &Plan, order: &Order) -> (u32, Vec<Template>, Box<dyn Generator>) {

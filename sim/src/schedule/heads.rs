@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
+use super::pattern::Form;
 use super::program::{Buffer, Code, Expr, Op, Ref, Template, Var, c};
 use super::tree::double_tree;
 use super::{Call, Conn, End, Generator, MAX_NVLS_HEADS, Order, Plan, Worker};
@@ -79,6 +80,16 @@ struct Heads {
     across: Across,
     /// Most ports below a head.
     most: usize,
+}
+
+/// The parity of a channel tells trees apart. A round has a chunk for each head, or one for each host.
+pub(super) fn form(call: &Call, order: &Order) -> Form {
+    let heads = order.hosts.iter().map(Vec::len).min().unwrap_or(1).min(MAX_NVLS_HEADS) as u64;
+    let hosts = order.hosts.len() as u64;
+    match call.collective {
+        Collective::AllReduce => Form { channels: 2, chunks: heads, sends: heads + 3, each: 1 },
+        _ => Form { channels: 2, chunks: 1, sends: (heads + 1) * hosts, each: 1 },
+    }
 }
 
 pub(super) fn generate(call: &Call, plan: &Plan, order: &Order) -> (u32, Vec<Template>, Box<dyn Generator>) {

@@ -12,7 +12,9 @@ mod direct;
 mod heads;
 mod identity;
 pub mod msccl;
+mod old;
 mod pat;
+mod pattern;
 pub mod plan;
 pub mod program;
 mod ring;
@@ -23,6 +25,8 @@ pub mod wiring;
 use std::sync::Arc;
 
 use thiserror::Error;
+
+pub use pattern::Pattern;
 
 use crate::collective::{Algorithm, Collective, DataType, Protocol, ReduceOp};
 use crate::ids::{ChannelId, Lane, Rank};
@@ -36,7 +40,7 @@ pub const MAX_RANKS: u32 = 131_072;
 pub const MAX_CHANNELS: u32 = 64;
 
 /// One collective call: what is asked, without how.
-#[derive(Clone, PartialEq, Debug, Hash)]
+#[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub struct Call {
     /// What.
     pub collective: Collective,
@@ -364,6 +368,8 @@ pub struct Schedule {
     pub rails: Vec<Arc<[Rail]>>,
     /// Place of each rank's host in [`Schedule::rails`].
     hosts: Arc<[u32]>,
+    /// What it was generated with; none of a stranger's.
+    order: Option<Arc<Order>>,
     generator: Box<dyn Generator>,
 }
 
@@ -384,22 +390,23 @@ impl Schedule {
         if !valid_protocols(plan.algorithm).contains(&plan.protocol) {
             return Err(ScheduleError::NoKernel { algorithm: plan.algorithm, protocol: plan.protocol });
         }
+        let order = Arc::new(order.clone());
         let (lanes, templates, generator): (u32, Vec<Template>, Box<dyn Generator>) = match plan.algorithm {
-            Algorithm::Tree => tree::generate(&call, &plan, order),
-            Algorithm::Direct => direct::generate(&call, &plan, order),
+            Algorithm::Tree => tree::generate(&call, &plan, &order),
+            Algorithm::Direct => direct::generate(&call, &plan, &order),
             Algorithm::Pat if call.ranks > 1 => pat::generate(&call, &plan),
-            Algorithm::CollTree if call.ranks > 1 => coll_tree::generate(&call, &plan, order),
-            Algorithm::Nvls | Algorithm::NvlsTree | Algorithm::CollnetDirect => heads::generate(&call, &plan, order),
-            Algorithm::CollnetChain => chain::generate(&call, &plan, order),
-            _ => ring::generate(&call, &plan, order),
+            Algorithm::CollTree if call.ranks > 1 => coll_tree::generate(&call, &plan, &order),
+            Algorithm::Nvls | Algorithm::NvlsTree | Algorithm::CollnetDirect => heads::generate(&call, &plan, &order),
+            Algorithm::CollnetChain => chain::generate(&call, &plan, &order),
+            _ => ring::generate(&call, &plan, &order),
         };
         let (rails, hosts) = match plan.algorithm {
-            Algorithm::Tree => (tree::rails(order), order.host_of_ranks(call.ranks)),
+            Algorithm::Tree => (tree::rails(&order), order.host_of_ranks(call.ranks)),
             Algorithm::Ring => (order.rails.clone(), order.host_of_ranks(call.ranks)),
             // Heads and peers take the NICs next to them.
             _ => (Vec::new(), Arc::default()),
         };
-        Ok(Self { call, plan, lanes, templates, rails, hosts, generator })
+        Ok(Self { call, plan, lanes, templates, rails, hosts, order: Some(order), generator })
     }
 
     /// A schedule from a stranger's templates and generator: imported algorithms and tests.
@@ -410,7 +417,7 @@ impl Schedule {
         templates: Vec<Template>,
         generator: Box<dyn Generator>,
     ) -> Self {
-        Self { call, plan, lanes, templates, rails: Vec::new(), hosts: Arc::default(), generator }
+        Self { call, plan, lanes, templates, rails: Vec::new(), hosts: Arc::default(), order: None, generator }
     }
 
     /// The NICs (by their numbers in host or NVLink domain) through which two ranks of different ones
@@ -566,7 +573,7 @@ fn protocol_names(algorithm: Algorithm) -> String {
 }
 
 /// By which NICs a channel enters and leaves a host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rail {
     /// The rank next to the NIC by which it enters.
     pub first: u32,
@@ -577,7 +584,7 @@ pub struct Rail {
 }
 
 /// How trees run inside hosts and join them.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Chains {
     /// `[channel][host]`: the ranks of a host in the order of its chain; the first holds the parent
     /// host. Channels beyond the list reuse it from the start.
@@ -591,7 +598,7 @@ pub struct Chains {
 }
 
 /// In which order a pattern visits the ranks, and which ranks share a host.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Order {
     /// Orders by channel, reused cyclically: a permutation of the ranks each.
     pub rings: Vec<Arc<[u32]>>,

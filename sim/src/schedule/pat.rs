@@ -20,6 +20,7 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
+use super::pattern::Form;
 use super::program::{Buffer, Code, Expr, Op, Ref, Template, Var, c};
 use super::{Call, Conn, Generator, Plan, Worker};
 use crate::collective::Collective;
@@ -55,6 +56,12 @@ struct Pat {
     plan: Plan,
     dimensions: u32,
     slots: u64,
+}
+
+/// A rank sends every chunk but one, half of them to its nearest. Where a FIFO has room for many small chunks a call has
+/// less than fills it, so that this is taken to.
+pub(super) fn form(call: &Call, plan: &Plan) -> Form {
+    Form { channels: 2, chunks: 1, sends: u64::from(call.ranks - 1), each: u64::from(plan.fifo_slices) }
 }
 
 pub(super) fn generate(call: &Call, plan: &Plan) -> (u32, Vec<Template>, Box<dyn Generator>) {

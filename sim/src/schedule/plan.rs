@@ -8,6 +8,7 @@ use crate::collective::{Algorithm, Buffers, Collective, Protocol};
 use crate::nccl::Version;
 use crate::nccl::rules::{Deals, Rules};
 use crate::schedule::dealing::{Dealt, Share, cell_bytes, deal};
+use crate::schedule::old::{self, Cut};
 use crate::schedule::{Call, MAX_NVLS_HEADS};
 use crate::units::Bytes;
 
@@ -62,8 +63,24 @@ impl Default for Limits {
     }
 }
 
+/// How the elements of a call are dealt to its channels, by the version of NCCL.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Dealing {
+    /// In equal parts of [`Plan::per_channel`], the last channel having what is left.
+    Evenly,
+    /// From 2.22 on, alone or in a group: by what each sends.
+    ByTraffic(Dealt),
+    /// Before 2.22: by what threads move at once.
+    ByThreads {
+        /// Grains that the chunks of one loop of ring all-reduce are rounded up to.
+        grid: u64,
+        /// Elements that each channel has; the first have up to `per_channel`, until all are dealt.
+        even: u64,
+    },
+}
+
 /// The cut of one call.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Plan {
     /// Algorithm.
     pub algorithm: Algorithm,
@@ -77,20 +94,16 @@ pub struct Plan {
     pub chunk: u64,
     /// Elements that chunks are aligned to.
     pub grain: u64,
-    /// Grains that the chunks of one loop of ring all-reduce are rounded up to.
-    pub grid: u64,
     /// Slices that a chunk is handed over in.
     pub slices: u32,
     /// Slices that fit into a FIFO.
     pub fifo_slices: u32,
     /// Smallest slice of a chunk that has several, in elements.
     pub min_slice: u64,
-    /// Elements of the largest part of a channel: that of each but the last ones where none is `dealt`.
+    /// Elements of the largest part of a channel.
     pub per_channel: u64,
-    /// Elements of it that the last channels have as well, where only the last loop is dealt unevenly.
-    pub even: u64,
-    /// How its elements are dealt from NCCL 2.22 on, alone or in a group; `None` where channels have equal parts.
-    pub dealt: Option<Dealt>,
+    /// How the elements are dealt to channels.
+    pub dealing: Dealing,
     /// Senders store where the data is to stay, where peers can reach it. Otherwise they stage in the FIFO, and
     /// receivers copy.
     pub direct: bool,
@@ -116,65 +129,9 @@ impl Plan {
             Collective::AllGather | Collective::ReduceScatter => call.count * element * u64::from(call.ranks),
             _ => call.count * element,
         };
-        let rules = Rules::of(limits.version);
-        let in_turn = algorithm == Algorithm::Tree && rules.cut.tree_in_turn;
-        let default = default_threads(if in_turn { Algorithm::Ring } else { algorithm }, protocol);
-        let full_threads = limits.threads.unwrap_or(default).clamp(32, 1024);
-        // One rank copies, in one go.
-        let most = if call.ranks == 1 { 1 } else { limits.channels.max(1) };
-        let (mut channels, mut threads) = (u64::from(most), u64::from(full_threads));
-        let in_network = limits.hosts > 1 && algorithm == Algorithm::Nvls
-            || matches!(algorithm, Algorithm::CollnetDirect | Algorithm::CollnetChain);
-        let nvls = matches!(algorithm, Algorithm::Nvls | Algorithm::NvlsTree);
-        let threshold = limits.threshold.unwrap_or(match (algorithm, protocol) {
-            (Algorithm::Ring, Protocol::Ll) => 8 * u64::from(call.ranks),
-            (_, Protocol::Ll | Protocol::Ll128) => 8,
-            (Algorithm::CollnetDirect | Algorithm::CollnetChain, _) => 512,
-            (_, Protocol::Simple) => 64,
-        });
-        let fixed = limits.exact_channels || nvls || matches!(algorithm, Algorithm::CollnetDirect | Algorithm::Pat);
-        if !fixed {
-            channels = worthwhile(channels, bytes, threads * threshold);
-        }
-        // NCCL 2.28 `src/register/coll_reg.cc`; reduce and reduce-scatter have no result on the way, and in place the
-        // result would be written over what is still to be read.
-        let forwards = match call.collective {
-            Collective::AllReduce => !call.in_place,
-            Collective::AllGather | Collective::Broadcast => true,
-            _ => false,
-        };
-        let ringed = matches!(algorithm, Algorithm::Ring | Algorithm::Tree) && protocol == Protocol::Simple;
-        let direct = limits.registered && limits.hosts == 1 && ringed && forwards;
-        if direct && (17..=24).contains(&channels) {
-            channels = 16;
-        }
-        if in_turn || matches!(algorithm, Algorithm::Ring | Algorithm::CollnetChain | Algorithm::CollTree) {
-            while bytes < channels * threads * threshold && threads % 128 == 0 {
-                threads /= 2;
-            }
-        }
-        threads = threads.max(rules.cut.least_threads.min(u64::from(full_threads)));
-
-        // Where NCCL uses all its channels: those that are told, what goes through the network's switches, and all
-        // before 2.20, where rings and trees go over all channels loop by loop.
+        let Blocks { channels, threads, direct } = Blocks::new(call, algorithm, protocol, bytes, limits);
         let version = limits.version;
-        let deals = rules.dealing.deals;
-        let all = limits.exact_channels || in_network || deals == Deals::Loops;
-        let by_grid = deals == Deals::Loops && matches!(algorithm, Algorithm::Ring | Algorithm::Tree);
-        let aligned = deals == Deals::Aligned;
-        let mut dealt = None;
-        let (channels, part) = if all || aligned || call.count == 0 || call.ranks == 1 {
-            let cell = if aligned { alignment(protocol, threads) } else { cell_bytes(call, protocol, version) };
-            let cells = call.count.div_ceil(cell / element).max(1);
-            let each = cells.div_ceil(channels);
-            (if all { channels } else { cells.div_ceil(each) }, each * (cell / element))
-        } else {
-            let most = u32::try_from(channels).unwrap_or(u32::MAX);
-            let parts = deal(&[Share::new(call, protocol, most, version)], limits.channels, version)[0];
-            dealt = Some(parts);
-            (u64::from(parts.last) + 1, parts.most(call))
-        };
-
+        let (channels, part, dealing) = parts(call, algorithm, protocol, (channels, threads), limits);
         let (step_bytes, grain_bytes) = step(protocol, limits.buffers);
         let (chunk_steps, slice_steps) = match (algorithm, call.collective, protocol) {
             (
@@ -184,71 +141,15 @@ impl Plan {
             ) => (4, 2),
             _ => (1, 1),
         };
-        let mut chunk_bytes = step_bytes * chunk_steps;
-        if nvls || matches!(algorithm, Algorithm::CollnetDirect | Algorithm::CollnetChain) {
-            chunk_bytes = in_switch_chunk(algorithm, bytes, channels, limits).min(chunk_bytes);
-        }
-        if algorithm == Algorithm::Tree && protocol == Protocol::Ll128 {
-            let hosts = limits.hosts.max(1);
-            let each = f64::from(call.ranks) / f64::from(hosts);
-            let steps = f64::from(1 + hosts.ilog2()) + 0.1 * each;
-            let per = |chunk: u64| bytes as f64 / (channels * chunk) as f64;
-            for (loops, least) in [(64.0, 128 << 10), (16.0, 32 << 10)] {
-                while per(chunk_bytes) < steps * loops / each && chunk_bytes > least {
-                    chunk_bytes /= 2;
-                }
-            }
-        }
-        // As many chunks as fill the way through the tree.
-        if algorithm == Algorithm::Tree && protocol == Protocol::Simple && rules.cut.tree_fills_depth {
-            let depth =
-                u64::from(call.ranks / limits.hosts.max(1)).saturating_sub(1) + u64::from(limits.hosts.max(1).ilog2());
-            for (loops, least) in [(8, 128 << 10), (4, 64 << 10), (1, 32 << 10)] {
-                while bytes / (channels * chunk_bytes) < depth * loops && chunk_bytes > least {
-                    chunk_bytes /= 2;
-                }
-            }
-        }
-        match (algorithm, call.collective) {
-            (Algorithm::Pat, collective) => {
-                let loops = if collective == Collective::AllGather { 32 } else { 16 };
-                while chunk_bytes * channels * loops > bytes && chunk_bytes > 64 << 10 {
-                    chunk_bytes /= 2;
-                }
-            }
-            // NCCL's rule for its own algorithm of two levels, CollNet direct.
-            (Algorithm::CollTree, _) => {
-                let hosts = u64::from(limits.hosts.max(1));
-                let heads = u64::from(call.ranks).div_ceil(hosts);
-                let depth = 1 + u64::from(hosts.ilog2());
-                for (loops, least) in [(64, 128 << 10), (8, 64 << 10), (8, 32 << 10)] {
-                    while bytes < depth * loops * channels * heads * chunk_bytes && chunk_bytes > least {
-                        chunk_bytes /= 2;
-                    }
-                }
-            }
-            _ => {}
-        }
+        let chunk_bytes = chunk(call, (algorithm, protocol), (bytes, channels), step_bytes * chunk_steps, limits);
         let grain = (grain_bytes / element).max(1);
         let chunk = (chunk_bytes / element / grain).max(1) * grain;
         let grain = (16 / element).max(1);
-        let mut grid = if aligned { (alignment(protocol, threads) / element / grain).max(1) } else { 1 };
-        let (mut per_channel, mut even) = (part, 0);
-        if by_grid {
-            let round = (grid_bytes(algorithm, protocol, call.collective, threads) / (grain * element)).max(1) * grain;
-            let ring = algorithm == Algorithm::Ring;
-            let chunks = if ring && call.collective == Collective::AllReduce { u64::from(call.ranks) } else { 1 };
-            let (loops, rest) = (call.count / (channels * chunks * chunk), call.count % (channels * chunks * chunk));
-            // Trees deal the last loop by whole chunks.
-            let whole = !ring && loops > 0;
-            let last = if whole { chunk } else { rest.div_ceil(channels * chunks).next_multiple_of(round).min(chunk) };
-            // Simple gives a channel all its chunks of the last loop, the others one chunk to each channel in turn.
-            let turn = if protocol == Protocol::Simple { chunks } else { 1 };
-            let turns = rest.checked_div(channels * turn * last).unwrap_or(0);
-            even = (loops * chunks * chunk) + turns * turn * last;
-            per_channel = even + if call.count > channels * even { turn * last } else { 0 };
-            grid = (last / grain).max(1);
-        }
+        let (per_channel, dealing) = if Rules::of(version).dealing.deals == Deals::Traffic {
+            (part, dealing)
+        } else {
+            old::deal(call, part, Cut { algorithm, protocol, channels, threads, chunk, grain }, version)
+        };
         let aggregate = if algorithm == Algorithm::Pat { aggregate(chunk, per_channel, call.ranks) } else { 1 };
         Self {
             algorithm,
@@ -257,18 +158,16 @@ impl Plan {
             threads: u32::try_from(threads).unwrap_or(u32::MAX),
             chunk,
             grain,
-            grid,
             slices: u32::try_from(chunk_steps / slice_steps).unwrap_or(1),
             fifo_slices: STEPS / u32::try_from(slice_steps).unwrap_or(1) * aggregate,
             min_slice: (step_bytes * slice_steps / 32 / element).max(1),
             per_channel,
-            even,
-            dealt,
+            dealing,
             direct,
             parts: 1,
             aggregate,
-            fetches: rules.cut.fetches_work,
-            in_turn: in_turn && protocol != Protocol::Ll128,
+            fetches: Rules::of(version).cut.fetches_work,
+            in_turn: old::is_in_turn(algorithm, version) && protocol != Protocol::Ll128,
         }
     }
 
@@ -312,13 +211,11 @@ impl Plan {
             threads: full_threads,
             chunk: (chunk_bytes / element / grain).max(1) * grain,
             grain,
-            grid: 1,
             slices: 1,
             fifo_slices: STEPS,
             min_slice: 1,
             per_channel: largest.div_ceil(channels).next_multiple_of(grain).max(grain),
-            even: 0,
-            dealt: None,
+            dealing: Dealing::Evenly,
             direct: false,
             parts: u32::try_from(channels).unwrap_or(u32::MAX),
             aggregate: 1,
@@ -339,13 +236,11 @@ impl Plan {
             threads: limits.threads.or(threads).unwrap_or(default_threads(Algorithm::Msccl, protocol)).clamp(32, 1024),
             chunk: (step_bytes / element / grain).max(1) * grain,
             grain: (16 / element).max(1),
-            grid: 1,
             slices: 1,
             fifo_slices: STEPS,
             min_slice: 1,
             per_channel: call.count,
-            even: 0,
-            dealt: None,
+            dealing: Dealing::Evenly,
             direct: false,
             parts: 1,
             aggregate: 1,
@@ -364,19 +259,28 @@ impl Plan {
 
     /// The elements `from..to` of a channel's part of `count` elements.
     pub fn range(&self, channel: u32, count: u64) -> (u64, u64) {
-        if let Some(dealt) = self.dealt {
-            return dealt.range(channel, count);
-        }
-        let rest = count.saturating_sub(self.even * u64::from(self.channels));
-        let start =
-            |channel: u64| (self.even * channel + rest.min((self.per_channel - self.even) * channel)).min(count);
+        let even = match self.dealing {
+            Dealing::ByTraffic(dealt) => return dealt.range(channel, count),
+            Dealing::ByThreads { even, .. } => even,
+            Dealing::Evenly => 0,
+        };
+        let rest = count.saturating_sub(even * u64::from(self.channels));
+        let start = |channel: u64| (even * channel + rest.min((self.per_channel - even) * channel)).min(count);
         let to = if channel + 1 == self.channels { count } else { start(u64::from(channel) + 1) };
         (start(u64::from(channel)), to)
     }
 
     /// Channels `from..to` that have a part.
     pub fn used(&self) -> (u32, u32) {
-        self.dealt.map_or((0, self.channels), |dealt| (dealt.first, dealt.last + 1))
+        match self.dealing {
+            Dealing::ByTraffic(dealt) => (dealt.first, dealt.last + 1),
+            _ => (0, self.channels),
+        }
+    }
+
+    /// Grains that the chunks of one loop of ring all-reduce are rounded up to.
+    pub fn grid(&self) -> u64 {
+        if let Dealing::ByThreads { grid, .. } = self.dealing { grid } else { 1 }
     }
 
     /// Elements of the slice `index` of a chunk of `span` elements.
@@ -392,6 +296,138 @@ impl Plan {
         let from = (size * u64::from(index)).min(span);
         (from, (from + size).min(span))
     }
+}
+
+/// The blocks of a call.
+struct Blocks {
+    /// Channels that it may use.
+    channels: u64,
+    /// Threads of each block.
+    threads: u64,
+    /// See [`Plan::direct`].
+    direct: bool,
+}
+
+impl Blocks {
+    /// As many channels, and then threads, as have enough to do.
+    fn new(call: &Call, algorithm: Algorithm, protocol: Protocol, bytes: u64, limits: &Limits) -> Self {
+        let full_threads = u64::from(old::full_threads(algorithm, protocol, limits));
+        // One rank copies, in one go.
+        let most = if call.ranks == 1 { 1 } else { limits.channels.max(1) };
+        let (mut channels, mut threads) = (u64::from(most), full_threads);
+        let threshold = limits.threshold.unwrap_or(match (algorithm, protocol) {
+            (Algorithm::Ring, Protocol::Ll) => 8 * u64::from(call.ranks),
+            (_, Protocol::Ll | Protocol::Ll128) => 8,
+            (Algorithm::CollnetDirect | Algorithm::CollnetChain, _) => 512,
+            (_, Protocol::Simple) => 64,
+        });
+        let fixed = limits.exact_channels
+            || is_nvls(algorithm)
+            || matches!(algorithm, Algorithm::CollnetDirect | Algorithm::Pat);
+        if !fixed {
+            channels = worthwhile(channels, bytes, threads * threshold);
+        }
+        // NCCL 2.28 `src/register/coll_reg.cc`; reduce and reduce-scatter have no result on the way, and in place the
+        // result would be written over what is still to be read.
+        let forwards = match call.collective {
+            Collective::AllReduce => !call.in_place,
+            Collective::AllGather | Collective::Broadcast => true,
+            _ => false,
+        };
+        let ringed = matches!(algorithm, Algorithm::Ring | Algorithm::Tree) && protocol == Protocol::Simple;
+        let direct = limits.registered && limits.hosts == 1 && ringed && forwards;
+        if direct && (17..=24).contains(&channels) {
+            channels = 16;
+        }
+        if old::is_in_turn(algorithm, limits.version)
+            || matches!(algorithm, Algorithm::Ring | Algorithm::CollnetChain | Algorithm::CollTree)
+        {
+            while bytes < channels * threads * threshold && threads % 128 == 0 {
+                threads /= 2;
+            }
+        }
+        threads = threads.max(Rules::of(limits.version).cut.least_threads.min(full_threads));
+        Self { channels, threads, direct }
+    }
+}
+
+fn is_nvls(algorithm: Algorithm) -> bool {
+    matches!(algorithm, Algorithm::Nvls | Algorithm::NvlsTree)
+}
+
+/// Channels that a call uses, elements of the largest part of one, and how the others are dealt.
+fn parts(
+    call: &Call,
+    algorithm: Algorithm,
+    protocol: Protocol,
+    (channels, threads): (u64, u64),
+    limits: &Limits,
+) -> (u64, u64, Dealing) {
+    let (version, element) = (limits.version, call.dtype.size());
+    // All channels: those that are told, and what goes through the network's switches.
+    let in_network = limits.hosts > 1 && algorithm == Algorithm::Nvls
+        || matches!(algorithm, Algorithm::CollnetDirect | Algorithm::CollnetChain);
+    let all = limits.exact_channels || in_network || old::uses_all(version);
+    if all || old::aligns(version) || call.count == 0 || call.ranks == 1 {
+        let aligned = old::aligns(version);
+        let cell =
+            if aligned { old::alignment(protocol, threads) } else { cell_bytes(call, protocol, version) } / element;
+        let cells = call.count.div_ceil(cell).max(1);
+        let each = cells.div_ceil(channels);
+        return (if all { channels } else { cells.div_ceil(each) }, each * cell, Dealing::Evenly);
+    }
+    let most = u32::try_from(channels).unwrap_or(u32::MAX);
+    let dealt = deal(&[Share::new(call, protocol, most, version)], limits.channels, version)[0];
+    (u64::from(dealt.last) + 1, dealt.most(call), Dealing::ByTraffic(dealt))
+}
+
+/// Bytes of a chunk, at most `most`.
+fn chunk(
+    call: &Call,
+    (algorithm, protocol): (Algorithm, Protocol),
+    (bytes, channels): (u64, u64),
+    most: u64,
+    limits: &Limits,
+) -> u64 {
+    let mut chunk = most;
+    let hosts = limits.hosts.max(1);
+    match (algorithm, protocol) {
+        (Algorithm::Nvls | Algorithm::NvlsTree | Algorithm::CollnetDirect | Algorithm::CollnetChain, _) => {
+            chunk = in_switch_chunk(algorithm, bytes, channels, limits).min(most);
+        }
+        (Algorithm::Tree, Protocol::Ll128) => {
+            let each = f64::from(call.ranks) / f64::from(hosts);
+            let steps = f64::from(1 + hosts.ilog2()) + 0.1 * each;
+            let per = |chunk: u64| bytes as f64 / (channels * chunk) as f64;
+            for (loops, least) in [(64.0, 128 << 10), (16.0, 32 << 10)] {
+                while per(chunk) < steps * loops / each && chunk > least {
+                    chunk /= 2;
+                }
+            }
+        }
+        (Algorithm::Tree, Protocol::Simple) if Rules::of(limits.version).cut.tree_fills_depth => {
+            chunk = old::tree_chunk(call, bytes, channels, most, limits);
+        }
+        (Algorithm::Pat, _) => {
+            let loops = if call.collective == Collective::AllGather { 32 } else { 16 };
+            while chunk * channels * loops > bytes && chunk > 64 << 10 {
+                chunk /= 2;
+            }
+        }
+        // NCCL's rule for its own algorithm of two levels, CollNet direct.
+        (Algorithm::CollTree, _) => {
+            let hosts = u64::from(hosts);
+            let heads = u64::from(call.ranks).div_ceil(hosts);
+            let depth = 1 + u64::from(hosts.ilog2());
+            for (loops, least) in [(64, 128 << 10), (8, 64 << 10), (8, 32 << 10)] {
+                while bytes < depth * loops * channels * heads * chunk && chunk > least {
+                    chunk /= 2;
+                }
+            }
+        }
+        _ => {}
+    }
+    chunk
 }
 
 /// Channels of which each has enough to do: `per_channel` bytes.
@@ -445,7 +481,7 @@ fn in_switch_chunk(algorithm: Algorithm, bytes: u64, channels: u64, limits: &Lim
 /// kernels always have 640, of which Simple keeps 128 for synchronisation and PAT for its plan;
 /// NVLS and CollNet have 640. Of a block that both sends and receives 8 warps move what is sent
 /// (`src/device/sendrecv.h`), half of what is said here.
-fn default_threads(algorithm: Algorithm, protocol: Protocol) -> u32 {
+pub(super) fn default_threads(algorithm: Algorithm, protocol: Protocol) -> u32 {
     match (algorithm, protocol) {
         (_, Protocol::Ll128) | (Algorithm::Tree | Algorithm::CollTree, Protocol::Ll) => 640,
         (
@@ -469,29 +505,6 @@ fn aggregate(chunk: u64, per_channel: u64, ranks: u32) -> u32 {
         packed *= 2;
     }
     packed
-}
-
-/// Bytes that parts of channels, and the last chunks of ring all-reduce, are multiples of in 2.20 and 2.21: 8 of a
-/// thread with LL, 480 of a warp with LL128 (`src/include/enqueue.h`, `computeCollAlignCount` of 2.21.5, restated).
-fn alignment(protocol: Protocol, threads: u64) -> u64 {
-    match protocol {
-        Protocol::Ll => threads * 8,
-        Protocol::Ll128 => threads / 32 * 480,
-        Protocol::Simple => 4096,
-    }
-}
-
-/// Bytes that the chunks of a loop's last round are rounded up to where a loop goes over all channels: NCCL's
-/// `src/collectives/device/all_reduce.h` at commit 033d799 (before 2.8), restated; 2.18.3 has the same factors.
-fn grid_bytes(algorithm: Algorithm, protocol: Protocol, collective: Collective, threads: u64) -> u64 {
-    let one_way = matches!(collective, Collective::Broadcast | Collective::Reduce);
-    match (protocol, algorithm) {
-        (Protocol::Simple, Algorithm::Tree) => threads * 64,
-        (Protocol::Ll | Protocol::Simple, _) => threads * 8,
-        // A thread has 60 bytes of a wave of lines.
-        (Protocol::Ll128, Algorithm::Tree) => threads * 60 / 8,
-        (Protocol::Ll128, _) => threads * 60 / if one_way { 1 } else { 2 },
-    }
 }
 
 /// Data bytes of one FIFO step and the grain of a chunk, in bytes.
@@ -630,7 +643,7 @@ mod tests {
             let parts = (0..plan.channels).map(|c| plan.range(c, call.count)).map(|(from, to)| 4 * (to - from));
             let parts: Vec<u64> = parts.collect();
             assert_eq!(parts.iter().sum::<u64>(), size, "{collective} {algorithm} {protocol}");
-            (plan.grid * plan.grain * 4, parts)
+            (plan.grid() * plan.grain * 4, parts)
         };
         let (old, all_reduce, ring) = (Version::new(2, 18, 5), Collective::AllReduce, Algorithm::Ring);
         // 16 KiB for each of 8 chunks are less than a round of 640 threads, 30 bytes each: there are 54 of 19,200 and a
@@ -672,7 +685,7 @@ mod tests {
         ] {
             let plan = plan(Version::new(2, minor, patch), Algorithm::Ring, Protocol::Ll128, 128 << 10);
             assert_eq!((plan.channels, 4 * plan.per_channel), (channels, bytes), "2.{minor}");
-            let rounded = 4 * plan.grid * plan.grain;
+            let rounded = 4 * plan.grid() * plan.grain;
             assert_eq!(rounded, if minor == 21 { 9600 } else { 16 }, "2.{minor}");
         }
         // Four bytes beyond 24 cells: NCCL rounds the traffic of a channel down, to one cell.

@@ -235,6 +235,19 @@ pub struct Template {
     timing: [bool; REGISTERS],
 }
 
+/// What an instruction does, whatever the sizes and peers.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Shape {
+    /// Ports received from and sent to.
+    ports: (usize, usize),
+    /// Buffers read and written.
+    buffers: (Option<Buffer>, Option<Buffer>),
+    /// Whether sources are combined, and the destination is one.
+    adds: (bool, bool),
+    /// Whether it waits for another lane, and signals.
+    tokens: (bool, bool),
+}
+
 /// A change of one instruction: see [`Template::mutated`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mutation {
@@ -305,6 +318,18 @@ impl Template {
         template.flatten(code);
         template.find_timing_registers();
         template
+    }
+
+    /// What its instructions do, in the order of the program text: what it has in common with the program of the same
+    /// role in a schedule of another size.
+    pub fn shape(&self) -> Vec<Shape> {
+        let shape = |op: &Op| Shape {
+            ports: (op.recv.len(), op.send.len()),
+            buffers: (op.src.as_ref().map(|at| at.buffer), op.dst.as_ref().map(|at| at.buffer)),
+            adds: (op.reduce, op.accumulate),
+            tokens: (op.wait.is_some(), op.signal),
+        };
+        self.ops.iter().map(shape).collect()
     }
 
     fn flatten(&mut self, code: &[Code]) {

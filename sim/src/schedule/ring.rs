@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
+use super::pattern::Form;
 use super::program::{Buffer, Code, Expr, Op, Ref, Template, Var, c};
 use super::{Call, Conn, Generator, Order, Plan, Worker};
 use crate::collective::Collective;
@@ -32,12 +33,23 @@ const GRID: Var = Var(13);
 struct Ring {
     call: Call,
     plan: Plan,
-    order: Order,
+    order: Arc<Order>,
     /// Position of each rank, per distinct order.
     positions: Vec<Vec<u32>>,
 }
 
-pub(super) fn generate(call: &Call, plan: &Plan, order: &Order) -> (u32, Vec<Template>, Box<dyn Generator>) {
+/// Each rank passes on what it gets; all-reduce does so twice, with a chunk a rank.
+pub(super) fn form(call: &Call, order: &Order) -> Form {
+    let channels = u32::try_from(order.rings.len()).unwrap_or(u32::MAX).max(2);
+    let hops = u64::from(call.ranks - 1);
+    match call.collective {
+        Collective::AllReduce => Form { channels, chunks: hops + 1, sends: 2 * hops, each: 2 * hops },
+        Collective::AllGather | Collective::ReduceScatter => Form { channels, chunks: 1, sends: hops, each: hops },
+        _ => Form { channels, chunks: 1, sends: 1, each: 1 },
+    }
+}
+
+pub(super) fn generate(call: &Call, plan: &Plan, order: &Arc<Order>) -> (u32, Vec<Template>, Box<dyn Generator>) {
     let templates = match call.collective {
         _ if call.ranks == 1 => vec![copy(call)],
         Collective::AllReduce => vec![all_reduce()],
@@ -57,7 +69,7 @@ pub(super) fn generate(call: &Call, plan: &Plan, order: &Order) -> (u32, Vec<Tem
             positions
         })
         .collect();
-    let ring = Ring { call: call.clone(), plan: *plan, order: order.clone(), positions };
+    let ring = Ring { call: call.clone(), plan: *plan, order: Arc::clone(order), positions };
     (1, templates, Box::new(ring))
 }
 
@@ -107,7 +119,7 @@ impl Generator for Ring {
                 (LOOPS, signed(length.div_ceil(per_loop))),
                 (COUNT, signed(self.call.count)),
                 (RING, signed(ring_index as u64)),
-                (GRID, signed(self.plan.grid * self.plan.grain)),
+                (GRID, signed(self.plan.grid() * self.plan.grain)),
             ],
             recv,
             send,

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
+use super::pattern::Form;
 use super::program::{Buffer, Code, Expr, Op, Ref, Template, Var, c};
 use super::{Call, Chains, Conn, Generator, Order, Plan, Rail, Worker};
 use crate::collective::Protocol;
@@ -38,6 +39,15 @@ struct Tree {
     chains: Chains,
     /// Host of each rank.
     host: Arc<[u32]>,
+}
+
+/// Both trees with each chain; a rank sends up and to its children.
+pub(super) fn form(order: &Order) -> Form {
+    let (of_a_tree, chains) =
+        order.chains.as_ref().map_or((order.rings.len(), order.rings.len()), |c| (c.of_a_tree, c.ranks.len()));
+    let (both, chains) = (2 * of_a_tree.max(1), chains.max(1));
+    let channels = if both.is_multiple_of(chains) { both } else { both * chains };
+    Form { channels: u32::try_from(channels).unwrap_or(u32::MAX), chunks: 1, sends: 2, each: 1 }
 }
 
 pub(super) fn generate(call: &Call, plan: &Plan, order: &Order) -> (u32, Vec<Template>, Box<dyn Generator>) {

@@ -23,7 +23,7 @@ use crate::collective::Collective;
 use crate::ids::Rank;
 
 /// Above this number of workers clocks would dominate memory and races are not searched.
-const MAX_CLOCKED_WORKERS: usize = 1024;
+pub(super) const MAX_CLOCKED_WORKERS: usize = 1536;
 
 /// What was proved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

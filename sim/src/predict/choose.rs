@@ -1,0 +1,241 @@
+//! By which algorithm and protocol a call runs, and what NCCL's cut of it may use.
+
+use std::collections::BTreeSet;
+
+use super::{Choice, PredictError, Predictor, Settings};
+use crate::collective::{Algorithm, Protocol};
+use crate::ids::Rank;
+use crate::nccl::cost::place;
+use crate::nccl::{Cell, Decision, Graphs, Layer, Model, NothingLeft, Selection};
+use crate::network::{check_multicast, check_sharp};
+use crate::schedule::plan::{Limits, Plan};
+use crate::schedule::{Call, check_fits, check_supported, valid_algorithms, valid_protocols};
+
+/// What a choice came down to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Resolved {
+    /// Algorithm to simulate.
+    pub algorithm: Algorithm,
+    /// Protocol to simulate.
+    pub protocol: Protocol,
+    /// Channels that a tuner asks for.
+    pub channels: Option<u32>,
+    /// Which layer of NCCL's choice decided; none where the user did.
+    pub layer: Option<Layer>,
+    /// What NCCL picks where that has no schedule here.
+    pub instead_of: Option<(Algorithm, Protocol)>,
+}
+
+impl Predictor<'_> {
+    /// NCCL's cost model on some graphs.
+    pub fn model<'g>(&self, graphs: &'g Graphs, settings: &Settings) -> Model<'g> {
+        Model::new(graphs, self.version(settings), settings.nccl)
+    }
+
+    /// What NCCL's cut of a call may use, whatever algorithm and protocol.
+    pub fn limits(&self, ranks: u32, settings: &Settings) -> Limits {
+        let graphs = self.graph(ranks, settings);
+        let nccl = &settings.nccl;
+        let (all, per_peer) = graphs.p2p_channels;
+        let all = all.min(nccl.max_p2p_channels.unwrap_or(u32::MAX)).max(nccl.min_p2p_channels.unwrap_or(1)).max(1);
+        Limits {
+            channels: settings.channels.unwrap_or_else(|| self.model(&graphs, settings).channels()).max(1),
+            exact_channels: settings.channels.is_some(),
+            registered: settings.registered,
+            threads: None,
+            threshold: None,
+            buffers: nccl.buffers.resolved(),
+            p2p_channels: settings.channels.map_or((all, per_peer.min(all)), |told| (told.max(1), told.max(1))),
+            network: graphs.hosts > 1,
+            hosts: graphs.hosts,
+            ranks_per_host: graphs.ranks_per_host.0,
+            version: self.version(settings),
+        }
+    }
+
+    /// What NCCL's cut of a call may use with one algorithm and protocol.
+    pub(super) fn limits_of(
+        &self,
+        call: &Call,
+        algorithm: Algorithm,
+        protocol: Protocol,
+        settings: &Settings,
+    ) -> Limits {
+        let limits = self.limits(call.ranks, settings);
+        let graphs = self.graph(call.ranks, settings);
+        let model = self.model(&graphs, settings);
+        match algorithm {
+            Algorithm::Ring | Algorithm::Tree => Limits {
+                // Tree kernels always start with all threads.
+                threads: (algorithm == Algorithm::Ring).then(|| model.max_threads(algorithm, protocol)),
+                threshold: Some(model.threshold(algorithm, protocol)),
+                ..limits
+            },
+            Algorithm::Direct => Limits { threads: settings.nccl.threads, ..limits },
+            _ => {
+                let own = || model.call_channels(algorithm, protocol, call.size().0);
+                Limits { channels: settings.channels.unwrap_or_else(own), ..limits }
+            }
+        }
+    }
+
+    /// Whether the machine can do an algorithm on a call: shape, reduction, switches.
+    pub(super) fn check_machine(
+        &self,
+        call: &Call,
+        algorithm: Algorithm,
+        settings: &Settings,
+    ) -> Result<(), PredictError> {
+        let order = self.order(call.ranks, settings);
+        check_fits(call, algorithm, &order)?;
+        if matches!(algorithm, Algorithm::Nvls | Algorithm::NvlsTree) {
+            for host in &order.hosts {
+                check_multicast(self.topology, &host.iter().map(|&r| Rank(r)).collect::<Vec<_>>())?;
+            }
+        }
+        let network = match algorithm {
+            Algorithm::Nvls => order.hosts.len() > 1,
+            _ => matches!(algorithm, Algorithm::CollnetDirect | Algorithm::CollnetChain),
+        };
+        if network {
+            check_sharp(self.topology)?;
+        }
+        Ok(())
+    }
+
+    /// All modelled pairs of algorithm and protocol that a choice leaves.
+    pub fn candidates(
+        &self,
+        call: &Call,
+        algorithm: Choice<Algorithm>,
+        protocol: Choice<Protocol>,
+        settings: &Settings,
+    ) -> Vec<(Algorithm, Protocol)> {
+        let graphs = self.graph(call.ranks, settings);
+        let table = self.model(&graphs, settings).table(call);
+        // LL128 is left out where it is not safe; what NCCL has no table for is free.
+        let unsafe_here =
+            |a, p| p == Protocol::Ll128 && place(a, p).is_some_and(|(a, p)| !matches!(table[a][p], Cell::On(_)));
+        valid_algorithms(call.collective)
+            .iter()
+            // NCCL has no CollTree, so nobody could take such advice.
+            .filter(|&&a| {
+                algorithm == Choice::Forced(a) || a != Algorithm::CollTree && self.check_machine(call, a, settings).is_ok()
+            })
+            .flat_map(|&a| valid_protocols(a).iter().map(move |&p| (a, p)))
+            .filter(|&(a, p)| match algorithm {
+                Choice::Forced(forced) => a == forced,
+                _ if settings.nccl.nvls == Some(false) && matches!(a, Algorithm::Nvls | Algorithm::NvlsTree) => false,
+                _ => settings.nccl.algorithms.allows(call.collective, a) != Some(false),
+            } && match protocol {
+                Choice::Forced(forced) => p == forced,
+                _ => settings.nccl.protocols.allows(call.collective, p) != Some(false) && !unsafe_here(a, p),
+            })
+            .collect()
+    }
+
+    /// NCCL's choice for a call; what the user forces is a setting of NCCL.
+    ///
+    /// # Errors
+    /// Settings that NCCL would fail with.
+    pub fn decide(
+        &self,
+        call: &Call,
+        algorithm: Choice<Algorithm>,
+        protocol: Choice<Protocol>,
+        settings: &Settings,
+    ) -> Result<Decision, PredictError> {
+        self.decide_among(call, 1, algorithm, protocol, settings)
+    }
+
+    /// The same in a group of `calls` calls, `call` having the bytes of all that share its choice.
+    pub(super) fn decide_among(
+        &self,
+        call: &Call,
+        calls: u32,
+        algorithm: Choice<Algorithm>,
+        protocol: Choice<Protocol>,
+        settings: &Settings,
+    ) -> Result<Decision, PredictError> {
+        let mut settings = *settings;
+        if let Choice::Forced(a) = algorithm {
+            settings.nccl.algorithms = Selection::only(a);
+        }
+        if let Choice::Forced(p) = protocol {
+            settings.nccl.protocols = Selection::only(p);
+        }
+        if valid_algorithms(call.collective) == [Algorithm::Direct] {
+            let limits = self.limits(call.ranks, &settings);
+            return Ok(Decision {
+                algorithm: Algorithm::Direct,
+                protocol: match protocol {
+                    Choice::Forced(p) => p,
+                    _ => Plan::point_to_point_protocol(call, &limits),
+                },
+                channels: limits.p2p_channels.0,
+                tuned_channels: false,
+                layer: Layer::Rule,
+                candidates: Vec::new(),
+                why: "send and receive: LL for small messages, else Simple".to_owned(),
+            });
+        }
+        let graphs = self.graph(call.ranks, &settings);
+        let model = self.model(&graphs, &settings);
+        model.decide_group(self.tuner.as_ref(), call, call.size().0, calls).map_err(|NothingLeft { candidates }| {
+            if candidates.is_empty() {
+                return PredictError::NothingToChoose(call.collective);
+            }
+            let reasons: BTreeSet<&str> = (candidates.iter())
+                .filter_map(|c| if let Cell::Off(why) = c.cell { Some(why) } else { None })
+                .collect();
+            let reasons = reasons.into_iter().collect::<Vec<_>>().join("; ");
+            PredictError::NothingLeft { version: self.version(&settings), collective: call.collective, reasons }
+        })
+    }
+
+    /// Resolves `auto` as NCCL does; forced parts stay. Where NCCL picks what has no schedule
+    /// here, the pair that NCCL would take next, and [`Resolved::instead_of`] says so.
+    ///
+    /// # Errors
+    /// Nothing to choose from.
+    pub fn resolve(
+        &self,
+        call: &Call,
+        algorithm: Choice<Algorithm>,
+        protocol: Choice<Protocol>,
+        settings: &Settings,
+    ) -> Result<Resolved, PredictError> {
+        if let (Choice::Forced(algorithm), Choice::Forced(protocol)) = (algorithm, protocol) {
+            return Ok(Resolved { algorithm, protocol, channels: None, layer: None, instead_of: None });
+        }
+        if let Choice::Forced(a) = algorithm {
+            check_supported(call.collective, a)?;
+            // An algorithm with one protocol needs no table, and may be one that NCCL has not.
+            if let [only] = valid_protocols(a) {
+                return Ok(Resolved { algorithm: a, protocol: *only, channels: None, layer: None, instead_of: None });
+            }
+        }
+        let decision = self.decide(call, algorithm, protocol, settings)?;
+        let protocol = match protocol {
+            Choice::Forced(forced) => forced, // NCCL's copy of one rank has none.
+            _ => decision.protocol,
+        };
+        let picked = (decision.algorithm, protocol);
+        let layer = Some(decision.layer);
+        if check_supported(call.collective, picked.0).is_ok() {
+            let channels = decision.tuned_channels.then_some(decision.channels);
+            return Ok(Resolved { algorithm: picked.0, protocol: picked.1, channels, layer, instead_of: None });
+        }
+        let modelled = (decision.candidates.iter())
+            .filter(|c| check_supported(call.collective, c.algorithm).is_ok())
+            .filter_map(|c| Some((c.time_us?, (c.algorithm, c.protocol))))
+            .min_by(|a, b| a.0.total_cmp(&b.0));
+        let (_, (algorithm, protocol)) = modelled.ok_or_else(|| {
+            // Names what has no schedule, and what has.
+            check_supported(call.collective, picked.0)
+                .err()
+                .map_or(PredictError::NothingToChoose(call.collective), Into::into)
+        })?;
+        Ok(Resolved { algorithm, protocol, channels: None, layer, instead_of: Some(picked) })
+    }
+}

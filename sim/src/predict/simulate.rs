@@ -1,0 +1,328 @@
+//! Lays what is proved on the machine, runs it, and says what that came to.
+
+use std::sync::PoisonError;
+
+use super::prove::{ProofKind, Proven};
+use super::time::{Busy, ROUNDS, check_possible, kernel_time, utilisations};
+use super::{Choice, PredictError, Predictor, Resolved, Settings};
+use crate::bounds;
+use crate::collective::{Algorithm, Protocol};
+use crate::domain::{Beyond, Reason};
+use crate::engine::{Observer, Unobserved, fold, run, run_steady};
+use crate::ids::{LinkId, Rank};
+use crate::nccl::Layer;
+use crate::network::{Laid, ResourceName, join, lay};
+use crate::schedule::plan::Plan;
+use crate::schedule::{Call, Schedule, ScheduleError};
+use crate::topology::Topology;
+use crate::units::{Bytes, SimDuration, SimTime};
+
+/// How busy a link was.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct LinkUse {
+    /// The link direction; of all that are equal, the first.
+    pub link: LinkId,
+    /// Share of its capacity used over the run, protocol overhead and efficiency included.
+    pub utilisation: f64,
+}
+
+/// What a prediction leaves out where it may matter.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Warning {
+    /// Many NICs send through one port of a lossless fabric at once: real switches pause, and
+    /// times may be longer. Names the port.
+    CongestionNotModelled(String),
+}
+
+impl std::fmt::Display for Warning {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::CongestionNotModelled(port) => write!(
+                f,
+                "congestion_not_modelled: many NICs send through the port {port} of a lossless fabric at once; pauses and unfairness of real switches may make it slower"
+            ),
+        }
+    }
+}
+
+/// A prediction.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Prediction {
+    /// Algorithm that was simulated.
+    pub algorithm: Algorithm,
+    /// Protocol that was simulated.
+    pub protocol: Protocol,
+    /// Which layer of NCCL's choice decided; none where the user or we did.
+    pub layer: Option<Layer>,
+    /// What NCCL picks where that has no schedule here: the prediction is of its next choice.
+    pub instead_of: Option<(Algorithm, Protocol)>,
+    /// Channels that a tuner asked for, before the bytes are dealt to them.
+    pub tuned_channels: Option<u32>,
+    /// The cut of the call.
+    pub plan: Plan,
+    /// Time of one operation as nccl-tests would show it.
+    pub time: SimDuration,
+    /// Time on the device: start and end of the kernel, and the simulated run.
+    pub kernel: SimDuration,
+    /// Interval at which the host issues operations.
+    pub issue: SimDuration,
+    /// Lower end of the 90% interval.
+    pub low: SimDuration,
+    /// Upper end of the 90% interval.
+    pub high: SimDuration,
+    /// How it goes beyond what the profile was made with.
+    pub beyond: Beyond,
+    /// Slices sent between lanes.
+    pub messages: u64,
+    /// Events handled.
+    pub events: u64,
+    /// Lanes before and after folding.
+    pub folded: (usize, usize),
+    /// How the schedule was proved.
+    pub proof: ProofKind,
+    /// The time below which nothing can be, and why.
+    pub bound: bounds::Bound,
+    /// The busiest links, busiest first, at most four.
+    pub busiest: Vec<LinkUse>,
+    /// Share of the busiest lane's instruction rate used.
+    pub lane_utilisation: f64,
+    /// Share of the busiest host thread or host memory used.
+    pub host_utilisation: f64,
+    /// What is left out where it may matter.
+    pub warnings: Vec<Warning>,
+    /// See [`crate::engine::Outcome::trace_hash`].
+    pub trace_hash: u64,
+    /// See [`Schedule::identity`].
+    pub schedule_hash: u64,
+}
+
+impl Prediction {
+    /// Algorithm bandwidth in GB/s: nccl-tests' size over time.
+    #[expect(clippy::cast_precision_loss, reason = "an edge")]
+    pub fn algbw_gb_per_s(&self, size: Bytes) -> f64 {
+        size.0 as f64 / self.time.as_us().max(1e-9) / 1e3
+    }
+
+    /// What bounds the run: `launch rate` of the host, `links`, `block rate` (instructions of
+    /// thread blocks: more channels would help), `host` (threads that copy for sockets, memory
+    /// that data is staged in), or `latency` of steps and kernel.
+    pub fn bound_by(&self) -> &'static str {
+        let link = self.busiest.first().map_or(0.0, |l| l.utilisation);
+        let busy = Busy { link, lane: self.lane_utilisation, host: self.host_utilisation };
+        busy.bound(self.issue >= self.time)
+    }
+}
+
+/// The share of each resource's capacity that a run used.
+pub type Shares = Vec<(ResourceName, f64)>;
+
+impl Predictor<'_> {
+    /// Lays a schedule that is proved, and runs it.
+    pub(crate) fn simulate<O: Observer>(
+        &self,
+        Proven { schedule, proof }: &Proven,
+        settings: &Settings,
+        observer: &mut O,
+    ) -> Result<Prediction, PredictError> {
+        let laid = lay(self.topology, self.profile, &settings.transport, schedule)?;
+        Ok(self.evaluate(schedule, *proof, &laid, settings, observer)?.0)
+    }
+
+    /// Predicts the same call of several communicators at once, on links that they share: the
+    /// ranks of a machine in groups, `call` being given the ranks of one. The time is that of the
+    /// slowest group; plan, bound and choice are those of the first.
+    ///
+    /// # Errors
+    /// See [`PredictError`].
+    pub fn predict_split(
+        &self,
+        groups: &[Vec<Rank>],
+        call: &dyn Fn(u32) -> Call,
+        (algorithm, protocol): (Choice<Algorithm>, Choice<Protocol>),
+        settings: &Settings,
+    ) -> Result<Prediction, PredictError> {
+        Ok(self.predict_groups(groups, call, (algorithm, protocol), settings, None)?.0)
+    }
+
+    /// As [`Self::predict_split`], with the share of each resource's capacity that was used over
+    /// the simulated run, and, given a part of their rate that blocks keep beside something else,
+    /// the prediction for such blocks.
+    ///
+    /// # Errors
+    /// See [`PredictError`].
+    pub fn predict_groups(
+        &self,
+        groups: &[Vec<Rank>],
+        call: &dyn Fn(u32) -> Call,
+        (algorithm, protocol): (Choice<Algorithm>, Choice<Protocol>),
+        settings: &Settings,
+        kept: Option<f64>,
+    ) -> Result<(Prediction, Shares, Option<Prediction>), PredictError> {
+        let views: Vec<Topology> = (groups.iter())
+            .map(|group| {
+                let gpus: Vec<_> = group.iter().map(|&rank| self.topology.gpu_of(rank)).collect();
+                self.topology.placed(&gpus)
+            })
+            .collect::<Result<_, _>>()?;
+        let predictors: Vec<Predictor<'_>> = views.iter().map(|view| self.on(view)).collect();
+        let mut first = None;
+        let mut schedules = Vec::new();
+        for predictor in &predictors {
+            let call = call(predictor.topology.ranks());
+            predictor.check_ranks(&call)?;
+            let resolved = if algorithm == Choice::Best || protocol == Choice::Best {
+                let alone = predictor.predict(&call, algorithm, protocol, settings)?;
+                Resolved {
+                    algorithm: alone.algorithm,
+                    protocol: alone.protocol,
+                    channels: None,
+                    layer: alone.layer,
+                    instead_of: alone.instead_of,
+                }
+            } else {
+                predictor.resolve(&call, algorithm, protocol, settings)?
+            };
+            let settings = Settings { channels: settings.channels.or(resolved.channels), ..*settings };
+            schedules.push(predictor.schedule(&call, resolved.algorithm, resolved.protocol, &settings)?);
+            first.get_or_insert(resolved);
+        }
+        let (Some(first), Some(schedule)) = (first, schedules.first()) else {
+            return Err(ScheduleError::Ranks(0).into());
+        };
+        let proof = predictors[0].prove(schedule)?;
+        let laid = (views.iter().zip(&schedules))
+            .map(|(view, schedule)| lay(view, self.profile, &settings.transport, schedule))
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut laid = join(laid, false);
+        // Groups on hosts that are alike run alike: once.
+        let key = (laid.identity(), format!("{:?} {settings:?} {kept:?}", schedule.plan));
+        let known = self.together.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
+        let (together, shares, slower) = match known {
+            Some(known) => known,
+            None => {
+                let evaluate = |laid: &_| predictors[0].evaluate(schedule, proof, laid, settings, &mut Unobserved);
+                let (together, uses) = evaluate(&laid)?;
+                let slower = match kept {
+                    Some(kept) => {
+                        laid.slow_blocks(kept);
+                        Some(evaluate(&laid)?.0)
+                    }
+                    None => None,
+                };
+                let made = (together, uses.iter().map(|u| u.1).collect::<Vec<_>>(), slower);
+                self.together.lock().unwrap_or_else(PoisonError::into_inner).insert(key, made.clone());
+                made
+            }
+        };
+        let uses = laid.names.iter().copied().zip(shares).collect();
+        Ok((Prediction { layer: first.layer, instead_of: first.instead_of, ..together }, uses, slower))
+    }
+
+    /// Runs what was laid, and checks the result against what cannot be. Also gives the share of
+    /// each resource's capacity that was used.
+    fn evaluate<O: Observer>(
+        &self,
+        schedule: &Schedule,
+        proof: ProofKind,
+        laid: &Laid<'_>,
+        settings: &Settings,
+        observer: &mut O,
+    ) -> Result<(Prediction, Shares), PredictError> {
+        let (call, what) = (&schedule.call, describe(schedule));
+        let (algorithm, protocol) = (schedule.plan.algorithm, schedule.plan.protocol);
+        let folded = settings.fold.then(|| fold(&laid.instance));
+        let instance = folded.as_ref().map_or(&laid.instance, |f| &f.instance);
+        // Who watches wants to see every round.
+        let outcome = if settings.fold { run_steady(instance) } else { run(instance, observer) };
+        let stopped = |error| PredictError::Engine { what: what.clone(), error };
+        let outcome = outcome.map_err(stopped)?;
+
+        let place = |index: usize| folded.as_ref().map_or(index, |f| f.resource[index] as usize);
+        // Of resources that are folded into one, the first.
+        let mut firsts = vec![0; instance.resources.len()];
+        for index in (0..laid.names.len()).rev() {
+            firsts[place(index)] = index;
+        }
+        let name_of = |resource: usize| laid.names[firsts[resource]];
+        let groups: Vec<_> =
+            laid.wiring.conns.iter().zip(&laid.instance.conns).filter(|(w, _)| w.conn.ranks().is_none()).collect();
+        let bound = bounds::bandwidth(self.topology, call, !groups.is_empty());
+        check_possible(instance, &outcome, &bound, call.size().0 > 0, name_of, || what.clone())?;
+
+        let ends = self.profile.kernel(&schedule.plan);
+        let kernel =
+            kernel_time(instance, &outcome, ends, settings, (ROUNDS, &run_steady)).map_err(stopped)?.max(bound.time);
+        let mut beyond: Beyond =
+            [self.beyond(call.ranks, settings.launch), self.profile.beyond(algorithm, protocol, call)]
+                .into_iter()
+                .collect();
+        // Those with a proxy go through the network.
+        let (nvswitch, sharp) = self.profile.switches_measured();
+        if groups.iter().any(|(_, c)| if c.proxy.is_some() { !sharp } else { !nvswitch }) {
+            beyond.insert(Reason::Switches);
+        }
+        let uses = utilisations(&instance.resources, &outcome.load, outcome.end - SimTime(0));
+        let shares = laid.names.iter().enumerate().map(|(index, &name)| (name, uses[place(index)])).collect();
+        let busy = Busy::of(self.topology, uses.iter().enumerate().map(|(resource, &used)| (name_of(resource), used)));
+        let timed = self.timed(kernel, call.ranks, (protocol, busy, &beyond), settings);
+        let prediction = Prediction {
+            algorithm,
+            protocol,
+            layer: None,
+            tuned_channels: None,
+            instead_of: None,
+            plan: schedule.plan,
+            time: timed.time,
+            kernel,
+            issue: timed.issue,
+            low: timed.low,
+            high: timed.high,
+            beyond,
+            messages: outcome.messages,
+            events: outcome.events,
+            folded: (laid.instance.lanes.len(), instance.lanes.len()),
+            proof,
+            bound,
+            busiest: busiest_links(&uses, name_of),
+            lane_utilisation: busy.lane,
+            host_utilisation: busy.host,
+            warnings: laid.congested.map(|link| self.congestion(link)).into_iter().collect(),
+            trace_hash: outcome.trace_hash,
+            schedule_hash: schedule.identity(),
+        };
+        Ok((prediction, shares))
+    }
+
+    /// What is left out where many NICs send through a link.
+    pub(super) fn congestion(&self, link: LinkId) -> Warning {
+        let (from, to) = self.topology.ends(link);
+        let port = format!("{} > {}", self.topology.vertex(from).name, self.topology.vertex(to).name);
+        Warning::CongestionNotModelled(port)
+    }
+}
+
+/// A schedule in a few words, for messages.
+pub(super) fn describe(schedule: &Schedule) -> String {
+    let (call, plan) = (&schedule.call, &schedule.plan);
+    format!(
+        "{} {}/{}, {} ranks, {} channels, {}",
+        call.collective,
+        plan.algorithm,
+        plan.protocol,
+        call.ranks,
+        plan.channels,
+        call.size()
+    )
+}
+
+/// The four busiest links, by how much each resource was used.
+fn busiest_links(uses: &[f64], name_of: impl Fn(usize) -> ResourceName) -> Vec<LinkUse> {
+    let link = |(resource, &utilisation): (usize, &f64)| match name_of(resource) {
+        ResourceName::Link(link) => Some(LinkUse { link, utilisation }),
+        _ => None,
+    };
+    let mut links: Vec<LinkUse> = uses.iter().enumerate().filter_map(link).collect();
+    links.sort_by(|a, b| b.utilisation.total_cmp(&a.utilisation));
+    links.truncate(4);
+    links
+}

@@ -1,0 +1,211 @@
+//! From what a run took to what a loop of operations shows: one law for a call, a group and a fit, and what no run
+//! can be.
+
+use std::ops::Add;
+
+use super::{PredictError, Predictor, Settings};
+use crate::bounds::{Bound, check_loads};
+use crate::collective::{Launch, Protocol};
+use crate::domain::Beyond;
+use crate::engine::flows::WEIGHT_ONE;
+use crate::engine::{EngineError, Instance, Outcome};
+use crate::network::{ResourceName, smallest_latency};
+use crate::profile::{Profile, Spread};
+use crate::topology::Topology;
+use crate::units::{SimDuration, SimTime};
+
+/// How operations follow each other in a loop: the launches are a queue that the GPU serves, and its steady rate is
+/// that of the slower of both.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Pace<T> {
+    /// Interval at which the host issues operations.
+    pub issue: T,
+    /// What the GPU takes from one kernel to the next.
+    pub gap: T,
+}
+
+impl<T: Add<Output = T> + PartialOrd + Copy> Pace<T> {
+    /// Time of one operation whose kernel takes `kernel`.
+    pub(crate) fn time(self, kernel: T) -> T {
+        let served = kernel + self.gap;
+        if self.is_kept_by_host(kernel) { self.issue } else { served }
+    }
+
+    /// Whether the host is the slower of both.
+    pub(crate) fn is_kept_by_host(self, kernel: T) -> bool {
+        self.issue >= kernel + self.gap
+    }
+}
+
+impl Pace<SimDuration> {
+    /// That of a launch mode, with so many GPUs of one host.
+    pub(crate) fn new(profile: &Profile, launch: Launch, gpus: u32) -> Self {
+        Self { issue: profile.issue_interval(launch, gpus), gap: profile.gap(launch) }
+    }
+
+    /// In microseconds.
+    pub(crate) fn as_us(self) -> Pace<f64> {
+        Pace { issue: self.issue.as_us(), gap: self.gap.as_us() }
+    }
+}
+
+/// How busy the busiest of each kind of resource was, as a share of its capacity.
+#[derive(Clone, Copy, PartialEq, Default, Debug)]
+pub(super) struct Busy {
+    /// Links.
+    pub link: f64,
+    /// Blocks and the memory of GPUs, which they move data through.
+    pub lane: f64,
+    /// Threads and memory of hosts.
+    pub host: f64,
+}
+
+impl Busy {
+    /// By the name of each resource and how busy it was.
+    pub(super) fn of(topology: &Topology, uses: impl Iterator<Item = (ResourceName, f64)>) -> Self {
+        let mut busy = Self::default();
+        for (name, used) in uses {
+            let kind = match name {
+                ResourceName::Link(_) => &mut busy.link,
+                ResourceName::Lane(..) | ResourceName::Own(..) => &mut busy.lane,
+                ResourceName::Memory(at) if topology.gpu(at).is_some() => &mut busy.lane,
+                ResourceName::Memory(_)
+                | ResourceName::Direct(..)
+                | ResourceName::Proxy(_)
+                | ResourceName::Helpers(_) => &mut busy.host,
+            };
+            *kind = kind.max(used);
+        }
+        busy
+    }
+
+    /// What bounds a run: see [`super::Prediction::bound_by`].
+    pub(super) fn bound(self, by_launches: bool) -> &'static str {
+        if by_launches {
+            "launch rate"
+        } else if self.host >= 0.7 && self.host >= self.link {
+            "host"
+        } else if self.link >= 0.7 && self.link >= self.lane {
+            "links"
+        } else if self.lane >= 0.7 {
+            "block rate"
+        } else {
+            "latency"
+        }
+    }
+}
+
+/// What a loop of operations shows.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Timed {
+    /// Time of one operation.
+    pub time: SimDuration,
+    /// Interval at which the host issues them.
+    pub issue: SimDuration,
+    /// Ends of the 90% interval of `time`.
+    pub low: SimDuration,
+    /// See `low`.
+    pub high: SimDuration,
+    /// What bounds it.
+    pub bound: &'static str,
+}
+
+impl Predictor<'_> {
+    /// What a loop of calls or groups over `ranks` ranks shows whose kernels take `kernel`; its interval is that of
+    /// `protocol`, and wider for what is `beyond` the profile.
+    pub(super) fn timed(
+        &self,
+        kernel: SimDuration,
+        ranks: u32,
+        (protocol, busy, beyond): (Protocol, Busy, &Beyond),
+        settings: &Settings,
+    ) -> Timed {
+        let pace = Pace::new(self.profile, settings.launch, ranks.div_ceil(self.hosts(ranks)));
+        let time = if settings.cold { self.profile.first_launch() + kernel } else { pace.time(kernel) };
+        let bound = busy.bound(pace.issue >= time);
+        let class = Spread::class(protocol, settings.launch, bound);
+        let (low, high) = self.profile.interval(&class, !beyond.is_empty());
+        let scale = |factor: f64| SimDuration::from_us(time.as_us() * factor);
+        Timed { time, issue: pace.issue, low: scale(low), high: scale(high), bound }
+    }
+}
+
+/// Checks a run against what cannot be: a resource that carried more than its capacity allows, an end before the
+/// `bound` or before one hop of what moves anything. `name` says whose a resource is.
+///
+/// # Errors
+/// [`PredictError::SelfCheck`] for `what`.
+pub(super) fn check_possible(
+    instance: &Instance<'_>,
+    outcome: &Outcome,
+    bound: &Bound,
+    moves: bool,
+    name: impl Fn(usize) -> ResourceName,
+    what: impl FnOnce() -> String,
+) -> Result<(), PredictError> {
+    let run_time = outcome.end - SimTime(0);
+    // Counts may leave every rank with what it keeps for itself: then nothing hops.
+    let hop = if moves && outcome.messages > 0 { smallest_latency(instance) } else { SimDuration::ZERO };
+    let violation = if let Err((resource, load)) = check_loads(&instance.resources, &outcome.load, run_time, WEIGHT_ONE)
+    {
+        format!(
+            "{:?} carried {} units in {run_time}, more than its {} units/s allow",
+            name(resource),
+            load / u128::from(WEIGHT_ONE),
+            instance.resources[resource]
+        )
+    } else if run_time < bound.time || run_time < hop {
+        format!("{run_time} is below the bound of {} set by {} or of one hop, {hop}", bound.time, bound.what)
+    } else {
+        return Ok(());
+    };
+    Err(PredictError::SelfCheck { what: what(), violation })
+}
+
+/// Rounds simulated of a timed loop; from then on each takes as long as the last half of them on average (where a FIFO
+/// holds several calls, they end in groups).
+pub(super) const ROUNDS: u32 = 8;
+
+/// How to run an instance.
+pub(super) type Runner = dyn Fn(&Instance<'_>) -> Result<Outcome, EngineError>;
+
+/// Time on the device of one kernel in a loop of them, given the `outcome` of one alone, `ends` being the start and end
+/// of a kernel. Where some ranks are done before others, kernels back to back overlap: `rounds` of them are run.
+pub(super) fn kernel_time(
+    instance: &Instance<'_>,
+    outcome: &Outcome,
+    ends: SimDuration,
+    settings: &Settings,
+    (rounds, run): (u32, &Runner),
+) -> Result<SimDuration, EngineError> {
+    let run_time = outcome.end - SimTime(0);
+    let kernel = ends + run_time;
+    let first = outcome.first_ends.iter().min().map_or(run_time, |&t| t - SimTime(0));
+    if settings.cold || first.as_us() >= run_time.as_us() - 0.01 * kernel.as_us() {
+        return Ok(kernel);
+    }
+    let mut instance = instance.clone();
+    for kernel in &mut instance.kernels {
+        (kernel.rounds, kernel.gap) = (rounds, ends);
+    }
+    let outcome = run(&instance)?;
+    let half = rounds / 2;
+    let round_ends = outcome.round_ends.iter().rev();
+    let (Some(last), Some(before)) = (round_ends.clone().next(), round_ends.clone().nth(half as usize)) else {
+        return Ok(kernel);
+    };
+    let calls = u64::from(settings.timing.calls.max(rounds));
+    let rest = (calls - u64::from(rounds)).saturating_mul((*last - *before).0) / u64::from(half.max(1));
+    // Folding keeps the order of ranks: the first kernel is that of rank 0.
+    let end = outcome.last_ends.first().filter(|_| settings.timing.of_rank_0).unwrap_or(last);
+    Ok(SimDuration((end.0 + rest + ends.0) / calls))
+}
+
+/// The share of each resource's capacity that a run of `time` used.
+#[expect(clippy::cast_precision_loss, reason = "an edge: for people")]
+pub(super) fn utilisations(capacities: &[u64], loads: &[u128], time: SimDuration) -> Vec<f64> {
+    let seconds = time.as_us().max(1e-9) / 1e6;
+    (capacities.iter().zip(loads))
+        .map(|(&capacity, &load)| load as f64 / WEIGHT_ONE as f64 / seconds / capacity as f64)
+        .collect()
+}
