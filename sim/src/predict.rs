@@ -3,7 +3,7 @@
 mod group;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustc_hash::FxHashMap;
 use thiserror::Error;
@@ -304,7 +304,7 @@ impl PredictError {
     /// Whether it is our bug and not the user's input.
     pub fn is_internal(&self) -> bool {
         match self {
-            Self::Engine { error, .. } => *error != EngineError::TooLong,
+            Self::Engine { error, .. } => !error.is_limit(),
             Self::Unproved { .. } | Self::SelfCheck { .. } => true,
             _ => false,
         }
@@ -772,6 +772,7 @@ impl<'a> Predictor<'a> {
         settings: &Settings,
         observer: &mut O,
     ) -> Result<Prediction, PredictError> {
+        let _turn = turn([schedule]);
         let laid = lay(self.topology, self.profile, &settings.transport, schedule)?;
         Ok(self.evaluate(schedule, *proof, &laid, settings, observer)?.0)
     }
@@ -838,6 +839,7 @@ impl<'a> Predictor<'a> {
             return Err(ScheduleError::Ranks(0).into());
         };
         let proof = predictors[0].prove(schedule, settings)?;
+        let _turn = turn(&schedules);
         let laid = (views.iter().zip(&schedules))
             .map(|(view, schedule)| lay(view, self.profile, &settings.transport, schedule))
             .collect::<Result<Vec<_>, _>>()?;
@@ -1131,10 +1133,30 @@ fn kernel_time(
         return Ok(kernel);
     };
     let calls = u64::from(settings.timing.calls.max(rounds));
-    let rest = (calls - u64::from(rounds)).saturating_mul((*last - *before).0) / u64::from(half.max(1));
+    // Of all calls, which take longer than times hold.
+    let rest = u128::from(calls - u64::from(rounds)) * u128::from((*last - *before).0) / u128::from(half.max(1));
     // Folding keeps the order of ranks: the first kernel is that of rank 0.
     let end = outcome.last_ends.first().filter(|_| settings.timing.of_rank_0).unwrap_or(last);
-    Ok(SimDuration((end.0 + rest + ends.0) / calls))
+    let each = (u128::from(end.0 + ends.0) + rest) / u128::from(calls);
+    Ok(SimDuration(u64::try_from(each).unwrap_or(u64::MAX)))
+}
+
+/// Workers, with their ports, from which on calls run one at a time: 0.3 to 0.5 GiB. The largest that are simulated take
+/// up to 2 GiB, and threads that each have one would need as much again each.
+const LARGE: u64 = 1_500_000;
+/// Whose turn it is among large calls.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// Waits for other large calls to end, where one is to be laid.
+fn turn<'s>(schedules: impl IntoIterator<Item = &'s Schedule>) -> Option<MutexGuard<'static, ()>> {
+    // Ranks have about as many.
+    let size = |schedule: &Schedule| {
+        let first = schedule.workers().take_while(|of| of.0 == Rank(0));
+        let ports = first.map(|(.., worker)| (1 + worker.recv.len() + worker.send.len()) as u64);
+        ports.sum::<u64>() * u64::from(schedule.call.ranks)
+    };
+    let large = schedules.into_iter().map(size).sum::<u64>() >= LARGE;
+    large.then(|| TURN.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// A schedule in a few words, for messages.

@@ -80,6 +80,10 @@ impl Laid<'_> {
 /// taken to matter. The trees and rings of NCCL let at most 6 neighbours meet in one port.
 const INCAST: u64 = 8;
 
+/// Routes that are remembered while a schedule is laid: all of those that channels of rings and trees share, of which a
+/// large machine has some 50,000. In an all-to-all each pair of ranks is asked for once, a million of them and more.
+const REMEMBERED: usize = 1 << 16;
+
 /// Groups of channels that start one after the other, in calls inside one host. Channels in step would
 /// all copy at once and all synchronise at once, with the link idle; the little that they start apart
 /// grows, since who is early finds the link less busy, until they take turns. So many groups are within
@@ -271,6 +275,9 @@ impl<'m> Layer<'m> {
         channel: ChannelId,
         nics: Option<(u32, u32)>,
     ) -> Result<&Route, LayError> {
+        if self.routes.len() >= REMEMBERED {
+            self.routes.clear();
+        }
         // Channels take different ways in the network only.
         let peers = self.router.are_peers(src, dst);
         match self.routes.entry((src, dst, if peers { ChannelId(0) } else { channel })) {
@@ -354,6 +361,7 @@ impl<'m> Layer<'m> {
             let wire = &uses[usize::from(parts[1])..usize::from(parts[2])];
             [profile.proxy_thread().get(), wire.iter().map(alone).min().unwrap_or(0)]
         });
+        uses.shrink_to_fit();
         let mut latency = profile.latency(route.reach, protocol);
         if network {
             // A block's stores into host memory, with their fence, go over PCIe, as does its sight of a flag there.
@@ -395,6 +403,8 @@ pub fn lay<'a>(
     let protocol = schedule.plan.protocol;
     let kernels = vec![KernelSpec { rounds: 1, gap: SimDuration::ZERO }; schedule.call.ranks as usize];
     let mut instance = Instance { schedules: vec![schedule], kernels, ..Instance::default() };
+    instance.conns.reserve_exact(wiring.conns.len());
+    instance.lanes.reserve_exact(wiring.workers.len());
     let mut layer = Layer::new(topology, profile, transport, schedule);
     layer.find_several(&wiring)?;
     for (index, wired) in (0..).zip(&wiring.conns) {

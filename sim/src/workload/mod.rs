@@ -318,6 +318,16 @@ pub enum WorkloadError {
     },
 }
 
+impl WorkloadError {
+    /// Why the engine did not come to an end.
+    fn run(error: EngineError) -> Self {
+        match error {
+            EngineError::TooSlow => Self::TooLong("the step takes".to_owned()),
+            error => Self::Stuck(error),
+        }
+    }
+}
+
 impl Simulator<'_> {
     /// Simulates a step.
     ///
@@ -350,7 +360,7 @@ impl Simulator<'_> {
             lower::slices(self, graph, mechanisms)?
         } else {
             let lowered = lower::flows(self, graph, &folded, mechanisms)?;
-            let outcome = run(&lowered.instance, &mut Unobserved).map_err(WorkloadError::Stuck)?;
+            let outcome = run(&lowered.instance, &mut Unobserved).map_err(WorkloadError::run)?;
             outcome::of(graph, &lowered, &outcome)
         };
         if step.time >= lower::LONGEST {
