@@ -4,10 +4,12 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Instant;
 
 use collcast_hwbackend::read::{FileReport, ReadError, ReadOptions, ReadReport, read_paths};
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
+use proptest::test_runner::{Config, RngAlgorithm, TestCaseResult, TestRng, TestRunner};
 use tempfile::TempDir;
 
 /// A valid file of each reader, with the `.toml` that it needs.
@@ -251,7 +253,7 @@ fn c_general(value: f64) -> String {
     }
 }
 
-/// Numbers that are not 0, in the forms that they are printed in.
+/// Numbers that are not 0, in the forms that they are printed in, and what is none.
 fn not_zero() -> impl Strategy<Value = String> {
     let count = prop_oneof![1..1_000_000u64, 1..u64::MAX];
     prop_oneof![
@@ -261,30 +263,46 @@ fn not_zero() -> impl Strategy<Value = String> {
         count.clone().prop_map(|count| format!("-{count}")),
         count.prop_map(|count| format!("{count}00000000000000000000")),
         (1e-300..1.0).prop_map(|part: f64| format!("{part:e}")),
+        select(vec!["-1", "nan", "-nan", "inf"]).prop_map(str::to_owned),
     ]
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 384, failure_persistence: None, ..ProptestConfig::default() })]
+/// Runs a property on `cases` values, the same each time; with `COLLCAST_FUZZ_SECONDS` on others for that long.
+fn fuzz<S: Strategy>(cases: u32, values: &S, property: impl Fn(S::Value) -> TestCaseResult) {
+    let config = Config { cases, failure_persistence: None, ..Config::default() };
+    let started = Instant::now();
+    let seconds = std::env::var("COLLCAST_FUZZ_SECONDS").ok().and_then(|text| text.parse().ok());
+    TestRunner::new(config.clone()).run(values, &property).unwrap();
+    for round in 1_u64.. {
+        if seconds.is_none_or(|seconds| started.elapsed().as_secs() >= seconds) {
+            return;
+        }
+        let mut seed = [0; 32];
+        seed[..8].copy_from_slice(&round.to_le_bytes());
+        let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
+        let run = TestRunner::new_with_rng(config.clone(), rng).run(values, &property);
+        run.unwrap_or_else(|error| panic!("in round {round}: {error}"));
+    }
+}
 
-    /// Goal: no change of a valid file makes a reader panic, or say more than can be read.
-    #[test]
-    fn changed_files_are_read_or_refused(which in 0..SAMPLES.len(), edits in prop::collection::vec(edit(), 1..6)) {
+/// Goal: no change of a valid file makes a reader panic, or say more than can be read.
+#[test]
+fn changed_files_are_read_or_refused() {
+    fuzz(384, &(0..SAMPLES.len(), prop::collection::vec(edit(), 1..6)), |(which, edits)| {
         let sample = &SAMPLES[which];
         let bytes = edits.iter().fold(sample.text.as_bytes().to_vec(), |text, edit| applied(&text, edit));
         check_bounded(&read(sample, &bytes), bytes.len());
-    }
+        Ok(())
+    });
+}
 
-    /// Goal: a file that counts wrong values never reads as correct, however the count is written and whatever else
-    /// of the file is lost.
-    #[test]
-    fn wrong_values_never_read_as_correct(
-        which in select(COUNTED.to_vec()),
-        place in any::<Index>(),
-        count in not_zero(),
-        quoted in any::<bool>(),
-        lost in prop::option::of(any::<Index>()),
-    ) {
+/// Goal: a file that counts wrong values never reads as correct, however the count is written and whatever else
+/// of the file is lost.
+#[test]
+fn wrong_values_never_read_as_correct() {
+    let values =
+        (select(COUNTED.to_vec()), any::<Index>(), not_zero(), any::<bool>(), prop::option::of(any::<Index>()));
+    fuzz(384, &values, |(which, place, count, quoted, lost)| {
         let sample = &SAMPLES[which];
         let places = counts(sample);
         let (from, to) = places[place.index(places.len())];
@@ -303,9 +321,14 @@ proptest! {
         let result = read(sample, text.as_bytes());
         check_bounded(&result, text.len());
         if let Ok(report) = result {
-            prop_assert!(!report.files[0].defects.is_empty(), "{}: {count} in bytes {from} to {to} reads as correct", sample.name);
+            prop_assert!(
+                !report.files[0].defects.is_empty(),
+                "{}: {count} in bytes {from} to {to} reads as correct",
+                sample.name
+            );
         }
-    }
+        Ok(())
+    });
 }
 
 /// Goal: the samples are what the properties above change: valid, and with counts to change.

@@ -1437,3 +1437,35 @@ fn switches_that_cannot_reduce_are_named() {
         predictor.predict(&call, Choice::Best, Choice::Best, &Settings::default()).unwrap();
     }
 }
+
+/// Goal: links so slow that times or rates cannot hold what a call takes are refused as the user's, with the way out, and
+/// never a number: neither where all of a call is simulated nor where its middle is added. Expected by hand: of 2 GPUs
+/// each sends half of a ring's 16 TiB twice; at 1 MB/s that is 0.6 years. At 1 B/s four channels share a byte a second.
+#[test]
+fn what_times_cannot_hold_is_refused() {
+    let profile = prior();
+    let predict = |gb_per_s: f64, size: u64, fold: bool| {
+        let topology = nvswitch_box(2, gb_per_s);
+        let call = Call::of_size(Collective::AllReduce, 2, Bytes(size), DataType::Float32);
+        let settings = Settings { fold, channels: Some(4), ..Settings::default() };
+        Predictor::new(&topology, &profile).predict_one(
+            &call,
+            Algorithm::Ring,
+            Protocol::Ll,
+            &settings,
+            &mut Unobserved,
+        )
+    };
+    let refused = |gb_per_s: f64, size: u64, fold: bool, expected: &EngineError| {
+        let error = predict(gb_per_s, size, fold).unwrap_err();
+        assert!(matches!(&error, PredictError::Engine { error, .. } if error == expected), "{error}");
+        assert!(!error.is_internal() && error.to_string().contains("rates of the machine's links"), "{error}");
+    };
+    refused(1e-3, 16 << 40, true, &EngineError::TooSlow);
+    refused(1e-6, 16 << 30, true, &EngineError::TooSlow);
+    refused(1e-8, 64 << 20, false, &EngineError::TooSlow);
+    refused(1e-9, 1 << 10, true, &EngineError::Starved);
+    // Slow, but neither.
+    let time = predict(1e-3, 1 << 20, true).unwrap().time.as_us();
+    assert!((1e6..1e7).contains(&time), "{time}");
+}

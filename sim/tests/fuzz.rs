@@ -1,16 +1,21 @@
-//! Goal: whatever a file of MSCCL XML says, it is refused with its line, disproved, or runs to its end.
+//! Goal: whatever a file of MSCCL XML says, it is refused with its line, disproved, or runs to its end; whatever NCCL's
+//! variables say, they are refused or calls run under them.
 //!
-//! Method: valid files, ours and a stranger's, with numbers, attributes and lines changed, left out and doubled.
+//! Method: valid files, ours and a stranger's, with numbers, attributes and lines changed, left out and doubled, or with
+//! more of something than any file has; variables with numbers at the limits of what they count.
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
 
 mod common;
 
 use std::sync::LazyLock;
+use std::time::Instant;
 
 use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol};
 use collcast_sim::engine::{Unobserved, run, run_steady};
+use collcast_sim::model::nccl::{Environment, Version};
 use collcast_sim::network::{lay, order};
+use collcast_sim::predict::{Choice, Predictor, Settings};
 use collcast_sim::schedule::Call;
 use collcast_sim::schedule::msccl::{Imported, export, one_loop};
 use collcast_sim::schedule::plan::{Limits, Plan};
@@ -18,6 +23,8 @@ use collcast_sim::schedule::verify::verify;
 use collcast_sim::units::Bytes;
 use common::{nvswitch_box, prior};
 use proptest::prelude::*;
+use proptest::sample::select;
+use proptest::test_runner::{Config, RngAlgorithm, TestCaseResult, TestRng, TestRunner};
 
 /// Valid files.
 static FILES: LazyLock<Vec<String>> = LazyLock::new(|| {
@@ -98,15 +105,32 @@ fn meaningless(text: &str) -> Option<String> {
     })
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 6000, failure_persistence: None, ..ProptestConfig::default() })]
+/// Runs a property on `cases` values, the same each time; with `COLLCAST_FUZZ_SECONDS` on others for that long.
+fn fuzz<S: Strategy>(cases: u32, values: &S, property: impl Fn(S::Value) -> TestCaseResult) {
+    let config = Config { cases, failure_persistence: None, ..Config::default() };
+    let started = Instant::now();
+    let seconds = std::env::var("COLLCAST_FUZZ_SECONDS").ok().and_then(|text| text.parse().ok());
+    TestRunner::new(config.clone()).run(values, &property).unwrap();
+    for round in 1_u64.. {
+        if seconds.is_none_or(|seconds| started.elapsed().as_secs() >= seconds) {
+            return;
+        }
+        let mut seed = [0; 32];
+        seed[..8].copy_from_slice(&round.to_le_bytes());
+        let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
+        let run = TestRunner::new_with_rng(config.clone(), rng).run(values, &property);
+        run.unwrap_or_else(|error| panic!("in round {round}: {error}"));
+    }
+}
 
-    #[test]
-    fn changed_files_are_refused_disproved_or_run(
-        file in 0..6_usize,
-        changes in prop::collection::vec((0..12_u8, 0..1000_usize, 0..1000_usize), 1..4),
-        factor in prop::sample::select(vec![1_u64, 40_000, 300_000]),
-    ) {
+#[test]
+fn changed_files_are_refused_disproved_or_run() {
+    let values = (
+        0..6_usize,
+        prop::collection::vec((0..12_u8, 0..1000_usize, 0..1000_usize), 1..4),
+        select(vec![1_u64, 40_000, 300_000]),
+    );
+    fuzz(6000, &values, |(file, changes, factor)| {
         let text = changed(&FILES[file], &changes);
         let imported = match Imported::parse(&text, "fuzz.xml") {
             Ok(imported) => imported,
@@ -134,5 +158,87 @@ proptest! {
         let laid = lay(&topology, &prior(), &Default::default(), &schedule).unwrap();
         let (whole, steady) = (run(&laid.instance, &mut Unobserved), run_steady(&laid.instance));
         prop_assert!(whole.is_ok() && steady.is_ok(), "{whole:?} {steady:?}\n{text}");
-    }
+        Ok(())
+    });
+}
+
+/// Seconds in which a file of some megabytes is read, or refused: 40 times what it takes, and a tenth of what it would
+/// where the time grew with the square of what there is of one thing.
+const READ: u64 = 8;
+
+/// Goal: a file that has very much of something is read in a time in proportion, or refused: attributes of one element,
+/// elements beside or inside of each other, lines, comments, text.
+#[test]
+fn large_files_are_read_in_proportion() {
+    let kinds: [fn(usize) -> String; 7] = [
+        |n| format!("<x{}/>", (0..n).map(|i| format!(" a{i}=\"\"")).collect::<String>()),
+        |n| (0..n).map(|i| format!("<step s=\"{i}\"/>")).collect(),
+        |n| (0..n).map(|i| format!("<tb id=\"{i}\"/>\n")).collect(),
+        |n| "<x>".repeat(n),
+        |n| "\n".repeat(n),
+        |n| "<!-- -->".repeat(n),
+        |n| "x&lt;".repeat(n),
+    ];
+    let values = (0..6_usize, 0..kinds.len(), 100_000..400_000_usize, 0..1000_usize);
+    fuzz(14, &values, |(file, kind, many, place)| {
+        let text = &FILES[file];
+        let ends: Vec<usize> = text.match_indices('>').map(|(at, _)| at + 1).collect();
+        let at = ends[place % ends.len()];
+        let text = [&text[..at], &kinds[kind](many), &text[at..]].concat();
+        let started = Instant::now();
+        let read = Imported::parse(&text, "fuzz.xml");
+        let took = started.elapsed().as_secs();
+        prop_assert!(took < READ, "{took} s for kind {kind}, {many} times");
+        prop_assert!(read.is_ok() || read.is_err_and(|e| e.to_string().len() < 2000), "kind {kind}, {many} times");
+        Ok(())
+    });
+}
+
+/// NCCL's variables that count something.
+const COUNTS: [&str; 14] = [
+    "NCCL_BUFFSIZE",
+    "NCCL_LL_BUFFSIZE",
+    "NCCL_LL128_BUFFSIZE",
+    "NCCL_NTHREADS",
+    "NCCL_LL128_NTHREADS",
+    "NCCL_MIN_NCHANNELS",
+    "NCCL_MAX_NCHANNELS",
+    "NCCL_MIN_CTAS",
+    "NCCL_MAX_CTAS",
+    "NCCL_MIN_P2P_NCHANNELS",
+    "NCCL_MAX_P2P_NCHANNELS",
+    "NCCL_THREAD_THRESHOLDS",
+    "NCCL_NVLS_NCHANNELS",
+    "NCCL_NET_OVERHEAD",
+];
+
+/// Goal: whatever NCCL's variables say, they are refused, or calls under them run and take time.
+#[test]
+fn any_variables_are_refused_or_run() {
+    let value = || {
+        prop_oneof![
+            (-3_i64..80).prop_map(|n| n.to_string()),
+            (0..63_u32, -1..=1_i64).prop_map(|(bit, by)| ((1_i64 << bit) + by).to_string()),
+            (0..2000_u32, select(vec!["K", "M", "G", "T", " ", "x"])).prop_map(|(n, unit)| format!("{n}{unit}")),
+        ]
+    };
+    let version = select(vec!["2.8.4", "2.18.3", "2.22.3", "2.28.9"]);
+    let values = (prop::collection::vec((select(COUNTS.to_vec()), value()), 1..4), version, 0..3_usize, 0..24_u32);
+    let (topology, profile) = (nvswitch_box(4, 450.0), prior());
+    let predictor = Predictor::new(&topology, &profile);
+    fuzz(600, &values, |(pairs, version, protocol, octave)| {
+        let pairs: Vec<(String, String)> = pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        let version: Version = version.parse().unwrap();
+        let Ok(environment) = Environment::parse(&pairs, version) else { return Ok(()) };
+        let settings = Settings { version: Some(version), nccl: environment.settings, ..Settings::default() };
+        let protocol = [Protocol::Ll, Protocol::Ll128, Protocol::Simple][protocol];
+        for collective in [Collective::AllReduce, Collective::AllToAll] {
+            let call = Call::of_size(collective, 4, Bytes(1 << octave), DataType::Float32);
+            match predictor.predict(&call, Choice::Auto, Choice::Forced(protocol), &settings) {
+                Ok(prediction) => prop_assert!(prediction.time.0 > 0, "{pairs:?}"),
+                Err(error) => prop_assert!(!error.is_internal(), "{pairs:?}: {error}"),
+            }
+        }
+        Ok(())
+    });
 }

@@ -134,6 +134,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         version: topology.software.nccl.as_deref().and_then(|text| text.parse().ok()),
         ..Settings::default()
     };
+    let untried = judged.iter().filter(|j| args.closest && j.closest.is_none()).count();
     let each: Vec<Beyond> = judged.iter().map(|j| j.prediction.beyond.clone()).collect();
 
     let mut report = Report::new("validate", env!("CARGO_PKG_VERSION"));
@@ -151,6 +152,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     ));
     for (reason, count) in &skipped {
         report.warnings.push(format!("{count} rows are not predicted: {reason}"));
+    }
+    if untried > 0 {
+        report.warnings.push(format!(
+            "--closest: at {untried} of {} rows no other algorithm was tried: of a run with many sizes, 64 at most",
+            judged.len()
+        ));
     }
     report.warnings.extend(cut_runs(&read.files));
     report.warnings.extend(left_aside(&read.files, &topology));

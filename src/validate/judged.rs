@@ -85,8 +85,11 @@ const PLAUSIBLE: f64 = 2.0;
 /// Where NCCL's choice fits the rows as well as this, no other is looked at.
 const FITS: f64 = 0.1;
 
-/// Most calls that are not alike: up to 40 s of a core, as long as others are tried for each. Rows may be as many as are read.
+/// Most calls that are not alike: up to 10 s of a core. Rows may be as many as are read.
 const CALLS_MAX: usize = 20_000;
+/// Most sizes of a run at which the other algorithms and protocols are tried, which takes ten times as long as its forecast:
+/// neighbouring sizes tell the same.
+const TRIED: usize = 64;
 
 pub type Verdicts<'a> = (Vec<Judged<'a>>, BTreeMap<String, usize>, usize);
 
@@ -124,8 +127,13 @@ pub fn judge<'a>(
             "read fewer files at a time, or fewer sizes",
         ));
     }
-    let results: Vec<Indexed<'a>> =
-        calls.par_iter().map(|call| predict(call, &todo, &predictor, launch, closest)).collect();
+    let forecasts: Vec<Forecast> = calls.par_iter().map(|call| forecast(call, &todo, &predictor, launch)).collect();
+    let tried = if closest { tried(&calls, &forecasts, &todo) } else { BTreeSet::new() };
+    let results: Vec<Indexed<'a>> = (calls.par_iter().zip(forecasts).enumerate())
+        .map(|(index, (call, forecast))| {
+            Ok(beside(call, &todo, &predictor, forecast?, (closest, tried.contains(&index))))
+        })
+        .collect();
     let mut judged = Vec::with_capacity(todo.len());
     for (call, result) in calls.iter().zip(results) {
         match result {
@@ -175,18 +183,69 @@ fn calls<'a>(rows: &[&'a Measurement], files: &BTreeMap<String, &'a FileReport>)
     calls
 }
 
-/// Predicts the call of some rows, each with its index.
-fn predict<'a>(
+/// What a call asks, and its forecast.
+type Forecast = Result<(Arc<Question>, Arc<Prediction>), PredictError>;
+
+fn forecast(alike: &Alike<'_>, rows: &[&Measurement], predictor: &Predictor<'_>, launch: Option<Launch>) -> Forecast {
+    let question = Arc::new(question(rows[alike.twins[0].0], alike.env, predictor, launch));
+    let Question { call, algorithm, protocol, settings } = &*question;
+    let prediction = Arc::new(predictor.predict(call, *algorithm, *protocol, settings)?);
+    Ok((question, prediction))
+}
+
+/// Calls for which others are tried, by place: of each run at most [`TRIED`] sizes, as many of them where it is the
+/// furthest off as evenly over the logarithm of the size, its ends among these.
+fn tried(calls: &[Alike<'_>], forecasts: &[Forecast], rows: &[&Measurement]) -> BTreeSet<usize> {
+    let mut runs: HashMap<_, Vec<(u64, f64, usize)>> = HashMap::new();
+    for (index, (call, forecast)) in calls.iter().zip(forecasts).enumerate() {
+        let Ok((_, prediction)) = forecast else { continue };
+        let row = rows[call.twins[0].0];
+        let off = (prediction.time.as_us() / row.time.as_us()).ln().abs();
+        let run = (Asked::of(row), row.in_place, row.chosen, call.env, &row.origin.file, &row.run);
+        runs.entry(run).or_default().push((row.size.0, off, index));
+    }
+    let mut tried = BTreeSet::new();
+    for mut sizes in runs.into_values() {
+        if sizes.len() > TRIED {
+            sizes.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.2.cmp(&b.2)));
+            tried.extend(sizes.iter().take(TRIED / 2).map(|s| s.2));
+            sizes.sort_unstable_by_key(|s| (s.0, s.2));
+            sizes = evenly(&sizes, TRIED / 2);
+        }
+        tried.extend(sizes.into_iter().map(|s| s.2));
+    }
+    tried
+}
+
+/// At most `most` of some sizes, sorted, as evenly over their logarithm as they go; the first and the last among them.
+fn evenly(sizes: &[(u64, f64, usize)], most: usize) -> Vec<(u64, f64, usize)> {
+    let octave = |size: u64| (size.max(1) as f64).log2();
+    let (Some(first), Some(last)) = (sizes.first(), sizes.last()) else { return Vec::new() };
+    let step = (octave(last.0) - octave(first.0)) / (most - 1) as f64;
+    let mut kept: Vec<(u64, f64, usize)> = Vec::new();
+    for place in 0..most {
+        let wanted = octave(first.0) + step * place as f64;
+        // Of both neighbours the closer one.
+        let after = sizes.partition_point(|s| octave(s.0) < wanted).min(sizes.len() - 1);
+        let off = |at: usize| (octave(sizes[at].0) - wanted).abs();
+        let near = if after > 0 && off(after - 1) < off(after) { after - 1 } else { after };
+        kept.push(sizes[near]);
+    }
+    kept.dedup_by_key(|s| s.2);
+    kept
+}
+
+/// The rows of a call, each with its index, and with the closest of the forecasts that are there; with those of others
+/// where they are to be `tried`.
+fn beside<'a>(
     alike: &Alike<'_>,
     rows: &[&'a Measurement],
     predictor: &Predictor<'_>,
-    launch: Option<Launch>,
-    closest: bool,
-) -> Indexed<'a> {
-    let question = Arc::new(question(rows[alike.twins[0].0], alike.env, predictor, launch));
+    (question, prediction): (Arc<Question>, Arc<Prediction>),
+    (closest, tried): (bool, bool),
+) -> Vec<(usize, Judged<'a>)> {
     let Question { call, algorithm, protocol, settings } = &*question;
     let (algorithm, protocol) = (*algorithm, *protocol);
-    let prediction = Arc::new(predictor.predict(call, algorithm, protocol, settings)?);
     let graphs = predictor.graph(call.ranks, settings);
     let model = predictor.model(&graphs, settings);
     let predicted_us = |a, p| model.predicted_us(call, a, p).map(f64::from);
@@ -197,7 +256,7 @@ fn predict<'a>(
     };
     let fits =
         |&(begin, end): &(usize, usize)| rows[begin..end].iter().all(|row| error(&prediction, row).abs() <= FITS);
-    let others = if closest && !alike.twins.iter().all(fits) {
+    let others = if tried && !alike.twins.iter().all(fits) {
         predictor.candidates(call, algorithm, protocol, settings)
     } else {
         Vec::new()
@@ -207,7 +266,11 @@ fn predict<'a>(
         .chain([Arc::clone(&prediction)])
         .collect();
     let nearest = |row: &Measurement, twins| {
-        let among = if fits(twins) { &others[others.len() - 1..] } else { &others };
+        let fits = fits(twins);
+        if !fits && !tried {
+            return None;
+        }
+        let among = if fits { &others[others.len() - 1..] } else { &others };
         among.iter().min_by(|a, b| error(a, row).abs().total_cmp(&error(b, row).abs())).cloned()
     };
     let mut judged = Vec::new();
@@ -218,7 +281,7 @@ fn predict<'a>(
             judged.push((index, Judged { row, question, prediction, nccl_us, closest }));
         }
     }
-    Ok(judged)
+    judged
 }
 
 /// What a row asks the model, under the variables of its file.
@@ -406,5 +469,20 @@ mod tests {
         assert_eq!(count(&many(false)), 5);
         assert_eq!(count(&many(true)), 10);
         assert_eq!(count(&[many(false), many(true)].concat()), 15);
+    }
+
+    /// Goal: sizes are thinned evenly over their logarithm, with both ends, and few are all kept. Expected by hand:
+    /// of 1, 2, 4 ... 1024 with as many as 6, every second; of many crowded at one end, that end does not get more.
+    #[test]
+    fn sizes_are_thinned_evenly() {
+        let sizes = |all: &[u64]| -> Vec<(u64, f64, usize)> {
+            all.iter().enumerate().map(|(index, &size)| (size, 0.0, index)).collect()
+        };
+        let kept = |all: &[u64], most| evenly(&sizes(all), most).into_iter().map(|s| s.0).collect::<Vec<_>>();
+        let powers: Vec<u64> = (0..=10).map(|p| 1 << p).collect();
+        assert_eq!(kept(&powers, 6), [1, 4, 16, 64, 256, 1024]);
+        assert_eq!(kept(&powers, 64), powers);
+        let crowded: Vec<u64> = (1..=1000).chain([1 << 20]).collect();
+        assert_eq!(kept(&crowded, 5), [1, 32, 1000, 1 << 20]);
     }
 }

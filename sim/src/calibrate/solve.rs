@@ -57,6 +57,13 @@ pub struct Solution {
     pub steps: usize,
 }
 
+impl Solution {
+    /// Mean of its residuals, without sign.
+    pub fn error(&self) -> f64 {
+        self.residuals.iter().map(|r| r.abs()).sum::<f64>() / self.residuals.len().max(1) as f64
+    }
+}
+
 /// Huber's weight of a residual: 1 inside, falling as its inverse outside.
 pub fn huber_weight(residual: f64, huber: f64) -> f64 {
     if residual.abs() <= huber { 1.0 } else { huber / residual.abs() }

@@ -100,6 +100,8 @@ pub struct Flows {
     ends: Ends,
     /// Flows and resources that were looked at to find rates: what solving has cost.
     pub looked_at: u64,
+    /// Whether a flow got the least rate there is where its resource has less for it.
+    pub starved: bool,
 }
 
 /// When each flow will end if nothing changes, in ps: a heap, in which a flow whose rate changes moves.
@@ -306,6 +308,7 @@ impl Flows {
             let resource = &mut self.resources[r as usize];
             if resource.weights > 0 {
                 resource.raise_share();
+                self.starved |= resource.held == 0 && (resource.left << 20) < resource.weights;
                 if ordered {
                     self.heap.push(Reverse((resource.share, r)));
                 }

@@ -50,12 +50,21 @@ pub use steady::run_steady;
 /// Work of a run: events, and flows and resources looked at to share links among transfers. About 20 s of a core.
 pub const MOST_WORK: u64 = 250_000_000;
 
+/// The longest simulated time, in ps: a tenth of what times hold, so that none saturates, nor a sum of a few.
+pub const LONGEST: SimTime = SimTime(1_000_000_000_000_000_000);
+
 /// A run that cannot end, which verified schedules never cause, or takes too long.
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
 pub enum EngineError {
     /// More than [`MOST_WORK`].
     #[error("it takes too many events to simulate, more than about 20 s of them; take fewer bytes or fewer ranks")]
     TooLong,
+    /// More than [`LONGEST`].
+    #[error("it takes more than 11 days (10^18 ps), the longest time that is simulated; {SLOW}, or take fewer bytes")]
+    TooSlow,
+    /// Rates are whole bytes a second.
+    #[error("a link is so slow that a transfer gets less than one byte a second of it; {SLOW}")]
+    Starved,
     /// Lanes or tasks that wait for ever.
     #[error("the simulation stopped at {at} with {waiting} lanes or tasks waiting for ever")]
     Stuck {
@@ -67,6 +76,16 @@ pub enum EngineError {
     /// A program that names a port it does not have, or waits for a lane that does not exist.
     #[error("a program uses port {0}, which its worker does not have")]
     BadPort(usize),
+}
+
+/// The way out where links are slow.
+const SLOW: &str = "look at the rates of the machine's links (`b` is bits and `B` bytes)";
+
+impl EngineError {
+    /// Whether it is the user's input that asks for too much, and not our bug.
+    pub fn is_limit(&self) -> bool {
+        matches!(self, Self::TooLong | Self::TooSlow | Self::Starved)
+    }
 }
 
 /// Runs an instance to its end.
@@ -168,6 +187,9 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
         loop {
             let wake = self.wakes.peek().map(|Reverse(wake)| wake.0);
             let Some(time) = wake.into_iter().chain(self.flows.next().map(|end| end.0)).min() else { break };
+            if SimTime(time) >= LONGEST {
+                return Err(EngineError::TooSlow);
+            }
             self.now = time;
             // All events of the instant, before any reaction.
             while let Some((_, flow)) = self.flows.next().filter(|end| end.0 == time) {
@@ -194,6 +216,9 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
         if self.done < self.lanes.len() + self.tasks.len() {
             let waiting = self.lanes.len() + self.tasks.len() - self.done;
             return Err(EngineError::Stuck { at: SimTime(self.now) - SimTime(0), waiting });
+        }
+        if self.flows.starved {
+            return Err(EngineError::Starved);
         }
         Ok(self.outcome)
     }

@@ -7,7 +7,7 @@
 //! as they are. Against full runs it is within 0.5% (a test says so), mostly far less.
 
 use super::flows::WEIGHT_ONE;
-use super::{EngineError, Instance, Outcome, Unobserved, run};
+use super::{EngineError, Instance, LONGEST, Outcome, Unobserved, run};
 use crate::units::{PS_PER_S, SimTime};
 
 /// Rounds between two runs that are compared: more than slices fit into a FIFO.
@@ -42,7 +42,8 @@ pub fn run_steady(instance: &Instance<'_>) -> Result<Outcome, EngineError> {
         let long = extended(&one, three, more);
         // Half the difference is what the mean of both windows may be off, for each window that is added.
         if (more * differ) as f64 / 2.0 <= UNCERTAIN * long.end.0 as f64 {
-            return Ok(carried(instance, long));
+            let long = carried(instance, long);
+            return if long.end < LONGEST { Ok(long) } else { Err(EngineError::TooSlow) };
         }
         window *= 2;
     }

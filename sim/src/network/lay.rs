@@ -46,6 +46,8 @@ pub fn lay<'a>(
     let protocol = schedule.plan.protocol;
     let kernels = vec![KernelSpec { rounds: 1, gap: SimDuration::ZERO }; schedule.call.ranks as usize];
     let mut instance = Instance { schedules: vec![schedule], kernels, ..Instance::default() };
+    instance.conns.reserve_exact(wiring.conns.len());
+    instance.lanes.reserve_exact(wiring.workers.len());
     let mut layer = Layer::new(topology, profile, transport, schedule);
     layer.find_several(&wiring)?;
     for (index, wired) in (0..).zip(&wiring.conns) {

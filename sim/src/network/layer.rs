@@ -23,6 +23,10 @@ use crate::units::SimDuration;
 /// depends on it.
 const INCAST: u64 = 8;
 
+/// Routes that are remembered while a schedule is laid: all of those that channels of rings and trees share, of which a
+/// large machine has some 50,000. In an all-to-all each pair of ranks is asked for once, a million of them and more.
+const REMEMBERED: usize = 1 << 16;
+
 /// Bytes on the wire per byte of payload (NCCL 2.30 `src/include/device.h`): a line of LL is 8 bytes of data and as many of
 /// flags, one of LL128 15 words of data and one that is a flag.
 fn wire_format(protocol: Protocol) -> f64 {
@@ -179,6 +183,9 @@ impl<'m> Layer<'m> {
         channel: ChannelId,
         nics: Option<(u32, u32)>,
     ) -> Result<&Route, LayError> {
+        if self.routes.len() >= REMEMBERED {
+            self.routes.clear();
+        }
         // Channels take different ways in the network only.
         let peers = self.router.are_peers(src, dst);
         match self.routes.entry((src, dst, if peers { ChannelId(0) } else { channel })) {
@@ -262,6 +269,7 @@ impl<'m> Layer<'m> {
             let wire = &uses[usize::from(parts[1])..usize::from(parts[2])];
             [profile.proxy_thread().get(), wire.iter().map(alone).min().unwrap_or(0)]
         });
+        uses.shrink_to_fit();
         let mut latency = profile.latency(route.reach, protocol);
         if network {
             // A block's stores into host memory, with their fence, go over PCIe, as does its sight of a flag there.

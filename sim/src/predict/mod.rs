@@ -171,7 +171,7 @@ impl PredictError {
     /// Whether it is our bug and not the user's input.
     pub fn is_internal(&self) -> bool {
         match self {
-            Self::Engine { error, .. } => *error != EngineError::TooLong,
+            Self::Engine { error, .. } => !error.is_limit(),
             Self::Unproved { .. } | Self::SelfCheck { .. } => true,
             _ => false,
         }

@@ -1,6 +1,6 @@
 //! Lays what is proved on the machine, runs it, and says what that came to.
 
-use std::sync::PoisonError;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::prove::{ProofKind, Proven};
 use super::time::{Busy, ROUNDS, check_possible, kernel_time, utilisations};
@@ -124,6 +124,7 @@ impl Predictor<'_> {
         settings: &Settings,
         observer: &mut O,
     ) -> Result<Prediction, PredictError> {
+        let _turn = turn([schedule]);
         let laid = lay(self.topology, self.profile, &settings.transport, schedule)?;
         Ok(self.evaluate(schedule, *proof, &laid, settings, observer)?.0)
     }
@@ -190,6 +191,7 @@ impl Predictor<'_> {
             return Err(ScheduleError::Ranks(0).into());
         };
         let proof = predictors[0].prove(schedule)?;
+        let _turn = turn(&schedules);
         let laid = (views.iter().zip(&schedules))
             .map(|(view, schedule)| lay(view, self.profile, &settings.transport, schedule))
             .collect::<Result<Vec<_>, _>>()?;
@@ -325,4 +327,22 @@ fn busiest_links(uses: &[f64], name_of: impl Fn(usize) -> ResourceName) -> Vec<L
     links.sort_by(|a, b| b.utilisation.total_cmp(&a.utilisation));
     links.truncate(4);
     links
+}
+
+/// Workers, with their ports, from which on calls run one at a time: 0.3 to 0.5 GiB. The largest that are simulated take
+/// up to 2 GiB, and threads that each have one would need as much again each.
+const LARGE: u64 = 1_500_000;
+/// Whose turn it is among large calls.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// Waits for other large calls to end, where one is to be laid.
+fn turn<'s>(schedules: impl IntoIterator<Item = &'s Schedule>) -> Option<MutexGuard<'static, ()>> {
+    // Ranks have about as many.
+    let size = |schedule: &Schedule| {
+        let first = schedule.workers().take_while(|of| of.0 == Rank(0));
+        let ports = first.map(|(.., worker)| (1 + worker.recv.len() + worker.send.len()) as u64);
+        ports.sum::<u64>() * u64::from(schedule.call.ranks)
+    };
+    let large = schedules.into_iter().map(size).sum::<u64>() >= LARGE;
+    large.then(|| TURN.lock().unwrap_or_else(PoisonError::into_inner))
 }

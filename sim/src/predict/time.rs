@@ -195,10 +195,12 @@ pub(super) fn kernel_time(
         return Ok(kernel);
     };
     let calls = u64::from(settings.timing.calls.max(rounds));
-    let rest = (calls - u64::from(rounds)).saturating_mul((*last - *before).0) / u64::from(half.max(1));
+    // Of all calls, which take longer than times hold.
+    let rest = u128::from(calls - u64::from(rounds)) * u128::from((*last - *before).0) / u128::from(half.max(1));
     // Folding keeps the order of ranks: the first kernel is that of rank 0.
     let end = outcome.last_ends.first().filter(|_| settings.timing.of_rank_0).unwrap_or(last);
-    Ok(SimDuration((end.0 + rest + ends.0) / calls))
+    let each = (u128::from(end.0 + ends.0) + rest) / u128::from(calls);
+    Ok(SimDuration(u64::try_from(each).unwrap_or(u64::MAX)))
 }
 
 /// The share of each resource's capacity that a run of `time` used.

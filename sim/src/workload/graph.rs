@@ -295,6 +295,16 @@ pub enum WorkloadError {
     },
 }
 
+impl WorkloadError {
+    /// Why the engine did not come to an end.
+    pub(super) fn run(error: EngineError) -> Self {
+        match error {
+            EngineError::TooSlow => Self::TooLong("the step takes".to_owned()),
+            error => Self::Stuck(error),
+        }
+    }
+}
+
 /// Tasks of an operation at most: its launch, and the pieces of its kernels or the start and body of a call.
 pub(super) fn tasks_of(op: &Op) -> u64 {
     let What::Compute(compute) = op.what else { return 3 };

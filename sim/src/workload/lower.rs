@@ -767,6 +767,6 @@ pub(super) fn slices(
         links: FxHashMap::default(),
         slices: true,
     };
-    let outcome = run(&lowered.instance, &mut Unobserved).map_err(WorkloadError::Stuck)?;
+    let outcome = run(&lowered.instance, &mut Unobserved).map_err(WorkloadError::run)?;
     Ok(super::outcome::of(graph, &lowered, &outcome))
 }

@@ -67,7 +67,7 @@ impl Simulator<'_> {
             lower::slices(self, graph, mechanisms)?
         } else {
             let lowered = lower::flows(self, graph, &folded, mechanisms)?;
-            let outcome = run(&lowered.instance, &mut Unobserved).map_err(WorkloadError::Stuck)?;
+            let outcome = run(&lowered.instance, &mut Unobserved).map_err(WorkloadError::run)?;
             outcome::of(graph, &lowered, &outcome)
         };
         if step.time >= lower::LONGEST {
