@@ -6,6 +6,7 @@ pub mod files;
 pub mod noise;
 pub mod query;
 pub mod site;
+pub mod statistics;
 pub mod validate;
 pub mod watch;
 
