@@ -7,7 +7,9 @@ pub mod noise;
 pub mod query;
 pub mod site;
 pub mod statistics;
+pub mod tune;
 pub mod validate;
+pub mod views;
 pub mod watch;
 
 pub use collcast_hwbackend as hwbackend;

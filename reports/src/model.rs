@@ -1,5 +1,6 @@
 //! What every writer writes: a [`Report`] of tables, facts and one verdict.
 
+use serde::Serialize;
 use serde_json::{Map, Value};
 
 /// The outcome of one command.
@@ -30,7 +31,7 @@ pub struct Report {
 }
 
 /// A file that a result depends on.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Input {
     /// Its role, such as `topology`.
     pub name: String,
@@ -143,7 +144,8 @@ pub struct Verdict {
 }
 
 /// How a command ended, as far as its finding goes.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Status {
     /// As it should be.
     Ok,

@@ -1,0 +1,3 @@
+//! Outcomes as reports: tables and a verdict, for any writer. Nothing is computed here.
+
+pub mod tune;
