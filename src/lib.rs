@@ -1,6 +1,7 @@
 //! Forecasts of GPU collectives, held against measurements.
 
 pub mod bands;
+pub mod calibrate;
 pub mod error;
 pub mod files;
 pub mod noise;
