@@ -38,6 +38,7 @@
 //! (machines from files), [`scenarios`] (training steps), [`hwbackend`] (real runs, readers of measurements), [`reports`].
 
 pub mod bands;
+pub mod calibrate;
 pub mod check;
 pub mod compare;
 pub mod convert;
@@ -47,7 +48,9 @@ pub mod forecast;
 pub mod noise;
 pub mod query;
 pub mod site;
+pub mod statistics;
 pub mod step;
+pub mod tune;
 pub mod validate;
 pub mod values;
 pub mod views;

@@ -2,6 +2,7 @@
 
 use collcast_sim::collective::Launch;
 
+
 /// Noise of one comparison, as standard deviations of ln(B/A) between two single measurements.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Noise {
@@ -48,54 +49,4 @@ pub fn known(launch: &[Option<Launch>], band: u8) -> Noise {
         offset: worst.offset.max(noise[band].offset),
         row: worst.row.max(noise[band].row),
     })
-}
-
-/// The z that a standard normal variable exceeds with probability `p`, 0 < p <= 0.5.
-///
-/// # Source
-/// Abramowitz and Stegun, Handbook of Mathematical Functions, 26.2.23; error below 4.5e-4.
-pub fn upper_quantile(p: f64) -> f64 {
-    let t = (-2.0 * p.clamp(1e-300, 0.5).ln()).sqrt();
-    let above = 2.515_517 + t * (0.802_853 + t * 0.010_328);
-    let below = 1.0 + t * (1.432_788 + t * (0.189_269 + t * 0.001_308));
-    t - above / below
-}
-
-/// The median; the mean of the middle two of an even number. Zero for none.
-pub fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let half = values.len() / 2;
-    match (values.get(half), values.len() % 2) {
-        (None, _) => 0.0,
-        (Some(middle), 1) => *middle,
-        (Some(middle), _) => f64::midpoint(*middle, values[half - 1]),
-    }
-}
-
-/// Standard deviation that a normal variable of this median absolute deviation has.
-pub fn robust_deviation(values: Vec<f64>) -> f64 {
-    let centre = median(values.clone());
-    1.4826 * median(values.into_iter().map(|v| (v - centre).abs()).collect())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Goal: the quantiles are those of printed tables.
-    #[test]
-    fn quantiles_are_those_of_the_tables() {
-        for (p, z) in [(0.5, 0.0), (0.158_655, 1.0), (0.025, 1.959_964), (0.005, 2.575_829), (1e-4, 3.719_016)] {
-            assert!((upper_quantile(p) - z).abs() < 5e-4, "{p}: {}", upper_quantile(p));
-        }
-    }
-
-    /// Goal: medians of odd, even and empty lists; outliers do not widen the deviation.
-    #[test]
-    fn medians_ignore_what_is_far_out() {
-        assert_eq!(median(vec![]), 0.0);
-        assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
-        assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), 2.5);
-        assert_eq!(robust_deviation(vec![-1.0, 0.0, 1.0, 0.0, 1e9]), 1.4826);
-    }
 }

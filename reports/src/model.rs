@@ -144,7 +144,8 @@ pub struct Verdict {
 }
 
 /// How a command ended, as far as its finding goes.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Status {
     /// As it should be.
     Ok,

@@ -25,7 +25,8 @@ use serde::Serialize;
 
 use super::sets::{Curve, Pair, Run, Sample, Series};
 use crate::bands::{BANDS, band};
-use crate::noise::{Noise, known, median, robust_deviation, upper_quantile};
+use crate::noise::{Noise, known};
+use crate::statistics::{median, robust_deviation, upper_quantile};
 
 /// Chance that a report is wrong about anything, where nothing changed: half for the bands,
 /// half for the rows; on one side.

@@ -8,6 +8,7 @@ use collcast_sim::collective::Launch;
 
 use super::judged::{Judged, closest_error};
 use crate::bands::{BANDS, band};
+use crate::statistics::quantile;
 
 /// What makes rows comparable.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -44,12 +45,6 @@ pub struct Stats {
     pub coverage: f64,
     pub nccl_median: Option<f64>,
     pub closest_median: Option<f64>,
-}
-
-fn quantile(sorted: &[f64], q: f64) -> f64 {
-    let last = sorted.len().saturating_sub(1);
-    let at = (q * last as f64).round() as usize;
-    sorted.get(at.min(last)).copied().unwrap_or(0.0)
 }
 
 impl Stats {

@@ -2,10 +2,12 @@
 //!
 //! A view rounds and names; it computes no result.
 
+pub mod calibrate;
 pub mod check;
 pub mod compare;
 pub mod forecast;
 pub mod step;
+pub mod tune;
 
 use collcast_reports::model::{Cell, Column, Report, Table};
 

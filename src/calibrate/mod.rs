@@ -1,0 +1,296 @@
+//! From measurements to a profile, with intervals and errors on rows held back.
+//!
+//! `rows` says which machine each file is of and which rows can be fitted to; `figures` tells errors by group;
+//! `provenance` says what a profile was fitted to, and writes it. The fit itself is [`collcast_sim::calibrate`].
+
+mod figures;
+mod provenance;
+mod rows;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::Instant;
+
+use collcast_hwbackend::read::{FileReport, ReadOptions, ReadReport, cut_runs, read_paths};
+use collcast_reports::model::Input;
+use collcast_sim::calibrate::{CalibrateError, Fit, Split, Study, spreads};
+use collcast_sim::collective::Launch;
+use collcast_sim::profile::{Constant, Profile};
+use collcast_sim::topology::Topology;
+use collcast_sim::units::Bytes;
+use serde::Serialize;
+
+pub(crate) use figures::ALL;
+pub use figures::{Errors, Estimated, Group, HeldOut, Part, Worst};
+
+use crate::error::Error;
+use crate::site::load_profile;
+use crate::validate::can_be_asked;
+use crate::validate::judged::left_aside;
+use crate::watch::Watch;
+use provenance::About;
+use rows::{Machines, Usable};
+
+/// What is to be fitted to what. By itself all constants, over `prior`, judged on runs held back in two groups.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Measurements: files or folders.
+    pub measurements: Vec<PathBuf>,
+    /// Machine of all of them; what the `.toml` beside each names, where none is said.
+    pub topology: Option<String>,
+    /// Profiles to start from, built-in names or TOML files; several layer.
+    pub profiles: Vec<String>,
+    /// Launch mode of rows that do not say theirs.
+    pub launch: Option<Launch>,
+    /// Smallest size that counts, as nccl-tests counts it.
+    pub min_size: Bytes,
+    /// Constants to fit by the beginnings of their names; all where none is said.
+    pub fit: Vec<String>,
+    /// Constants to leave at their prior, by the beginnings of their names.
+    pub keep: Vec<String>,
+    /// By what rows are held back.
+    pub splits: Vec<Split>,
+    /// Groups in which runs are held back; other splits hold back one value at a time.
+    pub folds: usize,
+    /// Fit a profile without each source too.
+    pub without_sources: bool,
+    /// Name of the profile.
+    pub name: String,
+    /// Take our own predictions as measurements.
+    pub allow_predicted: bool,
+    /// Told of each fit that is done.
+    pub watch: Watch,
+}
+
+impl Default for Request {
+    fn default() -> Self {
+        Self {
+            measurements: Vec::new(),
+            topology: None,
+            profiles: vec!["prior".to_owned()],
+            launch: None,
+            min_size: Bytes(1024),
+            fit: Vec::new(),
+            keep: Vec::new(),
+            splits: vec![Split::Run],
+            folds: 2,
+            without_sources: false,
+            name: "fitted".to_owned(),
+            allow_predicted: false,
+            watch: Watch::default(),
+        }
+    }
+}
+
+/// A fitted profile.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct FittedProfile {
+    /// The profile, with the values below it.
+    #[serde(skip)]
+    pub profile: Profile,
+    /// The same as a file, with its provenance: command, files with hashes, domain.
+    pub toml: String,
+}
+
+impl FittedProfile {
+    fn new(profile: Profile, fit: &Fit) -> Self {
+        Self { toml: provenance::profile_text(&profile, fit), profile }
+    }
+}
+
+/// A profile and how good it is.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    /// The profile.
+    pub fitted: FittedProfile,
+    /// Profiles fitted without each source, where asked for.
+    pub without: BTreeMap<String, FittedProfile>,
+    /// Constants that were fitted, or could have been.
+    pub constants: Vec<Estimated>,
+    /// Rows fitted to.
+    pub rows: usize,
+    /// Errors on rows fitted to.
+    pub errors: Errors,
+    /// Errors on rows held back by who measured, or else by run, where either was done.
+    pub held_out: Option<HeldOut>,
+    /// Errors by protocol, launch mode and range of sizes.
+    pub groups: Vec<Group>,
+    /// Errors of fits without each value of a property, on these.
+    pub splits: Vec<Part>,
+    /// The rows with the largest errors.
+    pub worst: Vec<Worst>,
+    /// Files that it rests on.
+    pub inputs: Vec<Input>,
+    /// What was assumed.
+    pub notes: Vec<String>,
+    /// What to know before the profile is used.
+    pub warnings: Vec<String>,
+}
+
+/// Fits a profile to measurements.
+///
+/// # Errors
+/// Measurements, machine or profile that cannot be read, no row that can be used, no constant that the rows tell of,
+/// [`Error::Cancelled`].
+pub fn calibrate(request: &Request) -> Result<Outcome, Error> {
+    let started = Instant::now();
+    let seconds = || started.elapsed().as_secs_f64();
+    check_names(request)?;
+    let may = |name: &str| may_move(request, name);
+    let options = ReadOptions { allow_predicted: request.allow_predicted, keep_duplicates: false };
+    let read = read_paths(&request.measurements, &options)?;
+    can_be_asked(&read.files)?;
+    let machines = Machines::of(&read, request.topology.as_deref())?;
+    let (prior, mut inputs) = load_profile(&request.profiles, &machines.topologies[0])?;
+    let usable = Usable::of(&read, &machines, &prior, request)?;
+    inputs.extend(read.files.iter().filter(|f| f.rows > 0).map(|f| Input {
+        name: "measurements".to_owned(),
+        path: Some(f.path.display().to_string()),
+        hash: f.hash.clone(),
+    }));
+
+    let study = Study::new(&machines.topologies, &prior, usable.samples()).map_err(error)?;
+    let runs: BTreeSet<&String> = study.samples().iter().map(|s| &s.run).collect();
+    request.watch.stage(&format!(
+        "{} rows of {} runs, {} kernels, {} parameters enter",
+        study.samples().len(),
+        runs.len(),
+        study.cases(),
+        study.constants().len()
+    ))?;
+    let all: Vec<usize> = (0..study.samples().len()).collect();
+    let fit = study.fit(&all, &may).map_err(error)?;
+    request.watch.stage(&format!("fitted in {} steps, {:.1} s", fit.steps, seconds()))?;
+    let about = About { request, usable: &usable, machines: &machines };
+    let mut crossed = BTreeMap::new();
+    let mut without = BTreeMap::new();
+    if request.without_sources {
+        let (judged, fits) = study.apart(Split::Source, &may).map_err(error)?;
+        for (source, fit) in fits {
+            let rows: Vec<usize> = all.iter().copied().filter(|&r| study.samples()[r].source != source).collect();
+            let profile = about.describe(&fit, &format!("{} without {source}", request.name), &rows);
+            without.insert(source, FittedProfile::new(profile, &fit));
+        }
+        crossed.insert(Split::Source, judged);
+        request.watch.stage(&format!("fitted without each source, {:.1} s", seconds()))?;
+    }
+    for &split in request.splits.iter().filter(|&&s| s != Split::Source || !request.without_sources) {
+        let folds = (split == Split::Run).then_some(request.folds);
+        crossed.insert(split, study.cross(&fit, split, folds).map_err(error)?);
+        request.watch.stage(&format!("held back by {}, {:.1} s", split.name(), seconds()))?;
+    }
+    // Who measured tells more apart than runs of one machine do.
+    let held = |split: Split| Some((split, crossed.get(&split).filter(|c| !c.held.is_empty())?));
+    let unseen = held(Split::Source).or_else(|| held(Split::Run));
+    let mut profile = about.describe(&fit, &request.name, &all);
+    if let Some((_, crossed)) = unseen {
+        profile.spreads = spreads(study.samples(), &crossed.held, &all);
+    }
+    Ok(Outcome {
+        constants: fit.estimates.iter().map(Estimated::of).collect(),
+        rows: all.len(),
+        errors: Errors::of(&fit.judged, &all),
+        held_out: unseen.map(|(by, crossed)| HeldOut { by: by.name(), errors: Errors::of(&crossed.held, &all) }),
+        groups: figures::groups(&study, &fit, unseen.map(|u| u.1), &profile),
+        splits: figures::splits(&study, &fit, &crossed),
+        worst: figures::worst(&usable, unseen.map_or(&fit.judged, |u| &u.1.held)),
+        inputs,
+        notes: notes(request, &machines, &usable),
+        warnings: warnings(&read, &machines, &usable, &fit),
+        fitted: FittedProfile::new(profile, &fit),
+        without,
+    })
+}
+
+fn error(error: CalibrateError) -> Error {
+    match error {
+        CalibrateError::Predict(error) => error.into(),
+        CalibrateError::NoRows => Error::usage(
+            "no row of the measurements can be used",
+            "they need a size of --min-size or more, a time, and as many ranks as the machine has GPUs or fewer",
+        ),
+        CalibrateError::NothingToFit => Error::usage(error.to_string(), "leave out --fit and --keep"),
+    }
+}
+
+/// Refuses names that no constant begins with.
+fn check_names(request: &Request) -> Result<(), Error> {
+    let fit = request.fit.iter().map(|name| ("--fit", name));
+    for (flag, name) in fit.chain(request.keep.iter().map(|name| ("--keep", name))) {
+        if !Constant::ALL.iter().any(|c| c.name().starts_with(name.as_str())) {
+            let hint = Constant::near(name).map_or_else(
+                || "`sim/profiles/prior.toml` lists all of them".to_owned(),
+                |near| format!("did you mean `{near}`?"),
+            );
+            return Err(Error::usage(format!("{flag}: there is no parameter `{name}`"), hint));
+        }
+    }
+    Ok(())
+}
+
+fn may_move(request: &Request, name: &str) -> bool {
+    let any = |names: &[String]| names.iter().any(|begin| name.starts_with(begin.as_str()));
+    (request.fit.is_empty() || any(&request.fit)) && !any(&request.keep)
+}
+
+fn notes(request: &Request, machines: &Machines, usable: &Usable<'_>) -> Vec<String> {
+    let of = |t: &Topology| format!("topology {}: {} GPUs", t.name, t.ranks());
+    let mut notes: Vec<String> = machines.topologies.iter().map(of).collect();
+    let (rows, min, small) = (usable.rows.len(), request.min_size.0, usable.small);
+    notes.push(format!("starts from profile {}", request.profiles.join(" + ")));
+    notes.push(format!("{rows} rows from {min} B up, {small} left out as smaller"));
+    notes
+}
+
+fn warnings(read: &ReadReport, machines: &Machines, usable: &Usable<'_>, fit: &Fit) -> Vec<String> {
+    let mut warnings: Vec<String> =
+        read.files.iter().filter_map(FileReport::defect).chain(cut_runs(&read.files)).collect();
+    warnings.extend(usable.skipped.iter().map(|(why, n)| format!("{n} rows are not predicted: {why}")));
+    warnings.extend(machines.topologies.first().into_iter().flat_map(|t| left_aside(&read.files, t)));
+    warnings.extend(fit.estimates.iter().filter(|e| e.at_bound).map(|e| {
+        format!("`{}` ended at a bound, {:.4}: a mechanism may be missing, or the topology wrong", e.constant, e.value)
+    }));
+    warnings
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    fn request(watch: Watch) -> Request {
+        Request {
+            measurements: vec!["tests/data/h200x4_bench/nccl_lines_4.csv".into()],
+            fit: vec!["kernel.ll128".to_owned()],
+            watch,
+            ..Request::default()
+        }
+    }
+
+    /// Goal: the library's answer is the profile, its file and its errors as data; stages are told as they are done.
+    #[test]
+    fn an_outcome_is_data() {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let lines = Arc::clone(&told);
+        let watch = Watch::default().on_stage(move |line| lines.lock().unwrap().push(line.to_owned()));
+        let outcome = calibrate(&request(watch)).unwrap();
+        let read = collcast_sim::profile::Layer::parse(&outcome.fitted.toml, "fitted.toml").unwrap();
+        let (written, fitted) = (&read.parameters[&Constant::KernelLl128], &outcome.constants[0]);
+        assert!((written.value - fitted.value).abs() < 1e-4 && outcome.constants.len() == 1, "{fitted:?}");
+        let json = serde_json::to_value(&outcome).unwrap();
+        assert_eq!(json["held_out"]["by"], "run");
+        assert_eq!(json["rows"].as_u64().unwrap(), read.data[0].rows as u64);
+        let told = told.lock().unwrap();
+        let stages = [" enter", "fitted in ", "held back by run"];
+        assert!(told.len() == stages.len() && told.iter().zip(stages).all(|(line, s)| line.contains(s)), "{told:?}");
+    }
+
+    /// Goal: a watch ends it.
+    #[test]
+    fn it_stops() {
+        let watch = Watch::default();
+        watch.stop();
+        assert!(matches!(calibrate(&request(watch)), Err(Error::Cancelled)));
+    }
+}

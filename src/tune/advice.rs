@@ -1,0 +1,223 @@
+//! Where another choice is worth it, over which sizes, and what is lost without it.
+
+use collcast_sim::collective::Collective;
+use serde::Serialize;
+
+use super::options::{Basis, Pair, Tuned};
+use crate::statistics::{geometric_mean, mean, upper_quantile};
+
+/// Chance that any advice from measured times is noise.
+const FAMILY_ERROR: f64 = 0.05;
+
+/// A better candidate for one call.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Advice {
+    /// Index among the candidates of the call.
+    pub candidate: usize,
+    /// Saved time, as a fraction of what NCCL's choice takes.
+    pub gain: f64,
+    /// What that rests on.
+    pub basis: Basis,
+}
+
+/// Standard deviations that a measured gain must exceed: all comparisons hold together.
+pub(super) fn z(calls: &[Tuned]) -> f64 {
+    let tests: usize = calls.iter().filter(|c| !c.beyond).map(|c| c.candidates.len() - 1).sum();
+    upper_quantile(FAMILY_ERROR / tests.max(1) as f64)
+}
+
+/// Gives each call that was asked about its best certain change, if there is one.
+pub(super) fn advise(calls: &mut [Tuned]) {
+    let z = z(calls);
+    for call in calls {
+        call.advice = advice(call, z);
+    }
+}
+
+/// Measured candidates are judged among themselves: a forecast does not overrule a measurement.
+fn advice(call: &Tuned, z: f64) -> Option<Advice> {
+    if call.beyond || call.not_modelled().is_some() {
+        return None;
+    }
+    let candidate = if call.measured() {
+        call.fastest(|c| c.measured.map(|m| m.time_us))?
+    } else {
+        call.fastest(|c| Some(c.predicted_us))?
+    };
+    let better = &call.candidates[candidate];
+    let advice = Advice { candidate, gain: call.gain(better), basis: call.basis(better) };
+    (candidate != call.default && call.is_certain(better, z)).then_some(advice)
+}
+
+/// Neighbouring sizes with one answer.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Range {
+    /// What.
+    pub collective: Collective,
+    /// First byte count; neighbours meet at the geometric mean of their sizes.
+    pub from_bytes: u64,
+    /// Last byte count.
+    pub to_bytes: u64,
+    /// What to take.
+    pub pair: Pair,
+    /// Its channels at the largest size.
+    pub channels: u32,
+    /// What NCCL takes by itself.
+    pub default_pair: Pair,
+    /// Whether that is to be changed.
+    pub changes: bool,
+    /// What the comparison rests on.
+    pub basis: Basis,
+    /// Geometric mean of the predicted times of its sizes, in microseconds.
+    pub predicted_us: f64,
+    /// The same of NCCL's choice.
+    pub default_predicted_us: f64,
+    /// The same of measured times, where all sizes have them of both.
+    pub measured_us: Option<f64>,
+    /// The same of NCCL's choice.
+    pub default_measured_us: Option<f64>,
+    /// Saved time, as a fraction of what NCCL's choice takes.
+    pub gain: f64,
+}
+
+/// Last byte count for which the smaller of two neighbouring sizes stands.
+fn boundary(small: u64, large: u64) -> u64 {
+    let mean = (small as f64 * large as f64).sqrt() as u64;
+    mean.clamp(small, large.saturating_sub(1).max(small))
+}
+
+/// Neighbouring calls, with the first and last byte count that they stand for.
+pub(super) struct Run<'s> {
+    pub(super) from: u64,
+    pub(super) to: u64,
+    pub(super) calls: &'s [Tuned],
+}
+
+/// Runs of neighbouring calls with equal `key`, each with its first and last byte count.
+pub(super) fn runs<K: PartialEq>(calls: &[Tuned], key: impl Fn(&Tuned) -> K) -> Vec<Run<'_>> {
+    let same = |a: &Tuned, b: &Tuned| a.collective == b.collective && key(a) == key(b);
+    let chunks: Vec<&[Tuned]> = calls.chunk_by(same).collect();
+    let run = |index: usize| {
+        let calls = chunks[index];
+        let (first, last) = (&calls[0], &calls[calls.len() - 1]);
+        let neighbour = |chunk: &&&[Tuned]| chunk[0].collective == first.collective;
+        let before = index.checked_sub(1).and_then(|i| chunks.get(i)).filter(neighbour).and_then(|chunk| chunk.last());
+        let after = chunks.get(index + 1).filter(neighbour).and_then(|chunk| chunk.first());
+        let from = before.map_or(0, |below| boundary(below.size_bytes, first.size_bytes) + 1);
+        let to = after.map_or(i64::MAX as u64, |above| boundary(last.size_bytes, above.size_bytes));
+        Run { from, to, calls }
+    };
+    (0..chunks.len()).map(run).collect()
+}
+
+/// What to take over which sizes, of those that were asked about.
+pub(super) fn ranges(calls: &[Tuned]) -> Vec<Range> {
+    let key = |call: &Tuned| {
+        let taken = call.taken();
+        (taken.pair, taken.channels, call.default_candidate().pair, call.advice.as_ref().map(|a| a.basis))
+    };
+    runs(calls, key).iter().filter_map(range).collect()
+}
+
+/// One range; none where nothing of it was asked about.
+fn range(run: &Run<'_>) -> Option<Range> {
+    let asked: Vec<&Tuned> = run.calls.iter().filter(|call| !call.beyond).collect();
+    let &last = asked.last()?;
+    let (taken, default) = (last.taken(), last.default_candidate());
+    let both = |c: &&Tuned| Some((c.taken().measured?.time_us, c.default_candidate().measured?.time_us));
+    let both: Option<Vec<(f64, f64)>> = asked.iter().map(both).collect();
+    let means = |of: Vec<(f64, f64)>| (geometric_mean(of.iter().map(|m| m.0)), geometric_mean(of.iter().map(|m| m.1)));
+    let measured = both.map(means);
+    let predicted_us = geometric_mean(asked.iter().map(|c| c.taken().predicted_us));
+    let default_predicted_us = geometric_mean(asked.iter().map(|c| c.default_candidate().predicted_us));
+    let basis = last.advice.as_ref().map_or_else(|| last.basis(taken), |advice| advice.basis);
+    let (us, default_us) =
+        measured.filter(|_| basis == Basis::Measured).unwrap_or((predicted_us, default_predicted_us));
+    let (measured_us, default_measured_us) = measured.unzip();
+    Some(Range {
+        collective: last.collective,
+        from_bytes: run.from,
+        to_bytes: run.to,
+        pair: taken.pair,
+        channels: taken.prediction.plan.channels,
+        default_pair: default.pair,
+        changes: last.advice.is_some(),
+        basis,
+        predicted_us,
+        default_predicted_us,
+        measured_us,
+        default_measured_us,
+        gain: 1.0 - us / default_us,
+    })
+}
+
+/// Time lost against the best candidate, as fractions of its time.
+#[derive(Clone, PartialEq, Debug, Default, Serialize)]
+pub struct Loss {
+    /// Mean over the sizes.
+    pub mean: f64,
+    /// The largest.
+    pub max: f64,
+    /// The size of the largest, in bytes.
+    pub max_at_bytes: u64,
+}
+
+impl Loss {
+    fn of(losses: &[(u64, f64)]) -> Self {
+        let (max_at_bytes, max) = losses.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or_default();
+        Self { mean: mean(losses.iter().map(|l| l.1)), max, max_at_bytes }
+    }
+}
+
+/// What a collective loses by each way to choose.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Regret {
+    /// What.
+    pub collective: Collective,
+    /// Whose times are compared.
+    pub basis: Basis,
+    /// Sizes that are.
+    pub sizes: usize,
+    /// By NCCL's choice.
+    pub default: Loss,
+    /// By the forecast's, against measured times; its own times have none.
+    pub forecast: Option<Loss>,
+}
+
+/// Regret by the forecast, and by measured times where NCCL's choice and another were measured.
+pub(super) fn regrets(calls: &[Tuned]) -> Vec<Regret> {
+    let mut out = Vec::new();
+    for of in calls.chunk_by(|a, b| a.collective == b.collective) {
+        let collective = of[0].collective;
+        let of: Vec<&Tuned> = of.iter().filter(|call| !call.beyond).collect();
+        out.push(predicted_regret(collective, &of));
+        out.extend(measured_regret(collective, &of));
+    }
+    out
+}
+
+fn predicted_regret(collective: Collective, of: &[&Tuned]) -> Regret {
+    let lost = |call: &&Tuned| {
+        let best = call.fastest(|c| Some(c.predicted_us))?;
+        let us = call.default_candidate().predicted_us;
+        Some((call.size_bytes, us / call.candidates[best].predicted_us - 1.0))
+    };
+    let modelled = of.iter().filter(|call| call.not_modelled().is_none());
+    let losses: Vec<(u64, f64)> = modelled.filter_map(lost).collect();
+    let basis = Basis::of(of.iter().flat_map(|call| &call.candidates));
+    Regret { collective, basis, sizes: losses.len(), default: Loss::of(&losses), forecast: None }
+}
+
+/// The best of several measured times is partly luck, so this is a little too high.
+fn measured_regret(collective: Collective, of: &[&Tuned]) -> Option<Regret> {
+    let lost = |call: &&Tuned| {
+        let us = |index: usize| call.candidates[index].measured.map(|m| m.time_us);
+        let best = us(call.fastest(|c| c.measured.map(|m| m.time_us))?)?;
+        let pick = us(call.fastest(|c| c.measured.map(|_| c.predicted_us))?)?;
+        Some(((call.size_bytes, us(call.default)? / best - 1.0), (call.size_bytes, pick / best - 1.0)))
+    };
+    let (default, forecast): (Vec<_>, Vec<_>) = of.iter().filter(|call| call.timed() > 1).filter_map(lost).unzip();
+    let (sizes, basis) = (default.len(), Basis::Measured);
+    let regret = Regret { collective, basis, sizes, default: Loss::of(&default), forecast: Some(Loss::of(&forecast)) };
+    (sizes > 0).then_some(regret)
+}

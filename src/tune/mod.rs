@@ -1,0 +1,328 @@
+//! Where NCCL's own choice leaves time, what to take in its place, and as which setting.
+//!
+//! Every algorithm and protocol that NCCL may use is timed (`options`), and measured times of forced ones are set beside
+//! the forecasts. A change is advised only where its gain exceeds what is not known of both (`advice`). What is advised
+//! becomes lines for a tuner plugin, and variables where these slow no size (`variables`).
+//!
+//! ```
+//! use collcast::tune::{Request, tune};
+//! let site = collcast::Site::load("h200x4")?;
+//! let outcome = tune(&site, &Request { sizes: Some(vec![1 << 20]), ..Request::default() })?;
+//! assert!(outcome.tuner_csv.contains("allreduce,"));
+//! # Ok::<(), collcast::Error>(())
+//! ```
+
+mod advice;
+mod measured;
+mod options;
+mod variables;
+mod write;
+
+use std::path::PathBuf;
+
+use collcast_hwbackend::read::{FileReport, ReadOptions, cut_runs, read_paths};
+use collcast_reports::model::{Input, Status};
+use collcast_sim::collective::{Collective, DataType, ReduceOp};
+use collcast_sim::domain::Beyond;
+use collcast_sim::ids::Rank;
+use collcast_sim::nccl::FUNCTIONS;
+use collcast_sim::predict::Settings;
+use collcast_sim::schedule::Call;
+use collcast_sim::units::Bytes;
+use serde::Serialize;
+
+pub use advice::{Advice, Loss, Range, Regret};
+pub use options::{Basis, Candidate, Pair, Times, Tuned};
+pub use variables::{Effect, Lists, Variables};
+pub use write::write;
+
+use crate::error::Error;
+use crate::query::{UNMEASURED_SWITCHES, trust};
+use crate::site::{Site, assumptions};
+use crate::validate::can_be_asked;
+use crate::watch::Watch;
+use measured::Measured;
+use options::{Asked, Clock};
+
+/// What is to be tuned. By itself all-reduce of float32 over all ranks, from 8 B to 8 GiB.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Collectives that NCCL has a choice for.
+    pub collectives: Vec<Collective>,
+    /// Sizes in bytes, as nccl-tests counts them; those that were measured, or else all powers of two from 8 B to 8 GiB.
+    pub sizes: Option<Vec<u64>>,
+    /// Ranks, from the first GPU; all GPUs by default.
+    pub ranks: Option<u32>,
+    /// Element type.
+    pub dtype: DataType,
+    /// Reduction.
+    pub op: ReduceOp,
+    /// Root of broadcast and reduce.
+    pub root: Rank,
+    /// Input and output in one buffer.
+    pub in_place: bool,
+    /// Channels that each algorithm and protocol is tried with; none is NCCL's number.
+    pub channels: Vec<Option<u32>>,
+    /// Measured times of forced algorithms and protocols: files or folders.
+    pub measurements: Vec<PathBuf>,
+    /// The site's launch mode was asked for: where nothing was measured so, no other mode takes its place.
+    pub this_launch: bool,
+    /// Follows the forecasts.
+    pub watch: Watch,
+}
+
+impl Default for Request {
+    fn default() -> Self {
+        Self {
+            collectives: vec![Collective::AllReduce],
+            sizes: None,
+            ranks: None,
+            dtype: DataType::Float32,
+            op: ReduceOp::Sum,
+            root: Rank(0),
+            in_place: false,
+            channels: vec![None],
+            measurements: Vec::new(),
+            this_launch: false,
+            watch: Watch::default(),
+        }
+    }
+}
+
+/// Which machine settings are for.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Machine {
+    /// Its name.
+    pub name: String,
+    /// Hosts.
+    pub nodes: u32,
+    /// Ranks of the calls.
+    pub ranks: u32,
+}
+
+/// What to take in place of NCCL's choice.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    /// Which machine the settings are for.
+    pub machine: Machine,
+    /// The calls, by collective and size: those asked about, and those of sizes below and above that settings hold for too.
+    pub calls: Vec<Tuned>,
+    /// What to take over which sizes.
+    pub ranges: Vec<Range>,
+    /// What is lost without it.
+    pub regrets: Vec<Regret>,
+    /// Variables that slow no size.
+    pub variables: Variables,
+    /// Table for NVIDIA's example tuner plugin (`NCCL_TUNER_CONFIG_FILE`).
+    pub tuner_csv: String,
+    /// The variables as a file.
+    pub nccl_env: String,
+    /// Files that it rests on.
+    pub inputs: Vec<Input>,
+    /// What was assumed.
+    pub notes: Vec<String>,
+    /// What to know before the settings are used.
+    pub warnings: Vec<String>,
+    /// How far to trust the forecasts.
+    pub status: Status,
+    /// The same in words.
+    pub confidence: String,
+    /// What they rest on: `predicted`, `cited` or `extrapolated`.
+    pub basis: String,
+}
+
+impl Outcome {
+    /// The calls that were asked about.
+    pub fn asked(&self) -> impl Iterator<Item = &Tuned> {
+        self.calls.iter().filter(|call| !call.beyond)
+    }
+
+    /// The calls for which a change is advised, with the change.
+    pub fn changes(&self) -> impl Iterator<Item = (&Tuned, &Advice)> {
+        self.calls.iter().filter_map(|call| Some((call, call.advice.as_ref()?)))
+    }
+}
+
+/// Times what NCCL could do, and says where another choice is worth it.
+///
+/// # Errors
+/// A collective without a choice, no sizes, measurements that cannot be read or are of other calls, a call that has no
+/// forecast, [`Error::Cancelled`].
+pub fn tune(site: &Site, request: &Request) -> Result<Outcome, Error> {
+    if let Some(collective) = request.collectives.iter().find(|c| !FUNCTIONS.iter().any(|(_, known)| known == *c)) {
+        return Err(Error::usage(
+            format!("NCCL has nothing to choose for {collective}: it is sends and receives"),
+            format!("tunable are {}", FUNCTIONS.map(|(_, c)| c.name()).join(", ")),
+        ));
+    }
+    let topology = &site.topology;
+    let ranks = request.ranks.unwrap_or(topology.ranks());
+    site.check_graphs(ranks)?;
+    let read = Read::of(site, request, ranks)?;
+    let settings = Settings { launch: read.measured.launch.unwrap_or(site.settings().launch), ..*site.settings() };
+    let asked = asked(request, ranks, &read.measured.sizes())?;
+    let clock = Clock { predictor: site.predictor(), settings, measured: read.measured };
+    let mut calls = clock.time(asked, &request.watch)?;
+    advice::advise(&mut calls);
+
+    let machine = Machine { name: topology.name.clone(), nodes: site.nodes(), ranks };
+    let variables = variables::find(&calls, &clock.predictor, &settings)?;
+    let beyond: Beyond = calls.iter().flat_map(|c| &c.candidates).map(|c| c.prediction.beyond.clone()).collect();
+    let mut notes = assumptions(topology, &site.profile, &settings, &beyond);
+    notes.extend(site.told.notes.iter().cloned());
+    notes.extend(clock.measured.note());
+    if beyond.switches() {
+        notes.push(UNMEASURED_SWITCHES.to_owned());
+    }
+    let (status, confidence, basis) = trust(&beyond);
+    Ok(Outcome {
+        ranges: advice::ranges(&calls),
+        regrets: advice::regrets(&calls),
+        tuner_csv: write::tuner_csv(&calls, &machine),
+        nccl_env: write::nccl_env(&variables, &machine),
+        inputs: site.sources.iter().cloned().chain(read.inputs).collect(),
+        notes,
+        warnings: read.defects.into_iter().chain(site.told.warnings.iter().cloned()).chain(doubts(&calls)).collect(),
+        machine,
+        calls,
+        variables,
+        status,
+        confidence,
+        basis,
+    })
+}
+
+/// What was measured, and in which files.
+#[derive(Default)]
+struct Read {
+    measured: Measured,
+    inputs: Vec<Input>,
+    defects: Vec<String>,
+}
+
+impl Read {
+    fn of(site: &Site, request: &Request, ranks: u32) -> Result<Self, Error> {
+        if request.measurements.is_empty() {
+            return Ok(Self::default());
+        }
+        let read = read_paths(&request.measurements, &ReadOptions::default())?;
+        can_be_asked(&read.files)?;
+        let input = |file: &FileReport| Input {
+            name: "measurements".to_owned(),
+            path: Some(file.path.display().to_string()),
+            hash: file.hash.clone(),
+        };
+        Ok(Self {
+            inputs: read.files.iter().filter(|file| file.rows > 0).map(input).collect(),
+            defects: read.files.iter().filter_map(FileReport::defect).chain(cut_runs(&read.files)).collect(),
+            measured: Measured::of(&read.measurements, ranks, site.settings().launch, request.this_launch)?,
+        })
+    }
+}
+
+/// Most calls with channels: a slip in the sizes must not run for ever.
+const MAX_POINTS: usize = 100_000;
+
+/// The calls asked about, and those of sizes below and above all of these.
+fn asked(request: &Request, ranks: u32, measured: &[u64]) -> Result<Vec<Asked>, Error> {
+    let all: Vec<u64> = (3..=33).map(|power| 1 << power).collect();
+    let free = if measured.is_empty() { &all } else { measured };
+    let mut asked = calls(request, ranks, request.sizes.as_deref().unwrap_or(free), false)?;
+    if asked.is_empty() {
+        return Err(Error::usage("there is no size or collective to tune", "name one, or leave both out"));
+    }
+    let outside = |other: &Asked| {
+        let sizes: Vec<Bytes> = (asked.iter())
+            .filter(|a| a.call.collective == other.call.collective)
+            .map(|asked| asked.call.size())
+            .collect();
+        let size = other.call.size();
+        sizes.iter().all(|&s| size < s) || sizes.iter().all(|&s| size > s)
+    };
+    let others: Vec<Asked> = calls(request, ranks, &all, true)?.into_iter().filter(outside).collect();
+    asked.extend(others);
+    Ok(asked)
+}
+
+/// The calls of some sizes, each with the channels to try.
+fn calls(request: &Request, ranks: u32, sizes: &[u64], beyond: bool) -> Result<Vec<Asked>, Error> {
+    let Request { collectives, channels, .. } = request;
+    let count = [collectives.len(), channels.len(), sizes.len()].into_iter().fold(1, usize::saturating_mul);
+    if count > MAX_POINTS {
+        return Err(Error::usage(
+            format!("the sweep has {count} points; at most {MAX_POINTS} are run"),
+            "take fewer sizes or algorithms",
+        ));
+    }
+    let mut calls: Vec<Asked> = Vec::new();
+    for &collective in collectives {
+        for &forced in channels {
+            for &size in sizes {
+                let (op, root, in_place) = (request.op, request.root, request.in_place);
+                let call = Call::of_size(collective, ranks, Bytes(size), request.dtype).aligned();
+                let call = Call { op, root, in_place, ..call };
+                match calls.iter_mut().find(|asked| asked.call == call) {
+                    Some(asked) => asked.channels.push(forced),
+                    None => calls.push(Asked { call, channels: vec![forced], beyond }),
+                }
+            }
+        }
+    }
+    Ok(calls)
+}
+
+/// Where there is no advice, or less reason to trust it.
+fn doubts(calls: &[Tuned]) -> Vec<String> {
+    let asked: Vec<&Tuned> = calls.iter().filter(|call| !call.beyond).collect();
+    let count = |what: &dyn Fn(&Tuned) -> bool| asked.iter().filter(|call| what(call)).count();
+    let mut doubts = Vec::new();
+    let not_modelled = count(&|call| call.not_modelled().is_some());
+    if not_modelled > 0 {
+        doubts.push(format!(
+            "not_modelled: at {not_modelled} of {} sizes NCCL picks what has no schedule here; nothing is advised there",
+            asked.len()
+        ));
+    }
+    let contradicted = count(&Tuned::is_contradicted);
+    if contradicted > count(&|call| call.default_candidate().measured.is_some()) / 2 {
+        doubts.push(format!(
+            "at {contradicted} of {} sizes NCCL's choice took other than the forecast's interval; `collcast validate` says whether machine or model is at fault",
+            asked.len()
+        ));
+    }
+    doubts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: the library's answer has the times of every candidate as data, and the sizes around those asked about.
+    #[test]
+    fn an_outcome_is_data() {
+        let site = Site::load("h200x4").unwrap();
+        let outcome = tune(&site, &Request { sizes: Some(vec![4096, 1 << 20]), ..Request::default() }).unwrap();
+        assert_eq!(outcome.asked().map(|call| call.size_bytes).collect::<Vec<_>>(), [4096, 1 << 20]);
+        let json = serde_json::to_value(&outcome).unwrap();
+        for call in json["calls"].as_array().unwrap() {
+            let size = call["size_bytes"].as_u64().unwrap();
+            assert_eq!(call["beyond"], !(4096..=1 << 20).contains(&size), "{call}");
+            let candidates = call["candidates"].as_array().unwrap();
+            assert!(
+                candidates.len() > 1 && candidates.iter().all(|c| c["predicted_us"].as_f64() > Some(0.0)),
+                "{call}"
+            );
+        }
+    }
+
+    /// Goal: a watch ends it, and nothing is tuned without a size.
+    #[test]
+    fn it_stops_and_refuses() {
+        let site = Site::load("h200x4").unwrap();
+        let request = Request::default();
+        request.watch.stop();
+        assert!(matches!(tune(&site, &request), Err(Error::Cancelled)));
+        let none = tune(&site, &Request { sizes: Some(Vec::new()), ..Request::default() });
+        assert!(matches!(none, Err(Error::Usage { .. })), "{none:?}");
+    }
+}

@@ -1,0 +1,230 @@
+//! Environment variables that help: they hold for all sizes of a collective, so most advice has none.
+
+use collcast_sim::collective::{Algorithm, Collective, Protocol};
+use collcast_sim::nccl::{Environment, FUNCTIONS, Selection};
+use collcast_sim::predict::{Choice, Predictor, Settings};
+use collcast_sim::schedule::Call;
+use serde::Serialize;
+
+use super::advice::z;
+use super::options::{Candidate, Pair, Tuned};
+use crate::error::Error;
+
+/// What a variable may cost at a size where it does not help: less than two runs differ by.
+const TOLERANCE: f64 = 0.01;
+/// Total gains that are the same but for rounding.
+const ALIKE: f64 = 1e-9;
+
+/// Variables with what they do.
+#[derive(Clone, PartialEq, Debug, Default, Serialize)]
+pub struct Variables {
+    /// `NCCL_ALGO=...`, `NCCL_PROTO=...`; none where none help.
+    pub lines: Vec<String>,
+    /// What they do, by collective.
+    pub effects: Vec<Effect>,
+    /// Why there are none.
+    pub why: String,
+}
+
+impl Variables {
+    fn none(why: &str) -> Self {
+        Self { why: why.to_owned(), ..Self::default() }
+    }
+}
+
+/// What the variables do to one collective.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Effect {
+    /// What.
+    pub collective: Collective,
+    /// What it is left.
+    pub lists: Lists,
+    /// Sizes whose choice changes for the better beyond doubt.
+    pub sizes: usize,
+    /// The largest gain among them, as a fraction of what NCCL's choice takes.
+    pub gain: f64,
+}
+
+/// Algorithms and protocols that a collective is left.
+pub type Lists = (Vec<Algorithm>, Vec<Protocol>);
+
+/// Finds lists of algorithms and protocols that beat NCCL's free choice at some size of a
+/// collective beyond doubt, and lose at none.
+///
+/// A list of protocols never names LL128 where NCCL's own rule has it off: naming it would turn
+/// it on. That also forbids `^LL` and the like, which turn on all the rest, so lists are positive.
+///
+/// # Errors
+/// The settings found would stop NCCL: a fault of this search.
+pub(super) fn find(calls: &[Tuned], predictor: &Predictor<'_>, settings: &Settings) -> Result<Variables, Error> {
+    if !predictor.version(settings).since(24) {
+        return Ok(Variables::none("lists by collective need NCCL 2.24; use the tuner table"));
+    }
+    if settings.nccl.algorithms != Selection::default() || settings.nccl.protocols != Selection::default() {
+        let why = "lists would take the place of NCCL_ALGO and NCCL_PROTO as given; use the tuner table";
+        return Ok(Variables::none(why));
+    }
+    if calls.iter().all(|call| call.advice.is_none()) {
+        return Ok(Variables::none("nothing is to be gained beyond doubt"));
+    }
+    let search = Search { calls, predictor, settings, z: z(calls) };
+    let mut found = Variables::none("no list helps one size without loss at another; use the tuner table");
+    for of in search.collectives() {
+        found.effects.extend(search.best(of)?);
+    }
+    let lists: Vec<_> = found.effects.iter().map(|effect| (effect.collective, &effect.lists)).collect();
+    found.lines = sections(&lists);
+    if found.lines.is_empty() || search.together(&found.lines)? {
+        Ok(found)
+    } else {
+        Ok(Variables::none("lists that help one collective harm another; use the tuner table"))
+    }
+}
+
+/// What lists are judged with.
+struct Search<'s> {
+    calls: &'s [Tuned],
+    predictor: &'s Predictor<'s>,
+    settings: &'s Settings,
+    /// Standard deviations that a measured gain must exceed.
+    z: f64,
+}
+
+/// What lists do to the sizes of a collective.
+struct Judged {
+    /// Sum of the logarithms of what is saved.
+    total: f64,
+    /// Sizes that gain beyond doubt.
+    sizes: usize,
+    /// The largest gain among them.
+    most: f64,
+}
+
+impl Search<'_> {
+    fn collectives(&self) -> impl Iterator<Item = &[Tuned]> {
+        self.calls.chunk_by(|a, b| a.collective == b.collective)
+    }
+
+    /// The lists of one collective that gain most, of equal ones the longest.
+    fn best(&self, of: &[Tuned]) -> Result<Option<Effect>, Error> {
+        let collective = of[0].collective;
+        let pairs = || of.iter().flat_map(|call| call.candidates.iter().map(|c| c.pair));
+        let algorithms = distinct(pairs().map(|pair| pair.0));
+        let protocols = distinct(pairs().map(|pair| pair.1));
+        let mut best: Option<(f64, usize, Effect)> = None;
+        for algorithms in subsets(&algorithms) {
+            for protocols in subsets(&protocols) {
+                let lists = (algorithms.clone(), protocols.clone());
+                let told = self.told(&sections(&[(collective, &lists)]))?;
+                let Some(Judged { total, sizes, most }) = self.judge(of, &told) else { continue };
+                let free = algorithms.len() + protocols.len();
+                let better = (best.as_ref())
+                    .is_none_or(|(most, long, _)| total > most + ALIKE || total > most - ALIKE && free > *long);
+                if sizes > 0 && better {
+                    best = Some((total, free, Effect { collective, lists, sizes, gain: most }));
+                }
+            }
+        }
+        Ok(best.map(|(.., effect)| effect))
+    }
+
+    /// Whether variables leave every collective a choice, and slow none.
+    fn together(&self, lines: &[String]) -> Result<bool, Error> {
+        let told = self.told(lines)?;
+        let open = |collective| {
+            self.calls.iter().all(|tuned| {
+                let call = Call::of_size(collective, tuned.call.ranks, tuned.call.size(), tuned.call.dtype);
+                self.predictor.decide(&call, Choice::Auto, Choice::Auto, &told).is_ok()
+            })
+        };
+        let harmless = self.collectives().all(|of| self.judge(of, &told).is_some());
+        Ok(harmless && FUNCTIONS.iter().all(|&(_, collective)| open(collective)))
+    }
+
+    /// Settings with variables on top.
+    fn told(&self, lines: &[String]) -> Result<Settings, Error> {
+        let pair = |line: &String| line.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let pairs: Vec<(String, String)> = lines.iter().filter_map(pair).collect();
+        let added = Environment::parse(&pairs, self.predictor.version(self.settings))
+            .map_err(|e| Error::usage(format!("the settings found are refused: {e}"), "please report this"))?;
+        let mut told = *self.settings;
+        told.nccl.algorithms = added.settings.algorithms;
+        told.nccl.protocols = added.settings.protocols;
+        Ok(told)
+    }
+
+    /// None where a size loses, has no choice left, or would take what was not timed.
+    fn judge(&self, of: &[Tuned], told: &Settings) -> Option<Judged> {
+        let mut judged = Judged { total: 0.0, sizes: 0, most: 0.0 };
+        for tuned in of {
+            let decision = self.predictor.decide(&tuned.call, Choice::Auto, Choice::Auto, told).ok()?;
+            let pair: Pair = (decision.algorithm, decision.protocol);
+            let default = tuned.default_candidate();
+            if tuned.not_modelled() == Some(pair) || default.pair == pair {
+                continue;
+            }
+            let takes = |c: &&Candidate| c.pair == pair && c.channels == default.channels;
+            let candidate = tuned.candidates.iter().find(takes)?;
+            if tuned.measured() && candidate.measured.is_none() {
+                return None;
+            }
+            let gain = tuned.gain(candidate);
+            if gain < -TOLERANCE {
+                return None;
+            }
+            judged.total -= (1.0 - gain).ln();
+            if !tuned.beyond && tuned.is_certain(candidate, self.z) {
+                judged.sizes += 1;
+                judged.most = judged.most.max(gain);
+            }
+        }
+        Some(judged)
+    }
+}
+
+fn distinct<T: Ord>(items: impl Iterator<Item = T>) -> Vec<T> {
+    let mut items: Vec<T> = items.collect();
+    items.sort_unstable();
+    items.dedup();
+    items
+}
+
+/// All lists of some of the items.
+fn subsets<T: Copy>(items: &[T]) -> Vec<Vec<T>> {
+    (1..1_usize << items.len())
+        .map(|mask| (0..items.len()).filter(|bit| mask >> bit & 1 == 1).map(|bit| items[bit]).collect())
+        .collect()
+}
+
+/// The variables of lists by collective.
+fn sections(lists: &[(Collective, &Lists)]) -> Vec<String> {
+    if lists.is_empty() {
+        return Vec::new();
+    }
+    let join = |names: &dyn Fn(&Lists) -> Vec<&'static str>| {
+        let section = |(collective, lists): &(Collective, &Lists)| {
+            format!("{}:{}", function(*collective), names(lists).join(","))
+        };
+        lists.iter().map(section).collect::<Vec<_>>().join(";")
+    };
+    vec![
+        format!("NCCL_ALGO={}", join(&|lists| lists.0.iter().map(|&algorithm| spelt(algorithm)).collect())),
+        format!("NCCL_PROTO={}", join(&|lists| lists.1.iter().map(|protocol| protocol.name()).collect())),
+    ]
+}
+
+/// NCCL's spelling of a collective.
+fn function(collective: Collective) -> String {
+    let known = FUNCTIONS.iter().find(|(_, c)| *c == collective);
+    known.map_or_else(String::new, |(name, _)| name.to_lowercase())
+}
+
+/// NCCL's spelling of an algorithm.
+fn spelt(algorithm: Algorithm) -> &'static str {
+    match algorithm {
+        Algorithm::CollnetDirect => "collnetdirect",
+        Algorithm::CollnetChain => "collnetchain",
+        Algorithm::NvlsTree => "nvlstree",
+        other => other.name(),
+    }
+}

@@ -1,0 +1,82 @@
+//! The files: a table for NVIDIA's example tuner, an environment file, the report.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use collcast_reports::model::Report;
+use collcast_reports::{json, markdown};
+
+use super::advice::{Run, runs};
+use super::options::Tuned;
+use super::variables::Variables;
+use super::{Machine, Outcome};
+use crate::error::Error;
+use crate::files;
+
+/// First words of every file.
+const PREDICTED: &str = "Written by `collcast tune`; check it with `collcast compare` on runs before and after.";
+
+/// Lines for NVIDIA's example tuner. The plugin takes one channel where no line matches or a line
+/// says -1, so every size has a line and every line its channels: what is not changed is NCCL's
+/// own choice, written out. Collectives that were not looked at would get one channel: the
+/// caller's list should hold all that the job uses.
+pub(super) fn tuner_csv(calls: &[Tuned], machine: &Machine) -> String {
+    let mut out = String::new();
+    let _ = writeln!(out, "# NCCL tuner table for {}. {PREDICTED}", machine.name);
+    let _ = writeln!(out, "# A collective without a line runs on one channel: tune all that are used (-c all).");
+    let _ = writeln!(
+        out,
+        "# collective_type,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff"
+    );
+    let key = |call: &Tuned| {
+        let taken = call.taken();
+        (taken.prediction.instead_of.unwrap_or(taken.pair), taken.prediction.plan.channels)
+    };
+    for Run { from, to, calls } in runs(calls, key) {
+        let last = &calls[calls.len() - 1];
+        let ((algorithm, protocol), channels) = key(last);
+        let _ = writeln!(
+            out,
+            "{},{from},{to},{},{},{channels},{},{},-1,-1",
+            // The plugin's name of a collective.
+            last.collective.name().replace('_', ""),
+            algorithm.name(),
+            protocol.name(),
+            machine.nodes,
+            machine.ranks,
+        );
+    }
+    out
+}
+
+/// Variables as a file that a shell sources, or that `--env` reads.
+pub(super) fn nccl_env(variables: &Variables, machine: &Machine) -> String {
+    let Machine { name, nodes, ranks } = machine;
+    let mut out = format!("# NCCL settings for {name}, {ranks} ranks, hosts: {nodes}. {PREDICTED}\n");
+    if variables.lines.is_empty() {
+        let _ = writeln!(out, "# None: {}.", variables.why);
+    }
+    for line in &variables.lines {
+        let _ = writeln!(out, "{line}");
+    }
+    out
+}
+
+/// Writes `tuner.csv`, `nccl.env`, and a report of the outcome as `tune.json` and `tune.md` into a folder, which is made
+/// if it is not there; each file whole or not at all.
+///
+/// # Errors
+/// A folder or file that cannot be written.
+pub fn write(outcome: &Outcome, report: &Report, folder: &Path) -> Result<(), Error> {
+    files::make_folder(folder)?;
+    let files = [
+        ("tuner.csv", outcome.tuner_csv.clone()),
+        ("nccl.env", outcome.nccl_env.clone()),
+        ("tune.json", json::render(report)),
+        ("tune.md", markdown::render(report)),
+    ];
+    for (name, text) in files {
+        files::write(&folder.join(name), text.as_bytes())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,170 @@
+//! A fitted profile and how good it is, as tables and verdict.
+
+use std::path::Path;
+
+use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
+use collcast_sim::collective::{Launch, Protocol};
+
+use crate::calibrate::{ALL, Estimated, Outcome, Part, Worst};
+
+/// The report of an outcome: percentages for people, fractions for files. `written` is where the profile was written.
+pub fn report(outcome: &Outcome, for_people: bool, written: Option<&Path>) -> Report {
+    let mut report = Report::new("calibrate", env!("CARGO_PKG_VERSION"));
+    report.inputs.clone_from(&outcome.inputs);
+    report.assumptions.clone_from(&outcome.notes);
+    report.warnings.clone_from(&outcome.warnings);
+    report.tables.push(parameter_table(&outcome.constants, for_people));
+    report.tables.push(error_table(outcome, for_people));
+    report.tables.push(split_table(&outcome.splits, for_people));
+    report.tables.push(worst_table(&outcome.worst, outcome.held_out.is_some()));
+    report.verdict = Some(verdict(outcome, written));
+    report
+}
+
+fn share(value: f64, for_people: bool) -> Cell {
+    if for_people { Cell::float(value * 100.0, 1) } else { Cell::float(value, 5) }
+}
+
+fn parameter_table(constants: &[Estimated], for_people: bool) -> Table {
+    let columns = [
+        Column::text("parameter", "parameter"),
+        Column::text("unit", "unit"),
+        Column::number("value", "value"),
+        Column::number("low", "low"),
+        Column::number("high", "high"),
+        Column::number("prior", "prior"),
+        Column::text("identified", "identified"),
+        Column::number("error_at_prior", if for_people { "error % at prior" } else { "error at prior" }),
+    ];
+    let mut table = Table::new("parameters", "parameters, with 90% intervals", columns);
+    for c in constants {
+        table.push([
+            c.name.into(),
+            c.unit.into(),
+            Cell::float(c.value, 4),
+            Cell::float(c.low, 4),
+            Cell::float(c.high, 4),
+            Cell::float(c.prior, 4),
+            if c.identified { "yes" } else { "no: at its prior" }.into(),
+            share(c.error_at_prior, for_people),
+        ]);
+    }
+    table
+}
+
+/// Errors on rows that were fitted to and on the same rows held back.
+fn error_table(outcome: &Outcome, for_people: bool) -> Table {
+    let columns = [
+        Column::text("protocol", "protocol"),
+        Column::text("launch", "launch"),
+        Column::text("band", "size"),
+        Column::number("count", "rows"),
+        Column::number("train_mean_abs_error", if for_people { "fitted %" } else { "fitted" }),
+        Column::number("mean_abs_error", if for_people { "held out %" } else { "held out" }),
+        Column::number("p95_abs_error", "p95"),
+        Column::number("bias", "bias"),
+        Column::number("coverage", "in interval"),
+        Column::number("width", "width"),
+        Column::number("nccl_mean_abs_error", "NCCL's model"),
+    ];
+    let held_out = outcome.held_out.map_or_else(String::new, |held| format!("; held out by {}", held.by));
+    let mut table = Table::new("errors", format!("error = predicted / measured - 1{held_out}"), columns);
+    let share = |value: f64| share(value, for_people);
+    for g in &outcome.groups {
+        table.push([
+            g.protocol.map_or(ALL, Protocol::name).into(),
+            g.launch.map_or(ALL, Launch::name).into(),
+            g.sizes.unwrap_or(ALL).into(),
+            g.rows.into(),
+            share(g.fitted.mean_abs),
+            g.held_out.map(|held| share(held.mean_abs)).into(),
+            g.held_out.map(|held| share(held.p95_abs)).into(),
+            g.held_out.map(|held| share(held.bias)).into(),
+            g.coverage.map(share).into(),
+            g.width.map(share).into(),
+            g.nccl_mean_abs.map(share).into(),
+        ]);
+    }
+    table
+}
+
+fn split_table(parts: &[Part], for_people: bool) -> Table {
+    let columns = [
+        Column::text("split", "held back by"),
+        Column::text("value", "value"),
+        Column::number("count", "rows"),
+        Column::number("fitted_mean_abs_error", "fitted with it"),
+        Column::number("train_mean_abs_error", "on the others"),
+        Column::number("mean_abs_error", "held out"),
+        Column::number("p95_abs_error", "p95"),
+        Column::number("bias", "bias"),
+    ];
+    let mut table = Table::new("splits", "fits without some rows, judged on these (errors)", columns);
+    for p in parts {
+        table.push([
+            p.by.into(),
+            p.value.as_str().into(),
+            p.rows.into(),
+            share(p.fitted_mean_abs, for_people),
+            share(p.others_mean_abs, for_people),
+            share(p.held_out.mean_abs, for_people),
+            share(p.held_out.p95_abs, for_people),
+            share(p.held_out.bias, for_people),
+        ]);
+    }
+    table
+}
+
+fn worst_table(worst: &[Worst], held_out: bool) -> Table {
+    let columns = [
+        Column::text("run", "run"),
+        Column::number("size_bytes", "size B"),
+        Column::number("measured_us", "measured us"),
+        Column::number("predicted_us", "predicted us"),
+        Column::number("error", "error"),
+        Column::text("bound", "bound by"),
+        Column::text("place", "place"),
+    ];
+    let title = if held_out { "the worst rows, held out" } else { "the worst rows" };
+    let mut table = Table::new("worst", title, columns);
+    for w in worst {
+        table.push([
+            w.run.as_str().into(),
+            w.size_bytes.into(),
+            Cell::float(w.measured_us, 2),
+            Cell::float(w.predicted_us, 2),
+            Cell::float(w.error, 3),
+            w.bound.into(),
+            w.place.as_str().into(),
+        ]);
+    }
+    table
+}
+
+/// Rows from which on a fit that does as well on rows held back is trusted.
+const MANY: usize = 200;
+/// How many times its error may grow on rows held back.
+const WORSE: f64 = 2.0;
+
+fn verdict(outcome: &Outcome, written: Option<&Path>) -> Verdict {
+    let known = outcome.constants.iter().filter(|c| c.identified).count();
+    let held = outcome.held_out.map(|held| held.errors);
+    let out = held.map_or_else(String::new, |h| {
+        format!(", {:.1}% on rows held back (bias {:+.1}%)", h.mean_abs * 100.0, h.bias * 100.0)
+    });
+    let unknown = outcome.constants.len() - known;
+    let at_prior = if unknown > 0 { format!(", {unknown} are not told by these rows") } else { String::new() };
+    let over = held.is_some_and(|h| h.mean_abs > WORSE * outcome.errors.mean_abs);
+    let sure = outcome.rows >= MANY && !over;
+    Verdict {
+        status: if over { Status::Warning } else { Status::Ok },
+        sentence: format!(
+            "{known} parameters fitted to {} rows{at_prior}: mean error {:.1}%{out}",
+            outcome.rows,
+            outcome.errors.mean_abs * 100.0
+        ),
+        confidence: if sure { "high" } else { "low: few rows, or worse on rows held back" }.to_owned(),
+        basis: "fitted over the simulator".to_owned(),
+        next: written.map(|path| format!("collcast validate OTHER_MEASUREMENTS --profile {}", path.display())),
+    }
+}

@@ -1,0 +1,173 @@
+//! What to take in place of NCCL's choice, as tables and verdict.
+
+use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
+use collcast_sim::units::Bytes;
+
+use crate::tune::{Basis, Outcome, Range, Regret, Variables};
+
+/// What of an outcome is printed, and how.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Show {
+    /// For people rather than programs.
+    pub for_people: bool,
+    /// Only the sizes where another choice is advised.
+    pub changes_only: bool,
+    /// The settings are written as files too.
+    pub written: bool,
+}
+
+/// A range that goes beyond this has no end, in bytes.
+const END: u64 = 1 << 60;
+
+/// The report of an outcome.
+pub fn report(outcome: &Outcome, show: Show) -> Report {
+    let mut report = Report::new("tune", env!("CARGO_PKG_VERSION"));
+    report.predicted = true;
+    report.inputs.clone_from(&outcome.inputs);
+    report.assumptions.clone_from(&outcome.notes);
+    report.warnings.clone_from(&outcome.warnings);
+    let shown = outcome.ranges.iter().filter(|range| !show.changes_only || range.changes);
+    report.tables.push(range_table(shown, show.for_people));
+    report.tables.push(regret_table(&outcome.regrets));
+    report.tables.push(variable_table(&outcome.variables));
+    report.verdict = Some(verdict(outcome, show.written));
+    report
+}
+
+fn range_table<'r>(ranges: impl Iterator<Item = &'r Range>, for_people: bool) -> Table {
+    let columns = [
+        Column::text("collective", "collective"),
+        Column::number("size_min_bytes", "from B"),
+        Column::number("size_max_bytes", "to B"),
+        Column::text("advice", "advice"),
+        Column::text("algorithm", "algorithm"),
+        Column::text("protocol", "protocol"),
+        Column::number("channels", "ch"),
+        Column::number("predicted_us", "us"),
+        Column::text("default_algorithm", "NCCL's"),
+        Column::text("default_protocol", "choice"),
+        Column::number("default_predicted_us", "us"),
+        Column::number("gain", "gain"),
+        Column::text("basis", "basis"),
+        Column::number("measured_us", "measured us"),
+        Column::number("default_measured_us", "NCCL's us"),
+    ];
+    let mut table = Table::new("rows", "What to take", columns);
+    for r in ranges {
+        table.push([
+            r.collective.name().into(),
+            r.from_bytes.into(),
+            if for_people && r.to_bytes > END { "end".into() } else { r.to_bytes.into() },
+            if r.changes { "change" } else { "keep" }.into(),
+            r.pair.0.name().into(),
+            r.pair.1.name().into(),
+            r.channels.into(),
+            Cell::float(r.predicted_us, 2),
+            r.default_pair.0.name().into(),
+            r.default_pair.1.name().into(),
+            Cell::float(r.default_predicted_us, 2),
+            Cell::float(r.gain, 3),
+            r.basis.name().into(),
+            r.measured_us.map(|us| Cell::float(us, 2)).into(),
+            r.default_measured_us.map(|us| Cell::float(us, 2)).into(),
+        ]);
+    }
+    table
+}
+
+fn regret_table(regrets: &[Regret]) -> Table {
+    let columns = [
+        Column::text("collective", "collective"),
+        Column::text("basis", "by"),
+        Column::number("sizes", "sizes"),
+        Column::number("default_mean", "NCCL's mean"),
+        Column::number("default_max", "max"),
+        Column::number("default_max_at_bytes", "at B"),
+        Column::number("forecast_mean", "forecast's mean"),
+        Column::number("forecast_max", "max"),
+    ];
+    let mut table = Table::new("regret", "Time lost to the best choice, as a fraction of it", columns);
+    for r in regrets {
+        table.push([
+            r.collective.name().into(),
+            r.basis.name().into(),
+            r.sizes.into(),
+            Cell::float(r.default.mean, 3),
+            Cell::float(r.default.max, 3),
+            r.default.max_at_bytes.into(),
+            r.forecast.as_ref().map(|f| Cell::float(f.mean, 3)).into(),
+            r.forecast.as_ref().map(|f| Cell::float(f.max, 3)).into(),
+        ]);
+    }
+    table
+}
+
+fn variable_table(variables: &Variables) -> Table {
+    let columns = [
+        Column::text("collective", "collective"),
+        Column::text("algorithms", "NCCL_ALGO"),
+        Column::text("protocols", "NCCL_PROTO"),
+        Column::number("sizes", "sizes that gain"),
+        Column::number("gain_max", "most"),
+    ];
+    let title = match variables.lines.as_slice() {
+        [] => format!("Environment: none ({})", variables.why),
+        _ => "Environment".to_owned(),
+    };
+    let mut table = Table::new("environment", title, columns);
+    for e in &variables.effects {
+        let algorithms: Vec<&str> = e.lists.0.iter().map(|algorithm| algorithm.name()).collect();
+        let protocols: Vec<&str> = e.lists.1.iter().map(|protocol| protocol.name()).collect();
+        table.push([
+            e.collective.name().into(),
+            algorithms.join(",").into(),
+            protocols.join(",").into(),
+            e.sizes.into(),
+            Cell::float(e.gain, 3),
+        ]);
+    }
+    table
+}
+
+fn verdict(outcome: &Outcome, written: bool) -> Verdict {
+    let (status, confidence, basis) = (outcome.status, outcome.confidence.clone(), outcome.basis.clone());
+    let asked = outcome.asked().count();
+    let Some((call, advice)) = outcome.changes().max_by(|a, b| a.1.gain.total_cmp(&b.1.gain)) else {
+        return Verdict {
+            status,
+            sentence: format!(
+                "NCCL's choice stands at {}: nothing beats it beyond doubt",
+                if asked == 1 { "the one size".to_owned() } else { format!("all {asked} sizes") }
+            ),
+            confidence,
+            basis,
+            next: Some("with forced runs of nccl-tests as --measurements smaller gains show".to_owned()),
+        };
+    };
+    let (taken, default) = (call.taken().pair, call.default_candidate().pair);
+    let sentence = format!(
+        "{} of {asked} sizes gain, most {} at {}: {}/{} in place of {}/{} saves {:.0}%{}",
+        outcome.changes().count(),
+        call.collective,
+        Bytes(call.size_bytes),
+        taken.0,
+        taken.1,
+        default.0,
+        default.1,
+        100.0 * advice.gain,
+        if outcome.variables.lines.is_empty() { "; no environment variable alone does it" } else { "" },
+    );
+    let next = if written {
+        "load tuner.csv with NVIDIA's example tuner, or source nccl.env; measure again and `collcast compare`"
+    } else {
+        "`--output DIR` writes the settings"
+    };
+    let measured = advice.basis == Basis::Measured;
+    Verdict {
+        status: if measured { Status::Ok } else { status },
+        sentence,
+        confidence: if measured { "high: measured here".to_owned() } else { confidence },
+        basis: if measured { "measured".to_owned() } else { basis },
+        next: Some(next.to_owned()),
+    }
+}
