@@ -290,3 +290,57 @@ fn of_measurements(request: &Request, today: &Baseline, all: &mut Judged) {
     let gone = baseline.measured.keys().filter(|name| !today.measured.contains_key(*name));
     all.findings.extend(gone.map(|name| Finding::new(name, What::REMOVED)));
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::site::SiteSpec;
+
+    fn suite(name: &str) -> Suite {
+        let machine = MachineSpec {
+            sizes: vec![1 << 20],
+            range: vec![1 << 20, 2 << 20],
+            ..MachineSpec::new(name, SiteSpec::new("h200x4"))
+        };
+        Suite { machines: vec![machine], ..Suite::default() }
+    }
+
+    /// Goal: without files: all is new to an empty baseline, nothing to the one of today, and a variable is the cause of
+    /// what it moves.
+    #[test]
+    fn a_suite_of_values_is_held_against_a_baseline_of_values() {
+        let first = check(&Request::new(suite("ours"), Baseline::default())).unwrap();
+        assert_eq!(first.findings.iter().map(Finding::kind).collect::<Vec<_>>(), [Kind::New]);
+        assert!(!first.failed() && first.accepted.entries == 0 && first.today.counts().entries == 1);
+        let mut strict = Request::new(suite("ours"), first.today.clone());
+        strict.strict = true;
+        assert!(check(&strict).unwrap().findings.is_empty());
+        let mut told = suite("ours");
+        told.machines[0].site.env.push(("NCCL_MAX_NCHANNELS".to_owned(), "2".to_owned()));
+        let outcome = check(&Request::new(told, first.today)).unwrap();
+        assert!(outcome.failed());
+        assert!(outcome.findings.iter().all(|f| f.causes == [Cause::Settings]), "{:?}", outcome.findings);
+        let json = serde_json::to_value(&outcome).unwrap();
+        let choice = &json["findings"][0]["what"]["choice"];
+        assert_eq!((&choice["from_bytes"], &choice["after"]["runs"]["channels"]), (&(1 << 20).into(), &2.into()));
+        assert_eq!(json["today"]["machines"]["ours"]["env"][1], "NCCL_NVLS_ENABLE=0", "{json}");
+    }
+
+    /// Goal: what no file could say is refused, and no panic.
+    #[test]
+    fn suites_that_make_no_sense_are_refused() {
+        let measured = |machine, files| MeasuredSpec { name: "m".to_owned(), machine, files, max_error: None };
+        let mut twice = suite("one");
+        twice.machines.extend(suite("one").machines);
+        let elsewhere = Suite { measured: vec![measured(1, vec!["x.log".into()])], ..suite("one") };
+        let nothing = Suite { measured: vec![measured(0, Vec::new())], ..suite("one") };
+        let mut cold = suite("one");
+        cold.machines[0].site.cold = true;
+        for (suite, expected) in
+            [(twice, "`one` is there twice"), (elsewhere, "no machine"), (nothing, "no files"), (cold, "cold calls")]
+        {
+            let error = check(&Request::new(suite, Baseline::default())).unwrap_err();
+            assert!(error.to_string().contains(expected), "{error}");
+        }
+    }
+}

@@ -397,6 +397,8 @@ fn links(topology: &Topology) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use collcast_sim::topology::LinkKind;
+
     use super::*;
 
     /// Goal: choices read back as they are written.
@@ -408,5 +410,48 @@ mod tests {
             assert_eq!(picked.to_string().parse(), Ok(picked));
         }
         assert_eq!("tree/ll".parse::<Picked>(), Err(()));
+    }
+
+    /// Goal: the hash of a machine does not move with our code. Method: the text that it is of, as the first baselines
+    /// were written with it.
+    #[test]
+    fn vertices_are_described_as_in_the_first_baselines() {
+        let gb = |n: u64| Bandwidth::from_gb_per_s(n as f64);
+        let gpu = Gpu {
+            index: 1,
+            model: "H200-SXM5-141GB".to_owned(),
+            compute_capability: 90,
+            memory_rate: Some(gb(4800)),
+            bus_id: Some("0000:1b:00.0".to_owned()),
+        };
+        let nic = Nic {
+            index: 0,
+            name: "mlx5_0".to_owned(),
+            kind: LinkKind::Infiniband,
+            rate: gb(50),
+            gpudirect: true,
+            gpudirect_rate: None,
+            rail: Some(3),
+            card: None,
+            management: false,
+        };
+        for (vertex, text) in [
+            (
+                VertexKind::Gpu(gpu),
+                "Gpu(Gpu { index: 1, model: \"H200-SXM5-141GB\", compute_capability: 90, memory_rate: \
+                 Some(Bandwidth(4800000000000)), bus_id: Some(\"0000:1b:00.0\") })",
+            ),
+            (
+                VertexKind::Nic(nic),
+                "Nic(Nic { index: 0, name: \"mlx5_0\", kind: Infiniband, rate: Bandwidth(50000000000), gpudirect: true, \
+                 gpudirect_rate: None, rail: Some(3), card: None, management: false })",
+            ),
+            (VertexKind::Cpu { vendor: String::new() }, "Cpu { vendor: \"\" }"),
+            (VertexKind::NetSwitch { level: 2 }, "NetSwitch { level: 2 }"),
+        ] {
+            assert_eq!(kind(&vertex), text);
+        }
+        let env = ["NCCL_ALGO=Ring".to_owned()];
+        assert_eq!(settings(Launch::Graph, &env, None), "graph [\"NCCL_ALGO=Ring\"] None");
     }
 }

@@ -12,8 +12,9 @@ use collcast_sim::collective::{Collective, Launch};
 use collcast_sim::measurement::Measurement;
 use collcast_sim::units::SimDuration;
 
-use super::judge::{Between, Change, judge};
+use super::judge::judge;
 use super::sets::{Matched, matched};
+use super::{Between, Change, Condition, Request, Set, compare};
 use crate::bands::band;
 use crate::noise::known;
 
@@ -295,4 +296,25 @@ fn rows_are_matched_by_what_both_name() {
     assert!(matched([&ring, &other]).curves.is_empty(), "2 ranks are no partner of 4");
     let graph = ring.iter().cloned().map(|r| Measurement { launch: Some(Launch::Graph), ..r });
     assert_eq!(matched([&ring, &graph.collect::<Vec<_>>()]).curves[0].launches.len(), 2);
+}
+
+/// Goal: an outcome is data for other programs: settings by name, numbers with their units, nothing of the rows' files.
+#[test]
+fn an_outcome_can_be_serialised() {
+    let log = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/h200x4/all_reduce_Ring_Simple.log");
+    let side = |place| Set { conditions: vec![Condition::parse("--where", place).unwrap()], ..Set::new(log) };
+    let outcome = compare(&Request::new(side("in_place=0"), side("in_place=1"))).unwrap();
+    let json = serde_json::to_value(&outcome).unwrap();
+    let band = &json["bands"][0];
+    assert_eq!((&json["between"], &json["sides"][0]["predicted"]), (&"measured".into(), &false.into()));
+    assert_eq!((&band["series"]["collective"], &band["series"]["ranks"]), (&"all_reduce".into(), &4.into()));
+    assert!(band["series"]["settings"]["algorithm"].is_string(), "{band}");
+    assert!(
+        band["series"]["settings"]["in_place"].is_null(),
+        "what differs throughout is no setting of a series: {band}"
+    );
+    assert_eq!(json["differences"][0]["setting"], "in_place");
+    let row = &band["rows"][0];
+    assert!(row["size_bytes"].as_u64() > Some(0) && row["time_us"][1].as_f64() > Some(0.0), "{row}");
+    assert!(json["sides"][0].get("measurements").is_none());
 }
