@@ -9,7 +9,7 @@ use crate::schedule::Call;
 pub struct Sample {
     /// Who measured it: runs of one source share their machine, stack and way of measuring.
     pub source: String,
-    /// Its machine, by place among the topologies of a [`Study`].
+    /// Its machine, by place among the topologies of a [`Study`](super::Study).
     pub machine: usize,
     /// Run that it belongs to: rows of one run are wrong together.
     pub run: String,

@@ -111,11 +111,11 @@ pub struct LaneSpec {
     pub template: usize,
     /// Where its program starts.
     pub start: State,
-    /// Receive connections by port; [`UNUSED`] where none.
+    /// Receive connections by port; [`UNUSED`](crate::schedule::wiring::UNUSED) where none.
     pub recv: Vec<u32>,
-    /// Send connections by port; [`UNUSED`] where none.
+    /// Send connections by port; [`UNUSED`](crate::schedule::wiring::UNUSED) where none.
     pub send: Vec<u32>,
-    /// Lanes whose signals its instructions wait for; [`UNUSED`] where none.
+    /// Lanes whose signals its instructions wait for; [`UNUSED`](crate::schedule::wiring::UNUSED) where none.
     pub tokens: Vec<u32>,
     /// Its warps' instruction rate: a resource in bytes per second, of a send from memory.
     pub issue: Use,
@@ -264,7 +264,7 @@ pub struct Outcome {
     /// See `task_starts`.
     pub task_ends: Vec<SimTime>,
     /// The task whose end let each task start: the last that it waited for, or who was in its way;
-    /// [`UNUSED`] where none.
+    /// [`UNUSED`](crate::schedule::wiring::UNUSED) where none.
     pub task_causes: Vec<u32>,
     /// Slices posted by lanes to others, equal lanes counted each.
     pub messages: u64,
