@@ -32,6 +32,14 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     written.map_err(|source| failed(path, source))
 }
 
+/// Makes a folder, and those that it lies in, where it is not there yet.
+///
+/// # Errors
+/// What the system says, with the name of the folder.
+pub fn make_folder(path: &Path) -> Result<(), Error> {
+    fs::create_dir_all(path).map_err(|source| Error::File { what: "make the folder", path: path.to_owned(), source })
+}
+
 /// Whether a file of that name is one that others can lie beside: regular, or not there yet.
 pub fn is_regular(path: &Path) -> bool {
     let (target, open) = followed(path);

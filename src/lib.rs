@@ -1,12 +1,14 @@
 //! Forecasts of GPU collectives, held against measurements.
 
 pub mod bands;
+pub mod diagnose;
 pub mod error;
 pub mod files;
 pub mod noise;
 pub mod query;
 pub mod site;
 pub mod validate;
+pub mod views;
 pub mod watch;
 
 pub use collcast_hwbackend as hwbackend;

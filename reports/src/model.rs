@@ -30,7 +30,7 @@ pub struct Report {
 }
 
 /// A file that a result depends on.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
 pub struct Input {
     /// Its role, such as `topology`.
     pub name: String,

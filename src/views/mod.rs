@@ -1,0 +1,3 @@
+//! Answers as reports: tables, notes and a verdict for people and files. They round and word; they compute no result.
+
+pub mod validate;
