@@ -1,10 +1,12 @@
 //! Forecasts of GPU collectives, held against measurements.
 
 pub mod bands;
+pub mod bench;
 pub mod diagnose;
 pub mod error;
 pub mod files;
 pub mod noise;
+pub mod probe;
 pub mod query;
 pub mod site;
 pub mod validate;

@@ -7,6 +7,8 @@ use crate::error::Error;
 
 /// Told of progress: how many parts are done, and how many there are.
 type Progress = dyn Fn(usize, usize) + Send + Sync;
+/// Told what is done, as a line.
+type Stage = dyn Fn(&str) + Send + Sync;
 
 /// Follows a long answer and may stop it. By itself it does neither.
 ///
@@ -19,6 +21,7 @@ type Progress = dyn Fn(usize, usize) + Send + Sync;
 #[derive(Clone, Default)]
 pub struct Watch {
     progress: Option<Arc<Progress>>,
+    stage: Option<Arc<Stage>>,
     stop: Arc<AtomicBool>,
 }
 
@@ -33,6 +36,12 @@ impl Watch {
     #[must_use]
     pub fn on_progress(self, told: impl Fn(usize, usize) + Send + Sync + 'static) -> Self {
         Self { progress: Some(Arc::new(told)), ..self }
+    }
+
+    /// Calls `told` with a line about each stage that is done, where an answer has stages.
+    #[must_use]
+    pub fn on_stage(self, told: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        Self { stage: Some(Arc::new(told)), ..self }
     }
 
     /// Stops when `flag` is set, as by a handler of Ctrl-C.
@@ -55,6 +64,17 @@ impl Watch {
     /// The flag that stops it.
     pub fn flag(&self) -> &AtomicBool {
         &self.stop
+    }
+
+    /// A stage is done.
+    ///
+    /// # Errors
+    /// [`Error::Cancelled`] where it is to stop.
+    pub(crate) fn stage(&self, line: &str) -> Result<(), Error> {
+        if let Some(stage) = &self.stage {
+            stage(line);
+        }
+        if self.stopped() { Err(Error::Cancelled) } else { Ok(()) }
     }
 
     /// The parts of one answer.
