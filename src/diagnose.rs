@@ -450,3 +450,26 @@ fn scaling_of(by_hosts: &BTreeMap<u32, &Run<'_, '_>>) -> Option<Anomaly> {
         ),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
+
+    use super::*;
+    use crate::validate::{Request, validate};
+    use collcast_hwbackend::read::{ReadOptions, read_paths};
+
+    /// Goal: a fault is found in measurements alike, whether a program read them or `validate` does.
+    /// Method: two GPUs whose launches are slow, measured.
+    #[test]
+    fn programs_and_files_are_told_the_same() {
+        let path = "tests/data/doctor/p2p_disable_0_2.csv";
+        let read = read_paths(&[path.into()], &ReadOptions::default()).unwrap();
+        let found = diagnose(&Site::load("h200x4").unwrap(), &read, &Watch::default()).unwrap();
+        assert_eq!(found.anomalies[0].kind, Cause::LaunchBound.name());
+        assert_eq!(found.causes[0].causes[0].kind, found.anomalies[0].kind);
+        let judged = validate(&Request::new([path])).unwrap();
+        assert_eq!((judged.anomalies, judged.causes), (found.anomalies, Some(found.causes)));
+        assert!(!judged.failed && judged.rows.len() == read.measurements.len());
+    }
+}
