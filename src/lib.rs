@@ -38,14 +38,17 @@
 //! (machines from files), [`scenarios`] (training steps), [`hwbackend`] (real runs, readers of measurements), [`reports`].
 
 pub mod bands;
+pub mod bench;
 pub mod calibrate;
 pub mod check;
 pub mod compare;
 pub mod convert;
+pub mod diagnose;
 pub mod error;
 pub mod files;
 pub mod forecast;
 pub mod noise;
+pub mod probe;
 pub mod query;
 pub mod site;
 pub mod statistics;

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use collcast_reports::model::Status;
-use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol};
+use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol, ReduceOp};
 use collcast_sim::domain::Beyond;
 use collcast_sim::engine::Unobserved;
 use collcast_sim::ids::Rank;
+use collcast_sim::measurement::Measurement;
 use collcast_sim::predict::{Choice, PredictError, Prediction, Predictor, Settings};
 use collcast_sim::schedule::Call;
 use collcast_sim::schedule::msccl::Imported;
@@ -49,6 +50,20 @@ impl Query {
     pub fn of(call: Call) -> Self {
         let (algorithm, protocol) = (Choice::Auto, Choice::Auto);
         Self { call, algorithm, protocol, channels: None, schedule: None, groups: None }
+    }
+
+    /// What a measured row asks. What NCCL said it ran goes before what its cost table would choose; channels, FIFOs
+    /// and the like are settings of NCCL, of which a query knows nothing.
+    pub fn of_measurement(row: &Measurement) -> Self {
+        let mut call = Call::of_size(row.collective, row.ranks, row.size, row.dtype.unwrap_or(DataType::Float32));
+        call.op = row.op.unwrap_or(ReduceOp::Sum);
+        call.root = Rank(row.root.unwrap_or(0).min(row.ranks - 1));
+        // A pair's in-place row moves the same bytes between other buffers.
+        call.in_place = row.in_place && !matches!(row.collective, Collective::AllToAll | Collective::SendRecv);
+        let ran = row.chosen.as_ref();
+        let algorithm = row.settings.algorithm.or(ran.map(|c| c.algorithm)).map_or(Choice::Auto, Choice::Forced);
+        let protocol = row.settings.protocol.or(ran.map(|c| c.protocol)).map_or(Choice::Auto, Choice::Forced);
+        Self { algorithm, protocol, ..Self::of(call) }
     }
 
     /// With an algorithm and a protocol of the user's.

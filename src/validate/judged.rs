@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use collcast_hwbackend::read::FileReport;
+use collcast_hwbackend::read::{FileReport, ReadReport};
 use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol, ReduceOp};
 use collcast_sim::doctor::Question;
 use collcast_sim::engine::Unobserved;
@@ -11,28 +11,35 @@ use collcast_sim::ids::Rank;
 use collcast_sim::measurement::{self, Measurement, PeerAccess, Timing};
 use collcast_sim::nccl::Transport;
 use collcast_sim::nccl::{Environment, NcclSettings, Selection, Version};
-use collcast_sim::predict::{Choice, PredictError, Prediction, Predictor, Settings};
+use collcast_sim::predict::{PredictError, Prediction, Predictor, Settings};
 use collcast_sim::profile::Profile;
-use collcast_sim::schedule::{Call, valid_algorithms};
+use collcast_sim::schedule::valid_algorithms;
 use collcast_sim::topology::Topology;
 use collcast_sim::units::Bytes;
 use rayon::prelude::*;
 
+use super::by_path;
 use crate::error::Error;
+use crate::query::Query;
+use crate::watch::Watch;
 
 /// A measured row with its prediction.
-pub struct Judged<'a> {
-    pub row: &'a Measurement,
-    pub question: Arc<Question>,
-    pub prediction: Arc<Prediction>,
-    pub nccl_us: Option<f64>,
+pub(crate) struct Judged<'a> {
+    /// The row.
+    pub(crate) row: &'a Measurement,
+    /// What it asks.
+    pub(crate) question: Arc<Question>,
+    /// What our model says.
+    pub(crate) prediction: Arc<Prediction>,
+    /// What NCCL's own cost table says of the same algorithm and protocol, in us.
+    pub(crate) nccl_us: Option<f64>,
     /// The closest of the algorithms and protocols that may have run.
-    pub closest: Option<Arc<Prediction>>,
+    pub(crate) closest: Option<Arc<Prediction>>,
 }
 
 /// What a row says of its call, but for the size: rows alike ask the same of the model.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Asked<'a> {
+pub(crate) struct Asked<'a> {
     collective: Collective,
     ranks: u32,
     launch: Option<Launch>,
@@ -44,7 +51,7 @@ pub struct Asked<'a> {
 }
 
 impl<'a> Asked<'a> {
-    pub fn of(row: &'a Measurement) -> Self {
+    pub(crate) fn of(row: &'a Measurement) -> Self {
         let Measurement { collective, ranks, launch, timing, dtype, op, root, ref settings, .. } = *row;
         Self { collective, ranks, launch, timing, dtype, op, root, settings }
     }
@@ -63,17 +70,19 @@ fn key<'a>(row: &'a Measurement, env: Env<'a>) -> Key<'a> {
 }
 
 impl Judged<'_> {
-    pub fn launch(&self) -> Launch {
+    pub(crate) fn launch(&self) -> Launch {
         self.question.settings.launch
     }
 
-    pub fn error(&self) -> f64 {
+    /// Predicted over measured, less 1.
+    pub(crate) fn error(&self) -> f64 {
         error(&self.prediction, self.row)
     }
-}
 
-pub fn closest_error(judged: &Judged<'_>) -> Option<f64> {
-    judged.closest.as_ref().map(|p| error(p, judged.row))
+    /// The same of the closest.
+    pub(crate) fn closest_error(&self) -> Option<f64> {
+        self.closest.as_ref().map(|closest| error(closest, self.row))
+    }
 }
 
 fn error(prediction: &Prediction, row: &Measurement) -> f64 {
@@ -91,26 +100,33 @@ const CALLS_MAX: usize = 20_000;
 /// neighbouring sizes tell the same.
 const TRIED: usize = 64;
 
-pub type Verdicts<'a> = (Vec<Judged<'a>>, BTreeMap<String, usize>, usize);
+/// What came of rows.
+pub(crate) struct Verdicts<'a> {
+    /// Those that are predicted, in their order.
+    pub(crate) rows: Vec<Judged<'a>>,
+    /// Why others are not, and how many.
+    pub(crate) skipped: BTreeMap<String, usize>,
+    /// Rows that set a constant of the profile, which are left out.
+    pub(crate) anchors: usize,
+}
 
 /// Rows of one call, each with its place among those that are predicted.
 type Indexed<'a> = Result<Vec<(usize, Judged<'a>)>, PredictError>;
 
 /// Predicts every row that the machine can hold.
-pub fn judge<'a>(
-    rows: &[&'a Measurement],
-    files: &BTreeMap<String, &'a FileReport>,
-    topology: &Topology,
-    profile: &Profile,
+pub(crate) fn judge<'a>(
+    read: &'a ReadReport,
+    (topology, profile): (&Topology, &Profile),
     launch: Option<Launch>,
     closest: bool,
+    watch: &Watch,
 ) -> Result<Verdicts<'a>, Error> {
     let predictor = Predictor::new(topology, profile);
     let mut skipped: BTreeMap<String, usize> = BTreeMap::new();
     let mut anchors = 0;
     let mut todo = Vec::new();
     let mut reasons: HashMap<(Asked<'_>, Option<u32>), Option<String>> = HashMap::new();
-    for &row in rows {
+    for row in &read.measurements {
         if profile.anchors.iter().any(|a| a.run == row.run && a.size_bytes == row.size.0) {
             anchors += 1;
             continue;
@@ -120,14 +136,19 @@ pub fn judge<'a>(
             None => todo.push(row),
         }
     }
-    let calls = calls(&todo, files);
+    let calls = calls(&todo, &by_path(&read.files));
     if calls.len() > CALLS_MAX {
         return Err(Error::usage(
             format!("the measurements are of {} different calls; at most {CALLS_MAX} are predicted", calls.len()),
             "read fewer files at a time, or fewer sizes",
         ));
     }
-    let forecasts: Vec<Forecast> = calls.par_iter().map(|call| forecast(call, &todo, &predictor, launch)).collect();
+    let parts = watch.parts(calls.len());
+    let forecast = |call| {
+        let forecast = forecast(call, &todo, &predictor, launch);
+        parts.done().map(|()| forecast)
+    };
+    let forecasts = calls.par_iter().map(forecast).collect::<Result<Vec<Forecast>, Error>>()?;
     let tried = if closest { tried(&calls, &forecasts, &todo) } else { BTreeSet::new() };
     let results: Vec<Indexed<'a>> = (calls.par_iter().zip(forecasts).enumerate())
         .map(|(index, (call, forecast))| {
@@ -143,7 +164,7 @@ pub fn judge<'a>(
         }
     }
     judged.sort_by_key(|(index, _)| *index);
-    Ok((judged.into_iter().map(|(_, judged)| judged).collect(), skipped, anchors))
+    Ok(Verdicts { rows: judged.into_iter().map(|(_, judged)| judged).collect(), skipped, anchors })
 }
 
 /// Rows that one prediction is for.
@@ -284,33 +305,28 @@ fn beside<'a>(
     judged
 }
 
-/// What a row asks the model, under the variables of its file.
+/// What a row asks the model, under the variables of its file: `launch` is the mode of rows that do not say theirs.
 pub fn question(
     row: &Measurement,
     env: Option<&BTreeMap<String, String>>,
     predictor: &Predictor<'_>,
     launch: Option<Launch>,
 ) -> Question {
-    let mut call = Call::of_size(row.collective, row.ranks, row.size, row.dtype.unwrap_or(DataType::Float32));
-    call.op = row.op.unwrap_or(ReduceOp::Sum);
-    call.root = Rank(row.root.unwrap_or(0).min(row.ranks - 1));
-    // A pair's in-place row moves the same bytes between other buffers.
-    call.in_place = row.in_place && !matches!(row.collective, Collective::AllToAll | Collective::SendRecv);
+    let Query { call, algorithm, protocol, .. } = Query::of_measurement(row);
     let several = predictor.hosts(row.ranks) > 1;
     let launch = row.launch.or(launch).unwrap_or(if several { Launch::Processes } else { Launch::Threads });
     let version = row.settings.nccl.as_deref().and_then(|text| text.parse::<Version>().ok());
     let (registered, timing) = (row.settings.registered, row.timing.unwrap_or_default());
     let mut settings = Settings { launch, version, registered, timing, ..Settings::default() };
     (settings.nccl, settings.transport) = told(row, env, predictor.topology(), predictor.version(&settings));
-    // What NCCL said it ran goes before what its cost table would pick.
-    let ran = row.chosen.as_ref();
-    let algorithm = row.settings.algorithm.or(ran.map(|c| c.algorithm)).map_or(Choice::Auto, Choice::Forced);
-    let protocol = row.settings.protocol.or(ran.map(|c| c.protocol)).map_or(Choice::Auto, Choice::Forced);
     Question { call, algorithm, protocol, settings }
 }
 
 /// Hosts and GPUs of each, where `asked` does not say: enough for all rows, but for those on more hosts
-/// than `at_most`; at most the GPUs of the machine.
+/// than `at_most`; at most the GPUs of the machine `name`.
+///
+/// # Errors
+/// A machine that cannot be read.
 pub fn hosts_of_rows<'m>(
     name: &str,
     asked: (Option<u32>, Option<u32>),
@@ -400,6 +416,7 @@ pub fn left_aside(files: &[FileReport], topology: &Topology) -> Vec<String> {
     found.into_iter().map(line).collect()
 }
 
+/// Why a row has no forecast on a machine, where it has none.
 pub fn not_predicted(row: &Measurement, topology: &Topology) -> Option<String> {
     if row.ranks > topology.ranks() {
         return Some(format!(

@@ -1,23 +1,305 @@
-//! Measurements held against forecasts.
+//! Measurements held against forecasts, by group and as a whole; and, where they are not as expected, why.
 
-pub mod doctor;
+mod figures;
 pub mod judged;
-pub mod tables;
+pub mod plots;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use collcast_hwbackend::read::{FileReport, ReadOptions, read_paths};
-use collcast_sim::measurement::Measurement;
+use collcast_hwbackend::read::{FileReport, ReadOptions, ReadReport, cut_runs, read_paths};
+use collcast_reports::model::Input;
+use collcast_sim::collective::Launch;
+use collcast_sim::domain::Beyond;
+use collcast_sim::ids::Rank;
+use collcast_sim::predict::Settings;
 use collcast_sim::profile::Profile;
 use collcast_sim::topology::Topology;
+use serde::Serialize;
 
+use crate::diagnose::{Anomaly, Causes, examine};
 use crate::error::Error;
 use crate::files::content_hash;
-use judged::{Judged, judge};
-use tables::Stats;
+use crate::site::{SiteSpec, assumptions, load_profile};
+use crate::watch::Watch;
+pub use figures::{Closest, File, FileOutcome, Group, Median, Row, Stats};
+use judged::{Judged, Verdicts, hosts_of_rows, judge, left_aside};
+
+/// The kind of the anomaly of a row that reaches less than [`Request::min_busbw`].
+pub const SLOWER: &str = "slower_than_expected";
+
+/// What is held against forecasts, and how.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Files and folders: nccl-tests logs (text and JSON) and CSV.
+    pub measurements: Vec<PathBuf>,
+    /// Where they were measured: the machine that the files name where none is given, with as many hosts and GPUs as the
+    /// rows need, and its profiles. What NCCL was told is for the rows and files to say, but for the launch mode of rows
+    /// that do not.
+    pub site: SiteSpec,
+    /// It fails where the median error of a group is larger, as a fraction: of those forced, where there are any.
+    pub max_error: Option<f64>,
+    /// It fails where a row reaches less of the expected bus bandwidth, as a fraction.
+    pub min_busbw: Option<f64>,
+    /// Whether to name the algorithm and protocol whose forecast is closest to each row.
+    pub closest: bool,
+    /// Whether to look for the cause of what is slow.
+    pub doctor: bool,
+    /// Whether to accept forecasts of ours as measurements.
+    pub allow_predicted: bool,
+    /// Follows it and may stop it.
+    pub watch: Watch,
+}
+
+impl Request {
+    /// Measurements of the machine that their files name, with a look for the cause of what is slow.
+    pub fn new(measurements: impl IntoIterator<Item = impl Into<PathBuf>>) -> Self {
+        Self {
+            measurements: measurements.into_iter().map(Into::into).collect(),
+            site: SiteSpec::default(),
+            max_error: None,
+            min_busbw: None,
+            closest: false,
+            doctor: true,
+            allow_predicted: false,
+            watch: Watch::default(),
+        }
+    }
+}
+
+/// Measurements beside their forecasts.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    /// Profiles and measurements that were read, with hashes.
+    pub inputs: Vec<Input>,
+    /// The machine, its profile, what is assumed, and what was read.
+    pub notes: Vec<String>,
+    /// What to know before using the figures.
+    pub warnings: Vec<String>,
+    /// The rows that are forecast, in the order of files and lines.
+    pub rows: Vec<Row>,
+    /// Their errors by group: those where NCCL chose first.
+    pub groups: Vec<Group>,
+    /// Errors of the rows where algorithm and protocol were forced.
+    pub overall: Stats,
+    /// Errors of all rows, those where NCCL chose among them.
+    pub overall_with_auto: Stats,
+    /// The group with the largest median error: of those forced, where there are any.
+    pub worst: Option<Group>,
+    /// What became of each file.
+    pub files: Vec<File>,
+    /// What is not as it should be.
+    pub anomalies: Vec<Anomaly>,
+    /// The causes of each run that was looked into; none where nobody was to look.
+    pub causes: Option<Vec<Causes>>,
+    /// As it was asked for.
+    pub max_error: Option<f64>,
+    /// As it was asked for.
+    pub min_busbw: Option<f64>,
+    /// Forecasts beyond what the profile was made with.
+    pub extrapolated: usize,
+    /// In which ways.
+    #[serde(skip)]
+    pub beyond: Beyond,
+    /// Whether a gate is not passed, or an anomaly is an error.
+    pub failed: bool,
+}
+
+/// Holds measurements against forecasts.
+///
+/// # Errors
+/// Measurements, a machine or a profile that cannot be read; a machine that neither the request nor the files name; rows that
+/// no forecast is about; too many different calls.
+pub fn validate(request: &Request) -> Result<Outcome, Error> {
+    let options = ReadOptions { allow_predicted: request.allow_predicted, keep_duplicates: false };
+    let read = read_paths(&request.measurements, &options)?;
+    can_be_asked(&read.files)?;
+    let topology = machine(&request.site, &read)?;
+    let (profile, mut inputs) = load_profile(&request.site.profiles, &topology)?;
+    inputs.extend(given(&read).map(|f| Input {
+        name: "measurements".to_owned(),
+        path: Some(f.path.display().to_string()),
+        hash: f.hash.clone(),
+    }));
+    let judged = judge(&read, (&topology, &profile), request.site.launch, request.closest, &request.watch)?;
+    let (extrapolated, beyond) = reach(&judged.rows);
+    let notes = notes(&read, &judged, &topology, &profile);
+    let mut warnings = warnings(&read, &judged, &topology, &profile);
+    let untried = judged.rows.iter().filter(|j| request.closest && j.closest.is_none()).count();
+    if untried > 0 {
+        warnings.push(format!(
+            "--closest: at {untried} of {} rows no other algorithm was tried: of a run with many sizes, 64 at most",
+            judged.rows.len()
+        ));
+    }
+    if extrapolated > 0 {
+        let all = judged.rows.len();
+        warnings.push(format!("{extrapolated} of {all} predictions extrapolate: {beyond}"));
+    }
+    warnings.extend(read.files.iter().find_map(|file| other_gpus(file, &topology)));
+    let mut anomalies: Vec<Anomaly> = read.files.iter().filter_map(defective).collect();
+    anomalies.extend(request.min_busbw.map_or_else(Vec::new, |least| slow_rows(&judged.rows, least)));
+    let mut causes = None;
+    if request.doctor {
+        let found = examine(&judged.rows, &topology, &profile);
+        warnings.extend(found.warnings);
+        anomalies.extend(found.anomalies);
+        causes = Some(found.causes);
+    }
+
+    let groups = figures::groups(&judged.rows);
+    // Without forced runs those where NCCL chose are what there is to judge.
+    let any_forced = groups.iter().any(|g| g.forced);
+    let median = |group: &Group| group.stats.median_abs_error;
+    let of_kind = groups.iter().filter(|g| g.forced == any_forced);
+    let worst = of_kind.max_by(|a, b| median(a).total_cmp(&median(b))).cloned();
+    let gate = request.max_error.zip(worst.as_ref()).is_some_and(|(most, worst)| median(worst) > most);
+    // A gate that nothing was held against is not passed.
+    let unjudged = judged.rows.is_empty() && (request.max_error.is_some() || request.min_busbw.is_some());
+    let forced: Vec<&Judged<'_>> = judged.rows.iter().filter(|j| j.row.forced()).collect();
+    let all: Vec<&Judged<'_>> = judged.rows.iter().collect();
+    Ok(Outcome {
+        inputs,
+        notes,
+        warnings,
+        rows: judged.rows.iter().map(Row::from).collect(),
+        overall: Stats::of(&forced),
+        overall_with_auto: Stats::of(&all),
+        groups,
+        worst,
+        files: read.files.iter().map(File::from).collect(),
+        failed: gate || unjudged || anomalies.iter().any(|a| a.error),
+        anomalies,
+        causes,
+        max_error: request.max_error,
+        min_busbw: request.min_busbw,
+        extrapolated,
+        beyond,
+    })
+}
+
+/// The machine that was measured, as large as the rows need, with the NCCL version that all files agree on.
+fn machine(site: &SiteSpec, read: &ReadReport) -> Result<Topology, Error> {
+    let named = site.topology.clone().or_else(|| read.machine().map(str::to_owned));
+    let name = named.ok_or_else(|| {
+        Error::usage(
+            "the measurements do not say which machine they are from",
+            "name it with `-t TOPOLOGY` (collcast topo list), or put `topology = \"...\"` in a .toml beside the file",
+        )
+    })?;
+    let at_most = read.files.iter().filter_map(|f| f.hosts_at_most).min();
+    let (nodes, gpus) = hosts_of_rows(&name, (site.nodes, site.gpus), at_most, &read.measurements)?;
+    let mut topology = SiteSpec { topology: Some(name), nodes, gpus, ..site.clone() }.topology()?;
+    let versions: BTreeSet<&String> = read.files.iter().filter_map(|f| f.nccl.as_ref()).collect();
+    if let (1, Some(&version)) = (versions.len(), versions.first()) {
+        topology.software.nccl = Some(version.clone());
+    }
+    Ok(topology)
+}
+
+/// The files that gave rows.
+fn given(read: &ReadReport) -> impl Iterator<Item = &FileReport> {
+    read.files.iter().filter(|f| f.rows > 0)
+}
+
+/// How many forecasts extrapolate, and in which ways all of them go beyond what the profile was made with.
+fn reach(judged: &[Judged<'_>]) -> (usize, Beyond) {
+    let each: Vec<Beyond> = judged.iter().map(|j| j.prediction.beyond.clone()).collect();
+    (each.iter().filter(|b| b.extrapolated()).count(), each.into_iter().collect())
+}
+
+/// The machine, its profile, what is assumed, and what was read.
+fn notes(read: &ReadReport, judged: &Verdicts<'_>, topology: &Topology, profile: &Profile) -> Vec<String> {
+    let settings = Settings {
+        launch: judged.rows.first().map_or(Launch::Threads, Judged::launch),
+        version: topology.software.nccl.as_deref().and_then(|text| text.parse().ok()),
+        ..Settings::default()
+    };
+    let mut notes = assumptions(topology, profile, &settings, &Beyond::default());
+    // Rows have launch modes of their own.
+    if let Some(line) = notes.first_mut()
+        && let Some(at) = line.find("; launch")
+    {
+        line.truncate(at);
+    }
+    let repeated: usize = read.files.iter().map(|f| f.duplicates).sum();
+    let unusable: usize = read.files.iter().map(|f| f.unusable).sum();
+    notes.push(format!(
+        "{} rows from {} files ({repeated} more were second copies of these, {unusable} unusable: time rounded to 0 or no bytes); {} set a constant of the profile and are left out",
+        read.measurements.len(),
+        given(read).count(),
+        judged.anchors,
+    ));
+    notes
+}
+
+/// What of the measurements no forecast is about, or makes it no evidence.
+fn warnings(read: &ReadReport, judged: &Verdicts<'_>, topology: &Topology, profile: &Profile) -> Vec<String> {
+    let skipped = |(reason, count)| format!("{count} rows are not predicted: {reason}");
+    let mut warnings: Vec<String> = judged.skipped.iter().map(skipped).collect();
+    warnings.extend(cut_runs(&read.files));
+    warnings.extend(left_aside(&read.files, topology));
+    let seen = profile.fitted_to(given(read).map(|f| f.hash.as_str()));
+    if seen > 0 {
+        warnings.push(format!(
+            "profile {} was fitted to {seen} of these files: their errors are no evidence for it; `collcast calibrate` prints those on rows held back",
+            profile.name
+        ));
+    }
+    warnings
+}
+
+/// Data-centre GPUs by the word of their name that tells them apart.
+const MODELS: [&str; 10] = ["V100", "T4", "A100", "A10G", "H100", "H200", "GH200", "B200", "GB200", "B300"];
+
+/// Says where the rank lines of a log name other GPUs than the machine has.
+fn other_gpus(file: &FileReport, topology: &Topology) -> Option<String> {
+    let model = |name: &str| name.split([' ', '-']).find(|word| MODELS.contains(word)).map(str::to_owned);
+    let has: BTreeSet<String> =
+        (0..topology.ranks()).filter_map(|r| model(&topology.gpu(topology.gpu_of(Rank(r)))?.model)).collect();
+    let other = file.gpus.iter().find(|name| model(name).is_some_and(|m| !has.is_empty() && !has.contains(&m)))?;
+    let has: Vec<&str> = has.iter().map(String::as_str).collect();
+    Some(format!(
+        "{} is of {other}, `{}` has {}: name the machine that was measured with -t",
+        file.path.display(),
+        topology.name,
+        has.join(", ")
+    ))
+}
+
+/// A file whose run failed, or gave wrong results: its times are no evidence.
+fn defective(file: &FileReport) -> Option<Anomaly> {
+    Some(Anomaly {
+        kind: "run_failed",
+        error: true,
+        evidence: file.defect()?,
+        suggestion: "find what corrupts the data or stops the run (NCCL_DEBUG=INFO, ECC and link errors of nvidia-smi -q) and measure again".to_owned(),
+    })
+}
+
+/// Rows that reach less than a share of the expected bus bandwidth.
+fn slow_rows(judged: &[Judged<'_>], least: f64) -> Vec<Anomaly> {
+    let slow = judged.iter().filter(|j| j.prediction.time.as_us() / j.row.time.as_us() < least);
+    slow.map(|j| Anomaly {
+        kind: SLOWER,
+        error: true,
+        evidence: format!(
+            "{} {}: {} takes {:.2} us, expected {:.2} us",
+            j.row.run,
+            j.row.collective,
+            j.row.size,
+            j.row.time.as_us(),
+            j.prediction.time.as_us()
+        ),
+        suggestion: format!("{}:{}", j.row.origin.file, j.row.origin.line),
+    })
+    .collect()
+}
 
 /// Rows that are predicted, the median of their errors, and a hash of the files.
+///
+/// # Errors
+/// Measurements that cannot be read, or of which no row can be predicted.
 pub fn median_error(
     measurements: &[PathBuf],
     topology: &Topology,
@@ -25,22 +307,23 @@ pub fn median_error(
 ) -> Result<(usize, f64, String), Error> {
     let read = read_paths(measurements, &ReadOptions::default())?;
     can_be_asked(&read.files)?;
-    let rows: Vec<&Measurement> = read.measurements.iter().collect();
-    let files = by_path(&read.files);
-    let (judged, skipped, _) = judge(&rows, &files, topology, profile, None, false)?;
-    if judged.is_empty() {
-        let reasons: Vec<&str> = skipped.keys().map(String::as_str).collect();
+    let judged = judge(&read, (topology, profile), None, false, &Watch::default())?;
+    if judged.rows.is_empty() {
+        let reasons: Vec<&str> = judged.skipped.keys().map(String::as_str).collect();
         return Err(Error::usage(
             format!("no row of `{}` can be predicted: {}", measurements[0].display(), reasons.join("; ")),
             "name the machine that was measured, with as many hosts and GPUs",
         ));
     }
-    let judged: Vec<&Judged<'_>> = judged.iter().collect();
-    let hashes: Vec<&str> = read.files.iter().filter(|f| f.rows > 0).map(|f| f.hash.as_str()).collect();
-    Ok((judged.len(), Stats::of(&judged).median, content_hash(hashes.join(" ").as_bytes())))
+    let rows: Vec<&Judged<'_>> = judged.rows.iter().collect();
+    let hashes: Vec<&str> = given(&read).map(|f| f.hash.as_str()).collect();
+    Ok((rows.len(), Stats::of(&rows).median_abs_error, content_hash(hashes.join(" ").as_bytes())))
 }
 
 /// Refuses what no forecast is about: times of CPU threads, and forecasts of ours of which the rows say too little.
+///
+/// # Errors
+/// The first such file.
 pub fn can_be_asked(files: &[FileReport]) -> Result<(), Error> {
     let unsaid = files.iter().find_map(|file| Some((file, file.unsaid.as_ref()?)));
     if let Some((file, what)) = unsaid {

@@ -2,12 +2,15 @@
 //!
 //! A view rounds and names; it computes no result.
 
+pub mod bench;
 pub mod calibrate;
 pub mod check;
 pub mod compare;
 pub mod forecast;
+pub mod probe;
 pub mod step;
 pub mod tune;
+pub mod validate;
 
 use collcast_reports::model::{Cell, Column, Report, Table};
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use collcast_reports::model::{Column, Table};
+use collcast_hwbackend::read::ReadReport;
 use collcast_sim::collective::Collective;
 use collcast_sim::doctor::{
     Case, Cause, Diagnosis, Examination, Fault, Finding, Point, rank_members, where_scaling_breaks,
@@ -11,23 +11,78 @@ use collcast_sim::profile::Profile;
 use collcast_sim::topology::Topology;
 use collcast_sim::units::{Bytes, SimDuration};
 use rayon::prelude::*;
-use serde_json::json;
+use serde::Serialize;
 
-use super::judged::{Asked, Judged};
+use crate::error::Error;
+use crate::site::Site;
+use crate::validate::can_be_asked;
+use crate::validate::judged::{Asked, Judged, judge};
+use crate::watch::Watch;
 
-/// A finding, as the contract of `anomalies[]` has it.
+/// Something that is not as it should be.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Anomaly {
+    /// Its name in files, such as `slow_nic`.
     pub kind: &'static str,
+    /// Whether it is an error; a warning otherwise.
     pub error: bool,
+    /// What shows it; several things have `; ` between them.
     pub evidence: String,
+    /// What to run next.
     pub suggestion: String,
 }
 
-/// What was found, and the causes of each run that was looked into.
-pub struct Findings {
+/// A cause that was held against a run.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Candidate {
+    /// Its name in files: that of a [`Cause`].
+    pub kind: &'static str,
+    /// In words, with the value that fits best.
+    pub detail: String,
+    /// The pace of the host beside it, a call every so many us, where that shows.
+    pub launch_every_us: Option<u32>,
+    /// Share of belief among all causes, 0 to 1.
+    pub belief: f64,
+    /// Median of measured over its times, less 1, without sign.
+    pub median_abs_error: f64,
+}
+
+/// The causes of a run that was looked into.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Causes {
+    /// The run.
+    pub run: String,
+    /// Its ranks.
+    pub ranks: u32,
+    /// The likeliest five, the likeliest first.
+    pub causes: Vec<Candidate>,
+    /// Causes that these sizes cannot tell from the first, by name.
+    pub alike: Vec<&'static str>,
+    /// Sizes that took longer than the interval of their forecast allows.
+    pub sizes_beyond: usize,
+}
+
+/// What was found.
+#[derive(Clone, PartialEq, Debug, Default, Serialize)]
+pub struct Outcome {
+    /// What is not as it should be, errors first.
     pub anomalies: Vec<Anomaly>,
-    pub causes: serde_json::Value,
+    /// The causes of each run that was looked into, the slowest first.
+    pub causes: Vec<Causes>,
+    /// Causes that could not be tried.
     pub warnings: Vec<String>,
+}
+
+/// Which cause fits measurements of a site that are not as it should give them. Rows that do not say how kernels were
+/// started count as started the way the site does; [`crate::validate::validate`] does the same for files, and says more.
+///
+/// # Errors
+/// Rows that no forecast is about, or too many different calls.
+pub fn diagnose(site: &Site, measured: &ReadReport, watch: &Watch) -> Result<Outcome, Error> {
+    can_be_asked(&measured.files)?;
+    let launch = Some(site.settings().launch);
+    let judged = judge(measured, (&site.topology, &site.profile), launch, false, watch)?;
+    Ok(examine(&judged.rows, &site.topology, &site.profile))
 }
 
 /// A run by what makes its rows comparable.
@@ -47,7 +102,7 @@ const SIZES_OF_MANY: usize = 5;
 const MANY: u32 = 16;
 
 /// Looks into every run that is not as expected.
-pub fn examine(judged: &[Judged<'_>], topology: &Topology, profile: &Profile) -> Findings {
+pub(crate) fn examine(judged: &[Judged<'_>], topology: &Topology, profile: &Profile) -> Outcome {
     let runs = runs(judged);
     let mut suspects: Vec<&Run<'_, '_>> = runs.iter().filter(|r| r.case.is_suspect()).collect();
     suspects.sort_by(|a, b| excess(b).total_cmp(&excess(a)));
@@ -82,7 +137,7 @@ pub fn examine(judged: &[Judged<'_>], topology: &Topology, profile: &Profile) ->
     anomalies.extend(scaling(&runs));
     anomalies.extend(runs.iter().filter_map(in_place));
     anomalies.sort_by_key(|a| !a.error);
-    Findings { anomalies, causes, warnings: failed.into_iter().collect() }
+    Outcome { anomalies, causes, warnings: failed.into_iter().collect() }
 }
 
 /// Rows by run, repeats of a size as their median.
@@ -244,20 +299,22 @@ fn evidence(run: &Run<'_, '_>, case: &Case, d: &Diagnosis) -> String {
     text
 }
 
-fn causes_of(run: &Run<'_, '_>, d: &Diagnosis) -> serde_json::Value {
-    let causes: Vec<_> = (d.ranked.iter().take(5))
-        .map(|c| {
-            json!({
-                "kind": c.fault.cause().name(),
-                "detail": c.fault.to_string(),
-                "launch_every_us": c.floor,
-                "belief": c.belief,
-                "median_abs_error": c.misfit,
-            })
-        })
-        .collect();
-    let alike: Vec<&str> = d.alike.iter().map(|c| c.name()).collect();
-    json!({ "run": run.rows[0].row.run, "ranks": run.rows[0].row.ranks, "causes": causes, "alike": alike, "sizes_beyond": d.beyond })
+fn causes_of(run: &Run<'_, '_>, d: &Diagnosis) -> Causes {
+    let candidate = |c: &collcast_sim::doctor::Candidate| Candidate {
+        kind: c.fault.cause().name(),
+        detail: c.fault.to_string(),
+        launch_every_us: c.floor,
+        belief: c.belief,
+        median_abs_error: c.misfit,
+    };
+    let row = run.rows[0].row;
+    Causes {
+        run: row.run.clone(),
+        ranks: row.ranks,
+        causes: d.ranked.iter().take(5).map(candidate).collect(),
+        alike: d.alike.iter().map(|c| c.name()).collect(),
+        sizes_beyond: d.beyond,
+    }
 }
 
 /// How much longer than the other half of a run one must take to be told, at most of its sizes: in place LL is up to 30%
@@ -394,29 +451,25 @@ fn scaling_of(by_hosts: &BTreeMap<u32, &Run<'_, '_>>) -> Option<Anomaly> {
     })
 }
 
-/// The table `anomalies`: a row each for files, for people a line each of its evidence and what to
-/// run next.
-pub fn table(anomalies: &[Anomaly], people: bool) -> Table {
-    let title = "what is not as it should be";
-    let severity = |a: &Anomaly| if a.error { "error" } else { "warning" };
-    let (kind, level) = (Column::text("kind", "kind"), Column::text("severity", "severity"));
-    if !people {
-        let columns = [kind, level, Column::text("evidence", "evidence"), Column::text("suggestion", "suggestion")];
-        let mut table = Table::new("anomalies", title, columns);
-        for a in anomalies {
-            table.push([a.kind.into(), severity(a).into(), a.evidence.as_str().into(), a.suggestion.as_str().into()]);
-        }
-        return table;
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
+
+    use super::*;
+    use crate::validate::{Request, validate};
+    use collcast_hwbackend::read::{ReadOptions, read_paths};
+
+    /// Goal: a fault is found in measurements alike, whether a program read them or `validate` does.
+    /// Method: two GPUs whose launches are slow, measured.
+    #[test]
+    fn programs_and_files_are_told_the_same() {
+        let path = "tests/data/doctor/p2p_disable_0_2.csv";
+        let read = read_paths(&[path.into()], &ReadOptions::default()).unwrap();
+        let found = diagnose(&Site::load("h200x4").unwrap(), &read, &Watch::default()).unwrap();
+        assert_eq!(found.anomalies[0].kind, Cause::LaunchBound.name());
+        assert_eq!(found.causes[0].causes[0].kind, found.anomalies[0].kind);
+        let judged = validate(&Request::new([path])).unwrap();
+        assert_eq!((judged.anomalies, judged.causes), (found.anomalies, Some(found.causes)));
+        assert!(!judged.failed && judged.rows.len() == read.measurements.len());
     }
-    let mut table =
-        Table::new("anomalies", title, [kind, level, Column::text("evidence", "evidence, and what to run next")]);
-    for a in anomalies {
-        let next = format!("next: {}", a.suggestion);
-        let lines = a.evidence.split("; ").chain(next.split("; "));
-        for (index, line) in lines.enumerate() {
-            let (kind, severity) = if index == 0 { (a.kind, severity(a)) } else { ("", "") };
-            table.push([kind.into(), severity.into(), line.into()]);
-        }
-    }
-    table
 }

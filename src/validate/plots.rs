@@ -1,22 +1,20 @@
 //! Pictures: measured bandwidth over size on the forecast and its interval.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use collcast_reports::chart::{Chart, Series, render};
 use collcast_sim::collective::Protocol;
 use collcast_sim::measurement::PeerAccess;
 
-use super::judged::Judged;
-use crate::output::write;
-use collcast::Error as CliError;
+use super::{Outcome, Row};
+use crate::error::Error;
 
 /// Curves in one picture; more go into a second.
 const CURVES: usize = 6;
 
 /// What a curve is of, beside collective, ranks and launch.
-fn label(j: &Judged<'_>) -> String {
-    let settings = &j.row.settings;
+fn label(row: &Row) -> String {
+    let settings = &row.settings;
     let mut label = match (settings.algorithm, settings.protocol) {
         (Some(a), Some(p)) => format!("{a}/{p}"),
         (Some(a), None) => format!("{a}, NCCL's protocol"),
@@ -48,34 +46,53 @@ fn label(j: &Judged<'_>) -> String {
     label
 }
 
-/// The pictures with their names, out of place rows only, in a stable order.
-pub(super) fn charts(judged: &[Judged<'_>]) -> Vec<(String, Chart)> {
+/// A picture.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Picture {
+    /// What a file of it is called: collective, ranks and hosts, launch mode.
+    pub name: String,
+    /// The picture.
+    pub svg: String,
+}
+
+/// The pictures of an answer, out of place rows only, in a stable order: one for each collective, number of ranks and
+/// hosts, and launch mode, or several where there are many curves.
+///
+/// # Errors
+/// A picture that cannot be drawn.
+pub fn plots(outcome: &Outcome) -> Result<Vec<Picture>, Error> {
+    let drawn = |(name, chart): (String, Chart)| match render(&chart) {
+        Ok(svg) => Ok(Picture { name, svg }),
+        Err(error) => Err(Error::Usage { message: error.to_string(), hint: None }),
+    };
+    charts(&outcome.rows).into_iter().map(drawn).collect()
+}
+
+fn charts(rows: &[Row]) -> Vec<(String, Chart)> {
     let mut families: BTreeMap<(String, String), BTreeMap<String, Series>> = BTreeMap::new();
-    for j in judged.iter().filter(|j| !j.row.in_place) {
-        let row = j.row;
+    for row in rows.iter().filter(|row| !row.in_place) {
         let hosts = row.hosts.filter(|&h| h > 1);
         let on = hosts.map_or_else(String::new, |h| format!(" on {h} hosts"));
-        let title = format!("{} over {} ranks{on}, launched by {}", row.collective, row.ranks, j.launch());
+        let title = format!("{} over {} ranks{on}, launched by {}", row.collective, row.ranks, row.launch);
         let name = format!(
             "{}_{}{}_{}",
             row.collective,
             row.ranks,
             hosts.map_or_else(String::new, |h| format!("x{h}")),
-            j.launch()
+            row.launch
         );
-        let bytes = row.size.0 as f64;
+        let bytes = row.size_bytes as f64;
         let moved = bytes / 1e3 * row.collective.bus_factor(row.ranks);
-        let p = &j.prediction;
         let rate = |us: f64| moved / us;
-        let label = label(j);
+        let label = label(row);
         let series = families
             .entry((name, title))
             .or_default()
             .entry(label.clone())
             .or_insert_with(|| Series { label, ..Series::default() });
-        series.points.push((bytes, rate(row.time.as_us())));
-        series.line.push((bytes, rate(p.time.as_us()), rate(p.high.as_us()), rate(p.low.as_us())));
-        series.baseline.extend(j.nccl_us.map(|us| (bytes, rate(us))));
+        series.points.push((bytes, rate(row.measured_us)));
+        series.line.push((bytes, rate(row.predicted_us), rate(row.high_us), rate(row.low_us)));
+        series.baseline.extend(row.nccl_model_us.map(|us| (bytes, rate(us))));
     }
     let mut out = Vec::new();
     for ((name, title), series) in families {
@@ -96,20 +113,4 @@ pub(super) fn charts(judged: &[Judged<'_>]) -> Vec<(String, Chart)> {
         }
     }
     out
-}
-
-/// Writes all pictures into a folder; their names.
-pub(super) fn write_all(folder: &Path, judged: &[Judged<'_>]) -> Result<Vec<String>, CliError> {
-    std::fs::create_dir_all(folder).map_err(|source| CliError::File {
-        what: "make the folder",
-        path: folder.to_owned(),
-        source,
-    })?;
-    let mut names = Vec::new();
-    for (name, chart) in charts(judged) {
-        let svg = render(&chart).map_err(|e| CliError::Usage { message: e.to_string(), hint: None })?;
-        write(Some(&folder.join(&name)), svg.as_bytes())?;
-        names.push(name);
-    }
-    Ok(names)
 }

@@ -1,0 +1,448 @@
+//! Calls run for real: every element of every result is compared with its exact value, and they are timed.
+
+mod sidecar;
+mod worker;
+
+use std::path::PathBuf;
+
+use collcast_hwbackend::cuda::{Cuda, gpus};
+use collcast_hwbackend::exec::{Case, Effort, Executor, Sample};
+use collcast_hwbackend::host::Host;
+use collcast_hwbackend::nccl::p2p::NcclP2p;
+use collcast_hwbackend::rendezvous::World;
+use collcast_hwbackend::verbs;
+use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol, ReduceOp};
+use collcast_sim::nccl::NcclSettings;
+use collcast_sim::predict::{Choice, Predictor, Settings};
+use collcast_sim::topology::Topology;
+use serde::Serialize;
+
+use crate::error::Error;
+use crate::query::Query;
+use crate::site::Site;
+use crate::watch::Watch;
+pub(crate) use sidecar::{date, sidecar};
+pub use worker::{COMMAND, of_rank, work};
+
+/// Who runs the calls.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Backend {
+    /// Schedules on CPU threads: works everywhere, says nothing of a GPU's speed.
+    Host,
+    /// Schedules on the GPUs of this host, by an interpreter kernel.
+    Cuda,
+    /// NCCL's own collectives, in processes of their own.
+    Nccl,
+    /// Schedules on the GPUs of this host, every slice a message of ncclSend and ncclRecv.
+    NcclP2p,
+    /// Schedules over RDMA verbs: not there yet.
+    Verbs,
+}
+
+impl Backend {
+    /// Its name in files and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Host => "host",
+            Self::Cuda => "cuda",
+            Self::Nccl => "nccl",
+            Self::NcclP2p => "nccl-p2p",
+            Self::Verbs => "verbs",
+        }
+    }
+}
+
+/// What is to be run.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Who runs it.
+    pub backend: Backend,
+    /// The calls, one after another.
+    pub queries: Vec<Query>,
+    /// How long and how often.
+    pub effort: Effort,
+    /// Whether NCCL may use NVLink multicast (NVLS).
+    pub nvls: bool,
+    /// Variables that NCCL's processes are given, beside those that they inherit; `{rank}` in a value is the rank.
+    pub env: Vec<(String, String)>,
+    /// The place of this process among those that a launcher started, of [`Backend::Nccl`]: rank 0 has the rows.
+    pub world: Option<World>,
+    /// The program that does NCCL's calls in processes of its own: with the argument [`COMMAND`] it must call [`work`].
+    /// This program, where none is named.
+    pub worker: Option<PathBuf>,
+    /// Follows it and may stop it: the outcome then has the rows until there. Lines that NCCL prints are its stages.
+    pub watch: Watch,
+}
+
+impl Request {
+    /// Calls, run as long and as often as is usual.
+    pub fn new(backend: Backend, queries: Vec<Query>) -> Self {
+        Self {
+            backend,
+            queries,
+            effort: Effort::default(),
+            nvls: false,
+            env: Vec::new(),
+            world: None,
+            worker: None,
+            watch: Watch::default(),
+        }
+    }
+}
+
+/// What a run gave.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    /// Who ran it.
+    pub backend: Backend,
+    /// How kernels were started.
+    pub launch: Launch,
+    /// How many calls were to be run.
+    pub points: usize,
+    /// The calls that were to be run.
+    #[serde(skip)]
+    pub planned: Vec<Planned>,
+    /// Those that ran, in their order.
+    pub rows: Vec<Row>,
+    /// What it ran on: devices, driver, libraries; key and value.
+    pub facts: Vec<(String, String)>,
+    /// What NCCL's processes were given, beside what they inherit.
+    pub environment: Vec<(String, String)>,
+    /// Whether it was stopped before the end.
+    pub interrupted: bool,
+    /// What ended it before its end.
+    pub failure: Option<Failure>,
+}
+
+/// A call with what is known about it before it runs.
+#[derive(Clone, Debug)]
+pub struct Planned {
+    /// What is asked.
+    pub query: Query,
+    /// The algorithm; none where NCCL chooses.
+    pub algorithm: Option<Algorithm>,
+    /// The protocol; none where NCCL chooses.
+    pub protocol: Option<Protocol>,
+    /// Channels; none where NCCL chooses.
+    pub channels: Option<u32>,
+}
+
+impl Planned {
+    /// In words, for messages.
+    pub fn words(&self) -> String {
+        let call = &self.query.call;
+        let name = |text: Option<&str>| text.unwrap_or("auto").to_owned();
+        format!(
+            "{} {}/{}, {} ranks, {}{}",
+            call.collective,
+            name(self.algorithm.map(Algorithm::name)),
+            name(self.protocol.map(Protocol::name)),
+            call.ranks,
+            call.size(),
+            if call.in_place { " in place" } else { "" },
+        )
+    }
+}
+
+/// A call that was measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// Its index among those that were planned.
+    pub planned: usize,
+    /// What was run.
+    pub collective: Collective,
+    /// The algorithm; none where NCCL chose.
+    pub algorithm: Option<Algorithm>,
+    /// The protocol; none where NCCL chose.
+    pub protocol: Option<Protocol>,
+    /// Ranks.
+    pub ranks: u32,
+    /// How kernels were started.
+    pub launch: Launch,
+    /// Channels; none where NCCL chose.
+    pub channels: Option<u32>,
+    /// Element type.
+    pub dtype: DataType,
+    /// Reduction.
+    pub op: ReduceOp,
+    /// Whether input and output were one buffer.
+    pub in_place: bool,
+    /// Size, as nccl-tests counts it.
+    pub size_bytes: u64,
+    /// Time of one operation: the median of the batches, each the slowest rank's.
+    pub time_us: f64,
+    /// Time that 5% of the batches do not exceed.
+    pub time_us_p5: f64,
+    /// Time that 95% of the batches do not exceed.
+    pub time_us_p95: f64,
+    /// Size over time.
+    pub algbw_gbps: f64,
+    /// The same as nccl-tests corrects it for the collective.
+    pub busbw_gbps: f64,
+    /// Elements compared with their exact values, over all ranks.
+    pub checked: u64,
+    /// NCCL's own prediction, where it has one.
+    pub nccl_model_us: Option<f64>,
+    /// Identity of the schedule that was run, where one was, as 16 hexadecimal digits.
+    pub schedule_hash: Option<String>,
+    /// Time of one operation of each batch.
+    pub times_us: Vec<f64>,
+}
+
+impl Row {
+    /// A call's times; `schedule` is the identity of what was run.
+    pub(crate) fn new(index: usize, plan: &Planned, launch: Launch, sample: Sample, schedule: Option<u64>) -> Self {
+        let call = &plan.query.call;
+        let (size_bytes, time_us) = (call.size().0, sample.median_us());
+        let algbw_gbps = size_bytes as f64 / time_us / 1e3;
+        Self {
+            planned: index,
+            collective: call.collective,
+            algorithm: plan.algorithm,
+            protocol: plan.protocol,
+            ranks: call.ranks,
+            launch,
+            channels: plan.channels,
+            dtype: call.dtype,
+            op: call.op,
+            in_place: call.in_place,
+            size_bytes,
+            time_us,
+            time_us_p5: sample.percentile(5),
+            time_us_p95: sample.percentile(95),
+            algbw_gbps,
+            busbw_gbps: algbw_gbps * call.collective.bus_factor(call.ranks),
+            checked: sample.checked,
+            nccl_model_us: sample.predicted_us,
+            schedule_hash: schedule.map(|hash| format!("{hash:016x}")),
+            times_us: sample.times_us,
+        }
+    }
+}
+
+/// What ended a run that has rows worth keeping.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Failure {
+    /// The exit code of a command: see [`Error::Exec`].
+    pub code: u8,
+    /// What happened, and in which call.
+    pub message: String,
+    /// The way out.
+    pub hint: Option<String>,
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Exec { code, message, hint } => Self { code, message, hint },
+            other => Self { code: other.code(), message: other.to_string(), hint: None },
+        }
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(Failure { code, message, hint }: Failure) -> Self {
+        Self::Exec { code, message, hint }
+    }
+}
+
+/// Runs calls. The launch mode is that of the site; `auto` and channels are planned as forecasts of it are.
+///
+/// # Errors
+/// Hardware or a library that is not there, a call that cannot be planned, variables that contradict each other. What goes
+/// wrong once calls run is part of the outcome.
+pub fn bench(site: &Site, request: &Request) -> Result<Outcome, Error> {
+    let launch = site.settings().launch;
+    if request.world.is_some() && launch != Launch::Processes {
+        return Err(Error::usage(
+            format!("--launch {launch} under a launcher of processes"),
+            "leave --launch out, or start the command once, without torchrun, mpirun or srun",
+        ));
+    }
+    let predictor = site.predictor();
+    let planned = plan(site, &predictor, request)?;
+    let mut outcome = Outcome {
+        backend: request.backend,
+        launch,
+        points: planned.len(),
+        planned,
+        rows: Vec::new(),
+        facts: Vec::new(),
+        environment: Vec::new(),
+        interrupted: false,
+        failure: None,
+    };
+    let settings = |query: &Query| settings(query, request, site.settings());
+    let watch = &request.watch;
+    match request.backend {
+        Backend::Host => schedules(&mut Host, &predictor, &settings, &request.effort, watch, &mut outcome)?,
+        Backend::Cuda => schedules(&mut Cuda::open()?, &predictor, &settings, &request.effort, watch, &mut outcome)?,
+        Backend::NcclP2p => {
+            schedules(&mut NcclP2p::open()?, &predictor, &settings, &request.effort, watch, &mut outcome)?;
+        }
+        Backend::Nccl => {
+            outcome.environment = environment(request.env.clone(), request.nvls)?;
+            worker::measure(request, &mut outcome);
+        }
+        Backend::Verbs => match verbs::open()? {},
+    }
+    Ok(outcome)
+}
+
+/// The ranks that run where none are asked for: one a GPU of this host. Fewer than a machine has that was asked for
+/// (`named`) are no run of it.
+///
+/// # Errors
+/// No driver, or fewer GPUs than that machine has.
+pub fn ranks_here(topology: &Topology, named: bool) -> Result<u32, Error> {
+    ranks_of(gpus()?, topology, named)
+}
+
+fn ranks_of(gpus: u32, topology: &Topology, named: bool) -> Result<u32, Error> {
+    let wanted = topology.ranks();
+    if named && gpus < wanted {
+        return Err(Error::usage(
+            format!("`{}` as asked for has {wanted} GPUs, and this host has {gpus}", topology.name),
+            format!("--ranks {gpus} runs the calls on those that are here"),
+        ));
+    }
+    Ok(gpus.min(wanted))
+}
+
+/// What NCCL's processes are given beyond the settings of a call: variables, and NVLS on or off.
+///
+/// # Errors
+/// A variable that lets NCCL use NVLS where it may not.
+pub fn environment(mut pairs: Vec<(String, String)>, nvls: bool) -> Result<Vec<(String, String)>, Error> {
+    if !nvls && pairs.iter().any(|(name, value)| name == "NCCL_NVLS_ENABLE" && value != "0") {
+        return Err(Error::usage("--env NCCL_NVLS_ENABLE without --nvls", "add --nvls to let NCCL use multicast"));
+    }
+    pairs.retain(|(name, _)| name != "NCCL_NVLS_ENABLE");
+    pairs.push(("NCCL_NVLS_ENABLE".to_owned(), u8::from(nvls).to_string()));
+    Ok(pairs)
+}
+
+/// The calls, with `auto` resolved where schedules are run: NCCL resolves its own.
+fn plan(site: &Site, predictor: &Predictor<'_>, request: &Request) -> Result<Vec<Planned>, Error> {
+    let by_nccl = request.backend == Backend::Nccl;
+    let one = |query: &Query| -> Result<Planned, Error> {
+        let query = query.clone();
+        if by_nccl && query.algorithm != Choice::Best && query.protocol != Choice::Best {
+            let (algorithm, protocol) = (forced(query.algorithm), forced(query.protocol));
+            return Ok(Planned { algorithm, protocol, channels: query.channels, query });
+        }
+        site.check_graphs(query.call.ranks)?;
+        // A prediction proves the schedule, which is what makes it fit to run.
+        let predicted = query.predict(predictor, &settings(&query, request, site.settings()))?;
+        Ok(Planned {
+            algorithm: Some(predicted.algorithm),
+            protocol: Some(predicted.protocol),
+            channels: if by_nccl { query.channels } else { Some(predicted.plan.channels) },
+            query,
+        })
+    };
+    request.queries.iter().take_while(|_| !request.watch.stopped()).map(one).collect()
+}
+
+fn forced<T>(choice: Choice<T>) -> Option<T> {
+    match choice {
+        Choice::Forced(one) => Some(one),
+        _ => None,
+    }
+}
+
+/// Settings of plan and schedule. Without NVLS, unless NCCL may use it: our backends have none.
+fn settings(query: &Query, request: &Request, told: &Settings) -> Settings {
+    let nvls = Some(request.nvls && request.backend == Backend::Nccl);
+    query.settings(&Settings { nccl: NcclSettings { nvls, ..told.nccl }, ..*told })
+}
+
+/// Runs schedules, one call after another.
+fn schedules(
+    executor: &mut dyn Executor,
+    predictor: &Predictor<'_>,
+    settings: &dyn Fn(&Query) -> Settings,
+    effort: &Effort,
+    watch: &Watch,
+    outcome: &mut Outcome,
+) -> Result<(), Error> {
+    outcome.facts = facts(executor);
+    let parts = watch.parts(outcome.planned.len());
+    outcome.interrupted = watch.stopped();
+    for (index, plan) in outcome.planned.iter().enumerate() {
+        if watch.stopped() {
+            outcome.interrupted = true;
+            break;
+        }
+        let (Some(algorithm), Some(protocol)) = (plan.algorithm, plan.protocol) else {
+            continue;
+        };
+        let (call, settings) = (&plan.query.call, settings(&plan.query));
+        let schedule = match &plan.query.schedule {
+            Some(imported) => predictor.imported_schedule(imported, call, &settings)?,
+            None => predictor.schedule(call, algorithm, protocol, &settings)?,
+        };
+        let case = Case { call, schedule: Some(&schedule), launch: outcome.launch };
+        match executor.run(&case, effort) {
+            Ok(sample) => {
+                outcome.rows.push(Row::new(index, plan, outcome.launch, sample, Some(schedule.identity())));
+            }
+            Err(error) => {
+                outcome.failure = Some(Error::from(error).at(&plan.words()).into());
+                break;
+            }
+        }
+        // That it is to stop is seen before the next call: none is lost.
+        let _ = parts.done();
+    }
+    outcome.facts.extend(clocks_after(executor));
+    Ok(())
+}
+
+/// What an executor runs on.
+pub(crate) fn facts(executor: &dyn Executor) -> Vec<(String, String)> {
+    executor.facts().into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+}
+
+/// The clocks after a run, for the facts beside those before it.
+pub(crate) fn clocks_after(executor: &dyn Executor) -> impl Iterator<Item = (String, String)> {
+    let after = executor.facts().into_iter().filter(|(key, _)| *key == "clocks_mhz");
+    after.map(|(_, value)| ("clocks_mhz_after".to_owned(), value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a machine that was asked for runs whole or not at all; without one the GPUs that are here run.
+    #[test]
+    fn fewer_gpus_than_asked_for_are_refused() {
+        let topology = collcast_topologies::load_any("dgx-h100", None, None).unwrap();
+        let refused = ranks_of(4, &topology, true).unwrap_err();
+        assert!(refused.code() == 2 && refused.render().contains("has 8 GPUs, and this host has 4"));
+        assert!(refused.render().contains("--ranks 4"));
+        assert_eq!(ranks_of(4, &topology, false).unwrap(), 4);
+        assert_eq!(ranks_of(16, &topology, true).unwrap(), 8);
+    }
+
+    /// Goal: whoever stops a run keeps its rows.
+    /// Method: on CPU threads, stopped by the first row.
+    #[test]
+    fn a_run_that_is_stopped_keeps_its_rows() {
+        let site = Site::load("h200x4").unwrap();
+        let query = |size| Query::new(&site, Collective::AllReduce, collcast_sim::units::Bytes(size));
+        let mut request = Request::new(Backend::Host, vec![query(8), query(16), query(32)]);
+        request.effort = Effort { iterations: 1, batches: 3, ..Effort::default() };
+        let flag = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let stop = std::sync::Arc::clone(&flag);
+        request.watch = Watch::default().until(flag).on_progress(move |done, all| {
+            assert_eq!((done, all), (1, 3));
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        let outcome = bench(&site, &request).unwrap();
+        assert!(outcome.interrupted && outcome.failure.is_none());
+        assert_eq!((outcome.rows.len(), outcome.points), (1, 3));
+        assert!(outcome.rows[0].checked > 0 && outcome.rows[0].schedule_hash.is_some());
+    }
+}

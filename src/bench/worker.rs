@@ -1,0 +1,259 @@
+//! Runs NCCL in processes of their own: it reads its settings once, from the environment.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use collcast_hwbackend::nccl::job::{Answer, Job, environment};
+use collcast_sim::collective::Launch;
+use collcast_sim::schedule::Call;
+
+use super::{Outcome, Request, Row};
+use crate::error::Error;
+use crate::watch::Watch;
+
+/// The argument with which [`super::bench`] starts a program that is to call [`work`].
+pub const COMMAND: &str = "bench-worker";
+
+/// Does the job that `input` holds, with NCCL's settings in the environment of this process, and answers line by line:
+/// the other end of [`super::bench`] with [`super::Backend::Nccl`]. Whether all went well; what did not is in the answer.
+///
+/// # Errors
+/// No job, or nobody to answer to.
+pub fn work(input: &mut dyn Read, output: &mut dyn Write) -> Result<bool, Error> {
+    let mut text = String::new();
+    let read = input.read_to_string(&mut text);
+    read.map_err(|source| Error::File { what: "read", path: "stdin".into(), source })?;
+    let job: Job = serde_json::from_str(&text).map_err(|e| {
+        Error::usage(format!("this is not a job: {e}"), "use `collcast bench`, which starts this command")
+    })?;
+    job.work(output).map_err(|_| Error::BrokenPipe)
+}
+
+/// Measures all calls; those with the same forced settings share their processes.
+pub(super) fn measure(request: &Request, outcome: &mut Outcome) {
+    let (planned, launch) = (&outcome.planned, outcome.launch);
+    let mut groups: BTreeMap<_, Vec<usize>> = BTreeMap::new();
+    for (index, plan) in planned.iter().enumerate() {
+        groups.entry((plan.algorithm, plan.protocol, plan.channels)).or_default().push(index);
+    }
+    let (world, watch) = (request.world.as_ref(), &request.watch);
+    let first = world.map_or(0, |w| w.rank);
+    let parts = watch.parts(planned.len());
+    outcome.interrupted = watch.stopped();
+    for ((algorithm, protocol, channels), indices) in groups {
+        let calls: Vec<&Call> = indices.iter().map(|&i| &planned[i].query.call).collect();
+        let job = Job::new(&calls, launch, &request.effort);
+        let forced = environment(algorithm, protocol, channels);
+        let forced = forced.into_iter().map(|(name, value)| (name.to_owned(), value));
+        let settings: Vec<(String, String)> = outcome.environment.iter().cloned().chain(forced).collect();
+        let count = match (launch, world) {
+            (Launch::Processes, None) => calls.first().map_or(1, |call| call.ranks),
+            _ => 1,
+        };
+        let processes = Processes { program: request.worker.as_deref(), settings: &settings, count, first };
+        let mut waiting = indices.iter();
+        let done = processes.run(&job, watch, &mut |answer| match answer {
+            Answer::Facts(facts) => outcome.facts = facts,
+            Answer::Sample(sample) => {
+                if let Some(&index) = waiting.next() {
+                    outcome.rows.push(Row::new(index, &planned[index], launch, sample, None));
+                    // That it is to stop is seen by who waits for the answers.
+                    let _ = parts.done();
+                }
+            }
+            Answer::Error { .. } => {}
+        });
+        let next = waiting.next().map(|&i| planned[i].words());
+        outcome.interrupted = watch.stopped();
+        if outcome.interrupted {
+            break;
+        }
+        let failure = match done {
+            Ok(()) => next.filter(|_| first == 0).map(|next| Error::Exec {
+                code: 1,
+                message: format!("{next}: NCCL's process ended without an answer"),
+                hint: Some("run again with NCCL_DEBUG=WARN".to_owned()),
+            }),
+            Err(error) => Some(error.at(next.as_deref().unwrap_or_default())),
+        };
+        outcome.failure = failure.map(Into::into);
+        if outcome.failure.is_some() {
+            break;
+        }
+    }
+    outcome.rows.sort_by_key(|row| row.planned);
+}
+
+/// The processes of a job.
+struct Processes<'a> {
+    /// What they run; this program, where none is named.
+    program: Option<&'a Path>,
+    /// What they are given.
+    settings: &'a [(String, String)],
+    /// How many are started here.
+    count: u32,
+    /// Rank of the first.
+    first: u32,
+}
+
+impl Processes<'_> {
+    /// Starts them, passes on the answers of the first, and ends them all.
+    fn run(&self, job: &Job, watch: &Watch, answer: &mut dyn FnMut(Answer)) -> Result<(), Error> {
+        let program = match self.program {
+            Some(program) => program.to_owned(),
+            None => std::env::current_exe().map_err(file("find", "this program".as_ref()))?,
+        };
+        // Free now; should another program take it before rank 0 does, the job ends in an error.
+        let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).map(|a| a.port());
+        let port = port.map_err(file("find a free port on", "127.0.0.1".as_ref()))?;
+        let mut children = Children(Vec::new());
+        let (send, receive) = mpsc::channel();
+        for rank in 0..self.count {
+            let mut child = self.command(&program, rank, port).spawn().map_err(file("start", &program))?;
+            if let Some(mut input) = child.stdin.take() {
+                // A child that is gone already says why by its end.
+                let _ = serde_json::to_writer(&mut input, job).map(|()| input.flush());
+            }
+            if let Some(output) = child.stdout.take() {
+                let (send, watch) = (send.clone(), watch.clone());
+                std::thread::spawn(move || {
+                    for line in BufReader::new(output).lines().map_while(Result::ok) {
+                        match Answer::parse(&line) {
+                            Some(answer) => drop(send.send((rank, answer))),
+                            None => drop(watch.stage(&line)), // NCCL's own words.
+                        }
+                    }
+                });
+            }
+            children.0.push(child);
+        }
+        drop(send);
+        loop {
+            match receive.recv_timeout(Duration::from_millis(200)) {
+                Ok((_, Answer::Error { code, message, hint })) => return Err(Error::Exec { code, message, hint }),
+                Ok((0, words)) => answer(words),
+                Err(mpsc::RecvTimeoutError::Disconnected) => return Ok(()),
+                Ok(_) | Err(mpsc::RecvTimeoutError::Timeout) => {}
+            }
+            if watch.stopped() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn command(&self, program: &Path, rank: u32, port: u16) -> Command {
+        let mut command = Command::new(program);
+        let settings = self.settings.iter().map(|(name, value)| (name, of_rank(value, self.first + rank)));
+        command.arg(COMMAND).envs(settings).stdin(Stdio::piped()).stdout(Stdio::piped());
+        if self.count > 1 {
+            command.envs([("RANK", rank.to_string()), ("LOCAL_RANK", rank.to_string())]);
+            command.envs([("WORLD_SIZE", self.count.to_string()), ("COLLCAST_PORT", port.to_string())]);
+            command.env("MASTER_ADDR", "127.0.0.1");
+        }
+        command
+    }
+}
+
+fn file(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Error {
+    let path = path.to_owned();
+    move |source| Error::File { what, path, source }
+}
+
+/// The value of a variable for one rank: `{rank}` in it is the rank.
+pub fn of_rank(value: &str, rank: u32) -> String {
+    value.replace("{rank}", &rank.to_string())
+}
+
+/// Processes that end when their owner is done with them.
+struct Children(Vec<Child>);
+
+impl Drop for Children {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            // One that has ended by itself has nothing left to end.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    #![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
+
+    use super::*;
+    use crate::bench::{Backend, Failure, bench};
+    use crate::{Query, SiteSpec};
+    use collcast_sim::collective::Collective;
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::sync::{Arc, Mutex};
+
+    /// What a run of two all-reduces by two processes gives, with `script` in place of a program that has NCCL; and
+    /// the lines that are none of its answers, sorted.
+    fn check_run(script: &str) -> (Outcome, Vec<String>) {
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("worker.sh");
+        std::fs::write(&program, format!("#!/bin/sh\n[ \"$1\" = {COMMAND} ] || exit 9\njob=$(cat)\n{script}")).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let site = SiteSpec::new("h200x4").launch(Launch::Processes).load().unwrap();
+        let query = |size| {
+            let mut query = Query::new(&site, Collective::AllReduce, collcast_sim::units::Bytes(size));
+            query.call.ranks = 2;
+            query
+        };
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let told = Arc::clone(&lines);
+        let request = Request {
+            env: vec![("NCCL_HOSTID".to_owned(), "h{rank}".to_owned())],
+            worker: Some(program),
+            watch: Watch::default().on_stage(move |line| told.lock().unwrap().push(line.to_owned())),
+            ..Request::new(Backend::Nccl, vec![query(8), query(1024)])
+        };
+        let outcome = bench(&site, &request).unwrap();
+        let mut lines = lines.lock().unwrap().clone();
+        lines.sort();
+        (outcome, lines)
+    }
+
+    /// Goal: every process gets the job and the variables of its rank, the answers of rank 0 become rows, and what NCCL
+    /// prints is passed on.
+    #[test]
+    fn the_first_process_answers() {
+        let (outcome, lines) = check_run(
+            r##"echo "$NCCL_HOSTID $NCCL_NVLS_ENABLE $RANK/$WORLD_SIZE $(echo "$job" | grep -o all_reduce | wc -l | tr -d ' ')"
+[ "$RANK" = 0 ] || exit 0
+echo '#collcast {"Facts":[["gpu","none"]]}'
+echo '#collcast {"Sample":{"times_us":[2.0,1.0,3.0],"checked":4,"predicted_us":null}}'
+echo '#collcast {"Sample":{"times_us":[4.0],"checked":512,"predicted_us":3.5}}'
+"##,
+        );
+        assert_eq!(lines, ["h0 0 0/2 2", "h1 0 1/2 2"]);
+        assert_eq!((outcome.failure, outcome.interrupted), (None, false));
+        assert_eq!(outcome.facts, [("gpu".to_owned(), "none".to_owned())]);
+        let rows: Vec<_> = outcome.rows.iter().map(|r| (r.size_bytes, r.time_us, r.checked, r.nccl_model_us)).collect();
+        assert_eq!(rows, [(8, 2.0, 4, None), (1024, 4.0, 512, Some(3.5))]);
+    }
+
+    /// Goal: a process that ends early is told with the call that it ended in, and earlier rows are kept.
+    #[test]
+    fn a_process_that_ends_early_is_told() {
+        let sample =
+            r##"[ "$RANK" = 0 ] && echo '#collcast {"Sample":{"times_us":[2.0],"checked":4,"predicted_us":null}}'"##;
+        let (silent, _) = check_run(sample);
+        let failure = silent.failure.unwrap();
+        assert!(
+            failure.code == 1 && failure.message.starts_with("all_reduce auto/auto, 2 ranks, 1 KiB: NCCL's process")
+        );
+        assert_eq!(silent.rows.len(), 1);
+        let error = r##"[ "$RANK" = 1 ] || exec sleep 60
+echo '#collcast {"Error":{"code":3,"message":"no NCCL","hint":"install it"}}'"##;
+        let (missing, _) = check_run(error);
+        let message = "all_reduce auto/auto, 2 ranks, 8 B: no NCCL".to_owned();
+        assert_eq!(missing.failure, Some(Failure { code: 3, message, hint: Some("install it".to_owned()) }));
+    }
+}
