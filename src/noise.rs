@@ -2,7 +2,6 @@
 
 use collcast_sim::collective::Launch;
 
-
 /// Noise of one comparison, as standard deviations of ln(B/A) between two single measurements.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Noise {

@@ -1,6 +1,5 @@
 //! `collcast bench`: runs calls for real, checks every element of every result, and times them.
 
-use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -21,7 +20,7 @@ use collcast_sim::topology::Topology;
 use indicatif::ProgressBar;
 
 use crate::output::{Format, OutputArgs, with_nccl_tests, write};
-use crate::selectors::{CallArgs, MachineArgs, Named, default_sizes, points};
+use crate::selectors::{CallArgs, MachineArgs, Named, default_sizes, queries};
 
 /// The back ends, as the command line names them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -158,10 +157,9 @@ impl Args {
 
     /// The calls one by one: nccl-tests runs every size out of place and in place.
     fn queries(&self, call: &CallArgs, site: &Site) -> Result<Vec<Query>, Error> {
-        let points = points(call, &BTreeMap::from([(site.nodes(), site.topology.clone())]))?;
-        let queries = points.into_iter().map(|point| point.query);
+        let queries = queries(call, std::slice::from_ref(site))?.concat();
         if self.output.format() != Format::NcclTests {
-            return Ok(queries.collect());
+            return Ok(queries);
         }
         let both = |query: Query| {
             let placed = |in_place| {
@@ -172,7 +170,7 @@ impl Args {
             let pairs = matches!(query.call.collective, Collective::AllToAll | Collective::SendRecv);
             [Some(placed(false)), (!pairs).then(|| placed(true))].into_iter().flatten()
         };
-        Ok(queries.flat_map(both).collect())
+        Ok(queries.into_iter().flat_map(both).collect())
     }
 }
 

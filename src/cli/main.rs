@@ -24,7 +24,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use collcast_sim::text::is_shown;
 
-use collcast::Error as CliError;
+use collcast::Error;
 use selectors::Named;
 
 /// Forecasts GPU collectives on a given machine, proves the schedules it forecasts, and holds
@@ -108,7 +108,7 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(code) => code,
-        Err(CliError::BrokenPipe) => ExitCode::SUCCESS,
+        Err(Error::BrokenPipe) => ExitCode::SUCCESS,
         Err(error) => {
             output::tell(&format!("{}\n", error.render()));
             ExitCode::from(error.code())

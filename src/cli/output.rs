@@ -11,7 +11,7 @@ use collcast_reports::{csv, github, json, junit, markdown, terminal};
 use terminal_size::{Width, terminal_size_of};
 
 use collcast::files::failed;
-use collcast::{Error as CliError, Watch};
+use collcast::{Error, Watch};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum Format {
@@ -87,7 +87,7 @@ impl OutputArgs {
     }
 
     /// Prints a report; `nccl_tests` is its text in that format, where it has one.
-    pub(crate) fn print(&self, report: &Report, nccl_tests: Option<String>) -> Result<(), CliError> {
+    pub(crate) fn print(&self, report: &Report, nccl_tests: Option<String>) -> Result<(), Error> {
         let text = match self.format() {
             Format::Table => terminal::render(report, self.width()),
             Format::Csv => csv::render(report),
@@ -96,10 +96,7 @@ impl OutputArgs {
             Format::Markdown => markdown::render(report),
             Format::Github => github::render(report),
             Format::NcclTests => nccl_tests.ok_or_else(|| {
-                CliError::usage(
-                    "this result has no nccl-tests form",
-                    "use --format table, csv, json, junit or markdown",
-                )
+                Error::usage("this result has no nccl-tests form", "use --format table, csv, json, junit or markdown")
             })?,
         };
         write(self.output.as_deref(), text.as_bytes())?;
@@ -143,7 +140,7 @@ pub(crate) fn watched<T>(parts: usize, answer: impl FnOnce(&Watch) -> T) -> T {
 }
 
 /// Writes to a file, whole or not at all, or to stdout.
-pub(crate) fn write(path: Option<&Path>, bytes: &[u8]) -> Result<(), CliError> {
+pub(crate) fn write(path: Option<&Path>, bytes: &[u8]) -> Result<(), Error> {
     let Some(path) = path else {
         let mut out = std::io::stdout().lock();
         return out.write_all(bytes).and_then(|()| out.flush()).map_err(|source| failed("stdout".as_ref(), source));

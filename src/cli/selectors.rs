@@ -1,18 +1,15 @@
 //! The selectors: which machine, collective, sizes, algorithms. The same in every command.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
 use clap::parser::ValueSource;
-use collcast_reports::model::Input;
 use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol, ReduceOp};
 use collcast_sim::ids::Rank;
 use collcast_sim::nccl::search::Given;
 use collcast_sim::nccl::settings::{self};
 use collcast_sim::predict::{Choice, MOST_CALLS, PredictError};
-use collcast_sim::profile::Profile;
 use collcast_sim::schedule::Call;
 use collcast_sim::schedule::msccl::Imported;
 use collcast_sim::split::{Split, SplitError};
@@ -20,10 +17,9 @@ use collcast_sim::topology::Topology;
 use collcast_sim::units::Bytes;
 
 use collcast::files::read_text;
-pub(crate) use collcast::query::{UNMEASURED_SWITCHES, trust};
 use collcast::site::DEFAULT_MACHINE;
-pub(crate) use collcast::site::{self, Told, assumptions};
-use collcast::{Error as CliError, Query, Site, SiteSpec, values};
+use collcast::site::{self, Told};
+use collcast::{Error, Query, Site, SiteSpec, values};
 
 /// Most points of a sweep: a slip such as `1:8G:1` must not run for ever.
 const MAX_POINTS: usize = 100_000;
@@ -79,12 +75,12 @@ impl Named {
     }
 
     /// Refuses options that would do nothing.
-    pub(crate) fn without(&self, options: &[&str], why: &str, hint: &str) -> Result<(), CliError> {
+    pub(crate) fn without(&self, options: &[&str], why: &str, hint: &str) -> Result<(), Error> {
         let named: Vec<&str> = options.iter().copied().filter(|option| self.has(option)).collect();
         match named.as_slice() {
             [] => Ok(()),
-            [one] => Err(CliError::usage(format!("{one} has no meaning here: {why}"), hint)),
-            many => Err(CliError::usage(format!("{} have no meaning here: {why}", many.join(", ")), hint)),
+            [one] => Err(Error::usage(format!("{one} has no meaning here: {why}"), hint)),
+            many => Err(Error::usage(format!("{} have no meaning here: {why}", many.join(", ")), hint)),
         }
     }
 
@@ -183,12 +179,12 @@ pub(crate) struct CallArgs {
 
 impl NcclArgs {
     /// The variables that `--env` gives.
-    pub(crate) fn variables(&self) -> Result<Vec<(String, String)>, CliError> {
+    pub(crate) fn variables(&self) -> Result<Vec<(String, String)>, Error> {
         self.env.iter().map(|text| variables(text)).collect::<Result<Vec<_>, _>>().map(|lists| lists.concat())
     }
 
     /// What NCCL is told on a machine: its own variables, then those given.
-    pub(crate) fn told(&self, topology: &Topology) -> Result<Told, CliError> {
+    pub(crate) fn told(&self, topology: &Topology) -> Result<Told, Error> {
         site::told(topology, self.nccl.as_deref(), &self.variables()?)
     }
 }
@@ -199,7 +195,7 @@ impl MachineArgs {
     }
 
     /// What is asked of the machine, with a number of hosts.
-    pub(crate) fn spec(&self, nodes: Option<u32>) -> Result<SiteSpec, CliError> {
+    pub(crate) fn spec(&self, nodes: Option<u32>) -> Result<SiteSpec, Error> {
         let placement = match self.placement.as_deref().map(|text| (text, text.strip_prefix('@'))) {
             Some((_, Some(path))) => Some(read_text("read the placement", path)?),
             Some((text, None)) => Some(text.to_owned()),
@@ -217,7 +213,7 @@ impl MachineArgs {
     }
 
     /// Loads the machine with a number of hosts.
-    pub(crate) fn load(&self, nodes: Option<u32>) -> Result<Topology, CliError> {
+    pub(crate) fn load(&self, nodes: Option<u32>) -> Result<Topology, Error> {
         self.spec(nodes)?.topology()
     }
 
@@ -229,46 +225,39 @@ impl MachineArgs {
     }
 
     /// The number of hosts where only one makes sense.
-    pub(crate) fn one_node_count(&self) -> Result<Option<u32>, CliError> {
+    pub(crate) fn one_node_count(&self) -> Result<Option<u32>, Error> {
         match self.nodes.as_slice() {
             [] => Ok(None),
             [one] => Ok(Some(*one)),
-            _ => {
-                Err(CliError::usage("--nodes takes one number here", "use `collcast sweep` for a list of node counts"))
-            }
+            _ => Err(Error::usage("--nodes takes one number here", "use `collcast sweep` for a list of node counts")),
         }
     }
 
     /// The graphs given for the first `ranks` GPUs of a machine.
-    pub(crate) fn graphs(&self, topology: &Topology, ranks: Option<u32>) -> Result<Given, CliError> {
+    pub(crate) fn graphs(&self, topology: &Topology, ranks: Option<u32>) -> Result<Given, Error> {
         let Some(path) = &self.graph else { return Ok(Given::default()) };
         let given = collcast_topologies::graph::read_path(path)?;
         let ranks = ranks.unwrap_or_else(|| topology.ranks());
         given.check(topology, ranks).map_err(|what| {
-            CliError::usage(
+            Error::usage(
                 format!("the graph `{}` is not one of `{}`: {what}", path.display(), topology.name),
                 "use the graph of a host like these, with the same GPUs and NICs",
             )
         })?;
         Ok(given)
     }
-
-    /// The profile asked for, or the one that the machine names, with what was read.
-    pub(crate) fn load_profile(&self, topology: &Topology) -> Result<(Profile, Vec<Input>), CliError> {
-        site::load_profile(&self.profile, topology)
-    }
 }
 
-fn list<T: FromStr>(text: &str) -> Result<Vec<T>, CliError>
+fn list<T: FromStr>(text: &str) -> Result<Vec<T>, Error>
 where
     T::Err: std::fmt::Display,
 {
     text.split(',')
-        .map(|item| item.trim().parse().map_err(|e: T::Err| CliError::Usage { message: e.to_string(), hint: None }))
+        .map(|item| item.trim().parse().map_err(|e: T::Err| Error::Usage { message: e.to_string(), hint: None }))
         .collect()
 }
 
-fn choices<T: FromStr + Copy>(text: &str) -> Result<Vec<Choice<T>>, CliError>
+fn choices<T: FromStr + Copy>(text: &str) -> Result<Vec<Choice<T>>, Error>
 where
     T::Err: std::fmt::Display,
 {
@@ -280,13 +269,13 @@ where
                 .trim()
                 .parse()
                 .map(Choice::Forced)
-                .map_err(|e: T::Err| CliError::Usage { message: format!("{e} (or auto, best)"), hint: None }),
+                .map_err(|e: T::Err| Error::Usage { message: format!("{e} (or auto, best)"), hint: None }),
         })
         .collect()
 }
 
 /// A size in bytes.
-fn size(text: &str) -> Result<u64, CliError> {
+fn size(text: &str) -> Result<u64, Error> {
     let (bytes, note) = values::size(text)?;
     if let Some(note) = note {
         say!("note: {note}");
@@ -296,7 +285,7 @@ fn size(text: &str) -> Result<u64, CliError> {
 
 impl CallArgs {
     /// The sizes asked for.
-    pub(crate) fn sizes(&self) -> Result<Vec<u64>, CliError> {
+    pub(crate) fn sizes(&self) -> Result<Vec<u64>, Error> {
         let text = match &self.size {
             Some(text) => text.clone(),
             None if self.minbytes.is_none() && self.maxbytes.is_none() && self.stepfactor.is_none() => {
@@ -315,28 +304,28 @@ impl CallArgs {
         Ok(sizes.bytes)
     }
 
-    pub(crate) fn collectives(&self) -> Result<Vec<Collective>, CliError> {
+    pub(crate) fn collectives(&self) -> Result<Vec<Collective>, Error> {
         match self.collective.as_str() {
             "all" => Ok(Collective::ALL.to_vec()),
             names => list(names),
         }
     }
 
-    pub(crate) fn algorithms(&self) -> Result<Vec<Choice<Algorithm>>, CliError> {
+    pub(crate) fn algorithms(&self) -> Result<Vec<Choice<Algorithm>>, Error> {
         choices(&self.algorithm)
     }
 
-    pub(crate) fn protocols(&self) -> Result<Vec<Choice<Protocol>>, CliError> {
+    pub(crate) fn protocols(&self) -> Result<Vec<Choice<Protocol>>, Error> {
         choices(&self.protocol)
     }
 
-    pub(crate) fn channel_counts(&self) -> Result<Vec<Option<u32>>, CliError> {
+    pub(crate) fn channel_counts(&self) -> Result<Vec<Option<u32>>, Error> {
         self.channels
             .split(',')
             .map(|item| match item.trim() {
                 "auto" => Ok(None),
                 number => number.parse().ok().filter(|n| (1..=64).contains(n)).map(Some).ok_or_else(|| {
-                    CliError::usage(
+                    Error::usage(
                         format!("`{number}` is not a number of channels"),
                         "give auto, or numbers from 1 to 64",
                     )
@@ -346,9 +335,9 @@ impl CallArgs {
     }
 
     /// The launch mode, by default that of nccl-tests on such a machine.
-    pub(crate) fn launch(&self, hosts: usize) -> Result<Launch, CliError> {
+    pub(crate) fn launch(&self, hosts: usize) -> Result<Launch, Error> {
         match &self.launch {
-            Some(text) => text.parse().map_err(|e: collcast_sim::collective::UnknownName| CliError::Usage {
+            Some(text) => text.parse().map_err(|e: collcast_sim::collective::UnknownName| Error::Usage {
                 message: e.to_string(),
                 hint: None,
             }),
@@ -358,9 +347,9 @@ impl CallArgs {
     }
 
     /// What is asked of a machine, and how NCCL is told to run the call on it.
-    pub(crate) fn spec(&self, machine: &MachineArgs, nodes: Option<u32>) -> Result<SiteSpec, CliError> {
+    pub(crate) fn spec(&self, machine: &MachineArgs, nodes: Option<u32>) -> Result<SiteSpec, Error> {
         let launch = self.launch.as_deref().map(str::parse).transpose();
-        let unknown = |e: collcast_sim::collective::UnknownName| CliError::Usage { message: e.to_string(), hint: None };
+        let unknown = |e: collcast_sim::collective::UnknownName| Error::Usage { message: e.to_string(), hint: None };
         Ok(SiteSpec {
             nccl: self.nccl.nccl.clone(),
             env: self.nccl.variables()?,
@@ -372,23 +361,15 @@ impl CallArgs {
     }
 
     /// The machine with a number of hosts, and how NCCL is run on it.
-    pub(crate) fn site(&self, machine: &MachineArgs, nodes: Option<u32>) -> Result<Site, CliError> {
+    pub(crate) fn site(&self, machine: &MachineArgs, nodes: Option<u32>) -> Result<Site, Error> {
         self.spec(machine, nodes)?.load()
     }
 
-    /// What NCCL is told on a machine, and how it is called.
-    pub(crate) fn told(&self, topology: &Topology) -> Result<Told, CliError> {
-        let mut told = self.nccl.told(topology)?;
-        told.settings.launch = self.launch(topology.hosts().len())?;
-        (told.settings.cold, told.settings.registered) = (self.cold, self.registered);
-        Ok(told)
-    }
-
     /// The calls of a group (`[COLLECTIVE:]SIZE[*TIMES]`, separated by commas), for so many ranks.
-    pub(crate) fn grouped(&self, text: &str, ranks: u32) -> Result<Vec<Call>, CliError> {
+    pub(crate) fn grouped(&self, text: &str, ranks: u32) -> Result<Vec<Call>, Error> {
         let hint = "calls look like 64K, all_gather:1M or all_reduce:64K*48, with commas between them";
         if self.collective.contains(',') {
-            return Err(CliError::usage("a group takes one --collective, for calls that name none", hint));
+            return Err(Error::usage("a group takes one --collective, for calls that name none", hint));
         }
         let mut calls = Vec::new();
         for item in text.split(',') {
@@ -399,7 +380,7 @@ impl CallArgs {
             let collective: Collective = collective
                 .trim()
                 .parse()
-                .map_err(|e: collcast_sim::collective::UnknownName| CliError::usage(format!("--group: {e}"), hint))?;
+                .map_err(|e: collcast_sim::collective::UnknownName| Error::usage(format!("--group: {e}"), hint))?;
             let (bytes, times) = match rest.split_once('*') {
                 None => (rest, Some(1)),
                 Some((bytes, times)) => {
@@ -407,7 +388,7 @@ impl CallArgs {
                 }
             };
             let times = times.ok_or_else(|| {
-                CliError::usage(format!("--group: `{item}` is to be done 1 to {MOST_CALLS} times"), hint)
+                Error::usage(format!("--group: `{item}` is to be done 1 to {MOST_CALLS} times"), hint)
             })?;
             let call = self.call(collective, ranks, size(bytes.trim())?)?;
             calls.extend(std::iter::repeat_n(call, times));
@@ -416,7 +397,7 @@ impl CallArgs {
     }
 
     /// Refuses options that none of the calls asked for would heed.
-    pub(crate) fn check(&self, given: &Named) -> Result<(), CliError> {
+    pub(crate) fn check(&self, given: &Named) -> Result<(), Error> {
         if self.counts.is_some() {
             let sizes = ["--size", "--minbytes", "--maxbytes", "--stepfactor"];
             given.without(&sizes, "--counts says how much is sent", "leave it out, or --counts")?;
@@ -447,9 +428,9 @@ impl CallArgs {
     }
 
     /// Refuses `--split` where a command does one communicator's work.
-    pub(crate) fn no_split(&self, command: &str) -> Result<(), CliError> {
+    pub(crate) fn no_split(&self, command: &str) -> Result<(), Error> {
         match &self.split {
-            Some(_) => Err(CliError::usage(
+            Some(_) => Err(Error::usage(
                 format!("{command} takes no --split"),
                 "leave it out; `collcast sweep --split` forecasts several communicators at once",
             )),
@@ -458,17 +439,17 @@ impl CallArgs {
     }
 
     /// The communicators that `--split` makes of the first ranks.
-    fn groups(&self, topology: &Topology, ranks: u32) -> Result<Option<Arc<Vec<Vec<Rank>>>>, CliError> {
+    fn groups(&self, topology: &Topology, ranks: u32) -> Result<Option<Arc<Vec<Vec<Rank>>>>, Error> {
         let Some(text) = &self.split else { return Ok(None) };
         let split: Split = text.parse().map_err(|e: SplitError| {
-            CliError::usage(format!("--split: {e}"), "as NCCL_TESTS_SPLIT of nccl-tests, such as --split %8")
+            Error::usage(format!("--split: {e}"), "as NCCL_TESTS_SPLIT of nccl-tests, such as --split %8")
         })?;
         if ranks > topology.ranks() {
             let (gpus, topology) = (topology.ranks(), topology.name.clone());
             return Err(PredictError::TooFewGpus { ranks, topology, gpus }.into());
         }
         if !split.fits(ranks) {
-            return Err(CliError::usage(
+            return Err(Error::usage(
                 format!("--split {text}: there are only {ranks} ranks to split"),
                 "%N makes N communicators, /N communicators of N ranks",
             ));
@@ -477,8 +458,8 @@ impl CallArgs {
     }
 
     /// The call of one collective and size.
-    pub(crate) fn call(&self, collective: Collective, ranks: u32, size: u64) -> Result<Call, CliError> {
-        let named = |e: collcast_sim::collective::UnknownName| CliError::Usage { message: e.to_string(), hint: None };
+    pub(crate) fn call(&self, collective: Collective, ranks: u32, size: u64) -> Result<Call, Error> {
+        let named = |e: collcast_sim::collective::UnknownName| Error::Usage { message: e.to_string(), hint: None };
         let dtype: DataType = self.dtype.parse().map_err(named)?;
         let op: ReduceOp = self.op.parse().map_err(named)?;
         let mut call = Call::of_size(collective, ranks, Bytes(size), dtype).aligned();
@@ -493,23 +474,23 @@ impl CallArgs {
 }
 
 /// The variables of one `--env`: a pair, or a file of pairs.
-fn variables(text: &str) -> Result<Vec<(String, String)>, CliError> {
+fn variables(text: &str) -> Result<Vec<(String, String)>, Error> {
     if let Ok(pair) = settings::pair(text) {
         return Ok(vec![pair]);
     }
     let content = read_text("read the variables (--env takes NAME=VALUE or a file)", text)?;
     settings::pairs_of_file(&content)
-        .map_err(|e| CliError::usage(format!("{text}: {e}"), "the file holds one NAME=VALUE a line, # for comments"))
+        .map_err(|e| Error::usage(format!("{text}: {e}"), "the file holds one NAME=VALUE a line, # for comments"))
 }
 
 /// Most bytes that a matrix of counts may send in all, 1 TiB: nothing of such a call is simulated once for many.
 const MAX_MATRIX_BYTES: u64 = 1 << 40;
 
 /// The matrix of elements from each of so many ranks to each.
-fn read_counts(path: &Path, ranks: u32, dtype: DataType) -> Result<Arc<[u64]>, CliError> {
+fn read_counts(path: &Path, ranks: u32, dtype: DataType) -> Result<Arc<[u64]>, Error> {
     const HINT: &str = "the file holds one row per sending rank, whole numbers separated by commas, no header";
     let text = read_text("read the counts", path)?;
-    let at = |row: usize, what: String| CliError::usage(format!("{}:{}: {what}", path.display(), row + 1), HINT);
+    let at = |row: usize, what: String| Error::usage(format!("{}:{}: {what}", path.display(), row + 1), HINT);
     let mut counts: Vec<u64> = Vec::new();
     let mut rows = 0;
     for (row, line) in text.lines().enumerate().filter(|(_, l)| !l.trim().is_empty()) {
@@ -528,11 +509,11 @@ fn read_counts(path: &Path, ranks: u32, dtype: DataType) -> Result<Arc<[u64]>, C
     }
     if rows != ranks {
         let what = format!("{ranks} ranks need {ranks} rows of {ranks} counts; there are {rows}",);
-        return Err(CliError::usage(format!("{}: {what}", path.display()), HINT));
+        return Err(Error::usage(format!("{}: {what}", path.display()), HINT));
     }
     let sum = counts.iter().fold(0_u64, |sum, &count| sum.saturating_add(count)).saturating_mul(dtype.size());
     if sum > MAX_MATRIX_BYTES {
-        return Err(CliError::usage(
+        return Err(Error::usage(
             format!(
                 "{}: the ranks send {sum} bytes in all; at most {} are simulated",
                 path.display(),
@@ -544,23 +525,8 @@ fn read_counts(path: &Path, ranks: u32, dtype: DataType) -> Result<Arc<[u64]>, C
     Ok(counts.into())
 }
 
-/// One point of a sweep.
-#[derive(Clone, Debug)]
-pub(crate) struct Point {
-    pub(crate) nodes: u32,
-    pub(crate) query: Query,
-}
-
-impl std::ops::Deref for Point {
-    type Target = Query;
-
-    fn deref(&self) -> &Query {
-        &self.query
-    }
-}
-
 /// The queries of an imported algorithm: the sizes that it is for, on each machine.
-fn imported(call: &CallArgs, path: &Path, machines: usize) -> Result<Vec<Vec<Query>>, CliError> {
+fn imported(call: &CallArgs, path: &Path, machines: usize) -> Result<Vec<Vec<Query>>, Error> {
     let text = read_text("read the schedule", path)?;
     let imported = Arc::new(Imported::parse(&text, &path.display().to_string())?);
     let (mut queries, mut misfits) = (Vec::new(), Vec::new());
@@ -583,27 +549,24 @@ fn imported(call: &CallArgs, path: &Path, machines: usize) -> Result<Vec<Vec<Que
 }
 
 /// What is asked of each machine.
-pub(crate) fn queries(call: &CallArgs, sites: &[Site]) -> Result<Vec<Vec<Query>>, CliError> {
-    queries_on(call, &sites.iter().map(|site| &site.topology).collect::<Vec<_>>())
-}
-
-fn queries_on(call: &CallArgs, machines: &[&Topology]) -> Result<Vec<Vec<Query>>, CliError> {
+pub(crate) fn queries(call: &CallArgs, sites: &[Site]) -> Result<Vec<Vec<Query>>, Error> {
     if let Some(path) = &call.schedule {
-        return imported(call, path, machines.len());
+        return imported(call, path, sites.len());
     }
     let (algorithms, protocols, channels) = (call.algorithms()?, call.protocols()?, call.channel_counts()?);
     let (collectives, sizes) = (call.collectives()?, call.sizes()?);
-    let count = [machines.len(), collectives.len(), algorithms.len(), protocols.len(), channels.len(), sizes.len()]
+    let count = [sites.len(), collectives.len(), algorithms.len(), protocols.len(), channels.len(), sizes.len()]
         .into_iter()
         .fold(1_usize, usize::saturating_mul);
     if count > MAX_POINTS {
-        return Err(CliError::usage(
+        return Err(Error::usage(
             format!("the sweep has {count} points; at most {MAX_POINTS} are run"),
             "take fewer sizes or algorithms",
         ));
     }
     let mut all = Vec::new();
-    for topology in machines {
+    for site in sites {
+        let topology = &site.topology;
         let ranks = call.ranks.unwrap_or(topology.ranks());
         let groups = call.groups(topology, ranks)?;
         let ranks = groups.as_ref().and_then(|g| g.first()).map_or(ranks, |g| u32::try_from(g.len()).unwrap_or(ranks));
@@ -624,11 +587,4 @@ fn queries_on(call: &CallArgs, machines: &[&Topology]) -> Result<Vec<Vec<Query>>
 /// Each combination, the last of them changing first.
 fn product<'a, A, B, C>(a: &'a [A], b: &'a [B], c: &'a [C]) -> impl Iterator<Item = (&'a A, &'a B, &'a C)> {
     a.iter().flat_map(move |a| b.iter().flat_map(move |b| c.iter().map(move |c| (a, b, c))))
-}
-
-/// All points of a sweep, machines by node count.
-pub(crate) fn points(call: &CallArgs, machines: &BTreeMap<u32, Topology>) -> Result<Vec<Point>, CliError> {
-    let queries = queries_on(call, &machines.values().collect::<Vec<_>>())?;
-    let of = |(&nodes, queries): (&u32, Vec<Query>)| queries.into_iter().map(move |query| Point { nodes, query });
-    Ok(machines.keys().zip(queries).flat_map(of).collect())
 }

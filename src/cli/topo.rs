@@ -15,7 +15,7 @@ use collcast_topologies::xml::{self, Document};
 use crate::output::write;
 use crate::output::{OutputArgs, extension};
 use crate::selectors::{MachineArgs, Named, NcclArgs};
-use collcast::Error as CliError;
+use collcast::Error;
 use collcast::files::read_text;
 
 #[derive(clap::Args, Debug)]
@@ -102,7 +102,7 @@ enum TopoCommand {
     },
 }
 
-pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, CliError> {
+pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, Error> {
     match &args.command {
         TopoCommand::List { output } => list(output)?,
         TopoCommand::New { schema, output } => {
@@ -233,7 +233,7 @@ fn not_a_machine(name: &str) -> Option<Report> {
     }
 }
 
-fn list(output: &OutputArgs) -> Result<(), CliError> {
+fn list(output: &OutputArgs) -> Result<(), Error> {
     let mut report = Report::new("topologies", env!("CARGO_PKG_VERSION"));
     let mut table = Table::new("rows", "", [Column::text("name", "name"), Column::text("description", "description")]);
     for name in collcast_topologies::builtin::names() {
@@ -249,11 +249,11 @@ fn graph(
     xml: bool,
     nccl: &NcclArgs,
     output: &OutputArgs,
-) -> Result<(), CliError> {
+) -> Result<(), Error> {
     let topology = machine.load(machine.one_node_count()?)?;
     let ranks = ranks.unwrap_or_else(|| topology.ranks());
     if !(1..=topology.ranks()).contains(&ranks) {
-        return Err(CliError::usage(
+        return Err(Error::usage(
             format!("{ranks} ranks, but `{}` has {} GPUs", topology.name, topology.ranks()),
             format!("--ranks takes 1 to {}", topology.ranks()),
         ));
@@ -330,11 +330,11 @@ fn paths(
     nodes: Option<u32>,
     nccl: &NcclArgs,
     output: &OutputArgs,
-) -> Result<(), CliError> {
+) -> Result<(), Error> {
     let topology = collcast_topologies::load_any(name, nodes, None)?;
     for rank in [from, to] {
         if rank >= topology.ranks() {
-            return Err(CliError::usage(
+            return Err(Error::usage(
                 format!("rank {rank} is not one of the {} GPUs of `{name}`", topology.ranks()),
                 format!("ranks are 0 to {}", topology.ranks() - 1),
             ));
@@ -362,7 +362,7 @@ fn paths(
         }
     }
     if from == to || known.is_empty() {
-        return Err(CliError::usage(
+        return Err(Error::usage(
             format!("there is nothing to route from rank {from} to rank {to}"),
             "give two ranks that are joined by links",
         ));

@@ -3,17 +3,15 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use collcast::bands;
 use collcast::files::make_folder;
 use collcast::validate::plots::plots;
 use collcast::validate::{Outcome, Request, validate};
+use collcast::values::percent;
 use collcast::views::validate::Shown;
 use collcast::{Error, SiteSpec};
 use collcast_sim::collective::UnknownName;
 
 use crate::output::{Format, OutputArgs, write};
-pub(crate) use bands::{BANDS, band};
-pub(crate) use collcast::validate::{can_be_asked, judged, median_error};
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -71,14 +69,6 @@ pub(crate) struct Args {
     rows: bool,
     #[command(flatten)]
     output: OutputArgs,
-}
-
-/// A percentage as a fraction; the `%` may be left out.
-pub(crate) fn percent(flag: &str, text: &str) -> Result<f64, Error> {
-    let number = text.trim().trim_end_matches('%').trim();
-    number.parse::<f64>().ok().filter(|p| p.is_finite() && *p >= 0.0).map(|p| p / 100.0).ok_or_else(|| {
-        Error::usage(format!("{flag}: `{text}` is not a percentage"), format!("write it as `{flag} 20%`"))
-    })
 }
 
 impl Args {

@@ -208,7 +208,7 @@ impl Stats {
             bias: rows.iter().map(|j| j.error()).sum::<f64>() / n,
             coverage: inside as f64 / n,
             nccl_model: median_of_all(|j| Some(j.nccl_us? / j.row.time.as_us() - 1.0)),
-            closest: median_of_all(|j| j.closest_error()),
+            closest: median_of_all(Judged::closest_error),
         }
     }
 }
