@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol};
 use collcast_sim::engine::{Unobserved, run, run_steady};
-use collcast_sim::model::nccl::{Environment, Version};
+use collcast_sim::nccl::{Environment, Version};
 use collcast_sim::network::{lay, order};
 use collcast_sim::predict::{Choice, Predictor, Settings};
 use collcast_sim::schedule::Call;

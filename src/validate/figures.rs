@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::judged::Judged;
 use crate::bands::{BANDS, band};
+use crate::statistics::quantile;
 
 /// A measured row beside its forecast. Errors are predicted over measured, less 1.
 #[derive(Clone, Debug, Serialize)]
@@ -175,12 +176,6 @@ pub struct Median {
     pub median_abs_error: f64,
 }
 
-fn quantile(sorted: &[f64], q: f64) -> f64 {
-    let last = sorted.len().saturating_sub(1);
-    let at = (q * last as f64).round() as usize;
-    sorted.get(at.min(last)).copied().unwrap_or(0.0)
-}
-
 impl Stats {
     pub(super) fn of(rows: &[&Judged<'_>]) -> Self {
         let count = rows.len();
@@ -208,7 +203,8 @@ impl Stats {
             bias: rows.iter().map(|j| j.error()).sum::<f64>() / n,
             coverage: inside as f64 / n,
             nccl_model: median_of_all(|j| Some(j.nccl_us? / j.row.time.as_us() - 1.0)),
-            closest: median_of_all(Judged::closest_error),
+            #[expect(clippy::redundant_closure_for_method_calls, reason = "the method alone is of one lifetime")]
+            closest: median_of_all(|j| j.closest_error()),
         }
     }
 }
