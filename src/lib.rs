@@ -31,8 +31,17 @@
 //! |---|---|
 //! | How long do these calls take? | [`mod@forecast`], [`forecast::group`] |
 //! | How long does this training step take, and what of it is exposed? | [`mod@step`] |
-//! | Is what was measured what it should be, and if not, why? | [`mod@validate`] |
+//! | Is what was measured what it should be? | [`mod@validate`] |
+//! | If it is not, which fault fits? | [`mod@diagnose`] |
+//! | What became slower between two sets of measurements? | [`mod@compare`] |
+//! | Which algorithm and protocol beat NCCL's choice? | [`mod@tune`] |
+//! | Did a choice of NCCL or a forecast change since it was accepted, and why? | [`mod@check`] |
+//! | Which constants explain measurements of my machine? | [`mod@calibrate`] |
+//! | How long does a call take for real, here? | [`mod@bench`], [`mod@probe`] |
 //! | What does an algorithm look like as MSCCL XML? | [`mod@convert`] |
+//!
+//! What takes long takes a [`Watch`], which tells progress and stops it. Errors say what is wrong, where, and the way out.
+//! `examples/questions.rs` asks each of these in a few lines.
 //!
 //! Below stand the crates that this one is made of: [`sim`] (schedules, verifier, engine, models), [`topologies`]
 //! (machines from files), [`scenarios`] (training steps), [`hwbackend`] (real runs, readers of measurements), [`reports`].

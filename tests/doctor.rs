@@ -354,8 +354,12 @@ fn planted_faults_are_named() {
         "{count} planted: {right} right, {alike} alike, {wrong} wrong, of these {confident} confidently; {confusions:?}"
     );
     let score = (right + alike) as f64 / (count + confident) as f64;
-    // A fourth of them is a small sample.
-    let least = if exhaustive { 0.9 } else { 0.85 };
+    // A fourth of them is a small sample, and of a thirteenth one may be missed.
+    let least = match every {
+        1 => 0.9,
+        4 => 0.85,
+        _ => 0.8,
+    };
     assert!(score >= least, "{score:.3}");
 }
 

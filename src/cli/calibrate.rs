@@ -5,7 +5,6 @@ use std::process::ExitCode;
 
 use collcast::calibrate::{Request, calibrate};
 use collcast::files::make_folder;
-use collcast::views::calibrate::report;
 use collcast::{Error, Watch};
 use collcast_sim::calibrate::Split;
 use collcast_sim::collective::{Launch, nearest};
@@ -87,7 +86,7 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, Error> {
     if let Some(path) = &args.output {
         write(Some(path), outcome.fitted.toml.as_bytes())?;
     }
-    let report = report(&outcome, args.format == Format::Table, args.output.as_deref());
+    let report = outcome.report(args.format == Format::Table, args.output.as_deref());
     OutputArgs { format: Some(args.format), output: None }.print(&report, None)?;
     Ok(ExitCode::SUCCESS)
 }

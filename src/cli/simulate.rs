@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use collcast::forecast::{self, group, timeline::timeline};
 use collcast::sim::collective::nearest;
 use collcast::sim::workload::Level;
-use collcast::{Error, step, views};
+use collcast::{Error, step};
 
 use crate::output::{Format, OutputArgs, write};
 use crate::selectors::{CallArgs, MachineArgs, Named, default_sizes, queries};
@@ -137,7 +137,7 @@ fn run_call(args: &Args) -> Result<ExitCode, Error> {
     if let (Some(path), Some(row)) = (&args.trace, outcome.rows.first()) {
         write_timeline(path, &timeline(&site, row)?)?;
     }
-    args.output.print(&views::forecast::detail(&site, &outcome, args.output.format() == Format::Table), None)?;
+    args.output.print(&outcome.detail(&site, args.output.format() == Format::Table), None)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -154,7 +154,7 @@ fn run_group(args: &Args, calls: &str) -> Result<ExitCode, Error> {
         ));
     };
     let outcome = group::group(&site, &group::Request { calls, algorithm, protocol, channels })?;
-    args.output.print(&views::forecast::grouped(&outcome, args.output.format() == Format::Table), None)?;
+    args.output.print(&outcome.report(args.output.format() == Format::Table), None)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -176,7 +176,7 @@ fn run_step(args: &Args, given: &Named, scenario: step::Request) -> Result<ExitC
     if let Some(path) = &args.trace {
         write_timeline(path, &step::timeline(&outcome)?)?;
     }
-    args.output.print(&views::step::report(&outcome), None)?;
+    args.output.print(&outcome.report(), None)?;
     Ok(ExitCode::SUCCESS)
 }
 

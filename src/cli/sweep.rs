@@ -44,7 +44,7 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, Error> {
     let people = args.output.format() == Format::Table;
     let nccl_tests = match (args.output.format(), sites.last()) {
         (Format::NcclTests, Some(site)) => {
-            let report = views::forecast::table(&outcome, people, &views::forecast::unsaid_in_text(&outcome));
+            let report = outcome.report(people, &views::forecast::unsaid_in_text(&outcome));
             let in_place = forecast(&sites, &points.iter().map(|of| in_place(of)).collect::<Vec<_>>(), false)?;
             Some((views::forecast::as_nccl_tests(site, &report, &outcome, &in_place)?, report))
         }
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, Error> {
     };
     match nccl_tests {
         Some((text, report)) => args.output.print(&report, Some(text))?,
-        None => args.output.print(&views::forecast::table(&outcome, people, &[]), None)?,
+        None => args.output.print(&outcome.report(people, &[]), None)?,
     }
     Ok(ExitCode::SUCCESS)
 }

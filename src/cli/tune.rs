@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use collcast::tune::{Request, tune, write};
-use collcast::views::tune::{Show, report};
+use collcast::views::tune::Show;
 use collcast::{Error, SiteSpec};
 use collcast_sim::collective::UnknownName;
 use collcast_sim::ids::Rank;
@@ -58,7 +58,7 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, Error> {
     let outcome = tune(&spec.load()?, &request(&call, &args.measurements)?)?;
     let written = args.output.is_some();
     let show = Show { for_people: args.format == Format::Table, changes_only: args.changes_only, written };
-    let report = report(&outcome, show);
+    let report = outcome.report(show);
     if let Some(folder) = &args.output {
         write(&outcome, &report, folder)?;
     }

@@ -7,18 +7,21 @@ use collcast_sim::collective::{Launch, Protocol};
 
 use crate::calibrate::{ALL, Estimated, Outcome, Part, Worst};
 
-/// The report of an outcome: percentages for people, fractions for files. `written` is where the profile was written.
-pub fn report(outcome: &Outcome, for_people: bool, written: Option<&Path>) -> Report {
-    let mut report = Report::new("calibrate", env!("CARGO_PKG_VERSION"));
-    report.inputs.clone_from(&outcome.inputs);
-    report.assumptions.clone_from(&outcome.notes);
-    report.warnings.clone_from(&outcome.warnings);
-    report.tables.push(parameter_table(&outcome.constants, for_people));
-    report.tables.push(error_table(outcome, for_people));
-    report.tables.push(split_table(&outcome.splits, for_people));
-    report.tables.push(worst_table(&outcome.worst, outcome.held_out.is_some()));
-    report.verdict = Some(verdict(outcome, written));
-    report
+impl Outcome {
+    /// The report of an outcome: percentages for people, fractions for files. `written` is where the profile was written.
+    pub fn report(&self, for_people: bool, written: Option<&Path>) -> Report {
+        let outcome = self;
+        let mut report = Report::new("calibrate", env!("CARGO_PKG_VERSION"));
+        report.inputs.clone_from(&outcome.inputs);
+        report.assumptions.clone_from(&outcome.notes);
+        report.warnings.clone_from(&outcome.warnings);
+        report.tables.push(parameter_table(&outcome.constants, for_people));
+        report.tables.push(error_table(outcome, for_people));
+        report.tables.push(split_table(&outcome.splits, for_people));
+        report.tables.push(worst_table(&outcome.worst, outcome.held_out.is_some()));
+        report.verdict = Some(verdict(outcome, written));
+        report
+    }
 }
 
 fn share(value: f64, for_people: bool) -> Cell {

@@ -16,56 +16,62 @@ use crate::forecast::{Outcome, Row, group, unsaid_note};
 use crate::query::trust;
 use crate::site::Site;
 
-/// A table of forecasts. `people`: without the columns that only files need.
-pub fn table(outcome: &Outcome, people: bool, more_unsaid: &[&'static str]) -> Report {
-    let mut report = begin("sweep", outcome, more_unsaid);
-    let mut rows = rows(&outcome.rows);
-    if people {
-        for_people(&mut rows, &outcome.rows);
+impl Outcome {
+    /// A table of forecasts. `people`: without the columns that only files need.
+    pub fn report(&self, people: bool, more_unsaid: &[&'static str]) -> Report {
+        let outcome = self;
+        let mut report = begin("sweep", outcome, more_unsaid);
+        let mut rows = rows(&outcome.rows);
+        if people {
+            for_people(&mut rows, &outcome.rows);
+        }
+        // On a screen the tables over node counts say what hundreds of rows would hide.
+        if !people || outcome.scaling.is_none() {
+            report.tables.push(rows);
+        }
+        report.tables.extend(outcome.scaling.as_ref().into_iter().flat_map(scaling));
+        if !outcome.explained.is_empty() {
+            report.tables.extend(explained(&outcome.explained));
+        }
+        report.verdict = verdict(outcome);
+        report
     }
-    // On a screen the tables over node counts say what hundreds of rows would hide.
-    if !people || outcome.scaling.is_none() {
-        report.tables.push(rows);
-    }
-    report.tables.extend(outcome.scaling.as_ref().into_iter().flat_map(scaling));
-    if !outcome.explained.is_empty() {
-        report.tables.extend(explained(&outcome.explained));
-    }
-    report.verdict = verdict(outcome);
-    report
 }
 
-/// One call in detail: how its time comes about, and the busiest links.
-pub fn detail(site: &Site, outcome: &Outcome, people: bool) -> Report {
-    let mut report = begin("simulate", outcome, &[]);
-    let Some(row) = outcome.rows.first() else { return report };
-    let mut table = one_row(row);
-    if people {
-        hide(&mut table, &asked_columns().map(|column| column.key));
+impl Outcome {
+    /// One call in detail: how its time comes about, and the busiest links.
+    pub fn detail(&self, site: &Site, people: bool) -> Report {
+        let outcome = self;
+        let mut report = begin("simulate", outcome, &[]);
+        let Some(row) = outcome.rows.first() else { return report };
+        let mut table = one_row(row);
+        if people {
+            hide(&mut table, &asked_columns().map(|column| column.key));
+        }
+        report.tables.push(table);
+        report.tables.push(facts(row));
+        report.tables.push(links(site, row));
+        if !outcome.explained.is_empty() {
+            report.tables.extend(explained(&outcome.explained));
+        }
+        let (status, confidence, basis) = trust(&row.prediction.beyond);
+        report.verdict = Some(Verdict {
+            status,
+            sentence: format!(
+                "{} of {} over {} ranks takes {} ({:.1} GB/s of bus bandwidth), bound by {}",
+                row.collective,
+                Bytes(row.size_bytes),
+                row.ranks,
+                row.prediction.time,
+                row.busbw_gbps,
+                row.bound
+            ),
+            confidence,
+            basis,
+            next: None,
+        });
+        report
     }
-    report.tables.push(table);
-    report.tables.push(facts(row));
-    report.tables.push(links(site, row));
-    if !outcome.explained.is_empty() {
-        report.tables.extend(explained(&outcome.explained));
-    }
-    let (status, confidence, basis) = trust(&row.prediction.beyond);
-    report.verdict = Some(Verdict {
-        status,
-        sentence: format!(
-            "{} of {} over {} ranks takes {} ({:.1} GB/s of bus bandwidth), bound by {}",
-            row.collective,
-            Bytes(row.size_bytes),
-            row.ranks,
-            row.prediction.time,
-            row.busbw_gbps,
-            row.bound
-        ),
-        confidence,
-        basis,
-        next: None,
-    });
-    report
 }
 
 fn begin(kind: &'static str, outcome: &Outcome, more_unsaid: &[&'static str]) -> Report {
@@ -363,34 +369,37 @@ fn links(site: &Site, row: &Row) -> Table {
     table
 }
 
-/// A group of calls. `people`: calls that are alike and one after another in one row.
-pub fn grouped(outcome: &group::Outcome, people: bool) -> Report {
-    let p = &outcome.prediction;
-    let mut report = Report::new("simulate", env!("CARGO_PKG_VERSION"));
-    report.predicted = true;
-    report.inputs.clone_from(&outcome.inputs);
-    report.assumptions.clone_from(&outcome.notes);
-    report.warnings.clone_from(&outcome.warnings);
-    report.tables.push(group_row(outcome));
-    report.tables.push(of_calls(outcome, people));
-    let (status, confidence, basis) = trust(&p.beyond);
-    report.verdict = Some(Verdict {
-        status,
-        sentence: format!(
-            "{} call{} of {} in all over {} ranks: {} as one group, bound by {}; {} one after another",
-            outcome.calls.len(),
-            if outcome.calls.len() == 1 { "" } else { "s" },
-            Bytes(outcome.size_bytes),
-            outcome.ranks,
-            p.time,
-            p.bound,
-            p.apart
-        ),
-        confidence,
-        basis,
-        next: None,
-    });
-    report
+impl group::Outcome {
+    /// A group of calls. `people`: calls that are alike and one after another in one row.
+    pub fn report(&self, people: bool) -> Report {
+        let outcome = self;
+        let p = &outcome.prediction;
+        let mut report = Report::new("simulate", env!("CARGO_PKG_VERSION"));
+        report.predicted = true;
+        report.inputs.clone_from(&outcome.inputs);
+        report.assumptions.clone_from(&outcome.notes);
+        report.warnings.clone_from(&outcome.warnings);
+        report.tables.push(group_row(outcome));
+        report.tables.push(of_calls(outcome, people));
+        let (status, confidence, basis) = trust(&p.beyond);
+        report.verdict = Some(Verdict {
+            status,
+            sentence: format!(
+                "{} call{} of {} in all over {} ranks: {} as one group, bound by {}; {} one after another",
+                outcome.calls.len(),
+                if outcome.calls.len() == 1 { "" } else { "s" },
+                Bytes(outcome.size_bytes),
+                outcome.ranks,
+                p.time,
+                p.bound,
+                p.apart
+            ),
+            confidence,
+            basis,
+            next: None,
+        });
+        report
+    }
 }
 
 fn group_row(outcome: &group::Outcome) -> Table {

@@ -8,52 +8,55 @@ use crate::step::{Change, Detail, Outcome, Variant};
 /// Least gain that is worth a next step, in per cent.
 const WORTH: f64 = 1.0;
 
-/// A step, or its variants, as a report.
-pub fn report(outcome: &Outcome) -> Report {
-    let mut report = Report::new("simulate", env!("CARGO_PKG_VERSION"));
-    report.predicted = true;
-    report.inputs.clone_from(&outcome.inputs);
-    report.assumptions.clone_from(&outcome.notes);
-    report.warnings.clone_from(&outcome.warnings);
-    report.tables.push(variants(&outcome.variants));
-    let Some(first) = outcome.variants.first() else { return report };
-    let mut next = None;
-    if let Some(detail) = &outcome.detail {
-        report.tables.push(parts(first));
-        report.tables.push(communication(detail));
-        report.tables.push(streams(detail));
-        report.tables.push(path(detail, first));
-        if !detail.links.is_empty() {
-            report.tables.push(links(detail));
+impl Outcome {
+    /// A step, or its variants, as a report.
+    pub fn report(&self) -> Report {
+        let outcome = self;
+        let mut report = Report::new("simulate", env!("CARGO_PKG_VERSION"));
+        report.predicted = true;
+        report.inputs.clone_from(&outcome.inputs);
+        report.assumptions.clone_from(&outcome.notes);
+        report.warnings.clone_from(&outcome.warnings);
+        report.tables.push(variants(&outcome.variants));
+        let Some(first) = outcome.variants.first() else { return report };
+        let mut next = None;
+        if let Some(detail) = &outcome.detail {
+            report.tables.push(parts(first));
+            report.tables.push(communication(detail));
+            report.tables.push(streams(detail));
+            report.tables.push(path(detail, first));
+            if !detail.links.is_empty() {
+                report.tables.push(links(detail));
+            }
+            if !detail.disturbed.is_empty() {
+                report.tables.push(disturbed(detail));
+            }
+            if let Some(changes) = &detail.advice {
+                let gain = |change: &Change| 100.0 * (1.0 - change.step_ms / first.step_ms.max(1e-12));
+                report.tables.push(advice(changes, gain));
+                let best = changes.iter().find(|change| gain(change) > WORTH && !change.setting.is_empty());
+                next = best.map(|best| format!("{}: {} would save {:.1}%", best.what, best.setting, gain(best)));
+            }
         }
-        if !detail.disturbed.is_empty() {
-            report.tables.push(disturbed(detail));
-        }
-        if let Some(changes) = &detail.advice {
-            let gain = |change: &Change| 100.0 * (1.0 - change.step_ms / first.step_ms.max(1e-12));
-            report.tables.push(advice(changes, gain));
-            let best = changes.iter().find(|change| gain(change) > WORTH && !change.setting.is_empty());
-            next = best.map(|best| format!("{}: {} would save {:.1}%", best.what, best.setting, gain(best)));
-        }
+        let (status, confidence, basis) = trust(&outcome.beyond);
+        report.verdict = Some(Verdict {
+            status,
+            sentence: format!(
+                "a step takes {:.3} ms, {:.3} ms ({:.0}%) of it exposed: interference {:.3}, launches {:.3}, framework {:.3}, not hidden {:.3} ms",
+                first.step_ms,
+                first.exposed_ms,
+                100.0 * first.exposed_ms / first.step_ms.max(1e-12),
+                first.interference_ms,
+                first.launch_ms,
+                first.framework_ms,
+                first.unhidden_ms,
+            ),
+            confidence,
+            basis,
+            next,
+        });
+        report
     }
-    let (status, confidence, basis) = trust(&outcome.beyond);
-    report.verdict = Some(Verdict {
-        status,
-        sentence: format!(
-            "a step takes {:.3} ms, {:.3} ms ({:.0}%) of it exposed: interference {:.3}, launches {:.3}, framework {:.3}, not hidden {:.3} ms",
-            first.step_ms,
-            first.exposed_ms,
-            100.0 * first.exposed_ms / first.step_ms.max(1e-12),
-            first.interference_ms,
-            first.launch_ms,
-            first.framework_ms,
-            first.unhidden_ms,
-        ),
-        confidence,
-        basis,
-        next,
-    });
-    report
 }
 
 fn variants(variants: &[Variant]) -> Table {

@@ -19,19 +19,22 @@ pub struct Show {
 /// A range that goes beyond this has no end, in bytes.
 const END: u64 = 1 << 60;
 
-/// The report of an outcome.
-pub fn report(outcome: &Outcome, show: Show) -> Report {
-    let mut report = Report::new("tune", env!("CARGO_PKG_VERSION"));
-    report.predicted = true;
-    report.inputs.clone_from(&outcome.inputs);
-    report.assumptions.clone_from(&outcome.notes);
-    report.warnings.clone_from(&outcome.warnings);
-    let shown = outcome.ranges.iter().filter(|range| !show.changes_only || range.changes);
-    report.tables.push(range_table(shown, show.for_people));
-    report.tables.push(regret_table(&outcome.regrets));
-    report.tables.push(variable_table(&outcome.variables));
-    report.verdict = Some(verdict(outcome, show.written));
-    report
+impl Outcome {
+    /// The report of an outcome.
+    pub fn report(&self, show: Show) -> Report {
+        let outcome = self;
+        let mut report = Report::new("tune", env!("CARGO_PKG_VERSION"));
+        report.predicted = true;
+        report.inputs.clone_from(&outcome.inputs);
+        report.assumptions.clone_from(&outcome.notes);
+        report.warnings.clone_from(&outcome.warnings);
+        let shown = outcome.ranges.iter().filter(|range| !show.changes_only || range.changes);
+        report.tables.push(range_table(shown, show.for_people));
+        report.tables.push(regret_table(&outcome.regrets));
+        report.tables.push(variable_table(&outcome.variables));
+        report.verdict = Some(verdict(outcome, show.written));
+        report
+    }
 }
 
 fn range_table<'r>(ranges: impl Iterator<Item = &'r Range>, for_people: bool) -> Table {

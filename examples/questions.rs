@@ -1,0 +1,91 @@
+//! Every question of the library, in a few lines each. Printed by the views that the command line prints by.
+//!
+//! `cargo run --release --example questions`
+
+use collcast::reports::{model::Report, terminal};
+use collcast::sim::collective::{Algorithm, Collective, Protocol};
+use collcast::sim::units::Bytes;
+use collcast::{Error, Query, Site, SiteSpec, views};
+
+fn main() -> Result<(), Error> {
+    show(forecast()?);
+    show(step()?);
+    show(validate()?);
+    show(compare()?);
+    show(tune()?);
+    show(check()?);
+    show(calibrate()?);
+    show(bench()?);
+    println!("{}", convert()?);
+    Ok(())
+}
+
+fn show(report: Report) {
+    print!("{}{}", terminal::render(&report, Some(120)), terminal::notes(&report));
+}
+
+/// How long does a call take?
+fn forecast() -> Result<Report, Error> {
+    let site = SiteSpec::new("aws-p5").nodes(2).load()?;
+    let queries = vec![Query::new(&site, Collective::AllReduce, Bytes(64 << 20))];
+    let request = collcast::forecast::Request { queries, ..Default::default() };
+    Ok(collcast::forecast::forecast(&site, &request)?.detail(&site, true))
+}
+
+/// How long does a training step take, and what of it is exposed?
+fn step() -> Result<Report, Error> {
+    let request = collcast::step::Request::find("ten-and-twelve");
+    let request = request.ok_or_else(|| Error::usage("there is no such scenario", "collcast simulate --help"))?;
+    Ok(collcast::step::step(&request)?.report())
+}
+
+/// Is what was measured what it should be?
+fn validate() -> Result<Report, Error> {
+    let request = collcast::validate::Request::new(["tests/data/doctor/p2p_disable_1_4.csv"]);
+    let shown = views::validate::Shown { for_people: true, ..Default::default() };
+    Ok(collcast::validate::validate(&request)?.report(shown))
+}
+
+/// What became slower?
+fn compare() -> Result<Report, Error> {
+    use collcast::compare::{Request, Set, compare};
+    let [before, after] = ["before", "after"].map(|set| Set::new(format!("examples/compare/{set}.log")));
+    Ok(compare(&Request::new(before, after))?.report(true))
+}
+
+/// Which choice beats NCCL's own?
+fn tune() -> Result<Report, Error> {
+    let site = Site::load("h200x2")?;
+    let sizes = Some(vec![1 << 16, 1 << 20]);
+    let request = collcast::tune::Request { sizes, ..Default::default() };
+    Ok(collcast::tune::tune(&site, &request)?.report(views::tune::Show::default()))
+}
+
+/// Did a choice of NCCL or a forecast change?
+fn check() -> Result<Report, Error> {
+    let suite = collcast::check::Suite::read("examples/check/before.toml")?;
+    let request = collcast::check::Request::new(suite, collcast::check::Baseline::default());
+    Ok(collcast::check::check(&request)?.report(true))
+}
+
+/// Which constants explain measurements?
+fn calibrate() -> Result<Report, Error> {
+    let measurements = vec!["tests/data/h200x4_bench/nccl_lines_4.csv".into()];
+    let request = collcast::calibrate::Request { measurements, fit: vec!["kernel.ll128".into()], ..Default::default() };
+    Ok(collcast::calibrate::calibrate(&request)?.report(true, None))
+}
+
+/// How long does it take for real? Here on CPU threads, every element of every result compared.
+fn bench() -> Result<Report, Error> {
+    let site = Site::load("h200x2")?;
+    let queries = vec![Query::new(&site, Collective::AllReduce, Bytes(1 << 10))];
+    let request = collcast::bench::Request::new(collcast::bench::Backend::Host, queries);
+    Ok(collcast::bench::bench(&site, &request)?.report())
+}
+
+/// What does an algorithm look like as MSCCL XML?
+fn convert() -> Result<String, Error> {
+    let query = Query::new(&Site::load("h200x2")?, Collective::AllReduce, Bytes(1 << 20));
+    let query = query.forced(Algorithm::Ring, Protocol::Simple).channels(1);
+    Ok(collcast::convert::convert(&Site::load("h200x2")?, &query)?.xml)
+}
