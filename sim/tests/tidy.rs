@@ -145,8 +145,8 @@ fn nothing_is_unwrapped_outside_tests() {
     check_lines(&sources(), "`.unwrap()` outside tests", |line| line.contains(".unwrap()"));
 }
 
-/// Whether the command line takes part in the search for circles of files.
-const WITH_THE_COMMAND_LINE: bool = false;
+/// The command line, a crate of its own beside the library.
+const CLI: &str = "src/cli/";
 
 /// Folders that may still have circles among their own files, and why. A folder without one fails the test.
 const CIRCLES_LEFT: &[(&str, &str)] =
@@ -352,19 +352,47 @@ fn circles(folder: &str, files: &[(PathBuf, String)]) -> Vec<(BTreeSet<String>, 
     tarjan_scc(&graph).into_iter().filter(|component| component.len() > 1).map(of).collect()
 }
 
+/// Goal: who uses the library compiles no clap, and nothing of it prints.
+#[test]
+fn the_library_has_no_command_line() {
+    let mut files = Vec::new();
+    rust_files(&root().join("src"), &mut files);
+    files.retain(|(path, _)| !path.starts_with(root().join(CLI)));
+    assert!(files.len() > 30, "{} files", files.len());
+    for word in ["clap", "println!", "eprintln!", "process::exit", "ExitCode", "say!"] {
+        check_lines(&files, &format!("`{word}` in the library"), |line| line.contains(word));
+    }
+}
+
+/// Lines of a file, its tests aside, from which on its head has to say why.
+const LONG_FILE: usize = 800;
+
+/// Goal: a file can be read in one go.
+#[test]
+fn files_are_short() {
+    let mut files = sources();
+    rust_files(&root().join(CLI), &mut files);
+    let long = files.iter().filter(|(_, text)| code_lines(text).count() > LONG_FILE);
+    let unsaid: Vec<String> = long
+        .filter(|(_, text)| !text.lines().take_while(|line| line.starts_with("//!")).any(|line| line.contains("One file")))
+        .map(|(path, text)| format!("{}: {} lines", path.display(), code_lines(text).count()))
+        .collect();
+    assert!(unsaid.is_empty(), "over {LONG_FILE} lines; split them, or say `One file: ...` in the head:\n{}", unsaid.join("\n"));
+}
+
 /// Goal: files can be read one after another, each before those that use it.
 ///
 /// A module that declares its children and passes their names on uses none of them; one that calls them does.
 #[test]
 fn files_form_no_circle() {
-    let mut crates = vec!["sim/src/", "topologies/src/", "scenarios/src/", "hwbackend/src/", "reports/src/"];
-    crates.extend(WITH_THE_COMMAND_LINE.then_some("src/"));
+    let crates = ["sim/src/", "topologies/src/", "scenarios/src/", "hwbackend/src/", "reports/src/", "src/", CLI];
     let mut left: BTreeSet<&str> = CIRCLES_LEFT.iter().map(|(folder, _)| *folder).collect();
     let mut found = Vec::new();
     for folder in crates {
         let mut files = Vec::new();
         rust_files(&root().join(folder), &mut files);
         files.retain(|(path, _)| path.file_name().is_none_or(|name| name != "tests.rs"));
+        files.retain(|(path, _)| folder == CLI || !path.starts_with(root().join(CLI)));
         files.iter_mut().for_each(|file| file.0 = file.0.strip_prefix(root().join(folder)).unwrap().to_owned());
         for (files, edges) in circles(folder, &files) {
             match CIRCLES_LEFT.iter().find(|(folder, _)| files.iter().all(|file| file.starts_with(folder))) {
