@@ -269,7 +269,8 @@ fn not_zero() -> impl Strategy<Value = String> {
 
 /// Runs a property on `cases` values, the same each time; with `COLLCAST_FUZZ_SECONDS` on others for that long.
 fn fuzz<S: Strategy>(cases: u32, values: &S, property: impl Fn(S::Value) -> TestCaseResult) {
-    let config = Config { cases, failure_persistence: None, ..Config::default() };
+    // A value that fails is made simpler for 20 s: some take long.
+    let config = Config { cases, failure_persistence: None, max_shrink_time: 20_000, ..Config::default() };
     let started = Instant::now();
     let seconds = std::env::var("COLLCAST_FUZZ_SECONDS").ok().and_then(|text| text.parse().ok());
     TestRunner::new(config.clone()).run(values, &property).unwrap();

@@ -11,7 +11,7 @@ mod common;
 use std::sync::LazyLock;
 use std::time::Instant;
 
-use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol};
+use collcast_sim::collective::{Algorithm, Buffers, Collective, DataType, Protocol};
 use collcast_sim::engine::{Unobserved, run, run_steady};
 use collcast_sim::nccl::{Environment, Version};
 use collcast_sim::network::{lay, order};
@@ -107,7 +107,8 @@ fn meaningless(text: &str) -> Option<String> {
 
 /// Runs a property on `cases` values, the same each time; with `COLLCAST_FUZZ_SECONDS` on others for that long.
 fn fuzz<S: Strategy>(cases: u32, values: &S, property: impl Fn(S::Value) -> TestCaseResult) {
-    let config = Config { cases, failure_persistence: None, ..Config::default() };
+    // A value that fails is made simpler for 20 s: some take long.
+    let config = Config { cases, failure_persistence: None, max_shrink_time: 20_000, ..Config::default() };
     let started = Instant::now();
     let seconds = std::env::var("COLLCAST_FUZZ_SECONDS").ok().and_then(|text| text.parse().ok());
     TestRunner::new(config.clone()).run(values, &property).unwrap();
@@ -230,6 +231,9 @@ fn any_variables_are_refused_or_run() {
         let pairs: Vec<(String, String)> = pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
         let version: Version = version.parse().unwrap();
         let Ok(environment) = Environment::parse(&pairs, version) else { return Ok(()) };
+        let (set, least) = (environment.settings.buffers, Buffers::LEAST);
+        let fits = [(set.ll, least.ll), (set.ll128, least.ll128), (set.simple, least.simple)];
+        prop_assert!(fits.iter().all(|(bytes, least)| bytes.is_none_or(|bytes| bytes >= *least)), "{pairs:?}");
         let settings = Settings { version: Some(version), nccl: environment.settings, ..Settings::default() };
         let protocol = [Protocol::Ll, Protocol::Ll128, Protocol::Simple][protocol];
         for collective in [Collective::AllReduce, Collective::AllToAll] {
