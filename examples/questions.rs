@@ -8,20 +8,20 @@ use collcast::sim::units::Bytes;
 use collcast::{Error, Query, Site, SiteSpec, views};
 
 fn main() -> Result<(), Error> {
-    show(forecast()?);
-    show(step()?);
-    show(validate()?);
-    show(compare()?);
-    show(tune()?);
-    show(check()?);
-    show(calibrate()?);
-    show(bench()?);
+    show(&forecast()?);
+    show(&step()?);
+    show(&validate()?);
+    show(&compare()?);
+    show(&tune()?);
+    show(&check()?);
+    show(&calibrate()?);
+    show(&bench()?);
     println!("{}", convert()?);
     Ok(())
 }
 
-fn show(report: Report) {
-    print!("{}{}", terminal::render(&report, Some(120)), terminal::notes(&report));
+fn show(report: &Report) {
+    print!("{}{}", terminal::render(report, Some(120)), terminal::notes(report));
 }
 
 /// How long does a call take?
