@@ -182,7 +182,8 @@ impl Drop for Children {
     }
 }
 
-#[cfg(all(test, unix))]
+#[cfg(test)]
+#[cfg(unix)]
 mod tests {
     #![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
 

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::{Choice, PredictError, Predictor, Settings};
+use super::error::PredictError;
+use super::predictor::Predictor;
+use super::settings::{Choice, Settings};
 use crate::collective::{Algorithm, Protocol};
 use crate::ids::Rank;
 use crate::nccl::cost::place;

@@ -11,8 +11,13 @@ use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
 
-use super::time::{Busy, ROUNDS, check_possible, kernel_time, utilisations};
-use super::{Choice, PredictError, Predictor, ProofKind, Settings, Warning};
+use super::busy::Busy;
+use super::error::PredictError;
+use super::prediction::Warning;
+use super::predictor::Predictor;
+use super::proof::ProofKind;
+use super::settings::{Choice, Settings};
+use super::time::{ROUNDS, check_possible, kernel_time, utilisations};
 use crate::bounds;
 use crate::collective::{Algorithm, Protocol};
 use crate::domain::{Beyond, Reason};

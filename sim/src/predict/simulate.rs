@@ -2,119 +2,23 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::prove::{ProofKind, Proven};
-use super::time::{Busy, ROUNDS, check_possible, kernel_time, utilisations};
-use super::{Choice, PredictError, Predictor, Resolved, Settings};
+use super::busy::Busy;
+use super::choose::Resolved;
+use super::error::PredictError;
+use super::prediction::{LinkUse, Prediction, Shares, Warning};
+use super::predictor::Predictor;
+use super::proof::{ProofKind, Proven, describe};
+use super::settings::{Choice, Settings};
+use super::time::{ROUNDS, check_possible, kernel_time, utilisations};
 use crate::bounds;
 use crate::collective::{Algorithm, Protocol};
 use crate::domain::{Beyond, Reason};
 use crate::engine::{Observer, Unobserved, fold, run, run_steady};
 use crate::ids::{LinkId, Rank};
-use crate::nccl::Layer;
 use crate::network::{Laid, ResourceName, join, lay};
-use crate::schedule::plan::Plan;
 use crate::schedule::{Call, Schedule, ScheduleError};
 use crate::topology::Topology;
-use crate::units::{Bytes, SimDuration, SimTime};
-
-/// How busy a link was.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct LinkUse {
-    /// The link direction; of all that are equal, the first.
-    pub link: LinkId,
-    /// Share of its capacity used over the run, protocol overhead and efficiency included.
-    pub utilisation: f64,
-}
-
-/// What a prediction leaves out where it may matter.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Warning {
-    /// Many NICs send through one port of a lossless fabric at once: real switches pause, and
-    /// times may be longer. Names the port.
-    CongestionNotModelled(String),
-}
-
-impl std::fmt::Display for Warning {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::CongestionNotModelled(port) => write!(
-                f,
-                "congestion_not_modelled: many NICs send through the port {port} of a lossless fabric at once; pauses and unfairness of real switches may make it slower"
-            ),
-        }
-    }
-}
-
-/// A prediction.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Prediction {
-    /// Algorithm that was simulated.
-    pub algorithm: Algorithm,
-    /// Protocol that was simulated.
-    pub protocol: Protocol,
-    /// Which layer of NCCL's choice decided; none where the user or we did.
-    pub layer: Option<Layer>,
-    /// What NCCL picks where that has no schedule here: the prediction is of its next choice.
-    pub instead_of: Option<(Algorithm, Protocol)>,
-    /// Channels that a tuner asked for, before the bytes are dealt to them.
-    pub tuned_channels: Option<u32>,
-    /// The cut of the call.
-    pub plan: Plan,
-    /// Time of one operation as nccl-tests would show it.
-    pub time: SimDuration,
-    /// Time on the device: start and end of the kernel, and the simulated run.
-    pub kernel: SimDuration,
-    /// Interval at which the host issues operations.
-    pub issue: SimDuration,
-    /// Lower end of the 90% interval.
-    pub low: SimDuration,
-    /// Upper end of the 90% interval.
-    pub high: SimDuration,
-    /// How it goes beyond what the profile was made with.
-    pub beyond: Beyond,
-    /// Slices sent between lanes.
-    pub messages: u64,
-    /// Events handled.
-    pub events: u64,
-    /// Lanes before and after folding.
-    pub folded: (usize, usize),
-    /// How the schedule was proved.
-    pub proof: ProofKind,
-    /// The time below which nothing can be, and why.
-    pub bound: bounds::Bound,
-    /// The busiest links, busiest first, at most four.
-    pub busiest: Vec<LinkUse>,
-    /// Share of the busiest lane's instruction rate used.
-    pub lane_utilisation: f64,
-    /// Share of the busiest host thread or host memory used.
-    pub host_utilisation: f64,
-    /// What is left out where it may matter.
-    pub warnings: Vec<Warning>,
-    /// See [`crate::engine::Outcome::trace_hash`].
-    pub trace_hash: u64,
-    /// See [`Schedule::identity`].
-    pub schedule_hash: u64,
-}
-
-impl Prediction {
-    /// Algorithm bandwidth in GB/s: nccl-tests' size over time.
-    #[expect(clippy::cast_precision_loss, reason = "an edge")]
-    pub fn algbw_gb_per_s(&self, size: Bytes) -> f64 {
-        size.0 as f64 / self.time.as_us().max(1e-9) / 1e3
-    }
-
-    /// What bounds the run: `launch rate` of the host, `links`, `block rate` (instructions of
-    /// thread blocks: more channels would help), `host` (threads that copy for sockets, memory
-    /// that data is staged in), or `latency` of steps and kernel.
-    pub fn bound_by(&self) -> &'static str {
-        let link = self.busiest.first().map_or(0.0, |l| l.utilisation);
-        let busy = Busy { link, lane: self.lane_utilisation, host: self.host_utilisation };
-        busy.bound(self.issue >= self.time)
-    }
-}
-
-/// The share of each resource's capacity that a run used.
-pub type Shares = Vec<(ResourceName, f64)>;
+use crate::units::SimTime;
 
 impl Predictor<'_> {
     /// Lays a schedule that is proved, and runs it.
@@ -301,20 +205,6 @@ impl Predictor<'_> {
         let port = format!("{} > {}", self.topology.vertex(from).name, self.topology.vertex(to).name);
         Warning::CongestionNotModelled(port)
     }
-}
-
-/// A schedule in a few words, for messages.
-pub(super) fn describe(schedule: &Schedule) -> String {
-    let (call, plan) = (&schedule.call, &schedule.plan);
-    format!(
-        "{} {}/{}, {} ranks, {} channels, {}",
-        call.collective,
-        plan.algorithm,
-        plan.protocol,
-        call.ranks,
-        plan.channels,
-        call.size()
-    )
 }
 
 /// The four busiest links, by how much each resource was used.

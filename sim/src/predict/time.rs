@@ -3,7 +3,10 @@
 
 use std::ops::Add;
 
-use super::{PredictError, Predictor, Settings};
+use super::busy::Busy;
+use super::error::PredictError;
+use super::predictor::Predictor;
+use super::settings::Settings;
 use crate::bounds::{Bound, check_loads};
 use crate::collective::{Launch, Protocol};
 use crate::domain::Beyond;
@@ -11,7 +14,6 @@ use crate::engine::flows::WEIGHT_ONE;
 use crate::engine::{EngineError, Instance, Outcome};
 use crate::network::{ResourceName, smallest_latency};
 use crate::profile::{Profile, Spread};
-use crate::topology::Topology;
 use crate::units::{SimDuration, SimTime};
 
 /// How operations follow each other in a loop: the launches are a queue that the GPU serves, and its steady rate is
@@ -46,52 +48,6 @@ impl Pace<SimDuration> {
     /// In microseconds.
     pub(crate) fn as_us(self) -> Pace<f64> {
         Pace { issue: self.issue.as_us(), gap: self.gap.as_us() }
-    }
-}
-
-/// How busy the busiest of each kind of resource was, as a share of its capacity.
-#[derive(Clone, Copy, PartialEq, Default, Debug)]
-pub(super) struct Busy {
-    /// Links.
-    pub link: f64,
-    /// Blocks and the memory of GPUs, which they move data through.
-    pub lane: f64,
-    /// Threads and memory of hosts.
-    pub host: f64,
-}
-
-impl Busy {
-    /// By the name of each resource and how busy it was.
-    pub(super) fn of(topology: &Topology, uses: impl Iterator<Item = (ResourceName, f64)>) -> Self {
-        let mut busy = Self::default();
-        for (name, used) in uses {
-            let kind = match name {
-                ResourceName::Link(_) => &mut busy.link,
-                ResourceName::Lane(..) | ResourceName::Own(..) => &mut busy.lane,
-                ResourceName::Memory(at) if topology.gpu(at).is_some() => &mut busy.lane,
-                ResourceName::Memory(_)
-                | ResourceName::Direct(..)
-                | ResourceName::Proxy(_)
-                | ResourceName::Helpers(_) => &mut busy.host,
-            };
-            *kind = kind.max(used);
-        }
-        busy
-    }
-
-    /// What bounds a run: see [`super::Prediction::bound_by`].
-    pub(super) fn bound(self, by_launches: bool) -> &'static str {
-        if by_launches {
-            "launch rate"
-        } else if self.host >= 0.7 && self.host >= self.link {
-            "host"
-        } else if self.link >= 0.7 && self.link >= self.lane {
-            "links"
-        } else if self.lane >= 0.7 {
-            "block rate"
-        } else {
-            "latency"
-        }
     }
 }
 

@@ -10,13 +10,14 @@ mod builtin;
 mod constants;
 mod gpu;
 mod links;
+mod parameter;
 mod parse;
 mod values;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Index;
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use crate::collective::{Algorithm, Launch, Protocol};
 use crate::domain::{Beyond, Reason};
@@ -25,43 +26,13 @@ use crate::units::SimDuration;
 
 pub use constants::{Constant, Role, Spec};
 pub use links::Reach;
+pub use parameter::{OriginKind, Parameter};
 pub use parse::ProfileError;
 pub use values::Values;
 
 /// How much wider than elsewhere the interval of a prediction is outside the domain of its profile: our estimate, which
 /// [`coverage`](crate::calibrate::coverage) holds against rows that a fit has not seen.
 const EXTRAPOLATED: f64 = 1.5;
-
-/// Where a value comes from, the best evidence first.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum OriginKind {
-    /// Measured on the machine the profile is for.
-    Measured,
-    /// Fitted to measurements of such machines, with all others at once.
-    Fitted,
-    /// One row of a benchmark sweep set it; that row is no evidence for the model any more.
-    Anchor,
-    /// From a publication, a data sheet or another program's source.
-    Cited,
-    /// An engineering estimate.
-    Assumed,
-}
-
-/// A constant's value and where it is from.
-#[derive(Clone, PartialEq, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Parameter {
-    /// The value, in the unit of its [`Constant`].
-    pub value: f64,
-    /// Kind of origin.
-    pub origin: OriginKind,
-    /// File, row, paper or data sheet.
-    pub source: String,
-    /// 90% interval of a fitted value.
-    #[serde(default)]
-    pub interval: Option<[f64; 2]>,
-}
 
 /// How far measurements were from predictions that are bound alike: rows that the fit had not seen.
 #[derive(Clone, PartialEq, Debug, Deserialize)]

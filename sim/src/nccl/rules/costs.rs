@@ -99,6 +99,7 @@ const TREE_ANY: ByMachine = [[26.5, 18.5, 10.], [24., 23.6, 17.8], [38.7, 41.4, 
 const NVLS_TREE_ANY: ByMachine = [[26.5, 18.5, 10.], [24., 23.6, 17.8], [0., 57.7, 45.5], [0., 96., 80.]];
 const NVLS_EFFICIENCY: [f32; 4] = [0., 0., 0.85, 0.74];
 
+/// NCCL's `treeCorrectionFactor` (`src/graph/tuning.cc`), by protocol and power of two of the size.
 const TREE_CORRECTION: [[f32; 24]; 3] = [
     [1., 1., 1., 1., 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1., 1., 1., 1., 1.],
     [1., 1., 1., 1., 1., 0.9, 0.8, 0.8, 0.8, 0.7, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6, 0.8, 0.9, 0.9, 0.9, 0.9, 1., 1., 1.],

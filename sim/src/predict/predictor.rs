@@ -1,0 +1,168 @@
+//! What predicts calls on one machine, and what it knows of NCCL there.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustc_hash::FxHashMap;
+
+use super::error::PredictError;
+use super::prediction::Prediction;
+use super::settings::Settings;
+use crate::collective::Launch;
+use crate::domain::{Beyond, Reason};
+use crate::ids::Rank;
+use crate::nccl::search::{self, Given, Options};
+use crate::nccl::{Graphs, Transport, Tuner, Version};
+use crate::network::order_by;
+use crate::profile::Profile;
+use crate::schedule::verify::Proof;
+use crate::schedule::{Call, Order, Pattern, ScheduleError};
+use crate::topology::Topology;
+
+/// Predicts calls on one machine with one profile; shares proofs and routes between calls.
+#[derive(Debug)]
+pub struct Predictor<'a> {
+    pub(super) topology: &'a Topology,
+    pub(super) profile: &'a Profile,
+    /// The tuner plugin that NCCL asks before its table.
+    pub(super) tuner: Option<Tuner>,
+    /// Graphs in place of NCCL's search.
+    pub(super) given: Given,
+    /// Nodes that were searched, of this machine and of views of it.
+    pub(super) nodes: search::Known,
+    /// What NCCL finds, by what it depends on.
+    pub(super) found: Mutex<FxHashMap<Asked, Found>>,
+    /// Patterns and their proofs; each locked while someone proves it.
+    pub(super) proofs: Mutex<FxHashMap<Pattern, Arc<Mutex<Option<Proof>>>>>,
+    /// Calls of groups together, by what decides how they run.
+    pub(super) together: Mutex<FxHashMap<(u64, String), Together>>,
+}
+
+/// A prediction of groups together, the shares of its resources in their order, and that with slower blocks.
+pub(super) type Together = (Prediction, Vec<f64>, Option<Prediction>);
+
+/// What NCCL's search depends on: ranks, multicast, reduction in the network, transport.
+type Asked = (u32, bool, bool, Transport);
+
+/// The graphs that NCCL finds, and in which order its channels visit ranks.
+type Found = (Arc<Graphs>, Arc<Order>);
+
+impl<'a> Predictor<'a> {
+    /// Predicts on a machine with a profile; the tuner plugin is that of the machine.
+    pub fn new(topology: &'a Topology, profile: &'a Profile) -> Self {
+        let tuner = Tuner::of(topology);
+        let given = Given::default();
+        let nodes = search::Known::default();
+        let (found, proofs, together) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Self { topology, profile, tuner, given, nodes, found, proofs, together }
+    }
+
+    /// Predicts on a view of the machine, with what is known of its nodes.
+    pub fn on<'v>(&self, view: &'v Topology) -> Predictor<'v>
+    where
+        'a: 'v,
+    {
+        Predictor { nodes: self.nodes.clone(), ..Predictor::new(view, self.profile).with_tuner(self.tuner.clone()) }
+    }
+
+    /// How many nodes NCCL's search was run on, for this predictor and those on views of its machine.
+    pub fn searches(&self) -> usize {
+        self.nodes.nodes()
+    }
+
+    /// With another tuner plugin, if there is one.
+    #[must_use]
+    pub fn with_tuner(self, tuner: Option<Tuner>) -> Self {
+        Self { tuner: tuner.or(self.tuner), ..self }
+    }
+
+    /// The machine.
+    pub fn topology(&self) -> &'a Topology {
+        self.topology
+    }
+
+    /// Its profile.
+    pub fn profile(&self) -> &'a Profile {
+        self.profile
+    }
+
+    /// With graphs that are given (`NCCL_GRAPH_FILE`).
+    #[must_use]
+    pub fn with_graphs(self, given: Given) -> Self {
+        Self { given, found: Mutex::default(), ..self }
+    }
+
+    /// The graphs that NCCL finds for the first `ranks` GPUs.
+    pub fn graph(&self, ranks: u32, settings: &Settings) -> Arc<Graphs> {
+        self.found(ranks, settings).0
+    }
+
+    /// In which order NCCL's channels visit the first `ranks` GPUs.
+    pub(super) fn order(&self, ranks: u32, settings: &Settings) -> Arc<Order> {
+        self.found(ranks, settings).1
+    }
+
+    fn found(&self, ranks: u32, settings: &Settings) -> Found {
+        let options = Options::new(self.topology, &settings.nccl, settings.transport, Given::default());
+        let asked = (ranks, options.multicast, options.collnet, options.transport);
+        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        let search = || {
+            let all: Vec<Rank> = (0..ranks.min(self.topology.ranks())).map(Rank).collect();
+            let options = Options { given: self.given.clone(), ..options };
+            let graphs = search::graphs_of(self.topology, &all, &options, &self.nodes);
+            let order = order_by(self.topology, &graphs, &settings.transport);
+            (Arc::new(graphs), Arc::new(order))
+        };
+        found.entry(asked).or_insert_with(search).clone()
+    }
+
+    /// The version of NCCL whose rules hold: the user's, the machine's, or the newest known.
+    pub fn version(&self, settings: &Settings) -> Version {
+        let stated = || self.topology.software.nccl.as_deref().and_then(|text| text.parse().ok());
+        settings.version.or_else(stated).unwrap_or_default().covered().0
+    }
+
+    pub(super) fn check_ranks(&self, call: &Call) -> Result<(), PredictError> {
+        if call.ranks == 0 {
+            return Err(ScheduleError::Ranks(0).into());
+        }
+        if call.ranks > self.topology.ranks() {
+            return Err(PredictError::TooFewGpus {
+                ranks: call.ranks,
+                topology: self.topology.name.clone(),
+                gpus: self.topology.ranks(),
+            });
+        }
+        Ok(())
+    }
+
+    /// How such calls go beyond the hardware, launch modes and host counts of the profile's evidence.
+    pub fn beyond(&self, ranks: u32, launch: Launch) -> Beyond {
+        let mut beyond = Beyond::default();
+        if self.profile.is_cited() {
+            beyond.insert(Reason::Cited(self.profile.name.clone()));
+            return beyond;
+        }
+        let known = |model: &str| self.profile.gpus.iter().any(|g| model.contains(g.as_str()));
+        let model = self.topology.gpu(self.topology.gpu_of(Rank(0))).map(|g| g.model.as_str()).unwrap_or_default();
+        if !model.is_empty() && !known(model) {
+            let seen =
+                if self.profile.gpus.is_empty() { "GPUs it does not name" } else { &self.profile.gpus.join(" and ") };
+            beyond.insert(Reason::Gpu { seen: seen.to_owned(), here: model.to_owned() });
+        }
+        if !self.profile.launches.contains(&launch) {
+            beyond.insert(Reason::Launch(launch));
+        }
+        if self.hosts(ranks) > 1 && !self.profile.across_hosts {
+            beyond.insert(Reason::Hosts);
+        }
+        beyond
+    }
+
+    /// Hosts that the first `ranks` GPUs are on; 1 at least.
+    pub fn hosts(&self, ranks: u32) -> u32 {
+        let hosts: BTreeSet<_> =
+            (0..ranks.min(self.topology.ranks())).map(|r| self.topology.host_of(Rank(r))).collect();
+        u32::try_from(hosts.len()).unwrap_or(u32::MAX).max(1)
+    }
+}
