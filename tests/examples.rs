@@ -9,7 +9,11 @@ use std::process::Command;
 /// What an example prints.
 fn printed(name: &str) -> String {
     let program = Path::new(env!("CARGO_BIN_EXE_collcast")).with_file_name("examples").join(name);
-    assert!(program.exists(), "{} is not built: cargo build --examples, or cargo test without --test", program.display());
+    assert!(
+        program.exists(),
+        "{} is not built: cargo build --examples, or cargo test without --test",
+        program.display()
+    );
     let out = Command::new(program).current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
     let (text, told) = (String::from_utf8(out.stdout).unwrap(), String::from_utf8_lossy(&out.stderr).into_owned());
     assert!(out.status.success(), "{name}: {told}");

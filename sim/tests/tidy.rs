@@ -374,10 +374,16 @@ fn files_are_short() {
     rust_files(&root().join(CLI), &mut files);
     let long = files.iter().filter(|(_, text)| code_lines(text).count() > LONG_FILE);
     let unsaid: Vec<String> = long
-        .filter(|(_, text)| !text.lines().take_while(|line| line.starts_with("//!")).any(|line| line.contains("One file")))
+        .filter(|(_, text)| {
+            !text.lines().take_while(|line| line.starts_with("//!")).any(|line| line.contains("One file"))
+        })
         .map(|(path, text)| format!("{}: {} lines", path.display(), code_lines(text).count()))
         .collect();
-    assert!(unsaid.is_empty(), "over {LONG_FILE} lines; split them, or say `One file: ...` in the head:\n{}", unsaid.join("\n"));
+    assert!(
+        unsaid.is_empty(),
+        "over {LONG_FILE} lines; split them, or say `One file: ...` in the head:\n{}",
+        unsaid.join("\n")
+    );
 }
 
 /// Goal: files can be read one after another, each before those that use it.
