@@ -285,6 +285,32 @@ impl Flows {
     /// their rates. Those that cannot keep them are in [`Self::joining`] afterwards; what was found is
     /// of use only where there are none.
     fn fill(&mut self, near: bool) {
+        self.begin_filling();
+        if near {
+            self.find_beside();
+        }
+        let ordered = self.component.len() > SCANNED;
+        self.first_shares(ordered);
+        self.beside.sort_unstable();
+        let mut kept = 0;
+        let mut going = self.members.len() + self.beside.len();
+        while going > 0 {
+            let share = if ordered { self.least_share() } else { self.open().map(|r| r.1).min() };
+            let known = self.beside.get(kept).map(|b| b.0);
+            let Some(level) = share.into_iter().chain(known).min() else { break };
+            self.stopping.clear();
+            // Flows stop where a resource is full at this level,
+            self.stop_where_full(level, ordered);
+            // or where a resource stops them that nothing else has touched.
+            kept = self.stop_beside(level, kept);
+            going -= self.stopping.len();
+            self.take_shares(level);
+        }
+    }
+
+    /// Begins a filling: the component's resources are empty, and all members open on them.
+    #[inline]
+    fn begin_filling(&mut self) {
         self.filling = self.filling.wrapping_add(1);
         self.looked_at += (self.component.len() + self.members.len()) as u64;
         self.joining.clear();
@@ -300,10 +326,11 @@ impl Flows {
                 self.resources[r as usize].weights += u128::from(weight);
             }
         }
-        if near {
-            self.find_beside();
-        }
-        let ordered = self.component.len() > SCANNED;
+    }
+
+    /// The shares before any flow has stopped; `ordered`: in the heap too.
+    #[inline]
+    fn first_shares(&mut self, ordered: bool) {
         for &r in &self.component {
             let resource = &mut self.resources[r as usize];
             if resource.weights > 0 {
@@ -314,80 +341,85 @@ impl Flows {
                 }
             }
         }
-        self.beside.sort_unstable();
-        let mut kept = 0;
-        let mut going = self.members.len() + self.beside.len();
-        while going > 0 {
-            let share = if ordered { self.least_share() } else { self.open().map(|r| r.1).min() };
-            let known = self.beside.get(kept).map(|b| b.0);
-            let Some(level) = share.into_iter().chain(known).min() else { break };
-            self.stopping.clear();
-            // Flows stop where a resource is full at this level,
-            let mut full = std::mem::take(&mut self.touched);
-            full.clear();
-            if ordered {
-                while self.least_share() == Some(level) {
-                    full.extend(self.heap.pop().map(|Reverse((_, r))| r));
-                }
-            } else {
-                full.extend(self.open().filter(|r| r.1 == level).map(|r| r.0));
+    }
+
+    /// Stops the open flows of the resources that are full at a level.
+    #[inline]
+    fn stop_where_full(&mut self, level: u64, ordered: bool) {
+        let mut full = std::mem::take(&mut self.touched);
+        full.clear();
+        if ordered {
+            while self.least_share() == Some(level) {
+                full.extend(self.heap.pop().map(|Reverse((_, r))| r));
             }
-            for &r in &full {
-                let resource = &mut self.resources[r as usize];
-                resource.filled = level;
-                for &(id, _) in &self.resources[r as usize].flows {
-                    let flow = &mut self.flows[id as usize];
-                    if flow.done == self.filling {
-                        continue;
-                    }
-                    if flow.seen != self.stamp && flow.rate != level {
-                        self.joining.push(id);
-                    }
-                    (flow.done, flow.next) = (self.filling, level);
-                    self.stopping.push(id);
-                }
-            }
-            // or where a resource stops them that nothing else has touched.
-            while let Some(&(rate, id)) = self.beside.get(kept).filter(|b| b.0 <= level) {
-                kept += 1;
+        } else {
+            full.extend(self.open().filter(|r| r.1 == level).map(|r| r.0));
+        }
+        for &r in &full {
+            let resource = &mut self.resources[r as usize];
+            resource.filled = level;
+            for &(id, _) in &resource.flows {
                 let flow = &mut self.flows[id as usize];
                 if flow.done == self.filling {
                     continue;
                 }
-                let elsewhere = |&(r, _, _): &(u32, u64, u32)| {
-                    let resource = &self.resources[r as usize];
-                    resource.seen != self.stamp && resource.full == rate
-                };
-                if flow.uses.iter().any(elsewhere) {
-                    flow.done = self.filling;
-                    self.stopping.push(id);
-                } else {
+                if flow.seen != self.stamp && flow.rate != level {
                     self.joining.push(id);
                 }
+                (flow.done, flow.next) = (self.filling, level);
+                self.stopping.push(id);
             }
-            self.touched = full;
-            self.touched.clear();
-            going -= self.stopping.len();
-            for &id in &self.stopping {
-                for &(r, weight, _) in &self.flows[id as usize].uses {
-                    let resource = &mut self.resources[r as usize];
-                    if resource.seen == self.stamp {
-                        if resource.fixed == 0 {
-                            self.touched.push(r);
-                        }
-                        resource.fixed += u128::from(weight);
-                    }
-                }
+        }
+        self.touched = full;
+    }
+
+    /// Stops the flows beside the members, from the one at `kept` on, that keep a rate up to a level because a
+    /// resource elsewhere is full at it; the others join. The first with a higher rate.
+    #[inline]
+    fn stop_beside(&mut self, level: u64, mut kept: usize) -> usize {
+        while let Some(&(rate, id)) = self.beside.get(kept).filter(|b| b.0 <= level) {
+            kept += 1;
+            let flow = &mut self.flows[id as usize];
+            if flow.done == self.filling {
+                continue;
             }
-            for &r in &self.touched {
+            let elsewhere = |&(r, _, _): &(u32, u64, u32)| {
+                let resource = &self.resources[r as usize];
+                resource.seen != self.stamp && resource.full == rate
+            };
+            if flow.uses.iter().any(elsewhere) {
+                flow.done = self.filling;
+                self.stopping.push(id);
+            } else {
+                self.joining.push(id);
+            }
+        }
+        kept
+    }
+
+    /// Takes what the stopping flows use at a level out of the component's resources, and raises the shares there.
+    #[inline]
+    fn take_shares(&mut self, level: u64) {
+        self.touched.clear();
+        for &id in &self.stopping {
+            for &(r, weight, _) in &self.flows[id as usize].uses {
                 let resource = &mut self.resources[r as usize];
-                let taken = (resource.fixed * u128::from(level)).div_ceil(u128::from(WEIGHT_ONE));
-                resource.left = resource.left.saturating_sub(taken);
-                resource.weights -= resource.fixed;
-                resource.fixed = 0;
-                if resource.weights > 0 {
-                    resource.raise_share();
+                if resource.seen == self.stamp {
+                    if resource.fixed == 0 {
+                        self.touched.push(r);
+                    }
+                    resource.fixed += u128::from(weight);
                 }
+            }
+        }
+        for &r in &self.touched {
+            let resource = &mut self.resources[r as usize];
+            let taken = (resource.fixed * u128::from(level)).div_ceil(u128::from(WEIGHT_ONE));
+            resource.left = resource.left.saturating_sub(taken);
+            resource.weights -= resource.fixed;
+            resource.fixed = 0;
+            if resource.weights > 0 {
+                resource.raise_share();
             }
         }
     }

@@ -4,11 +4,11 @@ use super::laid::{Laid, LayError, ResourceName};
 use super::layer::Layer;
 use crate::collective::Protocol;
 use crate::engine::flows::WEIGHT_ONE;
-use crate::engine::{Access, Instance, KernelSpec, lane_of};
+use crate::engine::{Access, ConnSpec, Instance, KernelSpec, LaneSpec, lane_of};
 use crate::ids::Rank;
 use crate::nccl::Transport;
 use crate::profile::Profile;
-use crate::schedule::wiring::Wiring;
+use crate::schedule::wiring::{Wired, WiredConn, Wiring};
 use crate::schedule::{Conn, End, Schedule};
 use crate::topology::Topology;
 use crate::units::{SimDuration, SimTime};
@@ -43,7 +43,6 @@ pub fn lay<'a>(
     schedule: &'a Schedule,
 ) -> Result<Laid<'a>, LayError> {
     let wiring = Wiring::new(schedule)?;
-    let protocol = schedule.plan.protocol;
     let kernels = vec![KernelSpec { rounds: 1, gap: SimDuration::ZERO }; schedule.call.ranks as usize];
     let mut instance = Instance { schedules: vec![schedule], kernels, ..Instance::default() };
     instance.conns.reserve_exact(wiring.conns.len());
@@ -51,38 +50,96 @@ pub fn lay<'a>(
     let mut layer = Layer::new(topology, profile, transport, schedule);
     layer.find_several(&wiring)?;
     for (index, wired) in (0..).zip(&wiring.conns) {
-        let channel = wired.conn.channel;
-        let mut conn = match wired.conn.ranks() {
-            Some((src, dst)) => {
-                let nics = schedule.nics((src, dst), channel);
-                let mut conn = layer.pair((src, dst), channel, nics, index)?;
-                // A proxy works once for all that goes as one message.
-                let packed = u64::from(schedule.packed(src, dst));
-                conn.post = conn.post.map(|work| work.div_ceil(packed));
-                conn
-            }
-            None => {
-                let ranks = |workers: &[u32]| workers.iter().map(|&w| wiring.workers[w as usize].rank).collect();
-                let (senders, receivers): (Vec<Rank>, Vec<Rank>) = (ranks(&wired.senders), ranks(&wired.receivers));
-                layer.group(&senders, &receivers, wired.conn)?
-            }
-        };
-        conn.direct &= schedule.plan.direct;
-        conn.depth = schedule.plan.fifo_slices;
-        instance.conns.push(conn);
+        instance.conns.push(lay_conn(&mut layer, schedule, &wiring, index, wired)?);
     }
-    let reduce_weight = (profile.reduce_weight(schedule.call.dtype) * WEIGHT_ONE as f64) as u64;
-    let inside = (1..schedule.call.ranks).all(|rank| topology.host_of(Rank(rank)) == topology.host_of(Rank(0)));
-    let fetches = schedule.plan.fetches;
-    let used = schedule.plan.used();
-    let together = match (fetches, inside) {
-        (true, _) => 1,
-        (false, true) => (used.1 - used.0).div_ceil(STARTS).max(1),
-        (false, false) => used.1.max(1),
+    let lanes = Lanes::new(topology, profile, schedule, &wiring, &instance.conns);
+    instance.lanes.extend(wiring.workers.iter().map(|worker| lanes.lay(&mut layer, worker)));
+    let (resources, names, congested) = layer.finish();
+    instance.resources = resources;
+    Ok(Laid { instance, names, wiring, congested })
+}
+
+/// Lays the connection with an index.
+fn lay_conn(
+    layer: &mut Layer<'_>,
+    schedule: &Schedule,
+    wiring: &Wiring,
+    index: u32,
+    wired: &WiredConn,
+) -> Result<ConnSpec, LayError> {
+    let channel = wired.conn.channel;
+    let mut conn = match wired.conn.ranks() {
+        Some((src, dst)) => {
+            let nics = schedule.nics((src, dst), channel);
+            let mut conn = layer.pair((src, dst), channel, nics, index)?;
+            // A proxy works once for all that goes as one message.
+            let packed = u64::from(schedule.packed(src, dst));
+            conn.post = conn.post.map(|work| work.div_ceil(packed));
+            conn
+        }
+        None => {
+            let ranks = |workers: &[u32]| workers.iter().map(|&w| wiring.workers[w as usize].rank).collect();
+            let (senders, receivers): (Vec<Rank>, Vec<Rank>) = (ranks(&wired.senders), ranks(&wired.receivers));
+            layer.group(&senders, &receivers, wired.conn)?
+        }
     };
-    for worker in &wiring.workers {
-        let rate = profile.block_rate(protocol);
-        let mut lane = lane_of(worker, 0, schedule.element_size());
+    conn.direct &= schedule.plan.direct;
+    conn.depth = schedule.plan.fifo_slices;
+    Ok(conn)
+}
+
+/// Lays the lanes of a schedule whose connections are laid.
+struct Lanes<'a> {
+    topology: &'a Topology,
+    profile: &'a Profile,
+    schedule: &'a Schedule,
+    wiring: &'a Wiring,
+    conns: &'a [ConnSpec],
+    reduce_weight: u64,
+    /// Channels that start at once.
+    together: u32,
+}
+
+impl<'a> Lanes<'a> {
+    fn new(
+        topology: &'a Topology,
+        profile: &'a Profile,
+        schedule: &'a Schedule,
+        wiring: &'a Wiring,
+        conns: &'a [ConnSpec],
+    ) -> Self {
+        let inside = (1..schedule.call.ranks).all(|rank| topology.host_of(Rank(rank)) == topology.host_of(Rank(0)));
+        let used = schedule.plan.used();
+        let together = match (schedule.plan.fetches, inside) {
+            (true, _) => 1,
+            (false, true) => (used.1 - used.0).div_ceil(STARTS).max(1),
+            (false, false) => used.1.max(1),
+        };
+        let reduce_weight = (profile.reduce_weight(schedule.call.dtype) * WEIGHT_ONE as f64) as u64;
+        Self { topology, profile, schedule, wiring, conns, reduce_weight, together }
+    }
+
+    fn lay(&self, layer: &mut Layer<'_>, worker: &Wired) -> LaneSpec {
+        let (profile, protocol) = (self.profile, self.schedule.plan.protocol);
+        let mut lane = lane_of(worker, 0, self.schedule.element_size());
+        self.take_threads(layer, worker, &mut lane);
+        lane.kernel = worker.rank.0;
+        lane.sync = profile.sync(protocol) + profile.latency_multimem().1.times(self.trips(worker));
+        lane.both = profile.both(protocol);
+        lane.after = profile.after(protocol);
+        lane.wave = u64::from(worker.threads) * thread_lines(protocol);
+        lane.reduce_weight = self.reduce_weight;
+        lane.access = self.access(worker);
+        lane.at = self.begins(worker);
+        if self.schedule.call.ranks == 1 {
+            self.leave_to_driver(layer, worker, &mut lane);
+        }
+        lane
+    }
+
+    /// What a lane takes of its block.
+    fn take_threads(&self, layer: &mut Layer<'_>, worker: &Wired, lane: &mut LaneSpec) {
+        let rate = self.profile.block_rate(self.schedule.plan.protocol);
         let warps = ResourceName::Lane(worker.rank, worker.channel, worker.team);
         lane.issue = (layer.resource(warps, || rate.get()), WEIGHT_ONE);
         // What lanes that share a multiprocessor load waits with the threads of each alone.
@@ -92,59 +149,72 @@ pub fn lay<'a>(
             let longer = u64::from(worker.threads) * WEIGHT_ONE / u64::from(threads);
             lane.own = Some((layer.resource(own, || rate.get()), longer));
         }
-        lane.kernel = worker.rank.0;
-        // NCCL's `src/device/prims_simple.h`: a head loads once it has seen the counters, and fences what it
-        // multicasts before it says so.
+    }
+
+    /// Round trips through switches in a step. NCCL's `src/device/prims_simple.h`: a head loads once it has seen the
+    /// counters, and fences what it multicasts before it says so.
+    fn trips(&self, worker: &Wired) -> u64 {
         let is_group = |end: End| matches!(end, End::Group(_));
         let through = |conns: &[u32], end: fn(&Conn) -> End| {
-            let of_switch = |&&c: &&u32| instance.conns.get(c as usize).is_some_and(|c| c.proxy.is_none());
-            conns.iter().filter(of_switch).filter(|&&c| is_group(end(&wiring.conns[c as usize].conn))).count() as u64
+            let of_switch = |&&c: &&u32| self.conns.get(c as usize).is_some_and(|c| c.proxy.is_none());
+            let ends = conns.iter().filter(of_switch);
+            ends.filter(|&&c| is_group(end(&self.wiring.conns[c as usize].conn))).count() as u64
         };
-        let trips = through(&worker.recv, |conn| conn.src) + through(&worker.send, |conn| conn.dst);
-        lane.sync = profile.sync(protocol) + profile.latency_multimem().1.times(trips);
-        lane.both = profile.both(protocol);
-        lane.after = profile.after(protocol);
-        lane.wave = u64::from(worker.threads) * thread_lines(protocol);
-        lane.reduce_weight = reduce_weight;
-        // Who lays data out for a switch to combine, or takes what it multicast, copies inside one memory.
+        through(&worker.recv, |conn| conn.src) + through(&worker.send, |conn| conn.dst)
+    }
+
+    /// How a lane reaches memory.
+    fn access(&self, worker: &Wired) -> Access {
+        let (profile, protocol) = (self.profile, self.schedule.plan.protocol);
+        let fetches = self.schedule.plan.fetches && protocol == Protocol::Simple;
+        // A thread has 8 loads of 16 bytes on their way with Simple from A100 on, but 4 with NCCL 2.8 (`COLL_UNROLL`).
+        let gpu = self.topology.gpu(self.topology.gpu_of(worker.rank));
+        let fewer = fetches && gpu.map_or(0, |gpu| gpu.compute_capability) >= 80;
+        let loading = if fewer { worker.threads.div_ceil(2) } else { worker.threads };
+        let copies = protocol == Protocol::Simple && self.is_switch_copy(worker);
+        let mut access = if copies { profile.copy(loading) } else { profile.access(protocol, loading) };
+        let staged = |&conn: &u32| {
+            let conn = self.conns.get(conn as usize).filter(|c| c.proxy.is_some());
+            conn.is_some_and(|c| usize::from(c.parts[2]) < c.uses.len())
+        };
+        if fetches && worker.recv.iter().any(staged) {
+            access.fetch = access.fetch.max(profile.fetch_from_host(profile.block_rate(protocol), worker.threads));
+        }
+        access
+    }
+
+    /// Who lays data out for a switch to combine, or takes what it multicast, copies inside one memory.
+    fn is_switch_copy(&self, worker: &Wired) -> bool {
         let one_of = |conns: &[u32], end: fn(&Conn) -> End| match conns {
-            [conn] => wiring.conns.get(*conn as usize).is_some_and(|c| matches!(end(&c.conn), End::Group(_))),
+            [conn] => self.wiring.conns.get(*conn as usize).is_some_and(|c| matches!(end(&c.conn), End::Group(_))),
             _ => false,
         };
         let lays_out = worker.recv.is_empty() && one_of(&worker.send, |conn| conn.src);
         let takes = worker.send.is_empty() && one_of(&worker.recv, |conn| conn.dst);
-        let copies = protocol == Protocol::Simple && (lays_out || takes);
-        // A thread has 8 loads of 16 bytes on their way with Simple from A100 on, but 4 with NCCL 2.8 (`COLL_UNROLL`).
-        let capability = topology.gpu(topology.gpu_of(worker.rank)).map_or(0, |gpu| gpu.compute_capability);
-        let fewer = fetches && protocol == Protocol::Simple && capability >= 80;
-        let loading = if fewer { worker.threads.div_ceil(2) } else { worker.threads };
-        lane.access = if copies { profile.copy(loading) } else { profile.access(protocol, loading) };
-        let staged = |&conn: &u32| {
-            let conn = instance.conns.get(conn as usize).filter(|c| c.proxy.is_some());
-            conn.is_some_and(|c| usize::from(c.parts[2]) < c.uses.len())
-        };
-        if fetches && protocol == Protocol::Simple && worker.recv.iter().any(staged) {
-            lane.access.fetch = lane.access.fetch.max(profile.fetch_from_host(rate, worker.threads));
-        }
-        let first = worker.channel.0 / together * together;
+        lays_out || takes
+    }
+
+    /// When a lane begins.
+    fn begins(&self, worker: &Wired) -> SimTime {
+        let first = worker.channel.0 / self.together * self.together;
         // Nobody stores into a buffer of a peer before word that its kernel has begun.
-        let conns = lane.recv.iter().chain(&lane.send).filter_map(|&conn| instance.conns.get(conn as usize));
+        let conns = worker.recv.iter().chain(&worker.send).filter_map(|&conn| self.conns.get(conn as usize));
         let word = conns.filter(|conn| conn.direct).map(|conn| conn.latency).max().unwrap_or_default();
-        let begun = if fetches { profile.block_fetch(first) } else { profile.block_start(first) };
-        lane.at = SimTime((begun + word).0);
-        // NCCL leaves the copy of one rank to the driver (`src/enqueue.cc`), which memory alone bounds.
-        let gpu = topology.gpu_of(worker.rank);
-        if let Some(nominal) = topology.gpu(gpu).and_then(|g| g.memory_rate).filter(|_| schedule.call.ranks == 1) {
-            let rate = profile.memory(nominal) as u64;
+        let fetches = self.schedule.plan.fetches;
+        let begun = if fetches { self.profile.block_fetch(first) } else { self.profile.block_start(first) };
+        SimTime((begun + word).0)
+    }
+
+    /// NCCL leaves the copy of one rank to the driver (`src/enqueue.cc`), which memory alone bounds.
+    fn leave_to_driver(&self, layer: &mut Layer<'_>, worker: &Wired, lane: &mut LaneSpec) {
+        let gpu = self.topology.gpu_of(worker.rank);
+        if let Some(nominal) = self.topology.gpu(gpu).and_then(|g| g.memory_rate) {
+            let rate = self.profile.memory(nominal) as u64;
             lane.issue = (layer.resource(ResourceName::Memory(gpu), || rate), 2 * WEIGHT_ONE);
             lane.access = Access::EVEN;
             lane.own = None;
         }
-        instance.lanes.push(lane);
     }
-    let (resources, names, congested) = layer.finish();
-    instance.resources = resources;
-    Ok(Laid { instance, names, wiring, congested })
 }
 
 /// The smallest latency of any connection of an instance.

@@ -91,6 +91,18 @@ pub struct Router<'t> {
     cpus: FxHashMap<VertexId, Option<VertexId>>,
 }
 
+/// What the stripes of a route through the network, one for each NIC of the receiver's device, have in common.
+struct Stripe {
+    channel: ChannelId,
+    /// Of the route's bytes, in parts of [`WEIGHT_ONE`].
+    share: u64,
+    /// Sockets carry it.
+    tcp: bool,
+    streams: u32,
+    /// It ends on the host where it begins.
+    loopback: bool,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Label {
     class: PathClass,
@@ -518,103 +530,137 @@ impl<'t> Router<'t> {
         let (a, b) = (topology.gpu_of(src), topology.gpu_of(dst));
         let (near_src, near_dst) = (self.nics_of(a), self.nics_of(b));
         let near = near_dst.get(channel.index() % near_dst.len().max(1))?;
-        let first = *near.first()?;
-        let (kind, gpudirect) = topology.nic(first).map(|n| (n.kind, n.gpudirect))?;
+        let (kind, gpudirect) = topology.nic(*near.first()?).map(|n| (n.kind, n.gpudirect))?;
         // Ethernet that reaches GPU memory has a transport of its own (GPUDirect-TCPX, TCPXO): no host
         // thread copies for it.
         let sockets = kind == LinkKind::Ethernet && !gpudirect;
         let tcp = sockets || self.transport.interface != Interface::Data;
-        let src_host = &topology.hosts()[topology.host_of(src).index()];
         let sources = nics.and_then(|(leave, _)| self.device(src, leave));
         let stripes = nics.and_then(|(_, enter)| self.device(dst, enter)).unwrap_or_else(|| near.clone());
-        let streams = if tcp {
-            let (threads, each) = self.sockets(topology.host_of(src).index());
-            threads.max(1) * each
-        } else {
-            self.transport.queue_pairs
+        let stripe = Stripe {
+            channel,
+            share: WEIGHT_ONE.div_ceil(stripes.len() as u64),
+            tcp,
+            streams: self.streams(src, tcp),
+            loopback: topology.host_of(src) == topology.host_of(dst),
         };
-        // Packets of all streams use all ways alike; only hashing tells them apart.
-        let streams = if topology.hash.is_some() { streams.max(1) } else { 1 };
+        let reach = match kind {
+            _ if tcp => Reach::Tcp,
+            LinkKind::Efa => Reach::Efa,
+            _ => Reach::Network,
+        };
         let mut route = Route {
             store: vec![],
             wire: vec![],
             load: vec![],
             class: PathClass::Loc,
-            reach: match kind {
-                _ if tcp => Reach::Tcp,
-                LinkKind::Efa => Reach::Efa,
-                _ => Reach::Network,
-            },
+            reach,
             staged: [false; 2],
             flushed: false,
             nics: vec![],
         };
-        let share = WEIGHT_ONE.div_ceil(stripes.len() as u64);
-        let (mut staged_src, mut staged_dst) = (false, false);
         for (index, &to) in stripes.iter().enumerate() {
-            let number = topology.nic(to)?.index;
-            let usable = |n: &Nic| n.index == number && self.transport.nics.has(number);
-            let same = src_host.nics.iter().copied().find(|&n| topology.nic(n).is_some_and(usable));
-            // Aligned with the receiver's rail (PXN) if that stays off the CPUs, else the nearest.
-            let (pxn, aligns) = (self.transport.pxn, self.transport.cross_nic == CrossNic::Never);
-            let aligned = same.filter(|&n| aligns || pxn && self.out(a, n).is_some_and(|o| o.1 <= PathClass::Pxn));
             let from = match &sources {
                 Some(given) => given[index % given.len()],
-                None => aligned.or_else(|| {
+                None => self.aligned(src, to).or_else(|| {
                     let near = near_src.get(channel.index() % near_src.len().max(1))?;
                     near.get(index % near.len().max(1)).copied()
                 })?,
             };
             route.nics.push((from, to));
-            // TCP between two addresses of one host never leaves its kernel.
-            let loopback = topology.host_of(src) == topology.host_of(dst);
-            let mut ends = [Leg::new(), Leg::new()];
-            for ((gpu, nic, sends), end) in [(a, from, true), (b, to, false)].into_iter().zip(&mut ends) {
-                let (links, class) = if sends { self.out(gpu, nic)? } else { self.inside(nic, gpu)? };
-                route.class = route.class.max(class);
-                let hops = |links: Vec<LinkId>| links.into_iter().map(move |l| (Hop::Link(l), share));
-                let rdma = !tcp && topology.nic(nic)?.gpudirect && class <= self.transport.gdr_level;
-                let direct = rdma && !(sends && self.lines);
-                // NCCL 2.30 `src/graph/paths.cc`: on Ampere and before, or as it is told.
-                let needs = || topology.gpu(gpu).is_some_and(|g| g.compute_capability < 90);
-                route.flushed |= direct && !sends && self.transport.flush.unwrap_or_else(needs);
-                let Some(cpu) = self.cpu_of(gpu).filter(|_| !direct) else {
-                    end.extend(hops(links));
-                    let rate = topology.nic(nic)?.gpudirect_rate.filter(|_| rdma);
-                    end.extend(rate.map(|rate| (Hop::Direct(nic, sends, rate), share)));
-                    continue;
-                };
-                let ((block, leg, count), device) = if sends {
-                    ((self.inside(gpu, cpu)?.0, &mut route.store, &mut staged_src), self.inside(cpu, nic)?.0)
-                } else {
-                    ((self.inside(cpu, gpu)?.0, &mut route.load, &mut staged_dst), self.inside(nic, cpu)?.0)
-                };
-                // The cited hop of LL over RDMA has the lines of its sender in host memory already.
-                *count |= tcp || !(sends && self.lines);
-                let asks = |&l: &LinkId| Some((Hop::Link(self.reverse(l)?), share * READ_REQUEST.0 / READ_REQUEST.1));
-                let asks: Leg = block.iter().filter(|_| !sends).filter_map(asks).collect();
-                add(leg, hops(block).chain([(Hop::Memory(cpu), share)]).chain(asks));
-                // A socket's copy reads and writes once more before the NIC does.
-                let touches = if tcp { 3 } else { 1 };
-                end.push((Hop::Memory(cpu), touches * share));
-                if !(tcp && loopback) {
-                    end.extend(hops(device));
-                }
-            }
-            let [out, inward] = ends;
+            let out = self.stripe_end(&stripe, &mut route, (a, from), true)?;
+            let inward = self.stripe_end(&stripe, &mut route, (b, to), false)?;
             add(&mut route.wire, out);
-            if !loopback {
-                let part = share.div_ceil(u64::from(streams));
-                for stream in 0..u64::from(streams) {
-                    let key = [u64::from(to.0), u64::from(channel.0), stream].into_iter().fold(u64::from(from.0), mix);
-                    let middle = self.fabric(from, to, part, key)?;
-                    add(&mut route.wire, middle);
-                }
-            }
+            self.between(&stripe, &mut route, from, to)?;
             add(&mut route.wire, inward);
         }
-        route.staged = [staged_src, staged_dst];
         Some(route)
+    }
+
+    /// Streams of packets in which a rank sends, as far as a way depends on them: packets of all streams use all ways
+    /// alike, only hashing tells them apart.
+    fn streams(&self, src: Rank, tcp: bool) -> u32 {
+        if self.topology.hash.is_none() {
+            return 1;
+        }
+        let streams = if tcp {
+            let (threads, each) = self.sockets(self.topology.host_of(src).index());
+            threads.max(1) * each
+        } else {
+            self.transport.queue_pairs
+        };
+        streams.max(1)
+    }
+
+    /// The sender's NIC on the rail of a receiver's, to which PXN aligns it if that stays off the CPUs; `None`
+    /// where the nearest is to be taken.
+    fn aligned(&mut self, src: Rank, to: VertexId) -> Option<VertexId> {
+        let topology = self.topology;
+        let number = topology.nic(to)?.index;
+        let usable = |n: &Nic| n.index == number && self.transport.nics.has(number);
+        let host = &topology.hosts()[topology.host_of(src).index()];
+        let same = host.nics.iter().copied().find(|&n| topology.nic(n).is_some_and(usable));
+        let (pxn, aligns) = (self.transport.pxn, self.transport.cross_nic == CrossNic::Never);
+        let gpu = topology.gpu_of(src);
+        same.filter(|&n| aligns || pxn && self.out(gpu, n).is_some_and(|o| o.1 <= PathClass::Pxn))
+    }
+
+    /// What a stripe takes between a GPU and its NIC: the transfer's part of it. What a block takes, where data is
+    /// staged in host memory, goes to the route.
+    fn stripe_end(
+        &mut self,
+        stripe: &Stripe,
+        route: &mut Route,
+        (gpu, nic): (VertexId, VertexId),
+        sends: bool,
+    ) -> Option<Leg> {
+        let topology = self.topology;
+        let (tcp, share) = (stripe.tcp, stripe.share);
+        let (links, class) = if sends { self.out(gpu, nic)? } else { self.inside(nic, gpu)? };
+        route.class = route.class.max(class);
+        let hops = |links: Vec<LinkId>| links.into_iter().map(move |l| (Hop::Link(l), share));
+        let rdma = !tcp && topology.nic(nic)?.gpudirect && class <= self.transport.gdr_level;
+        let direct = rdma && !(sends && self.lines);
+        // NCCL 2.30 `src/graph/paths.cc`: on Ampere and before, or as it is told.
+        let needs = || topology.gpu(gpu).is_some_and(|g| g.compute_capability < 90);
+        route.flushed |= direct && !sends && self.transport.flush.unwrap_or_else(needs);
+        let Some(cpu) = self.cpu_of(gpu).filter(|_| !direct) else {
+            let rate = topology.nic(nic)?.gpudirect_rate.filter(|_| rdma);
+            return Some(hops(links).chain(rate.map(|rate| (Hop::Direct(nic, sends, rate), share))).collect());
+        };
+        let (block, device, leg) = if sends {
+            (self.inside(gpu, cpu)?.0, self.inside(cpu, nic)?.0, &mut route.store)
+        } else {
+            (self.inside(cpu, gpu)?.0, self.inside(nic, cpu)?.0, &mut route.load)
+        };
+        // The cited hop of LL over RDMA has the lines of its sender in host memory already.
+        route.staged[usize::from(!sends)] |= tcp || !(sends && self.lines);
+        let asks = |&l: &LinkId| Some((Hop::Link(self.reverse(l)?), share * READ_REQUEST.0 / READ_REQUEST.1));
+        let asks: Leg = block.iter().filter(|_| !sends).filter_map(asks).collect();
+        add(leg, hops(block).chain([(Hop::Memory(cpu), share)]).chain(asks));
+        // A socket's copy reads and writes once more before the NIC does.
+        let touches = if tcp { 3 } else { 1 };
+        let mut end = vec![(Hop::Memory(cpu), touches * share)];
+        // TCP between two addresses of one host never leaves its kernel.
+        if !(tcp && stripe.loopback) {
+            end.extend(hops(device));
+        }
+        Some(end)
+    }
+
+    /// What a stripe takes between its NICs, where they are of two hosts.
+    fn between(&mut self, stripe: &Stripe, route: &mut Route, from: VertexId, to: VertexId) -> Option<()> {
+        if stripe.loopback {
+            return Some(());
+        }
+        let streams = u64::from(stripe.streams);
+        let part = stripe.share.div_ceil(streams);
+        for stream in 0..streams {
+            let key = [u64::from(to.0), u64::from(stripe.channel.0), stream].into_iter().fold(u64::from(from.0), mix);
+            let middle = self.fabric(from, to, part, key)?;
+            add(&mut route.wire, middle);
+        }
+        Some(())
     }
 }
 

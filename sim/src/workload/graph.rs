@@ -5,7 +5,7 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use crate::collective::{Algorithm, Collective, DataType, Protocol};
-use crate::engine::EngineError;
+use crate::engine::{EngineError, mix};
 use crate::ids::Rank;
 use crate::predict::{Choice, PredictError};
 use crate::units::{Bandwidth, Bytes, SimDuration};
@@ -120,6 +120,32 @@ pub enum What {
     Host(SimDuration),
 }
 
+impl What {
+    /// Whether two ranks mean the same call.
+    pub(super) fn is_same_call(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Collective(a), Self::Collective(b)) => {
+                (a.collective, a.bytes, a.dtype, a.in_place, a.algorithm, a.protocol, a.channels)
+                    == (b.collective, b.bytes, b.dtype, b.in_place, b.algorithm, b.protocol, b.channels)
+            }
+            (
+                Self::Send { bytes: a, mover: m, .. } | Self::Recv { bytes: a, mover: m, .. },
+                Self::Send { bytes: b, mover: n, .. } | Self::Recv { bytes: b, mover: n, .. },
+            ) => a == b && m == n,
+            _ => false,
+        }
+    }
+
+    /// The call in words.
+    pub(super) fn call(&self) -> String {
+        match self {
+            Self::Collective(c) => format!("{} of {}", c.collective, c.bytes),
+            Self::Send { bytes, .. } | Self::Recv { bytes, .. } => format!("a message of {bytes}"),
+            _ => "no communication".to_owned(),
+        }
+    }
+}
+
 /// An operation on a stream.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Op {
@@ -182,6 +208,24 @@ pub struct Jitter {
     pub ppm: u32,
     /// Of the generator.
     pub seed: u64,
+}
+
+impl Jitter {
+    /// By how much an operation of a rank takes longer.
+    pub(super) fn factor(&self, rank: Rank, op: usize) -> f64 {
+        let factor = 1.0 + f64::from(self.ppm) / 1e6 * self.normal(rank.0, op as u64);
+        // The far tail of a normal distribution is no computation in no time.
+        factor.max(0.1)
+    }
+
+    /// A draw from the standard normal distribution (Box and Muller, 1958).
+    fn normal(&self, rank: u32, op: u64) -> f64 {
+        let unit = |salt: u64| {
+            let bits = mix(mix(mix(self.seed, u64::from(rank)), op), salt) >> 11;
+            (bits as f64 + 0.5) / (1_u64 << 53) as f64
+        };
+        (-2.0 * unit(1).ln()).sqrt() * (std::f64::consts::TAU * unit(2)).cos()
+    }
 }
 
 /// A step: what all ranks do.

@@ -7,13 +7,15 @@ use smallvec::{SmallVec, smallvec};
 
 use super::fold::Classes;
 use super::footprint::{Footprint, Simulator};
-use super::graph::{Compute, MAX_PIECES, Mechanisms, Mover, Op, OpGraph, What, WorkloadError, is_communication};
+use super::graph::{
+    Compute, MAX_PIECES, Mechanisms, Mover, Op, OpGraph, Program, What, WorkloadError, is_communication,
+};
 use super::lowered::{Lowered, OpRun, Part};
 use super::outcome::Step;
 use crate::collective::Algorithm;
 use crate::engine::flows::{Use, WEIGHT_ONE};
-use crate::engine::{Gate, Instance, TaskSpec, Unobserved, mix, run};
-use crate::ids::LinkId;
+use crate::engine::{Gate, Instance, TaskSpec, Unobserved, run};
+use crate::ids::{LinkId, Rank};
 use crate::network::{join, lay};
 use crate::predict::{Choice, PredictError};
 use crate::schedule::Schedule;
@@ -53,6 +55,22 @@ struct Met {
     /// Classes of ranks that have joined.
     joined: Vec<usize>,
     group: usize,
+}
+
+/// A rank whose operations are lowered in the order in which its host launches them.
+struct Launched<'g> {
+    rank: Rank,
+    lane: usize,
+    program: &'g Program,
+    /// Its first operation among all.
+    base: usize,
+    /// By stream and by communicator: the last operation so far.
+    last_on: Vec<Option<usize>>,
+    last_of_group: FxHashMap<usize, usize>,
+    /// Calls so far, by class of groups and class of the sender.
+    counts: FxHashMap<(usize, Option<usize>), usize>,
+    /// The host's last task.
+    host: Option<u32>,
 }
 
 struct Builder<'s, 'g> {
@@ -128,6 +146,11 @@ fn part_of_whole(share: f64) -> u64 {
     (share.clamp(0.0, 1.0) * WHOLE as f64) as u64
 }
 
+/// An operation of a rank that makes no sense.
+fn bad(rank: Rank, op: usize, label: &str, reason: String) -> WorkloadError {
+    WorkloadError::Graph { rank: rank.0, op, label: label.to_owned(), reason }
+}
+
 impl<'s, 'g> Builder<'s, 'g> {
     fn new(simulator: &'s Simulator<'s>, graph: &'g OpGraph, classes: &'g Classes, mechanisms: Mechanisms) -> Self {
         Self {
@@ -163,115 +186,150 @@ impl<'s, 'g> Builder<'s, 'g> {
         let graph = self.graph;
         let (rank, _) = self.classes.ranks[lane];
         let spec = &graph.ranks[rank.index()];
-        let bad = |op: usize, label: &str, reason: String| WorkloadError::Graph {
-            rank: rank.0,
-            op,
-            label: label.to_owned(),
-            reason,
-        };
         let program = graph
             .programs
             .get(spec.program)
-            .ok_or_else(|| bad(0, "", format!("there is no program {}", spec.program)))?;
-        let whole = |b: &mut Self| b.resource(WHOLE);
-        let (sms, memory, blocks) = (whole(self), whole(self), whole(self));
-        let streams = program.streams.iter().map(|_| self.resource(FULL * 1_000_000_000_000)).collect();
-        let mut rounds: Vec<(u32, u32)> = Vec::new();
-        for op in &program.ops {
-            let What::Compute(Compute { tiles, .. }) = op.what else { continue };
-            for tiles in tiles.into_iter().filter(|&t| t > 0) {
-                if !rounds.iter().any(|r| r.0 == tiles) {
-                    rounds.push((tiles, whole(self)));
-                }
-            }
-        }
-        self.own.push(Own { sms, rounds, memory, blocks, streams });
+            .ok_or_else(|| bad(rank, 0, "", format!("there is no program {}", spec.program)))?;
+        let own = self.own(program);
+        self.own.push(own);
         let (base, first_task) = (self.ops.len(), self.specs.len());
-        let mut last_on: Vec<Option<usize>> = vec![None; program.streams.len()];
-        let mut last_of_group: FxHashMap<usize, usize> = FxHashMap::default();
-        let mut counts: FxHashMap<(usize, Option<usize>), usize> = FxHashMap::default();
-        let mut host: Option<u32> = None;
+        let mut launched = Launched {
+            rank,
+            lane,
+            program,
+            base,
+            last_on: vec![None; program.streams.len()],
+            last_of_group: FxHashMap::default(),
+            counts: FxHashMap::default(),
+            host: None,
+        };
         if spec.late.0 > 0 {
-            host = Some(self.task(base, Part::Issue, TaskSpec { lasts: spec.late, ..TaskSpec::default() }));
+            let late = TaskSpec { lasts: spec.late, ..TaskSpec::default() };
+            launched.host = Some(self.task(base, Part::Issue, late));
         }
         for (index, op) in program.ops.iter().enumerate() {
-            let place = base + index;
             self.ops.push(OpRun { lane, op: index, first: UNUSED, last: UNUSED, footprint: None });
-            let stream = program
-                .streams
-                .get(op.stream)
-                .ok_or_else(|| bad(index, &op.label, format!("there is no stream {}", op.stream)))?;
-            let mut after: SmallVec<[(u32, SimDuration); 4]> = SmallVec::new();
-            if let Some(before) = last_on[op.stream] {
-                after.push((self.ops[before].last, SimDuration::ZERO));
-            }
-            for &other in &op.after {
-                if other >= index {
-                    return Err(bad(
-                        index,
-                        &op.label,
-                        format!("it waits for operation {other}, which is launched later"),
-                    ));
-                }
-                let lag = self.lag(op, &program.ops[other]);
-                after.push((self.ops[base + other].last, lag));
-            }
-            if let What::Collective(c) = &op.what {
-                // Kernels of one communicator run one after another.
-                if let Some(before) = last_of_group.insert(c.group, place) {
-                    after.push((self.ops[before].last, SimDuration::ZERO));
-                }
-            }
-            let silent = !self.mechanisms.communication && is_communication(op);
-            if let What::Host(time) = op.what {
-                after.extend(host.map(|h| (h, SimDuration::ZERO)));
-                let lasts = if self.mechanisms.launch { time } else { SimDuration::ZERO };
-                let task = self.task(place, Part::Body, TaskSpec { lasts, after, ..TaskSpec::default() });
-                host = Some(task);
-                (self.ops[place].first, self.ops[place].last) = (task, task);
-                last_on[op.stream] = Some(place);
-                continue;
-            }
-            if op.issue.0 > 0 && self.mechanisms.launch && !silent && (self.mechanisms.framework || !op.framework) {
-                let spec = TaskSpec {
-                    lasts: op.issue,
-                    after: host.iter().map(|&h| (h, SimDuration::ZERO)).collect(),
-                    ..TaskSpec::default()
-                };
-                host = Some(self.task(place, Part::Issue, spec));
-            }
-            after.extend(host.map(|h| (h, SimDuration::ZERO)));
-            match &op.what {
-                What::Compute(compute) => self.compute(lane, place, op, *compute, after),
-                What::Copy { time, memory_ppm } => {
-                    let own = &self.own[lane];
-                    let mut uses: SmallVec<[Use; 4]> = smallvec![(own.streams[op.stream], WEIGHT_ONE)];
-                    if self.mechanisms.interference {
-                        uses.push((own.memory, weight(f64::from(*memory_ppm) / 1e6, FULL)));
-                    }
-                    let work = time.0.saturating_mul(FULL);
-                    let gone = work == 0 || op.framework && !self.mechanisms.framework;
-                    let uses = if gone { SmallVec::new() } else { uses };
-                    let task = self.task(place, Part::Body, TaskSpec { uses, work, after, ..TaskSpec::default() });
-                    (self.ops[place].first, self.ops[place].last) = (task, task);
-                }
-                What::Collective(_) | What::Send { .. } | What::Recv { .. } => {
-                    self.communicate(lane, place, op, stream.high_priority, after, &mut counts).map_err(|error| {
-                        match error {
-                            Lost::Group(reason) => bad(index, &op.label, reason),
-                            Lost::Error(error) => error,
-                        }
-                    })?;
-                }
-                What::Host(_) => {}
-            }
-            last_on[op.stream] = Some(place);
+            self.launch(&mut launched, index, op)?;
+            launched.last_on[op.stream] = Some(base + index);
         }
         let alone = self.specs[first_task..].iter().map(|t| SimDuration(t.work / FULL) + t.lasts);
         if alone.fold(SimDuration::ZERO, |sum, time| sum + time) >= LONGEST {
             return Err(WorkloadError::TooLong(format!("what rank {rank} does takes")));
         }
         Ok(())
+    }
+
+    /// Makes the resources of a rank with a program.
+    fn own(&mut self, program: &Program) -> Own {
+        let (sms, memory, blocks) = (self.resource(WHOLE), self.resource(WHOLE), self.resource(WHOLE));
+        let streams = program.streams.iter().map(|_| self.resource(FULL * 1_000_000_000_000)).collect();
+        let mut rounds: Vec<(u32, u32)> = Vec::new();
+        for op in &program.ops {
+            let What::Compute(Compute { tiles, .. }) = op.what else { continue };
+            for tiles in tiles.into_iter().filter(|&t| t > 0) {
+                if !rounds.iter().any(|r| r.0 == tiles) {
+                    rounds.push((tiles, self.resource(WHOLE)));
+                }
+            }
+        }
+        Own { sms, rounds, memory, blocks, streams }
+    }
+
+    /// Lowers an operation after those of its rank that were launched before it.
+    fn launch(&mut self, launched: &mut Launched<'_>, index: usize, op: &Op) -> Result<(), WorkloadError> {
+        let (lane, place) = (launched.lane, launched.base + index);
+        let stream = launched.program.streams.get(op.stream);
+        let stream =
+            stream.ok_or_else(|| bad(launched.rank, index, &op.label, format!("there is no stream {}", op.stream)))?;
+        let mut after = self.awaited(launched, index, op)?;
+        if let What::Host(time) = op.what {
+            after.extend(launched.host.map(|h| (h, SimDuration::ZERO)));
+            let lasts = if self.mechanisms.launch { time } else { SimDuration::ZERO };
+            let task = self.task(place, Part::Body, TaskSpec { lasts, after, ..TaskSpec::default() });
+            launched.host = Some(task);
+            (self.ops[place].first, self.ops[place].last) = (task, task);
+            return Ok(());
+        }
+        self.issue(launched, place, op);
+        after.extend(launched.host.map(|h| (h, SimDuration::ZERO)));
+        match &op.what {
+            What::Compute(compute) => self.compute(lane, place, op, *compute, after),
+            What::Copy { time, memory_ppm } => self.copy(lane, place, op, (*time, *memory_ppm), after),
+            What::Collective(_) | What::Send { .. } | What::Recv { .. } => {
+                let counts = &mut launched.counts;
+                self.communicate(lane, place, op, stream.high_priority, after, counts).map_err(
+                    |error| match error {
+                        Lost::Group(reason) => bad(launched.rank, index, &op.label, reason),
+                        Lost::Error(error) => error,
+                    },
+                )?;
+            }
+            What::Host(_) => {}
+        }
+        Ok(())
+    }
+
+    /// The tasks of its rank that an operation waits for, the host's aside, and how long it is until it sees their ends.
+    fn awaited(
+        &self,
+        launched: &mut Launched<'_>,
+        index: usize,
+        op: &Op,
+    ) -> Result<SmallVec<[(u32, SimDuration); 4]>, WorkloadError> {
+        let base = launched.base;
+        let mut after: SmallVec<[(u32, SimDuration); 4]> = SmallVec::new();
+        if let Some(before) = launched.last_on[op.stream] {
+            after.push((self.ops[before].last, SimDuration::ZERO));
+        }
+        for &other in &op.after {
+            if other >= index {
+                let reason = format!("it waits for operation {other}, which is launched later");
+                return Err(bad(launched.rank, index, &op.label, reason));
+            }
+            let lag = self.lag(op, &launched.program.ops[other]);
+            after.push((self.ops[base + other].last, lag));
+        }
+        if let What::Collective(c) = &op.what {
+            // Kernels of one communicator run one after another.
+            if let Some(before) = launched.last_of_group.insert(c.group, base + index) {
+                after.push((self.ops[before].last, SimDuration::ZERO));
+            }
+        }
+        Ok(after)
+    }
+
+    /// The host's work of launching an operation, where it takes any.
+    fn issue(&mut self, launched: &mut Launched<'_>, place: usize, op: &Op) {
+        let silent = !self.mechanisms.communication && is_communication(op);
+        if op.issue.0 > 0 && self.mechanisms.launch && !silent && (self.mechanisms.framework || !op.framework) {
+            let spec = TaskSpec {
+                lasts: op.issue,
+                after: launched.host.iter().map(|&h| (h, SimDuration::ZERO)).collect(),
+                ..TaskSpec::default()
+            };
+            launched.host = Some(self.task(place, Part::Issue, spec));
+        }
+    }
+
+    /// A copy that takes a time alone, and parts per million of the memory's rate.
+    fn copy(
+        &mut self,
+        lane: usize,
+        place: usize,
+        op: &Op,
+        (time, memory_ppm): (SimDuration, u32),
+        after: SmallVec<[(u32, SimDuration); 4]>,
+    ) {
+        let own = &self.own[lane];
+        let mut uses: SmallVec<[Use; 4]> = smallvec![(own.streams[op.stream], WEIGHT_ONE)];
+        if self.mechanisms.interference {
+            uses.push((own.memory, weight(f64::from(memory_ppm) / 1e6, FULL)));
+        }
+        let work = time.0.saturating_mul(FULL);
+        let gone = work == 0 || op.framework && !self.mechanisms.framework;
+        let uses = if gone { SmallVec::new() } else { uses };
+        let task = self.task(place, Part::Body, TaskSpec { uses, work, after, ..TaskSpec::default() });
+        (self.ops[place].first, self.ops[place].last) = (task, task);
     }
 
     /// What it takes a stream to see the end of another one's operation. Streams of computation
@@ -296,9 +354,7 @@ impl<'s, 'g> Builder<'s, 'g> {
         let rank = self.classes.ranks[lane].0;
         let mut time = u128::from(compute.time.0) * u128::from(self.graph.ranks[rank.index()].pace_ppm) / 1_000_000;
         if let Some(jitter) = self.graph.jitter {
-            let factor = 1.0 + f64::from(jitter.ppm) / 1e6 * normal(jitter.seed, rank.0, place as u64);
-            // The far tail of a normal distribution is no computation in no time.
-            time = (time as f64 * factor.max(0.1)) as u128;
+            time = (time as f64 * jitter.factor(rank, place)) as u128;
         }
         let gone = op.framework && !self.mechanisms.framework;
         let time = if gone { 0 } else { u64::try_from(time).unwrap_or(u64::MAX / FULL) };
@@ -413,8 +469,8 @@ impl<'s, 'g> Builder<'s, 'g> {
             self.meetings.push(key);
         }
         let met = self.met.get_mut(&key).ok_or_else(|| Lost::Group("lost".to_owned()))?;
-        if !same(&met.what, &op.what) {
-            let reason = format!("it meets {} on other ranks of its group", describe(&met.what));
+        if !met.what.is_same_call(&op.what) {
+            let reason = format!("it meets {} on other ranks of its group", met.what.call());
             return Err(Lost::Group(reason));
         }
         if !met.joined.contains(&lane) {
@@ -477,7 +533,7 @@ impl<'s, 'g> Builder<'s, 'g> {
             _ => return Err(WorkloadError::Group { group, ranks: 0, reason: "no call".to_owned() }),
         };
         if footprint.time >= LONGEST {
-            return Err(WorkloadError::TooLong(format!("{} alone takes", describe(&op.what))));
+            return Err(WorkloadError::TooLong(format!("{} alone takes", op.what.call())));
         }
         self.alone.insert((class, sender, call), Arc::clone(&footprint));
         Ok(footprint)
@@ -527,8 +583,8 @@ impl<'s, 'g> Builder<'s, 'g> {
             self.meetings.push(key);
         }
         let met = self.met.get_mut(&key).ok_or_else(|| Lost::Group("lost".to_owned()))?;
-        if !same(&met.what, &op.what) {
-            return Err(Lost::Group(format!("it meets {} on other ranks of its group", describe(&met.what))));
+        if !met.what.is_same_call(&op.what) {
+            return Err(Lost::Group(format!("it meets {} on other ranks of its group", met.what.call())));
         }
         met.joined.push(lane);
         let (job, footprint) = (met.body as usize, Arc::clone(&met.footprint));
@@ -569,7 +625,7 @@ impl<'s, 'g> Builder<'s, 'g> {
                     reason: format!(
                         "rank {missing} does not take part in call {} of it, {}",
                         key.2 + 1,
-                        describe(&met.what)
+                        met.what.call()
                     ),
                 });
             }
@@ -661,38 +717,6 @@ enum Lost {
 fn units_of(footprint: &Footprint) -> u64 {
     let most = footprint.links.iter().map(|l| l.1).fold(0.0, f64::max);
     if footprint.links.is_empty() { FULL } else { ((most * FULL as f64).ceil() as u64).clamp(1, FULL) }
-}
-
-/// Whether two ranks mean the same call.
-fn same(a: &What, b: &What) -> bool {
-    match (a, b) {
-        (What::Collective(a), What::Collective(b)) => {
-            (a.collective, a.bytes, a.dtype, a.in_place, a.algorithm, a.protocol, a.channels)
-                == (b.collective, b.bytes, b.dtype, b.in_place, b.algorithm, b.protocol, b.channels)
-        }
-        (
-            What::Send { bytes: a, mover: m, .. } | What::Recv { bytes: a, mover: m, .. },
-            What::Send { bytes: b, mover: n, .. } | What::Recv { bytes: b, mover: n, .. },
-        ) => a == b && m == n,
-        _ => false,
-    }
-}
-
-fn describe(what: &What) -> String {
-    match what {
-        What::Collective(c) => format!("{} of {}", c.collective, c.bytes),
-        What::Send { bytes, .. } | What::Recv { bytes, .. } => format!("a message of {bytes}"),
-        _ => "no communication".to_owned(),
-    }
-}
-
-/// A draw from the standard normal distribution (Box and Muller, 1958).
-fn normal(seed: u64, rank: u32, op: u64) -> f64 {
-    let unit = |salt: u64| {
-        let bits = mix(mix(mix(seed, u64::from(rank)), op), salt) >> 11;
-        (bits as f64 + 0.5) / (1_u64 << 53) as f64
-    };
-    (-2.0 * unit(1).ln()).sqrt() * (std::f64::consts::TAU * unit(2)).cos()
 }
 
 /// Runs a graph with every slice: the lanes of all calls and the tasks in one instance.

@@ -1,16 +1,18 @@
 //! NCCL's graph search: which channels it lays through a machine, and how fast it takes them to be.
 //!
-//! Each node (a host, or the hosts that NVLink joins) is searched on its own (`find.rs`) in NCCL's view
-//! of it (`system.rs`, `paths.rs`); then all ranks agree on the worst and share out channels
+//! Each node (a host, or the hosts that NVLink joins) is searched on its own (`find.rs`, `channels.rs`) in
+//! NCCL's view of it (`system.rs`, `paths.rs`); then all ranks agree on the worst and share out channels
 //! (`connect.rs`). Nodes that are alike are searched once. Left out: joining NICs of several cards
 //! (`NCCL_NET_MERGE_LEVEL` above `PORT`), flattening of Broadcom switches and GPUs shared by two ranks.
 
+mod channels;
 mod connect;
 mod find;
 mod given;
 mod node;
 mod options;
 mod paths;
+mod speeds;
 mod system;
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -21,8 +23,9 @@ use super::graphs::{ChannelPath, Graph, Graphs, Pattern};
 use super::transport::CrossNic;
 use crate::ids::{Rank, VertexId};
 use crate::topology::Topology;
+use channels::Found;
 use connect::{Member, Searched};
-use find::{Found, Wanted, find};
+use find::{Wanted, find};
 use given::{MOST_CHANNELS, misfit};
 use paths::{Paths, class};
 use system::System;

@@ -356,113 +356,157 @@ fn instruction(file: &File<'_>, node: Node<'_, '_>, lengths: [u64; 3]) -> Result
 
 /// Whether connections have two ends that agree, tokens are given, and something can always go on.
 fn check(file: &File<'_>, imported: &Imported) -> Result<(), MscclError> {
-    // Numbers of all steps, by the first of each block.
-    let mut firsts: Vec<Vec<usize>> = Vec::new();
-    let mut lines = Vec::new();
-    for gpu in &imported.gpus {
-        firsts.push(Vec::new());
-        for block in &gpu.blocks {
-            if let Some(of_gpu) = firsts.last_mut() {
-                of_gpu.push(lines.len());
-            }
-            lines.extend(block.steps.iter().map(|s| s.line));
-        }
-    }
-    let firsts = &firsts;
-    let mut edges: Vec<Vec<usize>> = vec![Vec::new(); lines.len()];
-    type Ends = [Option<(usize, usize)>; 2];
-    let mut conns: FxHashMap<(u32, u32, u32), Ends> = FxHashMap::default();
-    for (rank, gpu) in (0..).zip(&imported.gpus) {
+    let mut order = StepOrder::new(file, imported);
+    let mut conns = FxHashMap::default();
+    for (rank, gpu) in imported.gpus.iter().enumerate() {
         for (index, block) in gpu.blocks.iter().enumerate() {
-            let first = firsts[rank as usize][index];
-            for at in 1..block.steps.len() {
-                edges[first + at - 1].push(first + at);
-            }
-            for (at, step) in block.steps.iter().enumerate() {
-                let Some((other, wanted)) = step.after else { continue };
-                let what = match gpu.blocks.get(other).and_then(|b| b.steps.get(wanted)) {
-                    None => Some(format!("waits for step {wanted} of tb {other}, which gpu {rank} does not have")),
-                    Some(told) if other != index && !told.tells => {
-                        Some(format!("waits for step {wanted} of tb {other}, which has hasdep=\"0\" and never tells"))
-                    }
-                    Some(_) => None,
-                };
-                if let Some(what) = what {
-                    return Err(file.error(
-                        step.line,
-                        what,
-                        "name a step of this GPU in depid and deps, and set its hasdep",
-                    ));
-                }
-                edges[firsts[rank as usize][other] + wanted].push(first + at);
-            }
-            let ends = [(block.send.map(|p| (rank, p)), true), (block.recv.map(|p| (p, rank)), false)];
-            for (pair, sends) in ends {
-                let Some((src, dst)) = pair else { continue };
-                if !block.steps.iter().any(|s| if sends { s.kind.sends() } else { s.kind.receives() }) {
-                    continue;
-                }
-                let end = &mut conns.entry((src, dst, block.channel)).or_default()[usize::from(!sends)];
-                if end.replace((rank as usize, index)).is_some() {
-                    let verb = if sends { "send" } else { "receive" };
-                    let what =
-                        format!("two blocks of gpu {rank} {verb} between {src} and {dst} on channel {}", block.channel);
-                    return Err(file.error(block.line, what, "give one of them another chan"));
-                }
-            }
+            order.add_block(rank, index, block)?;
+            add_ends(file, &mut conns, rank, index, block)?;
         }
     }
     let mut conns: Vec<_> = conns.into_iter().collect();
     conns.sort_unstable();
-    for ((src, dst, channel), ends) in conns {
-        let steps = |end: Option<(usize, usize)>, sends: bool| {
-            end.into_iter().flat_map(move |(rank, block)| {
-                let steps = (0..).zip(&imported.gpus[rank].blocks[block].steps);
-                let first = firsts[rank][block];
-                steps
-                    .filter(move |(_, s)| if sends { s.kind.sends() } else { s.kind.receives() })
-                    .map(move |(at, s): (usize, &Instruction)| (first + at, s))
-            })
+    for (conn, ends) in conns {
+        order.add_messages(conn, ends)?;
+    }
+    order.check_cycles()
+}
+
+/// Sender, receiver and channel.
+type Conn = (u32, u32, u32);
+/// GPU and block that send, and that receive.
+type Ends = [Option<(usize, usize)>; 2];
+
+impl Kind {
+    fn has_end(self, sends: bool) -> bool {
+        if sends { self.sends() } else { self.receives() }
+    }
+}
+
+/// Notes a block at the ends of its connections, each of which is one block's alone.
+fn add_ends(
+    file: &File<'_>,
+    conns: &mut FxHashMap<Conn, Ends>,
+    gpu: usize,
+    index: usize,
+    block: &Block,
+) -> Result<(), MscclError> {
+    let rank = u32::try_from(gpu).unwrap_or(u32::MAX);
+    let ends = [(block.send.map(|p| (rank, p)), true), (block.recv.map(|p| (p, rank)), false)];
+    for (pair, sends) in ends {
+        let Some((src, dst)) = pair else { continue };
+        if !block.steps.iter().any(|s| s.kind.has_end(sends)) {
+            continue;
+        }
+        let end = &mut conns.entry((src, dst, block.channel)).or_default()[usize::from(!sends)];
+        if end.replace((gpu, index)).is_some() {
+            let verb = if sends { "send" } else { "receive" };
+            let what = format!("two blocks of gpu {gpu} {verb} between {src} and {dst} on channel {}", block.channel);
+            return Err(file.error(block.line, what, "give one of them another chan"));
+        }
+    }
+    Ok(())
+}
+
+/// Which step comes before which, over all blocks of a file.
+struct StepOrder<'a> {
+    file: &'a File<'a>,
+    imported: &'a Imported,
+    /// By GPU and block: the number of its first step among all.
+    firsts: Vec<Vec<usize>>,
+    /// By step: its line.
+    lines: Vec<u32>,
+    /// By step: those that wait for it.
+    edges: Vec<Vec<usize>>,
+}
+
+impl<'a> StepOrder<'a> {
+    /// Numbers all steps, in no order yet.
+    fn new(file: &'a File<'a>, imported: &'a Imported) -> Self {
+        let mut lines = Vec::new();
+        let mut number = |block: &Block| {
+            let first = lines.len();
+            lines.extend(block.steps.iter().map(|s| s.line));
+            first
         };
-        let (sent, received): (Vec<_>, Vec<_>) = (steps(ends[0], true).collect(), steps(ends[1], false).collect());
+        let firsts = imported.gpus.iter().map(|gpu| gpu.blocks.iter().map(&mut number).collect()).collect();
+        let edges = vec![Vec::new(); lines.len()];
+        Self { file, imported, firsts, lines, edges }
+    }
+
+    /// The steps of a block come one after another, and after those of its GPU that they name.
+    fn add_block(&mut self, gpu: usize, index: usize, block: &Block) -> Result<(), MscclError> {
+        let first = self.firsts[gpu][index];
+        for at in 1..block.steps.len() {
+            self.edges[first + at - 1].push(first + at);
+        }
+        let blocks = &self.imported.gpus[gpu].blocks;
+        for (at, step) in block.steps.iter().enumerate() {
+            let Some((other, wanted)) = step.after else { continue };
+            let what = match blocks.get(other).and_then(|b| b.steps.get(wanted)) {
+                None => Some(format!("waits for step {wanted} of tb {other}, which gpu {gpu} does not have")),
+                Some(told) if other != index && !told.tells => {
+                    Some(format!("waits for step {wanted} of tb {other}, which has hasdep=\"0\" and never tells"))
+                }
+                Some(_) => None,
+            };
+            if let Some(what) = what {
+                let hint = "name a step of this GPU in depid and deps, and set its hasdep";
+                return Err(self.file.error(step.line, what, hint));
+            }
+            self.edges[self.firsts[gpu][other] + wanted].push(first + at);
+        }
+        Ok(())
+    }
+
+    /// What is received on a connection comes after what is sent, message by message.
+    fn add_messages(&mut self, (src, dst, channel): Conn, ends: Ends) -> Result<(), MscclError> {
+        let (sent, received) = (self.steps_of(ends[0], true), self.steps_of(ends[1], false));
         let name = format!("from gpu {src} to gpu {dst} on channel {channel}");
         for (a, b) in sent.iter().zip(&received) {
             if a.1.count != b.1.count {
                 let what =
                     format!("{} chunks are received {name}, but line {} sends {}", b.1.count, a.1.line, a.1.count);
-                return Err(file.error(b.1.line, what, "give both steps the same cnt"));
+                return Err(self.file.error(b.1.line, what, "give both steps the same cnt"));
             }
         }
         if sent.len() != received.len() {
             let line = |list: &[(usize, &Instruction)]| list.last().map(|s| s.1.line);
             let what = format!("{} steps send {name}, and {} receive", sent.len(), received.len());
-            let line = line(&sent).or(line(&received)).unwrap_or(imported.line);
-            return Err(file.error(line, what, "pair every send with one receive on the same channel"));
+            let line = line(&sent).or(line(&received)).unwrap_or(self.imported.line);
+            return Err(self.file.error(line, what, "pair every send with one receive on the same channel"));
         }
-        let pairs: Vec<(usize, usize)> = sent.iter().zip(&received).map(|(a, b)| (a.0, b.0)).collect();
-        for (a, b) in pairs {
-            edges[a].push(b);
+        for (a, b) in sent.iter().zip(&received) {
+            self.edges[a.0].push(b.0);
         }
+        Ok(())
     }
-    let mut open = vec![0_u32; lines.len()];
-    edges.iter().flatten().for_each(|&to| open[to] += 1);
-    let mut ready: Vec<usize> = (0..lines.len()).filter(|&s| open[s] == 0).collect();
-    while let Some(step) = ready.pop() {
-        for &to in &edges[step] {
-            open[to] -= 1;
-            if open[to] == 0 {
-                ready.push(to);
+
+    /// The steps of a block that send, or that receive, with their numbers.
+    fn steps_of(&self, end: Option<(usize, usize)>, sends: bool) -> Vec<(usize, &'a Instruction)> {
+        let Some((gpu, block)) = end else { return Vec::new() };
+        let steps = (self.firsts[gpu][block]..).zip(&self.imported.gpus[gpu].blocks[block].steps);
+        steps.filter(|(_, s)| s.kind.has_end(sends)).collect()
+    }
+
+    /// Takes away the steps that wait for nothing; what cannot be taken waits for itself.
+    fn check_cycles(&self) -> Result<(), MscclError> {
+        let mut open = vec![0_u32; self.lines.len()];
+        self.edges.iter().flatten().for_each(|&to| open[to] += 1);
+        let mut ready: Vec<usize> = (0..open.len()).filter(|&s| open[s] == 0).collect();
+        while let Some(step) = ready.pop() {
+            for &to in &self.edges[step] {
+                open[to] -= 1;
+                if open[to] == 0 {
+                    ready.push(to);
+                }
             }
         }
-    }
-    match open.iter().position(|&o| o > 0) {
-        Some(step) => {
-            let waiting = open.iter().filter(|&&o| o > 0).count();
-            let what =
-                format!("a cycle: this step and {} others wait for each other, by depid or by messages", waiting - 1);
-            Err(file.error(lines[step], what, "reorder the steps of a block, or drop a dependency"))
-        }
-        None => Ok(()),
+        let Some(step) = open.iter().position(|&o| o > 0) else { return Ok(()) };
+        let waiting = open.iter().filter(|&&o| o > 0).count();
+        let what =
+            format!("a cycle: this step and {} others wait for each other, by depid or by messages", waiting - 1);
+        Err(self.file.error(self.lines[step], what, "reorder the steps of a block, or drop a dependency"))
     }
 }
 

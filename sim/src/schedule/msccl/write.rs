@@ -88,7 +88,7 @@ struct Parts {
 /// See [`ExportError`].
 pub fn export(schedule: &Schedule, name: &str) -> Result<String, ExportError> {
     let call = &schedule.call;
-    let coll = match call.collective {
+    let collective = match call.collective {
         Collective::SendRecv => return Err(ExportError::Collective(call.collective)),
         _ if call.counts.is_some() => return Err(ExportError::Collective(call.collective)),
         Collective::AllReduce => "allreduce",
@@ -100,97 +100,151 @@ pub fn export(schedule: &Schedule, name: &str) -> Result<String, ExportError> {
     if wiring.conns.iter().any(|c| c.conn.ranks().is_none()) {
         return Err(ExportError::Switches(schedule.plan.algorithm));
     }
+    let channels = Channels::new(&wiring);
     let mut left = MAX_STEPS;
-    // Streams share a channel where no two of them join the same ranks.
-    let mut pairs: Vec<_> = wiring.conns.iter().map(|c| (c.conn.src, c.conn.dst, c.conn.channel)).collect();
-    pairs.sort_unstable();
-    let apart = pairs.windows(2).any(|w| w[0] == w[1]);
-    let streams = if apart { 1 + wiring.conns.iter().map(|c| c.conn.stream).max().unwrap_or(0) } else { 1 };
-    let channel_of = |conn: u32| {
-        let conn = wiring.conns[conn as usize].conn;
-        conn.channel.0 * streams + if apart { conn.stream } else { 0 }
-    };
     // Scratch of a worker comes after that of the schedule and of the rank's workers before it.
     let mut scratch: Vec<u64> = (0..call.ranks).map(|r| schedule.scratch_len(Rank(r))).collect();
     let parts: Vec<Parts> = (wiring.workers.iter())
-        .map(|worker| take_apart(schedule, worker, &channel_of, &mut scratch[worker.rank.index()], &mut left))
+        .map(|worker| take_apart(schedule, worker, &channels, &mut scratch[worker.rank.index()], &mut left))
         .collect::<Result<_, _>>()?;
     let unit = unit(schedule, &parts);
-    let whole = if call.collective.size_is_total() { call.count * u64::from(call.ranks) } else { call.count };
     let names = Numbers::new(&wiring, &parts);
-    let protocol = match schedule.plan.protocol {
-        Protocol::Ll => "LL",
-        Protocol::Ll128 => "LL128",
-        Protocol::Simple => "Simple",
-    };
-    let (inplace, outofplace) = (u8::from(call.in_place), u8::from(!call.in_place));
-    let mut xml = String::new();
-    let mut say = |line: std::fmt::Arguments<'_>| {
-        let _ = xml.write_fmt(line);
-        xml.push('\n');
-    };
-    let channels = schedule.plan.channels * streams;
-    say(format_args!(
-        r#"<algo name="{}" proto="{protocol}" nchannels="{channels}" nchunksperloop="{}" ngpus="{}" coll="{coll}" inplace="{inplace}" outofplace="{outofplace}" minBytes="0" maxBytes="{}">"#,
-        escape(name),
-        (whole / unit).max(1),
-        call.ranks,
-        Bytes(1 << 50).0,
-    ));
-    for rank in (0..call.ranks).map(Rank) {
-        say(format_args!(
+    let mut writer =
+        Writer { schedule, wiring: &wiring, channels, parts: &parts, scratch, unit, names, xml: String::new() };
+    writer.algo(name, collective);
+    Ok(writer.xml)
+}
+
+/// Which channel of the file a connection is.
+struct Channels<'a> {
+    wiring: &'a Wiring,
+    /// Channels for each of the schedule's.
+    streams: u32,
+}
+
+impl<'a> Channels<'a> {
+    /// Streams share a channel where no two of them join the same ranks.
+    fn new(wiring: &'a Wiring) -> Self {
+        let mut pairs: Vec<_> = wiring.conns.iter().map(|c| (c.conn.src, c.conn.dst, c.conn.channel)).collect();
+        pairs.sort_unstable();
+        let apart = pairs.windows(2).any(|w| w[0] == w[1]);
+        let streams = if apart { 1 + wiring.conns.iter().map(|c| c.conn.stream).max().unwrap_or(0) } else { 1 };
+        Self { wiring, streams }
+    }
+
+    fn of(&self, conn: u32) -> u32 {
+        let conn = self.wiring.conns[conn as usize].conn;
+        // Where there is one for each, all streams share it.
+        conn.channel.0 * self.streams + if self.streams > 1 { conn.stream } else { 0 }
+    }
+}
+
+/// Writes what has been taken apart.
+struct Writer<'a> {
+    schedule: &'a Schedule,
+    wiring: &'a Wiring,
+    channels: Channels<'a>,
+    /// By worker.
+    parts: &'a [Parts],
+    /// By rank, in elements.
+    scratch: Vec<u64>,
+    /// Elements of a chunk.
+    unit: u64,
+    names: Numbers,
+    xml: String,
+}
+
+impl Writer<'_> {
+    fn say(&mut self, line: std::fmt::Arguments<'_>) {
+        let _ = self.xml.write_fmt(line);
+        self.xml.push('\n');
+    }
+
+    fn algo(&mut self, name: &str, collective: &str) {
+        let (call, plan) = (&self.schedule.call, &self.schedule.plan);
+        let whole = if call.collective.size_is_total() { call.count * u64::from(call.ranks) } else { call.count };
+        let protocol = match plan.protocol {
+            Protocol::Ll => "LL",
+            Protocol::Ll128 => "LL128",
+            Protocol::Simple => "Simple",
+        };
+        let (inplace, outofplace) = (u8::from(call.in_place), u8::from(!call.in_place));
+        let channels = plan.channels * self.channels.streams;
+        self.say(format_args!(
+            r#"<algo name="{}" proto="{protocol}" nchannels="{channels}" nchunksperloop="{}" ngpus="{}" coll="{collective}" inplace="{inplace}" outofplace="{outofplace}" minBytes="0" maxBytes="{}">"#,
+            escape(name),
+            (whole / self.unit).max(1),
+            call.ranks,
+            Bytes(1 << 50).0,
+        ));
+        for rank in (0..call.ranks).map(Rank) {
+            self.gpu(rank);
+        }
+        self.say(format_args!("</algo>"));
+    }
+
+    fn gpu(&mut self, rank: Rank) {
+        let (call, unit) = (&self.schedule.call, self.unit);
+        self.say(format_args!(
             r#"  <gpu id="{rank}" i_chunks="{}" o_chunks="{}" s_chunks="{}">"#,
             call.input_len(rank) / unit,
             call.output_len(rank) / unit,
-            scratch[rank.index()] / unit
+            self.scratch[rank.index()] / unit
         ));
-        for (w, (worker, part)) in wiring.workers.iter().zip(&parts).enumerate().filter(|(_, (w, _))| w.rank == rank) {
-            for (b, (send, recv)) in part.blocks.iter().enumerate() {
-                let end = |conn: Option<u32>, src: bool| {
-                    let ranks = conn.and_then(|c| wiring.conns[c as usize].conn.ranks());
-                    ranks.map_or(-1, |(from, to)| i64::from(if src { from.0 } else { to.0 }))
-                };
-                let chan = send.or(*recv).map_or(worker.channel.0 * streams, channel_of);
-                let id = names.first_block[w] + b;
-                say(format_args!(
-                    r#"    <tb id="{id}" send="{}" recv="{}" chan="{chan}">"#,
-                    end(*send, false),
-                    end(*recv, true)
-                ));
-                for (p, piece) in part.pieces.iter().enumerate().filter(|(_, p)| p.block == b) {
-                    let before = match piece.token {
-                        Some(token) => Some(names.signal(&parts, token)),
-                        None => names.previous(part, w, p),
-                    };
-                    let (depid, deps) = before.map_or((-1, -1), |(b, s)| (b as i64, s as i64));
-                    let at = |used: bool, (buffer, offset): Place| {
-                        let letter = match buffer {
-                            Buffer::Input => "i",
-                            Buffer::Output => "o",
-                            Buffer::Scratch => "s",
-                        };
-                        if used { (letter, (offset / unit) as i64) } else { ("i", -1) }
-                    };
-                    let (src, dst) = (at(piece.kind.reads(), piece.src), at(piece.kind.writes(), piece.dst));
-                    say(format_args!(
-                        r#"      <step s="{}" type="{}" srcbuf="{}" srcoff="{}" dstbuf="{}" dstoff="{}" cnt="{}" depid="{depid}" deps="{deps}" hasdep="{}"/>"#,
-                        names.number[w][p],
-                        piece.kind.name(),
-                        src.0,
-                        src.1,
-                        dst.0,
-                        dst.1,
-                        piece.count / unit,
-                        u8::from(names.awaited[w][p])
-                    ));
-                }
-                say(format_args!("    </tb>"));
+        let wiring = self.wiring;
+        for (w, _) in wiring.workers.iter().enumerate().filter(|(_, w)| w.rank == rank) {
+            for b in 0..self.parts[w].blocks.len() {
+                self.block(w, b);
             }
         }
-        say(format_args!("  </gpu>"));
+        self.say(format_args!("  </gpu>"));
     }
-    say(format_args!("</algo>"));
-    Ok(xml)
+
+    /// A block of a worker.
+    fn block(&mut self, w: usize, b: usize) {
+        let (wiring, part) = (self.wiring, &self.parts[w]);
+        let (send, recv) = part.blocks[b];
+        let ranks = |conn: Option<u32>| conn.and_then(|c| wiring.conns[c as usize].conn.ranks());
+        let to = ranks(send).map_or(-1, |(_, to)| i64::from(to.0));
+        let from = ranks(recv).map_or(-1, |(from, _)| i64::from(from.0));
+        let own = wiring.workers[w].channel.0 * self.channels.streams;
+        let chan = send.or(recv).map_or(own, |conn| self.channels.of(conn));
+        let id = self.names.first_block[w] + b;
+        self.say(format_args!(r#"    <tb id="{id}" send="{to}" recv="{from}" chan="{chan}">"#));
+        for (p, piece) in part.pieces.iter().enumerate().filter(|(_, p)| p.block == b) {
+            self.step(w, p, piece);
+        }
+        self.say(format_args!("    </tb>"));
+    }
+
+    /// A piece of a worker.
+    fn step(&mut self, w: usize, p: usize, piece: &Piece) {
+        let (names, parts, unit) = (&self.names, self.parts, self.unit);
+        let before = match piece.token {
+            Some(token) => Some(names.signal(parts, token)),
+            None => names.previous(&parts[w], w, p),
+        };
+        let (depid, deps) = before.map_or((-1, -1), |(b, s)| (b as i64, s as i64));
+        let at = |used: bool, (buffer, offset): Place| {
+            let letter = match buffer {
+                Buffer::Input => "i",
+                Buffer::Output => "o",
+                Buffer::Scratch => "s",
+            };
+            if used { (letter, (offset / unit) as i64) } else { ("i", -1) }
+        };
+        let (src, dst) = (at(piece.kind.reads(), piece.src), at(piece.kind.writes(), piece.dst));
+        let (number, awaited) = (names.number[w][p], u8::from(names.awaited[w][p]));
+        self.say(format_args!(
+            r#"      <step s="{number}" type="{}" srcbuf="{}" srcoff="{}" dstbuf="{}" dstoff="{}" cnt="{}" depid="{depid}" deps="{deps}" hasdep="{awaited}"/>"#,
+            piece.kind.name(),
+            src.0,
+            src.1,
+            dst.0,
+            dst.1,
+            piece.count / unit,
+        ));
+    }
 }
 
 /// The greatest chunk that all places and amounts are multiples of.
@@ -270,7 +324,7 @@ impl Numbers {
 fn take_apart(
     schedule: &Schedule,
     worker: &Wired,
-    channel_of: &dyn Fn(u32) -> u32,
+    channels: &Channels<'_>,
     scratch: &mut u64,
     left: &mut usize,
 ) -> Result<Parts, ExportError> {
@@ -296,7 +350,7 @@ fn take_apart(
     let (recv, send) = (used(|s| &s.recv, &worker.recv), used(|s| &s.send, &worker.send));
     // A block has one peer of each kind, on one channel.
     let one_channel =
-        recv.iter().chain(&send).all(|&c| channel_of(c) == channel_of(recv.first().copied().unwrap_or(c)));
+        recv.iter().chain(&send).all(|&c| channels.of(c) == channels.of(recv.first().copied().unwrap_or(c)));
     let alone = recv.len() <= 1 && send.len() <= 1 && one_channel;
     let mut parts = Parts::default();
     if alone {
