@@ -11,8 +11,8 @@ use collcast_sim::units::{Bytes, SimDuration};
 use serde_json::Value;
 
 use super::error::ReadError;
-use super::log::{collective_in_name, collective_of_program};
 use super::parsed::{EXPECTED_WRONG, Input, Parsed, TIME_MAX_US, wrong_values};
+use super::program::{collective_in_name, collective_of_program};
 use super::settings::{Env, from_env, is_relevant, plain_version, version_of_code};
 use super::sidecar::{message, shortened};
 
