@@ -12,6 +12,7 @@ pub mod file;
 pub mod fsdp;
 pub mod model;
 pub mod pipeline;
+mod raw;
 pub mod step;
 pub mod study;
 

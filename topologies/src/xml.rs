@@ -6,8 +6,12 @@
 //! # Source
 //! NCCL `src/graph/xml.cc`, `xml.h`, `topo.cc`: tags, attributes and what NCCL ignores.
 
+mod attributes;
+mod document;
+mod graphs;
+mod scan;
+
 use std::collections::HashMap;
-use std::ops::Range;
 
 use collcast_sim::topology::{Gpu, LinkKind, Nic};
 use collcast_sim::units::Bandwidth;
@@ -17,116 +21,16 @@ use crate::catalogue;
 use crate::error::{Source, TopologiesError, quote};
 use crate::host::{CpuSpec, GpuSpec, HostSpec, NicSpec, NvlinkSpec, NvlinkTarget, Parent, SwitchLink, SwitchSpec};
 
-/// Deepest nesting. NCCL's own files have about 8 levels.
-pub const MAX_DEPTH: usize = 64;
-/// Most elements. NCCL itself stops at 256 per file in the versions that were looked at.
-pub const MAX_ELEMENTS: u32 = 20_000;
-/// Most attributes of one element; NCCL reads at most 16.
-pub const MAX_ATTRIBUTES: usize = 64;
+use attributes::{Reader, name_span, value_span};
+pub use document::{Channel, Document, Graph, GraphSpec, TemplateDevice, TemplateSpec};
+use scan::scan;
+pub use scan::{MAX_ATTRIBUTES, MAX_DEPTH, MAX_ELEMENTS};
+
 /// Most CPUs, and most GPUs, of one host.
 const MAX_DEVICES: usize = 1024;
 
 /// What NCCL writes for an NVSwitch that a virtual machine does not show.
 const HIDDEN_NVSWITCH: &str = "fffffff:ff:ff.0";
-
-/// A document of NCCL.
-#[derive(Clone, PartialEq, Debug)]
-pub enum Document {
-    /// A whole machine: what `NCCL_TOPO_DUMP_FILE` writes.
-    Machine(HostSpec),
-    /// A PCIe tree without GPU facts: what clouds give to `NCCL_TOPO_FILE`.
-    Template(TemplateSpec),
-    /// Channels that NCCL chose: `NCCL_GRAPH_DUMP_FILE`.
-    Graph(GraphSpec),
-}
-
-impl Document {
-    /// `machine`, `template` or `graph`.
-    pub fn class(&self) -> &'static str {
-        match self {
-            Self::Machine(_) => "machine",
-            Self::Template(_) => "template",
-            Self::Graph(_) => "graph",
-        }
-    }
-}
-
-/// A place for a PCIe device in a template.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct TemplateDevice {
-    /// PCI bus id.
-    pub bus_id: String,
-    /// What it hangs from.
-    pub parent: Parent,
-    /// Rate of its PCIe link; none where the file does not say.
-    pub rate: Option<Bandwidth>,
-}
-
-/// A PCIe tree: where devices sit, not what they are.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct TemplateSpec {
-    /// The file, for messages.
-    pub file: String,
-    /// CPU sockets or NUMA nodes.
-    pub cpus: Vec<CpuSpec>,
-    /// Whether a CPU names its vendor or architecture, per CPU.
-    pub cpu_named: Vec<bool>,
-    /// PCIe switches, parents first.
-    pub switches: Vec<SwitchSpec>,
-    /// Devices of a display class: GPUs.
-    pub gpus: Vec<TemplateDevice>,
-    /// Devices of a network class.
-    pub nics: Vec<TemplateDevice>,
-    /// Devices of which the file says no class.
-    pub unknown: Vec<TemplateDevice>,
-    /// What was assumed because the file does not say.
-    pub assumptions: Vec<String>,
-}
-
-/// The channels of a graph file.
-#[derive(Clone, PartialEq, Debug, Default)]
-pub struct GraphSpec {
-    /// One per algorithm family, in file order.
-    pub graphs: Vec<Graph>,
-}
-
-/// One graph: NCCL's search result for a pattern.
-#[derive(Clone, PartialEq, Debug, Default)]
-pub struct Graph {
-    /// 0 ring, 1 tree, 2 CollNet chain, 3 NVLS, 4 CollNet direct.
-    pub id: u32,
-    /// 1 balanced tree, 2 split tree, 3 tree, 4 ring, 5 NVLS, 6 CollNet direct.
-    pub pattern: u32,
-    /// Whether a channel may use one NIC in and another out.
-    pub cross_nic: bool,
-    /// Channels that NCCL counts; may be more than are listed.
-    pub channel_count: u32,
-    /// GB/s per channel within a host.
-    pub speed_intra_gb_per_s: f64,
-    /// GB/s per channel between hosts.
-    pub speed_inter_gb_per_s: f64,
-    /// Latency between hosts in microseconds.
-    pub latency_inter_us: f64,
-    /// Worst path class within a host, such as `NVL`.
-    pub type_intra: String,
-    /// Worst path class to the NIC, such as `PIX`.
-    pub type_inter: String,
-    /// Whether all channels are the same.
-    pub same_channels: bool,
-    /// The channels that are listed.
-    pub channels: Vec<Channel>,
-}
-
-/// One channel of a graph.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Channel {
-    /// NIC that it comes in through.
-    pub net_in: Option<u64>,
-    /// GPU device numbers in order.
-    pub gpus: Vec<u64>,
-    /// NIC that it leaves through.
-    pub net_out: Option<u64>,
-}
 
 /// Reads a document of any class.
 ///
@@ -184,100 +88,6 @@ pub fn read_machine(text: &str, file: &str) -> Result<HostSpec, TopologiesError>
     }
 }
 
-/// First pass: what must be refused before a tree is built, each with its place.
-fn scan(source: Source<'_>) -> Result<(), TopologiesError> {
-    let text = source.text;
-    let mut open: Vec<usize> = Vec::new();
-    let mut elements = 0_u32;
-    let mut at = 0;
-    while let Some(start) = text[at..].find('<').map(|i| at + i) {
-        let rest = &text[start..];
-        let skip = |opening: &str, closing: &str| {
-            rest.starts_with(opening).then(|| rest.find(closing).map(|i| start + i + closing.len()))
-        };
-        if let Some(end) = skip("<!--", "-->").or_else(|| skip("<?", "?>")).or_else(|| skip("<![CDATA[", "]]>")) {
-            at = end.ok_or_else(|| truncated(source, start, "a comment or section"))?;
-            continue;
-        }
-        if rest.starts_with("<!") {
-            return Err(TopologiesError::Syntax(source.at(
-                start..start + rest.find(char::is_whitespace).unwrap_or(2),
-                "the file declares a document type or entities",
-                "not allowed",
-                "files of NCCL have none, and entities can expand without bound; delete the \
-                 declaration",
-            )));
-        }
-        let (end, attributes) = tag_end(source, start)?;
-        if attributes > MAX_ATTRIBUTES {
-            return Err(TopologiesError::TooLarge(source.at(
-                start..start + 1,
-                format!("an element has {attributes} attributes; at most {MAX_ATTRIBUTES} are read"),
-                "too many attributes",
-                "this is not a file of NCCL",
-            )));
-        }
-        let tag = &text[start..end];
-        if tag.starts_with("</") {
-            open.pop();
-        } else {
-            elements += 1;
-            if !tag.ends_with("/>") {
-                open.push(start);
-            }
-        }
-        if open.len() > MAX_DEPTH {
-            return Err(TopologiesError::TooLarge(source.at(
-                start..end,
-                format!("elements are nested deeper than {MAX_DEPTH}"),
-                "too deep",
-                "this is not a file of NCCL",
-            )));
-        }
-        if elements > MAX_ELEMENTS {
-            return Err(TopologiesError::TooLarge(source.at(
-                start..end,
-                format!("the file has over {MAX_ELEMENTS} elements"),
-                "too many",
-                "one file describes one host",
-            )));
-        }
-        at = end;
-    }
-    match open.last() {
-        Some(&start) => Err(truncated(source, start, "this element")),
-        None => Ok(()),
-    }
-}
-
-/// End of a tag, and the number of its attributes.
-fn tag_end(source: Source<'_>, start: usize) -> Result<(usize, usize), TopologiesError> {
-    let mut quote = None;
-    let mut attributes = 0;
-    for (i, b) in source.text.bytes().enumerate().skip(start + 1) {
-        match (quote, b) {
-            (Some(q), _) if q == b => quote = None,
-            (None, b'"' | b'\'') => {
-                quote = Some(b);
-                attributes += 1;
-            }
-            (None, b'>') => return Ok((i + 1, attributes)),
-            _ => {}
-        }
-    }
-    Err(truncated(source, start, "this tag"))
-}
-
-fn truncated(source: Source<'_>, start: usize, what: &str) -> TopologiesError {
-    let name = source.text[start..].find(|c: char| c.is_whitespace() || c == '>').unwrap_or(1);
-    TopologiesError::Syntax(source.at(
-        start..start + name,
-        "the XML is truncated: the file ends before its last element is closed",
-        format!("{what} is not closed"),
-        "copy the file again; NCCL writes it when the first communicator is made",
-    ))
-}
-
 fn malformed(source: Source<'_>, error: &roxmltree::Error) -> TopologiesError {
     let place = error.pos();
     let line_start =
@@ -291,136 +101,6 @@ fn malformed(source: Source<'_>, error: &roxmltree::Error) -> TopologiesError {
         "here",
         "NCCL writes the file with NCCL_TOPO_DUMP_FILE=nccl_topo.xml",
     ))
-}
-
-/// The opening `<name` of an element.
-fn name_span(node: Node<'_, '_>) -> Range<usize> {
-    let start = node.range().start;
-    start..start + 1 + node.tag_name().name().len()
-}
-
-/// The value of an attribute, or the element's name where it is absent.
-fn value_span(node: Node<'_, '_>, attribute: &str) -> Range<usize> {
-    node.attribute_node(attribute).map_or_else(|| name_span(node), |a| a.range_value())
-}
-
-/// Decimal or 0x hexadecimal, as NCCL's strtol reads it.
-fn parse_int(text: &str) -> Option<i64> {
-    let text = text.trim();
-    let (sign, digits) = text.strip_prefix('-').map_or((1, text), |d| (-1, d));
-    let value = match digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X")) {
-        Some(hex) => i64::from_str_radix(hex, 16),
-        None => digits.parse(),
-    };
-    value.ok().map(|v| sign * v)
-}
-
-#[derive(Clone, Copy)]
-struct Reader<'a> {
-    source: Source<'a>,
-}
-
-impl Reader<'_> {
-    fn value_error(&self, node: Node<'_, '_>, attribute: &str, expected: &str) -> TopologiesError {
-        let given = node.attribute(attribute).unwrap_or_default();
-        TopologiesError::Value(self.source.at(
-            value_span(node, attribute),
-            format!("`{attribute}` of <{}> is `{}`", node.tag_name().name(), quote(given)),
-            format!("expected {expected}"),
-            "",
-        ))
-    }
-
-    fn check_version(&self, root: Node<'_, '_>) -> Result<(), TopologiesError> {
-        match root.attribute("version") {
-            Some("1") => Ok(()),
-            _ if !matches!(root.tag_name().name(), "system" | "graphs") => Ok(()),
-            given => Err(TopologiesError::Schema(self.source.at(
-                value_span(root, "version"),
-                format!("the version `{}` of the file is not known", quote(given.unwrap_or("(none)"))),
-                "expected version=\"1\"",
-                "NCCL has had no other version so far",
-            ))),
-        }
-    }
-
-    /// A whole number of an attribute within bounds; `None` where it is absent.
-    fn int(&self, node: Node<'_, '_>, attribute: &str, min: i64, max: i64) -> Result<Option<i64>, TopologiesError> {
-        let Some(text) = node.attribute(attribute) else {
-            return Ok(None);
-        };
-        match parse_int(text) {
-            Some(value) if (min..=max).contains(&value) => Ok(Some(value)),
-            _ => Err(self.value_error(node, attribute, &format!("a whole number from {min} to {max}"))),
-        }
-    }
-
-    fn small(&self, node: Node<'_, '_>, attribute: &str, max: u32) -> Result<Option<u32>, TopologiesError> {
-        let value = self.int(node, attribute, 0, i64::from(max))?;
-        Ok(value.and_then(|v| u32::try_from(v).ok()))
-    }
-
-    fn real(&self, node: Node<'_, '_>, attribute: &str) -> Result<f64, TopologiesError> {
-        match node.attribute(attribute) {
-            None => Ok(0.0),
-            Some(text) => text
-                .trim()
-                .parse::<f64>()
-                .ok()
-                .filter(|v| v.is_finite() && *v >= 0.0)
-                .ok_or_else(|| self.value_error(node, attribute, "a number from 0")),
-        }
-    }
-
-    fn graphs(&self, root: Node<'_, '_>) -> Result<GraphSpec, TopologiesError> {
-        let mut spec = GraphSpec::default();
-        for node in root.children().filter(|n| n.has_tag_name("graph")) {
-            let text = |name: &str| node.attribute(name).unwrap_or_default().to_owned();
-            let mut graph = Graph {
-                id: self.small(node, "id", 1000)?.ok_or_else(|| self.value_error(node, "id", "0 to 4"))?,
-                pattern: self.small(node, "pattern", 1000)?.unwrap_or(0),
-                cross_nic: self.small(node, "crossnic", 100)?.unwrap_or(0) > 0,
-                channel_count: self.small(node, "nchannels", 100_000)?.unwrap_or(0),
-                speed_intra_gb_per_s: self.real(node, "speedintra")?,
-                speed_inter_gb_per_s: self.real(node, "speedinter")?,
-                latency_inter_us: self.real(node, "latencyinter")?,
-                type_intra: text("typeintra"),
-                type_inter: text("typeinter"),
-                same_channels: self.small(node, "samechannels", 100)?.unwrap_or(0) > 0,
-                channels: Vec::new(),
-            };
-            for channel in node.children().filter(|n| n.has_tag_name("channel")) {
-                graph.channels.push(self.channel(channel)?);
-            }
-            spec.graphs.push(graph);
-        }
-        if spec.graphs.is_empty() {
-            return Err(TopologiesError::Schema(self.source.at(
-                name_span(root),
-                "the graph file lists no graph",
-                "no <graph> inside",
-                "NCCL writes it with NCCL_GRAPH_DUMP_FILE=graph.xml",
-            )));
-        }
-        Ok(spec)
-    }
-
-    fn channel(&self, node: Node<'_, '_>) -> Result<Channel, TopologiesError> {
-        let mut channel = Channel::default();
-        for child in node.children().filter(Node::is_element) {
-            let dev = self
-                .int(child, "dev", 0, i64::from(u32::MAX))?
-                .and_then(|d| u64::try_from(d).ok())
-                .ok_or_else(|| self.value_error(child, "dev", "a device number"))?;
-            match child.tag_name().name() {
-                "gpu" => channel.gpus.push(dev),
-                "net" if channel.gpus.is_empty() => channel.net_in = Some(dev),
-                "net" => channel.net_out = Some(dev),
-                _ => {}
-            }
-        }
-        Ok(channel)
-    }
 }
 
 /// A GPU as found, before its NVLink targets are known.

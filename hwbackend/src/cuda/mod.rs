@@ -250,73 +250,22 @@ impl Loaded {
 
         let device_of = |rank: u32| Arc::clone(&cuda.devices[rank as usize % cuda.devices.len()]);
         let devices: Vec<Arc<Device>> = (0..call.ranks).map(device_of).collect();
-        let sharing = call.ranks.div_ceil(cuda.devices.len() as u32);
-        if sharing > MAX_SHARING {
-            return Err(ExecError::Refused {
-                what: format!("{sharing} ranks would share a GPU; at most {MAX_SHARING} do"),
-                hint: "take fewer ranks, or --backend host",
-            });
-        }
-        if sharing * blocks > devices[0].multiprocessors {
-            return Err(ExecError::Refused {
-                what: format!(
-                    "{sharing} ranks a GPU with {blocks} blocks each need {} multiprocessors at once; it has {}",
-                    sharing * blocks,
-                    devices[0].multiprocessors
-                ),
-                hint: "take fewer ranks or --channels",
-            });
-        }
-        let used = &cuda.devices[..cuda.devices.len().min(call.ranks as usize)];
-        for a in used {
-            for b in used.iter().filter(|b| b.ordinal != a.ordinal) {
-                a.reach(b)?;
-            }
-        }
+        refuse_crowd(call.ranks.div_ceil(cuda.devices.len() as u32), blocks, &devices[0])?;
+        reach_each_other(&cuda.devices[..cuda.devices.len().min(call.ranks as usize)])?;
 
         let fifos = Fifos::new(&flat, &devices, slot_bytes(schedule.plan.protocol, u64::from(flat.largest)))?;
-        let protocol = match schedule.plan.protocol {
-            Protocol::Ll => 0,
-            Protocol::Ll128 => 1,
-            Protocol::Simple => 2,
-        };
-        // A grid is a whole number of clusters.
-        let clusters = devices.iter().all(|d| d.arch >= 90);
-        let cluster = if clusters { (1..=CLUSTER).rev().find(|c| blocks.is_multiple_of(*c)).unwrap_or(1) } else { 1 };
-        let options: Vec<String> =
-            [format!("-DPROTOCOL={protocol}"), format!("-DTHREADS={bound}"), format!("-DCLUSTER={cluster}")]
-                .into_iter()
-                .chain(macros(call)?)
-                .collect();
+        let options = options(schedule, bound, cluster_of(blocks, &devices))?;
         let record_stride = flat.lanes.iter().map(|l| l.records.len()).max().unwrap_or(0).max(1);
         let mut ranks = Vec::new();
         for (rank, device) in (0..call.ranks).zip(&devices) {
-            let places = (blocks * lanes) as usize;
-            let mut records = vec![Record::default(); places * record_stride];
-            let mut counts = vec![0_u32; places];
-            let mut ports = vec![DevicePort::default(); places * port_stride as usize];
-            let mut of_place = vec![(0, 0); places];
-            let signals = Memory::new(device, places as u64 * COUNTER)?;
+            let signals = Memory::new(device, u64::from(blocks * lanes) * COUNTER)?;
             signals.set(0)?;
-            for (lane, &place) in flat.lanes.iter().zip(&layout.places).filter(|(l, _)| l.rank == rank) {
-                records[place * record_stride..][..lane.records.len()].copy_from_slice(&lane.records);
-                counts[place] = lane.records.len() as u32;
-                of_place[place] = (lane.channel, lane.lane);
-                let ports = &mut ports[place * port_stride as usize..];
-                fifos.wire(lane, ports);
-                for (&told, port) in lane.tokens.iter().zip(&mut ports[lane.ports.len()..]) {
-                    if let Some(&place) = layout.places.get(told as usize) {
-                        let wait = signals.address + place as u64 * COUNTER;
-                        let grows = flat.lanes[told as usize].signals;
-                        *port = DevicePort { wait, grows, peer: rank, ..DevicePort::default() };
-                    }
-                }
-            }
+            let program = Program::new(Rank(rank), &flat, &layout, &fifos, record_stride, signals.address);
             let scratch = Memory::new(device, schedule.scratch_len(Rank(rank)) * call.dtype.size())?;
             let memory = vec![
-                Memory::of(device, &records)?,
-                Memory::of(device, &counts)?,
-                Memory::of(device, &ports)?,
+                Memory::of(device, &program.records)?,
+                Memory::of(device, &program.counts)?,
+                Memory::of(device, &program.ports)?,
                 Memory::of(device, &[0_u32])?,
                 signals,
                 scratch,
@@ -343,7 +292,7 @@ impl Loaded {
             ranks.push(LoadedRank {
                 kernel: cuda.kernel(device, options.clone())?,
                 checker: cuda.checker(device, schedule)?,
-                places: of_place,
+                places: program.places,
                 args,
                 buffers,
                 report,
@@ -429,6 +378,93 @@ impl Drop for Loaded {
         for stream in &self.streams {
             let _ = stream.wait(self.patience * 2 + Duration::from_secs(30));
         }
+    }
+}
+
+/// Refuses more ranks of a GPU than can run at once.
+fn refuse_crowd(sharing: u32, blocks: u32, device: &Device) -> Result<(), ExecError> {
+    if sharing > MAX_SHARING {
+        return Err(ExecError::Refused {
+            what: format!("{sharing} ranks would share a GPU; at most {MAX_SHARING} do"),
+            hint: "take fewer ranks, or --backend host",
+        });
+    }
+    if sharing * blocks > device.multiprocessors {
+        return Err(ExecError::Refused {
+            what: format!(
+                "{sharing} ranks a GPU with {blocks} blocks each need {} multiprocessors at once; it has {}",
+                sharing * blocks,
+                device.multiprocessors
+            ),
+            hint: "take fewer ranks or --channels",
+        });
+    }
+    Ok(())
+}
+
+/// Lets each of the devices write to the memory of all others.
+fn reach_each_other(devices: &[Arc<Device>]) -> Result<(), ExecError> {
+    for a in devices {
+        for b in devices.iter().filter(|b| b.ordinal != a.ordinal) {
+            a.reach(b)?;
+        }
+    }
+    Ok(())
+}
+
+/// Blocks of a cluster. A grid is a whole number of clusters.
+fn cluster_of(blocks: u32, devices: &[Arc<Device>]) -> u32 {
+    let clusters = devices.iter().all(|d| d.arch >= 90);
+    if clusters { (1..=CLUSTER).rev().find(|c| blocks.is_multiple_of(*c)).unwrap_or(1) } else { 1 }
+}
+
+/// What the kernel of a schedule is compiled with; `threads` is the most that a block has.
+fn options(schedule: &Schedule, threads: u32, cluster: u32) -> Result<Vec<String>, ExecError> {
+    let protocol = match schedule.plan.protocol {
+        Protocol::Ll => 0,
+        Protocol::Ll128 => 1,
+        Protocol::Simple => 2,
+    };
+    let own = [format!("-DPROTOCOL={protocol}"), format!("-DTHREADS={threads}"), format!("-DCLUSTER={cluster}")];
+    Ok(own.into_iter().chain(macros(&schedule.call)?).collect())
+}
+
+/// What the kernel of one rank reads, by place: a block and a lane of it.
+struct Program {
+    /// `record_stride` of each place, of which `counts` are in use.
+    records: Vec<Record>,
+    counts: Vec<u32>,
+    /// `port_stride` of each place.
+    ports: Vec<DevicePort>,
+    /// Channel and lane.
+    places: Vec<(u32, u32)>,
+}
+
+impl Program {
+    /// `signals` is the address of the counters by which lanes of the rank wait for each other.
+    fn new(rank: Rank, flat: &Flat, layout: &Layout, fifos: &Fifos, record_stride: usize, signals: u64) -> Self {
+        let (places, port_stride) = ((layout.blocks * layout.lanes) as usize, layout.port_stride as usize);
+        let mut program = Self {
+            records: vec![Record::default(); places * record_stride],
+            counts: vec![0; places],
+            ports: vec![DevicePort::default(); places * port_stride],
+            places: vec![(0, 0); places],
+        };
+        for (lane, &place) in flat.lanes.iter().zip(&layout.places).filter(|(l, _)| l.rank == rank.0) {
+            program.records[place * record_stride..][..lane.records.len()].copy_from_slice(&lane.records);
+            program.counts[place] = lane.records.len() as u32;
+            program.places[place] = (lane.channel, lane.lane);
+            let ports = &mut program.ports[place * port_stride..];
+            fifos.wire(lane, ports);
+            for (&told, port) in lane.tokens.iter().zip(&mut ports[lane.ports.len()..]) {
+                if let Some(&place) = layout.places.get(told as usize) {
+                    let wait = signals + place as u64 * COUNTER;
+                    let grows = flat.lanes[told as usize].signals;
+                    *port = DevicePort { wait, grows, peer: rank.0, ..DevicePort::default() };
+                }
+            }
+        }
+        program
     }
 }
 

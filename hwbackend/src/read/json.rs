@@ -5,14 +5,14 @@
 
 use std::collections::BTreeSet;
 
-use collcast_sim::collective::Launch;
-use collcast_sim::measurement::{Measurement, Origin};
+use collcast_sim::collective::{Collective, Launch};
+use collcast_sim::measurement::{Measurement, Origin, Settings};
 use collcast_sim::units::{Bytes, SimDuration};
 use serde_json::Value;
 
 use super::error::ReadError;
-use super::log::{collective_in_name, collective_of_program};
 use super::parsed::{EXPECTED_WRONG, Input, Parsed, TIME_MAX_US, wrong_values};
+use super::program::{collective_in_name, collective_of_program};
 use super::settings::{Env, from_env, is_relevant, plain_version, version_of_code};
 use super::sidecar::{message, shortened};
 
@@ -42,73 +42,113 @@ pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
 fn nccl_tests(input: &Input<'_>, value: &Value) -> Result<Parsed, ReadError> {
     let mut out = Parsed::default();
     let Some(results) = value.get("results").and_then(Value::as_array) else {
-        let what = match value {
-            Value::Object(map) => {
-                let keys: Vec<String> = map.keys().take(6).map(|key| shortened(key)).collect();
-                format!("its keys: {}", keys.join(", "))
-            }
-            Value::Array(items) => format!("it is a list of {}", items.len()),
-            _ => "it is a single value".to_owned(),
-        };
-        out.reason = Some(format!("JSON without the `results` of nccl-tests -J; {what}"));
+        out.reason = Some(format!("JSON without the `results` of nccl-tests -J; {}", outline(value)));
         return Ok(out);
     };
-    let config = value.get("config").unwrap_or(&Value::Null);
-    let devices =
-        config.get("devices").or_else(|| value.get("devices")).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-    let args = value.get("args").and_then(Value::as_array);
-    let program = args.and_then(|args| args.first()).and_then(Value::as_str).and_then(collective_of_program);
-    let Some(collective) = program.or(input.sidecar.collective).or_else(|| collective_in_name(input.stem)) else {
-        out.reason = Some(format!(
-            "`args` names no test program; say `collective = \"all_reduce\"` in {}.toml beside the file",
-            input.stem
-        ));
-        return Ok(out);
+    let run = match Run::new(input, value, &mut out) {
+        Ok(run) => run,
+        Err(reason) => {
+            out.reason = Some(reason);
+            return Ok(out);
+        }
     };
-    let from_devices = devices
-        .iter()
-        .filter_map(|device| count(device.get("rank")?))
-        .max()
-        .and_then(|last| u32::try_from(last).ok()?.checked_add(1));
-    let Some(ranks) = from_devices.or(input.sidecar.ranks) else {
-        out.reason = Some(format!(
-            "no `devices`, so no number of ranks; say `ranks = 16` in {}.toml beside the file",
-            input.stem
-        ));
-        return Ok(out);
-    };
-    let hosts: BTreeSet<&str> = devices.iter().filter_map(|device| device.get("hostname")?.as_str()).collect();
-    let hosts = (!hosts.is_empty() && devices.len() == ranks as usize)
-        .then(|| u32::try_from(hosts.len()).ok())
-        .flatten()
-        .or(input.sidecar.nodes);
-
-    let mut env = input.sidecar.env.clone();
-    env.extend(environment(value.get("env").unwrap_or(&Value::Null)));
-    let mut notes = Vec::new();
-    let mut settings = from_env(&env, collective, &mut notes);
-    for text in notes {
-        out.note_once(None, text);
-    }
-    settings.nccl = match value.get("nccl_version") {
-        Some(Value::String(text)) => match text.parse() {
-            Ok(code) => version_of_code(code),
-            Err(_) => plain_version(text),
-        },
-        Some(code) => count(code).and_then(|code| u32::try_from(code).ok()).and_then(version_of_code),
-        None => None,
-    }
-    .or_else(|| input.sidecar.nccl.clone());
-    env.retain(|name, _| is_relevant(name));
-    out.env = env;
-    out.nccl.clone_from(&settings.nccl);
-    let launch = launch(config).or(input.sidecar.launch);
-    // nccl-tests takes its buffers from `ncclMemAlloc`.
-    settings.registered = launch == Some(Launch::Graph);
-
     let lines = lines_of(input.text, "\"size\"", "\"results\"", results.len());
     for (index, result) in results.iter().enumerate() {
-        let line = lines.get(index).copied().unwrap_or(0);
+        run.rows(input, lines.get(index).copied().unwrap_or(0), result, &mut out)?;
+    }
+    out_of_bounds(input, value, &mut out)?;
+    if out.rows.is_empty() {
+        out.reason = Some(match out.unusable {
+            0 => "its `results` are empty".to_owned(),
+            count => format!("all {count} times are zero or absent"),
+        });
+    }
+    Ok(out)
+}
+
+/// What a JSON text is, for one that is not understood.
+fn outline(value: &Value) -> String {
+    match value {
+        Value::Object(map) => {
+            let keys: Vec<String> = map.keys().take(6).map(|key| shortened(key)).collect();
+            format!("its keys: {}", keys.join(", "))
+        }
+        Value::Array(items) => format!("it is a list of {}", items.len()),
+        _ => "it is a single value".to_owned(),
+    }
+}
+
+/// What all rows of a file share.
+struct Run {
+    collective: Collective,
+    ranks: u32,
+    hosts: Option<u32>,
+    launch: Option<Launch>,
+    settings: Settings,
+}
+
+impl Run {
+    /// From what stands beside the results; says what is missing.
+    fn new(input: &Input<'_>, value: &Value, out: &mut Parsed) -> Result<Self, String> {
+        let config = value.get("config").unwrap_or(&Value::Null);
+        let devices = config
+            .get("devices")
+            .or_else(|| value.get("devices"))
+            .and_then(Value::as_array)
+            .map_or(&[][..], Vec::as_slice);
+        let args = value.get("args").and_then(Value::as_array);
+        let program = args.and_then(|args| args.first()).and_then(Value::as_str).and_then(collective_of_program);
+        let Some(collective) = program.or(input.sidecar.collective).or_else(|| collective_in_name(input.stem)) else {
+            return Err(format!(
+                "`args` names no test program; say `collective = \"all_reduce\"` in {}.toml beside the file",
+                input.stem
+            ));
+        };
+        let from_devices = devices
+            .iter()
+            .filter_map(|device| count(device.get("rank")?))
+            .max()
+            .and_then(|last| u32::try_from(last).ok()?.checked_add(1));
+        let Some(ranks) = from_devices.or(input.sidecar.ranks) else {
+            return Err(format!(
+                "no `devices`, so no number of ranks; say `ranks = 16` in {}.toml beside the file",
+                input.stem
+            ));
+        };
+        let hosts: BTreeSet<&str> = devices.iter().filter_map(|device| device.get("hostname")?.as_str()).collect();
+        let hosts = (!hosts.is_empty() && devices.len() == ranks as usize)
+            .then(|| u32::try_from(hosts.len()).ok())
+            .flatten()
+            .or(input.sidecar.nodes);
+
+        let mut env = input.sidecar.env.clone();
+        env.extend(environment(value.get("env").unwrap_or(&Value::Null)));
+        let mut notes = Vec::new();
+        let mut settings = from_env(&env, collective, &mut notes);
+        for text in notes {
+            out.note_once(None, text);
+        }
+        settings.nccl = match value.get("nccl_version") {
+            Some(Value::String(text)) => match text.parse() {
+                Ok(code) => version_of_code(code),
+                Err(_) => plain_version(text),
+            },
+            Some(code) => count(code).and_then(|code| u32::try_from(code).ok()).and_then(version_of_code),
+            None => None,
+        }
+        .or_else(|| input.sidecar.nccl.clone());
+        env.retain(|name, _| is_relevant(name));
+        out.env = env;
+        out.nccl.clone_from(&settings.nccl);
+        let launch = launch(config).or(input.sidecar.launch);
+        // nccl-tests takes its buffers from `ncclMemAlloc`.
+        settings.registered = launch == Some(Launch::Graph);
+
+        Ok(Self { collective, ranks, hosts, launch, settings })
+    }
+
+    /// The measurements of one result: out of place and in place.
+    fn rows(&self, input: &Input<'_>, line: u64, result: &Value, out: &mut Parsed) -> Result<(), ReadError> {
         let bad = |column: &str, given: &Value, expected: &'static str| ReadError::BadValue {
             path: input.path.to_owned(),
             line,
@@ -131,18 +171,7 @@ fn nccl_tests(input: &Input<'_>, value: &Value) -> Result<Parsed, ReadError> {
             };
             let wrong = half.get("nwrong").unwrap_or(&Value::Null);
             out.wrong(line, wrong_count(wrong).ok_or_else(|| bad("nwrong", wrong, EXPECTED_WRONG))?);
-            let time_us = match half.get("time") {
-                Some(time) => match number(time) {
-                    Number::Value(time) => Some(time),
-                    Number::Absent => None,
-                    Number::Bad => return Err(bad("time", time, "microseconds, or \"nan\"")),
-                },
-                // With -C there is only the host's time; the rate is the operation's.
-                None => match half.get("alg_bw").map(number) {
-                    Some(Number::Value(rate)) if rate > 0.0 => Some(size as f64 / rate / 1e3),
-                    _ => None,
-                },
-            };
+            let time_us = time_of_half(size, half, &bad)?;
             let Some(time_us) = time_us.filter(|&time| time > 0.0 && size > 0) else {
                 out.unusable += 1;
                 continue;
@@ -155,31 +184,43 @@ fn nccl_tests(input: &Input<'_>, value: &Value) -> Result<Parsed, ReadError> {
             }
             out.rows.push(Measurement {
                 run: input.stem.to_owned(),
-                collective,
-                ranks,
-                hosts,
-                launch,
+                collective: self.collective,
+                ranks: self.ranks,
+                hosts: self.hosts,
+                launch: self.launch,
                 timing: input.sidecar.timing,
                 dtype: text("type").and_then(|name| name.parse().ok()),
-                op: text("redop").and_then(|name| name.parse().ok()).filter(|_| collective.reduces()),
-                root: root.filter(|_| collective.rooted()),
+                op: text("redop").and_then(|name| name.parse().ok()).filter(|_| self.collective.reduces()),
+                root: root.filter(|_| self.collective.rooted()),
                 in_place,
                 size: Bytes(size),
                 time: SimDuration::from_us(time_us),
-                settings: settings.clone(),
+                settings: self.settings.clone(),
                 chosen: None,
                 origin: Origin { file: input.path.display().to_string(), line },
             });
         }
+        Ok(())
     }
-    out_of_bounds(input, value, &mut out)?;
-    if out.rows.is_empty() {
-        out.reason = Some(match out.unusable {
-            0 => "its `results` are empty".to_owned(),
-            count => format!("all {count} times are zero or absent"),
-        });
+}
+
+/// The time of one half in microseconds; with -C there is only the host's time, and the rate is the operation's.
+fn time_of_half(
+    size: u64,
+    half: &Value,
+    bad: &impl Fn(&str, &Value, &'static str) -> ReadError,
+) -> Result<Option<f64>, ReadError> {
+    match half.get("time") {
+        Some(time) => match number(time) {
+            Number::Value(time) => Ok(Some(time)),
+            Number::Absent => Ok(None),
+            Number::Bad => Err(bad("time", time, "microseconds, or \"nan\"")),
+        },
+        None => match half.get("alg_bw").map(number) {
+            Some(Number::Value(rate)) if rate > 0.0 => Ok(Some(size as f64 / rate / 1e3)),
+            _ => Ok(None),
+        },
     }
-    Ok(out)
 }
 
 /// `{"count": 0, "okay": "true"}`: what the run as a whole found wrong.

@@ -15,6 +15,7 @@ mod error;
 mod json;
 mod log;
 mod parsed;
+mod program;
 mod settings;
 mod sidecar;
 mod table;

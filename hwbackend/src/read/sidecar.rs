@@ -70,18 +70,7 @@ pub(super) struct Sidecar {
 
 /// Reads it. Unknown keys are free text, unless they look like a misspelt key.
 pub(super) fn parse(path: &Path, text: &str) -> Result<Sidecar, ReadError> {
-    let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
-        let offset = error.span().map_or(0, |span| span.start).min(text.len());
-        let before = text.get(..offset).unwrap_or_default();
-        let line_start = before.rfind('\n').map_or(0, |at| at + 1);
-        ReadError::Syntax {
-            path: path.to_owned(),
-            format: "TOML",
-            line: before.matches('\n').count() as u64 + 1,
-            column: (offset - line_start) as u64 + 1,
-            message: message(error.message().to_owned()),
-        }
-    })?;
+    let table: toml::Table = text.parse().map_err(|error| syntax(path, text, &error))?;
     let mut sidecar = Sidecar::default();
     for (key, value) in &table {
         let bad = |expected: &'static str| ReadError::BadValue {
@@ -140,27 +129,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Sidecar, ReadError> {
                     sidecar.notes.push(format!("nccl_version `{text}` is not one version; left open"));
                 }
             }
-            "env" => {
-                let table = value.as_table().ok_or_else(|| bad("a table [env]"))?;
-                for (name, value) in table {
-                    let value = match value {
-                        toml::Value::String(text) => text.clone(),
-                        other => other.to_string(),
-                    };
-                    // A remark in brackets after the value is for people.
-                    let plain = match value.split_once(" (") {
-                        Some((plain, remark)) if remark.ends_with(')') => {
-                            if is_relevant(name) {
-                                let text = format!("{name} = `{value}` is read as `{plain}`");
-                                sidecar.notes.push(text);
-                            }
-                            plain.to_owned()
-                        }
-                        _ => value,
-                    };
-                    sidecar.env.insert(name.clone(), plain);
-                }
-            }
+            "env" => sidecar.environment(value.as_table().ok_or_else(|| bad("a table [env]"))?),
             "host" => sidecar.on_cpu = value.as_str().is_some_and(|text| text.contains("no GPU is involved")),
             other if PROSE.contains(&other) => {}
             other => {
@@ -171,6 +140,44 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Sidecar, ReadError> {
         }
     }
     Ok(sidecar)
+}
+
+impl Sidecar {
+    /// Takes the variables of `[env]`.
+    fn environment(&mut self, table: &toml::Table) {
+        for (name, value) in table {
+            let value = match value {
+                toml::Value::String(text) => text.clone(),
+                other => other.to_string(),
+            };
+            // A remark in brackets after the value is for people.
+            let plain = match value.split_once(" (") {
+                Some((plain, remark)) if remark.ends_with(')') => {
+                    if is_relevant(name) {
+                        let text = format!("{name} = `{value}` is read as `{plain}`");
+                        self.notes.push(text);
+                    }
+                    plain.to_owned()
+                }
+                _ => value,
+            };
+            self.env.insert(name.clone(), plain);
+        }
+    }
+}
+
+/// What is no TOML, with its place.
+fn syntax(path: &Path, text: &str, error: &toml::de::Error) -> ReadError {
+    let offset = error.span().map_or(0, |span| span.start).min(text.len());
+    let before = text.get(..offset).unwrap_or_default();
+    let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+    ReadError::Syntax {
+        path: path.to_owned(),
+        format: "TOML",
+        line: before.matches('\n').count() as u64 + 1,
+        column: (offset - line_start) as u64 + 1,
+        message: message(error.message().to_owned()),
+    }
 }
 
 fn line_of_key(text: &str, key: &str) -> u64 {

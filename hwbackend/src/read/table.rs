@@ -15,7 +15,7 @@ use collcast_sim::units::{Bytes, SimDuration, parse_size};
 use super::bus::{Rate, Sample, bus_factor_fits};
 use super::error::ReadError;
 use super::parsed::{EXPECTED_WRONG, Input, Parsed, TIME_MAX_US, is_prediction_mark, wrong_values};
-use super::settings::{algorithm, from_env, is_relevant, plain_version};
+use super::settings::{Env, algorithm, from_env, is_relevant, plain_version};
 use super::sidecar::{message, shortened};
 
 /// Most columns, and longest line: far more than any table of measurements has.
@@ -60,24 +60,7 @@ pub(super) fn looks_like_header(line: &str) -> bool {
 pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
     let mut out = Parsed::default();
     let mut sidecar = input.sidecar.clone();
-    let mut header_line = None;
-    for (index, line) in input.text.lines().enumerate() {
-        if line.len() > LINE_MAX {
-            return Err(ReadError::BadRow {
-                path: input.path.to_owned(),
-                line: index as u64 + 1,
-                message: format!("has {} bytes; at most {LINE_MAX} are read", line.len()),
-            });
-        }
-        if line.starts_with('#') {
-            out.remark(line, &mut sidecar.env);
-            if is_prediction_mark(line) && !input.options.allow_predicted {
-                return Err(ReadError::Predicted { path: input.path.to_owned(), line: index as u64 + 1 });
-            }
-        } else if header_line.is_none() && !line.trim().is_empty() {
-            header_line = Some((index as u64 + 1, line));
-        }
-    }
+    let header_line = header_line(input, &mut sidecar.env, &mut out)?;
     out.env = sidecar.env.clone();
     out.env.retain(|name, _| is_relevant(name));
     let input = &Input { sidecar: &sidecar, ..*input };
@@ -85,22 +68,10 @@ pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
         out.reason = Some("comments and no header".to_owned());
         return Ok(out);
     };
-    let separator = [b',', b';', b'\t']
-        .into_iter()
-        .max_by_key(|&separator| (header.bytes().filter(|&b| b == separator).count(), separator == b','))
-        .unwrap_or(b',');
-    let mut reader = csv::ReaderBuilder::new()
-        .has_headers(false)
-        .flexible(true)
-        .delimiter(separator)
-        .comment(Some(b'#'))
-        .trim(csv::Trim::All)
-        .from_reader(input.text.as_bytes());
-
+    let mut reader = cells(input.text, header);
     let mut columns: Option<Columns> = None;
     let mut record = csv::StringRecord::new();
-    let mut groups: BTreeMap<(Collective, u32), Vec<(u64, Sample)>> = BTreeMap::new();
-    let (mut disagreeing, mut imprecise) = (0usize, 0usize);
+    let mut doubts = Doubts::default();
     loop {
         let more = reader.read_record(&mut record).map_err(|error| ReadError::BadRow {
             path: input.path.to_owned(),
@@ -118,14 +89,7 @@ pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
         if record.iter().all(str::is_empty) {
             continue;
         }
-        let extra = record.iter().skip(columns.count).any(|cell| !cell.is_empty());
-        if record.len() < columns.count || extra {
-            return Err(ReadError::BadRow {
-                path: input.path.to_owned(),
-                line,
-                message: format!("has {} cells; the header has {}", record.len(), columns.count),
-            });
-        }
+        columns.check_width(input, line, &record)?;
         if out.rows.len() >= input.rows_left {
             return Err(input.too_many_rows());
         }
@@ -133,42 +97,14 @@ pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
         row.check_origin()?;
         out.wrong(line, row.wrong()?);
         match row.measurement(&mut out)? {
-            Some((measurement, sample)) => {
-                imprecise += usize::from(row.is_imprecise());
-                if let Some((algbw, sample)) = sample {
-                    let exact = measurement.size.0 as f64 / measurement.time.as_us().max(1e-9) / 1e3;
-                    if (exact - algbw).abs() > 0.05 * algbw + 0.01 {
-                        disagreeing += 1;
-                        if disagreeing == 1 {
-                            out.note(
-                                Some(line),
-                                format!("time_us gives {exact:.2} GB/s, algbw_gbps says {algbw}; time_us is used"),
-                            );
-                        }
-                    }
-                    groups.entry((measurement.collective, measurement.ranks)).or_default().push((line, sample));
-                }
+            Some((measurement, rates)) => {
+                doubts.see(&row, &measurement, rates, &mut out);
                 out.rows.push(measurement);
             }
             None => out.unusable += 1,
         }
     }
-    if disagreeing > 1 {
-        out.note(None, format!("time_us and algbw_gbps disagree in {disagreeing} rows"));
-    }
-    if imprecise > 0 {
-        out.note(
-            None,
-            format!("{imprecise} times are derived from a rate of so few digits that they are off by up to 5% or more"),
-        );
-    }
-    for ((collective, ranks), samples) in groups {
-        let line = samples.first().map(|&(line, _)| line);
-        let samples: Vec<Sample> = samples.into_iter().map(|(_, sample)| sample).collect();
-        if !bus_factor_fits(collective, ranks, &samples) {
-            out.note(line, format!("busbw_gbps / algbw_gbps is not that of {collective} with {ranks} ranks"));
-        }
-    }
+    doubts.note(&mut out);
     out.nccl.clone_from(&input.sidecar.nccl);
     if out.rows.is_empty() {
         out.reason = Some(match out.unusable {
@@ -177,6 +113,96 @@ pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
         });
     }
     Ok(out)
+}
+
+/// The first line that is no comment, with its number. Comments go to `env` and `out`.
+fn header_line<'a>(input: &Input<'a>, env: &mut Env, out: &mut Parsed) -> Result<Option<(u64, &'a str)>, ReadError> {
+    let mut header_line = None;
+    for (index, line) in input.text.lines().enumerate() {
+        if line.len() > LINE_MAX {
+            return Err(ReadError::BadRow {
+                path: input.path.to_owned(),
+                line: index as u64 + 1,
+                message: format!("has {} bytes; at most {LINE_MAX} are read", line.len()),
+            });
+        }
+        if line.starts_with('#') {
+            out.remark(line, env);
+            if is_prediction_mark(line) && !input.options.allow_predicted {
+                return Err(ReadError::Predicted { path: input.path.to_owned(), line: index as u64 + 1 });
+            }
+        } else if header_line.is_none() && !line.trim().is_empty() {
+            header_line = Some((index as u64 + 1, line));
+        }
+    }
+    Ok(header_line)
+}
+
+/// The cells of a table, split at what its header has most of.
+fn cells<'a>(text: &'a str, header: &str) -> csv::Reader<&'a [u8]> {
+    let separator = [b',', b';', b'\t']
+        .into_iter()
+        .max_by_key(|&separator| (header.bytes().filter(|&b| b == separator).count(), separator == b','))
+        .unwrap_or(b',');
+    csv::ReaderBuilder::new()
+        .has_headers(false)
+        .flexible(true)
+        .delimiter(separator)
+        .comment(Some(b'#'))
+        .trim(csv::Trim::All)
+        .from_reader(text.as_bytes())
+}
+
+/// What makes the times of a table doubtful, as far as its rows tell.
+#[derive(Default)]
+struct Doubts {
+    /// Rates of rows that give both, by collective and ranks, with their lines.
+    groups: BTreeMap<(Collective, u32), Vec<(u64, Sample)>>,
+    /// Rows whose time is not that of their algbw.
+    disagreeing: usize,
+    /// Rows whose time comes from a rate of few digits.
+    imprecise: usize,
+}
+
+impl Doubts {
+    fn see(&mut self, row: &Row<'_>, measurement: &Measurement, rates: Option<Rates>, out: &mut Parsed) {
+        self.imprecise += usize::from(row.is_imprecise());
+        let Some((algbw, sample)) = rates else { return };
+        let exact = measurement.size.0 as f64 / measurement.time.as_us().max(1e-9) / 1e3;
+        if (exact - algbw).abs() > 0.05 * algbw + 0.01 {
+            self.disagreeing += 1;
+            if self.disagreeing == 1 {
+                out.note(
+                    Some(row.line),
+                    format!("time_us gives {exact:.2} GB/s, algbw_gbps says {algbw}; time_us is used"),
+                );
+            }
+        }
+        self.groups.entry((measurement.collective, measurement.ranks)).or_default().push((row.line, sample));
+    }
+
+    /// Says what all rows together show.
+    fn note(self, out: &mut Parsed) {
+        if self.disagreeing > 1 {
+            out.note(None, format!("time_us and algbw_gbps disagree in {} rows", self.disagreeing));
+        }
+        if self.imprecise > 0 {
+            out.note(
+                None,
+                format!(
+                    "{} times are derived from a rate of so few digits that they are off by up to 5% or more",
+                    self.imprecise
+                ),
+            );
+        }
+        for ((collective, ranks), samples) in self.groups {
+            let line = samples.first().map(|&(line, _)| line);
+            let samples: Vec<Sample> = samples.into_iter().map(|(_, sample)| sample).collect();
+            if !bus_factor_fits(collective, ranks, &samples) {
+                out.note(line, format!("busbw_gbps / algbw_gbps is not that of {collective} with {ranks} ranks"));
+            }
+        }
+    }
 }
 
 struct Columns {
@@ -236,6 +262,19 @@ impl Columns {
             }
         }
         Ok(Self { index, count: header.len() })
+    }
+
+    /// Refuses a row that has not the cells of the header; empty ones may follow.
+    fn check_width(&self, input: &Input<'_>, line: u64, record: &csv::StringRecord) -> Result<(), ReadError> {
+        let extra = record.iter().skip(self.count).any(|cell| !cell.is_empty());
+        if record.len() < self.count || extra {
+            return Err(ReadError::BadRow {
+                path: input.path.to_owned(),
+                line,
+                message: format!("has {} cells; the header has {}", record.len(), self.count),
+            });
+        }
+        Ok(())
     }
 }
 

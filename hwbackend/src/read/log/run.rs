@@ -1,0 +1,170 @@
+//! One run of nccl-tests: what the lines above its table say, and what is derived from these.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use collcast_sim::collective::{Collective, Launch};
+use collcast_sim::measurement::Choice;
+
+use super::row::Row;
+use crate::read::bus::{Sample, bus_factor_fits, ranks_of_samples};
+use crate::read::parsed::{Input, Parsed};
+use crate::read::settings::Env;
+use crate::read::sidecar::Sidecar;
+
+/// What is known of the run whose table comes next or is being read.
+#[derive(Default)]
+pub(super) struct Run {
+    pub(super) collective: Option<Collective>,
+    /// The name of a test that is none of them; file names are then no help.
+    pub(super) unknown_test: Option<String>,
+    pub(super) threads: Option<u32>,
+    pub(super) gpus: Option<u32>,
+    pub(super) graph: Option<u32>,
+    /// Rank to (host, process, device).
+    pub(super) ranks: BTreeMap<u32, (String, u64, u32)>,
+    /// What NCCL_DEBUG says of the communicator.
+    pub(super) debug_ranks: Option<u32>,
+    pub(super) debug_hosts: Option<u32>,
+    pub(super) columns: Option<Vec<String>>,
+    pub(super) env: Env,
+    pub(super) choices: HashMap<u64, Choice>,
+    pub(super) rows: Vec<Row>,
+    /// Its last lines are there, which say whether results were right.
+    pub(super) finished: bool,
+}
+
+impl Run {
+    /// From the device lines, if they agree with the rates; else from what is left.
+    pub(super) fn ranks(&self, collective: Collective, input: &Input<'_>, out: &mut Parsed) -> Result<u32, String> {
+        let first_line = self.rows.first().map(|row| row.line);
+        let samples: Vec<Sample> = self.rows.iter().flat_map(|row| row.halves).filter_map(|half| half.sample).collect();
+        let by_rate = ranks_of_samples(collective, &samples);
+        let sidecar = input.sidecar;
+        // What the sibling file says of ranks, it says because the list is cut.
+        let listed = sidecar
+            .ranks
+            .or_else(|| Some(self.ranks.last_key_value()?.0 + 1))
+            .or(self.debug_ranks)
+            .or_else(|| sidecar.nodes?.checked_mul(sidecar.gpus_per_node?));
+        match (listed, by_rate) {
+            (Some(listed), _) if bus_factor_fits(collective, listed, &samples) => {
+                if !self.ranks.is_empty() && self.ranks.len() < listed as usize && sidecar.ranks.is_none() {
+                    let text = format!(
+                        "only {} of {listed} device lines; {listed} ranks by the last of them",
+                        self.ranks.len()
+                    );
+                    out.note(first_line, text);
+                }
+                Ok(listed)
+            }
+            (Some(listed), Some((ranks, last))) if ranks == last => {
+                let text = format!("{listed} ranks are named, but busbw / algbw is that of {ranks}; {ranks} is used");
+                out.note(first_line, text);
+                Ok(ranks)
+            }
+            (Some(listed), Some((first, last))) => Err(format!(
+                "{listed} ranks are named, but busbw / algbw is that of {}; say `ranks = N` in {}.toml beside the file",
+                range(first, last),
+                input.stem
+            )),
+            (Some(listed), None) => {
+                let text = format!("busbw / algbw is not that of {listed} ranks, nor of any other number");
+                out.note(first_line, text);
+                Ok(listed)
+            }
+            (None, Some((ranks, last))) if ranks == last => {
+                let text = format!("no device lines; {ranks} ranks by busbw / algbw");
+                out.note(first_line, text);
+                Ok(ranks)
+            }
+            (None, by_rate) => Err(format!(
+                "{} rows and no device lines, so no number of ranks (busbw / algbw {}); say `ranks = N` in {}.toml beside the file",
+                self.rows.len(),
+                by_rate.map_or("does not tell".to_owned(), |(first, last)| {
+                    format!("is that of {}", range(first, last))
+                }),
+                input.stem
+            )),
+        }
+    }
+
+    /// What the sibling file says, else as the device lines tell.
+    pub(super) fn hosts(&self, ranks: u32, sidecar: &Sidecar, out: &mut Parsed) -> Option<u32> {
+        if let Some(nodes) = sidecar.nodes {
+            return Some(nodes);
+        }
+        let names: BTreeSet<&str> = self.ranks.values().map(|(host, _, _)| host.as_str()).collect();
+        let named = u32::try_from(names.len()).ok()?;
+        if named > 0 && self.ranks.len() == ranks as usize {
+            return Some(named);
+        }
+        // The devices of the last host tell the GPUs of each, if its last line is there.
+        let last = self.ranks.last_key_value().map(|(&last, _)| last + 1);
+        let per_host = self
+            .ranks
+            .values()
+            .filter(|_| last == Some(ranks))
+            .map(|&(_, _, device)| device.saturating_add(1))
+            .max()
+            .or(sidecar.gpus_per_node);
+        match per_host {
+            Some(per_host) if ranks.is_multiple_of(per_host) && ranks / per_host >= named => {
+                out.note_once(
+                    None,
+                    format!(
+                        "number of hosts: {}, of {per_host} GPUs, by the devices that are listed",
+                        ranks / per_host
+                    ),
+                );
+                Some(ranks / per_host)
+            }
+            _ => self.debug_hosts,
+        }
+    }
+
+    /// By graph, threads and GPUs, else by the processes of the device lines.
+    pub(super) fn launch(&self) -> Option<Launch> {
+        if self.graph.is_some_and(|graph| graph > 0) {
+            return Some(Launch::Graph);
+        }
+        match (self.threads, self.gpus) {
+            (_, Some(gpus)) if gpus > 1 => Some(Launch::SingleThread),
+            (Some(threads), Some(_)) if threads > 1 => Some(Launch::Threads),
+            (Some(_), Some(_)) => Some(Launch::Processes),
+            _ => {
+                let processes: BTreeSet<(&str, u64)> =
+                    self.ranks.values().map(|(host, process, _)| (host.as_str(), *process)).collect();
+                (processes.len() > 1 && processes.len() == self.ranks.len()).then_some(Launch::Processes)
+            }
+        }
+    }
+
+    /// The choice of NCCL for a row of `size` bytes. NCCL's count is that of one rank where nccl-tests' size is of all.
+    pub(super) fn choice_for(&self, collective: Collective, ranks: u32, size: u64) -> Option<Choice> {
+        if self.choices.is_empty() {
+            return None;
+        }
+        let bytes = match collective {
+            Collective::AllGather | Collective::ReduceScatter => size / u64::from(ranks.max(1)),
+            _ => size,
+        };
+        self.choices.get(&bytes).copied()
+    }
+}
+
+fn range(first: u32, last: u32) -> String {
+    match last {
+        u32::MAX => format!("{first} or more"),
+        last => format!("{first} to {last}"),
+    }
+}
+
+/// `Rank  0 Group  0 Pid   4542 on         vm device  0 [0000:00:06] NVIDIA H200`.
+pub(super) fn rank_line(text: &str) -> Option<(u32, (String, u64, u32))> {
+    let words: Vec<&str> = text.split_whitespace().take(64).collect();
+    let after = |key: &str| words.windows(2).find(|pair| pair[0] == key).map(|pair| pair[1]);
+    let rank: u32 = after("Rank")?.parse().ok()?;
+    let process = after("Pid").and_then(|pid| pid.parse().ok()).unwrap_or(0);
+    let device = after("device")?.parse().ok()?;
+    (rank < 1 << 24).then(|| (rank, (after("on").unwrap_or_default().to_owned(), process, device)))
+}

@@ -1,0 +1,146 @@
+//! The network between hosts, and the NICs that are not as the rest.
+
+use std::ops::Range;
+
+use super::values::{MAX_GPUS_U32, MAX_PER_HOST, Reader};
+use crate::cluster::{Deviation, Exception};
+use crate::error::{TopologiesError, quote};
+use crate::fabric::{
+    FabricKind, FabricPlaces, FabricSpec, LeafSpec, MAX_SWITCHES, Oversubscription, Routing, SpineSpec,
+};
+use crate::raw::{At, RawException, RawFabric, Scalar};
+
+impl Reader<'_> {
+    pub(super) fn fabric(&self, raw: &RawFabric) -> Result<FabricSpec, TopologiesError> {
+        let kind = self.choice("a kind of fabric", &raw.kind, FabricKind::ALL)?;
+        let place = |span: &Range<usize>| Some(self.source.locate(span.clone()));
+        let by_rail = matches!(kind, FabricKind::RailOptimised | FabricKind::RailOnly);
+        let mut leaf = None;
+        if let Some(written) = &raw.leaf {
+            if let Some(per) = &written.value.per {
+                let rail = self.choice("a set of ports", per, &[(true, "rail"), (false, "unit")])?;
+                if rail != by_rail {
+                    return Err(self.contradiction(
+                        &per.span,
+                        format!("leaves per {} in a {} fabric", per.value, kind.name()),
+                        if by_rail { "expected \"rail\"" } else { "expected \"unit\"" },
+                        "only rail-optimised and rail-only fabrics have leaves per rail",
+                    ));
+                }
+            }
+            let rate = written.value.rate.as_ref();
+            leaf = Some(LeafSpec {
+                rate: rate.map(|r| self.rate("the rate of the leaf", r)).transpose()?,
+                down: self.optional_number("down", written.value.down.as_ref(), 1, 100_000)?,
+                up: self.optional_number("up", written.value.up.as_ref(), 0, MAX_SWITCHES)?,
+            });
+        }
+        let spine = raw
+            .spine
+            .as_ref()
+            .map(|s| {
+                Ok::<_, TopologiesError>(SpineSpec {
+                    count: self.number("the count of spines", &s.value.count, 1, MAX_SWITCHES)?,
+                    ports: self.number("the ports of a spine", &s.value.ports, 1, 100_000)?,
+                })
+            })
+            .transpose()?;
+        let hosts_per_unit = self.optional_number("hosts_per_unit", raw.hosts_per_unit.as_ref(), 1, MAX_GPUS_U32)?;
+        Ok(FabricSpec {
+            kind,
+            hosts_per_unit,
+            leaf,
+            spine,
+            routing: self.routing(raw)?,
+            oversubscription: self.oversubscription(raw)?,
+            sharp: raw.sharp.unwrap_or(false),
+            places: FabricPlaces {
+                file: self.source.file.to_owned(),
+                kind: place(&raw.kind.span),
+                hosts_per_unit: raw.hosts_per_unit.as_ref().and_then(|x| place(&x.span)),
+                leaf: raw.leaf.as_ref().and_then(|x| place(&x.span)),
+                spine: raw.spine.as_ref().and_then(|x| place(&x.span)),
+                oversubscription: raw.oversubscription.as_ref().and_then(|x| place(&x.span)),
+            },
+        })
+    }
+
+    fn routing(&self, raw: &RawFabric) -> Result<Routing, TopologiesError> {
+        let Some(routing) = &raw.routing else {
+            return Ok(Routing::Adaptive);
+        };
+        match &routing.value.0 {
+            Scalar::Hash(seed) => Ok(Routing::Hash(seed.unsigned_abs())),
+            Scalar::Text(text) => {
+                let given = At { value: text.clone(), span: routing.span.clone() };
+                self.choice("a kind of routing", &given, &[(Routing::Adaptive, "adaptive"), (Routing::Spray, "spray")])
+            }
+            other => Err(self.value(
+                &routing.span,
+                format!("`{other}` is not a kind of routing"),
+                "expected \"adaptive\", \"spray\" or { hash = 7 }",
+                "static ECMP is { hash = SEED }",
+            )),
+        }
+    }
+
+    fn oversubscription(&self, raw: &RawFabric) -> Result<Oversubscription, TopologiesError> {
+        let Some(given) = &raw.oversubscription else {
+            return Ok(Oversubscription::NotGiven);
+        };
+        let ratio = match &given.value.0 {
+            Scalar::Text(text) if text == "unknown" => return Ok(Oversubscription::Unknown),
+            Scalar::Text(text) => text.split_once(':').and_then(|(down, up)| {
+                let number = |t: &str| t.trim().parse::<f64>().ok().filter(|x| *x > 0.0);
+                Some(number(down)? / number(up)?)
+            }),
+            Scalar::Whole(number) => Some(*number as f64),
+            Scalar::Real(number) => Some(*number),
+            _ => None,
+        };
+        match ratio {
+            Some(ratio) if (1.0..=1000.0).contains(&ratio) => {
+                Ok(Oversubscription::Thousandths((ratio * 1000.0).round() as u32))
+            }
+            _ => Err(self.value(
+                &given.span,
+                format!("`{}` is not an over-subscription", quote(&given.value.0.to_string())),
+                "expected a number from 1, \"3:2\" or \"unknown\"",
+                "it is the rate into a leaf over the rate out of it upwards",
+            )),
+        }
+    }
+
+    pub(super) fn exception(&self, raw: &RawException, span: &Range<usize>) -> Result<Exception, TopologiesError> {
+        let deviation = match (&raw.rate, &raw.state) {
+            (Some(rate), None) => Deviation::Rate(self.rate("the rate of the exception", rate)?),
+            (None, Some(state)) => {
+                self.choice("a state of a NIC", state, &[((), "down")])?;
+                Deviation::Down
+            }
+            (Some(_), Some(state)) => {
+                return Err(self.contradiction(
+                    &state.span,
+                    "the exception gives a rate and a state".to_owned(),
+                    "both",
+                    "a port runs at a rate or is down",
+                ));
+            }
+            (None, None) => {
+                return Err(TopologiesError::Key(self.source.at(
+                    self.heading(span),
+                    "the exception does not say what is different",
+                    "needs `rate` or `state`",
+                    "for example rate = \"200 Gb/s\", or state = \"down\"",
+                )));
+            }
+        };
+        Ok(Exception {
+            host: raw.host.value.clone(),
+            nic: self.optional_number("nic", raw.nic.as_ref(), 0, MAX_PER_HOST)?,
+            deviation,
+            host_at: Some(raw.host.span.clone()),
+            nic_at: raw.nic.as_ref().map(|n| n.span.clone()),
+        })
+    }
+}
