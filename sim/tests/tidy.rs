@@ -151,7 +151,10 @@ const CLI: &str = "src/cli/";
 /// Folders that may still have circles among their own files, and why. A folder without one fails the test.
 const CIRCLES_LEFT: &[(&str, &str)] = &[
     ("sim/src/schedule/", "generators use what the module that calls them declares: Call, Conn, Worker, Order"),
-    ("src/", "the parts of a question use the request and outcome that its module declares: bench, step, tune and so on"),
+    (
+        "src/",
+        "the parts of a question use the request and outcome that its module declares: bench, step, tune and so on",
+    ),
 ];
 
 /// A file of a crate as the search for circles sees it.
