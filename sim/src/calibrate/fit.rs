@@ -29,12 +29,6 @@ const IDENTIFIED: f64 = 0.35;
 const MISSED: f64 = 1.03;
 /// Change of another parameter from which derivatives are taken anew once one was given up.
 const MOVED: f64 = 0.01;
-/// Rows for each parameter below which most parameters are likely to be given up: the valley that the first search goes
-/// down is long and flat then.
-const FEW: usize = 4;
-/// Part of its loss by which a step of that search has to lower it there: how the rows scatter, which is all that is
-/// asked of it, is then known to 1%. Elsewhere as of any search.
-const ROUGH: f64 = 0.02;
 /// Relative step of a derivative: far above the rounding of a run and the beats of blocks that are not in step.
 const STEP: f64 = 0.05;
 
@@ -53,12 +47,10 @@ impl Study<'_> {
         let mut unknown = BTreeSet::new();
         let mut needed = BTreeSet::new();
         let search = |free: &[usize], from: &[f64], frozen: Option<&DMatrix<f64>>, pull: f64| {
-            self.search(&Rows { study: self, rows, free, frozen }, free, from, &options(pull))
+            self.search(&Rows { study: self, rows, free, frozen }, free, from, pull)
         };
         let from: Vec<f64> = free.iter().map(|&i| self.start[i]).collect();
-        let flat = if rows.len() < FEW * free.len() { ROUGH } else { options(HINT).flat };
-        let rough = Options { flat, ..options(HINT) };
-        let alone = self.search(&Rows { study: self, rows, free: &free, frozen: None }, &free, &from, &rough)?;
+        let alone = search(&free, &from, None, HINT)?;
         let pull = self.pull(rows, &alone.residuals);
         let mut solution = search(&free, &alone.x, Some(&alone.jacobian), pull)?;
         // Whether the derivatives are those of a fit with more parameters.
@@ -146,7 +138,7 @@ impl Study<'_> {
         let mut residuals = fit.residuals.clone();
         residuals.iter_mut().zip(fit.jacobian.column(without).iter()).for_each(|(r, slope)| *r += slope * back);
         let line = Line { x: &x, residuals, jacobian: fit.jacobian.clone().remove_column(without) };
-        let Ok(solution) = self.search(&line, &fewer, &x, &options(pull));
+        let Ok(solution) = self.search(&line, &fewer, &x, pull);
         solution
     }
 
@@ -174,16 +166,10 @@ impl Study<'_> {
         (OVER_MEDIAN * quantile(&off, 0.5) * alike.sqrt() / PRIOR).max(HINT)
     }
 
-    fn search<P: Problem>(
-        &self,
-        problem: &P,
-        free: &[usize],
-        from: &[f64],
-        options: &Options,
-    ) -> Result<Solution, P::Error> {
+    fn search<P: Problem>(&self, problem: &P, free: &[usize], from: &[f64], pull: f64) -> Result<Solution, P::Error> {
         let bounds: Vec<(f64, f64)> = free.iter().map(|&i| self.bounds[i]).collect();
         let start: Vec<f64> = free.iter().map(|&i| self.start[i]).collect();
-        minimise(problem, &start, from, &bounds, options)
+        minimise(problem, &start, from, &bounds, &options(pull))
     }
 
     fn told(
@@ -253,7 +239,7 @@ impl Study<'_> {
         }
         let problem = Rows { study: self, rows: seen, free: &free, frozen: Some(&frozen) };
         let from: Vec<f64> = free.iter().map(|&i| fit.x[i]).collect();
-        Ok(self.all(&free, &self.search(&problem, &free, &from, &options(fit.pull))?.x))
+        Ok(self.all(&free, &self.search(&problem, &free, &from, fit.pull)?.x))
     }
 }
 
