@@ -86,7 +86,7 @@ pub struct Prediction {
     pub warnings: Vec<Warning>,
     /// See [`crate::engine::Outcome::trace_hash`].
     pub trace_hash: u64,
-    /// See [`Schedule::identity`].
+    /// See [`crate::schedule::Schedule::identity`].
     pub schedule_hash: u64,
 }
 

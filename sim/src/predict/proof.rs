@@ -14,7 +14,7 @@ pub enum ProofKind {
         /// Whether races between lanes were searched too.
         races: bool,
     },
-    /// Its pattern, on a smaller call: see [`Pattern`] for what that has in common with it.
+    /// Its pattern, on a smaller call: see [`crate::schedule::Pattern`] for what that has in common with it.
     ProvedPattern {
         /// Ranks of the smaller call.
         ranks: u32,

@@ -22,7 +22,7 @@ pub enum OriginKind {
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Parameter {
-    /// The value, in the unit of its [`Constant`].
+    /// The value, in the unit of its [`super::Constant`].
     pub value: f64,
     /// Kind of origin.
     pub origin: OriginKind,
