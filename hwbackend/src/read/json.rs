@@ -11,7 +11,7 @@ use collcast_sim::units::{Bytes, SimDuration};
 use serde_json::Value;
 
 use super::error::ReadError;
-use super::parsed::{EXPECTED_WRONG, Input, Parsed, TIME_MAX_US, wrong_values};
+use super::parsed::{EXPECTED_WRONG, Input, Parsed, TIME_MAX_US, TIME_MIN_US, wrong_values};
 use super::program::{collective_in_name, collective_of_program};
 use super::settings::{Env, from_env, is_relevant, plain_version, version_of_code};
 use super::sidecar::{message, shortened};
@@ -172,7 +172,7 @@ impl Run {
             let wrong = half.get("nwrong").unwrap_or(&Value::Null);
             out.wrong(line, wrong_count(wrong).ok_or_else(|| bad("nwrong", wrong, EXPECTED_WRONG))?);
             let time_us = time_of_half(size, half, &bad)?;
-            let Some(time_us) = time_us.filter(|&time| time > 0.0 && size > 0) else {
+            let Some(time_us) = time_us.filter(|&time| time >= TIME_MIN_US && size > 0) else {
                 out.unusable += 1;
                 continue;
             };

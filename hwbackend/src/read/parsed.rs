@@ -15,6 +15,8 @@ pub const ROWS_MAX: usize = 1_000_000;
 pub(super) const NOTES_MAX: usize = 200;
 /// Longest time that can be meant: 100 days, well inside the type that carries it.
 pub(super) const TIME_MAX_US: f64 = 100.0 * 86_400.0 * 1e6;
+/// Shortest time that is one: a picosecond, the unit of times. A row with less has as little of a time as one of 0.00.
+pub(super) const TIME_MIN_US: f64 = 1e-6;
 
 /// Begins a line in forecasts of ours that ask for what no row says.
 pub const UNSAID: &str = "rows do not say ";

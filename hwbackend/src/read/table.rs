@@ -14,7 +14,7 @@ use collcast_sim::units::{Bytes, SimDuration, parse_size};
 
 use super::bus::{Rate, Sample, bus_factor_fits};
 use super::error::ReadError;
-use super::parsed::{EXPECTED_WRONG, Input, Parsed, TIME_MAX_US, is_prediction_mark, wrong_values};
+use super::parsed::{EXPECTED_WRONG, Input, Parsed, TIME_MAX_US, TIME_MIN_US, is_prediction_mark, wrong_values};
 use super::settings::{Env, algorithm, from_env, is_relevant, plain_version};
 use super::sidecar::{message, shortened};
 
@@ -495,7 +495,7 @@ impl Row<'_> {
         let time_us = positive(time)
             .or_else(|| positive(algbw).map(|rate| size.0 as f64 / rate / 1e3))
             .or_else(|| positive(busbw).filter(|_| factor > 0.0).map(|rate| size.0 as f64 * factor / rate / 1e3));
-        let Some(time_us) = time_us.filter(|_| size.0 > 0) else {
+        let Some(time_us) = time_us.filter(|&time| time >= TIME_MIN_US && size.0 > 0) else {
             return Ok(None);
         };
         if time_us > TIME_MAX_US {

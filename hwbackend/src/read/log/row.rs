@@ -3,7 +3,7 @@
 use collcast_sim::collective::{Collective, DataType, ReduceOp};
 
 use crate::read::bus::{Rate, Sample};
-use crate::read::parsed::{Parsed, TIME_MAX_US};
+use crate::read::parsed::{Parsed, TIME_MAX_US, TIME_MIN_US};
 use crate::read::sidecar::shortened;
 
 /// One half of a row: out of place or in place.
@@ -46,7 +46,7 @@ impl Half {
         if time_us.is_some_and(|time| time > TIME_MAX_US) {
             return Err(format!("its time {time} us is beyond 100 days"));
         }
-        Ok(Self { time_us: time_us.filter(|&time| time > 0.0 && size > 0), sample })
+        Ok(Self { time_us: time_us.filter(|&time| time >= TIME_MIN_US && size > 0), sample })
     }
 }
 
