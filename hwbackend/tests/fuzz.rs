@@ -2,14 +2,16 @@
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
 
+#[path = "../../sim/tests/common/fuzzing.rs"]
+mod fuzzing;
+
 use std::fs;
 use std::path::Path;
-use std::time::Instant;
 
 use collcast_hwbackend::read::{FileReport, ReadError, ReadOptions, ReadReport, read_paths};
+use fuzzing::fuzz;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
-use proptest::test_runner::{Config, RngAlgorithm, TestCaseResult, TestRng, TestRunner};
 use tempfile::TempDir;
 
 /// A valid file of each reader, with the `.toml` that it needs.
@@ -265,25 +267,6 @@ fn not_zero() -> impl Strategy<Value = String> {
         (1e-300..1.0).prop_map(|part: f64| format!("{part:e}")),
         select(vec!["-1", "nan", "-nan", "inf"]).prop_map(str::to_owned),
     ]
-}
-
-/// Runs a property on `cases` values, the same each time; with `COLLCAST_FUZZ_SECONDS` on others for that long.
-fn fuzz<S: Strategy>(cases: u32, values: &S, property: impl Fn(S::Value) -> TestCaseResult) {
-    // A value that fails is made simpler for 20 s: some take long.
-    let config = Config { cases, failure_persistence: None, max_shrink_time: 20_000, ..Config::default() };
-    let started = Instant::now();
-    let seconds = std::env::var("COLLCAST_FUZZ_SECONDS").ok().and_then(|text| text.parse().ok());
-    TestRunner::new(config.clone()).run(values, &property).unwrap();
-    for round in 1_u64.. {
-        if seconds.is_none_or(|seconds| started.elapsed().as_secs() >= seconds) {
-            return;
-        }
-        let mut seed = [0; 32];
-        seed[..8].copy_from_slice(&round.to_le_bytes());
-        let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
-        let run = TestRunner::new_with_rng(config.clone(), rng).run(values, &property);
-        run.unwrap_or_else(|error| panic!("in round {round}: {error}"));
-    }
 }
 
 /// Goal: no change of a valid file makes a reader panic, or say more than can be read.

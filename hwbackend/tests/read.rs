@@ -138,6 +138,14 @@ fn times_are_derived_from_rates() {
 
 const HEADER: &str = "collective,ranks,size_bytes,time_us";
 
+/// Goal: a time below a picosecond, which no type of ours holds, is as good as none.
+#[test]
+fn times_that_round_to_nothing_are_unusable() {
+    let text = format!("{HEADER}\nall_reduce,8,1024,5e-324\nall_reduce,8,2048,9e-7\nall_reduce,8,4096,1e-6\n");
+    let report = read_texts(&[("t.csv", &text)]).unwrap();
+    assert_eq!((report.files[0].rows, report.files[0].unusable), (1, 2));
+}
+
 /// Goal: each column of the contract, in every spelling it has.
 #[test]
 fn every_column_of_the_contract_is_used() {

@@ -7,6 +7,8 @@
 #![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
 
 mod common;
+#[path = "common/fuzzing.rs"]
+mod fuzzing;
 
 use std::sync::LazyLock;
 use std::time::Instant;
@@ -22,9 +24,9 @@ use collcast_sim::schedule::plan::{Limits, Plan};
 use collcast_sim::schedule::verify::verify;
 use collcast_sim::units::Bytes;
 use common::{nvswitch_box, prior};
+use fuzzing::fuzz;
 use proptest::prelude::*;
 use proptest::sample::select;
-use proptest::test_runner::{Config, RngAlgorithm, TestCaseResult, TestRng, TestRunner};
 
 /// Valid files.
 static FILES: LazyLock<Vec<String>> = LazyLock::new(|| {
@@ -103,25 +105,6 @@ fn meaningless(text: &str) -> Option<String> {
         let used = line.trim_start().starts_with("<step") || line.trim_start().starts_with("<tb");
         (used && found.iter().any(bad)).then(|| line.to_owned())
     })
-}
-
-/// Runs a property on `cases` values, the same each time; with `COLLCAST_FUZZ_SECONDS` on others for that long.
-fn fuzz<S: Strategy>(cases: u32, values: &S, property: impl Fn(S::Value) -> TestCaseResult) {
-    // A value that fails is made simpler for 20 s: some take long.
-    let config = Config { cases, failure_persistence: None, max_shrink_time: 20_000, ..Config::default() };
-    let started = Instant::now();
-    let seconds = std::env::var("COLLCAST_FUZZ_SECONDS").ok().and_then(|text| text.parse().ok());
-    TestRunner::new(config.clone()).run(values, &property).unwrap();
-    for round in 1_u64.. {
-        if seconds.is_none_or(|seconds| started.elapsed().as_secs() >= seconds) {
-            return;
-        }
-        let mut seed = [0; 32];
-        seed[..8].copy_from_slice(&round.to_le_bytes());
-        let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
-        let run = TestRunner::new_with_rng(config.clone(), rng).run(values, &property);
-        run.unwrap_or_else(|error| panic!("in round {round}: {error}"));
-    }
 }
 
 #[test]
