@@ -1,7 +1,7 @@
 //! Where calls run: a machine, what is known of it (its profile), and what NCCL is told there.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use collcast_hwbackend::read::ENVIRONMENT;
@@ -180,13 +180,7 @@ impl Site {
     /// # Errors
     /// Graphs of another machine.
     pub fn check_graphs(&self, ranks: u32) -> Result<(), Error> {
-        let Some(path) = &self.spec.graph else { return Ok(()) };
-        self.graphs.check(&self.topology, ranks).map_err(|what| {
-            Error::usage(
-                format!("the graph `{}` is not one of `{}`: {what}", path.display(), self.topology.name),
-                "use the graph of a host like these, with the same GPUs and NICs",
-            )
-        })
+        self.spec.graph.as_ref().map_or(Ok(()), |path| check_graphs(&self.graphs, path, &self.topology, ranks))
     }
 
     /// What an answer says first: machine, version, launch mode, profile, and what was assumed.
@@ -195,6 +189,19 @@ impl Site {
         lines.extend(self.told.notes.iter().cloned());
         lines
     }
+}
+
+/// Checks that the graphs of a file are ones of the first `ranks` GPUs of a machine.
+///
+/// # Errors
+/// Graphs of another machine.
+pub fn check_graphs(graphs: &Given, file: &Path, topology: &Topology, ranks: u32) -> Result<(), Error> {
+    graphs.check(topology, ranks).map_err(|what| {
+        Error::usage(
+            format!("the graph `{}` is not one of `{}`: {what}", file.display(), topology.name),
+            "use the graph of a host like these, with the same GPUs and NICs",
+        )
+    })
 }
 
 /// What NCCL is told on one machine.

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use clap::parser::ValueSource;
 use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol, ReduceOp};
 use collcast_sim::ids::Rank;
-use collcast_sim::nccl::search::Given;
 use collcast_sim::nccl::settings::{self};
 use collcast_sim::predict::{Choice, MOST_CALLS, PredictError};
 use collcast_sim::schedule::Call;
@@ -231,20 +230,6 @@ impl MachineArgs {
             [one] => Ok(Some(*one)),
             _ => Err(Error::usage("--nodes takes one number here", "use `collcast sweep` for a list of node counts")),
         }
-    }
-
-    /// The graphs given for the first `ranks` GPUs of a machine.
-    pub(crate) fn graphs(&self, topology: &Topology, ranks: Option<u32>) -> Result<Given, Error> {
-        let Some(path) = &self.graph else { return Ok(Given::default()) };
-        let given = collcast_topologies::graph::read_path(path)?;
-        let ranks = ranks.unwrap_or_else(|| topology.ranks());
-        given.check(topology, ranks).map_err(|what| {
-            Error::usage(
-                format!("the graph `{}` is not one of `{}`: {what}", path.display(), topology.name),
-                "use the graph of a host like these, with the same GPUs and NICs",
-            )
-        })?;
-        Ok(given)
     }
 }
 

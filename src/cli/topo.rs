@@ -17,6 +17,7 @@ use crate::output::{OutputArgs, extension};
 use crate::selectors::{MachineArgs, Named, NcclArgs};
 use collcast::Error;
 use collcast::files::read_text;
+use collcast::site::check_graphs;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
@@ -258,7 +259,14 @@ fn graph(
             format!("--ranks takes 1 to {}", topology.ranks()),
         ));
     }
-    let given = machine.graphs(&topology, Some(ranks))?;
+    let given = match &machine.graph {
+        Some(file) => {
+            let given = collcast_topologies::graph::read_path(file)?;
+            check_graphs(&given, file, &topology, ranks)?;
+            given
+        }
+        None => search::Given::default(),
+    };
     let told = nccl.told(&topology)?;
     let options = search::Options::new(&topology, &told.settings.nccl, told.settings.transport, given);
     let graphs = search::graphs(&topology, ranks, &options);

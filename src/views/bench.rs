@@ -10,7 +10,7 @@ use crate::error::Error;
 impl Outcome {
     /// As a table and a verdict.
     pub fn report(&self) -> Report {
-        let mut report = Report::new("bench", env!("CARGO_PKG_VERSION"));
+        let mut report = Report::new("bench", super::VERSION);
         report.assumptions = self.notes();
         report.tables.push(rows_table(self.backend.name(), &self.rows));
         report.verdict = verdict(self);

@@ -11,7 +11,7 @@ impl Outcome {
     /// The report of an outcome: percentages for people, fractions for files. `written` is where the profile was written.
     pub fn report(&self, for_people: bool, written: Option<&Path>) -> Report {
         let outcome = self;
-        let mut report = Report::new("calibrate", env!("CARGO_PKG_VERSION"));
+        let mut report = Report::new("calibrate", super::VERSION);
         report.inputs.clone_from(&outcome.inputs);
         report.assumptions.clone_from(&outcome.notes);
         report.warnings.clone_from(&outcome.warnings);

@@ -75,7 +75,7 @@ impl Outcome {
 }
 
 fn begin(kind: &'static str, outcome: &Outcome, more_unsaid: &[&'static str]) -> Report {
-    let mut report = Report::new(kind, env!("CARGO_PKG_VERSION"));
+    let mut report = Report::new(kind, super::VERSION);
     report.predicted = true;
     report.inputs.clone_from(&outcome.inputs);
     report.assumptions.clone_from(&outcome.notes);
@@ -374,7 +374,7 @@ impl group::Outcome {
     pub fn report(&self, people: bool) -> Report {
         let outcome = self;
         let p = &outcome.prediction;
-        let mut report = Report::new("simulate", env!("CARGO_PKG_VERSION"));
+        let mut report = Report::new("simulate", super::VERSION);
         report.predicted = true;
         report.inputs.clone_from(&outcome.inputs);
         report.assumptions.clone_from(&outcome.notes);

@@ -37,7 +37,7 @@ impl Outcome {
     }
 
     fn with(&self, assumptions: Vec<String>, tables: Vec<Table>) -> Report {
-        let mut report = Report::new("probe", env!("CARGO_PKG_VERSION"));
+        let mut report = Report::new("probe", super::VERSION);
         let gpu = self.facts.iter().find(|(key, _)| key == "gpu").map(|(_, value)| value.as_str());
         report.assumptions.push(format!("measured on {}", gpu.unwrap_or("unknown hardware")));
         report.assumptions.extend(assumptions);

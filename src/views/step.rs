@@ -12,7 +12,7 @@ impl Outcome {
     /// A step, or its variants, as a report.
     pub fn report(&self) -> Report {
         let outcome = self;
-        let mut report = Report::new("simulate", env!("CARGO_PKG_VERSION"));
+        let mut report = Report::new("simulate", super::VERSION);
         report.predicted = true;
         report.inputs.clone_from(&outcome.inputs);
         report.assumptions.clone_from(&outcome.notes);

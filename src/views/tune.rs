@@ -23,7 +23,7 @@ impl Outcome {
     /// The report of an outcome.
     pub fn report(&self, show: Show) -> Report {
         let outcome = self;
-        let mut report = Report::new("tune", env!("CARGO_PKG_VERSION"));
+        let mut report = Report::new("tune", super::VERSION);
         report.predicted = true;
         report.inputs.clone_from(&outcome.inputs);
         report.assumptions.clone_from(&outcome.notes);

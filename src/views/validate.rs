@@ -27,7 +27,7 @@ const FEW: usize = 30;
 impl Outcome {
     /// As tables and a verdict.
     pub fn report(&self, shown: Shown) -> Report {
-        let mut report = Report::new("validate", env!("CARGO_PKG_VERSION"));
+        let mut report = Report::new("validate", super::VERSION);
         report.inputs.clone_from(&self.inputs);
         report.assumptions.clone_from(&self.notes);
         report.warnings.clone_from(&self.warnings);
