@@ -14,9 +14,9 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 use crate::error::Error;
+use crate::health::{self, Limits, State};
 use crate::site::Site;
-use crate::validate::can_be_asked;
-use crate::validate::judged::{Asked, Judged, judge};
+use crate::validate::judged::{Asked, Judged, can_be_asked, judge};
 use crate::watch::Watch;
 
 /// Something that is not as it should be.
@@ -82,7 +82,9 @@ pub fn diagnose(site: &Site, measured: &ReadReport, watch: &Watch) -> Result<Out
     can_be_asked(&measured.files)?;
     let launch = Some(site.settings().launch);
     let judged = judge(measured, (&site.topology, &site.profile), launch, false, watch)?;
-    Ok(examine(&judged.rows, &site.topology, &site.profile))
+    let runs = health::runs_of(&judged.rows, &site.topology, &site.profile);
+    let slow = health::judge(&runs, Limits::default()).state == State::Slow;
+    Ok(examine(&judged.rows, &site.topology, &site.profile, slow))
 }
 
 /// A run by what makes its rows comparable.
@@ -101,8 +103,9 @@ const SIZES_OF_MANY: usize = 5;
 /// Ranks from which on that holds.
 const MANY: u32 = 16;
 
-/// Looks into every run that is not as expected.
-pub(crate) fn examine(judged: &[Judged<'_>], topology: &Topology, profile: &Profile) -> Outcome {
+/// Looks into every run that is not as expected. What it finds is an error where the machine is `slow`: how slow it is
+/// counts, and not whether its cause has a name.
+pub(crate) fn examine(judged: &[Judged<'_>], topology: &Topology, profile: &Profile, slow: bool) -> Outcome {
     let runs = runs(judged);
     let mut suspects: Vec<&Run<'_, '_>> = runs.iter().filter(|r| r.case.is_suspect()).collect();
     suspects.sort_by(|a, b| excess(b).total_cmp(&excess(a)));
@@ -132,7 +135,7 @@ pub(crate) fn examine(judged: &[Judged<'_>], topology: &Topology, profile: &Prof
         found.push((run, examination.case().clone(), diagnosis));
     }
     let causes = found.iter().map(|(run, _, d)| causes_of(run, d)).collect();
-    let mut anomalies = by_cause(&found, left_out);
+    let mut anomalies = by_cause(&found, left_out, slow);
     anomalies.extend(members(&runs));
     anomalies.extend(scaling(&runs));
     anomalies.extend(runs.iter().filter_map(in_place));
@@ -215,7 +218,7 @@ fn shared_sizes<'r>(runs: impl Iterator<Item = &'r Run<'r, 'r>>) -> BTreeSet<u64
 }
 
 /// One anomaly a cause, over the runs that show it.
-fn by_cause(found: &[(&Run<'_, '_>, Case, Diagnosis)], left_out: usize) -> Vec<Anomaly> {
+fn by_cause(found: &[(&Run<'_, '_>, Case, Diagnosis)], left_out: usize, slow: bool) -> Vec<Anomaly> {
     let mut causes: BTreeMap<Cause, Vec<&(&Run<'_, '_>, Case, Diagnosis)>> = BTreeMap::new();
     let (faster, found): (Vec<_>, Vec<_>) =
         found.iter().partition(|(run, _, d)| d.finding == Finding::Unknown && excess(run) < 0.0);
@@ -242,12 +245,7 @@ fn by_cause(found: &[(&Run<'_, '_>, Case, Diagnosis)], left_out: usize) -> Vec<A
         {
             suggestion += &format!("; first of all for {likely}: {}", likely.next());
         }
-        Anomaly {
-            kind: cause.name(),
-            error: runs.iter().any(|r| r.2.is_error()),
-            evidence: evidence.join("; "),
-            suggestion,
-        }
+        Anomaly { kind: cause.name(), error: slow, evidence: evidence.join("; "), suggestion }
     };
     let too_fast = faster.first().map(|(run, ..)| Anomaly {
         kind: "faster_than_expected",

@@ -56,6 +56,7 @@ pub mod diagnose;
 pub mod error;
 pub mod files;
 pub mod forecast;
+pub mod health;
 pub mod noise;
 pub mod probe;
 pub mod query;

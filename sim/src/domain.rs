@@ -57,6 +57,16 @@ impl Beyond {
         self.0.iter().any(|reason| *reason != Reason::Switches)
     }
 
+    /// Whether the profile was measured on other GPUs.
+    pub fn other_gpus(&self) -> bool {
+        self.0.iter().any(|reason| matches!(reason, Reason::Gpu { .. }))
+    }
+
+    /// Whether no measurement is behind the profile.
+    pub fn cited(&self) -> bool {
+        self.0.iter().any(|reason| matches!(reason, Reason::Cited(_)))
+    }
+
     /// Whether constants of reduction in switches count that nobody measured.
     pub fn switches(&self) -> bool {
         self.0.contains(&Reason::Switches)

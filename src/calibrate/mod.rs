@@ -25,7 +25,7 @@ pub use figures::{Errors, Estimated, Group, HeldOut, Part, Worst};
 
 use crate::error::Error;
 use crate::site::load_profile;
-use crate::validate::can_be_asked;
+use crate::validate::judged::can_be_asked;
 use crate::validate::judged::left_aside;
 use crate::watch::Watch;
 use provenance::About;

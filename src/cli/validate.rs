@@ -48,9 +48,14 @@ pub(crate) struct Args {
     /// Fail (exit 1) when the median error of a group is larger, such as 20%: of those forced, where there are any
     #[arg(long, value_name = "PERCENT")]
     max_error: Option<String>,
-    /// Fail (exit 1) when a row reaches less of the expected bus bandwidth, such as 90%
-    #[arg(long, value_name = "PERCENT")]
-    min_busbw: Option<String>,
+    /// Share of the expected bus bandwidth below which a band of sizes is slow (exit 1), such as 85%; by itself 92% at
+    /// large sizes, 80% below them
+    #[arg(long, alias = "min-busbw", value_name = "PERCENT")]
+    fail_below: Option<String>,
+    /// Judge by a run that is known to be good, in place of a forecast: a file, or a folder of a fleet's runs, whose
+    /// median counts
+    #[arg(long, value_name = "GOOD", num_args = 1..)]
+    against: Vec<PathBuf>,
     /// Also name the algorithm and protocol whose prediction is closest to each row
     #[arg(long)]
     closest: bool,
@@ -64,6 +69,9 @@ pub(crate) struct Args {
     /// number of ranks and launch mode
     #[arg(long, value_name = "DIR", help_heading = "Output")]
     plots: Option<PathBuf>,
+    /// Also print the errors of the forecasts, by group
+    #[arg(long)]
+    model_errors: bool,
     /// Print every row too
     #[arg(long)]
     rows: bool,
@@ -75,7 +83,7 @@ impl Args {
     fn request(&self) -> Result<Request, Error> {
         let gate = |flag, text: &Option<String>| text.as_deref().map(|t| percent(flag, t)).transpose();
         let max_error = gate("--max-error", &self.max_error)?;
-        let min_busbw = gate("--min-busbw", &self.min_busbw)?;
+        let fail_below = gate("--fail-below", &self.fail_below)?;
         let unknown = |e: UnknownName| Error::Usage { message: e.to_string(), hint: None };
         let site = SiteSpec {
             topology: self.topology.clone(),
@@ -88,7 +96,8 @@ impl Args {
         Ok(Request {
             site,
             max_error,
-            min_busbw,
+            fail_below,
+            against: self.against.clone(),
             closest: self.closest,
             doctor: !self.no_doctor,
             allow_predicted: self.allow_predicted,
@@ -102,6 +111,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     let format = args.output.format();
     let report = outcome.report(Shown {
         for_people: matches!(format, Format::Table | Format::Markdown),
+        model_errors: args.model_errors || args.max_error.is_some() || args.closest || format == Format::Json,
         rows: args.rows || format != Format::Table,
         no_anomalies: format == Format::Json,
     });

@@ -39,7 +39,7 @@ pub use write::write;
 use crate::error::Error;
 use crate::query::{UNMEASURED_SWITCHES, trust};
 use crate::site::{Site, assumptions};
-use crate::validate::can_be_asked;
+use crate::validate::judged::can_be_asked;
 use crate::watch::Watch;
 use measured::Measured;
 use options::{Asked, Clock};

@@ -18,7 +18,6 @@ use collcast_sim::topology::Topology;
 use collcast_sim::units::Bytes;
 use rayon::prelude::*;
 
-use super::by_path;
 use crate::error::Error;
 use crate::query::Query;
 use crate::watch::Watch;
@@ -446,6 +445,35 @@ pub fn not_predicted(row: &Measurement, topology: &Topology) -> Option<String> {
         ));
     }
     None
+}
+
+/// Refuses what no forecast is about: times of CPU threads, and forecasts of ours of which the rows say too little.
+///
+/// # Errors
+/// The first such file.
+pub fn can_be_asked(files: &[FileReport]) -> Result<(), Error> {
+    let unsaid = files.iter().find_map(|file| Some((file, file.unsaid.as_ref()?)));
+    if let Some((file, what)) = unsaid {
+        return Err(Error::usage(
+            format!("`{}` is a forecast whose rows do not say {what}", file.path.display()),
+            "such files can be held beside each other: `collcast compare A B --allow-predicted`",
+        ));
+    }
+    match files.iter().find(|file| file.on_cpu) {
+        None => Ok(()),
+        Some(file) => Err(Error::usage(
+            format!(
+                "`{}` was measured on CPU threads (`collcast bench --backend host`); forecasts are of GPUs",
+                file.path.display()
+            ),
+            "measure with --backend cuda or nccl, or hold host runs beside each other with `collcast compare`",
+        )),
+    }
+}
+
+/// Files by the path that rows name.
+pub fn by_path(files: &[FileReport]) -> BTreeMap<String, &FileReport> {
+    files.iter().map(|f| (f.path.display().to_string(), f)).collect()
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ mod figures;
 pub mod judged;
 pub mod plots;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use collcast_hwbackend::read::{FileReport, ReadOptions, ReadReport, cut_runs, read_paths};
@@ -20,13 +20,11 @@ use serde::Serialize;
 use crate::diagnose::{Anomaly, Causes, examine};
 use crate::error::Error;
 use crate::files::content_hash;
+use crate::health::{self, Health, Limits, Reference, Run, State};
 use crate::site::{SiteSpec, assumptions, load_profile};
 use crate::watch::Watch;
 pub use figures::{Closest, File, FileOutcome, Group, Median, Row, Stats};
-use judged::{Judged, Verdicts, hosts_of_rows, judge, left_aside};
-
-/// The kind of the anomaly of a row that reaches less than [`Request::min_busbw`].
-pub const SLOWER: &str = "slower_than_expected";
+use judged::{Judged, Verdicts, can_be_asked, hosts_of_rows, judge, left_aside};
 
 /// What is held against forecasts, and how.
 #[derive(Clone, Debug)]
@@ -39,8 +37,10 @@ pub struct Request {
     pub site: SiteSpec,
     /// It fails where the median error of a group is larger, as a fraction: of those forced, where there are any.
     pub max_error: Option<f64>,
-    /// It fails where a row reaches less of the expected bus bandwidth, as a fraction.
-    pub min_busbw: Option<f64>,
+    /// Share of the expected bus bandwidth below which a band of sizes is slow; that of [`Limits`] where none is given.
+    pub fail_below: Option<f64>,
+    /// Measurements that are known to be good, to be expected in place of a forecast: the median of several files.
+    pub against: Vec<PathBuf>,
     /// Whether to name the algorithm and protocol whose forecast is closest to each row.
     pub closest: bool,
     /// Whether to look for the cause of what is slow.
@@ -58,7 +58,8 @@ impl Request {
             measurements: measurements.into_iter().map(Into::into).collect(),
             site: SiteSpec::default(),
             max_error: None,
-            min_busbw: None,
+            fail_below: None,
+            against: Vec::new(),
             closest: false,
             doctor: true,
             allow_predicted: false,
@@ -88,21 +89,46 @@ pub struct Outcome {
     pub worst: Option<Group>,
     /// What became of each file.
     pub files: Vec<File>,
-    /// What is not as it should be.
+    /// Whether the machine gives the bus bandwidth that it should.
+    pub health: Health,
+    /// The runs that it was judged by.
+    #[serde(skip)]
+    pub runs: Vec<Run>,
+    /// What the bus bandwidth to expect rests on.
+    pub expected: Expected,
+    /// What is not as it should be, beside times.
     pub anomalies: Vec<Anomaly>,
     /// The causes of each run that was looked into; none where nobody was to look.
     pub causes: Option<Vec<Causes>>,
     /// As it was asked for.
     pub max_error: Option<f64>,
     /// As it was asked for.
-    pub min_busbw: Option<f64>,
+    pub fail_below: Option<f64>,
     /// Forecasts beyond what the profile was made with.
     pub extrapolated: usize,
     /// In which ways.
     #[serde(skip)]
     pub beyond: Beyond,
-    /// Whether a gate is not passed, or an anomaly is an error.
+    /// Whether the machine is slow, a gate is not passed, or an anomaly is an error.
     pub failed: bool,
+}
+
+/// What the bus bandwidth to expect rests on.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case", tag = "by")]
+pub enum Expected {
+    /// Forecasts with a profile.
+    Forecast {
+        /// Its name.
+        profile: String,
+        /// Whether measurements of such calls on such machines are behind it.
+        measured: bool,
+    },
+    /// Other measurements.
+    Runs {
+        /// Files that gave rows.
+        files: usize,
+    },
 }
 
 /// Holds measurements against forecasts.
@@ -113,6 +139,9 @@ pub struct Outcome {
 pub fn validate(request: &Request) -> Result<Outcome, Error> {
     let options = ReadOptions { allow_predicted: request.allow_predicted, keep_duplicates: false };
     let read = read_paths(&request.measurements, &options)?;
+    if !request.against.is_empty() {
+        return beside_good_runs(request, &read);
+    }
     can_be_asked(&read.files)?;
     let topology = machine(&request.site, &read)?;
     let (profile, mut inputs) = load_profile(&request.site.profiles, &topology)?;
@@ -138,10 +167,11 @@ pub fn validate(request: &Request) -> Result<Outcome, Error> {
     }
     warnings.extend(read.files.iter().find_map(|file| other_gpus(file, &topology)));
     let mut anomalies: Vec<Anomaly> = read.files.iter().filter_map(defective).collect();
-    anomalies.extend(request.min_busbw.map_or_else(Vec::new, |least| slow_rows(&judged.rows, least)));
+    let runs = health::runs_of(&judged.rows, &topology, &profile);
+    let health = health::judge(&runs, limits(request));
     let mut causes = None;
     if request.doctor {
-        let found = examine(&judged.rows, &topology, &profile);
+        let found = examine(&judged.rows, &topology, &profile, health.state == State::Slow);
         warnings.extend(found.warnings);
         anomalies.extend(found.anomalies);
         causes = Some(found.causes);
@@ -155,7 +185,7 @@ pub fn validate(request: &Request) -> Result<Outcome, Error> {
     let worst = of_kind.max_by(|a, b| median(a).total_cmp(&median(b))).cloned();
     let gate = request.max_error.zip(worst.as_ref()).is_some_and(|(most, worst)| median(worst) > most);
     // A gate that nothing was held against is not passed.
-    let unjudged = judged.rows.is_empty() && (request.max_error.is_some() || request.min_busbw.is_some());
+    let unjudged = judged.rows.is_empty() && (request.max_error.is_some() || request.fail_below.is_some());
     let forced: Vec<&Judged<'_>> = judged.rows.iter().filter(|j| j.row.forced()).collect();
     let all: Vec<&Judged<'_>> = judged.rows.iter().collect();
     Ok(Outcome {
@@ -168,14 +198,80 @@ pub fn validate(request: &Request) -> Result<Outcome, Error> {
         groups,
         worst,
         files: read.files.iter().map(File::from).collect(),
-        failed: gate || unjudged || anomalies.iter().any(|a| a.error),
+        failed: gate || unjudged || health.state == State::Slow || anomalies.iter().any(|a| a.error),
+        health,
+        runs,
+        expected: Expected::Forecast { profile: profile.name.clone(), measured: beyond.is_empty() },
         anomalies,
         causes,
         max_error: request.max_error,
-        min_busbw: request.min_busbw,
+        fail_below: request.fail_below,
         extrapolated,
         beyond,
     })
+}
+
+fn limits(request: &Request) -> Limits {
+    request.fail_below.map_or_else(Limits::default, Limits::of)
+}
+
+/// Measurements beside others that are known to be good: no forecast takes part.
+fn beside_good_runs(request: &Request, read: &ReadReport) -> Result<Outcome, Error> {
+    let options = ReadOptions { allow_predicted: request.allow_predicted, keep_duplicates: true };
+    let good = read_paths(&request.against, &options)?;
+    let (runs, alone) = health::against(read, &Reference::of(&good));
+    if runs.is_empty() {
+        return Err(Error::usage(
+            "--against: the good runs have none of the calls and sizes that were measured",
+            "measure the same collectives, ranks and sizes with nccl-tests on machines known to be good",
+        ));
+    }
+    let inputs = |role: &str, read: &ReadReport| -> Vec<Input> {
+        let input = |f: &FileReport| Input {
+            name: role.to_owned(),
+            path: Some(f.path.display().to_string()),
+            hash: f.hash.clone(),
+        };
+        given(read).map(input).collect()
+    };
+    let mut warnings: Vec<String> = cut_runs(&read.files).into_iter().chain(cut_runs(&good.files)).collect();
+    if alone > 0 {
+        warnings.push(format!("{alone} rows have no counterpart among the good runs: they are not judged"));
+    }
+    let (here, there) = (gpus(read), gpus(&good));
+    if !here.is_empty() && !there.is_empty() && here != there {
+        let names = |gpus: &BTreeSet<&str>| gpus.iter().copied().collect::<Vec<_>>().join(", ");
+        warnings.push(format!("the good runs are of {}, those judged of {}", names(&there), names(&here)));
+    }
+    let anomalies: Vec<Anomaly> = read.files.iter().filter_map(defective).collect();
+    let health = health::judge(&runs, limits(request));
+    let rows = |read: &ReadReport| format!("{} rows from {} files", read.measurements.len(), given(read).count());
+    Ok(Outcome {
+        inputs: [inputs("measurements", read), inputs("good runs", &good)].concat(),
+        notes: vec![format!("{}, beside good runs: {}; the median of several files", rows(read), rows(&good))],
+        warnings,
+        rows: Vec::new(),
+        groups: Vec::new(),
+        overall: Stats::default(),
+        overall_with_auto: Stats::default(),
+        worst: None,
+        files: read.files.iter().chain(&good.files).map(File::from).collect(),
+        failed: health.state == State::Slow || anomalies.iter().any(|a| a.error),
+        health,
+        runs,
+        expected: Expected::Runs { files: given(&good).count() },
+        anomalies,
+        causes: None,
+        max_error: None,
+        fail_below: request.fail_below,
+        extrapolated: 0,
+        beyond: Beyond::default(),
+    })
+}
+
+/// The GPUs that logs name.
+fn gpus(read: &ReadReport) -> BTreeSet<&str> {
+    read.files.iter().flat_map(|file| &file.gpus).map(String::as_str).collect()
 }
 
 /// The machine that was measured, as large as the rows need, with the NCCL version that all files agree on.
@@ -277,25 +373,6 @@ fn defective(file: &FileReport) -> Option<Anomaly> {
     })
 }
 
-/// Rows that reach less than a share of the expected bus bandwidth.
-fn slow_rows(judged: &[Judged<'_>], least: f64) -> Vec<Anomaly> {
-    let slow = judged.iter().filter(|j| j.prediction.time.as_us() / j.row.time.as_us() < least);
-    slow.map(|j| Anomaly {
-        kind: SLOWER,
-        error: true,
-        evidence: format!(
-            "{} {}: {} takes {:.2} us, expected {:.2} us",
-            j.row.run,
-            j.row.collective,
-            j.row.size,
-            j.row.time.as_us(),
-            j.prediction.time.as_us()
-        ),
-        suggestion: format!("{}:{}", j.row.origin.file, j.row.origin.line),
-    })
-    .collect()
-}
-
 /// Rows that are predicted, the median of their errors, and a hash of the files.
 ///
 /// # Errors
@@ -318,33 +395,4 @@ pub fn median_error(
     let rows: Vec<&Judged<'_>> = judged.rows.iter().collect();
     let hashes: Vec<&str> = given(&read).map(|f| f.hash.as_str()).collect();
     Ok((rows.len(), Stats::of(&rows).median_abs_error, content_hash(hashes.join(" ").as_bytes())))
-}
-
-/// Refuses what no forecast is about: times of CPU threads, and forecasts of ours of which the rows say too little.
-///
-/// # Errors
-/// The first such file.
-pub fn can_be_asked(files: &[FileReport]) -> Result<(), Error> {
-    let unsaid = files.iter().find_map(|file| Some((file, file.unsaid.as_ref()?)));
-    if let Some((file, what)) = unsaid {
-        return Err(Error::usage(
-            format!("`{}` is a forecast whose rows do not say {what}", file.path.display()),
-            "such files can be held beside each other: `collcast compare A B --allow-predicted`",
-        ));
-    }
-    match files.iter().find(|file| file.on_cpu) {
-        None => Ok(()),
-        Some(file) => Err(Error::usage(
-            format!(
-                "`{}` was measured on CPU threads (`collcast bench --backend host`); forecasts are of GPUs",
-                file.path.display()
-            ),
-            "measure with --backend cuda or nccl, or hold host runs beside each other with `collcast compare`",
-        )),
-    }
-}
-
-/// Files by the path that rows name.
-pub fn by_path(files: &[FileReport]) -> BTreeMap<String, &FileReport> {
-    files.iter().map(|f| (f.path.display().to_string(), f)).collect()
 }

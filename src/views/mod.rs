@@ -7,6 +7,7 @@ pub mod calibrate;
 pub mod check;
 pub mod compare;
 pub mod forecast;
+mod health;
 pub mod probe;
 pub mod step;
 pub mod tune;

@@ -1,28 +1,26 @@
-//! Measurements beside forecasts: errors by group, files, what is not as it should be, rows, and the verdict.
+//! Measurements beside what is expected: bus bandwidth, errors of forecasts, files, what is not as it should be, rows,
+//! and the verdict.
 
-use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
+use collcast_reports::model::{Case, CaseOutcome, Cell, Column, Report, Status, Table, Verdict};
 use collcast_sim::collective::{Algorithm, Protocol};
 
+use super::health;
 use crate::diagnose::Anomaly;
-use crate::query::trust;
-use crate::validate::{Closest, File, FileOutcome, Group, Outcome, Row, SLOWER, Stats};
+use crate::health::State;
+use crate::validate::{Closest, Expected, File, FileOutcome, Group, Outcome, Row, Stats};
 
 /// What a report shows, beside what every one does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Shown {
     /// Words and percentages for people; fractions for programs otherwise.
     pub for_people: bool,
+    /// Errors of the forecasts, by group.
+    pub model_errors: bool,
     /// Every row too.
     pub rows: bool,
     /// The table of what is not as it should be also where it is empty.
     pub no_anomalies: bool,
 }
-
-/// Errors from which on the verdict is a warning, where no gate says otherwise: forecasts of a machine that was not
-/// measured are usually nearer.
-const DOUBTFUL: f64 = 0.2;
-/// Rows below which a median is no strong evidence.
-const FEW: usize = 30;
 
 impl Outcome {
     /// As tables and a verdict.
@@ -31,21 +29,29 @@ impl Outcome {
         report.inputs.clone_from(&self.inputs);
         report.assumptions.clone_from(&self.notes);
         report.warnings.clone_from(&self.warnings);
-        report.tables.push(group_table(&self.groups, &self.overall, shown.for_people));
-        report.tables.push(files_table(&self.files));
+        report.tables.push(health::table(&self.health, shown.for_people));
+        if shown.model_errors && !self.rows.is_empty() {
+            report.tables.push(group_table(&self.groups, &self.overall, shown.for_people));
+        }
+        let files = files_table(&self.files);
+        if !files.rows.is_empty() || !shown.for_people {
+            report.tables.push(files);
+        }
         if !self.anomalies.is_empty() || shown.no_anomalies {
             report.tables.push(anomalies_table(&self.anomalies, shown.for_people));
         }
         if shown.rows {
             report.tables.push(rows_table(&self.rows));
         }
-        let json = |value| serde_json::to_value(value).unwrap_or_default();
-        report.extra.insert("overall".to_owned(), json(self.overall));
-        report.extra.insert("overall_with_auto".to_owned(), json(self.overall_with_auto));
+        report.extra.insert("overall".to_owned(), json_of(&self.overall));
+        report.extra.insert("overall_with_auto".to_owned(), json_of(&self.overall_with_auto));
         if let Some(causes) = &self.causes {
-            report.extra.insert("causes".to_owned(), serde_json::to_value(causes).unwrap_or_default());
+            report.extra.insert("causes".to_owned(), json_of(causes));
         }
-        report.verdict = Some(verdict(self));
+        report.extra.insert("bands".to_owned(), json_of(&self.health.runs));
+        report.extra.insert("health".to_owned(), json_of(&self.health.state));
+        report.cases = self.cases();
+        report.verdict = Some(self.verdict());
         report
     }
 }
@@ -202,63 +208,97 @@ fn digits(percent: f64) -> f64 {
     (percent * 1e6).round() / 1e6
 }
 
-fn verdict(outcome: &Outcome) -> Verdict {
-    let stats = if outcome.overall.count == 0 { &outcome.overall_with_auto } else { &outcome.overall };
-    let found = outcome.anomalies.iter().find(|a| a.kind != SLOWER);
-    let doubtful = stats.median_abs_error > outcome.max_error.unwrap_or(DOUBTFUL);
-    Verdict {
-        status: if outcome.failed {
-            Status::Failed
-        } else if found.is_some() || stats.count == 0 || doubtful {
-            Status::Warning
-        } else {
-            Status::Ok
-        },
-        sentence: sentence(outcome, stats, found),
-        confidence: confidence(outcome, stats),
-        basis: "measured against predicted".to_owned(),
-        next: found.map(|a| a.suggestion.clone()).or_else(|| {
-            (stats.median_abs_error > DOUBTFUL)
-                .then(|| "look at the rows with --rows; check the topology and the launch mode".to_owned())
-        }),
+impl Outcome {
+    /// What went wrong beside slow bands: wrong results, causes that are certain, gates.
+    fn failures(&self) -> Vec<String> {
+        let mut failures: Vec<String> =
+            self.anomalies.iter().filter(|a| a.error).map(|a| format!("{}: {}", a.kind, a.evidence)).collect();
+        if let (Some(most), Some(Group { launch, group, band, stats, .. })) = (self.max_error, &self.worst)
+            && stats.median_abs_error > most
+        {
+            let (is, most) = (stats.median_abs_error * 100.0, digits(most * 100.0));
+            failures.push(format!(
+                "the forecasts of {launch} {group} {band} are off by {is:.1}% in the median, more than the {most}% of --max-error"
+            ));
+        }
+        failures
     }
-}
 
-fn sentence(outcome: &Outcome, stats: &Stats, found: Option<&Anomaly>) -> String {
-    let kind = if outcome.overall.count == 0 { "rows where NCCL chose" } else { "rows with a forced algorithm" };
-    let mut sentence = if stats.count == 0 {
-        "no row could be predicted".to_owned()
-    } else {
-        let (median, bias) = (stats.median_abs_error * 100.0, stats.bias * 100.0);
-        format!("{} {kind}: median error {median:.1}%, bias {bias:+.1}%", stats.count)
-    };
-    if let Some(Group { launch, group, band, stats, .. }) = &outcome.worst {
-        let median = stats.median_abs_error;
-        sentence += &format!("; the worst group is {launch} {group} {band} with {:.1}%", median * 100.0);
-        if let Some(most) = outcome.max_error.filter(|most| median > *most) {
-            sentence += &format!(", more than the {}% of --max-error", digits(most * 100.0));
+    fn cases(&self) -> Vec<Case> {
+        let mut cases = health::cases(&self.health);
+        for failure in self.failures() {
+            cases.push(Case {
+                group: "run".to_owned(),
+                name: failure.split(':').next().unwrap_or_default().to_owned(),
+                outcome: CaseOutcome::Failed { kind: "failed".to_owned(), message: failure, details: String::new() },
+            });
+        }
+        if cases.is_empty() {
+            let outcome = match self.failed {
+                true => CaseOutcome::Failed {
+                    kind: "unjudged".to_owned(),
+                    message: NOTHING.to_owned(),
+                    details: String::new(),
+                },
+                false => CaseOutcome::Skipped(NOTHING.to_owned()),
+            };
+            cases.push(Case { group: "run".to_owned(), name: "rows".to_owned(), outcome });
+        }
+        cases
+    }
+
+    fn verdict(&self) -> Verdict {
+        let slow = self.health.state == State::Slow;
+        let failures = self.failures();
+        let sentence = match (&self.health.runs[..], failures.first()) {
+            ([], None) => NOTHING.to_owned(),
+            (_, Some(first)) if !slow => first.clone(),
+            _ => health::sentence(&self.health),
+        };
+        let named = self.anomalies.iter().find(|a| !failures.is_empty() || a.error || slow);
+        let beside_runs = matches!(self.expected, Expected::Runs { .. });
+        Verdict {
+            status: match self.health.state {
+                _ if self.failed => Status::Failed,
+                State::Pass if self.anomalies.is_empty() => Status::Ok,
+                _ => Status::Warning,
+            },
+            sentence,
+            confidence: self.confidence(),
+            basis: if beside_runs { "measured against measured" } else { "measured against predicted" }.to_owned(),
+            next: named.map(|a| a.suggestion.clone()).or_else(|| health::next(&self.health, beside_runs)),
         }
     }
-    let slow = outcome.anomalies.iter().filter(|a| a.kind == SLOWER).count();
-    if slow > 0 {
-        let least = digits(outcome.min_busbw.unwrap_or(0.0) * 100.0);
-        sentence += &format!("; {slow} rows reach less than the {least}% of expected bus bandwidth of --min-busbw");
+
+    /// How sure the verdict is: by what healthy machines were off by where it rests, and never high on a forecast that
+    /// no measurement of such calls is behind.
+    fn confidence(&self) -> String {
+        let decisive = self.health.runs.iter().filter(|run| run.state == self.health.state);
+        let Some(band) = decisive.filter_map(|run| run.decisive()).min_by(|a, b| a.low.total_cmp(&b.low)) else {
+            return format!("low: {NOTHING}");
+        };
+        let within = (1.0 - band.low) * 100.0;
+        let margin = match &self.expected {
+            Expected::Runs { .. } => format!("good runs lie within {within:.0}% of each other"),
+            Expected::Forecast { .. } => {
+                format!("healthy machines were at most {within:.0}% below such forecasts")
+            }
+        };
+        let measured = !matches!(self.expected, Expected::Forecast { measured: false, .. });
+        let level = match () {
+            () if self.health.state == State::Unsure => "low",
+            () if within <= 15.0 && measured => "high",
+            () if within <= 30.0 => "medium",
+            () => "low",
+        };
+        let beyond = if measured { String::new() } else { format!("; {}", self.beyond) };
+        format!("{level}: {margin}{beyond}")
     }
-    if let Some(found) = found {
-        sentence += &format!("; found {}", found.kind);
-    }
-    sentence
 }
 
-fn confidence(outcome: &Outcome, stats: &Stats) -> String {
-    let (extrapolated, all) = (outcome.extrapolated, outcome.rows.len());
-    if stats.count < FEW {
-        "low: few rows".to_owned()
-    } else if 2 * extrapolated > all {
-        trust(&outcome.beyond).1
-    } else if extrapolated > 0 {
-        format!("medium: {extrapolated} of {all} predictions extrapolate")
-    } else {
-        "high".to_owned()
-    }
+/// What is said where there is nothing to judge.
+const NOTHING: &str = "cannot tell: no row could be judged";
+
+fn json_of(value: &impl serde::Serialize) -> serde_json::Value {
+    serde_json::to_value(value).unwrap_or_default()
 }

@@ -1,0 +1,71 @@
+//! Runs beside their forecasts.
+
+use std::collections::{BTreeMap, HashMap};
+
+use collcast_sim::domain::Beyond;
+use collcast_sim::nccl::{Interface, Version};
+use collcast_sim::profile::Profile;
+use collcast_sim::topology::Topology;
+
+use super::{Doubt, Kind, Point, Run};
+use crate::validate::judged::{Asked, Judged};
+
+/// Standard deviations that a 90% interval is wide.
+const INTERVAL: f64 = 3.29;
+/// How much looser a forecast is for other GPUs than the profile was measured on: as for intervals of profiles.
+const OTHER_GPUS: f64 = 1.5;
+/// What is expected of a kind that nobody published runs of: a factor of two.
+const UNKNOWN: Doubt = Doubt { small: 0.69, middle: 0.69, large: 0.69 };
+
+/// Rows by run: those where NCCL chose, or all where it chose nowhere.
+///
+/// A profile's own account of its errors counts where it was measured inside one host: those fitted across hosts are
+/// among what [`Kind::unseen`] is made of.
+pub(crate) fn runs_of(judged: &[Judged<'_>], topology: &Topology, profile: &Profile) -> Vec<Run> {
+    let chose = judged.iter().any(|j| !j.row.forced());
+    let mut places: HashMap<(&str, &str, Asked<'_>), usize> = HashMap::new();
+    let mut groups: Vec<BTreeMap<u64, Vec<&Judged<'_>>>> = Vec::new();
+    for j in judged.iter().filter(|j| !chose || !j.row.forced()) {
+        let place = *places.entry((&j.row.origin.file, &j.row.run, Asked::of(j.row))).or_insert_with(|| {
+            groups.push(BTreeMap::new());
+            groups.len() - 1
+        });
+        groups[place].entry(j.row.size.0).or_default().push(j);
+    }
+    groups.iter().filter_map(|sizes| run(sizes, topology, profile)).collect()
+}
+
+fn run(sizes: &BTreeMap<u64, Vec<&Judged<'_>>>, topology: &Topology, profile: &Profile) -> Option<Run> {
+    let first = *sizes.values().next()?.first()?;
+    let row = first.row;
+    let beyond: Beyond = sizes.values().flatten().map(|j| j.prediction.beyond.clone()).collect();
+    let tcp = first.question.settings.transport.interface != Interface::Data;
+    let version = first.question.settings.version;
+    let stated = || topology.software.nccl.as_deref().and_then(|text| text.parse().ok());
+    let version: Version = version.or_else(stated).unwrap_or_default();
+    let kind = Kind::of(topology, row.collective, row.ranks, version, tcp);
+    let doubt = kind.unseen().map_or(UNKNOWN, |unseen| unseen.doubt);
+    Some(Run {
+        file: row.origin.file.clone(),
+        name: row.run.clone(),
+        collective: row.collective,
+        ranks: row.ranks,
+        hosts: row.hosts,
+        launch: first.launch(),
+        kind: Some(kind),
+        points: sizes.iter().map(|(&size, rows)| point(size, rows, !profile.across_hosts)).collect(),
+        doubt: if beyond.other_gpus() { doubt.times(OTHER_GPUS) } else { doubt },
+    })
+}
+
+fn point(size: u64, rows: &[&Judged<'_>], own: bool) -> Point {
+    let p = &rows[0].prediction;
+    // In place and out of place may have forecasts of their own: times are told beside the first.
+    let measured = |j: &&Judged<'_>| j.row.time.as_us() * p.time.as_us() / j.prediction.time.as_us();
+    Point {
+        size_bytes: size,
+        measured_us: rows.iter().map(measured).collect(),
+        expected_us: p.time.as_us(),
+        doubt: if own && p.beyond.is_empty() { (p.high.as_us() / p.low.as_us()).ln() / INTERVAL } else { 0.0 },
+    }
+}

@@ -1,0 +1,87 @@
+//! Runs beside others that are known to be good.
+
+use std::collections::BTreeMap;
+
+use collcast_hwbackend::read::ReadReport;
+use collcast_sim::collective::{Collective, Launch};
+use collcast_sim::measurement::Measurement;
+
+use super::{Doubt, Point, Run};
+use crate::statistics::median;
+
+/// How far good runs of like machines lie apart: twice what two runs of one machine do (`crate::noise`).
+const LIKE_MACHINES: Doubt = Doubt { small: 0.060, middle: 0.042, large: 0.018 };
+
+/// What good runs took: their median by call and size.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Reference {
+    /// Times in us of each file's runs, by call, size, and whether in place.
+    times: BTreeMap<(Collective, u32), BTreeMap<(u64, bool), BTreeMap<String, Vec<f64>>>>,
+}
+
+impl Reference {
+    /// That of some measurements; the median over files, where there are several.
+    pub fn of(good: &ReadReport) -> Self {
+        let mut times = Self::default();
+        for row in &good.measurements {
+            let sizes = times.times.entry((row.collective, row.ranks)).or_default();
+            let files = sizes.entry((row.size.0, row.in_place)).or_default();
+            files.entry(row.origin.file.clone()).or_default().push(row.time.as_us());
+        }
+        times
+    }
+
+    /// What a row should take, in us, where some file has its call and size.
+    fn expected(&self, row: &Measurement) -> Option<f64> {
+        let sizes = self.times.get(&(row.collective, row.ranks))?;
+        let of = |in_place| sizes.get(&(row.size.0, in_place));
+        let files = of(row.in_place).or_else(|| of(!row.in_place))?;
+        Some(median(files.values().map(|times| median(times.clone())).collect()))
+    }
+}
+
+/// The runs beside what good ones took, and how many rows have no counterpart among these.
+pub fn against(measured: &ReadReport, good: &Reference) -> (Vec<Run>, usize) {
+    let mut runs: BTreeMap<(&str, &str, Collective, u32), Vec<(&Measurement, f64)>> = BTreeMap::new();
+    let mut alone = 0;
+    for row in &measured.measurements {
+        match good.expected(row) {
+            Some(us) => {
+                let run = runs.entry((&row.origin.file, &row.run, row.collective, row.ranks)).or_default();
+                run.push((row, us));
+            }
+            None => alone += 1,
+        }
+    }
+    let run =
+        |((file, name, collective, ranks), rows): ((&str, &str, Collective, u32), Vec<(&Measurement, f64)>)| Run {
+            file: file.to_owned(),
+            name: name.to_owned(),
+            collective,
+            ranks,
+            hosts: rows[0].0.hosts,
+            launch: rows[0].0.launch.unwrap_or(Launch::Processes),
+            kind: None,
+            points: points(&rows),
+            doubt: LIKE_MACHINES,
+        };
+    (runs.into_iter().map(run).collect(), alone)
+}
+
+fn points(rows: &[(&Measurement, f64)]) -> Vec<Point> {
+    let mut sizes: BTreeMap<u64, Vec<(f64, f64)>> = BTreeMap::new();
+    for (row, expected) in rows {
+        sizes.entry(row.size.0).or_default().push((row.time.as_us(), *expected));
+    }
+    let mut points: Vec<Point> = Vec::new();
+    for (size_bytes, times) in sizes {
+        let expected_us = times[0].1;
+        points.push(Point {
+            size_bytes,
+            measured_us: times.iter().map(|(us, expected)| us * expected_us / expected).collect(),
+            expected_us,
+            doubt: 0.0,
+        });
+    }
+    points
+}

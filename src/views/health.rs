@@ -1,0 +1,172 @@
+//! Whether a machine gives the bus bandwidth that it should: lines a size or a band, cases for CI, and one sentence.
+
+use collcast_reports::model::{Case, CaseOutcome, Cell, Column, Table};
+use collcast_sim::units::Bytes;
+
+use crate::health::{Band, Health, Judged, Part, State};
+
+/// Sizes up to which each has a line; more runs are told by bands.
+const LINES: usize = 48;
+
+/// A percentage of a share.
+fn percent(share: f64) -> Cell {
+    Cell::float(share * 100.0, 0)
+}
+
+/// The table: a line a size, or a band where there are many runs.
+pub(super) fn table(health: &Health, people: bool) -> Table {
+    let sizes: usize = health.runs.iter().map(|run| run.lines.len()).sum();
+    if people && sizes > LINES { bands(health) } else { lines(health) }
+}
+
+fn lines(health: &Health) -> Table {
+    let columns = [
+        Column::text("collective", "collective"),
+        Column::number("ranks", "ranks"),
+        Column::number("size_bytes", "size B"),
+        Column::number("busbw_gbps", "busbw GB/s"),
+        Column::number("expected_gbps", "expected"),
+        Column::number("low_gbps", "healthy from"),
+        Column::number("percent", "% of expected"),
+        Column::text("state", "verdict"),
+    ];
+    let mut table = Table::new("sizes", "bus bandwidth by size", columns);
+    for run in &health.runs {
+        for line in &run.lines {
+            table.push([
+                run.collective.name().into(),
+                run.ranks.into(),
+                line.size_bytes.into(),
+                Cell::float(line.busbw_gbps, 2),
+                Cell::float(line.expected_gbps, 2),
+                Cell::float(line.low_gbps, 2),
+                percent(line.share),
+                line.state.name().into(),
+            ]);
+        }
+    }
+    table
+}
+
+fn bands(health: &Health) -> Table {
+    let columns = [
+        Column::text("file", "file"),
+        Column::text("collective", "collective"),
+        Column::number("ranks", "ranks"),
+        Column::text("sizes", "sizes"),
+        Column::number("percent", "% of expected busbw"),
+        Column::number("low_percent", "healthy from %"),
+        Column::text("state", "verdict"),
+    ];
+    let mut table = Table::new("sizes", "bus bandwidth by band of sizes", columns);
+    for run in &health.runs {
+        for band in &run.bands {
+            table.push([
+                run.file.as_str().into(),
+                run.collective.name().into(),
+                run.ranks.into(),
+                range(band).into(),
+                percent(band.share),
+                percent(band.low),
+                band.state.name().into(),
+            ]);
+        }
+    }
+    table
+}
+
+fn range(band: &Band) -> String {
+    let (from, to) = (Bytes(band.from_bytes), Bytes(band.to_bytes));
+    if from == to { from.to_string() } else { format!("{from} to {to}") }
+}
+
+/// What is said of a band: which sizes, what share, what healthy machines reach.
+fn told(run: &Judged, band: &Band) -> String {
+    let of = format!("{} over {} ranks", run.collective, run.ranks);
+    let share = band.share * 100.0;
+    let least = band.low * 100.0;
+    let sizes = range(band);
+    let reaches = format!("{of} reaches {share:.0}% of the expected bus bandwidth at {sizes}");
+    match (band.state, band.unsteady) {
+        (State::Slow, true) => format!(
+            "{of} is unsteady at {sizes}: repeats of a size lie {:.0}% apart, where steady runs lie below {:.0}%",
+            band.scatter * 100.0,
+            Health::steady(band.part) * 100.0
+        ),
+        (State::Slow, false) => format!("{reaches}; healthy machines reach {least:.0}% or more"),
+        (State::Pass, _) => reaches,
+        (State::Unsure, _) => format!("{reaches}; healthy machines may reach only {least:.0}%"),
+    }
+}
+
+/// The finding as one sentence, with the runs that are not as the first ones are counted.
+pub(super) fn sentence(health: &Health) -> String {
+    let of = |state| health.runs.iter().filter(move |run| run.state == state);
+    let count = of(health.state).count();
+    let all = health.runs.len();
+    let more = if all > 1 { format!(" ({count} of {all} runs)") } else { String::new() };
+    let worst = of(health.state).filter_map(|run| Some((run, run.decisive()?)));
+    let Some((run, band)) = worst.min_by(|a, b| a.1.share.total_cmp(&b.1.share)) else {
+        return "cannot tell: no row could be judged".to_owned();
+    };
+    let told = told(run, band);
+    match health.state {
+        State::Slow => {
+            let from = run.slow_from_bytes.filter(|_| !band.unsteady);
+            let whole = run.lines.first().map(|line| line.size_bytes);
+            let from = match from {
+                Some(from) if Some(from) == whole => ", and is slow at all sizes".to_owned(),
+                Some(from) => format!(", and is slow from {} on", Bytes(from)),
+                None => String::new(),
+            };
+            let file = if all > 1 { format!("; see {}", run.file) } else { String::new() };
+            format!("slow{more}: {told}{from}{file}")
+        }
+        State::Pass => format!("healthy{more}: {told}"),
+        State::Unsure => format!("cannot tell{more}: {told}"),
+    }
+}
+
+/// What would tell more, where nothing can be told.
+pub(super) fn next(health: &Health, beside_runs: bool) -> Option<String> {
+    let large = |run: &Judged| run.bands.iter().any(|b| b.part == Part::Large);
+    match health.state {
+        State::Pass => None,
+        State::Slow => {
+            Some("measure halves and pairs of the hosts with the same command, to find which one is slow".to_owned())
+        }
+        State::Unsure if !health.runs.iter().any(large) => {
+            Some("measure up to 4 GiB (nccl-tests: -b 8 -e 4G -f 2): bandwidth shows at large sizes alone".to_owned())
+        }
+        State::Unsure if beside_runs => {
+            Some("measure again, with more iterations (-n 50), while nothing else runs".to_owned())
+        }
+        State::Unsure => Some(
+            "hold it beside a run that is known to be good, of this or a like machine: --against GOOD.log".to_owned(),
+        ),
+    }
+}
+
+/// A case for each band.
+pub(super) fn cases(health: &Health) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for run in &health.runs {
+        for band in &run.bands {
+            let told = told(run, band);
+            cases.push(Case {
+                group: format!("{} {}", run.collective, run.run),
+                name: format!("{} ranks, {} sizes", run.ranks, band.part.name()),
+                outcome: match band.state {
+                    State::Pass => CaseOutcome::Passed,
+                    State::Unsure => CaseOutcome::Noted(format!("cannot tell: {told}")),
+                    State::Slow => CaseOutcome::Failed {
+                        kind: if band.unsteady { "unsteady" } else { "slow" }.to_owned(),
+                        message: told,
+                        details: format!("{}, {}", run.file, range(band)),
+                    },
+                },
+            });
+        }
+    }
+    cases
+}
