@@ -10,6 +10,7 @@ pub const MODEL: &str = env!("COLLCAST_MODEL");
 
 pub mod bounds;
 pub mod calibrate;
+pub mod call;
 pub mod collective;
 pub mod doctor;
 pub mod domain;

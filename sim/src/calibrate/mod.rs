@@ -26,13 +26,14 @@ use nalgebra::DMatrix;
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
+use crate::call::Call;
 use crate::collective::Launch;
 use crate::engine::{Instance, Unobserved};
 use crate::network::lay;
 use crate::predict::{Pace, PredictError, Predictor, Proven, Settings};
 use crate::profile::{Constant, OriginKind, Parameter, Profile, Role};
+use crate::schedule::Schedule;
 use crate::schedule::plan::{Dealing, Plan};
-use crate::schedule::{Call, Schedule};
 use crate::topology::Topology;
 use crate::units::SimDuration;
 pub use rows::{Judged, Sample, mean};

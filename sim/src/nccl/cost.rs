@@ -15,8 +15,8 @@ use super::tables::{
     COLLNET_CHAIN, COLLNET_DIRECT, LL, LL128, NETWORK, NVLINK, NVLS, NVLS_TREE, PAT, PCI, RING, SIMPLE, TREE,
 };
 use super::version::Version;
+use crate::call::Call;
 use crate::collective::{Algorithm, Collective, DataType, Protocol, ReduceOp};
-use crate::schedule::Call;
 use crate::schedule::plan::worthwhile;
 
 /// Kernel work items that one launch of NCCL batches (`NCCL_MAX_DEV_WORK_BATCH_COLLS`).

@@ -19,6 +19,7 @@ use super::proof::ProofKind;
 use super::settings::{Choice, Settings};
 use super::time::{ROUNDS, check_possible, kernel_time, utilisations};
 use crate::bounds;
+use crate::call::Call;
 use crate::collective::{Algorithm, Protocol};
 use crate::domain::{Beyond, Reason};
 use crate::engine::{Unobserved, run};
@@ -29,7 +30,7 @@ use crate::nccl::{Layer, shared_choices};
 use crate::network::{Laid, join, lay};
 use crate::schedule::dealing::{Dealt, Share, deal};
 use crate::schedule::plan::{Dealing, Limits, Plan};
-use crate::schedule::{Call, Schedule, valid_algorithms};
+use crate::schedule::{Schedule, ScheduleError, valid_algorithms};
 use crate::units::{SimDuration, SimTime};
 
 /// Calls that a group may have.
@@ -160,7 +161,7 @@ impl Predictor<'_> {
         }
         for call in calls {
             self.check_ranks(call)?;
-            call.check()?;
+            call.check().map_err(ScheduleError::from)?;
             if call.count == 0 || call.ranks != first.ranks {
                 return no("each needs elements, and all the same ranks".to_owned());
             }

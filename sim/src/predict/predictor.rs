@@ -8,6 +8,7 @@ use rustc_hash::FxHashMap;
 use super::error::PredictError;
 use super::prediction::Prediction;
 use super::settings::Settings;
+use crate::call::{Call, CallError};
 use crate::collective::Launch;
 use crate::domain::{Beyond, Reason};
 use crate::ids::Rank;
@@ -16,7 +17,7 @@ use crate::nccl::{Graphs, Transport, Tuner, Version};
 use crate::network::order_by;
 use crate::profile::Profile;
 use crate::schedule::verify::Proof;
-use crate::schedule::{Call, Order, Pattern, ScheduleError};
+use crate::schedule::{Order, Pattern, ScheduleError};
 use crate::topology::Topology;
 
 /// Predicts calls on one machine with one profile; shares proofs and routes between calls.
@@ -124,7 +125,7 @@ impl<'a> Predictor<'a> {
 
     pub(super) fn check_ranks(&self, call: &Call) -> Result<(), PredictError> {
         if call.ranks == 0 {
-            return Err(ScheduleError::Ranks(0).into());
+            return Err(ScheduleError::from(CallError::Ranks(0)).into());
         }
         if call.ranks > self.topology.ranks() {
             return Err(PredictError::TooFewGpus {

@@ -11,12 +11,13 @@ use super::proof::{ProofKind, Proven, describe};
 use super::settings::{Choice, Settings};
 use super::time::{ROUNDS, check_possible, kernel_time, utilisations};
 use crate::bounds;
+use crate::call::{Call, CallError};
 use crate::collective::{Algorithm, Protocol};
 use crate::domain::{Beyond, Reason};
 use crate::engine::{Observer, Unobserved, fold, run, run_steady};
 use crate::ids::{LinkId, Rank};
 use crate::network::{Laid, ResourceName, join, lay};
-use crate::schedule::{Call, Schedule, ScheduleError};
+use crate::schedule::{Schedule, ScheduleError};
 use crate::topology::Topology;
 use crate::units::SimTime;
 
@@ -92,7 +93,7 @@ impl Predictor<'_> {
             first.get_or_insert(resolved);
         }
         let (Some(first), Some(schedule)) = (first, schedules.first()) else {
-            return Err(ScheduleError::Ranks(0).into());
+            return Err(ScheduleError::from(CallError::Ranks(0)).into());
         };
         let proof = predictors[0].prove(schedule)?;
         let _turn = turn(&schedules);

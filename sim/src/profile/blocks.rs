@@ -117,8 +117,8 @@ impl Profile {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::call::Call;
     use crate::collective::Collective;
-    use crate::schedule::Call;
     use crate::schedule::plan::Limits;
     use crate::units::Bytes;
 

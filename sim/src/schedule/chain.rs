@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::pattern::Form;
+use super::form::Form;
 use super::program::{Buffer, Code, Expr, Op, Ref, Template, Var, c};
 use super::tree::along_rings;
 use super::{Call, Conn, End, Generator, Order, Plan, Worker};

@@ -12,7 +12,7 @@
 
 use smallvec::SmallVec;
 
-use super::pattern::Form;
+use super::form::Form;
 use super::program::{Buffer, Code, Expr, Op, Ref, Template, Var, c};
 use super::tree::double_tree;
 use super::{Call, Conn, Generator, Order, Plan, Worker};

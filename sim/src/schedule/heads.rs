@@ -14,10 +14,11 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::pattern::Form;
+use super::fits::MAX_NVLS_HEADS;
+use super::form::Form;
 use super::program::{Buffer, Code, Expr, Op, Ref, Template, Var, c};
 use super::tree::double_tree;
-use super::{Call, Conn, End, Generator, MAX_NVLS_HEADS, Order, Plan, Worker};
+use super::{Call, Conn, End, Generator, Order, Plan, Worker};
 use crate::collective::{Algorithm, Collective};
 use crate::ids::{ChannelId, Lane, Rank};
 

@@ -2,6 +2,7 @@
 
 use rustc_hash::FxHashSet;
 
+use super::form::Form;
 use super::plan::{Dealing, Plan};
 use super::program::Shape;
 use super::verify::MAX_CLOCKED_WORKERS;
@@ -14,19 +15,6 @@ use crate::ids::{ChannelId, Lane, Rank};
 const LEAST_RANKS: u32 = 16;
 /// Slices, about, up to which a twin has all ranks of the call: a tenth of a second.
 const MOST_SLICES: u64 = 60_000;
-
-/// How a generator's pattern goes on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Form {
-    /// Channels after which patterns repeat.
-    pub channels: u32,
-    /// Chunks of a channel that one round of its loop moves.
-    pub chunks: u64,
-    /// Chunks that a rank sends in a round, about.
-    pub sends: u64,
-    /// Those of them that go over one connection, at least.
-    pub each: u64,
-}
 
 impl Form {
     fn of(call: &Call, plan: &Plan, order: &Order) -> Self {

@@ -4,12 +4,13 @@
 //! restated; the number of cells was checked against the choices that NCCL 2.28.9 logged on
 //! 2 and 4 H200 (see the tests).
 
+use crate::call::Call;
 use crate::collective::{Algorithm, Buffers, Collective, Protocol};
 use crate::nccl::Version;
 use crate::nccl::rules::{Deals, Rules};
 use crate::schedule::dealing::{Dealt, Share, cell_bytes, deal};
+use crate::schedule::fits::MAX_NVLS_HEADS;
 use crate::schedule::old::{self, Cut};
-use crate::schedule::{Call, MAX_NVLS_HEADS};
 use crate::units::Bytes;
 
 /// Places in a FIFO, in steps: `NCCL_STEPS`.

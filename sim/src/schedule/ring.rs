@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::pattern::Form;
+use super::form::Form;
 use super::program::{Buffer, Code, Expr, Op, Ref, Template, Var, c};
 use super::{Call, Conn, Generator, Order, Plan, Worker};
 use crate::collective::Collective;

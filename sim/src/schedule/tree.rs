@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::pattern::Form;
+use super::form::Form;
 use super::program::{Buffer, Code, Expr, Op, Ref, Template, Var, c};
 use super::{Call, Chains, Conn, Generator, Order, Plan, Rail, Worker};
 use crate::collective::Protocol;

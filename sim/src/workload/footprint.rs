@@ -5,11 +5,12 @@ use std::sync::{Arc, Mutex};
 use rustc_hash::FxHashMap;
 
 use super::graph::{Communicate, Device, Mover, OpGraph, What, WorkloadError, is_communication, tasks_of};
+use crate::call::Call;
 use crate::collective::{Algorithm, Collective, DataType};
 use crate::ids::{LinkId, Rank};
 use crate::network::{ResourceName, Router};
 use crate::predict::{Choice, PredictError, Predictor, Settings};
-use crate::schedule::{Call, Schedule};
+use crate::schedule::Schedule;
 use crate::topology::Topology;
 use crate::units::{Bytes, SimDuration};
 

@@ -6,7 +6,7 @@ use quick_xml::escape::escape;
 use rustc_hash::FxHashMap;
 use thiserror::Error;
 
-use super::{Kind, Place};
+use super::algorithm::{Kind, Place};
 use crate::collective::{Algorithm, Collective, Protocol};
 use crate::ids::Rank;
 use crate::schedule::plan::{Dealing, Plan};
