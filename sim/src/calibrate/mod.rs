@@ -29,11 +29,11 @@ use rustc_hash::FxHashMap;
 use crate::call::Call;
 use crate::collective::Launch;
 use crate::engine::{Instance, Unobserved};
+use crate::nccl::plan::{Dealing, Plan};
 use crate::network::lay;
 use crate::predict::{Pace, PredictError, Predictor, Proven, Settings};
 use crate::profile::{Constant, OriginKind, Parameter, Profile, Role};
 use crate::schedule::Schedule;
-use crate::schedule::plan::{Dealing, Plan};
 use crate::topology::Topology;
 use crate::units::SimDuration;
 pub use rows::{Judged, Sample, mean};
@@ -486,11 +486,8 @@ fn likes(cases: &[Case]) -> Vec<usize> {
     let kind = |case: &Case| {
         let Schedule { call, plan, .. } = &case.proven.schedule;
         let long = plan.per_channel >= LONG * plan.chunk.max(1) && call.counts.is_none();
-        let dealing = match plan.dealing {
-            Dealing::ByThreads { grid, .. } => Dealing::ByThreads { grid, even: 0 },
-            _ => Dealing::Evenly,
-        };
-        let (call, plan) = (Call { count: 0, ..call.clone() }, Plan { per_channel: 0, dealing, ..*plan });
+        let plan = Plan { per_channel: 0, dealing: Dealing::Evenly, ..*plan };
+        let call = Call { count: 0, ..call.clone() };
         long.then(|| format!("{} {call:?} {plan:?} {:?}", case.machine, case.settings))
     };
     let kinds: Vec<Option<String>> = cases.iter().map(kind).collect();

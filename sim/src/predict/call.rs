@@ -8,8 +8,8 @@ use super::settings::{Choice, Settings};
 use crate::call::Call;
 use crate::collective::{Algorithm, Protocol};
 use crate::engine::{Observer, Unobserved};
+use crate::nccl::Plan;
 use crate::schedule::msccl::Imported;
-use crate::schedule::plan::Plan;
 use crate::schedule::verify::verify;
 use crate::schedule::{MAX_CHANNELS, Schedule, ScheduleError};
 

@@ -5,6 +5,7 @@ use super::order::Order;
 use super::valid::valid_algorithms;
 use crate::call::Call;
 use crate::collective::{Algorithm, Collective, DataType, ReduceOp};
+use crate::nccl::plan::MAX_NVLS_HEADS;
 
 /// Whether an algorithm has a generator for a collective.
 ///
@@ -68,8 +69,6 @@ pub fn check_fits(call: &Call, algorithm: Algorithm, order: &Order) -> Result<()
     able.map_or(Ok(()), |able| Err(ScheduleError::InSwitch { algorithm, op, dtype, able }))
 }
 
-/// NCCL's `NCCL_MAX_NVLS_ARITY`: most heads of a host.
-pub(crate) const MAX_NVLS_HEADS: usize = 32;
 /// NCCL's `NCCL_MAX_DIRECT_ARITY` and the rank itself.
 const MAX_COLLNET_LOCAL: usize = 8;
 /// All-gather and reduce-scatter have a connection from every host to all others: their number

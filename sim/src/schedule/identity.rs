@@ -48,11 +48,11 @@ impl Schedule {
 
 #[cfg(test)]
 mod tests {
-    use super::super::plan::{Limits, Plan};
     use super::super::program::Mutation;
     use super::super::{Call, Order};
     use super::*;
     use crate::collective::{Algorithm, Collective, DataType, Protocol};
+    use crate::nccl::{Limits, Plan};
     use crate::units::Bytes;
     use std::collections::BTreeSet;
 

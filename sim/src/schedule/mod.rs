@@ -8,7 +8,6 @@
 mod chain;
 mod coll_tree;
 mod conn;
-pub mod dealing;
 mod direct;
 mod error;
 mod fits;
@@ -16,11 +15,9 @@ mod form;
 mod heads;
 mod identity;
 pub mod msccl;
-mod old;
 mod order;
 mod pat;
 mod pattern;
-pub mod plan;
 pub mod program;
 mod ring;
 mod tree;
@@ -43,7 +40,7 @@ pub use crate::call::{Call, MAX_RANKS};
 
 use crate::collective::Algorithm;
 use crate::ids::{ChannelId, Lane, Rank};
-use plan::Plan;
+use crate::nccl::Plan;
 use program::Template;
 
 /// A complete plan of one call: every worker, what it does, and over which FIFOs.

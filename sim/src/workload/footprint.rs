@@ -225,7 +225,7 @@ impl<'a> Simulator<'a> {
         Ok(Footprint {
             time: prediction.kernel,
             // A message has one round of all that a pair could have; blocks without data are not launched.
-            blocks: if call(2).counts.is_some() { prediction.plan.parts } else { prediction.plan.channels },
+            blocks: if call(2).counts.is_some() { prediction.plan.channels_per_peer } else { prediction.plan.channels },
             block_share: (kept * slower.as_us() / prediction.kernel.as_us().max(1e-9)).min(1.0),
             links,
             sent,

@@ -28,10 +28,10 @@ pub use algorithm::{Imported, MscclError};
 pub use write::{ExportError, export, one_loop};
 
 use self::algorithm::{Gpu, Instruction, Kind};
-use super::plan::{Limits, Plan};
 use super::program::{Buffer, Code, Expr, Op, Ref, Template, Var, Wait, c};
 use super::{Call, Conn, Generator, Schedule, Worker};
 use crate::ids::{ChannelId, Lane, Rank};
+use crate::nccl::{Limits, Plan};
 use crate::units::Bytes;
 
 /// Most pieces of all steps of a schedule, each of which is an instruction of a program.
