@@ -15,6 +15,7 @@ pub mod collective;
 pub mod doctor;
 pub mod domain;
 pub mod engine;
+pub mod hash;
 pub mod ids;
 pub mod measurement;
 pub mod nccl;
