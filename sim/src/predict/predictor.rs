@@ -13,7 +13,7 @@ use crate::collective::Launch;
 use crate::domain::{Beyond, Reason};
 use crate::ids::Rank;
 use crate::nccl::search::{self, Given, Options};
-use crate::nccl::{Graphs, Transport, Tuner, Version};
+use crate::nccl::{Graphs, Plan, Transport, Tuner, Version};
 use crate::network::order_by;
 use crate::profile::Profile;
 use crate::schedule::verify::Proof;
@@ -36,8 +36,12 @@ pub struct Predictor<'a> {
     /// Patterns and their proofs; each locked while someone proves it.
     pub(super) proofs: Mutex<FxHashMap<Pattern, Arc<Mutex<Option<Proof>>>>>,
     /// Calls of groups together, by what decides how they run.
-    pub(super) together: Mutex<FxHashMap<(u64, String), Together>>,
+    pub(super) together: Mutex<FxHashMap<RunsAs, Together>>,
 }
+
+/// What decides how groups run together: what was laid (its hash), the cut, settings, and the bits of the share of their
+/// speed that slowed blocks keep.
+pub(super) type RunsAs = (u64, Plan, Settings, Option<u64>);
 
 /// A prediction of groups together, the shares of its resources in their order, and that with slower blocks.
 pub(super) type Together = (Prediction, Vec<f64>, Option<Prediction>);

@@ -6,7 +6,7 @@ use super::busy::Busy;
 use super::choose::Resolved;
 use super::error::PredictError;
 use super::prediction::{LinkUse, Prediction, Shares, Warning};
-use super::predictor::Predictor;
+use super::predictor::{Predictor, RunsAs};
 use super::proof::{ProofKind, Proven, describe};
 use super::settings::{Choice, Settings};
 use super::time::{ROUNDS, check_possible, kernel_time, utilisations};
@@ -102,7 +102,7 @@ impl Predictor<'_> {
             .collect::<Result<Vec<_>, _>>()?;
         let mut laid = join(laid, false);
         // Groups on hosts that are alike run alike: once.
-        let key = (laid.identity(), format!("{:?} {settings:?} {kept:?}", schedule.plan));
+        let key: RunsAs = (laid.identity(), schedule.plan, *settings, kept.map(f64::to_bits));
         let known = self.together.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
         let (together, shares, slower) = match known {
             Some(known) => known,
