@@ -1,7 +1,7 @@
 //! What a version of NCCL does, as data: the one place that compares versions.
 //!
 //! Newer versions change the fields of [`Rules`] here, those of the cost model in `costs.rs`. What only versions before
-//! 2.18 do is in [`old`](super::old).
+//! 2.18 do is in `nccl/old.rs`.
 
 mod costs;
 mod record;
