@@ -1,9 +1,9 @@
 //! An algorithm as MSCCL XML.
 
+use collcast_sim::nccl::Plan;
 use collcast_sim::network::order;
 use collcast_sim::predict::{PredictError, Prediction};
 use collcast_sim::schedule::msccl::{Imported, export, one_loop};
-use collcast_sim::schedule::plan::Plan;
 use collcast_sim::schedule::verify::verify;
 use collcast_sim::schedule::{Order, Schedule};
 

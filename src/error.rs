@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use collcast_hwbackend::exec::ExecError;
 use collcast_hwbackend::nccl::job::Answer;
 use collcast_hwbackend::read::ReadError;
+use collcast_sim::call::CallError;
 use collcast_sim::collective::nearest;
 use collcast_sim::predict::PredictError;
 use collcast_sim::profile::ProfileError;
@@ -139,14 +140,18 @@ fn way_out(error: &PredictError) -> Option<&'static str> {
         _ => return None,
     };
     Some(match schedule {
-        ScheduleError::Ranks(_) => "leave --ranks out for all GPUs of the machine",
+        ScheduleError::Call(CallError::Ranks(_)) => "leave --ranks out for all GPUs of the machine",
         ScheduleError::Channels(_) => "leave --channels out for as many as NCCL takes",
-        ScheduleError::Root { .. } => "name one of them with --root; --ranks and --nodes say how many there are",
-        ScheduleError::TooLarge => "sizes look like 64K, 1MiB or 4G; take a smaller one, or fewer ranks",
-        ScheduleError::Counts { .. } | ScheduleError::CountsElsewhere => {
+        ScheduleError::Call(CallError::Root { .. }) => {
+            "name one of them with --root; --ranks and --nodes say how many there are"
+        }
+        ScheduleError::Call(CallError::TooLarge) => {
+            "sizes look like 64K, 1MiB or 4G; take a smaller one, or fewer ranks"
+        }
+        ScheduleError::Call(CallError::Counts { .. } | CallError::CountsElsewhere) => {
             "--counts goes with -c all_to_all without --in-place, one row and column for each rank"
         }
-        ScheduleError::InPlace(_) => "leave --in-place out",
+        ScheduleError::Call(CallError::InPlace(_)) => "leave --in-place out",
         ScheduleError::Unsupported { .. } => "name one of these with --algorithm, or leave it out for NCCL's choice",
         ScheduleError::Shape { .. } => "leave --algorithm out for NCCL's choice, or change --nodes, --gpus and --ranks",
         ScheduleError::InSwitch { .. } => "take another --op or --dtype, or leave --algorithm out for NCCL's choice",

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use collcast_hwbackend::read::fnv1a;
+use collcast_sim::hash::fnv1a;
 use collcast_topologies::input;
 
 use crate::error::Error;

@@ -9,11 +9,13 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::hash::Hasher as _;
 
 use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol};
 use collcast_sim::doctor::{
     Case, Cause, Changed, Diagnosis, Examination, Fault, Finding, Part, Point, Question, curve, with_slow,
 };
+use collcast_sim::hash::Fnv;
 use collcast_sim::ids::HostId;
 use collcast_sim::nccl::NcclSettings;
 use collcast_sim::predict::{Choice, Predictor, Settings};
@@ -190,9 +192,9 @@ fn machine(place: Place) -> (Topology, Profile, Vec<Question>) {
 fn drawn(profile: &Profile, seed: u64) -> Profile {
     let mut drawn = profile.clone();
     for (constant, parameter) in profile.parameters.iter() {
-        let mut random = Random(
-            constant.name().bytes().fold(seed, |state, byte| (state ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)),
-        );
+        let mut hasher = Fnv::after(seed);
+        hasher.write(constant.name().as_bytes());
+        let mut random = Random(hasher.finish());
         let width = if parameter.origin == OriginKind::Assumed { 0.30 } else { 0.15 };
         drawn.parameters.set(constant, parameter.value * (1.0 + width * (2.0 * random.next() - 1.0)));
     }

@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol};
 use collcast_sim::ids::{ChannelId, Lane, Rank};
-use collcast_sim::schedule::plan::{Limits, Plan};
+use collcast_sim::nccl::{Limits, Plan};
 use collcast_sim::schedule::program::{Buffer, Code, Op, Ref, Template, Var, c};
 use collcast_sim::schedule::{Call, Conn, Generator, Schedule, Worker};
 use collcast_sim::units::Bytes;

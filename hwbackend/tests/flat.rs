@@ -16,8 +16,8 @@ use collcast_hwbackend::flat::{
 };
 use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol, ReduceOp};
 use collcast_sim::ids::{ChannelId, Lane, Rank};
+use collcast_sim::nccl::{Limits, Plan};
 use collcast_sim::schedule::msccl::{Imported, export, one_loop};
-use collcast_sim::schedule::plan::{Limits, Plan};
 use collcast_sim::schedule::program::{Buffer, Code, Op, Ref, Template, Wait, c};
 use collcast_sim::schedule::verify::verify;
 use collcast_sim::schedule::{Call, Generator, Order, Schedule, Worker, valid_algorithms, valid_protocols};
@@ -160,7 +160,7 @@ fn schedule(
     plan.chunk = plan.grain * grains;
     plan.min_slice = plan.grain;
     if algorithm == Algorithm::Direct {
-        plan.per_channel = call.count.div_ceil(u64::from(plan.parts)).max(1);
+        plan.per_channel = call.count.div_ceil(u64::from(plan.channels_per_peer)).max(1);
     }
     Schedule::new(call, plan, order).ok()
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 use collcast_hwbackend::host::{HostError, run};
 use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol};
 use collcast_sim::ids::Rank;
+use collcast_sim::nccl::{Limits, Plan};
 use collcast_sim::schedule::msccl::{Imported, export, one_loop};
-use collcast_sim::schedule::plan::{Limits, Plan};
 use collcast_sim::schedule::{Call, Order, Schedule, check_fits, valid_algorithms};
 use proptest::prelude::*;
 
@@ -50,7 +50,7 @@ fn schedule_of(call: Call, algorithm: Algorithm, protocol: Protocol, order: &Ord
     plan.chunk = plan.grain * 8;
     plan.min_slice = plan.grain;
     plan.per_channel = if algorithm == Algorithm::Direct {
-        count.div_ceil(u64::from(plan.parts)).max(1)
+        count.div_ceil(u64::from(plan.channels_per_peer)).max(1)
     } else {
         count.div_ceil(2).max(1)
     };

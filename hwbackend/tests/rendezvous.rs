@@ -11,7 +11,7 @@ use collcast_hwbackend::exec::{Case, Effort, Executor};
 use collcast_hwbackend::host::Host;
 use collcast_hwbackend::rendezvous::{Group, World};
 use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol};
-use collcast_sim::schedule::plan::{Limits, Plan};
+use collcast_sim::nccl::{Limits, Plan};
 use collcast_sim::schedule::{Call, Order, Schedule};
 use collcast_sim::units::Bytes;
 

@@ -6,9 +6,9 @@
 //! Source: Chan, Heimlich, Purkayastha, van de Geijn, "Collective communication: theory,
 //! practice, and experience", CCPE 19(13), 2007, section 3 (lower bounds).
 
+use crate::call::Call;
 use crate::collective::Collective;
 use crate::ids::Rank;
-use crate::schedule::Call;
 use crate::topology::Topology;
 use crate::units::{PS_PER_S, SimDuration};
 

@@ -10,10 +10,12 @@ pub const MODEL: &str = env!("COLLCAST_MODEL");
 
 pub mod bounds;
 pub mod calibrate;
+pub mod call;
 pub mod collective;
 pub mod doctor;
 pub mod domain;
 pub mod engine;
+pub mod hash;
 pub mod ids;
 pub mod measurement;
 pub mod nccl;

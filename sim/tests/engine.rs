@@ -15,10 +15,11 @@ use collcast_sim::engine::{
 };
 use collcast_sim::ids::{ChannelId, Lane, Rank};
 use collcast_sim::nccl::Transport;
+use collcast_sim::nccl::plan::{Dealing, Old};
+use collcast_sim::nccl::{Limits, Plan};
 use collcast_sim::network::{Laid, LayError, ResourceName, lay, order};
 use collcast_sim::predict::{Choice, PredictError, Prediction, Predictor, Settings};
 use collcast_sim::profile::{Constant, Profile, Reach};
-use collcast_sim::schedule::plan::{Dealing, Limits, Plan};
 use collcast_sim::schedule::program::{Mutation, Template};
 use collcast_sim::schedule::verify::verify;
 use collcast_sim::schedule::wiring::UNUSED;
@@ -749,11 +750,10 @@ fn ring_all_reduce_has_its_closed_form() {
                     min_slice: 4,
                     per_channel: call.count,
                     dealing: Dealing::Evenly,
-                    parts: 1,
+                    channels_per_peer: 1,
                     aggregate: 1,
                     direct: false,
-                    fetches: false,
-                    in_turn: false,
+                    old: Old::default(),
                 };
                 let topology = nvswitch_box(ranks, link);
                 let schedule = Schedule::new(call, plan, &order(&topology, ranks)).unwrap();

@@ -13,7 +13,8 @@ use std::sync::Arc;
 use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol};
 use collcast_sim::ids::{ChannelId, Lane, Rank};
 use collcast_sim::nccl::Version;
-use collcast_sim::schedule::plan::{Dealing, Limits, Plan};
+use collcast_sim::nccl::plan::Dealing;
+use collcast_sim::nccl::{Limits, Plan};
 use collcast_sim::schedule::verify::{VerifyError, verify};
 use collcast_sim::schedule::{Call, Generator, Order, Schedule, Worker, check_fits, valid_algorithms, valid_protocols};
 use rayon::prelude::*;
@@ -72,10 +73,9 @@ fn schedule(case: &Case) -> Schedule {
         plan.per_channel = case.count.div_ceil(u64::from(plan.channels)).next_multiple_of(plan.grain).max(1);
     }
     // What is dealt over channels loop by loop is larger for the first ones, in chunks of a grid.
-    plan.dealing = match plan.dealing {
-        Dealing::ByThreads { grid: 2.., .. } => Dealing::ByThreads { grid: 3, even: plan.per_channel / 2 },
-        _ => Dealing::Evenly,
-    };
+    let (last, grain, each) = (plan.last_grain(), plan.grain, plan.per_channel / 2);
+    (plan.dealing, plan.old.last_grain) =
+        if last > grain { (Dealing::ByLoops { each }, 3 * grain) } else { (Dealing::Evenly, 0) };
     Schedule::new(call, plan, &order).unwrap()
 }
 

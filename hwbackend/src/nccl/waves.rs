@@ -180,8 +180,8 @@ mod tests {
     use crate::check::{expected, parts, range, value};
     use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol};
     use collcast_sim::ids::Rank;
+    use collcast_sim::nccl::{Limits, Plan};
     use collcast_sim::schedule::msccl::{Imported, export, one_loop};
-    use collcast_sim::schedule::plan::{Limits, Plan};
     use collcast_sim::schedule::{Call, Order, valid_algorithms};
     use collcast_sim::units::Bytes;
 
@@ -242,7 +242,7 @@ mod tests {
                     let mut plan = Plan::new(&call, algorithm, Protocol::Simple, &limits);
                     (plan.chunk, plan.min_slice) = (plan.grain * 8, plan.grain);
                     if algorithm == Algorithm::Direct {
-                        plan.per_channel = count.div_ceil(u64::from(plan.parts)).max(1);
+                        plan.per_channel = count.div_ceil(u64::from(plan.channels_per_peer)).max(1);
                     }
                     let Ok(schedule) = Schedule::new(call.clone(), plan, &order) else { continue };
                     if Flat::new(&schedule).is_err() {

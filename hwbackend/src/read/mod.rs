@@ -26,6 +26,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use collcast_sim::collective::Collective;
+use collcast_sim::hash::fnv1a;
 use collcast_sim::measurement::Measurement;
 
 pub use error::ReadError;
@@ -671,11 +672,6 @@ fn list(
         }
     }
     Ok(())
-}
-
-/// FNV-1a of 64 bits: which files rows are from, the same on every machine.
-pub fn fnv1a(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
 #[cfg(test)]

@@ -82,5 +82,4 @@ fn limits_hold() {
     check_total("8 2 float sum -1 5 0.2 0.3 0 5 0.2 0.3 0\n".repeat(1000).as_bytes());
     check_total(",".repeat(60_000).as_bytes());
     check_total(format!("{}{}", "[".repeat(100_000), "]").as_bytes());
-    assert_eq!(fnv1a(b"a"), 0xaf63_dc4c_8601_ec8c); // The test vector of its authors.
 }

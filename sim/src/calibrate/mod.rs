@@ -19,20 +19,22 @@ pub mod solve;
 mod spread;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::hash::{DefaultHasher, Hash, Hasher as _};
 use std::sync::{Mutex, PoisonError};
 
 use nalgebra::DMatrix;
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
-use crate::collective::Launch;
+use crate::call::Call;
+use crate::collective::{Algorithm, Collective, Launch, Protocol};
 use crate::engine::{Instance, Unobserved};
+use crate::nccl::Transport;
+use crate::nccl::plan::{Dealing, Plan};
 use crate::network::lay;
 use crate::predict::{Pace, PredictError, Predictor, Proven, Settings};
 use crate::profile::{Constant, OriginKind, Parameter, Profile, Role};
-use crate::schedule::plan::{Dealing, Plan};
-use crate::schedule::{Call, Schedule};
+use crate::schedule::Schedule;
 use crate::topology::Topology;
 use crate::units::SimDuration;
 pub use rows::{Judged, Sample, mean};
@@ -58,6 +60,15 @@ struct Case {
     /// The case that tells how this one changes with a parameter: itself, or a shorter one where it is long.
     like: usize,
 }
+
+/// What samples share that share a kernel: machine, call, algorithm, protocol, and settings but for the launch.
+type Kernel = (usize, Call, Algorithm, Protocol, Settings);
+
+/// What cases share that the same parameters enter: machine, collective, algorithm, protocol, ranks, transport.
+type Kind = (usize, Collective, Algorithm, Protocol, u32, Transport);
+
+/// What cases share that change alike: machine, call and cut but for sizes, settings.
+type Like = (usize, Call, Plan, Settings);
 
 /// What one simulation of a case says.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -230,18 +241,11 @@ impl<'a> Study<'a> {
             return Err(CalibrateError::NoRows);
         }
         let predictors = predictors(machines, prior);
-        let mut places: BTreeMap<String, usize> = BTreeMap::new();
-        let mut firsts = Vec::new();
-        let mut of = Vec::new();
-        for (index, sample) in samples.iter().enumerate() {
-            let settings = Settings { launch: Launch::Graph, ..sample.settings };
-            let Sample { machine, call, algorithm, protocol, .. } = sample;
-            let key = format!("{machine} {call:?} {algorithm} {protocol} {settings:?}");
-            of.push(*places.entry(key).or_insert_with(|| {
-                firsts.push(index);
-                firsts.len() - 1
-            }));
-        }
+        let kernel = |sample: &'_ Sample| -> Kernel {
+            let Sample { machine, call, algorithm, protocol, settings, .. } = sample;
+            (*machine, call.clone(), *algorithm, *protocol, Settings { launch: Launch::Graph, ..*settings })
+        };
+        let (of, firsts) = numbered(samples.iter().map(kernel));
         let mut cases: Vec<Case> = (firsts.par_iter())
             .map(|&index| {
                 let Sample { machine, call, algorithm, protocol, settings, .. } = &samples[index];
@@ -252,19 +256,16 @@ impl<'a> Study<'a> {
             .collect::<Result<_, PredictError>>()?;
 
         // What is laid tells which parameters enter; it is the same for all sizes of a kind.
-        let mut kinds: BTreeMap<String, Vec<usize>> = BTreeMap::new();
-        for (index, case) in cases.iter().enumerate() {
-            let plan = case.proven.schedule.plan;
-            let call = &case.proven.schedule.call;
-            let transport = case.settings.transport;
-            let (machine, collective, ranks) = (case.machine, call.collective, call.ranks);
-            let kind = format!("{machine} {collective} {} {} {ranks} {transport:?}", plan.algorithm, plan.protocol);
-            kinds.entry(kind).or_default().push(index);
-        }
+        let kind = |case: &Case| -> Kind {
+            let Schedule { call, plan, .. } = &case.proven.schedule;
+            (case.machine, call.collective, plan.algorithm, plan.protocol, call.ranks, case.settings.transport)
+        };
+        let (kind_of, kinds) = numbered(cases.iter().map(kind));
         let positive = |constant: &Constant| prior[*constant].value > 0.0;
         let all: Vec<Constant> = Constant::ALL.iter().copied().filter(positive).collect();
         let mut entering: BTreeMap<usize, Vec<Constant>> = BTreeMap::new();
-        for members in kinds.values() {
+        for kind in 0..kinds.len() {
+            let members: Vec<usize> = (0..cases.len()).filter(|&case| kind_of[case] == kind).collect();
             let case = &cases[members[members.len() / 2]];
             let topology = &machines[case.machine];
             let before = costs(topology, prior, case)?;
@@ -468,37 +469,42 @@ impl<'a> Study<'a> {
 
     /// By row, the number of its run.
     fn clusters(&self, rows: &[usize]) -> Vec<usize> {
-        let mut numbers: BTreeMap<&str, usize> = BTreeMap::new();
-        rows.iter()
-            .map(|&r| {
-                let next = numbers.len();
-                *numbers.entry(self.samples[r].run.as_str()).or_insert(next)
-            })
-            .collect()
+        numbered(rows.iter().map(|&r| self.samples[r].run.as_str())).0
     }
+}
+
+/// Numbers keys in the order in which they come: the number of each, and the place of the first with each number.
+fn numbered<K: Eq + Hash>(keys: impl Iterator<Item = K>) -> (Vec<usize>, Vec<usize>) {
+    let mut numbers: FxHashMap<K, usize> = FxHashMap::default();
+    let mut firsts = Vec::new();
+    let number = |(place, key): (usize, K)| {
+        *numbers.entry(key).or_insert_with(|| {
+            firsts.push(place);
+            firsts.len() - 1
+        })
+    };
+    let of = keys.enumerate().map(number).collect();
+    (of, firsts)
 }
 
 /// By case, which one tells how it changes with a parameter: of calls that differ in their size alone, those of many
 /// chunks do as the shortest of them.
 fn likes(cases: &[Case]) -> Vec<usize> {
-    let mut shortest: BTreeMap<String, (u64, usize)> = BTreeMap::new();
-    let kind = |case: &Case| {
+    let mut shortest: FxHashMap<Like, (u64, usize)> = FxHashMap::default();
+    let kind = |case: &Case| -> Option<Like> {
         let Schedule { call, plan, .. } = &case.proven.schedule;
         let long = plan.per_channel >= LONG * plan.chunk.max(1) && call.counts.is_none();
-        let dealing = match plan.dealing {
-            Dealing::ByThreads { grid, .. } => Dealing::ByThreads { grid, even: 0 },
-            _ => Dealing::Evenly,
-        };
-        let (call, plan) = (Call { count: 0, ..call.clone() }, Plan { per_channel: 0, dealing, ..*plan });
-        long.then(|| format!("{} {call:?} {plan:?} {:?}", case.machine, case.settings))
+        let plan = Plan { per_channel: 0, dealing: Dealing::Evenly, ..*plan };
+        let call = Call { count: 0, ..call.clone() };
+        long.then_some((case.machine, call, plan, case.settings))
     };
-    let kinds: Vec<Option<String>> = cases.iter().map(kind).collect();
+    let kinds: Vec<Option<Like>> = cases.iter().map(kind).collect();
     for (index, key) in kinds.iter().enumerate() {
         let Some(key) = key else { continue };
         let this = (cases[index].proven.schedule.call.count, index);
         shortest.entry(key.clone()).and_modify(|best| *best = this.min(*best)).or_insert(this);
     }
-    let of = |(index, key): (usize, Option<String>)| key.map_or(index, |key| shortest[&key].1);
+    let of = |(index, key): (usize, Option<Like>)| key.map_or(index, |key| shortest[&key].1);
     kinds.into_iter().enumerate().map(of).collect()
 }
 

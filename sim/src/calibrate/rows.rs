@@ -1,8 +1,8 @@
 //! Measured rows, and what they are predicted to take.
 
+use crate::call::Call;
 use crate::collective::{Algorithm, Protocol};
 use crate::predict::Settings;
-use crate::schedule::Call;
 
 /// One measured row, its choice resolved.
 #[derive(Clone, PartialEq, Debug)]

@@ -11,12 +11,12 @@ mod fault;
 mod hosts;
 mod question;
 
+use crate::call::Call;
 use crate::collective::{Algorithm, Protocol};
 use crate::ids::Rank;
 use crate::nccl::Interface;
 use crate::predict::{Choice, PredictError, Prediction, Predictor};
 use crate::profile::Profile;
-use crate::schedule::Call;
 use crate::topology::{LinkKind, Topology, VertexKind};
 use crate::units::{Bytes, SimDuration};
 

@@ -1,8 +1,8 @@
 //! What the doctor asks the model.
 
+use crate::call::Call;
 use crate::collective::{Algorithm, Protocol};
 use crate::predict::{Choice, Settings};
-use crate::schedule::Call;
 
 /// What a measured row asks the model.
 #[derive(Clone, PartialEq, Debug)]

@@ -8,8 +8,8 @@ use super::selection::{ALGORITHMS, Selection};
 use super::settings::NcclSettings;
 use super::tables::{RING, SIMPLE};
 use super::tuner::{Advice, Tuner};
+use crate::call::Call;
 use crate::collective::{Algorithm, Collective, DataType, Protocol, ReduceOp};
-use crate::schedule::Call;
 
 /// Who decided.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -6,6 +6,7 @@
 //! Source: NCCL 2.30.7 `src/graph/tuning.cc`, `src/enqueue.cc`, restated.
 
 use super::constants::Constants;
+use super::cut::worthwhile;
 use super::graphs::{CpuVendor, Graph, Graphs, Pattern};
 use super::path::PathClass;
 use super::rules::{NetLatency, NvlsSpeed, Rules};
@@ -15,9 +16,8 @@ use super::tables::{
     COLLNET_CHAIN, COLLNET_DIRECT, LL, LL128, NETWORK, NVLINK, NVLS, NVLS_TREE, PAT, PCI, RING, SIMPLE, TREE,
 };
 use super::version::Version;
+use crate::call::Call;
 use crate::collective::{Algorithm, Collective, DataType, Protocol, ReduceOp};
-use crate::schedule::Call;
-use crate::schedule::plan::worthwhile;
 
 /// Kernel work items that one launch of NCCL batches (`NCCL_MAX_DEV_WORK_BATCH_COLLS`).
 const BATCH: u32 = 8;

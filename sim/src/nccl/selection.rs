@@ -109,7 +109,7 @@ fn unknown(what: &'static str, given: &str, names: impl Iterator<Item = &'static
 }
 
 /// The names that each collective is left; collectives without a section are free.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Selection<T> {
     /// `[function]`: a bit for each name that is allowed.
     masks: [Option<u8>; FUNCTIONS.len()],

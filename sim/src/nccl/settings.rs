@@ -33,7 +33,7 @@ pub fn is_read(name: &str) -> bool {
 const UNREAD: [&str; 3] = ["not-nccl", "removed", "ofi-plugin-removed"];
 
 /// Which paths of the library are asked for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum CtaPolicy {
     /// Fastest.
     #[default]
@@ -45,7 +45,7 @@ pub enum CtaPolicy {
 }
 
 /// Settings of NCCL that its choice depends on; the default is NCCL's own.
-#[derive(Clone, Copy, PartialEq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct NcclSettings {
     /// `NCCL_ALGO`.
     pub algorithms: Selection<Algorithm>,

@@ -6,8 +6,8 @@ use super::aws::{self, Platform};
 use super::cost::{Cell, CostTable, Model, place};
 use super::rules::TunerInterface;
 use super::selection::{ALGORITHMS, FUNCTIONS};
+use crate::call::Call;
 use crate::collective::{Algorithm, Collective, Protocol};
-use crate::schedule::Call;
 use crate::topology::Topology;
 
 /// Most lines of a table that are kept.

@@ -110,7 +110,7 @@ impl<'a> Lanes<'a> {
     ) -> Self {
         let inside = (1..schedule.call.ranks).all(|rank| topology.host_of(Rank(rank)) == topology.host_of(Rank(0)));
         let used = schedule.plan.used();
-        let together = match (schedule.plan.fetches, inside) {
+        let together = match (schedule.plan.old.fetches_work, inside) {
             (true, _) => 1,
             (false, true) => (used.1 - used.0).div_ceil(STARTS).max(1),
             (false, false) => used.1.max(1),
@@ -166,7 +166,7 @@ impl<'a> Lanes<'a> {
     /// How a lane reaches memory.
     fn access(&self, worker: &Wired) -> Access {
         let (profile, protocol) = (self.profile, self.schedule.plan.protocol);
-        let fetches = self.schedule.plan.fetches && protocol == Protocol::Simple;
+        let fetches = self.schedule.plan.old.fetches_work && protocol == Protocol::Simple;
         // A thread has 8 loads of 16 bytes on their way with Simple from A100 on, but 4 with NCCL 2.8 (`COLL_UNROLL`).
         let gpu = self.topology.gpu(self.topology.gpu_of(worker.rank));
         let fewer = fetches && gpu.map_or(0, |gpu| gpu.compute_capability) >= 80;
@@ -200,7 +200,7 @@ impl<'a> Lanes<'a> {
         // Nobody stores into a buffer of a peer before word that its kernel has begun.
         let conns = worker.recv.iter().chain(&worker.send).filter_map(|&conn| self.conns.get(conn as usize));
         let word = conns.filter(|conn| conn.direct).map(|conn| conn.latency).max().unwrap_or_default();
-        let fetches = self.schedule.plan.fetches;
+        let fetches = self.schedule.plan.old.fetches_work;
         let begun = if fetches { self.profile.block_fetch(first) } else { self.profile.block_start(first) };
         SimTime((begun + word).0)
     }

@@ -5,12 +5,13 @@ use super::prediction::Prediction;
 use super::predictor::Predictor;
 use super::proof::{ProofKind, Proven};
 use super::settings::{Choice, Settings};
+use crate::call::Call;
 use crate::collective::{Algorithm, Protocol};
 use crate::engine::{Observer, Unobserved};
+use crate::nccl::Plan;
 use crate::schedule::msccl::Imported;
-use crate::schedule::plan::Plan;
 use crate::schedule::verify::verify;
-use crate::schedule::{Call, MAX_CHANNELS, Schedule, ScheduleError};
+use crate::schedule::{MAX_CHANNELS, Schedule, ScheduleError};
 
 impl Predictor<'_> {
     /// Predicts a call; `auto` and `best` are resolved first.

@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use super::error::PredictError;
 use super::predictor::Predictor;
 use super::settings::{Choice, Settings};
+use crate::call::Call;
 use crate::collective::{Algorithm, Protocol};
 use crate::ids::Rank;
 use crate::nccl::cost::place;
-use crate::nccl::{Cell, Decision, Graphs, Layer, Model, NothingLeft, Selection};
+use crate::nccl::{Cell, Decision, Graphs, Layer, Limits, Model, NothingLeft, Plan, Selection};
 use crate::network::{check_multicast, check_sharp};
-use crate::schedule::plan::{Limits, Plan};
-use crate::schedule::{Call, check_fits, check_supported, valid_algorithms, valid_protocols};
+use crate::schedule::{check_fits, check_supported, valid_algorithms, valid_protocols};
 
 /// What a choice came down to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

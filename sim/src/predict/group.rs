@@ -19,17 +19,19 @@ use super::proof::ProofKind;
 use super::settings::{Choice, Settings};
 use super::time::{ROUNDS, check_possible, kernel_time, utilisations};
 use crate::bounds;
+use crate::call::Call;
 use crate::collective::{Algorithm, Protocol};
 use crate::domain::{Beyond, Reason};
 use crate::engine::{Unobserved, run};
 use crate::ids::{ChannelId, Rank};
+use crate::nccl::Limits;
 use crate::nccl::cost::place;
+use crate::nccl::dealing::{Share, deal, evenly};
+use crate::nccl::plan::{Dealing, Dealt, Plan};
 use crate::nccl::rules::{Deals, Rules};
 use crate::nccl::{Layer, shared_choices};
 use crate::network::{Laid, join, lay};
-use crate::schedule::dealing::{Dealt, Share, deal};
-use crate::schedule::plan::{Dealing, Limits, Plan};
-use crate::schedule::{Call, Schedule, valid_algorithms};
+use crate::schedule::{Schedule, ScheduleError, valid_algorithms};
 use crate::units::{SimDuration, SimTime};
 
 /// Calls that a group may have.
@@ -160,7 +162,7 @@ impl Predictor<'_> {
         }
         for call in calls {
             self.check_ranks(call)?;
-            call.check()?;
+            call.check().map_err(ScheduleError::from)?;
             if call.count == 0 || call.ranks != first.ranks {
                 return no("each needs elements, and all the same ranks".to_owned());
             }
@@ -195,7 +197,7 @@ impl Predictor<'_> {
             let most = of_kind.iter().map(|&c| chosen[c].channels).max().unwrap_or(1);
             let channels = if kind == Kind::Plain { all.max(most) } else { most };
             let dealt = match kind {
-                Kind::Collnet => shares.iter().map(Dealt::evenly).collect(),
+                Kind::Collnet => shares.iter().map(evenly).collect(),
                 _ => deal(&shares, channels, version),
             };
             for (&index, dealt) in of_kind.iter().zip(dealt) {

@@ -7,8 +7,8 @@ use crate::collective::{Algorithm, Protocol};
 use crate::domain::Beyond;
 use crate::ids::LinkId;
 use crate::nccl::Layer;
+use crate::nccl::Plan;
 use crate::network::ResourceName;
-use crate::schedule::plan::Plan;
 use crate::units::{Bytes, SimDuration};
 
 /// How busy a link was.

@@ -8,15 +8,16 @@ use rustc_hash::FxHashMap;
 use super::error::PredictError;
 use super::prediction::Prediction;
 use super::settings::Settings;
+use crate::call::{Call, CallError};
 use crate::collective::Launch;
 use crate::domain::{Beyond, Reason};
 use crate::ids::Rank;
 use crate::nccl::search::{self, Given, Options};
-use crate::nccl::{Graphs, Transport, Tuner, Version};
+use crate::nccl::{Graphs, Plan, Transport, Tuner, Version};
 use crate::network::order_by;
 use crate::profile::Profile;
 use crate::schedule::verify::Proof;
-use crate::schedule::{Call, Order, Pattern, ScheduleError};
+use crate::schedule::{Order, Pattern, ScheduleError};
 use crate::topology::Topology;
 
 /// Predicts calls on one machine with one profile; shares proofs and routes between calls.
@@ -35,8 +36,12 @@ pub struct Predictor<'a> {
     /// Patterns and their proofs; each locked while someone proves it.
     pub(super) proofs: Mutex<FxHashMap<Pattern, Arc<Mutex<Option<Proof>>>>>,
     /// Calls of groups together, by what decides how they run.
-    pub(super) together: Mutex<FxHashMap<(u64, String), Together>>,
+    pub(super) together: Mutex<FxHashMap<RunsAs, Together>>,
 }
+
+/// What decides how groups run together: what was laid (its hash), the cut, settings, and the bits of the share of their
+/// speed that slowed blocks keep.
+pub(super) type RunsAs = (u64, Plan, Settings, Option<u64>);
 
 /// A prediction of groups together, the shares of its resources in their order, and that with slower blocks.
 pub(super) type Together = (Prediction, Vec<f64>, Option<Prediction>);
@@ -124,7 +129,7 @@ impl<'a> Predictor<'a> {
 
     pub(super) fn check_ranks(&self, call: &Call) -> Result<(), PredictError> {
         if call.ranks == 0 {
-            return Err(ScheduleError::Ranks(0).into());
+            return Err(ScheduleError::from(CallError::Ranks(0)).into());
         }
         if call.ranks > self.topology.ranks() {
             return Err(PredictError::TooFewGpus {

@@ -6,9 +6,10 @@ use super::error::PredictError;
 use super::predictor::Predictor;
 use super::proof::{ProofKind, Proven, describe};
 use super::settings::Settings;
+use crate::call::Call;
 use crate::collective::{Algorithm, Protocol};
 use crate::schedule::verify::verify;
-use crate::schedule::{Call, Pattern, Schedule};
+use crate::schedule::{Pattern, Schedule};
 
 /// Slices up to which a schedule is proved itself.
 const PROOF_SLICES: u64 = 4_000;

@@ -16,7 +16,7 @@ pub enum Choice<T> {
 }
 
 /// Settings of a prediction beyond the call.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Settings {
     /// How kernels are started.
     pub launch: Launch,

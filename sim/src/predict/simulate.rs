@@ -6,17 +6,18 @@ use super::busy::Busy;
 use super::choose::Resolved;
 use super::error::PredictError;
 use super::prediction::{LinkUse, Prediction, Shares, Warning};
-use super::predictor::Predictor;
+use super::predictor::{Predictor, RunsAs};
 use super::proof::{ProofKind, Proven, describe};
 use super::settings::{Choice, Settings};
 use super::time::{ROUNDS, check_possible, kernel_time, utilisations};
 use crate::bounds;
+use crate::call::{Call, CallError};
 use crate::collective::{Algorithm, Protocol};
 use crate::domain::{Beyond, Reason};
 use crate::engine::{Observer, Unobserved, fold, run, run_steady};
 use crate::ids::{LinkId, Rank};
 use crate::network::{Laid, ResourceName, join, lay};
-use crate::schedule::{Call, Schedule, ScheduleError};
+use crate::schedule::{Schedule, ScheduleError};
 use crate::topology::Topology;
 use crate::units::SimTime;
 
@@ -92,7 +93,7 @@ impl Predictor<'_> {
             first.get_or_insert(resolved);
         }
         let (Some(first), Some(schedule)) = (first, schedules.first()) else {
-            return Err(ScheduleError::Ranks(0).into());
+            return Err(ScheduleError::from(CallError::Ranks(0)).into());
         };
         let proof = predictors[0].prove(schedule)?;
         let _turn = turn(&schedules);
@@ -101,7 +102,7 @@ impl Predictor<'_> {
             .collect::<Result<Vec<_>, _>>()?;
         let mut laid = join(laid, false);
         // Groups on hosts that are alike run alike: once.
-        let key = (laid.identity(), format!("{:?} {settings:?} {kept:?}", schedule.plan));
+        let key: RunsAs = (laid.identity(), schedule.plan, *settings, kept.map(f64::to_bits));
         let known = self.together.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
         let (together, shares, slower) = match known {
             Some(known) => known,

@@ -4,7 +4,7 @@ use super::{Constant, Profile, Reach};
 use crate::collective::{Algorithm, DataType, Protocol};
 use crate::engine::Access;
 use crate::engine::flows::WEIGHT_ONE;
-use crate::schedule::plan::{P2P_THREADS, Plan};
+use crate::nccl::plan::{P2P_THREADS, Plan};
 use crate::units::{Bandwidth, SimDuration};
 
 /// Threads of a block that `block.*` and the weights are of: most that NCCL gives it.
@@ -117,9 +117,9 @@ impl Profile {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::call::Call;
     use crate::collective::Collective;
-    use crate::schedule::Call;
-    use crate::schedule::plan::Limits;
+    use crate::nccl::Limits;
     use crate::units::Bytes;
 
     /// Goal: sends and receives have a kernel of their own, which costs what that of LL does with 640 threads,

@@ -19,9 +19,9 @@ use std::ops::Index;
 
 use serde::Deserialize;
 
+use crate::call::Call;
 use crate::collective::{Algorithm, Launch, Protocol};
 use crate::domain::{Beyond, Reason};
-use crate::schedule::Call;
 use crate::units::SimDuration;
 
 pub use constants::{Constant, Role, Spec};

@@ -7,11 +7,12 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::pattern::Form;
+use super::form::Form;
 use super::program::{Buffer, Code, Expr, Op, Ref, Template, Var, c};
 use super::tree::along_rings;
-use super::{Call, Conn, End, Generator, Order, Plan, Worker};
+use super::{Call, Conn, End, Generator, Order, Worker};
 use crate::ids::{ChannelId, Lane, Rank};
+use crate::nccl::Plan;
 
 const START: Var = Var(0);
 const LEN: Var = Var(1);

@@ -12,11 +12,12 @@
 
 use smallvec::SmallVec;
 
-use super::pattern::Form;
+use super::form::Form;
 use super::program::{Buffer, Code, Expr, Op, Ref, Template, Var, c};
 use super::tree::double_tree;
-use super::{Call, Conn, Generator, Order, Plan, Worker};
+use super::{Call, Conn, Generator, Order, Worker};
 use crate::ids::{ChannelId, Lane, Rank};
+use crate::nccl::Plan;
 
 const SHARD: Var = Var(0);
 const PEERS: Var = Var(1);

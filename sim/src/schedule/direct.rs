@@ -3,7 +3,7 @@
 //!
 //! In each round a rank sends to the rank at some distance before it and receives from the one
 //! at that distance behind it, in hosts and in places inside a host. Rounds are dealt to groups
-//! of `parts` channels, which share one message; a block sends and receives at once in two
+//! of [`Plan::channels_per_peer`] channels, which share one message; a block sends and receives at once in two
 //! lanes. Source: NCCL 2.30 `src/init.cc` (order of rounds), `src/enqueue.cc` (point-to-point
 //! part), restated.
 
@@ -11,11 +11,12 @@ use std::sync::Arc;
 
 use smallvec::smallvec;
 
-use super::pattern::Form;
+use super::form::Form;
 use super::program::{Buffer, Code, Expr, Op, Ref, Template, Var, c};
-use super::{Call, Conn, Generator, Order, Plan, Worker};
+use super::{Call, Conn, Generator, Order, Worker};
 use crate::collective::{Collective, Protocol};
 use crate::ids::{ChannelId, Lane, Rank};
+use crate::nccl::Plan;
 
 const RANK: Var = Var(0);
 const HOST: Var = Var(1);
@@ -111,7 +112,7 @@ impl Rounds {
 
 /// A round has a chunk for each pair that talks, on every channel of its group.
 pub(super) fn form(call: &Call, plan: &Plan) -> Form {
-    let groups = u64::from((plan.channels / plan.parts.max(1)).max(1));
+    let groups = u64::from((plan.channels / plan.channels_per_peer.max(1)).max(1));
     let pairs = if call.collective == Collective::AllToAll { u64::from(call.ranks) } else { 1 };
     Form { channels: plan.channels, chunks: 1, sends: pairs.div_ceil(groups), each: 1 }
 }
@@ -230,7 +231,7 @@ impl Generator for Direct {
 
     fn worker(&self, rank: Rank, channel: ChannelId, lane: Lane) -> Option<Worker> {
         let sends = lane.index() == SEND;
-        let parts = self.plan.parts.max(1);
+        let parts = self.plan.channels_per_peer.max(1);
         let groups = (self.plan.channels / parts).max(1);
         let group = channel.0 / parts;
         if group >= groups {

@@ -14,12 +14,13 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::pattern::Form;
+use super::form::Form;
 use super::program::{Buffer, Code, Expr, Op, Ref, Template, Var, c};
 use super::tree::double_tree;
-use super::{Call, Conn, End, Generator, MAX_NVLS_HEADS, Order, Plan, Worker};
+use super::{Call, Conn, End, Generator, Order, Worker};
 use crate::collective::{Algorithm, Collective};
 use crate::ids::{ChannelId, Lane, Rank};
+use crate::nccl::plan::{MAX_NVLS_HEADS, Plan};
 
 const START: Var = Var(0);
 const LEN: Var = Var(1);

@@ -3,26 +3,11 @@
 use std::hash::{Hash, Hasher};
 
 use super::Schedule;
+use crate::hash::Fnv;
 use crate::ids::Rank;
 
-/// FNV-1a, 64 bits (Fowler, Noll, Vo): the same on every machine, which the standard library does
-/// not promise of its own hasher.
-struct Fnv(u64);
-
-impl Hasher for Fnv {
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        }
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
-}
-
 fn hash(value: impl Hash) -> u64 {
-    let mut hasher = Fnv(0xcbf2_9ce4_8422_2325);
+    let mut hasher = Fnv::default();
     value.hash(&mut hasher);
     hasher.finish()
 }
@@ -34,7 +19,7 @@ impl Schedule {
     pub fn identity(&self) -> u64 {
         let programs: Vec<u64> = self.templates.iter().map(hash).collect();
         let plan = &self.plan;
-        let mut hasher = Fnv(hash((&self.call, plan.protocol, plan.slices, plan.min_slice, plan.fifo_slices)));
+        let mut hasher = Fnv::after(hash((&self.call, plan.protocol, plan.slices, plan.min_slice, plan.fifo_slices)));
         for (rank, channel, lane, worker) in self.workers() {
             (rank, channel, lane, programs.get(worker.template), self.team(lane)).hash(&mut hasher);
             (&worker.parameters, &worker.recv, &worker.send, &worker.tokens, worker.threads).hash(&mut hasher);
@@ -48,11 +33,11 @@ impl Schedule {
 
 #[cfg(test)]
 mod tests {
-    use super::super::plan::{Limits, Plan};
     use super::super::program::Mutation;
     use super::super::{Call, Order};
     use super::*;
     use crate::collective::{Algorithm, Collective, DataType, Protocol};
+    use crate::nccl::{Limits, Plan};
     use crate::units::Bytes;
     use std::collections::BTreeSet;
 

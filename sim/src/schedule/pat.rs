@@ -20,11 +20,12 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::pattern::Form;
+use super::form::Form;
 use super::program::{Buffer, Code, Expr, Op, Ref, Template, Var, c};
-use super::{Call, Conn, Generator, Plan, Worker};
+use super::{Call, Conn, Generator, Worker};
 use crate::collective::Collective;
 use crate::ids::{ChannelId, Lane, Rank};
+use crate::nccl::plan::{Plan, STEPS};
 
 const RANK: Var = Var(0);
 const CHANNEL: Var = Var(1);
@@ -79,7 +80,7 @@ pub(super) fn generate(call: &Call, plan: &Plan) -> (u32, Vec<Template>, Box<dyn
 /// one a step of the FIFO, while that is below half of the ranks.
 fn width(ranks: u32, aggregate: u32) -> u32 {
     let mut width = 1;
-    for mut limit in [aggregate, super::plan::STEPS] {
+    for mut limit in [aggregate, STEPS] {
         while limit > 1 && width < ranks / 2 {
             limit /= 2;
             width *= 2;
@@ -389,7 +390,7 @@ mod tests {
             (Collective::ReduceScatter, 4, [3, 1, 1]),
         ] {
             let call = Call::of_size(collective, 6, crate::units::Bytes(96), crate::collective::DataType::Float32);
-            let limits = crate::schedule::plan::Limits::default();
+            let limits = crate::nccl::Limits::default();
             let mut plan =
                 Plan::new(&call, crate::collective::Algorithm::Pat, crate::collective::Protocol::Simple, &limits);
             plan.aggregate = aggregate;

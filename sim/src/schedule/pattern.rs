@@ -2,31 +2,19 @@
 
 use rustc_hash::FxHashSet;
 
-use super::plan::{Dealing, Plan};
+use super::form::Form;
 use super::program::Shape;
 use super::verify::MAX_CLOCKED_WORKERS;
 use super::{Call, Chains, MAX_CHANNELS, Order, Schedule, ScheduleError};
 use super::{chain, coll_tree, direct, heads, pat, ring, tree};
 use crate::collective::{Algorithm, ReduceOp};
 use crate::ids::{ChannelId, Lane, Rank};
+use crate::nccl::plan::{Dealing, Plan};
 
-/// Ranks of a twin, if the call has them: twice the slices of NCCL's deepest FIFO but PAT's, [`super::plan::STEPS`].
+/// Ranks of a twin, if the call has them: twice the slices of NCCL's deepest FIFO but PAT's, [`STEPS`](crate::nccl::plan::STEPS).
 const LEAST_RANKS: u32 = 16;
 /// Slices, about, up to which a twin has all ranks of the call: a tenth of a second.
 const MOST_SLICES: u64 = 60_000;
-
-/// How a generator's pattern goes on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Form {
-    /// Channels after which patterns repeat.
-    pub channels: u32,
-    /// Chunks of a channel that one round of its loop moves.
-    pub chunks: u64,
-    /// Chunks that a rank sends in a round, about.
-    pub sends: u64,
-    /// Those of them that go over one connection, at least.
-    pub each: u64,
-}
 
 impl Form {
     fn of(call: &Call, plan: &Plan, order: &Order) -> Self {
@@ -122,24 +110,25 @@ impl Pattern {
         // The verifier asks whether something is added, not how.
         let mut call = Call { ranks, root, op: ReduceOp::Sum, ..call.clone() };
         // What a transfer costs is not proved: threads, and who copies.
-        let mut plan = Plan { threads: 32, direct: false, fetches: false, ..*plan };
+        let mut plan = Plan { threads: 32, direct: false, dealing: Dealing::Evenly, ..*plan };
+        plan.old.fetches_work = false;
         // Two messages a pair, two rounds at once.
-        let (parts, groups) = (plan.parts.clamp(1, 2), (plan.channels / plan.parts.max(1)).clamp(1, 2));
-        plan.parts = parts;
+        let groups = (plan.channels / plan.channels_per_peer.max(1)).clamp(1, 2);
+        plan.channels_per_peer = plan.channels_per_peer.clamp(1, 2);
         if plan.algorithm == Algorithm::Direct {
-            plan.channels = parts * groups;
+            plan.channels = plan.channels_per_peer * groups;
         }
         plan.chunk = plan.grain * 4 * u64::from(plan.slices);
         plan.min_slice = plan.grain;
-        plan.dealing = match plan.grid() {
-            1 => Dealing::Evenly,
-            grid => Dealing::ByThreads { grid: grid.min(3), even: 0 },
+        plan.old.last_grain = match plan.last_grain() {
+            all if all == plan.grain => 0,
+            last => last.min(3 * plan.grain),
         };
         let form = Form::of(&call, &plan, &order);
         plan.channels = form.channels.clamp(1, MAX_CHANNELS);
         let fill = (2 * u64::from(plan.fifo_slices)).div_ceil(u64::from(plan.slices) * form.each.max(1));
         plan.per_channel = plan.chunk * form.chunks.max(1) * fill.max(2) + plan.grain;
-        let sharers = if plan.algorithm == Algorithm::Direct { plan.parts } else { plan.channels };
+        let sharers = if plan.algorithm == Algorithm::Direct { plan.channels_per_peer } else { plan.channels };
         call.count = plan.per_channel * u64::from(sharers) - 1;
         if let Some(counts) = &call.counts {
             // What is missing in a count matrix stays missing.
@@ -256,13 +245,12 @@ impl Schedule {
 mod tests {
     use std::sync::Arc;
 
-    use super::super::plan::Limits;
     use super::super::program::Mutation;
     use super::super::verify::verify;
     use super::super::{Generator, Worker, valid_algorithms, valid_protocols};
     use super::*;
     use crate::collective::{Collective, DataType, Protocol};
-    use crate::nccl::Version;
+    use crate::nccl::{Limits, Version};
     use crate::units::Bytes;
 
     /// Hosts of 8, of which channels start each at another rank, as NCCL's do where each has a NIC of its own.

@@ -6,6 +6,8 @@
 
 use smallvec::SmallVec;
 
+pub use crate::call::Buffer;
+
 /// A register of a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
 pub struct Var(pub u8);
@@ -144,18 +146,6 @@ impl Expr {
             Self::Table(_, index) => index.variables(into),
         }
     }
-}
-
-/// A buffer of a rank.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-pub enum Buffer {
-    /// What the user passes in.
-    Input,
-    /// What the user gets back; the same memory as the input when in place.
-    Output,
-    /// Memory of the schedule's own, for what is neither given nor asked for: partial sums.
-    /// Holds nothing at the start. Its length is [`super::Schedule::scratch_len`].
-    Scratch,
 }
 
 /// A place in a buffer, in elements.

@@ -8,11 +8,12 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::pattern::Form;
+use super::form::Form;
 use super::program::{Buffer, Code, Expr, Op, Ref, Template, Var, c};
-use super::{Call, Conn, Generator, Order, Plan, Worker};
+use super::{Call, Conn, Generator, Order, Worker};
 use crate::collective::Collective;
 use crate::ids::{ChannelId, Lane, Rank};
+use crate::nccl::Plan;
 
 const POS: Var = Var(0);
 const N: Var = Var(1);
@@ -119,7 +120,7 @@ impl Generator for Ring {
                 (LOOPS, signed(length.div_ceil(per_loop))),
                 (COUNT, signed(self.call.count)),
                 (RING, signed(ring_index as u64)),
-                (GRID, signed(self.plan.grid() * self.plan.grain)),
+                (GRID, signed(self.plan.last_grain())),
             ],
             recv,
             send,

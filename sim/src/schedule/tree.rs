@@ -12,11 +12,12 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::pattern::Form;
+use super::form::Form;
 use super::program::{Buffer, Code, Expr, Op, Ref, Template, Var, c};
-use super::{Call, Chains, Conn, Generator, Order, Plan, Rail, Worker};
+use super::{Call, Chains, Conn, Generator, Order, Rail, Worker};
 use crate::collective::Protocol;
 use crate::ids::{ChannelId, Lane, Rank};
+use crate::nccl::Plan;
 
 const START: Var = Var(2);
 const LEN: Var = Var(3);
@@ -237,7 +238,7 @@ impl Generator for Tree {
         let conn = |src, dst, stream| Conn::pair(src, dst, channel, stream);
         let from_children = || children.iter().map(|&r| conn(r, rank, UP)).collect::<Vec<_>>();
         let to_children = || children.iter().map(|&r| conn(rank, r, DOWN)).collect::<Vec<_>>();
-        let in_turn = self.plan.in_turn;
+        let in_turn = self.plan.old.in_turn;
         let (role, recv, send) = match (parent, lane.0) {
             (None, 0) => (if in_turn { Role::RootInTurn } else { Role::Root }, from_children(), to_children()),
             (Some(parent), 0) if in_turn => {
@@ -275,7 +276,7 @@ impl Generator for Tree {
 mod tests {
     use super::*;
     use crate::collective::{Algorithm, Collective, DataType};
-    use crate::schedule::plan::Limits;
+    use crate::nccl::Limits;
     use crate::schedule::{End, Schedule};
     use crate::units::Bytes;
 

@@ -5,11 +5,12 @@ use std::sync::{Arc, Mutex};
 use rustc_hash::FxHashMap;
 
 use super::graph::{Communicate, Device, Mover, OpGraph, What, WorkloadError, is_communication, tasks_of};
+use crate::call::Call;
 use crate::collective::{Algorithm, Collective, DataType};
 use crate::ids::{LinkId, Rank};
 use crate::network::{ResourceName, Router};
 use crate::predict::{Choice, PredictError, Predictor, Settings};
-use crate::schedule::{Call, Schedule};
+use crate::schedule::Schedule;
 use crate::topology::Topology;
 use crate::units::{Bytes, SimDuration};
 
@@ -34,6 +35,33 @@ pub struct Footprint {
     pub bound_by: &'static str,
 }
 
+/// A call, whoever makes it.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Asked {
+    /// A collective, of group 0.
+    Collective(Communicate),
+    /// A message.
+    Message(Bytes, Mover),
+}
+
+impl Asked {
+    fn collective(c: &Communicate) -> Self {
+        Self::Collective(Communicate { group: 0, ..c.clone() })
+    }
+
+    /// That of an operation, if it is one.
+    pub(super) fn of(what: &What) -> Option<Self> {
+        match what {
+            What::Collective(c) => Some(Self::collective(c)),
+            What::Send { bytes, mover, .. } | What::Recv { bytes, mover, .. } => Some(Self::Message(*bytes, *mover)),
+            _ => None,
+        }
+    }
+}
+
+/// What a footprint is of: groups of ranks at once, the call, and whether the second rank sends.
+type Of = (Vec<Vec<Rank>>, Asked, bool);
+
 /// Simulates steps on one machine with one profile; remembers calls.
 #[derive(Debug)]
 pub struct Simulator<'a> {
@@ -42,7 +70,7 @@ pub struct Simulator<'a> {
     pub device: Device,
     /// What NCCL is told.
     pub settings: Settings,
-    known: Mutex<FxHashMap<String, Arc<Footprint>>>,
+    known: Mutex<FxHashMap<Of, Arc<Footprint>>>,
 }
 
 /// Ranks of siblings that are simulated together at most: they fold, but have to be laid.
@@ -131,10 +159,7 @@ impl<'a> Simulator<'a> {
         c: &Communicate,
     ) -> Result<Arc<Footprint>, WorkloadError> {
         let groups = self.siblings(graph, class_of, group);
-        let key = format!(
-            "{groups:?} {:?}",
-            (c.collective, c.bytes, c.dtype, c.in_place, c.algorithm, c.protocol, c.channels)
-        );
+        let key = (groups.clone(), Asked::collective(c), false);
         self.remember(key, || {
             let settings = Settings { channels: c.channels.or(self.settings.channels), ..self.settings };
             let call = |ranks: u32| Self::call(ranks as usize, c);
@@ -154,7 +179,7 @@ impl<'a> Simulator<'a> {
         (bytes, back, mover): (Bytes, bool, Mover),
     ) -> Result<Arc<Footprint>, WorkloadError> {
         let groups = self.siblings(graph, class_of, group);
-        let key = format!("{groups:?} {bytes:?} {back} {mover:?}");
+        let key = (groups.clone(), Asked::Message(bytes, mover), back);
         self.remember(key, || {
             let call = |_| Self::message(bytes, back);
             let both = (Choice::Forced(Algorithm::Direct), Choice::Auto);
@@ -188,7 +213,7 @@ impl<'a> Simulator<'a> {
 
     fn remember(
         &self,
-        key: String,
+        key: Of,
         make: impl FnOnce() -> Result<Footprint, WorkloadError>,
     ) -> Result<Arc<Footprint>, WorkloadError> {
         let known = || self.known.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -224,7 +249,7 @@ impl<'a> Simulator<'a> {
         Ok(Footprint {
             time: prediction.kernel,
             // A message has one round of all that a pair could have; blocks without data are not launched.
-            blocks: if call(2).counts.is_some() { prediction.plan.parts } else { prediction.plan.channels },
+            blocks: if call(2).counts.is_some() { prediction.plan.channels_per_peer } else { prediction.plan.channels },
             block_share: (kept * slower.as_us() / prediction.kernel.as_us().max(1e-9)).min(1.0),
             links,
             sent,

@@ -54,7 +54,7 @@ pub struct Compute {
 }
 
 /// A collective over a group.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Communicate {
     /// Which of the rank's groups.
     pub group: usize,

@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 use smallvec::{SmallVec, smallvec};
 
 use super::fold::Classes;
-use super::footprint::{Footprint, Simulator};
+use super::footprint::{Asked, Footprint, Simulator};
 use super::graph::{
     Compute, MAX_PIECES, Mechanisms, Mover, Op, OpGraph, Program, What, WorkloadError, is_communication,
 };
@@ -87,7 +87,7 @@ struct Builder<'s, 'g> {
     /// In the order of first use: every result has to be the same every time.
     meetings: Vec<Meeting>,
     /// Footprints by class of groups and call.
-    alone: FxHashMap<(usize, Option<usize>, String), Arc<Footprint>>,
+    alone: FxHashMap<(usize, Option<usize>, Option<Asked>), Arc<Footprint>>,
     /// Calls as schedules, with the tasks of their ranks in the order of the group: for slices.
     jobs: Option<Vec<Job>>,
 }
@@ -515,13 +515,7 @@ impl<'s, 'g> Builder<'s, 'g> {
         sender: Option<usize>,
         back: bool,
     ) -> Result<Arc<Footprint>, WorkloadError> {
-        let call = match &op.what {
-            What::Collective(c) => {
-                format!("{:?}", (c.collective, c.bytes, c.dtype, c.in_place, c.algorithm, c.protocol, c.channels))
-            }
-            What::Send { bytes, mover, .. } | What::Recv { bytes, mover, .. } => format!("{bytes:?} {mover:?}"),
-            _ => String::new(),
-        };
+        let call = Asked::of(&op.what);
         if let Some(known) = self.alone.get(&(class, sender, call.clone())) {
             return Ok(Arc::clone(known));
         }

@@ -1,12 +1,12 @@
 //! What a version of NCCL does, as data: the one place that compares versions.
 //!
 //! Newer versions change the fields of [`Rules`] here, those of the cost model in `costs.rs`. What only versions before
-//! 2.18 do is in `early.rs`.
+//! 2.18 do is in `nccl/old.rs`.
 
 mod costs;
-mod early;
 mod record;
 
+use super::old;
 use super::tables::{NVLS_TREE, PAT};
 use super::transport::Ports;
 use super::version::Version;
@@ -62,7 +62,7 @@ impl Rules {
             },
             costs: Costs::of(version),
         };
-        if version.since(18) { rules } else { early::amend(rules) }
+        if version.since(18) { rules } else { old::amend(rules) }
     }
 }
 

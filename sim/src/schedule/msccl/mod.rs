@@ -15,6 +15,7 @@
 //! The format of microsoft/msccl `src/graph/msccl.cc` (parser and limits) and msccl-tools
 //! `msccl/language/ir.py` (writer, both spellings).
 
+mod algorithm;
 mod read;
 mod write;
 
@@ -22,141 +23,16 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 use smallvec::smallvec;
-use thiserror::Error;
 
+pub use algorithm::{Imported, MscclError};
 pub use write::{ExportError, export, one_loop};
 
-use super::plan::{Limits, Plan};
+use self::algorithm::{Gpu, Instruction, Kind};
 use super::program::{Buffer, Code, Expr, Op, Ref, Template, Var, Wait, c};
 use super::{Call, Conn, Generator, Schedule, Worker};
-use crate::collective::{Collective, Protocol};
 use crate::ids::{ChannelId, Lane, Rank};
+use crate::nccl::{Limits, Plan};
 use crate::units::Bytes;
-
-/// What is wrong with a file, where, and the way out.
-#[derive(Clone, PartialEq, Eq, Debug, Error)]
-#[error("{what}\n  --> {file}:{line}\n\nhint: {hint}")]
-pub struct MscclError {
-    /// What.
-    pub what: String,
-    /// The file.
-    pub file: String,
-    /// Its line, from 1.
-    pub line: u32,
-    /// The way out.
-    pub hint: String,
-}
-
-/// What a step does.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Kind {
-    Send,
-    Receive,
-    ReceiveCopySend,
-    ReceiveReduceCopy,
-    ReceiveReduceSend,
-    ReceiveReduceCopySend,
-    Copy,
-    Reduce,
-    Nothing,
-}
-
-impl Kind {
-    const ALL: [(Self, &'static str); 9] = [
-        (Self::Send, "s"),
-        (Self::Receive, "r"),
-        (Self::ReceiveCopySend, "rcs"),
-        (Self::ReceiveReduceCopy, "rrc"),
-        (Self::ReceiveReduceSend, "rrs"),
-        (Self::ReceiveReduceCopySend, "rrcs"),
-        (Self::Copy, "cpy"),
-        (Self::Reduce, "re"),
-        (Self::Nothing, "nop"),
-    ];
-
-    fn name(self) -> &'static str {
-        Self::ALL.iter().find(|k| k.0 == self).map_or("", |k| k.1)
-    }
-
-    fn receives(self) -> bool {
-        self.name().starts_with('r') && self != Self::Reduce
-    }
-
-    fn sends(self) -> bool {
-        self.name().ends_with('s')
-    }
-
-    fn reads(self) -> bool {
-        !matches!(self, Self::Receive | Self::ReceiveCopySend | Self::Nothing)
-    }
-
-    fn writes(self) -> bool {
-        !matches!(self, Self::Send | Self::ReceiveReduceSend | Self::Nothing)
-    }
-}
-
-/// A chunk of a buffer.
-type Place = (Buffer, u64);
-
-#[derive(Clone, Debug)]
-struct Instruction {
-    kind: Kind,
-    src: Place,
-    dst: Place,
-    /// Chunks in a row.
-    count: u64,
-    /// Block and step that must be over.
-    after: Option<(usize, usize)>,
-    /// Whether others may wait for it.
-    tells: bool,
-    line: u32,
-}
-
-#[derive(Clone, Debug)]
-struct Block {
-    send: Option<u32>,
-    recv: Option<u32>,
-    channel: u32,
-    steps: Vec<Instruction>,
-    line: u32,
-}
-
-#[derive(Clone, Debug)]
-struct Gpu {
-    scratch: u64,
-    blocks: Vec<Block>,
-}
-
-/// An algorithm read from a file: consistent in itself, whatever it computes.
-#[derive(Clone, Debug)]
-pub struct Imported {
-    /// Its name.
-    pub name: String,
-    /// What it claims to compute.
-    pub collective: Collective,
-    /// How.
-    pub protocol: Protocol,
-    /// Number of ranks that it is for.
-    pub ranks: u32,
-    /// Channels.
-    pub channels: u32,
-    /// Chunks of the whole buffer.
-    pub chunks: u64,
-    /// Whether it may be used with input and output in one buffer.
-    pub in_place: bool,
-    /// Whether it may be used with input and output apart.
-    pub out_of_place: bool,
-    /// Smallest size that it is for, in bytes, where the file says so.
-    pub min_bytes: Option<u64>,
-    /// Largest size, likewise.
-    pub max_bytes: Option<u64>,
-    /// Threads of a block, where the file says so.
-    pub threads: Option<u32>,
-    /// The file, for messages.
-    pub file: String,
-    line: u32,
-    gpus: Vec<Gpu>,
-}
 
 /// Most pieces of all steps of a schedule, each of which is an instruction of a program.
 const MAX_PIECES: u64 = 1_000_000;

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use roxmltree::{Document, Node, ParsingOptions};
 use rustc_hash::FxHashMap;
 
-use super::{Block, Gpu, Imported, Instruction, Kind, MscclError, Place};
+use super::algorithm::{Block, Gpu, Imported, Instruction, Kind, MscclError, Place};
 use crate::collective::{Collective, Protocol};
 use crate::schedule::program::Buffer;
 use crate::schedule::{MAX_CHANNELS, MAX_RANKS};

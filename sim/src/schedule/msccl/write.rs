@@ -6,10 +6,10 @@ use quick_xml::escape::escape;
 use rustc_hash::FxHashMap;
 use thiserror::Error;
 
-use super::{Kind, Place};
+use super::algorithm::{Kind, Place};
 use crate::collective::{Algorithm, Collective, Protocol};
 use crate::ids::Rank;
-use crate::schedule::plan::{Dealing, Plan};
+use crate::nccl::plan::{Dealing, Plan};
 use crate::schedule::program::{Buffer, Step};
 use crate::schedule::wiring::{UNUSED, Wired, Wiring, WiringError};
 use crate::schedule::{Call, Order, Schedule, ScheduleError};
@@ -50,7 +50,7 @@ pub fn one_loop(call: &Call, plan: &Plan, order: &Order) -> Result<Schedule, Sch
     (plan.grain, plan.chunk, plan.per_channel) = (1, each, each);
     (plan.slices, plan.min_slice, plan.aggregate) = (1, 1, 1);
     plan.dealing = Dealing::Evenly;
-    let sharers = if plan.algorithm == Algorithm::Direct { plan.parts } else { plan.channels };
+    let sharers = if plan.algorithm == Algorithm::Direct { plan.channels_per_peer } else { plan.channels };
     let call = Call { count: each * u64::from(sharers), ..call.clone() };
     Schedule::new(call, plan, order)
 }

@@ -4,24 +4,20 @@
 //! restated; the number of cells was checked against the choices that NCCL 2.28.9 logged on
 //! 2 and 4 H200 (see the tests).
 
+use super::dealing::{Share, cell_bytes, deal};
+use super::old;
+use super::plan::{Dealing, MAX_NVLS_HEADS, Old, Plan, STEPS};
+use super::rules::{Deals, Rules};
+use super::version::Version;
+use crate::call::Call;
 use crate::collective::{Algorithm, Buffers, Collective, Protocol};
-use crate::nccl::Version;
-use crate::nccl::rules::{Deals, Rules};
-use crate::schedule::dealing::{Dealt, Share, cell_bytes, deal};
-use crate::schedule::old::{self, Cut};
-use crate::schedule::{Call, MAX_NVLS_HEADS};
 use crate::units::Bytes;
-
-/// Places in a FIFO, in steps: `NCCL_STEPS`.
-pub const STEPS: u32 = 8;
-/// Threads of a block that sends and receives (`NCCL_MAX_NTHREADS`).
-pub const P2P_THREADS: u32 = 640;
 
 /// What a call may use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
     /// Channels of the communicator. Ring, tree and CollNet chain use fewer for small calls; those of
-    /// the others are what NCCL's model gives the call ([`crate::nccl::Model::call_channels`]).
+    /// the others are what NCCL's model gives the call ([`Model::call_channels`](super::Model::call_channels)).
     pub channels: u32,
     /// Threads of a block that move data, at most; `None` for NCCL's default of the protocol.
     pub threads: Option<u32>,
@@ -63,61 +59,6 @@ impl Default for Limits {
     }
 }
 
-/// How the elements of a call are dealt to its channels, by the version of NCCL.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Dealing {
-    /// In equal parts of [`Plan::per_channel`], the last channel having what is left.
-    Evenly,
-    /// From 2.22 on, alone or in a group: by what each sends.
-    ByTraffic(Dealt),
-    /// Before 2.22: by what threads move at once.
-    ByThreads {
-        /// Grains that the chunks of one loop of ring all-reduce are rounded up to.
-        grid: u64,
-        /// Elements that each channel has; the first have up to `per_channel`, until all are dealt.
-        even: u64,
-    },
-}
-
-/// The cut of one call.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Plan {
-    /// Algorithm.
-    pub algorithm: Algorithm,
-    /// Protocol.
-    pub protocol: Protocol,
-    /// Channels used.
-    pub channels: u32,
-    /// Threads of a block that move data.
-    pub threads: u32,
-    /// Elements of one chunk.
-    pub chunk: u64,
-    /// Elements that chunks are aligned to.
-    pub grain: u64,
-    /// Slices that a chunk is handed over in.
-    pub slices: u32,
-    /// Slices that fit into a FIFO.
-    pub fifo_slices: u32,
-    /// Smallest slice of a chunk that has several, in elements.
-    pub min_slice: u64,
-    /// Elements of the largest part of a channel.
-    pub per_channel: u64,
-    /// How the elements are dealt to channels.
-    pub dealing: Dealing,
-    /// Senders store where the data is to stay, where peers can reach it. Otherwise they stage in the FIFO, and
-    /// receivers copy.
-    pub direct: bool,
-    /// Channels that share the message of one pair (send/receive); 1 for the others.
-    pub parts: u32,
-    /// Chunks that fit one step of a FIFO together (PAT packs small ones); 1 for the others.
-    pub aggregate: u32,
-    /// Blocks fetch what they are to do from host memory: NCCL 2.8.4, all but the first of a kernel (`load_coll` in
-    /// `src/collectives/device/common.h`). Later versions pass it with the launch.
-    pub fetches: bool,
-    /// Blocks of a tree reduce all their chunks before they broadcast the first.
-    pub in_turn: bool,
-}
-
 impl Plan {
     /// Cuts a call the way NCCL does.
     pub fn new(call: &Call, algorithm: Algorithm, protocol: Protocol, limits: &Limits) -> Self {
@@ -130,8 +71,7 @@ impl Plan {
             _ => call.count * element,
         };
         let Blocks { channels, threads, direct } = Blocks::new(call, algorithm, protocol, bytes, limits);
-        let version = limits.version;
-        let (channels, part, dealing) = parts(call, algorithm, protocol, (channels, threads), limits);
+        let (channels, per_channel, dealing) = parts(call, algorithm, protocol, (channels, threads), limits);
         let (step_bytes, grain_bytes) = step(protocol, limits.buffers);
         let (chunk_steps, slice_steps) = match (algorithm, call.collective, protocol) {
             (
@@ -145,13 +85,8 @@ impl Plan {
         let grain = (grain_bytes / element).max(1);
         let chunk = (chunk_bytes / element / grain).max(1) * grain;
         let grain = (16 / element).max(1);
-        let (per_channel, dealing) = if Rules::of(version).dealing.deals == Deals::Traffic {
-            (part, dealing)
-        } else {
-            old::deal(call, part, Cut { algorithm, protocol, channels, threads, chunk, grain }, version)
-        };
         let aggregate = if algorithm == Algorithm::Pat { aggregate(chunk, per_channel, call.ranks) } else { 1 };
-        Self {
+        let mut plan = Self {
             algorithm,
             protocol,
             channels: u32::try_from(channels).unwrap_or(u32::MAX),
@@ -164,11 +99,12 @@ impl Plan {
             per_channel,
             dealing,
             direct,
-            parts: 1,
+            channels_per_peer: 1,
             aggregate,
-            fetches: Rules::of(version).cut.fetches_work,
-            in_turn: old::is_in_turn(algorithm, version) && protocol != Protocol::Ll128,
-        }
+            old: Old::default(),
+        };
+        old::recut(call, &mut plan, &Rules::of(limits.version));
+        plan
     }
 
     /// Send and receive: NCCL's channels per peer (`src/enqueue.cc`, point-to-point part).
@@ -217,10 +153,9 @@ impl Plan {
             per_channel: largest.div_ceil(channels).next_multiple_of(grain).max(grain),
             dealing: Dealing::Evenly,
             direct: false,
-            parts: u32::try_from(channels).unwrap_or(u32::MAX),
+            channels_per_peer: u32::try_from(channels).unwrap_or(u32::MAX),
             aggregate: 1,
-            fetches: false,
-            in_turn: false,
+            old: Old::default(),
         }
     }
 
@@ -242,10 +177,9 @@ impl Plan {
             per_channel: call.count,
             dealing: Dealing::Evenly,
             direct: false,
-            parts: 1,
+            channels_per_peer: 1,
             aggregate: 1,
-            fetches: false,
-            in_turn: false,
+            old: Old::default(),
         }
     }
 
@@ -255,46 +189,6 @@ impl Plan {
         let most = limits.p2p_channels.1.min(limits.p2p_channels.0).max(1);
         let largest = call.counts.as_ref().and_then(|c| c.iter().max().copied()).unwrap_or(call.count);
         if largest * call.dtype.size() <= u64::from(most) * (16 << 10) { Protocol::Ll } else { Protocol::Simple }
-    }
-
-    /// The elements `from..to` of a channel's part of `count` elements.
-    pub fn range(&self, channel: u32, count: u64) -> (u64, u64) {
-        let even = match self.dealing {
-            Dealing::ByTraffic(dealt) => return dealt.range(channel, count),
-            Dealing::ByThreads { even, .. } => even,
-            Dealing::Evenly => 0,
-        };
-        let rest = count.saturating_sub(even * u64::from(self.channels));
-        let start = |channel: u64| (even * channel + rest.min((self.per_channel - even) * channel)).min(count);
-        let to = if channel + 1 == self.channels { count } else { start(u64::from(channel) + 1) };
-        (start(u64::from(channel)), to)
-    }
-
-    /// Channels `from..to` that have a part.
-    pub fn used(&self) -> (u32, u32) {
-        match self.dealing {
-            Dealing::ByTraffic(dealt) => (dealt.first, dealt.last + 1),
-            _ => (0, self.channels),
-        }
-    }
-
-    /// Grains that the chunks of one loop of ring all-reduce are rounded up to.
-    pub fn grid(&self) -> u64 {
-        if let Dealing::ByThreads { grid, .. } = self.dealing { grid } else { 1 }
-    }
-
-    /// Elements of the slice `index` of a chunk of `span` elements.
-    ///
-    /// NCCL: slices are `ceil(span / (16 * slices)) * 16` elements, but not below the 32nd part
-    /// of the largest; what is left goes to the later ones, which may be empty but are still
-    /// handed over.
-    pub fn slice_of(&self, span: u64, index: u32) -> (u64, u64) {
-        if self.slices == 1 {
-            return (0, span);
-        }
-        let size = (span.div_ceil(16 * u64::from(self.slices)) * 16).max(self.min_slice);
-        let from = (size * u64::from(index)).min(span);
-        (from, (from + size).min(span))
     }
 }
 
@@ -311,7 +205,10 @@ struct Blocks {
 impl Blocks {
     /// As many channels, and then threads, as have enough to do.
     fn new(call: &Call, algorithm: Algorithm, protocol: Protocol, bytes: u64, limits: &Limits) -> Self {
-        let full_threads = u64::from(old::full_threads(algorithm, protocol, limits));
+        let rules = Rules::of(limits.version).cut;
+        let in_turn = rules.tree_in_turn && algorithm == Algorithm::Tree;
+        let like = if in_turn { Algorithm::Ring } else { algorithm };
+        let full_threads = u64::from(limits.threads.unwrap_or(default_threads(like, protocol)).clamp(32, 1024));
         // One rank copies, in one go.
         let most = if call.ranks == 1 { 1 } else { limits.channels.max(1) };
         let (mut channels, mut threads) = (u64::from(most), full_threads);
@@ -339,14 +236,12 @@ impl Blocks {
         if direct && (17..=24).contains(&channels) {
             channels = 16;
         }
-        if old::is_in_turn(algorithm, limits.version)
-            || matches!(algorithm, Algorithm::Ring | Algorithm::CollnetChain | Algorithm::CollTree)
-        {
+        if in_turn || matches!(algorithm, Algorithm::Ring | Algorithm::CollnetChain | Algorithm::CollTree) {
             while bytes < channels * threads * threshold && threads % 128 == 0 {
                 threads /= 2;
             }
         }
-        threads = threads.max(Rules::of(limits.version).cut.least_threads.min(full_threads));
+        threads = threads.max(rules.least_threads.min(full_threads));
         Self { channels, threads, direct }
     }
 }
@@ -364,12 +259,13 @@ fn parts(
     limits: &Limits,
 ) -> (u64, u64, Dealing) {
     let (version, element) = (limits.version, call.dtype.size());
+    let deals = Rules::of(version).dealing.deals;
     // All channels: those that are told, and what goes through the network's switches.
     let in_network = limits.hosts > 1 && algorithm == Algorithm::Nvls
         || matches!(algorithm, Algorithm::CollnetDirect | Algorithm::CollnetChain);
-    let all = limits.exact_channels || in_network || old::uses_all(version);
-    if all || old::aligns(version) || call.count == 0 || call.ranks == 1 {
-        let aligned = old::aligns(version);
+    let all = limits.exact_channels || in_network || deals == Deals::Loops;
+    let aligned = deals == Deals::Aligned;
+    if all || aligned || call.count == 0 || call.ranks == 1 {
         let cell =
             if aligned { old::alignment(protocol, threads) } else { cell_bytes(call, protocol, version) } / element;
         let cells = call.count.div_ceil(cell).max(1);
@@ -406,7 +302,7 @@ fn chunk(
             }
         }
         (Algorithm::Tree, Protocol::Simple) if Rules::of(limits.version).cut.tree_fills_depth => {
-            chunk = old::tree_chunk(call, bytes, channels, most, limits);
+            chunk = old::tree_chunk(call, bytes, channels, most, hosts);
         }
         (Algorithm::Pat, _) => {
             let loops = if call.collective == Collective::AllGather { 32 } else { 16 };
@@ -431,7 +327,7 @@ fn chunk(
 }
 
 /// Channels of which each has enough to do: `per_channel` bytes.
-pub(crate) fn worthwhile(most: u64, bytes: u64, per_channel: u64) -> u64 {
+pub(super) fn worthwhile(most: u64, bytes: u64, per_channel: u64) -> u64 {
     most.min(bytes / per_channel.max(1)).max(1)
 }
 
@@ -481,7 +377,7 @@ fn in_switch_chunk(algorithm: Algorithm, bytes: u64, channels: u64, limits: &Lim
 /// kernels always have 640, of which Simple keeps 128 for synchronisation and PAT for its plan;
 /// NVLS and CollNet have 640. Of a block that both sends and receives 8 warps move what is sent
 /// (`src/device/sendrecv.h`), half of what is said here.
-pub(super) fn default_threads(algorithm: Algorithm, protocol: Protocol) -> u32 {
+fn default_threads(algorithm: Algorithm, protocol: Protocol) -> u32 {
     match (algorithm, protocol) {
         (_, Protocol::Ll128) | (Algorithm::Tree | Algorithm::CollTree, Protocol::Ll) => 640,
         (
@@ -595,76 +491,6 @@ mod tests {
         }
     }
 
-    /// Goal: what NCCL 2.8.4 cuts otherwise, worked by hand from its `src/enqueue.cc`: chunks of tree/Simple on 8 hosts
-    /// of 4 ranks (a depth of 6), threads of a small call, and channels that are all used.
-    #[test]
-    fn old_versions_cut_by_their_own_rules() {
-        let plan = |version, algorithm, protocol, size| {
-            let call = Call::of_size(Collective::AllReduce, 32, Bytes(size), DataType::Float32);
-            Plan::new(&call, algorithm, protocol, &Limits { channels: 4, hosts: 8, version, ..Limits::default() })
-        };
-        let old = Version::new(2, 8, 4);
-        for (version, size, kib) in [
-            (old, 32 << 20, 128),
-            (old, 8 << 20, 64),
-            (old, 1 << 20, 32),
-            (Version::new(2, 17, 1), 1 << 20, 32),
-            (Version::NEWEST, 1 << 20, 512),
-        ] {
-            assert_eq!(
-                (4 * plan(version, Algorithm::Tree, Protocol::Simple, size).chunk) >> 10,
-                kib,
-                "{version} {size}"
-            );
-        }
-        let threads = |version, algorithm| plan(version, algorithm, Protocol::Ll, 1 << 10).threads;
-        assert_eq!((threads(old, Algorithm::Ring), threads(Version::NEWEST, Algorithm::Ring)), (64, 96));
-        assert_eq!((threads(old, Algorithm::Tree), threads(Version::NEWEST, Algorithm::Tree)), (128, 640));
-        let in_turn = |version, protocol| plan(version, Algorithm::Tree, protocol, 1 << 20).in_turn;
-        assert_eq!([Protocol::Ll, Protocol::Ll128, Protocol::Simple].map(|p| in_turn(old, p)), [true, false, true]);
-        assert_eq!([Protocol::Ll, Protocol::Ll128, Protocol::Simple].map(|p| in_turn(Version::NEWEST, p)), [false; 3]);
-        let channels = |version| {
-            let call = Call::of_size(Collective::AllReduce, 8, Bytes(1 << 20), DataType::Float32);
-            let plan = Plan::new(&call, Algorithm::Ring, Protocol::Simple, &Limits { version, ..Limits::default() });
-            (plan.channels, plan.fetches)
-        };
-        assert_eq!((channels(old), channels(Version::NEWEST)), ((24, true), (22, false)));
-    }
-
-    /// Goal: before 2.20 a loop goes over all channels, and its last round is rounded up to what the threads move at once:
-    /// the elements of each channel, worked by hand. What is missing in that round is missing in the last channels with
-    /// Simple; LL and LL128 deal it chunk by chunk, so that all channels miss about as much.
-    #[test]
-    fn old_versions_deal_loops_over_channels() {
-        let parts = |version, collective, algorithm, protocol, size: u64| {
-            let call = Call::of_size(collective, 8, Bytes(size), DataType::Float32);
-            let limits = Limits { channels: 8, exact_channels: true, version, ..Limits::default() };
-            let plan = Plan::new(&call, algorithm, protocol, &limits);
-            let parts = (0..plan.channels).map(|c| plan.range(c, call.count)).map(|(from, to)| 4 * (to - from));
-            let parts: Vec<u64> = parts.collect();
-            assert_eq!(parts.iter().sum::<u64>(), size, "{collective} {algorithm} {protocol}");
-            (plan.grid() * plan.grain * 4, parts)
-        };
-        let (old, all_reduce, ring) = (Version::new(2, 18, 5), Collective::AllReduce, Algorithm::Ring);
-        // 16 KiB for each of 8 chunks are less than a round of 640 threads, 30 bytes each: there are 54 of 19,200 and a
-        // rest, and channels have 6 or 7 of them.
-        let (grid, of) = parts(old, all_reduce, ring, Protocol::Ll128, 1 << 20);
-        assert_eq!((grid, of), (19_200, vec![134_400, 134_400, 134_400, 134_400, 134_400, 134_400, 126_976, 115_200]));
-        // Two loops of 8 chunks of 32 KiB, and one and a half.
-        let (_, of) = parts(old, all_reduce, Algorithm::Tree, Protocol::Ll, 35 << 14);
-        assert_eq!(of.iter().map(|bytes| bytes >> 14).collect::<Vec<_>>(), [6, 5, 4, 4, 4, 4, 4, 4]);
-        let even = parts(Version::new(2, 22, 3), all_reduce, ring, Protocol::Ll128, 1 << 20).1;
-        assert!(even.iter().all(|&bytes| bytes == 1 << 17), "{even:?}");
-        // A call of many loops: all channels have the whole ones, the first ones the last.
-        let chunk = 4 << 20 >> 3 << 2;
-        let (grid, of) = parts(old, all_reduce, ring, Protocol::Simple, 64 * (3 * chunk + 4096) - 4096);
-        assert_eq!((grid, of[0] - of[7]), (4096, 4096));
-        assert!(of[..7].iter().all(|&bytes| bytes == 8 * (3 * chunk + 4096)), "{of:?}");
-        // A broadcast has one chunk a loop.
-        let (grid, of) = parts(old, Collective::Broadcast, ring, Protocol::Ll128, 100_000);
-        assert_eq!((grid, of[0], of[1], of[2], of[3]), (38_400, 38_400, 38_400, 23_200, 0));
-    }
-
     /// Goal: the parts of channels by version, worked by hand. 128 KiB of all-reduce with LL128 suffice for 24 channels
     /// (5 KiB each); cells have 16 KiB (32 KiB of traffic), 8 KiB, 16 B, or 480 B of each of 20 warps, which are also
     /// what the chunks of 2.21 are rounded up to. 64 KiB of tree/LL are enough for 12; 2.21 gives each a multiple of
@@ -685,7 +511,7 @@ mod tests {
         ] {
             let plan = plan(Version::new(2, minor, patch), Algorithm::Ring, Protocol::Ll128, 128 << 10);
             assert_eq!((plan.channels, 4 * plan.per_channel), (channels, bytes), "2.{minor}");
-            let rounded = 4 * plan.grid() * plan.grain;
+            let rounded = 4 * plan.last_grain();
             assert_eq!(rounded, if minor == 21 { 9600 } else { 16 }, "2.{minor}");
         }
         // Four bytes beyond 24 cells: NCCL rounds the traffic of a channel down, to one cell.
@@ -711,7 +537,7 @@ mod tests {
             let call = Call::of_size(collective, ranks, Bytes(bytes * parts_of_size), DataType::Float32);
             let limits = Limits { p2p_channels: channels, ..Limits::default() };
             let plan = Plan::new(&call, Algorithm::Direct, Protocol::Simple, &limits);
-            assert_eq!((plan.parts, plan.channels), (parts, used), "{channels:?} {ranks} {bytes}");
+            assert_eq!((plan.channels_per_peer, plan.channels), (parts, used), "{channels:?} {ranks} {bytes}");
         }
     }
 

@@ -3,7 +3,8 @@
 //! Facts: NCCL `src/enqueue.cc` of 2.22.3, 2.25.1, 2.26.2, 2.28.3, 2.28.9, 2.29 and 2.30, restated. Where 2.23 and 2.24
 //! stand between 2.22.3 and 2.25.1 we do not know: here 2.23 deals like the former, 2.24 like the latter.
 
-use super::Call;
+use super::plan::Dealt;
+use crate::call::Call;
 use crate::collective::{Collective, Protocol};
 use crate::nccl::Version;
 use crate::nccl::rules::{Dealing, Rules};
@@ -26,52 +27,6 @@ fn traffic_per_byte(call: &Call, protocol: Protocol, rules: &Dealing) -> u64 {
         _ => 1,
     };
     sent * if protocol == Protocol::Ll { rules.ll_traffic } else { 1 }
-}
-
-/// The part of the channels that a call has, alone or in a group, and how its elements are dealt to them: the last has
-/// what is left.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Dealt {
-    /// First channel.
-    pub first: u32,
-    /// Last channel.
-    pub last: u32,
-    /// Elements of the first channel.
-    pub low: u64,
-    /// Elements of each between the first and the last.
-    pub middle: u64,
-}
-
-impl Dealt {
-    /// All the channels of a share, with equal parts.
-    pub fn evenly(share: &Share) -> Self {
-        let grain = (16 / share.element).max(1);
-        let each = share.count.div_ceil(u64::from(share.most.max(1))).next_multiple_of(grain);
-        Self { first: 0, last: share.most.max(1) - 1, low: each, middle: each }
-    }
-
-    /// The most that a channel has of a call.
-    pub fn most(&self, call: &Call) -> u64 {
-        (self.first..=self.last)
-            .map(|channel| self.range(channel, call.count))
-            .map(|(from, to)| to - from)
-            .max()
-            .unwrap_or(0)
-    }
-
-    /// The elements `from..to` of a channel's part of `count` elements; empty ones before the first and after the last.
-    pub fn range(&self, channel: u32, count: u64) -> (u64, u64) {
-        let start = |channel: u32| match channel.checked_sub(self.first + 1) {
-            None => 0,
-            Some(before) => (self.low + u64::from(before) * self.middle).min(count),
-        };
-        match channel {
-            c if c < self.first => (0, 0),
-            c if c > self.last => (count, count),
-            c if c == self.last => (start(c), count),
-            c => (start(c), start(c + 1)),
-        }
-    }
 }
 
 /// What one call, alone or of a group, brings to the dealing of channels.
@@ -104,6 +59,13 @@ impl Share {
     pub fn traffic(&self) -> u64 {
         (self.count * self.element).saturating_mul(self.traffic_per_byte)
     }
+}
+
+/// All the channels of a share, with equal parts.
+pub fn evenly(share: &Share) -> Dealt {
+    let grain = (16 / share.element).max(1);
+    let each = share.count.div_ceil(u64::from(share.most.max(1))).next_multiple_of(grain);
+    Dealt { first: 0, last: share.most.max(1) - 1, low: each, middle: each }
 }
 
 /// Deals `channels` channels to the calls of a group, in this order: each has about the same traffic, and a channel has
