@@ -148,13 +148,10 @@ fn nothing_is_unwrapped_outside_tests() {
 /// The command line, a crate of its own beside the library.
 const CLI: &str = "src/cli/";
 
-/// Folders that may still have circles among their own files, and why. A folder without one fails the test.
+/// Places, apart by spaces, that may still have circles among their own files, and why. Those without one fail the test.
 const CIRCLES_LEFT: &[(&str, &str)] = &[
     ("sim/src/schedule/", "generators use what the module that calls them declares: Call, Conn, Worker, Order"),
-    (
-        "src/",
-        "the parts of a question use the request and outcome that its module declares: bench, step, tune and so on",
-    ),
+    ("src/validate/ src/diagnose.rs", "each takes types and helpers of the other"),
 ];
 
 /// A file of a crate as the search for circles sees it.
@@ -397,7 +394,7 @@ fn files_are_short() {
 #[test]
 fn files_form_no_circle() {
     let crates = ["sim/src/", "topologies/src/", "scenarios/src/", "hwbackend/src/", "reports/src/", "src/", CLI];
-    let mut left: BTreeSet<&str> = CIRCLES_LEFT.iter().map(|(folder, _)| *folder).collect();
+    let mut left: BTreeSet<&str> = CIRCLES_LEFT.iter().map(|(places, _)| *places).collect();
     let mut found = Vec::new();
     for folder in crates {
         let mut files = Vec::new();
@@ -406,9 +403,10 @@ fn files_form_no_circle() {
         files.retain(|(path, _)| folder == CLI || !path.starts_with(root().join(CLI)));
         files.iter_mut().for_each(|file| file.0 = file.0.strip_prefix(root().join(folder)).unwrap().to_owned());
         for (files, edges) in circles(folder, &files) {
-            match CIRCLES_LEFT.iter().find(|(folder, _)| files.iter().all(|file| file.starts_with(folder))) {
-                Some((folder, _)) => {
-                    left.remove(folder);
+            let within = |places: &str| files.iter().all(|file| places.split(' ').any(|place| file.starts_with(place)));
+            match CIRCLES_LEFT.iter().find(|(places, _)| within(places)) {
+                Some((places, _)) => {
+                    left.remove(places);
                 }
                 None => found.push(edges.join("\n")),
             }

@@ -4,7 +4,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use collcast_sim::collective::Launch;
 
-use super::{Backend, Outcome};
+use super::outcome::Outcome;
+use super::request::Backend;
 
 impl Outcome {
     /// The TOML beside the data: date, launch, machine and hardware. `source` says how it was made; `inherited` are the

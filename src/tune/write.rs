@@ -7,9 +7,9 @@ use collcast_reports::model::Report;
 use collcast_reports::{json, markdown};
 
 use super::advice::{Run, runs};
-use super::options::Tuned;
+use super::outcome::{Machine, Outcome};
+use super::tuned::Tuned;
 use super::variables::Variables;
-use super::{Machine, Outcome};
 use crate::error::Error;
 use crate::files;
 
