@@ -288,7 +288,8 @@ impl Baseline {
 
     /// The text of the file, with these machines in this order.
     pub fn render(&self, machines: &[&str]) -> String {
-        let quoted = |text: &str| serde_json::Value::from(text).to_string();
+        // Strings of JSON are those of TOML, but that TOML wants one more character escaped.
+        let quoted = |text: &str| serde_json::Value::from(text).to_string().replace('\u{7f}', "\\u007f");
         let list = |items: &[String]| items.iter().map(|item| quoted(item)).collect::<Vec<_>>().join(", ");
         let mut out =
             String::from("# Written by `collcast check --update`: review its changes as you would review code.\n");
@@ -360,7 +361,7 @@ mod tests {
         let mut baseline = Baseline::default();
         let constants =
             Constants::new(BTreeMap::from([("latency.nvlink.ll".to_owned(), 0.7), ("sync.simple".to_owned(), 2.0)]));
-        baseline.profiles.insert("odd \"name\"".to_owned(), constants);
+        baseline.profiles.insert("odd \"name\"\n\u{7f}".to_owned(), constants);
         let of = |entry: &Entry| BTreeMap::from([("all_reduce".to_owned(), entry.clone())]);
         let versions = [("2.26.2", &entry), ("2.28.9", &entry), ("2.30.7", &Entry::default())];
         let nccl = versions.map(|(version, entry)| (version.to_owned(), of(entry))).into();
