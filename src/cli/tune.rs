@@ -48,12 +48,10 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, Error> {
     given.without(&["--explain-choice"], "every choice is explained", "leave it out")?;
     call.check(given)?;
     let spec = SiteSpec {
-        nccl: call.nccl.nccl.clone(),
-        env: call.nccl.variables()?,
         launch: call.launch.is_some().then(|| call.launch(1)).transpose()?,
         cold: call.cold,
         registered: call.registered,
-        ..args.machine.spec(args.machine.one_node_count()?)?
+        ..call.nccl.on(args.machine.spec(args.machine.one_node_count()?)?)?
     };
     let outcome = tune(&spec.load()?, &request(&call, &args.measurements)?)?;
     let (changes_only, written) = (args.changes_only, args.output.is_some());

@@ -9,6 +9,7 @@ pub mod compare;
 pub mod forecast;
 pub mod probe;
 pub mod step;
+pub mod topo;
 pub mod tune;
 pub mod validate;
 
