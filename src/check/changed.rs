@@ -171,7 +171,7 @@ mod tests {
         let new = recorded(&["8 nvlink of 400 GB/s"], "graph", &["NCCL_ALGO=Tree", "NCCL_PROTO=LL"]);
         let constants = |all: &[(&str, f64)]| all.iter().map(|&(name, value)| (name.to_owned(), value)).collect();
         let five = constants(&[("a", 1.0), ("b", 2.0), ("c", 3.5), ("d", 4.0), ("e", 5.0)]);
-        let before_after = ("fnv1a64:1".to_owned(), "fnv1a64:2".to_owned());
+        let version = |text: &str| text.to_owned();
         for (what, cause, words) in [
             (InputChange::links(&old, &new), "topology", "8 nvlink of 450 GB/s -> 8 nvlink of 400 GB/s"),
             (InputChange::links(&Recorded::default(), &new), "topology", "new: 8 nvlink of 400 GB/s"),
@@ -195,11 +195,11 @@ mod tests {
             ),
             (InputChange::settings(&old, &old), "settings", "a file that a variable names"),
             (
-                InputChange::Version(Versions { before: "2.26.2".to_owned(), after: "2.28.9".to_owned() }),
+                InputChange::Version(Versions { before: version("2.26.2"), after: version("2.28.9") }),
                 "version",
                 "2.26.2 -> 2.28.9",
             ),
-            (InputChange::Model { before: before_after.0, after: before_after.1 }, "model", "fnv1a64:1 -> fnv1a64:2"),
+            (InputChange::Model { before: version("1"), after: version("2") }, "model", "1 -> 2"),
             (InputChange::Measurements { before: 60, after: 64 }, "measurements", "60 -> 64 rows"),
         ] {
             let changed = Changed { machine: "ours".to_owned(), what };
