@@ -16,6 +16,7 @@ fn main() -> Result<(), Error> {
     show(&check()?);
     show(&calibrate()?);
     show(&bench()?);
+    show(&topo()?);
     println!("{}", convert()?);
     Ok(())
 }
@@ -81,6 +82,12 @@ fn bench() -> Result<Report, Error> {
     let queries = vec![Query::new(&site, Collective::AllReduce, Bytes(1 << 10))];
     let request = collcast::bench::Request::new(collcast::bench::Backend::Host, queries);
     Ok(collcast::bench::bench(&site, &request)?.report())
+}
+
+/// Which channels does NCCL find on a machine?
+fn topo() -> Result<Report, Error> {
+    let request = collcast::topo::GraphsRequest { site: SiteSpec::new("dgx-h100").nodes(2), ranks: None };
+    Ok(collcast::topo::graphs(&request)?.report())
 }
 
 /// What does an algorithm look like as MSCCL XML?

@@ -38,6 +38,7 @@
 //! | Did a choice of NCCL or a forecast change since it was accepted, and why? | [`mod@check`] |
 //! | Which constants explain measurements of my machine? | [`mod@calibrate`] |
 //! | How long does a call take for real, here? | [`mod@bench`], [`mod@probe`] |
+//! | Which channels does NCCL find on a machine, and which way does data go? | [`mod@topo`] |
 //! | What does an algorithm look like as MSCCL XML? | [`mod@convert`] |
 //!
 //! What takes long takes a [`Watch`], which tells progress and stops it. Errors say what is wrong, where, and the way out.
@@ -63,6 +64,7 @@ pub mod query;
 pub mod site;
 pub mod statistics;
 pub mod step;
+pub mod topo;
 pub mod tune;
 pub mod validate;
 pub mod values;

@@ -35,6 +35,19 @@ impl Sizes {
         Ok(bytes)
     }
 
+    fn item(&mut self, text: &str) -> Result<(), Error> {
+        match text.split(':').collect::<Vec<_>>().as_slice() {
+            [one] => {
+                let bytes = self.one(one)?;
+                self.bytes.push(bytes);
+                Ok(())
+            }
+            [from, to] => self.range(text, from, to, None),
+            [from, to, factor] => self.range(text, from, to, Some(factor)),
+            _ => Err(Error::usage(format!("`{text}` is not a size or a range"), A_RANGE)),
+        }
+    }
+
     fn range(&mut self, text: &str, from: &str, to: &str, factor: Option<&str>) -> Result<(), Error> {
         let factor = match factor {
             None => FACTOR,
@@ -61,17 +74,20 @@ impl FromStr for Sizes {
     fn from_str(text: &str) -> Result<Self, Error> {
         let mut sizes = Self::default();
         for item in text.split(',') {
-            match item.split(':').collect::<Vec<_>>().as_slice() {
-                [one] => {
-                    let bytes = sizes.one(one)?;
-                    sizes.bytes.push(bytes);
-                }
-                [from, to] => sizes.range(item, from, to, None)?,
-                [from, to, factor] => sizes.range(item, from, to, Some(factor))?,
-                _ => return Err(Error::usage(format!("`{item}` is not a size or a range"), A_RANGE)),
-            }
+            sizes.item(item).map_err(|error| noted(error, &sizes.notes))?;
         }
         Ok(sizes)
+    }
+}
+
+/// An error of a list with what a reader may have meant otherwise in it, which may be the mistake.
+fn noted(error: Error, notes: &[String]) -> Error {
+    match error {
+        Error::Usage { message, hint } => {
+            let parts: Vec<String> = hint.into_iter().chain(notes.iter().cloned()).collect();
+            Error::Usage { message, hint: (!parts.is_empty()).then(|| parts.join("; ")) }
+        }
+        other => other,
     }
 }
 
@@ -96,4 +112,21 @@ pub fn percent(what: &str, text: &str) -> Result<f64, Error> {
     number.parse::<f64>().ok().filter(|p| p.is_finite() && *p >= 0.0).map(|p| p / 100.0).ok_or_else(|| {
         Error::usage(format!("{what}: `{text}` is not a percentage"), format!("write it as `{what} 20%`"))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: that a unit is decimal is told with the list, and with why the list is refused.
+    #[test]
+    fn decimal_units_are_told_of_lists_that_are_refused_too() {
+        let note = "1MB is decimal: 1000000 bytes; nccl-tests' M is binary";
+        assert_eq!("8,1MB".parse::<Sizes>().unwrap().notes, [note]);
+        for (list, wrong) in [("1MB,2X", A_SIZE), ("1MiB:1MB", "ranges go from"), ("1MB,1:2:3:4", A_RANGE)] {
+            let error = list.parse::<Sizes>().unwrap_err().render();
+            assert!(error.contains(wrong) && error.contains(note), "{error}");
+        }
+        assert!(!"8,2X".parse::<Sizes>().unwrap_err().render().contains("decimal"));
+    }
 }

@@ -115,6 +115,21 @@ fn bad_requests_are_refused() {
     }
 }
 
+/// Goal: a run that fails at its first point leaves nothing; one that fails later leaves what it measured.
+#[test]
+fn a_failed_run_leaves_what_it_measured() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, sizes, rows) in [("none.csv", "4G,8", None), ("one.csv", "8,4G", Some(1))] {
+        let path = dir.path().join(name);
+        let (code, out, err) =
+            collcast(&[&["bench", "-s", sizes, "-o", path.to_str().unwrap()], &QUICK[..]].concat(), &[]);
+        assert!(matches!(code, 1 | 2) && out.is_empty() && err.contains("smaller --size"), "{code} {out} {err}");
+        let written = std::fs::read_to_string(&path).ok();
+        let measured = written.map(|csv| csv.lines().filter(|line| line.starts_with("host,")).count());
+        assert_eq!((measured, path.with_extension("toml").exists()), (rows, rows.is_some()), "{name}");
+    }
+}
+
 /// Goal: Ctrl-C ends the run with exit code 130 and keeps what is finished as a whole table.
 /// Method: many points that take up to two seconds each; the signal comes once the program runs.
 #[cfg(target_os = "linux")]

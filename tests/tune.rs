@@ -102,6 +102,22 @@ fn a_faster_algorithm_is_found() {
     }
 }
 
+/// Goal: a folder has numbers for programs and words for people, in whatever format the terminal shows the answer.
+#[test]
+fn a_folder_has_numbers_for_programs() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("numbers");
+    let args = ["h200x4", "-s", "1M,8G", "-o", folder.to_str().unwrap()];
+    let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
+    let as_json = tune(&args);
+    assert_eq!(serde_json::from_str::<Value>(&read("tune.json")).unwrap(), as_json);
+    let page = read("tune.md");
+    let (code, shown, err) = collcast(&[&["tune"], &args[..]].concat());
+    assert!(code == 0 && shown.contains(" end "), "{shown}{err}");
+    assert_eq!(serde_json::from_str::<Value>(&read("tune.json")).unwrap(), as_json);
+    assert!(as_json["rows"].as_array().unwrap().iter().all(|row| row["size_max_bytes"].is_u64()), "{as_json}");
+    assert!(read("tune.md") == page && page.contains("| end |"), "{page}");
+}
+
 /// Goal: what helps at one size and harms at none is written as variables, which NCCL accepts, and
 /// which do not turn on LL128 where NCCL has it off.
 #[test]

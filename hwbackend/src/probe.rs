@@ -2,7 +2,6 @@
 //! measure one thing each.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 
 use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol};
 use collcast_sim::ids::{ChannelId, Lane, Rank};
@@ -58,56 +57,58 @@ fn link(version: u32) -> Option<(&'static str, u32)> {
 impl Seen {
     /// The host as a topology file. What the driver does not tell is assumed, and the file says so.
     pub fn toml(&self, name: &str, date: &str) -> String {
-        let mut out = String::new();
+        let quoted = |text: &str| toml::Value::from(text).to_string();
         let kind = self.name.trim_start_matches("NVIDIA ").replace(' ', "-");
-        let mut line = |text: String| {
-            let _ = writeln!(out, "{text}");
-        };
-        line(format!("# As the driver sees this machine; written by `collcast probe` on {date}."));
-        line("schema = \"collcast/topology/1\"".to_owned());
-        line(format!("name = \"{name}\""));
-        line(format!("description = \"{} x {kind}, probed\"", self.gpus));
-        line("\n[software]".to_owned());
-        if let Some(nccl) = &self.nccl {
-            line(format!("nccl = \"{nccl}\""));
-        }
-        line(format!("multicast = {}", self.multicast));
-        line("\n[[hosts]]".to_owned());
-        line("# Memory: clock and width that the driver names.".to_owned());
-        line(format!(
-            "gpus = {{ count = {}, kind = \"{kind}\", compute_capability = {}, memory_rate = \"{:.0} GB/s\" }}",
-            self.gpus, self.arch, self.memory_gbps
-        ));
+        let nccl = self.nccl.as_deref().map_or_else(String::new, |nccl| format!("nccl = {}\n", quoted(nccl)));
         let links = self.links.filter(|_| self.peers && self.gpus > 1);
         let known = links.and_then(|links| Some((links, link(links.version)?)));
-        if let Some((links, (version, rate))) = known {
-            let kind = if links.switched { "nvswitch" } else { "mesh" };
-            line(format!("# NVML: {} links of NVLink {version}; the rate is that of the version.", links.count));
-            line(format!(
-                "nvlink = {{ kind = \"{kind}\", links_per_gpu = {}, rate_per_link = \"{rate} GB/s\" }}",
-                links.count
-            ));
-        } else {
-            line(match links {
-                Some(Links { count, version, .. }) => {
-                    format!(
-                        "# NVML: {count} links of a version, number {version}, whose rate is not known here: write it in."
-                    )
-                }
-                None => "# NVML names no NVLink, or GPUs do not reach each other.".to_owned(),
-            });
-            line("nvlink = { kind = \"none\" }".to_owned());
-        }
+        let nvlink = match (known, links) {
+            (Some((Links { count, switched, .. }, (version, rate))), _) => format!(
+                "# NVML: {count} links of NVLink {version}; the rate is that of the version.\n\
+                 nvlink = {{ kind = \"{}\", links_per_gpu = {count}, rate_per_link = \"{rate} GB/s\" }}",
+                if switched { "nvswitch" } else { "mesh" },
+            ),
+            (None, Some(Links { count, version, .. })) => format!(
+                "# NVML: {count} links of a version, number {version}, whose rate is not known here: write it in.\n\
+                 nvlink = {{ kind = \"none\" }}"
+            ),
+            (None, None) => "# NVML names no NVLink, or GPUs do not reach each other.\n\
+                             nvlink = { kind = \"none\" }"
+                .to_owned(),
+        };
         let ((generation, lanes), (cpu, sockets)) = (self.pcie.unwrap_or((4, 16)), &self.cpu);
-        let told = if self.pcie.is_some() { "NVML" } else { "Assumed: the driver does not tell" };
-        line(format!("# {told}. PCIe switches: assumed, none. `xml = \"FILE\"` with NCCL_TOPO_DUMP_FILE's is better."));
-        line(format!(
-            "pcie = {{ generation = {generation}, lanes = {lanes}, switches_per_socket = 0, sockets = {}, cpu = \"{cpu}\" }}",
-            (*sockets).max(1)
-        ));
-        line("# No NIC is probed: this is for one host. Add [hosts.nics] and the fabric for more.".to_owned());
-        line("\n[fabric]\nkind = \"single-switch\"\nrouting = \"adaptive\"".to_owned());
-        out
+        format!(
+            r#"# As the driver sees this machine; written by `collcast probe` on {date}.
+schema = "collcast/topology/1"
+name = {}
+description = {}
+
+[software]
+{nccl}multicast = {}
+
+[[hosts]]
+# Memory: clock and width that the driver names.
+gpus = {{ count = {}, kind = {}, compute_capability = {}, memory_rate = "{:.0} GB/s" }}
+{nvlink}
+# {}. PCIe switches: assumed, none. `xml = "FILE"` with NCCL_TOPO_DUMP_FILE's is better.
+pcie = {{ generation = {generation}, lanes = {lanes}, switches_per_socket = 0, sockets = {}, cpu = {} }}
+# No NIC is probed: this is for one host. Add [hosts.nics] and the fabric for more.
+
+[fabric]
+kind = "single-switch"
+routing = "adaptive"
+"#,
+            quoted(name),
+            quoted(&format!("{} x {kind}, probed", self.gpus)),
+            self.multicast,
+            self.gpus,
+            quoted(&kind),
+            self.arch,
+            self.memory_gbps,
+            if self.pcie.is_some() { "NVML" } else { "Assumed: the driver does not tell" },
+            (*sockets).max(1),
+            quoted(cpu),
+        )
     }
 }
 
@@ -206,7 +207,8 @@ mod tests {
         };
         let bare = Seen { gpus: 2, name: "NVIDIA L40S".to_owned(), arch: 89, memory_gbps: 864.0, ..h200.clone() };
         let bare = Seen { links: None, pcie: None, nccl: None, cpu: (String::new(), 0), ..bare };
-        for (seen, egress) in [(h200, 18 * 25_000_000_000), (bare, 0)] {
+        let odd = Seen { name: "NVIDIA \"odd\" card".to_owned(), ..bare.clone() };
+        for (seen, egress) in [(h200, 18 * 25_000_000_000), (bare, 0), (odd, 0)] {
             let dir = tempfile::tempdir().unwrap();
             let path = dir.path().join("topology.toml");
             std::fs::write(&path, seen.toml("probed", "2026-11-21")).unwrap();

@@ -1,251 +1,28 @@
 //! Calls run for real: every element of every result is compared with its exact value, and they are timed.
 
+mod outcome;
+mod request;
 mod sidecar;
 mod worker;
 
-use std::path::PathBuf;
-
 use collcast_hwbackend::cuda::{Cuda, gpus};
-use collcast_hwbackend::exec::{Case, Effort, Executor, Sample};
+use collcast_hwbackend::exec::{Case, Effort, Executor};
 use collcast_hwbackend::host::Host;
 use collcast_hwbackend::nccl::p2p::NcclP2p;
-use collcast_hwbackend::rendezvous::World;
 use collcast_hwbackend::verbs;
-use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol, ReduceOp};
+use collcast_sim::collective::Launch;
 use collcast_sim::nccl::NcclSettings;
 use collcast_sim::predict::{Choice, Predictor, Settings};
 use collcast_sim::topology::Topology;
-use serde::Serialize;
 
 use crate::error::Error;
 use crate::query::Query;
 use crate::site::Site;
 use crate::watch::Watch;
+pub use outcome::{Failure, Outcome, Planned, Row};
+pub use request::{Backend, Request};
 pub(crate) use sidecar::{date, sidecar};
 pub use worker::{COMMAND, of_rank, work};
-
-/// Who runs the calls.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Backend {
-    /// Schedules on CPU threads: works everywhere, says nothing of a GPU's speed.
-    Host,
-    /// Schedules on the GPUs of this host, by an interpreter kernel.
-    Cuda,
-    /// NCCL's own collectives, in processes of their own.
-    Nccl,
-    /// Schedules on the GPUs of this host, every slice a message of ncclSend and ncclRecv.
-    NcclP2p,
-    /// Schedules over RDMA verbs: not there yet.
-    Verbs,
-}
-
-impl Backend {
-    /// Its name in files and on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Host => "host",
-            Self::Cuda => "cuda",
-            Self::Nccl => "nccl",
-            Self::NcclP2p => "nccl-p2p",
-            Self::Verbs => "verbs",
-        }
-    }
-}
-
-/// What is to be run.
-#[derive(Clone, Debug)]
-pub struct Request {
-    /// Who runs it.
-    pub backend: Backend,
-    /// The calls, one after another.
-    pub queries: Vec<Query>,
-    /// How long and how often.
-    pub effort: Effort,
-    /// Whether NCCL may use NVLink multicast (NVLS).
-    pub nvls: bool,
-    /// Variables that NCCL's processes are given, beside those that they inherit; `{rank}` in a value is the rank.
-    pub env: Vec<(String, String)>,
-    /// The place of this process among those that a launcher started, of [`Backend::Nccl`]: rank 0 has the rows.
-    pub world: Option<World>,
-    /// The program that does NCCL's calls in processes of its own: with the argument [`COMMAND`] it must call [`work`].
-    /// This program, where none is named.
-    pub worker: Option<PathBuf>,
-    /// Follows it and may stop it: the outcome then has the rows until there. Lines that NCCL prints are its stages.
-    pub watch: Watch,
-}
-
-impl Request {
-    /// Calls, run as long and as often as is usual.
-    pub fn new(backend: Backend, queries: Vec<Query>) -> Self {
-        Self {
-            backend,
-            queries,
-            effort: Effort::default(),
-            nvls: false,
-            env: Vec::new(),
-            world: None,
-            worker: None,
-            watch: Watch::default(),
-        }
-    }
-}
-
-/// What a run gave.
-#[derive(Clone, Debug, Serialize)]
-pub struct Outcome {
-    /// Who ran it.
-    pub backend: Backend,
-    /// How kernels were started.
-    pub launch: Launch,
-    /// How many calls were to be run.
-    pub points: usize,
-    /// The calls that were to be run.
-    #[serde(skip)]
-    pub planned: Vec<Planned>,
-    /// Those that ran, in their order.
-    pub rows: Vec<Row>,
-    /// What it ran on: devices, driver, libraries; key and value.
-    pub facts: Vec<(String, String)>,
-    /// What NCCL's processes were given, beside what they inherit.
-    pub environment: Vec<(String, String)>,
-    /// Whether it was stopped before the end.
-    pub interrupted: bool,
-    /// What ended it before its end.
-    pub failure: Option<Failure>,
-}
-
-/// A call with what is known about it before it runs.
-#[derive(Clone, Debug)]
-pub struct Planned {
-    /// What is asked.
-    pub query: Query,
-    /// The algorithm; none where NCCL chooses.
-    pub algorithm: Option<Algorithm>,
-    /// The protocol; none where NCCL chooses.
-    pub protocol: Option<Protocol>,
-    /// Channels; none where NCCL chooses.
-    pub channels: Option<u32>,
-}
-
-impl Planned {
-    /// In words, for messages.
-    pub fn words(&self) -> String {
-        let call = &self.query.call;
-        let name = |text: Option<&str>| text.unwrap_or("auto").to_owned();
-        format!(
-            "{} {}/{}, {} ranks, {}{}",
-            call.collective,
-            name(self.algorithm.map(Algorithm::name)),
-            name(self.protocol.map(Protocol::name)),
-            call.ranks,
-            call.size(),
-            if call.in_place { " in place" } else { "" },
-        )
-    }
-}
-
-/// A call that was measured.
-#[derive(Clone, Debug, Serialize)]
-pub struct Row {
-    /// Its index among those that were planned.
-    pub planned: usize,
-    /// What was run.
-    pub collective: Collective,
-    /// The algorithm; none where NCCL chose.
-    pub algorithm: Option<Algorithm>,
-    /// The protocol; none where NCCL chose.
-    pub protocol: Option<Protocol>,
-    /// Ranks.
-    pub ranks: u32,
-    /// How kernels were started.
-    pub launch: Launch,
-    /// Channels; none where NCCL chose.
-    pub channels: Option<u32>,
-    /// Element type.
-    pub dtype: DataType,
-    /// Reduction.
-    pub op: ReduceOp,
-    /// Whether input and output were one buffer.
-    pub in_place: bool,
-    /// Size, as nccl-tests counts it.
-    pub size_bytes: u64,
-    /// Time of one operation: the median of the batches, each the slowest rank's.
-    pub time_us: f64,
-    /// Time that 5% of the batches do not exceed.
-    pub time_us_p5: f64,
-    /// Time that 95% of the batches do not exceed.
-    pub time_us_p95: f64,
-    /// Size over time.
-    pub algbw_gbps: f64,
-    /// The same as nccl-tests corrects it for the collective.
-    pub busbw_gbps: f64,
-    /// Elements compared with their exact values, over all ranks.
-    pub checked: u64,
-    /// NCCL's own prediction, where it has one.
-    pub nccl_model_us: Option<f64>,
-    /// Identity of the schedule that was run, where one was, as 16 hexadecimal digits.
-    pub schedule_hash: Option<String>,
-    /// Time of one operation of each batch.
-    pub times_us: Vec<f64>,
-}
-
-impl Row {
-    /// A call's times; `schedule` is the identity of what was run.
-    pub(crate) fn new(index: usize, plan: &Planned, launch: Launch, sample: Sample, schedule: Option<u64>) -> Self {
-        let call = &plan.query.call;
-        let (size_bytes, time_us) = (call.size().0, sample.median_us());
-        let algbw_gbps = size_bytes as f64 / time_us / 1e3;
-        Self {
-            planned: index,
-            collective: call.collective,
-            algorithm: plan.algorithm,
-            protocol: plan.protocol,
-            ranks: call.ranks,
-            launch,
-            channels: plan.channels,
-            dtype: call.dtype,
-            op: call.op,
-            in_place: call.in_place,
-            size_bytes,
-            time_us,
-            time_us_p5: sample.percentile(5),
-            time_us_p95: sample.percentile(95),
-            algbw_gbps,
-            busbw_gbps: algbw_gbps * call.collective.bus_factor(call.ranks),
-            checked: sample.checked,
-            nccl_model_us: sample.predicted_us,
-            schedule_hash: schedule.map(|hash| format!("{hash:016x}")),
-            times_us: sample.times_us,
-        }
-    }
-}
-
-/// What ended a run that has rows worth keeping.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct Failure {
-    /// The exit code of a command: see [`Error::Exec`].
-    pub code: u8,
-    /// What happened, and in which call.
-    pub message: String,
-    /// The way out.
-    pub hint: Option<String>,
-}
-
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        match error {
-            Error::Exec { code, message, hint } => Self { code, message, hint },
-            other => Self { code: other.code(), message: other.to_string(), hint: None },
-        }
-    }
-}
-
-impl From<Failure> for Error {
-    fn from(Failure { code, message, hint }: Failure) -> Self {
-        Self::Exec { code, message, hint }
-    }
-}
 
 /// Runs calls. The launch mode is that of the site; `auto` and channels are planned as forecasts of it are.
 ///
@@ -414,6 +191,7 @@ pub(crate) fn clocks_after(executor: &dyn Executor) -> impl Iterator<Item = (Str
 #[cfg(test)]
 mod tests {
     use super::*;
+    use collcast_sim::collective::Collective;
 
     /// Goal: a machine that was asked for runs whole or not at all; without one the GPUs that are here run.
     #[test]

@@ -12,7 +12,8 @@ use collcast_hwbackend::nccl::job::{Answer, Job, environment};
 use collcast_sim::collective::Launch;
 use collcast_sim::schedule::Call;
 
-use super::{Outcome, Request, Row};
+use super::outcome::{Outcome, Row};
+use super::request::Request;
 use crate::error::Error;
 use crate::watch::Watch;
 

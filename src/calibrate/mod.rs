@@ -5,19 +5,17 @@
 
 mod figures;
 mod provenance;
+mod request;
 mod rows;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 use std::time::Instant;
 
 use collcast_hwbackend::read::{FileReport, ReadOptions, ReadReport, cut_runs, read_paths};
 use collcast_reports::model::Input;
-use collcast_sim::calibrate::{CalibrateError, Fit, Split, Study, spreads};
-use collcast_sim::collective::Launch;
+use collcast_sim::calibrate::{Fit, Split, Study, spreads};
 use collcast_sim::profile::{Constant, Profile};
 use collcast_sim::topology::Topology;
-use collcast_sim::units::Bytes;
 use serde::Serialize;
 
 pub(crate) use figures::ALL;
@@ -27,60 +25,9 @@ use crate::error::Error;
 use crate::site::load_profile;
 use crate::validate::judged::can_be_asked;
 use crate::validate::judged::left_aside;
-use crate::watch::Watch;
 use provenance::About;
-use rows::{Machines, Usable};
-
-/// What is to be fitted to what. By itself all constants, over `prior`, judged on runs held back in two groups.
-#[derive(Clone, Debug)]
-pub struct Request {
-    /// Measurements: files or folders.
-    pub measurements: Vec<PathBuf>,
-    /// Machine of all of them; what the `.toml` beside each names, where none is said.
-    pub topology: Option<String>,
-    /// Profiles to start from, built-in names or TOML files; several layer.
-    pub profiles: Vec<String>,
-    /// Launch mode of rows that do not say theirs.
-    pub launch: Option<Launch>,
-    /// Smallest size that counts, as nccl-tests counts it.
-    pub min_size: Bytes,
-    /// Constants to fit by the beginnings of their names; all where none is said.
-    pub fit: Vec<String>,
-    /// Constants to leave at their prior, by the beginnings of their names.
-    pub keep: Vec<String>,
-    /// By what rows are held back.
-    pub splits: Vec<Split>,
-    /// Groups in which runs are held back; other splits hold back one value at a time.
-    pub folds: usize,
-    /// Fit a profile without each source too.
-    pub without_sources: bool,
-    /// Name of the profile.
-    pub name: String,
-    /// Take our own predictions as measurements.
-    pub allow_predicted: bool,
-    /// Told of each fit that is done.
-    pub watch: Watch,
-}
-
-impl Default for Request {
-    fn default() -> Self {
-        Self {
-            measurements: Vec::new(),
-            topology: None,
-            profiles: vec!["prior".to_owned()],
-            launch: None,
-            min_size: Bytes(1024),
-            fit: Vec::new(),
-            keep: Vec::new(),
-            splits: vec![Split::Run],
-            folds: 2,
-            without_sources: false,
-            name: "fitted".to_owned(),
-            allow_predicted: false,
-            watch: Watch::default(),
-        }
-    }
-}
+pub use request::Request;
+use rows::{Machines, Usable, error};
 
 /// A fitted profile.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -202,17 +149,6 @@ pub fn calibrate(request: &Request) -> Result<Outcome, Error> {
     })
 }
 
-fn error(error: CalibrateError) -> Error {
-    match error {
-        CalibrateError::Predict(error) => error.into(),
-        CalibrateError::NoRows => Error::usage(
-            "no row of the measurements can be used",
-            "they need a size of --min-size or more, a time, and as many ranks as the machine has GPUs or fewer",
-        ),
-        CalibrateError::NothingToFit => Error::usage(error.to_string(), "leave out --fit and --keep"),
-    }
-}
-
 /// Refuses names that no constant begins with.
 fn check_names(request: &Request) -> Result<(), Error> {
     let fit = request.fit.iter().map(|name| ("--fit", name));
@@ -258,6 +194,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use super::*;
+    use crate::watch::Watch;
 
     fn request(watch: Watch) -> Request {
         Request {

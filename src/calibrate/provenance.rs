@@ -9,7 +9,7 @@ use collcast_sim::ids::Rank;
 use collcast_sim::predict::Predictor;
 use collcast_sim::profile::{Constant, DataFile, OriginKind, Parameter, Profile};
 
-use super::Request;
+use super::request::Request;
 use super::rows::{MachineOf, Machines, Usable};
 
 /// Source of a value that was fitted.

@@ -12,7 +12,7 @@ use collcast_sim::profile::{DataFile, Profile};
 use collcast_sim::topology::Topology;
 use rayon::prelude::*;
 
-use super::{Request, error};
+use super::request::Request;
 use crate::error::Error;
 use crate::site::SiteSpec;
 use crate::validate::judged::{hosts_of_rows, not_predicted, question};
@@ -158,4 +158,16 @@ fn sample(
     let run = format!("{}:{} {forced:?}", row.origin.file, row.run);
     let (source, machine, time_us) = (of.source.clone(), of.machine, row.time.as_us());
     Ok(Sample { source, machine, run, call, algorithm, protocol, settings, time_us, nccl_us })
+}
+
+/// Why there is no fit, with the way out.
+pub(super) fn error(error: CalibrateError) -> Error {
+    match error {
+        CalibrateError::Predict(error) => error.into(),
+        CalibrateError::NoRows => Error::usage(
+            "no row of the measurements can be used",
+            "they need a size of --min-size or more, a time, and as many ranks as the machine has GPUs or fewer",
+        ),
+        CalibrateError::NothingToFit => Error::usage(error.to_string(), "leave out --fit and --keep"),
+    }
 }

@@ -10,6 +10,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use collcast_reports::model::Input;
+use collcast_sim::collective::Collective;
 use collcast_sim::units::{Bytes, parse_size};
 use collcast_topologies::error::Source;
 use collcast_topologies::file::parse;
@@ -56,7 +57,7 @@ pub struct Constants {
 }
 
 /// What a suite asks of a machine: by version of NCCL and collective.
-pub type Entries = BTreeMap<String, BTreeMap<String, Entry>>;
+pub type Entries = BTreeMap<String, BTreeMap<Collective, Entry>>;
 
 /// A machine.
 #[derive(Clone, PartialEq, Debug, Default, Deserialize, Serialize)]
@@ -139,9 +140,9 @@ impl Constants {
 
 impl Recorded {
     /// The entries of a collective, each with the versions that have it.
-    fn alike(&self, collective: &str) -> Vec<(Vec<&str>, &Entry)> {
+    fn alike(&self, collective: Collective) -> Vec<(Vec<&str>, &Entry)> {
         let mut out: Vec<(Vec<&str>, &Entry)> = Vec::new();
-        for (version, entry) in self.nccl.iter().filter_map(|(v, entries)| Some((v, entries.get(collective)?))) {
+        for (version, entry) in self.nccl.iter().filter_map(|(v, entries)| Some((v, entries.get(&collective)?))) {
             match out.iter_mut().find(|(_, other)| *other == entry) {
                 Some((versions, _)) => versions.push(version),
                 None => out.push((vec![version], entry)),
@@ -288,7 +289,8 @@ impl Baseline {
 
     /// The text of the file, with these machines in this order.
     pub fn render(&self, machines: &[&str]) -> String {
-        let quoted = |text: &str| serde_json::Value::from(text).to_string();
+        // Strings of JSON are those of TOML, but that TOML wants one more character escaped.
+        let quoted = |text: &str| serde_json::Value::from(text).to_string().replace('\u{7f}', "\\u007f");
         let list = |items: &[String]| items.iter().map(|item| quoted(item)).collect::<Vec<_>>().join(", ");
         let mut out =
             String::from("# Written by `collcast check --update`: review its changes as you would review code.\n");
@@ -313,8 +315,9 @@ impl Baseline {
             let _ = writeln!(out, "links = [{}]", list(&machine.links));
             let _ = writeln!(out, "profile = {}\nlaunch = {}", quoted(&machine.profile), quoted(&machine.launch));
             let _ = writeln!(out, "env = [{}]\nsettings = {}", list(&machine.env), quoted(&machine.settings));
-            let collectives: BTreeSet<&String> = machine.nccl.values().flat_map(BTreeMap::keys).collect();
-            for collective in collectives {
+            let collectives = machine.nccl.values().flat_map(BTreeMap::keys);
+            let by_name: BTreeMap<&str, Collective> = collectives.map(|&c| (c.name(), c)).collect();
+            for (_, collective) in by_name {
                 for (versions, entry) in machine.alike(collective) {
                     let versions = quoted(&versions.join(AND));
                     let _ = writeln!(out, "[machines.{name}.nccl.{versions}.{collective}]\nchoices = [");
@@ -360,8 +363,8 @@ mod tests {
         let mut baseline = Baseline::default();
         let constants =
             Constants::new(BTreeMap::from([("latency.nvlink.ll".to_owned(), 0.7), ("sync.simple".to_owned(), 2.0)]));
-        baseline.profiles.insert("odd \"name\"".to_owned(), constants);
-        let of = |entry: &Entry| BTreeMap::from([("all_reduce".to_owned(), entry.clone())]);
+        baseline.profiles.insert("odd \"name\"\n\u{7f}".to_owned(), constants);
+        let of = |entry: &Entry| BTreeMap::from([(Collective::AllReduce, entry.clone())]);
         let versions = [("2.26.2", &entry), ("2.28.9", &entry), ("2.30.7", &Entry::default())];
         let nccl = versions.map(|(version, entry)| (version.to_owned(), of(entry))).into();
         let machine = Recorded { env: vec!["NCCL_ALGO=Ring".to_owned()], nccl, ..Recorded::default() };
@@ -374,5 +377,8 @@ mod tests {
         std::fs::write(&path, baseline.render(&["a b"])).unwrap();
         assert_eq!(baseline.render(&["a b"]).matches("all_reduce").count(), 2, "versions alike are written once");
         assert_eq!(Baseline { source: None, ..Baseline::read(&path).unwrap() }, baseline);
+        std::fs::write(&path, baseline.render(&["a b"]).replace("all_reduce", "all_produce")).unwrap();
+        let error = Baseline::read(&path).unwrap_err().to_string();
+        assert!(error.contains("all_produce") && error.contains("all_reduce"), "{error}");
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use collcast_sim::collective::Collective;
 use serde::Serialize;
 
 use super::baseline::{Measured, size_name, span};
@@ -37,17 +38,6 @@ impl Cause {
             Self::Measurements => "measurements",
         }
     }
-}
-
-/// An input of a machine that is not what it was.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct Changed {
-    /// The machine, or set of measurements.
-    pub machine: String,
-    /// Which input.
-    pub cause: Cause,
-    /// From what to what, in words.
-    pub what: String,
 }
 
 /// Versions of NCCL that answer to each other.
@@ -175,7 +165,7 @@ pub struct Finding {
     /// Versions of NCCL; none where it is of all.
     pub nccl: Option<Versions>,
     /// The collective; none where it is of all.
-    pub collective: Option<String>,
+    pub collective: Option<Collective>,
     /// What differs.
     pub what: What,
     /// One is the cause, several may be; none where no recorded input changed.

@@ -8,7 +8,8 @@ use collcast_sim::predict::Predictor;
 use collcast_sim::profile::{Constant, Profile};
 
 use super::baseline::{Baseline, Constants, Entry, Recorded, digits};
-use super::finding::{Cause, Changed, Finding, Versions, What};
+use super::changed::{Changed, InputChange};
+use super::finding::{Cause, Finding, Versions, What};
 use super::suite::Tolerance;
 use super::today::{Machine, Picked, Run, pick, time, time_as, time_now};
 use crate::error::Error;
@@ -48,9 +49,9 @@ pub(super) fn judge(
                 continue;
             }
         };
-        let mut changed: Vec<Cause> = before.changed.iter().map(|c| c.cause).collect();
+        let mut changed: Vec<Cause> = before.changed.iter().map(|c| c.what.cause()).collect();
         if nccl.before != nccl.after {
-            judged.changed.push(Changed { machine: name.clone(), cause: Cause::Version, what: nccl.to_string() });
+            judged.changed.push(Changed { machine: name.clone(), what: InputChange::Version(nccl.clone()) });
             changed.push(Cause::Version);
         }
         changed.sort();
@@ -74,21 +75,21 @@ struct Before {
 impl Before {
     fn of(machine: &Machine<'_>, today: &Recorded, old: &Recorded, baseline: &Baseline) -> Self {
         let mut before = Self { changed: Vec::new(), profile: None, run: None };
-        let mut note = |cause, what| before.changed.push(Changed { machine: machine.spec.name.clone(), cause, what });
+        let mut note = |what| before.changed.push(Changed { machine: machine.spec.name.clone(), what });
         if old.topology != today.topology {
-            note(Cause::Topology, links_changed(old, today));
+            note(InputChange::links(old, today));
         }
         let constants = machine.constants();
         match baseline.profiles.get(&old.profile) {
             Some(old) if old.hash == constants.hash => {}
-            None => note(Cause::Profile, "not in the baseline".to_owned()),
+            None => note(InputChange::NewProfile),
             Some(old) => {
-                note(Cause::Profile, constants_changed(&old.values, &constants.values));
+                note(InputChange::constants(&old.values, &constants.values));
                 before.profile = with_constants(&machine.site.profile, old, &constants);
             }
         }
         if old.settings != today.settings {
-            note(Cause::Settings, settings_changed(old, today));
+            note(InputChange::settings(old, today));
             // With the same variables, a file that one of them names has changed.
             if (&old.env, &old.launch) != (&today.env, &today.launch) {
                 let env = old.env.iter().filter_map(|text| settings::pair(text).ok()).collect();
@@ -96,7 +97,7 @@ impl Before {
             }
         }
         if baseline.model != collcast_sim::MODEL {
-            note(Cause::Model, format!("{} -> {}", baseline.model, collcast_sim::MODEL));
+            note(InputChange::Model { before: baseline.model.clone(), after: collcast_sim::MODEL.to_owned() });
         }
         before
     }
@@ -207,16 +208,15 @@ impl<'a, 's> Pair<'a, 's> {
     /// What differs in the entries of these versions.
     fn findings(
         &self,
-        (old, today): (&BTreeMap<String, Entry>, &BTreeMap<String, Entry>),
+        (old, today): (&BTreeMap<Collective, Entry>, &BTreeMap<Collective, Entry>),
     ) -> Result<Vec<Finding>, Error> {
         let mut lab = Lab { pair: self, made: BTreeMap::new() };
-        let gone = old.keys().filter(|name| !today.contains_key(*name));
-        let mut findings: Vec<Finding> = gone.map(|name| self.finding(name, What::REMOVED)).collect();
+        let gone = old.keys().filter(|collective| !today.contains_key(collective));
+        let mut findings: Vec<Finding> = gone.map(|&collective| self.finding(collective, What::REMOVED)).collect();
         for &collective in &self.machine.spec.collectives {
-            let name = collective.name();
-            match (old.get(name), today.get(name)) {
+            match (old.get(&collective), today.get(&collective)) {
                 (_, None) => {}
-                (None, Some(_)) => findings.push(self.finding(name, What::NEW)),
+                (None, Some(_)) => findings.push(self.finding(collective, What::NEW)),
                 (Some(old), Some(today)) => {
                     findings.extend(self.choices(&mut lab, collective, (old, today))?);
                     findings.extend(self.only_in_one(collective, (old, today)));
@@ -227,8 +227,8 @@ impl<'a, 's> Pair<'a, 's> {
         Ok(findings)
     }
 
-    fn finding(&self, collective: &str, what: What) -> Finding {
-        let (nccl, collective) = (Some(self.nccl.clone()), Some(collective.to_owned()));
+    fn finding(&self, collective: Collective, what: What) -> Finding {
+        let (nccl, collective) = (Some(self.nccl.clone()), Some(collective));
         Finding { nccl, collective, ..Finding::new(&self.machine.spec.name, what) }
     }
 
@@ -261,7 +261,7 @@ impl<'a, 's> Pair<'a, 's> {
             findings.push(Finding {
                 failed: after == Picked::Fails || loss.is_some_and(|loss| loss > self.tolerance.choice),
                 causes,
-                ..self.finding(collective.name(), what)
+                ..self.finding(collective, what)
             });
         }
         Ok(findings)
@@ -276,10 +276,10 @@ impl<'a, 's> Pair<'a, 's> {
         let (new, removed) = (missing(&after, &before), missing(&before, &after));
         let mut findings = Vec::new();
         if !new.is_empty() {
-            findings.push(self.finding(collective.name(), What::New { sizes_bytes: new }));
+            findings.push(self.finding(collective, What::New { sizes_bytes: new }));
         }
         if !removed.is_empty() {
-            findings.push(self.finding(collective.name(), What::Removed { sizes_bytes: removed }));
+            findings.push(self.finding(collective, What::Removed { sizes_bytes: removed }));
         }
         findings
     }
@@ -311,7 +311,7 @@ impl<'a, 's> Pair<'a, 's> {
             let model_only = old.choice(size) == today.choice(size) && causes == [Cause::Model];
             let what = What::Time { size_bytes: size, before_us: was, after_us: now, model_only };
             let failed = now > was && !model_only;
-            findings.push(Finding { causes, failed, ..self.finding(collective.name(), what) });
+            findings.push(Finding { causes, failed, ..self.finding(collective, what) });
         }
         Ok(findings)
     }
@@ -360,54 +360,4 @@ fn attribute(
         Effect::Restores => can,
         _ => changed.to_vec(),
     })
-}
-
-fn links_changed(old: &Recorded, today: &Recorded) -> String {
-    let less = |a: &[String], b: &[String]| a.iter().filter(|l| !b.contains(l)).cloned().collect::<Vec<_>>().join(", ");
-    let (gone, came) = (less(&old.links, &today.links), less(&today.links, &old.links));
-    match (gone.is_empty(), came.is_empty()) {
-        (true, true) => "the same links, other devices or places".to_owned(),
-        (true, false) => format!("new: {came}"),
-        (false, true) => format!("gone: {gone}"),
-        (false, false) => format!("{gone} -> {came}"),
-    }
-}
-
-/// Constants that are named in one line.
-const CONSTANTS_SHOWN: usize = 4;
-
-fn constants_changed(old: &BTreeMap<String, f64>, today: &BTreeMap<String, f64>) -> String {
-    let mut names: Vec<&String> = old.keys().chain(today.keys()).collect();
-    names.sort();
-    names.dedup();
-    names.retain(|name| old.get(*name) != today.get(*name));
-    let value =
-        |values: &BTreeMap<String, f64>, name| values.get(name).map_or_else(|| "none".to_owned(), f64::to_string);
-    let shown: Vec<String> = (names.iter().take(CONSTANTS_SHOWN))
-        .map(|&name| format!("{name} {} -> {}", value(old, name), value(today, name)))
-        .collect();
-    let more = names.len().saturating_sub(CONSTANTS_SHOWN);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    format!("{}{more}", shown.join(", "))
-}
-
-fn settings_changed(old: &Recorded, today: &Recorded) -> String {
-    let pairs = |recorded: &Recorded| -> BTreeMap<String, String> {
-        recorded.env.iter().filter_map(|text| settings::pair(text).ok()).collect()
-    };
-    let (before, after) = (pairs(old), pairs(today));
-    let mut out = Vec::new();
-    if old.launch != today.launch {
-        out.push(format!("launch {} -> {}", old.launch, today.launch));
-    }
-    let mut names: Vec<&String> = before.keys().chain(after.keys()).collect();
-    names.sort();
-    names.dedup();
-    for name in names {
-        let value = |of: &BTreeMap<String, String>| of.get(name).cloned().unwrap_or_else(|| "unset".to_owned());
-        if before.get(name) != after.get(name) {
-            out.push(format!("{name} {} -> {}", value(&before), value(&after)));
-        }
-    }
-    if out.is_empty() { "a file that a variable names".to_owned() } else { out.join(", ") }
 }

@@ -5,6 +5,7 @@
 //! one at a time.
 
 mod baseline;
+mod changed;
 mod finding;
 mod judge;
 mod suite;
@@ -24,8 +25,9 @@ use crate::validate::median_error;
 use crate::watch::Watch;
 pub use baseline::{Baseline, Constants, Counts, Entries, Entry, Measured, Recorded};
 pub(crate) use baseline::{digits, plural};
+pub use changed::{Changed, InputChange, Moved};
 pub(crate) use finding::signed;
-pub use finding::{Cause, Changed, Finding, Kind, Versions, What};
+pub use finding::{Cause, Finding, Kind, Versions, What};
 use judge::{Judged, judge};
 pub use suite::{MachineSpec, MeasuredSpec, Suite, Tolerance, json_schema};
 use today::Machine;
@@ -277,11 +279,11 @@ fn of_measurements(request: &Request, today: &Baseline, all: &mut Judged) {
             continue;
         }
         let machine = &suite.machines[spec.machine].name;
-        let of_machine = all.changed.iter().filter(|c| &c.machine == machine).map(|c| c.cause);
+        let of_machine = all.changed.iter().filter(|c| &c.machine == machine).map(|c| c.what.cause());
         finding.causes = of_machine.collect::<BTreeSet<_>>().into_iter().collect();
         if before.files != after.files {
-            let what = format!("{} -> {} rows", before.rows, after.rows);
-            all.changed.push(Changed { machine: spec.name.clone(), cause: Cause::Measurements, what });
+            let what = InputChange::Measurements { before: before.rows, after: after.rows };
+            all.changed.push(Changed { machine: spec.name.clone(), what });
             finding.causes.push(Cause::Measurements);
         }
         finding.failed |= growth > tolerance.error;

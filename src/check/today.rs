@@ -188,7 +188,7 @@ impl<'s> Machine<'s> {
         for (job, planned) in jobs.iter().zip(&planned) {
             let us = planned.ways.iter().filter_map(|way| Some((way.size, predictions[way].as_ref()?.time.as_us())));
             let entry = Entry::new(&planned.choices, &us.collect::<Vec<_>>());
-            entries.entry(job.version.to_string()).or_default().insert(job.collective.name().to_owned(), entry);
+            entries.entry(job.version.to_string()).or_default().insert(job.collective, entry);
         }
         Ok((entries, predictions.values().flatten().map(|run| run.beyond.clone()).collect()))
     }

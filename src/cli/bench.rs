@@ -199,7 +199,9 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, Error> {
     let request = Request { effort, nvls, env, world, watch, ..Request::new(args.backend.into(), queries) };
     let outcome = bench::bench(&site, &request)?;
     bar.finish_and_clear();
-    if leads {
+    // A table of nothing looks like a result.
+    let nothing = outcome.rows.is_empty() && outcome.failure.is_some();
+    if leads && !nothing {
         print(args, &outcome, beside.as_deref())?;
     }
     match outcome.failure {

@@ -17,7 +17,6 @@ use collcast_sim::units::Bytes;
 
 use collcast::files::read_text;
 use collcast::site::DEFAULT_MACHINE;
-use collcast::site::{self, Told};
 use collcast::{Error, Query, Site, SiteSpec, values};
 
 /// Most points of a sweep: a slip such as `1:8G:1` must not run for ever.
@@ -182,9 +181,9 @@ impl NcclArgs {
         self.env.iter().map(|text| variables(text)).collect::<Result<Vec<_>, _>>().map(|lists| lists.concat())
     }
 
-    /// What NCCL is told on a machine: its own variables, then those given.
-    pub(crate) fn told(&self, topology: &Topology) -> Result<Told, Error> {
-        site::told(topology, self.nccl.as_deref(), &self.variables()?)
+    /// A machine with what NCCL is told there.
+    pub(crate) fn on(&self, site: SiteSpec) -> Result<SiteSpec, Error> {
+        Ok(SiteSpec { nccl: self.nccl.clone(), env: self.variables()?, ..site })
     }
 }
 
@@ -335,14 +334,8 @@ impl CallArgs {
     pub(crate) fn spec(&self, machine: &MachineArgs, nodes: Option<u32>) -> Result<SiteSpec, Error> {
         let launch = self.launch.as_deref().map(str::parse).transpose();
         let unknown = |e: collcast_sim::collective::UnknownName| Error::Usage { message: e.to_string(), hint: None };
-        Ok(SiteSpec {
-            nccl: self.nccl.nccl.clone(),
-            env: self.nccl.variables()?,
-            launch: launch.map_err(unknown)?,
-            cold: self.cold,
-            registered: self.registered,
-            ..machine.spec(nodes)?
-        })
+        let site = self.nccl.on(machine.spec(nodes)?)?;
+        Ok(SiteSpec { launch: launch.map_err(unknown)?, cold: self.cold, registered: self.registered, ..site })
     }
 
     /// The machine with a number of hosts, and how NCCL is run on it.

@@ -48,21 +48,18 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, Error> {
     given.without(&["--explain-choice"], "every choice is explained", "leave it out")?;
     call.check(given)?;
     let spec = SiteSpec {
-        nccl: call.nccl.nccl.clone(),
-        env: call.nccl.variables()?,
         launch: call.launch.is_some().then(|| call.launch(1)).transpose()?,
         cold: call.cold,
         registered: call.registered,
-        ..args.machine.spec(args.machine.one_node_count()?)?
+        ..call.nccl.on(args.machine.spec(args.machine.one_node_count()?)?)?
     };
     let outcome = tune(&spec.load()?, &request(&call, &args.measurements)?)?;
-    let written = args.output.is_some();
-    let show = Show { for_people: args.format == Format::Table, changes_only: args.changes_only, written };
-    let report = outcome.report(show);
+    let (changes_only, written) = (args.changes_only, args.output.is_some());
+    let report = |for_people| outcome.report(Show { for_people, changes_only, written });
     if let Some(folder) = &args.output {
-        write(&outcome, &report, folder)?;
+        write(&outcome, &report(false), &report(true), folder)?;
     }
-    OutputArgs { format: Some(args.format), output: None }.print(&report, None)?;
+    OutputArgs { format: Some(args.format), output: None }.print(&report(args.format == Format::Table), None)?;
     Ok(ExitCode::SUCCESS)
 }
 

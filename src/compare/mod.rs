@@ -8,35 +8,17 @@ mod sets;
 #[cfg(test)]
 mod tests;
 
-use std::path::PathBuf;
-
 use serde::Serialize;
 
 use crate::error::Error;
 pub use judge::{Band, Between, Change, FAMILY_ERROR, Ratio, Row};
-pub use sets::{Alone, Condition, Difference, Rerouted, Series, Side};
+pub use sets::{Alone, Condition, Difference, Rerouted, Series, Set, Side};
 
 /// What two sets are called, in this order.
 pub const NAMES: [&str; 2] = ["A", "B"];
 
 /// The slowdown that does not matter where none is named.
 const TOLERANCE: f64 = 0.05;
-
-/// Measurements, and which of their rows.
-#[derive(Clone, Debug)]
-pub struct Set {
-    /// nccl-tests log, JSON, CSV or a folder of them.
-    pub path: PathBuf,
-    /// All of them hold of a row.
-    pub conditions: Vec<Condition>,
-}
-
-impl Set {
-    /// All rows of a file or folder.
-    pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), conditions: Vec::new() }
-    }
-}
 
 /// Which sets are compared, and how.
 ///

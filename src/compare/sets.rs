@@ -13,7 +13,6 @@ use collcast_sim::units::{Bytes, parse_size};
 use collcast_reports::model::Input;
 use serde::{Serialize, Serializer};
 
-use super::Set;
 use crate::error::Error;
 
 /// What a source did not say.
@@ -166,6 +165,22 @@ fn canonical(flag: &str, key: &str, value: &str) -> Result<String, Error> {
             _ => Err(Error::usage(format!("{flag}: in_place is 0 or 1, not `{value}`"), format!("{flag} in_place=1"))),
         },
         _ => Ok(value.to_owned()),
+    }
+}
+
+/// Measurements, and which of their rows.
+#[derive(Clone, Debug)]
+pub struct Set {
+    /// nccl-tests log, JSON, CSV or a folder of them.
+    pub path: PathBuf,
+    /// All of them hold of a row.
+    pub conditions: Vec<Condition>,
+}
+
+impl Set {
+    /// All rows of a file or folder.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), conditions: Vec::new() }
     }
 }
 

@@ -2,6 +2,7 @@
 
 pub mod explain;
 pub mod group;
+mod row;
 pub mod scaling;
 pub mod timeline;
 
@@ -9,11 +10,9 @@ use std::collections::BTreeMap;
 
 use collcast_hwbackend::read::UNSAID;
 use collcast_reports::model::Input;
-use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol, ReduceOp};
 use collcast_sim::domain::Beyond;
 use collcast_sim::ids::{HostId, Rank};
-use collcast_sim::predict::{Prediction, Predictor, Settings};
-use collcast_sim::schedule::Call;
+use collcast_sim::predict::Predictor;
 use rayon::prelude::*;
 use serde::Serialize;
 
@@ -22,6 +21,7 @@ use crate::query::{Query, UNMEASURED_SWITCHES};
 use crate::site::{Site, assumptions};
 use crate::watch::Watch;
 use explain::Explained;
+pub use row::{Asked, Row};
 use scaling::Scaling;
 
 /// Calls to forecast on one machine.
@@ -55,109 +55,6 @@ pub struct Outcome {
     /// How far the forecasts go beyond what their profiles were made with.
     #[serde(skip)]
     pub beyond: Beyond,
-}
-
-/// The forecast of one call. Times are of one operation as nccl-tests shows it.
-#[derive(Clone, Debug, Serialize)]
-pub struct Row {
-    /// Hosts of the machine.
-    pub nodes: u32,
-    /// What is done.
-    pub collective: Collective,
-    /// Ranks of the communicator.
-    pub ranks: u32,
-    /// Size as nccl-tests counts it.
-    pub size_bytes: u64,
-    /// What runs.
-    pub algorithm: Algorithm,
-    /// What runs.
-    pub protocol: Protocol,
-    /// Channels that are used.
-    pub channels: u32,
-    /// Time of one operation.
-    pub time_us: f64,
-    /// Lower end of its 90% interval.
-    pub low_us: f64,
-    /// Upper end of it.
-    pub high_us: f64,
-    /// Size over time, GB/s.
-    pub algbw_gbps: f64,
-    /// nccl-tests' bus bandwidth, GB/s.
-    pub busbw_gbps: f64,
-    /// What bounds it: see [`Prediction::bound_by`].
-    pub bound: &'static str,
-    /// Which layer of NCCL decided; none where the user did.
-    pub chosen_by: Option<String>,
-    /// What NCCL picks and has no schedule here; the row is of its next choice.
-    pub instead_of: Option<(Algorithm, Protocol)>,
-    /// How the call was asked for.
-    pub asked: Asked,
-    /// The question.
-    #[serde(skip)]
-    pub query: Query,
-    /// The answer in full.
-    #[serde(skip)]
-    pub prediction: Prediction,
-}
-
-/// How a call was asked for, beside algorithm, protocol and channels.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct Asked {
-    /// How kernels are started.
-    pub launch: Launch,
-    /// Whether NCCL has registered the buffers.
-    pub registered: bool,
-    /// Whether input and output are one buffer.
-    pub in_place: bool,
-    /// Element type.
-    pub dtype: DataType,
-    /// Reduction, of collectives that reduce.
-    pub op: Option<ReduceOp>,
-    /// Root, of collectives that have one.
-    pub root: Option<u32>,
-    /// Version whose rules hold.
-    pub nccl_version: String,
-}
-
-impl Asked {
-    fn of(call: &Call, settings: &Settings) -> Self {
-        Self {
-            launch: settings.launch,
-            registered: settings.registered,
-            in_place: call.in_place,
-            dtype: call.dtype,
-            op: call.collective.reduces().then_some(call.op),
-            root: call.collective.rooted().then_some(call.root.0),
-            nccl_version: settings.version.unwrap_or_default().to_string(),
-        }
-    }
-}
-
-impl Row {
-    fn new(site: &Site, query: &Query, prediction: Prediction) -> Self {
-        let call = &query.call;
-        let algbw_gbps = prediction.algbw_gb_per_s(call.size());
-        Self {
-            nodes: site.nodes(),
-            collective: call.collective,
-            ranks: call.ranks,
-            size_bytes: call.size().0,
-            algorithm: prediction.algorithm,
-            protocol: prediction.protocol,
-            channels: prediction.plan.channels,
-            time_us: prediction.time.as_us(),
-            low_us: prediction.low.as_us(),
-            high_us: prediction.high.as_us(),
-            algbw_gbps,
-            busbw_gbps: algbw_gbps * call.collective.bus_factor(call.ranks),
-            bound: prediction.bound_by(),
-            chosen_by: prediction.layer.map(|layer| layer.to_string()),
-            instead_of: prediction.instead_of,
-            asked: Asked::of(call, site.settings()),
-            query: query.clone(),
-            prediction,
-        }
-    }
 }
 
 /// Forecasts calls on one machine, several at a time.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use collcast_sim::collective::{Algorithm, Collective, Protocol};
 use serde::Serialize;
 
-use super::Row;
+use super::row::Row;
 
 /// Sizes that scaling is read at: latency, the middle of training's messages, bandwidth.
 const READ_AT: [u64; 4] = [8 << 10, 1 << 20, 32 << 20, 1 << 30];

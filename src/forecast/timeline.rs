@@ -10,7 +10,7 @@ use collcast_sim::schedule::Schedule;
 use collcast_sim::topology::Topology;
 use collcast_sim::units::{SimDuration, SimTime};
 
-use super::Row;
+use super::row::Row;
 use crate::error::Error;
 use crate::site::Site;
 

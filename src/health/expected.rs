@@ -7,7 +7,8 @@ use collcast_sim::nccl::{Interface, Version};
 use collcast_sim::profile::Profile;
 use collcast_sim::topology::Topology;
 
-use super::{Doubt, Kind, Point, Run};
+use super::kind::{Doubt, Kind};
+use super::run::{Point, Run};
 use crate::validate::judged::{Asked, Judged};
 
 /// Standard deviations that a 90% interval is wide.

@@ -10,7 +10,7 @@ use collcast_sim::nccl::Version;
 use collcast_sim::topology::{LinkKind, Topology, VertexKind};
 use serde::{Deserialize, Serialize};
 
-use super::Part;
+use super::part::Part;
 
 /// What joins the ranks of a call.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]

@@ -6,7 +6,8 @@ use collcast_hwbackend::read::ReadReport;
 use collcast_sim::collective::{Collective, Launch};
 use collcast_sim::measurement::Measurement;
 
-use super::{Doubt, Point, Run};
+use super::kind::Doubt;
+use super::run::{Point, Run};
 use crate::statistics::median;
 
 /// How far good runs of like machines lie apart: twice what two runs of one machine do (`crate::noise`).

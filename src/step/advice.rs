@@ -7,7 +7,8 @@ use collcast_sim::workload::{Mechanisms, Simulator};
 use rayon::prelude::*;
 use serde::Serialize;
 
-use super::{Loaded, Request, failed, ms, scale};
+use super::loaded::{Loaded, failed, ms, scale};
+use super::request::Request;
 use crate::error::Error;
 
 /// Ranks of a communicator up to which advice is asked for: it simulates the step some 15 times.

@@ -1,209 +1,31 @@
 //! One training step: how long it takes, what of its communication is exposed, by what, and what would help.
 
 mod advice;
+mod loaded;
+mod outcome;
+mod request;
 mod timeline;
 mod variants;
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
-use collcast_reports::model::Input;
-use collcast_scenarios::file::{self, Scenario};
 use collcast_scenarios::study::{self, Breakdown};
-use collcast_scenarios::{builtin, device};
-use collcast_sim::collective::Launch;
 use collcast_sim::domain::Beyond;
-use collcast_sim::ids::{LinkId, Rank};
-use collcast_sim::predict::{Predictor, Settings};
-use collcast_sim::topology::{Link, Topology, VertexKind};
-use collcast_sim::units::{Bandwidth, SimDuration};
-use collcast_sim::workload::{Device, Level, Mechanisms, OpGraph, Simulator, Step, WorkloadError};
-use serde::Serialize;
+use collcast_sim::units::SimDuration;
+use collcast_sim::workload::{Level, Mechanisms, OpGraph, Simulator, Step};
 
 use crate::error::Error;
-use crate::files::read_text;
-use crate::site::{Site, SiteSpec, assumptions};
+use crate::site::assumptions;
 pub use advice::Change;
+use loaded::{Loaded, failed, ms};
+pub use outcome::{Communication, Detail, Disturbed, Outcome, PathPart, Stream, Variant};
+pub use request::Request;
 pub use timeline::timeline;
 
 /// Ranks that an answer shows, the first of their roles.
 const SHOWN_RANKS: usize = 8;
 /// Links that an answer shows.
 const SHOWN_LINKS: usize = 8;
-
-/// A training step to simulate.
-#[derive(Clone, Debug)]
-pub struct Request {
-    /// The scenario as TOML.
-    pub text: String,
-    /// Its name, for messages.
-    pub name: String,
-    /// What is asked of the machine in place of what the scenario says.
-    pub site: SiteSpec,
-    /// Other values of keys, `key=a,b`; each combination is a variant.
-    pub vary: Vec<String>,
-    /// How communication is simulated.
-    pub level: Level,
-}
-
-impl Request {
-    /// A scenario by built-in name or file; none where the argument is neither.
-    ///
-    /// A file is a scenario where it says so: `schema = "collcast/scenario/1"`.
-    pub fn find(name: &str) -> Option<Self> {
-        let request = |text: String, name: String| Self {
-            text,
-            name,
-            site: SiteSpec::default(),
-            vary: Vec::new(),
-            level: Level::Auto,
-        };
-        if let Some(text) = builtin::text(name) {
-            return Some(request(text.to_owned(), format!("{name} (built in)")));
-        }
-        let path = Path::new(name);
-        if path.extension().is_none_or(|e| e != "toml") || !path.is_file() {
-            return None;
-        }
-        let text = read_text("read", path).ok()?;
-        let says = |line: &str| line.trim_start().starts_with("schema") && line.contains("collcast/scenario/");
-        text.lines().any(says).then(|| request(text, name.to_owned()))
-    }
-}
-
-/// A simulated step. Times are in milliseconds.
-#[derive(Clone, Debug, Serialize)]
-pub struct Outcome {
-    /// The scenario.
-    pub scenario: String,
-    /// The step as it is, or each variant.
-    pub variants: Vec<Variant>,
-    /// Where the time of the step goes; none where several variants were asked for.
-    pub detail: Option<Detail>,
-    /// Profiles that it depends on.
-    pub inputs: Vec<Input>,
-    /// What was assumed.
-    pub notes: Vec<String>,
-    /// What to know before using the numbers.
-    pub warnings: Vec<String>,
-    /// How far it goes beyond what the profile was made with.
-    #[serde(skip)]
-    pub beyond: Beyond,
-    /// The machine, with slowed links.
-    #[serde(skip)]
-    pub topology: Topology,
-    /// The graph of operations of the first variant.
-    #[serde(skip)]
-    pub graph: OpGraph,
-    /// Its simulated step.
-    #[serde(skip)]
-    pub step: Step,
-    /// What its time consists of.
-    #[serde(skip)]
-    pub parts: Breakdown,
-}
-
-/// A step under one set of values.
-#[derive(Clone, Debug, Serialize)]
-pub struct Variant {
-    /// What was varied; empty for the scenario as it is.
-    pub label: String,
-    /// Ranks.
-    pub ranks: u64,
-    /// The step.
-    pub step_ms: f64,
-    /// Its computation, waits for other ranks included.
-    pub compute_ms: f64,
-    /// What communication adds.
-    pub exposed_ms: f64,
-    /// Of that: computation and communication slow and delay each other.
-    pub interference_ms: f64,
-    /// Of that: launches by the host, and streams that wait for each other.
-    pub launch_ms: f64,
-    /// Of that: copies that the framework adds.
-    pub framework_ms: f64,
-    /// Of that: the last calls, and those that computation waits for.
-    pub unhidden_ms: f64,
-    /// Of the computation: waits for other ranks.
-    pub bubble_ms: f64,
-    /// Events of the simulation.
-    pub events: u64,
-}
-
-/// Where the time of a step goes.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct Detail {
-    /// Communication by rank and kind.
-    pub communication: Vec<Communication>,
-    /// Streams by rank.
-    pub streams: Vec<Stream>,
-    /// The critical path, added up.
-    pub path: Vec<PathPart>,
-    /// Links that different calls shared, and the share of their capacity that was used.
-    pub links: Vec<(String, f64)>,
-    /// What stragglers and jitter cost.
-    pub disturbed: Vec<Disturbed>,
-    /// What would help, the best first; none where it was not tried.
-    pub advice: Option<Vec<Change>>,
-}
-
-/// Communication of one kind on one rank.
-#[derive(Clone, Debug, Serialize)]
-pub struct Communication {
-    /// The rank.
-    pub rank: u32,
-    /// Ranks that do the same.
-    pub like: usize,
-    /// What kind.
-    pub kind: String,
-    /// Calls.
-    pub calls: usize,
-    /// Time with such a call under way.
-    pub busy_ms: f64,
-    /// Time of that without any computation beside it.
-    pub exposed_ms: f64,
-    /// Algorithm, protocol and channels.
-    pub how: String,
-}
-
-/// One stream of one rank.
-#[derive(Clone, Debug, Serialize)]
-pub struct Stream {
-    /// The rank.
-    pub rank: u32,
-    /// The stream.
-    pub stream: String,
-    /// Time with something under way.
-    pub busy_ms: f64,
-    /// The rest of the step.
-    pub idle_ms: f64,
-}
-
-/// Parts of the critical path that are alike.
-#[derive(Clone, Debug, Serialize)]
-pub struct PathPart {
-    /// What was done.
-    pub what: String,
-    /// What bounded it; empty where it is no call.
-    pub bound_by: String,
-    /// How many parts.
-    pub parts: u64,
-    /// Their time.
-    pub time_ms: f64,
-}
-
-/// The step with or without stragglers, or over seeds of its jitter.
-#[derive(Clone, Debug, Serialize)]
-pub struct Disturbed {
-    /// Which.
-    pub case: String,
-    /// The step, or its median.
-    pub step_ms: f64,
-    /// The shortest and the longest over the seeds.
-    pub range_ms: Option<(f64, f64)>,
-    /// The first and the last seed.
-    pub seeds: Option<(u64, u64)>,
-}
 
 /// Simulates a training step, or each variant of it.
 ///
@@ -251,101 +73,6 @@ pub fn step(request: &Request) -> Result<Outcome, Error> {
         step,
         parts,
     })
-}
-
-/// A scenario with everything that it runs on.
-struct Loaded {
-    scenario: Scenario,
-    site: Site,
-    /// The site's machine with the scenario's slow links.
-    topology: Topology,
-    device: Device,
-    settings: Settings,
-}
-
-impl Loaded {
-    fn new(text: &str, label: &str, request: &Request) -> Result<Self, Error> {
-        let name = &request.name;
-        let named = if label.is_empty() { name.clone() } else { format!("{name} with {label}") };
-        let scenario = file::read(text, &named)?;
-        let (own, asked) = (&scenario.machine, &request.site);
-        let spec = SiteSpec {
-            topology: Some(own.topology.clone()),
-            nodes: asked.nodes.or(own.nodes),
-            gpus: asked.gpus.or(own.gpus),
-            profiles: if asked.profiles.is_empty() { own.profile.clone() } else { asked.profiles.clone() },
-            ..asked.clone()
-        };
-        let site = spec.load()?;
-        if site.told.tuner.is_some() || spec.graph.is_some() {
-            return Err(Error::usage(
-                "a scenario's calls take NCCL's own choice and channels: no tuner's table, no graph file",
-                "leave out --graph and NCCL_TUNER_CONFIG_FILE; `collcast simulate MACHINE` takes them for one call",
-            ));
-        }
-        // Frameworks run a process a GPU.
-        let launch = asked.launch.unwrap_or(Launch::Processes);
-        let device = device(&site.topology).ok_or_else(|| {
-            Error::usage(
-                format!("nothing is known of the GPUs of `{}`", site.topology.name),
-                "give their kind in the topology file, such as kind = \"H100-SXM5-80GB\"",
-            )
-        })?;
-        let topology = slowed(&site.topology, &scenario.slow_links);
-        let settings = Settings { launch, ..*site.settings() };
-        Ok(Self { scenario, site, topology, device, settings })
-    }
-
-    fn simulator(&self) -> Simulator<'_> {
-        Simulator::new(Predictor::new(&self.topology, &self.site.profile), self.device, self.settings)
-    }
-
-    /// Whether the profile was made elsewhere.
-    fn beyond(&self) -> Beyond {
-        self.simulator().predictor().beyond(self.topology.ranks(), self.settings.launch)
-    }
-
-    fn graph(&self) -> OpGraph {
-        self.scenario.graph(&self.site.profile, self.device)
-    }
-}
-
-/// The machine with the links of some ranks' GPUs, and of the NICs with the same numbers, slower.
-fn slowed(topology: &Topology, slow: &[(u32, f64)]) -> Topology {
-    if slow.is_empty() {
-        return topology.clone();
-    }
-    let share = |id: LinkId| {
-        let (from, to) = topology.ends(id);
-        let touches = |rank: u32| {
-            let gpu = topology.gpu_of(Rank(rank));
-            let (host, index) = (topology.host_of(Rank(rank)), topology.gpu(gpu).map(|g| g.index));
-            [from, to].into_iter().any(|end| {
-                let vertex = topology.vertex(end);
-                let nic =
-                    matches!(&vertex.kind, VertexKind::Nic(n) if Some(n.index) == index && vertex.host == Some(host));
-                end == gpu || nic
-            })
-        };
-        slow.iter().filter(|(rank, _)| *rank < topology.ranks() && touches(*rank)).map(|s| s.1).product::<f64>()
-    };
-    topology.with_links(|id, link| scale(link, share(id)))
-}
-
-fn scale(link: Link, share: f64) -> Link {
-    let rate = Bandwidth::from_gb_per_s(link.rate.gb_per_s() * share);
-    Link { rate, ..link }
-}
-
-fn failed(error: WorkloadError) -> Error {
-    match error {
-        WorkloadError::Predict(error) => error.into(),
-        other => Error::usage(other.to_string(), "change the layout or the strategy of the scenario"),
-    }
-}
-
-fn ms(time: SimDuration) -> f64 {
-    time.as_us() / 1e3
 }
 
 /// Simulates a variant.

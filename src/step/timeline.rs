@@ -8,7 +8,7 @@ use collcast_sim::topology::Topology;
 use collcast_sim::units::SimTime;
 use collcast_sim::workload::{OpGraph, Step};
 
-use super::Outcome;
+use super::outcome::Outcome;
 use crate::error::Error;
 
 /// The timeline of a step, as Perfetto's JSON.

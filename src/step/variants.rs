@@ -2,7 +2,7 @@
 
 use collcast_scenarios::file;
 
-use super::Request;
+use super::request::Request;
 use crate::error::Error;
 
 /// Most variants of one question.

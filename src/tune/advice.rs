@@ -3,22 +3,11 @@
 use collcast_sim::collective::Collective;
 use serde::Serialize;
 
-use super::options::{Basis, Pair, Tuned};
+use super::tuned::{Advice, Basis, Pair, Tuned};
 use crate::statistics::{geometric_mean, mean, upper_quantile};
 
 /// Chance that any advice from measured times is noise.
 const FAMILY_ERROR: f64 = 0.05;
-
-/// A better candidate for one call.
-#[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct Advice {
-    /// Index among the candidates of the call.
-    pub candidate: usize,
-    /// Saved time, as a fraction of what NCCL's choice takes.
-    pub gain: f64,
-    /// What that rests on.
-    pub basis: Basis,
-}
 
 /// Standard deviations that a measured gain must exceed: all comparisons hold together.
 pub(super) fn z(calls: &[Tuned]) -> f64 {

@@ -6,7 +6,7 @@ use collcast_sim::collective::{Buffers, Collective, Launch};
 use collcast_sim::measurement::{Measurement, PeerAccess};
 use collcast_sim::schedule::Call;
 
-use super::options::{Pair, Times};
+use super::tuned::{Pair, Times};
 use crate::error::Error;
 use crate::statistics::median;
 

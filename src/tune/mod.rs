@@ -15,24 +15,24 @@
 mod advice;
 mod measured;
 mod options;
+mod outcome;
+mod request;
+mod tuned;
 mod variables;
 mod write;
 
-use std::path::PathBuf;
-
 use collcast_hwbackend::read::{FileReport, ReadOptions, cut_runs, read_paths};
-use collcast_reports::model::{Input, Status};
-use collcast_sim::collective::{Collective, DataType, ReduceOp};
+use collcast_reports::model::Input;
 use collcast_sim::domain::Beyond;
-use collcast_sim::ids::Rank;
 use collcast_sim::nccl::FUNCTIONS;
 use collcast_sim::predict::Settings;
 use collcast_sim::schedule::Call;
 use collcast_sim::units::Bytes;
-use serde::Serialize;
 
-pub use advice::{Advice, Loss, Range, Regret};
-pub use options::{Basis, Candidate, Pair, Times, Tuned};
+pub use advice::{Loss, Range, Regret};
+pub use outcome::{Machine, Outcome};
+pub use request::Request;
+pub use tuned::{Advice, Basis, Candidate, Pair, Times, Tuned};
 pub use variables::{Effect, Lists, Variables};
 pub use write::write;
 
@@ -40,108 +40,8 @@ use crate::error::Error;
 use crate::query::{UNMEASURED_SWITCHES, trust};
 use crate::site::{Site, assumptions};
 use crate::validate::judged::can_be_asked;
-use crate::watch::Watch;
 use measured::Measured;
 use options::{Asked, Clock};
-
-/// What is to be tuned. By itself all-reduce of float32 over all ranks, from 8 B to 8 GiB.
-#[derive(Clone, Debug)]
-pub struct Request {
-    /// Collectives that NCCL has a choice for.
-    pub collectives: Vec<Collective>,
-    /// Sizes in bytes, as nccl-tests counts them; those that were measured, or else all powers of two from 8 B to 8 GiB.
-    pub sizes: Option<Vec<u64>>,
-    /// Ranks, from the first GPU; all GPUs by default.
-    pub ranks: Option<u32>,
-    /// Element type.
-    pub dtype: DataType,
-    /// Reduction.
-    pub op: ReduceOp,
-    /// Root of broadcast and reduce.
-    pub root: Rank,
-    /// Input and output in one buffer.
-    pub in_place: bool,
-    /// Channels that each algorithm and protocol is tried with; none is NCCL's number.
-    pub channels: Vec<Option<u32>>,
-    /// Measured times of forced algorithms and protocols: files or folders.
-    pub measurements: Vec<PathBuf>,
-    /// The site's launch mode was asked for: where nothing was measured so, no other mode takes its place.
-    pub this_launch: bool,
-    /// Follows the forecasts.
-    pub watch: Watch,
-}
-
-impl Default for Request {
-    fn default() -> Self {
-        Self {
-            collectives: vec![Collective::AllReduce],
-            sizes: None,
-            ranks: None,
-            dtype: DataType::Float32,
-            op: ReduceOp::Sum,
-            root: Rank(0),
-            in_place: false,
-            channels: vec![None],
-            measurements: Vec::new(),
-            this_launch: false,
-            watch: Watch::default(),
-        }
-    }
-}
-
-/// Which machine settings are for.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct Machine {
-    /// Its name.
-    pub name: String,
-    /// Hosts.
-    pub nodes: u32,
-    /// Ranks of the calls.
-    pub ranks: u32,
-}
-
-/// What to take in place of NCCL's choice.
-#[derive(Clone, Debug, Serialize)]
-pub struct Outcome {
-    /// Which machine the settings are for.
-    pub machine: Machine,
-    /// The calls, by collective and size: those asked about, and those of sizes below and above that settings hold for too.
-    pub calls: Vec<Tuned>,
-    /// What to take over which sizes.
-    pub ranges: Vec<Range>,
-    /// What is lost without it.
-    pub regrets: Vec<Regret>,
-    /// Variables that slow no size.
-    pub variables: Variables,
-    /// Table for NVIDIA's example tuner plugin (`NCCL_TUNER_CONFIG_FILE`).
-    pub tuner_csv: String,
-    /// The variables as a file.
-    pub nccl_env: String,
-    /// Files that it rests on.
-    pub inputs: Vec<Input>,
-    /// What was assumed.
-    pub notes: Vec<String>,
-    /// What to know before the settings are used.
-    pub warnings: Vec<String>,
-    /// How far to trust the forecasts.
-    pub status: Status,
-    /// The same in words.
-    pub confidence: String,
-    /// What they rest on: `predicted`, `cited` or `extrapolated`.
-    pub basis: String,
-}
-
-impl Outcome {
-    /// The calls that were asked about.
-    pub fn asked(&self) -> impl Iterator<Item = &Tuned> {
-        self.calls.iter().filter(|call| !call.beyond)
-    }
-
-    /// The calls for which a change is advised, with the change.
-    pub fn changes(&self) -> impl Iterator<Item = (&Tuned, &Advice)> {
-        self.calls.iter().filter_map(|call| Some((call, call.advice.as_ref()?)))
-    }
-}
 
 /// Times what NCCL could do, and says where another choice is worth it.
 ///

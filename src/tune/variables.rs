@@ -7,7 +7,7 @@ use collcast_sim::schedule::Call;
 use serde::Serialize;
 
 use super::advice::z;
-use super::options::{Candidate, Pair, Tuned};
+use super::tuned::{Candidate, Pair, Tuned};
 use crate::error::Error;
 
 /// What a variable may cost at a size where it does not help: less than two runs differ by.

@@ -7,9 +7,9 @@ use collcast_reports::model::Report;
 use collcast_reports::{json, markdown};
 
 use super::advice::{Run, runs};
-use super::options::Tuned;
+use super::outcome::{Machine, Outcome};
+use super::tuned::Tuned;
 use super::variables::Variables;
-use super::{Machine, Outcome};
 use crate::error::Error;
 use crate::files;
 
@@ -62,18 +62,18 @@ pub(super) fn nccl_env(variables: &Variables, machine: &Machine) -> String {
     out
 }
 
-/// Writes `tuner.csv`, `nccl.env`, and a report of the outcome as `tune.json` and `tune.md` into a folder, which is made
-/// if it is not there; each file whole or not at all.
+/// Writes `tuner.csv`, `nccl.env`, and reports of the outcome, one for programs as `tune.json` and one for people as
+/// `tune.md`, into a folder. That is made if it is not there; each file is whole or not there.
 ///
 /// # Errors
 /// A folder or file that cannot be written.
-pub fn write(outcome: &Outcome, report: &Report, folder: &Path) -> Result<(), Error> {
+pub fn write(outcome: &Outcome, for_programs: &Report, for_people: &Report, folder: &Path) -> Result<(), Error> {
     files::make_folder(folder)?;
     let files = [
         ("tuner.csv", outcome.tuner_csv.clone()),
         ("nccl.env", outcome.nccl_env.clone()),
-        ("tune.json", json::render(report)),
-        ("tune.md", markdown::render(report)),
+        ("tune.json", json::render(for_programs)),
+        ("tune.md", markdown::render(for_people)),
     ];
     for (name, text) in files {
         files::write(&folder.join(name), text.as_bytes())?;

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use collcast_reports::model::{Case, CaseOutcome, Cell, Column, Input, Report, Status, Table, Verdict};
+use collcast_sim::collective::Collective;
 
 use super::VERSION;
 use crate::check::{Cause, Changed, Finding, Kind, Outcome, Tolerance, digits, plural, signed};
@@ -59,7 +60,7 @@ impl Outcome {
                 for collective in &asked.collectives {
                     let about = self.findings.iter().filter(|f| {
                         let of_version = f.nccl.as_ref().is_none_or(|nccl| nccl.after == *version);
-                        let of_collective = f.collective.as_ref().is_none_or(|c| c == collective.name());
+                        let of_collective = f.collective.is_none_or(|c| c == *collective);
                         f.machine == *name && of_version && of_collective && f.kind() != Kind::Error
                     });
                     cases.push(Case {
@@ -134,8 +135,8 @@ impl Outcome {
         let differences = plural(self.findings.len(), "difference", "differences");
         let named = |finding: &Finding| {
             let nccl = finding.nccl.as_ref().map(ToString::to_string);
-            let place = [Some(&finding.machine), nccl.as_ref(), finding.collective.as_ref()];
-            let place: Vec<&str> = place.into_iter().flatten().map(String::as_str).collect();
+            let place = [Some(finding.machine.as_str()), nccl.as_deref(), finding.collective.map(Collective::name)];
+            let place: Vec<&str> = place.into_iter().flatten().collect();
             format!("{}: {finding}", place.join(" "))
         };
         match self.findings.first() {
@@ -188,9 +189,9 @@ fn changed_table(changed: &[Changed], findings: &[Finding]) -> Table {
         Column::number("failed", "of these fail"),
     ];
     let mut table = Table::new("changed", "what changed since the baseline", columns);
-    let mut groups: BTreeMap<(Cause, &str), BTreeSet<&str>> = BTreeMap::new();
+    let mut groups: BTreeMap<(Cause, String), BTreeSet<&str>> = BTreeMap::new();
     for change in changed {
-        groups.entry((change.cause, &change.what)).or_default().insert(&change.machine);
+        groups.entry((change.what.cause(), change.what.to_string())).or_default().insert(&change.machine);
     }
     for ((cause, what), machines) in groups {
         let caused = || findings.iter().filter(|f| f.causes == [cause] && machines.contains(f.machine.as_str()));
@@ -246,7 +247,7 @@ fn findings_table(findings: &[Finding], for_people: bool) -> Table {
             finding.kind().name().into(),
             finding.machine.as_str().into(),
             text(versions),
-            finding.collective.as_deref().into(),
+            finding.collective.map(Collective::name).into(),
             text(finding.sizes()),
             before.into(),
             after.into(),

@@ -10,6 +10,7 @@ pub mod forecast;
 mod health;
 pub mod probe;
 pub mod step;
+pub mod topo;
 pub mod tune;
 pub mod validate;
 

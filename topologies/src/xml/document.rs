@@ -1,6 +1,7 @@
 //! What documents of NCCL say, as values.
 
 use collcast_sim::units::Bandwidth;
+use serde::Serialize;
 
 use crate::host::{CpuSpec, HostSpec, Parent, SwitchSpec};
 
@@ -66,7 +67,7 @@ pub struct GraphSpec {
 }
 
 /// One graph: NCCL's search result for a pattern.
-#[derive(Clone, PartialEq, Debug, Default)]
+#[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct Graph {
     /// 0 ring, 1 tree, 2 CollNet chain, 3 NVLS, 4 CollNet direct.
     pub id: u32,
@@ -93,7 +94,7 @@ pub struct Graph {
 }
 
 /// One channel of a graph.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Channel {
     /// NIC that it comes in through.
     pub net_in: Option<u64>,

@@ -1,0 +1,165 @@
+//! What a run gave: its rows, and why it ended.
+
+use collcast_hwbackend::exec::Sample;
+use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol, ReduceOp};
+use serde::Serialize;
+
+use super::request::Backend;
+use crate::error::Error;
+use crate::query::Query;
+
+/// What a run gave.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    /// Who ran it.
+    pub backend: Backend,
+    /// How kernels were started.
+    pub launch: Launch,
+    /// How many calls were to be run.
+    pub points: usize,
+    /// The calls that were to be run.
+    #[serde(skip)]
+    pub planned: Vec<Planned>,
+    /// Those that ran, in their order.
+    pub rows: Vec<Row>,
+    /// What it ran on: devices, driver, libraries; key and value.
+    pub facts: Vec<(String, String)>,
+    /// What NCCL's processes were given, beside what they inherit.
+    pub environment: Vec<(String, String)>,
+    /// Whether it was stopped before the end.
+    pub interrupted: bool,
+    /// What ended it before its end.
+    pub failure: Option<Failure>,
+}
+
+/// A call with what is known about it before it runs.
+#[derive(Clone, Debug)]
+pub struct Planned {
+    /// What is asked.
+    pub query: Query,
+    /// The algorithm; none where NCCL chooses.
+    pub algorithm: Option<Algorithm>,
+    /// The protocol; none where NCCL chooses.
+    pub protocol: Option<Protocol>,
+    /// Channels; none where NCCL chooses.
+    pub channels: Option<u32>,
+}
+
+impl Planned {
+    /// In words, for messages.
+    pub fn words(&self) -> String {
+        let call = &self.query.call;
+        let name = |text: Option<&str>| text.unwrap_or("auto").to_owned();
+        format!(
+            "{} {}/{}, {} ranks, {}{}",
+            call.collective,
+            name(self.algorithm.map(Algorithm::name)),
+            name(self.protocol.map(Protocol::name)),
+            call.ranks,
+            call.size(),
+            if call.in_place { " in place" } else { "" },
+        )
+    }
+}
+
+/// A call that was measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// Its index among those that were planned.
+    pub planned: usize,
+    /// What was run.
+    pub collective: Collective,
+    /// The algorithm; none where NCCL chose.
+    pub algorithm: Option<Algorithm>,
+    /// The protocol; none where NCCL chose.
+    pub protocol: Option<Protocol>,
+    /// Ranks.
+    pub ranks: u32,
+    /// How kernels were started.
+    pub launch: Launch,
+    /// Channels; none where NCCL chose.
+    pub channels: Option<u32>,
+    /// Element type.
+    pub dtype: DataType,
+    /// Reduction.
+    pub op: ReduceOp,
+    /// Whether input and output were one buffer.
+    pub in_place: bool,
+    /// Size, as nccl-tests counts it.
+    pub size_bytes: u64,
+    /// Time of one operation: the median of the batches, each the slowest rank's.
+    pub time_us: f64,
+    /// Time that 5% of the batches do not exceed.
+    pub time_us_p5: f64,
+    /// Time that 95% of the batches do not exceed.
+    pub time_us_p95: f64,
+    /// Size over time.
+    pub algbw_gbps: f64,
+    /// The same as nccl-tests corrects it for the collective.
+    pub busbw_gbps: f64,
+    /// Elements compared with their exact values, over all ranks.
+    pub checked: u64,
+    /// NCCL's own prediction, where it has one.
+    pub nccl_model_us: Option<f64>,
+    /// Identity of the schedule that was run, where one was, as 16 hexadecimal digits.
+    pub schedule_hash: Option<String>,
+    /// Time of one operation of each batch.
+    pub times_us: Vec<f64>,
+}
+
+impl Row {
+    /// A call's times; `schedule` is the identity of what was run.
+    pub(crate) fn new(index: usize, plan: &Planned, launch: Launch, sample: Sample, schedule: Option<u64>) -> Self {
+        let call = &plan.query.call;
+        let (size_bytes, time_us) = (call.size().0, sample.median_us());
+        let algbw_gbps = size_bytes as f64 / time_us / 1e3;
+        Self {
+            planned: index,
+            collective: call.collective,
+            algorithm: plan.algorithm,
+            protocol: plan.protocol,
+            ranks: call.ranks,
+            launch,
+            channels: plan.channels,
+            dtype: call.dtype,
+            op: call.op,
+            in_place: call.in_place,
+            size_bytes,
+            time_us,
+            time_us_p5: sample.percentile(5),
+            time_us_p95: sample.percentile(95),
+            algbw_gbps,
+            busbw_gbps: algbw_gbps * call.collective.bus_factor(call.ranks),
+            checked: sample.checked,
+            nccl_model_us: sample.predicted_us,
+            schedule_hash: schedule.map(|hash| format!("{hash:016x}")),
+            times_us: sample.times_us,
+        }
+    }
+}
+
+/// What ended a run that has rows worth keeping.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Failure {
+    /// The exit code of a command: see [`Error::Exec`].
+    pub code: u8,
+    /// What happened, and in which call.
+    pub message: String,
+    /// The way out.
+    pub hint: Option<String>,
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Exec { code, message, hint } => Self { code, message, hint },
+            other => Self { code: other.code(), message: other.to_string(), hint: None },
+        }
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(Failure { code, message, hint }: Failure) -> Self {
+        Self::Exec { code, message, hint }
+    }
+}

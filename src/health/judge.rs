@@ -1,0 +1,325 @@
+//! Judges bands of sizes.
+
+use collcast_sim::collective::Collective;
+use serde::Serialize;
+
+use super::kind::Kind;
+use super::part::{Part, State};
+use super::run::{Point, Run};
+use crate::noise;
+use crate::statistics::{median, robust_deviation, upper_quantile};
+
+/// A size as it is told.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Line {
+    /// Size.
+    pub size_bytes: u64,
+    /// Bus bandwidth that was measured, in GB/s: the mean of out of place and in place.
+    pub busbw_gbps: f64,
+    /// What is expected.
+    pub expected_gbps: f64,
+    /// The least that a healthy machine is likely to reach.
+    pub low_gbps: f64,
+    /// Measured over expected.
+    pub share: f64,
+    /// Where it belongs.
+    pub part: Part,
+    /// What its band says of it.
+    pub state: State,
+}
+
+/// A band of sizes, judged together.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Band {
+    /// Which.
+    pub part: Part,
+    /// Its smallest size.
+    pub from_bytes: u64,
+    /// Its largest size.
+    pub to_bytes: u64,
+    /// Sizes in it.
+    pub sizes: usize,
+    /// Bus bandwidth measured over expected: the median.
+    pub share: f64,
+    /// The least share that a healthy machine is likely to reach.
+    pub low: f64,
+    /// Half of the rows lie further from the median of their size than 0.67 of this, as a fraction.
+    pub scatter: f64,
+    /// Whether that is more than runs have.
+    pub unsteady: bool,
+    /// What is said of it.
+    pub state: State,
+}
+
+/// A run, judged.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Judged {
+    /// The file, as the user named it.
+    pub file: String,
+    /// The run's name.
+    pub run: String,
+    /// What was run.
+    pub collective: Collective,
+    /// Ranks.
+    pub ranks: u32,
+    /// Hosts, where that is known.
+    pub hosts: Option<u32>,
+    /// What joins its ranks, where a forecast is expected.
+    pub kind: Option<Kind>,
+    /// Its sizes.
+    pub lines: Vec<Line>,
+    /// Its bands, in the order of sizes.
+    pub bands: Vec<Band>,
+    /// The size from which on it is slow, where it is slow from some size on to the end of its bands.
+    pub slow_from_bytes: Option<u64>,
+    /// What is said of it: a slow band counts, then large sizes, then all others.
+    pub state: State,
+}
+
+impl Judged {
+    /// The band that its state rests on: of slow ones that of large sizes, or the slowest.
+    pub fn decisive(&self) -> Option<&Band> {
+        let slow = self.bands.iter().filter(|b| b.state == State::Slow);
+        let slow =
+            slow.max_by(|a, b| (a.part == Part::Large).cmp(&(b.part == Part::Large)).then(b.share.total_cmp(&a.share)));
+        slow.or_else(|| self.bands.iter().rfind(|b| b.part == Part::Large)).or_else(|| self.bands.last())
+    }
+}
+
+/// What is said of all runs.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Health {
+    /// Slow where a run is; unsure where one is; otherwise a pass.
+    pub state: State,
+    /// The runs, in the order of the files.
+    pub runs: Vec<Judged>,
+}
+
+impl Health {
+    /// Scatter of rows below which a band is steady.
+    pub fn steady(part: Part) -> f64 {
+        UNSTEADY[part as usize]
+    }
+}
+
+/// Shares of the expected bus bandwidth below which a band is slow, where its interval leaves no doubt.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Limits {
+    /// Of large sizes.
+    pub large: f64,
+    /// Of the others.
+    pub others: f64,
+}
+
+impl Default for Limits {
+    /// A deficit of 8% at large sizes is more than good runs of one machine differ by, and one of 15% is far beyond it;
+    /// below them times depend on host and driver, and a quarter more time is the least that is worth a look.
+    fn default() -> Self {
+        Self { large: 0.92, others: 0.80 }
+    }
+}
+
+impl Limits {
+    /// One share for all bands.
+    pub fn of(share: f64) -> Self {
+        Self { large: share, others: share }
+    }
+
+    fn of_part(self, part: Part) -> f64 {
+        if part == Part::Large { self.large } else { self.others }
+    }
+}
+
+/// Share of the highest expected bus bandwidth from which on a size counts as large.
+pub const PLATEAU: f64 = 0.9;
+/// Share of a size's expected time that must grow with size for it to count as large.
+const GROWS: f64 = 0.75;
+/// How many times smaller than the largest size of a run a large one may be: where bandwidth is all that counts. Below,
+/// forecasts of the plateau's onset are off by 30% where NCCL's protocol is another than forecast.
+const NEAR: u64 = 16;
+/// Times the expected time of the smallest size up to which a size counts as small.
+const SMALL: f64 = 2.0;
+/// Sizes from which on parts of a band are judged too, and how many make its end.
+const HALVED: usize = 6;
+const END: usize = 2;
+/// A band passes where a deficit as large as this would have shown: 15% of the bandwidth at large sizes, half as much
+/// time again in the middle, a doubled latency at small ones.
+const WOULD_SHOW: [f64; 3] = [0.5, 0.67, 0.85];
+/// Chance that a healthy band is called slow, of all bands of large sizes that are judged together.
+const FALSE_ALARM: f64 = 0.02;
+/// Standard deviations beyond which others are called slow, at least: forecasts there are off by more than a normal
+/// distribution has it, since NCCL may choose another protocol than forecast.
+const HEAVY_TAIL: f64 = 3.0;
+/// Standard deviations within which 95% of healthy machines are, on the slow side.
+const ONE_SIDED: f64 = 1.645;
+/// Scatter of rows from which on a band is unsteady: ten times that of `crate::noise` at large sizes, five times
+/// below.
+const UNSTEADY: [f64; 3] = [0.25, 0.25, 0.05];
+/// Fewest sizes whose scatter counts.
+const SCATTERED: usize = 4;
+
+/// Judges runs.
+pub fn judge(runs: &[Run], limits: Limits) -> Health {
+    let alarm = upper_quantile(FALSE_ALARM / runs.len().max(1) as f64);
+    let runs: Vec<Judged> = runs.iter().filter_map(|run| judge_run(run, limits, alarm)).collect();
+    let state = runs.iter().map(|run| run.state).max().unwrap_or(State::Unsure);
+    Health { state, runs }
+}
+
+/// Logarithm of measured over expected time of a size: the mean of its repeats.
+fn excess(point: &Point) -> f64 {
+    let logs = point.measured_us.iter().map(|us| (us / point.expected_us).ln());
+    logs.sum::<f64>() / point.measured_us.len() as f64
+}
+
+/// Share of each size's expected time that does not grow with it, from the size below; all of it at the smallest.
+fn latency_shares(points: &[Point]) -> Vec<f64> {
+    let share = |pair: &[Point]| {
+        let slope = (pair[1].expected_us - pair[0].expected_us) / (pair[1].size_bytes - pair[0].size_bytes) as f64;
+        (1.0 - slope * pair[1].size_bytes as f64 / pair[1].expected_us).clamp(0.0, 1.0)
+    };
+    std::iter::once(1.0).chain(points.windows(2).map(share)).collect()
+}
+
+/// The part of each size.
+fn parts(points: &[Point], latency: &[f64]) -> Vec<Part> {
+    let rate = |p: &Point| p.size_bytes as f64 / p.expected_us;
+    let peak = points.iter().map(rate).fold(0.0, f64::max);
+    let least = points.first().map_or(0.0, |p| p.expected_us);
+    let last = points.last().map_or(0, |p| p.size_bytes);
+    let part = |(p, latency): (&Point, &f64)| match () {
+        () if *latency <= 1.0 - GROWS && rate(p) >= PLATEAU * peak && p.size_bytes >= last / NEAR => Part::Large,
+        () if p.expected_us <= SMALL * least => Part::Small,
+        () => Part::Middle,
+    };
+    points.iter().zip(latency).map(part).collect()
+}
+
+fn judge_run(run: &Run, limits: Limits, alarm: f64) -> Option<Judged> {
+    let latency = latency_shares(&run.points);
+    let parts = parts(&run.points, &latency);
+    let of = |part| -> Vec<(&Point, f64)> {
+        let all = run.points.iter().zip(&latency).zip(&parts);
+        all.filter(|(_, p)| **p == part).map(|((point, &latency), _)| (point, latency)).collect()
+    };
+    let bands: Vec<Band> =
+        Part::ALL.into_iter().filter_map(|part| judge_band(part, &of(part), run, limits, alarm)).collect();
+    let state_of = |part| bands.iter().find(|b| b.part == part).map(|b| b.state);
+    let large = state_of(Part::Large);
+    // Where neither the smallest nor the largest sizes are slow, others are as likely NCCL's, which chose otherwise than
+    // forecast.
+    let smallest = run.points.first()?.size_bytes;
+    let forecast_alone = |band: &Band| {
+        run.kind.is_some() && band.from_bytes > smallest && large.is_some_and(|state| state != State::Slow)
+    };
+    let state = match () {
+        () if bands.iter().any(|b| b.state == State::Slow && !forecast_alone(b)) => State::Slow,
+        () if bands.iter().any(|b| b.state == State::Slow) => State::Unsure,
+        () => large.or_else(|| bands.iter().map(|b| b.state).max())?,
+    };
+    let factor = run.collective.bus_factor(run.ranks) / 1e3;
+    let line = |(point, &part): (&Point, &Part)| {
+        let band = bands.iter().find(|b| b.part == part)?;
+        let expected = point.size_bytes as f64 * factor / point.expected_us;
+        let share = (-excess(point)).exp();
+        let slow = band.state == State::Slow && !band.unsteady && share >= limits.of_part(part);
+        let state = if slow { State::Pass } else { band.state };
+        let (busbw_gbps, low_gbps) = (expected * share, expected * band.low);
+        Some(Line { size_bytes: point.size_bytes, busbw_gbps, expected_gbps: expected, low_gbps, share, part, state })
+    };
+    let lines: Vec<Line> = run.points.iter().zip(&parts).filter_map(line).collect();
+    let slow_from_bytes = slow_from(&lines);
+    let Run { file, name, collective, ranks, hosts, kind, .. } = run.clone();
+    Some(Judged { file, run: name, collective, ranks, hosts, kind, lines, bands, slow_from_bytes, state })
+}
+
+/// The size from which on three quarters of the sizes are slow, it among them; none where small sizes alone are.
+fn slow_from(lines: &[Line]) -> Option<u64> {
+    let slow = |line: &&Line| line.state == State::Slow;
+    let from = |at: &usize| {
+        let rest = &lines[*at..];
+        slow(&&rest[0]) && 4 * rest.iter().filter(slow).count() >= 3 * rest.len()
+    };
+    (0..lines.len()).find(from).map(|at| lines[at].size_bytes)
+}
+
+/// Judges a band as a whole and, of many sizes, its halves and its end: the slow piece that is furthest beyond what its
+/// interval leaves, or the whole. What makes a machine slow may begin inside a band.
+fn judge_band(part: Part, points: &[(&Point, f64)], run: &Run, limits: Limits, alarm: f64) -> Option<Band> {
+    let count = points.len();
+    let pieces = match count {
+        0 => return None,
+        1..HALVED => vec![0..count],
+        _ => vec![0..count, 0..count / 2, count / 2..count, count - END..count],
+    };
+    let judged: Vec<Band> = pieces
+        .into_iter()
+        .map(|piece| judge_piece(part, (&points[piece.clone()], piece.len() == count), run, limits, alarm))
+        .collect();
+    let beyond = |band: &&Band| band.share / band.low;
+    let slow = judged.iter().filter(|b| b.state == State::Slow).min_by(|a, b| beyond(a).total_cmp(&beyond(b)));
+    slow.or(judged.first()).cloned()
+}
+
+fn judge_piece(part: Part, (points, whole): (&[(&Point, f64)], bool), run: &Run, limits: Limits, alarm: f64) -> Band {
+    let middle = median(points.iter().map(|(p, _)| excess(p)).collect());
+    let scatter = scatter(points, part, run.collective);
+    let place = part as usize;
+    let known = noise::known(&[Some(run.launch)], part as u8).offset;
+    let doubt = doubt(part, points, run);
+    let spread = (doubt * doubt + known * known + 1.57 * scatter * scatter / points.len() as f64).sqrt();
+    let unsteady = whole && points.len() >= SCATTERED && scatter > UNSTEADY[place];
+    let standard = if part == Part::Large { alarm } else { alarm.max(HEAVY_TAIL) };
+    let slow = middle > (standard * spread).max(-limits.of_part(part).ln()) || unsteady;
+    let passes = middle + ONE_SIDED * spread <= -WOULD_SHOW[place].ln();
+    let size = |point: Option<&(&Point, f64)>| point.map_or(0, |(p, _)| p.size_bytes);
+    Band {
+        part,
+        from_bytes: size(points.first()),
+        to_bytes: size(points.last()),
+        sizes: points.len(),
+        share: (-middle).exp(),
+        low: (-standard * spread).exp(),
+        scatter,
+        unsteady,
+        state: match () {
+            () if slow => State::Slow,
+            () if passes => State::Pass,
+            () => State::Unsure,
+        },
+    }
+}
+
+/// How far the expected times of a band may be off, as a standard deviation of the logarithm: what healthy machines of
+/// the kind showed, or the profile's own account where that is larger. Latency that is left in large sizes is known as
+/// loosely as that of small ones.
+fn doubt(part: Part, points: &[(&Point, f64)], run: &Run) -> f64 {
+    let own = median(points.iter().map(|(p, _)| p.doubt).collect());
+    let latency = if part == Part::Large { median(points.iter().map(|(_, share)| *share).collect()) } else { 0.0 };
+    run.doubt.of(part).hypot(latency * run.doubt.small).max(own)
+}
+
+/// How far single rows lie from what their size takes, as a standard deviation of the logarithm: from repeats of sizes,
+/// which do the same work, or from the neighbours of each where nothing was repeated.
+fn scatter(points: &[(&Point, f64)], part: Part, collective: Collective) -> f64 {
+    // Small all-gathers and the like spare a copy in place.
+    let same_work =
+        part == Part::Large || matches!(collective, Collective::AllReduce | Collective::Broadcast | Collective::Reduce);
+    let repeats = |(p, _): &&(&Point, f64)| same_work && p.measured_us.len() > 1;
+    let apart: Vec<f64> = (points.iter().filter(repeats))
+        .map(|(p, _)| {
+            let logs: Vec<f64> = p.measured_us.iter().map(|us| us.ln()).collect();
+            let mean = logs.iter().sum::<f64>() / logs.len() as f64;
+            (logs.iter().map(|l| (l - mean).powi(2)).sum::<f64>() / (logs.len() - 1) as f64).sqrt()
+        })
+        .collect();
+    if !apart.is_empty() {
+        // Of two repeats the standard deviation is a normal variable without its sign.
+        return median(apart) / 0.6745;
+    }
+    if part != Part::Large || points.len() < 3 {
+        return 0.0;
+    }
+    let bends = points.windows(3).map(|w| excess(w[1].0) - f64::midpoint(excess(w[0].0), excess(w[2].0)));
+    robust_deviation(bends.collect()) / 1.5_f64.sqrt()
+}

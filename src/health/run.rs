@@ -1,0 +1,42 @@
+//! Measured sizes of a call, beside what is expected of each.
+
+use collcast_sim::collective::{Collective, Launch};
+
+use super::kind::{Doubt, Kind};
+
+/// One size of a run.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Point {
+    /// Size as nccl-tests counts it.
+    pub size_bytes: u64,
+    /// Times that were measured, in us: out of place, in place, and repeats.
+    pub measured_us: Vec<f64>,
+    /// The time to expect, in us.
+    pub expected_us: f64,
+    /// How far times of such rows lie from what is expected by the profile's own account, as a standard deviation of the
+    /// logarithm; 0 where it says nothing of them.
+    pub doubt: f64,
+}
+
+/// Measured sizes of one call, beside what is expected of each.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Run {
+    /// The file, as the user named it.
+    pub file: String,
+    /// The run's name.
+    pub name: String,
+    /// What was run.
+    pub collective: Collective,
+    /// Ranks.
+    pub ranks: u32,
+    /// Hosts, where that is known.
+    pub hosts: Option<u32>,
+    /// How kernels were started.
+    pub launch: Launch,
+    /// What joins its ranks, where a forecast is expected.
+    pub kind: Option<Kind>,
+    /// Its sizes, ascending.
+    pub points: Vec<Point>,
+    /// How far healthy machines lie from what is expected.
+    pub doubt: Doubt,
+}

@@ -1,0 +1,110 @@
+//! A scenario with its machine, ready to be simulated.
+
+use collcast_scenarios::device;
+use collcast_scenarios::file::{self, Scenario};
+use collcast_sim::collective::Launch;
+use collcast_sim::domain::Beyond;
+use collcast_sim::ids::{LinkId, Rank};
+use collcast_sim::predict::{Predictor, Settings};
+use collcast_sim::topology::{Link, Topology, VertexKind};
+use collcast_sim::units::{Bandwidth, SimDuration};
+use collcast_sim::workload::{Device, OpGraph, Simulator, WorkloadError};
+
+use super::request::Request;
+use crate::error::Error;
+use crate::site::{Site, SiteSpec};
+
+/// A scenario with everything that it runs on.
+pub(super) struct Loaded {
+    pub(super) scenario: Scenario,
+    pub(super) site: Site,
+    /// The site's machine with the scenario's slow links.
+    pub(super) topology: Topology,
+    pub(super) device: Device,
+    pub(super) settings: Settings,
+}
+
+impl Loaded {
+    pub(super) fn new(text: &str, label: &str, request: &Request) -> Result<Self, Error> {
+        let name = &request.name;
+        let named = if label.is_empty() { name.clone() } else { format!("{name} with {label}") };
+        let scenario = file::read(text, &named)?;
+        let (own, asked) = (&scenario.machine, &request.site);
+        let spec = SiteSpec {
+            topology: Some(own.topology.clone()),
+            nodes: asked.nodes.or(own.nodes),
+            gpus: asked.gpus.or(own.gpus),
+            profiles: if asked.profiles.is_empty() { own.profile.clone() } else { asked.profiles.clone() },
+            ..asked.clone()
+        };
+        let site = spec.load()?;
+        if site.told.tuner.is_some() || spec.graph.is_some() {
+            return Err(Error::usage(
+                "a scenario's calls take NCCL's own choice and channels: no tuner's table, no graph file",
+                "leave out --graph and NCCL_TUNER_CONFIG_FILE; `collcast simulate MACHINE` takes them for one call",
+            ));
+        }
+        // Frameworks run a process a GPU.
+        let launch = asked.launch.unwrap_or(Launch::Processes);
+        let device = device(&site.topology).ok_or_else(|| {
+            Error::usage(
+                format!("nothing is known of the GPUs of `{}`", site.topology.name),
+                "give their kind in the topology file, such as kind = \"H100-SXM5-80GB\"",
+            )
+        })?;
+        let topology = slowed(&site.topology, &scenario.slow_links);
+        let settings = Settings { launch, ..*site.settings() };
+        Ok(Self { scenario, site, topology, device, settings })
+    }
+
+    pub(super) fn simulator(&self) -> Simulator<'_> {
+        Simulator::new(Predictor::new(&self.topology, &self.site.profile), self.device, self.settings)
+    }
+
+    /// Whether the profile was made elsewhere.
+    pub(super) fn beyond(&self) -> Beyond {
+        self.simulator().predictor().beyond(self.topology.ranks(), self.settings.launch)
+    }
+
+    pub(super) fn graph(&self) -> OpGraph {
+        self.scenario.graph(&self.site.profile, self.device)
+    }
+}
+
+/// The machine with the links of some ranks' GPUs, and of the NICs with the same numbers, slower.
+fn slowed(topology: &Topology, slow: &[(u32, f64)]) -> Topology {
+    if slow.is_empty() {
+        return topology.clone();
+    }
+    let share = |id: LinkId| {
+        let (from, to) = topology.ends(id);
+        let touches = |rank: u32| {
+            let gpu = topology.gpu_of(Rank(rank));
+            let (host, index) = (topology.host_of(Rank(rank)), topology.gpu(gpu).map(|g| g.index));
+            [from, to].into_iter().any(|end| {
+                let vertex = topology.vertex(end);
+                let nic =
+                    matches!(&vertex.kind, VertexKind::Nic(n) if Some(n.index) == index && vertex.host == Some(host));
+                end == gpu || nic
+            })
+        };
+        slow.iter().filter(|(rank, _)| *rank < topology.ranks() && touches(*rank)).map(|s| s.1).product::<f64>()
+    };
+    topology.with_links(|id, link| scale(link, share(id)))
+}
+
+pub(super) fn scale(link: Link, share: f64) -> Link {
+    let rate = Bandwidth::from_gb_per_s(link.rate.gb_per_s() * share);
+    Link { rate, ..link }
+}
+
+pub(super) fn failed(error: WorkloadError) -> Error {
+    match error {
+        WorkloadError::Predict(error) => error.into(),
+        other => Error::usage(other.to_string(), "change the layout or the strategy of the scenario"),
+    }
+}
+
+pub(super) fn ms(time: SimDuration) -> f64 {
+    time.as_us() / 1e3
+}

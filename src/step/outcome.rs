@@ -1,0 +1,144 @@
+//! A simulated step: its parts, where its time goes, and what would help.
+
+use collcast_reports::model::Input;
+use collcast_scenarios::study::Breakdown;
+use collcast_sim::domain::Beyond;
+use collcast_sim::topology::Topology;
+use collcast_sim::workload::{OpGraph, Step};
+use serde::Serialize;
+
+use super::advice::Change;
+
+/// A simulated step. Times are in milliseconds.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    /// The scenario.
+    pub scenario: String,
+    /// The step as it is, or each variant.
+    pub variants: Vec<Variant>,
+    /// Where the time of the step goes; none where several variants were asked for.
+    pub detail: Option<Detail>,
+    /// Profiles that it depends on.
+    pub inputs: Vec<Input>,
+    /// What was assumed.
+    pub notes: Vec<String>,
+    /// What to know before using the numbers.
+    pub warnings: Vec<String>,
+    /// How far it goes beyond what the profile was made with.
+    #[serde(skip)]
+    pub beyond: Beyond,
+    /// The machine, with slowed links.
+    #[serde(skip)]
+    pub topology: Topology,
+    /// The graph of operations of the first variant.
+    #[serde(skip)]
+    pub graph: OpGraph,
+    /// Its simulated step.
+    #[serde(skip)]
+    pub step: Step,
+    /// What its time consists of.
+    #[serde(skip)]
+    pub parts: Breakdown,
+}
+
+/// A step under one set of values.
+#[derive(Clone, Debug, Serialize)]
+pub struct Variant {
+    /// What was varied; empty for the scenario as it is.
+    pub label: String,
+    /// Ranks.
+    pub ranks: u64,
+    /// The step.
+    pub step_ms: f64,
+    /// Its computation, waits for other ranks included.
+    pub compute_ms: f64,
+    /// What communication adds.
+    pub exposed_ms: f64,
+    /// Of that: computation and communication slow and delay each other.
+    pub interference_ms: f64,
+    /// Of that: launches by the host, and streams that wait for each other.
+    pub launch_ms: f64,
+    /// Of that: copies that the framework adds.
+    pub framework_ms: f64,
+    /// Of that: the last calls, and those that computation waits for.
+    pub unhidden_ms: f64,
+    /// Of the computation: waits for other ranks.
+    pub bubble_ms: f64,
+    /// Events of the simulation.
+    pub events: u64,
+}
+
+/// Where the time of a step goes.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Detail {
+    /// Communication by rank and kind.
+    pub communication: Vec<Communication>,
+    /// Streams by rank.
+    pub streams: Vec<Stream>,
+    /// The critical path, added up.
+    pub path: Vec<PathPart>,
+    /// Links that different calls shared, and the share of their capacity that was used.
+    pub links: Vec<(String, f64)>,
+    /// What stragglers and jitter cost.
+    pub disturbed: Vec<Disturbed>,
+    /// What would help, the best first; none where it was not tried.
+    pub advice: Option<Vec<Change>>,
+}
+
+/// Communication of one kind on one rank.
+#[derive(Clone, Debug, Serialize)]
+pub struct Communication {
+    /// The rank.
+    pub rank: u32,
+    /// Ranks that do the same.
+    pub like: usize,
+    /// What kind.
+    pub kind: String,
+    /// Calls.
+    pub calls: usize,
+    /// Time with such a call under way.
+    pub busy_ms: f64,
+    /// Time of that without any computation beside it.
+    pub exposed_ms: f64,
+    /// Algorithm, protocol and channels.
+    pub how: String,
+}
+
+/// One stream of one rank.
+#[derive(Clone, Debug, Serialize)]
+pub struct Stream {
+    /// The rank.
+    pub rank: u32,
+    /// The stream.
+    pub stream: String,
+    /// Time with something under way.
+    pub busy_ms: f64,
+    /// The rest of the step.
+    pub idle_ms: f64,
+}
+
+/// Parts of the critical path that are alike.
+#[derive(Clone, Debug, Serialize)]
+pub struct PathPart {
+    /// What was done.
+    pub what: String,
+    /// What bounded it; empty where it is no call.
+    pub bound_by: String,
+    /// How many parts.
+    pub parts: u64,
+    /// Their time.
+    pub time_ms: f64,
+}
+
+/// The step with or without stragglers, or over seeds of its jitter.
+#[derive(Clone, Debug, Serialize)]
+pub struct Disturbed {
+    /// Which.
+    pub case: String,
+    /// The step, or its median.
+    pub step_ms: f64,
+    /// The shortest and the longest over the seeds.
+    pub range_ms: Option<(f64, f64)>,
+    /// The first and the last seed.
+    pub seeds: Option<(u64, u64)>,
+}

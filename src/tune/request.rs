@@ -1,0 +1,53 @@
+//! What is to be tuned.
+
+use std::path::PathBuf;
+
+use collcast_sim::collective::{Collective, DataType, ReduceOp};
+use collcast_sim::ids::Rank;
+
+use crate::watch::Watch;
+
+/// What is to be tuned. By itself all-reduce of float32 over all ranks, from 8 B to 8 GiB.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Collectives that NCCL has a choice for.
+    pub collectives: Vec<Collective>,
+    /// Sizes in bytes, as nccl-tests counts them; those that were measured, or else all powers of two from 8 B to 8 GiB.
+    pub sizes: Option<Vec<u64>>,
+    /// Ranks, from the first GPU; all GPUs by default.
+    pub ranks: Option<u32>,
+    /// Element type.
+    pub dtype: DataType,
+    /// Reduction.
+    pub op: ReduceOp,
+    /// Root of broadcast and reduce.
+    pub root: Rank,
+    /// Input and output in one buffer.
+    pub in_place: bool,
+    /// Channels that each algorithm and protocol is tried with; none is NCCL's number.
+    pub channels: Vec<Option<u32>>,
+    /// Measured times of forced algorithms and protocols: files or folders.
+    pub measurements: Vec<PathBuf>,
+    /// The site's launch mode was asked for: where nothing was measured so, no other mode takes its place.
+    pub this_launch: bool,
+    /// Follows the forecasts.
+    pub watch: Watch,
+}
+
+impl Default for Request {
+    fn default() -> Self {
+        Self {
+            collectives: vec![Collective::AllReduce],
+            sizes: None,
+            ranks: None,
+            dtype: DataType::Float32,
+            op: ReduceOp::Sum,
+            root: Rank(0),
+            in_place: false,
+            channels: vec![None],
+            measurements: Vec::new(),
+            this_launch: false,
+            watch: Watch::default(),
+        }
+    }
+}

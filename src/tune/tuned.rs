@@ -1,0 +1,200 @@
+//! A call with all that NCCL could do for it, and what to do.
+
+use collcast_sim::collective::{Algorithm, Collective, Launch, Protocol};
+use collcast_sim::predict::Prediction;
+use collcast_sim::schedule::Call;
+use serde::Serialize;
+
+use crate::bands::band;
+use crate::noise::known;
+
+/// Algorithm and protocol.
+pub type Pair = (Algorithm, Protocol);
+
+/// What a comparison of two candidates rests on, the best first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Basis {
+    /// Measured times of both.
+    Measured,
+    /// Forecasts from constants that were measured.
+    Predicted,
+    /// Forecasts from cited constants.
+    Cited,
+    /// Forecasts beyond what the constants were measured with.
+    Extrapolated,
+}
+
+impl Basis {
+    /// That of predictions.
+    pub(super) fn of<'o>(candidates: impl IntoIterator<Item = &'o Candidate>) -> Self {
+        let basis = candidates.into_iter().map(|c| match c.prediction.beyond.basis() {
+            "predicted" => Self::Predicted,
+            "cited" => Self::Cited,
+            _ => Self::Extrapolated,
+        });
+        basis.max().unwrap_or(Self::Predicted)
+    }
+
+    /// The name in files and tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Measured => "measured",
+            Self::Predicted => "predicted",
+            Self::Cited => "cited",
+            Self::Extrapolated => "extrapolated",
+        }
+    }
+}
+
+/// Measured times of one candidate.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Times {
+    /// Median of the runs, in microseconds.
+    pub time_us: f64,
+    /// Runs.
+    pub runs: usize,
+}
+
+/// One way to do a call.
+#[derive(Clone, Debug, Serialize)]
+pub struct Candidate {
+    /// Algorithm and protocol.
+    pub pair: Pair,
+    /// Channels that are forced; NCCL's number otherwise.
+    pub channels: Option<u32>,
+    /// Predicted time in microseconds.
+    pub predicted_us: f64,
+    /// What was measured of it.
+    pub measured: Option<Times>,
+    /// The prediction with its interval.
+    #[serde(skip)]
+    pub prediction: Prediction,
+}
+
+impl Candidate {
+    pub(super) fn new(pair: Pair, channels: Option<u32>, prediction: Prediction, measured: Option<Times>) -> Self {
+        Self { pair, channels, predicted_us: prediction.time.as_us(), measured, prediction }
+    }
+}
+
+/// A better candidate for one call.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Advice {
+    /// Index among the candidates of the call.
+    pub candidate: usize,
+    /// Saved time, as a fraction of what NCCL's choice takes.
+    pub gain: f64,
+    /// What that rests on.
+    pub basis: Basis,
+}
+
+/// A call with all that NCCL could do for it, and what to do.
+#[derive(Clone, Debug, Serialize)]
+pub struct Tuned {
+    /// What.
+    pub collective: Collective,
+    /// Size in bytes, as nccl-tests counts it.
+    pub size_bytes: u64,
+    /// The call.
+    #[serde(skip)]
+    pub call: Call,
+    /// How its kernels are started.
+    pub launch: Launch,
+    /// What NCCL could do.
+    pub candidates: Vec<Candidate>,
+    /// Index of the candidate that NCCL takes by itself.
+    pub default: usize,
+    /// Not asked about: what is set for other sizes must not harm it.
+    pub beyond: bool,
+    /// A better candidate, beyond doubt.
+    pub advice: Option<Advice>,
+}
+
+impl Tuned {
+    /// What NCCL takes by itself.
+    pub fn default_candidate(&self) -> &Candidate {
+        &self.candidates[self.default]
+    }
+
+    /// What is advised, or NCCL's own.
+    pub fn taken(&self) -> &Candidate {
+        &self.candidates[self.advice.as_ref().map_or(self.default, |advice| advice.candidate)]
+    }
+
+    /// Whether measured times decide: a forecast does not overrule them.
+    pub(super) fn measured(&self) -> bool {
+        self.default_candidate().measured.is_some() && self.timed() > 1
+    }
+
+    /// Candidates that were measured.
+    pub(super) fn timed(&self) -> usize {
+        self.candidates.iter().filter(|c| c.measured.is_some()).count()
+    }
+
+    /// NCCL's choice where it has no schedule here.
+    pub fn not_modelled(&self) -> Option<Pair> {
+        self.default_candidate().prediction.instead_of
+    }
+
+    /// Index of the candidate with the smallest time.
+    pub(super) fn fastest(&self, time: impl Fn(&Candidate) -> Option<f64>) -> Option<usize> {
+        let timed = self.candidates.iter().enumerate().filter_map(|(index, c)| Some((index, time(c)?)));
+        timed.min_by(|a, b| a.1.total_cmp(&b.1)).map(|(index, _)| index)
+    }
+
+    /// How a change from the default to a candidate would be judged.
+    pub(super) fn basis(&self, candidate: &Candidate) -> Basis {
+        let default = self.default_candidate();
+        match (default.measured, candidate.measured) {
+            (Some(_), Some(_)) => Basis::Measured,
+            _ => Basis::of([default, candidate]),
+        }
+    }
+
+    /// The time saved by a candidate, as a fraction of the default's.
+    pub(super) fn gain(&self, candidate: &Candidate) -> f64 {
+        let default = self.default_candidate();
+        match (default.measured, candidate.measured) {
+            (Some(default), Some(candidate)) => 1.0 - candidate.time_us / default.time_us,
+            _ => 1.0 - candidate.predicted_us / default.predicted_us,
+        }
+    }
+
+    /// Whether NCCL's choice was measured outside of what is forecast for it.
+    pub(super) fn is_contradicted(&self) -> bool {
+        let default = self.default_candidate();
+        let interval = default.prediction.low.as_us()..=default.prediction.high.as_us();
+        default.measured.is_some_and(|m| !interval.contains(&m.time_us))
+    }
+
+    /// Whether a candidate's gain exceeds what is not known: the 90% intervals of both forecasts,
+    /// taken as independent, or the spread of measured times at `z` standard deviations.
+    ///
+    /// Nothing is gained where the host's launches set the pace of both, whatever two runs say: its
+    /// thread may have been slower in one. A forecast that the measured default contradicts is none.
+    pub(super) fn is_certain(&self, candidate: &Candidate, z: f64) -> bool {
+        let default = self.default_candidate();
+        let launched = |c: &Candidate| c.prediction.issue >= c.prediction.kernel;
+        if launched(default) && launched(candidate) {
+            return false;
+        }
+        if candidate.measured.is_none() && self.is_contradicted() {
+            return false;
+        }
+        let saved = -(1.0 - self.gain(candidate)).ln();
+        let doubt = match (default.measured, candidate.measured) {
+            (Some(a), Some(b)) => {
+                // Noise is that of a ratio of two single measurements: half of it is one's.
+                let noise = known(&[Some(self.launch)], band(self.size_bytes));
+                let one = (noise.offset.powi(2) + noise.row.powi(2)) / 2.0;
+                z * (one / a.runs as f64 + one / b.runs as f64).sqrt()
+            }
+            _ => {
+                let width = |p: &Prediction| (p.high.as_us() / p.time.as_us()).ln().max(0.0);
+                width(&default.prediction).hypot(width(&candidate.prediction))
+            }
+        };
+        saved > doubt
+    }
+}
