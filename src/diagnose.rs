@@ -83,8 +83,8 @@ pub fn diagnose(site: &Site, measured: &ReadReport, watch: &Watch) -> Result<Out
     let launch = Some(site.settings().launch);
     let judged = judge(measured, (&site.topology, &site.profile), launch, false, watch)?;
     let runs = health::runs_of(&judged.rows, &site.topology, &site.profile);
-    let slow = health::judge(&runs, Limits::default()).state == State::Slow;
-    Ok(examine(&judged.rows, &site.topology, &site.profile, slow))
+    let state = health::judge(&runs, Limits::default()).state;
+    Ok(examine(&judged.rows, &site.topology, &site.profile, state))
 }
 
 /// A run by what makes its rows comparable.
@@ -103,9 +103,9 @@ const SIZES_OF_MANY: usize = 5;
 /// Ranks from which on that holds.
 const MANY: u32 = 16;
 
-/// Looks into every run that is not as expected. What it finds is an error where the machine is `slow`: how slow it is
-/// counts, and not whether its cause has a name.
-pub(crate) fn examine(judged: &[Judged<'_>], topology: &Topology, profile: &Profile, slow: bool) -> Outcome {
+/// Looks into every run that is not as expected. What it finds is an error where the machine is slow by its `state`: how
+/// slow it is counts, and not whether its cause has a name. Where that cannot tell, a cause that is certain is an error.
+pub(crate) fn examine(judged: &[Judged<'_>], topology: &Topology, profile: &Profile, state: State) -> Outcome {
     let runs = runs(judged);
     let mut suspects: Vec<&Run<'_, '_>> = runs.iter().filter(|r| r.case.is_suspect()).collect();
     suspects.sort_by(|a, b| excess(b).total_cmp(&excess(a)));
@@ -135,7 +135,7 @@ pub(crate) fn examine(judged: &[Judged<'_>], topology: &Topology, profile: &Prof
         found.push((run, examination.case().clone(), diagnosis));
     }
     let causes = found.iter().map(|(run, _, d)| causes_of(run, d)).collect();
-    let mut anomalies = by_cause(&found, left_out, slow);
+    let mut anomalies = by_cause(&found, left_out, state);
     anomalies.extend(members(&runs));
     anomalies.extend(scaling(&runs));
     anomalies.extend(runs.iter().filter_map(in_place));
@@ -218,7 +218,7 @@ fn shared_sizes<'r>(runs: impl Iterator<Item = &'r Run<'r, 'r>>) -> BTreeSet<u64
 }
 
 /// One anomaly a cause, over the runs that show it.
-fn by_cause(found: &[(&Run<'_, '_>, Case, Diagnosis)], left_out: usize, slow: bool) -> Vec<Anomaly> {
+fn by_cause(found: &[(&Run<'_, '_>, Case, Diagnosis)], left_out: usize, state: State) -> Vec<Anomaly> {
     let mut causes: BTreeMap<Cause, Vec<&(&Run<'_, '_>, Case, Diagnosis)>> = BTreeMap::new();
     let (faster, found): (Vec<_>, Vec<_>) =
         found.iter().partition(|(run, _, d)| d.finding == Finding::Unknown && excess(run) < 0.0);
@@ -245,7 +245,12 @@ fn by_cause(found: &[(&Run<'_, '_>, Case, Diagnosis)], left_out: usize, slow: bo
         {
             suggestion += &format!("; first of all for {likely}: {}", likely.next());
         }
-        Anomaly { kind: cause.name(), error: slow, evidence: evidence.join("; "), suggestion }
+        let error = match state {
+            State::Slow => true,
+            State::Unsure => runs.iter().any(|r| r.2.is_error()),
+            State::Pass => false,
+        };
+        Anomaly { kind: cause.name(), error, evidence: evidence.join("; "), suggestion }
     };
     let too_fast = faster.first().map(|(run, ..)| Anomaly {
         kind: "faster_than_expected",
@@ -468,6 +473,6 @@ mod tests {
         assert_eq!(found.causes[0].causes[0].kind, found.anomalies[0].kind);
         let judged = validate(&Request::new([path])).unwrap();
         assert_eq!((judged.anomalies, judged.causes), (found.anomalies, Some(found.causes)));
-        assert!(!judged.failed && judged.rows.len() == read.measurements.len());
+        assert_eq!(judged.rows.len(), read.measurements.len());
     }
 }

@@ -343,12 +343,11 @@ fn names_have_no_case() {
 /// Goal: a gate that fails says what was allowed.
 #[test]
 fn failed_gates_state_their_limit() {
-    for (gate, expected) in [
-        (["--max-error", "0.1%"], "more than the 0.1% of --max-error"),
-        (["--min-busbw", "150%"], "less than the 150% of expected bus bandwidth of --min-busbw"),
+    for (data, gate, expected) in [
+        ("tests/data/h200x4/nccl.csv", ["--max-error", "0.1%"], "more than the 0.1% of --max-error"),
+        ("tests/data/doctor/p2p_disable_1_4.csv", ["--fail-below", "85%"], "less than the 85% of --fail-below"),
     ] {
-        let args = [&["validate", "tests/data/h200x4/nccl.csv", "-t", "h200x4", "--no-doctor"][..], &gate].concat();
-        let (code, _, err) = collcast(&args);
+        let (code, _, err) = collcast(&[&["validate", data, "-t", "h200x4", "--no-doctor"][..], &gate].concat());
         assert!(code == 1 && err.contains(expected), "{code} {err}");
     }
 }

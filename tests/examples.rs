@@ -44,7 +44,7 @@ fn every_question_has_an_answer() {
     let text = printed("questions");
     let answers = [
         "ok: a step takes",
-        "found peer_access_off",
+        "likely cause: peer_access_off",
         "B is slower in",
         "NCCL's choice stands",
         "parameters fitted to",

@@ -86,6 +86,8 @@ struct Families {
 #[serde(deny_unknown_fields)]
 struct Family {
     what: String,
+    #[expect(dead_code, reason = "`tests/verdicts.rs` reads it")]
+    networks: Vec<String>,
     over: String,
     fit: Vec<String>,
     cases: Vec<String>,
@@ -135,6 +137,14 @@ fn profile_of(family: &str) -> String {
 fn held_out(family: &str, publisher: &str) -> String {
     let file = publisher.to_lowercase().replace(' ', "-");
     format!("tests/data/published/held_out/{family}/{file}.toml")
+}
+
+/// The profile that a machine names.
+fn own_profile(machine: &str) -> String {
+    let file = folder().join(machine);
+    let named = if file.is_file() { file.display().to_string() } else { machine.to_owned() };
+    let machine = collcast::topologies::load_any(&named, None, None).unwrap();
+    machine.profile.unwrap_or_else(|| "prior".to_owned())
 }
 
 fn data_of(case: &str) -> String {
@@ -221,7 +231,9 @@ fn validate(name: &str, flags: &[&str]) -> Value {
 }
 
 fn judge(name: &str, case: Case, families: &Families, all: bool) -> Judged {
-    let result = validate(name, &[if all && case.quick.is_none() { "--closest" } else { "--no-doctor" }]);
+    let own = own_profile(&case.topology);
+    let how = if all && case.quick.is_none() { "--closest" } else { "--no-doctor" };
+    let result = validate(name, &[how, "--profile", &own]);
     let row = |r: &Value| Row {
         size: r["size_bytes"].as_u64().unwrap(),
         auto: r["error"].as_f64().unwrap(),

@@ -6,20 +6,22 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod common;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use collcast::SiteSpec;
 use collcast::health::{self, Doubt, Health, Kind, Limits, Part, Run, State};
+use collcast::reports::model::Status;
+use collcast::reports::{github, junit};
 use collcast::validate::{Request, validate};
+use collcast::views::validate::Shown;
 use rayon::prelude::*;
 use serde::Deserialize;
 
 const PUBLISHED: &str = "tests/data/published";
-
-/// Families whose profiles are further off on other publishers' runs than the machine's own: never taken by themselves.
-const NOT_TAKEN: [&str; 2] = ["a100-efa-published", "hopper-efa-published"];
 
 #[derive(Deserialize)]
 struct Known {
@@ -36,6 +38,7 @@ struct Families {
 
 #[derive(Deserialize)]
 struct Family {
+    networks: Vec<String>,
     cases: Vec<String>,
 }
 
@@ -75,21 +78,32 @@ fn publisher(case: &str) -> String {
     text("publisher").unwrap_or_else(|| text("source").unwrap().split('/').next().unwrap().to_owned())
 }
 
-/// The profile of a published run: that of its family without its publisher, or the machine's own.
-fn unseen(case: &str, publisher: &str, families: &Families) -> Option<String> {
-    let seen = families
-        .families
-        .iter()
-        .find(|(name, f)| !NOT_TAKEN.contains(&name.as_str()) && f.cases.iter().any(|c| c == case));
-    let family = seen.map(|(name, _)| name.as_str()).or_else(|| Some(families.left_out.get(case)?.family.as_str()))?;
+/// The profile of a published run: that of a family without its publisher, where that family's is taken; else the
+/// machine's own.
+fn unseen(case: &str, publisher: &str, families: &Families, taken: &BTreeSet<String>) -> Option<String> {
+    let seen = families.families.iter().find(|(name, f)| taken.contains(*name) && f.cases.iter().any(|c| c == case));
+    let left_out = || families.left_out.get(case).map(|l| l.family.as_str()).filter(|name| taken.contains(*name));
+    let family = seen.map(|(name, _)| name.as_str()).or_else(left_out)?;
     let file = publisher.to_lowercase().replace(' ', "-");
     let held_out = format!("{PUBLISHED}/held_out/{family}/{file}.toml");
     let whole = format!("sim/profiles/{family}.toml");
     Some(if root().join(&held_out).is_file() { held_out } else { whole })
 }
 
+/// The profile that the machine of a published run names.
+fn own(case: &str) -> Vec<String> {
+    let file: BTreeMap<String, toml::Value> = read(&format!("{PUBLISHED}/{case}.toml"));
+    let machine = file["topology"].as_str().unwrap();
+    let path = root().join(PUBLISHED).join(machine);
+    let machine = if path.is_file() { path.display().to_string() } else { machine.to_owned() };
+    let machine = collcast::topologies::load_any(&machine, None, None).unwrap();
+    vec![machine.profile.unwrap_or_else(|| "prior".to_owned())]
+}
+
+/// The runs of a file by a profile; by that which the machine names where none is given.
 fn runs(file: &str, profiles: Vec<String>) -> Vec<Run> {
-    let profiles = profiles.into_iter().map(|p| root().join(p).display().to_string()).collect();
+    let path = |p: String| if p.ends_with(".toml") { root().join(p).display().to_string() } else { p };
+    let profiles = profiles.into_iter().map(path).collect();
     let request = Request {
         site: SiteSpec { profiles, ..SiteSpec::default() },
         doctor: false,
@@ -98,7 +112,7 @@ fn runs(file: &str, profiles: Vec<String>) -> Vec<Run> {
     validate(&request).unwrap_or_else(|e| panic!("{file}: {e}")).runs
 }
 
-fn published() -> Vec<Case> {
+fn published(taken: &BTreeSet<String>) -> Vec<Case> {
     let (known, families): (Known, Families) =
         (read("tests/data/verdicts.toml"), read(&format!("{PUBLISHED}/families.toml")));
     let mut names: Vec<String> = std::fs::read_dir(root().join(PUBLISHED))
@@ -113,13 +127,13 @@ fn published() -> Vec<Case> {
     }
     let case = |name: &String| {
         let publisher = publisher(name);
-        let profile = unseen(name, &publisher, &families);
+        let profile = unseen(name, &publisher, &families, taken);
         let truth = match () {
             () if known.sick.contains_key(name) => Truth::Sick,
             () => Truth::Healthy,
         };
         Case {
-            runs: runs(&format!("{PUBLISHED}/{name}.csv"), profile.iter().cloned().collect()),
+            runs: runs(&format!("{PUBLISHED}/{name}.csv"), profile.clone().map_or_else(|| own(name), |p| vec![p])),
             name: name.clone(),
             profile: if profile.is_some() { "fitted to others' runs" } else { "the machine's" }.to_owned(),
             publisher,
@@ -229,12 +243,15 @@ impl Draws {
     }
 }
 
+/// Makes runs sick; none where it would not show in these.
+type Change = Box<dyn Fn(&[Run]) -> Option<Vec<Run>> + Sync>;
+
 /// A way to be sick, and by how much the times it touches grow at least.
 struct Sickness {
     name: &'static str,
     group: &'static str,
-    /// The runs that have it; none where it would not show in these.
-    of: Box<dyn Fn(&[Run]) -> Option<Vec<Run>> + Sync>,
+    /// The runs that have it.
+    of: Change,
 }
 
 /// Every run with times changed; none where no size of any is touched.
@@ -318,8 +335,54 @@ impl Tally {
     }
 }
 
+/// How far the profile of each family is off at large sizes of runs whose publisher it had not seen, beside the machines'
+/// own profiles.
+fn families() -> String {
+    let families: Families = read(&format!("{PUBLISHED}/families.toml"));
+    let known: Known = read("tests/data/verdicts.toml");
+    let mut text = String::new();
+    for (name, family) in &families.families {
+        let taken = BTreeSet::from([name.clone()]);
+        let judged: Vec<Option<(String, [Vec<f64>; 2])>> = (family.cases.par_iter())
+            .map(|case| {
+                let publisher = publisher(case);
+                let held_out = unseen(case, &publisher, &families, &taken)?;
+                if known.untold.contains_key(case) || !held_out.contains("held_out/") {
+                    return None;
+                }
+                let off = |profile: Vec<String>| -> Vec<f64> {
+                    let judged = health::judge(&runs(&format!("{PUBLISHED}/{case}.csv"), profile), Limits::of(1e-9));
+                    let runs = judged.runs.iter().filter(|run| run.kind != Some(Kind::Exchange));
+                    let bands = runs.flat_map(|run| &run.bands).filter(|band| band.part == Part::Large);
+                    bands.map(|band| -band.share.ln()).collect()
+                };
+                Some((publisher, [off(vec![held_out]), off(own(case))]))
+            })
+            .collect();
+        let mut by: [BTreeMap<String, Vec<f64>>; 2] = Default::default();
+        for (publisher, off) in judged.into_iter().flatten() {
+            for (by, off) in by.iter_mut().zip(off) {
+                by.entry(publisher.clone()).or_default().extend(off);
+            }
+        }
+        by.iter_mut().for_each(|by| by.retain(|_, off| !off.is_empty()));
+        let [large, own] = by.each_ref().map(|by| {
+            let squares = |v: &Vec<f64>| v.iter().map(|r| r * r).sum::<f64>() / v.len() as f64;
+            ((by.values().map(squares).sum::<f64>() / by.len() as f64).sqrt() * 1000.0).round() / 1000.0
+        });
+        let (runs, publishers) = (by[0].values().map(Vec::len).sum::<usize>(), by[0].len());
+        writeln!(
+            text,
+            "\n[[profiles]]\nname = \"{name}\"\nnetworks = {:?}\nlarge = {large}\nown = {own}\nruns = {runs}\npublishers = {publishers}",
+            family.networks
+        )
+        .unwrap();
+    }
+    text
+}
+
 /// The file of what healthy machines are off by, as the published runs have it today.
-fn unseen_file(residuals: &Residuals) -> String {
+fn unseen_file(residuals: &Residuals, families: &str) -> String {
     let mut text = String::from(
         "# How far healthy runs that others published lie from forecasts by profiles that had not seen their publisher: the\n\
          # root mean square over publishers of ln(measured / expected), for the median of a band, and wider where there are\n\
@@ -339,7 +402,17 @@ fn unseen_file(residuals: &Residuals) -> String {
         )
         .unwrap();
     }
+    text.push_str("\n# Profiles fitted to published runs, by runs of others: taken where they are nearer than the machines' own.\n");
+    text.push_str(families);
     text
+}
+
+/// The profiles of families that the file says are taken.
+fn taken(families: &str) -> BTreeSet<String> {
+    let file: BTreeMap<String, toml::Value> = toml::from_str(families).unwrap();
+    let profiles = file["profiles"].as_array().unwrap().iter();
+    let taken = profiles.filter(|p| p["large"].as_float().unwrap() < p["own"].as_float().unwrap());
+    taken.map(|p| p["name"].as_str().unwrap().to_owned()).collect()
 }
 
 /// Kinds of which several publishers' runs are known, and no one stands apart: these a verdict is for.
@@ -349,14 +422,23 @@ const KNOWN_KINDS: [Kind; 2] = [Kind::Nvlink, Kind::Rdma];
 /// healthy one is called slow, by others' runs alone; what is known of healthy machines is what the data say.
 #[test]
 fn verdicts_are_right() {
-    let published = published();
+    let path = root().join("src/health/unseen.toml");
+    let before = std::fs::read_to_string(&path).unwrap();
+    let update = std::env::var_os("COLLCAST_UPDATE").is_some();
+    let families = if update || common::all("profiles of families", "held against the machines' own") {
+        families()
+    } else {
+        let at = before.find("[[profiles]]").unwrap();
+        format!("\n{}", &before[at..])
+    };
+    let published = published(&taken(&families));
     let residuals = residuals(&published);
-    let (path, text) = (root().join("src/health/unseen.toml"), unseen_file(&residuals));
-    if std::env::var_os("COLLCAST_UPDATE").is_some() {
+    let text = unseen_file(&residuals, &families);
+    if update {
         std::fs::write(&path, text).unwrap();
         return;
     }
-    assert_eq!(std::fs::read_to_string(path).unwrap(), text, "COLLCAST_UPDATE=1 cargo test --test verdicts writes it");
+    assert_eq!(before, text, "COLLCAST_UPDATE=1 cargo test --test verdicts writes it");
     let cases: Vec<Case> = published.into_iter().chain(measured()).collect();
     let mut table: BTreeMap<(bool, Kind, String, &str), Tally> = BTreeMap::new();
     for case in &cases {
@@ -415,3 +497,51 @@ fn verdicts_are_right() {
 }
 
 const HEALTHY: &str = "healthy";
+
+/// Goal: exit code, status, sentence, JUnit and annotations say the same, whatever was measured.
+/// Method: runs that take a factor of a good one, with wrong results or without, from any size on.
+#[test]
+fn every_format_says_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let (good, measured) = (folder.path().join("good.csv"), folder.path().join("measured.csv"));
+    let write = |path: &Path, from: u64, factor: f64, scatter: f64, draws: &mut Draws| {
+        let mut text = String::from("collective,ranks,nodes,size_bytes,time_us,in_place\n");
+        for size in (3..33).map(|power| 1_u64 << power) {
+            for in_place in [false, true] {
+                let factor = if size >= from { factor } else { 1.0 } * (scatter * draws.normal().abs()).exp();
+                let time = (20.0 + size as f64 / 2e5) * factor;
+                writeln!(text, "all_reduce,16,2,{size},{time:.3},{in_place}").unwrap();
+            }
+        }
+        std::fs::write(path, text).unwrap();
+    };
+    let mut draws = Draws(7);
+    write(&good, 0, 1.0, 0.0, &mut draws);
+    let mut seen = BTreeSet::new();
+    for _ in 0..64 {
+        let (from, factor) = (1_u64 << (3.0 + 29.0 * draws.uniform()) as u32, 1.0 + 1.5 * draws.uniform().powi(4));
+        let scatter = if draws.uniform() < 0.2 { 0.3 } else { 0.004 };
+        write(&measured, from, factor, scatter, &mut draws);
+        let request = Request { against: vec![good.clone()], ..Request::new([measured.clone()]) };
+        let outcome = validate(&request).unwrap();
+        let report = outcome.report(Shown { for_people: true, ..Shown::default() });
+        let verdict = report.verdict.as_ref().unwrap();
+        let said = [
+            outcome.failed,
+            outcome.health.state == State::Slow,
+            verdict.status == Status::Failed,
+            verdict.sentence.starts_with("slow"),
+            junit::render(&report).contains("<failure"),
+            github::render(&report).contains("::error"),
+        ];
+        assert!(said.iter().all(|s| *s == said[0]), "{said:?} from {from} by {factor}: {}", verdict.sentence);
+        assert_eq!(
+            outcome.health.state == State::Pass,
+            verdict.sentence.starts_with("healthy"),
+            "{}",
+            verdict.sentence
+        );
+        seen.insert(outcome.health.state);
+    }
+    assert!(seen.contains(&State::Slow) && seen.contains(&State::Pass), "{seen:?}");
+}

@@ -15,7 +15,11 @@ use crate::output::{Format, OutputArgs, write};
 
 #[derive(clap::Args, Debug)]
 #[command(
-    after_help = "Reads nccl-tests logs (text and JSON) and CSV, files or folders. Rows that set a constant of the \
+    after_help = "A line a size says the bus bandwidth that was measured and the one to expect, then a verdict: healthy, slow \
+or cannot tell. Bands of sizes are judged by what healthy machines reach, never single rows. A slow machine makes the exit \
+code 1. --against holds a run beside a good one: then no topology is needed.
+
+Reads nccl-tests logs (text and JSON) and CSV, files or folders. Rows that set a constant of the \
 profile (its anchors) are left out of every figure. Rows where NCCL chose the algorithm are \
 predicted through `auto` and grouped apart. The .toml beside a file can name machine, NCCL version and \
 environment; hosts and GPUs of each follow from the rows.
@@ -48,7 +52,7 @@ pub(crate) struct Args {
     /// Fail (exit 1) when the median error of a group is larger, such as 20%: of those forced, where there are any
     #[arg(long, value_name = "PERCENT")]
     max_error: Option<String>,
-    /// Share of the expected bus bandwidth below which a band of sizes is slow (exit 1), such as 85%; by itself 92% at
+    /// Share of the expected bus bandwidth below which a band of sizes is slow (exit 1), such as 85%; by itself 91% at
     /// large sizes, 80% below them
     #[arg(long, alias = "min-busbw", value_name = "PERCENT")]
     fail_below: Option<String>,

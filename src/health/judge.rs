@@ -14,7 +14,9 @@ use crate::statistics::{median, robust_deviation, upper_quantile};
 pub struct Line {
     /// Size.
     pub size_bytes: u64,
-    /// Bus bandwidth that was measured, in GB/s: the mean of out of place and in place.
+    /// Time that was measured, in us: the geometric mean of out of place and in place.
+    pub time_us: f64,
+    /// Bus bandwidth of that time, in GB/s.
     pub busbw_gbps: f64,
     /// What is expected.
     pub expected_gbps: f64,
@@ -112,10 +114,10 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// A deficit of 8% at large sizes is more than good runs of one machine differ by, and one of 15% is far beyond it;
+    /// A deficit of 9% at large sizes is more than good runs of one machine differ by, and one of 15% is far beyond it;
     /// below them times depend on host and driver, and a quarter more time is the least that is worth a look.
     fn default() -> Self {
-        Self { large: 0.92, others: 0.80 }
+        Self { large: 0.91, others: 0.80 }
     }
 }
 
@@ -209,9 +211,7 @@ fn judge_run(run: &Run, limits: Limits, alarm: f64) -> Option<Judged> {
     // Where neither the smallest nor the largest sizes are slow, others are as likely NCCL's, which chose otherwise than
     // forecast.
     let smallest = run.points.first()?.size_bytes;
-    let forecast_alone = |band: &Band| {
-        run.kind.is_some() && band.from_bytes > smallest && large.is_some_and(|state| state != State::Slow)
-    };
+    let forecast_alone = |band: &Band| run.kind.is_some() && band.from_bytes > smallest && large != Some(State::Slow);
     let state = match () {
         () if bands.iter().any(|b| b.state == State::Slow && !forecast_alone(b)) => State::Slow,
         () if bands.iter().any(|b| b.state == State::Slow) => State::Unsure,
@@ -225,7 +225,17 @@ fn judge_run(run: &Run, limits: Limits, alarm: f64) -> Option<Judged> {
         let slow = band.state == State::Slow && !band.unsteady && share >= limits.of_part(part);
         let state = if slow { State::Pass } else { band.state };
         let (busbw_gbps, low_gbps) = (expected * share, expected * band.low);
-        Some(Line { size_bytes: point.size_bytes, busbw_gbps, expected_gbps: expected, low_gbps, share, part, state })
+        let time_us = point.expected_us / share;
+        Some(Line {
+            size_bytes: point.size_bytes,
+            time_us,
+            busbw_gbps,
+            expected_gbps: expected,
+            low_gbps,
+            share,
+            part,
+            state,
+        })
     };
     let lines: Vec<Line> = run.points.iter().zip(&parts).filter_map(line).collect();
     let slow_from_bytes = slow_from(&lines);
@@ -233,24 +243,32 @@ fn judge_run(run: &Run, limits: Limits, alarm: f64) -> Option<Judged> {
     Some(Judged { file, run: name, collective, ranks, hosts, kind, lines, bands, slow_from_bytes, state })
 }
 
-/// The size from which on three quarters of the sizes are slow, it among them; none where small sizes alone are.
+/// The size from which on a run is slow: down from its slow sizes as long as neighbours lack at least half as much, but
+/// for one.
 fn slow_from(lines: &[Line]) -> Option<u64> {
-    let slow = |line: &&Line| line.state == State::Slow;
-    let from = |at: &usize| {
-        let rest = &lines[*at..];
-        slow(&&rest[0]) && 4 * rest.iter().filter(slow).count() >= 3 * rest.len()
-    };
-    (0..lines.len()).find(from).map(|at| lines[at].size_bytes)
+    let slow: Vec<usize> = (0..lines.len()).filter(|&at| lines[at].state == State::Slow).collect();
+    let lack = |at: usize| -lines[at].share.ln();
+    let half = median(slow.iter().map(|&at| lack(at)).collect()) / 2.0;
+    let (mut from, mut spared) = (*slow.first()?, false);
+    for at in (0..from).rev() {
+        match lack(at) >= half {
+            true => from = at,
+            false if !spared => spared = true,
+            false => break,
+        }
+    }
+    Some(lines[from].size_bytes)
 }
 
 /// Judges a band as a whole and, of many sizes, its halves and its end: the slow piece that is furthest beyond what its
 /// interval leaves, or the whole. What makes a machine slow may begin inside a band.
 fn judge_band(part: Part, points: &[(&Point, f64)], run: &Run, limits: Limits, alarm: f64) -> Option<Band> {
     let count = points.len();
+    let whole = 0..count;
     let pieces = match count {
         0 => return None,
-        1..HALVED => vec![0..count],
-        _ => vec![0..count, 0..count / 2, count / 2..count, count - END..count],
+        1..HALVED => vec![whole],
+        _ => vec![whole, 0..count / 2, count / 2..count, count - END..count],
     };
     let judged: Vec<Band> = pieces
         .into_iter()

@@ -7,6 +7,7 @@ use std::sync::LazyLock;
 use collcast_sim::collective::Collective;
 use collcast_sim::ids::{HostId, Rank};
 use collcast_sim::nccl::Version;
+use collcast_sim::profile::Profile;
 use collcast_sim::topology::{LinkKind, Topology, VertexKind};
 use serde::{Deserialize, Serialize};
 
@@ -20,11 +21,13 @@ pub enum Kind {
     Nvlink,
     /// NVLink over several hosts.
     NvlinkHosts,
-    /// InfiniBand, RoCE or Slingshot with GPUDirect, between hosts whose GPUs have NVLink.
+    /// InfiniBand or RoCE with GPUDirect, between hosts whose GPUs have NVLink.
     Rdma,
     /// EFA with GPUDirect, between such hosts.
     Efa,
-    /// One of these two, and every rank sends to every other.
+    /// Slingshot with GPUDirect, between such hosts.
+    Slingshot,
+    /// One of these three, and every rank sends to every other.
     Exchange,
     /// Any of these with NCCL before 2.18, whose kernels and defaults are modelled more loosely.
     Old,
@@ -38,8 +41,9 @@ impl Kind {
         match self {
             Self::Nvlink => "NVLink inside one host",
             Self::NvlinkHosts => "NVLink over several hosts",
-            Self::Rdma => "InfiniBand, RoCE or Slingshot between hosts with NVLink",
+            Self::Rdma => "InfiniBand or RoCE between hosts with NVLink",
             Self::Efa => "EFA between hosts with NVLink",
+            Self::Slingshot => "Slingshot between hosts with NVLink",
             Self::Exchange => "an exchange of all with all between hosts",
             Self::Old => "NCCL before 2.18",
             Self::Other => "PCIe, staging in host memory or TCP",
@@ -81,6 +85,7 @@ impl Kind {
                 Self::Exchange
             }
             () if only(LinkKind::Efa) => Self::Efa,
+            () if only(LinkKind::Slingshot) => Self::Slingshot,
             () => Self::Rdma,
         }
     }
@@ -137,21 +142,67 @@ pub struct Unseen {
     pub doubt: Doubt,
 }
 
-#[derive(Deserialize)]
+/// A profile that others' runs are fitted to, and what joins the ranks of these.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Published {
+    /// Its name.
+    pub name: String,
+    /// Kinds of network of the machines; none where NVLink alone joins them.
+    pub networks: Vec<String>,
+    /// How far large sizes of unseen runs are off: the root mean square over publishers of ln(measured / expected).
+    pub large: f64,
+    /// The same by the machines' own profiles.
+    pub own: f64,
+    /// Runs behind it.
+    pub runs: usize,
+    /// Publishers of these.
+    pub publishers: usize,
+}
+
+#[derive(Deserialize, Default)]
 struct File {
     #[serde(default)]
     kinds: Vec<Unseen>,
+    #[serde(default)]
+    profiles: Vec<Published>,
 }
 
-/// What is known of each kind. `COLLCAST_UPDATE=1 cargo test --test verdicts` writes it anew.
-pub static KINDS: LazyLock<Vec<Unseen>> = LazyLock::new(|| {
-    // A test reads the file: it is whole.
-    toml::from_str::<File>(include_str!("unseen.toml")).map(|file| file.kinds).unwrap_or_default()
-});
+/// What is known of kinds and profiles. `COLLCAST_UPDATE=1 cargo test --test verdicts` writes it anew.
+// A test reads the file: it is whole.
+static FILE: LazyLock<File> = LazyLock::new(|| toml::from_str(include_str!("unseen.toml")).unwrap_or_default());
+
+/// The profile by which runs on a machine are best judged, where that is not its own: one that is fitted to runs of such
+/// machines, and nearer to those of publishers that it had not seen.
+pub fn published_for(topology: &Topology) -> Option<&'static Published> {
+    let hosts: BTreeSet<_> = (0..topology.ranks()).map(|r| topology.node_of(Rank(r))).collect();
+    let own = topology.profile.as_deref().and_then(|name| Profile::builtin(name).ok());
+    if hosts.len() < 2 && own.is_some_and(|own| !own.is_cited()) {
+        return None;
+    }
+    let networks: BTreeSet<&str> = (topology.vertices())
+        .filter_map(|(_, v)| match &v.kind {
+            VertexKind::Nic(nic) if !nic.management => Some(nic.kind.name()),
+            _ => None,
+        })
+        .collect();
+    let gpus: BTreeSet<&str> = (0..topology.ranks())
+        .filter_map(|r| topology.gpu(topology.gpu_of(Rank(r))).map(|gpu| gpu.model.as_str()))
+        .collect();
+    let fits = |published: &&Published| {
+        let Ok(profile) = Profile::builtin(&published.name) else { return false };
+        let known = |gpu: &&str| profile.gpus.iter().any(|family| gpu.split('-').next() == Some(family));
+        let joined =
+            published.networks.is_empty() || networks.iter().all(|n| published.networks.iter().any(|p| p == n));
+        let as_large = profile.ranks.is_none_or(|[fewest, _]| topology.ranks() >= fewest);
+        published.large < published.own && as_large && !gpus.is_empty() && gpus.iter().all(known) && joined
+    };
+    FILE.profiles.iter().find(fits)
+}
 
 impl Kind {
     /// What unseen runs of the kind showed.
     pub fn unseen(self) -> Option<&'static Unseen> {
-        KINDS.iter().find(|unseen| unseen.kind == self)
+        FILE.kinds.iter().find(|unseen| unseen.kind == self)
     }
 }

@@ -13,11 +13,20 @@ use crate::statistics::median;
 /// How far good runs of like machines lie apart: twice what two runs of one machine do (`crate::noise`).
 const LIKE_MACHINES: Doubt = Doubt { small: 0.060, middle: 0.042, large: 0.018 };
 
+/// Times in us by file.
+type OfFiles = BTreeMap<String, Vec<f64>>;
+
+/// A run by file, name, collective and ranks.
+type Key<'m> = (&'m str, &'m str, Collective, u32);
+
+/// Rows with what each should take, in us.
+type Beside<'m> = Vec<(&'m Measurement, f64)>;
+
 /// What good runs took: their median by call and size.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Reference {
     /// Times in us of each file's runs, by call, size, and whether in place.
-    times: BTreeMap<(Collective, u32), BTreeMap<(u64, bool), BTreeMap<String, Vec<f64>>>>,
+    times: BTreeMap<(Collective, u32), BTreeMap<(u64, bool), OfFiles>>,
 }
 
 impl Reference {
@@ -43,7 +52,7 @@ impl Reference {
 
 /// The runs beside what good ones took, and how many rows have no counterpart among these.
 pub fn against(measured: &ReadReport, good: &Reference) -> (Vec<Run>, usize) {
-    let mut runs: BTreeMap<(&str, &str, Collective, u32), Vec<(&Measurement, f64)>> = BTreeMap::new();
+    let mut runs: BTreeMap<Key<'_>, Beside<'_>> = BTreeMap::new();
     let mut alone = 0;
     for row in &measured.measurements {
         match good.expected(row) {
@@ -54,18 +63,17 @@ pub fn against(measured: &ReadReport, good: &Reference) -> (Vec<Run>, usize) {
             None => alone += 1,
         }
     }
-    let run =
-        |((file, name, collective, ranks), rows): ((&str, &str, Collective, u32), Vec<(&Measurement, f64)>)| Run {
-            file: file.to_owned(),
-            name: name.to_owned(),
-            collective,
-            ranks,
-            hosts: rows[0].0.hosts,
-            launch: rows[0].0.launch.unwrap_or(Launch::Processes),
-            kind: None,
-            points: points(&rows),
-            doubt: LIKE_MACHINES,
-        };
+    let run = |((file, name, collective, ranks), rows): (Key<'_>, Beside<'_>)| Run {
+        file: file.to_owned(),
+        name: name.to_owned(),
+        collective,
+        ranks,
+        hosts: rows[0].0.hosts,
+        launch: rows[0].0.launch.unwrap_or(Launch::Processes),
+        kind: None,
+        points: points(&rows),
+        doubt: LIKE_MACHINES,
+    };
     (runs.into_iter().map(run).collect(), alone)
 }
 

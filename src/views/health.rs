@@ -24,6 +24,7 @@ fn lines(health: &Health) -> Table {
         Column::text("collective", "collective"),
         Column::number("ranks", "ranks"),
         Column::number("size_bytes", "size B"),
+        Column::number("time_us", "time us"),
         Column::number("busbw_gbps", "busbw GB/s"),
         Column::number("expected_gbps", "expected"),
         Column::number("low_gbps", "healthy from"),
@@ -37,6 +38,7 @@ fn lines(health: &Health) -> Table {
                 run.collective.name().into(),
                 run.ranks.into(),
                 line.size_bytes.into(),
+                Cell::float(line.time_us, 2),
                 Cell::float(line.busbw_gbps, 2),
                 Cell::float(line.expected_gbps, 2),
                 Cell::float(line.low_gbps, 2),
@@ -93,9 +95,9 @@ fn told(run: &Judged, band: &Band) -> String {
             band.scatter * 100.0,
             Health::steady(band.part) * 100.0
         ),
-        (State::Slow, false) => format!("{reaches}; healthy machines reach {least:.0}% or more"),
+        (State::Slow, false) => format!("{reaches}, where healthy machines reach {least:.0}% or more"),
         (State::Pass, _) => reaches,
-        (State::Unsure, _) => format!("{reaches}; healthy machines may reach only {least:.0}%"),
+        (State::Unsure, _) => format!("{reaches}, and healthy machines may reach only {least:.0}%"),
     }
 }
 
@@ -115,14 +117,19 @@ pub(super) fn sentence(health: &Health) -> String {
             let from = run.slow_from_bytes.filter(|_| !band.unsteady);
             let whole = run.lines.first().map(|line| line.size_bytes);
             let from = match from {
-                Some(from) if Some(from) == whole => ", and is slow at all sizes".to_owned(),
-                Some(from) => format!(", and is slow from {} on", Bytes(from)),
+                Some(from) if Some(from) == whole => "; it is slow at all sizes".to_owned(),
+                Some(from) => format!("; it is slow from {} on", Bytes(from)),
                 None => String::new(),
             };
             let file = if all > 1 { format!("; see {}", run.file) } else { String::new() };
             format!("slow{more}: {told}{from}{file}")
         }
         State::Pass => format!("healthy{more}: {told}"),
+        State::Unsure if band.state == State::Slow => {
+            format!(
+                "cannot tell{more}: {told}; or NCCL chose another protocol there than forecast, since no other size is slow"
+            )
+        }
         State::Unsure => format!("cannot tell{more}: {told}"),
     }
 }

@@ -3,6 +3,7 @@
 
 use collcast_reports::model::{Case, CaseOutcome, Cell, Column, Report, Status, Table, Verdict};
 use collcast_sim::collective::{Algorithm, Protocol};
+use collcast_sim::doctor::Cause;
 
 use super::health;
 use crate::diagnose::Anomaly;
@@ -253,7 +254,7 @@ impl Outcome {
         let sentence = match (&self.health.runs[..], failures.first()) {
             ([], None) => NOTHING.to_owned(),
             (_, Some(first)) if !slow => first.clone(),
-            _ => health::sentence(&self.health),
+            _ => health::sentence(&self.health) + &self.limit() + &self.likely(),
         };
         let named = self.anomalies.iter().find(|a| !failures.is_empty() || a.error || slow);
         let beside_runs = matches!(self.expected, Expected::Runs { .. });
@@ -270,6 +271,23 @@ impl Outcome {
         }
     }
 
+    /// The limit that was asked for and is not met.
+    fn limit(&self) -> String {
+        match self.fail_below {
+            Some(least) if self.health.state == State::Slow => {
+                format!(", less than the {}% of --fail-below", digits(least * 100.0))
+            }
+            _ => String::new(),
+        }
+    }
+
+    /// The cause of what is slow, where one fits.
+    fn likely(&self) -> String {
+        let known = |a: &&Anomaly| a.error && a.kind != Cause::Unknown.name();
+        let named = self.anomalies.iter().find(known);
+        named.map_or_else(String::new, |a| format!("; likely cause: {}", a.kind))
+    }
+
     /// How sure the verdict is: by what healthy machines were off by where it rests, and never high on a forecast that
     /// no measurement of such calls is behind.
     fn confidence(&self) -> String {
@@ -279,9 +297,9 @@ impl Outcome {
         };
         let within = (1.0 - band.low) * 100.0;
         let margin = match &self.expected {
-            Expected::Runs { .. } => format!("good runs lie within {within:.0}% of each other"),
+            Expected::Runs { .. } => format!("good runs lie at most {within:.0}% below each other"),
             Expected::Forecast { .. } => {
-                format!("healthy machines were at most {within:.0}% below such forecasts")
+                format!("nearly all healthy machines were at most {within:.0}% below such forecasts")
             }
         };
         let measured = !matches!(self.expected, Expected::Forecast { measured: false, .. });
