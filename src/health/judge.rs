@@ -72,7 +72,7 @@ pub struct Judged {
     pub lines: Vec<Line>,
     /// Its bands, in the order of sizes.
     pub bands: Vec<Band>,
-    /// The size from which on it is slow, where it is slow from some size on to the end of its bands.
+    /// The size from which on it is slow, where a band is.
     pub slow_from_bytes: Option<u64>,
     /// What is said of it: a slow band counts, then large sizes, then all others.
     pub state: State,

@@ -114,13 +114,6 @@ impl Doubt {
         }
     }
 
-    /// The same, at least as large as another everywhere.
-    #[must_use]
-    pub fn at_least(self, other: Self) -> Self {
-        let of = |part| self.of(part).max(other.of(part));
-        Self { small: of(Part::Small), middle: of(Part::Middle), large: of(Part::Large) }
-    }
-
     /// The same, so many times as large.
     #[must_use]
     pub fn times(self, factor: f64) -> Self {

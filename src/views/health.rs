@@ -165,6 +165,7 @@ pub(super) fn cases(health: &Health) -> Vec<Case> {
                 name: format!("{} ranks, {} sizes", run.ranks, band.part.name()),
                 outcome: match band.state {
                     State::Pass => CaseOutcome::Passed,
+                    State::Slow if run.state != State::Slow => CaseOutcome::Noted(format!("cannot tell: {told}")),
                     State::Unsure => CaseOutcome::Noted(format!("cannot tell: {told}")),
                     State::Slow => CaseOutcome::Failed {
                         kind: if band.unsteady { "unsteady" } else { "slow" }.to_owned(),
