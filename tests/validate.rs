@@ -192,15 +192,42 @@ fn a_refused_variable_leaves_the_others_in_force() {
 }
 
 /// Goal: more calls than can be predicted are refused with the limit and a way out, before any is.
+/// Method: 80 runs of 256 sizes, forced to as many channels as there are runs.
 #[test]
 fn too_many_calls_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let csv = folder.path().join("run.csv");
-    let rows: String = (1..=20_001).map(|i| format!("all_reduce,4,{},10\n", 8 * i)).collect();
-    std::fs::write(&csv, format!("collective,ranks,size_bytes,time_us\n{rows}")).unwrap();
+    let row = |i: usize| format!("all_reduce,4,{},{},10\n", 1 + i / 256, 8 * (1 + i % 256));
+    let rows: String = (0..20_001).map(row).collect();
+    std::fs::write(&csv, format!("collective,ranks,channels,size_bytes,time_us\n{rows}")).unwrap();
     let (code, _, err) = collcast(&["validate", csv.to_str().unwrap(), "-t", "h200x4"]);
     assert_eq!(code, 2, "{err}");
-    assert!(err.contains("20001 different calls; at most 20000") && err.contains("hint:"), "{err}");
+    assert!(err.contains("20001 different calls inside a host; at most 20000") && err.contains("hint:"), "{err}");
+}
+
+/// Goal: of a run with very many sizes some are forecast, evenly over their logarithm, and the others are said to be left
+/// aside; a slow end is found all the same.
+#[test]
+fn of_many_sizes_some_are_forecast() {
+    let folder = tempfile::tempdir().unwrap();
+    let csv = folder.path().join("run.csv");
+    let size = |i: u32| 8 * (2.0_f64.powf(7.0 + 20.0 * f64::from(i) / 4999.0) as u64);
+    let row = |i: u32| format!("all_reduce,4,{},{}\n", size(i), 30.0 + size(i) as f64 / 2e4);
+    let rows: String = (0..5000).map(row).collect();
+    std::fs::write(&csv, format!("collective,ranks,size_bytes,time_us\n{rows}")).unwrap();
+    let (code, out, err) = collcast(&["validate", csv.to_str().unwrap(), "-t", "h200x4", "--format", "json"]);
+    let result: Value = serde_json::from_str(&out).expect(&err);
+    let rows = result["rows"].as_array().unwrap();
+    let mut sizes: Vec<u64> = rows.iter().map(|r| r["size_bytes"].as_u64().unwrap()).collect();
+    // Below 32 KiB neighbours round to the same size.
+    sizes.dedup();
+    assert_eq!((code, sizes.len()), (1, 256), "{err}");
+    assert_eq!((sizes[0], *sizes.last().unwrap()), (size(0), size(4999)));
+    // Of 20 octaves.
+    let steps = sizes.windows(2).map(|w| (w[1] as f64 / w[0] as f64).log2());
+    assert!(steps.fold(0.0, f64::max) < 2.0 * 20.0 / 255.0, "{sizes:?}");
+    let said = "more than 256 sizes, 256 are: evenly over their logarithm";
+    assert!(result["warnings"].to_string().contains(said), "{result}");
 }
 
 /// Goal: a forecast that is read back asks for itself, so that nothing is between the two; or is refused with what its

@@ -93,11 +93,17 @@ const PLAUSIBLE: f64 = 2.0;
 /// Where NCCL's choice fits the rows as well as this, no other is looked at.
 const FITS: f64 = 0.1;
 
-/// Most calls that are not alike: up to 10 s of a core. Rows may be as many as are read.
-const CALLS_MAX: usize = 20_000;
+/// Most calls that are not alike, inside one host and over several. The forecast of one takes 1 ms of a core inside
+/// `h200x4`, and 7 ms over 2 hosts of `dgx-h100`: 20 s and 28 s of a core. Rows may be as many as are read.
+const CALLS_MAX: [usize; 2] = [20_000, 4_000];
+/// Most sizes of a run that are forecast: ten times as many as nccl-tests measures from 8 B to 16 GiB by factors of two.
+/// They leave 13% between neighbours there, and bands of sizes are judged, never single ones.
+const SIZES_MAX: usize = 256;
 /// Most sizes of a run at which the other algorithms and protocols are tried, which takes ten times as long as its forecast:
-/// neighbouring sizes tell the same.
+/// neighbouring sizes tell the same. The fewest, where there are many runs, and how many all of them share.
 const TRIED: usize = 64;
+const TRIED_MIN: usize = 8;
+const TRIED_OF_ALL: usize = 512;
 
 /// What came of rows.
 pub(crate) struct Verdicts<'a> {
@@ -135,12 +141,25 @@ pub(crate) fn judge<'a>(
             None => todo.push(row),
         }
     }
-    let calls = calls(&todo, &by_path(&read.files));
-    if calls.len() > CALLS_MAX {
-        return Err(Error::usage(
-            format!("the measurements are of {} different calls; at most {CALLS_MAX} are predicted", calls.len()),
-            "read fewer files at a time, or fewer sizes",
-        ));
+    let files = by_path(&read.files);
+    let sizes = forecast_sizes(&todo, &files);
+    let asked = todo.len();
+    todo.retain(|row| sizes.get(&run_of(row, &files)).is_none_or(|sizes| sizes.contains(&row.size)));
+    if todo.len() < asked {
+        let reason = format!("of a run with more than {SIZES_MAX} sizes, {SIZES_MAX} are: evenly over their logarithm");
+        skipped.insert(reason, asked - todo.len());
+    }
+    let calls = calls(&todo, &files);
+    let over_hosts = calls.iter().filter(|call| predictor.hosts(todo[call.twins[0].0].ranks) > 1).count();
+    for (count, most, place) in
+        [(calls.len() - over_hosts, CALLS_MAX[0], "inside a host"), (over_hosts, CALLS_MAX[1], "over several hosts")]
+    {
+        if count > most {
+            return Err(Error::usage(
+                format!("the measurements are of {count} different calls {place}; at most {most} are predicted"),
+                "read fewer files at a time",
+            ));
+        }
     }
     let parts = watch.parts(calls.len());
     let forecast = |call| {
@@ -213,7 +232,7 @@ fn forecast(alike: &Alike<'_>, rows: &[&Measurement], predictor: &Predictor<'_>,
     Ok((question, prediction))
 }
 
-/// Calls for which others are tried, by place: of each run at most [`TRIED`] sizes, as many of them where it is the
+/// Calls for which others are tried, by place: of each run at most [`TRIED`] sizes, or its share of [`TRIED_OF_ALL`]; as many of them where it is the
 /// furthest off as evenly over the logarithm of the size, its ends among these.
 fn tried(calls: &[Alike<'_>], forecasts: &[Forecast], rows: &[&Measurement]) -> BTreeSet<usize> {
     let mut runs: HashMap<_, Vec<(u64, f64, usize)>> = HashMap::new();
@@ -224,34 +243,60 @@ fn tried(calls: &[Alike<'_>], forecasts: &[Forecast], rows: &[&Measurement]) -> 
         let run = (Asked::of(row), row.in_place, row.chosen, call.env, &row.origin.file, &row.run);
         runs.entry(run).or_default().push((row.size.0, off, index));
     }
+    let most = (TRIED_OF_ALL / runs.len().max(1)).clamp(TRIED_MIN, TRIED);
     let mut tried = BTreeSet::new();
     for mut sizes in runs.into_values() {
-        if sizes.len() > TRIED {
+        if sizes.len() > most {
             sizes.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.2.cmp(&b.2)));
-            tried.extend(sizes.iter().take(TRIED / 2).map(|s| s.2));
+            tried.extend(sizes.iter().take(most / 2).map(|s| s.2));
             sizes.sort_unstable_by_key(|s| (s.0, s.2));
-            sizes = evenly(&sizes, TRIED / 2);
+            let bytes: Vec<u64> = sizes.iter().map(|s| s.0).collect();
+            sizes = evenly(&bytes, most / 2).into_iter().map(|at| sizes[at]).collect();
         }
         tried.extend(sizes.into_iter().map(|s| s.2));
     }
     tried
 }
 
-/// At most `most` of some sizes, sorted, as evenly over their logarithm as they go; the first and the last among them.
-fn evenly(sizes: &[(u64, f64, usize)], most: usize) -> Vec<(u64, f64, usize)> {
-    let octave = |size: u64| (size.max(1) as f64).log2();
-    let (Some(first), Some(last)) = (sizes.first(), sizes.last()) else { return Vec::new() };
-    let step = (octave(last.0) - octave(first.0)) / (most - 1) as f64;
-    let mut kept: Vec<(u64, f64, usize)> = Vec::new();
-    for place in 0..most {
-        let wanted = octave(first.0) + step * place as f64;
-        // Of both neighbours the closer one.
-        let after = sizes.partition_point(|s| octave(s.0) < wanted).min(sizes.len() - 1);
-        let off = |at: usize| (octave(sizes[at].0) - wanted).abs();
-        let near = if after > 0 && off(after - 1) < off(after) { after - 1 } else { after };
-        kept.push(sizes[near]);
+/// A run, over all files that have it: what its rows ask, and under which variables.
+type RunOf<'a> = (Asked<'a>, Env<'a>);
+
+fn run_of<'a>(row: &'a Measurement, files: &BTreeMap<String, &'a FileReport>) -> RunOf<'a> {
+    (Asked::of(row), files.get(&row.origin.file).map(|file| file.env_of(&row.run)))
+}
+
+/// The sizes that are forecast, of each run that has more than [`SIZES_MAX`].
+fn forecast_sizes<'a>(
+    rows: &[&'a Measurement],
+    files: &BTreeMap<String, &'a FileReport>,
+) -> HashMap<RunOf<'a>, BTreeSet<Bytes>> {
+    let mut sizes: HashMap<RunOf<'a>, BTreeSet<Bytes>> = HashMap::new();
+    for &row in rows {
+        sizes.entry(run_of(row, files)).or_default().insert(row.size);
     }
-    kept.dedup_by_key(|s| s.2);
+    sizes.retain(|_, sizes| sizes.len() > SIZES_MAX);
+    for sizes in sizes.values_mut() {
+        let all: Vec<u64> = sizes.iter().map(|size| size.0).collect();
+        *sizes = evenly(&all, SIZES_MAX).into_iter().map(|at| Bytes(all[at])).collect();
+    }
+    sizes
+}
+
+/// Places of at most `most` of some sizes, sorted, as evenly over their logarithm as they go; the first and the last among
+/// them.
+fn evenly(sizes: &[u64], most: usize) -> Vec<usize> {
+    let octave = |size: u64| (size.max(1) as f64).log2();
+    let (Some(&first), Some(&last)) = (sizes.first(), sizes.last()) else { return Vec::new() };
+    let step = (octave(last) - octave(first)) / (most - 1) as f64;
+    let mut kept: Vec<usize> = Vec::new();
+    for place in 0..most {
+        let wanted = octave(first) + step * place as f64;
+        // Of both neighbours the closer one.
+        let after = sizes.partition_point(|&size| octave(size) < wanted).min(sizes.len() - 1);
+        let off = |at: usize| (octave(sizes[at]) - wanted).abs();
+        kept.push(if after > 0 && off(after - 1) < off(after) { after - 1 } else { after });
+    }
+    kept.dedup();
     kept
 }
 
@@ -520,10 +565,7 @@ mod tests {
     /// of 1, 2, 4 ... 1024 with as many as 6, every second; of many crowded at one end, that end does not get more.
     #[test]
     fn sizes_are_thinned_evenly() {
-        let sizes = |all: &[u64]| -> Vec<(u64, f64, usize)> {
-            all.iter().enumerate().map(|(index, &size)| (size, 0.0, index)).collect()
-        };
-        let kept = |all: &[u64], most| evenly(&sizes(all), most).into_iter().map(|s| s.0).collect::<Vec<_>>();
+        let kept = |all: &[u64], most| evenly(all, most).into_iter().map(|at| all[at]).collect::<Vec<_>>();
         let powers: Vec<u64> = (0..=10).map(|p| 1 << p).collect();
         assert_eq!(kept(&powers, 6), [1, 4, 16, 64, 256, 1024]);
         assert_eq!(kept(&powers, 64), powers);
