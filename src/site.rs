@@ -14,12 +14,13 @@ use collcast_sim::nccl::settings::SettingsError;
 use collcast_sim::nccl::{CsvTuner, Environment, Tuner, Version};
 use collcast_sim::nccl::{NicSet, Transport};
 use collcast_sim::predict::{Predictor, Settings};
-use collcast_sim::profile::{Layer, Profile};
+use collcast_sim::profile::Profile;
 use collcast_sim::topology::Topology;
 use collcast_topologies::placement::place;
 
 use crate::error::Error;
-use crate::files::{content_hash, read_text};
+use crate::files::read_text;
+use crate::profiles::{self, Folders, Purpose, Taken};
 
 /// The machine where none is named.
 pub const DEFAULT_MACHINE: &str = "dgx-h100";
@@ -41,9 +42,11 @@ pub struct SiteSpec {
     pub gpus: Option<u32>,
     /// Which GPU each rank runs on: see [`collcast_topologies::placement::place`].
     pub placement: Option<String>,
-    /// Profiles, built-in names or TOML files; several layer, and the later wins per constant. The machine's own, or
-    /// else `prior`, where none is named.
+    /// Profiles, names or TOML files; several layer, and the later wins per constant. The best that there is for the
+    /// machine where none is named: see [`profiles::take`](crate::profiles::take).
     pub profiles: Vec<String>,
+    /// Folders with profiles of the user's own, besides the built-in ones.
+    pub profile_folders: Vec<PathBuf>,
     /// Graphs in place of NCCL's search, as `NCCL_GRAPH_FILE` takes them.
     pub graph: Option<PathBuf>,
     /// NCCL version whose rules hold; the machine's, else the newest known.
@@ -119,7 +122,7 @@ impl SiteSpec {
     /// # Errors
     /// As of [`SiteSpec::load`].
     pub fn load_onto(&self, topology: Topology) -> Result<Site, Error> {
-        let (profile, sources) = load_profile(&self.profiles, &topology)?;
+        let Taken { profile, sources, why } = self.profile_for(&topology, Purpose::Forecast)?;
         let mut told = told(&topology, self.nccl.as_deref(), &self.env)?;
         let several = topology.hosts().len() > 1;
         told.settings.launch = self.launch.unwrap_or(if several { Launch::Processes } else { Launch::Threads });
@@ -128,7 +131,16 @@ impl SiteSpec {
             Some(path) => collcast_topologies::graph::read_path(path)?,
             None => Given::default(),
         };
-        Ok(Site { spec: self.clone(), topology, profile, sources, told, graphs })
+        Ok(Site { spec: self.clone(), topology, profile, sources, why, told, graphs })
+    }
+
+    /// The profiles named, or the best there is for a machine.
+    ///
+    /// # Errors
+    /// A profile that cannot be read, or does not exist.
+    pub fn profile_for(&self, topology: &Topology, purpose: Purpose) -> Result<Taken, Error> {
+        let folders = Folders::of(self.topology.as_deref(), &self.profile_folders);
+        profiles::take(&self.profiles, topology, &folders, purpose)
     }
 }
 
@@ -143,6 +155,8 @@ pub struct Site {
     pub profile: Profile,
     /// The profiles that were read, with hashes of their contents.
     pub sources: Vec<Input>,
+    /// Why the profile was taken, where neither a user nor the machine named it.
+    pub why: Option<String>,
     /// What NCCL is told.
     pub told: Told,
     /// Graphs in place of NCCL's search.
@@ -186,6 +200,7 @@ impl Site {
     /// What an answer says first: machine, version, launch mode, profile, and what was assumed.
     pub fn notes(&self, beyond: &Beyond) -> Vec<String> {
         let mut lines = assumptions(&self.topology, &self.profile, self.settings(), beyond);
+        lines.extend(self.why.clone());
         lines.extend(self.told.notes.iter().cloned());
         lines
     }
@@ -269,36 +284,6 @@ pub fn told(topology: &Topology, nccl: Option<&str>, env: &[(String, String)]) -
         told.tuner = Some(Tuner::Csv(Arc::new(csv)));
     }
     Ok(told)
-}
-
-/// The profiles named, layered, or the one that the machine names, with what was read.
-///
-/// # Errors
-/// A file that cannot be read; a name that does not exist.
-pub fn load_profile(names: &[String], topology: &Topology) -> Result<(Profile, Vec<Input>), Error> {
-    let mut names = names.to_vec();
-    if names.is_empty() {
-        names.push(topology.profile.clone().unwrap_or_else(|| "prior".to_owned()));
-    }
-    let mut profile = Profile::builtin("prior")?;
-    let mut inputs = Vec::new();
-    for name in names {
-        let (text, path) = match Profile::builtin_text(&name) {
-            Some(text) => (text.to_owned(), None),
-            None if name.ends_with(".toml") || name.contains('/') => {
-                let path = PathBuf::from(&name);
-                let text = read_text("read the profile", &path)?;
-                (text, Some(name.clone()))
-            }
-            None => {
-                Profile::builtin(&name)?;
-                continue;
-            }
-        };
-        profile = profile.layered(Layer::stacked(&text, &name)?);
-        inputs.push(Input { name: "profile".to_owned(), path, hash: content_hash(text.as_bytes()) });
-    }
-    Ok((profile, inputs))
 }
 
 /// The hosts that have ranks, and their GPUs with ranks: `2 hosts x 8 H100-SXM5-80GB, 1 host x 4 A100-PCIE-40GB`.

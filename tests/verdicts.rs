@@ -340,7 +340,10 @@ impl Tally {
 fn families() -> String {
     let families: Families = read(&format!("{PUBLISHED}/families.toml"));
     let known: Known = read("tests/data/verdicts.toml");
-    let mut text = String::new();
+    let mut text = String::from(
+        "# Profiles fitted to published runs, by runs of others: taken where they are nearer than the machines' own.\n\
+         # `COLLCAST_UPDATE=1 cargo test --test verdicts` writes it anew.\n",
+    );
     for (name, family) in &families.families {
         let taken = BTreeSet::from([name.clone()]);
         let judged: Vec<Option<(String, [Vec<f64>; 2])>> = (family.cases.par_iter())
@@ -382,7 +385,7 @@ fn families() -> String {
 }
 
 /// The file of what healthy machines are off by, as the published runs have it today.
-fn unseen_file(residuals: &Residuals, families: &str) -> String {
+fn unseen_file(residuals: &Residuals) -> String {
     let mut text = String::from(
         "# How far healthy runs that others published lie from forecasts by profiles that had not seen their publisher: the\n\
          # root mean square over publishers of ln(measured / expected), for the median of a band, and wider where there are\n\
@@ -402,8 +405,6 @@ fn unseen_file(residuals: &Residuals, families: &str) -> String {
         )
         .unwrap();
     }
-    text.push_str("\n# Profiles fitted to published runs, by runs of others: taken where they are nearer than the machines' own.\n");
-    text.push_str(families);
     text
 }
 
@@ -423,19 +424,20 @@ const KNOWN_KINDS: [Kind; 2] = [Kind::Nvlink, Kind::Rdma];
 #[test]
 fn verdicts_are_right() {
     let path = root().join("src/health/unseen.toml");
-    let before = std::fs::read_to_string(&path).unwrap();
+    let of_profiles = root().join("src/profiles/published.toml");
+    let before = [&path, &of_profiles].map(|path| std::fs::read_to_string(path).unwrap());
     let update = std::env::var_os("COLLCAST_UPDATE").is_some();
     let families = if update || common::all("profiles of families", "held against the machines' own") {
         families()
     } else {
-        let at = before.find("[[profiles]]").unwrap();
-        format!("\n{}", &before[at..])
+        before[1].clone()
     };
     let published = published(&taken(&families));
     let residuals = residuals(&published);
-    let text = unseen_file(&residuals, &families);
+    let text = [unseen_file(&residuals), families];
     if update {
-        std::fs::write(&path, text).unwrap();
+        std::fs::write(&path, &text[0]).unwrap();
+        std::fs::write(&of_profiles, &text[1]).unwrap();
         return;
     }
     assert_eq!(before, text, "COLLCAST_UPDATE=1 cargo test --test verdicts writes it");

@@ -22,7 +22,7 @@ pub(crate) use figures::ALL;
 pub use figures::{Errors, Estimated, Group, HeldOut, Part, Worst};
 
 use crate::error::Error;
-use crate::site::load_profile;
+use crate::profiles::{Folders, layered};
 use crate::validate::judged::can_be_asked;
 use crate::validate::judged::left_aside;
 use provenance::About;
@@ -88,7 +88,8 @@ pub fn calibrate(request: &Request) -> Result<Outcome, Error> {
     let read = read_paths(&request.measurements, &options)?;
     can_be_asked(&read.files)?;
     let machines = Machines::of(&read, request.topology.as_deref())?;
-    let (prior, mut inputs) = load_profile(&request.profiles, &machines.topologies[0])?;
+    let folders = Folders::of(request.topology.as_deref(), &request.profile_folders);
+    let (prior, mut inputs) = layered(&request.profiles, &folders)?;
     let usable = Usable::of(&read, &machines, &prior, request)?;
     inputs.extend(read.files.iter().filter(|f| f.rows > 0).map(|f| Input {
         name: "measurements".to_owned(),

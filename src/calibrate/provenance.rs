@@ -48,6 +48,8 @@ impl About<'_> {
         profile.anchors.clear();
         profile.spreads.clear();
         profile.gpus = self.families(of.iter().map(|f| f.machine));
+        let machines: BTreeSet<&String> = of.iter().map(|f| &self.machines.topologies[f.machine].name).collect();
+        profile.machines = machines.into_iter().cloned().collect();
         let launches: BTreeSet<Launch> = rows.iter().map(|&r| self.usable.rows[r].1.settings.launch).collect();
         profile.launches = launches.into_iter().collect();
         let samples = rows.iter().map(|&r| &self.usable.rows[r].1);
@@ -99,6 +101,7 @@ pub(super) fn profile_text(profile: &Profile, fit: &Fit) -> String {
     }
     let _ = writeln!(text, "uncertainty = {}", profile.uncertainty);
     let _ = writeln!(text, "gpus = {}", list(profile.gpus.clone()));
+    let _ = writeln!(text, "machines = {}", list(profile.machines.clone()));
     let _ = writeln!(text, "launches = {}", list(profile.launches.iter().map(ToString::to_string).collect()));
     let _ = writeln!(text, "across_hosts = {}", profile.across_hosts);
     let _ = writeln!(text, "choices = {}", list(profile.choices.clone()));

@@ -17,6 +17,8 @@ pub struct Request {
     pub topology: Option<String>,
     /// Profiles to start from, built-in names or TOML files; several layer.
     pub profiles: Vec<String>,
+    /// Folders with profiles of the user's own, besides the built-in ones.
+    pub profile_folders: Vec<PathBuf>,
     /// Launch mode of rows that do not say theirs.
     pub launch: Option<Launch>,
     /// Smallest size that counts, as nccl-tests counts it.
@@ -45,6 +47,7 @@ impl Default for Request {
             measurements: Vec::new(),
             topology: None,
             profiles: vec!["prior".to_owned()],
+            profile_folders: Vec::new(),
             launch: None,
             min_size: Bytes(1024),
             fit: Vec::new(),

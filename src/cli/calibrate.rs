@@ -11,7 +11,7 @@ use collcast_sim::collective::{Launch, nearest};
 use collcast_sim::units::parse_size;
 
 use crate::output::{Format, OutputArgs, formats, write};
-use crate::selectors::Named;
+use crate::selectors::{Named, profile_folders};
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -97,6 +97,7 @@ fn request(args: &Args) -> Result<Request, Error> {
         measurements: args.measurements.clone(),
         topology: args.topology.clone(),
         profiles: args.profile.clone(),
+        profile_folders: profile_folders(),
         splits: splits(&args.split)?,
         min_size: parse_size(&args.min_size)
             .map_err(|e| Error::usage(format!("--min-size: {e}"), "sizes look like 1K or 64KiB"))?,

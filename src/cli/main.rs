@@ -12,6 +12,7 @@ mod check;
 mod compare;
 mod convert;
 mod probe;
+mod profile;
 mod selectors;
 mod simulate;
 mod sweep;
@@ -46,7 +47,8 @@ Exit codes: 0 done, 1 a comparison failed, 2 bad input or usage, 3 hardware or l
   collcast compare BEFORE AFTER             what became slower: logs, CSV, JSON or folders
   collcast tune h200x4 --output DIR         which settings beat NCCL's own choice
   collcast check SUITE.toml                 did a choice of NCCL or a forecast change, and why
-  collcast topo list                        the built-in machines")]
+  collcast topo list                        the built-in machines
+  collcast profile list -t dgx-h100         what is known of a machine, and which of it is taken")]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -79,6 +81,8 @@ enum Command {
     Convert(convert::Args),
     /// Files: list, show, draw, import machines and routes between GPUs
     Topo(topo::Args),
+    /// Files: which profiles there are, which is taken for a machine, what they are made of
+    Profile(profile::Args),
 }
 
 fn main() -> ExitCode {
@@ -105,6 +109,7 @@ fn main() -> ExitCode {
         Command::Check(args) => check::run(&args, &given),
         Command::Convert(args) => convert::run(&args, &given),
         Command::Topo(args) => topo::run(&args, &given),
+        Command::Profile(args) => profile::run(&args),
     };
     match result {
         Ok(code) => code,

@@ -187,6 +187,16 @@ impl NcclArgs {
     }
 }
 
+/// The user's own folders of profiles: those that COLLCAST_PROFILES names, or else the one in the user's configuration.
+pub(crate) fn profile_folders() -> Vec<PathBuf> {
+    if let Some(paths) = std::env::var_os("COLLCAST_PROFILES") {
+        return std::env::split_paths(&paths).filter(|path| !path.as_os_str().is_empty()).collect();
+    }
+    let configuration = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".config"));
+    configuration.or_else(home).map(|folder| folder.join("collcast/profiles")).into_iter().collect()
+}
+
 impl MachineArgs {
     pub(crate) fn name(&self) -> Option<&str> {
         self.machine.as_deref().or(self.topology.as_deref())
@@ -205,6 +215,7 @@ impl MachineArgs {
             gpus: self.gpus,
             placement,
             profiles: self.profile.clone(),
+            profile_folders: profile_folders(),
             graph: self.graph.clone(),
             ..SiteSpec::default()
         })

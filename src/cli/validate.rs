@@ -12,6 +12,7 @@ use collcast::{Error, SiteSpec};
 use collcast_sim::collective::UnknownName;
 
 use crate::output::{Format, OutputArgs, write};
+use crate::selectors::profile_folders;
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -94,6 +95,7 @@ impl Args {
             nodes: self.nodes,
             gpus: self.gpus,
             profiles: self.profile.clone(),
+            profile_folders: profile_folders(),
             launch: self.launch.as_deref().map(|text| text.parse().map_err(unknown)).transpose()?,
             ..SiteSpec::default()
         };

@@ -83,6 +83,7 @@ pub fn sweep(parts: &[(&Site, &[Query])], explain: bool, watch: &Watch) -> Resul
     let explained = if explain { explain::explain(parts, &predictors)? } else { Vec::new() };
     let beyond: Beyond = rows.iter().map(|row| row.prediction.beyond.clone()).collect();
     let mut notes = assumptions(&last.topology, &last.profile, first.settings(), &beyond);
+    notes.extend(last.why.clone());
     notes.extend(first.told.notes.iter().cloned());
     notes.extend(rows.first().and_then(|row| row.query.split_note()));
     if beyond.switches() {

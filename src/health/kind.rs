@@ -7,7 +7,6 @@ use std::sync::LazyLock;
 use collcast_sim::collective::Collective;
 use collcast_sim::ids::{HostId, Rank};
 use collcast_sim::nccl::Version;
-use collcast_sim::profile::Profile;
 use collcast_sim::topology::{LinkKind, Topology, VertexKind};
 use serde::{Deserialize, Serialize};
 
@@ -135,63 +134,15 @@ pub struct Unseen {
     pub doubt: Doubt,
 }
 
-/// A profile that others' runs are fitted to, and what joins the ranks of these.
-#[derive(Clone, PartialEq, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Published {
-    /// Its name.
-    pub name: String,
-    /// Kinds of network of the machines; none where NVLink alone joins them.
-    pub networks: Vec<String>,
-    /// How far large sizes of unseen runs are off: the root mean square over publishers of ln(measured / expected).
-    pub large: f64,
-    /// The same by the machines' own profiles.
-    pub own: f64,
-    /// Runs behind it.
-    pub runs: usize,
-    /// Publishers of these.
-    pub publishers: usize,
-}
-
 #[derive(Deserialize, Default)]
 struct File {
     #[serde(default)]
     kinds: Vec<Unseen>,
-    #[serde(default)]
-    profiles: Vec<Published>,
 }
 
-/// What is known of kinds and profiles. `COLLCAST_UPDATE=1 cargo test --test verdicts` writes it anew.
+/// What is known of kinds. `COLLCAST_UPDATE=1 cargo test --test verdicts` writes it anew.
 // A test reads the file: it is whole.
 static FILE: LazyLock<File> = LazyLock::new(|| toml::from_str(include_str!("unseen.toml")).unwrap_or_default());
-
-/// The profile by which runs on a machine are best judged, where that is not its own: one that is fitted to runs of such
-/// machines, and nearer to those of publishers that it had not seen.
-pub fn published_for(topology: &Topology) -> Option<&'static Published> {
-    let hosts: BTreeSet<_> = (0..topology.ranks()).map(|r| topology.node_of(Rank(r))).collect();
-    let own = topology.profile.as_deref().and_then(|name| Profile::builtin(name).ok());
-    if hosts.len() < 2 && own.is_some_and(|own| !own.is_cited()) {
-        return None;
-    }
-    let networks: BTreeSet<&str> = (topology.vertices())
-        .filter_map(|(_, v)| match &v.kind {
-            VertexKind::Nic(nic) if !nic.management => Some(nic.kind.name()),
-            _ => None,
-        })
-        .collect();
-    let gpus: BTreeSet<&str> = (0..topology.ranks())
-        .filter_map(|r| topology.gpu(topology.gpu_of(Rank(r))).map(|gpu| gpu.model.as_str()))
-        .collect();
-    let fits = |published: &&Published| {
-        let Ok(profile) = Profile::builtin(&published.name) else { return false };
-        let known = |gpu: &&str| profile.gpus.iter().any(|family| gpu.split('-').next() == Some(family));
-        let joined =
-            published.networks.is_empty() || networks.iter().all(|n| published.networks.iter().any(|p| p == n));
-        let as_large = profile.ranks.is_none_or(|[fewest, _]| topology.ranks() >= fewest);
-        published.large < published.own && as_large && !gpus.is_empty() && gpus.iter().all(known) && joined
-    };
-    FILE.profiles.iter().find(fits)
-}
 
 impl Kind {
     /// What unseen runs of the kind showed.

@@ -13,7 +13,7 @@ mod run;
 
 pub(crate) use expected::runs_of;
 pub use judge::{Band, Health, Judged, Limits, Line, PLATEAU, judge};
-pub use kind::{Doubt, Kind, Published, Unseen, published_for};
+pub use kind::{Doubt, Kind, Unseen};
 pub use part::{Part, State};
 pub use reference::{Reference, against};
 pub use run::{Point, Run};

@@ -47,6 +47,7 @@ pub fn step(request: &Request) -> Result<Outcome, Error> {
     }
     let beyond: Beyond = beyond.into_iter().collect();
     let mut notes = assumptions(&loaded.topology, &loaded.site.profile, &loaded.settings, &beyond);
+    notes.extend(loaded.site.why.clone());
     notes.insert(0, format!("scenario {}: {}", loaded.scenario.name, loaded.scenario.description));
     notes.push(format!(
         "communication as {}; ranks of the same role once: {} -> {}",

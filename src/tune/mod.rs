@@ -69,6 +69,7 @@ pub fn tune(site: &Site, request: &Request) -> Result<Outcome, Error> {
     let variables = variables::find(&calls, &clock.predictor, &settings)?;
     let beyond: Beyond = calls.iter().flat_map(|c| &c.candidates).map(|c| c.prediction.beyond.clone()).collect();
     let mut notes = assumptions(topology, &site.profile, &settings, &beyond);
+    notes.extend(site.why.clone());
     notes.extend(site.told.notes.iter().cloned());
     notes.extend(clock.measured.note());
     if beyond.switches() {

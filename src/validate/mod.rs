@@ -20,8 +20,9 @@ use serde::Serialize;
 use crate::diagnose::{Anomaly, Causes, examine};
 use crate::error::Error;
 use crate::files::content_hash;
-use crate::health::{self, Health, Limits, Published, Reference, Run, State};
-use crate::site::{SiteSpec, assumptions, load_profile};
+use crate::health::{self, Health, Limits, Reference, Run, State};
+use crate::profiles::{Purpose, Taken};
+use crate::site::{SiteSpec, assumptions};
 use crate::watch::Watch;
 pub use figures::{Closest, File, FileOutcome, Group, Median, Row, Stats};
 use judged::{Judged, Verdicts, can_be_asked, hosts_of_rows, judge, left_aside};
@@ -144,10 +145,9 @@ pub fn validate(request: &Request) -> Result<Outcome, Error> {
     }
     can_be_asked(&read.files)?;
     let topology = machine(&request.site, &read)?;
-    let taken =
-        health::published_for(&topology).filter(|_| request.site.profiles.is_empty() && !request.allow_predicted);
-    let named = taken.map_or_else(|| request.site.profiles.clone(), |taken| vec![taken.name.clone()]);
-    let (profile, mut inputs) = load_profile(&named, &topology)?;
+    // Forecasts of ours are judged as they were made.
+    let purpose = if request.allow_predicted { Purpose::Forecast } else { Purpose::Verdict };
+    let Taken { profile, sources: mut inputs, why } = request.site.profile_for(&topology, purpose)?;
     inputs.extend(given(&read).map(|f| Input {
         name: "measurements".to_owned(),
         path: Some(f.path.display().to_string()),
@@ -156,7 +156,7 @@ pub fn validate(request: &Request) -> Result<Outcome, Error> {
     let judged = judge(&read, (&topology, &profile), request.site.launch, request.closest, &request.watch)?;
     let (extrapolated, beyond) = reach(&judged.rows);
     let mut notes = notes(&read, &judged, &topology, &profile);
-    notes.extend(taken.map(|taken| why(taken, &topology)));
+    notes.extend(why);
     let mut warnings = warnings(&read, &judged, &topology, &profile);
     let untried = judged.rows.iter().filter(|j| request.closest && j.closest.is_none()).count();
     if untried > 0 {
@@ -213,19 +213,6 @@ pub fn validate(request: &Request) -> Result<Outcome, Error> {
         extrapolated,
         beyond,
     })
-}
-
-/// Why a profile was taken that nobody named.
-fn why(taken: &Published, topology: &Topology) -> String {
-    format!(
-        "profile {} is taken for such machines: it was {:.0}% off at large sizes on {} runs of {} publishers that it had not seen, `{}` {:.0}%",
-        taken.name,
-        taken.large * 100.0,
-        taken.runs,
-        taken.publishers,
-        topology.profile.as_deref().unwrap_or("prior"),
-        taken.own * 100.0,
-    )
 }
 
 fn limits(request: &Request) -> Limits {

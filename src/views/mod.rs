@@ -9,6 +9,7 @@ pub mod compare;
 pub mod forecast;
 mod health;
 pub mod probe;
+pub mod profile;
 pub mod step;
 pub mod topo;
 pub mod tune;

@@ -9,6 +9,8 @@ pub(crate) fn collcast(args: &[&str]) -> (i32, String, String) {
     let out = Command::new(env!("CARGO_BIN_EXE_collcast"))
         .args(args)
         .current_dir(env!("CARGO_MANIFEST_DIR"))
+        // Whoever runs the tests may have profiles.
+        .env("COLLCAST_PROFILES", "")
         .stdin(Stdio::null())
         .output()
         .unwrap();

@@ -99,6 +99,9 @@ pub struct Profile<P = Values> {
     /// GPU models that it was made on.
     #[serde(default)]
     pub gpus: Vec<String>,
+    /// Names of the machines whose measurements it was fitted to; it is theirs where nobody names another.
+    #[serde(default)]
+    pub machines: Vec<String>,
     /// Launch modes that it was made with; others are extrapolated.
     #[serde(default)]
     pub launches: Vec<Launch>,
@@ -138,6 +141,7 @@ impl<P> Profile<P> {
             over: self.over,
             uncertainty: self.uncertainty,
             gpus: self.gpus,
+            machines: self.machines,
             launches: self.launches,
             across_hosts: self.across_hosts,
             choices: self.choices,

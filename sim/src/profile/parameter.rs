@@ -18,6 +18,19 @@ pub enum OriginKind {
     Assumed,
 }
 
+impl OriginKind {
+    /// Its name in files and tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Measured => "measured",
+            Self::Fitted => "fitted",
+            Self::Anchor => "anchor",
+            Self::Cited => "cited",
+            Self::Assumed => "assumed",
+        }
+    }
+}
+
 /// A constant's value and where it is from.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -1,0 +1,184 @@
+//! Profiles: which there are, which is taken for a machine where none is named, and what sets two apart.
+//!
+//! ```
+//! use collcast::profiles::list;
+//! let all = list(&collcast::SiteSpec::new("aws-p4d").nodes(2))?;
+//! let judges = all.iter().find(|profile| profile.judges.is_some()).unwrap();
+//! assert_eq!(judges.name, "a100-efa-published");
+//! # Ok::<(), collcast::Error>(())
+//! ```
+
+mod published;
+mod shown;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use collcast_reports::model::Input;
+use collcast_sim::ids::Rank;
+use collcast_sim::profile::{Layer, Profile};
+use collcast_sim::topology::Topology;
+use serde::Serialize;
+
+use crate::error::Error;
+use crate::files::{content_hash, read_text};
+pub use published::{Published, published_for};
+pub use shown::{Difference, Known, Value, differences, list, values};
+
+/// The file that is taken by itself beside a topology file.
+pub const BESIDE: &str = "profile.toml";
+
+/// Where a profile is from.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Place {
+    /// The program brings it along.
+    BuiltIn,
+    /// A file.
+    File(PathBuf),
+}
+
+/// Where profiles of a name are looked for, before the built-in ones.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Folders {
+    /// The folder of the topology file, where the machine is from one.
+    pub topology: Option<PathBuf>,
+    /// The user's own, the first one first.
+    pub own: Vec<PathBuf>,
+}
+
+impl Folders {
+    /// Those of a machine, by its built-in name or file.
+    pub fn of(topology: Option<&str>, own: &[PathBuf]) -> Self {
+        let file = topology.map(Path::new).filter(|path| path.is_file());
+        Self { topology: file.and_then(Path::parent).map(Path::to_owned), own: own.to_owned() }
+    }
+
+    fn each(&self) -> impl Iterator<Item = &PathBuf> {
+        self.topology.iter().chain(&self.own)
+    }
+
+    /// The profiles in the user's own folders, by name; one in an earlier folder hides those of its name in later ones.
+    ///
+    /// # Errors
+    /// A folder or a profile that cannot be read.
+    fn profiles(&self) -> Result<Vec<PathBuf>, Error> {
+        let mut found: Vec<PathBuf> = Vec::new();
+        for folder in self.own.iter().filter(|folder| folder.is_dir()) {
+            let entries = std::fs::read_dir(folder).map_err(|source| {
+                let (what, path) = ("read the profiles", folder.clone());
+                Error::File { what, path, source }
+            })?;
+            let mut files: Vec<PathBuf> = entries.filter_map(|e| Some(e.ok()?.path())).collect();
+            files.retain(|f| f.extension().is_some_and(|e| e == "toml"));
+            files.retain(|f| found.iter().all(|known| known.file_name() != f.file_name()));
+            files.sort();
+            found.extend(files);
+        }
+        Ok(found)
+    }
+
+    /// Where a profile is, by name or as the path of a file.
+    fn place(&self, name: &str) -> Result<Place, Error> {
+        let beside = |folder: &PathBuf| {
+            let path = folder.join(format!("{}.toml", name.strip_suffix(".toml").unwrap_or(name)));
+            path.is_file().then_some(path)
+        };
+        let is_path = name.ends_with(".toml") || name.contains('/');
+        match () {
+            () if is_path && Path::new(name).is_file() => Ok(Place::File(name.into())),
+            () if let Some(path) = self.each().find_map(beside) => Ok(Place::File(path)),
+            () if is_path => Ok(Place::File(name.into())),
+            () => Profile::builtin(name).map(|_| Place::BuiltIn).map_err(Error::from),
+        }
+    }
+}
+
+/// A profile that was read, and why where nobody named it.
+#[derive(Clone, Debug)]
+pub struct Taken {
+    /// The profile.
+    pub profile: Profile,
+    /// The files that were read, with hashes.
+    pub sources: Vec<Input>,
+    /// Why it was taken, where neither a user nor the machine named it.
+    pub why: Option<String>,
+}
+
+/// The profiles of these names, layered over `prior`; the later wins per constant.
+///
+/// # Errors
+/// A file that cannot be read; a name that does not exist.
+pub fn layered(names: &[String], folders: &Folders) -> Result<(Profile, Vec<Input>), Error> {
+    let mut profile = Profile::builtin("prior")?;
+    let mut sources = Vec::new();
+    for name in names {
+        let (text, path) = match folders.place(name)? {
+            Place::BuiltIn => (Profile::builtin_text(name).unwrap_or_default().to_owned(), None),
+            Place::File(path) => (read_text("read the profile", &path)?, Some(path.display().to_string())),
+        };
+        profile = profile.layered(Layer::stacked(&text, path.as_deref().unwrap_or(name))?);
+        sources.push(Input { name: "profile".to_owned(), path, hash: content_hash(text.as_bytes()) });
+    }
+    Ok((profile, sources))
+}
+
+/// What a profile is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Purpose {
+    /// To forecast calls of all sizes.
+    Forecast,
+    /// To say whether a machine is slow, which large sizes decide.
+    Verdict,
+}
+
+/// The profiles named, or else the best there is for a machine: one beside its file, the user's own that was fitted to
+/// this machine, and the one that the machine names.
+///
+/// For a verdict one that is fitted to published runs comes before the machine's own, where it is nearer on unseen ones
+/// at large sizes. At small ones it is not (docs/accuracy/published.md, columns `left out`), so no forecast takes it.
+///
+/// # Errors
+/// A file that cannot be read; a name that does not exist.
+pub fn take(names: &[String], topology: &Topology, folders: &Folders, purpose: Purpose) -> Result<Taken, Error> {
+    let chosen = if names.is_empty() { choose(topology, folders, purpose)? } else { (names.to_vec(), None) };
+    let (profile, sources) = layered(&chosen.0, folders)?;
+    Ok(Taken { profile, sources, why: chosen.1 })
+}
+
+/// The names to take where none is given, and why.
+fn choose(topology: &Topology, folders: &Folders, purpose: Purpose) -> Result<(Vec<String>, Option<String>), Error> {
+    let one = |path: &Path, why: String| (vec![path.display().to_string()], Some(why));
+    if let Some(path) = folders.topology.as_ref().map(|folder| folder.join(BESIDE)).filter(|path| path.is_file()) {
+        let layer = read(&path)?;
+        if layer.machines.contains(&topology.name) || (layer.machines.is_empty() && same_gpus(&layer, topology)) {
+            let why = format!("profile {} is taken: `{}` lies beside the topology file", layer.name, path.display());
+            return Ok(one(&path, why));
+        }
+    }
+    for path in folders.profiles()? {
+        let layer = read(&path)?;
+        if layer.machines.contains(&topology.name) {
+            let (name, file) = (&layer.name, path.display());
+            let why = format!("profile {name} is taken: `{file}` was fitted to measurements of `{}`", topology.name);
+            return Ok(one(&path, why));
+        }
+    }
+    let own = topology.profile.clone().unwrap_or_else(|| "prior".to_owned());
+    Ok(match published_for(topology).filter(|_| purpose == Purpose::Verdict) {
+        Some(published) => (vec![published.name.clone()], Some(published.why(&own))),
+        None => (vec![own], None),
+    })
+}
+
+fn read(path: &Path) -> Result<Layer, Error> {
+    let text = read_text("read the profile", path)?;
+    Ok(Layer::stacked(&text, &path.display().to_string())?)
+}
+
+/// Whether a profile was made on GPUs of the families that have ranks.
+fn same_gpus(layer: &Layer, topology: &Topology) -> bool {
+    let families: BTreeSet<&str> =
+        (0..topology.ranks()).filter_map(|r| topology.gpu(topology.gpu_of(Rank(r)))?.model.split('-').next()).collect();
+    !families.is_empty() && families.iter().all(|family| layer.gpus.iter().any(|gpu| gpu == family))
+}

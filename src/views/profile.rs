@@ -1,0 +1,126 @@
+//! Profiles as tables: which there are, what one is made of, what sets two apart.
+
+use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
+use collcast_sim::profile::Profile;
+
+use super::VERSION;
+use crate::profiles::{Difference, Known, Place, Value};
+
+/// A row a profile; the one that is taken for a machine is said last.
+pub fn list_report(known: &[Known]) -> Report {
+    let mut report = Report::new("profiles", VERSION);
+    let columns = [
+        Column::text("name", "name"),
+        Column::text("place", "from"),
+        Column::text("gpus", "GPUs"),
+        Column::text("ranks", "ranks"),
+        Column::text("hosts", "hosts"),
+        Column::number("rows", "rows fitted"),
+        Column::number("unseen_percent", "off on unseen runs %"),
+        Column::text("taken", "taken by"),
+    ];
+    let mut table = Table::new("rows", "", columns);
+    for profile in known {
+        let place = match &profile.place {
+            Place::BuiltIn => "built in".to_owned(),
+            Place::File(path) => path.display().to_string(),
+        };
+        let cited = profile.gpus.is_empty();
+        table.push([
+            profile.name.as_str().into(),
+            place.into(),
+            (if cited { "any: cited".to_owned() } else { profile.gpus.join(" ") }).into(),
+            profile.ranks.map(|[fewest, most]| format!("{fewest} to {most}")).into(),
+            (!cited).then_some(if profile.across_hosts { "several" } else { "one" }).into(),
+            (profile.rows > 0).then_some(profile.rows).into(),
+            profile.unseen_error.map(|error| Cell::float(error * 100.0, 0)).into(),
+            match (&profile.taken, &profile.judges) {
+                (Some(_), Some(_)) => Some("all commands"),
+                (Some(_), None) => Some("forecasts"),
+                (None, Some(_)) => Some("validate"),
+                (None, None) => None,
+            }
+            .into(),
+        ]);
+    }
+    report.tables.push(table);
+    let unseen = |p: &Known| {
+        let (runs, publishers) = p.unseen?;
+        Some(format!("{} {runs} of {publishers}", p.name))
+    };
+    let unseen: Vec<String> = known.iter().filter_map(unseen).collect();
+    report.assumptions.push(format!(
+        "off on unseen runs: at large sizes, root mean square over publishers that the profile had not seen; runs and publishers: {}",
+        unseen.join(", ")
+    ));
+    let why = known.iter().find_map(|profile| profile.taken.clone());
+    let judges = known.iter().find_map(|profile| profile.judges.clone());
+    if let Some(why) = why {
+        let other = judges.filter(|judges| *judges != why).map(|judges| format!("; by validate {judges}"));
+        report.verdict = Some(verdict(why + &other.unwrap_or_default()));
+    }
+    report
+}
+
+/// A row a constant.
+pub fn values_report(profile: &Profile, values: &[Value]) -> Report {
+    let mut report = Report::new("profile", VERSION);
+    report.assumptions.push(format!("profile {}: {}", profile.name, profile.evidence));
+    report.assumptions.extend(profile.data.iter().map(|data| format!("fitted to {} rows of {}", data.rows, data.file)));
+    let columns = [
+        Column::text("name", "constant"),
+        Column::number("value", "value"),
+        Column::number("low", "90% from"),
+        Column::number("high", "to"),
+        Column::text("origin", "origin"),
+        Column::text("source", "source"),
+    ];
+    let mut table = Table::new("rows", "", columns);
+    for value in values {
+        let end = |place: usize| Cell::from(value.interval.map(|interval| Cell::float(interval[place], 4)));
+        let [low, high] = [end(0), end(1)];
+        table.push([
+            value.name.into(),
+            Cell::float(value.value, 4),
+            low,
+            high,
+            value.origin.name().into(),
+            value.source.as_str().into(),
+        ]);
+    }
+    report.tables.push(table);
+    report.verdict = Some(verdict(format!("profile {} has {} constants here", profile.name, values.len())));
+    report
+}
+
+/// A row a constant that differs.
+pub fn differences_report((before, after): (&str, &str), differences: &[Difference]) -> Report {
+    let mut report = Report::new("profile-diff", VERSION);
+    let columns = [
+        Column::text("name", "constant"),
+        Column::number("before", "before"),
+        Column::number("after", "after"),
+        Column::number("ratio", "after/before"),
+        Column::text("origin_before", "origin before"),
+        Column::text("origin_after", "origin after"),
+    ];
+    let mut table = Table::new("rows", "", columns);
+    for difference in differences {
+        table.push([
+            difference.name.into(),
+            Cell::float(difference.before, 4),
+            Cell::float(difference.after, 4),
+            Cell::float(difference.after / difference.before, 3),
+            difference.origins.0.name().into(),
+            difference.origins.1.name().into(),
+        ]);
+    }
+    report.tables.push(table);
+    report.verdict = Some(verdict(format!("{before} and {after} differ by {} constants", differences.len())));
+    report
+}
+
+fn verdict(sentence: String) -> Verdict {
+    let basis = "the profiles' own account".to_owned();
+    Verdict { status: Status::Ok, sentence, confidence: String::new(), basis, next: None }
+}
