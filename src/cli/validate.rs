@@ -12,6 +12,7 @@ use collcast::{Error, SiteSpec};
 use collcast_sim::collective::UnknownName;
 
 use crate::output::{Format, OutputArgs, write};
+use crate::selectors::ReadArgs;
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -66,9 +67,8 @@ pub(crate) struct Args {
     /// Do not look for the cause of what is slow
     #[arg(long)]
     no_doctor: bool,
-    /// Accept our own predictions as measurements
-    #[arg(long)]
-    allow_predicted: bool,
+    #[command(flatten)]
+    read: ReadArgs,
     /// Write pictures into a folder: measured points on predicted curves, an SVG for each collective,
     /// number of ranks and launch mode
     #[arg(long, value_name = "DIR", help_heading = "Output")]
@@ -104,7 +104,7 @@ impl Args {
             against: self.against.clone(),
             closest: self.closest,
             doctor: !self.no_doctor,
-            allow_predicted: self.allow_predicted,
+            read: self.read.options()?,
             ..Request::new(&self.measurements)
         })
     }

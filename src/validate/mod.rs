@@ -4,7 +4,7 @@ mod figures;
 pub mod judged;
 pub mod plots;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use collcast_hwbackend::read::{FileReport, ReadOptions, ReadReport, cut_runs, read_paths};
@@ -20,11 +20,11 @@ use serde::Serialize;
 use crate::diagnose::{Anomaly, Causes, examine};
 use crate::error::Error;
 use crate::files::content_hash;
-use crate::health::{self, Health, Limits, Published, Reference, Run, State};
+use crate::health::{self, Doubt, Health, Limits, Published, Reference, Run, State};
 use crate::site::{SiteSpec, assumptions, load_profile};
 use crate::watch::Watch;
 pub use figures::{Closest, File, FileOutcome, Group, Median, Row, Stats};
-use judged::{Judged, Verdicts, can_be_asked, hosts_of_rows, judge, left_aside};
+use judged::{Judged, Verdicts, can_be_asked, hosts_of_rows, judge, left_aside, one_kind};
 
 /// What is held against forecasts, and how.
 #[derive(Clone, Debug)]
@@ -45,8 +45,8 @@ pub struct Request {
     pub closest: bool,
     /// Whether to look for the cause of what is slow.
     pub doctor: bool,
-    /// Whether to accept forecasts of ours as measurements.
-    pub allow_predicted: bool,
+    /// How measurements are read.
+    pub read: ReadOptions,
     /// Follows it and may stop it.
     pub watch: Watch,
 }
@@ -62,7 +62,7 @@ impl Request {
             against: Vec::new(),
             closest: false,
             doctor: true,
-            allow_predicted: false,
+            read: ReadOptions::default(),
             watch: Watch::default(),
         }
     }
@@ -96,6 +96,8 @@ pub struct Outcome {
     pub runs: Vec<Run>,
     /// What the bus bandwidth to expect rests on.
     pub expected: Expected,
+    /// Whether files are of other GPUs than what is expected is of.
+    pub other_gpus: bool,
     /// What is not as it should be, beside times.
     pub anomalies: Vec<Anomaly>,
     /// The causes of each run that was looked into; none where nobody was to look.
@@ -137,15 +139,14 @@ pub enum Expected {
 /// Measurements, a machine or a profile that cannot be read; a machine that neither the request nor the files name; rows that
 /// no forecast is about; too many different calls.
 pub fn validate(request: &Request) -> Result<Outcome, Error> {
-    let options = ReadOptions { allow_predicted: request.allow_predicted, keep_duplicates: false };
-    let read = read_paths(&request.measurements, &options)?;
+    let read = read_paths(&request.measurements, &request.read)?;
     if !request.against.is_empty() {
         return beside_good_runs(request, &read);
     }
     can_be_asked(&read.files)?;
     let topology = machine(&request.site, &read)?;
     let taken =
-        health::published_for(&topology).filter(|_| request.site.profiles.is_empty() && !request.allow_predicted);
+        health::published_for(&topology).filter(|_| request.site.profiles.is_empty() && !request.read.allow_predicted);
     let named = taken.map_or_else(|| request.site.profiles.clone(), |taken| vec![taken.name.clone()]);
     let (profile, mut inputs) = load_profile(&named, &topology)?;
     inputs.extend(given(&read).map(|f| Input {
@@ -169,9 +170,13 @@ pub fn validate(request: &Request) -> Result<Outcome, Error> {
         let all = judged.rows.len();
         warnings.push(format!("{extrapolated} of {all} predictions extrapolate: {beyond}"));
     }
-    warnings.extend(read.files.iter().find_map(|file| other_gpus(file, &topology)));
+    let foreign: BTreeMap<String, String> =
+        read.files.iter().filter_map(|f| Some((f.path.display().to_string(), other_gpus(f, &topology)?))).collect();
+    warnings.extend(foreign.values().next().cloned());
     let mut anomalies: Vec<Anomaly> = read.files.iter().filter_map(defective).collect();
-    let runs = health::runs_of(&judged.rows, &topology, &profile);
+    let mut runs = health::runs_of(&judged.rows, &topology, &profile);
+    // Nobody knows how far forecasts of one GPU are off for another.
+    runs.iter_mut().filter(|run| foreign.contains_key(&run.file)).for_each(|run| run.doubt = Doubt::UNKNOWN);
     let health = health::judge(&runs, limits(request));
     let mut causes = None;
     if request.doctor {
@@ -206,6 +211,7 @@ pub fn validate(request: &Request) -> Result<Outcome, Error> {
         health,
         runs,
         expected: Expected::Forecast { profile: profile.name.clone(), measured: beyond.is_empty() },
+        other_gpus: !foreign.is_empty(),
         anomalies,
         causes,
         max_error: request.max_error,
@@ -234,9 +240,9 @@ fn limits(request: &Request) -> Limits {
 
 /// Measurements beside others that are known to be good: no forecast takes part.
 fn beside_good_runs(request: &Request, read: &ReadReport) -> Result<Outcome, Error> {
-    let options = ReadOptions { allow_predicted: request.allow_predicted, keep_duplicates: true };
-    let good = read_paths(&request.against, &options)?;
-    let (runs, alone) = health::against(read, &Reference::of(&good));
+    let good = read_paths(&request.against, &ReadOptions { keep_duplicates: true, ..request.read })?;
+    one_kind(&read.files, &good.files)?;
+    let (mut runs, alone) = health::against(read, &Reference::of(&good));
     if runs.is_empty() {
         return Err(Error::usage(
             "--against: the good runs have none of the calls and sizes that were measured",
@@ -256,9 +262,10 @@ fn beside_good_runs(request: &Request, read: &ReadReport) -> Result<Outcome, Err
         warnings.push(format!("{alone} rows have no counterpart among the good runs: they are not judged"));
     }
     let (here, there) = (gpus(read), gpus(&good));
-    if !here.is_empty() && !there.is_empty() && here != there {
-        let names = |gpus: &BTreeSet<&str>| gpus.iter().copied().collect::<Vec<_>>().join(", ");
-        warnings.push(format!("the good runs are of {}, those judged of {}", names(&there), names(&here)));
+    let other_gpus = !here.is_empty() && !there.is_empty() && here != there;
+    if other_gpus {
+        warnings.push(format!("the good runs are of {}, those judged of {}", listed(&there), listed(&here)));
+        runs.iter_mut().for_each(|run| run.doubt = Doubt::UNKNOWN);
     }
     let anomalies: Vec<Anomaly> = read.files.iter().filter_map(defective).collect();
     let health = health::judge(&runs, limits(request));
@@ -277,6 +284,7 @@ fn beside_good_runs(request: &Request, read: &ReadReport) -> Result<Outcome, Err
         health,
         runs,
         expected: Expected::Runs { files: given(&good).count() },
+        other_gpus,
         anomalies,
         causes: None,
         max_error: None,
@@ -286,12 +294,17 @@ fn beside_good_runs(request: &Request, read: &ReadReport) -> Result<Outcome, Err
     })
 }
 
+fn listed(names: &BTreeSet<&str>) -> String {
+    names.iter().copied().collect::<Vec<_>>().join(" and ")
+}
+
 /// The GPUs that logs name.
 fn gpus(read: &ReadReport) -> BTreeSet<&str> {
     read.files.iter().flat_map(|file| &file.gpus).map(String::as_str).collect()
 }
 
-/// The machine that was measured, as large as the rows need, with the NCCL version that all files agree on.
+/// The machine that was measured, as large as the rows need, with the NCCL version that all rows agree on which
+/// say one.
 fn machine(site: &SiteSpec, read: &ReadReport) -> Result<Topology, Error> {
     let named = site.topology.clone().or_else(|| read.machine().map(str::to_owned));
     let name = named.ok_or_else(|| {
@@ -303,11 +316,31 @@ fn machine(site: &SiteSpec, read: &ReadReport) -> Result<Topology, Error> {
     let at_most = read.files.iter().filter_map(|f| f.hosts_at_most).min();
     let (nodes, gpus) = hosts_of_rows(&name, (site.nodes, site.gpus), at_most, &read.measurements)?;
     let mut topology = SiteSpec { topology: Some(name), nodes, gpus, ..site.clone() }.topology()?;
-    let versions: BTreeSet<&String> = read.files.iter().filter_map(|f| f.nccl.as_ref()).collect();
-    if let (1, Some(&version)) = (versions.len(), versions.first()) {
-        topology.software.nccl = Some(version.clone());
+    if let [(Some(version), _)] | [(None, _), (Some(version), _)] = &versions(read)[..] {
+        topology.software.nccl = Some((*version).to_owned());
     }
     Ok(topology)
+}
+
+/// The NCCL versions that rows say, with their numbers of rows: first those that say none.
+fn versions(read: &ReadReport) -> Vec<(Option<&str>, usize)> {
+    let mut versions: BTreeMap<Option<&str>, usize> = BTreeMap::new();
+    for row in &read.measurements {
+        *versions.entry(row.settings.nccl.as_deref()).or_default() += 1;
+    }
+    versions.into_iter().collect()
+}
+
+/// What is said where rows are of several NCCL versions.
+fn several_versions(read: &ReadReport) -> Option<String> {
+    let versions = versions(read);
+    let count = |(version, rows): &(Option<&str>, usize)| match version {
+        Some(version) => format!("{version} ({rows} rows)"),
+        None => format!("not said ({rows} rows, forecast with the machine's)"),
+    };
+    let text: Vec<String> = versions.iter().map(count).collect();
+    let said = versions.iter().filter(|(version, _)| version.is_some()).count();
+    (said > 1).then(|| format!("NCCL versions: {}; each row is forecast with its own", text.join(", ")))
 }
 
 /// The files that gave rows.
@@ -329,12 +362,15 @@ fn notes(read: &ReadReport, judged: &Verdicts<'_>, topology: &Topology, profile:
         ..Settings::default()
     };
     let mut notes = assumptions(topology, profile, &settings, &Beyond::default());
-    // Rows have launch modes of their own.
+    // Rows have launch modes of their own, and may have versions.
+    let several = several_versions(read);
+    let apart = if several.is_some() { "; NCCL " } else { "; launch" };
     if let Some(line) = notes.first_mut()
-        && let Some(at) = line.find("; launch")
+        && let Some(at) = line.find(apart)
     {
         line.truncate(at);
     }
+    notes.extend(several);
     let repeated: usize = read.files.iter().map(|f| f.duplicates).sum();
     let unusable: usize = read.files.iter().map(|f| f.unusable).sum();
     notes.push(format!(
@@ -370,14 +406,16 @@ fn other_gpus(file: &FileReport, topology: &Topology) -> Option<String> {
     let model = |name: &str| name.split([' ', '-']).find(|word| MODELS.contains(word)).map(str::to_owned);
     let has: BTreeSet<String> =
         (0..topology.ranks()).filter_map(|r| model(&topology.gpu(topology.gpu_of(Rank(r)))?.model)).collect();
-    let other = file.gpus.iter().find(|name| model(name).is_some_and(|m| !has.is_empty() && !has.contains(&m)))?;
-    let has: Vec<&str> = has.iter().map(String::as_str).collect();
-    Some(format!(
-        "{} is of {other}, `{}` has {}: name the machine that was measured with -t",
-        file.path.display(),
-        topology.name,
-        has.join(", ")
-    ))
+    let other = |name: &String| model(name).is_some_and(|m| !has.is_empty() && !has.contains(&m));
+    file.gpus.iter().any(other).then(|| {
+        format!(
+            "{} is of {}, `{}` has {}: name the machine that was measured with -t",
+            file.path.display(),
+            listed(&file.gpus.iter().map(String::as_str).collect()),
+            topology.name,
+            listed(&has.iter().map(String::as_str).collect())
+        )
+    })
 }
 
 /// A file whose run failed, or gave wrong results: its times are no evidence.
@@ -396,10 +434,11 @@ fn defective(file: &FileReport) -> Option<Anomaly> {
 /// Measurements that cannot be read, or of which no row can be predicted.
 pub fn median_error(
     measurements: &[PathBuf],
+    options: &ReadOptions,
     topology: &Topology,
     profile: &Profile,
 ) -> Result<(usize, f64, String), Error> {
-    let read = read_paths(measurements, &ReadOptions::default())?;
+    let read = read_paths(measurements, options)?;
     can_be_asked(&read.files)?;
     let judged = judge(&read, (topology, profile), None, false, &Watch::default())?;
     if judged.rows.is_empty() {

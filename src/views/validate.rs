@@ -295,6 +295,9 @@ impl Outcome {
         let Some(band) = decisive.filter_map(|run| run.decisive()).min_by(|a, b| a.low.total_cmp(&b.low)) else {
             return format!("low: {NOTHING}");
         };
+        if self.other_gpus {
+            return "low: other GPUs were measured than what is expected is of".to_owned();
+        }
         let within = (1.0 - band.low) * 100.0;
         let margin = match &self.expected {
             Expected::Runs { .. } => format!("good runs lie at most {within:.0}% below each other"),

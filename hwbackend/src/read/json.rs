@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::error::ReadError;
 use super::parsed::{EXPECTED_WRONG, Input, Parsed, TIME_MAX_US, TIME_MIN_US, wrong_values};
-use super::program::{collective_in_name, collective_of_program};
+use super::program::collective_of_program;
 use super::settings::{Env, from_env, is_relevant, plain_version, version_of_code};
 use super::sidecar::{message, shortened};
 
@@ -97,13 +97,8 @@ impl Run {
             .and_then(Value::as_array)
             .map_or(&[][..], Vec::as_slice);
         let args = value.get("args").and_then(Value::as_array);
-        let program = args.and_then(|args| args.first()).and_then(Value::as_str).and_then(collective_of_program);
-        let Some(collective) = program.or(input.sidecar.collective).or_else(|| collective_in_name(input.stem)) else {
-            return Err(format!(
-                "`args` names no test program; say `collective = \"all_reduce\"` in {}.toml beside the file",
-                input.stem
-            ));
-        };
+        let program = args.into_iter().flatten().filter_map(Value::as_str).find_map(collective_of_program);
+        let (collective, _) = input.collective(program)?;
         let from_devices = devices
             .iter()
             .filter_map(|device| count(device.get("rank")?))
