@@ -58,6 +58,7 @@ pub mod error;
 pub mod files;
 pub mod forecast;
 pub mod health;
+pub mod history;
 pub mod noise;
 pub mod probe;
 pub mod query;

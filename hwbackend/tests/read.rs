@@ -673,7 +673,8 @@ fn runs_of_one_file_are_told_apart() {
         assert_eq!(read.measurements.len(), 12);
         runs
     };
-    let versions = |texts: [&str; 2]| said(texts.map(str::to_owned)).into_iter().map(|run| run.2.unwrap()).collect::<Vec<_>>();
+    let versions =
+        |texts: [&str; 2]| said(texts.map(str::to_owned)).into_iter().map(|run| run.2.unwrap()).collect::<Vec<_>>();
     assert_eq!(versions(["NCCL version 2.19.3+cuda12.4", "NCCL version 2.28.9+cuda13.0"]), ["2.19.3", "2.28.9"]);
     let linked = |code| format!("# nccl-tests version 2.17.6 nccl-headers={code} nccl-library={code}");
     assert_eq!(versions([&linked(21903), &linked(22809)]), ["2.19.3", "2.28.9"]);

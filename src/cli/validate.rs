@@ -61,6 +61,10 @@ pub(crate) struct Args {
     /// median counts
     #[arg(long, value_name = "GOOD", num_args = 1..)]
     against: Vec<PathBuf>,
+    /// Folder of past runs: judge by the median of earlier runs of the same hosts, where there are 3 or more, and record
+    /// this one
+    #[arg(long, value_name = "DIR")]
+    history: Option<PathBuf>,
     /// Also name the algorithm and protocol whose prediction is closest to each row
     #[arg(long)]
     closest: bool,
@@ -102,6 +106,7 @@ impl Args {
             max_error,
             fail_below,
             against: self.against.clone(),
+            history: self.history.clone(),
             closest: self.closest,
             doctor: !self.no_doctor,
             read: self.read.options()?,

@@ -2,6 +2,7 @@
 
 mod figures;
 pub mod judged;
+mod past;
 pub mod plots;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,6 +16,7 @@ use collcast_sim::ids::Rank;
 use collcast_sim::predict::Settings;
 use collcast_sim::profile::Profile;
 use collcast_sim::topology::Topology;
+use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::diagnose::{Anomaly, Causes, examine};
@@ -25,6 +27,8 @@ use crate::site::{SiteSpec, assumptions, load_profile};
 use crate::watch::Watch;
 pub use figures::{Closest, File, FileOutcome, Group, Median, Row, Stats};
 use judged::{Judged, Verdicts, can_be_asked, hosts_of_rows, judge, left_aside, one_kind};
+pub use past::History;
+use past::Present;
 
 /// What is held against forecasts, and how.
 #[derive(Clone, Debug)]
@@ -41,6 +45,11 @@ pub struct Request {
     pub fail_below: Option<f64>,
     /// Measurements that are known to be good, to be expected in place of a forecast: the median of several files.
     pub against: Vec<PathBuf>,
+    /// A folder of past runs. A run is judged by the median of earlier ones of its hosts, where there are enough, and then
+    /// recorded there.
+    pub history: Option<PathBuf>,
+    /// When files were measured that do not say it; the time of their last change where none is given.
+    pub now: Option<Timestamp>,
     /// Whether to name the algorithm and protocol whose forecast is closest to each row.
     pub closest: bool,
     /// Whether to look for the cause of what is slow.
@@ -60,6 +69,8 @@ impl Request {
             max_error: None,
             fail_below: None,
             against: Vec::new(),
+            history: None,
+            now: None,
             closest: false,
             doctor: true,
             read: ReadOptions::default(),
@@ -98,6 +109,10 @@ pub struct Outcome {
     pub expected: Expected,
     /// Whether files are of other GPUs than what is expected is of.
     pub other_gpus: bool,
+    /// What the past says of each run, where there is a history.
+    pub history: Option<Vec<History>>,
+    /// Whether runs are judged by the past of their own hosts.
+    pub by_past: bool,
     /// What is not as it should be, beside times.
     pub anomalies: Vec<Anomaly>,
     /// The causes of each run that was looked into; none where nobody was to look.
@@ -140,25 +155,45 @@ pub enum Expected {
 /// no forecast is about; too many different calls.
 pub fn validate(request: &Request) -> Result<Outcome, Error> {
     let read = read_paths(&request.measurements, &request.read)?;
-    if !request.against.is_empty() {
-        return beside_good_runs(request, &read);
+    let judge = || match request.against[..] {
+        [] => beside_forecasts(request, &read),
+        _ => beside_good_runs(request, &read),
+    };
+    let Some(folder) = &request.history else { return judge() };
+    let present = Present::read(folder, &read, request.now)?;
+    let (runs, alone) = present.runs();
+    let nameless = request.site.topology.is_none() && read.machine().is_none();
+    let mut outcome = match (&request.against[..], runs.is_empty()) {
+        // Without a machine there is no forecast: the first runs of a history are recorded all the same.
+        ([], true) if nameless => beside_runs(request, &read, runs),
+        ([], true) | ([_, ..], _) => judge()?,
+        ([], false) => beside_runs(request, &read, runs),
+    };
+    let by_past = request.against.is_empty() && !outcome.health.runs.is_empty() && outcome.rows.is_empty();
+    if by_past && alone > 0 {
+        outcome.warnings.push(format!("{alone} rows have too few earlier runs to be judged by"));
     }
+    outcome.warnings.extend(present.past.warnings.iter().cloned());
+    outcome.notes.extend(present.too_little());
+    outcome.history = Some(present.of_runs(&outcome.health));
+    outcome.by_past = by_past;
+    outcome.notes.push(present.record(folder, &read, &outcome.health)?);
+    Ok(outcome)
+}
+
+fn beside_forecasts(request: &Request, read: &ReadReport) -> Result<Outcome, Error> {
     can_be_asked(&read.files)?;
-    let topology = machine(&request.site, &read)?;
+    let topology = machine(&request.site, read)?;
     let taken =
         health::published_for(&topology).filter(|_| request.site.profiles.is_empty() && !request.read.allow_predicted);
     let named = taken.map_or_else(|| request.site.profiles.clone(), |taken| vec![taken.name.clone()]);
     let (profile, mut inputs) = load_profile(&named, &topology)?;
-    inputs.extend(given(&read).map(|f| Input {
-        name: "measurements".to_owned(),
-        path: Some(f.path.display().to_string()),
-        hash: f.hash.clone(),
-    }));
-    let judged = judge(&read, (&topology, &profile), request.site.launch, request.closest, &request.watch)?;
+    inputs.extend(self::inputs("measurements", read));
+    let judged = judge(read, (&topology, &profile), request.site.launch, request.closest, &request.watch)?;
     let (extrapolated, beyond) = reach(&judged.rows);
-    let mut notes = notes(&read, &judged, &topology, &profile);
+    let mut notes = notes(read, &judged, &topology, &profile);
     notes.extend(taken.map(|taken| why(taken, &topology)));
-    let mut warnings = warnings(&read, &judged, &topology, &profile);
+    let mut warnings = warnings(read, &judged, &topology, &profile);
     let untried = judged.rows.iter().filter(|j| request.closest && j.closest.is_none()).count();
     if untried > 0 {
         warnings.push(format!(
@@ -212,6 +247,8 @@ pub fn validate(request: &Request) -> Result<Outcome, Error> {
         runs,
         expected: Expected::Forecast { profile: profile.name.clone(), measured: beyond.is_empty() },
         other_gpus: !foreign.is_empty(),
+        history: None,
+        by_past: false,
         anomalies,
         causes,
         max_error: request.max_error,
@@ -249,49 +286,67 @@ fn beside_good_runs(request: &Request, read: &ReadReport) -> Result<Outcome, Err
             "measure the same collectives, ranks and sizes with nccl-tests on machines known to be good",
         ));
     }
-    let inputs = |role: &str, read: &ReadReport| -> Vec<Input> {
-        let input = |f: &FileReport| Input {
-            name: role.to_owned(),
-            path: Some(f.path.display().to_string()),
-            hash: f.hash.clone(),
-        };
-        given(read).map(input).collect()
-    };
-    let mut warnings: Vec<String> = cut_runs(&read.files).into_iter().chain(cut_runs(&good.files)).collect();
-    if alone > 0 {
-        warnings.push(format!("{alone} rows have no counterpart among the good runs: they are not judged"));
-    }
     let (here, there) = (gpus(read), gpus(&good));
     let other_gpus = !here.is_empty() && !there.is_empty() && here != there;
     if other_gpus {
-        warnings.push(format!("the good runs are of {}, those judged of {}", listed(&there), listed(&here)));
         runs.iter_mut().for_each(|run| run.doubt = Doubt::UNKNOWN);
     }
+    let mut outcome = beside_runs(request, read, runs);
+    outcome.warnings.extend(cut_runs(&good.files));
+    if alone > 0 {
+        outcome.warnings.push(format!("{alone} rows have no counterpart among the good runs: they are not judged"));
+    }
+    if other_gpus {
+        let text = format!("the good runs are of {}, those judged of {}", listed(&there), listed(&here));
+        outcome.warnings.push(text);
+    }
+    outcome.inputs.extend(inputs("good runs", &good));
+    let rows = |read: &ReadReport| format!("{} rows from {} files", read.measurements.len(), given(read).count());
+    outcome.notes = vec![format!("{}, beside good runs: {}; the median of several files", rows(read), rows(&good))];
+    outcome.files.extend(good.files.iter().map(File::from));
+    outcome.expected = Expected::Runs { files: given(&good).count() };
+    outcome.other_gpus = other_gpus;
+    Ok(outcome)
+}
+
+/// Runs beside what others took: no forecast takes part.
+fn beside_runs(request: &Request, read: &ReadReport, runs: Vec<Run>) -> Outcome {
     let anomalies: Vec<Anomaly> = read.files.iter().filter_map(defective).collect();
     let health = health::judge(&runs, limits(request));
-    let rows = |read: &ReadReport| format!("{} rows from {} files", read.measurements.len(), given(read).count());
-    Ok(Outcome {
-        inputs: [inputs("measurements", read), inputs("good runs", &good)].concat(),
-        notes: vec![format!("{}, beside good runs: {}; the median of several files", rows(read), rows(&good))],
-        warnings,
+    Outcome {
+        inputs: inputs("measurements", read),
+        notes: vec![format!("{} rows from {} files", read.measurements.len(), given(read).count())],
+        warnings: cut_runs(&read.files).into_iter().collect(),
         rows: Vec::new(),
         groups: Vec::new(),
         overall: Stats::default(),
         overall_with_auto: Stats::default(),
         worst: None,
-        files: read.files.iter().chain(&good.files).map(File::from).collect(),
+        files: read.files.iter().map(File::from).collect(),
         failed: health.state == State::Slow || anomalies.iter().any(|a| a.error),
         health,
         runs,
-        expected: Expected::Runs { files: given(&good).count() },
-        other_gpus,
+        expected: Expected::Runs { files: 0 },
+        other_gpus: false,
+        history: None,
+        by_past: false,
         anomalies,
         causes: None,
         max_error: None,
         fail_below: request.fail_below,
         extrapolated: 0,
         beyond: Beyond::default(),
-    })
+    }
+}
+
+/// The files that gave rows, as inputs of a report.
+fn inputs(role: &str, read: &ReadReport) -> Vec<Input> {
+    let input = |f: &FileReport| Input {
+        name: role.to_owned(),
+        path: Some(f.path.display().to_string()),
+        hash: f.hash.clone(),
+    };
+    given(read).map(input).collect()
 }
 
 fn listed(names: &BTreeSet<&str>) -> String {

@@ -39,6 +39,23 @@ pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
     nccl_tests(input, &value)
 }
 
+/// The text of nccl-tests' JSON with those variables alone of its environment that are read; `None` where it has none.
+pub fn without_secrets(text: &str) -> Option<String> {
+    if !text.trim_start().starts_with('{') {
+        return None;
+    }
+    let mut value: Value = serde_json::from_str(text).ok()?;
+    match value.get_mut("env")? {
+        Value::Array(items) => items.retain(|item| {
+            let name = item.as_str().and_then(|item| item.split_once('='));
+            name.is_some_and(|(name, _)| is_relevant(name))
+        }),
+        Value::Object(map) => map.retain(|name, _| is_relevant(name)),
+        other => *other = Value::Null,
+    }
+    serde_json::to_string_pretty(&value).ok()
+}
+
 fn nccl_tests(input: &Input<'_>, value: &Value) -> Result<Parsed, ReadError> {
     let mut out = Parsed::default();
     let Some(results) = value.get("results").and_then(Value::as_array) else {
@@ -111,6 +128,7 @@ impl Run {
             ));
         };
         let hosts: BTreeSet<&str> = devices.iter().filter_map(|device| device.get("hostname")?.as_str()).collect();
+        let host_names = hosts.iter().map(|&host| host.to_owned()).collect();
         let hosts = (!hosts.is_empty() && devices.len() == ranks as usize)
             .then(|| u32::try_from(hosts.len()).ok())
             .flatten()
@@ -138,6 +156,7 @@ impl Run {
         let launch = launch(config).or(input.sidecar.launch);
         // nccl-tests takes its buffers from `ncclMemAlloc`.
         settings.registered = launch == Some(Launch::Graph);
+        settings.host_names = host_names;
 
         Ok(Self { collective, ranks, hosts, launch, settings })
     }
