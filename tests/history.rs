@@ -62,6 +62,8 @@ fn hosts_are_held_against_their_own_past() {
     for day in 1..=3 {
         let (outcome, status, sentence) = judge(&log(folder.path(), "n1", day, 1.0), &history);
         assert!(!outcome.failed && status == Status::Warning && sentence.starts_with("cannot tell"), "{sentence}");
+        let next = outcome.report(Shown::default()).verdict.unwrap().next.unwrap();
+        assert!(next.starts_with("record 3 runs"), "{next}");
         assert!(outcome.notes.iter().any(|n| n.contains(&format!("{} earlier runs", day - 1))), "{:?}", outcome.notes);
     }
     for day in 4..=10 {

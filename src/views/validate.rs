@@ -8,6 +8,7 @@ use collcast_sim::doctor::Cause;
 use super::health;
 use crate::diagnose::Anomaly;
 use crate::health::State;
+use crate::history::FEWEST;
 use crate::validate::{Closest, Expected, File, FileOutcome, Group, History, Outcome, Row, Stats};
 
 /// What a report shows, beside what every one does.
@@ -307,8 +308,19 @@ impl Outcome {
             sentence,
             confidence: self.confidence(),
             basis: if beside_runs { "measured against measured" } else { "measured against predicted" }.to_owned(),
-            next: named.map(|a| a.suggestion.clone()).or_else(|| health::next(&self.health, beside_runs)),
+            next: named
+                .map(|a| a.suggestion.clone())
+                .or_else(|| self.too_early())
+                .or_else(|| health::next(&self.health, beside_runs)),
         }
+    }
+
+    /// What to do where the history is too short, and no machine is named.
+    fn too_early(&self) -> Option<String> {
+        let nothing = self.history.is_some() && self.health.runs.is_empty() && self.rows.is_empty();
+        nothing.then(|| {
+            format!("record {FEWEST} runs of these hosts, or name the machine with -t, so that a forecast judges")
+        })
     }
 
     /// The limit that was asked for and is not met.
