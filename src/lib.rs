@@ -59,6 +59,7 @@ pub mod error;
 pub mod files;
 pub mod forecast;
 pub mod health;
+pub mod history;
 pub mod noise;
 pub mod probe;
 pub mod profiles;

@@ -140,6 +140,13 @@ fn what_misleads_is_said() {
         result["warnings"].to_string().contains("`dgx-h100` has H100")
     };
     assert!(other("A100-SXM4-80GB") && other("H200") && !other("H100 80GB HBM3"));
+    // Half of the ranks on other GPUs: both are named, and nothing is certain.
+    let healthy = log("H100 80GB HBM3", RINGS, |_, time| (time, time, 0));
+    let mixed = healthy.replace("device 7 [0000:07:00] NVIDIA H100 80GB HBM3", "device 7 [0000:07:00] NVIDIA H200");
+    let (code, result) = validate(&mixed, &["--no-doctor"]);
+    let (warnings, verdict) = (result["warnings"].to_string(), result["verdict"].to_string());
+    assert!(warnings.contains("NVIDIA H100 80GB HBM3 and NVIDIA H200"), "{warnings}");
+    assert!(code == 0 && result["health"] == "unsure" && verdict.contains("low: other GPUs"), "{verdict}");
 }
 
 /// Goal: of several runs in one file each is judged under its own variables.
@@ -158,4 +165,59 @@ fn runs_of_one_file_keep_their_variables() {
             .collect();
         assert_eq!(at_1_gib, nvls.map(|on| if on == "1" { "nvls" } else { "ring" }));
     }
+}
+
+/// Goal: a log that does not say its collective is that of `-c`, for every command that reads logs; each run of a file is
+/// forecast with its own NCCL version.
+#[test]
+fn logs_that_say_little_are_completed() {
+    let text = log("H100 80GB HBM3", RINGS, |_, time| (time, time, 0));
+    let silent = text.replace("# Collective test starting: all_reduce_perf\n", "");
+    assert_eq!(validate(&silent, &["-c", "all_reduce", "--no-doctor"]).0, validate(&text, &["--no-doctor"]).0);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.log");
+    std::fs::write(&path, silent).unwrap();
+    let path = path.to_str().unwrap();
+    for (args, way_out) in [
+        (&["validate", path, "-t", "dgx-h100"][..], "-c all_reduce"),
+        (&["compare", path, path], "-c all_reduce"),
+        (&["compare", path, path, "-c", "all_reduse"], "did you mean `all_reduce`?"),
+        (&["calibrate", path, "-t", "dgx-h100"], "-c all_reduce"),
+        (&["tune", "dgx-h100", "--measurements", path], "-c all_reduce"),
+    ] {
+        let (code, _, err) = collcast(args);
+        assert!(code == 2 && err.contains(way_out), "{args:?}: {err}");
+    }
+    assert_eq!(collcast(&["compare", path, path, "-c", "all_reduce"]).0, 0);
+    let versions = ["2.19.3", "2.28.9"].map(|version| format!("NCCL version {version}+cuda12.4\n{text}")).concat();
+    let (_, result) = validate(&versions, &["--no-doctor"]);
+    let said = result["assumptions"].to_string();
+    assert!(said.contains("NCCL versions: 2.19.3 (10 rows), 2.28.9 (10 rows)") && !said.contains("rules"), "{said}");
+}
+
+/// Goal: times of CPU threads are never held against forecasts of GPUs, nor beside times of GPUs.
+#[test]
+fn times_of_cpu_threads_stand_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, before: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, format!("{before}collective,ranks,size_bytes,time_us\nall_reduce,4,67108864,900\n"))
+            .unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let cpu = write("cpu.csv", "# measured by backend host on threads on 2 CPU cores; no GPU is involved\n");
+    let gpu = write("gpu.csv", "");
+    for args in [
+        &["validate", &cpu, "-t", "h200x4"][..],
+        &["validate", &gpu, &cpu, "-t", "h200x4"],
+        &["validate", &cpu, "--against", &gpu],
+        &["validate", &gpu, "--against", &cpu],
+        &["compare", &cpu, &gpu],
+        &["calibrate", &cpu, "-t", "h200x4"],
+        &["tune", "h200x4", "--measurements", &cpu],
+    ] {
+        let (code, _, err) = collcast(args);
+        assert!(code == 2 && err.contains("cpu.csv` was measured on CPU threads"), "{args:?}: {err}");
+    }
+    assert_eq!(collcast(&["validate", &cpu, "--against", &cpu]).0, 0);
 }

@@ -547,3 +547,48 @@ fn every_format_says_the_same() {
     }
     assert!(seen.contains(&State::Slow) && seen.contains(&State::Pass), "{seen:?}");
 }
+
+/// Goal: the same of runs beside forecasts: a run that is unsure is noted, and never a failure beside exit code 0.
+/// Method: times of forecasts, of which one band or all take a factor.
+#[test]
+fn every_format_says_the_same_of_forecasts() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("measured.csv");
+    let write = |times: &dyn Fn(u64) -> f64| {
+        let mut text = String::from("collective,ranks,nodes,launch,size_bytes,time_us,in_place\n");
+        for size in (10..33).map(|power| 1_u64 << power) {
+            writeln!(text, "all_reduce,8,1,processes,{size},{:.3},0", times(size)).unwrap();
+        }
+        std::fs::write(&path, text).unwrap();
+    };
+    let judge = || {
+        let site = SiteSpec { topology: Some("dgx-h100".to_owned()), ..SiteSpec::default() };
+        validate(&Request { site, doctor: false, ..Request::new([path.clone()]) }).unwrap()
+    };
+    write(&|size| 20.0 + size as f64 / 2e5);
+    let expected: BTreeMap<u64, f64> =
+        judge().health.runs[0].lines.iter().map(|line| (line.size_bytes, line.time_us * line.share)).collect();
+    let mut seen = BTreeSet::new();
+    for (from, to) in [(0, u64::MAX), (0, 1 << 16), (1 << 19, 1 << 25), (1 << 22, 1 << 26), (1 << 27, u64::MAX)] {
+        for factor in [1.0, 1.1, 1.3, 2.0, 4.0] {
+            write(&|size| expected[&size] * if (from..=to).contains(&size) { factor } else { 1.0 });
+            let outcome = judge();
+            let report = outcome.report(Shown { for_people: true, ..Shown::default() });
+            let (verdict, junit) = (report.verdict.as_ref().unwrap(), junit::render(&report));
+            let said = [
+                outcome.failed,
+                outcome.health.state == State::Slow,
+                verdict.status == Status::Failed,
+                verdict.sentence.starts_with("slow"),
+                junit.contains("<failure"),
+                github::render(&report).contains("::error"),
+            ];
+            assert!(said.iter().all(|s| *s == said[0]), "{said:?} {from} to {to} by {factor}: {}", verdict.sentence);
+            if outcome.health.state == State::Unsure {
+                assert!(verdict.sentence.starts_with("cannot tell") && junit.contains("cannot tell"), "{junit}");
+            }
+            seen.insert(outcome.health.state);
+        }
+    }
+    assert_eq!(seen.len(), 3, "{seen:?}");
+}

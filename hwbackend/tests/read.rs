@@ -598,3 +598,117 @@ fn messages_quote_files_at_bounded_length() {
         }
     }
 }
+
+/// Sizes of the tables written here, with times in us.
+const TABLE: [(u64, f64); 3] = [(1 << 20, 25.0), (1 << 24, 120.0), (1 << 28, 1400.0)];
+
+/// One run of 8 ranks as nccl-tests prints it, without the line that names the test; `factor` is busbw over algbw, `halves`
+/// 2 for out of place and in place.
+fn table(header: &str, factor: f64, halves: usize) -> String {
+    let mut text = format!("# {header}\n# Using devices\n");
+    for rank in 0..8 {
+        text +=
+            &format!("#  Rank {rank} Group 0 Pid {} on n1 device {rank} [0000:0{rank}:00] NVIDIA H100\n", 100 + rank);
+    }
+    text += &format!(
+        "#       size         count      type   redop    root  {}\n",
+        "time algbw busbw #wrong ".repeat(halves)
+    );
+    for (size, time) in TABLE {
+        let rate = size as f64 / time / 1e3;
+        let half = format!("{time:.2} {rate:.2} {:.2} 0 ", rate * factor);
+        text += &format!("{size} {} float sum -1 {}\n", size / 4, half.repeat(halves));
+    }
+    text + "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 200 \n"
+}
+
+const PROCESSES: &str = "nThread 1 nGpus 1 minBytes 8 maxBytes 1 step: 2(factor)";
+
+/// Goal: the collective of a log without `Collective test starting` is the one of its command line, whoever launched it;
+/// else of the `.toml` beside it, of the file's name, or the one that was asked for, in this order.
+#[test]
+fn the_collective_is_found_wherever_it_is_said() {
+    let asked = |name: &str, before: &str, collective| {
+        let options = ReadOptions { collective, ..ReadOptions::default() };
+        let text = format!("{before}\n{}", table(PROCESSES, 1.75, 2));
+        read_texts_with(&[(name, &text)], options).map(|read| read.measurements[0].collective)
+    };
+    for command in [
+        "+ ./build/all_reduce_perf -b 8 -e 256M -f 2 -g 1",
+        "# cmd: NCCL_ALGO=Ring all_reduce_perf -b 8",
+        "user@n1:~$ ./all_reduce_perf -b 8",
+        "mpirun -np 8 -N 8 --bind-to none -x NCCL_DEBUG=INFO ./build/all_reduce_perf -b 8 -e 256M -f 2 -g 1",
+        "srun -N1 -n8 /opt/nccl-tests/build/all_reduce_perf_mpi -b 8",
+        "bash -c 'all_reduce_perf -b 8'",
+    ] {
+        for name in ["run.log", "all_gather.log"] {
+            assert_eq!(asked(name, command, Some(Collective::Reduce)), Ok(Collective::AllReduce), "{command}");
+        }
+    }
+    for name in ["all_reduce.log", "allreduce-8.txt", "AllReduce_h100.log", "n1-all-reduce.log"] {
+        assert_eq!(asked(name, "", Some(Collective::Reduce)), Ok(Collective::AllReduce), "{name}");
+    }
+    assert_eq!(asked("run.log", "", Some(Collective::AllReduce)), Ok(Collective::AllReduce));
+    let error = asked("run.log", "", None).unwrap_err().to_string();
+    for way in ["-c all_reduce", "the file's name", "run.toml"] {
+        assert!(error.contains(way), "{error}");
+    }
+    let error = asked("all_gather.log", "", None).unwrap_err().to_string();
+    assert!(error.contains("all_gather (by the file's name)"), "{error}");
+    let json = r#"{"results": [], "config": {"devices": [{"rank": 7}]}}"#;
+    let error = read_texts(&[("run.json", json)]).unwrap_err().to_string();
+    assert!(error.contains("-c all_reduce"), "{error}");
+}
+
+/// Goal: of several runs in one file each has the collective of the command line before it, and the NCCL version that was
+/// said for it.
+#[test]
+fn runs_of_one_file_are_told_apart() {
+    let said = |texts: [String; 2]| -> Vec<(String, Collective, Option<String>)> {
+        let text = texts.map(|before| format!("{before}\n{}", table(PROCESSES, 1.75, 2))).concat();
+        let read = read_texts(&[("all_reduce.log", &text)]).unwrap();
+        let mut runs: Vec<_> =
+            read.measurements.iter().map(|m| (m.run.clone(), m.collective, m.settings.nccl.clone())).collect();
+        runs.dedup();
+        assert_eq!(read.measurements.len(), 12);
+        runs
+    };
+    let versions =
+        |texts: [&str; 2]| said(texts.map(str::to_owned)).into_iter().map(|run| run.2.unwrap()).collect::<Vec<_>>();
+    assert_eq!(versions(["NCCL version 2.19.3+cuda12.4", "NCCL version 2.28.9+cuda13.0"]), ["2.19.3", "2.28.9"]);
+    let linked = |code| format!("# nccl-tests version 2.17.6 nccl-headers={code} nccl-library={code}");
+    assert_eq!(versions([&linked(21903), &linked(22809)]), ["2.19.3", "2.28.9"]);
+    assert_eq!(versions([&linked(22809), ""]), ["2.28.9", "2.28.9"]);
+    assert_eq!(versions([&(linked(22809) + "\nNCCL version 2.27.3"), ""]), ["2.27.3", "2.27.3"]);
+    let two = ["+ ./all_reduce_perf -b 8", "+ ./sendrecv_perf -b 8"];
+    let text = format!("{}\n{}{}\n{}", two[0], table(PROCESSES, 1.75, 2), two[1], table(PROCESSES, 1.0, 2));
+    let read = read_texts(&[("run.log", &text)]).unwrap();
+    let runs: std::collections::BTreeSet<_> =
+        read.measurements.iter().map(|m| (m.run.as_str(), m.collective.name())).collect();
+    assert_eq!(runs, [("run", "all_reduce"), ("run#2", "send_recv")].into());
+}
+
+/// Goal: ranks are processes x threads x GPUs of each, and the launch mode follows; a step in place of a factor, and a
+/// table of one half, are read as they are.
+#[test]
+fn threads_gpus_and_halves_are_those_of_the_header() {
+    for (header, launch) in [
+        (PROCESSES, Launch::Processes),
+        ("nThread 1 nGpus 8 minBytes 8 maxBytes 1 step: 1048576(bytes)", Launch::SingleThread),
+        ("nThread 8 nGpus 1 minBytes 8 maxBytes 1 step: 2(factor)", Launch::Threads),
+        ("nThread 2 nGpus 4 minBytes 8 maxBytes 1 step: 2(factor)", Launch::SingleThread),
+    ] {
+        for halves in [1, 2] {
+            let read = read_texts(&[("all_reduce.log", &table(header, 1.75, halves))]).unwrap();
+            let row = &read.measurements[0];
+            assert_eq!((row.ranks, row.hosts, row.launch), (8, Some(1), Some(launch)), "{header}");
+            let file = &read.files[0];
+            assert_eq!((read.measurements.len(), file.unusable, file.unreadable), (3 * halves, 0, 0), "{file:?}");
+        }
+        // Rates of a broadcast tell no ranks; one process has as many as its header says.
+        let bare: String =
+            table(header, 1.0, 2).lines().filter(|l| !l.contains("Rank")).map(|l| format!("{l}\n")).collect();
+        let ranks = read_texts(&[("broadcast.log", &bare)]).map(|read| read.measurements[0].ranks).ok();
+        assert_eq!(ranks, (launch != Launch::Processes).then_some(8), "{header}");
+    }
+}

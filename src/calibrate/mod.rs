@@ -11,7 +11,7 @@ mod rows;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use collcast_hwbackend::read::{FileReport, ReadOptions, ReadReport, cut_runs, read_paths};
+use collcast_hwbackend::read::{FileReport, ReadReport, cut_runs, read_paths};
 use collcast_reports::model::Input;
 use collcast_sim::calibrate::{Fit, Split, Study, spreads};
 use collcast_sim::profile::{Constant, Profile};
@@ -84,8 +84,7 @@ pub fn calibrate(request: &Request) -> Result<Outcome, Error> {
     let seconds = || started.elapsed().as_secs_f64();
     check_names(request)?;
     let may = |name: &str| may_move(request, name);
-    let options = ReadOptions { allow_predicted: request.allow_predicted, keep_duplicates: false };
-    let read = read_paths(&request.measurements, &options)?;
+    let read = read_paths(&request.measurements, &request.read)?;
     can_be_asked(&read.files)?;
     let machines = Machines::of(&read, request.topology.as_deref())?;
     let folders = Folders::of(request.topology.as_deref(), &request.profile_folders);

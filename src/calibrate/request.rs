@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use collcast_hwbackend::read::ReadOptions;
 use collcast_sim::calibrate::Split;
 use collcast_sim::collective::Launch;
 use collcast_sim::units::Bytes;
@@ -35,8 +36,8 @@ pub struct Request {
     pub without_sources: bool,
     /// Name of the profile.
     pub name: String,
-    /// Take our own predictions as measurements.
-    pub allow_predicted: bool,
+    /// How measurements are read.
+    pub read: ReadOptions,
     /// Told of each fit that is done.
     pub watch: Watch,
 }
@@ -56,7 +57,7 @@ impl Default for Request {
             folds: 2,
             without_sources: false,
             name: "fitted".to_owned(),
-            allow_predicted: false,
+            read: ReadOptions::default(),
             watch: Watch::default(),
         }
     }

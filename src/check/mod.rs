@@ -162,7 +162,7 @@ pub fn check(request: &Request) -> Result<Outcome, Error> {
     let mut today = accepted_today(&machines, &recorded);
     for spec in &suite.measured {
         let machine = &machines[spec.machine];
-        let (rows, error, files) = median_error(&spec.files, &machine.as_written(), &machine.site.profile)?;
+        let (rows, error, files) = median_error(&spec.files, &spec.read, &machine.as_written(), &machine.site.profile)?;
         today.measured.insert(spec.name.clone(), Measured { files, rows, median_error_percent: digits(error * 100.0) });
     }
     let judged: Vec<Judged> = (machines.par_iter().zip(&recorded))
@@ -297,6 +297,7 @@ fn of_measurements(request: &Request, today: &Baseline, all: &mut Judged) {
 mod tests {
     use super::*;
     use crate::site::SiteSpec;
+    use collcast_hwbackend::read::ReadOptions;
 
     fn suite(name: &str) -> Suite {
         let machine = MachineSpec {
@@ -331,7 +332,8 @@ mod tests {
     /// Goal: what no file could say is refused, and no panic.
     #[test]
     fn suites_that_make_no_sense_are_refused() {
-        let measured = |machine, files| MeasuredSpec { name: "m".to_owned(), machine, files, max_error: None };
+        let read = ReadOptions::default();
+        let measured = |machine, files| MeasuredSpec { name: "m".to_owned(), machine, files, read, max_error: None };
         let mut twice = suite("one");
         twice.machines.extend(suite("one").machines);
         let elsewhere = Suite { measured: vec![measured(1, vec!["x.log".into()])], ..suite("one") };

@@ -8,8 +8,9 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use collcast_hwbackend::read::ReadOptions;
 use collcast_reports::model::Input;
-use collcast_sim::collective::{Collective, nearest};
+use collcast_sim::collective::{Collective, UnknownName, nearest};
 use collcast_sim::nccl::{Version, settings};
 use collcast_topologies::builtin;
 use collcast_topologies::error::Source;
@@ -135,6 +136,9 @@ struct RawMeasured {
     /// Name in the baseline and in reports [the first file's]
     #[schemars(with = "Option<String>")]
     name: Option<Spanned<String>>,
+    /// Collective of logs that do not say theirs
+    #[schemars(with = "Option<String>")]
+    collective: Option<Spanned<String>>,
     /// Fails where the median error is larger, whatever the baseline says
     #[schemars(with = "Option<String>")]
     max_error: Option<Spanned<String>>,
@@ -214,6 +218,8 @@ pub struct MeasuredSpec {
     pub machine: usize,
     /// nccl-tests logs, JSON, CSV or folders of them.
     pub files: Vec<PathBuf>,
+    /// How they are read.
+    pub read: ReadOptions,
     /// A median error that is too large whatever the baseline says, as a fraction.
     pub max_error: Option<f64>,
 }
@@ -378,7 +384,11 @@ impl Reader<'_> {
         let name = raw.name.as_ref().map_or_else(|| Ok(first.clone()), |name| self.name(name))?;
         let files = raw.files.get_ref().iter().map(|file| self.beside(file).into()).collect();
         let max_error = raw.max_error.as_ref().map(|text| self.fraction(text)).transpose()?;
-        Ok(MeasuredSpec { name, machine, files, max_error })
+        let collective = raw.collective.as_ref().map(|name| {
+            name.get_ref().parse().map_err(|error: UnknownName| self.bad(name.span(), error.to_string(), "", ""))
+        });
+        let read = ReadOptions { collective: collective.transpose()?, ..ReadOptions::default() };
+        Ok(MeasuredSpec { name, machine, files, read, max_error })
     }
 
     fn bad(

@@ -11,7 +11,7 @@ use collcast_sim::collective::{Launch, nearest};
 use collcast_sim::units::parse_size;
 
 use crate::output::{Format, OutputArgs, formats, write};
-use crate::selectors::{Named, profile_folders};
+use crate::selectors::{Named, ReadArgs, profile_folders};
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -60,9 +60,8 @@ pub(crate) struct Args {
     /// Name of the profile [default: the stem of --output]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Accept our own predictions as measurements
-    #[arg(long)]
-    allow_predicted: bool,
+    #[command(flatten)]
+    read: ReadArgs,
     /// Write the profile there
     #[arg(short, long, value_name = "PROFILE")]
     output: Option<PathBuf>,
@@ -109,7 +108,7 @@ fn request(args: &Args) -> Result<Request, Error> {
         folds: usize::from(args.folds),
         without_sources: args.held_out.is_some(),
         name: args.name.clone().or(stem).unwrap_or_else(|| "fitted".to_owned()),
-        allow_predicted: args.allow_predicted,
+        read: args.read.options()?,
         watch: Watch::default().on_stage(|line| say!("{line}")),
     })
 }

@@ -9,6 +9,7 @@ use collcast::values::percent;
 use collcast::views::{only, shorten};
 
 use crate::output::{Format, OutputArgs};
+use crate::selectors::ReadArgs;
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -47,9 +48,8 @@ pub(crate) struct Args {
     /// Only these rows of B
     #[arg(long, value_name = "KEY=VALUE", help_heading = "Rows")]
     where_b: Vec<String>,
-    /// Accept our own predictions
-    #[arg(long)]
-    allow_predicted: bool,
+    #[command(flatten)]
+    read: ReadArgs,
     /// Print every row too
     #[arg(long)]
     rows: bool,
@@ -96,5 +96,5 @@ fn request(args: &Args) -> Result<Request, Error> {
         Ok(Set { path: path.clone(), conditions: conditions.collect::<Result<_, _>>()? })
     };
     let sets = [set(&args.a, "--where-a", &args.where_a)?, set(b, "--where-b", &args.where_b)?];
-    Ok(Request { sets, tolerance, allow_predicted: args.allow_predicted })
+    Ok(Request { sets, tolerance, read: args.read.options()? })
 }

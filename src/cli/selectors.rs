@@ -5,7 +5,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use clap::parser::ValueSource;
-use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol, ReduceOp};
+use collcast_hwbackend::read::ReadOptions;
+use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol, ReduceOp, UnknownName};
 use collcast_sim::ids::Rank;
 use collcast_sim::nccl::settings::{self};
 use collcast_sim::predict::{Choice, MOST_CALLS, PredictError};
@@ -82,8 +83,27 @@ impl Named {
         }
     }
 
-    fn has(&self, option: &str) -> bool {
+    pub(crate) fn has(&self, option: &str) -> bool {
         self.0.iter().any(|given| given == option)
+    }
+}
+
+/// How measurements are read.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct ReadArgs {
+    /// Collective of logs that do not say theirs
+    #[arg(short, long, value_name = "NAME")]
+    collective: Option<String>,
+    /// Accept our own predictions as measurements
+    #[arg(long)]
+    allow_predicted: bool,
+}
+
+impl ReadArgs {
+    pub(crate) fn options(&self) -> Result<ReadOptions, Error> {
+        let unknown = |e: UnknownName| Error::Usage { message: format!("--collective: {e}"), hint: None };
+        let collective = self.collective.as_deref().map(|name| name.parse().map_err(unknown)).transpose()?;
+        Ok(ReadOptions { allow_predicted: self.allow_predicted, collective, ..ReadOptions::default() })
     }
 }
 
@@ -332,10 +352,7 @@ impl CallArgs {
     /// The launch mode, by default that of nccl-tests on such a machine.
     pub(crate) fn launch(&self, hosts: usize) -> Result<Launch, Error> {
         match &self.launch {
-            Some(text) => text.parse().map_err(|e: collcast_sim::collective::UnknownName| Error::Usage {
-                message: e.to_string(),
-                hint: None,
-            }),
+            Some(text) => text.parse().map_err(|e: UnknownName| Error::Usage { message: e.to_string(), hint: None }),
             None if hosts > 1 => Ok(Launch::Processes),
             None => Ok(Launch::Threads),
         }
@@ -344,7 +361,7 @@ impl CallArgs {
     /// What is asked of a machine, and how NCCL is told to run the call on it.
     pub(crate) fn spec(&self, machine: &MachineArgs, nodes: Option<u32>) -> Result<SiteSpec, Error> {
         let launch = self.launch.as_deref().map(str::parse).transpose();
-        let unknown = |e: collcast_sim::collective::UnknownName| Error::Usage { message: e.to_string(), hint: None };
+        let unknown = |e: UnknownName| Error::Usage { message: e.to_string(), hint: None };
         let site = self.nccl.on(machine.spec(nodes)?)?;
         Ok(SiteSpec { launch: launch.map_err(unknown)?, cold: self.cold, registered: self.registered, ..site })
     }
@@ -366,10 +383,8 @@ impl CallArgs {
                 Some((name, rest)) => (name, rest),
                 None => (self.collective.as_str(), item.trim()),
             };
-            let collective: Collective = collective
-                .trim()
-                .parse()
-                .map_err(|e: collcast_sim::collective::UnknownName| Error::usage(format!("--group: {e}"), hint))?;
+            let collective: Collective =
+                collective.trim().parse().map_err(|e: UnknownName| Error::usage(format!("--group: {e}"), hint))?;
             let (bytes, times) = match rest.split_once('*') {
                 None => (rest, Some(1)),
                 Some((bytes, times)) => {
@@ -448,7 +463,7 @@ impl CallArgs {
 
     /// The call of one collective and size.
     pub(crate) fn call(&self, collective: Collective, ranks: u32, size: u64) -> Result<Call, Error> {
-        let named = |e: collcast_sim::collective::UnknownName| Error::Usage { message: e.to_string(), hint: None };
+        let named = |e: UnknownName| Error::Usage { message: e.to_string(), hint: None };
         let dtype: DataType = self.dtype.parse().map_err(named)?;
         let op: ReduceOp = self.op.parse().map_err(named)?;
         let mut call = Call::of_size(collective, ranks, Bytes(size), dtype).aligned();

@@ -28,7 +28,8 @@ pub(crate) struct Args {
     machine: MachineArgs,
     #[command(flatten)]
     call: CallArgs,
-    /// Measured times of forced algorithms and protocols: files or folders
+    /// Measured times of forced algorithms and protocols: files or folders; logs that do not say their collective are of
+    /// the one that -c names
     #[arg(long, value_name = "PATH", num_args = 1.., help_heading = "Collective")]
     measurements: Vec<PathBuf>,
     /// Print only the sizes where another choice is advised
@@ -53,7 +54,12 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, Error> {
         registered: call.registered,
         ..call.nccl.on(args.machine.spec(args.machine.one_node_count()?)?)?
     };
-    let outcome = tune(&spec.load()?, &request(&call, &args.measurements)?)?;
+    let mut request = request(&call, &args.measurements)?;
+    // One collective that was named is that of logs which do not say theirs.
+    if let ([one], true) = (&request.collectives[..], given.has("--collective")) {
+        request.read.collective = Some(*one);
+    }
+    let outcome = tune(&spec.load()?, &request)?;
     let (changes_only, written) = (args.changes_only, args.output.is_some());
     let report = |for_people| outcome.report(Show { for_people, changes_only, written });
     if let Some(folder) = &args.output {

@@ -12,7 +12,7 @@ use collcast::{Error, SiteSpec};
 use collcast_sim::collective::UnknownName;
 
 use crate::output::{Format, OutputArgs, write};
-use crate::selectors::profile_folders;
+use crate::selectors::{ReadArgs, profile_folders};
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -61,15 +61,18 @@ pub(crate) struct Args {
     /// median counts
     #[arg(long, value_name = "GOOD", num_args = 1..)]
     against: Vec<PathBuf>,
+    /// Folder of past runs: judge by the median of earlier runs of the same hosts, where there are 3 or more, and record
+    /// this one
+    #[arg(long, value_name = "DIR")]
+    history: Option<PathBuf>,
     /// Also name the algorithm and protocol whose prediction is closest to each row
     #[arg(long)]
     closest: bool,
     /// Do not look for the cause of what is slow
     #[arg(long)]
     no_doctor: bool,
-    /// Accept our own predictions as measurements
-    #[arg(long)]
-    allow_predicted: bool,
+    #[command(flatten)]
+    read: ReadArgs,
     /// Write pictures into a folder: measured points on predicted curves, an SVG for each collective,
     /// number of ranks and launch mode
     #[arg(long, value_name = "DIR", help_heading = "Output")]
@@ -104,9 +107,10 @@ impl Args {
             max_error,
             fail_below,
             against: self.against.clone(),
+            history: self.history.clone(),
             closest: self.closest,
             doctor: !self.no_doctor,
-            allow_predicted: self.allow_predicted,
+            read: self.read.options()?,
             ..Request::new(&self.measurements)
         })
     }

@@ -8,9 +8,11 @@ mod sets;
 #[cfg(test)]
 mod tests;
 
+use collcast_hwbackend::read::ReadOptions;
 use serde::Serialize;
 
 use crate::error::Error;
+use crate::validate::judged::one_kind;
 pub use judge::{Band, Between, Change, FAMILY_ERROR, Ratio, Row};
 pub use sets::{Alone, Condition, Difference, Rerouted, Series, Set, Side};
 
@@ -35,14 +37,14 @@ pub struct Request {
     pub sets: [Set; 2],
     /// Slowdown that does not matter, as a fraction.
     pub tolerance: f64,
-    /// Forecasts of ours count as measurements.
-    pub allow_predicted: bool,
+    /// How measurements are read.
+    pub read: ReadOptions,
 }
 
 impl Request {
     /// Two sets of measurements, with a tolerance of 5%.
     pub fn new(a: Set, b: Set) -> Self {
-        Self { sets: [a, b], tolerance: TOLERANCE, allow_predicted: false }
+        Self { sets: [a, b], tolerance: TOLERANCE, read: ReadOptions::default() }
     }
 }
 
@@ -73,7 +75,8 @@ pub struct Outcome {
 /// Measurements that cannot be read, conditions that no row meets, sets that have no row in common.
 pub fn compare(request: &Request) -> Result<Outcome, Error> {
     let [a, b] = &request.sets;
-    let sides = [Side::read(NAMES[0], a, request.allow_predicted)?, Side::read(NAMES[1], b, request.allow_predicted)?];
+    let sides = [Side::read(NAMES[0], a, &request.read)?, Side::read(NAMES[1], b, &request.read)?];
+    one_kind(&sides[0].files, &sides[1].files)?;
     let matched = sets::matched(sides.each_ref().map(|side| side.measurements.as_slice()));
     if matched.curves.is_empty() {
         return Err(nothing_in_common(&matched.alone));

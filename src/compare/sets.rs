@@ -198,15 +198,18 @@ pub struct Side {
     /// Whether forecasts are among the rows.
     pub predicted: bool,
     #[serde(skip)]
+    pub(super) files: Vec<FileReport>,
+    #[serde(skip)]
     pub(super) measurements: Vec<Measurement>,
 }
 
 impl Side {
     /// Reads a set. `name` is A or B.
-    pub(super) fn read(name: &str, set: &Set, allow_predicted: bool) -> Result<Self, Error> {
+    pub(super) fn read(name: &str, set: &Set, options: &ReadOptions) -> Result<Self, Error> {
         let paths: [PathBuf; 1] = [set.path.clone()];
         let path = set.path.display();
-        let read = |allow_predicted| read_paths(&paths, &ReadOptions { allow_predicted, keep_duplicates: false });
+        let allow_predicted = options.allow_predicted;
+        let read = |allow_predicted| read_paths(&paths, &ReadOptions { allow_predicted, ..*options });
         let is_forecast = |file: &FileReport| matches!(file.outcome, Outcome::Refused(ReadError::Predicted { .. }));
         let (report, predicted) = match read(false) {
             Ok(report) if allow_predicted && report.files.iter().any(is_forecast) => (read(true)?, true),
@@ -236,6 +239,7 @@ impl Side {
             inputs: report.files.iter().filter(|f| f.rows > 0).map(input).collect(),
             warnings: report.files.iter().filter_map(trouble).collect(),
             predicted,
+            files: report.files,
             measurements: rows,
         })
     }

@@ -15,8 +15,6 @@ use crate::validate::judged::{Asked, Judged};
 const INTERVAL: f64 = 3.29;
 /// How much looser a forecast is for other GPUs than the profile was measured on: as for intervals of profiles.
 const OTHER_GPUS: f64 = 1.5;
-/// What is expected of a kind that nobody published runs of: a factor of two.
-const UNKNOWN: Doubt = Doubt { small: 0.69, middle: 0.69, large: 0.69 };
 
 /// Rows by run: those where NCCL chose, or all where it chose nowhere.
 ///
@@ -45,7 +43,7 @@ fn run(sizes: &BTreeMap<u64, Vec<&Judged<'_>>>, topology: &Topology, profile: &P
     let stated = || topology.software.nccl.as_deref().and_then(|text| text.parse().ok());
     let version: Version = version.or_else(stated).unwrap_or_default();
     let kind = Kind::of(topology, row.collective, row.ranks, version, tcp);
-    let doubt = kind.unseen().map_or(UNKNOWN, |unseen| unseen.doubt);
+    let doubt = kind.unseen().map_or(Doubt::UNKNOWN, |unseen| unseen.doubt);
     Some(Run {
         file: row.origin.file.clone(),
         name: row.run.clone(),

@@ -104,6 +104,9 @@ pub struct Doubt {
 }
 
 impl Doubt {
+    /// That of what nobody published runs of: a factor of two.
+    pub const UNKNOWN: Self = Self { small: 0.69, middle: 0.69, large: 0.69 };
+
     /// That of a part.
     pub fn of(&self, part: Part) -> f64 {
         match part {

@@ -21,7 +21,7 @@ mod tuned;
 mod variables;
 mod write;
 
-use collcast_hwbackend::read::{FileReport, ReadOptions, cut_runs, read_paths};
+use collcast_hwbackend::read::{FileReport, cut_runs, read_paths};
 use collcast_reports::model::Input;
 use collcast_sim::domain::Beyond;
 use collcast_sim::nccl::FUNCTIONS;
@@ -106,7 +106,7 @@ impl Read {
         if request.measurements.is_empty() {
             return Ok(Self::default());
         }
-        let read = read_paths(&request.measurements, &ReadOptions::default())?;
+        let read = read_paths(&request.measurements, &request.read)?;
         can_be_asked(&read.files)?;
         let input = |file: &FileReport| Input {
             name: "measurements".to_owned(),

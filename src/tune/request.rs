@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use collcast_hwbackend::read::ReadOptions;
 use collcast_sim::collective::{Collective, DataType, ReduceOp};
 use collcast_sim::ids::Rank;
 
@@ -28,6 +29,8 @@ pub struct Request {
     pub channels: Vec<Option<u32>>,
     /// Measured times of forced algorithms and protocols: files or folders.
     pub measurements: Vec<PathBuf>,
+    /// How they are read.
+    pub read: ReadOptions,
     /// The site's launch mode was asked for: where nothing was measured so, no other mode takes its place.
     pub this_launch: bool,
     /// Follows the forecasts.
@@ -46,6 +49,7 @@ impl Default for Request {
             in_place: false,
             channels: vec![None],
             measurements: Vec::new(),
+            read: ReadOptions::default(),
             this_launch: false,
             watch: Watch::default(),
         }

@@ -511,8 +511,31 @@ pub fn can_be_asked(files: &[FileReport]) -> Result<(), Error> {
                 "`{}` was measured on CPU threads (`collcast bench --backend host`); forecasts are of GPUs",
                 file.path.display()
             ),
-            "measure with --backend cuda or nccl, or hold host runs beside each other with `collcast compare`",
+            "measure with --backend cuda or nccl, or hold host runs beside each other: `validate --against` or `compare`",
         )),
+    }
+}
+
+/// Refuses to hold times of CPU threads beside times of GPUs.
+///
+/// # Errors
+/// The first file of each, where there are both.
+pub fn one_kind<'f>(
+    a: impl IntoIterator<Item = &'f FileReport>,
+    b: impl IntoIterator<Item = &'f FileReport>,
+) -> Result<(), Error> {
+    let (on_cpu, others): (Vec<&FileReport>, Vec<&FileReport>) =
+        a.into_iter().chain(b).filter(|file| file.rows > 0).partition(|file| file.on_cpu);
+    match (on_cpu.first(), others.first()) {
+        (Some(cpu), Some(gpu)) => Err(Error::usage(
+            format!(
+                "`{}` was measured on CPU threads (`collcast bench --backend host`), `{}` was not: their times do not compare",
+                cpu.path.display(),
+                gpu.path.display()
+            ),
+            "hold runs of CPU threads beside such runs, and runs of GPUs beside runs of GPUs",
+        )),
+        _ => Ok(()),
     }
 }
 

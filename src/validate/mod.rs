@@ -2,9 +2,10 @@
 
 mod figures;
 pub mod judged;
+mod past;
 pub mod plots;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use collcast_hwbackend::read::{FileReport, ReadOptions, ReadReport, cut_runs, read_paths};
@@ -15,17 +16,20 @@ use collcast_sim::ids::Rank;
 use collcast_sim::predict::Settings;
 use collcast_sim::profile::Profile;
 use collcast_sim::topology::Topology;
+use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::diagnose::{Anomaly, Causes, examine};
 use crate::error::Error;
 use crate::files::content_hash;
-use crate::health::{self, Health, Limits, Reference, Run, State};
+use crate::health::{self, Doubt, Health, Limits, Reference, Run, State};
 use crate::profiles::{Purpose, Taken};
 use crate::site::{SiteSpec, assumptions};
 use crate::watch::Watch;
 pub use figures::{Closest, File, FileOutcome, Group, Median, Row, Stats};
-use judged::{Judged, Verdicts, can_be_asked, hosts_of_rows, judge, left_aside};
+use judged::{Judged, Verdicts, can_be_asked, hosts_of_rows, judge, left_aside, one_kind};
+pub use past::History;
+use past::Present;
 
 /// What is held against forecasts, and how.
 #[derive(Clone, Debug)]
@@ -42,12 +46,17 @@ pub struct Request {
     pub fail_below: Option<f64>,
     /// Measurements that are known to be good, to be expected in place of a forecast: the median of several files.
     pub against: Vec<PathBuf>,
+    /// A folder of past runs. A run is judged by the median of earlier ones of its hosts, where there are enough, and then
+    /// recorded there.
+    pub history: Option<PathBuf>,
+    /// When files were measured that do not say it; the time of their last change where none is given.
+    pub now: Option<Timestamp>,
     /// Whether to name the algorithm and protocol whose forecast is closest to each row.
     pub closest: bool,
     /// Whether to look for the cause of what is slow.
     pub doctor: bool,
-    /// Whether to accept forecasts of ours as measurements.
-    pub allow_predicted: bool,
+    /// How measurements are read.
+    pub read: ReadOptions,
     /// Follows it and may stop it.
     pub watch: Watch,
 }
@@ -61,9 +70,11 @@ impl Request {
             max_error: None,
             fail_below: None,
             against: Vec::new(),
+            history: None,
+            now: None,
             closest: false,
             doctor: true,
-            allow_predicted: false,
+            read: ReadOptions::default(),
             watch: Watch::default(),
         }
     }
@@ -97,6 +108,12 @@ pub struct Outcome {
     pub runs: Vec<Run>,
     /// What the bus bandwidth to expect rests on.
     pub expected: Expected,
+    /// Whether files are of other GPUs than what is expected is of.
+    pub other_gpus: bool,
+    /// What the past says of each run, where there is a history.
+    pub history: Option<Vec<History>>,
+    /// Whether runs are judged by the past of their own hosts.
+    pub by_past: bool,
     /// What is not as it should be, beside times.
     pub anomalies: Vec<Anomaly>,
     /// The causes of each run that was looked into; none where nobody was to look.
@@ -138,26 +155,45 @@ pub enum Expected {
 /// Measurements, a machine or a profile that cannot be read; a machine that neither the request nor the files name; rows that
 /// no forecast is about; too many different calls.
 pub fn validate(request: &Request) -> Result<Outcome, Error> {
-    let options = ReadOptions { allow_predicted: request.allow_predicted, keep_duplicates: false };
-    let read = read_paths(&request.measurements, &options)?;
-    if !request.against.is_empty() {
-        return beside_good_runs(request, &read);
+    let read = read_paths(&request.measurements, &request.read)?;
+    let judge = || match request.against[..] {
+        [] => beside_forecasts(request, &read),
+        _ => beside_good_runs(request, &read),
+    };
+    let Some(folder) = &request.history else { return judge() };
+    let present = Present::read(folder, &read, request.now)?;
+    let (runs, alone) = present.runs();
+    let nameless = request.site.topology.is_none() && read.machine().is_none();
+    let mut outcome = match (&request.against[..], runs.is_empty()) {
+        // Without a machine there is no forecast: the first runs of a history are recorded all the same.
+        ([], true) if nameless => beside_runs(request, &read, runs),
+        ([], true) | ([_, ..], _) => judge()?,
+        ([], false) => beside_runs(request, &read, runs),
+    };
+    let by_past = request.against.is_empty() && !outcome.health.runs.is_empty() && outcome.rows.is_empty();
+    if by_past && alone > 0 {
+        outcome.warnings.push(format!("{alone} rows have too few earlier runs to be judged by"));
     }
+    outcome.warnings.extend(present.past.warnings.iter().cloned());
+    outcome.notes.extend(present.too_little());
+    outcome.history = Some(present.of_runs(&outcome.health));
+    outcome.by_past = by_past;
+    outcome.notes.push(present.record(folder, &read, &outcome.health)?);
+    Ok(outcome)
+}
+
+fn beside_forecasts(request: &Request, read: &ReadReport) -> Result<Outcome, Error> {
     can_be_asked(&read.files)?;
-    let topology = machine(&request.site, &read)?;
+    let topology = machine(&request.site, read)?;
     // Forecasts of ours are judged as they were made.
-    let purpose = if request.allow_predicted { Purpose::Forecast } else { Purpose::Verdict };
+    let purpose = if request.read.allow_predicted { Purpose::Forecast } else { Purpose::Verdict };
     let Taken { profile, sources: mut inputs, why } = request.site.profile_for(&topology, purpose)?;
-    inputs.extend(given(&read).map(|f| Input {
-        name: "measurements".to_owned(),
-        path: Some(f.path.display().to_string()),
-        hash: f.hash.clone(),
-    }));
-    let judged = judge(&read, (&topology, &profile), request.site.launch, request.closest, &request.watch)?;
+    inputs.extend(self::inputs("measurements", read));
+    let judged = judge(read, (&topology, &profile), request.site.launch, request.closest, &request.watch)?;
     let (extrapolated, beyond) = reach(&judged.rows);
-    let mut notes = notes(&read, &judged, &topology, &profile);
+    let mut notes = notes(read, &judged, &topology, &profile);
     notes.extend(why);
-    let mut warnings = warnings(&read, &judged, &topology, &profile);
+    let mut warnings = warnings(read, &judged, &topology, &profile);
     let untried = judged.rows.iter().filter(|j| request.closest && j.closest.is_none()).count();
     if untried > 0 {
         warnings.push(format!(
@@ -169,9 +205,13 @@ pub fn validate(request: &Request) -> Result<Outcome, Error> {
         let all = judged.rows.len();
         warnings.push(format!("{extrapolated} of {all} predictions extrapolate: {beyond}"));
     }
-    warnings.extend(read.files.iter().find_map(|file| other_gpus(file, &topology)));
+    let foreign: BTreeMap<String, String> =
+        read.files.iter().filter_map(|f| Some((f.path.display().to_string(), other_gpus(f, &topology)?))).collect();
+    warnings.extend(foreign.values().next().cloned());
     let mut anomalies: Vec<Anomaly> = read.files.iter().filter_map(defective).collect();
-    let runs = health::runs_of(&judged.rows, &topology, &profile);
+    let mut runs = health::runs_of(&judged.rows, &topology, &profile);
+    // Nobody knows how far forecasts of one GPU are off for another.
+    runs.iter_mut().filter(|run| foreign.contains_key(&run.file)).for_each(|run| run.doubt = Doubt::UNKNOWN);
     let health = health::judge(&runs, limits(request));
     let mut causes = None;
     if request.doctor {
@@ -206,6 +246,9 @@ pub fn validate(request: &Request) -> Result<Outcome, Error> {
         health,
         runs,
         expected: Expected::Forecast { profile: profile.name.clone(), measured: beyond.is_empty() },
+        other_gpus: !foreign.is_empty(),
+        history: None,
+        by_past: false,
         anomalies,
         causes,
         max_error: request.max_error,
@@ -221,56 +264,80 @@ fn limits(request: &Request) -> Limits {
 
 /// Measurements beside others that are known to be good: no forecast takes part.
 fn beside_good_runs(request: &Request, read: &ReadReport) -> Result<Outcome, Error> {
-    let options = ReadOptions { allow_predicted: request.allow_predicted, keep_duplicates: true };
-    let good = read_paths(&request.against, &options)?;
-    let (runs, alone) = health::against(read, &Reference::of(&good));
+    let good = read_paths(&request.against, &ReadOptions { keep_duplicates: true, ..request.read })?;
+    one_kind(&read.files, &good.files)?;
+    let (mut runs, alone) = health::against(read, &Reference::of(&good));
     if runs.is_empty() {
         return Err(Error::usage(
             "--against: the good runs have none of the calls and sizes that were measured",
             "measure the same collectives, ranks and sizes with nccl-tests on machines known to be good",
         ));
     }
-    let inputs = |role: &str, read: &ReadReport| -> Vec<Input> {
-        let input = |f: &FileReport| Input {
-            name: role.to_owned(),
-            path: Some(f.path.display().to_string()),
-            hash: f.hash.clone(),
-        };
-        given(read).map(input).collect()
-    };
-    let mut warnings: Vec<String> = cut_runs(&read.files).into_iter().chain(cut_runs(&good.files)).collect();
-    if alone > 0 {
-        warnings.push(format!("{alone} rows have no counterpart among the good runs: they are not judged"));
-    }
     let (here, there) = (gpus(read), gpus(&good));
-    if !here.is_empty() && !there.is_empty() && here != there {
-        let names = |gpus: &BTreeSet<&str>| gpus.iter().copied().collect::<Vec<_>>().join(", ");
-        warnings.push(format!("the good runs are of {}, those judged of {}", names(&there), names(&here)));
+    let other_gpus = !here.is_empty() && !there.is_empty() && here != there;
+    if other_gpus {
+        runs.iter_mut().for_each(|run| run.doubt = Doubt::UNKNOWN);
     }
+    let mut outcome = beside_runs(request, read, runs);
+    outcome.warnings.extend(cut_runs(&good.files));
+    if alone > 0 {
+        outcome.warnings.push(format!("{alone} rows have no counterpart among the good runs: they are not judged"));
+    }
+    if other_gpus {
+        let text = format!("the good runs are of {}, those judged of {}", listed(&there), listed(&here));
+        outcome.warnings.push(text);
+    }
+    outcome.inputs.extend(inputs("good runs", &good));
+    let rows = |read: &ReadReport| format!("{} rows from {} files", read.measurements.len(), given(read).count());
+    outcome.notes = vec![format!("{}, beside good runs: {}; the median of several files", rows(read), rows(&good))];
+    outcome.files.extend(good.files.iter().map(File::from));
+    outcome.expected = Expected::Runs { files: given(&good).count() };
+    outcome.other_gpus = other_gpus;
+    Ok(outcome)
+}
+
+/// Runs beside what others took: no forecast takes part.
+fn beside_runs(request: &Request, read: &ReadReport, runs: Vec<Run>) -> Outcome {
     let anomalies: Vec<Anomaly> = read.files.iter().filter_map(defective).collect();
     let health = health::judge(&runs, limits(request));
-    let rows = |read: &ReadReport| format!("{} rows from {} files", read.measurements.len(), given(read).count());
-    Ok(Outcome {
-        inputs: [inputs("measurements", read), inputs("good runs", &good)].concat(),
-        notes: vec![format!("{}, beside good runs: {}; the median of several files", rows(read), rows(&good))],
-        warnings,
+    Outcome {
+        inputs: inputs("measurements", read),
+        notes: vec![format!("{} rows from {} files", read.measurements.len(), given(read).count())],
+        warnings: cut_runs(&read.files).into_iter().collect(),
         rows: Vec::new(),
         groups: Vec::new(),
         overall: Stats::default(),
         overall_with_auto: Stats::default(),
         worst: None,
-        files: read.files.iter().chain(&good.files).map(File::from).collect(),
+        files: read.files.iter().map(File::from).collect(),
         failed: health.state == State::Slow || anomalies.iter().any(|a| a.error),
         health,
         runs,
-        expected: Expected::Runs { files: given(&good).count() },
+        expected: Expected::Runs { files: 0 },
+        other_gpus: false,
+        history: None,
+        by_past: false,
         anomalies,
         causes: None,
         max_error: None,
         fail_below: request.fail_below,
         extrapolated: 0,
         beyond: Beyond::default(),
-    })
+    }
+}
+
+/// The files that gave rows, as inputs of a report.
+fn inputs(role: &str, read: &ReadReport) -> Vec<Input> {
+    let input = |f: &FileReport| Input {
+        name: role.to_owned(),
+        path: Some(f.path.display().to_string()),
+        hash: f.hash.clone(),
+    };
+    given(read).map(input).collect()
+}
+
+fn listed(names: &BTreeSet<&str>) -> String {
+    names.iter().copied().collect::<Vec<_>>().join(" and ")
 }
 
 /// The GPUs that logs name.
@@ -278,7 +345,8 @@ fn gpus(read: &ReadReport) -> BTreeSet<&str> {
     read.files.iter().flat_map(|file| &file.gpus).map(String::as_str).collect()
 }
 
-/// The machine that was measured, as large as the rows need, with the NCCL version that all files agree on.
+/// The machine that was measured, as large as the rows need, with the NCCL version that all rows agree on which
+/// say one.
 fn machine(site: &SiteSpec, read: &ReadReport) -> Result<Topology, Error> {
     let named = site.topology.clone().or_else(|| read.machine().map(str::to_owned));
     let name = named.ok_or_else(|| {
@@ -290,11 +358,31 @@ fn machine(site: &SiteSpec, read: &ReadReport) -> Result<Topology, Error> {
     let at_most = read.files.iter().filter_map(|f| f.hosts_at_most).min();
     let (nodes, gpus) = hosts_of_rows(&name, (site.nodes, site.gpus), at_most, &read.measurements)?;
     let mut topology = SiteSpec { topology: Some(name), nodes, gpus, ..site.clone() }.topology()?;
-    let versions: BTreeSet<&String> = read.files.iter().filter_map(|f| f.nccl.as_ref()).collect();
-    if let (1, Some(&version)) = (versions.len(), versions.first()) {
-        topology.software.nccl = Some(version.clone());
+    if let [(Some(version), _)] | [(None, _), (Some(version), _)] = &versions(read)[..] {
+        topology.software.nccl = Some((*version).to_owned());
     }
     Ok(topology)
+}
+
+/// The NCCL versions that rows say, with their numbers of rows: first those that say none.
+fn versions(read: &ReadReport) -> Vec<(Option<&str>, usize)> {
+    let mut versions: BTreeMap<Option<&str>, usize> = BTreeMap::new();
+    for row in &read.measurements {
+        *versions.entry(row.settings.nccl.as_deref()).or_default() += 1;
+    }
+    versions.into_iter().collect()
+}
+
+/// What is said where rows are of several NCCL versions.
+fn several_versions(read: &ReadReport) -> Option<String> {
+    let versions = versions(read);
+    let count = |(version, rows): &(Option<&str>, usize)| match version {
+        Some(version) => format!("{version} ({rows} rows)"),
+        None => format!("not said ({rows} rows, forecast with the machine's)"),
+    };
+    let text: Vec<String> = versions.iter().map(count).collect();
+    let said = versions.iter().filter(|(version, _)| version.is_some()).count();
+    (said > 1).then(|| format!("NCCL versions: {}; each row is forecast with its own", text.join(", ")))
 }
 
 /// The files that gave rows.
@@ -316,12 +404,15 @@ fn notes(read: &ReadReport, judged: &Verdicts<'_>, topology: &Topology, profile:
         ..Settings::default()
     };
     let mut notes = assumptions(topology, profile, &settings, &Beyond::default());
-    // Rows have launch modes of their own.
+    // Rows have launch modes of their own, and may have versions.
+    let several = several_versions(read);
+    let apart = if several.is_some() { "; NCCL " } else { "; launch" };
     if let Some(line) = notes.first_mut()
-        && let Some(at) = line.find("; launch")
+        && let Some(at) = line.find(apart)
     {
         line.truncate(at);
     }
+    notes.extend(several);
     let repeated: usize = read.files.iter().map(|f| f.duplicates).sum();
     let unusable: usize = read.files.iter().map(|f| f.unusable).sum();
     notes.push(format!(
@@ -357,14 +448,16 @@ fn other_gpus(file: &FileReport, topology: &Topology) -> Option<String> {
     let model = |name: &str| name.split([' ', '-']).find(|word| MODELS.contains(word)).map(str::to_owned);
     let has: BTreeSet<String> =
         (0..topology.ranks()).filter_map(|r| model(&topology.gpu(topology.gpu_of(Rank(r)))?.model)).collect();
-    let other = file.gpus.iter().find(|name| model(name).is_some_and(|m| !has.is_empty() && !has.contains(&m)))?;
-    let has: Vec<&str> = has.iter().map(String::as_str).collect();
-    Some(format!(
-        "{} is of {other}, `{}` has {}: name the machine that was measured with -t",
-        file.path.display(),
-        topology.name,
-        has.join(", ")
-    ))
+    let other = |name: &String| model(name).is_some_and(|m| !has.is_empty() && !has.contains(&m));
+    file.gpus.iter().any(other).then(|| {
+        format!(
+            "{} is of {}, `{}` has {}: name the machine that was measured with -t",
+            file.path.display(),
+            listed(&file.gpus.iter().map(String::as_str).collect()),
+            topology.name,
+            listed(&has.iter().map(String::as_str).collect())
+        )
+    })
 }
 
 /// A file whose run failed, or gave wrong results: its times are no evidence.
@@ -383,10 +476,11 @@ fn defective(file: &FileReport) -> Option<Anomaly> {
 /// Measurements that cannot be read, or of which no row can be predicted.
 pub fn median_error(
     measurements: &[PathBuf],
+    options: &ReadOptions,
     topology: &Topology,
     profile: &Profile,
 ) -> Result<(usize, f64, String), Error> {
-    let read = read_paths(measurements, &ReadOptions::default())?;
+    let read = read_paths(measurements, options)?;
     can_be_asked(&read.files)?;
     let judged = judge(&read, (topology, profile), None, false, &Watch::default())?;
     if judged.rows.is_empty() {

@@ -4,6 +4,8 @@ use collcast_reports::model::{Case, CaseOutcome, Cell, Column, Table};
 use collcast_sim::units::Bytes;
 
 use crate::health::{Band, Health, Judged, Part, State};
+use crate::history::Trend;
+use crate::validate::{History, Outcome};
 
 /// Sizes up to which each has a line; more runs are told by bands.
 const LINES: usize = 48;
@@ -82,27 +84,55 @@ fn range(band: &Band) -> String {
     if from == to { from.to_string() } else { format!("{from} to {to}") }
 }
 
+/// What a run is held against.
+pub(super) struct Against<'o>(pub(super) &'o Outcome);
+
+impl Against<'_> {
+    /// How its own hosts changed, where it is judged by their past.
+    fn own(&self, run: &Judged) -> Option<&Trend> {
+        let is_its = |h: &&History| (&h.file, &h.run) == (&run.file, &run.run);
+        let is_like = |t: &&Trend| (t.collective, t.ranks) == (run.collective, run.ranks);
+        self.0.history.iter().flatten().filter(is_its).flat_map(|h| &h.trends).find(is_like).filter(|_| self.0.by_past)
+    }
+
+    fn name(&self, run: &Judged) -> String {
+        match self.own(run) {
+            Some(own) => format!("the median of {} earlier runs since {}", own.healthy, own.since),
+            None => "the expected bus bandwidth".to_owned(),
+        }
+    }
+
+    /// Since when it is slower, and whether other hosts are too.
+    fn since(&self, run: &Judged) -> Option<String> {
+        let changed = |trend: &Trend| trend.changed.clone().filter(|changed| changed.share < 1.0);
+        let own = changed(self.own(run)?)?;
+        let count = |runs: usize| if runs == 1 { "1 run".to_owned() } else { format!("{runs} runs") };
+        Some(format!("; slower since {} ({})", own.since, count(own.runs)))
+    }
+}
+
 /// What is said of a band: which sizes, what share, what healthy machines reach.
-fn told(run: &Judged, band: &Band) -> String {
+fn told(run: &Judged, band: &Band, against: &Against<'_>) -> String {
     let of = format!("{} over {} ranks", run.collective, run.ranks);
     let share = band.share * 100.0;
     let least = band.low * 100.0;
     let sizes = range(band);
-    let reaches = format!("{of} reaches {share:.0}% of the expected bus bandwidth at {sizes}");
+    let reaches = format!("{of} reaches {share:.0}% of {} at {sizes}", against.name(run));
+    let healthy = if against.own(run).is_some() { "steady hosts" } else { "healthy machines" };
     match (band.state, band.unsteady) {
         (State::Slow, true) => format!(
             "{of} is unsteady at {sizes}: repeats of a size lie {:.0}% apart, where steady runs lie below {:.0}%",
             band.scatter * 100.0,
             Health::steady(band.part) * 100.0
         ),
-        (State::Slow, false) => format!("{reaches}, where healthy machines reach {least:.0}% or more"),
+        (State::Slow, false) => format!("{reaches}, where {healthy} reach {least:.0}% or more"),
         (State::Pass, _) => reaches,
-        (State::Unsure, _) => format!("{reaches}, and healthy machines may reach only {least:.0}%"),
+        (State::Unsure, _) => format!("{reaches}, and {healthy} may reach only {least:.0}%"),
     }
 }
 
 /// The finding as one sentence, with the runs that are not as the first ones are counted.
-pub(super) fn sentence(health: &Health) -> String {
+pub(super) fn sentence(health: &Health, against: &Against<'_>) -> String {
     let of = |state| health.runs.iter().filter(move |run| run.state == state);
     let count = of(health.state).count();
     let all = health.runs.len();
@@ -111,12 +141,13 @@ pub(super) fn sentence(health: &Health) -> String {
     let Some((run, band)) = worst.min_by(|a, b| a.1.share.total_cmp(&b.1.share)) else {
         return "cannot tell: no row could be judged".to_owned();
     };
-    let told = told(run, band);
+    let told = told(run, band, against);
     match health.state {
         State::Slow => {
             let from = run.slow_from_bytes.filter(|_| !band.unsteady);
             let whole = run.lines.first().map(|line| line.size_bytes);
             let from = match from {
+                _ if against.since(run).is_some() => against.since(run).unwrap_or_default(),
                 Some(from) if Some(from) == whole => "; it is slow at all sizes".to_owned(),
                 Some(from) => format!("; it is slow from {} on", Bytes(from)),
                 None => String::new(),
@@ -155,11 +186,11 @@ pub(super) fn next(health: &Health, beside_runs: bool) -> Option<String> {
 }
 
 /// A case for each band.
-pub(super) fn cases(health: &Health) -> Vec<Case> {
+pub(super) fn cases(health: &Health, against: &Against<'_>) -> Vec<Case> {
     let mut cases = Vec::new();
     for run in &health.runs {
         for band in &run.bands {
-            let told = told(run, band);
+            let told = told(run, band, against);
             cases.push(Case {
                 group: format!("{} {}", run.collective, run.run),
                 name: format!("{} ranks, {} sizes", run.ranks, band.part.name()),

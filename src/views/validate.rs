@@ -8,7 +8,8 @@ use collcast_sim::doctor::Cause;
 use super::health;
 use crate::diagnose::Anomaly;
 use crate::health::State;
-use crate::validate::{Closest, Expected, File, FileOutcome, Group, Outcome, Row, Stats};
+use crate::history::FEWEST;
+use crate::validate::{Closest, Expected, File, FileOutcome, Group, History, Outcome, Row, Stats};
 
 /// What a report shows, beside what every one does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -40,6 +41,9 @@ impl Outcome {
         }
         if !self.anomalies.is_empty() || shown.no_anomalies {
             report.tables.push(anomalies_table(&self.anomalies, shown.for_people));
+        }
+        if let Some(history) = &self.history {
+            report.tables.push(history_table(history));
         }
         if shown.rows {
             report.tables.push(rows_table(&self.rows));
@@ -146,6 +150,43 @@ fn anomalies_table(anomalies: &[Anomaly], people: bool) -> Table {
     table
 }
 
+/// How hosts changed: the runs of each set of hosts, and of all.
+fn history_table(history: &[History]) -> Table {
+    let columns = [
+        Column::text("hosts", "hosts"),
+        Column::text("collective", "collective"),
+        Column::number("ranks", "ranks"),
+        Column::number("runs", "runs"),
+        Column::text("since", "since"),
+        Column::number("percent", "% of earlier"),
+        Column::text("changed", "changed"),
+        Column::number("changed_runs", "runs since"),
+        Column::number("changed_percent", "% of before"),
+    ];
+    let mut table =
+        Table::new("history", "bus bandwidth of this run beside earlier ones, and since when it changed", columns);
+    for trend in history.iter().flat_map(|h| &h.trends) {
+        let hosts = match (trend.host_sets, trend.hosts.len()) {
+            (1, 0) => "not named".to_owned(),
+            (1, _) => trend.hosts.join(","),
+            (sets, _) => format!("all {sets} sets of hosts"),
+        };
+        let changed = trend.changed.as_ref();
+        table.push([
+            hosts.into(),
+            trend.collective.name().into(),
+            trend.ranks.into(),
+            trend.runs.into(),
+            trend.since.as_str().into(),
+            Cell::float(trend.share * 100.0, 0),
+            changed.map(|c| Cell::from(c.since.as_str())).into(),
+            changed.map(|c| Cell::from(c.runs)).into(),
+            changed.map(|c| Cell::float(c.share * 100.0, 0)).into(),
+        ]);
+    }
+    table
+}
+
 fn rows_table(rows: &[Row]) -> Table {
     let columns = [
         Column::text("run", "run"),
@@ -226,7 +267,7 @@ impl Outcome {
     }
 
     fn cases(&self) -> Vec<Case> {
-        let mut cases = health::cases(&self.health);
+        let mut cases = health::cases(&self.health, &health::Against(self));
         for failure in self.failures() {
             cases.push(Case {
                 group: "run".to_owned(),
@@ -254,7 +295,7 @@ impl Outcome {
         let sentence = match (&self.health.runs[..], failures.first()) {
             ([], None) => NOTHING.to_owned(),
             (_, Some(first)) if !slow => first.clone(),
-            _ => health::sentence(&self.health) + &self.limit() + &self.likely(),
+            _ => health::sentence(&self.health, &health::Against(self)) + &self.limit() + &self.likely(),
         };
         let named = self.anomalies.iter().find(|a| !failures.is_empty() || a.error || slow);
         let beside_runs = matches!(self.expected, Expected::Runs { .. });
@@ -267,8 +308,19 @@ impl Outcome {
             sentence,
             confidence: self.confidence(),
             basis: if beside_runs { "measured against measured" } else { "measured against predicted" }.to_owned(),
-            next: named.map(|a| a.suggestion.clone()).or_else(|| health::next(&self.health, beside_runs)),
+            next: named
+                .map(|a| a.suggestion.clone())
+                .or_else(|| self.too_early())
+                .or_else(|| health::next(&self.health, beside_runs)),
         }
+    }
+
+    /// What to do where the history is too short, and no machine is named.
+    fn too_early(&self) -> Option<String> {
+        let nothing = self.history.is_some() && self.health.runs.is_empty() && self.rows.is_empty();
+        nothing.then(|| {
+            format!("record {FEWEST} runs of these hosts, or name the machine with -t, so that a forecast judges")
+        })
     }
 
     /// The limit that was asked for and is not met.
@@ -295,6 +347,9 @@ impl Outcome {
         let Some(band) = decisive.filter_map(|run| run.decisive()).min_by(|a, b| a.low.total_cmp(&b.low)) else {
             return format!("low: {NOTHING}");
         };
+        if self.other_gpus {
+            return "low: other GPUs were measured than what is expected is of".to_owned();
+        }
         let within = (1.0 - band.low) * 100.0;
         let margin = match &self.expected {
             Expected::Runs { .. } => format!("good runs lie at most {within:.0}% below each other"),

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::error::ReadError;
 use super::parsed::{EXPECTED_WRONG, Input, Parsed, TIME_MAX_US, TIME_MIN_US, wrong_values};
-use super::program::{collective_in_name, collective_of_program};
+use super::program::collective_of_program;
 use super::settings::{Env, from_env, is_relevant, plain_version, version_of_code};
 use super::sidecar::{message, shortened};
 
@@ -37,6 +37,23 @@ pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
         return own_rows(input, &value);
     }
     nccl_tests(input, &value)
+}
+
+/// The text of nccl-tests' JSON with those variables alone of its environment that are read; `None` where it has none.
+pub fn without_secrets(text: &str) -> Option<String> {
+    if !text.trim_start().starts_with('{') {
+        return None;
+    }
+    let mut value: Value = serde_json::from_str(text).ok()?;
+    match value.get_mut("env")? {
+        Value::Array(items) => items.retain(|item| {
+            let name = item.as_str().and_then(|item| item.split_once('='));
+            name.is_some_and(|(name, _)| is_relevant(name))
+        }),
+        Value::Object(map) => map.retain(|name, _| is_relevant(name)),
+        other => *other = Value::Null,
+    }
+    serde_json::to_string_pretty(&value).ok()
 }
 
 fn nccl_tests(input: &Input<'_>, value: &Value) -> Result<Parsed, ReadError> {
@@ -97,13 +114,8 @@ impl Run {
             .and_then(Value::as_array)
             .map_or(&[][..], Vec::as_slice);
         let args = value.get("args").and_then(Value::as_array);
-        let program = args.and_then(|args| args.first()).and_then(Value::as_str).and_then(collective_of_program);
-        let Some(collective) = program.or(input.sidecar.collective).or_else(|| collective_in_name(input.stem)) else {
-            return Err(format!(
-                "`args` names no test program; say `collective = \"all_reduce\"` in {}.toml beside the file",
-                input.stem
-            ));
-        };
+        let program = args.into_iter().flatten().filter_map(Value::as_str).find_map(collective_of_program);
+        let (collective, _) = input.collective(program)?;
         let from_devices = devices
             .iter()
             .filter_map(|device| count(device.get("rank")?))
@@ -116,6 +128,7 @@ impl Run {
             ));
         };
         let hosts: BTreeSet<&str> = devices.iter().filter_map(|device| device.get("hostname")?.as_str()).collect();
+        let host_names = hosts.iter().map(|&host| host.to_owned()).collect();
         let hosts = (!hosts.is_empty() && devices.len() == ranks as usize)
             .then(|| u32::try_from(hosts.len()).ok())
             .flatten()
@@ -143,6 +156,7 @@ impl Run {
         let launch = launch(config).or(input.sidecar.launch);
         // nccl-tests takes its buffers from `ncclMemAlloc`.
         settings.registered = launch == Some(Launch::Graph);
+        settings.host_names = host_names;
 
         Ok(Self { collective, ranks, hosts, launch, settings })
     }

@@ -15,7 +15,7 @@ use collcast_sim::units::{Bytes, SimDuration};
 
 use super::error::ReadError;
 use super::parsed::{EXPECTED_WRONG, Input, Parsed, is_prediction_mark, wrong_values};
-use super::program::{collective_in_name, collective_of_program};
+use super::program::collective_of_program;
 use super::settings::{Env, assignments, from_env, is_relevant, plain_version, version_of_code, words};
 use super::sidecar::shortened;
 use row::{Fields, Row, by_columns, by_shape, columns, looks_like_row, without_timestamp};
@@ -33,6 +33,7 @@ pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
         out: Parsed::default(),
         run: Run::default(),
         env_lines: Env::new(),
+        next_command: None,
         nccl: None,
         runs: 0,
         choices_only: 0,
@@ -59,6 +60,9 @@ struct Reader<'a> {
     run: Run,
     /// From `# env:`; holds until the next such line.
     env_lines: Env,
+    /// A command line that came after a table, of the run that comes next.
+    next_command: Option<String>,
+    /// NCCL's version; holds for runs that do not say theirs.
     nccl: Option<String>,
     runs: u32,
     choices_only: usize,
@@ -147,7 +151,7 @@ impl Reader<'_> {
 
     /// Whether the line was one of those that are understood.
     fn header_line(&mut self, number: u64, text: &str, commented: bool) -> Result<bool, ReadError> {
-        if self.start_line(number, text, commented)? || self.nccl_line(number, text) {
+        if self.start_line(number, text, commented)? || self.nccl_line(number, text)? {
             return Ok(true);
         }
         if text.contains("NCCL INFO") {
@@ -157,8 +161,13 @@ impl Reader<'_> {
         if self.table_line(number, text)? {
             return Ok(true);
         }
-        if text.contains("_perf") && self.run.collective.is_none() && self.run.rows.is_empty() {
-            self.command(text);
+        if text.contains("_perf") {
+            match self.run.rows.is_empty() {
+                true if self.run.collective.is_none() => self.command(text),
+                true => {}
+                // What comes after a table is of the next one.
+                false => self.next_command = Some(text.to_owned()),
+            }
         }
         Ok(false)
     }
@@ -200,9 +209,7 @@ impl Reader<'_> {
         if let Some(at) = text.find("nccl-tests version ") {
             self.next_run()?;
             let code = text[at..].split_once("nccl-library=").and_then(|(_, code)| code.trim().parse().ok());
-            if self.nccl.is_none() {
-                self.nccl = code.and_then(version_of_code);
-            }
+            self.run.linked = code.and_then(version_of_code).or(self.run.linked.take());
             return Ok(true);
         }
         Ok(false)
@@ -239,17 +246,21 @@ impl Reader<'_> {
     }
 
     /// Whether it was NCCL that said so: its version, its choice, or a variable that it was given.
-    fn nccl_line(&mut self, number: u64, text: &str) -> bool {
+    fn nccl_line(&mut self, number: u64, text: &str) -> Result<bool, ReadError> {
         if let Some((_, version)) = text.split_once("NCCL version ") {
             let version = version.split_whitespace().next().unwrap_or_default();
             if let Some(version) = plain_version(version) {
-                self.nccl = Some(version); // What ran wins over what was linked.
-                return true;
+                // Another version after a table is that of the next run.
+                if self.run.finished || self.run.nccl.as_ref().is_some_and(|earlier| *earlier != version) {
+                    self.next_run()?;
+                }
+                self.run.nccl = Some(version);
+                return Ok(true);
             }
         }
         if let Some((before, after)) = text.split_once(" Bytes -> Algo ") {
             self.choice(number, before, after);
-            return true;
+            return Ok(true);
         }
         if let Some((before, value)) = text.split_once(" set by environment to ") {
             let name = before.split_whitespace().last().unwrap_or_default();
@@ -257,9 +268,9 @@ impl Reader<'_> {
                 let value = value.trim().trim_end_matches('.').to_owned();
                 self.run.env.insert(name.to_owned(), value);
             }
-            return true;
+            return Ok(true);
         }
-        false
+        Ok(false)
     }
 
     /// The size of the communicator, as NCCL_DEBUG tells it.
@@ -278,6 +289,9 @@ impl Reader<'_> {
     /// Whether it was a line of the table that is no row, or one that comes after it.
     fn table_line(&mut self, number: u64, text: &str) -> Result<bool, ReadError> {
         if text.starts_with("size") && text.contains("busbw") && text.contains("time") {
+            if self.next_command.is_some() {
+                self.next_run()?;
+            }
             self.units(number, text)?;
             self.run.columns = columns(text);
             return Ok(true);
@@ -364,7 +378,7 @@ impl Reader<'_> {
         self.run.env.extend(assignments(&words));
         let Some(at) = words.iter().position(|word| {
             word.split(|c: char| !(c.is_ascii_alphanumeric() || "_/.-".contains(c)))
-                .any(|part| part.ends_with("_perf") && collective_of_program(part).is_some())
+                .any(|part| collective_of_program(part).is_some())
         }) else {
             return;
         };
@@ -429,6 +443,10 @@ impl Reader<'_> {
         if run.rows.is_empty() {
             return Ok(());
         }
+        if let Some(line) = self.next_command.take() {
+            self.command(&line);
+        }
+        self.nccl = run.nccl.clone().or_else(|| run.linked.clone()).or(self.nccl.take());
         self.runs += 1;
         if !run.finished {
             self.out.unfinished(run.rows.last().map_or(0, |row| row.line));
@@ -439,18 +457,10 @@ impl Reader<'_> {
             self.out.lack(first_line, format!("{text}; its rows are left out"));
             return Ok(());
         }
-        let Some(collective) = run.collective.or(sidecar.collective).or_else(|| collective_in_name(self.input.stem))
-        else {
-            let text = format!(
-                "{} rows name no collective; say `collective = \"all_reduce\"` in {}.toml beside the file, or keep the line `Collective test starting`",
-                run.rows.len(),
-                self.input.stem
-            );
-            self.out.lack(first_line, text);
-            return Ok(());
-        };
-        let ranks = match run.ranks(collective, self.input, &mut self.out) {
-            Ok(ranks) => ranks,
+        let found = self.input.collective(run.collective);
+        let found = found.and_then(|named| Ok((named.0, run.ranks(named, self.input, &mut self.out)?)));
+        let (collective, ranks) = match found {
+            Ok(found) => found,
             Err(text) => {
                 self.out.lack(first_line, text);
                 return Ok(());
@@ -486,7 +496,7 @@ impl Reader<'_> {
                 self.out.note(Some(row.line), problem);
                 continue;
             }
-            for (half, in_place) in row.halves.iter().zip([false, true]) {
+            for (half, in_place) in row.halves.iter().zip([false, true]).take(run.halves()) {
                 let Some(time_us) = half.time_us else {
                     self.out.unusable += 1;
                     continue;

@@ -30,6 +30,7 @@ use collcast_sim::hash::fnv1a;
 use collcast_sim::measurement::Measurement;
 
 pub use error::ReadError;
+pub use json::without_secrets;
 pub use parsed::{ENVIRONMENT, Note, ROWS_MAX, ReadOptions, UNSAID};
 use parsed::{Input, Parsed};
 use sidecar::Sidecar;

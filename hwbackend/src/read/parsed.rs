@@ -3,9 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use collcast_sim::collective::Collective;
 use collcast_sim::measurement::Measurement;
 
 use super::error::ReadError;
+use super::program::collective_in_name;
 use super::settings;
 use super::sidecar::{Sidecar, message};
 
@@ -30,6 +32,9 @@ pub struct ReadOptions {
     pub allow_predicted: bool,
     /// Keep rows that two files hold alike (a log and its CSV) twice.
     pub keep_duplicates: bool,
+    /// The collective of logs and JSON of nccl-tests that name none, neither inside, nor in the `.toml` beside them, nor in
+    /// the file's name.
+    pub collective: Option<Collective>,
 }
 
 /// Something to tell about a file.
@@ -52,6 +57,26 @@ pub(super) struct Input<'a> {
 }
 
 impl Input<'_> {
+    /// The collective that was run: what the file says inside, else the `.toml` beside it, its name, or who asks; and which
+    /// of these, for messages.
+    ///
+    /// # Errors
+    /// Where none says, with the ways out.
+    pub(super) fn collective(&self, said: Option<Collective>) -> Result<(Collective, &'static str), String> {
+        let named = || collective_in_name(self.stem).map(|name| (name, "by the file's name"));
+        (said.map(|said| (said, "by the file itself")))
+            .or(self.sidecar.collective.map(|beside| (beside, "by the .toml beside it")))
+            .or_else(named)
+            .or(self.options.collective.map(|asked| (asked, "as it was asked for")))
+            .ok_or_else(|| {
+                format!(
+                    "it does not say its collective; name it with `-c all_reduce`, in the file's name (all_reduce.log), or as \
+                     `collective = \"all_reduce\"` in {}.toml beside it",
+                    self.stem
+                )
+            })
+    }
+
     pub(super) fn too_many_rows(&self) -> ReadError {
         ReadError::TooManyRows { path: self.path.to_owned(), limit: ROWS_MAX }
     }

@@ -142,17 +142,17 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// The names above a table, if they are those of both halves; words around them and the timestamp that `-S` puts last
+/// The names above a table, if they are those of both halves or of one; words around them and the timestamp that `-S` puts last
 /// are no columns of ours.
 pub(super) fn columns(text: &str) -> Option<Vec<String>> {
     let plain = |name: &str| name.trim_start_matches('#').split('(').next().unwrap_or_default().to_lowercase();
     let names = text.split_whitespace().take(64).map(plain);
     let is_ours = |name: &String| !matches!(name.as_str(), "timestamp" | "|" | "out-of-place" | "in-place");
     let names: Vec<String> = names.filter(is_ours).collect();
-    (names.iter().filter(|name| is_time(name)).count() == 2).then_some(names)
+    (1..=2).contains(&names.iter().filter(|name| is_time(name)).count()).then_some(names)
 }
 
-fn is_time(name: &str) -> bool {
+pub(super) fn is_time(name: &str) -> bool {
     matches!(name, "time" | "cputime")
 }
 

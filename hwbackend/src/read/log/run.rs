@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use collcast_sim::collective::{Collective, Launch};
 use collcast_sim::measurement::Choice;
 
-use super::row::Row;
+use super::row::{Row, is_time};
 use crate::read::bus::{Sample, bus_factor_fits, ranks_of_samples};
 use crate::read::parsed::{Input, Parsed};
 use crate::read::settings::Env;
@@ -26,6 +26,9 @@ pub(super) struct Run {
     pub(super) debug_ranks: Option<u32>,
     pub(super) debug_hosts: Option<u32>,
     pub(super) columns: Option<Vec<String>>,
+    /// NCCL's version: what nccl-tests was linked with, and what NCCL itself says, which wins.
+    pub(super) linked: Option<String>,
+    pub(super) nccl: Option<String>,
     pub(super) env: Env,
     pub(super) choices: HashMap<u64, Choice>,
     pub(super) rows: Vec<Row>,
@@ -34,8 +37,13 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// From the device lines, if they agree with the rates; else from what is left.
-    pub(super) fn ranks(&self, collective: Collective, input: &Input<'_>, out: &mut Parsed) -> Result<u32, String> {
+    /// From the device lines, if they agree with the rates; else from what is left. `by` says who named the collective.
+    pub(super) fn ranks(
+        &self,
+        (collective, by): (Collective, &str),
+        input: &Input<'_>,
+        out: &mut Parsed,
+    ) -> Result<u32, String> {
         let first_line = self.rows.first().map(|row| row.line);
         let samples: Vec<Sample> = self.rows.iter().flat_map(|row| row.halves).filter_map(|half| half.sample).collect();
         let by_rate = ranks_of_samples(collective, &samples);
@@ -68,12 +76,23 @@ impl Run {
                 input.stem
             )),
             (Some(listed), None) => {
-                let text = format!("busbw / algbw is not that of {listed} ranks, nor of any other number");
+                let text = format!(
+                    "busbw / algbw is not that of {collective} ({by}) over {listed} ranks, nor over any other number"
+                );
                 out.note(first_line, text);
                 Ok(listed)
             }
             (None, Some((ranks, last))) if ranks == last => {
                 let text = format!("no device lines; {ranks} ranks by busbw / algbw");
+                out.note(first_line, text);
+                Ok(ranks)
+            }
+            // One process has all of them, as far as the rows tell.
+            (None, by_rate) if self.of_one_process() > 1 => {
+                let ranks = self.of_one_process();
+                let told = by_rate
+                    .map_or("does not tell".to_owned(), |(first, last)| format!("is that of {}", range(first, last)));
+                let text = format!("no device lines; {ranks} ranks, as one process has (busbw / algbw {told})");
                 out.note(first_line, text);
                 Ok(ranks)
             }
@@ -86,6 +105,16 @@ impl Run {
                 input.stem
             )),
         }
+    }
+
+    /// Halves of its table, by the names above it: out of place and in place, or one that somebody kept.
+    pub(super) fn halves(&self) -> usize {
+        self.columns.as_ref().map_or(2, |columns| columns.iter().filter(|name| is_time(name)).count())
+    }
+
+    /// Ranks of one process: threads times GPUs of each; 1 where neither is said.
+    fn of_one_process(&self) -> u32 {
+        self.threads.unwrap_or(1).saturating_mul(self.gpus.unwrap_or(1))
     }
 
     /// What the sibling file says, else as the device lines tell.

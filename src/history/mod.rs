@@ -1,0 +1,397 @@
+//! Past runs in a folder: what was measured, when, on which hosts, and what was said of it.
+//!
+//! A recorded run is the log itself, named by its date, verdict and content:
+//! `FOLDER/HOSTS/2026-11-03T14-25-30Z_healthy_1a2b3c4d5e6f7a8b.log`. So every command that reads logs reads it, `ls` and
+//! `grep` do too, and what later versions learn to read of logs they learn of the past as well. A `.toml` beside it has what
+//! the log does not say. A file is written whole or not at all under a name of its own: writers do not disturb each other,
+//! and a run that is recorded twice is there once.
+
+mod date;
+mod trend;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use collcast_hwbackend::read::{FileKind, FileReport, ReadError, ReadOptions, ReadReport, read_paths, without_secrets};
+use collcast_sim::collective::{Algorithm, Collective, Launch, Protocol};
+use collcast_sim::hash::fnv1a;
+use collcast_sim::measurement::Measurement;
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::error::Error;
+use crate::files::{make_folder, write};
+use crate::noise;
+use crate::statistics::median;
+pub use trend::FEWEST;
+
+/// How dates stand in names of files: without colons, which some disks do not take.
+const DATE: &str = "%Y-%m-%dT%H-%M-%SZ";
+
+/// What was said of a recorded run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// As it should be.
+    Healthy,
+    /// Nothing could be said.
+    Unsure,
+    /// Slow: no reference for later runs.
+    Slow,
+    /// Wrong results, or a run that stopped: no reference either.
+    Failed,
+}
+
+impl Verdict {
+    /// The word in the file's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Healthy => "healthy",
+            Self::Unsure => "unsure",
+            Self::Slow => "slow",
+            Self::Failed => "failed",
+        }
+    }
+
+    fn of_name(name: &str) -> Option<Self> {
+        [Self::Healthy, Self::Unsure, Self::Slow, Self::Failed].into_iter().find(|v| v.name() == name)
+    }
+
+    /// Whether later runs are held against it.
+    pub fn counts(self) -> bool {
+        matches!(self, Self::Healthy | Self::Unsure)
+    }
+}
+
+/// What was called: calls that are alike take the same time on like machines.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Call {
+    /// What was run.
+    pub collective: Collective,
+    /// Ranks.
+    pub ranks: u32,
+    hosts: Option<u32>,
+    launch: Option<Launch>,
+    algorithm: Option<Algorithm>,
+    protocol: Option<Protocol>,
+    nccl_algo: Option<String>,
+    channels: Option<u32>,
+    /// GPUs as the file names them.
+    gpus: String,
+}
+
+impl Call {
+    /// That of a row of a file.
+    pub fn of(row: &Measurement, file: &FileReport) -> Self {
+        let gpus = match file.on_cpu {
+            true => "CPU threads".to_owned(),
+            false => file.gpus.iter().cloned().collect::<Vec<_>>().join(", "),
+        };
+        let settings = &row.settings;
+        Self {
+            collective: row.collective,
+            ranks: row.ranks,
+            hosts: row.hosts,
+            launch: row.launch,
+            algorithm: settings.algorithm,
+            protocol: settings.protocol,
+            nccl_algo: settings.nccl_algo.clone(),
+            channels: settings.channels,
+            gpus,
+        }
+    }
+}
+
+/// One call of a recorded file, or of one that is judged.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// When it was measured.
+    pub date: Timestamp,
+    /// What was said of it.
+    pub verdict: Verdict,
+    /// Its hosts, sorted; none where the file does not say.
+    pub hosts: Vec<String>,
+    /// What was called.
+    pub call: Call,
+    /// Hash of the content.
+    pub hash: String,
+    /// What was measured.
+    pub rows: Vec<Measurement>,
+}
+
+/// The past runs of a folder.
+#[derive(Clone, Debug, Default)]
+pub struct Past {
+    /// Those of the calls asked about, by date.
+    pub entries: Vec<Entry>,
+    /// What of the folder could not be read.
+    pub warnings: Vec<String>,
+    hashes: BTreeSet<String>,
+}
+
+impl Past {
+    /// Reads the runs of a folder that are of these calls. A folder that is not there is one without runs.
+    ///
+    /// # Errors
+    /// A folder that cannot be read, or is a file.
+    pub fn read(folder: &Path, calls: &BTreeSet<Call>) -> Result<Self, Error> {
+        let mut past = Self::default();
+        let failed = |source| Error::File { what: "read the history", path: folder.to_owned(), source };
+        let listed = match fs::read_dir(folder) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(past),
+            listed => listed.map_err(failed)?,
+        };
+        let mut places = listed.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>, _>>().map_err(failed)?;
+        places.sort();
+        let hidden = |place: &Path| place.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
+        for place in places.iter().filter(|place| !hidden(place)) {
+            if !place.is_dir() {
+                past.warnings.push(format!("{}: no folder of a host's runs; left out", place.display()));
+                continue;
+            }
+            let options = ReadOptions { keep_duplicates: true, ..ReadOptions::default() };
+            match read_paths(std::slice::from_ref(place), &options) {
+                Ok(read) => past.take(&read, calls),
+                Err(ReadError::EmptyFolder { .. }) => {}
+                Err(error) => past.warnings.push(format!("{}: left out: {error}", place.display())),
+            }
+        }
+        past.entries.sort_by(|a, b| (a.date, &a.hash).cmp(&(b.date, &b.hash)));
+        Ok(past)
+    }
+
+    fn take(&mut self, read: &ReadReport, calls: &BTreeSet<Call>) {
+        for file in read.files.iter().filter(|file| file.kind != FileKind::Metadata) {
+            let Some((date, verdict, hash)) = named(&file.path) else {
+                self.warnings.push(format!(
+                    "{}: no name of a recorded run; left out (`collcast validate` with --history records it)",
+                    file.path.display()
+                ));
+                continue;
+            };
+            self.hashes.insert(hash.clone());
+            if file.rows == 0 {
+                self.warnings.extend(file.warnings().into_iter().take(1));
+            }
+            let entries = entries(read, file, (date, verdict, &hash));
+            self.entries.extend(entries.into_iter().filter(|entry| calls.contains(&entry.call)));
+        }
+    }
+
+    /// Earlier runs of the same hosts and call, with whatever verdict.
+    pub fn own<'p>(&'p self, of: &'p Entry) -> impl Iterator<Item = &'p Entry> {
+        self.before(of).filter(|entry| entry.hosts == of.hosts)
+    }
+
+    /// Earlier runs of the same call on any hosts.
+    fn before<'p>(&'p self, of: &'p Entry) -> impl Iterator<Item = &'p Entry> {
+        (self.entries.iter()).filter(|e| e.call == of.call && e.hash != of.hash && e.date <= of.date)
+    }
+
+    /// How runs of the same hosts, and of all hosts, changed up to the one that is judged, at sizes of a band.
+    pub fn trends(&self, judged: &Entry, sizes: (u64, u64)) -> Vec<Trend> {
+        let noise = noise::known(&[judged.call.launch], 2).offset;
+        let own: Vec<&Entry> = self.own(judged).chain([judged]).collect();
+        let mut trends: Vec<Trend> = Trend::of(&own, sizes, noise).into_iter().collect();
+        let all: Vec<&Entry> = self.before(judged).chain([judged]).collect();
+        let fleet = Trend::of(&all, sizes, noise).filter(|fleet| fleet.host_sets > 1);
+        trends.extend(fleet);
+        trends
+    }
+}
+
+/// The calls of a file, each with its rows.
+pub fn entries(read: &ReadReport, file: &FileReport, said: (Timestamp, Verdict, &str)) -> Vec<Entry> {
+    let path = file.path.display().to_string();
+    let (date, verdict, hash) = said;
+    let mut entries: Vec<Entry> = Vec::new();
+    for row in read.measurements.iter().filter(|row| row.origin.file == path) {
+        let (call, hosts) = (Call::of(row, file), row.settings.host_names.to_vec());
+        match entries.iter_mut().find(|entry| entry.call == call && entry.hosts == hosts) {
+            Some(entry) => entry.rows.push(row.clone()),
+            None => {
+                entries.push(Entry { date, verdict, hosts, call, hash: hash.to_owned(), rows: vec![row.clone()] });
+            }
+        }
+    }
+    entries
+}
+
+/// How the runs of some hosts changed over time.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Trend {
+    /// The hosts, where they are one set that files name.
+    pub hosts: Vec<String>,
+    /// Sets of hosts that ran it.
+    pub host_sets: usize,
+    /// What was run.
+    pub collective: Collective,
+    /// Ranks.
+    pub ranks: u32,
+    /// Runs, the one that is judged among them.
+    pub runs: usize,
+    /// Those that later ones are held against: neither slow nor failed, and before the one that is judged.
+    pub healthy: usize,
+    /// The day of the first one.
+    pub since: String,
+    /// Bus bandwidth of the last one over the median of the healthy ones.
+    pub share: f64,
+    /// When it changed, where it did.
+    pub changed: Option<Changed>,
+}
+
+/// A change of the bus bandwidth.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Changed {
+    /// The day of the first run after it.
+    pub since: String,
+    /// Runs from then on.
+    pub runs: usize,
+    /// Median bus bandwidth after it over that before it.
+    pub share: f64,
+}
+
+impl Trend {
+    /// That of runs by date, of which the last is judged; each against the healthy ones of its own hosts.
+    fn of(entries: &[&Entry], sizes: (u64, u64), noise: f64) -> Option<Self> {
+        let (last, past) = entries.split_last()?;
+        let level = |entry: &&Entry| {
+            let own: Vec<&Entry> =
+                past.iter().copied().filter(|e| e.hosts == entry.hosts && e.verdict.counts()).collect();
+            let logs: Vec<f64> = entry.rows.iter().filter_map(|row| log_share(row, &own, sizes)).collect();
+            (!logs.is_empty()).then(|| (entry.date, median(logs)))
+        };
+        let levels: Vec<(Timestamp, f64)> = entries.iter().filter_map(level).collect();
+        let logs: Vec<f64> = levels.iter().map(|level| level.1).collect();
+        let sets: BTreeSet<&Vec<String>> = entries.iter().map(|e| &e.hosts).collect();
+        Some(Self {
+            hosts: if sets.len() == 1 { last.hosts.clone() } else { Vec::new() },
+            host_sets: sets.len(),
+            collective: last.call.collective,
+            ranks: last.call.ranks,
+            runs: levels.len(),
+            healthy: past.iter().filter(|e| e.verdict.counts()).count(),
+            since: day(entries.first()?.date),
+            share: logs.last()?.exp(),
+            changed: trend::change(&logs, noise).map(|(at, before, after)| Changed {
+                since: day(levels[at].0),
+                runs: levels.len() - at,
+                share: (after - before).exp(),
+            }),
+        })
+    }
+}
+
+/// ln of a row's bus bandwidth over the median of the same size in other runs.
+fn log_share(row: &Measurement, others: &[&Entry], (from, to): (u64, u64)) -> Option<f64> {
+    let like = |other: &&Measurement| other.size == row.size && other.in_place == row.in_place;
+    let times = others.iter().flat_map(|entry| entry.rows.iter().filter(like)).map(|other| other.time.as_us());
+    let times: Vec<f64> = if (from..=to).contains(&row.size.0) { times.collect() } else { Vec::new() };
+    (!times.is_empty()).then(|| (median(times) / row.time.as_us()).ln())
+}
+
+/// A day, as people write it.
+fn day(date: Timestamp) -> String {
+    date.strftime("%F").to_string()
+}
+
+/// What the name of a recorded run says.
+fn named(path: &Path) -> Option<(Timestamp, Verdict, String)> {
+    let stem = path.file_stem()?.to_str()?;
+    let [date, verdict, hash] = stem.split('_').collect::<Vec<_>>()[..] else { return None };
+    let (day, time) = date.split_once('T')?;
+    let date = format!("{day}T{}", time.replace('-', ":")).parse().ok()?;
+    Some((date, Verdict::of_name(verdict)?, hash.to_owned()))
+}
+
+/// A file that is to be judged: what of it is kept, with its hash and date.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    /// When it was measured: by its own lines, else by the `.toml` beside it, by `now`, or when it was last written.
+    pub date: Timestamp,
+    /// Hash of the content.
+    pub hash: String,
+    bytes: Vec<u8>,
+    beside: toml::Table,
+}
+
+impl Kept {
+    /// That of a file that was read. `now` is the date of files that do not say theirs.
+    ///
+    /// # Errors
+    /// A file that is gone.
+    pub fn of(file: &FileReport, now: Option<Timestamp>) -> Result<Self, Error> {
+        let failed = |source| Error::File { what: "read", path: file.path.clone(), source };
+        let bytes = fs::read(&file.path).map_err(failed)?;
+        let text = String::from_utf8_lossy(&bytes);
+        // Whole environments are in JSON of nccl-tests, and hold secrets.
+        let bytes = without_secrets(&text).map_or_else(|| bytes.clone(), String::into_bytes);
+        let beside = fs::read_to_string(file.path.with_extension("toml")).unwrap_or_default();
+        let beside: toml::Table = beside.parse().unwrap_or_default();
+        let of_toml = || date::of_day(beside.get("date")?.as_str()?);
+        let written = || Timestamp::try_from(fs::metadata(&file.path).ok()?.modified().ok()?).ok();
+        let date = date::of_text(&text).or_else(of_toml).or(now).or_else(written);
+        let date = date.unwrap_or_else(|| Timestamp::try_from(SystemTime::now()).unwrap_or_default());
+        Ok(Self { date, hash: format!("{:016x}", fnv1a(&bytes)), bytes, beside })
+    }
+
+    /// Records it in a folder, unless it is there.
+    ///
+    /// # Errors
+    /// A file that cannot be written.
+    pub fn record(
+        &self,
+        folder: &Path,
+        past: &Past,
+        file: &FileReport,
+        read: &ReadReport,
+        verdict: Verdict,
+    ) -> Result<Option<PathBuf>, Error> {
+        if past.hashes.contains(&self.hash) {
+            return Ok(None);
+        }
+        let path = file.path.display().to_string();
+        let rows: Vec<&Measurement> = read.measurements.iter().filter(|row| row.origin.file == path).collect();
+        let hosts: BTreeSet<&String> = rows.iter().flat_map(|row| row.settings.host_names.iter()).collect();
+        let folder = folder.join(folder_of(&hosts));
+        make_folder(&folder)?;
+        let name = format!("{}_{}_{}", self.date.strftime(DATE), verdict.name(), self.hash);
+        let extension = file.path.extension().map_or("log".into(), |e| e.to_string_lossy());
+        let mut beside = self.beside.clone();
+        beside.insert("recorded_from".to_owned(), path.into());
+        // The name of the file said it, or who asked.
+        let collectives: BTreeSet<Collective> = rows.iter().map(|row| row.collective).collect();
+        if let (1, Some(one)) = (collectives.len(), collectives.first()) {
+            beside.insert("collective".to_owned(), one.name().into());
+        }
+        if let Some(machine) = &file.machine {
+            let at = fs::canonicalize(machine).map_or_else(|_| machine.clone(), |at| at.display().to_string());
+            beside.insert("topology".to_owned(), at.into());
+        }
+        // What describes a run is there before the run is.
+        write(&folder.join(format!("{name}.toml")), beside.to_string().as_bytes())?;
+        let recorded = folder.join(format!("{name}.{extension}"));
+        write(&recorded, &self.bytes)?;
+        Ok(Some(recorded))
+    }
+}
+
+/// Hosts whose names a folder is made of; more are counted.
+const NAMED: usize = 4;
+
+/// The folder of some hosts: their names, or the first with a hash of all.
+fn folder_of(hosts: &BTreeSet<&String>) -> String {
+    let plain = |name: &str| -> String {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '.' || c == '-';
+        name.chars().take(60).map(|c| if is_plain(c) { c } else { '-' }).collect()
+    };
+    let names: Vec<&str> = hosts.iter().map(|name| name.as_str()).collect();
+    let text = match names.len() {
+        0 => return "unnamed".to_owned(),
+        1..=NAMED => names.iter().map(|name| plain(name)).collect::<Vec<_>>().join("+"),
+        more => format!("{}+{}-{:08x}", plain(names[0]), more - 1, fnv1a(names.join(",").as_bytes()) >> 32),
+    };
+    text.strip_prefix('.').map_or(text.clone(), |rest| format!("-{rest}"))
+}

@@ -1,0 +1,113 @@
+//! Runs beside the past of their own hosts.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use collcast_hwbackend::read::{FileReport, ReadReport};
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::error::Error;
+use crate::health::{Health, Judged, Reference, Run, State, against};
+use crate::history::{Entry, FEWEST, Kept, Past, Trend, Verdict, entries};
+
+/// What the past says of a run that is judged.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct History {
+    /// The file, as the user named it.
+    pub file: String,
+    /// The run's name.
+    pub run: String,
+    /// How its own hosts changed, and then all hosts, where others ran it too.
+    pub trends: Vec<Trend>,
+}
+
+/// What is judged, beside what a folder has of it.
+pub(super) struct Present {
+    pub(super) past: Past,
+    kept: Vec<(FileReport, Kept)>,
+    entries: Vec<Entry>,
+}
+
+impl Present {
+    /// Reads the past of what was measured.
+    pub(super) fn read(folder: &Path, read: &ReadReport, now: Option<Timestamp>) -> Result<Self, Error> {
+        let mut present = Self { past: Past::default(), kept: Vec::new(), entries: Vec::new() };
+        for file in read.files.iter().filter(|file| file.rows > 0) {
+            let kept = Kept::of(file, now)?;
+            present.entries.extend(entries(read, file, (kept.date, Verdict::Unsure, &kept.hash)));
+            present.kept.push((file.clone(), kept));
+        }
+        let calls: BTreeSet<_> = present.entries.iter().map(|entry| entry.call.clone()).collect();
+        present.past = Past::read(folder, &calls)?;
+        Ok(present)
+    }
+
+    /// Earlier runs that a call is held against.
+    fn healthy<'p>(&'p self, entry: &'p Entry) -> Vec<&'p Entry> {
+        self.past.own(entry).filter(|past| past.verdict.counts()).collect()
+    }
+
+    /// The runs of which there is enough of a past, beside its median; and the rows of which there is not.
+    pub(super) fn runs(&self) -> (Vec<Run>, usize) {
+        let (mut runs, mut alone) = (Vec::new(), 0);
+        for entry in &self.entries {
+            let healthy = self.healthy(entry);
+            let rows = |entries: &[&Entry]| ReadReport {
+                measurements: entries.iter().flat_map(|entry| entry.rows.iter().cloned()).collect(),
+                files: Vec::new(),
+            };
+            let good = if healthy.len() < FEWEST { Reference::default() } else { Reference::of(&rows(&healthy)) };
+            let (judged, without) = against(&rows(&[entry]), &good);
+            runs.extend(judged);
+            alone += without;
+        }
+        (runs, alone)
+    }
+
+    /// Says how little past there is, of the call that has the least.
+    pub(super) fn too_little(&self) -> Option<String> {
+        let least = self.entries.iter().map(|entry| (self.healthy(entry).len(), entry)).min_by_key(|(count, _)| *count);
+        least.filter(|(count, _)| *count < FEWEST).map(|(count, Entry { hosts, call, .. })| {
+            let hosts = if hosts.is_empty() { "hosts without names".to_owned() } else { hosts.join(", ") };
+            format!(
+                "the history has {count} earlier runs of {} over {} ranks on {hosts}; {FEWEST} are needed to judge by them",
+                call.collective, call.ranks
+            )
+        })
+    }
+
+    /// What the past says of each run.
+    pub(super) fn of_runs(&self, health: &Health) -> Vec<History> {
+        let history = |judged: &Judged| {
+            let is_its = |e: &&Entry| {
+                let call = (e.call.collective, e.call.ranks) == (judged.collective, judged.ranks);
+                call && e.rows.iter().any(|row| row.origin.file == judged.file && row.run == judged.run)
+            };
+            let entry = self.entries.iter().find(is_its)?;
+            let band = judged.decisive()?;
+            let trends = self.past.trends(entry, (band.from_bytes, band.to_bytes));
+            Some(History { file: judged.file.clone(), run: judged.run.clone(), trends })
+        };
+        health.runs.iter().filter_map(history).collect()
+    }
+
+    /// Records what was judged, each file with the worst that was said of it. Says what was recorded.
+    pub(super) fn record(&self, folder: &Path, read: &ReadReport, health: &Health) -> Result<String, Error> {
+        let mut recorded = 0;
+        for (file, kept) in &self.kept {
+            let path = file.path.display().to_string();
+            let worst = health.runs.iter().filter(|run| run.file == path).map(|run| run.state).max();
+            let verdict = match worst {
+                _ if file.defect().is_some() => Verdict::Failed,
+                Some(State::Slow) => Verdict::Slow,
+                Some(State::Pass) => Verdict::Healthy,
+                Some(State::Unsure) | None => Verdict::Unsure,
+            };
+            recorded += usize::from(kept.record(folder, &self.past, file, read, verdict)?.is_some());
+        }
+        let known = self.kept.len() - recorded;
+        let known = if known > 0 { format!(", {known} were there already") } else { String::new() };
+        Ok(format!("{recorded} files are recorded in {}{known}", folder.display()))
+    }
+}

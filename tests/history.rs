@@ -1,0 +1,166 @@
+//! Goal: a run is judged by the past of its own hosts, says since when they are slower, and is recorded, whoever else writes.
+//! Method: logs written here, one a day of each host.
+
+#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+
+use collcast::health::State;
+use collcast::validate::{Outcome, Request, validate};
+use collcast::views::validate::Shown;
+use collcast_reports::model::Status;
+use common::collcast;
+
+/// The log of a day of November 2026 on a host: all-reduce over 8 GPUs whose times are so many times those of a good day.
+fn log(folder: &Path, host: &str, day: u32, factor: f64) -> PathBuf {
+    let mut text = format!("2026-11-{day:02} 03:00:00\n# Collective test starting: all_reduce_perf\n");
+    text += "# nThread 1 nGpus 1 minBytes 8\n# Using devices\n";
+    for rank in 0..8 {
+        text += &format!(
+            "#  Rank {rank} Group 0 Pid {} on {host} device {rank} [0000:0{rank}:00] NVIDIA H100\n",
+            100 + rank
+        );
+    }
+    for size in (10..33).map(|power| 1_u64 << power) {
+        let time = (20.0 + size as f64 / 2e5) * factor * (1.0 + 0.002 * f64::from(day % 3));
+        let rate = size as f64 / time / 1e3;
+        let half = format!("{time:.2} {rate:.2} {:.2} 0", rate * 1.75);
+        text += &format!("{size} {} float sum -1 {half} {half}\n", size / 4);
+    }
+    let path = folder.join(format!("{host}-{day}.log"));
+    std::fs::write(&path, text + "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 200 \n").unwrap();
+    path
+}
+
+fn judge(file: &Path, history: &Path) -> (Outcome, Status, String) {
+    let request = Request { history: Some(history.to_owned()), ..Request::new([file]) };
+    let outcome = validate(&request).unwrap();
+    let verdict = outcome.report(Shown { for_people: true, ..Shown::default() }).verdict.unwrap();
+    (outcome, verdict.status, verdict.sentence)
+}
+
+/// Names of recorded logs, of all hosts.
+fn recorded(history: &Path) -> Vec<String> {
+    let mut names: Vec<String> = std::fs::read_dir(history)
+        .unwrap()
+        .flat_map(|host| std::fs::read_dir(host.unwrap().path()).unwrap())
+        .map(|file| file.unwrap().file_name().into_string().unwrap())
+        .filter(|name| !name.ends_with(".toml"))
+        .collect();
+    names.sort();
+    names
+}
+
+/// Goal: the first runs cannot be judged and say so; then each is held against the median of the healthy ones before it.
+/// A slow one fails, says since when, is recorded as slow, and is no reference. A run is recorded once.
+#[test]
+fn hosts_are_held_against_their_own_past() {
+    let folder = tempfile::tempdir().unwrap();
+    let history = folder.path().join("history");
+    for day in 1..=3 {
+        let (outcome, status, sentence) = judge(&log(folder.path(), "n1", day, 1.0), &history);
+        assert!(!outcome.failed && status == Status::Warning && sentence.starts_with("cannot tell"), "{sentence}");
+        let next = outcome.report(Shown::default()).verdict.unwrap().next.unwrap();
+        assert!(next.starts_with("record 3 runs"), "{next}");
+        assert!(outcome.notes.iter().any(|n| n.contains(&format!("{} earlier runs", day - 1))), "{:?}", outcome.notes);
+    }
+    for day in 4..=10 {
+        let (outcome, status, sentence) = judge(&log(folder.path(), "n1", day, 1.0), &history);
+        assert!(outcome.health.state == State::Pass && status == Status::Ok, "{sentence}");
+        assert!(
+            sentence.contains(&format!("of the median of {} earlier runs since 2026-11-01", day - 1)),
+            "{sentence}"
+        );
+    }
+    for day in 11..=13 {
+        let file = log(folder.path(), "n1", day, 1.15);
+        let (outcome, status, sentence) = judge(&file, &history);
+        assert!(outcome.failed && status == Status::Failed, "{sentence}");
+        assert!(sentence.contains("87% of the median of 10 earlier runs since 2026-11-01"), "{sentence}");
+        let runs = if day == 11 { "1 run".to_owned() } else { format!("{} runs", day - 10) };
+        assert!(sentence.ends_with(&format!("slower since 2026-11-11 ({runs})")), "{sentence}");
+    }
+    let names = recorded(&history);
+    assert_eq!(names.len(), 13);
+    assert!(names[9].starts_with("2026-11-10T03-00-00Z_healthy_") && names[10].contains("_slow_"), "{names:?}");
+    // Again, and from elsewhere: the same content is there.
+    let again = judge(&log(folder.path(), "n1", 13, 1.15), &history).2;
+    assert!(again.ends_with("slower since 2026-11-11 (3 runs)"), "{again}");
+    assert_eq!(recorded(&history), names);
+    // Logs of a host are a set for `compare`, and good runs for `--against`.
+    let (own, last) = (history.join("n1"), folder.path().join("n1-5.log"));
+    let code = |args: &[&str]| collcast(args).0;
+    assert_eq!(code(&["compare", own.to_str().unwrap(), last.to_str().unwrap()]), 0);
+    assert_eq!(code(&["validate", last.to_str().unwrap(), "--against", own.to_str().unwrap()]), 0);
+    let slow = folder.path().join("n1-13.log");
+    let args = ["validate", slow.to_str().unwrap(), "--history", history.to_str().unwrap(), "--format"];
+    for (format, says) in
+        [("json", "\"history\""), ("junit", "<failure"), ("github", "::error"), ("markdown", "2026-11-11")]
+    {
+        let (code, out, err) = collcast(&[&args[..], &[format]].concat());
+        assert!(code == 1 && out.contains(says), "{format}: {out} {err}");
+    }
+}
+
+/// Goal: of a fleet each host has a past of its own, and the trend of all says since when all are slower.
+#[test]
+fn a_fleet_has_a_trend_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let history = folder.path().join("history");
+    let mut last = None;
+    for day in 1..=8 {
+        // n2 is always slower than n1, which is no change; from the 7th day on both are slower still.
+        for (host, own) in [("n1", 1.0), ("n2", 1.1)] {
+            let factor = if day >= 7 { 1.2 } else { 1.0 };
+            let (outcome, _, sentence) = judge(&log(folder.path(), host, day, own * factor), &history);
+            assert_eq!(outcome.failed, day >= 7, "{host} {day}: {sentence}");
+            last = outcome.history;
+        }
+    }
+    let trends = &last.unwrap()[0].trends;
+    assert_eq!(trends.iter().map(|t| (t.host_sets, t.runs)).collect::<Vec<_>>(), [(1, 8), (2, 16)]);
+    for trend in trends {
+        let changed = trend.changed.as_ref().unwrap();
+        assert_eq!((changed.since.as_str(), changed.runs), ("2026-11-07", 2 * trend.host_sets));
+    }
+}
+
+/// Goal: writers at the same time lose nothing.
+#[test]
+fn writers_do_not_disturb_each_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let history = folder.path().join("history");
+    let files: Vec<PathBuf> = (1..=16).map(|day| log(folder.path(), "n1", day, 1.0)).collect();
+    std::thread::scope(|scope| {
+        for file in files.iter().chain(&files[..4]) {
+            let history = &history;
+            scope.spawn(move || judge(file, history));
+        }
+    });
+    let days: std::collections::BTreeSet<String> =
+        recorded(&history).iter().map(|name| name[..10].to_owned()).collect();
+    assert_eq!(days.len(), 16);
+}
+
+/// Goal: JSON of nccl-tests is recorded without the environment's secrets, and a run without hosts has a past too.
+#[test]
+fn secrets_are_not_recorded() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, history) = (folder.path().join("run.json"), folder.path().join("history"));
+    let half = r#"{"time": 400.0, "alg_bw": 167.77, "bus_bw": 293.6, "nwrong": 0}"#;
+    let text = format!(
+        r#"{{"args": ["all_reduce_perf"], "env": ["NCCL_ALGO=Ring", "TOKEN=sesame"], "config": {{"nthreads": 1, "ngpus": 1,
+        "devices": [{{"rank": 0, "hostname": "a"}}, {{"rank": 7, "hostname": "a"}}]}},
+        "results": [{{"size": 67108864, "count": 16777216, "type": "float", "redop": "sum", "root": "-1",
+        "out_of_place": {half}, "in_place": {half}}}], "out_of_bounds": {{"count": 0, "okay": "true"}}}}"#
+    );
+    std::fs::write(&path, text).unwrap();
+    judge(&path, &history);
+    let names = recorded(&history);
+    let kept = std::fs::read_to_string(history.join("a").join(&names[0])).unwrap();
+    assert!(kept.contains("NCCL_ALGO=Ring") && !kept.contains("sesame"), "{kept}");
+    judge(&path, &history);
+    assert_eq!(recorded(&history), names);
+}
