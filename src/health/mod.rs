@@ -10,6 +10,7 @@ mod kind;
 mod part;
 mod reference;
 mod run;
+pub mod suspects;
 
 pub(crate) use expected::runs_of;
 pub use judge::{Band, Health, Judged, Limits, Line, PLATEAU, judge};
