@@ -11,6 +11,7 @@ mod part;
 mod reference;
 mod run;
 pub mod suspects;
+mod trials;
 
 pub(crate) use expected::runs_of;
 pub use judge::{Band, Health, Judged, Limits, Line, PLATEAU, judge};
@@ -18,3 +19,4 @@ pub use kind::{Doubt, Kind, Published, Unseen, published_for};
 pub use part::{Part, State};
 pub use reference::{Reference, against};
 pub use run::{Point, Run};
+pub use trials::trials;

@@ -17,7 +17,7 @@ use collcast_sim::profile::Profile;
 use collcast_sim::topology::Topology;
 use serde::Serialize;
 
-use crate::diagnose::{Anomaly, Causes, examine};
+use crate::diagnose::{Anomaly, Causes, examine, members};
 use crate::error::Error;
 use crate::files::content_hash;
 use crate::health::{self, Health, Limits, Published, Reference, Run, State};
@@ -260,7 +260,11 @@ fn beside_good_runs(request: &Request, read: &ReadReport) -> Result<Outcome, Err
         let names = |gpus: &BTreeSet<&str>| gpus.iter().copied().collect::<Vec<_>>().join(", ");
         warnings.push(format!("the good runs are of {}, those judged of {}", names(&there), names(&here)));
     }
-    let anomalies: Vec<Anomaly> = read.files.iter().filter_map(defective).collect();
+    let mut anomalies: Vec<Anomaly> = read.files.iter().filter_map(defective).collect();
+    if request.doctor {
+        anomalies.extend(members(&runs));
+        anomalies.sort_by_key(|a| !a.error);
+    }
     let health = health::judge(&runs, limits(request));
     let rows = |read: &ReadReport| format!("{} rows from {} files", read.measurements.len(), given(read).count());
     Ok(Outcome {
