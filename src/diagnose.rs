@@ -4,9 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use collcast_hwbackend::read::ReadReport;
 use collcast_sim::collective::Collective;
-use collcast_sim::doctor::{
-    Case, Cause, Diagnosis, Examination, Fault, Finding, Point, rank_members, where_scaling_breaks,
-};
+use collcast_sim::doctor::{Case, Cause, Diagnosis, Examination, Fault, Finding, Point, where_scaling_breaks};
 use collcast_sim::profile::Profile;
 use collcast_sim::topology::Topology;
 use collcast_sim::units::{Bytes, SimDuration};
@@ -14,6 +12,7 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 use crate::error::Error;
+use crate::health::suspects::{KNOWN, Member, Suspect, infer};
 use crate::health::{self, Limits, State};
 use crate::site::Site;
 use crate::validate::judged::{Asked, Judged, can_be_asked, judge};
@@ -136,7 +135,7 @@ pub(crate) fn examine(judged: &[Judged<'_>], topology: &Topology, profile: &Prof
     }
     let causes = found.iter().map(|(run, _, d)| causes_of(run, d)).collect();
     let mut anomalies = by_cause(&found, left_out, state);
-    anomalies.extend(members(&runs));
+    anomalies.extend(members(&health::runs_of(judged, topology, profile)));
     anomalies.extend(scaling(&runs));
     anomalies.extend(runs.iter().filter_map(in_place));
     anomalies.sort_by_key(|a| !a.error);
@@ -351,60 +350,43 @@ fn in_place(run: &Run<'_, '_>) -> Option<Anomaly> {
     })
 }
 
-/// What a member must make a run take longer to be named: 15%, by five standard deviations.
-const MEMBER: (f64, f64) = (0.14, 5.0);
+/// Chance from which on a suspect is named.
+const NAMED: f64 = 0.5;
 
-/// Hosts and NICs that are slow in runs over different sets of them.
-fn members(runs: &[Run<'_, '_>]) -> Vec<Anomaly> {
-    // Sets compare where they are of one size and do the same.
-    let mut alike: BTreeMap<String, Vec<(&Run<'_, '_>, BTreeSet<String>)>> = BTreeMap::new();
-    for run in runs {
-        let row = run.rows[0].row;
-        let members: BTreeSet<String> = (row.settings.host_names.iter().map(|h| format!("host {h}")))
-            .chain(row.settings.nics.iter().map(|n| format!("NIC {n}")))
-            .collect();
-        if !members.is_empty() {
-            alike.entry(format!("{} {}", row.collective, row.ranks)).or_default().push((run, members));
-        }
-    }
-    let mut anomalies = Vec::new();
-    for (what, runs) in alike {
-        let names: Vec<&String> = runs.iter().flat_map(|r| &r.1).collect::<BTreeSet<_>>().into_iter().collect();
-        let sizes = shared_sizes(runs.iter().map(|r| r.0));
-        let sets: Vec<(Vec<usize>, f64)> = (runs.iter())
-            .filter_map(|(run, of)| {
-                let of = of.iter().filter_map(|m| names.binary_search(&m).ok()).collect();
-                Some((of, excess_of_large(run, &sizes)?))
-            })
-            .collect();
-        let slow: Vec<_> = rank_members(names.len(), &sets)
-            .into_iter()
-            .filter(|s| s.log_slower > MEMBER.0 && s.z > MEMBER.1)
-            .collect();
-        if slow.is_empty() {
-            continue;
-        }
-        let list: Vec<String> = (slow.iter().take(8))
-            .map(|s| {
-                let (with, without) = s.runs;
-                format!(
-                    "{}: {:.2} times as long ({with} runs with it, {without} without)",
-                    names[s.member],
-                    s.log_slower.exp()
-                )
-            })
-            .collect();
-        let first = names[slow[0].member];
-        anomalies.push(Anomaly {
-            kind: if first.starts_with("host") { "slow_host" } else { "slow_nic" },
-            error: true,
-            evidence: format!("{} runs of {what} ranks over different sets: {}", runs.len(), list.join("; ")),
-            suggestion: format!(
-                "leave out {first} and run again; on it: `nvidia-smi nvlink -s`, `ibstat`, `nvidia-smi -q -d CLOCK,PERFORMANCE`, `dmesg | grep -iE 'xid|mlx5|AER'`"
-            ),
-        });
-    }
-    anomalies
+/// Hosts and their parts that are slow, by runs over different sets of them. What is known is an error where it takes more
+/// than healthy machines may lack.
+pub(crate) fn members(runs: &[health::Run]) -> Vec<Anomaly> {
+    let trials = health::trials(runs);
+    let belief = infer(&trials, &BTreeSet::new());
+    let named: Vec<&Suspect> = belief.suspects.iter().filter(|s| s.chance >= NAMED).collect();
+    let Some(first) = named.first() else { return Vec::new() };
+    let told = |s: &&Suspect| {
+        format!(
+            "{}: {:.2} times as long ({} runs with it, {} without; {:.0}% certain)",
+            s.name,
+            s.times,
+            s.runs_with,
+            s.runs_without,
+            s.chance * 100.0
+        )
+    };
+    let list: Vec<String> = named.iter().take(8).map(told).collect();
+    let beyond = |s: &&&Suspect| s.chance >= KNOWN && s.times * Limits::default().large > 1.0;
+    let kind = match &first.members[0] {
+        Member::Host { .. } | Member::Network { .. } => "slow_host",
+        Member::Nic { .. } | Member::Rail { .. } => "slow_nic",
+        Member::Gpu { .. } => "slow_gpu",
+        Member::Link { .. } => "slow_link",
+    };
+    vec![Anomaly {
+        kind,
+        error: named.iter().any(|s| beyond(&s)),
+        evidence: format!("{} runs over different sets: {}", trials.len(), list.join("; ")),
+        suggestion: format!(
+            "leave out {} and run again; on it: `nvidia-smi nvlink -s`, `ibstat`, `nvidia-smi -q -d CLOCK,PERFORMANCE`, `dmesg | grep -iE 'xid|mlx5|AER'`",
+            first.name
+        ),
+    }]
 }
 
 /// What scaling must lose at a step, beyond what is expected, to be told: a factor of 1.3.

@@ -502,6 +502,15 @@ fn a_slow_host_is_named_by_runs_over_pairs() {
     let evidence = slow[0]["evidence"].as_str().unwrap();
     assert!(evidence.contains("host gpu03: 1."), "{evidence}");
     assert!(hosts.iter().filter(|h| evidence.contains(*h)).count() == 1, "{evidence}");
+    // The same beside a good run, without a topology.
+    let good = tempfile::tempdir().unwrap();
+    std::fs::write(good.path().join("good.log"), log(&["gpu08", "gpu09"], &healthy)).unwrap();
+    let [runs, good] = [&folder, &good].map(|folder| folder.path().to_str().unwrap());
+    let (code, out, err) = collcast(&["validate", runs, "--against", good, "--format", "json"]);
+    let result: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{err}"));
+    let first = &result["anomalies"][0];
+    assert_eq!((code, &first["kind"], &first["severity"]), (1, &"slow_host".into(), &"error".into()), "{first}");
+    assert!(first["evidence"].as_str().unwrap().contains("host gpu03: 1."), "{first}");
 }
 
 /// Goal: a host whose runs have fewer sizes is not slow for that.

@@ -41,6 +41,8 @@ pub struct Settings {
     pub nccl: Option<String>,
     /// Names of the hosts, where the source gives them: sorted, each once.
     pub host_names: Arc<[String]>,
+    /// GPUs, where the source gives them: host and place on its PCIe bus, sorted, each once.
+    pub gpus: Arc<[(String, String)]>,
     /// NICs that `NCCL_IB_HCA` names: sorted, each once; none where it excludes some or says nothing.
     pub nics: Arc<[String]>,
 }

@@ -8,7 +8,7 @@ use collcast_sim::profile::Profile;
 use collcast_sim::topology::Topology;
 
 use super::kind::{Doubt, Kind};
-use super::run::{Point, Run};
+use super::run::{Point, Run, used};
 use crate::validate::judged::{Asked, Judged};
 
 /// Standard deviations that a 90% interval is wide.
@@ -50,6 +50,7 @@ fn run(sizes: &BTreeMap<u64, Vec<&Judged<'_>>>, topology: &Topology, profile: &P
         collective: row.collective,
         ranks: row.ranks,
         hosts: row.hosts,
+        used: used(&row.settings),
         launch: first.launch(),
         kind: Some(kind),
         points: sizes.iter().map(|(&size, rows)| point(size, rows, !profile.across_hosts)).collect(),

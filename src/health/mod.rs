@@ -10,6 +10,8 @@ mod kind;
 mod part;
 mod reference;
 mod run;
+pub mod suspects;
+mod trials;
 
 pub(crate) use expected::runs_of;
 pub use judge::{Band, Health, Judged, Limits, Line, PLATEAU, judge};
@@ -17,3 +19,4 @@ pub use kind::{Doubt, Kind, Unseen};
 pub use part::{Part, State};
 pub use reference::{Reference, against};
 pub use run::{Point, Run};
+pub use trials::trials;

@@ -7,7 +7,7 @@ use collcast_sim::collective::{Collective, Launch};
 use collcast_sim::measurement::Measurement;
 
 use super::kind::Doubt;
-use super::run::{Point, Run};
+use super::run::{Point, Run, used};
 use crate::statistics::median;
 
 /// How far good runs of like machines lie apart: twice what two runs of one machine do (`crate::noise`).
@@ -69,6 +69,7 @@ pub fn against(measured: &ReadReport, good: &Reference) -> (Vec<Run>, usize) {
         collective,
         ranks,
         hosts: rows[0].0.hosts,
+        used: used(&rows[0].0.settings),
         launch: rows[0].0.launch.unwrap_or(Launch::Processes),
         kind: None,
         points: points(&rows),

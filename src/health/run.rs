@@ -1,8 +1,10 @@
 //! Measured sizes of a call, beside what is expected of each.
 
 use collcast_sim::collective::{Collective, Launch};
+use collcast_sim::measurement::Settings;
 
 use super::kind::{Doubt, Kind};
+use super::suspects::Used;
 
 /// One size of a run.
 #[derive(Clone, PartialEq, Debug)]
@@ -31,6 +33,8 @@ pub struct Run {
     pub ranks: u32,
     /// Hosts, where that is known.
     pub hosts: Option<u32>,
+    /// What it ran on, as far as its log names it.
+    pub used: Used,
     /// How kernels were started.
     pub launch: Launch,
     /// What joins its ranks, where a forecast is expected.
@@ -39,4 +43,14 @@ pub struct Run {
     pub points: Vec<Point>,
     /// How far healthy machines lie from what is expected.
     pub doubt: Doubt,
+}
+
+/// What a run with these settings used.
+pub(super) fn used(settings: &Settings) -> Used {
+    let names = |names: &[String]| names.iter().cloned().collect();
+    Used {
+        hosts: names(&settings.host_names),
+        nics: names(&settings.nics),
+        gpus: settings.gpus.iter().cloned().collect(),
+    }
 }

@@ -19,7 +19,7 @@ use collcast_sim::topology::Topology;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::diagnose::{Anomaly, Causes, examine};
+use crate::diagnose::{Anomaly, Causes, examine, members};
 use crate::error::Error;
 use crate::files::content_hash;
 use crate::health::{self, Doubt, Health, Limits, Reference, Run, State};
@@ -298,7 +298,11 @@ fn beside_good_runs(request: &Request, read: &ReadReport) -> Result<Outcome, Err
 
 /// Runs beside what others took: no forecast takes part.
 fn beside_runs(request: &Request, read: &ReadReport, runs: Vec<Run>) -> Outcome {
-    let anomalies: Vec<Anomaly> = read.files.iter().filter_map(defective).collect();
+    let mut anomalies: Vec<Anomaly> = read.files.iter().filter_map(defective).collect();
+    if request.doctor {
+        anomalies.extend(members(&runs));
+        anomalies.sort_by_key(|a| !a.error);
+    }
     let health = health::judge(&runs, limits(request));
     Outcome {
         inputs: inputs("measurements", read),

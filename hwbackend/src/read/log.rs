@@ -233,6 +233,9 @@ impl Reader<'_> {
     fn device(&mut self, number: u64, text: &str) {
         match rank_line(text) {
             Some((rank, place)) if self.run.ranks.len() < RANK_LINES_MAX => {
+                // The bus and not the number: that changes with CUDA_VISIBLE_DEVICES.
+                let bus = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
+                self.run.gpus_used.extend(bus.map(|(bus, _)| (place.0.clone(), shortened(bus))));
                 self.run.ranks.insert(rank, place);
                 // What follows the bus: `[0000:00:06] NVIDIA H200`.
                 self.out.gpus.extend(text.split_once("] ").map(|(_, name)| shortened(name.trim())));
@@ -483,6 +486,7 @@ impl Reader<'_> {
         settings.registered = launch == Some(Launch::Graph);
         let named: BTreeSet<&String> = run.ranks.values().map(|(host, _, _)| host).filter(|h| !h.is_empty()).collect();
         settings.host_names = named.into_iter().cloned().collect();
+        settings.gpus = run.gpus_used.iter().cloned().collect();
 
         let name = match self.runs {
             1 => self.input.stem.to_owned(),

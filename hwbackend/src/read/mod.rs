@@ -466,6 +466,9 @@ fn complete(row: &mut Measurement, twin: Measurement) {
     if settings.host_names.is_empty() {
         settings.host_names = more.host_names;
     }
+    if settings.gpus.is_empty() {
+        settings.gpus = more.gpus;
+    }
 }
 
 impl FileReport {

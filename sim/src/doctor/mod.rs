@@ -22,7 +22,7 @@ use crate::units::{Bytes, SimDuration};
 
 use evidence::{DRAWS, Residual, log_likelihood};
 pub use fault::{Cause, Changed, Fault, Part, with_slow};
-pub use hosts::{Suspect, rank_members, where_scaling_breaks};
+pub use hosts::where_scaling_breaks;
 pub use question::Question;
 
 /// One size of a run.

@@ -22,6 +22,8 @@ pub(super) struct Run {
     pub(super) graph: Option<u32>,
     /// Rank to (host, process, device).
     pub(super) ranks: BTreeMap<u32, (String, u64, u32)>,
+    /// Host of each GPU, and its place on the PCIe bus.
+    pub(super) gpus_used: BTreeSet<(String, String)>,
     /// What NCCL_DEBUG says of the communicator.
     pub(super) debug_ranks: Option<u32>,
     pub(super) debug_hosts: Option<u32>,
