@@ -137,7 +137,7 @@ fn search(fleet: &mut Fleet, pace: Pace, most: usize) -> Search {
 
 /// Draws of each fleet; `COLLCAST_ALL=1` takes five times as many.
 fn draws() -> u64 {
-    if common::all("sick_hosts_of_a_fleet_are_found", "160 of 200 fleets of each case") { 200 } else { 40 }
+    if common::all("sick_hosts_of_a_fleet_are_found", "60 of 100 fleets of each case") { 100 } else { 40 }
 }
 
 /// Goal: of 64 hosts the sick ones are named, all of them and no others, in at least 95 of 100 fleets and at most 10 rounds;
