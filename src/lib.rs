@@ -38,6 +38,7 @@
 //! | Did a choice of NCCL or a forecast change since it was accepted, and why? | [`mod@check`] |
 //! | Which constants explain measurements of my machine? | [`mod@calibrate`] |
 //! | How long does a call take for real, here? | [`mod@bench`], [`mod@probe`] |
+//! | Is this host fit for a job? | [`mod@guard`] |
 //! | Which profiles are there, and which is taken for my machine? | [`mod@profiles`] |
 //! | Which channels does NCCL find on a machine, and which way does data go? | [`mod@topo`] |
 //! | What does an algorithm look like as MSCCL XML? | [`mod@convert`] |
@@ -58,6 +59,7 @@ pub mod diagnose;
 pub mod error;
 pub mod files;
 pub mod forecast;
+pub mod guard;
 pub mod health;
 pub mod history;
 pub mod noise;

@@ -19,8 +19,13 @@ use collcast_sim::nccl::is_read;
 use collcast_sim::topology::Topology;
 use indicatif::ProgressBar;
 
+use crate::guard::{GuardArgs, SIZES, SIZES_OF_THREADS};
 use crate::output::{Format, OutputArgs, with_nccl_tests, write};
 use crate::selectors::{CallArgs, MachineArgs, Named, default_sizes, queries};
+
+/// Batches of a quick run, and the seconds that those of a size may take: the nine sizes of it take some seconds.
+const QUICK_BATCHES: u32 = 7;
+const QUICK_BUDGET: f64 = 0.5;
 
 /// The back ends, as the command line names them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -53,6 +58,8 @@ impl From<Runner> for Backend {
 #[command(after_help = "Every element of every result is compared with its exact value; a wrong one ends the command.
 -o NAME.csv also writes NAME.toml: command, date, launch, hardware, which `validate` reads. It replaces only what an \
 earlier `bench` wrote there.
+With --expect or --expect-from the run is judged as `validate` judges a file of it: exit code 0 or 1, one line on standard \
+error, --format json for programs. --quick does it in seconds: see examples/ci for Slurm and Kubernetes.
 With --backend nccl, {rank} in a value of --env is the rank: --env NCCL_HOSTID=h{rank} --launch processes makes NCCL \
 take every process for a host of its own.
 Under torchrun, mpirun or srun start this command in every process; rank 0 prints.")]
@@ -85,6 +92,8 @@ pub(crate) struct Args {
     #[arg(long, help_heading = "Measurement")]
     nvls: bool,
     #[command(flatten)]
+    guard: GuardArgs,
+    #[command(flatten)]
     output: OutputArgs,
 }
 
@@ -109,15 +118,21 @@ impl Args {
             let why = "NCCL is the one that is installed";
             given.without(&["--nccl"], why, "leave it out; LD_LIBRARY_PATH says which is found")?;
         }
+        self.guard.check(given)?;
         self.call.check(given)
     }
 
     fn effort(&self) -> Effort {
+        let (batches, budget) = if self.guard.quick() {
+            (self.batches.min(QUICK_BATCHES), self.budget.min(QUICK_BUDGET))
+        } else {
+            (self.batches, self.budget)
+        };
         Effort {
             warmup: self.warmup,
             iterations: self.iterations,
-            batches: self.batches,
-            budget: Duration::from_secs_f64(self.budget),
+            batches,
+            budget: Duration::from_secs_f64(budget),
             patience: Duration::from_secs_f64(self.watchdog),
         }
     }
@@ -133,8 +148,15 @@ impl Args {
             call.launch = Some(launch.name().to_owned());
         }
         if call.size.is_none() && call.minbytes.is_none() && call.maxbytes.is_none() {
-            let default = if self.backend == Runner::Host { "8:1MiB:2" } else { "8:1GiB:2" };
-            say!("note: no size given; these are {default}");
+            let default = match (self.guard.quick(), self.backend) {
+                (true, Runner::Host) => SIZES_OF_THREADS,
+                (true, _) => SIZES,
+                (false, Runner::Host) => "8:1MiB:2",
+                (false, _) => "8:1GiB:2",
+            };
+            if !self.guard.quick() {
+                say!("note: no size given; these are {default}");
+            }
             call.size = Some(default.to_owned());
         }
         if call.ranks.is_none() {
@@ -184,14 +206,17 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, Error> {
         Runner::NcclP2p if std::env::var_os("NCCL_NVLS_ENABLE").is_none() => return with_environment(args),
         Runner::Host | Runner::Cuda | Runner::NcclP2p => None,
     };
-    let spec = args.machine.spec(args.machine.one_node_count()?)?;
+    let mut spec = args.machine.spec(args.machine.one_node_count()?)?;
+    spec.topology = spec.topology.or_else(|| args.guard.machine().map(str::to_owned));
     let topology = spec.topology()?;
-    if args.machine.name().is_none() {
+    if spec.topology.is_none() && args.guard.quick() {
+        say!("note: no topology given; calls are planned as on `{}`", topology.name);
+    } else if spec.topology.is_none() {
         say!("note: no topology given; channels and `auto` are planned as on `{}`", topology.name);
     }
     let (call, launch) = args.calls(&topology, world.as_ref())?;
     let (nccl, env) = (call.nccl.nccl.clone(), call.nccl.variables()?);
-    let site = SiteSpec { nccl, env: env.clone(), launch: Some(launch), ..spec }.load_onto(topology)?;
+    let site = SiteSpec { nccl, env: env.clone(), launch: Some(launch), ..spec.clone() }.load_onto(topology)?;
     let queries = args.queries(&call, &site)?;
     let (bar, watch) = watched("");
     let leads = world.as_ref().is_none_or(|world| world.rank == 0);
@@ -201,8 +226,15 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, Error> {
     bar.finish_and_clear();
     // A table of nothing looks like a result.
     let nothing = outcome.rows.is_empty() && outcome.failure.is_some();
+    let judged = args.guard.judges() && outcome.failure.is_none() && !outcome.interrupted;
     if leads && !nothing {
-        print(args, &outcome, beside.as_deref())?;
+        print(args, &outcome, beside.as_deref(), judged)?;
+    }
+    if leads && judged {
+        return args.guard.judge(&outcome, spec, &args.output);
+    }
+    if leads {
+        args.guard.metrics(None)?;
     }
     match outcome.failure {
         Some(failure) => Err(failure.into()),
@@ -263,7 +295,9 @@ fn beside(output: Option<&Path>) -> Result<Option<PathBuf>, Error> {
     ))
 }
 
-fn print(args: &Args, outcome: &Outcome, beside: Option<&Path>) -> Result<(), Error> {
+/// Prints the rows, and writes what they cannot say beside them; where they are judged, what was found stands in their
+/// place, but in a file.
+fn print(args: &Args, outcome: &Outcome, beside: Option<&Path>, judged: bool) -> Result<(), Error> {
     let text = match args.output.format() {
         Format::NcclTests => Some(outcome.nccl_tests()?),
         _ => None,
@@ -273,6 +307,9 @@ fn print(args: &Args, outcome: &Outcome, beside: Option<&Path>) -> Result<(), Er
         let inherited = std::env::vars().filter(|(name, _)| is_read(name));
         let text = outcome.sidecar(&source(), args.machine.name(), inherited);
         write(Some(path), text.as_bytes())?;
+    }
+    if judged && args.output.output.is_none() {
+        return Ok(());
     }
     args.output.print(&outcome.report(), text)
 }

@@ -11,6 +11,7 @@ mod calibrate;
 mod check;
 mod compare;
 mod convert;
+mod guard;
 mod probe;
 mod profile;
 mod selectors;

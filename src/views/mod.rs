@@ -7,6 +7,7 @@ pub mod calibrate;
 pub mod check;
 pub mod compare;
 pub mod forecast;
+pub mod guard;
 mod health;
 pub mod probe;
 pub mod profile;

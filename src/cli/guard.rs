@@ -1,0 +1,96 @@
+//! `collcast bench --expect`: whether this host is fit for a job.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use collcast::bench::Outcome;
+use collcast::guard::{Expected, guard};
+use collcast::values::percent;
+use collcast::views::guard::prometheus;
+use collcast::views::validate::Shown;
+use collcast::{Error, SiteSpec};
+
+use crate::output::{Format, OutputArgs, write};
+use crate::selectors::Named;
+
+/// Sizes of a quick run: latency below 1 MiB, and five that bandwidth bounds, since bands are judged and never single
+/// sizes.
+pub(crate) const SIZES: &str = "8K,64K,1M,8M,64M,128M,256M,512M,1G";
+/// The same on CPU threads.
+pub(crate) const SIZES_OF_THREADS: &str = "8K,16K,32K,64K,128K,256K,512K,1M";
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct GuardArgs {
+    /// Nine sizes up to 1 GiB in a few seconds, unless sizes are given; with --expect one line says how it went
+    #[arg(long, help_heading = "Guard")]
+    quick: bool,
+    /// Exit 1 where this host is slow beside the forecast for this machine
+    #[arg(long, value_name = "TOPOLOGY", help_heading = "Guard", conflicts_with = "expect_from")]
+    expect: Option<String>,
+    /// Exit 1 where this host is slow beside runs that are known to be good: files of `bench` or nccl-tests, or a folder
+    #[arg(long, value_name = "GOOD", num_args = 1.., help_heading = "Guard")]
+    expect_from: Vec<PathBuf>,
+    /// Share of the expected bus bandwidth below which a band of sizes is slow, such as 85%; by itself 91% at large
+    /// sizes, 80% below them
+    #[arg(long, value_name = "PERCENT", help_heading = "Guard")]
+    fail_below: Option<String>,
+    /// Write metrics for the textfile collector of Prometheus' node exporter
+    #[arg(long, value_name = "FILE", help_heading = "Guard")]
+    prometheus: Option<PathBuf>,
+}
+
+impl GuardArgs {
+    /// Whether a run is judged.
+    pub(crate) fn judges(&self) -> bool {
+        self.expect.is_some() || !self.expect_from.is_empty()
+    }
+
+    pub(crate) fn quick(&self) -> bool {
+        self.quick
+    }
+
+    /// The machine that is expected, which is planned for too.
+    pub(crate) fn machine(&self) -> Option<&str> {
+        self.expect.as_deref()
+    }
+
+    /// Refuses what nothing would heed.
+    pub(crate) fn check(&self, given: &Named) -> Result<(), Error> {
+        if !self.judges() {
+            let why = "nothing says what is expected";
+            given.without(&["--fail-below", "--prometheus"], why, "add --expect MACHINE or --expect-from FILE")?;
+        }
+        self.least().map(|_| ())
+    }
+
+    fn least(&self) -> Result<Option<f64>, Error> {
+        self.fail_below.as_deref().map(|text| percent("--fail-below", text)).transpose()
+    }
+
+    /// Judges a run, and prints what was found in place of its rows.
+    pub(crate) fn judge(&self, run: &Outcome, site: SiteSpec, output: &OutputArgs) -> Result<ExitCode, Error> {
+        let expected = match &self.expect {
+            Some(machine) => Expected::Machine(Box::new(SiteSpec { topology: Some(machine.clone()), ..site })),
+            None => Expected::Runs(self.expect_from.clone()),
+        };
+        let outcome = guard(run, &expected, self.least()?)?;
+        self.metrics(Some(&outcome))?;
+        // A file that is named holds the rows.
+        let to_stdout = OutputArgs { output: None, format: output.format.filter(|_| output.output.is_none()) };
+        let format = to_stdout.format();
+        let people = matches!(format, Format::Table | Format::Markdown);
+        let mut report = outcome.report(Shown { for_people: people, ..Shown::default() });
+        if self.quick && format == Format::Table {
+            (report.tables, report.assumptions) = (Vec::new(), Vec::new());
+        }
+        to_stdout.print(&report, None)?;
+        Ok(ExitCode::from(u8::from(outcome.failed)))
+    }
+
+    /// Writes the metrics; of a run that failed without an outcome.
+    pub(crate) fn metrics(&self, outcome: Option<&collcast::validate::Outcome>) -> Result<(), Error> {
+        let Some(path) = &self.prometheus else { return Ok(()) };
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs());
+        write(Some(path), prometheus(outcome, now.cast_signed()).as_bytes())
+    }
+}

@@ -1,0 +1,113 @@
+//! Goal: a host that is slow does not get the job, and one that is not does; exit code, line and metrics agree.
+//! Method: runs with the times of forecasts, changed; and the program itself on CPU threads.
+
+#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
+
+mod common;
+
+use collcast::bench::{Backend, Outcome, Planned, Row};
+use collcast::guard::{Expected, guard};
+use collcast::health::State;
+use collcast::sim::collective::{Collective, Launch};
+use collcast::sim::units::Bytes;
+use collcast::views::guard::prometheus;
+use collcast::{Query, SiteSpec};
+
+use common::collcast;
+
+/// A run on 4 H200 that takes `times` what is forecast from 32 MiB on.
+fn run(times: f64) -> Outcome {
+    let site = SiteSpec::new("h200x4").launch(Launch::Processes).env("NCCL_NVLS_ENABLE", "0").load().unwrap();
+    let predictor = site.predictor();
+    let mut outcome = Outcome {
+        backend: Backend::Nccl,
+        launch: Launch::Processes,
+        points: 9,
+        planned: Vec::new(),
+        rows: Vec::new(),
+        facts: vec![("gpu".to_owned(), "NVIDIA H200".to_owned()), ("nccl_version".to_owned(), "2.28.9".to_owned())],
+        environment: vec![("NCCL_NVLS_ENABLE".to_owned(), "0".to_owned())],
+        interrupted: false,
+        failure: None,
+    };
+    for (planned, size) in [8, 64, 1024, 8 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20].iter().enumerate()
+    {
+        let size_bytes = size * 1024;
+        let query = Query::new(&site, Collective::AllReduce, Bytes(size_bytes));
+        let expected = query.predict(&predictor, &query.settings(site.settings())).unwrap().time.as_us();
+        let time_us = if size_bytes >= 32 << 20 { expected * times } else { expected };
+        let algbw_gbps = size_bytes as f64 / time_us / 1e3;
+        outcome.rows.push(Row {
+            planned,
+            collective: Collective::AllReduce,
+            algorithm: None,
+            protocol: None,
+            ranks: 4,
+            launch: Launch::Processes,
+            channels: None,
+            dtype: query.call.dtype,
+            op: query.call.op,
+            in_place: false,
+            size_bytes,
+            time_us,
+            time_us_p5: time_us,
+            time_us_p95: time_us,
+            algbw_gbps,
+            busbw_gbps: algbw_gbps * 1.5,
+            checked: 1,
+            nccl_model_us: None,
+            schedule_hash: None,
+            times_us: vec![time_us],
+        });
+        outcome.planned.push(Planned { query, algorithm: None, protocol: None, channels: None });
+    }
+    outcome
+}
+
+/// Goal: beside the forecast, and beside a good run, a host at the expected times is let through and one that is slow by
+/// a quarter is not; the metrics say the same; a run that failed has the metric that says so.
+#[test]
+fn a_slow_host_is_held_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let good = folder.path().join("good.csv");
+    std::fs::write(&good, collcast::reports::csv::render(&run(1.0).report())).unwrap();
+    for expected in [Expected::Machine(Box::new(SiteSpec::new("h200x4"))), Expected::Runs(vec![good])] {
+        for (times, state) in [(1.0, State::Pass), (1.25, State::Slow)] {
+            let outcome = guard(&run(times), &expected, None).unwrap();
+            assert_eq!((outcome.health.state, outcome.failed), (state, state == State::Slow), "{expected:?} {times}");
+            let text = prometheus(Some(&outcome), 1_764_000_000);
+            let ok = if outcome.failed { "collcast_ok 0\n" } else { "collcast_ok 1\n" };
+            assert!(text.contains(ok) && text.contains("collcast_last_run_timestamp_seconds 1764000000\n"), "{text}");
+            let large = text.lines().find(|l| l.starts_with("collcast_busbw_expected_ratio") && l.contains("large"));
+            let share: f64 = large.unwrap().rsplit(' ').next().unwrap().parse().unwrap();
+            assert!((share - 1.0 / times).abs() < 0.03, "{text}");
+        }
+        // A quarter more time is 80% of the bandwidth.
+        assert!(!guard(&run(1.25), &expected, Some(0.7)).unwrap().failed);
+    }
+    assert!(prometheus(None, 0).starts_with("# HELP collcast_ok") && prometheus(None, 0).contains("\ncollcast_ok 0\n"));
+}
+
+/// Goal: the program prints one line and keeps its rows, writes metrics that agree with its exit code, and refuses what
+/// cannot be judged: CPU threads beside a forecast of GPUs, a gate without anything expected.
+#[test]
+fn the_program_says_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (good, rows, metrics) = (file("good.csv"), file("rows.csv"), file("host.prom"));
+    let run = ["bench", "--ranks", "2", "--quick", "--budget", "0.02"];
+    let (code, _, err) = collcast(&[&run[..], &["-o", &good]].concat());
+    assert_eq!(code, 0, "{err}");
+    let judged = ["--expect-from", &good, "--fail-below", "1%", "--prometheus", &metrics, "-o", &rows];
+    let (code, out, err) = collcast(&[&run[..], &judged].concat());
+    let text = std::fs::read_to_string(&metrics).unwrap();
+    // How fast threads are is not what is tested.
+    assert!(text.contains(&format!("collcast_ok {}\n", 1 - code)) && out.is_empty(), "{code} {out} {err} {text}");
+    let verdicts = err.lines().filter(|l| l.contains("all_reduce over 2 ranks")).count();
+    assert_eq!(verdicts, 1, "{err}");
+    assert_eq!(std::fs::read_to_string(&rows).unwrap().lines().filter(|l| l.starts_with("host,")).count(), 8);
+    let (code, _, err) = collcast(&[&run[..], &["--expect", "h200x4"]].concat());
+    assert!(code == 2 && err.contains("CPU threads") && err.contains("hint:"), "{err}");
+    let (code, _, err) = collcast(&[&run[..], &["--prometheus", &metrics]].concat());
+    assert!(code == 2 && err.contains("nothing says what is expected") && err.contains("--expect"), "{err}");
+}
