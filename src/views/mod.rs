@@ -8,6 +8,7 @@ pub mod check;
 pub mod compare;
 pub mod forecast;
 mod health;
+pub mod next;
 pub mod probe;
 pub mod profile;
 pub mod step;
