@@ -79,8 +79,21 @@ fn followed(path: &Path) -> (PathBuf, bool) {
     (path, false)
 }
 
+/// Tries of a write whose temporary file another writer took for one left over, between its making and its lock.
+const TRIES: usize = 5;
+
 /// A temporary file beside the target takes its place once all of it is on the disk.
 fn replace(target: &Path, bytes: &[u8], permissions: Option<fs::Permissions>) -> io::Result<()> {
+    for _ in 1..TRIES {
+        match replace_once(target, bytes, permissions.clone()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && target.parent().is_none_or(Path::exists) => {}
+            done => return done,
+        }
+    }
+    replace_once(target, bytes, permissions)
+}
+
+fn replace_once(target: &Path, bytes: &[u8], permissions: Option<fs::Permissions>) -> io::Result<()> {
     let folder = target.parent().filter(|folder| *folder != Path::new("")).unwrap_or_else(|| Path::new("."));
     let name = target.file_name().ok_or(io::ErrorKind::IsADirectory)?.to_string_lossy();
     let prefix = format!(".{}.", name.chars().take(60).collect::<String>());

@@ -33,6 +33,7 @@
 //! | How long does this training step take, and what of it is exposed? | [`mod@step`] |
 //! | Is what was measured what it should be? | [`mod@validate`] |
 //! | If it is not, which fault fits? | [`mod@diagnose`] |
+//! | Which host is slow, and which sets of hosts to run next to know? | [`mod@next`] |
 //! | What became slower between two sets of measurements? | [`mod@compare`] |
 //! | Which algorithm and protocol beat NCCL's choice? | [`mod@tune`] |
 //! | Did a choice of NCCL or a forecast change since it was accepted, and why? | [`mod@check`] |
@@ -62,6 +63,7 @@ pub mod forecast;
 pub mod guard;
 pub mod health;
 pub mod history;
+pub mod next;
 pub mod noise;
 pub mod probe;
 pub mod profiles;

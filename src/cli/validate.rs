@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use collcast::files::make_folder;
+use collcast::health::suspects::{Pace, Plan};
+use collcast::next::{self, Next};
 use collcast::validate::plots::plots;
 use collcast::validate::{Outcome, Request, validate};
 use collcast::values::percent;
@@ -20,6 +22,9 @@ use crate::selectors::{ReadArgs, profile_folders};
 or cannot tell. Bands of sizes are judged by what healthy machines reach, never single rows. A slow machine makes the exit \
 code 1. --against holds a run beside a good one: then no topology is needed.
 
+  collcast validate --next-runs round1 --host-names node[01-64]     which sets of hosts to run, as scripts
+  collcast validate round1 --next-runs round2                       and after that, until the slow host is named
+
 Reads nccl-tests logs (text and JSON) and CSV, files or folders. Rows that set a constant of the \
 profile (its anchors) are left out of every figure. Rows where NCCL chose the algorithm are \
 predicted through `auto` and grouped apart. The .toml beside a file can name machine, NCCL version and \
@@ -33,7 +38,7 @@ error makes the exit code 1."
 )]
 pub(crate) struct Args {
     /// Measurements: files or folders
-    #[arg(required = true, value_name = "MEASUREMENTS")]
+    #[arg(required_unless_present = "host_names", value_name = "MEASUREMENTS")]
     measurements: Vec<PathBuf>,
     /// Built-in machine or topology file
     #[arg(short, long, value_name = "TOPOLOGY", help_heading = "Machine")]
@@ -65,6 +70,16 @@ pub(crate) struct Args {
     /// this one
     #[arg(long, value_name = "DIR")]
     history: Option<PathBuf>,
+    /// Say which sets of hosts to run next, so that their times tell which host is slow, and write scripts that run them
+    /// into a folder of their own
+    #[arg(long, value_name = "DIR", help_heading = "Next runs")]
+    next_runs: Option<PathBuf>,
+    /// Hosts that sets are made of: `node[01-64]`, `a,b,c`, or @FILE with a name a line; those of the logs by themselves
+    #[arg(long, value_name = "LIST", requires = "next_runs", help_heading = "Next runs")]
+    host_names: Option<String>,
+    /// Run sets one after the other, where they would share a fabric
+    #[arg(long, requires = "next_runs", help_heading = "Next runs")]
+    one_at_a_time: bool,
     /// Also name the algorithm and protocol whose prediction is closest to each row
     #[arg(long)]
     closest: bool,
@@ -110,21 +125,127 @@ impl Args {
             history: self.history.clone(),
             closest: self.closest,
             doctor: !self.no_doctor,
+            next: self.next_runs.as_ref().map(|_| self.asked_next()).transpose()?,
             read: self.read.options()?,
             ..Request::new(&self.measurements)
         })
     }
+
+    fn asked_next(&self) -> Result<next::Request, Error> {
+        Ok(next::Request {
+            hosts: self.host_names.as_deref().map(next::host_names).transpose()?.unwrap_or_default(),
+            pace: if self.one_at_a_time { Pace::OneByOne } else { Pace::Together },
+            gpus: self.gpus,
+        })
+    }
+
+    /// The commands that go on from a round in that folder.
+    fn then(&self, folder: &Path) -> String {
+        let round = quoted(&folder.to_string_lossy());
+        let mut command = "collcast validate".to_owned();
+        let mut add = |word: &str| command += &format!(" {}", quoted(word));
+        self.measurements.iter().for_each(|path| add(&path.to_string_lossy()));
+        add(&folder.to_string_lossy());
+        for (flag, value) in [("-t", &self.topology), ("--host-names", &self.host_names)] {
+            if let Some(value) = value {
+                add(flag);
+                add(value);
+            }
+        }
+        for (flag, value) in [("--nodes", self.nodes), ("--gpus", self.gpus)] {
+            if let Some(value) = value {
+                add(flag);
+                add(&value.to_string());
+            }
+        }
+        for path in &self.against {
+            add("--against");
+            add(&path.to_string_lossy());
+        }
+        if self.one_at_a_time {
+            add("--one-at-a-time");
+        }
+        add("--next-runs");
+        add(&following(&folder.to_string_lossy()));
+        format!("`cd {round} && sbatch round.slurm.sh`, then `{command}`")
+    }
+}
+
+/// A word as a shell reads it back.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-,@:=+".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+/// The name of the folder of the round after that of this one: `round2` after `round1`.
+fn following(folder: &str) -> String {
+    let folder = folder.trim_end_matches('/');
+    let name = folder.trim_end_matches(|c: char| c.is_ascii_digit());
+    match folder[name.len()..].parse::<u32>() {
+        Ok(number) => format!("{name}{}", number.saturating_add(1)),
+        Err(_) => format!("{folder}2"),
+    }
+}
+
+/// Writes the scripts of a round, where there is one, into a folder that no other round's logs are in.
+fn write_scripts(next: &Next, folder: &Path) -> Result<(), Error> {
+    let scripts = next::scripts(next);
+    if scripts.is_empty() {
+        say!("note: nothing is to run, so that no scripts are written");
+        return Ok(());
+    }
+    make_folder(folder)?;
+    if let Plan::Run(round) = &next.plan
+        && let log = folder.join(next::log_name(1, round.sets.len()))
+        && log.exists()
+    {
+        return Err(Error::usage(
+            format!(
+                "--next-runs: `{}` is there already: it is of an earlier round, which this one would replace",
+                log.display()
+            ),
+            format!(
+                "name a new folder, such as `{}`, and give that of the earlier round as measurements",
+                following(&folder.to_string_lossy())
+            ),
+        ));
+    }
+    for script in &scripts {
+        write(Some(&folder.join(script.name)), script.text.as_bytes())?;
+    }
+    let names: Vec<&str> = scripts.iter().map(|script| script.name).collect();
+    say!("note: scripts in {}: {}", folder.display(), names.join(" "));
+    Ok(())
+}
+
+/// Plans where nothing was run yet.
+fn plan_first(args: &Args, folder: &Path) -> Result<ExitCode, Error> {
+    let next = next::next(&[], &args.asked_next()?)?;
+    write_scripts(&next, folder)?;
+    args.output.print(&next.report(&args.then(folder)), None)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
+    if let (Some(folder), []) = (&args.next_runs, &args.measurements[..]) {
+        return plan_first(args, folder);
+    }
     let outcome = validate(&args.request()?)?;
     let format = args.output.format();
-    let report = outcome.report(Shown {
+    let mut report = outcome.report(Shown {
         for_people: matches!(format, Format::Table | Format::Markdown),
         model_errors: args.model_errors || args.max_error.is_some() || args.closest || format == Format::Json,
         rows: args.rows || format != Format::Table,
         no_anomalies: format == Format::Json,
     });
+    if let (Some(folder), Some(next)) = (&args.next_runs, &outcome.next) {
+        write_scripts(next, folder)?;
+        next.add_to(&mut report, &args.then(folder));
+    }
     if let Some(folder) = &args.plots {
         draw(&outcome, folder)?;
     }

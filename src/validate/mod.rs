@@ -23,6 +23,7 @@ use crate::diagnose::{Anomaly, Causes, examine, members};
 use crate::error::Error;
 use crate::files::content_hash;
 use crate::health::{self, Doubt, Health, Limits, Reference, Run, State};
+use crate::next::{self, Next};
 use crate::profiles::{Purpose, Taken};
 use crate::site::{SiteSpec, assumptions};
 use crate::watch::Watch;
@@ -55,6 +56,8 @@ pub struct Request {
     pub closest: bool,
     /// Whether to look for the cause of what is slow.
     pub doctor: bool,
+    /// To say which sets of hosts to run next.
+    pub next: Option<next::Request>,
     /// How measurements are read.
     pub read: ReadOptions,
     /// Follows it and may stop it.
@@ -74,6 +77,7 @@ impl Request {
             now: None,
             closest: false,
             doctor: true,
+            next: None,
             read: ReadOptions::default(),
             watch: Watch::default(),
         }
@@ -116,6 +120,8 @@ pub struct Outcome {
     pub by_past: bool,
     /// What is not as it should be, beside times.
     pub anomalies: Vec<Anomaly>,
+    /// Which sets of hosts to run next, where it was asked for.
+    pub next: Option<Next>,
     /// The causes of each run that was looked into; none where nobody was to look.
     pub causes: Option<Vec<Causes>>,
     /// As it was asked for.
@@ -156,19 +162,36 @@ pub enum Expected {
 /// no forecast is about; too many different calls.
 pub fn validate(request: &Request) -> Result<Outcome, Error> {
     let read = read_paths(&request.measurements, &request.read)?;
+    let mut outcome = beside_expected(request, &read)?;
+    if let Some(asked) = &request.next {
+        // Where nothing else says what to expect of them, runs are held against each other.
+        let own = if outcome.runs.is_empty() { beside_each_other(&read) } else { Vec::new() };
+        let runs = if own.is_empty() { &outcome.runs } else { &own };
+        let gpus = asked.gpus.or(request.site.gpus);
+        outcome.next = Some(next::next(runs, &next::Request { gpus, ..asked.clone() })?);
+    }
+    Ok(outcome)
+}
+
+fn beside_expected(request: &Request, read: &ReadReport) -> Result<Outcome, Error> {
+    let nameless = request.site.topology.is_none() && read.machine().is_none();
     let judge = || match request.against[..] {
-        [] => beside_forecasts(request, &read),
-        _ => beside_good_runs(request, &read),
+        [] if nameless && request.next.is_some() => {
+            let mut outcome = beside_runs(request, read, beside_each_other(read));
+            outcome.notes.push("no machine is named: runs are held against the median of their like".to_owned());
+            Ok(outcome)
+        }
+        [] => beside_forecasts(request, read),
+        _ => beside_good_runs(request, read),
     };
     let Some(folder) = &request.history else { return judge() };
-    let present = Present::read(folder, &read, request.now)?;
+    let present = Present::read(folder, read, request.now)?;
     let (runs, alone) = present.runs();
-    let nameless = request.site.topology.is_none() && read.machine().is_none();
     let mut outcome = match (&request.against[..], runs.is_empty()) {
         // Without a machine there is no forecast: the first runs of a history are recorded all the same.
-        ([], true) if nameless => beside_runs(request, &read, runs),
+        ([], true) if nameless => beside_runs(request, read, runs),
         ([], true) | ([_, ..], _) => judge()?,
-        ([], false) => beside_runs(request, &read, runs),
+        ([], false) => beside_runs(request, read, runs),
     };
     let by_past = request.against.is_empty() && !outcome.health.runs.is_empty() && outcome.rows.is_empty();
     if by_past && alone > 0 {
@@ -178,8 +201,15 @@ pub fn validate(request: &Request) -> Result<Outcome, Error> {
     outcome.notes.extend(present.too_little());
     outcome.history = Some(present.of_runs(&outcome.health));
     outcome.by_past = by_past;
-    outcome.notes.push(present.record(folder, &read, &outcome.health)?);
+    outcome.notes.push(present.record(folder, read, &outcome.health)?);
     Ok(outcome)
+}
+
+/// Runs beside the median of all that have their call and size: what all of them lack does not show.
+fn beside_each_other(read: &ReadReport) -> Vec<Run> {
+    let (mut runs, _) = health::against(read, &Reference::of(read));
+    runs.iter_mut().for_each(|run| run.doubt = Doubt::UNKNOWN);
+    runs
 }
 
 fn beside_forecasts(request: &Request, read: &ReadReport) -> Result<Outcome, Error> {
@@ -250,6 +280,7 @@ fn beside_forecasts(request: &Request, read: &ReadReport) -> Result<Outcome, Err
         history: None,
         by_past: false,
         anomalies,
+        next: None,
         causes,
         max_error: request.max_error,
         fail_below: request.fail_below,
@@ -322,6 +353,7 @@ fn beside_runs(request: &Request, read: &ReadReport, runs: Vec<Run>) -> Outcome 
         history: None,
         by_past: false,
         anomalies,
+        next: None,
         causes: None,
         max_error: None,
         fail_below: request.fail_below,

@@ -9,6 +9,7 @@ pub mod compare;
 pub mod forecast;
 pub mod guard;
 mod health;
+pub mod next;
 pub mod probe;
 pub mod profile;
 pub mod step;

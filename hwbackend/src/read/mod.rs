@@ -298,6 +298,11 @@ impl Collector {
         let mut files = Vec::new();
         let mut skipped = Vec::new();
         list(folder, folder, 0, &mut files, &mut skipped)?;
+        // Scripts beside the logs that they make are worth no word, but where there is nothing else.
+        let (scripts, mut files): (Vec<_>, Vec<_>) = files.into_iter().partition(|path| extension(path) == "sh");
+        if files.is_empty() {
+            files = scripts;
+        }
         if files.is_empty() && skipped.is_empty() {
             return Err(ReadError::EmptyFolder { path: folder.to_owned() });
         }

@@ -1,0 +1,146 @@
+//! Sets of hosts to run next, and who may be slow.
+
+use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
+
+use crate::health::suspects::Plan;
+use crate::next::{GPUS, Next, USUAL_ROUNDS, USUAL_RUNS, log_name};
+
+/// Slow hosts that a sentence names; the table has all.
+const TOLD: usize = 3;
+
+impl Next {
+    /// A report of nothing but this, where there are no runs. `then`: the commands to go on with.
+    pub fn report(&self, then: &str) -> Report {
+        let mut report = Report::new("validate", super::VERSION);
+        self.add_to(&mut report, then);
+        report
+    }
+
+    /// Puts tables, notes and the answer into a report of runs. What that had to say becomes a note.
+    pub fn add_to(&self, report: &mut Report, then: &str) {
+        if self.gpus_assumed {
+            report.assumptions.push(format!("{GPUS} GPUs a host are assumed: nothing says how many; --gpus does"));
+        }
+        if self.left_out > 0 {
+            let text = "runs are left out: they name other hosts or none, or lack the sizes of the rest";
+            report.warnings.push(format!("{} {text}", self.left_out));
+        }
+        if self.runs > 0 {
+            report.tables.push(self.suspects_table());
+        }
+        if let Plan::Run(_) = self.plan {
+            report.tables.push(self.sets_table());
+        }
+        let earlier = report.verdict.take();
+        let failed = earlier.as_ref().is_some_and(|v| v.status == Status::Failed);
+        report.assumptions.extend(earlier.as_ref().map(|v| format!("these runs: {}", v.sentence)));
+        let healthy = matches!(self.plan, Plan::Known { .. }) && self.named.is_empty();
+        report.verdict = Some(Verdict {
+            status: match () {
+                () if failed => Status::Failed,
+                () if healthy || self.runs == 0 => Status::Ok,
+                () => Status::Warning,
+            },
+            sentence: self.sentence(),
+            confidence: self.confidence(),
+            basis: if self.runs == 0 { "no runs" } else { "runs over different sets of hosts" }.to_owned(),
+            next: self.then(then, earlier.and_then(|v| v.next)),
+        });
+    }
+
+    fn suspects_table(&self) -> Table {
+        let columns = [
+            Column::text("member", "member"),
+            Column::number("chance", "chance"),
+            Column::number("times", "times as long"),
+            Column::number("runs_with", "runs with"),
+            Column::number("runs_without", "without"),
+        ];
+        let mut table = Table::new("suspects", "who may be slow", columns);
+        for suspect in &self.suspects {
+            table.push([
+                suspect.name.as_str().into(),
+                Cell::float(suspect.chance, 2),
+                Cell::float(suspect.times, 2),
+                suspect.runs_with.into(),
+                suspect.runs_without.into(),
+            ]);
+        }
+        table
+    }
+
+    fn sets_table(&self) -> Table {
+        let columns = [Column::number("set", "set"), Column::text("hosts", "hosts"), Column::text("log", "log")];
+        let how = if self.one_by_one { "one after the other" } else { "at the same time" };
+        let mut table = Table::new("next_runs", format!("sets of hosts to run next, {how}"), columns);
+        if let Plan::Run(round) = &self.plan {
+            for (index, set) in round.sets.iter().enumerate() {
+                let log = log_name(index + 1, round.sets.len());
+                table.push([(index + 1).into(), set.join(",").into(), log.into()]);
+            }
+        }
+        table
+    }
+
+    fn sentence(&self) -> String {
+        let hosts = self.hosts.len();
+        let told = |(name, chance): &(String, f64)| format!("{name} ({:.0}% certain)", chance * 100.0);
+        let mut slow: Vec<String> = self.named.iter().take(TOLD).map(told).collect();
+        if self.named.len() > TOLD {
+            slow.push(format!("and {} more", self.named.len() - TOLD));
+        }
+        let slow = slow.join(", ");
+        match &self.plan {
+            Plan::Known { chance } if self.named.is_empty() => {
+                format!("of {hosts} hosts none is slow: {:.1}% certain after {} runs", chance * 100.0, self.runs)
+            }
+            Plan::Known { .. } => format!("known: of {hosts} hosts this is slow after {} runs: {slow}", self.runs),
+            Plan::Run(round) if self.runs == 0 && self.one_by_one => {
+                let (one, two) = USUAL_RUNS;
+                format!(
+                    "{} sets of {hosts} hosts are to run; usually {one} runs say which host is slow, {two} which two",
+                    round.sets.len()
+                )
+            }
+            Plan::Run(round) if self.runs == 0 => {
+                let (usual, most) = USUAL_ROUNDS;
+                format!(
+                    "{} sets of {hosts} hosts are to run; usually {usual} rounds say who is slow, at most {most}",
+                    round.sets.len()
+                )
+            }
+            Plan::Run(round) => {
+                let so_far = if slow.is_empty() { "no host is likely slow".to_owned() } else { slow };
+                format!("not certain yet after {} runs: {so_far}; {} sets are to run", self.runs, round.sets.len())
+            }
+            Plan::Alike => {
+                let so_far = if slow.is_empty() { String::new() } else { format!("; likely slow: {slow}") };
+                format!("no sets of these {hosts} hosts tell apart who of them is slow{so_far}")
+            }
+        }
+    }
+
+    fn confidence(&self) -> String {
+        match &self.plan {
+            Plan::Known { chance } => format!("high: {:.1}% certain", chance * 100.0),
+            Plan::Run(round) => format!("low: the next round tells {:.1} bits", round.bits),
+            Plan::Alike => "low: sets would all be slow, or none".to_owned(),
+        }
+    }
+
+    fn then(&self, then: &str, otherwise: Option<String>) -> Option<String> {
+        match &self.plan {
+            Plan::Run(_) => Some(then.to_owned()),
+            Plan::Known { .. } => {
+                let leave_out = |(name, _): &(String, f64)| format!("leave out {name} and run again");
+                let first = self.named.first().map(leave_out)?;
+                // The doctor says more of it.
+                otherwise.filter(|next| next.starts_with(&first)).or(Some(first))
+            }
+            Plan::Alike => Some(
+                "run each host alone and hold it against a good one (--against), or name more hosts with --host-names"
+                    .to_owned(),
+            ),
+        }
+    }
+}

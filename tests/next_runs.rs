@@ -1,0 +1,185 @@
+//! Goal: `validate --next-runs` leads from no runs to the slow host, through the scripts that it writes.
+//! Method: a launcher of our own on PATH plays nccl-tests on hosts of which one is slow.
+
+#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
+
+mod common;
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use common::collcast;
+use serde_json::Value;
+
+/// Rounds until a host must be named.
+const ROUNDS: usize = 6;
+/// The same one after the other, where later rounds are of one run.
+const RUNS: usize = 12;
+
+/// Plays `srun` and `mpirun` with `all_reduce_perf`: rank lines, and rows at what a DGX H100 is forecast to reach; those of
+/// runs with the slow host take 1.25 times as long. Each run is off by up to half a percent of its own.
+const LAUNCHER: &str = r##"#!/bin/bash
+case $(basename "$0") in
+  srun)
+    for word in "$@"; do case $word in --nodelist=*) hosts=${word#*=} ;; esac; done ;;
+  mpirun)
+    while [ $# -gt 0 ]; do [ "$1" = -H ] && hosts=${2//:8/}; shift; done ;;
+esac
+IFS=, read -ra hosts <<<"$hosts"
+count=${#hosts[@]}
+ranks=$((count * 8))
+echo "# nThread 1 nGpus 1 minBytes 268435456 maxBytes 4294967296 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0"
+echo "# Using devices"
+speed=345 slow=1000 rank=0
+[ "$count" -le 2 ] && speed=465
+for host in "${hosts[@]}"; do
+  [ "$host" = "$SLOW_HOST" ] && slow=1250
+  for gpu in 0 1 2 3 4 5 6 7; do
+    echo "#  Rank $rank Group 0 Pid $((2000 + rank)) on ${host%%.*} device $gpu [0000:0$gpu:00] NVIDIA H100 80GB HBM3"
+    rank=$((rank + 1))
+  done
+done
+noise=$((9950 + $(cksum <<<"${hosts[*]}" | cut -d' ' -f1) % 101))
+size=268435456
+while [ $size -le 4294967296 ]; do
+  # In hundredths of us, of GB/s.
+  time=$((size * 2 * (ranks - 1) / ranks * slow / 1000 * noise / speed / 100000))
+  algbw=$((size / 10 * 100 / time))
+  busbw=$((size / 10 * 200 * (ranks - 1) / ranks / time))
+  row=$(printf '%d.%02d %d.%02d %d.%02d 0' $((time / 100)) $((time % 100)) $((algbw / 100)) $((algbw % 100)) $((busbw / 100)) $((busbw % 100)))
+  echo "$size $((size / 4)) float sum -1 $row $row"
+  size=$((size * 2))
+done
+echo "# Out of bounds values : 0 OK"
+"##;
+
+fn write_launchers(folder: &Path) {
+    for name in ["srun", "mpirun"] {
+        let path = folder.join(name);
+        std::fs::write(&path, LAUNCHER).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+}
+
+/// Runs a script of a round, as a job that started elsewhere does.
+fn run(script: &Path, launchers: &Path, slow: &str) {
+    let out = Command::new("bash")
+        .arg(script)
+        .current_dir(launchers)
+        .env("PATH", format!("{}:{}", launchers.display(), std::env::var("PATH").unwrap()))
+        .env("SLOW_HOST", slow)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert!(out.status.success() && out.stderr.is_empty(), "{}", String::from_utf8_lossy(&out.stderr));
+}
+
+fn parsed(script: &Path) {
+    let said = Command::new("bash").arg("-n").arg(script).output().unwrap();
+    assert!(said.status.success() && said.stderr.is_empty(), "{}", String::from_utf8_lossy(&said.stderr));
+}
+
+/// From no runs until nothing is to run: the last answer, and the rounds that it took.
+fn search(script: &str, slow: &str, more: &[&str]) -> (Value, usize) {
+    let folder = tempfile::tempdir().unwrap();
+    write_launchers(folder.path());
+    let round = |number: usize| folder.path().join(format!("round{number}"));
+    let most = if more.contains(&"--one-at-a-time") { RUNS } else { ROUNDS };
+    for rounds in 0..=most {
+        let folders: Vec<String> = (1..=rounds).map(|number| round(number).display().to_string()).collect();
+        let next = round(rounds + 1);
+        let mut args: Vec<&str> = vec!["validate"];
+        args.extend(folders.iter().map(String::as_str));
+        args.extend(["--host-names", "node[01-16]", "--format", "json", "--next-runs", next.to_str().unwrap()]);
+        args.extend(more);
+        let (_, out, err) = collcast(&args);
+        let answer: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{err}"));
+        let scripts_are_quiet = !answer["files"].to_string().contains(".sh");
+        assert!(scripts_are_quiet, "{}", answer["files"]);
+        println!("{}", answer["verdict"]["sentence"]);
+        let Some(sets) = answer["next_runs"].as_array() else {
+            assert!(!next.exists(), "nothing is to run, and yet there are scripts");
+            return (answer, rounds);
+        };
+        let said = answer["verdict"]["next"].as_str().unwrap();
+        assert!(said.contains("sbatch round.slurm.sh`, then `collcast validate "), "{said}");
+        assert!(said.contains(&format!("--next-runs {}", round(rounds + 2).display())), "{said}");
+        for script in ["round.slurm.sh", "round.mpirun.sh"] {
+            parsed(&next.join(script));
+        }
+        run(&next.join(script), folder.path(), slow);
+        let logs = sets.iter().filter(|set| next.join(set["log"].as_str().unwrap()).is_file());
+        assert_eq!(logs.count(), sets.len());
+    }
+    panic!("no answer after {most} rounds");
+}
+
+/// Goal: one host of 16 that is slow by 25% is named, and no other, in at most 6 rounds: by a forecast and without one,
+/// by either script, at the same time and one after the other.
+#[test]
+fn a_slow_host_is_named_in_a_few_rounds() {
+    for (script, slow, more) in [
+        ("round.slurm.sh", "node11", &["-t", "dgx-h100", "--no-doctor"][..]),
+        ("round.mpirun.sh", "node03", &[]),
+        ("round.slurm.sh", "node16", &["--one-at-a-time"]),
+    ] {
+        let (answer, rounds) = search(script, slow, more);
+        let sentence = answer["verdict"]["sentence"].as_str().unwrap();
+        assert!(sentence.contains(&format!("host {slow}")), "{script} {more:?}: {sentence}");
+        assert_eq!(sentence.matches("node").count(), sentence.matches(slow).count(), "{sentence}");
+        let suspect = &answer["suspects"][0];
+        assert!(suspect["chance"].as_f64().unwrap() > 0.5, "{suspect}");
+        assert!((1.1..1.4).contains(&suspect["times"].as_f64().unwrap()), "{suspect}");
+        println!("{script} {more:?}: {rounds} rounds: {sentence}");
+    }
+}
+
+/// Goal: where no host is slow that is said, and nothing more is to run.
+#[test]
+fn a_fleet_of_good_hosts_is_said_to_be_so() {
+    let (answer, rounds) = search("round.slurm.sh", "none", &[]);
+    let sentence = answer["verdict"]["sentence"].as_str().unwrap();
+    assert!(sentence.contains("of 16 hosts none is slow") && rounds <= 4, "{rounds}: {sentence}");
+}
+
+/// Goal: without logs there are sets, scripts and words on how long it takes; the hosts of a file are read.
+#[test]
+fn without_logs_the_first_round_is_planned() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("hosts");
+    std::fs::write(&file, "# rack 1\ngpu[1-4].site\ngpu05\ngpu6\n").unwrap();
+    let [hosts, next] = [format!("@{}", file.display()), folder.path().join("a b").display().to_string()];
+    let (code, out, err) = collcast(&["validate", "--next-runs", &next, "--host-names", &hosts]);
+    assert_eq!(code, 0, "{err}");
+    assert!(out.contains("set-01.log"), "{out}");
+    assert!(err.contains("usually 2 rounds say who is slow"), "{err}");
+    assert!(err.contains("8 GPUs a host are assumed") || out.contains("8 GPUs a host are assumed"), "{out}{err}");
+    assert!(err.contains("a b' && sbatch round.slurm.sh"), "{err}");
+    let script = std::fs::read_to_string(Path::new(&next).join("round.slurm.sh")).unwrap();
+    assert!(script.contains("gpu1.site") && script.contains("--ntasks-per-node=8"), "{script}");
+    // What is there of an earlier round is not replaced.
+    std::fs::write(Path::new(&next).join("set-01.log"), "").unwrap();
+    let (code, _, err) = collcast(&["validate", "--next-runs", &next, "--host-names", &hosts]);
+    assert!(code == 2 && err.contains("earlier round") && err.contains("hint: name a new folder"), "{err}");
+}
+
+/// Goal: what cannot be planned is refused, or said, and no script is written.
+#[test]
+fn what_cannot_be_planned_writes_no_script() {
+    let folder = tempfile::tempdir().unwrap();
+    let next = folder.path().join("round1").display().to_string();
+    for (hosts, said) in
+        [("a;id,b", "cannot contain"), ("a,a", "named twice"), ("a.x,a.y", "one name in logs"), ("a", "fewer than 2")]
+    {
+        let (code, _, err) = collcast(&["validate", "--next-runs", &next, "--host-names", hosts]);
+        assert!(code == 2 && err.contains(said) && err.contains("hint: "), "{hosts}: {err}");
+    }
+    for hosts in ["a,b", "a,b,c"] {
+        let (code, _, err) = collcast(&["validate", "--next-runs", &next, "--host-names", hosts]);
+        assert!(code == 0 && err.contains("no sets of these"), "{hosts}: {err}");
+    }
+    assert!(!Path::new(&next).exists());
+    let (code, _, err) = collcast(&["validate", "--next-runs", &next]);
+    assert!(code == 2 && err.contains("MEASUREMENTS"), "{err}");
+}
