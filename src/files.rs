@@ -86,7 +86,7 @@ const TRIES: usize = 5;
 fn replace(target: &Path, bytes: &[u8], permissions: Option<fs::Permissions>) -> io::Result<()> {
     for _ in 1..TRIES {
         match replace_once(target, bytes, permissions.clone()) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound && target.parent().is_none_or(Path::exists) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             done => return done,
         }
     }
