@@ -43,7 +43,7 @@ pub struct SiteSpec {
     /// Which GPU each rank runs on: see [`collcast_topologies::placement::place`].
     pub placement: Option<String>,
     /// Profiles, names or TOML files; several layer, and the later wins per constant. The best that there is for the
-    /// machine where none is named: see [`profiles::take`](crate::profiles::take).
+    /// machine where none is named: see [`profiles::take`].
     pub profiles: Vec<String>,
     /// Folders with profiles of the user's own, besides the built-in ones.
     pub profile_folders: Vec<PathBuf>,
