@@ -90,7 +90,6 @@ impl GuardArgs {
     /// Writes the metrics; of a run that failed without an outcome.
     pub(crate) fn metrics(&self, outcome: Option<&collcast::validate::Outcome>) -> Result<(), Error> {
         let Some(path) = &self.prometheus else { return Ok(()) };
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs());
-        write(Some(path), prometheus(outcome, now.cast_signed()).as_bytes())
+        write(Some(path), prometheus(outcome, jiff::Timestamp::now().as_second()).as_bytes())
     }
 }

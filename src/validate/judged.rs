@@ -94,10 +94,10 @@ const PLAUSIBLE: f64 = 2.0;
 const FITS: f64 = 0.1;
 
 /// Most calls that are not alike, inside one host and over several. The forecast of one takes 1 ms of a core inside
-/// `h200x4`, and 7 ms over 2 hosts of `dgx-h100`: 20 s and 28 s of a core. Rows may be as many as are read.
+/// `h200x4`, and 7 to 13 ms over 2 hosts of `dgx-h100`: 20 s and 28 to 52 s of a core. Rows may be as many as are read.
 const CALLS_MAX: [usize; 2] = [20_000, 4_000];
-/// Most sizes of a run that are forecast: ten times as many as nccl-tests measures from 8 B to 16 GiB by factors of two.
-/// They leave 13% between neighbours there, and bands of sizes are judged, never single ones.
+/// Most sizes of a run that are forecast: eight times as many as nccl-tests measures from 8 B to 16 GiB by factors of two.
+/// They leave 9% between neighbours there, and bands of sizes are judged, never single ones.
 const SIZES_MAX: usize = 256;
 /// Most sizes of a run at which the other algorithms and protocols are tried, which takes ten times as long as its forecast:
 /// neighbouring sizes tell the same. The fewest, where there are many runs, and how many all of them share.
