@@ -95,6 +95,8 @@ struct Run<'j, 'a> {
 
 /// Runs looked into, the slowest first: more would not change what to do next.
 const RUNS_MAX: usize = 6;
+/// Events that are simulated before a further run is looked into: 5 to 10 s of a core. Six usual runs take fewer.
+const EVENTS_MAX: u64 = 6_000_000;
 /// Sizes simulated under each cause.
 const SIZES: usize = 13;
 /// The same of an all-to-all of many ranks, whose messages take long.
@@ -108,11 +110,16 @@ pub(crate) fn examine(judged: &[Judged<'_>], topology: &Topology, profile: &Prof
     let runs = runs(judged);
     let mut suspects: Vec<&Run<'_, '_>> = runs.iter().filter(|r| r.case.is_suspect()).collect();
     suspects.sort_by(|a, b| excess(b).total_cmp(&excess(a)));
-    let left_out = suspects.len().saturating_sub(RUNS_MAX);
+    let mut left_out = suspects.len().saturating_sub(RUNS_MAX);
     suspects.truncate(RUNS_MAX);
     let mut found = Vec::new();
     let mut failed = BTreeSet::new();
+    let mut events = 0;
     for run in suspects {
+        if events >= EVENTS_MAX {
+            left_out += 1;
+            continue;
+        }
         let row = run.rows[0].row;
         let many = row.ranks >= MANY && row.collective == Collective::AllToAll;
         let case = run.case.thinned(if many { SIZES_OF_MANY } else { SIZES });
@@ -131,6 +138,7 @@ pub(crate) fn examine(judged: &[Judged<'_>], topology: &Topology, profile: &Prof
             tried.into_iter().filter_map(kept).collect()
         };
         let diagnosis = examination.diagnose(curves);
+        events += examination.events();
         found.push((run, examination.case().clone(), diagnosis));
     }
     let causes = found.iter().map(|(run, _, d)| causes_of(run, d)).collect();

@@ -192,12 +192,12 @@ fn a_refused_variable_leaves_the_others_in_force() {
 }
 
 /// Goal: more calls than can be predicted are refused with the limit and a way out, before any is.
-/// Method: 80 runs of 256 sizes, forced to as many channels as there are runs.
+/// Method: 626 runs of 32 sizes, which all runs have at least, forced to as many channels as there are runs.
 #[test]
 fn too_many_calls_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let csv = folder.path().join("run.csv");
-    let row = |i: usize| format!("all_reduce,4,{},{},10\n", 1 + i / 256, 8 * (1 + i % 256));
+    let row = |i: usize| format!("all_reduce,4,{},{},10\n", 1 + i / 32, 8 * (1 + i % 32));
     let rows: String = (0..20_001).map(row).collect();
     std::fs::write(&csv, format!("collective,ranks,channels,size_bytes,time_us\n{rows}")).unwrap();
     let (code, _, err) = collcast(&["validate", csv.to_str().unwrap(), "-t", "h200x4"]);

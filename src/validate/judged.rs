@@ -94,11 +94,17 @@ const PLAUSIBLE: f64 = 2.0;
 const FITS: f64 = 0.1;
 
 /// Most calls that are not alike, inside one host and over several. The forecast of one takes 1 ms of a core inside
-/// `h200x4`, and 7 to 13 ms over 2 hosts of `dgx-h100`: 20 s and 28 to 52 s of a core. Rows may be as many as are read.
+/// `h200x4`, and 7 to 13 ms over 2 hosts of `dgx-h100`: 20 s and 14 to 26 s of a core. Rows may be as many as are read.
 const CALLS_MAX: [usize; 2] = [20_000, 4_000];
 /// Most sizes of a run that are forecast: eight times as many as nccl-tests measures from 8 B to 16 GiB by factors of two.
 /// They leave 9% between neighbours there, and bands of sizes are judged, never single ones.
 const SIZES_MAX: usize = 256;
+/// Events that are simulated for the forecasts of all rows: about 15 s of a core over 2 hosts of `dgx-h100`.
+const EVENTS_MAX: u64 = 20_000_000;
+/// Calls that are forecast before events are counted again.
+const AT_ONCE: usize = 128;
+/// The fewest, where there are many runs that share [`CALLS_MAX`].
+const SIZES_MIN: usize = 32;
 /// Most sizes of a run at which the other algorithms and protocols are tried, which takes ten times as long as its forecast:
 /// neighbouring sizes tell the same. The fewest, where there are many runs, and how many all of them share.
 const TRIED: usize = 64;
@@ -142,13 +148,15 @@ pub(crate) fn judge<'a>(
         }
     }
     let files = by_path(&read.files);
-    let sizes = forecast_sizes(&todo, &files);
-    let asked = todo.len();
-    todo.retain(|row| sizes.get(&run_of(row, &files)).is_none_or(|sizes| sizes.contains(&row.size)));
-    if todo.len() < asked {
-        let reason = format!("of a run with more than {SIZES_MAX} sizes, {SIZES_MAX} are: evenly over their logarithm");
-        skipped.insert(reason, asked - todo.len());
-    }
+    let sizes = forecast_sizes(&todo, &files, &predictor);
+    todo.retain(|row| match sizes.get(&run_of(row, &files)) {
+        Some((most, sizes)) if !sizes.contains(&row.size) => {
+            let reason = format!("of a run with more than {most} sizes, {most} are: evenly over their logarithm");
+            *skipped.entry(reason).or_default() += 1;
+            false
+        }
+        _ => true,
+    });
     let calls = calls(&todo, &files);
     let over_hosts = calls.iter().filter(|call| predictor.hosts(todo[call.twins[0].0].ranks) > 1).count();
     for (count, most, place) in
@@ -161,21 +169,22 @@ pub(crate) fn judge<'a>(
             ));
         }
     }
-    let parts = watch.parts(calls.len());
-    let forecast = |call| {
-        let forecast = forecast(call, &todo, &predictor, launch);
-        parts.done().map(|()| forecast)
-    };
-    let forecasts = calls.par_iter().map(forecast).collect::<Result<Vec<Forecast>, Error>>()?;
+    let forecasts = forecasts(&calls, &todo, &files, &|call| forecast(call, &todo, &predictor, launch), watch)?;
     let tried = if closest { tried(&calls, &forecasts, &todo) } else { BTreeSet::new() };
     let results: Vec<Indexed<'a>> = (calls.par_iter().zip(forecasts).enumerate())
         .map(|(index, (call, forecast))| {
+            let Some(forecast) = forecast else { return Ok(Vec::new()) };
             Ok(beside(call, &todo, &predictor, forecast?, (closest, tried.contains(&index))))
         })
         .collect();
     let mut judged = Vec::with_capacity(todo.len());
     for (call, result) in calls.iter().zip(results) {
         match result {
+            Ok(rows) if rows.is_empty() => {
+                let reason =
+                    format!("{EVENTS_MAX} events of the simulation are spent; sizes between these are forecast");
+                *skipped.entry(reason).or_default() += call.rows();
+            }
             Ok(rows) => judged.extend(rows),
             Err(error) if error.is_internal() => return Err(error.into()),
             Err(error) => *skipped.entry(error.to_string()).or_default() += call.rows(),
@@ -222,6 +231,48 @@ fn calls<'a>(rows: &[&'a Measurement], files: &BTreeMap<String, &'a FileReport>)
     calls
 }
 
+/// The forecasts of calls until the events for them are spent, in parts so large that all cores have work: of each run its
+/// ends first, then the middle between two that are there, so that what is left out lies between them.
+fn forecasts<'a>(
+    calls: &[Alike<'a>],
+    rows: &[&'a Measurement],
+    files: &BTreeMap<String, &'a FileReport>,
+    forecast: &(dyn Fn(&Alike<'a>) -> Forecast + Sync),
+    watch: &Watch,
+) -> Result<Vec<Option<Forecast>>, Error> {
+    let mut runs: HashMap<RunOf<'a>, Vec<(Bytes, usize)>> = HashMap::new();
+    for (index, call) in calls.iter().enumerate() {
+        let row = rows[call.twins[0].0];
+        runs.entry(run_of(row, files)).or_default().push((row.size, index));
+    }
+    let mut order: Vec<(u32, usize)> = Vec::with_capacity(calls.len());
+    for mut sizes in runs.into_values() {
+        sizes.sort_unstable();
+        let last = sizes.len() - 1;
+        // Places with more powers of two in them come first.
+        let turn = |place: usize| if place == last { 0 } else { u32::try_from(place).unwrap_or(0).reverse_bits() };
+        order.extend(sizes.iter().enumerate().map(|(place, &(_, index))| (turn(place), index)));
+    }
+    order.sort_unstable();
+    let mut forecasts: Vec<Option<Forecast>> = calls.iter().map(|_| None).collect();
+    let parts = watch.parts(calls.len());
+    let mut events = 0;
+    for part in order.chunks(AT_ONCE) {
+        if events >= EVENTS_MAX {
+            break;
+        }
+        let made = part.par_iter().map(|&(_, index)| {
+            let made = forecast(&calls[index]);
+            parts.done().map(|()| (index, made))
+        });
+        for (index, made) in made.collect::<Result<Vec<(usize, Forecast)>, Error>>()? {
+            events += made.as_ref().map_or(0, |(_, prediction)| prediction.events);
+            forecasts[index] = Some(made);
+        }
+    }
+    Ok(forecasts)
+}
+
 /// What a call asks, and its forecast.
 type Forecast = Result<(Arc<Question>, Arc<Prediction>), PredictError>;
 
@@ -234,10 +285,10 @@ fn forecast(alike: &Alike<'_>, rows: &[&Measurement], predictor: &Predictor<'_>,
 
 /// Calls for which others are tried, by place: of each run at most [`TRIED`] sizes, or its share of [`TRIED_OF_ALL`]; as many of them where it is the
 /// furthest off as evenly over the logarithm of the size, its ends among these.
-fn tried(calls: &[Alike<'_>], forecasts: &[Forecast], rows: &[&Measurement]) -> BTreeSet<usize> {
+fn tried(calls: &[Alike<'_>], forecasts: &[Option<Forecast>], rows: &[&Measurement]) -> BTreeSet<usize> {
     let mut runs: HashMap<_, Vec<(u64, f64, usize)>> = HashMap::new();
     for (index, (call, forecast)) in calls.iter().zip(forecasts).enumerate() {
-        let Ok((_, prediction)) = forecast else { continue };
+        let Some(Ok((_, prediction))) = forecast else { continue };
         let row = rows[call.twins[0].0];
         let off = (prediction.time.as_us() / row.time.as_us()).ln().abs();
         let run = (Asked::of(row), row.in_place, row.chosen, call.env, &row.origin.file, &row.run);
@@ -265,20 +316,28 @@ fn run_of<'a>(row: &'a Measurement, files: &BTreeMap<String, &'a FileReport>) ->
     (Asked::of(row), files.get(&row.origin.file).map(|file| file.env_of(&row.run)))
 }
 
-/// The sizes that are forecast, of each run that has more than [`SIZES_MAX`].
+/// The sizes that are forecast, of each run that has more than are; how many a run of its kind has at most.
 fn forecast_sizes<'a>(
     rows: &[&'a Measurement],
     files: &BTreeMap<String, &'a FileReport>,
-) -> HashMap<RunOf<'a>, BTreeSet<Bytes>> {
-    let mut sizes: HashMap<RunOf<'a>, BTreeSet<Bytes>> = HashMap::new();
+    predictor: &Predictor<'_>,
+) -> HashMap<RunOf<'a>, (usize, BTreeSet<Bytes>)> {
+    let mut sizes: HashMap<RunOf<'a>, (usize, BTreeSet<Bytes>)> = HashMap::new();
     for &row in rows {
-        sizes.entry(run_of(row, files)).or_default().insert(row.size);
+        sizes.entry(run_of(row, files)).or_default().1.insert(row.size);
     }
-    sizes.retain(|_, sizes| sizes.len() > SIZES_MAX);
-    for sizes in sizes.values_mut() {
+    let is_over_hosts = |run: &RunOf<'_>| predictor.hosts(run.0.ranks) > 1;
+    let over_hosts = sizes.keys().filter(|run| is_over_hosts(run)).count();
+    let runs = [sizes.len() - over_hosts, over_hosts];
+    sizes.retain(|run, (most, sizes)| {
+        let kind = usize::from(is_over_hosts(run));
+        *most = (CALLS_MAX[kind] / runs[kind]).clamp(SIZES_MIN, SIZES_MAX);
         let all: Vec<u64> = sizes.iter().map(|size| size.0).collect();
-        *sizes = evenly(&all, SIZES_MAX).into_iter().map(|at| Bytes(all[at])).collect();
-    }
+        if all.len() > *most {
+            *sizes = evenly(&all, *most).into_iter().map(|at| Bytes(all[at])).collect();
+        }
+        all.len() > *most
+    });
     sizes
 }
 

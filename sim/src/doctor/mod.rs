@@ -11,11 +11,14 @@ mod fault;
 mod hosts;
 mod question;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use crate::call::Call;
 use crate::collective::{Algorithm, Protocol};
 use crate::ids::Rank;
 use crate::nccl::Interface;
-use crate::predict::{Choice, PredictError, Prediction, Predictor};
+use crate::predict::{Choice, PredictError, Prediction, Predictor, Proofs};
 use crate::profile::Profile;
 use crate::topology::{LinkKind, Topology, VertexKind};
 use crate::units::{Bytes, SimDuration};
@@ -463,15 +466,30 @@ pub struct Examination {
     questions: Vec<Question>,
     /// Times in us of the questions on the healthy machine.
     healthy: Vec<f64>,
+    /// The first size from which on a healthy machine's time grows with the bytes alone.
+    full: usize,
+    proofs: Proofs,
+    events: Arc<AtomicU64>,
 }
 
 /// Hosts on which causes are simulated: one fault in many hosts shows as in a few, and what a cause
 /// makes of few hosts, beside these hosts healthy, is taken for what it makes of all.
 const HOSTS_MAX: u32 = 4;
+/// Of the best rate, what a size reaches from which on larger ones take longer by their bytes alone: what a cause makes of
+/// it, it makes of them, to a third of what tells two curves apart.
+const FULL: f64 = 0.97;
 /// Sizes at which every fault is tried; those that are not far behind the best are simulated in full.
 const PROBES: usize = 4;
 /// How much less likely than the best a fault may be at these sizes, as a logarithm.
 const PROMISING: f64 = 7.0;
+
+/// Bytes near others, at most an eighth off, that channels share evenly: their equal lanes are simulated once. What a cause
+/// makes of the one it makes of the other.
+fn rounded(bytes: u64) -> u64 {
+    const ANY: u64 = 1 << 20;
+    let digit = 1 << bytes.max(ANY).ilog2().saturating_sub(2);
+    if bytes < ANY { bytes } else { bytes.saturating_add(digit / 2) / digit * digit }
+}
 
 impl Examination {
     /// Prepares a run.
@@ -486,28 +504,55 @@ impl Examination {
             (expected.low, expected.high) = (scaled(low), scaled(high));
         }
         let questions: Vec<Question> = case.points.iter().map(|p| p.question.clone()).collect();
-        let healthy = case.curve_of(Fault::Healthy);
         let ranks = questions[0].call.ranks;
         let hosts = Predictor::new(topology, profile).hosts(ranks);
-        if hosts <= HOSTS_MAX || !ranks.is_multiple_of(hosts) {
-            return Ok(Self { case, topology: topology.clone(), questions, healthy });
-        }
-        let fewer = ranks / hosts * HOSTS_MAX;
-        let gpus: Vec<_> = (0..fewer).map(|r| topology.gpu_of(Rank(r))).collect();
-        let topology = topology.placed(&gpus)?;
-        let smaller = |mut q: Question| {
+        let few = hosts <= HOSTS_MAX || !ranks.is_multiple_of(hosts);
+        let fewer = if few { ranks } else { ranks / hosts * HOSTS_MAX };
+        let topology = if few {
+            topology.clone()
+        } else {
+            let gpus: Vec<_> = (0..fewer).map(|r| topology.gpu_of(Rank(r))).collect();
+            topology.placed(&gpus)?
+        };
+        let stands_for = |q: &Question| {
+            let mut q = q.clone();
             // As many bytes in each step of a ring.
-            let size = Bytes((q.call.size().0 / u64::from(hosts) * u64::from(HOSTS_MAX)).max(1));
-            let call = Call::of_size(q.call.collective, fewer, size, q.call.dtype);
-            q.call =
-                Call { op: q.call.op, in_place: q.call.in_place, root: Rank(q.call.root.0.min(fewer - 1)), ..call };
+            let size = q.call.size().0 / u64::from(ranks) * u64::from(fewer);
+            let size = rounded(if few { q.call.size().0 } else { size.max(1) });
+            if q.call.counts.is_none() && size != q.call.size().0 {
+                let call = Call::of_size(q.call.collective, fewer, Bytes(size), q.call.dtype);
+                let root = Rank(q.call.root.0.min(fewer - 1));
+                q.call = Call { op: q.call.op, in_place: q.call.in_place, root, ..call };
+            }
             q
         };
-        let questions: Vec<Question> = questions.into_iter().map(smaller).collect();
+        let smaller: Vec<Question> = questions.iter().map(stands_for).collect();
         let predictor = Predictor::new(&topology, profile);
-        let predict = |q: &Question| predictor.predict(&q.call, q.algorithm, q.protocol, &q.settings);
-        let healthy = questions.iter().map(|q| Ok(predict(q)?.time.as_us())).collect::<Result<_, PredictError>>()?;
-        Ok(Self { case, topology, questions, healthy })
+        let times = questions.iter().zip(&smaller).zip(case.curve_of(Fault::Healthy));
+        let time = |((q, smaller), expected): ((&Question, &Question), f64)| match few && q.call == smaller.call {
+            true => Ok(expected),
+            false => predictor
+                .predict(&smaller.call, smaller.algorithm, smaller.protocol, &smaller.settings)
+                .map(|prediction| prediction.time.as_us()),
+        };
+        let healthy = times.map(time).collect::<Result<Vec<f64>, PredictError>>()?;
+        Ok(Self::of(case, topology, smaller, healthy))
+    }
+
+    fn of(case: Case, topology: Topology, questions: Vec<Question>, healthy: Vec<f64>) -> Self {
+        let rates: Vec<f64> = questions.iter().zip(&healthy).map(|(q, t)| q.call.size().0 as f64 / t).collect();
+        let best = rates.iter().copied().fold(0.0, f64::max);
+        let runs_as = |i: usize| (case.points[i].expected.algorithm, case.points[i].expected.protocol);
+        let last = rates.len() - 1;
+        let is_full = |i: &usize| rates[*i] >= FULL * best && runs_as(*i) == runs_as(last);
+        // With all above it: a dip between two protocols is none of their bytes.
+        let full = (0..=last).rev().take_while(is_full).last().unwrap_or(last);
+        Self { full, case, topology, questions, healthy, proofs: Proofs::default(), events: Arc::default() }
+    }
+
+    /// Events that were simulated so far.
+    pub fn events(&self) -> u64 {
+        self.events.load(Ordering::Relaxed)
     }
 
     /// The run.
@@ -532,12 +577,21 @@ impl Examination {
         if !fault.is_simulated() {
             return Ok(Some(sizes.iter().map(|&i| expected[i]).collect()));
         }
-        let questions: Vec<Question> = sizes.iter().map(|&i| self.questions[i].clone()).collect();
+        // Those that are full take what the first of them takes longer.
+        let mut simulated: Vec<usize> = sizes.iter().map(|&i| i.min(self.full)).collect();
+        simulated.dedup();
+        let questions: Vec<Question> = simulated.iter().map(|&i| self.questions[i].clone()).collect();
         let Ok(Some(changed)) = fault.applied(&self.topology, profile, &questions) else {
             return Ok(None);
         };
-        let times = curve(&changed)?;
-        Ok(times.map(|times| sizes.iter().zip(times).map(|(&i, t)| expected[i] * t / self.healthy[i]).collect()))
+        let longer = |times: Vec<f64>| {
+            let each: Vec<f64> = simulated.iter().zip(times).map(|(&i, t)| t / self.healthy[i]).collect();
+            let of = |i: usize| simulated.iter().position(|&s| s == i.min(self.full)).map_or(1.0, |at| each[at]);
+            sizes.iter().map(|&i| expected[i] * of(i)).collect()
+        };
+        let (times, events) = curve(&changed, &self.proofs)?;
+        self.events.fetch_add(events, Ordering::Relaxed);
+        Ok(times.map(longer))
     }
 
     /// The faults that are worth a full simulation, by their times at the probes.
@@ -594,19 +648,24 @@ const LINKS_WIDTH: f64 = 0.6;
 /// choices cross, both with long tails.
 const LATENCY_WIDTH: f64 = 1.4;
 
-/// Times in us of the questions that a fault leaves; none where a call cannot be done any more.
+/// Times in us of the questions that a fault leaves, none where a call cannot be done any more; and how many events it
+/// took to simulate them.
 ///
 /// # Errors
 /// An internal error of a prediction.
-pub fn curve(changed: &Changed) -> Result<Option<Vec<f64>>, PredictError> {
-    let predictor = Predictor::new(&changed.topology, &changed.profile);
+pub fn curve(changed: &Changed, proofs: &Proofs) -> Result<(Option<Vec<f64>>, u64), PredictError> {
+    let predictor = Predictor::new(&changed.topology, &changed.profile).with_proofs(proofs);
     let mut times = Vec::with_capacity(changed.questions.len());
+    let mut events = 0;
     for q in &changed.questions {
         match predictor.predict(&q.call, q.algorithm, q.protocol, &q.settings) {
-            Ok(prediction) => times.push(prediction.time.as_us()),
+            Ok(prediction) => {
+                times.push(prediction.time.as_us());
+                events += prediction.events;
+            }
             Err(error) if error.is_internal() => return Err(error),
-            Err(_) => return Ok(None),
+            Err(_) => return Ok((None, events)),
         }
     }
-    Ok(Some(times))
+    Ok((Some(times), events))
 }

@@ -21,7 +21,7 @@ pub use choose::Resolved;
 pub use error::PredictError;
 pub use group::{GroupCall, GroupPrediction, MOST_CALLS};
 pub use prediction::{LinkUse, Prediction, Shares, Warning};
-pub use predictor::Predictor;
+pub use predictor::{Predictor, Proofs};
 pub use proof::ProofKind;
 pub(crate) use proof::Proven;
 pub use settings::{Choice, Settings};

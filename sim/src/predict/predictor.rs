@@ -20,6 +20,10 @@ use crate::schedule::verify::Proof;
 use crate::schedule::{Order, Pattern, ScheduleError};
 use crate::topology::Topology;
 
+/// Patterns and their proofs, each locked while someone proves it. A proof knows no machine: predictors share them.
+#[derive(Clone, Default, Debug)]
+pub struct Proofs(pub(super) Arc<Mutex<FxHashMap<Pattern, Arc<Mutex<Option<Proof>>>>>>);
+
 /// Predicts calls on one machine with one profile; shares proofs and routes between calls.
 #[derive(Debug)]
 pub struct Predictor<'a> {
@@ -33,8 +37,8 @@ pub struct Predictor<'a> {
     pub(super) nodes: search::Known,
     /// What NCCL finds, by what it depends on.
     pub(super) found: Mutex<FxHashMap<Asked, Found>>,
-    /// Patterns and their proofs; each locked while someone proves it.
-    pub(super) proofs: Mutex<FxHashMap<Pattern, Arc<Mutex<Option<Proof>>>>>,
+    /// Shared with those that predict on other machines.
+    pub(super) proofs: Proofs,
     /// Calls of groups together, by what decides how they run.
     pub(super) together: Mutex<FxHashMap<RunsAs, Together>>,
 }
@@ -58,7 +62,7 @@ impl<'a> Predictor<'a> {
         let tuner = Tuner::of(topology);
         let given = Given::default();
         let nodes = search::Known::default();
-        let (found, proofs, together) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let (found, proofs, together) = (Mutex::default(), Proofs::default(), Mutex::default());
         Self { topology, profile, tuner, given, nodes, found, proofs, together }
     }
 
@@ -67,7 +71,14 @@ impl<'a> Predictor<'a> {
     where
         'a: 'v,
     {
-        Predictor { nodes: self.nodes.clone(), ..Predictor::new(view, self.profile).with_tuner(self.tuner.clone()) }
+        let (nodes, proofs) = (self.nodes.clone(), self.proofs.clone());
+        Predictor { nodes, proofs, ..Predictor::new(view, self.profile).with_tuner(self.tuner.clone()) }
+    }
+
+    /// With what others have proved, and will.
+    #[must_use]
+    pub fn with_proofs(self, proofs: &Proofs) -> Self {
+        Self { proofs: proofs.clone(), ..self }
     }
 
     /// How many nodes NCCL's search was run on, for this predictor and those on views of its machine.

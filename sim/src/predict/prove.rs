@@ -37,7 +37,8 @@ impl Predictor<'_> {
             return Ok(ProofKind::new(schedule, None, verify(schedule).map_err(unproved)?));
         };
         let twin = pattern.twin()?;
-        let known = Arc::clone(self.proofs.lock().unwrap_or_else(PoisonError::into_inner).entry(pattern).or_default());
+        let known =
+            Arc::clone(self.proofs.0.lock().unwrap_or_else(PoisonError::into_inner).entry(pattern).or_default());
         let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
         let proof = match *known {
             Some(proof) => proof,
