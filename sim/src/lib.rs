@@ -12,6 +12,7 @@ pub mod bounds;
 pub mod calibrate;
 pub mod call;
 pub mod collective;
+pub mod compute;
 pub mod doctor;
 pub mod domain;
 pub mod engine;

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use collcast::calibrate::{Request, calibrate};
 use collcast::files::make_folder;
+use collcast::kernels;
 use collcast::{Error, Watch};
 use collcast_sim::calibrate::Split;
 use collcast_sim::collective::{Launch, nearest};
@@ -36,6 +37,12 @@ pub(crate) struct Args {
     /// Profile to start from, the prior: built-in name or TOML file; several layer
     #[arg(long, value_name = "PROFILE", default_value = "prior", help_heading = "Machine")]
     profile: Vec<String>,
+    /// Fit this GPU's profile of kernels to tables of kernels (docs/formats.md): a100, h100, h200, b200 or gb200
+    #[arg(long, value_name = "GPU", help_heading = "Machine", conflicts_with_all = [
+        "topology", "profile", "launch", "min_size", "fit", "keep", "split", "held_out", "folds", "collective",
+        "allow_predicted",
+    ])]
+    compute: Option<String>,
     /// Launch mode of rows that do not say theirs
     #[arg(long, value_name = "MODE")]
     launch: Option<String>,
@@ -71,6 +78,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, Error> {
+    if let Some(gpu) = &args.compute {
+        return fit_kernels(args, gpu);
+    }
     let request = request(args)?;
     if !request.splits.contains(&Split::Run) {
         given.without(&["--folds"], "only runs are held back in groups", "leave it out, or add --split run")?;
@@ -90,8 +100,28 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, Error> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn request(args: &Args) -> Result<Request, Error> {
+/// Fits a profile of kernels in place of one of collectives.
+fn fit_kernels(args: &Args, gpu: &str) -> Result<ExitCode, Error> {
+    let fitted = kernels::fit(&kernels::FitRequest {
+        measurements: args.measurements.clone(),
+        gpu: gpu.to_owned(),
+        name: name(args),
+    })?;
+    if let Some(path) = &args.output {
+        write(Some(path), fitted.toml.as_bytes())?;
+    }
+    let report = fitted.report(args.format == Format::Table, args.output.as_deref());
+    OutputArgs { format: Some(args.format), output: None }.print(&report, None)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The name of the profile: as asked for, else the stem of its file.
+fn name(args: &Args) -> String {
     let stem = args.output.as_ref().and_then(|p| p.file_stem()).map(|s| s.to_string_lossy().into_owned());
+    args.name.clone().or(stem).unwrap_or_else(|| "fitted".to_owned())
+}
+
+fn request(args: &Args) -> Result<Request, Error> {
     Ok(Request {
         measurements: args.measurements.clone(),
         topology: args.topology.clone(),
@@ -107,7 +137,7 @@ fn request(args: &Args) -> Result<Request, Error> {
         keep: args.keep.clone(),
         folds: usize::from(args.folds),
         without_sources: args.held_out.is_some(),
-        name: args.name.clone().or(stem).unwrap_or_else(|| "fitted".to_owned()),
+        name: name(args),
         read: args.read.options()?,
         watch: Watch::default().on_stage(|line| say!("{line}")),
     })

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use collcast::files::make_folder;
 use collcast::health::suspects::{Pace, Plan};
+use collcast::kernels;
 use collcast::next::{self, Next};
 use collcast::validate::plots::plots;
 use collcast::validate::{Outcome, Request, validate};
@@ -52,6 +53,12 @@ pub(crate) struct Args {
     /// Profile: built-in name or TOML file; several layer
     #[arg(long, value_name = "PROFILE", help_heading = "Machine")]
     profile: Vec<String>,
+    /// Judge tables of kernels (docs/formats.md) by this GPU: a100, h100, h200, b200, gb200, or a TOML file
+    #[arg(long, value_name = "GPU", help_heading = "Machine", conflicts_with_all = [
+        "topology", "nodes", "gpus", "profile", "launch", "fail_below", "against", "history", "next_runs", "closest",
+        "no_doctor", "plots", "collective", "allow_predicted",
+    ])]
+    compute: Option<String>,
     /// Launch mode of rows that do not say theirs
     #[arg(long, value_name = "MODE")]
     launch: Option<String>,
@@ -230,9 +237,25 @@ fn plan_first(args: &Args, folder: &Path) -> Result<ExitCode, Error> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Judges tables of kernels in place of runs of collectives.
+fn judge_kernels(args: &Args, gpu: &str) -> Result<ExitCode, Error> {
+    let outcome = kernels::judge(&kernels::Request {
+        measurements: args.measurements.clone(),
+        gpu: gpu.to_owned(),
+        max_error: args.max_error.as_deref().map(|text| percent("--max-error", text)).transpose()?,
+    })?;
+    let format = args.output.format();
+    let for_people = matches!(format, Format::Table | Format::Markdown);
+    args.output.print(&outcome.report(for_people, args.rows || format != Format::Table), None)?;
+    Ok(ExitCode::from(u8::from(outcome.failed)))
+}
+
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     if let (Some(folder), []) = (&args.next_runs, &args.measurements[..]) {
         return plan_first(args, folder);
+    }
+    if let Some(gpu) = &args.compute {
+        return judge_kernels(args, gpu);
     }
     let outcome = validate(&args.request()?)?;
     let format = args.output.format();

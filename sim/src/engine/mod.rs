@@ -43,7 +43,7 @@ use state::{ConnRun, End, Handed, KernelRun, LaneRun, Owner, Phase, Run, Slot, T
 
 pub use fold::{Folded, fold};
 pub use instance::{Access, ConnSpec, Gate, Instance, KernelSpec, LaneSpec, Outcome, ProxySpec, TaskSpec, lane_of};
-pub(crate) use mix::mix;
+pub use mix::mix;
 pub use observe::{Observer, Unobserved};
 pub use steady::run_steady;
 

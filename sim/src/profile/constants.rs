@@ -1,65 +1,7 @@
 //! All constants of the model: one declaration each says what it is called, measured in and may be, what it is part of
 //! and what it means.
 
-use std::cmp::Ordering;
-use std::fmt;
-
-use crate::collective::nearest;
-
-/// What a constant is part of: who changes a machine, or scales a profile to another one, does so by roles.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Role {
-    /// What a link carries, of its nominal rate.
-    LinkRate,
-    /// How long news takes over a link.
-    LinkLatency,
-    /// Work of a host's proxy threads for the network.
-    Proxy,
-    /// Memory of a host.
-    HostMemory,
-    /// Time that a block's own instructions take, whatever it moves.
-    BlockTime,
-    /// Rate at which a block's own instructions move data.
-    BlockRate,
-    /// How the instructions of a send compare: its store, its load, those of what is received and kept.
-    Access,
-    /// Instructions of a block beside those of sends, compared with them.
-    Copy,
-    /// Start and end of a kernel on a GPU.
-    Kernel,
-    /// Starting of kernels by a host, and of what waits on a stream.
-    Launch,
-    /// Memory of a GPU, and who shares it.
-    GpuMemory,
-    /// Power of a GPU.
-    Power,
-    /// Copy engines of a GPU.
-    CopyEngine,
-    /// Work of a training framework.
-    Framework,
-}
-
-impl Role {
-    /// Whether constants of this role go with the clock of a GPU's multiprocessors.
-    pub fn is_of_blocks(self) -> bool {
-        matches!(self, Self::BlockTime | Self::BlockRate | Self::Kernel)
-    }
-}
-
-/// What is known of a constant without its value.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Spec {
-    /// Its name in files.
-    pub name: &'static str,
-    /// Its unit.
-    pub unit: &'static str,
-    /// Least and most that physics allows, or that the model can use.
-    pub bounds: [f64; 2],
-    /// What it is part of.
-    pub role: Role,
-    /// What it is.
-    pub meaning: &'static str,
-}
+use super::declare::constants;
 
 /// Of something nominal: a part, and not none of it, since rates divide by it.
 const SHARE: [f64; 2] = [1e-3, 1.0];
@@ -76,36 +18,10 @@ const RATE: [f64; 2] = [1e-3, 1e6];
 /// Any other number: within two orders of magnitude.
 const FACTOR: [f64; 2] = [0.0, 100.0];
 
-macro_rules! constants {
-    ($($constant:ident $name:literal $unit:literal $bounds:ident $role:ident $meaning:literal),+ $(,)?) => {
-        /// A constant of the model.
-        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-        pub enum Constant {
-            $(#[doc = concat!("`", $name, "` (", $unit, "): ", $meaning, ".")] $constant),+
-        }
-
-        impl Constant {
-            /// All there are, in the order of their declaration.
-            pub const ALL: &'static [Self] = &[$(Self::$constant),+];
-
-            /// What is known of it without its value.
-            pub const fn spec(self) -> Spec {
-                match self {
-                    $(Self::$constant => Spec {
-                        name: $name,
-                        unit: $unit,
-                        bounds: $bounds,
-                        role: Role::$role,
-                        meaning: $meaning,
-                    }),+
-                }
-            }
-        }
-    };
-}
-
 // Variant, name in files, unit, bounds, role; then what it means.
 constants! {
+    /// A constant of the model.
+    Constant;
     EfficiencyNvlink "efficiency.nvlink" "of nominal" SHARE LinkRate
         "payload that stores of SMs get through NVLink at best",
     EfficiencyNvlinkCopyEngine "efficiency.nvlink_copy_engine" "of nominal" SHARE LinkRate
@@ -266,51 +182,4 @@ constants! {
         "work of the host thread of a framework to launch one collective",
     LaunchFirst "launch.first" "us" TIME Launch
         "from the call to the kernel's start when nothing is queued",
-}
-
-impl Constant {
-    /// Its name in files.
-    pub const fn name(self) -> &'static str {
-        self.spec().name
-    }
-
-    /// What it is part of.
-    pub const fn role(self) -> Role {
-        self.spec().role
-    }
-
-    /// The one of this name in files.
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|constant| constant.name() == name)
-    }
-
-    /// The name of a constant that is likely meant by `name`.
-    pub fn near(name: &str) -> Option<&'static str> {
-        nearest(name, Self::ALL.iter().map(|constant| constant.name()))
-    }
-
-    /// The value nearest to this one that it may have.
-    pub fn bounded(self, value: f64) -> f64 {
-        let [least, most] = self.spec().bounds;
-        value.clamp(least, most)
-    }
-}
-
-/// By name, as files list them.
-impl Ord for Constant {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.name().cmp(other.name())
-    }
-}
-
-impl PartialOrd for Constant {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl fmt::Display for Constant {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
 }

@@ -8,6 +8,7 @@
 mod blocks;
 mod builtin;
 mod constants;
+pub(crate) mod declare;
 mod gpu;
 mod links;
 mod parameter;
@@ -24,7 +25,8 @@ use crate::collective::{Algorithm, Launch, Protocol};
 use crate::domain::{Beyond, Reason};
 use crate::units::SimDuration;
 
-pub use constants::{Constant, Role, Spec};
+pub use constants::Constant;
+pub use declare::{Role, Spec};
 pub use links::Reach;
 pub use parameter::{OriginKind, Parameter};
 pub use parse::ProfileError;

@@ -21,12 +21,14 @@ pub enum ProfileError {
         message: String,
     },
     /// A schema of another kind or version.
-    #[error("{file}: schema is `{found}`, expected `collcast/profile/1`")]
+    #[error("{file}: schema is `{found}`, expected `{expected}`")]
     Schema {
         /// The file.
         file: String,
         /// What it says.
         found: String,
+        /// What would do.
+        expected: &'static str,
     },
     /// A parameter that does not exist.
     #[error("{file}: there is no parameter `{name}`{}", suggestion.as_ref().map(|s| format!(", did you mean `{s}`?")).unwrap_or_default())]
@@ -82,7 +84,7 @@ impl Layer {
         let mut raw: Profile<BTreeMap<String, Parameter>> = toml::from_str(text)
             .map_err(|e| ProfileError::Syntax { file: file.clone(), message: e.to_string().trim().to_owned() })?;
         if raw.schema != SCHEMA {
-            return Err(ProfileError::Schema { file, found: raw.schema });
+            return Err(ProfileError::Schema { file, found: raw.schema, expected: SCHEMA });
         }
         let mut parameters = BTreeMap::new();
         for (name, parameter) in std::mem::take(&mut raw.parameters) {

@@ -1,0 +1,146 @@
+//! Fused attention: blocks of queries that walk along keys.
+//!
+//! A block of 128 queries (backward: of 128 keys) keeps to one multiprocessor and walks along all that it sees. For each
+//! score it multiplies queries and keys, takes an exponential and multiplies by the values; backward there are five products
+//! for two. FlashAttention-2 leaves most of the softmax between its products; kernels with warps for each part hide a
+//! part of it. With a causal mask blocks differ: the last one sees all keys, so that it bounds the time of few heads.
+//!
+//! Sources: Dao, "FlashAttention-2", arXiv 2307.08691; Shah et al., "FlashAttention-3", arXiv 2407.08608.
+
+use super::constants::Constant;
+use super::gpu::Compute;
+use super::kernel::{Attention, Backend, Pass, Precision};
+use super::work::Work;
+
+/// Queries of a block, forward, and keys of one, backward: what all of these kernels take for heads of 64 to 192.
+const BLOCK: f64 = 128.0;
+/// How it overlaps with memory's work: operands are asked for several tiles ahead.
+const AHEAD: f64 = 4.0;
+/// Power of FlashAttention-2 at the boost clock, of what the limit leaves: its instructions take operands from registers, and
+/// scores cost exponentials and more, so that it takes as much at two fifths of a product's rate. By NVML while it ran for 1.6 s
+/// (PyTorch 2.11, 2026-11-25; 32 heads of 8 groups, 4096 tokens, 128 and 64 wide): H100 652 and 613 W forward, 609 and 604 W
+/// backward; H200 686, 619, 631, 594 W; of each 100 W idle.
+const FLASH2_POWER: f64 = 0.88;
+/// Bytes of an element.
+const ELEMENT: f64 = 2.0;
+
+/// What of one backend and pass the constants say.
+struct Kind {
+    /// Tensor rate, of peak.
+    rate: Constant,
+    /// Softmax that is not hidden.
+    softmax: Constant,
+    /// Start and end of a block.
+    block: Constant,
+    /// What is left of the longest block at the end.
+    tail: Constant,
+}
+
+fn kind(backend: Backend, pass: Pass) -> Kind {
+    use Constant as C;
+    let (rate, softmax, block) = match (backend, pass) {
+        (Backend::Flash2, Pass::Forward) => (C::Flash2Forward, C::Flash2Softmax, C::Flash2Block),
+        (Backend::Flash2, Pass::Backward) => (C::Flash2Backward, C::Flash2SoftmaxBackward, C::Flash2BlockBackward),
+        (Backend::Flash3, Pass::Forward) => (C::Flash3Forward, C::FusedSoftmax, C::FusedBlock),
+        (Backend::Flash3, Pass::Backward) => (C::Flash3Backward, C::FusedSoftmaxBackward, C::FusedBlockBackward),
+        (Backend::Cudnn, Pass::Forward) => (C::CudnnForward, C::FusedSoftmax, C::FusedBlock),
+        // Nobody trains with TensorRT-LLM's: it has no backward pass, and cuDNN's stands in.
+        (Backend::Cudnn | Backend::TrtLlm, Pass::Backward) => {
+            (C::CudnnBackward, C::FusedSoftmaxBackward, C::FusedBlockBackward)
+        }
+        (Backend::TrtLlm, Pass::Forward) => (C::TrtLlmForward, C::FusedSoftmax, C::TrtLlmBlock),
+    };
+    let tail = if pass == Pass::Forward { C::AttentionTail } else { C::AttentionTailBackward };
+    Kind { rate, softmax, block, tail }
+}
+
+/// Blocks of a head, keys (backward: queries) that the longest walks along, and what all of a head do together.
+fn walks(a: &Attention) -> (f64, f64, f64) {
+    let (own, along) = match a.pass {
+        Pass::Forward => (a.queries as f64, a.keys as f64),
+        Pass::Backward => (a.keys as f64, a.queries as f64),
+    };
+    let blocks = (own / BLOCK).ceil();
+    let longest = (along / BLOCK).ceil() * BLOCK;
+    // With a mask the last query sees all keys, the first ones those that keys have more than queries, if any.
+    let least = if a.causal { ((along - own) / BLOCK).ceil().max(0.0) * BLOCK + BLOCK } else { longest };
+    (blocks, longest, blocks * (longest + least.min(longest)) / 2.0)
+}
+
+/// Products of one score: `q k` and `p v`; backward two more of each width for the gradients, less one of values that
+/// is shared: `q k`, `dk`, `dq` are as wide as keys, `dv`, `dp` as values.
+fn widths(a: &Attention) -> f64 {
+    let (keys, values) = (a.head_dim as f64, a.value_dim as f64);
+    match a.pass {
+        Pass::Forward => keys + values,
+        Pass::Backward => 3.0 * keys + 2.0 * values,
+    }
+}
+
+/// Floating-point operations, of tiles that are not all masked.
+pub(super) fn flops(a: &Attention) -> f64 {
+    let (.., all) = walks(a);
+    2.0 * widths(a) * BLOCK * all * a.batch as f64 * a.heads as f64
+}
+
+/// What attention needs.
+pub(super) fn work(gpu: &Compute, a: &Attention) -> Work {
+    let Kind { rate, softmax, block, tail } = kind(a.backend, a.pass);
+    let (peak, energy) = gpu.tensor_peak(Precision::Bf16);
+    let sms = gpu.value(Constant::Sms);
+    let heads = a.batch as f64 * a.heads as f64;
+    let (blocks, longest, all) = walks(a);
+    // Of one key and a block of queries.
+    let exponentials = BLOCK / (gpu.value(Constant::Exponentials) * gpu.boost());
+    let step = 2.0 * widths(a) * BLOCK / (peak * gpu.value(rate)) + exponentials * gpu.value(softmax);
+    let block = gpu.value(block) * 1e-6;
+    let splits = splits(a, sms);
+    let alone = longest / splits * step + block;
+    let cores = if heads * blocks <= sms {
+        alone
+    } else if a.causal {
+        let shared = heads * (all * step + blocks * block) / sms;
+        alone.max(shared + gpu.value(tail) * longest * step)
+    } else {
+        (heads * blocks / sms).ceil() * alone
+    };
+    // Rates of the others were fitted with the energy of products alone; NVML shows 1.6 times that for cuDNN's forward pass
+    // and 1.9 times for its backward pass.
+    let busy = FLASH2_POWER * (gpu.value(Constant::PowerLimit) - gpu.value(Constant::PowerIdle)).max(0.0);
+    let bytes = bytes(a);
+    // Another kernel adds up what blocks found that share queries.
+    let kernels = if splits > 1.0 { 2.0 } else { 1.0 };
+    let before = if a.backend == Backend::TrtLlm { gpu.value(Constant::KernelPrompt) } else { 0.0 };
+    Work {
+        start: (gpu.value(Constant::KernelStart) * kernels + before) * 1e-6,
+        cores,
+        memory: bytes / gpu.memory_rate(),
+        overlap: AHEAD,
+        energy: if a.backend == Backend::Flash2 { cores * busy } else { flops(a) * energy },
+        memory_energy: bytes * gpu.value(Constant::EnergyByte) * 1e-12,
+    }
+}
+
+/// Blocks that share the keys of their queries: FlashAttention-2 forward does so where blocks of 64 queries would leave more
+/// than a fifth of the places of two on each multiprocessor empty (flash-attention 2.5, `num_splits_heuristic`).
+fn splits(a: &Attention, sms: f64) -> f64 {
+    let places = 2.0 * sms;
+    let blocks = a.batch as f64 * a.heads as f64 * (a.queries as f64 / (BLOCK / 2.0)).ceil();
+    if a.backend != Backend::Flash2 || a.pass != Pass::Forward || blocks >= 0.8 * places || blocks <= 0.0 {
+        return 1.0;
+    }
+    (places / blocks).floor().min((a.keys as f64 / BLOCK).ceil()).max(1.0)
+}
+
+/// Operands and results once each; backward also their gradients, and the queries' in FP32 twice, since blocks add to them.
+fn bytes(a: &Attention) -> f64 {
+    let queries = a.queries as f64 * a.heads as f64;
+    let keys = a.keys as f64 * a.kv_heads as f64;
+    let (width, values) = (a.head_dim as f64, a.value_dim as f64);
+    let forward = ELEMENT * (queries * (width + values) + keys * (width + values));
+    let more = match a.pass {
+        Pass::Forward => 0.0,
+        Pass::Backward => forward + ELEMENT * queries * values + 2.0 * 4.0 * queries * width,
+    };
+    a.batch as f64 * (forward + more)
+}

@@ -1,0 +1,101 @@
+//! A profile of one's own GPU from measured kernels.
+
+use std::path::PathBuf;
+
+use collcast_reports::model::Input;
+use collcast_sim::compute::fit::{self, Sample};
+use collcast_sim::compute::{Compute, Constant};
+use collcast_sim::profile::DataFile;
+use serde::Serialize;
+
+use super::judge::{Stats, input};
+use super::load::{Loaded, gpu, load, some};
+use crate::error::Error;
+
+/// What to fit to, and from where.
+#[derive(Clone, PartialEq, Debug)]
+pub struct FitRequest {
+    /// Tables of kernels: files or folders.
+    pub measurements: Vec<PathBuf>,
+    /// The GPU that they are of, by a name that the program knows: what is not fitted is its.
+    pub gpu: String,
+    /// Name of the profile.
+    pub name: String,
+}
+
+/// One constant that was fitted.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Estimate {
+    /// Its name.
+    pub name: &'static str,
+    /// Its unit.
+    pub unit: &'static str,
+    /// What was found.
+    pub value: f64,
+    /// What it was before.
+    pub prior: f64,
+}
+
+/// A profile that was fitted.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Fitted {
+    /// Files that were read, with hashes.
+    pub inputs: Vec<Input>,
+    /// Constants that were fitted, by their place in the model.
+    pub constants: Vec<Estimate>,
+    /// Errors on rows that were fitted to.
+    pub trained: Stats,
+    /// Errors on the fifth of all shapes that was left out.
+    pub left_out: Stats,
+    /// The same before the fit.
+    pub left_out_before: Stats,
+    /// The profile as a file.
+    pub toml: String,
+}
+
+/// Fits a GPU's constants to measured kernels, a fifth of all shapes left out.
+///
+/// # Errors
+/// As of [`judge`](super::judge()); a GPU from a file, since what is not fitted has to be found again.
+pub fn fit(request: &FitRequest) -> Result<Fitted, Error> {
+    let start = gpu(&request.gpu)?;
+    let below = Compute::builtin(&request.gpu)?.name().to_owned();
+    let (tables, _) = load(&request.measurements, &start)?;
+    some(&tables, &start)?;
+    let all: Vec<Sample> = tables.iter().flat_map(Loaded::samples).cloned().collect();
+    let (out, train): (Vec<Sample>, Vec<Sample>) = all.into_iter().partition(Sample::left_out);
+    let missing = |e: collcast_sim::compute::Unsupported| Error::Usage { message: e.to_string(), hint: None };
+    let found = fit::fit(&start, &train, &|_| true).map_err(missing)?;
+    let errors = |gpu: &Compute, samples: &[Sample]| -> Result<Stats, Error> {
+        let error = |s: &Sample| Ok(s.predicted_us(gpu).map_err(missing)? / s.us - 1.0);
+        Ok(Stats::of(samples.iter().map(error).collect::<Result<Vec<f64>, Error>>()?.into_iter()))
+    };
+    let estimate = |&constant: &Constant| Estimate {
+        name: constant.name(),
+        unit: constant.spec().unit,
+        value: found.gpu[constant].value,
+        prior: start[constant].value,
+    };
+    let (trained, left_out) = (errors(&found.gpu, &train)?, errors(&found.gpu, &out)?);
+    let evidence = format!(
+        "collcast calibrate --compute {below}: {} rows, {:.1}% off in the median; {} rows of left out shapes, {:.1}%",
+        trained.count,
+        trained.median_abs_error * 100.0,
+        left_out.count,
+        left_out.median_abs_error * 100.0
+    );
+    let data: Vec<DataFile> = tables.iter().map(data_file).collect();
+    Ok(Fitted {
+        inputs: tables.iter().map(input).collect(),
+        constants: found.fitted.iter().map(estimate).collect(),
+        trained,
+        left_out,
+        left_out_before: errors(&start, &out)?,
+        toml: found.gpu.file(&below, &request.name, &found.fitted, &data, &evidence)?,
+    })
+}
+
+fn data_file(table: &Loaded) -> DataFile {
+    let rows = table.samples().filter(|sample| !sample.left_out()).count();
+    DataFile { file: table.file.clone(), hash: table.hash.clone(), rows }
+}

@@ -1,0 +1,223 @@
+//! Measured kernels beside the time that a GPU's profile gives them.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use collcast_reports::model::Input;
+use collcast_sim::compute::fit::Sample;
+use serde::Serialize;
+
+use super::layers::{self, Judged};
+use super::load::{Loaded, gpu, load, some};
+use crate::error::Error;
+use crate::statistics::quantile;
+
+/// What to judge, and by what.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Request {
+    /// Tables of kernels: files or folders.
+    pub measurements: Vec<PathBuf>,
+    /// The GPU that they are of: a name or a file.
+    pub gpu: String,
+    /// Largest median error of a group that passes, as a fraction.
+    pub max_error: Option<f64>,
+}
+
+/// A measured kernel beside its forecast. The error is predicted over measured, less 1.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Row {
+    /// File, as it was named.
+    pub file: String,
+    /// Line in it, from 1.
+    pub line: u64,
+    /// What kind of kernel it is.
+    pub group: String,
+    /// Whether it is of the fifth of all shapes that no fit of ours sees.
+    pub left_out: bool,
+    /// Unit of both figures: `us` of a call, or `B`.
+    pub unit: &'static str,
+    /// What was measured.
+    pub measured: f64,
+    /// The forecast.
+    pub predicted: f64,
+    /// Its error.
+    pub error: f64,
+}
+
+/// Errors of a set of rows, as fractions; zeros for none.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
+pub struct Stats {
+    /// Rows.
+    pub count: usize,
+    /// Mean of the errors without their signs.
+    pub mean_abs_error: f64,
+    /// Median of the same.
+    pub median_abs_error: f64,
+    /// What 95% of the same do not exceed.
+    pub p95_abs_error: f64,
+    /// Mean of the errors with their signs.
+    pub bias: f64,
+}
+
+impl Stats {
+    /// Of some errors.
+    pub(super) fn of(errors: impl Iterator<Item = f64>) -> Self {
+        let errors: Vec<f64> = errors.collect();
+        if errors.is_empty() {
+            return Self::default();
+        }
+        let count = errors.len();
+        let mut sizes: Vec<f64> = errors.iter().map(|e| e.abs()).collect();
+        sizes.sort_by(f64::total_cmp);
+        Self {
+            count,
+            mean_abs_error: sizes.iter().sum::<f64>() / count as f64,
+            median_abs_error: quantile(&sizes, 0.5),
+            p95_abs_error: quantile(&sizes, 0.95),
+            bias: errors.iter().sum::<f64>() / count as f64,
+        }
+    }
+}
+
+/// Kernels of one kind.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Group {
+    /// Their kind.
+    pub group: String,
+    /// Errors of all rows.
+    #[serde(flatten)]
+    pub stats: Stats,
+    /// Errors of those whose shapes fits leave out.
+    pub left_out: Stats,
+}
+
+/// Measured kernels beside their forecasts.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Outcome {
+    /// Files that were read, with hashes.
+    pub inputs: Vec<Input>,
+    /// Name of the GPU's profile.
+    pub gpu: String,
+    /// What it rests on, and what was not judged.
+    pub notes: Vec<String>,
+    /// What to know before using the figures.
+    pub warnings: Vec<String>,
+    /// The rows, in the order of files and lines.
+    pub rows: Vec<Row>,
+    /// Their errors by kind.
+    pub groups: Vec<Group>,
+    /// Of all times.
+    pub overall: Stats,
+    /// Of those whose shapes fits leave out.
+    pub overall_left_out: Stats,
+    /// As it was asked for.
+    pub max_error: Option<f64>,
+    /// Whether the median error of a group is larger than that.
+    pub failed: bool,
+}
+
+/// Holds measured kernels against a GPU's profile.
+///
+/// # Errors
+/// An unknown GPU; a file that cannot be read or is no table of kernels; a precision that the GPU has not; no rows.
+pub fn judge(request: &Request) -> Result<Outcome, Error> {
+    let gpu = gpu(&request.gpu)?;
+    let mut paths = request.measurements.clone();
+    let judged = layers::judge(&mut paths, &gpu)?;
+    let (tables, mut skipped) = load(&paths, &gpu)?;
+    skipped.retain(|file| judged.iter().all(|table| table.file != *file));
+    let mut rows: Vec<Row> = judged.iter().flat_map(|table| table.rows.iter().cloned()).collect();
+    if rows.is_empty() {
+        some(&tables, &gpu)?;
+    }
+    for table in &tables {
+        for (line, sample) in &table.read.samples {
+            let predicted_us = sample.predicted_us(&gpu).map_err(|missing| {
+                Error::usage(format!("{}:{line}: {missing}", table.file), "judge it by the GPU that it was measured on")
+            })?;
+            rows.push(row(&table.file, *line, sample, predicted_us));
+        }
+    }
+    let groups = groups(&rows);
+    let worst = groups.iter().map(|group| group.stats.median_abs_error).fold(0.0, f64::max);
+    Ok(Outcome {
+        inputs: tables.iter().map(input).chain(judged.iter().map(of_layers)).collect(),
+        notes: notes(&gpu, &tables, &judged, &skipped),
+        warnings: warnings(&gpu, &tables),
+        overall: Stats::of(rows.iter().filter(|row| row.unit == "us").map(|row| row.error)),
+        overall_left_out: Stats::of(rows.iter().filter(|row| row.left_out).map(|row| row.error)),
+        groups,
+        rows,
+        max_error: request.max_error,
+        failed: request.max_error.is_some_and(|most| worst > most),
+        gpu: gpu.name().to_owned(),
+    })
+}
+
+fn row(file: &str, line: u64, sample: &Sample, predicted_us: f64) -> Row {
+    Row {
+        file: file.to_owned(),
+        line,
+        group: sample.group.clone(),
+        left_out: sample.left_out(),
+        unit: "us",
+        measured: sample.us,
+        predicted: predicted_us,
+        error: predicted_us / sample.us - 1.0,
+    }
+}
+
+/// Errors by kind, in the order of their names.
+fn groups(rows: &[Row]) -> Vec<Group> {
+    let mut groups: BTreeMap<&str, Vec<&Row>> = BTreeMap::new();
+    rows.iter().for_each(|row| groups.entry(&row.group).or_default().push(row));
+    let group = |(group, rows): (&str, Vec<&Row>)| Group {
+        group: group.to_owned(),
+        stats: Stats::of(rows.iter().map(|row| row.error)),
+        left_out: Stats::of(rows.iter().filter(|row| row.left_out).map(|row| row.error)),
+    };
+    groups.into_iter().map(group).collect()
+}
+
+/// A table as an input of a report.
+pub(super) fn input(table: &Loaded) -> Input {
+    Input { name: "measurements".to_owned(), path: Some(table.file.clone()), hash: format!("fnv1a64:{}", table.hash) }
+}
+
+fn of_layers(table: &Judged) -> Input {
+    let hash = format!("fnv1a64:{}", table.hash);
+    Input { name: "measurements".to_owned(), path: Some(table.file.clone()), hash }
+}
+
+fn notes(
+    gpu: &collcast_sim::compute::Compute,
+    tables: &[Loaded],
+    judged: &[Judged],
+    skipped: &[String],
+) -> Vec<String> {
+    let mut notes = vec![format!("profile {}: {}", gpu.name(), gpu.evidence())];
+    let others: usize = tables.iter().map(|table| table.read.others).sum();
+    if others > 0 {
+        notes.push(format!("{others} rows are of other GPUs and are not judged"));
+    }
+    for table in judged.iter().filter(|table| !table.eager.is_empty()) {
+        let lines: Vec<String> = table.eager.iter().map(u64::to_string).collect();
+        notes.push(format!(
+            "{}: lines {} say compiled and keep the bytes of eager layers; they are judged as such",
+            table.file,
+            lines.join(" ")
+        ));
+    }
+    if !skipped.is_empty() {
+        notes.push(format!("no tables of kernels, layers or models: {}", skipped.join(" ")));
+    }
+    notes
+}
+
+fn warnings(gpu: &collcast_sim::compute::Compute, tables: &[Loaded]) -> Vec<String> {
+    let seen = tables.iter().filter(|t| gpu.data().iter().any(|d| d.hash == t.hash)).count();
+    if seen == 0 {
+        return Vec::new();
+    }
+    vec![format!("{} was fitted to {seen} of these files: `left out` has the rows that it has not seen", gpu.name())]
+}

@@ -1,0 +1,114 @@
+//! GPUs and tables that users name.
+
+use std::path::{Path, PathBuf};
+
+use collcast_sim::compute::Compute;
+use collcast_sim::compute::fit::Sample;
+use collcast_sim::hash::fnv1a;
+
+use super::read::{Read, Trouble, read};
+use super::table::Table;
+use crate::error::Error;
+use crate::files::read_text;
+
+/// A GPU: one that the program knows (`h100`, `H200`), or a profile in a file.
+///
+/// # Errors
+/// An unknown name, with the one that is likely meant; a file that cannot be read.
+pub fn gpu(name: &str) -> Result<Compute, Error> {
+    let path = Path::new(name);
+    if path.extension().is_some_and(|e| e.eq_ignore_ascii_case("toml")) || path.is_file() {
+        return Ok(Compute::parse(&read_text("read the GPU's profile", path)?, name)?);
+    }
+    Ok(Compute::builtin(name)?)
+}
+
+/// A table that was read.
+pub(super) struct Loaded {
+    /// Its path, as it was named or met.
+    pub(super) file: String,
+    /// Hash of its content.
+    pub(super) hash: String,
+    /// What it gives.
+    pub(super) read: Read,
+}
+
+impl Loaded {
+    /// Its rows.
+    pub(super) fn samples(&self) -> impl Iterator<Item = &Sample> {
+        self.read.samples.iter().map(|(_, sample)| sample)
+    }
+}
+
+/// What files and folders have about a GPU: of a folder all tables of kernels, by their names. The second: files of folders
+/// that are none.
+///
+/// # Errors
+/// A file that cannot be read, or that was named and is no such table.
+pub(super) fn load(paths: &[PathBuf], gpu: &Compute) -> Result<(Vec<Loaded>, Vec<String>), Error> {
+    let (mut tables, mut skipped) = (Vec::new(), Vec::new());
+    for path in paths {
+        if !path.is_dir() {
+            tables.push(table(path, gpu)??);
+            continue;
+        }
+        for file in tables_in(path)? {
+            match table(&file, gpu)? {
+                Ok(table) => tables.push(table),
+                Err(_) => skipped.push(file.display().to_string()),
+            }
+        }
+    }
+    Ok((tables, skipped))
+}
+
+/// Refuses tables without a row of the GPU.
+///
+/// # Errors
+/// There is none.
+pub(super) fn some(tables: &[Loaded], gpu: &Compute) -> Result<(), Error> {
+    if tables.iter().any(|table| !table.read.samples.is_empty()) {
+        return Ok(());
+    }
+    let others: usize = tables.iter().map(|table| table.read.others).sum();
+    let message = match others {
+        0 => "the measurements have no row".to_owned(),
+        _ => format!("none of the {others} rows is of {}", gpu.name()),
+    };
+    Err(Error::usage(message, "name the GPU that they are of, with --compute"))
+}
+
+/// A table; inside, why a file is none.
+fn table(path: &Path, gpu: &Compute) -> Result<Result<Loaded, Error>, Error> {
+    let file = path.display().to_string();
+    let text = read_text("read the measurements", path)?;
+    let hash = format!("{:016x}", fnv1a(text.as_bytes()));
+    match read(&text, gpu) {
+        Ok(read) => Ok(Ok(Loaded { file, hash, read })),
+        Err(Trouble::Row { line, message }) => {
+            Err(Error::usage(format!("{file}:{line}: {message}"), "docs/formats.md says what each column has"))
+        }
+        Err(Trouble::Header { line, header }) => {
+            let kernels = Table::ALL.iter().map(|table| table.columns().join(","));
+            let known: Vec<String> = kernels.chain(super::layers::headers()).collect();
+            let message = format!("{file}:{line}: `{header}` is the header of no table of kernels, layers or models");
+            Ok(Err(Error::usage(
+                message,
+                format!("these are known, with more columns or without:\n  {}", known.join("\n  ")),
+            )))
+        }
+    }
+}
+
+pub(super) fn tables_in(folder: &Path) -> Result<Vec<PathBuf>, Error> {
+    let failed = |source| Error::File { what: "read the folder", path: folder.to_owned(), source };
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        if path.extension().is_some_and(|e| e.eq_ignore_ascii_case("csv")) {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}

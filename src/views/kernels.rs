@@ -1,0 +1,168 @@
+//! Measured kernels beside their forecasts, and a profile fitted to them, as tables and verdict.
+
+use std::path::Path;
+
+use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
+
+use crate::kernels::{Fitted, Outcome, Stats};
+
+impl Outcome {
+    /// As tables and a verdict: percentages for people, fractions for files; `rows` to have each row too.
+    pub fn report(&self, for_people: bool, rows: bool) -> Report {
+        let mut report = Report::new("validate", super::VERSION);
+        report.inputs.clone_from(&self.inputs);
+        report.assumptions.clone_from(&self.notes);
+        report.warnings.clone_from(&self.warnings);
+        report.tables.push(self.group_table(for_people));
+        if rows {
+            report.tables.push(self.rows_table());
+        }
+        for (name, stats) in [("overall", &self.overall), ("overall_left_out", &self.overall_left_out)] {
+            report.extra.insert(name.to_owned(), serde_json::to_value(stats).unwrap_or_default());
+        }
+        report.extra.insert("compute".to_owned(), self.gpu.clone().into());
+        report.verdict = Some(self.verdict());
+        report
+    }
+
+    fn group_table(&self, people: bool) -> Table {
+        let columns = [
+            Column::text("group", "kernels"),
+            Column::number("count", "rows"),
+            Column::number("median_abs_error", "median %"),
+            Column::number("mean_abs_error", "mean %"),
+            Column::number("p95_abs_error", "p95 %"),
+            Column::number("bias", "bias %"),
+            Column::number("left_out_count", "left out rows"),
+            Column::number("left_out_median_abs_error", "median %"),
+        ];
+        let mut table = Table::new("groups", "error = predicted / measured - 1, by kind of kernel", columns);
+        let (scale, digits) = if people { (100.0, 1) } else { (1.0, 4) };
+        let float = |value: f64| Cell::float(value * scale, digits);
+        let mut push = |group: &str, all: &Stats, out: &Stats| {
+            table.push([
+                group.into(),
+                all.count.into(),
+                float(all.median_abs_error),
+                float(all.mean_abs_error),
+                float(all.p95_abs_error),
+                float(all.bias),
+                out.count.into(),
+                if out.count > 0 { float(out.median_abs_error) } else { Cell::Missing },
+            ]);
+        };
+        for group in &self.groups {
+            push(&group.group, &group.stats, &group.left_out);
+        }
+        push("all", &self.overall, &self.overall_left_out);
+        table
+    }
+
+    fn rows_table(&self) -> Table {
+        let columns = [
+            Column::text("file", "file"),
+            Column::number("line", "line"),
+            Column::text("group", "kernels"),
+            Column::text("left_out", "left out"),
+            Column::text("unit", "unit"),
+            Column::number("measured", "measured"),
+            Column::number("predicted", "predicted"),
+            Column::number("error", "error"),
+        ];
+        let mut table = Table::new("rows", "rows", columns);
+        for row in &self.rows {
+            table.push([
+                row.file.as_str().into(),
+                row.line.into(),
+                row.group.as_str().into(),
+                row.left_out.into(),
+                row.unit.into(),
+                Cell::float(row.measured, 2),
+                Cell::float(row.predicted, 2),
+                Cell::float(row.error, 3),
+            ]);
+        }
+        table
+    }
+
+    fn verdict(&self) -> Verdict {
+        let worst = self.groups.iter().max_by(|a, b| a.stats.median_abs_error.total_cmp(&b.stats.median_abs_error));
+        let worst = worst
+            .map(|g| format!("; the worst kind, {}, {:.1}%", g.group, g.stats.median_abs_error * 100.0))
+            .unwrap_or_default();
+        let limit = self.max_error.filter(|_| self.failed);
+        let limit = limit.map(|most| format!(", more than {:.1}%", most * 100.0)).unwrap_or_default();
+        let median = self.overall.median_abs_error * 100.0;
+        Verdict {
+            status: if self.failed { Status::Failed } else { Status::Ok },
+            sentence: format!("{} times are {median:.1}% off in the median{worst}{limit}", self.overall.count),
+            confidence: format!("{} rows are of shapes that fits leave out", self.overall_left_out.count),
+            basis: "measured against predicted".to_owned(),
+            next: self.failed.then(|| format!("collcast calibrate FILES --compute {} -o mine.toml", self.gpu)),
+        }
+    }
+}
+
+impl Fitted {
+    /// The report of a fit; `written` is where the profile was written.
+    pub fn report(&self, for_people: bool, written: Option<&Path>) -> Report {
+        let mut report = Report::new("calibrate", super::VERSION);
+        report.inputs.clone_from(&self.inputs);
+        let columns = [
+            Column::text("parameter", "parameter"),
+            Column::text("unit", "unit"),
+            Column::number("value", "value"),
+            Column::number("prior", "before"),
+        ];
+        let mut table = Table::new("parameters", "constants that were fitted", columns);
+        for c in &self.constants {
+            table.push([c.name.into(), c.unit.into(), Cell::float(c.value, 4), Cell::float(c.prior, 4)]);
+        }
+        report.tables.push(table);
+        report.tables.push(self.error_table(for_people));
+        let percent = |stats: &Stats| format!("{:.1}%", stats.median_abs_error * 100.0);
+        report.verdict = Some(Verdict {
+            status: Status::Ok,
+            sentence: format!(
+                "{} constants, fitted to {} rows; {} rows of left out shapes are {} off in the median, before {}",
+                self.constants.len(),
+                self.trained.count,
+                self.left_out.count,
+                percent(&self.left_out),
+                percent(&self.left_out_before)
+            ),
+            confidence: format!("{} rows of left out shapes", self.left_out.count),
+            basis: "measured against predicted".to_owned(),
+            next: Some(match written {
+                Some(path) => format!("collcast validate OTHER_FILES --compute {}", path.display()),
+                None => "add -o mine.toml to write the profile".to_owned(),
+            }),
+        });
+        report
+    }
+
+    fn error_table(&self, people: bool) -> Table {
+        let columns = [
+            Column::text("rows", "rows"),
+            Column::number("count", "count"),
+            Column::number("median_abs_error", "median %"),
+            Column::number("mean_abs_error", "mean %"),
+            Column::number("p95_abs_error", "p95 %"),
+        ];
+        let mut table = Table::new("errors", "error = predicted / measured - 1", columns);
+        let (scale, digits) = if people { (100.0, 1) } else { (1.0, 4) };
+        let parts =
+            [("fitted to", &self.trained), ("left out", &self.left_out), ("left out, before", &self.left_out_before)];
+        for (name, stats) in parts {
+            let float = |value: f64| Cell::float(value * scale, digits);
+            table.push([
+                name.into(),
+                stats.count.into(),
+                float(stats.median_abs_error),
+                float(stats.mean_abs_error),
+                float(stats.p95_abs_error),
+            ]);
+        }
+        table
+    }
+}
