@@ -1,0 +1,53 @@
+//! What is wrong with a question about goodput.
+
+use thiserror::Error;
+
+/// Why goodput cannot be said.
+#[derive(Debug, Error, Clone, PartialEq)]
+pub enum GoodputError {
+    /// A number that has no meaning.
+    #[error("{name} is {value}; expected {expected}")]
+    Value {
+        /// Which one.
+        name: &'static str,
+        /// What was given.
+        value: f64,
+        /// What it can be.
+        expected: &'static str,
+    },
+    /// The first-order formula where its assumptions do not hold.
+    #[error(
+        "the first-order formula needs interval + restart below a fifth of the time between failures; {spent:.0} s is above \
+         {mtbf:.0} s / 5, so use the exact formula"
+    )]
+    FirstOrder {
+        /// Interval and restart, in seconds.
+        spent: f64,
+        /// Mean time between failures, in seconds.
+        mtbf: f64,
+    },
+    /// More events than are simulated.
+    #[error("the simulation has more than {limit} events; {hint}")]
+    TooLong {
+        /// Most events.
+        limit: u64,
+        /// The way out.
+        hint: &'static str,
+    },
+}
+
+/// A number that is finite and not below `least`.
+pub(super) fn at_least(name: &'static str, value: f64, least: f64) -> Result<(), GoodputError> {
+    if value.is_finite() && value >= least {
+        return Ok(());
+    }
+    Err(GoodputError::Value { name, value, expected: "a finite number, not negative" })
+}
+
+/// A number that is finite and above zero.
+pub(super) fn positive(name: &'static str, value: f64) -> Result<(), GoodputError> {
+    if value.is_finite() && value > 0.0 {
+        return Ok(());
+    }
+    Err(GoodputError::Value { name, value, expected: "a finite number above zero" })
+}

@@ -1,0 +1,292 @@
+//! What a training framework keeps, and when: the facts about it that memory depends on.
+
+use collcast_sim::collective::nearest;
+use collcast_sim::compute::Precision;
+use serde::Serialize;
+
+use crate::work::Execution;
+
+/// Bytes of one parameter's states.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct States {
+    /// The parameter, as products read it.
+    pub weight: f64,
+    /// Its gradient.
+    pub gradient: f64,
+    /// What the optimizer keeps: moments, and a copy in 32 bits where the weight has fewer.
+    pub optimizer: f64,
+    /// A parameter while it is gathered from its shards (ZeRO-3, FSDP).
+    pub gathered: f64,
+}
+
+impl States {
+    /// BF16 weights, gradients in 32 bits, Adam in 32 bits. Source: Megatron-LM, `docs/user-guide/features/dist_optimizer.md`.
+    pub const BF16: Self = Self::of(2.0, 4.0, 12.0, 2.0);
+    /// The same with gradients in BF16. Source: as above.
+    pub const BF16_GRADIENTS: Self = Self::of(2.0, 2.0, 12.0, 2.0);
+    /// FP16 with loss scaling: a copy of the gradient in 32 bits belongs to the optimizer. Source: as above.
+    pub const FP16: Self = Self::of(2.0, 2.0, 16.0, 2.0);
+    /// Weights, gradients and Adam in 32 bits, gathered in BF16: mixed precision of PyTorch's FSDP. Source: PyTorch,
+    /// `MixedPrecisionPolicy`.
+    pub const FP32: Self = Self::of(4.0, 4.0, 8.0, 2.0);
+    /// All in BF16, as a module in BF16 with `torch.optim.AdamW`.
+    pub const BF16_ONLY: Self = Self::of(2.0, 2.0, 4.0, 2.0);
+    /// FP8 weights, gradients and the copy in 32 bits, moments in BF16. Source: DeepSeek-V3 report, 3.3.2.
+    pub const DEEPSEEK_V3: Self = Self::of(1.0, 4.0, 8.0, 1.0);
+
+    const fn of(weight: f64, gradient: f64, optimizer: f64, gathered: f64) -> Self {
+        Self { weight, gradient, optimizer, gathered }
+    }
+
+    /// Bytes a parameter and rank where `shards` ranks share what `zero` says.
+    pub fn held(&self, zero: u8, shards: u64) -> f64 {
+        let [weight, gradient, optimizer] = self.shares(zero, shards);
+        weight + gradient + optimizer
+    }
+
+    /// Weight, gradient and optimizer, each by itself.
+    pub(super) fn shares(&self, zero: u8, shards: u64) -> [f64; 3] {
+        let n = shards.max(1) as f64;
+        let share = |from: u8, bytes: f64| if zero >= from { bytes / n } else { bytes };
+        [share(3, self.weight), share(2, self.gradient), share(1, self.optimizer)]
+    }
+
+    /// Whether the optimizer has a copy of the weight in more bits, which it updates instead.
+    pub fn copies(&self) -> bool {
+        // Two moments of at least 16 bits each, and what the weight itself has.
+        self.weight < 4.0 && self.optimizer > 4.0
+    }
+
+    /// Bytes of a parameter in a checkpoint: weight and optimizer.
+    pub fn checkpoint(&self) -> f64 {
+        self.weight + self.optimizer
+    }
+}
+
+/// How attention is computed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kernel {
+    /// One kernel that keeps no scores (FlashAttention, cuDNN).
+    Fused,
+    /// Products and a softmax, which keep the scores.
+    Unfused,
+}
+
+/// What selective recomputation keeps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Selective {
+    /// All but the core of attention (Megatron-LM).
+    AllButCore,
+    /// Every second product's output and that of attention (torchtitan, `selective op`).
+    EverySecondProduct {
+        /// Whether outputs that no backward pass needs are kept too: eager PyTorch caches them, a compiler drops them.
+        unused: bool,
+    },
+}
+
+/// What the loss holds at its most, in bytes of each logit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Loss {
+    /// Logits in 32 bits, as the paper of 2022 counts them.
+    Paper,
+    /// PyTorch's cross-entropy of FP32 logits.
+    Torch,
+    /// Megatron-LM's: softmax and gradient in place, in 32 bits, beside BF16 logits.
+    InPlace,
+    /// One kernel: BF16 logits and their gradient.
+    Fused,
+}
+
+impl Loss {
+    /// Bytes a logit at the peak, and those of blocks that are free then but too small for any tensor of the loss.
+    pub(super) fn bytes(self, tensor: u32) -> [f64; 2] {
+        match self {
+            // The result of log_softmax, the gradient of the loss with respect to it, that with respect to logits, all
+            // FP32. Measured: 12.0 B a logit in `models.csv` and `models_compiled.csv`. The BF16 logits are gone by then.
+            Self::Torch if tensor == 1 => [12.0, 2.0],
+            // `_nll_loss_and_log_softmax_backward` of torch/distributed/tensor/parallel/loss.py: that result, the gradient,
+            // its sum with exp(result), and the sum scaled.
+            Self::Torch => [16.0, 2.0],
+            // megatron/core/tensor_parallel/cross_entropy.py: FP32 softmax, in which the gradient is made, and BF16 logits.
+            Self::InPlace => [6.0, 0.0],
+            // One FP32 value (arXiv 2205.05198, 4.3); BF16 logits and gradient (flash-attention, `CrossEntropyLoss`).
+            Self::Paper | Self::Fused => [4.0, 0.0],
+        }
+    }
+}
+
+/// What a framework keeps.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Software {
+    /// Bytes of a parameter.
+    pub states: States,
+    /// Attention.
+    pub attention: Kernel,
+    /// Bytes of an element that a product keeps of its input: 2, or 1 where it is cast to FP8 before.
+    pub input: f64,
+    /// Whether statistics of norms and of attention count.
+    pub statistics: bool,
+    /// Whether one product makes queries, keys and values: values are a view of it then and keep all of it.
+    pub fused_qkv: bool,
+    /// Whether keys and values are copied for each query head.
+    pub repeats_kv: bool,
+    /// Whether SiLU of the gate is computed again.
+    pub recomputes_activation: bool,
+    /// Whether a rank keeps its part of a product's input only, and gathers it again (sequence parallelism).
+    pub gathers_again: bool,
+    /// Selective recomputation.
+    pub selective: Selective,
+    /// Loss.
+    pub loss: Loss,
+    /// Whether the vocabulary is padded to a multiple of 128 a tensor rank.
+    pub pads_vocabulary: bool,
+    /// Whether gradients have memory during the forward pass of a step's first micro-batch.
+    pub permanent_gradients: bool,
+    /// Whether embedding and head stay gathered (FSDP); else one at a time.
+    pub keeps_root: bool,
+    /// Whether a stage keeps its outputs and buffers for what it receives.
+    pub keeps_boundary: bool,
+    /// What the allocator holds and cannot use, of all that comes and goes.
+    pub fragmentation: f64,
+    /// How it runs a step.
+    pub execution: Execution,
+}
+
+impl Software {
+    /// The same with linear layers in 8 bits: products keep their inputs so.
+    #[must_use]
+    pub fn in_fp8(self) -> Self {
+        let execution = Execution { precision: Precision::Fp8, ..self.execution };
+        Self { input: Precision::Fp8.bytes(), execution, ..self }
+    }
+}
+
+/// What the allocator cannot use: 2% to 10% by NVIDIA's planner. 7% is fitted to the reserved memory of six runs of
+/// torchtitan (`tests/data/compute/totals.csv`).
+const FRAGMENTATION: f64 = 0.07;
+
+/// A framework by name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Framework {
+    /// Megatron-LM as its paper of 2022 counts it: 16 bits, unfused attention, no small buffers.
+    MegatronPaper,
+    /// Megatron-LM and NeMo with fused attention.
+    Megatron,
+    /// Eager PyTorch, a module in BF16.
+    Eager,
+    /// The same with its layers compiled.
+    Compiled,
+    /// torchtitan.
+    Torchtitan,
+    /// torchtitan with its layers compiled.
+    TorchtitanCompiled,
+    /// llm-foundry on Composer.
+    LlmFoundry,
+}
+
+impl Framework {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::MegatronPaper,
+        Self::Megatron,
+        Self::Eager,
+        Self::Compiled,
+        Self::Torchtitan,
+        Self::TorchtitanCompiled,
+        Self::LlmFoundry,
+    ];
+
+    /// Its name, such as `torchtitan-compiled`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::MegatronPaper => "megatron-paper",
+            Self::Megatron => "megatron",
+            Self::Eager => "eager",
+            Self::Compiled => "compiled",
+            Self::Torchtitan => "torchtitan",
+            Self::TorchtitanCompiled => "torchtitan-compiled",
+            Self::LlmFoundry => "llm-foundry",
+        }
+    }
+
+    /// By name.
+    ///
+    /// # Errors
+    /// A name that is none, with the nearest.
+    pub fn parse(name: &str) -> Result<Self, String> {
+        let names = || Self::ALL.map(Self::name);
+        Self::ALL.into_iter().find(|framework| framework.name().eq_ignore_ascii_case(name)).ok_or_else(|| {
+            let near = nearest(name, names()).map_or_else(String::new, |near| format!(", did you mean `{near}`?"));
+            let shown: String = collcast_sim::text::one_line(name).chars().take(40).collect();
+            format!("the framework `{shown}` is not known{near}; known: {}", names().join(", "))
+        })
+    }
+
+    /// What it keeps by default; every field can be changed.
+    pub fn software(self) -> Software {
+        let eager = Software {
+            states: States::BF16_ONLY,
+            attention: Kernel::Fused,
+            input: 2.0,
+            statistics: true,
+            fused_qkv: true,
+            repeats_kv: false,
+            recomputes_activation: false,
+            gathers_again: false,
+            selective: Selective::AllButCore,
+            loss: Loss::Torch,
+            pads_vocabulary: false,
+            permanent_gradients: false,
+            keeps_root: false,
+            keeps_boundary: true,
+            fragmentation: FRAGMENTATION,
+            execution: Execution::EAGER,
+        };
+        let clipped = |execution| Execution { clips: true, ..execution };
+        let megatron = Software {
+            states: States::BF16,
+            recomputes_activation: true,
+            gathers_again: true,
+            loss: Loss::InPlace,
+            pads_vocabulary: true,
+            permanent_gradients: true,
+            keeps_boundary: false,
+            execution: Execution::MEGATRON,
+            ..eager
+        };
+        let torchtitan = Software {
+            states: States::FP32,
+            fused_qkv: false,
+            repeats_kv: true,
+            selective: Selective::EverySecondProduct { unused: true },
+            keeps_root: true,
+            execution: clipped(Execution::EAGER),
+            ..eager
+        };
+        match self {
+            Self::Eager => eager,
+            Self::Compiled => Software { recomputes_activation: true, execution: Execution::COMPILED, ..eager },
+            Self::Megatron => megatron,
+            Self::MegatronPaper => {
+                // Messages beside passes came in 2023 (Megatron-LM, `overlap_p2p_comm`).
+                let execution = Execution { overlaps_messages: false, ..megatron.execution };
+                Software { attention: Kernel::Unfused, statistics: false, loss: Loss::Paper, execution, ..megatron }
+            }
+            Self::Torchtitan => torchtitan,
+            Self::TorchtitanCompiled => Software {
+                recomputes_activation: true,
+                selective: Selective::EverySecondProduct { unused: false },
+                // The compiler sees the checkpoint and drops what nothing needs.
+                execution: clipped(Execution { stops_early: true, ..Execution::COMPILED }),
+                ..torchtitan
+            },
+            Self::LlmFoundry => {
+                Software { states: States::FP32, loss: Loss::Fused, execution: clipped(Execution::EAGER), ..eager }
+            }
+        }
+    }
+}

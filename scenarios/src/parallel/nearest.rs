@@ -1,0 +1,124 @@
+//! The nearest layouts that work: the fewest keys changed, then the least change of ranks and of sizes.
+
+use std::collections::BTreeSet;
+
+use super::{Parallel, Violation};
+use crate::transformer::Transformer;
+
+/// Layouts that are named.
+const NAMED: usize = 3;
+/// Most keys that are changed at once.
+const CHANGES: usize = 3;
+/// Values of a key that are tried, by the number of keys: at most 84 x 8^3 = 43,000 layouts.
+const TRIED: [usize; CHANGES] = [64, 16, 8];
+
+/// Layouts without a violation, nearest first; none where no change of a few keys helps.
+pub(super) fn layouts(from: &Parallel, model: &Transformer, violations: &[Violation]) -> Vec<Parallel> {
+    if violations.iter().any(|violation| violation.keys.iter().all(|key| get(from, key).is_none())) {
+        return Vec::new();
+    }
+    let keys: BTreeSet<&str> = violations.iter().flat_map(|violation| violation.keys).copied().collect();
+    let keys: Vec<&str> = keys.into_iter().filter(|key| get(from, key).is_some()).collect();
+    for changes in 1..=CHANGES.min(keys.len()) {
+        let mut found = Vec::new();
+        for chosen in choices(&keys, changes) {
+            change(*from, &chosen, model, TRIED[changes - 1], &mut found);
+        }
+        if found.is_empty() {
+            continue;
+        }
+        found.sort_by(|a, b| distance(from, a).total_cmp(&distance(from, b)));
+        found.dedup();
+        found.truncate(NAMED);
+        return found;
+    }
+    Vec::new()
+}
+
+/// All sets of `count` keys.
+fn choices<'a>(keys: &[&'a str], count: usize) -> Vec<Vec<&'a str>> {
+    let Some((first, rest)) = keys.split_first() else {
+        return if count == 0 { vec![Vec::new()] } else { Vec::new() };
+    };
+    if count == 0 {
+        return vec![Vec::new()];
+    }
+    let with = choices(rest, count - 1).into_iter().map(|mut set| {
+        set.insert(0, *first);
+        set
+    });
+    with.chain(choices(rest, count)).collect()
+}
+
+fn change(layout: Parallel, keys: &[&str], model: &Transformer, tried: usize, found: &mut Vec<Parallel>) {
+    let Some((key, rest)) = keys.split_first() else {
+        if layout.violations(model).is_empty() {
+            found.push(layout);
+        }
+        return;
+    };
+    for value in values(get(&layout, key).unwrap_or(1), model, tried) {
+        let mut changed = layout;
+        if set(&mut changed, key, value) {
+            change(changed, rest, model, tried, found);
+        }
+    }
+}
+
+/// Values near another: small ones, powers of two times 1, 1.25, 1.5 and 1.75, divisors of the layers.
+fn values(from: u64, model: &Transformer, most: usize) -> Vec<u64> {
+    let steps = (2..30).flat_map(|power| (4..8).map(move |quarter| quarter << power));
+    let divisors = (1..=model.layers.min(256)).filter(|size| model.layers.is_multiple_of(*size));
+    let all: BTreeSet<u64> = (1..16).chain(steps).chain(divisors).filter(|&value| value != from).collect();
+    let mut all: Vec<u64> = all.into_iter().collect();
+    all.sort_by(|a, b| ratio(*a, from).total_cmp(&ratio(*b, from)));
+    all.truncate(most);
+    all
+}
+
+fn ratio(a: u64, b: u64) -> f64 {
+    (a.max(1) as f64 / b.max(1) as f64).ln().abs()
+}
+
+fn distance(from: &Parallel, to: &Parallel) -> f64 {
+    const KEYS: [&str; 9] = ["tp", "pp", "vpp", "dp", "cp", "ep", "etp", "mbs", "gbs"];
+    let sizes: f64 = KEYS.iter().filter_map(|key| Some(ratio(get(from, key)?, get(to, key)?))).sum();
+    // The GPUs are usually given.
+    sizes + 4.0 * ratio(from.ranks(), to.ranks())
+}
+
+fn get(layout: &Parallel, key: &str) -> Option<u64> {
+    Some(match key {
+        "tp" => layout.tensor.into(),
+        "pp" => layout.pipeline.into(),
+        "vpp" => layout.virtual_stages.into(),
+        "dp" => layout.data.into(),
+        "cp" => layout.context.into(),
+        "ep" => layout.expert.into(),
+        "etp" => layout.expert_tensor.into(),
+        "mbs" => layout.micro_batch.into(),
+        "gbs" => layout.global_batch,
+        "sp" => u64::from(layout.sequence_parallel),
+        _ => return None,
+    })
+}
+
+fn set(layout: &mut Parallel, key: &str, value: u64) -> bool {
+    if key == "gbs" {
+        layout.global_batch = value;
+        return true;
+    }
+    let Ok(size) = u32::try_from(value) else { return false };
+    match key {
+        "tp" => layout.tensor = size,
+        "pp" => layout.pipeline = size,
+        "vpp" => layout.virtual_stages = size,
+        "dp" => layout.data = size,
+        "cp" => layout.context = size,
+        "ep" => layout.expert = size,
+        "etp" => layout.expert_tensor = size,
+        "mbs" => layout.micro_batch = size,
+        _ => layout.sequence_parallel = size > 0,
+    }
+    true
+}

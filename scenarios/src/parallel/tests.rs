@@ -1,0 +1,139 @@
+//! Goal: layouts are read and refused as Megatron-LM does, and groups are its own.
+
+use std::collections::BTreeSet;
+
+use super::*;
+use crate::transformer::load;
+
+fn model(name: &str) -> Transformer {
+    load(name).unwrap().0
+}
+
+#[test]
+fn layouts_are_read_in_any_order() {
+    let layout = Parallel::parse("dp=2, TP=4,pp=8,vpp=5,cp=1,ep=1,gbs=256,sp=on,zero=1").unwrap();
+    assert_eq!((layout.tensor, layout.pipeline, layout.virtual_stages, layout.data), (4, 8, 5, 2));
+    assert_eq!((layout.ranks(), layout.micro_batches(), layout.schedule), (64, 128, Schedule::Interleaved));
+    assert!(layout.sequence_parallel && layout.zero == 1);
+    assert_eq!(layout.to_string(), "tp=4,pp=8,vpp=5,dp=2,mbs=1,gbs=256,sp=on,zero=1");
+    for text in
+        ["mbs=2,gbs=4,seq=8192,hsdp=2,recompute=full,schedule=gpipe", "pp=2,vpp=2,mbs=1,gbs=4,recompute=selective"]
+    {
+        assert_eq!(Parallel::parse(text).unwrap().to_string(), text);
+    }
+    for (text, error) in [
+        ("tpp=4", "the key `tpp` is not known, did you mean `tp`?"),
+        ("tp=4,tp=8", "the key `tp` is there twice"),
+        ("tp=0", "tp is `0`; expected a whole number from 1"),
+        ("pp=99999999999", "pp is `99999999999`; expected at most 4294967295"),
+        ("zero=4", "zero is `4`; expected 0, 1, 2 or 3"),
+        ("tp", "`tp` is no key=value"),
+    ] {
+        let said = Parallel::parse(text).unwrap_err().to_string();
+        assert!(said.starts_with(error), "{said}");
+    }
+}
+
+/// Goal: each rule is named with its numbers, and what is proposed works.
+#[test]
+fn broken_rules_are_named_with_a_way_out() {
+    for (name, layout, message) in [
+        ("llama3-8b", "tp=3", "tp 3 does not divide the 32 attention heads"),
+        ("llama3-8b", "pp=5", "pp x vpp is 5 x 1 = 5, which does not divide the 32 layers"),
+        ("llama3-70b", "tp=4,pp=8,vpp=4,dp=2", "pp x vpp is 8 x 4 = 32, which does not divide the 80 layers"),
+        ("llama3-8b", "vpp=2", "vpp is 2, but pp is 1"),
+        ("llama3-8b", "dp=3,gbs=128", "mbs x dp is 1 x 3 = 3, which does not divide the global batch of 128"),
+        ("llama3-8b", "pp=4,vpp=2,gbs=6", "in groups of pp 4; each replica has 6"),
+        ("llama3-8b", "cp=3", "2 x cp is 6, which does not divide the 8192 tokens"),
+        ("llama3-8b", "ep=2,dp=2", "ep is 2 and etp 1, but the model has no experts"),
+        ("mixtral-8x7b", "ep=16,dp=16", "ep 16 does not divide the 8 experts"),
+        ("mixtral-8x7b", "ep=8,dp=4", "ep x etp is 8 x 1, which does not divide the 4 ranks of a stage"),
+        ("mixtral-8x7b", "tp=2,dp=2", "tensor parallelism needs sequence parallelism"),
+        ("llama3-8b", "pp=3,schedule=dualpipe,gbs=6", "DualPipe needs an even number of stages"),
+        ("llama3-8b", "dp=8,hsdp=3", "hsdp is 3, which does not divide the 8 ranks"),
+        ("llama3-8b", "tp=4294967295,pp=4294967295,dp=4294967295", "more than 16777216 ranks"),
+    ] {
+        let layout = Parallel::parse(layout).unwrap();
+        let model = model(name);
+        let refused = layout.check(&model).unwrap_err();
+        let said = refused.to_string();
+        assert!(said.contains(message), "{said}");
+        assert!(refused.nearest.iter().all(|near| near.check(&model).is_ok()), "{said}");
+        let hopeless = message.contains("hsdp") || message.contains("more than");
+        assert!(hopeless || !refused.nearest.is_empty(), "nothing is proposed: {said}");
+    }
+    let refused = Parallel::parse("tp=4,pp=8,vpp=4,dp=2").unwrap().check(&model("llama3-70b")).unwrap_err();
+    assert_eq!(refused.nearest[0].to_string(), "tp=4,pp=8,vpp=5,dp=2,mbs=1,gbs=16", "one change, as many GPUs");
+}
+
+#[test]
+fn stages_share_all_layers() {
+    let spread = |pipeline, name: &str| {
+        Parallel { pipeline, split: Split::Spread, ..Parallel::default() }.stage_layers(&model(name))
+    };
+    // The paper of Llama 3, 3.3.2: one layer less in the first and in the last stage.
+    assert_eq!(spread(8, "llama3-405b"), [15, 16, 16, 16, 16, 16, 16, 15]);
+    assert_eq!(spread(16, "llama3-405b").iter().sum::<u64>(), 126);
+    assert_eq!(spread(4, "deepseek-v3"), [14, 16, 16, 15]);
+    let ends = Parallel { pipeline: 4, split: Split::Ends { first: 7, last: 5 }, ..Parallel::default() };
+    assert_eq!(ends.stage_layers(&model("llama3-8b")), [7, 10, 10, 5]);
+    assert!(ends.check(&model("llama3-8b")).is_ok());
+}
+
+/// Goal: the groups that Megatron-LM's documentation of `initialize_model_parallel` lists for 16 GPUs with tp 2 and pp 4.
+#[test]
+fn groups_are_those_of_megatron() {
+    let layout = Parallel { tensor: 2, pipeline: 4, data: 2, ..Parallel::default() };
+    let groups = |axis| layout.groups(axis).collect::<Vec<_>>();
+    assert_eq!(groups(Axis::Data)[..4], [[0, 2], [1, 3], [4, 6], [5, 7]]);
+    assert_eq!(groups(Axis::Tensor)[..2], [[0, 1], [2, 3]]);
+    assert_eq!(groups(Axis::Pipeline), [[0, 4, 8, 12], [1, 5, 9, 13], [2, 6, 10, 14], [3, 7, 11, 15]]);
+    assert_eq!((layout.stage(9), layout.neighbours(9)), (2, (Some(5), Some(13))));
+    assert_eq!(layout.neighbours(1), (None, Some(5)));
+}
+
+proptest::proptest! {
+    /// Goal: groups of every kind partition the ranks, and a rank's group is the one that it is in.
+    #[test]
+    fn groups_partition_the_ranks(t in 0_u32..4, c in 0_u32..3, d in 1_u32..6, p in 1_u32..5, e in 0_u32..4, etp in 0_u32..2) {
+        let [tensor, context, expert, expert_tensor] = [t, c, e, etp].map(|power| 1 << power);
+        let layout =
+            Parallel { tensor, context, data: d, pipeline: p, expert, expert_tensor, ..Parallel::default() };
+        proptest::prop_assume!((tensor * context * d).is_multiple_of(expert * expert_tensor));
+        for axis in Axis::ALL {
+            let mut seen = BTreeSet::new();
+            for group in layout.groups(axis) {
+                proptest::prop_assert_eq!(group.len() as u64, layout.group_size(axis));
+                for &rank in &group {
+                    proptest::prop_assert_eq!(&layout.group(axis, rank), &group);
+                    proptest::prop_assert!(seen.insert(rank), "{:?}: {} is in two groups", axis, rank);
+                }
+            }
+            proptest::prop_assert_eq!(seen.len() as u64, layout.ranks(), "{:?}", axis);
+            proptest::prop_assert_eq!(seen.last().copied(), Some(layout.ranks() - 1));
+        }
+    }
+
+    /// Goal: no numbers stop the check.
+    #[test]
+    fn no_layout_breaks_the_check(sizes in proptest::collection::vec(proptest::num::u32::ANY, 9), shift in 0_u32..32, batch: u64) {
+        let size = |place: usize| sizes[place] >> shift;
+        let layout = Parallel {
+            tensor: size(0),
+            pipeline: size(1),
+            virtual_stages: size(2),
+            data: size(3),
+            context: size(4),
+            expert: size(5),
+            expert_tensor: size(6),
+            micro_batch: size(7),
+            shard: Some(size(8)),
+            global_batch: batch >> shift,
+            zero: if batch % 2 == 0 { 7 } else { 3 },
+            split: Split::Ends { first: batch, last: u64::MAX },
+            ..Parallel::default()
+        };
+        let refused = layout.check(&model("mixtral-8x7b")).unwrap_err();
+        proptest::prop_assert!(!refused.violations.is_empty());
+    }
+}

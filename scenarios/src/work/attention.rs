@@ -1,0 +1,247 @@
+//! Attention of one rank: its products, rotation, and the core with what ranks of a sequence exchange.
+
+use collcast_sim::collective::Collective;
+use collcast_sim::compute::{self, Kernel, MemoryKind, Pass, Product, ProductPass, Tokens};
+
+use super::rank::{Linear, Operation, Rank, Role, elements, exchange, kernel, times};
+use super::{Call, ContextKind, Elements, Exchange, Piece, Run};
+use crate::memory;
+use crate::parallel::Axis;
+use crate::transformer::{Attention, Biases};
+
+/// Heads of one rank and their widths.
+#[derive(Clone, Copy)]
+struct Heads {
+    /// Of queries.
+    heads: u64,
+    /// Of keys and values, at least one.
+    groups: u64,
+    /// Width of a query or key.
+    key: u64,
+    /// Width of a value.
+    value: u64,
+}
+
+impl Rank<'_> {
+    /// All of attention between the norm before and the sum after.
+    pub(super) fn attention(&self) -> Vec<Operation> {
+        let mut row = Vec::new();
+        let (heads, output) = match self.model.attention {
+            Attention::Gqa { heads, kv_heads, head_dim, head_norm } => {
+                let groups = (kv_heads / self.tensor).max(1);
+                let of = Heads { heads: heads / self.tensor, groups, key: head_dim, value: head_dim };
+                self.grouped(of, head_norm, &mut row);
+                (of, self.model.biases == Biases::All)
+            }
+            Attention::Mla { heads, q_lora, kv_lora, nope, rope, value } => {
+                let own = heads / self.tensor;
+                let of = Heads { heads: own, groups: own, key: nope + rope, value };
+                self.latent(of, [q_lora, kv_lora, nope, rope], &mut row);
+                (of, false)
+            }
+        };
+        self.core(heads, &mut row);
+        let linear = Linear::new(self.tokens, self.hidden, heads.heads * heads.value);
+        row.extend(self.row_parallel("output of attention", &Linear { bias: output, ..linear }, false));
+        row
+    }
+
+    /// Products of queries, keys and values, norms of heads, rotation.
+    fn grouped(&self, of: Heads, head_norm: bool, row: &mut Vec<Operation>) {
+        let (queries, keys) = (of.heads * of.key, of.groups * of.key);
+        let bias = self.model.biases != Biases::None;
+        let product = |outputs| Linear { bias, cast: false, ..Linear::new(self.tokens, outputs, self.hidden) };
+        if self.software.fused_qkv {
+            row.extend(self.column_parallel("queries, keys and values", &[product(queries + 2 * keys)]));
+            row.push(self.join(self.tokens, queries + 2 * keys));
+        } else {
+            row.extend(
+                self.column_parallel("queries, keys and values", &[product(queries), product(keys), product(keys)]),
+            );
+        }
+        if head_norm {
+            row.push(self.inner_norm("norm of heads", times(&[self.tokens, of.heads + of.groups]), of.key));
+        }
+        if self.model.rotary {
+            row.push(self.rotation(self.tokens, queries + keys));
+        }
+    }
+
+    /// Queries, keys and values from latents. Products that make latents are whole on each tensor rank.
+    fn latent(&self, of: Heads, [q_lora, kv_lora, nope, rope]: [u64; 4], row: &mut Vec<Operation>) {
+        let product = |name, outputs, inputs, cast| {
+            self.linear(name, &Linear { cast, ..Linear::new(self.tokens, outputs, inputs) })
+        };
+        let down =
+            |outputs| self.linear("latents", &Linear { cast: false, ..Linear::new(self.local, outputs, self.hidden) });
+        if q_lora == 0 {
+            row.extend(self.column_parallel("queries", &[Linear::new(self.tokens, of.heads * of.key, self.hidden)]));
+        } else {
+            row.push(down(q_lora));
+        }
+        row.push(down(kv_lora + rope));
+        for width in [q_lora, kv_lora].into_iter().filter(|&width| width > 0) {
+            row.push(self.inner_norm("norm of latents", self.local, width));
+        }
+        if self.splits_sequence() {
+            let bytes = times(&[2, self.tokens, q_lora + kv_lora + rope]);
+            let call = |name, collective| exchange(name, Axis::Tensor, Call::Collective(collective), bytes, false);
+            row.push(Operation {
+                forward: vec![call("gather of latents", Collective::AllGather)],
+                backward: vec![call("gradients of latents", Collective::ReduceScatter)],
+                role: Role::Element,
+            });
+        }
+        if q_lora > 0 {
+            row.push(product("queries", of.heads * of.key, q_lora, false));
+        }
+        row.push(product("keys and values", of.heads * (nope + of.value), kv_lora, false));
+        if self.model.rotary {
+            // Queries of each head, one key for all of them.
+            row.push(self.rotation(self.tokens, of.heads * rope + rope));
+        }
+        // Rotated and other parts are joined to whole queries and keys.
+        let width = 2 * of.heads * of.key;
+        let join = vec![elements("join of heads", MemoryKind::Copy, self.tokens, width, 2, 2)];
+        row.push(Operation { forward: join.clone(), backward: join, role: Role::Element });
+    }
+
+    fn core(&self, of: Heads, row: &mut Vec<Operation>) {
+        let context = u64::from(self.parallel.context).max(1);
+        if self.software.attention == memory::Kernel::Unfused {
+            row.extend(self.unfused(of));
+        } else if context > 1 && self.execution().context == ContextKind::Ulysses {
+            self.traded(of, row, context);
+        } else {
+            let [forward, backward, after] = match self.execution().context {
+                _ if context == 1 => [Vec::new(), Vec::new(), Vec::new()],
+                ContextKind::Ring => self.ring(of, context),
+                ContextKind::AllGather | ContextKind::Ulysses => self.gathered(of),
+            };
+            let with = |before: Vec<Piece>, pass| -> Vec<Piece> {
+                before.into_iter().chain(self.fused(of, pass, context)).collect()
+            };
+            let backward = with(backward, Pass::Backward).into_iter().chain(after).collect();
+            row.push(Operation { forward: with(forward, Pass::Forward), backward, role: Role::Core });
+        }
+    }
+
+    fn attention_kernel(&self, of: Heads, pass: Pass, queries: u64, keys: u64, causal: bool, count: u32) -> Piece {
+        let attention = compute::Attention {
+            backend: self.execution().flash,
+            pass,
+            batch: u64::from(self.parallel.micro_batch),
+            heads: of.heads,
+            kv_heads: of.groups,
+            queries,
+            keys,
+            head_dim: of.key,
+            value_dim: of.value,
+            causal,
+        };
+        Piece::Kernel(Run { name: "attention", kernel: Kernel::Attention(attention), count, weights: false })
+    }
+
+    /// Fused attention of the tokens of one rank, which has an early and a late part of each sequence.
+    fn fused(&self, of: Heads, pass: Pass, context: u64) -> Vec<Piece> {
+        let sequence = self.parallel.sequence(self.model);
+        let (own, part) = (sequence / context, sequence / context / 2);
+        match self.execution().context {
+            _ if context == 1 => vec![self.attention_kernel(of, pass, own, own, true, 1)],
+            // Its own keys, then those of each other rank: all queries see half of them, or half of the queries all.
+            ContextKind::Ring => {
+                let others = u32::try_from(context - 1).unwrap_or(u32::MAX);
+                vec![
+                    self.attention_kernel(of, pass, own, own, true, 1),
+                    self.attention_kernel(of, pass, own, part, false, others),
+                ]
+            }
+            // An early and a late part see as many keys together as the two in the middle.
+            _ => {
+                let middle = sequence / 2;
+                vec![
+                    self.attention_kernel(of, pass, part, middle, true, 1),
+                    self.attention_kernel(of, pass, part, middle + part, true, 1),
+                ]
+            }
+        }
+    }
+
+    fn key_bytes(&self, of: Heads) -> u64 {
+        times(&[2, self.tokens, of.groups, of.key + of.value])
+    }
+
+    /// Keys and values go round; backward their gradients go with them. Source: Transformer Engine, `context_parallel.py`.
+    fn ring(&self, of: Heads, context: u64) -> [Vec<Piece>; 3] {
+        let count = u32::try_from(context - 1).unwrap_or(u32::MAX);
+        let send = |name, bytes| {
+            vec![Piece::Exchange(Exchange { name, axis: Axis::Context, call: Call::Ring, bytes, count, hidden: true })]
+        };
+        let bytes = self.key_bytes(of);
+        let both = bytes.saturating_mul(2);
+        [send("keys and values", bytes), send("keys, values and gradients", both), Vec::new()]
+    }
+
+    /// Keys and values of all ranks, again in the backward pass; their gradients are summed.
+    fn gathered(&self, of: Heads) -> [Vec<Piece>; 3] {
+        let bytes = self.key_bytes(of).saturating_mul(u64::from(self.parallel.context));
+        let call = |name, collective| exchange(name, Axis::Context, Call::Collective(collective), bytes, false);
+        let gather = call("keys and values", Collective::AllGather);
+        let sum = call("gradients of keys and values", Collective::ReduceScatter);
+        [vec![gather.clone()], vec![gather], vec![sum]]
+    }
+
+    /// Ranks trade their tokens of all heads for all tokens of their heads.
+    fn traded(&self, of: Heads, row: &mut Vec<Operation>, context: u64) {
+        let call = |name, width| {
+            let bytes = times(&[2, self.tokens, width]);
+            exchange(name, Axis::Context, Call::Collective(Collective::AllToAll), bytes, false)
+        };
+        let before = vec![
+            call("queries", of.heads * of.key),
+            call("keys", of.groups * of.key),
+            call("values", of.groups * of.value),
+        ];
+        row.push(Operation { forward: before.clone(), backward: before, role: Role::Element });
+        let own = Heads { heads: (of.heads / context).max(1), groups: (of.groups / context).max(1), ..of };
+        let sequence = self.parallel.sequence(self.model);
+        let kernel = |pass| vec![self.attention_kernel(own, pass, sequence, sequence, true, 1)];
+        row.push(Operation { forward: kernel(Pass::Forward), backward: kernel(Pass::Backward), role: Role::Core });
+        let after = vec![call("output of attention", of.heads * of.value)];
+        row.push(Operation { forward: after.clone(), backward: after, role: Role::Element });
+    }
+
+    /// Scores, softmax and their product with values, each a kernel (arXiv 2205.05198, figure 3).
+    fn unfused(&self, of: Heads) -> [Operation; 3] {
+        let sequence = self.parallel.sequence(self.model);
+        let groups = times(&[self.parallel.micro_batch.into(), of.heads]);
+        let own = sequence / u64::from(self.parallel.context).max(1);
+        let tokens = Tokens::Even { total: groups.saturating_mul(own), groups };
+        let product = |name, outputs, inputs| {
+            let of = |pass| {
+                let product = Product {
+                    tokens: tokens.clone(),
+                    ..Product::forward(compute::Precision::Bf16, 0, outputs, inputs)
+                };
+                kernel(name, Kernel::Product(product.of_pass(pass)))
+            };
+            let backward = vec![of(ProductPass::GradInput), of(ProductPass::GradWeight)];
+            Operation { forward: vec![of(ProductPass::Forward)], backward, role: Role::Core }
+        };
+        let rows = groups.saturating_mul(own);
+        let over = |name, reads, writes| elements(name, MemoryKind::Copy, rows, sequence, reads, writes);
+        let mut softmax = Operation { role: Role::Core, ..Operation::default() };
+        // A row of scores stays in registers (Apex and Megatron-LM: `scaled_upper_triang_masked_softmax`).
+        softmax.forward.push(over("softmax of scores", 2, 2));
+        if self.execution().elements == Elements::Eager {
+            softmax.forward.push(over("scale and mask", 2, 2));
+            softmax.backward.push(over("scale and mask", 2, 2));
+        }
+        if self.model.dropout {
+            softmax.forward.push(over("dropout of scores", 2, 3));
+            softmax.backward.push(over("dropout of scores", 3, 2));
+        }
+        softmax.backward.push(over("softmax of scores", 4, 2));
+        [product("scores", sequence, of.key), softmax, product("values of scores", of.value, sequence)]
+    }
+}

@@ -1,0 +1,111 @@
+//! How a training framework runs what a model asks for: which kernels it fuses, what it overlaps, what its host costs.
+
+use collcast_sim::compute::{Backend, Precision};
+use serde::Serialize;
+
+/// Which element-wise operations share a kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Elements {
+    /// Each operator of eager PyTorch is a kernel; norms are one.
+    Eager,
+    /// A compiler joins neighbours (`torch.compile`).
+    Compiled,
+    /// Hand-written kernels for norms, rotations, activations and dropout (Transformer Engine, Apex, Megatron-LM).
+    Written,
+}
+
+/// How scales of 8-bit operands are found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scaling {
+    /// From earlier steps: nothing is read before the cast.
+    Delayed,
+    /// From the tensor itself: it is read once more before the cast.
+    Current,
+    /// For each block or row, in the cast.
+    Blocks,
+}
+
+/// How ranks that split a sequence share keys and values.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ContextKind {
+    /// Parts go round a ring (Megatron-LM's `p2p`).
+    Ring,
+    /// All parts are gathered before (Llama 3).
+    AllGather,
+    /// Ranks exchange tokens for heads (DeepSpeed Ulysses; Megatron-LM's `a2a`).
+    Ulysses,
+}
+
+/// How a framework runs a step.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Execution {
+    /// Fusion of element-wise operations.
+    pub elements: Elements,
+    /// Implementation of fused attention.
+    pub flash: Backend,
+    /// Precision of linear layers' products; all others are in 16 bits.
+    pub precision: Precision,
+    /// How scales are found where that is 8 bits.
+    pub scaling: Scaling,
+    /// How ranks that split a sequence share keys and values.
+    pub context: ContextKind,
+    /// Whether exchanges of tensor ranks run beside products, in pieces (async TP, `tp_comm_overlap`).
+    pub overlaps_tensor: bool,
+    /// Whether the sum of an input's gradient over tensor ranks goes beside the product of the weights' gradient.
+    pub hides_gradients: bool,
+    /// Whether recomputation ends with the last tensor that is kept, so that a layer's last product does not run again.
+    pub stops_early: bool,
+    /// Whether tensor ranks each send their part of a message between stages, which the receivers gather again
+    /// (`scatter_gather_tensors_in_pipeline`).
+    pub splits_messages: bool,
+    /// Whether messages between stages of interleaved pipelines run beside passes (`overlap_p2p_comm`).
+    pub overlaps_messages: bool,
+    /// Whether exchanges of experts' tokens run beside other kernels.
+    pub overlaps_experts: bool,
+    /// Tokens of the busiest rank's experts, over the mean; 1 where routing is even.
+    pub imbalance: f64,
+    /// Whether products add gradients of weights into the ones of 32 bits themselves (`gradient_accumulation_fusion`).
+    pub accumulates_in_product: bool,
+    /// Whether gradients are clipped by their norm.
+    pub clips: bool,
+}
+
+impl Execution {
+    /// Eager PyTorch 2: FlashAttention-2 in BF16, even routing, nothing overlapped. Source: PyTorch 2.11, `sdp_utils.cpp`.
+    pub const EAGER: Self = Self {
+        elements: Elements::Eager,
+        flash: Backend::Flash2,
+        precision: Precision::Bf16,
+        scaling: Scaling::Current,
+        context: ContextKind::AllGather,
+        overlaps_tensor: false,
+        hides_gradients: false,
+        // PyTorch, `torch/utils/checkpoint.py`: `early_stop` of checkpoints without re-entry.
+        stops_early: true,
+        splits_messages: false,
+        overlaps_messages: true,
+        overlaps_experts: false,
+        imbalance: 1.0,
+        accumulates_in_product: false,
+        clips: false,
+    };
+    /// The same with compiled layers, of which a checkpoint around one runs all again.
+    pub const COMPILED: Self = Self { elements: Elements::Compiled, stops_early: false, ..Self::EAGER };
+    /// Megatron-LM with Transformer Engine, whose attention is cuDNN's. Source: Megatron-LM d98e8a64dd,
+    /// `megatron/training/arguments.py`; Transformer Engine, `dot_product_attention/utils.py` (`get_attention_backend`).
+    pub const MEGATRON: Self = Self {
+        elements: Elements::Written,
+        flash: Backend::Cudnn,
+        scaling: Scaling::Delayed,
+        context: ContextKind::Ring,
+        hides_gradients: true,
+        stops_early: false,
+        splits_messages: true,
+        accumulates_in_product: true,
+        clips: true,
+        ..Self::EAGER
+    };
+}

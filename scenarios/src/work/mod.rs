@@ -1,0 +1,181 @@
+//! What one rank runs for a layer, an embedding, a head or a step of the optimizer: kernels and exchanges, in order.
+//!
+//! [`layer`] and its neighbours list [`Piece`]s of one micro-batch on one rank, by the shape of a model, a layout and a
+//! framework. [`single`] gives them a time on one GPU, with the host that issues them; a simulation of several ranks gives
+//! [`Exchange`]s theirs.
+
+mod attention;
+mod elements;
+mod ends;
+mod execution;
+mod experts;
+mod rank;
+pub mod single;
+mod update;
+
+use collcast_sim::collective::Collective;
+use collcast_sim::compute::{Kernel, Pass};
+
+pub use execution::{ContextKind, Elements, Execution, Scaling};
+pub use update::{accumulate, norms, optimizer, unit};
+
+use crate::memory::{Selective, Software};
+use crate::parallel::{Axis, Parallel, Recompute};
+use crate::transformer::{LayerKind, Transformer};
+
+use rank::{Operation, Rank, Role};
+
+/// One thing that a rank does, in order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Piece {
+    /// Kernels of one shape.
+    Kernel(Run),
+    /// Calls to other ranks.
+    Exchange(Exchange),
+}
+
+/// Kernels of one shape, one after another.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Run {
+    /// What they do.
+    pub name: &'static str,
+    /// Their shape.
+    pub kernel: Kernel,
+    /// How many.
+    pub count: u32,
+    /// Whether only this rank's own step needs the result: gradients of weights, which zero-bubble schedules put off.
+    pub weights: bool,
+}
+
+impl Run {
+    /// Floating-point operations as models are counted ([`Transformer::flops`]): of causal attention the scores of earlier
+    /// tokens only, of its backward pass twice the forward pass, whatever the kernel does.
+    pub fn model_flops(&self) -> f64 {
+        let once = match &self.kernel {
+            Kernel::Attention(a) => {
+                let (queries, keys) = (a.queries as f64, a.keys as f64);
+                // The last query sees all keys, each one before it one less.
+                let seen = if a.causal { queries * (keys - queries / 2.0) } else { queries * keys };
+                let passes = if a.pass == Pass::Forward { 2.0 } else { 4.0 };
+                passes * (a.batch * a.heads) as f64 * (a.head_dim + a.value_dim) as f64 * seen
+            }
+            kernel => kernel.flops(),
+        };
+        once * f64::from(self.count)
+    }
+}
+
+/// Calls of one size to the ranks of a group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Exchange {
+    /// What they carry.
+    pub name: &'static str,
+    /// Which ranks.
+    pub axis: Axis,
+    /// What they do.
+    pub call: Call,
+    /// Bytes of one call as nccl-tests counts them: the whole tensor of a collective, what one rank sends of a ring.
+    pub bytes: u64,
+    /// How many calls.
+    pub count: u32,
+    /// Whether the framework runs them beside the kernels that follow, up to the next exchange that is not hidden.
+    pub hidden: bool,
+}
+
+/// What an exchange does.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Call {
+    /// A collective.
+    Collective(Collective),
+    /// Each rank sends to the next one of its group, which is a ring.
+    Ring,
+}
+
+/// The passes of one micro-batch.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Passes {
+    /// From inputs to outputs.
+    pub forward: Vec<Piece>,
+    /// Gradients.
+    pub backward: Vec<Piece>,
+    /// What runs again before the backward pass; empty without recomputation.
+    pub recompute: Vec<Piece>,
+}
+
+/// What one rank runs for one micro-batch in one layer. For layouts that are [checked](Parallel::check).
+///
+/// Ranks of a layout run the same, but for experts, of which the busiest one is meant ([`Execution::imbalance`]).
+pub fn layer(model: &Transformer, kind: LayerKind, parallel: &Parallel, software: &Software) -> Passes {
+    let rank = Rank::new(model, parallel, software);
+    let mut row = vec![rank.norm("norm before attention", false, if software.fused_qkv { 1 } else { 3 })];
+    row.extend(rank.attention());
+    row.push(rank.sum("residual after attention", false));
+    match (kind, &model.experts) {
+        (LayerKind::Experts, Some(experts)) => {
+            row.push(rank.norm("norm before the MLP", true, 2 + u64::from(experts.shared > 0 && rank.gate_apart())));
+            row.extend(rank.experts(experts));
+        }
+        _ => {
+            row.push(rank.norm("norm before the MLP", true, if rank.gate_apart() { 2 } else { 1 }));
+            row.extend(rank.mlp(model.width, true));
+        }
+    }
+    row.push(rank.sum("residual after the MLP", true));
+    let recompute = recomputed(&row, parallel.recompute, software);
+    Passes { recompute, ..passes(row) }
+}
+
+/// What one rank of the first stage runs for the embedding of one micro-batch.
+pub fn embedding(model: &Transformer, parallel: &Parallel, software: &Software) -> Passes {
+    passes(Rank::new(model, parallel, software).embedding())
+}
+
+/// What one rank of the last stage runs for the last norm, the logits and the loss of one micro-batch.
+pub fn head(model: &Transformer, parallel: &Parallel, software: &Software) -> Passes {
+    passes(Rank::new(model, parallel, software).head())
+}
+
+/// What one rank of the last stage runs for one module that predicts a further token (MTP): the embedding, the product that
+/// joins it with what came before, a layer like the model's last, and the head.
+pub fn prediction(model: &Transformer, parallel: &Parallel, software: &Software) -> Passes {
+    let rank = Rank::new(model, parallel, software);
+    let before = passes(rank.embedding().into_iter().chain(rank.joined_inputs()).collect());
+    let layer = layer(model, model.kind(model.layers.saturating_sub(1)), parallel, software);
+    let head = head(model, parallel, software);
+    Passes {
+        forward: [before.forward, layer.forward, head.forward].concat(),
+        backward: [head.backward, layer.backward, before.backward].concat(),
+        recompute: layer.recompute,
+    }
+}
+
+fn passes(row: Vec<Operation>) -> Passes {
+    let (forward, mut backward): (Vec<_>, Vec<_>) =
+        row.into_iter().map(|operation| (operation.forward, operation.backward)).unzip();
+    backward.reverse();
+    Passes { forward: forward.concat(), backward: backward.concat(), recompute: Vec::new() }
+}
+
+/// What the backward pass runs again first.
+fn recomputed(row: &[Operation], recompute: Recompute, software: &Software) -> Vec<Piece> {
+    let mut products = 0;
+    let again = |operation: &&Operation| {
+        let product = operation.role == Role::Product;
+        products += usize::from(product);
+        match (recompute, software.selective) {
+            (Recompute::None, _) => false,
+            (Recompute::Full, _) => operation.role != Role::Output || !software.execution.stops_early,
+            (Recompute::Selective, Selective::AllButCore) => operation.role == Role::Core,
+            // The first, third and further ones are kept.
+            (Recompute::Selective, Selective::EverySecondProduct { .. }) => match operation.role {
+                Role::Element => true,
+                Role::Product => products % 2 == 0,
+                Role::Core | Role::Reduced | Role::Output => false,
+            },
+        }
+    };
+    row.iter().filter(again).flat_map(|operation| operation.forward.iter().cloned()).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,265 @@
+//! One rank's part of a layer, and how its kernels are written down.
+
+use collcast_sim::collective::Collective;
+use collcast_sim::compute::{Kernel, Memory, MemoryKind, Precision, Product, ProductPass, Tokens};
+
+use super::{Call, Elements, Exchange, Execution, Piece, Run, Scaling};
+use crate::memory::Software;
+use crate::parallel::{Axis, Parallel};
+use crate::transformer::{Biases, Transformer};
+
+/// One operation, both ways; what a layer is a row of. The backward pass takes the row from its end.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Operation {
+    pub(super) forward: Vec<Piece>,
+    pub(super) backward: Vec<Piece>,
+    pub(super) role: Role,
+}
+
+/// What recomputation asks of an operation.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) enum Role {
+    /// Cheap for what it keeps.
+    #[default]
+    Element,
+    /// A product of a linear layer.
+    Product,
+    /// The core of attention.
+    Core,
+    /// A sum over ranks.
+    Reduced,
+    /// Nothing in the layer needs its result again.
+    Output,
+}
+
+/// A model on one rank.
+pub(super) struct Rank<'a> {
+    pub(super) model: &'a Transformer,
+    pub(super) parallel: &'a Parallel,
+    pub(super) software: &'a Software,
+    /// Ranks that split products.
+    pub(super) tensor: u64,
+    /// Tokens of a micro-batch that products see.
+    pub(super) tokens: u64,
+    /// Tokens that norms and residuals see: fewer with sequence parallelism.
+    pub(super) local: u64,
+    pub(super) hidden: u64,
+}
+
+impl<'a> Rank<'a> {
+    pub(super) fn new(model: &'a Transformer, parallel: &'a Parallel, software: &'a Software) -> Self {
+        let tensor = u64::from(parallel.tensor).max(1);
+        let context = u64::from(parallel.context).max(1);
+        let tokens = u64::from(parallel.micro_batch).saturating_mul(parallel.sequence(model) / context);
+        let local = if parallel.sequence_parallel { tokens / tensor } else { tokens };
+        Self { model, parallel, software, tensor, tokens, local, hidden: model.hidden }
+    }
+
+    pub(super) fn execution(&self) -> &Execution {
+        &self.software.execution
+    }
+
+    /// Whether norms and residuals are split over tensor ranks.
+    pub(super) fn splits_sequence(&self) -> bool {
+        self.parallel.sequence_parallel && self.tensor > 1
+    }
+
+    /// Bytes of all tokens between layers, in 16 bits: what tensor ranks exchange.
+    pub(super) fn activations(&self) -> u64 {
+        times(&[2, self.tokens, self.hidden])
+    }
+
+    /// A product of a linear layer, with the casts of its operands in 8 bits; `cast` where its input comes in 16.
+    pub(super) fn linear(&self, name: &'static str, of: &Linear) -> Operation {
+        let execution = self.execution();
+        let precision = if of.head { Precision::Bf16 } else { execution.precision };
+        let product = Product { tokens: of.tokens.clone(), ..Product::forward(precision, 0, of.outputs, of.inputs) };
+        let gradient = execution.accumulates_in_product;
+        let weights = Product {
+            result_bytes: if gradient { 4 } else { 2 },
+            accumulates: gradient,
+            ..product.clone().of_pass(ProductPass::GradWeight)
+        };
+        let rows = total(&of.tokens);
+        let mut forward = Vec::new();
+        let mut backward = Vec::new();
+        if precision != Precision::Bf16 {
+            if of.cast {
+                forward.extend(self.cast("cast of an input", rows, of.inputs));
+            }
+            if execution.elements != Elements::Written {
+                // Weights that stay in 16 bits are cast each time; Transformer Engine does so once a step.
+                forward.extend(self.cast("cast of a weight", of.outputs.saturating_mul(groups(&of.tokens)), of.inputs));
+            }
+            backward.extend(self.cast("cast of a gradient", rows, of.outputs));
+        }
+        forward.push(kernel(name, Kernel::Product(product.clone())));
+        backward.push(kernel(name, Kernel::Product(product.of_pass(ProductPass::GradInput))));
+        let mut weights = vec![Piece::Kernel(Run { name, kernel: Kernel::Product(weights), count: 1, weights: true })];
+        if of.bias && execution.elements != Elements::Written {
+            let bytes = times(&[2, rows, of.outputs]);
+            let sum = Memory { kind: MemoryKind::Copy, reads: bytes, writes: 0, rows, width: of.outputs, kernels: 1 };
+            let kernel = Kernel::Memory(sum);
+            weights.push(Piece::Kernel(Run { name: "gradient of a bias", kernel, count: 1, weights: true }));
+        }
+        backward.extend(weights);
+        Operation { forward, backward, role: Role::Product }
+    }
+
+    /// A tensor in 8 bits, and its transpose for the product over the other dimension, which Hopper's 8-bit instructions
+    /// need (cuBLAS 12, "Narrow precisions": only the TN layout).
+    fn cast(&self, name: &'static str, rows: u64, width: u64) -> Vec<Piece> {
+        let bytes = times(&[2, rows, width]);
+        let pass = |kind, writes| Memory { kind, reads: bytes, writes, rows, width, kernels: 1 };
+        let mut pieces = Vec::new();
+        if self.execution().scaling == Scaling::Current {
+            pieces.push(kernel(name, Kernel::Memory(pass(MemoryKind::Scale, 0))));
+        }
+        pieces.push(kernel(name, Kernel::Memory(pass(MemoryKind::Quantize, bytes))));
+        pieces
+    }
+
+    /// A call to the tensor ranks about all tokens between layers.
+    fn call(&self, name: &'static str, collective: Collective, hidden: bool) -> Piece {
+        let hidden = hidden || self.execution().overlaps_tensor;
+        exchange(name, Axis::Tensor, Call::Collective(collective), self.activations(), hidden)
+    }
+
+    /// Products that tensor ranks split by outputs, of one input: with sequence parallelism they gather it before, and
+    /// they sum its gradient after.
+    ///
+    /// Source: Megatron-LM, `core/tensor_parallel/layers.py`, `LinearWithGradAccumulationAndAsyncCommunication`.
+    pub(super) fn column_parallel(&self, name: &'static str, products: &[Linear]) -> Vec<Operation> {
+        let products = products.iter().map(|of| self.linear(name, of));
+        if self.tensor == 1 {
+            return products.collect();
+        }
+        let split = self.splits_sequence();
+        let mut gather = Operation::default();
+        if split {
+            gather.forward.push(self.call("gather of an input", Collective::AllGather, false));
+        }
+        let sum = if split { Collective::ReduceScatter } else { Collective::AllReduce };
+        let hides = self.execution().hides_gradients;
+        let reduce = self.call("gradient of an input", sum, hides);
+        if !hides {
+            gather.backward.push(reduce);
+            return std::iter::once(gather).chain(products).collect();
+        }
+        // The input comes again beside the product of its gradient, whose sum goes beside that of the weights' gradient.
+        let mut one = Operation { role: Role::Product, ..gather };
+        if split && self.software.gathers_again {
+            one.backward.push(self.call("gather of an input again", Collective::AllGather, true));
+        }
+        let mut after = vec![reduce];
+        for product in products {
+            one.forward.extend(product.forward);
+            let of_weights = |piece: &Piece| matches!(piece, Piece::Kernel(run) if run.weights);
+            let (weights, inputs): (Vec<_>, Vec<_>) = product.backward.into_iter().partition(of_weights);
+            one.backward.extend(inputs);
+            after.extend(weights);
+        }
+        one.backward.append(&mut after);
+        vec![one]
+    }
+
+    /// A product that tensor ranks split by inputs, and the sum of their results; `last` where nothing keeps that.
+    pub(super) fn row_parallel(&self, name: &'static str, of: &Linear, last: bool) -> Vec<Operation> {
+        let mut product = self.linear(name, of);
+        if last {
+            product.role = Role::Output;
+        }
+        if self.tensor == 1 {
+            return vec![product];
+        }
+        let split = self.splits_sequence();
+        let sum = if split { Collective::ReduceScatter } else { Collective::AllReduce };
+        let gather = split.then(|| self.call("gather of a gradient", Collective::AllGather, false));
+        let reduce = Operation {
+            forward: vec![self.call("sum of a result", sum, false)],
+            backward: gather.into_iter().collect(),
+            role: if last { Role::Output } else { Role::Reduced },
+        };
+        vec![product, reduce]
+    }
+
+    /// An MLP over all tokens, `width` columns in all; `last` where nothing keeps its result.
+    pub(super) fn mlp(&self, width: u64, last: bool) -> Vec<Operation> {
+        let (own, bias) = (width / self.tensor, self.model.biases == Biases::All);
+        let product = |outputs| Linear { bias, cast: false, ..Linear::new(self.tokens, outputs, self.hidden) };
+        let mut row = if self.gate_apart() {
+            self.column_parallel("gate and up", &[product(own), product(own)])
+        } else {
+            let parts = if self.model.activation.gated() { 2 } else { 1 };
+            self.column_parallel("gate and up", &[product(parts * own)])
+        };
+        row.push(self.activation(self.tokens, own));
+        let down = Linear { bias, ..Linear::new(self.tokens, self.hidden, own) };
+        row.extend(self.row_parallel("down", &down, last));
+        row
+    }
+
+    /// Whether gate and up are products of their own: models written in PyTorch have three weights (Llama's `w1`, `w2`, `w3`),
+    /// Megatron-LM two.
+    pub(super) fn gate_apart(&self) -> bool {
+        self.model.activation.gated() && self.execution().elements != Elements::Written
+    }
+}
+
+/// A linear layer on one rank.
+pub(super) struct Linear {
+    pub(super) tokens: Tokens,
+    pub(super) outputs: u64,
+    pub(super) inputs: u64,
+    /// Whether a bias is added.
+    pub(super) bias: bool,
+    /// Whether its input comes in 16 bits: norms and activations that Transformer Engine fuses with the cast give 8.
+    pub(super) cast: bool,
+    /// Whether it stays in 16 bits.
+    pub(super) head: bool,
+}
+
+impl Linear {
+    /// Of all tokens, without a bias.
+    pub(super) fn new(tokens: u64, outputs: u64, inputs: u64) -> Self {
+        Self { tokens: Tokens::All(tokens), outputs, inputs, bias: false, cast: true, head: false }
+    }
+}
+
+fn total(tokens: &Tokens) -> u64 {
+    match tokens {
+        &Tokens::All(tokens) => tokens,
+        &Tokens::Even { total, .. } => total,
+        Tokens::Given(groups) => groups.iter().fold(0, |sum: u64, &tokens| sum.saturating_add(tokens)),
+    }
+}
+
+fn groups(tokens: &Tokens) -> u64 {
+    match tokens {
+        Tokens::All(_) => 1,
+        Tokens::Even { groups, .. } => *groups,
+        Tokens::Given(groups) => groups.len() as u64,
+    }
+}
+
+/// A product of counts, or the largest number where it has no place: layouts that nobody checked may ask for that.
+pub(super) fn times(counts: &[u64]) -> u64 {
+    counts.iter().fold(1, |product: u64, &count| product.saturating_mul(count))
+}
+
+/// One kernel.
+pub(super) fn kernel(name: &'static str, kernel: Kernel) -> Piece {
+    Piece::Kernel(Run { name, kernel, count: 1, weights: false })
+}
+
+/// A kernel over elements, with bytes that it reads and writes of each.
+pub(super) fn elements(name: &'static str, kind: MemoryKind, rows: u64, width: u64, reads: u64, writes: u64) -> Piece {
+    let count = times(&[rows, width]);
+    let (reads, writes) = (count.saturating_mul(reads), count.saturating_mul(writes));
+    kernel(name, Kernel::Memory(Memory { kind, reads, writes, rows, width, kernels: 1 }))
+}
+
+/// One call.
+pub(super) fn exchange(name: &'static str, axis: Axis, call: Call, bytes: u64, hidden: bool) -> Piece {
+    Piece::Exchange(Exchange { name, axis, call, bytes, count: 1, hidden })
+}

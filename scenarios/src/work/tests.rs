@@ -1,0 +1,410 @@
+//! Goal: what ranks run is all of the model's work, once; exchanges are those of the literature; times are those measured.
+//! Data: `tests/data/compute/` (its origin: `tests/data/SOURCES.md`).
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use collcast_sim::compute::Compute;
+
+use super::*;
+use crate::memory::{self, Framework};
+use crate::transformer::{Activation, Attention, Biases, Mask, Norm, builtin, load};
+
+struct Row(HashMap<String, String>);
+
+impl Row {
+    fn text(&self, key: &str) -> &str {
+        &self.0[key]
+    }
+
+    fn number(&self, key: &str) -> u64 {
+        self.0[key].parse().unwrap()
+    }
+
+    fn us(&self, key: &str) -> f64 {
+        self.0[key].parse().unwrap()
+    }
+}
+
+fn rows(file: &str) -> Vec<Row> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/compute").join(file);
+    let mut reader = csv::Reader::from_path(path).unwrap();
+    reader.deserialize().map(|row| Row(row.unwrap())).collect()
+}
+
+/// A model of the measured runs: Llama's layer at any shape, whole though a row of blocks gives one rank's part.
+fn llama(row: &Row, layers: u64, vocabulary: u64, tensor: u64) -> Transformer {
+    let (hidden, heads) = (row.number("hidden"), row.number("heads") * tensor);
+    Transformer {
+        name: row.text("name").to_owned(),
+        layers,
+        hidden,
+        vocabulary,
+        sequence: row.number("seq"),
+        tied: false,
+        norm: Norm::Rms,
+        biases: Biases::None,
+        learned_positions: 0,
+        rotary: true,
+        dropout: false,
+        attention: Attention::Gqa {
+            heads,
+            kv_heads: row.number("kv_heads") * tensor,
+            head_dim: hidden / heads,
+            head_norm: false,
+        },
+        width: row.number("ffn") * tensor,
+        activation: Activation::SwiGlu,
+        experts: None,
+        predictions: 0,
+    }
+}
+
+/// Operations of products, but for the router's, which models are counted without.
+fn flops(pieces: &[Piece]) -> f64 {
+    let runs = pieces.iter().filter_map(|piece| match piece {
+        Piece::Kernel(run) if run.name != "router" => Some(run),
+        _ => None,
+    });
+    runs.map(Run::model_flops).sum()
+}
+
+/// Forward and backward operations of all ranks for a step, over tokens of the step.
+fn of_a_token(model: &Transformer, parallel: &Parallel, software: &Software) -> [f64; 2] {
+    let dense = model.dense_layers();
+    let mut sum = [0.0; 2];
+    let mut add = |passes: &Passes, count: u64| {
+        sum[0] += count as f64 * flops(&passes.forward);
+        sum[1] += count as f64 * flops(&passes.backward);
+    };
+    if dense > 0 {
+        add(&layer(model, LayerKind::Dense, parallel, software), dense);
+    }
+    if model.layers > dense {
+        add(&layer(model, LayerKind::Experts, parallel, software), model.layers - dense);
+    }
+    add(&embedding(model, parallel, software), 1);
+    add(&head(model, parallel, software), 1);
+    add(&prediction(model, parallel, software), model.predictions);
+    // Ranks that share a micro-batch: each has its part of it.
+    let ranks = f64::from(parallel.tensor) * f64::from(parallel.context);
+    let tokens = f64::from(parallel.micro_batch) * parallel.sequence(model) as f64;
+    sum.map(|flops| flops * ranks / tokens)
+}
+
+/// Goal: the products of all ranks are those of `Transformer::flops`, to rounding, forward and backward, for every built-in
+/// model, layout and framework whose ranks do not copy work.
+#[test]
+fn ranks_together_do_the_work_of_the_model_once() {
+    let mut checked = 0;
+    for name in builtin::names() {
+        let model = load(name).unwrap().0;
+        for layout in [
+            "dp=1",
+            "mbs=2,gbs=2",
+            "tp=2,sp=on",
+            "tp=8,sp=on,mbs=4,gbs=4",
+            "cp=2",
+            "tp=2,cp=4,sp=on",
+            "ep=8,dp=8,gbs=8",
+            "tp=2,ep=4,etp=2,dp=8,gbs=8,sp=on",
+            "tp=4,seq=1024,recompute=full,sp=on",
+        ] {
+            let parallel = Parallel::parse(layout).unwrap();
+            // With more ranks than heads of keys, and for latents, ranks repeat each other's products.
+            let copies = match model.attention {
+                Attention::Gqa { kv_heads, .. } => u64::from(parallel.tensor) > kv_heads,
+                Attention::Mla { .. } => parallel.tensor > 1 && !parallel.sequence_parallel,
+            };
+            if parallel.check(&model).is_err() || copies {
+                continue;
+            }
+            for framework in [Framework::Eager, Framework::Compiled, Framework::Torchtitan, Framework::Megatron] {
+                for context in [ContextKind::Ring, ContextKind::AllGather, ContextKind::Ulysses] {
+                    let mut software = framework.software();
+                    // A padded vocabulary costs what no count of the model has.
+                    software.pads_vocabulary = false;
+                    software.execution.context = context;
+                    let heads = model.attention.kv_heads() / u64::from(parallel.tensor);
+                    if context == ContextKind::Ulysses && !heads.is_multiple_of(parallel.context.into()) {
+                        continue;
+                    }
+                    if !model.vocabulary.is_multiple_of(parallel.tensor.into()) {
+                        continue;
+                    }
+                    let known = model.flops(parallel.sequence(&model), Mask::Causal);
+                    let [forward, backward] = of_a_token(&model, &parallel, &software);
+                    let same = |a: f64, b: f64| (a / b - 1.0).abs() < 1e-12;
+                    assert!(same(forward, known.forward()), "{name} {layout} {framework:?}: {forward} {known:?}");
+                    assert!(same(backward, known.backward()), "{name} {layout} {framework:?}: {backward} {known:?}");
+                    checked += 1;
+                }
+            }
+        }
+    }
+    assert!(checked > 1000, "{checked}");
+}
+
+/// Goal: unfused attention multiplies the whole square.
+#[test]
+fn unfused_attention_multiplies_the_square() {
+    let model = load("gpt-175b").unwrap().0;
+    let parallel = Parallel { tensor: 8, ..Parallel::default() };
+    let mut software = Framework::MegatronPaper.software();
+    software.pads_vocabulary = false;
+    let [forward, backward] = of_a_token(&model, &parallel, &software);
+    let known = model.flops(parallel.sequence(&model), Mask::Full);
+    assert!((forward / known.forward() - 1.0).abs() < 1e-12 && (backward / known.backward() - 1.0).abs() < 1e-12);
+}
+
+/// Calls of a list: axis, kind, bytes each, how many.
+fn calls(pieces: &[Piece]) -> Vec<(Axis, Call, u64, u32)> {
+    let exchange = |piece: &Piece| match piece {
+        Piece::Exchange(e) => Some((e.axis, e.call, e.bytes, e.count)),
+        Piece::Kernel(_) => None,
+    };
+    pieces.iter().filter_map(exchange).collect()
+}
+
+fn passes_of(name: &str, layout: &str, change: impl Fn(&mut Software)) -> (Passes, Passes, Transformer, Parallel) {
+    let model = load(name).unwrap().0;
+    let parallel = Parallel::parse(layout).unwrap();
+    parallel.check(&model).unwrap();
+    let mut software = Framework::Megatron.software();
+    change(&mut software);
+    let passes = layer(&model, model.kind(model.layers - 1), &parallel, &software);
+    (passes, head(&model, &parallel, &software), model, parallel)
+}
+
+/// Goal: calls and bytes of each strategy are those of Korthikanti et al. (arXiv 2205.05198) and Megatron-LM's documentation.
+#[test]
+fn exchanges_are_those_of_each_strategy() {
+    use collcast_sim::collective::Collective::{AllGather, AllReduce, AllToAll, ReduceScatter};
+    let [reduce, gather, scatter, all] = [AllReduce, AllGather, ReduceScatter, AllToAll].map(Call::Collective);
+
+    // Two all-reduces a pass, two more where all is computed again; three small ones of the loss.
+    let (layer, head, model, _) = passes_of("llama3-70b", "tp=8,recompute=full", |_| ());
+    let a = 2 * model.sequence * model.hidden;
+    for list in [&layer.forward, &layer.backward, &layer.recompute] {
+        assert_eq!(calls(list), [(Axis::Tensor, reduce, a, 1); 2]);
+    }
+    assert_eq!(calls(&head.forward), [(Axis::Tensor, reduce, 4 * model.sequence, 1); 3]);
+    assert_eq!(calls(&head.backward), [(Axis::Tensor, reduce, a, 1)]);
+
+    // Gather and reduce-scatter in their place, and the sharded input again.
+    let (layer, ..) = passes_of("llama3-70b", "tp=8,sp=on", |_| ());
+    let t = |call| (Axis::Tensor, call, a, 1);
+    assert_eq!(calls(&layer.forward), [t(gather), t(scatter), t(gather), t(scatter)]);
+    let back = [t(gather), t(gather), t(scatter)];
+    assert_eq!(calls(&layer.backward), [back, back].concat());
+    let hidden = |list: &[Piece]| list.iter().filter(|p| matches!(p, Piece::Exchange(e) if e.hidden)).count();
+    assert_eq!((hidden(&layer.forward), hidden(&layer.backward)), (0, 4));
+    let (layer, ..) = passes_of("llama3-70b", "tp=8,sp=on", |s| s.execution.overlaps_tensor = true);
+    assert_eq!(hidden(&layer.forward), 4);
+
+    // Ring: each of c - 1 sends has keys and values of a part; twice that with gradients.
+    let (layer, .., parallel) = passes_of("llama3-8b", "cp=4,tp=2", |_| ());
+    let part = 4 * (parallel.sequence(&model) / 4) * 8 * 128 / 2;
+    let ring = |list: &[Piece]| calls(list).into_iter().filter(|c| c.0 == Axis::Context).collect::<Vec<_>>();
+    assert_eq!(ring(&layer.forward), [(Axis::Context, Call::Ring, part, 3)]);
+    assert_eq!(ring(&layer.backward), [(Axis::Context, Call::Ring, 2 * part, 3)]);
+    let (layer, ..) = passes_of("llama3-8b", "cp=4", |s| s.execution.context = ContextKind::AllGather);
+    assert_eq!(calls(&layer.forward), [(Axis::Context, gather, 4 * 8192 * 8 * 128, 1)]);
+    assert_eq!(calls(&layer.backward).iter().map(|c| c.1).collect::<Vec<_>>(), [gather, scatter]);
+    let (layer, ..) = passes_of("gpt-22b", "cp=4", |s| s.execution.context = ContextKind::Ulysses);
+    assert_eq!(calls(&layer.forward), [(Axis::Context, all, 2 * 2048 / 4 * 6144, 1); 4]);
+
+    // Each token goes to its experts and comes back; 8-bit dispatch carries a scale for 128 elements.
+    let (layer, ..) = passes_of("mixtral-8x7b", "ep=8,dp=8,gbs=8", |_| ());
+    let sent = (Axis::Expert, all, 4096 * 2 * 4096 * 2, 1);
+    assert_eq!(calls(&layer.forward), [sent; 2]);
+    assert_eq!(calls(&layer.backward), [sent; 2]);
+    let (layer, ..) = passes_of("mixtral-8x7b", "ep=8,dp=8,gbs=8", |s| {
+        *s = s.in_fp8();
+        s.execution.scaling = Scaling::Blocks;
+    });
+    assert_eq!(calls(&layer.forward)[0].2, 4096 * 2 * 4096 * 132 / 128);
+    let (layer, ..) = passes_of("mixtral-8x7b", "tp=2,ep=4,etp=2,dp=8,gbs=8,sp=on", |_| ());
+    let split = (Axis::ExpertTensor, 2048 * 2 * 2 * 4096 * 2_u64);
+    let found: Vec<_> = calls(&layer.forward).into_iter().filter(|c| c.0 == split.0).map(|c| (c.0, c.2)).collect();
+    assert_eq!(found, [split; 2]);
+}
+
+/// Goal: what runs again is what a framework computes again, and 8 bits are those of linear layers only.
+#[test]
+fn recomputation_and_precision_are_those_of_the_framework() {
+    let names = |pieces: &[Piece]| -> Vec<&str> {
+        let name = |piece: &Piece| match piece {
+            Piece::Kernel(run) if !matches!(run.kernel, Kernel::Memory(_)) => Some(run.name),
+            _ => None,
+        };
+        pieces.iter().filter_map(name).collect()
+    };
+    let of = |framework: Framework, layout: &str| {
+        let model = load("llama3-8b").unwrap().0;
+        layer(&model, LayerKind::Dense, &Parallel::parse(layout).unwrap(), &framework.software())
+    };
+    assert!(of(Framework::Megatron, "dp=1").recompute.is_empty());
+    let full = of(Framework::Megatron, "recompute=full");
+    assert_eq!(full.recompute, full.forward);
+    assert_eq!(names(&of(Framework::Megatron, "recompute=selective").recompute), ["attention"]);
+    // Of PyTorch's layers the last product is not run again.
+    let early = of(Framework::Torchtitan, "recompute=full");
+    assert_eq!(names(&early.forward).last(), Some(&"down"));
+    assert!(!names(&early.recompute).contains(&"down") && names(&early.recompute).contains(&"gate and up"));
+    let every_second = ["queries, keys and values", "output of attention", "gate and up"];
+    assert_eq!(names(&of(Framework::Torchtitan, "recompute=selective").recompute), every_second);
+
+    let model = load("llama3-8b").unwrap().0;
+    let software = Framework::Megatron.software().in_fp8();
+    let eight = |pieces: &[Piece]| -> Vec<&str> {
+        let eight = |piece: &Piece| match piece {
+            Piece::Kernel(Run { name, kernel: Kernel::Product(p), .. }) if p.precision.bytes() < 2.0 => Some(*name),
+            _ => None,
+        };
+        pieces.iter().filter_map(eight).collect()
+    };
+    let of_layer = layer(&model, LayerKind::Dense, &Parallel::default(), &software);
+    assert_eq!(eight(&of_layer.forward), ["queries, keys and values", "output of attention", "gate and up", "down"]);
+    assert_eq!(eight(&of_layer.backward).len(), 8);
+    assert!(eight(&head(&model, &Parallel::default(), &software).forward).is_empty());
+}
+
+/// Goal: the optimizer moves the bytes that its states have: 16 B in and 14 B out with copies in 32 bits.
+#[test]
+fn the_optimizer_moves_its_states() {
+    for (states, reads, writes) in [
+        (memory::States::BF16, 16, 14),
+        (memory::States::FP32, 16, 12),
+        (memory::States::BF16_ONLY, 8, 6),
+        (memory::States::DEEPSEEK_V3, 12, 9),
+    ] {
+        let software = Software { states, ..Framework::Megatron.software() };
+        let pieces = optimizer(1000, 10, &Parallel::default(), &software);
+        let step = pieces.iter().find_map(|piece| match piece {
+            Piece::Kernel(Run { kernel: Kernel::Optimizer(step), .. }) => Some((step.reads, step.writes)),
+            _ => None,
+        });
+        assert_eq!(step, Some((reads, writes)));
+    }
+    let eager = Framework::Eager.software();
+    assert!(accumulate(1000, true, &eager).is_empty() && accumulate(1000, false, &eager).len() == 1);
+    assert!(accumulate(1000, false, &Framework::Megatron.software()).is_empty());
+    let model = load("llama3-8b").unwrap().0;
+    let split = Parallel { tensor: 8, sequence_parallel: true, ..Parallel::default() };
+    let bytes = norms(&model, 32, &split, &Framework::Megatron.software()).unwrap().bytes;
+    assert_eq!(bytes, 32 * 2 * 4096 * 4);
+    assert_eq!(norms(&model, 32, &Parallel::default(), &eager), None);
+    let fsdp = Parallel { data: 8, zero: 3, ..Parallel::default() };
+    assert!(unit(1000, &fsdp, &Framework::Torchtitan.software()).iter().all(|side| side.len() == 2));
+}
+
+/// Errors of some rows: mean, worst.
+fn judged(what: &str, errors: &[(String, f64)], mean: f64, worst: f64) {
+    let average = errors.iter().map(|error| error.1.abs()).sum::<f64>() / errors.len() as f64;
+    let (row, most) = errors.iter().max_by(|a, b| a.1.abs().total_cmp(&b.1.abs())).unwrap();
+    let bias = errors.iter().map(|error| error.1).sum::<f64>() / errors.len() as f64;
+    println!(
+        "{what}: {} rows, mean {:.1}%, bias {:+.1}%, worst {:+.1}% ({row})",
+        errors.len(),
+        average * 100.0,
+        bias * 100.0,
+        most * 100.0
+    );
+    assert!(average <= mean && most.abs() <= worst, "{what}: {average} {row} {most}");
+}
+
+/// Goal: forward, and forward and backward pass of layers are 4% off on average, at worst 15% where the GPU sets the pace.
+/// Hosts differ from run to run: rows that wait for one are within 21%.
+#[test]
+fn layers_take_what_was_measured() {
+    for machine in ["h200", "h100"] {
+        let gpu = Compute::builtin(machine).unwrap();
+        let all = rows(&format!("{machine}x1/blocks.csv"));
+        let [mut forward, mut both, mut waiting] = [const { Vec::new() }; 3];
+        for row in &all {
+            let tensor = row.number("tp");
+            let model = llama(row, 1, 1, tensor);
+            // Three rows of the H200 that say compiled ran eager: they keep to the byte what eager layers keep.
+            let eager = all.iter().any(|other| {
+                let same = ["name", "tp", "seq", "micro_batch", "saved_bytes"];
+                other.number("compiled") == 0 && same.iter().all(|key| other.text(key) == row.text(key))
+            });
+            let framework = if eager { Framework::Eager } else { Framework::Compiled };
+            let parallel = Parallel {
+                tensor: tensor as u32,
+                micro_batch: row.number("micro_batch") as u32,
+                ..Parallel::default()
+            };
+            let block = single::block(&model, LayerKind::Dense, &parallel, &framework.software(), &gpu).unwrap();
+            let name = format!("{} tp {tensor} {parallel} {framework:?}", row.text("name"));
+            for (time, key, list) in [(block.forward, "fwd_us", &mut forward), (block.both, "fwd_bwd_us", &mut both)] {
+                let measured = row.us(key);
+                let error = (format!("{name} {key}"), time.total().as_us() / measured - 1.0);
+                // Twelve of 88 rows take a fifth longer than the GPU needs, all of them short.
+                let waits = measured > 1.2 * time.gpu.as_us() && measured < 3500.0;
+                if waits { waiting.push(error) } else { list.push(error) }
+            }
+        }
+        judged(&format!("{machine} forward"), &forward, 0.035, 0.12);
+        judged(&format!("{machine} forward and backward"), &both, 0.04, 0.15);
+        judged(&format!("{machine} waiting for the host"), &waiting, 0.15, 0.21);
+        let all: Vec<_> = [forward, both, waiting].concat();
+        judged(&format!("{machine} layers"), &all, 0.04, 0.21);
+    }
+}
+
+/// Goal: whole steps are 6% off on average and 9% at worst, eager and compiled, with accumulation and recomputation.
+#[test]
+fn models_take_what_was_measured() {
+    for (machine, file, framework, mean) in [
+        ("h200", "models", Framework::Eager, 0.05),
+        ("h200", "models_compiled", Framework::Compiled, 0.025),
+        ("h100", "models", Framework::Eager, 0.05),
+        ("h100", "models_compiled", Framework::Compiled, 0.065),
+    ] {
+        let gpu = Compute::builtin(machine).unwrap();
+        let errors: Vec<_> = rows(&format!("{machine}x1/{file}.csv"))
+            .iter()
+            .map(|row| {
+                let model = llama(row, row.number("layers"), row.number("vocab"), 1);
+                let recompute = if row.number("recompute") == 1 { Recompute::Full } else { Recompute::None };
+                let parallel = Parallel {
+                    micro_batch: row.number("micro_batch") as u32,
+                    global_batch: row.number("micro_batch") * row.number("accumulate"),
+                    recompute,
+                    ..Parallel::default()
+                };
+                let time = single::step(&model, &parallel, &framework.software(), &gpu).unwrap();
+                (format!("{} {parallel}", row.text("name")), time.total().as_us() / row.us("step_us") - 1.0)
+            })
+            .collect();
+        judged(&format!("{machine} {file}"), &errors, mean, 0.09);
+    }
+}
+
+proptest::proptest! {
+    /// Goal: no layout, checked or not, stops the lists, and all of their counts have a place.
+    #[test]
+    fn any_layout_gives_lists(
+        name in proptest::sample::select(builtin::names().collect::<Vec<_>>()),
+        framework in proptest::sample::select(&Framework::ALL[..]),
+        sizes in proptest::array::uniform6(0_u32..20),
+        sequence in 0_u64..u64::MAX,
+        sequence_parallel in proptest::bool::ANY,
+    ) {
+        let model = load(name).unwrap().0;
+        let [tensor, context, micro_batch, expert, expert_tensor, data] = sizes;
+        let parallel = Parallel {
+            tensor, context, micro_batch, expert, expert_tensor, data, sequence: Some(sequence), sequence_parallel,
+            zero: 3, recompute: Recompute::Full, ..Parallel::default()
+        };
+        let software = framework.software().in_fp8();
+        for kind in [LayerKind::Dense, LayerKind::Experts] {
+            let passes = layer(&model, kind, &parallel, &software);
+            proptest::prop_assert!(!passes.forward.is_empty() && !passes.backward.is_empty());
+        }
+        let ends = [embedding(&model, &parallel, &software), head(&model, &parallel, &software)];
+        proptest::prop_assert!(ends.iter().all(|passes| !passes.forward.is_empty()));
+    }
+}
