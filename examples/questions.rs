@@ -10,6 +10,7 @@ use collcast::{Error, Query, Site, SiteSpec, views};
 fn main() -> Result<(), Error> {
     show(&forecast()?);
     show(&step()?);
+    show(&plan()?);
     show(&validate()?);
     show(&compare()?);
     show(&tune()?);
@@ -38,6 +39,12 @@ fn step() -> Result<Report, Error> {
     let request = collcast::step::Request::find("ten-and-twelve");
     let request = request.ok_or_else(|| Error::usage("there is no such scenario", "collcast simulate --help"))?;
     Ok(collcast::step::step(&request)?.report())
+}
+
+/// Which layout trains a model fastest?
+fn plan() -> Result<Report, Error> {
+    let request = collcast::plan::Request { most: 3, ..collcast::plan::Request::new("llama3-8b", "dgx-h100", 16) };
+    Ok(collcast::plan::plan(&request, &collcast::Watch::default())?.report())
 }
 
 /// Is what was measured what it should be?

@@ -31,6 +31,7 @@
 //! |---|---|
 //! | How long do these calls take? | [`mod@forecast`], [`forecast::group`] |
 //! | How long does this training step take, and what of it is exposed? | [`mod@step`] |
+//! | Which layout trains a model fastest, and when is the run done? | [`mod@plan`] |
 //! | Is what was measured what it should be? | [`mod@validate`] |
 //! | If it is not, which fault fits? | [`mod@diagnose`] |
 //! | Which host is slow, and which sets of hosts to run next to know? | [`mod@next`] |
@@ -38,6 +39,7 @@
 //! | Which algorithm and protocol beat NCCL's choice? | [`mod@tune`] |
 //! | Did a choice of NCCL or a forecast change since it was accepted, and why? | [`mod@check`] |
 //! | Which constants explain measurements of my machine? | [`mod@calibrate`] |
+//! | How long do a GPU's kernels take, by measurements and by the model? | [`mod@kernels`] |
 //! | How long does a call take for real, here? | [`mod@bench`], [`mod@probe`] |
 //! | Is this host fit for a job? | [`mod@guard`] |
 //! | Which profiles are there, and which is taken for my machine? | [`mod@profiles`] |
@@ -63,8 +65,10 @@ pub mod forecast;
 pub mod guard;
 pub mod health;
 pub mod history;
+pub mod kernels;
 pub mod next;
 pub mod noise;
+pub mod plan;
 pub mod probe;
 pub mod profiles;
 pub mod query;

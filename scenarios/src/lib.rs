@@ -4,17 +4,26 @@
 //! strategy. [`step::graph`] turns it into an [`collcast_sim::workload::OpGraph`]; the strategies
 //! ([`ddp`], [`fsdp`], [`pipeline`]) are programs that build graphs and know nothing of time.
 //! [`study`] runs a scenario, takes its exposed time apart and asks what would help.
+//!
+//! For planning, [`transformer`] describes a model by its shape, [`parallel`] how ranks share it, [`memory`] what each GPU
+//! holds, [`work`] what it runs, [`training`] how long a step takes, and [`goodput`] what failures leave of the time.
 
 pub mod builtin;
 pub mod ddp;
 pub mod emit;
 pub mod file;
 pub mod fsdp;
+pub mod goodput;
+pub mod memory;
 pub mod model;
+pub mod parallel;
 pub mod pipeline;
 mod raw;
 pub mod step;
 pub mod study;
+pub mod training;
+pub mod transformer;
+pub mod work;
 
 use collcast_sim::ids::Rank;
 use collcast_sim::topology::Topology;

@@ -12,6 +12,7 @@ mod check;
 mod compare;
 mod convert;
 mod guard;
+mod plan;
 mod probe;
 mod profile;
 mod selectors;
@@ -40,6 +41,7 @@ Exit codes: 0 done, 1 a comparison failed, 2 bad input or usage, 3 hardware or l
   collcast sweep                            expected nccl-tests table of a DGX H100
   collcast sweep aws-p5 --nodes 32          the same for a cluster
   collcast simulate h200x4 -s 64M           one run: what bounds it, which links are busy
+  collcast plan llama3-70b --gpus 1024      the fastest layout, whether it fits, how fast it trains
   collcast simulate ddp-buckets             one training step: what is exposed, what would help
   collcast bench --backend cuda             our own schedules on the GPUs of this host
   collcast probe -o DIR                     a new machine: its topology file and measurements
@@ -61,6 +63,8 @@ enum Command {
     Simulate(simulate::Args),
     /// Predict: a table over sizes, algorithms, protocols, channels and node counts
     Sweep(sweep::Args),
+    /// Predict: the fastest layout of a model on so many GPUs, its memory, and when the run is done
+    Plan(plan::Args),
     /// Measure: run calls for real, check every result, time them
     Bench(bench::Args),
     /// Measure: what this machine is and can do, for `calibrate`
@@ -100,6 +104,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Simulate(args) => simulate::run(&args, &given),
         Command::Sweep(args) => sweep::run(&args, &given),
+        Command::Plan(args) => plan::run(&args),
         Command::Bench(args) => bench::run(&args, &given),
         Command::Probe(args) => probe::run(&args),
         Command::BenchWorker => bench::work(),

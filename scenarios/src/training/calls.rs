@@ -1,0 +1,266 @@
+//! What the exchanges of a layout take on a machine: each call simulated alone with its siblings, then remembered.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use collcast_sim::call::Call;
+use collcast_sim::collective::{Algorithm, Collective, DataType};
+use collcast_sim::ids::Rank;
+use collcast_sim::predict::{Choice, PredictError, Predictor, Settings};
+use collcast_sim::units::{Bytes, SimDuration};
+use collcast_sim::workload::Device;
+
+/// Members of a group that are simulated at most. Of a larger group two smaller ones are, and what the one takes longer
+/// than the other is added for each step more: each step of a ring, and each level of a tree, does the same.
+const MEMBERS: u64 = 64;
+
+/// Where a group's members are.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Shape {
+    /// How many there are.
+    pub size: u64,
+    /// Ranks from one to the next.
+    pub stride: u64,
+}
+
+/// What a group does.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Exchange {
+    /// A collective; its bytes are nccl-tests' size.
+    Collective(Collective),
+    /// Each member sends so many bytes to the next one, the last to the first.
+    Shift,
+}
+
+/// What an exchange takes, and what it and products take from each other.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Cost {
+    /// Seconds, with its siblings and without kernels beside it.
+    pub seconds: f64,
+    /// Ends of its 90% interval, of `seconds`.
+    pub interval: (f64, f64),
+    /// Part of their speed that products keep beside it.
+    pub leaves: f64,
+    /// Part of its own speed that it keeps beside products.
+    pub keeps: f64,
+    /// What it runs as.
+    pub algorithm: Algorithm,
+}
+
+/// Times of exchanges on a machine whose hosts are alike: each is simulated once, slice by slice, together with the
+/// groups of its kind on the same hosts.
+#[derive(Debug)]
+pub struct Calls<'a> {
+    predictor: Predictor<'a>,
+    sms: u32,
+    settings: Settings,
+    host: u64,
+    known: Mutex<HashMap<(Shape, Exchange, u64), Cost>>,
+}
+
+impl<'a> Calls<'a> {
+    /// On a machine with what NCCL is told there.
+    pub fn new(predictor: Predictor<'a>, device: Device, settings: Settings) -> Self {
+        let topology = predictor.topology();
+        let first = topology.host_of(Rank(0));
+        let host = (0..topology.ranks()).take_while(|&r| topology.host_of(Rank(r)) == first).count() as u64;
+        // A step starts each of its calls by itself, and never as a loop.
+        let settings = Settings { cold: true, ..settings };
+        Self { predictor, sms: device.sms, settings, host, known: Mutex::default() }
+    }
+
+    /// GPUs of a host.
+    pub fn host(&self) -> u64 {
+        self.host
+    }
+
+    /// What an exchange takes; none in a group of one, or of no bytes.
+    ///
+    /// # Errors
+    /// A call that the machine cannot do.
+    pub fn cost(&self, shape: Shape, exchange: Exchange, bytes: u64) -> Result<Option<Cost>, PredictError> {
+        if shape.size <= 1 || bytes == 0 {
+            return Ok(None);
+        }
+        let key = (shape, exchange, bytes);
+        let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(cost) = known().get(&key) {
+            return Ok(Some(*cost));
+        }
+        let cost = match shape.size <= MEMBERS || exchange == Exchange::Shift {
+            true => self.simulated(Shape { size: shape.size.min(MEMBERS), ..shape }, exchange, bytes)?,
+            false => self.extended(shape, exchange, bytes)?,
+        };
+        known().insert(key, cost);
+        Ok(Some(cost))
+    }
+
+    /// The same between bytes of powers of two by a straight line: for comparing many layouts.
+    ///
+    /// # Errors
+    /// As of [`Calls::cost`].
+    pub fn rough(&self, shape: Shape, exchange: Exchange, bytes: u64) -> Result<Option<Cost>, PredictError> {
+        let below = bytes.checked_ilog2().map_or(0, |log| 1 << log);
+        let Some(low) = self.cost(shape, exchange, below)? else { return Ok(None) };
+        if below == bytes {
+            return Ok(Some(low));
+        }
+        let Some(high) = self.cost(shape, exchange, below.saturating_mul(2))? else { return Ok(Some(low)) };
+        let along = (bytes - below) as f64 / below as f64;
+        let between = |a: f64, b: f64| a + (b - a) * along;
+        Ok(Some(Cost {
+            seconds: between(low.seconds, high.seconds),
+            leaves: between(low.leaves, high.leaves),
+            keeps: between(low.keeps, high.keeps),
+            ..high
+        }))
+    }
+
+    /// In a group of more members than are simulated.
+    fn extended(&self, shape: Shape, exchange: Exchange, bytes: u64) -> Result<Cost, PredictError> {
+        let of = |size: u64, bytes: u64| self.simulated(Shape { size, ..shape }, exchange, bytes.max(1));
+        let (few, many) = (MEMBERS / 2, MEMBERS);
+        let whole = of(many, bytes)?;
+        let tree = matches!(
+            whole.algorithm,
+            Algorithm::Tree | Algorithm::NvlsTree | Algorithm::CollnetDirect | Algorithm::CollnetChain
+        );
+        let (less, more, steps) = if tree {
+            (of(few, bytes)?, whole, (shape.size as f64 / many as f64).log2())
+        } else {
+            // As many bytes in each step.
+            let each = |size: u64| {
+                u64::try_from(u128::from(bytes) * u128::from(size) / u128::from(shape.size)).unwrap_or(bytes)
+            };
+            (of(few, each(few))?, of(many, each(many))?, (shape.size - many) as f64 / (many - few) as f64)
+        };
+        Ok(Cost { seconds: more.seconds + (more.seconds - less.seconds).max(0.0) * steps, ..more })
+    }
+
+    fn simulated(&self, shape: Shape, exchange: Exchange, bytes: u64) -> Result<Cost, PredictError> {
+        let groups = self.groups(shape);
+        let size = groups[0].len();
+        let call = |ranks: u32| match exchange {
+            Exchange::Collective(collective) => Call::of_size(collective, ranks, Bytes(bytes), DataType::Bfloat16),
+            Exchange::Shift => shift(ranks, bytes),
+        };
+        let choice = match exchange {
+            Exchange::Collective(_) => Choice::Auto,
+            Exchange::Shift => Choice::Forced(Algorithm::Direct),
+        };
+        let profile = self.predictor.profile();
+        let kept = profile.block_speed(profile.gemm_memory());
+        let (alone, _, slower) =
+            self.predictor.predict_groups(&groups, &call, (choice, Choice::Auto), &self.settings, Some(kept))?;
+        let seconds = alone.kernel.as_us() * 1e-6;
+        let of_alone = |time: SimDuration| time.as_us() / alone.time.as_us().max(1e-9);
+        let slower = slower.map_or(alone.kernel, |s| s.kernel);
+        let factor = match exchange {
+            Exchange::Collective(collective) => collective.bus_factor(u32::try_from(size).unwrap_or(u32::MAX)),
+            Exchange::Shift => 1.0,
+        };
+        let blocks = alone.plan.channels.min(self.sms - 1);
+        let sent = bytes as f64 * factor / seconds.max(1e-12);
+        Ok(Cost {
+            seconds,
+            interval: (of_alone(alone.low), of_alone(alone.high)),
+            leaves: profile.product_speed((self.sms - blocks, self.sms), sent),
+            keeps: (alone.kernel.as_us() / slower.as_us().max(1e-9)).min(1.0),
+            algorithm: alone.algorithm,
+        })
+    }
+
+    /// A group of a shape on the first hosts, and those of its kind on the same hosts. Where the machine at hand is smaller
+    /// than members are apart, they are as far apart as it allows.
+    fn groups(&self, shape: Shape) -> Vec<Vec<Rank>> {
+        let ranks = u64::from(self.predictor.topology().ranks());
+        let size = shape.size.min(ranks);
+        let mut stride = shape.stride.max(1);
+        if size > 1 && (size - 1) * stride + self.host.min(stride) > ranks {
+            let most = (ranks - self.host.min(stride)) / (size - 1);
+            stride = (most / self.host * self.host).max(most.min(self.host)).max(1);
+        }
+        let blocks = (self.host / (size * stride)).max(1);
+        let mut groups = Vec::new();
+        for block in 0..blocks {
+            for offset in 0..stride.min(self.host) {
+                let first = block * size * stride + offset;
+                groups.push((0..size).map(|i| Rank(u32::try_from(first + i * stride).unwrap_or(0))).collect());
+            }
+        }
+        groups
+    }
+}
+
+/// Each rank sends so many bytes to the next.
+fn shift(ranks: u32, bytes: u64) -> Call {
+    let mut call =
+        Call::of_size(Collective::AllToAll, ranks, Bytes(bytes.saturating_mul(u64::from(ranks))), DataType::Uint8);
+    let n = ranks as usize;
+    let counts: Vec<u64> = (0..n * n).map(|i| if i % n == (i / n + 1) % n { bytes } else { 0 }).collect();
+    call.counts = Some(counts.into());
+    call
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use collcast_sim::nccl::NcclSettings;
+    use collcast_sim::profile::Profile;
+    use collcast_topologies::load_any;
+
+    fn on<T>(hosts: u32, answer: impl FnOnce(&Calls<'_>) -> T) -> T {
+        let topology = load_any("dgx-h100", Some(hosts), None).unwrap();
+        let profile = Profile::builtin("prior").unwrap();
+        let device = crate::device(&topology).unwrap();
+        let settings = Settings { nccl: NcclSettings::default(), ..Settings::default() };
+        answer(&Calls::new(Predictor::new(&topology, &profile), device, settings))
+    }
+
+    /// Goal: what a group too large to be simulated takes is what it would take if it were.
+    /// Method: 96 hosts, one rank of each, by both ways.
+    #[test]
+    fn large_groups_are_extended_by_their_steps() {
+        on(96, |calls| {
+            let shape = Shape { size: 96, stride: 8 };
+            for (collective, bytes) in [(Collective::AllGather, 192 << 20), (Collective::ReduceScatter, 768 << 20)] {
+                let exchange = Exchange::Collective(collective);
+                let extended = calls.cost(shape, exchange, bytes).unwrap().unwrap().seconds;
+                let simulated = calls.simulated(shape, exchange, bytes).unwrap().seconds;
+                assert!((extended / simulated - 1.0).abs() < 0.05, "{collective} {bytes}: {extended} {simulated}");
+            }
+        });
+    }
+
+    /// Goal: groups are where ranks are so far apart, with those on the same hosts; none costs nothing.
+    #[test]
+    fn groups_have_their_siblings() {
+        on(4, |calls| {
+            let ranks = |size, stride| -> Vec<Vec<u32>> {
+                let groups = calls.groups(Shape { size, stride });
+                groups.iter().map(|group| group.iter().map(|r| r.0).collect()).collect()
+            };
+            assert_eq!(ranks(4, 1), [[0, 1, 2, 3], [4, 5, 6, 7]]);
+            assert_eq!(ranks(2, 4), [[0, 4], [1, 5], [2, 6], [3, 7]]);
+            assert_eq!((ranks(4, 8).len(), &ranks(4, 8)[1]), (8, &vec![1, 9, 17, 25]));
+            // Farther apart than the machine is large: as far as it goes, host by host.
+            assert_eq!(ranks(2, 64)[0], [0, 24]);
+            let none = Exchange::Collective(Collective::AllReduce);
+            assert!(calls.cost(Shape { size: 1, stride: 1 }, none, 1 << 20).unwrap().is_none());
+            assert!(calls.cost(Shape { size: 8, stride: 1 }, none, 0).unwrap().is_none());
+        });
+    }
+
+    /// Goal: a call of a size between two powers of two lies between them.
+    #[test]
+    fn rough_times_are_between_their_neighbours() {
+        on(1, |calls| {
+            let shape = Shape { size: 8, stride: 1 };
+            let of = |bytes| {
+                calls.rough(shape, Exchange::Collective(Collective::AllReduce), bytes).unwrap().unwrap().seconds
+            };
+            let [low, between, high] = [64 << 20, 96 << 20, 128 << 20].map(of);
+            assert!(low < between && between < high && (between - (low + high) / 2.0).abs() < 1e-12);
+        });
+    }
+}

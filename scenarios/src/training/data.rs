@@ -1,0 +1,231 @@
+//! What replicas exchange: gradients, and parameters that they share.
+
+use collcast_sim::collective::Collective;
+
+use super::bubble::Around;
+use super::calls::{Cost, Exchange, Shape};
+use super::pass::{Kind, Spent, Timer, call};
+use super::streams::{Item, What, run};
+use super::{Layers, Stage, Step, Training, TrainingError, Unit};
+use crate::parallel::Axis;
+use crate::work;
+
+/// Parameters of a bucket at least: Megatron-LM's `ddp_bucket_size`, 40 million.
+const BUCKET: f64 = 40e6;
+
+/// Calls of a bucket, one after another.
+type Chain = Vec<Cost>;
+
+/// A part of a chunk whose gradients are reduced together.
+struct Bucket {
+    forward: f64,
+    backward: f64,
+    /// Parameters that ranks gather before the forward pass.
+    gather: Chain,
+    /// Gradients after the backward pass.
+    reduce: Chain,
+}
+
+/// What replicas exchange in a step, by stage and chunk.
+pub(super) struct Replicas {
+    stages: Vec<Vec<Vec<Bucket>>>,
+}
+
+/// How the parameters of a group of units are shared: which ranks, and of how many replicas each share is.
+fn groups(training: &Training<'_>, timer: &Timer<'_>, experts: bool) -> (Shape, Shape) {
+    let axis = if experts { Axis::ExpertData } else { Axis::DataContext };
+    let whole = timer.shape(axis);
+    let shards = if experts { training.parallel.expert_shards() } else { training.parallel.dense_shards() };
+    let shards = if training.parallel.zero == 0 { whole.size } else { shards.clamp(1, whole.size.max(1)) };
+    (Shape { size: shards, ..whole }, Shape { size: whole.size / shards, stride: whole.stride * shards })
+}
+
+/// Calls that bring so many parameters to all ranks.
+fn gather(training: &Training<'_>, timer: &Timer<'_>, parameters: [f64; 2]) -> Result<Chain, TrainingError> {
+    let mut chain = Chain::new();
+    for (experts, count) in [(false, parameters[0]), (true, parameters[1])] {
+        let (shard, _) = groups(training, timer, experts);
+        let bytes = (count * training.software.states.gathered) as u64;
+        chain.extend(timer.call(shard, Exchange::Collective(Collective::AllGather), bytes)?);
+    }
+    Ok(chain)
+}
+
+/// Calls that sum the gradients of so many parameters.
+fn reduce(training: &Training<'_>, timer: &Timer<'_>, parameters: [f64; 2]) -> Result<Chain, TrainingError> {
+    let mut chain = Chain::new();
+    for (experts, count) in [(false, parameters[0]), (true, parameters[1])] {
+        let (shard, replicas) = groups(training, timer, experts);
+        let bytes = count * training.software.states.gradient;
+        if training.parallel.zero == 0 {
+            chain.extend(timer.call(shard, Exchange::Collective(Collective::AllReduce), bytes as u64)?);
+            continue;
+        }
+        chain.extend(timer.call(shard, Exchange::Collective(Collective::ReduceScatter), bytes as u64)?);
+        let part = (bytes / shard.size as f64) as u64;
+        chain.extend(timer.call(replicas, Exchange::Collective(Collective::AllReduce), part)?);
+    }
+    Ok(chain)
+}
+
+impl Replicas {
+    pub(super) fn new(training: &Training<'_>, timer: &Timer<'_>, stages: &[Stage]) -> Result<Self, TrainingError> {
+        let bucket = |units: &[&Unit]| -> Result<Bucket, TrainingError> {
+            let sum = |of: fn(&Unit) -> f64| units.iter().map(|unit| of(unit)).sum::<f64>();
+            let parameters = [sum(|u| u.parameters[0]), sum(|u| u.parameters[1])];
+            let shares = training.parallel.zero > 0;
+            Ok(Bucket {
+                forward: sum(|u| u.forward.seconds),
+                backward: sum(|u| u.backward.seconds + u.recompute.seconds),
+                gather: if shares { gather(training, timer, parameters)? } else { Chain::new() },
+                reduce: reduce(training, timer, parameters)?,
+            })
+        };
+        let chunk = |units: &Vec<Unit>| -> Result<Vec<Bucket>, TrainingError> {
+            let mut buckets = Vec::new();
+            let mut open: Vec<&Unit> = Vec::new();
+            for unit in units.iter().flat_map(|unit| std::iter::repeat_n(unit, unit.count as usize)) {
+                open.push(unit);
+                if open.iter().map(|u| u.parameters[0] + u.parameters[1]).sum::<f64>() >= BUCKET {
+                    buckets.push(bucket(&open)?);
+                    open.clear();
+                }
+            }
+            if !open.is_empty() {
+                buckets.push(bucket(&open)?);
+            }
+            Ok(buckets)
+        };
+        let stages = stages.iter().map(|stage| stage.chunks.iter().map(chunk).collect::<Result<_, _>>());
+        Ok(Self { stages: stages.collect::<Result<_, TrainingError>>()? })
+    }
+
+    /// When the gradients of a stage are summed, if its last backward pass through its first chunk begins at `begins` and
+    /// its passes end at `end`.
+    pub(super) fn tail(&self, stage: usize, begins: f64, end: f64) -> f64 {
+        let mut items = Vec::new();
+        let mut before = None;
+        for bucket in self.stages[stage][0].iter().rev() {
+            let seconds = bucket.backward;
+            items.push(Item { stream: 0, what: What::Kernels, seconds, after: before.into_iter().collect() });
+            before = Some(items.len() - 1);
+            calls(&mut items, &bucket.reduce, before.as_slice());
+        }
+        end.max(begins + run(&items, Kind::ALL.len()).end())
+    }
+}
+
+impl Around for Replicas {
+    fn first(&self, stage: usize, chunk: usize, start: f64, alone: f64) -> f64 {
+        let chunks = &self.stages[stage];
+        if chunks[chunk].iter().all(|bucket| bucket.gather.is_empty()) {
+            return start + alone;
+        }
+        let seconds = |chain: &Chain| chain.iter().map(|cost| cost.seconds).sum::<f64>();
+        let earlier: f64 = chunks[..chunk].iter().flatten().map(|bucket| seconds(&bucket.gather)).sum();
+        let idle = |stream: usize, seconds: f64| Item { stream, what: What::Idle, seconds, after: Vec::new() };
+        let mut items = vec![idle(0, start), idle(1, earlier)];
+        for bucket in &chunks[chunk] {
+            calls(&mut items, &bucket.gather, &[]);
+            let after = if bucket.gather.is_empty() { Vec::new() } else { vec![items.len() - 1] };
+            items.push(Item { stream: 0, what: What::Kernels, seconds: bucket.forward, after });
+        }
+        let last = items.len() - 1;
+        run(&items, Kind::ALL.len()).ends[last]
+    }
+}
+
+/// Adds calls to the stream for replicas; the first waits for items.
+fn calls(items: &mut Vec<Item>, chain: &Chain, after: &[usize]) {
+    for cost in chain {
+        items.push(Item {
+            stream: 1,
+            what: call(cost, Kind::Data, true),
+            seconds: cost.seconds,
+            after: after.to_vec(),
+        });
+    }
+}
+
+/// A step whose replicas share parameters too (ZeRO-3, FSDP), without a pipeline. A unit is gathered once the unit before
+/// the last one is copied out, used, and freed; its gradients are copied into one buffer and summed. Both are calls of
+/// one communicator, in the order of their launch.
+///
+/// Source: PyTorch 2.11, `torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py`; [`crate::fsdp`] runs the same as a
+/// graph of operations.
+pub(super) fn sharded(training: &Training<'_>, layers: &Layers, timer: &Timer<'_>) -> Result<Step, TrainingError> {
+    let stages = training.stages(layers);
+    let units: Vec<&Unit> =
+        stages[0].chunks[0].iter().flat_map(|unit| std::iter::repeat_n(unit, unit.count as usize)).collect();
+    // What is copied out of gathered buffers, and into those that are summed.
+    let copied = |unit: &Unit, reduced: bool| -> Result<f64, TrainingError> {
+        let parameters = (unit.parameters[0] + unit.parameters[1]) as u64;
+        let pieces = &work::unit(parameters, training.parallel, training.software)[usize::from(reduced)];
+        Ok(timer.pieces(pieces, None)?.seconds)
+    };
+    let mut items: Vec<Item> = Vec::new();
+    let kernels = |items: &mut Vec<Item>, seconds: f64, after: Option<usize>| {
+        items.push(Item { stream: 0, what: What::Kernels, seconds, after: after.into_iter().collect() });
+        items.len() - 1
+    };
+    let mut copies: Vec<usize> = Vec::new();
+    let mut framework = 0.0;
+    for unit in &units {
+        let chain = gather(training, timer, unit.parameters)?;
+        let before = copies.len().checked_sub(2).map(|index| copies[index]);
+        calls(&mut items, &chain, before.as_slice());
+        let gathered = (!chain.is_empty()).then(|| items.len() - 1);
+        if gathered.is_some() {
+            let seconds = copied(unit, false)?;
+            framework += seconds;
+            copies.push(kernels(&mut items, seconds, gathered));
+        }
+        kernels(&mut items, unit.forward.seconds, None);
+    }
+    let mut copies: Vec<usize> = Vec::new();
+    let mut gathered: Option<usize> = None;
+    let mut scattered: Option<usize> = None;
+    for (index, unit) in units.iter().rev().enumerate() {
+        if let Some(gathered) = gathered {
+            let seconds = copied(unit, false)?;
+            framework += seconds;
+            copies.push(kernels(&mut items, seconds, Some(gathered)));
+        }
+        // The next unit's parameters come while this one is used, if any were freed.
+        gathered = None;
+        if let Some(next) = units.len().checked_sub(index + 2) {
+            let chain = gather(training, timer, units[next].parameters)?;
+            calls(&mut items, &chain, copies.last().copied().as_slice());
+            gathered = (!chain.is_empty()).then(|| items.len() - 1);
+        }
+        kernels(&mut items, unit.backward.seconds + unit.recompute.seconds, None);
+        let chain = reduce(training, timer, unit.parameters)?;
+        if !chain.is_empty() {
+            let seconds = copied(unit, true)?;
+            framework += seconds;
+            let last = kernels(&mut items, seconds, scattered);
+            calls(&mut items, &chain, &[last]);
+            scattered = Some(items.len() - 1);
+        }
+    }
+    let ran = run(&items, Kind::ALL.len());
+    let mut one = stages[0].spent();
+    // What is inside a unit is exposed there, what is between units here.
+    let between: f64 = ran.exposed.iter().sum();
+    one.seconds = ran.end();
+    one.kernels += framework;
+    one.slowed += ran.slowed;
+    one.exposed[Kind::Data as usize] += between;
+    let (low, high) = interval(training, timer, &units)?;
+    one.variance[0] += (between * (1.0 - low)).powi(2);
+    one.variance[1] += (between * (high - 1.0)).powi(2);
+    let mut spent = Spent::default();
+    spent.add(&one, training.parallel.micro_batches() as f64);
+    training.whole(&stages, spent, timer)
+}
+
+/// That of the calls between units, as the first of them has it.
+fn interval(training: &Training<'_>, timer: &Timer<'_>, units: &[&Unit]) -> Result<(f64, f64), TrainingError> {
+    let Some(unit) = units.first() else { return Ok((1.0, 1.0)) };
+    Ok(gather(training, timer, unit.parameters)?.first().map_or((1.0, 1.0), |cost| cost.interval))
+}

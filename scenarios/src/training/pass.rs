@@ -1,0 +1,186 @@
+//! Passes of a layer, an embedding or a head in time: kernels at a clock, exchanges beside them or exposed.
+
+use collcast_sim::compute::{Clock, Compute};
+use collcast_sim::predict::PredictError;
+
+use super::TrainingError;
+use super::calls::{Calls, Cost, Exchange as Asked, Shape};
+use super::streams::{Item, What, run};
+use crate::parallel::{Axis, Parallel};
+use crate::work::{Call, Exchange, Piece};
+
+/// What exposed time is counted by.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// Ranks that split products.
+    Tensor,
+    /// Ranks that split sequences.
+    Context,
+    /// Ranks that split experts.
+    Expert,
+    /// Replicas: gradients, and parameters that they share.
+    Data,
+    /// Messages between stages.
+    Pipeline,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Tensor, Self::Context, Self::Expert, Self::Data, Self::Pipeline];
+
+    /// Its name in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tensor => "tensor",
+            Self::Context => "context",
+            Self::Expert => "expert",
+            Self::Data => "data",
+            Self::Pipeline => "pipeline",
+        }
+    }
+
+    fn of(axis: Axis) -> Self {
+        match axis {
+            Axis::Tensor => Self::Tensor,
+            Axis::Context => Self::Context,
+            Axis::Expert | Axis::ExpertTensor => Self::Expert,
+            Axis::Data | Axis::DataContext | Axis::ExpertData => Self::Data,
+            Axis::Pipeline => Self::Pipeline,
+        }
+    }
+}
+
+/// Seconds by what they went to.
+#[derive(Clone, Copy, PartialEq, Default, Debug)]
+pub(crate) struct Spent {
+    /// From start to end.
+    pub(crate) seconds: f64,
+    /// Kernels, alone.
+    pub(crate) kernels: f64,
+    /// What kernels take longer beside calls.
+    pub(crate) slowed: f64,
+    /// What the GPU waits for the host that issues its kernels.
+    pub(crate) issued: f64,
+    /// Calls with no kernel beside them, by [`Kind`].
+    pub(crate) exposed: [f64; Kind::ALL.len()],
+    /// Of `seconds`, what calls may take less and more: a variance each.
+    pub(crate) variance: [f64; 2],
+}
+
+impl Spent {
+    /// No shorter than the host needs to issue it.
+    pub(crate) fn after_host(mut self, host: f64) -> Self {
+        self.issued = (host - self.seconds).max(0.0);
+        self.seconds += self.issued;
+        self
+    }
+
+    pub(crate) fn add(&mut self, other: &Self, times: f64) {
+        self.seconds += other.seconds * times;
+        self.kernels += other.kernels * times;
+        self.slowed += other.slowed * times;
+        self.issued += other.issued * times;
+        self.exposed.iter_mut().zip(other.exposed).for_each(|(sum, one)| *sum += one * times);
+        // The same call each time: what it is off by adds up.
+        self.variance.iter_mut().zip(other.variance).for_each(|(sum, one)| *sum += one * times * times);
+    }
+}
+
+/// What pieces of work are timed with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timer<'a> {
+    pub(crate) gpu: &'a Compute,
+    pub(crate) clock: Clock,
+    pub(crate) calls: &'a Calls<'a>,
+    pub(crate) parallel: &'a Parallel,
+    /// Whether sizes of calls are taken between powers of two.
+    pub(crate) rough: bool,
+}
+
+impl Timer<'_> {
+    /// The time of pieces in order. Those that only `weights` wait for are timed by themselves or left out.
+    pub(crate) fn pieces(&self, pieces: &[Piece], weights: Option<bool>) -> Result<Spent, TrainingError> {
+        let mut items: Vec<Item> = Vec::new();
+        let mut costs: Vec<(usize, Cost)> = Vec::new();
+        let (mut kernel, mut wait) = (None, None);
+        for piece in pieces {
+            match piece {
+                Piece::Kernel(of) => {
+                    if weights.is_some_and(|wanted| wanted != of.weights) {
+                        continue;
+                    }
+                    let each = self.gpu.time(&of.kernel, self.clock)?.as_us() * 1e-6;
+                    let after = wait.take().into_iter().collect();
+                    items.push(Item { stream: 0, what: What::Kernels, seconds: each * f64::from(of.count), after });
+                    kernel = Some(items.len() - 1);
+                }
+                Piece::Exchange(of) if weights != Some(true) => {
+                    let Some(cost) = self.exchange(of)? else { continue };
+                    costs.push((items.len(), cost));
+                    let seconds = cost.seconds * f64::from(of.count);
+                    items.push(Item {
+                        stream: 1,
+                        what: call(&cost, Kind::of(of.axis), of.axis != Axis::Tensor),
+                        seconds,
+                        after: kernel.into_iter().collect(),
+                    });
+                    if !of.hidden {
+                        wait = Some(items.len() - 1);
+                    }
+                }
+                Piece::Exchange(_) => {}
+            }
+        }
+        let ran = run(&items, Kind::ALL.len());
+        let mut spent = Spent { seconds: ran.end(), slowed: ran.slowed, ..Spent::default() };
+        spent.exposed.copy_from_slice(&ran.exposed);
+        spent.kernels = items.iter().filter(|i| i.what == What::Kernels).map(|i| i.seconds).sum();
+        let all: f64 = costs.iter().map(|(index, _)| items[*index].seconds).sum();
+        let exposed: f64 = spent.exposed.iter().sum();
+        for (index, cost) in costs {
+            // Of a call the part that is exposed, as much of each.
+            let part = items[index].seconds * exposed / all.max(1e-12);
+            spent.variance[0] += (part * (1.0 - cost.interval.0)).powi(2);
+            spent.variance[1] += (part * (cost.interval.1 - 1.0)).powi(2);
+        }
+        Ok(spent)
+    }
+
+    /// The kernels of pieces alone.
+    pub(crate) fn kernels(&self, pieces: &[Piece], weights: Option<bool>) -> Result<Spent, TrainingError> {
+        let mut seconds = 0.0;
+        for piece in pieces {
+            if let Piece::Kernel(of) = piece
+                && weights.is_none_or(|wanted| wanted == of.weights)
+            {
+                seconds += self.gpu.time(&of.kernel, self.clock)?.as_us() * 1e-6 * f64::from(of.count);
+            }
+        }
+        Ok(Spent { seconds, kernels: seconds, ..Spent::default() })
+    }
+
+    fn exchange(&self, of: &Exchange) -> Result<Option<Cost>, PredictError> {
+        let call = match of.call {
+            Call::Collective(collective) => Asked::Collective(collective),
+            Call::Ring => Asked::Shift,
+        };
+        self.call(self.shape(of.axis), call, of.bytes)
+    }
+
+    /// What a call takes.
+    pub(crate) fn call(&self, shape: Shape, call: Asked, bytes: u64) -> Result<Option<Cost>, PredictError> {
+        if self.rough { self.calls.rough(shape, call, bytes) } else { self.calls.cost(shape, call, bytes) }
+    }
+
+    /// Where the members of a kind of groups are.
+    pub(crate) fn shape(&self, axis: Axis) -> Shape {
+        let (size, stride) = self.parallel.spacing(axis);
+        Shape { size, stride }
+    }
+}
+
+/// A call as an item's content.
+pub(crate) fn call(cost: &Cost, kind: Kind, network: bool) -> What {
+    What::Call { leaves: cost.leaves, keeps: cost.keeps, network, kind: kind as usize }
+}

@@ -1,0 +1,152 @@
+//! Kernels and calls of one rank beside each other: who waits for whom, and what they take from each other.
+//!
+//! Items of a stream run one after another, and wait for those that they come after. While calls run, kernels have fewer
+//! SMs and less power; while kernels run, calls move less; calls of several streams that use the network share it.
+//! These are the shares that [`super::calls::Cost`] has from the engine, so that a step of hundreds of layers takes
+//! microseconds.
+
+/// What an item is.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) enum What {
+    /// Kernels of the model.
+    Kernels,
+    /// Nothing: the stream is not needed for so long.
+    Idle,
+    /// A call, which leaves a part of their speed to kernels and keeps a part of its own beside them.
+    Call {
+        /// Part of their speed that kernels keep beside it.
+        leaves: f64,
+        /// Part of its speed that it keeps beside kernels.
+        keeps: f64,
+        /// Whether it shares the network with other calls.
+        network: bool,
+        /// What it counts as.
+        kind: usize,
+    },
+}
+
+/// Something that a stream does.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Item {
+    /// On which stream; kernels are on 0.
+    pub(crate) stream: usize,
+    /// What it is.
+    pub(crate) what: What,
+    /// Seconds that it takes alone.
+    pub(crate) seconds: f64,
+    /// Items before it in the list that it waits for, besides its stream's.
+    pub(crate) after: Vec<usize>,
+}
+
+/// How it went.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub(crate) struct Ran {
+    /// When each item ended, in seconds.
+    pub(crate) ends: Vec<f64>,
+    /// Seconds in which no kernel ran and a call did, by the call's kind.
+    pub(crate) exposed: Vec<f64>,
+    /// Seconds that kernels took longer than alone.
+    pub(crate) slowed: f64,
+}
+
+impl Ran {
+    /// When the last item ended.
+    pub(crate) fn end(&self) -> f64 {
+        self.ends.iter().copied().fold(0.0, f64::max)
+    }
+}
+
+/// Runs items; `kinds`: how many kinds of calls there are.
+pub(crate) fn run(items: &[Item], kinds: usize) -> Ran {
+    let streams = items.iter().map(|item| item.stream + 1).max().unwrap_or(0);
+    let mut queues: Vec<std::collections::VecDeque<usize>> = vec![std::collections::VecDeque::new(); streams];
+    for (index, item) in items.iter().enumerate() {
+        queues[item.stream].push_back(index);
+    }
+    let mut left: Vec<f64> = items.iter().map(|item| item.seconds).collect();
+    let mut ran = Ran { ends: vec![f64::NAN; items.len()], exposed: vec![0.0; kinds], slowed: 0.0 };
+    let mut now = 0.0;
+    loop {
+        let ready = |&index: &usize| items[index].after.iter().all(|&before| !ran.ends[before].is_nan());
+        let heads: Vec<usize> = queues.iter().filter_map(|q| q.front().copied()).filter(ready).collect();
+        if heads.is_empty() {
+            // Items wait for earlier ones only, so that nothing is left.
+            return ran;
+        }
+        let kernels = heads.iter().any(|&h| items[h].what == What::Kernels);
+        let on_network = |h: &&usize| matches!(items[**h].what, What::Call { network: true, .. });
+        let sharing = heads.iter().filter(on_network).count().max(1) as f64;
+        let speeds: Vec<f64> = heads.iter().map(|&h| speed(items, h, &heads, (kernels, sharing))).collect();
+        let until = heads.iter().zip(&speeds).map(|(&h, speed)| left[h] / speed).fold(f64::INFINITY, f64::min);
+        for (&head, speed) in heads.iter().zip(&speeds) {
+            match items[head].what {
+                What::Kernels => ran.slowed += until * (1.0 - speed),
+                What::Call { kind, .. } if !kernels => {
+                    // Of calls at once each has its part.
+                    let calls = heads.iter().filter(|&&h| matches!(items[h].what, What::Call { .. })).count();
+                    ran.exposed[kind] += until / calls as f64;
+                }
+                _ => {}
+            }
+            left[head] -= until * speed;
+        }
+        now += until;
+        for (&head, speed) in heads.iter().zip(&speeds) {
+            // What is left of rounding ends too.
+            if left[head] <= 1e-15 * items[head].seconds.max(1e-6) || left[head] / speed <= 0.0 {
+                ran.ends[head] = now;
+                queues[items[head].stream].pop_front();
+            }
+        }
+    }
+}
+
+fn speed(items: &[Item], index: usize, heads: &[usize], (kernels, sharing): (bool, f64)) -> f64 {
+    match items[index].what {
+        What::Kernels => {
+            let leaves = |&h: &usize| if let What::Call { leaves, .. } = items[h].what { leaves } else { 1.0 };
+            heads.iter().map(leaves).product::<f64>().max(0.05)
+        }
+        What::Idle => 1.0,
+        What::Call { keeps, network, .. } => {
+            let beside = if kernels { keeps } else { 1.0 };
+            (if network { beside / sharing } else { beside }).max(1e-6)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CALL: What = What::Call { leaves: 0.8, keeps: 0.5, network: true, kind: 0 };
+
+    fn item(stream: usize, what: What, seconds: f64, after: &[usize]) -> Item {
+        Item { stream, what, seconds, after: after.to_vec() }
+    }
+
+    /// Goal: what is hidden costs its interference, what is not is exposed, in closed form.
+    #[test]
+    fn kernels_and_calls_take_from_each_other() {
+        // A call that kernels do not wait for: they run at 0.8 for as long as it lasts, 2 s at half its speed.
+        let ran = run(&[item(1, CALL, 1.0, &[]), item(0, What::Kernels, 10.0, &[])], 1);
+        assert!((ran.ends[0] - 2.0).abs() < 1e-9 && (ran.end() - 10.4).abs() < 1e-9, "{ran:?}");
+        assert!((ran.slowed - 0.4).abs() < 1e-9 && ran.exposed[0] == 0.0);
+        // One that they wait for.
+        let ran =
+            run(&[item(0, What::Kernels, 1.0, &[]), item(1, CALL, 1.0, &[0]), item(0, What::Kernels, 1.0, &[1])], 1);
+        assert!((ran.end() - 3.0).abs() < 1e-9 && (ran.exposed[0] - 1.0).abs() < 1e-9);
+        // Two over one network take twice as long together, two on links of their own do not.
+        let other = What::Call { leaves: 1.0, keeps: 1.0, network: false, kind: 1 };
+        assert!((run(&[item(1, CALL, 1.0, &[]), item(2, CALL, 1.0, &[])], 1).end() - 2.0).abs() < 1e-9);
+        assert!((run(&[item(1, CALL, 1.0, &[]), item(2, other, 1.0, &[])], 2).end() - 1.0).abs() < 1e-9);
+    }
+
+    /// Goal: nothing is an item of no time, and an empty list ends at once.
+    #[test]
+    fn items_of_no_time_end() {
+        let ran = run(&[item(0, What::Idle, 0.0, &[]), item(0, What::Kernels, 0.0, &[0])], 0);
+        assert_eq!(ran.end(), 0.0);
+        assert_eq!(run(&[], 0).end(), 0.0);
+    }
+}

@@ -1,0 +1,107 @@
+//! The whole run: when it is done, what failures leave of the time, what it costs.
+
+use collcast_scenarios::goodput::{Fleet, Job, Rates, Run, simulate};
+use collcast_scenarios::memory::Software;
+use collcast_scenarios::transformer::Transformer;
+use serde::Serialize;
+
+use super::{Layout, Request};
+use crate::error::Error;
+
+/// Failure rates that are taken: those of 16,384 H100 over 54 days.
+const RATES: &str = "llama3-405b";
+/// Seconds by which a save to storage stops the step when it goes on in the background: a copy to the host at 50 GB/s a GPU
+/// and a barrier. Source: PLAN, `docs/model/goodput.md`.
+const HOST_RATE: f64 = 50e9;
+const BARRIER: f64 = 0.5;
+/// B/s that storage takes, an assumption: 2 TB/s is Meta's Tectonic for 16,384 GPUs (Llama 3 report, 3.3.1): as much a GPU.
+const STORAGE_RATE: f64 = 2e12 / 16_384.0;
+/// Seconds from a failure to the first new step, automated: the middle of 2 to 15 minutes (`docs/model/goodput.md`).
+const RESTART: f64 = 600.0;
+/// Runs that are drawn.
+const SAMPLES: u32 = 200;
+
+/// What failures leave.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Goodput {
+    /// Share of the time that becomes progress.
+    pub goodput: f64,
+    /// Mean seconds between failures.
+    pub mtbf_s: f64,
+    /// Seconds between checkpoints.
+    pub interval_s: f64,
+    /// Seconds by which a checkpoint stops the step.
+    pub stall_s: f64,
+    /// Seconds until it is durable.
+    pub durable_s: f64,
+    /// Bytes of a checkpoint.
+    pub checkpoint_bytes: f64,
+    /// Failures of the whole run.
+    pub failures: f64,
+}
+
+/// The whole run.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Whole {
+    /// Tokens.
+    pub tokens: f64,
+    /// Steps.
+    pub steps: f64,
+    /// Days without any failure.
+    pub days: f64,
+    /// Days with failures: in 10, 50 and 90 of 100 runs, at the lower end, the middle and the upper end of the step's interval.
+    pub finish_days: [f64; 3],
+    /// GPU hours of the run in the middle.
+    pub gpu_hours: f64,
+    /// Its cost, in the currency of the price.
+    pub cost: Option<f64>,
+    /// What failures leave.
+    pub failures: Goodput,
+}
+
+/// The run that a layout makes.
+pub(super) fn whole(
+    request: &Request,
+    model: &Transformer,
+    software: &Software,
+    best: &Layout,
+    tokens_per_step: f64,
+) -> Result<Option<Whole>, Error> {
+    let Some(tokens) = request.tokens else { return Ok(None) };
+    let steps = (tokens / tokens_per_step).ceil();
+    let work = steps * best.step.seconds;
+    let gpus = request.gpus;
+    let rates = Rates::load(RATES)?;
+    let fleet = Fleet::of_eight(gpus);
+    let checkpoint_bytes = model.parameters().held() as f64 * software.states.checkpoint();
+    let stall = checkpoint_bytes / gpus as f64 / HOST_RATE + BARRIER;
+    let durable = checkpoint_bytes / (STORAGE_RATE * gpus as f64);
+    let job = Job { mtbf: rates.mtbf(&fleet), stall, durable, restart: RESTART };
+    let interval = job.optimal().max(best.step.seconds);
+    let run =
+        Run { job, work, interval, detect: 0.0, spares: None, repair: 0.0, hardware: rates.hardware, stragglers: None };
+    let outcome = simulate(&run, SAMPLES, 1).map_err(|e| Error::usage(e.to_string(), "give other --tokens"))?;
+    let day = 86_400.0;
+    // A step that is slower than forecast makes the whole run as much slower; failures hardly spread it.
+    let step = &best.step;
+    let slower = [step.interval.0, step.seconds, step.interval.1].map(|seconds| seconds / step.seconds);
+    let finish_days = std::array::from_fn(|i| outcome.finish[i] * slower[i] / day);
+    let gpu_hours = finish_days[1] * 24.0 * gpus as f64;
+    Ok(Some(Whole {
+        tokens,
+        steps,
+        days: work / day,
+        finish_days,
+        gpu_hours,
+        cost: request.price.map(|price| price * gpu_hours),
+        failures: Goodput {
+            goodput: outcome.goodput,
+            mtbf_s: job.mtbf,
+            interval_s: interval,
+            stall_s: stall,
+            durable_s: durable,
+            checkpoint_bytes,
+            failures: outcome.failures,
+        },
+    }))
+}

@@ -1,0 +1,201 @@
+//! A plan as a report: layouts, where a step of the best one goes, its memory, the whole run.
+
+use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
+use serde_json::{Map, Value, json};
+
+use super::VERSION;
+use crate::plan::{Layout, Outcome, Whole};
+
+const GIB: f64 = 1_073_741_824.0;
+
+impl Outcome {
+    /// The plan as a report.
+    pub fn report(&self) -> Report {
+        let mut report = Report::new("plan", VERSION);
+        report.predicted = true;
+        report.inputs.clone_from(&self.inputs);
+        report.assumptions.clone_from(&self.notes);
+        report.tables.push(ranking(self));
+        let Some(best) = self.layouts.first() else { return report };
+        report.tables.push(parts(best));
+        report.tables.push(memory(best, self.capacity));
+        if let Some(whole) = &self.whole {
+            report.tables.push(run(whole));
+        }
+        report.extra = extra(self);
+        report.verdict = Some(verdict(self, best));
+        report
+    }
+}
+
+fn ranking(outcome: &Outcome) -> Table {
+    let columns = [
+        Column::text("layout", "layout"),
+        Column::number("step_s", "step s"),
+        Column::number("low_s", "from"),
+        Column::number("high_s", "to"),
+        Column::number("tokens_per_s_per_gpu", "tokens/s/GPU"),
+        Column::number("mfu_percent", "MFU %"),
+        Column::number("exposed_percent", "exposed %"),
+        Column::number("bubble_percent", "bubble %"),
+        Column::number("memory_gib", "GiB a GPU"),
+        Column::text("fits", "fits"),
+    ];
+    let title = format!("`{}` on {} GPUs of {}", outcome.model.name, outcome.gpus, outcome.machine);
+    let mut table = Table::new("ranking", title, columns);
+    for layout in &outcome.layouts {
+        let step = &layout.step;
+        let of_step = |seconds: f64| Cell::float(100.0 * seconds / step.seconds.max(1e-12), 1);
+        table.push([
+            layout.text.as_str().into(),
+            Cell::float(step.seconds, 3),
+            Cell::float(step.interval.0, 3),
+            Cell::float(step.interval.1, 3),
+            Cell::float(layout.tokens_per_s_per_gpu, 0),
+            Cell::float(100.0 * layout.mfu, 1),
+            of_step(step.exposed.iter().map(|e| e.1).sum()),
+            of_step(step.bubble),
+            Cell::float(layout.memory.total() as f64 / GIB, 1),
+            layout.fits.into(),
+        ]);
+    }
+    table
+}
+
+fn parts(best: &Layout) -> Table {
+    let columns = [Column::text("part", "part"), Column::number("time_s", "s"), Column::number("share", "% of step")];
+    let mut table = Table::new("parts", format!("where a step of {} goes", best.text), columns);
+    let step = &best.step;
+    let mut row = |part: String, seconds: f64| {
+        if seconds > 0.0 {
+            table.push([
+                part.into(),
+                Cell::float(seconds, 4),
+                Cell::float(100.0 * seconds / step.seconds.max(1e-12), 1),
+            ]);
+        }
+    };
+    row("kernels of the busiest stage".to_owned(), step.kernels - step.recomputed);
+    row("kernels that run again (recomputation)".to_owned(), step.recomputed);
+    row("kernels slowed by calls beside them".to_owned(), step.slowed);
+    row("GPU waits for the host that issues kernels".to_owned(), step.issued);
+    for (kind, seconds) in &step.exposed {
+        row(format!("exposed: {}", kind.name()), *seconds);
+    }
+    row("bubble: waits for other stages".to_owned(), step.bubble);
+    row("optimizer".to_owned(), step.optimizer);
+    table
+}
+
+fn memory(best: &Layout, (capacity, usable): (u64, u64)) -> Table {
+    let columns = [Column::text("holds", "holds"), Column::number("gib", "GiB"), Column::number("share", "% of GPU")];
+    let title = format!(
+        "memory of stage {}, the fullest: {:.1} GiB of {:.1}, of which {:.1} may be filled",
+        best.memory.stage,
+        best.memory.total() as f64 / GIB,
+        capacity as f64 / GIB,
+        usable as f64 / GIB
+    );
+    let mut table = Table::new("memory", title, columns);
+    for (part, bytes) in best.memory.parts().into_iter().filter(|p| p.1 > 0) {
+        table.push([
+            part.into(),
+            Cell::float(bytes as f64 / GIB, 2),
+            Cell::float(100.0 * bytes as f64 / capacity as f64, 1),
+        ]);
+    }
+    table
+}
+
+fn run(whole: &Whole) -> Table {
+    let mut table = Table::new("run", "the whole run", [Column::text("what", "what"), Column::text("value", "value")]);
+    let mut row = |what: &str, value: String| table.push([what.into(), value.into()]);
+    let failures = &whole.failures;
+    row("tokens, steps", format!("{:.3e}, {:.0}", whole.tokens, whole.steps));
+    row("days without a failure", format!("{:.1}", whole.days));
+    let [early, middle, late] = whole.finish_days;
+    row("days with failures: 10, 50 and 90 of 100 runs", format!("{early:.1}, {middle:.1}, {late:.1}"));
+    row("goodput", format!("{:.1}%", 100.0 * failures.goodput));
+    row("hours between failures; failures", format!("{:.1}; {:.0}", failures.mtbf_s / 3600.0, failures.failures));
+    let (gib, interval) = (failures.checkpoint_bytes / GIB, failures.interval_s / 60.0);
+    row("checkpoint, and minutes between two", format!("{gib:.0} GiB, {interval:.1}"));
+    row("GPU hours", format!("{:.0}", whole.gpu_hours));
+    if let Some(cost) = whole.cost {
+        row("cost", format!("{cost:.0}"));
+    }
+    table
+}
+
+fn extra(outcome: &Outcome) -> Map<String, Value> {
+    let layout = |layout: &Layout| {
+        let exposed: Map<String, Value> =
+            layout.step.exposed.iter().map(|(kind, seconds)| (kind.name().to_owned(), json!(seconds))).collect();
+        let memory: Map<String, Value> =
+            layout.memory.parts().into_iter().map(|(part, bytes)| (part.to_owned(), json!(bytes))).collect();
+        json!({
+            "layout": layout.layout,
+            "text": layout.text,
+            "step_time_s": layout.step.seconds,
+            "low_s": layout.step.interval.0,
+            "high_s": layout.step.interval.1,
+            "tokens_per_s_per_gpu": layout.tokens_per_s_per_gpu,
+            "mfu": layout.mfu,
+            "hfu": layout.hfu,
+            "memory_bytes": layout.memory.total(),
+            "memory": memory,
+            "fits": layout.fits,
+            "kernels_s": layout.step.kernels,
+            "recomputed_s": layout.step.recomputed,
+            "slowed_s": layout.step.slowed,
+            "issued_s": layout.step.issued,
+            "exposed_s": exposed,
+            "bubble_s": layout.step.bubble,
+            "optimizer_s": layout.step.optimizer,
+            "clock": layout.step.clock,
+        })
+    };
+    let (allowed, fitting, simulated) = outcome.looked_at;
+    let mut extra = Map::new();
+    extra.insert("model".to_owned(), json!(outcome.model));
+    extra.insert("machine".to_owned(), json!(outcome.machine));
+    extra.insert("gpus".to_owned(), json!(outcome.gpus));
+    extra.insert("tokens_per_step".to_owned(), json!(outcome.tokens_per_step));
+    extra.insert("searched".to_owned(), json!({"allowed": allowed, "fitting": fitting, "simulated": simulated}));
+    extra.insert("layouts".to_owned(), outcome.layouts.iter().map(layout).collect());
+    extra.insert("goodput".to_owned(), json!(outcome.whole.as_ref().map(|whole| whole.failures.goodput)));
+    extra.insert("whole".to_owned(), json!(outcome.whole));
+    extra
+}
+
+fn verdict(outcome: &Outcome, best: &Layout) -> Verdict {
+    let step = &best.step;
+    let done = outcome.whole.as_ref().map_or_else(String::new, |whole| {
+        let [early, middle, late] = whole.finish_days;
+        format!("; {:.3e} tokens are done in {middle:.0} days ({early:.0} to {late:.0})", whole.tokens)
+    });
+    let fits = match best.lacks {
+        None => String::new(),
+        Some((bytes, most)) => format!(", and does not fit: it lacks {:.1} GiB, most is {most}", bytes as f64 / GIB),
+    };
+    let (allowed, fitting, simulated) = outcome.looked_at;
+    let searched = if allowed > 1 {
+        format!(", the fastest of {allowed} layouts ({fitting} fit, {simulated} simulated)")
+    } else {
+        String::new()
+    };
+    Verdict {
+        status: if best.fits { Status::Ok } else { Status::Warning },
+        sentence: format!(
+            "{}{searched}: a step takes {:.2} s ({:.2} to {:.2}), {:.0} tokens/s a GPU, MFU {:.1}%{fits}{done}",
+            best.text,
+            step.seconds,
+            step.interval.0,
+            step.interval.1,
+            best.tokens_per_s_per_gpu,
+            100.0 * best.mfu
+        ),
+        confidence: outcome.confidence.to_owned(),
+        basis: "kernels by measured shapes of this kind of GPU; calls simulated with the network's profile".to_owned(),
+        next: None,
+    }
+}
