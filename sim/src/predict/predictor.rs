@@ -22,7 +22,10 @@ use crate::topology::Topology;
 
 /// Patterns and their proofs, each locked while someone proves it. A proof knows no machine: predictors share them.
 #[derive(Clone, Default, Debug)]
-pub struct Proofs(pub(super) Arc<Mutex<FxHashMap<Pattern, Arc<Mutex<Option<Proof>>>>>>);
+pub struct Proofs(pub(super) Arc<Mutex<FxHashMap<Pattern, Known>>>);
+
+/// The proof of a pattern, where it is there.
+type Known = Arc<Mutex<Option<Proof>>>;
 
 /// Predicts calls on one machine with one profile; shares proofs and routes between calls.
 #[derive(Debug)]
