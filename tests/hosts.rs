@@ -5,31 +5,19 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "common/random.rs"]
+mod random;
+
 use std::collections::BTreeSet;
 
 use collcast::health::suspects::{Belief, Member, Pace, Plan, Trial, Used, infer, next_round};
 
-/// Numbers that look random, the same everywhere (xorshift64*; Vigna, 2016).
-struct Random(u64);
+use random::Random;
 
-impl Random {
-    fn uniform(&mut self) -> f64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11) as f64 / (1_u64 << 53) as f64
-    }
-
-    fn normal(&mut self) -> f64 {
-        let radius = (-2.0 * (1.0 - self.uniform()).ln()).sqrt();
-        radius * (std::f64::consts::TAU * self.uniform()).cos()
-    }
-
-    /// Student's t of 3 degrees of freedom, which has a standard deviation of 1.7 and long tails.
-    fn tailed(&mut self) -> f64 {
-        let squares: f64 = (0..3).map(|_| self.normal().powi(2)).sum();
-        self.normal() / (squares / 3.0).sqrt()
-    }
+/// Student's t of 3 degrees of freedom, which has a standard deviation of 1.7 and long tails.
+fn tailed(random: &mut Random) -> f64 {
+    let squares: f64 = (0..3).map(|_| random.normal().powi(2)).sum();
+    random.normal() / (squares / 3.0).sqrt()
 }
 
 /// Scatter of a run at large sizes, which all of its sizes share, and of each size: `collcast::noise`.
@@ -51,8 +39,7 @@ struct Fleet {
 
 impl Fleet {
     fn new(count: usize, sick: &[f64], seed: u64) -> (Self, BTreeSet<String>) {
-        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        (0..8).for_each(|_| _ = random.uniform());
+        let mut random = Random::new(seed);
         let hosts: Vec<String> = (1..=count).map(|i| format!("gpu{i:02}")).collect();
         let mut slower: Vec<f64> = (0..count).map(|_| HOST * random.normal()).collect();
         let mut names = BTreeSet::new();
@@ -78,7 +65,7 @@ impl Fleet {
         let disturbed = if random.uniform() < DISTURBED { 0.1 + 0.4 * random.uniform() } else { 0.0 };
         // Slowness is not the same at all sizes.
         let mut sizes: Vec<f64> = (0..3)
-            .map(|size| slowest * (1.0 - 0.05 * f64::from(size)) + SIZE * random.tailed() + pace + disturbed)
+            .map(|size| slowest * (1.0 - 0.05 * f64::from(size)) + SIZE * tailed(random) + pace + disturbed)
             .collect();
         sizes.sort_by(f64::total_cmp);
         let used = Used { hosts: set.iter().cloned().collect(), ..Used::default() };

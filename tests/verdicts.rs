@@ -7,6 +7,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
+#[path = "common/random.rs"]
+mod random;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -20,6 +22,8 @@ use collcast::validate::{Request, validate};
 use collcast::views::validate::Shown;
 use rayon::prelude::*;
 use serde::Deserialize;
+
+use random::Random;
 
 const PUBLISHED: &str = "tests/data/published";
 
@@ -229,20 +233,6 @@ fn outside(case: &Case, residuals: &Residuals) -> Vec<Run> {
     case.runs.iter().map(run).collect()
 }
 
-/// Standard normal numbers that are the same each time.
-struct Draws(u64);
-
-impl Draws {
-    fn uniform(&mut self) -> f64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        ((self.0 >> 11) as f64 + 0.5) / (1_u64 << 53) as f64
-    }
-
-    fn normal(&mut self) -> f64 {
-        (-2.0 * self.uniform().ln()).sqrt() * (std::f64::consts::TAU * self.uniform()).cos()
-    }
-}
-
 /// Makes runs sick; none where it would not show in these.
 type Change = Box<dyn Fn(&[Run]) -> Option<Vec<Run>> + Sync>;
 
@@ -305,7 +295,7 @@ fn sicknesses() -> Vec<Sickness> {
     all.push(Sickness { name: "latency doubled", group: "latency", of: Box::new(latency) });
     let noisy = |runs: &[Run]| {
         changed(runs, |run, at, times| {
-            let mut draws = Draws(run.points[at].size_bytes ^ u64::from(run.ranks) << 40);
+            let mut draws = Random::new(run.points[at].size_bytes ^ u64::from(run.ranks) << 40);
             times.iter_mut().for_each(|us| *us *= (0.25 * draws.normal().abs()).exp());
             times.len() > 1
         })
@@ -506,7 +496,7 @@ const HEALTHY: &str = "healthy";
 fn every_format_says_the_same() {
     let folder = tempfile::tempdir().unwrap();
     let (good, measured) = (folder.path().join("good.csv"), folder.path().join("measured.csv"));
-    let write = |path: &Path, from: u64, factor: f64, scatter: f64, draws: &mut Draws| {
+    let write = |path: &Path, from: u64, factor: f64, scatter: f64, draws: &mut Random| {
         let mut text = String::from("collective,ranks,nodes,size_bytes,time_us,in_place\n");
         for size in (3..33).map(|power| 1_u64 << power) {
             for in_place in [false, true] {
@@ -517,7 +507,7 @@ fn every_format_says_the_same() {
         }
         std::fs::write(path, text).unwrap();
     };
-    let mut draws = Draws(7);
+    let mut draws = Random::new(7);
     write(&good, 0, 1.0, 0.0, &mut draws);
     let mut seen = BTreeSet::new();
     for _ in 0..64 {

@@ -4,6 +4,9 @@
 //! found. Method: the statistic itself on every run of the committed measurements, with real
 //! noise (in place against out of place of one run) and with noise that is drawn.
 
+#[path = "../../tests/common/random.rs"]
+mod random;
+
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
@@ -17,6 +20,7 @@ use super::sets::{Matched, matched};
 use super::{Between, Change, Condition, Request, Set, compare};
 use crate::bands::band;
 use crate::noise::known;
+use random::Random;
 
 fn data() -> Vec<Measurement> {
     let path = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/h200x4/nccl.csv"));
@@ -54,22 +58,6 @@ fn any_slower(a: &[Measurement], b: &[Measurement]) -> bool {
 /// In place, these spare the copy of a rank's own part: they are really faster.
 fn spares_a_copy(row: &Measurement) -> bool {
     matches!(row.collective, Collective::AllGather | Collective::AllToAll | Collective::ReduceScatter)
-}
-
-/// xorshift64*: enough for tests, and the same everywhere.
-struct Random(u64);
-
-impl Random {
-    fn uniform(&mut self) -> f64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11) as f64 / (1u64 << 53) as f64
-    }
-
-    fn normal(&mut self) -> f64 {
-        (0..12).map(|_| self.uniform()).sum::<f64>() - 6.0
-    }
 }
 
 /// The rows as another run would give them: one offset for each band, noise for each row, and
@@ -189,7 +177,7 @@ fn rates_hold_with_drawn_noise() {
     let (mut trials, mut alarms) = (0, 0);
     let mut found = [(0, 0); 3];
     for seed in 1..=20u64 {
-        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut random = Random::new(seed);
         for run in runs(&data) {
             let a = select(&data, &run, |_| true);
             let b = again(&a, &mut random);
