@@ -183,3 +183,22 @@ fn what_cannot_be_planned_writes_no_script() {
     let (code, _, err) = collcast(&["validate", "--next-runs", &next]);
     assert!(code == 2 && err.contains("MEASUREMENTS"), "{err}");
 }
+
+/// Goal: the suggested command keeps what this one was told of machine, measurements and limits.
+#[test]
+fn the_next_command_keeps_what_was_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let next = folder.path().join("round1").display().to_string();
+    let told = "-t dgx-h100 --host-names node[01-16] --nodes 16 --gpus 8 --launch processes -c all_reduce --fail-below 85% --max-error 50% \
+                --history past --profile prior --profile hopper-ib-published --against good --one-at-a-time --no-doctor --closest --allow-predicted";
+    let words: Vec<&str> = told.split_whitespace().collect();
+    let (code, _, err) = collcast(&[&["validate", "--next-runs", &next][..], &words].concat());
+    assert_eq!(code, 0, "{err}");
+    let said = err.split_whitespace().collect::<Vec<_>>().join(" ");
+    let expected =
+        words.join(" ").replace("node[01-16]", "'node[01-16]'").replace("85%", "'85%'").replace("50%", "'50%'");
+    assert!(
+        said.contains(&format!("`collcast validate {next} {expected} --next-runs {}2`", &next[..next.len() - 1])),
+        "{said}"
+    );
+}

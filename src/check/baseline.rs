@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 use crate::files::{content_hash, read_text};
+use crate::values::plural;
 
 /// The schema that this module reads and writes.
 const SCHEMA: &str = "collcast/baseline/1";
@@ -111,11 +112,6 @@ pub struct Counts {
     pub versions: usize,
     /// Collectives on machines with versions.
     pub entries: usize,
-}
-
-/// `1 machine`, or `2 machines`.
-pub(crate) fn plural(count: usize, one: &str, many: &str) -> String {
-    format!("{count} {}", if count == 1 { one } else { many })
 }
 
 impl fmt::Display for Counts {

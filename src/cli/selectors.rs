@@ -93,10 +93,10 @@ impl Named {
 pub(crate) struct ReadArgs {
     /// Collective of logs that do not say theirs
     #[arg(short, long, value_name = "NAME")]
-    collective: Option<String>,
+    pub(crate) collective: Option<String>,
     /// Accept our own predictions as measurements
     #[arg(long)]
-    allow_predicted: bool,
+    pub(crate) allow_predicted: bool,
 }
 
 impl ReadArgs {

@@ -146,35 +146,39 @@ impl Args {
         })
     }
 
-    /// The commands that go on from a round in that folder.
+    /// The commands that go on from a round in that folder: all that this one was told of machine and measurements.
     fn then(&self, folder: &Path) -> String {
-        let round = quoted(&folder.to_string_lossy());
-        let mut command = "collcast validate".to_owned();
-        let mut add = |word: &str| command += &format!(" {}", quoted(word));
-        self.measurements.iter().for_each(|path| add(&path.to_string_lossy()));
-        add(&folder.to_string_lossy());
-        for (flag, value) in [("-t", &self.topology), ("--host-names", &self.host_names)] {
-            if let Some(value) = value {
-                add(flag);
-                add(value);
-            }
-        }
-        for (flag, value) in [("--nodes", self.nodes), ("--gpus", self.gpus)] {
-            if let Some(value) = value {
-                add(flag);
-                add(&value.to_string());
-            }
-        }
-        for path in &self.against {
-            add("--against");
-            add(&path.to_string_lossy());
-        }
-        if self.one_at_a_time {
-            add("--one-at-a-time");
-        }
-        add("--next-runs");
-        add(&following(&folder.to_string_lossy()));
-        format!("`cd {round} && sbatch round.slurm.sh`, then `{command}`")
+        let [round, following] = [folder.to_string_lossy().into_owned(), following(&folder.to_string_lossy())];
+        let path = |path: &PathBuf| Some(path.to_string_lossy().into_owned());
+        let text = |text: &Option<String>| text.clone();
+        let number = |number: Option<u32>| number.map(|n| n.to_string());
+        let mut options = vec![
+            ("-t", text(&self.topology)),
+            ("--host-names", text(&self.host_names)),
+            ("--nodes", number(self.nodes)),
+            ("--gpus", number(self.gpus)),
+            ("--launch", text(&self.launch)),
+            ("-c", self.read.collective.clone()),
+            ("--fail-below", text(&self.fail_below)),
+            ("--max-error", text(&self.max_error)),
+            ("--history", self.history.as_ref().and_then(path)),
+        ];
+        options.extend(self.profile.iter().map(|profile| ("--profile", Some(profile.clone()))));
+        options.extend(self.against.iter().map(|good| ("--against", path(good))));
+        let flags = [
+            ("--one-at-a-time", self.one_at_a_time),
+            ("--no-doctor", self.no_doctor),
+            ("--closest", self.closest),
+            ("--allow-predicted", self.read.allow_predicted),
+        ];
+        let mut words = vec!["collcast".to_owned(), "validate".to_owned()];
+        words.extend(self.measurements.iter().filter_map(path));
+        words.push(round.clone());
+        words.extend(options.into_iter().filter_map(|(flag, value)| Some([flag.to_owned(), value?])).flatten());
+        words.extend(flags.into_iter().filter(|flag| flag.1).map(|flag| flag.0.to_owned()));
+        words.extend(["--next-runs".to_owned(), following]);
+        let command: Vec<String> = words.iter().map(|word| quoted(word)).collect();
+        format!("`cd {} && sbatch round.slurm.sh`, then `{}`", quoted(&round), command.join(" "))
     }
 }
 

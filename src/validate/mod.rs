@@ -26,6 +26,7 @@ use crate::health::{self, Doubt, Health, Limits, Reference, Run, State};
 use crate::next::{self, Next};
 use crate::profiles::{Purpose, Taken};
 use crate::site::{SiteSpec, assumptions};
+use crate::values::plural;
 use crate::watch::Watch;
 pub use figures::{Closest, File, FileOutcome, Group, Median, Row, Stats};
 use judged::{Judged, Verdicts, can_be_asked, hosts_of_rows, judge, left_aside, one_kind};
@@ -319,8 +320,8 @@ fn beside_good_runs(request: &Request, read: &ReadReport) -> Result<Outcome, Err
         outcome.warnings.push(text);
     }
     outcome.inputs.extend(inputs("good runs", &good));
-    let rows = |read: &ReadReport| format!("{} rows from {} files", read.measurements.len(), given(read).count());
-    outcome.notes = vec![format!("{}, beside good runs: {}; the median of several files", rows(read), rows(&good))];
+    outcome.notes =
+        vec![format!("{}, beside good runs: {}; the median of several files", rows_from(read), rows_from(&good))];
     outcome.files.extend(good.files.iter().map(File::from));
     outcome.expected = Expected::Runs { files: given(&good).count() };
     outcome.other_gpus = other_gpus;
@@ -337,7 +338,7 @@ fn beside_runs(request: &Request, read: &ReadReport, runs: Vec<Run>) -> Outcome 
     let health = health::judge(&runs, limits(request));
     Outcome {
         inputs: inputs("measurements", read),
-        notes: vec![format!("{} rows from {} files", read.measurements.len(), given(read).count())],
+        notes: vec![rows_from(read)],
         warnings: cut_runs(&read.files).into_iter().collect(),
         rows: Vec::new(),
         groups: Vec::new(),
@@ -370,6 +371,12 @@ fn inputs(role: &str, read: &ReadReport) -> Vec<Input> {
         hash: f.hash.clone(),
     };
     given(read).map(input).collect()
+}
+
+/// `63 rows from 1 file`.
+fn rows_from(read: &ReadReport) -> String {
+    let files = plural(given(read).count(), "file", "files");
+    format!("{} from {files}", plural(read.measurements.len(), "row", "rows"))
 }
 
 fn listed(names: &BTreeSet<&str>) -> String {

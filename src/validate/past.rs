@@ -10,6 +10,7 @@ use serde::Serialize;
 use crate::error::Error;
 use crate::health::{Health, Judged, Reference, Run, State, against};
 use crate::history::{Entry, FEWEST, Kept, Past, Trend, Verdict, entries};
+use crate::values::plural;
 
 /// What the past says of a run that is judged.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -107,7 +108,8 @@ impl Present {
             recorded += usize::from(kept.record(folder, &self.past, file, read, verdict)?.is_some());
         }
         let known = self.kept.len() - recorded;
-        let known = if known > 0 { format!(", {known} were there already") } else { String::new() };
-        Ok(format!("{recorded} files are recorded in {}{known}", folder.display()))
+        let known = if known > 0 { format!(", {} there already", plural(known, "was", "were")) } else { String::new() };
+        let files = plural(recorded, "file is", "files are");
+        Ok(format!("{files} recorded in {}{known}", folder.display()))
     }
 }

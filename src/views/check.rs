@@ -6,8 +6,9 @@ use collcast_reports::model::{Case, CaseOutcome, Cell, Column, Input, Report, St
 use collcast_sim::collective::Collective;
 
 use super::VERSION;
-use crate::check::{Cause, Changed, Finding, Kind, Outcome, Tolerance, digits, plural, signed};
+use crate::check::{Cause, Changed, Finding, Kind, Outcome, Tolerance, digits, signed};
 use crate::query::trust;
+use crate::values::plural;
 
 /// Machines that a line names.
 const NAMED: usize = 4;

@@ -4,6 +4,7 @@ use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
 
 use crate::health::suspects::Plan;
 use crate::next::{GPUS, Next, USUAL_ROUNDS, USUAL_RUNS, log_name};
+use crate::values::plural;
 
 /// Slow hosts that a sentence names; the table has all.
 const TOLD: usize = 3;
@@ -90,28 +91,29 @@ impl Next {
             slow.push(format!("and {} more", self.named.len() - TOLD));
         }
         let slow = slow.join(", ");
+        let runs = plural(self.runs, "run", "runs");
+        let sets = match &self.plan {
+            Plan::Run(round) => plural(round.sets.len(), "set", "sets"),
+            _ => String::new(),
+        };
         match &self.plan {
             Plan::Known { chance } if self.named.is_empty() => {
-                format!("of {hosts} hosts none is slow: {:.1}% certain after {} runs", chance * 100.0, self.runs)
+                format!("of {hosts} hosts none is slow: {:.1}% certain after {runs}", chance * 100.0)
             }
-            Plan::Known { .. } => format!("known: of {hosts} hosts this is slow after {} runs: {slow}", self.runs),
-            Plan::Run(round) if self.runs == 0 && self.one_by_one => {
+            Plan::Known { .. } => format!("known: of {hosts} hosts this is slow after {runs}: {slow}"),
+            Plan::Run(_) if self.runs == 0 && self.one_by_one => {
                 let (one, two) = USUAL_RUNS;
                 format!(
-                    "{} sets of {hosts} hosts are to run; usually {one} runs say which host is slow, {two} which two",
-                    round.sets.len()
+                    "{sets} of {hosts} hosts are to run; usually {one} runs say which host is slow, {two} which two"
                 )
             }
-            Plan::Run(round) if self.runs == 0 => {
+            Plan::Run(_) if self.runs == 0 => {
                 let (usual, most) = USUAL_ROUNDS;
-                format!(
-                    "{} sets of {hosts} hosts are to run; usually {usual} rounds say who is slow, at most {most}",
-                    round.sets.len()
-                )
+                format!("{sets} of {hosts} hosts are to run; usually {usual} rounds say who is slow, at most {most}")
             }
-            Plan::Run(round) => {
+            Plan::Run(_) => {
                 let so_far = if slow.is_empty() { "no host is likely slow".to_owned() } else { slow };
-                format!("not certain yet after {} runs: {so_far}; {} sets are to run", self.runs, round.sets.len())
+                format!("not certain yet after {runs}: {so_far}; to run: {sets}")
             }
             Plan::Alike => {
                 let so_far = if slow.is_empty() { String::new() } else { format!("; likely slow: {slow}") };
