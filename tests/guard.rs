@@ -111,3 +111,60 @@ fn the_program_says_one_line() {
     let (code, _, err) = collcast(&[&run[..], &["--prometheus", &metrics]].concat());
     assert!(code == 2 && err.contains("nothing says what is expected") && err.contains("--expect"), "{err}");
 }
+
+/// Goal: the Slurm prolog drains a host that is slow or has lost GPUs, lets jobs through where collcast says nothing of
+/// the host, with a line that says why, and leaves jobs without GPUs alone.
+/// Method: the script under bash, with a program on PATH that ends as collcast would; and with none.
+#[test]
+#[cfg(unix)]
+fn the_prolog_drains_what_is_unfit() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("collcast");
+    let prolog = |code: Option<u8>, gpus: Option<&str>| {
+        if let Some(code) = code {
+            std::fs::write(&program, format!("#!/bin/sh\necho \"ran $*\" >&2\nexit {code}\n")).unwrap();
+            std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/ci/slurm-prolog.sh");
+        let mut command = std::process::Command::new("bash");
+        let path = format!("{}:/usr/bin:/bin", folder.path().display());
+        command.arg(script).env("PATH", path).env("COLLCAST_GOOD", "/none").env_remove("COLLCAST_ALWAYS");
+        command.env_remove("SLURM_JOB_GPUS").envs(gpus.map(|gpus| ("SLURM_JOB_GPUS", gpus)));
+        let out = command.output().unwrap();
+        (out.status.code().unwrap(), String::from_utf8(out.stderr).unwrap())
+    };
+    let (code, err) = prolog(None, Some("0,1"));
+    assert!(code == 0 && err.contains("not judged, exit code 127: collcast cannot be started"), "{err}");
+    for (ends, expected, said) in [
+        (0, 0, "ran bench -t dgx-h100 --backend nccl --quick --expect dgx-h100"),
+        (1, 1, "ran bench"),
+        (2, 0, "not judged, exit code 2: its options"),
+        (3, 0, "not judged, exit code 3: NCCL or another library"),
+        (124, 0, "not judged, exit code 124: no time"),
+        (4, 0, "not judged, exit code 4"),
+    ] {
+        let (code, err) = prolog(Some(ends), Some("0,1"));
+        assert!(code == expected && err.contains(said), "{ends}: {code} {err}");
+        assert_eq!(err.contains("not judged"), expected == 0 && ends != 0, "{err}");
+    }
+    assert_eq!(prolog(Some(1), None), (0, String::new()));
+}
+
+/// Goal: a host that is judged and has no GPU is unfit, with exit code 1 and the metric that says so; one that is only
+/// measured lacks hardware.
+#[test]
+fn a_host_without_its_gpus_is_unfit() {
+    let folder = tempfile::tempdir().unwrap();
+    let metrics = folder.path().join("host.prom").display().to_string();
+    let run = ["bench", "--backend", "nccl", "--quick"];
+    let (code, _, err) = collcast(&run);
+    if code != 3 {
+        println!("skipped: a GPU is there");
+        return;
+    }
+    assert!(err.contains("CUDA"), "{err}");
+    let (code, _, err) = collcast(&[&run[..], &["--expect", "dgx-h100", "--prometheus", &metrics]].concat());
+    assert!(code == 1 && err.contains("this host is not fit: ") && err.contains("hint: "), "{code} {err}");
+    assert!(std::fs::read_to_string(metrics).unwrap().contains("\ncollcast_ok 0\n"));
+}

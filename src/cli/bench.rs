@@ -164,9 +164,12 @@ impl Args {
                 (Some(world), _) => Some(world.size),
                 (None, Runner::Host) => None,
                 (None, _) => {
-                    let machine = &self.machine;
-                    let named = machine.name().is_some() || machine.gpus.is_some() || !machine.nodes.is_empty();
-                    Some(ranks_here(topology, named)?)
+                    let (machine, guard) = (&self.machine, &self.guard);
+                    let named = machine.name().or(guard.machine()).is_some()
+                        || machine.gpus.is_some()
+                        || !machine.nodes.is_empty();
+                    // A host that has lost GPUs is unfit: where it is judged that is the verdict.
+                    Some(ranks_here(topology, named).or_else(|error| Err(guard.lacking(error)?))?)
                 }
             };
         }

@@ -87,6 +87,19 @@ impl GuardArgs {
         Ok(ExitCode::from(u8::from(outcome.failed)))
     }
 
+    /// That GPUs are missing, as it is told: the verdict where a host is judged.
+    pub(crate) fn lacking(&self, error: Error) -> Result<Error, Error> {
+        if !self.judges() {
+            return Ok(error);
+        }
+        self.metrics(None)?;
+        let message = format!("this host is not fit: {error}");
+        let hint = Some(
+            "look at `nvidia-smi -L` and `dmesg | grep -i xid`; a GPU that is gone comes back with a reset".to_owned(),
+        );
+        Ok(Error::Exec { code: 1, message, hint })
+    }
+
     /// Writes the metrics; of a run that failed without an outcome.
     pub(crate) fn metrics(&self, outcome: Option<&collcast::validate::Outcome>) -> Result<(), Error> {
         let Some(path) = &self.prometheus else { return Ok(()) };
