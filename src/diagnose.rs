@@ -384,7 +384,7 @@ pub(crate) fn members(runs: &[health::Run]) -> Vec<Anomaly> {
         Member::Host { .. } | Member::Network { .. } => "slow_host",
         Member::Nic { .. } | Member::Rail { .. } => "slow_nic",
         Member::Gpu { .. } => "slow_gpu",
-        Member::Link { .. } => "slow_link",
+        Member::Link { .. } | Member::GpuLink { .. } => "slow_link",
     };
     vec![Anomaly {
         kind,

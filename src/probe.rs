@@ -311,7 +311,7 @@ fn plan(
 ) -> Planned {
     let call = Call::of_size(collective, ranks, Bytes(bytes), DataType::Float32);
     let query = Query::of(call).forced(algorithm, protocol).channels(channels);
-    Planned { query, algorithm: Some(algorithm), protocol: Some(protocol), channels: Some(channels) }
+    Planned { algorithm: Some(algorithm), protocol: Some(protocol), channels: Some(channels), ..Planned::new(query) }
 }
 
 /// The schedule that a prediction for this machine is made of.

@@ -202,3 +202,80 @@ fn simulate_and_bench_say_the_same_schedule_hash() {
         assert!(hash.len() == 16 && hashes.insert(hash), "{command}");
     }
 }
+
+/// What a run over sets of 6 GPUs wrote, with times of our own in place of those of threads, which are noise; `factor` is
+/// what a set's times are slower by, by its GPUs.
+fn run_over_sets(sets: &[&str], path: &std::path::Path, factor: impl Fn(&[u32]) -> f64) {
+    let file = path.to_str().unwrap();
+    let args = ["bench", "dgx-h100", "--ranks", "6", "-s", "4K,16K,64K", "--protocol", "simple", "-o", file];
+    let (code, _, err) = collcast(&[&args[..], sets, &QUICK].concat(), &[]);
+    assert_eq!(code, 0, "{err}");
+    let written = std::fs::read_to_string(path).unwrap();
+    let mut text = String::new();
+    let mut columns = Vec::new();
+    for line in written.lines() {
+        let mut cells: Vec<String> = line.split(',').map(str::to_owned).collect();
+        if line.starts_with("run,") {
+            columns.clone_from(&cells);
+        } else if line.starts_with("host ") {
+            let at = |name: &str| columns.iter().position(|column| column == name).unwrap();
+            let gpus: Vec<u32> =
+                cells[at("gpus")].split(' ').map(|gpu| gpu.rsplit(':').next().unwrap().parse().unwrap()).collect();
+            let size: f64 = cells[at("size_bytes")].parse().unwrap();
+            // Off by up to 0.4%, by the name of the run.
+            let noise = 1.0 + f64::from(cells[0].bytes().map(u32::from).sum::<u32>() * 7 % 9) / 2000.0;
+            cells[at("time_us")] = format!("{:.3}", (5.0 + size / 1e3) * noise * factor(&gpus));
+            ["algbw_gbps", "busbw_gbps"].iter().for_each(|rate| cells[at(rate)].clear());
+        }
+        text += &(cells.join(",") + "\n");
+    }
+    std::fs::write(path, text).unwrap();
+}
+
+/// Goal: which GPU is slow, or which link between two, is said from runs over pairs, and from those over halves and of
+/// each GPU alone which GPU is: beside a good run, whose pairs need not be alike.
+#[test]
+fn sets_of_gpus_say_which_is_slow() {
+    let dir = tempfile::tempdir().unwrap();
+    let across = |gpus: &[u32]| if gpus[0] < 3 && gpus[gpus.len() - 1] >= 3 { 1.6 } else { 1.0 };
+    let check = |sets: &[&str], runs: usize, slow: &dyn Fn(&[u32]) -> f64, kind: &str, said: &str| {
+        let (good, bad) = (dir.path().join("good.csv"), dir.path().join("bad.csv"));
+        run_over_sets(sets, &good, across);
+        run_over_sets(sets, &bad, |gpus| across(gpus) * slow(gpus));
+        let written = std::fs::read_to_string(&bad).unwrap();
+        let names = written.lines().filter(|l| l.starts_with("host ")).map(|l| l.split(',').next().unwrap());
+        assert_eq!(names.collect::<std::collections::BTreeSet<_>>().len(), runs, "{written}");
+        let args = ["validate", bad.to_str().unwrap(), "--against", good.to_str().unwrap(), "--format", "json"];
+        let (_, out, err) = collcast(&args, &[]);
+        let answer: serde_json::Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{err}"));
+        let found =
+            answer["anomalies"].as_array().unwrap().iter().find(|a| a["kind"].as_str().unwrap().starts_with("slow_"));
+        let found = found.unwrap_or_else(|| panic!("{sets:?}: {out}"));
+        let evidence = found["evidence"].as_str().unwrap();
+        assert_eq!((found["kind"].as_str().unwrap(), found["severity"].as_str().unwrap()), (kind, "error"), "{found}");
+        assert!(evidence.contains(said) && evidence.matches(" certain").count() == 1, "{sets:?}: {evidence}");
+    };
+    let gpu = |gpus: &[u32]| if gpus.contains(&2) { 1.3 } else { 1.0 };
+    check(&["--pairs"], 15, &gpu, "slow_gpu", "sets: GPU 2 of host ");
+    check(&["--halves", "--rounds", "2"], 12, &gpu, "slow_gpu", "sets: GPU 2 of host ");
+    check(&["--alone", "--rounds", "3"], 18, &gpu, "slow_gpu", "sets: GPU 2 of host ");
+    let link = |gpus: &[u32]| if *gpus == [1, 4] { 1.5 } else { 1.0 };
+    check(&["--pairs", "--rounds", "3"], 45, &link, "slow_link", "sets: link between GPUs 1 and 4 of host ");
+}
+
+/// Goal: sets that cannot be, and back ends that cannot be given them, are refused with the way out.
+#[test]
+fn odd_sets_are_refused() {
+    let world = [("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "0"), ("MASTER_ADDR", "127.0.0.1")];
+    for (args, env, says) in [
+        (&["--pairs", "--ranks", "2"][..], &[][..], "--pairs: 2 GPUs give no sets"),
+        (&["--halves", "--ranks", "3"], &[], "--halves: 3 GPUs"),
+        (&["--rounds", "2"], &[], "no sets are run"),
+        (&["--pairs", "--format", "nccl-tests"], &[], "--format csv"),
+        (&["--pairs", "--backend", "cuda"], &[], "GPUs of their own"),
+        (&["--pairs", "--backend", "nccl", "--ranks", "4"], &world, "start the command once"),
+    ] {
+        let (code, out, err) = collcast(&[&["bench", "-s", "8"][..], args].concat(), env);
+        assert!(code == 2 && out.is_empty() && err.contains(says) && err.contains("hint:"), "{args:?}: {code} {err}");
+    }
+}

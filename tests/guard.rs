@@ -43,6 +43,8 @@ fn run(times: f64) -> Outcome {
             algorithm: None,
             protocol: None,
             ranks: 4,
+            set: None,
+            gpus: Vec::new(),
             launch: Launch::Processes,
             channels: None,
             dtype: query.call.dtype,
@@ -59,7 +61,7 @@ fn run(times: f64) -> Outcome {
             schedule_hash: None,
             times_us: vec![time_us],
         });
-        outcome.planned.push(Planned { query, algorithm: None, protocol: None, channels: None });
+        outcome.planned.push(Planned::new(query));
     }
     outcome
 }

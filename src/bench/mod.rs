@@ -2,6 +2,7 @@
 
 mod outcome;
 mod request;
+mod sets;
 mod sidecar;
 mod worker;
 
@@ -21,6 +22,8 @@ use crate::site::Site;
 use crate::watch::Watch;
 pub use outcome::{Failure, Outcome, Planned, Row};
 pub use request::{Backend, Request};
+use sets::Visible;
+pub use sets::{Set, Sets};
 pub(crate) use sidecar::{date, sidecar};
 pub use worker::{COMMAND, of_rank, work};
 
@@ -37,8 +40,15 @@ pub fn bench(site: &Site, request: &Request) -> Result<Outcome, Error> {
             "leave --launch out, or start the command once, without torchrun, mpirun or srun",
         ));
     }
+    let visible = (!request.sets.is_empty()).then(Visible::here);
+    if visible.is_some() && (request.world.is_some() || !matches!(request.backend, Backend::Host | Backend::Nccl)) {
+        return Err(Error::usage(
+            "sets of GPUs run by the back ends nccl and host alone, and are started here",
+            "use --backend nccl, and start the command once, without torchrun, mpirun or srun",
+        ));
+    }
     let predictor = site.predictor();
-    let planned = plan(site, &predictor, request)?;
+    let planned = over_sets(plan(site, &predictor, request)?, request, visible.as_ref());
     let mut outcome = Outcome {
         backend: request.backend,
         launch,
@@ -60,7 +70,7 @@ pub fn bench(site: &Site, request: &Request) -> Result<Outcome, Error> {
         }
         Backend::Nccl => {
             outcome.environment = environment(request.env.clone(), request.nvls)?;
-            worker::measure(request, &mut outcome);
+            worker::measure(request, visible.as_ref(), &mut outcome);
         }
         Backend::Verbs => match verbs::open()? {},
     }
@@ -107,7 +117,7 @@ fn plan(site: &Site, predictor: &Predictor<'_>, request: &Request) -> Result<Vec
         let query = query.clone();
         if by_nccl && query.algorithm != Choice::Best && query.protocol != Choice::Best {
             let (algorithm, protocol) = (forced(query.algorithm), forced(query.protocol));
-            return Ok(Planned { algorithm, protocol, channels: query.channels, query });
+            return Ok(Planned { algorithm, protocol, ..Planned::new(query) });
         }
         site.check_graphs(query.call.ranks)?;
         // A prediction proves the schedule, which is what makes it fit to run.
@@ -116,10 +126,20 @@ fn plan(site: &Site, predictor: &Predictor<'_>, request: &Request) -> Result<Vec
             algorithm: Some(predicted.algorithm),
             protocol: Some(predicted.protocol),
             channels: if by_nccl { query.channels } else { Some(predicted.plan.channels) },
-            query,
+            ..Planned::new(query)
         })
     };
     request.queries.iter().take_while(|_| !request.watch.stopped()).map(one).collect()
+}
+
+/// The calls once for each set of GPUs, where there are sets.
+fn over_sets(planned: Vec<Planned>, request: &Request, visible: Option<&Visible>) -> Vec<Planned> {
+    let Some(visible) = visible else { return planned };
+    let on = |set: &Set| {
+        let (set, gpus) = (set.clone(), visible.names(set));
+        planned.iter().map(move |plan| Planned { set: Some(set.clone()), gpus: gpus.clone(), ..plan.clone() })
+    };
+    request.sets.iter().flat_map(on).collect()
 }
 
 fn forced<T>(choice: Choice<T>) -> Option<T> {

@@ -5,6 +5,7 @@ use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol
 use serde::Serialize;
 
 use super::request::Backend;
+use super::sets::Set;
 use crate::error::Error;
 use crate::query::Query;
 
@@ -43,21 +44,32 @@ pub struct Planned {
     pub protocol: Option<Protocol>,
     /// Channels; none where NCCL chooses.
     pub channels: Option<u32>,
+    /// The GPUs that run it, where these are a set of this host's.
+    pub set: Option<Set>,
+    /// Their names.
+    pub gpus: Vec<String>,
 }
 
 impl Planned {
+    /// A call of which NCCL chooses the rest, on the first GPUs.
+    pub fn new(query: Query) -> Self {
+        let channels = query.channels;
+        Self { query, algorithm: None, protocol: None, channels, set: None, gpus: Vec::new() }
+    }
+
     /// In words, for messages.
     pub fn words(&self) -> String {
         let call = &self.query.call;
         let name = |text: Option<&str>| text.unwrap_or("auto").to_owned();
         format!(
-            "{} {}/{}, {} ranks, {}{}",
+            "{} {}/{}, {} ranks, {}{}{}",
             call.collective,
             name(self.algorithm.map(Algorithm::name)),
             name(self.protocol.map(Protocol::name)),
             call.ranks,
             call.size(),
             if call.in_place { " in place" } else { "" },
+            if self.gpus.is_empty() { String::new() } else { format!(", on {}", self.gpus.join(" ")) },
         )
     }
 }
@@ -75,6 +87,12 @@ pub struct Row {
     pub protocol: Option<Protocol>,
     /// Ranks.
     pub ranks: u32,
+    /// The set of GPUs that ran it, where these are not the first of this host.
+    #[serde(skip)]
+    pub set: Option<Set>,
+    /// Names of these GPUs, with their host.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub gpus: Vec<String>,
     /// How kernels were started.
     pub launch: Launch,
     /// Channels; none where NCCL chose.
@@ -119,6 +137,8 @@ impl Row {
             algorithm: plan.algorithm,
             protocol: plan.protocol,
             ranks: call.ranks,
+            set: plan.set.clone(),
+            gpus: plan.gpus.clone(),
             launch,
             channels: plan.channels,
             dtype: call.dtype,

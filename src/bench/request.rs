@@ -6,6 +6,7 @@ use collcast_hwbackend::exec::Effort;
 use collcast_hwbackend::rendezvous::World;
 use serde::Serialize;
 
+use super::sets::Set;
 use crate::query::Query;
 use crate::watch::Watch;
 
@@ -45,6 +46,9 @@ pub struct Request {
     pub backend: Backend,
     /// The calls, one after another.
     pub queries: Vec<Query>,
+    /// Sets of GPUs that run the calls, one after the other: [`Sets::of`](super::Sets::of). The first ranks of this host,
+    /// where none are given. The calls have as many ranks as a set has GPUs.
+    pub sets: Vec<Set>,
     /// How long and how often.
     pub effort: Effort,
     /// Whether NCCL may use NVLink multicast (NVLS).
@@ -66,6 +70,7 @@ impl Request {
         Self {
             backend,
             queries,
+            sets: Vec::new(),
             effort: Effort::default(),
             nvls: false,
             env: Vec::new(),

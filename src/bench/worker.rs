@@ -14,6 +14,7 @@ use collcast_sim::schedule::Call;
 
 use super::outcome::{Outcome, Row};
 use super::request::Request;
+use super::sets::Visible;
 use crate::error::Error;
 use crate::watch::Watch;
 
@@ -35,23 +36,26 @@ pub fn work(input: &mut dyn Read, output: &mut dyn Write) -> Result<bool, Error>
     job.work(output).map_err(|_| Error::BrokenPipe)
 }
 
-/// Measures all calls; those with the same forced settings share their processes.
-pub(super) fn measure(request: &Request, outcome: &mut Outcome) {
+/// Measures all calls; those with the same forced settings on the same GPUs share their processes, which see these
+/// alone.
+pub(super) fn measure(request: &Request, visible: Option<&Visible>, outcome: &mut Outcome) {
     let (planned, launch) = (&outcome.planned, outcome.launch);
     let mut groups: BTreeMap<_, Vec<usize>> = BTreeMap::new();
     for (index, plan) in planned.iter().enumerate() {
-        groups.entry((plan.algorithm, plan.protocol, plan.channels)).or_default().push(index);
+        groups.entry((&plan.set, plan.algorithm, plan.protocol, plan.channels)).or_default().push(index);
     }
     let (world, watch) = (request.world.as_ref(), &request.watch);
     let first = world.map_or(0, |w| w.rank);
     let parts = watch.parts(planned.len());
     outcome.interrupted = watch.stopped();
-    for ((algorithm, protocol, channels), indices) in groups {
+    for ((set, algorithm, protocol, channels), indices) in groups {
         let calls: Vec<&Call> = indices.iter().map(|&i| &planned[i].query.call).collect();
         let job = Job::new(&calls, launch, &request.effort);
         let forced = environment(algorithm, protocol, channels);
         let forced = forced.into_iter().map(|(name, value)| (name.to_owned(), value));
-        let settings: Vec<(String, String)> = outcome.environment.iter().cloned().chain(forced).collect();
+        let shown = visible.zip(set.as_ref()).map(|(visible, set)| visible.variables(set));
+        let settings = outcome.environment.iter().cloned().chain(forced).chain(shown.into_iter().flatten());
+        let settings: Vec<(String, String)> = settings.collect();
         let count = match (launch, world) {
             (Launch::Processes, None) => calls.first().map_or(1, |call| call.ranks),
             _ => 1,
@@ -189,7 +193,7 @@ mod tests {
     #![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
 
     use super::*;
-    use crate::bench::{Backend, Failure, bench};
+    use crate::bench::{Backend, Failure, Set, Sets, bench};
     use crate::{Query, SiteSpec};
     use collcast_sim::collective::Collective;
     use std::os::unix::fs::PermissionsExt as _;
@@ -198,6 +202,11 @@ mod tests {
     /// What a run of two all-reduces by two processes gives, with `script` in place of a program that has NCCL; and
     /// the lines that are none of its answers, sorted.
     fn check_run(script: &str) -> (Outcome, Vec<String>) {
+        check_run_on(script, Vec::new())
+    }
+
+    /// The same on sets of GPUs.
+    fn check_run_on(script: &str, sets: Vec<Set>) -> (Outcome, Vec<String>) {
         let dir = tempfile::tempdir().unwrap();
         let program = dir.path().join("worker.sh");
         std::fs::write(&program, format!("#!/bin/sh\n[ \"$1\" = {COMMAND} ] || exit 9\njob=$(cat)\n{script}")).unwrap();
@@ -213,6 +222,7 @@ mod tests {
         let request = Request {
             env: vec![("NCCL_HOSTID".to_owned(), "h{rank}".to_owned())],
             worker: Some(program),
+            sets,
             watch: Watch::default().on_stage(move |line| told.lock().unwrap().push(line.to_owned())),
             ..Request::new(Backend::Nccl, vec![query(8), query(1024)])
         };
@@ -239,6 +249,27 @@ echo '#collcast {"Sample":{"times_us":[4.0],"checked":512,"predicted_us":3.5}}'
         assert_eq!(outcome.facts, [("gpu".to_owned(), "none".to_owned())]);
         let rows: Vec<_> = outcome.rows.iter().map(|r| (r.size_bytes, r.time_us, r.checked, r.nccl_model_us)).collect();
         assert_eq!(rows, [(8, 2.0, 4, None), (1024, 4.0, 512, Some(3.5))]);
+    }
+
+    /// Goal: each set of GPUs has processes of its own, which see these GPUs alone; rows name them, set by set.
+    #[test]
+    fn processes_of_a_set_see_its_gpus() {
+        let (outcome, lines) = check_run_on(
+            r##"echo "$CUDA_VISIBLE_DEVICES $RANK/$WORLD_SIZE"
+[ "$RANK" = 0 ] || exit 0
+echo '#collcast {"Sample":{"times_us":[2.0],"checked":4,"predicted_us":null}}'
+echo '#collcast {"Sample":{"times_us":[4.0],"checked":512,"predicted_us":null}}'
+"##,
+            Sets::Pairs.of(3, 1).unwrap(),
+        );
+        let seen: Vec<&str> = lines.iter().map(|line| line.rsplit_once(' ').unwrap().1).collect();
+        assert_eq!(seen, ["0/2", "1/2", "0/2", "1/2", "0/2", "1/2"]);
+        assert_eq!(lines.iter().collect::<std::collections::BTreeSet<_>>().len(), 6, "{lines:?}");
+        assert_eq!((outcome.failure, outcome.points), (None, 6));
+        let rows: Vec<_> = outcome.rows.iter().map(|r| (r.set.clone().unwrap().gpus, r.size_bytes)).collect();
+        let pairs = [[0, 1], [0, 2], [1, 2]].into_iter().flat_map(|pair| [(pair.to_vec(), 8), (pair.to_vec(), 1024)]);
+        assert_eq!(rows, pairs.collect::<Vec<_>>());
+        assert!(outcome.rows.iter().all(|row| row.gpus.len() == 2 && row.gpus[0].contains(':')));
     }
 
     /// Goal: a process that ends early is told with the call that it ended in, and earlier rows are kept.

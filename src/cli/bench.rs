@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::ValueEnum;
-use collcast::bench::{self, Backend, Outcome, Request, environment, of_rank, ranks_here};
+use collcast::bench::{self, Backend, Outcome, Request, Set, environment, of_rank, ranks_here};
 use collcast::files::{is_regular, read_text};
 use collcast::{Error, Query, Site, SiteSpec, Watch};
 use collcast_hwbackend::exec::Effort;
@@ -22,6 +22,7 @@ use indicatif::ProgressBar;
 use crate::guard::{GuardArgs, SIZES, SIZES_OF_THREADS};
 use crate::output::{Format, OutputArgs, with_nccl_tests, write};
 use crate::selectors::{CallArgs, MachineArgs, Named, default_sizes, queries};
+use crate::sets::SetsArgs;
 
 /// Batches of a quick run, and the seconds that those of a size may take: the nine sizes of it take some seconds.
 const QUICK_BATCHES: u32 = 7;
@@ -62,6 +63,8 @@ With --expect or --expect-from the run is judged as `validate` judges a file of 
 error, --format json for programs. --quick does it in seconds: see examples/ci for Slurm and Kubernetes.
 With --backend nccl, {rank} in a value of --env is the rank: --env NCCL_HOSTID=h{rank} --launch processes makes NCCL \
 take every process for a host of its own.
+--pairs, --halves and --alone run the calls on sets of this host's GPUs, one after the other, and the column `gpus` of the CSV \
+names them: `validate` says from it which GPU or link is slow.
 Under torchrun, mpirun or srun start this command in every process; rank 0 prints.")]
 #[command(mut_arg("format", with_nccl_tests))]
 #[command(mut_arg("size", default_sizes("8:1GiB:2, on CPU threads 8:1MiB:2")))]
@@ -92,6 +95,8 @@ pub(crate) struct Args {
     #[arg(long, help_heading = "Measurement")]
     nvls: bool,
     #[command(flatten)]
+    sets: SetsArgs,
+    #[command(flatten)]
     guard: GuardArgs,
     #[command(flatten)]
     output: OutputArgs,
@@ -118,6 +123,14 @@ impl Args {
             let why = "NCCL is the one that is installed";
             given.without(&["--nccl"], why, "leave it out; LD_LIBRARY_PATH says which is found")?;
         }
+        if !matches!(self.backend, Runner::Host | Runner::Nccl) {
+            let why = "its processes cannot be given GPUs of their own";
+            given.without(&["--pairs", "--halves", "--alone"], why, "use --backend nccl, or host to try it")?;
+        }
+        if self.sets.any() && self.output.format() == Format::NcclTests {
+            let hint = "use --format csv, which names the GPUs of each run";
+            return Err(Error::usage("nccl-tests' table holds one run, and sets of GPUs are several", hint));
+        }
         self.guard.check(given)?;
         self.call.check(given)
     }
@@ -137,8 +150,8 @@ impl Args {
         }
     }
 
-    /// The calls on a machine with what is left out filled in, and how kernels are started.
-    fn calls(&self, topology: &Topology, world: Option<&World>) -> Result<(CallArgs, Launch), Error> {
+    /// The calls on a machine with what is left out filled in, the sets of GPUs that run them, and how kernels are started.
+    fn calls(&self, topology: &Topology, world: Option<&World>) -> Result<(CallArgs, Vec<Set>, Launch), Error> {
         let mut call = self.call.clone();
         if call.launch.is_none() && self.backend != Runner::Nccl {
             if topology.hosts().len() > 1 {
@@ -173,11 +186,15 @@ impl Args {
                 }
             };
         }
+        let sets = self.sets.of(call.ranks.unwrap_or(topology.ranks()))?;
+        if let Some(set) = sets.first() {
+            call.ranks = Some(set.gpus.len() as u32);
+        }
         if world.is_some() && call.launch.is_none() {
             call.launch = Some(Launch::Processes.name().to_owned());
         }
         let launch = call.launch(topology.hosts().len())?;
-        Ok((call, launch))
+        Ok((call, sets, launch))
     }
 
     /// The calls one by one: nccl-tests runs every size out of place and in place.
@@ -217,14 +234,14 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, Error> {
     } else if spec.topology.is_none() {
         say!("note: no topology given; channels and `auto` are planned as on `{}`", topology.name);
     }
-    let (call, launch) = args.calls(&topology, world.as_ref())?;
+    let (call, sets, launch) = args.calls(&topology, world.as_ref())?;
     let (nccl, env) = (call.nccl.nccl.clone(), call.nccl.variables()?);
     let site = SiteSpec { nccl, env: env.clone(), launch: Some(launch), ..spec.clone() }.load_onto(topology)?;
     let queries = args.queries(&call, &site)?;
     let (bar, watch) = watched("");
     let leads = world.as_ref().is_none_or(|world| world.rank == 0);
     let (effort, nvls) = (args.effort(), args.nvls);
-    let request = Request { effort, nvls, env, world, watch, ..Request::new(args.backend.into(), queries) };
+    let request = Request { effort, nvls, env, world, watch, sets, ..Request::new(args.backend.into(), queries) };
     let outcome = bench::bench(&site, &request)?;
     bar.finish_and_clear();
     // A table of nothing looks like a result.

@@ -16,6 +16,7 @@ mod plan;
 mod probe;
 mod profile;
 mod selectors;
+mod sets;
 mod simulate;
 mod sweep;
 mod topo;

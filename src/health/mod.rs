@@ -17,6 +17,7 @@ pub(crate) use expected::runs_of;
 pub use judge::{Band, Health, Judged, Limits, Line, PLATEAU, judge};
 pub use kind::{Doubt, Kind, Unseen};
 pub use part::{Part, State};
+pub(crate) use reference::places;
 pub use reference::{Reference, against};
 pub use run::{Point, Run};
 pub use trials::trials;

@@ -13,8 +13,8 @@ use crate::statistics::median;
 /// How far good runs of like machines lie apart: twice what two runs of one machine do (`crate::noise`).
 const LIKE_MACHINES: Doubt = Doubt { small: 0.060, middle: 0.042, large: 0.018 };
 
-/// Times in us by file.
-type OfFiles = BTreeMap<String, Vec<f64>>;
+/// Times in us by file, and by the places of the GPUs of one host that ran it.
+type OfFiles = BTreeMap<(String, Vec<String>), Vec<f64>>;
 
 /// A run by file, name, collective and ranks.
 type Key<'m> = (&'m str, &'m str, Collective, u32);
@@ -27,16 +27,23 @@ type Beside<'m> = Vec<(&'m Measurement, f64)>;
 pub struct Reference {
     /// Times in us of each file's runs, by call, size, and whether in place.
     times: BTreeMap<(Collective, u32), BTreeMap<(u64, bool), OfFiles>>,
+    /// Whether those of GPUs at the same places count alone, where there are any: pairs of a host have ways that differ.
+    by_place: bool,
 }
 
 impl Reference {
     /// That of some measurements; the median over files, where there are several.
     pub fn of(good: &ReadReport) -> Self {
+        Self { by_place: true, ..Self::of_all(good) }
+    }
+
+    /// The same for measurements that are held against each other: other GPUs of the host are what each is held against.
+    pub fn of_all(good: &ReadReport) -> Self {
         let mut times = Self::default();
         for row in &good.measurements {
             let sizes = times.times.entry((row.collective, row.ranks)).or_default();
             let files = sizes.entry((row.size.0, row.in_place)).or_default();
-            files.entry(row.origin.file.clone()).or_default().push(row.time.as_us());
+            files.entry((row.origin.file.clone(), places(row))).or_default().push(row.time.as_us());
         }
         times
     }
@@ -46,7 +53,19 @@ impl Reference {
         let sizes = self.times.get(&(row.collective, row.ranks))?;
         let of = |in_place| sizes.get(&(row.size.0, in_place));
         let files = of(row.in_place).or_else(|| of(!row.in_place))?;
-        Some(median(files.values().map(|times| median(times.clone())).collect()))
+        let mine = places(row);
+        let there = |at: &&(String, Vec<String>)| at.1 == mine;
+        let by_place = self.by_place && files.keys().any(|at| there(&at));
+        let counted = files.iter().filter(|(at, _)| !by_place || there(at));
+        Some(median(counted.map(|(_, times)| median(times.clone())).collect()))
+    }
+}
+
+/// The places of the GPUs that ran a row, where it says so of one host: other hosts have the same.
+pub(crate) fn places(row: &Measurement) -> Vec<String> {
+    match &row.settings.host_names[..] {
+        [_] => row.settings.gpus.iter().map(|(_, gpu)| gpu.clone()).collect(),
+        _ => Vec::new(),
     }
 }
 

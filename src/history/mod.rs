@@ -23,6 +23,7 @@ use serde::Serialize;
 
 use crate::error::Error;
 use crate::files::{make_folder, write};
+use crate::health::places;
 use crate::noise;
 use crate::statistics::median;
 pub use trend::FEWEST;
@@ -80,6 +81,8 @@ pub struct Call {
     channels: Option<u32>,
     /// GPUs as the file names them.
     gpus: String,
+    /// Places of the GPUs of one host that ran it, where the row says: times of other pairs are not its past.
+    places: Vec<String>,
 }
 
 impl Call {
@@ -100,6 +103,7 @@ impl Call {
             nccl_algo: settings.nccl_algo.clone(),
             channels: settings.channels,
             gpus,
+            places: places(row),
         }
     }
 }

@@ -208,7 +208,7 @@ fn beside_expected(request: &Request, read: &ReadReport) -> Result<Outcome, Erro
 
 /// Runs beside the median of all that have their call and size: what all of them lack does not show.
 fn beside_each_other(read: &ReadReport) -> Vec<Run> {
-    let (mut runs, _) = health::against(read, &Reference::of(read));
+    let (mut runs, _) = health::against(read, &Reference::of_all(read));
     runs.iter_mut().for_each(|run| run.doubt = Doubt::UNKNOWN);
     runs
 }

@@ -78,8 +78,9 @@ impl Outcome {
     }
 }
 
-/// The calls that were measured; `run` says by whom.
+/// The calls that were measured; `run` says by whom. Where sets of GPUs ran them, each is a run of its own.
 pub(super) fn rows_table(run: &str, rows: &[Row]) -> Table {
+    let over_sets = rows.iter().any(|row| row.set.is_some());
     let columns = [
         Column::text("run", "backend"),
         Column::text("collective", "collective"),
@@ -101,10 +102,11 @@ pub(super) fn rows_table(run: &str, rows: &[Row]) -> Table {
         Column::number("nccl_model_us", "NCCL says us"),
         Column::text("schedule_hash", "schedule hash"),
     ];
+    let columns = columns.into_iter().chain(over_sets.then(|| Column::text("gpus", "GPUs")));
     let mut table = Table::new("rows", "", columns);
     for row in rows {
-        table.push([
-            run.into(),
+        let cells = [
+            run_of(run, row).into(),
             row.collective.name().into(),
             row.algorithm.map(Algorithm::name).into(),
             row.protocol.map(Protocol::name).into(),
@@ -123,9 +125,18 @@ pub(super) fn rows_table(run: &str, rows: &[Row]) -> Table {
             row.checked.into(),
             row.nccl_model_us.map_or(Cell::Missing, |us| Cell::float(us, 2)),
             row.schedule_hash.as_deref().into(),
-        ]);
+        ];
+        table.push(cells.into_iter().chain(over_sets.then(|| row.gpus.join(" ").into())));
     }
     table
+}
+
+/// `nccl 0+3`, and `nccl 0+3 again 2` in the second round.
+fn run_of(by: &str, row: &Row) -> String {
+    let Some(set) = &row.set else { return by.to_owned() };
+    let gpus: Vec<String> = set.gpus.iter().map(u32::to_string).collect();
+    let again = if set.round > 1 { format!(" again {}", set.round) } else { String::new() };
+    format!("{by} {}{again}", gpus.join("+"))
 }
 
 fn verdict(outcome: &Outcome) -> Option<Verdict> {

@@ -4,7 +4,7 @@
 //! others are derived. A row rounded to 0.00 is unusable and counted. A cell that cannot be
 //! meant refuses the file: such a table was written by a program, and is wrong throughout.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::str::FromStr;
 
@@ -24,10 +24,11 @@ const LINE_MAX: usize = 64 * 1024;
 const NEEDED: [&str; 3] = ["collective", "ranks", "size_bytes"];
 const TIMES: [&str; 3] = ["time_us", "algbw_gbps", "busbw_gbps"];
 /// Columns that are used where they are there.
-const USED: [&str; 21] = [
+const USED: [&str; 22] = [
     "run",
     "nodes",
     "gpus_per_node",
+    "gpus",
     "algorithm",
     "protocol",
     "launch",
@@ -426,6 +427,24 @@ impl Row<'_> {
         }
     }
 
+    /// The GPUs that ran it, as [`Settings::gpus`] has them: `node1:0 node1:3`.
+    fn gpus(&self, ranks: u32) -> Result<Vec<(String, String)>, ReadError> {
+        let expected = "a GPU for each rank, as in `node1:0 node1:3`";
+        let gpu = |word: &str| match word.split_once(':') {
+            Some((host, gpu)) if !host.is_empty() && !gpu.is_empty() => Ok((shortened(host), shortened(gpu))),
+            _ => Err(self.bad("gpus", "no host and GPU with a colon between them", expected)),
+        };
+        let words = self.cell("gpus").unwrap_or_default().split_whitespace();
+        let mut gpus = words.map(gpu).collect::<Result<Vec<_>, ReadError>>()?;
+        gpus.sort_unstable();
+        gpus.dedup();
+        if !gpus.is_empty() && gpus.len() != ranks as usize {
+            let problem = format!("{} GPUs for {ranks} ranks", gpus.len());
+            return Err(self.bad("gpus", problem, expected));
+        }
+        Ok(gpus)
+    }
+
     fn settings(&self, collective: Collective, out: &mut Parsed) -> Result<Settings, ReadError> {
         let mut notes = Vec::new();
         // What the row says wins over the variables of the file beside it.
@@ -487,7 +506,12 @@ impl Row<'_> {
             Some("in_place" | "in-place") => true,
             _ => self.flag("in_place")?,
         };
-        let settings = self.settings(collective, out)?;
+        let mut settings = self.settings(collective, out)?;
+        let gpus = self.gpus(ranks)?;
+        let names: BTreeSet<&String> = gpus.iter().map(|(host, _)| host).collect();
+        let hosts = hosts.or(u32::try_from(names.len()).ok().filter(|&count| count > 0));
+        settings.host_names = names.into_iter().cloned().collect();
+        settings.gpus = gpus.into();
 
         let [time, algbw, busbw] = [self.number("time_us")?, self.number("algbw_gbps")?, self.number("busbw_gbps")?];
         let positive = |value: Option<f64>| value.filter(|&value| value > 0.0);

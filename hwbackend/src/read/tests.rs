@@ -83,3 +83,26 @@ fn limits_hold() {
     check_total(",".repeat(60_000).as_bytes());
     check_total(format!("{}{}", "[".repeat(100_000), "]").as_bytes());
 }
+
+/// Goal: the GPUs of a row are read with their hosts, sorted, and tell how many hosts there are; others are refused.
+#[test]
+fn gpus_of_a_row_are_read() {
+    let read = |gpus: &str| {
+        let text = format!("collective,ranks,size_bytes,time_us,gpus\nall_reduce,2,8,5,{gpus}\n");
+        let options = ReadOptions::default();
+        parse(Path::new("t.csv"), "t", text.as_bytes(), &Sidecar::default(), &options, 9)
+            .map(|(_, mut p)| p.rows.remove(0))
+    };
+    let pair = |host: &str, gpu: &str| (host.to_owned(), gpu.to_owned());
+    let row = read("n1:3 n1:0000:1b:00").unwrap();
+    assert_eq!(&row.settings.gpus[..], [pair("n1", "0000:1b:00"), pair("n1", "3")]);
+    assert_eq!((&row.settings.host_names[..], row.hosts), (&["n1".to_owned()][..], Some(1)));
+    assert_eq!(read("n2:0 n1:0").unwrap().hosts, Some(2));
+    assert!(read("").unwrap().settings.gpus.is_empty());
+    for (gpus, said) in
+        [("n1:0", "1 GPUs for 2 ranks"), ("n1:0 n1:0", "1 GPUs"), ("0 1", "colon"), ("n1: n1:1", "colon")]
+    {
+        let error = read(gpus).unwrap_err().to_string();
+        assert!(error.contains(said) && error.contains("node1:0 node1:3"), "{gpus}: {error}");
+    }
+}

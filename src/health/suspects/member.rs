@@ -38,6 +38,13 @@ pub enum Member {
         /// Their name.
         nic: String,
     },
+    /// The way between two GPUs of a host.
+    GpuLink {
+        /// The host's name.
+        host: String,
+        /// Their places or numbers, sorted.
+        gpus: [String; 2],
+    },
     /// The way between two hosts.
     Link {
         /// Their names, sorted.
@@ -65,7 +72,8 @@ const NETWORK: f64 = 0.0075;
 /// The same of one GPU, or one NIC, apart from the other seven: an eighth of [`HOST`].
 const PART: f64 = HOST / 8.0;
 /// The same of the way between two hosts that are both well: a host has as many as there are hosts, and all of them
-/// together are as likely as one part in a fleet of some tens.
+/// together are as likely as one part in a fleet of some tens. The 28 ways between 8 GPUs are together as likely to be slow
+/// as three of these GPUs.
 const LINK: f64 = 1e-4;
 
 impl Member {
@@ -75,16 +83,18 @@ impl Member {
             Self::Host { .. } => HOST,
             Self::Network { .. } => NETWORK,
             Self::Gpu { .. } | Self::Nic { .. } | Self::Rail { .. } => PART,
-            Self::Link { .. } => LINK,
+            Self::Link { .. } | Self::GpuLink { .. } => LINK,
         }
     }
 
     /// The hosts that it belongs to.
     pub fn hosts(&self) -> &[String] {
         match self {
-            Self::Host { host } | Self::Network { host } | Self::Gpu { host, .. } | Self::Nic { host, .. } => {
-                std::slice::from_ref(host)
-            }
+            Self::Host { host }
+            | Self::Network { host }
+            | Self::Gpu { host, .. }
+            | Self::Nic { host, .. }
+            | Self::GpuLink { host, .. } => std::slice::from_ref(host),
             Self::Rail { .. } => &[],
             Self::Link { hosts } => hosts,
         }
@@ -111,18 +121,22 @@ impl fmt::Display for Member {
             Self::Gpu { host, gpu } => write!(f, "GPU {gpu} of host {host}"),
             Self::Nic { host, nic } => write!(f, "NIC {nic} of host {host}"),
             Self::Rail { nic } => write!(f, "NIC {nic}"),
+            Self::GpuLink { host, gpus: [a, b] } => write!(f, "link between GPUs {a} and {b} of host {host}"),
             Self::Link { hosts: [a, b] } => write!(f, "link between hosts {a} and {b}"),
         }
     }
 }
 
 impl Used {
-    /// The members that may have made the run slow. Several hosts use their networks; which ways between them is known of
-    /// two alone.
+    /// The members that may have made the run slow. Several hosts use their networks. Which ways between
+    /// hosts were used is known of two alone, and so of GPUs inside one host.
     pub fn members(&self) -> BTreeSet<Member> {
         let mut members: BTreeSet<Member> = self.hosts.iter().map(|h| Member::Host { host: h.clone() }).collect();
         members.extend(self.gpus.iter().map(|(host, gpu)| Member::Gpu { host: host.clone(), gpu: gpu.clone() }));
         if self.hosts.len() == 1 {
+            if let [(host, a), (_, b)] = self.gpus.iter().collect::<Vec<_>>()[..] {
+                members.insert(Member::GpuLink { host: host.clone(), gpus: [a.clone(), b.clone()] });
+            }
             return members;
         }
         members.extend(self.hosts.iter().map(|h| Member::Network { host: h.clone() }));
