@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use common::{all, collcast};
+use rayon::prelude::*;
 
 /// Words of a sentence at most.
 const WORDS: usize = 35;
@@ -138,29 +139,34 @@ fn check_options(page: &str, command: &str, helps: &mut BTreeMap<String, String>
     }
 }
 
-#[test]
-fn commands_print_what_is_shown() {
+/// Runs the blocks of a page, one after the other as its reader does; how many commands there are.
+fn run_page(path: &Path) -> usize {
     let mut helps = BTreeMap::new();
     let mut ran = 0;
-    for path in told() {
-        let page = name(&path);
-        let folder = tempfile::tempdir().unwrap();
-        for name in ["tests", "examples", "checks"] {
-            std::os::unix::fs::symlink(root().join(name), folder.path().join(name)).unwrap();
-        }
-        for block in split(&read_to_string(&path).unwrap()).0 {
-            let Some(kind) = block.info.strip_prefix("console") else { continue };
-            for (command, shown) in commands(&block) {
-                match kind {
-                    "" => check_prints(&page, folder.path(), &command, &shown),
-                    ",minutes" if all(&page, &command) => check_prints(&page, folder.path(), &command, &shown),
-                    ",gpu" | ",minutes" => check_options(&page, &command, &mut helps),
-                    _ => panic!("{page}: blocks are console, console,gpu or console,minutes, not console{kind}"),
-                }
-                ran += 1;
+    let page = name(path);
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["tests", "examples", "checks"] {
+        std::os::unix::fs::symlink(root().join(name), folder.path().join(name)).unwrap();
+    }
+    for block in split(&read_to_string(path).unwrap()).0 {
+        let Some(kind) = block.info.strip_prefix("console") else { continue };
+        for (command, shown) in commands(&block) {
+            match kind {
+                "" => check_prints(&page, folder.path(), &command, &shown),
+                ",minutes" if all(&page, &command) => check_prints(&page, folder.path(), &command, &shown),
+                ",gpu" | ",minutes" => check_options(&page, &command, &mut helps),
+                _ => panic!("{page}: blocks are console, console,gpu or console,minutes, not console{kind}"),
             }
+            ran += 1;
         }
     }
+    ran
+}
+
+/// Pages have folders of their own, so that they run at the same time.
+#[test]
+fn commands_print_what_is_shown() {
+    let ran: usize = told().par_iter().map(|path| run_page(path)).sum();
     assert!(ran >= 40, "only {ran} commands are shown");
 }
 

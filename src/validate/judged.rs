@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use collcast_hwbackend::read::{FileReport, ReadReport};
+use collcast_sim::call::Call;
 use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol, ReduceOp};
 use collcast_sim::doctor::Question;
 use collcast_sim::engine::Unobserved;
@@ -359,6 +360,15 @@ fn evenly(sizes: &[u64], most: usize) -> Vec<usize> {
     kept
 }
 
+/// Whether NCCL may have sent by a protocol: it takes LL up to `NCCL_P2P_LL_THRESHOLD`, 16 KiB, for each channel of a pair
+/// (NCCL 2.28, src/enqueue.cc, `addP2pToPlan`). A pair has 1 at least and 64, all that there are, at most.
+fn may_send(call: &Call, protocol: Protocol) -> bool {
+    const THRESHOLD: u64 = 16 << 10;
+    let largest = call.counts.as_ref().and_then(|counts| counts.iter().max().copied()).unwrap_or(call.count);
+    let bytes = largest * call.dtype.size();
+    if protocol == Protocol::Ll { bytes <= 64 * THRESHOLD } else { bytes > THRESHOLD }
+}
+
 /// The rows of a call, each with its index, and with the closest of the forecasts that are there; with those of others
 /// where they are to be `tried`.
 fn beside<'a>(
@@ -376,7 +386,7 @@ fn beside<'a>(
     let nccl_us = predicted_us(prediction.algorithm, prediction.protocol);
     let plausible = |&(a, p): &(Algorithm, Protocol)| {
         let slow = predicted_us(a, p).zip(nccl_us).is_some_and(|(us, chosen)| us > PLAUSIBLE * chosen);
-        (a, p) != (prediction.algorithm, prediction.protocol) && !slow
+        (a, p) != (prediction.algorithm, prediction.protocol) && !slow && (a != Algorithm::Direct || may_send(call, p))
     };
     let fits =
         |&(begin, end): &(usize, usize)| rows[begin..end].iter().all(|row| error(&prediction, row).abs() <= FITS);
