@@ -31,8 +31,7 @@ pub use run::{Goodput, Whole};
 
 /// Hosts whose network is simulated at most: groups that reach farther are extended from these.
 const MOST_HOSTS: u32 = 64;
-/// Of a GPU's memory what a plan may fill: drivers and other libraries take from the rest (NVIDIA's planner keeps 5 to 8%
-/// free; `PLAN` in `docs/model/plan.md`).
+/// Of a GPU's memory what a plan may fill: NVIDIA's planner leaves 5 to 8% free.
 const FILLED: f64 = 0.95;
 /// Tokens of a step where no batch is given: Llama 3's first and last batch (arXiv 2407.21783, 3.4.1); the larger one from
 /// so many GPUs on.
@@ -123,6 +122,10 @@ pub fn plan(request: &Request, watch: &Watch) -> Result<Outcome, Error> {
     };
     let best = &layouts[0];
     let tokens_per_step = planning.tokens(&best.layout);
+    let mut notes = planning.notes.clone();
+    if request.tokens.is_some() {
+        notes.push(run::ASSUMED.to_owned());
+    }
     let whole = run::whole(request, &planning.model, &planning.software, best, tokens_per_step)?;
     Ok(Outcome {
         machine: site.topology.name.clone(),
@@ -134,7 +137,7 @@ pub fn plan(request: &Request, watch: &Watch) -> Result<Outcome, Error> {
         confidence: planning.trust.1,
         whole,
         inputs: site.sources.clone(),
-        notes: planning.notes.clone(),
+        notes,
         layouts,
         model: planning.model,
     })

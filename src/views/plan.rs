@@ -111,7 +111,7 @@ fn run(whole: &Whole) -> Table {
     let mut table = Table::new("run", "the whole run", [Column::text("what", "what"), Column::text("value", "value")]);
     let mut row = |what: &str, value: String| table.push([what.into(), value.into()]);
     let failures = &whole.failures;
-    row("tokens, steps", format!("{:.3e}, {:.0}", whole.tokens, whole.steps));
+    row("tokens, steps", format!("{}, {:.0}", counted(whole.tokens), whole.steps));
     row("days without a failure", format!("{:.1}", whole.days));
     let [early, middle, late] = whole.finish_days;
     row("days with failures: 10, 50 and 90 of 100 runs", format!("{early:.1}, {middle:.1}, {late:.1}"));
@@ -124,6 +124,14 @@ fn run(whole: &Whole) -> Table {
         row("cost", format!("{cost:.0}"));
     }
     table
+}
+
+/// Tokens as people say them: 15T, 300B.
+fn counted(tokens: f64) -> String {
+    let units = [("T", 1e12), ("B", 1e9), ("M", 1e6), ("K", 1e3)];
+    let (unit, size) = units.into_iter().find(|(_, size)| tokens >= *size).unwrap_or(("", 1.0));
+    let number = format!("{:.3}", tokens / size);
+    format!("{}{unit}", number.trim_end_matches('0').trim_end_matches('.'))
 }
 
 fn extra(outcome: &Outcome) -> Map<String, Value> {
@@ -171,7 +179,7 @@ fn verdict(outcome: &Outcome, best: &Layout) -> Verdict {
     let step = &best.step;
     let done = outcome.whole.as_ref().map_or_else(String::new, |whole| {
         let [early, middle, late] = whole.finish_days;
-        format!("; {:.3e} tokens are done in {middle:.0} days ({early:.0} to {late:.0})", whole.tokens)
+        format!("; {} tokens take {middle:.0} days ({early:.0} to {late:.0})", counted(whole.tokens))
     });
     let fits = match best.lacks {
         None => String::new(),
