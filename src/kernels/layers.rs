@@ -9,43 +9,12 @@ use collcast_scenarios::work::single;
 use collcast_sim::compute::Compute;
 use collcast_sim::hash::fnv1a;
 
-use super::judge::Row;
-use super::load::tables_in;
+use super::columns::{LAYERS, MODELS, tables_in};
 use super::read::cells;
+use super::row::Row;
 use super::table::{Row as Cells, Wrong};
 use crate::error::Error;
 use crate::files::read_text;
-
-/// Columns of a table of layers: one rank's part of a Llama layer; `heads`, `kv_heads` and `ffn` are of that rank.
-const LAYERS: &[&str] = &[
-    "tp",
-    "hidden",
-    "heads",
-    "kv_heads",
-    "ffn",
-    "seq",
-    "micro_batch",
-    "compiled",
-    "fwd_us",
-    "fwd_bwd_us",
-    "saved_bytes",
-];
-/// Columns of a table of models: whole steps in BF16, with AdamW states in BF16.
-const MODELS: &[&str] = &[
-    "layers",
-    "hidden",
-    "heads",
-    "kv_heads",
-    "ffn",
-    "vocab",
-    "seq",
-    "micro_batch",
-    "accumulate",
-    "recompute",
-    "step_us",
-    "peak_bytes",
-    "static_bytes",
-];
 
 /// A table of layers or models, judged.
 pub(super) struct Judged {
@@ -57,11 +26,6 @@ pub(super) struct Judged {
     pub(super) rows: Vec<Row>,
     /// Lines that say compiled and kept the bytes of eager layers.
     pub(super) eager: Vec<u64>,
-}
-
-/// Headers of these tables, for messages.
-pub(super) fn headers() -> [String; 2] {
-    [LAYERS.join(","), MODELS.join(",")]
 }
 
 /// Takes tables of layers and models out of `paths` and judges them; leaves the other files, and folders.

@@ -6,6 +6,7 @@ use collcast_sim::compute::Compute;
 use collcast_sim::compute::fit::Sample;
 use collcast_sim::hash::fnv1a;
 
+use super::columns::{headers, tables_in};
 use super::read::{Read, Trouble, read};
 use super::table::Table;
 use crate::error::Error;
@@ -90,7 +91,7 @@ fn table(path: &Path, gpu: &Compute) -> Result<Result<Loaded, Error>, Error> {
         }
         Err(Trouble::Header { line, header }) => {
             let kernels = Table::ALL.iter().map(|table| table.columns().join(","));
-            let known: Vec<String> = kernels.chain(super::layers::headers()).collect();
+            let known: Vec<String> = kernels.chain(headers()).collect();
             let message = format!("{file}:{line}: `{header}` is the header of no table of kernels, layers or models");
             Ok(Err(Error::usage(
                 message,
@@ -98,17 +99,4 @@ fn table(path: &Path, gpu: &Compute) -> Result<Result<Loaded, Error>, Error> {
             )))
         }
     }
-}
-
-pub(super) fn tables_in(folder: &Path) -> Result<Vec<PathBuf>, Error> {
-    let failed = |source| Error::File { what: "read the folder", path: folder.to_owned(), source };
-    let mut files = Vec::new();
-    for entry in std::fs::read_dir(folder).map_err(failed)? {
-        let path = entry.map_err(failed)?.path();
-        if path.extension().is_some_and(|e| e.eq_ignore_ascii_case("csv")) {
-            files.push(path);
-        }
-    }
-    files.sort();
-    Ok(files)
 }

@@ -3,15 +3,18 @@
 //! Tables of measured kernels ([`Table`]) are told apart by their header. [`judge()`] holds their rows against a GPU's
 //! profile, [`fit()`] makes a profile of them. [`judge()`] also takes tables of layers and whole models, by what they run. Both name a GPU that the program knows, or a file ([`gpu`]).
 
+mod columns;
 mod fitted;
 mod judge;
 mod layers;
 mod load;
 mod read;
+mod row;
 mod table;
 
 pub use fitted::{FitRequest, Fitted, fit};
-pub use judge::{Group, Outcome, Request, Row, Stats, judge};
+pub use judge::{Group, Outcome, Request, Stats, judge};
 pub use load::gpu;
 pub use read::{Read, Trouble, read};
+pub use row::Row;
 pub use table::Table;

@@ -4,30 +4,29 @@
 //! they cannot beat (kernels and the pipeline's bubble, without any call), and simulated in that order until no layout
 //! that is left can be among the best.
 
+mod outcome;
 mod request;
 mod run;
 mod search;
 
 use std::collections::BinaryHeap;
 
-use collcast_reports::model::Input;
 use collcast_scenarios::device;
 use collcast_scenarios::memory::{self, Fit, Framework, Software};
 use collcast_scenarios::parallel::{Parallel, Schedule};
 use collcast_scenarios::training::calls::Calls;
-use collcast_scenarios::training::{self, Step, Training};
+use collcast_scenarios::training::{self, Training};
 use collcast_scenarios::transformer::{self, Mask, Transformer};
 use collcast_scenarios::work::Execution;
 use collcast_sim::compute::{Compute, Precision};
 use collcast_sim::ids::Rank;
 use rayon::prelude::*;
-use serde::Serialize;
 
 use crate::error::Error;
 use crate::site::Site;
 use crate::watch::Watch;
+pub use outcome::{Goodput, Layout, Outcome, Whole};
 pub use request::Request;
-pub use run::{Goodput, Whole};
 
 /// Hosts whose network is simulated at most: groups that reach farther are extended from these.
 const MOST_HOSTS: u32 = 64;
@@ -37,59 +36,6 @@ const FILLED: f64 = 0.95;
 /// so many GPUs on.
 const TOKENS: [u64; 2] = [4 << 20, 16 << 20];
 const MANY_GPUS: u64 = 4096;
-
-/// One layout with its time.
-#[derive(Clone, Debug, Serialize)]
-pub struct Layout {
-    /// The layout.
-    pub layout: Parallel,
-    /// As [`Parallel::parse`] reads it.
-    pub text: String,
-    /// A step.
-    pub step: Step,
-    /// Tokens a second and GPU.
-    pub tokens_per_s_per_gpu: f64,
-    /// FLOPs of the model (causal, head counted, nothing computed again) over the dense peak of its precision.
-    pub mfu: f64,
-    /// The same with what is computed again.
-    pub hfu: f64,
-    /// Memory of the fullest stage.
-    pub memory: memory::Stage,
-    /// Whether it fits.
-    pub fits: bool,
-    /// What it lacks where it does not: bytes, and what takes most.
-    pub lacks: Option<(u64, &'static str)>,
-}
-
-/// A plan.
-#[derive(Clone, Debug, Serialize)]
-pub struct Outcome {
-    /// The model.
-    pub model: Transformer,
-    /// The machine.
-    pub machine: String,
-    /// GPUs of the job.
-    pub gpus: u64,
-    /// Kind of GPU, as the compute profile is called.
-    pub gpu: String,
-    /// Bytes of its memory, and those that a plan may fill.
-    pub capacity: (u64, u64),
-    /// Tokens of a step.
-    pub tokens_per_step: f64,
-    /// Layouts, the fastest first.
-    pub layouts: Vec<Layout>,
-    /// Layouts that the model allows, those of them that fit, and those that were simulated.
-    pub looked_at: (usize, usize, usize),
-    /// How far to trust it, and why.
-    pub confidence: &'static str,
-    /// The run that the best one makes.
-    pub whole: Option<Whole>,
-    /// Files that were read.
-    #[serde(skip)]
-    pub inputs: Vec<Input>,
-    /// What was assumed.
-    pub notes: Vec<String>,
-}
 
 /// Layouts, the fastest first; how many the model allows, how many of these fit, and how many were simulated.
 type Searched = (Vec<Layout>, (usize, usize, usize));

@@ -1,12 +1,11 @@
 //! The whole run: when it is done, what failures leave of the time, what it costs.
 
+use super::outcome::{Goodput, Layout, Whole};
+use super::request::Request;
+use crate::error::Error;
 use collcast_scenarios::goodput::{Fleet, Job, Rates, Run, simulate};
 use collcast_scenarios::memory::Software;
 use collcast_scenarios::transformer::Transformer;
-use serde::Serialize;
-
-use super::{Layout, Request};
-use crate::error::Error;
 
 /// Failure rates that are taken: those of 16,384 H100 over 54 days.
 const RATES: &str = "llama3-405b";
@@ -22,44 +21,6 @@ const RESTART: f64 = 600.0;
 pub(super) const ASSUMED: &str = "failures come as often a GPU as in the run of Llama 3 405B; checkpoints are asynchronous, storage takes 122 MB/s a GPU, a restart takes 10 minutes, spare hosts are there";
 /// Runs that are drawn.
 const SAMPLES: u32 = 200;
-
-/// What failures leave.
-#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
-pub struct Goodput {
-    /// Share of the time that becomes progress.
-    pub goodput: f64,
-    /// Mean seconds between failures.
-    pub mtbf_s: f64,
-    /// Seconds between checkpoints.
-    pub interval_s: f64,
-    /// Seconds by which a checkpoint stops the step.
-    pub stall_s: f64,
-    /// Seconds until it is durable.
-    pub durable_s: f64,
-    /// Bytes of a checkpoint.
-    pub checkpoint_bytes: f64,
-    /// Failures of the whole run.
-    pub failures: f64,
-}
-
-/// The whole run.
-#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
-pub struct Whole {
-    /// Tokens.
-    pub tokens: f64,
-    /// Steps.
-    pub steps: f64,
-    /// Days without any failure.
-    pub days: f64,
-    /// Days with failures: in 10, 50 and 90 of 100 runs, at the lower end, the middle and the upper end of the step's interval.
-    pub finish_days: [f64; 3],
-    /// GPU hours of the run in the middle.
-    pub gpu_hours: f64,
-    /// Its cost, in the currency of the price.
-    pub cost: Option<f64>,
-    /// What failures leave.
-    pub failures: Goodput,
-}
 
 /// The run that a layout makes.
 pub(super) fn whole(

@@ -1,6 +1,6 @@
 //! Parameters that one GPU holds.
 
-use super::Planner;
+use super::planner::Planner;
 use crate::parallel::Parallel;
 use crate::transformer::{Attention, LayerKind, Transformer};
 

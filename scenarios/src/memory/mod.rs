@@ -6,12 +6,13 @@
 mod flight;
 mod kept;
 mod local;
+mod planner;
 mod software;
 
 use serde::Serialize;
 
 use crate::parallel::{Axis, Parallel, Refused, Schedule};
-use crate::transformer::{LayerKind, Transformer};
+use crate::transformer::Transformer;
 
 pub use flight::in_flight;
 pub use kept::{Kept, layer};
@@ -19,6 +20,7 @@ pub use software::{Framework, Kernel, Loss, Selective, Software, States};
 
 use local::Local;
 pub(crate) use local::of_layer;
+use planner::Planner;
 
 /// CUDA's context. Source: NVIDIA aiconfigurator 095f58a51, `systems/*.yaml`: 0.5 GB; and cuBLAS's workspace of 32 MiB on
 /// Hopper (cuBLAS, `cublasSetWorkspace`).
@@ -157,16 +159,6 @@ pub fn plan(model: &Transformer, parallel: &Parallel, software: &Software) -> Re
     Ok(Memory { stages: stages.collect() })
 }
 
-/// One stage.
-struct Planner<'a> {
-    model: &'a Transformer,
-    parallel: &'a Parallel,
-    software: &'a Software,
-    stage: u64,
-    /// Its layers. Chunks of an interleaved stage are taken as one piece, which only matters for dense first layers.
-    layers: std::ops::Range<u64>,
-}
-
 /// What is there at one moment, besides what always is.
 #[derive(Clone, Copy, Default)]
 struct Moment {
@@ -184,10 +176,6 @@ impl Moment {
 }
 
 impl Planner<'_> {
-    fn last(&self) -> bool {
-        self.stage + 1 == u64::from(self.parallel.pipeline)
-    }
-
     fn stage(&self) -> Stage {
         let local = Local::of(self);
         let [weights, gradients, optimizer] = self.states(&local);
@@ -223,12 +211,6 @@ impl Planner<'_> {
         [part(0) * copies, part(1) * copies, part(2)]
     }
 
-    /// Layers of each kind. Dense ones come first in a model.
-    fn kinds(&self) -> [(LayerKind, u64); 2] {
-        let dense = self.model.dense_layers().clamp(self.layers.start, self.layers.end) - self.layers.start;
-        [(LayerKind::Dense, dense), (LayerKind::Experts, self.layers.end - self.layers.start - dense)]
-    }
-
     /// Bytes that all layers of the stage keep of one micro-batch.
     fn micro_batch(&self) -> f64 {
         let of = |kind| kept::sum(&layer(self.model, kind, self.parallel, self.software));
@@ -247,10 +229,6 @@ impl Planner<'_> {
         let mask =
             if mask { self.model.hidden as f64 / self.residual() * self.parallel.tokens(self.model) } else { 0.0 };
         (self.micro_batch() + mask) * in_flight(self.parallel, self.stage)
-    }
-
-    fn residual(&self) -> f64 {
-        if self.parallel.sequence_parallel { f64::from(self.parallel.tensor) } else { 1.0 }
     }
 
     fn working(&self) -> f64 {
@@ -303,14 +281,6 @@ impl Planner<'_> {
         let head = Moment { gradients: own, activations, working: 2.0 * logits + norm + self.added(table), holes: 0.0 };
         let later = if head.sum() > last.sum() { head } else { last };
         [first, later, loss]
-    }
-
-    fn vocabulary(&self) -> f64 {
-        if self.software.pads_vocabulary {
-            self.model.padded_vocabulary(self.parallel.tensor.into()) as f64
-        } else {
-            self.model.vocabulary as f64
-        }
     }
 
     /// The output of a stage and a buffer for what it receives, for each micro-batch in flight.

@@ -7,6 +7,7 @@ use super::*;
 use crate::parallel::{Recompute, Split};
 use crate::transformer::{Activation, Attention, Biases, LayerKind, Norm, load};
 
+/// Bytes.
 const GIB: f64 = (1_u64 << 30) as f64;
 
 struct Row(HashMap<String, String>);

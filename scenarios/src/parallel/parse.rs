@@ -1,5 +1,7 @@
 //! Reads a layout as people write it: `tp=4,pp=8,vpp=5,dp=2`.
 
+use std::fmt;
+
 use collcast_sim::collective::nearest;
 use collcast_sim::text::one_line;
 use thiserror::Error;
@@ -44,10 +46,10 @@ const KEYS: [&str; 15] =
     ["tp", "pp", "vpp", "dp", "cp", "ep", "etp", "mbs", "gbs", "seq", "sp", "zero", "hsdp", "recompute", "schedule"];
 
 /// Values of `recompute`.
-pub(super) const RECOMPUTES: [(&str, Recompute); 3] =
+const RECOMPUTES: [(&str, Recompute); 3] =
     [("none", Recompute::None), ("selective", Recompute::Selective), ("full", Recompute::Full)];
 /// Values of `schedule`.
-pub(super) const SCHEDULES: [(&str, Schedule); 5] = [
+const SCHEDULES: [(&str, Schedule); 5] = [
     ("gpipe", Schedule::Gpipe),
     ("1f1b", Schedule::OneForwardOneBackward),
     ("interleaved", Schedule::Interleaved),
@@ -56,7 +58,7 @@ pub(super) const SCHEDULES: [(&str, Schedule); 5] = [
 ];
 
 /// Name of a value.
-pub(super) fn name<T: Copy + PartialEq>(names: &[(&'static str, T)], value: T) -> &'static str {
+fn name<T: Copy + PartialEq>(names: &[(&'static str, T)], value: T) -> &'static str {
     names.iter().find(|known| known.1 == value).map_or("", |known| known.0)
 }
 
@@ -137,5 +139,35 @@ impl Parallel {
             _ => self.schedule = named(&SCHEDULES, value).ok_or("gpipe, 1f1b, interleaved, zb or dualpipe")?,
         }
         Ok(())
+    }
+}
+
+/// `tp=4,pp=8,...`: what is not its default, as [`Parallel::parse`] reads it; but for [`Parallel::split`].
+impl fmt::Display for Parallel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sizes = [
+            ("tp", self.tensor),
+            ("pp", self.pipeline),
+            ("vpp", self.virtual_stages),
+            ("dp", self.data),
+            ("cp", self.context),
+            ("ep", self.expert),
+            ("etp", self.expert_tensor),
+        ];
+        let mut parts: Vec<String> =
+            sizes.into_iter().filter(|&(_, size)| size != 1).map(|(key, size)| format!("{key}={size}")).collect();
+        parts.push(format!("mbs={},gbs={}", self.micro_batch, self.global_batch));
+        parts.extend(self.sequence.map(|tokens| format!("seq={tokens}")));
+        parts.extend(self.sequence_parallel.then(|| "sp=on".to_owned()));
+        parts.extend((self.zero > 0).then(|| format!("zero={}", self.zero)));
+        parts.extend(self.shard.map(|shard| format!("hsdp={shard}")));
+        if self.recompute != Recompute::None {
+            parts.push(format!("recompute={}", name(&RECOMPUTES, self.recompute)));
+        }
+        let default = if self.virtual_stages > 1 { Schedule::Interleaved } else { Schedule::OneForwardOneBackward };
+        if self.schedule != default {
+            parts.push(format!("schedule={}", name(&SCHEDULES, self.schedule)));
+        }
+        f.write_str(&parts.join(","))
     }
 }

@@ -4,10 +4,6 @@
 //! `megatron/core/transformer/transformer_config.py`, `megatron/core/num_microbatches_calculator.py`; DualPipe's
 //! `dualpipe/dualpipe.py` for its own.
 
-use std::fmt;
-
-use thiserror::Error;
-
 use super::{MAX_RANKS, Parallel, Schedule, Split};
 use crate::transformer::Transformer;
 
@@ -19,39 +15,7 @@ pub struct Violation {
     /// The rule, with its numbers.
     pub message: String,
 }
-
-/// A layout that a model does not allow.
-#[derive(Debug, Error, Clone, PartialEq, Eq)]
-pub struct Refused {
-    /// All rules that it breaks.
-    pub violations: Vec<Violation>,
-    /// The nearest layouts that break none, those with the fewest changes first.
-    pub nearest: Vec<Parallel>,
-}
-
-impl fmt::Display for Refused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let broken: Vec<&str> = self.violations.iter().map(|v| v.message.as_str()).collect();
-        f.write_str(&broken.join("; "))?;
-        let near: Vec<String> = self.nearest.iter().map(Parallel::to_string).collect();
-        if near.is_empty() { Ok(()) } else { write!(f, "; these work: {}", near.join(" or ")) }
-    }
-}
-
 impl Parallel {
-    /// Whether a model can be laid out so.
-    ///
-    /// # Errors
-    /// Every rule that is broken, with its numbers, and the nearest layouts that work.
-    pub fn check(&self, model: &Transformer) -> Result<(), Refused> {
-        let violations = self.violations(model);
-        if violations.is_empty() {
-            return Ok(());
-        }
-        let nearest = super::nearest::layouts(self, model, &violations);
-        Err(Refused { violations, nearest })
-    }
-
     /// Whether it breaks no rule.
     pub fn is_allowed(&self, model: &Transformer) -> bool {
         self.violations(model).is_empty()

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use crate::transformer::Transformer;
 use crate::transformer::load;
 
 fn model(name: &str) -> Transformer {

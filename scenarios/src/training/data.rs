@@ -4,9 +4,10 @@ use collcast_sim::collective::Collective;
 
 use super::bubble::Around;
 use super::calls::{Cost, Exchange, Shape};
+use super::error::TrainingError;
 use super::pass::{Kind, Spent, Timer, call};
 use super::streams::{Item, What, run};
-use super::{Layers, Stage, Step, Training, TrainingError, Unit};
+use super::units::{Layers, Stage, Step, Training, Unit};
 use crate::parallel::Axis;
 use crate::work;
 

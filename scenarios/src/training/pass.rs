@@ -3,8 +3,8 @@
 use collcast_sim::compute::{Clock, Compute};
 use collcast_sim::predict::PredictError;
 
-use super::TrainingError;
 use super::calls::{Calls, Cost, Exchange as Asked, Shape};
+use super::error::TrainingError;
 use super::streams::{Item, What, run};
 use crate::parallel::{Axis, Parallel};
 use crate::work::{Call, Exchange, Piece};

@@ -9,98 +9,20 @@ mod elements;
 mod ends;
 mod execution;
 mod experts;
+mod pieces;
 mod rank;
 pub mod single;
 mod update;
 
-use collcast_sim::collective::Collective;
-use collcast_sim::compute::{Kernel, Pass};
-
 pub use execution::{ContextKind, Elements, Execution, Scaling};
+pub use pieces::{Call, Exchange, Passes, Piece, Run};
 pub use update::{accumulate, norms, optimizer, unit};
 
 use crate::memory::{Selective, Software};
-use crate::parallel::{Axis, Parallel, Recompute};
+use crate::parallel::{Parallel, Recompute};
 use crate::transformer::{LayerKind, Transformer};
 
 use rank::{Operation, Rank, Role};
-
-/// One thing that a rank does, in order.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Piece {
-    /// Kernels of one shape.
-    Kernel(Run),
-    /// Calls to other ranks.
-    Exchange(Exchange),
-}
-
-/// Kernels of one shape, one after another.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Run {
-    /// What they do.
-    pub name: &'static str,
-    /// Their shape.
-    pub kernel: Kernel,
-    /// How many.
-    pub count: u32,
-    /// Whether only this rank's own step needs the result: gradients of weights, which zero-bubble schedules put off.
-    pub weights: bool,
-}
-
-impl Run {
-    /// Floating-point operations as models are counted ([`Transformer::flops`]): of causal attention the scores of earlier
-    /// tokens only, of its backward pass twice the forward pass, whatever the kernel does.
-    pub fn model_flops(&self) -> f64 {
-        let once = match &self.kernel {
-            Kernel::Attention(a) => {
-                let (queries, keys) = (a.queries as f64, a.keys as f64);
-                // The last query sees all keys, each one before it one less.
-                let seen = if a.causal { queries * (keys - queries / 2.0) } else { queries * keys };
-                let passes = if a.pass == Pass::Forward { 2.0 } else { 4.0 };
-                passes * (a.batch * a.heads) as f64 * (a.head_dim + a.value_dim) as f64 * seen
-            }
-            kernel => kernel.flops(),
-        };
-        once * f64::from(self.count)
-    }
-}
-
-/// Calls of one size to the ranks of a group.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Exchange {
-    /// What they carry.
-    pub name: &'static str,
-    /// Which ranks.
-    pub axis: Axis,
-    /// What they do.
-    pub call: Call,
-    /// Bytes of one call as nccl-tests counts them: the whole tensor of a collective, what one rank sends of a ring.
-    pub bytes: u64,
-    /// How many calls.
-    pub count: u32,
-    /// Whether the framework runs them beside the kernels that follow, up to the next exchange that is not hidden.
-    pub hidden: bool,
-}
-
-/// What an exchange does.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Call {
-    /// A collective.
-    Collective(Collective),
-    /// Each rank sends to the next one of its group, which is a ring.
-    Ring,
-}
-
-/// The passes of one micro-batch.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct Passes {
-    /// From inputs to outputs.
-    pub forward: Vec<Piece>,
-    /// Gradients.
-    pub backward: Vec<Piece>,
-    /// What runs again before the backward pass; empty without recomputation.
-    pub recompute: Vec<Piece>,
-}
 
 /// What one rank runs for one micro-batch in one layer. For layouts that are [checked](Parallel::check).
 ///

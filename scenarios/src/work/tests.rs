@@ -4,10 +4,11 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use collcast_sim::compute::Compute;
+use collcast_sim::compute::{Compute, Kernel};
 
 use super::*;
 use crate::memory::{self, Framework};
+use crate::parallel::Axis;
 use crate::transformer::{Activation, Attention, Biases, Mask, Norm, builtin, load};
 
 struct Row(HashMap<String, String>);

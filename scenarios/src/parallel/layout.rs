@@ -1,0 +1,178 @@
+//! A layout: sizes of the groups, and what follows from them.
+
+use serde::Serialize;
+
+use crate::transformer::Transformer;
+
+/// Most ranks of a layout.
+pub const MAX_RANKS: u64 = 1 << 24;
+
+/// How ranks share the work of a step.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize)]
+pub struct Parallel {
+    /// Ranks that split each product (TP).
+    pub tensor: u32,
+    /// Stages of the pipeline (PP).
+    pub pipeline: u32,
+    /// Chunks of layers a stage (VPP).
+    pub virtual_stages: u32,
+    /// Replicas (DP).
+    pub data: u32,
+    /// Ranks that split a sequence (CP).
+    pub context: u32,
+    /// Ranks that split the experts (EP); they come from those of data, context and tensor.
+    pub expert: u32,
+    /// Ranks that split the products of an expert (ETP).
+    pub expert_tensor: u32,
+    /// Sequences of a micro-batch.
+    pub micro_batch: u32,
+    /// Sequences of a step.
+    pub global_batch: u64,
+    /// Tokens of a sequence; that of the model's training where none is given.
+    pub sequence: Option<u64>,
+    /// Whether norms and residuals are split over the tensor ranks too (SP).
+    pub sequence_parallel: bool,
+    /// What replicas share: 0 nothing, 1 optimizer states, 2 gradients too, 3 parameters too (ZeRO, FSDP).
+    pub zero: u8,
+    /// Ranks that share where replicas of the shares are kept (HSDP); all replicas where none is given.
+    pub shard: Option<u32>,
+    /// What the backward pass computes again.
+    pub recompute: Recompute,
+    /// Order of micro-batches in the pipeline.
+    pub schedule: Schedule,
+    /// How layers are dealt to stages.
+    pub split: Split,
+}
+
+/// What the backward pass computes again.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Recompute {
+    /// Nothing.
+    None,
+    /// What is cheap for its bytes; the framework says what.
+    Selective,
+    /// Every layer, from its input.
+    Full,
+}
+
+/// Order of micro-batches in the pipeline.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Schedule {
+    /// All forward passes, then all backward passes.
+    Gpipe,
+    /// One forward, one backward pass.
+    OneForwardOneBackward,
+    /// The same, with several chunks of layers a stage.
+    Interleaved,
+    /// Weight gradients fill the bubble, in the memory of one forward, one backward (ZB-H1).
+    ZeroBubble,
+    /// Both directions at once, with two copies of the parameters.
+    DualPipe,
+}
+
+/// How layers are dealt to stages.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Split {
+    /// As many to each.
+    Even,
+    /// These many to the first and the last one, as many to each between them.
+    Ends {
+        /// Of the first stage.
+        first: u64,
+        /// Of the last stage.
+        last: u64,
+    },
+    /// As even as whole layers allow, where embedding and head count as a layer each: a layout by hand.
+    Spread,
+}
+
+impl Default for Parallel {
+    /// One rank, one sequence, nothing shared.
+    fn default() -> Self {
+        Self {
+            tensor: 1,
+            pipeline: 1,
+            virtual_stages: 1,
+            data: 1,
+            context: 1,
+            expert: 1,
+            expert_tensor: 1,
+            micro_batch: 1,
+            global_batch: 1,
+            sequence: None,
+            sequence_parallel: false,
+            zero: 0,
+            shard: None,
+            recompute: Recompute::None,
+            schedule: Schedule::OneForwardOneBackward,
+            split: Split::Even,
+        }
+    }
+}
+
+impl Parallel {
+    /// Ranks of the job. At most [`MAX_RANKS`] where the layout is [checked](Parallel::check).
+    pub fn ranks(&self) -> u64 {
+        [self.tensor, self.pipeline, self.data, self.context]
+            .into_iter()
+            .fold(1, |ranks: u64, size| ranks.saturating_mul(u64::from(size)))
+    }
+
+    /// Micro-batches of a step that each replica runs; 0 where the batch has not enough.
+    pub fn micro_batches(&self) -> u64 {
+        self.global_batch / (u64::from(self.micro_batch) * u64::from(self.data)).max(1)
+    }
+
+    /// Tokens of a sequence.
+    pub fn sequence(&self, model: &Transformer) -> u64 {
+        self.sequence.unwrap_or(model.sequence)
+    }
+
+    /// Tokens of a micro-batch on one rank, before tensor parallelism.
+    pub fn tokens(&self, model: &Transformer) -> f64 {
+        f64::from(self.micro_batch) * self.sequence(model) as f64 / f64::from(self.context)
+    }
+
+    /// Replicas of a dense parameter's shard: ranks over which ZeRO shares it.
+    pub fn dense_shards(&self) -> u64 {
+        self.shard.map_or(u64::from(self.data) * u64::from(self.context), u64::from)
+    }
+
+    /// The same of a routed expert's parameter: `ranks / (etp ep pp)`, and not more than [`Parallel::shard`] says.
+    pub fn expert_shards(&self) -> u64 {
+        let stage = self.ranks() / u64::from(self.pipeline).max(1);
+        let replicas = (stage / (u64::from(self.expert) * u64::from(self.expert_tensor)).max(1)).max(1);
+        self.shard.map_or(replicas, |shard| replicas.min(u64::from(shard)))
+    }
+
+    /// Layers of each stage, from the first.
+    pub fn stage_layers(&self, model: &Transformer) -> Vec<u64> {
+        let (stages, layers) = (u64::from(self.pipeline), model.layers);
+        (0..stages).map(|stage| self.layers_of(stage, stages, layers)).collect()
+    }
+
+    fn layers_of(&self, stage: u64, stages: u64, layers: u64) -> u64 {
+        if stages == 1 {
+            return layers;
+        }
+        match self.split {
+            Split::Even => layers / stages + u64::from(stage < layers % stages),
+            Split::Ends { first, .. } if stage == 0 => first,
+            Split::Ends { last, .. } if stage + 1 == stages => last,
+            Split::Ends { first, last } => {
+                let (between, middle) = (layers.saturating_sub(first.saturating_add(last)), stages - 2);
+                between / middle + u64::from(stage - 1 < between % middle)
+            }
+            Split::Spread => {
+                let whole = (layers + 2) / stages;
+                // What is left over goes to the stages after the first, which have neither embedding nor head.
+                let left = (layers + 2) % stages;
+                let extra = u64::from((1..=left).contains(&stage));
+                (whole + extra).saturating_sub(u64::from(stage == 0 || stage + 1 == stages))
+            }
+        }
+    }
+}

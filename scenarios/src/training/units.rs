@@ -1,0 +1,311 @@
+//! What a step is made of: passes of layers, embedding and head, timed once and dealt to stages.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use collcast_sim::compute::{Clock, Compute, Kernel};
+use serde::Serialize;
+
+use super::calls::{Calls, Exchange, Shape};
+use super::error::TrainingError;
+use super::pass::{Kind, Spent, Timer};
+use crate::memory::{Software, of_layer};
+use crate::parallel::{Axis, Parallel, Schedule, Split};
+use crate::transformer::{LayerKind, Transformer};
+use crate::work::{self, Passes, Piece, single};
+
+/// What a step's time depends on.
+#[derive(Clone, Copy, Debug)]
+pub struct Training<'a> {
+    /// The model.
+    pub model: &'a Transformer,
+    /// How ranks share it.
+    pub parallel: &'a Parallel,
+    /// What the framework keeps, and how it runs.
+    pub software: &'a Software,
+    /// One GPU.
+    pub gpu: &'a Compute,
+    /// What exchanges take between GPUs.
+    pub calls: &'a Calls<'a>,
+    /// What the time of its kernels may be off by, as a part of it: the half width of a 90% interval.
+    pub kernels_off: f64,
+    /// Whether times of calls are taken between powers of two, for comparing many layouts.
+    pub rough: bool,
+}
+
+/// A step, in seconds.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Step {
+    /// From its start to that of the next one.
+    pub seconds: f64,
+    /// Lower and upper end of an interval that holds 90% of steps, by what calls and kernels may be off by.
+    pub interval: (f64, f64),
+    /// Kernels of the stage that has most of them.
+    pub kernels: f64,
+    /// Of these, what is computed a second time.
+    pub recomputed: f64,
+    /// What they take longer beside calls.
+    pub slowed: f64,
+    /// Waits for the host that issues kernels.
+    pub issued: f64,
+    /// Calls with no kernel beside them, on that stage.
+    pub exposed: Vec<(Kind, f64)>,
+    /// Its time without work: the pipeline fills and empties, or waits for another stage.
+    pub bubble: f64,
+    /// The optimizer.
+    pub optimizer: f64,
+    /// Clock of the GPU's multiprocessors, of its boost clock.
+    pub clock: f64,
+}
+
+/// Tensors of a layer: four of attention, three of an MLP, two norms.
+const TENSORS: u64 = 9;
+
+/// Passes of what a rank runs for a micro-batch.
+struct Parts {
+    layers: [Option<Passes>; 2],
+    embedding: Passes,
+    head: Passes,
+    further: Option<Passes>,
+}
+
+/// One of them, timed; so many in a row.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unit {
+    pub(crate) count: u64,
+    pub(crate) forward: Spent,
+    pub(crate) recompute: Spent,
+    pub(crate) backward: Spent,
+    pub(crate) weights: Spent,
+    /// Parameters on one GPU before replicas share them, routed experts apart.
+    pub(crate) parameters: [f64; 2],
+}
+
+/// All of them, timed once: dense layers, layers with experts, embedding, head, modules that predict further tokens.
+pub(crate) struct Layers {
+    layers: [Option<Unit>; 2],
+    embedding: Unit,
+    head: Unit,
+    further: Option<Unit>,
+}
+
+/// The units of a stage, by chunk.
+pub(crate) struct Stage {
+    pub(crate) chunks: Vec<Vec<Unit>>,
+}
+
+impl Stage {
+    fn units(&self) -> impl Iterator<Item = &Unit> {
+        self.chunks.iter().flatten()
+    }
+
+    /// What a micro-batch spends on it.
+    pub(super) fn spent(&self) -> Spent {
+        let mut sum = Spent::default();
+        for unit in self.units() {
+            for pass in [&unit.forward, &unit.recompute, &unit.backward, &unit.weights] {
+                sum.add(pass, unit.count as f64);
+            }
+        }
+        sum
+    }
+}
+
+/// Of a layout, what the passes of its layers depend on.
+type Key = (Parallel, bool);
+
+/// Passes that are timed already: layouts that differ in replicas, stages and batches share them. For one model, framework
+/// and machine.
+#[derive(Default)]
+pub struct Known {
+    pub(super) kernels: Mutex<HashMap<Key, Arc<(Clock, Layers)>>>,
+    pub(super) passes: Mutex<HashMap<Key, Arc<(Clock, Layers)>>>,
+}
+
+/// How pieces are timed.
+type Times<'t> = &'t dyn Fn(&Timer<'_>, &[Piece], Option<bool>) -> Result<Spent, TrainingError>;
+
+impl Training<'_> {
+    pub(super) fn timer(&self, clock: Clock) -> Timer<'_> {
+        Timer { gpu: self.gpu, clock, calls: self.calls, parallel: self.parallel, rough: self.rough }
+    }
+
+    /// The passes of a micro-batch, timed once for all layouts that have them alike.
+    pub(super) fn known(
+        &self,
+        known: &Mutex<HashMap<Key, Arc<(Clock, Layers)>>>,
+        times: Times<'_>,
+    ) -> Result<Arc<(Clock, Layers)>, TrainingError> {
+        let parallel = Parallel {
+            pipeline: 1,
+            virtual_stages: 1,
+            data: 1,
+            global_batch: self.parallel.micro_batches().min(2) * u64::from(self.parallel.micro_batch),
+            shard: None,
+            split: Split::Even,
+            ..*self.parallel
+        };
+        let key = (
+            Parallel { schedule: if self.delays() { Schedule::ZeroBubble } else { Schedule::Gpipe }, ..parallel },
+            self.rough,
+        );
+        let of = || known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(timed) = of().get(&key) {
+            return Ok(Arc::clone(timed));
+        }
+        let parts = self.parts();
+        let clock = self.clock(&parts);
+        let timed = Arc::new((clock, self.layers(&parts, &self.timer(clock), times)?));
+        of().insert(key, Arc::clone(&timed));
+        Ok(timed)
+    }
+
+    fn delays(&self) -> bool {
+        self.parallel.schedule == Schedule::ZeroBubble
+    }
+
+    fn parts(&self) -> Parts {
+        let Self { model, parallel, software, .. } = *self;
+        let layer = |kind: LayerKind, count: u64| (count > 0).then(|| work::layer(model, kind, parallel, software));
+        let dense = model.dense_layers();
+        let further = (model.predictions > 0).then(|| work::prediction(model, parallel, software));
+        Parts {
+            layers: [layer(LayerKind::Dense, dense), layer(LayerKind::Experts, model.layers - dense)],
+            embedding: work::embedding(model, parallel, software),
+            head: work::head(model, parallel, software),
+            further,
+        }
+    }
+
+    /// The clock that power leaves to all kernels of a micro-batch through the whole model.
+    fn clock(&self, parts: &Parts) -> Clock {
+        let dense = self.model.dense_layers();
+        let [first, second] = &parts.layers;
+        let of = [
+            (first.as_ref(), dense),
+            (second.as_ref(), self.model.layers - dense),
+            (Some(&parts.embedding), 1),
+            (Some(&parts.head), 1),
+            (parts.further.as_ref(), self.model.predictions),
+        ];
+        let mut mix: Vec<(Kernel, u64)> = Vec::new();
+        for (passes, times) in of {
+            for piece in passes.into_iter().flat_map(|p| p.forward.iter().chain(&p.recompute).chain(&p.backward)) {
+                if let Piece::Kernel(run) = piece {
+                    mix.push((run.kernel.clone(), u64::from(run.count) * times));
+                }
+            }
+        }
+        self.gpu.sustained(&mix)
+    }
+
+    fn layers(&self, parts: &Parts, timer: &Timer<'_>, times: Times<'_>) -> Result<Layers, TrainingError> {
+        let delays = self.delays();
+        let unit = |passes: &Passes, parameters: [f64; 2]| -> Result<Unit, TrainingError> {
+            let weights = if delays { times(timer, &passes.backward, Some(true))? } else { Spent::default() };
+            let mut backward = times(timer, &passes.backward, delays.then_some(false))?;
+            if self.parallel.micro_batches() > 1 {
+                let sums = work::accumulate((parameters[0] + parameters[1]) as u64, false, self.software);
+                backward.add(&times(timer, &sums, None)?, 1.0);
+            }
+            let host = |pieces: &[Piece], backward| single::host(pieces, backward, self.gpu);
+            Ok(Unit {
+                count: 1,
+                forward: times(timer, &passes.forward, None)?.after_host(host(&passes.forward, false)),
+                recompute: times(timer, &passes.recompute, None)?.after_host(host(&passes.recompute, false)),
+                backward: backward.after_host(host(&passes.backward, true)),
+                weights,
+                parameters,
+            })
+        };
+        let of = |kind| of_layer(self.model, self.parallel, kind);
+        let layer = |place: usize, kind| -> Result<Option<Unit>, TrainingError> {
+            parts.layers[place].as_ref().map(|passes| unit(passes, of(kind))).transpose()
+        };
+        let vocabulary = if self.software.pads_vocabulary {
+            self.model.padded_vocabulary(self.parallel.tensor.into())
+        } else {
+            self.model.vocabulary
+        };
+        let table = (vocabulary * self.model.hidden) as f64 / f64::from(self.parallel.tensor);
+        let [dense, experts] = of(self.model.kind(self.model.layers - 1));
+        let further =
+            [dense + 2.0 * (self.model.hidden * self.model.hidden) as f64 / f64::from(self.parallel.tensor), experts];
+        Ok(Layers {
+            layers: [layer(0, LayerKind::Dense)?, layer(1, LayerKind::Experts)?],
+            embedding: unit(&parts.embedding, [table, 0.0])?,
+            head: unit(&parts.head, [table, 0.0])?,
+            further: parts.further.as_ref().map(|passes| unit(passes, further)).transpose()?,
+        })
+    }
+
+    /// What each stage has: layers in order, chunk after chunk through all stages.
+    pub(crate) fn stages(&self, layers: &Layers) -> Vec<Stage> {
+        let stages = self.parallel.stage_layers(self.model);
+        let chunks = u64::from(self.parallel.virtual_stages);
+        let mut all: Vec<Stage> = stages.iter().map(|_| Stage { chunks: Vec::new() }).collect();
+        let (mut next, dense) = (0, self.model.dense_layers());
+        for chunk in 0..chunks {
+            for (stage, &count) in stages.iter().enumerate() {
+                let count = count / chunks + u64::from(chunk < count % chunks);
+                let mut units = Vec::new();
+                if next == 0 {
+                    units.push(layers.embedding);
+                }
+                let first = dense.clamp(next, next + count) - next;
+                for (unit, count) in layers.layers.iter().zip([first, count - first]) {
+                    units.extend(unit.filter(|_| count > 0).map(|unit| Unit { count, ..unit }));
+                }
+                next += count;
+                if next == self.model.layers && chunk + 1 == chunks && stage + 1 == stages.len() {
+                    units.push(layers.head);
+                    units.extend(layers.further.map(|unit| Unit { count: self.model.predictions, ..unit }));
+                }
+                all[stage].chunks.push(units);
+            }
+        }
+        all
+    }
+
+    /// Seconds of the message between two stages.
+    pub(super) fn message(&self, timer: &Timer<'_>) -> Result<f64, TrainingError> {
+        let whole = timer.shape(Axis::Pipeline);
+        let splits = self.parallel.sequence_parallel || self.software.execution.splits_messages;
+        let split = if splits { f64::from(self.parallel.tensor) } else { 1.0 };
+        let bytes = 2.0 * self.parallel.tokens(self.model) * self.model.hidden as f64 / split;
+        let pair = Shape { size: whole.size.min(2), ..whole };
+        Ok(timer.call(pair, Exchange::Shift, bytes as u64)?.map_or(0.0, |cost| cost.seconds))
+    }
+
+    /// The step with its optimizer, given what the busiest stage spent before it.
+    pub(crate) fn whole(&self, stages: &[Stage], spent: Spent, timer: &Timer<'_>) -> Result<Step, TrainingError> {
+        let mut optimizer = 0.0_f64;
+        for stage in stages {
+            let sum = |place: usize| stage.units().map(|unit| unit.parameters[place] * unit.count as f64).sum::<f64>();
+            let shards = [self.parallel.dense_shards(), self.parallel.expert_shards()]
+                .map(|n| if self.parallel.zero > 0 { n } else { 1 });
+            let own = sum(0) / shards[0] as f64 + sum(1) / shards[1] as f64;
+            let tensors = stage.units().map(|unit| unit.count * TENSORS).sum();
+            let pieces = work::optimizer(own as u64, tensors, self.parallel, self.software);
+            optimizer = optimizer.max(timer.pieces(&pieces, None)?.seconds);
+        }
+        let seconds = spent.seconds + optimizer;
+        let exposed: f64 = spent.exposed.iter().sum();
+        let recomputed = stages.iter().map(|s| s.units().map(|u| u.recompute.kernels * u.count as f64).sum::<f64>());
+        let recomputed = recomputed.fold(0.0, f64::max) * self.parallel.micro_batches() as f64;
+        let off = (spent.kernels * self.kernels_off).powi(2);
+        let [low, high] = spent.variance.map(|variance| (variance + off).sqrt());
+        Ok(Step {
+            seconds,
+            interval: ((seconds - low).max(0.0), seconds + high),
+            kernels: spent.kernels,
+            recomputed,
+            slowed: spent.slowed,
+            issued: spent.issued,
+            exposed: Kind::ALL.into_iter().zip(spent.exposed).filter(|(_, seconds)| *seconds > 0.0).collect(),
+            bubble: (seconds - optimizer - spent.kernels - spent.slowed - spent.issued - exposed).max(0.0),
+            optimizer,
+            clock: timer.clock.share(),
+        })
+    }
+}

@@ -1,0 +1,99 @@
+//! A plan: layouts with their times, and the run that the best one makes.
+
+use collcast_reports::model::Input;
+use collcast_scenarios::memory;
+use collcast_scenarios::parallel::Parallel;
+use collcast_scenarios::training::Step;
+use collcast_scenarios::transformer::Transformer;
+use serde::Serialize;
+
+/// One layout with its time.
+#[derive(Clone, Debug, Serialize)]
+pub struct Layout {
+    /// The layout.
+    pub layout: Parallel,
+    /// As [`Parallel::parse`] reads it.
+    pub text: String,
+    /// A step.
+    pub step: Step,
+    /// Tokens a second and GPU.
+    pub tokens_per_s_per_gpu: f64,
+    /// FLOPs of the model (causal, head counted, nothing computed again) over the dense peak of its precision.
+    pub mfu: f64,
+    /// The same with what is computed again.
+    pub hfu: f64,
+    /// Memory of the fullest stage.
+    pub memory: memory::Stage,
+    /// Whether it fits.
+    pub fits: bool,
+    /// What it lacks where it does not: bytes, and what takes most.
+    pub lacks: Option<(u64, &'static str)>,
+}
+
+/// A plan.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    /// The model.
+    pub model: Transformer,
+    /// The machine.
+    pub machine: String,
+    /// GPUs of the job.
+    pub gpus: u64,
+    /// Kind of GPU, as the compute profile is called.
+    pub gpu: String,
+    /// Bytes of its memory, and those that a plan may fill.
+    pub capacity: (u64, u64),
+    /// Tokens of a step.
+    pub tokens_per_step: f64,
+    /// Layouts, the fastest first.
+    pub layouts: Vec<Layout>,
+    /// Layouts that the model allows, those of them that fit, and those that were simulated.
+    pub looked_at: (usize, usize, usize),
+    /// How far to trust it, and why.
+    pub confidence: &'static str,
+    /// The run that the best one makes.
+    pub whole: Option<Whole>,
+    /// Files that were read.
+    #[serde(skip)]
+    pub inputs: Vec<Input>,
+    /// What was assumed.
+    pub notes: Vec<String>,
+}
+
+/// What failures leave.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Goodput {
+    /// Share of the time that becomes progress.
+    pub goodput: f64,
+    /// Mean seconds between failures.
+    pub mtbf_s: f64,
+    /// Seconds between checkpoints.
+    pub interval_s: f64,
+    /// Seconds by which a checkpoint stops the step.
+    pub stall_s: f64,
+    /// Seconds until it is durable.
+    pub durable_s: f64,
+    /// Bytes of a checkpoint.
+    pub checkpoint_bytes: f64,
+    /// Failures of the whole run.
+    pub failures: f64,
+}
+
+/// The whole run.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Whole {
+    /// Tokens.
+    pub tokens: f64,
+    /// Steps.
+    pub steps: f64,
+    /// Days without any failure.
+    pub days: f64,
+    /// Days with failures: in 10, 50 and 90 of 100 runs, at the lower end, the middle and the upper end of the step's interval.
+    pub finish_days: [f64; 3],
+    /// GPU hours of the run in the middle.
+    pub gpu_hours: f64,
+    /// Its cost, in the currency of the price.
+    pub cost: Option<f64>,
+    /// What failures leave.
+    pub failures: Goodput,
+}
