@@ -177,6 +177,13 @@ fn impossible_plans_say_why() {
     refused(&["llama3-8b", "--gpus", "16", "--layout", "tp=4,pp=4,vpp=3"], &["32 layers", "these work: "]);
     refused(&["llama3-405b", "--gpus", "8"], &["does not fit on 8 GPUs", "it fits on "]);
     refused(&["llama3-8b", "--gpus", "8", "--on", "abci-v100"], &["no profile says how fast", "--gpu"]);
+    refused(&["llama3-8b", "--gpus", "8", "--seq", "0"], &["--seq is 0"]);
+    refused(&["llama3-8b", "--gpus", "0"], &["0 GPUs"]);
+    refused(&["llama3-8b", "--gpus", "8", "--layout", "tp=4294967295,pp=4294967295,cp=4294967295"], &["ranks"]);
+    refused(&["llama3-8b", "--gpus", "18446744073709551608"], &["no layout", "change --gpus"]);
+    let endless = ["llama3-8b", "--gpus", "8", "--layout", "tp=8", "--global-batch", "1000000000000"];
+    refused(&endless, &["passes of micro-batches", "raise dp"]);
+    refused(&["llama3-8b", "--gpus", "8", "--layout", "tp=8,schedule=dualpipe"], &["dualpipe"]);
     refused(&["llama3-8b", "--gpus", "8", "--precision", "fp9"], &["fp9", "known: bf16"]);
 }
 

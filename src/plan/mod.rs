@@ -128,6 +128,13 @@ impl Planning {
                 format!("ask for 1 to {host}, or a multiple of {host}"),
             ));
         }
+        let zero = |what: &str| Error::usage(format!("{what} is 0"), "give 1 or more, or leave it out");
+        if request.sequence == Some(0) {
+            return Err(zero("--seq"));
+        }
+        if request.global_batch == Some(0) || request.micro_batch == Some(0) {
+            return Err(zero("a batch"));
+        }
         let hosts = u32::try_from(request.gpus.div_ceil(host)).unwrap_or(u32::MAX);
         let spec = crate::SiteSpec { nodes: Some(hosts.min(MOST_HOSTS)), ..request.site.clone() };
         let site = spec.load()?;
@@ -222,7 +229,7 @@ impl Planning {
         if let Some(recompute) = request.recompute.filter(|_| !says("recompute")) {
             parallel.recompute = recompute;
         }
-        let others = u64::from(parallel.tensor) * u64::from(parallel.pipeline) * u64::from(parallel.context);
+        let others = Parallel { data: 1, ..parallel }.ranks();
         if !says("dp") && request.gpus.is_multiple_of(others) {
             parallel.data = u32::try_from(request.gpus / others).unwrap_or(u32::MAX);
         }
@@ -394,6 +401,9 @@ fn failed(error: training::TrainingError) -> Error {
             };
             let broken: Vec<&str> = refused.violations.iter().map(|v| v.message.as_str()).collect();
             Error::usage(broken.join("; "), way)
+        }
+        training::TrainingError::Passes(_) => {
+            Error::usage(error.to_string(), "raise dp or mbs, or lower the global batch")
         }
         other => Error::usage(other.to_string(), "take another schedule or precision"),
     }

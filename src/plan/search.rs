@@ -1,6 +1,7 @@
 //! Which layouts there are, and in which order they are worth a look.
 
 use collcast_scenarios::parallel::{Parallel, Recompute, Schedule, Split};
+use collcast_scenarios::training::{MOST_PASSES, passes};
 use collcast_scenarios::transformer::Transformer;
 
 use super::request::Request;
@@ -85,7 +86,7 @@ fn variants(model: &Transformer, request: &Request, base: &Parallel, sizes: [u32
                     ..*base
                 };
                 parallel.split = split(model, &parallel);
-                if parallel.is_allowed(model) {
+                if parallel.is_allowed(model) && passes(&parallel) <= MOST_PASSES {
                     all.push(parallel);
                 }
             }

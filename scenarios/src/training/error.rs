@@ -5,6 +5,9 @@ use collcast_sim::predict::PredictError;
 
 use crate::parallel::Refused;
 
+/// Most passes of micro-batches through chunks of stages, forward and backward: they take under a second and 100 MB.
+pub const MOST_PASSES: u64 = 2_000_000;
+
 /// Why there is no time.
 #[derive(Debug, thiserror::Error)]
 pub enum TrainingError {
@@ -17,6 +20,9 @@ pub enum TrainingError {
     /// A call that the machine cannot do.
     #[error(transparent)]
     Predict(#[from] PredictError),
+    /// More passes than are simulated.
+    #[error("a step has {0} passes of micro-batches through stages; at most {MOST_PASSES} are simulated")]
+    Passes(u64),
     /// A schedule that is not simulated.
     #[error("the schedule {0} is not simulated")]
     Schedule(&'static str),

@@ -13,12 +13,12 @@ mod pass;
 mod streams;
 mod units;
 
-use crate::parallel::Schedule;
+use crate::parallel::{Parallel, Schedule};
 use crate::pipeline;
 use bubble::{Pipeline, StageTimes};
 use pass::Spent;
 
-pub use error::TrainingError;
+pub use error::{MOST_PASSES, TrainingError};
 pub use pass::Kind;
 pub use units::{Known, Step, Training};
 use units::{Stage, Unit};
@@ -41,6 +41,12 @@ pub fn bound(training: &Training<'_>, known: &Known) -> Result<f64, TrainingErro
     Ok(most)
 }
 
+/// Passes of micro-batches through chunks of stages, forward and backward.
+pub fn passes(parallel: &Parallel) -> u64 {
+    let chunks = u64::from(parallel.pipeline) * u64::from(parallel.virtual_stages);
+    parallel.micro_batches().saturating_mul(2 * chunks)
+}
+
 /// How long a step takes.
 ///
 /// # Errors
@@ -48,6 +54,9 @@ pub fn bound(training: &Training<'_>, known: &Known) -> Result<f64, TrainingErro
 pub fn step(training: &Training<'_>, known: &Known) -> Result<Step, TrainingError> {
     let Training { model, parallel, .. } = *training;
     parallel.check(model)?;
+    if passes(parallel) > MOST_PASSES {
+        return Err(TrainingError::Passes(passes(parallel)));
+    }
     let order = match parallel.schedule {
         Schedule::Gpipe => pipeline::Schedule::Gpipe,
         Schedule::OneForwardOneBackward | Schedule::ZeroBubble => pipeline::Schedule::OneForwardOneBackward,
