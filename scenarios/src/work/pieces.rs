@@ -28,7 +28,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// Floating-point operations as models are counted ([`Transformer::flops`]): of causal attention the scores of earlier
+    /// Floating-point operations as models are counted ([`crate::transformer::Transformer::flops`]): of causal attention the scores of earlier
     /// tokens only, of its backward pass twice the forward pass, whatever the kernel does.
     pub fn model_flops(&self) -> f64 {
         let once = match &self.kernel {
