@@ -101,9 +101,9 @@ fn unknown_gpu(site: &Site) -> Error {
 fn trust(framework: Framework, model: &Transformer) -> (f64, &'static str) {
     match framework {
         _ if model.experts.is_some() => (0.5, "low: no published run of a model with experts was held against it"),
-        Framework::Megatron => (0.15, "medium: published runs of dense models by Megatron were up to 23% slower"),
-        Framework::MegatronPaper => (0.15, "medium: eight published steps took 6 to 13% longer"),
-        _ => (0.5, "low: published runs of this framework were 17 to 50% slower on average"),
+        Framework::Megatron => (0.15, "medium: published runs of dense models by Megatron were forecast up to 21% too fast"),
+        Framework::MegatronPaper => (0.15, "medium: eight published steps were forecast 6 to 13% too fast"),
+        _ => (0.5, "low: published runs of this framework were forecast 10 to 43% too fast on average"),
     }
 }
 
