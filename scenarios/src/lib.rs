@@ -14,6 +14,8 @@ pub mod emit;
 pub mod file;
 pub mod fsdp;
 pub mod goodput;
+#[cfg(test)]
+mod measured;
 pub mod memory;
 pub mod model;
 pub mod parallel;

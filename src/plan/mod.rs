@@ -101,7 +101,9 @@ fn unknown_gpu(site: &Site) -> Error {
 fn trust(framework: Framework, model: &Transformer) -> (f64, &'static str) {
     match framework {
         _ if model.experts.is_some() => (0.5, "low: no published run of a model with experts was held against it"),
-        Framework::Megatron => (0.15, "medium: published runs of dense models by Megatron were forecast up to 21% too fast"),
+        Framework::Megatron => {
+            (0.15, "medium: published runs of dense models by Megatron were forecast up to 21% too fast")
+        }
         Framework::MegatronPaper => (0.15, "medium: eight published steps were forecast 6 to 13% too fast"),
         _ => (0.5, "low: published runs of this framework were forecast 10 to 43% too fast on average"),
     }

@@ -1,64 +1,12 @@
 //! Goal: bytes are those that were measured and published. Data: `tests/data/compute/` (its origin: `tests/data/SOURCES.md`).
 
-use std::collections::HashMap;
-use std::path::Path;
-
 use super::*;
+use crate::measured::{Row, llama, rows};
 use crate::parallel::{Recompute, Split};
-use crate::transformer::{Activation, Attention, Biases, LayerKind, Norm, load};
+use crate::transformer::{Attention, LayerKind, load};
 
 /// Bytes.
 const GIB: f64 = (1_u64 << 30) as f64;
-
-struct Row(HashMap<String, String>);
-
-impl Row {
-    fn text(&self, key: &str) -> &str {
-        &self.0[key]
-    }
-
-    fn number(&self, key: &str) -> u64 {
-        self.0[key].parse().unwrap()
-    }
-
-    fn size(&self, key: &str) -> u32 {
-        self.0[key].parse().unwrap()
-    }
-}
-
-fn rows(file: &str) -> Vec<Row> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/compute").join(file);
-    let mut reader = csv::Reader::from_path(path).unwrap();
-    reader.deserialize().map(|row| Row(row.unwrap())).collect()
-}
-
-/// A model of the measured runs: Llama's layer at any shape.
-fn llama(row: &Row, layers: u64, vocabulary: u64) -> Transformer {
-    let (hidden, heads) = (row.number("hidden"), row.number("heads"));
-    Transformer {
-        name: row.text("name").to_owned(),
-        layers,
-        hidden,
-        vocabulary,
-        sequence: row.number("seq"),
-        tied: false,
-        norm: Norm::Rms,
-        biases: Biases::None,
-        learned_positions: 0,
-        rotary: true,
-        dropout: false,
-        attention: Attention::Gqa {
-            heads,
-            kv_heads: row.number("kv_heads"),
-            head_dim: hidden / heads,
-            head_norm: false,
-        },
-        width: row.number("ffn"),
-        activation: Activation::SwiGlu,
-        experts: None,
-        predictions: 0,
-    }
-}
 
 /// Goal: what one layer keeps, to the byte but for the allocator's rounding: eager and compiled, 1 to 8 tensor ranks.
 /// Method: blocks.csv gives heads and width of one rank, so the layer is that of the whole model split over `tp`.
@@ -70,7 +18,7 @@ fn layers_keep_what_was_measured() {
         let rows = rows(&format!("{machine}/blocks.csv"));
         for row in &rows {
             let t = row.number("tp");
-            let mut model = llama(row, 1, 1);
+            let mut model = llama(row, 1, 1, 1);
             let heads = row.number("heads");
             let head_dim = row.number("hidden") / (heads * t);
             model.attention =
@@ -113,7 +61,7 @@ fn models_peak_where_they_did() {
     for machine in ["h200x1", "h100x1"] {
         for (file, framework) in [("models", Framework::Eager), ("models_compiled", Framework::Compiled)] {
             for row in rows(&format!("{machine}/{file}.csv")) {
-                let model = llama(&row, row.number("layers"), row.number("vocab"));
+                let model = llama(&row, row.number("layers"), row.number("vocab"), 1);
                 assert_eq!(model.parameters().total(), row.number("parameters"));
                 let recompute = if row.number("recompute") == 1 { Recompute::Full } else { Recompute::None };
                 let parallel = Parallel {

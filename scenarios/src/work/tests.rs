@@ -1,65 +1,13 @@
 //! Goal: what ranks run is all of the model's work, once; exchanges are those of the literature; times are those measured.
 //! Data: `tests/data/compute/` (its origin: `tests/data/SOURCES.md`).
 
-use std::collections::HashMap;
-use std::path::Path;
-
 use collcast_sim::compute::{Compute, Kernel};
 
 use super::*;
+use crate::measured::{llama, rows};
 use crate::memory::{self, Framework};
 use crate::parallel::Axis;
-use crate::transformer::{Activation, Attention, Biases, Mask, Norm, builtin, load};
-
-struct Row(HashMap<String, String>);
-
-impl Row {
-    fn text(&self, key: &str) -> &str {
-        &self.0[key]
-    }
-
-    fn number(&self, key: &str) -> u64 {
-        self.0[key].parse().unwrap()
-    }
-
-    fn us(&self, key: &str) -> f64 {
-        self.0[key].parse().unwrap()
-    }
-}
-
-fn rows(file: &str) -> Vec<Row> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/compute").join(file);
-    let mut reader = csv::Reader::from_path(path).unwrap();
-    reader.deserialize().map(|row| Row(row.unwrap())).collect()
-}
-
-/// A model of the measured runs: Llama's layer at any shape, whole though a row of blocks gives one rank's part.
-fn llama(row: &Row, layers: u64, vocabulary: u64, tensor: u64) -> Transformer {
-    let (hidden, heads) = (row.number("hidden"), row.number("heads") * tensor);
-    Transformer {
-        name: row.text("name").to_owned(),
-        layers,
-        hidden,
-        vocabulary,
-        sequence: row.number("seq"),
-        tied: false,
-        norm: Norm::Rms,
-        biases: Biases::None,
-        learned_positions: 0,
-        rotary: true,
-        dropout: false,
-        attention: Attention::Gqa {
-            heads,
-            kv_heads: row.number("kv_heads") * tensor,
-            head_dim: hidden / heads,
-            head_norm: false,
-        },
-        width: row.number("ffn") * tensor,
-        activation: Activation::SwiGlu,
-        experts: None,
-        predictions: 0,
-    }
-}
+use crate::transformer::{Attention, Mask, builtin, load};
 
 /// Operations of products, but for the router's, which models are counted without.
 fn flops(pieces: &[Piece]) -> f64 {
