@@ -172,7 +172,7 @@ fn impossible_plans_say_why() {
     };
     refused(&["llama3-70", "--gpus", "8"], &["llama3-70", "did you mean"]);
     refused(&["llama3-8b", "--gpus", "12"], &["12 GPUs are no whole number of hosts of 8"]);
-    refused(&["llama3-8b", "--gpus", "8", "--layout", "tp=3"], &["ranks", "8 GPUs"]);
+    refused(&["llama3-8b", "--gpus", "8", "--layout", "tp=3"], &["ranks", "8 GPUs", "whose product divides"]);
     refused(&["llama3-8b", "--gpus", "8", "--layout", "tp=8,pp=3"], &["24 ranks"]);
     refused(&["llama3-8b", "--gpus", "16", "--layout", "tp=4,pp=4,vpp=3"], &["32 layers", "these work: "]);
     refused(&["llama3-405b", "--gpus", "8"], &["does not fit on 8 GPUs", "it fits on "]);

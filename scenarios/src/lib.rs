@@ -14,8 +14,6 @@ pub mod emit;
 pub mod file;
 pub mod fsdp;
 pub mod goodput;
-#[cfg(test)]
-mod measured;
 pub mod memory;
 pub mod model;
 pub mod parallel;
@@ -23,6 +21,8 @@ pub mod pipeline;
 mod raw;
 pub mod step;
 pub mod study;
+#[cfg(test)]
+mod tests;
 pub mod training;
 pub mod transformer;
 pub mod work;

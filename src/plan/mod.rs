@@ -239,7 +239,11 @@ impl Planning {
         if parallel.ranks() != request.gpus {
             return Err(Error::usage(
                 format!("the layout {parallel} has {} ranks, and there are {} GPUs", parallel.ranks(), request.gpus),
-                "leave dp out: it becomes what the GPUs allow",
+                if says("dp") {
+                    "leave dp out: it becomes what the GPUs allow"
+                } else {
+                    "choose tp, pp and cp whose product divides the GPUs; dp is the rest"
+                },
             ));
         }
         self.timed(parallel, calls)

@@ -1,8 +1,8 @@
 //! Goal: bytes are those that were measured and published. Data: `tests/data/compute/` (its origin: `tests/data/SOURCES.md`).
 
 use super::*;
-use crate::measured::{Row, llama, rows};
 use crate::parallel::{Recompute, Split};
+use crate::tests::{Row, llama, rows};
 use crate::transformer::{Attention, LayerKind, load};
 
 /// Bytes.

@@ -4,9 +4,9 @@
 use collcast_sim::compute::{Compute, Kernel};
 
 use super::*;
-use crate::measured::{llama, rows};
 use crate::memory::{self, Framework};
 use crate::parallel::Axis;
+use crate::tests::{llama, rows};
 use crate::transformer::{Attention, Mask, builtin, load};
 
 /// Operations of products, but for the router's, which models are counted without.
