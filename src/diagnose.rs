@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use collcast_hwbackend::read::ReadReport;
-use collcast_sim::collective::Collective;
 use collcast_sim::doctor::{Case, Cause, Diagnosis, Examination, Fault, Finding, Point, where_scaling_breaks};
+use collcast_sim::engine::WORK_PER_SECOND;
 use collcast_sim::profile::Profile;
 use collcast_sim::topology::Topology;
 use collcast_sim::units::{Bytes, SimDuration};
@@ -95,14 +95,15 @@ struct Run<'j, 'a> {
 
 /// Runs looked into, the slowest first: more would not change what to do next.
 const RUNS_MAX: usize = 6;
-/// Events that are simulated before a further run is looked into: 5 to 10 s of a core. Six usual runs take fewer.
-const EVENTS_MAX: u64 = 6_000_000;
+/// Work of the simulation before a further run is looked into: about 10 s of a core. Six usual runs take less.
+const WORK_MAX: u64 = 10 * WORK_PER_SECOND;
 /// Sizes simulated under each cause.
 const SIZES: usize = 13;
-/// The same of an all-to-all of many ranks, whose messages take long.
-const SIZES_OF_MANY: usize = 5;
-/// Ranks from which on that holds.
-const MANY: u32 = 16;
+/// The same of a run whose sizes take long to simulate.
+const SIZES_MIN: usize = 5;
+/// What all causes of a run take to simulate, in times of its forecasts: 0.5 (reduce) to 14 (all-reduce) were seen over 64
+/// ranks of `dgx-h100`.
+const CAUSES: u64 = 5;
 
 /// Looks into every run that is not as expected. What it finds is an error where the machine is slow by its `state`: how
 /// slow it is counts, and not whether its cause has a name. Where that cannot tell, a cause that is certain is an error.
@@ -114,15 +115,16 @@ pub(crate) fn examine(judged: &[Judged<'_>], topology: &Topology, profile: &Prof
     suspects.truncate(RUNS_MAX);
     let mut found = Vec::new();
     let mut failed = BTreeSet::new();
-    let mut events = 0;
+    let mut work = 0;
     for run in suspects {
-        if events >= EVENTS_MAX {
+        if work >= WORK_MAX {
             left_out += 1;
             continue;
         }
-        let row = run.rows[0].row;
-        let many = row.ranks >= MANY && row.collective == Collective::AllToAll;
-        let case = run.case.thinned(if many { SIZES_OF_MANY } else { SIZES });
+        let mut case = run.case.thinned(SIZES);
+        if case.points().iter().map(|p| p.expected.work).sum::<u64>() * CAUSES > WORK_MAX {
+            case = case.thinned(SIZES_MIN);
+        }
         let Ok(examination) = Examination::new(case, topology, profile) else { continue };
         // A cause that cannot be simulated is left out, and said.
         let curves = |faults: &[Fault], sizes: &[usize]| -> Vec<(Fault, Vec<f64>)> {
@@ -138,7 +140,7 @@ pub(crate) fn examine(judged: &[Judged<'_>], topology: &Topology, profile: &Prof
             tried.into_iter().filter_map(kept).collect()
         };
         let diagnosis = examination.diagnose(curves);
-        events += examination.events();
+        work += examination.work();
         found.push((run, examination.case().clone(), diagnosis));
     }
     let causes = found.iter().map(|(run, _, d)| causes_of(run, d)).collect();

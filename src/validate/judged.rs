@@ -7,7 +7,7 @@ use collcast_hwbackend::read::{FileReport, ReadReport};
 use collcast_sim::call::Call;
 use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol, ReduceOp};
 use collcast_sim::doctor::Question;
-use collcast_sim::engine::Unobserved;
+use collcast_sim::engine::{Unobserved, WORK_PER_SECOND};
 use collcast_sim::ids::Rank;
 use collcast_sim::measurement::{self, Measurement, PeerAccess, Timing};
 use collcast_sim::nccl::Transport;
@@ -100,9 +100,9 @@ const CALLS_MAX: [usize; 2] = [20_000, 4_000];
 /// Most sizes of a run that are forecast: eight times as many as nccl-tests measures from 8 B to 16 GiB by factors of two.
 /// They leave 9% between neighbours there, and bands of sizes are judged, never single ones.
 const SIZES_MAX: usize = 256;
-/// Events that are simulated for the forecasts of all rows: about 15 s of a core over 2 hosts of `dgx-h100`.
-const EVENTS_MAX: u64 = 20_000_000;
-/// Calls that are forecast before events are counted again.
+/// Work of the simulation for the forecasts of all rows: about 10 s of a core.
+const WORK_MAX: u64 = 10 * WORK_PER_SECOND;
+/// Calls that are forecast before work is counted again.
 const AT_ONCE: usize = 128;
 /// The fewest, where there are many runs that share [`CALLS_MAX`].
 const SIZES_MIN: usize = 32;
@@ -182,8 +182,7 @@ pub(crate) fn judge<'a>(
     for (call, result) in calls.iter().zip(results) {
         match result {
             Ok(rows) if rows.is_empty() => {
-                let reason =
-                    format!("{EVENTS_MAX} events of the simulation are spent; sizes between these are forecast");
+                let reason = "the simulation's 10 s of a core are spent; sizes between these are forecast".to_owned();
                 *skipped.entry(reason).or_default() += call.rows();
             }
             Ok(rows) => judged.extend(rows),
@@ -232,7 +231,7 @@ fn calls<'a>(rows: &[&'a Measurement], files: &BTreeMap<String, &'a FileReport>)
     calls
 }
 
-/// The forecasts of calls until the events for them are spent, in parts so large that all cores have work: of each run its
+/// The forecasts of calls until the work for them is spent, in parts so large that all cores have work: of each run its
 /// ends first, then the middle between two that are there, so that what is left out lies between them.
 fn forecasts<'a>(
     calls: &[Alike<'a>],
@@ -257,9 +256,9 @@ fn forecasts<'a>(
     order.sort_unstable();
     let mut forecasts: Vec<Option<Forecast>> = calls.iter().map(|_| None).collect();
     let parts = watch.parts(calls.len());
-    let mut events = 0;
+    let mut work = 0;
     for part in order.chunks(AT_ONCE) {
-        if events >= EVENTS_MAX {
+        if work >= WORK_MAX {
             break;
         }
         let made = part.par_iter().map(|&(_, index)| {
@@ -267,7 +266,7 @@ fn forecasts<'a>(
             parts.done().map(|()| (index, made))
         });
         for (index, made) in made.collect::<Result<Vec<(usize, Forecast)>, Error>>()? {
-            events += made.as_ref().map_or(0, |(_, prediction)| prediction.events);
+            work += made.as_ref().map_or(0, |(_, prediction)| prediction.work);
             forecasts[index] = Some(made);
         }
     }

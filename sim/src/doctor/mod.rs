@@ -469,7 +469,7 @@ pub struct Examination {
     /// The first size from which on a healthy machine's time grows with the bytes alone.
     full: usize,
     proofs: Proofs,
-    events: Arc<AtomicU64>,
+    work: Arc<AtomicU64>,
 }
 
 /// Hosts on which causes are simulated: one fault in many hosts shows as in a few, and what a cause
@@ -516,6 +516,10 @@ impl Examination {
         };
         let stands_for = |q: &Question| {
             let mut q = q.clone();
+            // One call alone stands for a loop of them, which takes eight times as long to simulate.
+            if q.call.collective.rooted() {
+                q.settings.timing.calls = 1;
+            }
             // As many bytes in each step of a ring.
             let size = q.call.size().0 / u64::from(ranks) * u64::from(fewer);
             let size = rounded(if few { q.call.size().0 } else { size.max(1) });
@@ -529,7 +533,7 @@ impl Examination {
         let smaller: Vec<Question> = questions.iter().map(stands_for).collect();
         let predictor = Predictor::new(&topology, profile);
         let times = questions.iter().zip(&smaller).zip(case.curve_of(Fault::Healthy));
-        let time = |((q, smaller), expected): ((&Question, &Question), f64)| match few && q.call == smaller.call {
+        let time = |((q, smaller), expected): ((&Question, &Question), f64)| match few && q == smaller {
             true => Ok(expected),
             false => predictor
                 .predict(&smaller.call, smaller.algorithm, smaller.protocol, &smaller.settings)
@@ -547,12 +551,12 @@ impl Examination {
         let is_full = |i: &usize| rates[*i] >= FULL * best && runs_as(*i) == runs_as(last);
         // With all above it: a dip between two protocols is none of their bytes.
         let full = (0..=last).rev().take_while(is_full).last().unwrap_or(last);
-        Self { full, case, topology, questions, healthy, proofs: Proofs::default(), events: Arc::default() }
+        Self { full, case, topology, questions, healthy, proofs: Proofs::default(), work: Arc::default() }
     }
 
-    /// Events that were simulated so far.
-    pub fn events(&self) -> u64 {
-        self.events.load(Ordering::Relaxed)
+    /// What its simulations took so far, as [`engine::WORK_PER_SECOND`](crate::engine::WORK_PER_SECOND) counts it.
+    pub fn work(&self) -> u64 {
+        self.work.load(Ordering::Relaxed)
     }
 
     /// The run.
@@ -589,8 +593,8 @@ impl Examination {
             let of = |i: usize| simulated.iter().position(|&s| s == i.min(self.full)).map_or(1.0, |at| each[at]);
             sizes.iter().map(|&i| expected[i] * of(i)).collect()
         };
-        let (times, events) = curve(&changed, &self.proofs)?;
-        self.events.fetch_add(events, Ordering::Relaxed);
+        let (times, work) = curve(&changed, &self.proofs)?;
+        self.work.fetch_add(work, Ordering::Relaxed);
         Ok(times.map(longer))
     }
 
@@ -648,24 +652,24 @@ const LINKS_WIDTH: f64 = 0.6;
 /// choices cross, both with long tails.
 const LATENCY_WIDTH: f64 = 1.4;
 
-/// Times in us of the questions that a fault leaves, none where a call cannot be done any more; and how many events it
-/// took to simulate them.
+/// Times in us of the questions that a fault leaves, none where a call cannot be done any more; and the work
+/// that it took to simulate them.
 ///
 /// # Errors
 /// An internal error of a prediction.
 pub fn curve(changed: &Changed, proofs: &Proofs) -> Result<(Option<Vec<f64>>, u64), PredictError> {
     let predictor = Predictor::new(&changed.topology, &changed.profile).with_proofs(proofs);
     let mut times = Vec::with_capacity(changed.questions.len());
-    let mut events = 0;
+    let mut work = 0;
     for q in &changed.questions {
         match predictor.predict(&q.call, q.algorithm, q.protocol, &q.settings) {
             Ok(prediction) => {
                 times.push(prediction.time.as_us());
-                events += prediction.events;
+                work += prediction.work;
             }
             Err(error) if error.is_internal() => return Err(error),
-            Err(_) => return Ok((None, events)),
+            Err(_) => return Ok((None, work)),
         }
     }
-    Ok((Some(times), events))
+    Ok((Some(times), work))
 }

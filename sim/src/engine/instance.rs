@@ -272,6 +272,8 @@ pub struct Outcome {
     pub load: Vec<u128>,
     /// Events handled.
     pub events: u64,
+    /// What it took to simulate: events, and flows and resources looked at to share links. See [`WORK_PER_SECOND`](super::WORK_PER_SECOND).
+    pub work: u64,
     /// A sum over all slices of a hash of (time, program, size): equal for equal runs, however
     /// they were ordered, threaded or folded.
     pub trace_hash: u64,

@@ -32,22 +32,23 @@ pub fn run_steady(instance: &Instance<'_>) -> Result<Outcome, EngineError> {
         .collect();
     // Lanes without work have no rounds; of the others the one with the fewest decides.
     let fewest = rounds.into_iter().flatten().filter(|&r| r > 0).min().unwrap_or(0);
-    let mut window = WINDOW;
+    let (mut window, mut work) = (WINDOW, 0);
     while instance.tasks.is_empty() && fewest > 3 * window * WORTHWHILE {
         let rest = fewest % window;
         let [one, two, three] = [1, 2, 3].map(|n| run(&without(instance, fewest - rest - n * window), &mut Unobserved));
         let (one, two, three) = (one?, two?, three?);
+        work += one.work + two.work + three.work;
         let more = u64::try_from((fewest - rest) / window - 3).unwrap_or(0);
         let differ = (three.end - two.end).0.abs_diff((two.end - one.end).0);
         let long = extended(&one, three, more);
         // Half the difference is what the mean of both windows may be off, for each window that is added.
         if (more * differ) as f64 / 2.0 <= UNCERTAIN * long.end.0 as f64 {
-            let long = carried(instance, long);
+            let long = Outcome { work, ..carried(instance, long) };
             return if long.end < LONGEST { Ok(long) } else { Err(EngineError::TooSlow) };
         }
         window *= 2;
     }
-    run(instance, &mut Unobserved)
+    run(instance, &mut Unobserved).map(|outcome| Outcome { work: work + outcome.work, ..outcome })
 }
 
 /// The instance with all first loops shortened.

@@ -70,6 +70,8 @@ pub struct Prediction {
     pub messages: u64,
     /// Events handled.
     pub events: u64,
+    /// What it took to simulate, as [`engine::WORK_PER_SECOND`](crate::engine::WORK_PER_SECOND) counts it.
+    pub work: u64,
     /// Lanes before and after folding.
     pub folded: (usize, usize),
     /// How the schedule was proved.

@@ -1,5 +1,6 @@
 //! Lays what is proved on the machine, runs it, and says what that came to.
 
+use std::cell::Cell;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::busy::Busy;
@@ -14,7 +15,7 @@ use crate::bounds;
 use crate::call::{Call, CallError};
 use crate::collective::{Algorithm, Protocol};
 use crate::domain::{Beyond, Reason};
-use crate::engine::{Observer, Unobserved, fold, run, run_steady};
+use crate::engine::{Instance, Observer, Unobserved, fold, run, run_steady};
 use crate::ids::{LinkId, Rank};
 use crate::network::{Laid, ResourceName, join, lay};
 use crate::schedule::{Schedule, ScheduleError};
@@ -157,8 +158,10 @@ impl Predictor<'_> {
         check_possible(instance, &outcome, &bound, call.size().0 > 0, name_of, || what.clone())?;
 
         let ends = self.profile.kernel(&schedule.plan);
+        let work = Cell::new(outcome.work);
+        let again = |i: &Instance<'_>| run_steady(i).inspect(|outcome| work.set(work.get() + outcome.work));
         let kernel =
-            kernel_time(instance, &outcome, ends, settings, (ROUNDS, &run_steady)).map_err(stopped)?.max(bound.time);
+            kernel_time(instance, &outcome, ends, settings, (ROUNDS, &again)).map_err(stopped)?.max(bound.time);
         let mut beyond: Beyond =
             [self.beyond(call.ranks, settings.launch), self.profile.beyond(algorithm, protocol, call)]
                 .into_iter()
@@ -187,6 +190,7 @@ impl Predictor<'_> {
             beyond,
             messages: outcome.messages,
             events: outcome.events,
+            work: work.get(),
             folded: (laid.instance.lanes.len(), instance.lanes.len()),
             proof,
             bound,
