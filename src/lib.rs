@@ -32,6 +32,7 @@
 //! | How long do these calls take? | [`mod@forecast`], [`forecast::group`] |
 //! | How long does this training step take, and what of it is exposed? | [`mod@step`] |
 //! | Which layout trains a model fastest, and when is the run done? | [`mod@plan`] |
+//! | Which machine, and how many GPUs of it? | [`plan::compare`] |
 //! | Is what was measured what it should be? | [`mod@validate`] |
 //! | If it is not, which fault fits? | [`mod@diagnose`] |
 //! | Which host is slow, and which sets of hosts to run next to know? | [`mod@next`] |

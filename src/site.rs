@@ -32,7 +32,7 @@ pub const DEFAULT_MACHINE: &str = "dgx-h100";
 /// assert_eq!(site.topology.ranks(), 32);
 /// # Ok::<(), collcast::Error>(())
 /// ```
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, PartialEq, Debug, Default)]
 pub struct SiteSpec {
     /// Built-in machine or topology file (.toml, NCCL's .xml, `nvidia-smi topo -m` as .txt); `dgx-h100` where none is named.
     pub topology: Option<String>,

@@ -28,56 +28,70 @@ pub struct Sizes {
     pub notes: Vec<String>,
 }
 
-impl Sizes {
-    fn one(&mut self, text: &str) -> Result<u64, Error> {
-        let (bytes, note) = size(text)?;
-        self.notes.extend(note);
-        Ok(bytes)
-    }
-
-    fn item(&mut self, text: &str) -> Result<(), Error> {
-        match text.split(':').collect::<Vec<_>>().as_slice() {
-            [one] => {
-                let bytes = self.one(one)?;
-                self.bytes.push(bytes);
-                Ok(())
+/// The numbers of a list of numbers and ranges, whose numbers `one` reads; ranges go by factors of two or by their own.
+fn listed(text: &str, one: &mut dyn FnMut(&str) -> Result<u64, Error>) -> Result<Vec<u64>, Error> {
+    let mut all = Vec::new();
+    for item in text.split(',') {
+        let (from, to, factor) = match item.split(':').collect::<Vec<_>>().as_slice() {
+            [single] => {
+                all.push(one(single)?);
+                continue;
             }
-            [from, to] => self.range(text, from, to, None),
-            [from, to, factor] => self.range(text, from, to, Some(factor)),
-            _ => Err(Error::usage(format!("`{text}` is not a size or a range"), A_RANGE)),
-        }
-    }
-
-    fn range(&mut self, text: &str, from: &str, to: &str, factor: Option<&str>) -> Result<(), Error> {
+            &[from, to] => (from, to, None),
+            &[from, to, factor] => (from, to, Some(factor)),
+            _ => return Err(Error::usage(format!("`{item}` is not a number or a range"), A_RANGE)),
+        };
         let factor = match factor {
             None => FACTOR,
             Some(f) => f.trim().parse::<u64>().ok().filter(|&f| f >= 2).ok_or_else(|| {
-                Error::usage(format!("the factor `{f}` of the range `{text}` must be a whole number from 2"), A_RANGE)
+                Error::usage(format!("the factor `{f}` of the range `{item}` must be a whole number from 2"), A_RANGE)
             })?,
         };
-        let (from, to) = (self.one(from)?, self.one(to)?);
+        let (from, to) = (one(from)?, one(to)?);
         if from == 0 || from > to {
             return Err(Error::usage(
-                format!("the range `{text}` is empty"),
-                "ranges go from a size above 0 up to a larger one",
+                format!("the range `{item}` is empty"),
+                "ranges go from a number above 0 up to a larger one",
             ));
         }
-        let sizes = std::iter::successors(Some(from), |at| at.checked_mul(factor));
-        self.bytes.extend(sizes.take_while(|&at| at <= to));
-        Ok(())
+        let steps = std::iter::successors(Some(from), |at| at.checked_mul(factor));
+        all.extend(steps.take_while(|&at| at <= to));
     }
+    Ok(all)
 }
 
 impl FromStr for Sizes {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        let mut sizes = Self::default();
-        for item in text.split(',') {
-            sizes.item(item).map_err(|error| noted(error, &sizes.notes))?;
+        let mut notes = Vec::new();
+        let bytes = listed(text, &mut |one| {
+            let (bytes, note) = size(one)?;
+            notes.extend(note);
+            Ok(bytes)
+        });
+        match bytes {
+            Ok(bytes) => Ok(Self { bytes, notes }),
+            Err(error) => Err(noted(error, &notes)),
         }
-        Ok(sizes)
     }
+}
+
+/// Counts, as a list of counts and ranges names them: `8`, `512,1024`, `256:4096`, `256..4096`.
+///
+/// # Errors
+/// What is no count, or an empty range.
+///
+/// ```
+/// assert_eq!(collcast::values::counts("8,256..1024")?, [8, 256, 512, 1024]);
+/// # Ok::<(), collcast::Error>(())
+/// ```
+pub fn counts(text: &str) -> Result<Vec<u64>, Error> {
+    listed(&text.replace("..", ":"), &mut |one| {
+        one.trim().parse().map_err(|_| {
+            Error::usage(format!("`{one}` is no count"), "counts look like 1024, 512,2048 or 256..4096 (powers of two)")
+        })
+    })
 }
 
 /// An error of a list with what a reader may have meant otherwise in it, which may be the mistake.

@@ -66,6 +66,15 @@ impl Watch {
         &self.stop
     }
 
+    /// The watch of one answer of several, whose parts count as equal.
+    pub(crate) fn one_of(&self, index: usize, answers: usize) -> Self {
+        let progress = self
+            .progress
+            .clone()
+            .map(|told| -> Arc<Progress> { Arc::new(move |done, all| told(index * all + done, answers * all)) });
+        Self { progress, ..self.clone() }
+    }
+
     /// A stage is done.
     ///
     /// # Errors

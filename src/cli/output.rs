@@ -134,7 +134,10 @@ pub(crate) fn watched<T>(parts: usize, answer: impl FnOnce(&Watch) -> T) -> T {
     }
     let bar = indicatif::ProgressBar::new(parts as u64);
     let shown = bar.clone();
-    let outcome = answer(&Watch::default().on_progress(move |done, _| shown.set_position(done as u64)));
+    let outcome = answer(&Watch::default().on_progress(move |done, all| {
+        shown.set_length(all as u64);
+        shown.set_position(done as u64);
+    }));
     bar.finish_and_clear();
     outcome
 }

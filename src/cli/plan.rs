@@ -2,10 +2,8 @@
 
 use std::process::ExitCode;
 
-use collcast::plan::{Request, plan};
-use collcast::scenarios::memory::Framework;
-use collcast::scenarios::parallel::Recompute;
-use collcast::sim::compute::Precision;
+use collcast::plan::fields::Layer;
+use collcast::plan::{Request, compare, plan};
 use collcast::{Error, SiteSpec};
 
 use crate::output::{OutputArgs, watched};
@@ -18,18 +16,19 @@ mixtral-8x22b deepseek-v3 and more), a TOML file with schema collcast/model/1, o
 
   collcast plan llama3-70b --on dgx-h100 --gpus 1024 --tokens 15T
   collcast plan llama3-405b --on dgx-h100 --gpus 1024 --layout tp=8,pp=8,vpp=4 --global-batch 512
+  collcast plan llama3-70b --on dgx-h100 --on dgx-b200 --gpus 512..2048 --tokens 15T --price dgx-h100=2.5,dgx-b200=4
   collcast plan my/config.json --on aws-p5 --gpus 64 --framework torchtitan-compiled --seq 8192"
 )]
 pub(crate) struct Args {
     /// Built-in model, model file, or Hugging Face config.json
     #[arg(value_name = "MODEL")]
-    model: String,
-    /// Built-in machine or topology file; it has as many hosts as the GPUs need
-    #[arg(long = "on", visible_alias = "topology", short = 't', value_name = "MACHINE", default_value = collcast::site::DEFAULT_MACHINE, help_heading = "Machine")]
-    machine: String,
-    /// GPUs of the job
-    #[arg(long, value_name = "N", help_heading = "Machine")]
-    gpus: u64,
+    model: Option<String>,
+    /// Built-in machine or topology file; it has as many hosts as the GPUs need. Several are compared [default: dgx-h100]
+    #[arg(long = "on", visible_alias = "topology", short = 't', value_name = "MACHINE", help_heading = "Machine")]
+    on: Vec<String>,
+    /// GPUs of the job; several are compared, as in 512,2048 or 256..4096 (powers of two)
+    #[arg(long, value_name = "N[,N]|N..N", help_heading = "Machine")]
+    gpus: Option<String>,
     /// Profile of the GPU's kernels, by name (a100 h100 h100-500w h200 b200 gb200) or file [default: the machine's GPU]
     #[arg(long, value_name = "GPU", help_heading = "Machine")]
     gpu: Option<String>,
@@ -41,104 +40,82 @@ pub(crate) struct Args {
     layout: Option<String>,
     /// Sequences of a micro-batch [default: searched]
     #[arg(long, value_name = "N", help_heading = "Training")]
-    micro_batch: Option<u32>,
+    micro_batch: Option<String>,
     /// Sequences of a step [default: 4 Mi tokens, from 4,096 GPUs on 16 Mi]
     #[arg(long, value_name = "N", help_heading = "Training")]
-    global_batch: Option<u64>,
+    global_batch: Option<String>,
     /// Tokens of a sequence [default: the model's]
     #[arg(long, value_name = "N", help_heading = "Training")]
-    seq: Option<u64>,
-    /// Precision of linear layers: bf16, fp8 or fp4
-    #[arg(long, value_name = "NAME", default_value = "bf16", value_parser = precision, help_heading = "Training")]
-    precision: Precision,
+    seq: Option<String>,
+    /// Precision of linear layers: bf16, fp8 or fp4 [default: bf16]
+    #[arg(long, value_name = "NAME", help_heading = "Training")]
+    precision: Option<String>,
     /// What the backward pass computes again: none, selective or full [default: searched]
-    #[arg(long, value_name = "NAME", value_parser = recompute, help_heading = "Training")]
-    recompute: Option<Recompute>,
+    #[arg(long, value_name = "NAME", help_heading = "Training")]
+    recompute: Option<String>,
     /// What replicas share: 0 nothing, 1 optimizer states, 2 gradients too, 3 parameters too [default: 1; torchtitan and llm-foundry 3]
-    #[arg(long, value_name = "0..3", value_parser = clap::value_parser!(u8).range(0..=3), help_heading = "Training")]
-    zero: Option<u8>,
-    /// Framework: megatron, eager, compiled, torchtitan, torchtitan-compiled, llm-foundry or megatron-paper
-    #[arg(long, value_name = "NAME", default_value = "megatron", value_parser = Framework::parse, help_heading = "Training")]
-    framework: Framework,
+    #[arg(long, value_name = "0..3", help_heading = "Training")]
+    zero: Option<String>,
+    /// Framework: megatron, eager, compiled, torchtitan, torchtitan-compiled, llm-foundry or megatron-paper [default: megatron]
+    #[arg(long, value_name = "NAME", help_heading = "Training")]
+    framework: Option<String>,
     /// Tensor ranks exchange beside products, in pieces (async TP, Megatron's --tp-comm-overlap)
     #[arg(long, help_heading = "Training")]
     overlap_tensor: bool,
     /// Tokens of the whole run, such as 15T: says when it is done, with failures
-    #[arg(long, value_name = "N", value_parser = tokens, help_heading = "Run")]
-    tokens: Option<f64>,
-    /// Price of a GPU and hour
-    #[arg(long, value_name = "PRICE", requires = "tokens", help_heading = "Run")]
-    price: Option<f64>,
-    /// Layouts of the answer
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1000), help_heading = "Output")]
-    top: u16,
+    #[arg(long, value_name = "N", help_heading = "Run")]
+    tokens: Option<String>,
+    /// Price of a GPU and hour, or that of each machine, as in dgx-h100=2.5,dgx-b200=4
+    #[arg(long, value_name = "PRICE", help_heading = "Run")]
+    price: Option<String>,
+    /// Layouts of the answer, of one machine and count [default: 10]
+    #[arg(long, value_name = "N", help_heading = "Output")]
+    top: Option<String>,
     #[command(flatten)]
     output: OutputArgs,
 }
 
-/// Layouts on a progress bar's whole length.
+impl Args {
+    /// What the flags say.
+    fn layer(&self) -> Layer {
+        let texts = [
+            ("model", &self.model),
+            ("gpu", &self.gpu),
+            ("layout", &self.layout),
+            ("micro-batch", &self.micro_batch),
+            ("global-batch", &self.global_batch),
+            ("seq", &self.seq),
+            ("precision", &self.precision),
+            ("recompute", &self.recompute),
+            ("zero", &self.zero),
+            ("framework", &self.framework),
+            ("tokens", &self.tokens),
+            ("price", &self.price),
+            ("top", &self.top),
+        ];
+        let mut fields: Vec<(&'static str, String)> =
+            texts.into_iter().filter_map(|(name, text)| Some((name, text.clone()?))).collect();
+        if !self.profile.is_empty() {
+            fields.push(("profile", self.profile.join(",")));
+        }
+        if self.overlap_tensor {
+            fields.push(("overlap-tensor", "on".to_owned()));
+        }
+        Layer { name: None, on: self.on.clone(), gpus: self.gpus.clone(), fields }
+    }
+}
+
+/// Parts of an answer before they are counted, of which a progress bar is shown.
 const LAYOUTS: usize = 10_000;
 
-/// A value by its name.
-fn named<T: Copy>(given: &str, known: &[(&'static str, T)]) -> Result<T, String> {
-    let names = || known.iter().map(|k| k.0);
-    known.iter().find(|k| k.0.eq_ignore_ascii_case(given)).map(|k| k.1).ok_or_else(|| {
-        let near = collcast::sim::collective::nearest(given, names());
-        let near = near.map_or_else(String::new, |near| format!(", did you mean `{near}`?"));
-        format!("not known{near}; known: {}", names().collect::<Vec<_>>().join(", "))
-    })
-}
-
-fn precision(given: &str) -> Result<Precision, String> {
-    named(given, &Precision::ALL.map(|p| (p.name(), p)))
-}
-
-fn recompute(given: &str) -> Result<Recompute, String> {
-    named(given, &[("none", Recompute::None), ("selective", Recompute::Selective), ("full", Recompute::Full)])
-}
-
-/// A count with the letters of tokens: K, M, B and T are powers of a thousand.
-fn tokens(given: &str) -> Result<f64, String> {
-    let (number, factor) = match given.char_indices().last() {
-        Some((at, 'k' | 'K')) => (&given[..at], 1e3),
-        Some((at, 'm' | 'M')) => (&given[..at], 1e6),
-        Some((at, 'b' | 'B' | 'g' | 'G')) => (&given[..at], 1e9),
-        Some((at, 't' | 'T')) => (&given[..at], 1e12),
-        _ => (given, 1.0),
-    };
-    match number.trim().parse::<f64>() {
-        Ok(value) if value > 0.0 && (value * factor) <= 1e18 => Ok(value * factor),
-        _ => Err("expected a number of tokens above 0, such as 15T or 300B".to_owned()),
-    }
-}
-
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
-    if args.price.is_some_and(|price| !price.is_finite() || price < 0.0) {
-        return Err(Error::usage("--price is no price", "give a number from 0 on, such as 2.5"));
-    }
-    let request = Request {
-        site: SiteSpec {
-            topology: Some(args.machine.clone()),
-            profiles: args.profile.clone(),
-            profile_folders: profile_folders(),
-            ..SiteSpec::default()
-        },
-        gpu: args.gpu.clone(),
-        layout: args.layout.clone(),
-        micro_batch: args.micro_batch,
-        global_batch: args.global_batch,
-        sequence: args.seq,
-        precision: args.precision,
-        recompute: args.recompute,
-        zero: args.zero,
-        framework: args.framework,
-        overlap_tensor: args.overlap_tensor,
-        tokens: args.tokens,
-        price: args.price,
-        most: usize::from(args.top),
-        ..Request::new(args.model.clone(), args.machine.clone(), args.gpus)
-    };
-    let outcome = watched(LAYOUTS, |watch| plan(&request, watch))?;
-    args.output.print(&outcome.report(), None)?;
+    let site = SiteSpec { profile_folders: profile_folders(), ..SiteSpec::default() };
+    let base = Request { site, ..Request::new("", "", 0) };
+    let requests = args.layer().requests(&base)?;
+    let report = watched(LAYOUTS, |watch| match requests.as_slice() {
+        [one] => plan(one, watch).map(|outcome| outcome.report()),
+        several => compare(several, watch).map(|options| options.report()),
+    })?;
+    args.output.print(&report, None)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -51,6 +51,9 @@ pub struct Outcome {
     pub looked_at: (usize, usize, usize),
     /// How far to trust it, and why.
     pub confidence: &'static str,
+    /// What the time of kernels may be off by, as a part of it; plans of one kind of GPU share it.
+    #[serde(skip)]
+    pub kernels_off: f64,
     /// The run that the best one makes.
     pub whole: Option<Whole>,
     /// Files that were read.
@@ -77,6 +80,16 @@ pub struct Goodput {
     pub checkpoint_bytes: f64,
     /// Failures of the whole run.
     pub failures: f64,
+    /// Share of the time in work that was lost and is done again.
+    pub lost: f64,
+    /// Share in saves.
+    pub saving: f64,
+    /// Share in restarts.
+    pub down: f64,
+    /// Share in waits for a host to be repaired.
+    pub waiting: f64,
+    /// Spare hosts that are enough in 99 of 100 repairs, where a repair has a length.
+    pub spares_enough: Option<u32>,
 }
 
 /// The whole run.

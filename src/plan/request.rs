@@ -6,9 +6,47 @@ use collcast_sim::compute::Precision;
 
 use crate::site::SiteSpec;
 
+/// How a job is run among failures. What is left out is assumed, and the answer says so.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Upkeep {
+    /// Failure rates, by name or file.
+    pub failures: Option<String>,
+    /// How many times as often as these say.
+    pub failures_times: f64,
+    /// Hosts that stand by; as many as it takes where none is given.
+    pub spares: Option<u32>,
+    /// Seconds until a host that failed stands by again.
+    pub repair: Option<f64>,
+    /// Seconds from a failure to the first new step.
+    pub restart: Option<f64>,
+    /// B/s that storage takes from the whole job.
+    pub storage: Option<f64>,
+    /// Seconds of work between checkpoints; those of the highest goodput where none is given.
+    pub checkpoint_every: Option<f64>,
+    /// Whether a step waits until its checkpoint is in storage.
+    pub blocking: bool,
+}
+
+impl Default for Upkeep {
+    fn default() -> Self {
+        Self {
+            failures: None,
+            failures_times: 1.0,
+            spares: None,
+            repair: None,
+            restart: None,
+            storage: None,
+            checkpoint_every: None,
+            blocking: false,
+        }
+    }
+}
+
 /// What is to be planned. What is left out is searched, or is the model's own.
 #[derive(Clone, Debug)]
 pub struct Request {
+    /// What it is called among others; its count and machine where it has no name.
+    pub name: Option<String>,
     /// A built-in model, a `collcast/model/1` file or a Hugging Face `config.json`.
     pub model: String,
     /// The machine; its hosts are as many as `gpus` needs.
@@ -39,6 +77,8 @@ pub struct Request {
     pub tokens: Option<f64>,
     /// Price of a GPU and hour, in any currency.
     pub price: Option<f64>,
+    /// How the job is run among failures.
+    pub upkeep: Upkeep,
     /// Layouts of the answer.
     pub most: usize,
 }
@@ -47,6 +87,7 @@ impl Request {
     /// A model on so many GPUs of a machine, everything else searched.
     pub fn new(model: impl Into<String>, machine: impl Into<String>, gpus: u64) -> Self {
         Self {
+            name: None,
             model: model.into(),
             site: SiteSpec::new(machine),
             gpus,
@@ -62,7 +103,13 @@ impl Request {
             overlap_tensor: false,
             tokens: None,
             price: None,
+            upkeep: Upkeep::default(),
             most: 10,
         }
+    }
+
+    /// The machine, as it was named.
+    pub fn machine(&self) -> &str {
+        self.site.topology.as_deref().unwrap_or(crate::site::DEFAULT_MACHINE)
     }
 }

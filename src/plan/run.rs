@@ -1,13 +1,12 @@
 //! The whole run: when it is done, what failures leave of the time, what it costs.
 
 use super::outcome::{Goodput, Layout, Whole};
-use super::request::Request;
+use super::request::{Request, Upkeep};
 use crate::error::Error;
-use collcast_scenarios::goodput::{Fleet, Job, Rates, Run, simulate};
-use collcast_scenarios::memory::Software;
-use collcast_scenarios::transformer::Transformer;
+use collcast_scenarios::goodput::{self, Fleet, GoodputError, Job, Rates, Run, Saving, simulate};
+use collcast_sim::topology::Topology;
 
-/// Failure rates that are taken: those of 16,384 H100 over 54 days.
+/// Failure rates that are taken where none are named: those of 16,384 H100 over 54 days.
 const RATES: &str = "llama3-405b";
 /// B/s of a copy to the host, and seconds of a barrier: by these a save stops the step that goes on in the background. 55
 /// GB/s were measured on an H100 with PCIe 5, less some for strided tensors; the barrier is an assumption.
@@ -17,43 +16,113 @@ const BARRIER: f64 = 0.5;
 const STORAGE_RATE: f64 = 2e12 / 16_384.0;
 /// Seconds from a failure to the first new step, automated: the middle of 2 to 15 minutes (`docs/model/goodput.md`).
 const RESTART: f64 = 600.0;
-/// What the answer says of these.
-pub(super) const ASSUMED: &str = "failures come as often a GPU as in the run of Llama 3 405B; checkpoints are asynchronous, storage takes 122 MB/s a GPU, a restart takes 10 minutes, spare hosts are there";
+/// Seconds between failures where none was counted: a thousand years, beyond any job.
+const NEVER: f64 = 1000.0 * 365.25 * 86_400.0;
 /// Runs that are drawn.
 const SAMPLES: u32 = 200;
+/// How often spares are to be enough: the share for which ByteRobust keeps machines standing by (arXiv 2509.16293).
+const ENOUGH: f64 = 0.99;
 
-/// The run that a layout makes.
+/// Refuses what says nothing of a run: a price or failures of none, spares of hosts that nobody repairs.
+pub(super) fn check(request: &Request) -> Result<(), Error> {
+    let upkeep = &request.upkeep;
+    if request.tokens.is_none() && (request.price.is_some() || *upkeep != Upkeep::default()) {
+        let what = "a price, and what is said of failures, needs --tokens: it is of the whole run";
+        return Err(Error::usage(what, "give both, or neither"));
+    }
+    if upkeep.spares.is_some() && upkeep.repair.is_none() {
+        return Err(Error::usage("--spares needs --repair", "say when a host that failed is back, as in --repair 24h"));
+    }
+    Ok(())
+}
+
+/// B/s that storage takes from a whole job.
+pub(super) fn storage(request: &Request) -> f64 {
+    request.upkeep.storage.unwrap_or(STORAGE_RATE * request.gpus as f64)
+}
+
+/// What is assumed of what the request does not say.
+fn assumed(request: &Request) -> Option<String> {
+    let upkeep = &request.upkeep;
+    let parts: Vec<&str> = [
+        (upkeep.failures.is_none(), "failures come as often a GPU as in the run of Llama 3 405B"),
+        (!upkeep.blocking, "checkpoints are asynchronous"),
+        (upkeep.storage.is_none(), "storage takes 122 MB/s a GPU"),
+        (upkeep.restart.is_none(), "a restart takes 10 minutes"),
+        (upkeep.spares.is_none(), "spare hosts are there"),
+    ]
+    .into_iter()
+    .filter_map(|(assumed, text)| assumed.then_some(text))
+    .collect();
+    (!parts.is_empty()).then(|| parts.join(", "))
+}
+
+/// What a job runs on. Built-in rates were counted on hosts of eight GPUs with as many NICs, and hold by the GPU; those of a
+/// file are of the machine's own hosts and NICs.
+fn fleet(request: &Request, topology: &Topology) -> Fleet {
+    let named = request.upkeep.failures.as_deref().unwrap_or(RATES);
+    if goodput::text(named).is_some() {
+        return Fleet::of_eight(request.gpus);
+    }
+    let count = |of: fn(&collcast_sim::topology::Host) -> usize| topology.hosts().first().map_or(0, of) as u64;
+    let hosts = request.gpus.div_ceil(count(|host| host.gpus.len()).max(1));
+    Fleet { gpus: request.gpus, hosts, nics: hosts * count(|host| host.nics.len()) }
+}
+
+/// The run that a layout makes of so many tokens a step, with a checkpoint of so many bytes; and what was assumed.
 pub(super) fn whole(
     request: &Request,
-    model: &Transformer,
-    software: &Software,
+    topology: &Topology,
     best: &Layout,
-    tokens_per_step: f64,
-) -> Result<Option<Whole>, Error> {
-    let Some(tokens) = request.tokens else { return Ok(None) };
+    (tokens_per_step, checkpoint_bytes): (f64, f64),
+) -> Result<(Option<Whole>, Option<String>), Error> {
+    let Some(tokens) = request.tokens else { return Ok((None, None)) };
+    let refused = |error: GoodputError| {
+        Error::usage(
+            format!("the whole run cannot be forecast: {error}"),
+            "change --tokens, or what is said of failures: --failures, --spares, --repair, --restart, --storage, --checkpoint-every",
+        )
+    };
     let steps = (tokens / tokens_per_step).ceil();
-    let work = steps * best.step.seconds;
-    let gpus = request.gpus;
-    let rates = Rates::load(RATES)?;
-    let fleet = Fleet::of_eight(gpus);
-    let checkpoint_bytes = model.parameters().held() as f64 * software.states.checkpoint();
-    let stall = checkpoint_bytes / gpus as f64 / HOST_RATE + BARRIER;
-    let durable = checkpoint_bytes / (STORAGE_RATE * gpus as f64);
-    let job = Job { mtbf: rates.mtbf(&fleet), stall, durable, restart: RESTART };
-    let interval = job.optimal().max(best.step.seconds);
-    let run =
-        Run { job, work, interval, detect: 0.0, spares: None, repair: 0.0, hardware: rates.hardware, stragglers: None };
-    let outcome = simulate(&run, SAMPLES, 1).map_err(|e| Error::usage(e.to_string(), "give other --tokens"))?;
+    let (gpus, upkeep) = (request.gpus, &request.upkeep);
+    let rates = Rates::load(upkeep.failures.as_deref().unwrap_or(RATES))?;
+    let saving = Saving {
+        bytes: checkpoint_bytes,
+        storage: storage(request),
+        host_copy: (!upkeep.blocking).then_some((gpus, HOST_RATE)),
+        barrier: BARRIER,
+    };
+    let (stall, durable) = saving.times().map_err(refused)?;
+    // Nothing fails in a file without failures: then as good as never, in seconds that sums still hold.
+    let mtbf = (rates.mtbf(&fleet(request, topology)) / upkeep.failures_times).min(NEVER);
+    let job = Job { mtbf, stall, durable, restart: upkeep.restart.unwrap_or(RESTART) };
+    let interval = upkeep.checkpoint_every.unwrap_or_else(|| job.optimal()).max(best.step.seconds);
+    let run = Run {
+        job,
+        work: steps * best.step.seconds,
+        interval,
+        detect: 0.0,
+        spares: upkeep.spares,
+        repair: upkeep.repair.unwrap_or(0.0),
+        hardware: rates.hardware,
+        stragglers: None,
+    };
+    let outcome = simulate(&run, SAMPLES, 1).map_err(refused)?;
+    let enough = (upkeep.repair)
+        .map(|repair| goodput::spares(rates.hardware * repair / job.mtbf, ENOUGH))
+        .transpose()
+        .map_err(refused)?;
     let day = 86_400.0;
     // A step that is slower than forecast makes the whole run as much slower; failures hardly spread it.
     let step = &best.step;
     let slower = [step.interval.0, step.seconds, step.interval.1].map(|seconds| seconds / step.seconds);
-    let finish_days = std::array::from_fn(|i| outcome.finish[i] * slower[i] / day);
+    let finish_days: [f64; 3] = std::array::from_fn(|i| outcome.finish[i] * slower[i] / day);
     let gpu_hours = finish_days[1] * 24.0 * gpus as f64;
-    Ok(Some(Whole {
+    let share = |seconds: f64| seconds * outcome.goodput / run.work;
+    let whole = Whole {
         tokens,
         steps,
-        days: work / day,
+        days: run.work / day,
         finish_days,
         gpu_hours,
         cost: request.price.map(|price| price * gpu_hours),
@@ -65,6 +134,12 @@ pub(super) fn whole(
             durable_s: durable,
             checkpoint_bytes,
             failures: outcome.failures,
+            lost: share(outcome.lost),
+            saving: share(outcome.saving),
+            down: share(outcome.down - outcome.waiting),
+            waiting: share(outcome.waiting),
+            spares_enough: enough,
         },
-    }))
+    };
+    Ok((Some(whole), assumed(request)))
 }

@@ -11,6 +11,7 @@ pub mod guard;
 mod health;
 pub mod kernels;
 pub mod next;
+pub mod options;
 pub mod plan;
 pub mod probe;
 pub mod profile;

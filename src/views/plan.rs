@@ -117,6 +117,12 @@ fn run(whole: &Whole) -> Table {
     row("days with failures: 10, 50 and 90 of 100 runs", format!("{early:.1}, {middle:.1}, {late:.1}"));
     row("goodput", format!("{:.1}%", 100.0 * failures.goodput));
     row("hours between failures; failures", format!("{:.1}; {:.0}", failures.mtbf_s / 3600.0, failures.failures));
+    let shares = [failures.lost, failures.saving, failures.down, failures.waiting];
+    let shares = shares.map(|share| format!("{:.1}", 100.0 * share));
+    row("% of time: lost work, saves, restarts, waits for repair", shares.join(", "));
+    if let Some(enough) = failures.spares_enough {
+        row("spare hosts that are enough 99% of the time", enough.to_string());
+    }
     let (gib, interval) = (failures.checkpoint_bytes / GIB, failures.interval_s / 60.0);
     row("checkpoint, and minutes between two", format!("{gib:.0} GiB, {interval:.1}"));
     row("GPU hours", format!("{:.0}", whole.gpu_hours));
@@ -127,14 +133,15 @@ fn run(whole: &Whole) -> Table {
 }
 
 /// Tokens as people say them: 15T, 300B.
-fn counted(tokens: f64) -> String {
+pub(super) fn counted(tokens: f64) -> String {
     let units = [("T", 1e12), ("B", 1e9), ("M", 1e6), ("K", 1e3)];
     let (unit, size) = units.into_iter().find(|(_, size)| tokens >= *size).unwrap_or(("", 1.0));
     let number = format!("{:.3}", tokens / size);
     format!("{}{unit}", number.trim_end_matches('0').trim_end_matches('.'))
 }
 
-fn extra(outcome: &Outcome) -> Map<String, Value> {
+/// What JSON has of a plan beside its tables.
+pub(super) fn extra(outcome: &Outcome) -> Map<String, Value> {
     let layout = |layout: &Layout| {
         let exposed: Map<String, Value> =
             layout.step.exposed.iter().map(|(kind, seconds)| (kind.name().to_owned(), json!(seconds))).collect();

@@ -1,0 +1,244 @@
+//! Several machines and counts of GPUs beside each other: which is the fastest, which takes least, which scale.
+
+use collcast_reports::model::Input;
+
+use super::outcome::Outcome;
+use super::planning::{Planning, calls, spec};
+use super::request::Request;
+use crate::error::Error;
+use crate::site::{Site, SiteSpec};
+use crate::watch::Watch;
+
+/// Efficiency that counts as scaling well: the tenth that planners allow for.
+pub(super) const SCALES: f64 = 0.9;
+
+/// A machine with a count of GPUs.
+#[derive(Debug)]
+pub struct Choice {
+    /// What it is called.
+    pub name: String,
+    /// The machine.
+    pub machine: String,
+    /// GPUs of the job.
+    pub gpus: u64,
+    /// Price of a GPU and hour.
+    pub price: Option<f64>,
+    /// Its plan, or why there is none.
+    pub plan: Result<Outcome, Error>,
+    /// Tokens a second and GPU, of those with the fewest GPUs of the same machine.
+    pub efficiency: Option<f64>,
+    /// Whether no other one is at least as fast for at most as much.
+    pub on_front: bool,
+}
+
+/// The best by some measure.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Pick {
+    /// Its place among the options.
+    pub best: usize,
+    /// Others that may be as good: intervals overlap.
+    pub unsure: Vec<usize>,
+    /// The next of those that are surely worse, and how many times as much it takes.
+    pub next: Option<(usize, f64)>,
+}
+
+/// Plans beside each other, in the order asked for.
+#[derive(Debug)]
+pub struct Options {
+    /// All of them.
+    pub options: Vec<Choice>,
+    /// The one that is done first.
+    pub fastest: Pick,
+    /// The one of the lowest cost, or of the fewest GPU hours where no price is given.
+    pub cheapest: Pick,
+    /// By machine, the most GPUs that still have nine tenths of the tokens a second and GPU of the fewest.
+    pub scales: Vec<usize>,
+    /// Files that were read.
+    pub inputs: Vec<Input>,
+    /// What was assumed.
+    pub notes: Vec<String>,
+}
+
+impl Choice {
+    /// Days of the whole run, or seconds of a token where no run is given: lower end, middle, upper end.
+    pub fn time(&self) -> Option<[f64; 3]> {
+        let plan = self.plan.as_ref().ok()?;
+        let step = &plan.layouts.first()?.step;
+        let tokens = plan.tokens_per_step;
+        Some(match &plan.whole {
+            Some(whole) => whole.finish_days,
+            None => [step.interval.0, step.seconds, step.interval.1].map(|seconds| seconds / tokens),
+        })
+    }
+
+    /// The interval of its step by what calls may be off by alone, of the step.
+    fn of_calls(&self) -> Option<[f64; 3]> {
+        let plan = self.plan.as_ref().ok()?;
+        let step = &plan.layouts.first()?.step;
+        let kernels = step.kernels * plan.kernels_off;
+        let rest = |width: f64| (width * width - kernels * kernels).max(0.0).sqrt() / step.seconds;
+        Some([1.0 - rest(step.seconds - step.interval.0), 1.0, 1.0 + rest(step.interval.1 - step.seconds)])
+    }
+
+    /// What kind of GPU it has.
+    fn kind(&self) -> Option<&str> {
+        self.plan.as_ref().ok().map(|plan| plan.gpu.as_str())
+    }
+
+    /// Cost of that time, or GPU time in the same unit where no price is given.
+    pub fn spent(&self) -> Option<[f64; 3]> {
+        let of_time = self.gpus as f64 * self.price.map_or(1.0, |price| 24.0 * price);
+        self.time().map(|time| time.map(|time| time * of_time))
+    }
+}
+
+/// Searches each request. One on whose GPUs nothing fits is told so beside the others.
+///
+/// # Errors
+/// Whatever cannot be read; requests of different questions; what is wrong with the first where all are refused.
+pub fn compare(requests: &[Request], watch: &Watch) -> Result<Options, Error> {
+    of_one_question(requests)?;
+    let mut specs: Vec<SiteSpec> = Vec::new();
+    let mut places = Vec::new();
+    for request in requests {
+        let spec = spec(request)?;
+        let place = specs.iter().position(|known| *known == spec);
+        places.push(place.unwrap_or(specs.len()));
+        if place.is_none() {
+            specs.push(spec);
+        }
+    }
+    let sites: Vec<Site> = specs.iter().map(SiteSpec::load).collect::<Result<_, _>>()?;
+    let times = sites.iter().map(calls).collect::<Result<Vec<_>, _>>()?;
+    let mut options: Vec<Choice> = Vec::new();
+    for (index, (request, &place)) in requests.iter().zip(&places).enumerate() {
+        let planning = Planning::new(request, &sites[place])?;
+        let plan = planning.plan(request, &sites[place], &times[place], &watch.one_of(index, requests.len()));
+        // Our own faults, and whoever stops us, are no rows.
+        let plan = match plan {
+            Err(error) if error.code() != 2 => return Err(error),
+            plan => plan,
+        };
+        let machine = sites[place].topology.name.clone();
+        options.push(Choice {
+            name: request.name.clone().unwrap_or_else(|| format!("{} GPUs of {machine}", request.gpus)),
+            machine,
+            gpus: request.gpus,
+            price: request.price,
+            plan,
+            efficiency: None,
+            on_front: false,
+        });
+    }
+    if options.iter().all(|option| option.plan.is_err()) {
+        let first = options.into_iter().find_map(|option| option.plan.err());
+        return Err(first.unwrap_or_else(|| Error::usage("there is nothing to plan", "name a machine and a count")));
+    }
+    judge(&mut options);
+    let mut inputs: Vec<Input> = Vec::new();
+    for input in options.iter().filter_map(|o| o.plan.as_ref().ok()).flat_map(|plan| &plan.inputs) {
+        if !inputs.contains(input) {
+            inputs.push(input.clone());
+        }
+    }
+    Ok(Options {
+        fastest: pick(&options, Choice::time),
+        cheapest: pick(&options, Choice::spent),
+        scales: scaling(&options),
+        inputs,
+        notes: notes(&options),
+        options,
+    })
+}
+
+/// Days are compared of as many tokens, costs where each has a price.
+fn of_one_question(requests: &[Request]) -> Result<(), Error> {
+    let Some(first) = requests.first() else { return Ok(()) };
+    if requests.iter().any(|request| request.tokens != first.tokens) {
+        return Err(Error::usage(
+            "the options are of different numbers of tokens",
+            "give --tokens once: days and costs are compared of the same run",
+        ));
+    }
+    let without: Vec<&str> = requests.iter().filter(|r| r.price.is_none()).map(Request::machine).collect();
+    match without.first() {
+        Some(machine) if without.len() < requests.len() => Err(Error::usage(
+            format!("there is no price of `{machine}`, and others have one"),
+            "give one for each machine, as in --price dgx-h100=2.5,dgx-b200=4",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Sets what an option is beside the others.
+fn judge(options: &mut [Choice]) {
+    let speed = |option: &Choice| Some(option.plan.as_ref().ok()?.layouts.first()?.tokens_per_s_per_gpu);
+    let efficiency = |option: &Choice| {
+        let same = options.iter().filter(|other| other.machine == option.machine && other.plan.is_ok());
+        Some(speed(option)? / speed(same.min_by_key(|other| other.gpus)?)?)
+    };
+    let on_front = |option: &Choice| {
+        let (Some([_, time, _]), Some([_, spent, _])) = (option.time(), option.spent()) else { return false };
+        !options.iter().any(|other| {
+            let (Some([_, t, _]), Some([_, s, _])) = (other.time(), other.spent()) else { return false };
+            t <= time && s <= spent && (t < time || s < spent)
+        })
+    };
+    let judged: Vec<_> = options.iter().map(|option| (efficiency(option), on_front(option))).collect();
+    for (option, (efficiency, on_front)) in options.iter_mut().zip(judged) {
+        (option.efficiency, option.on_front) = (efficiency, on_front);
+    }
+}
+
+/// The one that takes least, and which others it cannot be told from: intervals overlap. What kernels are off by is the
+/// same for one kind of GPU, and does not count between two options of it.
+fn pick(options: &[Choice], of: fn(&Choice) -> Option<[f64; 3]>) -> Pick {
+    let mut all: Vec<(usize, [f64; 3])> =
+        options.iter().enumerate().filter_map(|(index, option)| Some((index, of(option)?))).collect();
+    all.sort_by(|a, b| a.1[1].total_cmp(&b.1[1]));
+    let mut pick = Pick { best: all.first().map_or(0, |first| first.0), unsure: Vec::new(), next: None };
+    let Some((&(best, least), others)) = all.split_first() else { return pick };
+    for &(index, more) in others {
+        let alike = options[best].kind() == options[index].kind();
+        let [of_best, of_other] = [(best, least), (index, more)].map(|(index, interval)| match alike {
+            true => options[index].of_calls().map_or(interval, |parts| parts.map(|part| part * interval[1])),
+            false => interval,
+        });
+        if of_other[0] <= of_best[2] {
+            pick.unsure.push(index);
+        } else if pick.next.is_none() {
+            pick.next = Some((index, more[1] / least[1]));
+        }
+    }
+    pick
+}
+
+/// The largest count of each machine that scales well, of machines with several counts.
+fn scaling(options: &[Choice]) -> Vec<usize> {
+    let mut found: Vec<usize> = Vec::new();
+    for option in options {
+        let of_machine = || (0..).zip(options).filter(|(_, other)| other.machine == option.machine);
+        let known = found.iter().any(|&index| options[index].machine == option.machine);
+        if !known && of_machine().filter(|(_, other)| other.plan.is_ok()).count() > 1 {
+            let well = of_machine().filter(|(_, other)| other.efficiency.is_some_and(|e| e >= SCALES));
+            found.extend(well.max_by_key(|(_, other)| other.gpus).map(|(index, _)| index));
+        }
+    }
+    found
+}
+
+/// What was assumed of all options once, of some with their names.
+fn notes(options: &[Choice]) -> Vec<String> {
+    let planned: Vec<(&str, &Outcome)> =
+        options.iter().filter_map(|o| Some((o.name.as_str(), o.plan.as_ref().ok()?))).collect();
+    let mut all: Vec<String> = Vec::new();
+    for note in planned.iter().flat_map(|(_, plan)| &plan.notes) {
+        let of: Vec<&str> =
+            planned.iter().filter(|(_, plan)| plan.notes.contains(note)).map(|(name, _)| *name).collect();
+        let told = if of.len() == planned.len() { note.clone() } else { format!("{}: {note}", of.join(", ")) };
+        if !all.contains(&told) {
+            all.push(told);
+        }
+    }
+    all
+}

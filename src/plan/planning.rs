@@ -1,0 +1,435 @@
+//! One search: the layouts of a model on so many GPUs of one machine, and the run that the best one makes.
+
+use std::collections::BinaryHeap;
+
+use collcast_scenarios::device;
+use collcast_scenarios::memory::{self, Fit, Framework, Software};
+use collcast_scenarios::parallel::{Parallel, Schedule};
+use collcast_scenarios::training::calls::Calls;
+use collcast_scenarios::training::{self, Training};
+use collcast_scenarios::transformer::{self, Mask, Transformer};
+use collcast_scenarios::work::Execution;
+use collcast_sim::compute::{Compute, Precision};
+use collcast_sim::ids::Rank;
+use collcast_sim::topology::Topology;
+use rayon::prelude::*;
+
+use super::outcome::{Layout, Outcome, Whole};
+use super::request::Request;
+use super::{run, search};
+use crate::error::Error;
+use crate::site::{Site, SiteSpec};
+use crate::watch::Watch;
+
+/// Hosts whose network is simulated at most: groups that reach farther are extended from these.
+const MOST_HOSTS: u32 = 64;
+/// Of a GPU's memory what a plan may fill: NVIDIA's planner leaves 5 to 8% free.
+const FILLED: f64 = 0.95;
+/// Tokens of a step where no batch is given: Llama 3's first and last batch (arXiv 2407.21783, 3.4.1); the larger one from
+/// so many GPUs on.
+const TOKENS: [u64; 2] = [4 << 20, 16 << 20];
+const MANY_GPUS: u64 = 4096;
+
+/// Layouts, the fastest first; how many the model allows, how many of these fit, and how many were simulated.
+type Searched = (Vec<Layout>, (usize, usize, usize));
+
+/// What a plan is made with.
+pub(super) struct Planning {
+    pub(super) model: Transformer,
+    pub(super) software: Software,
+    pub(super) gpu: Compute,
+    base: Parallel,
+    trust: (f64, &'static str),
+    notes: Vec<String>,
+}
+
+/// The machine that a request is simulated on: with all of its hosts, or as many as are simulated at most.
+///
+/// # Errors
+/// A machine that cannot be read.
+pub(super) fn spec(request: &Request) -> Result<SiteSpec, Error> {
+    let one = SiteSpec { nodes: Some(1), ..request.site.clone() }.topology()?;
+    let hosts = u32::try_from(request.gpus.div_ceil(host(&one))).unwrap_or(u32::MAX);
+    Ok(SiteSpec { nodes: Some(hosts.clamp(1, MOST_HOSTS)), ..request.site.clone() })
+}
+
+/// GPUs of a host.
+fn host(topology: &Topology) -> u64 {
+    u64::from(topology.ranks()) / topology.hosts().len().max(1) as u64
+}
+
+/// What calls take on a machine; plans on it share them.
+///
+/// # Errors
+/// A machine of unknown GPUs.
+pub(super) fn calls(site: &Site) -> Result<Calls<'_>, Error> {
+    let device = device(&site.topology).ok_or_else(|| {
+        Error::usage(
+            format!("nothing is known of the GPUs of `{}`", site.topology.name),
+            "give their kind in the topology file, such as kind = \"H100-SXM5-80GB\"",
+        )
+    })?;
+    Ok(Calls::new(site.predictor(), device, *site.settings()))
+}
+
+/// What kernels of a step may be off by, with the reason, by what published runs of the kind were off by that nothing was
+/// fitted to (`docs/accuracy/training.md`).
+fn trust(framework: Framework, model: &Transformer) -> (f64, &'static str) {
+    match framework {
+        _ if model.experts.is_some() => (0.5, "low: no published run of a model with experts was held against it"),
+        Framework::Megatron => {
+            (0.15, "medium: published runs of dense models by Megatron were forecast up to 21% too fast")
+        }
+        Framework::MegatronPaper => (0.15, "medium: eight published steps were forecast 6 to 13% too fast"),
+        _ => (0.5, "low: published runs of this framework were forecast 10 to 43% too fast on average"),
+    }
+}
+
+/// What a framework keeps and how it runs, in a precision. Transformer Engine keeps inputs of products as it casts them.
+fn software(framework: Framework, precision: Precision) -> Software {
+    let of = framework.software();
+    let megatron = matches!(framework, Framework::Megatron | Framework::MegatronPaper);
+    let input = if megatron { precision.bytes() } else { of.input };
+    Software { input, execution: Execution { precision, ..of.execution }, ..of }
+}
+
+impl Planning {
+    /// What a request names, read and checked; on a machine of [`site`].
+    ///
+    /// # Errors
+    /// A model or a profile that cannot be read, a machine of unknown GPUs, a number or a flag that has no meaning.
+    pub(super) fn new(request: &Request, site: &Site) -> Result<Self, Error> {
+        let (model, mut notes) = transformer::load(&request.model)?;
+        let zero = |what: &str| Error::usage(format!("{what} is 0"), "give 1 or more, or leave it out");
+        if request.sequence == Some(0) {
+            return Err(zero("--seq"));
+        }
+        if request.global_batch == Some(0) || request.micro_batch == Some(0) {
+            return Err(zero("a batch"));
+        }
+        run::check(request)?;
+        let hosts = request.gpus.div_ceil(host(&site.topology));
+        if hosts > u64::from(MOST_HOSTS) {
+            notes.push(format!(
+                "calls are simulated on {MOST_HOSTS} of {hosts} hosts, and extended to all by their steps"
+            ));
+        }
+        let kind = (site.topology.gpu(site.topology.gpu_of(Rank(0)))).map(|g| g.model.clone()).unwrap_or_default();
+        let gpu = match &request.gpu {
+            Some(name) => crate::kernels::gpu(name)?,
+            None => Compute::builtin_names()
+                .filter_map(|name| Compute::builtin(name).ok())
+                .find(|gpu| gpu.is_of(&kind))
+                .ok_or_else(|| {
+                    let names: Vec<&str> = Compute::builtin_names().collect();
+                    Error::usage(
+                        format!("no profile says how fast the kernels of a `{kind}` are"),
+                        format!(
+                            "take one with --gpu: {}; `collcast calibrate FILES --compute GPU` makes one",
+                            names.join(", ")
+                        ),
+                    )
+                })?,
+        };
+        let sharded =
+            matches!(request.framework, Framework::Torchtitan | Framework::TorchtitanCompiled | Framework::LlmFoundry);
+        let sequence = request.sequence.unwrap_or(model.sequence);
+        let tokens = TOKENS[usize::from(request.gpus >= MANY_GPUS)];
+        let batch = request.global_batch.unwrap_or_else(|| {
+            let sequences = (tokens / sequence).max(1).next_power_of_two();
+            notes.push(format!(
+                "a step has {sequences} sequences of {sequence} tokens: give --global-batch for another"
+            ));
+            sequences
+        });
+        let mut software = software(request.framework, request.precision);
+        software.execution.overlaps_tensor |= request.overlap_tensor;
+        let base = Parallel {
+            global_batch: batch,
+            sequence: request.sequence,
+            zero: request.zero.unwrap_or(if sharded { 3 } else { 1 }),
+            schedule: Schedule::OneForwardOneBackward,
+            ..Parallel::default()
+        };
+        Ok(Self { trust: trust(request.framework, &model), software, model, gpu, base, notes })
+    }
+
+    /// The layout given, or those that a search finds, and the run that the best one makes.
+    ///
+    /// # Errors
+    /// GPUs that no layout fits or divides, a layout that breaks a rule.
+    pub(super) fn plan(
+        self,
+        request: &Request,
+        site: &Site,
+        calls: &Calls<'_>,
+        watch: &Watch,
+    ) -> Result<Outcome, Error> {
+        let host = calls.host();
+        if request.gpus == 0 || (request.gpus > host && !request.gpus.is_multiple_of(host)) {
+            return Err(Error::usage(
+                format!("{} GPUs are no whole number of hosts of {host}", request.gpus),
+                format!("ask for 1 to {host}, or a multiple of {host}"),
+            ));
+        }
+        let (layouts, looked_at) = match &request.layout {
+            Some(text) => (vec![self.given(request, text, calls)?], (1, 1, 1)),
+            None => self.search(request, calls, watch)?,
+        };
+        let best = &layouts[0];
+        let (whole, assumed) = self.whole(request, site, best)?;
+        let tokens_per_step = self.tokens(&best.layout);
+        Ok(Outcome {
+            machine: site.topology.name.clone(),
+            gpus: request.gpus,
+            gpu: self.gpu.name().to_owned(),
+            capacity: (self.gpu.capacity(), self.usable()),
+            tokens_per_step,
+            looked_at,
+            confidence: self.trust.1,
+            kernels_off: self.trust.0,
+            whole,
+            inputs: site.sources.clone(),
+            notes: self.notes.into_iter().chain(assumed).collect(),
+            layouts,
+            model: self.model,
+        })
+    }
+
+    /// The run that a layout makes, and what was assumed of it.
+    ///
+    /// # Errors
+    /// Failure rates that cannot be read, a run that never ends.
+    pub(super) fn whole(
+        &self,
+        request: &Request,
+        site: &Site,
+        best: &Layout,
+    ) -> Result<(Option<Whole>, Option<String>), Error> {
+        let bytes = self.model.parameters().held() as f64 * self.software.states.checkpoint();
+        run::whole(request, &site.topology, best, (self.tokens(&best.layout), bytes))
+    }
+
+    fn usable(&self) -> u64 {
+        (self.gpu.capacity() as f64 * FILLED) as u64
+    }
+
+    fn tokens(&self, parallel: &Parallel) -> f64 {
+        parallel.global_batch as f64 * parallel.sequence(&self.model) as f64
+    }
+
+    fn training<'a>(&'a self, parallel: &'a Parallel, calls: &'a Calls<'a>, rough: bool) -> Training<'a> {
+        let Self { model, software, gpu, .. } = self;
+        Training { model, parallel, software, gpu, calls, kernels_off: self.trust.0, rough }
+    }
+
+    /// The layout that a user gives.
+    fn given(&self, request: &Request, text: &str, calls: &Calls<'_>) -> Result<Layout, Error> {
+        let mut parallel = Parallel::parse(text)
+            .map_err(|e| Error::usage(format!("--layout: {e}"), "as in --layout tp=4,pp=8,dp=2"))?;
+        let says = |key: &str| text.split(',').any(|part| part.trim_start().starts_with(key));
+        if !says("mbs") {
+            parallel.micro_batch = request.micro_batch.unwrap_or(1);
+        }
+        if !says("gbs") {
+            parallel.global_batch = self.base.global_batch;
+        }
+        if !says("seq") {
+            parallel.sequence = request.sequence;
+        }
+        if !says("zero") {
+            parallel.zero = self.base.zero;
+        }
+        if !says("sp") {
+            parallel.sequence_parallel = parallel.tensor > 1;
+        }
+        if let Some(recompute) = request.recompute.filter(|_| !says("recompute")) {
+            parallel.recompute = recompute;
+        }
+        let others = Parallel { data: 1, ..parallel }.ranks();
+        if !says("dp") && request.gpus.is_multiple_of(others) {
+            parallel.data = u32::try_from(request.gpus / others).unwrap_or(u32::MAX);
+        }
+        parallel.split = search::split(&self.model, &parallel);
+        if parallel.ranks() != request.gpus {
+            return Err(Error::usage(
+                format!("the layout {parallel} has {} ranks, and there are {} GPUs", parallel.ranks(), request.gpus),
+                if says("dp") {
+                    "leave dp out: it becomes what the GPUs allow"
+                } else {
+                    "choose tp, pp and cp whose product divides the GPUs; dp is the rest"
+                },
+            ));
+        }
+        self.timed(parallel, calls)
+    }
+
+    /// A layout with its time and memory.
+    ///
+    /// # Errors
+    /// A layout that breaks a rule.
+    pub(super) fn timed(&self, parallel: Parallel, calls: &Calls<'_>) -> Result<Layout, Error> {
+        let memory = memory::plan(&self.model, &parallel, &self.software).map_err(refused)?;
+        let step =
+            training::step(&self.training(&parallel, calls, false), &training::Known::default()).map_err(failed)?;
+        let fit = memory.fits(self.usable());
+        let tokens = self.tokens(&parallel);
+        let flops = self.model.flops(parallel.sequence(&self.model), Mask::Causal).training() * tokens;
+        let rate = parallel.ranks() as f64 * self.gpu.peak(self.software.execution.precision) * step.seconds;
+        let again =
+            if step.kernels > 0.0 { step.recomputed / (step.kernels - step.recomputed).max(1e-12) } else { 0.0 };
+        Ok(Layout {
+            text: parallel.to_string(),
+            tokens_per_s_per_gpu: tokens / step.seconds / parallel.ranks() as f64,
+            mfu: flops / rate,
+            hfu: flops / rate * (1.0 + again),
+            memory: memory.worst(),
+            fits: matches!(fit, Fit::Fits { .. }),
+            lacks: match fit {
+                Fit::Fits { .. } => None,
+                Fit::TooLarge { lacks, most, .. } => Some((lacks, most)),
+            },
+            layout: parallel,
+            step,
+        })
+    }
+
+    /// The fastest layouts that fit: exactly those that simulating all of them would give, since a layout is left out only
+    /// where its bound is no better than the last of those that are kept.
+    fn search(&self, request: &Request, calls: &Calls<'_>, watch: &Watch) -> Result<Searched, Error> {
+        let all = search::layouts(&self.model, request, &self.base, calls.host());
+        if all.is_empty() {
+            return Err(self.nothing_divides(request));
+        }
+        let usable = self.usable();
+        let fitting: Vec<&Parallel> = (all.par_iter())
+            .filter(|p| {
+                memory::plan(&self.model, p, &self.software).is_ok_and(|m| matches!(m.fits(usable), Fit::Fits { .. }))
+            })
+            .collect();
+        if fitting.is_empty() {
+            return Err(self.nothing_fits(&all, request, calls.host()));
+        }
+        let known = training::Known::default();
+        let mut bounded: Vec<(f64, &Parallel)> = (fitting.par_iter())
+            .map(|&parallel| Ok((training::bound(&self.training(parallel, calls, true), &known)?, parallel)))
+            .collect::<Result<_, training::TrainingError>>()
+            .map_err(failed)?;
+        bounded.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.to_string().cmp(&b.1.to_string())));
+        let parts = watch.parts(bounded.len());
+        let mut kept: BinaryHeap<Ranked> = BinaryHeap::new();
+        let mut simulated = 0;
+        for part in bounded.chunks(AT_ONCE) {
+            let last =
+                if kept.len() >= request.most { kept.peek().map_or(f64::INFINITY, |r| r.0) } else { f64::INFINITY };
+            if part[0].0 > last {
+                break;
+            }
+            let steps: Vec<Result<Option<Ranked>, Error>> = (part.par_iter())
+                .map(|&(bound, parallel)| {
+                    parts.done()?;
+                    if bound > last {
+                        return Ok(None);
+                    }
+                    let step = training::step(&self.training(parallel, calls, true), &known).map_err(failed)?;
+                    Ok(Some(Ranked(step.seconds, parallel.to_string(), *parallel)))
+                })
+                .collect();
+            for ranked in steps {
+                let Some(ranked) = ranked? else { continue };
+                simulated += 1;
+                kept.push(ranked);
+                if kept.len() > request.most {
+                    kept.pop();
+                }
+            }
+        }
+        let mut layouts: Vec<Layout> = kept.into_iter().map(|r| self.timed(r.2, calls)).collect::<Result<_, _>>()?;
+        layouts.sort_by(|a, b| a.step.seconds.total_cmp(&b.step.seconds).then_with(|| a.text.cmp(&b.text)));
+        Ok((layouts, (all.len(), fitting.len(), simulated)))
+    }
+
+    fn nothing_divides(&self, request: &Request) -> Error {
+        Error::usage(
+            format!(
+                "no layout of `{}` divides {} GPUs with {} sequences a step",
+                self.model.name, request.gpus, self.base.global_batch
+            ),
+            "change --gpus or --global-batch; `--layout tp=8,pp=4` says which rule a layout breaks",
+        )
+    }
+
+    /// By how much the smallest layout is too large, and on how few GPUs the model would fit.
+    fn nothing_fits(&self, all: &[Parallel], request: &Request, host: u64) -> Error {
+        let total = |p: &Parallel| memory::plan(&self.model, p, &self.software).map_or(u64::MAX, |m| m.worst().total());
+        let best = all.iter().min_by_key(|p| total(p));
+        let (needs, text) = best.map_or((0, String::new()), |p| (total(p), p.to_string()));
+        let fewest = (1..=10).map(|log| request.gpus << log).find(|&gpus| {
+            let request = Request { gpus, ..request.clone() };
+            let more = search::layouts(&self.model, &request, &self.base, host);
+            more.iter().any(|p| total(p) <= self.usable())
+        });
+        let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+        let way = fewest.map_or_else(
+            || "take a smaller model, shorter sequences or GPUs with more memory".to_owned(),
+            |gpus| format!("it fits on {gpus} GPUs of this kind"),
+        );
+        Error::usage(
+            format!(
+                "`{}` does not fit on {} GPUs: the smallest layout ({text}) needs {:.1} GiB a GPU, of {:.1} that may be filled",
+                self.model.name,
+                request.gpus,
+                gib(needs),
+                gib(self.usable())
+            ),
+            way,
+        )
+    }
+}
+
+/// Layouts that are simulated at once, before those that are left are held against the best.
+const AT_ONCE: usize = 32;
+
+/// A step with its layout, the slowest first.
+struct Ranked(f64, String, Parallel);
+
+impl PartialEq for Ranked {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+impl Eq for Ranked {}
+impl PartialOrd for Ranked {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Ranked {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.0.total_cmp(&other.0).then_with(|| self.1.cmp(&other.1))
+    }
+}
+
+fn refused(refused: collcast_scenarios::parallel::Refused) -> Error {
+    failed(training::TrainingError::Layout(refused))
+}
+
+fn failed(error: training::TrainingError) -> Error {
+    match error {
+        training::TrainingError::Predict(error) => error.into(),
+        training::TrainingError::Layout(refused) => {
+            let nearest: Vec<String> = refused.nearest.iter().map(ToString::to_string).collect();
+            let way = if nearest.is_empty() {
+                "change the layout".to_owned()
+            } else {
+                format!("these work: {}", nearest.join("; "))
+            };
+            let broken: Vec<&str> = refused.violations.iter().map(|v| v.message.as_str()).collect();
+            Error::usage(broken.join("; "), way)
+        }
+        training::TrainingError::Passes(_) => {
+            Error::usage(error.to_string(), "raise dp or mbs, or lower the global batch")
+        }
+        other => Error::usage(other.to_string(), "take another schedule or precision"),
+    }
+}
