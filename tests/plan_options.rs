@@ -5,7 +5,7 @@
 
 mod common;
 
-use collcast::plan::{Options, Request, compare, plan};
+use collcast::plan::{Options, Request, Upkeep, Whole, compare, plan};
 use collcast::{SiteSpec, Watch};
 use serde_json::Value;
 
@@ -100,4 +100,88 @@ fn what_has_no_plan_is_told_beside_the_others() {
         &["--gpus", "8,16", "--tokens", "1T", "--on", "dgx-h100", "--on", "dgx-b200", "--price", "dgx-h100=2"],
         &["no price of `dgx-b200`"],
     );
+}
+
+/// The run of one layout on 256 GPUs with what is done about its failures.
+fn whole(upkeep: Upkeep) -> Whole {
+    let layout = Some("tp=8,pp=4".to_owned());
+    let request = Request { upkeep, layout, global_batch: Some(256), ..request("dgx-h100", 256) };
+    let request = Request { model: "llama3-70b".to_owned(), tokens: Some(15e12), ..request };
+    plan(&request, &Watch::default()).unwrap().whole.unwrap()
+}
+
+/// Goal: each thing that is said of failures moves the run the way it should; what is not said is as it was.
+#[test]
+fn failures_of_ones_own() {
+    let usual = whole(Upkeep::default());
+    let named = Upkeep { failures: Some("llama3-405b".to_owned()), restart: Some(600.0), ..Upkeep::default() };
+    assert_eq!(whole(named), usual);
+    let goodput = |whole: &Whole| whole.failures.goodput;
+    let spares = |spares| {
+        let failures = Some("bloom".to_owned());
+        whole(Upkeep { failures, spares: Some(spares), repair: Some(48.0 * 3600.0), ..Upkeep::default() })
+    };
+    let (none, some) = (spares(0), spares(20));
+    assert!(none.failures.waiting > 0.1 && some.failures.waiting < 1e-3, "{none:?} {some:?}");
+    assert!(goodput(&none) + 0.1 < goodput(&some) && none.finish_days[1] > 1.1 * some.finish_days[1]);
+    // So many are enough 99% of the time: with them hardly anything waits, with a third of them much does.
+    let enough = none.failures.spares_enough.unwrap();
+    assert!((2..20).contains(&enough), "{enough}");
+    assert!(spares(enough).failures.waiting < 0.01 && spares(enough / 3).failures.waiting > 0.01);
+    let slow = [
+        Upkeep { failures_times: 2.0, ..Upkeep::default() },
+        Upkeep { restart: Some(7200.0), ..Upkeep::default() },
+        Upkeep { storage: Some(1e9), ..Upkeep::default() },
+        Upkeep { checkpoint_every: Some(86_400.0), ..Upkeep::default() },
+        Upkeep { checkpoint_every: Some(30.0), ..Upkeep::default() },
+        Upkeep { blocking: true, ..Upkeep::default() },
+    ];
+    for upkeep in slow {
+        let run = whole(upkeep.clone());
+        assert!(goodput(&run) < goodput(&usual) - 1e-4, "{upkeep:?}: {run:?}");
+        let shares = [run.failures.lost, run.failures.saving, run.failures.down, run.failures.waiting];
+        assert!((goodput(&run) + shares.iter().sum::<f64>() - 1.0).abs() < 1e-3, "{run:?}");
+    }
+}
+
+/// Goal: a file of rates counts the machine's own hosts and NICs; what is not said is told as assumed, and no more.
+#[test]
+fn rates_of_a_file_are_of_the_machine() {
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("plan-options");
+    std::fs::create_dir_all(&folder).unwrap();
+    let rates = |name: &str, components: &str| {
+        let path = folder.join(name);
+        let text = format!("schema = \"collcast/failures/1\"\nname = \"own\"\nhardware = 1.0\n{components}");
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let hosts =
+        rates("hosts.toml", "[[components]]\nname = \"host\"\nper = \"host\"\nfailures = 1\nunits = 1\nhours = 1000");
+    let base = ["plan", "llama3-8b", "--layout", "tp=4", "--tokens", "1T", "--global-batch", "64", "--gpus", "64"];
+    let run = |more: &[&str]| {
+        let (code, out, err) = collcast(&[&base, more, &["--format", "json"]].concat());
+        assert_eq!(code, 0, "{err}");
+        serde_json::from_str::<Value>(&out).unwrap()
+    };
+    let hours = |json: &Value| json["whole"]["failures"]["mtbf_s"].as_f64().unwrap() / 3600.0;
+    let eight = run(&["--failures", &hosts]);
+    let four = run(&["--failures", &hosts, "--on", "gb200-nvl72"]);
+    assert!((hours(&eight) - 1000.0 / 8.0).abs() < 1e-9 && (hours(&four) - 1000.0 / 16.0).abs() < 1e-9);
+    let never = run(&["--failures", &rates("never.toml", "components = []")]);
+    assert_eq!(never["whole"]["failures"]["failures"], 0.0);
+    let assumed = |json: &Value| json["assumptions"].to_string();
+    assert!(assumed(&run(&[])).contains("a restart takes 10 minutes") && assumed(&run(&[])).contains("Llama 3 405B"));
+    let all = ["--failures", "rsc-1", "--spares", "4", "--repair", "2d", "--restart", "5min", "--storage", "50GB/s"];
+    let told = assumed(&run(&[&all[..], &["--blocking-checkpoints", "--checkpoint-every", "20"]].concat()));
+    assert!(!told.contains("restart") && !told.contains("storage") && !told.contains("spare"), "{told}");
+    let refused = |more: &[&str], parts: &[&str]| {
+        let (code, _, err) = collcast(&[&base, more].concat());
+        assert!(code == 2 && parts.iter().all(|part| err.contains(part)), "{more:?}: {parts:?} in {err}");
+    };
+    refused(&["--failures", "rsc-3"], &["rsc-3", "did you mean `rsc-1`?"]);
+    refused(&["--spares", "4"], &["--spares needs --repair"]);
+    refused(&["--restart", "soon"], &["--restart: `soon`", "10min"]);
+    refused(&["--storage", "2"], &["--storage: `2`", "GB/s"]);
+    refused(&["--checkpoint-every", "0"], &["a time above 0"]);
+    refused(&["--restart", "9e9d"], &["the whole run cannot be forecast", "--restart"]);
 }

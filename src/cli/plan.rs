@@ -68,6 +68,27 @@ pub(crate) struct Args {
     /// Price of a GPU and hour, or that of each machine, as in dgx-h100=2.5,dgx-b200=4
     #[arg(long, value_name = "PRICE", help_heading = "Run")]
     price: Option<String>,
+    /// Failure rates, by name (llama3-405b rsc-1 rsc-2 bloom) or file of schema collcast/failures/1 [default: llama3-405b]
+    #[arg(long, value_name = "NAME|FILE", help_heading = "Failures")]
+    failures: Option<String>,
+    /// Hosts that stand by; with --repair [default: as many as it takes]
+    #[arg(long, value_name = "HOSTS", help_heading = "Failures")]
+    spares: Option<String>,
+    /// From the failure of a host until it stands by again, such as 24h; a bare number is hours
+    #[arg(long, value_name = "TIME", help_heading = "Failures")]
+    repair: Option<String>,
+    /// From a failure to the first new step, such as 5min; a bare number is seconds [default: 10min]
+    #[arg(long, value_name = "TIME", help_heading = "Failures")]
+    restart: Option<String>,
+    /// Rate at which storage takes a checkpoint of the whole job, such as "2 TB/s" [default: 122 MB/s a GPU]
+    #[arg(long, value_name = "RATE", help_heading = "Failures")]
+    storage: Option<String>,
+    /// Work between two checkpoints, such as 30min; a bare number is minutes [default: the optimum]
+    #[arg(long, value_name = "TIME", help_heading = "Failures")]
+    checkpoint_every: Option<String>,
+    /// A step waits until its checkpoint is in storage [default: until it is in host memory]
+    #[arg(long, help_heading = "Failures")]
+    blocking_checkpoints: bool,
     /// Layouts of the answer, of one machine and count [default: 10]
     #[arg(long, value_name = "N", help_heading = "Output")]
     top: Option<String>,
@@ -91,6 +112,12 @@ impl Args {
             ("framework", &self.framework),
             ("tokens", &self.tokens),
             ("price", &self.price),
+            ("failures", &self.failures),
+            ("spares", &self.spares),
+            ("repair", &self.repair),
+            ("restart", &self.restart),
+            ("storage", &self.storage),
+            ("checkpoint-every", &self.checkpoint_every),
             ("top", &self.top),
         ];
         let mut fields: Vec<(&'static str, String)> =
@@ -98,9 +125,8 @@ impl Args {
         if !self.profile.is_empty() {
             fields.push(("profile", self.profile.join(",")));
         }
-        if self.overlap_tensor {
-            fields.push(("overlap-tensor", "on".to_owned()));
-        }
+        let flags = [("overlap-tensor", self.overlap_tensor), ("blocking-checkpoints", self.blocking_checkpoints)];
+        fields.extend(flags.into_iter().filter(|flag| flag.1).map(|(name, _)| (name, "on".to_owned())));
         Layer { name: None, on: self.on.clone(), gpus: self.gpus.clone(), fields }
     }
 }

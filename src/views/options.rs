@@ -127,7 +127,7 @@ impl Options {
             status: if fits { Status::Ok } else { Status::Warning },
             sentence: parts.join("; "),
             confidence: confidence.to_owned(),
-            basis: "each option searched by itself; options cannot be told apart where their intervals overlap"
+            basis: "each option searched by itself; two cannot be told apart where their intervals overlap, of one kind of GPU by calls alone"
                 .to_owned(),
             next: None,
         }

@@ -100,7 +100,8 @@ impl Rates {
 
     /// Mean time between failures of a job, in seconds; infinite where nothing fails.
     pub fn mtbf(&self, fleet: &Fleet) -> f64 {
-        3600.0 / self.by_component(fleet).iter().map(|(_, rate)| rate).sum::<f64>()
+        // A sum of nothing would be -0.
+        3600.0 / self.by_component(fleet).iter().fold(0.0, |sum, (_, rate)| sum + rate)
     }
 
     /// Rates by name or path.
