@@ -185,3 +185,92 @@ fn rates_of_a_file_are_of_the_machine() {
     refused(&["--checkpoint-every", "0"], &["a time above 0"]);
     refused(&["--restart", "9e9d"], &["the whole run cannot be forecast", "--restart"]);
 }
+
+/// A layout over two hosts, whose calls take a part of the step.
+fn two_hosts() -> Request {
+    let layout = Some("tp=4,pp=2,mbs=1".to_owned());
+    Request { layout, global_batch: Some(16), price: None, ..request("dgx-h100", 16) }
+}
+
+/// Goal: each sensitivity moves the step or the run the way it should, and by no more than it can; the largest comes first.
+#[test]
+fn sensitivities_move_the_right_way() {
+    let asked = Request { sensitivities: true, ..two_hosts() };
+    let outcome = plan(&asked, &Watch::default()).unwrap();
+    let step = outcome.layouts[0].step.seconds;
+    let of = |change: &str| {
+        let found = outcome.sensitivities.iter().find(|s| s.change == change).unwrap_or_else(|| panic!("{change}"));
+        (found.layout.step.seconds / step - 1.0, found.effect)
+    };
+    // What halves or loses something costs, at most as much as if all of the step were of it.
+    for (change, most) in [
+        ("NIC rate x0.5", 1.0),
+        ("one rail lost", 1.0),
+        ("NVLink rate x0.5", 1.0),
+        ("network latency x2", 1.0),
+        ("power limit -100 W", 0.5),
+        ("one GPU at 90% of its speed", 1.0 / 9.0),
+    ] {
+        let (step, days) = of(change);
+        assert!(step > 0.0 && step < most, "{change}: {step}");
+        assert!((days - step).abs() < 0.02, "{change}: {days} {step}");
+    }
+    assert!(of("one GPU at 90% of its speed").0 > 0.05);
+    for (change, most) in
+        [("memory rate x1.1", 0.1), ("tensor-core rate x1.1", 0.1), ("network rate x2: NICs, PCIe and switches", 0.5)]
+    {
+        let (step, _) = of(change);
+        assert!(step < 0.0 && step > -most, "{change}: {step}");
+    }
+    let (step, days) = of("failure rate x2");
+    assert!(step == 0.0 && days > 0.0);
+    let effects: Vec<f64> = outcome.sensitivities.iter().map(|s| s.effect.abs()).collect();
+    assert!(effects.is_sorted_by(|a, b| a >= b) && effects.len() == 16, "{effects:?}");
+    // On one host there is no network to change, and that is said.
+    let one = Request { layout: Some("tp=4".to_owned()), gpus: 8, ..asked };
+    let one = plan(&one, &Watch::default()).unwrap();
+    let said = |what: &str| one.notes.iter().any(|note| note.starts_with("not varied") && note.contains(what));
+    assert!(
+        said("NIC rate x0.5") && said("one rail lost") && said("network latency x2") && one.sensitivities.len() == 11
+    );
+}
+
+/// Goal: a variation is the plan with that value, and a constant at its own value changes nothing.
+#[test]
+fn variations_are_plans_with_another_value() {
+    let step = |request: &Request| plan(request, &Watch::default()).unwrap().layouts[0].step.seconds;
+    let varied = |vary: &[&str]| -> Vec<f64> {
+        let request = Request { vary: vary.iter().map(|&v| v.to_owned()).collect(), ..two_hosts() };
+        let outcome = plan(&request, &Watch::default()).unwrap();
+        outcome.variations.iter().map(|v| v.layout.step.seconds).collect()
+    };
+    let base = two_hosts();
+    let usual = step(&base);
+    let fp8 = step(&Request { precision: collcast_sim::compute::Precision::Fp8, ..base.clone() });
+    let short = step(&Request { sequence: Some(4096), ..base.clone() });
+    assert_eq!(varied(&["precision=bf16,fp8"]), [usual, fp8]);
+    assert_eq!(varied(&["seq=8192,4096"]), [usual, short]);
+    assert_eq!(varied(&["gpu=h200"]), [step(&Request { gpu: Some("h200".to_owned()), ..base.clone() })]);
+    let profile = Request { site: SiteSpec::new("dgx-h100").profile("hopper-ib-published"), ..base.clone() };
+    assert_eq!(varied(&["profile=hopper-ib-published"]), [step(&profile)]);
+    assert_eq!(varied(&["gpu.memory=3352,x1", "nic.rate=400Gb/s", "latency.network.simple=4.7"]), [usual, usual]);
+    let grid = varied(&["nic.rate=200Gb/s,100Gb/s", "nvlink.rate=x0.5,x0.25"]);
+    assert!(
+        grid.len() == 4 && grid[0] < grid[1] && grid[0] < grid[2] && grid[3] > grid[2] && grid[0] > usual,
+        "{grid:?}"
+    );
+    let refused = |vary: &str, parts: &[&str]| {
+        let request = Request { vary: vec![vary.to_owned()], ..two_hosts() };
+        let error = plan(&request, &Watch::default()).unwrap_err().render();
+        assert!(parts.iter().all(|part| error.contains(part)), "{vary}: {parts:?} in {error}");
+    };
+    refused("gpu.memry=1", &["gpu.memry", "did you mean `gpu.memory`?", "nic.rate"]);
+    refused("gpu.memory", &["has no value", "--vary KEY=A,B"]);
+    refused("gpu.memory=0", &["it would be", "1 to 1000000"]);
+    refused("nic.rate=400", &["nic.rate=400", "GB/s"]);
+    refused("nics=9", &["8 NICs", "9"]);
+    refused("precision=fp9", &["precision=fp9", "known: bf16"]);
+    refused("zero=x2", &["values of its own"]);
+    refused("micro-batch=3", &["does not divide the global batch", "these work"]);
+    refused(&format!("gpu.memory={}", vec!["x1"; 300].join(",")), &["300 variations", "at most 200"]);
+}

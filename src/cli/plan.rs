@@ -89,6 +89,13 @@ pub(crate) struct Args {
     /// A step waits until its checkpoint is in storage [default: until it is in host memory]
     #[arg(long, help_heading = "Failures")]
     blocking_checkpoints: bool,
+    /// Simulate the best layout with one thing changed at a time: rates, latencies, power, failures
+    #[arg(long, help_heading = "What if")]
+    sensitivities: bool,
+    /// Simulate the best layout with other values of a key: constants of both profiles, nic.rate, nvlink.rate, pcie.rate,
+    /// fabric.rate, nics, slowest-gpu, bucket, failure-rate, or a flag of this help. x2, +10 and -10 are of the present value
+    #[arg(long, value_name = "KEY=A[,B]", help_heading = "What if")]
+    vary: Vec<String>,
     /// Layouts of the answer, of one machine and count [default: 10]
     #[arg(long, value_name = "N", help_heading = "Output")]
     top: Option<String>,
@@ -136,7 +143,8 @@ const LAYOUTS: usize = 10_000;
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     let site = SiteSpec { profile_folders: profile_folders(), ..SiteSpec::default() };
-    let base = Request { site, ..Request::new("", "", 0) };
+    let (sensitivities, vary) = (args.sensitivities, args.vary.clone());
+    let base = Request { site, sensitivities, vary, ..Request::new("", "", 0) };
     let requests = args.layer().requests(&base)?;
     let report = watched(LAYOUTS, |watch| match requests.as_slice() {
         [one] => plan(one, watch).map(|outcome| outcome.report()),

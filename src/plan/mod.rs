@@ -11,11 +11,12 @@ mod planning;
 mod request;
 mod run;
 mod search;
+mod vary;
 
 use crate::error::Error;
 use crate::watch::Watch;
 pub use options::{Choice, Options, Pick, compare};
-pub use outcome::{Goodput, Layout, Outcome, Whole};
+pub use outcome::{Goodput, Layout, Outcome, Variation, Whole};
 use planning::Planning;
 pub use request::{Request, Upkeep};
 
@@ -26,5 +27,8 @@ pub use request::{Request, Upkeep};
 pub fn plan(request: &Request, watch: &Watch) -> Result<Outcome, Error> {
     let site = planning::spec(request)?.load()?;
     let planning = Planning::new(request, &site)?;
-    planning.plan(request, &site, &planning::calls(&site)?, watch)
+    let calls = planning::calls(&site)?;
+    let changes = vary::asked(request)?;
+    let outcome = planning.plan(request, &site, &calls, watch)?;
+    vary::varied(request, (&site, &calls), outcome, &changes)
 }

@@ -154,6 +154,12 @@ pub fn compare(requests: &[Request], watch: &Watch) -> Result<Options, Error> {
 /// Days are compared of as many tokens, costs where each has a price.
 fn of_one_question(requests: &[Request]) -> Result<(), Error> {
     let Some(first) = requests.first() else { return Ok(()) };
+    if requests.iter().any(|request| request.sensitivities || !request.vary.is_empty()) {
+        return Err(Error::usage(
+            "--sensitivities and --vary are of one machine and count, and these are several",
+            "give one --on and one count, such as those of the best option",
+        ));
+    }
     if requests.iter().any(|request| request.tokens != first.tokens) {
         return Err(Error::usage(
             "the options are of different numbers of tokens",

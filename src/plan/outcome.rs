@@ -30,6 +30,19 @@ pub struct Layout {
     pub lacks: Option<(u64, &'static str)>,
 }
 
+/// The best layout with something changed.
+#[derive(Clone, Debug, Serialize)]
+pub struct Variation {
+    /// What was changed.
+    pub change: String,
+    /// The layout, as it was but for what was changed of it.
+    pub layout: Layout,
+    /// The run that it makes.
+    pub whole: Option<Whole>,
+    /// Its days, or its step where no run is given, by those without the change, less 1.
+    pub effect: f64,
+}
+
 /// A plan.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
@@ -56,6 +69,10 @@ pub struct Outcome {
     pub kernels_off: f64,
     /// The run that the best one makes.
     pub whole: Option<Whole>,
+    /// The best layout with one thing changed at a time, what matters most first; where asked for.
+    pub sensitivities: Vec<Variation>,
+    /// The best layout with each of the values asked for.
+    pub variations: Vec<Variation>,
     /// Files that were read.
     #[serde(skip)]
     pub inputs: Vec<Input>,

@@ -38,6 +38,8 @@ pub(super) struct Planning {
     pub(super) model: Transformer,
     pub(super) software: Software,
     pub(super) gpu: Compute,
+    /// How many times as long kernels of one GPU take.
+    pub(super) slowest: f64,
     base: Parallel,
     trust: (f64, &'static str),
     notes: Vec<String>,
@@ -151,7 +153,7 @@ impl Planning {
             schedule: Schedule::OneForwardOneBackward,
             ..Parallel::default()
         };
-        Ok(Self { trust: trust(request.framework, &model), software, model, gpu, base, notes })
+        Ok(Self { trust: trust(request.framework, &model), software, model, gpu, slowest: 1.0, base, notes })
     }
 
     /// The layout given, or those that a search finds, and the run that the best one makes.
@@ -159,7 +161,7 @@ impl Planning {
     /// # Errors
     /// GPUs that no layout fits or divides, a layout that breaks a rule.
     pub(super) fn plan(
-        self,
+        &self,
         request: &Request,
         site: &Site,
         calls: &Calls<'_>,
@@ -190,9 +192,11 @@ impl Planning {
             kernels_off: self.trust.0,
             whole,
             inputs: site.sources.clone(),
-            notes: self.notes.into_iter().chain(assumed).collect(),
+            notes: self.notes.iter().cloned().chain(assumed).collect(),
             layouts,
-            model: self.model,
+            model: self.model.clone(),
+            sensitivities: Vec::new(),
+            variations: Vec::new(),
         })
     }
 
@@ -220,7 +224,7 @@ impl Planning {
 
     fn training<'a>(&'a self, parallel: &'a Parallel, calls: &'a Calls<'a>, rough: bool) -> Training<'a> {
         let Self { model, software, gpu, .. } = self;
-        Training { model, parallel, software, gpu, calls, kernels_off: self.trust.0, rough }
+        Training { model, parallel, software, gpu, calls, kernels_off: self.trust.0, rough, slowest: self.slowest }
     }
 
     /// The layout that a user gives.

@@ -79,6 +79,10 @@ pub struct Request {
     pub price: Option<f64>,
     /// How the job is run among failures.
     pub upkeep: Upkeep,
+    /// Whether the best layout is simulated again with one thing changed at a time.
+    pub sensitivities: bool,
+    /// Values of what else the best layout is simulated with, as in `nic.rate=200Gb/s,x2`; several make a grid.
+    pub vary: Vec<String>,
     /// Layouts of the answer.
     pub most: usize,
 }
@@ -104,6 +108,8 @@ impl Request {
             tokens: None,
             price: None,
             upkeep: Upkeep::default(),
+            sensitivities: false,
+            vary: Vec::new(),
             most: 10,
         }
     }

@@ -18,8 +18,8 @@ const STORAGE_RATE: f64 = 2e12 / 16_384.0;
 const RESTART: f64 = 600.0;
 /// Seconds between failures where none was counted: a thousand years, beyond any job.
 const NEVER: f64 = 1000.0 * 365.25 * 86_400.0;
-/// Runs that are drawn at most and at least, and checkpoints of all of them: half a second of a core.
-const SAMPLES: [f64; 2] = [200.0, 10.0];
+/// Runs that are drawn at least and at most, and checkpoints of all of them: half a second of a core.
+const SAMPLES: [f64; 2] = [10.0, 200.0];
 const DRAWN: f64 = 40e6;
 /// How often spares are to be enough: the share for which ByteRobust keeps machines standing by (arXiv 2509.16293).
 const ENOUGH: f64 = 0.99;
@@ -108,7 +108,7 @@ pub(super) fn whole(
         hardware: rates.hardware,
         stragglers: None,
     };
-    let samples = (DRAWN * run.interval / run.work).min(SAMPLES[0]).max(SAMPLES[1]);
+    let samples = (DRAWN * run.interval / run.work).clamp(SAMPLES[0], SAMPLES[1]);
     let outcome = simulate(&run, samples as u32, 1).map_err(refused)?;
     let enough = (upkeep.repair)
         .map(|repair| goodput::spares(rates.hardware * repair / job.mtbf, ENOUGH))

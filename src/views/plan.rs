@@ -4,7 +4,7 @@ use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
 use serde_json::{Map, Value, json};
 
 use super::VERSION;
-use crate::plan::{Layout, Outcome, Whole};
+use crate::plan::{Layout, Outcome, Variation, Whole};
 
 const GIB: f64 = 1_073_741_824.0;
 
@@ -22,6 +22,11 @@ impl Outcome {
         if let Some(whole) = &self.whole {
             report.tables.push(run(whole));
         }
+        report.tables.extend([
+            variations("sensitivities", "what matters most for", &self.sensitivities, best, self.whole.as_ref()),
+            variations("variations", "other values for", &self.variations, best, self.whole.as_ref()),
+        ]);
+        report.tables.retain(|table| !table.rows.is_empty());
         report.extra = extra(self);
         report.verdict = Some(verdict(self, best));
         report
@@ -129,6 +134,42 @@ fn run(whole: &Whole) -> Table {
     if let Some(cost) = whole.cost {
         row("cost", format!("{cost:.0}"));
     }
+    table
+}
+
+/// The best layout as it is, and with each change.
+fn variations(name: &str, title: &str, all: &[Variation], best: &Layout, whole: Option<&Whole>) -> Table {
+    let mut columns = vec![
+        Column::text("change", "change"),
+        Column::number("step_s", "step s"),
+        Column::number("step_percent", "% of step"),
+        Column::number("tokens_per_s_per_gpu", "tokens/s/GPU"),
+        Column::number("memory_gib", "GiB a GPU"),
+        Column::text("fits", "fits"),
+    ];
+    if whole.is_some() {
+        columns.extend([Column::number("days", "days"), Column::number("days_percent", "% of days")]);
+    }
+    let mut table = Table::new(name, format!("{title} {}", best.text), columns);
+    let mut row = |change: &str, layout: &Layout, run: Option<&Whole>| {
+        let mut cells = vec![
+            change.into(),
+            Cell::float(layout.step.seconds, 3),
+            Cell::float(100.0 * (layout.step.seconds / best.step.seconds - 1.0), 1),
+            Cell::float(layout.tokens_per_s_per_gpu, 0),
+            Cell::float(layout.memory.total() as f64 / GIB, 1),
+            layout.fits.into(),
+        ];
+        if let (Some(run), Some(whole)) = (run, whole) {
+            let [days, before] = [run, whole].map(|whole| whole.finish_days[1]);
+            cells.extend([Cell::float(days, 1), Cell::float(100.0 * (days / before - 1.0), 1)]);
+        }
+        table.push(cells);
+    };
+    if !all.is_empty() {
+        row("as planned", best, whole);
+    }
+    all.iter().for_each(|variation| row(&variation.change, &variation.layout, variation.whole.as_ref()));
     table
 }
 

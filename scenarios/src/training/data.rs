@@ -11,9 +11,6 @@ use super::units::{Layers, Stage, Step, Training, Unit};
 use crate::parallel::Axis;
 use crate::work;
 
-/// Parameters of a bucket at least: Megatron-LM's `ddp_bucket_size`, 40 million.
-const BUCKET: f64 = 40e6;
-
 /// Calls of a bucket, one after another.
 type Chain = Vec<Cost>;
 
@@ -87,7 +84,9 @@ impl Replicas {
             let mut open: Vec<&Unit> = Vec::new();
             for unit in units.iter().flat_map(|unit| std::iter::repeat_n(unit, unit.count as usize)) {
                 open.push(unit);
-                if open.iter().map(|u| u.parameters[0] + u.parameters[1]).sum::<f64>() >= BUCKET {
+                if open.iter().map(|u| u.parameters[0] + u.parameters[1]).sum::<f64>()
+                    >= training.software.execution.bucket
+                {
                     buckets.push(bucket(&open)?);
                     open.clear();
                 }

@@ -65,11 +65,21 @@ pub fn step(training: &Training<'_>, known: &Known) -> Result<Step, TrainingErro
     };
     let timed = training.known(&known.passes, &|timer, pieces, weights| timer.pieces(pieces, weights))?;
     let (clock, layers) = (timed.0, &timed.1);
-    let timer = training.timer(clock);
+    let mut timer = training.timer(clock);
+    let mut stages = training.stages(layers);
+    let slow;
+    let mut layers = layers;
+    if training.slowest > 1.0 {
+        timer.pace = training.slowest;
+        slow = training.layers(&training.parts(), &timer, &|timer, pieces, weights| timer.pieces(pieces, weights))?;
+        layers = &slow;
+        let seconds: Vec<f64> = stages.iter().map(|stage| stage.spent().seconds).collect();
+        let busiest = (0..stages.len()).max_by(|&a, &b| seconds[a].total_cmp(&seconds[b])).unwrap_or(0);
+        stages[busiest] = training.stages(layers).swap_remove(busiest);
+    }
     if parallel.zero == 3 && parallel.pipeline == 1 {
         return data::sharded(training, layers, &timer);
     }
-    let stages = training.stages(layers);
     let seconds = |stage: &Stage, of: fn(&Unit) -> f64| -> Vec<f64> {
         let chunk = |units: &Vec<Unit>| units.iter().map(|unit| of(unit) * unit.count as f64).sum();
         stage.chunks.iter().map(chunk).collect()

@@ -1,6 +1,6 @@
 //! Passes of a layer, an embedding or a head in time: kernels at a clock, exchanges beside them or exposed.
 
-use collcast_sim::compute::{Clock, Compute};
+use collcast_sim::compute::{Clock, Compute, Kernel};
 use collcast_sim::predict::PredictError;
 
 use super::calls::{Calls, Cost, Exchange as Asked, Shape};
@@ -91,6 +91,8 @@ impl Spent {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timer<'a> {
     pub(crate) gpu: &'a Compute,
+    /// How many times as long its kernels take.
+    pub(crate) pace: f64,
     pub(crate) clock: Clock,
     pub(crate) calls: &'a Calls<'a>,
     pub(crate) parallel: &'a Parallel,
@@ -110,7 +112,7 @@ impl Timer<'_> {
                     if weights.is_some_and(|wanted| wanted != of.weights) {
                         continue;
                     }
-                    let each = self.gpu.time(&of.kernel, self.clock)?.as_us() * 1e-6;
+                    let each = self.kernel(&of.kernel)?;
                     let after = wait.take().into_iter().collect();
                     items.push(Item { stream: 0, what: What::Kernels, seconds: each * f64::from(of.count), after });
                     kernel = Some(items.len() - 1);
@@ -154,10 +156,14 @@ impl Timer<'_> {
             if let Piece::Kernel(of) = piece
                 && weights.is_none_or(|wanted| wanted == of.weights)
             {
-                seconds += self.gpu.time(&of.kernel, self.clock)?.as_us() * 1e-6 * f64::from(of.count);
+                seconds += self.kernel(&of.kernel)? * f64::from(of.count);
             }
         }
         Ok(Spent { seconds, kernels: seconds, ..Spent::default() })
+    }
+
+    fn kernel(&self, kernel: &Kernel) -> Result<f64, TrainingError> {
+        Ok(self.gpu.time(kernel, self.clock)?.as_us() * 1e-6 * self.pace)
     }
 
     fn exchange(&self, of: &Exchange) -> Result<Option<Cost>, PredictError> {

@@ -31,6 +31,8 @@ pub struct Training<'a> {
     pub kernels_off: f64,
     /// Whether times of calls are taken between powers of two, for comparing many layouts.
     pub rough: bool,
+    /// How many times as long kernels of one GPU take, on the busiest stage; 1 where all are alike.
+    pub slowest: f64,
 }
 
 /// A step, in seconds.
@@ -62,7 +64,7 @@ pub struct Step {
 const TENSORS: u64 = 9;
 
 /// Passes of what a rank runs for a micro-batch.
-struct Parts {
+pub(super) struct Parts {
     layers: [Option<Passes>; 2],
     embedding: Passes,
     head: Passes,
@@ -127,7 +129,7 @@ type Times<'t> = &'t dyn Fn(&Timer<'_>, &[Piece], Option<bool>) -> Result<Spent,
 
 impl Training<'_> {
     pub(super) fn timer(&self, clock: Clock) -> Timer<'_> {
-        Timer { gpu: self.gpu, clock, calls: self.calls, parallel: self.parallel, rough: self.rough }
+        Timer { gpu: self.gpu, pace: 1.0, clock, calls: self.calls, parallel: self.parallel, rough: self.rough }
     }
 
     /// The passes of a micro-batch, timed once for all layouts that have them alike.
@@ -164,7 +166,7 @@ impl Training<'_> {
         self.parallel.schedule == Schedule::ZeroBubble
     }
 
-    fn parts(&self) -> Parts {
+    pub(super) fn parts(&self) -> Parts {
         let Self { model, parallel, software, .. } = *self;
         let layer = |kind: LayerKind, count: u64| (count > 0).then(|| work::layer(model, kind, parallel, software));
         let dense = model.dense_layers();
@@ -199,7 +201,7 @@ impl Training<'_> {
         self.gpu.sustained(&mix)
     }
 
-    fn layers(&self, parts: &Parts, timer: &Timer<'_>, times: Times<'_>) -> Result<Layers, TrainingError> {
+    pub(super) fn layers(&self, parts: &Parts, timer: &Timer<'_>, times: Times<'_>) -> Result<Layers, TrainingError> {
         let delays = self.delays();
         let unit = |passes: &Passes, parameters: [f64; 2]| -> Result<Unit, TrainingError> {
             let weights = if delays { times(timer, &passes.backward, Some(true))? } else { Spent::default() };

@@ -69,6 +69,8 @@ pub struct Execution {
     pub imbalance: f64,
     /// Whether products add gradients of weights into the ones of 32 bits themselves (`gradient_accumulation_fusion`).
     pub accumulates_in_product: bool,
+    /// Parameters of a bucket of gradients at least, where replicas share no parameters.
+    pub bucket: f64,
     /// Whether gradients are clipped by their norm.
     pub clips: bool,
 }
@@ -90,6 +92,8 @@ impl Execution {
         overlaps_experts: false,
         imbalance: 1.0,
         accumulates_in_product: false,
+        // Megatron-LM, `ddp_bucket_size`: 40 million.
+        bucket: 40e6,
         clips: false,
     };
     /// The same with compiled layers, of which a checkpoint around one runs all again.

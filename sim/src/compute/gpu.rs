@@ -75,7 +75,7 @@ impl Compute {
     }
 
     /// The same with another value of a constant, or the nearest to it that the constant may have; its origin stays.
-    pub(super) fn set(&mut self, constant: Constant, value: f64) {
+    pub fn set(&mut self, constant: Constant, value: f64) {
         let value = constant.bounded(value);
         self.values[constant as usize] = value;
         self.parameters[constant as usize].value = value;

@@ -485,10 +485,23 @@ pub fn with_slow(
     percent: u32,
     only: Option<HostId>,
 ) -> Result<Topology, TopologyError> {
-    let at = |rate: Bandwidth| {
+    let slow = |rate: Bandwidth| {
         let rate = u128::from(rate.get()) * u128::from(percent) / 100;
         Bandwidth::new(u64::try_from(rate).unwrap_or(u64::MAX).max(1)).expect("at least 1 B/s")
     };
+    with_rate(topology, part, &slow, only)
+}
+
+/// A machine of which some links of a part have another rate: all, or those of one host. The rate of a NIC goes with it.
+///
+/// # Errors
+/// None for a machine that is whole.
+pub fn with_rate(
+    topology: &Topology,
+    part: Part,
+    at: &dyn Fn(Bandwidth) -> Bandwidth,
+    only: Option<HostId>,
+) -> Result<Topology, TopologyError> {
     let here = |v: &Vertex| only.is_none() || v.host == only;
     let slow = |from: &Vertex, to: &Vertex, link: Link| {
         let hit = match part {

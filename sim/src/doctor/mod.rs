@@ -24,7 +24,7 @@ use crate::topology::{LinkKind, Topology, VertexKind};
 use crate::units::{Bytes, SimDuration};
 
 use evidence::{DRAWS, Residual, log_likelihood};
-pub use fault::{Cause, Changed, Fault, Part, with_slow};
+pub use fault::{Cause, Changed, Fault, Part, with_rate, with_slow};
 pub use hosts::where_scaling_breaks;
 pub use question::Question;
 

@@ -1,0 +1,450 @@
+//! The best layout again with something changed: of the machine, its GPUs, the framework, the batch or the run.
+
+use collcast_scenarios::parallel::Parallel;
+use collcast_scenarios::training::calls::Calls;
+use collcast_sim::collective::nearest;
+use collcast_sim::compute;
+use collcast_sim::doctor::{Fault, Part, with_rate};
+use collcast_sim::profile::{self, Spec};
+use collcast_sim::topology::Topology;
+use collcast_sim::units::{Bandwidth, parse_rate};
+use rayon::prelude::*;
+
+use super::fields;
+use super::outcome::{Outcome, Variation};
+use super::planning::{Planning, calls, spec};
+use super::request::Request;
+use super::run;
+use crate::error::Error;
+use crate::site::Site;
+
+/// Variations of one answer at most: each simulates calls again, for seconds on a large machine.
+const MOST: usize = 200;
+
+/// Something that may be changed.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Key {
+    /// A field of the request.
+    Field(&'static str),
+    /// The rate of some links.
+    Rate(Part),
+    /// NICs that each host uses.
+    Nics,
+    /// A constant of the network's profile.
+    Network(profile::Constant),
+    /// A constant of the profile of the GPU's kernels.
+    Kernel(compute::Constant),
+    /// The speed of one GPU, of the others'.
+    Slowest,
+    /// Parameters of a bucket of gradients.
+    Bucket,
+    /// How often something fails.
+    Failures,
+}
+
+/// Keys that are neither constants nor fields.
+const KEYS: [(&str, Key); 8] = [
+    ("nic.rate", Key::Rate(Part::Nic)),
+    ("nvlink.rate", Key::Rate(Part::Nvlink)),
+    ("pcie.rate", Key::Rate(Part::Pcie)),
+    ("fabric.rate", Key::Rate(Part::Fabric)),
+    ("nics", Key::Nics),
+    ("slowest-gpu", Key::Slowest),
+    ("bucket", Key::Bucket),
+    ("failure-rate", Key::Failures),
+];
+
+/// Fields that a layout is simulated again with; others are of the search, or of several options.
+const FIELDS: [&str; 14] = [
+    "gpu",
+    "profile",
+    "micro-batch",
+    "global-batch",
+    "seq",
+    "precision",
+    "recompute",
+    "zero",
+    "framework",
+    "overlap-tensor",
+    "failures",
+    "restart",
+    "storage",
+    "checkpoint-every",
+];
+
+/// What a key is to be.
+#[derive(Clone, PartialEq, Debug)]
+enum To {
+    /// This.
+    Set(String),
+    /// So many times what it is.
+    Times(f64),
+    /// So much more than it is.
+    Plus(f64),
+}
+
+/// A change with its name.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Change {
+    name: String,
+    settings: Vec<(Key, To)>,
+}
+
+/// All that is asked for.
+pub(super) struct Changes {
+    sensitivities: Vec<Change>,
+    variations: Vec<Change>,
+}
+
+/// What is changed for the table of sensitivities: parts of a machine that are bought, and what goes wrong with them.
+const SENSITIVITIES: [(&str, &[(&str, To)]); 16] = [
+    ("NIC rate x2", &[("nic.rate", To::Times(2.0))]),
+    (
+        "network rate x2: NICs, PCIe and switches",
+        &[("nic.rate", To::Times(2.0)), ("pcie.rate", To::Times(2.0)), ("fabric.rate", To::Times(2.0))],
+    ),
+    ("NIC rate x0.5", &[("nic.rate", To::Times(0.5))]),
+    ("one rail lost", &[("nics", To::Plus(-1.0))]),
+    ("one GPU at 90% of its speed", &[("slowest-gpu", To::Times(0.9))]),
+    ("NVLink rate x0.5", &[("nvlink.rate", To::Times(0.5))]),
+    ("memory rate x1.1", &[("gpu.memory", To::Times(1.1))]),
+    ("tensor-core rate x1.1", &[("gpu.tensor", To::Times(1.1))]),
+    ("power limit -100 W", &[("power.limit", To::Plus(-100.0))]),
+    ("gradient buckets x8", &[("bucket", To::Times(8.0))]),
+    ("network latency x2", &[("latency.network*", To::Times(2.0))]),
+    ("NVLink latency x2", &[("latency.nvlink*", To::Times(2.0))]),
+    ("host time to issue a kernel x2", &[("issue.element", To::Times(2.0))]),
+    ("checkpoint storage x2", &[("storage", To::Times(2.0))]),
+    ("checkpoint storage x0.5", &[("storage", To::Times(0.5))]),
+    ("failure rate x2", &[("failure-rate", To::Times(2.0))]),
+];
+
+/// What a request asks for, read.
+///
+/// # Errors
+/// A key that is none, with the nearest; a value that no key has; too many of them.
+pub(super) fn asked(request: &Request) -> Result<Changes, Error> {
+    let mut sensitivities = Vec::new();
+    for (name, settings) in SENSITIVITIES.iter().filter(|_| request.sensitivities) {
+        let settings = settings.iter().map(|(key, to)| Ok(keys(key)?.into_iter().map(|key| (key, to.clone()))));
+        let settings = settings.collect::<Result<Vec<_>, Error>>()?;
+        sensitivities.push(Change { name: (*name).to_owned(), settings: settings.into_iter().flatten().collect() });
+    }
+    let mut variations = Vec::new();
+    for text in &request.vary {
+        let Some((key, values)) = text.split_once('=') else {
+            let way = "give --vary KEY=A,B, such as --vary nic.rate=200Gb/s,800Gb/s or --vary gpu.memory=x1.2";
+            return Err(Error::usage(format!("--vary {text} has no value"), way));
+        };
+        let keys = keys(key.trim())?;
+        let below = if variations.is_empty() {
+            vec![Change { name: String::new(), settings: Vec::new() }]
+        } else {
+            std::mem::take(&mut variations)
+        };
+        for change in &below {
+            for value in values.split(',').map(str::trim) {
+                let comma = if change.name.is_empty() { "" } else { ", " };
+                let name = format!("{}{comma}{}={value}", change.name, key.trim());
+                let more = keys.iter().map(|&key| (key, to(value)));
+                variations.push(Change { name, settings: change.settings.iter().cloned().chain(more).collect() });
+            }
+        }
+        if variations.len() > MOST {
+            return Err(Error::usage(
+                format!("--vary makes {} variations; at most {MOST} are simulated", variations.len()),
+                "vary fewer values",
+            ));
+        }
+    }
+    Ok(Changes { sensitivities, variations })
+}
+
+/// The keys of a name: one, or all constants that begin as it does where it ends in `*`.
+fn keys(name: &str) -> Result<Vec<Key>, Error> {
+    let network = profile::Constant::ALL.iter().map(|&constant| (constant.name(), Key::Network(constant)));
+    let kernels = compute::Constant::ALL.iter().map(|&constant| (constant.name(), Key::Kernel(constant)));
+    let fields = FIELDS.into_iter().map(|field| (field, Key::Field(field)));
+    let all: Vec<(&str, Key)> = KEYS.into_iter().chain(fields).chain(network).chain(kernels).collect();
+    let plain = name.replace('_', "-");
+    let found: Vec<Key> = match name.strip_suffix('*') {
+        Some(begins) => all.iter().filter(|(known, _)| known.starts_with(begins)).map(|known| known.1).collect(),
+        None => all.iter().filter(|(known, _)| *known == name || *known == plain).map(|known| known.1).collect(),
+    };
+    if !found.is_empty() {
+        return Ok(found);
+    }
+    let near = nearest(name, all.iter().map(|known| known.0));
+    let near = near.map_or_else(String::new, |near| format!(": did you mean `{near}`?"));
+    let own: Vec<&str> = KEYS.iter().map(|known| known.0).chain(FIELDS).collect();
+    Err(Error::usage(
+        format!("--vary {name}: there is no such key{near}"),
+        format!("keys: {}, and the constants that `collcast profile show` and a GPU's profile list", own.join(", ")),
+    ))
+}
+
+fn to(text: &str) -> To {
+    let number = |text: &str| text.parse::<f64>().ok().filter(|number| number.is_finite());
+    match (text.strip_prefix('x').and_then(number), text.starts_with(['+', '-']).then(|| number(text)).flatten()) {
+        (Some(times), _) => To::Times(times),
+        (_, Some(plus)) => To::Plus(plus),
+        _ => To::Set(text.to_owned()),
+    }
+}
+
+impl To {
+    /// A number that is `now`, where it is to be.
+    fn of(&self, now: f64) -> Result<f64, String> {
+        let value = match self {
+            Self::Times(times) => now * times,
+            Self::Plus(plus) => now + plus,
+            Self::Set(text) => {
+                text.parse().map_err(|_| format!("`{text}` is no number; x2 and +10 are of what it is"))?
+            }
+        };
+        if value.is_finite() { Ok(value) } else { Err("that is no finite number".to_owned()) }
+    }
+
+    /// The value of a constant.
+    fn constant(&self, spec: Spec, now: f64) -> Result<f64, String> {
+        let value = self.of(now)?;
+        let [least, most] = spec.bounds;
+        match (least..=most).contains(&value) {
+            true => Ok(value),
+            false => Err(format!("it would be {value} {}, and can be {least} to {most}", spec.unit)),
+        }
+    }
+}
+
+/// What is simulated again.
+struct Varied {
+    request: Request,
+    parallel: Parallel,
+    site: Site,
+    /// Whether calls on it take other times than before.
+    elsewhere: bool,
+    kernels: Vec<(Key, To)>,
+}
+
+impl Varied {
+    fn set(&mut self, key: Key, to: &To) -> Result<(), String> {
+        match key {
+            Key::Field(name) => return self.field(name, to),
+            Key::Failures => {
+                self.runs()?;
+                let times = to.of(self.request.upkeep.failures_times)?;
+                if times <= 0.0 {
+                    return Err("nothing would fail: a rate is above 0".to_owned());
+                }
+                self.request.upkeep.failures_times = times;
+            }
+            Key::Rate(part) => self.site.topology = rated(&self.site.topology, part, to)?,
+            Key::Nics => {
+                crosses(&self.site.topology)?;
+                let now = self.site.topology.hosts().iter().map(|host| host.nics.len()).min().unwrap_or(0);
+                let used = to.of(now as f64)?;
+                if !(1.0..=now as f64).contains(&used) {
+                    return Err(format!("a host has {now} NICs, and would use {used}"));
+                }
+                let changed = Fault::NicsUsed(used as u32).applied(&self.site.topology, &self.site.profile, &[]);
+                if let Some(changed) = changed.map_err(|e| e.to_string())? {
+                    self.site.topology = changed.topology;
+                }
+            }
+            Key::Network(constant) => {
+                if constant.name().contains("network") {
+                    crosses(&self.site.topology)?;
+                }
+                let value = to.constant(constant.spec(), self.site.profile[constant].value)?;
+                self.site.profile.parameters.set(constant, value);
+            }
+            Key::Kernel(_) | Key::Slowest | Key::Bucket => {
+                self.kernels.push((key, to.clone()));
+                return Ok(());
+            }
+        }
+        self.elsewhere |= matches!(key, Key::Rate(_) | Key::Nics | Key::Network(_));
+        Ok(())
+    }
+
+    /// Refuses what is of the whole run where there is none.
+    fn runs(&self) -> Result<(), String> {
+        let none = || "it is of the whole run, which --tokens asks for".to_owned();
+        self.request.tokens.map(|_| ()).ok_or_else(none)
+    }
+
+    fn field(&mut self, name: &'static str, to: &To) -> Result<(), String> {
+        if matches!(name, "failures" | "restart" | "storage" | "checkpoint-every") {
+            self.runs()?;
+        }
+        let text = match (name, to) {
+            (_, To::Set(text)) => text.clone(),
+            ("storage", _) => format!("{} B/s", to.of(run::storage(&self.request))?.round()),
+            _ => return Err("it has values of its own; x2 and +10 are for rates and constants".to_owned()),
+        };
+        fields::set(&mut self.request, name, &text)?;
+        let (request, parallel) = (&self.request, &mut self.parallel);
+        match name {
+            "seq" => parallel.sequence = request.sequence,
+            "global-batch" => parallel.global_batch = request.global_batch.unwrap_or(parallel.global_batch),
+            "micro-batch" => parallel.micro_batch = request.micro_batch.unwrap_or(parallel.micro_batch),
+            "zero" => parallel.zero = request.zero.unwrap_or(parallel.zero),
+            "recompute" => parallel.recompute = request.recompute.unwrap_or(parallel.recompute),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// Refuses a job that no network carries anything for.
+fn crosses(topology: &Topology) -> Result<(), String> {
+    match topology.hosts().len() {
+        0 | 1 => Err("the job is on one host, and nothing crosses the network".to_owned()),
+        _ => Ok(()),
+    }
+}
+
+/// A machine with another rate of some links.
+fn rated(topology: &Topology, part: Part, to: &To) -> Result<Topology, String> {
+    if matches!(part, Part::Nic | Part::Fabric) {
+        crosses(topology)?;
+    }
+    let set = match to {
+        To::Set(text) => Some(parse_rate(text).map_err(|e| e.to_string())?),
+        To::Times(times) if *times > 0.0 => None,
+        To::Times(_) | To::Plus(_) => return Err("a rate is given as 400Gb/s, or as x2 of what it is".to_owned()),
+    };
+    let times = |rate: Bandwidth| {
+        let rate = to.of(rate.get() as f64).map_or(rate.get(), |rate| rate as u64);
+        Bandwidth::new(rate.max(1))
+    };
+    let with = |at: &dyn Fn(Bandwidth) -> Bandwidth| with_rate(topology, part, at, None).map_err(|e| e.to_string());
+    let other = with(&|rate| Bandwidth::new(rate.get() / 2 + 1).unwrap_or(rate))?;
+    if other.links().eq(topology.links()) {
+        return Err("the machine has no such links".to_owned());
+    }
+    with(&|rate| set.or_else(|| times(rate)).unwrap_or(rate))
+}
+
+/// Simulates the best layout with each change.
+fn simulated(
+    request: &Request,
+    (site, known): (&Site, &Calls<'_>),
+    outcome: &Outcome,
+    change: &Change,
+) -> Result<Variation, Error> {
+    let refused = |why: String| Error::usage(why, "vary something else");
+    let best = &outcome.layouts[0];
+    let mut varied = Varied {
+        request: request.clone(),
+        parallel: best.layout,
+        site: site.clone(),
+        elsewhere: false,
+        kernels: Vec::new(),
+    };
+    for (key, to) in change.settings.iter().filter(|(key, _)| *key == Key::Field("profile")) {
+        varied.set(*key, to).map_err(refused)?;
+        varied.site = spec(&varied.request)?.load()?;
+        varied.elsewhere = true;
+    }
+    for (key, to) in change.settings.iter().filter(|(key, _)| *key != Key::Field("profile")) {
+        varied.set(*key, to).map_err(refused)?;
+    }
+    let mut planning = Planning::new(&varied.request, &varied.site)?;
+    for (key, to) in &varied.kernels {
+        match *key {
+            Key::Kernel(constant) => {
+                let value = to.constant(constant.spec(), planning.gpu[constant].value).map_err(refused)?;
+                planning.gpu.set(constant, value);
+            }
+            Key::Slowest => {
+                let speed = to.of(1.0).map_err(refused)?;
+                if !(speed > 0.0 && speed <= 1.0) {
+                    return Err(refused("the slowest GPU has a speed above 0, and at most 1".to_owned()));
+                }
+                planning.slowest = 1.0 / speed;
+            }
+            _ if varied.parallel.zero == 3 => {
+                return Err(refused("ZeRO-3 has no buckets: it sums gradients layer by layer".to_owned()));
+            }
+            _ => {
+                let bucket = to.of(planning.software.execution.bucket).map_err(refused)?;
+                if bucket < 1.0 {
+                    return Err(refused("a bucket has a parameter at least".to_owned()));
+                }
+                planning.software.execution.bucket = bucket;
+            }
+        }
+    }
+    let layout = match varied.elsewhere {
+        true => planning.timed(varied.parallel, &calls(&varied.site)?)?,
+        false => planning.timed(varied.parallel, known)?,
+    };
+    let whole = planning.whole(&varied.request, &varied.site, &layout)?.0;
+    let days = |whole: &Option<super::Whole>| whole.as_ref().map(|whole| whole.finish_days[1]);
+    let effect = match (days(&whole), days(&outcome.whole)) {
+        (Some(now), Some(before)) => now / before,
+        _ => layout.step.seconds / best.step.seconds,
+    } - 1.0;
+    Ok(Variation { change: change.name.clone(), layout, whole, effect })
+}
+
+/// The outcome with all that was asked to be changed of its best layout.
+///
+/// # Errors
+/// Variations of which none can be simulated.
+pub(super) fn varied(
+    request: &Request,
+    place: (&Site, &Calls<'_>),
+    mut outcome: Outcome,
+    changes: &Changes,
+) -> Result<Outcome, Error> {
+    let all = |changes: &[Change]| -> Vec<Result<Variation, Error>> {
+        changes.par_iter().map(|change| simulated(request, place, &outcome, change)).collect()
+    };
+    let (sensitivities, variations) = (all(&changes.sensitivities), all(&changes.variations));
+    let both = [(false, &changes.sensitivities, sensitivities), (true, &changes.variations, variations)];
+    for (wanted, changes, results) in both {
+        let mut refused = None;
+        for (change, result) in changes.iter().zip(results) {
+            match result {
+                Ok(variation) if wanted => outcome.variations.push(variation),
+                Ok(variation) => outcome.sensitivities.push(variation),
+                // Our own faults, and whoever stops us, are no answer.
+                Err(error) if error.code() != 2 => return Err(error),
+                Err(error) => {
+                    let hint = if let Error::Usage { hint, .. } = &error { hint.clone() } else { None };
+                    let message = format!("{}: {error}", change.name);
+                    outcome.notes.push(format!("not varied: {message}"));
+                    refused.get_or_insert(Error::Usage { message, hint });
+                }
+            }
+        }
+        if let Some(error) = refused.filter(|_| wanted && outcome.variations.is_empty()) {
+            return Err(error);
+        }
+    }
+    outcome.sensitivities.sort_by(|a, b| b.effect.abs().total_cmp(&a.effect.abs()));
+    Ok(outcome)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a key means one thing, and all that the table of sensitivities changes is one.
+    #[test]
+    fn keys_are_told_apart() {
+        let constants =
+            profile::Constant::ALL.iter().map(|c| c.name()).chain(compute::Constant::ALL.iter().map(|c| c.name()));
+        let names: Vec<&str> = KEYS.iter().map(|known| known.0).chain(FIELDS).chain(constants).collect();
+        for name in &names {
+            assert_eq!(keys(name).unwrap().len(), 1, "{name}");
+        }
+        assert!(FIELDS.iter().all(|field| fields::NAMES.contains(field)));
+        for (name, settings) in &SENSITIVITIES {
+            assert!(settings.iter().all(|(key, _)| !keys(key).unwrap().is_empty()), "{name}");
+        }
+        assert!(keys("latency.network*").unwrap().len() > 4 && keys("latency.netwrk*").is_err());
+    }
+}
