@@ -274,3 +274,54 @@ fn variations_are_plans_with_another_value() {
     refused("micro-batch=3", &["does not divide the global batch", "these work"]);
     refused(&format!("gpu.memory={}", vec!["x1"; 300].join(",")), &["300 variations", "at most 200"]);
 }
+
+/// Goal: a file asks what flags ask, flags win over it, and its mistakes have their place.
+#[test]
+fn a_request_may_be_a_file() {
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("plan-request");
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("options.toml");
+    let file = path.display().to_string();
+    let ask = |text: &str, more: &[&str]| {
+        std::fs::write(&path, text).unwrap();
+        collcast(&[&["plan", &file], more].concat())
+    };
+    let json = |(code, out, err): (i32, String, String)| -> Value {
+        assert_eq!(code, 0, "{err}");
+        serde_json::from_str(&out).unwrap()
+    };
+    let head = "schema = \"collcast/plan-request/1\"\nmodel = \"llama3-8b\"\nlayout = \"tp=4\"\nglobal_batch = 64\ngpus = 16\n";
+    let flags = ["plan", "llama3-8b", "--layout", "tp=4", "--global-batch", "64", "--gpus", "16", "--format", "json"];
+    assert_eq!(json(ask(head, &["--format", "json"])), json(collcast(&flags)));
+    let options =
+        "[[options]]\nname = \"short\"\nseq = 4096\n[[options]]\nname = \"both\"\non = [\"dgx-h100\", \"dgx-h200\"]\n";
+    let several = json(ask(&format!("{head}{options}"), &["--format", "json"]));
+    let step = |json: &Value| json["layouts"][0]["step_time_s"].as_f64().unwrap();
+    let names: Vec<&str> = several["options"].as_array().unwrap().iter().map(|o| o["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["short", "both: 16 dgx-h100", "both: 16 dgx-h200"]);
+    let short = json(collcast(&[&flags[..], &["--seq", "4096"]].concat()));
+    assert_eq!(step(&several["options"][0]), step(&short));
+    assert_eq!(step(&several["options"][1]), step(&json(collcast(&flags))));
+    let over = json(ask(&format!("{head}{options}"), &["--format", "json", "--seq", "2048", "--gpus", "8"]));
+    let tokens = |index: usize| over["options"][index]["tokens_per_step"].as_f64();
+    assert!(tokens(0) == Some(64.0 * 2048.0) && tokens(1) == tokens(0) && over["options"][2]["gpus"] == 8);
+    // A model beside the file is found from anywhere.
+    let model = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios/models/llama3-8b.toml");
+    std::fs::copy(model, folder.join("own.toml")).unwrap();
+    assert_eq!(
+        step(&json(ask(&head.replace("llama3-8b", "own.toml"), &["--format", "json"]))),
+        step(&json(collcast(&flags)))
+    );
+    let refused = |text: &str, parts: &[&str]| {
+        let (code, _, err) = ask(text, &[]);
+        assert!(code == 2 && parts.iter().all(|part| err.contains(part)), "{text}: {parts:?} in {err}");
+    };
+    refused(&format!("{head}globl_batch = 3"), &["`globl_batch`", "did you mean `global_batch`?", "options.toml:6"]);
+    refused(&format!("{head}[[options]]\nprecison = \"fp8\""), &["did you mean `precision`?", "options.toml:7"]);
+    refused(&format!("{head}tokens = \"many\""), &["tokens is `many`", "15T", "options.toml:6:10"]);
+    refused(&head.replace("request/1", "request/2"), &["another schema", "collcast/plan-request/1"]);
+    refused(&head.replace("gpus = 16\n", ""), &["how many GPUs"]);
+    refused(&head.replace("model = \"llama3-8b\"\n", ""), &["no model is named"]);
+    refused(&format!("{head}{}", "[[options]]\n".repeat(300)), &["options; at most 200"]);
+    refused(&format!("{head}[options"), &["cannot be read as TOML"]);
+}

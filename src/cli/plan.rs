@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-use collcast::plan::fields::Layer;
-use collcast::plan::{Request, compare, plan};
+use collcast::plan::fields::{Layer, requests};
+use collcast::plan::{Request, compare, file, plan};
 use collcast::{Error, SiteSpec};
 
 use crate::output::{OutputArgs, watched};
@@ -16,12 +16,13 @@ mixtral-8x22b deepseek-v3 and more), a TOML file with schema collcast/model/1, o
 
   collcast plan llama3-70b --on dgx-h100 --gpus 1024 --tokens 15T
   collcast plan llama3-405b --on dgx-h100 --gpus 1024 --layout tp=8,pp=8,vpp=4 --global-batch 512
-  collcast plan llama3-70b --on dgx-h100 --on dgx-b200 --gpus 512..2048 --tokens 15T --price dgx-h100=2.5,dgx-b200=4
+  collcast plan llama3-70b --on dgx-h100 --on dgx-b200 --gpus 512..2048 --tokens 15T
+  collcast plan examples/plan/options.toml      options as a file: its fields are these flags
   collcast plan my/config.json --on aws-p5 --gpus 64 --framework torchtitan-compiled --seq 8192"
 )]
 pub(crate) struct Args {
-    /// Built-in model, model file, or Hugging Face config.json
-    #[arg(value_name = "MODEL")]
+    /// Built-in model, model file, Hugging Face config.json, or a file of schema collcast/plan-request/1 with several options
+    #[arg(value_name = "MODEL|FILE")]
     model: Option<String>,
     /// Built-in machine or topology file; it has as many hosts as the GPUs need. Several are compared [default: dgx-h100]
     #[arg(long = "on", visible_alias = "topology", short = 't', value_name = "MACHINE", help_heading = "Machine")]
@@ -145,7 +146,16 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     let site = SiteSpec { profile_folders: profile_folders(), ..SiteSpec::default() };
     let (sensitivities, vary) = (args.sensitivities, args.vary.clone());
     let base = Request { site, sensitivities, vary, ..Request::new("", "", 0) };
-    let requests = args.layer().requests(&base)?;
+    let flags = args.layer();
+    let options = match args.model.as_deref().map(file::find).transpose()?.flatten() {
+        Some(options) => {
+            let flags =
+                Layer { fields: flags.fields.into_iter().filter(|field| field.0 != "model").collect(), ..flags };
+            options.iter().map(|option| option.under(&flags)).collect()
+        }
+        None => vec![flags],
+    };
+    let requests = requests(&options, &base)?;
     let report = watched(LAYOUTS, |watch| match requests.as_slice() {
         [one] => plan(one, watch).map(|outcome| outcome.report()),
         several => compare(several, watch).map(|options| options.report()),

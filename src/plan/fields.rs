@@ -119,21 +119,13 @@ impl Layer {
     }
 
     /// A request for each machine and count, each of them over `base`.
-    ///
-    /// # Errors
-    /// A field that cannot be read, no model, no count, or more of them than are searched.
-    pub fn requests(&self, base: &Request) -> Result<Vec<Request>, Error> {
+    fn requests(&self, base: &Request) -> Result<Vec<Request>, Error> {
         let Some(gpus) = &self.gpus else {
             return Err(Error::usage("nothing says how many GPUs there are", "give --gpus, such as --gpus 1024"));
         };
         let counts = counts(gpus)?;
         let machines = if self.on.is_empty() { vec![base.machine().to_owned()] } else { self.on.clone() };
-        if counts.len() * machines.len() > MOST_OPTIONS {
-            return Err(Error::usage(
-                format!("these are {} options; at most {MOST_OPTIONS} are searched", counts.len() * machines.len()),
-                "name fewer machines or counts",
-            ));
-        }
+        most(counts.len() * machines.len())?;
         let mut all = Vec::new();
         for machine in &machines {
             for &gpus in &counts {
@@ -153,6 +145,30 @@ impl Layer {
             }
         }
         Ok(all)
+    }
+}
+
+/// The requests of several options, one for each machine and count, each of them over `base`.
+///
+/// # Errors
+/// A field that cannot be read, no model, no count, or more of them than are searched.
+pub fn requests(options: &[Layer], base: &Request) -> Result<Vec<Request>, Error> {
+    let mut all = Vec::new();
+    for option in options {
+        all.append(&mut option.requests(base)?);
+        most(all.len())?;
+    }
+    Ok(all)
+}
+
+/// Refuses more options than are searched.
+fn most(options: usize) -> Result<(), Error> {
+    match options > MOST_OPTIONS {
+        true => Err(Error::usage(
+            format!("these are {options} options; at most {MOST_OPTIONS} are searched"),
+            "name fewer machines or counts",
+        )),
+        false => Ok(()),
     }
 }
 

@@ -5,6 +5,7 @@
 //! that is left can be among the best. [`compare`] does so for several machines and counts of GPUs.
 
 pub mod fields;
+pub mod file;
 mod options;
 mod outcome;
 mod planning;

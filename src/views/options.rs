@@ -140,7 +140,11 @@ impl Options {
         let whole = best.plan.as_ref().ok().and_then(|plan| plan.whole.as_ref());
         if let (Some(whole), Some([low, middle, high])) = (whole, of(best)) {
             text += &match measure {
-                "time" => format!(" ({} tokens in {middle:.0} days, {low:.0} to {high:.0})", counted(whole.tokens)),
+                "time" => {
+                    let digits = usize::from(middle < 10.0);
+                    let tokens = counted(whole.tokens);
+                    format!(" ({tokens} tokens in {middle:.digits$} days, {low:.digits$} to {high:.digits$})")
+                }
                 _ => {
                     // Without a price it is days of all GPUs.
                     let scale = if self.priced() { 1.0 } else { 24.0 };
