@@ -123,6 +123,21 @@ fn the_search_cuts_no_winner_off() {
     assert_eq!(few.layouts[0].text, all.layouts[0].text);
 }
 
+/// Goal: the layouts that a search shows are the best in full detail, in their order, though it compares them roughly.
+/// Method: the ten that it shows beside the first ten of a hundred that are all simulated in detail.
+#[test]
+fn the_ten_best_are_the_best_in_detail() {
+    for (model, gpus, batch) in [("llama3-8b", 16, 32), ("llama3-8b", 32, 128), ("mixtral-8x7b", 64, 256)] {
+        let ten = Request { global_batch: Some(batch), ..Request::new(model, "dgx-h100", gpus) };
+        let many = Request { most: 100, ..ten.clone() };
+        let [ten, many] = [ten, many].map(|request| plan(&request, &Watch::default()).unwrap().layouts);
+        let texts = |layouts: &[collcast::plan::Layout]| -> Vec<String> {
+            layouts.iter().take(10).map(|layout| layout.text.clone()).collect()
+        };
+        assert_eq!(texts(&ten), texts(&many), "{model} on {gpus}");
+    }
+}
+
 /// Goal: the JSON is the contract, and its parts add up to the step.
 #[test]
 fn json_holds_the_contract() {
