@@ -325,3 +325,44 @@ fn a_request_may_be_a_file() {
     refused(&format!("{head}{}", "[[options]]\n".repeat(300)), &["options; at most 200"]);
     refused(&format!("{head}[options"), &["cannot be read as TOML"]);
 }
+
+/// Goal: a timeline is the step that the plan forecasts: it ends when the step does, each pass is in it once, none overlaps.
+#[test]
+fn a_timeline_ends_with_its_step() {
+    for (layout, replicas, messages) in [
+        ("tp=2,pp=4,vpp=2,dp=2", true, true),
+        ("tp=2,pp=4,dp=2,schedule=zb", true, true),
+        ("tp=1,zero=3", true, false),
+        ("tp=8,pp=1,dp=2,zero=0", true, false),
+    ] {
+        let request = Request { layout: Some(layout.to_owned()), tokens: None, price: None, ..request("dgx-h100", 16) };
+        let outcome = plan(&request, &Watch::default()).unwrap();
+        let text = collcast::plan::timeline(&request, &outcome).unwrap();
+        let trace: Value = serde_json::from_slice(&text).unwrap();
+        let best = &outcome.layouts[0];
+        let mut tracks = std::collections::BTreeMap::<(u64, u64), Vec<(f64, f64)>>::new();
+        let mut names = std::collections::BTreeSet::new();
+        let mut passes = 0;
+        for event in trace["traceEvents"].as_array().unwrap().iter().filter(|event| event["ph"] == "X") {
+            let [start, long] = ["ts", "dur"].map(|key| event[key].as_f64().unwrap());
+            let [stage, track] = ["pid", "tid"].map(|key| event[key].as_u64().unwrap());
+            tracks.entry((stage, track)).or_default().push((start, start + long));
+            let name = event["name"].as_str().unwrap();
+            passes += u64::from(name.starts_with("forward") || name.starts_with("backward"));
+            assert!(!name.contains("ward") || names.insert((stage, name.to_owned())), "{layout}: {name} twice");
+        }
+        let end = tracks.values().flatten().map(|span| span.1).fold(0.0, f64::max);
+        assert!((end / (best.step.seconds * 1e6) - 1.0).abs() < 1e-6, "{layout}: {end} {}", best.step.seconds);
+        let expected = collcast::scenarios::training::passes(&best.layout);
+        assert_eq!(passes, if best.layout.zero == 3 { 0 } else { expected }, "{layout}");
+        for (of, spans) in &mut tracks {
+            spans.sort_by(|a, b| a.0.total_cmp(&b.0));
+            let overlaps = spans.windows(2).any(|two| two[1].0 < two[0].1 - 1e-3);
+            assert!(!overlaps, "{layout}: {of:?}");
+        }
+        assert_eq!(tracks.keys().any(|(_, track)| *track == 1), messages, "{layout}");
+        assert_eq!(tracks.keys().any(|(_, track)| *track >= 3), replicas, "{layout}");
+    }
+    let (code, _, err) = collcast(&["plan", "llama3-8b", "--gpus", "8,16", "--timeline", "never.json"]);
+    assert!(code == 2 && err.contains("--timeline is of one machine and count"), "{err}");
+}

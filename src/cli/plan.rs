@@ -1,12 +1,13 @@
 //! `collcast plan`: which layout trains a model fastest on so many GPUs, and when the run is done.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use collcast::plan::fields::{Layer, requests};
-use collcast::plan::{Request, compare, file, plan};
+use collcast::plan::{Request, compare, file, plan, timeline};
 use collcast::{Error, SiteSpec};
 
-use crate::output::{OutputArgs, watched};
+use crate::output::{OutputArgs, watched, write};
 use crate::selectors::profile_folders;
 
 #[derive(clap::Args, Debug)]
@@ -97,6 +98,9 @@ pub(crate) struct Args {
     /// fabric.rate, nics, slowest-gpu, bucket, failure-rate, or a flag of this help. x2, +10 and -10 are of the present value
     #[arg(long, value_name = "KEY=A[,B]", help_heading = "What if")]
     vary: Vec<String>,
+    /// Write a timeline of the best layout's step for ui.perfetto.dev: passes, messages and calls by stage
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    timeline: Option<PathBuf>,
     /// Layouts of the answer, of one machine and count [default: 10]
     #[arg(long, value_name = "N", help_heading = "Output")]
     top: Option<String>,
@@ -156,10 +160,22 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
         None => vec![flags],
     };
     let requests = requests(&options, &base)?;
-    let report = watched(LAYOUTS, |watch| match requests.as_slice() {
-        [one] => plan(one, watch).map(|outcome| outcome.report()),
-        several => compare(several, watch).map(|options| options.report()),
-    })?;
-    args.output.print(&report, None)?;
+    let [one] = requests.as_slice() else {
+        if args.timeline.is_some() {
+            return Err(Error::usage(
+                "--timeline is of one machine and count, and these are several",
+                "name one of them",
+            ));
+        }
+        let options = watched(LAYOUTS, |watch| compare(&requests, watch))?;
+        args.output.print(&options.report(), None)?;
+        return Ok(ExitCode::SUCCESS);
+    };
+    let outcome = watched(LAYOUTS, |watch| plan(one, watch))?;
+    if let Some(path) = &args.timeline {
+        write(Some(path), &timeline(one, &outcome)?)?;
+        say!("note: timeline in {}; open it in ui.perfetto.dev", path.display());
+    }
+    args.output.print(&outcome.report(), None)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -12,6 +12,7 @@ mod planning;
 mod request;
 mod run;
 mod search;
+mod timeline;
 mod vary;
 
 use crate::error::Error;
@@ -20,6 +21,7 @@ pub use options::{Choice, Options, Pick, compare};
 pub use outcome::{Goodput, Layout, Outcome, Variation, Whole};
 use planning::Planning;
 pub use request::{Request, Upkeep};
+pub use timeline::timeline;
 
 /// Plans.
 ///

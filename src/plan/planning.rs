@@ -6,7 +6,7 @@ use collcast_scenarios::device;
 use collcast_scenarios::memory::{self, Fit, Framework, Software};
 use collcast_scenarios::parallel::{Parallel, Schedule};
 use collcast_scenarios::training::calls::Calls;
-use collcast_scenarios::training::{self, Training};
+use collcast_scenarios::training::{self, Span, Training};
 use collcast_scenarios::transformer::{self, Mask, Transformer};
 use collcast_scenarios::work::Execution;
 use collcast_sim::compute::{Compute, Precision};
@@ -198,6 +198,15 @@ impl Planning {
             sensitivities: Vec::new(),
             variations: Vec::new(),
         })
+    }
+
+    /// What each stage does when.
+    ///
+    /// # Errors
+    /// A layout that breaks a rule.
+    pub(super) fn spans(&self, layout: &Parallel, calls: &Calls<'_>) -> Result<Vec<Span>, Error> {
+        let training = self.training(layout, calls, false);
+        Ok(training::timeline(&training, &training::Known::default()).map_err(failed)?.1)
     }
 
     /// The run that a layout makes, and what was assumed of it.

@@ -1,5 +1,6 @@
 //! A pipeline in time: passes of micro-batches over stages, in the order of a schedule, with the messages between them.
 
+use super::timeline::{Doing, Record, Span};
 use crate::pipeline::{Pass, Schedule as Order, passes};
 
 /// What the passes of one stage take, in seconds, by chunk.
@@ -15,8 +16,8 @@ pub(crate) struct StageTimes {
 
 /// What a step does besides its passes, by stage.
 pub(crate) trait Around {
-    /// When the first forward pass of a chunk ends that could start at `start`, and takes `alone`.
-    fn first(&self, stage: usize, chunk: usize, start: f64, alone: f64) -> f64;
+    /// When the first forward pass of a chunk ends, from when it could start and what it takes alone.
+    fn first(&self, stage: usize, chunk: usize, times: (f64, f64), record: &mut Record<'_>) -> f64;
 }
 
 /// A pipeline.
@@ -49,7 +50,7 @@ pub(crate) struct PipelineTimes {
 
 impl Pipeline {
     /// Runs it.
-    pub(crate) fn run(&self, around: &dyn Around) -> PipelineTimes {
+    pub(crate) fn run(&self, around: &dyn Around, record: &mut Record<'_>) -> PipelineTimes {
         let stages = self.stages.len();
         let chunks = self.stages[0].forward.len();
         let all = stages * chunks;
@@ -84,14 +85,19 @@ impl Pipeline {
                 // Gradients of weights fill what is idle.
                 let filled = pending[stage].min((input - free[stage]).max(0.0));
                 pending[stage] -= filled;
+                if filled > 0.0 {
+                    record(Span { stage, doing: Doing::Weights, start: free[stage], end: free[stage] + filled });
+                }
                 free[stage] += filled;
                 let start = free[stage].max(input);
                 let alone = if pass.forward { of.forward[own] } else { of.backward[own] };
                 let end = if pass.forward && std::mem::take(&mut first[stage][own]) {
-                    around.first(stage, own, start, alone)
+                    around.first(stage, own, (start, alone), record)
                 } else {
                     start + alone
                 };
+                let Pass { forward, chunk: own_chunk, micro_batch } = pass;
+                record(Span { stage, doing: Doing::Pass { forward, chunk: own_chunk, micro_batch }, start, end });
                 if !pass.forward {
                     pending[stage] += of.weights[own];
                     if own == 0 && pass.micro_batch + 1 == self.micro_batches {
@@ -108,6 +114,9 @@ impl Pipeline {
                 free[stage] = end;
                 if let Some(to) = to {
                     let arrives = end + if sends { self.message } else { 0.0 };
+                    if sends {
+                        record(Span { stage, doing: Doing::Message { forward }, start: end, end: arrives });
+                    }
                     inputs[usize::from(!pass.forward)][place(to, pass.micro_batch)] = arrives;
                     if sends && self.waits {
                         free[stage] = arrives;
@@ -122,6 +131,9 @@ impl Pipeline {
         }
         for stage in 0..stages {
             times.ends[stage] = free[stage] + pending[stage];
+            if pending[stage] > 0.0 {
+                record(Span { stage, doing: Doing::Weights, start: free[stage], end: times.ends[stage] });
+            }
         }
         times
     }
@@ -129,11 +141,12 @@ impl Pipeline {
 
 #[cfg(test)]
 mod tests {
+    use super::super::timeline::unseen;
     use super::*;
 
     struct Nothing;
     impl Around for Nothing {
-        fn first(&self, _stage: usize, _chunk: usize, start: f64, alone: f64) -> f64 {
+        fn first(&self, _: usize, _: usize, (start, alone): (f64, f64), _: &mut Record<'_>) -> f64 {
             start + alone
         }
     }
@@ -142,7 +155,7 @@ mod tests {
         let each = |time: f64| vec![time / chunks as f64; chunks];
         let times = StageTimes { forward: each(1.0), backward: each(2.0 - weights), weights: each(weights) };
         let pipeline = Pipeline { order, micro_batches, stages: vec![times; stages], message: 0.0, waits: false };
-        pipeline.run(&Nothing).ends.into_iter().fold(0.0, f64::max)
+        pipeline.run(&Nothing, &mut unseen).ends.into_iter().fold(0.0, f64::max)
     }
 
     /// Goal: the published lengths. Source: Narayanan et al., SC 2021, 2.2; Qi et al., "Zero bubble pipeline
@@ -177,7 +190,7 @@ mod tests {
                 message: 0.1,
                 waits,
             };
-            pipeline.run(&Nothing).ends.into_iter().fold(0.0, f64::max)
+            pipeline.run(&Nothing, &mut unseen).ends.into_iter().fold(0.0, f64::max)
         };
         let free = (16.0 + 3.0) * 3.0;
         let [beside, waited] = [of(false), of(true)];

@@ -7,6 +7,7 @@ use super::calls::{Cost, Exchange, Shape};
 use super::error::TrainingError;
 use super::pass::{Kind, Spent, Timer, call};
 use super::streams::{Item, What, run};
+use super::timeline::{self, Doing, Record};
 use super::units::{Layers, Stage, Step, Training, Unit};
 use crate::parallel::Axis;
 use crate::work;
@@ -102,7 +103,7 @@ impl Replicas {
 
     /// When the gradients of a stage are summed, if its last backward pass through its first chunk begins at `begins` and
     /// its passes end at `end`.
-    pub(super) fn tail(&self, stage: usize, begins: f64, end: f64) -> f64 {
+    pub(super) fn tail(&self, stage: usize, (begins, end): (f64, f64), record: &mut Record<'_>) -> f64 {
         let mut items = Vec::new();
         let mut before = None;
         for bucket in self.stages[stage][0].iter().rev() {
@@ -111,12 +112,14 @@ impl Replicas {
             before = Some(items.len() - 1);
             calls(&mut items, &bucket.reduce, before.as_slice());
         }
-        end.max(begins + run(&items, Kind::ALL.len()).end())
+        let ran = run(&items, Kind::ALL.len());
+        timeline::ran(&items, &ran, (stage, Doing::Gradients, begins), record);
+        end.max(begins + ran.end())
     }
 }
 
 impl Around for Replicas {
-    fn first(&self, stage: usize, chunk: usize, start: f64, alone: f64) -> f64 {
+    fn first(&self, stage: usize, chunk: usize, (start, alone): (f64, f64), record: &mut Record<'_>) -> f64 {
         let chunks = &self.stages[stage];
         if chunks[chunk].iter().all(|bucket| bucket.gather.is_empty()) {
             return start + alone;
@@ -131,7 +134,9 @@ impl Around for Replicas {
             items.push(Item { stream: 0, what: What::Kernels, seconds: bucket.forward, after });
         }
         let last = items.len() - 1;
-        run(&items, Kind::ALL.len()).ends[last]
+        let ran = run(&items, Kind::ALL.len());
+        timeline::ran(&items, &ran, (stage, Doing::Parameters { chunk: chunk as u32 }, 0.0), record);
+        ran.ends[last]
     }
 }
 
@@ -153,7 +158,12 @@ fn calls(items: &mut Vec<Item>, chain: &Chain, after: &[usize]) {
 ///
 /// Source: PyTorch 2.11, `torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py`; [`crate::fsdp`] runs the same as a
 /// graph of operations.
-pub(super) fn sharded(training: &Training<'_>, layers: &Layers, timer: &Timer<'_>) -> Result<Step, TrainingError> {
+pub(super) fn sharded(
+    training: &Training<'_>,
+    layers: &Layers,
+    timer: &Timer<'_>,
+    record: &mut Record<'_>,
+) -> Result<Step, TrainingError> {
     let stages = training.stages(layers);
     let units: Vec<&Unit> =
         stages[0].chunks[0].iter().flat_map(|unit| std::iter::repeat_n(unit, unit.count as usize)).collect();
@@ -209,6 +219,9 @@ pub(super) fn sharded(training: &Training<'_>, layers: &Layers, timer: &Timer<'_
         }
     }
     let ran = run(&items, Kind::ALL.len());
+    for micro_batch in 0..training.parallel.micro_batches() {
+        timeline::ran(&items, &ran, (0, Doing::Shared, micro_batch as f64 * ran.end()), record);
+    }
     let mut one = stages[0].spent();
     // What is inside a unit is exposed there, what is between units here.
     let between: f64 = ran.exposed.iter().sum();

@@ -11,15 +11,18 @@ mod data;
 mod error;
 mod pass;
 mod streams;
+mod timeline;
 mod units;
 
 use crate::parallel::{Parallel, Schedule};
 use crate::pipeline;
 use bubble::{Pipeline, StageTimes};
 use pass::Spent;
+use timeline::Record;
 
 pub use error::{MOST_PASSES, TrainingError};
 pub use pass::Kind;
+pub use timeline::{Doing, Span};
 pub use units::{Known, Step, Training};
 use units::{Stage, Unit};
 
@@ -52,6 +55,24 @@ pub fn passes(parallel: &Parallel) -> u64 {
 /// # Errors
 /// See [`TrainingError`].
 pub fn step(training: &Training<'_>, known: &Known) -> Result<Step, TrainingError> {
+    recorded(training, known, &mut timeline::unseen)
+}
+
+/// The same, and what each stage does when. A pipeline's passes have their calls inside; where replicas share parameters
+/// without a pipeline, kernels and calls stand beside each other.
+///
+/// # Errors
+/// See [`TrainingError`].
+pub fn timeline(training: &Training<'_>, known: &Known) -> Result<(Step, Vec<Span>), TrainingError> {
+    let mut spans = Vec::new();
+    let step = recorded(training, known, &mut |span| spans.push(span))?;
+    let stages = spans.iter().map(|span| span.stage + 1).max().unwrap_or(0);
+    let (start, end) = (step.seconds - step.optimizer, step.seconds);
+    spans.extend((0..stages).map(|stage| Span { stage, doing: Doing::Optimizer, start, end }));
+    Ok((step, spans))
+}
+
+fn recorded(training: &Training<'_>, known: &Known, record: &mut Record<'_>) -> Result<Step, TrainingError> {
     let Training { model, parallel, .. } = *training;
     parallel.check(model)?;
     if passes(parallel) > MOST_PASSES {
@@ -78,7 +99,7 @@ pub fn step(training: &Training<'_>, known: &Known) -> Result<Step, TrainingErro
         stages[busiest] = training.stages(layers).swap_remove(busiest);
     }
     if parallel.zero == 3 && parallel.pipeline == 1 {
-        return data::sharded(training, layers, &timer);
+        return data::sharded(training, layers, &timer, record);
     }
     let seconds = |stage: &Stage, of: fn(&Unit) -> f64| -> Vec<f64> {
         let chunk = |units: &Vec<Unit>| units.iter().map(|unit| of(unit) * unit.count as f64).sum();
@@ -98,9 +119,10 @@ pub fn step(training: &Training<'_>, known: &Known) -> Result<Step, TrainingErro
         waits: order != pipeline::Schedule::Interleaved || !training.software.execution.overlaps_messages,
     };
     let replicas = data::Replicas::new(training, &timer, &stages)?;
-    let ran = pipeline.run(&replicas);
+    let ran = pipeline.run(&replicas, record);
     let last = ran.busy.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).map_or(0, |(stage, _)| stage);
-    let ends: Vec<f64> = (0..stages.len()).map(|s| replicas.tail(s, ran.last_begins[s], ran.ends[s])).collect();
+    let tail = |s: usize| replicas.tail(s, (ran.last_begins[s], ran.ends[s]), record);
+    let ends: Vec<f64> = (0..stages.len()).map(tail).collect();
     let mut spent = Spent::default();
     spent.add(&stages[last].spent(), parallel.micro_batches() as f64);
     spent.exposed[Kind::Pipeline as usize] += ran.sending[last];
