@@ -227,6 +227,8 @@ fn layers_and_models_are_judged() {
                 "model compiled step static bytes" => 0.25,
                 "model compiled step peak bytes" => 0.10,
                 g if g.ends_with("bytes") => 0.01,
+                // Five rows of H100, one of which waits for the host (`page.md`).
+                g if g.starts_with("layer compiled") => 0.10,
                 _ => 0.07,
             };
             assert!(mean <= most, "{gpu} {} {mean}", group.group);

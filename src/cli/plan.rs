@@ -58,7 +58,7 @@ pub(crate) struct Args {
     /// What replicas share: 0 nothing, 1 optimizer states, 2 gradients too, 3 parameters too [default: 1; torchtitan and llm-foundry 3]
     #[arg(long, value_name = "0..3", help_heading = "Training")]
     zero: Option<String>,
-    /// Framework: megatron, eager, compiled, torchtitan, torchtitan-compiled, llm-foundry or megatron-paper [default: megatron]
+    /// Framework: megatron, eager, compiled, torchtitan, torchtitan-compiled, those of 2024 (torchtitan-2024, torchtitan-2024-compiled), llm-foundry or megatron-paper [default: megatron]
     #[arg(long, value_name = "NAME", help_heading = "Training")]
     framework: Option<String>,
     /// Tensor ranks exchange beside products, in pieces (async TP, Megatron's --tp-comm-overlap)

@@ -188,6 +188,7 @@ fn sustained(row: &Row<'_>, us: f64) -> Result<Sample, Wrong> {
 fn attention(row: &Row<'_>, us: f64) -> Result<Sample, Wrong> {
     let backends = [
         ("flash", Backend::Flash2),
+        ("flash1", Backend::Flash1),
         ("flash2", Backend::Flash2),
         ("flash3", Backend::Flash3),
         ("cudnn", Backend::Cudnn),

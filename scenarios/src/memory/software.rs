@@ -1,7 +1,7 @@
 //! What a training framework keeps, and when: the facts about it that memory depends on.
 
 use collcast_sim::collective::nearest;
-use collcast_sim::compute::Precision;
+use collcast_sim::compute::{Backend, Precision};
 use serde::Serialize;
 
 use crate::work::Execution;
@@ -184,19 +184,27 @@ pub enum Framework {
     Torchtitan,
     /// torchtitan with its layers compiled.
     TorchtitanCompiled,
+    /// torchtitan on PyTorch of 2024 and 2025, before 2.11: FlashAttention-2.
+    #[serde(rename = "torchtitan-2024")]
+    Torchtitan2024,
+    /// The same with its layers compiled.
+    #[serde(rename = "torchtitan-2024-compiled")]
+    TorchtitanCompiled2024,
     /// llm-foundry on Composer.
     LlmFoundry,
 }
 
 impl Framework {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::MegatronPaper,
         Self::Megatron,
         Self::Eager,
         Self::Compiled,
         Self::Torchtitan,
         Self::TorchtitanCompiled,
+        Self::Torchtitan2024,
+        Self::TorchtitanCompiled2024,
         Self::LlmFoundry,
     ];
 
@@ -209,8 +217,15 @@ impl Framework {
             Self::Compiled => "compiled",
             Self::Torchtitan => "torchtitan",
             Self::TorchtitanCompiled => "torchtitan-compiled",
+            Self::Torchtitan2024 => "torchtitan-2024",
+            Self::TorchtitanCompiled2024 => "torchtitan-2024-compiled",
             Self::LlmFoundry => "llm-foundry",
         }
+    }
+
+    /// Whether replicas share parameters (FSDP) where nobody says otherwise.
+    pub fn shards_parameters(self) -> bool {
+        self.software().keeps_root || self == Self::LlmFoundry
     }
 
     /// By name.
@@ -267,6 +282,12 @@ impl Framework {
             execution: clipped(Execution::EAGER),
             ..eager
         };
+        // From 2.11 on, where keys are copied for each head: `check_prefer_cudnn_attention` of PyTorch's `sdp_utils.cpp` takes it on
+        // Hopper and Blackwell with cuDNN above 9.15, which 2.11 is the first release to bring.
+        let cudnn = |software: Software| Software {
+            execution: Execution { flash: Backend::Cudnn, ..software.execution },
+            ..software
+        };
         match self {
             Self::Eager => eager,
             Self::Compiled => Software { recomputes_activation: true, execution: Execution::COMPILED, ..eager },
@@ -276,8 +297,10 @@ impl Framework {
                 let execution = Execution { overlaps_messages: false, ..megatron.execution };
                 Software { attention: Kernel::Unfused, statistics: false, loss: Loss::Paper, execution, ..megatron }
             }
-            Self::Torchtitan => torchtitan,
-            Self::TorchtitanCompiled => Software {
+            Self::Torchtitan => cudnn(torchtitan),
+            Self::Torchtitan2024 => torchtitan,
+            Self::TorchtitanCompiled => cudnn(Self::TorchtitanCompiled2024.software()),
+            Self::TorchtitanCompiled2024 => Software {
                 recomputes_activation: true,
                 selective: Selective::EverySecondProduct { unused: false },
                 // The compiler sees the checkpoint and drops what nothing needs.
@@ -285,7 +308,9 @@ impl Framework {
                 ..torchtitan
             },
             Self::LlmFoundry => {
-                Software { states: States::FP32, loss: Loss::Fused, execution: clipped(Execution::EAGER), ..eager }
+                // `attn_impl: triton` of v0.1 to v0.3: FlashAttention of 2022 (llm-foundry, `benchmarking/submit_benchmarks.py`).
+                let execution = Execution { flash: Backend::Flash1, ..clipped(Execution::EAGER) };
+                Software { states: States::FP32, loss: Loss::Fused, execution, ..eager }
             }
         }
     }

@@ -154,7 +154,8 @@ fn calls(items: &mut Vec<Item>, chain: &Chain, after: &[usize]) {
 
 /// A step whose replicas share parameters too (ZeRO-3, FSDP), without a pipeline. A unit is gathered once the unit before
 /// the last one is copied out, used, and freed; its gradients are copied into one buffer and summed. Both are calls of
-/// one communicator, in the order of their launch.
+/// one communicator, in the order of their launch. Where the framework keeps its root, embedding and head are one unit: it is
+/// gathered before anything runs, stays, and is summed after everything has run.
 ///
 /// Source: PyTorch 2.11, `torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py`; [`crate::fsdp`] runs the same as a
 /// graph of operations.
@@ -167,57 +168,37 @@ pub(super) fn sharded(
     let stages = training.stages(layers);
     let units: Vec<&Unit> =
         stages[0].chunks[0].iter().flat_map(|unit| std::iter::repeat_n(unit, unit.count as usize)).collect();
-    // What is copied out of gathered buffers, and into those that are summed.
-    let copied = |unit: &Unit, reduced: bool| -> Result<f64, TrainingError> {
-        let parameters = (unit.parameters[0] + unit.parameters[1]) as u64;
-        let pieces = &work::unit(parameters, training.parallel, training.software)[usize::from(reduced)];
-        Ok(timer.pieces(pieces, None)?.seconds)
-    };
-    let mut items: Vec<Item> = Vec::new();
-    let kernels = |items: &mut Vec<Item>, seconds: f64, after: Option<usize>| {
-        items.push(Item { stream: 0, what: What::Kernels, seconds, after: after.into_iter().collect() });
-        items.len() - 1
-    };
-    let mut copies: Vec<usize> = Vec::new();
-    let mut framework = 0.0;
-    for unit in &units {
-        let chain = gather(training, timer, unit.parameters)?;
-        let before = copies.len().checked_sub(2).map(|index| copies[index]);
-        calls(&mut items, &chain, before.as_slice());
-        let gathered = (!chain.is_empty()).then(|| items.len() - 1);
-        if gathered.is_some() {
-            let seconds = copied(unit, false)?;
-            framework += seconds;
-            copies.push(kernels(&mut items, seconds, gathered));
+    let is_root = |index: usize| training.software.keeps_root && (index == 0 || index + 1 == units.len());
+    let root = (0..units.len()).filter(|&index| is_root(index)).fold([0.0; 2], |sum: [f64; 2], index| {
+        [sum[0] + units[index].parameters[0], sum[1] + units[index].parameters[1]]
+    });
+    let mut step = Sharded { training, timer, items: Vec::new(), framework: 0.0, copies: Vec::new(), scattered: None };
+    let gathered = step.gather(root, None)?;
+    step.copy_out(root, gathered)?;
+    for (index, unit) in units.iter().enumerate() {
+        if !is_root(index) {
+            let before = step.copies.len().checked_sub(2).map(|index| step.copies[index]);
+            let gathered = step.gather(unit.parameters, before)?;
+            step.copy_out(unit.parameters, gathered)?;
         }
-        kernels(&mut items, unit.forward.seconds, None);
+        step.kernels(unit.forward.seconds, None);
     }
-    let mut copies: Vec<usize> = Vec::new();
+    step.copies.clear();
     let mut gathered: Option<usize> = None;
-    let mut scattered: Option<usize> = None;
-    for (index, unit) in units.iter().rev().enumerate() {
-        if let Some(gathered) = gathered {
-            let seconds = copied(unit, false)?;
-            framework += seconds;
-            copies.push(kernels(&mut items, seconds, Some(gathered)));
-        }
+    for (index, unit) in units.iter().enumerate().rev() {
+        step.copy_out(unit.parameters, gathered.take())?;
         // The next unit's parameters come while this one is used, if any were freed.
-        gathered = None;
-        if let Some(next) = units.len().checked_sub(index + 2) {
-            let chain = gather(training, timer, units[next].parameters)?;
-            calls(&mut items, &chain, copies.last().copied().as_slice());
-            gathered = (!chain.is_empty()).then(|| items.len() - 1);
+        if let Some(next) = index.checked_sub(1).filter(|&next| !is_root(next)) {
+            let before = step.copies.last().copied();
+            gathered = step.gather(units[next].parameters, before)?;
         }
-        kernels(&mut items, unit.backward.seconds + unit.recompute.seconds, None);
-        let chain = reduce(training, timer, unit.parameters)?;
-        if !chain.is_empty() {
-            let seconds = copied(unit, true)?;
-            framework += seconds;
-            let last = kernels(&mut items, seconds, scattered);
-            calls(&mut items, &chain, &[last]);
-            scattered = Some(items.len() - 1);
+        step.kernels(unit.backward.seconds + unit.recompute.seconds, None);
+        if !is_root(index) {
+            step.reduce(unit.parameters)?;
         }
     }
+    step.reduce(root)?;
+    let Sharded { items, framework, .. } = step;
     let ran = run(&items, Kind::ALL.len());
     for micro_batch in 0..training.parallel.micro_batches() {
         timeline::ran(&items, &ran, (0, Doing::Shared, micro_batch as f64 * ran.end()), record);
@@ -235,6 +216,63 @@ pub(super) fn sharded(
     let mut spent = Spent::default();
     spent.add(&one, training.parallel.micro_batches() as f64);
     training.whole(&stages, spent, timer)
+}
+
+/// What such a step has run so far.
+struct Sharded<'s> {
+    training: &'s Training<'s>,
+    timer: &'s Timer<'s>,
+    items: Vec<Item>,
+    /// Seconds of kernels around the calls.
+    framework: f64,
+    /// Those that copied units out of gathered buffers.
+    copies: Vec<usize>,
+    /// The last sum.
+    scattered: Option<usize>,
+}
+
+impl Sharded<'_> {
+    fn kernels(&mut self, seconds: f64, after: Option<usize>) {
+        self.items.push(Item { stream: 0, what: What::Kernels, seconds, after: after.into_iter().collect() });
+    }
+
+    /// Kernels before or after a call about so many parameters.
+    fn copies(&mut self, parameters: [f64; 2], reduced: bool, after: Option<usize>) -> Result<(), TrainingError> {
+        let all = (parameters[0] + parameters[1]) as u64;
+        let pieces = &work::unit(all, self.training.parallel, self.training.software)[usize::from(reduced)];
+        let seconds = self.timer.pieces(pieces, None)?.seconds;
+        self.framework += seconds;
+        self.kernels(seconds, after);
+        Ok(())
+    }
+
+    /// The call that gathers parameters, if any.
+    fn gather(&mut self, parameters: [f64; 2], after: Option<usize>) -> Result<Option<usize>, TrainingError> {
+        let chain = gather(self.training, self.timer, parameters)?;
+        calls(&mut self.items, &chain, after.as_slice());
+        Ok((!chain.is_empty()).then(|| self.items.len() - 1))
+    }
+
+    /// Their way out of the buffer.
+    fn copy_out(&mut self, parameters: [f64; 2], gathered: Option<usize>) -> Result<(), TrainingError> {
+        if gathered.is_some() {
+            self.copies(parameters, false, gathered)?;
+            self.copies.push(self.items.len() - 1);
+        }
+        Ok(())
+    }
+
+    /// The sum of their gradients.
+    fn reduce(&mut self, parameters: [f64; 2]) -> Result<(), TrainingError> {
+        let chain = reduce(self.training, self.timer, parameters)?;
+        if !chain.is_empty() {
+            self.copies(parameters, true, self.scattered)?;
+            let last = self.items.len() - 1;
+            calls(&mut self.items, &chain, &[last]);
+            self.scattered = Some(self.items.len() - 1);
+        }
+        Ok(())
+    }
 }
 
 /// That of the calls between units, as the first of them has it.

@@ -16,6 +16,8 @@ mod units;
 
 use crate::parallel::{Parallel, Schedule};
 use crate::pipeline;
+use collcast_sim::compute::Clock;
+
 use bubble::{Pipeline, StageTimes};
 use pass::Spent;
 use timeline::Record;
@@ -26,14 +28,15 @@ pub use timeline::{Doing, Span};
 pub use units::{Known, Step, Training};
 use units::{Stage, Unit};
 
-/// A time that no layout beats, in seconds: its kernels, and the stages before that each one waits for, without calls and
-/// without optimizer.
+/// A time that no layout beats, in seconds: its kernels at the boost clock, and the stages before that each one waits for,
+/// without calls and without optimizer.
 ///
 /// # Errors
 /// See [`TrainingError`].
 pub fn bound(training: &Training<'_>, known: &Known) -> Result<f64, TrainingError> {
     let parallel = training.parallel;
-    let layers = training.known(&known.kernels, &|timer, pieces, weights| timer.kernels(pieces, weights))?;
+    let layers =
+        training.known(&known.kernels, &|timer, pieces, weights| timer.kernels(pieces, weights), Some(Clock::BOOST))?;
     let (mut before, mut most) = (0.0_f64, 0.0_f64);
     for stage in training.stages(&layers.1) {
         most = most.max(before + stage.spent().kernels * parallel.micro_batches() as f64);
@@ -84,7 +87,7 @@ fn recorded(training: &Training<'_>, known: &Known, record: &mut Record<'_>) -> 
         Schedule::Interleaved => pipeline::Schedule::Interleaved,
         Schedule::DualPipe => return Err(TrainingError::Schedule("dualpipe")),
     };
-    let timed = training.known(&known.passes, &|timer, pieces, weights| timer.pieces(pieces, weights))?;
+    let timed = training.known(&known.passes, &|timer, pieces, weights| timer.pieces(pieces, weights), None)?;
     let (clock, layers) = (timed.0, &timed.1);
     let mut timer = training.timer(clock);
     let mut stages = training.stages(layers);

@@ -63,6 +63,10 @@ pub struct Step {
 /// Tensors of a layer: four of attention, three of an MLP, two norms.
 const TENSORS: u64 = 9;
 
+/// What a call takes above an idle GPU, of what kernels at the limit take: an all-reduce that sends 306 GB/s has 153 W where
+/// products have 575 W (H200 by NVML, `tests/data/h200x4/clock_duty.json`).
+const CALL_POWER: f64 = 0.27;
+
 /// Passes of what a rank runs for a micro-batch.
 pub(super) struct Parts {
     layers: [Option<Passes>; 2],
@@ -132,11 +136,12 @@ impl Training<'_> {
         Timer { gpu: self.gpu, pace: 1.0, clock, calls: self.calls, parallel: self.parallel, rough: self.rough }
     }
 
-    /// The passes of a micro-batch, timed once for all layouts that have them alike.
+    /// The passes of a micro-batch, timed once for all layouts that have them alike, at a clock or at the one that power leaves.
     pub(super) fn known(
         &self,
         known: &Mutex<HashMap<Key, Arc<(Clock, Layers)>>>,
         times: Times<'_>,
+        clock: Option<Clock>,
     ) -> Result<Arc<(Clock, Layers)>, TrainingError> {
         let parallel = Parallel {
             pipeline: 1,
@@ -156,8 +161,17 @@ impl Training<'_> {
             return Ok(Arc::clone(timed));
         }
         let parts = self.parts();
-        let clock = self.clock(&parts);
-        let timed = Arc::new((clock, self.layers(&parts, &self.timer(clock), times)?));
+        let at = |clock: Clock| self.layers(&parts, &self.timer(clock), times);
+        let timed = Arc::new(match clock {
+            Some(clock) => (clock, at(clock)?),
+            None => {
+                let mix = self.mix(&parts);
+                // While kernels wait for calls or for the host the GPU takes less, so that they have a higher clock.
+                let busy = self.busy(&at(self.gpu.sustained(&mix))?);
+                let clock = self.gpu.sustained_for(&mix, busy);
+                (clock, at(clock)?)
+            }
+        });
         of().insert(key, Arc::clone(&timed));
         Ok(timed)
     }
@@ -179,8 +193,17 @@ impl Training<'_> {
         }
     }
 
-    /// The clock that power leaves to all kernels of a micro-batch through the whole model.
-    fn clock(&self, parts: &Parts) -> Clock {
+    /// Of a micro-batch's passes, the part in which kernels run; calls that they wait for count by their power.
+    fn busy(&self, layers: &Layers) -> f64 {
+        let mut all = Spent::default();
+        self.stages(layers).iter().for_each(|stage| all.add(&stage.spent(), 1.0));
+        let exposed: f64 = all.exposed.iter().sum();
+        let busy = (all.kernels + all.slowed + CALL_POWER * exposed) / all.seconds;
+        if busy.is_finite() { busy.clamp(0.0, 1.0) } else { 1.0 }
+    }
+
+    /// All kernels of a micro-batch through the whole model.
+    fn mix(&self, parts: &Parts) -> Vec<(Kernel, u64)> {
         let dense = self.model.dense_layers();
         let [first, second] = &parts.layers;
         let of = [
@@ -198,7 +221,7 @@ impl Training<'_> {
                 }
             }
         }
-        self.gpu.sustained(&mix)
+        mix
     }
 
     pub(super) fn layers(&self, parts: &Parts, timer: &Timer<'_>, times: Times<'_>) -> Result<Layers, TrainingError> {

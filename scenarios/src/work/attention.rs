@@ -167,8 +167,10 @@ impl Rank<'_> {
         }
     }
 
+    /// Of one rank, in 16 bits. PyTorch copies keys and values for each head before it shares them.
     fn key_bytes(&self, of: Heads) -> u64 {
-        times(&[2, self.tokens, of.groups, of.key + of.value])
+        let groups = if self.software.repeats_kv { of.heads } else { of.groups };
+        times(&[2, self.tokens, groups, of.key + of.value])
     }
 
     /// Keys and values go round; backward their gradients go with them. Source: Transformer Engine, `context_parallel.py`.
@@ -182,12 +184,15 @@ impl Rank<'_> {
         [send("keys and values", bytes), send("keys, values and gradients", both), Vec::new()]
     }
 
-    /// Keys and values of all ranks, again in the backward pass; their gradients are summed.
+    /// Keys and values of all ranks, again in the backward pass; their gradients are summed, by PyTorch in 32 bits.
+    ///
+    /// Source: PyTorch 2.11, `torch/distributed/tensor/experimental/_context_parallel/_attention.py`.
     fn gathered(&self, of: Heads) -> [Vec<Piece>; 3] {
         let bytes = self.key_bytes(of).saturating_mul(u64::from(self.parallel.context));
-        let call = |name, collective| exchange(name, Axis::Context, Call::Collective(collective), bytes, false);
-        let gather = call("keys and values", Collective::AllGather);
-        let sum = call("gradients of keys and values", Collective::ReduceScatter);
+        let wider = if self.software.repeats_kv { 2 } else { 1 };
+        let call = |name, collective, bytes| exchange(name, Axis::Context, Call::Collective(collective), bytes, false);
+        let gather = call("keys and values", Collective::AllGather, bytes);
+        let sum = call("gradients of keys and values", Collective::ReduceScatter, bytes.saturating_mul(wider));
         [vec![gather.clone()], vec![gather], vec![sum]]
     }
 

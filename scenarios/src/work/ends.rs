@@ -85,9 +85,9 @@ impl Rank<'_> {
         let of = |kind, reads, writes| elements("loss", kind, rows, width, reads, writes);
         let (copy, softmax) = (MemoryKind::Copy, MemoryKind::Softmax);
         let [mut forward, backward] = match self.software.loss {
-            // To 32 bits, log-softmax; the gradient of its choice, that of log-softmax, to 16 bits.
+            // To 32 bits (2 and 4 B, `update::WIDENING` times), log-softmax; the gradient of its choice, that of log-softmax, to 16 bits.
             Loss::Torch => [
-                vec![of(copy, 2, 4), of(softmax, 4, 4)],
+                vec![of(copy, 3, 6), of(softmax, 4, 4)],
                 vec![of(MemoryKind::Fill, 0, 4), of(softmax, 8, 4), of(copy, 4, 2)],
             ],
             // megatron/core/fusions/fused_cross_entropy.py: to 32 bits with the largest, exponentials and their sum,

@@ -10,17 +10,21 @@
 use super::constants::Constant;
 use super::gpu::Compute;
 use super::kernel::{Attention, Backend, Pass, Precision};
-use super::work::Work;
+use super::work::{Droop, Work};
 
 /// Queries of a block, forward, and keys of one, backward: what all of these kernels take for heads of 64 to 192.
 const BLOCK: f64 = 128.0;
 /// How it overlaps with memory's work: operands are asked for several tiles ahead.
 const AHEAD: f64 = 4.0;
-/// Power of FlashAttention-2 at the boost clock, of what the limit leaves: its instructions take operands from registers, and
-/// scores cost exponentials and more, so that it takes as much at two fifths of a product's rate. By NVML while it ran for 1.6 s
-/// (PyTorch 2.11, 2026-11-25; 32 heads of 8 groups, 4096 tokens, 128 and 64 wide): H100 652 and 613 W forward, 609 and 604 W
-/// backward; H200 686, 619, 631, 594 W; of each 100 W idle.
-const FLASH2_POWER: f64 = 0.88;
+/// Energy of an operation over that of a BF16 product, forward and backward: scores cost exponentials and more, and instructions
+/// of FlashAttention-2 take operands from registers. Power by NVML while each ran for 1.3 s (one H100, PyTorch 2.11, cuDNN 9.19,
+/// 2026-11-25; 4 x 32 heads of 128, 4096 tokens, causal and not): 650 to 700 W at 552 and 602 TFLOP/s of cuDNN's forward pass, 459
+/// and 514 backward, 318 and 337, 270 and 291 of FlashAttention-2, at the clocks that it reported.
+const CUDNN_ENERGY: [f64; 2] = [1.05, 1.25];
+const FLASH2_ENERGY: [f64; 2] = [1.85, 2.1];
+/// Time of FlashAttention of 2022, over that of FlashAttention-2: 2.0 to 2.45 forward and backward together on H100, with a mask, 1k
+/// to 16k tokens (flash-attention, assets/flash2_h100_fwd_bwd_benchmark.png), about 2 on A100 (arXiv 2307.08691, abstract).
+const FLASH1: f64 = 2.2;
 /// Bytes of an element.
 const ELEMENT: f64 = 2.0;
 
@@ -39,8 +43,10 @@ struct Kind {
 fn kind(backend: Backend, pass: Pass) -> Kind {
     use Constant as C;
     let (rate, softmax, block) = match (backend, pass) {
-        (Backend::Flash2, Pass::Forward) => (C::Flash2Forward, C::Flash2Softmax, C::Flash2Block),
-        (Backend::Flash2, Pass::Backward) => (C::Flash2Backward, C::Flash2SoftmaxBackward, C::Flash2BlockBackward),
+        (Backend::Flash1 | Backend::Flash2, Pass::Forward) => (C::Flash2Forward, C::Flash2Softmax, C::Flash2Block),
+        (Backend::Flash1 | Backend::Flash2, Pass::Backward) => {
+            (C::Flash2Backward, C::Flash2SoftmaxBackward, C::Flash2BlockBackward)
+        }
         (Backend::Flash3, Pass::Forward) => (C::Flash3Forward, C::FusedSoftmax, C::FusedBlock),
         (Backend::Flash3, Pass::Backward) => (C::Flash3Backward, C::FusedSoftmaxBackward, C::FusedBlockBackward),
         (Backend::Cudnn, Pass::Forward) => (C::CudnnForward, C::FusedSoftmax, C::FusedBlock),
@@ -56,15 +62,16 @@ fn kind(backend: Backend, pass: Pass) -> Kind {
 
 /// Blocks of a head, keys (backward: queries) that the longest walks along, and what all of a head do together.
 fn walks(a: &Attention) -> (f64, f64, f64) {
-    let (own, along) = match a.pass {
-        Pass::Forward => (a.queries as f64, a.keys as f64),
-        Pass::Backward => (a.keys as f64, a.queries as f64),
-    };
-    let blocks = (own / BLOCK).ceil();
-    let longest = (along / BLOCK).ceil() * BLOCK;
+    let blocks = |tokens: u64| (tokens as f64 / BLOCK).ceil();
+    let (queries, keys) = (blocks(a.queries), blocks(a.keys));
     // With a mask the last query sees all keys, the first ones those that keys have more than queries, if any.
-    let least = if a.causal { ((along - own) / BLOCK).ceil().max(0.0) * BLOCK + BLOCK } else { longest };
-    (blocks, longest, blocks * (longest + least.min(longest)) / 2.0)
+    let least = if a.causal { (keys - queries).max(0.0) + 1.0 } else { keys };
+    // Scores are the same whichever way they are walked along.
+    let all = queries * (keys + least.min(keys)) / 2.0 * BLOCK;
+    match a.pass {
+        Pass::Forward => (queries, keys * BLOCK, all),
+        Pass::Backward => (keys, queries * BLOCK, all),
+    }
 }
 
 /// Products of one score: `q k` and `p v`; backward two more of each width for the gradients, less one of values that
@@ -104,9 +111,11 @@ pub(super) fn work(gpu: &Compute, a: &Attention) -> Work {
     } else {
         (heads * blocks / sms).ceil() * alone
     };
-    // Rates of the others were fitted with the energy of products alone; NVML shows 1.6 times that for cuDNN's forward pass
-    // and 1.9 times for its backward pass.
-    let busy = FLASH2_POWER * (gpu.value(Constant::PowerLimit) - gpu.value(Constant::PowerIdle)).max(0.0);
+    let first = a.backend == Backend::Flash1;
+    let cores = if first { cores * FLASH1 } else { cores };
+    let flash = first || a.backend == Backend::Flash2;
+    let [forward, backward] = if flash { FLASH2_ENERGY } else { CUDNN_ENERGY };
+    let over = if a.pass == Pass::Forward { forward } else { backward };
     let bytes = bytes(a);
     // Another kernel adds up what blocks found that share queries.
     let kernels = if splits > 1.0 { 2.0 } else { 1.0 };
@@ -116,7 +125,9 @@ pub(super) fn work(gpu: &Compute, a: &Attention) -> Work {
         cores,
         memory: bytes / gpu.memory_rate(),
         overlap: AHEAD,
-        energy: if a.backend == Backend::Flash2 { cores * busy } else { flops(a) * energy },
+        // Those of Ampere, which FlashAttention-2 keeps to, are too slow for that.
+        droop: if flash { Droop::default() } else { gpu.droop() },
+        energy: flops(a) * energy * over,
         memory_energy: bytes * gpu.value(Constant::EnergyByte) * 1e-12,
     }
 }

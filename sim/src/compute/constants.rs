@@ -145,6 +145,10 @@ constants! {
         "of a byte that memory reads or writes, with its way through L2",
     PowerExponent "power.exponent" "exponent" EXPONENT Power
         "how energy of an operation follows the clock, by the voltage that the clock needs",
+    PowerFirm "power.firm" "of boost" SHARE Power
+        "clock up to which tensor cores at work keep the clock that is set",
+    PowerYield "power.yield" "of the clock above" PART Power
+        "of what is set above that, what tensor cores at work lose: their current pulls the voltage down",
     PowerSettle "power.settle" "ms" SETTLE Power
         "time in which the clock goes most of the way to what the power limit allows",
 
@@ -165,7 +169,7 @@ constants! {
 impl Constant {
     /// Whether fits find it: all but what a data sheet or a power meter says.
     pub fn is_fitted(self) -> bool {
-        let metered = matches!(self, Self::PowerLimit | Self::PowerIdle | Self::EnergyByte);
+        let metered = self.role() == Role::Power && self != Self::PowerSettle;
         self.role() != Role::Hardware && !metered
     }
 }

@@ -4,6 +4,7 @@ use thiserror::Error;
 
 use super::constants::Constant;
 use super::kernel::{Kernel, Precision};
+use super::work::Droop;
 use crate::profile::{DataFile, Parameter};
 
 /// A clock of the multiprocessors, of the boost clock: above 0, at most 1.
@@ -112,6 +113,11 @@ impl Compute {
             Precision::Fp8 => self.value(Constant::TensorFp8),
             Precision::Fp4 => self.value(Constant::TensorFp4),
         }
+    }
+
+    /// What tensor cores at work do to their clock.
+    pub(super) fn droop(&self) -> Droop {
+        Droop { firm: self.value(Constant::PowerFirm), loses: self.value(Constant::PowerYield) }
     }
 
     /// FLOP/s of a multiprocessor by its data sheet at the boost clock, and J of an operation.

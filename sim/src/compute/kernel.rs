@@ -124,6 +124,8 @@ impl Product {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Backend {
+    /// FlashAttention of 2022.
+    Flash1,
     /// FlashAttention-2, written for Ampere.
     Flash2,
     /// FlashAttention-3, written for Hopper.
@@ -138,6 +140,7 @@ impl Backend {
     /// Its name in tables.
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Flash1 => "flash1",
             Self::Flash2 => "flash2",
             Self::Flash3 => "flash3",
             Self::Cudnn => "cudnn",

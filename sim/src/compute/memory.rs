@@ -8,7 +8,7 @@
 use super::constants::Constant;
 use super::gpu::Compute;
 use super::kernel::{Memory, MemoryKind, Optimizer};
-use super::work::Work;
+use super::work::{Droop, Work};
 
 /// Memory and instructions of an element-wise kernel overlap, as thousands of threads are at different places.
 const HIDDEN: f64 = 8.0;
@@ -24,9 +24,10 @@ const KEPT: f64 = 0.7;
 /// Bytes of a row of which nothing is left in L1 when a block goes over it again: 256 KB of L1 on Hopper over 8 blocks of
 /// 256 threads.
 const ROW: f64 = 32768.0;
-/// Tensors of one launch of a fused optimiser over parameters, gradients and two states (PyTorch `MultiTensorApply.cuh`, depth
-/// 4).
+/// Tensors of one launch of a fused optimiser over parameters, gradients and two states, and elements of one: 320 blocks of
+/// 65,536 (PyTorch `MultiTensorApply.cuh`, depth 4).
 const TENSORS: u64 = 36;
+const ELEMENTS: u64 = 320 * 65_536;
 
 /// What a kernel bound by memory needs; `repeated`: the call before used the same bytes.
 pub(super) fn work(gpu: &Compute, m: &Memory, repeated: bool) -> Work {
@@ -62,6 +63,7 @@ pub(super) fn work(gpu: &Compute, m: &Memory, repeated: bool) -> Work {
         cores,
         memory: bytes / rate,
         overlap: if sums { APART } else { HIDDEN },
+        droop: Droop::default(),
         energy: bytes * HANDLED,
         memory_energy: bytes * gpu.value(Constant::EnergyByte) * 1e-12,
     }
@@ -71,12 +73,13 @@ pub(super) fn work(gpu: &Compute, m: &Memory, repeated: bool) -> Work {
 pub(super) fn step(gpu: &Compute, o: &Optimizer) -> Work {
     let elements = o.elements as f64;
     let bytes = elements * (f64::from(o.reads) + f64::from(o.writes));
-    let launches = o.tensors.div_ceil(TENSORS).max(1) as f64;
+    let launches = o.tensors.div_ceil(TENSORS).max(o.elements.div_ceil(ELEMENTS)).max(1) as f64;
     Work {
         start: gpu.value(Constant::KernelStart) * 1e-6 * launches,
         cores: instruction_time(gpu, elements * gpu.value(Constant::WorkOptimizer)),
         memory: bytes / gpu.memory_rate(),
         overlap: APART,
+        droop: Droop::default(),
         energy: bytes * HANDLED,
         memory_energy: bytes * gpu.value(Constant::EnergyByte) * 1e-12,
     }

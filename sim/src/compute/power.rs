@@ -32,12 +32,17 @@ pub enum Run {
 impl Compute {
     /// Power in W that a mix of kernels, each so many times, takes at a clock.
     pub fn power(&self, mix: &[(Kernel, u64)], clock: Clock) -> f64 {
-        self.watts(&self.works(mix), clock.0)
+        self.watts(&self.works(mix), 1.0, clock.0)
     }
 
     /// The clock at which a mix of kernels, each so many times over and over, can run for ever.
     pub fn sustained(&self, mix: &[(Kernel, u64)]) -> Clock {
-        self.settled(&self.works(mix))
+        self.sustained_for(mix, 1.0)
+    }
+
+    /// The same where the mix runs for a part of the time only, and the GPU waits for the rest.
+    pub fn sustained_for(&self, mix: &[(Kernel, u64)], part: f64) -> Clock {
+        self.settled(&self.works(mix), part)
     }
 
     /// The mean clock of a run of such a mix.
@@ -51,7 +56,7 @@ impl Compute {
 
     /// The same of kernels whose needs are known.
     pub(super) fn mean_of(&self, works: &[(Work, f64)], run: Run) -> Clock {
-        let settled = self.settled(works);
+        let settled = self.settled(works, 1.0);
         let Run::Cold { warmup, timed } = run else { return settled };
         let settle = self.value(Constant::PowerSettle) * 1e-3;
         let (from, long) = (warmup / settle, timed / settle);
@@ -60,20 +65,20 @@ impl Compute {
         Clock(settled.0 + (1.0 - settled.0) * left)
     }
 
-    fn settled(&self, works: &[(Work, f64)]) -> Clock {
+    fn settled(&self, works: &[(Work, f64)], part: f64) -> Clock {
         let limit = self.value(Constant::PowerLimit);
         let (mut low, mut high) = (LOWEST, 1.0);
-        if self.watts(works, high) <= limit {
+        if self.watts(works, part, high) <= limit {
             return Clock::BOOST;
         }
         for _ in 0..HALVINGS {
             let middle = f64::midpoint(low, high);
-            if self.watts(works, middle) > limit { high = middle } else { low = middle }
+            if self.watts(works, part, middle) > limit { high = middle } else { low = middle }
         }
         Clock(low)
     }
 
-    fn watts(&self, works: &[(Work, f64)], clock: f64) -> f64 {
+    fn watts(&self, works: &[(Work, f64)], part: f64, clock: f64) -> f64 {
         let lower = clock.powf(self.value(Constant::PowerExponent));
         let (mut seconds, mut joules) = (0.0, 0.0);
         for (work, times) in works {
@@ -82,7 +87,7 @@ impl Compute {
         }
         let idle = self.value(Constant::PowerIdle);
         // Kernels beyond all numbers, or without time, are of no known power.
-        let more = joules / seconds;
+        let more = joules / seconds * part;
         if more.is_finite() { idle + more } else { idle }
     }
 }

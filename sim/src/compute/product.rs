@@ -109,6 +109,7 @@ pub(super) fn work(gpu: &Compute, product: &Product, repeated: bool) -> Work {
     }
     let (_, energy) = gpu.tensor(product.precision);
     best.start = gpu.value(Constant::KernelStart) * 1e-6;
+    best.droop = gpu.droop();
     best.energy = flops(product) * energy;
     best.memory_energy *= gpu.value(Constant::EnergyByte) * 1e-12;
     best

@@ -172,6 +172,13 @@ fn attention_counts_what_it_sees() {
     let (forward, backward) =
         [Pass::Forward, Pass::Backward].map(|p| attention(Backend::Cudnn, p, 8, 4096).flops()).into();
     assert!((backward / forward - 2.5).abs() < 1e-9);
+    // The last 2048 of 8192 tokens: 2048 x 7168 scores and half a tile a block, whichever way.
+    for pass in [Pass::Forward, Pass::Backward] {
+        let Kernel::Attention(a) = attention(Backend::Cudnn, pass, 1, 8192) else { unreachable!() };
+        let products = if pass == Pass::Forward { 2.0 } else { 5.0 };
+        let told = attention::flops(&Attention { queries: 2048, ..a }) / (2.0 * 128.0 * products);
+        assert!((told / (2048.0 * (7168.0 + 64.0)) - 1.0).abs() < 1e-9, "{told}");
+    }
     // 4 x 128 x 8192^2 / 2 a head, and the half of its diagonal's tiles that is masked.
     let exact: f64 = 4.0 * 128.0 * 8192.0 * 8192.0 / 2.0;
     let told = attention(Backend::Cudnn, Pass::Forward, 1, 8192).flops();

@@ -11,6 +11,8 @@ pub(super) struct Work {
     pub(super) memory: f64,
     /// How well the two overlap: 1 not at all, a large number fully.
     pub(super) overlap: f64,
+    /// How far the clock of its multiprocessors follows the one that is set.
+    pub(super) droop: Droop,
     /// Energy of multiprocessors.
     pub(super) energy: f64,
     /// Energy of memory.
@@ -18,9 +20,28 @@ pub(super) struct Work {
 }
 
 impl Work {
-    /// Seconds at a clock, of the boost clock.
+    /// Seconds at a clock that is set, of the boost clock.
     pub(super) fn seconds(&self, clock: f64) -> f64 {
-        self.start + together(self.cores / clock, self.memory, self.overlap)
+        self.start + together(self.cores / self.droop.clock(clock), self.memory, self.overlap)
+    }
+}
+
+/// What the current of a kernel does to its clock: above `firm` it loses a part of what is set.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Droop {
+    pub(super) firm: f64,
+    pub(super) loses: f64,
+}
+
+impl Default for Droop {
+    fn default() -> Self {
+        Self { firm: 1.0, loses: 0.0 }
+    }
+}
+
+impl Droop {
+    fn clock(self, set: f64) -> f64 {
+        set - (set - self.firm).max(0.0) * self.loses
     }
 }
 
