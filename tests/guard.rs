@@ -170,3 +170,32 @@ fn a_host_without_its_gpus_is_unfit() {
     assert!(code == 1 && err.contains("this host is not fit: ") && err.contains("hint: "), "{code} {err}");
     assert!(std::fs::read_to_string(metrics).unwrap().contains("\ncollcast_ok 0\n"));
 }
+
+/// Goal: a real host that is well passes, beside its forecast and beside its own run of before; slower, it does not, and it is
+/// told what to do with one host.
+/// Method: two H100, measured by the guard's own command; the same with times doubled.
+#[test]
+fn a_real_host_that_is_well_gets_the_job() {
+    let data = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/h100x2/");
+    let [rows, good, machine] = ["guard_1.csv", "guard_2.csv", "machine.toml"].map(|name| format!("{data}{name}"));
+    let folder = tempfile::tempdir().unwrap();
+    let slow = folder.path().join("slow.csv").display().to_string();
+    let halved = |line: &str| match line.strip_prefix("nccl,") {
+        Some(row) => {
+            let mut cells: Vec<String> = row.split(',').map(str::to_owned).collect();
+            for (at, factor) in [(10, 2.0), (11, 2.0), (12, 2.0), (13, 0.5), (14, 0.5)] {
+                cells[at] = (cells[at].parse::<f64>().unwrap() * factor).to_string();
+            }
+            format!("nccl,{}\n", cells.join(","))
+        }
+        None => format!("{line}\n"),
+    };
+    std::fs::write(&slow, std::fs::read_to_string(&rows).unwrap().lines().map(halved).collect::<String>()).unwrap();
+    for (file, code) in [(&rows, 0), (&slow, 1)] {
+        for beside in [["-t", &machine], ["--against", &good]] {
+            let (ended, _, said) = collcast(&["validate", file, beside[0], beside[1], "--no-doctor"]);
+            assert_eq!(ended, code, "{file} {beside:?} {said}");
+            assert_eq!(said.contains("pairs of its GPUs"), code == 1, "{said}");
+        }
+    }
+}

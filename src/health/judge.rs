@@ -1,6 +1,6 @@
 //! Judges bands of sizes.
 
-use collcast_sim::collective::Collective;
+use collcast_sim::collective::{Collective, Launch};
 use serde::Serialize;
 
 use super::kind::Kind;
@@ -240,6 +240,8 @@ fn judge_run(run: &Run, limits: Limits, alarm: f64) -> Option<Judged> {
     let lines: Vec<Line> = run.points.iter().zip(&parts).filter_map(line).collect();
     let slow_from_bytes = slow_from(&lines);
     let Run { file, name, collective, ranks, hosts, kind, .. } = run.clone();
+    // One process runs on one host.
+    let hosts = hosts.or((run.launch != Launch::Processes && run.launch != Launch::Graph).then_some(1));
     Some(Judged { file, run: name, collective, ranks, hosts, kind, lines, bands, slow_from_bytes, state })
 }
 

@@ -140,15 +140,19 @@ fn run_of(by: &str, row: &Row) -> String {
 }
 
 fn verdict(outcome: &Outcome) -> Option<Verdict> {
-    let best = outcome.rows.iter().max_by(|a, b| a.busbw_gbps.total_cmp(&b.busbw_gbps))?;
+    // A rank alone sends nothing over a bus.
+    let alone = outcome.rows.iter().all(|row| row.busbw_gbps == 0.0);
+    let rate = |row: &Row| if alone { row.algbw_gbps } else { row.busbw_gbps };
+    let best = outcome.rows.iter().max_by(|a, b| rate(a).total_cmp(&rate(b)))?;
     let checked: u64 = outcome.rows.iter().map(|row| row.checked).sum();
     Some(Verdict {
         status: if outcome.interrupted || outcome.failure.is_some() { Status::Warning } else { Status::Ok },
         sentence: format!(
-            "{} of {} points ran, {checked} elements exact; best bus bandwidth {:.1} GB/s ({})",
+            "{} of {} points ran, {checked} elements exact; best {} bandwidth {:.1} GB/s ({})",
             outcome.rows.len(),
             outcome.points,
-            best.busbw_gbps,
+            if alone { "algorithm" } else { "bus" },
+            rate(best),
             outcome.planned[best.planned].words(),
         ),
         confidence: "high: every element was compared".to_owned(),

@@ -170,6 +170,13 @@ pub(super) fn next(health: &Health, beside_runs: bool) -> Option<String> {
     let large = |run: &Judged| run.bands.iter().any(|b| b.part == Part::Large);
     match health.state {
         State::Pass => None,
+        State::Slow if health.runs.iter().filter(|run| run.state == State::Slow).all(|run| run.hosts == Some(1)) => {
+            Some(
+                "measure pairs of its GPUs (`collcast bench --backend nccl --pairs`, from 3 on), to find which one is slow; \
+                 `nvidia-smi nvlink -s`, `nvidia-smi -q -d CLOCK,PERFORMANCE`"
+                    .to_owned(),
+            )
+        }
         State::Slow => {
             Some("measure halves and pairs of the hosts with the same command, to find which one is slow".to_owned())
         }
