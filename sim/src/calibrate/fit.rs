@@ -27,8 +27,6 @@ const IDENTIFIED: f64 = 0.35;
 /// A parameter that is not told apart from others is given up only where the others can stand in for
 /// it: where the mean error without it is at most so many times that with it.
 const MISSED: f64 = 1.03;
-/// Change of another parameter from which derivatives are taken anew once one was given up.
-const MOVED: f64 = 0.01;
 /// Relative step of a derivative: far above the rounding of a run and the beats of blocks that are not in step.
 const STEP: f64 = 0.05;
 
@@ -46,13 +44,14 @@ impl Study<'_> {
         }
         let mut unknown = BTreeSet::new();
         let mut needed = BTreeSet::new();
-        let search = |free: &[usize], from: &[f64], frozen: Option<&DMatrix<f64>>, pull: f64| {
-            self.search(&Rows { study: self, rows, free, frozen }, free, from, pull)
+        let search = |free: &[usize], from: &[f64], frozen: Option<&DMatrix<f64>>, pull: f64, enough: f64| {
+            let options = Options { fixed: frozen.is_some(), enough, ..options(pull) };
+            self.search(&Rows { study: self, rows, free, frozen }, free, from, &options)
         };
         let from: Vec<f64> = free.iter().map(|&i| self.start[i]).collect();
-        let alone = search(&free, &from, None, HINT)?;
+        let alone = search(&free, &from, None, HINT, 0.0)?;
         let pull = self.pull(rows, &alone.residuals);
-        let mut solution = search(&free, &alone.x, Some(&alone.jacobian), pull)?;
+        let mut solution = search(&free, &alone.x, Some(&alone.jacobian), pull, 0.0)?;
         // Whether the derivatives are those of a fit with more parameters.
         let mut stale = false;
         // Parameters that are given up at once, at most.
@@ -64,7 +63,7 @@ impl Study<'_> {
             if kept.len() == free.len() {
                 if stale {
                     let from = solution.x.clone();
-                    (solution, stale) = (search(&free, &from, None, pull)?, false);
+                    (solution, stale) = (search(&free, &from, None, pull, 0.0)?, false);
                     continue;
                 }
                 let covariance = self.covariance(rows, &free, &solution);
@@ -74,11 +73,12 @@ impl Study<'_> {
             let fewer: Vec<usize> = kept.iter().map(|&at| free[at]).collect();
             let given_up: Vec<usize> = free.iter().copied().filter(|i| !fewer.contains(i)).collect();
             let from: Vec<f64> = kept.iter().map(|&at| solution.x[at]).collect();
-            let without = search(&fewer, &from, Some(&solution.jacobian.select_columns(&kept)), pull)?;
             // Each of several may be missed by as much as one.
             let most_error = if given_up.len() > 1 { told.max(solution.error()) } else { solution.error() };
-            if crowded > 0 || without.error() <= MISSED * most_error {
-                stale |= from.iter().zip(&without.x).any(|(before, after)| (before - after).abs() > MOVED);
+            let enough = if crowded > 0 { 0.0 } else { MISSED * most_error };
+            let without = search(&fewer, &from, Some(&solution.jacobian.select_columns(&kept)), pull, enough)?;
+            if crowded > 0 || without.error() <= enough {
+                stale = true;
                 unknown.extend(given_up);
                 (free, solution, most) = (fewer, without, 2 * most);
             } else if let [one] = given_up[..] {
@@ -138,7 +138,7 @@ impl Study<'_> {
         let mut residuals = fit.residuals.clone();
         residuals.iter_mut().zip(fit.jacobian.column(without).iter()).for_each(|(r, slope)| *r += slope * back);
         let line = Line { x: &x, residuals, jacobian: fit.jacobian.clone().remove_column(without) };
-        let Ok(solution) = self.search(&line, &fewer, &x, pull);
+        let Ok(solution) = self.search(&line, &fewer, &x, &options(pull));
         solution
     }
 
@@ -166,10 +166,16 @@ impl Study<'_> {
         (OVER_MEDIAN * quantile(&off, 0.5) * alike.sqrt() / PRIOR).max(HINT)
     }
 
-    fn search<P: Problem>(&self, problem: &P, free: &[usize], from: &[f64], pull: f64) -> Result<Solution, P::Error> {
+    fn search<P: Problem>(
+        &self,
+        problem: &P,
+        free: &[usize],
+        from: &[f64],
+        options: &Options,
+    ) -> Result<Solution, P::Error> {
         let bounds: Vec<(f64, f64)> = free.iter().map(|&i| self.bounds[i]).collect();
         let start: Vec<f64> = free.iter().map(|&i| self.start[i]).collect();
-        minimise(problem, &start, from, &bounds, &options(pull))
+        minimise(problem, &start, from, &bounds, options)
     }
 
     fn told(
@@ -239,7 +245,7 @@ impl Study<'_> {
         }
         let problem = Rows { study: self, rows: seen, free: &free, frozen: Some(&frozen) };
         let from: Vec<f64> = free.iter().map(|&i| fit.x[i]).collect();
-        Ok(self.all(&free, &self.search(&problem, &free, &from, fit.pull)?.x))
+        Ok(self.all(&free, &self.search(&problem, &free, &from, &Options { fixed: true, ..options(fit.pull) })?.x))
     }
 }
 
@@ -339,5 +345,5 @@ impl Problem for Line<'_> {
 }
 
 fn options(pull: f64) -> Options {
-    Options { huber: HUBER, pull, steps: 30, tolerance: 5e-3, flat: 1e-3 }
+    Options { huber: HUBER, pull, steps: 30, tolerance: 5e-3, flat: 1e-3, fixed: false, enough: 0.0 }
 }

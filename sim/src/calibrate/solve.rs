@@ -40,6 +40,10 @@ pub struct Options {
     pub tolerance: f64,
     /// So is one that lowers the loss by a smaller part, or would by what the derivatives promise.
     pub flat: f64,
+    /// Derivatives stay those of the start: steps correct them, and where that leads no further down the search ends.
+    pub fixed: bool,
+    /// Mean size of the residuals at which the search ends before it stands still.
+    pub enough: f64,
 }
 
 /// Where a search ended.
@@ -60,8 +64,12 @@ pub struct Solution {
 impl Solution {
     /// Mean of its residuals, without sign.
     pub fn error(&self) -> f64 {
-        self.residuals.iter().map(|r| r.abs()).sum::<f64>() / self.residuals.len().max(1) as f64
+        size(&self.residuals)
     }
+}
+
+fn size(residuals: &[f64]) -> f64 {
+    residuals.iter().map(|r| r.abs()).sum::<f64>() / residuals.len().max(1) as f64
 }
 
 /// Huber's weight of a residual: 1 inside, falling as its inverse outside.
@@ -104,9 +112,9 @@ pub fn minimise<P: Problem>(
     let mut damping = DAMPING;
     let mut jacobian = problem.jacobian(&x, &residuals)?;
     // Whether the derivatives are those of this place.
-    let mut fresh = true;
+    let mut fresh = !options.fixed;
     let mut steps = 0;
-    while steps < options.steps {
+    while steps < options.steps && size(&residuals) > options.enough {
         let (normal, gradient) = normal(&jacobian, &residuals, &x, start, options);
         // What stands at a bound and is drawn outside stays there.
         let free: Vec<usize> = (0..n)
@@ -153,7 +161,7 @@ pub fn minimise<P: Problem>(
         steps += 1;
         let fell = before - best;
         let still = fell <= options.flat * before || longest < options.tolerance;
-        if still && fresh {
+        if still && (fresh || options.fixed) {
             break;
         }
         fresh = still;
@@ -248,7 +256,8 @@ mod tests {
         }
     }
 
-    const OPTIONS: Options = Options { huber: 1e9, pull: 0.0, steps: 200, tolerance: 1e-10, flat: 0.0 };
+    const OPTIONS: Options =
+        Options { huber: 1e9, pull: 0.0, steps: 200, tolerance: 1e-10, flat: 0.0, fixed: false, enough: 0.0 };
 
     /// Goal: the minimum is found, inside bounds and on them: with x at most 0.5 the best of the
     /// valley is (0.5, 0.25), by hand.

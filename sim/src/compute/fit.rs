@@ -152,7 +152,8 @@ pub fn fit(start: &Compute, samples: &[Sample], may: &dyn Fn(Constant) -> bool) 
     fitting.free = told.iter().map(|&i| fitting.free[i]).collect();
     let x = fitting.from();
     let bounds: Vec<(f64, f64)> = fitting.free.iter().map(|&constant| bounds(constant)).collect();
-    let options = Options { huber: HUBER, pull: HINT, steps: 60, tolerance: 1e-4, flat: 1e-5 };
+    let options =
+        Options { huber: HUBER, pull: HINT, steps: 60, tolerance: 1e-4, flat: 1e-5, fixed: false, enough: 0.0 };
     let Ok(found) = minimise(&fitting, &x, &x, &bounds, &options);
     Ok(Fit { gpu: fitting.at(&found.x), fitted: fitting.free })
 }
