@@ -59,6 +59,39 @@ fn both_spellings_are_read() {
     assert_eq!(steps(&a), steps(&b));
 }
 
+/// Goal: a file of many steps is read, proved and told apart in time that grows with its steps.
+/// Method: 400,000 steps, for which time that grows with their square would be an hour.
+#[test]
+fn many_steps_are_read() {
+    const STEPS: usize = 100_000;
+    let mut text =
+        String::from(r#"<algo name="many" proto="LL" nchannels="1" ngpus="2" coll="allgather" nchunksperloop="2">"#);
+    for gpu in 0..2 {
+        let places = r#"depid="-1" deps="-1" hasdep="0"/>"#;
+        text += &format!(r#"<gpu id="{gpu}" i_chunks="1" o_chunks="2" s_chunks="0">"#);
+        for (tb, send, recv, kind, from) in [(0, 1 - gpu, -1, "s", gpu), (1, -1, 1 - gpu, "r", 1 - gpu)] {
+            text += &format!(r#"<tb id="{tb}" send="{send}" recv="{recv}" chan="0">"#);
+            for step in 0..STEPS {
+                let (kind, from) = if tb == 0 && step == 0 { ("cpy", gpu) } else { (kind, from) };
+                let src = if kind == "r" { ("o", from) } else { ("i", 0) };
+                text += &format!(
+                    r#"<step s="{step}" type="{kind}" srcbuf="{}" srcoff="{}" dstbuf="o" dstoff="{from}" cnt="1" {places}"#,
+                    src.0, src.1
+                );
+                if tb == 1 && step + 2 == STEPS {
+                    break;
+                }
+            }
+            text += "</tb>";
+        }
+        text += "</gpu>";
+    }
+    let call = Call::of_size(Collective::AllGather, 2, Bytes(1 << 20), DataType::Float32);
+    let schedule = schedule(&pairs(&(text + "</algo>")), &call);
+    verify(&schedule).unwrap();
+    assert_eq!(schedule.identity(), schedule.identity());
+}
+
 /// Goal: each mistake has its own message, with the line and a way out.
 #[test]
 fn bad_files_are_refused() {

@@ -7,12 +7,10 @@
 //! lanes. Source: NCCL 2.30 `src/init.cc` (order of rounds), `src/enqueue.cc` (point-to-point
 //! part), restated.
 
-use std::sync::Arc;
-
 use smallvec::smallvec;
 
 use super::form::Form;
-use super::program::{Buffer, Code, Expr, Op, Ref, Template, Var, c};
+use super::program::{Buffer, Code, Expr, Op, Ref, Table, Template, Var, c};
 use super::{Call, Conn, Generator, Order, Worker};
 use crate::collective::{Collective, Protocol};
 use crate::ids::{ChannelId, Lane, Rank};
@@ -101,7 +99,7 @@ impl Rounds {
     /// [`Self::peer`] as an expression.
     fn peer_expr(&self, round: &Expr, back: bool) -> Expr {
         let (hosts, locals) = (i64::from(self.hosts), i64::from(self.locals));
-        let table = |values: Arc<[i64]>, index: Expr| Expr::Table(values, Box::new(index));
+        let table = |values: Table, index: Expr| Expr::Table(values, Box::new(index));
         let host = table(self.distances.iter().map(|d| i64::from(d.0)).collect(), round.clone());
         let local = table(self.distances.iter().map(|d| i64::from(d.1)).collect(), round.clone());
         let step = |at: Var, distance: Expr, n: i64| if back { (at + n - distance) % n } else { (at + distance) % n };
@@ -130,7 +128,7 @@ fn signed(v: u64) -> i64 {
 fn template(call: &Call, plan: &Plan, rounds: &Rounds, lane: usize) -> Template {
     let n = call.ranks;
     let (per, chunk, grain) = (signed(plan.per_channel), signed(plan.chunk), signed(plan.grain));
-    let table = |f: &dyn Fn(Rank, Rank) -> u64| -> Arc<[i64]> {
+    let table = |f: &dyn Fn(Rank, Rank) -> u64| -> Table {
         (0..n).flat_map(|a| (0..n).map(move |b| (a, b))).map(|(a, b)| signed(f(Rank(a), Rank(b)))).collect()
     };
     let sends = lane == SEND;

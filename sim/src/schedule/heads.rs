@@ -10,12 +10,10 @@
 //! to all heads, as NVLS does. One difference: where NCCL's network gathers or scatters for all
 //! hosts at once, here is one multicast or one reduction for each host.
 
-use std::sync::Arc;
-
 use smallvec::{SmallVec, smallvec};
 
 use super::form::Form;
-use super::program::{Buffer, Code, Expr, Op, Ref, Template, Var, c};
+use super::program::{Buffer, Code, Expr, Op, Ref, Table, Template, Var, c};
 use super::tree::double_tree;
 use super::{Call, Conn, End, Generator, Order, Worker};
 use crate::collective::{Algorithm, Collective};
@@ -155,9 +153,8 @@ impl Heads {
             return fixed.into_iter().chain(heads).collect();
         }
         // The part of head `HEAD` of the host that is J after this one.
-        let table: Arc<[i64]> =
-            self.hosts.iter().flat_map(|h| h.iter().take(self.heads).map(|&r| i64::from(r))).collect();
-        let owner = || Expr::Table(Arc::clone(&table), Box::new((HOST + J) % HOSTS * HEADS + HEAD));
+        let table: Table = self.hosts.iter().flat_map(|h| h.iter().take(self.heads).map(|&r| i64::from(r))).collect();
+        let owner = || Expr::Table(table.clone(), Box::new((HOST + J) % HOSTS * HEADS + HEAD));
         let part = || Some(owner() * COUNT + START + OFF);
         let own = || if self.switch { None } else { part() };
         let here = || Some(START + OFF);

@@ -16,12 +16,10 @@
 //! Source: NCCL 2.30 `src/include/collectives.h`, `src/device/all_gather.h`,
 //! `src/device/reduce_scatter.h`, restated.
 
-use std::sync::Arc;
-
 use smallvec::{SmallVec, smallvec};
 
 use super::form::Form;
-use super::program::{Buffer, Code, Expr, Op, Ref, Template, Var, c};
+use super::program::{Buffer, Code, Expr, Op, Ref, Table, Template, Var, c};
 use super::{Call, Conn, Generator, Worker};
 use crate::collective::Collective;
 use crate::ids::{ChannelId, Lane, Rank};
@@ -176,7 +174,7 @@ fn reduce_scatter_steps(ranks: u32, width: u32) -> Vec<Step> {
 
 /// Entry `I` of a table with a value a step.
 fn table(steps: &[Step], value: impl Fn(&Step) -> u32) -> Expr {
-    let values: Arc<[i64]> = steps.iter().map(|s| i64::from(value(s))).collect();
+    let values: Table = steps.iter().map(|s| i64::from(value(s))).collect();
     Expr::Table(values, Box::new(I.into()))
 }
 
@@ -286,7 +284,7 @@ fn reduce_scatter(call: &Call, plan: &Plan, steps: &[Step]) -> (Template, u64) {
 }
 
 /// A place in scratch for every step whose sum waits or has waited, and how many there are.
-fn slots(steps: &[Step]) -> (Arc<[i64]>, u64) {
+fn slots(steps: &[Step]) -> (Table, u64) {
     let (mut free, mut count) = (Vec::new(), 0);
     let mut taken = rustc_hash::FxHashMap::default();
     let places = steps

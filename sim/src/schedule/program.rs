@@ -4,9 +4,13 @@
 //! consumer (verifier, engine, executors) pulls one [`Step`] after another out of it with
 //! [`Template::next`], with no allocation and about two hundred bytes of state a lane.
 
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 pub use crate::call::Buffer;
+use crate::hash::Fnv;
 
 /// A register of a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
@@ -26,7 +30,38 @@ pub enum Expr {
     /// that no program can panic.
     Binary(Operator, Box<(Expr, Expr)>),
     /// An entry of a table; 0 outside it. For irregular patterns and imported schedules.
-    Table(std::sync::Arc<[i64]>, Box<Expr>),
+    Table(Table, Box<Expr>),
+}
+
+/// The table of an [`Expr::Table`]. Clones share its values, and its hash is taken once: every step of an imported
+/// schedule refers to one table of all steps.
+#[derive(Clone, Debug)]
+pub struct Table {
+    values: Arc<[i64]>,
+    hash: u64,
+}
+
+impl FromIterator<i64> for Table {
+    fn from_iter<I: IntoIterator<Item = i64>>(values: I) -> Self {
+        let values: Arc<[i64]> = values.into_iter().collect();
+        let mut hasher = Fnv::default();
+        values.hash(&mut hasher);
+        Self { hash: hasher.finish(), values }
+    }
+}
+
+impl PartialEq for Table {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.values, &other.values) || self.hash == other.hash && self.values == other.values
+    }
+}
+
+impl Eq for Table {}
+
+impl Hash for Table {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.hash.hash(state);
+    }
 }
 
 /// An operator of [`Expr::Binary`].
@@ -130,7 +165,7 @@ impl Expr {
                 }
             }
             Self::Table(table, index) => {
-                usize::try_from(index.eval(registers)).ok().and_then(|i| table.get(i)).copied().unwrap_or(0)
+                usize::try_from(index.eval(registers)).ok().and_then(|i| table.values.get(i)).copied().unwrap_or(0)
             }
         }
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use smallvec::{SmallVec, smallvec};
 
 use super::form::Form;
-use super::program::{Buffer, Code, Expr, Op, Ref, Template, Var, c};
+use super::program::{Buffer, Code, Expr, Op, Ref, Table, Template, Var, c};
 use super::{Call, Conn, Generator, Order, Worker};
 use crate::collective::Collective;
 use crate::ids::{ChannelId, Lane, Rank};
@@ -203,7 +203,7 @@ fn exact() -> Expr {
 
 /// The part of the rank at a position, by the order of the worker's ring.
 fn part_at(order: &Order, position: Expr) -> Expr {
-    let table: Arc<[i64]> = order.rings.iter().flat_map(|ring| ring.iter().map(|&r| i64::from(r))).collect();
+    let table: Table = order.rings.iter().flat_map(|ring| ring.iter().map(|&r| i64::from(r))).collect();
     Expr::Table(table, Box::new(RING * N + position % N)) * COUNT + here()
 }
 

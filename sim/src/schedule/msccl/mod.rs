@@ -19,8 +19,6 @@ mod algorithm;
 mod read;
 mod write;
 
-use std::sync::Arc;
-
 use rustc_hash::FxHashMap;
 use smallvec::smallvec;
 
@@ -28,7 +26,7 @@ pub use algorithm::{Imported, MscclError};
 pub use write::{ExportError, export, one_loop};
 
 use self::algorithm::{Gpu, Instruction, Kind};
-use super::program::{Buffer, Code, Expr, Op, Ref, Template, Var, Wait, c};
+use super::program::{Buffer, Code, Expr, Op, Ref, Table, Template, Var, Wait, c};
 use super::{Call, Conn, Generator, Schedule, Worker};
 use crate::ids::{ChannelId, Lane, Rank};
 use crate::nccl::{Limits, Plan};
@@ -198,7 +196,7 @@ impl Imported {
             blocks.push(of_gpu.collect());
             waits.push(tokens.waits);
         }
-        let places: Arc<[i64]> = places.into();
+        let places: Table = places.into_iter().collect();
         let templates = order.iter().map(|shape| template(shape, &places, element, &plan)).collect();
         let lanes = self.gpus.iter().map(|g| g.blocks.len()).max().unwrap_or(0).max(1);
         let lanes = u32::try_from(lanes).unwrap_or(u32::MAX);
@@ -223,7 +221,7 @@ fn together(element: u64, plan: &Plan) -> u64 {
     if element <= chunk { (chunk / element.max(1)).max(1) } else { 1 }
 }
 
-fn template(shape: &[Shape], places: &Arc<[i64]>, element: u64, plan: &Plan) -> Template {
+fn template(shape: &[Shape], places: &Table, element: u64, plan: &Plan) -> Template {
     let (chunk, grain) = (plan.chunk.max(1), signed(plan.grain));
     let loops = element.div_ceil(chunk);
     let together = together(element, plan);
@@ -236,7 +234,7 @@ fn template(shape: &[Shape], places: &Arc<[i64]>, element: u64, plan: &Plan) -> 
         for piece in 0..pieces {
             let many = signed(together.min(count - (piece * together).min(count)));
             let place = |used: bool, buffer, entry: i64| {
-                let chunk = Expr::Table(Arc::clone(places), Box::new(BASE + (2 * index + entry)));
+                let chunk = Expr::Table(places.clone(), Box::new(BASE + (2 * index + entry)));
                 let offset = (chunk + signed(piece * together)) * signed(element) + OFF;
                 used.then_some(Ref { buffer, offset })
             };
