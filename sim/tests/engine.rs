@@ -11,7 +11,7 @@ use std::sync::Arc;
 use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol};
 use collcast_sim::engine::flows::{Flows, Use, WEIGHT_ONE};
 use collcast_sim::engine::{
-    Access, EngineError, Gate, Instance, Outcome, ProxySpec, TaskSpec, Unobserved, fold, run, run_steady,
+    Access, EngineError, Gate, Instance, Outcome, ProxySpec, Section, TaskSpec, Unobserved, fold, run, run_steady,
 };
 use collcast_sim::ids::{ChannelId, Lane, Rank};
 use collcast_sim::nccl::Transport;
@@ -116,7 +116,7 @@ fn together<'a>(first: &Laid<'a>, second: &Laid<'a>, at: SimTime) -> Instance<'a
     let move_conn = |c: &mut u32| *c += if *c == UNUSED { 0 } else { conns };
     for conn in &second.instance.conns {
         let mut conn = conn.clone();
-        conn.uses.iter_mut().for_each(|u| u.0 = resource[u.0 as usize]);
+        conn.uses.renumber(|r| resource[r as usize]);
         both.conns.push(conn);
     }
     let kernels = u32::try_from(both.kernels.len()).unwrap();
@@ -420,17 +420,26 @@ proptest! {
             }
             conn.overlap = (random(2) == 0).then(|| [1 + random(1 << 33), 1 + random(1 << 33)]);
             // Any cut of its resources into parts that leaves the transfer something.
-            let all = conn.uses.len() as u64;
+            let uses = std::mem::take(&mut conn.uses);
+            let all = uses.iter().count() as u64;
             let store = random(all);
             let posting = store + random(all - store);
-            conn.parts = [store, posting, posting + 1 + random(all - posting)].map(|p| u16::try_from(p).unwrap());
+            let transfer = posting + 1 + random(all - posting);
             // One flow carries a slice: its one receiver starts it, or the connection itself.
-            if wired.senders.len() > 1 && conn.proxy.is_none() {
-                conn.parts = [0; 3];
-                if wired.receivers.len() > 1 {
-                    conn.proxy = Some(ProxySpec { flush: SimDuration(random(1_000_000)), ack: SimDuration::ZERO });
-                    conn.parts[2] = u16::try_from(all).unwrap();
-                }
+            let gathered = wired.senders.len() > 1 && conn.proxy.is_none();
+            if gathered && wired.receivers.len() > 1 {
+                conn.proxy = Some(ProxySpec { flush: SimDuration(random(1_000_000)), ack: SimDuration::ZERO });
+            }
+            for (place, (_, used)) in (0..).zip(uses.iter()) {
+                let section = match () {
+                    () if gathered && wired.receivers.len() > 1 => Section::Transfer,
+                    () if gathered => Section::Load,
+                    () if place < store => Section::Store,
+                    () if place < posting => Section::Posting,
+                    () if place < transfer => Section::Transfer,
+                    () => Section::Load,
+                };
+                conn.uses.push(section, used);
             }
         }
         for lane in &mut instance.lanes {
@@ -1024,7 +1033,7 @@ fn shuffled<'a>(instance: &Instance<'a>, seed: u64) -> Instance<'a> {
     other.conns = conns.iter().map(|&c| instance.conns[c].clone()).collect();
     other.lanes = lanes.iter().map(|&l| instance.lanes[l].clone()).collect();
     for conn in &mut other.conns {
-        conn.uses.iter_mut().for_each(|u| u.0 = resource_at[u.0 as usize]);
+        conn.uses.renumber(|r| resource_at[r as usize]);
     }
     for lane in &mut other.lanes {
         lane.recv.iter_mut().for_each(conn_of);

@@ -113,7 +113,8 @@ impl Recorder {
         // How many messages are on each link, as steps up and down.
         let mut steps: BTreeMap<u32, BTreeMap<SimTime, i64>> = BTreeMap::new();
         for (conn, _, from, to) in self.messages {
-            let resources: BTreeSet<u32> = laid.instance.conns[conn as usize].uses.iter().map(|u| u.0).collect();
+            let resources: BTreeSet<u32> =
+                laid.instance.conns[conn as usize].uses.iter().map(|(_, used)| used.0).collect();
             for resource in resources {
                 let steps = steps.entry(resource).or_default();
                 *steps.entry(from).or_default() += 1;

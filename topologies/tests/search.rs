@@ -353,7 +353,7 @@ fn channels_use_their_nics() {
                 let (src, dst) = conn.ranks().unwrap();
                 let node = |rank: Rank| machine.node_of(rank);
                 let mut nics = std::collections::BTreeSet::new();
-                for used in &spec.uses {
+                for (_, used) in spec.uses.iter() {
                     let ResourceName::Link(link) = laid.names[used.0 as usize] else { continue };
                     for end in [machine.ends(link).0, machine.ends(link).1] {
                         if let Some(nic) = machine.nic(end) {

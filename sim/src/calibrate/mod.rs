@@ -28,7 +28,7 @@ use rustc_hash::FxHashMap;
 
 use crate::call::Call;
 use crate::collective::{Algorithm, Collective, Launch, Protocol};
-use crate::engine::{Instance, Unobserved};
+use crate::engine::{Instance, LaneSpec, Unobserved};
 use crate::nccl::Transport;
 use crate::nccl::plan::{Dealing, Plan};
 use crate::network::lay;
@@ -536,12 +536,10 @@ fn set(profile: &mut Profile, constant: Constant, value: f64) {
 }
 
 /// Everything of a laid case that costs time.
-type Costs = (Vec<u64>, Vec<crate::engine::ConnSpec>, Vec<[u64; 12]>, u64);
-
-fn costs(topology: &Topology, profile: &Profile, case: &Case) -> Result<Costs, PredictError> {
+fn costs(topology: &Topology, profile: &Profile, case: &Case) -> Result<impl PartialEq + use<>, PredictError> {
     let schedule = &case.proven.schedule;
     let laid = lay(topology, profile, &case.settings.transport, schedule)?;
     let Instance { resources, conns, lanes, .. } = laid.instance;
-    let lanes = lanes.iter().map(crate::engine::LaneSpec::costs).collect();
+    let lanes: Vec<_> = lanes.iter().map(LaneSpec::costs).collect();
     Ok((resources, conns, lanes, profile.kernel(&schedule.plan).0))
 }

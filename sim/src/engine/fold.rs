@@ -6,12 +6,14 @@
 //! all; a flow takes of a resource what all equal flows there take together. Because the
 //! solver works with summed weights, the run is the unfolded one, bit for bit.
 
+use std::hash::{Hash, Hasher};
+
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use super::flows::Use;
-use super::instance::{ConnSpec, Instance};
-use super::mix::mix;
+use super::instance::Instance;
+use super::mix::{Mixer, mix};
+use super::uses::{Section, Uses};
 use crate::schedule::wiring::UNUSED;
 
 /// Rounds after which a machine without symmetry is simulated as it is: news travels one
@@ -86,10 +88,10 @@ fn sum(values: impl IntoIterator<Item = u64>) -> u64 {
     values.into_iter().fold(0, u64::wrapping_add)
 }
 
-/// What a connection uses, with the part of [`ConnSpec::uses`] that each belongs to.
-fn parts(conn: &ConnSpec) -> impl Iterator<Item = (u64, Use)> {
-    let part = |place: u16| conn.parts.iter().filter(|&&end| place >= end).count() as u64;
-    (0..).zip(&conn.uses).map(move |(place, &used)| (part(place), used))
+fn of(costs: &impl Hash) -> u64 {
+    let mut mixer = Mixer::default();
+    costs.hash(&mut mixer);
+    mixer.finish()
 }
 
 fn initial(instance: &Instance<'_>) -> Colours {
@@ -99,47 +101,10 @@ fn initial(instance: &Instance<'_>) -> Colours {
         .map(|lane| {
             let template = &instance.schedules[lane.job as usize].templates[lane.template];
             let registers = template.timing_registers(&lane.start);
-            let facts = [
-                u64::from(lane.job),
-                lane.template as u64,
-                lane.issue.1,
-                lane.own.map_or(0, |own| own.1),
-                lane.sync.0,
-                lane.both.0,
-                lane.after.0,
-                lane.wave,
-                lane.element,
-                lane.reduce_weight,
-                lane.access.load,
-                lane.access.fetch,
-                lane.access.store,
-                lane.access.keep,
-                lane.at.0,
-                lane.multiplicity,
-            ];
-            all(facts.into_iter().chain(registers.iter().map(|r| r.cast_unsigned())))
+            of(&(lane.job, lane.template, registers, lane.costs()))
         })
         .collect();
-    let conns = instance
-        .conns
-        .iter()
-        .map(|c| {
-            let proxy = c.proxy.map_or([u64::MAX; 2], |p| [p.flush.0, p.ack.0]);
-            all([
-                c.latency.0,
-                c.credit.0,
-                u64::from(c.streaming) | u64::from(c.direct) << 1,
-                u64::from(c.depth),
-                proxy[0],
-                proxy[1],
-                c.post[0],
-                c.post[1],
-                c.check,
-                c.overlap.map_or(u64::MAX, all),
-                c.uses.len() as u64,
-            ])
-        })
-        .collect();
+    let conns = instance.conns.iter().map(|conn| of(&conn.costs())).collect();
     let mut resources: Vec<u64> = instance.resources.iter().map(|&capacity| all([capacity])).collect();
     // Tasks are few and not folded: each resource of one is told apart from all others.
     for (index, task) in (0..).zip(&instance.tasks) {
@@ -167,7 +132,8 @@ fn refine(instance: &Instance<'_>, ends: &[[Ends; 2]], old: &Colours) -> Colours
         .collect();
     let conns = (instance.conns.iter().zip(&old.conns).zip(ends))
         .map(|((conn, &own), ends)| {
-            let uses = sum(parts(conn).map(|(part, (r, w))| all([old.resources[r as usize], w, part])));
+            let uses =
+                sum(conn.uses.iter().map(|(section, (r, w))| all([old.resources[r as usize], w, section as u64])));
             let [senders, receivers] =
                 [&ends[0], &ends[1]].map(|ends| sum(ends.iter().map(|&(l, p)| all([old.lanes[l as usize], p]))));
             all([own, senders, receivers, uses])
@@ -175,8 +141,8 @@ fn refine(instance: &Instance<'_>, ends: &[[Ends; 2]], old: &Colours) -> Colours
         .collect();
     let mut resources = old.resources.clone();
     for (conn, &colour) in instance.conns.iter().zip(&old.conns) {
-        for (part, (r, w)) in parts(conn) {
-            resources[r as usize] = resources[r as usize].wrapping_add(all([colour, w, part]));
+        for (section, (r, w)) in conn.uses.iter() {
+            resources[r as usize] = resources[r as usize].wrapping_add(all([colour, w, section as u64]));
         }
     }
     let mut kernels = old.kernels.clone();
@@ -234,11 +200,11 @@ fn quotient<'a>(instance: &Instance<'a>, colours: &Colours) -> Folded<'a> {
     let (kernel_class, kernels) = classes_of(&colours.kernels);
     let is_first = |resource: u32| resources[resource_class[resource as usize] as usize] == resource;
 
-    // What all connections of a class take together of one resource of a class, by part.
-    let mut together: FxHashMap<(u32, u64, u32), u64> = FxHashMap::default();
+    // What all connections of a class take together of one resource of a class, by section.
+    let mut together: FxHashMap<(u32, Section, u32), u64> = FxHashMap::default();
     for (conn, &class) in instance.conns.iter().zip(&conn_class) {
-        for (part, (resource, weight)) in parts(conn).filter(|(_, u)| is_first(u.0)) {
-            *together.entry((class, part, resource_class[resource as usize])).or_default() += weight;
+        for (section, (resource, weight)) in conn.uses.iter().filter(|(_, u)| is_first(u.0)) {
+            *together.entry((class, section, resource_class[resource as usize])).or_default() += weight;
         }
     }
     let mut members = vec![0_u64; lanes.len()];
@@ -270,17 +236,14 @@ fn quotient<'a>(instance: &Instance<'a>, colours: &Colours) -> Folded<'a> {
         .map(|(class, &first)| {
             let original = &instance.conns[first as usize];
             let mut conn = original.clone();
-            conn.uses.clear();
-            let mut seen: SmallVec<[(u64, u32); 8]> = SmallVec::new();
-            for (part, (resource, _)) in parts(original) {
-                let key = (part, resource_class[resource as usize]);
-                if !seen.contains(&key) {
-                    seen.push(key);
-                    conn.uses.push((key.1, together.get(&(class, key.0, key.1)).copied().unwrap_or(0)));
+            conn.uses = Uses::default();
+            for (section, (resource, _)) in original.uses.iter() {
+                let resource = resource_class[resource as usize];
+                if conn.uses.of(section).iter().all(|known| known.0 != resource) {
+                    let weight = together.get(&(class, section, resource)).copied().unwrap_or(0);
+                    conn.uses.push(section, (resource, weight));
                 }
             }
-            let ends = |part| seen.iter().filter(|key| key.0 <= part).count();
-            conn.parts = [0, 1, 2].map(|part| u16::try_from(ends(part)).unwrap_or(u16::MAX));
             conn
         })
         .collect();

@@ -1,8 +1,11 @@
 //! What the engine runs, and what comes of it: connections, lanes, kernels, tasks.
 
+use std::hash::Hash;
+
 use smallvec::SmallVec;
 
 use super::flows::{Use, WEIGHT_ONE};
+use super::uses::{Section, Uses};
 use crate::schedule::Schedule;
 use crate::schedule::program::{State, Step};
 use crate::schedule::wiring::Wired;
@@ -12,16 +15,12 @@ use crate::units::{Bandwidth, Bytes, SimDuration, SimTime};
 /// is there when every sender has posted it, and free when every receiver is done with it.
 ///
 /// One flow carries a slice, so whoever starts it is one: the sender; the receiver of what several
-/// senders have put into their own memory (all of `uses` is then its part); with `proxy` the
+/// senders have put into their own memory (all of `uses` is then [`Section::Load`]); with `proxy` the
 /// connection, once all have posted.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ConnSpec {
-    /// What the data takes, with weights, in four parts that `parts` tells apart: what the
-    /// sender's lane writes through before a proxy takes over; what a proxy's work on a slice
-    /// takes; the transfer; what the receiver's lane reads through.
-    pub uses: SmallVec<[Use; 4]>,
-    /// Ends of the first three parts of `uses`.
-    pub parts: [u16; 3],
+    /// What a slice takes.
+    pub uses: Uses,
     /// From the end of the flow to the receiver's knowledge of it.
     pub latency: SimDuration,
     /// From a receiver's end of a slice to the knowledge, at whoever starts the transfer, that its
@@ -67,7 +66,7 @@ impl ConnSpec {
     /// Units of its work on a slice that a lane writes.
     pub(super) fn checks(&self, bytes: u64) -> u64 {
         let work = u128::from(bytes) * u128::from(self.check) / u128::from(WEIGHT_ONE);
-        if self.posting().is_empty() { 0 } else { u64::try_from(work).unwrap_or(u64::MAX) }
+        if self.uses.of(Section::Posting).is_empty() { 0 } else { u64::try_from(work).unwrap_or(u64::MAX) }
     }
 
     /// What the first of several equal slices adds where the work on one overlaps the transfer of others, as in any
@@ -77,28 +76,11 @@ impl ConnSpec {
         self.overlap.map_or(0, |[work, wire]| time(self.work(bytes), work).min(time(bytes, wire)))
     }
 
-    fn part(&self, from: u16, to: u16) -> &[Use] {
-        self.uses.get(from.into()..to.into()).unwrap_or_default()
-    }
-
-    /// What the sender's lane writes through.
-    pub fn store(&self) -> &[Use] {
-        self.part(0, self.parts[0])
-    }
-
-    /// What a proxy's work takes.
-    pub fn posting(&self) -> &[Use] {
-        self.part(self.parts[0], self.parts[1])
-    }
-
-    /// What the transfer takes.
-    pub fn transfer(&self) -> &[Use] {
-        self.part(self.parts[1], self.parts[2])
-    }
-
-    /// What the receiver's lane reads through.
-    pub fn load(&self) -> &[Use] {
-        self.uses.get(self.parts[2].into()..).unwrap_or_default()
+    /// What costs it time beside its resources. Every field is named, so that a new one has its place here, or below
+    /// where it costs nothing.
+    pub fn costs(&self) -> impl Hash + Eq + use<> {
+        let &Self { latency, credit, streaming, direct, depth, proxy, post, check, overlap, uses: _ } = self;
+        (latency, credit, streaming, direct, depth, proxy, post, check, overlap)
     }
 }
 
@@ -170,24 +152,33 @@ impl Access {
 }
 
 impl LaneSpec {
-    /// What costs it time.
-    pub fn costs(&self) -> [u64; 12] {
-        let Self { issue, own, sync, both, after, wave, reduce_weight, at, .. } = self;
-        let Access { load, fetch, store, keep } = self.access;
-        [
-            issue.1,
-            own.map_or(0, |own| own.1),
-            sync.0,
-            both.0,
-            after.0,
-            *wave,
-            *reduce_weight,
-            at.0,
-            load,
-            fetch,
-            store,
-            keep,
-        ]
+    /// What costs it time beside its program, resources and neighbours. Every field is named, so that a new one has its
+    /// place here, or above where it costs nothing.
+    pub fn costs(&self) -> impl Hash + Eq + use<> {
+        let &Self {
+            job: _,
+            template: _,
+            start: _,
+            recv: _,
+            send: _,
+            tokens: _,
+            kernel: _,
+            block: _,
+            turn: _,
+            issue,
+            own,
+            sync,
+            both,
+            after,
+            wave,
+            element,
+            reduce_weight,
+            access,
+            at,
+            multiplicity,
+        } = self;
+        let weights = (issue.1, own.map(|own| own.1), reduce_weight, access);
+        (weights, [sync, both, after], [wave, element, multiplicity], at)
     }
 
     /// Its own synchronisation before a slice of a step that crosses a FIFO.

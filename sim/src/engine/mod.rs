@@ -29,6 +29,7 @@ mod observe;
 mod state;
 mod steady;
 mod tasks;
+mod uses;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -46,6 +47,7 @@ pub use instance::{Access, ConnSpec, Gate, Instance, KernelSpec, LaneSpec, Outco
 pub use mix::mix;
 pub use observe::{Observer, Unobserved};
 pub use steady::run_steady;
+pub use uses::{Section, Uses};
 
 /// [`Outcome::work`] that a core does in a second: 24 to 40 million were measured.
 pub const WORK_PER_SECOND: u64 = 25_000_000;
@@ -497,12 +499,12 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
             uses.push((own, loads * longer / WEIGHT_ONE + stores + reduce));
         }
         for &port in &step.recv {
-            uses.extend_from_slice(instance.conns[spec.recv[port] as usize].load());
+            uses.extend_from_slice(instance.conns[spec.recv[port] as usize].uses.of(Section::Load));
         }
         for &port in &step.send {
             let id = spec.send[port];
             let conn = &instance.conns[id as usize];
-            uses.extend_from_slice(conn.store());
+            uses.extend_from_slice(conn.uses.of(Section::Store));
             if conn.proxy.is_some() && conn.checks(bytes) > 0 {
                 let run = &mut self.conns[id as usize];
                 run.checks += 1;
@@ -510,7 +512,7 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
                 self.proxy(id);
             }
             if conn.proxy.is_none() {
-                uses.extend_from_slice(conn.transfer());
+                uses.extend_from_slice(conn.uses.of(Section::Transfer));
                 if conn.streaming {
                     let rate = instance.resources[spec.issue.0 as usize];
                     let first = spec.takes(rate, spec.wave.min(bytes), spec.access.store);
@@ -657,18 +659,18 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
             if conn.checked < next.map_or(conn.checks, |handed| handed.checks) {
                 if let Some(work) = conn.unchecked.pop_front() {
                     conn.checking = true;
-                    self.start_flow(work, spec.posting(), Owner::Check(id));
+                    self.start_flow(work, spec.uses.of(Section::Posting), Owner::Check(id));
                 }
                 break;
             }
             let Some(Handed { bytes, .. }) = next else { break };
             let work = spec.work(bytes);
-            if work == 0 || spec.posting().is_empty() {
+            if work == 0 || spec.uses.of(Section::Posting).is_empty() {
                 conn.is_posted(self.now);
                 continue;
             }
             conn.posting = true;
-            self.start_flow(work, spec.posting(), Owner::Post(id));
+            self.start_flow(work, spec.uses.of(Section::Posting), Owner::Post(id));
         }
         let conn = &mut self.conns[id as usize];
         let Some(&Handed { bytes, checks, posted, .. }) = conn.queue.front() else { return };
@@ -683,7 +685,7 @@ impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
             None => return,
         }
         conn.sending = Some(self.now);
-        self.start_flow(bytes.max(1), spec.transfer(), Owner::Proxy(id));
+        self.start_flow(bytes.max(1), spec.uses.of(Section::Transfer), Owner::Proxy(id));
         self.stream(id);
     }
 }

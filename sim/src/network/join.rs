@@ -48,7 +48,7 @@ pub fn join<'a>(laid: impl IntoIterator<Item = Laid<'a>>, one_communicator: bool
             })
             .collect();
         all.instance.conns.extend(its_conns.into_iter().map(|mut conn| {
-            conn.uses.iter_mut().for_each(|u| u.0 = place[u.0 as usize]);
+            conn.uses.renumber(|resource| place[resource as usize]);
             conn
         }));
         let later = |base: u32| move |id: &mut u32| *id = if *id == UNUSED { UNUSED } else { *id + base };

@@ -4,7 +4,7 @@ use super::laid::{Laid, LayError, ResourceName};
 use super::layer::Layer;
 use crate::collective::Protocol;
 use crate::engine::flows::WEIGHT_ONE;
-use crate::engine::{Access, ConnSpec, Instance, KernelSpec, LaneSpec, lane_of};
+use crate::engine::{Access, ConnSpec, Instance, KernelSpec, LaneSpec, Section, lane_of};
 use crate::ids::Rank;
 use crate::nccl::Transport;
 use crate::profile::Profile;
@@ -175,7 +175,7 @@ impl<'a> Lanes<'a> {
         let mut access = if copies { profile.copy(loading) } else { profile.access(protocol, loading) };
         let staged = |&conn: &u32| {
             let conn = self.conns.get(conn as usize).filter(|c| c.proxy.is_some());
-            conn.is_some_and(|c| usize::from(c.parts[2]) < c.uses.len())
+            conn.is_some_and(|c| !c.uses.of(Section::Load).is_empty())
         };
         if fetches && worker.recv.iter().any(staged) {
             access.fetch = access.fetch.max(profile.fetch_from_host(profile.block_rate(protocol), worker.threads));

@@ -3,13 +3,12 @@
 use std::collections::hash_map::Entry;
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use smallvec::SmallVec;
 
 use super::laid::{LayError, ResourceName};
 use super::route::{Hop, Leg, Route, Router};
 use crate::collective::Protocol;
 use crate::engine::flows::{Use, WEIGHT_ONE};
-use crate::engine::{ConnSpec, ProxySpec};
+use crate::engine::{ConnSpec, ProxySpec, Section, Uses};
 use crate::ids::{ChannelId, LinkId, Rank, VertexId};
 use crate::nccl::Transport;
 use crate::profile::{Profile, Reach};
@@ -151,9 +150,9 @@ impl<'m> Layer<'m> {
     }
 
     /// Adds a leg to what a connection uses, with an efficiency by kind of link.
-    pub(super) fn leg(&mut self, uses: &mut SmallVec<[Use; 4]>, leg: &Leg, efficiency: impl Fn(LinkKind) -> f64) {
+    pub(super) fn leg(&mut self, uses: &mut Uses, section: Section, leg: &Leg, efficiency: impl Fn(LinkKind) -> f64) {
         for &(hop, share) in leg {
-            uses.push(match hop {
+            let used = match hop {
                 Hop::Direct(nic, reads, rate) => {
                     (self.resource(ResourceName::Direct(nic, reads), || rate.get()), self.weight(share, 1.0))
                 }
@@ -166,7 +165,8 @@ impl<'m> Layer<'m> {
                     let rate = self.profile.host_memory().get();
                     (self.resource(ResourceName::Memory(cpu), || rate), self.weight(share, 1.0))
                 }
-            });
+            };
+            uses.push(section, used);
         }
     }
 
@@ -221,11 +221,8 @@ impl<'m> Layer<'m> {
             let turns = if several && kind == LinkKind::Nvlink { profile.turns(protocol) } else { 1.0 };
             profile.efficiency(kind) * turns
         };
-        let mut uses: SmallVec<[Use; 4]> = SmallVec::new();
-        let mut parts = [0; 3];
-        let end = |uses: &SmallVec<[Use; 4]>| u16::try_from(uses.len()).unwrap_or(u16::MAX);
-        self.leg(&mut uses, &route.store, efficiency);
-        parts[0] = end(&uses);
+        let mut uses = Uses::default();
+        self.leg(&mut uses, Section::Store, &route.store, efficiency);
         let (mut post, mut check) = ([0; 2], 0);
         if network {
             let cost = if route.reach == Reach::Tcp { profile.socket_message() } else { profile.proxy() };
@@ -240,34 +237,32 @@ impl<'m> Layer<'m> {
                 let thread = u128::from(profile.proxy_thread().get()) * u128::from(2 * WEIGHT_ONE);
                 check = u64::try_from(thread / u128::from(lines.get())).unwrap_or(u64::MAX);
             }
-            uses.push((self.proxy(src), WEIGHT_ONE));
+            uses.push(Section::Posting, (self.proxy(src), WEIGHT_ONE));
             if route.reach == Reach::Tcp {
-                uses.push((self.proxy(dst), WEIGHT_ONE));
+                uses.push(Section::Posting, (self.proxy(dst), WEIGHT_ONE));
             }
         }
-        parts[1] = end(&uses);
-        self.leg(&mut uses, &route.wire, efficiency);
+        self.leg(&mut uses, Section::Transfer, &route.wire, efficiency);
         if route.reach == Reach::Tcp {
             // Threads copy what goes through sockets: helpers of the connection, or the proxy's.
             let weight = self.weight(WEIGHT_ONE, 1.0);
             let (helpers, _) = self.router.sockets(self.topology.host_of(src).index());
             if helpers > 0 {
                 let rate = profile.proxy_thread().times(u64::from(helpers)).get();
-                uses.push((self.resource(ResourceName::Helpers(index), || rate), weight));
+                uses.push(Section::Transfer, (self.resource(ResourceName::Helpers(index), || rate), weight));
             } else {
-                uses.extend([src, dst].map(|rank| (self.proxy(rank), weight)));
+                [src, dst].iter().for_each(|&rank| uses.push(Section::Transfer, (self.proxy(rank), weight)));
             }
         }
-        parts[2] = end(&uses);
-        self.leg(&mut uses, &route.load, efficiency);
+        self.leg(&mut uses, Section::Load, &route.load, efficiency);
         // A thread that copies what it sends does nothing else meanwhile.
         let overlap = (network && route.reach != Reach::Tcp).then(|| {
             let alone = |&(resource, weight): &Use| {
                 let rate = u128::from(self.rates[resource as usize]) * u128::from(WEIGHT_ONE);
                 u64::try_from(rate / u128::from(weight.max(1))).unwrap_or(u64::MAX)
             };
-            let wire = &uses[usize::from(parts[1])..usize::from(parts[2])];
-            [profile.proxy_thread().get(), wire.iter().map(alone).min().unwrap_or(0)]
+            let wire = uses.of(Section::Transfer).iter();
+            [profile.proxy_thread().get(), wire.map(alone).min().unwrap_or(0)]
         });
         uses.shrink_to_fit();
         let mut latency = profile.latency(route.reach, protocol);
@@ -283,7 +278,6 @@ impl<'m> Layer<'m> {
         let control = if network { profile.control(route.reach) } else { latency };
         Ok(ConnSpec {
             uses,
-            parts,
             latency,
             credit: control,
             streaming: protocol != Protocol::Simple && route.reach != Reach::Tcp,

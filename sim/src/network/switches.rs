@@ -1,13 +1,12 @@
 //! Switches that reduce and multicast: which ranks they join, and what a group's data takes.
 
 use rustc_hash::FxHashMap;
-use smallvec::SmallVec;
 
 use super::laid::LayError;
 use super::layer::{Layer, Ports};
 use super::route::{Hop, Leg};
-use crate::engine::flows::{Use, WEIGHT_ONE};
-use crate::engine::{ConnSpec, ProxySpec};
+use crate::engine::flows::WEIGHT_ONE;
+use crate::engine::{ConnSpec, ProxySpec, Section, Uses};
 use crate::ids::{LinkId, Rank, VertexId};
 use crate::profile::Reach;
 use crate::schedule::{Conn, End};
@@ -72,10 +71,6 @@ fn ports(topology: &Topology, rank: Rank) -> Ports {
     joined(topology, rank).filter_map(|(up, switch)| Some((up, back(switch)?.0))).collect()
 }
 
-fn end(uses: &[Use]) -> u16 {
-    u16::try_from(uses.len()).unwrap_or(u16::MAX)
-}
-
 impl Layer<'_> {
     /// A connection with a group at an end: through the NVSwitch that joins all its ranks, or
     /// else through switches of the network.
@@ -89,18 +84,16 @@ impl Layer<'_> {
             check_sharp(topology)?;
             let links = self.network_links(senders, receivers, conn)?;
             // Every sender's proxy posts its part; the switches start when all have.
-            let mut uses: SmallVec<[Use; 4]> = senders.iter().map(|&rank| (self.proxy(rank), WEIGHT_ONE)).collect();
-            let posting = end(&uses);
-            self.leg(&mut uses, &links, |kind| match kind.is_network() {
+            let mut uses = Uses::default();
+            senders.iter().for_each(|&rank| uses.push(Section::Posting, (self.proxy(rank), WEIGHT_ONE)));
+            self.leg(&mut uses, Section::Transfer, &links, |kind| match kind.is_network() {
                 true => profile.efficiency_sharp(),
                 false => profile.efficiency(kind),
             });
-            let parts = [0, posting, end(&uses)];
             let work = profile.proxy_thread().bytes_in(profile.proxy()).0;
             let control = profile.control(Reach::Network);
             return Ok(ConnSpec {
                 uses,
-                parts,
                 latency: profile.latency_sharp(),
                 credit: control,
                 streaming: false,
@@ -133,13 +126,12 @@ impl Layer<'_> {
                 }
             }
         }
-        let mut uses: SmallVec<[Use; 4]> = SmallVec::new();
-        self.leg(&mut uses, &links, |_| profile.efficiency_multimem());
         // The one receiver of a reduction loads it; a multicast is stored by its one sender.
-        let parts = if matches!(conn.dst, End::One(_)) { [0; 3] } else { [0, 0, end(&uses)] };
+        let section = if matches!(conn.dst, End::One(_)) { Section::Load } else { Section::Transfer };
+        let mut uses = Uses::default();
+        self.leg(&mut uses, section, &links, |_| profile.efficiency_multimem());
         Ok(ConnSpec {
             uses,
-            parts,
             latency: profile.latency_multimem().0,
             credit: profile.latency_multimem().0,
             streaming: false,

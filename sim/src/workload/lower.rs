@@ -14,7 +14,7 @@ use super::lowered::{Lowered, OpRun, Part};
 use super::outcome::Step;
 use crate::collective::Algorithm;
 use crate::engine::flows::{Use, WEIGHT_ONE};
-use crate::engine::{Gate, Instance, TaskSpec, Unobserved, run};
+use crate::engine::{Gate, Instance, Section, TaskSpec, Unobserved, run};
 use crate::ids::{LinkId, Rank};
 use crate::network::{join, lay};
 use crate::predict::{Choice, PredictError};
@@ -761,8 +761,7 @@ pub(super) fn slices(
             }
             for &conn in lane.send.iter().filter(|&&c| c != UNUSED) {
                 let conn = &mut instance.conns[conn as usize];
-                conn.uses.insert(conn.parts[2].into(), (builder.own[rank].memory + base, weight));
-                conn.parts[2] += 1;
+                conn.uses.push(Section::Transfer, (builder.own[rank].memory + base, weight));
             }
         }
         let blocks: FxHashMap<u32, usize> =

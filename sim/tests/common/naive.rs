@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use collcast_sim::engine::flows::{Use, WEIGHT_ONE};
-use collcast_sim::engine::{ConnSpec, Gate, Instance, Observer, TaskSpec};
+use collcast_sim::engine::{ConnSpec, Gate, Instance, Observer, Section, TaskSpec};
 use collcast_sim::schedule::wiring::{Slice, SliceCursor, UNUSED};
 use collcast_sim::units::{Bandwidth, Bytes, SimTime};
 
@@ -174,7 +174,7 @@ impl Conn {
 
 /// Units of a proxy's work on a slice that a lane writes.
 fn checks(spec: &ConnSpec, bytes: u64) -> u64 {
-    if spec.proxy.is_none() || spec.posting().is_empty() { 0 } else { bytes * spec.check / WEIGHT_ONE }
+    if spec.proxy.is_none() || spec.uses.of(Section::Posting).is_empty() { 0 } else { bytes * spec.check / WEIGHT_ONE }
 }
 
 /// The latest of what all ends said about a slice, once all have.
@@ -521,7 +521,7 @@ impl Naive<'_> {
                 && conn.fits(conn.sent, spec.depth as usize, self.now)
             {
                 conn.sending = Some(self.now);
-                self.start(Owner::Proxy(id), bytes.max(1), spec.transfer().to_vec());
+                self.start(Owner::Proxy(id), bytes.max(1), spec.uses.of(Section::Transfer).to_vec());
                 self.stream(id);
                 moved = true;
             }
@@ -532,16 +532,16 @@ impl Naive<'_> {
                 moved = true;
                 conn.checking = true;
                 let work = conn.checks[conn.checked];
-                self.start(Owner::Check(id), work, spec.posting().to_vec());
+                self.start(Owner::Check(id), work, spec.uses.of(Section::Posting).to_vec());
                 continue;
             }
             let Some((bytes, _)) = conn.handed_over(conn.posted.len()) else { continue };
             let work = spec.post[usize::from(bytes > 0)];
             if !conn.posting && !conn.checking && conn.is_checked(conn.posted.len(), spec) {
                 moved = true;
-                if work > 0 && !spec.posting().is_empty() {
+                if work > 0 && !spec.uses.of(Section::Posting).is_empty() {
                     conn.posting = true;
-                    self.start(Owner::Post(id), work, spec.posting().to_vec());
+                    self.start(Owner::Post(id), work, spec.uses.of(Section::Posting).to_vec());
                 } else {
                     conn.posted.push(self.now);
                     self.stream(id);
@@ -788,9 +788,9 @@ impl Naive<'_> {
                 uses.push((own, loads * longer / WEIGHT_ONE + stores + reduce));
             }
         }
-        uses.extend(recv.iter().flat_map(|c| c.load()));
-        uses.extend(send.iter().flat_map(|c| c.store()));
-        uses.extend(send.iter().filter(|c| c.proxy.is_none()).flat_map(|c| c.transfer()));
+        uses.extend(recv.iter().flat_map(|c| c.uses.of(Section::Load)));
+        uses.extend(send.iter().flat_map(|c| c.uses.of(Section::Store)));
+        uses.extend(send.iter().filter(|c| c.proxy.is_none()).flat_map(|c| c.uses.of(Section::Transfer)));
         (lane.slice.unwrap().span * spec.element, uses)
     }
 }
