@@ -158,17 +158,20 @@ fn runs<'j, 'a>(judged: &'j [Judged<'a>]) -> Vec<Run<'j, 'a>> {
     for (index, j) in judged.iter().enumerate() {
         alike.entry((&j.row.origin.file, &j.row.run, Asked::of(j.row))).or_default().push(index);
     }
-    let mut groups: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    // Asked otherwise in launch or timing alone, rows may come to the same settings.
+    let mut groups: HashMap<_, Vec<usize>> = HashMap::new();
     for rows in alike.into_values() {
         let (r, settings) = (judged[rows[0]].row, &judged[rows[0]].question.settings);
-        let key = format!(
-            "{} {} {} {} {:?} {:?} {:?} {:?} {settings:?}",
-            r.origin.file, r.run, r.collective, r.ranks, r.dtype, r.op, r.root, r.settings
-        );
-        groups.entry(key).or_default().extend(rows);
+        let call = (r.collective, r.ranks, r.dtype, r.op, r.root);
+        groups.entry((&r.origin.file, &r.run, call, &r.settings, settings)).or_default().extend(rows);
     }
-    let run = |mut rows: Vec<usize>| {
-        rows.sort_unstable();
+    let mut groups: Vec<Vec<usize>> = groups.into_values().collect();
+    groups.iter_mut().for_each(|rows| rows.sort_unstable());
+    groups.sort_by_key(|rows| {
+        let r = judged[rows[0]].row;
+        (&r.origin.file, &r.run, r.collective.name(), r.ranks, rows[0])
+    });
+    let run = |rows: Vec<usize>| {
         let rows: Vec<&'j Judged<'a>> = rows.into_iter().map(|index| &judged[index]).collect();
         let mut sizes: BTreeMap<u64, Vec<&Judged<'_>>> = BTreeMap::new();
         for &j in &rows {
@@ -186,7 +189,7 @@ fn runs<'j, 'a>(judged: &'j [Judged<'a>]) -> Vec<Run<'j, 'a>> {
         let name = format!("{} ({}, {} ranks)", r.run, r.collective, r.ranks);
         Some(Run { name, rows, case })
     };
-    groups.into_values().filter_map(run).collect()
+    groups.into_iter().filter_map(run).collect()
 }
 
 /// Median of the logarithm of measured over expected, of the half of the sizes that shows it most.
