@@ -87,7 +87,7 @@ pub fn diagnose(site: &Site, measured: &ReadReport, watch: &Watch) -> Result<Out
 }
 
 /// A run by what makes its rows comparable.
-struct Run<'j, 'a> {
+struct RunRows<'j, 'a> {
     name: String,
     rows: Vec<&'j Judged<'a>>,
     case: Case,
@@ -109,7 +109,7 @@ const CAUSES: u64 = 5;
 /// slow it is counts, and not whether its cause has a name. Where that cannot tell, a cause that is certain is an error.
 pub(crate) fn examine(judged: &[Judged<'_>], topology: &Topology, profile: &Profile, state: State) -> Outcome {
     let runs = runs(judged);
-    let mut suspects: Vec<&Run<'_, '_>> = runs.iter().filter(|r| r.case.is_suspect()).collect();
+    let mut suspects: Vec<&RunRows<'_, '_>> = runs.iter().filter(|r| r.case.is_suspect()).collect();
     suspects.sort_by(|a, b| excess(b).total_cmp(&excess(a)));
     let mut left_out = suspects.len().saturating_sub(RUNS_MAX);
     suspects.truncate(RUNS_MAX);
@@ -153,7 +153,7 @@ pub(crate) fn examine(judged: &[Judged<'_>], topology: &Topology, profile: &Prof
 }
 
 /// Rows by run, repeats of a size as their median.
-fn runs<'j, 'a>(judged: &'j [Judged<'a>]) -> Vec<Run<'j, 'a>> {
+fn runs<'j, 'a>(judged: &'j [Judged<'a>]) -> Vec<RunRows<'j, 'a>> {
     let mut alike: HashMap<(&str, &str, Asked<'_>), Vec<usize>> = HashMap::new();
     for (index, j) in judged.iter().enumerate() {
         alike.entry((&j.row.origin.file, &j.row.run, Asked::of(j.row))).or_default().push(index);
@@ -187,13 +187,13 @@ fn runs<'j, 'a>(judged: &'j [Judged<'a>]) -> Vec<Run<'j, 'a>> {
         let case = Case::new(sizes.into_values().map(point).collect())?;
         let r = rows[0].row;
         let name = format!("{} ({}, {} ranks)", r.run, r.collective, r.ranks);
-        Some(Run { name, rows, case })
+        Some(RunRows { name, rows, case })
     };
     groups.into_iter().filter_map(run).collect()
 }
 
 /// Median of the logarithm of measured over expected, of the half of the sizes that shows it most.
-fn excess(run: &Run<'_, '_>) -> f64 {
+fn excess(run: &RunRows<'_, '_>) -> f64 {
     let mut logs: Vec<f64> =
         run.case.points().iter().map(|p| (p.measured.as_us() / p.expected.time.as_us()).ln()).collect();
     logs.sort_by(f64::total_cmp);
@@ -201,7 +201,7 @@ fn excess(run: &Run<'_, '_>) -> f64 {
 }
 
 /// The same at the larger ones of some sizes, where links and NICs show; none where it lacks one of these.
-fn excess_of_large(run: &Run<'_, '_>, sizes: &BTreeSet<u64>) -> Option<f64> {
+fn excess_of_large(run: &RunRows<'_, '_>, sizes: &BTreeSet<u64>) -> Option<f64> {
     let size = |p: &&Point| p.question.call.size().0;
     let points: Vec<&Point> = run.case.points().iter().filter(|p| sizes.contains(&size(p))).collect();
     if points.is_empty() || points.len() < sizes.len() {
@@ -217,7 +217,7 @@ fn excess_of_large(run: &Run<'_, '_>, sizes: &BTreeSet<u64>) -> Option<f64> {
 const SHARED: f64 = 0.75;
 
 /// Sizes at which runs can be compared: a forecast is off by other factors at other sizes.
-fn shared_sizes<'r>(runs: impl Iterator<Item = &'r Run<'r, 'r>>) -> BTreeSet<u64> {
+fn shared_sizes<'r>(runs: impl Iterator<Item = &'r RunRows<'r, 'r>>) -> BTreeSet<u64> {
     let mut counts: BTreeMap<u64, usize> = BTreeMap::new();
     let mut all = 0;
     for run in runs {
@@ -230,8 +230,8 @@ fn shared_sizes<'r>(runs: impl Iterator<Item = &'r Run<'r, 'r>>) -> BTreeSet<u64
 }
 
 /// One anomaly a cause, over the runs that show it.
-fn by_cause(found: &[(&Run<'_, '_>, Case, Diagnosis)], left_out: usize, state: State) -> Vec<Anomaly> {
-    let mut causes: BTreeMap<Cause, Vec<&(&Run<'_, '_>, Case, Diagnosis)>> = BTreeMap::new();
+fn by_cause(found: &[(&RunRows<'_, '_>, Case, Diagnosis)], left_out: usize, state: State) -> Vec<Anomaly> {
+    let mut causes: BTreeMap<Cause, Vec<&(&RunRows<'_, '_>, Case, Diagnosis)>> = BTreeMap::new();
     let (faster, found): (Vec<_>, Vec<_>) =
         found.iter().partition(|(run, _, d)| d.finding == Finding::Unknown && excess(run) < 0.0);
     for one in found {
@@ -242,7 +242,7 @@ fn by_cause(found: &[(&Run<'_, '_>, Case, Diagnosis)], left_out: usize, state: S
         };
         causes.entry(cause).or_default().push(one);
     }
-    let anomaly = |(cause, runs): (Cause, Vec<&(&Run<'_, '_>, Case, Diagnosis)>)| {
+    let anomaly = |(cause, runs): (Cause, Vec<&(&RunRows<'_, '_>, Case, Diagnosis)>)| {
         let mut evidence: Vec<String> = runs.iter().take(3).map(|(run, case, d)| evidence(run, case, d)).collect();
         let more = runs.len().saturating_sub(3);
         if more > 0 {
@@ -278,7 +278,7 @@ fn by_cause(found: &[(&Run<'_, '_>, Case, Diagnosis)], left_out: usize, state: S
     causes.into_iter().map(anomaly).chain(too_fast).collect()
 }
 
-fn evidence(run: &Run<'_, '_>, case: &Case, d: &Diagnosis) -> String {
+fn evidence(run: &RunRows<'_, '_>, case: &Case, d: &Diagnosis) -> String {
     let first = &d.ranked[0];
     let worst = &case.points()[d.worst];
     let mut text = format!(
@@ -314,7 +314,7 @@ fn evidence(run: &Run<'_, '_>, case: &Case, d: &Diagnosis) -> String {
     text
 }
 
-fn causes_of(run: &Run<'_, '_>, d: &Diagnosis) -> Causes {
+fn causes_of(run: &RunRows<'_, '_>, d: &Diagnosis) -> Causes {
     let candidate = |c: &collcast_sim::doctor::Candidate| Candidate {
         kind: c.fault.cause().name(),
         detail: c.fault.to_string(),
@@ -337,7 +337,7 @@ fn causes_of(run: &Run<'_, '_>, d: &Diagnosis) -> Causes {
 const HALVES: f64 = 1.5;
 
 /// A run whose calls in place take other times than those out of place: the doctor looks at the faster ones.
-fn in_place(run: &Run<'_, '_>) -> Option<Anomaly> {
+fn in_place(run: &RunRows<'_, '_>) -> Option<Anomaly> {
     let mut sizes: BTreeMap<u64, [Option<f64>; 2]> = BTreeMap::new();
     for j in &run.rows {
         let half = &mut sizes.entry(j.row.size.0).or_default()[usize::from(j.row.in_place)];
@@ -406,8 +406,8 @@ pub(crate) fn members(runs: &[health::Run]) -> Vec<Anomaly> {
 const BREAK: f64 = 0.26;
 
 /// Where runs of a collective over several numbers of hosts fall behind what they should.
-fn scaling(runs: &[Run<'_, '_>]) -> Vec<Anomaly> {
-    let mut by_collective: BTreeMap<String, BTreeMap<u32, &Run<'_, '_>>> = BTreeMap::new();
+fn scaling(runs: &[RunRows<'_, '_>]) -> Vec<Anomaly> {
+    let mut by_collective: BTreeMap<String, BTreeMap<u32, &RunRows<'_, '_>>> = BTreeMap::new();
     for run in runs {
         let row = run.rows[0].row;
         if let Some(hosts) = row.hosts {
@@ -417,7 +417,7 @@ fn scaling(runs: &[Run<'_, '_>]) -> Vec<Anomaly> {
     by_collective.values().filter_map(scaling_of).collect()
 }
 
-fn scaling_of(by_hosts: &BTreeMap<u32, &Run<'_, '_>>) -> Option<Anomaly> {
+fn scaling_of(by_hosts: &BTreeMap<u32, &RunRows<'_, '_>>) -> Option<Anomaly> {
     let sizes = shared_sizes(by_hosts.values().copied());
     let size = *sizes.last()?;
     let (mut hosts, mut excess, mut list) = (Vec::new(), Vec::new(), Vec::new());

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use collcast_hwbackend::cuda::Cuda;
-use collcast_hwbackend::exec::{Case, Effort, Executor};
+use collcast_hwbackend::exec::{CallToRun, Effort, Executor};
 use collcast_hwbackend::probe::{patterns, ping_pong};
 use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol};
 use collcast_sim::predict::{Predictor, Settings};
@@ -15,7 +15,7 @@ use collcast_sim::topology::Topology;
 use collcast_sim::units::Bytes;
 use serde::Serialize;
 
-use crate::bench::{Failure, Planned, Row, clocks_after, date, facts, sidecar};
+use crate::bench::{Failure, MeasuredCall, Planned, clocks_after, date, facts, sidecar};
 use crate::error::Error;
 use crate::files::{make_folder, write};
 use crate::query::Query;
@@ -95,7 +95,7 @@ pub struct Outcome {
     /// What is no collective.
     pub spots: Vec<Spot>,
     /// Collectives: schedules on the GPUs, every result checked.
-    pub rows: Vec<Row>,
+    pub rows: Vec<MeasuredCall>,
     /// What it ran on: devices, driver, libraries; key and value.
     pub facts: Vec<(String, String)>,
     /// Whether it was stopped before the end.
@@ -158,7 +158,7 @@ struct Probe<'a> {
     request: &'a Request,
     spots: Vec<Spot>,
     planned: Vec<Planned>,
-    rows: Vec<Row>,
+    rows: Vec<MeasuredCall>,
     interrupted: bool,
 }
 
@@ -240,7 +240,8 @@ impl<'a> Probe<'a> {
                 let mut times = [0.0; 2];
                 for (time, rounds) in times.iter_mut().zip(ROUNDS) {
                     let schedule = ping_pong(protocol, bytes, rounds);
-                    let case = Case { call: &schedule.call, schedule: Some(&schedule), launch: Launch::SingleThread };
+                    let case =
+                        CallToRun { call: &schedule.call, schedule: Some(&schedule), launch: Launch::SingleThread };
                     *time = executor.run(&case, &effort(self.request))?.median_us();
                 }
                 let us = (times[1] - times[0]) / f64::from(2 * (ROUNDS[1] - ROUNDS[0]));
@@ -260,9 +261,9 @@ impl<'a> Probe<'a> {
             }
             let plan = &self.planned[index];
             let Some(schedule) = schedule_of(topology, plan)? else { continue };
-            let case = Case { call: &plan.query.call, schedule: Some(&schedule), launch: Launch::Graph };
+            let case = CallToRun { call: &plan.query.call, schedule: Some(&schedule), launch: Launch::Graph };
             let sample = executor.run(&case, &effort(self.request)).map_err(|e| Error::from(e).at(&plan.words()))?;
-            self.rows.push(Row::new(index, plan, Launch::Graph, sample, Some(schedule.identity())));
+            self.rows.push(MeasuredCall::new(index, plan, Launch::Graph, sample, Some(schedule.identity())));
             // That it is to stop is seen before the next one: none is lost.
             let _ = parts.done();
         }
@@ -385,9 +386,9 @@ mod tests {
         assert_eq!(probe.spots.len(), 6);
         for (index, plan) in wanted(4, true).iter().enumerate().filter(|(_, p)| p.query.call.size().0 <= 4096) {
             let schedule = schedule_of(&topology, plan).unwrap().unwrap();
-            let case = Case { call: &plan.query.call, schedule: Some(&schedule), launch: Launch::Graph };
+            let case = CallToRun { call: &plan.query.call, schedule: Some(&schedule), launch: Launch::Graph };
             let sample = Host.run(&case, &effort(&request)).unwrap();
-            probe.rows.push(Row::new(index, plan, Launch::Graph, sample, Some(schedule.identity())));
+            probe.rows.push(MeasuredCall::new(index, plan, Launch::Graph, sample, Some(schedule.identity())));
         }
         assert!(probe.rows.len() >= 4);
         let outcome = Outcome {

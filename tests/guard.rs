@@ -5,7 +5,7 @@
 
 mod common;
 
-use collcast::bench::{Backend, Outcome, Planned, Row};
+use collcast::bench::{Backend, MeasuredCall, Outcome, Planned};
 use collcast::guard::{Expected, guard};
 use collcast::health::State;
 use collcast::sim::collective::{Collective, Launch};
@@ -37,7 +37,7 @@ fn run(times: f64) -> Outcome {
         let expected = query.predict(&predictor, &query.settings(site.settings())).unwrap().time.as_us();
         let time_us = if size_bytes >= 32 << 20 { expected * times } else { expected };
         let algbw_gbps = size_bytes as f64 / time_us / 1e3;
-        outcome.rows.push(Row {
+        outcome.rows.push(MeasuredCall {
             planned,
             collective: Collective::AllReduce,
             algorithm: None,

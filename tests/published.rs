@@ -238,7 +238,7 @@ fn judge(name: &str, case: Case, families: &Families, all: bool) -> Judged {
     let own = own_profile(&case.topology);
     let all = all && case.quick.is_none();
     let result = validated(name, &own, all, false);
-    let row = |r: &collcast::validate::Row| Row {
+    let row = |r: &collcast::validate::JudgedRow| Row {
         size: r.size_bytes,
         auto: r.error,
         closest: r.closest.map(|c| c.error),

@@ -1,6 +1,6 @@
 //! Executors: those who run a call for real, check its result and time it.
 //!
-//! An executor gets a [`Case`] and knows nothing of algorithms: what it runs is either the
+//! An executor gets a [`CallToRun`] and knows nothing of algorithms: what it runs is either the
 //! schedule of the case, or a library's own way to do the call.
 
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::host::HostError;
 
 /// One call to run.
 #[derive(Clone, Copy, Debug)]
-pub struct Case<'a> {
+pub struct CallToRun<'a> {
     /// What is computed.
     pub call: &'a Call,
     /// How, for executors of schedules; those of libraries ignore it.
@@ -95,7 +95,7 @@ pub trait Executor {
     ///
     /// # Errors
     /// See [`ExecError`]; a wrong element is one.
-    fn run(&mut self, case: &Case<'_>, effort: &Effort) -> Result<Sample, ExecError>;
+    fn run(&mut self, case: &CallToRun<'_>, effort: &Effort) -> Result<Sample, ExecError>;
 
     /// What it runs on: devices, driver, libraries; key and value, for people and files.
     fn facts(&self) -> Vec<(&'static str, String)>;

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::check;
-use crate::exec::{Case, Effort, ExecError, Executor, Mismatch, Sample};
+use crate::exec::{CallToRun, Effort, ExecError, Executor, Mismatch, Sample};
 use crate::fifo::{Counter, Fifo, Until};
 use collcast_sim::collective::{DataType, ReduceOp};
 use collcast_sim::ids::Rank;
@@ -29,7 +29,7 @@ const MAX_ELEMENTS: u64 = 1 << 28;
 pub struct Host;
 
 impl Executor for Host {
-    fn run(&mut self, case: &Case<'_>, effort: &Effort) -> Result<Sample, ExecError> {
+    fn run(&mut self, case: &CallToRun<'_>, effort: &Effort) -> Result<Sample, ExecError> {
         let schedule = case.schedule.ok_or_else(ExecError::no_schedule)?;
         let call = &schedule.call;
         let elements: u64 = (0..call.ranks).map(Rank).map(|r| call.input_len(r) + call.output_len(r)).sum();

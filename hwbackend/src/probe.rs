@@ -184,7 +184,7 @@ pub fn patterns(gpus: u32) -> BTreeMap<String, Vec<(u32, u32)>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::exec::{Case, Effort, Executor};
+    use crate::exec::{CallToRun, Effort, Executor};
     use crate::host::Host;
     use collcast_sim::collective::Launch;
     use collcast_sim::schedule::verify::verify;
@@ -227,7 +227,7 @@ mod tests {
             for (bytes, rounds) in [(4, 1), (8, 3), (4096, 20)] {
                 let schedule = ping_pong(protocol, bytes, rounds);
                 verify(&schedule).unwrap();
-                let case = Case { call: &schedule.call, schedule: Some(&schedule), launch: Launch::Threads };
+                let case = CallToRun { call: &schedule.call, schedule: Some(&schedule), launch: Launch::Threads };
                 let effort = Effort { batches: 3, budget: std::time::Duration::from_millis(1), ..Effort::default() };
                 assert_eq!(Host.run(&case, &effort).unwrap().checked, 2 * bytes / 4);
             }

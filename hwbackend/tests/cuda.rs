@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use collcast_hwbackend::cuda::{Cuda, gpus};
-use collcast_hwbackend::exec::{Case, Effort, ExecError, Executor};
+use collcast_hwbackend::exec::{CallToRun, Effort, ExecError, Executor};
 use collcast_hwbackend::host::Host;
 use collcast_sim::collective::{Collective, DataType, Launch, Protocol};
 use collcast_sim::ids::Rank;
@@ -81,8 +81,11 @@ fn every_algorithm(executor: &mut dyn Executor, shapes: &[(u32, u32)], largest: 
                         let plan = Plan::new(&call, algorithm, protocol, &limits);
                         let Ok(schedule) = Schedule::new(call.clone(), plan, &order) else { continue };
                         let mut run = |schedule: &Schedule, what: &str| {
-                            let case =
-                                Case { call: &schedule.call, schedule: Some(schedule), launch: Launch::SingleThread };
+                            let case = CallToRun {
+                                call: &schedule.call,
+                                schedule: Some(schedule),
+                                launch: Launch::SingleThread,
+                            };
                             match executor.run(&case, &quick()) {
                                 Ok(_) => true,
                                 Err(ExecError::Refused { what, .. }) if what.contains("a group at an end") => {
@@ -131,7 +134,7 @@ fn random_schedules_are_exact_on_gpus() {
             let ranks = 2 + dice.below(u64::from(most) - 1) as u32;
             let schedule = random_all_reduce(&mut dice, ranks, protocol, false);
             verify(&schedule).unwrap();
-            let case = Case { call: &schedule.call, schedule: Some(&schedule), launch: Launch::Threads };
+            let case = CallToRun { call: &schedule.call, schedule: Some(&schedule), launch: Launch::Threads };
             let sample = cuda.run(&case, &quick()).unwrap_or_else(|e| panic!("seed {seed}, {protocol}: {e}"));
             assert_eq!(sample.checked, u64::from(ranks) * schedule.call.count);
         }
@@ -148,7 +151,7 @@ fn a_broken_schedule_ends_in_an_error_and_leaves_gpus_usable() {
         for broken in [true, false] {
             let schedule = random_all_reduce(&mut Dice(seed), 4, protocol, broken);
             assert_eq!(verify(&schedule).is_err(), broken);
-            let case = Case { call: &schedule.call, schedule: Some(&schedule), launch: Launch::SingleThread };
+            let case = CallToRun { call: &schedule.call, schedule: Some(&schedule), launch: Launch::SingleThread };
             let begin = Instant::now();
             let result = cuda.run(&case, &quick());
             assert!(begin.elapsed() < Duration::from_secs(5), "{protocol}: {:?}", begin.elapsed());

@@ -7,7 +7,7 @@ use std::net::TcpListener;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use collcast_hwbackend::exec::{Case, Effort, Executor};
+use collcast_hwbackend::exec::{CallToRun, Effort, Executor};
 use collcast_hwbackend::host::Host;
 use collcast_hwbackend::rendezvous::{Group, World};
 use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol};
@@ -32,7 +32,7 @@ fn one_rank() {
     let schedule = Schedule::new(call.clone(), plan, &Order::one_host(4)).unwrap();
     let effort = Effort { batches: 3, budget: Duration::from_millis(10), ..Effort::default() };
     let sample =
-        Host.run(&Case { call: &call, schedule: Some(&schedule), launch: Launch::Processes }, &effort).unwrap();
+        Host.run(&CallToRun { call: &call, schedule: Some(&schedule), launch: Launch::Processes }, &effort).unwrap();
     assert_eq!((sample.times_us.len(), sample.checked), (3, 4 * 1024));
 
     group.barrier().unwrap();

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 
 use collcast_sim::text::is_shown;
 
-use crate::model::{Case, CaseOutcome, Report, Status};
+use crate::model::{CaseOutcome, Report, Status, TestCase};
 
 /// The whole file.
 pub fn render(report: &Report) -> String {
@@ -53,8 +53,8 @@ pub fn render(report: &Report) -> String {
     out
 }
 
-fn of_verdict(report: &Report) -> Vec<Case> {
-    let case = |verdict: &crate::model::Verdict| Case {
+fn of_verdict(report: &Report) -> Vec<TestCase> {
+    let case = |verdict: &crate::model::Verdict| TestCase {
         group: "verdict".to_owned(),
         name: "verdict".to_owned(),
         outcome: match verdict.status {

@@ -26,4 +26,4 @@ pub mod nccl_tests;
 pub mod perfetto;
 pub mod terminal;
 
-pub use model::{Align, Case, CaseOutcome, Cell, Column, Input, Report, Status, Table, Verdict};
+pub use model::{Align, CaseOutcome, Cell, Column, Input, Report, Status, Table, TestCase, Verdict};

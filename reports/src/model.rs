@@ -22,7 +22,7 @@ pub struct Report {
     /// The numbers.
     pub tables: Vec<Table>,
     /// What was checked one by one, for JUnit and annotations; JSON has it in tables.
-    pub cases: Vec<Case>,
+    pub cases: Vec<TestCase>,
     /// The closing line.
     pub verdict: Option<Verdict>,
     /// Values of the contract that are not tables; written to JSON only. A key that the
@@ -43,7 +43,7 @@ pub struct Input {
 
 /// One thing that was checked.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Case {
+pub struct TestCase {
     /// What it belongs to, such as a collective.
     pub group: String,
     /// Its name, the same from run to run: CI systems track it by that.
@@ -52,7 +52,7 @@ pub struct Case {
     pub outcome: CaseOutcome,
 }
 
-/// What came of a [`Case`].
+/// What came of a [`TestCase`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CaseOutcome {
     /// As it should be.

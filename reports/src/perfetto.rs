@@ -44,7 +44,7 @@ pub struct FlowEnd {
 
 /// An arrow between two events: a message.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Flow {
+pub struct Arrow {
     /// Unique among the arrows of the trace.
     pub id: u64,
     /// What it carries.
@@ -146,7 +146,7 @@ impl<W: Write> TraceWriter<W> {
     ///
     /// # Errors
     /// Those of the writer.
-    pub fn flow(&mut self, flow: &Flow) -> io::Result<()> {
+    pub fn flow(&mut self, flow: &Arrow) -> io::Result<()> {
         for (phase, end, binding) in [
             ("s", flow.from, ""),
             ("f", flow.to, r#","bp":"e""#), // Bind to the event around the time, not the next.

@@ -3,9 +3,9 @@
 mod golden;
 
 use collcast_reports::nccl_tests::{self, NcclTests, NcclTestsRow};
-use collcast_reports::perfetto::{Counter, Flow, FlowEnd, TraceEvent, TraceWriter};
+use collcast_reports::perfetto::{Arrow, Counter, FlowEnd, TraceEvent, TraceWriter};
 use collcast_reports::{
-    Case, CaseOutcome, Cell, Column, Input, Report, Status, Table, Verdict, csv, github, json, junit, markdown,
+    CaseOutcome, Cell, Column, Input, Report, Status, Table, TestCase, Verdict, csv, github, json, junit, markdown,
     terminal,
 };
 use collcast_sim::collective::{Collective, DataType, ReduceOp};
@@ -103,7 +103,7 @@ fn compared() -> Report {
     report.assumptions = vec!["A: a|b <old> @octocat \u{1b}[31m, B: `new` #7".to_owned()];
     report.tables[0].rows.extend((0..20u64).map(|i| vec![(31 + i).into(), "tree|x".into()]));
     report.tables[1].detail = true;
-    let case = |name: &str, outcome| Case { group: "all_reduce".to_owned(), name: name.to_owned(), outcome };
+    let case = |name: &str, outcome| TestCase { group: "all_reduce".to_owned(), name: name.to_owned(), outcome };
     report.cases = vec![
         case("4 ranks, ring/ll, < 64 KiB", CaseOutcome::Passed),
         case(
@@ -244,7 +244,13 @@ fn traces_are_as_reviewed() {
     }
     let end = |rank: u64| FlowEnd { process: 0, thread: rank * 64, time: SimTime(1_234_567 * (rank + 1) + 7) };
     writer
-        .flow(&Flow { id: 1, name: "message".to_owned(), category: "ring/simple".to_owned(), from: end(0), to: end(1) })
+        .flow(&Arrow {
+            id: 1,
+            name: "message".to_owned(),
+            category: "ring/simple".to_owned(),
+            from: end(0),
+            to: end(1),
+        })
         .unwrap();
     writer
         .counter(&Counter {

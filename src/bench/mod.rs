@@ -7,7 +7,7 @@ mod sidecar;
 mod worker;
 
 use collcast_hwbackend::cuda::{Cuda, gpus};
-use collcast_hwbackend::exec::{Case, Effort, Executor};
+use collcast_hwbackend::exec::{CallToRun, Effort, Executor};
 use collcast_hwbackend::host::Host;
 use collcast_hwbackend::nccl::p2p::NcclP2p;
 use collcast_hwbackend::verbs;
@@ -20,7 +20,7 @@ use crate::error::Error;
 use crate::query::Query;
 use crate::site::Site;
 use crate::watch::Watch;
-pub use outcome::{Failure, Outcome, Planned, Row};
+pub use outcome::{Failure, MeasuredCall, Outcome, Planned};
 pub use request::{Backend, Request};
 use sets::Visible;
 pub use sets::{Set, Sets};
@@ -180,10 +180,10 @@ fn schedules(
             Some(imported) => predictor.imported_schedule(imported, call, &settings)?,
             None => predictor.schedule(call, algorithm, protocol, &settings)?,
         };
-        let case = Case { call, schedule: Some(&schedule), launch: outcome.launch };
+        let case = CallToRun { call, schedule: Some(&schedule), launch: outcome.launch };
         match executor.run(&case, effort) {
             Ok(sample) => {
-                outcome.rows.push(Row::new(index, plan, outcome.launch, sample, Some(schedule.identity())));
+                outcome.rows.push(MeasuredCall::new(index, plan, outcome.launch, sample, Some(schedule.identity())));
             }
             Err(error) => {
                 outcome.failure = Some(Error::from(error).at(&plan.words()).into());

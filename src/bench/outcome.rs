@@ -22,7 +22,7 @@ pub struct Outcome {
     #[serde(skip)]
     pub planned: Vec<Planned>,
     /// Those that ran, in their order.
-    pub rows: Vec<Row>,
+    pub rows: Vec<MeasuredCall>,
     /// What it ran on: devices, driver, libraries; key and value.
     pub facts: Vec<(String, String)>,
     /// What NCCL's processes were given, beside what they inherit.
@@ -76,7 +76,7 @@ impl Planned {
 
 /// A call that was measured.
 #[derive(Clone, Debug, Serialize)]
-pub struct Row {
+pub struct MeasuredCall {
     /// Its index among those that were planned.
     pub planned: usize,
     /// What was run.
@@ -125,7 +125,7 @@ pub struct Row {
     pub times_us: Vec<f64>,
 }
 
-impl Row {
+impl MeasuredCall {
     /// A call's times; `schedule` is the identity of what was run.
     pub(crate) fn new(index: usize, plan: &Planned, launch: Launch, sample: Sample, schedule: Option<u64>) -> Self {
         let call = &plan.query.call;

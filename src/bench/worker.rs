@@ -12,7 +12,7 @@ use collcast_hwbackend::nccl::job::{Answer, Job, environment};
 use collcast_sim::collective::Launch;
 use collcast_sim::schedule::Call;
 
-use super::outcome::{Outcome, Row};
+use super::outcome::{MeasuredCall, Outcome};
 use super::request::Request;
 use super::sets::Visible;
 use crate::error::Error;
@@ -66,7 +66,7 @@ pub(super) fn measure(request: &Request, visible: Option<&Visible>, outcome: &mu
             Answer::Facts(facts) => outcome.facts = facts,
             Answer::Sample(sample) => {
                 if let Some(&index) = waiting.next() {
-                    outcome.rows.push(Row::new(index, &planned[index], launch, sample, None));
+                    outcome.rows.push(MeasuredCall::new(index, &planned[index], launch, sample, None));
                     // That it is to stop is seen by who waits for the answers.
                     let _ = parts.done();
                 }

@@ -11,7 +11,7 @@ use super::baseline::{Baseline, Constants, Entry, Recorded, digits};
 use super::changed::{Changed, InputChange};
 use super::finding::{Cause, Finding, Versions, What};
 use super::suite::Tolerance;
-use super::today::{Machine, Picked, Run, pick, time, time_as, time_now};
+use super::today::{Machine, Picked, Setup, pick, time, time_as, time_now};
 use crate::error::Error;
 use crate::site::Told;
 
@@ -69,7 +69,7 @@ struct Before {
     /// The profile; none where it is the same, or cannot be put back.
     profile: Option<Profile>,
     /// The settings; none where they are the same, or cannot be put back.
-    run: Option<Run>,
+    run: Option<Setup>,
 }
 
 impl Before {
@@ -93,7 +93,7 @@ impl Before {
             // With the same variables, a file that one of them names has changed.
             if (&old.env, &old.launch) != (&today.env, &today.launch) {
                 let env = old.env.iter().filter_map(|text| settings::pair(text).ok()).collect();
-                before.run = old.launch.parse().ok().map(|launch| Run { launch, env });
+                before.run = old.launch.parse().ok().map(|launch| Setup { launch, env });
             }
         }
         if baseline.model != collcast_sim::MODEL {

@@ -33,13 +33,13 @@ pub(super) struct Machine<'s> {
     /// The variables that its file says.
     own_env: Vec<(String, String)>,
     pub(super) versions: Vec<Version>,
-    pub(super) run: Run,
+    pub(super) run: Setup,
     pub(super) warnings: Vec<String>,
 }
 
 /// How NCCL is run.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Run {
+pub(super) struct Setup {
     pub(super) launch: Launch,
     /// The machine's variables, the suite's, its own; of a name given twice, the last.
     pub(super) env: Vec<(String, String)>,
@@ -108,7 +108,7 @@ impl<'s> Machine<'s> {
         } else {
             spec.nccl.clone()
         };
-        let run = Run { launch: site.settings().launch, env: env.into_iter().collect() };
+        let run = Setup { launch: site.settings().launch, env: env.into_iter().collect() };
         let mut machine = Self { spec, site, own_env, versions, run, warnings: Vec::new() };
         for &version in &machine.versions {
             for warning in machine.told(version, &machine.run)?.warnings {
@@ -129,7 +129,7 @@ impl<'s> Machine<'s> {
     }
 
     /// What a version of NCCL makes of settings.
-    pub(super) fn told(&self, version: Version, run: &Run) -> Result<Told, Error> {
+    pub(super) fn told(&self, version: Version, run: &Setup) -> Result<Told, Error> {
         let mut told =
             told(&self.site.topology, Some(&version.to_string()), &run.env).map_err(|error| match error {
                 Error::Usage { message, hint } => {

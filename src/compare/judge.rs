@@ -109,7 +109,7 @@ impl Ratio {
 
 /// A row that both sets have.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
-pub struct Row {
+pub struct SizePair {
     /// Size as nccl-tests counts it.
     pub size_bytes: u64,
     /// Times that A and B have, one or more each.
@@ -132,7 +132,7 @@ pub struct Band {
     /// Index in [`BANDS`].
     pub band: u8,
     /// By size.
-    pub rows: Vec<Row>,
+    pub rows: Vec<SizePair>,
     /// Median over its rows.
     pub ratio: Ratio,
     /// What is said of it.
@@ -259,7 +259,7 @@ impl Test<'_> {
             Change::Slower | Change::Faster if !enough => Change::CannotTell,
             change => change,
         };
-        let rows: Vec<Row> = (0..count).map(|index| self.row(index, ratio, change, z_row)).collect();
+        let rows: Vec<SizePair> = (0..count).map(|index| self.row(index, ratio, change, z_row)).collect();
         let mut at = None;
         for local in [Change::Slower, Change::Faster] {
             let sizes: Vec<u64> = rows.iter().filter(|r| r.change == local).map(|r| r.size_bytes).collect();
@@ -271,7 +271,7 @@ impl Test<'_> {
         Band { series: series.clone(), band, rows, ratio, change, at }
     }
 
-    fn row(&self, index: usize, band: Ratio, change: Change, z: f64) -> Row {
+    fn row(&self, index: usize, band: Ratio, change: Change, z: f64) -> SizePair {
         let count = self.pairs.len();
         let pair = &self.pairs[index];
         let ratio = log_ratio(pair).exp();
@@ -287,7 +287,7 @@ impl Test<'_> {
         // One row far out of line among good neighbours: a single measurement cannot say.
         let apart = ratio.max(1.0 / ratio) > 1.0 + self.tolerance && !(near.low..=near.high).contains(&ratio);
         let change = if change == Change::Same && apart { Change::CannotTell } else { change };
-        Row {
+        SizePair {
             size_bytes: pair.size,
             repeats: pair.samples.each_ref().map(Vec::len),
             time_us: pair.samples.each_ref().map(|samples| median_log(samples).exp()),

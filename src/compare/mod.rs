@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::error::Error;
 use crate::validate::judged::one_kind;
-pub use judge::{Band, Between, Change, FAMILY_ERROR, Ratio, Row};
+pub use judge::{Band, Between, Change, FAMILY_ERROR, Ratio, SizePair};
 pub use sets::{Alone, Condition, Difference, Rerouted, Series, Set, Side};
 
 /// What two sets are called, in this order.

@@ -3,7 +3,7 @@
 use super::outcome::{Goodput, Layout, Whole};
 use super::request::{Request, Upkeep};
 use crate::error::Error;
-use collcast_scenarios::goodput::{self, Fleet, GoodputError, Job, Rates, Run, Saving, simulate};
+use collcast_scenarios::goodput::{self, Fleet, GoodputError, Job, Rates, Saving, WholeRun, simulate};
 use collcast_sim::topology::Topology;
 
 /// Failure rates that are taken where none are named: those of 16,384 H100 over 54 days.
@@ -98,7 +98,7 @@ pub(super) fn whole(
     let mtbf = (rates.mtbf(&fleet(request, topology)) / upkeep.failures_times).min(NEVER);
     let job = Job { mtbf, stall, durable, restart: upkeep.restart.unwrap_or(RESTART) };
     let interval = upkeep.checkpoint_every.unwrap_or_else(|| job.optimal()).max(best.step.seconds);
-    let run = Run {
+    let run = WholeRun {
         job,
         work: steps * best.step.seconds,
         interval,

@@ -76,14 +76,14 @@ fn boundary(small: u64, large: u64) -> u64 {
 }
 
 /// Neighbouring calls, with the first and last byte count that they stand for.
-pub(super) struct Run<'s> {
+pub(super) struct Span<'s> {
     pub(super) from: u64,
     pub(super) to: u64,
     pub(super) calls: &'s [Tuned],
 }
 
 /// Runs of neighbouring calls with equal `key`, each with its first and last byte count.
-pub(super) fn runs<K: PartialEq>(calls: &[Tuned], key: impl Fn(&Tuned) -> K) -> Vec<Run<'_>> {
+pub(super) fn runs<K: PartialEq>(calls: &[Tuned], key: impl Fn(&Tuned) -> K) -> Vec<Span<'_>> {
     let same = |a: &Tuned, b: &Tuned| a.collective == b.collective && key(a) == key(b);
     let chunks: Vec<&[Tuned]> = calls.chunk_by(same).collect();
     let run = |index: usize| {
@@ -94,7 +94,7 @@ pub(super) fn runs<K: PartialEq>(calls: &[Tuned], key: impl Fn(&Tuned) -> K) -> 
         let after = chunks.get(index + 1).filter(neighbour).and_then(|chunk| chunk.first());
         let from = before.map_or(0, |below| boundary(below.size_bytes, first.size_bytes) + 1);
         let to = after.map_or(i64::MAX as u64, |above| boundary(last.size_bytes, above.size_bytes));
-        Run { from, to, calls }
+        Span { from, to, calls }
     };
     (0..chunks.len()).map(run).collect()
 }
@@ -109,7 +109,7 @@ pub(super) fn ranges(calls: &[Tuned]) -> Vec<Range> {
 }
 
 /// One range; none where nothing of it was asked about.
-fn range(run: &Run<'_>) -> Option<Range> {
+fn range(run: &Span<'_>) -> Option<Range> {
     let asked: Vec<&Tuned> = run.calls.iter().filter(|call| !call.beyond).collect();
     let &last = asked.last()?;
     let (taken, default) = (last.taken(), last.default_candidate());

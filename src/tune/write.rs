@@ -6,7 +6,7 @@ use std::path::Path;
 use collcast_reports::model::Report;
 use collcast_reports::{json, markdown};
 
-use super::advice::{Run, runs};
+use super::advice::{Span, runs};
 use super::outcome::{Machine, Outcome};
 use super::tuned::Tuned;
 use super::variables::Variables;
@@ -32,7 +32,7 @@ pub(super) fn tuner_csv(calls: &[Tuned], machine: &Machine) -> String {
         let taken = call.taken();
         (taken.prediction.instead_of.unwrap_or(taken.pair), taken.prediction.plan.channels)
     };
-    for Run { from, to, calls } in runs(calls, key) {
+    for Span { from, to, calls } in runs(calls, key) {
         let last = &calls[calls.len() - 1];
         let ((algorithm, protocol), channels) = key(last);
         let _ = writeln!(

@@ -13,7 +13,7 @@ use crate::statistics::quantile;
 
 /// A measured row beside its forecast. Errors are predicted over measured, less 1.
 #[derive(Clone, Debug, Serialize)]
-pub struct Row {
+pub struct JudgedRow {
     /// File, as the user named it.
     pub file: String,
     /// Line in it, from 1.
@@ -74,7 +74,7 @@ pub struct Closest {
     pub error: f64,
 }
 
-impl From<&Judged<'_>> for Row {
+impl From<&Judged<'_>> for JudgedRow {
     fn from(judged: &Judged<'_>) -> Self {
         let (row, p) = (judged.row, &judged.prediction);
         let closest = judged.closest.as_ref().zip(judged.closest_error()).map(|(c, error)| Closest {

@@ -28,7 +28,7 @@ use crate::profiles::{Purpose, Taken};
 use crate::site::{SiteSpec, assumptions};
 use crate::values::plural;
 use crate::watch::Watch;
-pub use figures::{Closest, File, FileOutcome, Group, Median, Row, Stats};
+pub use figures::{Closest, File, FileOutcome, Group, JudgedRow, Median, Stats};
 use judged::{Judged, Verdicts, can_be_asked, hosts_of_rows, judge, left_aside, one_kind};
 pub use past::History;
 use past::Present;
@@ -95,7 +95,7 @@ pub struct Outcome {
     /// What to know before using the figures.
     pub warnings: Vec<String>,
     /// The rows that are forecast, in the order of files and lines.
-    pub rows: Vec<Row>,
+    pub rows: Vec<JudgedRow>,
     /// Their errors by group: those where NCCL chose first.
     pub groups: Vec<Group>,
     /// Errors of the rows where algorithm and protocol were forced.
@@ -267,7 +267,7 @@ fn beside_forecasts(request: &Request, read: &ReadReport) -> Result<Outcome, Err
         inputs,
         notes,
         warnings,
-        rows: judged.rows.iter().map(Row::from).collect(),
+        rows: judged.rows.iter().map(JudgedRow::from).collect(),
         overall: Stats::of(&forced),
         overall_with_auto: Stats::of(&all),
         groups,

@@ -6,14 +6,14 @@ use collcast_reports::chart::{Chart, Series, render};
 use collcast_sim::collective::Protocol;
 use collcast_sim::measurement::PeerAccess;
 
-use super::{Outcome, Row};
+use super::{JudgedRow, Outcome};
 use crate::error::Error;
 
 /// Curves in one picture; more go into a second.
 const CURVES: usize = 6;
 
 /// What a curve is of, beside collective, ranks and launch.
-fn label(row: &Row) -> String {
+fn label(row: &JudgedRow) -> String {
     let settings = &row.settings;
     let mut label = match (settings.algorithm, settings.protocol) {
         (Some(a), Some(p)) => format!("{a}/{p}"),
@@ -68,7 +68,7 @@ pub fn plots(outcome: &Outcome) -> Result<Vec<Picture>, Error> {
     charts(&outcome.rows).into_iter().map(drawn).collect()
 }
 
-fn charts(rows: &[Row]) -> Vec<(String, Chart)> {
+fn charts(rows: &[JudgedRow]) -> Vec<(String, Chart)> {
     let mut families: BTreeMap<(String, String), BTreeMap<String, Series>> = BTreeMap::new();
     for row in rows.iter().filter(|row| !row.in_place) {
         let hosts = row.hosts.filter(|&h| h > 1);

@@ -4,7 +4,7 @@ use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
 use collcast_reports::nccl_tests::{self, NcclTests, NcclTestsRow};
 use collcast_sim::collective::{Algorithm, Protocol};
 
-use crate::bench::{Backend, Outcome, Planned, Row};
+use crate::bench::{Backend, MeasuredCall, Outcome, Planned};
 use crate::error::Error;
 
 impl Outcome {
@@ -79,7 +79,7 @@ impl Outcome {
 }
 
 /// The calls that were measured; `run` says by whom. Where sets of GPUs ran them, each is a run of its own.
-pub(super) fn rows_table(run: &str, rows: &[Row]) -> Table {
+pub(super) fn rows_table(run: &str, rows: &[MeasuredCall]) -> Table {
     let over_sets = rows.iter().any(|row| row.set.is_some());
     let columns = [
         Column::text("run", "backend"),
@@ -132,7 +132,7 @@ pub(super) fn rows_table(run: &str, rows: &[Row]) -> Table {
 }
 
 /// `nccl 0+3`, and `nccl 0+3 again 2` in the second round.
-fn run_of(by: &str, row: &Row) -> String {
+fn run_of(by: &str, row: &MeasuredCall) -> String {
     let Some(set) = &row.set else { return by.to_owned() };
     let gpus: Vec<String> = set.gpus.iter().map(u32::to_string).collect();
     let again = if set.round > 1 { format!(" again {}", set.round) } else { String::new() };
@@ -142,7 +142,7 @@ fn run_of(by: &str, row: &Row) -> String {
 fn verdict(outcome: &Outcome) -> Option<Verdict> {
     // A rank alone sends nothing over a bus.
     let alone = outcome.rows.iter().all(|row| row.busbw_gbps == 0.0);
-    let rate = |row: &Row| if alone { row.algbw_gbps } else { row.busbw_gbps };
+    let rate = |row: &MeasuredCall| if alone { row.algbw_gbps } else { row.busbw_gbps };
     let best = outcome.rows.iter().max_by(|a, b| rate(a).total_cmp(&rate(b)))?;
     let checked: u64 = outcome.rows.iter().map(|row| row.checked).sum();
     Some(Verdict {

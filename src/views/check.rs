@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use collcast_reports::model::{Case, CaseOutcome, Cell, Column, Input, Report, Status, Table, Verdict};
+use collcast_reports::model::{CaseOutcome, Cell, Column, Input, Report, Status, Table, TestCase, Verdict};
 use collcast_sim::collective::Collective;
 
 use super::VERSION;
@@ -53,7 +53,7 @@ impl Outcome {
     }
 
     /// One case for each version and collective of a machine, and for each set of measurements.
-    fn cases(&self) -> Vec<Case> {
+    fn cases(&self) -> Vec<TestCase> {
         let mut cases = Vec::new();
         for asked in &self.asked {
             let name = &asked.machine;
@@ -64,7 +64,7 @@ impl Outcome {
                         let of_collective = f.collective.is_none_or(|c| c == *collective);
                         f.machine == *name && of_version && of_collective && f.kind() != Kind::Error
                     });
-                    cases.push(Case {
+                    cases.push(TestCase {
                         group: name.clone(),
                         name: format!("{name}, NCCL {version}, {collective}"),
                         outcome: came_of(&about.collect::<Vec<_>>()),
@@ -75,7 +75,7 @@ impl Outcome {
         for name in &self.measured {
             let about =
                 self.findings.iter().filter(|f| f.machine == *name && (f.kind() == Kind::Error || f.nccl.is_none()));
-            cases.push(Case {
+            cases.push(TestCase {
                 group: "measured".to_owned(),
                 name: format!("measured {name}"),
                 outcome: came_of(&about.collect::<Vec<_>>()),

@@ -1,6 +1,6 @@
 //! What became slower: bands of sizes, the worst first; each row; the verdict.
 
-use collcast_reports::model::{Case, CaseOutcome, Cell, Column, Report, Status, Table, Verdict};
+use collcast_reports::model::{CaseOutcome, Cell, Column, Report, Status, Table, TestCase, Verdict};
 use collcast_sim::units::Bytes;
 
 use super::VERSION;
@@ -79,7 +79,7 @@ impl Outcome {
         format!("{:.2}", self.tolerance * 100.0).trim_end_matches('0').trim_end_matches('.').to_owned()
     }
 
-    fn case(&self, band: &Band) -> Case {
+    fn case(&self, band: &Band) -> TestCase {
         let (change, finding) = (band.change.name(), band.finding());
         let outcome = match band.change {
             Change::Same | Change::Faster => CaseOutcome::Passed,
@@ -99,7 +99,7 @@ impl Outcome {
                 }
             }
         };
-        Case {
+        TestCase {
             group: band.series.collective.name().to_owned(),
             name: format!("{}, {}", band.series, band.sizes()),
             outcome,

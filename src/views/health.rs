@@ -1,6 +1,6 @@
 //! Whether a machine gives the bus bandwidth that it should: lines a size or a band, cases for CI, and one sentence.
 
-use collcast_reports::model::{Case, CaseOutcome, Cell, Column, Table};
+use collcast_reports::model::{CaseOutcome, Cell, Column, Table, TestCase};
 use collcast_sim::units::Bytes;
 
 use crate::health::{Band, Health, Judged, Part, State};
@@ -193,12 +193,12 @@ pub(super) fn next(health: &Health, beside_runs: bool) -> Option<String> {
 }
 
 /// A case for each band.
-pub(super) fn cases(health: &Health, against: &Against<'_>) -> Vec<Case> {
+pub(super) fn cases(health: &Health, against: &Against<'_>) -> Vec<TestCase> {
     let mut cases = Vec::new();
     for run in &health.runs {
         for band in &run.bands {
             let told = told(run, band, against);
-            cases.push(Case {
+            cases.push(TestCase {
                 group: format!("{} {}", run.collective, run.run),
                 name: format!("{} ranks, {} sizes", run.ranks, band.part.name()),
                 outcome: match band.state {

@@ -1,7 +1,7 @@
 //! Measurements beside what is expected: bus bandwidth, errors of forecasts, files, what is not as it should be, rows,
 //! and the verdict.
 
-use collcast_reports::model::{Case, CaseOutcome, Cell, Column, Report, Status, Table, Verdict};
+use collcast_reports::model::{CaseOutcome, Cell, Column, Report, Status, Table, TestCase, Verdict};
 use collcast_sim::collective::{Algorithm, Protocol};
 use collcast_sim::doctor::Cause;
 
@@ -9,7 +9,7 @@ use super::health;
 use crate::diagnose::Anomaly;
 use crate::health::State;
 use crate::history::FEWEST;
-use crate::validate::{Closest, Expected, File, FileOutcome, Group, History, Outcome, Row, Stats};
+use crate::validate::{Closest, Expected, File, FileOutcome, Group, History, JudgedRow, Outcome, Stats};
 
 /// What a report shows, beside what every one does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -187,7 +187,7 @@ fn history_table(history: &[History]) -> Table {
     table
 }
 
-fn rows_table(rows: &[Row]) -> Table {
+fn rows_table(rows: &[JudgedRow]) -> Table {
     let columns = [
         Column::text("run", "run"),
         Column::text("collective", "collective"),
@@ -266,10 +266,10 @@ impl Outcome {
         failures
     }
 
-    fn cases(&self) -> Vec<Case> {
+    fn cases(&self) -> Vec<TestCase> {
         let mut cases = health::cases(&self.health, &health::Against(self));
         for failure in self.failures() {
-            cases.push(Case {
+            cases.push(TestCase {
                 group: "run".to_owned(),
                 name: failure.split(':').next().unwrap_or_default().to_owned(),
                 outcome: CaseOutcome::Failed { kind: "failed".to_owned(), message: failure, details: String::new() },
@@ -284,7 +284,7 @@ impl Outcome {
                 },
                 false => CaseOutcome::Skipped(NOTHING.to_owned()),
             };
-            cases.push(Case { group: "run".to_owned(), name: "rows".to_owned(), outcome });
+            cases.push(TestCase { group: "run".to_owned(), name: "rows".to_owned(), outcome });
         }
         cases
     }

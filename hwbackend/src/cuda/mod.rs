@@ -31,7 +31,7 @@ use driver::{Device, Kernel, Memory, Pinned, Stream, compile, open, open_compile
 use facts::device_facts;
 use timing::{Operation, Timer};
 
-use crate::exec::{Case, Effort, ExecError, Executor, Sample, slot_bytes};
+use crate::exec::{CallToRun, Effort, ExecError, Executor, Sample, slot_bytes};
 use crate::flat::{Flat, FlatLane, Record};
 use crate::nvml::Nvml;
 use crate::probe::{Seen, cpus};
@@ -150,7 +150,7 @@ impl Cuda {
 }
 
 impl Executor for Cuda {
-    fn run(&mut self, case: &Case<'_>, effort: &Effort) -> Result<Sample, ExecError> {
+    fn run(&mut self, case: &CallToRun<'_>, effort: &Effort) -> Result<Sample, ExecError> {
         let schedule = case.schedule.ok_or_else(ExecError::no_schedule)?;
         if case.launch == Launch::Processes {
             return Err(ExecError::Refused {

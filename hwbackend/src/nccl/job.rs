@@ -11,7 +11,7 @@ use collcast_sim::units::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::Nccl;
-use crate::exec::{Case, Effort, ExecError, Executor, Sample};
+use crate::exec::{CallToRun, Effort, ExecError, Executor, Sample};
 use crate::rendezvous::{Group, World};
 
 /// How long processes wait for each other at the start, and for a message later: the first run
@@ -151,7 +151,7 @@ impl Job {
             return Ok(Err(error));
         }
         for call in &calls {
-            let sample = nccl.run(&Case { call, schedule: None, launch }, &self.effort)?;
+            let sample = nccl.run(&CallToRun { call, schedule: None, launch }, &self.effort)?;
             if let Err(error) = write(Answer::Sample(sample)) {
                 return Ok(Err(error));
             }

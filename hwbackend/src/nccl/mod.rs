@@ -25,7 +25,7 @@ use crate::cuda::buffers::{Checker, RankBuffers};
 use crate::cuda::driver::{Device, Stream, open, open_compiler};
 use crate::cuda::facts::device_facts;
 use crate::cuda::timing::{Operation, Timer};
-use crate::exec::{Case, Effort, ExecError, Executor, Sample};
+use crate::exec::{CallToRun, Effort, ExecError, Executor, Sample};
 use crate::rendezvous::{Group, World};
 
 /// Longest wait for a batch of NCCL's: what waits for a peer that is gone waits for ever.
@@ -106,7 +106,7 @@ impl Nccl {
 }
 
 impl Executor for Nccl {
-    fn run(&mut self, case: &Case<'_>, effort: &Effort) -> Result<Sample, ExecError> {
+    fn run(&mut self, case: &CallToRun<'_>, effort: &Effort) -> Result<Sample, ExecError> {
         let call = case.call;
         if matches!(call.collective, Collective::Gather | Collective::Scatter) {
             return Err(ExecError::Refused {

@@ -16,7 +16,7 @@ use super::{Nccl, PATIENCE};
 use crate::cuda::buffers::{Checker, RankBuffers, macros};
 use crate::cuda::driver::{Kernel, Memory, Stream, compile};
 use crate::cuda::timing::{Operation, Timer};
-use crate::exec::{Case, Effort, ExecError, Executor, Sample};
+use crate::exec::{CallToRun, Effort, ExecError, Executor, Sample};
 
 /// `MAX_ENDS` of `combine.cu`: those of a record, and its local source and destination.
 const MAX_ENDS: usize = 26;
@@ -51,7 +51,7 @@ impl NcclP2p {
 }
 
 impl Executor for NcclP2p {
-    fn run(&mut self, case: &Case<'_>, effort: &Effort) -> Result<Sample, ExecError> {
+    fn run(&mut self, case: &CallToRun<'_>, effort: &Effort) -> Result<Sample, ExecError> {
         let schedule = case.schedule.ok_or_else(ExecError::no_schedule)?;
         if matches!(case.launch, Launch::Processes | Launch::Threads) {
             return Err(ExecError::Refused {

@@ -61,7 +61,7 @@ pub(crate) struct Waves {
 
 /// Slices sent and received on a connection so far.
 #[derive(Clone, Copy, Default)]
-struct Flow {
+struct Progress {
     sent: u64,
     arrived: u64,
     received: u64,
@@ -78,7 +78,7 @@ impl Waves {
                 *(if port.sends { &mut end.0 } else { &mut end.1 }) = lane.rank;
             }
         }
-        let mut flows = vec![Flow::default(); flat.conns];
+        let mut flows = vec![Progress::default(); flat.conns];
         let mut signals = vec![0_u64; flat.lanes.len()];
         let mut at = vec![0; flat.lanes.len()];
         let mut waves = Vec::new();
@@ -124,7 +124,7 @@ fn conns<'a>(lane: &'a FlatLane, record: &'a Record, sends: bool) -> impl Iterat
 }
 
 /// Whether all that a record receives has arrived, and all that it sends has a free slot.
-fn ready(lane: &FlatLane, record: &Record, flows: &[Flow], depth: u64) -> bool {
+fn ready(lane: &FlatLane, record: &Record, flows: &[Progress], depth: u64) -> bool {
     // One record may receive twice from a connection, or send twice to it.
     let mut wanted: BTreeMap<(u32, bool), u64> = BTreeMap::new();
     for sends in [false, true] {
@@ -138,7 +138,7 @@ fn ready(lane: &FlatLane, record: &Record, flows: &[Flow], depth: u64) -> bool {
     })
 }
 
-fn step(lane: &FlatLane, record: &Record, flows: &mut [Flow], depth: u32, ends: &[(u32, u32)], wave: &mut Wave) {
+fn step(lane: &FlatLane, record: &Record, flows: &mut [Progress], depth: u32, ends: &[(u32, u32)], wave: &mut Wave) {
     let (mut from, mut to) = (Vec::new(), Vec::new());
     let slot = |count: u64| (count % u64::from(depth)) as u32;
     for conn in conns(lane, record, false) {

@@ -62,7 +62,7 @@ fn nccl_tests(input: &Input<'_>, value: &Value) -> Result<Parsed, ReadError> {
         out.reason = Some(format!("JSON without the `results` of nccl-tests -J; {}", outline(value)));
         return Ok(out);
     };
-    let run = match Run::new(input, value, &mut out) {
+    let run = match JsonRun::new(input, value, &mut out) {
         Ok(run) => run,
         Err(reason) => {
             out.reason = Some(reason);
@@ -96,7 +96,7 @@ fn outline(value: &Value) -> String {
 }
 
 /// What all rows of a file share.
-struct Run {
+struct JsonRun {
     collective: Collective,
     ranks: u32,
     hosts: Option<u32>,
@@ -104,7 +104,7 @@ struct Run {
     settings: Settings,
 }
 
-impl Run {
+impl JsonRun {
     /// From what stands beside the results; says what is missing.
     fn new(input: &Input<'_>, value: &Value, out: &mut Parsed) -> Result<Self, String> {
         let config = value.get("config").unwrap_or(&Value::Null);

@@ -18,8 +18,8 @@ use super::parsed::{EXPECTED_WRONG, Input, Parsed, is_prediction_mark, wrong_val
 use super::program::collective_of_program;
 use super::settings::{Env, assignments, from_env, is_relevant, plain_version, version_of_code, words};
 use super::sidecar::shortened;
-use row::{Fields, Row, by_columns, by_shape, columns, looks_like_row, without_timestamp};
-use run::{Run, rank_line};
+use row::{Fields, LogRow, by_columns, by_shape, columns, looks_like_row, without_timestamp};
+use run::{LogRun, rank_line};
 
 /// Longest line that is looked at; nccl-tests prints less than 300 bytes.
 const LINE_MAX: usize = 64 * 1024;
@@ -31,7 +31,7 @@ pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
     let mut reader = Reader {
         input,
         out: Parsed::default(),
-        run: Run::default(),
+        run: LogRun::default(),
         env_lines: Env::new(),
         next_command: None,
         nccl: None,
@@ -57,7 +57,7 @@ pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
 struct Reader<'a> {
     input: &'a Input<'a>,
     out: Parsed,
-    run: Run,
+    run: LogRun,
     /// From `# env:`; holds until the next such line.
     env_lines: Env,
     /// A command line that came after a table, of the run that comes next.
@@ -106,7 +106,7 @@ impl Reader<'_> {
         if let Ok(fields) = &fields {
             self.wrong(number, fields)?;
         }
-        match fields.and_then(|fields| Row::read(number, tokens, &fields, &mut self.out)) {
+        match fields.and_then(|fields| LogRow::read(number, tokens, &fields, &mut self.out)) {
             Ok(row) => {
                 if self.out.rows.len() + self.run.rows.len() * 2 >= self.input.rows_left {
                     return Err(self.input.too_many_rows());

@@ -94,7 +94,7 @@ pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
         if out.rows.len() >= input.rows_left {
             return Err(input.too_many_rows());
         }
-        let row = Row { input, columns, record: &record, line };
+        let row = TableRow { input, columns, record: &record, line };
         row.check_origin()?;
         out.wrong(line, row.wrong()?);
         match row.measurement(&mut out)? {
@@ -166,7 +166,7 @@ struct Doubts {
 }
 
 impl Doubts {
-    fn see(&mut self, row: &Row<'_>, measurement: &Measurement, rates: Option<Rates>, out: &mut Parsed) {
+    fn see(&mut self, row: &TableRow<'_>, measurement: &Measurement, rates: Option<Rates>, out: &mut Parsed) {
         self.imprecise += usize::from(row.is_imprecise());
         let Some((algbw, sample)) = rates else { return };
         let exact = measurement.size.0 as f64 / measurement.time.as_us().max(1e-9) / 1e3;
@@ -289,14 +289,14 @@ fn shortened_list(header: &csv::StringRecord) -> String {
 /// The algbw of a row, and both its rates as intervals.
 type Rates = (f64, Sample);
 
-struct Row<'a> {
+struct TableRow<'a> {
     input: &'a Input<'a>,
     columns: &'a Columns,
     record: &'a csv::StringRecord,
     line: u64,
 }
 
-impl Row<'_> {
+impl TableRow<'_> {
     /// The cell, unless it is empty or its column is not there.
     fn cell(&self, column: &str) -> Option<&str> {
         let at = *self.columns.index.get(column)?;

@@ -31,7 +31,7 @@ pub(super) enum Item {
 }
 
 /// Hosts or the switches of one level.
-pub(super) struct Row {
+pub(super) struct Tier {
     pub(super) title: String,
     /// Words of every box, drawn or not.
     pub(super) words: Vec<Vec<String>>,
@@ -52,7 +52,7 @@ type Spot = (usize, usize);
 
 /// The cluster around the hosts.
 pub(super) struct Fabric {
-    pub(super) rows: Vec<Row>,
+    pub(super) rows: Vec<Tier>,
     /// Lines between boxes, each pair in one direction.
     pub(super) edges: BTreeMap<(Spot, Spot), Bundles>,
     pub(super) domains: Vec<Domain>,
@@ -90,7 +90,7 @@ impl Fabric {
         if hosts.len() < 2 && levels.is_empty() && nvswitches.is_empty() {
             return None;
         }
-        let mut rows = vec![Row {
+        let mut rows = vec![Tier {
             title: "hosts".to_owned(),
             words: hosts
                 .iter()
@@ -108,7 +108,7 @@ impl Fabric {
             for (place, &id) in switches.iter().enumerate() {
                 spots.insert(id, (rows.len(), place));
             }
-            rows.push(Row {
+            rows.push(Tier {
                 title: level_text(*level),
                 words: switches.iter().map(|&id| vec![short_name(&topology.vertex(id).name).to_owned()]).collect(),
                 items: elide(switches.len(), MOST_SWITCHES),

@@ -11,7 +11,7 @@ mod simulate;
 pub use error::GoodputError;
 pub use formulas::{Job, Saving, spares};
 pub use rates::{Component, Fleet, Per, Rates, names, text};
-pub use simulate::{Outcome, Run, Stragglers, simulate};
+pub use simulate::{Outcome, Stragglers, WholeRun, simulate};
 
 #[cfg(test)]
 mod tests;

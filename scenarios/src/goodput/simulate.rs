@@ -20,8 +20,8 @@ const MAX_PENDING: f64 = 10_000.0;
 
 /// A job, all times in seconds.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
-pub struct Run {
-    /// Failures, saves and restarts. The restart does not include [`Run::detect`].
+pub struct WholeRun {
+    /// Failures, saves and restarts. The restart does not include [`WholeRun::detect`].
     pub job: Job,
     /// Work until the end, if nothing were lost.
     pub work: f64,
@@ -75,7 +75,7 @@ pub struct Outcome {
 ///
 /// # Errors
 /// Numbers without a meaning; a job of more events than are simulated, as one that never ends has.
-pub fn simulate(run: &Run, samples: u32, seed: u64) -> Result<Outcome, GoodputError> {
+pub fn simulate(run: &WholeRun, samples: u32, seed: u64) -> Result<Outcome, GoodputError> {
     check(run, samples)?;
     let mut events = 0;
     let mut ends = Vec::with_capacity(samples as usize);
@@ -100,7 +100,7 @@ pub fn simulate(run: &Run, samples: u32, seed: u64) -> Result<Outcome, GoodputEr
     })
 }
 
-fn check(run: &Run, samples: u32) -> Result<(), GoodputError> {
+fn check(run: &WholeRun, samples: u32) -> Result<(), GoodputError> {
     run.job.check()?;
     positive("the work", run.work)?;
     positive("the interval", run.interval)?;
@@ -177,7 +177,7 @@ impl Draws {
 
 /// A job while it runs.
 struct Machine<'a> {
-    run: &'a Run,
+    run: &'a WholeRun,
     draws: Draws,
     now: f64,
     /// Work that is done, of it what is in storage.
@@ -196,7 +196,7 @@ struct Machine<'a> {
 }
 
 impl<'a> Machine<'a> {
-    fn new(run: &'a Run, seed: u64) -> Self {
+    fn new(run: &'a WholeRun, seed: u64) -> Self {
         let mut draws = Draws { seed, count: 0 };
         let failure = draws.exponential(run.job.mtbf);
         let straggler = run.stragglers.map_or(f64::INFINITY, |s| draws.exponential(s.between));

@@ -6,8 +6,8 @@ fn job(mtbf: f64, stall: f64, restart: f64) -> Job {
     Job { mtbf, stall, durable: 0.0, restart }
 }
 
-fn run(job: Job, interval: f64, work: f64) -> Run {
-    Run { job, work, interval, detect: 0.0, spares: None, repair: 0.0, hardware: 1.0, stragglers: None }
+fn run(job: Job, interval: f64, work: f64) -> WholeRun {
+    WholeRun { job, work, interval, detect: 0.0, spares: None, repair: 0.0, hardware: 1.0, stragglers: None }
 }
 
 /// Goal: Young, Daly, exact and first order to the printed digits; Monte Carlo within 0.3 points of both it and the exact
@@ -90,22 +90,22 @@ fn published_rates_give_published_times() {
 #[test]
 fn spares_and_stragglers_cost_what_they_must() {
     let base = run(job(10_000.0, 10.0, 300.0), 400.0, 1e6);
-    let drawn = |run: &Run| simulate(run, 64, 3).unwrap();
+    let drawn = |run: &WholeRun| simulate(run, 64, 3).unwrap();
     let plenty = drawn(&base);
     assert_eq!(plenty, drawn(&base), "the same seed gives the same result");
     assert_ne!(plenty, simulate(&base, 64, 4).unwrap());
-    let detect = drawn(&Run { detect: 300.0, ..base });
+    let detect = drawn(&WholeRun { detect: 300.0, ..base });
     assert!(detect.down > plenty.down + 290.0 * plenty.failures, "{detect:?}");
     // A repair takes two times between failures: one spare is short, twelve are not.
-    let with = |spares| drawn(&Run { spares: Some(spares), repair: 20_000.0, ..base });
+    let with = |spares| drawn(&WholeRun { spares: Some(spares), repair: 20_000.0, ..base });
     let (short, enough) = (with(1), with(12));
     assert!(short.waiting > 100_000.0 && enough.waiting < 100.0 && enough.goodput > short.goodput + 0.1, "{short:?}");
-    let software = drawn(&Run { spares: Some(0), repair: 1e9, hardware: 0.0, ..base });
+    let software = drawn(&WholeRun { spares: Some(0), repair: 1e9, hardware: 0.0, ..base });
     assert_eq!(software.waiting, 0.0);
     // A straggler of a quarter for 1,000 s each 10,000 s costs a fifth of a tenth of the time, a little less where two overlap or the
     // job is down.
     let stragglers = Some(Stragglers { between: 10_000.0, slowdown: 1.25, lasts: 1000.0 });
-    let slow = drawn(&Run { stragglers, ..base });
+    let slow = drawn(&WholeRun { stragglers, ..base });
     let share = slow.slow / slow.finish[1];
     assert!((0.016..0.020).contains(&share), "{share}");
     for (mean, quantile, expected) in [(0.0, 0.99, 0), (1.0, 0.99, 4), (1.0, 0.9, 2), (1000.0, 0.5, 1000)] {
@@ -118,19 +118,19 @@ fn spares_and_stragglers_cost_what_they_must() {
 fn bad_input_is_refused() {
     let good = run(job(10_000.0, 10.0, 300.0), 400.0, 1e6);
     for bad in [
-        Run { work: f64::NAN, ..good },
-        Run { interval: 0.0, ..good },
-        Run { job: job(0.0, 10.0, 300.0), ..good },
-        Run { job: job(1e4, -1.0, 300.0), ..good },
-        Run { hardware: 1.5, ..good },
-        Run { stragglers: Some(Stragglers { between: 1e3, slowdown: 0.5, lasts: 1.0 }), ..good },
-        Run { job: Job { durable: 1e9, ..good.job }, ..good },
+        WholeRun { work: f64::NAN, ..good },
+        WholeRun { interval: 0.0, ..good },
+        WholeRun { job: job(0.0, 10.0, 300.0), ..good },
+        WholeRun { job: job(1e4, -1.0, 300.0), ..good },
+        WholeRun { hardware: 1.5, ..good },
+        WholeRun { stragglers: Some(Stragglers { between: 1e3, slowdown: 0.5, lasts: 1.0 }), ..good },
+        WholeRun { job: Job { durable: 1e9, ..good.job }, ..good },
     ] {
         assert!(matches!(simulate(&bad, 10, 1), Err(GoodputError::Value { .. })), "{bad:?}");
     }
     assert!(matches!(simulate(&good, 0, 1), Err(GoodputError::Value { .. })));
     // Each restart takes forty times the time between failures: it never ends.
-    let hopeless = Run { job: job(10.0, 1.0, 400.0), ..good };
+    let hopeless = WholeRun { job: job(10.0, 1.0, 400.0), ..good };
     assert!(matches!(simulate(&hopeless, 10, 1), Err(GoodputError::TooLong { .. })));
     assert!(spares(1e9, 0.5).is_err() && spares(1.0, 1.0).is_err() && spares(-1.0, 0.5).is_err());
     let error = Rates::load("llama3-45b").unwrap_err().render();

@@ -51,7 +51,7 @@ const WEIGHT_REACH: f64 = 1.5;
 
 /// A simulated kernel that samples share.
 #[derive(Debug)]
-struct Case {
+struct SharedKernel {
     machine: usize,
     proven: Proven,
     settings: Settings,
@@ -222,7 +222,7 @@ pub struct Study<'a> {
     samples: Vec<Sample>,
     /// By sample, which case it is.
     of: Vec<usize>,
-    cases: Vec<Case>,
+    cases: Vec<SharedKernel>,
     /// Parameters that enter any case or launch.
     constants: Vec<Constant>,
     start: Vec<f64>,
@@ -246,17 +246,17 @@ impl<'a> Study<'a> {
             (*machine, call.clone(), *algorithm, *protocol, Settings { launch: Launch::Graph, ..*settings })
         };
         let (of, firsts) = numbered(samples.iter().map(kernel));
-        let mut cases: Vec<Case> = (firsts.par_iter())
+        let mut cases: Vec<SharedKernel> = (firsts.par_iter())
             .map(|&index| {
                 let Sample { machine, call, algorithm, protocol, settings, .. } = &samples[index];
                 let settings = Settings { launch: Launch::Graph, ..*settings };
                 let proven = predictors[*machine].proven(call, *algorithm, *protocol, &settings)?;
-                Ok(Case { machine: *machine, proven, settings, depends: Vec::new(), like: 0 })
+                Ok(SharedKernel { machine: *machine, proven, settings, depends: Vec::new(), like: 0 })
             })
             .collect::<Result<_, PredictError>>()?;
 
         // What is laid tells which parameters enter; it is the same for all sizes of a kind.
-        let kind = |case: &Case| -> Kind {
+        let kind = |case: &SharedKernel| -> Kind {
             let Schedule { call, plan, .. } = &case.proven.schedule;
             (case.machine, call.collective, plan.algorithm, plan.protocol, call.ranks, case.settings.transport)
         };
@@ -489,9 +489,9 @@ fn numbered<K: Eq + Hash>(keys: impl Iterator<Item = K>) -> (Vec<usize>, Vec<usi
 
 /// By case, which one tells how it changes with a parameter: of calls that differ in their size alone, those of many
 /// chunks do as the shortest of them.
-fn likes(cases: &[Case]) -> Vec<usize> {
+fn likes(cases: &[SharedKernel]) -> Vec<usize> {
     let mut shortest: FxHashMap<Like, (u64, usize)> = FxHashMap::default();
-    let kind = |case: &Case| -> Option<Like> {
+    let kind = |case: &SharedKernel| -> Option<Like> {
         let Schedule { call, plan, .. } = &case.proven.schedule;
         let long = plan.per_channel >= LONG * plan.chunk.max(1) && call.counts.is_none();
         let plan = Plan { per_channel: 0, dealing: Dealing::Evenly, ..*plan };
@@ -536,7 +536,7 @@ fn set(profile: &mut Profile, constant: Constant, value: f64) {
 }
 
 /// Everything of a laid case that costs time.
-fn costs(topology: &Topology, profile: &Profile, case: &Case) -> Result<impl PartialEq + use<>, PredictError> {
+fn costs(topology: &Topology, profile: &Profile, case: &SharedKernel) -> Result<impl PartialEq + use<>, PredictError> {
     let schedule = &case.proven.schedule;
     let laid = lay(topology, profile, &case.settings.transport, schedule)?;
     let Instance { resources, conns, lanes, .. } = laid.instance;

@@ -12,7 +12,7 @@ use rayon::prelude::*;
 use super::constants::Constant;
 use super::gpu::{Clock, Compute, Unsupported};
 use super::kernel::Kernel;
-use super::power::Run;
+use super::power::Duty;
 use super::work::Work;
 use crate::calibrate::solve::{Options, Problem, minimise};
 
@@ -100,12 +100,12 @@ impl Sample {
         let works: Vec<(Work, f64)> = self.kernels.iter().map(|kernel| (gpu.work(kernel, true), 1.0)).collect();
         let seconds = |clock: Clock| works.iter().map(|(work, _)| work.seconds(clock.share())).sum::<f64>();
         let run = match self.timing {
-            Timing::Settled => Run::Sustained,
+            Timing::Settled => Duty::Sustained,
             Timing::Calls { warmup, timed } => {
                 let call = seconds(Clock::BOOST);
-                Run::Cold { warmup: call * f64::from(warmup), timed: call * f64::from(timed) }
+                Duty::Cold { warmup: call * f64::from(warmup), timed: call * f64::from(timed) }
             }
-            Timing::Seconds(timed) => Run::Cold { warmup: 0.0, timed },
+            Timing::Seconds(timed) => Duty::Cold { warmup: 0.0, timed },
         };
         (seconds(gpu.mean_of(&works, run)) * 1e6).max(issue_us(gpu, self.issue))
     }

@@ -23,4 +23,4 @@ pub use gpu::{Clock, Compute, Unsupported};
 pub use kernel::{
     Attention, Backend, Kernel, Memory, MemoryKind, Optimizer, Pass, Precision, Product, ProductPass, Tokens,
 };
-pub use power::Run;
+pub use power::Duty;

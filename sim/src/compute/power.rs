@@ -17,7 +17,7 @@ const HALVINGS: u32 = 17;
 
 /// How long kernels have run when they are timed.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Run {
+pub enum Duty {
     /// Long enough for the clock to settle, as in training.
     Sustained,
     /// From an idle GPU: some seconds before, then some that are timed.
@@ -46,7 +46,7 @@ impl Compute {
     }
 
     /// The mean clock of a run of such a mix.
-    pub fn mean_clock(&self, mix: &[(Kernel, u64)], run: Run) -> Clock {
+    pub fn mean_clock(&self, mix: &[(Kernel, u64)], run: Duty) -> Clock {
         self.mean_of(&self.works(mix), run)
     }
 
@@ -55,9 +55,9 @@ impl Compute {
     }
 
     /// The same of kernels whose needs are known.
-    pub(super) fn mean_of(&self, works: &[(Work, f64)], run: Run) -> Clock {
+    pub(super) fn mean_of(&self, works: &[(Work, f64)], run: Duty) -> Clock {
         let settled = self.settled(works, 1.0);
-        let Run::Cold { warmup, timed } = run else { return settled };
+        let Duty::Cold { warmup, timed } = run else { return settled };
         let settle = self.value(Constant::PowerSettle) * 1e-3;
         let (from, long) = (warmup / settle, timed / settle);
         // Mean over the timed part of what is left of the way from the boost clock to the settled one.

@@ -89,7 +89,7 @@ pub(super) fn work(gpu: &Compute, product: &Product, repeated: bool) -> Work {
     let largest = gpu.value(Constant::Tile);
     for &tile in tiles.iter().filter(|(high, wide)| high * wide <= largest) {
         for &share in shares {
-            let Run { cores, again, tiles } = bench.run(&shapes, tile, share);
+            let WaveCost { cores, again, tiles } = bench.run(&shapes, tile, share);
             let taken = if operands > HELD * l2 { again.max(operands) } else { operands };
             let bytes = if cached { 0.0 } else { taken + results };
             let memory = bytes / bench.memory;
@@ -146,7 +146,7 @@ struct Bench {
 }
 
 /// Seconds of multiprocessors, bytes of operands that all waves take, and tiles.
-struct Run {
+struct WaveCost {
     cores: f64,
     again: f64,
     tiles: f64,
@@ -165,7 +165,7 @@ impl Bench {
         }
     }
 
-    fn run(&self, shapes: &[Shape], (high, wide): (f64, f64), share: f64) -> Run {
+    fn run(&self, shapes: &[Shape], (high, wide): (f64, f64), share: f64) -> WaveCost {
         let slice = TURN / self.element;
         let turn = together(2.0 * high * wide * slice / self.rate, (high + wide) * TURN / self.feed, PIPELINED);
         let (mut tiles, mut turns, mut results, mut again) = (0.0, 0.0, 0.0, 0.0);
@@ -189,6 +189,6 @@ impl Bench {
             // Partial sums are written and read again, through L2.
             cores += self.split + 2.0 * share * PARTIAL * results / (self.feed * self.sms);
         }
-        Run { cores, again, tiles }
+        WaveCost { cores, again, tiles }
     }
 }

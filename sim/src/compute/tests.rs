@@ -209,8 +209,8 @@ fn power_limits_the_clock() {
     assert_eq!(h200.sustained(&copies), Clock::BOOST);
     let mixed = [(product(8192, 8192, 8192), 1), (Kernel::Memory(copy), 4)];
     assert!(h200.sustained(&mixed) > clock);
-    let cold = h200.mean_clock(&large, Run::Cold { warmup: 0.0, timed: 0.001 });
-    let warm = h200.mean_clock(&large, Run::Cold { warmup: 0.0, timed: 100.0 });
+    let cold = h200.mean_clock(&large, Duty::Cold { warmup: 0.0, timed: 0.001 });
+    let warm = h200.mean_clock(&large, Duty::Cold { warmup: 0.0, timed: 100.0 });
     assert!(cold.share() > 0.99 && (warm.share() - clock.share()).abs() < 0.001, "{cold:?} {warm:?}");
 }
 

@@ -40,7 +40,9 @@ use thiserror::Error;
 use crate::schedule::wiring::{Slice, SliceCursor, UNUSED};
 use crate::units::{SimDuration, SimTime};
 use flows::{Flows, Use, WEIGHT_ONE};
-use state::{ConnRun, End, Handed, KernelRun, LaneRun, Owner, Phase, Run, Slot, TurnRun, UNKNOWN, merge, wake_all};
+use state::{
+    ConnRun, End, Handed, KernelRun, LaneRun, Owner, Phase, Simulation, Slot, TurnRun, UNKNOWN, merge, wake_all,
+};
 
 pub use fold::{Folded, fold};
 pub use instance::{Access, ConnSpec, Gate, Instance, KernelSpec, LaneSpec, Outcome, ProxySpec, TaskSpec, lane_of};
@@ -97,10 +99,10 @@ impl EngineError {
 /// # Errors
 /// [`EngineError`] if it cannot end: a flaw of the schedule, which the verifier reports better.
 pub fn run<O: Observer>(instance: &Instance<'_>, observer: &mut O) -> Result<Outcome, EngineError> {
-    Run::new(instance, observer).run()
+    Simulation::new(instance, observer).run()
 }
 
-impl<'a, 'o, O: Observer> Run<'a, 'o, O> {
+impl<'a, 'o, O: Observer> Simulation<'a, 'o, O> {
     fn new(instance: &'a Instance<'a>, observer: &'o mut O) -> Self {
         let mut conns: Vec<ConnRun> = instance
             .conns

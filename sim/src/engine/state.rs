@@ -246,7 +246,7 @@ impl Owner {
     }
 }
 
-pub(super) struct Run<'a, 'o, O: Observer> {
+pub(super) struct Simulation<'a, 'o, O: Observer> {
     pub(super) instance: &'a Instance<'a>,
     pub(super) observer: &'o mut O,
     pub(super) now: u64,

@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 
 use super::instance::{Gate, TaskSpec};
 use super::observe::Observer;
-use super::state::{GateRun, KernelRun, Owner, Run, Stage, TaskRun, UNKNOWN};
+use super::state::{GateRun, KernelRun, Owner, Simulation, Stage, TaskRun, UNKNOWN};
 use crate::schedule::wiring::UNUSED;
 use crate::units::SimTime;
 
@@ -50,7 +50,7 @@ pub(super) fn prepare(specs: &[TaskSpec], kernels: &mut [KernelRun]) -> (Vec<Tas
     (runs, std::iter::repeat_with(gate).take(gates).collect())
 }
 
-impl<O: Observer> Run<'_, '_, O> {
+impl<O: Observer> Simulation<'_, '_, O> {
     /// A task's time has come: to start, to go on from its fixed time, or to end with its flow.
     pub(super) fn task_event(&mut self, task: u32) {
         let run = &mut self.tasks[task as usize];

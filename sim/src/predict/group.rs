@@ -106,7 +106,8 @@ impl Predictor<'_> {
         }
         let most = u32::try_from(MOST_SLICES / slices.max(1)).unwrap_or(u32::MAX);
         let rounds = (most / 2 * 2).clamp(2, ROUNDS);
-        let Run { kernel, proof, events, busy, congested } = self.run_group(calls, &order, &plans, settings, rounds)?;
+        let GroupTime { kernel, proof, events, busy, congested } =
+            self.run_group(calls, &order, &plans, settings, rounds)?;
         let of_calls = group.iter().zip(calls).map(|(c, call)| self.profile.beyond(c.algorithm, c.protocol, call));
         let mut beyond: Beyond = of_calls.chain([self.beyond(ranks, settings.launch)]).collect();
         // That of the call with the most to do.
@@ -301,7 +302,7 @@ impl Predictor<'_> {
         plans: &[Plan],
         settings: &Settings,
         rounds: u32,
-    ) -> Result<Run, PredictError> {
+    ) -> Result<GroupTime, PredictError> {
         let mut schedules = Vec::new();
         let mut proof = ProofKind::Proved { races: true };
         for &index in order {
@@ -345,12 +346,12 @@ impl Predictor<'_> {
             .map_err(stopped)?
             .max(bound.time);
         let congested = congested.map(|link| self.congestion(link));
-        Ok(Run { kernel, proof, events: outcome.events, busy, congested })
+        Ok(GroupTime { kernel, proof, events: outcome.events, busy, congested })
     }
 }
 
 /// What a run came to.
-struct Run {
+struct GroupTime {
     kernel: SimDuration,
     proof: ProofKind,
     events: u64,

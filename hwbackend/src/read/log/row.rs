@@ -50,7 +50,7 @@ impl Half {
     }
 }
 
-pub(super) struct Row {
+pub(super) struct LogRow {
     pub(super) line: u64,
     pub(super) size: u64,
     count: Option<u64>,
@@ -60,7 +60,7 @@ pub(super) struct Row {
     pub(super) halves: [Half; 2],
 }
 
-impl Row {
+impl LogRow {
     /// The row of line `number`; what is not known of it is noted in `out`.
     pub(super) fn read(number: u64, tokens: &[&str], fields: &Fields<'_>, out: &mut Parsed) -> Result<Self, String> {
         let whole = |text: &str, what: &str| {

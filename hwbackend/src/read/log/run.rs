@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use collcast_sim::collective::{Collective, Launch};
 use collcast_sim::measurement::Choice;
 
-use super::row::{Row, is_time};
+use super::row::{LogRow, is_time};
 use crate::read::bus::{Sample, bus_factor_fits, ranks_of_samples};
 use crate::read::parsed::{Input, Parsed};
 use crate::read::settings::Env;
@@ -13,7 +13,7 @@ use crate::read::sidecar::Sidecar;
 
 /// What is known of the run whose table comes next or is being read.
 #[derive(Default)]
-pub(super) struct Run {
+pub(super) struct LogRun {
     pub(super) collective: Option<Collective>,
     /// The name of a test that is none of them; file names are then no help.
     pub(super) unknown_test: Option<String>,
@@ -33,12 +33,12 @@ pub(super) struct Run {
     pub(super) nccl: Option<String>,
     pub(super) env: Env,
     pub(super) choices: HashMap<u64, Choice>,
-    pub(super) rows: Vec<Row>,
+    pub(super) rows: Vec<LogRow>,
     /// Its last lines are there, which say whether results were right.
     pub(super) finished: bool,
 }
 
-impl Run {
+impl LogRun {
     /// From the device lines, if they agree with the rates; else from what is left. `by` says who named the collective.
     pub(super) fn ranks(
         &self,
