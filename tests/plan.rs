@@ -126,7 +126,7 @@ fn row(page: &mut String, what: &str, errors: &[f64]) {
     writeln!(page, "| {what} | {} | {mean_abs:.1}% | {worst:.1}% | {signed:+.1}% |", errors.len()).unwrap();
 }
 
-/// Goal: the page of errors is today's; dense models by Megatron on H100 are within 13%, and on average within 3%;
+/// Goal: the page of errors is today's; dense models by Megatron on H100 are within 10%, and on average within 4%;
 /// so are those of 2023 on average within 12%, and our own steps within 9%.
 #[test]
 fn published_runs_are_forecast() {
@@ -165,7 +165,7 @@ fn published_runs_are_forecast() {
         "{PAGE} is not current: COLLCAST_UPDATE=1 cargo test --test plan"
     );
     let hopper: Vec<f64> = kinds[&("megatron", "dgx-h100")].iter().map(|e| e.abs()).collect();
-    assert!(mean(&hopper) < 0.03 && hopper.iter().all(|e| *e < 0.13), "{hopper:?}");
+    assert!(mean(&hopper) < 0.04 && hopper.iter().all(|e| *e < 0.1), "{hopper:?}");
     assert!(kinds[&("megatron-paper", "dgx-a100")].iter().all(|e| e.abs() < 0.14));
     let of_2023 = |machine| kinds[&("llm-foundry", machine)].iter().map(|e| e.abs()).collect::<Vec<f64>>();
     assert!(mean(&of_2023("dgx-h100")) < 0.12 && mean(&of_2023("oci-a100")) < 0.08);

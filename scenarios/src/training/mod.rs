@@ -10,6 +10,7 @@ pub mod calls;
 mod data;
 mod error;
 mod pass;
+mod spread;
 mod streams;
 mod timeline;
 mod units;
@@ -94,7 +95,7 @@ fn recorded(training: &Training<'_>, known: &Known, record: &mut Record<'_>) -> 
     let slow;
     let mut layers = layers;
     if training.slowest > 1.0 {
-        timer.pace = training.slowest;
+        timer.pace *= training.slowest;
         slow = training.layers(&training.parts(), &timer, &|timer, pieces, weights| timer.pieces(pieces, weights))?;
         layers = &slow;
         let seconds: Vec<f64> = stages.iter().map(|stage| stage.spent().seconds).collect();
