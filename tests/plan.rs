@@ -10,9 +10,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
+use collcast::Watch;
 use collcast::plan::{Request, plan};
 use collcast::scenarios::memory::Framework;
-use collcast::{Error, SiteSpec, Watch};
 use collcast_sim::compute::Precision;
 use rayon::prelude::*;
 use serde::Deserialize;
@@ -269,18 +269,30 @@ fn impossible_plans_say_why() {
     refused(&["llama3-8b", "--gpus", "8", "--precision", "fp9"], &["fp9", "known: bf16"]);
 }
 
-/// Goal: more GPUs never make the best step slower by more than a hair, and weak scaling loses some per cent, not none.
+/// Goal: weak scaling of the published runs of 2023 from 128 to 512 GPUs loses some per cent, as they did: within 3.5 points of
+/// theirs, which are 5%, 4%, 3% and 8%.
 #[test]
-fn weak_scaling_costs_something() {
-    let of = |gpus: u64| -> Result<f64, Error> {
-        let request = Request {
-            layout: Some(format!("zero=3,mbs=8,gbs={},recompute=full", 8 * gpus)),
-            framework: Framework::LlmFoundry,
-            site: SiteSpec::new("dgx-h100"),
-            ..Request::new("mpt-70b", "dgx-h100", gpus)
+fn weak_scaling_loses_about_what_it_did() {
+    for (model, layout, sequences) in [
+        ("mpt-70b", "mbs=8,recompute=full", 8),
+        ("mpt-30b", "mbs=8,recompute=full", 8),
+        ("mpt-13b", "mbs=16,recompute=full", 16),
+        ("mpt-7b", "mbs=6", 6),
+    ] {
+        let of = |gpus: u64| {
+            let request = Request {
+                layout: Some(format!("zero=3,{layout},gbs={}", sequences * gpus)),
+                framework: Framework::LlmFoundry,
+                ..Request::new(model, "dgx-h100", gpus)
+            };
+            plan(&request, &Watch::default()).unwrap().layouts[0].tokens_per_s_per_gpu
         };
-        Ok(plan(&request, &Watch::default())?.layouts[0].tokens_per_s_per_gpu)
-    };
-    let (few, many) = (of(128).unwrap(), of(512).unwrap());
-    assert!(many < few && many > 0.9 * few, "{few} {many}");
+        let runs = runs();
+        let published = |gpus: u64| {
+            let is = |run: &&Run| run.model == model && run.machine == "dgx-h100" && run.gpus == gpus;
+            runs.iter().find(is).unwrap().tokens_per_s_per_gpu
+        };
+        let [ours, theirs] = [of(512) / of(128), published(512) / published(128)];
+        assert!(ours < 0.995 && (ours - theirs).abs() < 0.035, "{model}: {ours} {theirs}");
+    }
 }

@@ -102,7 +102,7 @@ fn recorded(training: &Training<'_>, known: &Known, record: &mut Record<'_>) -> 
         let busiest = (0..stages.len()).max_by(|&a, &b| seconds[a].total_cmp(&seconds[b])).unwrap_or(0);
         stages[busiest] = training.stages(layers).swap_remove(busiest);
     }
-    if parallel.zero == 3 && parallel.pipeline == 1 {
+    if training.software.execution.by_units(parallel.zero) && parallel.pipeline == 1 {
         return data::sharded(training, layers, &timer, record);
     }
     let seconds = |stage: &Stage, of: fn(&Unit) -> f64| -> Vec<f64> {

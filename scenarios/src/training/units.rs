@@ -238,7 +238,8 @@ impl Training<'_> {
         let unit = |passes: &Passes, parameters: [f64; 2]| -> Result<Unit, TrainingError> {
             let weights = if delays { times(timer, &passes.backward, Some(true))? } else { Spent::default() };
             let mut backward = times(timer, &passes.backward, delays.then_some(false))?;
-            if self.parallel.micro_batches() > 1 {
+            // Those that share parameters by units add up shares of gradients.
+            if self.parallel.micro_batches() > 1 && !self.software.execution.by_units(self.parallel.zero) {
                 let sums = work::accumulate((parameters[0] + parameters[1]) as u64, false, self.software);
                 backward.add(&times(timer, &sums, None)?, 1.0);
             }

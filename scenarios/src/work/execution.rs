@@ -39,6 +39,18 @@ pub enum ContextKind {
     Ulysses,
 }
 
+/// How replicas that share parameters (FSDP) keep those of a unit while it is used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Units {
+    /// Products read buffers that calls fill, and add to those that calls sum (Megatron-FSDP).
+    InPlace,
+    /// As one flat tensor: products read views of it, whose gradients are joined (FSDP1).
+    Flat,
+    /// Each parameter by itself, copied out of a buffer, its gradient into one (FSDP2).
+    Parameters,
+}
+
 /// How a framework runs a step.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Execution {
@@ -71,11 +83,22 @@ pub struct Execution {
     pub accumulates_in_product: bool,
     /// Parameters of a bucket of gradients at least, where replicas share no parameters.
     pub bucket: f64,
+    /// How replicas that share parameters keep a unit.
+    pub units: Units,
+    /// Whether their backward pass gathers the next unit once the gradients of this one are summed (`BACKWARD_POST`), and not
+    /// beside it. Both are calls of one communicator, so that nothing runs beside them then.
+    pub gathers_after_sum: bool,
     /// Whether gradients are clipped by their norm.
     pub clips: bool,
 }
 
 impl Execution {
+    /// Whether replicas with this `zero` exchange unit by unit: all of ZeRO-3, and FSDP1 where parameters stay gathered after the
+    /// forward pass (`SHARD_GRAD_OP`).
+    pub fn by_units(&self, zero: u8) -> bool {
+        zero == 3 || (zero == 2 && self.units == Units::Flat)
+    }
+
     /// Eager PyTorch 2: FlashAttention-2 in BF16, even routing, nothing overlapped. Layers whose keys serve several queries
     /// (`enable_gqa`) take as long as with it, in 2.11 too: `blocks.csv`, `models.csv`.
     pub const EAGER: Self = Self {
@@ -95,6 +118,8 @@ impl Execution {
         accumulates_in_product: false,
         // Megatron-LM, `ddp_bucket_size`: 40 million.
         bucket: 40e6,
+        units: Units::Parameters,
+        gathers_after_sum: false,
         clips: false,
     };
     /// The same with compiled layers, of which a checkpoint around one runs all again.
@@ -110,6 +135,7 @@ impl Execution {
         stops_early: false,
         splits_messages: true,
         accumulates_in_product: true,
+        units: Units::InPlace,
         clips: true,
         ..Self::EAGER
     };

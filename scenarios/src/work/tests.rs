@@ -369,3 +369,24 @@ proptest::proptest! {
         proptest::prop_assert!(ends.iter().all(|passes| !passes.forward.is_empty()));
     }
 }
+
+/// Goal: FSDP1 casts shares and joins gradients, once each; FSDP2 copies all parameters out of a buffer and into one.
+#[test]
+fn units_are_kept_as_each_framework_does() {
+    let parallel = Parallel::parse("dp=8,zero=3").unwrap();
+    let moved = |framework: Framework, parallel: &Parallel| {
+        unit(8_000_000, parallel, &framework.software()).map(|pieces| {
+            let bytes = |piece: &Piece| match piece {
+                Piece::Kernel(Run { kernel: Kernel::Memory(memory), .. }) => {
+                    (memory.reads + memory.writes) as f64 / 8e6
+                }
+                _ => 0.0,
+            };
+            pieces.iter().map(bytes).sum::<f64>()
+        })
+    };
+    assert_eq!(moved(Framework::LlmFoundry, &parallel), [6.0 / 8.0, 4.0 + 6.0 / 8.0]);
+    assert_eq!(moved(Framework::Torchtitan, &parallel), [(6.0 + 4.0) / 8.0 + 4.0, 9.0]);
+    let two = Parallel { zero: 2, ..parallel };
+    assert!(moved(Framework::LlmFoundry, &two)[1] > 0.0 && moved(Framework::Torchtitan, &two) == [0.0; 2]);
+}
