@@ -35,6 +35,9 @@ pub enum ContextKind {
     Ring,
     /// All parts are gathered before (Llama 3).
     AllGather,
+    /// All parts are gathered beside the first of them, each part has a kernel, and results are merged in 32 bits; gradients
+    /// go round (PyTorch).
+    Merged,
     /// Ranks exchange tokens for heads (DeepSpeed Ulysses; Megatron-LM's `a2a`).
     Ulysses,
 }
@@ -66,6 +69,8 @@ pub struct Execution {
     pub context: ContextKind,
     /// Whether exchanges of tensor ranks run beside products, in pieces (async TP, `tp_comm_overlap`).
     pub overlaps_tensor: bool,
+    /// Whether tensor ranks split tokens as the second dimension, after sequences: calls about them need copies (PyTorch).
+    pub splits_second: bool,
     /// Whether the sum of an input's gradient over tensor ranks goes beside the product of the weights' gradient.
     pub hides_gradients: bool,
     /// Whether recomputation ends with the last tensor that is kept, so that a layer's last product does not run again.
@@ -106,8 +111,9 @@ impl Execution {
         flash: Backend::Flash2,
         precision: Precision::Bf16,
         scaling: Scaling::Current,
-        context: ContextKind::AllGather,
+        context: ContextKind::Merged,
         overlaps_tensor: false,
+        splits_second: true,
         hides_gradients: false,
         // PyTorch, `torch/utils/checkpoint.py`: `early_stop` of checkpoints without re-entry.
         stops_early: true,
@@ -131,6 +137,7 @@ impl Execution {
         flash: Backend::Cudnn,
         scaling: Scaling::Delayed,
         context: ContextKind::Ring,
+        splits_second: false,
         hides_gradients: true,
         stops_early: false,
         splits_messages: true,

@@ -69,7 +69,7 @@ fn ranks_together_do_the_work_of_the_model_once() {
                 continue;
             }
             for framework in [Framework::Eager, Framework::Compiled, Framework::Torchtitan, Framework::Megatron] {
-                for context in [ContextKind::Ring, ContextKind::AllGather, ContextKind::Ulysses] {
+                for context in [ContextKind::Ring, ContextKind::AllGather, ContextKind::Merged, ContextKind::Ulysses] {
                     let mut software = framework.software();
                     // A padded vocabulary costs what no count of the model has.
                     software.pads_vocabulary = false;
@@ -160,6 +160,13 @@ fn exchanges_are_those_of_each_strategy() {
     let (layer, ..) = passes_of("llama3-8b", "cp=4", |s| s.execution.context = ContextKind::AllGather);
     assert_eq!(calls(&layer.forward), [(Axis::Context, gather, 4 * 8192 * 8 * 128, 1)]);
     assert_eq!(calls(&layer.backward).iter().map(|c| c.1).collect::<Vec<_>>(), [gather, scatter]);
+    // PyTorch: gathered beside the first part; gradients go round, c times, twice as wide, the last time beside nothing.
+    let (layer, ..) = passes_of("llama3-8b", "cp=4", |s| s.execution.context = ContextKind::Merged);
+    assert_eq!(calls(&layer.forward), [(Axis::Context, gather, 4 * 8192 * 8 * 128, 1)]);
+    let round = 2 * 4 * (8192 / 4) * 8 * 128;
+    let [send, last] = [3, 1].map(|count| (Axis::Context, Call::Ring, round, count));
+    assert_eq!(calls(&layer.backward)[1..], [send, last]);
+    assert_eq!((hidden(&layer.forward), hidden(&layer.backward)), (1, 2));
     let (layer, ..) = passes_of("gpt-22b", "cp=4", |s| s.execution.context = ContextKind::Ulysses);
     assert_eq!(calls(&layer.forward), [(Axis::Context, all, 2 * 2048 / 4 * 6144, 1); 4]);
 
@@ -368,6 +375,27 @@ proptest::proptest! {
         let ends = [embedding(&model, &parallel, &software), head(&model, &parallel, &software)];
         proptest::prop_assert!(ends.iter().all(|passes| !passes.forward.is_empty()));
     }
+}
+
+/// Goal: PyTorch's tensor ranks copy around calls about tokens; where products run in pieces beside calls, they copy only
+/// around sums that no product makes alone.
+#[test]
+fn tensor_ranks_of_pytorch_copy_around_calls() {
+    let model = load("llama3-8b").unwrap().0;
+    let parallel = Parallel::parse("tp=8,sp=on").unwrap();
+    let copies = |overlaps: bool| {
+        let mut software = Framework::TorchtitanCompiled.software();
+        software.execution.overlaps_tensor = overlaps;
+        let passes = layer(&model, LayerKind::Dense, &parallel, &software);
+        [&passes.forward, &passes.backward].map(|list| {
+            let copies =
+                list.iter().filter(|piece| matches!(piece, Piece::Kernel(run) if run.name == "tokens in order"));
+            copies.count()
+        })
+    };
+    assert_eq!((copies(false), copies(true)), ([4, 4], [0, 2]));
+    let megatron = layer(&model, LayerKind::Dense, &parallel, &Framework::Megatron.software());
+    assert!(megatron.forward.iter().all(|piece| !matches!(piece, Piece::Kernel(run) if run.name == "tokens in order")));
 }
 
 /// Goal: FSDP1 casts shares and joins gradients, once each; FSDP2 copies all parameters out of a buffer and into one.
