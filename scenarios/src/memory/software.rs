@@ -295,8 +295,9 @@ impl Framework {
             Self::Compiled => Software { recomputes_activation: true, execution: Execution::COMPILED, ..eager },
             Self::Megatron => megatron,
             Self::MegatronPaper => {
-                // Messages beside passes came in 2023 (Megatron-LM, `overlap_p2p_comm`).
-                let execution = Execution { overlaps_messages: false, ..megatron.execution };
+                // Messages beside passes came in 2023 (Megatron-LM, `overlap_p2p_comm`). Its layers are its own, with biases that
+                // are added in kernels over elements, and queries, keys and values split from one tensor.
+                let execution = Execution { overlaps_messages: false, joins_gradients: false, ..megatron.execution };
                 Software { attention: Kernel::Unfused, statistics: false, loss: Loss::Paper, execution, ..megatron }
             }
             Self::Torchtitan => cudnn(torchtitan),

@@ -86,6 +86,9 @@ pub struct Execution {
     pub imbalance: f64,
     /// Whether products add gradients of weights into the ones of 32 bits themselves (`gradient_accumulation_fusion`).
     pub accumulates_in_product: bool,
+    /// Whether gradients of biases come with the product of their weights' gradient, and those of queries, keys and values in the
+    /// one tensor that it reads (Transformer Engine).
+    pub joins_gradients: bool,
     /// Parameters of a bucket of gradients at least, where replicas share no parameters.
     pub bucket: f64,
     /// How replicas that share parameters keep a unit.
@@ -122,6 +125,7 @@ impl Execution {
         overlaps_experts: false,
         imbalance: 1.0,
         accumulates_in_product: false,
+        joins_gradients: false,
         // Megatron-LM, `ddp_bucket_size`: 40 million.
         bucket: 40e6,
         units: Units::Parameters,
@@ -142,6 +146,7 @@ impl Execution {
         stops_early: false,
         splits_messages: true,
         accumulates_in_product: true,
+        joins_gradients: true,
         units: Units::InPlace,
         clips: true,
         ..Self::EAGER

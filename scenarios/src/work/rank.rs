@@ -96,7 +96,7 @@ impl<'a> Rank<'a> {
         forward.push(kernel(name, Kernel::Product(product.clone())));
         backward.push(kernel(name, Kernel::Product(product.of_pass(ProductPass::GradInput))));
         let mut weights = vec![Piece::Kernel(Run { name, kernel: Kernel::Product(weights), count: 1, weights: true })];
-        if of.bias && execution.elements != Elements::Written {
+        if of.bias && !execution.joins_gradients {
             let bytes = times(&[2, rows, of.outputs]);
             let sum = Memory { kind: MemoryKind::Copy, reads: bytes, writes: 0, rows, width: of.outputs, kernels: 1 };
             let kernel = Kernel::Memory(sum);
