@@ -81,17 +81,24 @@ impl<'a> Rank<'a> {
             ..product.clone().of_pass(ProductPass::GradWeight)
         };
         let rows = total(&of.tokens);
+        // Each group has a tensor of its own, with its own scale.
+        let tensors = u32::try_from(of.tokens.count()).unwrap_or(u32::MAX);
         let mut forward = Vec::new();
         let mut backward = Vec::new();
         if precision != Precision::Bf16 {
             if of.cast {
-                forward.extend(self.cast("cast of an input", rows, of.inputs));
+                forward.extend(self.cast("cast of an input", rows, of.inputs, tensors));
             }
             if execution.elements != Elements::Written {
                 // Weights that stay in 16 bits are cast each time; Transformer Engine does so once a step.
-                forward.extend(self.cast("cast of a weight", of.outputs.saturating_mul(groups(&of.tokens)), of.inputs));
+                forward.extend(self.cast(
+                    "cast of a weight",
+                    of.outputs.saturating_mul(tensors.into()),
+                    of.inputs,
+                    tensors,
+                ));
             }
-            backward.extend(self.cast("cast of a gradient", rows, of.outputs));
+            backward.extend(self.cast("cast of a gradient", rows, of.outputs, tensors));
         }
         forward.push(kernel(name, Kernel::Product(product.clone())));
         backward.push(kernel(name, Kernel::Product(product.of_pass(ProductPass::GradInput))));
@@ -108,9 +115,9 @@ impl<'a> Rank<'a> {
 
     /// A tensor in 8 bits, and its transpose for the product over the other dimension, which Hopper's 8-bit instructions
     /// need (cuBLAS 12, "Narrow precisions": only the TN layout).
-    fn cast(&self, name: &'static str, rows: u64, width: u64) -> Vec<Piece> {
+    fn cast(&self, name: &'static str, rows: u64, width: u64, tensors: u32) -> Vec<Piece> {
         let bytes = times(&[2, rows, width]);
-        let pass = |kind, writes| Memory { kind, reads: bytes, writes, rows, width, kernels: 1 };
+        let pass = |kind, writes| Memory { kind, reads: bytes, writes, rows, width, kernels: tensors };
         let mut pieces = Vec::new();
         if self.execution().scaling == Scaling::Current {
             pieces.push(kernel(name, Kernel::Memory(pass(MemoryKind::Scale, 0))));
@@ -278,14 +285,6 @@ fn total(tokens: &Tokens) -> u64 {
         &Tokens::All(tokens) => tokens,
         &Tokens::Even { total, .. } => total,
         Tokens::Given(groups) => groups.iter().fold(0, |sum: u64, &tokens| sum.saturating_add(tokens)),
-    }
-}
-
-fn groups(tokens: &Tokens) -> u64 {
-    match tokens {
-        Tokens::All(_) => 1,
-        Tokens::Even { groups, .. } => *groups,
-        Tokens::Given(groups) => groups.len() as u64,
     }
 }
 

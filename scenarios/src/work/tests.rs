@@ -398,6 +398,21 @@ fn tensor_ranks_of_pytorch_copy_around_calls() {
     assert!(megatron.forward.iter().all(|piece| !matches!(piece, Piece::Kernel(run) if run.name == "tokens in order")));
 }
 
+/// Goal: the host issues the products and casts of each expert by themselves.
+#[test]
+fn each_expert_costs_the_host() {
+    let host = |layout: &str| {
+        let (layer, ..) = passes_of("qwen3-30b-a3b", layout, |s| *s = s.in_fp8());
+        let gpu = collcast_sim::compute::Compute::builtin("h100").unwrap();
+        single::host(&layer.forward, false, &gpu) + single::host(&layer.backward, true, &gpu)
+    };
+    let (many, few) = (host("ep=8,dp=8,gbs=8"), host("ep=64,dp=64,gbs=64"));
+    // 14 experts less, of two layers each with a cast and a product forward, a cast and two products backward.
+    let gpu = collcast_sim::compute::Compute::builtin("h100").unwrap();
+    let each = gpu[collcast_sim::compute::Constant::IssueElement].value * 1e-6 * 2.0 * (2.0 * 2.05 + 3.0 * 5.6);
+    assert!(((many - few) / (14.0 * each) - 1.0).abs() < 0.02, "{many} {few} {each}");
+}
+
 /// Goal: FSDP1 casts shares and joins gradients, once each; FSDP2 copies all parameters out of a buffer and into one.
 #[test]
 fn units_are_kept_as_each_framework_does() {
