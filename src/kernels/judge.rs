@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::layers::{self, Judged};
 use super::load::{Loaded, gpu, load, some};
-use super::row::Row;
+use super::row::KernelRow;
 use crate::error::Error;
 use crate::statistics::quantile;
 
@@ -83,7 +83,7 @@ pub struct Outcome {
     /// What to know before using the figures.
     pub warnings: Vec<String>,
     /// The rows, in the order of files and lines.
-    pub rows: Vec<Row>,
+    pub rows: Vec<KernelRow>,
     /// Their errors by kind.
     pub groups: Vec<Group>,
     /// Of all times.
@@ -106,7 +106,7 @@ pub fn judge(request: &Request) -> Result<Outcome, Error> {
     let judged = layers::judge(&mut paths, &gpu)?;
     let (tables, mut skipped) = load(&paths, &gpu)?;
     skipped.retain(|file| judged.iter().all(|table| table.file != *file));
-    let mut rows: Vec<Row> = judged.iter().flat_map(|table| table.rows.iter().cloned()).collect();
+    let mut rows: Vec<KernelRow> = judged.iter().flat_map(|table| table.rows.iter().cloned()).collect();
     if rows.is_empty() {
         some(&tables, &gpu)?;
     }
@@ -134,8 +134,8 @@ pub fn judge(request: &Request) -> Result<Outcome, Error> {
     })
 }
 
-fn row(file: &str, line: u64, sample: &Sample, predicted_us: f64) -> Row {
-    Row {
+fn row(file: &str, line: u64, sample: &Sample, predicted_us: f64) -> KernelRow {
+    KernelRow {
         file: file.to_owned(),
         line,
         group: sample.group.clone(),
@@ -148,10 +148,10 @@ fn row(file: &str, line: u64, sample: &Sample, predicted_us: f64) -> Row {
 }
 
 /// Errors by kind, in the order of their names.
-fn groups(rows: &[Row]) -> Vec<Group> {
-    let mut groups: BTreeMap<&str, Vec<&Row>> = BTreeMap::new();
+fn groups(rows: &[KernelRow]) -> Vec<Group> {
+    let mut groups: BTreeMap<&str, Vec<&KernelRow>> = BTreeMap::new();
     rows.iter().for_each(|row| groups.entry(&row.group).or_default().push(row));
-    let group = |(group, rows): (&str, Vec<&Row>)| Group {
+    let group = |(group, rows): (&str, Vec<&KernelRow>)| Group {
         group: group.to_owned(),
         stats: Stats::of(rows.iter().map(|row| row.error)),
         left_out: Stats::of(rows.iter().filter(|row| row.left_out).map(|row| row.error)),

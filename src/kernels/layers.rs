@@ -11,8 +11,8 @@ use collcast_sim::hash::fnv1a;
 
 use super::columns::{LAYERS, MODELS, tables_in};
 use super::read::cells;
-use super::row::Row;
-use super::table::{Row as Cells, Wrong};
+use super::row::KernelRow;
+use super::table::{Cells, Wrong};
 use crate::error::Error;
 use crate::files::read_text;
 
@@ -23,7 +23,7 @@ pub(super) struct Judged {
     /// Hash of its content.
     pub(super) hash: String,
     /// Its rows: several of a line, each a figure of its own.
-    pub(super) rows: Vec<Row>,
+    pub(super) rows: Vec<KernelRow>,
     /// Lines that say compiled and kept the bytes of eager layers.
     pub(super) eager: Vec<u64>,
 }
@@ -89,10 +89,10 @@ struct Figure {
 }
 
 impl Figure {
-    fn row(self, file: &str, line: u64) -> Row {
+    fn row(self, file: &str, line: u64) -> KernelRow {
         let Self { group, unit, measured, predicted } = self;
         let error = predicted / measured - 1.0;
-        Row { file: file.to_owned(), line, group, left_out: false, unit, measured, predicted, error }
+        KernelRow { file: file.to_owned(), line, group, left_out: false, unit, measured, predicted, error }
     }
 }
 

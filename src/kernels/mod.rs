@@ -16,5 +16,5 @@ pub use fitted::{FitRequest, Fitted, fit};
 pub use judge::{Group, Outcome, Request, Stats, judge};
 pub use load::gpu;
 pub use read::{Read, Trouble, read};
-pub use row::Row;
+pub use row::KernelRow;
 pub use table::Table;

@@ -3,7 +3,7 @@
 use collcast_sim::compute::Compute;
 use collcast_sim::compute::fit::Sample;
 
-use super::table::{Row, Table, sample};
+use super::table::{Cells, Table, sample};
 
 /// What one file gives about a GPU.
 #[derive(Clone, PartialEq, Debug)]
@@ -52,7 +52,7 @@ pub fn read(text: &str, gpu: &Compute) -> Result<Read, Trouble> {
             let message = format!("{} cells, but the header has {}", cells.len(), header.len());
             return Err(Trouble::Row { line, message });
         }
-        let row = Row { header: &header, cells };
+        let row = Cells { header: &header, cells };
         if table.names_gpus() && !gpu.is_of(row.text("gpu")) {
             read.others += 1;
         } else {

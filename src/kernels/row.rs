@@ -4,7 +4,7 @@ use serde::Serialize;
 
 /// A measured kernel beside its forecast. The error is predicted over measured, less 1.
 #[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct Row {
+pub struct KernelRow {
     /// File, as it was named.
     pub file: String,
     /// Line in it, from 1.

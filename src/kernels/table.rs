@@ -69,7 +69,7 @@ impl Table {
 }
 
 /// One row: its cells by the columns of its table.
-pub(super) struct Row<'a> {
+pub(super) struct Cells<'a> {
     pub(super) header: &'a [&'a str],
     pub(super) cells: Vec<&'a str>,
 }
@@ -77,7 +77,7 @@ pub(super) struct Row<'a> {
 /// What is wrong with a cell.
 pub(super) type Wrong = String;
 
-impl<'a> Row<'a> {
+impl<'a> Cells<'a> {
     /// The text of a column that the table has.
     pub(super) fn text(&self, column: &str) -> &'a str {
         let at = self.header.iter().position(|name| *name == column);
@@ -119,7 +119,7 @@ impl<'a> Row<'a> {
 }
 
 /// What a row measured.
-pub(super) fn sample(table: Table, row: &Row<'_>) -> Result<Sample, Wrong> {
+pub(super) fn sample(table: Table, row: &Cells<'_>) -> Result<Sample, Wrong> {
     let us = row.positive("us")?;
     let sizes = table.columns().iter().filter(|&&column| column != "us").map(|column| row.text(column));
     let sizes: Vec<&str> = sizes.filter(|cell| cell.parse::<f64>().is_ok()).collect();
@@ -127,7 +127,7 @@ pub(super) fn sample(table: Table, row: &Row<'_>) -> Result<Sample, Wrong> {
     Ok(Sample { shape, ..measured(table, row, us)? })
 }
 
-fn measured(table: Table, row: &Row<'_>, us: f64) -> Result<Sample, Wrong> {
+fn measured(table: Table, row: &Cells<'_>, us: f64) -> Result<Sample, Wrong> {
     match table {
         Table::Products => product(row, us),
         Table::Grouped => grouped(row, us),
@@ -149,11 +149,11 @@ fn issue_of(precision: Precision) -> Issue {
     if precision == Precision::Bf16 { Issue::Product } else { Issue::Scaled }
 }
 
-fn layer(row: &Row<'_>, precision: Precision) -> Result<Product, Wrong> {
+fn layer(row: &Cells<'_>, precision: Precision) -> Result<Product, Wrong> {
     Ok(Product::forward(precision, row.count("m")?, row.count("n")?, row.count("k")?))
 }
 
-fn product(row: &Row<'_>, us: f64) -> Result<Sample, Wrong> {
+fn product(row: &Cells<'_>, us: f64) -> Result<Sample, Wrong> {
     let passes = [
         ("forward", ProductPass::Forward),
         ("grad_input", ProductPass::GradInput),
@@ -169,7 +169,7 @@ fn product(row: &Row<'_>, us: f64) -> Result<Sample, Wrong> {
     Ok(settled(group, Kernel::Product(product), issue_of(precision), us))
 }
 
-fn grouped(row: &Row<'_>, us: f64) -> Result<Sample, Wrong> {
+fn grouped(row: &Cells<'_>, us: f64) -> Result<Sample, Wrong> {
     let precision = row.precision("dtype")?;
     let tokens = Tokens::Even { total: row.count("tokens")?, groups: row.count("experts")? };
     let product = Product { tokens, ..Product::forward(precision, 0, row.count("n")?, row.count("k")?) };
@@ -177,7 +177,7 @@ fn grouped(row: &Row<'_>, us: f64) -> Result<Sample, Wrong> {
     Ok(settled(group, Kernel::Product(product), issue_of(precision), us))
 }
 
-fn sustained(row: &Row<'_>, us: f64) -> Result<Sample, Wrong> {
+fn sustained(row: &Cells<'_>, us: f64) -> Result<Sample, Wrong> {
     let precision = row.precision("dtype")?;
     row.named("kernel", &[("product", ())])?;
     let timing = Timing::Seconds(row.positive("seconds")?);
@@ -185,7 +185,7 @@ fn sustained(row: &Row<'_>, us: f64) -> Result<Sample, Wrong> {
     Ok(Sample { timing, ..settled(group, Kernel::Product(layer(row, precision)?), issue_of(precision), us) })
 }
 
-fn attention(row: &Row<'_>, us: f64) -> Result<Sample, Wrong> {
+fn attention(row: &Cells<'_>, us: f64) -> Result<Sample, Wrong> {
     let backends = [
         ("flash", Backend::Flash2),
         ("flash1", Backend::Flash1),
@@ -215,7 +215,7 @@ fn attention(row: &Row<'_>, us: f64) -> Result<Sample, Wrong> {
 }
 
 /// Operators of PyTorch over rows x width elements of BF16: kernels with bytes read and written of each element.
-fn memory_bound(row: &Row<'_>, us: f64) -> Result<Sample, Wrong> {
+fn memory_bound(row: &Cells<'_>, us: f64) -> Result<Sample, Wrong> {
     use MemoryKind as K;
     /// Kind of work, bytes read and written of an element.
     type Kernels = &'static [(MemoryKind, u64, u64)];
@@ -251,7 +251,7 @@ fn memory_bound(row: &Row<'_>, us: f64) -> Result<Sample, Wrong> {
     Ok(Sample { group: format!("memory {name}"), shape: 0, kernels, timing: Timing::Settled, issue, us })
 }
 
-fn optimizer(row: &Row<'_>, us: f64) -> Result<Sample, Wrong> {
+fn optimizer(row: &Cells<'_>, us: f64) -> Result<Sample, Wrong> {
     row.named("kind", &[("adamw_fused", ())])?;
     // Parameter, gradient and both moments in, all but the gradient out.
     let bytes = row.named("state_dtype", &[("fp32", 4), ("bf16", 2)])?;
@@ -263,7 +263,7 @@ fn optimizer(row: &Row<'_>, us: f64) -> Result<Sample, Wrong> {
 /// Calls that its collector makes of each shape before those it times, and those.
 const COLLECTED: Timing = Timing::Calls { warmup: 3, timed: 30 };
 
-fn published_product(row: &Row<'_>, us: f64) -> Result<Sample, Wrong> {
+fn published_product(row: &Cells<'_>, us: f64) -> Result<Sample, Wrong> {
     let precision = row.precision("gemm_dtype")?;
     let (tokens, inputs) = (row.count("m")?, row.count("k")?);
     let product = Kernel::Product(layer(row, precision)?);
@@ -282,7 +282,7 @@ fn published_product(row: &Row<'_>, us: f64) -> Result<Sample, Wrong> {
     Ok(Sample { group, shape: 0, kernels, timing: COLLECTED, issue: Issue::Free, us })
 }
 
-fn published_attention(row: &Row<'_>, us: f64) -> Result<Sample, Wrong> {
+fn published_attention(row: &Cells<'_>, us: f64) -> Result<Sample, Wrong> {
     /// Width of all heads of these files.
     const HEAD: u64 = 128;
     let (batch, heads, kv_heads) =

@@ -4,7 +4,7 @@ use collcast_sim::collective::Collective;
 use collcast_sim::compute::{self, Kernel, MemoryKind, Pass, Product, ProductPass, Tokens};
 
 use super::rank::{Linear, Operation, Rank, Role, elements, exchange, kernel, times};
-use super::{Call, ContextKind, Elements, Exchange, Piece, Run};
+use super::{Call, ContextKind, Elements, Exchange, Piece, Repeated};
 use crate::memory;
 use crate::parallel::Axis;
 use crate::transformer::{Attention, Biases};
@@ -140,7 +140,7 @@ impl Rank<'_> {
             value_dim: of.value,
             causal,
         };
-        Piece::Kernel(Run { name: "attention", kernel: Kernel::Attention(attention), count, weights: false })
+        Piece::Kernel(Repeated { name: "attention", kernel: Kernel::Attention(attention), count, weights: false })
     }
 
     /// Fused attention of the tokens of one rank, which has an early and a late part of each sequence.
@@ -216,7 +216,7 @@ impl Rank<'_> {
         let laid = || [over("keys and values in order", both, 2, 2), over("keys and values in order", both, 2, 2)];
         let others = u32::try_from(context - 1).unwrap_or(u32::MAX);
         let repeated = |piece: Piece| match piece {
-            Piece::Kernel(run) => Piece::Kernel(Run { count: others, ..run }),
+            Piece::Kernel(run) => Piece::Kernel(Repeated { count: others, ..run }),
             Piece::Exchange(exchange) => Piece::Exchange(Exchange { count: others, ..exchange }),
         };
         let mut forward: Vec<Piece> = laid().into();

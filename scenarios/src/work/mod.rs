@@ -15,7 +15,7 @@ pub mod single;
 mod update;
 
 pub use execution::{ContextKind, Elements, Execution, Scaling, Units};
-pub use pieces::{Call, Exchange, Passes, Piece, Run};
+pub use pieces::{Call, Exchange, Passes, Piece, Repeated};
 pub use update::{accumulate, norms, optimizer, unit};
 
 use crate::memory::{Selective, Software};

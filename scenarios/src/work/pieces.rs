@@ -9,14 +9,14 @@ use crate::parallel::Axis;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Piece {
     /// Kernels of one shape.
-    Kernel(Run),
+    Kernel(Repeated),
     /// Calls to other ranks.
     Exchange(Exchange),
 }
 
 /// Kernels of one shape, one after another.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Run {
+pub struct Repeated {
     /// What they do.
     pub name: &'static str,
     /// Their shape.
@@ -27,7 +27,7 @@ pub struct Run {
     pub weights: bool,
 }
 
-impl Run {
+impl Repeated {
     /// Floating-point operations as models are counted ([`crate::transformer::Transformer::flops`]): of causal attention the scores of earlier
     /// tokens only, of its backward pass twice the forward pass, whatever the kernel does.
     pub fn model_flops(&self) -> f64 {

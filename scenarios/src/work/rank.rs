@@ -3,7 +3,7 @@
 use collcast_sim::collective::Collective;
 use collcast_sim::compute::{Kernel, Memory, MemoryKind, Precision, Product, ProductPass, Tokens};
 
-use super::{Call, Elements, Exchange, Execution, Piece, Run, Scaling};
+use super::{Call, Elements, Exchange, Execution, Piece, Repeated, Scaling};
 use crate::memory::Software;
 use crate::parallel::{Axis, Parallel};
 use crate::transformer::{Biases, Transformer};
@@ -102,12 +102,13 @@ impl<'a> Rank<'a> {
         }
         forward.push(kernel(name, Kernel::Product(product.clone())));
         backward.push(kernel(name, Kernel::Product(product.of_pass(ProductPass::GradInput))));
-        let mut weights = vec![Piece::Kernel(Run { name, kernel: Kernel::Product(weights), count: 1, weights: true })];
+        let mut weights =
+            vec![Piece::Kernel(Repeated { name, kernel: Kernel::Product(weights), count: 1, weights: true })];
         if of.bias && !execution.joins_gradients {
             let bytes = times(&[2, rows, of.outputs]);
             let sum = Memory { kind: MemoryKind::Copy, reads: bytes, writes: 0, rows, width: of.outputs, kernels: 1 };
             let kernel = Kernel::Memory(sum);
-            weights.push(Piece::Kernel(Run { name: "gradient of a bias", kernel, count: 1, weights: true }));
+            weights.push(Piece::Kernel(Repeated { name: "gradient of a bias", kernel, count: 1, weights: true }));
         }
         backward.extend(weights);
         Operation { forward, backward, role: Role::Product }
@@ -159,7 +160,7 @@ impl<'a> Rank<'a> {
     fn in_pieces(&self, mut operation: Operation, [forward, backward]: [bool; 2]) -> Operation {
         for (list, beside) in [(&mut operation.forward, forward), (&mut operation.backward, backward)] {
             for piece in list.iter_mut().filter(|_| beside && self.splits_sequence()) {
-                if let Piece::Kernel(Run { kernel: Kernel::Product(product), count, weights: false, .. }) = piece
+                if let Piece::Kernel(Repeated { kernel: Kernel::Product(product), count, weights: false, .. }) = piece
                     && let Tokens::All(tokens) = &mut product.tokens
                     && tokens.is_multiple_of(self.tensor)
                 {
@@ -295,7 +296,7 @@ pub(super) fn times(counts: &[u64]) -> u64 {
 
 /// One kernel.
 pub(super) fn kernel(name: &'static str, kernel: Kernel) -> Piece {
-    Piece::Kernel(Run { name, kernel, count: 1, weights: false })
+    Piece::Kernel(Repeated { name, kernel, count: 1, weights: false })
 }
 
 /// A kernel over elements, with bytes that it reads and writes of each.

@@ -15,7 +15,7 @@ fn flops(pieces: &[Piece]) -> f64 {
         Piece::Kernel(run) if run.name != "router" => Some(run),
         _ => None,
     });
-    runs.map(Run::model_flops).sum()
+    runs.map(Repeated::model_flops).sum()
 }
 
 /// Forward and backward operations of all ranks for a step, over tokens of the step.
@@ -215,7 +215,9 @@ fn recomputation_and_precision_are_those_of_the_framework() {
     let software = Framework::Megatron.software().in_fp8();
     let eight = |pieces: &[Piece]| -> Vec<&str> {
         let eight = |piece: &Piece| match piece {
-            Piece::Kernel(Run { name, kernel: Kernel::Product(p), .. }) if p.precision.bytes() < 2.0 => Some(*name),
+            Piece::Kernel(Repeated { name, kernel: Kernel::Product(p), .. }) if p.precision.bytes() < 2.0 => {
+                Some(*name)
+            }
             _ => None,
         };
         pieces.iter().filter_map(eight).collect()
@@ -238,7 +240,7 @@ fn the_optimizer_moves_its_states() {
         let software = Software { states, ..Framework::Megatron.software() };
         let pieces = optimizer(1000, 10, &Parallel::default(), &software);
         let step = pieces.iter().find_map(|piece| match piece {
-            Piece::Kernel(Run { kernel: Kernel::Optimizer(step), .. }) => Some((step.reads, step.writes)),
+            Piece::Kernel(Repeated { kernel: Kernel::Optimizer(step), .. }) => Some((step.reads, step.writes)),
             _ => None,
         });
         assert_eq!(step, Some((reads, writes)));
@@ -260,7 +262,7 @@ fn the_optimizer_moves_its_states() {
     let launches = |parameters: u64| {
         let pieces = optimizer(parameters, 10, &Parallel::default(), &Framework::Torchtitan.software());
         pieces.iter().find_map(|piece| match piece {
-            Piece::Kernel(Run { name: "clipping", kernel: Kernel::Memory(clips), .. }) => Some(clips.kernels),
+            Piece::Kernel(Repeated { name: "clipping", kernel: Kernel::Memory(clips), .. }) => Some(clips.kernels),
             _ => None,
         })
     };
@@ -420,7 +422,7 @@ fn units_are_kept_as_each_framework_does() {
     let moved = |framework: Framework, parallel: &Parallel| {
         unit(8_000_000, parallel, &framework.software()).map(|pieces| {
             let bytes = |piece: &Piece| match piece {
-                Piece::Kernel(Run { kernel: Kernel::Memory(memory), .. }) => {
+                Piece::Kernel(Repeated { kernel: Kernel::Memory(memory), .. }) => {
                     (memory.reads + memory.writes) as f64 / 8e6
                 }
                 _ => 0.0,
