@@ -10,9 +10,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
+use collcast::Watch;
 use collcast::plan::{Request, plan};
 use collcast::scenarios::memory::Framework;
-use collcast::{Error, SiteSpec, Watch};
 use collcast_sim::compute::Precision;
 use rayon::prelude::*;
 use serde::Deserialize;
@@ -126,8 +126,8 @@ fn row(page: &mut String, what: &str, errors: &[f64]) {
     writeln!(page, "| {what} | {} | {mean_abs:.1}% | {worst:.1}% | {signed:+.1}% |", errors.len()).unwrap();
 }
 
-/// Goal: the page of errors is today's; dense models by Megatron on H100 are within 13%, and on average within 3%;
-/// so are those of 2023 on average within 12%, and our own steps within 9%.
+/// Goal: the page of errors is today's; dense models are on average within 6%, by Megatron on H100 within 9% each, and those with
+/// experts on average within 20%; so are our own steps within 9%.
 #[test]
 fn published_runs_are_forecast() {
     let runs = runs();
@@ -140,15 +140,20 @@ fn published_runs_are_forecast() {
         .collect();
     let mut page = include_str!("data/training/page.md").to_owned();
     let mut kinds: BTreeMap<(&str, &str), Vec<f64>> = BTreeMap::new();
+    let (mut dense, mut experts) = (Vec::new(), Vec::new());
     for (run, error) in runs.iter().zip(&errors) {
         let gpu = run.gpu.as_deref().filter(|gpu| *gpu == "h100-500w").unwrap_or(&run.machine);
-        kinds.entry((&run.framework, gpu)).or_default().push(*error);
+        let has_experts = run.layout.contains("ep=");
+        let framework = if has_experts { "megatron with experts" } else { &run.framework };
+        kinds.entry((framework, gpu)).or_default().push(*error);
+        if has_experts { &mut experts } else { &mut dense }.push(*error);
     }
     page.push_str("\n| framework, machine | runs | mean of the error's size | worst | mean |\n|---|---|---|---|---|\n");
     for ((framework, machine), errors) in &kinds {
         row(&mut page, &format!("{framework}, {machine}"), errors);
     }
-    row(&mut page, "all", &errors);
+    row(&mut page, "all dense", &dense);
+    row(&mut page, "all with experts", &experts);
     let measured = steps(&mut page);
     page.push_str("\n## By run\n\n| model | machine | GPUs | framework | layout | precision | tokens/s/GPU | error |\n|---|---|---|---|---|---|---|---|\n");
     for (run, error) in runs.iter().zip(&errors) {
@@ -164,11 +169,15 @@ fn published_runs_are_forecast() {
         std::fs::read_to_string(path).unwrap() == page,
         "{PAGE} is not current: COLLCAST_UPDATE=1 cargo test --test plan"
     );
-    let hopper: Vec<f64> = kinds[&("megatron", "dgx-h100")].iter().map(|e| e.abs()).collect();
-    assert!(mean(&hopper) < 0.03 && hopper.iter().all(|e| *e < 0.13), "{hopper:?}");
-    assert!(kinds[&("megatron-paper", "dgx-a100")].iter().all(|e| e.abs() < 0.14));
-    let of_2023 = |machine| kinds[&("llm-foundry", machine)].iter().map(|e| e.abs()).collect::<Vec<f64>>();
-    assert!(mean(&of_2023("dgx-h100")) < 0.12 && mean(&of_2023("oci-a100")) < 0.08);
+    let sizes = |errors: &[f64]| errors.iter().map(|e| e.abs()).collect::<Vec<f64>>();
+    let off = |framework, machine| mean(&sizes(&kinds[&(framework, machine)]));
+    assert!(mean(&sizes(&dense)) < 0.06 && mean(&dense).abs() < 0.03);
+    assert!(off("megatron", "dgx-h100") < 0.04 && kinds[&("megatron", "dgx-h100")].iter().all(|e| e.abs() < 0.09));
+    assert!(off("megatron-paper", "dgx-a100") < 0.05);
+    assert!(kinds[&("megatron-paper", "dgx-a100")].iter().all(|e| e.abs() < 0.088));
+    assert!(off("llm-foundry", "dgx-h100") < 0.07 && off("llm-foundry", "oci-a100") < 0.06);
+    assert!(off("torchtitan-2024-compiled", "h100-500w") < 0.09);
+    assert!(mean(&sizes(&experts)) < 0.2);
     assert!(measured.iter().all(|e| e.abs() < 0.09), "{measured:?}");
 }
 
@@ -269,18 +278,30 @@ fn impossible_plans_say_why() {
     refused(&["llama3-8b", "--gpus", "8", "--precision", "fp9"], &["fp9", "known: bf16"]);
 }
 
-/// Goal: more GPUs never make the best step slower by more than a hair, and weak scaling loses some per cent, not none.
+/// Goal: weak scaling of the published runs of 2023 from 128 to 512 GPUs loses some per cent, as they did: within 3.5 points of
+/// theirs, which are 5%, 4%, 3% and 8%.
 #[test]
-fn weak_scaling_costs_something() {
-    let of = |gpus: u64| -> Result<f64, Error> {
-        let request = Request {
-            layout: Some(format!("zero=3,mbs=8,gbs={},recompute=full", 8 * gpus)),
-            framework: Framework::LlmFoundry,
-            site: SiteSpec::new("dgx-h100"),
-            ..Request::new("mpt-70b", "dgx-h100", gpus)
+fn weak_scaling_loses_about_what_it_did() {
+    for (model, layout, sequences) in [
+        ("mpt-70b", "mbs=8,recompute=full", 8),
+        ("mpt-30b", "mbs=8,recompute=full", 8),
+        ("mpt-13b", "mbs=16,recompute=full", 16),
+        ("mpt-7b", "mbs=6", 6),
+    ] {
+        let of = |gpus: u64| {
+            let request = Request {
+                layout: Some(format!("zero=3,{layout},gbs={}", sequences * gpus)),
+                framework: Framework::LlmFoundry,
+                ..Request::new(model, "dgx-h100", gpus)
+            };
+            plan(&request, &Watch::default()).unwrap().layouts[0].tokens_per_s_per_gpu
         };
-        Ok(plan(&request, &Watch::default())?.layouts[0].tokens_per_s_per_gpu)
-    };
-    let (few, many) = (of(128).unwrap(), of(512).unwrap());
-    assert!(many < few && many > 0.9 * few, "{few} {many}");
+        let runs = runs();
+        let published = |gpus: u64| {
+            let is = |run: &&Run| run.model == model && run.machine == "dgx-h100" && run.gpus == gpus;
+            runs.iter().find(is).unwrap().tokens_per_s_per_gpu
+        };
+        let [ours, theirs] = [of(512) / of(128), published(512) / published(128)];
+        assert!(ours < 0.995 && (ours - theirs).abs() < 0.035, "{model}: {ours} {theirs}");
+    }
 }

@@ -94,10 +94,11 @@ fn variants(model: &Transformer, request: &Request, base: &Parallel, sizes: [u32
     }
 }
 
-/// How layers are dealt to stages: evenly, or by Megatron-LM's layouts by hand, where embedding and head count as a layer
-/// each and that makes it even.
+/// How layers are dealt to stages: evenly, or by Megatron-LM's layouts by hand, where embedding, head and modules that predict
+/// further tokens count as a layer each and that makes it even (`Et|(tt|)*30mL` of DeepSeek-V3 in Megatron-Bridge).
 pub(super) fn split(model: &Transformer, parallel: &Parallel) -> Split {
     let whole = u64::from(parallel.pipeline) * u64::from(parallel.virtual_stages);
     let even = model.layers.is_multiple_of(whole.max(1));
-    if !even && (model.layers + 2).is_multiple_of(whole.max(1)) { Split::Spread } else { Split::Even }
+    let by_hand = model.layers + 2 + model.predictions;
+    if !even && by_hand.is_multiple_of(whole.max(1)) { Split::Spread } else { Split::Even }
 }

@@ -4,7 +4,7 @@ use collcast_sim::collective::nearest;
 use collcast_sim::compute::{Backend, Precision};
 use serde::Serialize;
 
-use crate::work::Execution;
+use crate::work::{Execution, Units};
 
 /// Bytes of one parameter's states.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
@@ -17,6 +17,8 @@ pub struct States {
     pub optimizer: f64,
     /// A parameter while it is gathered from its shards (ZeRO-3, FSDP).
     pub gathered: f64,
+    /// The gradient, as replicas sum it.
+    pub reduced: f64,
 }
 
 impl States {
@@ -35,7 +37,7 @@ impl States {
     pub const DEEPSEEK_V3: Self = Self::of(1.0, 4.0, 8.0, 1.0);
 
     const fn of(weight: f64, gradient: f64, optimizer: f64, gathered: f64) -> Self {
-        Self { weight, gradient, optimizer, gathered }
+        Self { weight, gradient, optimizer, gathered, reduced: gradient }
     }
 
     /// Bytes a parameter and rank where `shards` ranks share what `zero` says.
@@ -293,8 +295,9 @@ impl Framework {
             Self::Compiled => Software { recomputes_activation: true, execution: Execution::COMPILED, ..eager },
             Self::Megatron => megatron,
             Self::MegatronPaper => {
-                // Messages beside passes came in 2023 (Megatron-LM, `overlap_p2p_comm`).
-                let execution = Execution { overlaps_messages: false, ..megatron.execution };
+                // Messages beside passes came in 2023 (Megatron-LM, `overlap_p2p_comm`). Its layers are its own, with biases that
+                // are added in kernels over elements, and queries, keys and values split from one tensor.
+                let execution = Execution { overlaps_messages: false, joins_gradients: false, ..megatron.execution };
                 Software { attention: Kernel::Unfused, statistics: false, loss: Loss::Paper, execution, ..megatron }
             }
             Self::Torchtitan => cudnn(torchtitan),
@@ -309,8 +312,16 @@ impl Framework {
             },
             Self::LlmFoundry => {
                 // `attn_impl: triton` of v0.1 to v0.3: FlashAttention of 2022 (llm-foundry, `benchmarking/submit_benchmarks.py`).
-                let execution = Execution { flash: Backend::Flash1, ..clipped(Execution::EAGER) };
-                Software { states: States::FP32, loss: Loss::Fused, execution, ..eager }
+                let execution = Execution {
+                    flash: Backend::Flash1,
+                    units: Units::Flat,
+                    // Composer, `dist_strategy.py`: `BACKWARD_POST` unless a run says otherwise, and those of the benchmarks do not.
+                    gathers_after_sum: true,
+                    ..clipped(Execution::EAGER)
+                };
+                // Its benchmarks sum gradients in 16 bits: `mixed_precision: PURE`.
+                let states = States { reduced: 2.0, ..States::FP32 };
+                Software { states, loss: Loss::Fused, execution, ..eager }
             }
         }
     }

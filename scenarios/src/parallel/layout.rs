@@ -85,7 +85,8 @@ pub enum Split {
         /// Of the last stage.
         last: u64,
     },
-    /// As even as whole layers allow, where embedding and head count as a layer each: a layout by hand.
+    /// As even as whole layers allow, where embedding, head and each module that predicts a further token count as a layer: a
+    /// layout by hand.
     Spread,
 }
 
@@ -151,10 +152,10 @@ impl Parallel {
     /// Layers of each stage, from the first.
     pub fn stage_layers(&self, model: &Transformer) -> Vec<u64> {
         let (stages, layers) = (u64::from(self.pipeline), model.layers);
-        (0..stages).map(|stage| self.layers_of(stage, stages, layers)).collect()
+        (0..stages).map(|stage| self.layers_of(stage, stages, layers, model.predictions)).collect()
     }
 
-    fn layers_of(&self, stage: u64, stages: u64, layers: u64) -> u64 {
+    fn layers_of(&self, stage: u64, stages: u64, layers: u64, predictions: u64) -> u64 {
         if stages == 1 {
             return layers;
         }
@@ -167,11 +168,12 @@ impl Parallel {
                 between / middle + u64::from(stage - 1 < between % middle)
             }
             Split::Spread => {
-                let whole = (layers + 2) / stages;
+                let all = layers + 2 + predictions;
+                let whole = all / stages;
                 // What is left over goes to the stages after the first, which have neither embedding nor head.
-                let left = (layers + 2) % stages;
-                let extra = u64::from((1..=left).contains(&stage));
-                (whole + extra).saturating_sub(u64::from(stage == 0 || stage + 1 == stages))
+                let extra = u64::from((1..=all % stages).contains(&stage));
+                let ends = u64::from(stage == 0) + if stage + 1 == stages { 1 + predictions } else { 0 };
+                (whole + extra).saturating_sub(ends)
             }
         }
     }

@@ -55,7 +55,7 @@ fn reduce(training: &Training<'_>, timer: &Timer<'_>, parameters: [f64; 2]) -> R
     let mut chain = Chain::new();
     for (experts, count) in [(false, parameters[0]), (true, parameters[1])] {
         let (shard, replicas) = groups(training, timer, experts);
-        let bytes = count * training.software.states.gradient;
+        let bytes = count * training.software.states.reduced;
         if training.parallel.zero == 0 {
             chain.extend(timer.call(shard, Exchange::Collective(Collective::AllReduce), bytes as u64)?);
             continue;
@@ -152,9 +152,9 @@ fn calls(items: &mut Vec<Item>, chain: &Chain, after: &[usize]) {
     }
 }
 
-/// A step whose replicas share parameters too (ZeRO-3, FSDP), without a pipeline. A unit is gathered once the unit before
-/// the last one is copied out, used, and freed; its gradients are copied into one buffer and summed. Both are calls of
-/// one communicator, in the order of their launch. Where the framework keeps its root, embedding and head are one unit: it is
+/// A step whose replicas share parameters unit by unit ([`work::Execution::by_units`]), without a pipeline. A unit is gathered
+/// once the unit before the last one is there, used, and freed; its gradients are summed. Both are calls of one communicator,
+/// in the order of their launch. Where the framework keeps its root, embedding and head are one unit: it is
 /// gathered before anything runs, stays, and is summed after everything has run.
 ///
 /// Source: PyTorch 2.11, `torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py`; [`crate::fsdp`] runs the same as a
@@ -184,17 +184,23 @@ pub(super) fn sharded(
         step.kernels(unit.forward.seconds, None);
     }
     step.copies.clear();
+    let freed = training.parallel.zero == 3;
     let mut gathered: Option<usize> = None;
     for (index, unit) in units.iter().enumerate().rev() {
         step.copy_out(unit.parameters, gathered.take())?;
-        // The next unit's parameters come while this one is used, if any were freed.
-        if let Some(next) = index.checked_sub(1).filter(|&next| !is_root(next)) {
+        // The next unit's parameters come while this one is used, or once it is summed, if any were freed.
+        let next = index.checked_sub(1).filter(|&next| freed && !is_root(next));
+        let late = training.software.execution.gathers_after_sum;
+        if let Some(next) = next.filter(|_| !late) {
             let before = step.copies.last().copied();
             gathered = step.gather(units[next].parameters, before)?;
         }
         step.kernels(unit.backward.seconds + unit.recompute.seconds, None);
         if !is_root(index) {
             step.reduce(unit.parameters)?;
+        }
+        if let Some(next) = next.filter(|_| late) {
+            gathered = step.gather(units[next].parameters, step.scattered)?;
         }
     }
     step.reduce(root)?;

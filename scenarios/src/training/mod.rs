@@ -10,6 +10,7 @@ pub mod calls;
 mod data;
 mod error;
 mod pass;
+mod spread;
 mod streams;
 mod timeline;
 mod units;
@@ -94,14 +95,14 @@ fn recorded(training: &Training<'_>, known: &Known, record: &mut Record<'_>) -> 
     let slow;
     let mut layers = layers;
     if training.slowest > 1.0 {
-        timer.pace = training.slowest;
+        timer.pace *= training.slowest;
         slow = training.layers(&training.parts(), &timer, &|timer, pieces, weights| timer.pieces(pieces, weights))?;
         layers = &slow;
         let seconds: Vec<f64> = stages.iter().map(|stage| stage.spent().seconds).collect();
         let busiest = (0..stages.len()).max_by(|&a, &b| seconds[a].total_cmp(&seconds[b])).unwrap_or(0);
         stages[busiest] = training.stages(layers).swap_remove(busiest);
     }
-    if parallel.zero == 3 && parallel.pipeline == 1 {
+    if training.software.execution.by_units(parallel.zero) && parallel.pipeline == 1 {
         return data::sharded(training, layers, &timer, record);
     }
     let seconds = |stage: &Stage, of: fn(&Unit) -> f64| -> Vec<f64> {

@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::calls::{Calls, Exchange, Shape};
 use super::error::TrainingError;
 use super::pass::{Kind, Spent, Timer};
+use super::spread::slowest_of;
 use crate::memory::{Software, of_layer};
 use crate::parallel::{Axis, Parallel, Schedule, Split};
 use crate::transformer::{LayerKind, Transformer};
@@ -117,8 +118,8 @@ impl Stage {
     }
 }
 
-/// Of a layout, what the passes of its layers depend on.
-type Key = (Parallel, bool);
+/// Of a layout, what the passes of its layers depend on; and the ranks of the job, of which the slowest sets the pace.
+type Key = (Parallel, bool, u64);
 
 /// Passes that are timed already: layouts that differ in replicas, stages and batches share them. For one model, framework
 /// and machine.
@@ -133,7 +134,14 @@ type Times<'t> = &'t dyn Fn(&Timer<'_>, &[Piece], Option<bool>) -> Result<Spent,
 
 impl Training<'_> {
     pub(super) fn timer(&self, clock: Clock) -> Timer<'_> {
-        Timer { gpu: self.gpu, pace: 1.0, clock, calls: self.calls, parallel: self.parallel, rough: self.rough }
+        Timer {
+            gpu: self.gpu,
+            pace: slowest_of(self.parallel.ranks()),
+            clock,
+            calls: self.calls,
+            parallel: self.parallel,
+            rough: self.rough,
+        }
     }
 
     /// The passes of a micro-batch, timed once for all layouts that have them alike, at a clock or at the one that power leaves.
@@ -155,6 +163,7 @@ impl Training<'_> {
         let key = (
             Parallel { schedule: if self.delays() { Schedule::ZeroBubble } else { Schedule::Gpipe }, ..parallel },
             self.rough,
+            self.parallel.ranks(),
         );
         let of = || known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(timed) = of().get(&key) {
@@ -229,7 +238,8 @@ impl Training<'_> {
         let unit = |passes: &Passes, parameters: [f64; 2]| -> Result<Unit, TrainingError> {
             let weights = if delays { times(timer, &passes.backward, Some(true))? } else { Spent::default() };
             let mut backward = times(timer, &passes.backward, delays.then_some(false))?;
-            if self.parallel.micro_batches() > 1 {
+            // Those that share parameters by units add up shares of gradients.
+            if self.parallel.micro_batches() > 1 && !self.software.execution.by_units(self.parallel.zero) {
                 let sums = work::accumulate((parameters[0] + parameters[1]) as u64, false, self.software);
                 backward.add(&times(timer, &sums, None)?, 1.0);
             }

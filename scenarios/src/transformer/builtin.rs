@@ -25,6 +25,7 @@ builtins!(
     "deepseek-v3",
     "qwen3-8b",
     "qwen3-30b-a3b",
+    "qwen3-235b-a22b",
     "mpt-1b",
     "mpt-3b",
     "mpt-7b",

@@ -116,6 +116,7 @@ impl Rank<'_> {
             let [forward, backward, after] = match self.execution().context {
                 _ if context == 1 => [Vec::new(), Vec::new(), Vec::new()],
                 ContextKind::Ring => self.ring(of, context),
+                ContextKind::Merged => return self.merged(of, row, context),
                 ContextKind::AllGather | ContextKind::Ulysses => self.gathered(of),
             };
             let with = |before: Vec<Piece>, pass| -> Vec<Piece> {
@@ -149,7 +150,7 @@ impl Rank<'_> {
         match self.execution().context {
             _ if context == 1 => vec![self.attention_kernel(of, pass, own, own, true, 1)],
             // Its own keys, then those of each other rank: all queries see half of them, or half of the queries all.
-            ContextKind::Ring => {
+            ContextKind::Ring | ContextKind::Merged => {
                 let others = u32::try_from(context - 1).unwrap_or(u32::MAX);
                 vec![
                     self.attention_kernel(of, pass, own, own, true, 1),
@@ -184,16 +185,73 @@ impl Rank<'_> {
         [send("keys and values", bytes), send("keys, values and gradients", both), Vec::new()]
     }
 
-    /// Keys and values of all ranks, again in the backward pass; their gradients are summed, by PyTorch in 32 bits.
-    ///
-    /// Source: PyTorch 2.11, `torch/distributed/tensor/experimental/_context_parallel/_attention.py`.
+    /// Keys and values of all ranks, again in the backward pass; their gradients are summed.
     fn gathered(&self, of: Heads) -> [Vec<Piece>; 3] {
         let bytes = self.key_bytes(of).saturating_mul(u64::from(self.parallel.context));
-        let wider = if self.software.repeats_kv { 2 } else { 1 };
-        let call = |name, collective, bytes| exchange(name, Axis::Context, Call::Collective(collective), bytes, false);
-        let gather = call("keys and values", Collective::AllGather, bytes);
-        let sum = call("gradients of keys and values", Collective::ReduceScatter, bytes.saturating_mul(wider));
+        let call = |name, collective| exchange(name, Axis::Context, Call::Collective(collective), bytes, false);
+        let gather = call("keys and values", Collective::AllGather);
+        let sum = call("gradients of keys and values", Collective::ReduceScatter);
         [vec![gather.clone()], vec![gather], vec![sum]]
+    }
+
+    /// A kernel for each part of the keys, of which the first needs no other rank; what each gives is merged in 32 bits. Bytes
+    /// are those of the rank whose parts are all whole, which the others wait for.
+    ///
+    /// Source: PyTorch 2.11, `torch/distributed/tensor/experimental/_context_parallel/_attention.py`,
+    /// `_templated_ring_attention`, `_SDPAMerger`, `_templated_ring_attention_backward`; its kernels are not joined.
+    fn merged(&self, of: Heads, row: &mut Vec<Operation>, context: u64) {
+        let keys = self.key_bytes(of);
+        let gathered = exchange(
+            "keys and values",
+            Axis::Context,
+            Call::Collective(Collective::AllGather),
+            keys.saturating_mul(context),
+            true,
+        );
+        let width = of.heads * of.value;
+        let groups = if self.software.repeats_kv { of.heads } else { of.groups };
+        let both = groups * (of.key + of.value);
+        let over = |name, width, reads, writes| elements(name, MemoryKind::Copy, self.tokens, width, reads, writes);
+        // Keys and values as the call takes them: each made contiguous, then one after the other.
+        let laid = || [over("keys and values in order", both, 2, 2), over("keys and values in order", both, 2, 2)];
+        let others = u32::try_from(context - 1).unwrap_or(u32::MAX);
+        let repeated = |piece: Piece| match piece {
+            Piece::Kernel(run) => Piece::Kernel(Run { count: others, ..run }),
+            Piece::Exchange(exchange) => Piece::Exchange(Exchange { count: others, ..exchange }),
+        };
+        let mut forward: Vec<Piece> = laid().into();
+        forward.push(gathered.clone());
+        forward.extend(self.fused(of, Pass::Forward, context));
+        forward.push(over("a part in 32 bits", width, 2, 4));
+        // To 32 bits, difference, product with its weight, difference.
+        let merge =
+            [(2, 4), (8, 4), (4, 4), (8, 4)].map(|(reads, writes)| over("merge of a part", width, reads, writes));
+        forward.extend(merge.map(repeated));
+        forward.push(over("result in 16 bits", width, 4, 2));
+        let queries = of.heads * of.key;
+        let send = |hidden| {
+            exchange("gradients of keys and values", Axis::Context, Call::Ring, keys.saturating_mul(2), hidden)
+        };
+        let mut backward: Vec<Piece> = laid().into();
+        backward.push(elements("gradients to zero", MemoryKind::Fill, self.tokens, both + queries, 0, 4));
+        backward.push(gathered);
+        let mut kernels = self.fused(of, Pass::Backward, context).into_iter();
+        backward.extend(kernels.next());
+        backward.push(over("sum of gradients", both + queries, 6, 4));
+        backward.push(over("gradients in order", both, 4, 4));
+        // Each goes on beside the kernel of the next part, the last one beside none. To half of what has come the part's
+        // own are added, and joined with the other half.
+        backward.push(repeated(send(true)));
+        backward.extend(kernels);
+        let sums = [
+            over("sum of gradients", both / 2 + queries, 6, 4),
+            over("join of gradients", both, 4, 4),
+            over("gradients in order", both, 4, 4),
+        ];
+        backward.extend(sums.map(repeated));
+        backward.push(send(false));
+        backward.push(over("gradients in 16 bits", both + queries, 4, 2));
+        row.push(Operation { forward, backward, role: Role::Core });
     }
 
     /// Ranks trade their tokens of all heads for all tokens of their heads.

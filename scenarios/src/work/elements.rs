@@ -99,7 +99,8 @@ impl Rank<'_> {
     /// Gradients of parts joined to that of one product's output, where that is a kernel of its own.
     pub(super) fn join(&self, rows: u64, width: u64) -> Operation {
         let one = elements("join of gradients", MemoryKind::Copy, rows, width, 2, 2);
-        let separate = self.execution().elements == Elements::Eager;
+        let execution = self.execution();
+        let separate = execution.elements != Elements::Compiled && !execution.joins_gradients;
         let backward = if separate { vec![one] } else { Vec::new() };
         Operation { backward, ..Operation::default() }
     }

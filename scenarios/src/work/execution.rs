@@ -35,8 +35,23 @@ pub enum ContextKind {
     Ring,
     /// All parts are gathered before (Llama 3).
     AllGather,
+    /// All parts are gathered beside the first of them, each part has a kernel, and results are merged in 32 bits; gradients
+    /// go round (PyTorch).
+    Merged,
     /// Ranks exchange tokens for heads (DeepSpeed Ulysses; Megatron-LM's `a2a`).
     Ulysses,
+}
+
+/// How replicas that share parameters (FSDP) keep those of a unit while it is used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Units {
+    /// Products read buffers that calls fill, and add to those that calls sum (Megatron-FSDP).
+    InPlace,
+    /// As one flat tensor: products read views of it, whose gradients are joined (FSDP1).
+    Flat,
+    /// Each parameter by itself, copied out of a buffer, its gradient into one (FSDP2).
+    Parameters,
 }
 
 /// How a framework runs a step.
@@ -54,6 +69,8 @@ pub struct Execution {
     pub context: ContextKind,
     /// Whether exchanges of tensor ranks run beside products, in pieces (async TP, `tp_comm_overlap`).
     pub overlaps_tensor: bool,
+    /// Whether tensor ranks split tokens as the second dimension, after sequences: calls about them need copies (PyTorch).
+    pub splits_second: bool,
     /// Whether the sum of an input's gradient over tensor ranks goes beside the product of the weights' gradient.
     pub hides_gradients: bool,
     /// Whether recomputation ends with the last tensor that is kept, so that a layer's last product does not run again.
@@ -69,13 +86,27 @@ pub struct Execution {
     pub imbalance: f64,
     /// Whether products add gradients of weights into the ones of 32 bits themselves (`gradient_accumulation_fusion`).
     pub accumulates_in_product: bool,
+    /// Whether gradients of biases come with the product of their weights' gradient, and those of queries, keys and values in the
+    /// one tensor that it reads (Transformer Engine).
+    pub joins_gradients: bool,
     /// Parameters of a bucket of gradients at least, where replicas share no parameters.
     pub bucket: f64,
+    /// How replicas that share parameters keep a unit.
+    pub units: Units,
+    /// Whether their backward pass gathers the next unit once the gradients of this one are summed (`BACKWARD_POST`), and not
+    /// beside it. Both are calls of one communicator, so that nothing runs beside them then.
+    pub gathers_after_sum: bool,
     /// Whether gradients are clipped by their norm.
     pub clips: bool,
 }
 
 impl Execution {
+    /// Whether replicas with this `zero` exchange unit by unit: all of ZeRO-3, and FSDP1 where parameters stay gathered after the
+    /// forward pass (`SHARD_GRAD_OP`).
+    pub fn by_units(&self, zero: u8) -> bool {
+        zero == 3 || (zero == 2 && self.units == Units::Flat)
+    }
+
     /// Eager PyTorch 2: FlashAttention-2 in BF16, even routing, nothing overlapped. Layers whose keys serve several queries
     /// (`enable_gqa`) take as long as with it, in 2.11 too: `blocks.csv`, `models.csv`.
     pub const EAGER: Self = Self {
@@ -83,8 +114,9 @@ impl Execution {
         flash: Backend::Flash2,
         precision: Precision::Bf16,
         scaling: Scaling::Current,
-        context: ContextKind::AllGather,
+        context: ContextKind::Merged,
         overlaps_tensor: false,
+        splits_second: true,
         hides_gradients: false,
         // PyTorch, `torch/utils/checkpoint.py`: `early_stop` of checkpoints without re-entry.
         stops_early: true,
@@ -93,8 +125,11 @@ impl Execution {
         overlaps_experts: false,
         imbalance: 1.0,
         accumulates_in_product: false,
+        joins_gradients: false,
         // Megatron-LM, `ddp_bucket_size`: 40 million.
         bucket: 40e6,
+        units: Units::Parameters,
+        gathers_after_sum: false,
         clips: false,
     };
     /// The same with compiled layers, of which a checkpoint around one runs all again.
@@ -106,10 +141,13 @@ impl Execution {
         flash: Backend::Cudnn,
         scaling: Scaling::Delayed,
         context: ContextKind::Ring,
+        splits_second: false,
         hides_gradients: true,
         stops_early: false,
         splits_messages: true,
         accumulates_in_product: true,
+        joins_gradients: true,
+        units: Units::InPlace,
         clips: true,
         ..Self::EAGER
     };

@@ -81,22 +81,29 @@ impl<'a> Rank<'a> {
             ..product.clone().of_pass(ProductPass::GradWeight)
         };
         let rows = total(&of.tokens);
+        // Each group has a tensor of its own, with its own scale.
+        let tensors = u32::try_from(of.tokens.count()).unwrap_or(u32::MAX);
         let mut forward = Vec::new();
         let mut backward = Vec::new();
         if precision != Precision::Bf16 {
             if of.cast {
-                forward.extend(self.cast("cast of an input", rows, of.inputs));
+                forward.extend(self.cast("cast of an input", rows, of.inputs, tensors));
             }
             if execution.elements != Elements::Written {
                 // Weights that stay in 16 bits are cast each time; Transformer Engine does so once a step.
-                forward.extend(self.cast("cast of a weight", of.outputs.saturating_mul(groups(&of.tokens)), of.inputs));
+                forward.extend(self.cast(
+                    "cast of a weight",
+                    of.outputs.saturating_mul(tensors.into()),
+                    of.inputs,
+                    tensors,
+                ));
             }
-            backward.extend(self.cast("cast of a gradient", rows, of.outputs));
+            backward.extend(self.cast("cast of a gradient", rows, of.outputs, tensors));
         }
         forward.push(kernel(name, Kernel::Product(product.clone())));
         backward.push(kernel(name, Kernel::Product(product.of_pass(ProductPass::GradInput))));
         let mut weights = vec![Piece::Kernel(Run { name, kernel: Kernel::Product(weights), count: 1, weights: true })];
-        if of.bias && execution.elements != Elements::Written {
+        if of.bias && !execution.joins_gradients {
             let bytes = times(&[2, rows, of.outputs]);
             let sum = Memory { kind: MemoryKind::Copy, reads: bytes, writes: 0, rows, width: of.outputs, kernels: 1 };
             let kernel = Kernel::Memory(sum);
@@ -108,9 +115,9 @@ impl<'a> Rank<'a> {
 
     /// A tensor in 8 bits, and its transpose for the product over the other dimension, which Hopper's 8-bit instructions
     /// need (cuBLAS 12, "Narrow precisions": only the TN layout).
-    fn cast(&self, name: &'static str, rows: u64, width: u64) -> Vec<Piece> {
+    fn cast(&self, name: &'static str, rows: u64, width: u64, tensors: u32) -> Vec<Piece> {
         let bytes = times(&[2, rows, width]);
-        let pass = |kind, writes| Memory { kind, reads: bytes, writes, rows, width, kernels: 1 };
+        let pass = |kind, writes| Memory { kind, reads: bytes, writes, rows, width, kernels: tensors };
         let mut pieces = Vec::new();
         if self.execution().scaling == Scaling::Current {
             pieces.push(kernel(name, Kernel::Memory(pass(MemoryKind::Scale, 0))));
@@ -120,38 +127,84 @@ impl<'a> Rank<'a> {
     }
 
     /// A call to the tensor ranks about all tokens between layers.
-    fn call(&self, name: &'static str, collective: Collective, hidden: bool) -> Piece {
-        let hidden = hidden || self.execution().overlaps_tensor;
-        exchange(name, Axis::Tensor, Call::Collective(collective), self.activations(), hidden)
+    ///
+    /// PyTorch's ranks split the second dimension, tokens, where calls know the first one only: what is gathered is copied
+    /// together after the call, what is scattered apart before. Pieces beside products are in their place.
+    ///
+    /// Source: PyTorch 2.11, `torch/distributed/_functional_collectives.py`, `all_gather_tensor`, `reduce_scatter_tensor`.
+    fn call(&self, name: &'static str, collective: Collective, hidden: bool, in_pieces: bool) -> Vec<Piece> {
+        let execution = self.execution();
+        let call = |hidden| exchange(name, Axis::Tensor, Call::Collective(collective), self.activations(), hidden);
+        if in_pieces {
+            let mut pieces = vec![call(true)];
+            if collective == Collective::ReduceScatter {
+                // The pieces that each rank sent are summed by the one that receives them.
+                pieces.push(elements("sum of pieces", MemoryKind::Copy, self.tokens, self.hidden, 2, 0));
+            }
+            return pieces;
+        }
+        let copy = || elements("tokens in order", MemoryKind::Copy, self.tokens, self.hidden, 2, 2);
+        match collective {
+            Collective::AllGather if execution.splits_second => vec![call(hidden), copy()],
+            Collective::ReduceScatter if execution.splits_second => vec![copy(), call(hidden)],
+            _ => vec![call(hidden)],
+        }
+    }
+
+    /// A product whose exchange goes beside it, of its forward pass or its backward pass, runs in as many pieces as there are
+    /// tensor ranks, each with the tokens of one: all but that of the weights' gradient.
+    ///
+    /// Source: PyTorch 2.11, `torch/distributed/_symmetric_memory/__init__.py`, `_pipelined_multi_all_gather_and_consume`;
+    /// Transformer Engine, `comm_gemm_overlap.cpp`, `CommOverlapP2PBase`.
+    fn in_pieces(&self, mut operation: Operation, [forward, backward]: [bool; 2]) -> Operation {
+        for (list, beside) in [(&mut operation.forward, forward), (&mut operation.backward, backward)] {
+            for piece in list.iter_mut().filter(|_| beside && self.splits_sequence()) {
+                if let Piece::Kernel(Run { kernel: Kernel::Product(product), count, weights: false, .. }) = piece
+                    && let Tokens::All(tokens) = &mut product.tokens
+                    && tokens.is_multiple_of(self.tensor)
+                {
+                    *tokens /= self.tensor;
+                    *count = self.parallel.tensor;
+                }
+            }
+        }
+        operation
     }
 
     /// Products that tensor ranks split by outputs, of one input: with sequence parallelism they gather it before, and
     /// they sum its gradient after.
     ///
     /// Source: Megatron-LM, `core/tensor_parallel/layers.py`, `LinearWithGradAccumulationAndAsyncCommunication`.
+    ///
+    /// A compiler finds the sum of an input's gradient beside a product only where no other product adds to it, and nothing
+    /// outside of layers (PyTorch 2.11, `torch/_inductor/fx_passes/micro_pipeline_tp.py`, `fuse_matmul_reduce_scatter`).
     pub(super) fn column_parallel(&self, name: &'static str, products: &[Linear]) -> Vec<Operation> {
-        let products = products.iter().map(|of| self.linear(name, of));
+        let execution = self.execution();
+        let found = !execution.splits_second || products.iter().all(|of| !of.head);
+        let gathers = execution.overlaps_tensor && found;
+        let sums = gathers && (!execution.splits_second || products.len() == 1);
+        let products = products.iter().map(|of| self.in_pieces(self.linear(name, of), [gathers, sums]));
         if self.tensor == 1 {
             return products.collect();
         }
         let split = self.splits_sequence();
         let mut gather = Operation::default();
         if split {
-            gather.forward.push(self.call("gather of an input", Collective::AllGather, false));
+            gather.forward.extend(self.call("gather of an input", Collective::AllGather, false, gathers));
         }
         let sum = if split { Collective::ReduceScatter } else { Collective::AllReduce };
-        let hides = self.execution().hides_gradients;
-        let reduce = self.call("gradient of an input", sum, hides);
+        let hides = execution.hides_gradients;
+        let reduce = self.call("gradient of an input", sum, hides, sums);
         if !hides {
-            gather.backward.push(reduce);
+            gather.backward.extend(reduce);
             return std::iter::once(gather).chain(products).collect();
         }
         // The input comes again beside the product of its gradient, whose sum goes beside that of the weights' gradient.
         let mut one = Operation { role: Role::Product, ..gather };
         if split && self.software.gathers_again {
-            one.backward.push(self.call("gather of an input again", Collective::AllGather, true));
+            one.backward.extend(self.call("gather of an input again", Collective::AllGather, true, gathers));
         }
-        let mut after = vec![reduce];
+        let mut after = reduce;
         for product in products {
             one.forward.extend(product.forward);
             let of_weights = |piece: &Piece| matches!(piece, Piece::Kernel(run) if run.weights);
@@ -165,7 +218,8 @@ impl<'a> Rank<'a> {
 
     /// A product that tensor ranks split by inputs, and the sum of their results; `last` where nothing keeps that.
     pub(super) fn row_parallel(&self, name: &'static str, of: &Linear, last: bool) -> Vec<Operation> {
-        let mut product = self.linear(name, of);
+        let beside = self.execution().overlaps_tensor;
+        let mut product = self.in_pieces(self.linear(name, of), [beside; 2]);
         if last {
             product.role = Role::Output;
         }
@@ -174,10 +228,10 @@ impl<'a> Rank<'a> {
         }
         let split = self.splits_sequence();
         let sum = if split { Collective::ReduceScatter } else { Collective::AllReduce };
-        let gather = split.then(|| self.call("gather of a gradient", Collective::AllGather, false));
+        let gather = split.then(|| self.call("gather of a gradient", Collective::AllGather, false, beside));
         let reduce = Operation {
-            forward: vec![self.call("sum of a result", sum, false)],
-            backward: gather.into_iter().collect(),
+            forward: self.call("sum of a result", sum, false, beside),
+            backward: gather.unwrap_or_default(),
             role: if last { Role::Output } else { Role::Reduced },
         };
         vec![product, reduce]
@@ -231,14 +285,6 @@ fn total(tokens: &Tokens) -> u64 {
         &Tokens::All(tokens) => tokens,
         &Tokens::Even { total, .. } => total,
         Tokens::Given(groups) => groups.iter().fold(0, |sum: u64, &tokens| sum.saturating_add(tokens)),
-    }
-}
-
-fn groups(tokens: &Tokens) -> u64 {
-    match tokens {
-        Tokens::All(_) => 1,
-        Tokens::Even { groups, .. } => *groups,
-        Tokens::Given(groups) => groups.len() as u64,
     }
 }
 

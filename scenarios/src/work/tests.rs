@@ -69,7 +69,7 @@ fn ranks_together_do_the_work_of_the_model_once() {
                 continue;
             }
             for framework in [Framework::Eager, Framework::Compiled, Framework::Torchtitan, Framework::Megatron] {
-                for context in [ContextKind::Ring, ContextKind::AllGather, ContextKind::Ulysses] {
+                for context in [ContextKind::Ring, ContextKind::AllGather, ContextKind::Merged, ContextKind::Ulysses] {
                     let mut software = framework.software();
                     // A padded vocabulary costs what no count of the model has.
                     software.pads_vocabulary = false;
@@ -160,6 +160,13 @@ fn exchanges_are_those_of_each_strategy() {
     let (layer, ..) = passes_of("llama3-8b", "cp=4", |s| s.execution.context = ContextKind::AllGather);
     assert_eq!(calls(&layer.forward), [(Axis::Context, gather, 4 * 8192 * 8 * 128, 1)]);
     assert_eq!(calls(&layer.backward).iter().map(|c| c.1).collect::<Vec<_>>(), [gather, scatter]);
+    // PyTorch: gathered beside the first part; gradients go round, c times, twice as wide, the last time beside nothing.
+    let (layer, ..) = passes_of("llama3-8b", "cp=4", |s| s.execution.context = ContextKind::Merged);
+    assert_eq!(calls(&layer.forward), [(Axis::Context, gather, 4 * 8192 * 8 * 128, 1)]);
+    let round = 2 * 4 * (8192 / 4) * 8 * 128;
+    let [send, last] = [3, 1].map(|count| (Axis::Context, Call::Ring, round, count));
+    assert_eq!(calls(&layer.backward)[1..], [send, last]);
+    assert_eq!((hidden(&layer.forward), hidden(&layer.backward)), (1, 2));
     let (layer, ..) = passes_of("gpt-22b", "cp=4", |s| s.execution.context = ContextKind::Ulysses);
     assert_eq!(calls(&layer.forward), [(Axis::Context, all, 2 * 2048 / 4 * 6144, 1); 4]);
 
@@ -368,4 +375,61 @@ proptest::proptest! {
         let ends = [embedding(&model, &parallel, &software), head(&model, &parallel, &software)];
         proptest::prop_assert!(ends.iter().all(|passes| !passes.forward.is_empty()));
     }
+}
+
+/// Goal: PyTorch's tensor ranks copy around calls about tokens; where products run in pieces beside calls, they copy only
+/// around sums that no product makes alone.
+#[test]
+fn tensor_ranks_of_pytorch_copy_around_calls() {
+    let model = load("llama3-8b").unwrap().0;
+    let parallel = Parallel::parse("tp=8,sp=on").unwrap();
+    let copies = |overlaps: bool| {
+        let mut software = Framework::TorchtitanCompiled.software();
+        software.execution.overlaps_tensor = overlaps;
+        let passes = layer(&model, LayerKind::Dense, &parallel, &software);
+        [&passes.forward, &passes.backward].map(|list| {
+            let copies =
+                list.iter().filter(|piece| matches!(piece, Piece::Kernel(run) if run.name == "tokens in order"));
+            copies.count()
+        })
+    };
+    assert_eq!((copies(false), copies(true)), ([4, 4], [0, 2]));
+    let megatron = layer(&model, LayerKind::Dense, &parallel, &Framework::Megatron.software());
+    assert!(megatron.forward.iter().all(|piece| !matches!(piece, Piece::Kernel(run) if run.name == "tokens in order")));
+}
+
+/// Goal: the host issues the products and casts of each expert by themselves.
+#[test]
+fn each_expert_costs_the_host() {
+    let host = |layout: &str| {
+        let (layer, ..) = passes_of("qwen3-30b-a3b", layout, |s| *s = s.in_fp8());
+        let gpu = collcast_sim::compute::Compute::builtin("h100").unwrap();
+        single::host(&layer.forward, false, &gpu) + single::host(&layer.backward, true, &gpu)
+    };
+    let (many, few) = (host("ep=8,dp=8,gbs=8"), host("ep=64,dp=64,gbs=64"));
+    // 14 experts less, of two layers each with a cast and a product forward, a cast and two products backward.
+    let gpu = collcast_sim::compute::Compute::builtin("h100").unwrap();
+    let each = gpu[collcast_sim::compute::Constant::IssueElement].value * 1e-6 * 2.0 * (2.0 * 2.05 + 3.0 * 5.6);
+    assert!(((many - few) / (14.0 * each) - 1.0).abs() < 0.02, "{many} {few} {each}");
+}
+
+/// Goal: FSDP1 casts shares and joins gradients, once each; FSDP2 copies all parameters out of a buffer and into one.
+#[test]
+fn units_are_kept_as_each_framework_does() {
+    let parallel = Parallel::parse("dp=8,zero=3").unwrap();
+    let moved = |framework: Framework, parallel: &Parallel| {
+        unit(8_000_000, parallel, &framework.software()).map(|pieces| {
+            let bytes = |piece: &Piece| match piece {
+                Piece::Kernel(Run { kernel: Kernel::Memory(memory), .. }) => {
+                    (memory.reads + memory.writes) as f64 / 8e6
+                }
+                _ => 0.0,
+            };
+            pieces.iter().map(bytes).sum::<f64>()
+        })
+    };
+    assert_eq!(moved(Framework::LlmFoundry, &parallel), [6.0 / 8.0, 4.0 + 6.0 / 8.0]);
+    assert_eq!(moved(Framework::Torchtitan, &parallel), [(6.0 + 4.0) / 8.0 + 4.0, 9.0]);
+    let two = Parallel { zero: 2, ..parallel };
+    assert!(moved(Framework::LlmFoundry, &two)[1] > 0.0 && moved(Framework::Torchtitan, &two) == [0.0; 2]);
 }

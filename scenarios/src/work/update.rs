@@ -4,7 +4,7 @@ use collcast_sim::collective::Collective;
 use collcast_sim::compute::{Kernel, Memory, MemoryKind, Optimizer, Precision};
 
 use super::rank::{exchange, kernel};
-use super::{Call, Elements, Exchange, Piece};
+use super::{Call, Elements, Exchange, Piece, Units};
 use crate::memory::Software;
 use crate::parallel::{Axis, Parallel};
 use crate::transformer::{LayerKind, Transformer};
@@ -87,36 +87,44 @@ pub fn accumulate(parameters: u64, first: bool, software: &Software) -> Vec<Piec
     vec![over("sum of gradients", MemoryKind::Copy, parameters, 2.0 + gradient, gradient)]
 }
 
-/// Kernels beside the exchanges of one unit of `parameters` under ZeRO-3 (FSDP): before and after it is gathered, and before
-/// and after its gradients are summed. Both are empty without it.
+/// Kernels beside the exchanges of one unit of `parameters` whose replicas share it (FSDP): before and after it is gathered, and
+/// before and after its gradients are summed. Both are empty without that.
 ///
 /// Source: PyTorch 2.11, `torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py`: `all_gather_copy_in`,
-/// `split_with_sizes_copy`, `chunk_cat`.
+/// `split_with_sizes_copy`, `chunk_cat`; `torch/distributed/fsdp/_flat_param.py` and `_runtime_utils.py` for FSDP1.
 pub fn unit(parameters: u64, parallel: &Parallel, software: &Software) -> [Vec<Piece>; 2] {
-    let shards = parallel.dense_shards();
-    if parallel.zero < 3 || shards < 2 {
+    let (shards, execution) = (parallel.dense_shards(), &software.execution);
+    if !execution.by_units(parallel.zero) || shards < 2 {
         return [Vec::new(), Vec::new()];
     }
     let states = &software.states;
     let own = parameters / shards;
-    let sum = many("shard of gradients", own, 2.0 * states.gradient, states.gradient);
-    if software.execution.elements == Elements::Written {
-        // Products read gathered buffers and add to those that are summed, without a copy (Megatron-LM, `custom_fsdp.md`).
-        return [Vec::new(), vec![sum]];
-    }
-    let mut gather = vec![many("shard into a buffer", own, states.weight, states.gathered)];
-    if states.weight > states.gathered {
-        // Cast first, then copied to where the call finds it.
-        gather.push(many("shard into a buffer", own, states.gathered, states.gathered));
-    }
+    let sum = || many("shard of gradients", own, states.reduced + states.gradient, states.gradient);
     let copy = |name, reads, writes| over(name, MemoryKind::Copy, parameters, reads, writes);
-    gather.push(copy("parameters out of a buffer", states.gathered, states.gathered));
-    let wider = if states.gradient > 2.0 { WIDENING } else { 1.0 };
-    let mut reduce = vec![copy("gradients into a buffer", 2.0 * wider, states.gradient * wider)];
-    if parallel.micro_batches() > 1 {
-        reduce.push(sum);
+    let cast = || many("shard into a buffer", own, states.weight, states.gathered);
+    let several = parallel.micro_batches() > 1;
+    match execution.units {
+        // Products read gathered buffers and add to those that are summed, without a copy (Megatron-LM, `custom_fsdp.md`).
+        Units::InPlace => [Vec::new(), vec![sum()]],
+        Units::Flat => {
+            let reduce = if several { sum() } else { many("shard of gradients", own, states.reduced, states.gradient) };
+            [vec![cast()], vec![copy("gradients of views", 2.0, 2.0), reduce]]
+        }
+        Units::Parameters => {
+            let mut gather = vec![cast()];
+            if states.weight > states.gathered {
+                // Cast first, then copied to where the call finds it.
+                gather.push(many("shard into a buffer", own, states.gathered, states.gathered));
+            }
+            gather.push(copy("parameters out of a buffer", states.gathered, states.gathered));
+            let wider = if states.reduced > 2.0 { WIDENING } else { 1.0 };
+            let mut reduce = vec![copy("gradients into a buffer", 2.0 * wider, states.reduced * wider)];
+            if several {
+                reduce.push(sum());
+            }
+            [gather, reduce]
+        }
     }
-    [gather, reduce]
 }
 
 /// A kernel over many tensors at once (`torch._foreach_*`), in as many launches as it takes.

@@ -67,6 +67,15 @@ pub enum Tokens {
 }
 
 impl Tokens {
+    /// How many groups there are, each with its weight.
+    pub fn count(&self) -> u64 {
+        match self {
+            Self::All(_) => 1,
+            &Self::Even { groups, .. } => groups,
+            Self::Given(groups) => groups.len() as u64,
+        }
+    }
+
     /// Sizes of groups, and how many there are of each.
     pub(super) fn groups(&self) -> Vec<(f64, f64)> {
         match self {
