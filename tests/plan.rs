@@ -126,7 +126,7 @@ fn row(page: &mut String, what: &str, errors: &[f64]) {
     writeln!(page, "| {what} | {} | {mean_abs:.1}% | {worst:.1}% | {signed:+.1}% |", errors.len()).unwrap();
 }
 
-/// Goal: the page of errors is today's; dense models are on average within 6%, by Megatron on H100 within 9% each, and those with
+/// Goal: the page of errors and README's figures are today's; dense models are on average within 6%, by Megatron on H100 within 9% each, and those with
 /// experts on average within 20%; so are our own steps within 9%.
 #[test]
 fn published_runs_are_forecast() {
@@ -170,6 +170,18 @@ fn published_runs_are_forecast() {
         "{PAGE} is not current: COLLCAST_UPDATE=1 cargo test --test plan"
     );
     let sizes = |errors: &[f64]| errors.iter().map(|e| e.abs()).collect::<Vec<f64>>();
+    let readme = include_str!("../README.md").split_whitespace().collect::<Vec<_>>().join(" ");
+    for figures in [
+        format!(
+            "{} published runs of dense models by four frameworks are {:.1}% off on average and {:.1}% too fast",
+            dense.len(),
+            100.0 * mean(&sizes(&dense)),
+            100.0 * mean(&dense)
+        ),
+        format!("{} runs of models with experts are {:.0}% off", experts.len(), 100.0 * mean(&sizes(&experts))),
+    ] {
+        assert!(readme.contains(&figures), "README.md does not say: {figures}");
+    }
     let off = |framework, machine| mean(&sizes(&kinds[&(framework, machine)]));
     assert!(mean(&sizes(&dense)) < 0.06 && mean(&dense).abs() < 0.03);
     assert!(off("megatron", "dgx-h100") < 0.04 && kinds[&("megatron", "dgx-h100")].iter().all(|e| e.abs() < 0.09));
