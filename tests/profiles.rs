@@ -70,10 +70,7 @@ fn the_nearest_profile_is_taken() {
     let (code, out, err) = collcast(&folders, &["profile", "list", "-t", file, "--format", "json"]);
     let result: Value = serde_json::from_str(&out).expect(&err);
     let taken: Vec<&Value> = result["rows"].as_array().unwrap().iter().filter(|row| !row["taken"].is_null()).collect();
-    assert_eq!(
-        (code, taken.len(), &taken[0]["name"], &taken[0]["taken"]),
-        (0, 1, &"mine".into(), &"all commands".into())
-    );
+    assert_eq!((code, taken.len(), &taken[0]["name"], &taken[0]["taken"]), (0, 1, &"mine".into(), &"yes".into()));
 }
 
 /// Goal: a name that does not exist, and a profile that cannot be read, are errors with a way out; so is one in a folder

@@ -223,19 +223,19 @@ fn cases() -> Vec<(String, Case)> {
     cases
 }
 
-/// The rows of a case beside forecasts with a profile.
-fn validated(name: &str, profile: &str, closest: bool, doctor: bool) -> Outcome {
+/// The rows of a case beside forecasts with profiles, the later over the earlier.
+fn validated(name: &str, profiles: &[String], closest: bool, doctor: bool) -> Outcome {
     let request = Request {
-        site: SiteSpec { profiles: vec![profile.to_owned()], ..SiteSpec::default() },
+        site: SiteSpec { profiles: profiles.to_vec(), ..SiteSpec::default() },
         closest,
         doctor,
         ..Request::new([data_of(name)])
     };
-    validate(&request).unwrap_or_else(|e| panic!("{name} by {profile}: {e}"))
+    validate(&request).unwrap_or_else(|e| panic!("{name} by {profiles:?}: {e}"))
 }
 
 fn judge(name: &str, case: Case, families: &Families, all: bool) -> Judged {
-    let own = own_profile(&case.topology);
+    let own = [own_profile(&case.topology)];
     let all = all && case.quick.is_none();
     let result = validated(name, &own, all, false);
     let row = |r: &collcast::validate::JudgedRow| Row {
@@ -246,7 +246,7 @@ fn judge(name: &str, case: Case, families: &Families, all: bool) -> Judged {
     };
     let mut rows: Vec<Row> = result.rows.iter().map(row).collect();
     if let Some(profile) = families.unseen(name) {
-        let result = validated(name, &profile, false, false);
+        let result = validated(name, &[&own[..], std::slice::from_ref(&profile)].concat(), false, false);
         assert!(!result.warnings.iter().any(|w| w.contains("was fitted to")), "{name} by {profile}");
         assert_eq!(rows.len(), result.rows.len(), "{name}");
         for (row, other) in rows.iter_mut().zip(&result.rows) {
@@ -293,7 +293,7 @@ fn render(judged: &[Judged], families: &Families) -> String {
          prediction is nearest to each row, where `auto` is off by more than 10%: what is left when the choice is not to\n\
          blame. Both are by the profile that the machine names, with nothing fitted to these runs; but mechanisms were looked\n\
          for where these runs were off, so they are no test of those that came since. `left out` is `auto`\n\
-         by a profile fitted to runs of the same kind that others published: never to the case, nor to another of its\n\
+         by that with a profile over it, fitted to runs of the same kind that others published: never to the case, nor to another of its\n\
          publisher; `-` where there is no other. The right half of the first table has the same rows in both its columns.\n\n",
     );
     overall(&mut text, judged);
@@ -355,8 +355,8 @@ fn render(judged: &[Judged], families: &Families) -> String {
 fn by_family(text: &mut String, judged: &[Judged], families: &Families) {
     text.push_str(
         "\n## Fitted profiles\n\n\
-         Built-in profiles that `collcast calibrate` fitted to these runs, for `--profile NAME`; machines name none of them\n\
-         by themselves. Figures are medians over the rows of its cases that have a `left out`, those that nothing is fitted\n\
+         Built-in profiles that `collcast calibrate` fitted to these runs. `src/profiles/published.toml` says which of them lie\n\
+         over those that machines name. Figures are medians over the rows of its cases that have a `left out`, those that nothing is fitted\n\
          to set apart below.\n\n\
          | profile | runs of | publishers | rows | 8 B-1 MiB auto | left out | from 1 MiB auto | left out | told by the data |\n\
          |---|---|---|---|---|---|---|---|---|\n",

@@ -16,10 +16,15 @@ use std::path::{Path, PathBuf};
 
 use collcast::SiteSpec;
 use collcast::health::{self, Doubt, Health, Kind, Limits, Part, Run, State};
+use collcast::profiles::Published;
 use collcast::reports::model::Status;
 use collcast::reports::{github, junit};
 use collcast::validate::{Request, validate};
 use collcast::views::validate::Shown;
+use collcast_hwbackend::read::{ReadOptions, read_paths};
+use collcast_sim::ids::Rank;
+use collcast_sim::profile::{Layer, Profile};
+use collcast_sim::topology::Topology;
 use rayon::prelude::*;
 use serde::Deserialize;
 
@@ -43,6 +48,7 @@ struct Families {
 #[derive(Deserialize)]
 struct Family {
     networks: Vec<String>,
+    over: String,
     cases: Vec<String>,
 }
 
@@ -88,20 +94,33 @@ fn unseen(case: &str, publisher: &str, families: &Families, taken: &BTreeSet<Str
     let seen = families.families.iter().find(|(name, f)| taken.contains(*name) && f.cases.iter().any(|c| c == case));
     let left_out = || families.left_out.get(case).map(|l| l.family.as_str()).filter(|name| taken.contains(*name));
     let family = seen.map(|(name, _)| name.as_str()).or_else(left_out)?;
+    if !families.families[family].networks.is_empty() && !across_hosts(case) {
+        return None;
+    }
     let file = publisher.to_lowercase().replace(' ', "-");
     let held_out = format!("{PUBLISHED}/held_out/{family}/{file}.toml");
     let whole = format!("sim/profiles/{family}.toml");
     Some(if root().join(&held_out).is_file() { held_out } else { whole })
 }
 
+/// Whether some rows of a published run are of several hosts.
+fn across_hosts(case: &str) -> bool {
+    let read = read_paths(&[root().join(format!("{PUBLISHED}/{case}.csv"))], &ReadOptions::default()).unwrap();
+    read.measurements.iter().any(|row| row.hosts.is_some_and(|hosts| hosts > 1))
+}
+
 /// The profile that the machine of a published run names.
 fn own(case: &str) -> Vec<String> {
+    vec![machine(case).profile.unwrap_or_else(|| "prior".to_owned())]
+}
+
+/// The machine of a published run.
+fn machine(case: &str) -> Topology {
     let file: BTreeMap<String, toml::Value> = read(&format!("{PUBLISHED}/{case}.toml"));
     let machine = file["topology"].as_str().unwrap();
     let path = root().join(PUBLISHED).join(machine);
     let machine = if path.is_file() { path.display().to_string() } else { machine.to_owned() };
-    let machine = collcast::topologies::load_any(&machine, None, None).unwrap();
-    vec![machine.profile.unwrap_or_else(|| "prior".to_owned())]
+    collcast::topologies::load_any(&machine, None, None).unwrap()
 }
 
 /// The runs of a file by a profile; by that which the machine names where none is given.
@@ -137,7 +156,7 @@ fn published(taken: &BTreeSet<String>) -> Vec<Case> {
             () => Truth::Healthy,
         };
         Case {
-            runs: runs(&format!("{PUBLISHED}/{name}.csv"), profile.clone().map_or_else(|| own(name), |p| vec![p])),
+            runs: runs(&format!("{PUBLISHED}/{name}.csv"), [own(name), profile.iter().cloned().collect()].concat()),
             name: name.clone(),
             profile: if profile.is_some() { "fitted to others' runs" } else { "the machine's" }.to_owned(),
             publisher,
@@ -325,53 +344,129 @@ impl Tally {
     }
 }
 
-/// How far the profile of each family is off at large sizes of runs whose publisher it had not seen, beside the machines'
-/// own profiles.
+/// The healthy runs that the profile of a family is judged by: for each its publisher, and the profile that has seen none
+/// of this publisher's.
+struct Strangers {
+    cases: Vec<(String, String, String)>,
+    large_only: BTreeSet<String>,
+}
+
+impl Strangers {
+    fn of(name: &str, families: &Families, known: &Known) -> Self {
+        let (taken, family) = (BTreeSet::from([name.to_owned()]), &families.families[name]);
+        let publishers: BTreeSet<String> = family.cases.iter().map(|case| publisher(case)).collect();
+        let left_out = families.left_out.iter().filter(|(_, l)| l.family == name).map(|(case, _)| case);
+        let cases = family.cases.iter().chain(left_out).filter(|case| {
+            let judged = !known.untold.contains_key(*case) && !known.sick.contains_key(*case);
+            judged && (publishers.len() > 1 || !publishers.contains(&publisher(case)))
+        });
+        let stranger = |case: &String| {
+            let publisher = publisher(case);
+            let profile = unseen(case, &publisher, families, &taken)?;
+            Some((case.clone(), publisher, profile))
+        };
+        Self { cases: cases.filter_map(stranger).collect(), large_only: known.large_only.keys().cloned().collect() }
+    }
+
+    /// How far bands are off by the profiles that are given for a case and the one that is a stranger to it: the root mean
+    /// square over publishers; a factor of two where no run has such sizes. With runs and publishers.
+    fn off(&self, profiles: &(dyn Fn(&str, &str) -> Vec<String> + Sync)) -> (Doubt, usize, usize) {
+        let of = |(case, publisher, stranger): &(String, String, String)| {
+            let runs = runs(&format!("{PUBLISHED}/{case}.csv"), profiles(case, stranger));
+            let judged = health::judge(&runs, Limits::of(1e-9));
+            let runs = judged.runs.iter().filter(|run| run.kind != Some(Kind::Exchange));
+            let bands = runs.flat_map(|run| &run.bands);
+            let counts = |part| part == Part::Large || !self.large_only.contains(case);
+            let off: Vec<(Part, f64)> =
+                bands.filter(|band| counts(band.part)).map(|band| (band.part, -band.share.ln())).collect();
+            (publisher.clone(), off)
+        };
+        let judged: Vec<(String, Vec<(Part, f64)>)> = self.cases.par_iter().map(of).collect();
+        let mut by: BTreeMap<Part, BTreeMap<String, Vec<f64>>> = BTreeMap::new();
+        for (publisher, off) in judged {
+            for (part, off) in off {
+                by.entry(part).or_default().entry(publisher.clone()).or_default().push(off);
+            }
+        }
+        let squares = |v: &Vec<f64>| v.iter().map(|r| r * r).sum::<f64>() / v.len() as f64;
+        let mean = |part| {
+            let by = by.get(&part)?;
+            Some((by.values().map(squares).sum::<f64>() / by.len() as f64).sqrt())
+        };
+        let of = |part| mean(part).map_or(Doubt::UNKNOWN.of(part), |off| (off * 1000.0).round() / 1000.0);
+        let doubt = Doubt { small: of(Part::Small), middle: of(Part::Middle), large: of(Part::Large) };
+        let large = &by[&Part::Large];
+        (doubt, large.values().map(Vec::len).sum(), large.len())
+    }
+}
+
+/// How far the profile of each family is off on runs whose publisher it had not seen, beside the machines' own profiles.
 fn families() -> String {
-    let families: Families = read(&format!("{PUBLISHED}/families.toml"));
-    let known: Known = read("tests/data/verdicts.toml");
+    let (families, known): (Families, Known) =
+        (read(&format!("{PUBLISHED}/families.toml")), read("tests/data/verdicts.toml"));
     let mut text = String::from(
         "# Profiles fitted to published runs, by runs of others: taken where they are nearer than the machines' own.\n\
          # `COLLCAST_UPDATE=1 cargo test --test verdicts` writes it anew.\n",
     );
     for (name, family) in &families.families {
-        let taken = BTreeSet::from([name.clone()]);
-        let judged: Vec<Option<(String, [Vec<f64>; 2])>> = (family.cases.par_iter())
-            .map(|case| {
-                let publisher = publisher(case);
-                let held_out = unseen(case, &publisher, &families, &taken)?;
-                if known.untold.contains_key(case) || !held_out.contains("held_out/") {
-                    return None;
-                }
-                let off = |profile: Vec<String>| -> Vec<f64> {
-                    let judged = health::judge(&runs(&format!("{PUBLISHED}/{case}.csv"), profile), Limits::of(1e-9));
-                    let runs = judged.runs.iter().filter(|run| run.kind != Some(Kind::Exchange));
-                    let bands = runs.flat_map(|run| &run.bands).filter(|band| band.part == Part::Large);
-                    bands.map(|band| -band.share.ln()).collect()
-                };
-                Some((publisher, [off(vec![held_out]), off(own(case))]))
+        let strangers = Strangers::of(name, &families, &known);
+        let (unseen, runs, publishers) =
+            strangers.off(&|case, stranger| [own(case), vec![stranger.to_owned()]].concat());
+        let (own, ..) = strangers.off(&|case, _| own(case));
+        let gpus: BTreeSet<String> = (strangers.cases.iter())
+            .filter_map(|(case, ..)| {
+                let machine = machine(case);
+                let model = &machine.gpu(machine.gpu_of(Rank(0)))?.model;
+                model.split('-').next().map(str::to_owned)
             })
             .collect();
-        let mut by: [BTreeMap<String, Vec<f64>>; 2] = Default::default();
-        for (publisher, off) in judged.into_iter().flatten() {
-            for (by, off) in by.iter_mut().zip(off) {
-                by.entry(publisher.clone()).or_default().extend(off);
-            }
-        }
-        by.iter_mut().for_each(|by| by.retain(|_, off| !off.is_empty()));
-        let [large, own] = by.each_ref().map(|by| {
-            let squares = |v: &Vec<f64>| v.iter().map(|r| r * r).sum::<f64>() / v.len() as f64;
-            ((by.values().map(squares).sum::<f64>() / by.len() as f64).sqrt() * 1000.0).round() / 1000.0
-        });
-        let (runs, publishers) = (by[0].values().map(Vec::len).sum::<usize>(), by[0].len());
+        let written = |Doubt { small, middle, large }: Doubt| {
+            format!("{{ small = {small}, middle = {middle}, large = {large} }}")
+        };
         writeln!(
             text,
-            "\n[[profiles]]\nname = \"{name}\"\nnetworks = {:?}\nlarge = {large}\nown = {own}\nruns = {runs}\npublishers = {publishers}",
-            family.networks
+            "\n[[profiles]]\nname = \"{name}\"\nnetworks = {:?}\ngpus = {:?}\nunseen = {}\nown = {}\nruns = {runs}\npublishers = {publishers}",
+            family.networks,
+            gpus.iter().collect::<Vec<_>>(),
+            written(unseen),
+            written(own),
         )
         .unwrap();
     }
     text
+}
+
+/// Goal: each constant that is fitted to published runs brings forecasts nearer to publishers that the fit had not seen.
+/// Method: back at the value below the profile, the geometric mean of how far the bands are off grows.
+#[test]
+fn every_fitted_constant_helps_strangers() {
+    if !common::all("every_fitted_constant_helps_strangers", "each fitted constant without it") {
+        return;
+    }
+    let (families, known): (Families, Known) =
+        (read(&format!("{PUBLISHED}/families.toml")), read("tests/data/verdicts.toml"));
+    let folder = tempfile::tempdir().unwrap();
+    let mean = |doubt: Doubt| Part::ALL.map(|part| doubt.of(part)).iter().product::<f64>().cbrt();
+    for (name, family) in &families.families {
+        let strangers = Strangers::of(name, &families, &known);
+        let with = mean(strangers.off(&|case, stranger| [own(case), vec![stranger.to_owned()]].concat()).0);
+        let below = Profile::builtin(&family.over).unwrap();
+        let text = std::fs::read_to_string(root().join(format!("sim/profiles/{name}.toml"))).unwrap();
+        for &constant in Layer::parse(&text, name).unwrap().parameters.keys() {
+            let back = folder.path().join(format!("{constant}.toml"));
+            let text = format!(
+                "schema = \"collcast/profile/1\"\nname = \"back\"\nevidence = \"a test\"\nuncertainty = 0.4\n\n[parameters]\n\
+                 \"{constant}\" = {{ value = {:?}, origin = \"assumed\", source = \"a test\" }}\n",
+                below[constant].value
+            );
+            std::fs::write(&back, text).unwrap();
+            let back = back.display().to_string();
+            let without =
+                mean(strangers.off(&|case, stranger| [own(case), vec![stranger.to_owned(), back.clone()]].concat()).0);
+            println!("{name} {constant}: {with:.4}, without it {without:.4}");
+            assert!(without > with, "{name} {constant}: {with} with it, {without} without it");
+        }
+    }
 }
 
 /// The file of what healthy machines are off by, as the published runs have it today.
@@ -400,10 +495,12 @@ fn unseen_file(residuals: &Residuals) -> String {
 
 /// The profiles of families that the file says are taken.
 fn taken(families: &str) -> BTreeSet<String> {
-    let file: BTreeMap<String, toml::Value> = toml::from_str(families).unwrap();
-    let profiles = file["profiles"].as_array().unwrap().iter();
-    let taken = profiles.filter(|p| p["large"].as_float().unwrap() < p["own"].as_float().unwrap());
-    taken.map(|p| p["name"].as_str().unwrap().to_owned()).collect()
+    #[derive(Deserialize)]
+    struct File {
+        profiles: Vec<Published>,
+    }
+    let file: File = toml::from_str(families).unwrap();
+    file.profiles.into_iter().filter(Published::nearer).map(|p| p.name).collect()
 }
 
 /// Kinds of which several publishers' runs are known, and no one stands apart: these a verdict is for.

@@ -15,8 +15,8 @@ use crate::selectors::profile_folders;
     after_help = "A profile holds what is known of links, kernels and hosts. Where none is named, a command takes the first of:
   profile.toml beside the topology file, where it is of that machine
   one in a folder of your own that was fitted to measurements of the machine
-  validate only: one fitted to published runs of such machines, where it is nearer at large sizes on unseen runs
-  the one that the machine names, or `prior`, whose values are cited
+  the one that the machine names, or `prior`, whose values are cited; over it one that is fitted to published runs of
+  such machines, where it is nearer on runs whose publisher it had not seen
 
 Folders of your own: those in COLLCAST_PROFILES, separated by colons, or else ~/.config/collcast/profiles.
 A name is looked for beside the topology file, there, and among the built-in ones.

@@ -3,8 +3,8 @@
 //! ```
 //! use collcast::profiles::list;
 //! let all = list(&collcast::SiteSpec::new("aws-p4d").nodes(2))?;
-//! let judges = all.iter().find(|profile| profile.judges.is_some()).unwrap();
-//! assert_eq!(judges.name, "a100-efa-published");
+//! let taken = all.iter().find(|profile| profile.taken.is_some()).unwrap();
+//! assert_eq!(taken.name, "a100-efa-published");
 //! # Ok::<(), collcast::Error>(())
 //! ```
 
@@ -123,31 +123,20 @@ pub fn layered(names: &[String], folders: &Folders) -> Result<(Profile, Vec<Inpu
     Ok((profile, sources))
 }
 
-/// What a profile is for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Purpose {
-    /// To forecast calls of all sizes.
-    Forecast,
-    /// To say whether a machine is slow, which large sizes decide.
-    Verdict,
-}
-
 /// The profiles named, or else the best there is for a machine: one beside its file, the user's own that was fitted to
-/// this machine, and the one that the machine names.
-///
-/// For a verdict one that is fitted to published runs comes before the machine's own, where it is nearer on unseen ones
-/// at large sizes. At small ones it is not (docs/accuracy/published.md, columns `left out`), so no forecast takes it.
+/// this machine, and the one that the machine names. Over this lies one that is fitted to published runs of such machines,
+/// where it is [nearer](Published::nearer) on those that it had not seen.
 ///
 /// # Errors
 /// A file that cannot be read; a name that does not exist.
-pub fn take(names: &[String], topology: &Topology, folders: &Folders, purpose: Purpose) -> Result<Taken, Error> {
-    let chosen = if names.is_empty() { choose(topology, folders, purpose)? } else { (names.to_vec(), None) };
+pub fn take(names: &[String], topology: &Topology, folders: &Folders) -> Result<Taken, Error> {
+    let chosen = if names.is_empty() { choose(topology, folders)? } else { (names.to_vec(), None) };
     let (profile, sources) = layered(&chosen.0, folders)?;
     Ok(Taken { profile, sources, why: chosen.1 })
 }
 
 /// The names to take where none is given, and why.
-fn choose(topology: &Topology, folders: &Folders, purpose: Purpose) -> Result<(Vec<String>, Option<String>), Error> {
+fn choose(topology: &Topology, folders: &Folders) -> Result<(Vec<String>, Option<String>), Error> {
     let one = |path: &Path, why: String| (vec![path.display().to_string()], Some(why));
     if let Some(path) = folders.topology.as_ref().map(|folder| folder.join(BESIDE)).filter(|path| path.is_file()) {
         let layer = read(&path)?;
@@ -165,8 +154,11 @@ fn choose(topology: &Topology, folders: &Folders, purpose: Purpose) -> Result<(V
         }
     }
     let own = topology.profile.clone().unwrap_or_else(|| "prior".to_owned());
-    Ok(match published_for(topology).filter(|_| purpose == Purpose::Verdict) {
-        Some(published) => (vec![published.name.clone()], Some(published.why(&own))),
+    Ok(match published_for(topology) {
+        Some(published) => {
+            let why = published.why(&own);
+            (vec![own, published.name.clone()], Some(why))
+        }
         None => (vec![own], None),
     })
 }

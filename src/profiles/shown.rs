@@ -7,7 +7,7 @@ use collcast_sim::profile::{Constant, Layer, OriginKind, Profile};
 use serde::Serialize;
 
 use super::published::all;
-use super::{Folders, Place, Purpose, Taken, read, take};
+use super::{Folders, Place, Taken, read, take};
 use crate::error::Error;
 use crate::site::SiteSpec;
 
@@ -28,14 +28,12 @@ pub struct Known {
     pub across_hosts: bool,
     /// Measured rows that it was fitted to.
     pub rows: usize,
-    /// How far large sizes of runs are off whose publisher it had not seen, as a fraction, where that is known.
-    pub unseen_error: Option<f64>,
+    /// How far large and small sizes of runs are off whose publisher it had not seen, as fractions, where that is known.
+    pub unseen_error: Option<(f64, f64)>,
     /// Runs and publishers behind that.
     pub unseen: Option<(usize, usize)>,
-    /// Why forecasts take it for the machine that was asked about.
+    /// Why it is taken for the machine that was asked about.
     pub taken: Option<String>,
-    /// Why `validate` does.
-    pub judges: Option<String>,
 }
 
 /// The profiles that there are, the user's own first; of a machine, where one is named, which is taken and why.
@@ -55,23 +53,16 @@ pub fn list(site: &SiteSpec) -> Result<Vec<Known>, Error> {
     }
     if site.topology.is_some() {
         let topology = site.topology()?;
-        for (purpose, of) in [
-            (Purpose::Forecast, (|known| &mut known.taken) as fn(&mut Known) -> &mut Option<String>),
-            (Purpose::Verdict, |known| &mut known.judges),
-        ] {
-            let Taken { profile, sources, why } = take(&[], &topology, &folders, purpose)?;
-            let path = sources.last().and_then(|source| source.path.clone()).map(PathBuf::from);
-            let place = path.map_or(Place::BuiltIn, Place::File);
-            let named = || match &topology.profile {
-                Some(_) => format!("profile {} is taken: `{}` names it", profile.name, topology.name),
-                None => format!("profile {} is taken: `{}` names none", profile.name, topology.name),
-            };
-            let why = why.unwrap_or_else(named);
-            known
-                .iter_mut()
-                .filter(|known| known.name == profile.name && known.place == place)
-                .for_each(|known| *of(known) = Some(why.clone()));
-        }
+        let Taken { profile, sources, why } = take(&[], &topology, &folders)?;
+        let path = sources.last().and_then(|source| source.path.clone()).map(PathBuf::from);
+        let place = path.map_or(Place::BuiltIn, Place::File);
+        let named = || match &topology.profile {
+            Some(_) => format!("profile {} is taken: `{}` names it", profile.name, topology.name),
+            None => format!("profile {} is taken: `{}` names none", profile.name, topology.name),
+        };
+        let why = why.unwrap_or_else(named);
+        let is_it = |known: &&mut Known| known.name == profile.name && known.place == place;
+        known.iter_mut().filter(is_it).for_each(|known| known.taken = Some(why.clone()));
     }
     Ok(known)
 }
@@ -87,10 +78,9 @@ impl Known {
             ranks: layer.ranks,
             across_hosts: layer.across_hosts,
             rows: layer.data.iter().map(|data| data.rows).sum(),
-            unseen_error: published.map(|published| published.large.exp_m1()),
+            unseen_error: published.map(|p| (p.unseen.large.exp_m1(), p.unseen.small.exp_m1())),
             unseen: published.map(|published| (published.runs, published.publishers)),
             taken: None,
-            judges: None,
         }
     }
 }

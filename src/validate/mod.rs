@@ -24,7 +24,7 @@ use crate::error::Error;
 use crate::files::content_hash;
 use crate::health::{self, Doubt, Health, Limits, Reference, Run, State};
 use crate::next::{self, Next};
-use crate::profiles::{Purpose, Taken};
+use crate::profiles::Taken;
 use crate::site::{SiteSpec, assumptions};
 use crate::values::plural;
 use crate::watch::Watch;
@@ -216,9 +216,7 @@ fn beside_each_other(read: &ReadReport) -> Vec<Run> {
 fn beside_forecasts(request: &Request, read: &ReadReport) -> Result<Outcome, Error> {
     can_be_asked(&read.files)?;
     let topology = machine(&request.site, read)?;
-    // Forecasts of ours are judged as they were made.
-    let purpose = if request.read.allow_predicted { Purpose::Forecast } else { Purpose::Verdict };
-    let Taken { profile, sources: mut inputs, why } = request.site.profile_for(&topology, purpose)?;
+    let Taken { profile, sources: mut inputs, why } = request.site.profile_for(&topology)?;
     inputs.extend(self::inputs("measurements", read));
     let judged = judge(read, (&topology, &profile), request.site.launch, request.closest, &request.watch)?;
     let (extrapolated, beyond) = reach(&judged.rows);

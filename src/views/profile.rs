@@ -17,7 +17,8 @@ pub fn list_report(known: &[Known]) -> Report {
         Column::text("hosts", "hosts"),
         Column::number("rows", "rows fitted"),
         Column::number("unseen_percent", "off on unseen runs %"),
-        Column::text("taken", "taken by"),
+        Column::number("unseen_small_percent", "at small sizes %"),
+        Column::text("taken", "taken"),
     ];
     let mut table = Table::new("rows", "", columns);
     for profile in known {
@@ -33,14 +34,9 @@ pub fn list_report(known: &[Known]) -> Report {
             profile.ranks.map(|[fewest, most]| format!("{fewest} to {most}")).into(),
             (!cited).then_some(if profile.across_hosts { "several" } else { "one" }).into(),
             (profile.rows > 0).then_some(profile.rows).into(),
-            profile.unseen_error.map(|error| Cell::float(error * 100.0, 0)).into(),
-            match (&profile.taken, &profile.judges) {
-                (Some(_), Some(_)) => Some("all commands"),
-                (Some(_), None) => Some("forecasts"),
-                (None, Some(_)) => Some("validate"),
-                (None, None) => None,
-            }
-            .into(),
+            profile.unseen_error.map(|(large, _)| Cell::float(large * 100.0, 0)).into(),
+            profile.unseen_error.map(|(_, small)| Cell::float(small * 100.0, 0)).into(),
+            profile.taken.is_some().then_some("yes").into(),
         ]);
     }
     report.tables.push(table);
@@ -50,14 +46,12 @@ pub fn list_report(known: &[Known]) -> Report {
     };
     let unseen: Vec<String> = known.iter().filter_map(unseen).collect();
     report.assumptions.push(format!(
-        "off on unseen runs: at large sizes, root mean square over publishers that the profile had not seen; runs and publishers: {}",
+        "off on unseen runs: at large sizes, then at small ones, root mean square over publishers that the profile had not seen; runs and publishers: {}",
         unseen.join(", ")
     ));
     let why = known.iter().find_map(|profile| profile.taken.clone());
-    let judges = known.iter().find_map(|profile| profile.judges.clone());
     if let Some(why) = why {
-        let other = judges.filter(|judges| *judges != why).map(|judges| format!("; by validate {judges}"));
-        report.verdict = Some(verdict(why + &other.unwrap_or_default()));
+        report.verdict = Some(verdict(why));
     }
     report
 }

@@ -48,6 +48,9 @@ const LONG: u64 = 64;
 const REACH: f64 = 20.0;
 /// The same of instruction weights, which compare parts of one code.
 const WEIGHT_REACH: f64 = 1.5;
+/// The same of latencies of links: a step of lines over a network takes 2.7 to 8.5 us by NCCL's own costs of all machines
+/// (2.30 `src/graph/tuning.cc`, LL of rings to LL128 of trees). What rows ask beyond that is another mechanism.
+const LATENCY_REACH: f64 = 4.0;
 
 /// A simulated kernel that samples share.
 #[derive(Debug)]
@@ -292,9 +295,13 @@ impl<'a> Study<'a> {
         let start: Vec<f64> = constants.iter().map(|&constant| prior[constant].value.ln()).collect();
         let limit = |(constant, &x): (&Constant, &f64)| {
             let spec = constant.spec();
-            let reach = if spec.role == Role::Access { WEIGHT_REACH } else { REACH }.ln();
+            let reach = match spec.role {
+                Role::Access => WEIGHT_REACH,
+                Role::LinkLatency => LATENCY_REACH,
+                _ => REACH,
+            };
             let [least, most] = spec.bounds.map(f64::ln);
-            ((x - reach).max(least), (x + reach).min(most))
+            ((x - reach.ln()).max(least), (x + reach.ln()).min(most))
         };
         let bounds = constants.iter().zip(&start).map(limit).collect();
         Ok(Self { machines, prior, samples, of, cases, constants, start, bounds, known: Mutex::default() })

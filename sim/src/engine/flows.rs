@@ -192,6 +192,12 @@ impl Flows {
 
     /// Sets the rates of all flows that the changes since the last call can touch, from `now` on.
     pub fn solve(&mut self, now: u64) {
+        let mut dirty = std::mem::take(&mut self.dirty);
+        dirty.retain(|&resource| !self.solve_alone(resource, now));
+        self.dirty = dirty;
+        if self.dirty.is_empty() {
+            return;
+        }
         if self.flows.len() - self.free.len() >= self.many && self.solve_near(now) {
             return;
         }
@@ -205,6 +211,46 @@ impl Flows {
             self.fill(false);
             self.settle(now);
         }
+    }
+
+    /// Solves a resource that no flow uses, or one flow that shares nothing of what it uses: as filling does, and most
+    /// of what changes where links are not contended. Whether it was one.
+    #[inline]
+    fn solve_alone(&mut self, start: u32, now: u64) -> bool {
+        let resource = &mut self.resources[start as usize];
+        let id = match resource.flows[..] {
+            // Solved with the other resources of its flow.
+            _ if !resource.dirty => return true,
+            [] => {
+                (resource.dirty, resource.full) = (false, 0);
+                return true;
+            }
+            [(id, _)] => id,
+            _ => return false,
+        };
+        let flow = &mut self.flows[id as usize];
+        if flow.uses.iter().any(|&(r, weight, _)| weight == 0 || self.resources[r as usize].flows.len() > 1) {
+            return false;
+        }
+        self.looked_at += flow.uses.len() as u64 + 1;
+        let mut level = u64::MAX;
+        for &(r, weight, _) in &flow.uses {
+            let resource = &mut self.resources[r as usize];
+            resource.left = u128::from(resource.capacity.saturating_sub(resource.held).max(1));
+            (resource.weights, resource.share) = (u128::from(weight), 0);
+            resource.raise_share();
+            self.starved |= resource.held == 0 && (resource.left << 20) < resource.weights;
+            level = level.min(resource.share);
+        }
+        for &(r, _, _) in &flow.uses {
+            let resource = &mut self.resources[r as usize];
+            (resource.dirty, resource.full) = (false, if resource.share == level { level } else { 0 });
+        }
+        if flow.rate != level {
+            let end = flow.set_rate(now, level);
+            self.ends.set(&mut self.flows, id, end);
+        }
+        true
     }
 
     /// Solves the flows near the changes, if they stay few.

@@ -17,6 +17,9 @@ const WINDOW: i64 = 12;
 const WORTHWHILE: i64 = 4;
 /// Largest part of a call's time that its length may be uncertain by, from how much two windows differ.
 const UNCERTAIN: f64 = 1e-3;
+/// The same where windows are taken to be equal. Blocks that beat more slowly than a window differ by more: then windows
+/// of twice the length must say the same.
+const EQUAL: f64 = 1e-6;
 
 /// Runs an instance to its end, leaving out the middle of long loops where the run has become
 /// steady; elsewhere as [`run`].
@@ -33,6 +36,7 @@ pub fn run_steady(instance: &Instance<'_>) -> Result<Outcome, EngineError> {
     // Lanes without work have no rounds; of the others the one with the fewest decides.
     let fewest = rounds.into_iter().flatten().filter(|&r| r > 0).min().unwrap_or(0);
     let (mut window, mut work) = (WINDOW, 0);
+    let mut before: Option<SimTime> = None;
     while instance.tasks.is_empty() && fewest > 3 * window * WORTHWHILE {
         let rest = fewest % window;
         let [one, two, three] = [1, 2, 3].map(|n| run(&without(instance, fewest - rest - n * window), &mut Unobserved));
@@ -42,10 +46,14 @@ pub fn run_steady(instance: &Instance<'_>) -> Result<Outcome, EngineError> {
         let differ = (three.end - two.end).0.abs_diff((two.end - one.end).0);
         let long = extended(&one, three, more);
         // Half the difference is what the mean of both windows may be off, for each window that is added.
-        if (more * differ) as f64 / 2.0 <= UNCERTAIN * long.end.0 as f64 {
+        let within = |off: u64, part: f64| off as f64 <= part * long.end.0 as f64;
+        let (off, end) = (more * differ / 2, long.end);
+        let same = before.is_some_and(|before| within(before.0.abs_diff(end.0), UNCERTAIN));
+        if within(off, EQUAL) || within(off, UNCERTAIN) && same {
             let long = Outcome { work, ..carried(instance, long) };
             return if long.end < LONGEST { Ok(long) } else { Err(EngineError::TooSlow) };
         }
+        before = within(off, UNCERTAIN).then_some(end);
         window *= 2;
     }
     run(instance, &mut Unobserved).map(|outcome| Outcome { work: work + outcome.work, ..outcome })

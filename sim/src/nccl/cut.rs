@@ -183,12 +183,15 @@ impl Plan {
         }
     }
 
-    /// The protocol NCCL uses for a send of this size: LL up to 16 KiB for each channel that a pair
-    /// may have (`NCCL_P2P_LL_THRESHOLD`).
+    /// The protocol NCCL uses for a send of this size: LL up to 16 KiB for each channel that a pair may have
+    /// (`P2P_LL_THRESHOLD`, times `nChannelsMax` in `addP2pToPlan`, `src/enqueue.cc`), where the connection has buffers for
+    /// lines. Sends over a network have none (`NCCL_ALLOC_P2P_NET_LL_BUFFERS` is 0, `src/init.cc` and
+    /// `src/transport/net.cc`). Where some pairs talk over one, all are taken to run Simple.
     pub fn point_to_point_protocol(call: &Call, limits: &Limits) -> Protocol {
         let most = limits.p2p_channels.1.min(limits.p2p_channels.0).max(1);
         let largest = call.counts.as_ref().and_then(|c| c.iter().max().copied()).unwrap_or(call.count);
-        if largest * call.dtype.size() <= u64::from(most) * (16 << 10) { Protocol::Ll } else { Protocol::Simple }
+        let short = largest * call.dtype.size() <= u64::from(most) * (16 << 10);
+        if short && !limits.network { Protocol::Ll } else { Protocol::Simple }
     }
 }
 
@@ -621,5 +624,13 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Goal: small sends run LL inside a host, and Simple where a network is in between.
+    #[test]
+    fn sends_over_a_network_have_no_lines() {
+        let call = Call::of_size(Collective::SendRecv, 2, Bytes(1024), DataType::Float32);
+        let protocol = |network| Plan::point_to_point_protocol(&call, &Limits { network, ..Limits::default() });
+        assert_eq!([false, true].map(protocol), [Protocol::Ll, Protocol::Simple]);
     }
 }

@@ -178,7 +178,7 @@ impl Predictor<'_> {
                 tuned_channels: false,
                 layer: Layer::Rule,
                 candidates: Vec::new(),
-                why: "send and receive: LL for small messages, else Simple".to_owned(),
+                why: "send and receive: LL for small messages inside a host, else Simple".to_owned(),
             });
         }
         let graphs = self.graph(call.ranks, &settings);

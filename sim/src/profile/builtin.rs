@@ -20,7 +20,6 @@ const BUILTIN: &[(&str, &str)] = &[
     ("hopper-efa-published", include_str!("../../profiles/hopper-efa-published.toml")),
     ("b200-ib-published", include_str!("../../profiles/b200-ib-published.toml")),
     ("gb200-published", include_str!("../../profiles/gb200-published.toml")),
-    ("slingshot-published", include_str!("../../profiles/slingshot-published.toml")),
 ];
 
 impl Profile {
