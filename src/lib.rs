@@ -58,6 +58,7 @@ pub mod bench;
 pub mod calibrate;
 pub mod check;
 pub mod compare;
+pub mod confidence;
 pub mod convert;
 pub mod diagnose;
 pub mod error;

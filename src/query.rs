@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use collcast_reports::model::Status;
 use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol, ReduceOp};
-use collcast_sim::domain::Beyond;
 use collcast_sim::engine::Unobserved;
 use collcast_sim::ids::Rank;
 use collcast_sim::measurement::Measurement;
@@ -116,10 +114,3 @@ impl Query {
 /// What predictions say that rest on constants of switches which nobody measured.
 pub const UNMEASURED_SWITCHES: &str =
     "reduction and multicast in switches: constants cited from NCCL's cost model, not measured";
-
-/// How far to trust predictions: status, confidence and what they rest on.
-pub fn trust(beyond: &Beyond) -> (Status, String, String) {
-    let (status, confidence) =
-        if beyond.is_empty() { (Status::Ok, "medium".to_owned()) } else { (Status::Warning, format!("low: {beyond}")) };
-    (status, confidence, beyond.basis().to_owned())
-}

@@ -18,6 +18,7 @@ use collcast_sim::profile::Profile;
 use collcast_sim::topology::Topology;
 use collcast_topologies::placement::place;
 
+use crate::confidence::On;
 use crate::error::Error;
 use crate::files::read_text;
 use crate::profiles::{self, Folders, Taken};
@@ -189,6 +190,11 @@ impl Site {
             .with_graphs(self.graphs.clone())
     }
 
+    /// What forecasts there rest on.
+    pub fn on(&self) -> On<'_> {
+        On { topology: &self.topology, profile: &self.profile, settings: self.settings() }
+    }
+
     /// Checks that graphs that were given are ones of the first `ranks` GPUs.
     ///
     /// # Errors
@@ -306,6 +312,12 @@ fn hosts_by_kind(topology: &Topology) -> String {
     kinds.into_iter().map(kind).collect::<Vec<_>>().join(", ")
 }
 
+/// What a profile rests on, without the command that made it, which names every file.
+fn made_of(evidence: &str) -> String {
+    let fitted = evidence.strip_prefix("collcast calibrate ").and_then(|command| command.split_once(": "));
+    fitted.map_or_else(|| evidence.to_owned(), |(_, rows)| format!("fitted to {rows}"))
+}
+
 /// Machine, version, launch mode, profile, and what the machine assumes.
 pub fn assumptions(topology: &Topology, profile: &Profile, settings: &Settings, beyond: &Beyond) -> Vec<String> {
     let version = settings.version.unwrap_or_default();
@@ -323,7 +335,7 @@ pub fn assumptions(topology: &Topology, profile: &Profile, settings: &Settings, 
             "profile {}{}: {}{}",
             profile.name,
             if topology.profile.is_none() && profile.name == "prior" { " (the machine names none)" } else { "" },
-            profile.evidence,
+            made_of(&profile.evidence),
             if beyond.basis() == "extrapolated" { "; EXTRAPOLATED beyond what it was made with" } else { "" }
         ),
     ];

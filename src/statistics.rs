@@ -2,6 +2,9 @@
 
 pub use collcast_sim::calibrate::mean;
 
+/// Standard deviations that a 90% interval is wide.
+pub const INTERVAL: f64 = 3.29;
+
 /// The mean of the logarithms of some values, as a value; 1 of none.
 pub fn geometric_mean(values: impl Iterator<Item = f64>) -> f64 {
     mean(values.map(f64::ln)).exp()

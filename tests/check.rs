@@ -122,7 +122,13 @@ fn check_caught(suite: &Suite, cause: &str, from_to: &str, kinds: &[&str]) {
         let (code, out, err) = suite.check(&["--format", format]);
         assert_eq!(code, 1, "{format}: {err}");
         assert!(expected.iter().all(|part| out.contains(part)), "{format} lacks some of {expected:?}:\n{out}");
-        assert!(err.contains("failed: ") && err.contains("(confidence: ") && err.contains("; basis: "), "{err}");
+        assert!(
+            err.contains("failed: ")
+                && err.contains(" unseen runs (")
+                && err.contains(" off at ")
+                && err.contains("; basis: "),
+            "{err}"
+        );
         assert_eq!(out, suite.check(&["--format", format]).1, "{format}: the same bytes again");
     }
 }

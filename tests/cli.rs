@@ -32,25 +32,34 @@ fn check_refused(args: &[&str], expected: &[&str]) {
 /// where a machine names no profile.
 #[test]
 fn doubt_is_named() {
-    let cited = "confidence: low: no measurement is behind profile prior; basis: cited";
+    let cited =
+        "medium: no measurement is behind profile prior; forecasts of 5 unseen runs (NVLink inside one host) were";
+    let pcie = "low: no measurement is behind profile prior; forecasts of 3 unseen runs (PCIe, staging in host memory or TCP) were";
+    let own = "forecasts of rows that the fit had not seen were";
     let none = "profile prior (the machine names none)";
     let elsewhere = "low: the profile was measured on H200, not H100-SXM5-80GB; the profile was measured over 2 to 4 \
-                     ranks, not 8; basis: extrapolated";
+                     ranks, not 8; forecasts of 5 unseen runs";
     for (args, expected) in [
         ("simulate dgx-h100 -s 1M", [none, cited]),
         ("simulate dgx-h100 --group 64K*2", [none, cited]),
-        ("simulate dgx-h100 --nodes 2 -s 1G", ["profile hopper-ib-published is taken", "medium; basis: predicted"]),
+        (
+            "simulate dgx-h100 --nodes 2 -s 1G",
+            [
+                "profile hopper-ib-published is taken",
+                "(confidence: high: forecasts of 11 unseen runs (InfiniBand or RoCE",
+            ],
+        ),
         ("simulate dgx-h200 --profile prior -s 1M", ["profile prior: none", cited]),
-        ("sweep pcie-box -s 1M,2M", [none, cited]),
-        ("tune pcie-box -s 1M", [none, cited]),
-        ("simulate h200x4 -s 1M", ["profile h200-nvswitch", "confidence: medium; basis: predicted"]),
-        ("simulate ddp-buckets", ["profile h200-nvswitch", "confidence: medium; basis: predicted"]),
+        ("sweep pcie-box -s 1M,2M", [none, pcie]),
+        ("tune pcie-box -s 1M", [none, pcie]),
+        ("simulate h200x4 -s 1M", ["profile h200-nvswitch", own]),
+        ("simulate ddp-buckets", ["profile h200-nvswitch", "was measured on H200 alone; basis: predicted"]),
         ("sweep dgx-h100 --profile h200-nvswitch -s 1M --algorithm ring", ["EXTRAPOLATED", elsewhere]),
         (
             "simulate dgx-h200 --gpus 4 -s 1M --algorithm nvls",
             [
                 "EXTRAPOLATED",
-                "low: no row of nvls/simple was measured; constants of switches are cited, not measured; basis",
+                "low: no row of nvls/simple was measured; constants of switches are cited, not measured; forecasts of",
             ],
         ),
     ] {
@@ -573,6 +582,9 @@ fn a_scenario_is_taken_apart_and_varied() {
     let elsewhere = ["simulate", "ten-and-twelve", "--vary", "machine.topology=dgx-h100"];
     for more in [&[][..], &["--vary", "data_parallel.kind=at_end,ddp"]] {
         let (code, _, err) = collcast(&[&elsewhere[..], more].concat());
-        assert!(code == 0 && err.contains("warning: a step takes"), "{err}");
+        assert!(
+            code == 0 && err.contains("medium: no measurement is behind profile prior; forecasts of 5 unseen runs"),
+            "{err}"
+        );
     }
 }

@@ -15,7 +15,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use collcast::SiteSpec;
-use collcast::health::{self, Doubt, Health, Kind, Limits, Part, Run, State};
+use collcast::health::{self, Doubt, Health, Kind, Limits, Part, Point, Reached, Run, State};
 use collcast::profiles::Published;
 use collcast::reports::model::Status;
 use collcast::reports::{github, junit};
@@ -111,16 +111,18 @@ fn across_hosts(case: &str) -> bool {
 
 /// The profile that the machine of a published run names.
 fn own(case: &str) -> Vec<String> {
-    vec![machine(case).profile.unwrap_or_else(|| "prior".to_owned())]
+    vec![machine(case, (1, None)).profile.unwrap_or_else(|| "prior".to_owned())]
 }
 
-/// The machine of a published run.
-fn machine(case: &str) -> Topology {
+/// The machine of a published run; of one over several hosts, with so many.
+fn machine(case: &str, (ranks, hosts): (u32, Option<u32>)) -> Topology {
     let file: BTreeMap<String, toml::Value> = read(&format!("{PUBLISHED}/{case}.toml"));
     let machine = file["topology"].as_str().unwrap();
     let path = root().join(PUBLISHED).join(machine);
     let machine = if path.is_file() { path.display().to_string() } else { machine.to_owned() };
-    collcast::topologies::load_any(&machine, None, None).unwrap()
+    let sized = |hosts| collcast::topologies::load_any(&machine, Some(hosts), Some(ranks / hosts)).ok();
+    let sized = hosts.filter(|&hosts| hosts > 1).and_then(sized);
+    sized.unwrap_or_else(|| collcast::topologies::load_any(&machine, None, None).unwrap())
 }
 
 /// The runs of a file by a profile; by that which the machine names where none is given.
@@ -415,7 +417,7 @@ fn families() -> String {
         let (own, ..) = strangers.off(&|case, _| own(case));
         let gpus: BTreeSet<String> = (strangers.cases.iter())
             .filter_map(|(case, ..)| {
-                let machine = machine(case);
+                let machine = machine(case, (1, None));
                 let model = &machine.gpu(machine.gpu_of(Rank(0)))?.model;
                 model.split('-').next().map(str::to_owned)
             })
@@ -495,6 +497,40 @@ fn unseen_file(residuals: &Residuals) -> String {
     text
 }
 
+/// The smallest largest size of a run whose peak says what its machine reaches.
+const PEAK: u64 = 64 << 20;
+
+/// The file of what healthy published runs reached.
+fn reach_file(cases: &[Case]) -> String {
+    #[derive(serde::Serialize)]
+    struct File {
+        runs: Vec<Reached>,
+    }
+    let of_case = |case: &Case| -> Vec<Reached> {
+        let file: BTreeMap<String, toml::Value> = read(&format!("{PUBLISHED}/{}.toml", case.name));
+        let source = file["source"].as_str().unwrap().split([':', ';', '(']).next().unwrap().trim().to_owned();
+        let of_run = |run: &Run| {
+            let bus = |point: &Point| {
+                let us = point.measured_us.iter().copied().fold(f64::INFINITY, f64::min);
+                point.size_bytes as f64 / us / 1e3 * run.collective.bus_factor(run.ranks)
+            };
+            let peak = run.points.iter().max_by(|a, b| bus(a).total_cmp(&bus(b)))?;
+            let reached = (peak.size_bytes, (bus(peak) * 10.0).round() / 10.0);
+            let whole = run.points.last()?.size_bytes >= PEAK;
+            let by = (case.publisher.clone(), source.clone());
+            let machine = machine(&case.name, (run.ranks, run.hosts));
+            whole.then(|| Reached::new(by, &machine, (run.collective, run.ranks), reached))
+        };
+        case.runs.iter().filter_map(of_run).collect()
+    };
+    let runs = cases.iter().filter(|case| case.truth == Truth::Healthy).flat_map(of_case).collect();
+    format!(
+        "# The highest bus bandwidth of healthy runs that others published. `COLLCAST_UPDATE=1 cargo test --test verdicts`\n\
+         # writes it anew from `tests/data/published`.\n\n{}",
+        toml::to_string(&File { runs }).unwrap()
+    )
+}
+
 /// The profiles of families that the file says are taken.
 fn taken(families: &str) -> BTreeSet<String> {
     #[derive(Deserialize)]
@@ -514,7 +550,8 @@ const KNOWN_KINDS: [Kind; 2] = [Kind::Nvlink, Kind::Rdma];
 fn verdicts_are_right() {
     let path = root().join("src/health/unseen.toml");
     let of_profiles = root().join("src/profiles/published.toml");
-    let before = [&path, &of_profiles].map(|path| std::fs::read_to_string(path).unwrap());
+    let of_reach = root().join("src/health/reach.toml");
+    let before = [&path, &of_profiles, &of_reach].map(|path| std::fs::read_to_string(path).unwrap());
     let update = std::env::var_os("COLLCAST_UPDATE").is_some();
     let families = if update || common::all("profiles of families", "held against the machines' own") {
         families()
@@ -523,10 +560,11 @@ fn verdicts_are_right() {
     };
     let published = published(&taken(&families));
     let residuals = residuals(&published);
-    let text = [unseen_file(&residuals), families];
+    let text = [unseen_file(&residuals), families, reach_file(&published)];
     if update {
         std::fs::write(&path, &text[0]).unwrap();
         std::fs::write(&of_profiles, &text[1]).unwrap();
+        std::fs::write(&of_reach, &text[2]).unwrap();
         return;
     }
     assert_eq!(before, text, "COLLCAST_UPDATE=1 cargo test --test verdicts writes it");

@@ -16,10 +16,10 @@ use std::path::{Path, PathBuf};
 
 use collcast_reports::model::Input;
 use collcast_sim::collective::Collective;
-use collcast_sim::domain::Beyond;
 use rayon::prelude::*;
 use serde::Serialize;
 
+use crate::confidence::Grounds;
 use crate::error::Error;
 use crate::validate::median_error;
 use crate::watch::Watch;
@@ -120,9 +120,9 @@ pub struct Outcome {
     pub today: Baseline,
     /// What a forecast leaves out of the variables.
     pub warnings: Vec<String>,
-    /// How the predictions of the machines that findings are about go beyond their profiles.
+    /// What the predictions of the machines that findings are about rest on.
     #[serde(skip)]
-    pub beyond: Beyond,
+    pub grounds: Grounds,
     /// What these predictions rest on: `predicted`, `cited` or `extrapolated`.
     pub basis: String,
 }
@@ -150,11 +150,11 @@ pub fn check(request: &Request) -> Result<Outcome, Error> {
     sound(suite)?;
     let machines: Vec<Machine<'_>> = suite.machines.par_iter().map(Machine::load).collect::<Result<_, _>>()?;
     let parts = request.watch.parts(machines.len());
-    let (recorded, beyond): (Vec<Recorded>, Vec<Beyond>) = (machines.par_iter())
+    let (recorded, grounds): (Vec<Recorded>, Vec<Grounds>) = (machines.par_iter())
         .map(|machine| {
-            let (nccl, beyond) = machine.entries()?;
+            let (nccl, grounds) = machine.entries()?;
             parts.done()?;
-            Ok((Recorded { nccl, ..machine.recorded()? }, beyond))
+            Ok((Recorded { nccl, ..machine.recorded()? }, grounds))
         })
         .collect::<Result<Vec<_>, Error>>()?
         .into_iter()
@@ -173,8 +173,10 @@ pub fn check(request: &Request) -> Result<Outcome, Error> {
         let measured = || suite.measured.iter().filter(|m| suite.machines[m.machine].name == machine.spec.name);
         findings.iter().any(|f| f.machine == machine.spec.name || measured().any(|m| m.name == f.machine))
     };
-    let beyond: Beyond =
-        machines.iter().zip(beyond).filter(|(machine, _)| about(machine)).map(|(_, beyond)| beyond).collect();
+    // Where nothing moved, what nothing moved in counts.
+    let silent = findings.is_empty();
+    let grounds: Grounds =
+        machines.iter().zip(grounds).filter(|(m, _)| silent || about(m)).map(|(_, grounds)| grounds).collect();
     let mut seen = BTreeSet::new();
     let sources = machines.iter().flat_map(|m| &m.site.sources);
     Ok(Outcome {
@@ -191,8 +193,8 @@ pub fn check(request: &Request) -> Result<Outcome, Error> {
         findings,
         today,
         warnings: machines.iter().flat_map(|m| m.warnings.clone()).collect(),
-        basis: beyond.basis().to_owned(),
-        beyond,
+        basis: grounds.beyond.basis().to_owned(),
+        grounds,
     })
 }
 

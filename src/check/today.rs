@@ -6,7 +6,6 @@ use std::fmt::Write as _;
 use std::str::FromStr;
 
 use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol};
-use collcast_sim::domain::Beyond;
 use collcast_sim::ids::{HostId, Rank};
 use collcast_sim::nccl::Plan;
 use collcast_sim::nccl::{Tuner, Version};
@@ -20,6 +19,7 @@ use serde::Serialize;
 
 use super::baseline::{Constants, Entries, Entry, Recorded};
 use super::suite::MachineSpec;
+use crate::confidence::{Grounds, On};
 use crate::error::Error;
 use crate::files::content_hash;
 use crate::site::{Site, SiteSpec, Told, told};
@@ -170,8 +170,8 @@ impl<'s> Machine<'s> {
         Call::of_size(collective, self.site.topology.ranks(), Bytes(size), DataType::Float32).aligned()
     }
 
-    /// Everything that the suite asks of it, by version and collective, and how that goes beyond its profile.
-    pub(super) fn entries(&self) -> Result<(Entries, Beyond), Error> {
+    /// Everything that the suite asks of it, by version and collective, and what that rests on.
+    pub(super) fn entries(&self) -> Result<(Entries, Grounds), Error> {
         let told: Vec<(Version, Told)> = (self.versions.iter())
             .map(|&version| Ok((version, self.told(version, &self.run)?)))
             .collect::<Result<_, Error>>()?;
@@ -190,7 +190,17 @@ impl<'s> Machine<'s> {
             let entry = Entry::new(&planned.choices, &us.collect::<Vec<_>>());
             entries.entry(job.version.to_string()).or_default().insert(job.collective, entry);
         }
-        Ok((entries, predictions.values().flatten().map(|run| run.beyond.clone()).collect()))
+        let rests = jobs.iter().zip(&planned).flat_map(|(job, planned)| {
+            let of = |p: &Prediction| {
+                Grounds::of(
+                    On { settings: job.settings, ..self.site.on() },
+                    (job.collective, self.site.topology.ranks()),
+                    p.into(),
+                )
+            };
+            planned.ways.iter().filter_map(|way| predictions[way].as_ref()).map(of).collect::<Vec<_>>()
+        });
+        Ok((entries, rests.collect()))
     }
 
     /// An error of one job, with the way out.

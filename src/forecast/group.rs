@@ -6,6 +6,7 @@ use collcast_sim::predict::{Choice, GroupPrediction};
 use collcast_sim::schedule::Call;
 use serde::Serialize;
 
+use crate::confidence::{Grounds, Said};
 use crate::error::Error;
 use crate::query::UNMEASURED_SWITCHES;
 use crate::site::Site;
@@ -52,6 +53,9 @@ pub struct Outcome {
     /// The answer in full.
     #[serde(skip)]
     pub prediction: GroupPrediction,
+    /// What it rests on.
+    #[serde(skip)]
+    pub grounds: Grounds,
 }
 
 /// Forecasts a group of calls.
@@ -64,6 +68,9 @@ pub fn group(site: &Site, request: &Request) -> Result<Outcome, Error> {
     let settings = collcast_sim::predict::Settings { channels: request.channels, ..*site.settings() };
     let predictor = site.predictor();
     let p = predictor.predict_group(&request.calls, (request.algorithm, request.protocol), &settings)?;
+    let said = Said { bound: p.bound, width: p.high.as_us() / p.low.as_us(), beyond: &p.beyond };
+    let calls = request.calls.iter().map(|call| (call.collective, call.ranks));
+    let grounds: Grounds = calls.map(|call| Grounds::of(site.on(), call, said)).collect();
     let mut notes = site.notes(&p.beyond);
     notes.push("one kernel; left out: what the host takes to plan a group".to_owned());
     if p.beyond.switches() {
@@ -85,6 +92,7 @@ pub fn group(site: &Site, request: &Request) -> Result<Outcome, Error> {
         notes,
         warnings,
         calls: request.calls.clone(),
+        grounds,
         prediction: p,
     })
 }

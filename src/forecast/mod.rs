@@ -6,17 +6,19 @@ mod row;
 pub mod scaling;
 pub mod timeline;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use collcast_hwbackend::read::UNSAID;
 use collcast_reports::model::Input;
-use collcast_sim::domain::Beyond;
+use collcast_sim::collective::Collective;
 use collcast_sim::ids::{HostId, Rank};
 use collcast_sim::predict::Predictor;
 use rayon::prelude::*;
 use serde::Serialize;
 
+use crate::confidence::Grounds;
 use crate::error::Error;
+use crate::health::reached;
 use crate::query::{Query, UNMEASURED_SWITCHES};
 use crate::site::{Site, assumptions};
 use crate::watch::Watch;
@@ -52,9 +54,9 @@ pub struct Outcome {
     pub unsaid: Vec<&'static str>,
     /// What to know before using the numbers.
     pub warnings: Vec<String>,
-    /// How far the forecasts go beyond what their profiles were made with.
+    /// What the forecasts rest on.
     #[serde(skip)]
-    pub beyond: Beyond,
+    pub grounds: Grounds,
 }
 
 /// Forecasts calls on one machine, several at a time.
@@ -81,12 +83,13 @@ pub fn sweep(parts: &[(&Site, &[Query])], explain: bool, watch: &Watch) -> Resul
     let predictors: Vec<Predictor<'_>> = parts.iter().map(|(site, _)| site.predictor()).collect();
     let rows = predict_all(parts, &predictors, watch)?;
     let explained = if explain { explain::explain(parts, &predictors)? } else { Vec::new() };
-    let beyond: Beyond = rows.iter().map(|row| row.prediction.beyond.clone()).collect();
-    let mut notes = assumptions(&last.topology, &last.profile, first.settings(), &beyond);
+    let grounds: Grounds = rows.iter().map(|row| row.grounds.clone()).collect();
+    let mut notes = assumptions(&last.topology, &last.profile, first.settings(), &grounds.beyond);
     notes.extend(last.why.clone());
     notes.extend(first.told.notes.iter().cloned());
     notes.extend(rows.first().and_then(|row| row.query.split_note()));
-    if beyond.switches() {
+    notes.extend(published(parts));
+    if grounds.beyond.switches() {
         notes.push(UNMEASURED_SWITCHES.to_owned());
     }
     let mut warnings = first.told.warnings.clone();
@@ -94,7 +97,22 @@ pub fn sweep(parts: &[(&Site, &[Query])], explain: bool, watch: &Watch) -> Resul
     warnings.extend(not_modelled(&rows));
     let scaling = scaling::scaling(&rows);
     let inputs = last.sources.clone();
-    Ok(Outcome { scaling, explained, inputs, notes, unsaid: unsaid(parts), warnings, beyond, rows })
+    Ok(Outcome { scaling, explained, inputs, notes, unsaid: unsaid(parts), warnings, grounds, rows })
+}
+
+/// What published runs reached, of each collective on each machine.
+fn published(parts: &[(&Site, &[Query])]) -> Vec<String> {
+    let whole = |query: &&Query| query.groups.is_none() && query.schedule.is_none();
+    let calls: BTreeSet<(Collective, usize, u32)> = (parts.iter().enumerate())
+        .flat_map(|(part, (_, queries))| {
+            queries.iter().filter(whole).map(move |q| (q.call.collective, part, q.call.ranks))
+        })
+        .collect();
+    let mut notes: Vec<String> = (calls.into_iter())
+        .filter_map(|(collective, part, ranks)| reached(&parts[part].0.topology, collective, ranks))
+        .collect();
+    notes.dedup();
+    notes
 }
 
 /// Forecasts all calls in parallel; the rows are in the order of the calls.

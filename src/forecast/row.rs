@@ -5,6 +5,7 @@ use collcast_sim::predict::{Prediction, Settings};
 use collcast_sim::schedule::Call;
 use serde::Serialize;
 
+use crate::confidence::Grounds;
 use crate::query::Query;
 use crate::site::Site;
 
@@ -49,6 +50,9 @@ pub struct Row {
     /// The answer in full.
     #[serde(skip)]
     pub prediction: Prediction,
+    /// What it rests on.
+    #[serde(skip)]
+    pub grounds: Grounds,
 }
 
 /// How a call was asked for, beside algorithm, protocol and channels.
@@ -106,6 +110,7 @@ impl Row {
             instead_of: prediction.instead_of,
             asked: Asked::of(call, site.settings()),
             query: query.clone(),
+            grounds: Grounds::of(site.on(), (call.collective, call.ranks), (&prediction).into()),
             prediction,
         }
     }

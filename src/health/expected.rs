@@ -9,10 +9,9 @@ use collcast_sim::topology::Topology;
 
 use super::kind::{Doubt, Kind};
 use super::run::{Point, Run, used};
+use crate::statistics::INTERVAL;
 use crate::validate::judged::{Asked, Judged};
 
-/// Standard deviations that a 90% interval is wide.
-const INTERVAL: f64 = 3.29;
 /// How much looser a forecast is for other GPUs than the profile was measured on: as for intervals of profiles.
 const OTHER_GPUS: f64 = 1.5;
 

@@ -22,7 +22,8 @@ use serde::Serialize;
 
 use crate::error::Error;
 use crate::files::{content_hash, read_text};
-pub use published::{Published, published_for};
+pub use published::{Published, fitted_to_published, published_for};
+pub(crate) use published::{families, networks};
 pub use shown::{Difference, Known, Value, differences, list, values};
 
 /// The file that is taken by itself beside a topology file.

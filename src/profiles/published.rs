@@ -39,29 +39,44 @@ struct File {
 // A test reads the file: it is whole.
 static FILE: LazyLock<File> = LazyLock::new(|| toml::from_str(include_str!("published.toml")).unwrap_or_default());
 
+/// Kinds of network that join the hosts of a machine.
+pub(crate) fn networks(topology: &Topology) -> BTreeSet<String> {
+    let nics = topology.vertices().filter_map(|(_, v)| match &v.kind {
+        VertexKind::Nic(nic) if !nic.management => Some(nic.kind.name().to_owned()),
+        _ => None,
+    });
+    nics.collect()
+}
+
+/// Families of the GPUs of a machine, such as `H100`.
+pub(crate) fn families(topology: &Topology) -> BTreeSet<String> {
+    let models = (0..topology.ranks()).filter_map(|r| topology.gpu(topology.gpu_of(Rank(r))).map(|gpu| &gpu.model));
+    models.filter_map(|model| model.split('-').next()).map(str::to_owned).collect()
+}
+
 /// The profile that forecasts of a machine are best made with, where its own is not: one that is fitted to runs of such
 /// machines, and nearer to those of publishers that it had not seen. One of a network is for several hosts: inside one,
 /// NVLS of healthy H100 is 2% off by cited constants and 4% by those that fit two hosts.
 pub fn published_for(topology: &Topology) -> Option<&'static Published> {
     let nodes: BTreeSet<_> = (0..topology.ranks()).map(|r| topology.node_of(Rank(r))).collect();
-    let networks: BTreeSet<&str> = (topology.vertices())
-        .filter_map(|(_, v)| match &v.kind {
-            VertexKind::Nic(nic) if !nic.management => Some(nic.kind.name()),
-            _ => None,
-        })
-        .collect();
-    let gpus: BTreeSet<&str> = (0..topology.ranks())
-        .filter_map(|r| topology.gpu(topology.gpu_of(Rank(r))).map(|gpu| gpu.model.as_str()))
-        .collect();
+    let (networks, gpus) = (networks(topology), families(topology));
     let fits = |published: &&Published| {
         let Ok(profile) = Profile::builtin(&published.name) else { return false };
-        let known = |gpu: &&str| published.gpus.iter().any(|family| gpu.split('-').next() == Some(family));
-        let of_network = nodes.len() > 1 && networks.iter().all(|n| published.networks.iter().any(|p| p == n));
+        let of_network = nodes.len() > 1 && networks.iter().all(|n| published.networks.contains(n));
         let joined = published.networks.is_empty() || of_network;
         let as_large = profile.ranks.is_none_or(|[fewest, _]| topology.ranks() >= fewest);
-        published.nearer() && as_large && !gpus.is_empty() && gpus.iter().all(known) && joined
+        published.nearer()
+            && as_large
+            && !gpus.is_empty()
+            && gpus.iter().all(|gpu| published.gpus.contains(gpu))
+            && joined
     };
     FILE.profiles.iter().find(fits)
+}
+
+/// Whether a profile of this name is fitted to others' runs.
+pub fn fitted_to_published(name: &str) -> bool {
+    all().iter().any(|published| published.name == name)
 }
 
 /// All of them.

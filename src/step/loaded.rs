@@ -3,7 +3,6 @@
 use collcast_scenarios::device;
 use collcast_scenarios::file::{self, Scenario};
 use collcast_sim::collective::Launch;
-use collcast_sim::domain::Beyond;
 use collcast_sim::ids::{LinkId, Rank};
 use collcast_sim::predict::{Predictor, Settings};
 use collcast_sim::topology::{Link, Topology, VertexKind};
@@ -11,6 +10,7 @@ use collcast_sim::units::{Bandwidth, SimDuration};
 use collcast_sim::workload::{Device, OpGraph, Simulator, WorkloadError};
 
 use super::request::Request;
+use crate::confidence::{Grounds, On};
 use crate::error::Error;
 use crate::site::{Site, SiteSpec};
 
@@ -61,9 +61,11 @@ impl Loaded {
         Simulator::new(Predictor::new(&self.topology, &self.site.profile), self.device, self.settings)
     }
 
-    /// Whether the profile was made elsewhere.
-    pub(super) fn beyond(&self) -> Beyond {
-        self.simulator().predictor().beyond(self.topology.ranks(), self.settings.launch)
+    /// What its steps rest on.
+    pub(super) fn grounds(&self) -> Grounds {
+        let beyond = self.simulator().predictor().beyond(self.topology.ranks(), self.settings.launch);
+        let on = On { topology: &self.topology, profile: &self.site.profile, settings: &self.settings };
+        Grounds::of_step(on, &beyond)
     }
 
     pub(super) fn graph(&self) -> OpGraph {

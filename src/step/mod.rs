@@ -10,10 +10,10 @@ mod variants;
 use std::collections::BTreeMap;
 
 use collcast_scenarios::study::{self, Breakdown};
-use collcast_sim::domain::Beyond;
 use collcast_sim::units::SimDuration;
 use collcast_sim::workload::{Level, Mechanisms, OpGraph, Simulator, Step};
 
+use crate::confidence::Grounds;
 use crate::error::Error;
 use crate::site::assumptions;
 pub use advice::Change;
@@ -39,14 +39,14 @@ pub fn step(request: &Request) -> Result<Outcome, Error> {
     let loaded = Loaded::new(text, label, request)?;
     let simulator = loaded.simulator();
     let (graph, step, parts, row) = simulated(label, &loaded, &simulator, request.level)?;
-    let (mut rows, mut beyond) = (vec![row], vec![loaded.beyond()]);
+    let (mut rows, mut grounds) = (vec![row], vec![loaded.grounds()]);
     for (label, text) in others {
         let loaded = Loaded::new(text, label, request)?;
         rows.push(simulated(label, &loaded, &loaded.simulator(), request.level)?.3);
-        beyond.push(loaded.beyond());
+        grounds.push(loaded.grounds());
     }
-    let beyond: Beyond = beyond.into_iter().collect();
-    let mut notes = assumptions(&loaded.topology, &loaded.site.profile, &loaded.settings, &beyond);
+    let grounds: Grounds = grounds.into_iter().collect();
+    let mut notes = assumptions(&loaded.topology, &loaded.site.profile, &loaded.settings, &grounds.beyond);
     notes.extend(loaded.site.why.clone());
     notes.insert(0, format!("scenario {}: {}", loaded.scenario.name, loaded.scenario.description));
     notes.push(format!(
@@ -68,7 +68,7 @@ pub fn step(request: &Request) -> Result<Outcome, Error> {
         inputs: loaded.site.sources.clone(),
         notes,
         warnings: loaded.site.told.warnings.clone(),
-        beyond,
+        grounds,
         topology: loaded.topology,
         graph,
         step,

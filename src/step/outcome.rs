@@ -2,12 +2,12 @@
 
 use collcast_reports::model::Input;
 use collcast_scenarios::study::Breakdown;
-use collcast_sim::domain::Beyond;
 use collcast_sim::topology::Topology;
 use collcast_sim::workload::{OpGraph, Step};
 use serde::Serialize;
 
 use super::advice::Change;
+use crate::confidence::Grounds;
 
 /// A simulated step. Times are in milliseconds.
 #[derive(Clone, Debug, Serialize)]
@@ -24,9 +24,9 @@ pub struct Outcome {
     pub notes: Vec<String>,
     /// What to know before using the numbers.
     pub warnings: Vec<String>,
-    /// How far it goes beyond what the profile was made with.
+    /// What it rests on.
     #[serde(skip)]
-    pub beyond: Beyond,
+    pub grounds: Grounds,
     /// The machine, with slowed links.
     #[serde(skip)]
     pub topology: Topology,

@@ -23,9 +23,8 @@ mod write;
 
 use collcast_hwbackend::read::{FileReport, cut_runs, read_paths};
 use collcast_reports::model::Input;
-use collcast_sim::domain::Beyond;
 use collcast_sim::nccl::FUNCTIONS;
-use collcast_sim::predict::Settings;
+use collcast_sim::predict::{Prediction, Settings};
 use collcast_sim::schedule::Call;
 use collcast_sim::units::Bytes;
 
@@ -36,8 +35,9 @@ pub use tuned::{Advice, Basis, Candidate, Pair, Times, Tuned};
 pub use variables::{Effect, Lists, Variables};
 pub use write::write;
 
+use crate::confidence::{Grounds, On, Trust};
 use crate::error::Error;
-use crate::query::{UNMEASURED_SWITCHES, trust};
+use crate::query::UNMEASURED_SWITCHES;
 use crate::site::{Site, assumptions};
 use crate::validate::judged::can_be_asked;
 use measured::Measured;
@@ -67,15 +67,20 @@ pub fn tune(site: &Site, request: &Request) -> Result<Outcome, Error> {
 
     let machine = Machine { name: topology.name.clone(), nodes: site.nodes(), ranks };
     let variables = variables::find(&calls, &clock.predictor, &settings)?;
-    let beyond: Beyond = calls.iter().flat_map(|c| &c.candidates).map(|c| c.prediction.beyond.clone()).collect();
-    let mut notes = assumptions(topology, &site.profile, &settings, &beyond);
+    let on = On { topology, profile: &site.profile, settings: &settings };
+    let of_call = |call: &Tuned| {
+        let of = |p: &Prediction| Grounds::of(on, (call.collective, ranks), p.into());
+        call.candidates.iter().map(|c| of(&c.prediction)).collect::<Grounds>()
+    };
+    let grounds: Grounds = calls.iter().map(of_call).collect();
+    let mut notes = assumptions(topology, &site.profile, &settings, &grounds.beyond);
     notes.extend(site.why.clone());
     notes.extend(site.told.notes.iter().cloned());
     notes.extend(clock.measured.note());
-    if beyond.switches() {
+    if grounds.beyond.switches() {
         notes.push(UNMEASURED_SWITCHES.to_owned());
     }
-    let (status, confidence, basis) = trust(&beyond);
+    let Trust { status, confidence, basis } = grounds.trust();
     Ok(Outcome {
         ranges: advice::ranges(&calls),
         regrets: advice::regrets(&calls),

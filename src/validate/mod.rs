@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use collcast_hwbackend::read::{FileReport, ReadOptions, ReadReport, cut_runs, read_paths};
 use collcast_reports::model::Input;
-use collcast_sim::collective::Launch;
+use collcast_sim::collective::{Collective, Launch};
 use collcast_sim::domain::Beyond;
 use collcast_sim::ids::Rank;
 use collcast_sim::predict::Settings;
@@ -222,6 +222,8 @@ fn beside_forecasts(request: &Request, read: &ReadReport) -> Result<Outcome, Err
     let (extrapolated, beyond) = reach(&judged.rows);
     let mut notes = notes(read, &judged, &topology, &profile);
     notes.extend(why);
+    let calls: BTreeSet<(Collective, u32)> = judged.rows.iter().map(|j| (j.row.collective, j.row.ranks)).collect();
+    notes.extend(calls.into_iter().filter_map(|(collective, ranks)| health::reached(&topology, collective, ranks)));
     let mut warnings = warnings(read, &judged, &topology, &profile);
     let untried = judged.rows.iter().filter(|j| request.closest && j.closest.is_none()).count();
     if untried > 0 {

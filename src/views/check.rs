@@ -7,7 +7,7 @@ use collcast_sim::collective::Collective;
 
 use super::VERSION;
 use crate::check::{Cause, Changed, Finding, Kind, Outcome, Tolerance, digits, signed};
-use crate::query::trust;
+use crate::confidence::Trust;
 use crate::values::plural;
 
 /// Machines that a line names.
@@ -107,7 +107,7 @@ impl Outcome {
 
     fn verdict(&self) -> Verdict {
         let failed = self.findings.iter().filter(|f| f.failed).count();
-        let (_, confidence, basis) = trust(&self.beyond);
+        let Trust { confidence, basis, .. } = self.grounds.trust();
         let told = self.findings.iter().filter(|f| !matches!(f.kind(), Kind::New | Kind::Removed));
         let (told, untold): (Vec<&Finding>, Vec<&Finding>) = told.partition(|f| f.causes.len() == 1);
         let suite = path(self.suite.as_ref()).unwrap_or("SUITE");
@@ -119,8 +119,7 @@ impl Outcome {
             },
             sentence: self.sentence(failed),
             confidence: match (told.len(), untold.len()) {
-                _ if self.findings.is_empty() => "high: forecasts are held against forecasts".to_owned(),
-                (told, untold) if untold > 0 && self.beyond.is_empty() => {
+                (told, untold) if untold > 0 && self.grounds.beyond.is_empty() => {
                     format!("medium: {told} of {} have one cause", told + untold)
                 }
                 _ => confidence,

@@ -150,7 +150,10 @@ impl Outcome {
             sentence,
             confidence: match change {
                 Change::CannotTell => "low: too few repeats for so much noise".to_owned(),
-                _ if self.between != Between::Measured => "high".to_owned(),
+                _ if self.between == Between::Same => "high: they are the same rows".to_owned(),
+                _ if self.between == Between::Forecasts => {
+                    "medium: forecasts have no noise, but may be off from what a machine does".to_owned()
+                }
                 _ => format!("high: wrong with a chance below {:.0}% if nothing changed", FAMILY_ERROR * 100.0),
             },
             basis: if self.between == Between::Forecasts { "predicted" } else { "measured" }.to_owned(),

@@ -9,11 +9,11 @@ use collcast_sim::schedule::{Call, valid_algorithms};
 use collcast_sim::units::Bytes;
 
 use super::{asked_cells, asked_columns, hide};
+use crate::confidence::Trust;
 use crate::error::Error;
 use crate::forecast::explain::Explained;
 use crate::forecast::scaling::Scaling;
 use crate::forecast::{Outcome, Row, group, unsaid_note};
-use crate::query::trust;
 use crate::site::Site;
 
 impl Outcome {
@@ -54,7 +54,7 @@ impl Outcome {
         if !outcome.explained.is_empty() {
             report.tables.extend(explained(&outcome.explained));
         }
-        let (status, confidence, basis) = trust(&row.prediction.beyond);
+        let Trust { status, confidence, basis } = row.grounds.trust();
         report.verdict = Some(Verdict {
             status,
             sentence: format!(
@@ -164,7 +164,7 @@ fn verdict(outcome: &Outcome) -> Option<Verdict> {
         Bytes(smallest.size_bytes),
         smallest.time_us,
     );
-    let (status, confidence, basis) = trust(&outcome.beyond);
+    let Trust { status, confidence, basis } = outcome.grounds.trust();
     let next = Some("run nccl-tests there, then `collcast validate LOG -t TOPOLOGY`".to_owned());
     Some(Verdict { status, sentence, confidence, basis, next })
 }
@@ -381,7 +381,7 @@ impl group::Outcome {
         report.warnings.clone_from(&outcome.warnings);
         report.tables.push(group_row(outcome));
         report.tables.push(of_calls(outcome, people));
-        let (status, confidence, basis) = trust(&p.beyond);
+        let Trust { status, confidence, basis } = outcome.grounds.trust();
         report.verdict = Some(Verdict {
             status,
             sentence: format!(

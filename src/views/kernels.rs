@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
+use collcast_sim::domain::Beyond;
 
+use crate::confidence::Level;
 use crate::kernels::{Fitted, Outcome, Stats};
 
 impl Outcome {
@@ -96,11 +98,22 @@ impl Outcome {
         Verdict {
             status: if self.failed { Status::Failed } else { Status::Ok },
             sentence: format!("{} times are {median:.1}% off in the median{worst}{limit}", self.overall.count),
-            confidence: format!("{} rows are of shapes that fits leave out", self.overall_left_out.count),
+            confidence: confidence(&self.overall_left_out),
             basis: "measured against predicted".to_owned(),
             next: self.failed.then(|| format!("collcast calibrate FILES --compute {} -o mine.toml", self.gpu)),
         }
     }
+}
+
+/// How sure forecasts of kernels are: by rows of shapes that fits leave out.
+fn confidence(unseen: &Stats) -> String {
+    if unseen.count == 0 {
+        return format!("{}: no row is of a shape that fits leave out", Level::Low);
+    }
+    let level = Level::of(unseen.p95_abs_error, &Beyond::default());
+    let plural = if unseen.count == 1 { "" } else { "s" };
+    let within = unseen.p95_abs_error * 100.0;
+    format!("{level}: of {} row{plural} of shapes that fits leave out, 95% are at most {within:.0}% off", unseen.count)
 }
 
 impl Fitted {
@@ -131,7 +144,7 @@ impl Fitted {
                 percent(&self.left_out),
                 percent(&self.left_out_before)
             ),
-            confidence: format!("{} rows of left out shapes", self.left_out.count),
+            confidence: confidence(&self.left_out),
             basis: "measured against predicted".to_owned(),
             next: Some(match written {
                 Some(path) => format!("collcast validate OTHER_FILES --compute {}", path.display()),

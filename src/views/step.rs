@@ -2,7 +2,7 @@
 
 use collcast_reports::model::{Cell, Column, Report, Table, Verdict};
 
-use crate::query::trust;
+use crate::confidence::Trust;
 use crate::step::{Change, Detail, Outcome, Variant};
 
 /// Least gain that is worth a next step, in per cent.
@@ -38,7 +38,7 @@ impl Outcome {
                 next = best.map(|best| format!("{}: {} would save {:.1}%", best.what, best.setting, gain(best)));
             }
         }
-        let (status, confidence, basis) = trust(&outcome.beyond);
+        let Trust { status, confidence, basis } = outcome.grounds.trust();
         report.verdict = Some(Verdict {
             status,
             sentence: format!(

@@ -6,6 +6,7 @@ use collcast_sim::collective::{Algorithm, Protocol};
 use collcast_sim::doctor::Cause;
 
 use super::health;
+use crate::confidence::Level;
 use crate::diagnose::Anomaly;
 use crate::health::State;
 use crate::history::FEWEST;
@@ -357,14 +358,11 @@ impl Outcome {
                 format!("nearly all healthy machines were at most {within:.0}% below such forecasts")
             }
         };
-        let measured = !matches!(self.expected, Expected::Forecast { measured: false, .. });
-        let level = match () {
-            () if self.health.state == State::Unsure => "low",
-            () if within <= 15.0 && measured => "high",
-            () if within <= 30.0 => "medium",
-            () => "low",
+        let level = match self.health.state {
+            State::Unsure => Level::Low,
+            _ => Level::of(1.0 - band.low, &self.beyond),
         };
-        let beyond = if measured { String::new() } else { format!("; {}", self.beyond) };
+        let beyond = if self.beyond.is_empty() { String::new() } else { format!("; {}", self.beyond) };
         format!("{level}: {margin}{beyond}")
     }
 }

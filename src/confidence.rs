@@ -1,0 +1,269 @@
+//! How sure forecasts are: by how far off they were for runs that their constants had not seen, and by how far a call goes
+//! beyond what its profile was made with.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use collcast_reports::model::Status;
+use collcast_sim::collective::{Collective, Protocol};
+use collcast_sim::domain::Beyond;
+use collcast_sim::nccl::{Interface, Version};
+use collcast_sim::predict::{Prediction, Settings};
+use collcast_sim::profile::{Profile, Spread};
+use collcast_sim::topology::Topology;
+
+use crate::health::{Doubt, Kind, Part};
+use crate::profiles;
+use crate::statistics::{INTERVAL, upper_quantile};
+
+/// How sure an answer is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Level {
+    /// Healthy machines were farther off than is worth acting on, or nobody knows how far.
+    Low,
+    /// Large deficits would show.
+    Medium,
+    /// Deficits that are worth acting on would show.
+    High,
+}
+
+impl Level {
+    /// The most that nearly all healthy machines may be off by: 15%, above which a deficit at large sizes is worth acting
+    /// on, and twice that.
+    const WITHIN: [(f64, Self); 2] = [(0.15, Self::High), (0.30, Self::Medium)];
+
+    /// That of an answer where nearly all healthy machines are `within` a share of what is expected: low beyond what the
+    /// profile was measured on, and at most medium where its constants are cited.
+    pub fn of(within: f64, beyond: &Beyond) -> Self {
+        let known = Self::WITHIN.iter().find(|(most, _)| within <= *most).map_or(Self::Low, |(_, level)| *level);
+        match () {
+            () if beyond.basis() == "extrapolated" => Self::Low,
+            () if beyond.is_empty() => known,
+            () => known.min(Self::Medium),
+        }
+    }
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Low => "low",
+            Self::Medium => "medium",
+            Self::High => "high",
+        })
+    }
+}
+
+/// Chance that a healthy machine is farther below its forecast than "nearly all" are.
+const RARE: f64 = 0.02;
+
+/// What bounds the calls that the time of a step depends on most.
+const LINKS: &str = "links";
+/// Why a step is never sure: see `docs/howto/capacity.md`.
+const OVERLAP: &str = "how calls and computation slow each other was measured on H200 alone";
+
+/// Runs that forecasts were held against.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Unseen {
+    /// Rows that the profile's fit held back.
+    HeldBack,
+    /// Published runs of a kind.
+    Published(Kind),
+}
+
+/// What forecasts rest on; that of several is collected.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Grounds {
+    /// How they go beyond what the profile was made with.
+    pub beyond: Beyond,
+    /// How far such forecasts were off, at small or large sizes: standard deviations of ln(measured / expected).
+    errors: BTreeMap<(Part, Unseen), f64>,
+    /// Whether computation runs beside the calls.
+    overlapped: bool,
+}
+
+/// How far to trust an answer.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Trust {
+    /// A warning where confidence is low.
+    pub status: Status,
+    /// The level with its reason.
+    pub confidence: String,
+    /// What the answer rests on: `predicted`, `cited` or `extrapolated`.
+    pub basis: String,
+}
+
+/// The machine, the profile and the settings of forecasts.
+#[derive(Clone, Copy)]
+pub struct On<'a> {
+    /// The machine.
+    pub topology: &'a Topology,
+    /// The profile.
+    pub profile: &'a Profile,
+    /// What NCCL is told.
+    pub settings: &'a Settings,
+}
+
+/// What a forecast says of itself.
+#[derive(Clone, Copy)]
+pub struct Said<'a> {
+    /// What bounds it.
+    pub bound: &'a str,
+    /// High over low end of its 90% interval.
+    pub width: f64,
+    /// How it goes beyond what the profile was made with.
+    pub beyond: &'a Beyond,
+}
+
+impl<'a> From<&'a Prediction> for Said<'a> {
+    fn from(p: &'a Prediction) -> Self {
+        Self { bound: p.bound_by(), width: p.high.as_us() / p.low.as_us(), beyond: &p.beyond }
+    }
+}
+
+impl Grounds {
+    /// Those of a call over the first ranks of a machine.
+    pub fn of(on: On<'_>, (collective, ranks): (Collective, u32), said: Said<'_>) -> Self {
+        let On { topology, profile, settings } = on;
+        let part = if matches!(said.bound, "latency" | "launch rate") { Part::Small } else { Part::Large };
+        let fitted_to_others = profiles::fitted_to_published(&profile.name);
+        let known = match said.beyond.is_empty() && !fitted_to_others {
+            true => (Unseen::HeldBack, said.width.ln() / INTERVAL),
+            false => {
+                let stated = || topology.software.nccl.as_deref().and_then(|text| text.parse().ok());
+                let version: Version = settings.version.or_else(stated).unwrap_or_default();
+                let tcp = settings.transport.interface != Interface::Data;
+                let kind = Kind::of(topology, collective, ranks, version, tcp);
+                let doubt = kind.unseen().map_or(Doubt::UNKNOWN, |unseen| unseen.doubt);
+                (Unseen::Published(kind), doubt.of(part))
+            }
+        };
+        let errors = BTreeMap::from([((part, known.0), known.1)]);
+        Self { beyond: said.beyond.clone(), errors, overlapped: false }
+    }
+
+    /// Those of a step over all ranks of a machine, whose calls are large and have computation beside them.
+    pub fn of_step(on: On<'_>, beyond: &Beyond) -> Self {
+        let class = Spread::class(Protocol::Simple, on.settings.launch, LINKS);
+        let (low, high) = on.profile.interval(&class, !beyond.is_empty());
+        let said = Said { bound: LINKS, width: high / low, beyond };
+        Self { overlapped: true, ..Self::of(on, (Collective::AllReduce, on.topology.ranks()), said) }
+    }
+
+    /// How far to trust an answer: by its large sizes where there are any.
+    pub fn trust(&self) -> Trust {
+        let of_part = |part: Part| {
+            let of = self.errors.iter().filter(move |((p, _), _)| *p == part);
+            of.max_by(|a, b| a.1.total_cmp(b.1)).map(|((_, unseen), error)| (*unseen, *error))
+        };
+        let (small, large) = (of_part(Part::Small), of_part(Part::Large));
+        let Some((unseen, decisive)) = large.or(small) else {
+            return self.told(Level::Low, "nothing was forecast".to_owned());
+        };
+        let within = -(-decisive * upper_quantile(RARE)).exp_m1();
+        let sizes = match (large, small) {
+            (Some((_, large)), Some((_, small))) => {
+                format!("{} at large sizes, {} at small ones", off(large), off(small))
+            }
+            (Some(_), None) => format!("{} at large sizes", off(decisive)),
+            _ => format!("{} at small sizes", off(decisive)),
+        };
+        let errors = match unseen {
+            Unseen::HeldBack => format!("forecasts of rows that the fit had not seen were {sizes}"),
+            Unseen::Published(kind) => match kind.unseen() {
+                None => format!("no run over {} is known", kind.name()),
+                Some(known) => {
+                    let plural = if known.runs == 1 { "" } else { "s" };
+                    format!("forecasts of {} unseen run{plural} ({}) were {sizes}", known.runs, kind.name())
+                }
+            },
+        };
+        let level = Level::of(within, &self.beyond);
+        self.told(if self.overlapped { level.min(Level::Medium) } else { level }, errors)
+    }
+
+    fn told(&self, level: Level, errors: String) -> Trust {
+        let overlap = if self.overlapped { OVERLAP.to_owned() } else { String::new() };
+        let reasons = [self.beyond.to_string(), errors, overlap].into_iter().filter(|r| !r.is_empty());
+        let reasons: Vec<String> = reasons.collect();
+        Trust {
+            status: if level == Level::Low { Status::Warning } else { Status::Ok },
+            confidence: format!("{level}: {}", reasons.join("; ")),
+            basis: self.beyond.basis().to_owned(),
+        }
+    }
+}
+
+/// A standard deviation of ln(measured / expected), in words.
+fn off(error: f64) -> String {
+    match error.exp() {
+        factor if factor < 2.0 => format!("{:.0}% off", (factor - 1.0) * 100.0),
+        factor => format!("off by a factor of {factor:.1}"),
+    }
+}
+
+impl FromIterator<Grounds> for Grounds {
+    fn from_iter<I: IntoIterator<Item = Grounds>>(all: I) -> Self {
+        let (mut beyond, mut errors, mut overlapped) = (Vec::new(), BTreeMap::new(), false);
+        for grounds in all {
+            beyond.push(grounds.beyond);
+            overlapped |= grounds.overlapped;
+            for (key, error) in grounds.errors {
+                let most: &mut f64 = errors.entry(key).or_insert(error);
+                *most = most.max(error);
+            }
+        }
+        Self { beyond: beyond.into_iter().collect(), errors, overlapped }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use collcast_sim::domain::Reason;
+
+    use super::*;
+
+    /// Goal: only what was measured is called high; what goes beyond its measurements is always low.
+    #[test]
+    fn levels_follow_errors_and_reach() {
+        let with = |reasons: &[Reason]| {
+            let mut beyond = Beyond::default();
+            reasons.iter().for_each(|reason| beyond.insert(reason.clone()));
+            beyond
+        };
+        let (none, cited) = (with(&[]), with(&[Reason::Cited("prior".to_owned())]));
+        let far = with(&[Reason::Hosts, Reason::Switches]);
+        for (within, beyond, level) in [
+            (0.15, &none, Level::High),
+            (0.16, &none, Level::Medium),
+            (0.31, &none, Level::Low),
+            (0.01, &cited, Level::Medium),
+            (0.31, &cited, Level::Low),
+            (0.01, &far, Level::Low),
+        ] {
+            assert_eq!(Level::of(within, beyond), level, "{within} {beyond}");
+        }
+    }
+
+    /// Goal: an answer over all sizes is told by its large ones, and one of small sizes alone by these; of several
+    /// calls the widest error counts.
+    #[test]
+    fn large_sizes_decide() {
+        let of = |part, error: f64| Grounds {
+            errors: BTreeMap::from([((part, Unseen::HeldBack), error)]),
+            ..Default::default()
+        };
+        let small = of(Part::Small, 0.4);
+        let all: Grounds = [small.clone(), of(Part::Large, 0.01), of(Part::Large, 0.02)].into_iter().collect();
+        assert_eq!(
+            all.trust().confidence,
+            "high: forecasts of rows that the fit had not seen were 2% off at large sizes, 49% at small ones"
+        );
+        assert_eq!(small.trust().status, Status::Warning);
+        assert_eq!(
+            small.trust().confidence,
+            "low: forecasts of rows that the fit had not seen were 49% off at small sizes"
+        );
+        assert!(Grounds::default().trust().confidence.starts_with("low: "));
+    }
+}

@@ -1,0 +1,71 @@
+//! How sure answers are is told in the same way by every command.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use collcast::reports::model::{Report, Status};
+use collcast::sim::collective::Collective;
+use collcast::sim::units::Bytes;
+use collcast::{Query, Site, SiteSpec, forecast, step, tune, views};
+use rayon::prelude::*;
+
+const MACHINES: [&str; 8] =
+    ["h200x4", "dgx-a100", "dgx-h100", "dgx-b200", "aws-p5", "aws-g4dn", "gb200-nvl72", "kestrel-h100"];
+
+fn swept(site: &Site, sizes: &[u64]) -> Report {
+    let query = |&size| Query::new(site, Collective::AllReduce, Bytes(size));
+    let request = forecast::Request { queries: sizes.iter().map(query).collect(), ..Default::default() };
+    forecast::forecast(site, &request).unwrap().report(true, &[])
+}
+
+fn simulated(site: &Site, size: u64) -> Report {
+    let queries = vec![Query::new(site, Collective::AllReduce, Bytes(size))];
+    forecast::forecast(site, &forecast::Request { queries, ..Default::default() }).unwrap().detail(site, true)
+}
+
+fn tuned(site: &Site, size: u64) -> Report {
+    let request = tune::Request { sizes: Some(vec![size]), ..Default::default() };
+    tune::tune(site, &request).unwrap().report(views::tune::Show::default())
+}
+
+/// Confidence and basis, checked: never high beyond what was measured, and low where that is of something else.
+fn told(report: &Report, what: &str) -> (String, String) {
+    let verdict = report.verdict.as_ref().unwrap();
+    let (level, reason) = verdict.confidence.split_once(": ").unwrap_or_else(|| panic!("{what}: {verdict:?}"));
+    assert!(["high", "medium", "low"].contains(&level) && !reason.is_empty(), "{what}: {verdict:?}");
+    match verdict.basis.as_str() {
+        "predicted" => {}
+        "cited" => assert_ne!(level, "high", "{what}: {verdict:?}"),
+        "extrapolated" => assert_eq!(level, "low", "{what}: {verdict:?}"),
+        basis => panic!("{what}: {basis}"),
+    }
+    assert_eq!(level == "low", verdict.status == Status::Warning, "{what}: {verdict:?}");
+    (verdict.confidence.clone(), verdict.basis.clone())
+}
+
+/// Goal: one call is told alike whether it is simulated alone or swept; no command is sure beyond what was measured.
+#[test]
+fn every_command_says_it_alike() {
+    MACHINES.par_iter().for_each(|name| {
+        for nodes in [1, 2] {
+            let Ok(site) = SiteSpec::new(*name).nodes(nodes).load() else { continue };
+            let what = |command: &str| format!("{command} {name} x{nodes}");
+            for size in [1 << 10, 256 << 20] {
+                let alone = told(&simulated(&site, size), &what("simulate"));
+                assert_eq!(told(&swept(&site, &[size]), &what("sweep")), alone, "{name} x{nodes}");
+            }
+            let large = told(&simulated(&site, 256 << 20), &what("simulate"));
+            let both = told(&swept(&site, &[1 << 10, 256 << 20]), &what("sweep"));
+            assert_eq!(both.0.split(':').next(), large.0.split(':').next(), "{name} x{nodes}: large sizes decide");
+            told(&tuned(&site, 256 << 20), &what("tune"));
+        }
+    });
+}
+
+/// Goal: a step is never sure, since computation beside calls was measured on one kind of machine.
+#[test]
+fn steps_are_never_sure() {
+    for scenario in ["ddp-buckets", "ten-and-twelve"] {
+        let report = step::step(&step::Request::find(scenario).unwrap()).unwrap().report();
+        assert!(!told(&report, scenario).0.starts_with("high"), "{scenario}");
+    }
+}
