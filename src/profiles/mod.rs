@@ -11,11 +11,9 @@
 mod published;
 mod shown;
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use collcast_reports::model::Input;
-use collcast_sim::ids::Rank;
 use collcast_sim::profile::{Layer, Profile};
 use collcast_sim::topology::Topology;
 use serde::Serialize;
@@ -157,7 +155,7 @@ fn choose(topology: &Topology, folders: &Folders) -> Result<(Vec<String>, Option
     let own = topology.profile.clone().unwrap_or_else(|| "prior".to_owned());
     Ok(match published_for(topology) {
         Some(published) => {
-            let why = published.why(&own);
+            let why = published.why();
             (vec![own, published.name.clone()], Some(why))
         }
         None => (vec![own], None),
@@ -171,7 +169,6 @@ fn read(path: &Path) -> Result<Layer, Error> {
 
 /// Whether a profile was made on GPUs of the families that have ranks.
 fn same_gpus(layer: &Layer, topology: &Topology) -> bool {
-    let families: BTreeSet<&str> =
-        (0..topology.ranks()).filter_map(|r| topology.gpu(topology.gpu_of(Rank(r)))?.model.split('-').next()).collect();
-    !families.is_empty() && families.iter().all(|family| layer.gpus.iter().any(|gpu| gpu == family))
+    let families = families(topology);
+    !families.is_empty() && families.iter().all(|family| layer.gpus.contains(family))
 }

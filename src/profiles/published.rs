@@ -92,11 +92,11 @@ impl Published {
         Part::ALL.into_iter().map(over).product::<f64>() < 1.0 && over(Part::Large) <= 1.0
     }
 
-    /// Why it is taken, where the machine's `own` is not.
-    pub(super) fn why(&self, own: &str) -> String {
+    /// Why it is taken.
+    pub(super) fn why(&self) -> String {
         let percent = |doubt: f64| format!("{:.0}%", doubt.exp_m1() * 100.0);
         format!(
-            "profile {} is taken for such machines: on {} runs of {} publishers that it had not seen it was {} off at large sizes and {} at small ones, `{own}` {} and {}",
+            "profile {} is taken for such machines: on {} runs of {} publishers that it had not seen it was {} off at large sizes and {} at small ones, and profiles that such machines name {} and {}",
             self.name,
             self.runs,
             self.publishers,
