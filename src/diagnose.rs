@@ -148,6 +148,11 @@ pub(crate) fn examine(judged: &[Judged<'_>], topology: &Topology, profile: &Prof
     anomalies.extend(members(&health::runs_of(judged, topology, profile)));
     anomalies.extend(scaling(&runs));
     anomalies.extend(runs.iter().filter_map(in_place));
+    if state == State::Slow && anomalies.is_empty() {
+        let faults = "no fault that the doctor knows makes these sizes as slow and leaves the others as they are";
+        let (kind, suggestion) = (Cause::Unknown.name(), Cause::Unknown.next().to_owned());
+        anomalies.push(Anomaly { kind, error: true, evidence: faults.to_owned(), suggestion });
+    }
     anomalies.sort_by_key(|a| !a.error);
     Outcome { anomalies, causes, warnings: failed.into_iter().collect() }
 }
@@ -238,6 +243,8 @@ fn by_cause(found: &[(&RunRows<'_, '_>, Case, Diagnosis)], left_out: usize, stat
         let cause = match one.2.finding {
             Finding::Healthy => continue,
             Finding::Found => one.2.ranked[0].fault.cause(),
+            // Where nothing is known to be slow, nothing is to be looked for.
+            Finding::Unknown if state == State::Unsure => continue,
             Finding::Unknown => Cause::Unknown,
         };
         causes.entry(cause).or_default().push(one);

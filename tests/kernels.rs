@@ -144,6 +144,18 @@ fn a_fit_finds_a_gpu_again() {
     assert!((outcome.overall_left_out.median_abs_error - fitted.left_out.median_abs_error).abs() < 0.002);
 }
 
+/// Goal: what `probe --compute` measured on a GPU is near its built-in profile, and nearer to one that is fitted to it, on
+/// shapes that the fit leaves out.
+#[test]
+fn a_probed_gpu_gets_its_own_profile() {
+    let measurements = vec![data("probe_h100")];
+    let request = FitRequest { measurements, gpu: "h100".to_owned(), name: "mine".to_owned() };
+    let fitted = kernels::fit(&request).unwrap();
+    assert_eq!((fitted.trained.count, fitted.left_out.count), (73, 16));
+    assert!(fitted.left_out_before.median_abs_error < 0.08, "{:?}", fitted.left_out_before);
+    assert!(fitted.left_out.median_abs_error < 0.7 * fitted.left_out_before.median_abs_error, "{:?}", fitted.left_out);
+}
+
 /// Goal: what cannot be judged is named with its place and the way out; a folder's other files are passed over.
 #[test]
 fn mistakes_are_named() {

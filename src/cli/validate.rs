@@ -70,8 +70,8 @@ pub(crate) struct Args {
     #[arg(long, alias = "min-busbw", value_name = "PERCENT")]
     fail_below: Option<String>,
     /// Judge by a run that is known to be good, in place of a forecast: a file, or a folder of a fleet's runs, whose
-    /// median counts
-    #[arg(long, value_name = "GOOD", num_args = 1..)]
+    /// median counts; again for more
+    #[arg(long, value_name = "GOOD")]
     against: Vec<PathBuf>,
     /// Folder of past runs: judge by the median of earlier runs of the same hosts, where there are 3 or more, and record
     /// this one

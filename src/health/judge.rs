@@ -237,8 +237,8 @@ fn judge_run(run: &Run, limits: Limits, alarm: f64) -> Option<Judged> {
             state,
         })
     };
-    let lines: Vec<Line> = run.points.iter().zip(&parts).filter_map(line).collect();
-    let slow_from_bytes = slow_from(&lines);
+    let mut lines: Vec<Line> = run.points.iter().zip(&parts).filter_map(line).collect();
+    let slow_from_bytes = slow_from(&mut lines);
     let Run { file, name, collective, ranks, hosts, kind, .. } = run.clone();
     // One process runs on one host.
     let hosts = hosts.or((run.launch != Launch::Processes && run.launch != Launch::Graph).then_some(1));
@@ -246,19 +246,22 @@ fn judge_run(run: &Run, limits: Limits, alarm: f64) -> Option<Judged> {
 }
 
 /// The size from which on a run is slow: down from its slow sizes as long as neighbours lack at least half as much, but
-/// for one.
-fn slow_from(lines: &[Line]) -> Option<u64> {
+/// for one. These are slow then, whatever their own band says.
+fn slow_from(lines: &mut [Line]) -> Option<u64> {
     let slow: Vec<usize> = (0..lines.len()).filter(|&at| lines[at].state == State::Slow).collect();
     let lack = |at: usize| -lines[at].share.ln();
     let half = median(slow.iter().map(|&at| lack(at)).collect()) / 2.0;
-    let (mut from, mut spared) = (*slow.first()?, false);
-    for at in (0..from).rev() {
+    let first = *slow.first()?;
+    let (mut from, mut spared) = (first, false);
+    for at in (0..first).rev() {
         match lack(at) >= half {
             true => from = at,
             false if !spared => spared = true,
             false => break,
         }
     }
+    let lacking: Vec<usize> = (from..first).filter(|&at| lack(at) >= half).collect();
+    lacking.into_iter().for_each(|at| lines[at].state = State::Slow);
     Some(lines[from].size_bytes)
 }
 

@@ -1,5 +1,7 @@
 //! What a machine with GPUs is and can do: its topology, times of schedules on its GPUs, copies, ping-pongs, contention, and
-//! computation beside communication.
+//! computation beside communication; kernels of one GPU.
+
+mod kernels;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,6 +22,7 @@ use crate::error::Error;
 use crate::files::{make_folder, write};
 use crate::query::Query;
 use crate::watch::Watch;
+pub use kernels::{Kernels, TimedLong, TimedMemory, TimedProduct, Times};
 
 /// What is to be found out.
 #[derive(Clone, Debug)]
@@ -28,6 +31,8 @@ pub struct Request {
     pub folder: PathBuf,
     /// Fewer sizes and channels: well below a minute.
     pub quick: bool,
+    /// Kernels of the first GPU alone.
+    pub compute: bool,
     /// Longest wait of a device for a peer.
     pub patience: Duration,
     /// Follows it and may stop it: the outcome then has what was found until there.
@@ -37,7 +42,13 @@ pub struct Request {
 impl Request {
     /// Everything, into a folder.
     pub fn new(folder: impl Into<PathBuf>) -> Self {
-        Self { folder: folder.into(), quick: false, patience: Duration::from_secs(2), watch: Watch::default() }
+        Self {
+            folder: folder.into(),
+            quick: false,
+            compute: false,
+            patience: Duration::from_secs(2),
+            watch: Watch::default(),
+        }
     }
 }
 
@@ -96,6 +107,8 @@ pub struct Outcome {
     pub spots: Vec<Spot>,
     /// Collectives: schedules on the GPUs, every result checked.
     pub rows: Vec<MeasuredCall>,
+    /// Kernels of the first GPU.
+    pub kernels: Kernels,
     /// What it ran on: devices, driver, libraries; key and value.
     pub facts: Vec<(String, String)>,
     /// Whether it was stopped before the end.
@@ -129,16 +142,23 @@ pub fn probe(request: &Request) -> Result<Outcome, Error> {
         peers: seen.peers || seen.gpus <= 1,
         spots: Vec::new(),
         rows: Vec::new(),
+        kernels: Kernels::default(),
         facts: facts(&cuda),
         interrupted: false,
         failure: None,
     };
-    if outcome.peers {
-        let mut probe = Probe::new(request);
-        outcome.failure = probe.all(&mut cuda, &topology).err().map(Into::into);
-        outcome.facts.extend(clocks_after(&cuda));
-        (outcome.spots, outcome.rows, outcome.interrupted) = (probe.spots, probe.rows, probe.interrupted);
+    let mut probe = Probe::new(request);
+    let mut failure = None;
+    if outcome.peers && !request.compute {
+        failure = probe.all(&mut cuda, &topology).err();
     }
+    if failure.is_none() {
+        failure = probe.kernels(&cuda).err();
+    }
+    outcome.failure = failure.map(Into::into);
+    outcome.facts.extend(clocks_after(&cuda));
+    (outcome.spots, outcome.rows, outcome.interrupted) = (probe.spots, probe.rows, probe.interrupted);
+    outcome.kernels = probe.kernels;
     Ok(outcome)
 }
 
@@ -159,12 +179,20 @@ struct Probe<'a> {
     spots: Vec<Spot>,
     planned: Vec<Planned>,
     rows: Vec<MeasuredCall>,
+    kernels: Kernels,
     interrupted: bool,
 }
 
 impl<'a> Probe<'a> {
     fn new(request: &'a Request) -> Self {
-        Self { request, spots: Vec::new(), planned: Vec::new(), rows: Vec::new(), interrupted: false }
+        Self {
+            request,
+            spots: Vec::new(),
+            planned: Vec::new(),
+            rows: Vec::new(),
+            kernels: Kernels::default(),
+            interrupted: false,
+        }
     }
 
     /// Says what comes next. That it is to stop is seen before the next measurement.
@@ -190,6 +218,19 @@ impl<'a> Probe<'a> {
             self.contention(cuda, gpus)?;
             self.tell("computation beside communication");
             self.overlap(cuda, topology)?;
+        }
+        Ok(())
+    }
+
+    /// Without cuBLASLt the rest is worth keeping.
+    fn kernels(&mut self, cuda: &Cuda) -> Result<(), Error> {
+        self.tell("kernels of one GPU");
+        let request = self.request;
+        let found = kernels::time(cuda, request.quick, &mut || !request.watch.stopped());
+        self.interrupted |= request.watch.stopped();
+        match found {
+            Err(error) if error.code() == 3 && !request.compute => self.tell(&format!("left out: {error}")),
+            found => self.kernels = found?,
         }
         Ok(())
     }
@@ -397,6 +438,7 @@ mod tests {
             peers: true,
             spots: probe.spots,
             rows: probe.rows,
+            kernels: Kernels::default(),
             facts: vec![("gpu".to_owned(), "none".to_owned())],
             interrupted: false,
             failure: None,
@@ -408,6 +450,47 @@ mod tests {
         let read = read_paths(&[dir.path().to_owned()], &ReadOptions::default()).unwrap();
         assert_eq!(read.measurements.len(), outcome.rows.len());
         assert!(read.measurements.iter().all(|m| m.forced() && m.launch == Some(Launch::Graph)));
+    }
+
+    /// Goal: kernels are written as tables that a GPU's profile is judged by and fitted to, every row of them.
+    #[test]
+    fn kernels_are_read_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let times = Times { us: 500.0, least_us: 490.0, most_us: 510.0 };
+        let wanted = kernels::products(false);
+        let product = |&(linear, dtype, kind): &(collcast_hwbackend::cuda::Linear, _, _)| TimedProduct {
+            dtype,
+            kind,
+            shape: [linear.tokens, linear.outputs, linear.inputs],
+            times,
+        };
+        let found = Kernels {
+            products: wanted.iter().map(product).collect(),
+            sustained: vec![TimedLong { size: 8192, seconds: 0.2, us: 1600.0 }],
+            memory: vec![
+                TimedMemory { kernel: "device_copy_bytes", bytes: 1 << 28, times },
+                TimedMemory { kernel: "memset_bytes", bytes: 1 << 28, times },
+            ],
+        };
+        assert!(!found.is_empty() && wanted.len() >= 64 && kernels::products(true).len() >= 16);
+        let outcome = Outcome {
+            folder: dir.path().to_owned(),
+            topology: dir.path().join("topology.toml"),
+            peers: true,
+            spots: Vec::new(),
+            rows: Vec::new(),
+            kernels: found,
+            facts: Vec::new(),
+            interrupted: false,
+            failure: None,
+        };
+        for (name, report) in outcome.kernel_reports() {
+            std::fs::write(dir.path().join(name), csv::render(&report)).unwrap();
+        }
+        let measurements = vec![dir.path().to_owned()];
+        let request = crate::kernels::Request { measurements, gpu: "h100".to_owned(), max_error: None };
+        let judged = crate::kernels::judge(&request).unwrap();
+        assert_eq!(judged.rows.len(), wanted.len() + 3);
     }
 
     /// Goal: an interrupt ends every part before its next point, and is told.

@@ -10,6 +10,7 @@ use super::published::all;
 use super::{Folders, Place, Taken, read, take};
 use crate::error::Error;
 use crate::site::SiteSpec;
+use crate::values::plural;
 
 /// A profile that there is.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -58,7 +59,12 @@ pub fn list(site: &SiteSpec) -> Result<Vec<Known>, Error> {
         let place = path.map_or(Place::BuiltIn, Place::File);
         let named = || match &topology.profile {
             Some(_) => format!("profile {} is taken: `{}` names it", profile.name, topology.name),
-            None => format!("profile {} is taken: `{}` names none", profile.name, topology.name),
+            None => format!(
+                "profile {} is taken for {}: `{}` names none",
+                profile.name,
+                plural(topology.hosts().len(), "host", "hosts"),
+                topology.name
+            ),
         };
         let why = why.unwrap_or_else(named);
         let is_it = |known: &&mut Known| known.name == profile.name && known.place == place;

@@ -458,12 +458,18 @@ fn notes(read: &ReadReport, judged: &Verdicts<'_>, topology: &Topology, profile:
     notes.extend(several);
     let repeated: usize = read.files.iter().map(|f| f.duplicates).sum();
     let unusable: usize = read.files.iter().map(|f| f.unusable).sum();
-    notes.push(format!(
-        "{} rows from {} files ({repeated} more were second copies of these, {unusable} unusable: time rounded to 0 or no bytes); {} set a constant of the profile and are left out",
-        read.measurements.len(),
-        given(read).count(),
-        judged.anchors,
-    ));
+    let files = given(read).count();
+    let mut note = format!("{} rows from {}", read.measurements.len(), plural(files, "file", "files"));
+    for (count, what) in [
+        (repeated, "more were second copies of these"),
+        (unusable, "were unusable: time rounded to 0 or no bytes"),
+        (judged.anchors, "set a constant of the profile and are left out"),
+    ] {
+        if count > 0 {
+            note += &format!("; {count} {what}");
+        }
+    }
+    notes.push(note);
     notes
 }
 

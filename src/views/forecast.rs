@@ -9,7 +9,7 @@ use collcast_sim::schedule::{Call, valid_algorithms};
 use collcast_sim::units::Bytes;
 
 use super::{asked_cells, asked_columns, hide};
-use crate::confidence::Trust;
+use crate::confidence::{Grounds, Trust};
 use crate::error::Error;
 use crate::forecast::explain::Explained;
 use crate::forecast::scaling::Scaling;
@@ -58,12 +58,13 @@ impl Outcome {
         report.verdict = Some(Verdict {
             status,
             sentence: format!(
-                "{} of {} over {} ranks takes {} ({:.1} GB/s of bus bandwidth), bound by {}",
+                "{} of {} over {} ranks takes {} ({:.1} GB/s of bus bandwidth, {}), bound by {}",
                 row.collective,
                 Bytes(row.size_bytes),
                 row.ranks,
                 row.prediction.time,
                 row.busbw_gbps,
+                likely(row),
                 row.bound
             ),
             confidence,
@@ -72,6 +73,12 @@ impl Outcome {
         });
         report
     }
+}
+
+/// The 90% interval of a row's bus bandwidth.
+fn likely(row: &Row) -> String {
+    let at = |us: f64| row.busbw_gbps * row.time_us / us;
+    format!("likely {:.0} to {:.0}", at(row.high_us), at(row.low_us))
 }
 
 fn begin(kind: &'static str, outcome: &Outcome, more_unsaid: &[&'static str]) -> Report {
@@ -153,10 +160,11 @@ fn verdict(outcome: &Outcome) -> Option<Verdict> {
     let alike = |row: &&Row| (row.nodes, row.collective) == (best.nodes, best.collective);
     let smallest = outcome.rows.iter().filter(alike).min_by_key(|row| row.size_bytes)?;
     let sentence = format!(
-        "{} over {} ranks peaks at {:.0} GB/s of bus bandwidth ({}/{} at {}), bound by {}; {} takes {:.1} us",
+        "{} over {} ranks peaks at {:.0} GB/s of bus bandwidth ({}; {}/{} at {}), bound by {}; {} takes {:.1} us",
         best.collective,
         best.ranks,
         best.busbw_gbps,
+        likely(best),
         best.algorithm,
         best.protocol,
         Bytes(best.size_bytes),
@@ -164,7 +172,9 @@ fn verdict(outcome: &Outcome) -> Option<Verdict> {
         Bytes(smallest.size_bytes),
         smallest.time_us,
     );
-    let Trust { status, confidence, basis } = outcome.grounds.trust();
+    // Of several machines, the one that the sentence is about.
+    let grounds: Grounds = outcome.rows.iter().filter(alike).map(|row| row.grounds.clone()).collect();
+    let Trust { status, confidence, basis } = grounds.trust();
     let next = Some("run nccl-tests there, then `collcast validate LOG -t TOPOLOGY`".to_owned());
     Some(Verdict { status, sentence, confidence, basis, next })
 }

@@ -177,6 +177,11 @@ pub(super) fn next(health: &Health, beside_runs: bool) -> Option<String> {
                     .to_owned(),
             )
         }
+        State::Slow if health.runs.iter().filter(|run| run.state == State::Slow).all(|run| run.hosts == Some(2)) => Some(
+            "measure each of the two hosts alone with the same command; where both are well, test the NICs and links \
+             between them (`ib_write_bw` over each pair of NICs)"
+                .to_owned(),
+        ),
         State::Slow => {
             Some("measure halves and pairs of the hosts with the same command, to find which one is slow".to_owned())
         }

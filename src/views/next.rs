@@ -104,12 +104,14 @@ impl Next {
             Plan::Run(_) if self.runs == 0 && self.one_by_one => {
                 let (one, two) = USUAL_RUNS;
                 format!(
-                    "{sets} of {hosts} hosts are to run; usually {one} runs say which host is slow, {two} which two"
+                    "the {hosts} hosts are to run in {sets}; usually {one} runs say which host is slow, {two} which two"
                 )
             }
             Plan::Run(_) if self.runs == 0 => {
                 let (usual, most) = USUAL_ROUNDS;
-                format!("{sets} of {hosts} hosts are to run; usually {usual} rounds say who is slow, at most {most}")
+                format!(
+                    "the {hosts} hosts are to run in {sets}; usually {usual} rounds say who is slow, at most {most}"
+                )
             }
             Plan::Run(_) => {
                 let so_far = if slow.is_empty() { "no host is likely slow".to_owned() } else { slow };

@@ -4,7 +4,7 @@ use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
 use collcast_sim::collective::Protocol;
 
 use super::bench::rows_table;
-use crate::probe::{Outcome, SPOTS};
+use crate::probe::{Outcome, SPOTS, Times};
 
 impl Outcome {
     /// What is no collective, as `probe.csv` has it.
@@ -17,21 +17,39 @@ impl Outcome {
         self.with(Vec::new(), vec![rows_table("cuda", &self.rows)])
     }
 
+    /// The kernels, as files of these names have them.
+    pub fn kernel_reports(&self) -> Vec<(&'static str, Report)> {
+        let files = ["products.csv", "sustained.csv", "memory.csv"].into_iter().zip(self.kernel_tables());
+        let some = files.filter(|(_, table)| !table.rows.is_empty());
+        some.map(|(name, table)| (name, self.with(Vec::new(), vec![table]))).collect()
+    }
+
     /// Everything, with a verdict.
     pub fn report(&self) -> Report {
-        let mut report = self.with(Vec::new(), vec![self.spots_table(), rows_table("cuda", &self.rows)]);
+        let tables = [self.spots_table(), rows_table("cuda", &self.rows)].into_iter().chain(self.kernel_tables());
+        let mut report = self.with(Vec::new(), tables.filter(|table| !table.rows.is_empty()).collect());
         let folder = self.folder.display();
         report.verdict = Some(Verdict {
             status: if self.interrupted { Status::Warning } else { Status::Ok },
             sentence: format!(
-                "{} times of collectives and {} others are in {folder}{}",
+                "{} times of collectives, {} of kernels and {} others are in {folder}{}",
                 self.rows.len(),
+                self.kernels.products.len() + self.kernels.sustained.len() + self.kernels.memory.len(),
                 self.spots.len(),
                 if self.interrupted { ", interrupted before the end" } else { "" }
             ),
-            confidence: "high: every result of a collective was compared".to_owned(),
+            confidence: match self.rows.is_empty() {
+                true => "medium: medians of some batches; results were not compared",
+                false => "high: every result of a collective was compared",
+            }
+            .to_owned(),
             basis: "measured".to_owned(),
-            next: Some(format!("fit a profile: `collcast calibrate {folder} -t {}`", self.topology.display())),
+            next: Some(match self.rows.is_empty() {
+                true => format!(
+                    "fit a profile of the GPU: `collcast calibrate {folder} --compute h100 -o mine.toml`, or as it is called"
+                ),
+                false => format!("fit a profile: `collcast calibrate {folder} -t {}`", self.topology.display()),
+            }),
         });
         report
     }
@@ -43,6 +61,55 @@ impl Outcome {
         report.assumptions.extend(assumptions);
         report.tables = tables;
         report
+    }
+
+    fn kernel_tables(&self) -> [Table; 3] {
+        let times =
+            || [Column::number("us", "us"), Column::number("us_min", "least"), Column::number("us_max", "most")];
+        let cells = |t: Times| [t.us, t.least_us, t.most_us].map(|us| Cell::float(us, 3));
+        let [m, n, k] =
+            [("m", "tokens"), ("n", "outputs"), ("k", "inputs")].map(|(key, title)| Column::number(key, title));
+        let columns = [
+            Column::text("dtype", "elements"),
+            Column::text("kind", "product"),
+            m,
+            n,
+            k,
+            Column::number("batch", "batch"),
+        ];
+        let mut products =
+            Table::new("products", "products of layers, back to back", columns.into_iter().chain(times()));
+        for row in &self.kernels.products {
+            let [m, n, k] = row.shape.map(Cell::from);
+            let shape = [row.dtype.into(), row.kind.into(), m, n, k, 1_u64.into()];
+            products.push(shape.into_iter().chain(cells(row.times)));
+        }
+        let [m, n, k] = ["m", "n", "k"].map(|key| Column::number(key, key));
+        let long = [
+            Column::text("dtype", "elements"),
+            Column::text("kernel", "kernel"),
+            m,
+            n,
+            k,
+            Column::number("seconds", "s"),
+        ];
+        let mut sustained = Table::new(
+            "sustained",
+            "one product from an idle GPU",
+            long.into_iter().chain([Column::number("us", "us")]),
+        );
+        for row in &self.kernels.sustained {
+            let [m, n, k] = [row.size; 3].map(Cell::from);
+            let shape = ["bf16".into(), "product".into(), m, n, k, Cell::float(row.seconds, 2)];
+            sustained.push(shape.into_iter().chain([Cell::float(row.us, 3)]));
+        }
+        let columns =
+            [Column::text("kernel", "kernel"), Column::number("rows", "bytes"), Column::number("width", "width")];
+        let mut memory = Table::new("memory", "kernels that memory bounds", columns.into_iter().chain(times()));
+        for row in &self.kernels.memory {
+            memory.push([row.kernel.into(), row.bytes.into(), 1_u64.into()].into_iter().chain(cells(row.times)));
+        }
+        [products, sustained, memory]
     }
 
     fn spots_table(&self) -> Table {

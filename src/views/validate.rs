@@ -352,6 +352,10 @@ impl Outcome {
             return "low: other GPUs were measured than what is expected is of".to_owned();
         }
         let within = (1.0 - band.low) * 100.0;
+        if band.share > FASTER && matches!(self.expected, Expected::Runs { .. }) {
+            let times = band.share;
+            return format!("low: it is {times:.1} times as fast as what it is held against; was that a good run?");
+        }
         let margin = match &self.expected {
             Expected::Runs { .. } => format!("good runs lie at most {within:.0}% below each other"),
             Expected::Forecast { .. } => {
@@ -367,6 +371,8 @@ impl Outcome {
     }
 }
 
+/// Times as fast as a good run beyond which that one is doubted: two healthy runs of a machine differ by far less.
+const FASTER: f64 = 1.25;
 /// What is said where there is nothing to judge.
 const NOTHING: &str = "cannot tell: no row could be judged";
 

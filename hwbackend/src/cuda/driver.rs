@@ -356,6 +356,12 @@ impl Stream {
         ))
     }
 
+    /// Sets bytes from the start of a memory to zero.
+    pub(crate) fn fill(&self, memory: &Memory, bytes: u64) -> Result<(), ExecError> {
+        assert!(bytes <= memory.bytes, "a fill beyond the memory");
+        cu!(cuMemsetD8Async(memory.address, 0, bytes as usize, self.raw))
+    }
+
     /// Copies memory to memory, of this device or a peer that it reaches, by a copy engine.
     pub(crate) fn copy(&self, to: &Memory, from: &Memory, bytes: u64) -> Result<(), ExecError> {
         assert!(bytes <= to.bytes && bytes <= from.bytes, "a copy beyond the memory");

@@ -14,6 +14,7 @@ mod copies;
 mod cublaslt;
 pub(crate) mod driver;
 pub(crate) mod facts;
+mod kernels;
 pub mod overlap;
 pub(crate) mod timing;
 
@@ -25,6 +26,8 @@ use std::time::Duration;
 use collcast_sim::collective::{Launch, Protocol};
 use collcast_sim::ids::Rank;
 use collcast_sim::schedule::Schedule;
+
+pub use cublaslt::{Element, Linear, LinearPass};
 
 use buffers::{Checker, RankBuffers, macros};
 use driver::{Device, Kernel, Memory, Pinned, Stream, compile, open, open_compiler};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use collcast_sim::schedule::Schedule;
 
-use super::cublaslt::Product;
+use super::cublaslt::{Linear, Product};
 use super::driver::{Event, Stream};
 use super::timing::Operation;
 use super::{Cuda, Loaded};
@@ -49,7 +49,7 @@ impl Cuda {
         let loaded = Loaded::new(self, schedule, patience)?;
         loaded.fill()?;
         loaded.once()?;
-        let products = devices.iter().map(|d| Product::new(d, size)).collect::<Result<Vec<_>, _>>()?;
+        let products = devices.iter().map(|d| Product::new(d, Linear::square(size))).collect::<Result<Vec<_>, _>>()?;
         let streams = devices.iter().map(Stream::new).collect::<Result<Vec<_>, _>>()?;
         let both = [
             streams.iter().map(Timed::new).collect::<Result<Vec<_>, _>>()?,
