@@ -38,6 +38,7 @@
 //! | Which host is slow, and which sets of hosts to run next to know? | [`mod@next`] |
 //! | What became slower between two sets of measurements? | [`mod@compare`] |
 //! | Which algorithm and protocol beat NCCL's choice? | [`mod@tune`] |
+//! | What is wrong with the settings of a job, its host or its log? | [`mod@lint`] |
 //! | Did a choice of NCCL or a forecast change since it was accepted, and why? | [`mod@check`] |
 //! | Which constants explain measurements of my machine? | [`mod@calibrate`] |
 //! | How long do a GPU's kernels take, by measurements and by the model? | [`mod@kernels`] |
@@ -68,6 +69,7 @@ pub mod guard;
 pub mod health;
 pub mod history;
 pub mod kernels;
+pub mod lint;
 pub mod next;
 pub mod noise;
 pub mod plan;

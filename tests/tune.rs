@@ -196,3 +196,67 @@ fn bad_questions_are_refused() {
         assert!(err.contains(what), "{args:?}: {err}");
     }
 }
+
+/// Goal: our plugin reads what `tune` writes: of every collective and size it takes the advice, or NCCL's own choice.
+#[test]
+fn the_plugin_takes_what_is_advised() {
+    use collcast::sim::nccl::{ALGORITHMS, FUNCTIONS};
+    use collcast::tune::Request;
+    use collcast_tuner::table::{COLLECTIVES, MadeFor, PROTOCOLS, Table};
+
+    for machine in ["h200x4", "pcie-box"] {
+        let site = collcast::Site::load(machine).unwrap();
+        let collectives = FUNCTIONS.map(|(_, collective)| collective).to_vec();
+        let sizes = Some(vec![8, 4096, 1 << 20, 1 << 28]);
+        let outcome = collcast::tune::tune(&site, &Request { collectives, sizes, ..Request::default() }).unwrap();
+        let ranks = site.topology.ranks() as usize;
+        let table = Table::read(&outcome.tuner_csv, ranks, 1).unwrap();
+        let gpu = site.topology.gpu(site.topology.gpu_of(collcast::sim::ids::Rank(0))).unwrap();
+        assert!(MadeFor::of(&outcome.tuner_csv).check(None, Some(&format!("NVIDIA {}", gpu.model))).is_ok());
+        for call in &outcome.calls {
+            let name = call.collective.name().replace('_', "");
+            let collective = COLLECTIVES.iter().position(|known| *known == name).unwrap();
+            let entry = table.matching(collective, call.size_bytes, 1, false).next().unwrap();
+            let taken = (ALGORITHMS[entry.algorithm].name(), PROTOCOLS[entry.protocol], entry.channels);
+            let advised = &call.taken().prediction;
+            let (algorithm, protocol) = advised.instead_of.unwrap_or(call.taken().pair);
+            assert_eq!(taken, (algorithm.name(), protocol.name(), advised.plan.channels), "{machine} {name}");
+        }
+        // No size is left without a line.
+        for (collective, bytes) in (0..COLLECTIVES.len()).flat_map(|c| [0, 7, 12_345, 1 << 40].map(|bytes| (c, bytes)))
+        {
+            assert!(table.matching(collective, bytes, 1, false).next().is_some(), "{machine} {collective} {bytes}");
+        }
+    }
+}
+
+/// Goal: a table is put to use and taken out again by two commands; what is no table or no library is refused.
+#[test]
+fn a_table_is_installed_and_undone() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (folder, env, plugin) = (at("tuned"), at("job.env"), at("plugin.so"));
+    let (code, _, err) = collcast(&["tune", "h200x4", "-s", "1M", "--output", &folder]);
+    assert_eq!(code, 0, "{err}");
+    let table = std::fs::read_to_string(format!("{folder}/tuner.csv")).unwrap();
+    assert!(table.contains("\n# for: nccl=2.28.9 gpu=H200\n") && table.ends_with('\n'), "{table}");
+    let before = "NCCL_DEBUG=WARN\nNCCL_TUNER_PLUGIN=ofi\n";
+    std::fs::write(&env, before).unwrap();
+    std::fs::write(&plugin, "").unwrap();
+    let install = ["tune", "install", &folder, "--into", &env, "--plugin", &plugin];
+    assert_eq!(collcast(&install), (0, String::new(), String::new()));
+    let with = std::fs::read_to_string(&env).unwrap();
+    assert!(with.contains(&format!("\nCOLLCAST_TUNER_TABLE={folder}/tuner.csv\nCOLLCAST_TUNER_NEXT=ofi\n")), "{with}");
+    let (code, out, err) = collcast(&["lint", &env]);
+    assert!(code == 0 && out.is_empty(), "{out}{err}");
+    assert_eq!(collcast(&["tune", "undo", &env]), (0, String::new(), String::new()));
+    assert_eq!(std::fs::read_to_string(&env).unwrap(), before);
+    for (args, says) in [
+        (&["tune", "install", &env, "--plugin", &plugin][..], "is no table"),
+        (&["tune", "install", &folder, "--plugin", "/nowhere/x.so"][..], "cargo build"),
+        (&["tune", "undo", "/nowhere/x.env"][..], "cannot read"),
+    ] {
+        let (code, _, err) = collcast(args);
+        assert!(code == 2 && err.contains(says), "{args:?}: {err}");
+    }
+}

@@ -24,7 +24,9 @@ pub fn render(report: &Report) -> String {
         // The verdict takes one of the ten.
         for (case, message) in of_level.take(SHOWN_MAX - 1) {
             let title = property(&case.name);
-            let _ = writeln!(out, "::{level} title={title}::{}", data(message));
+            let place = case.place.as_ref();
+            let place = place.map(|(file, line)| format!("file={},line={line},", property(file))).unwrap_or_default();
+            let _ = writeln!(out, "::{level} {place}title={title}::{}", data(message));
         }
     }
     if let Some(verdict) = &report.verdict {

@@ -65,6 +65,7 @@ fn of_verdict(report: &Report) -> Vec<TestCase> {
             },
             Status::Ok | Status::Warning => CaseOutcome::Passed,
         },
+        place: None,
     };
     report.verdict.iter().map(case).collect()
 }

@@ -7,6 +7,7 @@
 //!
 //! - [`terminal`], [`csv`], [`json`], [`markdown`]: any report;
 //! - [`junit`], [`github`]: its cases, for continuous integration;
+//! - [`sarif`]: findings in files, for code scanning;
 //! - [`nccl_tests`]: the table that nccl-tests prints;
 //! - [`perfetto`]: traces for ui.perfetto.dev;
 //! - [`chart`]: curves over sizes, measured and predicted;
@@ -24,6 +25,7 @@ pub mod markdown;
 pub mod model;
 pub mod nccl_tests;
 pub mod perfetto;
+pub mod sarif;
 pub mod terminal;
 
 pub use model::{Align, CaseOutcome, Cell, Column, Input, Report, Status, Table, TestCase, Verdict};

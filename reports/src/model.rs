@@ -50,6 +50,8 @@ pub struct TestCase {
     pub name: String,
     /// What came of it.
     pub outcome: CaseOutcome,
+    /// The line of a file that it is about: of a name, from 1; none where it is about no file.
+    pub place: Option<(String, u64)>,
 }
 
 /// What came of a [`TestCase`].

@@ -103,7 +103,8 @@ fn compared() -> Report {
     report.assumptions = vec!["A: a|b <old> @octocat \u{1b}[31m, B: `new` #7".to_owned()];
     report.tables[0].rows.extend((0..20u64).map(|i| vec![(31 + i).into(), "tree|x".into()]));
     report.tables[1].detail = true;
-    let case = |name: &str, outcome| TestCase { group: "all_reduce".to_owned(), name: name.to_owned(), outcome };
+    let case =
+        |name: &str, outcome| TestCase { group: "all_reduce".to_owned(), name: name.to_owned(), outcome, place: None };
     report.cases = vec![
         case("4 ranks, ring/ll, < 64 KiB", CaseOutcome::Passed),
         case(

@@ -12,6 +12,7 @@ mod check;
 mod compare;
 mod convert;
 mod guard;
+mod lint;
 mod plan;
 mod probe;
 mod profile;
@@ -50,6 +51,7 @@ Exit codes: 0 done, 1 a comparison failed, 2 bad input or usage, 3 hardware or l
   collcast validate LOGS -t h200x4          measurements against the forecast
   collcast compare BEFORE AFTER             what became slower: logs, CSV, JSON or folders
   collcast tune h200x4 --output DIR         which settings beat NCCL's own choice
+  collcast lint job.env pod.yaml nccl.log   which settings are wrong, idle or harmful, and why
   collcast check SUITE.toml                 did a choice of NCCL or a forecast change, and why
   collcast topo list                        the built-in machines
   collcast profile list -t dgx-h100         what is known of a machine, and which of it is taken")]
@@ -81,6 +83,8 @@ enum Command {
     Compare(compare::Args),
     /// Decide: which algorithm and protocol to set where NCCL's choice leaves time
     Tune(tune::Args),
+    /// Guard: what is wrong with NCCL's settings in files, processes and logs, or with this host
+    Lint(lint::Args),
     /// Guard: choices of NCCL and forecasts against a committed baseline, with what caused a change
     Check(check::Args),
     /// Files: write an algorithm as MSCCL XML
@@ -113,6 +117,7 @@ fn main() -> ExitCode {
         Command::Validate(args) => validate::run(&args),
         Command::Compare(args) => compare::run(&args),
         Command::Tune(args) => tune::run(&args, &given),
+        Command::Lint(args) => lint::run(&args),
         Command::Check(args) => check::run(&args, &given),
         Command::Convert(args) => convert::run(&args, &given),
         Command::Topo(args) => topo::run(&args, &given),

@@ -29,6 +29,8 @@ pub(crate) enum Format {
     Markdown,
     /// Workflow commands: annotations on GitHub
     Github,
+    /// SARIF 2.1.0, for code scanning
+    Sarif,
 }
 
 impl Format {
@@ -42,9 +44,17 @@ pub(crate) fn formats() -> impl TypedValueParser<Value = Format> {
     PossibleValuesParser::new(names).map(|name| Format::from_str(&name, false).unwrap_or(Format::Table))
 }
 
+/// Reads the name of a format of a command that finds faults in files.
+pub(crate) fn formats_of_findings() -> impl TypedValueParser<Value = Format> {
+    let all = Format::OF_ALL.iter().chain(&[Format::Sarif]);
+    PossibleValuesParser::new(all.filter_map(ValueEnum::to_possible_value))
+        .map(|name| Format::from_str(&name, false).unwrap_or(Format::Table))
+}
+
 /// `--format` of a command that has nccl-tests' table too.
 pub(crate) fn with_nccl_tests(arg: clap::Arg) -> clap::Arg {
-    arg.value_parser(clap::value_parser!(Format))
+    let all = Format::OF_ALL.iter().chain(&[Format::NcclTests]).filter_map(ValueEnum::to_possible_value);
+    arg.value_parser(PossibleValuesParser::new(all).map(|name| Format::from_str(&name, false).unwrap_or(Format::Table)))
 }
 
 /// A file for a report, whose name may say its format.
@@ -86,8 +96,8 @@ impl OutputArgs {
         self.format.or_else(of_file).unwrap_or(Format::Table)
     }
 
-    /// Prints a report; `nccl_tests` is its text in that format, where it has one.
-    pub(crate) fn print(&self, report: &Report, nccl_tests: Option<String>) -> Result<(), Error> {
+    /// Prints a report; `own` is its text in a format that not every command has.
+    pub(crate) fn print(&self, report: &Report, own: Option<String>) -> Result<(), Error> {
         let text = match self.format() {
             Format::Table => terminal::render(report, self.width()),
             Format::Csv => csv::render(report),
@@ -95,8 +105,8 @@ impl OutputArgs {
             Format::Junit => junit::render(report),
             Format::Markdown => markdown::render(report),
             Format::Github => github::render(report),
-            Format::NcclTests => nccl_tests.ok_or_else(|| {
-                Error::usage("this result has no nccl-tests form", "use --format table, csv, json, junit or markdown")
+            Format::NcclTests | Format::Sarif => own.ok_or_else(|| {
+                Error::usage("this result has no such form", "use --format table, csv, json, junit or markdown")
             })?,
         };
         write(self.output.as_deref(), text.as_bytes())?;

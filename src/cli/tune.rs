@@ -1,16 +1,19 @@
 //! `collcast tune`: where NCCL's own choice leaves time, what to take in its place, and as which setting.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use clap::Subcommand;
+use collcast::files::read_text;
+use collcast::tune::install::{Install, undo};
 use collcast::tune::{Request, tune, write};
 use collcast::views::tune::Show;
 use collcast::{Error, SiteSpec};
 use collcast_sim::collective::UnknownName;
 use collcast_sim::ids::Rank;
-use collcast_sim::nccl::FUNCTIONS;
+use collcast_sim::nccl::{CsvTuner, FUNCTIONS};
 
-use crate::output::{Format, OutputArgs, formats};
+use crate::output::{Format, OutputArgs, formats, write as write_to};
 use crate::selectors::{CallArgs, MachineArgs, Named, default_sizes};
 
 #[derive(clap::Args, Debug)]
@@ -18,12 +21,15 @@ use crate::selectors::{CallArgs, MachineArgs, Named, default_sizes};
     after_help = "Times every algorithm and protocol that NCCL may use, and sets them against what NCCL picks by itself. \
 A change is advised only where its gain exceeds the 90% interval of the forecast or, with \
 --measurements, the spread of measured times. Writes into --output DIR:
-  tuner.csv   for NVIDIA's example tuner plugin (NCCL_TUNER_CONFIG_FILE)
+  tuner.csv   for our tuner plugin (`tune install`) and NVIDIA's example (NCCL_TUNER_CONFIG_FILE)
   nccl.env    NCCL_ALGO and NCCL_PROTO that slow no size, where there are such
   tune.json, tune.md   the same tables as on the terminal"
 )]
 #[command(mut_arg("size", default_sizes("8:8GiB:2, or those measured")))]
+#[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    table: Option<Table>,
     #[command(flatten)]
     machine: MachineArgs,
     #[command(flatten)]
@@ -43,7 +49,85 @@ pub(crate) struct Args {
     output: Option<PathBuf>,
 }
 
+/// What to do with a table that is written.
+#[derive(Subcommand, Debug)]
+enum Table {
+    /// Write the lines that load our tuner plugin with a table: NCCL then takes its choices
+    Install {
+        /// Folder that `tune --output` wrote, or the table in it
+        #[arg(value_name = "DIR")]
+        table: PathBuf,
+        /// File that gets the lines on top: `/etc/nccl.conf`, or one that jobs source; to stdout by itself
+        #[arg(long, value_name = "FILE")]
+        into: Option<PathBuf>,
+        /// The plugin's library [default: libcollcast_tuner.so beside this program]
+        #[arg(long, value_name = "FILE")]
+        plugin: Option<PathBuf>,
+        /// File that gets a line for each call: what NCCL asked, and what was chosen
+        #[arg(long, value_name = "FILE")]
+        record: Option<PathBuf>,
+    },
+    /// Take the lines out of a file again
+    Undo {
+        /// File that they are in
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
+}
+
+impl Table {
+    fn run(&self) -> Result<ExitCode, Error> {
+        match self {
+            Self::Install { table, into, plugin, record } => {
+                let table = if table.is_dir() { table.join("tuner.csv") } else { table.clone() };
+                let warnings = CsvTuner::parse(&read_text("read the table", &table)?).warnings;
+                if let Some(warning) = warnings.first() {
+                    let message = format!("{} is no table of `tune`: {warning}", table.display());
+                    return Err(Error::usage(message, "write one: collcast tune TOPOLOGY -c all --output DIR"));
+                }
+                let text = match into {
+                    Some(file) if file.exists() => read_text("read the settings", file)?,
+                    _ => String::new(),
+                };
+                let exported = into.as_ref().is_none_or(|file| Install::is_exported(file, &text));
+                let plugin = whole(&library(plugin.as_ref())?)?;
+                let record = record.as_deref().map(whole).transpose()?;
+                let lines = Install { plugin, table: whole(&table)?, record, exported }.added_to(&text);
+                write_to(into.as_deref(), lines.as_bytes())?;
+            }
+            Self::Undo { file } => write_to(Some(file), undo(&read_text("read the settings", file)?).as_bytes())?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// The plugin's library, as named or beside this program.
+fn library(named: Option<&PathBuf>) -> Result<PathBuf, Error> {
+    const NAME: &str = "libcollcast_tuner.so";
+    let beside = || {
+        let program = std::env::current_exe().ok()?;
+        let folder = program.parent()?;
+        [folder.join(NAME), folder.join("../lib").join(NAME)].into_iter().find(|file| file.is_file())
+    };
+    named.filter(|file| file.is_file()).cloned().or_else(|| named.is_none().then(beside)?).ok_or_else(|| {
+        let what = named.map_or_else(|| format!("{NAME} beside this program"), |file| file.display().to_string());
+        Error::usage(
+            format!("there is no {what}"),
+            "build it: cargo build --release -p collcast-tuner; then name it with --plugin",
+        )
+    })
+}
+
+/// A path that holds from every folder.
+fn whole(path: &Path) -> Result<PathBuf, Error> {
+    let failed = |source| Error::File { what: "find", path: path.to_owned(), source };
+    std::path::absolute(path).map_err(failed)
+}
+
 pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, Error> {
+    if let Some(table) = &args.table {
+        return table.run();
+    }
     let mut call = args.call.clone();
     check(&mut call)?;
     given.without(&["--explain-choice"], "every choice is explained", "leave it out")?;

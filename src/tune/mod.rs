@@ -2,7 +2,7 @@
 //!
 //! Every algorithm and protocol that NCCL may use is timed (`options`), and measured times of forced ones are set beside
 //! the forecasts. A change is advised only where its gain exceeds what is not known of both (`advice`). What is advised
-//! becomes lines for a tuner plugin, and variables where these slow no size (`variables`).
+//! becomes lines for a tuner plugin, and variables where these slow no size (`variables`). `install` loads our own plugin.
 //!
 //! ```
 //! use collcast::tune::{Request, tune};
@@ -13,6 +13,7 @@
 //! ```
 
 mod advice;
+pub mod install;
 mod measured;
 mod options;
 mod outcome;
@@ -65,7 +66,7 @@ pub fn tune(site: &Site, request: &Request) -> Result<Outcome, Error> {
     let mut calls = clock.time(asked, &request.watch)?;
     advice::advise(&mut calls);
 
-    let machine = Machine { name: topology.name.clone(), nodes: site.nodes(), ranks };
+    let machine = Machine::of(site, ranks, clock.predictor.version(&settings));
     let variables = variables::find(&calls, &clock.predictor, &settings)?;
     let on = On { topology, profile: &site.profile, settings: &settings };
     let of_call = |call: &Tuned| {

@@ -1,11 +1,14 @@
 //! What to take in place of NCCL's choice.
 
 use collcast_reports::model::{Input, Status};
+use collcast_sim::ids::Rank;
+use collcast_sim::nccl::Version;
 use serde::Serialize;
 
 use super::advice::{Range, Regret};
 use super::tuned::{Advice, Tuned};
 use super::variables::Variables;
+use crate::site::Site;
 
 /// Which machine settings are for.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -16,6 +19,30 @@ pub struct Machine {
     pub nodes: u32,
     /// Ranks of the calls.
     pub ranks: u32,
+    /// The version of NCCL that choices were compared with, where the machine or the question names one.
+    pub nccl: Option<String>,
+    /// Its GPU in one word, such as `H200`, where all are of one kind.
+    pub gpu: Option<String>,
+}
+
+impl Machine {
+    /// What settings for calls of so many ranks of a site are for.
+    pub(super) fn of(site: &Site, ranks: u32, version: Version) -> Self {
+        let topology = &site.topology;
+        let named = site.spec.nccl.is_some() || topology.software.nccl.is_some();
+        let mut models = (0..ranks.min(topology.ranks())).map(|rank| topology.gpu(topology.gpu_of(Rank(rank))));
+        let first = models.next().flatten().map(|gpu| gpu.model.as_str());
+        let alike = models.all(|gpu| gpu.map(|gpu| gpu.model.as_str()) == first);
+        // `H100-SXM5-80GB` is an H100 to its driver too.
+        let word = first.filter(|_| alike).and_then(|model| model.split(['-', ' ']).next());
+        Self {
+            name: topology.name.clone(),
+            nodes: site.nodes(),
+            ranks,
+            nccl: named.then(|| version.to_string()),
+            gpu: word.filter(|word| !word.is_empty()).map(str::to_owned),
+        }
+    }
 }
 
 /// What to take in place of NCCL's choice.

@@ -23,6 +23,13 @@ const PREDICTED: &str = "Written by `collcast tune`; check it with `collcast com
 pub(super) fn tuner_csv(calls: &[Tuned], machine: &Machine) -> String {
     let mut out = String::new();
     let _ = writeln!(out, "# NCCL tuner table for {}. {PREDICTED}", machine.name);
+    let known = [("nccl", &machine.nccl), ("gpu", &machine.gpu)];
+    let known: Vec<String> =
+        known.iter().filter_map(|(key, value)| Some(format!("{key}={}", value.as_ref()?))).collect();
+    if !known.is_empty() {
+        // Our plugin refuses the table elsewhere (`hwbackend/tuner`).
+        let _ = writeln!(out, "# for: {}", known.join(" "));
+    }
     let _ = writeln!(out, "# A collective without a line runs on one channel: tune all that are used (-c all).");
     let _ = writeln!(
         out,
@@ -51,7 +58,7 @@ pub(super) fn tuner_csv(calls: &[Tuned], machine: &Machine) -> String {
 
 /// Variables as a file that a shell sources, or that `--env` reads.
 pub(super) fn nccl_env(variables: &Variables, machine: &Machine) -> String {
-    let Machine { name, nodes, ranks } = machine;
+    let Machine { name, nodes, ranks, .. } = machine;
     let mut out = format!("# NCCL settings for {name}, {ranks} ranks, hosts: {nodes}. {PREDICTED}\n");
     if variables.lines.is_empty() {
         let _ = writeln!(out, "# None: {}.", variables.why);

@@ -68,6 +68,7 @@ impl Outcome {
                         group: name.clone(),
                         name: format!("{name}, NCCL {version}, {collective}"),
                         outcome: came_of(&about.collect::<Vec<_>>()),
+                        place: None,
                     });
                 }
             }
@@ -79,6 +80,7 @@ impl Outcome {
                 group: "measured".to_owned(),
                 name: format!("measured {name}"),
                 outcome: came_of(&about.collect::<Vec<_>>()),
+                place: None,
             });
         }
         cases

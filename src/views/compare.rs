@@ -103,6 +103,7 @@ impl Outcome {
             group: band.series.collective.name().to_owned(),
             name: format!("{}, {}", band.series, band.sizes()),
             outcome,
+            place: None,
         }
     }
 

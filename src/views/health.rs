@@ -216,6 +216,7 @@ pub(super) fn cases(health: &Health, against: &Against<'_>) -> Vec<TestCase> {
                         details: format!("{}, {}", run.file, range(band)),
                     },
                 },
+                place: None,
             });
         }
     }

@@ -10,6 +10,7 @@ pub mod forecast;
 pub mod guard;
 mod health;
 pub mod kernels;
+pub mod lint;
 pub mod next;
 pub mod options;
 pub mod plan;

@@ -161,7 +161,7 @@ fn verdict(outcome: &Outcome, written: bool) -> Verdict {
         if outcome.variables.lines.is_empty() { "; no environment variable alone does it" } else { "" },
     );
     let next = if written {
-        "load tuner.csv with NVIDIA's example tuner, or source nccl.env; measure again and `collcast compare`"
+        "`collcast tune install DIR` loads tuner.csv, or source nccl.env; measure again and `collcast compare`"
     } else {
         "`--output DIR` writes the settings"
     };

@@ -274,6 +274,7 @@ impl Outcome {
                 group: "run".to_owned(),
                 name: failure.split(':').next().unwrap_or_default().to_owned(),
                 outcome: CaseOutcome::Failed { kind: "failed".to_owned(), message: failure, details: String::new() },
+                place: None,
             });
         }
         if cases.is_empty() {
@@ -285,7 +286,7 @@ impl Outcome {
                 },
                 false => CaseOutcome::Skipped(NOTHING.to_owned()),
             };
-            cases.push(TestCase { group: "run".to_owned(), name: "rows".to_owned(), outcome });
+            cases.push(TestCase { group: "run".to_owned(), name: "rows".to_owned(), outcome, place: None });
         }
         cases
     }

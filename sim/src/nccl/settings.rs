@@ -5,32 +5,15 @@
 //! matter here.
 
 use std::collections::BTreeMap;
-use std::sync::LazyLock;
 
 use thiserror::Error;
 
+use super::parameters::{Parameter, strtoll};
 use super::selection::{Listed, Selection, SelectionError};
 use super::tables::{LL, LL128, SIMPLE};
 use super::version::Version;
 use crate::collective::{Algorithm, Buffers, Protocol, nearest};
 use crate::units::Bytes;
-
-/// Names of variables and what kind each is; provenance in the file.
-const NAMES: &str = include_str!("data/variables.txt");
-
-/// Kind of each known variable, by name.
-static KINDS: LazyLock<BTreeMap<&'static str, &'static str>> = LazyLock::new(|| {
-    NAMES.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once(' ')).collect()
-});
-
-/// Whether NCCL or the plugin of libfabric reads the variable of this name.
-pub fn is_read(name: &str) -> bool {
-    let theirs = name.starts_with("NCCL_") || name.starts_with("OFI_NCCL_");
-    theirs && KINDS.get(name).is_some_and(|kind| !UNREAD.contains(kind))
-}
-
-/// Kinds of variables that nothing reads.
-const UNREAD: [&str; 3] = ["not-nccl", "removed", "ofi-plugin-removed"];
 
 /// Which paths of the library are asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -138,27 +121,6 @@ pub enum SettingsError {
         /// Bytes that hold one line or unit a step.
         least: u64,
     },
-}
-
-/// Reads `text` as C's `strtoll` with base 0 does: the number and whether text follows it.
-fn strtoll(text: &str) -> (i64, bool) {
-    let text = text.trim_start();
-    let (negative, digits) = match text.strip_prefix('-') {
-        Some(rest) => (true, rest),
-        None => (false, text.strip_prefix('+').unwrap_or(text)),
-    };
-    let hex = digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X"));
-    let (radix, digits) = match hex {
-        Some(rest) if rest.starts_with(|c: char| c.is_ascii_hexdigit()) => (16, rest),
-        _ if digits.starts_with('0') => (8, digits),
-        _ => (10, digits),
-    };
-    let end = digits.find(|c: char| !c.is_digit(radix)).unwrap_or(digits.len());
-    let magnitude = match &digits[..end] {
-        "" => 0,
-        number => i64::from_str_radix(number, radix).unwrap_or(i64::MAX),
-    };
-    (if negative { -magnitude } else { magnitude }, end < digits.len() || end == 0)
 }
 
 /// Reads the `NAME=VALUE` pairs of a file: one a line, `#` comments, `export` before a name.
@@ -276,13 +238,13 @@ impl Environment {
     }
 
     fn without_effect(&mut self, name: &str) {
-        match KINDS.get(name).copied() {
+        match Parameter::of(name) {
             None if name.starts_with("NCCL_") || name.starts_with("OFI_NCCL_") => {
-                let near = nearest(name, KINDS.keys().copied());
+                let near = nearest(name, Parameter::names());
                 let near = near.map(|near| format!(", did you mean {near}?")).unwrap_or_default();
                 self.warnings.push(format!("{name} is not a variable of NCCL, which passes over it in silence{near}"));
             }
-            Some(kind) if UNREAD.contains(&kind) => {
+            Some(known) if !known.is_read() && !known.is_of_builds() => {
                 self.warnings.push(format!("{name} is no longer, or never was, a variable of NCCL: it has no effect"));
             }
             _ => self.ignored.push(name.to_owned()),
@@ -394,24 +356,6 @@ mod tests {
         Environment::parse(&pairs, Version::NEWEST).unwrap()
     }
 
-    /// Goal: numbers are what C makes of them.
-    #[test]
-    fn numbers_are_read_as_strtoll_does() {
-        for (text, number, rest) in [
-            ("8", 8, false),
-            ("8M", 8, true),
-            ("true", 0, true),
-            ("0x10", 16, false),
-            ("010", 8, false),
-            (" -2", -2, false),
-            ("0", 0, false),
-            ("", 0, true),
-            ("99999999999999999999", i64::MAX, false),
-        ] {
-            assert_eq!(strtoll(text), (number, rest), "{text}");
-        }
-    }
-
     /// Goal: each variable lands in its setting.
     #[test]
     fn variables_become_settings() {
@@ -494,25 +438,10 @@ mod tests {
         assert!(pair("=x").is_err());
     }
 
-    /// Goal: what a run is described by is what NCCL read: no variable of a container, none that never was.
-    #[test]
-    fn what_nccl_reads_is_told_from_what_is_only_named_like_it() {
-        for (name, read) in [
-            ("NCCL_NTHREADS", true),
-            ("NCCL_LL_BUFFSIZE", true),
-            ("OFI_NCCL_TUNER_TYPE", true),
-            ("NCCL_VERSION", false),
-            ("NCCL_ALGO_ALL", false),
-            ("PATH", false),
-        ] {
-            assert_eq!(is_read(name), read, "{name}");
-        }
-    }
-
     proptest! {
         #[test]
-        fn no_value_panics(name in 0..KINDS.len(), value in "\\PC{0,40}") {
-            let name = KINDS.keys().nth(name).unwrap().to_string();
+        fn no_value_panics(name in 0..Parameter::names().count(), value in "\\PC{0,40}") {
+            let name = Parameter::names().nth(name).unwrap().to_owned();
             let _ = Environment::parse(&[(name, value)], Version::NEWEST);
         }
     }

@@ -1,0 +1,319 @@
+//! Tables as `collcast tune` writes them: read once a communicator, then searched without allocation.
+//!
+//! A line is `collective,min_bytes,max_bytes,algorithm,protocol,channels,nodes,ranks[,pipe ops[,registered]]`, as NVIDIA's
+//! example plugin takes it. A comment `# for: nccl=2.28.9 gpu=H200` says what the table was made for. Unlike the example,
+//! a line with a name that does not exist is an error, and with it the whole table: half of a table is none.
+
+use std::fmt;
+
+/// Algorithms in NCCL's order.
+pub const ALGORITHMS: [&str; 7] = ["tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat"];
+/// Protocols in NCCL's order.
+pub const PROTOCOLS: [&str; 3] = ["ll", "ll128", "simple"];
+/// Collectives in NCCL's order.
+pub const COLLECTIVES: [&str; 5] = ["broadcast", "reduce", "allgather", "reducescatter", "allreduce"];
+/// Most bytes of a table that are read: those of `collcast tune` are some KiB.
+pub const BYTES_MAX: usize = 1 << 20;
+/// Most channels that NCCL has (`MAXCHANNELS`).
+const CHANNELS_MAX: u32 = 64;
+
+/// What to take for calls of some sizes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// Smallest call, in bytes as NCCL counts them.
+    pub from: u64,
+    /// Largest.
+    pub to: u64,
+    /// Index of the algorithm.
+    pub algorithm: usize,
+    /// Index of the protocol.
+    pub protocol: usize,
+    /// Channels; 0 leaves them to NCCL.
+    pub channels: u32,
+    /// Calls of a group; any where there is none.
+    pub pipe_ops: Option<u32>,
+    /// Whether buffers can be registered; any where there is none.
+    pub registered: Option<bool>,
+}
+
+/// What a table was made for.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct MadeFor {
+    /// Major and minor version of NCCL.
+    pub nccl: Option<(u32, u32)>,
+    /// The GPU, such as `H200`.
+    pub gpu: Option<String>,
+}
+
+/// The lines of one communicator.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Table {
+    /// By collective: entries in the order of the file, of which the first that matches holds.
+    entries: [Vec<Entry>; 5],
+    /// By collective: entries are in order of size and do not overlap, so that they can be searched.
+    sorted: [bool; 5],
+}
+
+/// Why a table is not used.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Refused {
+    /// A line that is none, from 1.
+    Line(usize),
+    /// It has no line for this communicator.
+    Nothing,
+    /// More bytes than are read.
+    TooLong,
+    /// The file does not end in a line end: its writer was stopped, or it was cut.
+    Cut,
+    /// It is for another version of NCCL: the table's, and this one.
+    Version((u32, u32), (u32, u32)),
+    /// It is for another GPU: the table's, and this one.
+    Gpu(String, String),
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Line(line) => write!(f, "line {line} is no line of a table"),
+            Self::Nothing => write!(f, "no line is for this number of ranks and hosts"),
+            Self::TooLong => write!(f, "it has more than {BYTES_MAX} bytes"),
+            Self::Cut => write!(f, "it ends within a line"),
+            Self::Version(table, here) => {
+                write!(f, "it is for NCCL {}.{}, and this is {}.{}", table.0, table.1, here.0, here.1)
+            }
+            Self::Gpu(table, here) => write!(f, "it is for {table}, and this is {here}"),
+        }
+    }
+}
+
+impl MadeFor {
+    /// What the comments of a text say.
+    pub fn of(text: &str) -> Self {
+        let mut found = Self::default();
+        let lines = text.lines().filter_map(|line| line.strip_prefix("# for:"));
+        for (key, value) in lines.flat_map(str::split_whitespace).filter_map(|word| word.split_once('=')) {
+            match key {
+                "nccl" => {
+                    let mut numbers = value.split('.').map_while(|number| number.parse().ok());
+                    found.nccl = numbers.next().zip(numbers.next());
+                }
+                "gpu" => found.gpu = Some(value.to_owned()),
+                _ => {}
+            }
+        }
+        found
+    }
+
+    /// Whether it is the machine that this runs on, as far as both are known. Versions count to their minor.
+    ///
+    /// # Errors
+    /// Another version, another GPU.
+    pub fn check(&self, nccl: Option<(u32, u32)>, gpu: Option<&str>) -> Result<(), Refused> {
+        if let (Some(table), Some(here)) = (self.nccl, nccl)
+            && table != here
+        {
+            return Err(Refused::Version(table, here));
+        }
+        if let (Some(table), Some(here)) = (&self.gpu, gpu)
+            && !names(here, table)
+        {
+            return Err(Refused::Gpu(table.clone(), here.to_owned()));
+        }
+        Ok(())
+    }
+}
+
+/// Whether the driver's name of a GPU (`NVIDIA H100 80GB HBM3`, `NVIDIA RTX 6000D`) has a short one in it: `H100`,
+/// `RTX6000D`, as one word or as several in a row.
+fn names(model: &str, short: &str) -> bool {
+    let words: Vec<&str> = model.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty()).collect();
+    let is_short = |words: &[&str]| words.concat().eq_ignore_ascii_case(short);
+    (0..words.len()).any(|from| (from..words.len()).any(|to| is_short(&words[from..=to])))
+}
+
+impl Table {
+    /// The lines of a text that are for so many ranks and hosts.
+    ///
+    /// # Errors
+    /// A text that is no table, or has no line for them.
+    pub fn read(text: &str, ranks: usize, nodes: usize) -> Result<Self, Refused> {
+        if text.len() > BYTES_MAX {
+            return Err(Refused::TooLong);
+        }
+        if !text.ends_with('\n') {
+            return Err(Refused::Cut);
+        }
+        let mut table = Self::default();
+        for (number, line) in (1..).zip(text.lines()) {
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let (collective, entry, here) = parse(line, ranks, nodes).ok_or(Refused::Line(number))?;
+            if here {
+                table.entries[collective].push(entry);
+            }
+        }
+        if table.entries.iter().all(Vec::is_empty) {
+            return Err(Refused::Nothing);
+        }
+        table.sort();
+        Ok(table)
+    }
+
+    /// Appends the lines of another table, which hold where this one has none.
+    pub fn append(&mut self, other: Self) {
+        for (mine, theirs) in self.entries.iter_mut().zip(other.entries) {
+            mine.extend(theirs);
+        }
+        self.sort();
+    }
+
+    fn sort(&mut self) {
+        for (entries, sorted) in self.entries.iter().zip(&mut self.sorted) {
+            let free = entries.iter().all(|e| e.pipe_ops.is_none() && e.registered.is_none());
+            *sorted = free && entries.windows(2).all(|pair| pair[0].to < pair[1].from);
+        }
+    }
+
+    /// The entries of a call, the first of which holds unless NCCL cannot do it.
+    pub fn matching(
+        &self,
+        collective: usize,
+        bytes: u64,
+        pipe_ops: u32,
+        registered: bool,
+    ) -> impl Iterator<Item = &Entry> {
+        let all = self.entries.get(collective).map(Vec::as_slice).unwrap_or_default();
+        let entries = if self.sorted.get(collective) == Some(&true) {
+            let at = all.partition_point(|entry| entry.to < bytes);
+            all.get(at..(at + 1).min(all.len())).unwrap_or_default()
+        } else {
+            all
+        };
+        entries.iter().filter(move |entry| {
+            (entry.from..=entry.to).contains(&bytes)
+                && entry.pipe_ops.is_none_or(|ops| ops == pipe_ops)
+                && entry.registered.is_none_or(|needed| needed == registered)
+        })
+    }
+}
+
+/// A line: its collective, what to take, and whether it is for this communicator.
+fn parse(line: &str, ranks: usize, nodes: usize) -> Option<(usize, Entry, bool)> {
+    let mut fields = line.split(',').map(str::trim);
+    let mut field = || fields.next();
+    let place = |known: &[&str], name: &str| known.iter().position(|known| *known == name);
+    let collective = place(&COLLECTIVES, field()?)?;
+    let (from, to) = (field()?.parse().ok()?, field()?.parse().ok()?);
+    let (algorithm, protocol) = (place(&ALGORITHMS, field()?)?, place(&PROTOCOLS, field()?)?);
+    // -1 is any.
+    let number = |text: &str| text.parse::<i64>().ok().filter(|&number| number >= -1);
+    let channels = u32::try_from(number(field()?)?.max(0)).ok().filter(|&channels| channels <= CHANNELS_MAX)?;
+    let is = |only: i64, here: usize| only == -1 || usize::try_from(only) == Ok(here);
+    let here = is(number(field()?)?, nodes) & is(number(field()?)?, ranks);
+    let pipe_ops = u32::try_from(field().map_or(Some(-1), number)?).ok();
+    let registered = field().map_or(Some(-1), number)?;
+    let registered = (registered >= 0).then_some(registered > 0);
+    let whole = field().is_none() && from <= to;
+    whole.then_some((collective, Entry { from, to, algorithm, protocol, channels, pipe_ops, registered }, here))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const TEXT: &str = "# for: nccl=2.28.9 gpu=H200\n\
+        allreduce,0,1024,ring,ll,4,1,8,-1,-1\n\
+        allreduce,1025,18446744073709551615,nvls,simple,16,1,8,-1,-1\n\
+        allgather,0,100,ring,ll128,-1,-1,-1\n\
+        allreduce,0,1024,tree,ll,2,2,16\n";
+
+    /// Goal: a communicator gets its lines; ends of ranges belong to them.
+    #[test]
+    fn lines_are_those_of_the_communicator() {
+        let table = Table::read(TEXT, 8, 1).unwrap();
+        let taken = |bytes| table.matching(4, bytes, 1, false).next().map(|e| (e.algorithm, e.protocol, e.channels));
+        assert_eq!(taken(0), Some((1, 0, 4)));
+        assert_eq!(taken(1024), Some((1, 0, 4)));
+        assert_eq!(taken(1025), Some((4, 2, 16)));
+        assert_eq!(taken(u64::MAX), Some((4, 2, 16)));
+        assert_eq!(table.matching(2, 101, 1, false).next(), None);
+        assert_eq!(table.matching(2, 100, 1, false).next().unwrap().channels, 0);
+        assert_eq!(table.matching(9, 1, 1, false).next(), None);
+        assert_eq!(Table::read(TEXT, 16, 2).unwrap().matching(4, 5, 1, true).next().unwrap().algorithm, 0);
+    }
+
+    /// Goal: a table that is not whole is refused with its line.
+    #[test]
+    fn what_is_no_table_is_refused() {
+        for (text, why) in [
+            ("", Refused::Cut),
+            ("allreduce,0,1,ring,ll,4,1,8", Refused::Cut),
+            ("allreduce,0,1,ring,ll,4,1,8\nallreduce,2,3,ri\n", Refused::Line(2)),
+            ("alreduce,0,1,ring,ll,4,1,8\n", Refused::Line(1)),
+            ("allreduce,5,1,ring,ll,4,1,8\n", Refused::Line(1)),
+            ("allreduce,0,1,ring,ll,65,1,8\n", Refused::Line(1)),
+            ("allreduce,0,1,ring,ll,4,1,8,-1,-1,-1\n", Refused::Line(1)),
+            ("allreduce,0,1,ring,ll,4,1,4\n", Refused::Nothing),
+            ("# nothing\n", Refused::Nothing),
+        ] {
+            assert_eq!(Table::read(text, 8, 1), Err(why), "{text}");
+        }
+        assert_eq!(Table::read(&"#\n".repeat(BYTES_MAX), 8, 1), Err(Refused::TooLong));
+    }
+
+    /// Goal: a table is refused for another version or GPU, and only where both are known.
+    #[test]
+    fn machines_are_told_apart() {
+        let made_for = MadeFor::of(TEXT);
+        assert!(made_for.check(Some((2, 28)), Some("NVIDIA H200")).is_ok());
+        assert!(made_for.check(None, None).is_ok());
+        assert!(MadeFor::default().check(Some((2, 30)), Some("x")).is_ok());
+        assert_eq!(made_for.check(Some((2, 27)), None), Err(Refused::Version((2, 28), (2, 27))));
+        assert!(matches!(made_for.check(None, Some("NVIDIA H100 80GB HBM3")), Err(Refused::Gpu(..))));
+        for (model, short, same) in [
+            ("NVIDIA H100 80GB HBM3", "H100", true),
+            ("NVIDIA H200", "H20", false),
+            ("NVIDIA GB200", "B200", false),
+            ("NVIDIA RTX 6000D", "RTX6000D", true),
+        ] {
+            assert_eq!(names(model, short), same, "{model} {short}");
+        }
+    }
+
+    proptest! {
+        /// Goal: a search gives what a walk over the lines gives, in order or not.
+        #[test]
+        fn a_search_is_a_walk(
+            ends in proptest::collection::vec((0_u64..200, 0_u64..200, -1_i64..3, -1_i64..2), 1..12),
+            bytes in 0_u64..220,
+            ops in 0_u32..3,
+            registered: bool,
+        ) {
+            let ends: Vec<_> = ends.into_iter().map(|(a, b, ops, reg)| (a.min(b), a.max(b), ops, reg)).collect();
+            let line = |(i, (from, to, ops, reg)): (usize, &(u64, u64, i64, i64))| {
+                format!("allreduce,{from},{to},ring,ll,{},-1,-1,{ops},{reg}\n", i + 1)
+            };
+            let text: String = ends.iter().enumerate().map(line).collect();
+            let table = Table::read(&text, 8, 1).unwrap();
+            let walked = ends.iter().position(|&(from, to, o, reg)| {
+                (from..=to).contains(&bytes)
+                    && (o == -1 || o == i64::from(ops))
+                    && (reg == -1 || (reg == 1) == registered)
+            });
+            let found = table.matching(4, bytes, ops, registered).next().map(|e| e.channels as usize - 1);
+            prop_assert_eq!(found, walked);
+        }
+
+        /// Goal: no text panics.
+        #[test]
+        fn any_text_is_read(text: String, cut in 0_usize..300) {
+            let _ = Table::read(&text, 8, 1);
+            let _ = MadeFor::of(&text);
+            let _ = Table::read(&TEXT[..cut.min(TEXT.len())], 8, 1);
+        }
+    }
+}

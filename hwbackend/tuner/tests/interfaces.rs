@@ -1,0 +1,281 @@
+//! Goal: every interface of NCCL 2.21 to 2.30 answers as the table says, through C, and nothing breaks the job.
+//! Method: a program in C with NCCL's layouts loads the library and asks, under sanitizers where the
+//! compiler has them. Without a C compiler it says so.
+
+#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+
+/// Interfaces.
+const ALL: [u32; 5] = [2, 3, 4, 5, 6];
+
+struct Built {
+    _folder: tempfile::TempDir,
+    harness: PathBuf,
+    library: PathBuf,
+    /// Other tuners, by interface.
+    others: Vec<PathBuf>,
+}
+
+fn cc(arguments: &[&str]) -> bool {
+    Command::new("cc")
+        .args(arguments)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+/// The library that cargo has made beside this test.
+fn library() -> Option<PathBuf> {
+    let mut folder = std::env::current_exe().unwrap();
+    folder.pop();
+    [folder.clone(), folder.parent()?.to_owned()]
+        .into_iter()
+        .map(|f| f.join("libcollcast_tuner.so"))
+        .find(|f| f.exists())
+}
+
+/// What the tests run, made once; `None` where there is no C compiler.
+fn built() -> Option<&'static Built> {
+    static BUILT: OnceLock<Option<Built>> = OnceLock::new();
+    let built = BUILT.get_or_init(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let source = |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name).display().to_string();
+        let harness = at("harness");
+        let (into, from) = (harness.display().to_string(), source("harness.c"));
+        if !cc(&["--version"]) {
+            return None;
+        }
+        let plain = ["-O2", "-Wall", "-Wextra", "-Werror", "-rdynamic", "-o", &into, &from, "-ldl", "-lpthread"];
+        // Memory that is used wrongly, or left, ends the program; where the compiler can tell.
+        let sanitized = [&plain[..], &["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]].concat();
+        assert!(cc(&sanitized) || cc(&plain));
+        let other = |interface: u32| {
+            let into = at(&format!("other{interface}.so"));
+            let define = format!("-DINTERFACE={interface}");
+            let path = into.display().to_string();
+            assert!(cc(&[
+                "-O2",
+                "-Wall",
+                "-Wno-unused-function",
+                "-shared",
+                "-fPIC",
+                &define,
+                "-o",
+                &path,
+                &source("other.c")
+            ]));
+            into
+        };
+        let others = ALL.map(other).to_vec();
+        Some(Built { harness, library: library().unwrap(), others, _folder: folder })
+    });
+    if built.is_none() {
+        let _ = writeln!(std::io::stderr(), "skipped: there is no C compiler");
+    }
+    built.as_ref()
+}
+
+/// Answers to calls, the log, and how it ended.
+struct Answer {
+    lines: Vec<Vec<i64>>,
+    chunk: String,
+    log: String,
+}
+
+fn run(interface: u32, ranks: u32, nodes: u32, calls: &str, variables: &[(&str, &str)]) -> Answer {
+    let built = built().unwrap();
+    let output = raw(built, interface, (ranks, nodes), calls, variables);
+    let log = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "v{interface} {calls}: {:?} {log}", output.status);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let (chunk, lines): (Vec<&str>, Vec<&str>) = text.lines().partition(|line| line.starts_with("chunk"));
+    let numbers = |line: &&str| line.split(' ').map(|number| number.parse().unwrap()).collect();
+    Answer { lines: lines.iter().map(numbers).collect(), chunk: chunk.concat(), log }
+}
+
+fn raw(built: &Built, interface: u32, (ranks, nodes): (u32, u32), calls: &str, variables: &[(&str, &str)]) -> Output {
+    let words = [interface, ranks, nodes, 1].map(|number| number.to_string());
+    let mut command = Command::new(&built.harness);
+    command.arg(&built.library).args(words).env_clear().envs(variables.iter().copied());
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(calls.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+const TABLE: &str = "# for: nccl=2.28.9 gpu=H200\n\
+    allreduce,0,65535,ring,ll,4,1,8,-1,-1\n\
+    allreduce,65536,18446744073709551615,nvls,simple,16,1,8,-1,-1\n\
+    allgather,0,18446744073709551615,ring,ll,-1,1,8\n\
+    allreduce,0,18446744073709551615,ring,simple,2,2,16,-1,-1\n";
+
+fn table(folder: &Path, text: &[u8]) -> String {
+    let path = folder.join("tuner.csv");
+    std::fs::write(&path, text).unwrap();
+    path.display().to_string()
+}
+
+/// Goal: the table answers through each interface: by size, collective and communicator; what NCCL cannot do stays so;
+/// where nothing matches nothing changes.
+#[test]
+fn every_interface_answers_from_the_table() {
+    let Some(_) = built() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = table(folder.path(), TABLE.as_bytes());
+    for interface in ALL {
+        // Cell 14 is nvls/simple; 3 is ring/ll, closed by -1024.
+        let calls =
+            "4 65535 1 0 -1\n4 65536 1 0 -1\n4 65536 1 0 14\n2 5 1 1 -1\n0 5 1 0 -1\n-1 5 1 0 -1\n99 5 1 0 -1\n";
+        let variables = [("COLLCAST_TUNER_TABLE", path.as_str())];
+        let answer = run(interface, 8, 1, calls, &variables[..]);
+        let taken: Vec<&[i64]> = answer.lines.iter().map(|line| &line[..3]).collect();
+        // Costs grow from cell to cell: by itself NCCL takes the first, tree/ll.
+        let nothing: &[i64] = if interface == 2 { &[-1, -1, 0] } else { &[0, 0, 0] };
+        let expected: [&[i64]; 7] = [&[1, 0, 4], &[4, 2, 16], nothing, &[1, 0, 0], nothing, nothing, nothing];
+        // The table is for 2.28; older and newer interfaces refuse it unless NCCL says that it is that.
+        if interface == 5 {
+            assert_eq!(taken, expected, "v{interface}");
+            assert_eq!(answer.lines[2][3], 0, "a closed cell was changed");
+        } else {
+            assert!(taken.iter().all(|line| *line == nothing), "v{interface}: {taken:?}");
+            assert!(answer.log.contains("it is for NCCL 2.28"), "{}", answer.log);
+        }
+        let told = [variables[0], ("HARNESS_NCCL", "22809")];
+        let answer = run(interface, 8, 1, calls, &told);
+        let taken: Vec<&[i64]> = answer.lines.iter().map(|line| &line[..3]).collect();
+        assert_eq!(taken, expected, "v{interface}");
+        assert_eq!(answer.log, "", "v{interface}");
+        let other = run(interface, 16, 2, "4 5 1 0 -1\n", &told);
+        assert_eq!(other.lines[0][..3], [1, 2, 2], "v{interface}");
+        let none = run(interface, 4, 1, "4 5 1 0 -1\n", &told);
+        assert_eq!(&none.lines[0][..3], nothing, "v{interface}");
+        assert_eq!(none.log.lines().count(), 1, "{}", none.log);
+        let foreign = run(interface, 8, 1, "4 5 1 0 -1\n", &[variables[0], ("HARNESS_NCCL", "22707")]);
+        assert_eq!(&foreign.lines[0][..3], nothing, "v{interface}");
+        assert!(foreign.log.contains("it is for NCCL 2.28, and this is 2.27"), "{}", foreign.log);
+    }
+}
+
+/// Goal: a library without variables, or one that names what is not there, leaves NCCL alone with one line of the log.
+#[test]
+fn what_is_missing_breaks_nothing() {
+    let Some(_) = built() else { return };
+    for interface in ALL {
+        let nothing: &[i64] = if interface == 2 { &[-1, -1, 0] } else { &[0, 0, 0] };
+        for (variables, lines) in [
+            (&[][..], 0),
+            (&[("COLLCAST_TUNER_TABLE", "/nowhere/x.csv")][..], 1),
+            (&[("COLLCAST_TUNER_TABLE", "/dev/zero")][..], 1),
+            (&[("COLLCAST_TUNER_NEXT", "none")][..], 0),
+            (&[("COLLCAST_TUNER_NEXT", "/nowhere/x.so")][..], 1),
+            (&[("COLLCAST_TUNER_RECORD", "/nowhere/x.csv")][..], 1),
+        ] {
+            let answer = run(interface, 8, 1, "4 5 1 0 -1\n", variables);
+            assert_eq!(&answer.lines[0][..3], nothing, "v{interface} {variables:?}");
+            assert_eq!(answer.log.lines().count(), lines, "v{interface} {variables:?}: {}", answer.log);
+        }
+    }
+}
+
+/// Goal: the tuner before answers where the table has no line, whatever its interface; chunks are its own; one that is
+/// this plugin is refused.
+#[test]
+fn the_next_tuner_is_asked() {
+    let Some(built) = built() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = table(folder.path(), TABLE.as_bytes());
+    for interface in ALL {
+        let nothing: &[i64] = if interface == 2 { &[-1, -1, 0] } else { &[0, 0, 0] };
+        for (of, next) in ALL.iter().zip(&built.others) {
+            let next = next.to_str().unwrap();
+            let variables =
+                [("COLLCAST_TUNER_TABLE", path.as_str()), ("COLLCAST_TUNER_NEXT", next), ("HARNESS_NCCL", "22809")];
+            let answer = run(interface, 8, 1, "4 5 1 0 -1\n0 5 1 0 -1\n0 5 1 0 2\n", &variables);
+            assert_eq!(answer.lines[0][..3], [1, 0, 4], "v{interface} over v{of}");
+            // New interfaces give constants that old ones lack, and v2 has no costs.
+            let served = match interface {
+                2 => *of == 2,
+                3 | 4 => *of <= 4,
+                _ => true,
+            };
+            let expected: &[i64] = if served { &[0, 2, 3] } else { nothing };
+            assert_eq!(&answer.lines[1][..3], expected, "v{interface} over v{of}: {}", answer.log);
+            assert_eq!(answer.log.is_empty(), served, "v{interface} over v{of}: {}", answer.log);
+            let chunk = if interface == 6 && *of == 6 { "chunk 12345" } else { "chunk 4096" };
+            assert_eq!(answer.chunk, chunk, "v{interface} over v{of}");
+        }
+        let own = built.library.to_str().unwrap();
+        let answer = run(interface, 8, 1, "4 5 1 0 -1\n", &[("COLLCAST_TUNER_NEXT", own)]);
+        assert!(answer.log.contains("is this plugin"), "v{interface}: {}", answer.log);
+    }
+}
+
+/// Goal: what was asked and chosen is in the record, a line a call.
+#[test]
+fn calls_are_recorded() {
+    let Some(built) = built() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = table(folder.path(), TABLE.as_bytes());
+    let record = folder.path().join("record.csv");
+    let variables = [
+        ("COLLCAST_TUNER_TABLE", path.as_str()),
+        ("COLLCAST_TUNER_RECORD", record.to_str().unwrap()),
+        ("COLLCAST_TUNER_NEXT", built.others[2].to_str().unwrap()),
+    ];
+    run(5, 8, 1, "4 8 1 0 -1\n0 16 2 1 -1\n", &variables);
+    let text = std::fs::read_to_string(record).unwrap();
+    assert!(text.starts_with(collcast_tuner::record::HEADER), "{text}");
+    assert!(text.contains("c0ffee,8,1,allreduce,8,1,0,table,ring,ll,4\n"), "{text}");
+    assert!(text.contains("c0ffee,8,1,broadcast,16,2,1,next,tree,simple,3\n"), "{text}");
+}
+
+/// Goal: no table breaks the job: the answer is one of the table's or NCCL's own, and closed cells stay closed.
+/// Method: the table with bytes overwritten, cut out, doubled, and cut off.
+#[test]
+fn corrupt_tables_break_nothing() {
+    let Some(_) = built() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let seconds = std::env::var("COLLCAST_FUZZ_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(2);
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(seconds);
+    // A generator of numbers that is the same everywhere: Knuth's, in MMIX.
+    let mut state = 20_261_125_u64;
+    let mut next = move |below: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % below.max(1)
+    };
+    let mut runs = 0;
+    while runs < 50 || std::time::Instant::now() < until {
+        let mut bytes = TABLE.as_bytes().to_vec();
+        for _ in 0..=next(4) {
+            let at = next(bytes.len());
+            let end = (at + next(30)).min(bytes.len());
+            match next(4) {
+                0 => bytes.truncate(at),
+                1 => drop(bytes.drain(at..end)),
+                2 => bytes.extend_from_within(at..end),
+                _ => bytes[at..end].fill(b"9-,\n#\0\xffx"[next(8)]),
+            }
+            if bytes.is_empty() {
+                break;
+            }
+        }
+        let path = table(folder.path(), &bytes);
+        let variables = [("COLLCAST_TUNER_TABLE", path.as_str()), ("HARNESS_NCCL", "22809")];
+        let answer = run(ALL[runs % 5], 8, 1, "4 5 1 0 3\n4 70000 1 0 -1\n2 9 1 1 -1\n", &variables);
+        for line in &answer.lines {
+            assert!(
+                (-1..7).contains(&line[0]) && (-1..3).contains(&line[1]) && (0..=64).contains(&line[2]),
+                "{line:?}"
+            );
+        }
+        if runs % 5 > 0 {
+            assert!(answer.lines[0][..2] != [1, 0], "a closed cell was taken: {}", String::from_utf8_lossy(&bytes));
+        }
+        runs += 1;
+    }
+}

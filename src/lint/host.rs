@@ -1,0 +1,255 @@
+//! A host, read through a folder that stands for its `/`: what the kernel, the limits and the libraries say.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::finding::Finding;
+use super::found::Found;
+use super::launch::{SHM_LEAST, ports, size};
+use super::setting::Scope;
+
+/// Most entries of a folder that are looked at.
+const ENTRIES_MAX: usize = 4096;
+/// Most bytes of a file of /proc or /sys that are looked at.
+const BYTES_MAX: usize = 1 << 20;
+/// Locked memory below which NCCL's own buffers do not fit, in bytes: 4 MiB a channel and peer, with 64 channels. Our
+/// estimate; sites set it to `unlimited`.
+const MEMLOCK_LEAST: u64 = 256 << 20;
+
+/// Looks at a host.
+pub(super) fn check(root: &Path, findings: &mut Vec<Finding>) {
+    let mut host = Host { root, findings };
+    host.ports();
+    host.memlock();
+    host.shm();
+    host.rdma();
+    host.bridges();
+    host.cores();
+    host.libraries();
+}
+
+struct Host<'h> {
+    root: &'h Path,
+    findings: &'h mut Vec<Finding>,
+}
+
+impl Host<'_> {
+    fn text(&self, path: &str) -> Option<String> {
+        let bytes = fs::read(self.root.join(path)).ok()?;
+        Some(String::from_utf8_lossy(&bytes[..bytes.len().min(BYTES_MAX)]).into_owned())
+    }
+
+    /// Names of a folder, in order.
+    fn names(&self, path: &str) -> Vec<String> {
+        let entries = fs::read_dir(self.root.join(path)).into_iter().flatten().flatten().take(ENTRIES_MAX);
+        let mut names: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+
+    fn add(&mut self, rule: &str, path: &str, line: Option<u64>, what: impl Into<String>) {
+        Found::of(format!("/{path}"), self.findings).add(rule, line, what);
+    }
+
+    fn ports(&mut self) {
+        const PATH: &str = "proc/sys/net/ipv4/ip_local_port_range";
+        let mut scope = Scope::default();
+        ports(&self.text(PATH).unwrap_or_default(), None, &mut scope);
+        for sign in scope.signs {
+            self.add(sign.rule, PATH, None, sign.what);
+        }
+    }
+
+    fn memlock(&mut self) {
+        const PATH: &str = "proc/self/limits";
+        let text = self.text(PATH).unwrap_or_default();
+        let line = (1..).zip(text.lines()).find(|(_, line)| line.starts_with("Max locked memory"));
+        let Some((number, line)) = line else { return };
+        let soft = line.split_whitespace().nth(3).and_then(|limit| limit.parse::<u64>().ok());
+        if let Some(limit) = soft.filter(|&limit| limit < MEMLOCK_LEAST && self.has_rdma()) {
+            self.add("memlock", PATH, Some(number), format!("{} KiB may be locked", limit >> 10));
+        }
+    }
+
+    /// The `size=` of the file system at /dev/shm.
+    fn shm(&mut self) {
+        const PATH: &str = "proc/mounts";
+        let text = self.text(PATH).unwrap_or_default();
+        for (number, line) in (1..).zip(text.lines()) {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let options = words.get(3).filter(|_| words.get(1) == Some(&"/dev/shm"));
+            let limit = options.and_then(|o| o.split(',').find_map(|option| option.strip_prefix("size=")));
+            if let Some(limit) = limit.filter(|limit| size(limit).is_some_and(|bytes| bytes < SHM_LEAST)) {
+                self.add("small-shm", PATH, Some(number), format!("/dev/shm holds {limit}"));
+            }
+        }
+    }
+
+    fn has_rdma(&self) -> bool {
+        !self.names("sys/class/infiniband").is_empty()
+    }
+
+    fn rdma(&mut self) {
+        let devices = self.names("sys/class/infiniband");
+        if devices.is_empty() {
+            return;
+        }
+        if !self.names("dev/infiniband").iter().any(|name| name.starts_with("uverbs")) {
+            let what = format!("{} RDMA devices in /sys, and no uverbs device", devices.len());
+            self.add("no-rdma-device", "dev/infiniband", None, what);
+        }
+        let peer = ["nvidia_peermem", "nv_peer_mem"].iter().any(|m| self.root.join("sys/module").join(m).exists());
+        if !peer && self.root.join("sys/module/nvidia").exists() {
+            self.add("no-peer-memory", "sys/module", None, "neither nvidia_peermem nor nv_peer_mem is loaded");
+        }
+        for device in devices {
+            for port in self.names(&format!("sys/class/infiniband/{device}/ports")) {
+                let path = format!("sys/class/infiniband/{device}/ports/{port}/state");
+                // `4: ACTIVE`, by the kernel's `ib_port_state`.
+                let state = self.text(&path).unwrap_or_default();
+                if !state.is_empty() && !state.trim().starts_with('4') {
+                    self.add("port-down", &path, None, format!("port {port} of {device} is {}", state.trim()));
+                }
+            }
+        }
+    }
+
+    /// PCIe bridges whose access control sends traffic between devices upwards, and an IOMMU that translates.
+    fn bridges(&mut self) {
+        let on: Vec<String> = self
+            .names("sys/bus/pci/devices")
+            .into_iter()
+            .filter(|device| {
+                fs::read(self.root.join("sys/bus/pci/devices").join(device).join("config"))
+                    .is_ok_and(|config| redirects(&config))
+            })
+            .collect();
+        if let Some(first) = on.first() {
+            let what = format!("{} bridges redirect traffic between devices, {first} first", on.len());
+            self.add("acs-on", &format!("sys/bus/pci/devices/{first}/config"), None, what);
+        }
+        let line = self.text("proc/cmdline").unwrap_or_default();
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let on = words.iter().find(|w| matches!(**w, "intel_iommu=on" | "amd_iommu=on" | "iommu=on" | "iommu=force"));
+        if let Some(on) = on.filter(|_| !words.iter().any(|w| matches!(*w, "iommu=pt" | "iommu.passthrough=1"))) {
+            self.add("iommu-on", "proc/cmdline", None, format!("the kernel runs with {on} and without iommu=pt"));
+        }
+    }
+
+    /// The mask of CPUs, beside the NUMA nodes of GPUs.
+    fn cores(&mut self) {
+        const PATH: &str = "proc/self/status";
+        let text = self.text(PATH).unwrap_or_default();
+        let line = (1..).zip(text.lines()).find(|(_, line)| line.starts_with("Cpus_allowed_list:"));
+        let Some((number, list)) = line.and_then(|(n, l)| Some((n, l.split_once(':')?.1.trim()))) else { return };
+        let allowed = cpus(list);
+        let online = cpus(self.text("sys/devices/system/cpu/online").unwrap_or_default().trim());
+        if allowed.len() == 1 && online.len() != 1 {
+            return self.add("one-core", PATH, Some(number), format!("the mask is CPU {list}"));
+        }
+        let mut far: BTreeMap<String, usize> = BTreeMap::new();
+        for device in self.names("sys/bus/pci/devices") {
+            let read = |what: &str| self.text(&format!("sys/bus/pci/devices/{device}/{what}")).unwrap_or_default();
+            let is_gpu = read("class").trim().starts_with("0x03") && read("vendor").trim() == "0x10de";
+            let node = read("numa_node").trim().to_owned();
+            let near =
+                cpus(self.text(&format!("sys/devices/system/node/node{node}/cpulist")).unwrap_or_default().trim());
+            if is_gpu && !near.is_empty() && near.is_disjoint(&allowed) {
+                *far.entry(node).or_default() += 1;
+            }
+        }
+        for (node, gpus) in far {
+            let what = format!("the mask {list} has no CPU of NUMA node {node}, where {gpus} GPUs are");
+            self.add("far-cores", PATH, Some(number), what);
+        }
+    }
+
+    /// NCCL of the system beside that of Python packages.
+    fn libraries(&mut self) {
+        let mut found: Vec<(String, PathBuf)> = Vec::new();
+        for folder in
+            ["usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib64", "usr/local/lib", "opt/nccl/lib"]
+        {
+            for name in self.names(folder) {
+                let version = name.strip_prefix("libnccl.so.").filter(|v| v.matches('.').count() == 2);
+                found.extend(version.map(|version| (version.to_owned(), Path::new(folder).join(&name))));
+            }
+        }
+        for place in ["usr/lib", "usr/local/lib", "opt/venv/lib", "opt/conda/lib"] {
+            for python in self.names(place).into_iter().filter(|name| name.starts_with("python3")) {
+                for packages in ["site-packages", "dist-packages"] {
+                    let folder = format!("{place}/{python}/{packages}");
+                    for name in self.names(&folder).into_iter().filter(|name| name.starts_with("nvidia_nccl_cu")) {
+                        let version = name.strip_suffix(".dist-info").and_then(|n| n.rsplit_once('-')).map(|(_, v)| v);
+                        found.extend(version.map(|version| (version.to_owned(), Path::new(&folder).join(&name))));
+                    }
+                }
+            }
+        }
+        // Builds of one release have a fourth number.
+        let release = |version: &str| version.split('.').take(3).collect::<Vec<_>>().join(".");
+        if let [(one, at), rest @ ..] = found.as_slice()
+            && let Some((other, place)) = rest.iter().find(|(other, _)| release(other) != release(one))
+        {
+            let what = format!("NCCL {one} in /{}, {other} in /{}", at.display(), place.display());
+            self.add("two-nccls", &place.display().to_string(), None, what);
+        }
+    }
+}
+
+/// CPUs of a list such as `0-3,8`; at most as many as Linux can have.
+fn cpus(list: &str) -> BTreeSet<u32> {
+    /// `NR_CPUS` of x86-64 kernels of distributions.
+    const CPUS_MAX: u32 = 8192;
+    let ranges = list.split(',').filter_map(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        Some((first.trim().parse::<u32>().ok()?, last.trim().parse::<u32>().ok()?))
+    });
+    ranges.flat_map(|(first, last)| first..=last.min(CPUS_MAX)).collect()
+}
+
+/// Whether the configuration space of a PCI device has access control that redirects requests between peers upwards.
+///
+/// PCI Express Base Specification, 7.7.11: extended capability 0x000d, whose control register is 6 bytes in; bit 2 is P2P
+/// Request Redirect, bit 3 P2P Completion Redirect.
+fn redirects(config: &[u8]) -> bool {
+    const ACS: u32 = 0x000d;
+    const REDIRECT: u8 = 0b1100;
+    let mut at = 0x100;
+    // Each capability takes 4 bytes or more of 4 KiB, so a list that is longer is a circle.
+    for _ in 0..1024 {
+        let Some(header) = config.get(at..at + 4).and_then(|b| b.try_into().ok()).map(u32::from_le_bytes) else {
+            return false;
+        };
+        if header & 0xffff == ACS {
+            return config.get(at + 6).is_some_and(|control| control & REDIRECT != 0);
+        }
+        at = (header >> 20) as usize;
+        if at < 0x100 {
+            return false;
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: lists of CPUs, and the capability wherever it is in the list; circles end.
+    #[test]
+    fn lists_and_capabilities() {
+        assert_eq!(cpus("0-2,8").into_iter().collect::<Vec<_>>(), [0, 1, 2, 8]);
+        assert!(cpus("x,4-1").is_empty());
+        let mut config = vec![0; 0x200];
+        config[0x100..0x104].copy_from_slice(&(1_u32 | 0x148 << 20).to_le_bytes());
+        config[0x148..0x14c].copy_from_slice(&0x000d_u32.to_le_bytes());
+        assert!(!redirects(&config));
+        config[0x14e] = 0x1d;
+        assert!(redirects(&config));
+        config[0x100..0x104].copy_from_slice(&(1_u32 | 0x100 << 20).to_le_bytes());
+        assert!(!redirects(&config));
+        assert!(!redirects(&config[..64]));
+    }
+}

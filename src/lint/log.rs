@@ -1,0 +1,401 @@
+//! Logs of `NCCL_DEBUG=INFO`: what NCCL took, beside what the machine has and what we would choose.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use collcast_sim::collective::{Algorithm, Collective, Protocol};
+use collcast_sim::nccl::{ALGORITHMS, FUNCTIONS};
+use collcast_sim::predict::Choice;
+use collcast_sim::units::Bytes;
+
+use super::found::Found;
+use super::launch::one_core;
+use super::machine::Machine;
+use super::names::leads_nowhere;
+use super::rules;
+use super::setting::Scope;
+use crate::error::Error;
+use crate::query::Query;
+use crate::topo::{GraphsRequest, graphs};
+
+/// Most different choices that are compared.
+const CHOICES_MAX: usize = 256;
+
+/// Something with the line that first said it.
+type At<T> = Option<(T, u64)>;
+
+/// What a log says, over all of its lines.
+#[derive(Default)]
+struct Log {
+    scope: Scope,
+    /// Names and values in it.
+    seen: BTreeSet<(String, String)>,
+    /// By host: settings with their values, where first.
+    settings: BTreeMap<String, BTreeMap<String, (String, u64)>>,
+    /// By host: RDMA devices in use.
+    nics: BTreeMap<String, (usize, u64)>,
+    /// By version: where first, and by which host.
+    versions: BTreeMap<String, (String, u64)>,
+    ranks: u32,
+    hosts: u32,
+    /// `NET/IB : No device found`.
+    no_device: At<()>,
+    /// A channel goes over TCP, or the network is Socket.
+    sockets: At<()>,
+    shm: At<()>,
+    /// A channel goes over RDMA without GPUDirect: how many, and of how many.
+    without_gdr: At<u32>,
+    with_gdr: u32,
+    interface: At<String>,
+    channels: At<u32>,
+    /// `X/Plugin: Could not find`.
+    no_plugin: BTreeMap<&'static str, (String, u64)>,
+    gloo: At<()>,
+    is_nccl: bool,
+    choices: BTreeSet<(Collective, u64, Algorithm, Protocol, u64)>,
+    /// Rules of the catalogue that lines matched: where first, and how often.
+    matched: BTreeMap<usize, (u64, u64)>,
+    one_core: At<String>,
+}
+
+/// Reads a log and reports on it; the settings that it names are left to the other rules.
+pub(super) fn check(text: &str, machine: Option<&Machine>, found: &mut Found<'_>) -> Result<Scope, Error> {
+    let log = Log::read(text);
+    log.report(found);
+    log.report_network(machine, found);
+    if let Some(machine) = machine {
+        log.report_machine(machine, found)?;
+    }
+    Ok(log.scope)
+}
+
+fn first<T>(at: &mut At<T>, value: T, line: u64) {
+    at.get_or_insert((value, line));
+}
+
+impl Log {
+    fn read(text: &str) -> Self {
+        let mut log = Self { scope: Scope { log: true, ..Scope::default() }, ..Self::default() };
+        let patterns: Vec<(usize, &str)> = (rules::all().iter().enumerate())
+            .flat_map(|(index, rule)| rule.log.iter().map(move |pattern| (index, pattern.as_str())))
+            .collect();
+        for (number, line) in (1_u64..).zip(text.lines()) {
+            if line.contains("[Gloo] Rank ") {
+                first(&mut log.gloo, (), number);
+            }
+            for &(index, _) in patterns.iter().filter(|(_, pattern)| line.contains(pattern)) {
+                log.matched.entry(index).or_insert((number, 0)).1 += 1;
+            }
+            if let Some(at) = line.find("NCCL INFO ").or_else(|| line.find("NCCL WARN ")) {
+                log.is_nccl = true;
+                log.line(number, host(&line[..at]), line[at + "NCCL INFO ".len()..].trim());
+            }
+        }
+        log
+    }
+
+    fn line(&mut self, number: u64, host: &str, text: &str) {
+        if let Some((name, value)) = text.split_once(" set by environment to ") {
+            self.setting(number, host, name, value.trim_end_matches('.'));
+        } else if let Some(version) = text.split_once("NCCL version ").map(|(_, rest)| rest) {
+            let version = version.split_whitespace().next().unwrap_or_default().to_owned();
+            self.versions.entry(version).or_insert((host.to_owned(), number));
+        } else if let Some(rest) = text.strip_prefix("NET/IB : ") {
+            self.verbs(number, host, rest);
+        } else if text.starts_with("Using network Socket") {
+            first(&mut self.sockets, (), number);
+        } else if let Some((_, rest)) = text.split_once("OOB ").or_else(|| text.split_once("NET/Socket : Using [0]")) {
+            let interface = rest.split(':').next().unwrap_or_default();
+            if leads_nowhere(interface) {
+                first(&mut self.interface, interface.to_owned(), number);
+            }
+        } else if let Some((what, path)) = text.split_once(" via ") {
+            self.channel(number, what, path);
+        } else if text.starts_with("comm ") && text.contains(" nRanks ") {
+            let words: Vec<&str> = text.split_whitespace().collect();
+            let after = |name| words.windows(2).find(|w| w[0] == name).and_then(|w| w[1].parse::<u32>().ok());
+            if let Some(ranks) = after("nRanks").filter(|&ranks| ranks > self.ranks) {
+                (self.ranks, self.hosts) = (ranks, after("nNodes").unwrap_or(0));
+            }
+        } else if let Some((count, _)) = text.split_once(" coll channels") {
+            if let Ok(count) = count.trim().parse() {
+                first(&mut self.channels, count, number);
+            }
+        } else if let Some((plugin, _)) = text.split_once("/Plugin: Could not find") {
+            let known = ["NET", "TUNER", "PROFILER"].into_iter().find(|known| *known == plugin);
+            if let Some(plugin) = known {
+                let library = text.rsplit(' ').find(|w| w.contains(".so")).unwrap_or_default();
+                self.no_plugin.entry(plugin).or_insert((library.trim_end_matches('.').to_owned(), number));
+            }
+        } else if let Some((before, after)) = text.split_once(" Bytes -> Algo ") {
+            self.choice(number, before, after);
+        } else if text.contains("ffinity") {
+            self.affinity(number, text);
+        }
+    }
+
+    fn setting(&mut self, number: u64, host: &str, name: &str, value: &str) {
+        let name = name.split_whitespace().last().unwrap_or_default();
+        if !super::setting::is_name(name) {
+            return;
+        }
+        let new = (value.to_owned(), number);
+        self.settings.entry(host.to_owned()).or_default().entry(name.to_owned()).or_insert(new);
+        if self.seen.insert((name.to_owned(), value.to_owned())) {
+            self.scope.set(name, value, Some(number));
+        }
+    }
+
+    /// `No device found.`, or `Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB eth0:192.0.2.1<0>`.
+    fn verbs(&mut self, number: u64, host: &str, rest: &str) {
+        if rest.starts_with("No device found") {
+            first(&mut self.no_device, (), number);
+            return;
+        }
+        if let Some((devices, oob)) = rest.split_once("; OOB ") {
+            let count = devices.split_whitespace().filter(|word| word.starts_with('[') && word.contains(":")).count();
+            if count > 0 {
+                self.nics.entry(host.to_owned()).or_insert((count, number));
+            }
+            let interface = oob.split(':').next().unwrap_or_default();
+            if leads_nowhere(interface) {
+                first(&mut self.interface, interface.to_owned(), number);
+            }
+        }
+    }
+
+    /// `Channel 00/0 : 0[0] -> 1[1] [send] via NET/IB/0/GDRDMA`.
+    fn channel(&mut self, number: u64, what: &str, path: &str) {
+        if !what.starts_with("Channel ") {
+            return;
+        }
+        if path.starts_with("NET/Socket") {
+            first(&mut self.sockets, (), number);
+        } else if path.starts_with("SHM") {
+            first(&mut self.shm, (), number);
+        } else if path.starts_with("NET/") && path.contains("/GDRDMA") {
+            self.with_gdr += 1;
+        } else if path.starts_with("NET/IB") {
+            first(&mut self.without_gdr, 0, number);
+            if let Some((count, _)) = &mut self.without_gdr {
+                *count += 1;
+            }
+        }
+    }
+
+    /// `AllReduce: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..3}`, and the older form with numbers for names.
+    fn choice(&mut self, number: u64, before: &str, after: &str) {
+        let Some((name, bytes)) = before.rsplit_once(": ") else { return };
+        let name = name.split_whitespace().last().unwrap_or_default();
+        let collective = FUNCTIONS.iter().find(|(known, _)| *known == name).map(|(_, collective)| *collective);
+        let mut words = after.split_whitespace();
+        let algorithm = words.next().and_then(|text| match text.parse::<usize>() {
+            Ok(index) => ALGORITHMS.get(index).copied(),
+            Err(_) => text.parse::<Algorithm>().ok(),
+        });
+        let protocol = words.nth(1).and_then(|text| match text.parse::<usize>() {
+            Ok(index) => Protocol::ALL.get(index).copied(),
+            Err(_) => text.parse::<Protocol>().ok(),
+        });
+        if let (Some(collective), Ok(bytes), Some(algorithm), Some(protocol)) =
+            (collective, bytes.trim().parse(), algorithm, protocol)
+            && self.choices.len() < CHOICES_MAX
+            && !self.choices.iter().any(|c| (c.0, c.1, c.2, c.3) == (collective, bytes, algorithm, protocol))
+        {
+            self.choices.insert((collective, bytes, algorithm, protocol, number));
+        }
+    }
+
+    /// `Setting affinity for GPU 0 to ff`, or `Affinity for GPU 0 is 3. (GPU affinity = 0-31 ; CPU affinity = 3).`
+    fn affinity(&mut self, number: u64, text: &str) {
+        let mask = match text.split_once("CPU affinity = ") {
+            Some((_, list)) => (list.trim_end_matches(['.', ')']), true),
+            None => match text.strip_prefix("Setting affinity for GPU ").and_then(|rest| rest.split_once(" to ")) {
+                // A list where it has a dash, else a mask.
+                Some((_, mask)) => (mask.trim_end_matches('.'), mask.contains('-')),
+                None => return,
+            },
+        };
+        if one_core(mask.0, mask.1) {
+            first(&mut self.one_core, mask.0.to_owned(), number);
+        }
+    }
+
+    /// What no machine is needed for.
+    fn report(&self, found: &mut Found<'_>) {
+        for (&index, &(line, times)) in &self.matched {
+            let rule = &rules::all()[index];
+            let times = if times > 1 { format!(" ({times} lines)") } else { String::new() };
+            found.add(&rule.id, Some(line), format!("{}{times}", rule.what));
+        }
+        if let (Some((_, line)), false) = (self.gloo, self.is_nccl) {
+            found.add("gloo", Some(line), "the log is of Gloo, and NCCL says nothing in it");
+        }
+        if let Some((mask, line)) = &self.one_core {
+            found.add("one-core", Some(*line), format!("the mask of the process is one CPU: {mask}"));
+        }
+        let mut versions: Vec<(&String, &(String, u64))> = self.versions.iter().collect();
+        versions.sort_by_key(|(_, (_, line))| *line);
+        // Runs of one host one after the other may differ; hosts of one job may not.
+        if let [(one, (host, _)), rest @ ..] = versions.as_slice()
+            && let Some((other, (elsewhere, line))) = rest.iter().find(|(_, (other, _))| other != host)
+        {
+            let what = format!("NCCL {one} on {host}, {other} on {elsewhere}");
+            found.add("log-mixed-versions", Some(*line), what);
+        }
+        self.report_uneven(found);
+        for (plugin, (library, line)) in &self.no_plugin {
+            let variable = format!("NCCL_{plugin}_PLUGIN");
+            let asked = self.scope.settings.iter().find(|s| s.name == variable && s.value != "none");
+            if let Some(asked) = asked {
+                found.add("log-no-plugin", Some(*line), format!("{}, and {library} is not found", asked.text()));
+            }
+        }
+    }
+
+    /// What differs between hosts.
+    fn report_uneven(&self, found: &mut Found<'_>) {
+        let fewest = self.nics.iter().min_by_key(|(_, (count, _))| *count);
+        let most = self.nics.iter().max_by_key(|(_, (count, _))| *count);
+        if let (Some((host, (fewest, line))), Some((other, (most, _)))) = (fewest, most)
+            && fewest < most
+        {
+            found.add("log-uneven-nics", Some(*line), format!("{host} has {fewest} RDMA devices, {other} has {most}"));
+        }
+        let mut hosts = self.settings.iter();
+        let Some((first_host, expected)) = hosts.next() else { return };
+        for (host, settings) in hosts {
+            for (name, (value, line)) in settings {
+                // These name the host itself.
+                let own = ["NCCL_HOSTID", "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_TOPO_FILE", "NCCL_DEBUG_FILE"];
+                if let Some((other, _)) =
+                    expected.get(name).filter(|(other, _)| other != value && !own.contains(&name.as_str()))
+                {
+                    let what = format!("{name} is {other} on {first_host}, {value} on {host}");
+                    found.add("log-uneven-settings", Some(*line), what);
+                }
+            }
+        }
+    }
+
+    /// How data leaves hosts.
+    fn report_network(&self, machine: Option<&Machine>, found: &mut Found<'_>) {
+        let several = self.hosts > 1;
+        if let (Some((interface, line)), true) = (&self.interface, several) {
+            found.add("log-interface", Some(*line), format!("set-up goes through `{interface}`"));
+        }
+        if let (Some((_, line)), true) = (self.sockets, several) {
+            let told = self.scope.settings.iter().any(|s| s.name == "NCCL_IB_DISABLE" && s.value == "1");
+            if machine.is_some_and(Machine::has_rdma) {
+                found.add("log-tcp", Some(line), "the network is Socket, and the machine has RDMA");
+            } else if machine.is_none() && self.no_device.is_some() && !told {
+                found.add("log-tcp-perhaps", Some(line), "no RDMA device is found, and the network is Socket");
+            }
+        }
+        if let Some((without, line)) = self.without_gdr {
+            let all = without + self.with_gdr;
+            found.add("log-no-gdr", Some(line), format!("{without} of {all} channels over RDMA are without GDRDMA"));
+        }
+    }
+
+    /// What the machine has, beside what NCCL took.
+    fn report_machine(&self, machine: &Machine, found: &mut Found<'_>) -> Result<(), Error> {
+        if let Some((_, line)) = self.shm.filter(|_| machine.has_nvlink()) {
+            found.add("log-shm", Some(line), "channels go through SHM");
+        }
+        let has = machine.nics();
+        if let Some((host, (count, line))) = self.nics.iter().min_by_key(|(_, (count, _))| *count)
+            && *count < has
+        {
+            found.add("log-fewer-nics", Some(*line), format!("{host} uses {count} of {has} RDMA devices"));
+        }
+        let topology = &machine.site.topology;
+        if self.ranks != topology.ranks() || self.hosts != machine.site.nodes() {
+            return Ok(());
+        }
+        let mut spec = machine.site.spec.clone();
+        if let Some(version) = self.versions.keys().next() {
+            spec.nccl = version.split('+').next().map(str::to_owned);
+        }
+        if let Some((count, line)) = self.channels {
+            let expected = graphs(&GraphsRequest { site: spec.clone(), ranks: None }).map(|outcome| outcome.channels);
+            if let Ok(expected) = expected
+                && count < expected
+            {
+                let what = format!("{count} channels, and NCCL's search finds {expected} on `{}`", topology.name);
+                found.add("log-fewer-channels", Some(line), what);
+            }
+        }
+        spec.env.extend(self.scope.settings.iter().map(|s| (s.name.clone(), s.value.clone())));
+        spec.env.retain(|(name, _)| name != "NCCL_TUNER_CONFIG_FILE");
+        let Ok(site) = spec.load_onto(topology.clone()) else { return Ok(()) };
+        let predictor = site.predictor();
+        let mut differ = Vec::new();
+        for &(collective, bytes, algorithm, protocol, line) in &self.choices {
+            // NCCL counts the bytes of a rank where nccl-tests counts those of all.
+            let of_rank = matches!(collective, Collective::AllGather | Collective::ReduceScatter);
+            let size = Bytes(if of_rank { bytes.saturating_mul(self.ranks.into()) } else { bytes });
+            let call = Query::new(&site, collective, size).call;
+            let Ok(ours) = predictor.decide(&call, Choice::Auto, Choice::Auto, site.settings()) else { continue };
+            if (ours.algorithm, ours.protocol) != (algorithm, protocol) {
+                differ.push((
+                    line,
+                    format!(
+                        "{collective} of {bytes} bytes: {algorithm}/{protocol}, ours {}/{}",
+                        ours.algorithm, ours.protocol
+                    ),
+                ));
+            }
+        }
+        differ.sort();
+        if let Some((line, what)) = differ.first() {
+            let what = format!("{} of {} choices differ from ours; {what}", differ.len(), self.choices.len());
+            found.add("log-choice", Some(*line), what);
+        }
+        Ok(())
+    }
+}
+
+/// The host of `[time] host:pid:tid [0] `: what stands before two numbers.
+fn host(prefix: &str) -> &str {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    for word in prefix.split_whitespace() {
+        let mut parts = word.rsplitn(3, ':');
+        if let (Some(thread), Some(process), Some(host)) = (parts.next(), parts.next(), parts.next())
+            && is_number(thread)
+            && is_number(process)
+        {
+            // Launchers put their own words in front: `[1,0]<stdout>:host`.
+            return host.rsplit([':', '>']).next().unwrap_or(host);
+        }
+    }
+    "this host"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: hosts are found behind what launchers and timestamps put in front.
+    #[test]
+    fn hosts_are_found() {
+        for (prefix, name) in [
+            ("gpu01:12:34 [0] ", "gpu01"),
+            ("[2026-01-01 10:11:12] gpu02:12:34 [0] ", "gpu02"),
+            ("[1,0]<stdout>:gpu03:12:34 [0] ", "gpu03"),
+            ("", "this host"),
+        ] {
+            assert_eq!(host(prefix), name, "{prefix}");
+        }
+    }
+
+    proptest::proptest! {
+        /// Goal: no text panics.
+        #[test]
+        fn any_text_is_read(
+            text in "(a:1:2 \\[0\\] NCCL INFO |NET/IB : |Using |; OOB | via |Channel |AllReduce: |[0-9]{1,20}| Bytes -> Algo | coll channels|comm | nRanks | set by environment to |CPU affinity = |[ :.\n]|\\PC)*"
+        ) {
+            let mut findings = Vec::new();
+            check(&text, None, &mut Found::of("x.log", &mut findings)).unwrap();
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! Names and values, beside the table of NCCL's variables.
+
+use collcast_sim::collective::{Protocol, nearest};
+use collcast_sim::nccl::parameters::{Parameter, strtoll};
+use collcast_sim::nccl::settings::{NcclSettings, SettingsError};
+use collcast_sim::nccl::{ALGORITHMS, Environment, FUNCTIONS, NicSet, Version};
+use collcast_sim::schedule::valid_algorithms;
+
+use super::found::Found;
+use super::machine::Machine;
+use super::setting::{Scope, Setting, meant};
+use crate::forecast::{self, forecast};
+use crate::query::Query;
+use collcast_sim::collective::Collective;
+use collcast_sim::units::Bytes;
+
+/// Families of variables that other libraries read, with whose they are.
+const OTHERS: [(&str, &str); 8] = [
+    ("RCCL_", "RCCL of AMD"),
+    ("HSA_", "ROCm of AMD"),
+    ("MSCCL_", "MSCCL of Microsoft"),
+    ("HCCL_", "HCCL of Huawei and Intel Gaudi"),
+    ("MCCL_", "MCCL of Moore Threads"),
+    ("CNCL_", "CNCL of Cambricon"),
+    ("BCCL_", "BCCL of Baidu"),
+    ("CCL_", "oneCCL of Intel"),
+];
+
+/// Letters that a slip may change: longer names have room for three.
+fn is_slip(given: &str, known: &str) -> bool {
+    strsim::damerau_levenshtein(given, known) <= if known.len() >= 16 { 3 } else { 2 }
+}
+
+/// Looks at each setting by itself, then at those that belong together.
+pub(super) fn check(scope: &Scope, machine: Option<&Machine>, found: &mut Found<'_>) {
+    let version = machine.and_then(|machine| machine.site.settings().version).unwrap_or_default();
+    for setting in &scope.settings {
+        if found.is_full() {
+            return;
+        }
+        if !scope.log {
+            name(setting, found);
+        }
+        if setting.is_known() && Parameter::of(&setting.name).is_some_and(Parameter::is_read) {
+            value(setting, version, found);
+        }
+    }
+    together(scope, found);
+    let settings = scope.last();
+    if let Some(setting) = settings.get("NCCL_ALGO").filter(|s| s.is_known()) {
+        left_without(setting, version, found);
+    }
+    if let Some(setting) = settings.get("NCCL_PROTO").filter(|s| s.is_known()) {
+        forced_ll128(setting, version, machine, found);
+    }
+    if machine.is_none() {
+        pinned(scope, version, found);
+    }
+    for name in ["NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"] {
+        if let Some(setting) = settings.get(name).filter(|s| s.is_known()) {
+            interface(setting, machine, found);
+        }
+    }
+    if let (Some(setting), Some(machine)) = (settings.get("NCCL_IB_HCA").filter(|s| s.is_known()), machine) {
+        nics(setting, machine, found);
+    }
+    if let Some(setting) = settings.get("NCCL_DEBUG_FILE").filter(|s| s.is_known() && !s.value.is_empty()) {
+        let value = setting.value.as_str();
+        if !value.contains('%') && !matches!(value, "/dev/stdout" | "/dev/stderr" | "/dev/null" | "stdout" | "stderr") {
+            found.add("debug-one-file", setting.line, setting.text());
+        }
+    }
+    if scope.gpus && scope.rdma_device == Some(false) {
+        let wanted = scope.wants_rdma().map(|setting| (setting.line, setting.text()));
+        let there = machine.filter(|m| m.has_rdma()).map(|m| (None, format!("`{}` has RDMA", m.site.topology.name)));
+        if let Some((line, why)) = wanted.or(there) {
+            found.add("no-rdma-device", line.or(scope.line), format!("{why}, and no RDMA device is given"));
+        }
+    }
+}
+
+fn name(setting: &Setting, found: &mut Found<'_>) {
+    let name = setting.name.as_str();
+    if let Some(meant) = meant(name) {
+        let what = format!("{name} is not a variable of NCCL");
+        return found.add_with("misspelt-name", setting.line, what, Some(format!("did you mean {meant}?")));
+    }
+    if let Some((_, whose)) = OTHERS.iter().find(|(family, _)| name.starts_with(family)) {
+        return found.add("other-stack", setting.line, format!("{name} is a variable of {whose}"));
+    }
+    match Parameter::of(name) {
+        None if name.starts_with("NCCL_") || name.starts_with("OFI_NCCL_") => {
+            let read = Parameter::names().filter(|known| Parameter::of(known).is_some_and(Parameter::is_read));
+            let near = nearest(name, read);
+            let slip = near.filter(|near| is_slip(name, near));
+            let rule = if slip.is_some() { "misspelt-name" } else { "unknown-name" };
+            let way_out = near.map(|near| format!("did you mean {near}?"));
+            found.add_with(rule, setting.line, format!("{name} is not a variable of NCCL"), way_out);
+        }
+        None => {}
+        Some(known) => {
+            let (rule, what) = match known.kind {
+                "not-nccl" => ("made-up-name", "is not a variable of NCCL"),
+                "pytorch" => ("pytorch-name", "is not a variable of NCCL"),
+                "removed" | "ofi-plugin-removed" => ("removed-name", "is no longer read"),
+                _ => return,
+            };
+            let note = known.note.strip_prefix("no such variable").unwrap_or(known.note).trim_start_matches("; ");
+            let note = Some(note).filter(|note| !note.is_empty() && *note != "removed");
+            let way_out = note.map(|note| format!("take the line out: {note}"));
+            found.add_with(rule, setting.line, format!("{name} {what}"), way_out);
+        }
+    }
+}
+
+/// What NCCL makes of one variable.
+fn understood(setting: &Setting, version: Version) -> Result<Environment, SettingsError> {
+    Environment::parse(&[(setting.name.clone(), setting.value.clone())], version)
+}
+
+fn value(setting: &Setting, version: Version, found: &mut Found<'_>) {
+    let (text, line) = (setting.text(), setting.line);
+    let value = setting.value.trim();
+    let Some(known) = Parameter::of(&setting.name).filter(|_| !value.is_empty()) else { return };
+    if known.is_number() {
+        let (number, rest) = strtoll(value);
+        let octal = value.len() > 1 && value.starts_with('0') && value.bytes().all(|b| b.is_ascii_digit());
+        if rest {
+            return found.add("number-with-text", line, format!("{text} is read as {number}"));
+        }
+        if octal {
+            return found.add(
+                "number-with-text",
+                line,
+                format!("{text} is read as {number}: a 0 in front means octal"),
+            );
+        }
+    }
+    match understood(setting, version) {
+        Err(error) => found.add("refused-value", line, error.to_string()),
+        Ok(environment) => {
+            if let Some(warning) = environment.warnings.into_iter().next() {
+                return found.add("bad-value", line, warning);
+            }
+            if known.takes(value) == Some(false) {
+                let way_out = format!("NCCL takes {}", known.values.replace('|', ", "));
+                found.add_with("bad-value", line, format!("{text} is none of its values"), Some(way_out));
+            }
+        }
+    }
+}
+
+/// Pairs of bounds, and of older names with their newer ones.
+fn together(scope: &Scope, found: &mut Found<'_>) {
+    let settings = scope.last();
+    let number = |name: &str| {
+        let setting = settings.get(name).filter(|s| s.is_known())?;
+        let (number, rest) = strtoll(setting.value.trim());
+        (!rest && number > 0).then_some((number, *setting))
+    };
+    for (least, most) in [
+        ("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS"),
+        ("NCCL_MIN_NRINGS", "NCCL_MAX_NRINGS"),
+        ("NCCL_MIN_CTAS", "NCCL_MAX_CTAS"),
+        ("NCCL_MIN_P2P_NCHANNELS", "NCCL_MAX_P2P_NCHANNELS"),
+    ] {
+        if let (Some((least, one)), Some((most, other))) = (number(least), number(most))
+            && least > most
+        {
+            found.add("min-above-max", one.line.max(other.line), format!("{} and {}", one.text(), other.text()));
+        }
+    }
+    for (old, new) in [("NCCL_MIN_NRINGS", "NCCL_MIN_NCHANNELS"), ("NCCL_MAX_NRINGS", "NCCL_MAX_NCHANNELS")] {
+        if let (Some(old), Some(new)) = (settings.get(old), settings.get(new)) {
+            found.add("old-and-new-name", old.line, format!("{} and {}", old.text(), new.text()));
+        }
+    }
+    // MAX_SOCKETS and MAX_THREADS of NCCL's socket transport, `src/transport/net_socket.cc`.
+    const SOCKETS_MOST: i64 = 64;
+    if let (Some((threads, one)), Some((each, other))) =
+        (number("NCCL_SOCKET_NTHREADS"), number("NCCL_NSOCKS_PERTHREAD"))
+        && threads.saturating_mul(each) > SOCKETS_MOST
+    {
+        let what = format!("{} and {}: {} sockets", one.text(), other.text(), threads.saturating_mul(each));
+        found.add("socket-threads", one.line.max(other.line), what);
+    }
+}
+
+/// A list of algorithms that leaves some collective none that NCCL has for it.
+fn left_without(setting: &Setting, version: Version, found: &mut Found<'_>) {
+    let Ok(Environment { settings: NcclSettings { algorithms, .. }, .. }) = understood(setting, version) else {
+        return;
+    };
+    let none = |collective: Collective| {
+        let of_nccl = valid_algorithms(collective).iter().filter(|a| ALGORITHMS.contains(a));
+        of_nccl.copied().all(|algorithm| algorithms.allows(collective, algorithm) == Some(false))
+    };
+    let without: Vec<&str> = FUNCTIONS.iter().filter(|(_, c)| none(*c)).map(|(_, c)| c.name()).collect();
+    if !without.is_empty() {
+        let what = format!("{} leaves nothing for {}", setting.text(), without.join(", "));
+        found.add("collective-left-without", setting.line, what);
+    }
+}
+
+/// A list that names LL128, by which NCCL skips its checks; on a machine where these let it be, nothing is wrong.
+fn forced_ll128(setting: &Setting, version: Version, machine: Option<&Machine>, found: &mut Found<'_>) {
+    let Ok(Environment { settings: NcclSettings { protocols, .. }, .. }) = understood(setting, version) else { return };
+    let forced = FUNCTIONS.iter().any(|&(_, collective)| protocols.allows(collective, Protocol::Ll128) == Some(true));
+    if forced && !machine.is_some_and(has_ll128) {
+        found.add("forced-ll128", setting.line, format!("{} names LL128", setting.text()));
+    }
+}
+
+/// Whether NCCL's own rule has LL128 on.
+fn has_ll128(machine: &Machine) -> bool {
+    // Any size will do: the rule knows none.
+    let query = Query::new(&machine.site, Collective::AllReduce, Bytes(1 << 20));
+    let request = forecast::Request { queries: vec![query], explain: true, ..forecast::Request::default() };
+    forecast(&machine.site, &request).is_ok_and(|outcome| {
+        let costs = outcome.explained.iter().flat_map(|explained| &explained.costs);
+        costs.into_iter().any(|cost| cost.protocol == Protocol::Ll128 && cost.latency_us.is_some())
+    })
+}
+
+/// What holds for all sizes, where no machine says what it costs.
+fn pinned(scope: &Scope, version: Version, found: &mut Found<'_>) {
+    for (name, setting) in scope.last() {
+        let pins = match name {
+            "NCCL_ALGO" | "NCCL_PROTO" => understood(setting, version).is_ok_and(|environment| {
+                let set = environment.settings;
+                set.algorithms.forced_everywhere().is_some() || set.protocols.forced_everywhere().is_some()
+            }),
+            "NCCL_NTHREADS" | "NCCL_BUFFSIZE" | "NCCL_MIN_NCHANNELS" => {
+                understood(setting, version).is_ok_and(|environment| environment.settings != NcclSettings::default())
+            }
+            _ => false,
+        };
+        if pins && setting.is_known() {
+            found.add("pinned", setting.line, format!("{} holds for every call", setting.text()));
+        }
+    }
+}
+
+/// Interfaces that lead nowhere.
+fn interface(setting: &Setting, machine: Option<&Machine>, found: &mut Found<'_>) {
+    let list = setting.value.trim();
+    let one_host = machine.is_some_and(|machine| machine.site.nodes() == 1);
+    if list.starts_with('^') || one_host {
+        return;
+    }
+    let first = list.trim_start_matches('=').split(',').map(str::trim).find(|name| !name.is_empty());
+    if let Some(name) = first.filter(|name| leads_nowhere(name)) {
+        found.add("loopback-interface", setting.line, format!("{}: `{name}` stays on this host", setting.text()));
+    }
+}
+
+/// Whether an interface joins what is on one host alone.
+pub(super) fn leads_nowhere(interface: &str) -> bool {
+    interface == "lo" || ["docker", "virbr", "veth", "cni", "flannel", "br-"].iter().any(|p| interface.starts_with(p))
+}
+
+/// Which RDMA devices of the machine a list leaves.
+fn nics(setting: &Setting, machine: &Machine, found: &mut Found<'_>) {
+    let topology = &machine.site.topology;
+    let of_first = topology.hosts().first().map(|host| host.nics.as_slice()).unwrap_or_default();
+    let nics: Vec<u32> = of_first.iter().filter_map(|&nic| topology.nic(nic)).map(|nic| nic.index).collect();
+    let Ok(taken) = NicSet::of_hcas(topology, &setting.value) else { return };
+    let left = nics.iter().filter(|&&index| taken.has(index)).count();
+    if nics.is_empty() || left == nics.len() || !machine.has_rdma() {
+        return;
+    }
+    if left == 0 {
+        found.add(
+            "no-such-nic",
+            setting.line,
+            format!("{}: none of the {} NICs of a host", setting.text(), nics.len()),
+        );
+    } else {
+        found.add("fewer-nics", setting.line, format!("{}: {left} of {} NICs of a host", setting.text(), nics.len()));
+    }
+}

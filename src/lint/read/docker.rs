@@ -1,0 +1,100 @@
+//! Dockerfiles: `ENV`, and what `RUN` installs.
+
+use super::shell;
+use crate::lint::launch::Word;
+use crate::lint::setting::{Scope, is_name, is_of_interest};
+
+pub(super) fn file(text: &str) -> Scope {
+    let mut scope = Scope::default();
+    let mut versions: Vec<(String, String, u64)> = Vec::new();
+    for (line, instruction) in instructions(text) {
+        let Some((word, rest)) = instruction.trim_start().split_once(char::is_whitespace) else { continue };
+        match word.to_uppercase().as_str() {
+            "ENV" => environment(&shell::commands(rest, line).concat(), &mut scope),
+            "RUN" | "CMD" | "ENTRYPOINT" => {
+                let inner = shell::parse(rest, line);
+                scope.signs.extend(inner.signs.into_iter().filter(|sign| sign.rule != "not-exported"));
+                for command in shell::commands(rest, line) {
+                    configuration(&command, &mut scope);
+                    versions.extend(command.iter().filter_map(|w| {
+                        let (package, version) = package(&w.text)?;
+                        Some((package.to_owned(), version.to_owned(), w.line))
+                    }));
+                }
+            }
+            _ => {}
+        }
+    }
+    if let Some((one, other)) = versions.iter().zip(versions.iter().skip(1)).find(|(a, b)| a.1 != b.1) {
+        let what = format!("{} is {} and {} is {}", one.0, one.1, other.0, other.1);
+        scope.sign("two-nccls", Some(other.2), what);
+    }
+    scope
+}
+
+/// `ENV A=1 B=2`, or the older `ENV A 1`.
+fn environment(words: &[Word], scope: &mut Scope) {
+    let mut set = |name: &str, value: &str, line| {
+        if is_name(name) && is_of_interest(name) {
+            scope.set(name, value, Some(line));
+        }
+    };
+    match words {
+        [name, rest @ ..] if !name.text.contains('=') => {
+            let value: Vec<&str> = rest.iter().map(|word| word.text.as_str()).collect();
+            set(&name.text, &value.join(" "), name.line);
+        }
+        _ => words.iter().for_each(|word| {
+            if let Some((name, value)) = word.text.split_once('=') {
+                set(name, value, word.line);
+            }
+        }),
+    }
+}
+
+/// `echo NAME=VALUE >> /etc/nccl.conf`.
+fn configuration(command: &[Word], scope: &mut Scope) {
+    let to_file = command.iter().any(|word| word.text.ends_with("nccl.conf"));
+    if to_file && command.first().is_some_and(|word| matches!(word.text.as_str(), "echo" | "printf")) {
+        for word in command {
+            if let Some((name, value)) = word.text.split_once('=').filter(|(name, _)| is_name(name)) {
+                scope.set(name, value.trim_end_matches("\\n"), Some(word.line));
+            }
+        }
+    }
+}
+
+/// A package of NCCL and its plain version: `libnccl2=2.18.3-1+cuda12.1`, `nvidia-nccl-cu12==2.21.5`.
+fn package(word: &str) -> Option<(&str, &str)> {
+    let (name, version) = word.split_once('=')?;
+    let version = version.trim_start_matches('=');
+    let end = version.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(version.len());
+    let known = name == "libnccl2" || name == "libnccl-dev" || name.starts_with("nvidia-nccl-cu");
+    (known && end > 0).then(|| (name, &version[..end]))
+}
+
+/// Instructions with the line that each begins on; what a line ends in `\` goes on in the next, comments between them are
+/// dropped.
+fn instructions(text: &str) -> Vec<(u64, String)> {
+    let mut all = Vec::new();
+    let mut open: Option<(u64, String)> = None;
+    for (number, line) in (1_u64..).zip(text.lines()) {
+        if line.trim_start().starts_with('#') {
+            // Keeps the count of lines within an instruction.
+            if let Some((_, text)) = &mut open {
+                text.push_str("\\\n");
+            }
+            continue;
+        }
+        let (from, mut whole) = open.take().unwrap_or((number, String::new()));
+        whole.push_str(line);
+        if line.trim_end().ends_with('\\') {
+            whole.push('\n');
+            open = Some((from, whole));
+        } else {
+            all.push((from, whole));
+        }
+    }
+    all.extend(open);
+    all
+}

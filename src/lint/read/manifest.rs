@@ -1,0 +1,137 @@
+//! Kubernetes and Compose manifests: variables of each container, and what it is given.
+
+use super::shell;
+use super::yaml::{Node, Value, documents};
+use crate::lint::launch::{SHM_LEAST, Word, look, ports, size};
+use crate::lint::setting::{Scope, is_name, is_of_interest};
+
+/// Deepest nesting in which containers are looked for.
+const DEPTH_MAX: usize = 32;
+
+/// A scope for each container, and one for what stands outside of them.
+pub(super) fn file(text: &str) -> Vec<Scope> {
+    let mut scopes = Vec::new();
+    let mut rest = Scope::default();
+    for document in documents(text) {
+        walk(&document, &mut scopes, &mut rest, 0);
+    }
+    if !rest.settings.is_empty() || !rest.signs.is_empty() {
+        scopes.push(rest);
+    }
+    scopes
+}
+
+/// Looks for containers, and for maps whose keys are variables (the data of a ConfigMap, Compose's `environment`).
+fn walk(node: &Node, scopes: &mut Vec<Scope>, rest: &mut Scope, depth: usize) {
+    if depth > DEPTH_MAX {
+        return;
+    }
+    for sysctl in node.get("sysctls").map(Node::items).unwrap_or_default() {
+        let named = sysctl.get("name").and_then(Node::text) == Some("net.ipv4.ip_local_port_range");
+        if let Some((range, line)) = sysctl.get("value").filter(|_| named).and_then(|v| Some((v.text()?, v.line))) {
+            ports(range, Some(line), rest);
+        }
+    }
+    for (key, value) in node.entries() {
+        if matches!(key.as_str(), "containers" | "initContainers") {
+            scopes.extend(value.items().iter().map(|container| of_container(container, node)));
+            continue;
+        }
+        if let Some(text) = value.text().filter(|_| is_name(key) && is_of_interest(key)) {
+            rest.set(key, text, Some(value.line));
+        }
+        walk(value, scopes, rest, depth + 1);
+    }
+    for item in node.items() {
+        let pair = item.text().and_then(|text| text.split_once('='));
+        if let Some((name, value)) = pair.filter(|(name, _)| is_name(name) && is_of_interest(name)) {
+            rest.set(name, value, Some(item.line));
+        }
+        walk(item, scopes, rest, depth + 1);
+    }
+}
+
+fn of_container(container: &Node, pod: &Node) -> Scope {
+    let mut scope = Scope { line: Some(container.line), ..Scope::default() };
+    for variable in container.get("env").map(Node::items).unwrap_or_default() {
+        let field = |name| variable.get(name).and_then(Node::text);
+        if let (Some(name), Some(value)) = (field("name"), field("value"))
+            && is_of_interest(name)
+        {
+            scope.set(name, value, Some(variable.line));
+        }
+    }
+    scope.sign_twice();
+    for key in ["command", "args"] {
+        commands(container.get(key), &mut scope);
+    }
+    let limits = container.get("resources").and_then(|r| r.get("limits").or_else(|| r.get("requests")));
+    let limits = limits.map(Node::entries).unwrap_or_default();
+    if let Some((_, gpus)) = limits.iter().find(|(name, _)| name.contains("/gpu") || name.contains("nvidia.com/mig")) {
+        scope.gpus = true;
+        of_gpus(container, pod, limits, gpus, &mut scope);
+    }
+    scope
+}
+
+/// What a container with GPUs is given beside them.
+fn of_gpus(container: &Node, pod: &Node, limits: &[(String, Node)], gpus: &Node, scope: &mut Scope) {
+    let line = Some(container.line);
+    let security = container.get("securityContext");
+    let privileged = security.and_then(|s| s.get("privileged")).and_then(Node::text) == Some("true");
+    let names = ["rdma", "efa", "infiniband", "hca", "roce", "sriov", "mlnx"];
+    let rdma = limits.iter().any(|(name, _)| names.iter().any(|word| name.contains(word)));
+    let mounts = |path: &str| mounted(container, pod, path);
+    let devices = mounts("/dev/infiniband").is_some();
+    scope.rdma_device = Some(rdma || privileged || devices);
+    let added = security.and_then(|s| s.get("capabilities")).and_then(|c| c.get("add")).map(Node::items);
+    let locks = |capability: &Node| matches!(capability.text(), Some("IPC_LOCK" | "ALL" | "SYS_RESOURCE"));
+    if (rdma || devices) && !privileged && !added.unwrap_or_default().iter().any(locks) {
+        scope.sign("memlock", line, "an RDMA device without the capability IPC_LOCK");
+    }
+    let of_host = pod.get("hostIPC").and_then(Node::text) == Some("true");
+    let several = gpus.text().and_then(|n| n.parse::<u64>().ok()).is_none_or(|count| count > 1);
+    match mounts("/dev/shm") {
+        _ if of_host => {}
+        None if several => scope.sign("small-shm", line, "GPUs, and nothing mounted at /dev/shm"),
+        None => {}
+        Some(limit) => {
+            if let Some(text) = limit.filter(|text| size(text).is_some_and(|bytes| bytes < SHM_LEAST)) {
+                scope.sign("small-shm", line, format!("/dev/shm of {text}"));
+            }
+        }
+    }
+    let cpu = limits.iter().find(|(name, _)| name == "cpu");
+    if let Some((_, cpu)) = cpu.filter(|(_, cpu)| cpu.text() == Some("1")) {
+        scope.sign("one-core", Some(cpu.line), "the container has 1 CPU");
+    }
+}
+
+/// Whether a path is mounted, and the limit on its size where the volume says one.
+fn mounted(container: &Node, pod: &Node, path: &str) -> Option<Option<String>> {
+    let mounts = container.get("volumeMounts").map(Node::items).unwrap_or_default();
+    let mount = mounts.iter().find(|m| m.get("mountPath").and_then(Node::text) == Some(path))?;
+    let name = mount.get("name").and_then(Node::text);
+    let volumes = pod.get("volumes").map(Node::items).unwrap_or_default();
+    let volume = volumes.iter().find(|v| v.get("name").and_then(Node::text) == name);
+    let limit = volume.and_then(|v| v.get("emptyDir")).and_then(|e| e.get("sizeLimit")).and_then(Node::text);
+    Some(limit.map(str::to_owned))
+}
+
+/// Scripts and words of `command` and `args`.
+fn commands(node: Option<&Node>, scope: &mut Scope) {
+    let Some(node) = node else { return };
+    let texts: Vec<(&str, u64)> = match &node.value {
+        Value::Scalar(text) => vec![(text, node.line)],
+        Value::List(items) => items.iter().filter_map(|item| Some((item.text()?, item.line))).collect(),
+        Value::Map(_) => Vec::new(),
+    };
+    for &(text, line) in texts.iter().filter(|(text, _)| text.contains(char::is_whitespace)) {
+        let inner = shell::parse(text, line);
+        scope.settings.extend(inner.settings);
+        scope.signs.extend(inner.signs);
+    }
+    // Words of one command, each an item.
+    let words: Vec<Word> = texts.iter().map(|&(text, line)| Word { text: text.to_owned(), line }).collect();
+    look(&words, scope);
+}

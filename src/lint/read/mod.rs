@@ -1,0 +1,92 @@
+//! From files of many kinds to the settings in them.
+
+mod docker;
+mod environ;
+mod manifest;
+mod python;
+mod shell;
+mod yaml;
+
+use std::path::Path;
+
+use super::setting::Scope;
+
+pub(super) use environ::of_process;
+
+/// What a file is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// `NAME=VALUE` lines: an environment file, `/etc/nccl.conf`.
+    Environment,
+    /// What `/proc/PID/environ` holds.
+    Process,
+    /// A shell script, also of Slurm.
+    Shell,
+    /// A Dockerfile.
+    Docker,
+    /// Kubernetes, Compose, Helm: YAML.
+    Manifest,
+    /// Python that sets variables.
+    Python,
+    /// What NCCL or Gloo printed.
+    Log,
+}
+
+impl Kind {
+    /// What a file is, by its name and what is in it.
+    pub fn of(path: &Path, text: &str) -> Self {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
+        let ending = name.rsplit_once('.').map_or("", |(_, ending)| ending);
+        let head = || text.lines().take(200);
+        let begins = |word: &str| head().any(|line| line.trim_start().starts_with(word));
+        if text.contains('\0') {
+            Self::Process
+        } else if ["NCCL INFO ", "NCCL WARN ", "[Gloo] Rank "].iter().any(|mark| text.contains(mark)) {
+            Self::Log
+        } else if name.starts_with("dockerfile") || name.starts_with("containerfile") || ending == "dockerfile" {
+            Self::Docker
+        } else if matches!(ending, "yaml" | "yml") || begins("apiVersion:") {
+            Self::Manifest
+        } else if ending == "py" {
+            Self::Python
+        } else if matches!(ending, "sh" | "bash" | "slurm" | "sbatch" | "job") || text.starts_with("#!") {
+            Self::Shell
+        } else if matches!(ending, "env" | "conf") {
+            Self::Environment
+        } else if begins("FROM ") {
+            Self::Docker
+        } else if ["#SBATCH ", "torchrun ", "mpirun ", "srun "].iter().any(|word| begins(word)) {
+            Self::Shell
+        } else {
+            Self::Environment
+        }
+    }
+}
+
+impl Kind {
+    /// Its name in outputs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Environment => "environment file",
+            Self::Process => "environment of a process",
+            Self::Shell => "shell script",
+            Self::Docker => "Dockerfile",
+            Self::Manifest => "manifest",
+            Self::Python => "Python",
+            Self::Log => "log",
+        }
+    }
+}
+
+/// The settings of a file, by those who see them; of a log none, which has rules of its own.
+pub(super) fn scopes(kind: Kind, text: &str) -> Vec<Scope> {
+    match kind {
+        Kind::Environment => vec![environ::file(text)],
+        Kind::Process => vec![environ::process(text)],
+        Kind::Shell => vec![shell::script(text)],
+        Kind::Docker => vec![docker::file(text)],
+        Kind::Manifest => manifest::file(text),
+        Kind::Python => vec![python::file(text)],
+        Kind::Log => Vec::new(),
+    }
+}

@@ -1,0 +1,413 @@
+//! Shell scripts, as far as settings go: assignments, exports, and the options of launchers that pass variables on.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::environ::unquoted;
+use crate::lint::launch::{Word, look};
+use crate::lint::setting::{Scope, is_name, is_of_interest};
+use collcast_sim::nccl::is_read;
+
+/// Scripts within scripts (`bash -c "..."`) that are followed.
+const DEPTH_MAX: usize = 4;
+
+/// A whole script, with the directives of Slurm.
+pub(super) fn script(text: &str) -> Scope {
+    let directives = Directives::of(text);
+    let mut reader = Reader { directives, ..Reader::default() };
+    reader.run(text, 1, 0);
+    reader.finish(text)
+}
+
+/// A piece of a script that begins at a line.
+pub(super) fn parse(text: &str, line: u64) -> Scope {
+    let mut reader = Reader::default();
+    reader.run(text, line, 0);
+    reader.finish(text)
+}
+
+/// The commands of a text: their words, without redirections' meaning.
+pub(super) fn commands(text: &str, line: u64) -> Vec<Vec<Word>> {
+    let mut all: Vec<Vec<Word>> = vec![Vec::new()];
+    let mut word: Option<Word> = None;
+    let mut quote: Option<char> = None;
+    let mut line = line;
+    let mut heredoc: Option<String> = None;
+    let mut letters = text.chars().peekable();
+    let close = |word: &mut Option<Word>, all: &mut Vec<Vec<Word>>| {
+        if let (Some(word), Some(last)) = (word.take(), all.last_mut()) {
+            last.push(word);
+        }
+    };
+    while let Some(c) = letters.next() {
+        let now = line;
+        line += u64::from(c == '\n');
+        let push = |word: &mut Option<Word>, c: char| {
+            word.get_or_insert_with(|| Word { text: String::new(), line: now }).text.push(c);
+        };
+        match (quote, c) {
+            (Some(q), c) if c == q => quote = None,
+            (None | Some('"'), '\\') => match letters.next() {
+                Some('\n') => line += 1,
+                Some(next) => push(&mut word, next),
+                None => {}
+            },
+            (None, '"' | '\'') => {
+                quote = Some(c);
+                word.get_or_insert_with(|| Word { text: String::new(), line: now });
+            }
+            (None, '#') if word.is_none() => while letters.next_if(|&c| c != '\n').is_some() {},
+            (None, '\n' | ';' | '&' | '|') => {
+                close(&mut word, &mut all);
+                // The text of a here-document is data and no command.
+                let last = all.last().map(Vec::as_slice).unwrap_or_default();
+                heredoc = heredoc.or_else(|| here_document(last));
+                all.push(Vec::new());
+                if let Some(end) = heredoc.take_if(|_| c == '\n') {
+                    line += skip_to(&end, &mut letters);
+                }
+            }
+            (None, '(' | ')' | '{' | '}') if word.is_none() => {
+                all.push(Vec::new());
+            }
+            (None, c) if c.is_whitespace() => close(&mut word, &mut all),
+            (_, c) => push(&mut word, c),
+        }
+    }
+    close(&mut word, &mut all);
+    all.retain(|command| !command.is_empty());
+    all
+}
+
+/// The word that ends a here-document, if the command begins one.
+fn here_document(command: &[Word]) -> Option<String> {
+    let at = command.iter().position(|word| word.text.starts_with("<<") && !word.text.starts_with("<<<"))?;
+    let word = command[at].text.trim_start_matches("<<").trim_start_matches('-');
+    let word = if word.is_empty() { &command.get(at + 1)?.text } else { word };
+    Some(unquoted(word).to_owned())
+}
+
+/// Passes over lines up to one that is `end`; how many they are.
+fn skip_to(end: &str, letters: &mut impl Iterator<Item = char>) -> u64 {
+    let (mut lines, mut current) = (0, String::new());
+    for c in letters {
+        if c != '\n' {
+            current.push(c);
+            continue;
+        }
+        lines += 1;
+        if current.trim() == end {
+            break;
+        }
+        current.clear();
+    }
+    lines
+}
+
+/// `#SBATCH` options that matter here.
+#[derive(Default)]
+struct Directives {
+    cpus_per_task: Option<(u64, u64)>,
+    gpus_per_node: Option<u64>,
+    export_none: Option<u64>,
+}
+
+impl Directives {
+    fn of(text: &str) -> Self {
+        let mut found = Self::default();
+        for (line, directive) in (1_u64..).zip(text.lines()) {
+            let Some(rest) = directive.trim_start().strip_prefix("#SBATCH") else { continue };
+            let words: Vec<&str> =
+                rest.split(|c: char| c.is_whitespace() || c == '=').filter(|w| !w.is_empty()).collect();
+            let number = |text: Option<&&str>| -> Option<u64> {
+                let text = text?;
+                text.rsplit(':').next()?.parse().ok()
+            };
+            match words.first().copied().unwrap_or_default() {
+                "--cpus-per-task" | "-c" => found.cpus_per_task = number(words.get(1)).map(|n| (n, line)),
+                "--gpus-per-node" => found.gpus_per_node = number(words.get(1)),
+                "--gres" if words.get(1).is_some_and(|w| w.starts_with("gpu")) => {
+                    found.gpus_per_node = number(words.get(1));
+                }
+                "--export" if words.get(1).is_some_and(|w| w.eq_ignore_ascii_case("none")) => {
+                    found.export_none = Some(line);
+                }
+                _ => {}
+            }
+        }
+        found
+    }
+}
+
+#[derive(Default)]
+struct Reader {
+    scope: Scope,
+    directives: Directives,
+    /// Values with their lines of names that are not exported where they are set.
+    pending: BTreeMap<String, (String, u64)>,
+    /// `set -a` was seen: every assignment is exported.
+    exports_all: bool,
+    /// Blocks (`if`, `for`, `case`) that are open: what is set in them may not be.
+    blocks: usize,
+    /// Settings outside of blocks, by name: whether another line sets them otherwise.
+    firm: BTreeMap<String, String>,
+    /// Settings that were exported in front of commands.
+    exported: BTreeSet<String>,
+}
+
+impl Reader {
+    fn run(&mut self, text: &str, line: u64, depth: usize) {
+        for command in commands(text, line) {
+            self.command(&command, depth);
+        }
+    }
+
+    fn finish(mut self, text: &str) -> Scope {
+        for (name, (value, line)) in std::mem::take(&mut self.pending) {
+            let used = text.contains(&format!("${name}")) || text.contains(&format!("${{{name}"));
+            if is_read(&name) && !used {
+                self.scope.sign("not-exported", Some(line), format!("{name}={value} is not exported"));
+            }
+        }
+        self.scope
+    }
+
+    fn command(&mut self, words: &[Word], depth: usize) {
+        let mut words = words;
+        while let Some(first) = words.first() {
+            match first.text.as_str() {
+                "if" | "case" | "for" | "while" | "until" => self.blocks += 1,
+                "fi" | "esac" | "done" => self.blocks = self.blocks.saturating_sub(1),
+                "then" | "else" | "elif" | "do" | "time" | "exec" | "sudo" | "!" => {}
+                _ => break,
+            }
+            if matches!(first.text.as_str(), "if" | "case" | "for" | "while" | "until" | "elif") {
+                return;
+            }
+            words = &words[1..];
+        }
+        let assigned = words.iter().take_while(|word| assignment(word).is_some()).count();
+        let (assignments, command) = words.split_at(assigned);
+        for word in assignments {
+            let Some((name, value)) = assignment(word) else { continue };
+            if !is_of_interest(name) {
+                continue;
+            }
+            if command.is_empty() && !self.exports_all {
+                self.pending.insert(name.to_owned(), (value.to_owned(), word.line));
+            } else {
+                self.set(name, value, word.line, command.is_empty());
+            }
+        }
+        let Some(program) = command.first() else { return };
+        match program.text.rsplit('/').next().unwrap_or_default() {
+            "export" | "declare" | "typeset" => self.export(&command[1..]),
+            "set" => self.exports_all |= command[1..].iter().any(|word| word.text == "-a" || word.text == "allexport"),
+            "setenv" => {
+                if let [_, name, value] = command {
+                    self.set(&name.text, &value.text, name.line, true);
+                }
+            }
+            "unset" => {
+                let gone = |name: &str| command[1..].iter().any(|word| word.text == name);
+                self.scope.settings.retain(|setting| !gone(&setting.name));
+                self.firm.retain(|name, _| !gone(name));
+            }
+            _ => {
+                self.options(command);
+                look(command, &mut self.scope);
+                self.launcher(command);
+                if depth < DEPTH_MAX {
+                    for pair in command.windows(2) {
+                        if matches!(pair[0].text.as_str(), "-c" | "-lc" | "-ec") && pair[1].text.contains(' ') {
+                            self.run(&pair[1].text, pair[1].line, depth + 1);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn export(&mut self, words: &[Word]) {
+        for word in words {
+            match assignment(word) {
+                Some((name, value)) => self.set(name, value, word.line, true),
+                None => {
+                    if let Some((value, line)) = self.pending.remove(&word.text) {
+                        self.set(&word.text, &value, line, true);
+                    }
+                }
+            }
+        }
+    }
+
+    /// `lasting`: for all commands that follow, rather than for one.
+    fn set(&mut self, name: &str, value: &str, line: u64, lasting: bool) {
+        if !is_name(name) || !is_of_interest(name) {
+            return;
+        }
+        self.scope.set(name, value, Some(line));
+        if !lasting {
+            return;
+        }
+        self.exported.insert(name.to_owned());
+        let itself = value.contains('$');
+        if self.blocks == 0 && !itself {
+            let earlier = self.firm.insert(name.to_owned(), value.to_owned());
+            if let Some(earlier) = earlier.filter(|earlier| earlier != value) {
+                self.scope.sign("set-twice", Some(line), format!("{name}={value}, and {earlier} above"));
+            }
+        }
+    }
+
+    /// Variables that options hand to the program that is started.
+    fn options(&mut self, command: &[Word]) {
+        for (at, word) in command.iter().enumerate() {
+            let next = command.get(at + 1);
+            let (option, glued) = match word.text.split_once('=') {
+                Some((option, rest)) if option.starts_with('-') => (option, Some(rest)),
+                _ => (word.text.as_str(), None),
+            };
+            match option {
+                "-x" | "-e" | "--env" | "-env" | "--export" | "--environment" => {
+                    let (text, line) = match (glued, next) {
+                        (Some(text), _) => (text, word.line),
+                        (None, Some(next)) => (next.text.as_str(), next.line),
+                        (None, None) => continue,
+                    };
+                    self.pairs(text, line);
+                }
+                "-genv" => {
+                    if let (Some(name), Some(value)) = (next, command.get(at + 2)) {
+                        self.set(&name.text, &value.text, name.line, false);
+                    }
+                }
+                "env" => {
+                    for (name, value, line) in
+                        command[at + 1..].iter().map_while(|w| assignment(w).map(|(n, v)| (n, v, w.line)))
+                    {
+                        self.set(name, value, line, false);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// `A=1`, or `ALL,A=1,B=2`, where commas may belong to a value.
+    fn pairs(&mut self, text: &str, line: u64) {
+        let mut pairs: Vec<(String, String)> = Vec::new();
+        for part in text.split(',') {
+            match part.split_once('=').filter(|(name, _)| is_name(name) && name.len() > 2) {
+                Some((name, value)) => pairs.push((name.to_owned(), value.to_owned())),
+                None => {
+                    if let Some((_, value)) = pairs.last_mut() {
+                        *value = format!("{value},{part}");
+                    }
+                }
+            }
+        }
+        for (name, value) in pairs {
+            self.set(&name, unquoted(&value), line, false);
+        }
+    }
+
+    /// What a launcher of processes does with what is set.
+    fn launcher(&mut self, command: &[Word]) {
+        let Some(program) = command.first() else { return };
+        let has = |options: &[&str]| command.iter().any(|word| options.contains(&word.text.as_str()));
+        let name = program.text.rsplit('/').next().unwrap_or_default();
+        if name == "mpirun" || name == "orterun" {
+            let of_open_mpi = has(&["-x", "--mca", "-mca", "--map-by", "--allow-run-as-root", "--bind-to"]);
+            let several = has(&["-H", "--host", "-host", "--hostfile", "-hostfile", "-machinefile"]);
+            let named =
+                |name: &String| command.iter().any(|w| w.text == *name || w.text.starts_with(&format!("{name}=")));
+            let left: Vec<&String> = self.exported.iter().filter(|name| is_read(name) && !named(name)).collect();
+            if let (true, Some(first)) = (of_open_mpi && several, left.first()) {
+                let others = if left.len() > 1 { format!(" and {} more", left.len() - 1) } else { String::new() };
+                let what = format!("{first}{others}: exported, and not named by -x");
+                self.scope.sign("not-forwarded", Some(program.line), what);
+            }
+        }
+        let torchrun = command.iter().any(|w| w.text.ends_with("torchrun") || w.text == "torch.distributed.run");
+        if let Some(line) = self.directives.export_none.take_if(|_| !self.exported.is_empty()) {
+            self.scope.sign("export-none", Some(line), "--export=NONE, and the script exports settings of NCCL");
+        }
+        if !torchrun {
+            return;
+        }
+        if let Some((_, line)) = self.directives.cpus_per_task.take_if(|(cpus, _)| *cpus == 1) {
+            let what = "--cpus-per-task=1: all processes that torchrun starts share one core";
+            self.scope.sign("one-core", Some(line), what);
+        }
+        let processes = command.iter().enumerate().find_map(|(at, word)| {
+            let (option, glued) = word.text.split_once('=').unwrap_or((&word.text, ""));
+            let option = option.replace('_', "-");
+            let value = if glued.is_empty() { command.get(at + 1).map_or("", |w| w.text.as_str()) } else { glued };
+            (option == "--nproc-per-node").then(|| value.parse::<u64>().ok())?
+        });
+        if let (Some(processes), Some(gpus)) = (processes, self.directives.gpus_per_node)
+            && processes < gpus
+        {
+            let what = format!("{processes} processes on a host of which {gpus} GPUs are asked for");
+            self.scope.sign("unused-gpus", Some(program.line), what);
+        }
+    }
+}
+
+/// `NAME=VALUE`.
+fn assignment(word: &Word) -> Option<(&str, &str)> {
+    word.text.split_once('=').filter(|(name, _)| is_name(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(text: &str) -> Vec<String> {
+        script(text).settings.iter().map(|s| format!("{}:{}", s.line.unwrap(), s.text())).collect()
+    }
+
+    /// Goal: every way of setting a variable for a program is seen, with its line; data and comments are not.
+    #[test]
+    fn ways_of_setting_are_seen() {
+        let text = "\
+export NCCL_DEBUG=INFO # why
+NCCL_ALGO=Ring NCCL_PROTO=\"LL,Simple\" ./run
+mpirun -x NCCL_IB_HCA=mlx5_0,mlx5_1 \\
+  -x NCCL_NET=IB ./run
+srun --export=ALL,NCCL_NTHREADS=256 ./run
+docker run -e NCCL_SHM_DISABLE=1 image bash -c \"export NCCL_PAT_ENABLE=0; run\"
+cat <<EOF > file
+export NCCL_BUFFSIZE=1
+EOF
+echo NCCL_CROSS_NIC=1
+NCCL_MAX_CTAS=3
+export NCCL_MAX_CTAS
+env NCCL_LAUNCH_MODE=GROUP ./run
+";
+        assert_eq!(
+            settings(text),
+            [
+                "1:NCCL_DEBUG=INFO",
+                "2:NCCL_ALGO=Ring",
+                "2:NCCL_PROTO=LL,Simple",
+                "3:NCCL_IB_HCA=mlx5_0,mlx5_1",
+                "4:NCCL_NET=IB",
+                "5:NCCL_NTHREADS=256",
+                "6:NCCL_SHM_DISABLE=1",
+                "6:NCCL_PAT_ENABLE=0",
+                "11:NCCL_MAX_CTAS=3",
+                "13:NCCL_LAUNCH_MODE=GROUP",
+            ]
+        );
+    }
+
+    proptest::proptest! {
+        /// Goal: no text panics.
+        #[test]
+        fn any_text_is_read(text in "(export |-x |NCCL_A=|if |fi|<<E|[\"'\\\\#;\n =$(){}|&])*", other: String) {
+            let _ = script(&text);
+            let _ = script(&other);
+        }
+    }
+}

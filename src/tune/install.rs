@@ -1,0 +1,122 @@
+//! Puts a table to use: the lines that load our tuner plugin, into a file of settings and out of it again.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+/// First line of what is written; what undoes it stands in it.
+const BEGIN: &str = "# collcast tune install: begin; `collcast tune undo FILE` takes it out";
+/// Last line.
+const END: &str = "# collcast tune install: end";
+/// In front of a line that was there before and would load another tuner.
+const WAS: &str = "# collcast tune install: was ";
+/// The variable that NCCL loads a tuner by.
+const PLUGIN: &str = "NCCL_TUNER_PLUGIN";
+
+/// What to load.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Install {
+    /// The library of our plugin.
+    pub plugin: PathBuf,
+    /// The table that `tune` wrote.
+    pub table: PathBuf,
+    /// A file for what is asked and chosen.
+    pub record: Option<PathBuf>,
+    /// The file is sourced by a shell, and not read by NCCL.
+    pub exported: bool,
+}
+
+impl Install {
+    /// Whether a file is for a shell: by its name, or by lines that are there already.
+    pub fn is_exported(path: &Path, text: &str) -> bool {
+        path.extension().is_some_and(|ending| ending == "sh") || text.lines().any(|line| line.starts_with("export "))
+    }
+
+    /// A file of settings with the lines on top; a tuner that it loads is asked where the table has no line.
+    pub fn added_to(&self, text: &str) -> String {
+        let before = undo(text);
+        let mut rest = String::new();
+        let mut next = None;
+        for line in before.split_inclusive('\n') {
+            if let Some(tuner) = named(line.trim_end()) {
+                next = Some(tuner.to_owned());
+                rest.push_str(WAS);
+            }
+            rest.push_str(line);
+        }
+        let mut out = format!("{BEGIN}\n");
+        let export = if self.exported { "export " } else { "" };
+        let mut set = |name: &str, value: &str| {
+            let _ = writeln!(out, "{export}{name}={value}");
+        };
+        set(PLUGIN, &self.plugin.display().to_string());
+        set("COLLCAST_TUNER_TABLE", &self.table.display().to_string());
+        if let Some(next) = next.filter(|next| !next.is_empty() && next != "none") {
+            set("COLLCAST_TUNER_NEXT", &next);
+        }
+        if let Some(record) = &self.record {
+            set("COLLCAST_TUNER_RECORD", &record.display().to_string());
+        }
+        let _ = writeln!(out, "{END}");
+        out + &rest
+    }
+}
+
+/// The tuner that a line loads.
+fn named(line: &str) -> Option<&str> {
+    let line = line.trim();
+    let value = line.strip_prefix("export ").unwrap_or(line).strip_prefix(PLUGIN)?.strip_prefix('=')?;
+    Some(value.trim_matches(['"', '\'']))
+}
+
+/// A file as it was before an install; one without it stays as it is.
+pub fn undo(text: &str) -> String {
+    let mut out = String::new();
+    let mut inside = false;
+    for line in text.split_inclusive('\n') {
+        match line.trim_end_matches(['\n', '\r']) {
+            BEGIN => inside = true,
+            END if inside => inside = false,
+            _ if inside => {}
+            _ => out.push_str(line.strip_prefix(WAS).unwrap_or(line)),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn install() -> Install {
+        Install {
+            plugin: "/opt/libcollcast_tuner.so".into(),
+            table: "/opt/tuner.csv".into(),
+            record: None,
+            exported: false,
+        }
+    }
+
+    /// Goal: the lines are on top, once; the tuner that was there is next, and its line sleeps.
+    #[test]
+    fn the_tuner_before_is_next() {
+        let text = "NCCL_DEBUG=WARN\nNCCL_TUNER_PLUGIN=ofi\n";
+        let with = install().added_to(text);
+        assert_eq!(with.lines().nth(1), Some("NCCL_TUNER_PLUGIN=/opt/libcollcast_tuner.so"));
+        assert!(with.contains("\nCOLLCAST_TUNER_NEXT=ofi\n"), "{with}");
+        assert!(with.contains("\n# collcast tune install: was NCCL_TUNER_PLUGIN=ofi\n"), "{with}");
+        assert_eq!(install().added_to(&with), with);
+        assert_eq!(undo(&with), text);
+        assert!(!install().added_to("NCCL_TUNER_PLUGIN=none\n").contains("NEXT"));
+        let exported = Install { exported: true, ..install() }.added_to("");
+        assert!(exported.contains("\nexport COLLCAST_TUNER_TABLE=/opt/tuner.csv\n"), "{exported}");
+    }
+
+    proptest! {
+        /// Goal: what is undone is what was there.
+        #[test]
+        fn undone_is_as_before(text in "((export )?NCCL_TUNER_PLUGIN=[a-z]{0,4}\n|[A-Z]=1\r?\n|#.{0,9}\n|\n){0,8}[a-z]{0,3}") {
+            prop_assert_eq!(undo(&install().added_to(&text)), text);
+        }
+    }
+}

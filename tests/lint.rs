@@ -1,0 +1,279 @@
+//! Goal: `lint` finds each pitfall and cries no wolf; every rule has a sample that it finds; no file breaks it.
+
+#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use collcast::SiteSpec;
+use collcast::lint::{Input, Request, lint, rules};
+use common::collcast;
+use serde::Deserialize;
+
+const FOLDER: &str = "tests/data/lint";
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Expected {
+    sample: Vec<Sample>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Sample {
+    file: String,
+    topology: Option<String>,
+    nodes: Option<u32>,
+    findings: Vec<String>,
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn samples() -> Vec<Sample> {
+    let text = std::fs::read_to_string(root().join(FOLDER).join("expected.toml")).unwrap();
+    toml::from_str::<Expected>(&text).unwrap().sample
+}
+
+/// `LINE RULE` of each finding of a sample, in order.
+fn found(sample: &Sample) -> Vec<String> {
+    let topology = sample.topology.as_ref().map(|name| match root().join(name) {
+        path if path.is_file() => path.display().to_string(),
+        _ => name.clone(),
+    });
+    let machine = topology.map(|name| SiteSpec { nodes: sample.nodes, ..SiteSpec::new(name) });
+    let input = Input::read(&root().join(FOLDER).join(&sample.file)).unwrap();
+    let outcome = lint(&Request { inputs: vec![input], machine, ..Request::default() }).unwrap();
+    let mut found: Vec<String> = (outcome.findings.iter())
+        .map(|finding| format!("{} {}", finding.place.line.unwrap_or(0), finding.rule))
+        .collect();
+    found.sort();
+    found
+}
+
+/// Goal: of each sample all that is wrong is found, and nothing else. Every file of the folder is a sample.
+#[test]
+fn samples_have_the_findings_that_they_should() {
+    let samples = samples();
+    let mut listed: Vec<&str> = samples.iter().map(|sample| sample.file.as_str()).collect();
+    let mut there: Vec<String> = std::fs::read_dir(root().join(FOLDER))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name != "expected.toml")
+        .collect();
+    listed.sort_unstable();
+    there.sort();
+    assert_eq!(listed, there);
+    assert!(samples.len() >= 60, "{} samples", samples.len());
+    let mut wrong = Vec::new();
+    for sample in &samples {
+        let mut expected = sample.findings.clone();
+        expected.sort();
+        let found = found(sample);
+        if found != expected {
+            wrong.push(format!("{}: found {found:?}, expected {expected:?}", sample.file));
+        }
+        assert_eq!(sample.file.contains("bad"), !sample.findings.is_empty(), "{}", sample.file);
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Goal: no rule is dead: each is found in a sample, or on the host of `a_planted_host_is_read`.
+#[test]
+fn every_rule_has_a_sample() {
+    let of_hosts = ["acs-on", "iommu-on", "no-peer-memory", "port-down", "far-cores"];
+    let samples = samples();
+    let found: BTreeSet<&str> = (samples.iter().flat_map(|sample| &sample.findings))
+        .filter_map(|finding| Some(finding.split_once(' ')?.1))
+        .chain(of_hosts)
+        .collect();
+    let missing: Vec<&str> =
+        rules::all().iter().map(|rule| rule.id.as_str()).filter(|id| !found.contains(id)).collect();
+    assert!(missing.is_empty(), "without a sample: {missing:?}");
+}
+
+/// Writes a file of a planted host.
+fn plant(root: &Path, path: &str, bytes: impl AsRef<[u8]>) {
+    let path = root.join(path);
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(path, bytes).unwrap();
+}
+
+/// The configuration space of a PCI bridge whose access control has these bits.
+fn bridge(control: u8) -> Vec<u8> {
+    let mut config = vec![0; 0x200];
+    config[0x100..0x104].copy_from_slice(&0x000d_u32.to_le_bytes());
+    config[0x106] = control;
+    config
+}
+
+/// The rules that a host breaks, by the program.
+fn of_host(root: &Path) -> (i32, BTreeSet<String>) {
+    let (code, out, err) = collcast(&["lint", "--host", "--root", root.to_str().unwrap(), "--format", "json"]);
+    let report: serde_json::Value = serde_json::from_str(&out).unwrap_or_else(|e| panic!("{e}: {out}{err}"));
+    let rule = |finding: &serde_json::Value| finding["rule"].as_str().unwrap().to_owned();
+    (code, report["findings"].as_array().unwrap().iter().map(rule).collect())
+}
+
+/// Goal: a host is read through a folder: one that has every fault, the same one without them, and an empty one.
+#[test]
+fn a_planted_host_is_read() {
+    let bad = tempfile::tempdir().unwrap();
+    let good = tempfile::tempdir().unwrap();
+    for (path, ill, well) in [
+        ("proc/sys/net/ipv4/ip_local_port_range", "50000\t50100\n", "32768\t60999\n"),
+        (
+            "proc/self/limits",
+            "Max locked memory         65536                65536                bytes\n",
+            "Max locked memory         unlimited            unlimited            bytes\n",
+        ),
+        ("etc/nccl.conf", "NCCL_DEUBG=WARN\n", "NCCL_DEBUG=WARN\n"),
+        ("proc/mounts", "shm /dev/shm tmpfs rw,size=65536k 0 0\n", "tmpfs /dev/shm tmpfs rw,size=64g 0 0\n"),
+        ("proc/cmdline", "quiet intel_iommu=on\n", "quiet intel_iommu=on iommu=pt\n"),
+        ("proc/self/status", "Cpus_allowed_list:\t0-3\n", "Cpus_allowed_list:\t0-7\n"),
+        ("sys/class/infiniband/mlx5_0/ports/1/state", "1: DOWN\n", "4: ACTIVE\n"),
+        ("usr/local/lib/python3.12/site-packages/nvidia_nccl_cu12-2.27.3.dist-info/METADATA", "", ""),
+    ] {
+        plant(bad.path(), path, ill);
+        plant(good.path(), path, well);
+    }
+    plant(bad.path(), "usr/lib/x86_64-linux-gnu/libnccl.so.2.18.3", "");
+    plant(good.path(), "usr/lib/x86_64-linux-gnu/libnccl.so.2.27.3", "");
+    plant(good.path(), "dev/infiniband/uverbs0", "");
+    plant(good.path(), "sys/module/nvidia_peermem/version", "");
+    for (root, control) in [(bad.path(), 0x1d), (good.path(), 0x00)] {
+        plant(root, "sys/module/nvidia/version", "");
+        plant(root, "sys/bus/pci/devices/0000:10:00.0/config", bridge(control));
+        plant(root, "sys/devices/system/cpu/online", "0-7\n");
+        plant(root, "sys/devices/system/node/node1/cpulist", "4-7\n");
+        for (what, text) in [("class", "0x030200\n"), ("vendor", "0x10de\n"), ("numa_node", "1\n")] {
+            plant(root, &format!("sys/bus/pci/devices/0000:11:00.0/{what}"), text);
+        }
+    }
+    let all = [
+        "acs-on",
+        "far-cores",
+        "iommu-on",
+        "memlock",
+        "misspelt-name",
+        "narrow-ports",
+        "no-peer-memory",
+        "no-rdma-device",
+        "port-down",
+        "small-shm",
+        "two-nccls",
+    ];
+    assert_eq!(of_host(bad.path()), (1, all.map(str::to_owned).into()));
+    assert_eq!(of_host(good.path()), (0, BTreeSet::new()));
+    plant(bad.path(), "proc/self/status", "Cpus_allowed_list:\t3\n");
+    assert!(of_host(bad.path()).1.contains("one-core"));
+    let empty = tempfile::tempdir().unwrap();
+    assert_eq!(of_host(empty.path()), (0, BTreeSet::new()));
+}
+
+/// Goal: exit codes, formats, processes: what CI sees.
+#[test]
+fn outputs_say_where() {
+    let bad = format!("{FOLDER}/numbers.bad.env");
+    let (code, out, err) = collcast(&["lint", &bad]);
+    assert_eq!(code, 1, "{err}");
+    assert!(out.contains("numbers.bad.env:1: error: NCCL_BUFFSIZE=8M is read as 8 [number-with-text]"), "{out}");
+    assert!(out.contains("way out: ") && err.contains("4 errors"), "{out}{err}");
+    let (code, out, err) = collcast(&["lint", &format!("{FOLDER}/numbers.good.env")]);
+    assert_eq!((code, out.as_str()), (0, ""), "{err}");
+    assert!(err.contains("nothing is wrong with 4 settings in 1 place"), "{err}");
+    let (_, out, _) = collcast(&["lint", &bad, "--format", "github"]);
+    assert!(out.contains(&format!("::error file={bad},line=1,title=")), "{out}");
+    let (_, out, _) = collcast(&["lint", &bad, "--format", "sarif"]);
+    let sarif: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(sarif["runs"][0]["results"].as_array().unwrap().len(), 5);
+    let (code, out, _) = collcast(&["lint", &bad, "--format", "junit"]);
+    assert!(code == 1 && out.contains("failures=\"4\""), "{out}");
+    // Warnings and notes alone are no failure.
+    assert_eq!(collcast(&["lint", &format!("{FOLDER}/debug_info.bad.env")]).0, 0);
+    for (args, says) in [
+        (&["lint"][..], "nothing to look at"),
+        (&["lint", "no-such-file.env"], "cannot read"),
+        (&["lint", &bad, "-t", "dgx-h10"], "dgx-h100"),
+        (&["lint", "--root", "/"], "--host"),
+        (&["lint", "--pid", "4294967294"], "cannot read"),
+    ] {
+        let (code, _, err) = collcast(args);
+        assert!(code == 2 && err.contains(says), "{args:?}: {code} {err}");
+    }
+}
+
+/// Goal: variables of a process are read as those of a file, by its number and as one's own.
+#[test]
+fn processes_are_read() {
+    let mut sleeper = std::process::Command::new("sleep").arg("60").env("NCCL_DEUBG", "INFO").spawn().unwrap();
+    // The variables are those of `sleep` once the system has started it.
+    let environ = format!("/proc/{}/environ", sleeper.id());
+    let until = Instant::now() + Duration::from_secs(20);
+    while !std::fs::read(&environ).is_ok_and(|text| !text.is_empty()) && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let (code, out, err) = collcast(&["lint", "--pid", &sleeper.id().to_string()]);
+    sleeper.kill().unwrap();
+    sleeper.wait().unwrap();
+    assert!(code == 1 && out.contains("did you mean NCCL_DEBUG?"), "{out}{err}");
+    let own = std::process::Command::new(env!("CARGO_BIN_EXE_collcast"))
+        .args(["lint", "--env"])
+        .env("NCCL_IB_SHARP", "1")
+        .output()
+        .unwrap();
+    assert_eq!(own.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&own.stdout).contains("the environment: error: NCCL_IB_SHARP"));
+}
+
+/// Goal: whatever the bytes and the name of a file, there is an answer, soon.
+/// Method: samples with pieces cut out, doubled, swapped and overwritten, under the names of all kinds.
+#[test]
+fn no_file_breaks_it() {
+    let seconds = std::env::var("COLLCAST_FUZZ_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(3);
+    let until = Instant::now() + Duration::from_secs(seconds);
+    let texts: Vec<Vec<u8>> =
+        (samples().iter()).map(|sample| std::fs::read(root().join(FOLDER).join(&sample.file)).unwrap()).collect();
+    let names = ["x.env", "x.sh", "Dockerfile", "x.yaml", "x.py", "x.log", "x.conf", "x"];
+    // A generator of numbers that is the same everywhere: Knuth's, in MMIX.
+    let mut state = 20_261_125_u64;
+    let mut next = move |below: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % below.max(1)
+    };
+    let mut runs = 0_u64;
+    while Instant::now() < until || runs < 100 {
+        let mut bytes = texts[next(texts.len())].clone();
+        for _ in 0..=next(6) {
+            let (at, length) = (next(bytes.len()), next(40));
+            let end = (at + length).min(bytes.len());
+            match next(4) {
+                0 => drop(bytes.drain(at..end)),
+                1 => bytes.extend_from_within(at..end),
+                2 => bytes[at..end].fill(b" \n\"'\\{[=$#\0\xff"[next(12)]),
+                _ => {
+                    let other = &texts[next(texts.len())];
+                    let from = next(other.len());
+                    let piece = other[from..(from + length).min(other.len())].to_vec();
+                    bytes.splice(at..at, piece);
+                }
+            }
+        }
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        let input = Input { name: names[next(names.len())].to_owned(), text };
+        let outcome = lint(&Request { inputs: vec![input], ..Request::default() }).unwrap();
+        let _ = (outcome.lines(), outcome.sarif());
+        runs += 1;
+    }
+    // Long lines and deep nesting take time in proportion to their length.
+    for text in ["[".repeat(1 << 20), "- ".repeat(1 << 19), "a:\n ".repeat(1 << 18), "NCCL_A=1\n".repeat(1 << 16)] {
+        for name in names {
+            let input = Input { name: name.to_owned(), text: text.clone() };
+            lint(&Request { inputs: vec![input], ..Request::default() }).unwrap();
+        }
+    }
+}
