@@ -257,7 +257,7 @@ mod tests {
         let all: Grounds = [small.clone(), of(Part::Large, 0.01), of(Part::Large, 0.02)].into_iter().collect();
         assert_eq!(
             all.trust().confidence,
-            "high: forecasts of rows that the fit had not seen were 2% off at large sizes, 49% at small ones"
+            "high: forecasts of rows that the fit had not seen were 2% off at large sizes, 49% off at small ones"
         );
         assert_eq!(small.trust().status, Status::Warning);
         assert_eq!(
