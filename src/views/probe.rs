@@ -45,9 +45,7 @@ impl Outcome {
             .to_owned(),
             basis: "measured".to_owned(),
             next: Some(match self.rows.is_empty() {
-                true => format!(
-                    "fit a profile of the GPU: `collcast calibrate {folder} --compute h100 -o mine.toml`, or as it is called"
-                ),
+                true => format!("fit a profile of the GPU: `collcast calibrate {folder} --compute GPU -o mine.toml`"),
                 false => format!("fit a profile: `collcast calibrate {folder} -t {}`", self.topology.display()),
             }),
         });

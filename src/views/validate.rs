@@ -304,7 +304,7 @@ impl Outcome {
         Verdict {
             status: match self.health.state {
                 _ if self.failed => Status::Failed,
-                State::Pass if self.anomalies.is_empty() => Status::Ok,
+                State::Pass if self.anomalies.is_empty() && self.too_fast().is_none() => Status::Ok,
                 _ => Status::Warning,
             },
             sentence,
@@ -342,6 +342,13 @@ impl Outcome {
         named.map_or_else(String::new, |a| format!("; likely cause: {}", a.kind))
     }
 
+    /// How many times as fast a run is as the good one that it is held against, where that one cannot have been good.
+    fn too_fast(&self) -> Option<f64> {
+        let runs = self.health.runs.iter().filter(|_| matches!(self.expected, Expected::Runs { .. }));
+        let shares = runs.filter_map(|run| Some(run.decisive()?.share)).filter(|share| *share > FASTER);
+        shares.max_by(f64::total_cmp)
+    }
+
     /// How sure the verdict is: by what healthy machines were off by where it rests, and never high on a forecast that
     /// no measurement of such calls is behind.
     fn confidence(&self) -> String {
@@ -353,8 +360,7 @@ impl Outcome {
             return "low: other GPUs were measured than what is expected is of".to_owned();
         }
         let within = (1.0 - band.low) * 100.0;
-        if band.share > FASTER && matches!(self.expected, Expected::Runs { .. }) {
-            let times = band.share;
+        if let Some(times) = self.too_fast() {
             return format!("low: it is {times:.1} times as fast as what it is held against; was that a good run?");
         }
         let margin = match &self.expected {

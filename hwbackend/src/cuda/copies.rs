@@ -6,38 +6,8 @@ use collcast_sim::collective::Launch;
 
 use super::Cuda;
 use super::driver::{Memory, Stream};
-use super::timing::{Operation, Timer};
+use super::timing::{Repeated, Timer};
 use crate::exec::{Effort, ExecError, Sample};
-
-/// A stream, a source and a target for each pair.
-struct Copies {
-    bytes: u64,
-    memory: Vec<[Memory; 2]>,
-    streams: Vec<Stream>,
-}
-
-impl Operation for Copies {
-    fn streams(&self) -> &[Stream] {
-        &self.streams
-    }
-
-    fn enqueue(&self, local: usize) -> Result<(), ExecError> {
-        let [from, to] = &self.memory[local];
-        self.streams[local].copy(to, from, self.bytes)
-    }
-
-    fn outcome(&self) -> Result<(), ExecError> {
-        Ok(())
-    }
-}
-
-impl Drop for Copies {
-    fn drop(&mut self) {
-        for stream in &self.streams {
-            let _ = stream.wait(Duration::from_secs(30));
-        }
-    }
-}
 
 impl Cuda {
     /// Time of one copy of `bytes` from the first GPU of each pair to the second, all pairs at once and
@@ -52,16 +22,23 @@ impl Cuda {
                 .get(gpu as usize)
                 .ok_or_else(|| ExecError::Refused { what: there(), hint: "count GPUs from 0" })
         };
-        let mut copies = Copies { bytes, memory: Vec::new(), streams: Vec::new() };
+        let (mut memory, mut streams) = (Vec::new(), Vec::new());
         for &(src, dst) in pairs {
             let (from, to) = (device(src)?, device(dst)?);
             if src != dst {
                 from.reach(to)?;
                 to.reach(from)?;
             }
-            copies.memory.push([Memory::new(from, bytes)?, Memory::new(to, bytes)?]);
-            copies.streams.push(Stream::new(from)?);
+            memory.push([Memory::new(from, bytes)?, Memory::new(to, bytes)?]);
+            streams.push(Stream::new(from)?);
         }
+        let copies = Repeated {
+            streams,
+            enqueue: |stream: &Stream, local: usize| {
+                let [from, to]: &[Memory; 2] = &memory[local];
+                stream.copy(to, from, bytes)
+            },
+        };
         let timer = Timer::new(&copies, Launch::SingleThread, effort.patience + Duration::from_secs(30))?;
         let times_us = timer.run(effort, &mut || Ok(()), &mut Ok)?;
         Ok(Sample { times_us, ..Sample::default() })

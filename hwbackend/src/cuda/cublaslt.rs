@@ -12,6 +12,9 @@ use libloading::Library;
 use super::driver::{Device, Memory, Stream, python_folders};
 use crate::exec::ExecError;
 
+/// The call that refuses a product which the GPU has not.
+pub const CHOOSES: &str = "cublasLtMatmulAlgoGetHeuristic";
+
 type Raw = *mut c_void;
 /// `CUBLAS_COMPUTE_32F`, and the element types `CUDA_R_32F`, `CUDA_R_16BF` and `CUDA_R_8F_E4M3` of the library's headers.
 const COMPUTE_32F: c_int = 68;
@@ -263,12 +266,12 @@ impl Product {
             check("cublasLtMatmulPreferenceSetAttribute", code)?;
             let [a, b, d] = layouts;
             let code = ask(handle, description, a, b, d, d, preference, 1, &raw mut algorithm, &raw mut found);
-            check("cublasLtMatmulAlgoGetHeuristic", code)?;
+            check(CHOOSES, code)?;
         }
-        check("cublasLtMatmulAlgoGetHeuristic", algorithm.state)?;
+        check(CHOOSES, algorithm.state)?;
         if found < 1 {
             let message = "no algorithm for this product".to_owned();
-            return Err(ExecError::Library { call: "cublasLtMatmulAlgoGetHeuristic", message });
+            return Err(ExecError::Library { call: CHOOSES, message });
         }
         Ok(Self { matmul, handle, describe: description, layouts, algorithm, memory, workspace })
     }

@@ -27,7 +27,7 @@ use collcast_sim::collective::{Launch, Protocol};
 use collcast_sim::ids::Rank;
 use collcast_sim::schedule::Schedule;
 
-pub use cublaslt::{Element, Linear, LinearPass};
+pub use cublaslt::{CHOOSES, Element, Linear, LinearPass};
 
 use buffers::{Checker, RankBuffers, macros};
 use driver::{Device, Kernel, Memory, Pinned, Stream, compile, open, open_compiler};

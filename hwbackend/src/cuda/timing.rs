@@ -29,6 +29,35 @@ pub(crate) trait Operation: Sync {
     fn outcome(&self) -> Result<(), ExecError>;
 }
 
+/// The same work in each of some streams, over and over; nothing outlives what it works on.
+pub(crate) struct Repeated<F> {
+    pub(crate) streams: Vec<Stream>,
+    /// Puts one operation into the stream with this index.
+    pub(crate) enqueue: F,
+}
+
+impl<F: Fn(&Stream, usize) -> Result<(), ExecError> + Sync> Operation for Repeated<F> {
+    fn streams(&self) -> &[Stream] {
+        &self.streams
+    }
+
+    fn enqueue(&self, local: usize) -> Result<(), ExecError> {
+        (self.enqueue)(&self.streams[local], local)
+    }
+
+    fn outcome(&self) -> Result<(), ExecError> {
+        Ok(())
+    }
+}
+
+impl<F> Drop for Repeated<F> {
+    fn drop(&mut self) {
+        for stream in &self.streams {
+            let _ = stream.wait(Duration::from_secs(30));
+        }
+    }
+}
+
 /// Runs batches of one operation. The first of a batch is not timed: the host reaches one GPU after
 /// another, and an operation that all take part in lets all go on together.
 pub(crate) struct Timer<'a> {

@@ -244,23 +244,23 @@ const fn plugin<I: Copy, G: Copy>(init: I, get: G) -> Plugin<I, G> {
     Plugin { name: NAME.as_ptr(), init: Some(init), get: Some(get), end: Some(end) }
 }
 
-/// For NCCL 2.21.
-#[unsafe(no_mangle)]
-#[allow(non_upper_case_globals, reason = "NCCL looks for this name")]
-pub static ncclTunerPlugin_v2: Plugin2 = plugin(init2 as Init2, get2 as Get2);
-/// For NCCL 2.22 and 2.23.
-#[unsafe(no_mangle)]
-#[allow(non_upper_case_globals, reason = "NCCL looks for this name")]
-pub static ncclTunerPlugin_v3: Plugin3 = plugin(init3 as Init2, get3 as Get3);
-/// For NCCL 2.24 to 2.27.
-#[unsafe(no_mangle)]
-#[allow(non_upper_case_globals, reason = "NCCL looks for this name")]
-pub static ncclTunerPlugin_v4: Plugin4 = plugin(init4 as Init2, get4 as Get4);
-/// For NCCL 2.28 and 2.29.
-#[unsafe(no_mangle)]
-#[allow(non_upper_case_globals, reason = "NCCL looks for this name")]
-pub static ncclTunerPlugin_v5: Plugin5 = plugin(init5 as Init5, get4 as Get4);
-/// For NCCL 2.30.
-#[unsafe(no_mangle)]
-#[allow(non_upper_case_globals, reason = "NCCL looks for this name")]
-pub static ncclTunerPlugin_v6: Plugin6 = Plugin6 { base: plugin(init6 as Init5, get4 as Get4), chunk: Some(chunk) };
+macro_rules! exported {
+    ($($(#[$doc:meta])+ $name:ident: $interface:ty = $plugin:expr;)+) => {$(
+        $(#[$doc])+
+        #[unsafe(no_mangle)]
+        #[allow(non_upper_case_globals, reason = "NCCL looks for this name")]
+        pub static $name: $interface = $plugin;
+    )+};
+}
+exported! {
+    /// For NCCL 2.21.
+    ncclTunerPlugin_v2: Plugin2 = plugin(init2 as Init2, get2 as Get2);
+    /// For NCCL 2.22 and 2.23.
+    ncclTunerPlugin_v3: Plugin3 = plugin(init3 as Init2, get3 as Get3);
+    /// For NCCL 2.24 to 2.27.
+    ncclTunerPlugin_v4: Plugin4 = plugin(init4 as Init2, get4 as Get4);
+    /// For NCCL 2.28 and 2.29.
+    ncclTunerPlugin_v5: Plugin5 = plugin(init5 as Init5, get4 as Get4);
+    /// For NCCL 2.30.
+    ncclTunerPlugin_v6: Plugin6 = Plugin6 { base: plugin(init6 as Init5, get4 as Get4), chunk: Some(chunk) };
+}
