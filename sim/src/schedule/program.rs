@@ -455,6 +455,22 @@ impl Template {
         State { skip: rounds, ..start.clone() }
     }
 
+    /// For the first `count` receive ports (or send ports) of a worker, the first of those that are always used along
+    /// with it: which of them has which connection makes no difference in time.
+    pub fn ports_alike(&self, count: usize, sends: bool) -> Ports {
+        let constant = |port: &Expr| match port {
+            Expr::Const(port) => usize::try_from(*port).ok(),
+            _ => None,
+        };
+        let ops = self.ops.iter().map(|op| if sends { &op.send } else { &op.recv });
+        let Some(ops) = ops.map(|ports| ports.iter().map(constant).collect()).collect::<Option<Vec<Vec<usize>>>>()
+        else {
+            return (0..count).collect();
+        };
+        let uses = |port: usize| ops.iter().map(move |ports| ports.iter().filter(|&&p| p == port).count());
+        (0..count).map(|port| (0..port).find(|&first| uses(first).eq(uses(port))).unwrap_or(port)).collect()
+    }
+
     /// Rounds of each loop inside of the first one whose rounds are all alike in time: they hold instructions alone,
     /// nothing but what is moved where depends on their variable, and nobody waits for a signal of them. With the
     /// variables of those loops, a bit each.
