@@ -8,12 +8,14 @@
 
 use std::hash::{Hash, Hasher};
 
-use rustc_hash::FxHashMap;
+use rayon::prelude::*;
+use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 use super::instance::Instance;
 use super::mix::{Mixer, mix};
 use super::uses::{Section, Uses};
+use crate::schedule::program::{Ports, Template};
 use crate::schedule::wiring::UNUSED;
 
 /// Rounds after which a machine without symmetry is simulated as it is: news travels one
@@ -21,6 +23,9 @@ use crate::schedule::wiring::UNUSED;
 const MAX_ROUNDS: usize = 200;
 /// Rounds between two looks at whether anything is still being told apart.
 const STRIDE: usize = 4;
+
+/// Lanes or connections that a core looks at before it asks for more: fewer are not worth the asking.
+const AT_ONCE: usize = 4096;
 
 /// A folded instance and what became of everything.
 #[derive(Clone, Debug)]
@@ -38,6 +43,23 @@ pub struct Folded<'a> {
 /// Lanes and ports at one side of a connection.
 type Ends = SmallVec<[(u32, u64); 1]>;
 
+/// For each template of a schedule, of its receive ports and of its send ports the first that is alike.
+type Alike = Vec<[Ports; 2]>;
+
+/// Those of all schedules: of each template as many ports as any of its lanes has.
+fn alike_ports(instance: &Instance<'_>) -> Vec<Alike> {
+    let mut counts: Vec<Vec<[usize; 2]>> = instance.schedules.iter().map(|s| vec![[0; 2]; s.templates.len()]).collect();
+    for lane in &instance.lanes {
+        let [recv, send] = &mut counts[lane.job as usize][lane.template];
+        (*recv, *send) = (lane.recv.len().max(*recv), lane.send.len().max(*send));
+    }
+    let of_template = |(template, &[recv, send]): (&Template, &[usize; 2])| {
+        [template.ports_alike(recv, false), template.ports_alike(send, true)]
+    };
+    let schedules = instance.schedules.iter().zip(&counts);
+    schedules.map(|(schedule, counts)| schedule.templates.iter().zip(counts).map(of_template).collect()).collect()
+}
+
 struct Colours {
     lanes: Vec<u64>,
     conns: Vec<u64>,
@@ -52,11 +74,13 @@ pub fn fold<'a>(instance: &Instance<'a>) -> Folded<'a> {
     if turns || instance.tasks.iter().any(|task| !task.kernels.is_empty()) {
         return identity(instance);
     }
+    let alike = alike_ports(instance);
     let mut ends = vec![[Ends::new(), Ends::new()]; instance.conns.len()];
     for (lane, spec) in (0..).zip(&instance.lanes) {
-        for (side, ports) in [&spec.send, &spec.recv].into_iter().enumerate() {
-            for (port, &conn) in ports.iter().enumerate().filter(|(_, c)| **c != UNUSED) {
-                ends[conn as usize][side].push((lane, port as u64));
+        let alike = &alike[spec.job as usize][spec.template];
+        for (side, ports) in [&spec.recv, &spec.send].into_iter().enumerate() {
+            for (port, &conn) in alike[side].iter().zip(ports).filter(|(_, c)| **c != UNUSED) {
+                ends[conn as usize][side].push((lane, *port as u64));
             }
         }
     }
@@ -64,7 +88,7 @@ pub fn fold<'a>(instance: &Instance<'a>) -> Folded<'a> {
     let mut classes = count(&colours);
     for _ in 0..MAX_ROUNDS / STRIDE {
         for _ in 0..STRIDE {
-            colours = refine(instance, &ends, &colours);
+            colours = refine(instance, &alike, &ends, &colours);
         }
         let now = count(&colours);
         if now == classes {
@@ -116,13 +140,18 @@ fn initial(instance: &Instance<'_>) -> Colours {
     Colours { lanes, conns, resources, kernels }
 }
 
-fn refine(instance: &Instance<'_>, ends: &[[Ends; 2]], old: &Colours) -> Colours {
+fn refine(instance: &Instance<'_>, alike: &[Alike], ends: &[[Ends; 2]], old: &Colours) -> Colours {
     let port = |&conn: &u32| {
         if conn == UNUSED { 0 } else { old.conns[conn as usize] }
     };
-    let lanes = (instance.lanes.iter().zip(&old.lanes))
+    let lanes = (instance.lanes.par_iter().zip(&old.lanes).with_min_len(AT_ONCE))
         .map(|(lane, &own)| {
-            let ports = lane.recv.iter().map(port).chain([1]).chain(lane.send.iter().map(port));
+            let [recv, send] = &alike[lane.job as usize][lane.template];
+            // Which port it is tells them apart, but for those that are alike.
+            let of_ports = |conns: &[u32], alike: &Ports| {
+                sum(conns.iter().zip(alike).map(|(conn, &first)| all([first as u64, port(conn)])))
+            };
+            let ports = [of_ports(&lane.recv, recv), 1, of_ports(&lane.send, send)].into_iter();
             let token = |&other: &u32| old.lanes.get(other as usize).copied().unwrap_or(0);
             let ports = ports.chain([2]).chain(lane.tokens.iter().map(token));
             let alone = lane.own.map_or(0, |own| old.resources[own.0 as usize]);
@@ -130,11 +159,11 @@ fn refine(instance: &Instance<'_>, ends: &[[Ends; 2]], old: &Colours) -> Colours
             all(shared.into_iter().chain(ports))
         })
         .collect();
-    let conns = (instance.conns.iter().zip(&old.conns).zip(ends))
+    let conns = (instance.conns.par_iter().zip(&old.conns).zip(ends).with_min_len(AT_ONCE))
         .map(|((conn, &own), ends)| {
             let uses =
                 sum(conn.uses.iter().map(|(section, (r, w))| all([old.resources[r as usize], w, section as u64])));
-            let [senders, receivers] =
+            let [receivers, senders] =
                 [&ends[0], &ends[1]].map(|ends| sum(ends.iter().map(|&(l, p)| all([old.lanes[l as usize], p]))));
             all([own, senders, receivers, uses])
         })
@@ -175,12 +204,8 @@ fn classes_of(colours: &[u64]) -> (Vec<u32>, Vec<u32>) {
 }
 
 fn count(colours: &Colours) -> [usize; 4] {
-    [&colours.lanes, &colours.conns, &colours.resources, &colours.kernels].map(|c| {
-        let mut distinct = c.clone();
-        distinct.sort_unstable();
-        distinct.dedup();
-        distinct.len()
-    })
+    [&colours.lanes, &colours.conns, &colours.resources, &colours.kernels]
+        .map(|colours| colours.iter().collect::<FxHashSet<_>>().len())
 }
 
 fn identity<'a>(instance: &Instance<'a>) -> Folded<'a> {

@@ -248,6 +248,8 @@ pub struct Outcome {
     pub first_ends: Vec<SimTime>,
     /// When each kernel ended its last round.
     pub last_ends: Vec<SimTime>,
+    /// When each lane was through, in its last round.
+    pub lane_ends: Vec<SimTime>,
     /// When each round was over everywhere.
     pub round_ends: Vec<SimTime>,
     /// When each task started and ended.

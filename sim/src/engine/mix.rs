@@ -15,7 +15,7 @@ pub fn mix(seed: u64, value: u64) -> u64 {
 
 /// A hasher of [`mix`], for keys that decide what is taken to be equal.
 #[derive(Clone, Copy, Default, Debug)]
-pub(super) struct Mixer(u64);
+pub(crate) struct Mixer(u64);
 
 impl Hasher for Mixer {
     fn write(&mut self, bytes: &[u8]) {

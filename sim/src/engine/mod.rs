@@ -46,6 +46,7 @@ use state::{
 
 pub use fold::{Folded, fold};
 pub use instance::{Access, ConnSpec, Gate, Instance, KernelSpec, LaneSpec, Outcome, ProxySpec, TaskSpec, lane_of};
+pub(crate) use mix::Mixer;
 pub use mix::mix;
 pub use observe::{Observer, Unobserved};
 pub use steady::run_steady;
@@ -107,11 +108,7 @@ impl<'a, 'o, O: Observer> Simulation<'a, 'o, O> {
         let mut conns: Vec<ConnRun> = instance
             .conns
             .iter()
-            .map(|spec| {
-                let depth = spec.depth.max(1) as usize;
-                let slots = SmallVec::from_elem(Slot::default(), depth);
-                ConnRun { slots, wake_at: UNKNOWN, ..ConnRun::default() }
-            })
+            .map(|spec| ConnRun { depth: spec.depth.max(1).into(), wake_at: UNKNOWN, ..ConnRun::default() })
             .collect();
         let mut join = |lane: u32, conn: u32, sends: bool| {
             let Some(conn) = conns.get_mut(conn as usize) else {
@@ -183,6 +180,7 @@ impl<'a, 'o, O: Observer> Simulation<'a, 'o, O> {
                 task_causes: vec![UNUSED; instance.tasks.len()],
                 first_ends: vec![SimTime(0); instance.kernels.len()],
                 last_ends: vec![SimTime(0); instance.kernels.len()],
+                lane_ends: vec![SimTime(0); instance.lanes.len()],
                 ..Outcome::default()
             },
             done: 0,
@@ -410,6 +408,7 @@ impl<'a, 'o, O: Observer> Simulation<'a, 'o, O> {
     fn end_program(&mut self, lane: u32) {
         let now = SimTime(self.now);
         let spec = &self.instance.lanes[lane as usize];
+        self.outcome.lane_ends[lane as usize] = now;
         if let Some(turn) = self.turns.get_mut(self.lanes[lane as usize].turn as usize) {
             turn.running -= 1;
             if turn.running == 0 {
@@ -500,21 +499,29 @@ impl<'a, 'o, O: Observer> Simulation<'a, 'o, O> {
             let reduce = if step.reduce { spec.reduce_weight } else { 0 };
             uses.push((own, loads * longer / WEIGHT_ONE + stores + reduce));
         }
-        for &port in &step.recv {
-            uses.extend_from_slice(instance.conns[spec.recv[port] as usize].uses.of(Section::Load));
+        for (index, &port) in step.recv.iter().enumerate() {
+            let id = spec.recv[port];
+            if is_first(&step.recv[..index], &spec.recv, id) {
+                uses.extend_from_slice(instance.conns[id as usize].uses.of(Section::Load));
+            }
         }
-        for &port in &step.send {
+        for (index, &port) in step.send.iter().enumerate() {
             let id = spec.send[port];
             let conn = &instance.conns[id as usize];
-            uses.extend_from_slice(conn.uses.of(Section::Store));
-            if conn.proxy.is_some() && conn.checks(bytes) > 0 {
+            let first = is_first(&step.send[..index], &spec.send, id);
+            if first {
+                uses.extend_from_slice(conn.uses.of(Section::Store));
+            }
+            if first && conn.proxy.is_some() && conn.checks(bytes) > 0 {
                 let run = &mut self.conns[id as usize];
                 run.checks += 1;
                 run.unchecked.push_back(conn.checks(bytes));
                 self.proxy(id);
             }
             if conn.proxy.is_none() {
-                uses.extend_from_slice(conn.uses.of(Section::Transfer));
+                if first {
+                    uses.extend_from_slice(conn.uses.of(Section::Transfer));
+                }
                 if conn.streaming {
                     let rate = instance.resources[spec.issue.0 as usize];
                     let first = spec.takes(rate, spec.wave.min(bytes), spec.access.store);
@@ -690,6 +697,12 @@ impl<'a, 'o, O: Observer> Simulation<'a, 'o, O> {
         self.start_flow(bytes.max(1), spec.uses.of(Section::Transfer), Owner::Proxy(id));
         self.stream(id);
     }
+}
+
+/// Whether none of some ports has a connection already. One that stands for several of a lane, folded, takes what all
+/// of them take.
+fn is_first(ports: &[usize], conns: &[u32], id: u32) -> bool {
+    ports.iter().all(|&port| conns[port] != id)
 }
 
 /// The turns of blocks where any lane waits for another, and which of them each lane has.

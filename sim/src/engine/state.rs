@@ -121,6 +121,9 @@ pub(super) struct ConnRun {
     pub(super) produced: u64,
     pub(super) ended: u64,
     pub(super) freed: u64,
+    /// Places of the FIFO.
+    pub(super) depth: u64,
+    /// Those that were ever used: many FIFOs hold more than a call sends.
     pub(super) slots: SmallVec<[Slot; 8]>,
     pub(super) senders: SmallVec<[End; 1]>,
     pub(super) receivers: SmallVec<[End; 1]>,
@@ -143,7 +146,10 @@ pub(super) struct ConnRun {
 
 impl ConnRun {
     pub(super) fn slot(&mut self, slice: u64) -> &mut Slot {
-        let place = usize::try_from(slice % self.slots.len() as u64).unwrap_or(0);
+        let place = usize::try_from(slice % self.depth).unwrap_or(0);
+        if place >= self.slots.len() {
+            self.slots.resize(place + 1, Slot::default());
+        }
         &mut self.slots[place]
     }
 
@@ -176,7 +182,7 @@ impl ConnRun {
 
     /// When the receivers have a place for a slice; `None` when nobody knows yet.
     pub(super) fn credit(&mut self, slice: u64) -> Option<u64> {
-        let depth = self.slots.len() as u64;
+        let depth = self.depth;
         if slice < depth {
             return Some(0);
         }
@@ -191,7 +197,7 @@ impl ConnRun {
 
     /// When the senders have a place for a slice that a proxy is to transfer.
     pub(super) fn acked(&mut self, slice: u64) -> Option<u64> {
-        let depth = self.slots.len() as u64;
+        let depth = self.depth;
         if slice < depth {
             return Some(0);
         }

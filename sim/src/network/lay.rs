@@ -1,5 +1,6 @@
 //! Lays a schedule on a machine: resources, weights and latencies for the engine.
 
+use super::alike::Alike;
 use super::laid::{Laid, LayError, ResourceName};
 use super::layer::Layer;
 use crate::collective::Protocol;
@@ -8,7 +9,7 @@ use crate::engine::{Access, ConnSpec, Instance, KernelSpec, LaneSpec, Section, l
 use crate::ids::Rank;
 use crate::nccl::Transport;
 use crate::profile::Profile;
-use crate::schedule::wiring::{Wired, WiredConn, Wiring};
+use crate::schedule::wiring::{UNUSED, Wired, WiredConn, Wiring};
 use crate::schedule::{Conn, End, Schedule};
 use crate::topology::Topology;
 use crate::units::{SimDuration, SimTime};
@@ -42,20 +43,60 @@ pub fn lay<'a>(
     transport: &Transport,
     schedule: &'a Schedule,
 ) -> Result<Laid<'a>, LayError> {
-    let wiring = Wiring::new(schedule)?;
-    let kernels = vec![KernelSpec { rounds: 1, gap: SimDuration::ZERO }; schedule.call.ranks as usize];
+    lay_some(topology, profile, transport, schedule, None)
+}
+
+/// Lays a schedule on one host of each kind of the first ranks of a machine, where hosts are alike: what is laid runs as
+/// the whole does, each lane standing for all that are alike.
+///
+/// # Errors
+/// As [`lay`].
+pub fn lay_one_of_each<'a>(
+    topology: &Topology,
+    profile: &Profile,
+    transport: &Transport,
+    schedule: &'a Schedule,
+) -> Result<Laid<'a>, LayError> {
+    lay_some(topology, profile, transport, schedule, Alike::of(topology, transport, schedule).as_ref())
+}
+
+fn lay_some<'a>(
+    topology: &Topology,
+    profile: &Profile,
+    transport: &Transport,
+    schedule: &'a Schedule,
+    alike: Option<&Alike>,
+) -> Result<Laid<'a>, LayError> {
+    let ranks: Vec<Rank> =
+        alike.map_or_else(|| (0..schedule.call.ranks).map(Rank).collect(), |all| all.ranks().collect());
+    let stands_for = alike.map(|alike| |conn: &Conn| alike.conn(conn));
+    let stands_for = stands_for.as_ref().map(|of| of as &dyn Fn(&Conn) -> Conn);
+    let wiring = Wiring::of(schedule, ranks.iter().copied(), stands_for)?;
+    let kernels = vec![KernelSpec { rounds: 1, gap: SimDuration::ZERO }; ranks.len()];
     let mut instance = Instance { schedules: vec![schedule], kernels, ..Instance::default() };
     instance.conns.reserve_exact(wiring.conns.len());
     instance.lanes.reserve_exact(wiring.workers.len());
     let mut layer = Layer::new(topology, profile, transport, schedule);
     layer.find_several(&wiring)?;
     for (index, wired) in (0..).zip(&wiring.conns) {
-        instance.conns.push(lay_conn(&mut layer, schedule, &wiring, index, wired)?);
+        let before = layer.resources();
+        let conn = lay_conn(&mut layer, schedule, &wiring, index, wired)?;
+        let edges = alike.and_then(|alike| Some((alike, alike.edges(&wired.conn)?)));
+        instance.conns.push(match edges {
+            Some((alike, edges)) => layer.for_all(conn, before, alike, edges),
+            None => conn,
+        });
     }
     let lanes = Lanes::new(topology, profile, schedule, &wiring, &instance.conns);
-    instance.lanes.extend(wiring.workers.iter().map(|worker| lanes.lay(&mut layer, worker)));
+    for worker in &wiring.workers {
+        let mut lane = lanes.lay(&mut layer, worker);
+        lane.kernel = ranks.binary_search(&worker.rank).ok().and_then(|at| u32::try_from(at).ok()).unwrap_or(UNUSED);
+        lane.multiplicity = alike.map_or(1, |alike| alike.members(worker.rank));
+        instance.lanes.push(lane);
+    }
     let (resources, names, congested) = layer.finish();
     instance.resources = resources;
+    let congested = alike.map_or(congested, |alike| alike.congested);
     Ok(Laid { instance, names, wiring, congested })
 }
 
@@ -123,7 +164,6 @@ impl<'a> Lanes<'a> {
         let (profile, protocol) = (self.profile, self.schedule.plan.protocol);
         let mut lane = lane_of(worker, 0, self.schedule.element_size());
         self.take_threads(layer, worker, &mut lane);
-        lane.kernel = worker.rank.0;
         lane.sync = profile.sync(protocol) + profile.latency_multimem().1.times(self.trips(worker));
         lane.both = profile.both(protocol);
         lane.after = profile.after(protocol);

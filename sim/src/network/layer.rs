@@ -4,23 +4,20 @@ use std::collections::hash_map::Entry;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::alike::{Alike, Edges};
+use super::incast::Incast;
 use super::laid::{LayError, ResourceName};
 use super::route::{Hop, Leg, Route, Router};
 use crate::collective::Protocol;
 use crate::engine::flows::{Use, WEIGHT_ONE};
 use crate::engine::{ConnSpec, ProxySpec, Section, Uses};
-use crate::ids::{ChannelId, LinkId, Rank, VertexId};
+use crate::ids::{ChannelId, LinkId, Rank};
 use crate::nccl::Transport;
 use crate::profile::{Profile, Reach};
 use crate::schedule::Schedule;
-use crate::schedule::wiring::Wiring;
+use crate::schedule::wiring::{UNUSED, Wiring};
 use crate::topology::{LinkKind, Topology, VertexKind};
 use crate::units::SimDuration;
-
-/// From so many times the rate of a port in NICs that send through it, all at once, incast is
-/// taken to matter. The trees and rings of NCCL let at most 6 neighbours meet in one port; nothing but a warning
-/// depends on it.
-const INCAST: u64 = 8;
 
 /// Routes that are remembered while a schedule is laid: all of those that channels of rings and trees share, of which a
 /// large machine has some 50,000. In an all-to-all each pair of ranks is asked for once, a million of them and more.
@@ -38,36 +35,6 @@ fn wire_format(protocol: Protocol) -> f64 {
 
 /// A rank's links to an NVSwitch and back.
 pub(super) type Ports = Vec<(LinkId, LinkId)>;
-
-/// Counts which NICs send through which ports of switches.
-#[derive(Default)]
-struct Incast {
-    seen: FxHashSet<(LinkId, VertexId)>,
-    offered: FxHashMap<LinkId, u64>,
-}
-
-impl Incast {
-    fn add(&mut self, topology: &Topology, route: &Route) {
-        for (id, _) in route.links() {
-            let link = topology.link(id);
-            let lossless = matches!(link.kind, LinkKind::Infiniband | LinkKind::Roce);
-            if !lossless || !matches!(topology.vertex(topology.ends(id).0).kind, VertexKind::NetSwitch { .. }) {
-                continue;
-            }
-            for &(nic, _) in &route.nics {
-                if self.seen.insert((id, nic)) {
-                    *self.offered.entry(id).or_default() += topology.nic(nic).map_or(0, |n| n.rate.get());
-                }
-            }
-        }
-    }
-
-    /// The port with the most, if that is much.
-    fn worst(&self, topology: &Topology) -> Option<LinkId> {
-        let ports = self.offered.iter().map(|(&id, &sum)| (sum / topology.link(id).rate.get(), std::cmp::Reverse(id)));
-        ports.max().filter(|p| p.0 >= INCAST).map(|p| p.1.0)
-    }
-}
 
 /// The resources of an instance, each made when it is first used.
 pub(super) struct Layer<'m> {
@@ -138,6 +105,51 @@ impl<'m> Layer<'m> {
         })
     }
 
+    /// What a connection between hosts that stands for `edges` takes for all of them of those who stand for its hosts, once
+    /// it is laid where it is: the resources that it made there, all those from the `before`-th on, are forgotten.
+    pub(super) fn for_all(&mut self, mut conn: ConnSpec, before: usize, alike: &Alike, edges: &Edges) -> ConnSpec {
+        let laid: Vec<_> = (conn.uses.iter())
+            .map(|(section, (used, weight))| (section, self.names[used as usize], self.rates[used as usize], weight))
+            .collect();
+        self.names.drain(before..).for_each(|name| {
+            self.known.remove(&name);
+        });
+        self.rates.truncate(before);
+        let mut over = edges.over.clone();
+        conn.uses = Uses::default();
+        for (section, name, rate, weight) in laid {
+            let (name, times) = match name {
+                ResourceName::Link(id) => match alike.link(id) {
+                    one if alike.hosts.of_link(id).0 == UNUSED => {
+                        let at = over.iter().position(|link| link.0 == one);
+                        (ResourceName::Link(one), at.map_or(0, |at| over.swap_remove(at).1))
+                    }
+                    one => (ResourceName::Link(one), edges.of(alike, alike.hosts.of_link(id).0)),
+                },
+                ResourceName::Memory(at) => {
+                    (ResourceName::Memory(alike.vertex(at)), edges.of(alike, alike.hosts.of_vertex(at).0))
+                }
+                ResourceName::Direct(at, reads) => {
+                    (ResourceName::Direct(alike.vertex(at), reads), edges.of(alike, alike.hosts.of_vertex(at).0))
+                }
+                ResourceName::Proxy(rank) => {
+                    (ResourceName::Proxy(alike.rank(rank)), edges.of(alike, alike.hosts.of_rank(rank).0))
+                }
+                ResourceName::Helpers(_) | ResourceName::Lane(..) | ResourceName::Own(..) => (name, 1),
+            };
+            if times > 0 {
+                conn.uses.push(section, (self.resource(name, || rate), weight * times));
+            }
+        }
+        conn.uses.shrink_to_fit();
+        conn
+    }
+
+    /// How many resources there are so far.
+    pub(super) fn resources(&self) -> usize {
+        self.names.len()
+    }
+
     /// The resources with their names, and the port on which most flows converge, where they are many.
     pub(super) fn finish(self) -> (Vec<u64>, Vec<ResourceName>, Option<LinkId>) {
         let congested = self.incast.worst(self.topology);
@@ -192,7 +204,7 @@ impl<'m> Layer<'m> {
             Entry::Occupied(known) => Ok(known.into_mut()),
             Entry::Vacant(new) => {
                 let route = self.router.route_by(src, dst, channel, nics).ok_or(LayError::NoRoute { src, dst })?;
-                self.incast.add(self.topology, &route);
+                self.incast.add_route(self.topology, &route);
                 Ok(new.insert(route))
             }
         }

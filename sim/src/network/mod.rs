@@ -1,5 +1,8 @@
 //! From schedule to machine: the order of ranks, routes between them, and laying a schedule on both.
 
+mod alike;
+mod hosts;
+mod incast;
 mod join;
 mod laid;
 mod lay;
@@ -10,7 +13,7 @@ mod switches;
 
 pub use join::join;
 pub use laid::{Laid, LayError, ResourceName};
-pub use lay::{lay, smallest_latency};
+pub use lay::{lay, lay_one_of_each, smallest_latency};
 pub use order::{order, order_by};
 pub use route::{Hop, Leg, Route, Router};
 pub use switches::{check_multicast, check_sharp};

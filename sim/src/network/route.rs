@@ -70,6 +70,9 @@ type InsideRoute = (Vec<LinkId>, PathClass);
 /// lead on, where to and at which rate.
 type Ways = Vec<(VertexId, Vec<(LinkId, VertexId, u64)>)>;
 
+/// By switch of the network: the links from other switches to it, where from and at which rate.
+type Before = FxHashMap<VertexId, Vec<(LinkId, VertexId, u64)>>;
+
 /// Finds routes on one topology and remembers them.
 #[derive(Debug)]
 pub struct Router<'t> {
@@ -79,6 +82,8 @@ pub struct Router<'t> {
     lines: bool,
     /// Ways between two switches of the network.
     fabric: FxHashMap<(VertexId, VertexId), Option<Ways>>,
+    /// Links between switches of the network, once they are asked for.
+    before: Option<Before>,
     /// Part inside a host.
     inside: FxHashMap<(VertexId, VertexId), Option<InsideRoute>>,
     /// From a GPU to a NIC.
@@ -124,6 +129,7 @@ impl<'t> Router<'t> {
             transport,
             lines: false,
             fabric: FxHashMap::default(),
+            before: None,
             inside: FxHashMap::default(),
             out: FxHashMap::default(),
             members: (0..topology.ranks()).map(|r| topology.gpu_of(Rank(r))).collect(),
@@ -362,7 +368,11 @@ impl<'t> Router<'t> {
     /// All shortest ways from one switch of the network to another.
     fn ways(&mut self, from: VertexId, to: VertexId) -> Option<&Ways> {
         let topology = self.topology;
+        let before = self.before.get_or_insert_with(|| links_before(topology));
         let found = self.fabric.entry((from, to)).or_insert_with(|| {
+            if let Some(near) = near_ways(topology, before, from, to) {
+                return Some(near);
+            }
             // Breadth first from the source, with every link that shortens the way kept.
             let mut seen: FxHashMap<VertexId, u32> = FxHashMap::from_iter([(from, 0)]);
             let mut came: FxHashMap<VertexId, Vec<(LinkId, VertexId, u64)>> = FxHashMap::default();
@@ -370,8 +380,7 @@ impl<'t> Router<'t> {
             while let Some(at) = queue.pop_front().filter(|&at| at != to) {
                 let hops = seen[&at] + 1;
                 for (id, next, link) in topology.links_from(at) {
-                    let switch = matches!(topology.vertex(next).kind, VertexKind::NetSwitch { .. });
-                    if !link.kind.is_network() || !switch {
+                    if !link.kind.is_network() || !is_switch(topology, next) {
                         continue;
                     }
                     let known = *seen.entry(next).or_insert_with(|| {
@@ -406,7 +415,7 @@ impl<'t> Router<'t> {
     /// The way through the network from one NIC to another by the fewest hops, for the `share`
     /// of bytes of one flow (`key`). Packets use all equal ways, in proportion to their rates;
     /// with static hashing the flow is pinned to one. `None` where there is no way.
-    fn fabric(&mut self, from: VertexId, to: VertexId, share: u64, key: u64) -> Option<Leg> {
+    pub(super) fn fabric(&mut self, from: VertexId, to: VertexId, share: u64, key: u64) -> Option<Leg> {
         let topology = self.topology;
         let out = topology.links_from(from).find(|(_, _, l)| l.kind.is_network());
         let (up, first, _) = out?;
@@ -662,6 +671,44 @@ impl<'t> Router<'t> {
         }
         Some(())
     }
+}
+
+fn is_switch(topology: &Topology, vertex: VertexId) -> bool {
+    matches!(topology.vertex(vertex).kind, VertexKind::NetSwitch { .. })
+}
+
+fn links_before(topology: &Topology) -> Before {
+    let mut before = Before::default();
+    for (id, from, to, link) in topology.links() {
+        if link.kind.is_network() && is_switch(topology, from) && is_switch(topology, to) {
+            before.entry(to).or_default().push((id, from, link.rate.get()));
+        }
+    }
+    before
+}
+
+/// All shortest ways from one switch to another that is joined to it, or to one that it is joined to: found at both
+/// ends, where a spine has thousands of links.
+fn near_ways(topology: &Topology, before: &Before, from: VertexId, to: VertexId) -> Option<Ways> {
+    if from == to {
+        return Some(Ways::new());
+    }
+    let links = |from| topology.links_from(from).filter(|l| l.2.kind.is_network() && is_switch(topology, l.1));
+    let mut first: Vec<_> = links(from).map(|(id, next, link)| (id, next, link.rate.get())).collect();
+    first.sort_unstable();
+    if first.iter().any(|link| link.1 == to) {
+        first.retain(|link| link.1 == to);
+        return Some(vec![(from, first)]);
+    }
+    let mut second = Before::default();
+    for &(id, at, rate) in before.get(&to)?.iter().filter(|last| first.iter().any(|link| link.1 == last.1)) {
+        second.entry(at).or_default().push((id, to, rate));
+    }
+    first.retain(|link| second.contains_key(&link.1));
+    second.values_mut().for_each(|links| links.sort_unstable());
+    let mut second: Ways = second.into_iter().collect();
+    second.sort_unstable_by_key(|(at, _)| *at);
+    (!second.is_empty()).then(|| std::iter::once((from, first)).chain(second).collect())
 }
 
 /// What has the lowest key.

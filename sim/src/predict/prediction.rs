@@ -73,7 +73,7 @@ pub struct Prediction {
     /// What it took to simulate, as [`engine::WORK_PER_SECOND`](crate::engine::WORK_PER_SECOND) counts it.
     pub work: u64,
     /// Lanes before and after folding.
-    pub folded: (usize, usize),
+    pub folded: (u64, usize),
     /// How the schedule was proved.
     pub proof: ProofKind,
     /// The time below which nothing can be, and why.

@@ -17,7 +17,7 @@ use crate::collective::{Algorithm, Protocol};
 use crate::domain::{Beyond, Reason};
 use crate::engine::{Instance, Observer, Unobserved, fold, run, run_steady};
 use crate::ids::{LinkId, Rank};
-use crate::network::{Laid, ResourceName, join, lay};
+use crate::network::{Laid, ResourceName, join, lay, lay_one_of_each};
 use crate::schedule::{Schedule, ScheduleError};
 use crate::topology::Topology;
 use crate::units::SimTime;
@@ -31,6 +31,7 @@ impl Predictor<'_> {
         observer: &mut O,
     ) -> Result<Prediction, PredictError> {
         let _turn = turn([schedule]);
+        let lay = if settings.fold && schedule.call.ranks >= MANY { lay_one_of_each } else { lay };
         let laid = lay(self.topology, self.profile, &settings.transport, schedule)?;
         Ok(self.evaluate(schedule, *proof, &laid, settings, observer)?.0)
     }
@@ -175,6 +176,7 @@ impl Predictor<'_> {
         let shares = laid.names.iter().enumerate().map(|(index, &name)| (name, uses[place(index)])).collect();
         let busy = Busy::of(self.topology, uses.iter().enumerate().map(|(resource, &used)| (name_of(resource), used)));
         let timed = self.timed(kernel, call.ranks, (protocol, busy, &beyond), settings);
+        let lanes = |instance: &Instance<'_>| instance.lanes.iter().map(|lane| lane.multiplicity).sum::<u64>();
         let prediction = Prediction {
             algorithm,
             protocol,
@@ -191,7 +193,7 @@ impl Predictor<'_> {
             messages: outcome.messages,
             events: outcome.events,
             work: work.get(),
-            folded: (laid.instance.lanes.len(), instance.lanes.len()),
+            folded: (lanes(instance), instance.lanes.len()),
             proof,
             bound,
             busiest: busiest_links(&uses, name_of),
@@ -223,6 +225,9 @@ fn busiest_links(uses: &[f64], name_of: impl Fn(usize) -> ResourceName) -> Vec<L
     links.truncate(4);
     links
 }
+
+/// Ranks from which on hosts are told apart before they are laid: fewer are laid sooner.
+const MANY: u32 = 512;
 
 /// Workers, with their ports, from which on calls run one at a time: 0.3 to 0.5 GiB. The largest that are simulated take
 /// up to 2 GiB, and threads that each have one would need as much again each.

@@ -140,12 +140,14 @@ impl Schedule {
 
     /// All workers with their places, in order.
     pub fn workers(&self) -> impl Iterator<Item = (Rank, ChannelId, Lane, Worker)> {
-        let (ranks, (first, end), lanes) = (self.call.ranks, self.plan.used(), self.lanes);
-        (0..ranks)
-            .flat_map(move |r| {
-                (first..end).flat_map(move |c| (0..lanes).map(move |l| (Rank(r), ChannelId(c), Lane(l))))
-            })
-            .filter_map(|(r, c, l)| self.worker(r, c, l).map(|w| (r, c, l, w)))
+        (0..self.call.ranks).flat_map(|rank| self.workers_of(Rank(rank)))
+    }
+
+    /// Those of a rank, in order.
+    pub fn workers_of(&self, rank: Rank) -> impl Iterator<Item = (Rank, ChannelId, Lane, Worker)> {
+        let ((first, end), lanes) = (self.plan.used(), self.lanes);
+        let places = (first..end).flat_map(move |c| (0..lanes).map(move |l| (ChannelId(c), Lane(l))));
+        places.filter_map(move |(c, l)| self.worker(rank, c, l).map(|w| (rank, c, l, w)))
     }
 
     /// Elements of a rank's scratch memory.

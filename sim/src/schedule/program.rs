@@ -302,6 +302,10 @@ pub struct State {
     pc: usize,
     /// Rounds of the first loop that are left out: see [`Template::shortened`].
     skip: i64,
+    /// Rounds of each loop over one of [`Self::over`] that are left out: see [`Template::shortened_inside`].
+    inside: i64,
+    /// A bit for each variable of such loops.
+    over: u16,
     /// The registers; set the parameters before the first step.
     pub registers: [i64; REGISTERS],
 }
@@ -420,7 +424,7 @@ impl Template {
         for &(var, value) in parameters {
             registers[usize::from(var.0) % REGISTERS] = value;
         }
-        State { pc: 0, skip: 0, registers }
+        State { pc: 0, skip: 0, inside: 0, over: 0, registers }
     }
 
     /// Rounds of the first loop of a worker's program, if it begins with one whose rounds all talk
@@ -449,6 +453,70 @@ impl Template {
     #[must_use]
     pub fn shortened(&self, start: &State, rounds: i64) -> State {
         State { skip: rounds, ..start.clone() }
+    }
+
+    /// For the first `count` receive ports (or send ports) of a worker, the first of those that are always used along
+    /// with it: which of them has which connection makes no difference in time.
+    pub fn ports_alike(&self, count: usize, sends: bool) -> Ports {
+        let constant = |port: &Expr| match port {
+            Expr::Const(port) => usize::try_from(*port).ok(),
+            _ => None,
+        };
+        let ops = self.ops.iter().map(|op| if sends { &op.send } else { &op.recv });
+        let Some(ops) = ops.map(|ports| ports.iter().map(constant).collect()).collect::<Option<Vec<Vec<usize>>>>()
+        else {
+            return (0..count).collect();
+        };
+        let uses = |port: usize| ops.iter().map(move |ports| ports.iter().filter(|&&p| p == port).count());
+        (0..count).map(|port| (0..port).find(|&first| uses(first).eq(uses(port))).unwrap_or(port)).collect()
+    }
+
+    /// Rounds of each loop inside of the first one whose rounds are all alike in time: they hold instructions alone,
+    /// nothing but what is moved where depends on their variable, and nobody waits for a signal of them. With the
+    /// variables of those loops, a bit each.
+    pub fn rounds_inside(&self, start: &State) -> (Vec<i64>, u16) {
+        let set = |flat: &Flat| match flat {
+            Flat::Enter(var, ..) | Flat::Let(var, _) => Some(usize::from(var.0)),
+            Flat::Again(..) | Flat::Op(_) => None,
+        };
+        // Bounds that nothing changes.
+        let is_fixed = |bound: &Expr| {
+            let mut used = [false; REGISTERS];
+            bound.variables(&mut used);
+            !self.flat.iter().filter_map(set).any(|var| used[var])
+        };
+        let quiet = |flat: &Flat| match flat {
+            Flat::Op(op) => self.ops[*op].wait.is_none() && !self.ops[*op].signal,
+            _ => false,
+        };
+        let (mut rounds, mut alike, mut other) = (Vec::new(), 0_u16, 0_u16);
+        let mut depth = 0;
+        for (index, flat) in self.flat.iter().enumerate() {
+            match flat {
+                Flat::Enter(var, from, to, end) => {
+                    let bit = 1 << var.0;
+                    let body = &self.flat[index + 1..end - 1];
+                    let fixed = is_fixed(from) && is_fixed(to);
+                    if depth > 0 && fixed && !self.timing[usize::from(var.0)] && body.iter().all(quiet) {
+                        rounds.push((to.eval(&start.registers) - from.eval(&start.registers)).max(0));
+                        alike |= bit;
+                    } else {
+                        other |= bit;
+                    }
+                    depth += 1;
+                }
+                Flat::Again(..) => depth -= 1,
+                Flat::Let(..) | Flat::Op(_) => {}
+            }
+        }
+        if alike & other == 0 { (rounds, alike) } else { (Vec::new(), 0) }
+    }
+
+    /// A worker's start without so many rounds of each loop of [`Self::rounds_inside`], for timing only. All workers
+    /// must leave out as many.
+    #[must_use]
+    pub fn shortened_inside(&self, start: &State, rounds: i64) -> State {
+        State { inside: rounds, over: self.rounds_inside(start).1, ..start.clone() }
     }
 
     /// Signals of one round of the first loop; `None` where a loop inside of it gives some.
@@ -538,7 +606,8 @@ impl Template {
             state.pc += 1;
             match piece {
                 Flat::Enter(var, from, to, end) => {
-                    let from = from.eval(&state.registers) + std::mem::take(&mut state.skip);
+                    let left_out = if state.over >> var.0 & 1 == 1 { state.inside } else { 0 };
+                    let from = from.eval(&state.registers) + std::mem::take(&mut state.skip) + left_out;
                     if from < to.eval(&state.registers) {
                         state.registers[usize::from(var.0) % REGISTERS] = from;
                     } else {

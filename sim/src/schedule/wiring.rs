@@ -54,7 +54,7 @@ pub fn end_of(ends: &[u32], worker: u32) -> usize {
     ends.binary_search(&worker).unwrap_or(0)
 }
 
-/// Connections that a schedule may have, and workers: what is laid out of one takes up to 1.2 KB, so 2 GiB hold it.
+/// Connections that are laid out of a schedule, and workers, at most: one takes up to 1.2 KB, so 2 GiB hold them.
 /// An all-to-all of 1,096 ranks has as many connections.
 pub const MOST_CONNS: usize = 1_200_000;
 /// See [`MOST_CONNS`].
@@ -113,10 +113,23 @@ impl Wiring {
     /// # Errors
     /// A connection without sender or receiver, or with several where one rank is meant.
     pub fn new(schedule: &Schedule) -> Result<Self, WiringError> {
+        Self::of(schedule, (0..schedule.call.ranks).map(Rank), None)
+    }
+
+    /// Those of some ranks, ascending. `stands_for` names the connection that stands for one and all that are like it:
+    /// several of a worker may be one then.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn of(
+        schedule: &Schedule,
+        ranks: impl Iterator<Item = Rank>,
+        stands_for: Option<&dyn Fn(&Conn) -> Conn>,
+    ) -> Result<Self, WiringError> {
         let mut wiring = Self { workers: Vec::new(), conns: Vec::new() };
         let mut numbers: FxHashMap<Conn, u32> = FxHashMap::default();
         let mut waits: Vec<(u32, Vec<(ChannelId, Lane)>)> = Vec::new();
-        for (rank, channel, lane, worker) in schedule.workers() {
+        for (rank, channel, lane, worker) in ranks.flat_map(|rank| schedule.workers_of(rank)) {
             for (count, of, most) in
                 [(wiring.conns.len(), "connections", MOST_CONNS), (wiring.workers.len(), "workers", MOST_WORKERS)]
             {
@@ -130,10 +143,11 @@ impl Wiring {
                     return Ok(UNUSED);
                 }
                 let next = u32::try_from(wiring.conns.len()).unwrap_or(UNUSED);
-                let id = *numbers.entry(*conn).or_insert(next);
+                let conn = stands_for.map_or(*conn, |stands_for| stands_for(conn));
+                let id = *numbers.entry(conn).or_insert(next);
                 if id == next {
                     let (senders, receivers) = (SmallVec::new(), SmallVec::new());
-                    wiring.conns.push(WiredConn { conn: *conn, senders, receivers });
+                    wiring.conns.push(WiredConn { conn, senders, receivers });
                 }
                 let wired = &mut wiring.conns[id as usize];
                 let (workers, end, name) = if sends {
@@ -142,8 +156,8 @@ impl Wiring {
                     (&mut wired.receivers, conn.dst, "receiver")
                 };
                 let one = matches!(end, End::One(_));
-                if let Some(&first) = workers.last().filter(|&&last| one || last == index) {
-                    return Err(WiringError::TwoEnds { conn: *conn, end: name, first, second: index });
+                if let Some(&first) = workers.last().filter(|&&last| stands_for.is_none() && (one || last == index)) {
+                    return Err(WiringError::TwoEnds { conn, end: name, first, second: index });
                 }
                 workers.push(index);
                 Ok(id)

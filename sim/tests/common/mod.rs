@@ -49,6 +49,20 @@ fn gpu(index: u32) -> VertexKind {
     VertexKind::Gpu(Gpu { index, model: "H200".to_owned(), compute_capability: 90, memory_rate: None, bus_id: None })
 }
 
+fn nic(index: u32) -> VertexKind {
+    VertexKind::Nic(Nic {
+        index,
+        name: format!("mlx5_{index}"),
+        kind: LinkKind::Infiniband,
+        rate: Bandwidth::from_gb_per_s(50.0),
+        gpudirect: true,
+        gpudirect_rate: None,
+        rail: Some(index),
+        card: None,
+        management: false,
+    })
+}
+
 /// One host: `gpus` GPUs on one NVSwitch, each at `gb_per_s` per direction.
 pub(crate) fn nvswitch_box(gpus: u32, gb_per_s: f64) -> Topology {
     let mut builder = TopologyBuilder::new(format!("box of {gpus}"));
@@ -103,18 +117,7 @@ pub(crate) fn cluster(hosts: u32, gpus: u32, nics: u32) -> Topology {
             .map(|index| {
                 let bridge = builder.vertex(name(&format!("switch{index}")), VertexKind::PcieSwitch, Some(host));
                 builder.duplex(bridge, cpu, link(LinkKind::Pcie, 48.0, 16));
-                let nic = Nic {
-                    index,
-                    name: format!("mlx5_{index}"),
-                    kind: LinkKind::Infiniband,
-                    rate: Bandwidth::from_gb_per_s(50.0),
-                    gpudirect: true,
-                    gpudirect_rate: None,
-                    rail: Some(index),
-                    card: None,
-                    management: false,
-                };
-                let nic = builder.vertex(name(&format!("nic{index}")), VertexKind::Nic(nic), Some(host));
+                let nic = builder.vertex(name(&format!("nic{index}")), nic(index), Some(host));
                 builder.duplex(bridge, nic, link(LinkKind::Pcie, 63.0, 16));
                 builder.duplex(nic, leaves[index as usize], link(LinkKind::Infiniband, 50.0, 1));
                 bridge
@@ -123,6 +126,37 @@ pub(crate) fn cluster(hosts: u32, gpus: u32, nics: u32) -> Topology {
         for (index, &id) in ids.iter().enumerate() {
             builder.duplex(id, switch, link(LinkKind::Nvlink, 450.0, 18));
             builder.duplex(id, bridges[index * nics as usize / gpus as usize], link(LinkKind::Pcie, 63.0, 16));
+        }
+    }
+    builder.build().unwrap()
+}
+
+/// Units of hosts under leaves, one a rail, that several spines join.
+pub(crate) fn fat_tree((units, hosts, gpus, spines): (u32, u32, u32, u32)) -> Topology {
+    let mut builder = TopologyBuilder::new(format!("{units} units of {hosts} hosts of {gpus}, {spines} spines"));
+    let net = |gb_per_s| link(LinkKind::Infiniband, gb_per_s, 4);
+    let switch = |builder: &mut TopologyBuilder, name: String, level| {
+        builder.vertex(name, VertexKind::NetSwitch { level }, None)
+    };
+    let top: Vec<_> = (0..spines).map(|spine| switch(&mut builder, format!("spine{spine}"), 1)).collect();
+    for unit in 0..units {
+        let leaves: Vec<_> = (0..gpus).map(|rail| switch(&mut builder, format!("leaf{unit}.{rail}"), 0)).collect();
+        for &leaf in &leaves {
+            top.iter().for_each(|&spine| builder.duplex(leaf, spine, net(100.0)));
+        }
+        for index in unit * hosts..(unit + 1) * hosts {
+            let host = builder.host(format!("host{index}"));
+            let nvswitch = builder.vertex(format!("host{index}/nvswitch"), VertexKind::NvSwitch, Some(host));
+            let cpu = VertexKind::Cpu { vendor: "GenuineIntel".to_owned() };
+            let cpu = builder.vertex(format!("host{index}/cpu"), cpu, Some(host));
+            for (rail, &leaf) in (0..).zip(&leaves) {
+                let id = builder.vertex(format!("host{index}/gpu{rail}"), gpu(rail), Some(host));
+                builder.duplex(id, nvswitch, link(LinkKind::Nvlink, 450.0, 18));
+                builder.duplex(id, cpu, link(LinkKind::Pcie, 32.0, 16));
+                let nic = builder.vertex(format!("host{index}/nic{rail}"), nic(rail), Some(host));
+                builder.duplex(nic, cpu, link(LinkKind::Pcie, 32.0, 16));
+                builder.duplex(nic, leaf, net(50.0));
+            }
         }
     }
     builder.build().unwrap()
