@@ -235,6 +235,11 @@ pub(crate) struct Pinned<T> {
     value: *mut T,
 }
 
+// SAFETY: pinned memory has no thread of its own; it is read and written as volatile.
+unsafe impl<T: Send> Send for Pinned<T> {}
+// SAFETY: see above.
+unsafe impl<T: Sync> Sync for Pinned<T> {}
+
 impl<T: Copy + Default> Pinned<T> {
     pub(crate) fn new(device: &Arc<Device>) -> Result<Self, ExecError> {
         device.enter()?;
@@ -248,6 +253,11 @@ impl<T: Copy + Default> Pinned<T> {
 
     pub(crate) fn address(&self) -> u64 {
         self.value as u64
+    }
+
+    pub(crate) fn write(&self, value: T) {
+        // SAFETY: valid as long as self; a device may read it, hence volatile.
+        unsafe { self.value.write_volatile(value) };
     }
 
     pub(crate) fn read(&self) -> T {
@@ -300,6 +310,11 @@ impl Stream {
                 code => return check("cuStreamQuery", code),
             }
         }
+    }
+
+    /// Holds back what is put into it from here on until the host has written 1.
+    pub(crate) fn hold(&self, gate: &Pinned<u32>) -> Result<(), ExecError> {
+        cu!(cuStreamWaitValue32_v2(self.raw, gate.address(), 1, 0))
     }
 
     pub(crate) fn record(&self, event: &Event) -> Result<(), ExecError> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use collcast_sim::collective::Launch;
 
-use super::driver::{Event, Graph, Stream};
+use super::driver::{Event, Graph, Pinned, Stream};
 use crate::exec::{Effort, ExecError};
 
 /// An operation that every rank of this process takes part in.
@@ -66,13 +66,16 @@ pub(crate) struct Timer<'a> {
     /// Longest wait for a batch.
     patience: Duration,
     events: Vec<(Event, Event)>,
+    /// What graphs wait for; none without streams.
+    gate: Option<Pinned<u32>>,
 }
 
 impl<'a> Timer<'a> {
     pub(crate) fn new(operation: &'a dyn Operation, launch: Launch, patience: Duration) -> Result<Self, ExecError> {
         let event = |stream: &Stream| Ok((Event::new(&stream.device)?, Event::new(&stream.device)?));
         let events = operation.streams().iter().map(event).collect::<Result<_, ExecError>>()?;
-        Ok(Self { operation, launch, patience, events })
+        let gate = operation.streams().first().map(|first| Pinned::new(&first.device)).transpose()?;
+        Ok(Self { operation, launch, patience, events, gate })
     }
 
     /// Microseconds of one operation at the slowest local rank, of each batch. `meet` returns
@@ -130,10 +133,7 @@ impl<'a> Timer<'a> {
     fn batch(&self, iterations: u32, graphs: Option<&[Graph]>) -> Result<f64, ExecError> {
         let streams = self.operation.streams();
         match graphs {
-            Some(graphs) => streams.iter().zip(graphs).try_for_each(|(stream, graph)| {
-                stream.device.enter()?;
-                stream.replay(graph)
-            })?,
+            Some(graphs) => self.together(graphs)?,
             None if matches!(self.launch, Launch::SingleThread | Launch::Graph) || streams.len() == 1 => {
                 self.one_by_one(iterations, Stream::record)?;
             }
@@ -149,6 +149,22 @@ impl<'a> Timer<'a> {
             slowest = slowest.max(stop.since_us(start)?);
         }
         Ok(slowest / f64::from(iterations))
+    }
+
+    /// All graphs, held back until each is in its stream. A rank that only sends would else be through its first
+    /// operation, and its events would time how much later the others began.
+    fn together(&self, graphs: &[Graph]) -> Result<(), ExecError> {
+        let streams = self.operation.streams();
+        let Some(gate) = &self.gate else { return Ok(()) };
+        gate.write(0);
+        let queued = streams.iter().zip(graphs).try_for_each(|(stream, graph)| {
+            stream.device.enter()?;
+            stream.hold(gate)?;
+            stream.replay(graph)
+        });
+        // Whatever happened: nobody waits for ever.
+        gate.write(1);
+        queued
     }
 
     /// A thread a rank; they start together.
