@@ -431,14 +431,19 @@ impl Case {
             candidate.cautious /= f64::max(all_cautious, f64::MIN_POSITIVE);
         }
         ranked.sort_by(|a, b| b.belief.total_cmp(&a.belief).then(a.fault.cause().cmp(&b.fault.cause())));
-        self.conclude(ranked, &healthy)
+        self.conclude(ranked, &healthy, &scored)
     }
 
-    fn conclude(&self, ranked: Vec<Candidate>, healthy: &[f64]) -> Diagnosis {
+    fn conclude(&self, ranked: Vec<Candidate>, healthy: &[f64], scored: &[Way]) -> Diagnosis {
         let belief = |cause: Cause| ranked.iter().find(|c| c.fault.cause() == cause).map_or(0.0, |c| c.belief);
         let first = &ranked[0];
         let simulated = |c: &Candidate| c.fault.is_simulated() || matches!(c.fault, Fault::LaunchFloor(_));
-        let is_alike = |c: &&Candidate| simulated(first) && simulated(c) && apart(&c.curve, &first.curve) < ALIKE;
+        // Of some severity, which need not be the one that fits best.
+        let reaches = |cause: Cause| {
+            let mut ways = scored.iter().filter(|way| way.fault.cause() == cause);
+            ways.any(|way| apart(&way.curve, &first.curve) < ALIKE)
+        };
+        let is_alike = |c: &&Candidate| simulated(first) && simulated(c) && reaches(c.fault.cause());
         let alike: Vec<Cause> = ranked[1..].iter().filter(is_alike).map(|c| c.fault.cause()).collect();
         let rival = ranked[1..].iter().filter(|c| !is_alike(c)).map(|c| c.belief).fold(0.0, f64::max);
         let beyond = self.points.iter().filter(|p| p.measured > p.expected.high).count();
