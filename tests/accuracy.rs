@@ -32,6 +32,7 @@ const PAGES: [Page; 5] = [
             "tests/data/h200x4_bench/nccl_default_2.csv",
             "tests/data/h200x4_bench/nccl_default_3.csv",
             "tests/data/h200x4_bench/nccl_default_4.csv",
+            "tests/data/h200x4_bench/nccl_fifos_2.csv",
             "tests/data/h200x4_bench/nccl_lines_2.csv",
             "tests/data/h200x4_bench/nccl_lines_4.csv",
             "tests/data/h200x4_bench/nccl_many_4.csv",
@@ -51,10 +52,12 @@ const PAGES: [Page; 5] = [
             "tests/data/h200x4_bench/nccl_rings_2.csv",
             "tests/data/h200x4_bench/nccl_rings_3.csv",
             "tests/data/h200x4_bench/nccl_rings_channels_2.csv",
+            "tests/data/h200x4_bench/nccl_rooted_2.csv",
             "tests/data/h200x4_bench/nccl_simple_2.csv",
             "tests/data/h200x4_bench/nccl_simple_4.csv",
             "tests/data/h200x4_bench/nccl_threads_2.csv",
             "tests/data/h200x4_bench/nccl_threads_4.csv",
+            "tests/data/h200x4_bench/nccl_together_2.csv",
             "tests/data/h200x4_bench/nccl_trees_2.csv",
             "tests/data/h200x4_bench/nccl_trees_3.csv",
             "tests/data/h200x4_bench/nccl_trees_4.csv",
@@ -65,10 +68,10 @@ const PAGES: [Page; 5] = [
         None,
         "The same kind of machine on another day, by `collcast bench`: NCCL by threads, graphs and one process a GPU,\n\
          with other channels, threads and FIFOs. The profile was fitted to `nccl_processes_2`, `nccl_processes_4`,\n\
-         `nccl_trees_2`, `nccl_nthreads_128_2`, `nccl_nthreads_256_2` and `nccl_buffers_lines_2` among these, and to\n\
-         nothing of 3 GPUs. `nccl_misses_2` has 128 to 512 threads on 1 to 24 channels at 64 MiB. Not modelled: what was\n\
-         received with Simple loads from memory where the FIFOs in use are more than the L2 cache holds, which 128 threads\n\
-         see from 4 channels on. `nccl_warps_2` has 64 to 512 threads a block whatever the size. Nor is this: with Simple a call\n\
+         `nccl_trees_2`, `nccl_nthreads_128_2`, `nccl_nthreads_256_2`, `nccl_buffers_lines_2` and `nccl_together_2`\n\
+         among these, and to nothing of 3 GPUs. `nccl_misses_2` has 128 to 512 threads on 1 to 24 channels at 64 MiB, and\n\
+         `nccl_fifos_2` trees and rings whose FIFOs are larger than the L2 cache: the mechanism was found on the latter, and\n\
+         nothing is fitted to it. `nccl_rooted_2` has broadcasts and reduces. `nccl_warps_2` has 64 to 512 threads a block whatever the size. Nor is this: with Simple a call\n\
          gets slower by 0.35 to 0.5 us for each warp from 3 to 10 of a block, 1.9 to 3.0 us faster from 10 to 11, and slower\n\
          again. 10 warps are what fits twice into the registers of a multiprocessor (96 a thread of NCCL's kernels).\n\
          `nccl_pairs_2` and `nccl_rings_channels_2`, to which nothing was fitted, have 1 to 32 channels at 1 to 256 MiB; the\n\

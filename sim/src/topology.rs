@@ -11,7 +11,7 @@ use petgraph::visit::EdgeRef;
 use thiserror::Error;
 
 use crate::ids::{HostId, LinkId, Rank, VertexId};
-use crate::units::Bandwidth;
+use crate::units::{Bandwidth, Bytes};
 
 /// What carries bytes between two vertices.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize, serde::Deserialize)]
@@ -96,6 +96,24 @@ pub struct Gpu {
     pub memory_rate: Option<Bandwidth>,
     /// PCI bus id as the source writes it.
     pub bus_id: Option<String>,
+}
+
+impl Gpu {
+    /// Its L2 cache, by compute capability: the largest of products that share one. Unknown of other GPUs.
+    ///
+    /// # Source
+    /// NVIDIA's white papers on V100, Turing, A100, GA102, Ada and H100; Chips and Cheese on B200 (2025).
+    pub fn l2(&self) -> Option<Bytes> {
+        let mb = match self.compute_capability {
+            70 | 75 | 86 => 6,
+            80 => 40,
+            89 => 96,
+            90 => 50,
+            100 | 103 => 126,
+            _ => return None,
+        };
+        Some(Bytes(mb * 1_000_000))
+    }
 }
 
 /// A network interface.

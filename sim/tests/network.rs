@@ -463,3 +463,27 @@ fn sending_to_several_peers_costs_a_link() {
     let ratio = time(Algorithm::Tree, 0.8) / time(Algorithm::Tree, 1.0);
     assert!((ratio - 1.25).abs() < 0.02, "{ratio}");
 }
+
+/// Goal: what was received loads longer by the part of the FIFOs that a third of the L2 cache has no place for.
+/// Method: a broadcast whose receiver is bound by what it fetches. FIFOs of LL128 are 120 words of 8 bytes of 640 threads,
+/// in 8 steps: 4.9 MB a channel on H100, whose L2 has 50 MB.
+#[test]
+fn what_left_the_cache_loads_longer() {
+    let topology = nvswitch_box(2, 400.0);
+    let time = |channels: u32, missed: f64| {
+        let mut profile = prior();
+        profile.parameters.set(Constant::FetchLl128, 4.0);
+        profile.parameters.set(Constant::FetchMissed, missed);
+        let call = Call::of_size(Collective::Broadcast, 2, Bytes(1 << 30), DataType::Float32);
+        let settings = Settings { channels: Some(channels), ..Settings::default() };
+        let (ring, lines) = (Choice::Forced(Algorithm::Ring), Choice::Forced(Protocol::Ll128));
+        Predictor::new(&topology, &profile).predict(&call, ring, lines, &settings).unwrap().time.as_us()
+    };
+    assert_eq!(time(3, 0.0), time(3, 1.0), "3 channels of 4.9 MB are less than 16.7 MB");
+    for channels in [4, 8, 16] {
+        let fifos = f64::from(channels) * 4.9152;
+        let (ratio, missed) = (time(channels, 1.0) / time(channels, 0.0), 1.0 - 50.0 / 3.0 / fifos);
+        // What is kept as well takes a twentieth of the receiver's time.
+        assert!((ratio / (1.0 + 0.95 * missed) - 1.0).abs() < 0.02, "{channels}: {ratio} with {missed} missed");
+    }
+}

@@ -1,8 +1,10 @@
 //! Lays a schedule on a machine: resources, weights and latencies for the engine.
 
+use rustc_hash::FxHashMap;
+
 use super::alike::Alike;
 use super::laid::{Laid, LayError, ResourceName};
-use super::layer::Layer;
+use super::layer::{Layer, wire_format};
 use crate::collective::Protocol;
 use crate::engine::flows::WEIGHT_ONE;
 use crate::engine::{Access, ConnSpec, Instance, KernelSpec, LaneSpec, Section, lane_of};
@@ -11,7 +13,7 @@ use crate::nccl::Transport;
 use crate::profile::Profile;
 use crate::schedule::wiring::{UNUSED, Wired, WiredConn, Wiring};
 use crate::schedule::{Conn, End, Schedule};
-use crate::topology::Topology;
+use crate::topology::{Gpu, Topology};
 use crate::units::{SimDuration, SimTime};
 
 /// Groups of channels that start one after the other, in calls inside one host. Channels in step would
@@ -21,6 +23,9 @@ use crate::units::{SimDuration, SimTime};
 /// Over several hosts all start at once, except where they fetch their work: the links inside hosts seldom
 /// bound such calls, and a simulation with four times the lanes takes eight times as long.
 const STARTS: u32 = 4;
+
+/// What is received has a third of L2: what is loaded from memory and what is kept pass through it at the same rate.
+const FIFOS_SHARE: f64 = 3.0;
 
 /// Bytes of data in the lines that a thread takes at once; 0 where it goes by slices. With LL one of 8 bytes
 /// (NCCL 2.30 `src/device/prims_ll.h`); with LL128 8 words of 8 bytes, of each 16 of which one is a flag
@@ -136,6 +141,8 @@ struct Lanes<'a> {
     schedule: &'a Schedule,
     wiring: &'a Wiring,
     conns: &'a [ConnSpec],
+    /// By rank: FIFOs that it receives from.
+    fifos: FxHashMap<Rank, u64>,
     reduce_weight: u64,
     /// Channels that start at once.
     together: u32,
@@ -156,8 +163,13 @@ impl<'a> Lanes<'a> {
             (false, true) => (used.1 - used.0).div_ceil(STARTS).max(1),
             (false, false) => used.1.max(1),
         };
+        let mut fifos: FxHashMap<Rank, u64> = FxHashMap::default();
+        for worker in &wiring.workers {
+            let in_fifo = |&&conn: &&u32| conns.get(conn as usize).is_some_and(|conn| !conn.direct);
+            *fifos.entry(worker.rank).or_default() += worker.recv.iter().filter(in_fifo).count() as u64;
+        }
         let reduce_weight = (profile.reduce_weight(schedule.call.dtype) * WEIGHT_ONE as f64) as u64;
-        Self { topology, profile, schedule, wiring, conns, reduce_weight, together }
+        Self { topology, profile, schedule, wiring, conns, fifos, reduce_weight, together }
     }
 
     fn lay(&self, layer: &mut Layer<'_>, worker: &Wired) -> LaneSpec {
@@ -212,7 +224,8 @@ impl<'a> Lanes<'a> {
         let fewer = fetches && gpu.map_or(0, |gpu| gpu.compute_capability) >= 80;
         let loading = if fewer { worker.threads.div_ceil(2) } else { worker.threads };
         let copies = protocol == Protocol::Simple && self.is_switch_copy(worker);
-        let mut access = if copies { profile.copy(loading) } else { profile.access(protocol, loading) };
+        let missed = self.missed(worker.rank);
+        let mut access = if copies { profile.copy(loading) } else { profile.access(protocol, loading, missed) };
         let staged = |&conn: &u32| {
             let conn = self.conns.get(conn as usize).filter(|c| c.proxy.is_some());
             conn.is_some_and(|c| !c.uses.of(Section::Load).is_empty())
@@ -221,6 +234,18 @@ impl<'a> Lanes<'a> {
             access.fetch = access.fetch.max(profile.fetch_from_host(profile.block_rate(protocol), worker.threads));
         }
         access
+    }
+
+    /// Share of what a rank receives that L2 no longer holds when it is loaded: that of the FIFOs in use which a
+    /// [`FIFOS_SHARE`]-th of it has no place for.
+    fn missed(&self, rank: Rank) -> f64 {
+        let (plan, element) = (&self.schedule.plan, self.schedule.element_size());
+        let slice = plan.chunk / u64::from(plan.slices.max(1));
+        let fifo = (slice * u64::from(plan.fifo_slices)).min(plan.per_channel) * element;
+        let fifos = self.fifos.get(&rank).copied().unwrap_or(0);
+        let on_wire = fifo as f64 * fifos as f64 * wire_format(plan.protocol);
+        let l2 = self.topology.gpu(self.topology.gpu_of(rank)).and_then(Gpu::l2);
+        l2.map_or(0.0, |l2| f64::max(0.0, 1.0 - l2.0 as f64 / FIFOS_SHARE / on_wire.max(1.0)))
     }
 
     /// Who lays data out for a switch to combine, or takes what it multicast, copies inside one memory.

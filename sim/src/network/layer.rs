@@ -25,7 +25,7 @@ const REMEMBERED: usize = 1 << 16;
 
 /// Bytes on the wire per byte of payload (NCCL 2.30 `src/include/device.h`): a line of LL is 8 bytes of data and as many of
 /// flags, one of LL128 15 words of data and one that is a flag.
-fn wire_format(protocol: Protocol) -> f64 {
+pub(super) fn wire_format(protocol: Protocol) -> f64 {
     match protocol {
         Protocol::Ll => 2.0,
         Protocol::Ll128 => 16.0 / 15.0,

@@ -48,8 +48,9 @@ impl Profile {
     }
 
     /// Instruction weights of what `threads` threads of a block access, in sends of all its threads. A load takes
-    /// its latency, and every thread has as many bytes on their way; stores go at the rate of the block.
-    pub fn access(&self, protocol: Protocol, threads: u32) -> Access {
+    /// its latency, and every thread has as many bytes on their way; stores go at the rate of the block. `missed` is the
+    /// share of what was received that L2 no longer holds.
+    pub fn access(&self, protocol: Protocol, threads: u32, missed: f64) -> Access {
         let constants = match protocol {
             Protocol::Ll => [Constant::StoreLl, Constant::FetchLl, Constant::KeepLl],
             Protocol::Ll128 => [Constant::StoreLl128, Constant::FetchLl128, Constant::KeepLl128],
@@ -57,6 +58,7 @@ impl Profile {
         };
         let [store, fetch, keep] = constants.map(|constant| self.value(constant));
         let loads = |value| weight(value * all_threads(protocol) / f64::from(threads.max(1)));
+        let fetch = fetch * (1.0 + self.value(Constant::FetchMissed) * missed);
         Access { load: loads(1.0 - store), fetch: loads(fetch), store: weight(store), keep: weight(keep) }
     }
 
@@ -96,7 +98,8 @@ impl Profile {
             Protocol::Ll128 => (Constant::KernelLl128, Constant::KernelWarpLl128),
             Protocol::Simple => (Constant::KernelSimple, Constant::KernelWarpSimple),
         };
-        self.time(alone) + self.time(warp).times(u64::from(threads / 32))
+        let more = if own { self.time(Constant::KernelDirect) } else { SimDuration::ZERO };
+        self.time(alone) + self.time(warp).times(u64::from(threads / 32)) + more
     }
 
     /// From the start of a kernel to that of its block `index`.

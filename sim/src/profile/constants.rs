@@ -120,6 +120,8 @@ constants! {
         "the same with LL128",
     FetchSimple "fetch.simple" "of a send" WEIGHT Access
         "the same with Simple",
+    FetchMissed "fetch.missed" "of a fetch" WEIGHT Access
+        "what loads of what was received take longer once L2 no longer holds it",
     KeepLl "keep.ll" "of a send" WEIGHT Access
         "instructions to store what is kept in memory with LL",
     KeepLl128 "keep.ll128" "of a send" WEIGHT Access
@@ -144,6 +146,8 @@ constants! {
         "the same, more for every warp of a block",
     KernelWarpSimple "kernel_warp.simple" "us" TIME Kernel
         "the same, more for every warp of a block",
+    KernelDirect "kernel.direct" "us" TIME Kernel
+        "what the kernel of sends and receives takes longer than that of LL: its warps find out whom each serves",
     KernelBlock "kernel.block" "us" TIME Kernel
         "from the start of a kernel's block to that of the next: channels do not run in step",
     KernelFetch "kernel.fetch" "us" TIME LinkLatency
