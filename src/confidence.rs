@@ -5,14 +5,16 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use collcast_reports::model::Status;
+use collcast_sim::call::Call;
 use collcast_sim::collective::{Collective, Protocol};
 use collcast_sim::domain::Beyond;
 use collcast_sim::nccl::{Interface, Version};
 use collcast_sim::predict::{Prediction, Settings};
 use collcast_sim::profile::{Profile, Spread};
 use collcast_sim::topology::Topology;
+use collcast_sim::units::SimDuration;
 
-use crate::health::{Doubt, Kind, Part};
+use crate::health::{Doubt, Kind, PLATEAU, Part};
 use crate::profiles;
 use crate::statistics::{INTERVAL, upper_quantile};
 
@@ -109,26 +111,44 @@ pub struct On<'a> {
 pub struct Said<'a> {
     /// What bounds it.
     pub bound: &'a str,
-    /// High over low end of its 90% interval.
-    pub width: f64,
+    /// Share of the busiest resource that it uses.
+    pub busy: f64,
+    /// Ends of the 90% interval by its profile's own account, as parts of its time.
+    pub interval: (f64, f64),
     /// How it goes beyond what the profile was made with.
     pub beyond: &'a Beyond,
 }
 
 impl<'a> From<&'a Prediction> for Said<'a> {
     fn from(p: &'a Prediction) -> Self {
-        Self { bound: p.bound_by(), width: p.high.as_us() / p.low.as_us(), beyond: &p.beyond }
+        let part = |end: SimDuration| end.as_us() / p.time.as_us().max(f64::MIN_POSITIVE);
+        Self {
+            bound: p.bound_by(),
+            busy: p.busy(),
+            interval: (part(p.low), part(p.high)),
+            beyond: &p.beyond,
+        }
     }
+}
+
+/// Ends of the 90% interval of a forecast of a call, in us.
+pub fn interval_us(on: On<'_>, call: &Call, prediction: &Prediction) -> (f64, f64) {
+    let said = Said::from(prediction);
+    let (low, high) = Grounds::of(on, (call.collective, call.ranks), said).interval(said.interval);
+    (prediction.time.as_us() * low, prediction.time.as_us() * high)
 }
 
 impl Grounds {
     /// Those of a call over the first ranks of a machine.
     pub fn of(on: On<'_>, (collective, ranks): (Collective, u32), said: Said<'_>) -> Self {
         let On { topology, profile, settings } = on;
-        let part = if matches!(said.bound, "latency" | "launch rate") { Part::Small } else { Part::Large };
-        let fitted_to_others = profiles::fitted_to_published(&profile.name);
-        let known = match said.beyond.is_empty() && !fitted_to_others {
-            true => (Unseen::HeldBack, said.width.ln() / INTERVAL),
+        let part = match said.bound {
+            "latency" | "launch rate" => Part::Small,
+            _ if said.busy < PLATEAU => Part::Middle,
+            _ => Part::Large,
+        };
+        let known = match said.beyond.is_empty() && !profiles::fitted_to_published(&profile.name) {
+            true => (Unseen::HeldBack, (said.interval.1 / said.interval.0).ln() / INTERVAL),
             false => {
                 let stated = || topology.software.nccl.as_deref().and_then(|text| text.parse().ok());
                 let version: Version = settings.version.or_else(stated).unwrap_or_default();
@@ -142,11 +162,23 @@ impl Grounds {
         Self { beyond: said.beyond.clone(), errors, overlapped: false }
     }
 
+    /// The 90% interval of a forecast of these grounds alone, as parts of its time: what such forecasts of runs that
+    /// others published were off by, where they are what is known; else the profile's own account.
+    pub fn interval(&self, own: (f64, f64)) -> (f64, f64) {
+        match self.errors.first_key_value() {
+            Some(((_, Unseen::Published(_)), error)) if self.beyond.basis() != "extrapolated" => {
+                let half = error * INTERVAL / 2.0;
+                ((-half).exp(), half.exp())
+            }
+            _ => own,
+        }
+    }
+
     /// Those of a step over all ranks of a machine, whose calls are large and have computation beside them.
     pub fn of_step(on: On<'_>, beyond: &Beyond) -> Self {
         let class = Spread::class(Protocol::Simple, on.settings.launch, LINKS);
-        let (low, high) = on.profile.interval(&class, !beyond.is_empty());
-        let said = Said { bound: LINKS, width: high / low, beyond };
+        let interval = on.profile.interval(&class, !beyond.is_empty());
+        let said = Said { bound: LINKS, busy: 1.0, interval, beyond };
         Self { overlapped: true, ..Self::of(on, (Collective::AllReduce, on.topology.ranks()), said) }
     }
 
@@ -156,16 +188,17 @@ impl Grounds {
             let of = self.errors.iter().filter(move |((p, _), _)| *p == part);
             of.max_by(|a, b| a.1.total_cmp(b.1)).map(|((_, unseen), error)| (*unseen, *error))
         };
-        let (small, large) = (of_part(Part::Small), of_part(Part::Large));
-        let Some((unseen, decisive)) = large.or(small) else {
+        let (small, middle, large) = (of_part(Part::Small), of_part(Part::Middle), of_part(Part::Large));
+        let Some((unseen, decisive)) = large.or(middle).or(small) else {
             return self.told(Level::Low, "nothing was forecast".to_owned());
         };
         let within = -(-decisive * upper_quantile(RARE)).exp_m1();
-        let sizes = match (large, small) {
-            (Some((_, large)), Some((_, small))) => {
-                format!("{} at large sizes, {} at small ones", off(large), off(small))
+        let sizes = match (large, middle, small) {
+            (Some(_), _, Some((_, small))) => {
+                format!("{} at large sizes, {} at small ones", off(decisive), off(small))
             }
-            (Some(_), None) => format!("{} at large sizes", off(decisive)),
+            (Some(_), ..) => format!("{} at large sizes", off(decisive)),
+            (None, Some(_), _) => format!("{} at sizes in the middle", off(decisive)),
             _ => format!("{} at small sizes", off(decisive)),
         };
         let errors = match unseen {

@@ -69,3 +69,23 @@ fn steps_are_never_sure() {
         assert!(!told(&report, scenario).0.starts_with("high"), "{scenario}");
     }
 }
+
+/// Goal: on cited constants an interval is what forecasts of published runs were off by, and holds what they reached.
+/// Method: NVIDIA, AWS and Azure published 479 to 483 GB/s at 8 and 16 GiB of one DGX H100; beyond what a profile was
+/// measured on the interval stays as wide as the profile says.
+#[test]
+fn intervals_on_cited_constants_are_those_of_published_runs() {
+    let ends = |nodes| {
+        let site = SiteSpec::new("dgx-h100").nodes(nodes).load().unwrap();
+        let queries = vec![Query::new(&site, Collective::AllReduce, Bytes(8 << 30))];
+        let row = forecast::forecast(&site, &forecast::Request { queries, ..Default::default() }).unwrap().rows.remove(0);
+        let busbw = |us: f64| row.busbw_gbps * row.time_us / us;
+        (busbw(row.high_us), busbw(row.low_us), row.grounds.beyond.basis().to_owned())
+    };
+    let (low, high, basis) = ends(1);
+    assert_eq!(basis, "cited");
+    assert!(low < 479.0 && 483.0 < high && high / low < 1.2, "{low} to {high}");
+    let (low, high, basis) = ends(128);
+    assert_eq!(basis, "extrapolated");
+    assert!(high / low > 2.0, "{low} to {high}");
+}

@@ -4,6 +4,7 @@ use collcast_reports::model::Input;
 use collcast_sim::collective::{Algorithm, Protocol};
 use collcast_sim::predict::{Choice, GroupPrediction};
 use collcast_sim::schedule::Call;
+use collcast_sim::units::SimDuration;
 use serde::Serialize;
 
 use crate::confidence::{Grounds, Said};
@@ -68,9 +69,13 @@ pub fn group(site: &Site, request: &Request) -> Result<Outcome, Error> {
     let settings = collcast_sim::predict::Settings { channels: request.channels, ..*site.settings() };
     let predictor = site.predictor();
     let p = predictor.predict_group(&request.calls, (request.algorithm, request.protocol), &settings)?;
-    let said = Said { bound: p.bound, width: p.high.as_us() / p.low.as_us(), beyond: &p.beyond };
+    let part = |end: SimDuration| end.as_us() / p.time.as_us().max(f64::MIN_POSITIVE);
+    let said = Said { bound: p.bound, busy: p.busy, interval: (part(p.low), part(p.high)), beyond: &p.beyond };
     let calls = request.calls.iter().map(|call| (call.collective, call.ranks));
-    let grounds: Grounds = calls.map(|call| Grounds::of(site.on(), call, said)).collect();
+    let grounds: Vec<Grounds> = calls.map(|call| Grounds::of(site.on(), call, said)).collect();
+    let (low, high) = (grounds.iter().map(|of| of.interval(said.interval)))
+        .fold((1.0, 1.0), |(low, high): (f64, f64), (l, h)| (low.min(l), high.max(h)));
+    let grounds: Grounds = grounds.into_iter().collect();
     let mut notes = site.notes(&p.beyond);
     notes.push("one kernel; left out: what the host takes to plan a group".to_owned());
     if p.beyond.switches() {
@@ -84,8 +89,8 @@ pub fn group(site: &Site, request: &Request) -> Result<Outcome, Error> {
         ranks,
         size_bytes: request.calls.iter().map(|call| call.size().0).sum(),
         time_us: p.time.as_us(),
-        low_us: p.low.as_us(),
-        high_us: p.high.as_us(),
+        low_us: p.time.as_us() * low,
+        high_us: p.time.as_us() * high,
         busbw_gbps: bus / p.time.as_us().max(1e-9) / 1e3,
         apart_us: p.apart.as_us(),
         inputs: site.sources.clone(),

@@ -5,7 +5,7 @@ use collcast_sim::predict::{Prediction, Settings};
 use collcast_sim::schedule::Call;
 use serde::Serialize;
 
-use crate::confidence::Grounds;
+use crate::confidence::{self, Grounds};
 use crate::query::Query;
 use crate::site::Site;
 
@@ -92,6 +92,7 @@ impl Row {
     pub(super) fn new(site: &Site, query: &Query, prediction: Prediction) -> Self {
         let call = &query.call;
         let algbw_gbps = prediction.algbw_gb_per_s(call.size());
+        let (low_us, high_us) = confidence::interval_us(site.on(), call, &prediction);
         Self {
             nodes: site.nodes(),
             collective: call.collective,
@@ -101,8 +102,8 @@ impl Row {
             protocol: prediction.protocol,
             channels: prediction.plan.channels,
             time_us: prediction.time.as_us(),
-            low_us: prediction.low.as_us(),
-            high_us: prediction.high.as_us(),
+            low_us,
+            high_us,
             algbw_gbps,
             busbw_gbps: algbw_gbps * call.collective.bus_factor(call.ranks),
             bound: prediction.bound_by(),

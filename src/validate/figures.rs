@@ -100,8 +100,8 @@ impl From<&Judged<'_>> for JudgedRow {
             measured_us: row.time.as_us(),
             predicted_us: p.time.as_us(),
             error: judged.error(),
-            low_us: p.low.as_us(),
-            high_us: p.high.as_us(),
+            low_us: judged.interval_us.0,
+            high_us: judged.interval_us.1,
             nccl_model_us: judged.nccl_us,
             closest,
             bound_by: p.bound_by(),
@@ -194,7 +194,8 @@ impl Stats {
             let errors = sorted(&mut rows.iter().filter_map(|j| of(j)));
             (errors.len() == count).then(|| Median { median_abs_error: quantile(&errors, 0.5) })
         };
-        let inside = rows.iter().filter(|j| (j.prediction.low..=j.prediction.high).contains(&j.row.time)).count();
+        let inside = |j: &&&Judged<'_>| (j.interval_us.0..=j.interval_us.1).contains(&j.row.time.as_us());
+        let inside = rows.iter().filter(inside).count();
         Self {
             count,
             mean_abs_error: errors.iter().sum::<f64>() / n,

@@ -19,6 +19,7 @@ use collcast_sim::topology::Topology;
 use collcast_sim::units::Bytes;
 use rayon::prelude::*;
 
+use crate::confidence::{self, On};
 use crate::error::Error;
 use crate::query::Query;
 use crate::watch::Watch;
@@ -33,6 +34,8 @@ pub(crate) struct Judged<'a> {
     pub(crate) prediction: Arc<Prediction>,
     /// What NCCL's own cost table says of the same algorithm and protocol, in us.
     pub(crate) nccl_us: Option<f64>,
+    /// Ends of the 90% interval of its time, in us.
+    pub(crate) interval_us: (f64, f64),
     /// The closest of the algorithms and protocols that may have run.
     pub(crate) closest: Option<Arc<Prediction>>,
 }
@@ -381,6 +384,8 @@ fn beside<'a>(
     let (algorithm, protocol) = (*algorithm, *protocol);
     let graphs = predictor.graph(call.ranks, settings);
     let model = predictor.model(&graphs, settings);
+    let on = On { topology: predictor.topology(), profile: predictor.profile(), settings };
+    let interval_us = confidence::interval_us(on, call, &prediction);
     let predicted_us = |a, p| model.predicted_us(call, a, p).map(f64::from);
     let nccl_us = predicted_us(prediction.algorithm, prediction.protocol);
     let plausible = |&(a, p): &(Algorithm, Protocol)| {
@@ -411,7 +416,7 @@ fn beside<'a>(
         for (index, &row) in rows.iter().enumerate().take(twins.1).skip(twins.0) {
             let closest = closest.then(|| nearest(row, twins)).flatten();
             let (question, prediction) = (Arc::clone(&question), Arc::clone(&prediction));
-            judged.push((index, Judged { row, question, prediction, nccl_us, closest }));
+            judged.push((index, Judged { row, question, prediction, nccl_us, interval_us, closest }));
         }
     }
     judged

@@ -58,12 +58,12 @@ impl Outcome {
         report.verdict = Some(Verdict {
             status,
             sentence: format!(
-                "{} of {} over {} ranks takes {} ({:.1} GB/s of bus bandwidth, {}), bound by {}",
+                "{} of {} over {} ranks takes {} ({} GB/s of bus bandwidth, {}), bound by {}",
                 row.collective,
                 Bytes(row.size_bytes),
                 row.ranks,
                 row.prediction.time,
-                row.busbw_gbps,
+                three(row.busbw_gbps),
                 likely(row),
                 row.bound
             ),
@@ -78,7 +78,17 @@ impl Outcome {
 /// The 90% interval of a row's bus bandwidth.
 fn likely(row: &Row) -> String {
     let at = |us: f64| row.busbw_gbps * row.time_us / us;
-    format!("likely {:.0} to {:.0}", at(row.high_us), at(row.low_us))
+    format!("likely {} to {}", three(at(row.high_us)), three(at(row.low_us)))
+}
+
+/// A rate with three digits, more before the point.
+fn three(gbps: f64) -> String {
+    match gbps {
+        _ if gbps >= 100.0 => format!("{gbps:.0}"),
+        _ if gbps >= 10.0 => format!("{gbps:.1}"),
+        _ if gbps >= 1.0 => format!("{gbps:.2}"),
+        _ => format!("{gbps:.3}"),
+    }
 }
 
 fn begin(kind: &'static str, outcome: &Outcome, more_unsaid: &[&'static str]) -> Report {
@@ -160,10 +170,10 @@ fn verdict(outcome: &Outcome) -> Option<Verdict> {
     let alike = |row: &&Row| (row.nodes, row.collective) == (best.nodes, best.collective);
     let smallest = outcome.rows.iter().filter(alike).min_by_key(|row| row.size_bytes)?;
     let sentence = format!(
-        "{} over {} ranks peaks at {:.0} GB/s of bus bandwidth ({}; {}/{} at {}), bound by {}; {} takes {:.1} us",
+        "{} over {} ranks peaks at {} GB/s of bus bandwidth ({}; {}/{} at {}), bound by {}; {} takes {:.1} us",
         best.collective,
         best.ranks,
-        best.busbw_gbps,
+        three(best.busbw_gbps),
         likely(best),
         best.algorithm,
         best.protocol,
@@ -328,7 +338,7 @@ fn facts(row: &Row) -> Table {
         (Choice::Best, _) => "the fastest of all that were predicted".to_owned(),
         _ => "the user".to_owned(),
     };
-    let values: [(&str, String); 10] = [
+    let values: [(&str, String); 11] = [
         ("chosen by", chosen),
         ("on the device", format!("{} (the host issues one every {})", p.kernel, p.issue)),
         ("threads a block", p.plan.threads.to_string()),
@@ -346,6 +356,7 @@ fn facts(row: &Row) -> Table {
         ("cannot be below", format!("{} ({})", p.bound.time, p.bound.what)),
         ("bound by", p.bound_by().to_owned()),
         ("busiest lane", format!("{:.0}% of its instruction rate", p.lane_utilisation * 100.0)),
+        ("busiest proxy thread", format!("{:.0}% of its time", p.proxy_utilisation * 100.0)),
         ("events", p.events.to_string()),
     ];
     for (fact, value) in values {

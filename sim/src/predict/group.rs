@@ -69,6 +69,8 @@ pub struct GroupPrediction {
     pub kernel: SimDuration,
     /// What bounds it, as [`super::Prediction::bound_by`] says it.
     pub bound: &'static str,
+    /// Share of the busiest resource that it uses.
+    pub busy: f64,
     /// The calls one after another instead, each as a kernel of its own.
     pub apart: SimDuration,
     /// How it goes beyond what the profile was made with.
@@ -130,6 +132,7 @@ impl Predictor<'_> {
             high: timed.high,
             kernel,
             bound: timed.bound,
+            busy: busy.most(),
             apart: self.apart(calls, choice, settings)?,
             beyond,
             proof,

@@ -82,8 +82,10 @@ pub struct Prediction {
     pub busiest: Vec<LinkUse>,
     /// Share of the busiest lane's instruction rate used.
     pub lane_utilisation: f64,
-    /// Share of the busiest host thread or host memory used.
-    pub host_utilisation: f64,
+    /// Share of the busiest thread used that sends and receives through a network.
+    pub proxy_utilisation: f64,
+    /// Share of the busiest memory of a host used.
+    pub memory_utilisation: f64,
     /// What is left out where it may matter.
     pub warnings: Vec<Warning>,
     /// See [`crate::engine::Outcome::trace_hash`].
@@ -100,12 +102,21 @@ impl Prediction {
     }
 
     /// What bounds the run: `launch rate` of the host, `links`, `block rate` (instructions of
-    /// thread blocks: more channels would help), `host` (threads that copy for sockets, memory
-    /// that data is staged in), or `latency` of steps and kernel.
+    /// thread blocks: more channels would help), `proxy threads` (of hosts, which post messages and copy for sockets),
+    /// `host memory` (that data is staged in, or what NICs get of GPU memory), or `latency` of steps and kernel.
     pub fn bound_by(&self) -> &'static str {
+        self.uses().bound(self.issue >= self.time)
+    }
+
+    /// Share of the busiest resource that it uses.
+    pub fn busy(&self) -> f64 {
+        self.uses().most()
+    }
+
+    fn uses(&self) -> Busy {
         let link = self.busiest.first().map_or(0.0, |l| l.utilisation);
-        let busy = Busy { link, lane: self.lane_utilisation, host: self.host_utilisation };
-        busy.bound(self.issue >= self.time)
+        let (lane, proxy, memory) = (self.lane_utilisation, self.proxy_utilisation, self.memory_utilisation);
+        Busy { link, lane, proxy, memory }
     }
 }
 
