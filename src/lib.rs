@@ -33,6 +33,7 @@
 //! | How long does this training step take, and what of it is exposed? | [`mod@step`] |
 //! | Which layout trains a model fastest, and when is the run done? | [`mod@plan`] |
 //! | Which machine, and how many GPUs of it? | [`plan::compare`] |
+//! | How long does a transfer between two memories take, and by which way? | [`mod@transfer`] |
 //! | Is what was measured what it should be? | [`mod@validate`] |
 //! | If it is not, which fault fits? | [`mod@diagnose`] |
 //! | Which host is slow, and which sets of hosts to run next to know? | [`mod@next`] |
@@ -80,6 +81,7 @@ pub mod site;
 pub mod statistics;
 pub mod step;
 pub mod topo;
+pub mod transfer;
 pub mod tune;
 pub mod validate;
 pub mod values;

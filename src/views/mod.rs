@@ -18,6 +18,7 @@ pub mod probe;
 pub mod profile;
 pub mod step;
 pub mod topo;
+pub mod transfer;
 pub mod tune;
 pub mod validate;
 
