@@ -34,6 +34,7 @@
 //! | Which layout trains a model fastest, and when is the run done? | [`mod@plan`] |
 //! | Which machine, and how many GPUs of it? | [`plan::compare`] |
 //! | How long does a transfer between two memories take, and by which way? | [`mod@transfer`] |
+//! | How long do users of a served model wait, and who should prefill? | [`mod@serve`], [`serve::split`] |
 //! | Is what was measured what it should be? | [`mod@validate`] |
 //! | If it is not, which fault fits? | [`mod@diagnose`] |
 //! | Which host is slow, and which sets of hosts to run next to know? | [`mod@next`] |
@@ -77,6 +78,7 @@ pub mod plan;
 pub mod probe;
 pub mod profiles;
 pub mod query;
+pub mod serve;
 pub mod site;
 pub mod statistics;
 pub mod step;

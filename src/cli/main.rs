@@ -17,6 +17,7 @@ mod plan;
 mod probe;
 mod profile;
 mod selectors;
+mod serve;
 mod sets;
 mod simulate;
 mod sweep;
@@ -45,6 +46,7 @@ Exit codes: 0 done, 1 a comparison failed, 2 bad input or usage, 3 hardware or l
   collcast sweep aws-p5 --nodes 32          the same for a cluster
   collcast simulate h200x4 -s 64M           one run: what bounds it, which links are busy
   collcast plan llama3-70b --gpus 1024      the fastest layout, whether it fits, how fast it trains
+  collcast serve llama3-70b --prefill 2x8 --decode 2x8 --rate 10   time to first token, goodput
   collcast transfer --from gpu:0 --to gpu:9 -s 1G   a cache moved between hosts, by each way
   collcast simulate ddp-buckets             one training step: what is exposed, what would help
   collcast bench --backend cuda             our own schedules on the GPUs of this host
@@ -70,6 +72,8 @@ enum Command {
     Sweep(sweep::Args),
     /// Predict: the fastest layout of a model on so many GPUs, its memory, and when the run is done
     Plan(plan::Args),
+    /// Predict: how long users of a served model wait, by its workers and load
+    Serve(serve::Args),
     /// Predict: how long a transfer between two memories takes, and by which way
     Transfer(transfer::Args),
     /// Measure: run calls for real, check every result, time them
@@ -114,6 +118,7 @@ fn main() -> ExitCode {
         Command::Simulate(args) => simulate::run(&args, &given),
         Command::Sweep(args) => sweep::run(&args, &given),
         Command::Plan(args) => plan::run(&args),
+        Command::Serve(args) => serve::run(&args),
         Command::Transfer(args) => transfer::run(&args),
         Command::Bench(args) => bench::run(&args, &given),
         Command::Probe(args) => probe::run(&args),
