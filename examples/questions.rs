@@ -11,6 +11,8 @@ fn main() -> Result<(), Error> {
     show(&forecast()?);
     show(&step()?);
     show(&plan()?);
+    show(&serve()?);
+    show(&transfer()?);
     show(&validate()?);
     show(&compare()?);
     show(&tune()?);
@@ -45,6 +47,22 @@ fn step() -> Result<Report, Error> {
 fn plan() -> Result<Report, Error> {
     let request = collcast::plan::Request { most: 3, ..collcast::plan::Request::new("llama3-8b", "dgx-h100", 16) };
     Ok(collcast::plan::plan(&request, &collcast::Watch::default())?.report())
+}
+
+/// How long do users of a served model wait?
+fn serve() -> Result<Report, Error> {
+    use collcast::serve::{Fleet, Group, Load, Request, serve};
+    let worker = Group { workers: 1, tensor: 8 };
+    let fleet = Fleet::Disaggregated { prefill: worker, decode: worker };
+    let load = Load::Poisson { rate: 5.0, seconds: 60.0, input: 2048, output: 256, seed: 1 };
+    Ok(serve(&Request { fleet, load, ..Request::new("llama3-70b", "dgx-h100") })?.report())
+}
+
+/// How long does a transfer between two memories take, and by which way?
+fn transfer() -> Result<Report, Error> {
+    use collcast::transfer::{Request, transfer};
+    let site = SiteSpec::new("aws-p5");
+    Ok(transfer(&Request { site, ..Request::new("gpu:0", "gpu:8", 1 << 30) })?.report())
 }
 
 /// Is what was measured what it should be?

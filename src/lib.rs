@@ -33,6 +33,8 @@
 //! | How long does this training step take, and what of it is exposed? | [`mod@step`] |
 //! | Which layout trains a model fastest, and when is the run done? | [`mod@plan`] |
 //! | Which machine, and how many GPUs of it? | [`plan::compare`] |
+//! | How long does a transfer between two memories take, and by which way? | [`mod@transfer`] |
+//! | How long do users of a served model wait, and who should prefill? | [`mod@serve`], [`serve::split`] |
 //! | Is what was measured what it should be? | [`mod@validate`] |
 //! | If it is not, which fault fits? | [`mod@diagnose`] |
 //! | Which host is slow, and which sets of hosts to run next to know? | [`mod@next`] |
@@ -76,10 +78,12 @@ pub mod plan;
 pub mod probe;
 pub mod profiles;
 pub mod query;
+pub mod serve;
 pub mod site;
 pub mod statistics;
 pub mod step;
 pub mod topo;
+pub mod transfer;
 pub mod tune;
 pub mod validate;
 pub mod values;

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use collcast_sim::units::parse_size;
+use collcast_sim::units::{parse_size, parse_time};
 
 use crate::error::Error;
 
@@ -115,6 +115,15 @@ pub fn size(text: &str) -> Result<(u64, Option<String>), Error> {
     let decimal = matches!(unit, "kB" | "KB" | "MB" | "GB" | "TB");
     let note = || format!("{text} is decimal: {bytes} bytes; nccl-tests' {} is binary", unit.trim_end_matches('B'));
     Ok((bytes, decimal.then(note)))
+}
+
+/// A time in seconds; `what` it is, for messages, such as `--overlap-prefill`.
+///
+/// # Errors
+/// What is no time.
+pub fn time(what: &str, text: &str) -> Result<f64, Error> {
+    let read = parse_time(text).map_err(|e| Error::usage(format!("{what}: {e}"), "times look like 350ms or 1.2s"))?;
+    Ok(read.as_us() * 1e-6)
 }
 
 /// A percentage as a fraction; the `%` may be left out. `what` it is, for messages, such as `--tolerance`.

@@ -44,6 +44,8 @@ fn every_question_has_an_answer() {
     let text = printed("questions");
     let answers = [
         "ok: a step takes",
+        "goodput 4.",
+        "rdma takes",
         "likely cause: peer_access_off",
         "B is slower in",
         "NCCL's choice stands",

@@ -7,6 +7,7 @@
 //!
 //! For planning, [`transformer`] describes a model by its shape, [`parallel`] how ranks share it, [`memory`] what each GPU
 //! holds, [`work`] what it runs, [`training`] how long a step takes, and [`goodput`] what failures leave of the time.
+//! [`serving`] runs requests through copies of a model.
 
 pub mod builtin;
 pub mod ddp;
@@ -19,6 +20,7 @@ pub mod model;
 pub mod parallel;
 pub mod pipeline;
 mod raw;
+pub mod serving;
 pub mod step;
 pub mod study;
 #[cfg(test)]

@@ -27,5 +27,6 @@ pub mod schedule;
 pub mod split;
 pub mod text;
 pub mod topology;
+pub mod transfer;
 pub mod units;
 pub mod workload;

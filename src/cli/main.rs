@@ -17,10 +17,12 @@ mod plan;
 mod probe;
 mod profile;
 mod selectors;
+mod serve;
 mod sets;
 mod simulate;
 mod sweep;
 mod topo;
+mod transfer;
 mod tune;
 mod validate;
 
@@ -44,6 +46,8 @@ Exit codes: 0 done, 1 a comparison failed, 2 bad input or usage, 3 hardware or l
   collcast sweep aws-p5 --nodes 32          the same for a cluster
   collcast simulate h200x4 -s 64M           one run: what bounds it, which links are busy
   collcast plan llama3-70b --gpus 1024      the fastest layout, whether it fits, how fast it trains
+  collcast serve llama3-70b --prefill 2x8 --decode 2x8 --rate 10   time to first token, goodput
+  collcast transfer --from gpu:0 --to gpu:9 -s 1G   a cache moved between hosts, by each way
   collcast simulate ddp-buckets             one training step: what is exposed, what would help
   collcast bench --backend cuda             our own schedules on the GPUs of this host
   collcast probe -o DIR                     a new machine: its topology file and measurements
@@ -68,6 +72,10 @@ enum Command {
     Sweep(sweep::Args),
     /// Predict: the fastest layout of a model on so many GPUs, its memory, and when the run is done
     Plan(plan::Args),
+    /// Predict: how long users of a served model wait, by its workers and load
+    Serve(serve::Args),
+    /// Predict: how long a transfer between two memories takes, and by which way
+    Transfer(transfer::Args),
     /// Measure: run calls for real, check every result, time them
     Bench(bench::Args),
     /// Measure: what this machine is and can do, for `calibrate`
@@ -110,6 +118,8 @@ fn main() -> ExitCode {
         Command::Simulate(args) => simulate::run(&args, &given),
         Command::Sweep(args) => sweep::run(&args, &given),
         Command::Plan(args) => plan::run(&args),
+        Command::Serve(args) => serve::run(&args),
+        Command::Transfer(args) => transfer::run(&args),
         Command::Bench(args) => bench::run(&args, &given),
         Command::Probe(args) => probe::run(&args),
         Command::BenchWorker => bench::work(),

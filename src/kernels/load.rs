@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use collcast_sim::compute::Compute;
 use collcast_sim::compute::fit::Sample;
 use collcast_sim::hash::fnv1a;
+use collcast_sim::ids::Rank;
+use collcast_sim::topology::Topology;
 
 use super::columns::{headers, tables_in};
 use super::read::{Read, Trouble, read};
@@ -22,6 +24,26 @@ pub fn gpu(name: &str) -> Result<Compute, Error> {
         return Ok(Compute::parse(&read_text("read the GPU's profile", path)?, name)?);
     }
     Ok(Compute::builtin(name)?)
+}
+
+/// The GPU of a machine: that which `named` says, else the profile of its kind.
+///
+/// # Errors
+/// As of [`gpu`]; a machine of GPUs that no profile is of.
+pub fn gpu_of(topology: &Topology, named: Option<&str>) -> Result<Compute, Error> {
+    if let Some(name) = named {
+        return gpu(name);
+    }
+    let kind = topology.gpu(topology.gpu_of(Rank(0))).map(|g| g.model.clone()).unwrap_or_default();
+    let mut known = Compute::builtin_names().filter_map(|name| Compute::builtin(name).ok());
+    known.find(|gpu| gpu.is_of(&kind)).ok_or_else(|| {
+        let names: Vec<&str> = Compute::builtin_names().collect();
+        let names = names.join(", ");
+        Error::usage(
+            format!("no profile says how fast the kernels of a `{kind}` are"),
+            format!("take one with --gpu: {names}; `collcast calibrate FILES --compute GPU` makes one"),
+        )
+    })
 }
 
 /// A table that was read.

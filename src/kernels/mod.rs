@@ -14,7 +14,7 @@ mod table;
 
 pub use fitted::{FitRequest, Fitted, fit};
 pub use judge::{Group, Outcome, Request, Stats, judge};
-pub use load::gpu;
+pub use load::{gpu, gpu_of};
 pub use read::{Read, Trouble, read};
 pub use row::KernelRow;
 pub use table::Table;

@@ -3,7 +3,7 @@
 use collcast_sim::collective::nearest;
 use collcast_sim::compute::fit::{Issue, Sample, Timing};
 use collcast_sim::compute::{
-    Attention, Backend, Kernel, Memory, MemoryKind, Optimizer, Pass, Precision, Product, ProductPass, Tokens,
+    Attention, Backend, HostCopy, Kernel, Memory, MemoryKind, Optimizer, Pass, Precision, Product, ProductPass, Tokens,
 };
 use collcast_sim::hash::fnv1a;
 
@@ -22,6 +22,8 @@ pub enum Table {
     MemoryBound,
     /// Steps of optimisers.
     Optimizer,
+    /// Copies between host and GPU.
+    HostCopy,
     /// Products of several GPUs, as NVIDIA's AIConfigurator publishes them.
     PublishedProducts,
     /// Attention of several GPUs, likewise.
@@ -30,13 +32,14 @@ pub enum Table {
 
 impl Table {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Products,
         Self::Grouped,
         Self::Sustained,
         Self::Attention,
         Self::MemoryBound,
         Self::Optimizer,
+        Self::HostCopy,
         Self::PublishedProducts,
         Self::PublishedAttention,
     ];
@@ -52,6 +55,7 @@ impl Table {
             }
             Self::MemoryBound => &["kernel", "rows", "width", "us"],
             Self::Optimizer => &["kind", "state_dtype", "elements", "tensors", "us"],
+            Self::HostCopy => &["way", "memory", "bytes", "us"],
             Self::PublishedProducts => &["gpu", "gemm_dtype", "m", "n", "k", "us"],
             Self::PublishedAttention => &["gpu", "batch_size", "isl", "num_heads", "num_key_value_heads", "us"],
         }
@@ -123,7 +127,11 @@ pub(super) fn sample(table: Table, row: &Cells<'_>) -> Result<Sample, Wrong> {
     let us = row.positive("us")?;
     let sizes = table.columns().iter().filter(|&&column| column != "us").map(|column| row.text(column));
     let sizes: Vec<&str> = sizes.filter(|cell| cell.parse::<f64>().is_ok()).collect();
-    let shape = fnv1a(sizes.join(",").as_bytes());
+    let shape = match table {
+        // Few sizes, of which every second power of four is left out.
+        Table::HostCopy => u64::from((row.count("bytes")?.max(1).ilog2() / 2).is_multiple_of(2)),
+        _ => fnv1a(sizes.join(",").as_bytes()),
+    };
     Ok(Sample { shape, ..measured(table, row, us)? })
 }
 
@@ -135,6 +143,7 @@ fn measured(table: Table, row: &Cells<'_>, us: f64) -> Result<Sample, Wrong> {
         Table::Attention => attention(row, us),
         Table::MemoryBound => memory_bound(row, us),
         Table::Optimizer => optimizer(row, us),
+        Table::HostCopy => host_copy(row, us),
         Table::PublishedProducts => published_product(row, us),
         Table::PublishedAttention => published_attention(row, us),
     }
@@ -258,6 +267,15 @@ fn optimizer(row: &Cells<'_>, us: f64) -> Result<Sample, Wrong> {
     let (elements, tensors) = (row.count("elements")?, row.count("tensors")?);
     let step = Optimizer { elements, reads: 4 * bytes, writes: 3 * bytes, tensors };
     Ok(settled("optimizer".to_owned(), Kernel::Optimizer(step), Issue::Elements(1), us))
+}
+
+/// Copies of one size, each issued once the host thread has issued the one before.
+fn host_copy(row: &Cells<'_>, us: f64) -> Result<Sample, Wrong> {
+    let to_host = row.named("way", &[("host_to_device", false), ("device_to_host", true)])?;
+    let pinned = row.named("memory", &[("pinned", true), ("pageable", false)])?;
+    let copy = HostCopy { bytes: row.count("bytes")?, to_host, pinned };
+    let group = format!("copy {} {}", row.text("memory"), row.text("way"));
+    Ok(settled(group, Kernel::HostCopy(copy), Issue::Copy, us))
 }
 
 /// Calls that its collector makes of each shape before those it times, and those.

@@ -10,7 +10,6 @@ use collcast_scenarios::training::{self, Span, Training};
 use collcast_scenarios::transformer::{self, Mask, Transformer};
 use collcast_scenarios::work::Execution;
 use collcast_sim::compute::{Compute, Precision};
-use collcast_sim::ids::Rank;
 use collcast_sim::topology::Topology;
 use rayon::prelude::*;
 
@@ -123,23 +122,7 @@ impl Planning {
                 "calls are simulated on {MOST_HOSTS} of {hosts} hosts, and extended to all by their steps"
             ));
         }
-        let kind = (site.topology.gpu(site.topology.gpu_of(Rank(0)))).map(|g| g.model.clone()).unwrap_or_default();
-        let gpu = match &request.gpu {
-            Some(name) => crate::kernels::gpu(name)?,
-            None => Compute::builtin_names()
-                .filter_map(|name| Compute::builtin(name).ok())
-                .find(|gpu| gpu.is_of(&kind))
-                .ok_or_else(|| {
-                    let names: Vec<&str> = Compute::builtin_names().collect();
-                    Error::usage(
-                        format!("no profile says how fast the kernels of a `{kind}` are"),
-                        format!(
-                            "take one with --gpu: {}; `collcast calibrate FILES --compute GPU` makes one",
-                            names.join(", ")
-                        ),
-                    )
-                })?,
-        };
+        let gpu = crate::kernels::gpu_of(&site.topology, request.gpu.as_deref())?;
         let sequence = request.sequence.unwrap_or(model.sequence);
         let tokens = TOKENS[usize::from(request.gpus >= MANY_GPUS)];
         let batch = request.global_batch.unwrap_or_else(|| {

@@ -16,8 +16,10 @@ pub mod options;
 pub mod plan;
 pub mod probe;
 pub mod profile;
+pub mod serve;
 pub mod step;
 pub mod topo;
+pub mod transfer;
 pub mod tune;
 pub mod validate;
 

@@ -146,6 +146,6 @@ fn launches(kernel: &Kernel) -> u64 {
     match kernel {
         Kernel::Memory(memory) => memory.kernels.into(),
         Kernel::Product(product) => product.tokens.count(),
-        Kernel::Attention(_) | Kernel::Optimizer(_) => 1,
+        Kernel::Attention(_) | Kernel::Optimizer(_) | Kernel::HostCopy(_) => 1,
     }
 }

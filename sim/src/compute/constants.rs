@@ -54,6 +54,8 @@ constants! {
         "what its data sheet gives for BF16 without sparsity: what MFU is counted by",
     L2 "gpu.l2" "MB" COUNT Hardware
         "L2 cache",
+    HostLink "gpu.host" "GB/s" COUNT Hardware
+        "its link to host memory, one direction",
     PowerLimit "power.limit" "W" WATT Hardware
         "power at which the clock is lowered",
     PowerIdle "power.idle" "W" WATT Power
@@ -129,6 +131,19 @@ constants! {
     AttentionTailBackward "attention.tail.backward" "of a block" PART Attention
         "the same, backward",
 
+    CopyShare "copy.share" "of nominal" SHARE CopyEngine
+        "what copies from and to pinned host memory get of the link to it",
+    CopyStart "copy.start" "us" TIME CopyEngine
+        "from the end of such a copy to the first byte of the next of its stream",
+    PageableStart "pageable.start" "us" TIME CopyEngine
+        "start of a copy from pageable host memory that the driver stages and the host thread waits for",
+    PageableWrite "pageable.write" "GB/s" COUNT CopyEngine
+        "what a host thread writes of pageable memory into the driver's buffers",
+    PageableReturn "pageable.return" "us" TIME CopyEngine
+        "start of a copy to pageable host memory: the host thread waits for the GPU before it reads the driver's buffers",
+    PageableRead "pageable.read" "GB/s" COUNT CopyEngine
+        "what a host thread reads out of the driver's buffers into pageable memory",
+
     KernelStart "kernel.start" "us" TIME Kernel
         "from the end of a kernel to the first work of the next of its stream, and its own end",
     KernelScale "kernel.scale" "us" TIME Kernel
@@ -162,6 +177,8 @@ constants! {
         "the same for a product with scales",
     IssueAttention "issue.attention" "us" TIME Framework
         "the same for attention",
+    IssueCopy "issue.copy" "us" TIME Framework
+        "the same for a copy between host and GPU",
     IssueBackward "issue.backward" "us" TIME Framework
         "the same for one call of automatic differentiation",
 }

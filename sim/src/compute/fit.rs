@@ -60,6 +60,8 @@ pub enum Issue {
     Scaled,
     /// Attention.
     Attention,
+    /// A copy between host and GPU.
+    Copy,
     /// A backward pass by automatic differentiation.
     Backward,
 }
@@ -119,6 +121,7 @@ fn issue_us(gpu: &Compute, issue: Issue) -> f64 {
         Issue::Product => gpu.value(Constant::IssueProduct),
         Issue::Scaled => gpu.value(Constant::IssueScaled),
         Issue::Attention => gpu.value(Constant::IssueAttention),
+        Issue::Copy => gpu.value(Constant::IssueCopy),
         Issue::Backward => gpu.value(Constant::IssueBackward),
     }
 }

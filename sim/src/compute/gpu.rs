@@ -6,6 +6,7 @@ use super::constants::Constant;
 use super::kernel::{Kernel, Precision};
 use super::work::Droop;
 use crate::profile::{DataFile, Parameter};
+use crate::units::SimDuration;
 
 /// A clock of the multiprocessors, of the boost clock: above 0, at most 1.
 #[derive(Clone, Copy, PartialEq, PartialOrd, Debug)]
@@ -105,6 +106,16 @@ impl Compute {
     /// B/s of memory, both ways together.
     pub(super) fn memory_rate(&self) -> f64 {
         self.value(Constant::Memory) * 1e9 * self.value(Constant::MemoryShare)
+    }
+
+    /// What copies between its memory and pinned memory of a host get of the link's nominal rate, and their start.
+    pub fn host_copies(&self) -> (f64, SimDuration) {
+        (self.value(Constant::CopyShare), SimDuration::from_us(self.value(Constant::CopyStart)))
+    }
+
+    /// B/s of copies between its memory and pinned memory of the host, one way.
+    pub(super) fn host_copy_rate(&self) -> f64 {
+        self.value(Constant::HostLink) * 1e9 * self.value(Constant::CopyShare)
     }
 
     pub(super) fn times(&self, precision: Precision) -> f64 {

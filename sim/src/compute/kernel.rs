@@ -245,6 +245,17 @@ pub struct Optimizer {
     pub tensors: u64,
 }
 
+/// A copy between the memory of a host and that of its GPU.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct HostCopy {
+    /// Bytes.
+    pub bytes: u64,
+    /// From the GPU to the host, else from the host to the GPU.
+    pub to_host: bool,
+    /// Host memory is pinned: copy engines reach it. Pageable memory goes through buffers of the driver.
+    pub pinned: bool,
+}
+
 /// One kernel of a GPU.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Kernel {
@@ -256,4 +267,6 @@ pub enum Kernel {
     Memory(Memory),
     /// A step of an optimiser.
     Optimizer(Optimizer),
+    /// A copy between host and GPU.
+    HostCopy(HostCopy),
 }

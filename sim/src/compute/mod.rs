@@ -6,6 +6,7 @@
 
 mod attention;
 mod constants;
+mod copy;
 mod file;
 pub mod fit;
 mod gpu;
@@ -21,6 +22,6 @@ mod work;
 pub use constants::Constant;
 pub use gpu::{Clock, Compute, Unsupported};
 pub use kernel::{
-    Attention, Backend, Kernel, Memory, MemoryKind, Optimizer, Pass, Precision, Product, ProductPass, Tokens,
+    Attention, Backend, HostCopy, Kernel, Memory, MemoryKind, Optimizer, Pass, Precision, Product, ProductPass, Tokens,
 };
 pub use power::Duty;

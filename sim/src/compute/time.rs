@@ -3,7 +3,7 @@
 use super::gpu::{Clock, Compute, Unsupported};
 use super::kernel::Kernel;
 use super::work::Work;
-use super::{attention, memory, product};
+use super::{attention, copy, memory, product};
 use crate::units::SimDuration;
 
 impl Kernel {
@@ -12,7 +12,7 @@ impl Kernel {
         match self {
             Self::Product(p) => product::flops(p),
             Self::Attention(a) => attention::flops(a),
-            Self::Memory(_) | Self::Optimizer(_) => 0.0,
+            Self::Memory(_) | Self::Optimizer(_) | Self::HostCopy(_) => 0.0,
         }
     }
 }
@@ -43,6 +43,7 @@ impl Compute {
             Kernel::Attention(a) => attention::work(self, a),
             Kernel::Memory(m) => memory::work(self, m, repeated),
             Kernel::Optimizer(o) => memory::step(self, o),
+            Kernel::HostCopy(c) => copy::work(self, *c),
         }
     }
 }

@@ -8,6 +8,7 @@ mod laid;
 mod lay;
 mod layer;
 mod order;
+mod point;
 mod route;
 mod switches;
 
@@ -15,5 +16,6 @@ pub use join::join;
 pub use laid::{Laid, LayError, ResourceName};
 pub use lay::{lay, lay_one_of_each, smallest_latency};
 pub use order::{order, order_by};
+pub use point::Across;
 pub use route::{Hop, Leg, Route, Router};
 pub use switches::{check_multicast, check_sharp};

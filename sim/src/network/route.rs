@@ -352,8 +352,31 @@ impl<'t> Router<'t> {
         share_out(&devices, sharers, number, self.transport.nics_per_gpu)
     }
 
+    /// The machine.
+    pub(super) fn topology(&self) -> &'t Topology {
+        self.topology
+    }
+
+    /// The NICs of its host that are best for a memory: those that a GPU prefers, all that are as near to a CPU.
+    pub(super) fn nearest_nics(&mut self, memory: VertexId) -> Vec<VertexId> {
+        if self.topology.gpu(memory).is_some() {
+            return self.nics_of(memory).into_iter().flatten().collect();
+        }
+        let host = self.topology.vertex(memory).host.unwrap_or_default();
+        let nics = self.topology.hosts()[host.index()].nics.clone();
+        best(
+            nics.into_iter()
+                .filter_map(|nic| {
+                    let (links, class) = self.inside(memory, nic)?;
+                    Some(((class, std::cmp::Reverse(self.rate(&links))), nic))
+                })
+                .collect::<Vec<_>>()
+                .into_iter(),
+        )
+    }
+
     /// The CPU nearest to a GPU: where its host buffers are.
-    fn cpu_of(&mut self, gpu: VertexId) -> Option<VertexId> {
+    pub fn cpu_of(&mut self, gpu: VertexId) -> Option<VertexId> {
         if let Some(known) = self.cpus.get(&gpu) {
             return *known;
         }
@@ -730,7 +753,7 @@ fn best<K: Ord, T>(all: impl Iterator<Item = (K, T)>) -> Vec<T> {
 }
 
 /// Adds hops to a leg; what is there already carries the sum.
-fn add(leg: &mut Leg, hops: impl IntoIterator<Item = (Hop, u64)>) {
+pub(super) fn add(leg: &mut Leg, hops: impl IntoIterator<Item = (Hop, u64)>) {
     for (hop, share) in hops {
         match leg.iter_mut().find(|(known, _)| *known == hop) {
             Some((_, sum)) => *sum += share,

@@ -92,6 +92,14 @@ constants! {
         "work of a proxy thread on a slice that it sends or receives through sockets",
     TcpThread "tcp.thread" "GB/s" RATE Proxy
         "what one thread copies into or out of sockets",
+    TransferRequest "transfer.request" "us" TIME Proxy
+        "between hosts, from the wish for a cache of keys and values until its first bytes are posted: descriptors and word between two processes",
+    TransferDescriptor "transfer.descriptor" "us" TIME Proxy
+        "work of a NIC and who posts to it on each contiguous piece of a transfer",
+    DriveRate "drive.rate" "GB/s" RATE Storage
+        "what an NVMe drive reads or writes",
+    DriveLatency "drive.latency" "us" TIME Storage
+        "from a request to an NVMe drive to its first byte",
     HostMemory "host.memory" "GB/s" RATE HostMemory
         "what a CPU socket's memory reads and writes together",
     SyncSimple "sync.simple" "us" TIME BlockTime

@@ -11,6 +11,8 @@ pub enum Role {
     Proxy,
     /// Memory of a host.
     HostMemory,
+    /// Drives of a host.
+    Storage,
     /// Time that a block's own instructions take, whatever it moves.
     BlockTime,
     /// Rate at which a block's own instructions move data.

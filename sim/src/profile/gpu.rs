@@ -70,7 +70,7 @@ impl Profile {
 
     /// What copy engines get through NVLink, over what blocks get.
     pub fn copy_engine_over_blocks(&self) -> f64 {
-        self.value(Constant::EfficiencyNvlinkCopyEngine) / self.value(Constant::EfficiencyNvlink)
+        self.copy_engine() / self.value(Constant::EfficiencyNvlink)
     }
 
     /// From a copy engine's turn to its first byte.

@@ -134,4 +134,24 @@ impl Profile {
     pub fn host_memory(&self) -> Bandwidth {
         Bandwidth::from_gb_per_s(self.value(Constant::HostMemory))
     }
+
+    /// Between hosts, from the wish for a transfer until its first bytes are posted.
+    pub fn transfer_request(&self) -> SimDuration {
+        self.time(Constant::TransferRequest)
+    }
+
+    /// Work on each contiguous piece of a transfer through a NIC.
+    pub fn transfer_descriptor(&self) -> SimDuration {
+        self.time(Constant::TransferDescriptor)
+    }
+
+    /// An NVMe drive: its rate, and the time to its first byte.
+    pub fn drive(&self) -> (Bandwidth, SimDuration) {
+        (Bandwidth::from_gb_per_s(self.value(Constant::DriveRate)), self.time(Constant::DriveLatency))
+    }
+
+    /// What copy engines get of NVLink's nominal rate.
+    pub fn copy_engine(&self) -> f64 {
+        self.value(Constant::EfficiencyNvlinkCopyEngine)
+    }
 }

@@ -1,0 +1,112 @@
+//! What users see of a run: percentiles of times, and how many requests met objectives.
+
+use serde::Serialize;
+
+use super::arrivals::Request;
+use super::simulate::{Outcome, Served};
+
+/// Percentiles of times, in seconds.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
+pub struct Percentiles {
+    /// Mean.
+    pub mean: f64,
+    /// Half are shorter.
+    pub p50: f64,
+    /// 90% are.
+    pub p90: f64,
+    /// 99% are.
+    pub p99: f64,
+}
+
+impl Percentiles {
+    /// Of some times; zeros for none.
+    pub fn of(mut times: Vec<f64>) -> Self {
+        if times.is_empty() {
+            return Self::default();
+        }
+        times.sort_by(f64::total_cmp);
+        let at = |part: f64| times[((times.len() - 1) as f64 * part).round() as usize];
+        let mean = times.iter().sum::<f64>() / times.len() as f64;
+        Self { mean, p50: at(0.5), p90: at(0.9), p99: at(0.99) }
+    }
+}
+
+/// What a request has to meet.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Objective {
+    /// Seconds to its first token.
+    pub ttft: f64,
+    /// Mean seconds from one token to the next.
+    pub tpot: f64,
+}
+
+/// A run in numbers.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Summary {
+    /// Requests.
+    pub requests: usize,
+    /// From the first arrival to the last token, in seconds.
+    pub seconds: f64,
+    /// From arrival to the start of the prompt.
+    pub queue: Percentiles,
+    /// From the prompt's end to the first token at its decoder: wait for memory, and transfer.
+    pub hand_off: Percentiles,
+    /// To the first token.
+    pub ttft: Percentiles,
+    /// From one token to the next, the mean of a request; of those that have more than one.
+    pub tpot: Percentiles,
+    /// To the last token.
+    pub whole: Percentiles,
+    /// Tokens generated a second.
+    pub tokens_per_s: f64,
+    /// Part of the requests that met the objective.
+    pub met: f64,
+    /// Requests a second that did.
+    pub goodput: f64,
+}
+
+fn seconds(from: u64, to: u64) -> f64 {
+    to.saturating_sub(from) as f64 * 1e-9
+}
+
+/// Mean time from one token to the next.
+fn tpot(request: &Request, served: &Served) -> Option<f64> {
+    (request.output > 1).then(|| seconds(served.first, served.last) / (request.output - 1) as f64)
+}
+
+/// Counts a run.
+pub fn summarise(requests: &[Request], outcome: &Outcome, objective: Objective) -> Summary {
+    let all = || requests.iter().zip(&outcome.served);
+    let times = |of: fn(&Served) -> (u64, u64)| {
+        Percentiles::of(
+            outcome
+                .served
+                .iter()
+                .map(|served| {
+                    let (from, to) = of(served);
+                    seconds(from, to)
+                })
+                .collect(),
+        )
+    };
+    let met = |(request, served): &(&Request, &Served)| {
+        seconds(served.arrived, served.first) <= objective.ttft
+            && tpot(request, served).is_none_or(|tpot| tpot <= objective.tpot)
+    };
+    let good = all().filter(met).count() as f64;
+    let first = outcome.served.iter().map(|served| served.arrived).min().unwrap_or(0);
+    let last = outcome.served.iter().map(|served| served.last).max().unwrap_or(0);
+    let lasted = seconds(first, last).max(1e-9);
+    Summary {
+        requests: requests.len(),
+        seconds: lasted,
+        queue: times(|served| (served.arrived, served.begun)),
+        hand_off: times(|served| (served.prefilled, served.first)),
+        ttft: times(|served| (served.arrived, served.first)),
+        tpot: Percentiles::of(all().filter_map(|(request, served)| tpot(request, served)).collect()),
+        whole: times(|served| (served.arrived, served.last)),
+        tokens_per_s: requests.iter().map(|request| request.output as f64).sum::<f64>() / lasted,
+        met: good / (requests.len().max(1)) as f64,
+        goodput: good / lasted,
+    }
+}

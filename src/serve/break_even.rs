@@ -1,0 +1,118 @@
+//! Compute a cache again, or keep it somewhere and fetch it: from which prompt on does that pay?
+
+use collcast_scenarios::serving::Batch;
+use collcast_sim::collective::Collective;
+use collcast_sim::ids::{HostId, Rank};
+use collcast_sim::transfer::{Fleet as Links, Load, Place, Way, run, ways};
+use collcast_sim::units::SimDuration;
+use serde::Serialize;
+
+use super::fleet::Group;
+use super::request::Request;
+use super::setup::{Exchanges, Setup, steps};
+use crate::error::Error;
+
+/// Tokens of the shortest prompt, and how often it doubles: to 128k.
+const LENGTHS: (u64, u32) = (128, 11);
+
+/// A length of prompt, all times in seconds.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Length {
+    /// Its tokens.
+    pub tokens: u64,
+    /// Bytes of its cache.
+    pub bytes: u64,
+    /// To compute it again, on an idle worker.
+    pub recompute: f64,
+    /// To fetch it, by place.
+    pub fetch: Vec<f64>,
+}
+
+/// Prompts from short to long.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct BreakEven {
+    /// The model.
+    pub model: String,
+    /// The machine.
+    pub machine: String,
+    /// GPUs of the worker.
+    pub tensor: u32,
+    /// What was assumed.
+    pub notes: Vec<String>,
+    /// Where caches may be, with the way from there.
+    pub tiers: Vec<(&'static str, &'static str)>,
+    /// The prompts.
+    pub lengths: Vec<Length>,
+}
+
+impl BreakEven {
+    /// Tokens from which on a tier is faster than to compute again; none where it never is.
+    pub fn from(&self, tier: usize) -> Option<u64> {
+        let slower = self.lengths.iter().rposition(|length| length.fetch[tier] >= length.recompute);
+        self.lengths.get(slower.map_or(0, |at| at + 1)).map(|length| length.tokens)
+    }
+}
+
+/// Times prompts from 128 to 128k tokens: computed on an idle worker, and fetched from each tier.
+///
+/// # Errors
+/// As of [`serve`](super::serve()).
+pub fn break_even(request: &Request, group: Group, drives: u32) -> Result<BreakEven, Error> {
+    let tensor = group.tensor;
+    // A second worker, on another host.
+    let setup = Setup::new(request, 1)?;
+    let host = setup.site.topology.ranks();
+    let setup = Setup::new(request, host + 1)?;
+    setup.blocks(group, request)?;
+    let calls = setup.calls()?;
+    let exchanges = Exchanges::new(&calls);
+    let exchange = |ranks: u32, collective: Collective, bytes: u64| exchanges.seconds(ranks, collective, bytes);
+    let mut steps = steps(&setup, tensor, request.precision, &exchange)?;
+    let mut links = Links::new(&setup.site.topology, &setup.site.profile, &setup.gpu, drives);
+    let places = |rank: u32| [Place::Host(HostId(0)), Place::Disk(HostId(0)), Place::Gpu(Rank(host + rank))];
+    let mut tiers = Vec::new();
+    let mut routes: Vec<Vec<Way>> = Vec::new();
+    for (tier, name) in ["host memory", "drives", "another host's GPUs"].into_iter().enumerate() {
+        let way = |rank| ways(&mut links, places(rank)[tier], Place::Gpu(Rank(rank))).into_iter().next();
+        let Some(found) = (0..tensor).map(way).collect::<Option<Vec<Way>>>() else { continue };
+        tiers.extend(found.first().map(|way| (name, way.backend.name())));
+        routes.push(found);
+    }
+    let mut lengths = Vec::new();
+    for tokens in (0..LENGTHS.1).map(|doubled| LENGTHS.0 << doubled) {
+        let token = setup.cache_bytes(tensor);
+        let block = setup.block_bytes(tensor, request.policy.block);
+        let mut fetch = Vec::new();
+        for ways in &routes {
+            let of = |way: &Way| Load { way: way.clone(), bytes: tokens * token, block, ready: Vec::new() };
+            let loads: Vec<Load> = ways.iter().map(of).collect();
+            let done = run(&loads, setup.site.profile.transfer_descriptor())
+                .map_err(|e| Error::usage(e.to_string(), "take another model"))?;
+            fetch.push(done.ends.iter().map(|end| SimDuration(end.0).as_us() * 1e-6).fold(0.0, f64::max));
+        }
+        let mut recompute = 0.0;
+        let mut done = 0;
+        while done < tokens {
+            let chunk = request.policy.chunk.min(tokens - done);
+            recompute += steps.seconds(&Batch { prompts: &[(chunk, done)], decodes: 0, context: 0 });
+            done += chunk;
+        }
+        lengths.push(Length { tokens, bytes: tokens * setup.model.kv_bytes(2), recompute, fetch });
+    }
+    if let Some(error) = exchanges.failed.take() {
+        return Err(error.into());
+    }
+    let mut notes = setup.notes.clone();
+    notes.push(format!("profile {}: {}", setup.gpu.name(), setup.gpu.evidence()));
+    notes.push(format!(
+        "the worker is idle; hosts have {drives} NVMe drives; caches are fetched whole, by NIXL's choice"
+    ));
+    Ok(BreakEven {
+        model: setup.model.name.clone(),
+        machine: setup.site.topology.name.clone(),
+        tensor,
+        notes,
+        tiers,
+        lengths,
+    })
+}

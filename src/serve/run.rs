@@ -1,0 +1,158 @@
+//! Runs the requests of a load through a fleet.
+
+use collcast_scenarios::serving::arrivals::{self, MOST_REQUESTS};
+use collcast_scenarios::serving::summary::summarise;
+use collcast_scenarios::serving::{Outcome as Ran, Request as Asked, ServingError, simulate};
+use collcast_sim::collective::Collective;
+
+use super::fleet::Fleet;
+use super::outcome::{Outcome, Phase, WorkerRow};
+use super::request::{Load, Request};
+use super::setup::{Exchanges, HandOff, Served, Setup, role_name, steps};
+use crate::error::Error;
+use crate::files::read_text;
+
+/// Runs the requests of a load through a fleet.
+///
+/// # Errors
+/// A model, machine or trace that cannot be read; weights that do not fit; a request that no cache holds; too much of it.
+pub fn serve(request: &Request) -> Result<Outcome, Error> {
+    let setup = Setup::new(request, request.fleet.gpus())?;
+    let asked = load(request)?;
+    run(request, &setup, request.fleet, &asked)
+}
+
+/// The requests that arrive.
+pub(super) fn load(request: &Request) -> Result<Vec<Asked>, Error> {
+    if request.policy.chunk == 0 || request.policy.running == 0 {
+        return Err(Error::usage("steps of no tokens serve nobody", "give a budget of 1 or more"));
+    }
+    let asked = match &request.load {
+        Load::Trace(path) => {
+            let wrong = |e| Error::usage(format!("{}: {e}", path.display()), "docs/formats.md says what a line has");
+            arrivals::trace(&read_text("read the trace", path)?).map_err(wrong)?
+        }
+        &Load::Poisson { rate, seconds, input, output, seed } => {
+            let most = MOST_REQUESTS as f64 * 0.9;
+            if !(rate > 0.0 && seconds > 0.0 && rate * seconds <= most) {
+                let message = format!("{rate} requests a second over {seconds} s");
+                return Err(Error::usage(message, format!("ask for more than 0 and at most {most} of them")));
+            }
+            if input == 0 || output == 0 || input.max(output) > 1 << 30 {
+                return Err(Error::usage("a prompt and its answer have 1 token or more", "give both lengths"));
+            }
+            arrivals::poisson(rate, seconds, (input, output), seed)
+        }
+    };
+    if asked.is_empty() {
+        return Err(Error::usage(
+            "no request arrives",
+            "give a longer --duration, a higher --rate or a trace with lines",
+        ));
+    }
+    Ok(asked)
+}
+
+/// Runs requests through one fleet.
+pub(super) fn run(request: &Request, setup: &Setup, fleet: Fleet, asked: &[Asked]) -> Result<Outcome, Error> {
+    let workers = setup.workers(&fleet, request)?;
+    let calls = setup.calls()?;
+    let exchanges = Exchanges::new(&calls);
+    let exchange = |ranks: u32, collective: Collective, bytes: u64| exchanges.seconds(ranks, collective, bytes);
+    let mut of_groups = Vec::new();
+    let mut end = 0;
+    for (_, group) in fleet.groups() {
+        end += group.workers as usize;
+        of_groups.push((end, steps(setup, group.tensor, request.precision, &exchange)?));
+    }
+    let hand_off = match fleet {
+        Fleet::Disaggregated { prefill, decode } => Some(HandOff::new(setup, prefill, decode, request.policy.block)?),
+        Fleet::Aggregated(_) => None,
+    };
+    let path = hand_off.as_ref().and_then(HandOff::path).map(str::to_owned);
+    let mut machine = Served { steps: of_groups, hand_off };
+    let ran = simulate(asked, &workers, request.policy, &mut machine).map_err(|error| refused(&error))?;
+    if let Some(error) = machine.hand_off.and_then(|hand_off| hand_off.failed) {
+        return Err(Error::usage(error.to_string(), "take shorter prompts"));
+    }
+    drop(machine.steps);
+    if let Some(error) = exchanges.failed.take() {
+        return Err(error.into());
+    }
+    let summary = summarise(asked, &ran, request.objective);
+    let mut rows = Vec::new();
+    let mut first = 0;
+    for (role, group) in fleet.groups() {
+        let members = first..first + group.workers as usize;
+        first = members.end;
+        let busy: u64 = members.clone().map(|worker| ran.busy[worker]).sum();
+        let peak = members.clone().map(|worker| ran.peak[worker]).max().unwrap_or(0);
+        let blocks = workers[members.start].blocks;
+        rows.push(WorkerRow {
+            role: role_name(role),
+            workers: group.workers,
+            tensor: group.tensor,
+            busy: busy as f64 * 1e-9 / (summary.seconds * f64::from(group.workers)),
+            cache_tokens: blocks * request.policy.block,
+            cache_peak: peak as f64 / blocks.max(1) as f64,
+        });
+    }
+    Ok(Outcome {
+        model: setup.model.name.clone(),
+        machine: setup.site.topology.name.clone(),
+        fleet,
+        objective: request.objective,
+        inputs: setup.site.sources.clone(),
+        notes: notes(setup, path.as_deref()),
+        summary,
+        workers: rows,
+        phases: phases(&ran),
+        path,
+    })
+}
+
+fn refused(error: &ServingError) -> Error {
+    let hint = match error {
+        ServingError::TooLong { .. } => "take more GPUs a worker, or shorter requests",
+        ServingError::NoWorker => "give --prefill and --decode, or --aggregated",
+        ServingError::TooMany(_) => "take a shorter --duration or a lower --rate",
+    };
+    Error::usage(error.to_string(), hint)
+}
+
+fn notes(setup: &Setup, path: Option<&str>) -> Vec<String> {
+    let mut notes = setup.notes.clone();
+    notes.push(format!("profile {}: {}", setup.gpu.name(), setup.gpu.evidence()));
+    notes.push(format!("profile {}: {}", setup.site.profile.name, setup.site.profile.evidence));
+    notes.push(
+        "steps take their kernels and exchanges alone: scheduler, sampling and tokenisation take no time".to_owned(),
+    );
+    notes.push(
+        "the cache is in BF16; memory is reserved for a whole request, as by GUARANTEED_NO_EVICT of TensorRT-LLM"
+            .to_owned(),
+    );
+    if let Some(path) = path {
+        notes.push(format!("caches go by {path} once a prompt is through, one at a time for each worker"));
+    }
+    notes
+}
+
+/// Of requests at some percentiles of the whole time: what they waited for.
+fn phases(ran: &Ran) -> Vec<Phase> {
+    let mut order: Vec<usize> = (0..ran.served.len()).collect();
+    order.sort_by_key(|&index| ran.served[index].last - ran.served[index].arrived);
+    let seconds = |from: u64, to: u64| (to - from) as f64 * 1e-9;
+    let of = |percentile: u32| {
+        let at = (order.len() - 1) * percentile as usize / 100;
+        let served = ran.served[order[at]];
+        Phase {
+            percentile,
+            at: seconds(0, served.arrived),
+            queue: seconds(served.arrived, served.begun),
+            prefill: seconds(served.begun, served.prefilled),
+            hand_off: seconds(served.prefilled, served.first),
+            decode: seconds(served.first, served.last),
+        }
+    };
+    [50, 90, 99].map(of).to_vec()
+}

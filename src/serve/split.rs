@@ -1,0 +1,70 @@
+//! Of so many workers, how many should prefill and how many decode?
+
+use collcast_scenarios::serving::Policy;
+use serde::Serialize;
+
+use super::fleet::{Fleet, Group};
+use super::outcome::Outcome;
+use super::request::{MOST_STEPS, Request};
+use super::run::{load, run};
+use super::setup::Setup;
+use crate::error::Error;
+use crate::watch::Watch;
+
+/// Workers that are split at most: each split is a run of its own.
+const MOST: u32 = 64;
+
+/// One fleet.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Candidate {
+    /// Who serves.
+    pub fleet: Fleet,
+    /// What came of it, or why it cannot be.
+    pub outcome: Result<Outcome, String>,
+}
+
+/// All fleets of so many workers, the one with the highest goodput first.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Split {
+    /// The fleets.
+    pub candidates: Vec<Candidate>,
+}
+
+/// Runs a load through every fleet of `all` workers: all of them for both, and each number of them for prefill.
+///
+/// # Errors
+/// As of [`serve`](super::serve()), of all fleets; more workers than are split.
+pub fn split(request: &Request, all: Group, watch: &Watch) -> Result<Split, Error> {
+    if all.workers > MOST {
+        return Err(Error::usage(format!("{} workers have too many splits", all.workers), format!("at most {MOST}")));
+    }
+    let setup = Setup::new(request, all.workers * all.tensor)?;
+    let asked = load(request)?;
+    let policy = Policy { steps: MOST_STEPS / u64::from(all.workers), ..request.policy };
+    let request = &Request { policy, ..request.clone() };
+    let of = |workers| Group { workers, ..all };
+    let apart = (1..all.workers)
+        .map(|prefill| Fleet::Disaggregated { prefill: of(prefill), decode: of(all.workers - prefill) });
+    let mut candidates = Vec::new();
+    let mut last = None;
+    let parts = watch.parts(all.workers as usize);
+    for fleet in std::iter::once(Fleet::Aggregated(all)).chain(apart) {
+        let outcome = run(request, &setup, fleet, &asked);
+        let outcome = outcome.map_err(|error| {
+            let text = error.to_string();
+            last = Some(error);
+            text
+        });
+        candidates.push(Candidate { fleet, outcome });
+        parts.done()?;
+    }
+    if let (true, Some(error)) = (candidates.iter().all(|candidate| candidate.outcome.is_err()), last) {
+        return Err(error);
+    }
+    let key = |candidate: &Candidate| match &candidate.outcome {
+        Ok(outcome) => (outcome.summary.goodput, -outcome.summary.whole.p90),
+        Err(_) => (-1.0, 0.0),
+    };
+    candidates.sort_by(|a, b| key(b).partial_cmp(&key(a)).unwrap_or(std::cmp::Ordering::Equal));
+    Ok(Split { candidates })
+}

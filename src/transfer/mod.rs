@@ -1,0 +1,14 @@
+//! How long does a transfer between two memories take, and by which way?
+//!
+//! [`transfer()`] forecasts every way from the places of a [`Request`] to those at the other end: each by itself, and those
+//! that are asked for together.
+
+mod outcome;
+mod places;
+mod request;
+mod run;
+
+pub use outcome::{Outcome, Row};
+pub use places::places;
+pub use request::Request;
+pub use run::transfer;

@@ -1,0 +1,201 @@
+//! Forecasts a transfer by each of its ways.
+
+use collcast_sim::transfer::{Backend, Finished, Fleet, Load, Place, TransferError, Way, run, ways};
+use collcast_sim::units::{SimDuration, SimTime};
+
+use super::outcome::{Outcome, Row};
+use super::places::places;
+use super::request::Request;
+use crate::error::Error;
+use crate::kernels::gpu_of;
+use crate::site::{Site, SiteSpec};
+
+/// Layers at most: more than any model has.
+const MOST_LAYERS: u64 = 4096;
+
+/// A pair of places with the ways between them.
+struct Pair {
+    places: (Place, Place),
+    ways: Vec<Way>,
+}
+
+/// Forecasts a transfer by each of its ways, or by those that are named, at once.
+///
+/// # Errors
+/// A machine or profile that cannot be read, places that it has not, ways that do not lead there.
+pub fn transfer(request: &Request) -> Result<Outcome, Error> {
+    let (from, to) = (places("--from", &request.from)?, places("--to", &request.to)?);
+    let pairs = pair(&from, &to)?;
+    check(request)?;
+    let site = site(request, &pairs)?;
+    let gpu = gpu_of(&site.topology, request.gpu.as_deref())?;
+    let mut fleet = Fleet::new(&site.topology, &site.profile, &gpu, request.drives);
+    let pairs: Vec<Pair> =
+        pairs.into_iter().map(|places| Pair { places, ways: ways(&mut fleet, places.0, places.1) }).collect();
+    let alone = |backend: Backend| by(&site, request, &pairs, &[(backend, 1.0)]);
+    let shared = |backend: &Backend| pairs.iter().all(|pair| pair.ways.iter().any(|way| way.backend == *backend));
+    let known: Vec<Backend> = Backend::ALL.into_iter().filter(shared).collect();
+    let Some(&nixl) = known.first() else { return Err(nowhere(request, &pairs)) };
+    let mut rows = Vec::new();
+    match &request.path {
+        Some(path) => {
+            let named = named(path, &known)?;
+            let times = named.iter().map(|&b| Ok((b, alone(b)?.seconds))).collect::<Result<Vec<_>, Error>>()?;
+            let rate: f64 = times.iter().map(|(_, seconds)| 1.0 / seconds.max(1e-12)).sum();
+            let shares: Vec<(Backend, f64)> = times.iter().map(|&(b, s)| (b, 1.0 / s.max(1e-12) / rate)).collect();
+            rows.push(Row { nixl: named == [nixl], ..by(&site, request, &pairs, &shares)? });
+        }
+        None => {
+            for &backend in &known {
+                rows.push(Row { nixl: backend == nixl, ..alone(backend)? });
+            }
+        }
+    }
+    rows.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+    Ok(Outcome {
+        machine: site.topology.name.clone(),
+        from: request.from.clone(),
+        to: request.to.clone(),
+        bytes: request.bytes,
+        pairs: pairs.len(),
+        inputs: site.sources.clone(),
+        notes: notes(request, &site, &rows),
+        rows,
+    })
+}
+
+fn check(request: &Request) -> Result<(), Error> {
+    if request.bytes == 0 || request.block == Some(0) {
+        return Err(Error::usage("a transfer of 0 bytes takes no time", "give 1 or more bytes"));
+    }
+    if request.layers == 0 || request.layers > MOST_LAYERS {
+        return Err(Error::usage(format!("--layers {}", request.layers), format!("give 1 to {MOST_LAYERS} layers")));
+    }
+    if request.drives == 0 {
+        return Err(Error::usage("hosts without drives have nothing to read", "give --drives 1 or more"));
+    }
+    Ok(())
+}
+
+/// Each place with the one that it sends to.
+fn pair(from: &[Place], to: &[Place]) -> Result<Vec<(Place, Place)>, Error> {
+    let pairs: Vec<(Place, Place)> = match (from, to) {
+        ([one], many) => many.iter().map(|&to| (*one, to)).collect(),
+        (many, [one]) => many.iter().map(|&from| (from, *one)).collect(),
+        (from, to) if from.len() == to.len() => from.iter().copied().zip(to.iter().copied()).collect(),
+        _ => {
+            let message = format!("{} places send to {}", from.len(), to.len());
+            return Err(Error::usage(message, "name as many at both ends, or one at either"));
+        }
+    };
+    match pairs.iter().find(|(from, to)| from == to) {
+        Some((same, _)) => Err(Error::usage(format!("{same} sends to itself"), "name two places")),
+        None => Ok(pairs),
+    }
+}
+
+/// The machine, with as many hosts as the places need.
+fn site(request: &Request, pairs: &[(Place, Place)]) -> Result<Site, Error> {
+    let topology = request.site.topology()?;
+    let hosts = u32::try_from(topology.hosts().len()).unwrap_or(u32::MAX);
+    let each = (topology.ranks() / hosts.max(1)).max(1);
+    let host = |place: &Place| match place {
+        Place::Gpu(rank) => rank.0 / each,
+        Place::Host(host) | Place::Disk(host) => host.0,
+    };
+    let needed = pairs.iter().flat_map(|(from, to)| [host(from), host(to)]).max().unwrap_or(0).saturating_add(1);
+    if needed > hosts && request.site.nodes.is_none() {
+        return SiteSpec { nodes: Some(needed), ..request.site.clone() }.load();
+    }
+    if needed > hosts {
+        let (message, hint) =
+            (format!("the places need {needed} hosts, and `{}` has {hosts}", topology.name), "give more --nodes");
+        return Err(Error::usage(message, hint));
+    }
+    request.site.load_onto(topology)
+}
+
+fn nowhere(request: &Request, pairs: &[Pair]) -> Error {
+    let blocked = pairs.iter().find(|pair| pair.ways.is_empty()).or(pairs.first());
+    let (from, to) =
+        blocked.map(|pair| pair.places).map_or_else(Default::default, |(a, b)| (a.to_string(), b.to_string()));
+    Error::usage(
+        format!("no way leads from {from} to {to} ({} to {})", request.from, request.to),
+        "drives are reached from their own host only; hosts need NICs that are joined by a fabric",
+    )
+}
+
+/// The back ends of a path.
+fn named(path: &str, known: &[Backend]) -> Result<Vec<Backend>, Error> {
+    let names: Vec<&str> = known.iter().map(|backend| backend.name()).collect();
+    let mut named = Vec::new();
+    for name in path.split('+') {
+        let backend = Backend::named(name).filter(|backend| known.contains(backend)).ok_or_else(|| {
+            Error::usage(format!("--path: `{name}` does not lead there"), format!("these do: {}", names.join(" ")))
+        })?;
+        if named.contains(&backend) {
+            return Err(Error::usage(format!("--path names `{name}` twice"), "name each back end once"));
+        }
+        named.push(backend);
+    }
+    Ok(named)
+}
+
+/// By some back ends at once, each with its share of the bytes.
+fn by(site: &Site, request: &Request, pairs: &[Pair], shares: &[(Backend, f64)]) -> Result<Row, Error> {
+    let layers = request.layers;
+    let part = request.prefill / layers as f64;
+    let ready: Vec<SimTime> =
+        (1..=layers).map(|layer| SimTime(SimDuration::from_us(part * layer as f64 * 1e6).0)).collect();
+    let ready = if request.prefill > 0.0 || layers > 1 { ready } else { Vec::new() };
+    let mut loads = Vec::new();
+    let mut stages = 0;
+    for (index, pair) in (0..).zip(pairs) {
+        let up_to = |i: u64| (u128::from(request.bytes) * u128::from(i) / pairs.len() as u128) as u64;
+        let own = up_to(index + 1) - up_to(index);
+        let mut left = own;
+        for (nth, &(backend, share)) in shares.iter().enumerate() {
+            let Some(way) = pair.ways.iter().find(|way| way.backend == backend) else { continue };
+            let bytes = if nth + 1 == shares.len() { left } else { ((own as f64 * share) as u64).min(left) };
+            left -= bytes;
+            stages = way.stages.len();
+            let block = request.block.unwrap_or(bytes.div_ceil(layers)).max(1);
+            loads.push(Load { way: way.clone(), bytes, block, ready: ready.clone() });
+        }
+    }
+    let Finished { ends, busiest } =
+        run(&loads, site.profile.transfer_descriptor()).map_err(|error| limited(&error))?;
+    let end = ends.iter().map(|end| SimDuration(end.0).as_us() * 1e-6).fold(0.0, f64::max);
+    let (bound, busy) = busiest.map_or((String::new(), 0.0), |(used, busy)| (used.name(&site.topology), busy));
+    let exposed_s = (end - request.prefill).max(0.0);
+    Ok(Row {
+        path: shares.iter().map(|share| share.0.name()).collect::<Vec<_>>().join("+"),
+        stages,
+        seconds: end,
+        exposed_s,
+        gb_per_s: request.bytes as f64 / end.max(1e-12) / 1e9,
+        bound,
+        busy,
+        nixl: false,
+    })
+}
+
+fn limited(error: &TransferError) -> Error {
+    Error::usage(error.to_string(), "take fewer bytes, pairs or layers, or a larger --block")
+}
+
+fn notes(request: &Request, site: &Site, rows: &[Row]) -> Vec<String> {
+    let mut notes = vec![format!("profile {}: {}", site.profile.name, site.profile.evidence)];
+    if rows.iter().any(|row| row.path.contains("rdma") || row.path.contains("tcp")) {
+        notes.push(format!(
+            "between hosts {:.2} ms go by before the first byte: Mooncake and vLLM on two hosts of 8 x H800; --profile with \
+             another transfer.request changes it",
+            site.profile.transfer_request().as_us() * 1e-3
+        ));
+    }
+    if request.from.starts_with("disk") || request.to.starts_with("disk") {
+        notes.push(format!("hosts have {} NVMe drives of {} GB/s", request.drives, site.profile.drive().0.gb_per_s()));
+    }
+    notes.push("memory is registered and agents know each other: both are done once, at start".to_owned());
+    notes
+}

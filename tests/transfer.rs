@@ -1,0 +1,129 @@
+//! Goal: transfers take what others measured, by the engine's own sharing of links, and every way obeys its bounds.
+//! Method: published times between two hosts, ways on built-in machines against what their links carry, and what users give
+//! that makes no sense.
+
+#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
+
+mod common;
+
+use std::path::Path;
+
+use collcast::SiteSpec;
+use collcast::transfer::{Outcome, Request, Row, transfer};
+use common::collcast;
+
+fn data(name: &str) -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/transfer").join(name).display().to_string()
+}
+
+fn on(machine: &str, from: &str, to: &str, bytes: u64) -> Request {
+    Request { site: SiteSpec::new(machine), ..Request::new(from, to, bytes) }
+}
+
+fn row<'o>(outcome: &'o Outcome, path: &str) -> &'o Row {
+    outcome.rows.iter().find(|row| row.path == path).unwrap()
+}
+
+/// Goal: nine published times of a cache's way between two hosts within 10%, with two of them as anchors.
+#[test]
+fn mooncakes_nine_transfers_are_within_ten_percent() {
+    let text = std::fs::read_to_string(data("mooncake.csv")).unwrap();
+    let rows: Vec<Vec<f64>> = (text.lines().filter(|l| l.starts_with(|c: char| c.is_ascii_digit())))
+        .map(|line| line.split(',').map(|cell| cell.parse().unwrap()).collect())
+        .collect();
+    assert_eq!((rows.len(), rows.iter().filter(|row| row[3] == 1.0).count()), (9, 2));
+    for row in rows {
+        let bytes = (row[1] * 1048576.0) as u64;
+        // One head of 128 for each of 8 ranks: 16 tokens of a block, in 16 bits.
+        let request = Request { block: Some(4096), ..on(&data("h800.toml"), "gpu:0-7", "gpu:8-15", bytes) };
+        let outcome = transfer(&request).unwrap();
+        let found = outcome.rows.iter().find(|row| row.path == "rdma").unwrap();
+        assert!(found.nixl);
+        let error = found.seconds * 1e3 / row[2] - 1.0;
+        assert!(error.abs() < if row[3] == 1.0 { 0.02 } else { 0.10 }, "{} tokens: {error:.3}", row[0]);
+    }
+}
+
+/// Goal: large transfers reach what their narrowest part carries, and no more; the fastest way is on top.
+#[test]
+fn each_way_is_bound_by_its_narrowest_part() {
+    let gib: u64 = 1 << 30;
+    let near = transfer(&on("dgx-h100", "gpu:0", "gpu:1", gib)).unwrap();
+    assert_eq!((near.rows[0].path.as_str(), near.rows[0].nixl), ("nvlink", true));
+    assert!((near.rows[0].gb_per_s / (450.0 * 0.88) - 1.0).abs() < 0.01);
+    // PCIe 5 both ways, one after the other in buffers: the link of the slower stage.
+    let staged = row(&near, "staged");
+    assert!(staged.gb_per_s > 40.0 && staged.gb_per_s < 63.0 * 0.8771, "{staged:?}");
+    let far = transfer(&on("dgx-h100", "gpu:0", "gpu:9", gib)).unwrap();
+    let direct = row(&far, "rdma");
+    assert!(direct.nixl && direct.gb_per_s > 43.0 && direct.gb_per_s < 48.0, "{direct:?}");
+    // Over two NICs of the socket: bound by the copies at both ends.
+    let staged = row(&far, "rdma-staged");
+    assert!(staged.gb_per_s > 50.0 && staged.gb_per_s < 63.0 * 0.8771, "{staged:?}");
+    assert!(row(&far, "tcp").gb_per_s < 7.5 && row(&far, "tcp").gb_per_s > 7.0);
+    let disk = transfer(&on("dgx-h100", "disk:0", "gpu:0", gib)).unwrap();
+    assert_eq!(disk.rows[0].bound, "drives of host0", "{:?}", disk.rows);
+    assert!((disk.rows[0].gb_per_s / 28.0 - 1.0).abs() < 0.02, "{:?}", disk.rows);
+    let slow = transfer(&Request { drives: 1, ..on("dgx-h100", "disk:0", "gpu:0", gib) }).unwrap();
+    assert!((slow.rows[0].gb_per_s / 7.0 - 1.0).abs() < 0.02);
+}
+
+/// Goal: transfers share what they meet in: two into one NIC take twice as long, two of two NICs do not.
+#[test]
+fn transfers_share_links() {
+    let gib: u64 = 1 << 30;
+    let time =
+        |from: &str, to: &str, bytes: u64| row(&transfer(&on("dgx-h100", from, to, bytes)).unwrap(), "rdma").seconds;
+    let one = time("gpu:0", "gpu:8", gib);
+    assert!((time("gpu:0-1", "gpu:8", 2 * gib) / one - 2.0).abs() < 0.03);
+    assert!((time("gpu:0-1", "gpu:8-9", 2 * gib) / one - 1.0).abs() < 0.01);
+}
+
+/// Goal: two ways at once are faster than either, and carry all bytes.
+#[test]
+fn two_ways_at_once_add_up() {
+    let request = on("dgx-h100", "gpu:0", "gpu:1", 4 << 30);
+    let alone = transfer(&request).unwrap();
+    let both = transfer(&Request { path: Some("nvlink+staged".to_owned()), ..request }).unwrap();
+    assert_eq!(both.rows.len(), 1);
+    let sum = row(&alone, "nvlink").gb_per_s + row(&alone, "staged").gb_per_s;
+    assert!((both.rows[0].gb_per_s / sum - 1.0).abs() < 0.02, "{} {sum}", both.rows[0].gb_per_s);
+    // RDMA and the copies for TCP share the GPU's PCIe link.
+    let far = Request { path: Some("rdma+tcp".to_owned()), ..on("dgx-h100", "gpu:0", "gpu:8", 4 << 30) };
+    assert!(transfer(&far).unwrap().rows[0].gb_per_s < 63.0 * 0.8771);
+}
+
+/// Goal: layers that go while a prefill makes the next ones leave the last one's transfer exposed, where links are faster
+/// than the prefill, and all but the first layer's time where they are slower.
+#[test]
+fn layers_hide_behind_a_prefill() {
+    let whole = on("dgx-h100", "gpu:0", "gpu:8", 10 << 30);
+    let alone = row(&transfer(&whole).unwrap(), "rdma").seconds;
+    let by_layers =
+        |prefill: f64| row(&transfer(&Request { layers: 80, prefill, ..whole.clone() }).unwrap(), "rdma").clone();
+    let slow = by_layers(4.0 * alone);
+    assert!((slow.exposed_s - (alone / 80.0)).abs() < 0.001, "{slow:?} {alone}");
+    let fast = by_layers(alone / 4.0);
+    assert!((fast.seconds - (alone + alone / 320.0)).abs() < 0.001, "{fast:?} {alone}");
+}
+
+/// Goal: what makes no sense is refused with the way out, and exit code 2.
+#[test]
+fn slips_are_refused() {
+    for (args, says) in [
+        (vec!["--from", "gpu:0", "--to", "gpu:0", "-s", "1G"], "sends to itself"),
+        (vec!["--from", "gpu:0", "--to", "cpu:0", "-s", "1G"], "there is no `cpu`"),
+        (vec!["--from", "gpu:0-3", "--to", "gpu:8-9", "-s", "1G"], "4 places send to 2"),
+        (vec!["--from", "gpu:0", "--to", "gpu:1", "-s", "0"], "0 bytes"),
+        (vec!["--from", "disk:0", "--to", "gpu:8", "-s", "1G"], "no way leads"),
+        (vec!["--from", "gpu:0", "--to", "gpu:8", "-s", "1G", "--path", "nvlink"], "these do: rdma rdma-staged tcp"),
+        (vec!["--from", "gpu:0", "--to", "gpu:4000000000", "-s", "1G"], ""),
+        (vec!["--from", "gpu:0", "--to", "gpu:8", "-s", "1G", "--layers", "0"], "1 to 4096"),
+        (vec!["h200x2", "--nodes", "1", "--from", "gpu:0", "--to", "gpu:2", "-s", "1G"], "more --nodes"),
+    ] {
+        let args: Vec<&str> = std::iter::once("transfer").chain(args).collect();
+        let (code, _, text) = collcast(&args);
+        assert_eq!(code, 2, "{args:?}: {text}");
+        assert!(text.contains(says), "{args:?}: {text}");
+    }
+}
