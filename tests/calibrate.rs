@@ -226,6 +226,52 @@ fn a_written_profile_is_better_than_its_prior() {
     assert!(other < 0.15, "{other}");
 }
 
+/// Goal: measured rows whose times are shuffled give no profile: exit code 1, how far off, the way out; `--force` writes it.
+/// Real rows give one.
+#[test]
+fn a_fit_that_fits_nothing_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let text = std::fs::read_to_string("tests/data/h200x4_bench/nccl_simple_4.csv").unwrap();
+    let rows: Vec<Vec<&str>> =
+        text.lines().filter(|line| !line.starts_with('#')).map(|line| line.split(',').collect()).collect();
+    let time = rows[0].iter().position(|name| *name == "time_us").unwrap();
+    let count = rows.len() - 1;
+    let shuffled = rows.iter().enumerate().map(|(at, row)| {
+        let mut row = row.clone();
+        if at > 0 {
+            // Each time goes to another row, far in size.
+            row[time] = rows[1 + (at * 7 + 3) % count][time];
+        }
+        row.join(",")
+    });
+    let shuffled: Vec<String> = shuffled.collect();
+    let (data, profile) = (path("shuffled.csv"), path("mine.toml"));
+    std::fs::write(&data, shuffled.join("\n") + "\n").unwrap();
+    let fit = |data: &str, more: &[&str]| {
+        let fixed = [
+            "calibrate",
+            data,
+            "-t",
+            "h200x4",
+            "--fit",
+            "latency.,kernel.,launch.",
+            "--min-size",
+            "64K",
+            "-o",
+            &profile,
+        ];
+        collcast(&[&fixed[..], more].concat())
+    };
+    let (code, _, err) = fit(&data, &[]);
+    assert!(code == 1 && err.contains("no profile to use") && err.contains("--force"), "{code}: {err}");
+    assert!(!std::path::Path::new(&profile).exists());
+    let (code, _, err) = fit(&data, &["--force"]);
+    assert!(code == 0 && std::fs::remove_file(&profile).is_ok(), "{err}");
+    let (code, _, err) = fit("tests/data/h200x4_bench/nccl_simple_4.csv", &[]);
+    assert!(code == 0 && std::path::Path::new(&profile).exists(), "{err}");
+}
+
 /// Goal: several files give one profile, over the one that it says, and one without each file
 /// that has not seen it.
 #[test]

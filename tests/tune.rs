@@ -178,6 +178,49 @@ fn regret_on_real_data() {
     assert!(measured["forecast_mean"].as_f64().unwrap() < 0.05, "{measured}");
 }
 
+/// Goal: measured times that do not belong together give no settings: exit code 1 and the way out; `--force` writes them.
+#[test]
+fn shuffled_times_are_refused() {
+    // Times of another size: from a third to three times what they were.
+    let path = measured("shuffled", "1K:64M:4", |a, p, size| {
+        3_f64.powi((size.ilog2() as i32 * 5 + a.len() as i32 * 3 + p.len() as i32) % 3 - 1)
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path().join("tuned").display().to_string();
+    let args = ["tune", "h200x4", "--measurements", path.to_str().unwrap(), "-o", &at];
+    let (code, _, err) = collcast(&args);
+    assert!(code == 1 && err.contains("nothing to use") && err.contains("--force"), "{code}: {err}");
+    assert!(!Path::new(&at).exists());
+    let (code, _, err) = collcast(&[&args[..], &["--force"]].concat());
+    assert!(code == 0 && Path::new(&at).join("tuner.csv").is_file(), "{err}");
+}
+
+/// Goal: the search measures through the executors of `bench`, on CPU threads here, and what it measured is read again.
+#[test]
+fn a_search_measures_and_its_times_are_read_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path().join("tuned").display().to_string();
+    let ask = ["tune", "h200x4", "--ranks", "2", "-s", "1K,64K", "--launch", "threads"];
+    let search = ["--measure", "--backend", "host", "--budget", "5s", "--force", "-o", &at];
+    let (code, _, err) = collcast(&[&ask[..], &search].concat());
+    assert_eq!(code, 0, "{err}");
+    let csv = std::fs::read_to_string(format!("{at}/measured.csv")).unwrap();
+    assert!(csv.lines().count() > 2 && csv.starts_with("run,collective,algorithm"), "{csv}");
+    let table = std::fs::read_to_string(format!("{at}/tuner.csv")).unwrap();
+    assert!(table.contains("# Undo: "), "{table}");
+    for (name, says) in
+        [("slurm.sh", "export COLLCAST_TUNER_TABLE=/"), ("kubernetes.yaml", "- name: NCCL_TUNER_PLUGIN")]
+    {
+        let text = std::fs::read_to_string(format!("{at}/{name}")).unwrap();
+        assert!(text.contains(says) && text.contains("# Undo: "), "{text}");
+    }
+    let (code, out, err) =
+        collcast(&[&ask[..], &["--measurements", &format!("{at}/measured.csv"), "--force"]].concat());
+    assert!(code == 0 && (out.clone() + &err).contains("measured times: "), "{out}{err}");
+    let (code, _, err) = collcast(&["tune", "h200x4", "--backend", "host"]);
+    assert!(code == 2 && err.contains("--measure"), "{err}");
+}
+
 /// Goal: what cannot be tuned is refused with the way out.
 #[test]
 fn bad_questions_are_refused() {

@@ -77,6 +77,24 @@ pub fn bench(site: &Site, request: &Request) -> Result<Outcome, Error> {
     Ok(outcome)
 }
 
+/// What makes NCCL take each process for a host of its own, so that several share a GPU.
+const HOST_EACH: &str = "--launch processes --env NCCL_HOSTID=h{rank}";
+
+/// Whether NCCL takes each process for a host of its own.
+pub fn plays_hosts(launch: Option<&str>, env: &[(String, String)]) -> bool {
+    let own = |(name, value): &(String, String)| name == "NCCL_HOSTID" && value.contains("{rank}");
+    launch == Some(Launch::Processes.name()) && env.iter().any(own)
+}
+
+/// What to know of the times where so many ranks share the GPUs of this host.
+pub fn crowded(ranks: u32) -> Option<String> {
+    let gpus = gpus().ok().filter(|&gpus| gpus > 0 && gpus < ranks)?;
+    Some(format!(
+        "{ranks} ranks share {gpus} {}: results are checked as ever, times are not those of {ranks} GPUs or of a network",
+        if gpus == 1 { "GPU" } else { "GPUs" },
+    ))
+}
+
 /// The ranks that run where none are asked for: one a GPU of this host. Fewer than a machine has that was asked for
 /// (`named`) are no run of it.
 ///
@@ -91,7 +109,10 @@ fn ranks_of(gpus: u32, topology: &Topology, named: bool) -> Result<u32, Error> {
     if named && gpus < wanted {
         return Err(Error::usage(
             format!("`{}` as asked for has {wanted} GPUs, and this host has {gpus}", topology.name),
-            format!("--ranks {gpus} runs the calls on those that are here"),
+            format!(
+                "--ranks {gpus} runs the calls on those that are here; to play {wanted} ranks on them add --ranks {wanted} \
+                 to --backend cuda, or {HOST_EACH} to --backend nccl"
+            ),
         ));
     }
     Ok(gpus.min(wanted))
@@ -219,7 +240,10 @@ mod tests {
         let topology = collcast_topologies::load_any("dgx-h100", None, None).unwrap();
         let refused = ranks_of(4, &topology, true).unwrap_err();
         assert!(refused.code() == 2 && refused.render().contains("has 8 GPUs, and this host has 4"));
-        assert!(refused.render().contains("--ranks 4"));
+        assert!(refused.render().contains("--ranks 4") && refused.render().contains("--ranks 8 to --backend cuda"));
+        let env = |value: &str| vec![("NCCL_HOSTID".to_owned(), value.to_owned())];
+        assert!(plays_hosts(Some("processes"), &env("h{rank}")));
+        assert!(!plays_hosts(Some("processes"), &env("h0")) && !plays_hosts(None, &env("h{rank}")));
         assert_eq!(ranks_of(4, &topology, false).unwrap(), 4);
         assert_eq!(ranks_of(16, &topology, true).unwrap(), 8);
     }

@@ -1,12 +1,14 @@
 //! From measurements to a profile, with intervals and errors on rows held back.
 //!
-//! `rows` says which machine each file is of and which rows can be fitted to; `figures` tells errors by group;
+//! `rows` says which machine each file is of and which rows can be fitted to; `figures` tells errors by group; `standing`
+//! says whether a fit is fit for use;
 //! `provenance` says what a profile was fitted to, and writes it. The fit itself is [`collcast_sim::calibrate`].
 
 mod figures;
 mod provenance;
 mod request;
 mod rows;
+mod standing;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -28,6 +30,7 @@ use crate::validate::judged::left_aside;
 use provenance::About;
 pub use request::Request;
 use rows::{Machines, Usable, error};
+pub use standing::Standing;
 
 /// A fitted profile.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -60,6 +63,8 @@ pub struct Outcome {
     pub errors: Errors,
     /// Errors on rows held back by who measured, or else by run, where either was done.
     pub held_out: Option<HeldOut>,
+    /// Whether it is fit for use.
+    pub standing: Standing,
     /// Errors by protocol, launch mode and range of sizes.
     pub groups: Vec<Group>,
     /// Errors of fits without each value of a property, on these.
@@ -133,11 +138,20 @@ pub fn calibrate(request: &Request) -> Result<Outcome, Error> {
     if let Some((_, crossed)) = unseen {
         profile.spreads = spreads(study.samples(), &crossed.held, &all);
     }
+    let blind = Errors::of(&study.judge_with(&prior).map_err(error)?, &all);
+    let errors = Errors::of(&fit.judged, &all);
+    let held_out = unseen.map(|(by, crossed)| HeldOut { by: by.name(), errors: Errors::of(&crossed.held, &all) });
     Ok(Outcome {
+        standing: Standing::of(
+            held_out.map(|held| held.by),
+            &held_out.map_or(errors, |held| held.errors),
+            &blind,
+            !request.splits.is_empty(),
+        ),
         constants: fit.estimates.iter().map(Estimated::of).collect(),
         rows: all.len(),
-        errors: Errors::of(&fit.judged, &all),
-        held_out: unseen.map(|(by, crossed)| HeldOut { by: by.name(), errors: Errors::of(&crossed.held, &all) }),
+        errors,
+        held_out,
         groups: figures::groups(&study, &fit, unseen.map(|u| u.1), &profile),
         splits: figures::splits(&study, &fit, &crossed),
         worst: figures::worst(&usable, unseen.map_or(&fit.judged, |u| &u.1.held)),

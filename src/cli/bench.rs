@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::ValueEnum;
-use collcast::bench::{self, Backend, Outcome, Request, Set, environment, of_rank, ranks_here};
+use collcast::bench::{self, Backend, Outcome, Request, Set, crowded, environment, of_rank, plays_hosts, ranks_here};
 use collcast::files::{is_regular, read_text};
 use collcast::{Error, Query, Site, SiteSpec, Watch};
 use collcast_hwbackend::exec::Effort;
@@ -62,7 +62,7 @@ earlier `bench` wrote there.
 With --expect or --expect-from the run is judged as `validate` judges a file of it: exit code 0 or 1, one line on standard \
 error, --format json for programs. --quick does it in seconds: see examples/ci for Slurm and Kubernetes.
 With --backend nccl, {rank} in a value of --env is the rank: --env NCCL_HOSTID=h{rank} --launch processes makes NCCL \
-take every process for a host of its own.
+take every process for a host of its own, also where they share a GPU: --nodes 4 --gpus 1 then plays four hosts on one GPU.
 --pairs, --halves and --alone run the calls on sets of this host's GPUs, one after the other, and the column `gpus` of the CSV \
 names them: `validate` says from it which GPU or link is slow.
 Under torchrun, mpirun or srun start this command in every process; rank 0 prints.")]
@@ -176,6 +176,9 @@ impl Args {
             call.ranks = match (world, self.backend) {
                 (Some(world), _) => Some(world.size),
                 (None, Runner::Host) => None,
+                (None, Runner::Nccl) if plays_hosts(call.launch.as_deref(), &call.nccl.variables()?) => {
+                    Some(topology.ranks())
+                }
                 (None, _) => {
                     let (machine, guard) = (&self.machine, &self.guard);
                     let named = machine.name().or(guard.machine()).is_some()
@@ -185,6 +188,11 @@ impl Args {
                     Some(ranks_here(topology, named).or_else(|error| Err(guard.lacking(error)?))?)
                 }
             };
+        }
+        if let (Some(ranks), Runner::Cuda | Runner::Nccl, None) = (call.ranks, self.backend, world)
+            && let Some(note) = crowded(ranks)
+        {
+            say!("note: {note}");
         }
         let sets = self.sets.of(call.ranks.unwrap_or(topology.ranks()))?;
         if let Some(set) = sets.first() {

@@ -18,7 +18,9 @@ use crate::selectors::{Named, ReadArgs, profile_folders};
 #[command(
     after_help = "Reads what `validate` reads: nccl-tests logs (text and JSON), CSV, `collcast bench`. Fits latencies, \
 rates and launch intervals to all rows at once, over the simulator, starting from a profile whose values \
-stay where the data say nothing. Errors are told on the rows fitted to and on rows held back.
+stay where the data say nothing. Errors are told on the rows fitted to and on rows held back. A fit that errs by \
+more than 25% on rows held back, or no less than the profile it started from, ends with exit code 1 and is not \
+written without --force.
 
 Files may come from several machines of one kind: the .toml beside each names its `topology`, and may name \
 who measured (`publisher = \"...\"`; else each file is a source of its own). One profile is fitted to all.
@@ -40,7 +42,7 @@ pub(crate) struct Args {
     /// Fit this GPU's profile of kernels to tables of kernels (docs/formats.md): a100, h100, h200, b200 or gb200
     #[arg(long, value_name = "GPU", help_heading = "Machine", conflicts_with_all = [
         "topology", "profile", "launch", "min_size", "fit", "keep", "split", "held_out", "folds", "collective",
-        "allow_predicted",
+        "allow_predicted", "force",
     ])]
     compute: Option<String>,
     /// Launch mode of rows that do not say theirs
@@ -69,6 +71,9 @@ pub(crate) struct Args {
     name: Option<String>,
     #[command(flatten)]
     read: ReadArgs,
+    /// Write a profile that errs by more than 25% on rows held back, or no less than the one it started from
+    #[arg(long)]
+    force: bool,
     /// Write the profile there
     #[arg(short, long, value_name = "PROFILE")]
     output: Option<PathBuf>,
@@ -86,18 +91,20 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, Error> {
         given.without(&["--folds"], "only runs are held back in groups", "leave it out, or add --split run")?;
     }
     let outcome = calibrate(&request)?;
-    if let Some(folder) = &args.held_out {
+    let usable = outcome.standing.refused.is_none();
+    let output = args.output.as_deref().filter(|_| usable || args.force);
+    if let Some(folder) = args.held_out.as_ref().filter(|_| usable || args.force) {
         make_folder(folder)?;
         for (source, without) in &outcome.without {
             write(Some(&folder.join(format!("{}.toml", plain(source)))), without.toml.as_bytes())?;
         }
     }
-    if let Some(path) = &args.output {
+    if let Some(path) = output {
         write(Some(path), outcome.fitted.toml.as_bytes())?;
     }
-    let report = outcome.report(args.format == Format::Table, args.output.as_deref());
+    let report = outcome.report(args.format == Format::Table, output);
     OutputArgs { format: Some(args.format), output: None }.print(&report, None)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(if usable || args.force { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Fits a profile of kernels in place of one of collectives.

@@ -2,26 +2,37 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Subcommand;
+use collcast::bench;
 use collcast::files::read_text;
 use collcast::tune::install::{Install, undo};
-use collcast::tune::{Request, tune, write};
+use collcast::tune::{Budget, Live, Outcome, Request, tune, tune_measuring, write};
 use collcast::views::tune::Show;
-use collcast::{Error, SiteSpec};
+use collcast::{Error, Site, SiteSpec};
+use collcast_hwbackend::exec::Effort;
 use collcast_sim::collective::UnknownName;
 use collcast_sim::ids::Rank;
 use collcast_sim::nccl::{CsvTuner, FUNCTIONS};
 
+use crate::bench::{Runner, watched};
 use crate::output::{Format, OutputArgs, formats, write as write_to};
 use crate::selectors::{CallArgs, MachineArgs, Named, default_sizes};
 
 #[derive(clap::Args, Debug)]
 #[command(
     after_help = "Times every algorithm and protocol that NCCL may use, and sets them against what NCCL picks by itself. \
-A change is advised only where its gain exceeds the 90% interval of the forecast or, with \
---measurements, the spread of measured times. Writes into --output DIR:
+A change is advised only where 19 of 20 such gains are real: forecasts and measured times \
+count by how unsure they are.
+
+  collcast tune h200x4 --measure --backend nccl --budget 5m -o tuned
+
+--measure runs what is expected to gain most beside NCCL's own choice, in turns; a change is repeated five times. \
+Ctrl-C, or the end of --budget, keeps what was measured. Writes into --output DIR:
   tuner.csv   for our tuner plugin (`tune install`) and NVIDIA's example (NCCL_TUNER_CONFIG_FILE)
+  slurm.sh, kubernetes.yaml   the variables that load tuner.csv, and what undoes them
+  measured.csv   what --measure has measured; --measurements reads it again
   nccl.env    NCCL_ALGO and NCCL_PROTO that slow no size, where there are such
   tune.json, tune.md   the same tables as on the terminal"
 )]
@@ -38,13 +49,28 @@ pub(crate) struct Args {
     /// the one that -c names
     #[arg(long, value_name = "PATH", num_args = 1.., help_heading = "Collective")]
     measurements: Vec<PathBuf>,
+    /// Measure on this host what is expected to gain most
+    #[arg(long, help_heading = "Measurement")]
+    measure: bool,
+    /// Who measures
+    #[arg(long, value_enum, default_value = "nccl", requires = "measure", help_heading = "Measurement")]
+    backend: Runner,
+    /// Time for all measurements, such as 90s or 5m
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = time, requires = "measure", help_heading = "Measurement")]
+    budget: Duration,
+    /// Let NCCL use NVLink multicast (NVLS) while measuring; off by default
+    #[arg(long, requires = "measure", help_heading = "Measurement")]
+    nvls: bool,
+    /// Write settings even where the measured times do not belong together
+    #[arg(long, help_heading = "Output")]
+    force: bool,
     /// Print only the sizes where another choice is advised
     #[arg(long, help_heading = "Output")]
     changes_only: bool,
     /// How to print
     #[arg(long, value_parser = formats(), default_value = "table", help_heading = "Output")]
     format: Format,
-    /// Folder for tuner.csv, nccl.env, tune.json and tune.md; made if it is not there
+    /// Folder for tuner.csv, nccl.env, slurm.sh, kubernetes.yaml, tune.json and tune.md; made if it is not there
     #[arg(short, long, value_name = "DIR", help_heading = "Output")]
     output: Option<PathBuf>,
 }
@@ -143,14 +169,48 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, Error> {
     if let ([one], true) = (&request.collectives[..], given.has("--collective")) {
         request.read.collective = Some(*one);
     }
-    let outcome = tune(&spec.load()?, &request)?;
-    let (changes_only, written) = (args.changes_only, args.output.is_some());
+    let site = spec.load()?;
+    let outcome = if args.measure { measured(args, &site, request)? } else { tune(&site, &request)? };
+    let usable = outcome.refused.is_none() || args.force;
+    let output = args.output.as_deref().filter(|_| usable);
+    let (changes_only, written) = (args.changes_only, output.is_some());
     let report = |for_people| outcome.report(Show { for_people, changes_only, written });
-    if let Some(folder) = &args.output {
+    if let Some(folder) = output {
         write(&outcome, &report(false), &report(true), folder)?;
     }
     OutputArgs { format: Some(args.format), output: None }.print(&report(args.format == Format::Table), None)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(if usable { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Batches of one measured time, and the seconds that they may take: the search repeats what matters.
+const BATCHES: u32 = 7;
+const SECONDS: f64 = 0.3;
+
+/// Tunes with measurements on this host.
+fn measured(args: &Args, site: &Site, mut request: Request) -> Result<Outcome, Error> {
+    let (bar, watch) = watched("");
+    request.watch = watch;
+    let effort = Effort { batches: BATCHES, budget: Duration::from_secs_f64(SECONDS), ..Effort::default() };
+    let env = args.call.nccl.variables()?;
+    let bench = bench::Request { effort, env, nvls: args.nvls, ..bench::Request::new(args.backend.into(), Vec::new()) };
+    let budget = Budget { time: args.budget, ..Budget::default() };
+    let outcome = tune_measuring(site, &request, &mut Live { site, request: bench }, budget);
+    bar.finish_and_clear();
+    outcome
+}
+
+/// A time of at most a day, such as 90s, 5m or 1h.
+fn time(text: &str) -> Result<Duration, String> {
+    let (number, unit) = text.split_at(text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len()));
+    let unit = match unit {
+        "" | "s" => Some(1.0),
+        "m" | "min" => Some(60.0),
+        "h" => Some(3600.0),
+        _ => None,
+    };
+    let seconds = unit.zip(number.parse::<f64>().ok()).map(|(unit, number)| unit * number);
+    let seconds = seconds.filter(|s| (1.0..=86_400.0).contains(s));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| "a time from 1s to 24h, such as 90s or 5m".to_owned())
 }
 
 /// What of the selectors has no meaning here.

@@ -3,39 +3,35 @@
 use collcast_sim::collective::Collective;
 use serde::Serialize;
 
-use super::tuned::{Advice, Basis, Pair, Tuned};
-use crate::statistics::{geometric_mean, mean, upper_quantile};
-
-/// Chance that any advice from measured times is noise.
-const FAMILY_ERROR: f64 = 0.05;
-
-/// Standard deviations that a measured gain must exceed: all comparisons hold together.
-pub(super) fn z(calls: &[Tuned]) -> f64 {
-    let tests: usize = calls.iter().filter(|c| !c.beyond).map(|c| c.candidates.len() - 1).sum();
-    upper_quantile(FAMILY_ERROR / tests.max(1) as f64)
-}
+use super::posterior;
+use super::tuned::{Advice, Basis, Candidate, Pair, Tuned};
+use crate::statistics::{geometric_mean, mean};
 
 /// Gives each call that was asked about its best certain change, if there is one.
 pub(super) fn advise(calls: &mut [Tuned]) {
-    let z = z(calls);
+    posteriors(calls);
     for call in calls {
-        call.advice = advice(call, z);
+        call.advice = advice(call);
     }
 }
 
-/// Measured candidates are judged among themselves: a forecast does not overrule a measurement.
-fn advice(call: &Tuned, z: f64) -> Option<Advice> {
+/// Brings what is known of each call up to date with what was measured.
+pub(super) fn posteriors(calls: &mut [Tuned]) {
+    for of in calls.chunk_by_mut(|a, b| a.collective == b.collective) {
+        posterior::judge(of);
+    }
+}
+
+fn advice(call: &Tuned) -> Option<Advice> {
     if call.beyond || call.not_modelled().is_some() {
         return None;
     }
-    let candidate = if call.measured() {
-        call.fastest(|c| c.measured.map(|m| m.time_us))?
-    } else {
-        call.fastest(|c| Some(c.predicted_us))?
-    };
+    // Measured times must agree, and a forecast does not overrule them.
+    let heard = |c: &Candidate| c.measured.is_some() || !call.measured();
+    let sure = |c: &Candidate| heard(c) && c.belief.is_certain() && call.gain(c) > 0.0;
+    let candidate = call.fastest(|c| Some(c.belief.time_us).filter(|_| sure(c)))?;
     let better = &call.candidates[candidate];
-    let advice = Advice { candidate, gain: call.gain(better), basis: call.basis(better) };
-    (candidate != call.default && call.is_certain(better, z)).then_some(advice)
+    Some(Advice { candidate, gain: call.gain(better), basis: call.basis(better) })
 }
 
 /// Neighbouring sizes with one answer.
@@ -120,8 +116,6 @@ fn range(run: &Span<'_>) -> Option<Range> {
     let predicted_us = geometric_mean(asked.iter().map(|c| c.taken().predicted_us));
     let default_predicted_us = geometric_mean(asked.iter().map(|c| c.default_candidate().predicted_us));
     let basis = last.advice.as_ref().map_or_else(|| last.basis(taken), |advice| advice.basis);
-    let (us, default_us) =
-        measured.filter(|_| basis == Basis::Measured).unwrap_or((predicted_us, default_predicted_us));
     let (measured_us, default_measured_us) = measured.unzip();
     Some(Range {
         collective: last.collective,
@@ -136,7 +130,7 @@ fn range(run: &Span<'_>) -> Option<Range> {
         default_predicted_us,
         measured_us,
         default_measured_us,
-        gain: 1.0 - us / default_us,
+        gain: 1.0 - geometric_mean(asked.iter().map(|c| 1.0 - c.gain(c.taken()))),
     })
 }
 

@@ -7,19 +7,31 @@ use collcast_sim::measurement::{Measurement, PeerAccess};
 use collcast_sim::schedule::Call;
 
 use super::tuned::{Pair, Times};
+use crate::bands::{BANDS, band};
 use crate::error::Error;
+use crate::noise::known;
 use crate::statistics::median;
 
 /// Collective, size, algorithm and protocol where forced, channels where forced.
 type Key = (Collective, u64, Option<Pair>, Option<u32>);
+
+/// Times measured twice from which on they say themselves how far they scatter.
+const ENOUGH: usize = 10;
+/// Median of the absolute value of a normal variable with a standard deviation of 1.
+const MEDIAN_OF_NORMAL: f64 = 0.6745;
+/// Least standard deviation of a time's logarithm: clocks and temperature move from run to run by as much. Origin: 0.5% is
+/// the row noise of sizes above 16 MiB (`noise`).
+const LEAST: f64 = 0.005;
 
 /// Measured times by collective, size, algorithm, protocol and channels.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Measured {
     /// Mode of the rows.
     pub(super) launch: Option<Launch>,
-    /// Microseconds by run.
-    times: BTreeMap<Key, BTreeMap<String, Vec<f64>>>,
+    /// Microseconds.
+    times: BTreeMap<Key, Vec<f64>>,
+    /// Standard deviation of the logarithm of one time, by size band.
+    deviations: [f64; BANDS.len()],
     rows: usize,
     left_out: usize,
 }
@@ -50,10 +62,11 @@ impl Measured {
         for row in usable.into_iter().filter(|row| Some(row.launch.unwrap_or(launch)) == mode) {
             let pair = row.settings.algorithm.zip(row.settings.protocol);
             let key = (row.collective, row.size.0, pair, row.settings.channels);
-            out.times.entry(key).or_default().entry(row.run.clone()).or_default().push(row.time.as_us());
+            out.times.entry(key).or_default().push(row.time.as_us());
             out.rows += 1;
         }
         out.left_out = rows.len() - out.rows;
+        out.judge_noise(mode.unwrap_or(launch));
         if out.rows == 0 {
             let modes: Vec<String> = modes.iter().map(|(mode, rows)| format!("{mode} ({rows} rows)")).collect();
             let have: BTreeSet<u32> = rows.iter().map(|m| m.ranks).collect();
@@ -67,6 +80,33 @@ impl Measured {
             ));
         }
         Ok(out)
+    }
+
+    /// One more time.
+    pub(super) fn add(&mut self, call: &Call, pair: Option<Pair>, channels: Option<u32>, time_us: f64) {
+        self.times.entry((call.collective, call.size().0, pair, channels)).or_default().push(time_us);
+        self.rows += 1;
+    }
+
+    /// Finds how far the times scatter.
+    pub(super) fn judge_noise(&mut self, launch: Launch) {
+        self.launch = Some(launch);
+        self.deviations = std::array::from_fn(|band| self.deviation(band as u8, launch));
+    }
+
+    /// How far two times of one thing lie apart, where enough were measured more than once.
+    fn deviation(&self, of: u8, launch: Launch) -> f64 {
+        let again = self.times.iter().filter(|(key, _)| band(key.1) == of);
+        let apart = again.flat_map(|(_, us)| us.windows(2).map(|two| (two[0] / two[1]).ln().abs()));
+        let apart: Vec<f64> = apart.collect();
+        // Noise is that of a ratio of two single measurements: half of its variance is one's.
+        let ratio = if apart.len() < ENOUGH {
+            let noise = known(&[Some(launch)], of);
+            noise.offset.hypot(noise.row)
+        } else {
+            median(apart) / MEDIAN_OF_NORMAL
+        };
+        (ratio / std::f64::consts::SQRT_2).max(LEAST)
     }
 
     pub(super) fn sizes(&self) -> Vec<u64> {
@@ -84,9 +124,11 @@ impl Measured {
 
     /// Times of a candidate; runs without a forced choice are those of the default.
     pub(super) fn times(&self, call: &Call, pair: Pair, channels: Option<u32>, default: bool) -> Option<Times> {
-        let forced = self.times.get(&(call.collective, call.size().0, Some(pair), channels));
-        let free = self.times.get(&(call.collective, call.size().0, None, channels)).filter(|_| default);
-        let runs: Vec<f64> = forced.into_iter().chain(free).flatten().map(|(_, us)| median(us.clone())).collect();
-        (!runs.is_empty()).then(|| Times { runs: runs.len(), time_us: median(runs) })
+        let bytes = call.size().0;
+        let forced = self.times.get(&(call.collective, bytes, Some(pair), channels));
+        let free = self.times.get(&(call.collective, bytes, None, channels)).filter(|_| default);
+        let times: Vec<f64> = forced.into_iter().chain(free).flatten().copied().collect();
+        let deviation = self.deviations[usize::from(band(bytes))];
+        (!times.is_empty()).then(|| Times { runs: times.len(), time_us: median(times), deviation })
     }
 }

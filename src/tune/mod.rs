@@ -1,7 +1,7 @@
 //! Where NCCL's own choice leaves time, what to take in its place, and as which setting.
 //!
-//! Every algorithm and protocol that NCCL may use is timed (`options`), and measured times of forced ones are set beside
-//! the forecasts. A change is advised only where its gain exceeds what is not known of both (`advice`). What is advised
+//! Every algorithm and protocol that NCCL may use is timed (`options`), and measured times of forced ones correct the
+//! forecasts (`posterior`). A change is advised only where its gain exceeds what is not known of both (`advice`). What is advised
 //! becomes lines for a tuner plugin, and variables where these slow no size (`variables`). `install` loads our own plugin.
 //!
 //! ```
@@ -14,10 +14,13 @@
 
 mod advice;
 pub mod install;
+mod live;
 mod measured;
 mod options;
 mod outcome;
+mod posterior;
 mod request;
+mod search;
 mod tuned;
 mod variables;
 mod write;
@@ -30,9 +33,11 @@ use collcast_sim::schedule::Call;
 use collcast_sim::units::Bytes;
 
 pub use advice::{Loss, Range, Regret};
+pub use live::Live;
 pub use outcome::{Machine, Outcome};
 pub use request::Request;
-pub use tuned::{Advice, Basis, Candidate, Pair, Times, Tuned};
+pub use search::{Budget, Forced, Stopwatch};
+pub use tuned::{Advice, Basis, Belief, Candidate, Pair, Times, Tuned};
 pub use variables::{Effect, Lists, Variables};
 pub use write::write;
 
@@ -43,6 +48,7 @@ use crate::site::{Site, assumptions};
 use crate::validate::judged::can_be_asked;
 use measured::Measured;
 use options::{Asked, Clock};
+use search::Search;
 
 /// Times what NCCL could do, and says where another choice is worth it.
 ///
@@ -50,6 +56,24 @@ use options::{Asked, Clock};
 /// A collective without a choice, no sizes, measurements that cannot be read or are of other calls, a call that has no
 /// forecast, [`Error::Cancelled`].
 pub fn tune(site: &Site, request: &Request) -> Result<Outcome, Error> {
+    tune_with(site, request, None)
+}
+
+/// The same, with measurements taken where they are expected to gain most. An error or a stop ends them; what was measured
+/// until there counts, and is in the outcome.
+///
+/// # Errors
+/// See [`tune`].
+pub fn tune_measuring(
+    site: &Site,
+    request: &Request,
+    stopwatch: &mut dyn Stopwatch,
+    budget: Budget,
+) -> Result<Outcome, Error> {
+    tune_with(site, request, Some((stopwatch, budget)))
+}
+
+fn tune_with(site: &Site, request: &Request, measure: Option<(&mut dyn Stopwatch, Budget)>) -> Result<Outcome, Error> {
     if let Some(collective) = request.collectives.iter().find(|c| !FUNCTIONS.iter().any(|(_, known)| known == *c)) {
         return Err(Error::usage(
             format!("NCCL has nothing to choose for {collective}: it is sends and receives"),
@@ -62,8 +86,14 @@ pub fn tune(site: &Site, request: &Request) -> Result<Outcome, Error> {
     let read = Read::of(site, request, ranks)?;
     let settings = Settings { launch: read.measured.launch.unwrap_or(site.settings().launch), ..*site.settings() };
     let asked = asked(request, ranks, &read.measured.sizes())?;
-    let clock = Clock { predictor: site.predictor(), settings, measured: read.measured };
+    let mut clock = Clock { predictor: site.predictor(), settings, measured: read.measured };
     let mut calls = clock.time(asked, &request.watch)?;
+    let mut searched = Searched::default();
+    if let Some((stopwatch, budget)) = measure {
+        let mut search = Search::new(&mut calls, &mut clock.measured, settings.launch, settings.channels);
+        search.run(stopwatch, budget, &request.watch);
+        searched = Searched { csv: search.csv(), times: search.times(), failure: search.failure.take() };
+    }
     advice::advise(&mut calls);
 
     let machine = Machine::of(site, ranks, clock.predictor.version(&settings));
@@ -82,6 +112,7 @@ pub fn tune(site: &Site, request: &Request) -> Result<Outcome, Error> {
         notes.push(UNMEASURED_SWITCHES.to_owned());
     }
     let Trust { status, confidence, basis } = grounds.trust();
+    let ended = searched.failure.as_ref().map(|error| format!("the search ended early: {error}"));
     Ok(Outcome {
         ranges: advice::ranges(&calls),
         regrets: advice::regrets(&calls),
@@ -89,7 +120,16 @@ pub fn tune(site: &Site, request: &Request) -> Result<Outcome, Error> {
         nccl_env: write::nccl_env(&variables, &machine),
         inputs: site.sources.iter().cloned().chain(read.inputs).collect(),
         notes,
-        warnings: read.defects.into_iter().chain(site.told.warnings.iter().cloned()).chain(doubts(&calls)).collect(),
+        warnings: read
+            .defects
+            .into_iter()
+            .chain(site.told.warnings.iter().cloned())
+            .chain(doubts(&calls))
+            .chain(ended)
+            .collect(),
+        refused: refused(&calls),
+        times: searched.times,
+        measured_csv: searched.csv,
         machine,
         calls,
         variables,
@@ -97,6 +137,14 @@ pub fn tune(site: &Site, request: &Request) -> Result<Outcome, Error> {
         confidence,
         basis,
     })
+}
+
+/// What a search gave.
+#[derive(Default)]
+struct Searched {
+    csv: Option<String>,
+    times: usize,
+    failure: Option<Error>,
 }
 
 /// What was measured, and in which files.
@@ -176,6 +224,25 @@ fn calls(request: &Request, ranks: u32, sizes: &[u64], beyond: bool) -> Result<V
         }
     }
     Ok(calls)
+}
+
+/// Mean error on times held back one by one beyond which measurements and machine do not belong together: another size or
+/// algorithm is off by more.
+const WORST: f64 = 0.25;
+/// Times from which on they are judged.
+const ENOUGH: usize = 4;
+
+/// Why the settings are not to be used, with the way out.
+fn refused(calls: &[Tuned]) -> Option<String> {
+    let (times, error) = posterior::held_back(calls);
+    (times >= ENOUGH && error > WORST).then(|| {
+        format!(
+            "{times} measured times, each held back, are {:.0}% off what the others and the forecasts say, and at most {:.0}% \
+             is usable; check their sizes, units and machine with `collcast validate`",
+            100.0 * error,
+            100.0 * WORST,
+        )
+    })
 }
 
 /// Where there is no advice, or less reason to trust it.

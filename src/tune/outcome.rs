@@ -62,6 +62,13 @@ pub struct Outcome {
     pub tuner_csv: String,
     /// The variables as a file.
     pub nccl_env: String,
+    /// Why the settings are not to be used: measured times that do not belong together.
+    pub refused: Option<String>,
+    /// Times that the search has measured.
+    pub times: usize,
+    /// The same as a file that is read as measurements again.
+    #[serde(skip)]
+    pub measured_csv: Option<String>,
     /// Files that it rests on.
     pub inputs: Vec<Input>,
     /// What was assumed.

@@ -5,9 +5,6 @@ use collcast_sim::predict::Prediction;
 use collcast_sim::schedule::Call;
 use serde::Serialize;
 
-use crate::bands::band;
-use crate::noise::known;
-
 /// Algorithm and protocol.
 pub type Pair = (Algorithm, Protocol);
 
@@ -50,10 +47,44 @@ impl Basis {
 /// Measured times of one candidate.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Times {
-    /// Median of the runs, in microseconds.
+    /// Their median, in microseconds.
     pub time_us: f64,
-    /// Runs.
+    /// How many there are.
     pub runs: usize,
+    /// Standard deviation of the logarithm of one of them.
+    pub deviation: f64,
+}
+
+/// What is known of a candidate from its forecast and all that was measured.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
+pub struct Belief {
+    /// Likely time in microseconds.
+    pub time_us: f64,
+    /// Logarithm of the default's time over this one's.
+    pub saved: f64,
+    /// Standard deviation of that.
+    pub doubt: f64,
+}
+
+/// Standard deviations that a gain must exceed its doubt by: 19 of 20 such gains are real.
+const SURE: f64 = 1.645;
+
+impl Belief {
+    /// The time saved, as a fraction of the default's.
+    pub fn gain(&self) -> f64 {
+        1.0 - (-self.saved).exp()
+    }
+
+    /// The 90% interval of the time saved.
+    pub fn interval(&self) -> (f64, f64) {
+        let at = |saved: f64| -(-saved).exp_m1();
+        (at(self.saved - SURE * self.doubt), at(self.saved + SURE * self.doubt))
+    }
+
+    /// Whether it is faster than the default beyond doubt.
+    pub fn is_certain(&self) -> bool {
+        self.saved > SURE * self.doubt
+    }
 }
 
 /// One way to do a call.
@@ -67,6 +98,8 @@ pub struct Candidate {
     pub predicted_us: f64,
     /// What was measured of it.
     pub measured: Option<Times>,
+    /// What is known of it from both, and from what was measured of others.
+    pub belief: Belief,
     /// The prediction with its interval.
     #[serde(skip)]
     pub prediction: Prediction,
@@ -74,7 +107,8 @@ pub struct Candidate {
 
 impl Candidate {
     pub(super) fn new(pair: Pair, channels: Option<u32>, prediction: Prediction, measured: Option<Times>) -> Self {
-        Self { pair, channels, predicted_us: prediction.time.as_us(), measured, prediction }
+        let predicted_us = prediction.time.as_us();
+        Self { pair, channels, predicted_us, measured, belief: Belief::default(), prediction }
     }
 }
 
@@ -152,13 +186,11 @@ impl Tuned {
         }
     }
 
-    /// The time saved by a candidate, as a fraction of the default's.
+    /// The time that a candidate saves, as a fraction of the default's: what is likely, and no more than was measured.
     pub(super) fn gain(&self, candidate: &Candidate) -> f64 {
-        let default = self.default_candidate();
-        match (default.measured, candidate.measured) {
-            (Some(default), Some(candidate)) => 1.0 - candidate.time_us / default.time_us,
-            _ => 1.0 - candidate.predicted_us / default.predicted_us,
-        }
+        let measured = self.default_candidate().measured.zip(candidate.measured);
+        let measured = measured.map(|(default, candidate)| 1.0 - candidate.time_us / default.time_us);
+        measured.map_or(candidate.belief.gain(), |gain| gain.min(candidate.belief.gain()))
     }
 
     /// Whether NCCL's choice was measured outside of what is forecast for it.
@@ -166,35 +198,5 @@ impl Tuned {
         let default = self.default_candidate();
         let interval = default.prediction.low.as_us()..=default.prediction.high.as_us();
         default.measured.is_some_and(|m| !interval.contains(&m.time_us))
-    }
-
-    /// Whether a candidate's gain exceeds what is not known: the 90% intervals of both forecasts,
-    /// taken as independent, or the spread of measured times at `z` standard deviations.
-    ///
-    /// Nothing is gained where the host's launches set the pace of both, whatever two runs say: its
-    /// thread may have been slower in one. A forecast that the measured default contradicts is none.
-    pub(super) fn is_certain(&self, candidate: &Candidate, z: f64) -> bool {
-        let default = self.default_candidate();
-        let launched = |c: &Candidate| c.prediction.issue >= c.prediction.kernel;
-        if launched(default) && launched(candidate) {
-            return false;
-        }
-        if candidate.measured.is_none() && self.is_contradicted() {
-            return false;
-        }
-        let saved = -(1.0 - self.gain(candidate)).ln();
-        let doubt = match (default.measured, candidate.measured) {
-            (Some(a), Some(b)) => {
-                // Noise is that of a ratio of two single measurements: half of it is one's.
-                let noise = known(&[Some(self.launch)], band(self.size_bytes));
-                let one = (noise.offset.powi(2) + noise.row.powi(2)) / 2.0;
-                z * (one / a.runs as f64 + one / b.runs as f64).sqrt()
-            }
-            _ => {
-                let width = |p: &Prediction| (p.high.as_us() / p.time.as_us()).ln().max(0.0);
-                width(&default.prediction).hypot(width(&candidate.prediction))
-            }
-        };
-        saved > doubt
     }
 }

@@ -6,7 +6,6 @@ use collcast_sim::predict::{Choice, Predictor, Settings};
 use collcast_sim::schedule::Call;
 use serde::Serialize;
 
-use super::advice::z;
 use super::tuned::{Candidate, Pair, Tuned};
 use crate::error::Error;
 
@@ -67,7 +66,7 @@ pub(super) fn find(calls: &[Tuned], predictor: &Predictor<'_>, settings: &Settin
     if calls.iter().all(|call| call.advice.is_none()) {
         return Ok(Variables::none("nothing is to be gained beyond doubt"));
     }
-    let search = Search { calls, predictor, settings, z: z(calls) };
+    let search = Search { calls, predictor, settings };
     let mut found = Variables::none("no list helps one size without loss at another; use the tuner table");
     for of in search.collectives() {
         found.effects.extend(search.best(of)?);
@@ -86,8 +85,6 @@ struct Search<'s> {
     calls: &'s [Tuned],
     predictor: &'s Predictor<'s>,
     settings: &'s Settings,
-    /// Standard deviations that a measured gain must exceed.
-    z: f64,
 }
 
 /// What lists do to the sizes of a collective.
@@ -168,12 +165,14 @@ impl Search<'_> {
             if tuned.measured() && candidate.measured.is_none() {
                 return None;
             }
-            let gain = tuned.gain(candidate);
+            // Measured times say nothing sure of sizes that nobody asked about.
+            let forecast = 1.0 - candidate.predicted_us / default.predicted_us;
+            let gain = tuned.gain(candidate).min(if tuned.beyond { forecast } else { 1.0 });
             if gain < -TOLERANCE {
                 return None;
             }
             judged.total -= (1.0 - gain).ln();
-            if !tuned.beyond && tuned.is_certain(candidate, self.z) {
+            if !tuned.beyond && candidate.belief.is_certain() {
                 judged.sizes += 1;
                 judged.most = judged.most.max(gain);
             }

@@ -8,7 +8,7 @@ use collcast_reports::{json, markdown};
 
 use super::advice::{Span, runs};
 use super::outcome::{Machine, Outcome};
-use super::tuned::Tuned;
+use super::tuned::{Advice, Tuned};
 use super::variables::Variables;
 use crate::error::Error;
 use crate::files;
@@ -30,6 +30,8 @@ pub(super) fn tuner_csv(calls: &[Tuned], machine: &Machine) -> String {
         // Our plugin refuses the table elsewhere (`hwbackend/tuner`).
         let _ = writeln!(out, "# for: {}", known.join(" "));
     }
+    let _ =
+        writeln!(out, "# Undo: take NCCL_TUNER_PLUGIN out of the job's settings; `collcast tune undo FILE` does it.");
     let _ = writeln!(out, "# A collective without a line runs on one channel: tune all that are used (-c all).");
     let _ = writeln!(
         out,
@@ -42,6 +44,9 @@ pub(super) fn tuner_csv(calls: &[Tuned], machine: &Machine) -> String {
     for Span { from, to, calls } in runs(calls, key) {
         let last = &calls[calls.len() - 1];
         let ((algorithm, protocol), channels) = key(last);
+        if let Some(words) = gains(calls) {
+            let _ = writeln!(out, "# {words}");
+        }
         let _ = writeln!(
             out,
             "{},{from},{to},{},{},{channels},{},{},-1,-1",
@@ -54,6 +59,52 @@ pub(super) fn tuner_csv(calls: &[Tuned], machine: &Machine) -> String {
         );
     }
     out
+}
+
+/// What the changes of some calls gain, and how sure that is; none where NCCL's choice stays.
+fn gains(calls: &[Tuned]) -> Option<String> {
+    let changes: Vec<(&Tuned, &Advice)> = calls.iter().filter_map(|c| Some((c, c.advice.as_ref()?))).collect();
+    let &(most, advice) = changes.iter().max_by(|a, b| a.1.gain.total_cmp(&b.1.gain))?;
+    let belief = &most.taken().belief;
+    let (low, high) = belief.interval();
+    let default = most.default_candidate().pair;
+    Some(format!(
+        "sizes that gain: {}, most {:.0}% at {} B (90% interval {:.0}% to {:.0}%, {}) over {}/{}",
+        changes.len(),
+        100.0 * advice.gain,
+        most.size_bytes,
+        100.0 * low,
+        100.0 * high,
+        advice.basis.name(),
+        default.0,
+        default.1,
+    ))
+}
+
+/// Lines of a Slurm script that load the table for a job, and those that undo it.
+fn slurm(folder: &Path) -> String {
+    let mut out = format!("# For a Slurm script, before srun. {PREDICTED}\n");
+    for (name, value) in loads(folder) {
+        let _ = writeln!(out, "export {name}={value}");
+    }
+    out + "# Undo: unset NCCL_TUNER_PLUGIN COLLCAST_TUNER_TABLE\n"
+}
+
+/// The same for a container of Kubernetes.
+fn kubernetes(folder: &Path) -> String {
+    let mut out = format!(
+        "# For a container; mount the table and libcollcast_tuner.so there. {PREDICTED}\n# Undo: take both variables out.\nenv:\n"
+    );
+    for (name, value) in loads(folder) {
+        let _ = writeln!(out, "  - name: {name}\n    value: \"{value}\"");
+    }
+    out
+}
+
+/// The variables that load the table.
+fn loads(folder: &Path) -> [(&'static str, String); 2] {
+    let at = |name: &str| folder.join(name).display().to_string();
+    [("NCCL_TUNER_PLUGIN", at("libcollcast_tuner.so")), ("COLLCAST_TUNER_TABLE", at("tuner.csv"))]
 }
 
 /// Variables as a file that a shell sources, or that `--env` reads.
@@ -69,19 +120,24 @@ pub(super) fn nccl_env(variables: &Variables, machine: &Machine) -> String {
     out
 }
 
-/// Writes `tuner.csv`, `nccl.env`, and reports of the outcome, one for programs as `tune.json` and one for people as
+/// Writes `tuner.csv`, `nccl.env`, `slurm.sh`, `kubernetes.yaml`, `measured.csv` where a search measured, and reports of the outcome, one for programs as `tune.json` and one for people as
 /// `tune.md`, into a folder. That is made if it is not there; each file is whole or not there.
 ///
 /// # Errors
 /// A folder or file that cannot be written.
 pub fn write(outcome: &Outcome, for_programs: &Report, for_people: &Report, folder: &Path) -> Result<(), Error> {
     files::make_folder(folder)?;
-    let files = [
+    let whole = |source| Error::File { what: "find", path: folder.to_owned(), source };
+    let there = std::path::absolute(folder).map_err(whole)?;
+    let mut files = vec![
+        ("slurm.sh", slurm(&there)),
+        ("kubernetes.yaml", kubernetes(&there)),
         ("tuner.csv", outcome.tuner_csv.clone()),
         ("nccl.env", outcome.nccl_env.clone()),
         ("tune.json", json::render(for_programs)),
         ("tune.md", markdown::render(for_people)),
     ];
+    files.extend(outcome.measured_csv.clone().map(|text| ("measured.csv", text)));
     for (name, text) in files {
         files::write(&folder.join(name), text.as_bytes())?;
     }

@@ -158,7 +158,19 @@ fn verdict(outcome: &Outcome, written: Option<&Path>) -> Verdict {
     let unknown = outcome.constants.len() - known;
     let at_prior = if unknown > 0 { format!(", {unknown} are not told by these rows") } else { String::new() };
     let over = held.is_some_and(|h| h.mean_abs > WORSE * outcome.errors.mean_abs);
-    let sure = outcome.rows >= MANY && !over;
+    let sure = outcome.rows >= MANY && held.is_some() && !over;
+    if let Some(why) = &outcome.standing.refused {
+        return Verdict {
+            status: Status::Failed,
+            sentence: format!("no profile to use from {} rows: {why}", outcome.rows),
+            confidence: "none: judged on these rows".to_owned(),
+            basis: "fitted over the simulator".to_owned(),
+            next: Some(match written {
+                Some(path) => format!("{} was written all the same, by --force", path.display()),
+                None => "--force writes it all the same".to_owned(),
+            }),
+        };
+    }
     Verdict {
         status: if over { Status::Warning } else { Status::Ok },
         sentence: format!(
@@ -166,7 +178,7 @@ fn verdict(outcome: &Outcome, written: Option<&Path>) -> Verdict {
             outcome.rows,
             outcome.errors.mean_abs * 100.0
         ),
-        confidence: if sure { "high" } else { "low: few rows, or worse on rows held back" }.to_owned(),
+        confidence: if sure { "high" } else { "low: few rows, none held back, or worse on these" }.to_owned(),
         basis: "fitted over the simulator".to_owned(),
         next: written.map(|path| format!("collcast validate OTHER_MEASUREMENTS --profile {}", path.display())),
     }

@@ -135,6 +135,15 @@ fn variable_table(variables: &Variables) -> Table {
 fn verdict(outcome: &Outcome, written: bool) -> Verdict {
     let (status, confidence, basis) = (outcome.status, outcome.confidence.clone(), outcome.basis.clone());
     let asked = outcome.asked().count();
+    if let Some(why) = &outcome.refused {
+        return Verdict {
+            status: Status::Failed,
+            sentence: format!("nothing to use: {why}"),
+            confidence: "none: judged on these times".to_owned(),
+            basis: "measured".to_owned(),
+            next: Some("--force writes the settings all the same".to_owned()),
+        };
+    }
     let Some((call, advice)) = outcome.changes().max_by(|a, b| a.1.gain.total_cmp(&b.1.gain)) else {
         return Verdict {
             status,

@@ -73,15 +73,22 @@ impl Nccl {
         }
         let missing = |what: String| ExecError::Missing {
             what,
-            hint: "NCCL wants a GPU for each rank; take fewer --ranks".to_owned(),
+            hint: "NCCL wants a GPU for each rank of a host; take fewer --ranks, or play each as a host of its own: \
+                   --launch processes --env NCCL_HOSTID=h{rank}"
+                .to_owned(),
         };
         match &mut self.job {
             Some((world, group)) => {
                 if world.size != ranks {
                     return Err(ExecError::Rendezvous(format!("the call has {ranks} ranks, the job {}", world.size)));
                 }
-                let device = self.devices.get(world.local as usize).ok_or_else(|| {
-                    missing(format!("process {} wants GPU {}, of {}", world.rank, world.local, self.devices.len()))
+                // NCCL takes a GPU twice only from processes that it believes to be on different hosts.
+                let place = match std::env::var_os("NCCL_HOSTID") {
+                    Some(_) => world.local as usize % self.devices.len().max(1),
+                    None => world.local as usize,
+                };
+                let device = self.devices.get(place).ok_or_else(|| {
+                    missing(format!("process {} wants GPU {place}, of {}", world.rank, self.devices.len()))
                 })?;
                 let id = match group.rank {
                     0 => self.api.unique_id()?.0.to_vec(),

@@ -1,0 +1,172 @@
+//! What is known of the times of all candidates: forecasts, corrected by what was measured of them and of their like.
+//!
+//! The logarithm of measured over forecast is a Gaussian process over candidates and sizes. A forecast is as unsure as its
+//! interval says. Errors of two forecasts go together the more, the closer their sizes, and the more for one algorithm and
+//! protocol. A measured time adds noise of its own.
+
+use nalgebra::{Cholesky, DMatrix, DVector, Dyn};
+
+use super::tuned::{Belief, Candidate, Tuned};
+use crate::statistics::{INTERVAL, mean};
+
+/// Octaves of size, and of channels, over which errors of forecasts part: to 1/e. Protocols and bounds change over a factor
+/// of about 8.
+const OCTAVES: f64 = 3.0;
+/// Share of the variance of a forecast that is the same at all sizes: a machine or an algorithm that is slower than thought.
+const FLAT: f64 = 0.5;
+/// Share of the variance of a forecast that all candidates of a call have in common: the launch, the links. Origin: errors of
+/// forced algorithms and protocols at one size in `tests/data/h200x4/nccl.csv`, out of place, from 1 KiB up: 0.22 of their
+/// variance is common with the fitted profile, 0.13 with `prior`.
+const COMMON: f64 = 0.2;
+/// Least standard deviation of a forecast's logarithm: the best fits err by 2% on their own rows.
+const LEAST: f64 = 0.02;
+/// Measured points that a call's candidates are judged with, the nearest in size: they bound time and memory.
+const NEAREST: usize = 256;
+/// Standard deviations beyond which a measured time counts less, as one that went wrong.
+const OUTLIER: f64 = 3.0;
+
+/// A candidate at a size.
+#[derive(Clone, Copy)]
+struct Point<'t> {
+    candidate: &'t Candidate,
+    octave: f64,
+    /// Standard deviation of the forecast's logarithm.
+    deviation: f64,
+}
+
+impl<'t> Point<'t> {
+    fn new(call: &Tuned, candidate: &'t Candidate) -> Self {
+        let width = (candidate.prediction.high.as_us() / candidate.predicted_us).ln();
+        let octave = (call.size_bytes.max(1) as f64).log2();
+        Self { candidate, octave, deviation: (2.0 * width / INTERVAL).max(LEAST) }
+    }
+
+    /// How the errors of two forecasts vary together.
+    fn covariance(&self, other: &Self) -> f64 {
+        let near = |octaves: f64| (-octaves.abs() / OCTAVES).exp();
+        let channels = |point: &Self| f64::from(point.candidate.prediction.plan.channels.max(1)).log2();
+        let own =
+            if self.candidate.pair == other.candidate.pair { near(channels(self) - channels(other)) } else { 0.0 };
+        let together = COMMON + (1.0 - COMMON) * own;
+        let sizes = FLAT + (1.0 - FLAT) * near(self.octave - other.octave);
+        self.deviation * other.deviation * sizes * together
+    }
+}
+
+/// A measured time: its logarithm over the forecast, and the variance of its noise.
+struct Seen<'t> {
+    point: Point<'t>,
+    ratio: f64,
+    noise: f64,
+}
+
+/// Says of each candidate of calls of one collective what it saves, and how unsure that is.
+pub(super) fn judge(calls: &mut [Tuned]) {
+    let beliefs: Vec<Vec<Belief>> = {
+        let seen: Vec<Seen<'_>> = calls.iter().flat_map(seen_of).collect();
+        calls.iter().map(|call| beliefs(call, &seen)).collect()
+    };
+    for (call, beliefs) in calls.iter_mut().zip(beliefs) {
+        for (candidate, belief) in call.candidates.iter_mut().zip(beliefs) {
+            candidate.belief = belief;
+        }
+    }
+}
+
+fn seen_of(call: &Tuned) -> impl Iterator<Item = Seen<'_>> {
+    call.candidates.iter().filter_map(|candidate| {
+        let times = candidate.measured?;
+        let ratio = (times.time_us / candidate.predicted_us).ln();
+        let noise = times.deviation.powi(2) / times.runs as f64;
+        Some(Seen { point: Point::new(call, candidate), ratio, noise })
+    })
+}
+
+fn beliefs(call: &Tuned, seen: &[Seen<'_>]) -> Vec<Belief> {
+    let points: Vec<Point<'_>> = call.candidates.iter().map(|candidate| Point::new(call, candidate)).collect();
+    let octave = points[call.default].octave;
+    let mut near: Vec<&Seen<'_>> = seen.iter().collect();
+    near.sort_by(|a, b| (a.point.octave - octave).abs().total_cmp(&(b.point.octave - octave).abs()));
+    near.truncate(NEAREST);
+    let (shift, covariance) = corrected(&points, &near);
+    let default = call.default;
+    let belief = |(index, candidate): (usize, &Candidate)| {
+        let variance = covariance[(index, index)] + covariance[(default, default)] - 2.0 * covariance[(index, default)];
+        let time = |index: usize| call.candidates[index].predicted_us.ln() + shift[index];
+        Belief {
+            time_us: candidate.predicted_us * shift[index].exp(),
+            saved: time(default) - time(index),
+            doubt: variance.max(0.0).sqrt(),
+        }
+    };
+    call.candidates.iter().enumerate().map(belief).collect()
+}
+
+/// What was seen, with the weights that correct forecasts.
+struct Fitted<'t> {
+    places: Vec<Point<'t>>,
+    factor: Cholesky<f64, Dyn>,
+    weights: DVector<f64>,
+    /// By how much forecasts vary more than they say.
+    wider: f64,
+}
+
+impl<'t> Fitted<'t> {
+    /// Outliers count less, and so do forecasts where measured times lie further from them than they say.
+    fn of(seen: &[&Seen<'t>]) -> Option<Self> {
+        let places: Vec<Point<'t>> = seen.iter().map(|seen| seen.point).collect();
+        let ratios = DVector::from_iterator(seen.len(), seen.iter().map(|seen| seen.ratio));
+        let mut noise: Vec<f64> = seen.iter().map(|seen| seen.noise).collect();
+        let own = between(&places, &places);
+        let factored = |wider: f64, noise: &[f64]| {
+            (&own * wider + DMatrix::from_diagonal(&DVector::from_column_slice(noise))).cholesky()
+        };
+        let wider = |factor: &Cholesky<f64, Dyn>| (ratios.dot(&factor.solve(&ratios)) / seen.len() as f64).max(1.0);
+        let first = factored(1.0, &noise).filter(|_| !seen.is_empty())?;
+        let first = factored(wider(&first), &noise)?;
+        for (noise, (off, variance)) in noise.iter_mut().zip(apart(&first, &first.solve(&ratios))) {
+            *noise *= (off.powi(2) / (OUTLIER.powi(2) * variance)).max(1.0);
+        }
+        let wider = wider(&factored(1.0, &noise)?);
+        let factor = factored(wider, &noise)?;
+        let weights = factor.solve(&ratios);
+        Some(Self { places, factor, weights, wider })
+    }
+}
+
+/// How far each point is off what all others say of it, and the variance of that.
+fn apart(factor: &Cholesky<f64, Dyn>, weights: &DVector<f64>) -> Vec<(f64, f64)> {
+    let inverse = factor.inverse();
+    let variance = |index: usize| 1.0 / inverse[(index, index)];
+    weights.iter().enumerate().map(|(index, weight)| (weight * variance(index), variance(index))).collect()
+}
+
+fn between(a: &[Point<'_>], b: &[Point<'_>]) -> DMatrix<f64> {
+    DMatrix::from_fn(a.len(), b.len(), |i, j| a[i].covariance(&b[j]))
+}
+
+/// Mean and covariance of the points' log ratios, given what was seen.
+fn corrected(points: &[Point<'_>], seen: &[&Seen<'_>]) -> (DVector<f64>, DMatrix<f64>) {
+    let own = between(points, points);
+    let Some(Fitted { places, factor, weights, wider }) = Fitted::of(seen) else {
+        return (DVector::zeros(points.len()), own);
+    };
+    let across = between(points, &places) * wider;
+    (&across * weights, own * wider - &across * factor.solve(&across.transpose()))
+}
+
+/// How far measured times are off what the forecasts and all other times say of them: the number of times, and the mean
+/// of their absolute errors.
+pub(super) fn held_back(calls: &[Tuned]) -> (usize, f64) {
+    let mut errors = Vec::new();
+    for of in calls.chunk_by(|a, b| a.collective == b.collective) {
+        let seen: Vec<Seen<'_>> = of.iter().flat_map(seen_of).collect();
+        let seen: Vec<&Seen<'_>> = seen.iter().collect();
+        for near in seen.chunks(NEAREST) {
+            let fitted = Fitted::of(near);
+            let off = fitted.iter().flat_map(|fitted| apart(&fitted.factor, &fitted.weights));
+            errors.extend(off.map(|(off, _)| off.exp_m1().abs()));
+        }
+    }
+    (errors.len(), mean(errors.iter().copied()))
+}

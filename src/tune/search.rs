@@ -1,0 +1,301 @@
+//! Which candidate to measure next: the one that is expected to gain most, beside what NCCL takes by itself.
+//!
+//! Each round measures one choice at some sizes, and NCCL's own at the same ones just before, so that clocks and
+//! temperature change both alike. What was measured corrects the forecasts of its like (`posterior`), and the next round is
+//! picked anew, until nothing is worth a measurement. Each change that is then advised is repeated.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use collcast_sim::collective::Launch;
+use collcast_sim::schedule::Call;
+
+use super::advice::{advise, posteriors};
+use super::measured::Measured;
+use super::tuned::{Candidate, Pair, Tuned};
+use crate::error::Error;
+use crate::watch::Watch;
+
+/// An algorithm and protocol, with channels where these are forced; none leaves all to NCCL.
+pub type Forced = Option<(Pair, Option<u32>)>;
+
+/// Who measures calls for real.
+pub trait Stopwatch {
+    /// Times of the calls under one choice, in microseconds, in their order. Those at the end that cannot be run so are
+    /// left out.
+    ///
+    /// # Errors
+    /// What ends the search: hardware that is not there, a wrong result.
+    fn measure(&mut self, choice: Forced, calls: &[&Call]) -> Result<Vec<f64>, Error>;
+}
+
+/// How much a search may measure.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Budget {
+    /// Time in all; a round that has begun ends.
+    pub time: Duration,
+    /// Measured times in all.
+    pub times: usize,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self { time: Duration::from_secs(300), times: usize::MAX }
+    }
+}
+
+/// Times of a change and of NCCL's own choice before the change counts.
+const ROUNDS: usize = 5;
+/// Expected gain, as a logarithm, that is worth a measurement: two runs of one thing differ by as much.
+const WORTH: f64 = 0.005;
+/// Octaves between the sizes of one round: those between are told by their neighbours.
+const SPACING: f64 = 2.0;
+
+/// One time.
+#[derive(Clone, Debug)]
+struct Row {
+    call: Call,
+    choice: Forced,
+    time_us: f64,
+}
+
+/// What a search has measured.
+pub(super) struct Search<'s> {
+    pub(super) calls: &'s mut [Tuned],
+    pub(super) measured: &'s mut Measured,
+    pub(super) launch: Launch,
+    /// Settings of the machine: channels of NCCL's own choice.
+    pub(super) own: Option<u32>,
+    rows: Vec<Row>,
+    /// Calls and candidates that cannot be run.
+    closed: BTreeSet<(usize, usize)>,
+    /// How a search that an error ended was ended.
+    pub(super) failure: Option<Error>,
+}
+
+impl<'s> Search<'s> {
+    pub(super) fn new(calls: &'s mut [Tuned], measured: &'s mut Measured, launch: Launch, own: Option<u32>) -> Self {
+        Self { calls, measured, launch, own, rows: Vec::new(), closed: BTreeSet::new(), failure: None }
+    }
+
+    /// Measures until nothing is worth it, the budget is spent, or somebody stops it: what was measured stays.
+    pub(super) fn run(&mut self, stopwatch: &mut dyn Stopwatch, budget: Budget, watch: &Watch) {
+        let started = Instant::now();
+        loop {
+            advise(self.calls);
+            let spent = started.elapsed() >= budget.time || self.rows.len() >= budget.times;
+            if watch.stopped() || spent {
+                return;
+            }
+            let Some((choice, calls)) = self.explore().or_else(|| self.confirm()) else { return };
+            if let Err(error) = self.round(stopwatch, choice, &calls) {
+                self.failure = Some(error);
+                return;
+            }
+            // That it is to stop is seen above.
+            let _ = watch.stage(&format!(
+                "{} times, {:.0} s: {}",
+                self.rows.len(),
+                started.elapsed().as_secs_f64(),
+                words(Some(choice))
+            ));
+        }
+    }
+
+    /// The choice whose measurement is expected to gain most over all sizes, and the sizes to measure it at.
+    fn explore(&self) -> Option<((Pair, Option<u32>), Vec<usize>)> {
+        let mut best: Option<(f64, (Pair, Option<u32>), Vec<usize>)> = None;
+        let choices: BTreeSet<(Pair, Option<u32>)> =
+            self.open().flat_map(|(_, call)| call.candidates.iter().map(|c| (c.pair, c.channels))).collect();
+        let collectives: BTreeSet<_> = self.calls.iter().map(|call| call.collective).collect();
+        for collective in collectives {
+            for &choice in &choices {
+                let of = self.open().filter(|(_, call)| call.collective == collective);
+                let mut worth: Vec<(f64, usize)> =
+                    of.filter_map(|(index, _)| Some((self.worth(index, choice)?, index))).collect();
+                worth.sort_by(|a, b| b.0.total_cmp(&a.0));
+                let total: f64 = worth.iter().map(|w| w.0).sum();
+                if total > best.as_ref().map_or(0.0, |best| best.0) {
+                    best = Some((total, choice, self.spaced(worth.into_iter().map(|w| w.1))));
+                }
+            }
+        }
+        best.map(|(_, choice, calls)| (choice, calls))
+    }
+
+    /// Calls in their order that are far enough apart.
+    fn spaced(&self, calls: impl Iterator<Item = usize>) -> Vec<usize> {
+        let octave = |index: usize| (self.calls[index].size_bytes.max(1) as f64).log2();
+        let mut taken: Vec<usize> = Vec::new();
+        for index in calls {
+            if taken.iter().all(|&other| (octave(other) - octave(index)).abs() >= SPACING) {
+                taken.push(index);
+            }
+        }
+        taken.sort_unstable();
+        taken
+    }
+
+    /// The calls that were asked about and are modelled.
+    fn open(&self) -> impl Iterator<Item = (usize, &Tuned)> {
+        self.calls.iter().enumerate().filter(|(_, call)| !call.beyond && call.not_modelled().is_none())
+    }
+
+    /// What a choice is expected to save at a call over the best that is known, as a logarithm, where that is worth it.
+    fn worth(&self, index: usize, (pair, channels): (Pair, Option<u32>)) -> Option<f64> {
+        let call = &self.calls[index];
+        let place = call.candidates.iter().position(|c| c.pair == pair && c.channels == channels)?;
+        let candidate = &call.candidates[place];
+        let known = |(at, c): &(usize, &Candidate)| *at == call.default || c.measured.is_some();
+        let (best, incumbent) = (call.candidates.iter().enumerate().filter(known))
+            .min_by(|a, b| a.1.belief.time_us.total_cmp(&b.1.belief.time_us))?;
+        let done = candidate.measured.is_some_and(|times| times.runs >= ROUNDS);
+        let belief = &candidate.belief;
+        if place == call.default || done || self.closed.contains(&(index, place)) {
+            return None;
+        }
+        // The best so far is worth another time for as long as its lead is in doubt.
+        let worth = match place == best {
+            true if belief.is_certain() => return None,
+            true => belief.saved,
+            false => expected(belief.saved - incumbent.belief.saved, belief.doubt),
+        };
+        (worth > WORTH).then_some(worth)
+    }
+
+    /// A change that is advised and was not measured often enough.
+    fn confirm(&self) -> Option<((Pair, Option<u32>), Vec<usize>)> {
+        let few = |c: &Candidate| c.measured.is_none_or(|times| times.runs < ROUNDS);
+        let doubtful = |(index, call): (usize, &Tuned)| {
+            let place = call.advice.as_ref()?.candidate;
+            let taken = call.taken();
+            let open = !self.closed.contains(&(index, place)) && !self.closed.contains(&(index, call.default));
+            (open && (few(taken) || few(call.default_candidate())))
+                .then_some((index, (call.collective, taken.pair, taken.channels)))
+        };
+        let mut doubtful = self.open().filter_map(doubtful);
+        let (first, key) = doubtful.next()?;
+        let others = doubtful.filter(|(_, other)| *other == key).map(|(index, _)| index);
+        Some(((key.1, key.2), std::iter::once(first).chain(others).collect()))
+    }
+
+    /// Measures NCCL's own choice, where it was measured no more often, and then another.
+    fn round(
+        &mut self,
+        stopwatch: &mut dyn Stopwatch,
+        choice: (Pair, Option<u32>),
+        calls: &[usize],
+    ) -> Result<(), Error> {
+        let runs = |c: &Candidate| c.measured.map_or(0, |times| times.runs);
+        let place = |call: &Tuned| call.candidates.iter().position(|c| (c.pair, c.channels) == choice);
+        let behind = |&&index: &&usize| {
+            let call = &self.calls[index];
+            let other = place(call).map_or(0, |place| runs(&call.candidates[place]));
+            runs(call.default_candidate()) <= other
+        };
+        let before: Vec<usize> = calls.iter().filter(behind).copied().collect();
+        self.measure(stopwatch, None, &before)?;
+        self.measure(stopwatch, Some(choice), calls)
+    }
+
+    fn measure(&mut self, stopwatch: &mut dyn Stopwatch, choice: Forced, calls: &[usize]) -> Result<(), Error> {
+        if calls.is_empty() {
+            return Ok(());
+        }
+        let of: Vec<&Call> = calls.iter().map(|&index| &self.calls[index].call).collect();
+        let times = stopwatch.measure(choice, &of)?;
+        for (&index, time_us) in calls.iter().zip(&times) {
+            let call = self.calls[index].call.clone();
+            let channels = choice.map_or(self.own, |(_, channels)| channels);
+            self.measured.add(&call, choice.map(|c| c.0), channels, *time_us);
+            self.rows.push(Row { call, choice, time_us: *time_us });
+        }
+        for &index in &calls[times.len().min(calls.len())..] {
+            let call = &self.calls[index];
+            let place = choice.map_or(Some(call.default), |choice| {
+                call.candidates.iter().position(|c| (c.pair, c.channels) == choice)
+            });
+            self.closed.extend(place.map(|place| (index, place)));
+        }
+        self.measured.judge_noise(self.launch);
+        for call in self.calls.iter_mut().filter(|call| !call.beyond) {
+            for (place, candidate) in call.candidates.iter_mut().enumerate() {
+                let default = place == call.default;
+                candidate.measured = self.measured.times(&call.call, candidate.pair, candidate.channels, default);
+            }
+        }
+        posteriors(self.calls);
+        Ok(())
+    }
+
+    /// What was measured, as a file that `tune --measurements` reads.
+    pub(super) fn csv(&self) -> Option<String> {
+        let mut out =
+            "run,collective,algorithm,protocol,ranks,launch,channels,dtype,in_place,size_bytes,time_us\n".to_owned();
+        for Row { call, choice, time_us } in &self.rows {
+            let (algorithm, protocol) = choice.map_or(("", ""), |(pair, _)| (pair.0.name(), pair.1.name()));
+            let channels = choice.map_or(self.own, |c| c.1).map_or_else(String::new, |channels| channels.to_string());
+            let _ = writeln!(
+                out,
+                "search,{},{algorithm},{protocol},{},{},{channels},{},{},{},{time_us}",
+                call.collective,
+                call.ranks,
+                self.launch,
+                call.dtype.name(),
+                u8::from(call.in_place),
+                call.size().0,
+            );
+        }
+        (!self.rows.is_empty()).then_some(out)
+    }
+
+    pub(super) fn times(&self) -> usize {
+        self.rows.len()
+    }
+}
+
+/// A choice in words.
+pub(super) fn words(choice: Forced) -> String {
+    choice.map_or_else(
+        || "NCCL's own choice".to_owned(),
+        |((algorithm, protocol), channels)| {
+            let channels = channels.map_or_else(String::new, |channels| format!(" over {channels} channels"));
+            format!("{algorithm}/{protocol}{channels}")
+        },
+    )
+}
+
+/// The expected value of what a normal variable is above nought.
+fn expected(mean: f64, deviation: f64) -> f64 {
+    if deviation <= 0.0 {
+        return mean.max(0.0);
+    }
+    let u = mean / deviation;
+    let density = (-u * u / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt();
+    deviation * density + mean * normal(u)
+}
+
+/// The distribution function of a standard normal variable, to 1e-7 (Abramowitz and Stegun 26.2.17).
+fn normal(u: f64) -> f64 {
+    let t = 1.0 / (1.0 + 0.231_641_9 * u.abs());
+    let series = [1.330_274_429, -1.821_255_978, 1.781_477_937, -0.356_563_782, 0.319_381_530];
+    let tail = series.iter().fold(0.0, |sum, factor| (sum + factor) * t) * (-u * u / 2.0).exp()
+        / (2.0 * std::f64::consts::PI).sqrt();
+    if u < 0.0 { tail } else { 1.0 - tail }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: expected gains by hand: half of the mean absolute deviation where nothing is ahead, the lead itself where it is
+    /// sure, next to nothing far behind.
+    #[test]
+    fn expected_gains_by_hand() {
+        assert!((expected(0.0, 0.1) - 0.039_894).abs() < 1e-6);
+        assert!((expected(0.3, 0.01) - 0.3).abs() < 1e-9 && expected(0.3, 0.0) == 0.3);
+        assert!(expected(-0.3, 0.05) < 1e-9);
+        assert!((normal(1.645) - 0.95).abs() < 1e-4 && (normal(-1.645) - 0.05).abs() < 1e-4);
+    }
+}
