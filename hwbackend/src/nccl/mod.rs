@@ -82,11 +82,7 @@ impl Nccl {
                 if world.size != ranks {
                     return Err(ExecError::Rendezvous(format!("the call has {ranks} ranks, the job {}", world.size)));
                 }
-                // NCCL takes a GPU twice only from processes that it believes to be on different hosts.
-                let place = match std::env::var_os("NCCL_HOSTID") {
-                    Some(_) => world.local as usize % self.devices.len().max(1),
-                    None => world.local as usize,
-                };
+                let place = place(world, &self.devices);
                 let device = self.devices.get(place).ok_or_else(|| {
                     missing(format!("process {} wants GPU {place}, of {}", world.rank, self.devices.len()))
                 })?;
@@ -112,6 +108,12 @@ impl Nccl {
     }
 }
 
+/// The GPU of a process. NCCL takes one twice only from processes that it believes to be on different hosts.
+fn place(world: &World, devices: &[Arc<Device>]) -> usize {
+    let local = world.local as usize;
+    if std::env::var_os("NCCL_HOSTID").is_some() { local % devices.len().max(1) } else { local }
+}
+
 impl Executor for Nccl {
     fn run(&mut self, case: &CallToRun<'_>, effort: &Effort) -> Result<Sample, ExecError> {
         let call = case.call;
@@ -129,7 +131,10 @@ impl Executor for Nccl {
         }
         self.connect(call.ranks)?;
         let (first, devices) = match &self.job {
-            Some((world, _)) => (world.rank, &self.devices[world.local as usize..=world.local as usize]),
+            Some((world, _)) => {
+                let place = place(world, &self.devices);
+                (world.rank, &self.devices[place..=place])
+            }
             None => (0, &self.devices[..call.ranks as usize]),
         };
         let mut ranks = Vec::new();

@@ -111,7 +111,9 @@ impl Diagnosis {
         let sound = |cause: Cause| !cause.is_defect() || cause.is_choice();
         let others =
             self.ranked[1..].iter().filter(|c| sound(c.fault.cause()) && !self.alike.contains(&c.fault.cause()));
-        let certain = first.cautious > ODDS_OVER_OTHERS * others.map(|c| c.cautious).fold(0.0, f64::max);
+        let alike = self.ranked[1..].iter().filter(|c| self.alike.contains(&c.fault.cause()));
+        let together = first.cautious + alike.map(|c| c.cautious).sum::<f64>();
+        let certain = together > ODDS_OVER_OTHERS * others.map(|c| c.cautious).fold(0.0, f64::max);
         self.finding == Finding::Found
             && first.fault.cause().is_defect()
             && trusted
@@ -445,6 +447,8 @@ impl Case {
         };
         let is_alike = |c: &&Candidate| simulated(first) && simulated(c) && reaches(c.fault.cause());
         let alike: Vec<Cause> = ranked[1..].iter().filter(is_alike).map(|c| c.fault.cause()).collect();
+        // Causes that no size tells apart share the belief in what they do.
+        let together = first.belief + ranked[1..].iter().filter(is_alike).map(|c| c.belief).sum::<f64>();
         let rival = ranked[1..].iter().filter(|c| !is_alike(c)).map(|c| c.belief).fold(0.0, f64::max);
         let beyond = self.points.iter().filter(|p| p.measured > p.expected.high).count();
         let ratio = |i: &usize| self.points[*i].measured.as_us() / healthy[*i];
@@ -453,7 +457,7 @@ impl Case {
         let finding = match first.fault.cause() {
             Cause::Unknown if ill => Finding::Unknown,
             Cause::Healthy | Cause::Unknown => Finding::Healthy,
-            _ if ill && first.belief > ODDS_OVER_OTHERS * rival => Finding::Found,
+            _ if ill && together > ODDS_OVER_OTHERS * rival => Finding::Found,
             _ if ill || beyond >= BEYOND_MIN => Finding::Unknown,
             _ => Finding::Healthy,
         };
