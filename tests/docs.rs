@@ -18,7 +18,7 @@ use rayon::prelude::*;
 /// Words of a sentence at most.
 const WORDS: usize = 35;
 /// Lines of README at most.
-const README_LINES: usize = 90;
+const README_LINES: usize = 95;
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

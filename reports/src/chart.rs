@@ -7,6 +7,8 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use collcast_sim::text::one_line;
 
+use crate::palette::Hue;
+
 /// A picture with logarithmic axes: bytes, and bus bandwidth in GB/s.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Chart {
@@ -35,16 +37,12 @@ const HEIGHT: u32 = 560;
 const UPPER: u32 = 390;
 /// Errors beyond are drawn at the rim.
 const ERROR_MAX: f64 = 40.0;
-/// Colours that colour-blind readers tell apart (Okabe and Ito, 2008), without yellow.
-const COLOURS: [RGBColor; 7] = [
-    RGBColor(0, 114, 178),
-    RGBColor(213, 94, 0),
-    RGBColor(0, 158, 115),
-    RGBColor(204, 121, 167),
-    RGBColor(86, 180, 233),
-    RGBColor(230, 159, 0),
-    RGBColor(0, 0, 0),
-];
+
+/// The colour of the n-th curve.
+fn nth(index: usize) -> RGBColor {
+    let (r, g, b) = Hue::nth(index).rgb();
+    RGBColor(r, g, b)
+}
 
 /// Why there is no picture.
 #[derive(Debug, thiserror::Error, Clone, PartialEq, Eq)]
@@ -116,7 +114,7 @@ pub fn render(chart: &Chart) -> Result<String, ChartError> {
             .draw()
             .map_err(|e| failed(e.to_string()))?;
         for (index, series) in chart.series.iter().enumerate() {
-            let colour = COLOURS[index % COLOURS.len()];
+            let colour = nth(index);
             let line: Vec<_> =
                 series.line.iter().copied().filter(|&(x, y, l, h)| [x, y, l, h].into_iter().all(shown)).collect();
             let rim = line.iter().map(|p| (p.0, p.3)).chain(line.iter().rev().map(|p| (p.0, p.2)));
@@ -169,7 +167,7 @@ fn errors(
         .draw()
         .map_err(|e| e.to_string())?;
     for (index, series) in chart.series.iter().enumerate() {
-        let colour = COLOURS[index % COLOURS.len()];
+        let colour = nth(index);
         let off = series.points.iter().filter_map(|&(x, y)| {
             let predicted = series.line.iter().find(|p| p.0 == x)?.1;
             // Rates: the inverse of times.
@@ -192,7 +190,7 @@ fn legend(area: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>, chart: &Ch
     };
     let mut top = 50;
     for (index, series) in chart.series.iter().enumerate() {
-        let colour = COLOURS[index % COLOURS.len()];
+        let colour = nth(index);
         area.draw(&PathElement::new(vec![(left, top), (left + 22, top)], colour.stroke_width(2)))
             .map_err(|e| e.to_string())?;
         area.draw(&Circle::new((left + 11, top), 3, colour.filled())).map_err(|e| e.to_string())?;

@@ -46,7 +46,7 @@ fn body(table: &Table) -> String {
     let mut writer = ::csv::WriterBuilder::new()
         .comment(Some(b'#')) // Quotes a first cell that would read as a comment.
         .from_writer(Vec::new());
-    let mut written = writer.write_record(table.columns.iter().map(|c| c.key));
+    let mut written = writer.write_record(table.columns.iter().map(|c| c.key.as_bytes()));
     for row in &table.rows {
         written = written.and_then(|()| writer.write_record(table.cells(row).map(|(_, c)| text(c))));
     }

@@ -64,7 +64,7 @@ fn verdict(report: &Report) -> String {
 }
 
 fn rows(table: &Table) -> String {
-    lines(table.rows.iter().map(|row| object(table.cells(row).map(|(column, cell)| (column.key, value(cell))))))
+    lines(table.rows.iter().map(|row| object(table.cells(row).map(|(column, cell)| (&*column.key, value(cell))))))
 }
 
 fn value(cell: &Cell) -> String {

@@ -10,6 +10,8 @@
 //! - [`sarif`]: findings in files, for code scanning;
 //! - [`nccl_tests`]: the table that nccl-tests prints;
 //! - [`perfetto`]: traces for ui.perfetto.dev;
+//! - [`html`]: one page with pictures: [`figure`] is what they show, `svg` draws them, in colours of [`palette`];
+//! - [`read`]: a result in JSON, as a report again;
 //! - [`chart`]: curves over sizes, measured and predicted;
 //! - [`draw`], [`describe`]: a machine as a picture and as one screen of facts.
 
@@ -17,15 +19,20 @@ pub mod chart;
 pub mod csv;
 pub mod describe;
 pub mod draw;
+pub mod figure;
 pub mod github;
+pub mod html;
 pub mod json;
 pub mod junit;
 mod machine;
 pub mod markdown;
 pub mod model;
 pub mod nccl_tests;
+pub mod palette;
 pub mod perfetto;
+pub mod read;
 pub mod sarif;
+mod svg;
 pub mod terminal;
 
 pub use model::{Align, CaseOutcome, Cell, Column, Input, Report, Status, Table, TestCase, Verdict};

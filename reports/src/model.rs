@@ -1,7 +1,11 @@
 //! What every writer writes: a [`Report`] of tables, facts and one verdict.
 
+use std::borrow::Cow;
+
 use serde::Serialize;
 use serde_json::{Map, Value};
+
+use crate::figure::Figure;
 
 /// The outcome of one command.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -23,11 +27,17 @@ pub struct Report {
     pub tables: Vec<Table>,
     /// What was checked one by one, for JUnit and annotations; JSON has it in tables.
     pub cases: Vec<TestCase>,
+    /// Pictures of the numbers, for formats that can draw.
+    pub figures: Vec<Figure>,
     /// The closing line.
     pub verdict: Option<Verdict>,
     /// Values of the contract that are not tables; written to JSON only. A key that the
     /// report itself or a table uses is dropped in favour of those.
     pub extra: Map<String, Value>,
+    /// The command that makes it again, where one is known.
+    pub command: Option<String>,
+    /// The file that it was read from; none where it was made just now.
+    pub source: Option<String>,
 }
 
 /// A file that a result depends on.
@@ -94,7 +104,7 @@ pub struct Table {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Column {
     /// Key in JSON and header in CSV, with its unit last: `time_us`.
-    pub key: &'static str,
+    pub key: Cow<'static, str>,
     /// Heading on the terminal.
     pub heading: String,
     /// Side the cells stand on.
@@ -200,13 +210,13 @@ impl Table {
 
 impl Column {
     /// A column of words.
-    pub fn text(key: &'static str, heading: impl Into<String>) -> Self {
-        Self { key, heading: heading.into(), align: Align::Left }
+    pub fn text(key: impl Into<Cow<'static, str>>, heading: impl Into<String>) -> Self {
+        Self { key: key.into(), heading: heading.into(), align: Align::Left }
     }
 
     /// A column of numbers.
-    pub fn number(key: &'static str, heading: impl Into<String>) -> Self {
-        Self { key, heading: heading.into(), align: Align::Right }
+    pub fn number(key: impl Into<Cow<'static, str>>, heading: impl Into<String>) -> Self {
+        Self { key: key.into(), heading: heading.into(), align: Align::Right }
     }
 }
 

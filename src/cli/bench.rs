@@ -20,7 +20,7 @@ use collcast_sim::topology::Topology;
 use indicatif::ProgressBar;
 
 use crate::guard::{GuardArgs, SIZES, SIZES_OF_THREADS};
-use crate::output::{Format, OutputArgs, with_nccl_tests, write};
+use crate::output::{Format, OutputArgs, PageArgs, with_nccl_tests, write};
 use crate::selectors::{CallArgs, MachineArgs, Named, default_sizes, queries};
 use crate::sets::SetsArgs;
 
@@ -100,6 +100,8 @@ pub(crate) struct Args {
     guard: GuardArgs,
     #[command(flatten)]
     output: OutputArgs,
+    #[command(flatten)]
+    page: PageArgs,
 }
 
 pub(crate) fn seconds(text: &str) -> Result<f64, String> {
@@ -259,7 +261,7 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, Error> {
         print(args, &outcome, beside.as_deref(), judged)?;
     }
     if leads && judged {
-        return args.guard.judge(&outcome, spec, &args.output);
+        return args.guard.judge(&outcome, spec, &args.output, &args.page);
     }
     if leads {
         args.guard.metrics(None)?;
@@ -335,6 +337,10 @@ fn print(args: &Args, outcome: &Outcome, beside: Option<&Path>, judged: bool) ->
         let inherited = std::env::vars().filter(|(name, _)| is_read(name));
         let text = outcome.sidecar(&source(), args.machine.name(), inherited);
         write(Some(path), text.as_bytes())?;
+    }
+    // The page of a run that is judged is that of the judgement.
+    if !judged {
+        args.page.write(|| outcome.report())?;
     }
     if judged && args.output.output.is_none() {
         return Ok(());

@@ -11,7 +11,7 @@ use collcast_sim::calibrate::Split;
 use collcast_sim::collective::{Launch, nearest};
 use collcast_sim::units::parse_size;
 
-use crate::output::{Format, OutputArgs, formats, write};
+use crate::output::{Format, OutputArgs, PageArgs, formats, write};
 use crate::selectors::{Named, ReadArgs, profile_folders};
 
 #[derive(clap::Args, Debug)]
@@ -80,6 +80,8 @@ pub(crate) struct Args {
     /// How to print the report
     #[arg(long, value_parser = formats(), default_value = "table", help_heading = "Output")]
     format: Format,
+    #[command(flatten)]
+    page: PageArgs,
 }
 
 pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, Error> {
@@ -102,6 +104,7 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, Error> {
     if let Some(path) = output {
         write(Some(path), outcome.fitted.toml.as_bytes())?;
     }
+    args.page.write(|| outcome.report(true, output))?;
     let report = outcome.report(args.format == Format::Table, output);
     OutputArgs { format: Some(args.format), output: None }.print(&report, None)?;
     Ok(if usable || args.force { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -117,6 +120,7 @@ fn fit_kernels(args: &Args, gpu: &str) -> Result<ExitCode, Error> {
     if let Some(path) = &args.output {
         write(Some(path), fitted.toml.as_bytes())?;
     }
+    args.page.write(|| fitted.report(true, args.output.as_deref()))?;
     let report = fitted.report(args.format == Format::Table, args.output.as_deref());
     OutputArgs { format: Some(args.format), output: None }.print(&report, None)?;
     Ok(ExitCode::SUCCESS)

@@ -11,7 +11,7 @@ use collcast::views::{only, shorten};
 use collcast_reports::model::Report;
 use collcast_reports::terminal;
 
-use crate::output::{Format, OutputArgs, tell, write};
+use crate::output::{Format, OutputArgs, PageArgs, tell, write};
 use crate::selectors::Named;
 
 #[derive(clap::Args, Debug)]
@@ -63,6 +63,8 @@ pub(crate) struct Args {
     schema: bool,
     #[command(flatten)]
     output: OutputArgs,
+    #[command(flatten)]
+    page: PageArgs,
 }
 
 /// Findings that a screen shows; the worst come first.
@@ -74,8 +76,15 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, Error> {
         return Ok(ExitCode::SUCCESS);
     };
     if args.update {
-        let judging =
-            ["--format", "--output", "--strict", "--time-tolerance", "--choice-tolerance", "--error-tolerance"];
+        let judging = [
+            "--format",
+            "--output",
+            "--report",
+            "--strict",
+            "--time-tolerance",
+            "--choice-tolerance",
+            "--error-tolerance",
+        ];
         given.without(&judging, "--update judges nothing, it accepts", "leave it out, or --update")?;
     }
     let mut suite = Suite::read(path)?;
@@ -97,6 +106,7 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, Error> {
         return accept(&file, &check(&Request::new(suite, Baseline::default()))?);
     }
     let outcome = check(&Request::new(suite, Baseline::read_for(path, &file)?))?;
+    args.page.write(|| outcome.report(false))?;
     print(&args.output, &outcome)?;
     Ok(ExitCode::from(u8::from(outcome.failed())))
 }

@@ -8,7 +8,7 @@ use collcast::compare::{Change, Condition, Request, Set, compare};
 use collcast::values::percent;
 use collcast::views::{only, shorten};
 
-use crate::output::{Format, OutputArgs};
+use crate::output::{Format, OutputArgs, PageArgs};
 use crate::selectors::ReadArgs;
 
 #[derive(clap::Args, Debug)]
@@ -55,6 +55,8 @@ pub(crate) struct Args {
     rows: bool,
     #[command(flatten)]
     output: OutputArgs,
+    #[command(flatten)]
+    page: PageArgs,
 }
 
 /// Bands that a screen shows; the worst come first.
@@ -62,6 +64,7 @@ const BANDS_SHOWN: usize = 40;
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     let outcome = compare(&request(args)?)?;
+    args.page.write(|| outcome.report(true))?;
     let format = args.output.format();
     let mut report = outcome.report(!matches!(format, Format::Json | Format::Csv));
     match format {

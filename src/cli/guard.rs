@@ -10,7 +10,7 @@ use collcast::views::guard::prometheus;
 use collcast::views::validate::Shown;
 use collcast::{Error, SiteSpec};
 
-use crate::output::{Format, OutputArgs, write};
+use crate::output::{Format, OutputArgs, PageArgs, write};
 use crate::selectors::Named;
 
 /// Sizes of a quick run: latency below 1 MiB, and five that bandwidth bounds, since bands are judged and never single
@@ -68,7 +68,13 @@ impl GuardArgs {
     }
 
     /// Judges a run, and prints what was found in place of its rows.
-    pub(crate) fn judge(&self, run: &Outcome, site: SiteSpec, output: &OutputArgs) -> Result<ExitCode, Error> {
+    pub(crate) fn judge(
+        &self,
+        run: &Outcome,
+        site: SiteSpec,
+        output: &OutputArgs,
+        page: &PageArgs,
+    ) -> Result<ExitCode, Error> {
         let expected = match &self.expect {
             Some(machine) => Expected::Machine(Box::new(SiteSpec { topology: Some(machine.clone()), ..site })),
             None => Expected::Runs(self.expect_from.clone()),
@@ -76,6 +82,7 @@ impl GuardArgs {
         let outcome = guard(run, &expected, self.least()?)?;
         self.metrics(Some(&outcome))?;
         // A file that is named holds the rows.
+        page.write(|| outcome.report(Shown { for_people: true, rows: true, ..Shown::default() }))?;
         let to_stdout = OutputArgs { output: None, format: output.format.filter(|_| output.output.is_none()) };
         let format = to_stdout.format();
         let people = matches!(format, Format::Table | Format::Markdown);

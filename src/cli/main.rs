@@ -16,6 +16,7 @@ mod lint;
 mod plan;
 mod probe;
 mod profile;
+mod report;
 mod selectors;
 mod serve;
 mod sets;
@@ -57,6 +58,7 @@ Exit codes: 0 done, 1 a comparison failed, 2 bad input or usage, 3 hardware or l
   collcast tune h200x4 --output DIR         which settings beat NCCL's own choice
   collcast lint job.env pod.yaml nccl.log   which settings are wrong, idle or harmful, and why
   collcast check SUITE.toml                 did a choice of NCCL or a forecast change, and why
+  collcast report RESULT.json -o PAGE.html  results as one page for a browser, with pictures
   collcast topo list                        the built-in machines
   collcast profile list -t dgx-h100         what is known of a machine, and which of it is taken")]
 struct Cli {
@@ -95,6 +97,8 @@ enum Command {
     Lint(lint::Args),
     /// Guard: choices of NCCL and forecasts against a committed baseline, with what caused a change
     Check(check::Args),
+    /// Files: results of other commands as one page for a browser, with pictures
+    Report(report::Args),
     /// Files: write an algorithm as MSCCL XML
     Convert(convert::Args),
     /// Files: list, show, draw, import machines and routes between GPUs
@@ -129,6 +133,7 @@ fn main() -> ExitCode {
         Command::Tune(args) => tune::run(&args, &given),
         Command::Lint(args) => lint::run(&args),
         Command::Check(args) => check::run(&args, &given),
+        Command::Report(args) => report::run(&args),
         Command::Convert(args) => convert::run(&args, &given),
         Command::Topo(args) => topo::run(&args, &given),
         Command::Profile(args) => profile::run(&args),

@@ -6,12 +6,20 @@ use std::path::{Path, PathBuf};
 use clap::ValueEnum;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use collcast_reports::model::Report;
-use collcast_reports::{csv, github, json, junit, markdown, terminal};
+use collcast_reports::{csv, github, html, json, junit, markdown, terminal};
 
 use terminal_size::{Width, terminal_size_of};
 
 use collcast::files::failed;
+use collcast::views::figures;
 use collcast::{Error, Watch};
+
+/// [`tell`] with one line, formatted: what names and files put into it cannot drive a terminal or a CI log.
+macro_rules! say {
+    ($($part:tt)*) => {
+        $crate::output::tell(&format!("{}\n", collcast_sim::text::one_line(&format!($($part)*))))
+    };
+}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum Format {
@@ -60,7 +68,8 @@ pub(crate) fn with_nccl_tests(arg: clap::Arg) -> clap::Arg {
 /// A file for a report, whose name may say its format.
 fn report_file(name: &str) -> Result<PathBuf, String> {
     let foreign = ["png", "svg", "pdf", "dot", "html", "toml", "yaml", "yml", "xlsx", "parquet"];
-    match extension(name.as_ref()).filter(|ending| foreign.contains(&ending.as_str())) {
+    match extension(name.as_ref()).as_deref().filter(|ending| foreign.contains(ending)) {
+        Some("html") => Err("--report FILE.html writes a page, beside what is printed".to_owned()),
         Some(ending) => Err(format!(
             "there is no report as .{ending}; the endings are .csv, .json, .md (markdown), .xml (junit), .txt (table)"
         )),
@@ -122,16 +131,58 @@ impl OutputArgs {
     }
 }
 
+/// A file for a page, by whose name a browser knows what it is.
+pub(crate) fn page_file(name: &str) -> Result<PathBuf, String> {
+    match extension(name.as_ref()).as_deref() {
+        Some("html" | "htm") => Ok(name.into()),
+        _ => Err("a page is HTML: give a name that ends in .html".to_owned()),
+    }
+}
+
+/// `--report`, of every command whose answer has pictures.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub(crate) struct PageArgs {
+    /// Also write a page for a browser: the answer, pictures, tables and inputs in one file that loads nothing
+    #[arg(long, value_name = "FILE.html", value_parser = page_file, help_heading = "Output")]
+    report: Option<PathBuf>,
+}
+
+impl PageArgs {
+    /// Writes the page of a report, where one is asked for.
+    pub(crate) fn write(&self, report: impl FnOnce() -> Report) -> Result<(), Error> {
+        self.write_drawn(|| Ok(report()))
+    }
+
+    /// [`Self::write`] of a report with pictures that may fail.
+    pub(crate) fn write_drawn(&self, report: impl FnOnce() -> Result<Report, Error>) -> Result<(), Error> {
+        let Some(path) = &self.report else { return Ok(()) };
+        let words: Vec<String> = std::env::args_os().skip(1).map(|word| quoted(&word.to_string_lossy())).collect();
+        let command = Some(format!("collcast {}", words.join(" ")));
+        write_page(path, vec![Report { command, ..report()? }])
+    }
+}
+
+/// Writes reports with their pictures as one page.
+pub(crate) fn write_page(path: &Path, mut reports: Vec<Report>) -> Result<(), Error> {
+    reports.iter_mut().for_each(figures::add);
+    write(Some(path), html::render(&reports).as_bytes())?;
+    say!("note: page in {}; open it in a browser", path.display());
+    Ok(())
+}
+
+/// A word as a shell reads it back.
+pub(crate) fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-,@:=+".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
 /// Writes text for people to stderr. Where that is closed or full nobody reads it, which is no reason to fail.
 pub(crate) fn tell(text: &str) {
     let _ = std::io::stderr().lock().write_all(text.as_bytes());
-}
-
-/// [`tell`] with one line, formatted: what names and files put into it cannot drive a terminal or a CI log.
-macro_rules! say {
-    ($($part:tt)*) => {
-        $crate::output::tell(&format!("{}\n", collcast_sim::text::one_line(&format!($($part)*))))
-    };
 }
 
 /// Parts of an answer from which on a screen shows how far it is.

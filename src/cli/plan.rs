@@ -7,7 +7,7 @@ use collcast::plan::fields::{Layer, requests};
 use collcast::plan::{Request, compare, file, plan, timeline};
 use collcast::{Error, SiteSpec};
 
-use crate::output::{OutputArgs, watched, write};
+use crate::output::{OutputArgs, PageArgs, watched, write};
 use crate::selectors::profile_folders;
 
 #[derive(clap::Args, Debug)]
@@ -106,6 +106,8 @@ pub(crate) struct Args {
     top: Option<String>,
     #[command(flatten)]
     output: OutputArgs,
+    #[command(flatten)]
+    page: PageArgs,
 }
 
 impl Args {
@@ -168,6 +170,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
             ));
         }
         let options = watched(LAYOUTS, |watch| compare(&requests, watch))?;
+        args.page.write(|| options.report())?;
         args.output.print(&options.report(), None)?;
         return Ok(ExitCode::SUCCESS);
     };
@@ -176,6 +179,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
         write(Some(path), &timeline(one, &outcome)?)?;
         say!("note: timeline in {}; open it in ui.perfetto.dev", path.display());
     }
+    args.page.write(|| outcome.report())?;
     args.output.print(&outcome.report(), None)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -3,12 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use collcast::forecast::{self, group, timeline::timeline};
+use collcast::forecast::{self, group, pictures::pictures, timeline::timeline};
 use collcast::sim::collective::nearest;
 use collcast::sim::workload::Level;
+use collcast::views::profile::constants;
 use collcast::{Error, step};
+use collcast_reports::model::Report;
 
-use crate::output::{Format, OutputArgs, write};
+use crate::output::{Format, OutputArgs, PageArgs, write};
 use crate::selectors::{CallArgs, MachineArgs, Named, default_sizes, queries};
 
 #[derive(clap::Args, Debug)]
@@ -47,6 +49,8 @@ pub(crate) struct Args {
     trace: Option<PathBuf>,
     #[command(flatten)]
     output: OutputArgs,
+    #[command(flatten)]
+    page: PageArgs,
 }
 
 /// See [`Level`].
@@ -137,6 +141,12 @@ fn run_call(args: &Args) -> Result<ExitCode, Error> {
     if let (Some(path), Some(row)) = (&args.trace, outcome.rows.first()) {
         write_timeline(path, &timeline(&site, row)?)?;
     }
+    args.page.write_drawn(|| {
+        let figures = outcome.rows.iter().map(|row| pictures(&site, row)).collect::<Result<Vec<_>, Error>>()?.concat();
+        let mut report = Report { figures, ..outcome.detail(&site, false) };
+        report.tables.push(constants(&site.profile));
+        Ok(report)
+    })?;
     args.output.print(&outcome.detail(&site, args.output.format() == Format::Table), None)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -154,6 +164,7 @@ fn run_group(args: &Args, calls: &str) -> Result<ExitCode, Error> {
         ));
     };
     let outcome = group::group(&site, &group::Request { calls, algorithm, protocol, channels })?;
+    args.page.write(|| outcome.report(false))?;
     args.output.print(&outcome.report(args.output.format() == Format::Table), None)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -176,6 +187,7 @@ fn run_step(args: &Args, given: &Named, scenario: step::Request) -> Result<ExitC
     if let Some(path) = &args.trace {
         write_timeline(path, &step::timeline(&outcome)?)?;
     }
+    args.page.write(|| outcome.report())?;
     args.output.print(&outcome.report(), None)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -6,7 +6,7 @@ use collcast::forecast::{self, Outcome};
 use collcast::sim::collective::Collective;
 use collcast::{Error, Query, Site, views};
 
-use crate::output::{Format, OutputArgs, watched, with_nccl_tests};
+use crate::output::{Format, OutputArgs, PageArgs, watched, with_nccl_tests};
 use crate::selectors::{CallArgs, MachineArgs, Named, default_sizes, queries};
 
 #[derive(clap::Args, Debug)]
@@ -26,6 +26,8 @@ pub(crate) struct Args {
     call: CallArgs,
     #[command(flatten)]
     output: OutputArgs,
+    #[command(flatten)]
+    page: PageArgs,
 }
 
 pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, Error> {
@@ -41,6 +43,11 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, Error> {
     sites.dedup_by_key(|site| site.nodes());
     let points = queries(&args.call, &sites)?;
     let outcome = forecast(&sites, &points, args.call.explain_choice)?;
+    args.page.write(|| {
+        let mut report = outcome.report(false, &[]);
+        report.tables.extend(sites.last().map(|site| views::profile::constants(&site.profile)));
+        report
+    })?;
     let people = args.output.format() == Format::Table;
     let nccl_tests = match (args.output.format(), sites.last()) {
         (Format::NcclTests, Some(site)) => {

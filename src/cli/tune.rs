@@ -17,7 +17,7 @@ use collcast_sim::ids::Rank;
 use collcast_sim::nccl::{CsvTuner, FUNCTIONS};
 
 use crate::bench::{Runner, watched};
-use crate::output::{Format, OutputArgs, formats, write as write_to};
+use crate::output::{Format, OutputArgs, PageArgs, formats, write as write_to};
 use crate::selectors::{CallArgs, MachineArgs, Named, default_sizes};
 
 #[derive(clap::Args, Debug)]
@@ -73,6 +73,8 @@ pub(crate) struct Args {
     /// Folder for tuner.csv, nccl.env, slurm.sh, kubernetes.yaml, tune.json and tune.md; made if it is not there
     #[arg(short, long, value_name = "DIR", help_heading = "Output")]
     output: Option<PathBuf>,
+    #[command(flatten)]
+    page: PageArgs,
 }
 
 /// What to do with a table that is written.
@@ -178,6 +180,7 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, Error> {
     if let Some(folder) = output {
         write(&outcome, &report(false), &report(true), folder)?;
     }
+    args.page.write(|| report(true))?;
     OutputArgs { format: Some(args.format), output: None }.print(&report(args.format == Format::Table), None)?;
     Ok(if usable { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

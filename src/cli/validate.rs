@@ -14,7 +14,7 @@ use collcast::views::validate::Shown;
 use collcast::{Error, SiteSpec};
 use collcast_sim::collective::UnknownName;
 
-use crate::output::{Format, OutputArgs, write};
+use crate::output::{Format, OutputArgs, PageArgs, quoted, write};
 use crate::selectors::{ReadArgs, profile_folders};
 
 #[derive(clap::Args, Debug)]
@@ -107,6 +107,8 @@ pub(crate) struct Args {
     rows: bool,
     #[command(flatten)]
     output: OutputArgs,
+    #[command(flatten)]
+    page: PageArgs,
 }
 
 impl Args {
@@ -182,16 +184,6 @@ impl Args {
     }
 }
 
-/// A word as a shell reads it back.
-fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-,@:=+".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', r"'\''"))
-    }
-}
-
 /// The name of the folder of the round after that of this one: `round2` after `round1`.
 fn following(folder: &str) -> String {
     let folder = folder.trim_end_matches('/');
@@ -250,6 +242,7 @@ fn judge_kernels(args: &Args, gpu: &str) -> Result<ExitCode, Error> {
     })?;
     let format = args.output.format();
     let for_people = matches!(format, Format::Table | Format::Markdown);
+    args.page.write(|| outcome.report(true, true))?;
     args.output.print(&outcome.report(for_people, args.rows || format != Format::Table), None)?;
     Ok(ExitCode::from(u8::from(outcome.failed)))
 }
@@ -263,6 +256,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     }
     let outcome = validate(&args.request()?)?;
     let format = args.output.format();
+    let all = Shown { for_people: true, model_errors: true, rows: true, no_anomalies: false };
+    args.page.write(|| outcome.report(all))?;
     let mut report = outcome.report(Shown {
         for_people: matches!(format, Format::Table | Format::Markdown),
         model_errors: args.model_errors || args.max_error.is_some() || args.closest || format == Format::Json,

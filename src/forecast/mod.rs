@@ -2,6 +2,7 @@
 
 pub mod explain;
 pub mod group;
+pub mod pictures;
 mod row;
 pub mod scaling;
 pub mod timeline;

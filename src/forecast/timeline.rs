@@ -22,36 +22,54 @@ const MAX_MESSAGES: u64 = 2_000_000;
 /// # Errors
 /// A call of more messages than a viewer takes.
 pub fn timeline(site: &Site, row: &Row) -> Result<Vec<u8>, Error> {
+    if row.prediction.messages > MAX_MESSAGES {
+        return Err(Error::usage(
+            format!("the timeline would hold {} messages; at most {MAX_MESSAGES} are written", row.prediction.messages),
+            "trace a smaller size or fewer ranks: the pattern is the same",
+        ));
+    }
+    let (schedule, recorder) = recorded(site, row)?;
+    let settings = settings_of(site, row);
+    let laid = lay(&site.topology, &site.profile, &settings.transport, &schedule).map_err(PredictError::from)?;
+    // Bytes in memory are always taken.
+    recorder.write(&site.topology, &schedule, &laid).map_err(|source| crate::files::failed("timeline".as_ref(), source))
+}
+
+/// The settings under which a call was forecast.
+pub(super) fn settings_of(site: &Site, row: &Row) -> Settings {
+    let settings = row.query.settings(site.settings());
+    Settings { channels: settings.channels.or(row.prediction.tuned_channels), ..settings }
+}
+
+/// The schedule of a call that was forecast, and all that happens when it runs.
+///
+/// # Errors
+/// As of its forecast.
+pub(super) fn recorded(site: &Site, row: &Row) -> Result<(Schedule, Recorder), Error> {
     let (query, prediction) = (&row.query, &row.prediction);
-    let settings = query.settings(site.settings());
-    let settings = Settings { channels: settings.channels.or(prediction.tuned_channels), ..settings };
+    let settings = settings_of(site, row);
     let (algorithm, protocol) = (prediction.algorithm, prediction.protocol);
     let predictor = site.predictor();
     let schedule = match &query.schedule {
         Some(imported) => predictor.imported_schedule(imported, &query.call, &settings)?,
         None => predictor.schedule(&query.call, algorithm, protocol, &settings)?,
     };
-    if prediction.messages > MAX_MESSAGES {
-        return Err(Error::usage(
-            format!("the timeline would hold {} messages; at most {MAX_MESSAGES} are written", prediction.messages),
-            "trace a smaller size or fewer ranks: the pattern is the same",
-        ));
-    }
-    let laid = lay(&site.topology, &site.profile, &settings.transport, &schedule).map_err(PredictError::from)?;
     let mut recorder = Recorder::default();
     let unfolded = Settings { fold: false, ..settings };
     match &query.schedule {
         Some(imported) => predictor.predict_imported(imported, &query.call, &unfolded, &mut recorder)?,
         None => predictor.predict_one(&query.call, algorithm, protocol, &unfolded, &mut recorder)?,
     };
-    // Bytes in memory are always taken.
-    recorder.write(&site.topology, &schedule, &laid).map_err(|source| crate::files::failed("timeline".as_ref(), source))
+    Ok((schedule, recorder))
 }
+
+/// A slice that was moved: the place of its worker, its instruction, bytes, from and to.
+pub(super) type Slice = (u32, usize, u64, SimTime, SimTime);
 
 /// Keeps everything that happens, for the timeline.
 #[derive(Default)]
-struct Recorder {
-    slices: Vec<(u32, usize, u64, SimTime, SimTime)>,
+pub(super) struct Recorder {
+    pub(super) slices: Vec<Slice>,
     messages: Vec<(u32, u64, SimTime, SimTime)>,
 }
 
@@ -66,7 +84,7 @@ impl Observer for Recorder {
 }
 
 /// What an instruction does, in the field's words.
-fn spelling(schedule: &Schedule, template: usize, instruction: usize) -> String {
+pub(super) fn spelling(schedule: &Schedule, template: usize, instruction: usize) -> String {
     let op = &schedule.templates[template].ops()[instruction];
     let words = [
         (!op.recv.is_empty(), "recv"),

@@ -22,7 +22,7 @@ use crate::error::Error;
 use crate::files::{content_hash, read_text};
 pub use published::{Published, fitted_to_published, published_for};
 pub(crate) use published::{families, networks};
-pub use shown::{Difference, Known, Value, differences, list, values};
+pub use shown::{Difference, Known, Value, all_values, differences, list, values};
 
 /// The file that is taken by itself beside a topology file.
 pub const BESIDE: &str = "profile.toml";

@@ -115,7 +115,17 @@ pub fn values(name: &str, folders: &Folders, all: bool) -> Result<(Profile, Vec<
     let prior = Profile::builtin("prior")?;
     let own: BTreeSet<Constant> =
         Constant::ALL.iter().copied().filter(|&c| all || name == "prior" || profile[c] != prior[c]).collect();
-    let value = |&constant: &Constant| {
+    let values = of(&profile, own);
+    Ok((profile, values))
+}
+
+/// Every constant of a profile that was read.
+pub fn all_values(profile: &Profile) -> Vec<Value> {
+    of(profile, Constant::ALL.iter().copied())
+}
+
+fn of(profile: &Profile, constants: impl IntoIterator<Item = Constant>) -> Vec<Value> {
+    let value = |constant: Constant| {
         let parameter = &profile[constant];
         Value {
             name: constant.name(),
@@ -125,8 +135,7 @@ pub fn values(name: &str, folders: &Folders, all: bool) -> Result<(Profile, Vec<
             source: parameter.source.clone(),
         }
     };
-    let values = own.iter().map(value).collect();
-    Ok((profile, values))
+    constants.into_iter().map(value).collect()
 }
 
 /// A constant that two profiles have with other values.

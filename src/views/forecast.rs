@@ -46,7 +46,7 @@ impl Outcome {
         let Some(row) = outcome.rows.first() else { return report };
         let mut table = one_row(row);
         if people {
-            hide(&mut table, &asked_columns().map(|column| column.key));
+            hide(&mut table, &asked_columns().each_ref().map(|column| &*column.key));
         }
         report.tables.push(table);
         report.tables.push(facts(row));
@@ -152,7 +152,8 @@ fn rows(rows: &[Row]) -> Table {
 fn for_people(table: &mut Table, rows: &[Row]) {
     let Some(first) = rows.first() else { return };
     table.title = format!("{} over {} ranks", first.collective, first.ranks);
-    let asked = asked_columns().map(|column| column.key);
+    let asked = asked_columns();
+    let asked = asked.each_ref().map(|column| &*column.key);
     let mut hidden = [&["messages", "folded", "chosen_by"], &asked[..]].concat();
     if rows.iter().all(|row| row.instead_of.is_none()) {
         hidden.push("instead_of");

@@ -6,6 +6,7 @@ pub mod bench;
 pub mod calibrate;
 pub mod check;
 pub mod compare;
+pub mod figures;
 pub mod forecast;
 pub mod guard;
 mod health;
@@ -44,7 +45,7 @@ pub fn shorten(report: &mut Report, table: &str, most: usize, rows: &str) {
 
 /// Takes columns out of a table.
 pub(crate) fn hide(table: &mut Table, hidden: &[&str]) {
-    let keep: Vec<bool> = table.columns.iter().map(|c| !hidden.contains(&c.key)).collect();
+    let keep: Vec<bool> = table.columns.iter().map(|c| !hidden.contains(&&*c.key)).collect();
     let mut kept = keep.iter();
     table.columns.retain(|_| *kept.next().unwrap_or(&true));
     for row in &mut table.rows {

@@ -4,7 +4,7 @@ use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
 use collcast_sim::profile::Profile;
 
 use super::VERSION;
-use crate::profiles::{Difference, Known, Place, Value};
+use crate::profiles::{Difference, Known, Place, Value, all_values};
 
 /// A row a profile; the one that is taken for a machine is said last.
 pub fn list_report(known: &[Known]) -> Report {
@@ -61,6 +61,18 @@ pub fn values_report(profile: &Profile, values: &[Value]) -> Report {
     let mut report = Report::new("profile", VERSION);
     report.assumptions.push(format!("profile {}: {}", profile.name, profile.evidence));
     report.assumptions.extend(profile.data.iter().map(|data| format!("fitted to {} rows of {}", data.rows, data.file)));
+    report.tables.push(values_table("rows", "", values));
+    report.verdict = Some(verdict(format!("profile {} has {} constants here", profile.name, values.len())));
+    report
+}
+
+/// All constants that a forecast rests on, as evidence behind it.
+pub fn constants(profile: &Profile) -> Table {
+    let title = format!("Constants of profile {}, and where each is from", profile.name);
+    Table { detail: true, ..values_table("constants", &title, &all_values(profile)) }
+}
+
+fn values_table(name: &str, title: &str, values: &[Value]) -> Table {
     let columns = [
         Column::text("name", "constant"),
         Column::number("value", "value"),
@@ -69,7 +81,7 @@ pub fn values_report(profile: &Profile, values: &[Value]) -> Report {
         Column::text("origin", "origin"),
         Column::text("source", "source"),
     ];
-    let mut table = Table::new("rows", "", columns);
+    let mut table = Table::new(name, title, columns);
     for value in values {
         let end = |place: usize| Cell::from(value.interval.map(|interval| Cell::float(interval[place], 4)));
         let [low, high] = [end(0), end(1)];
@@ -82,9 +94,7 @@ pub fn values_report(profile: &Profile, values: &[Value]) -> Report {
             value.source.as_str().into(),
         ]);
     }
-    report.tables.push(table);
-    report.verdict = Some(verdict(format!("profile {} has {} constants here", profile.name, values.len())));
-    report
+    table
 }
 
 /// A row a constant that differs.

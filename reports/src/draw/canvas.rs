@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use collcast_sim::topology::LinkKind;
 
 use crate::machine::cut;
+use crate::palette;
 use collcast_sim::text::one_line;
 
 /// How words look.
@@ -59,22 +60,6 @@ impl Fill {
     }
 }
 
-/// The colour of a kind of link; dark enough on the light background, apart for most
-/// colour-blind readers, and never the only carrier of meaning.
-pub(super) fn colour(kind: LinkKind) -> &'static str {
-    match kind {
-        LinkKind::Nvlink => "#3f8f29",
-        LinkKind::C2c => "#7a4fb5",
-        LinkKind::Pcie => "#5b6770",
-        LinkKind::CpuInterconnect => "#a0692c",
-        LinkKind::Infiniband => "#1f6fb2",
-        LinkKind::Roce => "#0b7f81",
-        LinkKind::Efa => "#c4610a",
-        LinkKind::Slingshot => "#b23a6f",
-        LinkKind::Ethernet => "#7d7d1b",
-    }
-}
-
 /// Widths of text in the fonts that browsers have for sans-serif; generous, since nothing may
 /// overlap.
 pub(super) fn small_width(text: &str) -> i64 {
@@ -101,7 +86,7 @@ impl Canvas {
             from.1,
             to.0,
             to.1,
-            colour(kind)
+            palette::link(kind)
         );
     }
 
@@ -127,7 +112,7 @@ impl Canvas {
             to.1 + bend,
             to.0,
             to.1,
-            colour(kind)
+            palette::link(kind)
         );
     }
 

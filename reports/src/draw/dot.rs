@@ -4,7 +4,6 @@ use std::fmt::Write as _;
 
 use collcast_sim::topology::Topology;
 
-use super::canvas::colour;
 use super::fabric::{Fabric, Item};
 use super::host::{HostTree, NodeKind};
 use crate::machine::{Bundle, first_host};
@@ -110,7 +109,12 @@ fn node(out: &mut String, id: &str, words: &[String], fill: &str) {
 }
 
 fn edge(out: &mut String, from: &str, to: &str, bundle: Bundle) {
-    let _ = writeln!(out, "    {from} -- {to} [label={}, color=\"{}\"];", quote(&bundle.label()), colour(bundle.kind));
+    let _ = writeln!(
+        out,
+        "    {from} -- {to} [label={}, color=\"{}\"];",
+        quote(&bundle.label()),
+        crate::palette::link(bundle.kind)
+    );
 }
 
 fn quote(text: &str) -> String {

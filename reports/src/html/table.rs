@@ -1,0 +1,114 @@
+//! A table of a page: sorted and turned page by page by the script, whole without it.
+
+use std::fmt::Write as _;
+
+use maud::{Markup, PreEscaped, html};
+
+use collcast_sim::text::one_line;
+use collcast_sim::units::Bytes;
+
+use super::words::{sentence, words};
+use crate::model::{Align, Cell, Column, Table};
+
+/// Columns up to which each is shown; of a wider table, those that are the same in every row are told below it.
+const WIDE: usize = 7;
+/// Rows from which on "every row" says something.
+const FEW: usize = 3;
+/// Characters from which on a cell may break its line.
+const LONG: usize = 44;
+/// Rows of a table that is unfolded at once.
+const FOLDED: usize = 60;
+
+/// The table, as far as there is room left.
+pub(super) fn render(table: &Table, id: &str, room: &mut usize) -> Markup {
+    let all = || table.rows.iter().map(|row| table.cells(row).collect::<Vec<_>>());
+    let same = |index: usize| {
+        let mut cells = table.rows.iter().map(|row| row.get(index).unwrap_or(&Cell::Missing));
+        let first = cells.next();
+        cells.all(|cell| Some(cell) == first)
+    };
+    let empty = |index: usize| table.rows.iter().all(|row| row.get(index).is_none_or(|cell| *cell == Cell::Missing));
+    let folds = table.columns.len() > WIDE && table.rows.len() >= FEW;
+    let (mut kept, mut told) = (Vec::new(), Vec::new());
+    for (index, column) in table.columns.iter().enumerate() {
+        match (empty(index), folds && same(index)) {
+            (true, _) => {}
+            (false, true) => told.push(format!("{} {}", column.heading, shown(column, &table.rows[0][index]))),
+            (false, false) => kept.push(index),
+        }
+    }
+    let mut rows = String::new();
+    let mut left = table.rows.len();
+    for row in all() {
+        let line = html! { tr { @for &index in &kept { (cell(row[index].0, row[index].1)) } } }.into_string();
+        if line.len() > *room {
+            break;
+        }
+        *room -= line.len();
+        left -= 1;
+        rows.push_str(&line);
+    }
+    let heading = match (table.title.as_str(), table.name.as_str()) {
+        ("", "rows") => "All rows".to_owned(),
+        ("", name) => sentence(&name.replace('_', " ")),
+        (title, _) => sentence(&one_line(title)),
+    };
+    let body = html! {
+        div class="scroll" tabindex="0" role="region" aria-label=(heading) {
+            table {
+                caption { (words(&heading)) }
+                thead { tr { @for &index in &kept {
+                    @let column = &table.columns[index];
+                    th scope="col" class=[(column.align == Align::Right).then_some("n")] { (one_line(&column.heading)) }
+                } } }
+                tbody { (PreEscaped(&rows)) }
+            }
+        }
+        @if !told.is_empty() { p class="note" { "In every row: " (one_line(&told.join(", "))) "." } }
+        @if left > 0 { p class="note" { (left) " more rows are left out, as this page would be too large. --format csv or json has them." } }
+    };
+    html! {
+        @if table.detail || table.rows.len() > FOLDED {
+            details id=(id) {
+                summary { (words(&heading)) " (" (table.rows.len()) " rows)" }
+                div { (body) }
+            }
+        } @else {
+            section class="part" id=(id) aria-label=(heading) { (body) }
+        }
+    }
+}
+
+fn cell(column: &Column, cell: &Cell) -> Markup {
+    let text = shown(column, cell);
+    let value = match cell {
+        Cell::Int(value) if is_size(column) => Some(value.to_string()),
+        Cell::Text(_) | Cell::Int(_) | Cell::Float { .. } | Cell::Bool(_) | Cell::Missing => None,
+    };
+    let class = match column.align {
+        Align::Right => Some("n"),
+        Align::Left => (text.chars().count() > LONG).then_some("long"),
+    };
+    html! { td class=[class] data-v=[value] { @if class == Some("long") { (words(&text)) } @else { (text) } } }
+}
+
+/// Whether a column counts bytes of messages.
+fn is_size(column: &Column) -> bool {
+    column.key.ends_with("_bytes")
+}
+
+/// A cell as people read it: sizes in binary units.
+fn shown(column: &Column, cell: &Cell) -> String {
+    let mut text = String::new();
+    match cell {
+        Cell::Int(value) if is_size(column) => match u64::try_from(*value) {
+            Ok(bytes) => text = Bytes(bytes).to_string(),
+            Err(_) => {
+                let _ = write!(text, "{value}");
+            }
+        },
+        Cell::Text(own) => text = one_line(own),
+        other => text = other.display(),
+    }
+    text
+}

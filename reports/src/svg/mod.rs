@@ -1,0 +1,74 @@
+//! Figures as SVG: the only place that knows where on a page a value stands.
+//!
+//! To add a kind of picture: a variant of [`Drawing`], a file here that draws it, and a line in [`draw`]. Colours, lines
+//! and words are classes of `figure.css`, so that a page can be light or dark. What a reader points at is an element with
+//! `data-t`, its words, and `data-x`, its place: the page's script shows all of one place.
+
+mod bars;
+mod map;
+mod parts;
+mod plane;
+mod scale;
+mod steps;
+mod timeline;
+
+use maud::{Markup, html};
+
+use collcast_sim::text::{is_shown, one_line};
+
+use crate::figure::{Drawing, Figure};
+use crate::palette::COLOURS;
+pub(crate) use parts::{Key, mark_path};
+use scale::px;
+
+/// Looks of the parts of a picture.
+pub(crate) const STYLE: &str = include_str!("figure.css");
+
+/// A class for each colour of the palette.
+pub(crate) fn colours() -> String {
+    let class = |(index, (r, g, b)): (usize, &(u8, u8, u8))| format!(".c{index}{{--c:rgb({r} {g} {b})}}");
+    COLOURS.iter().enumerate().map(class).collect()
+}
+
+/// What the legend of a figure names.
+pub(crate) fn legend(figure: &Figure) -> Vec<Key> {
+    match &figure.drawing {
+        Drawing::Plane(plane) => plane::legend(plane),
+        Drawing::Map(map) => map::legend(map),
+        Drawing::Bars(bars) => bars::legend(bars),
+        Drawing::Timeline(timeline) => timeline::legend(timeline),
+        Drawing::Steps(_) => Vec::new(),
+    }
+}
+
+/// The picture as elements of a page; empty where there is nothing to show.
+pub(crate) fn draw(figure: &Figure, id: &str) -> Markup {
+    let drawn = match &figure.drawing {
+        Drawing::Plane(plane) => plane::draw(plane),
+        Drawing::Map(map) => map::draw(map),
+        Drawing::Bars(bars) => bars::draw(bars),
+        Drawing::Timeline(timeline) => timeline::draw(timeline),
+        Drawing::Steps(steps) => return steps::draw(steps),
+    };
+    drawn.map_or_else(Markup::default, |(height, inner)| frame(figure, id, height, &inner))
+}
+
+/// Without what no reader sees, as marks that turn the direction of text: such characters are escaped.
+pub(crate) fn drawn(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c == '\n' || is_shown(c) { out.push(c) } else { out.extend(c.escape_unicode()) }
+    }
+    out
+}
+
+/// The outermost element: a picture with its name and what it says, for those who do not see it.
+fn frame(figure: &Figure, id: &str, height: f64, inner: &Markup) -> Markup {
+    html! {
+        svg class="picture" viewBox=(format!("0 0 760 {}", px(height))) role="img" aria-labelledby=(format!("{id}-t {id}-d")) {
+            title id=(format!("{id}-t")) { (one_line(&figure.title)) }
+            desc id=(format!("{id}-d")) { (one_line(&figure.caption)) }
+            (inner)
+        }
+    }
+}

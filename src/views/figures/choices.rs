@@ -1,0 +1,94 @@
+//! Maps: which algorithm and protocol at which sizes.
+
+use collcast_reports::figure::{Axis, Drawing, Figure, Map, MapRow, Range};
+use collcast_reports::model::Report;
+use collcast_reports::palette::algorithm;
+
+use super::curves::{CHOICE, requests};
+use super::rows::{Row, grouped, rows};
+
+/// How far a range without an end is drawn beyond the last size that is named: four doublings.
+const OPEN: f64 = 16.0;
+/// Most rows of a map.
+const MOST: usize = 24;
+
+/// What NCCL takes at each size of a sweep.
+pub(super) fn taken(report: &Report) -> Vec<Figure> {
+    let of = rows(report, "rows").map(|row| (row.text("collective"), row));
+    let mut map_rows = Vec::new();
+    for (collective, rows) in grouped(of) {
+        for (_, rows) in requests(&rows).into_iter().filter(|(what, _)| what == CHOICE) {
+            let ranks = rows.first().map_or_else(String::new, |row| row.shown("ranks"));
+            map_rows.push(MapRow { label: format!("{collective}, {ranks} ranks"), ranges: joined(&rows) });
+        }
+    }
+    let caption = "Colour: algorithm. Words: algorithm, protocol and channels (ch) that NCCL takes at these sizes.";
+    map("What NCCL takes at which size", caption, map_rows)
+}
+
+/// Sizes of a row that are one after another and alike.
+fn joined(rows: &[Row<'_>]) -> Vec<Range> {
+    let mut ranges: Vec<Range> = Vec::new();
+    for row in rows {
+        let Some(size) = row.number("size_bytes") else { continue };
+        let words = words(row.text("algorithm"), row.text("protocol"), &row.shown("channels"));
+        match ranges.last_mut().filter(|last| last.words == words) {
+            Some(last) => last.to = size,
+            None => ranges.push(Range { from: size, to: size, hue: algorithm(row.text("algorithm")), words }),
+        }
+    }
+    ranges
+}
+
+fn words(algorithm: &str, protocol: &str, channels: &str) -> Vec<String> {
+    let channels = if channels.is_empty() { String::new() } else { format!(" {channels} ch") };
+    vec![algorithm.to_owned(), format!("{protocol}{channels}")]
+}
+
+/// What NCCL takes, and what `tune` advises.
+pub(super) fn advised(report: &Report) -> Vec<Figure> {
+    // A range that ends nowhere, or begins at nothing, ends with the others.
+    let shown = |size: &f64| (1.0..1e15).contains(size);
+    let last = sizes(report).filter(shown).fold(1.0, f64::max);
+    let first = sizes(report).filter(shown).fold(f64::MAX, f64::min);
+    let mut map_rows = Vec::new();
+    for (collective, rows) in grouped(rows(report, "rows").map(|row| (row.text("collective"), row))) {
+        for (label, of, by, with) in
+            [("NCCL", "default_algorithm", "default_protocol", ""), ("advised", "algorithm", "protocol", "channels")]
+        {
+            let range = |row: &Row<'_>| {
+                let keeps = label == "advised" && row.text("advice") != "change";
+                let (from, to) = (row.number("size_min_bytes")?, row.number("size_max_bytes").unwrap_or(f64::MAX));
+                let mut words = words(row.text(of), row.text(by), &row.shown(with));
+                if keeps {
+                    words.push("as NCCL".to_owned());
+                }
+                Some(Range {
+                    from: from.max(first / OPEN),
+                    to: to.min(OPEN * last),
+                    words,
+                    hue: algorithm(row.text(of)),
+                })
+            };
+            let ranges = rows.iter().filter_map(range).collect();
+            map_rows.push(MapRow { label: format!("{collective}: {label}"), ranges });
+        }
+    }
+    let caption = "Two rows for each collective: what NCCL takes by itself, and what to take in its place.";
+    map("Choices before and after", caption, map_rows)
+}
+
+/// Where ranges begin and end.
+fn sizes(report: &Report) -> impl Iterator<Item = f64> {
+    rows(report, "rows").flat_map(|row| [row.number("size_min_bytes"), row.number("size_max_bytes")]).flatten()
+}
+
+fn map(title: &str, caption: &str, mut rows: Vec<MapRow>) -> Vec<Figure> {
+    rows.retain(|row| !row.ranges.is_empty());
+    rows.truncate(MOST);
+    // One size shows nothing that its row of the table does not.
+    if rows.iter().all(|row| row.ranges.iter().all(|range| range.from == range.to) && row.ranges.len() < 2) {
+        return Vec::new();
+    }
+    vec![Figure::new(title, caption, Drawing::Map(Map { x: Axis::bytes(), rows }))]
+}
