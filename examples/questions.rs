@@ -97,7 +97,8 @@ fn check() -> Result<Report, Error> {
 /// Which constants explain measurements?
 fn calibrate() -> Result<Report, Error> {
     let measurements = vec!["tests/data/h200x4_bench/nccl_simple_4.csv".into()];
-    let request = collcast::calibrate::Request { measurements, fit: vec!["kernel.simple".into()], ..Default::default() };
+    let request =
+        collcast::calibrate::Request { measurements, fit: vec!["kernel.simple".into()], ..Default::default() };
     Ok(collcast::calibrate::calibrate(&request)?.report(true, None))
 }
 

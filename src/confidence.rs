@@ -122,12 +122,7 @@ pub struct Said<'a> {
 impl<'a> From<&'a Prediction> for Said<'a> {
     fn from(p: &'a Prediction) -> Self {
         let part = |end: SimDuration| end.as_us() / p.time.as_us().max(f64::MIN_POSITIVE);
-        Self {
-            bound: p.bound_by(),
-            busy: p.busy(),
-            interval: (part(p.low), part(p.high)),
-            beyond: &p.beyond,
-        }
+        Self { bound: p.bound_by(), busy: p.busy(), interval: (part(p.low), part(p.high)), beyond: &p.beyond }
     }
 }
 

@@ -78,7 +78,8 @@ fn intervals_on_cited_constants_are_those_of_published_runs() {
     let ends = |nodes| {
         let site = SiteSpec::new("dgx-h100").nodes(nodes).load().unwrap();
         let queries = vec![Query::new(&site, Collective::AllReduce, Bytes(8 << 30))];
-        let row = forecast::forecast(&site, &forecast::Request { queries, ..Default::default() }).unwrap().rows.remove(0);
+        let row =
+            forecast::forecast(&site, &forecast::Request { queries, ..Default::default() }).unwrap().rows.remove(0);
         let busbw = |us: f64| row.busbw_gbps * row.time_us / us;
         (busbw(row.high_us), busbw(row.low_us), row.grounds.beyond.basis().to_owned())
     };

@@ -289,7 +289,7 @@ fn sockets_are_bound_by_their_threads() {
     let ratio = tcp.time.as_us() / run(Transport::default(), 4).time.as_us();
     let expected = (copies + messages) / (131_072.0 / 48e3);
     assert!((ratio / expected - 1.0).abs() < 0.05, "{ratio} {expected}");
-    assert_eq!(tcp.bound_by(), "host");
+    assert_eq!(tcp.bound_by(), "proxy threads");
     let helpers = Transport { socket_threads: Some(2), ..sockets };
     let ratio = tcp.time.as_us() / run(helpers, 4).time.as_us();
     let expected = (copies + messages) / messages;

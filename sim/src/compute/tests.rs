@@ -327,6 +327,7 @@ fn every_constant_is_used() {
         include_str!("product.rs"),
         include_str!("attention.rs"),
         include_str!("memory.rs"),
+        include_str!("copy.rs"),
         include_str!("power.rs"),
         include_str!("fit.rs"),
     ]

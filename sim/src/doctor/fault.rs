@@ -91,6 +91,11 @@ impl Cause {
         !matches!(self, Self::Healthy | Self::LaunchBound | Self::ColdStart | Self::Noise | Self::Unknown)
     }
 
+    /// Whether it is TCP in place of RDMA, over whichever port: one remedy for both.
+    pub fn is_sockets(self) -> bool {
+        matches!(self, Self::TcpFallback | Self::ManagementNetwork)
+    }
+
     /// Whether NCCL might choose so by itself.
     pub fn is_choice(self) -> bool {
         matches!(
@@ -612,7 +617,7 @@ mod tests {
         let mut families: Vec<&str> = changed.iter().filter_map(|name| name.split('.').next()).collect();
         families.dedup();
         assert_eq!(families, ["sync", "both", "after", "block", "kernel", "kernel_warp", "kernel"]);
-        assert_eq!(changed.len(), 14);
+        assert_eq!(changed.len(), 15);
     }
 
     /// Goal: between two rates the time is that of the rate where rates bound it, and severities are whole.

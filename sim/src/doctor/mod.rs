@@ -445,7 +445,8 @@ impl Case {
             let mut ways = scored.iter().filter(|way| way.fault.cause() == cause);
             ways.any(|way| apart(&way.curve, &first.curve) < ALIKE)
         };
-        let is_alike = |c: &&Candidate| simulated(first) && simulated(c) && reaches(c.fault.cause());
+        let kin = |c: &Candidate| c.fault.cause().is_sockets() && first.fault.cause().is_sockets();
+        let is_alike = |c: &&Candidate| simulated(first) && simulated(c) && (kin(c) || reaches(c.fault.cause()));
         let alike: Vec<Cause> = ranked[1..].iter().filter(is_alike).map(|c| c.fault.cause()).collect();
         // Causes that no size tells apart share the belief in what they do.
         let together = first.belief + ranked[1..].iter().filter(is_alike).map(|c| c.belief).sum::<f64>();

@@ -141,7 +141,7 @@ struct Lanes<'a> {
     schedule: &'a Schedule,
     wiring: &'a Wiring,
     conns: &'a [ConnSpec],
-    /// By rank: FIFOs that it receives from.
+    /// By rank: FIFOs in its memory that it receives from.
     fifos: FxHashMap<Rank, u64>,
     reduce_weight: u64,
     /// Channels that start at once.
@@ -165,7 +165,9 @@ impl<'a> Lanes<'a> {
         };
         let mut fifos: FxHashMap<Rank, u64> = FxHashMap::default();
         for worker in &wiring.workers {
-            let in_fifo = |&&conn: &&u32| conns.get(conn as usize).is_some_and(|conn| !conn.direct);
+            // What lies in host memory is never in L2.
+            let on_gpu = |conn: &ConnSpec| !conn.direct && conn.uses.of(Section::Load).is_empty();
+            let in_fifo = |&&conn: &&u32| conns.get(conn as usize).is_some_and(on_gpu);
             *fifos.entry(worker.rank).or_default() += worker.recv.iter().filter(in_fifo).count() as u64;
         }
         let reduce_weight = (profile.reduce_weight(schedule.call.dtype) * WEIGHT_ONE as f64) as u64;
