@@ -17,6 +17,9 @@ use super::tuned::{Candidate, Pair, Tuned};
 use crate::error::Error;
 use crate::watch::Watch;
 
+/// An algorithm with a protocol, and channels that are forced.
+pub(super) type Way = (Pair, Option<u32>);
+
 /// An algorithm and protocol, with channels where these are forced; none leaves all to NCCL.
 pub type Forced = Option<(Pair, Option<u32>)>;
 
@@ -104,9 +107,9 @@ impl<'s> Search<'s> {
     }
 
     /// The choice whose measurement is expected to gain most over all sizes, and the sizes to measure it at.
-    fn explore(&self) -> Option<((Pair, Option<u32>), Vec<usize>)> {
-        let mut best: Option<(f64, (Pair, Option<u32>), Vec<usize>)> = None;
-        let choices: BTreeSet<(Pair, Option<u32>)> =
+    fn explore(&self) -> Option<(Way, Vec<usize>)> {
+        let mut best: Option<(f64, Way, Vec<usize>)> = None;
+        let choices: BTreeSet<Way> =
             self.open().flat_map(|(_, call)| call.candidates.iter().map(|c| (c.pair, c.channels))).collect();
         let collectives: BTreeSet<_> = self.calls.iter().map(|call| call.collective).collect();
         for collective in collectives {
@@ -143,7 +146,7 @@ impl<'s> Search<'s> {
     }
 
     /// What a choice is expected to save at a call over the best that is known, as a logarithm, where that is worth it.
-    fn worth(&self, index: usize, (pair, channels): (Pair, Option<u32>)) -> Option<f64> {
+    fn worth(&self, index: usize, (pair, channels): Way) -> Option<f64> {
         let call = &self.calls[index];
         let place = call.candidates.iter().position(|c| c.pair == pair && c.channels == channels)?;
         let candidate = &call.candidates[place];
@@ -165,7 +168,7 @@ impl<'s> Search<'s> {
     }
 
     /// A change that is advised and was not measured often enough.
-    fn confirm(&self) -> Option<((Pair, Option<u32>), Vec<usize>)> {
+    fn confirm(&self) -> Option<(Way, Vec<usize>)> {
         let few = |c: &Candidate| c.measured.is_none_or(|times| times.runs < ROUNDS);
         let doubtful = |(index, call): (usize, &Tuned)| {
             let place = call.advice.as_ref()?.candidate;
@@ -181,12 +184,7 @@ impl<'s> Search<'s> {
     }
 
     /// Measures NCCL's own choice, where it was measured no more often, and then another.
-    fn round(
-        &mut self,
-        stopwatch: &mut dyn Stopwatch,
-        choice: (Pair, Option<u32>),
-        calls: &[usize],
-    ) -> Result<(), Error> {
+    fn round(&mut self, stopwatch: &mut dyn Stopwatch, choice: Way, calls: &[usize]) -> Result<(), Error> {
         let runs = |c: &Candidate| c.measured.map_or(0, |times| times.runs);
         let place = |call: &Tuned| call.candidates.iter().position(|c| (c.pair, c.channels) == choice);
         let behind = |&&index: &&usize| {
