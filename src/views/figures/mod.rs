@@ -1,7 +1,7 @@
 //! Pictures of reports, made from their tables: a picture and a table cannot disagree, and a result that was read back
 //! from JSON has the same pictures as the command that wrote it.
 //!
-//! To add a picture: a function from a [`Report`] to figures in a file here, and its name in [`FIGURES`].
+//! To add a picture: a function from a [`Report`] to figures in a file here, and its name in `FIGURES`.
 
 mod accuracy;
 mod bars;
