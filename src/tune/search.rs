@@ -21,7 +21,7 @@ use crate::watch::Watch;
 pub(super) type Way = (Pair, Option<u32>);
 
 /// An algorithm and protocol, with channels where these are forced; none leaves all to NCCL.
-pub type Forced = Option<(Pair, Option<u32>)>;
+pub type Forced = Option<Way>;
 
 /// Who measures calls for real.
 pub trait Stopwatch {

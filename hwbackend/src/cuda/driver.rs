@@ -235,9 +235,9 @@ pub(crate) struct Pinned<T> {
     value: *mut T,
 }
 
-// SAFETY: pinned memory has no thread of its own; it is read and written as volatile.
+// SAFETY: pinned memory belongs to no thread.
 unsafe impl<T: Send> Send for Pinned<T> {}
-// SAFETY: see above.
+// SAFETY: the host accesses it from one thread at a time, between batches, and as volatile.
 unsafe impl<T: Sync> Sync for Pinned<T> {}
 
 impl<T: Copy + Default> Pinned<T> {
