@@ -9,6 +9,7 @@ use collcast_reports::csv;
 use crate::bench;
 use crate::error::Error;
 use crate::files::write;
+use crate::health::Gate;
 use crate::site::SiteSpec;
 use crate::validate::{self, validate};
 
@@ -21,12 +22,11 @@ pub enum Expected {
     Runs(Vec<PathBuf>),
 }
 
-/// Judges a run that was just measured. `fail_below` is the share of the expected bus bandwidth below which a band of
-/// sizes is slow; that of [`Limits`](crate::health::Limits) where none is given.
+/// Judges a run that was just measured. `gate` says what lets it through.
 ///
 /// # Errors
 /// A run without rows; what is expected cannot be read, or is of other calls.
-pub fn guard(run: &bench::Outcome, expected: &Expected, fail_below: Option<f64>) -> Result<validate::Outcome, Error> {
+pub fn guard(run: &bench::Outcome, expected: &Expected, gate: Gate) -> Result<validate::Outcome, Error> {
     let failed = |source| Error::File { what: "make a folder in", path: std::env::temp_dir(), source };
     let folder = tempfile::Builder::new().prefix("collcast").tempdir().map_err(failed)?;
     let rows = folder.path().join("this-host.csv");
@@ -42,5 +42,5 @@ pub fn guard(run: &bench::Outcome, expected: &Expected, fail_below: Option<f64>)
     };
     // Which GPU is slow, where runs over sets of them say so.
     let doctor = run.rows.iter().any(|row| row.set.is_some());
-    validate(&validate::Request { site, against, fail_below, doctor, ..validate::Request::new([rows]) })
+    validate(&validate::Request { site, against, gate, doctor, ..validate::Request::new([rows]) })
 }

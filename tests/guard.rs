@@ -7,7 +7,7 @@ mod common;
 
 use collcast::bench::{Backend, MeasuredCall, Outcome, Planned};
 use collcast::guard::{Expected, guard};
-use collcast::health::State;
+use collcast::health::{Gate, State};
 use collcast::sim::collective::{Collective, Launch};
 use collcast::sim::units::Bytes;
 use collcast::views::guard::prometheus;
@@ -75,7 +75,7 @@ fn a_slow_host_is_held_back() {
     std::fs::write(&good, collcast::reports::csv::render(&run(1.0).report())).unwrap();
     for expected in [Expected::Machine(Box::new(SiteSpec::new("h200x4"))), Expected::Runs(vec![good])] {
         for (times, state) in [(1.0, State::Pass), (1.25, State::Slow)] {
-            let outcome = guard(&run(times), &expected, None).unwrap();
+            let outcome = guard(&run(times), &expected, Gate::default()).unwrap();
             assert_eq!((outcome.health.state, outcome.failed), (state, state == State::Slow), "{expected:?} {times}");
             let text = prometheus(Some(&outcome), 1_764_000_000);
             let ok = if outcome.failed { "collcast_ok 0\n" } else { "collcast_ok 1\n" };
@@ -85,7 +85,7 @@ fn a_slow_host_is_held_back() {
             assert!((share - 1.0 / times).abs() < 0.03, "{text}");
         }
         // A quarter more time is 80% of the bandwidth.
-        assert!(!guard(&run(1.25), &expected, Some(0.7)).unwrap().failed);
+        assert!(!guard(&run(1.25), &expected, Gate { fail_below: Some(0.7), ..Gate::default() }).unwrap().failed);
     }
     assert!(prometheus(None, 0).starts_with("# HELP collcast_ok") && prometheus(None, 0).contains("\ncollcast_ok 0\n"));
 }

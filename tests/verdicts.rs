@@ -15,7 +15,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use collcast::SiteSpec;
-use collcast::health::{self, Doubt, Health, Kind, Limits, Part, Point, Reached, Run, State};
+use collcast::health::{self, Doubt, Gate, Health, Kind, Limits, Part, Point, Reached, Run, State};
 use collcast::profiles::Published;
 use collcast::reports::model::Status;
 use collcast::reports::{github, junit};
@@ -675,7 +675,8 @@ fn every_format_says_the_same() {
     assert!(seen.contains(&State::Slow) && seen.contains(&State::Pass), "{seen:?}");
 }
 
-/// Goal: the same of runs beside forecasts: a run that is unsure is noted, and never a failure beside exit code 0.
+/// Goal: the same of runs beside forecasts: a run that is unsure is noted, and never a failure beside exit code 0, but
+/// where a pass is asked for.
 /// Method: times of forecasts, of which one band or all take a factor.
 #[test]
 fn every_format_says_the_same_of_forecasts() {
@@ -688,34 +689,39 @@ fn every_format_says_the_same_of_forecasts() {
         }
         std::fs::write(&path, text).unwrap();
     };
-    let judge = || {
+    let judge = |require_pass| {
         let site = SiteSpec { topology: Some("dgx-h100".to_owned()), ..SiteSpec::default() };
-        validate(&Request { site, doctor: false, ..Request::new([path.clone()]) }).unwrap()
+        let gate = Gate { require_pass, ..Gate::default() };
+        validate(&Request { site, gate, doctor: false, ..Request::new([path.clone()]) }).unwrap()
     };
     write(&|size| 20.0 + size as f64 / 2e5);
     let expected: BTreeMap<u64, f64> =
-        judge().health.runs[0].lines.iter().map(|line| (line.size_bytes, line.time_us * line.share)).collect();
+        judge(false).health.runs[0].lines.iter().map(|line| (line.size_bytes, line.time_us * line.share)).collect();
     let mut seen = BTreeSet::new();
+    // Every other case asks for a pass.
+    let mut require_pass = false;
     for (from, to) in [(0, u64::MAX), (0, 1 << 16), (1 << 19, 1 << 25), (1 << 22, 1 << 26), (1 << 27, u64::MAX)] {
         for factor in [1.0, 1.1, 1.3, 2.0, 4.0] {
+            require_pass = !require_pass;
             write(&|size| expected[&size] * if (from..=to).contains(&size) { factor } else { 1.0 });
-            let outcome = judge();
+            let outcome = judge(require_pass);
             let report = outcome.report(Shown { for_people: true, ..Shown::default() });
             let (verdict, junit) = (report.verdict.as_ref().unwrap(), junit::render(&report));
+            let unsure = outcome.health.state == State::Unsure;
             let said = [
                 outcome.failed,
-                outcome.health.state == State::Slow,
+                outcome.health.state == State::Slow || require_pass && unsure,
                 verdict.status == Status::Failed,
-                verdict.sentence.starts_with("slow"),
+                verdict.sentence.starts_with("slow") || verdict.sentence.contains("--require-pass"),
                 junit.contains("<failure"),
                 github::render(&report).contains("::error"),
             ];
             assert!(said.iter().all(|s| *s == said[0]), "{said:?} {from} to {to} by {factor}: {}", verdict.sentence);
-            if outcome.health.state == State::Unsure {
+            if unsure {
                 assert!(verdict.sentence.starts_with("cannot tell") && junit.contains("cannot tell"), "{junit}");
             }
-            seen.insert(outcome.health.state);
+            seen.insert((outcome.health.state, require_pass));
         }
     }
-    assert_eq!(seen.len(), 3, "{seen:?}");
+    assert_eq!(seen.len(), 6, "{seen:?}");
 }

@@ -102,9 +102,9 @@ fn grid(table: &Table, rows: &[Vec<Cell>], room: &mut usize) -> String {
     out.push_str(&line(rule.map(str::to_owned).collect()));
     let mut shown = 0;
     for row in rows {
-        let cells = table.cells(row).map(|(_, cell)| match cell {
+        let cells = table.cells(row).map(|(column, cell)| match cell {
             Cell::Text(text) => escaped(text),
-            other => other.display(),
+            other => column.shown(other),
         });
         let text = line(cells.collect());
         if out.len() + text.len() > *room {

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use collcast_sim::units::Bytes;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -217,6 +218,21 @@ impl Column {
     /// A column of numbers.
     pub fn number(key: impl Into<Cow<'static, str>>, heading: impl Into<String>) -> Self {
         Self { key: key.into(), heading: heading.into(), align: Align::Right }
+    }
+
+    /// Whether it counts bytes of messages.
+    pub(crate) fn is_size(&self) -> bool {
+        self.key.ends_with("_bytes")
+    }
+
+    /// A cell of it as people read it: sizes in binary units.
+    pub(crate) fn shown(&self, cell: &Cell) -> String {
+        match cell {
+            Cell::Int(value) if self.is_size() => {
+                u64::try_from(*value).map_or_else(|_| value.to_string(), |bytes| Bytes(bytes).to_string())
+            }
+            other => other.display(),
+        }
     }
 }
 

@@ -88,7 +88,7 @@ fn least(table: &Table, column: usize) -> usize {
     let word = |text: &str| text.split(' ').map(|word| word.chars().count()).max().unwrap_or(0);
     let cells = table.rows.iter().filter_map(|row| row.get(column)).map(|cell| match cell {
         Cell::Text(text) => word(&one_line(text)),
-        other => other.display().chars().count(),
+        other => table.columns[column].shown(other).chars().count(),
     });
     cells.chain([word(&one_line(&table.columns[column].heading))]).max().unwrap_or(0)
 }
@@ -121,9 +121,9 @@ fn drawn(table: &Table, columns: &[usize], width: Option<u16>) -> String {
     grid.set_header(columns.iter().map(|&c| one_line(&table.columns[c].heading)));
     for row in &table.rows {
         let cells: Vec<String> = (table.cells(row))
-            .map(|(_, cell)| match cell {
+            .map(|(column, cell)| match cell {
                 Cell::Text(text) => one_line(text),
-                other => other.display(),
+                other => column.shown(other),
             })
             .collect();
         grid.add_row(columns.iter().map(|&c| cells.get(c).cloned().unwrap_or_default()));

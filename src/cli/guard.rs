@@ -5,13 +5,12 @@ use std::process::ExitCode;
 
 use collcast::bench::Outcome;
 use collcast::guard::{Expected, guard};
-use collcast::values::percent;
 use collcast::views::guard::prometheus;
 use collcast::views::validate::Shown;
 use collcast::{Error, SiteSpec};
 
 use crate::output::{Format, OutputArgs, PageArgs, write};
-use crate::selectors::Named;
+use crate::selectors::{GateArgs, Named};
 
 /// Sizes of a quick run: latency below 1 MiB, and five that bandwidth bounds, since bands are judged and never single
 /// sizes.
@@ -30,10 +29,8 @@ pub(crate) struct GuardArgs {
     /// Exit 1 where this host is slow beside runs that are known to be good: files of `bench` or nccl-tests, or a folder
     #[arg(long, value_name = "GOOD", num_args = 1.., help_heading = "Guard")]
     expect_from: Vec<PathBuf>,
-    /// Share of the expected bus bandwidth below which a band of sizes is slow, such as 85%; by itself 91% at large
-    /// sizes, 80% below them
-    #[arg(long, value_name = "PERCENT", help_heading = "Guard")]
-    fail_below: Option<String>,
+    #[command(flatten)]
+    gate: GateArgs,
     /// Write metrics for the textfile collector of Prometheus' node exporter
     #[arg(long, value_name = "FILE", help_heading = "Guard")]
     prometheus: Option<PathBuf>,
@@ -58,13 +55,13 @@ impl GuardArgs {
     pub(crate) fn check(&self, given: &Named) -> Result<(), Error> {
         if !self.judges() {
             let why = "nothing says what is expected";
-            given.without(&["--fail-below", "--prometheus"], why, "add --expect MACHINE or --expect-from FILE")?;
+            given.without(
+                &["--fail-below", "--require-pass", "--prometheus"],
+                why,
+                "add --expect MACHINE or --expect-from FILE",
+            )?;
         }
-        self.least().map(|_| ())
-    }
-
-    fn least(&self) -> Result<Option<f64>, Error> {
-        self.fail_below.as_deref().map(|text| percent("--fail-below", text)).transpose()
+        self.gate.gate().map(|_| ())
     }
 
     /// Judges a run, and prints what was found in place of its rows.
@@ -79,7 +76,7 @@ impl GuardArgs {
             Some(machine) => Expected::Machine(Box::new(SiteSpec { topology: Some(machine.clone()), ..site })),
             None => Expected::Runs(self.expect_from.clone()),
         };
-        let outcome = guard(run, &expected, self.least()?)?;
+        let outcome = guard(run, &expected, self.gate.gate()?)?;
         self.metrics(Some(&outcome))?;
         // A file that is named holds the rows.
         page.write(|| outcome.report(Shown { for_people: true, rows: true, ..Shown::default() }))?;

@@ -17,6 +17,7 @@ use collcast_sim::topology::Topology;
 use collcast_sim::units::Bytes;
 
 use collcast::files::read_text;
+use collcast::health::Gate;
 use collcast::site::DEFAULT_MACHINE;
 use collcast::{Error, Query, Site, SiteSpec, values};
 
@@ -47,6 +48,24 @@ pub(crate) struct MachineArgs {
     /// Channels to take in place of NCCL's search: a graph XML, as NCCL_GRAPH_FILE takes it
     #[arg(long, value_name = "FILE", help_heading = "Machine")]
     pub(crate) graph: Option<PathBuf>,
+}
+
+#[derive(clap::Args, Clone, Debug, Default)]
+pub(crate) struct GateArgs {
+    /// Share of the expected bus bandwidth below which a band of sizes is slow (exit 1), such as 85%; by itself 91% at
+    /// large sizes, 80% below them
+    #[arg(long, alias = "min-busbw", value_name = "PERCENT", help_heading = "Gate")]
+    pub(crate) fail_below: Option<String>,
+    /// Exit 1 also where nothing can be told, such as of a kind of machine that few have published runs of
+    #[arg(long, help_heading = "Gate")]
+    pub(crate) require_pass: bool,
+}
+
+impl GateArgs {
+    pub(crate) fn gate(&self) -> Result<Gate, Error> {
+        let fail_below = self.fail_below.as_deref().map(|text| values::percent("--fail-below", text)).transpose()?;
+        Ok(Gate { fail_below, require_pass: self.require_pass })
+    }
 }
 
 #[derive(clap::Args, Clone, Debug, Default)]

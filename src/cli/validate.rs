@@ -15,7 +15,7 @@ use collcast::{Error, SiteSpec};
 use collcast_sim::collective::UnknownName;
 
 use crate::output::{Format, OutputArgs, PageArgs, quoted, write};
-use crate::selectors::{ReadArgs, profile_folders};
+use crate::selectors::{GateArgs, ReadArgs, profile_folders};
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -55,7 +55,7 @@ pub(crate) struct Args {
     profile: Vec<String>,
     /// Judge tables of kernels (docs/formats.md) by this GPU: a100, h100, h200, b200, gb200, or a TOML file
     #[arg(long, value_name = "GPU", help_heading = "Machine", conflicts_with_all = [
-        "topology", "nodes", "gpus", "profile", "launch", "fail_below", "against", "history", "next_runs", "closest",
+        "topology", "nodes", "gpus", "profile", "launch", "fail_below", "require_pass", "against", "history", "next_runs", "closest",
         "no_doctor", "plots", "collective", "allow_predicted",
     ])]
     compute: Option<String>,
@@ -63,12 +63,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "MODE")]
     launch: Option<String>,
     /// Fail (exit 1) when the median error of a group is larger, such as 20%: of those forced, where there are any
-    #[arg(long, value_name = "PERCENT")]
+    #[arg(long, value_name = "PERCENT", help_heading = "Gate")]
     max_error: Option<String>,
-    /// Share of the expected bus bandwidth below which a band of sizes is slow (exit 1), such as 85%; by itself 91% at
-    /// large sizes, 80% below them
-    #[arg(long, alias = "min-busbw", value_name = "PERCENT")]
-    fail_below: Option<String>,
+    #[command(flatten)]
+    gate: GateArgs,
     /// Judge by a run that is known to be good, in place of a forecast: a file, or a folder of a fleet's runs, whose
     /// median counts; again for more
     #[arg(long, value_name = "GOOD")]
@@ -113,9 +111,7 @@ pub(crate) struct Args {
 
 impl Args {
     fn request(&self) -> Result<Request, Error> {
-        let gate = |flag, text: &Option<String>| text.as_deref().map(|t| percent(flag, t)).transpose();
-        let max_error = gate("--max-error", &self.max_error)?;
-        let fail_below = gate("--fail-below", &self.fail_below)?;
+        let max_error = self.max_error.as_deref().map(|text| percent("--max-error", text)).transpose()?;
         let unknown = |e: UnknownName| Error::Usage { message: e.to_string(), hint: None };
         let site = SiteSpec {
             topology: self.topology.clone(),
@@ -129,7 +125,7 @@ impl Args {
         Ok(Request {
             site,
             max_error,
-            fail_below,
+            gate: self.gate.gate()?,
             against: self.against.clone(),
             history: self.history.clone(),
             closest: self.closest,
@@ -161,7 +157,7 @@ impl Args {
             ("--gpus", number(self.gpus)),
             ("--launch", text(&self.launch)),
             ("-c", self.read.collective.clone()),
-            ("--fail-below", text(&self.fail_below)),
+            ("--fail-below", text(&self.gate.fail_below)),
             ("--max-error", text(&self.max_error)),
             ("--history", self.history.as_ref().and_then(path)),
         ];
@@ -170,6 +166,7 @@ impl Args {
         let flags = [
             ("--one-at-a-time", self.one_at_a_time),
             ("--no-doctor", self.no_doctor),
+            ("--require-pass", self.gate.require_pass),
             ("--closest", self.closest),
             ("--allow-predicted", self.read.allow_predicted),
         ];

@@ -132,6 +132,27 @@ impl Limits {
     }
 }
 
+/// What lets a machine through.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
+pub struct Gate {
+    /// Share of the expected bus bandwidth below which a band of sizes is slow; that of [`Limits`] where none is given.
+    pub fail_below: Option<f64>,
+    /// Whether a machine of which nothing can be told is held back too.
+    pub require_pass: bool,
+}
+
+impl Gate {
+    /// The shares that it sets.
+    pub fn limits(self) -> Limits {
+        self.fail_below.map_or_else(Limits::default, Limits::of)
+    }
+
+    /// Whether a machine in such a state is held back.
+    pub fn holds_back(self, state: State) -> bool {
+        state == State::Slow || self.require_pass && state == State::Unsure
+    }
+}
+
 /// Share of the highest expected bus bandwidth from which on a size counts as large.
 pub const PLATEAU: f64 = 0.9;
 /// Share of a size's expected time that must grow with size for it to count as large.

@@ -22,7 +22,7 @@ use serde::Serialize;
 use crate::diagnose::{Anomaly, Causes, examine, members};
 use crate::error::Error;
 use crate::files::content_hash;
-use crate::health::{self, Doubt, Health, Limits, Reference, Run, State};
+use crate::health::{self, Doubt, Gate, Health, Reference, Run};
 use crate::next::{self, Next};
 use crate::profiles::Taken;
 use crate::site::{SiteSpec, assumptions};
@@ -44,8 +44,8 @@ pub struct Request {
     pub site: SiteSpec,
     /// It fails where the median error of a group is larger, as a fraction: of those forced, where there are any.
     pub max_error: Option<f64>,
-    /// Share of the expected bus bandwidth below which a band of sizes is slow; that of [`Limits`] where none is given.
-    pub fail_below: Option<f64>,
+    /// What lets the machine through.
+    pub gate: Gate,
     /// Measurements that are known to be good, to be expected in place of a forecast: the median of several files.
     pub against: Vec<PathBuf>,
     /// A folder of past runs. A run is judged by the median of earlier ones of its hosts, where there are enough, and then
@@ -72,7 +72,7 @@ impl Request {
             measurements: measurements.into_iter().map(Into::into).collect(),
             site: SiteSpec::default(),
             max_error: None,
-            fail_below: None,
+            gate: Gate::default(),
             against: Vec::new(),
             history: None,
             now: None,
@@ -128,7 +128,10 @@ pub struct Outcome {
     /// As it was asked for.
     pub max_error: Option<f64>,
     /// As it was asked for.
-    pub fail_below: Option<f64>,
+    #[serde(flatten)]
+    pub gate: Gate,
+    /// Whether the profile was fitted to files that are judged.
+    pub seen: bool,
     /// Forecasts beyond what the profile was made with.
     pub extrapolated: usize,
     /// In which ways.
@@ -243,7 +246,7 @@ fn beside_forecasts(request: &Request, read: &ReadReport) -> Result<Outcome, Err
     let mut runs = health::runs_of(&judged.rows, &topology, &profile);
     // Nobody knows how far forecasts of one GPU are off for another.
     runs.iter_mut().filter(|run| foreign.contains_key(&run.file)).for_each(|run| run.doubt = Doubt::UNKNOWN);
-    let health = health::judge(&runs, limits(request));
+    let health = health::judge(&runs, request.gate.limits());
     let mut causes = None;
     if request.doctor {
         let found = examine(&judged.rows, &topology, &profile, health.state);
@@ -260,7 +263,8 @@ fn beside_forecasts(request: &Request, read: &ReadReport) -> Result<Outcome, Err
     let worst = of_kind.max_by(|a, b| median(a).total_cmp(&median(b))).cloned();
     let gate = request.max_error.zip(worst.as_ref()).is_some_and(|(most, worst)| median(worst) > most);
     // A gate that nothing was held against is not passed.
-    let unjudged = judged.rows.is_empty() && (request.max_error.is_some() || request.fail_below.is_some());
+    let gated = request.max_error.is_some() || request.gate != Gate::default();
+    let unjudged = judged.rows.is_empty() && gated;
     let forced: Vec<&Judged<'_>> = judged.rows.iter().filter(|j| j.row.forced()).collect();
     let all: Vec<&Judged<'_>> = judged.rows.iter().collect();
     Ok(Outcome {
@@ -273,25 +277,22 @@ fn beside_forecasts(request: &Request, read: &ReadReport) -> Result<Outcome, Err
         groups,
         worst,
         files: read.files.iter().map(File::from).collect(),
-        failed: gate || unjudged || health.state == State::Slow || anomalies.iter().any(|a| a.error),
+        failed: gate || unjudged || request.gate.holds_back(health.state) || anomalies.iter().any(|a| a.error),
         health,
         runs,
         expected: Expected::Forecast { profile: profile.name.clone(), measured: beyond.is_empty() },
         other_gpus: !foreign.is_empty(),
+        seen: seen(read, &profile) > 0,
         history: None,
         by_past: false,
         anomalies,
         next: None,
         causes,
         max_error: request.max_error,
-        fail_below: request.fail_below,
+        gate: request.gate,
         extrapolated,
         beyond,
     })
-}
-
-fn limits(request: &Request) -> Limits {
-    request.fail_below.map_or_else(Limits::default, Limits::of)
 }
 
 /// Measurements beside others that are known to be good: no forecast takes part.
@@ -335,7 +336,7 @@ fn beside_runs(request: &Request, read: &ReadReport, runs: Vec<Run>) -> Outcome 
         anomalies.extend(members(&runs));
         anomalies.sort_by_key(|a| !a.error);
     }
-    let health = health::judge(&runs, limits(request));
+    let health = health::judge(&runs, request.gate.limits());
     Outcome {
         inputs: inputs("measurements", read),
         notes: vec![rows_from(read)],
@@ -346,18 +347,19 @@ fn beside_runs(request: &Request, read: &ReadReport, runs: Vec<Run>) -> Outcome 
         overall_with_auto: Stats::default(),
         worst: None,
         files: read.files.iter().map(File::from).collect(),
-        failed: health.state == State::Slow || anomalies.iter().any(|a| a.error),
+        failed: request.gate.holds_back(health.state) || anomalies.iter().any(|a| a.error),
         health,
         runs,
         expected: Expected::Runs { files: 0 },
         other_gpus: false,
+        seen: false,
         history: None,
         by_past: false,
         anomalies,
         next: None,
         causes: None,
         max_error: None,
-        fail_below: request.fail_below,
+        gate: request.gate,
         extrapolated: 0,
         beyond: Beyond::default(),
     }
@@ -479,7 +481,7 @@ fn warnings(read: &ReadReport, judged: &Verdicts<'_>, topology: &Topology, profi
     let mut warnings: Vec<String> = judged.skipped.iter().map(skipped).collect();
     warnings.extend(cut_runs(&read.files));
     warnings.extend(left_aside(&read.files, topology));
-    let seen = profile.fitted_to(given(read).map(|f| f.hash.as_str()));
+    let seen = seen(read, profile);
     if seen > 0 {
         warnings.push(format!(
             "profile {} was fitted to {seen} of these files: their errors are no evidence for it; `collcast calibrate` prints those on rows held back",
@@ -487,6 +489,11 @@ fn warnings(read: &ReadReport, judged: &Verdicts<'_>, topology: &Topology, profi
         ));
     }
     warnings
+}
+
+/// Files that the profile was fitted to.
+fn seen(read: &ReadReport, profile: &Profile) -> usize {
+    profile.fitted_to(given(read).map(|f| f.hash.as_str()))
 }
 
 /// Data-centre GPUs by the word of their name that tells them apart.

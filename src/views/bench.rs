@@ -92,7 +92,7 @@ pub(super) fn rows_table(run: &str, rows: &[MeasuredCall]) -> Table {
         Column::text("dtype", "type"),
         Column::text("op", "op"),
         Column::number("in_place", "in place"),
-        Column::number("size_bytes", "size B"),
+        Column::number("size_bytes", "size"),
         Column::number("time_us", "time us"),
         Column::number("time_us_p5", "p5"),
         Column::number("time_us_p95", "p95"),

@@ -121,7 +121,7 @@ fn split_table(parts: &[Part], for_people: bool) -> Table {
 fn worst_table(worst: &[Worst], held_out: bool) -> Table {
     let columns = [
         Column::text("run", "run"),
-        Column::number("size_bytes", "size B"),
+        Column::number("size_bytes", "size"),
         Column::number("measured_us", "measured us"),
         Column::number("predicted_us", "predicted us"),
         Column::number("error", "error"),

@@ -221,7 +221,7 @@ fn bands_table(bands: &[&Band], for_people: bool) -> Table {
 fn rows_table(bands: &[Band], for_people: bool) -> Table {
     let mut columns = identity(for_people);
     columns.extend([
-        Column::number("size_bytes", "size B"),
+        Column::number("size_bytes", "size"),
         Column::number("repeats_a", "A"),
         Column::number("repeats_b", "B"),
         Column::number("time_a_us", "A us"),

@@ -106,7 +106,7 @@ fn rows(rows: &[Row]) -> Table {
         Column::text("collective", "collective"),
         Column::number("nodes", "nodes"),
         Column::number("ranks", "ranks"),
-        Column::number("size_bytes", "size B"),
+        Column::number("size_bytes", "size"),
         Column::text("algorithm", "algorithm"),
         Column::text("protocol", "protocol"),
         Column::number("channels", "ch"),
@@ -194,7 +194,7 @@ fn verdict(outcome: &Outcome) -> Option<Verdict> {
 fn scaling(scaling: &Scaling) -> [Table; 2] {
     let columns = [
         Column::text("collective", "collective"),
-        Column::number("size_bytes", "size B"),
+        Column::number("size_bytes", "size"),
         Column::number("nodes", "nodes"),
         Column::number("ranks", "ranks"),
         Column::text("algorithm", "algorithm"),
@@ -220,8 +220,8 @@ fn scaling(scaling: &Scaling) -> [Table; 2] {
     let columns = [
         Column::text("collective", "collective"),
         Column::number("nodes", "nodes"),
-        Column::number("size_min_bytes", "from B"),
-        Column::number("size_max_bytes", "to B"),
+        Column::number("size_min_bytes", "from"),
+        Column::number("size_max_bytes", "to"),
         Column::text("algorithm", "algorithm"),
         Column::text("protocol", "protocol"),
     ];
@@ -244,7 +244,7 @@ fn explained(all: &[Explained]) -> [Table; 2] {
     let choices = [
         Column::text("collective", "collective"),
         Column::number("nodes", "nodes"),
-        Column::number("size_bytes", "size B"),
+        Column::number("size_bytes", "size"),
         Column::text("algorithm", "algorithm"),
         Column::text("protocol", "protocol"),
         Column::number("channels", "ch"),
@@ -254,7 +254,7 @@ fn explained(all: &[Explained]) -> [Table; 2] {
     let costs = [
         Column::text("collective", "collective"),
         Column::number("nodes", "nodes"),
-        Column::number("size_bytes", "size B"),
+        Column::number("size_bytes", "size"),
         Column::text("algorithm", "algorithm"),
         Column::text("protocol", "protocol"),
         Column::number("latency_us", "latency us"),
@@ -296,7 +296,7 @@ fn one_row(row: &Row) -> Table {
         Column::number("channels", "ch"),
         Column::number("ranks", "ranks"),
         Column::number("nodes", "nodes"),
-        Column::number("size_bytes", "size B"),
+        Column::number("size_bytes", "size"),
         Column::number("time_us", "time us"),
         Column::number("time_us_low", "low"),
         Column::number("time_us_high", "high"),
@@ -427,7 +427,7 @@ impl group::Outcome {
 fn group_row(outcome: &group::Outcome) -> Table {
     let columns = [
         Column::number("calls", "calls"),
-        Column::number("size_bytes", "size B"),
+        Column::number("size_bytes", "size"),
         Column::number("time_us", "time us"),
         Column::number("time_us_low", "low"),
         Column::number("time_us_high", "high"),
@@ -457,7 +457,7 @@ fn of_calls(outcome: &group::Outcome, brief: bool) -> Table {
     let columns = [
         Column::text("call", "call"),
         Column::text("collective", "collective"),
-        Column::number("size_bytes", "size B"),
+        Column::number("size_bytes", "size"),
         Column::number("choice", "choice"),
         Column::text("algorithm", "algorithm"),
         Column::text("protocol", "protocol"),

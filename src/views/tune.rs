@@ -40,8 +40,8 @@ impl Outcome {
 fn range_table<'r>(ranges: impl Iterator<Item = &'r Range>, for_people: bool) -> Table {
     let columns = [
         Column::text("collective", "collective"),
-        Column::number("size_min_bytes", "from B"),
-        Column::number("size_max_bytes", "to B"),
+        Column::number("size_min_bytes", "from"),
+        Column::number("size_max_bytes", "to"),
         Column::text("advice", "advice"),
         Column::text("algorithm", "algorithm"),
         Column::text("protocol", "protocol"),
@@ -85,7 +85,7 @@ fn regret_table(regrets: &[Regret]) -> Table {
         Column::number("sizes", "sizes"),
         Column::number("default_mean", "NCCL's mean"),
         Column::number("default_max", "max"),
-        Column::number("default_max_at_bytes", "at B"),
+        Column::number("default_max_at_bytes", "at"),
         Column::number("forecast_mean", "forecast's mean"),
         Column::number("forecast_max", "max"),
     ];

@@ -193,7 +193,7 @@ fn rows_table(rows: &[JudgedRow]) -> Table {
         Column::text("run", "run"),
         Column::text("collective", "collective"),
         Column::number("ranks", "ranks"),
-        Column::number("size_bytes", "size B"),
+        Column::number("size_bytes", "size"),
         Column::text("in_place", "in place"),
         Column::text("launch", "launch"),
         Column::text("forced", "forced"),
@@ -327,10 +327,9 @@ impl Outcome {
 
     /// The limit that was asked for and is not met.
     fn limit(&self) -> String {
-        match self.fail_below {
-            Some(least) if self.health.state == State::Slow => {
-                format!(", less than the {}% of --fail-below", digits(least * 100.0))
-            }
+        match (self.health.state, self.gate.fail_below) {
+            (State::Slow, Some(least)) => format!(", less than the {}% of --fail-below", digits(least * 100.0)),
+            (State::Unsure, _) if self.gate.require_pass => ", where --require-pass asks for a pass".to_owned(),
             _ => String::new(),
         }
     }
@@ -371,10 +370,12 @@ impl Outcome {
         };
         let level = match self.health.state {
             State::Unsure => Level::Low,
+            _ if self.seen => Level::Low,
             _ => Level::of(1.0 - band.low, &self.beyond),
         };
         let beyond = if self.beyond.is_empty() { String::new() } else { format!("; {}", self.beyond) };
-        format!("{level}: {margin}{beyond}")
+        let seen = if self.seen { "; the profile was fitted to such a file, so that it cannot judge it" } else { "" };
+        format!("{level}: {margin}{beyond}{seen}")
     }
 }
 

@@ -1,11 +1,8 @@
 //! A table of a page: sorted and turned page by page by the script, whole without it.
 
-use std::fmt::Write as _;
-
 use maud::{Markup, PreEscaped, html};
 
 use collcast_sim::text::one_line;
-use collcast_sim::units::Bytes;
 
 use super::words::{sentence, words};
 use crate::model::{Align, Cell, Column, Table};
@@ -82,7 +79,7 @@ pub(super) fn render(table: &Table, id: &str, room: &mut usize) -> Markup {
 fn cell(column: &Column, cell: &Cell) -> Markup {
     let text = shown(column, cell);
     let value = match cell {
-        Cell::Int(value) if is_size(column) => Some(value.to_string()),
+        Cell::Int(value) if column.is_size() => Some(value.to_string()),
         Cell::Text(_) | Cell::Int(_) | Cell::Float { .. } | Cell::Bool(_) | Cell::Missing => None,
     };
     let class = match column.align {
@@ -92,23 +89,10 @@ fn cell(column: &Column, cell: &Cell) -> Markup {
     html! { td class=[class] data-v=[value] { @if class == Some("long") { (words(&text)) } @else { (text) } } }
 }
 
-/// Whether a column counts bytes of messages.
-fn is_size(column: &Column) -> bool {
-    column.key.ends_with("_bytes")
-}
-
-/// A cell as people read it: sizes in binary units.
+/// A cell as people read it, without what would break a line.
 fn shown(column: &Column, cell: &Cell) -> String {
-    let mut text = String::new();
     match cell {
-        Cell::Int(value) if is_size(column) => match u64::try_from(*value) {
-            Ok(bytes) => text = Bytes(bytes).to_string(),
-            Err(_) => {
-                let _ = write!(text, "{value}");
-            }
-        },
-        Cell::Text(own) => text = one_line(own),
-        other => text = other.display(),
+        Cell::Text(own) => one_line(own),
+        other => column.shown(other),
     }
-    text
 }
