@@ -29,7 +29,7 @@ count by how unsure they are.
   collcast tune h200x4 --measure --backend nccl --budget 5m -o tuned
 
 --measure runs what is expected to gain most beside NCCL's own choice, in turns; a change is repeated five times. \
-Ctrl-C, or the end of --budget, keeps what was measured. Writes into --output DIR:
+Ctrl-C, an error, or the end of --budget keeps what was measured; an error's exit code stays. Writes into --output DIR:
   tuner.csv   for our tuner plugin (`tune install`) and NVIDIA's example (NCCL_TUNER_CONFIG_FILE)
   slurm.sh, kubernetes.yaml   the variables that load tuner.csv, and what undoes them
   measured.csv   what --measure has measured; --measurements reads it again
@@ -182,7 +182,11 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, Error> {
     }
     args.page.write(|| report(true))?;
     OutputArgs { format: Some(args.format), output: None }.print(&report(args.format == Format::Table), None)?;
-    Ok(if usable { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(match &outcome.ended {
+        _ if !usable => ExitCode::FAILURE,
+        Some(ended) => ExitCode::from(ended.code),
+        None => ExitCode::SUCCESS,
+    })
 }
 
 /// Batches of one measured time, and the seconds that they may take: the search repeats what matters.

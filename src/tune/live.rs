@@ -1,9 +1,10 @@
 //! Measures candidates with the executors of `bench`.
 
+use collcast_sim::nccl::Version;
 use collcast_sim::schedule::Call;
 
 use super::search::{Forced, Stopwatch, words};
-use crate::bench::{self, bench};
+use crate::bench::{self, Backend, bench};
 use crate::error::Error;
 use crate::query::Query;
 use crate::site::Site;
@@ -17,6 +18,11 @@ pub struct Live<'s> {
 }
 
 impl Stopwatch for Live<'_> {
+    fn nccl(&self) -> Option<Version> {
+        let installed = || collcast_hwbackend::nccl::version()?.parse().ok();
+        (self.request.backend == Backend::Nccl).then(installed)?
+    }
+
     fn measure(&mut self, choice: Forced, calls: &[&Call]) -> Result<Vec<f64>, Error> {
         let query = |call: &&Call| {
             let free = Query::of((*call).clone());

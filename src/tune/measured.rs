@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use collcast_sim::collective::{Buffers, Collective, Launch};
 use collcast_sim::measurement::{Measurement, PeerAccess};
+use collcast_sim::nccl::Version;
 use collcast_sim::schedule::Call;
 
 use super::tuned::{Pair, Times};
@@ -28,6 +29,8 @@ const LEAST: f64 = 0.005;
 pub(super) struct Measured {
     /// Mode of the rows.
     pub(super) launch: Option<Launch>,
+    /// The version of NCCL that all rows name.
+    pub(super) nccl: Option<Version>,
     /// Microseconds.
     times: BTreeMap<Key, Vec<f64>>,
     /// Standard deviation of the logarithm of one time, by size band.
@@ -59,13 +62,17 @@ impl Measured {
         let most = modes.iter().max_by_key(|(mode, rows)| (**rows, **mode == launch)).map(|(mode, _)| *mode);
         let mode = if told || modes.contains_key(&launch) { Some(launch) } else { most };
         let mut out = Self { launch: mode, ..Self::default() };
+        let mut versions: BTreeSet<Option<&str>> = BTreeSet::new();
         for row in usable.into_iter().filter(|row| Some(row.launch.unwrap_or(launch)) == mode) {
             let pair = row.settings.algorithm.zip(row.settings.protocol);
             let key = (row.collective, row.size.0, pair, row.settings.channels);
             out.times.entry(key).or_default().push(row.time.as_us());
             out.rows += 1;
+            versions.insert(row.settings.nccl.as_deref());
         }
         out.left_out = rows.len() - out.rows;
+        let one = (versions.len() == 1).then(|| versions.first().copied()).flatten().flatten();
+        out.nccl = one.and_then(|text| text.parse().ok());
         out.judge_noise(mode.unwrap_or(launch));
         if out.rows == 0 {
             let modes: Vec<String> = modes.iter().map(|(mode, rows)| format!("{mode} ({rows} rows)")).collect();

@@ -34,7 +34,7 @@ use collcast_sim::units::Bytes;
 
 pub use advice::{Loss, Range, Regret};
 pub use live::Live;
-pub use outcome::{Machine, Outcome};
+pub use outcome::{Ended, Machine, Outcome};
 pub use request::Request;
 pub use search::{Budget, Forced, Stopwatch};
 pub use tuned::{Advice, Basis, Belief, Candidate, Pair, Times, Tuned};
@@ -63,7 +63,7 @@ pub fn tune(site: &Site, request: &Request) -> Result<Outcome, Error> {
 /// until there counts, and is in the outcome.
 ///
 /// # Errors
-/// See [`tune`].
+/// See [`tune`]; what keeps the first measurement from being taken.
 pub fn tune_measuring(
     site: &Site,
     request: &Request,
@@ -84,19 +84,32 @@ fn tune_with(site: &Site, request: &Request, measure: Option<(&mut dyn Stopwatch
     let ranks = request.ranks.unwrap_or(topology.ranks());
     site.check_graphs(ranks)?;
     let read = Read::of(site, request, ranks)?;
-    let settings = Settings { launch: read.measured.launch.unwrap_or(site.settings().launch), ..*site.settings() };
+    // What is measured decides whose rules hold, unless the user does.
+    let measured = measure.as_ref().and_then(|(stopwatch, _)| stopwatch.nccl()).or(read.measured.nccl);
+    let measured = measured.filter(|_| site.spec.nccl.is_none());
+    let settings = Settings {
+        launch: read.measured.launch.unwrap_or(site.settings().launch),
+        version: measured.map(|version| version.covered().0).or(site.settings().version),
+        ..*site.settings()
+    };
     let asked = asked(request, ranks, &read.measured.sizes())?;
     let mut clock = Clock { predictor: site.predictor(), settings, measured: read.measured };
     let mut calls = clock.time(asked, &request.watch)?;
     let mut searched = Searched::default();
     if let Some((stopwatch, budget)) = measure {
-        let mut search = Search::new(&mut calls, &mut clock.measured, settings.launch, settings.channels);
+        let mut search = Search::new(&mut calls, &mut clock.measured, &settings);
         search.run(stopwatch, budget, &request.watch);
-        searched = Searched { csv: search.csv(), times: search.times(), failure: search.failure.take() };
+        let ended = match search.failure.take() {
+            Some(error) if search.times() == 0 => return Err(error),
+            failure => failure.map(|error| Ended { why: error.to_string(), code: error.code() }),
+        };
+        let unsettled = search.settle();
+        searched = Searched { csv: search.csv(), times: search.times(), ended, unsettled };
+    } else {
+        advice::advise(&mut calls);
     }
-    advice::advise(&mut calls);
 
-    let machine = Machine::of(site, ranks, clock.predictor.version(&settings));
+    let machine = Machine::of(site, ranks, (clock.predictor.version(&settings), measured.is_some()));
     let variables = variables::find(&calls, &clock.predictor, &settings)?;
     let on = On { topology, profile: &site.profile, settings: &settings };
     let of_call = |call: &Tuned| {
@@ -107,12 +120,17 @@ fn tune_with(site: &Site, request: &Request, measure: Option<(&mut dyn Stopwatch
     let mut notes = assumptions(topology, &site.profile, &settings, &grounds.beyond);
     notes.extend(site.why.clone());
     notes.extend(site.told.notes.iter().cloned());
+    notes.extend(measured.map(|version| format!("NCCL {version} was measured: its rules hold")));
     notes.extend(clock.measured.note());
     if grounds.beyond.switches() {
         notes.push(UNMEASURED_SWITCHES.to_owned());
     }
+    let unsettled = (searched.unsettled > 0).then(|| {
+        let count = searched.unsettled;
+        format!("{count} changes are left out: the search ended before they were measured five times; a longer --budget settles them")
+    });
     let Trust { status, confidence, basis } = grounds.trust();
-    let ended = searched.failure.as_ref().map(|error| format!("the search ended early: {error}"));
+    let ended = searched.ended.as_ref().map(|ended| format!("the search ended early: {}", ended.why));
     Ok(Outcome {
         ranges: advice::ranges(&calls),
         regrets: advice::regrets(&calls),
@@ -126,8 +144,10 @@ fn tune_with(site: &Site, request: &Request, measure: Option<(&mut dyn Stopwatch
             .chain(site.told.warnings.iter().cloned())
             .chain(doubts(&calls))
             .chain(ended)
+            .chain(unsettled)
             .collect(),
         refused: refused(&calls),
+        ended: searched.ended,
         times: searched.times,
         measured_csv: searched.csv,
         machine,
@@ -144,7 +164,9 @@ fn tune_with(site: &Site, request: &Request, measure: Option<(&mut dyn Stopwatch
 struct Searched {
     csv: Option<String>,
     times: usize,
-    failure: Option<Error>,
+    ended: Option<Ended>,
+    /// Changes that were not repeated often enough to count.
+    unsettled: usize,
 }
 
 /// What was measured, and in which files.

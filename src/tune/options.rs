@@ -60,10 +60,11 @@ impl Clock<'_> {
         let chosen = predictor.predict(&call, Choice::Auto, Choice::Auto, settings)?;
         let pair = (chosen.algorithm, chosen.protocol);
         let own = settings.channels;
-        let mut candidates = vec![Candidate::new(pair, own, chosen, times(pair, own, true))];
+        let decision = predictor.decide(&call, Choice::Auto, Choice::Auto, settings)?;
+        let mut candidates = vec![Candidate::new((pair, own), decision.channels, chosen, times(pair, own, true))];
         // What NCCL's table has closed, no tuner opens; a variable that names it could do harm.
-        let table = predictor.decide(&call, Choice::Auto, Choice::Auto, settings)?.candidates;
-        let open = |other: Pair| table.iter().any(|c| (c.algorithm, c.protocol) == other && c.time_us.is_some());
+        let open =
+            |other: Pair| decision.candidates.iter().any(|c| (c.algorithm, c.protocol) == other && c.time_us.is_some());
         for other in predictor.candidates(&call, Choice::Best, Choice::Best, settings) {
             if !open(other) {
                 continue;
@@ -71,8 +72,10 @@ impl Clock<'_> {
             for &channels in channels.iter().filter(|&&c| other != pair || c != own) {
                 let forced = Settings { channels: channels.or(own), ..*settings };
                 let prediction = predictor.predict_one(&call, other.0, other.1, &forced, &mut Unobserved)?;
+                let choice = (Choice::Forced(other.0), Choice::Forced(other.1));
+                let most = predictor.decide(&call, choice.0, choice.1, &forced)?.channels;
                 let measured = times(other, forced.channels, false);
-                candidates.push(Candidate::new(other, forced.channels, prediction, measured));
+                candidates.push(Candidate::new((other, forced.channels), most, prediction, measured));
             }
         }
         let (collective, size_bytes, launch) = (call.collective, call.size().0, settings.launch);

@@ -27,9 +27,9 @@ pub struct Machine {
 
 impl Machine {
     /// What settings for calls of so many ranks of a site are for.
-    pub(super) fn of(site: &Site, ranks: u32, version: Version) -> Self {
+    pub(super) fn of(site: &Site, ranks: u32, (version, measured): (Version, bool)) -> Self {
         let topology = &site.topology;
-        let named = site.spec.nccl.is_some() || topology.software.nccl.is_some();
+        let named = measured || site.spec.nccl.is_some() || topology.software.nccl.is_some();
         let mut models = (0..ranks.min(topology.ranks())).map(|rank| topology.gpu(topology.gpu_of(Rank(rank))));
         let first = models.next().flatten().map(|gpu| gpu.model.as_str());
         let alike = models.all(|gpu| gpu.map(|gpu| gpu.model.as_str()) == first);
@@ -43,6 +43,16 @@ impl Machine {
             gpu: word.filter(|word| !word.is_empty()).map(str::to_owned),
         }
     }
+}
+
+/// What ended a search before its time.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Ended {
+    /// The error in words.
+    pub why: String,
+    /// The exit code that it asks for.
+    #[serde(skip)]
+    pub code: u8,
 }
 
 /// What to take in place of NCCL's choice.
@@ -64,6 +74,8 @@ pub struct Outcome {
     pub nccl_env: String,
     /// Why the settings are not to be used: measured times that do not belong together.
     pub refused: Option<String>,
+    /// What ended the search early; what was measured until then counts.
+    pub ended: Option<Ended>,
     /// Times that the search has measured.
     pub times: usize,
     /// The same as a file that is read as measurements again.

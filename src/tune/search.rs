@@ -9,6 +9,8 @@ use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use collcast_sim::collective::Launch;
+use collcast_sim::nccl::Version;
+use collcast_sim::predict::Settings;
 use collcast_sim::schedule::Call;
 
 use super::advice::{advise, posteriors};
@@ -25,6 +27,11 @@ pub type Forced = Option<Way>;
 
 /// Who measures calls for real.
 pub trait Stopwatch {
+    /// The version of NCCL that runs the calls, where that is known.
+    fn nccl(&self) -> Option<Version> {
+        None
+    }
+
     /// Times of the calls under one choice, in microseconds, in their order. Those at the end that cannot be run so are
     /// left out.
     ///
@@ -70,6 +77,8 @@ pub(super) struct Search<'s> {
     pub(super) launch: Launch,
     /// Settings of the machine: channels of NCCL's own choice.
     pub(super) own: Option<u32>,
+    /// The version of NCCL that is measured.
+    nccl: Option<Version>,
     rows: Vec<Row>,
     /// Calls and candidates that cannot be run.
     closed: BTreeSet<(usize, usize)>,
@@ -78,20 +87,27 @@ pub(super) struct Search<'s> {
 }
 
 impl<'s> Search<'s> {
-    pub(super) fn new(calls: &'s mut [Tuned], measured: &'s mut Measured, launch: Launch, own: Option<u32>) -> Self {
-        Self { calls, measured, launch, own, rows: Vec::new(), closed: BTreeSet::new(), failure: None }
+    pub(super) fn new(calls: &'s mut [Tuned], measured: &'s mut Measured, settings: &Settings) -> Self {
+        let (launch, own, nccl) = (settings.launch, settings.channels, settings.version);
+        Self { calls, measured, launch, own, nccl, rows: Vec::new(), closed: BTreeSet::new(), failure: None }
     }
 
-    /// Measures until nothing is worth it, the budget is spent, or somebody stops it: what was measured stays.
+    /// Measures until nothing is worth it, the budget is spent, or somebody stops it: what was measured stays. In the second
+    /// half of the budget changes are repeated before anything new is tried.
     pub(super) fn run(&mut self, stopwatch: &mut dyn Stopwatch, budget: Budget, watch: &Watch) {
         let started = Instant::now();
         loop {
             advise(self.calls);
-            let spent = started.elapsed() >= budget.time || self.rows.len() >= budget.times;
-            if watch.stopped() || spent {
+            let spent =
+                |part: u32| started.elapsed() >= budget.time / part || self.rows.len() >= budget.times / part as usize;
+            if watch.stopped() || spent(1) {
                 return;
             }
-            let Some((choice, calls)) = self.explore().or_else(|| self.confirm()) else { return };
+            let next = match spent(2) {
+                true => self.confirm().or_else(|| self.explore()),
+                false => self.explore().or_else(|| self.confirm()),
+            };
+            let Some((choice, calls)) = next else { return };
             if let Err(error) = self.round(stopwatch, choice, &calls) {
                 self.failure = Some(error);
                 return;
@@ -167,9 +183,21 @@ impl<'s> Search<'s> {
         (worth > WORTH).then_some(worth)
     }
 
+    /// Takes back what is advised and was not measured often enough; how many changes these are. One time in a process that
+    /// the host was slow to start may be three times as long as the next.
+    pub(super) fn settle(&mut self) -> usize {
+        let mut dropped = 0;
+        for call in self.calls.iter_mut().filter(|call| !call.beyond && call.advice.is_some()) {
+            if few(call.taken()) || few(call.default_candidate()) {
+                call.advice = None;
+                dropped += 1;
+            }
+        }
+        dropped
+    }
+
     /// A change that is advised and was not measured often enough.
     fn confirm(&self) -> Option<(Way, Vec<usize>)> {
-        let few = |c: &Candidate| c.measured.is_none_or(|times| times.runs < ROUNDS);
         let doubtful = |(index, call): (usize, &Tuned)| {
             let place = call.advice.as_ref()?.candidate;
             let taken = call.taken();
@@ -230,13 +258,15 @@ impl<'s> Search<'s> {
     /// What was measured, as a file that `tune --measurements` reads.
     pub(super) fn csv(&self) -> Option<String> {
         let mut out =
-            "run,collective,algorithm,protocol,ranks,launch,channels,dtype,in_place,size_bytes,time_us\n".to_owned();
+            "run,collective,algorithm,protocol,ranks,launch,channels,dtype,in_place,nccl_version,size_bytes,time_us\n"
+                .to_owned();
+        let nccl = self.nccl.map_or_else(String::new, |version| version.to_string());
         for Row { call, choice, time_us } in &self.rows {
             let (algorithm, protocol) = choice.map_or(("", ""), |(pair, _)| (pair.0.name(), pair.1.name()));
             let channels = choice.map_or(self.own, |c| c.1).map_or_else(String::new, |channels| channels.to_string());
             let _ = writeln!(
                 out,
-                "search,{},{algorithm},{protocol},{},{},{channels},{},{},{},{time_us}",
+                "search,{},{algorithm},{protocol},{},{},{channels},{},{},{nccl},{},{time_us}",
                 call.collective,
                 call.ranks,
                 self.launch,
@@ -251,6 +281,11 @@ impl<'s> Search<'s> {
     pub(super) fn times(&self) -> usize {
         self.rows.len()
     }
+}
+
+/// Whether a candidate was not measured often enough for a change to count.
+fn few(candidate: &Candidate) -> bool {
+    candidate.measured.is_none_or(|times| times.runs < ROUNDS)
 }
 
 /// A choice in words.

@@ -94,6 +94,8 @@ pub struct Candidate {
     pub pair: Pair,
     /// Channels that are forced; NCCL's number otherwise.
     pub channels: Option<u32>,
+    /// Channels before the bytes are dealt to them: what a table must say so that NCCL deals them as by itself.
+    pub channels_most: u32,
     /// Predicted time in microseconds.
     pub predicted_us: f64,
     /// What was measured of it.
@@ -106,9 +108,14 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    pub(super) fn new(pair: Pair, channels: Option<u32>, prediction: Prediction, measured: Option<Times>) -> Self {
+    pub(super) fn new(
+        (pair, channels): (Pair, Option<u32>),
+        channels_most: u32,
+        prediction: Prediction,
+        measured: Option<Times>,
+    ) -> Self {
         let predicted_us = prediction.time.as_us();
-        Self { pair, channels, predicted_us, measured, belief: Belief::default(), prediction }
+        Self { pair, channels, channels_most, predicted_us, measured, belief: Belief::default(), prediction }
     }
 }
 

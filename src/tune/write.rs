@@ -16,10 +16,10 @@ use crate::files;
 /// First words of every file.
 const PREDICTED: &str = "Written by `collcast tune`; check it with `collcast compare` on runs before and after.";
 
-/// Lines for NVIDIA's example tuner. The plugin takes one channel where no line matches or a line
-/// says -1, so every size has a line and every line its channels: what is not changed is NCCL's
-/// own choice, written out. Collectives that were not looked at would get one channel: the
-/// caller's list should hold all that the job uses.
+/// Lines for a tuner plugin. NVIDIA's example takes one channel where no line matches or a line says -1, so every size has
+/// a line and every line its channels: what is not changed is NCCL's own choice, written out. Ours leaves those lines to
+/// NCCL itself. Collectives that were not looked at would get one channel from the example: the caller's list should hold
+/// all that the job uses.
 pub(super) fn tuner_csv(calls: &[Tuned], machine: &Machine) -> String {
     let mut out = String::new();
     let _ = writeln!(out, "# NCCL tuner table for {}. {PREDICTED}", machine.name);
@@ -32,18 +32,37 @@ pub(super) fn tuner_csv(calls: &[Tuned], machine: &Machine) -> String {
     }
     let _ =
         writeln!(out, "# Undo: take NCCL_TUNER_PLUGIN out of the job's settings; `collcast tune undo FILE` does it.");
-    let _ = writeln!(out, "# A collective without a line runs on one channel: tune all that are used (-c all).");
+    let _ = writeln!(
+        out,
+        "# With NVIDIA's example plugin a collective without a line runs on one channel: tune all that are used (-c all)."
+    );
     let _ = writeln!(
         out,
         "# collective_type,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff"
     );
     let key = |call: &Tuned| {
         let taken = call.taken();
-        (taken.prediction.instead_of.unwrap_or(taken.pair), taken.prediction.plan.channels)
+        (taken.prediction.instead_of.unwrap_or(taken.pair), taken.channels_most, call.advice.is_some())
     };
-    for Span { from, to, calls } in runs(calls, key) {
+    // Lines do not overlap: their order is free.
+    let (changed, kept): (Vec<Span<'_>>, Vec<Span<'_>>) =
+        runs(calls, key).into_iter().partition(|span| span.calls[0].advice.is_some());
+    let sections =
+        [("# changes:", changed), ("# kept: NCCL's own choices, for NVIDIA's example; ours leaves them to NCCL", kept)];
+    for (heading, spans) in sections {
+        let _ = writeln!(out, "{heading}");
+        lines(&mut out, &spans, machine);
+    }
+    out
+}
+
+/// The lines of some spans.
+fn lines(out: &mut String, spans: &[Span<'_>], machine: &Machine) {
+    for Span { from, to, calls } in spans {
         let last = &calls[calls.len() - 1];
-        let ((algorithm, protocol), channels) = key(last);
+        let taken = last.taken();
+        let (algorithm, protocol) = taken.prediction.instead_of.unwrap_or(taken.pair);
+        let channels = taken.channels_most;
         if let Some(words) = gains(calls) {
             let _ = writeln!(out, "# {words}");
         }
@@ -58,7 +77,6 @@ pub(super) fn tuner_csv(calls: &[Tuned], machine: &Machine) -> String {
             machine.ranks,
         );
     }
-    out
 }
 
 /// What the changes of some calls gain, and how sure that is; none where NCCL's choice stays.

@@ -44,8 +44,8 @@ pub struct Nccl {
     ranks: u32,
 }
 
-/// Version of the library, where it is there.
-pub(crate) fn version() -> Option<String> {
+/// Version of the library, such as `2.28.9`, where it is there.
+pub fn version() -> Option<String> {
     Api::open().ok().map(|api| api.version())
 }
 

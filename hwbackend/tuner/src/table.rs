@@ -1,5 +1,8 @@
 //! Tables as `collcast tune` writes them: read once a communicator, then searched without allocation.
 //!
+//! Lines below a comment `# kept:`, up to one of `# changes:`, repeat NCCL's own choice for that example: here they
+//! are left to NCCL.
+//!
 //! A line is `collective,min_bytes,max_bytes,algorithm,protocol,channels,nodes,ranks[,pipe ops[,registered]]`, as NVIDIA's
 //! example plugin takes it. A comment `# for: nccl=2.28.9 gpu=H200` says what the table was made for. Unlike the example,
 //! a line with a name that does not exist is an error, and with it the whole table: half of a table is none.
@@ -144,17 +147,20 @@ impl Table {
             return Err(Refused::Cut);
         }
         let mut table = Self::default();
+        let (mut kept, mut known) = (false, false);
         for (number, line) in (1..).zip(text.lines()) {
             let line = line.trim();
             if line.is_empty() || line.starts_with('#') {
+                kept = (kept || line.starts_with("# kept:")) && !line.starts_with("# changes:");
                 continue;
             }
             let (collective, entry, here) = parse(line, ranks, nodes).ok_or(Refused::Line(number))?;
-            if here {
+            known |= here;
+            if here && !kept {
                 table.entries[collective].push(entry);
             }
         }
-        if table.entries.iter().all(Vec::is_empty) {
+        if !known {
             return Err(Refused::Nothing);
         }
         table.sort();
@@ -244,6 +250,18 @@ mod tests {
         assert_eq!(table.matching(2, 100, 1, false).next().unwrap().channels, 0);
         assert_eq!(table.matching(9, 1, 1, false).next(), None);
         assert_eq!(Table::read(TEXT, 16, 2).unwrap().matching(4, 5, 1, true).next().unwrap().algorithm, 0);
+    }
+
+    /// Goal: what repeats NCCL's own choice is left to NCCL, in each of several tables in a row, and is no reason to refuse one.
+    #[test]
+    fn kept_lines_are_left_to_nccl() {
+        let kept = "# kept: x\nallreduce,0,9,ring,ll,4,1,8\n";
+        let changed = "# changes:\nallreduce,10,99,ring,ll,4,1,8\n";
+        let both = Table::read(&format!("{changed}{kept}{changed}"), 8, 1).unwrap();
+        let found = |table: &Table, bytes| table.matching(4, bytes, 1, false).count();
+        assert_eq!((found(&both, 9), found(&both, 10)), (0, 2));
+        assert_eq!(found(&Table::read(kept, 8, 1).unwrap(), 9), 0);
+        assert_eq!(Table::read(kept, 4, 1), Err(Refused::Nothing));
     }
 
     /// Goal: a table that is not whole is refused with its line.
