@@ -12,6 +12,7 @@ mod check;
 mod compare;
 mod convert;
 mod guard;
+mod launch;
 mod lint;
 mod plan;
 mod probe;
