@@ -300,3 +300,25 @@ fn faults_end_in_errors_that_name_the_peer() {
     }
     println!("{count} faults ended in errors");
 }
+
+/// Goal: a probe measures every pair and direction, each time in its batches.
+#[test]
+fn a_probe_measures_every_pair() {
+    if !can_run() {
+        return;
+    }
+    let rows = job(3, 1, |verbs, _| verbs.probe(true, 3, Duration::from_secs(10), &mut |_| ()).unwrap());
+    let rows = &rows[0];
+    for (src, dst) in [(0, 1), (1, 0), (0, 2), (2, 0)] {
+        let times: Vec<_> = rows.iter().filter(|row| (row.src, row.dst) == (src, dst)).collect();
+        // Three latencies of two sizes, post, completion, rate, two bandwidths, and two of both ways.
+        assert_eq!(times.len(), 6 + 3 + 2 + if src == 0 { 2 } else { 0 }, "{src} to {dst}");
+        assert!(
+            times.iter().all(|row| row.times_us.len() == 3 && row.times_us.iter().all(|&us| us > 0.0)),
+            "{times:?}"
+        );
+    }
+    for row in rows {
+        println!("{} {} {} {} {:?}", row.kind.name(), row.src, row.bytes, row.qps, row.times_us);
+    }
+}

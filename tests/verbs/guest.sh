@@ -3,15 +3,14 @@
 #
 #   tests/verbs/guest.sh LIST [PROGRAM...]
 #
-# LIST is a shell script beside this one; PROGRAMs are copied into the guest's /tools, target/debug/collcast where none is
-# named. Needs Debian's packages below: those of the guest are downloaded and unpacked, not installed. Files that the list
+# LIST is a shell script beside this one; PROGRAMs are copied into the guest's /tools. Where none is named, collcast and the
+# tests of its executor are built, with the feature `verbs`. Needs Debian's packages below: those of the guest are downloaded and unpacked, not installed. Files that the list
 # leaves in /out come back as target/verbs-guest/out. Exit code 0: all passed; 1: one failed; 3: no guest, `skipped: why`.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 list=tests/verbs/$1
 shift
 programs=("$@")
-[ ${#programs[@]} -gt 0 ] || programs=(target/debug/collcast)
 folder=$PWD/target/verbs-guest
 mkdir -p "$folder"
 
@@ -26,6 +25,14 @@ for tool in qemu-system-x86_64 busybox cpio depmod; do
   { apt-get update && apt-get install -y --no-install-recommends qemu-system-x86 seabios busybox-static cpio kmod; } \
     >"$folder/apt.log" 2>&1 || skip "$tool cannot be installed: $(tail -1 "$folder/apt.log")"
 done
+
+if [ ${#programs[@]} = 0 ]; then
+  # The tests of the package `collcast` bring its program.
+  cargo test --locked --features verbs -p collcast -p collcast-hwbackend --test bench --test verbs --no-run \
+    --message-format json >"$folder/built.json"
+  tests=$(grep -o '"executable":"[^"]*/verbs-[0-9a-f]*"' "$folder/built.json" | cut -d'"' -f4)
+  programs=(target/debug/collcast "$tests")
+fi
 
 # The guest's kernel, tools and libraries.
 root=$folder/root
@@ -49,7 +56,7 @@ disk=$folder/disk
 rm -rf "$disk"
 mkdir -p "$disk"/{bin,tools,dev,proc,sys,tmp,out,run,modules,etc/libibverbs.d,usr/lib/x86_64-linux-gnu/libibverbs}
 cp "$(command -v busybox)" "$disk/bin/"
-tools=("$root"/bin/ip "$root"/sbin/tc "$root"/usr/bin/{rdma,ibv_devinfo,ib_write_bw,ib_write_lat})
+tools=(/usr/bin/setpriv "$root"/bin/ip "$root"/sbin/tc "$root"/usr/bin/{rdma,ibv_devinfo,ib_write_bw,ib_write_lat})
 providers=("$root"/usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav34.so)
 cp "${providers[@]}" "$disk/usr/lib/x86_64-linux-gnu/libibverbs/"
 cp "$root/etc/libibverbs.d/rxe.driver" "$disk/etc/libibverbs.d/"
@@ -72,10 +79,11 @@ for module in udp_tunnel ip6_udp_tunnel crc32_generic ib_core ib_uverbs rdma_rxe
 done
 cp tests/verbs/init.sh "$disk/init"
 cp "$list" "$disk/list.sh"
+cp -r tests/data/verbs "$disk/files"
 chmod +x "$disk/init"
 (cd "$disk" && find . | cpio -o -H newc --quiet) >"$folder/disk.cpio"
 
-# Half of the patience of whoever waits for this; a guest that hangs is ended.
+# A guest that hangs is ended.
 limit=${COLLCAST_GUEST_SECONDS:-240}
 log=$folder/console.log
 timeout "$limit" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m 3072 -nodefaults -no-reboot \

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use super::Options;
+use super::{Measured, Options};
 use crate::exec::{CallToRun, Effort, ExecError, Executor, Sample};
 use crate::rendezvous::World;
 
@@ -31,6 +31,14 @@ impl Verbs {
     /// Always, in this build.
     pub fn open(world: &World, options: &Options, _: Duration) -> Result<Self, ExecError> {
         Self::find(options, world.local).and_then(|()| Err(ExecError::no_schedule()))
+    }
+
+    /// Never called.
+    ///
+    /// # Errors
+    /// None: there is nobody to ask.
+    pub fn probe(&mut self, _: bool, _: u32, _: Duration, _: &mut dyn FnMut(&str)) -> Result<Vec<Measured>, ExecError> {
+        match self.0 {}
     }
 }
 

@@ -327,6 +327,13 @@ impl Memory {
         unsafe { (*self.regions[nic].0).lkey }
     }
 
+    /// Eight bytes that a peer may write at any time.
+    pub(crate) fn word(&self, at: usize) -> u64 {
+        assert!(at + 8 <= self.layout.size(), "{at} of {}", self.layout.size());
+        // SAFETY: inside. What a NIC changes is read anew each time.
+        unsafe { self.base.add(at).cast::<u64>().read_volatile() }
+    }
+
     /// Bytes that are ours to write: a slot that was sent and acknowledged.
     pub(crate) fn bytes_mut(&mut self, at: usize, length: usize) -> &mut [u8] {
         assert!(at + length <= self.layout.size(), "{at} + {length} bytes of {}", self.layout.size());

@@ -54,8 +54,10 @@ impl Verbs {
     pub fn open(world: &World, options: &Options, patience: Duration) -> Result<Self, ExecError> {
         let nics = nics(options, world.local);
         let mut group = Group::join(world, patience.max(PATIENCE))?;
-        group.agreed(nics.as_ref().map(|_| 0).map_err(copy))?;
-        Ok(Self { group, nics: nics?, qps: options.qps.max(1), launcher: world.launcher, fault: None })
+        // Our own error says best what to do.
+        let all = group.agreed(nics.as_ref().map(|_| 0).map_err(copy));
+        let (nics, _) = (nics?, all?);
+        Ok(Self { group, nics, qps: options.qps.max(1), launcher: world.launcher, fault: None })
     }
 
     /// Puts a queue pair of this process into error after so many runs of each schedule, as a NIC does that gave
@@ -64,11 +66,16 @@ impl Verbs {
         self.fault = runs;
     }
 
+    /// Its NICs, and the processes.
+    pub(super) fn parts(&mut self) -> (&[Arc<Nic>], &mut Group) {
+        (&self.nics, &mut self.group)
+    }
+
     /// Connects all processes for a schedule.
     fn connect(&mut self, schedule: &Schedule, flat: &Flat, patience: Duration) -> Result<Wires, ExecError> {
         let wires = Wires::new(flat, self.group.rank, &self.nics, self.qps);
-        self.group.agreed(wires.as_ref().map(|_| 0).map_err(copy))?;
-        let mut wires = wires?;
+        let all = self.group.agreed(wires.as_ref().map(|_| 0).map_err(copy));
+        let (mut wires, _) = (wires?, all?);
         let told = Told { schedule: schedule.identity(), ends: wires.ends() };
         let bytes = |told: &[Told]| serde_json::to_vec(told).map_err(|e| ExecError::Rendezvous(e.to_string()));
         let read = |bytes: &[u8]| -> Result<Vec<Told>, ExecError> {
