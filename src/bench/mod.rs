@@ -25,7 +25,7 @@ pub use request::{Backend, Request};
 use sets::Visible;
 pub use sets::{Set, Sets};
 pub(crate) use sidecar::{date, sidecar};
-pub use worker::{COMMAND, of_rank, work};
+pub use worker::{COMMAND, Children, of_rank, work};
 
 /// Runs calls. The launch mode is that of the site; `auto` and channels are planned as forecasts of it are.
 ///

@@ -1,28 +1,16 @@
 //! Starts this command once a rank, on this host, as a launcher of processes would.
 
 use std::net::TcpListener;
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use collcast::Error;
+use collcast::bench::Children;
 
 /// Most processes: each has the machine's model and its FIFOs in memory.
 const MOST: u32 = 256;
 /// How long the others may take to end after rank 0 has: they hear from it that it is over.
 const GRACE: Duration = Duration::from_secs(5);
-
-/// Processes that end with their owner.
-struct Ranks(Vec<Child>);
-
-impl Drop for Ranks {
-    fn drop(&mut self) {
-        for rank in &mut self.0 {
-            // One that has ended by itself has nothing left to end.
-            let _ = rank.kill();
-            let _ = rank.wait();
-        }
-    }
-}
 
 /// Starts the command once for each rank; rank 0 speaks for all, and its exit code is that of the command.
 pub(crate) fn processes(ranks: u32) -> Result<ExitCode, Error> {
@@ -42,7 +30,7 @@ pub(crate) fn processes(ranks: u32) -> Result<ExitCode, Error> {
     let port = port.map_err(file("find a free port on", "127.0.0.1"))?.port();
     // Ctrl-C reaches all; rank 0 keeps its rows and says how it ended.
     let _ = ctrlc::set_handler(|| {});
-    let mut children = Ranks(Vec::new());
+    let mut children = Children(Vec::new());
     for rank in 0..ranks {
         let mut command = Command::new(&program);
         command.args(std::env::args_os().skip(1)).env("MASTER_ADDR", "127.0.0.1");

@@ -6,6 +6,7 @@
 # LIST is a shell script beside this one; PROGRAMs are copied into the guest's /tools. Where none is named, collcast and the
 # tests of its executor are built, with the feature `verbs`. Needs Debian's packages below: those of the guest are downloaded and unpacked, not installed. Files that the list
 # leaves in /out come back as target/verbs-guest/out. Exit code 0: all passed; 1: one failed; 3: no guest, `skipped: why`.
+# COLLCAST_EXHAUSTIVE=1 injects 1,000 faults in place of 12, which takes 20 minutes.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 list=tests/verbs/$1
@@ -80,15 +81,19 @@ done
 cp tests/verbs/init.sh "$disk/init"
 cp "$list" "$disk/list.sh"
 cp -r tests/data/verbs "$disk/files"
+faults=12
+limit=240
+[ -z "${COLLCAST_EXHAUSTIVE:-}" ] || { faults=1000 && limit=3600; }
+echo "export COLLCAST_VERBS=required COLLCAST_VERBS_FAULTS=${COLLCAST_VERBS_FAULTS:-$faults}" >"$disk/settings.sh"
 chmod +x "$disk/init"
 (cd "$disk" && find . | cpio -o -H newc --quiet) >"$folder/disk.cpio"
 
 # A guest that hangs is ended.
-limit=${COLLCAST_GUEST_SECONDS:-240}
+limit=${COLLCAST_GUEST_SECONDS:-$limit}
 log=$folder/console.log
 timeout "$limit" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m 3072 -nodefaults -no-reboot \
   -display none -serial stdio -kernel "$root"/boot/vmlinuz-* -initrd "$folder/disk.cpio" \
-  -append "console=ttyS0 quiet panic=-1 mitigations=off" </dev/null 2>&1 | tr -d '\r' | tee "$log" | grep --line-buffered '^guest:' || true
+  -append "console=ttyS0 quiet panic=-1 mitigations=off" </dev/null 2>&1 | stdbuf -oL tr -d '\r' | tee "$log" | grep --line-buffered '^guest:' || true
 
 # Files come back as text on the console.
 rm -rf "$folder/out"

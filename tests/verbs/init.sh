@@ -55,6 +55,7 @@ check() {
   echo "guest: $word $name, $(echo "$begin $end" | awk '{printf "%.1f", $2 - $1}') s; $(tail -1 /tmp/said)"
   [ "$word" = ok ] || sed 's/^/  | /' /tmp/said
 }
+. /settings.sh
 . /list.sh
 if [ -n "$(ls /out)" ]; then
   echo "-----out begin"

@@ -7,10 +7,10 @@ echo "round,tool,measures,size_bytes,value,unit" >$out
 pair() {
   tool=$1
   shift
-  "$tool" -d rxe1 -x 1 "$@" >/tmp/server 2>&1 &
+  timeout 30 "$tool" -d rxe1 -x 1 "$@" >/tmp/server 2>&1 &
   server=$!
   sleep 0.5
-  "$tool" -d rxe0 -x 1 "$@" 127.0.0.1 >/tmp/client 2>&1
+  timeout 30 "$tool" -d rxe0 -x 1 "$@" 127.0.0.1 >/tmp/client 2>&1
   wait $server
   grep -E '^ +[0-9]+ +[0-9]+ ' /tmp/client | tail -1
 }

@@ -62,7 +62,6 @@ mend() {
   ip route replace 10.0.0.1 dev v1 src 10.0.0.2 table 101
 }
 
-export COLLCAST_VERBS=required COLLCAST_VERBS_FAULTS=${FAULTS:-12}
 check "tests of the executor" verbs --test-threads=1
 for call in "all_reduce ring" "all_reduce tree" "all_gather pat" "all_reduce coll_tree" "all_to_all direct" "send_recv direct"; do
   set -- $call
