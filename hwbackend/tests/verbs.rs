@@ -125,13 +125,16 @@ fn every_algorithm_is_exact() {
     println!("{ran} schedules were exact");
 }
 
+/// A thread block of an algorithm: whom it sends to, whom it receives from, its channel, its steps.
+type Block = (i64, i64, usize, Vec<String>);
+
 /// A random algorithm over so many ranks: each chunk goes its own way, along random trees, on random channels.
 fn random_algorithm(random: &mut Random, ranks: usize, reduce: bool) -> String {
     let mut below = |most: usize| (random.uniform() * most as f64) as usize;
     let chunks = ranks * (1 + below(2));
     let channels = 1 + below(3);
-    // By rank, the blocks: who is sent to, who is received from, the channel, and the steps.
-    let mut blocks: Vec<Vec<(i64, i64, usize, Vec<String>)>> = vec![Vec::new(); ranks];
+    // By rank.
+    let mut blocks: Vec<Vec<Block>> = vec![Vec::new(); ranks];
     // The last step that touched a chunk at a rank.
     let mut last = vec![vec![(-1_i64, -1_i64); chunks]; ranks];
     let buffer = if reduce { 'i' } else { 'o' };
@@ -226,21 +229,25 @@ fn random_algorithms_are_exact() {
     }
 }
 
-/// Goal: a schedule that leaves something out is noticed: elements are compared for real.
+/// Goal: a result that is not what the call asks for is noticed at every rank: elements are compared for real. So are
+/// ranks that run different schedules.
 #[test]
-fn a_wrong_result_is_noticed() {
+fn wrong_results_and_schedules_are_noticed() {
     if !can_run() {
         return;
     }
-    let mut call = Call::of_size(Collective::AllReduce, 2, Bytes(0), DataType::Float32);
-    call.count = 1000;
-    let mut max = call.clone();
-    max.op = ReduceOp::Max;
-    // The steps of a maximum, run as if they were those of a sum at one rank.
-    let [sum, max] =
-        [call, max].map(|call| small(&call, Algorithm::Ring, Protocol::Simple, &Order::grid(2, 1)).unwrap());
+    let broadcast = |root| {
+        let mut call = Call::of_size(Collective::Broadcast, 2, Bytes(0), DataType::Float32);
+        (call.count, call.root) = (1000, Rank(root));
+        small(&call, Algorithm::Ring, Protocol::Simple, &Order::grid(2, 1)).unwrap()
+    };
+    // The steps of one root, for a call with the other.
+    let (mut wrong, other) = (broadcast(0), broadcast(1));
+    wrong.call.root = Rank(1);
+    let said = job(2, 1, |verbs, _| run(verbs, &wrong, &EFFORT).unwrap_err().to_string());
+    assert!(said.iter().all(|said| said.contains("wrong result")), "{said:?}");
     let said =
-        job(2, 1, |verbs, rank| run(verbs, if rank == 0 { &sum } else { &max }, &EFFORT).unwrap_err().to_string());
+        job(2, 1, |verbs, rank| run(verbs, if rank == 0 { &wrong } else { &other }, &EFFORT).unwrap_err().to_string());
     assert!(said.iter().all(|said| said.contains("start all with the same arguments")), "{said:?}");
 }
 

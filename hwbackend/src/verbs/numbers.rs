@@ -35,6 +35,9 @@ number!(i32, u32::cast_signed, i32::wrapping_add);
 number!(f16, |v| Self::from_f32(v as f32), |a: Self, b: Self| Self::from_f32(a.to_f32() + b.to_f32()));
 number!(bf16, |v| Self::from_f32(v as f32), |a: Self, b: Self| Self::from_f32(a.to_f32() + b.to_f32()));
 
+/// The value of an element, by its index.
+type Values<'a> = &'a dyn Fn(u64) -> u32;
+
 /// What is done with bytes of one type and reduction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arithmetic {
@@ -44,9 +47,9 @@ pub(crate) struct Arithmetic {
     /// Both places have so many bytes.
     pub(crate) combine: unsafe fn(*mut u8, *const u8, usize),
     /// Writes the values of elements, given by their index.
-    pub(crate) fill: fn(&mut [u8], &dyn Fn(u64) -> u32),
+    pub(crate) fill: fn(&mut [u8], Values<'_>),
     /// Indices of elements that are not what they must be: how many, and the first.
-    pub(crate) compare: fn(&[u8], &dyn Fn(u64) -> u32) -> (u64, Option<u64>),
+    pub(crate) compare: fn(&[u8], Values<'_>) -> (u64, Option<u64>),
 }
 
 impl Arithmetic {
@@ -110,14 +113,14 @@ unsafe fn combine<T: Number, R: Reduce>(to: *mut u8, from: *const u8, bytes: usi
     }
 }
 
-fn fill<T: Number>(bytes: &mut [u8], value: &dyn Fn(u64) -> u32) {
+fn fill<T: Number>(bytes: &mut [u8], value: Values<'_>) {
     for (index, element) in (0..).zip(bytes.chunks_exact_mut(size_of::<T>())) {
         // SAFETY: as many bytes as an element has.
         unsafe { element.as_mut_ptr().cast::<T>().write_unaligned(T::of(value(index))) };
     }
 }
 
-fn compare<T: Number>(bytes: &[u8], value: &dyn Fn(u64) -> u32) -> (u64, Option<u64>) {
+fn compare<T: Number>(bytes: &[u8], value: Values<'_>) -> (u64, Option<u64>) {
     let (mut wrong, mut first) = (0, None);
     for (index, element) in (0..).zip(bytes.chunks_exact(size_of::<T>())) {
         // SAFETY: as many bytes as an element has; every bit pattern is one.

@@ -66,9 +66,9 @@ impl Verbs {
         let mut rows = Vec::new();
         let (nics, group) = self.parts();
         for peer in 1..group.size {
-            for place in 0..nics.len() {
+            for nic in nics {
                 let takes_part = group.rank == 0 || group.rank == peer;
-                let (rank, nic) = (group.rank, &nics[place]);
+                let rank = group.rank;
                 let other = if rank == 0 { peer } else { 0 };
                 let mut link = takes_part.then(|| Link::new(nic, rank, other, patience)).transpose();
                 group.agreed(link.as_ref().map(|_| 0).map_err(|e| ExecError::Rendezvous(e.to_string())))?;
@@ -252,7 +252,7 @@ impl Link {
                 Verb::Write(self.remote)
             }
         };
-        self.post(0, verb, asked.bytes, (self.posted[0] + 1) % SIGNALS == 0)?;
+        self.post(0, verb, asked.bytes, (self.posted[0] + 1).is_multiple_of(SIGNALS))?;
         let begin = Instant::now();
         while self.under_way() > WINDOW / 2 {
             self.poll()?;
@@ -327,7 +327,7 @@ impl Link {
     fn drain(&mut self) -> Result<(), ExecError> {
         let begin = Instant::now();
         // A round of latencies may end between two that ask for a completion.
-        if self.completed[0] < self.posted[0] && self.posted[0] % SIGNALS != 0 {
+        if self.completed[0] < self.posted[0] && !self.posted[0].is_multiple_of(SIGNALS) {
             self.post(0, Verb::Write(self.remote), 0, true)?;
         }
         while self.under_way() > 0 {

@@ -241,7 +241,7 @@ impl Wires {
     fn post(&mut self, line: usize, verb: Verb, (at, bytes): (usize, u32), every: u64) -> Result<(), ExecError> {
         let Line { pair, posted, .. } = &self.lines[line];
         let number = (line as u64) << 32 | u64::from(*posted as u32);
-        let signalled = (posted + 1) % every == 0;
+        let signalled = (posted + 1).is_multiple_of(every);
         pair.post(verb, (&self.memory, at, bytes), number, signalled)
             .map_err(|error| self.broken(line, &error.to_string()))?;
         self.lines[line].posted += 1;
