@@ -3,7 +3,8 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use super::{Measured, Options};
+use super::measured::Measured;
+use super::options::Options;
 use crate::exec::{CallToRun, Effort, ExecError, Executor, Sample};
 use crate::rendezvous::World;
 

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::device::{Address, Completions, Depths, Done, Memory, Nic, Pair, Remote, Verb};
+use super::measured::{Kind, Measured};
 use super::run::Verbs;
-use super::{Kind, Measured};
 use crate::exec::ExecError;
 use crate::rendezvous::Group;
 

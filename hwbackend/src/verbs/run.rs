@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::Options;
 use super::device::Nic;
 use super::lanes::{Buffers, Lanes};
 use super::numbers::Arithmetic;
+use super::options::Options;
 use super::wires::{End, Wires};
 use crate::check;
 use crate::exec::{CallToRun, Effort, ExecError, Executor, Sample};
