@@ -84,7 +84,11 @@ fn missing_hardware_is_exit_code_3() {
             continue;
         }
         assert_eq!((code, out.as_str()), (3, ""), "{err}");
-        let what = if backend == "verbs" { "verbs yet" } else { "CUDA" };
+        let what = match backend {
+            "verbs" if cfg!(feature = "verbs") => "RDMA",
+            "verbs" => "RDMA verbs",
+            _ => "CUDA",
+        };
         assert!(err.contains("hint:") && err.contains(what) && !err.contains("panicked"), "{err}");
     }
     let dir = tempfile::tempdir().unwrap();

@@ -99,6 +99,14 @@ pub trait Executor {
 
     /// What it runs on: devices, driver, libraries; key and value, for people and files.
     fn facts(&self) -> Vec<(&'static str, String)>;
+
+    /// Whether to stop, where one process of several wants to: all must stop before the same call.
+    ///
+    /// # Errors
+    /// A process that is gone.
+    fn stops(&mut self, stop: bool) -> Result<bool, ExecError> {
+        Ok(stop)
+    }
 }
 
 /// An element that is not what it must be.
@@ -150,6 +158,18 @@ pub enum ExecError {
         what: &'static str,
         /// Whom it waited for.
         peer: u32,
+    },
+    /// A connection with another rank that failed.
+    #[error("rank {rank}, channel {channel}: the connection with rank {peer} failed: {what}")]
+    Connection {
+        /// Whose end.
+        rank: u32,
+        /// The rank at the other end.
+        peer: u32,
+        /// On which channel.
+        channel: u32,
+        /// Why.
+        what: String,
     },
     /// A result that is not exact.
     #[error("wrong result: {} elements of the output of rank {} differ, the first is element {}", .0.wrong, .0.rank, .0.element)]

@@ -174,6 +174,80 @@ impl Group {
         self.gather(&[])?;
         self.broadcast(Vec::new()).map(|_| ())
     }
+
+    /// The sum of all ranks' numbers; an error of any rank is an error of all. A rank that is gone is named
+    /// before what others suffered by it.
+    ///
+    /// # Errors
+    /// Our own where it explains all, else what happened to whom.
+    pub fn agreed(&mut self, mine: Result<u64, ExecError>) -> Result<u64, ExecError> {
+        let said = match &mine {
+            Ok(number) => format!("+{number}"),
+            Err(error) => error.to_string(),
+        };
+        let verdict = if self.rank == 0 {
+            let verdict = self.verdict(said.clone());
+            for (peer, stream) in self.peers.iter_mut().enumerate() {
+                // One that is gone is in the verdict already.
+                let _ = send(stream, verdict.as_bytes(), peer + 1);
+            }
+            verdict
+        } else {
+            let told = send(&mut self.peers[0], said.as_bytes(), 0).and_then(|()| receive(&mut self.peers[0], 0));
+            match (told, &mine) {
+                (Ok(verdict), _) => String::from_utf8_lossy(&verdict).into_owned(),
+                (Err(gone), Ok(_)) => return Err(gone),
+                (Err(gone), Err(own)) => format!("{gone}; {own}"),
+            }
+        };
+        match (verdict.strip_prefix('+').and_then(|v| v.parse().ok()), mine) {
+            (Some(sum), Ok(_)) => Ok(sum),
+            (_, Err(own)) if verdict == said => Err(own),
+            _ => Err(bad(verdict)),
+        }
+    }
+
+    /// The sum of all ranks' numbers, or all that went wrong: who is gone first.
+    fn verdict(&mut self, mine: String) -> String {
+        let (mut gone, mut wrong, mut sum) = (Vec::new(), Vec::new(), 0_u64);
+        let mut hear = |said: String| match said.strip_prefix('+').and_then(|v| v.parse::<u64>().ok()) {
+            Some(number) => sum += number,
+            None if wrong.contains(&said) => {}
+            None => wrong.push(said),
+        };
+        hear(mine);
+        for (peer, stream) in self.peers.iter_mut().enumerate() {
+            match receive(stream, peer + 1) {
+                Ok(message) => hear(String::from_utf8_lossy(&message).into_owned()),
+                Err(error) => gone.push(error.to_string()),
+            }
+        }
+        gone.append(&mut wrong);
+        if gone.is_empty() { format!("+{sum}") } else { gone.join("; ") }
+    }
+
+    /// The largest of each value over all ranks.
+    ///
+    /// # Errors
+    /// A peer that is gone or late, or that has another number of values.
+    pub fn slowest(&mut self, mine: &[f64]) -> Result<Vec<f64>, ExecError> {
+        let numbers = |bytes: &[u8]| -> Vec<f64> {
+            bytes.chunks_exact(8).map(|c| f64::from_le_bytes(c.try_into().unwrap_or_default())).collect()
+        };
+        let bytes = |values: &[f64]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
+        let all = self.gather(&bytes(mine))?.map(|all| {
+            let all: Vec<Vec<f64>> = all.iter().map(|b| numbers(b)).collect();
+            let shortest = all.iter().map(Vec::len).min().unwrap_or(0);
+            let most = |i: usize| all.iter().map(|v| v[i]).fold(f64::MIN, f64::max);
+            bytes(&(0..shortest).map(most).collect::<Vec<_>>())
+        });
+        let agreed = numbers(&self.broadcast(all.unwrap_or_default())?);
+        if agreed.len() == mine.len() {
+            Ok(agreed)
+        } else {
+            Err(bad("processes ran different numbers of batches".to_owned()))
+        }
+    }
 }
 
 fn accept(world: &World, deadline: Instant) -> Result<Vec<TcpStream>, ExecError> {
@@ -294,6 +368,32 @@ mod tests {
         ] {
             let error = world(&variables).unwrap_err().to_string();
             assert!(error.contains(says), "{error}");
+        }
+    }
+
+    /// Goal: what goes wrong at one rank is known at all; who is gone is named first; numbers are summed, and the
+    /// slowest of each is taken.
+    #[test]
+    fn ranks_agree_also_on_failure() {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let run = move |rank| {
+            let address = "127.0.0.1".to_owned();
+            let world = World { rank, size: 3, local: rank, address, port, launcher: "test" };
+            let mut group = Group::join(&world, Duration::from_secs(20)).unwrap();
+            let sum = group.agreed(Ok(u64::from(rank) + 1)).unwrap();
+            let slowest = group.slowest(&[f64::from(rank), 5.0 - f64::from(rank)]).unwrap();
+            assert_eq!((sum, slowest), (6, vec![2.0, 5.0]));
+            let one = group.agreed(if rank == 1 { Err(bad("no luck".to_owned())) } else { Ok(0) });
+            assert_eq!(one.unwrap_err().to_string(), "no luck");
+            if rank == 2 {
+                return String::new();
+            }
+            group.agreed(if rank == 1 { Err(bad("alone".to_owned())) } else { Ok(0) }).unwrap_err().to_string()
+        };
+        let ranks: Vec<_> = (0..3).map(|rank| std::thread::spawn(move || run(rank))).collect();
+        let said: Vec<String> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
+        for error in &said[..2] {
+            assert!(error.starts_with("rank 2 is gone") && error.ends_with("; alone"), "{error}");
         }
     }
 

@@ -10,7 +10,7 @@ use collcast_hwbackend::cuda::{Cuda, gpus};
 use collcast_hwbackend::exec::{CallToRun, Effort, Executor};
 use collcast_hwbackend::host::Host;
 use collcast_hwbackend::nccl::p2p::NcclP2p;
-use collcast_hwbackend::verbs;
+use collcast_hwbackend::verbs::Verbs;
 use collcast_sim::collective::Launch;
 use collcast_sim::nccl::NcclSettings;
 use collcast_sim::predict::{Choice, Predictor, Settings};
@@ -25,7 +25,7 @@ pub use request::{Backend, Request};
 use sets::Visible;
 pub use sets::{Set, Sets};
 pub(crate) use sidecar::{date, sidecar};
-pub use worker::{COMMAND, of_rank, work};
+pub use worker::{COMMAND, Children, of_rank, work};
 
 /// Runs calls. The launch mode is that of the site; `auto` and channels are planned as forecasts of it are.
 ///
@@ -72,7 +72,16 @@ pub fn bench(site: &Site, request: &Request) -> Result<Outcome, Error> {
             outcome.environment = environment(request.env.clone(), request.nvls)?;
             worker::measure(request, visible.as_ref(), &mut outcome);
         }
-        Backend::Verbs => match verbs::open()? {},
+        Backend::Verbs => {
+            let world = request.world.as_ref().ok_or_else(|| {
+                Error::usage(
+                    "the back end verbs runs one process a rank, and this one is not told which it is",
+                    "start it under torchrun, mpirun or srun, or set RANK, WORLD_SIZE, LOCAL_RANK and MASTER_ADDR",
+                )
+            })?;
+            let mut executor = Verbs::open(world, &request.verbs, request.effort.patience)?;
+            schedules(&mut executor, &predictor, &settings, &request.effort, watch, &mut outcome)?;
+        }
     }
     Ok(outcome)
 }
@@ -189,7 +198,7 @@ fn schedules(
     let parts = watch.parts(outcome.planned.len());
     outcome.interrupted = watch.stopped();
     for (index, plan) in outcome.planned.iter().enumerate() {
-        if watch.stopped() {
+        if executor.stops(watch.stopped())? {
             outcome.interrupted = true;
             break;
         }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use collcast_hwbackend::exec::Effort;
 use collcast_hwbackend::rendezvous::World;
+use collcast_hwbackend::verbs;
 use serde::Serialize;
 
 use super::sets::Set;
@@ -22,7 +23,7 @@ pub enum Backend {
     Nccl,
     /// Schedules on the GPUs of this host, every slice a message of ncclSend and ncclRecv.
     NcclP2p,
-    /// Schedules over RDMA verbs: not there yet.
+    /// Schedules over RDMA verbs, one process a rank.
     Verbs,
 }
 
@@ -55,8 +56,11 @@ pub struct Request {
     pub nvls: bool,
     /// Variables that NCCL's processes are given, beside those that they inherit; `{rank}` in a value is the rank.
     pub env: Vec<(String, String)>,
-    /// The place of this process among those that a launcher started, of [`Backend::Nccl`]: rank 0 has the rows.
+    /// The place of this process among those that a launcher started, of [`Backend::Nccl`] and [`Backend::Verbs`]: rank
+    /// 0 has the rows.
     pub world: Option<World>,
+    /// NICs and queue pairs of [`Backend::Verbs`].
+    pub verbs: verbs::Options,
     /// The program that does NCCL's calls in processes of its own: with the argument [`COMMAND`](super::COMMAND) it must
     /// call [`work`](super::work). This program, where none is named.
     pub worker: Option<PathBuf>,
@@ -75,6 +79,7 @@ impl Request {
             nvls: false,
             env: Vec::new(),
             world: None,
+            verbs: verbs::Options::default(),
             worker: None,
             watch: Watch::default(),
         }

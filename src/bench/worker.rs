@@ -175,7 +175,8 @@ pub fn of_rank(value: &str, rank: u32) -> String {
 }
 
 /// Processes that end when their owner is done with them.
-struct Children(Vec<Child>);
+#[derive(Debug)]
+pub struct Children(pub Vec<Child>);
 
 impl Drop for Children {
     fn drop(&mut self) {

@@ -13,13 +13,14 @@ use collcast::files::{is_regular, read_text};
 use collcast::{Error, Query, Site, SiteSpec, Watch};
 use collcast_hwbackend::exec::Effort;
 use collcast_hwbackend::rendezvous::World;
-use collcast_hwbackend::verbs;
+use collcast_hwbackend::verbs::{self, Verbs};
 use collcast_sim::collective::{Collective, Launch};
 use collcast_sim::nccl::is_read;
 use collcast_sim::topology::Topology;
 use indicatif::ProgressBar;
 
 use crate::guard::{GuardArgs, SIZES, SIZES_OF_THREADS};
+use crate::launch;
 use crate::output::{Format, OutputArgs, PageArgs, with_nccl_tests, write};
 use crate::selectors::{CallArgs, MachineArgs, Named, default_sizes, queries};
 use crate::sets::SetsArgs;
@@ -39,7 +40,7 @@ pub(crate) enum Runner {
     Nccl,
     /// Schedules on the GPUs of this host, every slice a message of ncclSend and ncclRecv
     NcclP2p,
-    /// Schedules over RDMA verbs: not there yet
+    /// Schedules over RDMA verbs, one process a rank
     Verbs,
 }
 
@@ -95,6 +96,8 @@ pub(crate) struct Args {
     #[arg(long, help_heading = "Measurement")]
     nvls: bool,
     #[command(flatten)]
+    verbs: VerbsArgs,
+    #[command(flatten)]
     sets: SetsArgs,
     #[command(flatten)]
     guard: GuardArgs,
@@ -102,6 +105,24 @@ pub(crate) struct Args {
     output: OutputArgs,
     #[command(flatten)]
     page: PageArgs,
+}
+
+/// Which NICs, and how they are used.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct VerbsArgs {
+    /// NICs of each rank for verbs, in turn; {rank} is the rank [default: one that is up]
+    #[arg(long, value_name = "NIC[,NIC]", value_delimiter = ',', help_heading = "Measurement")]
+    nics: Vec<String>,
+    /// Queue pairs of a connection for verbs; its slices go over them in turn
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64), help_heading = "Measurement")]
+    qps: u32,
+}
+
+impl VerbsArgs {
+    /// Those of one process.
+    pub(crate) fn options(&self, rank: u32) -> verbs::Options {
+        verbs::Options { nics: self.nics.iter().map(|nic| of_rank(nic, rank)).collect(), qps: self.qps }
+    }
 }
 
 pub(crate) fn seconds(text: &str) -> Result<f64, String> {
@@ -119,6 +140,9 @@ impl Args {
         )?;
         if !matches!(self.backend, Runner::Nccl | Runner::NcclP2p) {
             given.without(&["--nvls"], "only NCCL has NVLS", "leave it out, or use --backend nccl")?;
+        }
+        if self.backend != Runner::Verbs {
+            given.without(&["--nics", "--qps"], "it is of RDMA verbs", "leave it out, or use --backend verbs")?;
         }
         if self.backend == Runner::Nccl {
             given.without(&["--schedule"], "NCCL runs its own", "use --backend nccl-p2p, cuda or host")?;
@@ -156,10 +180,14 @@ impl Args {
     fn calls(&self, topology: &Topology, world: Option<&World>) -> Result<(CallArgs, Vec<Set>, Launch), Error> {
         let mut call = self.call.clone();
         if call.launch.is_none() && self.backend != Runner::Nccl {
-            if topology.hosts().len() > 1 {
+            if topology.hosts().len() > 1 && self.backend != Runner::Verbs {
                 say!("note: the hosts of `{}` are played by this one", topology.name);
             }
-            let launch = if self.backend == Runner::NcclP2p { Launch::SingleThread } else { Launch::Threads };
+            let launch = match self.backend {
+                Runner::NcclP2p => Launch::SingleThread,
+                Runner::Verbs => Launch::Processes,
+                Runner::Host | Runner::Cuda | Runner::Nccl => Launch::Threads,
+            };
             call.launch = Some(launch.name().to_owned());
         }
         if call.size.is_none() && call.minbytes.is_none() && call.maxbytes.is_none() {
@@ -231,14 +259,20 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, Error> {
     args.check(given)?;
     let beside = beside(args.output.output.as_deref())?;
     let world = match args.backend {
-        Runner::Nccl => World::from_env(&|name| std::env::var(name).ok())?,
-        Runner::Verbs => match verbs::open()? {},
+        Runner::Nccl | Runner::Verbs => World::from_env(&|name| std::env::var(name).ok())?,
         Runner::NcclP2p if std::env::var_os("NCCL_NVLS_ENABLE").is_none() => return with_environment(args),
         Runner::Host | Runner::Cuda | Runner::NcclP2p => None,
     };
     let mut spec = args.machine.spec(args.machine.one_node_count()?)?;
     spec.topology = spec.topology.or_else(|| args.guard.machine().map(str::to_owned));
     let topology = spec.topology()?;
+    let rank = world.as_ref().map_or(0, |world| world.rank);
+    if args.backend == Runner::Verbs {
+        Verbs::find(&args.verbs.options(rank), world.as_ref().map_or(0, |world| world.local))?;
+        if world.is_none() {
+            return launch::processes(args.call.ranks.unwrap_or(topology.ranks()));
+        }
+    }
     if spec.topology.is_none() && args.guard.quick() {
         say!("note: no topology given; calls are planned as on `{}`", topology.name);
     } else if spec.topology.is_none() {
@@ -249,9 +283,10 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, Error> {
     let site = SiteSpec { nccl, env: env.clone(), launch: Some(launch), ..spec.clone() }.load_onto(topology)?;
     let queries = args.queries(&call, &site)?;
     let (bar, watch) = watched("");
-    let leads = world.as_ref().is_none_or(|world| world.rank == 0);
-    let (effort, nvls) = (args.effort(), args.nvls);
-    let request = Request { effort, nvls, env, world, watch, sets, ..Request::new(args.backend.into(), queries) };
+    let leads = rank == 0;
+    let (effort, nvls, verbs) = (args.effort(), args.nvls, args.verbs.options(rank));
+    let request =
+        Request { effort, nvls, env, world, verbs, watch, sets, ..Request::new(args.backend.into(), queries) };
     let outcome = bench::bench(&site, &request)?;
     bar.finish_and_clear();
     // A table of nothing looks like a result.

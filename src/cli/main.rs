@@ -12,6 +12,7 @@ mod check;
 mod compare;
 mod convert;
 mod guard;
+mod launch;
 mod lint;
 mod plan;
 mod probe;
@@ -125,7 +126,7 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve::run(&args),
         Command::Transfer(args) => transfer::run(&args),
         Command::Bench(args) => bench::run(&args, &given),
-        Command::Probe(args) => probe::run(&args),
+        Command::Probe(args) => probe::run(&args, &given),
         Command::BenchWorker => bench::work(),
         Command::Calibrate(args) => calibrate::run(&args, &given),
         Command::Validate(args) => validate::run(&args),

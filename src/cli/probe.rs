@@ -4,22 +4,49 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use collcast::Error;
-use collcast::probe::{Outcome, Request, probe};
+use collcast::probe::{NetworkRequest, Outcome, Request, network, probe};
+use collcast_hwbackend::rendezvous::World;
+use collcast_hwbackend::verbs::Verbs;
+use collcast_reports::model::Report;
 use collcast_reports::{csv, terminal};
 
-use crate::bench::{seconds, source, watched};
+use crate::bench::{VerbsArgs, seconds, source, watched};
+use crate::launch;
 use crate::output::{tell, write};
+use crate::selectors::Named;
+
+/// What is probed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Probed {
+    /// The GPUs of this host
+    Cuda,
+    /// The NICs between processes, over RDMA verbs
+    Verbs,
+}
 
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Writes DIR/topology.toml (the machine as the driver sees it), DIR/collectives.csv (times of \
 schedules on its GPUs, every result checked) and DIR/probe.csv (copies, ping-pongs, contention, computation beside \
 communication), and of the first GPU DIR/products.csv, DIR/sustained.csv and DIR/memory.csv. Then: collcast calibrate DIR \
--t DIR/topology.toml, and collcast calibrate DIR --compute H100")]
+-t DIR/topology.toml, and collcast calibrate DIR --compute H100
+
+With --backend verbs it writes DIR/verbs.csv (latencies, costs, rates of the NICs between rank 0 and each other rank) and \
+DIR/network.toml, a profile with the constants of the network that follow from them. It starts two processes here, or \
+takes its place under torchrun, mpirun or srun.")]
 pub(crate) struct Args {
     /// Folder for what is found; made where it is not there
     #[arg(short, long, value_name = "DIR", default_value = "probe")]
     output: PathBuf,
+    /// What is probed
+    #[arg(long, value_enum, default_value = "cuda")]
+    backend: Probed,
+    #[command(flatten)]
+    verbs: VerbsArgs,
+    /// Processes that are started here for verbs, of which the first is measured with each other
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=64))]
+    ranks: u32,
     /// Fewer sizes and channels: well below a minute
     #[arg(long)]
     quick: bool,
@@ -31,7 +58,15 @@ pub(crate) struct Args {
     watchdog: f64,
 }
 
-pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
+/// Batches of a measurement over verbs, and of a quick one.
+const BATCHES: (u32, u32) = (21, 7);
+
+pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, Error> {
+    if args.backend == Probed::Verbs {
+        given.without(&["--compute"], "it is of GPUs", "leave it out, or leave --backend out")?;
+        return probe_network(args);
+    }
+    given.without(&["--nics", "--qps", "--ranks"], "it is of RDMA verbs", "leave it out, or add --backend verbs")?;
     let (bar, watch) = watched("note: ");
     let patience = Duration::from_secs_f64(args.watchdog);
     let outcome =
@@ -50,6 +85,32 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
         Some(failure) => Err(failure.into()),
         None => printed.map(|()| if outcome.interrupted { ExitCode::from(130) } else { ExitCode::SUCCESS }),
     }
+}
+
+/// Measures the NICs: as one process of a job, or as those that it starts.
+fn probe_network(args: &Args) -> Result<ExitCode, Error> {
+    let world = World::from_env(&|name| std::env::var(name).ok())?;
+    let (rank, local) = world.as_ref().map_or((0, 0), |world| (world.rank, world.local));
+    let verbs = args.verbs.options(rank);
+    Verbs::find(&verbs, local)?;
+    let Some(world) = world else { return launch::processes(args.ranks) };
+    let (bar, watch) = watched("note: ");
+    let (folder, patience) = (args.output.clone(), Duration::from_secs_f64(args.watchdog));
+    let batches = if args.quick { BATCHES.1 } else { BATCHES.0 };
+    let outcome = network(&NetworkRequest { folder, quick: args.quick, batches, patience, world, verbs, watch })?;
+    bar.finish_and_clear();
+    if rank > 0 {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let file = |name: &str, text: &str| write(Some(&outcome.folder.join(name)), text.as_bytes());
+    let report: Report = outcome.report();
+    file("verbs.csv", &csv::render(&outcome.rows_report()))?;
+    if let Some(profile) = outcome.profile() {
+        file("network.toml", &profile)?;
+    }
+    write(None, terminal::render(&report, None).as_bytes())?;
+    tell(&terminal::notes(&report));
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Writes what was found beside the topology.

@@ -2,6 +2,7 @@
 //! computation beside communication; kernels of one GPU.
 
 mod kernels;
+mod network;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -23,6 +24,7 @@ use crate::files::{make_folder, write};
 use crate::query::Query;
 use crate::watch::Watch;
 pub use kernels::{Kernels, TimedLong, TimedMemory, TimedProduct, Times};
+pub use network::{NetworkOutcome, NetworkRequest, network};
 
 /// What is to be found out.
 #[derive(Clone, Debug)]

@@ -4,7 +4,8 @@ use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
 use collcast_sim::collective::Protocol;
 
 use super::bench::rows_table;
-use crate::probe::{Outcome, SPOTS, Times};
+use crate::probe::{NetworkOutcome, Outcome, SPOTS, Times};
+use crate::statistics::{median, quantile};
 
 impl Outcome {
     /// What is no collective, as `probe.csv` has it.
@@ -132,6 +133,94 @@ impl Outcome {
                 spot.protocol.map(Protocol::name).into(),
                 Cell::float(spot.time_us, 3),
                 spot.gbps.map_or(Cell::Missing, |v| Cell::float(v, 2)),
+            ]);
+        }
+        table
+    }
+}
+
+/// What the columns of `verbs.csv` mean, for its first lines.
+const NETWORK: [&str; 4] = [
+    "latency_*: half of a round trip of one message: RDMA writes seen in memory, writes with immediate, sends",
+    "post, completion: time of the thread for one of them; message_rate: one of many writes of 8 bytes",
+    "bandwidth: one of many writes over so many queue pairs; bandwidth_both: the same while the peer does so too",
+    "us is the median of the batches of one message, p5 and p95 what 5% and 95% do not exceed; GB/s counts 1e9 bytes",
+];
+
+impl NetworkOutcome {
+    /// The times, as `verbs.csv` has them.
+    pub fn rows_report(&self) -> Report {
+        let mut report = Report::new("probe", super::VERSION);
+        let host = self.facts.iter().find(|(key, _)| key == "host").map(|(_, value)| value.as_str());
+        report.assumptions.push(format!("measured between {}", host.unwrap_or("processes")));
+        report.assumptions.extend(NETWORK.map(str::to_owned));
+        report.tables = vec![self.rows_table()];
+        report
+    }
+
+    /// Times and constants, with a verdict.
+    pub fn report(&self) -> Report {
+        let mut report = self.rows_report();
+        let columns = [
+            Column::text("constant", "constant"),
+            Column::text("unit", "unit"),
+            Column::number("value", "value"),
+            Column::number("low", "from"),
+            Column::number("high", "to"),
+            Column::text("source", "source"),
+        ];
+        let mut constants = Table::new("constants", "constants of the network", columns);
+        for (constant, p) in self.constants() {
+            let [low, high] = p.interval.unwrap_or([p.value; 2]);
+            let numbers = [p.value, low, high].map(|v| Cell::float(v, 2));
+            constants.push(
+                [constant.name().into(), constant.spec().unit.into()]
+                    .into_iter()
+                    .chain(numbers)
+                    .chain([p.source.into()]),
+            );
+        }
+        report.tables.push(constants);
+        let folder = self.folder.display();
+        report.verdict = Some(Verdict {
+            status: Status::Ok,
+            sentence: format!("{} times between processes are in {folder}", self.rows.len()),
+            confidence: "medium: medians of some batches of each".to_owned(),
+            basis: "measured".to_owned(),
+            next: Some(format!("forecast with it: `collcast sweep --profile prior --profile {folder}/network.toml`")),
+        });
+        report
+    }
+
+    fn rows_table(&self) -> Table {
+        let columns = [
+            Column::text("kind", "kind"),
+            Column::number("src", "src"),
+            Column::number("dst", "dst"),
+            Column::text("nic", "NIC"),
+            Column::number("qps", "queue pairs"),
+            Column::number("size_bytes", "bytes"),
+            Column::number("time_us", "us"),
+            Column::number("time_us_p5", "p5"),
+            Column::number("time_us_p95", "p95"),
+            Column::number("gbps", "GB/s"),
+        ];
+        let mut table = Table::new("verbs", "what the NICs do", columns);
+        for row in &self.rows {
+            let mut times = row.times_us.clone();
+            times.sort_by(f64::total_cmp);
+            let us = median(times.clone());
+            table.push([
+                row.kind.name().into(),
+                row.src.into(),
+                row.dst.into(),
+                row.nic.as_str().into(),
+                row.qps.into(),
+                row.bytes.into(),
+                Cell::float(us, 2),
+                Cell::float(quantile(&times, 0.05), 2),
+                Cell::float(quantile(&times, 0.95), 2),
+                Cell::float(row.bytes as f64 / us / 1e3, 3),
             ]);
         }
         table

@@ -153,13 +153,13 @@ impl Executor for Nccl {
         let meet_group = std::cell::RefCell::new(group.as_deref_mut());
         let mut meet = || meet_group.borrow_mut().as_mut().map_or(Ok(()), |g| g.barrier());
         let mut agree = |value: f64| match meet_group.borrow_mut().as_mut() {
-            Some(group) => Ok(slowest(group, &[value])?[0]),
+            Some(group) => Ok(group.slowest(&[value])?[0]),
             None => Ok(value),
         };
         let times = timer.run(effort, &mut meet, &mut agree)?;
         let group = &mut self.job.as_mut().map(|(_, group)| group);
         let times_us = match group {
-            Some(group) => slowest(group, &times)?,
+            Some(group) => group.slowest(&times)?,
             None => times,
         };
         if !call.in_place {
@@ -181,44 +181,9 @@ impl Executor for Nccl {
 
 /// The sum of what all processes checked; an error of any is an error of all.
 fn agreed(group: &mut Option<&mut Group>, mine: Result<u64, ExecError>) -> Result<u64, ExecError> {
-    let Some(group) = group else {
-        return mine;
-    };
-    let said = match &mine {
-        Ok(checked) => format!("+{checked}"),
-        Err(error) => error.to_string(),
-    };
-    let verdict = group.gather(said.as_bytes())?.map(|all| {
-        let all: Vec<String> = all.iter().map(|m| String::from_utf8_lossy(m).into_owned()).collect();
-        let wrong = all.iter().find(|m| !m.starts_with('+')).cloned();
-        wrong.unwrap_or_else(|| format!("+{}", all.iter().filter_map(|m| m[1..].parse::<u64>().ok()).sum::<u64>()))
-    });
-    let verdict = group.broadcast(verdict.unwrap_or_default().into_bytes())?;
-    let verdict = String::from_utf8_lossy(&verdict).into_owned();
-    mine?;
-    match verdict.strip_prefix('+').and_then(|v| v.parse().ok()) {
-        Some(checked) => Ok(checked),
-        None => Err(ExecError::Rendezvous(format!("another process: {verdict}"))),
-    }
-}
-
-/// The largest of each value over all processes.
-fn slowest(group: &mut Group, mine: &[f64]) -> Result<Vec<f64>, ExecError> {
-    let numbers = |bytes: &[u8]| -> Vec<f64> {
-        bytes.chunks_exact(8).map(|c| f64::from_le_bytes([c[0], c[1], c[2], c[3], c[4], c[5], c[6], c[7]])).collect()
-    };
-    let bytes = |values: &[f64]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
-    let all = group.gather(&bytes(mine))?.map(|all| {
-        let all: Vec<Vec<f64>> = all.iter().map(|b| numbers(b)).collect();
-        let shortest = all.iter().map(Vec::len).min().unwrap_or(0);
-        let most = |i: usize| all.iter().map(|v| v[i]).fold(f64::MIN, f64::max);
-        bytes(&(0..shortest).map(most).collect::<Vec<_>>())
-    });
-    let agreed = numbers(&group.broadcast(all.unwrap_or_default())?);
-    if agreed.len() == mine.len() {
-        Ok(agreed)
-    } else {
-        Err(ExecError::Rendezvous("processes ran different numbers of batches".to_owned()))
+    match group {
+        Some(group) => group.agreed(mine),
+        None => mine,
     }
 }
 

@@ -1,0 +1,57 @@
+//! What a probe finds out of NICs.
+
+/// What is measured of a NIC.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Half of a round trip of RDMA writes that the peer sees in its memory.
+    LatencyWrite,
+    /// The same of writes with immediate, which the peer sees by their completion.
+    LatencyImmediate,
+    /// The same of messages into posted receives.
+    LatencySend,
+    /// What a thread spends to post a write of 8 bytes.
+    Post,
+    /// What a thread spends to take a completion that is there.
+    Completion,
+    /// Time of one of many writes of 8 bytes.
+    Rate,
+    /// Time of one of many writes of a size.
+    Bandwidth,
+    /// The same while the peer does so too.
+    BandwidthBoth,
+}
+
+impl Kind {
+    /// Its name in files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::LatencyWrite => "latency_write",
+            Self::LatencyImmediate => "latency_write_imm",
+            Self::LatencySend => "latency_send",
+            Self::Post => "post",
+            Self::Completion => "completion",
+            Self::Rate => "message_rate",
+            Self::Bandwidth => "bandwidth",
+            Self::BandwidthBoth => "bandwidth_both",
+        }
+    }
+}
+
+/// What was measured between two ranks.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Measured {
+    /// What it is.
+    pub kind: Kind,
+    /// Who began.
+    pub src: u32,
+    /// With whom.
+    pub dst: u32,
+    /// The NIC of rank 0.
+    pub nic: String,
+    /// Queue pairs.
+    pub qps: u32,
+    /// Bytes of a message.
+    pub bytes: u64,
+    /// Time of one message of each batch, in microseconds.
+    pub times_us: Vec<f64>,
+}

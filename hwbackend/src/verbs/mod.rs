@@ -1,0 +1,32 @@
+//! Runs schedules over RDMA verbs, one process a rank: every connection of the schedule is one of reliable
+//! queue pairs, its FIFO lies in registered host memory of the receiver.
+//!
+//! It knows records ([`crate::flat`]) and no algorithm. `lanes` pulls them, `wires` has slots and credits,
+//! `device` is what is used of libibverbs, `numbers` knows elements, `probe` asks NICs what they do. All of it needs the feature `verbs`;
+//! without it there is no way to open an executor but the error that says so.
+
+#![allow(unsafe_code)] // Verbs are raw pointers.
+
+#[cfg(not(feature = "verbs"))]
+mod absent;
+#[cfg(feature = "verbs")]
+mod device;
+#[cfg(feature = "verbs")]
+mod lanes;
+mod measured;
+#[cfg(feature = "verbs")]
+mod numbers;
+mod options;
+#[cfg(feature = "verbs")]
+mod probe;
+#[cfg(feature = "verbs")]
+mod run;
+#[cfg(feature = "verbs")]
+mod wires;
+
+#[cfg(not(feature = "verbs"))]
+pub use absent::Verbs;
+pub use measured::{Kind, Measured};
+pub use options::Options;
+#[cfg(feature = "verbs")]
+pub use run::Verbs;

@@ -1,0 +1,362 @@
+//! What a NIC does, measured between two processes: latencies, costs of posts and completions, message rate, and
+//! bandwidth by size and queue pairs.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::device::{Address, Completions, Depths, Done, Memory, Nic, Pair, Remote, Verb};
+use super::measured::{Kind, Measured};
+use super::run::Verbs;
+use crate::exec::ExecError;
+use crate::rendezvous::Group;
+
+/// Bytes of the largest message.
+const LARGEST: usize = 8 << 20;
+/// Most queue pairs.
+const MOST_PAIRS: usize = 4;
+/// Work requests under way of a queue pair, and how many of them ask for a completion: as `ib_write_bw` and NCCL.
+const WINDOW: u64 = 128;
+const SIGNALS: u64 = 16;
+/// Time of a batch.
+const BATCH: Duration = Duration::from_millis(20);
+/// Posts of a burst whose cost is measured, and the rest before their completions are looked for.
+const BURST: u32 = 32;
+const REST: Duration = Duration::from_millis(5);
+
+/// What one measurement is of.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    kind: Kind,
+    bytes: usize,
+    qps: u32,
+}
+
+/// The plan: few sizes where it is to be quick.
+fn plan(quick: bool) -> Vec<Asked> {
+    let one = |kind, bytes| Asked { kind, bytes, qps: 1 };
+    let sizes: &[usize] = if quick { &[8, 4096] } else { &[8, 64, 512, 4096, 32 << 10] };
+    let mut all = Vec::new();
+    for kind in [Kind::LatencyWrite, Kind::LatencyImmediate, Kind::LatencySend] {
+        all.extend(sizes.iter().map(|&bytes| one(kind, bytes)));
+    }
+    all.extend([one(Kind::Post, 8), one(Kind::Completion, 8), one(Kind::Rate, 8)]);
+    let sizes: &[usize] = if quick { &[64 << 10, 1 << 20] } else { &[4096, 64 << 10, 1 << 20, LARGEST] };
+    for &qps in if quick { &[1][..] } else { &[1, 2, 4] } {
+        all.extend(sizes.iter().map(|&bytes| Asked { kind: Kind::Bandwidth, bytes, qps }));
+    }
+    all.extend([64 << 10, 1 << 20].map(|bytes| one(Kind::BandwidthBoth, bytes)));
+    all
+}
+
+impl Verbs {
+    /// Measures each pair of rank 0 and another rank, on each NIC, in both directions. Every rank calls it; rank 0 gets
+    /// all rows.
+    ///
+    /// # Errors
+    /// What the NICs have not, a peer that does not answer.
+    pub fn probe(
+        &mut self,
+        quick: bool,
+        batches: u32,
+        patience: Duration,
+        told: &mut dyn FnMut(&str),
+    ) -> Result<Vec<Measured>, ExecError> {
+        let mut rows = Vec::new();
+        let (nics, group) = self.parts();
+        for peer in 1..group.size {
+            for nic in nics {
+                let takes_part = group.rank == 0 || group.rank == peer;
+                let rank = group.rank;
+                let other = if rank == 0 { peer } else { 0 };
+                let mut link = takes_part.then(|| Link::new(nic, rank, other, patience)).transpose();
+                group.agreed(link.as_ref().map(|_| 0).map_err(|e| ExecError::Rendezvous(e.to_string())))?;
+                let hello = link.as_ref().ok().and_then(Option::as_ref).map(Link::hello);
+                let met = meet(group, hello.as_ref())?;
+                let connected = match &mut link {
+                    Ok(Some(link)) => link.connect(met.get(link.peer as usize).and_then(Option::as_ref)),
+                    _ => Ok(()),
+                };
+                group.agreed(connected.map(|()| 0))?;
+                for asked in plan(quick) {
+                    for src in [0, peer] {
+                        // Both directions at once are one measurement.
+                        if asked.kind == Kind::BandwidthBoth && src != 0 {
+                            continue;
+                        }
+                        told(&format!("{} of {} bytes from rank {src}", asked.kind.name(), asked.bytes));
+                        let times = measure(group, link.as_mut().ok().and_then(Option::as_mut), asked, src, batches)?;
+                        let (kind, qps, bytes) = (asked.kind, asked.qps, asked.bytes as u64);
+                        let nic = nic.name.clone();
+                        rows.push(Measured { kind, src, dst: peer - src, nic, qps, bytes, times_us: times });
+                    }
+                }
+            }
+        }
+        Ok(rows)
+    }
+}
+
+/// How one end is reached.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Hello {
+    pairs: Vec<Address>,
+    memory: Remote,
+}
+
+/// What each rank has to say, at all.
+fn meet(group: &mut Group, hello: Option<&Hello>) -> Result<Vec<Option<Hello>>, ExecError> {
+    let odd = |e: serde_json::Error| ExecError::Rendezvous(format!("another process: {e}"));
+    let mine = serde_json::to_vec(&hello).map_err(odd)?;
+    let all = match group.gather(&mine)? {
+        Some(all) => {
+            let all = all.iter().map(|one| serde_json::from_slice(one)).collect::<Result<Vec<Option<Hello>>, _>>();
+            serde_json::to_vec(&all.map_err(odd)?).map_err(odd)?
+        }
+        None => Vec::new(),
+    };
+    serde_json::from_slice(&group.broadcast(all)?).map_err(odd)
+}
+
+/// Times of one message of each batch, in microseconds, as rank 0 gets them.
+fn measure(
+    group: &mut Group,
+    mut link: Option<&mut Link>,
+    asked: Asked,
+    src: u32,
+    batches: u32,
+) -> Result<Vec<f64>, ExecError> {
+    let leads = group.rank == src;
+    let mut once = |group: &mut Group, messages: u64| -> Result<f64, ExecError> {
+        group.agreed(Ok(0))?;
+        let mine = match link.as_mut() {
+            Some(link) => link.measure(asked, leads, messages),
+            None => Ok(0.0),
+        };
+        let time = mine.as_ref().copied().unwrap_or(0.0);
+        group.agreed(mine.map(|_| 0))?;
+        Ok(group.slowest(&[time])?[0])
+    };
+    // One to warm up, a second to learn how many fit into a batch.
+    once(group, 4)?;
+    let one = once(group, 8)?;
+    let messages = (BATCH.as_secs_f64() * 1e6 / one.max(0.01)).clamp(8.0, 4096.0) as u64;
+    (0..batches).map(|_| once(group, messages)).collect()
+}
+
+/// One end of what is measured.
+#[derive(Debug)]
+struct Link {
+    rank: u32,
+    peer: u32,
+    patience: Duration,
+    pairs: Vec<Pair>,
+    queue: Completions,
+    /// What leaves, and then what arrives.
+    memory: Memory,
+    remote: Remote,
+    /// Work requests of each queue pair: posted, and known to be done.
+    posted: [u64; MOST_PAIRS],
+    completed: [u64; MOST_PAIRS],
+    /// Messages that arrived, and those that were waited for.
+    arrived: u64,
+    taken: u64,
+    /// The last number written to see that a message is there.
+    stamp: u64,
+    done: Vec<(u64, Done)>,
+}
+
+impl Link {
+    fn new(nic: &Arc<Nic>, rank: u32, peer: u32, patience: Duration) -> Result<Self, ExecError> {
+        let depth = WINDOW as u32 + SIGNALS as u32;
+        let queue = Completions::new(nic, 2 * depth * MOST_PAIRS as u32)?;
+        let depths = Depths { sends: depth, receives: depth };
+        let pairs = (0..MOST_PAIRS).map(|_| Pair::new(&queue, 0, depths)).collect::<Result<_, _>>()?;
+        let memory = Memory::new(2 * LARGEST, std::slice::from_ref(nic))?;
+        Ok(Self {
+            rank,
+            peer,
+            patience,
+            pairs,
+            queue,
+            memory,
+            remote: Remote::default(),
+            posted: [0; MOST_PAIRS],
+            completed: [0; MOST_PAIRS],
+            arrived: 0,
+            taken: 0,
+            stamp: 0,
+            done: Vec::new(),
+        })
+    }
+
+    fn hello(&self) -> Hello {
+        let address = self.memory.address() + LARGEST as u64;
+        let memory = Remote { address, key: self.memory.remote_key(0) };
+        Hello { pairs: self.pairs.iter().map(Pair::address).collect(), memory }
+    }
+
+    fn connect(&mut self, hello: Option<&Hello>) -> Result<(), ExecError> {
+        let hello = hello.filter(|hello| hello.pairs.len() == self.pairs.len());
+        let hello = hello.ok_or_else(|| ExecError::Rendezvous(format!("rank {} has no address", self.peer)))?;
+        for (pair, address) in self.pairs.iter().zip(&hello.pairs) {
+            pair.connect(address, self.patience)?;
+        }
+        self.remote = hello.memory;
+        (0..WINDOW).try_for_each(|_| self.receive())
+    }
+
+    /// Posts a receive into what arrives.
+    fn receive(&self) -> Result<(), ExecError> {
+        self.pairs[0].post_receive(0, Some((&self.memory, LARGEST, 1 << 16)))
+    }
+
+    fn measure(&mut self, asked: Asked, leads: bool, messages: u64) -> Result<f64, ExecError> {
+        match asked.kind {
+            Kind::LatencyWrite | Kind::LatencyImmediate | Kind::LatencySend => self.latency(asked, leads, messages),
+            Kind::Bandwidth | Kind::Rate if leads => self.stream(asked, messages),
+            Kind::BandwidthBoth => self.stream(asked, messages),
+            Kind::Post | Kind::Completion if leads => self.costs(asked.kind),
+            _ => Ok(0.0),
+        }
+    }
+
+    /// Half of a round trip.
+    fn latency(&mut self, asked: Asked, leads: bool, messages: u64) -> Result<f64, ExecError> {
+        // Numbers go on where they were, at both ends alike.
+        let first = self.stamp;
+        let begin = Instant::now();
+        for round in 0..messages {
+            if leads {
+                self.send(asked, first + round + 1)?;
+            }
+            self.await_message(asked, first + round + 1)?;
+            if !leads {
+                self.send(asked, first + round + 1)?;
+            }
+        }
+        let time = begin.elapsed();
+        self.stamp += messages;
+        self.drain()?;
+        Ok(if leads { time.as_secs_f64() * 1e6 / (2 * messages) as f64 } else { 0.0 })
+    }
+
+    fn send(&mut self, asked: Asked, stamp: u64) -> Result<(), ExecError> {
+        let verb = match asked.kind {
+            Kind::LatencyImmediate => Verb::WriteImmediate(self.remote, stamp as u32),
+            Kind::LatencySend => Verb::Send,
+            _ => {
+                // The last bytes arrive last; who waits looks at them.
+                self.memory.bytes_mut(asked.bytes - 8, 8).copy_from_slice(&stamp.to_ne_bytes());
+                Verb::Write(self.remote)
+            }
+        };
+        self.post(0, verb, asked.bytes, (self.posted[0] + 1).is_multiple_of(SIGNALS))?;
+        let begin = Instant::now();
+        while self.under_way() > WINDOW / 2 {
+            self.poll()?;
+            self.late(begin)?;
+        }
+        Ok(())
+    }
+
+    fn await_message(&mut self, asked: Asked, stamp: u64) -> Result<(), ExecError> {
+        let begin = Instant::now();
+        if asked.kind == Kind::LatencyWrite {
+            while self.memory.word(LARGEST + asked.bytes - 8) != stamp {
+                std::hint::spin_loop();
+                self.late(begin)?;
+            }
+            return Ok(());
+        }
+        self.taken += 1;
+        while self.arrived < self.taken {
+            self.poll()?;
+            self.late(begin)?;
+        }
+        self.receive()
+    }
+
+    /// Messages one after the other over the queue pairs in turn, until all are acknowledged: time of one.
+    fn stream(&mut self, asked: Asked, messages: u64) -> Result<f64, ExecError> {
+        let begin = Instant::now();
+        let window = if asked.bytes > 1 << 16 { SIGNALS } else { WINDOW };
+        for message in 0..messages {
+            while self.under_way() >= window {
+                self.poll()?;
+                self.late(begin)?;
+            }
+            let pair = (message % u64::from(asked.qps)) as usize;
+            // The last of each queue pair too, so that all is known to have arrived.
+            let last = message + u64::from(asked.qps) >= messages;
+            let signalled = last || (message / u64::from(asked.qps)) % (SIGNALS / 4) == SIGNALS / 4 - 1;
+            self.post(pair, Verb::Write(self.remote), asked.bytes, signalled)?;
+        }
+        self.drain()?;
+        Ok(begin.elapsed().as_secs_f64() * 1e6 / messages as f64)
+    }
+
+    /// What the thread that posts spends: on a post, or on a completion.
+    fn costs(&mut self, kind: Kind) -> Result<f64, ExecError> {
+        let begin = Instant::now();
+        for _ in 0..BURST {
+            self.post(0, Verb::Write(self.remote), 8, true)?;
+        }
+        let posts = begin.elapsed();
+        std::thread::sleep(REST);
+        let begin = Instant::now();
+        self.drain()?;
+        let completions = begin.elapsed();
+        let time = if kind == Kind::Post { posts } else { completions };
+        Ok(time.as_secs_f64() * 1e6 / f64::from(BURST))
+    }
+
+    /// Work requests that are not known to be done.
+    fn under_way(&self) -> u64 {
+        self.posted.iter().sum::<u64>() - self.completed.iter().sum::<u64>()
+    }
+
+    fn post(&mut self, pair: usize, verb: Verb, bytes: usize, signalled: bool) -> Result<(), ExecError> {
+        self.posted[pair] += 1;
+        let number = (pair as u64) << 48 | self.posted[pair];
+        self.pairs[pair].post(verb, (&self.memory, 0, bytes as u32), number, signalled)
+    }
+
+    /// Waits until all are acknowledged.
+    fn drain(&mut self) -> Result<(), ExecError> {
+        let begin = Instant::now();
+        // A round of latencies may end between two that ask for a completion.
+        if self.completed[0] < self.posted[0] && !self.posted[0].is_multiple_of(SIGNALS) {
+            self.post(0, Verb::Write(self.remote), 0, true)?;
+        }
+        while self.under_way() > 0 {
+            self.poll()?;
+            self.late(begin)?;
+        }
+        Ok(())
+    }
+
+    fn poll(&mut self) -> Result<(), ExecError> {
+        self.queue.poll(&mut self.done)?;
+        for (number, done) in self.done.drain(..) {
+            match done {
+                Done::Sent => self.completed[(number >> 48) as usize] = number & ((1 << 48) - 1),
+                Done::Arrived(..) => self.arrived += 1,
+                Done::Failed(words, vendor) => {
+                    let what = format!("{words} (vendor's code {vendor:#x})");
+                    return Err(ExecError::Connection { rank: self.rank, peer: self.peer, channel: 0, what });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn late(&self, begin: Instant) -> Result<(), ExecError> {
+        if begin.elapsed() <= self.patience {
+            return Ok(());
+        }
+        let what = format!("no answer in {} s", self.patience.as_secs());
+        Err(ExecError::Connection { rank: self.rank, peer: self.peer, channel: 0, what })
+    }
+}
