@@ -199,7 +199,7 @@ impl NetworkOutcome {
             Column::number("dst", "dst"),
             Column::text("nic", "NIC"),
             Column::number("qps", "queue pairs"),
-            Column::number("size_bytes", "bytes"),
+            Column::number("size_bytes", "size"),
             Column::number("time_us", "us"),
             Column::number("time_us_p5", "p5"),
             Column::number("time_us_p95", "p95"),
