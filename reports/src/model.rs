@@ -222,7 +222,7 @@ impl Column {
 
     /// Whether it counts bytes of messages.
     pub(crate) fn is_size(&self) -> bool {
-        self.key.ends_with("_bytes")
+        self.key == "bytes" || self.key.ends_with("_bytes")
     }
 
     /// A cell of it as people read it: sizes in binary units.

@@ -195,7 +195,7 @@ impl BreakEven {
         let keys = ["host_ms", "drives_ms", "gpus_ms"];
         let mut columns = vec![
             Column::number("tokens", "tokens"),
-            Column::number("bytes", "cache B"),
+            Column::number("bytes", "cache"),
             Column::number("recompute_ms", "recompute ms"),
         ];
         let tiers = self.tiers.iter().zip(keys);
