@@ -82,7 +82,7 @@ cp tests/verbs/init.sh "$disk/init"
 cp "$list" "$disk/list.sh"
 cp -r tests/data/verbs "$disk/files"
 faults=12
-limit=240
+limit=600
 [ -z "${COLLCAST_EXHAUSTIVE:-}" ] || { faults=1000 && limit=3600; }
 echo "export COLLCAST_VERBS=required COLLCAST_VERBS_FAULTS=${COLLCAST_VERBS_FAULTS:-$faults}" >"$disk/settings.sh"
 chmod +x "$disk/init"

@@ -48,7 +48,7 @@ memlock() {
   chmod 777 /tmp
   (
     ulimit -l 64
-    setpriv --reuid 1000 --clear-groups collcast bench --backend verbs h200x4 --gpus 2 --nics rxe0 --algorithm ring --protocol simple -s 1M
+    /tools/setpriv --reuid 1000 --clear-groups collcast bench --backend verbs h200x4 --gpus 2 --nics rxe0 --algorithm ring --protocol simple -s 1M
   )
   code=$?
   [ $code = 3 ]
