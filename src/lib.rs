@@ -40,6 +40,7 @@
 //! | Which host is slow, and which sets of hosts to run next to know? | [`mod@next`] |
 //! | What became slower between two sets of measurements? | [`mod@compare`] |
 //! | Which algorithm and protocol beat NCCL's choice? | [`mod@tune`] |
+//! | What does a recorded training step say, and which of its calls are slow? | [`mod@trace`] |
 //! | What is wrong with the settings of a job, its host or its log? | [`mod@lint`] |
 //! | Did a choice of NCCL or a forecast change since it was accepted, and why? | [`mod@check`] |
 //! | Which constants explain measurements of my machine? | [`mod@calibrate`] |
@@ -83,6 +84,7 @@ pub mod site;
 pub mod statistics;
 pub mod step;
 pub mod topo;
+pub mod trace;
 pub mod transfer;
 pub mod tune;
 pub mod validate;

@@ -23,6 +23,7 @@ mod sets;
 mod simulate;
 mod sweep;
 mod topo;
+mod trace;
 mod transfer;
 mod tune;
 mod validate;
@@ -55,6 +56,7 @@ Exit codes: 0 done, 1 a comparison failed, 2 bad input or usage, 3 hardware or l
   collcast calibrate LOGS -t h200x4         a profile from measurements, and how good it is
   collcast validate LOGS -t h200x4          measurements against the forecast
   collcast compare BEFORE AFTER             what became slower: logs, CSV, JSON or folders
+  collcast trace rank*.json.gz -t dgx-h100  a training step: exposed time, launch gaps, slow calls
   collcast tune h200x4 --output DIR         which settings beat NCCL's own choice
   collcast lint job.env pod.yaml nccl.log   which settings are wrong, idle or harmful, and why
   collcast check SUITE.toml                 did a choice of NCCL or a forecast change, and why
@@ -91,6 +93,8 @@ enum Command {
     Validate(validate::Args),
     /// Decide: what became slower between two sets of measurements or results
     Compare(compare::Args),
+    /// Decide: what a recorded training step says: exposed time, launch gaps, late ranks, slow calls
+    Trace(trace::Args),
     /// Decide: which algorithm and protocol to set where NCCL's choice leaves time
     Tune(tune::Args),
     /// Guard: what is wrong with NCCL's settings in files, processes and logs, or with this host
@@ -130,6 +134,7 @@ fn main() -> ExitCode {
         Command::Calibrate(args) => calibrate::run(&args, &given),
         Command::Validate(args) => validate::run(&args),
         Command::Compare(args) => compare::run(&args),
+        Command::Trace(args) => trace::run(&args),
         Command::Tune(args) => tune::run(&args, &given),
         Command::Lint(args) => lint::run(&args),
         Command::Check(args) => check::run(&args, &given),
