@@ -54,13 +54,21 @@
 //! What takes long takes a [`Watch`], which tells progress and stops it. Errors say what is wrong, where, and the way out.
 //! `examples/questions.rs` asks each of these in a few lines.
 //!
+//! `cli` is the command line, also for programs: `cli::ask` answers a command as data.
+//!
 //! Below stand the crates that this one is made of: [`sim`] (schedules, verifier, engine, models), [`topologies`]
 //! (machines from files), [`scenarios`] (training steps), [`hwbackend`] (real runs, readers of measurements), [`reports`].
+
+// The command line names the library as every program does.
+#[cfg(feature = "cli")]
+extern crate self as collcast;
 
 pub mod bands;
 pub mod bench;
 pub mod calibrate;
 pub mod check;
+#[cfg(feature = "cli")]
+pub mod cli;
 pub mod compare;
 pub mod confidence;
 pub mod convert;

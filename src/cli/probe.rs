@@ -1,15 +1,15 @@
 //! `collcast probe`: what a machine with GPUs is and can do, as files that `calibrate` takes.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use collcast::Error;
 use collcast::probe::{Outcome, Request, probe};
 use collcast_reports::{csv, terminal};
 
-use crate::bench::{seconds, source, watched};
-use crate::output::{tell, write};
+use super::Code;
+use super::bench::{seconds, source, watched};
+use super::output::{tell, write};
 
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Writes DIR/topology.toml (the machine as the driver sees it), DIR/collectives.csv (times of \
@@ -31,7 +31,7 @@ pub(crate) struct Args {
     watchdog: f64,
 }
 
-pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
+pub(crate) fn run(args: &Args) -> Result<Code, Error> {
     let (bar, watch) = watched("note: ");
     let patience = Duration::from_secs_f64(args.watchdog);
     let outcome =
@@ -48,7 +48,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     }
     match outcome.failure {
         Some(failure) => Err(failure.into()),
-        None => printed.map(|()| if outcome.interrupted { ExitCode::from(130) } else { ExitCode::SUCCESS }),
+        None => printed.map(|()| if outcome.interrupted { Code::from(130) } else { Code::SUCCESS }),
     }
 }
 

@@ -1,14 +1,14 @@
 //! `collcast trace`: what a recorded training step says.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use collcast::trace::{Kind, Request, trace};
 use collcast::views::{only, shorten};
 use collcast::{Error, SiteSpec};
 
-use crate::output::{Format, OutputArgs, PageArgs};
-use crate::selectors::{NcclArgs, profile_folders};
+use super::Code;
+use super::output::{Format, OutputArgs, PageArgs};
+use super::selectors::{NcclArgs, profile_folders};
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -50,7 +50,7 @@ pub(crate) struct Args {
 /// Launch gaps that a screen shows; the longest come first.
 const GAPS_SHOWN: usize = 5;
 
-pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
+pub(crate) fn run(args: &Args) -> Result<Code, Error> {
     let site = match &args.topology {
         Some(topology) => Some(args.nccl.on(SiteSpec {
             topology: Some(topology.clone()),
@@ -80,5 +80,5 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
         _ => {}
     }
     args.output.print(&report, None)?;
-    Ok(ExitCode::from(u8::from(outcome.failed())))
+    Ok(Code::from(u8::from(outcome.failed())))
 }

@@ -86,7 +86,8 @@ impl Lane {
         let marked = of_steps.iter().any(Option::is_some);
         let within = |at: usize| !marked || of_steps[at].is_some();
         // A step's kernels run later than the host launches them. Its first computation begins it on the GPU.
-        let mine = || kernels.activities.iter().enumerate().filter(|(at, _)| within(*at)).map(|(_, a)| a);
+        let mine =
+            || kernels.activities.iter().enumerate().filter(|(at, a)| within(*at) && a.end > a.begin).map(|(_, a)| a);
         let begin = mine().filter(|a| !a.nccl).map(|a| a.begin).min().or_else(|| mine().map(|a| a.begin).min())?;
         let end = mine().map(|a| a.end).max()?;
         let mut launching: Vec<u32> = of_steps.iter().flatten().copied().collect();
