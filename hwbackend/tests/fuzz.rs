@@ -49,7 +49,11 @@ macro_rules! data {
     };
 }
 
-const SAMPLES: [Sample; 9] = [
+const INSPECTOR: &str = r#"{"header":{"id":"0x7f8c496ae9f661","rank":2,"n_ranks":8,"nnodes":1},"metadata":{"inspector_output_format_version":"v4.0","hostname":"h","pid":1},"coll_perf":{"coll":"AllReduce","coll_sn":1407,"coll_msg_size_bytes":17179869184,"coll_exec_time_us":61974,"coll_timing_source":"kernel_gpu","coll_algobw_gbs":277.210914,"coll_busbw_gbs":485.119099}}
+{"header":{"id":"0xe6","rank":4,"n_ranks":8,"nnodes":1},"coll_perf":{"coll":"ReduceScatter","coll_algo":"RING","coll_proto":"SIMPLE","coll_sn":1,"coll_msg_size_bytes":2147483648,"coll_exec_time_us":41057,"coll_timing_source":"kernel_gpu","coll_algobw_gbs":418.439467,"coll_busbw_gbs":366.134533}}
+"#;
+
+const SAMPLES: [Sample; 10] = [
     sample("all_reduce_check.log", data!("all_reduce_check.log"), ""),
     sample("G4_all_gather_Ring_LL128.log", data!("G4_all_gather_Ring_LL128.log"), ""),
     sample("t2_p2pch16_sendrecv.log", data!("t2_p2pch16_sendrecv.log"), ""),
@@ -71,6 +75,7 @@ const SAMPLES: [Sample; 9] = [
         data!("azure_nd_h100_v5_1n_allreduce.toml"),
     ),
     sample("own.json", OWN, ""),
+    sample("host-pid1.log", INSPECTOR, ""),
 ];
 
 /// Those that count wrong values.
@@ -342,7 +347,7 @@ const TRACES: [&str; 2] = [
     r#"{"version": "2.10", "comm_lib_version": "2.28.9", "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}},
 "entries": [
 {"record_id": 1, "pg_id": 0, "process_group": ["0", "default_pg"], "collective_seq_id": 7, "p2p_seq_id": 0, "profiling_name": "nccl:all_reduce", "time_created_ns": 1795636226417227804, "duration_ms": 0.5, "input_sizes": [[3, 4]], "input_dtypes": ["Float"], "output_sizes": [[3, 4]], "state": "completed", "is_p2p": false},
-{"record_id": 2, "process_group": ["0", "default_pg"], "collective_seq_id": 8, "profiling_name": "nccl:send 0->1", "input_sizes": [3], "input_dtypes": ["Half"], "output_sizes": [], "state": "scheduled", "is_p2p": true, "duration_ms": null}]}"#,
+{"record_id": 2, "process_group": ["0", "default_pg"], "collective_seq_id": 8, "p2p_seq_id": 1, "profiling_name": "nccl:send 0->1", "input_sizes": [3], "input_dtypes": ["Half"], "output_sizes": [], "state": "scheduled", "is_p2p": true, "duration_ms": null}]}"#,
 ];
 
 /// Goal: a changed trace is read or refused, says no more than can be read, and holds no more than its text.

@@ -9,7 +9,7 @@ use clap::{Arg, ArgAction, Command, CommandFactory as _};
 use collcast_sim::collective::nearest;
 
 use super::call::{self, Answer};
-use super::{Cli, parsed, run};
+use super::program::{Cli, parsed, run};
 use crate::Error;
 
 /// A value of an option.

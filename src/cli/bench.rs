@@ -19,8 +19,7 @@ use collcast_sim::nccl::is_read;
 use collcast_sim::topology::Topology;
 use indicatif::ProgressBar;
 
-use super::Code;
-use super::call;
+use super::call::{self, Code};
 use super::guard::{GuardArgs, SIZES, SIZES_OF_THREADS};
 use super::output::{Format, OutputArgs, PageArgs, with_nccl_tests, write};
 use super::selectors::{CallArgs, MachineArgs, Named, default_sizes, queries};

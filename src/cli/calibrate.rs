@@ -10,7 +10,7 @@ use collcast_sim::calibrate::Split;
 use collcast_sim::collective::{Launch, nearest};
 use collcast_sim::units::parse_size;
 
-use super::Code;
+use super::call::Code;
 use super::output::{Format, OutputArgs, PageArgs, formats, write};
 use super::selectors::{Named, ReadArgs, profile_folders};
 

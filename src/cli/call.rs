@@ -22,6 +22,23 @@ pub struct Answer {
     pub code: u8,
 }
 
+/// How a command ended, as the shell sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Code(pub(super) u8);
+
+impl Code {
+    /// Done.
+    pub(super) const SUCCESS: Self = Self(0);
+    /// A comparison failed.
+    pub(super) const FAILURE: Self = Self(1);
+}
+
+impl From<u8> for Code {
+    fn from(code: u8) -> Self {
+        Self(code)
+    }
+}
+
 /// How the command of this thread was called.
 #[derive(Default)]
 struct Call {

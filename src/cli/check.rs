@@ -10,7 +10,7 @@ use collcast::views::{only, shorten};
 use collcast_reports::model::Report;
 use collcast_reports::terminal;
 
-use super::Code;
+use super::call::Code;
 use super::output::{Format, OutputArgs, PageArgs, tell, write};
 use super::selectors::Named;
 

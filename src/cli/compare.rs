@@ -7,7 +7,7 @@ use collcast::compare::{Change, Condition, Request, Set, compare};
 use collcast::values::percent;
 use collcast::views::{only, shorten};
 
-use super::Code;
+use super::call::Code;
 use super::output::{Format, OutputArgs, PageArgs};
 use super::selectors::ReadArgs;
 

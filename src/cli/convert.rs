@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use collcast::Error;
 use collcast::convert::convert;
 
-use super::Code;
+use super::call::Code;
 use super::output::write;
 use super::selectors::{CallArgs, MachineArgs, Named, default_sizes, queries};
 

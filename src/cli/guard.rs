@@ -9,7 +9,7 @@ use collcast::views::guard::prometheus;
 use collcast::views::validate::Shown;
 use collcast::{Error, SiteSpec};
 
-use super::Code;
+use super::call::Code;
 use super::output::{Format, OutputArgs, PageArgs, write};
 use super::selectors::Named;
 

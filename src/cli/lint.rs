@@ -6,7 +6,7 @@ use collcast::lint::{Input, Request, Severity, lint};
 use collcast::{Error, SiteSpec};
 use collcast_reports::terminal;
 
-use super::Code;
+use super::call::Code;
 use super::output::{Format, OutputArgs, formats_of_findings, tell, write};
 
 #[derive(clap::Args, Debug)]

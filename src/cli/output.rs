@@ -18,7 +18,7 @@ use collcast::{Error, Watch};
 /// [`tell`] with one line, formatted: what names and files put into it cannot drive a terminal or a CI log.
 macro_rules! say {
     ($($part:tt)*) => {
-        $crate::cli::output::tell(&format!("{}\n", collcast_sim::text::one_line(&format!($($part)*))))
+        super::output::tell(&format!("{}\n", collcast_sim::text::one_line(&format!($($part)*))))
     };
 }
 

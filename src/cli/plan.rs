@@ -6,7 +6,7 @@ use collcast::plan::fields::{Layer, requests};
 use collcast::plan::{Request, compare, file, plan, timeline};
 use collcast::{Error, SiteSpec};
 
-use super::Code;
+use super::call::Code;
 use super::output::{OutputArgs, PageArgs, watched, write};
 use super::selectors::profile_folders;
 

@@ -7,8 +7,8 @@ use collcast::Error;
 use collcast::probe::{Outcome, Request, probe};
 use collcast_reports::{csv, terminal};
 
-use super::Code;
 use super::bench::{seconds, source, watched};
+use super::call::Code;
 use super::output::{tell, write};
 
 #[derive(clap::Args, Debug)]

@@ -5,7 +5,7 @@ use collcast::profiles::{Folders, differences, list, values};
 use collcast::views::profile::{differences_report, list_report, values_report};
 use collcast::{Error, SiteSpec};
 
-use super::Code;
+use super::call::Code;
 use super::output::OutputArgs;
 use super::selectors::profile_folders;
 

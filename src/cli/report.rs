@@ -7,7 +7,7 @@ use collcast::files::read_text;
 use collcast_reports::model::Report;
 use collcast_reports::read::read;
 
-use super::Code;
+use super::call::Code;
 use super::output::{page_file, write_page};
 
 #[derive(clap::Args, Debug)]

@@ -10,7 +10,7 @@ use collcast_scenarios::serving::Policy;
 use collcast_scenarios::serving::summary::Objective;
 use collcast_sim::compute::Precision;
 
-use super::Code;
+use super::call::Code;
 use super::output::{OutputArgs, watched};
 use super::selectors::profile_folders;
 

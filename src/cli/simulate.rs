@@ -9,7 +9,7 @@ use collcast::views::profile::constants;
 use collcast::{Error, step};
 use collcast_reports::model::Report;
 
-use super::Code;
+use super::call::Code;
 use super::output::{Format, OutputArgs, PageArgs, write};
 use super::selectors::{CallArgs, MachineArgs, Named, default_sizes, queries};
 

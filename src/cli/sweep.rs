@@ -4,7 +4,7 @@ use collcast::forecast::{self, Outcome};
 use collcast::sim::collective::Collective;
 use collcast::{Error, Query, Site, views};
 
-use super::Code;
+use super::call::Code;
 use super::output::{Format, OutputArgs, PageArgs, watched, with_nccl_tests};
 use super::selectors::{CallArgs, MachineArgs, Named, default_sizes, queries};
 

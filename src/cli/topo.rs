@@ -9,7 +9,7 @@ use collcast_reports::describe::describe;
 use collcast_reports::draw;
 use collcast_sim::ids::Rank;
 
-use super::Code;
+use super::call::Code;
 use super::output::{OutputArgs, extension, write};
 use super::selectors::{MachineArgs, Named, NcclArgs};
 

@@ -6,7 +6,7 @@ use collcast::trace::{Kind, Request, trace};
 use collcast::views::{only, shorten};
 use collcast::{Error, SiteSpec};
 
-use super::Code;
+use super::call::Code;
 use super::output::{Format, OutputArgs, PageArgs};
 use super::selectors::{NcclArgs, profile_folders};
 

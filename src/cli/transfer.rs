@@ -6,7 +6,7 @@ use collcast::transfer::{Request, transfer};
 use collcast::values::{size, time};
 use collcast::{Error, SiteSpec};
 
-use super::Code;
+use super::call::Code;
 use super::output::OutputArgs;
 use super::selectors::profile_folders;
 use super::serve::precision;

@@ -16,9 +16,9 @@ use collcast_sim::ids::Rank;
 use collcast_sim::nccl::{CsvTuner, FUNCTIONS};
 
 use super::bench::{Runner, watched};
+use super::call::{self, Code};
 use super::output::{Format, OutputArgs, PageArgs, formats, write as write_to};
 use super::selectors::{CallArgs, MachineArgs, Named, default_sizes};
-use super::{Code, call};
 
 #[derive(clap::Args, Debug)]
 #[command(

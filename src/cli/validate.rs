@@ -13,7 +13,7 @@ use collcast::views::validate::Shown;
 use collcast::{Error, SiteSpec};
 use collcast_sim::collective::UnknownName;
 
-use super::Code;
+use super::call::Code;
 use super::output::{Format, OutputArgs, PageArgs, quoted, write};
 use super::selectors::{ReadArgs, profile_folders};
 

@@ -84,6 +84,7 @@ enum Given {
 
 /// Answers a command: its reports, other text that it prints, notes, and its exit code.
 #[pyfunction]
+#[allow(clippy::needless_pass_by_value, reason = "PyO3 gives values so")]
 fn ask(
     py: Python<'_>,
     command: &str,

@@ -21,6 +21,7 @@ use crate::site::SiteSpec;
 use crate::watch::Watch;
 
 use matched::Seen;
+use outcome::GAPS;
 pub use outcome::{CallRow, Expected, GapRow, Judgement, Kind, Outcome, RankRow, Stuck};
 use timeline::Lane;
 
@@ -34,9 +35,6 @@ pub struct Request {
     /// Follows the forecasts.
     pub watch: Watch,
 }
-
-/// Gaps that are told apart; the longest come first.
-const GAPS: usize = 20;
 
 /// Reads traces and says what is in them.
 ///

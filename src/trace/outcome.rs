@@ -5,6 +5,9 @@ use serde::Serialize;
 
 use crate::confidence::Grounds;
 
+/// Gaps that are told apart; the longest come first.
+pub(super) const GAPS: usize = 20;
+
 /// What kind of files were read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -77,7 +80,7 @@ pub struct CallRow {
 }
 
 /// What a call should take on the machine.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Expected {
     /// What NCCL runs.
     pub algorithm: &'static str,

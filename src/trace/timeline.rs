@@ -2,7 +2,7 @@
 
 use collcast_hwbackend::trace::{Activity, Kernels};
 
-use super::outcome::{GapRow, RankRow};
+use super::outcome::{GAPS, GapRow, RankRow};
 
 /// Longest name of a kernel that is shown.
 const NAME_MAX: usize = 60;
@@ -108,7 +108,7 @@ impl Lane {
         lane.walk(&kernels.activities, &of_steps, &mut spans, (begin, end));
         lane.spans = spans.into_iter().flatten().collect();
         lane.gaps.sort_by_key(|gap| std::cmp::Reverse(gap.length));
-        lane.gaps.truncate(super::GAPS);
+        lane.gaps.truncate(GAPS);
         Some(lane)
     }
 
@@ -171,9 +171,9 @@ impl Lane {
         self.queued += length - starved;
         if starved > 0 {
             self.gaps.push(Gap { step, at, length: starved, name: next.name });
-            if self.gaps.len() >= 64 * super::GAPS {
+            if self.gaps.len() >= 64 * GAPS {
                 self.gaps.sort_by_key(|gap| std::cmp::Reverse(gap.length));
-                self.gaps.truncate(super::GAPS);
+                self.gaps.truncate(GAPS);
             }
         }
     }

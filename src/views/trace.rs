@@ -281,8 +281,8 @@ impl Outcome {
 #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
 fn about(bytes: u64) -> String {
     match bytes {
-        ..1_000 => format!("{bytes} B"),
-        ..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
+        0..1_000 => format!("{bytes} B"),
+        1_000..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
         _ => format!("{:.1} MB", bytes as f64 / 1e6),
     }
 }

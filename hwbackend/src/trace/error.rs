@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use super::{BYTES_MAX, FILES_MAX};
+use super::head::{BYTES_MAX, FILES_MAX};
 
 /// What a file is in place of JSON, when its first byte says so.
 pub(super) const PICKLE: &str = "a Python pickle";

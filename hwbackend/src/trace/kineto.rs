@@ -11,8 +11,8 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, SeqAccess, Visitor};
 
 use super::call::{Call, Group, framework_collective, framework_dtype};
+use super::head::{EVENTS_MAX, Head};
 use super::loose::{Loose, Ranks};
-use super::{EVENTS_MAX, Found};
 
 /// What a GPU did.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -169,7 +169,7 @@ impl Builder {
         Some(*self.calls.entry(call).or_insert(next))
     }
 
-    pub(super) fn finish(self, found: &mut Found) -> Kernels {
+    pub(super) fn finish(self, head: &mut Head) -> Kernels {
         let Self { mut kernels, correlations, launches, calls, unreadable, .. } = self;
         for (activity, correlation) in kernels.activities.iter_mut().zip(correlations) {
             activity.launched = correlation.and_then(|id| launches.get(&id).copied());
@@ -179,15 +179,15 @@ impl Builder {
         kernels.steps.dedup_by_key(|step| step.0);
         let mut ordered: Vec<(Call, u32)> = calls.into_iter().collect();
         ordered.sort_unstable_by_key(|(_, index)| *index);
-        found.calls = ordered.into_iter().map(|(call, _)| call).collect();
-        for call in &mut found.calls {
+        head.calls = ordered.into_iter().map(|(call, _)| call).collect();
+        for call in &mut head.calls {
             let Some(group) = &mut call.group else { continue };
-            if let (true, Some(known)) = (group.ranks.is_empty(), found.groups.get(&group.name)) {
+            if let (true, Some(known)) = (group.ranks.is_empty(), head.groups.get(&group.name)) {
                 Arc::make_mut(group).ranks.clone_from(&known.ranks);
             }
         }
         if unreadable > 0 {
-            found.notes.push(format!("{unreadable} events without a time, a duration or a number are left out"));
+            head.notes.push(format!("{unreadable} events without a time, a duration or a number are left out"));
         }
         kernels
     }

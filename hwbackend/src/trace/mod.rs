@@ -6,27 +6,21 @@
 
 mod call;
 mod error;
+mod head;
 mod kineto;
 mod loose;
 mod recorder;
 mod stream;
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use collcast_sim::hash::fnv1a;
-
 pub use call::{Call, Group, framework_collective};
 pub use error::TraceError;
+pub use head::{BYTES_MAX, EVENTS_MAX, FILES_MAX};
 pub use kineto::{Activity, Kernels};
 pub use recorder::{Entry, State};
-pub use stream::BYTES_MAX;
-
-/// Most files that are read at once: a rank each.
-pub const FILES_MAX: usize = 4096;
-/// Most kernels, copies and launches of a file, and entries of a flight recorder.
-pub const EVENTS_MAX: usize = 20_000_000;
+pub use stream::Recorded;
 
 /// One file: what one rank did.
 #[derive(Clone, PartialEq, Debug)]
@@ -49,15 +43,6 @@ pub struct Trace {
     pub recorded: Recorded,
     /// What could not be used, and why.
     pub notes: Vec<String>,
-}
-
-/// What a file has recorded.
-#[derive(Clone, PartialEq, Debug)]
-pub enum Recorded {
-    /// A profiler's trace: all that a GPU did.
-    Kernels(Kernels),
-    /// A flight recorder's dump: the last calls.
-    Calls(Vec<Entry>),
 }
 
 /// Reads files, and those in folders that end in `.json` or `.json.gz`.
@@ -106,21 +91,18 @@ fn list(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), TraceError> {
 /// As of [`read_paths`].
 pub fn read(path: &Path) -> Result<Trace, TraceError> {
     let (reader, hash) = stream::open(path)?;
-    let found = stream::parse(reader).map_err(|source| TraceError::of(path, &source))?;
-    let (calls, recorded) = match found.recorded {
-        None => return Err(TraceError::NeitherKind { path: path.to_owned() }),
-        Some(recorded) => (found.calls, recorded),
-    };
+    let (head, recorded) = stream::parse(reader).map_err(|source| TraceError::of(path, &source))?;
+    let recorded = recorded.ok_or_else(|| TraceError::NeitherKind { path: path.to_owned() })?;
     Ok(Trace {
         path: path.to_owned(),
         hash,
-        rank: found.rank.or_else(|| rank_of_name(path)),
-        world: found.world,
-        nccl: found.nccl,
-        gpu: found.gpu,
-        calls,
+        rank: head.rank.or_else(|| rank_of_name(path)),
+        world: head.world,
+        nccl: head.nccl,
+        gpu: head.gpu,
+        calls: head.calls,
         recorded,
-        notes: found.notes,
+        notes: head.notes,
     })
 }
 
@@ -136,26 +118,6 @@ fn rank_of_name(path: &Path) -> Option<u32> {
         Some((_, behind)) => numbers(behind).first().copied(),
         None => numbers(stem).last().copied(),
     }
-}
-
-/// A hash of a file's beginning and length: whole files are too large to read twice.
-fn hash_of(beginning: &[u8], length: u64) -> String {
-    let mut bytes = beginning.to_vec();
-    bytes.extend(length.to_le_bytes());
-    format!("{:016x}", fnv1a(&bytes))
-}
-
-/// What the parts of a file say, before they are put together.
-#[derive(Default)]
-struct Found {
-    rank: Option<u32>,
-    world: Option<u32>,
-    nccl: Option<String>,
-    gpu: Option<String>,
-    calls: Vec<Call>,
-    groups: BTreeMap<String, Group>,
-    recorded: Option<Recorded>,
-    notes: Vec<String>,
 }
 
 #[cfg(test)]

@@ -11,8 +11,8 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, SeqAccess, Visitor};
 
 use super::call::{Call, Group, framework_collective, framework_dtype};
+use super::head::{EVENTS_MAX, Head};
 use super::loose::{Elements, Loose};
-use super::{EVENTS_MAX, Found};
 
 /// How far a call came.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -165,19 +165,19 @@ impl Builder {
         self.entries.push(Entry { call, sequence, pair, state, duration_ms, created_ns });
     }
 
-    pub(super) fn finish(self, found: &mut Found) -> Vec<Entry> {
+    pub(super) fn finish(self, head: &mut Head) -> Vec<Entry> {
         let mut ordered: Vec<(Call, u32)> = self.calls.into_iter().collect();
         ordered.sort_unstable_by_key(|(_, index)| *index);
-        found.calls = ordered.into_iter().map(|(call, _)| call).collect();
-        for call in &mut found.calls {
+        head.calls = ordered.into_iter().map(|(call, _)| call).collect();
+        for call in &mut head.calls {
             let Some(group) = &mut call.group else { continue };
-            let Some(known) = found.groups.get(&group.name) else { continue };
+            let Some(known) = head.groups.get(&group.name) else { continue };
             let group = Arc::make_mut(group);
             group.ranks.clone_from(&known.ranks);
             group.size = u32::try_from(known.ranks.len()).unwrap_or(0);
         }
         if self.unreadable > 0 {
-            found.notes.push(format!("{} entries without a name, a number or a state are left out", self.unreadable));
+            head.notes.push(format!("{} entries without a name, a number or a state are left out", self.unreadable));
         }
         self.entries
     }

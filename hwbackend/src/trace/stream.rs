@@ -6,18 +6,17 @@ use std::io::{self, BufRead as _, BufReader, Read};
 use std::marker::PhantomData;
 use std::path::Path;
 
+use collcast_sim::hash::fnv1a;
 use flate2::bufread::MultiGzDecoder;
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::call::Group;
 use super::error::TraceError;
-use super::kineto::{self, Events};
+use super::head::{BYTES_MAX, Head};
+use super::kineto::{self, Events, Kernels};
 use super::loose::{Loose, Ranks};
-use super::recorder::{self, Entries};
-use super::{Found, Recorded, hash_of};
+use super::recorder::{self, Entries, Entry};
 
-/// Most bytes of text that are read, unpacked: a bound on time, and on what a small file may unpack to.
-pub const BYTES_MAX: u64 = 8 << 30;
 /// Longest string that is read: a parser holds one at a time.
 const STRING_MAX: u64 = 16 << 20;
 /// Bytes at the beginning of a file that its hash is of.
@@ -90,8 +89,24 @@ impl<R: Read> Read for Guard<R> {
     }
 }
 
-/// Parses a text of either kind.
-pub(super) fn parse(reader: impl Read) -> serde_json::Result<Found> {
+/// A hash of a file's beginning and length: whole files are too large to read twice.
+fn hash_of(beginning: &[u8], length: u64) -> String {
+    let mut bytes = beginning.to_vec();
+    bytes.extend(length.to_le_bytes());
+    format!("{:016x}", fnv1a(&bytes))
+}
+
+/// What a file has recorded.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Recorded {
+    /// A profiler's trace: all that a GPU did.
+    Kernels(Kernels),
+    /// A flight recorder's dump: the last calls.
+    Calls(Vec<Entry>),
+}
+
+/// Parses a text of either kind; nothing is recorded in one of neither.
+pub(super) fn parse(reader: impl Read) -> serde_json::Result<(Head, Option<Recorded>)> {
     let mut parts = Parts::default();
     let mut parser = serde_json::Deserializer::from_reader(reader);
     Top(&mut parts).deserialize(&mut parser)?;
@@ -102,30 +117,28 @@ pub(super) fn parse(reader: impl Read) -> serde_json::Result<Found> {
 /// What was met so far.
 #[derive(Default)]
 struct Parts {
-    found: Found,
+    head: Head,
     events: Option<kineto::Builder>,
     entries: Option<recorder::Builder>,
 }
 
 impl Parts {
-    fn finish(self) -> Found {
-        let mut found = self.found;
-        if let Some(events) = self.events {
-            let kernels = events.finish(&mut found);
-            found.recorded = Some(Recorded::Kernels(kernels));
-        } else if let Some(entries) = self.entries {
-            let entries = entries.finish(&mut found);
-            found.recorded = Some(Recorded::Calls(entries));
-        }
-        found
+    fn finish(self) -> (Head, Option<Recorded>) {
+        let Self { mut head, events, entries } = self;
+        let recorded = match (events, entries) {
+            (Some(events), _) => Some(Recorded::Kernels(events.finish(&mut head))),
+            (None, Some(entries)) => Some(Recorded::Calls(entries.finish(&mut head))),
+            (None, None) => None,
+        };
+        (head, recorded)
     }
 
-    fn head(&mut self, info: DistributedInfo) {
+    fn say(&mut self, info: DistributedInfo) {
         let small = |value: &Loose| value.count().and_then(|n| u32::try_from(n).ok());
-        self.found.rank = small(&info.rank);
-        self.found.world = small(&info.world_size);
+        self.head.rank = small(&info.rank);
+        self.head.world = small(&info.world_size);
         if let Some(version) = info.nccl_version.text() {
-            self.found.nccl = Some(version.to_owned());
+            self.head.nccl = Some(version.to_owned());
         }
         self.groups(info.pg_config);
     }
@@ -138,7 +151,7 @@ impl Parts {
             let size = group.pg_size.count().map_or(group.ranks.0.len(), |n| usize::try_from(n).unwrap_or(0));
             let size = u32::try_from(size).unwrap_or(0);
             let ranks = group.ranks.0;
-            self.found.groups.insert(name.clone(), Group { name, description, ranks, size });
+            self.head.groups.insert(name.clone(), Group { name, description, ranks, size });
         }
     }
 }
@@ -168,7 +181,7 @@ impl<'de> Visitor<'de> for Top<'_> {
                 "entries" => parts.next_value_seed(Entries(self.0.entries.get_or_insert_default()))?,
                 "distributedInfo" => {
                     let info = parts.next_value()?;
-                    self.0.head(info);
+                    self.0.say(info);
                 }
                 "pg_config" => {
                     let groups = parts.next_value()?;
@@ -177,11 +190,11 @@ impl<'de> Visitor<'de> for Top<'_> {
                 "deviceProperties" => {
                     let devices: Items<Device> = parts.next_value()?;
                     let name = devices.0.into_iter().find_map(|(_, device)| device.name.text().map(str::to_owned));
-                    self.0.found.gpu = name;
+                    self.0.head.gpu = name;
                 }
                 "nccl_version" | "comm_lib_version" => {
                     let version: Loose = parts.next_value()?;
-                    self.0.found.nccl = version.text().map(str::to_owned);
+                    self.0.head.nccl = version.text().map(str::to_owned);
                 }
                 _ => {
                     parts.next_value::<IgnoredAny>()?;
