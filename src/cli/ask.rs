@@ -10,7 +10,7 @@ use collcast_sim::collective::nearest;
 
 use super::call::{self, Answer};
 use super::program::{Cli, parsed, run};
-use crate::Error;
+use collcast::Error;
 
 /// A value of an option.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -13,7 +13,7 @@ use super::{
     bench, calibrate, check, compare, convert, lint, output, plan, probe, profile, report, serve, simulate, sweep,
     topo, trace, transfer, tune, validate,
 };
-use crate::Error;
+use collcast::Error;
 
 /// Forecasts GPU collectives on a given machine, proves the schedules it forecasts, and holds
 /// the forecast against measurements.
