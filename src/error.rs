@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use collcast_hwbackend::exec::ExecError;
 use collcast_hwbackend::nccl::job::Answer;
 use collcast_hwbackend::read::ReadError;
+use collcast_hwbackend::trace::TraceError;
 use collcast_sim::call::CallError;
 use collcast_sim::collective::nearest;
 use collcast_sim::predict::PredictError;
@@ -47,6 +48,9 @@ pub enum Error {
     /// Measurements that cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
+    /// A trace that cannot be read.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
     /// A file that cannot be read or written.
     #[error("cannot {what} `{path}`: {source}", path = path.display())]
     File {

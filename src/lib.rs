@@ -40,6 +40,7 @@
 //! | Which host is slow, and which sets of hosts to run next to know? | [`mod@next`] |
 //! | What became slower between two sets of measurements? | [`mod@compare`] |
 //! | Which algorithm and protocol beat NCCL's choice? | [`mod@tune`] |
+//! | What does a recorded training step say, and which of its calls are slow? | [`mod@trace`] |
 //! | What is wrong with the settings of a job, its host or its log? | [`mod@lint`] |
 //! | Did a choice of NCCL or a forecast change since it was accepted, and why? | [`mod@check`] |
 //! | Which constants explain measurements of my machine? | [`mod@calibrate`] |
@@ -53,13 +54,21 @@
 //! What takes long takes a [`Watch`], which tells progress and stops it. Errors say what is wrong, where, and the way out.
 //! `examples/questions.rs` asks each of these in a few lines.
 //!
+//! `cli` is the command line, also for programs: `cli::ask` answers a command as data.
+//!
 //! Below stand the crates that this one is made of: [`sim`] (schedules, verifier, engine, models), [`topologies`]
 //! (machines from files), [`scenarios`] (training steps), [`hwbackend`] (real runs, readers of measurements), [`reports`].
+
+// The command line names the library as every program does.
+#[cfg(feature = "cli")]
+extern crate self as collcast;
 
 pub mod bands;
 pub mod bench;
 pub mod calibrate;
 pub mod check;
+#[cfg(feature = "cli")]
+pub mod cli;
 pub mod compare;
 pub mod confidence;
 pub mod convert;
@@ -83,6 +92,7 @@ pub mod site;
 pub mod statistics;
 pub mod step;
 pub mod topo;
+pub mod trace;
 pub mod transfer;
 pub mod tune;
 pub mod validate;

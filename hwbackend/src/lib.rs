@@ -4,7 +4,7 @@
 //! on CPU threads, [`cuda`] on GPUs (both run schedules), [`nccl`] through NCCL's own
 //! collectives, [`verbs`] over RDMA between processes. [`probe`] asks a new machine what it is. Libraries are found at run time. [`read`] turns files and folders (nccl-tests
 //! logs and JSON, CSV) into [`Measurement`](collcast_sim::measurement::Measurement)s, and says
-//! of every file and line it could not use why.
+//! of every file and line it could not use why. [`trace`] reads what PyTorch recorded of training steps.
 
 pub mod check;
 pub mod cuda;
@@ -18,4 +18,5 @@ pub mod probe;
 pub mod read;
 pub mod rendezvous;
 mod sync;
+pub mod trace;
 pub mod verbs;

@@ -49,7 +49,11 @@ macro_rules! data {
     };
 }
 
-const SAMPLES: [Sample; 9] = [
+const INSPECTOR: &str = r#"{"header":{"id":"0x7f8c496ae9f661","rank":2,"n_ranks":8,"nnodes":1},"metadata":{"inspector_output_format_version":"v4.0","hostname":"h","pid":1},"coll_perf":{"coll":"AllReduce","coll_sn":1407,"coll_msg_size_bytes":17179869184,"coll_exec_time_us":61974,"coll_timing_source":"kernel_gpu","coll_algobw_gbs":277.210914,"coll_busbw_gbs":485.119099}}
+{"header":{"id":"0xe6","rank":4,"n_ranks":8,"nnodes":1},"coll_perf":{"coll":"ReduceScatter","coll_algo":"RING","coll_proto":"SIMPLE","coll_sn":1,"coll_msg_size_bytes":2147483648,"coll_exec_time_us":41057,"coll_timing_source":"kernel_gpu","coll_algobw_gbs":418.439467,"coll_busbw_gbs":366.134533}}
+"#;
+
+const SAMPLES: [Sample; 10] = [
     sample("all_reduce_check.log", data!("all_reduce_check.log"), ""),
     sample("G4_all_gather_Ring_LL128.log", data!("G4_all_gather_Ring_LL128.log"), ""),
     sample("t2_p2pch16_sendrecv.log", data!("t2_p2pch16_sendrecv.log"), ""),
@@ -71,6 +75,7 @@ const SAMPLES: [Sample; 9] = [
         data!("azure_nd_h100_v5_1n_allreduce.toml"),
     ),
     sample("own.json", OWN, ""),
+    sample("host-pid1.log", INSPECTOR, ""),
 ];
 
 /// Those that count wrong values.
@@ -325,4 +330,50 @@ fn samples_are_valid() {
     let counted = COUNTED.map(|which| counts(&SAMPLES[which]).len());
     assert!(counted[..3].iter().all(|&count| count >= 6), "{counted:?}");
     assert_eq!(counted[3..], [4, 3]);
+}
+
+/// Traces of a profiler and of a flight recorder, in every form that a value takes.
+const TRACES: [&str; 2] = [
+    r#"{"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "NVIDIA H100"}],
+"distributedInfo": {"backend": "nccl", "rank": 1, "world_size": 2, "pg_config": [{"pg_name": "0", "pg_desc": "default_pg", "pg_size": 2, "ranks": [0, 1]}], "nccl_version": "2.28.9"},
+"traceEvents": [
+{"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#3", "pid": 7, "tid": 7, "ts": 100.5, "dur": 50.0},
+{"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 7, "tid": 7, "ts": 101.0, "dur": 4.5, "args": {"correlation": 12}},
+{"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 110, "dur": 20.25, "args": {"correlation": 12, "stream": 7}},
+{"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernelExC", "pid": 7, "tid": 7, "ts": 106.0, "dur": 4.5, "args": {"correlation": 13}},
+{"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)", "pid": 0, "tid": 17, "ts": 120, "dur": 30.0, "args": {"correlation": 13, "Collective name": "allreduce", "In msg nelems": 1000, "Out msg nelems": 1000, "Group size": 2, "dtype": "BFloat16", "In split size": "[]", "Process Group Name": "0", "Process Group Description": "default_pg", "Process Group Ranks": "[0, ..., 1]"}},
+{"ph": "i", "s": "g", "name": "Record Window End", "pid": "", "tid": "", "ts": 200.0}],
+"traceName": "x"}"#,
+    r#"{"version": "2.10", "comm_lib_version": "2.28.9", "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}},
+"entries": [
+{"record_id": 1, "pg_id": 0, "process_group": ["0", "default_pg"], "collective_seq_id": 7, "p2p_seq_id": 0, "profiling_name": "nccl:all_reduce", "time_created_ns": 1795636226417227804, "duration_ms": 0.5, "input_sizes": [[3, 4]], "input_dtypes": ["Float"], "output_sizes": [[3, 4]], "state": "completed", "is_p2p": false},
+{"record_id": 2, "process_group": ["0", "default_pg"], "collective_seq_id": 8, "p2p_seq_id": 1, "profiling_name": "nccl:send 0->1", "input_sizes": [3], "input_dtypes": ["Half"], "output_sizes": [], "state": "scheduled", "is_p2p": true, "duration_ms": null}]}"#,
+];
+
+/// Goal: a changed trace is read or refused, says no more than can be read, and holds no more than its text.
+#[test]
+fn changed_traces_are_read_or_refused() {
+    let folder = TempDir::new().unwrap();
+    fuzz(512, &(0..TRACES.len(), prop::collection::vec(edit(), 0..6)), |(which, edits)| {
+        let bytes = edits.iter().fold(TRACES[which].as_bytes().to_vec(), |text, edit| applied(&text, edit));
+        let path = folder.path().join("trace_1.json");
+        fs::write(&path, &bytes).unwrap();
+        match collcast_hwbackend::trace::read(&path) {
+            Err(error) => prop_assert!((1..2000).contains(&error.to_string().len()), "{error}"),
+            Ok(trace) => {
+                prop_assert!(trace.calls.len() <= bytes.len() && trace.notes.iter().all(|note| note.len() < 500));
+                if let collcast_hwbackend::trace::Recorded::Kernels(kernels) = &trace.recorded {
+                    prop_assert!(kernels.activities.iter().all(|a| a.begin <= a.end));
+                }
+            }
+        }
+        Ok(())
+    });
+    for (text, calls) in TRACES.iter().zip([1, 2]) {
+        let path = folder.path().join("whole_1.json");
+        fs::write(&path, text).unwrap();
+        let trace = collcast_hwbackend::trace::read(&path).unwrap();
+        assert_eq!((trace.rank, trace.calls.len(), trace.notes.len()), (Some(1), calls, 0));
+        assert_eq!(trace.nccl.as_deref(), Some("2.28.9"));
+    }
 }

@@ -712,3 +712,59 @@ fn threads_gpus_and_halves_are_those_of_the_header() {
         assert_eq!(ranks, (launch != Launch::Processes).then_some(8), "{header}");
     }
 }
+
+/// A record as NCCL Inspector writes it.
+fn inspected(coll: &str, bytes: u64, us: u64, rate: f64, more: &str) -> String {
+    format!(
+        r#"{{"header":{{"id":"0x7f8c","rank":2,"n_ranks":8,"nnodes":1}},"metadata":{{"inspector_output_format_version":"v4.4"}},"coll_perf":{{"coll":"{coll}","coll_sn":7,"coll_msg_size_bytes":{bytes},"coll_exec_time_us":{us},"coll_algobw_gbs":{rate}{more}}}}}"#
+    )
+}
+
+/// Goal: the two records that NVIDIA's README shows have the sizes of nccl-tests, for one of which eight ranks count; of
+/// calls that are alike the lower quartile is taken, and what a host timed is left out.
+#[test]
+fn records_of_the_inspector_are_rows() {
+    let gpu = r#","coll_timing_source":"kernel_gpu""#;
+    let chosen = r#","coll_timing_source":"kernel_gpu","coll_algo":"RING","coll_proto":"LL128""#;
+    let mut lines = vec![
+        inspected("AllReduce", 17_179_869_184, 61_974, 277.210914, ""),
+        inspected("ReduceScatter", 2_147_483_648, 41_057, 418.439467, gpu),
+        inspected("AllReduce", 1 << 20, 500, 2.0, r#","coll_timing_source":"collective_cpu""#),
+        inspected("AllGather", 1 << 20, 100, 123.0, gpu),
+        r#"{"header":{"id":"0x7f8c","rank":2,"n_ranks":8,"nnodes":1},"p2p_perf":{"p2p":"Send"}}"#.to_owned(),
+        "{".to_owned(),
+    ];
+    lines.extend(
+        [40, 10, 20, 30].map(|us| inspected("AllGather", 1 << 17, us, (1 << 20) as f64 / us as f64 / 1e3, chosen)),
+    );
+    let report = read_texts(&[("host-pid1.log", &lines.join("\n"))]).unwrap();
+    let file = &report.files[0];
+    assert_eq!((file.kind, file.rows, file.unusable, file.unreadable), (FileKind::Json, 3, 1, 1), "{:?}", file.notes);
+    let rows: Vec<_> =
+        report.measurements.iter().map(|m| (m.collective, m.size.0, m.time, m.chosen.map(|c| c.protocol))).collect();
+    let us = SimDuration::from_us;
+    assert_eq!(
+        rows,
+        [
+            (Collective::AllReduce, 17_179_869_184, us(61_974.0), None),
+            (Collective::AllGather, 1 << 20, us(20.0), Some(Protocol::Ll128)),
+            (Collective::ReduceScatter, 8 * 2_147_483_648, us(41_057.0), None),
+        ]
+    );
+    assert!(report.measurements.iter().all(|m| (m.ranks, m.hosts) == (8, Some(1))));
+    let said: String = file.warnings().join("\n");
+    for word in [
+        "host-pid1.log:4: its rate",
+        "host-pid1.log:6: no record",
+        "1 calls between two ranks",
+        "the host timed",
+        "6 calls by",
+    ] {
+        assert!(said.contains(word), "{word}: {said}");
+    }
+    // Set over several lines, as the README has them.
+    let value: serde_json::Value = serde_json::from_str(&lines[0]).unwrap();
+    let pretty = serde_json::to_string_pretty(&value).unwrap();
+    let report = read_texts(&[("a.jsonl", &format!("{pretty}\n{pretty}\n"))]).unwrap();
+    assert_eq!((report.measurements.len(), report.measurements[0].origin.line), (1, 1));
+}

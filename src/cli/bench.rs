@@ -2,9 +2,9 @@
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -19,11 +19,12 @@ use collcast_sim::nccl::is_read;
 use collcast_sim::topology::Topology;
 use indicatif::ProgressBar;
 
-use crate::guard::{GuardArgs, SIZES, SIZES_OF_THREADS};
-use crate::launch;
-use crate::output::{Format, OutputArgs, PageArgs, with_nccl_tests, write};
-use crate::selectors::{CallArgs, MachineArgs, Named, default_sizes, queries};
-use crate::sets::SetsArgs;
+use super::call::{self, Code};
+use super::guard::{GuardArgs, SIZES, SIZES_OF_THREADS};
+use super::launch;
+use super::output::{Format, OutputArgs, PageArgs, with_nccl_tests, write};
+use super::selectors::{CallArgs, MachineArgs, Named, default_sizes, queries};
+use super::sets::SetsArgs;
 
 /// Batches of a quick run, and the seconds that those of a size may take: the nine sizes of it take some seconds.
 const QUICK_BATCHES: u32 = 7;
@@ -254,7 +255,7 @@ impl Args {
     }
 }
 
-pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, Error> {
+pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
     args.call.no_split("bench")?;
     args.check(given)?;
     let beside = beside(args.output.output.as_deref())?;
@@ -285,8 +286,9 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, Error> {
     let (bar, watch) = watched("");
     let leads = rank == 0;
     let (effort, nvls, verbs) = (args.effort(), args.nvls, args.verbs.options(rank));
+    let worker = call::other_program();
     let request =
-        Request { effort, nvls, env, world, verbs, watch, sets, ..Request::new(args.backend.into(), queries) };
+        Request { effort, nvls, env, world, verbs, watch, sets, worker, ..Request::new(args.backend.into(), queries) };
     let outcome = bench::bench(&site, &request)?;
     bar.finish_and_clear();
     // A table of nothing looks like a result.
@@ -303,24 +305,28 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, Error> {
     }
     match outcome.failure {
         Some(failure) => Err(failure.into()),
-        None if leads && outcome.interrupted => Ok(ExitCode::from(130)),
-        None => Ok(ExitCode::SUCCESS),
+        None if leads && outcome.interrupted => Ok(Code::from(130)),
+        None => Ok(Code::SUCCESS),
     }
 }
 
 /// Does the job on standard input: one process of NCCL's, which [`run`] has started.
-pub(crate) fn work() -> Result<ExitCode, Error> {
+pub(crate) fn work() -> Result<Code, Error> {
     let well = bench::work(&mut std::io::stdin(), &mut std::io::stdout())?;
-    Ok(if well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if well { Code::SUCCESS } else { Code::FAILURE })
 }
 
 /// A bar on the terminal, and the watch that moves it and that Ctrl-C stops; lines are told with `mark` before them.
 pub(crate) fn watched(mark: &'static str) -> (ProgressBar, Watch) {
     let bar = if std::io::stderr().is_terminal() { ProgressBar::new(0) } else { ProgressBar::hidden() };
-    let stop = Arc::new(AtomicBool::new(false));
+    let asked = call::stop();
+    let stop = asked.clone().unwrap_or_default();
     let handler = Arc::clone(&stop);
     // A second Ctrl-C while the first is being honoured changes nothing; what was measured is kept.
-    let _ = ctrlc::set_handler(move || handler.store(true, Ordering::Relaxed));
+    // A program that asks has a handler of its own.
+    if asked.is_none() {
+        let _ = ctrlc::set_handler(move || handler.store(true, Ordering::Relaxed));
+    }
     let (moved, above) = (bar.clone(), bar.clone());
     let watch = Watch::default().until(stop).on_stage(move |line| above.suspend(|| say!("{mark}{line}")));
     let watch = watch.on_progress(move |done, all| {
@@ -332,7 +338,8 @@ pub(crate) fn watched(mark: &'static str) -> (ProgressBar, Watch) {
 
 /// This command, as the files beside data name it.
 pub(crate) fn source() -> String {
-    let command: Vec<String> = std::iter::once("collcast".to_owned()).chain(std::env::args().skip(1)).collect();
+    let given = call::words().into_iter().skip(1).map(|word| word.to_string_lossy().into_owned());
+    let command: Vec<String> = std::iter::once("collcast".to_owned()).chain(given).collect();
     command.join(" ")
 }
 
@@ -384,13 +391,15 @@ fn print(args: &Args, outcome: &Outcome, beside: Option<&Path>, judged: bool) ->
 }
 
 /// Starts this command again with what NCCL reads from its environment, once, before it starts.
-fn with_environment(args: &Args) -> Result<ExitCode, Error> {
+fn with_environment(args: &Args) -> Result<Code, Error> {
     let file = |source| Error::File { what: "start", path: "this program".into(), source };
     let settings = environment(args.call.nccl.variables()?, args.nvls)?;
-    let mut command = Command::new(std::env::current_exe().map_err(file)?);
-    command.args(std::env::args_os().skip(1)).envs(settings.iter().map(|(name, value)| (name, of_rank(value, 0))));
+    let mut command = Command::new(call::program().map_err(file)?);
+    command
+        .args(call::words().into_iter().skip(1))
+        .envs(settings.iter().map(|(name, value)| (name, of_rank(value, 0))));
     // Ctrl-C reaches both; the other keeps its rows and says how it ended.
     let _ = ctrlc::set_handler(|| {});
     let status = command.status().map_err(file)?;
-    Ok(status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))
+    Ok(status.code().and_then(|code| u8::try_from(code).ok()).map_or(Code::FAILURE, Code::from))
 }

@@ -1,7 +1,6 @@
 //! `collcast calibrate`: from measurements to a profile, with intervals and held-out errors.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use collcast::calibrate::{Request, calibrate};
 use collcast::files::make_folder;
@@ -11,8 +10,9 @@ use collcast_sim::calibrate::Split;
 use collcast_sim::collective::{Launch, nearest};
 use collcast_sim::units::parse_size;
 
-use crate::output::{Format, OutputArgs, PageArgs, formats, write};
-use crate::selectors::{Named, ReadArgs, profile_folders};
+use super::call::Code;
+use super::output::{Format, OutputArgs, PageArgs, formats, write};
+use super::selectors::{Named, ReadArgs, profile_folders};
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -84,7 +84,7 @@ pub(crate) struct Args {
     page: PageArgs,
 }
 
-pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, Error> {
+pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
     if let Some(gpu) = &args.compute {
         return fit_kernels(args, gpu);
     }
@@ -107,11 +107,11 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, Error> {
     args.page.write(|| outcome.report(true, output))?;
     let report = outcome.report(args.format == Format::Table, output);
     OutputArgs { format: Some(args.format), output: None }.print(&report, None)?;
-    Ok(if usable || args.force { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if usable || args.force { Code::SUCCESS } else { Code::FAILURE })
 }
 
 /// Fits a profile of kernels in place of one of collectives.
-fn fit_kernels(args: &Args, gpu: &str) -> Result<ExitCode, Error> {
+fn fit_kernels(args: &Args, gpu: &str) -> Result<Code, Error> {
     let fitted = kernels::fit(&kernels::FitRequest {
         measurements: args.measurements.clone(),
         gpu: gpu.to_owned(),
@@ -123,7 +123,7 @@ fn fit_kernels(args: &Args, gpu: &str) -> Result<ExitCode, Error> {
     args.page.write(|| fitted.report(true, args.output.as_deref()))?;
     let report = fitted.report(args.format == Format::Table, args.output.as_deref());
     OutputArgs { format: Some(args.format), output: None }.print(&report, None)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(Code::SUCCESS)
 }
 
 /// The name of the profile: as asked for, else the stem of its file.

@@ -1,7 +1,6 @@
 //! `collcast check SUITE`: did NCCL's choices or our forecasts move since the baseline, and why?
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use collcast::Error;
 use collcast::check::{Baseline, Outcome, Request, Suite, baseline_of, check, json_schema};
@@ -11,8 +10,9 @@ use collcast::views::{only, shorten};
 use collcast_reports::model::Report;
 use collcast_reports::terminal;
 
-use crate::output::{Format, OutputArgs, PageArgs, tell, write};
-use crate::selectors::Named;
+use super::call::Code;
+use super::output::{Format, OutputArgs, PageArgs, tell, write};
+use super::selectors::Named;
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -70,10 +70,10 @@ pub(crate) struct Args {
 /// Findings that a screen shows; the worst come first.
 const SHOWN: usize = 40;
 
-pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, Error> {
+pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
     let Some(path) = args.suite.as_ref().filter(|_| !args.schema) else {
         write(args.output.output.as_deref(), format!("{}\n", json_schema()).as_bytes())?;
-        return Ok(ExitCode::SUCCESS);
+        return Ok(Code::SUCCESS);
     };
     if args.update {
         let judging = [
@@ -108,11 +108,11 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, Error> {
     let outcome = check(&Request::new(suite, Baseline::read_for(path, &file)?))?;
     args.page.write(|| outcome.report(false))?;
     print(&args.output, &outcome)?;
-    Ok(ExitCode::from(u8::from(outcome.failed())))
+    Ok(Code::from(u8::from(outcome.failed())))
 }
 
 /// Writes what is predicted today as the baseline.
-fn accept(file: &Path, outcome: &Outcome) -> Result<ExitCode, Error> {
+fn accept(file: &Path, outcome: &Outcome) -> Result<Code, Error> {
     let text = outcome.next_baseline();
     let same = read_text("read the baseline", file).is_ok_and(|old| old == text);
     if !same {
@@ -123,7 +123,7 @@ fn accept(file: &Path, outcome: &Outcome) -> Result<ExitCode, Error> {
     }
     let done = if same { "is up to date" } else { "is written" };
     say!("ok: the baseline {} {done}: {}", file.display(), outcome.today.counts());
-    Ok(ExitCode::SUCCESS)
+    Ok(Code::SUCCESS)
 }
 
 /// Prints what was found. With nothing to report, stdout stays empty, but for programs and files.

@@ -1,15 +1,15 @@
 //! `collcast compare A B`: what became slower between two sets of measurements or results.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use collcast::Error;
 use collcast::compare::{Change, Condition, Request, Set, compare};
 use collcast::values::percent;
 use collcast::views::{only, shorten};
 
-use crate::output::{Format, OutputArgs, PageArgs};
-use crate::selectors::ReadArgs;
+use super::call::Code;
+use super::output::{Format, OutputArgs, PageArgs};
+use super::selectors::ReadArgs;
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -62,7 +62,7 @@ pub(crate) struct Args {
 /// Bands that a screen shows; the worst come first.
 const BANDS_SHOWN: usize = 40;
 
-pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
+pub(crate) fn run(args: &Args) -> Result<Code, Error> {
     let outcome = compare(&request(args)?)?;
     args.page.write(|| outcome.report(true))?;
     let format = args.output.format();
@@ -78,7 +78,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
         _ => {}
     }
     args.output.print(&report, None)?;
-    Ok(ExitCode::from(u8::from(outcome.change() == Change::Slower)))
+    Ok(Code::from(u8::from(outcome.change() == Change::Slower)))
 }
 
 fn request(args: &Args) -> Result<Request, Error> {

@@ -1,13 +1,13 @@
 //! `collcast convert`: an algorithm as MSCCL XML.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use collcast::Error;
 use collcast::convert::convert;
 
-use crate::output::write;
-use crate::selectors::{CallArgs, MachineArgs, Named, default_sizes, queries};
+use super::call::Code;
+use super::output::write;
+use super::selectors::{CallArgs, MachineArgs, Named, default_sizes, queries};
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -25,7 +25,7 @@ pub(crate) struct Args {
     output: Option<PathBuf>,
 }
 
-pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, Error> {
+pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
     let mut call = args.call.clone();
     call.no_split("convert")?;
     given.without(&["--graph", "--explain-choice"], "the file holds no graph and no reason", "leave it out")?;
@@ -47,5 +47,5 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, Error> {
         say!("{note}");
     }
     write(args.output.as_deref(), outcome.xml.as_bytes())?;
-    Ok(ExitCode::SUCCESS)
+    Ok(Code::SUCCESS)
 }

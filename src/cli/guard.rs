@@ -1,7 +1,6 @@
 //! `collcast bench --expect`: whether this host is fit for a job.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use collcast::bench::Outcome;
 use collcast::guard::{Expected, guard};
@@ -9,8 +8,9 @@ use collcast::views::guard::prometheus;
 use collcast::views::validate::Shown;
 use collcast::{Error, SiteSpec};
 
-use crate::output::{Format, OutputArgs, PageArgs, write};
-use crate::selectors::{GateArgs, Named};
+use super::call::Code;
+use super::output::{Format, OutputArgs, PageArgs, write};
+use super::selectors::{GateArgs, Named};
 
 /// Sizes of a quick run: latency below 1 MiB, and five that bandwidth bounds, since bands are judged and never single
 /// sizes.
@@ -71,7 +71,7 @@ impl GuardArgs {
         site: SiteSpec,
         output: &OutputArgs,
         page: &PageArgs,
-    ) -> Result<ExitCode, Error> {
+    ) -> Result<Code, Error> {
         let expected = match &self.expect {
             Some(machine) => Expected::Machine(Box::new(SiteSpec { topology: Some(machine.clone()), ..site })),
             None => Expected::Runs(self.expect_from.clone()),
@@ -88,7 +88,7 @@ impl GuardArgs {
             (report.tables, report.assumptions) = (Vec::new(), Vec::new());
         }
         to_stdout.print(&report, None)?;
-        Ok(ExitCode::from(u8::from(outcome.failed)))
+        Ok(Code::from(u8::from(outcome.failed)))
     }
 
     /// That GPUs are missing, as it is told: the verdict where a host is judged.

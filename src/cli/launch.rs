@@ -1,11 +1,13 @@
 //! Starts this command once a rank, on this host, as a launcher of processes would.
 
 use std::net::TcpListener;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use collcast::Error;
 use collcast::bench::Children;
+
+use super::call::{self, Code};
 
 /// Most processes: each has the machine's model and its FIFOs in memory.
 const MOST: u32 = 256;
@@ -13,7 +15,7 @@ const MOST: u32 = 256;
 const GRACE: Duration = Duration::from_secs(5);
 
 /// Starts the command once for each rank; rank 0 speaks for all, and its exit code is that of the command.
-pub(crate) fn processes(ranks: u32) -> Result<ExitCode, Error> {
+pub(crate) fn processes(ranks: u32) -> Result<Code, Error> {
     if ranks > MOST {
         return Err(Error::usage(
             format!("{ranks} processes are more than are started on one host ({MOST})"),
@@ -24,7 +26,7 @@ pub(crate) fn processes(ranks: u32) -> Result<ExitCode, Error> {
         let path = path.into();
         move |source| Error::File { what, path, source }
     };
-    let program = std::env::current_exe().map_err(file("find", "this program"))?;
+    let program = call::program().map_err(file("find", "this program"))?;
     // Free now; should another program take it before rank 0 does, the run ends in an error.
     let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr());
     let port = port.map_err(file("find a free port on", "127.0.0.1"))?.port();
@@ -33,7 +35,7 @@ pub(crate) fn processes(ranks: u32) -> Result<ExitCode, Error> {
     let mut children = Children(Vec::new());
     for rank in 0..ranks {
         let mut command = Command::new(&program);
-        command.args(std::env::args_os().skip(1)).env("MASTER_ADDR", "127.0.0.1");
+        command.args(call::words().into_iter().skip(1)).env("MASTER_ADDR", "127.0.0.1");
         command.envs([("RANK", rank.to_string()), ("LOCAL_RANK", rank.to_string())]);
         command.envs([("WORLD_SIZE", ranks.to_string()), ("COLLCAST_PORT", port.to_string())]);
         if rank > 0 {
@@ -47,7 +49,7 @@ pub(crate) fn processes(ranks: u32) -> Result<ExitCode, Error> {
         std::thread::sleep(Duration::from_millis(10));
     }
     match first.code().and_then(|code| u8::try_from(code).ok()) {
-        Some(code) => Ok(ExitCode::from(code)),
+        Some(code) => Ok(Code(code)),
         None => Err(Error::Exec { code: 1, message: format!("rank 0 ended with {first}"), hint: None }),
     }
 }

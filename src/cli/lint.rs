@@ -1,13 +1,13 @@
 //! `collcast lint FILE...`: what is wrong with settings, a host or a log, before anything is measured.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use collcast::lint::{Input, Request, Severity, lint};
 use collcast::{Error, SiteSpec};
 use collcast_reports::terminal;
 
-use crate::output::{Format, OutputArgs, formats_of_findings, tell, write};
+use super::call::Code;
+use super::output::{Format, OutputArgs, formats_of_findings, tell, write};
 
 #[derive(clap::Args, Debug)]
 #[command(mut_arg("format", |arg| arg.value_parser(formats_of_findings())))]
@@ -57,7 +57,7 @@ pub(crate) struct Args {
     output: OutputArgs,
 }
 
-pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
+pub(crate) fn run(args: &Args) -> Result<Code, Error> {
     let mut inputs = args.files.iter().map(|file| Input::read(file)).collect::<Result<Vec<_>, _>>()?;
     if let Some(pid) = args.pid {
         inputs.push(Input::read(&PathBuf::from(format!("/proc/{pid}/environ")))?);
@@ -88,5 +88,5 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
         Format::Sarif => args.output.print(&report, Some(outcome.sarif()))?,
         _ => args.output.print(&report, None)?,
     }
-    Ok(ExitCode::from(u8::from(outcome.count(Severity::Error) > 0)))
+    Ok(Code::from(u8::from(outcome.count(Severity::Error) > 0)))
 }

@@ -10,6 +10,7 @@ use collcast_reports::{csv, github, html, json, junit, markdown, terminal};
 
 use terminal_size::{Width, terminal_size_of};
 
+use super::call;
 use collcast::files::failed;
 use collcast::views::figures;
 use collcast::{Error, Watch};
@@ -17,7 +18,7 @@ use collcast::{Error, Watch};
 /// [`tell`] with one line, formatted: what names and files put into it cannot drive a terminal or a CI log.
 macro_rules! say {
     ($($part:tt)*) => {
-        $crate::output::tell(&format!("{}\n", collcast_sim::text::one_line(&format!($($part)*))))
+        super::output::tell(&format!("{}\n", collcast_sim::text::one_line(&format!($($part)*))))
     };
 }
 
@@ -93,7 +94,7 @@ pub(crate) struct OutputArgs {
 }
 
 impl OutputArgs {
-    /// The format asked for, by name or by that of the file.
+    /// The format asked for, by name or by that of the file; all that there is where a program asks.
     pub(crate) fn format(&self) -> Format {
         let of_file = || match extension(self.output.as_deref()?)?.as_str() {
             "csv" => Some(Format::Csv),
@@ -102,11 +103,15 @@ impl OutputArgs {
             "xml" => Some(Format::Junit),
             _ => None,
         };
-        self.format.or_else(of_file).unwrap_or(Format::Table)
+        let unsaid = if call::asked() { Format::Json } else { Format::Table };
+        self.format.or_else(of_file).unwrap_or(unsaid)
     }
 
     /// Prints a report; `own` is its text in a format that not every command has.
     pub(crate) fn print(&self, report: &Report, own: Option<String>) -> Result<(), Error> {
+        if call::keep(|answer| answer.reports.push(report.clone())) && self.output.is_none() {
+            return Ok(());
+        }
         let text = match self.format() {
             Format::Table => terminal::render(report, self.width()),
             Format::Csv => csv::render(report),
@@ -156,7 +161,8 @@ impl PageArgs {
     /// [`Self::write`] of a report with pictures that may fail.
     pub(crate) fn write_drawn(&self, report: impl FnOnce() -> Result<Report, Error>) -> Result<(), Error> {
         let Some(path) = &self.report else { return Ok(()) };
-        let words: Vec<String> = std::env::args_os().skip(1).map(|word| quoted(&word.to_string_lossy())).collect();
+        let words: Vec<String> =
+            call::words().into_iter().skip(1).map(|word| quoted(&word.to_string_lossy())).collect();
         let command = Some(format!("collcast {}", words.join(" ")));
         write_page(path, vec![Report { command, ..report()? }])
     }
@@ -182,6 +188,9 @@ pub(crate) fn quoted(word: &str) -> String {
 
 /// Writes text for people to stderr. Where that is closed or full nobody reads it, which is no reason to fail.
 pub(crate) fn tell(text: &str) {
+    if call::keep(|answer| answer.notes.push_str(text)) {
+        return;
+    }
     let _ = std::io::stderr().lock().write_all(text.as_bytes());
 }
 
@@ -190,6 +199,9 @@ const LONG: usize = 16;
 
 /// Answers a question of so many parts, with a progress bar on a screen.
 pub(crate) fn watched<T>(parts: usize, answer: impl FnOnce(&Watch) -> T) -> T {
+    if let Some(stop) = call::stop() {
+        return answer(&Watch::default().until(stop));
+    }
     if parts <= LONG || !std::io::stderr().is_terminal() {
         return answer(&Watch::default());
     }
@@ -206,6 +218,9 @@ pub(crate) fn watched<T>(parts: usize, answer: impl FnOnce(&Watch) -> T) -> T {
 /// Writes to a file, whole or not at all, or to stdout.
 pub(crate) fn write(path: Option<&Path>, bytes: &[u8]) -> Result<(), Error> {
     let Some(path) = path else {
+        if call::keep(|answer| answer.text.push_str(&String::from_utf8_lossy(bytes))) {
+            return Ok(());
+        }
         let mut out = std::io::stdout().lock();
         return out.write_all(bytes).and_then(|()| out.flush()).map_err(|source| failed("stdout".as_ref(), source));
     };

@@ -1,14 +1,14 @@
 //! `collcast plan`: which layout trains a model fastest on so many GPUs, and when the run is done.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use collcast::plan::fields::{Layer, requests};
 use collcast::plan::{Request, compare, file, plan, timeline};
 use collcast::{Error, SiteSpec};
 
-use crate::output::{OutputArgs, PageArgs, watched, write};
-use crate::selectors::profile_folders;
+use super::call::Code;
+use super::output::{OutputArgs, PageArgs, watched, write};
+use super::selectors::profile_folders;
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -148,7 +148,7 @@ impl Args {
 /// Parts of an answer before they are counted, of which a progress bar is shown.
 const LAYOUTS: usize = 10_000;
 
-pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
+pub(crate) fn run(args: &Args) -> Result<Code, Error> {
     let site = SiteSpec { profile_folders: profile_folders(), ..SiteSpec::default() };
     let (sensitivities, vary) = (args.sensitivities, args.vary.clone());
     let base = Request { site, sensitivities, vary, ..Request::new("", "", 0) };
@@ -172,7 +172,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
         let options = watched(LAYOUTS, |watch| compare(&requests, watch))?;
         args.page.write(|| options.report())?;
         args.output.print(&options.report(), None)?;
-        return Ok(ExitCode::SUCCESS);
+        return Ok(Code::SUCCESS);
     };
     let outcome = watched(LAYOUTS, |watch| plan(one, watch))?;
     if let Some(path) = &args.timeline {
@@ -181,5 +181,5 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     }
     args.page.write(|| outcome.report())?;
     args.output.print(&outcome.report(), None)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(Code::SUCCESS)
 }

@@ -1,7 +1,6 @@
 //! `collcast probe`: what a machine with GPUs is and can do, as files that `calibrate` takes.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -12,10 +11,11 @@ use collcast_hwbackend::verbs::Verbs;
 use collcast_reports::model::Report;
 use collcast_reports::{csv, terminal};
 
-use crate::bench::{VerbsArgs, seconds, source, watched};
-use crate::launch;
-use crate::output::{tell, write};
-use crate::selectors::Named;
+use super::bench::{VerbsArgs, seconds, source, watched};
+use super::call::Code;
+use super::launch;
+use super::output::{tell, write};
+use super::selectors::Named;
 
 /// What is probed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -61,7 +61,7 @@ pub(crate) struct Args {
 /// Batches of a measurement over verbs, and of a quick one.
 const BATCHES: (u32, u32) = (21, 7);
 
-pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, Error> {
+pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
     if args.backend == Probed::Verbs {
         given.without(&["--compute"], "it is of GPUs", "leave it out, or leave --backend out")?;
         return probe_network(args);
@@ -83,12 +83,12 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, Error> {
     }
     match outcome.failure {
         Some(failure) => Err(failure.into()),
-        None => printed.map(|()| if outcome.interrupted { ExitCode::from(130) } else { ExitCode::SUCCESS }),
+        None => printed.map(|()| if outcome.interrupted { Code::from(130) } else { Code::SUCCESS }),
     }
 }
 
 /// Measures the NICs: as one process of a job, or as those that it starts.
-fn probe_network(args: &Args) -> Result<ExitCode, Error> {
+fn probe_network(args: &Args) -> Result<Code, Error> {
     let world = World::from_env(&|name| std::env::var(name).ok())?;
     let (rank, local) = world.as_ref().map_or((0, 0), |world| (world.rank, world.local));
     let verbs = args.verbs.options(rank);
@@ -100,7 +100,7 @@ fn probe_network(args: &Args) -> Result<ExitCode, Error> {
     let outcome = network(&NetworkRequest { folder, quick: args.quick, batches, patience, world, verbs, watch })?;
     bar.finish_and_clear();
     if rank > 0 {
-        return Ok(ExitCode::SUCCESS);
+        return Ok(Code::SUCCESS);
     }
     let file = |name: &str, text: &str| write(Some(&outcome.folder.join(name)), text.as_bytes());
     let report: Report = outcome.report();
@@ -110,7 +110,7 @@ fn probe_network(args: &Args) -> Result<ExitCode, Error> {
     }
     write(None, terminal::render(&report, None).as_bytes())?;
     tell(&terminal::notes(&report));
-    Ok(ExitCode::SUCCESS)
+    Ok(Code::SUCCESS)
 }
 
 /// Writes what was found beside the topology.

@@ -1,14 +1,13 @@
 //! `collcast profile`: which profiles there are, what they are made of, what sets two apart.
 
-use std::process::ExitCode;
-
 use clap::Subcommand;
 use collcast::profiles::{Folders, differences, list, values};
 use collcast::views::profile::{differences_report, list_report, values_report};
 use collcast::{Error, SiteSpec};
 
-use crate::output::OutputArgs;
-use crate::selectors::profile_folders;
+use super::call::Code;
+use super::output::OutputArgs;
+use super::selectors::profile_folders;
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -65,7 +64,7 @@ enum ProfileCommand {
     },
 }
 
-pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
+pub(crate) fn run(args: &Args) -> Result<Code, Error> {
     let folders = Folders::of(None, &profile_folders());
     match &args.command {
         ProfileCommand::List { topology, nodes, output } => {
@@ -81,5 +80,5 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
             output.print(&differences_report((before, after), &differences(before, after, &folders)?), None)?;
         }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(Code::SUCCESS)
 }

@@ -1,14 +1,14 @@
 //! `collcast report`: results of other commands as one page for a browser.
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use collcast::Error;
 use collcast::files::read_text;
 use collcast_reports::model::Report;
 use collcast_reports::read::read;
 
-use crate::output::{page_file, write_page};
+use super::call::Code;
+use super::output::{page_file, write_page};
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -28,10 +28,10 @@ pub(crate) struct Args {
     output: PathBuf,
 }
 
-pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
+pub(crate) fn run(args: &Args) -> Result<Code, Error> {
     let reports = args.results.iter().map(|path| load(path)).collect::<Result<_, Error>>()?;
     write_page(&args.output, reports)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(Code::SUCCESS)
 }
 
 fn load(path: &Path) -> Result<Report, Error> {

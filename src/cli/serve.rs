@@ -1,7 +1,6 @@
 //! `collcast serve`: how long users of a served model wait, by its workers and load.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use collcast::serve::{Fleet, Group, Load, Request, serve, split};
 use collcast::site::DEFAULT_MACHINE;
@@ -11,8 +10,9 @@ use collcast_scenarios::serving::Policy;
 use collcast_scenarios::serving::summary::Objective;
 use collcast_sim::compute::Precision;
 
-use crate::output::{OutputArgs, watched};
-use crate::selectors::profile_folders;
+use super::call::Code;
+use super::output::{OutputArgs, watched};
+use super::selectors::profile_folders;
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -140,7 +140,7 @@ fn objective(text: &str) -> Result<Objective, Error> {
     Ok(objective)
 }
 
-pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
+pub(crate) fn run(args: &Args) -> Result<Code, Error> {
     let request = args.request()?;
     let report = match &args.split {
         Some(text) => {
@@ -150,5 +150,5 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
         None => serve(&request)?.report(),
     };
     args.output.print(&report, None)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(Code::SUCCESS)
 }

@@ -1,7 +1,6 @@
 //! `collcast simulate`: one call, a group of calls or one training step in detail, and its timeline.
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use collcast::forecast::{self, group, pictures::pictures, timeline::timeline};
 use collcast::sim::collective::nearest;
@@ -10,8 +9,9 @@ use collcast::views::profile::constants;
 use collcast::{Error, step};
 use collcast_reports::model::Report;
 
-use crate::output::{Format, OutputArgs, PageArgs, write};
-use crate::selectors::{CallArgs, MachineArgs, Named, default_sizes, queries};
+use super::call::Code;
+use super::output::{Format, OutputArgs, PageArgs, write};
+use super::selectors::{CallArgs, MachineArgs, Named, default_sizes, queries};
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -86,11 +86,11 @@ const OF_A_CALL: [&str; 18] = [
     "--explain-choice",
 ];
 
-pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, Error> {
+pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
     if args.scenario_schema {
         let schema = format!("{}\n", collcast::scenarios::file::json_schema());
         write(args.output.output.as_deref(), schema.as_bytes())?;
-        return Ok(ExitCode::SUCCESS);
+        return Ok(Code::SUCCESS);
     }
     let scenario = args.machine.machine.as_deref().and_then(step::Request::find);
     if let (Some(_), Some(_)) = (&args.group, &scenario) {
@@ -120,7 +120,7 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, Error> {
 }
 
 /// One call.
-fn run_call(args: &Args) -> Result<ExitCode, Error> {
+fn run_call(args: &Args) -> Result<Code, Error> {
     let mut call = args.call.clone();
     if call.size.is_none() && call.minbytes.is_none() {
         if call.counts.is_none() {
@@ -148,11 +148,11 @@ fn run_call(args: &Args) -> Result<ExitCode, Error> {
         Ok(report)
     })?;
     args.output.print(&outcome.detail(&site, args.output.format() == Format::Table), None)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(Code::SUCCESS)
 }
 
 /// Several calls as one kernel.
-fn run_group(args: &Args, calls: &str) -> Result<ExitCode, Error> {
+fn run_group(args: &Args, calls: &str) -> Result<Code, Error> {
     let site = args.call.site(&args.machine, args.machine.one_node_count()?)?;
     let calls = args.call.grouped(calls, args.call.ranks.unwrap_or_else(|| site.topology.ranks()))?;
     let (algorithms, protocols, channels) =
@@ -166,11 +166,11 @@ fn run_group(args: &Args, calls: &str) -> Result<ExitCode, Error> {
     let outcome = group::group(&site, &group::Request { calls, algorithm, protocol, channels })?;
     args.page.write(|| outcome.report(false))?;
     args.output.print(&outcome.report(args.output.format() == Format::Table), None)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(Code::SUCCESS)
 }
 
 /// A training step.
-fn run_step(args: &Args, given: &Named, scenario: step::Request) -> Result<ExitCode, Error> {
+fn run_step(args: &Args, given: &Named, scenario: step::Request) -> Result<Code, Error> {
     given.without(
         &OF_A_CALL,
         "a scenario says itself which calls there are",
@@ -189,7 +189,7 @@ fn run_step(args: &Args, given: &Named, scenario: step::Request) -> Result<ExitC
     }
     args.page.write(|| outcome.report())?;
     args.output.print(&outcome.report(), None)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(Code::SUCCESS)
 }
 
 fn write_timeline(path: &Path, bytes: &[u8]) -> Result<(), Error> {

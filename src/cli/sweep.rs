@@ -1,13 +1,12 @@
 //! `collcast sweep`: a table over sizes, algorithms, protocols, channels and node counts.
 
-use std::process::ExitCode;
-
 use collcast::forecast::{self, Outcome};
 use collcast::sim::collective::Collective;
 use collcast::{Error, Query, Site, views};
 
-use crate::output::{Format, OutputArgs, PageArgs, watched, with_nccl_tests};
-use crate::selectors::{CallArgs, MachineArgs, Named, default_sizes, queries};
+use super::call::Code;
+use super::output::{Format, OutputArgs, PageArgs, watched, with_nccl_tests};
+use super::selectors::{CallArgs, MachineArgs, Named, default_sizes, queries};
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -30,7 +29,7 @@ pub(crate) struct Args {
     page: PageArgs,
 }
 
-pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, Error> {
+pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
     args.call.check(given)?;
     args.machine.note_default();
     let hosts = match args.machine.nodes.as_slice() {
@@ -61,7 +60,7 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, Error> {
         Some((text, report)) => args.output.print(&report, Some(text))?,
         None => args.output.print(&outcome.report(people, &[]), None)?,
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(Code::SUCCESS)
 }
 
 /// Forecasts the queries of each machine.

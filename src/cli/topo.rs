@@ -1,7 +1,6 @@
 //! `collcast topo`: machines. List, template, description, routes, channels, picture, import.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::Subcommand;
 use collcast::topo::{self, GraphsRequest, PathsRequest};
@@ -10,8 +9,9 @@ use collcast_reports::describe::describe;
 use collcast_reports::draw;
 use collcast_sim::ids::Rank;
 
-use crate::output::{OutputArgs, extension, write};
-use crate::selectors::{MachineArgs, Named, NcclArgs};
+use super::call::Code;
+use super::output::{OutputArgs, extension, write};
+use super::selectors::{MachineArgs, Named, NcclArgs};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
@@ -97,7 +97,7 @@ enum TopoCommand {
     },
 }
 
-pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, Error> {
+pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
     match &args.command {
         TopoCommand::List { output } => output.print(&topo::builtins().report(), None)?,
         TopoCommand::New { schema, output } => {
@@ -112,7 +112,7 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, Error> {
             given.without(&["--profile", "--graph"], "it is no part of a machine", "leave it out")?;
             if let Some(other) = machine.name().and_then(topo::no_machine) {
                 output.print(&other.report(), None)?;
-                return Ok(ExitCode::SUCCESS);
+                return Ok(Code::SUCCESS);
             }
             let topology = machine.load(machine.one_node_count()?)?;
             let mut report = describe(&topology);
@@ -154,7 +154,7 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, Error> {
             write(output.as_deref(), imported.xml.as_bytes())?;
         }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(Code::SUCCESS)
 }
 
 /// A file for a picture, whose name may say its format.

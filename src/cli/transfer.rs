@@ -1,16 +1,15 @@
 //! `collcast transfer`: how long a transfer between two memories takes, and by which way.
 
-use std::process::ExitCode;
-
 use collcast::serve;
 use collcast::site::DEFAULT_MACHINE;
 use collcast::transfer::{Request, transfer};
 use collcast::values::{size, time};
 use collcast::{Error, SiteSpec};
 
-use crate::output::OutputArgs;
-use crate::selectors::profile_folders;
-use crate::serve::precision;
+use super::call::Code;
+use super::output::OutputArgs;
+use super::selectors::profile_folders;
+use super::serve::precision;
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -75,7 +74,7 @@ pub(crate) struct Args {
     output: OutputArgs,
 }
 
-pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
+pub(crate) fn run(args: &Args) -> Result<Code, Error> {
     let site = SiteSpec {
         topology: args.machine.clone(),
         nodes: args.nodes,
@@ -92,7 +91,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
         };
         let group = serve::Group { workers: 1, tensor: args.tensor };
         args.output.print(&serve::break_even(&request, group, args.drives)?.report(), None)?;
-        return Ok(ExitCode::SUCCESS);
+        return Ok(Code::SUCCESS);
     }
     let prefill = args.overlap_prefill.as_deref().map(|text| time("--overlap-prefill", text)).transpose()?;
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
@@ -107,5 +106,5 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
         ..Request::new(text(&args.from), text(&args.to), size(&text(&args.size))?.0)
     })?;
     args.output.print(&outcome.report(), None)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(Code::SUCCESS)
 }

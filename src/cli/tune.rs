@@ -1,7 +1,6 @@
 //! `collcast tune`: where NCCL's own choice leaves time, what to take in its place, and as which setting.
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Subcommand;
@@ -16,9 +15,10 @@ use collcast_sim::collective::UnknownName;
 use collcast_sim::ids::Rank;
 use collcast_sim::nccl::{CsvTuner, FUNCTIONS};
 
-use crate::bench::{Runner, watched};
-use crate::output::{Format, OutputArgs, PageArgs, formats, write as write_to};
-use crate::selectors::{CallArgs, MachineArgs, Named, default_sizes};
+use super::bench::{Runner, watched};
+use super::call::{self, Code};
+use super::output::{Format, OutputArgs, PageArgs, formats, write as write_to};
+use super::selectors::{CallArgs, MachineArgs, Named, default_sizes};
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -104,7 +104,7 @@ enum Table {
 }
 
 impl Table {
-    fn run(&self) -> Result<ExitCode, Error> {
+    fn run(&self) -> Result<Code, Error> {
         match self {
             Self::Install { table, into, plugin, record } => {
                 let table = if table.is_dir() { table.join("tuner.csv") } else { table.clone() };
@@ -125,7 +125,7 @@ impl Table {
             }
             Self::Undo { file } => write_to(Some(file), undo(&read_text("read the settings", file)?).as_bytes())?,
         }
-        Ok(ExitCode::SUCCESS)
+        Ok(Code::SUCCESS)
     }
 }
 
@@ -133,7 +133,7 @@ impl Table {
 fn library(named: Option<&PathBuf>) -> Result<PathBuf, Error> {
     const NAME: &str = "libcollcast_tuner.so";
     let beside = || {
-        let program = std::env::current_exe().ok()?;
+        let program = call::program().ok()?;
         let folder = program.parent()?;
         [folder.join(NAME), folder.join("../lib").join(NAME)].into_iter().find(|file| file.is_file())
     };
@@ -152,7 +152,7 @@ fn whole(path: &Path) -> Result<PathBuf, Error> {
     std::path::absolute(path).map_err(failed)
 }
 
-pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, Error> {
+pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
     if let Some(table) = &args.table {
         return table.run();
     }
@@ -183,9 +183,9 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<ExitCode, Error> {
     args.page.write(|| report(true))?;
     OutputArgs { format: Some(args.format), output: None }.print(&report(args.format == Format::Table), None)?;
     Ok(match &outcome.ended {
-        _ if !usable => ExitCode::FAILURE,
-        Some(ended) => ExitCode::from(ended.code),
-        None => ExitCode::SUCCESS,
+        _ if !usable => Code::FAILURE,
+        Some(ended) => Code::from(ended.code),
+        None => Code::SUCCESS,
     })
 }
 
@@ -199,7 +199,13 @@ fn measured(args: &Args, site: &Site, mut request: Request) -> Result<Outcome, E
     request.watch = watch;
     let effort = Effort { batches: BATCHES, budget: Duration::from_secs_f64(SECONDS), ..Effort::default() };
     let env = args.call.nccl.variables()?;
-    let bench = bench::Request { effort, env, nvls: args.nvls, ..bench::Request::new(args.backend.into(), Vec::new()) };
+    let bench = bench::Request {
+        effort,
+        env,
+        nvls: args.nvls,
+        worker: call::other_program(),
+        ..bench::Request::new(args.backend.into(), Vec::new())
+    };
     let budget = Budget { time: args.budget, ..Budget::default() };
     let outcome = tune_measuring(site, &request, &mut Live { site, request: bench }, budget);
     bar.finish_and_clear();

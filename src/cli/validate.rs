@@ -1,7 +1,6 @@
 //! `collcast validate`: measurements against the forecast, by group and as a whole.
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use collcast::files::make_folder;
 use collcast::health::suspects::{Pace, Plan};
@@ -14,8 +13,9 @@ use collcast::views::validate::Shown;
 use collcast::{Error, SiteSpec};
 use collcast_sim::collective::UnknownName;
 
-use crate::output::{Format, OutputArgs, PageArgs, quoted, write};
-use crate::selectors::{GateArgs, ReadArgs, profile_folders};
+use super::call::Code;
+use super::output::{Format, OutputArgs, PageArgs, quoted, write};
+use super::selectors::{GateArgs, ReadArgs, profile_folders};
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -223,15 +223,15 @@ fn write_scripts(next: &Next, folder: &Path) -> Result<(), Error> {
 }
 
 /// Plans where nothing was run yet.
-fn plan_first(args: &Args, folder: &Path) -> Result<ExitCode, Error> {
+fn plan_first(args: &Args, folder: &Path) -> Result<Code, Error> {
     let next = next::next(&[], &args.asked_next()?)?;
     write_scripts(&next, folder)?;
     args.output.print(&next.report(&args.then(folder)), None)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(Code::SUCCESS)
 }
 
 /// Judges tables of kernels in place of runs of collectives.
-fn judge_kernels(args: &Args, gpu: &str) -> Result<ExitCode, Error> {
+fn judge_kernels(args: &Args, gpu: &str) -> Result<Code, Error> {
     let outcome = kernels::judge(&kernels::Request {
         measurements: args.measurements.clone(),
         gpu: gpu.to_owned(),
@@ -241,10 +241,10 @@ fn judge_kernels(args: &Args, gpu: &str) -> Result<ExitCode, Error> {
     let for_people = matches!(format, Format::Table | Format::Markdown);
     args.page.write(|| outcome.report(true, true))?;
     args.output.print(&outcome.report(for_people, args.rows || format != Format::Table), None)?;
-    Ok(ExitCode::from(u8::from(outcome.failed)))
+    Ok(Code::from(u8::from(outcome.failed)))
 }
 
-pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
+pub(crate) fn run(args: &Args) -> Result<Code, Error> {
     if let (Some(folder), []) = (&args.next_runs, &args.measurements[..]) {
         return plan_first(args, folder);
     }
@@ -269,7 +269,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
         draw(&outcome, folder)?;
     }
     args.output.print(&report, None)?;
-    Ok(ExitCode::from(u8::from(outcome.failed)))
+    Ok(Code::from(u8::from(outcome.failed)))
 }
 
 /// Writes the pictures of an answer into a folder.

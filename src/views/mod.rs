@@ -20,6 +20,7 @@ pub mod profile;
 pub mod serve;
 pub mod step;
 pub mod topo;
+pub mod trace;
 pub mod transfer;
 pub mod tune;
 pub mod validate;

@@ -1,4 +1,4 @@
-//! Measurements from the files people have: nccl-tests text and JSON, CSV, folders of them.
+//! Measurements from the files people have: nccl-tests text and JSON, records of NCCL Inspector, CSV, folders of them.
 //!
 //! [`read_paths`] is the way in. A file that the user names must be usable, or it is an error
 //! that says why. A file met in a folder is either read, or named in its [`FileReport`] with
@@ -12,6 +12,7 @@
 
 mod bus;
 mod error;
+mod inspector;
 mod json;
 mod log;
 mod parsed;
@@ -75,7 +76,7 @@ impl ReadReport {
 pub enum FileKind {
     /// Text, as nccl-tests prints it.
     Log,
-    /// JSON, as nccl-tests `-J` or Collcast write it.
+    /// JSON, as nccl-tests `-J`, NCCL Inspector or Collcast write it.
     Json,
     /// CSV with a header.
     Csv,
@@ -538,11 +539,13 @@ fn parse(
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     let text = String::from_utf8_lossy(bytes);
     let input = Input { path, text: &text, stem, sidecar, options, rows_left };
-    let kind = kind_of(path, &text);
-    if kind == FileKind::Json && text.len() as u64 > JSON_BYTES_MAX {
+    let inspected = inspector::is(&text);
+    let kind = if inspected { FileKind::Json } else { kind_of(path, &text) };
+    if kind == FileKind::Json && !inspected && text.len() as u64 > JSON_BYTES_MAX {
         return Err(ReadError::FileTooLarge { path: path.to_owned(), bytes: text.len() as u64, limit: JSON_BYTES_MAX });
     }
     let mut parsed = match kind {
+        _ if inspected => inspector::parse(&input)?,
         FileKind::Json => json::parse(&input)?,
         FileKind::Csv => table::parse(&input)?,
         FileKind::Log => log::parse(&input)?,

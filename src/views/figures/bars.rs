@@ -61,6 +61,24 @@ pub(super) fn parts(report: &Report) -> Vec<Figure> {
     figure("Where a step goes", caption, "share of the step (%)", of.filter_map(bar).collect())
 }
 
+/// What each rank's GPU does in a recorded step.
+pub(super) fn ranks(report: &Report) -> Vec<Figure> {
+    let parts = [
+        ("computation", "compute_ms", Hue(0)),
+        ("exposed communication", "exposed_ms", BAD),
+        ("idle, not launched", "starved_ms", Hue(1)),
+        ("idle, queued", "queued_ms", Hue(2)),
+    ];
+    let bar = |row: Row<'_>| {
+        let part = |(name, key, hue): (&str, &'static str, Hue)| Some((name.to_owned(), row.number(key)?, hue));
+        let parts = parts.into_iter().map(part).collect::<Option<Vec<_>>>()?;
+        Some(Bar { label: format!("rank {}", row.number("rank")?), parts })
+    };
+    let caption = "Exposed communication is what no computation hides. A GPU that is idle with nothing launched waits for \
+                   its host.";
+    figure("What each GPU does", caption, "time (ms)", rows(report, "ranks").filter_map(bar).take(MOST).collect())
+}
+
 /// How busy links are.
 pub(super) fn links(report: &Report) -> Vec<Figure> {
     let label = |row: Row<'_>| {

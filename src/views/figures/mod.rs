@@ -17,7 +17,7 @@ use collcast_reports::model::Report;
 type Make = fn(&Report) -> Vec<Figure>;
 
 /// The figures of each kind of report, the most important first.
-const FIGURES: [(&str, &[Make]); 10] = [
+const FIGURES: [(&str, &[Make]); 11] = [
     ("sweep", &[curves::forecast, choices::taken, curves::scaling]),
     ("bench", &[curves::measured]),
     ("simulate", &[bars::parts, bars::links, bars::advice]),
@@ -27,6 +27,7 @@ const FIGURES: [(&str, &[Make]); 10] = [
     ("check", &[bars::findings]),
     ("plan", &[plans::options, plans::front, bars::parts, bars::memory, bars::sensitivities]),
     ("calibrate", &[accuracy::scatter, accuracy::residuals]),
+    ("trace", &[bars::ranks]),
     ("lint", &[]),
 ];
 

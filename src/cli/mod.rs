@@ -1,0 +1,39 @@
+//! The command line of Collcast: parses, dispatches, prints. One file per command.
+//!
+//! [`main()`] is the program. [`ask()`] gives other programs what a command answers, as data.
+
+// They panic where the stream is gone; `output` does not.
+#![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
+
+#[macro_use]
+mod output;
+
+mod ask;
+mod bench;
+mod calibrate;
+mod call;
+mod check;
+mod compare;
+mod convert;
+mod guard;
+mod launch;
+mod lint;
+mod plan;
+mod probe;
+mod profile;
+mod program;
+mod report;
+mod selectors;
+mod serve;
+mod sets;
+mod simulate;
+mod sweep;
+mod topo;
+mod trace;
+mod transfer;
+mod tune;
+mod validate;
+
+pub use ask::{Choice, Takes, Value, about, ask, choices, commands, words};
+pub use call::Answer;
+pub use program::{exit_code, main};

@@ -1,0 +1,160 @@
+//! The program: its commands, and how it runs them for a shell.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use collcast_sim::text::is_shown;
+
+use super::call::{self, Code};
+use super::selectors::Named;
+use super::{
+    bench, calibrate, check, compare, convert, lint, output, plan, probe, profile, report, serve, simulate, sweep,
+    topo, trace, transfer, tune, validate,
+};
+use collcast::Error;
+
+/// Forecasts GPU collectives on a given machine, proves the schedules it forecasts, and holds
+/// the forecast against measurements.
+#[derive(Parser)]
+#[command(name = "collcast", version, max_term_width = 100, arg_required_else_help = true)]
+#[command(after_help = "Data goes to stdout; notes and one verdict line to stderr.
+Exit codes: 0 done, 1 a comparison failed, 2 bad input or usage, 3 hardware or library missing, \
+4 internal error (please report it), 130 interrupted.
+
+  collcast sweep                            expected nccl-tests table of a DGX H100
+  collcast sweep aws-p5 --nodes 32          the same for a cluster
+  collcast simulate h200x4 -s 64M           one run: what bounds it, which links are busy
+  collcast plan llama3-70b --gpus 1024      the fastest layout, whether it fits, how fast it trains
+  collcast serve llama3-70b --prefill 2x8 --decode 2x8 --rate 10   time to first token, goodput
+  collcast transfer --from gpu:0 --to gpu:9 -s 1G   a cache moved between hosts, by each way
+  collcast simulate ddp-buckets             one training step: what is exposed, what would help
+  collcast bench --backend cuda             our own schedules on the GPUs of this host
+  collcast probe -o DIR                     a new machine: its topology file and measurements
+  collcast calibrate LOGS -t h200x4         a profile from measurements, and how good it is
+  collcast validate LOGS -t h200x4          measurements against the forecast
+  collcast compare BEFORE AFTER             what became slower: logs, CSV, JSON or folders
+  collcast trace rank*.json.gz -t dgx-h100  a training step: exposed time, launch gaps, slow calls
+  collcast tune h200x4 --output DIR         which settings beat NCCL's own choice
+  collcast lint job.env pod.yaml nccl.log   which settings are wrong, idle or harmful, and why
+  collcast check SUITE.toml                 did a choice of NCCL or a forecast change, and why
+  collcast report RESULT.json -o PAGE.html  results as one page for a browser, with pictures
+  collcast topo list                        the built-in machines
+  collcast profile list -t dgx-h100         what is known of a machine, and which of it is taken")]
+pub(super) struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Predict: one call or one training step (SCENARIO) in detail; --trace writes a Perfetto timeline
+    Simulate(simulate::Args),
+    /// Predict: a table over sizes, algorithms, protocols, channels and node counts
+    Sweep(sweep::Args),
+    /// Predict: the fastest layout of a model on so many GPUs, its memory, and when the run is done
+    Plan(plan::Args),
+    /// Predict: how long users of a served model wait, by its workers and load
+    Serve(serve::Args),
+    /// Predict: how long a transfer between two memories takes, and by which way
+    Transfer(transfer::Args),
+    /// Measure: run calls for real, check every result, time them
+    Bench(bench::Args),
+    /// Measure: what this machine is and can do, for `calibrate`
+    Probe(probe::Args),
+    /// One process of `bench --backend nccl`
+    #[command(hide = true)]
+    BenchWorker,
+    /// Measure: fit a profile to measurements, with intervals and errors on rows held back
+    Calibrate(calibrate::Args),
+    /// Decide: hold measurements against the forecast
+    Validate(validate::Args),
+    /// Decide: what became slower between two sets of measurements or results
+    Compare(compare::Args),
+    /// Decide: what a recorded training step says: exposed time, launch gaps, late ranks, slow calls
+    Trace(trace::Args),
+    /// Decide: which algorithm and protocol to set where NCCL's choice leaves time
+    Tune(tune::Args),
+    /// Guard: what is wrong with NCCL's settings in files, processes and logs, or with this host
+    Lint(lint::Args),
+    /// Guard: choices of NCCL and forecasts against a committed baseline, with what caused a change
+    Check(check::Args),
+    /// Files: results of other commands as one page for a browser, with pictures
+    Report(report::Args),
+    /// Files: write an algorithm as MSCCL XML
+    Convert(convert::Args),
+    /// Files: list, show, draw, import machines and routes between GPUs
+    Topo(topo::Args),
+    /// Files: which profiles there are, which is taken for a machine, what they are made of
+    Profile(profile::Args),
+}
+
+/// Runs the program with words as a shell gives them, its name first. `program` is what to start where a command needs
+/// processes of its own, if that is not the program that runs.
+pub fn main(words: Vec<OsString>, program: Option<PathBuf>) -> ExitCode {
+    ExitCode::from(exit_code(words, program))
+}
+
+/// [`main()`], with the exit code as a number.
+pub fn exit_code(words: Vec<OsString>, program: Option<PathBuf>) -> u8 {
+    let found = parsed(&words);
+    call::by_shell(words, program);
+    let (cli, given) = match found {
+        Ok(found) => found,
+        Err(error) => {
+            refuse(&error);
+            // Help and version are no errors; everything else is bad usage.
+            return u8::from(error.use_stderr()) * 2;
+        }
+    };
+    match run(cli, &given) {
+        Ok(Code(code)) => code,
+        Err(Error::BrokenPipe) => 0,
+        Err(error) => {
+            output::tell(&format!("{}\n", error.render()));
+            error.code()
+        }
+    }
+}
+
+/// What words say.
+pub(super) fn parsed(words: &[OsString]) -> Result<(Cli, Named), clap::Error> {
+    let found = Cli::command().try_get_matches_from(words)?;
+    Ok((Cli::from_arg_matches(&found)?, Named::of(&found)))
+}
+
+/// Runs a command.
+pub(super) fn run(cli: Cli, given: &Named) -> Result<Code, Error> {
+    match cli.command {
+        Command::Simulate(args) => simulate::run(&args, given),
+        Command::Sweep(args) => sweep::run(&args, given),
+        Command::Plan(args) => plan::run(&args),
+        Command::Serve(args) => serve::run(&args),
+        Command::Transfer(args) => transfer::run(&args),
+        Command::Bench(args) => bench::run(&args, given),
+        Command::Probe(args) => probe::run(&args, &given),
+        Command::BenchWorker => bench::work(),
+        Command::Calibrate(args) => calibrate::run(&args, given),
+        Command::Validate(args) => validate::run(&args),
+        Command::Compare(args) => compare::run(&args),
+        Command::Trace(args) => trace::run(&args),
+        Command::Tune(args) => tune::run(&args, given),
+        Command::Lint(args) => lint::run(&args),
+        Command::Check(args) => check::run(&args, given),
+        Command::Report(args) => report::run(&args),
+        Command::Convert(args) => convert::run(&args, given),
+        Command::Topo(args) => topo::run(&args, given),
+        Command::Profile(args) => profile::run(&args),
+    }
+}
+
+/// Prints what clap says: on one line where an argument in it might drive the terminal.
+fn refuse(error: &clap::Error) {
+    let hostile = |arg: OsString| arg.to_string_lossy().chars().any(|c| !is_shown(c));
+    if error.use_stderr() && call::words().into_iter().any(hostile) {
+        say!("{}", error.render());
+    } else {
+        let _ = error.print();
+    }
+}

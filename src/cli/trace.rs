@@ -1,0 +1,84 @@
+//! `collcast trace`: what a recorded training step says.
+
+use std::path::PathBuf;
+
+use collcast::trace::{Kind, Request, trace};
+use collcast::views::{only, shorten};
+use collcast::{Error, SiteSpec};
+
+use super::call::Code;
+use super::output::{Format, OutputArgs, PageArgs};
+use super::selectors::{NcclArgs, profile_folders};
+
+#[derive(clap::Args, Debug)]
+#[command(
+    after_help = "Reads traces of PyTorch's profiler (`prof.export_chrome_trace`, .json or .json.gz) and dumps of its flight \
+recorder as JSON, a file for each rank. Says what of the communication is exposed, by group and collective, where the GPU \
+waits for launches, and which rank is late. Mark steps with `prof.step()`, record CPU and CUDA activities.
+
+With -t each call is held against its forecast on that machine: a call slower than its 90% interval makes the exit code 1, \
+and so does a call of a flight recorder that never ended.
+
+  collcast trace rank*.json.gz                       exposed time, launch gaps, late ranks
+  collcast trace traces/ -t dgx-h100                 which calls are slower than they should be
+  collcast trace fr_0.json fr_1.json                 who never came to the call that hangs"
+)]
+pub(crate) struct Args {
+    /// Traces of a profiler, or dumps of a flight recorder: files or folders, one file for each rank
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// The machine that it ran on, to judge calls by: built-in machine or topology file
+    #[arg(short, long, value_name = "TOPOLOGY", help_heading = "Machine")]
+    topology: Option<String>,
+    /// Hosts [default: as many as the ranks need]
+    #[arg(long, alias = "hosts", value_name = "N", requires = "topology", help_heading = "Machine")]
+    nodes: Option<u32>,
+    /// GPUs of each host, from the first
+    #[arg(long, value_name = "N", requires = "topology", help_heading = "Machine")]
+    gpus: Option<u32>,
+    /// Profile: built-in name or TOML file; several layer
+    #[arg(long, value_name = "PROFILE", requires = "topology", help_heading = "Machine")]
+    profile: Vec<String>,
+    #[command(flatten)]
+    nccl: NcclArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+    #[command(flatten)]
+    page: PageArgs,
+}
+
+/// Launch gaps that a screen shows; the longest come first.
+const GAPS_SHOWN: usize = 5;
+
+pub(crate) fn run(args: &Args) -> Result<Code, Error> {
+    let site = match &args.topology {
+        Some(topology) => Some(args.nccl.on(SiteSpec {
+            topology: Some(topology.clone()),
+            nodes: args.nodes,
+            gpus: args.gpus,
+            profiles: args.profile.clone(),
+            profile_folders: profile_folders(),
+            ..SiteSpec::default()
+        })?),
+        None if args.nccl.nccl.is_some() || !args.nccl.env.is_empty() => {
+            return Err(Error::usage(
+                "--nccl and --env change forecasts, and no machine is named",
+                "name the one that it ran on with -t, or leave them out",
+            ));
+        }
+        None => None,
+    };
+    let outcome = trace(&Request { files: args.files.clone(), site, ..Request::default() })?;
+    args.page.write(|| outcome.report())?;
+    let mut report = outcome.report();
+    match args.output.format() {
+        Format::Csv => {
+            let no_calls = outcome.kind == Kind::Profile && outcome.calls.is_empty();
+            only(&mut report, if no_calls { "ranks" } else { "calls" });
+        }
+        Format::Table => shorten(&mut report, "gaps", GAPS_SHOWN, "launch gaps"),
+        _ => {}
+    }
+    args.output.print(&report, None)?;
+    Ok(Code::from(u8::from(outcome.failed())))
+}

@@ -1,0 +1,26 @@
+from os import PathLike
+from typing import final
+
+__all__ = ["Error", "Report", "__version__", "ask", "choices", "commands", "main"]
+
+__version__: str
+
+class Error(Exception):
+    code: int
+
+@final
+class Report:
+    def json(self) -> str: ...
+    def text(self, width: int, rows: int) -> str: ...
+    def html(self) -> str: ...
+    def tables(self) -> list[tuple[str, str, list[str]]]: ...
+
+def ask(
+    command: str,
+    values: list[str],
+    options: list[tuple[str, bool | str | list[str]]],
+    program: str | PathLike[str] | None,
+) -> tuple[list[Report], str, str, int]: ...
+def main(words: list[str], program: str | PathLike[str] | None) -> int: ...
+def commands() -> list[tuple[str, str]]: ...
+def choices(command: str) -> list[tuple[str, bool, str, str]]: ...

@@ -1,0 +1,310 @@
+//! Recorded training steps as a report: where the time of each rank goes, the calls, launch gaps, calls that did not end.
+
+use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
+
+use super::{VERSION, hide};
+use crate::trace::{CallRow, Judgement, Kind, Outcome, RankRow, Stuck};
+
+/// Part of a step from which on what others wait for a rank is worth a word in the verdict.
+const WORTH: f64 = 0.03;
+/// Calls that the verdict names.
+const NAMED: usize = 1;
+
+impl Outcome {
+    /// The answer as a report.
+    pub fn report(&self) -> Report {
+        let mut report = Report::new("trace", VERSION);
+        report.inputs.clone_from(&self.inputs);
+        report.assumptions.clone_from(&self.notes);
+        report.warnings.clone_from(&self.warnings);
+        if !self.ranks.is_empty() {
+            report.tables.push(self.rank_table());
+        }
+        if !self.calls.is_empty() {
+            report.tables.push(self.call_table());
+        }
+        if !self.stuck.is_empty() {
+            report.tables.push(self.stuck_table());
+        }
+        if !self.gaps.is_empty() {
+            report.tables.push(self.gap_table());
+        }
+        report.verdict = Some(self.verdict());
+        report.extra.insert("recorded".to_owned(), serde_json::json!(self.kind));
+        report.extra.insert("steps_marked".to_owned(), self.marked.into());
+        report
+    }
+
+    /// What times are of.
+    fn of(&self) -> &'static str {
+        if self.marked { "of a step" } else { "of the whole recording" }
+    }
+
+    fn rank_table(&self) -> Table {
+        let columns = [
+            Column::number("rank", "rank"),
+            Column::number("steps", "steps"),
+            Column::number("step_ms", "ms"),
+            Column::number("compute_ms", "computation"),
+            Column::number("exposed_ms", "exposed"),
+            Column::number("starved_ms", "not launched"),
+            Column::number("queued_ms", "queued"),
+            Column::number("hidden_ms", "hidden"),
+            Column::number("late_ms", "others waited for it"),
+            Column::number("last_percent", "came last %"),
+        ];
+        let title = format!("each rank, ms {}: computation, exposed, not launched and queued add up", self.of());
+        let mut table = Table::new("ranks", title, columns);
+        let ms = |value: f64| Cell::float(value, 3);
+        for row in &self.ranks {
+            table.push([
+                row.rank.into(),
+                row.steps.into(),
+                ms(row.step_ms),
+                ms(row.compute_ms),
+                ms(row.exposed_ms),
+                ms(row.starved_ms),
+                ms(row.queued_ms),
+                ms(row.hidden_ms),
+                row.late_ms.map(ms).into(),
+                row.last.map(|part| Cell::float(part * 100.0, 0)).into(),
+            ]);
+        }
+        if self.ranks.iter().all(|row| row.late_ms.is_none()) {
+            hide(&mut table, &["late_ms", "last_percent"]);
+        }
+        table
+    }
+
+    fn call_table(&self) -> Table {
+        let columns = [
+            Column::text("group", "group"),
+            Column::number("ranks", "ranks"),
+            Column::text("collective", "collective"),
+            Column::text("dtype", "type"),
+            Column::number("size_bytes", "size B"),
+            Column::number("calls", "calls"),
+            Column::number("time_us", "us"),
+            Column::number("busbw_gbps", "busbw GB/s"),
+            Column::number("exposed_ms", "exposed ms"),
+            Column::number("beside_percent", "beside computation %"),
+            Column::number("waited_ms", "waited ms"),
+            Column::number("last_rank", "last rank"),
+            Column::text("forecast", "forecast"),
+            Column::number("expected_us", "expected us"),
+            Column::number("low_us", "low"),
+            Column::number("high_us", "high"),
+            Column::text("judgement", "is"),
+            Column::number("lost_ms", "lost ms"),
+        ];
+        let title = format!("calls: calls, exposed, waited and lost are {}", self.of());
+        let mut table = Table::new("calls", title, columns);
+        let (ms, us) = (|value: f64| Cell::float(value, 3), |value: f64| Cell::float(value, 1));
+        let mut rows: Vec<&CallRow> = self.calls.iter().collect();
+        let weight = |row: &CallRow| row.exposed_ms.unwrap_or(row.time_us.unwrap_or(0.0) * row.calls / 1e3);
+        rows.sort_by(|a, b| weight(b).total_cmp(&weight(a)));
+        for row in rows {
+            let expected = row.expected.as_ref();
+            table.push([
+                row.group.as_str().into(),
+                (row.ranks > 0).then_some(row.ranks).into(),
+                row.collective.as_str().into(),
+                row.dtype.map(Cell::from).into(),
+                row.size_bytes.into(),
+                Cell::float(row.calls, usize::from(row.calls.fract() > 0.0)),
+                row.time_us.map(us).into(),
+                row.busbw_gbps.map(|busbw| Cell::float(busbw, 2)).into(),
+                row.exposed_ms.map(ms).into(),
+                row.beside.map(|part| Cell::float(part * 100.0, 0)).into(),
+                row.waited_ms.map(ms).into(),
+                row.last_rank.into(),
+                match (expected, &row.not_forecast) {
+                    (Some(e), _) => format!("{}/{}", e.algorithm, e.protocol).into(),
+                    (None, Some(why)) => format!("none: {why}").into(),
+                    (None, None) => Cell::Missing,
+                },
+                expected.map(|e| us(e.time_us)).into(),
+                expected.map(|e| us(e.low_us)).into(),
+                expected.map(|e| us(e.high_us)).into(),
+                expected.map(|e| Cell::from(e.judgement.name())).into(),
+                expected.map(|e| ms(e.lost_ms)).into(),
+            ]);
+        }
+        if self.grounds.is_none() {
+            hide(&mut table, &["forecast", "expected_us", "low_us", "high_us", "judgement", "lost_ms"]);
+        }
+        if self.kind == Kind::Recorder {
+            hide(&mut table, &["exposed_ms", "beside_percent"]);
+        }
+        if self.calls.iter().all(|row| row.waited_ms.is_none()) {
+            hide(&mut table, &["waited_ms", "last_rank"]);
+        }
+        table
+    }
+
+    fn stuck_table(&self) -> Table {
+        let columns = [
+            Column::text("group", "group"),
+            Column::number("sequence", "call"),
+            Column::text("names", "is"),
+            Column::text("waiting", "ranks that wait"),
+            Column::text("missing", "ranks that never came"),
+            Column::text("unknown", "ranks without a file"),
+        ];
+        let mut table = Table::new("stuck", "calls that did not end: the first of each group", columns);
+        for row in &self.stuck {
+            table.push([
+                row.group.as_str().into(),
+                row.sequence.into(),
+                row.names.join(" or ").into(),
+                listed(&row.waiting).into(),
+                listed(&row.missing).into(),
+                listed(&row.unknown).into(),
+            ]);
+        }
+        table
+    }
+
+    fn gap_table(&self) -> Table {
+        let columns = [
+            Column::number("rank", "rank"),
+            Column::number("step", "step"),
+            Column::number("at_ms", "at ms"),
+            Column::number("length_us", "us"),
+            Column::text("before", "before the kernel"),
+        ];
+        let mut table = Table::new("gaps", "longest launch gaps: the GPU idle, and nothing launched", columns);
+        for gap in &self.gaps {
+            table.push([
+                gap.rank.into(),
+                gap.step.into(),
+                Cell::float(gap.at_ms, 3),
+                Cell::float(gap.length_us, 1),
+                gap.before.as_str().into(),
+            ]);
+        }
+        table.detail = true;
+        table
+    }
+
+    fn verdict(&self) -> Verdict {
+        let mut parts = Vec::new();
+        let slowest = self.ranks.iter().max_by(|a, b| a.step_ms.total_cmp(&b.step_ms));
+        parts.extend(slowest.map(|row| self.step_in_words(row)));
+        parts.extend(self.stuck.first().map(stuck_in_words));
+        parts.extend(self.late_in_words());
+        parts.extend(self.judged_in_words());
+        if parts.is_empty() {
+            let calls: f64 = self.calls.iter().map(|row| row.calls).sum();
+            parts.push(format!("{calls:.0} calls of a rank, all of which ended"));
+        }
+        let trust = self.grounds.as_ref().map(crate::confidence::Grounds::trust);
+        let status = match self.failed() {
+            true => Status::Failed,
+            false => trust.as_ref().map_or(Status::Ok, |trust| trust.status),
+        };
+        Verdict {
+            status,
+            sentence: parts.join("; "),
+            confidence: trust.map_or_else(|| "high: counted, not forecast".to_owned(), |trust| trust.confidence),
+            basis: if self.grounds.is_some() { "measured and predicted" } else { "measured" }.to_owned(),
+            next: self.next(),
+        }
+    }
+
+    fn step_in_words(&self, row: &RankRow) -> String {
+        let what = if self.marked { "a step takes" } else { "the recording has" };
+        let part = |ms: f64| 100.0 * ms / row.step_ms.max(f64::MIN_POSITIVE);
+        let mut words = format!(
+            "{what} {:.3} ms on rank {}, {:.3} ms ({:.0}%) of it exposed communication",
+            row.step_ms,
+            row.rank,
+            row.exposed_ms,
+            part(row.exposed_ms)
+        );
+        if row.starved_ms > WORTH * row.step_ms {
+            words += &format!(" and {:.3} ms ({:.0}%) without a launch", row.starved_ms, part(row.starved_ms));
+        }
+        words
+    }
+
+    fn late_in_words(&self) -> Option<String> {
+        let late = |row: &RankRow| row.late_ms.unwrap_or(0.0);
+        let row = self.ranks.iter().max_by(|a, b| late(a).total_cmp(&late(b)))?;
+        (late(row) > WORTH * row.step_ms)
+            .then(|| format!("others wait {:.3} ms a step for rank {}", late(row), row.rank))
+    }
+
+    fn judged_in_words(&self) -> Option<String> {
+        self.grounds.as_ref()?;
+        let mut slower: Vec<_> = self.slower().collect();
+        slower.sort_by(|a, b| b.1.lost_ms.total_cmp(&a.1.lost_ms));
+        let lost: f64 = slower.iter().map(|(_, expected)| expected.lost_ms).sum();
+        let named: Vec<String> = (slower.iter().take(NAMED))
+            .map(|(row, expected)| {
+                let size = row.size_bytes.map_or_else(String::new, |bytes| format!(" of {}", about(bytes)));
+                let factor = row.time_us.unwrap_or(0.0) / expected.time_us.max(f64::MIN_POSITIVE);
+                format!("{}{size} over {} ranks takes {factor:.1} times what it should", row.collective, row.ranks)
+            })
+            .collect();
+        let told = |wanted: Judgement| {
+            let is = |row: &&CallRow| row.expected.as_ref().is_some_and(|e| e.judgement == wanted);
+            self.calls.iter().filter(is).count()
+        };
+        Some(match (named.first(), slower.len() - named.len(), told(Judgement::CannotTell)) {
+            (Some(first), 0, _) => format!("{first}, {lost:.3} ms {}", self.of()),
+            (Some(first), more, _) => format!("{first}, and {more} more are slow: {lost:.3} ms {}", self.of()),
+            (None, _, 0) => "no call is slower than it should be".to_owned(),
+            (None, _, untold) => format!("{untold} kinds of calls are slow, or wait for ranks whose files are missing"),
+        })
+    }
+
+    fn next(&self) -> Option<String> {
+        let cannot = |row: &CallRow| row.expected.as_ref().is_some_and(|e| e.judgement == Judgement::CannotTell);
+        if let Some(stuck) = self.stuck.iter().find(|stuck| !stuck.unknown.is_empty()) {
+            return Some(format!("give the dumps of ranks {} too", listed(&stuck.unknown)));
+        }
+        if self.calls.iter().any(cannot) {
+            return Some("give the files of all ranks, which tell slow calls from late ranks".to_owned());
+        }
+        let slower = self.slower().next()?;
+        let size = slower.0.size_bytes?;
+        Some(format!(
+            "run nccl-tests of that size on the same GPUs, `{}_perf -b {size} -e {size}`, and `collcast validate` its log, \
+             which looks for the cause",
+            slower.0.collective
+        ))
+    }
+}
+
+/// A size in few digits: those of models are seldom powers of two.
+#[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
+fn about(bytes: u64) -> String {
+    match bytes {
+        0..1_000 => format!("{bytes} B"),
+        1_000..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
+        _ => format!("{:.1} MB", bytes as f64 / 1e6),
+    }
+}
+
+fn stuck_in_words(stuck: &Stuck) -> String {
+    let what = format!("call {} of group {} ({}) did not end", stuck.sequence, stuck.group, stuck.names.join(" or "));
+    match (stuck.names.len(), stuck.missing.as_slice()) {
+        (2.., _) => format!("{what}: ranks do not agree on what it is"),
+        (_, []) => format!("{what}: ranks {} wait in it", listed(&stuck.waiting)),
+        (_, missing) => format!("{what}: ranks {} never came", listed(missing)),
+    }
+}
+
+/// Ranks with runs in short: `0-3, 8`.
+fn listed(ranks: &[u32]) -> String {
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for &rank in ranks {
+        match runs.last_mut() {
+            Some((_, end)) if *end + 1 == rank => *end = rank,
+            _ => runs.push((rank, rank)),
+        }
+    }
+    let run = |&(begin, end): &(u32, u32)| if begin == end { begin.to_string() } else { format!("{begin}-{end}") };
+    runs.iter().map(run).collect::<Vec<_>>().join(", ")
+}

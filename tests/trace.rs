@@ -1,0 +1,190 @@
+//! Goal: `collcast trace` says of recorded steps what was planted in them, and of a healthy machine nothing bad.
+//! Method: steps that PyTorch 2.11 recorded on two H100 (tests/data/SOURCES.md): data parallel, the same with a rank that does
+//! 40 more products, and fully sharded, with times measured without a profiler; dumps of a flight recorder, from which a
+//! call is taken.
+
+#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+
+use collcast::SiteSpec;
+use collcast::trace::{Judgement, Outcome, Request, trace};
+use common::collcast;
+use serde_json::{Value, json};
+
+fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/trace").join(name)
+}
+
+fn both(name: &str) -> Vec<PathBuf> {
+    [0, 1].map(|rank| data(&format!("{name}_{rank}.json.gz"))).to_vec()
+}
+
+fn read(files: Vec<PathBuf>) -> Outcome {
+    trace(&Request { files, ..Request::default() }).unwrap()
+}
+
+fn h100x2() -> SiteSpec {
+    let machine = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/h100x2/machine.toml");
+    SiteSpec::new(machine.display().to_string()).env("NCCL_NVLS_ENABLE", "0")
+}
+
+/// Goal: a step of the trace is the step that CUDA events timed without a profiler, within 3%; its parts add up.
+#[test]
+fn steps_are_as_long_as_without_a_profiler() {
+    for (name, measured_ms) in [("ddp", 14.19), ("slow", 18.22), ("fsdp", 19.58)] {
+        let outcome = read(both(name));
+        assert!(outcome.marked && outcome.ranks.len() == 2 && outcome.warnings.is_empty(), "{:?}", outcome.warnings);
+        for row in &outcome.ranks {
+            assert!((row.step_ms / measured_ms - 1.0).abs() < 0.03, "{name}: {row:?}");
+            let sum = row.compute_ms + row.exposed_ms + row.starved_ms + row.queued_ms;
+            assert!((sum - row.step_ms).abs() < 1e-6, "{row:?}");
+            let exposed: f64 = outcome.calls.iter().filter_map(|call| call.exposed_ms).sum();
+            assert!(exposed < outcome.ranks.iter().map(|row| row.exposed_ms).fold(0.0, f64::max) + 1e-6);
+        }
+    }
+}
+
+/// Goal: rank 1 does 40 products of 0.1 ms more in each step: it is named, and no more than these 4.2 ms are charged to it.
+#[test]
+fn a_late_rank_is_named() {
+    let late =
+        |name| read(both(name)).ranks.iter().map(|row| (row.late_ms.unwrap(), row.last.unwrap())).collect::<Vec<_>>();
+    let slow = late("slow");
+    assert!((1.5..4.4).contains(&slow[1].0) && slow[1].1 > 0.9, "{slow:?}");
+    assert!(slow[0].0 < 0.1, "{slow:?}");
+    // With nothing planted, neither rank costs the other what would show in a step.
+    assert!(late("ddp").iter().all(|(late, _)| *late < 0.4), "{:?}", late("ddp"));
+    let (code, _, err) = collcast(&["trace", &both("slow")[0].to_string_lossy(), &both("slow")[1].to_string_lossy()]);
+    assert!(code == 0 && err.contains("a step for rank 1"), "{err}");
+}
+
+/// Goal: of a fully sharded step, sizes are those that nccl-tests would count, and launch gaps are those of one rank.
+#[test]
+fn calls_and_gaps_are_found() {
+    let outcome = read(both("fsdp"));
+    let calls: Vec<_> =
+        outcome.calls.iter().map(|call| (call.collective.as_str(), call.size_bytes.unwrap(), call.calls)).collect();
+    // Four units gathered twice, and reduced once: two linear layers of 4096 x 16384 in bf16 with their biases.
+    let unit = 2 * (2 * 4096 * 16384 + 4096 + 16384);
+    assert_eq!(calls, [("all_gather", unit, 8.0), ("reduce_scatter", unit, 4.0)]);
+    let starved: Vec<f64> = outcome.ranks.iter().map(|row| row.starved_ms).collect();
+    assert!(starved[0] > 1.0 && starved[1] < 0.1, "{starved:?}");
+    assert!(outcome.gaps[0].rank == 0 && outcome.gaps[0].length_us > 400.0);
+}
+
+/// Goal: on the machine that it ran on no call is slower than it should be; on one that promises more, all are, and one
+/// rank's file alone cannot tell.
+#[test]
+fn calls_are_judged_by_the_machine() {
+    for name in ["ddp", "slow", "fsdp"] {
+        let outcome = trace(&Request { files: both(name), site: Some(h100x2()), ..Request::default() }).unwrap();
+        let judged: Vec<_> = outcome.calls.iter().map(|c| c.expected.as_ref().unwrap().judgement).collect();
+        assert!(judged.iter().all(|j| *j == Judgement::AsExpected), "{name}: {:?}", outcome.calls);
+        assert!(!outcome.failed());
+    }
+    let site = SiteSpec { gpus: Some(2), ..SiteSpec::new("dgx-b200") }.env("NCCL_NVLS_ENABLE", "0");
+    let on = |files| trace(&Request { files, site: Some(site.clone()), ..Request::default() }).unwrap();
+    let outcome = on(both("fsdp"));
+    assert!(outcome.failed() && outcome.slower().count() == 2, "{:?}", outcome.calls);
+    assert!(outcome.slower().all(|(_, expected)| expected.lost_ms > 0.1));
+    let alone = on(vec![data("fsdp_0.json.gz")]);
+    assert!(!alone.failed() && alone.calls[0].expected.as_ref().unwrap().judgement == Judgement::CannotTell);
+}
+
+/// A dump without its last calls of a group, the newest of which did not end.
+fn hang(folder: &Path, rank: u32, calls: usize, change: impl Fn(&mut Value)) -> PathBuf {
+    let text = std::fs::read_to_string(data(&format!("recorder_{rank}.json"))).unwrap();
+    let mut dump: Value = serde_json::from_str(&text).unwrap();
+    let entries = dump["entries"].as_array_mut().unwrap();
+    entries.truncate(calls);
+    change(entries.last_mut().unwrap());
+    let path = folder.join(format!("recorder_{rank}.json"));
+    std::fs::write(&path, dump.to_string()).unwrap();
+    path
+}
+
+/// Goal: of a hang, the rank that never came is named, or that ranks do not agree; dumps of a job that ended say so.
+#[test]
+fn a_hang_names_the_missing_rank() {
+    let healthy = read(vec![data("recorder_0.json"), data("recorder_1.json")]);
+    assert!(healthy.stuck.is_empty() && !healthy.failed() && healthy.ranks.is_empty());
+    let folder = tempfile::tempdir().unwrap();
+    let open = |entry: &mut Value| entry["state"] = json!("scheduled");
+    let files = vec![hang(folder.path(), 0, 30, open), hang(folder.path(), 1, 29, |_| {})];
+    let outcome = read(files.clone());
+    assert_eq!((&outcome.stuck[0].waiting[..], &outcome.stuck[0].missing[..]), (&[0][..], &[1][..]));
+    let (code, out, err) = collcast(&["trace", &files[0].to_string_lossy(), &files[1].to_string_lossy()]);
+    assert!(code == 1 && err.contains("failed: ") && err.contains("ranks 1 never came"), "{out}{err}");
+    // Without the other's dump nobody knows.
+    let (code, _, err) = collcast(&["trace", &files[0].to_string_lossy()]);
+    assert!(code == 1 && err.contains("give the dumps of ranks 1 too"), "{err}");
+    let other = |entry: &mut Value| {
+        open(entry);
+        entry["profiling_name"] = json!("nccl:broadcast");
+    };
+    let outcome = read(vec![hang(folder.path(), 0, 30, open), hang(folder.path(), 1, 30, other)]);
+    assert_eq!((outcome.stuck[0].names.len(), outcome.stuck[0].missing.len()), (2, 0));
+}
+
+/// Goal: what is no trace is refused with what, where and the way out.
+#[test]
+fn refusals_say_the_way_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, bytes: &[u8]| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        path.display().to_string()
+    };
+    let whole = std::fs::read(data("ddp_0.json.gz")).unwrap();
+    let (ddp, recorder) = (data("ddp_0.json.gz").display().to_string(), data("recorder_1.json").display().to_string());
+    let empty = folder.path().join("empty");
+    std::fs::create_dir(&empty).unwrap();
+    for (args, why) in [
+        (vec![file("a.json", b"{\"traceEvents\": [")], "was cut while it was written"),
+        (vec![file("b.json.gz", &whole[..whole.len() / 2])], "b.json.gz"),
+        (vec![file("c.json", b"\x80\x04\x95")], "json.dump(pickle.load"),
+        (vec![file("d.json", b"{\"nodes\": []}")], "without `traceEvents`"),
+        (vec![file("e.json", b"{\"traceEvents\": [{\"ph\": \"i\"}]}")], "has no kernel of a GPU"),
+        (vec![file("f.json", b"{\"traceEvents\": [3]}")], "line 1 column"),
+        (vec![ddp.clone(), ddp.clone()], "are both of rank 0"),
+        (vec![ddp.clone(), recorder], "of different clocks"),
+        (vec![empty.display().to_string()], "no file that ends in .json"),
+        (vec!["/dev/null".to_owned()], "give a regular file"),
+        (vec![ddp.clone(), "--env".to_owned(), "NCCL_ALGO=Ring".to_owned()], "no machine is named"),
+        (
+            vec![
+                ddp.clone(),
+                "-t".to_owned(),
+                "dgx-h100".to_owned(),
+                "--gpus".to_owned(),
+                "1".to_owned(),
+                "--nodes".to_owned(),
+                "1".to_owned(),
+            ],
+            "the trace is of 2 ranks",
+        ),
+    ] {
+        let args: Vec<&str> = std::iter::once("trace").chain(args.iter().map(String::as_str)).collect();
+        let (code, out, err) = collcast(&args);
+        assert!(code == 2 && out.is_empty() && err.starts_with("error: ") && err.contains(why), "{args:?}: {err}");
+    }
+}
+
+/// Goal: every format holds the calls, and a page has pictures.
+#[test]
+fn formats_hold_the_calls() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("page.html").display().to_string();
+    let files = both("fsdp").iter().map(|path| path.display().to_string()).collect::<Vec<_>>();
+    let (code, out, _) = collcast(&["trace", &files[0], &files[1], "--format", "csv", "--report", &page]);
+    assert!(code == 0 && out.contains("group,ranks,collective,dtype,size_bytes,calls,time_us"), "{out}");
+    assert!(std::fs::read_to_string(&page).unwrap().contains("<svg"));
+    let (_, out, _) = collcast(&["trace", &files[0], &files[1], "--format", "json"]);
+    let result: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((&result["schema"], &result["predicted"]), (&json!("collcast/trace/1"), &json!(false)));
+    assert_eq!(result["calls"].as_array().unwrap().len(), 2);
+    assert_eq!(result["ranks"][1]["rank"], 1);
+}
