@@ -229,7 +229,7 @@ impl Column {
     pub(crate) fn shown(&self, cell: &Cell) -> String {
         match cell {
             Cell::Int(value) if self.is_size() => {
-                u64::try_from(*value).map_or_else(|_| value.to_string(), |bytes| Bytes(bytes).to_string())
+                u64::try_from(*value).map_or_else(|_| value.to_string(), |bytes| Bytes(bytes).about())
             }
             other => other.display(),
         }

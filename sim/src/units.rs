@@ -28,6 +28,18 @@ impl Bytes {
         }
         format!("{} B", self.0)
     }
+
+    /// The same, but with two digits after the point where that takes more than four digits: sizes between powers of two.
+    #[expect(clippy::cast_precision_loss, reason = "a few digits are shown")]
+    pub fn about(self) -> String {
+        let exact = self.human();
+        if exact.find(' ').is_some_and(|digits| digits <= 4) {
+            return exact;
+        }
+        let units = [(1_u64 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB")];
+        let (unit, name) = units.into_iter().find(|(unit, _)| self.0 >= *unit).unwrap_or((1 << 10, "KiB"));
+        format!("{:.2} {name}", self.0 as f64 / unit as f64)
+    }
 }
 
 impl fmt::Display for Bytes {
@@ -314,6 +326,22 @@ pub fn parse_time(text: &str) -> Result<SimDuration, UnitError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Goal: sizes that people know are exact, and others have few digits.
+    #[test]
+    fn sizes_are_shown_in_few_digits() {
+        for (bytes, shown) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1 << 34, "16 GiB"),
+            (1_482_911, "1.41 MiB"),
+            (262_184 << 10, "256.04 MiB"),
+            (11_585, "11.31 KiB"),
+            (9_999, "9999 B"),
+        ] {
+            assert_eq!(Bytes(bytes).about(), shown);
+        }
+    }
 
     /// Goal: the contract's spellings, by value, and no others.
     #[test]

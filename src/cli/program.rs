@@ -133,7 +133,7 @@ pub(super) fn run(cli: Cli, given: &Named) -> Result<Code, Error> {
         Command::Serve(args) => serve::run(&args),
         Command::Transfer(args) => transfer::run(&args),
         Command::Bench(args) => bench::run(&args, given),
-        Command::Probe(args) => probe::run(&args, &given),
+        Command::Probe(args) => probe::run(&args, given),
         Command::BenchWorker => bench::work(),
         Command::Calibrate(args) => calibrate::run(&args, given),
         Command::Validate(args) => validate::run(&args),

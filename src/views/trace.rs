@@ -1,6 +1,7 @@
 //! Recorded training steps as a report: where the time of each rank goes, the calls, launch gaps, calls that did not end.
 
 use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
+use collcast_sim::units::Bytes;
 
 use super::{VERSION, hide};
 use crate::trace::{CallRow, Judgement, Kind, Outcome, RankRow, Stuck};
@@ -82,7 +83,7 @@ impl Outcome {
             Column::number("ranks", "ranks"),
             Column::text("collective", "collective"),
             Column::text("dtype", "type"),
-            Column::number("size_bytes", "size B"),
+            Column::number("size_bytes", "size"),
             Column::number("calls", "calls"),
             Column::number("time_us", "us"),
             Column::number("busbw_gbps", "busbw GB/s"),
@@ -242,7 +243,7 @@ impl Outcome {
         let lost: f64 = slower.iter().map(|(_, expected)| expected.lost_ms).sum();
         let named: Vec<String> = (slower.iter().take(NAMED))
             .map(|(row, expected)| {
-                let size = row.size_bytes.map_or_else(String::new, |bytes| format!(" of {}", about(bytes)));
+                let size = row.size_bytes.map_or_else(String::new, |bytes| format!(" of {}", Bytes(bytes).about()));
                 let factor = row.time_us.unwrap_or(0.0) / expected.time_us.max(f64::MIN_POSITIVE);
                 format!("{}{size} over {} ranks takes {factor:.1} times what it should", row.collective, row.ranks)
             })
@@ -274,16 +275,6 @@ impl Outcome {
              which looks for the cause",
             slower.0.collective
         ))
-    }
-}
-
-/// A size in few digits: those of models are seldom powers of two.
-#[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
-fn about(bytes: u64) -> String {
-    match bytes {
-        0..1_000 => format!("{bytes} B"),
-        1_000..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
-        _ => format!("{:.1} MB", bytes as f64 / 1e6),
     }
 }
 
