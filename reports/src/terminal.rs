@@ -168,7 +168,7 @@ mod tests {
     fn narrow_terminals_wrap_text_and_keep_numbers_whole() {
         let narrow = render(&sample(), Some(40));
         assert!(narrow.lines().all(|l| l.chars().count() <= 40), "{narrow}");
-        assert!(narrow.contains("1073741824"), "{narrow}");
+        assert!(narrow.contains("1 GiB"), "{narrow}");
         assert_eq!(render(&sample(), None).lines().count(), 4);
     }
 
