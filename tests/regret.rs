@@ -278,6 +278,10 @@ fn an_error_keeps_what_was_measured() {
     let outcome = tuned(3).unwrap();
     assert_eq!(outcome.ended.as_ref().map(|ended| ended.code), Some(3));
     assert!(outcome.times > 0 && outcome.measured_csv.is_some(), "{}", outcome.times);
+    // No version of NCCL is made up for who does not know it.
+    let csv = outcome.measured_csv.unwrap();
+    assert!(csv.lines().next().unwrap().split(',').nth(9) == Some("nccl_version"), "{csv}");
+    assert!(csv.lines().skip(1).all(|line| line.split(',').nth(9) == Some("")), "{csv}");
     assert!(outcome.warnings.iter().any(|w| w.contains("fell off the bus")), "{:?}", outcome.warnings);
     assert!(matches!(tuned(0), Err(Error::Exec { code: 3, .. })));
 }

@@ -85,8 +85,8 @@ fn tune_with(site: &Site, request: &Request, measure: Option<(&mut dyn Stopwatch
     site.check_graphs(ranks)?;
     let read = Read::of(site, request, ranks)?;
     // What is measured decides whose rules hold, unless the user does.
-    let measured = measure.as_ref().and_then(|(stopwatch, _)| stopwatch.nccl()).or(read.measured.nccl);
-    let measured = measured.filter(|_| site.spec.nccl.is_none());
+    let installed = measure.as_ref().and_then(|(stopwatch, _)| stopwatch.nccl());
+    let measured = installed.or(read.measured.nccl).filter(|_| site.spec.nccl.is_none());
     let settings = Settings {
         launch: read.measured.launch.unwrap_or(site.settings().launch),
         version: measured.map(|version| version.covered().0).or(site.settings().version),
@@ -97,7 +97,7 @@ fn tune_with(site: &Site, request: &Request, measure: Option<(&mut dyn Stopwatch
     let mut calls = clock.time(asked, &request.watch)?;
     let mut searched = Searched::default();
     if let Some((stopwatch, budget)) = measure {
-        let mut search = Search::new(&mut calls, &mut clock.measured, &settings);
+        let mut search = Search::new(&mut calls, &mut clock.measured, &settings, installed);
         search.run(stopwatch, budget, &request.watch);
         let ended = match search.failure.take() {
             Some(error) if search.times() == 0 => return Err(error),

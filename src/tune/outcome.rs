@@ -68,7 +68,7 @@ pub struct Outcome {
     pub regrets: Vec<Regret>,
     /// Variables that slow no size.
     pub variables: Variables,
-    /// Table for NVIDIA's example tuner plugin (`NCCL_TUNER_CONFIG_FILE`).
+    /// Table for our tuner plugin (`COLLCAST_TUNER_TABLE`) and NVIDIA's example (`NCCL_TUNER_CONFIG_FILE`).
     pub tuner_csv: String,
     /// The variables as a file.
     pub nccl_env: String,

@@ -77,7 +77,7 @@ pub(super) struct Search<'s> {
     pub(super) launch: Launch,
     /// Settings of the machine: channels of NCCL's own choice.
     pub(super) own: Option<u32>,
-    /// The version of NCCL that is measured.
+    /// The version of NCCL that is measured; none of other back ends.
     nccl: Option<Version>,
     rows: Vec<Row>,
     /// Calls and candidates that cannot be run.
@@ -87,8 +87,13 @@ pub(super) struct Search<'s> {
 }
 
 impl<'s> Search<'s> {
-    pub(super) fn new(calls: &'s mut [Tuned], measured: &'s mut Measured, settings: &Settings) -> Self {
-        let (launch, own, nccl) = (settings.launch, settings.channels, settings.version);
+    pub(super) fn new(
+        calls: &'s mut [Tuned],
+        measured: &'s mut Measured,
+        settings: &Settings,
+        nccl: Option<Version>,
+    ) -> Self {
+        let (launch, own) = (settings.launch, settings.channels);
         Self { calls, measured, launch, own, nccl, rows: Vec::new(), closed: BTreeSet::new(), failure: None }
     }
 
