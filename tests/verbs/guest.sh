@@ -29,7 +29,7 @@ done
 
 if [ ${#programs[@]} = 0 ]; then
   # The tests of the package `collcast` bring its program.
-  cargo test --locked --features verbs -p collcast -p collcast-hwbackend --test bench --test verbs --no-run \
+  cargo test --locked --features verbs --workspace --test bench --test verbs --no-run \
     --message-format json >"$folder/built.json"
   tests=$(grep -o '"executable":"[^"]*/verbs-[0-9a-f]*"' "$folder/built.json" | cut -d'"' -f4)
   programs=(target/debug/collcast "$tests")

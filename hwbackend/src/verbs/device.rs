@@ -35,17 +35,10 @@ const PORT: u8 = 1;
 const FIRST_PACKET: u32 = 0;
 /// Hops that packets may take through routers.
 const HOPS: u8 = 64;
-/// How often a NIC sends again what is not acknowledged, or what finds no receive posted; 7 is the most there is
-/// of the former. Of the latter 7 would be for ever.
-const RETRIES: u8 = 7;
+/// How often a NIC sends again what finds no receive posted; 7 would be for ever.
 const RETRIES_UNREADY: u8 = 6;
 /// Wait of a sender that found no receive posted: 0.64 ms (InfiniBand specification, volume 1, RNR NAK timer field).
 const UNREADY: u8 = 12;
-/// Unit of the time after which a NIC sends again: 4.096 us times a power of 2 (InfiniBand specification, volume 1,
-/// local ACK timeout).
-const ACK_UNIT: Duration = Duration::from_nanos(4096);
-/// Exponents that are used of it: 4 ms, below which a busy host looks dead, to 8.8 s.
-const ACK_EXPONENTS: (u32, u32) = (10, 21);
 
 /// A call that failed, with what the system says.
 fn failed(call: &'static str, error: &Os) -> ExecError {
@@ -705,23 +698,4 @@ fn attributes(state: c_uint) -> ibv_qp_attr {
     let mut attributes: ibv_qp_attr = unsafe { std::mem::zeroed() };
     attributes.qp_state = state;
     attributes
-}
-
-/// The NIC's exponent of the time after which it sends again, so that all tries together take about `patience`.
-fn timeout(patience: Duration) -> u8 {
-    let tries = patience.as_secs_f64() / f64::from(RETRIES + 1) / ACK_UNIT.as_secs_f64();
-    (tries.max(1.0).log2() as u32).clamp(ACK_EXPONENTS.0, ACK_EXPONENTS.1) as u8
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Goal: a NIC gives up about when we do, by hand: 2 s over 8 tries are 250 ms, and 2^15 x 4.096 us are 134 ms.
-    #[test]
-    fn a_nic_gives_up_about_when_we_do() {
-        assert_eq!(timeout(Duration::from_secs(2)), 15);
-        assert_eq!(timeout(Duration::from_millis(1)), 10);
-        assert_eq!(timeout(Duration::from_secs(3600)), 21);
-    }
 }

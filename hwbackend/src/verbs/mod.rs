@@ -9,12 +9,17 @@
 
 #[cfg(not(feature = "verbs"))]
 mod absent;
+// What needs no NIC is tested in every build.
+#[cfg(any(test, feature = "verbs"))]
+#[cfg_attr(not(feature = "verbs"), allow(dead_code))]
+mod acknowledgement;
 #[cfg(feature = "verbs")]
 mod device;
 #[cfg(feature = "verbs")]
 mod lanes;
 mod measured;
-#[cfg(feature = "verbs")]
+#[cfg(any(test, feature = "verbs"))]
+#[cfg_attr(not(feature = "verbs"), allow(dead_code))]
 mod numbers;
 mod options;
 #[cfg(feature = "verbs")]
