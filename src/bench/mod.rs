@@ -4,6 +4,7 @@ mod outcome;
 mod request;
 mod sets;
 mod sidecar;
+mod transfer;
 mod worker;
 
 use collcast_hwbackend::cuda::{Cuda, gpus};
@@ -25,6 +26,7 @@ pub use request::{Backend, Request};
 use sets::Visible;
 pub use sets::{Set, Sets};
 pub(crate) use sidecar::{date, sidecar};
+pub use transfer::{Copied, TransferOutcome, TransferRequest, transfer};
 pub use worker::{COMMAND, Children, of_rank, work};
 
 /// Runs calls. The launch mode is that of the site; `auto` and channels are planned as forecasts of it are.
