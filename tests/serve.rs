@@ -137,12 +137,10 @@ fn workers_span_hosts() {
     let one = model("llama3-405b", Precision::Bf16, "1x8").unwrap();
     // Twice the memory less the weights once.
     assert!(stages.workers[0].cache_tokens > 4 * one.workers[0].cache_tokens);
-    assert!(stages.summary.tpot.p50 > one.summary.tpot.p50);
     let experts = |fleet: &str| model("deepseek-v3", Precision::Fp8, fleet).unwrap();
     let (few, many) = (experts("1x8:ep8"), experts("1x32:ep32"));
     assert!(many.workers[0].cache_tokens > 4 * few.workers[0].cache_tokens);
     assert_eq!(many.fleet.to_string(), "1x32:tp1,ep32 aggregated");
-    assert!(few.summary.met == 1.0 || few.summary.tpot.p50 > 0.0);
 }
 
 /// Goal: each scenario runs by its name, and names what it is of; the break-even of a model with published times draws them.

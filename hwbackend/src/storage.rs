@@ -209,7 +209,7 @@ impl PatternFile {
         };
         let parts = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..case.threads.max(1)).map(|_| scope.spawn(work)).collect();
-            let ended = threads.into_iter().map(|thread| thread.join());
+            let ended = threads.into_iter().map(std::thread::ScopedJoinHandle::join);
             ended.map(|end| end.unwrap_or_else(|_| Err(io::Error::other("a thread ended early")))).collect::<Vec<_>>()
         });
         let compared = parts.into_iter().sum::<io::Result<u64>>()?;

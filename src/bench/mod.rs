@@ -1,5 +1,6 @@
 //! Calls run for real: every element of every result is compared with its exact value, and they are timed.
 
+mod layer;
 mod outcome;
 mod request;
 mod sets;
@@ -21,6 +22,7 @@ use crate::error::Error;
 use crate::query::Query;
 use crate::site::Site;
 use crate::watch::Watch;
+pub(crate) use layer::layer_text;
 pub use outcome::{Failure, MeasuredCall, Outcome, Planned};
 pub use request::{Backend, Request};
 use sets::Visible;

@@ -8,9 +8,9 @@ use collcast_hwbackend::storage::{ALIGN, Access, FileCase, PatternFile};
 use collcast_sim::profile::{Constant, OriginKind, Parameter};
 use serde::Serialize;
 
-use super::date;
+use super::layer::layer_text;
+use super::sidecar::date;
 use crate::error::Error;
-use crate::probe::layer_text;
 use crate::watch::Watch;
 
 /// Bytes of a file at most: what a drive and a page cache are told by.

@@ -23,21 +23,29 @@ struct Scenario {
     options: toml::Table,
 }
 
-/// Words of a command with a scenario's options in place of its name; those that are given beside it replace its own. Words
-/// without a scenario are as they were.
-pub(super) fn expand(words: &[OsString]) -> Result<Vec<OsString>, clap::Error> {
-    let of = |at: usize| words.get(at).and_then(|word| word.to_str()).unwrap_or_default();
-    let name = of(2);
-    if !COMMANDS.iter().any(|(command, _)| *command == of(1)) {
-        return Ok(words.to_vec());
-    }
+/// The text of a scenario by its name, or in a file.
+fn text_of(name: &str) -> Option<String> {
     let known = serving().iter().find(|(known, _)| *known == name).map(|(_, text)| (*text).to_owned());
-    let file = || -> Option<String> {
+    known.or_else(|| {
         let path = Path::new(name);
         let text = path.extension().filter(|e| *e == "toml").and_then(|_| read_text("read", path).ok())?;
         text.contains(SCHEMA).then_some(text)
-    };
-    let Some(text) = known.or_else(file) else { return Ok(words.to_vec()) };
+    })
+}
+
+/// Words of a command with a scenario's options in place of its name; those that are given beside it replace its own. Words
+/// without a scenario are as they were.
+pub(super) fn expand(words: &[OsString]) -> Result<Vec<OsString>, clap::Error> {
+    let command = words.get(1).and_then(|word| word.to_str()).unwrap_or_default();
+    if !COMMANDS.iter().any(|(known, _)| *known == command) {
+        return Ok(words.to_vec());
+    }
+    let found =
+        words.iter().enumerate().skip(2).find_map(|(at, word)| Some((at, word.to_str()?, text_of(word.to_str()?)?)));
+    let Some((at, name, text)) = found else { return Ok(words.to_vec()) };
+    // Programs write `--` before it.
+    let before = at - usize::from(words[at - 1] == "--");
+    let others = || words[2..before].iter().chain(&words[at + 1..]);
     let refuse = |what: String| clap::Error::raw(ErrorKind::ValueValidation, format!("scenario `{name}`: {what}\n"));
     let scenario: Scenario = toml::from_str(&text).map_err(|error| refuse(error.to_string()))?;
     if scenario.schema != SCHEMA {
@@ -48,7 +56,7 @@ pub(super) fn expand(words: &[OsString]) -> Result<Vec<OsString>, clap::Error> {
     };
     let given = |key: &str| {
         let flag = format!("--{key}");
-        words.iter().skip(3).any(|word| word.to_str().is_some_and(|w| w == flag || w.starts_with(&format!("{flag}="))))
+        others().any(|word| word.to_str().is_some_and(|w| w == flag || w.starts_with(&format!("{flag}="))))
     };
     let mut all: Vec<OsString> = vec![words[0].clone(), (*command).into()];
     for (key, value) in &scenario.options {
@@ -64,7 +72,7 @@ pub(super) fn expand(words: &[OsString]) -> Result<Vec<OsString>, clap::Error> {
             all.push(format!("--{key}={text}").into());
         }
     }
-    all.extend(words.iter().skip(3).cloned());
+    all.extend(others().cloned());
     Ok(all)
 }
 
@@ -96,6 +104,9 @@ mod tests {
         assert!(found.contains(&"llama3-70b") && found.contains(&"--decode=1x8"), "{found:?}");
         assert!(found.ends_with(&["--rate", "3", "--format", "json"]) && !found.contains(&"--rate=6"), "{found:?}");
         assert_eq!(expand(&words("collcast serve kv-1gb")).unwrap()[1], "transfer");
+        // As programs put it.
+        let found = expand(&words("collcast serve --rate=3 -- llama3-70b-2x8")).unwrap();
+        assert!(found.iter().any(|word| word == "--decode=1x8") && !found.iter().any(|word| word == "--"), "{found:?}");
         for same in ["collcast serve llama3-70b", "collcast simulate kv-1gb", "collcast"] {
             assert_eq!(expand(&words(same)).unwrap(), words(same));
         }

@@ -2,7 +2,6 @@
 //! computation beside communication; kernels of one GPU.
 
 mod kernels;
-mod layer;
 mod network;
 
 use std::path::PathBuf;
@@ -25,7 +24,6 @@ use crate::files::{make_folder, write};
 use crate::query::Query;
 use crate::watch::Watch;
 pub use kernels::{Kernels, TimedLong, TimedMemory, TimedProduct, Times};
-pub(crate) use layer::layer_text;
 pub use network::{NetworkOutcome, NetworkRequest, network};
 
 /// What is to be found out.

@@ -8,8 +8,7 @@ use collcast_hwbackend::rendezvous::World;
 use collcast_hwbackend::verbs::{Kind, Measured, Options, Verbs};
 use collcast_sim::profile::{Constant, OriginKind, Parameter};
 
-use super::layer::layer_text;
-use crate::bench::{date, facts};
+use crate::bench::{date, facts, layer_text};
 use crate::error::Error;
 use crate::files::make_folder;
 use crate::statistics::{median, quantile};

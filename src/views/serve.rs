@@ -220,7 +220,7 @@ impl BreakEven {
             Column::number("time_ms", "ms"),
             Column::text("source", "by"),
         ];
-        let mut table = Table::new("published", "published times of this model, not on this machine", columns);
+        let mut table = Table::new("published", "published times of this model, on machines of their own", columns);
         for point in &self.published {
             let time = Cell::float(point.time_ms, 2);
             table.push([point.what.as_str().into(), point.tokens.into(), time, point.source.as_str().into()]);
