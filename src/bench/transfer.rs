@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use collcast_hwbackend::cuda::{Copies, HostCopy};
+use collcast_hwbackend::cuda::{Copies, FILE, HostCopy};
 use collcast_hwbackend::exec::{Effort, ExecError, Sample};
 use collcast_hwbackend::storage::{ALIGN, Access, FileCase, PatternFile};
 use collcast_sim::profile::{Constant, OriginKind, Parameter};
@@ -177,8 +177,14 @@ fn file_to_gpu(
             outcome.skip("file_to_device direct: the file system has no direct access".to_owned());
             continue;
         }
-        let sample = copies.file(file, direct, (bytes, CHUNK), effort)?;
-        outcome.rows.push(row("file_to_device", memory, (bytes, CHUNK, 1), &sample));
+        match copies.file(file, direct, (bytes, CHUNK), effort) {
+            Ok(sample) => outcome.rows.push(row("file_to_device", memory, (bytes, CHUNK, 1), &sample)),
+            // Not every driver lets drives write to pinned memory.
+            Err(ExecError::Library { call: FILE, message }) => {
+                outcome.skip(format!("file_to_device {memory}: {message}"));
+            }
+            Err(error) => return Err(error),
+        }
     }
     Ok(())
 }

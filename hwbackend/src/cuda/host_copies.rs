@@ -20,6 +20,9 @@ const BATCH_BYTES: u64 = 8 << 30;
 /// Buffers between a file and a GPU: one is filled while the other is copied.
 const BUFFERS: usize = 2;
 
+/// What [`ExecError::Library`] calls a read of a file that failed.
+pub const FILE: &str = "a read of the file";
+
 /// Copies between a GPU and host memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HostCopy {
@@ -51,7 +54,7 @@ fn wrong(what: &str, good: u64) -> ExecError {
 }
 
 fn of_file(error: &io::Error) -> ExecError {
-    ExecError::Library { call: "a read of the file", message: error.to_string() }
+    ExecError::Library { call: FILE, message: error.to_string() }
 }
 
 impl Copies {
@@ -168,35 +171,38 @@ impl Copies {
         while times_us.len() <= effort.batches as usize && (times_us.len() < 4 || start.elapsed() < effort.budget) {
             file.forget().map_err(|error| of_file(&error))?;
             let from = Instant::now();
-            // Buffers that are filled go one way, those that are free the other.
-            let (filled, ready) = sync_channel::<io::Result<(HostBuffer, Range<u64>)>>(BUFFERS);
-            let (freed, free) = sync_channel::<HostBuffer>(BUFFERS);
-            for buffer in pool.drain(..) {
-                let _ = freed.send(buffer);
-            }
-            std::thread::scope(|scope| -> Result<(), ExecError> {
+            pool = std::thread::scope(|scope| -> Result<Vec<HostBuffer>, ExecError> {
+                // Buffers that are filled go one way, those that are free the other.
+                let (filled, ready) = sync_channel::<io::Result<(HostBuffer, Range<u64>)>>(BUFFERS);
+                let (freed, free) = sync_channel::<HostBuffer>(BUFFERS);
+                for buffer in pool.drain(..) {
+                    let _ = freed.send(buffer);
+                }
                 let opened = &opened;
-                scope.spawn(move || {
+                let reader = scope.spawn(move || {
                     for range in chunks(bytes, chunk) {
-                        let Ok(mut buffer) = free.recv() else { return };
+                        let Ok(mut buffer) = free.recv() else { break };
                         let part = &mut buffer.bytes_mut()[range.start as usize..range.end as usize];
                         let read = opened.read_exact_at(part, range.start).map(|()| (buffer, range));
                         if filled.send(read).is_err() {
-                            return;
+                            break;
                         }
                     }
+                    free
                 });
                 for read in ready {
                     let (buffer, range) = read.map_err(|error| of_file(&error))?;
                     stream.to_device(&memory, &buffer, range)?;
                     stream.wait(patience)?;
-                    // The reader is through with its last chunk, and takes none back.
-                    let _ = freed.try_send(buffer);
+                    let _ = freed.send(buffer);
                 }
-                Ok(())
+                // They are kept: to free pinned memory takes long.
+                let ended = reader.join();
+                ended
+                    .map(|free| free.try_iter().collect())
+                    .map_err(|_| of_file(&io::Error::other("its thread ended early")))
             })?;
             times_us.push(from.elapsed().as_secs_f64() * 1e6);
-            pool = (0..BUFFERS).map(|_| HostBuffer::new(device, bytes, true)).collect::<Result<_, _>>()?;
         }
         times_us.remove(0);
         let mut back = HostBuffer::new(device, bytes, true)?;

@@ -28,7 +28,7 @@ use collcast_sim::collective::{Launch, Protocol};
 use collcast_sim::ids::Rank;
 use collcast_sim::schedule::Schedule;
 
-pub use host_copies::{Copies, HostCopy};
+pub use host_copies::{Copies, FILE, HostCopy};
 
 pub use cublaslt::{CHOOSES, Element, Linear, LinearPass};
 
