@@ -52,9 +52,9 @@ fn plan() -> Result<Report, Error> {
 /// How long do users of a served model wait?
 fn serve() -> Result<Report, Error> {
     use collcast::serve::{Fleet, Group, Load, Request, serve};
-    let worker = Group { workers: 1, tensor: 8 };
+    let worker = Group::new(1, 8);
     let fleet = Fleet::Disaggregated { prefill: worker, decode: worker };
-    let load = Load::Poisson { rate: 5.0, seconds: 60.0, input: 2048, output: 256, seed: 1 };
+    let load = Load::Poisson { rate: 5.0, seconds: 60.0, input: 2048, output: 256, prefixes: None, seed: 1 };
     Ok(serve(&Request { fleet, load, ..Request::new("llama3-70b", "dgx-h100") })?.report())
 }
 

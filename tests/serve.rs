@@ -8,12 +8,16 @@ mod common;
 
 use collcast::Watch;
 use collcast::serve::{Fleet, Group, Load, Outcome, Request, break_even, serve, split};
+use collcast_reports::figure::Drawing;
+use collcast_scenarios::serving::Policy;
+use collcast_scenarios::serving::arrivals::Prefixes;
+use collcast_sim::compute::Precision;
 use common::collcast;
 
-const EIGHT: Group = Group { workers: 1, tensor: 8 };
+const EIGHT: Group = Group::new(1, 8);
 
 fn at(rate: f64, seconds: f64) -> Load {
-    Load::Poisson { rate, seconds, input: 2048, output: 256, seed: 1 }
+    Load::Poisson { rate, seconds, input: 2048, output: 256, prefixes: None, seed: 1 }
 }
 
 fn run(fleet: Fleet, load: Load) -> Outcome {
@@ -36,8 +40,7 @@ fn a_lone_request_is_near_the_bounds_of_its_gpus() {
 #[test]
 fn fleets_do_what_their_workers_can() {
     let apart = Fleet::Disaggregated { prefill: EIGHT, decode: EIGHT };
-    let (both, apart) =
-        (run(Fleet::Aggregated(Group { workers: 2, tensor: 8 }), at(6.0, 300.0)), run(apart, at(6.0, 300.0)));
+    let (both, apart) = (run(Fleet::Aggregated(Group::new(2, 8)), at(6.0, 300.0)), run(apart, at(6.0, 300.0)));
     assert!(apart.summary.tpot.p99 < both.summary.tpot.p99);
     assert!(apart.summary.ttft.p50 > both.summary.ttft.p50 && apart.summary.hand_off.p50 > 0.0);
     assert_eq!(apart.path.as_deref(), Some("rdma"));
@@ -51,7 +54,7 @@ fn fleets_do_what_their_workers_can() {
 #[test]
 fn the_best_split_is_on_top() {
     let request = Request { load: at(16.0, 60.0), ..Request::new("llama3-70b", "dgx-h100") };
-    let found = split(&request, Group { workers: 4, tensor: 8 }, &Watch::default()).unwrap();
+    let found = split(&request, Group::new(4, 8), &Watch::default()).unwrap();
     assert_eq!(found.candidates.len(), 4);
     let goodput: Vec<f64> =
         found.candidates.iter().map(|c| c.outcome.as_ref().map_or(-1.0, |o| o.summary.goodput)).collect();
@@ -64,8 +67,8 @@ fn the_best_split_is_on_top() {
 /// Goal: an hour of 100 requests a second over 64 GPUs is simulated whole, in as many steps as its workers have time for.
 #[test]
 fn an_hour_of_a_large_fleet_is_simulated() {
-    let load = Load::Poisson { rate: 100.0, seconds: 3600.0, input: 2048, output: 256, seed: 3 };
-    let outcome = run(Fleet::Aggregated(Group { workers: 8, tensor: 8 }), load);
+    let load = Load::Poisson { rate: 100.0, seconds: 3600.0, input: 2048, output: 256, prefixes: None, seed: 3 };
+    let outcome = run(Fleet::Aggregated(Group::new(8, 8)), load);
     assert!((outcome.summary.requests as f64 / 360_000.0 - 1.0).abs() < 0.01);
     assert!(outcome.summary.whole.p50 > 0.0);
 }
@@ -75,14 +78,141 @@ fn an_hour_of_a_large_fleet_is_simulated() {
 #[test]
 fn a_cache_from_host_memory_beats_computing_it_again() {
     let request = Request::new("llama3-70b", "dgx-h100");
-    let found = break_even(&request, EIGHT, 4).unwrap();
+    let found = break_even(&request, EIGHT, Some(4)).unwrap();
     let long = found.lengths.iter().find(|length| length.tokens == 32768).unwrap();
     assert_eq!(long.bytes, 10_737_418_240);
     assert!((long.fetch[0] / 0.027 - 1.0).abs() < 0.05, "{long:?}");
     assert!((1.24..2.0).contains(&long.recompute), "{long:?}");
     assert_eq!(found.from(0), Some(128));
-    let slow = break_even(&request, EIGHT, 1).unwrap();
+    let slow = break_even(&request, EIGHT, Some(1)).unwrap();
     assert!(slow.lengths.last().unwrap().fetch[1] > 3.9 * found.lengths.last().unwrap().fetch[1]);
+}
+
+/// Goal: prompts that share a prefix are computed less and wait less; what GPUs have no room for comes from host memory.
+#[test]
+fn prefixes_save_time() {
+    let load = |prefixes| Load::Poisson { rate: 6.0, seconds: 120.0, input: 8192, output: 64, prefixes, seed: 1 };
+    let few = Some(Prefixes { count: 20, tokens: 7168, skew: 0.0 });
+    let (alone, shared) = (run(Fleet::Aggregated(EIGHT), load(None)), run(Fleet::Aggregated(EIGHT), load(few)));
+    assert!(shared.summary.ttft.p50 < alone.summary.ttft.p50 / 2.0, "{:?}", shared.summary);
+    let reuse = shared.reuse.unwrap();
+    assert!(alone.reuse.is_none() && reuse.hits[0] > reuse.computed);
+    // 2,000 prefixes of 2.3 GB are more than GPUs hold, and less than 8 TB.
+    let many = Some(Prefixes { count: 2000, tokens: 7168, skew: 0.0 });
+    let long = |host_cache| {
+        let load = Load::Poisson { rate: 3.0, seconds: 1800.0, input: 8192, output: 64, prefixes: many, seed: 1 };
+        let fleet = Fleet::Aggregated(EIGHT);
+        serve(&Request { fleet, load, host_cache, ..Request::new("llama3-70b", "dgx-h100") }).unwrap()
+    };
+    let (without, with) = (long(0), long(8 << 40));
+    let of = |outcome: &Outcome| outcome.reuse.unwrap();
+    assert!(of(&with).hits[1] > 5 * of(&without).hits[0], "{:?} {:?}", of(&with), of(&without));
+    assert!(with.summary.ttft.mean < without.summary.ttft.mean, "{:?} {:?}", with.summary, without.summary);
+}
+
+/// Goal: layers that go beside the prefill save most of the way of a cache.
+#[test]
+fn layers_beside_the_prefill_hide_the_hand_off() {
+    let fleet = Fleet::Disaggregated { prefill: EIGHT, decode: EIGHT };
+    let request = Request { fleet, load: at(1.0, 100.0), ..Request::new("llama3-70b", "dgx-h100") };
+    let whole = serve(&request).unwrap();
+    let layers = serve(&Request { policy: Policy { by_layers: true, ..request.policy }, ..request }).unwrap();
+    let (whole, layers) = (whole.summary.hand_off.p50, layers.summary.hand_off.p50);
+    assert!(layers > 0.0 && layers < whole / 5.0, "{layers} {whole}");
+}
+
+/// Goal: stages hold a model that one host cannot, and a token takes no less than all weights once; experts over 32 GPUs
+/// leave each more room for caches than experts over 8 do.
+#[test]
+fn workers_span_hosts() {
+    let model = |name: &str, precision, fleet: &str| {
+        let load = Load::Poisson { rate: 0.2, seconds: 100.0, input: 2048, output: 64, prefixes: None, seed: 1 };
+        let fleet = Fleet::Aggregated(fleet.parse().unwrap());
+        serve(&Request { fleet, load, precision, ..Request::new(name, "dgx-h200") })
+    };
+    let stages = model("llama3-405b", Precision::Bf16, "1x16:pp2").unwrap();
+    let weights = 405.9e9 * 2.0 / 8.0 / 4.8e12;
+    let tpot = stages.summary.tpot.p50;
+    assert!(tpot > weights && tpot < 2.0 * weights, "{tpot} {weights}");
+    let one = model("llama3-405b", Precision::Bf16, "1x8").unwrap();
+    // Twice the memory less the weights once.
+    assert!(stages.workers[0].cache_tokens > 4 * one.workers[0].cache_tokens);
+    let experts = |fleet: &str| model("deepseek-v3", Precision::Fp8, fleet).unwrap();
+    let (few, many) = (experts("1x8:ep8"), experts("1x32:ep32"));
+    assert!(many.workers[0].cache_tokens > 4 * few.workers[0].cache_tokens);
+    assert_eq!(many.fleet.to_string(), "1x32:tp1,ep32 aggregated");
+}
+
+/// Goal: each scenario runs by its name, and names what it is of; the break-even of a model with published times draws them.
+#[test]
+fn scenarios_run_by_name() {
+    for (name, _) in collcast_scenarios::builtin::serving() {
+        let (code, text, notes) = collcast(&["serve", name]);
+        assert_eq!(code, 0, "{name}: {notes}");
+        assert!(
+            text.len() > 100 && notes.contains("ok:") | notes.contains("warning:") | text.contains("ok:"),
+            "{name}: {text}{notes}"
+        );
+    }
+    let found = break_even(&Request::new("qwen3-8b", "h800-roce"), EIGHT, None).unwrap();
+    let mut report = found.report();
+    collcast::views::figures::add(&mut report);
+    let Some(Drawing::Plane(plane)) = report.figures.first().map(|figure| &figure.drawing) else { panic!("no figure") };
+    assert_eq!(plane.series.iter().map(|series| series.points.len()).max(), Some(9));
+    assert!(plane.series.iter().filter(|series| series.line.len() == found.lengths.len()).count() >= 3);
+}
+
+/// Goal: Mooncake's trace format is read, and pages that requests share are not computed twice.
+#[test]
+fn traces_of_mooncake_are_served() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trace.jsonl");
+    let line = |at: u64, last: u64| {
+        format!(r#"{{"timestamp": {at}, "input_length": 2000, "output_length": 8, "hash_ids": [1, 2, 3, {last}]}}"#)
+    };
+    std::fs::write(&path, [line(0, 4), line(9000, 5)].join("\n")).unwrap();
+    let reuse = run(Fleet::Aggregated(EIGHT), Load::Trace(path)).reuse.unwrap();
+    assert_eq!((reuse.hits, reuse.computed), ([1536, 0, 0], 2000 + 464));
+}
+
+/// Goal: without a GPU copies are refused with exit code 3, drives alone are measured, and every byte is compared.
+#[test]
+fn copies_are_measured_and_compared() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let (folder, out) = (folder.path().to_str().unwrap(), folder.path().join("copies.csv"));
+    let out = out.to_str().unwrap();
+    let profile = format!("{folder}/drives.toml");
+    let bench = ["bench", "--backend", "transfer", "--folder", folder, "-s", "64K,8M", "--quick", "-o", out];
+    let (code, _, text) = collcast(&[&bench[..], &["--drives-only", "--profile-out", &profile]].concat());
+    assert_eq!(code, 0, "{text}");
+    let table = std::fs::read_to_string(out).unwrap();
+    for line in table.lines().skip_while(|line| !line.starts_with("file_")) {
+        let cells: Vec<&str> = line.split(',').collect();
+        assert_eq!(cells[2], cells[9], "{line}");
+    }
+    assert!(table.contains("file_read,cached,8388608"), "{table}");
+    // What it wrote layers over a profile, and a forecast takes it.
+    let (code, text, notes) = collcast(&[
+        "transfer",
+        "--profile",
+        "prior",
+        "--profile",
+        &profile,
+        "--from",
+        "cache:0",
+        "--to",
+        "gpu:0",
+        "-s",
+        "1G",
+    ]);
+    assert_eq!(code, 0, "{notes}");
+    assert!(text.contains("posix"), "{text}");
+    if !std::path::Path::new("/dev/nvidiactl").exists() {
+        let (code, _, text) = collcast(&bench);
+        assert_eq!(code, 3, "{text}");
+        let (code, _, text) = collcast(&["bench", "--backend", "transfer", "--protocol", "ll"]);
+        assert_eq!(code, 2, "{text}");
+    }
 }
 
 /// Goal: what makes no sense is refused with the way out, and exit code 2.
@@ -92,6 +222,14 @@ fn slips_are_refused() {
         ("llama3-70b --aggregated 1x1", "take 141 GB of each of 1 GPUs"),
         ("llama3-70b --aggregated 1x3", "64 heads are not shared evenly by 3 GPUs"),
         ("llama3-70b --aggregated 1x16", "span hosts of 8"),
+        ("llama3-70b --aggregated 1x16:pp3", "are not tp x pp"),
+        ("llama3-70b --aggregated 1x16:ep16", "has no experts"),
+        ("deepseek-v3 --aggregated 1x32:ep16", "experts on all of a stage"),
+        ("deepseek-v3 --aggregated 1x24:ep24", "experts are not shared evenly"),
+        ("llama3-70b --aggregated 1x8:xx2", "workers look like 4x8"),
+        ("llama3-70b --prefixes 10,4096", "less than a prompt"),
+        ("llama3-70b --prefixes ten", "write it as 100,1024"),
+        ("llama3-70b --host-cache big", "--host-cache"),
         ("llama3-70b --aggregated 8", "workers look like 4x8"),
         ("llama3-70b --prefill 1x8", "--decode"),
         ("llama3-70b --rate 0", "more than 0"),

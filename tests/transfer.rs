@@ -35,7 +35,7 @@ fn mooncakes_nine_transfers_are_within_ten_percent() {
     for row in rows {
         let bytes = (row[1] * 1048576.0) as u64;
         // One head of 128 for each of 8 ranks: 16 tokens of a block, in 16 bits.
-        let request = Request { block: Some(4096), ..on(&data("h800.toml"), "gpu:0-7", "gpu:8-15", bytes) };
+        let request = Request { block: Some(4096), ..on("h800-roce", "gpu:0-7", "gpu:8-15", bytes) };
         let outcome = transfer(&request).unwrap();
         let found = outcome.rows.iter().find(|row| row.path == "rdma").unwrap();
         assert!(found.nixl);
@@ -61,11 +61,31 @@ fn each_way_is_bound_by_its_narrowest_part() {
     let staged = row(&far, "rdma-staged");
     assert!(staged.gb_per_s > 50.0 && staged.gb_per_s < 63.0 * 0.8771, "{staged:?}");
     assert!(row(&far, "tcp").gb_per_s < 7.5 && row(&far, "tcp").gb_per_s > 7.0);
-    let disk = transfer(&on("dgx-h100", "disk:0", "gpu:0", gib)).unwrap();
+    let disk = transfer(&Request { drives: Some(4), ..on("dgx-h100", "disk:0", "gpu:0", gib) }).unwrap();
     assert_eq!(disk.rows[0].bound, "drives of host0", "{:?}", disk.rows);
     assert!((disk.rows[0].gb_per_s / 28.0 - 1.0).abs() < 0.02, "{:?}", disk.rows);
-    let slow = transfer(&Request { drives: 1, ..on("dgx-h100", "disk:0", "gpu:0", gib) }).unwrap();
+    let slow = transfer(&Request { drives: Some(1), ..on("dgx-h100", "disk:0", "gpu:0", gib) }).unwrap();
     assert!((slow.rows[0].gb_per_s / 7.0 - 1.0).abs() < 0.02);
+}
+
+/// Goal: drives and stores are the machine's own: DGX H100 has eight of 7 and 3.8 GB/s, and 400 Gb/s to an object store whose
+/// requests of 8 MiB carry 87.5 MB/s each after 150 ms.
+#[test]
+fn what_is_stored_comes_at_the_rate_of_its_parts() {
+    let gib: u64 = 1 << 30;
+    let gb_per_s =
+        |from: &str, to: &str, path: &str| row(&transfer(&on("dgx-h100", from, to, gib)).unwrap(), path).gb_per_s;
+    // 56 GB/s of drives are more than PCIe takes; written, 30.4.
+    let (read, write) = (gb_per_s("disk:0", "gpu:0", "gds"), gb_per_s("gpu:0", "disk:0", "gds"));
+    assert!((40.0..56.0).contains(&read) && (write / 30.4 - 1.0).abs() < 0.02, "{read} {write}");
+    let (drives, cached) = (gb_per_s("disk:0", "host:0", "posix"), gb_per_s("cache:0", "host:0", "posix"));
+    assert!(drives <= cached && cached <= 10.0, "{drives} {cached}");
+    let store = |bytes: u64| transfer(&on("dgx-h100", "store:0", "gpu:0", bytes)).unwrap().rows[0].seconds;
+    let expected = |bytes: f64, requests: f64| 0.15 + bytes / (requests * 87.5e6_f64).min(50e9);
+    for (bytes, requests) in [(1 << 20, 1.0), (gib, 128.0), (64 * gib, 8192.0)] {
+        let (found, expected) = (store(bytes), expected(bytes as f64, requests));
+        assert!((found / expected - 1.0).abs() < 0.03, "{bytes}: {found} {expected}");
+    }
 }
 
 /// Goal: transfers share what they meet in: two into one NIC take twice as long, two of two NICs do not.
@@ -93,6 +113,40 @@ fn two_ways_at_once_add_up() {
     assert!(transfer(&far).unwrap().rows[0].gb_per_s < 63.0 * 0.8771);
 }
 
+/// Goal: a collective on the same NICs and a transfer slow each other down, by shares of the NIC, and by nothing on others.
+#[test]
+fn a_collective_beside_shares_the_nics() {
+    let gib: u64 = 1 << 30;
+    let with = |from: &str, to: &str, beside: &str| {
+        let request = Request { beside: Some(beside.parse().unwrap()), ..on("dgx-h100", from, to, gib) };
+        let found = row(&transfer(&request).unwrap(), "rdma").clone();
+        let (alone, longer) = found.beside.unwrap();
+        (found.seconds / alone, longer)
+    };
+    // Each of 16 ranks sends half of 16 GiB to the other host, over its NIC: much longer than the transfer.
+    let (slower, longer) = with("gpu:0", "gpu:8", "alltoall,16G,gpu:0-15");
+    assert!(slower > 1.8 && longer > 0.02 && longer < 0.2, "{slower} {longer}");
+    // The other way of the same cable, and links inside a host, are not shared.
+    let (slower, longer) = with("gpu:0", "gpu:8", "all_reduce,1G,gpu:0-7");
+    assert!((slower - 1.0).abs() < 0.01 && longer.abs() < 0.01, "{slower} {longer}");
+    let (slower, _) = with("gpu:0", "gpu:8", "all_reduce,4G,gpu:0-15");
+    assert!(slower > 1.3, "{slower}");
+}
+
+/// Goal: memory that is registered first takes its bytes over the rate of registration longer, and ways without NICs take
+/// as long as before.
+#[test]
+fn registration_comes_on_top() {
+    let gib: u64 = 1 << 30;
+    let times = |register: bool, path: &str| {
+        let request = Request { register, ..on("dgx-h100", "gpu:0", "gpu:8", gib) };
+        row(&transfer(&request).unwrap(), path).seconds
+    };
+    let more = times(true, "rdma") - times(false, "rdma");
+    assert!((more / (gib as f64 / 10.2e9) - 1.0).abs() < 0.01, "{more}");
+    assert_eq!(times(true, "tcp"), times(false, "tcp"));
+}
+
 /// Goal: layers that go while a prefill makes the next ones leave the last one's transfer exposed, where links are faster
 /// than the prefill, and all but the first layer's time where they are slower.
 #[test]
@@ -117,6 +171,11 @@ fn slips_are_refused() {
         (vec!["--from", "gpu:0", "--to", "gpu:1", "-s", "0"], "0 bytes"),
         (vec!["--from", "disk:0", "--to", "gpu:8", "-s", "1G"], "no way leads"),
         (vec!["--from", "gpu:0", "--to", "gpu:8", "-s", "1G", "--path", "nvlink"], "these do: rdma rdma-staged tcp"),
+        (vec!["--from", "store:0", "--to", "disk:0", "-s", "1G"], "no way leads"),
+        (vec!["h200x4", "--from", "store:0", "--to", "gpu:0", "-s", "1G"], "`network` of their"),
+        (vec!["--from", "gpu:0", "--to", "gpu:8", "-s", "1G", "--beside", "all_reduce"], "has not three parts"),
+        (vec!["--from", "gpu:0", "--to", "gpu:8", "-s", "1G", "--beside", "broadcast,1G,gpu:0-7"], "is none of"),
+        (vec!["--from", "gpu:0", "--to", "gpu:8", "-s", "1G", "--beside", "all_reduce,1G,host:0"], "2 to 128 GPUs"),
         (vec!["--from", "gpu:0", "--to", "gpu:4000000000", "-s", "1G"], ""),
         (vec!["--from", "gpu:0", "--to", "gpu:8", "-s", "1G", "--layers", "0"], "1 to 4096"),
         (vec!["h200x2", "--nodes", "1", "--from", "gpu:0", "--to", "gpu:2", "-s", "1G"], "more --nodes"),

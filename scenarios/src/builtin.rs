@@ -13,6 +13,20 @@ const BUILTIN: &[(&str, &str)] = &[
     ("megatron-1024", include_str!("../data/megatron-1024.toml")),
 ];
 
+/// Name and text of each scenario of serving and transfers.
+const SERVING: &[(&str, &str)] = &[
+    ("kv-1gb", include_str!("../data/serving/kv-1gb.toml")),
+    ("offload-or-recompute", include_str!("../data/serving/offload-or-recompute.toml")),
+    ("llama3-70b-2x8", include_str!("../data/serving/llama3-70b-2x8.toml")),
+    ("deepseek-v3-ep", include_str!("../data/serving/deepseek-v3-ep.toml")),
+    ("mooncake-qwen3-8b", include_str!("../data/serving/mooncake-qwen3-8b.toml")),
+];
+
+/// Name and text of each built-in scenario of serving and transfers.
+pub fn serving() -> &'static [(&'static str, &'static str)] {
+    SERVING
+}
+
 /// The text of a built-in scenario.
 pub fn text(name: &str) -> Option<&'static str> {
     BUILTIN.iter().find(|(n, _)| *n == name).map(|(_, text)| *text)

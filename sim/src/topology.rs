@@ -266,6 +266,21 @@ pub struct Host {
     /// Numbers that the NICs of the hosts before it take in its NVLink domain: added to the number
     /// of a NIC in its host, it makes that in the domain.
     pub first_nic: u32,
+    /// Its drives and ports to object stores, where they are known.
+    pub storage: Option<Storage>,
+}
+
+/// Where a host keeps bytes beside its memory.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Storage {
+    /// NVMe drives that share its bytes evenly.
+    pub drives: u32,
+    /// Nominal rate at which one of them reads.
+    pub read: Bandwidth,
+    /// Nominal rate at which one of them writes.
+    pub write: Bandwidth,
+    /// Rate of the ports to object stores, one direction, where the host has some.
+    pub network: Option<Bandwidth>,
 }
 
 /// Builds a [`Topology`].
@@ -284,6 +299,7 @@ pub struct TopologyBuilder {
     pub sharp: bool,
     graph: DiGraph<Vertex, Link>,
     hosts: Vec<String>,
+    storage: Vec<(HostId, Storage)>,
 }
 
 fn node(id: VertexId) -> NodeIndex {
@@ -317,6 +333,11 @@ impl TopologyBuilder {
     pub fn host(&mut self, name: impl Into<String>) -> HostId {
         self.hosts.push(name.into());
         HostId(u32::try_from(self.hosts.len() - 1).unwrap_or(u32::MAX))
+    }
+
+    /// Says what storage a host has.
+    pub fn store(&mut self, host: HostId, storage: Storage) {
+        self.storage.push((host, storage));
     }
 
     /// Adds a vertex.
@@ -365,6 +386,11 @@ impl TopologyBuilder {
         }
         let mut hosts: Vec<Host> =
             (0..).zip(self.hosts).map(|(index, name)| Host { name, node: HostId(index), ..Host::default() }).collect();
+        for (host, storage) in self.storage {
+            if let Some(host) = hosts.get_mut(host.index()) {
+                host.storage = Some(storage);
+            }
+        }
         let several = hosts.len() > 1;
         for index in graph.node_indices() {
             let vertex = &graph[index];
@@ -526,6 +552,7 @@ impl Topology {
             sharp: self.sharp,
             graph,
             hosts: self.hosts.iter().map(|h| h.name.clone()).collect(),
+            storage: (0..).zip(self.hosts.iter()).filter_map(|(i, h)| Some((HostId(i), h.storage?))).collect(),
         }
     }
 

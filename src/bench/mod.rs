@@ -1,9 +1,11 @@
 //! Calls run for real: every element of every result is compared with its exact value, and they are timed.
 
+mod layer;
 mod outcome;
 mod request;
 mod sets;
 mod sidecar;
+mod transfer;
 mod worker;
 
 use collcast_hwbackend::cuda::{Cuda, gpus};
@@ -20,11 +22,13 @@ use crate::error::Error;
 use crate::query::Query;
 use crate::site::Site;
 use crate::watch::Watch;
+pub(crate) use layer::layer_text;
 pub use outcome::{Failure, MeasuredCall, Outcome, Planned};
 pub use request::{Backend, Request};
 use sets::Visible;
 pub use sets::{Set, Sets};
 pub(crate) use sidecar::{date, sidecar};
+pub use transfer::{Copied, TransferOutcome, TransferRequest, transfer};
 pub use worker::{COMMAND, Children, of_rank, work};
 
 /// Runs calls. The launch mode is that of the site; `auto` and channels are planned as forecasts of it are.

@@ -8,7 +8,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use collcast::bench::{self, Backend, Outcome, Request, Set, crowded, environment, of_rank, plays_hosts, ranks_here};
+use collcast::bench::{
+    self, Backend, Outcome, Request, Set, TransferRequest, crowded, environment, of_rank, plays_hosts, ranks_here,
+};
 use collcast::files::{is_regular, read_text};
 use collcast::{Error, Query, Site, SiteSpec, Watch};
 use collcast_hwbackend::exec::Effort;
@@ -43,16 +45,20 @@ pub(crate) enum Runner {
     NcclP2p,
     /// Schedules over RDMA verbs, one process a rank
     Verbs,
+    /// No calls: copies between GPU and host memory, two GPUs, drives and a GPU
+    Transfer,
 }
 
-impl From<Runner> for Backend {
-    fn from(runner: Runner) -> Self {
-        match runner {
-            Runner::Host => Self::Host,
-            Runner::Cuda => Self::Cuda,
-            Runner::Nccl => Self::Nccl,
-            Runner::NcclP2p => Self::NcclP2p,
-            Runner::Verbs => Self::Verbs,
+impl Runner {
+    /// Who runs calls; nobody where copies are run.
+    pub(crate) fn backend(self) -> Option<Backend> {
+        match self {
+            Self::Host => Some(Backend::Host),
+            Self::Cuda => Some(Backend::Cuda),
+            Self::Nccl => Some(Backend::Nccl),
+            Self::NcclP2p => Some(Backend::NcclP2p),
+            Self::Verbs => Some(Backend::Verbs),
+            Self::Transfer => None,
         }
     }
 }
@@ -99,6 +105,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     verbs: VerbsArgs,
     #[command(flatten)]
+    copies: CopyArgs,
+    #[command(flatten)]
     sets: SetsArgs,
     #[command(flatten)]
     guard: GuardArgs,
@@ -106,6 +114,20 @@ pub(crate) struct Args {
     output: OutputArgs,
     #[command(flatten)]
     page: PageArgs,
+}
+
+/// What copies are run with.
+#[derive(clap::Args, Clone, Debug)]
+struct CopyArgs {
+    /// Folder on the drives in question for the file of --backend transfer, which is removed in the end
+    #[arg(long, value_name = "DIR", default_value = ".", help_heading = "Measurement")]
+    folder: PathBuf,
+    /// Leave GPUs out: reads and writes of drives alone, with --backend transfer
+    #[arg(long, help_heading = "Measurement")]
+    drives_only: bool,
+    /// Write what follows of drives and copies as a profile, with --backend transfer
+    #[arg(long, value_name = "FILE", help_heading = "Measurement")]
+    profile_out: Option<PathBuf>,
 }
 
 /// Which NICs, and how they are used.
@@ -139,6 +161,30 @@ impl Args {
             "it changes a forecast, and this is a run",
             "leave it out, or use `collcast sweep`",
         )?;
+        let copies = ["--folder", "--drives-only", "--profile-out"];
+        if self.backend == Runner::Transfer {
+            let calls = [
+                "--collective",
+                "--algorithm",
+                "--protocol",
+                "--channels",
+                "--launch",
+                "--dtype",
+                "--op",
+                "--root",
+                "--in-place",
+                "--ranks",
+                "--nodes",
+                "--topology",
+                "--schedule",
+                "--nccl",
+                "--expect",
+                "--expect-from",
+            ];
+            given.without(&calls, "copies are run, and no calls", "leave it out; -s names the sizes of copies")?;
+        } else {
+            given.without(&copies, "it is of copies", "leave it out, or use --backend transfer")?;
+        }
         if !matches!(self.backend, Runner::Nccl | Runner::NcclP2p) {
             given.without(&["--nvls"], "only NCCL has NVLS", "leave it out, or use --backend nccl")?;
         }
@@ -187,7 +233,7 @@ impl Args {
             let launch = match self.backend {
                 Runner::NcclP2p => Launch::SingleThread,
                 Runner::Verbs => Launch::Processes,
-                Runner::Host | Runner::Cuda | Runner::Nccl => Launch::Threads,
+                Runner::Host | Runner::Cuda | Runner::Nccl | Runner::Transfer => Launch::Threads,
             };
             call.launch = Some(launch.name().to_owned());
         }
@@ -258,11 +304,12 @@ impl Args {
 pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
     args.call.no_split("bench")?;
     args.check(given)?;
+    let Some(backend) = args.backend.backend() else { return copies(args) };
     let beside = beside(args.output.output.as_deref())?;
     let world = match args.backend {
         Runner::Nccl | Runner::Verbs => World::from_env(&|name| std::env::var(name).ok())?,
         Runner::NcclP2p if std::env::var_os("NCCL_NVLS_ENABLE").is_none() => return with_environment(args),
-        Runner::Host | Runner::Cuda | Runner::NcclP2p => None,
+        Runner::Host | Runner::Cuda | Runner::NcclP2p | Runner::Transfer => None,
     };
     let mut spec = args.machine.spec(args.machine.one_node_count()?)?;
     spec.topology = spec.topology.or_else(|| args.guard.machine().map(str::to_owned));
@@ -287,8 +334,7 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
     let leads = rank == 0;
     let (effort, nvls, verbs) = (args.effort(), args.nvls, args.verbs.options(rank));
     let worker = call::other_program();
-    let request =
-        Request { effort, nvls, env, world, verbs, watch, sets, worker, ..Request::new(args.backend.into(), queries) };
+    let request = Request { effort, nvls, env, world, verbs, watch, sets, worker, ..Request::new(backend, queries) };
     let outcome = bench::bench(&site, &request)?;
     bar.finish_and_clear();
     // A table of nothing looks like a result.
@@ -308,6 +354,32 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
         None if leads && outcome.interrupted => Ok(Code::from(130)),
         None => Ok(Code::SUCCESS),
     }
+}
+
+/// Runs copies in place of calls.
+fn copies(args: &Args) -> Result<Code, Error> {
+    const SIZES: &str = "4K:1G:16";
+    let mut call = args.call.clone();
+    if call.size.is_none() && call.minbytes.is_none() && call.maxbytes.is_none() {
+        say!("note: no size given; these are {SIZES}");
+        call.size = Some(SIZES.to_owned());
+    }
+    let (bar, watch) = watched("note: ");
+    let outcome = bench::transfer(&TransferRequest {
+        sizes: call.sizes()?,
+        folder: args.copies.folder.clone(),
+        effort: args.effort(),
+        drives_only: args.copies.drives_only,
+        watch,
+    })?;
+    bar.finish_and_clear();
+    if let Some(path) = &args.copies.profile_out {
+        let nothing =
+            || Error::usage("nothing that a profile holds was measured", "name larger sizes, such as -s 4K:1G:16");
+        write(Some(path), outcome.profile().ok_or_else(nothing)?.as_bytes())?;
+    }
+    args.output.print(&outcome.report(), None)?;
+    Ok(Code::SUCCESS)
 }
 
 /// Does the job on standard input: one process of NCCL's, which [`run`] has started.

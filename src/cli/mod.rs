@@ -23,6 +23,7 @@ mod probe;
 mod profile;
 mod program;
 mod report;
+mod scenario;
 mod selectors;
 mod serve;
 mod sets;

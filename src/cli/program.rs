@@ -8,6 +8,7 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use collcast_sim::text::is_shown;
 
 use super::call::{self, Code};
+use super::scenario::expand;
 use super::selectors::Named;
 use super::{
     bench, calibrate, check, compare, convert, lint, output, plan, probe, profile, report, serve, simulate, sweep,
@@ -120,7 +121,7 @@ pub fn exit_code(words: Vec<OsString>, program: Option<PathBuf>) -> u8 {
 
 /// What words say.
 pub(super) fn parsed(words: &[OsString]) -> Result<(Cli, Named), clap::Error> {
-    let found = Cli::command().try_get_matches_from(words)?;
+    let found = Cli::command().try_get_matches_from(expand(words)?)?;
     Ok((Cli::from_arg_matches(&found)?, Named::of(&found)))
 }
 

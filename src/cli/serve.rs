@@ -4,28 +4,40 @@ use std::path::PathBuf;
 
 use collcast::serve::{Fleet, Group, Load, Request, serve, split};
 use collcast::site::DEFAULT_MACHINE;
-use collcast::values::time;
+use collcast::values::{size, time};
 use collcast::{Error, SiteSpec};
 use collcast_scenarios::serving::Policy;
+use collcast_scenarios::serving::arrivals::Prefixes;
 use collcast_scenarios::serving::summary::Objective;
 use collcast_sim::compute::Precision;
 
 use super::call::Code;
-use super::output::{OutputArgs, watched};
+use super::output::{OutputArgs, PageArgs, watched};
+use super::scenario;
 use super::selectors::profile_folders;
 
-#[derive(clap::Args, Debug)]
-#[command(
-    after_help = "MODEL is a built-in one (llama3-8b llama3-70b deepseek-v3 and more), a model file, or a Hugging Face config.json.
-Workers are copies of the model; 2x8 are two of 8 GPUs each, which split every product.
+/// What help ends with.
+const HELP: &str =
+    "MODEL is a built-in one (llama3-8b llama3-70b deepseek-v3 and more), a model file, or a Hugging Face config.json.
+Workers are copies of the model; 2x8 are two of 8 GPUs each, which split every product. 2x16:pp2 have two stages, and
+1x32:ep32 split experts over 32 GPUs with attention on each.
 
   collcast serve llama3-70b --aggregated 4x8 --rate 10
   collcast serve llama3-70b --prefill 2x8 --decode 2x8 --rate 10 --input 2048 --output 256
   collcast serve llama3-70b --split 4x8 --rate 10 --objective ttft=1s,tpot=50ms    who should prefill
-  collcast serve llama3-8b --aggregated 8x1 --trace requests.csv"
-)]
+  collcast serve llama3-8b --aggregated 8x1 --trace requests.csv
+  collcast serve deepseek-v3 --precision fp8 --prefill 1x32:ep32 --decode 1x64:ep64 --rate 20
+  collcast serve llama3-70b --prefixes 200,1536 --host-cache 1T --rate 8    prefixes kept in host memory";
+
+/// That, with the scenarios.
+fn help() -> String {
+    format!("{HELP}\n\nScenarios, to name in place of MODEL:\n{}", scenario::listed())
+}
+
+#[derive(clap::Args, Debug)]
+#[command(after_help = help())]
 pub(crate) struct Args {
-    /// Built-in model, model file or Hugging Face config.json
+    /// Built-in model, model file or Hugging Face config.json; or a scenario, built in or a file of collcast/serving/1
     #[arg(value_name = "MODEL")]
     model: String,
     /// Built-in machine or topology file; it has as many hosts as the workers need
@@ -52,6 +64,15 @@ pub(crate) struct Args {
     /// Precision of linear layers: bf16, fp8 or fp4; the cache is in BF16
     #[arg(long, value_name = "NAME", default_value = "bf16", help_heading = "Workers")]
     precision: String,
+    /// When caches go from prefill to decode: whole, once a prompt is through, or layers, beside the prefill
+    #[arg(long, value_name = "HOW", default_value = "whole", value_parser = ["whole", "layers"], help_heading = "Workers")]
+    hand_off: String,
+    /// Memory of each host that keeps prefixes, such as 1T, shared by its workers
+    #[arg(long, value_name = "SIZE", default_value = "0", help_heading = "Workers")]
+    host_cache: String,
+    /// Drives of each host that keep prefixes, such as 20T
+    #[arg(long, value_name = "SIZE", default_value = "0", help_heading = "Workers")]
+    drive_cache: String,
     /// Tokens of a step at most (chunked prefill)
     #[arg(long, value_name = "TOKENS", default_value_t = 8192, help_heading = "Workers")]
     chunk: u64,
@@ -70,17 +91,22 @@ pub(crate) struct Args {
     /// Tokens that are generated for a request
     #[arg(long, value_name = "TOKENS", default_value_t = 256, help_heading = "Load")]
     output_tokens: u64,
+    /// Prefixes that prompts share, as N,TOKENS or N,TOKENS,SKEW: the i-th is drawn as 1 / i^SKEW (0 for all alike)
+    #[arg(long, value_name = "N,TOKENS[,SKEW]", help_heading = "Load")]
+    prefixes: Option<String>,
     /// Of the generator of arrivals
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Load")]
     seed: u64,
-    /// Requests of a file in place of these: lines of seconds,input,output
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "duration", "input", "output_tokens", "seed"], help_heading = "Load")]
+    /// Requests of a file in place of these: lines of seconds,input,output, or Mooncake's JSON Lines (.jsonl)
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "duration", "input", "output_tokens", "prefixes", "seed"], help_heading = "Load")]
     trace: Option<PathBuf>,
     /// Times that a request has to meet: to its first token, and from one token to the next
     #[arg(long, value_name = "ttft=TIME,tpot=TIME", default_value = "ttft=1s,tpot=50ms", help_heading = "Load")]
     objective: String,
     #[command(flatten)]
     output: OutputArgs,
+    #[command(flatten)]
+    page: PageArgs,
 }
 
 impl Args {
@@ -90,7 +116,7 @@ impl Args {
                 Fleet::Disaggregated { prefill: prefill.parse()?, decode: decode.parse()? }
             }
             (_, _, Some(both)) => Fleet::Aggregated(both.parse()?),
-            _ => Fleet::Aggregated(Group { workers: 1, tensor: 8 }),
+            _ => Fleet::Aggregated(Group::new(1, 8)),
         };
         let load = match &self.trace {
             Some(path) => Load::Trace(path.clone()),
@@ -99,6 +125,7 @@ impl Args {
                 seconds: time("--duration", &self.duration)?,
                 input: self.input,
                 output: self.output_tokens,
+                prefixes: self.prefixes.as_deref().map(prefixes).transpose()?,
                 seed: self.seed,
             },
         };
@@ -107,9 +134,16 @@ impl Args {
             site: SiteSpec { profiles: self.profile.clone(), profile_folders: profile_folders(), ..base.site },
             gpu: self.gpu.clone(),
             precision: precision(&self.precision)?,
+            host_cache: bytes("--host-cache", &self.host_cache)?,
+            drive_cache: bytes("--drive-cache", &self.drive_cache)?,
             fleet,
             load,
-            policy: Policy { chunk: self.chunk, running: self.running, ..base.policy },
+            policy: Policy {
+                chunk: self.chunk,
+                running: self.running,
+                by_layers: self.hand_off == "layers",
+                ..base.policy
+            },
             objective: objective(&self.objective)?,
             ..base
         })
@@ -122,6 +156,32 @@ pub(crate) fn precision(name: &str) -> Result<Precision, Error> {
         .into_iter()
         .find(|precision| precision.name() == name)
         .ok_or_else(|| Error::usage(format!("--precision: `{name}` is no precision"), "take bf16, fp8 or fp4"))
+}
+
+/// Bytes of a size, or none.
+fn bytes(flag: &str, text: &str) -> Result<u64, Error> {
+    if text == "0" {
+        return Ok(0);
+    }
+    match size(text) {
+        Ok(bytes) => Ok(bytes.0),
+        Err(error) => Err(Error::usage(format!("{flag}: {error}"), "give a size such as 512G or 1T, or 0")),
+    }
+}
+
+/// `100,1024` or `100,1024,1.0`.
+fn prefixes(text: &str) -> Result<Prefixes, Error> {
+    let wrong = || {
+        let message = format!("--prefixes: `{text}` says not how many prefixes of how many tokens");
+        Error::usage(message, "write it as 100,1024, or with a skew as 100,1024,1.0")
+    };
+    let cells: Vec<&str> = text.split(',').collect();
+    let (&[count, tokens] | &[count, tokens, _]) = cells.as_slice() else { return Err(wrong()) };
+    let skew = cells.get(2).map_or(Ok(0.0), |skew| skew.parse::<f64>()).map_err(|_| wrong())?;
+    if !(0.0..=10.0).contains(&skew) {
+        return Err(wrong());
+    }
+    Ok(Prefixes { count: count.parse().map_err(|_| wrong())?, tokens: tokens.parse().map_err(|_| wrong())?, skew })
 }
 
 /// `ttft=1s,tpot=50ms`; what is left out always holds.
@@ -149,6 +209,7 @@ pub(crate) fn run(args: &Args) -> Result<Code, Error> {
         }
         None => serve(&request)?.report(),
     };
+    args.page.write(|| report.clone())?;
     args.output.print(&report, None)?;
     Ok(Code::SUCCESS)
 }

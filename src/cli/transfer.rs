@@ -7,7 +7,7 @@ use collcast::values::{size, time};
 use collcast::{Error, SiteSpec};
 
 use super::call::Code;
-use super::output::OutputArgs;
+use super::output::{OutputArgs, PageArgs};
 use super::selectors::profile_folders;
 use super::serve::precision;
 
@@ -36,10 +36,10 @@ pub(crate) struct Args {
     /// Profile of the GPU's copies, by name (a100 h100 h200 b200 gb200) or file [default: the machine's GPU]
     #[arg(long, value_name = "GPU", help_heading = "Machine")]
     gpu: Option<String>,
-    /// NVMe drives of each host, which share their bytes
-    #[arg(long, value_name = "N", default_value_t = 4, help_heading = "Machine")]
-    drives: u32,
-    /// Where bytes are: gpu:0, gpu:0-7, host:0 or disk:0; GPUs are numbered through all hosts
+    /// NVMe drives of each host, which share their bytes [default: the machine's]
+    #[arg(long, value_name = "N", help_heading = "Machine")]
+    drives: Option<u32>,
+    /// Where bytes are: gpu:0, gpu:0-7, host:0, disk:0, cache:0 (page cache) or store:0 (object store); GPUs are numbered through all hosts
     #[arg(long, value_name = "PLACE", required_unless_present = "break_even", help_heading = "Transfer")]
     from: Option<String>,
     /// Where they go: as many places, or one
@@ -61,8 +61,14 @@ pub(crate) struct Args {
     /// Time of that prefill, such as 350ms or 1.2s
     #[arg(long, value_name = "TIME", help_heading = "Transfer")]
     overlap_prefill: Option<String>,
+    /// Register memory with NICs first, as where buffers are new
+    #[arg(long, help_heading = "Transfer")]
+    register: bool,
+    /// A collective that begins at once with it and shares its links, such as all_reduce,256M,gpu:0-15
+    #[arg(long, value_name = "COLLECTIVE,SIZE,GPUS", help_heading = "Transfer")]
+    beside: Option<String>,
     /// In place of a transfer: from which prompt on it is faster to fetch a cache of this model than to compute it again
-    #[arg(long, value_name = "MODEL", conflicts_with_all = ["from", "to", "size", "block", "path", "layers", "overlap_prefill", "nodes"], help_heading = "Break-even")]
+    #[arg(long, value_name = "MODEL", conflicts_with_all = ["from", "to", "size", "block", "path", "layers", "overlap_prefill", "register", "beside", "nodes"], help_heading = "Break-even")]
     break_even: Option<String>,
     /// GPUs that the model is on
     #[arg(long, value_name = "N", default_value_t = 8, requires = "break_even", help_heading = "Break-even")]
@@ -72,6 +78,8 @@ pub(crate) struct Args {
     precision: String,
     #[command(flatten)]
     output: OutputArgs,
+    #[command(flatten)]
+    page: PageArgs,
 }
 
 pub(crate) fn run(args: &Args) -> Result<Code, Error> {
@@ -89,8 +97,10 @@ pub(crate) fn run(args: &Args) -> Result<Code, Error> {
             precision: precision(&args.precision)?,
             ..serve::Request::new(model, DEFAULT_MACHINE)
         };
-        let group = serve::Group { workers: 1, tensor: args.tensor };
-        args.output.print(&serve::break_even(&request, group, args.drives)?.report(), None)?;
+        let group = serve::Group::new(1, args.tensor);
+        let report = serve::break_even(&request, group, args.drives)?.report();
+        args.page.write(|| report.clone())?;
+        args.output.print(&report, None)?;
         return Ok(Code::SUCCESS);
     }
     let prefill = args.overlap_prefill.as_deref().map(|text| time("--overlap-prefill", text)).transpose()?;
@@ -103,8 +113,11 @@ pub(crate) fn run(args: &Args) -> Result<Code, Error> {
         layers: args.layers,
         prefill: prefill.unwrap_or(0.0),
         drives: args.drives,
+        register: args.register,
+        beside: args.beside.as_deref().map(str::parse).transpose()?,
         ..Request::new(text(&args.from), text(&args.to), size(&text(&args.size))?.0)
     })?;
+    args.page.write(|| outcome.report())?;
     args.output.print(&outcome.report(), None)?;
     Ok(Code::SUCCESS)
 }

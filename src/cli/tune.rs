@@ -199,12 +199,15 @@ fn measured(args: &Args, site: &Site, mut request: Request) -> Result<Outcome, E
     request.watch = watch;
     let effort = Effort { batches: BATCHES, budget: Duration::from_secs_f64(SECONDS), ..Effort::default() };
     let env = args.call.nccl.variables()?;
+    let Some(backend) = args.backend.backend() else {
+        return Err(Error::usage("copies are no calls to tune", "use --backend nccl, cuda or host"));
+    };
     let bench = bench::Request {
         effort,
         env,
         nvls: args.nvls,
         worker: call::other_program(),
-        ..bench::Request::new(args.backend.into(), Vec::new())
+        ..bench::Request::new(backend, Vec::new())
     };
     let budget = Budget { time: args.budget, ..Budget::default() };
     let outcome = tune_measuring(site, &request, &mut Live { site, request: bench }, budget);

@@ -56,7 +56,8 @@ pub fn read(text: &str, gpu: &Compute) -> Result<Read, Trouble> {
         if table.names_gpus() && !gpu.is_of(row.text("gpu")) {
             read.others += 1;
         } else {
-            read.samples.push((line, sample(table, &row).map_err(|message| Trouble::Row { line, message })?));
+            let sample = sample(table, &row).map_err(|message| Trouble::Row { line, message })?;
+            read.samples.extend(sample.map(|sample| (line, sample)));
         }
     }
     Ok(read)

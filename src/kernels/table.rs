@@ -122,8 +122,11 @@ impl<'a> Cells<'a> {
     }
 }
 
-/// What a row measured.
-pub(super) fn sample(table: Table, row: &Cells<'_>) -> Result<Sample, Wrong> {
+/// What a row measured; nothing where it is of no kernel.
+pub(super) fn sample(table: Table, row: &Cells<'_>) -> Result<Option<Sample>, Wrong> {
+    if table == Table::HostCopy && !is_one_copy(row)? {
+        return Ok(None);
+    }
     let us = row.positive("us")?;
     let sizes = table.columns().iter().filter(|&&column| column != "us").map(|column| row.text(column));
     let sizes: Vec<&str> = sizes.filter(|cell| cell.parse::<f64>().is_ok()).collect();
@@ -132,7 +135,7 @@ pub(super) fn sample(table: Table, row: &Cells<'_>) -> Result<Sample, Wrong> {
         Table::HostCopy => u64::from((row.count("bytes")?.max(1).ilog2() / 2).is_multiple_of(2)),
         _ => fnv1a(sizes.join(",").as_bytes()),
     };
-    Ok(Sample { shape, ..measured(table, row, us)? })
+    Ok(Some(Sample { shape, ..measured(table, row, us)? }))
 }
 
 fn measured(table: Table, row: &Cells<'_>, us: f64) -> Result<Sample, Wrong> {
@@ -147,6 +150,16 @@ fn measured(table: Table, row: &Cells<'_>, us: f64) -> Result<Sample, Wrong> {
         Table::PublishedProducts => published_product(row, us),
         Table::PublishedAttention => published_attention(row, us),
     }
+}
+
+/// Whether a row of `bench --backend transfer` is one copy between GPU and host memory: others, of drives, of two GPUs, in
+/// chunks, are no kernels of a GPU.
+fn is_one_copy(row: &Cells<'_>) -> Result<bool, Wrong> {
+    let others = ["both_ways", "peer", "file_read", "file_write", "file_to_device"];
+    if others.contains(&row.text("way")) {
+        return Ok(false);
+    }
+    Ok(row.text("chunk").is_empty() || row.count("chunk")? == row.count("bytes")?)
 }
 
 /// Rows of our own measurements: calls back to back from PyTorch, one shape after another.

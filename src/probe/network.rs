@@ -1,7 +1,6 @@
 //! What the NICs between processes do: latencies, costs of posts and completions, rates; and the constants of the
 //! network that follow from them, as a profile.
 
-use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,7 +8,7 @@ use collcast_hwbackend::rendezvous::World;
 use collcast_hwbackend::verbs::{Kind, Measured, Options, Verbs};
 use collcast_sim::profile::{Constant, OriginKind, Parameter};
 
-use crate::bench::{date, facts};
+use crate::bench::{date, facts, layer_text};
 use crate::error::Error;
 use crate::files::make_folder;
 use crate::statistics::{median, quantile};
@@ -108,28 +107,8 @@ impl NetworkOutcome {
 
     /// These constants as a profile that layers over another; nothing where too little was measured.
     pub fn profile(&self) -> Option<String> {
-        let constants = self.constants();
-        if constants.is_empty() {
-            return None;
-        }
-        let quoted = |text: &str| toml::Value::from(text).to_string();
         let host = self.facts.iter().find(|fact| fact.0 == "host").map_or("", |fact| fact.1.as_str());
-        let mut text = format!(
-            "# Measured by `collcast probe --backend verbs`; layer it over a machine's profile: --profile prior --profile FILE.\n\
-             schema = \"collcast/profile/1\"\nname = \"network\"\nevidence = {}\nuncertainty = 0.3\n\n[parameters]\n",
-            quoted(&format!("{host}, {}", date()))
-        );
-        for (constant, p) in constants {
-            let [low, high] = p.interval.unwrap_or([p.value; 2]);
-            let _ = writeln!(
-                text,
-                "{} = {{ value = {:.4}, origin = \"measured\", source = {}, interval = [{low:.4}, {high:.4}] }}",
-                quoted(constant.name()),
-                p.value,
-                quoted(&p.source)
-            );
-        }
-        Some(text)
+        layer_text(("probe --backend verbs", "network"), &format!("{host}, {}", date()), &self.constants())
     }
 }
 

@@ -1,15 +1,14 @@
 //! Compute a cache again, or keep it somewhere and fetch it: from which prompt on does that pay?
 
 use collcast_scenarios::serving::Batch;
-use collcast_sim::collective::Collective;
+use collcast_scenarios::training::calls::{Exchange, Shape};
 use collcast_sim::ids::{HostId, Rank};
-use collcast_sim::transfer::{Fleet as Links, Load, Place, Way, run, ways};
-use collcast_sim::units::SimDuration;
+use collcast_sim::transfer::{Fleet as Links, Place, Way, ways};
 use serde::Serialize;
 
 use super::fleet::Group;
 use super::request::Request;
-use super::setup::{Exchanges, Setup, steps};
+use super::setup::{Exchanges, Setup, sent, steps};
 use crate::error::Error;
 
 /// Tokens of the shortest prompt, and how often it doubles: to 128k.
@@ -28,6 +27,32 @@ pub struct Length {
     pub fetch: Vec<f64>,
 }
 
+/// A published time to have a cache.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Published {
+    /// What was measured.
+    pub what: String,
+    /// Tokens of the prompt.
+    pub tokens: u64,
+    /// Milliseconds.
+    pub time_ms: f64,
+    /// Who measured, on what.
+    pub source: String,
+}
+
+/// Published times of a model, if there are some.
+fn published(model: &str) -> Vec<Published> {
+    let lines = include_str!("published.csv").lines().filter(|line| !line.starts_with('#')).skip(1);
+    let one = |line: &str| {
+        let mut cells = line.splitn(5, ',');
+        let of = cells.next()?;
+        let what = cells.next()?.to_owned();
+        let (tokens, time_ms) = (cells.next()?.parse().ok()?, cells.next()?.parse().ok()?);
+        (of == model).then(|| Published { what, tokens, time_ms, source: cells.next().unwrap_or_default().to_owned() })
+    };
+    lines.filter_map(one).collect()
+}
+
 /// Prompts from short to long.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct BreakEven {
@@ -43,6 +68,8 @@ pub struct BreakEven {
     pub tiers: Vec<(&'static str, &'static str)>,
     /// The prompts.
     pub lengths: Vec<Length>,
+    /// Published times of the model, on machines of their own.
+    pub published: Vec<Published>,
 }
 
 impl BreakEven {
@@ -57,7 +84,7 @@ impl BreakEven {
 ///
 /// # Errors
 /// As of [`serve`](super::serve()).
-pub fn break_even(request: &Request, group: Group, drives: u32) -> Result<BreakEven, Error> {
+pub fn break_even(request: &Request, group: Group, drives: Option<u32>) -> Result<BreakEven, Error> {
     let tensor = group.tensor;
     // A second worker, on another host.
     let setup = Setup::new(request, 1)?;
@@ -66,8 +93,8 @@ pub fn break_even(request: &Request, group: Group, drives: u32) -> Result<BreakE
     setup.blocks(group, request)?;
     let calls = setup.calls()?;
     let exchanges = Exchanges::new(&calls);
-    let exchange = |ranks: u32, collective: Collective, bytes: u64| exchanges.seconds(ranks, collective, bytes);
-    let mut steps = steps(&setup, tensor, request.precision, &exchange)?;
+    let exchange = |shape: Shape, exchange: Exchange, bytes: u64| exchanges.seconds(shape, exchange, bytes);
+    let mut steps = steps(&setup, group, request.precision, &exchange)?;
     let mut links = Links::new(&setup.site.topology, &setup.site.profile, &setup.gpu, drives);
     let places = |rank: u32| [Place::Host(HostId(0)), Place::Disk(HostId(0)), Place::Gpu(Rank(host + rank))];
     let mut tiers = Vec::new();
@@ -84,11 +111,8 @@ pub fn break_even(request: &Request, group: Group, drives: u32) -> Result<BreakE
         let block = setup.block_bytes(tensor, request.policy.block);
         let mut fetch = Vec::new();
         for ways in &routes {
-            let of = |way: &Way| Load { way: way.clone(), bytes: tokens * token, block, ready: Vec::new() };
-            let loads: Vec<Load> = ways.iter().map(of).collect();
-            let done = run(&loads, setup.site.profile.transfer_descriptor())
-                .map_err(|e| Error::usage(e.to_string(), "take another model"))?;
-            fetch.push(done.ends.iter().map(|end| SimDuration(end.0).as_us() * 1e-6).fold(0.0, f64::max));
+            let seconds = sent(ways, (tokens * token, block), setup.site.profile.transfer_descriptor());
+            fetch.push(seconds.map_err(|e| Error::usage(e.to_string(), "take another model"))?);
         }
         let mut recompute = 0.0;
         let mut done = 0;
@@ -102,6 +126,7 @@ pub fn break_even(request: &Request, group: Group, drives: u32) -> Result<BreakE
     if let Some(error) = exchanges.failed.take() {
         return Err(error.into());
     }
+    let drives = links.storage(HostId(0)).drives;
     let mut notes = setup.notes.clone();
     notes.push(format!("profile {}: {}", setup.gpu.name(), setup.gpu.evidence()));
     notes.push(format!(
@@ -114,5 +139,6 @@ pub fn break_even(request: &Request, group: Group, drives: u32) -> Result<BreakE
         notes,
         tiers,
         lengths,
+        published: published(&setup.model.name),
     })
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use collcast_scenarios::parallel::Parallel;
 use collcast_scenarios::serving::Role;
 use serde::Serialize;
 
@@ -10,16 +11,44 @@ use crate::error::Error;
 
 /// Workers at most.
 const MOST: u32 = 4096;
-/// GPUs of a worker at most: tensor ranks stay in one NVLink domain.
-const MOST_TENSOR: u32 = 72;
+/// GPUs of a worker at most: DeepSeek-V3's report decodes on 320.
+const MOST_GPUS: u32 = 1024;
 
 /// Workers of one kind, such as `4x8`: four of eight GPUs each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct Group {
     /// How many.
     pub workers: u32,
-    /// GPUs of each, which split every product.
+    /// GPUs of each that split every product.
     pub tensor: u32,
+    /// Stages of each, which split the layers.
+    pub pipeline: u32,
+    /// Replicas of attention of each, over which experts are split: more than one is expert parallelism.
+    pub replicas: u32,
+}
+
+impl Group {
+    /// Workers of so many GPUs, which split every product.
+    pub const fn new(workers: u32, tensor: u32) -> Self {
+        Self { workers, tensor, pipeline: 1, replicas: 1 }
+    }
+
+    /// GPUs of a worker.
+    pub fn gpus(&self) -> u32 {
+        self.stage() * self.pipeline
+    }
+
+    /// GPUs of a stage of a worker.
+    pub fn stage(&self) -> u32 {
+        self.tensor * self.replicas
+    }
+
+    /// How a worker's GPUs share the model, as planning says it.
+    pub fn parallel(&self) -> Parallel {
+        let (expert, expert_tensor) = if self.replicas > 1 { (self.stage(), 1) } else { (1, self.tensor) };
+        let pipeline = self.pipeline;
+        Parallel { tensor: self.tensor, pipeline, expert, expert_tensor, ..Parallel::default() }
+    }
 }
 
 impl FromStr for Group {
@@ -27,15 +56,55 @@ impl FromStr for Group {
 
     fn from_str(text: &str) -> Result<Self, Error> {
         let wrong = || {
-            let hint = format!("workers look like 4x8: four of 8 GPUs each, at most {MOST} of {MOST_TENSOR}");
+            let hint = format!(
+                "workers look like 4x8 (four of 8 GPUs each), 2x16:pp2 (two stages) or 1x32:ep32 (experts on 32); at most \
+                 {MOST} workers of {MOST_GPUS} GPUs"
+            );
             Error::usage(format!("`{text}` says not how many workers of how many GPUs"), hint)
         };
-        let (workers, tensor) = text.split_once('x').ok_or_else(wrong)?;
-        let (workers, tensor) = (workers.parse().map_err(|_| wrong())?, tensor.parse().map_err(|_| wrong())?);
-        if !(1..=MOST).contains(&workers) || !(1..=MOST_TENSOR).contains(&tensor) {
+        let (count, keys) = text.split_once(':').unwrap_or((text, ""));
+        let (workers, gpus) = count.split_once('x').ok_or_else(wrong)?;
+        let number = |text: &str| text.parse::<u32>().map_err(|_| wrong());
+        let (workers, gpus) = (number(workers)?, number(gpus)?);
+        if !(1..=MOST).contains(&workers) || !(1..=MOST_GPUS).contains(&gpus) {
             return Err(wrong());
         }
-        Ok(Self { workers, tensor })
+        let [mut tensor, mut pipeline, mut expert] = [None; 3];
+        for key in keys.split(',').filter(|key| !key.is_empty()) {
+            let (name, value) = key.split_at_checked(2).ok_or_else(wrong)?;
+            let value = Some(number(value)?).filter(|value| (1..=gpus).contains(value)).ok_or_else(wrong)?;
+            match name {
+                "tp" => tensor = Some(value),
+                "pp" => pipeline = Some(value),
+                "ep" => expert = Some(value),
+                _ => return Err(wrong()),
+            }
+        }
+        let (pipeline, expert) = (pipeline.unwrap_or(1), expert.unwrap_or(1));
+        let tensor = tensor.unwrap_or(if expert > 1 { 1 } else { gpus / pipeline }).max(1);
+        let replicas = gpus / pipeline / tensor;
+        let group = Self { workers, tensor, pipeline, replicas };
+        let split = if replicas > 1 { group.stage() } else { 1 };
+        if replicas == 0 || group.gpus() != gpus || expert != split {
+            let message =
+                format!("`{text}`: {gpus} GPUs are not tp x pp, or tp x pp x replicas with experts on all of a stage");
+            return Err(Error::usage(message, "for example 1x32:ep32, 1x32:tp4,ep32, 2x16:pp2 or 1x64:pp2,ep32"));
+        }
+        Ok(group)
+    }
+}
+
+impl fmt::Display for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}x{}", self.workers, self.gpus())?;
+        let mut keys = Vec::new();
+        if self.pipeline > 1 {
+            keys.push(format!("pp{}", self.pipeline));
+        }
+        if self.replicas > 1 {
+            keys.push(format!("tp{},ep{}", self.tensor, self.stage()));
+        }
+        if keys.is_empty() { Ok(()) } else { write!(f, ":{}", keys.join(",")) }
     }
 }
 
@@ -64,7 +133,7 @@ impl Fleet {
 
     /// GPUs of all workers.
     pub fn gpus(&self) -> u32 {
-        self.groups().iter().map(|(_, group)| group.workers * group.tensor).sum()
+        self.groups().iter().map(|(_, group)| group.workers * group.gpus()).sum()
     }
 }
 
@@ -72,9 +141,9 @@ impl fmt::Display for Fleet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Disaggregated { prefill: p, decode: d } => {
-                write!(f, "{}x{} prefill, {}x{} decode", p.workers, p.tensor, d.workers, d.tensor)
+                write!(f, "{p} prefill, {d} decode")
             }
-            Self::Aggregated(all) => write!(f, "{}x{} aggregated", all.workers, all.tensor),
+            Self::Aggregated(all) => write!(f, "{all} aggregated"),
         }
     }
 }

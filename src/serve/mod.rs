@@ -11,7 +11,7 @@ mod run;
 mod setup;
 mod split;
 
-pub use break_even::{BreakEven, Length, break_even};
+pub use break_even::{BreakEven, Length, Published, break_even};
 pub use fleet::{Fleet, Group};
 pub use outcome::{Outcome, Phase, WorkerRow};
 pub use request::{Load, Request};

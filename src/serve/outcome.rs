@@ -1,6 +1,7 @@
 //! What users see, and what workers do.
 
 use collcast_reports::model::Input;
+use collcast_scenarios::serving::prefix::Reuse;
 use collcast_scenarios::serving::summary::{Objective, Summary};
 use serde::Serialize;
 
@@ -14,7 +15,7 @@ pub struct WorkerRow {
     /// How many there are.
     pub workers: u32,
     /// GPUs of each.
-    pub tensor: u32,
+    pub gpus: u32,
     /// Part of the time in which they ran steps, the mean of all.
     pub busy: f64,
     /// Tokens that the cache of each holds.
@@ -57,6 +58,8 @@ pub struct Outcome {
     pub notes: Vec<String>,
     /// In numbers.
     pub summary: Summary,
+    /// What prefixes did, where prompts shared some: tokens.
+    pub reuse: Option<Reuse>,
     /// Workers by kind.
     pub workers: Vec<WorkerRow>,
     /// Single requests.

@@ -1,6 +1,7 @@
 //! What is to be served, on what.
 
 use collcast_scenarios::serving::Policy;
+use collcast_scenarios::serving::arrivals::Prefixes;
 use collcast_scenarios::serving::summary::Objective;
 use collcast_sim::compute::Precision;
 use std::path::PathBuf;
@@ -24,10 +25,13 @@ pub enum Load {
         input: u64,
         /// Tokens that are generated for each.
         output: u64,
+        /// Prefixes that prompts begin with, where they share some.
+        prefixes: Option<Prefixes>,
         /// Of the generator.
         seed: u64,
     },
-    /// Those of a file: see [`trace`](collcast_scenarios::serving::arrivals::trace).
+    /// Those of a file: see [`trace`](collcast_scenarios::serving::arrivals::trace), and of one named `.jsonl`
+    /// [`mooncake`](collcast_scenarios::serving::arrivals::mooncake).
     Trace(PathBuf),
 }
 
@@ -42,6 +46,10 @@ pub struct Request {
     pub gpu: Option<String>,
     /// Precision of linear layers.
     pub precision: Precision,
+    /// Memory of a host for caches, shared evenly by its workers; 0 for none.
+    pub host_cache: u64,
+    /// Drives of a host for caches, shared evenly by its workers; 0 for none.
+    pub drive_cache: u64,
     /// Who serves.
     pub fleet: Fleet,
     /// Who asks.
@@ -59,11 +67,20 @@ impl Request {
             model: model.into(),
             site: SiteSpec::new(machine),
             gpu: None,
+            host_cache: 0,
+            drive_cache: 0,
             precision: Precision::Bf16,
-            fleet: Fleet::Aggregated(Group { workers: 1, tensor: 8 }),
-            load: Load::Poisson { rate: 1.0, seconds: 600.0, input: 2048, output: 256, seed: 1 },
+            fleet: Fleet::Aggregated(Group::new(1, 8)),
+            load: Load::Poisson { rate: 1.0, seconds: 600.0, input: 2048, output: 256, prefixes: None, seed: 1 },
             // vLLM 0.10: `max_num_batched_tokens` 8192 and `max_num_seqs` 1024 of its server on H100, `block_size` 16.
-            policy: Policy { chunk: 8192, prompts: 1024, running: 1024, block: 16, steps: MOST_STEPS },
+            policy: Policy {
+                chunk: 8192,
+                prompts: 1024,
+                running: 1024,
+                block: 16,
+                by_layers: false,
+                steps: MOST_STEPS,
+            },
             objective: Objective { ttft: 1.0, tpot: 0.05 },
         }
     }

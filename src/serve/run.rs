@@ -3,14 +3,17 @@
 use collcast_scenarios::serving::arrivals::{self, MOST_REQUESTS};
 use collcast_scenarios::serving::summary::summarise;
 use collcast_scenarios::serving::{Outcome as Ran, Request as Asked, ServingError, simulate};
-use collcast_sim::collective::Collective;
+use collcast_scenarios::training::calls::{Exchange, Shape};
 
 use super::fleet::Fleet;
 use super::outcome::{Outcome, Phase, WorkerRow};
 use super::request::{Load, Request};
-use super::setup::{Exchanges, HandOff, Served, Setup, role_name, steps};
+use super::setup::{Exchanges, HandOff, Served, Setup, role_name, steps, tier_ways};
 use crate::error::Error;
 use crate::files::read_text;
+
+/// Prefixes of a load at most.
+const MOST_PREFIXES: u64 = 1_000_000;
 
 /// Runs the requests of a load through a fleet.
 ///
@@ -30,9 +33,11 @@ pub(super) fn load(request: &Request) -> Result<Vec<Asked>, Error> {
     let asked = match &request.load {
         Load::Trace(path) => {
             let wrong = |e| Error::usage(format!("{}: {e}", path.display()), "docs/formats.md says what a line has");
-            arrivals::trace(&read_text("read the trace", path)?).map_err(wrong)?
+            let text = read_text("read the trace", path)?;
+            let is_json = path.extension().is_some_and(|e| e.eq_ignore_ascii_case("jsonl"));
+            if is_json { arrivals::mooncake(&text) } else { arrivals::trace(&text) }.map_err(wrong)?
         }
-        &Load::Poisson { rate, seconds, input, output, seed } => {
+        &Load::Poisson { rate, seconds, input, output, prefixes, seed } => {
             let most = MOST_REQUESTS as f64 * 0.9;
             if !(rate > 0.0 && seconds > 0.0 && rate * seconds <= most) {
                 let message = format!("{rate} requests a second over {seconds} s");
@@ -41,7 +46,16 @@ pub(super) fn load(request: &Request) -> Result<Vec<Asked>, Error> {
             if input == 0 || output == 0 || input.max(output) > 1 << 30 {
                 return Err(Error::usage("a prompt and its answer have 1 token or more", "give both lengths"));
             }
-            arrivals::poisson(rate, seconds, (input, output), seed)
+            let mut asked = arrivals::poisson(rate, seconds, (input, output), seed);
+            if let Some(prefixes) = prefixes {
+                if prefixes.tokens == 0 || prefixes.tokens >= input || !(1..=MOST_PREFIXES).contains(&prefixes.count) {
+                    let message = format!("{} prefixes of {} tokens", prefixes.count, prefixes.tokens);
+                    let hint = format!("give 1 to {MOST_PREFIXES} of them, each of 1 token to less than a prompt");
+                    return Err(Error::usage(message, hint));
+                }
+                arrivals::share(&mut asked, prefixes, seed);
+            }
+            asked
         }
     };
     if asked.is_empty() {
@@ -58,19 +72,20 @@ pub(super) fn run(request: &Request, setup: &Setup, fleet: Fleet, asked: &[Asked
     let workers = setup.workers(&fleet, request)?;
     let calls = setup.calls()?;
     let exchanges = Exchanges::new(&calls);
-    let exchange = |ranks: u32, collective: Collective, bytes: u64| exchanges.seconds(ranks, collective, bytes);
+    let exchange = |shape: Shape, exchange: Exchange, bytes: u64| exchanges.seconds(shape, exchange, bytes);
     let mut of_groups = Vec::new();
     let mut end = 0;
     for (_, group) in fleet.groups() {
-        end += group.workers as usize;
-        of_groups.push((end, steps(setup, group.tensor, request.precision, &exchange)?));
+        end += (group.workers * group.pipeline) as usize;
+        of_groups.push((end, steps(setup, group, request.precision, &exchange)?));
     }
+    let tiers = fleet.groups().iter().map(|(_, group)| tier_ways(setup, *group)).collect();
     let hand_off = match fleet {
         Fleet::Disaggregated { prefill, decode } => Some(HandOff::new(setup, prefill, decode, request.policy.block)?),
         Fleet::Aggregated(_) => None,
     };
     let path = hand_off.as_ref().and_then(HandOff::path).map(str::to_owned);
-    let mut machine = Served { steps: of_groups, hand_off };
+    let mut machine = Served { steps: of_groups, tiers, hand_off };
     let ran = simulate(asked, &workers, request.policy, &mut machine).map_err(|error| refused(&error))?;
     if let Some(error) = machine.hand_off.and_then(|hand_off| hand_off.failed) {
         return Err(Error::usage(error.to_string(), "take shorter prompts"));
@@ -83,7 +98,7 @@ pub(super) fn run(request: &Request, setup: &Setup, fleet: Fleet, asked: &[Asked
     let mut rows = Vec::new();
     let mut first = 0;
     for (role, group) in fleet.groups() {
-        let members = first..first + group.workers as usize;
+        let members = first..first + (group.workers * group.pipeline) as usize;
         first = members.end;
         let busy: u64 = members.clone().map(|worker| ran.busy[worker]).sum();
         let peak = members.clone().map(|worker| ran.peak[worker]).max().unwrap_or(0);
@@ -91,9 +106,9 @@ pub(super) fn run(request: &Request, setup: &Setup, fleet: Fleet, asked: &[Asked
         rows.push(WorkerRow {
             role: role_name(role),
             workers: group.workers,
-            tensor: group.tensor,
+            gpus: group.gpus(),
             busy: busy as f64 * 1e-9 / (summary.seconds * f64::from(group.workers)),
-            cache_tokens: blocks * request.policy.block,
+            cache_tokens: blocks * u64::from(group.pipeline) * request.policy.block,
             cache_peak: peak as f64 / blocks.max(1) as f64,
         });
     }
@@ -103,8 +118,9 @@ pub(super) fn run(request: &Request, setup: &Setup, fleet: Fleet, asked: &[Asked
         fleet,
         objective: request.objective,
         inputs: setup.site.sources.clone(),
-        notes: notes(setup, path.as_deref()),
+        notes: notes(setup, request, path.as_deref()),
         summary,
+        reuse: (ran.reuse.hits.iter().sum::<u64>() > 0).then_some(ran.reuse),
         workers: rows,
         phases: phases(&ran),
         path,
@@ -120,7 +136,7 @@ fn refused(error: &ServingError) -> Error {
     Error::usage(error.to_string(), hint)
 }
 
-fn notes(setup: &Setup, path: Option<&str>) -> Vec<String> {
+fn notes(setup: &Setup, request: &Request, path: Option<&str>) -> Vec<String> {
     let mut notes = setup.notes.clone();
     notes.push(format!("profile {}: {}", setup.gpu.name(), setup.gpu.evidence()));
     notes.push(format!("profile {}: {}", setup.site.profile.name, setup.site.profile.evidence));
@@ -132,7 +148,9 @@ fn notes(setup: &Setup, path: Option<&str>) -> Vec<String> {
             .to_owned(),
     );
     if let Some(path) = path {
-        notes.push(format!("caches go by {path} once a prompt is through, one at a time for each worker"));
+        let when =
+            if request.policy.by_layers { "layer by layer beside the prefill" } else { "once a prompt is through" };
+        notes.push(format!("caches go by {path} {when}, one at a time for each worker"));
     }
     notes
 }

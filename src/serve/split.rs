@@ -38,7 +38,7 @@ pub fn split(request: &Request, all: Group, watch: &Watch) -> Result<Split, Erro
     if all.workers > MOST {
         return Err(Error::usage(format!("{} workers have too many splits", all.workers), format!("at most {MOST}")));
     }
-    let setup = Setup::new(request, all.workers * all.tensor)?;
+    let setup = Setup::new(request, all.workers * all.gpus())?;
     let asked = load(request)?;
     let policy = Policy { steps: MOST_STEPS / u64::from(all.workers), ..request.policy };
     let request = &Request { policy, ..request.clone() };

@@ -20,6 +20,8 @@ pub struct Row {
     pub bound: String,
     /// Part of the time that it is busy.
     pub busy: f64,
+    /// With a collective beside: seconds without it, and how much longer the collective takes than alone, of its time.
+    pub beside: Option<(f64, f64)>,
     /// Whether NIXL takes it by itself.
     pub nixl: bool,
 }

@@ -8,9 +8,10 @@ use crate::error::Error;
 /// Places at most.
 const MOST: u32 = 4096;
 /// What places look like.
-const LOOK: &str = "places look like gpu:0, gpu:0-7, host:0 or disk:1; GPUs are numbered through all hosts, from 0";
+const LOOK: &str =
+    "places look like gpu:0, gpu:0-7, host:0, disk:1, cache:0 or store:0; GPUs are numbered through all hosts, from 0";
 
-/// The places of a text: `gpu:3`, `gpu:8-15`, `host:0`, `disk:1`.
+/// The places of a text: `gpu:3`, `gpu:8-15`, `host:0`, `disk:1`, `cache:0` (files in the page cache), `store:0`.
 ///
 /// # Errors
 /// Another text, or more places than are simulated.
@@ -21,6 +22,8 @@ pub fn places(flag: &str, text: &str) -> Result<Vec<Place>, Error> {
         "gpu" => |number| Place::Gpu(Rank(number)),
         "host" => |number| Place::Host(HostId(number)),
         "disk" => |number| Place::Disk(HostId(number)),
+        "cache" => |number| Place::Cached(HostId(number)),
+        "store" => |_| Place::Store,
         _ => return Err(wrong(format!("is no place: there is no `{kind}`"))),
     };
     let number = |text: &str| text.parse::<u32>().map_err(|_| wrong(format!("has `{text}` for a number")));

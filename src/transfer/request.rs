@@ -1,5 +1,6 @@
 //! What is to be transferred.
 
+use super::beside::Beside;
 use crate::site::SiteSpec;
 
 /// A transfer. What is left out is the machine's own, or one contiguous piece at once.
@@ -23,13 +24,17 @@ pub struct Request {
     pub layers: u64,
     /// Seconds of the prefill that makes these parts one after another.
     pub prefill: f64,
-    /// NVMe drives of a host.
-    pub drives: u32,
+    /// Whether memory is registered with NICs first.
+    pub register: bool,
+    /// A collective that runs beside: see [`Beside`].
+    pub beside: Option<Beside>,
+    /// NVMe drives of a host; those of the topology where none are given.
+    pub drives: Option<u32>,
 }
 
 impl Request {
-    /// A transfer at once, of hosts with four drives.
+    /// A transfer at once.
     pub fn new(from: impl Into<String>, to: impl Into<String>, bytes: u64) -> Self {
-        Self { from: from.into(), to: to.into(), bytes, layers: 1, drives: 4, ..Self::default() }
+        Self { from: from.into(), to: to.into(), bytes, layers: 1, ..Self::default() }
     }
 }

@@ -1,5 +1,6 @@
 //! Forecasts a transfer by each of its ways.
 
+use collcast_sim::ids::HostId;
 use collcast_sim::transfer::{Backend, Finished, Fleet, Load, Place, TransferError, Way, run, ways};
 use collcast_sim::units::{SimDuration, SimTime};
 
@@ -32,7 +33,9 @@ pub fn transfer(request: &Request) -> Result<Outcome, Error> {
     let mut fleet = Fleet::new(&site.topology, &site.profile, &gpu, request.drives);
     let pairs: Vec<Pair> =
         pairs.into_iter().map(|places| Pair { places, ways: ways(&mut fleet, places.0, places.1) }).collect();
-    let alone = |backend: Backend| by(&site, request, &pairs, &[(backend, 1.0)]);
+    let others = request.beside.as_ref().map_or(Ok(Vec::new()), |beside| beside.loads(&mut fleet))?;
+    let by = |shares: &[(Backend, f64)]| by(&site, request, (&pairs, &others), shares);
+    let alone = |backend: Backend| by(&[(backend, 1.0)]);
     let shared = |backend: &Backend| pairs.iter().all(|pair| pair.ways.iter().any(|way| way.backend == *backend));
     let known: Vec<Backend> = Backend::ALL.into_iter().filter(shared).collect();
     let Some(&nixl) = known.first() else { return Err(nowhere(request, &pairs)) };
@@ -43,7 +46,7 @@ pub fn transfer(request: &Request) -> Result<Outcome, Error> {
             let times = named.iter().map(|&b| Ok((b, alone(b)?.seconds))).collect::<Result<Vec<_>, Error>>()?;
             let rate: f64 = times.iter().map(|(_, seconds)| 1.0 / seconds.max(1e-12)).sum();
             let shares: Vec<(Backend, f64)> = times.iter().map(|&(b, s)| (b, 1.0 / s.max(1e-12) / rate)).collect();
-            rows.push(Row { nixl: named == [nixl], ..by(&site, request, &pairs, &shares)? });
+            rows.push(Row { nixl: named == [nixl], ..by(&shares)? });
         }
         None => {
             for &backend in &known {
@@ -59,7 +62,7 @@ pub fn transfer(request: &Request) -> Result<Outcome, Error> {
         bytes: request.bytes,
         pairs: pairs.len(),
         inputs: site.sources.clone(),
-        notes: notes(request, &site, &rows),
+        notes: notes(request, &site, &fleet, &rows),
         rows,
     })
 }
@@ -71,7 +74,7 @@ fn check(request: &Request) -> Result<(), Error> {
     if request.layers == 0 || request.layers > MOST_LAYERS {
         return Err(Error::usage(format!("--layers {}", request.layers), format!("give 1 to {MOST_LAYERS} layers")));
     }
-    if request.drives == 0 {
+    if request.drives == Some(0) {
         return Err(Error::usage("hosts without drives have nothing to read", "give --drives 1 or more"));
     }
     Ok(())
@@ -101,9 +104,12 @@ fn site(request: &Request, pairs: &[(Place, Place)]) -> Result<Site, Error> {
     let each = (topology.ranks() / hosts.max(1)).max(1);
     let host = |place: &Place| match place {
         Place::Gpu(rank) => rank.0 / each,
-        Place::Host(host) | Place::Disk(host) => host.0,
+        Place::Host(host) | Place::Disk(host) | Place::Cached(host) => host.0,
+        Place::Store => 0,
     };
-    let needed = pairs.iter().flat_map(|(from, to)| [host(from), host(to)]).max().unwrap_or(0).saturating_add(1);
+    let beside = request.beside.iter().flat_map(|beside| &beside.ranks).map(|rank| rank.0 / each);
+    let needed =
+        pairs.iter().flat_map(|(from, to)| [host(from), host(to)]).chain(beside).max().unwrap_or(0).saturating_add(1);
     if needed > hosts && request.site.nodes.is_none() {
         return SiteSpec { nodes: Some(needed), ..request.site.clone() }.load();
     }
@@ -121,7 +127,8 @@ fn nowhere(request: &Request, pairs: &[Pair]) -> Error {
         blocked.map(|pair| pair.places).map_or_else(Default::default, |(a, b)| (a.to_string(), b.to_string()));
     Error::usage(
         format!("no way leads from {from} to {to} ({} to {})", request.from, request.to),
-        "drives are reached from their own host only; hosts need NICs that are joined by a fabric",
+        "drives are reached from their own host only; hosts need NICs that are joined by a fabric, and `network` of their \
+         `storage` for an object store",
     )
 }
 
@@ -141,8 +148,13 @@ fn named(path: &str, known: &[Backend]) -> Result<Vec<Backend>, Error> {
     Ok(named)
 }
 
-/// By some back ends at once, each with its share of the bytes.
-fn by(site: &Site, request: &Request, pairs: &[Pair], shares: &[(Backend, f64)]) -> Result<Row, Error> {
+/// By some back ends at once, each with its share of the bytes, beside other loads.
+fn by(
+    site: &Site,
+    request: &Request,
+    (pairs, others): (&[Pair], &[Load]),
+    shares: &[(Backend, f64)],
+) -> Result<Row, Error> {
     let layers = request.layers;
     let part = request.prefill / layers as f64;
     let ready: Vec<SimTime> =
@@ -160,12 +172,17 @@ fn by(site: &Site, request: &Request, pairs: &[Pair], shares: &[(Backend, f64)])
             left -= bytes;
             stages = way.stages.len();
             let block = request.block.unwrap_or(bytes.div_ceil(layers)).max(1);
-            loads.push(Load { way: way.clone(), bytes, block, ready: ready.clone() });
+            loads.push(Load { way: way.clone(), bytes, block, register: request.register, ready: ready.clone() });
         }
     }
-    let Finished { ends, busiest } =
-        run(&loads, site.profile.transfer_descriptor()).map_err(|error| limited(&error))?;
-    let end = ends.iter().map(|end| SimDuration(end.0).as_us() * 1e-6).fold(0.0, f64::max);
+    let sent = |loads: &[Load]| run(loads, site.profile.transfer_descriptor()).map_err(|error| limited(&error));
+    let last = |ends: &[SimTime]| ends.iter().map(|end| SimDuration(end.0).as_us() * 1e-6).fold(0.0, f64::max);
+    let own = loads.len();
+    let alone = if others.is_empty() { None } else { Some((last(&sent(&loads)?.ends), last(&sent(others)?.ends))) };
+    loads.extend_from_slice(others);
+    let Finished { ends, busiest } = sent(&loads)?;
+    let end = last(&ends[..own]);
+    let beside = alone.map(|(alone, other)| (alone, last(&ends[own..]) / other.max(1e-12) - 1.0));
     let (bound, busy) = busiest.map_or((String::new(), 0.0), |(used, busy)| (used.name(&site.topology), busy));
     let exposed_s = (end - request.prefill).max(0.0);
     Ok(Row {
@@ -176,6 +193,7 @@ fn by(site: &Site, request: &Request, pairs: &[Pair], shares: &[(Backend, f64)])
         gb_per_s: request.bytes as f64 / end.max(1e-12) / 1e9,
         bound,
         busy,
+        beside,
         nixl: false,
     })
 }
@@ -184,7 +202,7 @@ fn limited(error: &TransferError) -> Error {
     Error::usage(error.to_string(), "take fewer bytes, pairs or layers, or a larger --block")
 }
 
-fn notes(request: &Request, site: &Site, rows: &[Row]) -> Vec<String> {
+fn notes(request: &Request, site: &Site, fleet: &Fleet<'_>, rows: &[Row]) -> Vec<String> {
     let mut notes = vec![format!("profile {}: {}", site.profile.name, site.profile.evidence)];
     if rows.iter().any(|row| row.path.contains("rdma") || row.path.contains("tcp")) {
         notes.push(format!(
@@ -194,8 +212,22 @@ fn notes(request: &Request, site: &Site, rows: &[Row]) -> Vec<String> {
         ));
     }
     if request.from.starts_with("disk") || request.to.starts_with("disk") {
-        notes.push(format!("hosts have {} NVMe drives of {} GB/s", request.drives, site.profile.drive().0.gb_per_s()));
+        let storage = fleet.storage(HostId(0));
+        let (read, write) = (storage.read.gb_per_s(), storage.write.gb_per_s());
+        notes
+            .push(format!("hosts have {} NVMe drives, each reads {read} GB/s and writes {write} GB/s", storage.drives));
     }
-    notes.push("memory is registered and agents know each other: both are done once, at start".to_owned());
+    notes.push(match request.register {
+        true => "memory at both ends is registered first: buffers are new; agents know each other".to_owned(),
+        false => "memory is registered and agents know each other: both are done once, at start".to_owned(),
+    });
+    if let Some(beside) = &request.beside {
+        notes.push(format!(
+            "beside it an {} of {} bytes over {} GPUs begins: its bytes share links by max-min, without NCCL's slices",
+            beside.collective,
+            beside.bytes,
+            beside.ranks.len()
+        ));
+    }
     notes
 }

@@ -6,6 +6,7 @@ pub mod bench;
 pub mod calibrate;
 pub mod check;
 pub mod compare;
+pub mod copies;
 pub mod figures;
 pub mod forecast;
 pub mod guard;

@@ -1,6 +1,7 @@
 //! Serving as a report: what users wait for, what workers do, which split is best, and when a cache pays.
 
 use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
+use collcast_scenarios::serving::prefix::Reuse;
 use collcast_scenarios::serving::summary::Percentiles;
 
 use super::VERSION;
@@ -24,7 +25,9 @@ impl Outcome {
         report.predicted = true;
         report.inputs.clone_from(&self.inputs);
         report.assumptions.clone_from(&self.notes);
-        report.tables.extend([self.waits(), self.worker_table(), self.phase_table()]);
+        report.tables.extend([self.waits(), self.worker_table()]);
+        report.tables.extend(self.reuse.map(reuse_table));
+        report.tables.push(self.phase_table());
         report.extra.insert("summary".to_owned(), serde_json::to_value(self.summary).unwrap_or_default());
         report.verdict = Some(self.verdict());
         report
@@ -68,7 +71,7 @@ impl Outcome {
             table.push([
                 row.role.into(),
                 row.workers.into(),
-                row.tensor.into(),
+                row.gpus.into(),
                 Cell::float(row.busy * 100.0, 0),
                 row.cache_tokens.into(),
                 Cell::float(row.cache_peak * 100.0, 0),
@@ -137,6 +140,29 @@ impl Outcome {
     }
 }
 
+/// From where the tokens of prompts came.
+fn reuse_table(reuse: Reuse) -> Table {
+    let columns = [
+        Column::text("tier", "prompts from"),
+        Column::number("tokens", "tokens"),
+        Column::number("percent", "of prompts %"),
+        Column::number("written", "written there tokens"),
+    ];
+    let mut table = Table::new("prefixes", "where the tokens of prompts came from", columns);
+    let all = reuse.hits.iter().sum::<u64>() + reuse.computed;
+    let percent = |tokens: u64| Cell::float(tokens as f64 * 100.0 / all.max(1) as f64, 1);
+    let names = ["GPU memory", "host memory", "drives"];
+    for ((name, &tokens), &written) in names.into_iter().zip(&reuse.hits).zip(&reuse.written) {
+        table.push([name.into(), tokens.into(), percent(tokens), written.into()]);
+    }
+    table.push(["computed".into(), reuse.computed.into(), percent(reuse.computed), Cell::Missing]);
+    let known = [("though a slower tier had them", reuse.recomputed)];
+    for (name, tokens) in known.into_iter().filter(|(_, tokens)| *tokens > 0) {
+        table.push([name.into(), tokens.into(), percent(tokens), Cell::Missing]);
+    }
+    table
+}
+
 impl Split {
     /// The fleets as a report, the best first.
     pub fn report(&self) -> Report {
@@ -187,6 +213,22 @@ impl Split {
 }
 
 impl BreakEven {
+    fn published_table(&self) -> Table {
+        let columns = [
+            Column::text("what", "what"),
+            Column::number("tokens", "tokens"),
+            Column::number("time_ms", "ms"),
+            Column::text("source", "by"),
+        ];
+        let mut table = Table::new("published", "published times of this model, on machines of their own", columns);
+        for point in &self.published {
+            let time = Cell::float(point.time_ms, 2);
+            table.push([point.what.as_str().into(), point.tokens.into(), time, point.source.as_str().into()]);
+        }
+        table.detail = true;
+        table
+    }
+
     /// The lengths as a report.
     pub fn report(&self) -> Report {
         let mut report = Report::new("transfer", VERSION);
@@ -216,6 +258,9 @@ impl BreakEven {
             table.push(row);
         }
         report.tables.push(table);
+        if !self.published.is_empty() {
+            report.tables.push(self.published_table());
+        }
         let from = |(index, (tier, _)): (usize, &(&str, &str))| match self.from(index) {
             Some(tokens) if Some(tokens) == self.lengths.first().map(|length| length.tokens) => {
                 format!("{tier} at every length")

@@ -27,6 +27,8 @@ impl Outcome {
             Column::number("time_ms", "ms"),
             Column::number("exposed_ms", "after prefill ms"),
             Column::number("gb_per_s", "GB/s"),
+            Column::number("alone_ms", "alone ms"),
+            Column::number("collective_percent", "collective longer %"),
             Column::text("bound", "used most"),
             Column::number("busy_percent", "busy %"),
             Column::text("nixl", "NIXL's choice"),
@@ -41,6 +43,8 @@ impl Outcome {
                 Cell::float(row.seconds * 1e3, 3),
                 Cell::float(row.exposed_s * 1e3, 3),
                 Cell::float(row.gb_per_s, 1),
+                row.beside.map_or(Cell::Missing, |(alone, _)| Cell::float(alone * 1e3, 3)),
+                row.beside.map_or(Cell::Missing, |(_, longer)| Cell::float(longer * 100.0, 1)),
                 row.bound.as_str().into(),
                 Cell::float(row.busy * 100.0, 0),
                 row.nixl.into(),
@@ -48,6 +52,9 @@ impl Outcome {
         }
         if self.rows.iter().all(|row| row.exposed_s == row.seconds) {
             super::hide(&mut table, &["exposed_ms"]);
+        }
+        if self.rows.iter().all(|row| row.beside.is_none()) {
+            super::hide(&mut table, &["alone_ms", "collective_percent"]);
         }
         table
     }

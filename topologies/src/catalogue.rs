@@ -32,6 +32,31 @@ impl Product {
     }
 }
 
+/// An NVMe drive on four PCIe lanes.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Drive {
+    /// Name in topology files.
+    pub name: &'static str,
+    /// Sequential reads in GB/s; source: `source`.
+    pub read_gb_per_s: f64,
+    /// Sequential writes in GB/s; source: `source`.
+    pub write_gb_per_s: f64,
+    /// Where the figures come from.
+    pub source: &'static str,
+}
+
+/// Drives of data centres by the generation of their PCIe link.
+pub const DRIVES: [Drive; 3] = [
+    Drive { name: "nvme-gen3", read_gb_per_s: 3.0, write_gb_per_s: 1.6, source: "Samsung PM981, data sheet" },
+    Drive { name: "nvme-gen4", read_gb_per_s: 7.0, write_gb_per_s: 3.8, source: "Samsung PM1733, data sheet" },
+    Drive {
+        name: "nvme-gen5",
+        read_gb_per_s: 13.0,
+        write_gb_per_s: 6.6,
+        source: "Samsung PM1743, announcement of 2021",
+    },
+];
+
 const fn product(
     name: &'static str,
     device_ids: &'static [u32],

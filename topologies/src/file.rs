@@ -420,6 +420,9 @@ impl Reader<'_> {
         if let Some(management) = &raw.management {
             plan.management = Some(self.management(&management.value)?);
         }
+        if let Some(storage) = &raw.storage {
+            plan.storage = Some(self.storage(&storage.value, &storage.span)?);
+        }
         Ok((plan, base))
     }
 
@@ -487,6 +490,9 @@ impl Reader<'_> {
         }
         if let Some(management) = &raw.management {
             draw_management(&mut host, &self.management(&management.value)?);
+        }
+        if let Some(storage) = &raw.storage {
+            host.storage = Some(self.storage(&storage.value, &storage.span)?);
         }
         Ok(host)
     }

@@ -1,7 +1,7 @@
 //! One host as checked values: what every reader produces and the fabric multiplies.
 
 use collcast_sim::ids::{HostId, VertexId};
-use collcast_sim::topology::{Gpu, Link, LinkKind, Nic, TopologyBuilder, VertexKind};
+use collcast_sim::topology::{Gpu, Link, LinkKind, Nic, Storage, TopologyBuilder, VertexKind};
 use collcast_sim::units::Bandwidth;
 
 /// What a PCIe device hangs from: an index into [`HostSpec::cpus`] or [`HostSpec::switches`].
@@ -108,6 +108,8 @@ pub struct HostSpec {
     pub nvlink_domain: Option<u32>,
     /// Links between PCIe switches beside the tree (`pcilink` of NCCL's XML).
     pub switch_links: Vec<SwitchLink>,
+    /// Drives and ports to object stores, where the source has them.
+    pub storage: Option<Storage>,
     /// What was assumed because the source does not say.
     pub assumptions: Vec<String>,
 }
@@ -122,6 +124,9 @@ impl HostSpec {
         domain: Option<VertexId>,
     ) -> (HostId, Vec<VertexId>) {
         let host = builder.host(name);
+        if let Some(storage) = self.storage {
+            builder.store(host, storage);
+        }
         let at = Some(host);
         let link = |kind, rate, width| Link { kind, rate, width };
         let cpus: Vec<VertexId> = self

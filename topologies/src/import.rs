@@ -23,6 +23,7 @@ pub fn import(template: &TemplateSpec, onto: &HostSpec) -> Result<(HostSpec, Vec
         nics: onto.nics.clone(),
         switch_links: Vec::new(),
         nvlink_domain: onto.nvlink_domain,
+        storage: onto.storage,
         assumptions: template.assumptions.clone(),
     };
     for note in &onto.assumptions {

@@ -1,7 +1,7 @@
 //! A host as people describe it, checked but not yet drawn: what `like` copies and own keys
 //! replace.
 
-use collcast_sim::topology::{Gpu, LinkKind, Nic};
+use collcast_sim::topology::{Gpu, LinkKind, Nic, Storage};
 use collcast_sim::units::Bandwidth;
 
 use crate::catalogue;
@@ -81,6 +81,7 @@ pub(crate) struct HostPlan {
     pub(crate) pcie: Option<PciePlan>,
     pub(crate) nics: Option<NicPlan>,
     pub(crate) management: Option<ManagementPlan>,
+    pub(crate) storage: Option<Storage>,
     pub(crate) assumptions: Vec<String>,
 }
 
@@ -88,7 +89,7 @@ impl HostPlan {
     /// Draws the host; checked before, so that it cannot fail. Without GPUs or PCIe it is
     /// empty.
     pub(crate) fn draw(&self) -> HostSpec {
-        let mut host = HostSpec { assumptions: self.assumptions.clone(), ..HostSpec::default() };
+        let mut host = HostSpec { assumptions: self.assumptions.clone(), storage: self.storage, ..HostSpec::default() };
         let (Some(gpus), Some(pcie)) = (&self.gpus, &self.pcie) else {
             return host;
         };

@@ -233,6 +233,8 @@ pub(crate) struct RawHost {
     pub(crate) nics: Option<At<RawNics>>,
     /// NIC for ssh and storage, so that use of the wrong NIC can be diagnosed.
     pub(crate) management: Option<At<RawManagement>>,
+    /// NVMe drives and ports to object stores, for transfers of caches.
+    pub(crate) storage: Option<At<RawStorage>>,
 }
 
 /// The GPUs of a host.
@@ -341,6 +343,24 @@ pub(crate) struct RawManagement {
     pub(crate) name: At<String>,
     /// Rate, one direction.
     pub(crate) rate: At<RawRate>,
+}
+
+/// What keeps bytes beside memory.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "Storage")]
+pub(crate) struct RawStorage {
+    /// NVMe drives that share bytes evenly.
+    #[schemars(with = "u32")]
+    pub(crate) drives: At<i64>,
+    /// `nvme-gen3`, `nvme-gen4` or `nvme-gen5`: rates of a drive.
+    pub(crate) kind: Option<At<String>>,
+    /// What one drive reads, in place of its kind's.
+    pub(crate) read: Option<At<RawRate>>,
+    /// What one drive writes, in place of its kind's.
+    pub(crate) write: Option<At<RawRate>>,
+    /// All ports to object stores together, one direction.
+    pub(crate) network: Option<At<RawRate>>,
 }
 
 /// The network between hosts.

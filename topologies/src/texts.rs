@@ -39,6 +39,7 @@ builtins!(
     "abci-a100",
     "alps-gh200",
     "kestrel-h100",
+    "h800-roce",
     "pcie-box",
     "r7525-a100",
     "rtx6000d-box",

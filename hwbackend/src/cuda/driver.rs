@@ -6,7 +6,9 @@
 
 #![allow(unsafe_code)] // A foreign interface: each block says what it relies on.
 
+use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ffi::{CStr, CString, c_char, c_void};
+use std::ops::Range;
 use std::path::PathBuf;
 use std::ptr::null_mut;
 use std::sync::Arc;
@@ -273,6 +275,66 @@ impl<T> Drop for Pinned<T> {
     }
 }
 
+/// Memory of the host for copies: pinned, or pages that the system may move.
+#[derive(Debug)]
+pub(crate) struct HostBuffer {
+    /// Of pinned memory.
+    device: Option<Arc<Device>>,
+    start: *mut u8,
+    layout: Layout,
+}
+
+// SAFETY: the memory belongs to no thread.
+unsafe impl Send for HostBuffer {}
+// SAFETY: it is written through `&mut` alone, or by copies that `Stream::to_host` asks `&mut` for.
+unsafe impl Sync for HostBuffer {}
+
+impl HostBuffer {
+    /// So many bytes of zeros, at the start of a page.
+    pub(crate) fn new(device: &Arc<Device>, bytes: u64, pinned: bool) -> Result<Self, ExecError> {
+        const PAGE: usize = 4096;
+        let too_much = |_| missing(format!("{bytes} bytes of host memory cannot be had"), "give smaller sizes");
+        let layout = Layout::from_size_align((bytes as usize).max(1), PAGE).map_err(|_| too_much(()))?;
+        let mut start: *mut c_void = null_mut();
+        if pinned {
+            device.enter()?;
+            cu!(cuMemHostAlloc(&mut start, layout.size(), cu::CU_MEMHOSTALLOC_PORTABLE))?;
+            // SAFETY: fresh and large enough.
+            unsafe { start.cast::<u8>().write_bytes(0, layout.size()) };
+        } else {
+            // SAFETY: the layout is of one byte or more.
+            start = unsafe { alloc_zeroed(layout) }.cast();
+        }
+        if start.is_null() {
+            return Err(too_much(()));
+        }
+        Ok(Self { device: pinned.then(|| Arc::clone(device)), start: start.cast(), layout })
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        // SAFETY: allocated and written above, valid as long as self.
+        unsafe { std::slice::from_raw_parts(self.start, self.layout.size()) }
+    }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and nobody else has it.
+        unsafe { std::slice::from_raw_parts_mut(self.start, self.layout.size()) }
+    }
+}
+
+impl Drop for HostBuffer {
+    fn drop(&mut self) {
+        match &self.device {
+            Some(device) => {
+                let _ = device.enter();
+                let _ = cu!(cuMemFreeHost(self.start.cast()));
+            }
+            // SAFETY: allocated with this layout, freed once.
+            None => unsafe { dealloc(self.start, self.layout) },
+        }
+    }
+}
+
 /// A queue of work of one device.
 #[derive(Debug)]
 pub(crate) struct Stream {
@@ -381,6 +443,20 @@ impl Stream {
     pub(crate) fn copy(&self, to: &Memory, from: &Memory, bytes: u64) -> Result<(), ExecError> {
         assert!(bytes <= to.bytes && bytes <= from.bytes, "a copy beyond the memory");
         cu!(cuMemcpyDtoDAsync_v2(to.address, from.address, bytes as usize, self.raw))
+    }
+
+    /// Copies from a place of host memory to the same place of a memory; the buffer lives until the stream is done.
+    pub(crate) fn to_device(&self, to: &Memory, from: &HostBuffer, range: Range<u64>) -> Result<(), ExecError> {
+        let part = &from.bytes()[range.start as usize..range.end as usize];
+        assert!(range.end <= to.bytes, "a copy beyond the memory");
+        cu!(cuMemcpyHtoDAsync_v2(to.address + range.start, part.as_ptr().cast(), part.len(), self.raw))
+    }
+
+    /// Copies to a place of host memory from the same place of a memory; the buffer lives, unread, until the stream is done.
+    pub(crate) fn to_host(&self, to: &mut HostBuffer, from: &Memory, range: Range<u64>) -> Result<(), ExecError> {
+        assert!(range.end <= from.bytes, "a copy beyond the memory");
+        let part = &mut to.bytes_mut()[range.start as usize..range.end as usize];
+        cu!(cuMemcpyDtoHAsync_v2(part.as_mut_ptr().cast(), from.address + range.start, part.len(), self.raw))
     }
 
     pub(crate) fn begin_capture(&self) -> Result<(), ExecError> {

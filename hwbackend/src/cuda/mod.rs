@@ -14,6 +14,7 @@ mod copies;
 mod cublaslt;
 pub(crate) mod driver;
 pub(crate) mod facts;
+mod host_copies;
 mod kernels;
 pub mod overlap;
 pub(crate) mod timing;
@@ -26,6 +27,8 @@ use std::time::Duration;
 use collcast_sim::collective::{Launch, Protocol};
 use collcast_sim::ids::Rank;
 use collcast_sim::schedule::Schedule;
+
+pub use host_copies::{Copies, FILE, HostCopy};
 
 pub use cublaslt::{CHOOSES, Element, Linear, LinearPass};
 

@@ -1,13 +1,18 @@
 //! Requests: when they arrive, what they bring and what they want.
 
+use std::sync::Arc;
+
 use collcast_sim::engine::mix;
+use serde::Deserialize;
 use thiserror::Error;
+
+use super::prefix::Part;
 
 /// Requests of a run at most: some hundred bytes each.
 pub const MOST_REQUESTS: usize = 2_000_000;
 
 /// A request.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Default)]
 pub struct Request {
     /// When it arrives, in seconds.
     pub at: f64,
@@ -15,6 +20,47 @@ pub struct Request {
     pub input: u64,
     /// Tokens that are generated for it.
     pub output: u64,
+    /// Parts of its prompt that other requests may have in common with it, from its first token on; none where nothing of it
+    /// is kept.
+    pub prefix: Option<Arc<[Part]>>,
+}
+
+impl Request {
+    /// Parts of its prompt that workers keep, from its first token on.
+    pub fn parts(&self) -> impl Iterator<Item = Part> + '_ {
+        self.prefix.iter().flat_map(|parts| parts.iter().copied())
+    }
+}
+
+/// Prefixes that prompts begin with, such as instructions and documents.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Prefixes {
+    /// How many there are; each request draws one.
+    pub count: u64,
+    /// Tokens of each.
+    pub tokens: u64,
+    /// How much more the first are asked for than the last: the i-th as 1 / i to this power (Zipf); 0 for all alike.
+    pub skew: f64,
+}
+
+/// Gives each request one of some prefixes, drawn by a seed; what is left of its prompt is its own, and kept too.
+///
+/// Prompts that are no longer than the prefix are left as they are.
+pub fn share(requests: &mut [Request], prefixes: Prefixes, seed: u64) {
+    let mut total = 0.0;
+    let ends: Vec<f64> = (1..=prefixes.count)
+        .map(|nth| {
+            total += (nth as f64).powf(-prefixes.skew);
+            total
+        })
+        .collect();
+    for (index, request) in (0..).zip(requests) {
+        let Some(own) = request.input.checked_sub(prefixes.tokens).filter(|&own| own > 0) else { continue };
+        let drawn = (mix(mix(seed, 2), index) >> 11) as f64 / (1_u64 << 53) as f64 * total;
+        let nth = ends.partition_point(|&end| end <= drawn) as u64;
+        let common = Part { key: mix(mix(seed, 3), nth), tokens: prefixes.tokens };
+        request.prefix = Some(Arc::from([common, Part { key: mix(mix(seed, 4), index), tokens: own }]));
+    }
 }
 
 /// A trace that cannot be read.
@@ -38,7 +84,7 @@ pub fn poisson(rate: f64, seconds: f64, (input, output): (u64, u64), seed: u64) 
     let mut at = 0.0;
     let arrives = |index| {
         at += exponential(seed, 0, index) / rate;
-        Request { at, input, output }
+        Request { at, input, output, prefix: None }
     };
     (0..MOST_REQUESTS as u64).map(arrives).take_while(|request| request.at < seconds).collect()
 }
@@ -72,7 +118,55 @@ pub fn trace(text: &str) -> Result<Vec<Request>, TraceError> {
         if requests.len() == MOST_REQUESTS {
             return Err(wrong(format!("at most {MOST_REQUESTS} requests are simulated")));
         }
-        requests.push(Request { at, input: tokens(input)?, output: tokens(output)? });
+        requests.push(Request { at, input: tokens(input)?, output: tokens(output)?, prefix: None });
+    }
+    requests.sort_by(|a, b| a.at.total_cmp(&b.at));
+    Ok(requests)
+}
+
+/// A line of a trace as Mooncake publishes them.
+#[derive(Deserialize)]
+struct Line {
+    /// In ms.
+    timestamp: f64,
+    input_length: u64,
+    output_length: u64,
+    /// Of pages of [`PAGE`] tokens of the prompt, each of all up to its end.
+    #[serde(default)]
+    hash_ids: Vec<u64>,
+}
+
+/// Tokens of a page that `hash_ids` of Mooncake's traces name.
+const PAGE: u64 = 512;
+
+/// Requests of a trace in the format of Mooncake's (JSON Lines): timestamp in ms, input_length, output_length, hash_ids.
+///
+/// # Errors
+/// A line of something else, or more than are simulated.
+pub fn mooncake(text: &str) -> Result<Vec<Request>, TraceError> {
+    let mut requests = Vec::new();
+    for (line, text) in (1..).zip(text.lines()).filter(|(_, l)| !l.trim().is_empty()) {
+        let wrong = |message: String| TraceError { line, message };
+        let read: Line = serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?;
+        if !(0.0..=1e11).contains(&read.timestamp) {
+            return Err(wrong(format!("`{}` is no time in ms from the start", read.timestamp)));
+        }
+        let good = |count: u64| (1..=1 << 30).contains(&count);
+        if !good(read.input_length) || !good(read.output_length) {
+            return Err(wrong("a prompt and its answer have 1 token or more".to_owned()));
+        }
+        if read.hash_ids.len() as u64 > read.input_length.div_ceil(PAGE) {
+            return Err(wrong(format!("{} pages of {PAGE} tokens are more than its prompt", read.hash_ids.len())));
+        }
+        if requests.len() == MOST_REQUESTS {
+            return Err(wrong(format!("at most {MOST_REQUESTS} requests are simulated")));
+        }
+        let tokens = |nth: u64| PAGE.min(read.input_length - nth * PAGE);
+        let parts: Vec<Part> =
+            (0..).zip(&read.hash_ids).map(|(nth, &id)| Part { key: mix(5, id), tokens: tokens(nth) }).collect();
+        let prefix = (!parts.is_empty()).then(|| Arc::from(parts));
+        let (at, input, output) = (read.timestamp * 1e-3, read.input_length, read.output_length);
+        requests.push(Request { at, input, output, prefix });
     }
     requests.sort_by(|a, b| a.at.total_cmp(&b.at));
     Ok(requests)

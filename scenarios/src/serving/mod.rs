@@ -1,9 +1,10 @@
 //! Serving a model: requests that arrive, workers that prefill and decode them, caches of keys and values between them.
 //!
 //! [`arrivals`] makes requests. [`simulate()`] runs them through workers, step by step, on a [`Machine`] that says what a step
-//! and a hand-off take. [`Steps`] is what a step of a model takes on GPUs; [`summary`] counts what users see.
+//! and a hand-off take. [`prefix`] is what workers keep of prompts. [`Steps`] is what a step of a model takes on GPUs; [`summary`] counts what users see.
 
 pub mod arrivals;
+pub mod prefix;
 mod simulate;
 mod step;
 pub mod summary;

@@ -2,8 +2,9 @@
 //!
 //! Prompts wait in one queue. A worker that prefills takes from it at the start of a step, as far as its budget of tokens and
 //! its memory go, and works on them chunk by chunk; a worker that does both first gives each running request its next token.
-//! Between workers, a decoder reserves memory before the transfer runs, and each worker sends or receives one cache at a
-//! time. Memory is reserved for a whole request, so that none is ever put off (TensorRT-LLM's `GUARANTEED_NO_EVICT`).
+//! Between workers, a decoder reserves memory before the transfer runs, and each replica of a worker sends or receives one cache at a
+//! time. Memory is reserved for a whole request, so that none is ever put off (TensorRT-LLM's `GUARANTEED_NO_EVICT`). Prompts
+//! that share a prefix share its blocks, and take it from slower tiers where that is faster than to compute it.
 //!
 //! A step costs the same work however many requests it runs: their ends are known in steps, their context as a sum.
 
@@ -13,6 +14,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use thiserror::Error;
 
 use super::arrivals::Request;
+use super::prefix::{Part, Reuse, TIERS, Tiers};
 
 /// What a worker does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,19 +34,36 @@ pub struct Worker {
     pub role: Role,
     /// Blocks of its cache.
     pub blocks: u64,
+    /// Blocks of host memory and of drives, for parts of prompts that no running request uses.
+    pub tiers: [u64; 2],
+    /// Stages of its pipeline. Workers of the same `pipe` are micro-batches that take turns in its stages.
+    pub stages: u32,
+    /// Which pipeline.
+    pub pipe: usize,
+    /// Replicas of attention (data parallelism): each has a step's tokens and requests of its own.
+    pub replicas: u64,
+}
+
+impl Worker {
+    /// Whose cache has so many blocks, without slower tiers or stages; the only one of its `pipe`.
+    pub fn new(role: Role, blocks: u64, pipe: usize) -> Self {
+        Self { role, blocks, tiers: [0; 2], stages: 1, pipe, replicas: 1 }
+    }
 }
 
 /// How workers make up a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Policy {
-    /// Tokens of a step at most, those of running requests first (vLLM `max_num_batched_tokens`).
+    /// Tokens of a step of a replica at most, those of running requests first (vLLM `max_num_batched_tokens`).
     pub chunk: u64,
     /// Prompts that a worker has begun at most (vLLM `max_num_partial_prefills` and what fits beside them).
     pub prompts: usize,
-    /// Requests of a worker at most (vLLM `max_num_seqs`).
+    /// Requests of a replica at most (vLLM `max_num_seqs`).
     pub running: u64,
     /// Tokens of a block of the cache.
     pub block: u64,
+    /// Whether layers of a cache go to the decoder while the prompt is computed: it reserves memory at the prompt's start.
+    pub by_layers: bool,
     /// Steps of all workers that are simulated at most.
     pub steps: u64,
 }
@@ -66,6 +85,14 @@ pub trait Machine {
     fn step(&mut self, worker: usize, batch: &Batch<'_>) -> f64;
     /// Seconds of the way of a cache of so many tokens from a prefill worker to a decoder.
     fn hand_off(&mut self, tokens: u64) -> f64;
+    /// Seconds of the way of the last layer of it.
+    fn last_layer(&mut self, tokens: u64) -> f64 {
+        self.hand_off(tokens)
+    }
+    /// Seconds of the way of so many tokens from a slower tier of a worker to its GPUs: 1 host memory, 2 drives.
+    fn fetch(&mut self, _worker: usize, _tier: usize, _tokens: u64) -> f64 {
+        f64::INFINITY
+    }
 }
 
 /// When what of a request was done, in ns.
@@ -96,6 +123,8 @@ pub struct Outcome {
     pub left: Vec<u64>,
     /// Steps of all workers.
     pub steps: u64,
+    /// What prefixes did.
+    pub reuse: Reuse,
 }
 
 /// Why a run cannot be simulated.
@@ -137,14 +166,40 @@ struct Running {
     works: bool,
     /// Requests that it has memory for.
     held: u64,
-    /// When its link is free.
-    link: u64,
+    /// When the link of each replica is free, and those of its slower tiers.
+    links: Vec<u64>,
+    fetches: [u64; TIERS],
+    /// Prompts that wait for parts of slower tiers.
+    fetching: usize,
+}
+
+impl Running {
+    fn new(worker: &Worker) -> Self {
+        Self { links: vec![0; worker.replicas.max(1) as usize], ..Self::default() }
+    }
+
+    /// The link that is free first.
+    fn link(&mut self) -> Option<&mut u64> {
+        self.links.iter_mut().min()
+    }
+}
+
+/// What a request has of its prefill worker's memory.
+#[derive(Clone, Default)]
+struct Held {
+    /// Parts that it uses, each once.
+    parts: Vec<u64>,
+    /// Blocks of its own.
+    own: u64,
+    /// Tokens of its prompt that need no computing.
+    hit: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     StepEnds(usize),
     HandedOff(usize),
+    Fetched(usize),
 }
 
 struct Run<'r, M> {
@@ -155,6 +210,13 @@ struct Run<'r, M> {
     now: u64,
     events: BinaryHeap<Reverse<(u64, Event)>>,
     running: Vec<Running>,
+    tiers: Vec<Tiers>,
+    /// By pipeline: when each stage is free.
+    pipes: Vec<Vec<u64>>,
+    /// By request: what it has of prefixes.
+    held: Vec<Held>,
+    /// By request: whether a decoder reserved memory at its start.
+    reserved: Vec<bool>,
     waiting: VecDeque<usize>,
     /// Prefilled requests that wait for a decoder's memory.
     ready: VecDeque<usize>,
@@ -189,7 +251,11 @@ pub fn simulate<M: Machine>(
         machine,
         now: 0,
         events: BinaryHeap::new(),
-        running: workers.iter().map(|_| Running::default()).collect(),
+        running: workers.iter().map(Running::new).collect(),
+        tiers: workers.iter().map(|worker| Tiers::new(worker.tiers)).collect(),
+        pipes: pipes(workers),
+        held: vec![Held::default(); requests.len()],
+        reserved: vec![false; requests.len()],
         waiting: VecDeque::new(),
         ready: VecDeque::new(),
         at: vec![(0, 0); requests.len()],
@@ -201,6 +267,15 @@ pub fn simulate<M: Machine>(
         },
     };
     run.run()
+}
+
+/// Stages of each pipeline, all free.
+fn pipes(workers: &[Worker]) -> Vec<Vec<u64>> {
+    let mut pipes = vec![Vec::new(); workers.iter().map(|worker| worker.pipe + 1).max().unwrap_or(0)];
+    for worker in workers {
+        pipes[worker.pipe].resize(worker.stages.max(1) as usize, 0);
+    }
+    pipes
 }
 
 fn ns(seconds: f64) -> u64 {
@@ -227,6 +302,7 @@ impl<M: Machine> Run<'_, M> {
             match self.events.pop() {
                 Some(Reverse((_, Event::StepEnds(worker)))) => self.end_step(worker),
                 Some(Reverse((_, Event::HandedOff(request)))) => self.arrive(request),
+                Some(Reverse((_, Event::Fetched(request)))) => self.fetched(request),
                 None => {}
             }
             if self.outcome.steps > self.policy.steps {
@@ -234,6 +310,11 @@ impl<M: Machine> Run<'_, M> {
             }
         }
         self.outcome.left = self.running.iter().map(|worker| worker.used).collect();
+        let reuse = &mut self.outcome.reuse;
+        for tiers in &self.tiers {
+            reuse.dropped += tiers.dropped * self.policy.block;
+            reuse.written.iter_mut().zip(tiers.written).for_each(|(all, own)| *all += own * self.policy.block);
+        }
         Ok(self.outcome)
     }
 
@@ -243,37 +324,129 @@ impl<M: Machine> Run<'_, M> {
 
     /// Tokens that a request takes of a worker's memory.
     fn tokens(&self, worker: usize, request: usize) -> u64 {
-        let Request { input, output, .. } = self.requests[request];
+        let &Request { input, output, .. } = &self.requests[request];
         if self.workers[worker].role == Role::Prefill { input } else { input + output }
     }
 
     fn fits(&self, worker: usize, request: usize) -> bool {
         let running = &self.running[worker];
-        let needs = self.blocks(self.tokens(worker, request));
-        running.held < self.policy.running && running.used + needs <= self.workers[worker].blocks
+        let needs = self.blocks(self.tokens(worker, request)).saturating_sub(self.shared(worker, request));
+        let most = self.policy.running.saturating_mul(self.workers[worker].replicas);
+        running.held < most && running.used + needs <= self.workers[worker].blocks
     }
 
-    fn hold(&mut self, worker: usize, request: usize) {
-        let needs = self.blocks(self.tokens(worker, request));
+    /// Blocks of a request's first parts that running requests of a worker use already.
+    fn shared(&self, worker: usize, request: usize) -> u64 {
+        if self.workers[worker].role == Role::Decode {
+            return 0;
+        }
+        let mut parts = self.requests[request].parts();
+        let used = |part: &Part| self.tiers[worker].find(part.key) == Some((0, true));
+        std::iter::from_fn(|| parts.next().filter(used)).map(|part| part.tokens / self.policy.block).sum()
+    }
+
+    /// Adds blocks to those in use of a worker, and puts parts off that nobody uses where they do not fit beside.
+    fn use_blocks(&mut self, worker: usize, blocks: u64) {
         let running = &mut self.running[worker];
-        running.used += needs;
-        running.held += 1;
+        running.used += blocks;
         self.outcome.peak[worker] = self.outcome.peak[worker].max(running.used);
+        self.tiers[worker].shrink(self.workers[worker].blocks.saturating_sub(running.used));
     }
 
-    fn release(&mut self, worker: usize, request: usize) {
+    /// Takes memory for a whole request on a worker that prefills: parts of its prompt that are kept there, by tier as long
+    /// as to fetch them is faster than to compute them, and blocks of its own for the rest. Gives when the parts are there.
+    fn hold(&mut self, worker: usize, request: usize) -> u64 {
         let needs = self.blocks(self.tokens(worker, request));
+        let (parts, ready) = self.worth(worker, request);
+        let hit: u64 = parts.iter().map(|part| part.tokens).sum();
+        let blocks: u64 = parts.iter().map(|part| part.tokens / self.policy.block).sum();
+        let own = needs - blocks;
+        let added: u64 = parts.iter().map(|part| self.tiers[worker].take(part.key)).sum();
+        self.running[worker].held += 1;
+        self.use_blocks(worker, own + added);
+        let input = self.requests[request].input;
+        self.outcome.reuse.computed += input - hit;
+        // The last token's own output is wanted: it is always computed.
+        let hit = hit.min(input - 1);
+        self.held[request] = Held { parts: parts.iter().map(|part| part.key).collect(), own, hit };
+        ready
+    }
+
+    /// The parts of a prompt that a worker takes from its tiers, and when they are there.
+    fn worth(&mut self, worker: usize, request: usize) -> (Vec<Part>, u64) {
+        let requests = self.requests;
+        let found: Vec<(Part, usize)> = (requests[request].parts())
+            .map_while(|part| self.tiers[worker].find(part.key).map(|(tier, _)| (part, tier)))
+            .collect();
+        let (mut parts, mut ready, mut before) = (Vec::new(), self.now, 0);
+        let mut rest = &found[..];
+        while let Some(&(_, tier)) = rest.first() {
+            let run = rest.iter().take_while(|(_, other)| *other == tier).count();
+            let tokens: u64 = rest[..run].iter().map(|(part, _)| part.tokens).sum();
+            if tier > 0 {
+                let start = self.now.max(self.running[worker].fetches[tier]);
+                let end = start.saturating_add(ns(self.machine.fetch(worker, tier, tokens)));
+                let batch = Batch { prompts: &[(tokens, before)], decodes: 0, context: 0 };
+                if end - self.now >= ns(self.machine.step(worker, &batch)) {
+                    self.outcome.reuse.recomputed += rest.iter().map(|(part, _)| part.tokens).sum::<u64>();
+                    break;
+                }
+                self.running[worker].fetches[tier] = end;
+                ready = ready.max(end);
+            }
+            self.outcome.reuse.hits[tier] += tokens;
+            parts.extend(rest[..run].iter().map(|(part, _)| *part));
+            before += tokens;
+            rest = &rest[run..];
+        }
+        (parts, ready)
+    }
+
+    /// Takes memory of a decoder for a whole request.
+    fn reserve(&mut self, decoder: usize, request: usize) {
+        let needs = self.blocks(self.tokens(decoder, request));
+        self.running[decoder].held += 1;
+        self.use_blocks(decoder, needs);
+    }
+
+    /// Gives the memory of a request back; what is kept of its prompt stays, until its room is wanted.
+    fn release(&mut self, worker: usize, request: usize) {
+        let freed = if self.workers[worker].role == Role::Decode {
+            self.blocks(self.tokens(worker, request))
+        } else {
+            let held = std::mem::take(&mut self.held[request]);
+            // The first part last: it is the one to keep longest.
+            held.own + held.parts.iter().rev().map(|&key| self.tiers[worker].leave(key)).sum::<u64>()
+        };
         let running = &mut self.running[worker];
-        running.used -= needs;
+        running.used -= freed;
         running.held -= 1;
     }
 
-    /// Lets an idle worker that prefills begin, the one with the most free memory.
+    /// Keeps the parts of a prompt that was computed, for requests to come.
+    fn keep(&mut self, worker: usize, request: usize) {
+        let requests = self.requests;
+        for part in requests[request].parts() {
+            let blocks = part.tokens / self.policy.block;
+            let held = &mut self.held[request];
+            if blocks > 0 && blocks <= held.own && self.tiers[worker].insert(part.key, blocks) {
+                held.own -= blocks;
+                held.parts.push(part.key);
+            }
+        }
+    }
+
+    /// Lets an idle worker that prefills begin: the one that knows most of the prompt, then the one with the most free memory.
     fn wake(&mut self) {
         let Some(&request) = self.waiting.front() else { return };
         let can = |w: &usize| self.workers[*w].role != Role::Decode && self.fits(*w, request);
         let idle = |w: &usize| !self.running[*w].works && can(w);
-        let free = |w: &usize| (self.workers[*w].blocks - self.running[*w].used, Reverse(*w));
+        let known = |w: usize| {
+            let mut parts = self.requests[request].parts();
+            let kept = |part: &Part| self.tiers[w].find(part.key).is_some();
+            std::iter::from_fn(|| parts.next().filter(kept)).map(|part| part.tokens).sum::<u64>()
+        };
+        let free = |w: &usize| (known(*w), self.workers[*w].blocks - self.running[*w].used, Reverse(*w));
         if let Some(worker) = (0..self.workers.len()).filter(idle).max_by_key(free) {
             self.start_step(worker);
         }
@@ -281,22 +454,28 @@ impl<M: Machine> Run<'_, M> {
 
     fn start_step(&mut self, worker: usize) {
         for request in std::mem::take(&mut self.running[worker].joining) {
-            let Request { input, output, .. } = self.requests[request];
+            let &Request { input, output, .. } = &self.requests[request];
             let running = &mut self.running[worker];
             running.decodes += 1;
             running.context += input + 1;
             running.ends.push(Reverse((running.step + output - 1, request)));
         }
-        let mut left = self.policy.chunk.saturating_sub(self.running[worker].decodes);
+        let most = self.policy.chunk.saturating_mul(self.workers[worker].replicas);
+        let mut left = most.saturating_sub(self.running[worker].decodes);
         let mut chunks = std::mem::take(&mut self.running[worker].chunks);
         chunks.clear();
         while left > 0 {
             let next = chunks.len();
-            if next == self.running[worker].prompts.len() && !self.take(worker) {
+            if next == self.running[worker].prompts.len() {
+                if self.take(worker) {
+                    // What it took may be on its way first.
+                    continue;
+                }
                 break;
             }
             let (request, done) = self.running[worker].prompts[next];
-            let tokens = left.min(self.requests[request].input - done);
+            // A prompt is one replica's.
+            let tokens = left.min(self.policy.chunk).min(self.requests[request].input - done);
             chunks.push((tokens, done));
             left -= tokens;
         }
@@ -306,25 +485,57 @@ impl<M: Machine> Run<'_, M> {
         if running.works {
             let batch = Batch { prompts: &running.chunks, decodes: running.decodes, context: running.context };
             let lasts = ns(self.machine.step(worker, &batch)).max(1);
-            self.outcome.busy[worker] += lasts;
+            let end = self.through(worker, lasts);
             self.outcome.steps += 1;
-            self.events.push(Reverse((self.now + lasts, Event::StepEnds(worker))));
+            self.events.push(Reverse((end, Event::StepEnds(worker))));
         }
+    }
+
+    /// When a step that begins now is through all stages of its pipeline, each of which does one at a time.
+    fn through(&mut self, worker: usize, lasts: u64) -> u64 {
+        let stages = &mut self.pipes[self.workers[worker].pipe];
+        let count = stages.len() as u64;
+        self.outcome.busy[worker] += lasts / count;
+        let mut end = self.now;
+        for (nth, free) in (0..).zip(stages) {
+            end = end.max(*free) + lasts * (nth + 1) / count - lasts * nth / count;
+            *free = end;
+        }
+        end
     }
 
     /// Takes a prompt from the queue, if there is one and it fits.
     fn take(&mut self, worker: usize) -> bool {
-        let begun = self.running[worker].prompts.len() >= self.policy.prompts;
+        let running = &self.running[worker];
+        let begun = running.prompts.len() + running.fetching >= self.policy.prompts;
         let Some(&request) = self.waiting.front() else { return false };
         if begun || self.workers[worker].role == Role::Decode || !self.fits(worker, request) {
             return false;
         }
         self.waiting.pop_front();
-        self.hold(worker, request);
         self.at[request].0 = worker;
+        let ready = self.hold(worker, request);
         self.outcome.served[request].begun = self.now;
-        self.running[worker].prompts.push_back((request, 0));
+        if self.policy.by_layers && self.workers[worker].role == Role::Prefill && self.ready.is_empty() {
+            self.reserved[request] = self.decoder(request).is_some();
+        }
+        if ready > self.now {
+            self.running[worker].fetching += 1;
+            self.events.push(Reverse((ready, Event::Fetched(request))));
+        } else {
+            self.running[worker].prompts.push_back((request, self.held[request].hit));
+        }
         true
+    }
+
+    /// Parts of a prompt are there from a slower tier.
+    fn fetched(&mut self, request: usize) {
+        let worker = self.at[request].0;
+        self.running[worker].fetching -= 1;
+        self.running[worker].prompts.push_back((request, self.held[request].hit));
+        if !self.running[worker].works {
+            self.start_step(worker);
+        }
     }
 
     fn end_step(&mut self, worker: usize) {
@@ -365,9 +576,12 @@ impl<M: Machine> Run<'_, M> {
     /// A prompt is through: the worker that did it goes on with it, or it waits for a decoder.
     fn prefilled(&mut self, worker: usize, request: usize) {
         self.outcome.served[request].prefilled = self.now;
+        self.keep(worker, request);
         if self.workers[worker].role == Role::Both {
             self.at[request].1 = worker;
             self.go_on(request);
+        } else if self.reserved[request] {
+            self.hand_off(request, self.outcome.served[request].begun);
         } else {
             self.ready.push_back(request);
             self.place();
@@ -386,21 +600,41 @@ impl<M: Machine> Run<'_, M> {
         }
     }
 
-    /// Gives prefilled requests to decoders that have memory for them, the one with the most of it first.
+    /// Gives prefilled requests to decoders that have memory for them.
     fn place(&mut self) {
         while let Some(&request) = self.ready.front() {
-            let fits = |w: &usize| self.workers[*w].role == Role::Decode && self.fits(*w, request);
-            let free = |w: &usize| (self.workers[*w].blocks - self.running[*w].used, Reverse(*w));
-            let Some(decoder) = (0..self.workers.len()).filter(fits).max_by_key(free) else { break };
+            if self.decoder(request).is_none() {
+                break;
+            }
             self.ready.pop_front();
-            self.hold(decoder, request);
-            let sender = self.at[request].0;
-            self.at[request].1 = decoder;
-            let start = self.now.max(self.running[sender].link).max(self.running[decoder].link);
-            let end = start + ns(self.machine.hand_off(self.requests[request].input));
-            (self.running[sender].link, self.running[decoder].link) = (end, end);
-            self.events.push(Reverse((end, Event::HandedOff(request))));
+            self.hand_off(request, self.now);
         }
+    }
+
+    /// Reserves memory of a decoder for a request, the one with the most of it.
+    fn decoder(&mut self, request: usize) -> Option<usize> {
+        let fits = |w: &usize| self.workers[*w].role == Role::Decode && self.fits(*w, request);
+        let free = |w: &usize| (self.workers[*w].blocks - self.running[*w].used, Reverse(*w));
+        let decoder = (0..self.workers.len()).filter(fits).max_by_key(free)?;
+        self.reserve(decoder, request);
+        self.at[request].1 = decoder;
+        Some(decoder)
+    }
+
+    /// Sends the cache of a prompt that is through now; its layers go from `since` on, the last one after the prompt's end.
+    fn hand_off(&mut self, request: usize, since: u64) {
+        let (sender, decoder) = self.at[request];
+        let tokens = self.requests[request].input;
+        let free = [sender, decoder].map(|worker| self.running[worker].link().map_or(0, |link| *link));
+        let start = since.max(free[0]).max(free[1]);
+        let mut end = start + ns(self.machine.hand_off(tokens));
+        if since < self.now {
+            end = end.max(self.now + ns(self.machine.last_layer(tokens)));
+        }
+        for worker in [sender, decoder] {
+            self.running[worker].link().into_iter().for_each(|link| *link = end);
+        }
+        self.events.push(Reverse((end, Event::HandedOff(request))));
     }
 
     /// A cache is at its decoder.

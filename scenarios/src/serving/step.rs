@@ -1,16 +1,19 @@
 //! What a step of a model takes on the GPUs of one worker.
 //!
+//! Ranks split products (tensor), experts (expert) and layers (pipeline). Replicas of attention have requests of their own,
+//! and wait for each other where experts are split over all of them.
+//!
 //! Products, norms and exchanges see all tokens of a step alike, and are those of a layer's forward pass in planning
 //! ([`crate::work`]); each prompt has attention of its own, running requests share a kernel. Times are kept by tokens, by
 //! prompt and by running requests with their mean context, so that a long run asks for each once.
 
-use collcast_sim::collective::Collective;
 use collcast_sim::compute::{self, Backend, Clock, Compute, Kernel, Memory, Pass, Precision, Product, Unsupported};
 use rustc_hash::FxHashMap;
 
 use super::simulate::Batch;
 use crate::memory::{Framework, Software};
 use crate::parallel::{Axis, Parallel};
+use crate::training::calls::{Exchange, Shape};
 use crate::transformer::{Attention, LayerKind, Transformer};
 use crate::work::{self, Call, Execution, Piece, Repeated};
 
@@ -36,7 +39,9 @@ pub struct Steps<'a> {
     gpu: &'a Compute,
     parallel: Parallel,
     software: Software,
-    exchange: &'a dyn Fn(u32, Collective, u64) -> f64,
+    /// Replicas of attention.
+    replicas: u64,
+    exchange: &'a dyn Fn(Shape, Exchange, u64) -> f64,
     /// By tokens, and those of them whose logits are wanted: all but attention.
     shared: FxHashMap<(u64, u64), (f64, Clock)>,
     /// By tokens of a prompt, and of it so far.
@@ -46,35 +51,42 @@ pub struct Steps<'a> {
 }
 
 impl<'a> Steps<'a> {
-    /// Of a model on workers of `tensor` GPUs; `exchange` says what a collective of so many ranks and bytes takes.
+    /// Of a model on workers of `parallel` ranks, whose attention has `replicas`; `exchange` says what an exchange of so
+    /// many bytes takes in a group of a shape.
     ///
     /// # Errors
     /// A precision that the GPU has not.
     pub fn new(
         model: &'a Transformer,
         gpu: &'a Compute,
-        tensor: u32,
+        (parallel, replicas): (Parallel, u64),
         precision: Precision,
-        exchange: &'a dyn Fn(u32, Collective, u64) -> f64,
+        exchange: &'a dyn Fn(Shape, Exchange, u64) -> f64,
     ) -> Result<Self, Unsupported> {
         gpu.time(&Kernel::Product(Product::forward(precision, 1, 1, 1)), Clock::BOOST)?;
         // Kernels written by hand, as in training by Megatron-LM; engines for serving have FlashAttention-3.
         let of = Framework::Megatron.software();
         let software = Software { execution: Execution { precision, flash: Backend::Flash3, ..of.execution }, ..of };
-        let parallel = Parallel { tensor, expert_tensor: tensor, ..Parallel::default() };
         let (shared, prompts, decodes) = Default::default();
-        Ok(Self { model, gpu, parallel, software, exchange, shared, prompts, decodes })
+        Ok(Self { model, gpu, parallel, software, replicas: replicas.max(1), exchange, shared, prompts, decodes })
     }
 
     /// Seconds of a step.
     pub fn seconds(&mut self, batch: &Batch<'_>) -> f64 {
         let prompts: u64 = batch.prompts.iter().map(|prompt| prompt.0).sum();
-        let (mut seconds, clock) = self.shared(prompts + batch.decodes, batch.prompts.len() as u64 + batch.decodes);
+        // The replica with the most to do: a prompt is one's, running requests are dealt evenly.
+        let (all, longest) = (self.replicas, batch.prompts.iter().map(|prompt| prompt.0).max().unwrap_or(0));
+        let decodes = batch.decodes.div_ceil(all);
+        let wanted = (batch.prompts.len() as u64).div_ceil(all) + decodes;
+        let (mut seconds, clock) = self.shared((prompts.div_ceil(all)).max(longest) + decodes, wanted);
+        let (mut attention, mut most) = (0.0, 0.0_f64);
         for &(tokens, before) in batch.prompts {
-            seconds += self.prompt(tokens, before + tokens, clock);
+            let own = self.prompt(tokens, before + tokens, clock);
+            (attention, most) = (attention + own, most.max(own));
         }
-        if batch.decodes > 0 {
-            seconds += self.decode(batch.decodes, batch.context.div_ceil(batch.decodes), clock);
+        seconds += most.max(attention / all as f64);
+        if decodes > 0 {
+            seconds += self.decode(decodes, batch.context.div_ceil(batch.decodes), clock);
         }
         seconds
     }
@@ -108,15 +120,31 @@ impl<'a> Steps<'a> {
                 }
                 Piece::Kernel(run) => mix.push((run.kernel, times * u64::from(run.count))),
                 Piece::Exchange(call) => {
-                    let of = match (call.axis, call.call) {
-                        (Axis::Tensor, Call::Collective(collective)) => {
-                            (self.exchange)(self.parallel.tensor, collective, call.bytes)
+                    let tensor = Shape { size: u64::from(self.parallel.tensor), stride: 1 };
+                    let shape = match call.axis {
+                        Axis::Expert => Shape {
+                            size: u64::from(self.parallel.expert),
+                            stride: u64::from(self.parallel.expert_tensor),
+                        },
+                        _ => tensor,
+                    };
+                    let of = match call.call {
+                        Call::Collective(collective) => {
+                            (self.exchange)(shape, Exchange::Collective(collective), call.bytes)
                         }
-                        _ => 0.0,
+                        Call::Ring => 0.0,
                     };
                     seconds += of * (times * u64::from(call.count)) as f64;
                 }
             }
+        }
+        // From stage to stage: what each tensor rank has of the tokens.
+        let stages = u64::from(self.parallel.pipeline.max(1));
+        if stages > 1 {
+            let tensor = u64::from(self.parallel.tensor);
+            let shape = Shape { size: 2, stride: tensor * self.replicas };
+            let bytes = 2 * tokens * self.model.hidden / tensor;
+            seconds += (self.exchange)(shape, Exchange::Shift, bytes) * (stages - 1) as f64;
         }
         let clock = self.gpu.sustained(&mix);
         seconds += mix.iter().map(|(kernel, times)| self.time(kernel, clock) * *times as f64).sum::<f64>();

@@ -1,8 +1,11 @@
 //! Queues against closed forms, and what no run may do.
 
+use std::collections::HashMap;
+
 use proptest::prelude::*;
 
-use super::arrivals::{Request, exponential, poisson, trace};
+use super::arrivals::{Prefixes, Request, exponential, mooncake, poisson, share, trace};
+use super::prefix::{Part, Tiers};
 use super::simulate::{Batch, Machine, Policy, Role, Worker, simulate};
 
 /// Seconds of a token of a prompt, of a step, of a token's way.
@@ -10,7 +13,12 @@ struct Linear {
     token: f64,
     step: f64,
     way: f64,
+    /// From host memory and from drives.
+    fetch: [f64; 2],
 }
+
+/// Layers of a cache.
+const LAYERS: f64 = 50.0;
 
 impl Machine for Linear {
     fn step(&mut self, _: usize, batch: &Batch<'_>) -> f64 {
@@ -21,17 +29,26 @@ impl Machine for Linear {
     fn hand_off(&mut self, tokens: u64) -> f64 {
         tokens as f64 * self.way
     }
+
+    fn last_layer(&mut self, tokens: u64) -> f64 {
+        tokens as f64 * self.way / LAYERS
+    }
+
+    fn fetch(&mut self, _: usize, tier: usize, tokens: u64) -> f64 {
+        tokens as f64 * self.fetch[tier - 1]
+    }
 }
 
-const ALONE: Policy = Policy { chunk: u64::MAX, prompts: 1, running: u64::MAX, block: 16, steps: u64::MAX };
+const ALONE: Policy =
+    Policy { chunk: u64::MAX, prompts: 1, running: u64::MAX, block: 16, by_layers: false, steps: u64::MAX };
 
 fn workers(role: Role, count: usize) -> Vec<Worker> {
-    vec![Worker { role, blocks: 1 << 40 }; count]
+    (0..count).map(|pipe| Worker::new(role, 1 << 40, pipe)).collect()
 }
 
 /// Mean wait of requests of one output token, whose prompts take `token` seconds a token.
 fn mean_wait(requests: &[Request], servers: usize, token: f64) -> f64 {
-    let mut machine = Linear { token, step: 0.0, way: 0.0 };
+    let mut machine = Linear { token, step: 0.0, way: 0.0, fetch: [0.0; 2] };
     let outcome = simulate(requests, &workers(Role::Both, servers), ALONE, &mut machine).unwrap();
     let waits = outcome.served.iter().map(|s| (s.begun - s.arrived) as f64 * 1e-9);
     waits.sum::<f64>() / requests.len() as f64
@@ -72,27 +89,125 @@ fn workers_of_exponential_prompts_are_an_m_m_c_queue() {
 /// Goal: a request alone takes its prompt's steps, its way and a step a token, each once.
 #[test]
 fn a_request_alone_takes_the_sum_of_its_parts() {
-    let requests = [Request { at: 1.0, input: 1000, output: 11 }];
-    let mut machine = Linear { token: 1e-3, step: 0.5, way: 1e-4 };
-    let policy = Policy { chunk: 400, prompts: 8, running: 8, block: 16, steps: 100 };
+    let requests = [Request { at: 1.0, input: 1000, output: 11, prefix: None }];
+    let mut machine = Linear { token: 1e-3, step: 0.5, way: 1e-4, fetch: [0.0; 2] };
+    let policy = Policy { chunk: 400, prompts: 8, running: 8, block: 16, by_layers: false, steps: 100 };
     let both = simulate(&requests, &workers(Role::Both, 1), policy, &mut machine).unwrap().served[0];
     // Three chunks, then ten steps of contexts 1001 to 1010.
     assert_eq!(both.first - both.arrived, 2_500_000_000);
     assert_eq!(both.last - both.first, 5_000_000_000 + (1001..=1010).sum::<u64>());
-    let apart = [workers(Role::Prefill, 1), workers(Role::Decode, 1)].concat();
+    let apart = [Worker::new(Role::Prefill, 1 << 40, 0), Worker::new(Role::Decode, 1 << 40, 1)];
     let apart = simulate(&requests, &apart, policy, &mut machine).unwrap().served[0];
     assert_eq!(apart.first - apart.prefilled, 100_000_000);
     assert_eq!(apart.last - apart.first, both.last - both.first);
+}
+
+/// Goal: layers that go beside a prefill leave the last one to wait for where the way is faster than the prompt, and the way's
+/// whole time from the prompt's start on where it is slower.
+#[test]
+fn layers_go_beside_the_prefill() {
+    let requests = [Request { at: 0.0, input: 1000, output: 2, prefix: None }];
+    let fleet = [Worker::new(Role::Prefill, 100, 0), Worker::new(Role::Decode, 100, 1)];
+    let policy = Policy { chunk: 250, prompts: 1, running: 8, block: 16, by_layers: true, steps: 100 };
+    // Four steps of 0.25 s.
+    for (way, waits) in [(0.5e-3, 0.5 / LAYERS), (3e-3, 2.0)] {
+        let mut machine = Linear { token: 1e-3, step: 0.0, way, fetch: [0.0; 2] };
+        let served = simulate(&requests, &fleet, policy, &mut machine).unwrap().served[0];
+        assert_eq!(served.prefilled, 1_000_000_000);
+        assert_eq!(served.first - served.prefilled, (waits * 1e9_f64).round() as u64);
+    }
+}
+
+/// Goal: micro-batches take turns in the stages of a pipeline: each step takes as long as without stages, and as many of them
+/// run at once as there are stages.
+#[test]
+fn stages_of_a_pipeline_work_on_several_steps_at_once() {
+    let requests: Vec<Request> = (0..4).map(|_| Request { at: 0.0, input: 100, output: 1, prefix: None }).collect();
+    let ends = |stages: u32| {
+        let worker = Worker { stages, ..Worker::new(Role::Both, 1 << 40, 0) };
+        let mut machine = Linear { token: 1e-2, step: 0.0, way: 0.0, fetch: [0.0; 2] };
+        let outcome = simulate(&requests, &vec![worker; stages as usize], ALONE, &mut machine).unwrap();
+        let mut ends: Vec<u64> = outcome.served.iter().map(|served| served.last / 1_000_000).collect();
+        ends.sort_unstable();
+        (ends, outcome.busy.iter().sum::<u64>())
+    };
+    assert_eq!(ends(1), (vec![1000, 2000, 3000, 4000], 4_000_000_000));
+    assert_eq!(ends(4), (vec![1000, 1250, 1500, 1750], 1_000_000_000));
+}
+
+/// Goal: a prefix is computed once and then taken from GPU memory; where that has no room, from host memory if that is faster
+/// than to compute it, else it is computed again.
+#[test]
+fn prefixes_are_computed_once_and_fetched_where_that_pays() {
+    let of = |at: f64, key: u64| {
+        let parts = [Part { key, tokens: 480 }];
+        Request { at, input: 500, output: 1, prefix: Some(parts.into()) }
+    };
+    let policy = Policy { chunk: 1000, prompts: 1, running: 8, block: 16, by_layers: false, steps: 100 };
+    let run = |blocks: u64, host: u64, fetch: f64| {
+        // A, A again, B, then A once more.
+        let requests = [of(0.0, 1), of(10.0, 1), of(20.0, 2), of(30.0, 1)];
+        let worker = Worker { tiers: [host, 0], ..Worker::new(Role::Both, blocks, 0) };
+        let mut machine = Linear { token: 1e-3, step: 0.0, way: 0.0, fetch: [fetch, 0.0] };
+        let outcome = simulate(&requests, &[worker], policy, &mut machine).unwrap();
+        let times: Vec<u64> = outcome.served.iter().map(|s| (s.first - s.arrived) / 1_000_000).collect();
+        (times, outcome.reuse)
+    };
+    let (times, reuse) = run(1000, 0, 0.0);
+    assert_eq!((times, reuse.hits), (vec![500, 20, 500, 20], [960, 0, 0]));
+    // Room for one request at a time: B takes A's.
+    let (times, reuse) = run(32, 0, 0.0);
+    assert_eq!((times, reuse.hits, reuse.dropped), (vec![500, 20, 500, 500], [480, 0, 0], 960));
+    let (times, reuse) = run(32, 100, 1e-4);
+    assert_eq!((times, reuse.hits, reuse.written), (vec![500, 20, 500, 68], [480, 480, 0], [0, 960, 0]));
+    let (times, reuse) = run(32, 100, 2e-3);
+    assert_eq!((times, reuse.hits, reuse.recomputed), (vec![500, 20, 500, 500], [480, 0, 0], 480));
+}
+
+/// Goal: Mooncake's traces are read: pages of 512 tokens, the last one as long as the prompt; slips are named by their line.
+#[test]
+fn traces_of_mooncake_are_read() {
+    let line = r#"{"timestamp": 27482, "input_length": 1100, "output_length": 52, "hash_ids": [46, 47, 2353]}"#;
+    let read = mooncake(&format!("{line}\n")).unwrap();
+    assert_eq!((read[0].at, read[0].input, read[0].output), (27.482, 1100, 52));
+    assert_eq!(read[0].parts().map(|part| part.tokens).collect::<Vec<_>>(), [512, 512, 76]);
+    for (text, line) in [
+        ("{}", 1),
+        (&format!("{line}\n{}", line.replace("1100", "1000")), 2),
+        (&line.replace("27482", "-1"), 1),
+        (&line.replace("1100", "0"), 1),
+    ] {
+        assert_eq!(mooncake(text).unwrap_err().line, line, "{text}");
+    }
 }
 
 /// Goal: traces are read with or without names, in the order of arrival, and slips are named by their line.
 #[test]
 fn traces_are_read_and_slips_named() {
     let read = trace("seconds,input,output\n2,10,3\n# a comment\n0.5, 7, 1\n").unwrap();
-    assert_eq!(read[0], Request { at: 0.5, input: 7, output: 1 });
+    assert_eq!(read[0], Request { at: 0.5, input: 7, output: 1, prefix: None });
     assert_eq!(read.len(), 2);
     for (text, line) in [("1,2\n", 1), ("1,2,3\nx,2,3\n", 2), ("1,0,3\n", 1), ("-1,2,3\n", 1), ("1,2,nan\n", 1)] {
         assert_eq!(trace(text).unwrap_err().line, line, "{text}");
+    }
+}
+
+/// Goal: drawn prefixes are as often as asked for, and what is left of a prompt is its own.
+#[test]
+fn prefixes_are_drawn_by_their_skew() {
+    let mut requests = poisson(100.0, 100.0, (1000, 1), 3);
+    share(&mut requests, Prefixes { count: 4, tokens: 600, skew: 1.0 }, 3);
+    let mut counts: HashMap<u64, f64> = HashMap::new();
+    for request in &requests {
+        let parts: Vec<Part> = request.parts().collect();
+        assert_eq!(parts.iter().map(|part| part.tokens).collect::<Vec<_>>(), [600, 400]);
+        *counts.entry(parts[0].key).or_default() += 1.0 / requests.len() as f64;
+    }
+    let mut found: Vec<f64> = counts.into_values().collect();
+    found.sort_by(|a, b| b.total_cmp(a));
+    // 1, 1/2, 1/3, 1/4 of 25/12.
+    for (found, expected) in found.iter().zip([0.48, 0.24, 0.16, 0.12]) {
+        assert!((found - expected).abs() < 0.02, "{found} {expected}");
     }
 }
 
@@ -101,14 +216,34 @@ fn layout() -> impl Strategy<Value = Vec<Worker>> {
     let some = counts.prop_filter("someone for each", |(p, d, b)| *b > 0 || (*p > 0 && *d > 0));
     // Without a decoder nobody takes what prefill workers make.
     let whole = some.prop_filter("no prefill worker alone", |(p, d, _)| (*p > 0) == (*d > 0));
-    (whole, 20..200_u64).prop_map(|((p, d, b), blocks)| {
-        let of = |role, count| vec![Worker { role, blocks }; count];
-        [of(Role::Prefill, p), of(Role::Decode, d), of(Role::Both, b)].concat()
-    })
+    (whole, 20..200_u64, [0..60_u64, 0..60_u64], 1..4_u32, 1..3_u64).prop_map(
+        |((p, d, b), blocks, tiers, stages, replicas)| {
+            let roles = [(Role::Prefill, p), (Role::Decode, d), (Role::Both, b)];
+            let each = roles.into_iter().flat_map(|(role, count)| std::iter::repeat_n(role, count));
+            let of = |(pipe, role)| {
+                let worker = Worker { tiers, stages, replicas, ..Worker::new(role, blocks, pipe) };
+                std::iter::repeat_n(worker, stages as usize)
+            };
+            each.enumerate().flat_map(of).collect()
+        },
+    )
 }
 
 fn requests() -> impl Strategy<Value = Vec<Request>> {
-    let request = (0.0..20.0, 1..200_u64, 1..100_u64).prop_map(|(at, input, output)| Request { at, input, output });
+    // Parts of 16 to 60 tokens, few enough that requests share some.
+    let parts = prop::collection::vec((0..3_u64, 16..60_u64), 0..4);
+    let request = (0.0..20.0, 1..200_u64, 1..100_u64, parts).prop_map(|(at, input, output, drawn)| {
+        let (mut left, mut chain, mut parts) = (input, 0, Vec::new());
+        for (key, tokens) in drawn {
+            chain = chain * 1000 + key * 100 + tokens;
+            if tokens > left {
+                break;
+            }
+            left -= tokens;
+            parts.push(Part { key: chain, tokens });
+        }
+        Request { at, input, output, prefix: (!parts.is_empty()).then(|| parts.into()) }
+    });
     prop::collection::vec(request, 0..60).prop_map(|mut all| {
         all.sort_by(|a, b| a.at.total_cmp(&b.at));
         all
@@ -116,14 +251,15 @@ fn requests() -> impl Strategy<Value = Vec<Request>> {
 }
 
 proptest! {
-    /// Goal: every request is served, its times in order; memory is never more than there is, and all free at the end; the
-    /// same again gives the same.
+    /// Goal: every request is served, its times in order; memory is never more than there is, and all free at the end; each
+    /// token of a prompt is computed or comes from a tier; the same again gives the same.
     #[test]
     fn no_request_is_lost_and_no_memory(
         workers in layout(), requests in requests(), chunk in 1..500_u64, prompts in 1..5_usize, running in 1..20_u64,
+        by_layers in any::<bool>(), fetch in [0.0..2e-4, 0.0..2e-4],
     ) {
-        let policy = Policy { chunk: chunk.max(running), prompts, running, block: 16, steps: 1_000_000 };
-        let mut machine = Linear { token: 1e-4, step: 0.01, way: 1e-5 };
+        let policy = Policy { chunk: chunk.max(running), prompts, running, block: 16, by_layers, steps: 1_000_000 };
+        let mut machine = Linear { token: 1e-4, step: 0.01, way: 1e-5, fetch };
         let outcome = simulate(&requests, &workers, policy, &mut machine).unwrap();
         prop_assert_eq!(outcome.served.len(), requests.len());
         for served in &outcome.served {
@@ -134,6 +270,36 @@ proptest! {
             prop_assert!(outcome.peak[index] <= worker.blocks);
             prop_assert_eq!(outcome.left[index], 0);
         }
+        let reuse = outcome.reuse;
+        let prompts: u64 = requests.iter().map(|request| request.input).sum();
+        prop_assert_eq!(reuse.hits.iter().sum::<u64>() + reuse.computed, prompts);
+        prop_assert!(reuse.recomputed <= reuse.computed);
         prop_assert_eq!(simulate(&requests, &workers, policy, &mut machine).unwrap(), outcome);
+    }
+
+    /// Goal: tiers hold no more than they can, and no block is lost: what went in is in use, in a tier, or counted as gone.
+    #[test]
+    fn tiers_keep_count(steps in prop::collection::vec((0..20_u64, 1..9_u64, 0..40_u64), 1..200), sizes in [0..30_u64, 0..30_u64]) {
+        let mut tiers = Tiers::new(sizes);
+        let (mut used, mut made) = (Vec::new(), 0);
+        for (key, blocks, most) in steps {
+            if tiers.find(key).is_some() {
+                tiers.take(key);
+                used.push(key);
+            } else if tiers.insert(key, blocks) {
+                made += blocks;
+                used.push(key);
+            }
+            if used.len() > 3 {
+                tiers.leave(used.remove(0));
+            }
+            tiers.shrink(most);
+            let [gpu, host, drives] = tiers.load();
+            prop_assert!(gpu <= most && host <= sizes[0] && drives <= sizes[1]);
+        }
+        for key in used.drain(..) {
+            tiers.leave(key);
+        }
+        prop_assert_eq!(tiers.load().iter().sum::<u64>() + tiers.dropped, made);
     }
 }

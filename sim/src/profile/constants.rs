@@ -96,10 +96,20 @@ constants! {
         "between hosts, from the wish for a cache of keys and values until its first bytes are posted: descriptors and word between two processes",
     TransferDescriptor "transfer.descriptor" "us" TIME Proxy
         "work of a NIC and who posts to it on each contiguous piece of a transfer",
+    TransferRegister "transfer.register" "GB/s" RATE Proxy
+        "memory that a host registers with its NICs",
     DriveRate "drive.rate" "GB/s" RATE Storage
-        "what an NVMe drive reads or writes",
+        "what an NVMe drive reads, where a topology does not say",
+    DriveWrite "drive.write" "GB/s" RATE Storage
+        "what an NVMe drive writes, where a topology does not say",
     DriveLatency "drive.latency" "us" TIME Storage
         "from a request to an NVMe drive to its first byte",
+    FileThread "file.thread" "GB/s" RATE Storage
+        "what one thread copies between page cache and a buffer",
+    StoreRequest "store.request" "GB/s" RATE Storage
+        "what one request to an object store carries",
+    StoreLatency "store.latency" "us" TIME Storage
+        "from a request to an object store to its first byte",
     HostMemory "host.memory" "GB/s" RATE HostMemory
         "what a CPU socket's memory reads and writes together",
     SyncSimple "sync.simple" "us" TIME BlockTime

@@ -145,9 +145,30 @@ impl Profile {
         self.time(Constant::TransferDescriptor)
     }
 
-    /// An NVMe drive: its rate, and the time to its first byte.
-    pub fn drive(&self) -> (Bandwidth, SimDuration) {
-        (Bandwidth::from_gb_per_s(self.value(Constant::DriveRate)), self.time(Constant::DriveLatency))
+    /// Memory that a host registers with its NICs.
+    pub fn registration(&self) -> Bandwidth {
+        Bandwidth::from_gb_per_s(self.value(Constant::TransferRegister))
+    }
+
+    /// What an NVMe drive of an unknown kind reads and writes.
+    pub fn drive(&self) -> (Bandwidth, Bandwidth) {
+        let rate = |constant| Bandwidth::from_gb_per_s(self.value(constant));
+        (rate(Constant::DriveRate), rate(Constant::DriveWrite))
+    }
+
+    /// From a request to an NVMe drive to its first byte.
+    pub fn drive_latency(&self) -> SimDuration {
+        self.time(Constant::DriveLatency)
+    }
+
+    /// What one thread copies between page cache and a buffer.
+    pub fn file_thread(&self) -> Bandwidth {
+        Bandwidth::from_gb_per_s(self.value(Constant::FileThread))
+    }
+
+    /// An object store: what one request carries, and the time to its first byte.
+    pub fn store(&self) -> (Bandwidth, SimDuration) {
+        (Bandwidth::from_gb_per_s(self.value(Constant::StoreRequest)), self.time(Constant::StoreLatency))
     }
 
     /// What copy engines get of NVLink's nominal rate.

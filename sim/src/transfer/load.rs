@@ -31,6 +31,8 @@ pub struct Load {
     pub bytes: u64,
     /// Bytes of a contiguous piece, each with a descriptor of its own.
     pub block: u64,
+    /// Whether memory at both ends is registered first, as where buffers are new; else that is done already.
+    pub register: bool,
     /// When each of equal parts of them is there to be sent; one part at the start where it is empty.
     pub ready: Vec<SimTime>,
 }
@@ -68,7 +70,7 @@ struct Builder {
 /// # Errors
 /// More pieces than are simulated, or times that the engine does not hold.
 pub fn run(loads: &[Load], descriptor: SimDuration) -> Result<Finished, TransferError> {
-    let all: u64 = loads.iter().map(|load| pieces(load).len() as u64 * load.way.stages.len() as u64 + 2).sum();
+    let all: u64 = loads.iter().map(|load| pieces(load).len() as u64 * load.way.stages.len() as u64 + 3).sum();
     if all > MOST_TASKS {
         return Err(TransferError::TooMany(all));
     }
@@ -121,15 +123,21 @@ impl Builder {
     }
 
     /// What a byte of a stage uses.
-    fn uses(&mut self, stage: &Stage, block: u64, descriptor: SimDuration) -> SmallVec<[Use; 4]> {
+    fn uses(&mut self, stage: &Stage, load: &Load, descriptor: SimDuration) -> SmallVec<[Use; 4]> {
         let mut uses: SmallVec<[Use; 4]> =
             stage.uses.iter().map(|&(used, rate, weight)| (self.resource(used, rate.get()), weight)).collect();
         for &(nic, share) in &stage.posts {
             // In ps of work for a byte.
-            let weight = (descriptor.0 as f64 / block.max(1) as f64 * share as f64).ceil() as u64;
+            let weight = (descriptor.0 as f64 / load.block.max(1) as f64 * share as f64).ceil() as u64;
             if weight > 0 {
                 uses.push((self.resource(Used::Posts(nic), PS_PER_S as u64), weight));
             }
+        }
+        if let Some((part, each, host)) = stage.requests {
+            // Each transfer has its own.
+            self.known.remove(&Used::Requests(host));
+            let capacity = each.times(load.bytes.div_ceil(part).max(1));
+            uses.push((self.resource(Used::Requests(host), capacity.get()), WEIGHT_ONE));
         }
         uses
     }
@@ -137,9 +145,14 @@ impl Builder {
     /// The tasks of a load; gives the one with whose end all of it is there.
     fn load(&mut self, load: &Load, descriptor: SimDuration) -> u32 {
         let stages = &load.way.stages;
-        let uses: Vec<SmallVec<[Use; 4]>> =
-            stages.iter().map(|stage| self.uses(stage, load.block, descriptor)).collect();
-        let request = self.task(TaskSpec { lasts: load.way.request, ..TaskSpec::default() });
+        let uses: Vec<SmallVec<[Use; 4]>> = stages.iter().map(|stage| self.uses(stage, load, descriptor)).collect();
+        let hosts = load.way.registers.iter().filter(|_| load.register);
+        let known: SmallVec<[Use; 4]> =
+            hosts.map(|&(host, rate)| (self.resource(Used::Registration(host), rate.get()), WEIGHT_ONE)).collect();
+        let work = if load.register && !load.way.registers.is_empty() { load.bytes } else { 0 };
+        let registered = self.task(TaskSpec { uses: known, work, ..TaskSpec::default() });
+        let after = smallvec![(registered, SimDuration::ZERO)];
+        let request = self.task(TaskSpec { lasts: load.way.request, after, ..TaskSpec::default() });
         // By piece, then stage.
         let mut sent: Vec<Vec<u32>> = Vec::new();
         for (bytes, at) in pieces(load) {
@@ -154,7 +167,9 @@ impl Builder {
                     after.push((previous[index], SimDuration::ZERO));
                 }
                 // Its buffer is free again once the next stage has read it.
-                let freed = sent.len().checked_sub(BUFFERS).filter(|_| index + 1 < stages.len());
+                // Requests to an object store each have one.
+                let bounded = index + 1 < stages.len() && stage.requests.is_none();
+                let freed = sent.len().checked_sub(BUFFERS).filter(|_| bounded);
                 if let Some(freed) = freed {
                     after.push((sent[freed][index + 1], SimDuration::ZERO));
                 }
@@ -189,6 +204,10 @@ impl Used {
             Self::Drives(host) => format!("drives of {}", topology.hosts()[host.index()].name),
             Self::Posts(nic) => format!("descriptors of {}", topology.vertex(nic).name),
             Self::Thread(host) => format!("thread for sockets of {}", topology.hosts()[host.index()].name),
+            Self::FileThread(host) => format!("thread for files of {}", topology.hosts()[host.index()].name),
+            Self::StorePorts(host) => format!("storage ports of {}", topology.hosts()[host.index()].name),
+            Self::Registration(host) => format!("registration of memory of {}", topology.hosts()[host.index()].name),
+            Self::Requests(host) => format!("requests to the object store of {}", topology.hosts()[host.index()].name),
         }
     }
 }

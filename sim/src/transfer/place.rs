@@ -13,6 +13,10 @@ pub enum Place {
     Host(HostId),
     /// NVMe drives of a host.
     Disk(HostId),
+    /// Files that the page cache of a host holds.
+    Cached(HostId),
+    /// An object store, beyond the storage ports of hosts.
+    Store,
 }
 
 impl fmt::Display for Place {
@@ -21,6 +25,8 @@ impl fmt::Display for Place {
             Self::Gpu(rank) => write!(f, "gpu:{rank}"),
             Self::Host(host) => write!(f, "host:{}", host.0),
             Self::Disk(host) => write!(f, "disk:{}", host.0),
+            Self::Cached(host) => write!(f, "cache:{}", host.0),
+            Self::Store => f.write_str("store:0"),
         }
     }
 }

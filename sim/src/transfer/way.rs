@@ -8,7 +8,7 @@ use crate::ids::{HostId, VertexId};
 use crate::nccl::{Interface, PathClass, Transport};
 use crate::network::{Across, Hop, Leg, Router};
 use crate::profile::{Profile, Reach};
-use crate::topology::{LinkKind, Topology, VertexKind};
+use crate::topology::{LinkKind, Storage, Topology, VertexKind};
 use crate::units::{Bandwidth, SimDuration};
 
 /// PCIe's rate behind its line code over that which topologies have, NCCL's: 63 of 48 GB/s for PCIe 5.0 x16, and the same
@@ -19,6 +19,13 @@ const SOCKET_TOUCHES: u64 = 3;
 /// How often reads of files through the page cache touch host memory: the drive writes it, the copy to the buffer reads and
 /// writes it.
 const FILE_TOUCHES: u64 = 3;
+
+/// Bytes of a request to an object store: the AWS CLI's `multipart_chunksize`, 8 MiB.
+const PART: u64 = 8 << 20;
+/// Drives of hosts whose topology does not say: DGX A100 with 320 GB has four.
+const DRIVES: u32 = 4;
+/// How often a copy between page cache and a buffer touches host memory: it reads and writes it.
+const CACHED_TOUCHES: u64 = 2;
 
 /// Who moves bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -41,12 +48,14 @@ pub enum Backend {
     Gds,
     /// Files through the page cache.
     Posix,
+    /// Parallel requests to an object store (S3).
+    Object,
 }
 
 impl Backend {
     /// All, in the order in which NIXL prefers them for what they can do: UCX for memory, as UCX ranks its transports, and
     /// GDS before POSIX for files.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Nvlink,
         Self::Pcie,
         Self::Copy,
@@ -56,6 +65,7 @@ impl Backend {
         Self::Tcp,
         Self::Gds,
         Self::Posix,
+        Self::Object,
     ];
 
     /// Its name in flags and tables.
@@ -70,6 +80,7 @@ impl Backend {
             Self::Tcp => "tcp",
             Self::Gds => "gds",
             Self::Posix => "posix",
+            Self::Object => "object",
         }
     }
 
@@ -95,16 +106,26 @@ pub enum Used {
     Posts(VertexId),
     /// The thread of a host that copies into or out of sockets.
     Thread(HostId),
+    /// The thread of a host that copies between page cache and buffers.
+    FileThread(HostId),
+    /// The ports of a host to object stores.
+    StorePorts(HostId),
+    /// Requests of one transfer to an object store.
+    Requests(HostId),
+    /// The thread of a host that registers memory with NICs.
+    Registration(HostId),
 }
 
 /// A part of a way, from one memory to the next.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Default)]
 pub struct Stage {
     /// What it uses, with the capacity of each and units of it for a byte, in parts of [`WEIGHT_ONE`].
     pub uses: Vec<(Used, Bandwidth, u64)>,
     /// NICs that bytes are posted to, each with its share of them in parts of [`WEIGHT_ONE`]: work on each contiguous
     /// piece comes on top.
     pub posts: Vec<(VertexId, u64)>,
+    /// Requests that run side by side: bytes of each at most, what one carries, and whose they are.
+    pub requests: Option<(u64, Bandwidth, HostId)>,
     /// Before each of its pieces.
     pub start: SimDuration,
     /// From the end of a piece to the sight of it by the next stage.
@@ -122,6 +143,8 @@ pub struct Way {
     pub request: SimDuration,
     /// From the last byte to the receiver's knowledge that all are there.
     pub notify: SimDuration,
+    /// Hosts whose memory NICs have to know, and at what rate it is registered; none of ways without NICs.
+    pub registers: Vec<(HostId, Bandwidth)>,
 }
 
 /// A machine on which transfers run.
@@ -131,14 +154,14 @@ pub struct Fleet<'m> {
     profile: &'m Profile,
     /// Its GPUs' kernels, of which copies are some.
     gpu: &'m Compute,
-    /// NVMe drives of each host.
-    drives: u32,
+    /// NVMe drives of each host, where others than the topology's are asked for.
+    drives: Option<u32>,
     router: Router<'m>,
 }
 
 impl<'m> Fleet<'m> {
-    /// A machine whose hosts have so many drives.
-    pub fn new(topology: &'m Topology, profile: &'m Profile, gpu: &'m Compute, drives: u32) -> Self {
+    /// A machine; `drives` are those of each host, in place of the topology's.
+    pub fn new(topology: &'m Topology, profile: &'m Profile, gpu: &'m Compute, drives: Option<u32>) -> Self {
         // UCX sends through the NICs that are near; PXN is NCCL's.
         let transport = Transport { pxn: false, interface: Interface::Data, ..Transport::default() };
         Self { topology, profile, gpu, drives, router: Router::with(topology, transport) }
@@ -154,18 +177,30 @@ impl<'m> Fleet<'m> {
         self.topology
     }
 
-    fn host(&self, place: Place) -> HostId {
+    /// Of an object store none.
+    fn host(&self, place: Place) -> Option<HostId> {
         match place {
-            Place::Gpu(rank) => self.topology.host_of(rank),
-            Place::Host(host) | Place::Disk(host) => host,
+            Place::Gpu(rank) => Some(self.topology.host_of(rank)),
+            Place::Host(host) | Place::Disk(host) | Place::Cached(host) => Some(host),
+            Place::Store => None,
         }
     }
 
-    /// The vertex of a place's memory; of drives, of the host memory beside them. `other`: the place at the other end.
+    /// The storage of a host: the topology's, else drives of the profile.
+    pub fn storage(&self, host: HostId) -> Storage {
+        let known = self.topology.hosts().get(host.index()).and_then(|host| host.storage);
+        let (read, write) = self.profile.drive();
+        let storage = known.unwrap_or(Storage { drives: DRIVES, read, write, network: None });
+        Storage { drives: self.drives.unwrap_or(storage.drives).max(1), ..storage }
+    }
+
+    /// The vertex of a place's memory; of drives and stores, of the host memory beside them. `other`: the place at the
+    /// other end.
     fn memory(&mut self, place: Place, other: Place) -> Option<VertexId> {
         let host = match place {
             Place::Gpu(rank) => return Some(self.topology.gpu_of(rank)),
-            Place::Host(host) | Place::Disk(host) => host,
+            Place::Host(host) | Place::Disk(host) | Place::Cached(host) => host,
+            Place::Store => self.host(other)?,
         };
         match other {
             Place::Gpu(rank) if self.topology.host_of(rank) == host => self.router.cpu_of(self.topology.gpu_of(rank)),
@@ -206,7 +241,7 @@ impl<'m> Fleet<'m> {
         });
         let peers = self.topology.gpu(from).is_some() && self.topology.gpu(to).is_some();
         let start = if peers { start } else { start_to_host };
-        Some((Stage { uses, posts: Vec::new(), start, latency: SimDuration::ZERO }, class))
+        Some((Stage { uses, start, ..Stage::default() }, class))
     }
 
     /// A stage through the network between two memories.
@@ -231,16 +266,20 @@ impl<'m> Fleet<'m> {
         } else {
             posts.extend(across.nics.iter().map(|&(leave, _)| (leave, share)));
         }
-        Stage { uses, posts, start: SimDuration::ZERO, latency: self.profile.latency(reach, Protocol::Simple) }
+        Stage { uses, posts, latency: self.profile.latency(reach, Protocol::Simple), ..Stage::default() }
     }
 
     /// A stage between the drives of a host and a memory of it.
     fn drive(&mut self, host: HostId, cpu: VertexId, memory: VertexId, reads: bool) -> Option<Stage> {
-        let (rate, latency) = self.profile.drive();
-        let drives = rate.times(u64::from(self.drives.max(1)));
-        let mut uses = vec![(Used::Drives(host), drives, WEIGHT_ONE)];
+        let storage = self.storage(host);
+        let (read, write) = [storage.read, storage.write].map(|rate| rate.times(u64::from(storage.drives))).into();
+        // Reads and writes share the drives' time.
+        let weight =
+            if reads { WEIGHT_ONE } else { (WEIGHT_ONE as f64 * read.get() as f64 / write.get() as f64) as u64 };
+        let mut uses = vec![(Used::Drives(host), read, weight)];
         if cpu == memory {
-            uses.push((Used::Hop(Hop::Memory(cpu)), self.profile.host_memory(), FILE_TOUCHES * WEIGHT_ONE));
+            uses.push(self.touches(cpu, FILE_TOUCHES));
+            uses.push((Used::FileThread(host), self.profile.file_thread(), WEIGHT_ONE));
         } else {
             let (from, to) = if reads { (cpu, memory) } else { (memory, cpu) };
             let (leg, _) = self.router.within(from, to)?;
@@ -248,7 +287,26 @@ impl<'m> Fleet<'m> {
             let links: Leg = leg.into_iter().filter(|(hop, _)| matches!(hop, Hop::Link(_))).collect();
             uses.extend(self.uses(&links, |kind| self.profile.efficiency(kind)));
         }
-        Some(Stage { uses, posts: Vec::new(), start: latency, latency: SimDuration::ZERO })
+        Some(Stage { uses, start: self.profile.drive_latency(), ..Stage::default() })
+    }
+
+    /// So many reads and writes of a socket's memory for each byte.
+    fn touches(&self, cpu: VertexId, times: u64) -> (Used, Bandwidth, u64) {
+        (Used::Hop(Hop::Memory(cpu)), self.profile.host_memory(), times * WEIGHT_ONE)
+    }
+
+    /// A stage between files in the page cache and a buffer beside it.
+    fn cached(&self, host: HostId, cpu: VertexId) -> Stage {
+        let thread = (Used::FileThread(host), self.profile.file_thread(), WEIGHT_ONE);
+        Stage { uses: vec![self.touches(cpu, CACHED_TOUCHES), thread], ..Stage::default() }
+    }
+
+    /// A stage between an object store and a buffer of a host, which has ports to it.
+    fn store(&self, host: HostId, cpu: VertexId) -> Option<Stage> {
+        let (request, latency) = self.profile.store();
+        let ports = (Used::StorePorts(host), self.storage(host).network?, WEIGHT_ONE);
+        let requests = Some((PART, request, host));
+        Some(Stage { uses: vec![ports, self.touches(cpu, SOCKET_TOUCHES)], requests, latency, ..Stage::default() })
     }
 }
 
@@ -262,9 +320,9 @@ fn way(fleet: &mut Fleet<'_>, backend: Backend, from: Place, to: Place) -> Optio
         return None;
     }
     let stages = match (from, to) {
-        (Place::Disk(_), Place::Disk(_)) => None,
-        (Place::Disk(host), _) => from_disk(fleet, backend, host, (from, to), true),
-        (_, Place::Disk(host)) => from_disk(fleet, backend, host, (to, from), false),
+        (Place::Disk(_) | Place::Cached(_) | Place::Store, Place::Disk(_) | Place::Cached(_) | Place::Store) => None,
+        (Place::Disk(_) | Place::Cached(_) | Place::Store, _) => stored(fleet, backend, (from, to), true),
+        (_, Place::Disk(_) | Place::Cached(_) | Place::Store) => stored(fleet, backend, (to, from), false),
         _ => {
             let (a, b) = (fleet.memory(from, to)?, fleet.memory(to, from)?);
             if backend.is_network() { remote(fleet, backend, (from, a), (to, b)) } else { local(fleet, backend, a, b) }
@@ -272,7 +330,11 @@ fn way(fleet: &mut Fleet<'_>, backend: Backend, from: Place, to: Place) -> Optio
     }?;
     let network = backend.is_network();
     let (profile, zero) = (fleet.profile, SimDuration::ZERO);
+    let mut hosts: Vec<HostId> = [from, to].into_iter().filter_map(|place| fleet.host(place)).collect();
+    hosts.dedup();
+    hosts.retain(|_| network && backend != Backend::Tcp);
     Some(Way {
+        registers: hosts.into_iter().map(|host| (host, profile.registration())).collect(),
         backend,
         stages,
         request: if network { profile.transfer_request() } else { zero },
@@ -336,30 +398,25 @@ fn remote(
     Some(stages)
 }
 
-/// Between the drives of a host and a memory of the same host; `reads` from the drives.
-fn from_disk(
-    fleet: &mut Fleet<'_>,
-    backend: Backend,
-    host: HostId,
-    (disk, place): (Place, Place),
-    reads: bool,
-) -> Option<Vec<Stage>> {
-    if fleet.host(place) != host {
+/// Between what is stored (drives, page cache, an object store) and a memory of the same host; `reads` from there.
+fn stored(fleet: &mut Fleet<'_>, backend: Backend, (store, place): (Place, Place), reads: bool) -> Option<Vec<Stage>> {
+    let host = fleet.host(place)?;
+    if fleet.host(store).is_some_and(|other| other != host) {
         return None;
     }
-    let (memory, cpu) = (fleet.memory(place, disk)?, fleet.memory(disk, place)?);
+    let (memory, cpu) = (fleet.memory(place, store)?, fleet.memory(store, place)?);
     let is_gpu = !matches!(fleet.topology.vertex(memory).kind, VertexKind::Cpu { .. });
-    match backend {
-        Backend::Gds if is_gpu => Some(vec![fleet.drive(host, cpu, memory, reads)?]),
-        Backend::Posix => {
-            let drive = fleet.drive(host, cpu, cpu, reads)?;
-            if !is_gpu {
-                return Some(vec![drive]);
-            }
-            let (from, to) = if reads { (cpu, memory) } else { (memory, cpu) };
-            let copy = fleet.copies(from, to)?.0;
-            Some(if reads { vec![drive, copy] } else { vec![copy, drive] })
-        }
-        _ => None,
+    let stage = match (backend, store) {
+        (Backend::Gds, Place::Disk(_)) if is_gpu => return Some(vec![fleet.drive(host, cpu, memory, reads)?]),
+        (Backend::Posix, Place::Disk(_)) => fleet.drive(host, cpu, cpu, reads)?,
+        (Backend::Posix, Place::Cached(_)) => fleet.cached(host, cpu),
+        (Backend::Object, Place::Store) => fleet.store(host, cpu)?,
+        _ => return None,
+    };
+    if !is_gpu {
+        return Some(vec![stage]);
     }
+    let (from, to) = if reads { (cpu, memory) } else { (memory, cpu) };
+    let copy = fleet.copies(from, to)?.0;
+    Some(if reads { vec![stage, copy] } else { vec![copy, stage] })
 }

@@ -9,6 +9,7 @@ mod choices;
 mod curves;
 mod plans;
 mod rows;
+mod serving;
 
 use collcast_reports::figure::Figure;
 use collcast_reports::model::Report;
@@ -17,7 +18,7 @@ use collcast_reports::model::Report;
 type Make = fn(&Report) -> Vec<Figure>;
 
 /// The figures of each kind of report, the most important first.
-const FIGURES: [(&str, &[Make]); 11] = [
+const FIGURES: [(&str, &[Make]); 13] = [
     ("sweep", &[curves::forecast, choices::taken, curves::scaling]),
     ("bench", &[curves::measured]),
     ("simulate", &[bars::parts, bars::links, bars::advice]),
@@ -29,6 +30,8 @@ const FIGURES: [(&str, &[Make]); 11] = [
     ("calibrate", &[accuracy::scatter, accuracy::residuals]),
     ("trace", &[bars::ranks]),
     ("lint", &[]),
+    ("serve", &[serving::requests]),
+    ("transfer", &[serving::break_even]),
 ];
 
 /// Adds the figures of a report, behind those that it has.

@@ -2,13 +2,14 @@
 
 use std::ops::Range;
 
-use collcast_sim::topology::LinkKind;
+use collcast_sim::topology::{LinkKind, Storage};
+use collcast_sim::units::Bandwidth;
 
 use super::values::{MAX_PER_HOST, MAX_SOCKETS, Reader, text_of};
 use crate::catalogue;
 use crate::error::{TopologiesError, quote};
 use crate::plan::{GpuPlan, HostPlan, ManagementPlan, NicPlan, NvlinkKind, NvlinkPlan, PciePlan};
-use crate::raw::{At, RawGpus, RawManagement, RawNics, RawNvlink, RawPcie};
+use crate::raw::{At, RawGpus, RawManagement, RawNics, RawNvlink, RawPcie, RawRate, RawStorage};
 
 /// Most ports of a card.
 const MAX_PORTS: u32 = 4;
@@ -245,6 +246,27 @@ impl Reader<'_> {
         Ok(ManagementPlan {
             name: raw.name.value.clone(),
             rate: self.rate("the rate of the management NIC", &raw.rate)?,
+        })
+    }
+
+    pub(super) fn storage(&self, raw: &RawStorage, span: &Range<usize>) -> Result<Storage, TopologiesError> {
+        let names = catalogue::DRIVES.map(|drive| (Some(drive), drive.name));
+        let kind = raw.kind.as_ref().map(|kind| self.choice("a kind of drive", kind, &names)).transpose()?.flatten();
+        let rate = |what: &str, given: Option<&At<RawRate>>, of_kind: Option<f64>| match (given, of_kind) {
+            (Some(rate), _) => self.rate(what, rate),
+            (None, Some(rate)) => Ok(Bandwidth::from_gb_per_s(rate)),
+            (None, None) => Err(TopologiesError::Key(self.source.at(
+                span.clone(),
+                format!("nothing says what a drive {what}"),
+                "needs `kind`, or `read` and `write`",
+                "for example kind = \"nvme-gen4\", or read = \"7 GB/s\", write = \"3.8 GB/s\"",
+            ))),
+        };
+        Ok(Storage {
+            drives: self.number("the count of drives", &raw.drives, 1, MAX_PER_HOST)?,
+            read: rate("reads", raw.read.as_ref(), kind.map(|drive| drive.read_gb_per_s))?,
+            write: rate("writes", raw.write.as_ref(), kind.map(|drive| drive.write_gb_per_s))?,
+            network: raw.network.as_ref().map(|rate| self.rate("network", rate)).transpose()?,
         })
     }
 }

@@ -1,0 +1,33 @@
+//! Measured constants as a profile that layers over another.
+
+use std::fmt::Write as _;
+
+use collcast_sim::profile::{Constant, Parameter};
+
+/// Constants of a command as the text of a profile of a name; nothing where there are none.
+pub(crate) fn layer_text(
+    (command, name): (&str, &str),
+    evidence: &str,
+    constants: &[(Constant, Parameter)],
+) -> Option<String> {
+    if constants.is_empty() {
+        return None;
+    }
+    let quoted = |text: &str| toml::Value::from(text).to_string();
+    let mut text = format!(
+        "# Measured by `collcast {command}`; layer it over a machine's profile: --profile prior --profile FILE.\n\
+         schema = \"collcast/profile/1\"\nname = \"{name}\"\nevidence = {}\nuncertainty = 0.3\n\n[parameters]\n",
+        quoted(evidence)
+    );
+    for (constant, p) in constants {
+        let [low, high] = p.interval.unwrap_or([p.value; 2]);
+        let _ = writeln!(
+            text,
+            "{} = {{ value = {:.4}, origin = \"measured\", source = {}, interval = [{low:.4}, {high:.4}] }}",
+            quoted(constant.name()),
+            p.value,
+            quoted(&p.source)
+        );
+    }
+    Some(text)
+}
