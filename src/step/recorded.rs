@@ -1,6 +1,7 @@
 //! A step as Chakra execution traces recorded it, on another machine; and a step as such traces.
 
 use std::fs::File;
+use std::io::{Cursor, Read as _};
 use std::path::{Path, PathBuf};
 
 use collcast_reports::model::Input;
@@ -17,6 +18,8 @@ use crate::site::SiteSpec;
 
 /// Most files that are read: a rank each.
 const FILES_MAX: usize = 4096;
+/// Bytes of a file that its hash is of, beside its length.
+const HASHED: u64 = 64 << 10;
 
 /// Whether a file is a Chakra execution trace by its name, or a folder has one.
 pub fn is_recorded(path: &Path) -> bool {
@@ -44,21 +47,24 @@ fn files_of(folder: &Path) -> Result<Vec<PathBuf>, Error> {
 /// # Errors
 /// Files that are no such traces or do not fit each other, a machine that is too small, a call that cannot be forecast.
 pub fn recorded(paths: &[PathBuf], spec: &SiteSpec) -> Result<Outcome, Error> {
-    let files = in_rank_order(paths)?;
-    let world = u32::try_from(files.len()).unwrap_or(u32::MAX);
+    let in_order = in_rank_order(paths)?;
+    let world = u32::try_from(in_order.len()).unwrap_or(u32::MAX);
     let machine = Machine::new(spec.for_ranks(world, "--on")?, spec.launch)?;
     let memory = (machine.site.profile.gemm_memory() * 1e6).round() as u32;
     let mut reader = Reader::new(world, memory);
     let mut inputs = Vec::new();
-    for path in &files {
+    for path in &in_order {
         let failed = |source| Error::File { what: "read", path: path.clone(), source };
         let file = File::open(path).map_err(failed)?;
         let metadata = file.metadata().map_err(failed)?;
         if !metadata.is_file() {
             return Err(failed(std::io::Error::other("it is a device or a pipe; give a regular file")));
         }
-        reader.add(&path.display().to_string(), file).map_err(broken)?;
-        let hash = format!("{} bytes", metadata.len());
+        let mut beginning = Vec::new();
+        (&file).take(HASHED).read_to_end(&mut beginning).map_err(failed)?;
+        let said = "of the first 64 KiB and the length";
+        let hash = format!("{} {said}", files::content_hash(&[&beginning[..], &metadata.len().to_le_bytes()].concat()));
+        reader.add(&path.display().to_string(), Cursor::new(beginning).chain(file)).map_err(broken)?;
         inputs.push(Input { name: "trace".to_owned(), path: Some(path.display().to_string()), hash });
     }
     let read = reader.finish().map_err(broken)?;
@@ -92,8 +98,8 @@ fn in_rank_order(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Error> {
     for ((rank, path), place) in files.iter().zip(0..) {
         if *rank != place {
             return Err(Error::usage(
-                format!("`{}` is of rank {rank}, and there is {} of rank {place}", path.display(), "no other file"),
-                "give one file for each rank, from 0",
+                format!("`{}` is of rank {rank}; the next one after those before it is {place}", path.display()),
+                "give one file for each rank, from trace.0.et on",
             ));
         }
     }
@@ -106,7 +112,7 @@ fn in_rank_order(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Error> {
 /// The number before the ending.
 fn rank_of(path: &Path) -> Option<u32> {
     let name = path.file_name()?.to_string_lossy().to_lowercase();
-    let stem = name.strip_suffix(".gz").unwrap_or(&name).strip_suffix(".et")?.to_owned();
+    let stem = name.strip_suffix(".gz").unwrap_or(&name).strip_suffix(".et")?;
     let digits = stem.rsplit(|c: char| !c.is_ascii_digit()).next()?;
     digits.parse().ok()
 }

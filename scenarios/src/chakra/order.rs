@@ -81,6 +81,7 @@ pub(super) fn ordered(
             }
         }
     }
+    builder.flush();
     match waits.iter().position(|&left| left > 0) {
         Some(place) => Err((place, "it waits for itself, by way of others or not".to_owned())),
         None => Ok(Ordered { program: builder.program, groups: builder.groups }),
@@ -98,8 +99,9 @@ struct Builder<'t> {
     named: BTreeMap<String, usize>,
     /// By place.
     done: Vec<Done>,
-    /// The host's node whose operation is the last so far, where it waits for the host alone: it launches what waits for it.
-    launch: Option<u64>,
+    /// The place of a node of the host that waits for the host alone, and is no operation yet: if the next one waits for it, it
+    /// is the launch of that one.
+    launch: Option<usize>,
     dependencies: usize,
 }
 
@@ -111,21 +113,37 @@ impl Builder<'_> {
             self.done[place] = Done::Nothing(waits);
             return Ok(());
         }
+        let on_host = matches!(task.does, Does::Host);
+        // A launch has no stream by itself.
+        if on_host && task.stream.is_none() && self.waits(task, None).is_ok_and(|waits| waits.is_empty()) {
+            self.flush();
+            self.launch = Some(place);
+            return Ok(());
+        }
+        let launch = self.launch.take_if(|launch| !on_host && task.ctrl_deps.contains(&self.tasks[*launch].id));
+        let issue = launch.map_or(SimDuration::ZERO, |launch| self.tasks[launch].time);
+        self.flush();
         let stream = self.stream(task);
         let after = self.waits(task, Some(stream)).map_err(|reason| (place, reason))?;
-        let on_host = matches!(task.does, Does::Host);
-        let mut issue = SimDuration::ZERO;
-        let launch = self.launch.take();
-        if !on_host
-            && launch.is_some_and(|id| task.ctrl_deps.contains(&id))
-            && let Some(Op { what: What::Host(time), .. }) = self.program.ops.pop_if(|op| matches!(op.what, What::Host(_)))
-        {
-            issue = time;
+        let op = self.push(task, stream, after, issue);
+        if !on_host {
+            self.done[place] = Done::Op(op);
         }
-        // A launch has no stream by itself.
-        self.launch = (on_host && task.stream.is_none() && after.is_empty()).then_some(task.id);
+        Ok(())
+    }
+
+    /// Makes an operation of the host's last node, which launched nothing.
+    fn flush(&mut self) {
+        if let Some(launch) = self.launch.take() {
+            let task = &self.tasks[launch];
+            let stream = self.stream(task);
+            self.push(task, stream, Vec::new(), SimDuration::ZERO);
+        }
+    }
+
+    fn push(&mut self, task: &Task, stream: usize, after: Vec<usize>, issue: SimDuration) -> usize {
         let (what, kind) = self.what(task);
-        let op = self.program.push(Op {
+        self.program.push(Op {
             label: Arc::clone(&task.name),
             kind: task.kind.clone().unwrap_or(kind),
             stream,
@@ -133,9 +151,7 @@ impl Builder<'_> {
             after,
             issue,
             framework: task.framework,
-        });
-        self.done[place] = if on_host { Done::Host } else { Done::Op(op) };
-        Ok(())
+        })
     }
 
     /// Operations that a node waits for, without those that its stream puts before it.
