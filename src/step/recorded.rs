@@ -72,7 +72,9 @@ pub fn recorded(paths: &[PathBuf], spec: &SiteSpec) -> Result<Outcome, Error> {
     outcome.inputs.extend(inputs);
     outcome.warnings.extend(read.warnings);
     let ranks = if world == 1 { "rank" } else { "ranks" };
-    outcome.notes.insert(0, format!("recorded: {world} {ranks} as Chakra execution traces; computations take what they took"));
+    outcome
+        .notes
+        .insert(0, format!("recorded: {world} {ranks} as Chakra execution traces; computations take what they took"));
     Ok(outcome)
 }
 

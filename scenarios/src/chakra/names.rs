@@ -23,7 +23,17 @@ pub(super) const INVOLVED_DIM: &str = "involved_dim";
 pub(super) const STREAM: &str = "stream";
 /// Bookkeeping of converters, which says nothing of time.
 pub(super) const BOOKKEEPING: [&str; 12] = [
-    "rf_id", "fw_parent", "seq_id", "scope", "tid", "fw_tid", "op_schema", "cid", "pg_desc", "kernel_backend", "kernel_file",
+    "rf_id",
+    "fw_parent",
+    "seq_id",
+    "scope",
+    "tid",
+    "fw_tid",
+    "op_schema",
+    "cid",
+    "pg_desc",
+    "kernel_backend",
+    "kernel_file",
     "is_finalized",
 ];
 /// What computations have in place of a duration, or beside it.

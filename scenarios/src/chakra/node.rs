@@ -28,7 +28,8 @@ impl Unused {
 
     /// The things and their numbers, as a sentence.
     pub(super) fn sentence(&self) -> Option<String> {
-        let nodes = |(what, &count): (&String, &u64)| format!("{what} ({count} node{})", if count == 1 { "" } else { "s" });
+        let nodes =
+            |(what, &count): (&String, &u64)| format!("{what} ({count} node{})", if count == 1 { "" } else { "s" });
         let all: Vec<String> = self.0.iter().map(nodes).collect();
         (!all.is_empty()).then(|| format!("no use was found for: {}", all.join(", ")))
     }
@@ -51,7 +52,12 @@ pub(super) enum Does {
     Compute(Compute),
     Copy(u32),
     Collective(Members, Communicate),
-    Message { sends: bool, members: Members, bytes: Bytes, mover: Mover },
+    Message {
+        sends: bool,
+        members: Members,
+        bytes: Bytes,
+        mover: Mover,
+    },
     /// Nothing that takes time.
     Nothing,
 }
@@ -100,7 +106,9 @@ impl Attributes {
         match self.text(name) {
             None => Ok(Choice::Auto),
             Some(word) if word == names::BEST => Ok(Choice::Best),
-            Some(word) => word.parse().map(Choice::Forced).map_err(|_| format!("`{name}` is `{word}`, which is not known")),
+            Some(word) => {
+                word.parse().map(Choice::Forced).map_err(|_| format!("`{name}` is `{word}`, which is not known"))
+            }
         }
     }
 }
@@ -133,7 +141,8 @@ impl Context<'_> {
             }
             node_type::COMP => {
                 if time == 0 && names::WORK.iter().any(|name| attributes.0.iter().any(|a| a.name == *name)) {
-                    unused.count("computations that have work in place of a duration, and take no time here".to_owned());
+                    unused
+                        .count("computations that have work in place of a duration, and take no time here".to_owned());
                 }
                 Does::Compute(self.compute(&mut attributes, time))
             }
@@ -170,13 +179,16 @@ impl Context<'_> {
     }
 
     fn collective(&self, attributes: &mut Attributes, unused: &mut Unused) -> Result<Does, String> {
-        let comm_type = attributes.integer(names::COMM_TYPE).ok_or("it has no `comm_type`, which says which collective it is")?;
+        let comm_type =
+            attributes.integer(names::COMM_TYPE).ok_or("it has no `comm_type`, which says which collective it is")?;
         let size = attributes.integer(names::COMM_SIZE);
         let barrier = comm_type == names::BARRIER;
         let collective = match usize::try_from(comm_type).ok().and_then(|number| names::COLLECTIVES.get(number)) {
             Some(&collective) => collective,
             None if barrier => Collective::AllReduce,
-            None => return Err(format!("`comm_type` is {comm_type}; collectives have the numbers 0 to {}", names::BARRIER)),
+            None => {
+                return Err(format!("`comm_type` is {comm_type}; collectives have the numbers 0 to {}", names::BARRIER));
+            }
         };
         let bytes = if barrier { BARRIER_BYTES } else { bytes(size)? };
         if let Some(Attribute { value: Some(Value::Bools(dims)), .. }) = attributes.take(names::INVOLVED_DIM)
@@ -233,8 +245,7 @@ impl Context<'_> {
     }
 
     fn message(&self, attributes: &mut Attributes, sends: bool, unused: &mut Unused) -> Result<Does, String> {
-        let (own, other) =
-            if sends { (names::COMM_SRC, names::COMM_DST) } else { (names::COMM_DST, names::COMM_SRC) };
+        let (own, other) = if sends { (names::COMM_SRC, names::COMM_DST) } else { (names::COMM_DST, names::COMM_SRC) };
         if let Some(rank) = attributes.integer(own).filter(|&rank| rank != i64::from(self.rank)) {
             return Err(format!("`{own}` is {rank} in the file of rank {}", self.rank));
         }
@@ -243,11 +254,8 @@ impl Context<'_> {
         let other = known.ok_or_else(|| {
             format!("`{other}` is {rank}: it should be another of the {} ranks, one for each file", self.world)
         })?;
-        let members = Members::Pair(
-            self.rank.min(other),
-            self.rank.max(other),
-            attributes.integer(names::COMM_TAG).unwrap_or(0),
-        );
+        let members =
+            Members::Pair(self.rank.min(other), self.rank.max(other), attributes.integer(names::COMM_TAG).unwrap_or(0));
         let bytes = bytes(attributes.integer(names::COMM_SIZE))?;
         let mover = if attributes.truth(names::COPY_ENGINE) { Mover::CopyEngine } else { Mover::Blocks };
         if bytes == 0 {

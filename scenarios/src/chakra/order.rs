@@ -194,10 +194,9 @@ impl Builder<'_> {
         let first = kind == StreamKind::Communication;
         let program = &mut self.program;
         match task.stream {
-            Some(number) => *self
-                .numbered
-                .entry(number)
-                .or_insert_with(|| program.stream(&format!("stream {number}"), kind, first)),
+            Some(number) => {
+                *self.numbered.entry(number).or_insert_with(|| program.stream(&format!("stream {number}"), kind, first))
+            }
             None => match self.named.get(&name) {
                 Some(&stream) => stream,
                 None => {
@@ -225,8 +224,7 @@ impl Builder<'_> {
             }
             Does::Message { sends, members, bytes, mover } => {
                 let (group, bytes, mover) = (self.group(members), *bytes, *mover);
-                let what =
-                    if *sends { What::Send { group, bytes, mover } } else { What::Recv { group, bytes, mover } };
+                let what = if *sends { What::Send { group, bytes, mover } } else { What::Recv { group, bytes, mover } };
                 (what, format!("send/recv {}", ends(members)).into())
             }
         }

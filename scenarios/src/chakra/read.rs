@@ -68,7 +68,8 @@ impl Reader {
         let broken = |message: u64, reason: String| ChakraError::Broken { file: file.to_owned(), message, reason };
         let packed = input.fill_buf().map_err(|e| broken(0, e.to_string()))?.starts_with(&[0x1f, 0x8b]);
         let input: Box<dyn Read + '_> = if packed { Box::new(MultiGzDecoder::new(input)) } else { Box::new(input) };
-        let mut messages = Messages { file, input: BufReader::new(input), left: BYTES_MAX, count: 0, bytes: Vec::new() };
+        let mut messages =
+            Messages { file, input: BufReader::new(input), left: BYTES_MAX, count: 0, bytes: Vec::new() };
         let head: GlobalMetadata = messages.next()?.ok_or_else(|| broken(0, "the file is empty".to_owned()))?;
         let streams = streams(&head);
         let rank = u32::try_from(self.ranks.len()).unwrap_or(u32::MAX);
@@ -93,12 +94,13 @@ impl Reader {
             let task = context.task(node, &mut self.unused);
             nodes.push(task.map_err(|reason| ChakraError::Node { file: file.to_owned(), id, name, reason })?);
         }
-        let Ordered { program, groups } = ordered(&nodes, &streams, &mut self.unused).map_err(|(place, reason)| ChakraError::Node {
-            file: file.to_owned(),
-            id: nodes[place].id,
-            name: shortened(&nodes[place].name),
-            reason,
-        })?;
+        let Ordered { program, groups } =
+            ordered(&nodes, &streams, &mut self.unused).map_err(|(place, reason)| ChakraError::Node {
+                file: file.to_owned(),
+                id: nodes[place].id,
+                name: shortened(&nodes[place].name),
+                reason,
+            })?;
         self.groups.push(groups);
         let known = self.programs.iter().position(|other| *other == program);
         let program = match known {
@@ -196,7 +198,8 @@ impl<R: Read> Messages<'_, R> {
             return Err(ChakraError::TooLarge { file: self.file.to_owned(), limit });
         }
         self.bytes.clear();
-        let got = (&mut self.input).take(length).read_to_end(&mut self.bytes).map_err(|e| self.broken(&e.to_string()))?;
+        let got =
+            (&mut self.input).take(length).read_to_end(&mut self.bytes).map_err(|e| self.broken(&e.to_string()))?;
         if (got as u64) < length {
             return Err(self.broken(&format!("it has {length} bytes, and the file ends after {got} of them")));
         }

@@ -11,8 +11,8 @@ use collcast_sim::units::{Bytes, SimDuration};
 use collcast_sim::workload::{
     Communicate, Compute, Level, Mechanisms, Mover, Op, OpGraph, Program, RankSpec, Simulator, StreamKind, What,
 };
-use prost::Message as _;
 use proptest::prelude::*;
+use prost::Message as _;
 use serde_json::Value as Json;
 
 use super::wire::{Attribute, GlobalMetadata, Node, Texts, Value, node_type};
@@ -44,7 +44,15 @@ fn file(nodes: &[Node]) -> Vec<u8> {
 
 fn node(id: u64, kind: i32, data_deps: &[u64], attributes: &[(&str, Value)]) -> Node {
     let attr = attributes.iter().map(|(name, value)| Attribute::new(name, value.clone())).collect();
-    Node { id, name: format!("n{id}"), kind, data_deps: data_deps.to_vec(), duration_micros: 10, attr, ..Node::default() }
+    Node {
+        id,
+        name: format!("n{id}"),
+        kind,
+        data_deps: data_deps.to_vec(),
+        duration_micros: 10,
+        attr,
+        ..Node::default()
+    }
 }
 
 fn collective(id: u64, deps: &[u64], group: &str, bytes: i64) -> Node {
@@ -227,7 +235,12 @@ fn traces_of_others() {
     let What::Compute(compute) = program.ops[0].what else { panic!("{:?}", program.ops[0]) };
     assert_eq!((compute.time, compute.memory_ppm), (SimDuration(10_000_000), MEMORY));
     let [warning] = &read.warnings[..] else { panic!("{:?}", read.warnings) };
-    for part in ["node type 42 (4 nodes)", "`involved_dim`, where it leaves dimensions out (12", "calls of no bytes (4", "not in the file (4"] {
+    for part in [
+        "node type 42 (4 nodes)",
+        "`involved_dim`, where it leaves dimensions out (12",
+        "calls of no bytes (4",
+        "not in the file (4",
+    ] {
         assert!(warning.contains(part), "{part}: {warning}");
     }
 }
@@ -236,9 +249,8 @@ fn traces_of_others() {
 #[test]
 fn contradictions_are_refused() {
     let comp = |id, deps: &[u64]| node(id, node_type::COMP, deps, &[]);
-    let send = |to: i64| {
-        node(1, node_type::COMM_SEND, &[], &[("comm_dst", Value::Int64(to)), ("comm_size", Value::Int64(8))])
-    };
+    let send =
+        |to: i64| node(1, node_type::COMM_SEND, &[], &[("comm_dst", Value::Int64(to)), ("comm_size", Value::Int64(8))]);
     let cases: [(Vec<Vec<u8>>, &str); 9] = [
         (vec![file(&[comp(1, &[2]), comp(2, &[1])])], "waits for itself"),
         (vec![file(&[comp(1, &[]), comp(1, &[])])], "has the id 1 too"),
@@ -321,7 +333,9 @@ fn measured_steps_through_traces() {
         let trace = step(&simulator, &read(&files).unwrap().graph);
         let bare: Vec<Vec<u8>> = files.iter().map(|file| without_ours(file)).collect();
         let plain = step(&simulator, &read(&bare).unwrap().graph);
-        println!("{name}: measured {measured:.2} ms, scenario {scenario:.2}, trace {trace:.2}, Chakra's names alone {plain:.2}");
+        println!(
+            "{name}: measured {measured:.2} ms, scenario {scenario:.2}, trace {trace:.2}, Chakra's names alone {plain:.2}"
+        );
         assert!((trace / scenario - 1.0).abs() < 1e-9, "{name}: {trace} of a trace, {scenario} of the scenario");
         assert!((trace / measured - 1.0).abs() < 0.1, "{name}: {trace} of a trace, measured {measured}");
         // It does not say how kernels use the GPU, and so less of what they and calls do to each other.

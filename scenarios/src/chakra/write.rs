@@ -178,7 +178,8 @@ impl Writer<'_> {
                 let group = self.group(*group)?;
                 let ranks = self.graph.groups.get(group).map_or(&[][..], Vec::as_slice);
                 let other = ranks.iter().find(|&&rank| rank != self.rank).filter(|_| ranks.len() == 2);
-                let other = other.ok_or(ChakraError::Graph { rank: self.rank.0, what: "the other end of a message" })?.0;
+                let other =
+                    other.ok_or(ChakraError::Graph { rank: self.rank.0, what: "the other end of a message" })?.0;
                 let (from, to) = if sends { (self.rank.0, other) } else { (other, self.rank.0) };
                 let ends = [(names::COMM_SRC, u64::from(from)), (names::COMM_DST, u64::from(to))];
                 node.attr.extend(ends.map(|(name, value)| integer(name, value)));
