@@ -9,7 +9,9 @@ use collcast_sim::workload::{Op, Program, Stream, StreamKind, What};
 use rustc_hash::FxHashMap;
 
 use super::node::{Does, Members, Task, Unused};
-use super::read::DEPENDENCIES_MAX;
+
+/// Most dependencies of a file's nodes.
+pub(super) const DEPENDENCIES_MAX: usize = 8_000_000;
 
 /// What became of a node.
 enum Done {

@@ -12,7 +12,7 @@ use flate2::bufread::MultiGzDecoder;
 use super::error::ChakraError;
 use super::names;
 use super::node::{Context, Members, Task, Unused};
-use super::order::{Ordered, ordered};
+use super::order::{DEPENDENCIES_MAX, Ordered, ordered};
 use super::wire::{GlobalMetadata, Node, node_type};
 
 /// Most bytes of one message: real ones have some hundred.
@@ -21,8 +21,6 @@ const MESSAGE_MAX: u64 = 4 << 20;
 const BYTES_MAX: u64 = 4 << 30;
 /// Most nodes of a file.
 const NODES_MAX: usize = 1_000_000;
-/// Most dependencies of a file's nodes.
-pub(super) const DEPENDENCIES_MAX: usize = 8_000_000;
 /// Most operations of all ranks that differ: what a step may have.
 const OPS_MAX: usize = 1_500_000;
 /// Most groups and pairs of ranks, by tag.
