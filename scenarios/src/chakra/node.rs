@@ -187,7 +187,7 @@ impl Context<'_> {
             Some(&collective) => collective,
             None if barrier => Collective::AllReduce,
             None => {
-                return Err(format!("`comm_type` is {comm_type}; collectives have the numbers 0 to {}", names::BARRIER));
+                return Err(format!("`comm_type` is {comm_type}; collectives have 0 to {}", names::BARRIER));
             }
         };
         let bytes = if barrier { BARRIER_BYTES } else { bytes(size)? };

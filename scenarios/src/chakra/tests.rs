@@ -65,8 +65,11 @@ fn collective(id: u64, deps: &[u64], group: &str, bytes: i64) -> Node {
     node(id, node_type::COMM_COLL, deps, &attributes)
 }
 
+/// Streams of a rank, and its operations with the ranks that each is shared with.
+type RankDoes = (Vec<collcast_sim::workload::Stream>, Vec<(Op, Vec<Rank>)>);
+
 /// What every rank of a graph does, groups by their ranks: what a round trip has to keep.
-fn by_rank(graph: &OpGraph) -> Vec<(Vec<collcast_sim::workload::Stream>, Vec<(Op, Vec<Rank>)>)> {
+fn by_rank(graph: &OpGraph) -> Vec<RankDoes> {
     let of = |spec: &RankSpec| {
         let program = &graph.programs[spec.program];
         let op = |op: &Op| {
