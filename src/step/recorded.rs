@@ -64,10 +64,10 @@ pub fn recorded(paths: &[PathBuf], spec: &SiteSpec) -> Result<Outcome, Error> {
         (&file).take(HASHED).read_to_end(&mut beginning).map_err(failed)?;
         let said = "of the first 64 KiB and the length";
         let hash = format!("{} {said}", files::content_hash(&[&beginning[..], &metadata.len().to_le_bytes()].concat()));
-        reader.add(&path.display().to_string(), Cursor::new(beginning).chain(file)).map_err(broken)?;
+        reader.add(&path.display().to_string(), Cursor::new(beginning).chain(file)).map_err(|error| broken(&error))?;
         inputs.push(Input { name: "trace".to_owned(), path: Some(path.display().to_string()), hash });
     }
-    let read = reader.finish().map_err(broken)?;
+    let read = reader.finish().map_err(|error| broken(&error))?;
     let mut outcome = of_graph("", read.graph, &machine, Level::Auto)?;
     outcome.inputs.extend(inputs);
     outcome.warnings.extend(read.warnings);
@@ -119,7 +119,7 @@ fn rank_of(path: &Path) -> Option<u32> {
     digits.parse().ok()
 }
 
-fn broken(error: ChakraError) -> Error {
+fn broken(error: &ChakraError) -> Error {
     Error::usage(error.to_string(), "`collcast simulate SCENARIO --chakra DIR` writes such files")
 }
 
