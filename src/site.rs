@@ -135,6 +135,27 @@ impl SiteSpec {
         Ok(Site { spec: self.clone(), topology, profile, sources, why, told, graphs })
     }
 
+    /// The site of a trace: as many hosts as its ranks need where no number is given, each rank a process. `option` is the one
+    /// that names the machine.
+    ///
+    /// # Errors
+    /// As of [`SiteSpec::load`]; a machine with fewer GPUs than ranks.
+    pub fn for_ranks(&self, world: u32, option: &str) -> Result<Site, Error> {
+        let spec = Self { launch: self.launch.or(Some(Launch::Processes)), ..self.clone() };
+        let mut topology = spec.topology()?;
+        if topology.ranks() < world && spec.nodes.is_none() {
+            let a_host = (topology.ranks() / u32::try_from(topology.hosts().len()).unwrap_or(1).max(1)).max(1);
+            topology = Self { nodes: Some(world.div_ceil(a_host)), ..spec.clone() }.topology()?;
+        }
+        if topology.ranks() < world {
+            return Err(Error::usage(
+                format!("the trace is of {world} ranks; `{}` has {} GPUs", topology.name, topology.ranks()),
+                format!("give the machine more hosts with --nodes, or name a larger one with {option}"),
+            ));
+        }
+        spec.load_onto(topology)
+    }
+
     /// The profiles named, or the best there is for a machine.
     ///
     /// # Errors

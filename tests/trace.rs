@@ -188,3 +188,50 @@ fn formats_hold_the_calls() {
     assert_eq!(result["calls"].as_array().unwrap().len(), 2);
     assert_eq!(result["ranks"][1]["rank"], 1);
 }
+
+/// Goal: a step written as Chakra's traces is read as the step that it was, by the program, on the same machine; on a machine
+/// with a slower network it takes longer.
+#[test]
+fn a_chakra_trace_is_the_step_that_it_was() {
+    let room = tempfile::tempdir().unwrap();
+    let step = |arguments: &[&str]| -> f64 {
+        let (code, out, err) = collcast(&[arguments, &["--format", "json"]].concat());
+        assert_eq!(code, 0, "{err}");
+        serde_json::from_str::<Value>(&out).unwrap()["rows"][0]["step_ms"].as_f64().unwrap()
+    };
+    for name in ["gpt-ddp", "gpt-fsdp", "gpt-tensor", "gpt-pipeline"] {
+        let folder = room.path().join(name).display().to_string();
+        let scenario = step(&["simulate", name, "--chakra", &folder]);
+        let trace = step(&["trace", &folder, "--on", "h200x4"]);
+        assert!((trace / scenario - 1.0).abs() < 0.02, "{name}: {trace} ms of the trace, {scenario} of the scenario");
+        let alone = step(&["trace", &folder, "--on", "dgx-h100", "--gpus", "1"]);
+        assert!(alone > trace * 1.05, "{name}: {alone} ms with a GPU a host, {trace} with four");
+    }
+}
+
+/// Goal: what is not a whole trace is refused with the reason and the way out, exit code 2.
+#[test]
+fn refusals_of_chakra_traces_say_the_way_out() {
+    let room = tempfile::tempdir().unwrap();
+    let folder = room.path().join("traces");
+    let folder = folder.to_str().unwrap();
+    assert_eq!(collcast(&["simulate", "gpt-ddp", "--chakra", folder]).0, 0);
+    let file = |rank: u32| format!("{folder}/step.{rank}.et");
+    let kineto = data("ddp_0.json.gz").display().to_string();
+    let refused = |arguments: &[&str], says: [&str; 2]| {
+        let (code, _, err) = collcast(&[&["trace"], arguments].concat());
+        assert_eq!(code, 2, "{err}");
+        for part in says {
+            assert!(err.contains(part), "{part}: {err}");
+        }
+    };
+    refused(&[folder], ["nothing to judge", "--on"]);
+    refused(&[&kineto, "--on", "h200x4"], ["--on forecasts", "-t"]);
+    refused(&[&file(0), &file(2), "--on", "h200x4"], ["step.2.et", "one file for each rank"]);
+    refused(&[folder, "--on", "h200x4", "--gpus", "1", "--nodes", "1"], ["4 ranks", "--on"]);
+    let whole = std::fs::read(file(1)).unwrap();
+    std::fs::write(file(1), &whole[..whole.len() / 2]).unwrap();
+    refused(&[folder, "--on", "h200x4"], ["step.1.et", "cut"]);
+    let (code, _, err) = collcast(&["simulate", "h200x4", "--chakra", folder]);
+    assert!(code == 2 && err.contains("--chakra"), "{err}");
+}

@@ -10,6 +10,7 @@
 //! [`serving`] runs requests through copies of a model.
 
 pub mod builtin;
+pub mod chakra;
 pub mod ddp;
 pub mod emit;
 pub mod file;

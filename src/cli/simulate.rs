@@ -32,7 +32,7 @@ pub(crate) struct Args {
         long,
         value_name = "CALL[,CALL]",
         help_heading = "Collective",
-        conflicts_with_all = ["size", "minbytes", "maxbytes", "stepfactor", "split", "schedule", "counts", "trace", "explain_choice", "vary"]
+        conflicts_with_all = ["size", "minbytes", "maxbytes", "stepfactor", "split", "schedule", "counts", "trace", "chakra", "explain_choice", "vary"]
     )]
     group: Option<String>,
     /// Another value of any key of a scenario, one row each: data_parallel.bucket=5 MiB,25 MiB
@@ -47,6 +47,9 @@ pub(crate) struct Args {
     /// Write a timeline of ranks, channels and links for ui.perfetto.dev
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     trace: Option<PathBuf>,
+    /// Write a scenario's step as Chakra execution traces, a file for each rank: step.0.et, step.1.et
+    #[arg(long, value_name = "DIR", help_heading = "Scenario")]
+    chakra: Option<PathBuf>,
     #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]
@@ -106,7 +109,7 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
             format!("give a scenario file or a built-in one: {}", known.join(" ")),
         ));
     }
-    given.without(&["--level"], "it is how a scenario is simulated, and this is none", "leave it out")?;
+    given.without(&["--level", "--chakra"], "it is for a scenario's step, and this is none", "leave it out")?;
     args.call.check(given)?;
     if args.call.split.is_some() {
         given.without(&["--trace"], "a timeline is of one communicator", "leave out --split")?;
@@ -186,6 +189,11 @@ fn run_step(args: &Args, given: &Named, scenario: step::Request) -> Result<Code,
     let outcome = step::step(&step::Request { site, vary: args.vary.clone(), level, ..scenario })?;
     if let Some(path) = &args.trace {
         write_timeline(path, &step::timeline(&outcome)?)?;
+    }
+    if let Some(folder) = &args.chakra {
+        let ranks = step::write_recorded(&outcome, folder)?;
+        let first = if outcome.variants.len() > 1 { " of the first variant" } else { "" };
+        say!("note: Chakra traces of {ranks} ranks{first} in {}; `collcast trace` reads them", folder.display());
     }
     args.page.write(|| outcome.report())?;
     args.output.print(&outcome.report(), None)?;

@@ -4,13 +4,14 @@ use std::path::PathBuf;
 
 use collcast::trace::{Kind, Request, trace};
 use collcast::views::{only, shorten};
-use collcast::{Error, SiteSpec};
+use collcast::{Error, SiteSpec, step};
 
 use super::call::Code;
 use super::output::{Format, OutputArgs, PageArgs};
 use super::selectors::{NcclArgs, profile_folders};
 
 #[derive(clap::Args, Debug)]
+#[command(group = clap::ArgGroup::new("machine").args(["topology", "on"]))]
 #[command(
     after_help = "Reads traces of PyTorch's profiler (`prof.export_chrome_trace`, .json or .json.gz) and dumps of its flight \
 recorder as JSON, a file for each rank. Says what of the communication is exposed, by group and collective, where the GPU \
@@ -21,23 +22,31 @@ and so does a call of a flight recorder that never ended.
 
   collcast trace rank*.json.gz                       exposed time, launch gaps, late ranks
   collcast trace traces/ -t dgx-h100                 which calls are slower than they should be
-  collcast trace fr_0.json fr_1.json                 who never came to the call that hangs"
+  collcast trace fr_0.json fr_1.json                 who never came to the call that hangs
+
+Of Chakra execution traces (trace.0.et, trace.1.et, ...) it says with --on what the step would take on a machine: computations
+take what they took, calls are forecast.
+
+  collcast trace traces/*.et --on dgx-h200           the recorded step on another machine"
 )]
 pub(crate) struct Args {
-    /// Traces of a profiler, or dumps of a flight recorder: files or folders, one file for each rank
+    /// Traces of a profiler, dumps of a flight recorder, or Chakra execution traces: files or folders, one file for each rank
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     /// The machine that it ran on, to judge calls by: built-in machine or topology file
     #[arg(short, long, value_name = "TOPOLOGY", help_heading = "Machine")]
     topology: Option<String>,
+    /// The machine that a Chakra trace's step is to run on: built-in machine or topology file
+    #[arg(long, value_name = "TOPOLOGY", conflicts_with = "topology", help_heading = "Machine")]
+    on: Option<String>,
     /// Hosts [default: as many as the ranks need]
-    #[arg(long, alias = "hosts", value_name = "N", requires = "topology", help_heading = "Machine")]
+    #[arg(long, alias = "hosts", value_name = "N", requires = "machine", help_heading = "Machine")]
     nodes: Option<u32>,
     /// GPUs of each host, from the first
-    #[arg(long, value_name = "N", requires = "topology", help_heading = "Machine")]
+    #[arg(long, value_name = "N", requires = "machine", help_heading = "Machine")]
     gpus: Option<u32>,
     /// Profile: built-in name or TOML file; several layer
-    #[arg(long, value_name = "PROFILE", requires = "topology", help_heading = "Machine")]
+    #[arg(long, value_name = "PROFILE", requires = "machine", help_heading = "Machine")]
     profile: Vec<String>,
     #[command(flatten)]
     nccl: NcclArgs,
@@ -51,7 +60,21 @@ pub(crate) struct Args {
 const GAPS_SHOWN: usize = 5;
 
 pub(crate) fn run(args: &Args) -> Result<Code, Error> {
-    let site = match &args.topology {
+    let chakra = args.files.iter().any(|path| step::is_recorded(path));
+    if args.on.is_some() != chakra {
+        return Err(if chakra {
+            Error::usage(
+                "a Chakra trace says what was run, not how long calls took: there is nothing to judge",
+                "name a machine with --on, and its step is forecast there",
+            )
+        } else {
+            Error::usage(
+                "--on forecasts the step of Chakra execution traces (.et), and these are others",
+                "judge the calls of a profiler's trace with -t",
+            )
+        });
+    }
+    let site = match args.topology.as_ref().or(args.on.as_ref()) {
         Some(topology) => Some(args.nccl.on(SiteSpec {
             topology: Some(topology.clone()),
             nodes: args.nodes,
@@ -68,6 +91,12 @@ pub(crate) fn run(args: &Args) -> Result<Code, Error> {
         }
         None => None,
     };
+    if let (true, Some(site)) = (chakra, &site) {
+        let outcome = step::recorded(&args.files, site)?;
+        args.page.write(|| outcome.report())?;
+        args.output.print(&outcome.report(), None)?;
+        return Ok(Code::SUCCESS);
+    }
     let outcome = trace(&Request { files: args.files.clone(), site, ..Request::default() })?;
     args.page.write(|| outcome.report())?;
     let mut report = outcome.report();

@@ -61,7 +61,8 @@ pub(super) fn advice(request: &Request, loaded: &Loaded, simulator: &Simulator<'
     // What the machine cannot do is no advice.
     let time_of = |&(at, value): &(usize, &str)| {
         let changed = file::with_value(&request.text, trials[at].1, value).ok()?;
-        let graph = file::read(&changed, &request.name).ok()?.graph(&loaded.site.profile, loaded.device);
+        let graph =
+            file::read(&changed, &request.name).ok()?.graph(&loaded.machine.site.profile, loaded.machine.device);
         Some(ms(simulator.run(&graph, Mechanisms::default(), request.level).ok()?.time))
     };
     let times: Vec<Option<f64>> = all.par_iter().map(time_of).collect();
@@ -73,14 +74,18 @@ pub(super) fn advice(request: &Request, loaded: &Loaded, simulator: &Simulator<'
             changes.push(Change { what: (*what).to_owned(), setting: format!("{key}={value}"), step_ms });
         }
     }
-    let topology = &loaded.topology;
+    let topology = &loaded.machine.topology;
     let several = topology.hosts().len() > 1;
     for (what, network) in [("network twice as fast", true), ("links inside hosts twice as fast", false)] {
         if network && !several {
             continue;
         }
         let faster = topology.with_links(|_, l| if l.kind.is_network() == network { scale(l, 2.0) } else { l });
-        let simulator = Simulator::new(Predictor::new(&faster, &loaded.site.profile), loaded.device, loaded.settings);
+        let simulator = Simulator::new(
+            Predictor::new(&faster, &loaded.machine.site.profile),
+            loaded.machine.device,
+            loaded.machine.settings,
+        );
         let time = simulator.run(&loaded.graph(), Mechanisms::default(), request.level).map_err(failed)?.time;
         changes.push(Change { what: what.to_owned(), setting: String::new(), step_ms: ms(time) });
     }

@@ -14,14 +14,50 @@ use crate::confidence::{Grounds, On};
 use crate::error::Error;
 use crate::site::{Site, SiteSpec};
 
-/// A scenario with everything that it runs on.
-pub(super) struct Loaded {
-    pub(super) scenario: Scenario,
+/// A machine that steps run on.
+pub(super) struct Machine {
     pub(super) site: Site,
-    /// The site's machine with the scenario's slow links.
+    /// The site's machine, with slow links where a scenario has them.
     pub(super) topology: Topology,
     pub(super) device: Device,
     pub(super) settings: Settings,
+}
+
+impl Machine {
+    /// The machine of a site; frameworks run a process a GPU.
+    pub(super) fn new(site: Site, launch: Option<Launch>) -> Result<Self, Error> {
+        if site.told.tuner.is_some() || site.spec.graph.is_some() {
+            return Err(Error::usage(
+                "the calls of a step take NCCL's own choice and channels: no tuner's table, no graph file",
+                "leave out --graph and NCCL_TUNER_CONFIG_FILE; `collcast simulate MACHINE` takes them for one call",
+            ));
+        }
+        let device = device(&site.topology).ok_or_else(|| {
+            Error::usage(
+                format!("nothing is known of the GPUs of `{}`", site.topology.name),
+                "give their kind in the topology file, such as kind = \"H100-SXM5-80GB\"",
+            )
+        })?;
+        let settings = Settings { launch: launch.unwrap_or(Launch::Processes), ..*site.settings() };
+        Ok(Self { topology: site.topology.clone(), site, device, settings })
+    }
+
+    pub(super) fn simulator(&self) -> Simulator<'_> {
+        Simulator::new(Predictor::new(&self.topology, &self.site.profile), self.device, self.settings)
+    }
+
+    /// What its steps rest on.
+    pub(super) fn grounds(&self) -> Grounds {
+        let beyond = self.simulator().predictor().beyond(self.topology.ranks(), self.settings.launch);
+        let on = On { topology: &self.topology, profile: &self.site.profile, settings: &self.settings };
+        Grounds::of_step(on, &beyond)
+    }
+}
+
+/// A scenario with everything that it runs on.
+pub(super) struct Loaded {
+    pub(super) scenario: Scenario,
+    pub(super) machine: Machine,
 }
 
 impl Loaded {
@@ -37,39 +73,13 @@ impl Loaded {
             profiles: if asked.profiles.is_empty() { own.profile.clone() } else { asked.profiles.clone() },
             ..asked.clone()
         };
-        let site = spec.load()?;
-        if site.told.tuner.is_some() || spec.graph.is_some() {
-            return Err(Error::usage(
-                "a scenario's calls take NCCL's own choice and channels: no tuner's table, no graph file",
-                "leave out --graph and NCCL_TUNER_CONFIG_FILE; `collcast simulate MACHINE` takes them for one call",
-            ));
-        }
-        // Frameworks run a process a GPU.
-        let launch = asked.launch.unwrap_or(Launch::Processes);
-        let device = device(&site.topology).ok_or_else(|| {
-            Error::usage(
-                format!("nothing is known of the GPUs of `{}`", site.topology.name),
-                "give their kind in the topology file, such as kind = \"H100-SXM5-80GB\"",
-            )
-        })?;
-        let topology = slowed(&site.topology, &scenario.slow_links);
-        let settings = Settings { launch, ..*site.settings() };
-        Ok(Self { scenario, site, topology, device, settings })
-    }
-
-    pub(super) fn simulator(&self) -> Simulator<'_> {
-        Simulator::new(Predictor::new(&self.topology, &self.site.profile), self.device, self.settings)
-    }
-
-    /// What its steps rest on.
-    pub(super) fn grounds(&self) -> Grounds {
-        let beyond = self.simulator().predictor().beyond(self.topology.ranks(), self.settings.launch);
-        let on = On { topology: &self.topology, profile: &self.site.profile, settings: &self.settings };
-        Grounds::of_step(on, &beyond)
+        let mut machine = Machine::new(spec.load()?, asked.launch)?;
+        machine.topology = slowed(&machine.topology, &scenario.slow_links);
+        Ok(Self { scenario, machine })
     }
 
     pub(super) fn graph(&self) -> OpGraph {
-        self.scenario.graph(&self.site.profile, self.device)
+        self.scenario.graph(&self.machine.site.profile, self.machine.device)
     }
 }
 

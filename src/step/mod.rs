@@ -3,6 +3,7 @@
 mod advice;
 mod loaded;
 mod outcome;
+mod recorded;
 mod request;
 mod timeline;
 mod variants;
@@ -13,12 +14,12 @@ use collcast_scenarios::study::{self, Breakdown};
 use collcast_sim::units::SimDuration;
 use collcast_sim::workload::{Level, Mechanisms, OpGraph, Simulator, Step};
 
-use crate::confidence::Grounds;
 use crate::error::Error;
 use crate::site::assumptions;
 pub use advice::Change;
-use loaded::{Loaded, failed, ms};
+use loaded::{Loaded, Machine, failed, ms};
 pub use outcome::{Communication, Detail, Disturbed, Outcome, PathPart, Stream, Variant};
+pub use recorded::{is_recorded, recorded, write_recorded};
 pub use request::Request;
 pub use timeline::timeline;
 
@@ -37,59 +38,78 @@ pub fn step(request: &Request) -> Result<Outcome, Error> {
         return Err(Error::usage("there is nothing to simulate", "give a scenario"));
     };
     let loaded = Loaded::new(text, label, request)?;
-    let simulator = loaded.simulator();
-    let (graph, step, parts, row) = simulated(label, &loaded, &simulator, request.level)?;
-    let (mut rows, mut grounds) = (vec![row], vec![loaded.grounds()]);
+    let mut first = of_graph(label, loaded.graph(), &loaded.machine, request.level)?;
     for (label, text) in others {
         let loaded = Loaded::new(text, label, request)?;
-        rows.push(simulated(label, &loaded, &loaded.simulator(), request.level)?.3);
-        grounds.push(loaded.grounds());
+        let other = of_graph(label, loaded.graph(), &loaded.machine, request.level)?;
+        first.variants.extend(other.variants);
+        first.grounds = [first.grounds, other.grounds].into_iter().collect();
     }
-    let grounds: Grounds = grounds.into_iter().collect();
-    let mut notes = assumptions(&loaded.topology, &loaded.site.profile, &loaded.settings, &grounds.beyond);
-    notes.extend(loaded.site.why.clone());
-    notes.insert(0, format!("scenario {}: {}", loaded.scenario.name, loaded.scenario.description));
+    let scenario = &loaded.scenario;
+    first.scenario.clone_from(&scenario.name);
+    first.notes.insert(0, format!("scenario {}: {}", scenario.name, scenario.description));
+    match (&mut first.detail, variants.len()) {
+        (Some(detail), 1) => {
+            let simulator = loaded.machine.simulator();
+            detail.disturbed = disturbed(&loaded, &simulator, &first.graph)?;
+            if scenario.layout.data <= advice::MOST_RANKS {
+                detail.advice = Some(advice::advice(request, &loaded, &simulator)?);
+            } else {
+                first.notes.push(format!(
+                    "what would help is not tried with more than {} ranks in a communicator (it takes minutes); \
+                     try changes with --vary, such as --vary communication.channels=8,16",
+                    advice::MOST_RANKS
+                ));
+            }
+        }
+        _ => first.detail = None,
+    }
+    Ok(first)
+}
+
+/// Simulates what all ranks do, on a machine.
+fn of_graph(label: &str, graph: OpGraph, machine: &Machine, level: Level) -> Result<Outcome, Error> {
+    let simulator = machine.simulator();
+    let step = simulator.run(&graph, Mechanisms::default(), level).map_err(failed)?;
+    let parts = study::breakdown(&simulator, &graph, &step).map_err(failed)?;
+    let grounds = machine.grounds();
+    let mut notes = assumptions(&machine.topology, &machine.site.profile, &machine.settings, &grounds.beyond);
+    notes.extend(machine.site.why.clone());
     notes.push(format!(
         "communication as {}; ranks of the same role once: {} -> {}",
         if step.slices { "slices, all at once" } else { "flows, each call simulated alone first" },
         graph.ranks.len(),
         step.ranks.len()
     ));
-    notes.extend(loaded.site.told.notes.iter().cloned());
-    let detail = match variants.len() {
-        1 => Some(detail(&loaded, &simulator, (&graph, &step), request, &mut notes)?),
-        _ => None,
+    notes.extend(machine.site.told.notes.iter().cloned());
+    let links = step.links.iter().take(SHOWN_LINKS);
+    let detail = Detail {
+        communication: communication(&step),
+        streams: streams(&graph, &step),
+        path: path(&step),
+        links: links.map(|(link, share)| (machine.topology.link_name(*link), *share)).collect(),
+        ..Detail::default()
     };
-    drop(simulator);
     Ok(Outcome {
-        scenario: loaded.scenario.name.clone(),
-        variants: rows,
-        detail,
-        inputs: loaded.site.sources.clone(),
+        scenario: String::new(),
+        variants: vec![variant(label, &graph, &step, &parts)],
+        detail: Some(detail),
+        inputs: machine.site.sources.clone(),
         notes,
-        warnings: loaded.site.told.warnings.clone(),
+        warnings: machine.site.told.warnings.clone(),
         grounds,
-        topology: loaded.topology,
+        topology: machine.topology.clone(),
         graph,
         step,
         parts,
     })
 }
 
-/// Simulates a variant.
-fn simulated(
-    label: &str,
-    loaded: &Loaded,
-    simulator: &Simulator<'_>,
-    level: Level,
-) -> Result<(OpGraph, Step, Breakdown, Variant), Error> {
-    let graph = loaded.graph();
-    let step = simulator.run(&graph, Mechanisms::default(), level).map_err(failed)?;
-    let parts = study::breakdown(simulator, &graph, &step).map_err(failed)?;
+fn variant(label: &str, graph: &OpGraph, step: &Step, parts: &Breakdown) -> Variant {
     let signed = |picoseconds: study::Signed| picoseconds as f64 / 1e9;
-    let variant = Variant {
+    Variant {
         label: label.to_owned(),
-        ranks: loaded.scenario.layout.ranks(),
+        ranks: graph.ranks.len() as u64,
         step_ms: ms(parts.step),
         compute_ms: ms(parts.compute),
         exposed_ms: ms(parts.step) - ms(parts.compute),
@@ -99,36 +119,7 @@ fn simulated(
         unhidden_ms: signed(parts.unhidden),
         bubble_ms: ms(parts.compute) - ms(parts.busiest),
         events: step.events,
-    };
-    Ok((graph, step, parts, variant))
-}
-
-fn detail(
-    loaded: &Loaded,
-    simulator: &Simulator<'_>,
-    (graph, step): (&OpGraph, &Step),
-    request: &Request,
-    notes: &mut Vec<String>,
-) -> Result<Detail, Error> {
-    let advice = if loaded.scenario.layout.data <= advice::MOST_RANKS {
-        Some(advice::advice(request, loaded, simulator)?)
-    } else {
-        notes.push(format!(
-            "what would help is not tried with more than {} ranks in a communicator (it takes minutes); \
-             try changes with --vary, such as --vary communication.channels=8,16",
-            advice::MOST_RANKS
-        ));
-        None
-    };
-    let links = step.links.iter().take(SHOWN_LINKS);
-    Ok(Detail {
-        communication: communication(step),
-        streams: streams(graph, step),
-        path: path(step),
-        links: links.map(|(link, share)| (loaded.topology.link_name(*link), *share)).collect(),
-        disturbed: disturbed(loaded, simulator, graph)?,
-        advice,
-    })
+    }
 }
 
 fn communication(step: &Step) -> Vec<Communication> {

@@ -1,7 +1,7 @@
 //! What calls should take on the machine that they ran on.
 
 use collcast_hwbackend::trace::{Call, Group};
-use collcast_sim::collective::{Algorithm, Collective, Launch, Protocol};
+use collcast_sim::collective::{Algorithm, Collective, Protocol};
 use collcast_sim::ids::Rank;
 use collcast_sim::predict::{Choice, Predictor};
 use collcast_sim::schedule::Call as Asked;
@@ -21,7 +21,7 @@ pub(super) fn judge(outcome: &mut Outcome, matched: &Matched, spec: &SiteSpec, w
     let groups = || matched.kinds().filter_map(|kin| kin.call.group.as_deref());
     let highest = groups().flat_map(|group| group.ranks.iter().copied().chain(group.size.checked_sub(1))).max();
     let world = outcome.world.unwrap_or(0).max(highest.map_or(0, |rank| rank.saturating_add(1)));
-    let site = site_of(spec, world)?;
+    let site = spec.for_ranks(world, "-t")?;
     let predictor = site.predictor();
     let progress = watch.parts(outcome.calls.len());
     let kinds: Vec<&Kin> = matched.kinds().collect();
@@ -56,23 +56,6 @@ pub(super) fn judge(outcome: &mut Outcome, matched: &Matched, spec: &SiteSpec, w
     outcome.inputs.extend(site.sources.iter().cloned());
     outcome.grounds = Some(grounds);
     Ok(())
-}
-
-/// The machine with as many hosts as the ranks need, each rank a process.
-fn site_of(spec: &SiteSpec, world: u32) -> Result<Site, Error> {
-    let spec = SiteSpec { launch: spec.launch.or(Some(Launch::Processes)), ..spec.clone() };
-    let mut topology = spec.topology()?;
-    if topology.ranks() < world && spec.nodes.is_none() {
-        let a_host = (topology.ranks() / u32::try_from(topology.hosts().len()).unwrap_or(1).max(1)).max(1);
-        topology = SiteSpec { nodes: Some(world.div_ceil(a_host)), ..spec.clone() }.topology()?;
-    }
-    if topology.ranks() < world {
-        return Err(Error::usage(
-            format!("the trace is of {world} ranks; `{}` has {} GPUs", topology.name, topology.ranks()),
-            "give the machine more hosts with --nodes, or name the one that it ran on with -t",
-        ));
-    }
-    spec.load_onto(topology)
 }
 
 /// A forecast with what it rests on, or why there is none.

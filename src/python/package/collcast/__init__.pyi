@@ -114,6 +114,7 @@ def simulate(
     scenario_schema: bool | None = None,
     level: _Values | None = None,
     trace: _Values | None = None,
+    chakra: _Values | None = None,
     format: _Values | None = None,
     output: _Values | None = None,
     report: _Values | None = None,
@@ -377,6 +378,7 @@ def compare(
 def trace(
     *values: _Value | None,
     topology: _Values | None = None,
+    on: _Values | None = None,
     nodes: _Values | None = None,
     gpus: _Values | None = None,
     profile: _Pairs | None = None,
