@@ -327,42 +327,65 @@ fn a_slow_start_is_no_gain() {
 }
 
 /// Goal: inside real NCCL the table of a search gains what it claims, and slows no size: NCCL by itself and with the table in
-/// our plugin, in turns, on 2 H100 (`tests/data/tuner`).
-/// Method: the advice is made anew from what the search had measured.
+/// our plugin, in turns, on 2 H100 (`tests/data/tuner`), in graphs and with a thread a GPU.
+/// Method: the advice is made anew from what the search had measured. A size is slowed where it takes longer than runs of NCCL
+/// by itself differ by, at it or at sizes within a factor of 8: a host that starts kernels has a fast and a slow pace.
 #[test]
 fn a_table_gains_what_it_claims() {
-    let site = SiteSpec { gpus: Some(2), nodes: Some(1), ..SiteSpec::new("dgx-h100") }.launch(Launch::Graph);
-    let request = Request {
-        collectives: vec![
-            Collective::AllReduce,
-            Collective::AllGather,
-            Collective::ReduceScatter,
-            Collective::Broadcast,
-        ],
-        sizes: Some((3..=30).map(|power| 1 << power).collect()),
-        measurements: vec![concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/tuner/h100x2_search.csv").into()],
-        ..Request::default()
-    };
-    let outcome = tune(&site.load().unwrap(), &request).unwrap();
-    assert!(outcome.tuner_csv.contains("\n# for: nccl=2.28.3 gpu=H100\n"), "{}", outcome.tuner_csv);
-    let text = include_str!("data/tuner/h100x2_graph.csv");
-    let mut rows = csv::ReaderBuilder::new().comment(Some(b'#')).from_reader(text.as_bytes());
-    let (mut apart, mut gains) = (Vec::new(), Vec::new());
-    for row in rows.deserialize::<(String, u64, f64, f64)>() {
-        let (collective, size, default, tuned) = row.unwrap();
-        let gain = 1.0 - tuned / default;
-        // Two runs of one thing differ by as much, below 64 KiB by 2.6%.
-        assert!(gain > -0.03, "{collective} of {size} B: {default} us by itself, {tuned} us with the table");
-        let is_its = |call: &&Tuned| call.collective.name() == collective && call.size_bytes == size;
-        let call = outcome.asked().find(is_its).unwrap();
-        if let Some(advice) = &call.advice {
-            println!("{collective} {size}: claimed {:.3}, real {gain:.3}", advice.gain);
-            apart.push((advice.gain - gain).abs());
-            gains.push(gain);
+    // The last is how many changes there are at least.
+    for (launch, name, least) in [(Launch::Graph, "h100x2_search", 10), (Launch::Threads, "h100x2_threads_search", 8)] {
+        let site = SiteSpec { gpus: Some(2), nodes: Some(1), ..SiteSpec::new("dgx-h100") }.launch(launch);
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/tuner");
+        let request = Request {
+            collectives: vec![
+                Collective::AllReduce,
+                Collective::AllGather,
+                Collective::ReduceScatter,
+                Collective::Broadcast,
+            ],
+            sizes: Some((3..=30).map(|power| 1 << power).collect()),
+            measurements: vec![format!("{folder}/{name}.csv").into()],
+            ..Request::default()
+        };
+        let outcome = tune(&site.load().unwrap(), &request).unwrap();
+        assert!(outcome.tuner_csv.contains("\n# for: nccl=2.28.3 gpu=H100\n"), "{}", outcome.tuner_csv);
+        let mode = if launch == Launch::Graph { "graph" } else { "threads" };
+        let text = std::fs::read_to_string(format!("{folder}/h100x2_{mode}.csv")).unwrap();
+        let mut rows = csv::ReaderBuilder::new().comment(Some(b'#')).from_reader(text.as_bytes());
+        let rows: Vec<(String, u64, f64, f64, Option<f64>)> = rows.deserialize().map(Result::unwrap).collect();
+        let (mut apart, mut gains) = (Vec::new(), Vec::new());
+        for (collective, size, default, tuned, _) in &rows {
+            let size = *size;
+            let near = rows.iter().filter(|row| row.0 == *collective && row.1 / 8 <= size && size <= row.1 * 8);
+            let noise = near.filter_map(|row| row.4).fold(0.03, f64::max);
+            let gain = 1.0 - tuned / default;
+            let is_its = |call: &&Tuned| call.collective.name() == *collective && call.size_bytes == size;
+            let call = outcome.asked().find(is_its).unwrap();
+            match &call.advice {
+                Some(advice) if launch == Launch::Threads && few_runs(call) => {
+                    println!("{collective} {size}: {:.3} is not settled", advice.gain);
+                }
+                Some(advice) => {
+                    println!("{collective} {size}: claimed {:.3}, real {gain:.3}", advice.gain);
+                    apart.push((advice.gain - gain).abs());
+                    gains.push(gain);
+                }
+                None => {
+                    assert!(
+                        gain > -noise,
+                        "{collective} of {size} B: {default} us by itself, {tuned} us with the table"
+                    );
+                }
+            }
         }
+        let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+        println!("{mode}: {} changes, gain {:.3}, claims {:.3} apart", gains.len(), mean(&gains), mean(&apart));
+        assert!(gains.len() >= least && gains.iter().all(|gain| *gain > 0.0), "{mode}: {gains:?}");
+        assert!(mean(&apart) <= 0.02, "{mode}: {apart:?}");
     }
-    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
-    println!("{} changes, gain {:.3}, claims {:.3} apart", gains.len(), mean(&gains), mean(&apart));
-    assert!(gains.len() >= 10 && gains.iter().all(|gain| *gain > 0.0), "{gains:?}");
-    assert!(mean(&apart) <= 0.02, "{apart:?}");
+}
+
+/// Whether a change was not measured five times: the search left it out of its table. The one in graphs is older than that.
+fn few_runs(call: &Tuned) -> bool {
+    call.taken().measured.is_none_or(|times| times.runs < 5)
 }

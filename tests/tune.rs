@@ -221,12 +221,87 @@ fn a_search_measures_and_its_times_are_read_again() {
     assert!(code == 2 && err.contains("--measure"), "{err}");
 }
 
+/// Lines of a table: collective, first and last byte count, algorithm, hosts and ranks.
+fn lines(table: &str) -> Vec<(String, u64, u64, String, String)> {
+    let line = |line: &str| {
+        let f: Vec<&str> = line.split(',').collect();
+        (f[0].to_owned(), f[1].parse().unwrap(), f[2].parse().unwrap(), f[3].to_owned(), format!("{}x{}", f[6], f[7]))
+    };
+    table.lines().filter(|l| !l.starts_with('#')).map(line).collect()
+}
+
+/// Goal: one table has lines for every communicator of a job, each from 0 bytes to the end without a hole or overlap.
+#[test]
+fn a_job_has_one_table() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path().join("tuned").display().to_string();
+    let job = ["dgx-h100", "--nodes", "4", "--communicators", "tp=4,dp=8", "-c", "all_reduce,all_gather"];
+    let report = tune(&[&job[..], &["-s", "64K,1M,64M", "-o", &at]].concat());
+    let named: Vec<&str> =
+        report["rows"].as_array().unwrap().iter().map(|row| row["communicator"].as_str().unwrap()).collect();
+    assert!(named.contains(&"tp") && named.contains(&"dp"), "{named:?}");
+    let table = lines(&std::fs::read_to_string(format!("{at}/tuner.csv")).unwrap());
+    for shape in ["1x4", "4x8"] {
+        for collective in ["allreduce", "allgather"] {
+            let mut spans: Vec<(u64, u64)> =
+                table.iter().filter(|l| l.0 == collective && l.4 == shape).map(|l| (l.1, l.2)).collect();
+            spans.sort_unstable();
+            assert_eq!((spans[0].0, spans.last().unwrap().1), (0, i64::MAX as u64), "{collective} {shape}: {spans:?}");
+            assert!(spans.windows(2).all(|two| two[0].1 + 1 == two[1].0), "{collective} {shape}: {spans:?}");
+        }
+    }
+    assert_eq!(table.iter().filter(|l| l.4 != "1x4" && l.4 != "4x8").count(), 0);
+}
+
+/// Goal: a communicator whose ranks are one a host shares each NIC with nobody, and one that is all of a machine is tuned as
+/// that machine: the same choices.
+#[test]
+fn a_communicator_of_all_is_the_machine() {
+    let ask = ["-s", "4K,1M,256M", "-c", "all_reduce"];
+    let whole = tune(&[&["dgx-h100", "--nodes", "2"], &ask[..]].concat());
+    let named = tune(&[&["dgx-h100", "--nodes", "2", "--communicators", "dp=16"], &ask[..]].concat());
+    let rows = |report: &Value| -> Vec<(Value, Value, Value)> {
+        let rows = report["rows"].as_array().unwrap().iter();
+        rows.map(|r| (r["algorithm"].clone(), r["protocol"].clone(), r["predicted_us"].clone())).collect()
+    };
+    assert_eq!(rows(&whole), rows(&named));
+}
+
+/// Goal: the calls of a step are tuned, and the step with the table is what `simulate` says of it.
+#[test]
+fn a_step_is_tuned() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path().join("tuned").display().to_string();
+    let report = tune(&["megatron-128", "-o", &at]);
+    let step = &report["step"][0];
+    let (default, tuned) = (step["default_ms"].as_f64().unwrap(), step["tuned_ms"].as_f64().unwrap());
+    assert!(tuned <= default && !changes(&report).is_empty(), "{step}");
+    let calls: u64 = report["calls"].as_array().unwrap().iter().map(|call| call["calls"].as_u64().unwrap()).sum();
+    assert!(calls > 100, "{}", report["calls"]);
+    let simulated = |env: &[&str]| {
+        let (code, out, err) = collcast(&[&["simulate", "megatron-128", "--format", "json"], env].concat());
+        assert_eq!(code, 0, "{err}");
+        let report: Value = serde_json::from_str(&out).unwrap();
+        report["rows"][0]["step_ms"].as_f64().unwrap()
+    };
+    let table = format!("NCCL_TUNER_CONFIG_FILE={at}/tuner.csv");
+    let plugin = "NCCL_TUNER_PLUGIN=libnccl-tuner-example.so";
+    assert!((simulated(&[]) - default).abs() < 1e-3);
+    assert!((simulated(&["--env", plugin, "--env", &table]) - tuned).abs() < 1e-3);
+}
+
 /// Goal: what cannot be tuned is refused with the way out.
 #[test]
 fn bad_questions_are_refused() {
     for (args, what) in [
         (&["tune", "h200x4", "-c", "all_to_all"][..], "nothing to choose for all_to_all"),
         (&["tune", "h200x4", "--algorithm", "ring"], "--env"),
+        (&["tune", "h200x4", "--communicators", "tp"], "NAME=RANKS"),
+        (&["tune", "h200x4", "--communicators", "tp=8"], "has 4 GPUs"),
+        (&["tune", "h200x4", "--communicators", "tp=1"], "two ranks"),
+        (&["tune", "dgx-h100", "--communicators", "tp=2,dp=4", "--measure", "--backend", "host"], "not the first"),
+        (&["tune", "h200x4", "--objective", "step"], "name a scenario"),
+        (&["tune", "gpt-fsdp", "-c", "all_reduce"], "--collective has no meaning here"),
         (&["tune", "h200x4", "--ranks", "3", "--measurements", "tests/data/sockets"], "no measured row"),
         // Measured with FIFOs that are not NCCL's own.
         (

@@ -107,6 +107,28 @@ impl Named {
     }
 }
 
+/// Options of a call, or of the search for its channels, that no call of a scenario heeds.
+pub(crate) const OF_A_CALL: [&str; 18] = [
+    "--size",
+    "--minbytes",
+    "--maxbytes",
+    "--stepfactor",
+    "--ranks",
+    "--split",
+    "--schedule",
+    "--collective",
+    "--algorithm",
+    "--protocol",
+    "--channels",
+    "--dtype",
+    "--op",
+    "--root",
+    "--in-place",
+    "--counts",
+    "--cold",
+    "--explain-choice",
+];
+
 /// How measurements are read.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct ReadArgs {

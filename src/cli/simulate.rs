@@ -11,7 +11,7 @@ use collcast_reports::model::Report;
 
 use super::call::Code;
 use super::output::{Format, OutputArgs, PageArgs, write};
-use super::selectors::{CallArgs, MachineArgs, Named, default_sizes, queries};
+use super::selectors::{CallArgs, MachineArgs, Named, OF_A_CALL, default_sizes, queries};
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -66,28 +66,6 @@ enum LevelArg {
     /// Every slice of every call
     Slices,
 }
-
-/// Options of a call, or of the search for its channels, that no call of a scenario heeds.
-const OF_A_CALL: [&str; 18] = [
-    "--size",
-    "--minbytes",
-    "--maxbytes",
-    "--stepfactor",
-    "--ranks",
-    "--split",
-    "--schedule",
-    "--collective",
-    "--algorithm",
-    "--protocol",
-    "--channels",
-    "--dtype",
-    "--op",
-    "--root",
-    "--in-place",
-    "--counts",
-    "--cold",
-    "--explain-choice",
-];
 
 pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
     if args.scenario_schema {

@@ -6,8 +6,9 @@ use std::time::Duration;
 use clap::Subcommand;
 use collcast::bench;
 use collcast::files::read_text;
+use collcast::step::{self, Collectives};
 use collcast::tune::install::{Install, undo};
-use collcast::tune::{Budget, Live, Outcome, Request, tune, tune_measuring, write};
+use collcast::tune::{Budget, Communicators, Live, Objective, Outcome, Request, tune, tune_measuring, write};
 use collcast::views::tune::Show;
 use collcast::{Error, Site, SiteSpec};
 use collcast_hwbackend::exec::Effort;
@@ -18,7 +19,7 @@ use collcast_sim::nccl::{CsvTuner, FUNCTIONS};
 use super::bench::{Runner, watched};
 use super::call::{self, Code};
 use super::output::{Format, OutputArgs, PageArgs, formats, write as write_to};
-use super::selectors::{CallArgs, MachineArgs, Named, default_sizes};
+use super::selectors::{CallArgs, MachineArgs, Named, OF_A_CALL, default_sizes};
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -27,6 +28,10 @@ A change is advised only where 19 of 20 such gains are real: forecasts and measu
 count by how unsure they are.
 
   collcast tune h200x4 --measure --backend nccl --budget 5m -o tuned
+  collcast tune dgx-h100 --nodes 64 --communicators tp=8,dp=64 -c all -o tuned
+
+In place of a machine, a SCENARIO of `collcast simulate`: the calls of its step are tuned, \
+and the step is simulated with and without the table.
 
 --measure runs what is expected to gain most beside NCCL's own choice, in turns; a change is repeated five times. \
 Ctrl-C, an error, or the end of --budget keeps what was measured; an error's exit code stays. Writes into --output DIR:
@@ -45,6 +50,12 @@ pub(crate) struct Args {
     machine: MachineArgs,
     #[command(flatten)]
     call: CallArgs,
+    /// Communicators that each rank is in, the innermost first as ranks are numbered: one table has lines for all of them
+    #[arg(long, value_name = "NAME=RANKS[,...]", conflicts_with = "ranks", help_heading = "Collective")]
+    communicators: Option<String>,
+    /// What a gain counts: by the part of a call's time that is saved, by the time, or by the time of a scenario's step
+    #[arg(long, value_enum, help_heading = "Collective")]
+    objective: Option<ObjectiveArg>,
     /// Measured times of forced algorithms and protocols: files or folders; logs that do not say their collective are of
     /// the one that -c names
     #[arg(long, value_name = "PATH", num_args = 1.., help_heading = "Collective")]
@@ -75,6 +86,17 @@ pub(crate) struct Args {
     output: Option<PathBuf>,
     #[command(flatten)]
     page: PageArgs,
+}
+
+/// See [`Objective`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+enum ObjectiveArg {
+    /// Each size alike
+    Latency,
+    /// Sizes by the time that they take
+    Bandwidth,
+    /// Calls by the time that they take in a scenario's step
+    Step,
 }
 
 /// What to do with a table that is written.
@@ -159,19 +181,53 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
     let mut call = args.call.clone();
     check(&mut call)?;
     given.without(&["--explain-choice"], "every choice is explained", "leave it out")?;
-    call.check(given)?;
-    let spec = SiteSpec {
-        launch: call.launch.is_some().then(|| call.launch(1)).transpose()?,
-        cold: call.cold,
-        registered: call.registered,
-        ..call.nccl.on(args.machine.spec(args.machine.one_node_count()?)?)?
+    let scenario = args.machine.machine.as_deref().and_then(step::Request::find);
+    let mut request = request(&call, args)?;
+    let site = match scenario {
+        Some(scenario) => {
+            let own: Vec<&str> = OF_A_CALL.into_iter().filter(|option| *option != "--channels").collect();
+            given.without(
+                &[&own[..], &["--communicators"]].concat(),
+                "a scenario says itself which calls there are",
+                "leave it out, or name a machine",
+            )?;
+            let site = SiteSpec {
+                topology: args.machine.topology.clone(),
+                ..call.spec(&args.machine, args.machine.one_node_count()?)?
+            };
+            let step = Collectives::of(&step::Request { site, ..scenario })?;
+            let site = step.site.clone();
+            (request.step, request.objective) = (Some(step), Objective::Step);
+            site
+        }
+        None => {
+            call.check(given)?;
+            let spec = SiteSpec {
+                launch: call.launch.is_some().then(|| call.launch(1)).transpose()?,
+                cold: call.cold,
+                registered: call.registered,
+                ..call.nccl.on(args.machine.spec(args.machine.one_node_count()?)?)?
+            };
+            // One collective that was named is that of logs which do not say theirs.
+            if let ([one], true) = (&request.collectives[..], given.has("--collective")) {
+                request.read.collective = Some(*one);
+            }
+            spec.load()?
+        }
     };
-    let mut request = request(&call, &args.measurements)?;
-    // One collective that was named is that of logs which do not say theirs.
-    if let ([one], true) = (&request.collectives[..], given.has("--collective")) {
-        request.read.collective = Some(*one);
-    }
-    let site = spec.load()?;
+    request.objective = match (args.objective, &request.step) {
+        (None, _) => request.objective,
+        (Some(ObjectiveArg::Latency), _) => Objective::Latency,
+        (Some(ObjectiveArg::Bandwidth), _) => Objective::Bandwidth,
+        (Some(ObjectiveArg::Step), Some(_)) => Objective::Step,
+        (Some(ObjectiveArg::Step), None) => {
+            let known: Vec<&str> = collcast::scenarios::builtin::names().collect();
+            return Err(Error::usage(
+                "--objective step counts the calls of a scenario, and this is a machine",
+                format!("name a scenario in place of the machine: a file, or {}", known.join(" ")),
+            ));
+        }
+    };
     let outcome = if args.measure { measured(args, &site, request)? } else { tune(&site, &request)? };
     let usable = outcome.refused.is_none() || args.force;
     let output = args.output.as_deref().filter(|_| usable);
@@ -245,7 +301,14 @@ fn check(call: &mut CallArgs) -> Result<(), Error> {
     Ok(())
 }
 
-fn request(call: &CallArgs, measurements: &[PathBuf]) -> Result<Request, Error> {
+fn communicators(text: &str) -> Result<Communicators, Error> {
+    let refused =
+        |message| Error::usage(format!("--communicators: {message}"), "such as tp=8,dp=64, the innermost first");
+    text.parse().map_err(refused)
+}
+
+fn request(call: &CallArgs, args: &Args) -> Result<Request, Error> {
+    let measurements = &args.measurements;
     let named = |e: UnknownName| Error::Usage { message: e.to_string(), hint: None };
     // Where there are measurements, a largest size alone leaves their sizes.
     let to = call.maxbytes.is_some() && measurements.is_empty();
@@ -254,12 +317,13 @@ fn request(call: &CallArgs, measurements: &[PathBuf]) -> Result<Request, Error> 
         collectives: call.collectives()?,
         sizes: sized.then(|| call.sizes()).transpose()?,
         ranks: call.ranks,
+        communicators: args.communicators.as_deref().map(communicators).transpose()?,
         dtype: call.dtype.parse().map_err(named)?,
         op: call.op.parse().map_err(named)?,
         root: Rank(call.root),
         in_place: call.in_place,
         channels: call.channel_counts()?,
-        measurements: measurements.to_vec(),
+        measurements: measurements.clone(),
         this_launch: call.launch.is_some(),
         ..Request::default()
     })

@@ -26,10 +26,10 @@ pub(super) struct Machine {
 impl Machine {
     /// The machine of a site; frameworks run a process a GPU.
     pub(super) fn new(site: Site, launch: Option<Launch>) -> Result<Self, Error> {
-        if site.told.tuner.is_some() || site.spec.graph.is_some() {
+        if site.spec.graph.is_some() {
             return Err(Error::usage(
-                "the calls of a step take NCCL's own choice and channels: no tuner's table, no graph file",
-                "leave out --graph and NCCL_TUNER_CONFIG_FILE; `collcast simulate MACHINE` takes them for one call",
+                "the communicators of a step have graphs of their own: it takes no graph file",
+                "leave out --graph; `collcast simulate MACHINE` takes it for one call",
             ));
         }
         let device = device(&site.topology).ok_or_else(|| {
@@ -43,7 +43,8 @@ impl Machine {
     }
 
     pub(super) fn simulator(&self) -> Simulator<'_> {
-        Simulator::new(Predictor::new(&self.topology, &self.site.profile), self.device, self.settings)
+        let predictor = Predictor::new(&self.topology, &self.site.profile).with_tuner(self.site.told.tuner.clone());
+        Simulator::new(predictor, self.device, self.settings)
     }
 
     /// What its steps rest on.

@@ -1,32 +1,28 @@
 //! One training step: how long it takes, what of its communication is exposed, by what, and what would help.
 
 mod advice;
+mod collectives;
 mod loaded;
 mod outcome;
 mod recorded;
 mod request;
+mod simulated;
 mod timeline;
 mod variants;
 
-use std::collections::BTreeMap;
-
-use collcast_scenarios::study::{self, Breakdown};
+use collcast_scenarios::study;
 use collcast_sim::units::SimDuration;
-use collcast_sim::workload::{Level, Mechanisms, OpGraph, Simulator, Step};
+use collcast_sim::workload::{Level, Mechanisms, OpGraph, Simulator};
 
 use crate::error::Error;
-use crate::site::assumptions;
 pub use advice::Change;
-use loaded::{Loaded, Machine, failed, ms};
+pub use collectives::{Collectives, Role};
+use loaded::{Loaded, failed, ms};
 pub use outcome::{Communication, Detail, Disturbed, Outcome, PathPart, Stream, Variant};
 pub use recorded::{is_recorded, recorded, write_recorded};
 pub use request::Request;
+use simulated::of_graph;
 pub use timeline::timeline;
-
-/// Ranks that an answer shows, the first of their roles.
-const SHOWN_RANKS: usize = 8;
-/// Links that an answer shows.
-const SHOWN_LINKS: usize = 8;
 
 /// Simulates a training step, or each variant of it.
 ///
@@ -65,107 +61,6 @@ pub fn step(request: &Request) -> Result<Outcome, Error> {
         _ => first.detail = None,
     }
     Ok(first)
-}
-
-/// Simulates what all ranks do, on a machine.
-fn of_graph(label: &str, graph: OpGraph, machine: &Machine, level: Level) -> Result<Outcome, Error> {
-    let simulator = machine.simulator();
-    let step = simulator.run(&graph, Mechanisms::default(), level).map_err(failed)?;
-    let parts = study::breakdown(&simulator, &graph, &step).map_err(failed)?;
-    let grounds = machine.grounds();
-    let mut notes = assumptions(&machine.topology, &machine.site.profile, &machine.settings, &grounds.beyond);
-    notes.extend(machine.site.why.clone());
-    notes.push(format!(
-        "communication as {}; ranks of the same role once: {} -> {}",
-        if step.slices { "slices, all at once" } else { "flows, each call simulated alone first" },
-        graph.ranks.len(),
-        step.ranks.len()
-    ));
-    notes.extend(machine.site.told.notes.iter().cloned());
-    let links = step.links.iter().take(SHOWN_LINKS);
-    let detail = Detail {
-        communication: communication(&step),
-        streams: streams(&graph, &step),
-        path: path(&step),
-        links: links.map(|(link, share)| (machine.topology.link_name(*link), *share)).collect(),
-        ..Detail::default()
-    };
-    Ok(Outcome {
-        scenario: String::new(),
-        variants: vec![variant(label, &graph, &step, &parts)],
-        detail: Some(detail),
-        inputs: machine.site.sources.clone(),
-        notes,
-        warnings: machine.site.told.warnings.clone(),
-        grounds,
-        topology: machine.topology.clone(),
-        graph,
-        step,
-        parts,
-    })
-}
-
-fn variant(label: &str, graph: &OpGraph, step: &Step, parts: &Breakdown) -> Variant {
-    let signed = |picoseconds: study::Signed| picoseconds as f64 / 1e9;
-    Variant {
-        label: label.to_owned(),
-        ranks: graph.ranks.len() as u64,
-        step_ms: ms(parts.step),
-        compute_ms: ms(parts.compute),
-        exposed_ms: ms(parts.step) - ms(parts.compute),
-        interference_ms: signed(parts.interference),
-        launch_ms: signed(parts.launch),
-        framework_ms: signed(parts.framework),
-        unhidden_ms: signed(parts.unhidden),
-        bubble_ms: ms(parts.compute) - ms(parts.busiest),
-        events: step.events,
-    }
-}
-
-fn communication(step: &Step) -> Vec<Communication> {
-    let mut all = Vec::new();
-    for rank in step.ranks.iter().take(SHOWN_RANKS) {
-        all.extend(rank.communication.iter().map(|(kind, (calls, busy, exposed))| Communication {
-            rank: rank.rank.0,
-            like: rank.count,
-            kind: kind.to_string(),
-            calls: *calls,
-            busy_ms: ms(*busy),
-            exposed_ms: ms(*exposed),
-            how: step.how.get(kind).cloned().unwrap_or_default(),
-        }));
-    }
-    all
-}
-
-fn streams(graph: &OpGraph, step: &Step) -> Vec<Stream> {
-    let mut streams = Vec::new();
-    for rank in step.ranks.iter().take(SHOWN_RANKS) {
-        for (stream, busy) in graph.programs[rank.program].streams.iter().zip(&rank.busy) {
-            let busy_ms = ms(*busy);
-            let idle_ms = ms(step.time) - busy_ms;
-            streams.push(Stream { rank: rank.rank.0, stream: stream.name.to_string(), busy_ms, idle_ms });
-        }
-    }
-    streams
-}
-
-/// The critical path, added up by what its time went to, the longest first.
-fn path(step: &Step) -> Vec<PathPart> {
-    let mut sums: BTreeMap<(&str, &str), (u64, f64)> = BTreeMap::new();
-    for part in &step.path {
-        let sum = sums.entry((&part.what, part.bound_by.unwrap_or(""))).or_default();
-        *sum = (sum.0 + 1, sum.1 + ms(part.to - part.from));
-    }
-    let part = |((what, bound_by), (parts, time_ms)): ((&str, &str), (u64, f64))| PathPart {
-        what: what.to_owned(),
-        bound_by: bound_by.to_owned(),
-        parts,
-        time_ms,
-    };
-    let mut all: Vec<PathPart> = sums.into_iter().map(part).collect();
-    all.sort_by(|a, b| b.time_ms.total_cmp(&a.time_ms));
-    all
 }
 
 /// What stragglers and jitter cost: the step with and without.

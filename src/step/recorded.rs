@@ -10,8 +10,8 @@ use collcast_sim::ids::Rank;
 use collcast_sim::workload::Level;
 
 use super::loaded::Machine;
-use super::of_graph;
 use super::outcome::Outcome;
+use super::simulated::of_graph;
 use crate::error::Error;
 use crate::files;
 use crate::site::SiteSpec;

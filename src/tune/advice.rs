@@ -17,7 +17,7 @@ pub(super) fn advise(calls: &mut [Tuned]) {
 
 /// Brings what is known of each call up to date with what was measured.
 pub(super) fn posteriors(calls: &mut [Tuned]) {
-    for of in calls.chunk_by_mut(|a, b| a.collective == b.collective) {
+    for of in calls.chunk_by_mut(Tuned::is_like) {
         posterior::judge(of);
     }
 }
@@ -37,6 +37,8 @@ fn advice(call: &Tuned) -> Option<Advice> {
 /// Neighbouring sizes with one answer.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Range {
+    /// The communicator's name, where there are several.
+    pub communicator: Option<String>,
     /// What.
     pub collective: Collective,
     /// First byte count; neighbours meet at the geometric mean of their sizes.
@@ -80,12 +82,12 @@ pub(super) struct Span<'s> {
 
 /// Runs of neighbouring calls with equal `key`, each with its first and last byte count.
 pub(super) fn runs<K: PartialEq>(calls: &[Tuned], key: impl Fn(&Tuned) -> K) -> Vec<Span<'_>> {
-    let same = |a: &Tuned, b: &Tuned| a.collective == b.collective && key(a) == key(b);
+    let same = |a: &Tuned, b: &Tuned| a.is_like(b) && key(a) == key(b);
     let chunks: Vec<&[Tuned]> = calls.chunk_by(same).collect();
     let run = |index: usize| {
         let calls = chunks[index];
         let (first, last) = (&calls[0], &calls[calls.len() - 1]);
-        let neighbour = |chunk: &&&[Tuned]| chunk[0].collective == first.collective;
+        let neighbour = |chunk: &&&[Tuned]| chunk[0].is_like(first);
         let before = index.checked_sub(1).and_then(|i| chunks.get(i)).filter(neighbour).and_then(|chunk| chunk.last());
         let after = chunks.get(index + 1).filter(neighbour).and_then(|chunk| chunk.first());
         let from = before.map_or(0, |below| boundary(below.size_bytes, first.size_bytes) + 1);
@@ -118,6 +120,7 @@ fn range(run: &Span<'_>) -> Option<Range> {
     let basis = last.advice.as_ref().map_or_else(|| last.basis(taken), |advice| advice.basis);
     let (measured_us, default_measured_us) = measured.unzip();
     Some(Range {
+        communicator: last.communicator.name.clone(),
         collective: last.collective,
         from_bytes: run.from,
         to_bytes: run.to,
@@ -155,6 +158,8 @@ impl Loss {
 /// What a collective loses by each way to choose.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Regret {
+    /// The communicator's name, where there are several.
+    pub communicator: Option<String>,
     /// What.
     pub collective: Collective,
     /// Whose times are compared.
@@ -167,19 +172,22 @@ pub struct Regret {
     pub forecast: Option<Loss>,
 }
 
+/// A communicator by name, and what it calls.
+type Whose = (Option<String>, Collective);
+
 /// Regret by the forecast, and by measured times where NCCL's choice and another were measured.
 pub(super) fn regrets(calls: &[Tuned]) -> Vec<Regret> {
     let mut out = Vec::new();
-    for of in calls.chunk_by(|a, b| a.collective == b.collective) {
-        let collective = of[0].collective;
+    for of in calls.chunk_by(Tuned::is_like) {
+        let whose = (of[0].communicator.name.clone(), of[0].collective);
         let of: Vec<&Tuned> = of.iter().filter(|call| !call.beyond).collect();
-        out.push(predicted_regret(collective, &of));
-        out.extend(measured_regret(collective, &of));
+        out.push(predicted_regret(whose.clone(), &of));
+        out.extend(measured_regret(whose, &of));
     }
     out
 }
 
-fn predicted_regret(collective: Collective, of: &[&Tuned]) -> Regret {
+fn predicted_regret((communicator, collective): Whose, of: &[&Tuned]) -> Regret {
     let lost = |call: &&Tuned| {
         let best = call.fastest(|c| Some(c.predicted_us))?;
         let us = call.default_candidate().predicted_us;
@@ -188,11 +196,11 @@ fn predicted_regret(collective: Collective, of: &[&Tuned]) -> Regret {
     let modelled = of.iter().filter(|call| call.not_modelled().is_none());
     let losses: Vec<(u64, f64)> = modelled.filter_map(lost).collect();
     let basis = Basis::of(of.iter().flat_map(|call| &call.candidates));
-    Regret { collective, basis, sizes: losses.len(), default: Loss::of(&losses), forecast: None }
+    Regret { communicator, collective, basis, sizes: losses.len(), default: Loss::of(&losses), forecast: None }
 }
 
 /// The best of several measured times is partly luck, so this is a little too high.
-fn measured_regret(collective: Collective, of: &[&Tuned]) -> Option<Regret> {
+fn measured_regret((communicator, collective): Whose, of: &[&Tuned]) -> Option<Regret> {
     let lost = |call: &&Tuned| {
         let us = |index: usize| call.candidates[index].measured.map(|m| m.time_us);
         let best = us(call.fastest(|c| c.measured.map(|m| m.time_us))?)?;
@@ -201,6 +209,7 @@ fn measured_regret(collective: Collective, of: &[&Tuned]) -> Option<Regret> {
     };
     let (default, forecast): (Vec<_>, Vec<_>) = of.iter().filter(|call| call.timed() > 1).filter_map(lost).unzip();
     let (sizes, basis) = (default.len(), Basis::Measured);
-    let regret = Regret { collective, basis, sizes, default: Loss::of(&default), forecast: Some(Loss::of(&forecast)) };
+    let (default, forecast) = (Loss::of(&default), Some(Loss::of(&forecast)));
+    let regret = Regret { communicator, collective, basis, sizes, default, forecast };
     (sizes > 0).then_some(regret)
 }

@@ -13,7 +13,9 @@
 //! ```
 
 mod advice;
+mod communicator;
 pub mod install;
+mod jobs;
 mod live;
 mod measured;
 mod options;
@@ -27,15 +29,14 @@ mod write;
 
 use collcast_hwbackend::read::{FileReport, cut_runs, read_paths};
 use collcast_reports::model::Input;
-use collcast_sim::nccl::FUNCTIONS;
-use collcast_sim::predict::{Prediction, Settings};
-use collcast_sim::schedule::Call;
-use collcast_sim::units::Bytes;
+use collcast_sim::nccl::{FUNCTIONS, Version};
+use collcast_sim::predict::{PredictError, Prediction, Settings};
 
 pub use advice::{Loss, Range, Regret};
+pub use communicator::{Communicator, Communicators};
 pub use live::Live;
-pub use outcome::{Ended, Machine, Outcome};
-pub use request::Request;
+pub use outcome::{Ended, Machine, Outcome, StepGain};
+pub use request::{Objective, Request};
 pub use search::{Budget, Forced, Stopwatch};
 pub use tuned::{Advice, Basis, Belief, Candidate, Pair, Times, Tuned};
 pub use variables::{Effect, Lists, Variables};
@@ -46,8 +47,9 @@ use crate::error::Error;
 use crate::query::UNMEASURED_SWITCHES;
 use crate::site::{Site, assumptions};
 use crate::validate::judged::can_be_asked;
+use jobs::{Job, asked, jobs};
 use measured::Measured;
-use options::{Asked, Clock};
+use options::Clock;
 use search::Search;
 
 /// Times what NCCL could do, and says where another choice is worth it.
@@ -73,57 +75,86 @@ pub fn tune_measuring(
     tune_with(site, request, Some((stopwatch, budget)))
 }
 
-fn tune_with(site: &Site, request: &Request, measure: Option<(&mut dyn Stopwatch, Budget)>) -> Result<Outcome, Error> {
+fn tune_with(
+    site: &Site,
+    request: &Request,
+    mut measure: Option<(&mut dyn Stopwatch, Budget)>,
+) -> Result<Outcome, Error> {
     if let Some(collective) = request.collectives.iter().find(|c| !FUNCTIONS.iter().any(|(_, known)| known == *c)) {
         return Err(Error::usage(
             format!("NCCL has nothing to choose for {collective}: it is sends and receives"),
             format!("tunable are {}", FUNCTIONS.map(|(_, c)| c.name()).join(", ")),
         ));
     }
-    let topology = &site.topology;
-    let ranks = request.ranks.unwrap_or(topology.ranks());
+    let (mut jobs, mut notes) = jobs(site, request)?;
+    let ranks = jobs.iter().map(|job| job.group.communicator.ranks).max().unwrap_or_default();
     site.check_graphs(ranks)?;
-    let read = Read::of(site, request, ranks)?;
+    if let Some(job) = jobs.iter().find(|job| measure.is_some() && !job.group.is_first()) {
+        return Err(Error::usage(
+            format!(
+                "the ranks of {} are not the first of the machine, which a measurement runs",
+                job.group.communicator
+            ),
+            "leave it out, or leave out --measure: forecasts tune it",
+        ));
+    }
+    let read = Read::of(site, request, &jobs)?;
     // What is measured decides whose rules hold, unless the user does.
     let installed = measure.as_ref().and_then(|(stopwatch, _)| stopwatch.nccl());
-    let measured = installed.or(read.measured.nccl).filter(|_| site.spec.nccl.is_none());
+    let told = |of: &dyn Fn(&Measured) -> Option<Version>| read.measured.iter().find_map(of);
+    let measured = installed.or_else(|| told(&|m| m.nccl)).filter(|_| site.spec.nccl.is_none());
+    let launch = read.measured.iter().find_map(|measured| measured.launch);
     let settings = Settings {
-        launch: read.measured.launch.unwrap_or(site.settings().launch),
+        launch: launch.unwrap_or(site.settings().launch),
         version: measured.map(|version| version.covered().0).or(site.settings().version),
         ..*site.settings()
     };
-    let asked = asked(request, ranks, &read.measured.sizes())?;
-    let mut clock = Clock { predictor: site.predictor(), settings, measured: read.measured };
-    let mut calls = clock.time(asked, &request.watch)?;
-    let mut searched = Searched::default();
-    if let Some((stopwatch, budget)) = measure {
-        let mut search = Search::new(&mut calls, &mut clock.measured, &settings, installed);
-        search.run(stopwatch, budget, &request.watch);
-        let ended = match search.failure.take() {
-            Some(error) if search.times() == 0 => return Err(error),
-            failure => failure.map(|error| Ended { why: error.to_string(), code: error.code() }),
-        };
-        let unsettled = search.settle();
-        searched = Searched { csv: search.csv(), times: search.times(), ended, unsettled };
-    } else {
-        advice::advise(&mut calls);
+    notes.extend(read.measured.iter().find_map(Measured::note));
+
+    for (job, measured) in jobs.iter_mut().zip(&read.measured).filter(|_| request.step.is_none()) {
+        job.asked = asked(request, job.group.communicator.ranks, &measured.sizes())?;
+    }
+    let whole = site.predictor();
+    let views = jobs.iter().map(|job| job.group.view(&site.topology)).collect::<Result<Vec<_>, PredictError>>()?;
+    let (mut calls, mut searched, mut grounds) = (Vec::<Tuned>::new(), Searched::default(), Vec::new());
+    let mut variables = Variables::none("they would hold for all communicators; use the tuner table");
+    let alone = jobs.len() == 1;
+    let shares = jobs.len() as u32;
+    for ((job, view), measured) in jobs.into_iter().zip(&views).zip(read.measured) {
+        let own = view.as_ref().map(|view| whole.on(view));
+        let predictor = own.as_ref().unwrap_or(&whole);
+        let mut clock = Clock { whole: &whole, predictor, group: job.group, settings, measured };
+        let mut timed = clock.time(job.asked, &request.watch)?;
+        match &mut measure {
+            Some((stopwatch, budget)) if searched.ended.is_none() => {
+                let budget = Budget { time: budget.time / shares, times: budget.times / shares as usize };
+                let mut search = Search::new(&mut timed, &mut clock.measured, &settings, installed);
+                search.objective = request.objective;
+                search.run(*stopwatch, budget, &request.watch);
+                searched.add(search)?;
+            }
+            _ => advice::advise(&mut timed),
+        }
+        if alone {
+            variables = variables::find(&timed, predictor, &settings)?;
+        }
+        let on = On { topology: predictor.topology(), profile: &site.profile, settings: &settings };
+        for call in &timed {
+            let of = |p: &Prediction| Grounds::of(on, (call.collective, call.communicator.ranks), p.into());
+            grounds.extend(call.candidates.iter().map(|c| of(&c.prediction)));
+        }
+        calls.extend(timed);
     }
 
-    let machine = Machine::of(site, ranks, (clock.predictor.version(&settings), measured.is_some()));
-    let variables = variables::find(&calls, &clock.predictor, &settings)?;
-    let on = On { topology, profile: &site.profile, settings: &settings };
-    let of_call = |call: &Tuned| {
-        let of = |p: &Prediction| Grounds::of(on, (call.collective, ranks), p.into());
-        call.candidates.iter().map(|c| of(&c.prediction)).collect::<Grounds>()
-    };
-    let grounds: Grounds = calls.iter().map(of_call).collect();
-    let mut notes = assumptions(topology, &site.profile, &settings, &grounds.beyond);
-    notes.extend(site.why.clone());
-    notes.extend(site.told.notes.iter().cloned());
-    notes.extend(measured.map(|version| format!("NCCL {version} was measured: its rules hold")));
-    notes.extend(clock.measured.note());
+    let machine = Machine::of(site, ranks, (whole.version(&settings), measured.is_some()));
+    let grounds: Grounds = grounds.into_iter().collect();
+    let mut said = assumptions(&site.topology, &site.profile, &settings, &grounds.beyond);
+    said.extend(site.why.clone());
+    said.extend(site.told.notes.iter().cloned());
+    said.extend(measured.map(|version| format!("NCCL {version} was measured: its rules hold")));
+    said.extend(notes);
     if grounds.beyond.switches() {
-        notes.push(UNMEASURED_SWITCHES.to_owned());
+        said.push(UNMEASURED_SWITCHES.to_owned());
     }
     let unsettled = (searched.unsettled > 0).then(|| {
         let count = searched.unsettled;
@@ -131,13 +162,15 @@ fn tune_with(site: &Site, request: &Request, measure: Option<(&mut dyn Stopwatch
     });
     let Trust { status, confidence, basis } = grounds.trust();
     let ended = searched.ended.as_ref().map(|ended| format!("the search ended early: {}", ended.why));
+    let tuner_csv = write::tuner_csv(&calls, &machine);
     Ok(Outcome {
         ranges: advice::ranges(&calls),
         regrets: advice::regrets(&calls),
-        tuner_csv: write::tuner_csv(&calls, &machine),
+        step: request.step.as_ref().map(|step| StepGain::of(step, &tuner_csv)).transpose()?,
+        tuner_csv,
         nccl_env: write::nccl_env(&variables, &machine),
         inputs: site.sources.iter().cloned().chain(read.inputs).collect(),
-        notes,
+        notes: said,
         warnings: read
             .defects
             .into_iter()
@@ -169,18 +202,38 @@ struct Searched {
     unsettled: usize,
 }
 
+impl Searched {
+    /// Adds what the search for one communicator gave.
+    fn add(&mut self, mut search: Search<'_>) -> Result<(), Error> {
+        let first = self.times == 0;
+        self.ended = match search.failure.take() {
+            Some(error) if first && search.times() == 0 => return Err(error),
+            failure => failure.map(|error| Ended { why: error.to_string(), code: error.code() }),
+        };
+        self.unsettled += search.settle();
+        self.times += search.times();
+        if let Some(csv) = search.csv() {
+            // One header for all.
+            let rows = if first { csv.as_str() } else { csv.split_once('\n').map_or("", |(_, rows)| rows) };
+            self.csv.get_or_insert_default().push_str(rows);
+        }
+        Ok(())
+    }
+}
+
 /// What was measured, and in which files.
 #[derive(Default)]
 struct Read {
-    measured: Measured,
+    /// By communicator.
+    measured: Vec<Measured>,
     inputs: Vec<Input>,
     defects: Vec<String>,
 }
 
 impl Read {
-    fn of(site: &Site, request: &Request, ranks: u32) -> Result<Self, Error> {
+    fn of(site: &Site, request: &Request, jobs: &[Job]) -> Result<Self, Error> {
         if request.measurements.is_empty() {
-            return Ok(Self::default());
+            return Ok(Self { measured: jobs.iter().map(|_| Measured::default()).collect(), ..Self::default() });
         }
         let read = read_paths(&request.measurements, &request.read)?;
         can_be_asked(&read.files)?;
@@ -189,63 +242,24 @@ impl Read {
             path: Some(file.path.display().to_string()),
             hash: file.hash.clone(),
         };
+        let of = |job: &Job| {
+            // Runs are of the first ranks.
+            let ranks = Some(job.group.communicator.ranks).filter(|_| job.group.is_first())?;
+            Some(Measured::of(&read.measurements, ranks, site.settings().launch, request.this_launch))
+        };
+        let each: Vec<Option<Result<Measured, Error>>> = jobs.iter().map(of).collect();
+        let some = each.iter().flatten().any(Result::is_ok);
+        let measured = |of: Option<Result<Measured, Error>>| match of {
+            Some(Err(error)) if !some => Err(error),
+            Some(Ok(measured)) => Ok(measured),
+            _ => Ok(Measured::default()),
+        };
         Ok(Self {
             inputs: read.files.iter().filter(|file| file.rows > 0).map(input).collect(),
             defects: read.files.iter().filter_map(FileReport::defect).chain(cut_runs(&read.files)).collect(),
-            measured: Measured::of(&read.measurements, ranks, site.settings().launch, request.this_launch)?,
+            measured: each.into_iter().map(measured).collect::<Result<_, _>>()?,
         })
     }
-}
-
-/// Most calls with channels: a slip in the sizes must not run for ever.
-const MAX_POINTS: usize = 100_000;
-
-/// The calls asked about, and those of sizes below and above all of these.
-fn asked(request: &Request, ranks: u32, measured: &[u64]) -> Result<Vec<Asked>, Error> {
-    let all: Vec<u64> = (3..=33).map(|power| 1 << power).collect();
-    let free = if measured.is_empty() { &all } else { measured };
-    let mut asked = calls(request, ranks, request.sizes.as_deref().unwrap_or(free), false)?;
-    if asked.is_empty() {
-        return Err(Error::usage("there is no size or collective to tune", "name one, or leave both out"));
-    }
-    let outside = |other: &Asked| {
-        let sizes: Vec<Bytes> = (asked.iter())
-            .filter(|a| a.call.collective == other.call.collective)
-            .map(|asked| asked.call.size())
-            .collect();
-        let size = other.call.size();
-        sizes.iter().all(|&s| size < s) || sizes.iter().all(|&s| size > s)
-    };
-    let others: Vec<Asked> = calls(request, ranks, &all, true)?.into_iter().filter(outside).collect();
-    asked.extend(others);
-    Ok(asked)
-}
-
-/// The calls of some sizes, each with the channels to try.
-fn calls(request: &Request, ranks: u32, sizes: &[u64], beyond: bool) -> Result<Vec<Asked>, Error> {
-    let Request { collectives, channels, .. } = request;
-    let count = [collectives.len(), channels.len(), sizes.len()].into_iter().fold(1, usize::saturating_mul);
-    if count > MAX_POINTS {
-        return Err(Error::usage(
-            format!("the sweep has {count} points; at most {MAX_POINTS} are run"),
-            "take fewer sizes or algorithms",
-        ));
-    }
-    let mut calls: Vec<Asked> = Vec::new();
-    for &collective in collectives {
-        for &forced in channels {
-            for &size in sizes {
-                let (op, root, in_place) = (request.op, request.root, request.in_place);
-                let call = Call::of_size(collective, ranks, Bytes(size), request.dtype).aligned();
-                let call = Call { op, root, in_place, ..call };
-                match calls.iter_mut().find(|asked| asked.call == call) {
-                    Some(asked) => asked.channels.push(forced),
-                    None => calls.push(Asked { call, channels: vec![forced], beyond }),
-                }
-            }
-        }
-    }
-    Ok(calls)
 }
 
 /// Mean error on times held back one by one beyond which measurements and machine do not belong together: another size or

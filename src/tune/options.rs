@@ -2,10 +2,11 @@
 
 use collcast_sim::collective::Collective;
 use collcast_sim::engine::Unobserved;
-use collcast_sim::predict::{Choice, PredictError, Predictor, Settings};
+use collcast_sim::predict::{Choice, PredictError, Prediction, Predictor, Settings};
 use collcast_sim::schedule::Call;
 use rayon::prelude::*;
 
+use super::communicator::Group;
 use super::measured::Measured;
 use super::tuned::{Candidate, Pair, Tuned};
 use crate::error::Error;
@@ -18,11 +19,17 @@ pub(super) struct Asked {
     /// Channels that each algorithm and protocol is tried with; none is NCCL's number.
     pub(super) channels: Vec<Option<u32>>,
     pub(super) beyond: bool,
+    /// How often a rank makes it in a step; 1 where no step is asked about.
+    pub(super) times: u64,
 }
 
-/// What times candidates.
+/// What times the candidates of one communicator.
 pub(super) struct Clock<'s> {
-    pub(super) predictor: Predictor<'s>,
+    /// Of the whole machine.
+    pub(super) whole: &'s Predictor<'s>,
+    /// Of the communicator's ranks alone.
+    pub(super) predictor: &'s Predictor<'s>,
+    pub(super) group: Group,
     pub(super) settings: Settings,
     pub(super) measured: Measured,
 }
@@ -51,13 +58,23 @@ impl Clock<'_> {
         Ok(timed.into_iter().map(|(_, tuned)| tuned).collect())
     }
 
-    fn candidates(&self, Asked { call, channels, beyond }: Asked) -> Result<Tuned, PredictError> {
-        let Self { predictor, settings, measured } = self;
+    /// A call as the communicator makes it, beside the others on its hosts that do the same.
+    fn forecast(&self, call: &Call, pair: Option<Pair>, settings: &Settings) -> Result<Prediction, PredictError> {
+        let choice = pair.map_or((Choice::Auto, Choice::Auto), |(a, p)| (Choice::Forced(a), Choice::Forced(p)));
+        match (self.group.together.as_slice(), pair) {
+            (several @ [_, _, ..], _) => self.whole.predict_split(several, &|_| call.clone(), choice, settings),
+            (_, Some((a, p))) => self.predictor.predict_one(call, a, p, settings, &mut Unobserved),
+            (_, None) => self.predictor.predict(call, choice.0, choice.1, settings),
+        }
+    }
+
+    fn candidates(&self, Asked { call, channels, beyond, times: in_step }: Asked) -> Result<Tuned, PredictError> {
+        let Self { predictor, settings, measured, .. } = self;
         let times = |pair, channels, default| {
             let known = Some(measured).filter(|_| !beyond);
             known.and_then(|measured| measured.times(&call, pair, channels, default))
         };
-        let chosen = predictor.predict(&call, Choice::Auto, Choice::Auto, settings)?;
+        let chosen = self.forecast(&call, None, settings)?;
         let pair = (chosen.algorithm, chosen.protocol);
         let own = settings.channels;
         let decision = predictor.decide(&call, Choice::Auto, Choice::Auto, settings)?;
@@ -71,7 +88,7 @@ impl Clock<'_> {
             }
             for &channels in channels.iter().filter(|&&c| other != pair || c != own) {
                 let forced = Settings { channels: channels.or(own), ..*settings };
-                let prediction = predictor.predict_one(&call, other.0, other.1, &forced, &mut Unobserved)?;
+                let prediction = self.forecast(&call, Some(other), &forced)?;
                 let choice = (Choice::Forced(other.0), Choice::Forced(other.1));
                 let most = predictor.decide(&call, choice.0, choice.1, &forced)?.channels;
                 let measured = times(other, forced.channels, false);
@@ -79,6 +96,18 @@ impl Clock<'_> {
             }
         }
         let (collective, size_bytes, launch) = (call.collective, call.size().0, settings.launch);
-        Ok(Tuned { collective, size_bytes, call, launch, candidates, default: 0, beyond, advice: None })
+        let communicator = self.group.communicator.clone();
+        Ok(Tuned {
+            communicator,
+            collective,
+            size_bytes,
+            call,
+            launch,
+            candidates,
+            default: 0,
+            beyond,
+            in_step,
+            advice: None,
+        })
     }
 }

@@ -8,7 +8,9 @@ use serde::Serialize;
 use super::advice::{Range, Regret};
 use super::tuned::{Advice, Tuned};
 use super::variables::Variables;
+use crate::error::Error;
 use crate::site::Site;
+use crate::step::Collectives;
 
 /// Which machine settings are for.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -55,6 +57,28 @@ pub struct Ended {
     pub code: u8,
 }
 
+/// What a step gains.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct StepGain {
+    /// Its time by NCCL's choices, in milliseconds.
+    pub default_ms: f64,
+    /// By those of the table.
+    pub tuned_ms: f64,
+}
+
+impl StepGain {
+    /// Simulates a step with and without a table.
+    pub(super) fn of(step: &Collectives, table: &str) -> Result<Self, Error> {
+        let ms = |table| Ok::<f64, Error>(step.time(table)?.as_us() / 1e3);
+        Ok(Self { default_ms: ms(None)?, tuned_ms: ms(Some(table))? })
+    }
+
+    /// The part of the step that is saved.
+    pub fn saved(&self) -> f64 {
+        1.0 - self.tuned_ms / self.default_ms
+    }
+}
+
 /// What to take in place of NCCL's choice.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
@@ -66,6 +90,8 @@ pub struct Outcome {
     pub ranges: Vec<Range>,
     /// What is lost without it.
     pub regrets: Vec<Regret>,
+    /// What the step gains that was asked about.
+    pub step: Option<StepGain>,
     /// Variables that slow no size.
     pub variables: Variables,
     /// Table for our tuner plugin (`COLLCAST_TUNER_TABLE`) and NVIDIA's example (`NCCL_TUNER_CONFIG_FILE`).

@@ -159,7 +159,7 @@ fn corrected(points: &[Point<'_>], seen: &[&Seen<'_>]) -> (DVector<f64>, DMatrix
 /// of their absolute errors.
 pub(super) fn held_back(calls: &[Tuned]) -> (usize, f64) {
     let mut errors = Vec::new();
-    for of in calls.chunk_by(|a, b| a.collective == b.collective) {
+    for of in calls.chunk_by(Tuned::is_like) {
         let seen: Vec<Seen<'_>> = of.iter().flat_map(seen_of).collect();
         let seen: Vec<&Seen<'_>> = seen.iter().collect();
         for near in seen.chunks(NEAREST) {

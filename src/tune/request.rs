@@ -6,7 +6,21 @@ use collcast_hwbackend::read::ReadOptions;
 use collcast_sim::collective::{Collective, DataType, ReduceOp};
 use collcast_sim::ids::Rank;
 
+use super::communicator::Communicators;
+use crate::step::Collectives;
 use crate::watch::Watch;
+
+/// What a measurement is worth: how the gains of several sizes count against each other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Objective {
+    /// Each size alike, by the part of its time that is saved: small ones count as much as large ones.
+    #[default]
+    Latency,
+    /// By the time that is saved: large sizes count most.
+    Bandwidth,
+    /// By the time that is saved in a step, where each call is made as often as there.
+    Step,
+}
 
 /// What is to be tuned. By itself all-reduce of float32 over all ranks, from 8 B to 8 GiB.
 #[derive(Clone, Debug)]
@@ -17,6 +31,12 @@ pub struct Request {
     pub sizes: Option<Vec<u64>>,
     /// Ranks, from the first GPU; all GPUs by default.
     pub ranks: Option<u32>,
+    /// The communicators of a job, in place of one over all ranks.
+    pub communicators: Option<Communicators>,
+    /// The calls of a step, in place of collectives and sizes; the site is the step's.
+    pub step: Option<Collectives>,
+    /// How gains count against each other.
+    pub objective: Objective,
     /// Element type.
     pub dtype: DataType,
     /// Reduction.
@@ -43,6 +63,9 @@ impl Default for Request {
             collectives: vec![Collective::AllReduce],
             sizes: None,
             ranks: None,
+            communicators: None,
+            step: None,
+            objective: Objective::default(),
             dtype: DataType::Float32,
             op: ReduceOp::Sum,
             root: Rank(0),

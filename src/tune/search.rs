@@ -15,6 +15,7 @@ use collcast_sim::schedule::Call;
 
 use super::advice::{advise, posteriors};
 use super::measured::Measured;
+use super::request::Objective;
 use super::tuned::{Candidate, Pair, Tuned};
 use crate::error::Error;
 use crate::watch::Watch;
@@ -77,6 +78,8 @@ pub(super) struct Search<'s> {
     pub(super) launch: Launch,
     /// Settings of the machine: channels of NCCL's own choice.
     pub(super) own: Option<u32>,
+    /// How the gains of several sizes count.
+    pub(super) objective: Objective,
     /// The version of NCCL that is measured; none of other back ends.
     nccl: Option<Version>,
     rows: Vec<Row>,
@@ -94,7 +97,8 @@ impl<'s> Search<'s> {
         nccl: Option<Version>,
     ) -> Self {
         let (launch, own) = (settings.launch, settings.channels);
-        Self { calls, measured, launch, own, nccl, rows: Vec::new(), closed: BTreeSet::new(), failure: None }
+        let objective = Objective::default();
+        Self { calls, measured, launch, own, objective, nccl, rows: Vec::new(), closed: BTreeSet::new(), failure: None }
     }
 
     /// Measures until nothing is worth it, the budget is spent, or somebody stops it: what was measured stays. In the second
@@ -136,8 +140,9 @@ impl<'s> Search<'s> {
         for collective in collectives {
             for &choice in &choices {
                 let of = self.open().filter(|(_, call)| call.collective == collective);
-                let mut worth: Vec<(f64, usize)> =
-                    of.filter_map(|(index, _)| Some((self.worth(index, choice)?, index))).collect();
+                let mut worth: Vec<(f64, usize)> = of
+                    .filter_map(|(index, call)| Some((self.weight(call) * self.worth(index, choice)?, index)))
+                    .collect();
                 worth.sort_by(|a, b| b.0.total_cmp(&a.0));
                 let total: f64 = worth.iter().map(|w| w.0).sum();
                 if total > best.as_ref().map_or(0.0, |best| best.0) {
@@ -164,6 +169,15 @@ impl<'s> Search<'s> {
     /// The calls that were asked about and are modelled.
     fn open(&self) -> impl Iterator<Item = (usize, &Tuned)> {
         self.calls.iter().enumerate().filter(|(_, call)| !call.beyond && call.not_modelled().is_none())
+    }
+
+    /// What a part of a call's time counts for.
+    fn weight(&self, call: &Tuned) -> f64 {
+        match self.objective {
+            Objective::Latency => 1.0,
+            Objective::Bandwidth => call.default_candidate().belief.time_us,
+            Objective::Step => call.default_candidate().belief.time_us * call.in_step as f64,
+        }
     }
 
     /// What a choice is expected to save at a call over the best that is known, as a logarithm, where that is worth it.
@@ -326,6 +340,28 @@ fn normal(u: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::site::Site;
+    use crate::tune::{Request, tune};
+
+    /// Goal: what a size counts for: as much as any other, its time, or its time in a step.
+    #[test]
+    fn the_objective_weighs_sizes() {
+        let site = Site::load("h200x4").unwrap();
+        let request = Request { sizes: Some(vec![1 << 10, 1 << 28]), ..Request::default() };
+        let mut calls = tune(&site, &request).unwrap().calls;
+        calls.iter_mut().filter(|call| call.size_bytes == 1 << 10).for_each(|call| call.in_step = 1_000_000);
+        let mut measured = Measured::default();
+        let mut search = Search::new(&mut calls, &mut measured, site.settings(), None);
+        let mut small = |objective| {
+            search.objective = objective;
+            let of = |bytes| search.calls.iter().find(|c| c.size_bytes == bytes).map(|c| search.weight(c)).unwrap();
+            of(1 << 10) / of(1 << 28)
+        };
+        assert_eq!(small(Objective::Latency), 1.0);
+        assert!(small(Objective::Bandwidth) < 0.1, "{}", small(Objective::Bandwidth));
+        let (step, bandwidth) = (small(Objective::Step), small(Objective::Bandwidth));
+        assert!((step / bandwidth / 1e6 - 1.0).abs() < 1e-9, "{step} {bandwidth}");
+    }
 
     /// Goal: expected gains by hand: half of the mean absolute deviation where nothing is ahead, the lead itself where it is
     /// sure, next to nothing far behind.

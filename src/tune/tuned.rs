@@ -5,6 +5,8 @@ use collcast_sim::predict::Prediction;
 use collcast_sim::schedule::Call;
 use serde::Serialize;
 
+use super::communicator::Communicator;
+
 /// Algorithm and protocol.
 pub type Pair = (Algorithm, Protocol);
 
@@ -133,6 +135,8 @@ pub struct Advice {
 /// A call with all that NCCL could do for it, and what to do.
 #[derive(Clone, Debug, Serialize)]
 pub struct Tuned {
+    /// Who calls.
+    pub communicator: Communicator,
     /// What.
     pub collective: Collective,
     /// Size in bytes, as nccl-tests counts it.
@@ -148,11 +152,18 @@ pub struct Tuned {
     pub default: usize,
     /// Not asked about: what is set for other sizes must not harm it.
     pub beyond: bool,
+    /// How often a rank makes the call in the step that was asked about; 1 without one.
+    pub in_step: u64,
     /// A better candidate, beyond doubt.
     pub advice: Option<Advice>,
 }
 
 impl Tuned {
+    /// Whether another call is of the same collective and communicator.
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        self.collective == other.collective && self.communicator == other.communicator
+    }
+
     /// What NCCL takes by itself.
     pub fn default_candidate(&self) -> &Candidate {
         &self.candidates[self.default]

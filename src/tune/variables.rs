@@ -26,7 +26,7 @@ pub struct Variables {
 }
 
 impl Variables {
-    fn none(why: &str) -> Self {
+    pub(super) fn none(why: &str) -> Self {
         Self { why: why.to_owned(), ..Self::default() }
     }
 }

@@ -51,13 +51,13 @@ pub(super) fn tuner_csv(calls: &[Tuned], machine: &Machine) -> String {
         [("# changes:", changed), ("# kept: NCCL's own choices, for NVIDIA's example; ours leaves them to NCCL", kept)];
     for (heading, spans) in sections {
         let _ = writeln!(out, "{heading}");
-        lines(&mut out, &spans, machine);
+        lines(&mut out, &spans);
     }
     out
 }
 
 /// The lines of some spans.
-fn lines(out: &mut String, spans: &[Span<'_>], machine: &Machine) {
+fn lines(out: &mut String, spans: &[Span<'_>]) {
     for Span { from, to, calls } in spans {
         let last = &calls[calls.len() - 1];
         let taken = last.taken();
@@ -73,8 +73,8 @@ fn lines(out: &mut String, spans: &[Span<'_>], machine: &Machine) {
             last.collective.name().replace('_', ""),
             algorithm.name(),
             protocol.name(),
-            machine.nodes,
-            machine.ranks,
+            last.communicator.nodes,
+            last.communicator.ranks,
         );
     }
 }

@@ -3,7 +3,7 @@
 use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
 use collcast_sim::units::Bytes;
 
-use crate::tune::{Basis, Outcome, Range, Regret, Variables};
+use crate::tune::{Basis, Outcome, Range, Regret, StepGain, Variables};
 
 /// What of an outcome is printed, and how.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -29,15 +29,20 @@ impl Outcome {
         report.assumptions.clone_from(&outcome.notes);
         report.warnings.clone_from(&outcome.warnings);
         let shown = outcome.ranges.iter().filter(|range| !show.changes_only || range.changes);
-        report.tables.push(range_table(shown, show.for_people));
-        report.tables.push(regret_table(&outcome.regrets));
+        let named = outcome.ranges.iter().any(|range| range.communicator.is_some());
+        report.tables.push(range_table(shown, (named, show.for_people)));
+        report.tables.push(regret_table(&outcome.regrets, named));
+        if let Some(step) = &outcome.step {
+            report.tables.push(call_table(outcome));
+            report.tables.push(step_table(step));
+        }
         report.tables.push(variable_table(&outcome.variables));
         report.verdict = Some(verdict(outcome, show.written));
         report
     }
 }
 
-fn range_table<'r>(ranges: impl Iterator<Item = &'r Range>, for_people: bool) -> Table {
+fn range_table<'r>(ranges: impl Iterator<Item = &'r Range>, (named, for_people): (bool, bool)) -> Table {
     let columns = [
         Column::text("collective", "collective"),
         Column::number("size_min_bytes", "from"),
@@ -55,9 +60,9 @@ fn range_table<'r>(ranges: impl Iterator<Item = &'r Range>, for_people: bool) ->
         Column::number("measured_us", "measured us"),
         Column::number("default_measured_us", "NCCL's us"),
     ];
-    let mut table = Table::new("rows", "What to take", columns);
+    let mut table = Table::new("rows", "What to take", whose(named).into_iter().chain(columns));
     for r in ranges {
-        table.push([
+        let cells = [
             r.collective.name().into(),
             r.from_bytes.into(),
             if for_people && r.to_bytes > END { "end".into() } else { r.to_bytes.into() },
@@ -73,12 +78,67 @@ fn range_table<'r>(ranges: impl Iterator<Item = &'r Range>, for_people: bool) ->
             r.basis.name().into(),
             r.measured_us.map(|us| Cell::float(us, 2)).into(),
             r.default_measured_us.map(|us| Cell::float(us, 2)).into(),
+        ];
+        table.push(name(named, r.communicator.as_ref()).into_iter().chain(cells));
+    }
+    table
+}
+
+/// The column of the communicator, where there are several.
+fn whose(named: bool) -> Option<Column> {
+    named.then(|| Column::text("communicator", "communicator"))
+}
+
+/// Its cell.
+fn name(named: bool, name: Option<&String>) -> Option<Cell> {
+    named.then(|| name.map(String::as_str).into())
+}
+
+/// The calls of a step.
+fn call_table(outcome: &Outcome) -> Table {
+    let columns = [
+        Column::text("communicator", "communicator"),
+        Column::text("collective", "collective"),
+        Column::number("size_bytes", "size"),
+        Column::number("calls", "calls"),
+        Column::text("algorithm", "algorithm"),
+        Column::text("protocol", "protocol"),
+        Column::number("time_us", "us"),
+        Column::text("default_algorithm", "NCCL's"),
+        Column::text("default_protocol", "choice"),
+        Column::number("default_time_us", "us"),
+    ];
+    let mut table = Table::new("calls", "The calls of a step, for one rank", columns);
+    for call in outcome.asked() {
+        let (taken, default) = (call.taken(), call.default_candidate());
+        table.push([
+            call.communicator.name.as_deref().into(),
+            call.collective.name().into(),
+            call.size_bytes.into(),
+            call.in_step.into(),
+            taken.pair.0.name().into(),
+            taken.pair.1.name().into(),
+            Cell::float(taken.belief.time_us, 2),
+            default.pair.0.name().into(),
+            default.pair.1.name().into(),
+            Cell::float(default.belief.time_us, 2),
         ]);
     }
     table
 }
 
-fn regret_table(regrets: &[Regret]) -> Table {
+fn step_table(step: &StepGain) -> Table {
+    let columns = [
+        Column::number("default_ms", "by NCCL's choice ms"),
+        Column::number("tuned_ms", "with the table ms"),
+        Column::number("saved", "saved"),
+    ];
+    let mut table = Table::new("step", "The step, simulated", columns);
+    table.push([Cell::float(step.default_ms, 3), Cell::float(step.tuned_ms, 3), Cell::float(step.saved(), 3)]);
+    table
+}
+
+fn regret_table(regrets: &[Regret], named: bool) -> Table {
     let columns = [
         Column::text("collective", "collective"),
         Column::text("basis", "by"),
@@ -89,9 +149,10 @@ fn regret_table(regrets: &[Regret]) -> Table {
         Column::number("forecast_mean", "forecast's mean"),
         Column::number("forecast_max", "max"),
     ];
+    let columns = whose(named).into_iter().chain(columns);
     let mut table = Table::new("regret", "Time lost to the best choice, as a fraction of it", columns);
     for r in regrets {
-        table.push([
+        let cells = [
             r.collective.name().into(),
             r.basis.name().into(),
             r.sizes.into(),
@@ -100,7 +161,8 @@ fn regret_table(regrets: &[Regret]) -> Table {
             r.default.max_at_bytes.into(),
             r.forecast.as_ref().map(|f| Cell::float(f.mean, 3)).into(),
             r.forecast.as_ref().map(|f| Cell::float(f.max, 3)).into(),
-        ]);
+        ];
+        table.push(name(named, r.communicator.as_ref()).into_iter().chain(cells));
     }
     table
 }
@@ -161,7 +223,7 @@ fn verdict(outcome: &Outcome, written: bool) -> Verdict {
         "{} of {asked} sizes gain, most {} at {}: {}/{} in place of {}/{} saves {:.0}%{}",
         outcome.changes().count(),
         call.collective,
-        Bytes(call.size_bytes),
+        Bytes(call.size_bytes).about(),
         taken.0,
         taken.1,
         default.0,
@@ -169,6 +231,11 @@ fn verdict(outcome: &Outcome, written: bool) -> Verdict {
         100.0 * advice.gain,
         if outcome.variables.lines.is_empty() { "; no environment variable alone does it" } else { "" },
     );
+    let step = outcome.step.as_ref().map(|step| {
+        let StepGain { default_ms, tuned_ms } = step;
+        format!("; the step takes {tuned_ms:.1} ms in place of {default_ms:.1}, {:.1}% less", 100.0 * step.saved())
+    });
+    let sentence = sentence + &step.unwrap_or_default();
     let next = if written {
         "`collcast tune install DIR` loads tuner.csv, or source nccl.env; measure again and `collcast compare`"
     } else {

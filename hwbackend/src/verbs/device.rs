@@ -25,6 +25,7 @@ use rdma_mummy_sys::{
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 
+use super::acknowledgement::{RETRIES, timeout};
 use crate::exec::ExecError;
 
 /// Alignment of memory that is registered: a page.

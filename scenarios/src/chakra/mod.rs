@@ -16,6 +16,3 @@ mod write;
 pub use error::ChakraError;
 pub use read::{Reader, Recorded};
 pub use write::write;
-
-/// Picoseconds of a microsecond.
-const PICOSECONDS: u64 = 1_000_000;

@@ -8,8 +8,8 @@ use collcast_sim::predict::Choice;
 use collcast_sim::units::{Bytes, SimDuration};
 use collcast_sim::workload::{Communicate, Compute, Mover};
 
+use super::names::{self, PICOSECONDS};
 use super::wire::{Attribute, Node, Value, node_type};
-use super::{PICOSECONDS, names};
 
 /// Most different things that are named in warnings.
 const UNUSED_NAMED: usize = 1000;

@@ -8,8 +8,8 @@ use collcast_sim::workload::{Mover, Op, OpGraph, Program, RankSpec, StreamKind, 
 use serde_json::json;
 
 use super::error::ChakraError;
+use super::names::{self, PICOSECONDS};
 use super::wire::{Attribute, GlobalMetadata, Node, Texts, Value, node_type};
-use super::{PICOSECONDS, names};
 
 /// Version of the schema that files say.
 const VERSION: &str = "0.0.4";

@@ -93,6 +93,27 @@ pub(super) fn tasks_are_few(graph: &OpGraph) -> bool {
     graph.ranks.iter().fold(0_u64, |sum, r| sum.saturating_add(of(r.program))) <= FEW_HELD
 }
 
+/// A group of ranks, and those of others that have a rank on one of its hosts: what runs at the same time on the same NICs.
+/// Of many the first, so that all have at most 512 ranks.
+pub fn siblings<'g>(
+    topology: &Topology,
+    group: &[Rank],
+    others: impl IntoIterator<Item = &'g [Rank]>,
+) -> Vec<Vec<Rank>> {
+    let on = |g: &[Rank]| -> std::collections::BTreeSet<u32> { g.iter().map(|&r| topology.host_of(r).0).collect() };
+    let hosts = on(group);
+    let mut all = vec![group.to_vec()];
+    let mut ranks = group.len();
+    for other in others.into_iter().filter(|other| !on(other).is_disjoint(&hosts)) {
+        ranks += other.len();
+        if ranks > MAX_TOGETHER {
+            break;
+        }
+        all.push(other.to_vec());
+    }
+    all
+}
+
 impl<'a> Simulator<'a> {
     /// Simulates on a machine, given what its GPUs have.
     pub fn new(predictor: Predictor<'a>, device: Device, settings: Settings) -> Self {
@@ -129,22 +150,10 @@ impl<'a> Simulator<'a> {
 
     /// The groups of a class that run on the hosts of one of them, that one first.
     fn siblings(&self, graph: &OpGraph, class_of: &[usize], group: usize) -> Vec<Vec<Rank>> {
-        let topology = self.topology();
-        let on = |g: &[Rank]| -> std::collections::BTreeSet<u32> { g.iter().map(|&r| topology.host_of(r).0).collect() };
-        let hosts = on(&graph.groups[group]);
-        let mut all = vec![graph.groups[group].clone()];
-        let mut ranks = all[0].len();
-        for (index, other) in graph.groups.iter().enumerate() {
-            if index == group || class_of[index] != class_of[group] || on(other).is_disjoint(&hosts) {
-                continue;
-            }
-            ranks += other.len();
-            if ranks > MAX_TOGETHER {
-                break;
-            }
-            all.push(other.clone());
-        }
-        all
+        let alike = (graph.groups.iter().enumerate())
+            .filter(|(index, _)| *index != group && class_of[*index] == class_of[group])
+            .map(|(_, other)| other.as_slice());
+        siblings(self.topology(), &graph.groups[group], alike)
     }
 
     /// A collective of a group alone with its siblings.

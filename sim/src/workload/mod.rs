@@ -28,7 +28,7 @@ mod outcome;
 use crate::engine::{Unobserved, run};
 use crate::ids::Rank;
 
-pub use footprint::{Footprint, Simulator};
+pub use footprint::{Footprint, Simulator, siblings};
 pub use graph::{
     Communicate, Compute, Device, Jitter, Level, Mechanisms, Mover, Op, OpGraph, Program, RankSpec, Stream, StreamKind,
     What, WorkloadError,

@@ -418,6 +418,8 @@ def tune(
     nccl: _Values | None = None,
     env: _Pairs | None = None,
     explain_choice: bool | None = None,
+    communicators: _Values | None = None,
+    objective: _Values | None = None,
     measurements: _Pairs | None = None,
     measure: bool | None = None,
     backend: _Values | None = None,

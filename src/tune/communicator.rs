@@ -1,0 +1,173 @@
+//! The communicators of a job: which ranks call together, and who calls at the same time on the same hosts.
+
+use std::fmt;
+use std::str::FromStr;
+
+use collcast_sim::ids::Rank;
+use collcast_sim::predict::PredictError;
+use collcast_sim::topology::Topology;
+use collcast_sim::workload::siblings;
+use serde::Serialize;
+
+use crate::error::Error;
+
+/// What a tuner plugin knows of a communicator, with the name that the user gives it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Communicator {
+    /// Its name, such as `tp`; none where all ranks are one communicator.
+    pub name: Option<String>,
+    /// Hosts.
+    pub nodes: u32,
+    /// Ranks.
+    pub ranks: u32,
+}
+
+impl fmt::Display for Communicator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, nodes, ranks } = self;
+        let name = name.as_deref().unwrap_or("all");
+        write!(f, "{name} ({ranks} ranks, {nodes} hosts)")
+    }
+}
+
+/// Sizes of the communicators that each rank is in, the innermost first, as ranks are numbered: `tp=8,dp=64`.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Communicators(Vec<(String, u32)>);
+
+impl FromStr for Communicators {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let part = |part: &str| {
+            let (name, ranks) =
+                part.split_once('=').ok_or_else(|| format!("`{part}` is no NAME=RANKS, such as tp=8"))?;
+            let named = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
+            let ranks = ranks.parse().ok().filter(|ranks| *ranks > 0);
+            let ranks = ranks.filter(|_| named).ok_or_else(|| format!("`{part}` is no NAME=RANKS, such as tp=8"))?;
+            Ok((name.to_owned(), ranks))
+        };
+        let parts: Vec<(String, u32)> = text.split(',').map(|p| part(p.trim())).collect::<Result<_, String>>()?;
+        if let Some((name, _)) =
+            parts.iter().enumerate().find(|(at, p)| parts[..*at].iter().any(|q| q.0 == p.0)).map(|p| p.1)
+        {
+            return Err(format!("`{name}` is there twice"));
+        }
+        Ok(Self(parts))
+    }
+}
+
+/// One communicator on a machine.
+pub(super) struct Group {
+    pub(super) communicator: Communicator,
+    /// Its ranks, and those of its like that share a host with it, each in the order of the communicator. None where all
+    /// ranks are one communicator.
+    pub(super) together: Vec<Vec<Rank>>,
+}
+
+impl Group {
+    /// All of the first ranks as one.
+    pub(super) fn whole(topology: &Topology, ranks: u32) -> Self {
+        let first: Vec<Rank> = (0..ranks.min(topology.ranks())).map(Rank).collect();
+        Self { communicator: communicator(None, topology, &first, ranks), together: Vec::new() }
+    }
+
+    /// One with a name, beside others of the same role.
+    pub(super) fn named<'g>(
+        name: &str,
+        topology: &Topology,
+        ranks: &[Rank],
+        others: impl IntoIterator<Item = &'g [Rank]>,
+    ) -> Self {
+        let count = u32::try_from(ranks.len()).unwrap_or(u32::MAX);
+        Self {
+            communicator: communicator(Some(name.to_owned()), topology, ranks, count),
+            together: siblings(topology, ranks, others),
+        }
+    }
+
+    /// The machine as its ranks see it; none where these are the first of the machine as it is.
+    ///
+    /// # Errors
+    /// A rank that the machine has not.
+    pub(super) fn view(&self, topology: &Topology) -> Result<Option<Topology>, PredictError> {
+        let Some(ranks) = self.together.first() else { return Ok(None) };
+        let gpus: Vec<_> = ranks.iter().map(|&rank| topology.gpu_of(rank)).collect();
+        Ok(Some(topology.placed(&gpus)?))
+    }
+
+    /// Whether it is the ranks that a run of nccl-tests has: the first, one after another.
+    pub(super) fn is_first(&self) -> bool {
+        self.together.first().is_none_or(|ranks| ranks.iter().zip(0..).all(|(rank, at)| rank.0 == at))
+    }
+}
+
+fn communicator(name: Option<String>, topology: &Topology, ranks: &[Rank], count: u32) -> Communicator {
+    let hosts: std::collections::BTreeSet<u32> = ranks.iter().map(|&rank| topology.host_of(rank).0).collect();
+    Communicator { name, nodes: hosts.len() as u32, ranks: count }
+}
+
+impl Communicators {
+    /// The communicators on a machine, one of each role. Those of one rank make no call; of those that NCCL's plugin cannot
+    /// tell apart, by hosts and ranks, the first stands for all, as the note says.
+    ///
+    /// # Errors
+    /// More ranks than the machine has.
+    pub(super) fn on(&self, topology: &Topology) -> Result<(Vec<Group>, Vec<String>), Error> {
+        let ranks =
+            self.0.iter().try_fold(1_u32, |product, (_, ranks)| product.checked_mul(*ranks)).unwrap_or(u32::MAX);
+        if ranks > topology.ranks() {
+            let (gpus, topology) = (topology.ranks(), topology.name.clone());
+            return Err(PredictError::TooFewGpus { ranks, topology, gpus }.into());
+        }
+        let (mut groups, mut notes) = (Vec::<Group>::new(), Vec::new());
+        let mut stride = 1;
+        for (name, size) in self.0.iter().filter(|(_, size)| *size > 1) {
+            // Ranks that differ in this role alone.
+            let of = |first: u32| -> Vec<Rank> { (0..*size).map(|at| Rank(first + at * stride)).collect() };
+            let firsts = (1..ranks).filter(|rank| rank / stride % size == 0);
+            let others: Vec<Vec<Rank>> = firsts.map(of).collect();
+            let group = Group::named(name, topology, &of(0), others.iter().map(Vec::as_slice));
+            stride *= size;
+            let key = |group: &Group| (group.communicator.nodes, group.communicator.ranks);
+            match groups.iter().find(|other| key(other) == key(&group)) {
+                Some(other) => notes.push(format!(
+                    "{name} has as many ranks and hosts as {}, and NCCL's plugin tells them apart by nothing else: the lines of the first hold for both",
+                    other.communicator
+                )),
+                None => groups.push(group),
+            }
+        }
+        if groups.is_empty() {
+            return Err(Error::usage("no communicator has two ranks", "name their sizes, such as tp=8,dp=64"));
+        }
+        Ok((groups, notes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::site::SiteSpec;
+
+    /// Goal: a role's ranks and the others of its role on the same hosts, by hand: two hosts of 8, tp=4, dp=4.
+    #[test]
+    fn roles_by_hand() {
+        let topology = SiteSpec::new("dgx-h100").nodes(2).topology().unwrap();
+        let (groups, notes) = "tp=4,pp=1,dp=4".parse::<Communicators>().unwrap().on(&topology).unwrap();
+        assert!(notes.is_empty(), "{notes:?}");
+        let ranks = |group: &Group| -> Vec<Vec<u32>> {
+            group.together.iter().map(|ranks| ranks.iter().map(|rank| rank.0).collect()).collect()
+        };
+        assert_eq!(ranks(&groups[0]), [vec![0, 1, 2, 3], vec![4, 5, 6, 7]]);
+        assert_eq!(ranks(&groups[1]), [vec![0, 4, 8, 12], vec![1, 5, 9, 13], vec![2, 6, 10, 14], vec![3, 7, 11, 15]]);
+        assert_eq!(groups[0].communicator.to_string(), "tp (4 ranks, 1 hosts)");
+        assert_eq!(groups[1].communicator.to_string(), "dp (4 ranks, 2 hosts)");
+        assert!(groups[0].is_first() && !groups[1].is_first());
+        let (groups, notes) = "a=2,b=2".parse::<Communicators>().unwrap().on(&topology).unwrap();
+        assert_eq!((groups.len(), notes.len()), (1, 1), "{notes:?}");
+        assert!("a=8,b=4".parse::<Communicators>().unwrap().on(&topology).is_err());
+        for bad in ["", "tp", "tp=0", "=4", "tp=x", "tp=2,tp=4", "tp=1"] {
+            assert!(bad.parse::<Communicators>().is_err_and(|e| !e.is_empty()) || bad == "tp=1", "{bad}");
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! What is asked about: the communicators, and the calls of each.
+
+use std::collections::BTreeSet;
+
+use collcast_sim::collective::Collective;
+use collcast_sim::schedule::Call;
+use collcast_sim::units::Bytes;
+
+use super::communicator::Group;
+use super::options::Asked;
+use super::request::Request;
+use crate::error::Error;
+use crate::site::Site;
+use crate::step::Collectives;
+
+/// A communicator, and what it is asked to do.
+pub(super) struct Job {
+    pub(super) group: Group,
+    /// Where a machine is asked about, known once measurements are read.
+    pub(super) asked: Vec<Asked>,
+}
+
+/// The communicators with their calls, and what is to be known of them.
+pub(super) fn jobs(site: &Site, request: &Request) -> Result<(Vec<Job>, Vec<String>), Error> {
+    let topology = &site.topology;
+    if let Some(step) = &request.step {
+        return Ok((step_jobs(step, request)?, Vec::new()));
+    }
+    let (groups, notes) = match &request.communicators {
+        Some(communicators) => communicators.on(topology)?,
+        None => (vec![Group::whole(topology, request.ranks.unwrap_or(topology.ranks()))], Vec::new()),
+    };
+    Ok((groups.into_iter().map(|group| Job { group, asked: Vec::new() }).collect(), notes))
+}
+
+/// Those of a step. Roles with as many hosts and ranks are one to NCCL's plugin.
+fn step_jobs(step: &Collectives, request: &Request) -> Result<Vec<Job>, Error> {
+    let mut jobs: Vec<Job> = Vec::new();
+    for role in &step.roles {
+        let others = role.others.iter().map(Vec::as_slice);
+        let group = Group::named(&role.name, &step.site.topology, &role.ranks, others);
+        let key = |group: &Group| (group.communicator.nodes, group.communicator.ranks);
+        let at = jobs.iter().position(|job| key(&job.group) == key(&group)).unwrap_or(jobs.len());
+        if at == jobs.len() {
+            jobs.push(Job { group, asked: Vec::new() });
+        }
+        let asked = &mut jobs[at].asked;
+        for (call, times) in &role.calls {
+            let same = |a: &&mut Asked| (a.call.collective, a.call.size()) == (call.collective, call.size());
+            match asked.iter_mut().find(same) {
+                Some(known) => known.times = known.times.max(*times),
+                None => asked.push(Asked {
+                    call: call.clone(),
+                    channels: request.channels.clone(),
+                    beyond: false,
+                    times: *times,
+                }),
+            }
+        }
+    }
+    for job in &mut jobs {
+        let collectives: BTreeSet<Collective> = job.asked.iter().map(|asked| asked.call.collective).collect();
+        let own = Request { collectives: collectives.into_iter().collect(), ..request.clone() };
+        let around = calls(&own, job.group.communicator.ranks, &ALL_SIZES, true)?;
+        job.asked.extend(around.into_iter().filter(|other| is_outside(&job.asked, other)).collect::<Vec<_>>());
+    }
+    Ok(jobs)
+}
+
+/// Most calls with channels: a slip in the sizes must not run for ever.
+const MAX_POINTS: usize = 100_000;
+
+/// Sizes in bytes where none are named: powers of two from 8 B to 8 GiB.
+const ALL_SIZES: [u64; 31] = {
+    let mut sizes = [8; 31];
+    let mut at = 1;
+    while at < 31 {
+        sizes[at] = 2 * sizes[at - 1];
+        at += 1;
+    }
+    sizes
+};
+
+/// The calls asked about, and those of sizes below and above all of these.
+pub(super) fn asked(request: &Request, ranks: u32, measured: &[u64]) -> Result<Vec<Asked>, Error> {
+    let free = if measured.is_empty() { &ALL_SIZES } else { measured };
+    let mut asked = calls(request, ranks, request.sizes.as_deref().unwrap_or(free), false)?;
+    if asked.is_empty() {
+        return Err(Error::usage("there is no size or collective to tune", "name one, or leave both out"));
+    }
+    let around = calls(request, ranks, &ALL_SIZES, true)?;
+    asked.extend(around.into_iter().filter(|other| is_outside(&asked, other)).collect::<Vec<_>>());
+    Ok(asked)
+}
+
+/// Whether a call is smaller or larger than all of its collective.
+fn is_outside(asked: &[Asked], other: &Asked) -> bool {
+    let of = asked.iter().filter(|a| a.call.collective == other.call.collective);
+    let sizes: Vec<Bytes> = of.map(|asked| asked.call.size()).collect();
+    let size = other.call.size();
+    sizes.iter().all(|&s| size < s) || sizes.iter().all(|&s| size > s)
+}
+
+/// The calls of some sizes, each with the channels to try.
+fn calls(request: &Request, ranks: u32, sizes: &[u64], beyond: bool) -> Result<Vec<Asked>, Error> {
+    let Request { collectives, channels, .. } = request;
+    let count = [collectives.len(), channels.len(), sizes.len()].into_iter().fold(1, usize::saturating_mul);
+    if count > MAX_POINTS {
+        return Err(Error::usage(
+            format!("the sweep has {count} points; at most {MAX_POINTS} are run"),
+            "take fewer sizes or algorithms",
+        ));
+    }
+    let mut calls: Vec<Asked> = Vec::new();
+    for &collective in collectives {
+        for &forced in channels {
+            for &size in sizes {
+                let (op, root, in_place) = (request.op, request.root, request.in_place);
+                let call = Call::of_size(collective, ranks, Bytes(size), request.dtype).aligned();
+                let call = Call { op, root, in_place, ..call };
+                match calls.iter_mut().find(|asked| asked.call == call) {
+                    Some(asked) => asked.channels.push(forced),
+                    None => calls.push(Asked { call, channels: vec![forced], beyond, times: 1 }),
+                }
+            }
+        }
+    }
+    Ok(calls)
+}
