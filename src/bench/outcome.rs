@@ -33,6 +33,14 @@ pub struct Outcome {
     pub failure: Option<Failure>,
 }
 
+impl Outcome {
+    /// The name of the GPUs that ran it, as their driver has it.
+    pub fn gpu(&self) -> Option<&str> {
+        let (_, devices) = self.facts.iter().find(|(key, _)| key == "gpu")?;
+        devices.split_once(" x ")?.1.split(',').next()
+    }
+}
+
 /// A call with what is known about it before it runs.
 #[derive(Clone, Debug)]
 pub struct Planned {

@@ -266,7 +266,7 @@ fn measured(args: &Args, site: &Site, mut request: Request) -> Result<Outcome, E
         ..bench::Request::new(backend, Vec::new())
     };
     let budget = Budget { time: args.budget, ..Budget::default() };
-    let outcome = tune_measuring(site, &request, &mut Live { site, request: bench }, budget);
+    let outcome = tune_measuring(site, &request, &mut Live { site, request: bench, gpu: None }, budget);
     bar.finish_and_clear();
     outcome
 }

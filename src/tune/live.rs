@@ -15,12 +15,18 @@ pub struct Live<'s> {
     pub site: &'s Site,
     /// Back end, effort, environment; its calls are not used.
     pub request: bench::Request,
+    /// The GPU that has run calls.
+    pub gpu: Option<String>,
 }
 
 impl Stopwatch for Live<'_> {
     fn nccl(&self) -> Option<Version> {
         let installed = || collcast_hwbackend::nccl::version()?.parse().ok();
         (self.request.backend == Backend::Nccl).then(installed)?
+    }
+
+    fn gpu(&self) -> Option<&str> {
+        self.gpu.as_deref()
     }
 
     fn measure(&mut self, choice: Forced, calls: &[&Call]) -> Result<Vec<f64>, Error> {
@@ -36,6 +42,7 @@ impl Stopwatch for Live<'_> {
         };
         let queries = calls.iter().map(query).collect();
         let outcome = bench(self.site, &bench::Request { queries, ..self.request.clone() })?;
+        self.gpu = outcome.gpu().map(str::to_owned).or(self.gpu.take());
         match outcome.failure {
             Some(failure) => Err(Error::from(failure).at(&words(choice))),
             None => Ok(outcome.rows.iter().map(|row| row.time_us).collect()),

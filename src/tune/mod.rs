@@ -146,7 +146,9 @@ fn tune_with(
         calls.extend(timed);
     }
 
-    let machine = Machine::of(site, ranks, (whole.version(&settings), measured.is_some()));
+    let mut machine = Machine::of(site, ranks, (whole.version(&settings), measured.is_some()));
+    let gpu = measure.as_ref().and_then(|(stopwatch, _)| stopwatch.gpu());
+    let another = gpu.and_then(|gpu| machine.measured_on(gpu));
     let grounds: Grounds = grounds.into_iter().collect();
     let mut said = assumptions(&site.topology, &site.profile, &settings, &grounds.beyond);
     said.extend(site.why.clone());
@@ -176,6 +178,7 @@ fn tune_with(
             .into_iter()
             .chain(site.told.warnings.iter().cloned())
             .chain(doubts(&calls))
+            .chain(another)
             .chain(ended)
             .chain(unsettled)
             .collect(),

@@ -45,6 +45,24 @@ impl Machine {
             gpu: word.filter(|word| !word.is_empty()).map(str::to_owned),
         }
     }
+
+    /// Makes the settings those of the GPU that was measured, as its driver names it; what to know of them where the machine
+    /// has another.
+    pub(super) fn measured_on(&mut self, gpu: &str) -> Option<String> {
+        let words = gpu.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !matches!(*word, "" | "NVIDIA"));
+        // `NVIDIA H100 80GB HBM3` is an H100, `NVIDIA RTX 6000D` an RTX6000D.
+        let mut ended = false;
+        let named = words.take_while(|word| !std::mem::replace(&mut ended, word.contains(|c: char| c.is_ascii_digit())));
+        let named: String = named.collect();
+        let told = self.gpu.replace(named)?;
+        let here = self.gpu.as_deref().unwrap_or_default();
+        (told != here).then(|| {
+            format!(
+                "`{}` has {told}, and {gpu} was measured: the settings are for {here}; name the topology of this host",
+                self.name
+            )
+        })
+    }
 }
 
 /// What ended a search before its time.
@@ -130,5 +148,34 @@ impl Outcome {
     /// The calls for which a change is advised, with the change.
     pub fn changes(&self) -> impl Iterator<Item = (&Tuned, &Advice)> {
         self.calls.iter().filter_map(|call| Some((call, call.advice.as_ref()?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: settings are for the GPU that was measured, in the words by which the tuner plugin knows it, and a machine that
+    /// has another is told.
+    #[test]
+    fn settings_are_for_the_gpu_that_was_measured() {
+        let machine = |gpu: &str| Machine {
+            name: "m".to_owned(),
+            nodes: 1,
+            ranks: 2,
+            nccl: None,
+            gpu: Some(gpu.to_owned()),
+        };
+        for (told, driver, word) in [
+            ("H100", "NVIDIA H100 80GB HBM3", "H100"),
+            ("A100", "NVIDIA A100-SXM4-80GB", "A100"),
+            ("H100", "NVIDIA H200", "H200"),
+            ("H200", "NVIDIA RTX 6000D", "RTX6000D"),
+        ] {
+            let mut machine = machine(told);
+            let note = machine.measured_on(driver);
+            assert_eq!(machine.gpu.as_deref(), Some(word));
+            assert_eq!(note.is_some(), told != word, "{note:?}");
+        }
     }
 }

@@ -33,6 +33,11 @@ pub trait Stopwatch {
         None
     }
 
+    /// The GPU that has run calls, as its driver names it, where that is known.
+    fn gpu(&self) -> Option<&str> {
+        None
+    }
+
     /// Times of the calls under one choice, in microseconds, in their order. Those at the end that cannot be run so are
     /// left out.
     ///
