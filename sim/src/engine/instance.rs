@@ -34,9 +34,11 @@ pub struct ConnSpec {
     pub depth: u32,
     /// Who transfers, if not the sender's lane.
     pub proxy: Option<ProxySpec>,
-    /// Units of a proxy's work before the transfer of a slice, in order: of an empty one, and of
-    /// one with data.
+    /// Units of a proxy's work before the transfer of a slice, in order: of one whose data goes with its header, and
+    /// of a larger one.
     pub post: [u64; 2],
+    /// Bytes of a slice that go with its header.
+    pub inline: u64,
     /// Units of it for each byte of a slice, scaled by [`WEIGHT_ONE`], that may be done while the sender's lane
     /// writes the slice, and are done before the rest of the work.
     pub check: u64,
@@ -60,7 +62,7 @@ pub struct ProxySpec {
 impl ConnSpec {
     /// Units of a proxy's work on a slice that it has been handed.
     pub(super) fn work(&self, bytes: u64) -> u64 {
-        self.post[usize::from(bytes > 0)]
+        self.post[usize::from(bytes > self.inline)]
     }
 
     /// Units of its work on a slice that a lane writes.
@@ -79,8 +81,8 @@ impl ConnSpec {
     /// What costs it time beside its resources. Every field is named, so that a new one has its place here, or below
     /// where it costs nothing.
     pub fn costs(&self) -> impl Hash + Eq + use<> {
-        let &Self { latency, credit, streaming, direct, depth, proxy, post, check, overlap, uses: _ } = self;
-        (latency, credit, streaming, direct, depth, proxy, post, check, overlap)
+        let &Self { latency, credit, streaming, direct, depth, proxy, post, inline, check, overlap, uses: _ } = self;
+        (latency, credit, streaming, direct, depth, proxy, post, inline, check, overlap)
     }
 }
 

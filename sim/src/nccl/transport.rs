@@ -40,6 +40,8 @@ pub struct Transport {
     pub socket_threads: Option<u32>,
     /// Sockets of each helper thread (`NCCL_NSOCKS_PERTHREAD`): 1, 8 on AWS.
     pub sockets_per_thread: Option<u32>,
+    /// Bytes of a message through a socket that go with its header (`NCCL_SOCKET_INLINE`).
+    pub socket_inline: u32,
     /// Queue pairs of an RDMA connection (`NCCL_IB_QPS_PER_CONNECTION`), over which its slices
     /// are taken to spread evenly.
     pub queue_pairs: u32,
@@ -159,6 +161,8 @@ impl Default for Transport {
             interface: Interface::Data,
             socket_threads: None,
             sockets_per_thread: None,
+            // NCCL 2.30 `src/transport/net_socket.cc`.
+            socket_inline: 128,
             queue_pairs: 1,
             ports: Ports::default(),
             nics: NicSet::default(),

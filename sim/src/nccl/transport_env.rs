@@ -43,6 +43,7 @@ impl Transport {
         "NCCL_SOCKET_IFNAME",
         "NCCL_SOCKET_NTHREADS",
         "NCCL_NSOCKS_PERTHREAD",
+        "NCCL_SOCKET_INLINE",
         "NCCL_IB_QPS_PER_CONNECTION",
         "NCCL_IB_MERGE_NICS",
         "NCCL_NET_MERGE_LEVEL",
@@ -130,6 +131,7 @@ impl Transport {
             }
             "NCCL_SOCKET_NTHREADS" => self.socket_threads = Some(number(16, "0 to 16")?),
             "NCCL_NSOCKS_PERTHREAD" => self.sockets_per_thread = Some(number(64, "0 to 64")?),
+            "NCCL_SOCKET_INLINE" => self.socket_inline = number(u32::MAX, "a number of bytes")?,
             "NCCL_IB_MERGE_NICS" => {
                 if !flag()? {
                     self.ports = Ports::Apart;

@@ -235,12 +235,17 @@ impl<'m> Layer<'m> {
         };
         let mut uses = Uses::default();
         self.leg(&mut uses, Section::Store, &route.store, efficiency);
-        let (mut post, mut check) = ([0; 2], 0);
+        let (mut post, mut inline, mut check) = ([0; 2], 0, 0);
         if network {
             let cost = if route.reach == Reach::Tcp { profile.socket_message() } else { profile.proxy() };
             let work = profile.proxy_thread().bytes_in(cost).0;
-            // Through a socket an empty slice is a header alone, another one header and data.
-            post = if route.reach == Reach::Tcp { [work / 2, work] } else { [work; 2] };
+            post = [work; 2];
+            if route.reach == Reach::Tcp {
+                // NCCL's `src/transport/net_socket.cc`: a header goes first, and data after it, but for the little that
+                // goes with the header.
+                post[0] = work / 2;
+                inline = (f64::from(self.router.socket_inline()) / wire_format(protocol)) as u64;
+            }
             // NCCL's `src/transport/net.cc`: the thread that sends lines of LL reads them all before, from when it
             // knows how many there will be, which it is told before they are stored (`src/device/prims_ll.h`). What a
             // message through sockets costs is known as a whole.
@@ -297,6 +302,7 @@ impl<'m> Layer<'m> {
             depth: 0,
             proxy: network.then_some(ProxySpec { flush, ack: control }),
             post,
+            inline,
             check,
             overlap,
         })

@@ -467,6 +467,11 @@ impl<'t> Router<'t> {
         Some(leg)
     }
 
+    /// Bytes of a message through a socket that go with its header.
+    pub(crate) fn socket_inline(&self) -> u32 {
+        self.transport.socket_inline
+    }
+
     /// Helper threads and sockets of each, by platform where not set: NCCL tells AWS by the PCI
     /// vendor of its NICs (2.30 `src/transport/net_socket.cc`), here by their EFA.
     pub(crate) fn sockets(&self, host: usize) -> (u32, u32) {

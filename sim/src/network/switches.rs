@@ -101,6 +101,7 @@ impl Layer<'_> {
                 depth: 0,
                 proxy: Some(ProxySpec { flush: SimDuration::ZERO, ack: control }),
                 post: [work; 2],
+                inline: 0,
                 check: 0,
                 overlap: None,
             });
@@ -139,6 +140,7 @@ impl Layer<'_> {
             depth: 0,
             proxy: None,
             post: [0; 2],
+            inline: 0,
             check: 0,
             overlap: None,
         })
