@@ -13,6 +13,7 @@ use std::path::Path;
 use collcast::Watch;
 use collcast::plan::{Request, plan};
 use collcast::scenarios::memory::Framework;
+use collcast::scenarios::work::Dispatch;
 use collcast_sim::compute::Precision;
 use rayon::prelude::*;
 use serde::Deserialize;
@@ -31,6 +32,8 @@ struct Run {
     framework: String,
     layout: String,
     precision: String,
+    /// How tokens go to their experts: `deepep`, `overlap`, both or neither.
+    experts: String,
     tokens_per_s_per_gpu: f64,
     source: String,
 }
@@ -43,6 +46,8 @@ impl Run {
             framework: Framework::parse(&self.framework).unwrap(),
             precision: Precision::ALL.into_iter().find(|p| p.name() == self.precision).unwrap(),
             overlap_tensor: self.source.contains("async TP"),
+            overlap_experts: self.experts.contains("overlap"),
+            dispatch: if self.experts.contains("deepep") { Dispatch::Deepep } else { Dispatch::AllToAll },
             ..Request::new(self.model.clone(), self.machine.clone(), self.gpus)
         }
     }
@@ -157,7 +162,9 @@ fn published_runs_are_forecast() {
     let measured = steps(&mut page);
     page.push_str("\n## By run\n\n| model | machine | GPUs | framework | layout | precision | tokens/s/GPU | error |\n|---|---|---|---|---|---|---|---|\n");
     for (run, error) in runs.iter().zip(&errors) {
-        let Run { model, machine, gpus, framework, layout, precision, tokens_per_s_per_gpu, .. } = run;
+        let Run { model, machine, gpus, framework, precision, tokens_per_s_per_gpu, .. } = run;
+        let layout = [run.layout.as_str(), run.experts.as_str()].join(" ");
+        let layout = layout.trim_end();
         let machine = run.gpu.as_ref().map_or_else(|| machine.clone(), |gpu| format!("{machine} with {gpu}"));
         writeln!(page, "| {model} | {machine} | {gpus} | {framework} | {layout} | {precision} | {tokens_per_s_per_gpu} | {:+.1}% |", 100.0 * error).unwrap();
     }

@@ -64,6 +64,12 @@ pub(crate) struct Args {
     /// Tensor ranks exchange beside products, in pieces (async TP, Megatron's --tp-comm-overlap)
     #[arg(long, help_heading = "Training")]
     overlap_tensor: bool,
+    /// Exchanges of experts' tokens run beside other passes (Megatron's --overlap-moe-expert-parallel-comm)
+    #[arg(long, help_heading = "Training")]
+    overlap_experts: bool,
+    /// How tokens go to experts: alltoall, a copy for each expert, or deepep, once to every host (also HybridEP) [default: alltoall]
+    #[arg(long, value_name = "NAME", help_heading = "Training")]
+    dispatch: Option<String>,
     /// Tokens of the whole run, such as 15T: says when it is done, with failures
     #[arg(long, value_name = "N", help_heading = "Run")]
     tokens: Option<String>,
@@ -124,6 +130,7 @@ impl Args {
             ("recompute", &self.recompute),
             ("zero", &self.zero),
             ("framework", &self.framework),
+            ("dispatch", &self.dispatch),
             ("tokens", &self.tokens),
             ("price", &self.price),
             ("failures", &self.failures),
@@ -139,7 +146,11 @@ impl Args {
         if !self.profile.is_empty() {
             fields.push(("profile", self.profile.join(",")));
         }
-        let flags = [("overlap-tensor", self.overlap_tensor), ("blocking-checkpoints", self.blocking_checkpoints)];
+        let flags = [
+            ("overlap-tensor", self.overlap_tensor),
+            ("overlap-experts", self.overlap_experts),
+            ("blocking-checkpoints", self.blocking_checkpoints),
+        ];
         fields.extend(flags.into_iter().filter(|flag| flag.1).map(|(name, _)| (name, "on".to_owned())));
         Layer { name: None, on: self.on.clone(), gpus: self.gpus.clone(), fields }
     }

@@ -2,6 +2,7 @@
 
 use collcast_scenarios::memory::Framework;
 use collcast_scenarios::parallel::Recompute;
+use collcast_scenarios::work::Dispatch;
 use collcast_sim::collective::nearest;
 use collcast_sim::compute::Precision;
 use collcast_sim::units::parse_rate;
@@ -11,7 +12,7 @@ use crate::error::Error;
 use crate::values::counts;
 
 /// Their names: of flags without the dashes; files may write `_` for `-`.
-pub const NAMES: [&str; 22] = [
+pub const NAMES: [&str; 24] = [
     "model",
     "gpu",
     "profile",
@@ -24,6 +25,8 @@ pub const NAMES: [&str; 22] = [
     "zero",
     "framework",
     "overlap-tensor",
+    "overlap-experts",
+    "dispatch",
     "tokens",
     "price",
     "failures",
@@ -59,6 +62,8 @@ pub fn set(request: &mut Request, name: &str, text: &str) -> Result<(), String> 
         "zero" => request.zero = Some(named(text, &[("0", 0), ("1", 1), ("2", 2), ("3", 3)])?),
         "framework" => request.framework = Framework::parse(text)?,
         "overlap-tensor" => request.overlap_tensor = flag(text)?,
+        "overlap-experts" => request.overlap_experts = flag(text)?,
+        "dispatch" => request.dispatch = named(text, &Dispatch::ALL)?,
         "tokens" => request.tokens = Some(tokens(text)?),
         "price" => request.price = Some(price(text, request.machine())?),
         "failures" => upkeep.failures = Some(text.to_owned()),

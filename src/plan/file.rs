@@ -85,6 +85,8 @@ tables! {
         zero "zero",
         framework "framework",
         overlap_tensor "overlap-tensor",
+        overlap_experts "overlap-experts",
+        dispatch "dispatch",
         tokens "tokens",
         price "price",
         failures "failures",

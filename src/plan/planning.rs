@@ -134,6 +134,8 @@ impl Planning {
         });
         let mut software = software(request.framework, request.precision);
         software.execution.overlaps_tensor |= request.overlap_tensor;
+        software.execution.overlaps_experts |= request.overlap_experts;
+        software.execution.dispatch = request.dispatch;
         let base = Parallel {
             global_batch: batch,
             sequence: request.sequence,

@@ -2,6 +2,7 @@
 
 use collcast_scenarios::memory::Framework;
 use collcast_scenarios::parallel::Recompute;
+use collcast_scenarios::work::Dispatch;
 use collcast_sim::compute::Precision;
 
 use crate::site::SiteSpec;
@@ -73,6 +74,10 @@ pub struct Request {
     pub framework: Framework,
     /// Whether exchanges of tensor ranks run beside products (async TP, `tp_comm_overlap`).
     pub overlap_tensor: bool,
+    /// Whether exchanges of experts' tokens run beside other kernels (`overlap_moe_expert_parallel_comm`).
+    pub overlap_experts: bool,
+    /// How experts' tokens are exchanged.
+    pub dispatch: Dispatch,
     /// Tokens of the whole run.
     pub tokens: Option<f64>,
     /// Price of a GPU and hour, in any currency.
@@ -105,6 +110,8 @@ impl Request {
             zero: None,
             framework: Framework::Megatron,
             overlap_tensor: false,
+            overlap_experts: false,
+            dispatch: Dispatch::AllToAll,
             tokens: None,
             price: None,
             upkeep: Upkeep::default(),

@@ -55,7 +55,7 @@ const KEYS: [(&str, Key); 8] = [
 ];
 
 /// Fields that a layout is simulated again with; others are of the search, or of several options.
-const FIELDS: [&str; 14] = [
+const FIELDS: [&str; 16] = [
     "gpu",
     "profile",
     "micro-batch",
@@ -66,6 +66,8 @@ const FIELDS: [&str; 14] = [
     "zero",
     "framework",
     "overlap-tensor",
+    "overlap-experts",
+    "dispatch",
     "failures",
     "restart",
     "storage",

@@ -132,6 +132,7 @@ impl<'a> Steps<'a> {
                         Call::Collective(collective) => {
                             (self.exchange)(shape, Exchange::Collective(collective), call.bytes)
                         }
+                        Call::Tokens { experts } => (self.exchange)(shape, Exchange::Tokens { experts }, call.bytes),
                         Call::Ring => 0.0,
                     };
                     seconds += of * (times * u64::from(call.count)) as f64;

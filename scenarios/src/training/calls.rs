@@ -30,6 +30,12 @@ pub enum Exchange {
     Collective(Collective),
     /// Each member sends so many bytes to the next one, the last to the first.
     Shift,
+    /// Each member has so many bytes for that many experts of each of its tokens, which are spread evenly over the members. A
+    /// token goes once to each host that has experts of it, to the member at the sender's place there, and on to the others.
+    Tokens {
+        /// Experts of a token.
+        experts: u32,
+    },
 }
 
 /// What an exchange takes, and what it and products take from each other.
@@ -88,7 +94,7 @@ impl<'a> Calls<'a> {
             return Ok(Some(*cost));
         }
         let cost = match shape.size <= MEMBERS || exchange == Exchange::Shift {
-            true => self.simulated(Shape { size: shape.size.min(MEMBERS), ..shape }, exchange, bytes)?,
+            true => self.simulated(Shape { size: shape.size.min(MEMBERS), ..shape }, exchange, (bytes, shape.size))?,
             false => self.extended(shape, exchange, bytes)?,
         };
         known().insert(key, cost);
@@ -118,7 +124,7 @@ impl<'a> Calls<'a> {
 
     /// In a group of more members than are simulated.
     fn extended(&self, shape: Shape, exchange: Exchange, bytes: u64) -> Result<Cost, PredictError> {
-        let of = |size: u64, bytes: u64| self.simulated(Shape { size, ..shape }, exchange, bytes.max(1));
+        let of = |size: u64, bytes: u64| self.simulated(Shape { size, ..shape }, exchange, (bytes.max(1), shape.size));
         let (few, many) = (MEMBERS / 2, MEMBERS);
         let whole = of(many, bytes)?;
         let tree = matches!(
@@ -128,8 +134,11 @@ impl<'a> Calls<'a> {
         let (less, more, steps) = if tree {
             (of(few, bytes)?, whole, (shape.size as f64 / many as f64).log2())
         } else {
-            // As many bytes in each step.
+            // As many bytes in each step; of tokens each member says so itself.
             let each = |size: u64| {
+                if matches!(exchange, Exchange::Tokens { .. }) {
+                    return bytes;
+                }
                 u64::try_from(u128::from(bytes) * u128::from(size) / u128::from(shape.size)).unwrap_or(bytes)
             };
             (of(few, each(few))?, of(many, each(many))?, (shape.size - many) as f64 / (many - few) as f64)
@@ -137,16 +146,22 @@ impl<'a> Calls<'a> {
         Ok(Cost { seconds: more.seconds + (more.seconds - less.seconds).max(0.0) * steps, ..more })
     }
 
-    fn simulated(&self, shape: Shape, exchange: Exchange, bytes: u64) -> Result<Cost, PredictError> {
+    /// Of a group of so many members those that are simulated.
+    fn simulated(&self, shape: Shape, exchange: Exchange, (bytes, of): (u64, u64)) -> Result<Cost, PredictError> {
         let groups = self.groups(shape);
         let size = groups[0].len();
         let call = |ranks: u32| match exchange {
             Exchange::Collective(collective) => Call::of_size(collective, ranks, Bytes(bytes), DataType::Bfloat16),
             Exchange::Shift => shift(ranks, bytes),
+            Exchange::Tokens { experts } => {
+                let domain = |rank: &Rank| self.predictor.topology().node_of(*rank);
+                let domains: Vec<_> = groups[0].iter().map(domain).collect();
+                tokens(&domains, of, (bytes, experts))
+            }
         };
         let choice = match exchange {
             Exchange::Collective(_) => Choice::Auto,
-            Exchange::Shift => Choice::Forced(Algorithm::Direct),
+            Exchange::Shift | Exchange::Tokens { .. } => Choice::Forced(Algorithm::Direct),
         };
         let profile = self.predictor.profile();
         let kept = profile.block_speed(profile.gemm_memory());
@@ -157,7 +172,7 @@ impl<'a> Calls<'a> {
         let slower = slower.map_or(alone.kernel, |s| s.kernel);
         let factor = match exchange {
             Exchange::Collective(collective) => collective.bus_factor(u32::try_from(size).unwrap_or(u32::MAX)),
-            Exchange::Shift => 1.0,
+            Exchange::Shift | Exchange::Tokens { .. } => 1.0,
         };
         let blocks = alone.plan.channels.min(self.sms - 1);
         let sent = bytes as f64 * factor / seconds.max(1e-12);
@@ -202,6 +217,31 @@ fn shift(ranks: u32, bytes: u64) -> Call {
     call
 }
 
+/// Tokens of each rank to their experts, of which each of `all` ranks has as many: so many bytes for that many experts of each
+/// token. `domains` says where the ranks are.
+fn tokens<D: PartialEq>(domains: &[D], all: u64, (bytes, experts): (u64, u32)) -> Call {
+    let n = domains.len();
+    let once = bytes as f64 / f64::from(experts.max(1));
+    // The part of tokens of which one of so many even parts of all experts has some.
+    let any = |parts: f64| 1.0 - (1.0 - 1.0 / parts).powf(f64::from(experts));
+    let inside = domains.iter().filter(|domain| **domain == domains[0]).count().max(1);
+    let hosts = (all as f64 / inside as f64).max(1.0);
+    let to_host = once * any(hosts);
+    // Its own tokens, and those that came from its place in every other host.
+    let to_rank = once * any(all as f64) * hosts;
+    let bytes = |from: usize, to: usize| match (domains[from] == domains[to], from % inside == to % inside) {
+        (true, false) => to_rank,
+        (false, true) => to_host,
+        _ => 0.0,
+    };
+    let counts: Vec<u64> = (0..n * n).map(|i| bytes(i / n, i % n).round() as u64).collect();
+    let most = counts.chunks(n).map(|row| row.iter().sum::<u64>()).max().unwrap_or(0);
+    let ranks = u32::try_from(n).unwrap_or(u32::MAX);
+    let mut call = Call::of_size(Collective::AllToAll, ranks, Bytes(most), DataType::Uint8);
+    call.counts = Some(counts.into());
+    call
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -227,7 +267,7 @@ mod tests {
             for (collective, bytes) in [(Collective::AllGather, 192 << 20), (Collective::ReduceScatter, 768 << 20)] {
                 let exchange = Exchange::Collective(collective);
                 let extended = calls.cost(shape, exchange, bytes).unwrap().unwrap().seconds;
-                let simulated = calls.simulated(shape, exchange, bytes).unwrap().seconds;
+                let simulated = calls.simulated(shape, exchange, (bytes, shape.size)).unwrap().seconds;
                 assert!((extended / simulated - 1.0).abs() < 0.06, "{collective} {bytes}: {extended} {simulated}");
             }
         });
@@ -250,6 +290,25 @@ mod tests {
             assert!(calls.cost(Shape { size: 1, stride: 1 }, none, 1 << 20).unwrap().is_none());
             assert!(calls.cost(Shape { size: 8, stride: 1 }, none, 0).unwrap().is_none());
         });
+    }
+
+    /// Goal: tokens that go once to each host arrive no faster than published, and at two thirds of that at least: they move as
+    /// NCCL's sends do, and DeepEP has kernels of its own.
+    /// Source: DeepEP V2's README, GPUs with 400 Gb/s each: 90 and 81 GB/s there and back over 2 hosts of 8, 61 and 61 over 4,
+    /// of what each GPU has for a host, its own counted.
+    #[test]
+    fn tokens_cross_hosts_once() {
+        for (hosts, published) in [(2_u32, [90.0, 81.0]), (4, [61.0, 61.0])] {
+            let rate = on(hosts, |calls| {
+                let once = 4096 * 7168 * 2;
+                let shape = Shape { size: u64::from(8 * hosts), stride: 1 };
+                let cost = calls.cost(shape, Exchange::Tokens { experts: 8 }, 8 * once).unwrap().unwrap();
+                let has = 1.0 - (1.0 - 1.0 / f64::from(hosts)).powi(8);
+                once as f64 * f64::from(hosts) * has / cost.seconds / 1e9
+            });
+            let [there, back] = published;
+            assert!(rate < there && rate > back * 0.67, "{hosts} hosts: {rate:.1} GB/s for {published:?}");
+        }
     }
 
     /// Goal: a call of a size between two powers of two lies between them.

@@ -170,6 +170,7 @@ impl Timer<'_> {
         let call = match of.call {
             Call::Collective(collective) => Asked::Collective(collective),
             Call::Ring => Asked::Shift,
+            Call::Tokens { experts } => Asked::Tokens { experts },
         };
         self.call(self.shape(of.axis), call, of.bytes)
     }

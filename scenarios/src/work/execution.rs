@@ -54,6 +54,21 @@ pub enum Units {
     Parameters,
 }
 
+/// How tokens go to the ranks of their experts, and their results back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Dispatch {
+    /// A copy for each expert, by an all-to-all (Megatron-LM's `alltoall`).
+    AllToAll,
+    /// Once to every host that has experts of it, and there once to every rank (DeepEP, HybridEP).
+    Deepep,
+}
+
+impl Dispatch {
+    /// All of them, by name.
+    pub const ALL: [(&'static str, Self); 2] = [("alltoall", Self::AllToAll), ("deepep", Self::Deepep)];
+}
+
 /// How a framework runs a step.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Execution {
@@ -80,8 +95,10 @@ pub struct Execution {
     pub splits_messages: bool,
     /// Whether messages between stages of interleaved pipelines run beside passes (`overlap_p2p_comm`).
     pub overlaps_messages: bool,
-    /// Whether exchanges of experts' tokens run beside other kernels.
+    /// Whether exchanges of experts' tokens run beside other kernels (`overlap_moe_expert_parallel_comm`).
     pub overlaps_experts: bool,
+    /// How experts' tokens are exchanged.
+    pub dispatch: Dispatch,
     /// Tokens of the busiest rank's experts, over the mean; 1 where routing is even.
     pub imbalance: f64,
     /// Whether products add gradients of weights into the ones of 32 bits themselves (`gradient_accumulation_fusion`).
@@ -123,6 +140,7 @@ impl Execution {
         splits_messages: false,
         overlaps_messages: true,
         overlaps_experts: false,
+        dispatch: Dispatch::AllToAll,
         imbalance: 1.0,
         accumulates_in_product: false,
         joins_gradients: false,

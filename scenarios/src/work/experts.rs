@@ -1,13 +1,13 @@
 //! Experts of one rank: routing, the way of tokens to their experts and back, grouped products.
 //!
 //! Source: Megatron-LM d98e8a64dd, `core/transformer/moe/` (`token_dispatcher.py`, `experts.py`, `shared_experts.py`); the
-//! DeepSeek-V3 report, 3.2 and 3.3, for 8-bit dispatch.
+//! DeepSeek-V3 report, 3.2 and 3.3, for 8-bit dispatch and for tokens that go once to every host.
 
 use collcast_sim::collective::Collective;
 use collcast_sim::compute::{Kernel, Memory, MemoryKind, Precision, Tokens};
 
 use super::rank::{Linear, Operation, Rank, Role, elements, exchange, kernel, times};
-use super::{Call, Piece, Scaling};
+use super::{Call, Dispatch, Piece, Scaling};
 use crate::parallel::Axis;
 use crate::transformer::Experts;
 
@@ -32,7 +32,7 @@ impl Rank<'_> {
         let here = ((sent.saturating_mul(split)) as f64 * busy).round() as u64;
         row.push(self.moved("tokens by expert", [self.local, sent]));
         if parts > 1 {
-            row.push(self.traded_tokens("dispatch", "gradients of dispatch", sent, true));
+            row.push(self.traded_tokens("dispatch", "gradients of dispatch", experts, true));
         }
         if split > 1 {
             row.push(self.shared_tokens(sent.saturating_mul(split), true));
@@ -55,7 +55,7 @@ impl Rank<'_> {
             row.push(self.shared_tokens(sent.saturating_mul(split), false));
         }
         if parts > 1 {
-            row.push(self.traded_tokens("combine", "gradients of combine", sent, false));
+            row.push(self.traded_tokens("combine", "gradients of combine", experts, false));
         }
         row.push(self.moved("results by token", [sent, self.local]));
         row
@@ -97,13 +97,23 @@ impl Rank<'_> {
     }
 
     /// Tokens to the ranks of their experts, or back.
-    fn traded_tokens(&self, forward: &'static str, backward: &'static str, sent: u64, there: bool) -> Operation {
+    fn traded_tokens(
+        &self,
+        forward: &'static str,
+        backward: &'static str,
+        experts: &Experts,
+        there: bool,
+    ) -> Operation {
         let execution = self.execution();
+        let sent = times(&[self.local, experts.top_k]);
         let eight = there && execution.precision == Precision::Fp8 && execution.scaling == Scaling::Blocks;
         let call = |name, per_block: u64| {
             // Bytes of 128 elements: 16 bits each, or 8 and a scale of 32.
             let bytes = times(&[per_block, sent, self.hidden]) / 128;
-            let call = Call::Collective(Collective::AllToAll);
+            let call = match execution.dispatch {
+                Dispatch::AllToAll => Call::Collective(Collective::AllToAll),
+                Dispatch::Deepep => Call::Tokens { experts: u32::try_from(experts.top_k).unwrap_or(u32::MAX) },
+            };
             vec![exchange(name, Axis::Expert, call, bytes, execution.overlaps_experts)]
         };
         let forward = call(forward, if eight { 132 } else { 256 });

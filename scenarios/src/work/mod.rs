@@ -14,7 +14,7 @@ mod rank;
 pub mod single;
 mod update;
 
-pub use execution::{ContextKind, Elements, Execution, Scaling, Units};
+pub use execution::{ContextKind, Dispatch, Elements, Execution, Scaling, Units};
 pub use pieces::{Call, Exchange, Passes, Piece, Repeated};
 pub use update::{accumulate, norms, optimizer, unit};
 

@@ -69,6 +69,11 @@ pub enum Call {
     Collective(Collective),
     /// Each rank sends to the next one of its group, which is a ring.
     Ring,
+    /// Each rank sends its tokens to the ranks of so many experts each, once to every host, where they go on (DeepEP).
+    Tokens {
+        /// Experts of a token.
+        experts: u32,
+    },
 }
 
 /// The passes of one micro-batch.

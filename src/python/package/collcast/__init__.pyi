@@ -173,6 +173,8 @@ def plan(
     zero: _Values | None = None,
     framework: _Values | None = None,
     overlap_tensor: bool | None = None,
+    overlap_experts: bool | None = None,
+    dispatch: _Values | None = None,
     tokens: _Values | None = None,
     price: _Values | None = None,
     failures: _Values | None = None,
