@@ -7,8 +7,9 @@ use collcast_sim::transfer::{Fleet as Links, Place, Way, ways};
 use serde::Serialize;
 
 use super::fleet::Group;
+use super::hand_off::sent;
 use super::request::Request;
-use super::setup::{Exchanges, Setup, sent, steps};
+use super::setup::{Exchanges, Setup, steps};
 use crate::error::Error;
 
 /// Tokens of the shortest prompt, and how often it doubles: to 128k.

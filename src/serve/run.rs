@@ -6,9 +6,10 @@ use collcast_scenarios::serving::{Outcome as Ran, Request as Asked, ServingError
 use collcast_scenarios::training::calls::{Exchange, Shape};
 
 use super::fleet::Fleet;
+use super::hand_off::{HandOffs, tier_ways};
 use super::outcome::{Outcome, Phase, WorkerRow};
 use super::request::{Load, Request};
-use super::setup::{Exchanges, HandOff, Served, Setup, role_name, steps, tier_ways};
+use super::setup::{Exchanges, Served, Setup, role_name, steps};
 use crate::error::Error;
 use crate::files::read_text;
 
@@ -80,16 +81,11 @@ pub(super) fn run(request: &Request, setup: &Setup, fleet: Fleet, asked: &[Asked
         of_groups.push((end, steps(setup, group, request.precision, &exchange)?));
     }
     let tiers = fleet.groups().iter().map(|(_, group)| tier_ways(setup, *group)).collect();
-    let hand_off = match fleet {
-        Fleet::Disaggregated { prefill, decode } => Some(HandOff::new(setup, prefill, decode, request.policy.block)?),
-        Fleet::Aggregated(_) => None,
-    };
-    let path = hand_off.as_ref().and_then(HandOff::path).map(str::to_owned);
-    let mut machine = Served { steps: of_groups, tiers, hand_off };
+    let hand_offs = HandOffs::new(setup, &fleet, request.policy.block)?;
+    let path = hand_offs.as_ref().and_then(HandOffs::path).map(str::to_owned);
+    let mut machine = Served { steps: of_groups, tiers, hand_offs };
     let ran = simulate(asked, &workers, request.policy, &mut machine).map_err(|error| refused(&error))?;
-    if let Some(error) = machine.hand_off.and_then(|hand_off| hand_off.failed) {
-        return Err(Error::usage(error.to_string(), "take shorter prompts"));
-    }
+    machine.hand_offs.map_or(Ok(()), HandOffs::failed)?;
     drop(machine.steps);
     if let Some(error) = exchanges.failed.take() {
         return Err(error.into());

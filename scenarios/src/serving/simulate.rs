@@ -84,10 +84,10 @@ pub trait Machine {
     /// Seconds of a step of a worker with this number.
     fn step(&mut self, worker: usize, batch: &Batch<'_>) -> f64;
     /// Seconds of the way of a cache of so many tokens from a prefill worker to a decoder.
-    fn hand_off(&mut self, tokens: u64) -> f64;
+    fn hand_off(&mut self, from: usize, to: usize, tokens: u64) -> f64;
     /// Seconds of the way of the last layer of it.
-    fn last_layer(&mut self, tokens: u64) -> f64 {
-        self.hand_off(tokens)
+    fn last_layer(&mut self, from: usize, to: usize, tokens: u64) -> f64 {
+        self.hand_off(from, to, tokens)
     }
     /// Seconds of the way of so many tokens from a slower tier of a worker to its GPUs: 1 host memory, 2 drives.
     fn fetch(&mut self, _worker: usize, _tier: usize, _tokens: u64) -> f64 {
@@ -627,9 +627,9 @@ impl<M: Machine> Run<'_, M> {
         let tokens = self.requests[request].input;
         let free = [sender, decoder].map(|worker| self.running[worker].link().map_or(0, |link| *link));
         let start = since.max(free[0]).max(free[1]);
-        let mut end = start + ns(self.machine.hand_off(tokens));
+        let mut end = start + ns(self.machine.hand_off(sender, decoder, tokens));
         if since < self.now {
-            end = end.max(self.now + ns(self.machine.last_layer(tokens)));
+            end = end.max(self.now + ns(self.machine.last_layer(sender, decoder, tokens)));
         }
         for worker in [sender, decoder] {
             self.running[worker].link().into_iter().for_each(|link| *link = end);

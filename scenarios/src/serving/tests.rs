@@ -26,11 +26,11 @@ impl Machine for Linear {
         self.step + prompts as f64 * self.token + batch.context as f64 * 1e-9
     }
 
-    fn hand_off(&mut self, tokens: u64) -> f64 {
+    fn hand_off(&mut self, _: usize, _: usize, tokens: u64) -> f64 {
         tokens as f64 * self.way
     }
 
-    fn last_layer(&mut self, tokens: u64) -> f64 {
+    fn last_layer(&mut self, _: usize, _: usize, tokens: u64) -> f64 {
         tokens as f64 * self.way / LAYERS
     }
 
