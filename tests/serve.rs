@@ -9,9 +9,9 @@ mod common;
 use collcast::Watch;
 use collcast::serve::{Fleet, Group, Load, Machines, Outcome, Request, break_even, compare, serve, smallest, split};
 use collcast_reports::figure::Drawing;
-use collcast_scenarios::serving::Policy;
 use collcast_scenarios::serving::arrivals::Prefixes;
 use collcast_scenarios::serving::summary::Objective;
+use collcast_scenarios::serving::{Policy, Route};
 use collcast_sim::compute::Precision;
 use common::collcast;
 
@@ -101,6 +101,25 @@ fn the_smallest_fleet_is_the_smallest() {
     assert!(notes.contains("no fleet of at most 8 GPUs meets"), "{text}{notes}");
 }
 
+/// Goal: hand-offs wait for the all-to-alls of experts on the same NICs, and for nothing where tensor ranks have NVLink; a
+/// transfer alone takes what it takes alone.
+#[test]
+fn hand_offs_share_nics_with_experts() {
+    let waits = |model: &str, machine: &str, precision, group: &str, rate: f64| {
+        let of = || group.parse().unwrap();
+        let fleet = Fleet::Disaggregated { prefill: of(), decode: of() };
+        let load = Load::Poisson { rate, seconds: 200.0, input: 2048, output: 256, prefixes: None, seed: 1 };
+        serve(&Request { fleet, load, precision, ..Request::new(model, machine) }).unwrap().summary
+    };
+    let experts = |rate| waits("deepseek-v3", "gcp-a3-mega", Precision::Fp8, "1x32:ep32", rate);
+    let (idle, busy) = (experts(0.02), experts(6.0));
+    let ratio = busy.hand_off.p50 / idle.hand_off.p50;
+    assert!((1.1..3.0).contains(&ratio), "{ratio}");
+    assert!(busy.tpot.p50 > idle.tpot.p50);
+    let tensor = |rate| waits("llama3-70b", "dgx-h100", Precision::Bf16, "1x8", rate).hand_off.p50;
+    assert_eq!(tensor(0.02), tensor(4.0));
+}
+
 /// Goal: fewer NICs and a NIC that is down make caches wait, as far as they pass them: those that the host of it sends, and
 /// no others. A decoder's lost NIC costs nothing here: senders post the pieces, which are the bound.
 #[test]
@@ -177,6 +196,22 @@ fn prefixes_save_time() {
     let of = |outcome: &Outcome| outcome.reuse.unwrap();
     assert!(of(&with).hits[1] > 5 * of(&without).hits[0], "{:?} {:?}", of(&with), of(&without));
     assert!(with.summary.ttft.mean < without.summary.ttft.mean, "{:?} {:?}", with.summary, without.summary);
+}
+
+/// Goal: a router that counts prefixes lets workers compute less than one queue does, where none has room for all of them.
+#[test]
+fn a_router_saves_prefill() {
+    let prefixes = Some(Prefixes { count: 300, tokens: 7168, skew: 0.0 });
+    let load = Load::Poisson { rate: 12.0, seconds: 300.0, input: 8192, output: 64, prefixes, seed: 1 };
+    let of = |route| {
+        let base = Request::new("llama3-70b", "dgx-h100");
+        let policy = Policy { route, ..base.policy };
+        serve(&Request { fleet: Fleet::Aggregated(Group::new(4, 8)), load: load.clone(), policy, ..base }).unwrap()
+    };
+    let (queue, prefix) = (of(Route::Queue), of(Route::Prefix));
+    let computed = |outcome: &Outcome| outcome.reuse.unwrap().computed as f64;
+    assert!(computed(&prefix) < 0.8 * computed(&queue), "{:?} {:?}", prefix.reuse, queue.reuse);
+    assert!(prefix.summary.ttft.mean < queue.summary.ttft.mean);
 }
 
 /// Goal: layers that go beside the prefill save most of the way of a cache.

@@ -7,9 +7,9 @@ use collcast::site::DEFAULT_MACHINE;
 use collcast::values::{size, time};
 use collcast::{Error, SiteSpec};
 use collcast_reports::model::Status;
-use collcast_scenarios::serving::Policy;
 use collcast_scenarios::serving::arrivals::Prefixes;
 use collcast_scenarios::serving::summary::Objective;
+use collcast_scenarios::serving::{Policy, Route};
 use collcast_sim::compute::Precision;
 
 use super::call::Code;
@@ -87,6 +87,10 @@ pub(crate) struct Args {
     /// When caches go from prefill to decode: whole, once a prompt is through, or layers, beside the prefill
     #[arg(long, value_name = "HOW", default_value = "whole", value_parser = ["whole", "layers"], help_heading = "Workers")]
     hand_off: String,
+    /// How requests get to workers: from one queue, or each to the worker with the least to do for it and for those before it, of
+    /// which it may know the prefix
+    #[arg(long, value_name = "HOW", default_value = "queue", value_parser = ["queue", "prefix"], help_heading = "Workers")]
+    route: String,
     /// Memory of each host that keeps prefixes, such as 1T, shared by its workers
     #[arg(long, value_name = "SIZE", default_value = "0", help_heading = "Workers")]
     host_cache: String,
@@ -167,6 +171,7 @@ impl Args {
             policy: Policy {
                 chunk: self.chunk,
                 running: self.running,
+                route: if self.route == "prefix" { Route::Prefix } else { Route::Queue },
                 by_layers: self.hand_off == "layers",
                 ..base.policy
             },

@@ -94,7 +94,7 @@ pub fn break_even(request: &Request, group: Group, drives: Option<u32>) -> Resul
     setup.blocks(group, request)?;
     let calls = setup.calls()?;
     let exchanges = Exchanges::new(&calls);
-    let exchange = |shape: Shape, exchange: Exchange, bytes: u64| exchanges.seconds(shape, exchange, bytes);
+    let exchange = |shape: Shape, exchange: Exchange, bytes: u64| exchanges.taken(shape, exchange, bytes);
     let mut steps = steps(&setup, group, request.precision, &exchange)?;
     let mut links = Links::new(&setup.site.topology, &setup.site.profile, &setup.gpu, drives);
     let places = |rank: u32| [Place::Host(HostId(0)), Place::Disk(HostId(0)), Place::Gpu(Rank(host + rank))];

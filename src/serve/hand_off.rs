@@ -28,6 +28,11 @@ pub(super) struct HandOff {
 }
 
 impl HandOff {
+    /// Its ways, and bytes of a contiguous piece.
+    pub(super) fn ways(&self) -> (Vec<Way>, u64) {
+        (self.ways.clone(), self.block)
+    }
+
     /// The back end of all pairs.
     pub(super) fn path(&self) -> Option<&'static str> {
         self.ways.first().map(|way| way.backend.name())
@@ -131,6 +136,11 @@ impl<'s> HandOffs<'s> {
             Self { setup, links, groups: [prefill, decode], block, first, by_pair, by_shape, known, failed: None };
         all.find(0, (prefill.workers * prefill.pipeline) as usize)?;
         Ok(Some(all))
+    }
+
+    /// The ways of the first pair, and bytes of a contiguous piece.
+    pub(super) fn first(&self) -> Option<(Vec<Way>, u64)> {
+        self.known.first().map(HandOff::ways)
     }
 
     /// The back end of the first pair.

@@ -6,6 +6,7 @@
 
 mod bound;
 mod break_even;
+mod contention;
 mod fleet;
 mod hand_off;
 mod machines;

@@ -1,8 +1,8 @@
 //! What is to be served, on what.
 
-use collcast_scenarios::serving::Policy;
 use collcast_scenarios::serving::arrivals::Prefixes;
 use collcast_scenarios::serving::summary::Objective;
+use collcast_scenarios::serving::{Policy, Route};
 use collcast_sim::compute::Precision;
 use std::path::PathBuf;
 
@@ -81,6 +81,7 @@ impl Request {
                 prompts: 1024,
                 running: 1024,
                 block: 16,
+                route: Route::Queue,
                 by_layers: false,
                 steps: MOST_STEPS,
             },

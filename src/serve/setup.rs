@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use collcast_scenarios::device;
-use collcast_scenarios::serving::{Batch, Machine, Role, Steps, Worker};
+use collcast_scenarios::serving::{Batch, Machine, Role, Steps, Taken, Worker};
 use collcast_scenarios::training::calls::{Calls, Exchange, Shape};
 use collcast_scenarios::transformer::{self, Attention, Transformer};
 use collcast_sim::compute::{Compute, Precision};
@@ -185,6 +185,11 @@ impl<'c> Exchanges<'c> {
         Self { calls, failed: RefCell::default() }
     }
 
+    /// Without transfers beside it.
+    pub(super) fn taken(&self, shape: Shape, exchange: Exchange, bytes: u64) -> Taken {
+        Taken::alone(self.seconds(shape, exchange, bytes))
+    }
+
     pub(super) fn seconds(&self, shape: Shape, exchange: Exchange, bytes: u64) -> f64 {
         match self.calls.rough(shape, exchange, bytes) {
             Ok(cost) => cost.map_or(0.0, |cost| cost.seconds),
@@ -206,9 +211,9 @@ pub(super) struct Served<'a> {
 }
 
 impl Machine for Served<'_> {
-    fn step(&mut self, worker: usize, batch: &Batch<'_>) -> f64 {
+    fn step(&mut self, worker: usize, batch: &Batch<'_>) -> Taken {
         let group = self.steps.iter_mut().find(|(end, _)| worker < *end);
-        group.map_or(0.0, |(_, steps)| steps.seconds(batch))
+        group.map_or(Taken::default(), |(_, steps)| steps.taken(batch))
     }
 
     fn hand_off(&mut self, from: usize, to: usize, tokens: u64) -> f64 {
@@ -232,7 +237,7 @@ pub(super) fn steps<'a>(
     setup: &'a Setup,
     group: Group,
     precision: Precision,
-    exchange: &'a dyn Fn(Shape, Exchange, u64) -> f64,
+    exchange: &'a dyn Fn(Shape, Exchange, u64) -> Taken,
 ) -> Result<Steps<'a>, Error> {
     Steps::new(&setup.model, &setup.gpu, (group.parallel(), u64::from(group.replicas)), precision, exchange)
         .map_err(|missing| Error::usage(missing.to_string(), "take --precision bf16, or another machine"))

@@ -146,7 +146,7 @@ fn layouts(setup: &Setup, request: &Request, most: u32, demand: &Demand) -> Resu
     }
     let calls = setup.calls()?;
     let exchanges = Exchanges::new(&calls);
-    let exchange = |shape: Shape, exchange: Exchange, bytes: u64| exchanges.seconds(shape, exchange, bytes);
+    let exchange = |shape: Shape, exchange: Exchange, bytes: u64| exchanges.taken(shape, exchange, bytes);
     let mut layouts = Vec::new();
     for (worker, blocks) in known {
         let mut steps = steps(setup, worker, request.precision, &exchange)?;
