@@ -13,6 +13,7 @@ mod machines;
 mod outcome;
 mod request;
 mod run;
+mod served;
 mod setup;
 mod smallest;
 mod split;

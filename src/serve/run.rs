@@ -10,7 +10,8 @@ use super::fleet::Fleet;
 use super::hand_off::{HandOff, HandOffs, tier_ways};
 use super::outcome::{Outcome, Phase, WorkerRow};
 use super::request::{Load, Request};
-use super::setup::{Exchanges, Served, Setup, role_name, steps};
+use super::served::Served;
+use super::setup::{Exchanges, Setup, role_name, steps};
 use crate::error::Error;
 use crate::files::read_text;
 
