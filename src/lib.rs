@@ -97,6 +97,7 @@ pub mod transfer;
 pub mod tune;
 pub mod validate;
 pub mod values;
+mod vary;
 pub mod views;
 pub mod watch;
 

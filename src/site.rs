@@ -16,6 +16,7 @@ use collcast_sim::nccl::{NicSet, Transport};
 use collcast_sim::predict::{Predictor, Settings};
 use collcast_sim::profile::Profile;
 use collcast_sim::topology::Topology;
+use collcast_topologies::builtin::{resize, spec_any};
 use collcast_topologies::placement::place;
 
 use crate::confidence::On;
@@ -41,6 +42,8 @@ pub struct SiteSpec {
     pub nodes: Option<u32>,
     /// GPUs of each host, from the first.
     pub gpus: Option<u32>,
+    /// NICs that are down: the host and its NIC, both counted from 0.
+    pub down: Vec<(u32, u32)>,
     /// Which GPU each rank runs on: see [`collcast_topologies::placement::place`].
     pub placement: Option<String>,
     /// Profiles, names or TOML files; several layer, and the later wins per constant. The best that there is for the
@@ -100,7 +103,11 @@ impl SiteSpec {
     /// A machine or placement that cannot be read.
     pub fn topology(&self) -> Result<Topology, Error> {
         let name = self.topology.as_deref().unwrap_or(DEFAULT_MACHINE);
-        let topology = collcast_topologies::load_any(name, self.nodes, self.gpus)?;
+        let mut spec = resize(spec_any(name)?, self.nodes, self.gpus)?;
+        for &(host, nic) in &self.down {
+            spec = spec.with_down(host, nic)?;
+        }
+        let topology = spec.build()?;
         let Some(text) = &self.placement else { return Ok(topology) };
         let mut topology = place(&topology, text).map_err(|e| {
             Error::usage(format!("--placement: {e}"), "`collcast topo show` lists the hosts and GPUs of a machine")

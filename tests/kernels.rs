@@ -295,6 +295,63 @@ fn copies_of_sizes_that_no_fit_has_seen_take_what_profiles_say() {
     assert!(mean(&all) <= 0.08 && mean(&large) <= 0.06, "{:.4} {:.4}", mean(&all), mean(&large));
 }
 
+/// Goal: copies that a program issues by itself, on two other H100, take what the profile of PyTorch's copies says without
+/// PyTorch's time for each call: small ones and pageable memory that waits for it as well. Who calls is read from the file.
+#[test]
+fn copies_of_another_caller_cost_less_by_its_calls() {
+    let errors = |text: &str| {
+        let gpu = Compute::builtin("h100").unwrap();
+        let samples = kernels::read(text, &gpu).unwrap().samples;
+        let small = samples.into_iter().map(|(_, sample)| sample).filter(|sample| copied(sample) <= 1 << 20);
+        let errors: Vec<f64> = small.map(|s| (s.predicted_us(&gpu).unwrap() / s.us - 1.0).abs()).collect();
+        assert_eq!(errors.len(), 20);
+        errors.iter().sum::<f64>() / errors.len() as f64
+    };
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/transfer/h100x2_copies.csv");
+    let text = std::fs::read_to_string(path).unwrap();
+    let own = errors(&text);
+    // As if PyTorch had called.
+    let by_pytorch = |line: &str| match line.rsplit_once(',') {
+        Some((row, "checked")) => format!("{row},caller"),
+        Some((row, bytes)) if bytes.parse::<u64>().is_ok() => format!("{row},pytorch"),
+        _ => line.to_owned(),
+    };
+    let other = errors(&text.lines().map(by_pytorch).collect::<Vec<_>>().join("\n"));
+    assert!(own < 0.15 && other > 3.0 * own, "{own:.3} {other:.3}");
+}
+
+/// Goal: what profiles say of their own errors is what their data say; a kind of row beyond that is no `ok`.
+#[test]
+fn verdicts_know_what_the_profile_itself_was_off_by() {
+    let tables = ["gemm", "attention", "memory_bound", "optimizer", "grouped_gemm", "sustained", "host_copy"];
+    for (gpu, folder) in [("h100", "h100x1"), ("h200", "h200x1")] {
+        let files: Vec<String> = tables.iter().map(|table| format!("{folder}/{table}.csv")).collect();
+        let outcome = judge(gpu, &files.iter().map(String::as_str).collect::<Vec<_>>());
+        let mut known = 0;
+        for group in outcome.groups.iter().filter(|group| group.left_out.count > 0) {
+            let own = group.own_error.unwrap_or_else(|| panic!("{gpu}: `{}` has no error", group.group));
+            assert!((own - group.left_out.p95_abs_error).abs() < 0.002, "{gpu} {} {own}", group.group);
+            assert!(!group.beyond(), "{gpu} {}", group.group);
+            known += 1;
+        }
+        assert!(known >= 14, "{gpu}: {known}");
+    }
+    let slow = std::fs::read_to_string(data("h100x1/host_copy.csv")).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("slow.csv");
+    let twice = |line: &str| {
+        let cells: Vec<&str> = line.split(',').collect();
+        match cells[3].parse::<f64>() {
+            Ok(us) => format!("{},{},{},{},{},{}", cells[0], cells[1], cells[2], us * 2.0, cells[4], cells[5]),
+            Err(_) => line.to_owned(),
+        }
+    };
+    std::fs::write(&path, slow.lines().map(twice).collect::<Vec<_>>().join("\n")).unwrap();
+    let (code, out, err) = collcast(&["validate", path.to_str().unwrap(), "--compute", "h100"]);
+    assert_eq!(code, 0, "{err}");
+    assert!(err.contains("warning: 38 times") && err.contains("of the profile's own data"), "{out}{err}");
+}
+
 fn copied(sample: &Sample) -> u64 {
     let Kernel::HostCopy(copy) = sample.kernels[0] else { panic!("{sample:?} is no copy") };
     copy.bytes

@@ -7,10 +7,11 @@
 mod common;
 
 use collcast::Watch;
-use collcast::serve::{Fleet, Group, Load, Outcome, Request, break_even, serve, split};
+use collcast::serve::{Fleet, Group, Load, Machines, Outcome, Request, break_even, compare, serve, smallest, split};
 use collcast_reports::figure::Drawing;
-use collcast_scenarios::serving::Policy;
 use collcast_scenarios::serving::arrivals::Prefixes;
+use collcast_scenarios::serving::summary::Objective;
+use collcast_scenarios::serving::{Policy, Route};
 use collcast_sim::compute::Precision;
 use common::collcast;
 
@@ -64,6 +65,93 @@ fn the_best_split_is_on_top() {
     assert_eq!(again.summary, best.outcome.as_ref().unwrap().summary);
 }
 
+/// Goal: no fleet that is smaller than the one found meets the objective, where all of them are run; and where none of
+/// the size that is allowed does, the answer is no.
+#[test]
+fn the_smallest_fleet_is_the_smallest() {
+    let objective = Objective { parts: [0.99, 0.9], ..Objective::new(0.1, 0.008) };
+    let request = Request { load: at(10.0, 60.0), objective, ..Request::new("llama3-8b", "dgx-h100") };
+    let found = smallest(&request, 8, &Watch::default()).unwrap();
+    let best = &found.fleets[0];
+    assert!(best.meets && !found.cut && found.fleets.len() > 5);
+    let gpus = best.candidate.fleet.gpus();
+    assert!((2..=8).contains(&gpus), "{}", best.candidate.fleet);
+    let groups = |most: u32| {
+        let of = move |tensor: u32| (1..=most / tensor).map(move |workers| Group::new(workers, tensor));
+        [1, 2, 4, 8].into_iter().filter(move |&tensor| tensor <= most).flat_map(of)
+    };
+    let mut smaller: Vec<(Fleet, u64)> =
+        groups(gpus - 1).flat_map(|group| [8192, 2048, 512].map(|chunk| (Fleet::Aggregated(group), chunk))).collect();
+    for prefill in groups(gpus - 1) {
+        let pairs = groups(gpus - 1).map(|decode| (Fleet::Disaggregated { prefill, decode }, 8192));
+        smaller.extend(pairs.filter(|(fleet, _)| fleet.gpus() < gpus));
+    }
+    assert!(smaller.len() > 10);
+    for (fleet, chunk) in smaller {
+        let policy = Policy { chunk, ..request.policy };
+        let run = serve(&Request { fleet, policy, ..request.clone() }).unwrap();
+        assert_ne!(objective.held(&run.summary), [true; 2], "{fleet}, {chunk}");
+    }
+    // What it says of a fleet is what the fleet alone says.
+    let policy = Policy { chunk: best.chunk, ..request.policy };
+    let again = serve(&Request { fleet: best.candidate.fleet, policy, ..request }).unwrap();
+    assert_eq!(again.summary, best.candidate.outcome.as_ref().unwrap().summary);
+    let (code, text, notes) = collcast(&["serve", "llama3-70b", "--smallest", "8", "--rate", "16"]);
+    assert_eq!(code, 1, "{text}{notes}");
+    assert!(notes.contains("no fleet of at most 8 GPUs meets"), "{text}{notes}");
+}
+
+/// Goal: hand-offs wait for the all-to-alls of experts on the same NICs, and for nothing where tensor ranks have NVLink; a
+/// transfer alone takes what it takes alone.
+#[test]
+fn hand_offs_share_nics_with_experts() {
+    let waits = |model: &str, machine: &str, precision, group: &str, rate: f64| {
+        let of = || group.parse().unwrap();
+        let fleet = Fleet::Disaggregated { prefill: of(), decode: of() };
+        let load = Load::Poisson { rate, seconds: 200.0, input: 2048, output: 256, prefixes: None, seed: 1 };
+        serve(&Request { fleet, load, precision, ..Request::new(model, machine) }).unwrap().summary
+    };
+    let experts = |rate| waits("deepseek-v3", "gcp-a3-mega", Precision::Fp8, "1x32:ep32", rate);
+    let (idle, busy) = (experts(0.02), experts(6.0));
+    let ratio = busy.hand_off.p50 / idle.hand_off.p50;
+    assert!((1.1..3.0).contains(&ratio), "{ratio}");
+    assert!(busy.tpot.p50 > idle.tpot.p50);
+    let tensor = |rate| waits("llama3-70b", "dgx-h100", Precision::Bf16, "1x8", rate).hand_off.p50;
+    assert_eq!(tensor(0.02), tensor(4.0));
+}
+
+/// Goal: fewer NICs and a NIC that is down make caches wait, as far as they pass them: those that the host of it sends, and
+/// no others. A decoder's lost NIC costs nothing here: senders post the pieces, which are the bound.
+#[test]
+fn caches_wait_for_nics_that_are_gone() {
+    let fleet = Fleet::Disaggregated { prefill: Group::new(2, 8), decode: EIGHT };
+    let request = Request { fleet, load: at(6.0, 100.0), ..Request::new("llama3-70b", "dgx-h100") };
+    let machines =
+        Machines { vary: vec!["nics=4,1".to_owned()], down: vec![(0, 0), (1, 7), (2, 7)], ..Machines::default() };
+    let found = compare(&request, &machines, &Watch::default()).unwrap();
+    let of = |row: usize| found.rows[row].outcome.as_ref().unwrap().summary;
+    let waits = [0, 1, 2, 3, 4, 5].map(|row| of(row).hand_off.mean);
+    let [plain, half, one, first, second, receiver] = waits;
+    assert_eq!(of(0), serve(&request).unwrap().summary);
+    // Pieces of descriptors bound them: a NIC for two GPUs takes twice as long, one for eight eight times.
+    assert!(half > 1.7 * plain && one > 6.0 * plain, "{waits:?}");
+    let of_both = (first - plain) + (second - plain);
+    assert!(first > 1.1 * plain && second > 1.1 * plain && (of_both / (half - plain) - 1.0).abs() < 0.1, "{waits:?}");
+    assert!((receiver / plain - 1.0).abs() < 0.01, "{waits:?}");
+    assert_eq!(found.rows[5].name, "dgx-h100, NIC 7 of host 2 down");
+    // As many tokens at twice the price cost twice as much.
+    let machines = Machines {
+        others: vec!["dgx-h200".to_owned()],
+        price: Some("dgx-h100=2,dgx-h200=4".to_owned()),
+        ..Machines::default()
+    };
+    let found = compare(&request, &machines, &Watch::default()).unwrap();
+    let cost = |row: usize| found.rows[row].cost().unwrap();
+    let tokens = |row: usize| found.rows[row].outcome.as_ref().unwrap().summary.tokens_per_s;
+    assert!((cost(1) * tokens(1) / (2.0 * cost(0) * tokens(0)) - 1.0).abs() < 1e-9);
+    assert!((cost(0) - 2.0 * 24.0 / (tokens(0) * 3600.0) * 1e6).abs() < 1e-6);
+}
+
 /// Goal: an hour of 100 requests a second over 64 GPUs is simulated whole, in as many steps as its workers have time for.
 #[test]
 fn an_hour_of_a_large_fleet_is_simulated() {
@@ -108,6 +196,22 @@ fn prefixes_save_time() {
     let of = |outcome: &Outcome| outcome.reuse.unwrap();
     assert!(of(&with).hits[1] > 5 * of(&without).hits[0], "{:?} {:?}", of(&with), of(&without));
     assert!(with.summary.ttft.mean < without.summary.ttft.mean, "{:?} {:?}", with.summary, without.summary);
+}
+
+/// Goal: a router that counts prefixes lets workers compute less than one queue does, where none has room for all of them.
+#[test]
+fn a_router_saves_prefill() {
+    let prefixes = Some(Prefixes { count: 300, tokens: 7168, skew: 0.0 });
+    let load = Load::Poisson { rate: 12.0, seconds: 300.0, input: 8192, output: 64, prefixes, seed: 1 };
+    let of = |route| {
+        let base = Request::new("llama3-70b", "dgx-h100");
+        let policy = Policy { route, ..base.policy };
+        serve(&Request { fleet: Fleet::Aggregated(Group::new(4, 8)), load: load.clone(), policy, ..base }).unwrap()
+    };
+    let (queue, prefix) = (of(Route::Queue), of(Route::Prefix));
+    let computed = |outcome: &Outcome| outcome.reuse.unwrap().computed as f64;
+    assert!(computed(&prefix) < 0.8 * computed(&queue), "{:?} {:?}", prefix.reuse, queue.reuse);
+    assert!(prefix.summary.ttft.mean < queue.summary.ttft.mean);
 }
 
 /// Goal: layers that go beside the prefill save most of the way of a cache.
@@ -240,6 +344,16 @@ fn slips_are_refused() {
         ("llama3-70b --precision fp4", "no tensor cores"),
         ("llama3-70b --trace Cargo.toml", "Cargo.toml: line 1"),
         ("llama3-70b --split 100x8", "at most 64"),
+        ("llama3-70b --smallest 0", "give 1 to 2048"),
+        ("llama3-70b --smallest 1", "take 141 GB of each of 1 GPUs"),
+        ("llama3-70b --split 2x8 --down 0:0", "--split is of one machine"),
+        ("llama3-70b --objective ttft=1s@99", "ttft=1s@p99"),
+        ("llama3-70b --aggregated 2x8 --down 0", "write it as 0:3"),
+        ("llama3-70b --aggregated 2x8 --down 2:0", "there are 2 hosts, from 0 on"),
+        ("llama3-70b --aggregated 2x8 --down 0:9", "which has 8 NICs"),
+        ("llama3-70b --aggregated 2x8 --vary nics=9", "a host has 8 NICs"),
+        ("llama3-70b --aggregated 2x8 --vary nic=9", "did you mean `nics`?"),
+        ("llama3-70b --aggregated 2x8 --price dgx-b200=2", "there is no price of `dgx-h100`"),
     ] {
         let args: Vec<&str> = std::iter::once("serve").chain(args.split(' ')).collect();
         let (code, _, text) = collcast(&args);

@@ -9,6 +9,7 @@ mod common;
 use std::path::Path;
 
 use collcast::SiteSpec;
+use collcast::kernels::{PeerRequest, fit_peers};
 use collcast::transfer::{Outcome, Request, Row, transfer};
 use common::collcast;
 
@@ -42,6 +43,42 @@ fn mooncakes_nine_transfers_are_within_ten_percent() {
         let error = found.seconds * 1e3 / row[2] - 1.0;
         assert!(error.abs() < if row[3] == 1.0 { 0.02 } else { 0.10 }, "{} tokens: {error:.3}", row[0]);
     }
+}
+
+/// Goal: copies between two H100 of one host, which nothing was fitted to, take what is forecast; `calibrate` fits their start
+/// and rate to every second size, and the others are closer then.
+#[test]
+fn copies_between_two_h100_are_forecast_and_fitted() {
+    let file = data("h100x2_copies.csv");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let peers: Vec<(u64, f64)> = (text.lines().filter(|line| line.starts_with("peer")))
+        .map(|line| {
+            let cells: Vec<&str> = line.split(',').collect();
+            (cells[2].parse().unwrap(), cells[5].parse().unwrap())
+        })
+        .collect();
+    assert_eq!(peers.len(), 10);
+    for &(bytes, us) in &peers {
+        let found = transfer(&on("dgx-h100", "gpu:0", "gpu:1", bytes)).unwrap();
+        let error = row(&found, "nvlink").seconds * 1e6 / us - 1.0;
+        // Up to 1 MiB the start counts, in the prior that of H200s.
+        assert!(error.abs() < if bytes <= 1 << 20 { 0.26 } else { 0.08 }, "{bytes}: {error:.3}");
+    }
+    let site = SiteSpec::new("dgx-h100").nodes(1).profile("prior");
+    let fitted = fit_peers(&PeerRequest { measurements: vec![file.into()], site, name: "copies".to_owned() }).unwrap();
+    let found: Vec<f64> = fitted.constants.iter().map(|constant| constant.value).collect();
+    assert!((found[0] - 1.94).abs() < 0.2 && (found[1] - 0.88).abs() < 0.02, "{found:?}");
+    assert!(fitted.left_out.count == 5 && fitted.left_out.mean_abs_error < 0.06, "{:?}", fitted.left_out);
+    assert!(fitted.left_out.mean_abs_error < fitted.left_out_before.mean_abs_error, "{fitted:?}");
+    // Whoever layers it over a profile gets these times.
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("copies.toml");
+    std::fs::write(&path, &fitted.toml).unwrap();
+    let site = SiteSpec::new("dgx-h100").profile("prior").profile(path.to_str().unwrap());
+    let again = transfer(&Request { site, ..Request::new("gpu:0", "gpu:1", 1 << 30) }).unwrap();
+    assert!((row(&again, "nvlink").seconds * 1e6 / peers[9].1 - 1.0).abs() < 0.02);
+    let (code, _, said) = collcast(&["calibrate", &data("h100x2_copies.csv")]);
+    assert!(code == 2 && said.contains("name it with -t"), "{said}");
 }
 
 /// Goal: large transfers reach what their narrowest part carries, and no more; the fastest way is on top.

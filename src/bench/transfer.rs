@@ -125,9 +125,9 @@ fn gpu(copies: &Copies, bytes: u64, effort: &Effort, outcome: &mut TransferOutco
         for (way, to_host, both) in
             [("host_to_device", false, false), ("device_to_host", true, false), ("both_ways", false, true)]
         {
-            for chunk in [bytes, CHUNK] {
+            for chunk in std::iter::once(bytes).chain((bytes > CHUNK).then_some(CHUNK)) {
                 // Pageable copies make the host wait: neither chunks nor directions run side by side.
-                if (chunk == CHUNK && bytes <= CHUNK) || (!pinned && (both || chunk < bytes)) {
+                if !pinned && (both || chunk < bytes) {
                     continue;
                 }
                 let sample = copies.host(&HostCopy { pinned, to_host, both, bytes, chunk }, effort)?;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use collcast::calibrate::{Request, calibrate};
 use collcast::files::make_folder;
 use collcast::kernels;
-use collcast::{Error, Watch};
+use collcast::{Error, SiteSpec, Watch};
 use collcast_sim::calibrate::Split;
 use collcast_sim::collective::{Launch, nearest};
 use collcast_sim::units::parse_size;
@@ -27,6 +27,7 @@ who measured (`publisher = \"...\"`; else each file is a source of its own). One
 
   collcast calibrate LOGS -t h200x4 -o mine.toml
   collcast validate OTHER_LOGS -t h200x4 --profile mine.toml
+  collcast calibrate transfer.csv -t dgx-h100 -o copies.toml      copies between GPUs, of bench --backend transfer
   collcast calibrate SITE_A.csv SITE_B.csv --split source -o both.toml"
 )]
 pub(crate) struct Args {
@@ -88,6 +89,15 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
     if let Some(gpu) = &args.compute {
         return fit_kernels(args, gpu);
     }
+    if args
+        .measurements
+        .iter()
+        .map(|path| kernels::is_copies(path))
+        .collect::<Result<Vec<bool>, Error>>()?
+        .contains(&true)
+    {
+        return fit_peers(args);
+    }
     let request = request(args)?;
     if !request.splits.contains(&Split::Run) {
         given.without(&["--folds"], "only runs are held back in groups", "leave it out, or add --split run")?;
@@ -112,11 +122,28 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
 
 /// Fits a profile of kernels in place of one of collectives.
 fn fit_kernels(args: &Args, gpu: &str) -> Result<Code, Error> {
-    let fitted = kernels::fit(&kernels::FitRequest {
-        measurements: args.measurements.clone(),
-        gpu: gpu.to_owned(),
-        name: name(args),
-    })?;
+    let measurements = args.measurements.clone();
+    told(args, &kernels::fit(&kernels::FitRequest { measurements, gpu: gpu.to_owned(), name: name(args) })?)
+}
+
+/// Fits what copies between two GPUs take.
+fn fit_peers(args: &Args) -> Result<Code, Error> {
+    let Some(machine) = &args.topology else {
+        let hint = "name it with -t for copies between GPUs, or the GPU with --compute for those with host memory";
+        return Err(Error::usage("a table of copies says not on which machine they ran", hint));
+    };
+    let site = SiteSpec {
+        nodes: Some(1),
+        profiles: args.profile.clone(),
+        profile_folders: profile_folders(),
+        ..SiteSpec::new(machine)
+    };
+    let measurements = args.measurements.clone();
+    told(args, &kernels::fit_peers(&kernels::PeerRequest { measurements, site, name: name(args) })?)
+}
+
+/// Writes a profile that was fitted, and says how good it is.
+fn told(args: &Args, fitted: &kernels::Fitted) -> Result<Code, Error> {
     if let Some(path) = &args.output {
         write(Some(path), fitted.toml.as_bytes())?;
     }

@@ -19,7 +19,9 @@ mixtral-8x22b deepseek-v3 and more), a TOML file with schema collcast/model/1, o
   collcast plan llama3-405b --on dgx-h100 --gpus 1024 --layout tp=8,pp=8,vpp=4 --global-batch 512
   collcast plan llama3-70b --on dgx-h100 --on dgx-b200 --gpus 512..2048 --tokens 15T
   collcast plan examples/plan/options.toml      options as a file: its fields are these flags
-  collcast plan my/config.json --on aws-p5 --gpus 64 --framework torchtitan-compiled --seq 8192"
+  collcast plan my/config.json --on aws-p5 --gpus 64 --framework torchtitan-compiled --seq 8192
+
+A fleet that serves a model is planned by `collcast serve MODEL --smallest GPUS`."
 )]
 pub(crate) struct Args {
     /// Built-in model, model file, Hugging Face config.json, or a file of schema collcast/plan-request/1 with several options

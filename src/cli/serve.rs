@@ -2,19 +2,23 @@
 
 use std::path::PathBuf;
 
-use collcast::serve::{Fleet, Group, Load, Request, serve, split};
+use collcast::serve::{Fleet, Group, Load, Machines, Request, compare, serve, smallest, split};
 use collcast::site::DEFAULT_MACHINE;
 use collcast::values::{size, time};
 use collcast::{Error, SiteSpec};
-use collcast_scenarios::serving::Policy;
+use collcast_reports::model::Status;
 use collcast_scenarios::serving::arrivals::Prefixes;
 use collcast_scenarios::serving::summary::Objective;
+use collcast_scenarios::serving::{Policy, Route};
 use collcast_sim::compute::Precision;
 
 use super::call::Code;
 use super::output::{OutputArgs, PageArgs, watched};
 use super::scenario;
 use super::selectors::profile_folders;
+
+/// Parts of an answer about several machines: enough for a line of progress.
+const MOST_PARTS: usize = 64;
 
 /// What help ends with.
 const HELP: &str =
@@ -25,6 +29,9 @@ Workers are copies of the model; 2x8 are two of 8 GPUs each, which split every p
   collcast serve llama3-70b --aggregated 4x8 --rate 10
   collcast serve llama3-70b --prefill 2x8 --decode 2x8 --rate 10 --input 2048 --output 256
   collcast serve llama3-70b --split 4x8 --rate 10 --objective ttft=1s,tpot=50ms    who should prefill
+  collcast serve llama3-70b --smallest 64 --rate 10 --objective ttft=1s@p99,tpot=50ms       how many GPUs
+  collcast serve llama3-70b --prefill 1x8 --decode 1x8 --rate 4 --down 0:0 --vary nics=4,2     NICs
+  collcast serve deepseek-v3 --precision fp8 --smallest 128 --on dgx-h200 --on gb200-nvl72      which machine
   collcast serve llama3-8b --aggregated 8x1 --trace requests.csv
   collcast serve deepseek-v3 --precision fp8 --prefill 1x32:ep32 --decode 1x64:ep64 --rate 20
   collcast serve llama3-70b --prefixes 200,1536 --host-cache 1T --rate 8    prefixes kept in host memory";
@@ -40,9 +47,19 @@ pub(crate) struct Args {
     /// Built-in model, model file or Hugging Face config.json; or a scenario, built in or a file of collcast/serving/1
     #[arg(value_name = "MODEL")]
     model: String,
-    /// Built-in machine or topology file; it has as many hosts as the workers need
-    #[arg(long = "on", visible_alias = "topology", short = 't', value_name = "MACHINE", default_value = DEFAULT_MACHINE, help_heading = "Machine")]
-    on: String,
+    /// Built-in machine or topology file; it has as many hosts as the workers need. Several are compared [default: dgx-h100]
+    #[arg(long = "on", visible_alias = "topology", short = 't', value_name = "MACHINE", help_heading = "Machine")]
+    on: Vec<String>,
+    /// Compare the machine with others of a key: nic.rate, nics (of a host), nvlink.rate, pcie.rate, fabric.rate, constants
+    /// of its profile. x2 and +1 are of the present value
+    #[arg(long, value_name = "KEY=A[,B]", help_heading = "Machine")]
+    vary: Vec<String>,
+    /// Compare the machine with itself when a NIC is down, such as 0:3 (host and NIC, from 0); repeatable
+    #[arg(long, value_name = "HOST:NIC", help_heading = "Machine")]
+    down: Vec<String>,
+    /// Price of a GPU and hour, or that of each machine, as in dgx-h100=2.5,gb200-nvl72=6
+    #[arg(long, value_name = "PRICE", help_heading = "Machine")]
+    price: Option<String>,
     /// Profile of the GPU's kernels, by name (a100 h100 h200 b200 gb200) or file [default: the machine's GPU]
     #[arg(long, value_name = "GPU", help_heading = "Machine")]
     gpu: Option<String>,
@@ -61,12 +78,19 @@ pub(crate) struct Args {
     /// Try each split of so many workers, and all of them for both
     #[arg(long, value_name = "NxGPUS", conflicts_with_all = ["prefill", "decode", "aggregated"], help_heading = "Workers")]
     split: Option<String>,
+    /// Search the smallest fleet of at most so many GPUs that meets the objective, its workers and their layouts
+    #[arg(long, value_name = "GPUS", conflicts_with_all = ["prefill", "decode", "aggregated", "split"], help_heading = "Workers")]
+    smallest: Option<u32>,
     /// Precision of linear layers: bf16, fp8 or fp4; the cache is in BF16
     #[arg(long, value_name = "NAME", default_value = "bf16", help_heading = "Workers")]
     precision: String,
     /// When caches go from prefill to decode: whole, once a prompt is through, or layers, beside the prefill
     #[arg(long, value_name = "HOW", default_value = "whole", value_parser = ["whole", "layers"], help_heading = "Workers")]
     hand_off: String,
+    /// How requests get to workers: from one queue, or each to the worker with the least to do for it and for those before it, of
+    /// which it may know the prefix
+    #[arg(long, value_name = "HOW", default_value = "queue", value_parser = ["queue", "prefix"], help_heading = "Workers")]
+    route: String,
     /// Memory of each host that keeps prefixes, such as 1T, shared by its workers
     #[arg(long, value_name = "SIZE", default_value = "0", help_heading = "Workers")]
     host_cache: String,
@@ -100,8 +124,14 @@ pub(crate) struct Args {
     /// Requests of a file in place of these: lines of seconds,input,output, or Mooncake's JSON Lines (.jsonl)
     #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "duration", "input", "output_tokens", "prefixes", "seed"], help_heading = "Load")]
     trace: Option<PathBuf>,
-    /// Times that a request has to meet: to its first token, and from one token to the next
-    #[arg(long, value_name = "ttft=TIME,tpot=TIME", default_value = "ttft=1s,tpot=50ms", help_heading = "Load")]
+    /// Times that requests have to meet: to the first token, and from one token to the next; for 90% of them, or another
+    /// percentile, as in ttft=1s@p99
+    #[arg(
+        long,
+        value_name = "ttft=TIME[@pN],tpot=TIME[@pN]",
+        default_value = "ttft=1s,tpot=50ms",
+        help_heading = "Load"
+    )]
     objective: String,
     #[command(flatten)]
     output: OutputArgs,
@@ -129,7 +159,7 @@ impl Args {
                 seed: self.seed,
             },
         };
-        let base = Request::new(&self.model, &self.on);
+        let base = Request::new(&self.model, self.on.first().map_or(DEFAULT_MACHINE, String::as_str));
         Ok(Request {
             site: SiteSpec { profiles: self.profile.clone(), profile_folders: profile_folders(), ..base.site },
             gpu: self.gpu.clone(),
@@ -141,11 +171,33 @@ impl Args {
             policy: Policy {
                 chunk: self.chunk,
                 running: self.running,
+                route: if self.route == "prefix" { Route::Prefix } else { Route::Queue },
                 by_layers: self.hand_off == "layers",
                 ..base.policy
             },
             objective: objective(&self.objective)?,
             ..base
+        })
+    }
+}
+
+impl Args {
+    /// What the load is run on beside the first machine.
+    fn machines(&self) -> Result<Machines, Error> {
+        let down = |text: &String| {
+            let wrong = || {
+                let message = format!("--down: `{text}` names no NIC of a host");
+                Error::usage(message, "write it as 0:3, the host and its NIC, both from 0")
+            };
+            let (host, nic) = text.split_once(':').ok_or_else(wrong)?;
+            Ok((host.parse().map_err(|_| wrong())?, nic.parse().map_err(|_| wrong())?))
+        };
+        Ok(Machines {
+            others: self.on.iter().skip(1).cloned().collect(),
+            vary: self.vary.clone(),
+            down: self.down.iter().map(down).collect::<Result<_, Error>>()?,
+            smallest: self.smallest,
+            price: self.price.clone(),
         })
     }
 }
@@ -184,17 +236,28 @@ fn prefixes(text: &str) -> Result<Prefixes, Error> {
     Ok(Prefixes { count: count.parse().map_err(|_| wrong())?, tokens: tokens.parse().map_err(|_| wrong())?, skew })
 }
 
-/// `ttft=1s,tpot=50ms`; what is left out always holds.
+/// `ttft=1s@p99,tpot=50ms`; what is left out always holds, and 90% of the requests have to meet what has no percentile.
 fn objective(text: &str) -> Result<Objective, Error> {
-    let mut objective = Objective { ttft: f64::INFINITY, tpot: f64::INFINITY };
+    let mut objective = Objective::new(f64::INFINITY, f64::INFINITY);
     for part in text.split(',') {
-        match part.split_once('=') {
-            Some(("ttft", text)) => objective.ttft = time("--objective ttft", text)?,
-            Some(("tpot", text)) => objective.tpot = time("--objective tpot", text)?,
+        let (name, value) = part.split_once('=').unwrap_or((part, ""));
+        let (limit, percentile) = value.split_once('@').unwrap_or((value, ""));
+        let (which, flag) = match name {
+            "ttft" => (0, "--objective ttft"),
+            "tpot" => (1, "--objective tpot"),
             _ => {
                 let message = format!("--objective: `{part}` is neither ttft=TIME nor tpot=TIME");
-                return Err(Error::usage(message, "write it as ttft=1s,tpot=50ms"));
+                return Err(Error::usage(message, "write it as ttft=1s,tpot=50ms, or ttft=1s@p99 for 99% of requests"));
             }
+        };
+        let limit = time(flag, limit)?;
+        *[&mut objective.ttft, &mut objective.tpot][which] = limit;
+        if !percentile.is_empty() {
+            let number = percentile.strip_prefix('p').and_then(|number| number.parse::<f64>().ok());
+            let number = number.filter(|number| *number > 0.0 && *number <= 100.0).ok_or_else(|| {
+                Error::usage(format!("{flag}: `{percentile}` is no percentile"), "write it as ttft=1s@p99: p1 to p100")
+            })?;
+            objective.parts[which] = number / 100.0;
         }
     }
     Ok(objective)
@@ -202,14 +265,23 @@ fn objective(text: &str) -> Result<Objective, Error> {
 
 pub(crate) fn run(args: &Args) -> Result<Code, Error> {
     let request = args.request()?;
-    let report = match &args.split {
-        Some(text) => {
+    let machines = args.machines()?;
+    let report = match (&args.split, args.smallest) {
+        (None, _) if machines.several() || machines.price.is_some() => {
+            watched(MOST_PARTS, |watch| compare(&request, &machines, watch))?.report()
+        }
+        (Some(_), _) if machines.several() => {
+            return Err(Error::usage("--split is of one machine", "take --smallest GPUS, or name the workers"));
+        }
+        (Some(text), _) => {
             let all: Group = text.parse()?;
             watched(all.workers as usize, |watch| split(&request, all, watch))?.report()
         }
-        None => serve(&request)?.report(),
+        (_, Some(gpus)) => watched(gpus as usize, |watch| smallest(&request, gpus, watch))?.report(),
+        _ => serve(&request)?.report(),
     };
     args.page.write(|| report.clone())?;
     args.output.print(&report, None)?;
-    Ok(Code::SUCCESS)
+    let failed = report.verdict.is_some_and(|verdict| verdict.status == Status::Failed);
+    Ok(if failed { Code::FAILURE } else { Code::SUCCESS })
 }

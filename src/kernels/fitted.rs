@@ -1,5 +1,6 @@
 //! A profile of one's own GPU from measured kernels.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use collcast_reports::model::Input;
@@ -36,9 +37,20 @@ pub struct Estimate {
     pub prior: f64,
 }
 
+/// What a profile is of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub enum Of {
+    /// Kernels of a GPU.
+    Kernels,
+    /// Links of a machine.
+    Links,
+}
+
 /// A profile that was fitted.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Fitted {
+    /// What it is of.
+    pub of: Of,
     /// Files that were read, with hashes.
     pub inputs: Vec<Input>,
     /// Constants that were fitted, by their place in the model.
@@ -85,13 +97,21 @@ pub fn fit(request: &FitRequest) -> Result<Fitted, Error> {
         left_out.median_abs_error * 100.0
     );
     let data: Vec<DataFile> = tables.iter().map(data_file).collect();
+    let mut own: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    for sample in &out {
+        let error = sample.predicted_us(&found.gpu).map_err(missing)? / sample.us - 1.0;
+        own.entry(sample.group.clone()).or_default().push(error);
+    }
+    let own = own.into_iter().map(|(group, errors)| (group, Stats::of(errors.into_iter()).p95_abs_error)).collect();
+    let told = found.gpu.clone().with_errors(own);
     Ok(Fitted {
+        of: Of::Kernels,
         inputs: tables.iter().map(input).collect(),
         constants: found.fitted.iter().map(estimate).collect(),
         trained,
         left_out,
         left_out_before: errors(&start, &out)?,
-        toml: found.gpu.file(&below, &request.name, &found.fitted, &data, &evidence)?,
+        toml: told.file(&below, &request.name, &found.fitted, &data, &evidence)?,
     })
 }
 

@@ -69,6 +69,16 @@ pub struct Group {
     pub stats: Stats,
     /// Errors of those whose shapes fits leave out.
     pub left_out: Stats,
+    /// What 95% of the rows of the profile's own data are off by at most, of shapes that its fit left out; nothing where
+    /// nobody knows.
+    pub own_error: Option<f64>,
+}
+
+impl Group {
+    /// Whether the median error is larger than nearly all of those on which the profile rests.
+    pub fn beyond(&self) -> bool {
+        self.own_error.is_some_and(|own| self.stats.median_abs_error > own)
+    }
 }
 
 /// Measured kernels beside their forecasts.
@@ -118,7 +128,7 @@ pub fn judge(request: &Request) -> Result<Outcome, Error> {
             rows.push(row(&table.file, *line, sample, predicted_us));
         }
     }
-    let groups = groups(&rows);
+    let groups = groups(&rows, &gpu);
     let worst = groups.iter().map(|group| group.stats.median_abs_error).fold(0.0, f64::max);
     Ok(Outcome {
         inputs: tables.iter().map(input).chain(judged.iter().map(of_layers)).collect(),
@@ -148,13 +158,14 @@ fn row(file: &str, line: u64, sample: &Sample, predicted_us: f64) -> KernelRow {
 }
 
 /// Errors by kind, in the order of their names.
-fn groups(rows: &[KernelRow]) -> Vec<Group> {
+fn groups(rows: &[KernelRow], gpu: &collcast_sim::compute::Compute) -> Vec<Group> {
     let mut groups: BTreeMap<&str, Vec<&KernelRow>> = BTreeMap::new();
     rows.iter().for_each(|row| groups.entry(&row.group).or_default().push(row));
     let group = |(group, rows): (&str, Vec<&KernelRow>)| Group {
         group: group.to_owned(),
         stats: Stats::of(rows.iter().map(|row| row.error)),
         left_out: Stats::of(rows.iter().filter(|row| row.left_out).map(|row| row.error)),
+        own_error: gpu.own_error(group),
     };
     groups.into_iter().map(group).collect()
 }

@@ -1,20 +1,23 @@
 //! How long do kernels of a GPU take, by measurements and by the model of kernels?
 //!
 //! Tables of measured kernels ([`Table`]) are told apart by their header. [`judge()`] holds their rows against a GPU's
-//! profile, [`fit()`] makes a profile of them. [`judge()`] also takes tables of layers and whole models, by what they run. Both name a GPU that the program knows, or a file ([`gpu`]).
+//! profile, [`fit()`] makes a profile of them, and
+//! [`fit_peers()`] one of copies between two GPUs. [`judge()`] also takes tables of layers and whole models, by what they run. Both name a GPU that the program knows, or a file ([`gpu`]).
 
 mod columns;
 mod fitted;
 mod judge;
 mod layers;
 mod load;
+mod peers;
 mod read;
 mod row;
 mod table;
 
-pub use fitted::{FitRequest, Fitted, fit};
+pub use fitted::{FitRequest, Fitted, Of, fit};
 pub use judge::{Group, Outcome, Request, Stats, judge};
 pub use load::{gpu, gpu_of};
+pub use peers::{PeerRequest, fit_peers, is_copies};
 pub use read::{Read, Trouble, read};
 pub use row::KernelRow;
 pub use table::Table;

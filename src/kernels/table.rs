@@ -288,7 +288,16 @@ fn host_copy(row: &Cells<'_>, us: f64) -> Result<Sample, Wrong> {
     let pinned = row.named("memory", &[("pinned", true), ("pageable", false)])?;
     let copy = HostCopy { bytes: row.count("bytes")?, to_host, pinned };
     let group = format!("copy {} {}", row.text("memory"), row.text("way"));
-    Ok(settled(group, Kernel::HostCopy(copy), Issue::Copy, us))
+    Ok(settled(group, Kernel::HostCopy(copy), caller(row)?, us))
+}
+
+/// Who issues the copies of a table: PyTorch, or a program that calls the driver, as `bench --backend transfer`. Its tables say
+/// so, and those of older versions have the bytes that were compared.
+fn caller(row: &Cells<'_>) -> Result<Issue, Wrong> {
+    if !row.text("caller").is_empty() {
+        return row.named("caller", &[("pytorch", Issue::Copy), ("driver", Issue::Free)]);
+    }
+    Ok(if row.header.contains(&"checked") { Issue::Free } else { Issue::Copy })
 }
 
 /// Calls that its collector makes of each shape before those it times, and those.

@@ -231,7 +231,7 @@ fn duration(given: &str, bare: f64) -> Result<f64, String> {
 }
 
 /// A price, or that of a machine in a list such as `dgx-h100=2.5,dgx-b200=4`.
-fn price(given: &str, machine: &str) -> Result<f64, String> {
+pub(crate) fn price(given: &str, machine: &str) -> Result<f64, String> {
     let own = match given.contains('=') {
         false => Some(given),
         true => {

@@ -4,10 +4,6 @@ use collcast_scenarios::parallel::Parallel;
 use collcast_scenarios::training::calls::Calls;
 use collcast_sim::collective::nearest;
 use collcast_sim::compute;
-use collcast_sim::doctor::{Fault, Part, with_rate};
-use collcast_sim::profile::{self, Spec};
-use collcast_sim::topology::Topology;
-use collcast_sim::units::{Bandwidth, parse_rate};
 use rayon::prelude::*;
 
 use super::fields;
@@ -17,6 +13,7 @@ use super::request::Request;
 use super::run;
 use crate::error::Error;
 use crate::site::Site;
+use crate::vary::{self as machine, Change, To, crossed};
 
 /// Variations of one answer at most: each simulates calls again, for seconds on a large machine.
 const MOST: usize = 200;
@@ -26,12 +23,8 @@ const MOST: usize = 200;
 enum Key {
     /// A field of the request.
     Field(&'static str),
-    /// The rate of some links.
-    Rate(Part),
-    /// NICs that each host uses.
-    Nics,
-    /// A constant of the network's profile.
-    Network(profile::Constant),
+    /// Something of the machine.
+    Machine(machine::Key),
     /// A constant of the profile of the GPU's kernels.
     Kernel(compute::Constant),
     /// The speed of one GPU, of the others'.
@@ -42,17 +35,9 @@ enum Key {
     Failures,
 }
 
-/// Keys that are neither constants nor fields.
-const KEYS: [(&str, Key); 8] = [
-    ("nic.rate", Key::Rate(Part::Nic)),
-    ("nvlink.rate", Key::Rate(Part::Nvlink)),
-    ("pcie.rate", Key::Rate(Part::Pcie)),
-    ("fabric.rate", Key::Rate(Part::Fabric)),
-    ("nics", Key::Nics),
-    ("slowest-gpu", Key::Slowest),
-    ("bucket", Key::Bucket),
-    ("failure-rate", Key::Failures),
-];
+/// Keys that are neither constants, fields nor of the machine.
+const KEYS: [(&str, Key); 3] =
+    [("slowest-gpu", Key::Slowest), ("bucket", Key::Bucket), ("failure-rate", Key::Failures)];
 
 /// Fields that a layout is simulated again with; others are of the search, or of several options.
 const FIELDS: [&str; 16] = [
@@ -74,28 +59,10 @@ const FIELDS: [&str; 16] = [
     "checkpoint-every",
 ];
 
-/// What a key is to be.
-#[derive(Clone, PartialEq, Debug)]
-enum To {
-    /// This.
-    Set(String),
-    /// So many times what it is.
-    Times(f64),
-    /// So much more than it is.
-    Plus(f64),
-}
-
-/// A change with its name.
-#[derive(Clone, PartialEq, Debug)]
-pub(super) struct Change {
-    name: String,
-    settings: Vec<(Key, To)>,
-}
-
 /// All that is asked for.
 pub(super) struct Changes {
-    sensitivities: Vec<Change>,
-    variations: Vec<Change>,
+    sensitivities: Vec<Change<Key>>,
+    variations: Vec<Change<Key>>,
 }
 
 /// What is changed for the table of sensitivities: parts of a machine that are bought, and what goes wrong with them.
@@ -132,42 +99,16 @@ pub(super) fn asked(request: &Request) -> Result<Changes, Error> {
         let settings = settings.collect::<Result<Vec<_>, Error>>()?;
         sensitivities.push(Change { name: (*name).to_owned(), settings: settings.into_iter().flatten().collect() });
     }
-    let mut variations = Vec::new();
-    for text in &request.vary {
-        let Some((key, values)) = text.split_once('=') else {
-            let way = "give --vary KEY=A,B, such as --vary nic.rate=200Gb/s,800Gb/s or --vary gpu.memory=x1.2";
-            return Err(Error::usage(format!("--vary {text} has no value"), way));
-        };
-        let keys = keys(key.trim())?;
-        let below = if variations.is_empty() {
-            vec![Change { name: String::new(), settings: Vec::new() }]
-        } else {
-            std::mem::take(&mut variations)
-        };
-        for change in &below {
-            for value in values.split(',').map(str::trim) {
-                let comma = if change.name.is_empty() { "" } else { ", " };
-                let name = format!("{}{comma}{}={value}", change.name, key.trim());
-                let more = keys.iter().map(|&key| (key, to(value)));
-                variations.push(Change { name, settings: change.settings.iter().cloned().chain(more).collect() });
-            }
-        }
-        if variations.len() > MOST {
-            return Err(Error::usage(
-                format!("--vary makes {} variations; at most {MOST} are simulated", variations.len()),
-                "vary fewer values",
-            ));
-        }
-    }
+    let variations = crossed(&request.vary, MOST, keys)?;
     Ok(Changes { sensitivities, variations })
 }
 
 /// The keys of a name: one, or all constants that begin as it does where it ends in `*`.
 fn keys(name: &str) -> Result<Vec<Key>, Error> {
-    let network = profile::Constant::ALL.iter().map(|&constant| (constant.name(), Key::Network(constant)));
+    let machine = machine::Key::all().map(|(name, key)| (name, Key::Machine(key)));
     let kernels = compute::Constant::ALL.iter().map(|&constant| (constant.name(), Key::Kernel(constant)));
     let fields = FIELDS.into_iter().map(|field| (field, Key::Field(field)));
-    let all: Vec<(&str, Key)> = KEYS.into_iter().chain(fields).chain(network).chain(kernels).collect();
+    let all: Vec<(&str, Key)> = KEYS.into_iter().chain(machine).chain(fields).chain(kernels).collect();
     let plain = name.replace('_', "-");
     let found: Vec<Key> = match name.strip_suffix('*') {
         Some(begins) => all.iter().filter(|(known, _)| known.starts_with(begins)).map(|known| known.1).collect(),
@@ -178,44 +119,12 @@ fn keys(name: &str) -> Result<Vec<Key>, Error> {
     }
     let near = nearest(name, all.iter().map(|known| known.0));
     let near = near.map_or_else(String::new, |near| format!(": did you mean `{near}`?"));
-    let own: Vec<&str> = KEYS.iter().map(|known| known.0).chain(FIELDS).collect();
+    let machine = machine::KEYS.iter().map(|known| known.0);
+    let own: Vec<&str> = machine.chain(KEYS.iter().map(|known| known.0)).chain(FIELDS).collect();
     Err(Error::usage(
         format!("--vary {name}: there is no such key{near}"),
         format!("keys: {}, and the constants that `collcast profile show` and a GPU's profile list", own.join(", ")),
     ))
-}
-
-fn to(text: &str) -> To {
-    let number = |text: &str| text.parse::<f64>().ok().filter(|number| number.is_finite());
-    match (text.strip_prefix('x').and_then(number), text.starts_with(['+', '-']).then(|| number(text)).flatten()) {
-        (Some(times), _) => To::Times(times),
-        (_, Some(plus)) => To::Plus(plus),
-        _ => To::Set(text.to_owned()),
-    }
-}
-
-impl To {
-    /// A number that is `now`, where it is to be.
-    fn of(&self, now: f64) -> Result<f64, String> {
-        let value = match self {
-            Self::Times(times) => now * times,
-            Self::Plus(plus) => now + plus,
-            Self::Set(text) => {
-                text.parse().map_err(|_| format!("`{text}` is no number; x2 and +10 are of what it is"))?
-            }
-        };
-        if value.is_finite() { Ok(value) } else { Err("that is no finite number".to_owned()) }
-    }
-
-    /// The value of a constant.
-    fn constant(&self, spec: Spec, now: f64) -> Result<f64, String> {
-        let value = self.of(now)?;
-        let [least, most] = spec.bounds;
-        match (least..=most).contains(&value) {
-            true => Ok(value),
-            false => Err(format!("it would be {value} {}, and can be {least} to {most}", spec.unit)),
-        }
-    }
 }
 
 /// What is simulated again.
@@ -240,32 +149,13 @@ impl Varied {
                 }
                 self.request.upkeep.failures_times = times;
             }
-            Key::Rate(part) => self.site.topology = rated(&self.site.topology, part, to)?,
-            Key::Nics => {
-                crosses(&self.site.topology)?;
-                let now = self.site.topology.hosts().iter().map(|host| host.nics.len()).min().unwrap_or(0);
-                let used = to.of(now as f64)?;
-                if !(1.0..=now as f64).contains(&used) {
-                    return Err(format!("a host has {now} NICs, and would use {used}"));
-                }
-                let changed = Fault::NicsUsed(used as u32).applied(&self.site.topology, &self.site.profile, &[]);
-                if let Some(changed) = changed.map_err(|e| e.to_string())? {
-                    self.site.topology = changed.topology;
-                }
-            }
-            Key::Network(constant) => {
-                if constant.name().contains("network") {
-                    crosses(&self.site.topology)?;
-                }
-                let value = to.constant(constant.spec(), self.site.profile[constant].value)?;
-                self.site.profile.parameters.set(constant, value);
-            }
+            Key::Machine(key) => key.set(&mut self.site, to)?,
             Key::Kernel(_) | Key::Slowest | Key::Bucket => {
                 self.kernels.push((key, to.clone()));
                 return Ok(());
             }
         }
-        self.elsewhere |= matches!(key, Key::Rate(_) | Key::Nics | Key::Network(_));
+        self.elsewhere |= matches!(key, Key::Machine(_));
         Ok(())
     }
 
@@ -298,42 +188,12 @@ impl Varied {
     }
 }
 
-/// Refuses a job that no network carries anything for.
-fn crosses(topology: &Topology) -> Result<(), String> {
-    match topology.hosts().len() {
-        0 | 1 => Err("the job is on one host, and nothing crosses the network".to_owned()),
-        _ => Ok(()),
-    }
-}
-
-/// A machine with another rate of some links.
-fn rated(topology: &Topology, part: Part, to: &To) -> Result<Topology, String> {
-    if matches!(part, Part::Nic | Part::Fabric) {
-        crosses(topology)?;
-    }
-    let set = match to {
-        To::Set(text) => Some(parse_rate(text).map_err(|e| e.to_string())?),
-        To::Times(times) if *times > 0.0 => None,
-        To::Times(_) | To::Plus(_) => return Err("a rate is given as 400Gb/s, or as x2 of what it is".to_owned()),
-    };
-    let times = |rate: Bandwidth| {
-        let rate = to.of(rate.get() as f64).map_or(rate.get(), |rate| rate as u64);
-        Bandwidth::new(rate.max(1))
-    };
-    let with = |at: &dyn Fn(Bandwidth) -> Bandwidth| with_rate(topology, part, at, None).map_err(|e| e.to_string());
-    let other = with(&|rate| Bandwidth::new(rate.get() / 2 + 1).unwrap_or(rate))?;
-    if other.links().eq(topology.links()) {
-        return Err("the machine has no such links".to_owned());
-    }
-    with(&|rate| set.or_else(|| times(rate)).unwrap_or(rate))
-}
-
 /// Simulates the best layout with each change.
 fn simulated(
     request: &Request,
     (site, known): (&Site, &Calls<'_>),
     outcome: &Outcome,
-    change: &Change,
+    change: &Change<Key>,
 ) -> Result<Variation, Error> {
     let refused = |why: String| Error::usage(why, "vary something else");
     let best = &outcome.layouts[0];
@@ -401,7 +261,7 @@ pub(super) fn varied(
     mut outcome: Outcome,
     changes: &Changes,
 ) -> Result<Outcome, Error> {
-    let all = |changes: &[Change]| -> Vec<Result<Variation, Error>> {
+    let all = |changes: &[Change<Key>]| -> Vec<Result<Variation, Error>> {
         changes.par_iter().map(|change| simulated(request, place, &outcome, change)).collect()
     };
     let (sensitivities, variations) = (all(&changes.sensitivities), all(&changes.variations));
@@ -437,8 +297,7 @@ mod tests {
     /// Goal: a key means one thing, and all that the table of sensitivities changes is one.
     #[test]
     fn keys_are_told_apart() {
-        let constants =
-            profile::Constant::ALL.iter().map(|c| c.name()).chain(compute::Constant::ALL.iter().map(|c| c.name()));
+        let constants = machine::Key::all().map(|known| known.0).chain(compute::Constant::ALL.iter().map(|c| c.name()));
         let names: Vec<&str> = KEYS.iter().map(|known| known.0).chain(FIELDS).chain(constants).collect();
         for name in &names {
             assert_eq!(keys(name).unwrap().len(), 1, "{name}");

@@ -7,8 +7,9 @@ use collcast_sim::transfer::{Fleet as Links, Place, Way, ways};
 use serde::Serialize;
 
 use super::fleet::Group;
+use super::hand_off::sent;
 use super::request::Request;
-use super::setup::{Exchanges, Setup, sent, steps};
+use super::setup::{Exchanges, Setup, steps};
 use crate::error::Error;
 
 /// Tokens of the shortest prompt, and how often it doubles: to 128k.
@@ -93,7 +94,7 @@ pub fn break_even(request: &Request, group: Group, drives: Option<u32>) -> Resul
     setup.blocks(group, request)?;
     let calls = setup.calls()?;
     let exchanges = Exchanges::new(&calls);
-    let exchange = |shape: Shape, exchange: Exchange, bytes: u64| exchanges.seconds(shape, exchange, bytes);
+    let exchange = |shape: Shape, exchange: Exchange, bytes: u64| exchanges.taken(shape, exchange, bytes);
     let mut steps = steps(&setup, group, request.precision, &exchange)?;
     let mut links = Links::new(&setup.site.topology, &setup.site.profile, &setup.gpu, drives);
     let places = |rank: u32| [Place::Host(HostId(0)), Place::Disk(HostId(0)), Place::Gpu(Rank(host + rank))];

@@ -1,8 +1,8 @@
 //! What is to be served, on what.
 
-use collcast_scenarios::serving::Policy;
 use collcast_scenarios::serving::arrivals::Prefixes;
 use collcast_scenarios::serving::summary::Objective;
+use collcast_scenarios::serving::{Policy, Route};
 use collcast_sim::compute::Precision;
 use std::path::PathBuf;
 
@@ -42,6 +42,8 @@ pub struct Request {
     pub model: String,
     /// The machine; its hosts are as many as the workers need.
     pub site: SiteSpec,
+    /// What of the machine is changed, such as `nics=4`.
+    pub vary: Vec<String>,
     /// Profile of the GPU's kernels, by name or file; that of the machine's GPUs where none is named.
     pub gpu: Option<String>,
     /// Precision of linear layers.
@@ -66,6 +68,7 @@ impl Request {
         Self {
             model: model.into(),
             site: SiteSpec::new(machine),
+            vary: Vec::new(),
             gpu: None,
             host_cache: 0,
             drive_cache: 0,
@@ -78,10 +81,11 @@ impl Request {
                 prompts: 1024,
                 running: 1024,
                 block: 16,
+                route: Route::Queue,
                 by_layers: false,
                 steps: MOST_STEPS,
             },
-            objective: Objective { ttft: 1.0, tpot: 0.05 },
+            objective: Objective::new(1.0, 0.05),
         }
     }
 }

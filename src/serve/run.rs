@@ -2,13 +2,16 @@
 
 use collcast_scenarios::serving::arrivals::{self, MOST_REQUESTS};
 use collcast_scenarios::serving::summary::summarise;
-use collcast_scenarios::serving::{Outcome as Ran, Request as Asked, ServingError, simulate};
+use collcast_scenarios::serving::{Outcome as Ran, Request as Asked, Role, ServingError, simulate};
 use collcast_scenarios::training::calls::{Exchange, Shape};
 
+use super::contention::Contention;
 use super::fleet::Fleet;
+use super::hand_off::{HandOff, HandOffs, tier_ways};
 use super::outcome::{Outcome, Phase, WorkerRow};
 use super::request::{Load, Request};
-use super::setup::{Exchanges, HandOff, Served, Setup, role_name, steps, tier_ways};
+use super::served::Served;
+use super::setup::{Exchanges, Setup, role_name, steps};
 use crate::error::Error;
 use crate::files::read_text;
 
@@ -72,25 +75,40 @@ pub(super) fn run(request: &Request, setup: &Setup, fleet: Fleet, asked: &[Asked
     let workers = setup.workers(&fleet, request)?;
     let calls = setup.calls()?;
     let exchanges = Exchanges::new(&calls);
-    let exchange = |shape: Shape, exchange: Exchange, bytes: u64| exchanges.seconds(shape, exchange, bytes);
+    let tiers: Vec<_> = fleet.groups().iter().map(|(_, group)| tier_ways(setup, *group)).collect();
+    let hand_offs = HandOffs::new(setup, &fleet, request.policy.block)?;
+    let mut contentions = Vec::new();
+    let mut first = 0;
+    for ((role, group), tiers) in fleet.groups().into_iter().zip(&tiers) {
+        // Decoders fetch nothing, and of two tiers the faster is the one that is read most.
+        let kept = [request.host_cache, request.drive_cache].into_iter().zip(tiers).find(|(bytes, _)| *bytes > 0);
+        let fetched = kept.filter(|_| role != Role::Decode).and_then(|(_, way)| way.as_ref());
+        let fetched = fetched.map(HandOff::ways).unwrap_or_default();
+        let handed = hand_offs.as_ref().and_then(HandOffs::first).unwrap_or_default();
+        contentions.push(Contention::new(setup, (group, first), [handed, fetched]));
+        first += group.workers * group.gpus();
+    }
+    let exchange = |contention: usize| {
+        let (contention, exchanges): (&Contention<'_>, _) = (&contentions[contention], &exchanges);
+        move |shape: Shape, exchange: Exchange, bytes: u64| {
+            contention.taken(shape, exchange, bytes, exchanges.seconds(shape, exchange, bytes))
+        }
+    };
+    let taken: Vec<_> = (0..contentions.len()).map(exchange).collect();
     let mut of_groups = Vec::new();
     let mut end = 0;
-    for (_, group) in fleet.groups() {
+    for ((_, group), taken) in fleet.groups().into_iter().zip(&taken) {
         end += (group.workers * group.pipeline) as usize;
-        of_groups.push((end, steps(setup, group, request.precision, &exchange)?));
+        of_groups.push((end, steps(setup, group, request.precision, taken)?));
     }
-    let tiers = fleet.groups().iter().map(|(_, group)| tier_ways(setup, *group)).collect();
-    let hand_off = match fleet {
-        Fleet::Disaggregated { prefill, decode } => Some(HandOff::new(setup, prefill, decode, request.policy.block)?),
-        Fleet::Aggregated(_) => None,
-    };
-    let path = hand_off.as_ref().and_then(HandOff::path).map(str::to_owned);
-    let mut machine = Served { steps: of_groups, tiers, hand_off };
+    let path = hand_offs.as_ref().and_then(HandOffs::path).map(str::to_owned);
+    let mut machine = Served { steps: of_groups, tiers, hand_offs };
     let ran = simulate(asked, &workers, request.policy, &mut machine).map_err(|error| refused(&error))?;
-    if let Some(error) = machine.hand_off.and_then(|hand_off| hand_off.failed) {
-        return Err(Error::usage(error.to_string(), "take shorter prompts"));
-    }
+    machine.hand_offs.map_or(Ok(()), HandOffs::failed)?;
     drop(machine.steps);
+    if let Some(error) = contentions.iter().find_map(|contention| contention.failed.take()) {
+        return Err(Error::usage(error.to_string(), "take fewer GPUs a worker"));
+    }
     if let Some(error) = exchanges.failed.take() {
         return Err(error.into());
     }

@@ -91,16 +91,16 @@ impl Beside {
         sends
     }
 
-    /// Its bytes as loads by the ways that NCCL takes: NVLink or PCIe in a host, GPUDirect RDMA or TCP between hosts.
+    /// Its bytes as loads by the ways that NCCL takes: NVLink, PCIe or host memory (SHM) in a host, GPUDirect RDMA or TCP
+    /// between hosts.
     ///
     /// # Errors
     /// Ranks that no way joins, or that the machine has not.
-    pub(super) fn loads(&self, fleet: &mut Fleet<'_>) -> Result<Vec<Load>, Error> {
+    pub(crate) fn loads(&self, fleet: &mut Fleet<'_>) -> Result<Vec<Load>, Error> {
         let mut loads = Vec::new();
         for (from, to, bytes) in self.sends(fleet.topology()) {
             let known = ways(fleet, Place::Gpu(from), Place::Gpu(to));
-            let direct = |backend: Backend| backend != Backend::Staged && backend != Backend::RdmaStaged;
-            let way = known.into_iter().find(|way| direct(way.backend)).ok_or_else(|| {
+            let way = known.into_iter().find(|way| way.backend != Backend::RdmaStaged).ok_or_else(|| {
                 Error::usage(format!("--beside: no way leads from GPU {from} to GPU {to}"), "name GPUs that NCCL joins")
             })?;
             // NCCL's buffers are registered and its connections stand.

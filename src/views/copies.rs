@@ -22,6 +22,7 @@ impl TransferOutcome {
             Column::number("us_max", "most"),
             Column::number("gb_per_s", "GB/s"),
             Column::number("checked", "bytes compared"),
+            Column::text("caller", "called by"),
         ];
         let mut table = Table::new("rows", "copies", columns);
         for row in &self.rows {
@@ -37,6 +38,7 @@ impl TransferOutcome {
                 Cell::float(most, 3),
                 Cell::float(row.gb_per_s(), 2),
                 row.checked.into(),
+                "driver".into(),
             ]);
         }
         report.tables.push(table);

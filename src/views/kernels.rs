@@ -6,7 +6,7 @@ use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
 use collcast_sim::domain::Beyond;
 
 use crate::confidence::Level;
-use crate::kernels::{Fitted, Outcome, Stats};
+use crate::kernels::{Fitted, Group, Of, Outcome, Stats};
 
 impl Outcome {
     /// As tables and a verdict: percentages for people, fractions for files; `rows` to have each row too.
@@ -95,12 +95,25 @@ impl Outcome {
         let limit = self.max_error.filter(|_| self.failed);
         let limit = limit.map(|most| format!(", more than {:.1}%", most * 100.0)).unwrap_or_default();
         let median = self.overall.median_abs_error * 100.0;
+        // The kind that is furthest beyond what the profile's own data were off by.
+        let over = |g: &&Group| g.stats.median_abs_error / g.own_error.unwrap_or(f64::INFINITY);
+        let beyond = self.groups.iter().filter(|g| g.beyond()).max_by(|a, b| over(a).total_cmp(&over(b)));
+        let own = beyond.map_or_else(String::new, |g| {
+            let own = g.own_error.unwrap_or_default() * 100.0;
+            let median = g.stats.median_abs_error * 100.0;
+            format!("; {} is {median:.1}% off, beyond {own:.1}% of the profile's own data", g.group)
+        });
         Verdict {
-            status: if self.failed { Status::Failed } else { Status::Ok },
-            sentence: format!("{} times are {median:.1}% off in the median{worst}{limit}", self.overall.count),
+            status: match (self.failed, beyond.is_some()) {
+                (true, _) => Status::Failed,
+                (false, true) => Status::Warning,
+                (false, false) => Status::Ok,
+            },
+            sentence: format!("{} times are {median:.1}% off in the median{worst}{limit}{own}", self.overall.count),
             confidence: confidence(&self.overall_left_out),
             basis: "measured against predicted".to_owned(),
-            next: self.failed.then(|| format!("collcast calibrate FILES --compute {} -o mine.toml", self.gpu)),
+            next: (self.failed || beyond.is_some())
+                .then(|| format!("collcast calibrate FILES --compute {} -o mine.toml", self.gpu)),
         }
     }
 }
@@ -147,6 +160,12 @@ impl Fitted {
             confidence: confidence(&self.left_out),
             basis: "measured against predicted".to_owned(),
             next: Some(match written {
+                Some(path) if self.of == Of::Links => {
+                    format!(
+                        "collcast transfer --from gpu:0 --to gpu:1 -s 1G --profile prior --profile {}",
+                        path.display()
+                    )
+                }
                 Some(path) => format!("collcast validate OTHER_FILES --compute {}", path.display()),
                 None => "add -o mine.toml to write the profile".to_owned(),
             }),

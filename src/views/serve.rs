@@ -2,17 +2,13 @@
 
 use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
 use collcast_scenarios::serving::prefix::Reuse;
-use collcast_scenarios::serving::summary::Percentiles;
+use collcast_scenarios::serving::summary::{GOOD, Objective, Percentiles};
 
 use super::VERSION;
-use crate::serve::{BreakEven, Outcome, Split};
+use crate::serve::{BreakEven, Compared, Fleet, Outcome, Row, Sized, Smallest, Split};
 
 /// How sure forecasts of serving are.
 const CONFIDENCE: &str = "low: kernels and transfers were held against measurements, whole engines that serve were not";
-
-/// Part of the requests that has to meet its objective: the level at which serving benchmarks report goodput (DistServe,
-/// OSDI 2024).
-const GOOD: f64 = 0.9;
 
 fn ms(seconds: f64) -> Cell {
     Cell::float(seconds * 1e3, 2)
@@ -101,20 +97,16 @@ impl Outcome {
 
     fn verdict(&self) -> Verdict {
         let (summary, objective) = (&self.summary, &self.objective);
-        let asked = [("TTFT", objective.ttft), ("TPOT", objective.tpot)];
-        let asked: Vec<String> = (asked.iter().filter(|(_, most)| most.is_finite()))
-            .map(|(name, most)| format!("{name} {:.0} ms", most * 1e3))
-            .collect();
         let sentence = format!(
             "{:.1}% of {} requests met {}: goodput {:.2} requests/s, {:.1} tokens/s a GPU",
             summary.met * 100.0,
             summary.requests,
-            asked.join(" and "),
+            asked(objective),
             summary.goodput,
             summary.tokens_per_s / f64::from(self.fleet.gpus().max(1))
         );
         Verdict {
-            status: if summary.met >= GOOD { Status::Ok } else { Status::Warning },
+            status: if objective.held(summary) == [true; 2] { Status::Ok } else { Status::Warning },
             sentence,
             confidence: CONFIDENCE.to_owned(),
             basis: "predicted".to_owned(),
@@ -122,22 +114,41 @@ impl Outcome {
         }
     }
 
-    /// What to change where objectives are not met: by what takes the time of those requests.
+    /// What to change where objectives are not met.
     fn next(&self) -> Option<String> {
-        let (summary, objective) = (&self.summary, &self.objective);
-        let advice = if summary.met >= GOOD {
-            return None;
-        } else if summary.ttft.p90 <= objective.ttft {
-            "tokens come too slowly: a smaller --chunk, fewer requests a worker (--running), or more workers that decode"
-        } else if summary.queue.p90 > summary.ttft.p90 / 2.0 {
-            "requests wait for their turn: more workers that prefill, or a lower rate"
-        } else if summary.hand_off.p90 > summary.ttft.p90 / 2.0 {
-            "prompts wait for memory or for their cache's way: more workers that decode, or faster NICs"
-        } else {
-            "prompts themselves take too long: more GPUs a worker, --precision fp8, or a larger --chunk"
-        };
-        Some(advice.to_owned())
+        let (cause, advice) = self.short()?;
+        Some(format!("{cause}: {advice}"))
     }
+
+    /// What takes the time of requests that do not meet their objective, and what to change.
+    fn short(&self) -> Option<(&'static str, &'static str)> {
+        let (summary, objective) = (&self.summary, &self.objective);
+        let [first, tokens] = objective.held(summary);
+        Some(if first && tokens {
+            return None;
+        } else if first {
+            let advice = "a smaller --chunk, fewer requests a worker (--running), or more workers that decode";
+            ("tokens come too slowly", advice)
+        } else if summary.queue.p90 > summary.ttft.p90 / 2.0 {
+            ("requests wait for their turn", "more workers that prefill, or a lower rate")
+        } else if summary.hand_off.p90 > summary.ttft.p90 / 2.0 {
+            ("prompts wait for memory or for their cache's way", "more workers that decode, or faster NICs")
+        } else {
+            ("prompts themselves take too long", "more GPUs a worker, --precision fp8, or a larger --chunk")
+        })
+    }
+}
+
+/// What is asked for, in words.
+fn asked(objective: &Objective) -> String {
+    let limits = [("TTFT", objective.ttft), ("TPOT", objective.tpot)].into_iter().zip(objective.parts);
+    let asked: Vec<String> = (limits.filter(|((_, most), _)| most.is_finite()))
+        .map(|((name, most), part)| {
+            let percentile = if part == GOOD { String::new() } else { format!(" at p{}", part * 100.0) };
+            format!("{name} {:.0} ms{percentile}", most * 1e3)
+        })
+        .collect();
+    asked.join(" and ")
 }
 
 /// From where the tokens of prompts came.
@@ -209,6 +220,217 @@ impl Split {
                 Some(Verdict { sentence: format!("{}: {}", best.fleet, best.verdict().sentence), ..best.verdict() });
         }
         report
+    }
+}
+
+/// Fleets of an answer that are listed at most.
+const LISTED: usize = 12;
+
+impl Smallest {
+    /// The fleets as a report: the answer first, then why each other is not it.
+    pub fn report(&self) -> Report {
+        let mut report = Report::new("serve", VERSION);
+        report.predicted = true;
+        let columns = [
+            Column::text("fleet", "workers"),
+            Column::number("chunk", "--chunk"),
+            Column::number("gpus", "GPUs"),
+            Column::number("ttft_met_percent", "TTFT met %"),
+            Column::number("tpot_met_percent", "TPOT met %"),
+            Column::number("ttft_p50_ms", "TTFT p50 ms"),
+            Column::number("ttft_p99_ms", "p99 ms"),
+            Column::number("tpot_p50_ms", "TPOT p50 ms"),
+            Column::number("tpot_p99_ms", "p99 ms"),
+            Column::text("why", "why not"),
+        ];
+        let mut table = Table::new("rows", format!("fleets of at most {} GPUs, as simulated", self.most), columns);
+        for sized in self.fleets.iter().take(LISTED) {
+            let fleet = sized.candidate.fleet;
+            let mut row = vec![Cell::from(fleet.to_string()), sized.chunk.into(), fleet.gpus().into()];
+            match &sized.candidate.outcome {
+                Ok(run) => {
+                    let s = &run.summary;
+                    row.extend(s.met_each.map(|met| Cell::float(met * 100.0, 1)));
+                    row.extend([s.ttft.p50, s.ttft.p99, s.tpot.p50, s.tpot.p99].map(ms));
+                    row.push(self.why(sized).into());
+                }
+                Err(why) => {
+                    row.extend(std::iter::repeat_n(Cell::Missing, 6));
+                    row.push(why.as_str().into());
+                }
+            }
+            table.push(row);
+        }
+        report.tables.extend([table, self.layout_table()]);
+        let first = self.fleets.iter().find_map(|sized| sized.candidate.outcome.as_ref().ok());
+        if let Some(first) = first {
+            report.inputs.clone_from(&first.inputs);
+            report.assumptions.clone_from(&first.notes);
+        }
+        let (run, all) = (self.fleets.len(), self.layouts.len());
+        report.assumptions.push(format!("{all} layouts of a worker were bounded, and {run} fleets of them run"));
+        if self.cut {
+            report.assumptions.push("larger fleets were not run: the search ended at its limit of runs".to_owned());
+        }
+        report.verdict = Some(self.verdict());
+        report
+    }
+
+    /// Why a fleet is not the answer.
+    fn why(&self, sized: &Sized) -> String {
+        let first = self.fleets.first();
+        let best = first.map(|best| best.candidate.fleet);
+        match (&sized.candidate.outcome, sized.meets) {
+            (Ok(run), false) => run.short().map_or_else(String::new, |(cause, _)| cause.to_owned()),
+            (_, true) if first == Some(sized) => String::new(),
+            (_, true) if Some(sized.candidate.fleet.gpus()) > best.map(|best| best.gpus()) => "more GPUs".to_owned(),
+            _ => "last tokens come later".to_owned(),
+        }
+    }
+
+    fn layout_table(&self) -> Table {
+        let columns = [
+            Column::text("role", "worker"),
+            Column::text("layout", "layout"),
+            Column::number("chunk", "--chunk"),
+            Column::number("least", "at least"),
+            Column::number("gpus", "GPUs"),
+            Column::text("why", "why none is enough"),
+        ];
+        let mut table = Table::new("layouts", "workers that the load needs at least, before any run", columns);
+        for layout in &self.layouts {
+            let mut row: Vec<Cell> = vec![layout.role.into(), layout.worker.to_string().into(), layout.chunk.into()];
+            match &layout.least {
+                Ok(least) => {
+                    let gpus = u64::from(*least) * u64::from(layout.worker.gpus());
+                    row.extend([(*least).into(), gpus.into(), Cell::Missing]);
+                }
+                Err(why) => row.extend([Cell::Missing, Cell::Missing, why.as_str().into()]),
+            }
+            table.push(row);
+        }
+        if self.layouts.iter().all(|layout| layout.least.is_ok()) {
+            super::hide(&mut table, &["why"]);
+        }
+        table.detail = true;
+        table
+    }
+
+    fn verdict(&self) -> Verdict {
+        let asked = asked(&self.objective);
+        let met = self.fleets.first().filter(|sized| sized.meets);
+        let met = met.and_then(|sized| Some((sized.candidate.fleet, sized, sized.candidate.outcome.as_ref().ok()?)));
+        let (status, sentence, next) = match met {
+            Some((fleet, sized, run)) => {
+                let of_kind = |fleet: &Fleet| matches!(fleet, Fleet::Aggregated(_));
+                let other = (self.fleets.iter().filter(|sized| sized.meets))
+                    .find(|sized| of_kind(&sized.candidate.fleet) != of_kind(&fleet));
+                let other = match (other, of_kind(&fleet)) {
+                    (Some(other), _) => format!("; {} needs {}", other.candidate.fleet, other.candidate.fleet.gpus()),
+                    (None, true) => "; no disaggregated fleet does".to_owned(),
+                    (None, false) => "; no aggregated fleet does".to_owned(),
+                };
+                let sentence = format!(
+                    "{fleet} with --chunk {} is the smallest fleet: {} GPUs meet {asked}, goodput {:.2} requests/s{other}",
+                    sized.chunk,
+                    fleet.gpus(),
+                    run.summary.goodput
+                );
+                (Status::Ok, sentence, None)
+            }
+            None => {
+                let mut sentence = format!("no fleet of at most {} GPUs meets {asked}", self.most);
+                if let Some(nearest) = self.fleets.first() {
+                    let met = nearest.candidate.outcome.as_ref().map_or(0.0, |run| run.summary.met * 100.0);
+                    sentence += &format!("; {} comes nearest with {met:.1}% of requests", nearest.candidate.fleet);
+                }
+                let next = "allow more GPUs, loosen the objective, or take --precision fp8 or another machine";
+                (Status::Failed, sentence, Some(next.to_owned()))
+            }
+        };
+        Verdict { status, sentence, confidence: CONFIDENCE.to_owned(), basis: "predicted".to_owned(), next }
+    }
+}
+
+impl Compared {
+    /// The machines as a report, one a row.
+    pub fn report(&self) -> Report {
+        let mut report = Report::new("serve", VERSION);
+        report.predicted = true;
+        let columns = [
+            Column::text("machine", "machine"),
+            Column::text("fleet", "workers"),
+            Column::number("gpus", "GPUs"),
+            Column::number("met_percent", "met %"),
+            Column::number("ttft_p50_ms", "TTFT p50 ms"),
+            Column::number("ttft_p99_ms", "p99 ms"),
+            Column::number("ttft_change_percent", "p99 change %"),
+            Column::number("hand_off_p50_ms", "hand-off p50 ms"),
+            Column::number("tpot_p50_ms", "TPOT p50 ms"),
+            Column::number("tpot_p99_ms", "p99 ms"),
+            Column::number("cost", "cost of 1M tokens"),
+            Column::text("refused", "why not"),
+        ];
+        let title = if self.smallest { "the smallest fleet on each machine" } else { "the same fleet on each machine" };
+        let mut table = Table::new("rows", title, columns);
+        let base = self.rows.first().and_then(|row| row.outcome.as_ref().ok()).map(|run| run.summary.ttft.p99);
+        for (index, row) in self.rows.iter().enumerate() {
+            let name = Cell::from(row.name.as_str());
+            table.push(match &row.outcome {
+                Ok(run) => {
+                    let s = &run.summary;
+                    let change = base.filter(|base| index > 0 && *base > 0.0).map(|base| s.ttft.p99 / base - 1.0);
+                    let change = change.map_or(Cell::Missing, |change| Cell::float(change * 100.0, 1));
+                    let hand_off = run.path.as_ref().map_or(Cell::Missing, |_| ms(s.hand_off.p50));
+                    let mut cells = vec![name, run.fleet.to_string().into(), run.fleet.gpus().into()];
+                    cells.extend([Cell::float(s.met * 100.0, 1), ms(s.ttft.p50), ms(s.ttft.p99), change, hand_off]);
+                    cells.extend([s.tpot.p50, s.tpot.p99].map(ms));
+                    cells.push(row.cost().map_or(Cell::Missing, |cost| Cell::float(cost, 2)));
+                    cells
+                }
+                Err(why) => {
+                    let mut cells = vec![name];
+                    cells.extend(std::iter::repeat_n(Cell::Missing, 10));
+                    cells.push(why.as_str().into());
+                    cells
+                }
+            });
+        }
+        let ran = || self.rows.iter().filter_map(|row| row.outcome.as_ref().ok());
+        let mut hidden = Vec::new();
+        hidden.extend(ran().all(|run| run.path.is_none()).then_some("hand_off_p50_ms"));
+        hidden.extend(self.rows.iter().all(|row| row.price.is_none()).then_some("cost"));
+        hidden.extend((ran().count() == self.rows.len()).then_some("refused"));
+        super::hide(&mut table, &hidden);
+        report.tables.push(table);
+        if let Some(first) = ran().next() {
+            report.inputs.clone_from(&first.inputs);
+            report.assumptions.clone_from(&first.notes);
+        }
+        report.verdict = Some(self.verdict());
+        report
+    }
+
+    /// The best machine: by cost, then by GPUs where fleets differ, then by the wait at p99.
+    fn verdict(&self) -> Verdict {
+        let key = |row: &Row, run: &Outcome| {
+            let gpus = if self.smallest { f64::from(run.fleet.gpus()) } else { 0.0 };
+            [row.cost().unwrap_or(0.0), gpus, run.summary.ttft.p99]
+        };
+        let ran = self.rows.iter().filter_map(|row| Some((row, row.outcome.as_ref().ok()?)));
+        let best = ran.min_by(|a, b| key(a.0, a.1).partial_cmp(&key(b.0, b.1)).unwrap_or(std::cmp::Ordering::Equal));
+        let (status, sentence) = match best {
+            Some((row, run)) => {
+                let what = match (row.cost(), self.smallest) {
+                    (Some(cost), _) => format!("serves at the lowest cost, {cost:.2} for 1M tokens"),
+                    (None, true) => format!("takes the fewest GPUs, {}", run.fleet.gpus()),
+                    (None, false) => format!("has the lowest TTFT at p99, {:.0} ms", run.summary.ttft.p99 * 1e3),
+                };
+                (Status::Ok, format!("{} {what}; {} machines were compared", row.name, self.rows.len()))
+            }
+            None => (Status::Failed, "no machine meets the objective".to_owned()),
+        };
+        Verdict { status, sentence, confidence: CONFIDENCE.to_owned(), basis: "predicted".to_owned(), next: None }
     }
 }
 

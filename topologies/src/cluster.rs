@@ -210,6 +210,22 @@ impl ClusterSpec {
         Ok(())
     }
 
+    /// With a NIC of a host, both counted from 0, that is down.
+    ///
+    /// # Errors
+    /// A host that is not there; [`build`](Self::build) refuses a NIC that is not.
+    pub fn with_down(mut self, host: u32, nic: u32) -> Result<Self, TopologiesError> {
+        let hosts = self.host_count();
+        let mut names = self.groups.iter().flat_map(|group| &group.names);
+        let Some(name) = names.nth(host as usize).cloned() else {
+            let message = format!("host {host} has no NIC that could be down: there are {hosts} hosts, from 0 on");
+            return Err(TopologiesError::Value(self.whole(message, "name one of them")));
+        };
+        let nic = Some(nic);
+        self.exceptions.push(Exception { host: name, nic, deviation: Deviation::Down, host_at: None, nic_at: None });
+        Ok(self)
+    }
+
     /// Draws the graph.
     ///
     /// # Errors

@@ -4,6 +4,7 @@
 //! and a hand-off take. [`prefix`] is what workers keep of prompts. [`Steps`] is what a step of a model takes on GPUs; [`summary`] counts what users see.
 
 pub mod arrivals;
+mod beside;
 pub mod prefix;
 mod simulate;
 mod step;
@@ -12,5 +13,6 @@ pub mod summary;
 mod tests;
 
 pub use arrivals::Request;
-pub use simulate::{Batch, Machine, Outcome, Policy, Role, Served, ServingError, Worker, simulate};
+pub use beside::{Beside, Taken, WAYS};
+pub use simulate::{Batch, Machine, Outcome, Policy, Role, Route, Served, ServingError, Worker, simulate};
 pub use step::Steps;

@@ -1,6 +1,6 @@
 //! Requests through workers, event by event.
 //!
-//! Prompts wait in one queue. A worker that prefills takes from it at the start of a step, as far as its budget of tokens and
+//! Prompts wait in one queue, or each at the worker that a router chose. A worker that prefills takes from it at the start of a step, as far as its budget of tokens and
 //! its memory go, and works on them chunk by chunk; a worker that does both first gives each running request its next token.
 //! Between workers, a decoder reserves memory before the transfer runs, and each replica of a worker sends or receives one cache at a
 //! time. Memory is reserved for a whole request, so that none is ever put off (TensorRT-LLM's `GUARANTEED_NO_EVICT`). Prompts
@@ -11,9 +11,11 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
+use rustc_hash::FxHashMap;
 use thiserror::Error;
 
 use super::arrivals::Request;
+use super::beside::{FETCH, HAND_OFF, Sharing, Taken};
 use super::prefix::{Part, Reuse, TIERS, Tiers};
 
 /// What a worker does.
@@ -51,6 +53,17 @@ impl Worker {
     }
 }
 
+/// How requests get to workers that prefill.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Route {
+    /// They wait in one queue, for whoever can take them first.
+    #[default]
+    Queue,
+    /// Each goes, when it arrives, to the worker that has the least to do with it: blocks that it would have to compute, those
+    /// of prompts that wait there included, and blocks that are in use (Dynamo's KV router, both weighed alike). It waits there.
+    Prefix,
+}
+
 /// How workers make up a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Policy {
@@ -62,6 +75,8 @@ pub struct Policy {
     pub running: u64,
     /// Tokens of a block of the cache.
     pub block: u64,
+    /// Which worker that prefills gets a request.
+    pub route: Route,
     /// Whether layers of a cache go to the decoder while the prompt is computed: it reserves memory at the prompt's start.
     pub by_layers: bool,
     /// Steps of all workers that are simulated at most.
@@ -81,13 +96,13 @@ pub struct Batch<'b> {
 
 /// What takes how long.
 pub trait Machine {
-    /// Seconds of a step of a worker with this number.
-    fn step(&mut self, worker: usize, batch: &Batch<'_>) -> f64;
+    /// What a step of a worker with this number takes.
+    fn step(&mut self, worker: usize, batch: &Batch<'_>) -> Taken;
     /// Seconds of the way of a cache of so many tokens from a prefill worker to a decoder.
-    fn hand_off(&mut self, tokens: u64) -> f64;
+    fn hand_off(&mut self, from: usize, to: usize, tokens: u64) -> f64;
     /// Seconds of the way of the last layer of it.
-    fn last_layer(&mut self, tokens: u64) -> f64 {
-        self.hand_off(tokens)
+    fn last_layer(&mut self, from: usize, to: usize, tokens: u64) -> f64 {
+        self.hand_off(from, to, tokens)
     }
     /// Seconds of the way of so many tokens from a slower tier of a worker to its GPUs: 1 host memory, 2 drives.
     fn fetch(&mut self, _worker: usize, _tier: usize, _tokens: u64) -> f64 {
@@ -171,6 +186,10 @@ struct Running {
     fetches: [u64; TIERS],
     /// Prompts that wait for parts of slower tiers.
     fetching: usize,
+    sharing: Sharing,
+    /// Of requests that were sent here and wait: tokens to be computed, and parts that will be there, by how many of them.
+    queued: u64,
+    promised: FxHashMap<u64, u32>,
 }
 
 impl Running {
@@ -215,9 +234,12 @@ struct Run<'r, M> {
     pipes: Vec<Vec<u64>>,
     /// By request: what it has of prefixes.
     held: Vec<Held>,
+    /// By request: tokens to be computed, as its router reckoned.
+    queued: Vec<u64>,
     /// By request: whether a decoder reserved memory at its start.
     reserved: Vec<bool>,
-    waiting: VecDeque<usize>,
+    /// By queue: requests that wait. One queue, or one for each worker.
+    waiting: Vec<VecDeque<usize>>,
     /// Prefilled requests that wait for a decoder's memory.
     ready: VecDeque<usize>,
     /// By request: who prefills it, who decodes it.
@@ -255,8 +277,9 @@ pub fn simulate<M: Machine>(
         tiers: workers.iter().map(|worker| Tiers::new(worker.tiers)).collect(),
         pipes: pipes(workers),
         held: vec![Held::default(); requests.len()],
+        queued: vec![0; requests.len()],
         reserved: vec![false; requests.len()],
-        waiting: VecDeque::new(),
+        waiting: vec![VecDeque::new(); if policy.route == Route::Queue { 1 } else { workers.len() }],
         ready: VecDeque::new(),
         at: vec![(0, 0); requests.len()],
         outcome: Outcome {
@@ -294,13 +317,17 @@ impl<M: Machine> Run<'_, M> {
             if arrival == Some(now) {
                 if let Some((index, _)) = arrivals.next() {
                     self.outcome.served[index].arrived = now;
-                    self.waiting.push_back(index);
+                    let queue = self.route(index);
+                    self.waiting[queue].push_back(index);
                     self.wake();
                 }
                 continue;
             }
             match self.events.pop() {
-                Some(Reverse((_, Event::StepEnds(worker)))) => self.end_step(worker),
+                Some(Reverse((_, Event::StepEnds(worker)))) => match self.running[worker].sharing.until() {
+                    until if until > now => self.events.push(Reverse((until, Event::StepEnds(worker)))),
+                    _ => self.end_step(worker),
+                },
                 Some(Reverse((_, Event::HandedOff(request)))) => self.arrive(request),
                 Some(Reverse((_, Event::Fetched(request)))) => self.fetched(request),
                 None => {}
@@ -385,13 +412,15 @@ impl<M: Machine> Run<'_, M> {
             let tokens: u64 = rest[..run].iter().map(|(part, _)| part.tokens).sum();
             if tier > 0 {
                 let start = self.now.max(self.running[worker].fetches[tier]);
-                let end = start.saturating_add(ns(self.machine.fetch(worker, tier, tokens)));
+                let slows = self.running[worker].sharing.slows(FETCH, self.now);
+                let end = start.saturating_add(ns(self.machine.fetch(worker, tier, tokens) * slows));
                 let batch = Batch { prompts: &[(tokens, before)], decodes: 0, context: 0 };
-                if end - self.now >= ns(self.machine.step(worker, &batch)) {
+                if end - self.now >= ns(self.machine.step(worker, &batch).seconds) {
                     self.outcome.reuse.recomputed += rest.iter().map(|(part, _)| part.tokens).sum::<u64>();
                     break;
                 }
                 self.running[worker].fetches[tier] = end;
+                self.running[worker].sharing.fly(FETCH, (start, end), self.now);
                 ready = ready.max(end);
             }
             self.outcome.reuse.hits[tier] += tokens;
@@ -436,19 +465,71 @@ impl<M: Machine> Run<'_, M> {
         }
     }
 
+    /// Tokens of a prompt's first parts that a worker has, or will have of requests that wait there.
+    fn known(&self, worker: usize, request: usize) -> u64 {
+        let (tiers, promised) = (&self.tiers[worker], &self.running[worker].promised);
+        let kept = |part: &Part| tiers.find(part.key).is_some() || promised.contains_key(&part.key);
+        let mut parts = self.requests[request].parts();
+        std::iter::from_fn(|| parts.next().filter(kept)).map(|part| part.tokens).sum()
+    }
+
+    /// The queue that a worker takes from.
+    fn queue(&self, worker: usize) -> usize {
+        if self.policy.route == Route::Queue { 0 } else { worker }
+    }
+
+    /// The queue in which a request waits that arrives now.
+    fn route(&mut self, request: usize) -> usize {
+        if self.policy.route == Route::Queue {
+            return 0;
+        }
+        let input = self.requests[request].input;
+        let cost = |w: &usize| {
+            let running = &self.running[*w];
+            let begun = running.prompts.iter().map(|&(begun, done)| self.requests[begun].input - done).sum::<u64>();
+            let tokens = input - self.known(*w, request).min(input) + running.queued + begun;
+            (self.blocks(tokens) + running.used, *w)
+        };
+        let prefills = (0..self.workers.len()).filter(|&w| self.workers[w].role != Role::Decode);
+        let worker = prefills.min_by_key(cost).unwrap_or(0);
+        let tokens = input - self.known(worker, request).min(input);
+        let running = &mut self.running[worker];
+        running.queued += tokens;
+        for part in self.requests[request].parts() {
+            *running.promised.entry(part.key).or_default() += 1;
+        }
+        self.queued[request] = tokens;
+        worker
+    }
+
+    /// A request that waited at a worker is begun.
+    fn begun(&mut self, worker: usize, request: usize) {
+        if self.policy.route == Route::Queue {
+            return;
+        }
+        let running = &mut self.running[worker];
+        running.queued -= std::mem::take(&mut self.queued[request]);
+        for part in self.requests[request].parts() {
+            if let Some(count) = running.promised.get_mut(&part.key) {
+                *count -= 1;
+                if *count == 0 {
+                    running.promised.remove(&part.key);
+                }
+            }
+        }
+    }
+
     /// Lets an idle worker that prefills begin: the one that knows most of the prompt, then the one with the most free memory.
     fn wake(&mut self) {
-        let Some(&request) = self.waiting.front() else { return };
-        let can = |w: &usize| self.workers[*w].role != Role::Decode && self.fits(*w, request);
-        let idle = |w: &usize| !self.running[*w].works && can(w);
-        let known = |w: usize| {
-            let mut parts = self.requests[request].parts();
-            let kept = |part: &Part| self.tiers[w].find(part.key).is_some();
-            std::iter::from_fn(|| parts.next().filter(kept)).map(|part| part.tokens).sum::<u64>()
-        };
-        let free = |w: &usize| (known(*w), self.workers[*w].blocks - self.running[*w].used, Reverse(*w));
-        if let Some(worker) = (0..self.workers.len()).filter(idle).max_by_key(free) {
-            self.start_step(worker);
+        for queue in 0..self.waiting.len() {
+            let Some(&request) = self.waiting[queue].front() else { continue };
+            let can = |w: &usize| self.workers[*w].role != Role::Decode && self.fits(*w, request);
+            let idle = |w: &usize| self.queue(*w) == queue && !self.running[*w].works && can(w);
+            let free =
+                |w: &usize| (self.known(*w, request), self.workers[*w].blocks - self.running[*w].used, Reverse(*w));
+            if let Some(worker) = (0..self.workers.len()).filter(idle).max_by_key(free) {
+                self.start_step(worker);
+            }
         }
     }
 
@@ -484,8 +565,9 @@ impl<M: Machine> Run<'_, M> {
         running.works = running.decodes > 0 || !running.chunks.is_empty();
         if running.works {
             let batch = Batch { prompts: &running.chunks, decodes: running.decodes, context: running.context };
-            let lasts = ns(self.machine.step(worker, &batch)).max(1);
-            let end = self.through(worker, lasts);
+            let taken = self.machine.step(worker, &batch);
+            let end = self.through(worker, ns(taken.seconds).max(1));
+            let end = self.running[worker].sharing.begin(taken, self.now, end);
             self.outcome.steps += 1;
             self.events.push(Reverse((end, Event::StepEnds(worker))));
         }
@@ -508,12 +590,14 @@ impl<M: Machine> Run<'_, M> {
     fn take(&mut self, worker: usize) -> bool {
         let running = &self.running[worker];
         let begun = running.prompts.len() + running.fetching >= self.policy.prompts;
-        let Some(&request) = self.waiting.front() else { return false };
+        let queue = self.queue(worker);
+        let Some(&request) = self.waiting[queue].front() else { return false };
         if begun || self.workers[worker].role == Role::Decode || !self.fits(worker, request) {
             return false;
         }
-        self.waiting.pop_front();
+        self.waiting[queue].pop_front();
         self.at[request].0 = worker;
+        self.begun(worker, request);
         let ready = self.hold(worker, request);
         self.outcome.served[request].begun = self.now;
         if self.policy.by_layers && self.workers[worker].role == Role::Prefill && self.ready.is_empty() {
@@ -627,12 +711,14 @@ impl<M: Machine> Run<'_, M> {
         let tokens = self.requests[request].input;
         let free = [sender, decoder].map(|worker| self.running[worker].link().map_or(0, |link| *link));
         let start = since.max(free[0]).max(free[1]);
-        let mut end = start + ns(self.machine.hand_off(tokens));
+        let slows = [sender, decoder].map(|worker| self.running[worker].sharing.slows(HAND_OFF, self.now));
+        let mut end = start + ns(self.machine.hand_off(sender, decoder, tokens) * slows[0].max(slows[1]));
         if since < self.now {
-            end = end.max(self.now + ns(self.machine.last_layer(tokens)));
+            end = end.max(self.now + ns(self.machine.last_layer(sender, decoder, tokens)));
         }
         for worker in [sender, decoder] {
             self.running[worker].link().into_iter().for_each(|link| *link = end);
+            self.running[worker].sharing.fly(HAND_OFF, (start.max(self.now), end), self.now);
         }
         self.events.push(Reverse((end, Event::HandedOff(request))));
     }

@@ -10,6 +10,7 @@
 use collcast_sim::compute::{self, Backend, Clock, Compute, Kernel, Memory, Pass, Precision, Product, Unsupported};
 use rustc_hash::FxHashMap;
 
+use super::beside::Taken;
 use super::simulate::Batch;
 use crate::memory::{Framework, Software};
 use crate::parallel::{Axis, Parallel};
@@ -41,9 +42,9 @@ pub struct Steps<'a> {
     software: Software,
     /// Replicas of attention.
     replicas: u64,
-    exchange: &'a dyn Fn(Shape, Exchange, u64) -> f64,
+    exchange: &'a dyn Fn(Shape, Exchange, u64) -> Taken,
     /// By tokens, and those of them whose logits are wanted: all but attention.
-    shared: FxHashMap<(u64, u64), (f64, Clock)>,
+    shared: FxHashMap<(u64, u64), (Taken, Clock)>,
     /// By tokens of a prompt, and of it so far.
     prompts: FxHashMap<(u64, u64), f64>,
     /// By requests, and tokens of the mean cache.
@@ -61,7 +62,7 @@ impl<'a> Steps<'a> {
         gpu: &'a Compute,
         (parallel, replicas): (Parallel, u64),
         precision: Precision,
-        exchange: &'a dyn Fn(Shape, Exchange, u64) -> f64,
+        exchange: &'a dyn Fn(Shape, Exchange, u64) -> Taken,
     ) -> Result<Self, Unsupported> {
         gpu.time(&Kernel::Product(Product::forward(precision, 1, 1, 1)), Clock::BOOST)?;
         // Kernels written by hand, as in training by Megatron-LM; engines for serving have FlashAttention-3.
@@ -71,28 +72,33 @@ impl<'a> Steps<'a> {
         Ok(Self { model, gpu, parallel, software, replicas: replicas.max(1), exchange, shared, prompts, decodes })
     }
 
-    /// Seconds of a step.
+    /// Seconds of a step without transfers beside it.
     pub fn seconds(&mut self, batch: &Batch<'_>) -> f64 {
+        self.taken(batch).seconds
+    }
+
+    /// What a step takes.
+    pub fn taken(&mut self, batch: &Batch<'_>) -> Taken {
         let prompts: u64 = batch.prompts.iter().map(|prompt| prompt.0).sum();
         // The replica with the most to do: a prompt is one's, running requests are dealt evenly.
         let (all, longest) = (self.replicas, batch.prompts.iter().map(|prompt| prompt.0).max().unwrap_or(0));
         let decodes = batch.decodes.div_ceil(all);
         let wanted = (batch.prompts.len() as u64).div_ceil(all) + decodes;
-        let (mut seconds, clock) = self.shared((prompts.div_ceil(all)).max(longest) + decodes, wanted);
+        let (mut taken, clock) = self.shared((prompts.div_ceil(all)).max(longest) + decodes, wanted);
         let (mut attention, mut most) = (0.0, 0.0_f64);
         for &(tokens, before) in batch.prompts {
             let own = self.prompt(tokens, before + tokens, clock);
             (attention, most) = (attention + own, most.max(own));
         }
-        seconds += most.max(attention / all as f64);
+        taken.seconds += most.max(attention / all as f64);
         if decodes > 0 {
-            seconds += self.decode(decodes, batch.context.div_ceil(batch.decodes), clock);
+            taken.seconds += self.decode(decodes, batch.context.div_ceil(batch.decodes), clock);
         }
-        seconds
+        taken
     }
 
     /// Of embedding, all layers without attention and the logits of some tokens; and the clock that they leave.
-    fn shared(&mut self, tokens: u64, wanted: u64) -> (f64, Clock) {
+    fn shared(&mut self, tokens: u64, wanted: u64) -> (Taken, Clock) {
         let key = (rounded(tokens, EXACT), rounded(wanted, EXACT));
         let tokens = key.0;
         if let Some(&known) = self.shared.get(&key) {
@@ -109,7 +115,7 @@ impl<'a> Steps<'a> {
         }
         pieces.extend(work::embedding(self.model, &parallel, &self.software).forward.into_iter().map(|p| (p, 1)));
         let mut mix = vec![(self.head(key.1), 1)];
-        let mut seconds = 0.0;
+        let mut taken = Taken::default();
         for (piece, times) in pieces {
             match piece {
                 Piece::Kernel(run) if matches!(run.kernel, Kernel::Attention(_)) => {}
@@ -133,9 +139,9 @@ impl<'a> Steps<'a> {
                             (self.exchange)(shape, Exchange::Collective(collective), call.bytes)
                         }
                         Call::Tokens { experts } => (self.exchange)(shape, Exchange::Tokens { experts }, call.bytes),
-                        Call::Ring => 0.0,
+                        Call::Ring => Taken::default(),
                     };
-                    seconds += of * (times * u64::from(call.count)) as f64;
+                    taken.add(of, (times * u64::from(call.count)) as f64);
                 }
             }
         }
@@ -145,12 +151,12 @@ impl<'a> Steps<'a> {
             let tensor = u64::from(self.parallel.tensor);
             let shape = Shape { size: 2, stride: tensor * self.replicas };
             let bytes = 2 * tokens * self.model.hidden / tensor;
-            seconds += (self.exchange)(shape, Exchange::Shift, bytes) * (stages - 1) as f64;
+            taken.add((self.exchange)(shape, Exchange::Shift, bytes), (stages - 1) as f64);
         }
         let clock = self.gpu.sustained(&mix);
-        seconds += mix.iter().map(|(kernel, times)| self.time(kernel, clock) * *times as f64).sum::<f64>();
-        self.shared.insert(key, (seconds, clock));
-        (seconds, clock)
+        taken.seconds += mix.iter().map(|(kernel, times)| self.time(kernel, clock) * *times as f64).sum::<f64>();
+        self.shared.insert(key, (taken, clock));
+        (taken, clock)
     }
 
     /// The product that makes the logits of so many tokens.

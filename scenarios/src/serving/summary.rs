@@ -31,6 +31,10 @@ impl Percentiles {
     }
 }
 
+/// Part of the requests that has to meet an objective: the level at which serving benchmarks report goodput (DistServe, OSDI
+/// 2024).
+pub const GOOD: f64 = 0.9;
+
 /// What a request has to meet.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Objective {
@@ -38,6 +42,20 @@ pub struct Objective {
     pub ttft: f64,
     /// Mean seconds from one token to the next.
     pub tpot: f64,
+    /// Parts of the requests that have to meet the first and the second, such as 0.99 for p99.
+    pub parts: [f64; 2],
+}
+
+impl Objective {
+    /// For [`GOOD`] of the requests.
+    pub const fn new(ttft: f64, tpot: f64) -> Self {
+        Self { ttft, tpot, parts: [GOOD; 2] }
+    }
+
+    /// Whether enough requests of a run met the time to the first token, and the time between tokens.
+    pub fn held(&self, summary: &Summary) -> [bool; 2] {
+        [0, 1].map(|which| summary.met_each[which] >= self.parts[which])
+    }
 }
 
 /// A run in numbers.
@@ -61,6 +79,8 @@ pub struct Summary {
     pub tokens_per_s: f64,
     /// Part of the requests that met the objective.
     pub met: f64,
+    /// Part that met its time to the first token, and part that met its time between tokens.
+    pub met_each: [f64; 2],
     /// Requests a second that did.
     pub goodput: f64,
 }
@@ -89,11 +109,17 @@ pub fn summarise(requests: &[Request], outcome: &Outcome, objective: Objective) 
                 .collect(),
         )
     };
-    let met = |(request, served): &(&Request, &Served)| {
-        seconds(served.arrived, served.first) <= objective.ttft
-            && tpot(request, served).is_none_or(|tpot| tpot <= objective.tpot)
+    let met = |(request, served): (&Request, &Served)| {
+        let tpot = tpot(request, served);
+        [seconds(served.arrived, served.first) <= objective.ttft, tpot.is_none_or(|tpot| tpot <= objective.tpot)]
     };
-    let good = all().filter(met).count() as f64;
+    let (mut good, mut each) = (0.0, [0.0; 2]);
+    for [ttft, tpot] in all().map(met) {
+        good += f64::from(u8::from(ttft && tpot));
+        each[0] += f64::from(u8::from(ttft));
+        each[1] += f64::from(u8::from(tpot));
+    }
+    let count = requests.len().max(1) as f64;
     let first = outcome.served.iter().map(|served| served.arrived).min().unwrap_or(0);
     let last = outcome.served.iter().map(|served| served.last).max().unwrap_or(0);
     let lasted = seconds(first, last).max(1e-9);
@@ -106,7 +132,8 @@ pub fn summarise(requests: &[Request], outcome: &Outcome, objective: Objective) 
         tpot: Percentiles::of(all().filter_map(|(request, served)| tpot(request, served)).collect()),
         whole: times(|served| (served.arrived, served.last)),
         tokens_per_s: requests.iter().map(|request| request.output as f64).sum::<f64>() / lasted,
-        met: good / (requests.len().max(1)) as f64,
+        met: good / count,
+        met_each: each.map(|met| met / count),
         goodput: good / lasted,
     }
 }

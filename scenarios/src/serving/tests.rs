@@ -5,8 +5,9 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 
 use super::arrivals::{Prefixes, Request, exponential, mooncake, poisson, share, trace};
+use super::beside::{Beside, Taken, WAYS};
 use super::prefix::{Part, Tiers};
-use super::simulate::{Batch, Machine, Policy, Role, Worker, simulate};
+use super::simulate::{Batch, Machine, Outcome, Policy, Role, Route, Worker, simulate};
 
 /// Seconds of a token of a prompt, of a step, of a token's way.
 struct Linear {
@@ -15,22 +16,28 @@ struct Linear {
     way: f64,
     /// From host memory and from drives.
     fetch: [f64; 2],
+    /// What steps and transfers cost each other, in parts of a step.
+    beside: Beside,
 }
 
+/// Steps and transfers that share nothing.
+const NONE: Beside = Beside { longer: 0.0, lost: 0.0 };
 /// Layers of a cache.
 const LAYERS: f64 = 50.0;
 
 impl Machine for Linear {
-    fn step(&mut self, _: usize, batch: &Batch<'_>) -> f64 {
+    fn step(&mut self, _: usize, batch: &Batch<'_>) -> Taken {
         let prompts: u64 = batch.prompts.iter().map(|prompt| prompt.0).sum();
-        self.step + prompts as f64 * self.token + batch.context as f64 * 1e-9
+        let seconds = self.step + prompts as f64 * self.token + batch.context as f64 * 1e-9;
+        let beside = Beside { longer: self.beside.longer * seconds, lost: self.beside.lost * seconds };
+        Taken { seconds, beside: [beside; WAYS] }
     }
 
-    fn hand_off(&mut self, tokens: u64) -> f64 {
+    fn hand_off(&mut self, _: usize, _: usize, tokens: u64) -> f64 {
         tokens as f64 * self.way
     }
 
-    fn last_layer(&mut self, tokens: u64) -> f64 {
+    fn last_layer(&mut self, _: usize, _: usize, tokens: u64) -> f64 {
         tokens as f64 * self.way / LAYERS
     }
 
@@ -39,16 +46,27 @@ impl Machine for Linear {
     }
 }
 
-const ALONE: Policy =
-    Policy { chunk: u64::MAX, prompts: 1, running: u64::MAX, block: 16, by_layers: false, steps: u64::MAX };
+const ALONE: Policy = Policy {
+    chunk: u64::MAX,
+    prompts: 1,
+    running: u64::MAX,
+    block: 16,
+    route: Route::Queue,
+    by_layers: false,
+    steps: u64::MAX,
+};
 
 fn workers(role: Role, count: usize) -> Vec<Worker> {
-    (0..count).map(|pipe| Worker::new(role, 1 << 40, pipe)).collect()
+    workers_of(role, count, 1 << 40)
+}
+
+fn workers_of(role: Role, count: usize, blocks: u64) -> Vec<Worker> {
+    (0..count).map(|pipe| Worker::new(role, blocks, pipe)).collect()
 }
 
 /// Mean wait of requests of one output token, whose prompts take `token` seconds a token.
 fn mean_wait(requests: &[Request], servers: usize, token: f64) -> f64 {
-    let mut machine = Linear { token, step: 0.0, way: 0.0, fetch: [0.0; 2] };
+    let mut machine = Linear { token, step: 0.0, way: 0.0, fetch: [0.0; 2], beside: NONE };
     let outcome = simulate(requests, &workers(Role::Both, servers), ALONE, &mut machine).unwrap();
     let waits = outcome.served.iter().map(|s| (s.begun - s.arrived) as f64 * 1e-9);
     waits.sum::<f64>() / requests.len() as f64
@@ -90,8 +108,9 @@ fn workers_of_exponential_prompts_are_an_m_m_c_queue() {
 #[test]
 fn a_request_alone_takes_the_sum_of_its_parts() {
     let requests = [Request { at: 1.0, input: 1000, output: 11, prefix: None }];
-    let mut machine = Linear { token: 1e-3, step: 0.5, way: 1e-4, fetch: [0.0; 2] };
-    let policy = Policy { chunk: 400, prompts: 8, running: 8, block: 16, by_layers: false, steps: 100 };
+    let mut machine = Linear { token: 1e-3, step: 0.5, way: 1e-4, fetch: [0.0; 2], beside: NONE };
+    let policy =
+        Policy { chunk: 400, prompts: 8, running: 8, block: 16, route: Route::Queue, by_layers: false, steps: 100 };
     let both = simulate(&requests, &workers(Role::Both, 1), policy, &mut machine).unwrap().served[0];
     // Three chunks, then ten steps of contexts 1001 to 1010.
     assert_eq!(both.first - both.arrived, 2_500_000_000);
@@ -102,16 +121,75 @@ fn a_request_alone_takes_the_sum_of_its_parts() {
     assert_eq!(apart.last - apart.first, both.last - both.first);
 }
 
+/// Goal: a hand-off and the steps of its decoder cost each other what they share: the step at work and those that begin
+/// meanwhile take longer by the part that the transfer covers, and the transfer by what it loses in them.
+#[test]
+fn steps_and_transfers_slow_each_other() {
+    // A decodes in steps of 1 s from 1.1 s on; the cache of B comes from 2.0 s on.
+    let of = |at: f64, output: u64| Request { at, input: 1000, output, prefix: None };
+    let requests = [of(0.0, 4), of(1.0, 2)];
+    let fleet = [Worker::new(Role::Prefill, 1 << 40, 0), Worker::new(Role::Decode, 1 << 40, 1)];
+    let policy = Policy { steps: 100, ..ALONE };
+    let run = |beside: Beside| {
+        // Contexts are free: a step is one second.
+        struct Apart(Linear);
+        impl Machine for Apart {
+            fn step(&mut self, worker: usize, batch: &Batch<'_>) -> Taken {
+                // What they share is at the decoder.
+                let batch = Batch { context: 0, ..*batch };
+                let taken = self.0.step(worker, &batch);
+                if worker == 0 { Taken::alone(1.0) } else { taken }
+            }
+            fn hand_off(&mut self, _: usize, _: usize, tokens: u64) -> f64 {
+                tokens as f64 * self.0.way
+            }
+        }
+        let machine = Linear { token: 0.0, step: 1.0, way: 1e-4, fetch: [0.0; 2], beside };
+        simulate(&requests, &fleet, policy, &mut Apart(machine)).unwrap().served
+    };
+    let alone = run(NONE);
+    assert_eq!([alone[0].first, alone[1].first, alone[0].last], [1_100_000_000, 2_100_000_000, 4_100_000_000]);
+    // Twice as long while a transfer runs, which gets on at a quarter of its rate: lost 1.5 s of 2 s. It begins at 2.0 s
+    // and takes 0.4 s, of which 0.1 s make A's first step 0.1 s longer, and that in turn is 0.1 s more of the transfer.
+    let shared = run(Beside { longer: 1.0, lost: 1.5 });
+    assert_eq!(shared[1].first, 2_400_000_000);
+    let first_step = 2_100_000_000 + 100_000_000;
+    // The second covers what is left of the transfer, 0.2 s of it.
+    let second_step = first_step + 1_000_000_000 + 200_000_000;
+    assert_eq!(shared[0].last, second_step + 1_000_000_000);
+}
+
+/// Goal: a router sends prompts that share a prefix to the worker that has it, unless that has too much to do. Prefixes that
+/// one worker has no room for are dealt: more tokens come from memory than with one queue, and no worker is left idle.
+#[test]
+fn a_router_prefers_who_knows_the_prefix() {
+    let mut requests = poisson(20.0, 200.0, (1000, 20), 5);
+    share(&mut requests, Prefixes { count: 40, tokens: 900, skew: 0.0 }, 5);
+    let fleet = workers_of(Role::Both, 4, 1000);
+    let run = |route| {
+        let policy =
+            Policy { chunk: 1000, prompts: 8, running: 64, block: 16, route, by_layers: false, steps: u64::MAX };
+        let mut machine = Linear { token: 4e-4, step: 1e-3, way: 0.0, fetch: [0.0; 2], beside: NONE };
+        simulate(&requests, &fleet, policy, &mut machine).unwrap()
+    };
+    let (queue, prefix) = (run(Route::Queue), run(Route::Prefix));
+    assert!(prefix.reuse.hits[0] as f64 > 1.3 * queue.reuse.hits[0] as f64, "{:?} {:?}", prefix.reuse, queue.reuse);
+    let busy = |outcome: &Outcome| outcome.busy.iter().map(|&busy| busy as f64).fold(f64::INFINITY, f64::min);
+    let most = prefix.busy.iter().max().copied().unwrap_or(0) as f64;
+    assert!(busy(&prefix) > 0.4 * most, "{:?}", prefix.busy);
+}
+
 /// Goal: layers that go beside a prefill leave the last one to wait for where the way is faster than the prompt, and the way's
 /// whole time from the prompt's start on where it is slower.
 #[test]
 fn layers_go_beside_the_prefill() {
     let requests = [Request { at: 0.0, input: 1000, output: 2, prefix: None }];
     let fleet = [Worker::new(Role::Prefill, 100, 0), Worker::new(Role::Decode, 100, 1)];
-    let policy = Policy { chunk: 250, prompts: 1, running: 8, block: 16, by_layers: true, steps: 100 };
+    let policy =
+        Policy { chunk: 250, prompts: 1, running: 8, block: 16, route: Route::Queue, by_layers: true, steps: 100 };
     // Four steps of 0.25 s.
     for (way, waits) in [(0.5e-3, 0.5 / LAYERS), (3e-3, 2.0)] {
-        let mut machine = Linear { token: 1e-3, step: 0.0, way, fetch: [0.0; 2] };
+        let mut machine = Linear { token: 1e-3, step: 0.0, way, fetch: [0.0; 2], beside: NONE };
         let served = simulate(&requests, &fleet, policy, &mut machine).unwrap().served[0];
         assert_eq!(served.prefilled, 1_000_000_000);
         assert_eq!(served.first - served.prefilled, (waits * 1e9_f64).round() as u64);
@@ -125,7 +203,7 @@ fn stages_of_a_pipeline_work_on_several_steps_at_once() {
     let requests: Vec<Request> = (0..4).map(|_| Request { at: 0.0, input: 100, output: 1, prefix: None }).collect();
     let ends = |stages: u32| {
         let worker = Worker { stages, ..Worker::new(Role::Both, 1 << 40, 0) };
-        let mut machine = Linear { token: 1e-2, step: 0.0, way: 0.0, fetch: [0.0; 2] };
+        let mut machine = Linear { token: 1e-2, step: 0.0, way: 0.0, fetch: [0.0; 2], beside: NONE };
         let outcome = simulate(&requests, &vec![worker; stages as usize], ALONE, &mut machine).unwrap();
         let mut ends: Vec<u64> = outcome.served.iter().map(|served| served.last / 1_000_000).collect();
         ends.sort_unstable();
@@ -143,12 +221,13 @@ fn prefixes_are_computed_once_and_fetched_where_that_pays() {
         let parts = [Part { key, tokens: 480 }];
         Request { at, input: 500, output: 1, prefix: Some(parts.into()) }
     };
-    let policy = Policy { chunk: 1000, prompts: 1, running: 8, block: 16, by_layers: false, steps: 100 };
+    let policy =
+        Policy { chunk: 1000, prompts: 1, running: 8, block: 16, route: Route::Queue, by_layers: false, steps: 100 };
     let run = |blocks: u64, host: u64, fetch: f64| {
         // A, A again, B, then A once more.
         let requests = [of(0.0, 1), of(10.0, 1), of(20.0, 2), of(30.0, 1)];
         let worker = Worker { tiers: [host, 0], ..Worker::new(Role::Both, blocks, 0) };
-        let mut machine = Linear { token: 1e-3, step: 0.0, way: 0.0, fetch: [fetch, 0.0] };
+        let mut machine = Linear { token: 1e-3, step: 0.0, way: 0.0, fetch: [fetch, 0.0], beside: NONE };
         let outcome = simulate(&requests, &[worker], policy, &mut machine).unwrap();
         let times: Vec<u64> = outcome.served.iter().map(|s| (s.first - s.arrived) / 1_000_000).collect();
         (times, outcome.reuse)
@@ -256,10 +335,13 @@ proptest! {
     #[test]
     fn no_request_is_lost_and_no_memory(
         workers in layout(), requests in requests(), chunk in 1..500_u64, prompts in 1..5_usize, running in 1..20_u64,
-        by_layers in any::<bool>(), fetch in [0.0..2e-4, 0.0..2e-4],
+        by_layers in any::<bool>(), fetch in [0.0..2e-4, 0.0..2e-4], by_prefix in any::<bool>(), longer in 0.0..2.0,
+        lost in 0.0..2.0,
     ) {
-        let policy = Policy { chunk: chunk.max(running), prompts, running, block: 16, by_layers, steps: 1_000_000 };
-        let mut machine = Linear { token: 1e-4, step: 0.01, way: 1e-5, fetch };
+        let route = if by_prefix { Route::Prefix } else { Route::Queue };
+        let policy =
+            Policy { chunk: chunk.max(running), prompts, running, block: 16, route, by_layers, steps: 1_000_000 };
+        let mut machine = Linear { token: 1e-4, step: 0.01, way: 1e-5, fetch, beside: Beside { longer, lost } };
         let outcome = simulate(&requests, &workers, policy, &mut machine).unwrap();
         prop_assert_eq!(outcome.served.len(), requests.len());
         for served in &outcome.served {

@@ -19,12 +19,16 @@ const WAITS: u64 = 65_536;
 /// 4 MiB take the time of both, one after the other, on the same H100 and H200; beyond that the longer one counts.
 const BUFFER: u64 = 4 << 20;
 
+/// Whether the host thread waits for a copy: it goes through the driver's buffers.
+pub(super) fn waits(copy: HostCopy) -> bool {
+    !copy.pinned && (copy.to_host || copy.bytes >= WAITS)
+}
+
 /// What a copy needs of the link to the host, as of a memory of its own.
 pub(super) fn work(gpu: &Compute, copy: HostCopy) -> Work {
-    let stages = !copy.pinned && (copy.to_host || copy.bytes >= WAITS);
     let seconds = |bytes: u64, rate: f64| bytes as f64 / rate;
     let link = |bytes: u64| seconds(bytes, gpu.host_copy_rate());
-    let (start, moves) = match (stages, copy.to_host) {
+    let (start, moves) = match (waits(copy), copy.to_host) {
         (false, _) => (Constant::CopyStart, link(copy.bytes)),
         (true, false) => (Constant::PageableStart, seconds(copy.bytes, gpu.value(Constant::PageableWrite) * 1e9)),
         (true, true) => {

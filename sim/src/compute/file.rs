@@ -39,6 +39,9 @@ struct Raw {
     gpus: Vec<String>,
     #[serde(default)]
     data: Vec<DataFile>,
+    /// Own errors by kind of row: see [`Compute::own_error`].
+    #[serde(default)]
+    errors: BTreeMap<String, f64>,
     parameters: BTreeMap<String, Parameter>,
 }
 
@@ -82,7 +85,12 @@ impl Compute {
         let parameters: Vec<Parameter> =
             Constant::ALL.iter().map(|c| given.remove(c).ok_or_else(|| missing(c))).collect::<Result<_, _>>()?;
         let values = parameters.iter().map(|p| p.value).collect();
-        Ok(Self { name: raw.name, evidence: raw.evidence, gpus: raw.gpus, data: raw.data, parameters, values })
+        let Raw { name, evidence, gpus, data, errors, .. } = raw;
+        if let Some((group, error)) = errors.iter().find(|(_, error)| !(error.is_finite() && **error >= 0.0)) {
+            let message = format!("the error of `{group}` is {error}, and can be 0 or more");
+            return Err(ProfileError::Syntax { file: file.to_owned(), message });
+        }
+        Ok(Self { name, evidence, gpus, data, errors, parameters, values })
     }
 
     /// Its name.
@@ -98,6 +106,17 @@ impl Compute {
     /// Files that it was fitted to.
     pub fn data(&self) -> &[DataFile] {
         &self.data
+    }
+
+    /// What 95% of the rows of a kind, of shapes that its fit left out, are off by at most; nothing where nobody knows.
+    pub fn own_error(&self, group: &str) -> Option<f64> {
+        self.errors.get(group).copied()
+    }
+
+    /// With errors of its own, by kind of row.
+    #[must_use]
+    pub fn with_errors(self, errors: BTreeMap<String, f64>) -> Self {
+        Self { errors, ..self }
     }
 
     /// Whether it is of the GPU that calls itself so, such as `NVIDIA H100 80GB HBM3`.
@@ -126,6 +145,12 @@ impl Compute {
         for file in data {
             let DataFile { file, hash, rows } = file;
             let _ = write!(text, "\n[[data]]\nfile = {file:?}\nhash = {hash:?}\nrows = {rows}\n");
+        }
+        if !self.errors.is_empty() {
+            text += "\n[errors]\n";
+            for (group, error) in &self.errors {
+                let _ = writeln!(text, "{group:?} = {error:.4}");
+            }
         }
         text += "\n[parameters]\n";
         for (constant, own) in Constant::ALL.iter().zip(&self.parameters) {

@@ -10,6 +10,7 @@ use nalgebra::DMatrix;
 use rayon::prelude::*;
 
 use super::constants::Constant;
+use super::copy::waits;
 use super::gpu::{Clock, Compute, Unsupported};
 use super::kernel::Kernel;
 use super::power::Duty;
@@ -109,7 +110,10 @@ impl Sample {
             }
             Timing::Seconds(timed) => Duty::Cold { warmup: 0.0, timed },
         };
-        (seconds(gpu.mean_of(&works, run)) * 1e6).max(issue_us(gpu, self.issue))
+        let (run, issue) = (seconds(gpu.mean_of(&works, run)) * 1e6, issue_us(gpu, self.issue));
+        // A host thread that waits for its copy issues the next one only then; else the longer of both counts.
+        let waits = self.kernels.iter().any(|kernel| matches!(kernel, Kernel::HostCopy(copy) if waits(*copy)));
+        if waits { run + issue } else { run.max(issue) }
     }
 }
 

@@ -44,6 +44,7 @@ pub struct Compute {
     pub(super) evidence: String,
     pub(super) gpus: Vec<String>,
     pub(super) data: Vec<DataFile>,
+    pub(super) errors: std::collections::BTreeMap<String, f64>,
     pub(super) parameters: Vec<Parameter>,
     /// Values of the same, side by side.
     pub(super) values: Vec<f64>,
