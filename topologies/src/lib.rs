@@ -19,6 +19,9 @@ pub mod host;
 pub mod hostlist;
 pub mod import;
 pub mod input;
+pub mod listed;
+pub mod log;
+pub mod lstopo;
 pub mod placement;
 mod plan;
 mod raw;
@@ -29,7 +32,7 @@ pub mod xml;
 pub use builtin::{load, load_any};
 pub use cluster::ClusterSpec;
 pub use error::TopologiesError;
-pub use export::{Imported, import_file};
+pub use import::{Imported, import_file};
 
 /// A commented topology file to start from.
 pub const TEMPLATE: &str = include_str!("../data/template.toml");
