@@ -95,6 +95,7 @@ pub fn read_any(bytes: &[u8], file: &str, load: Loader<'_>) -> Result<ClusterSpe
         Format::Ec2 => return part("an answer of EC2's DescribeInstanceTopology"),
         Format::Ibnet => return part("what ibnetdiscover prints"),
         Format::Lstopo => return part("XML of lstopo"),
+        Format::Astra => return part("a network of ASTRA-sim"),
         Format::Log => return crate::log::read_cluster(source, &stem()),
         Format::Machine => {}
     }
@@ -115,6 +116,7 @@ pub(crate) enum Format {
     Slurm,
     Ibnet,
     Ec2,
+    Astra,
 }
 
 /// Tells formats apart by content.
@@ -132,6 +134,8 @@ pub(crate) fn format(text: &str) -> Format {
         Format::Slurm
     } else if crate::log::looks_like(text) {
         Format::Log
+    } else if crate::astra::looks_like(text) {
+        Format::Astra
     } else {
         Format::Machine
     }

@@ -7,6 +7,7 @@
 //! Readers are total: any bytes give a value or an error with its place, within bounded time
 //! and memory. Only functions that take a path open files.
 
+pub mod astra;
 pub mod builtin;
 pub mod catalogue;
 pub mod cluster;

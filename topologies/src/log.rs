@@ -442,8 +442,7 @@ fn cpu(facts: &[&str]) -> (&'static str, &'static str, u32) {
 
 /// GPUs get what they are, NVLinks become counts, NICs the order of their numbers.
 fn finish(host: &mut HostSpec, gpus: Vec<Found<'_>>, product: Option<&str>) {
-    let switched = gpus.iter().any(|gpu| gpu.nvlinks.iter().any(|(target, _)| target.starts_with("NVS")));
-    let product = product.and_then(|name| known_as(name, switched));
+    let product = product.and_then(catalogue::by_driver_name);
     let widest = gpus.iter().flat_map(|gpu| &gpu.nvlinks).map(|(_, rate)| rate.gb_per_s()).fold(0.0, f64::max);
     let capability = product.map(|product| product.compute_capability).or_else(|| {
         let fits = |rate: f64| (widest / rate - (widest / rate).round()).abs() < 0.01 && widest >= rate;
@@ -487,20 +486,4 @@ fn finish(host: &mut HostSpec, gpus: Vec<Found<'_>>, product: Option<&str>) {
         host.gpus.push(spec);
     }
     crate::xml::finish_nics(host);
-}
-
-/// A product by what its driver calls it: `NVIDIA H100 80GB HBM3` is the SXM one.
-fn known_as(name: &str, switched: bool) -> Option<&'static catalogue::Product> {
-    let words: Vec<&str> = name.split_whitespace().filter(|word| *word != "NVIDIA").collect();
-    let first = words.first()?.split('-').next()?.to_ascii_uppercase();
-    let memory = words.iter().find(|word| word.ends_with("GB")).copied();
-    catalogue::by_name(name).or_else(|| {
-        let mut like = catalogue::PRODUCTS.iter().filter(|product| {
-            let parts: Vec<&str> = product.name.split('-').collect();
-            let joined = if switched { parts.get(1).is_none_or(|part| part.starts_with("SXM")) } else { true };
-            parts[0] == first && joined && memory.is_none_or(|memory| parts.last() == Some(&memory) || parts.len() < 3)
-        });
-        let found = like.next()?;
-        like.next().is_none().then_some(found)
-    })
 }

@@ -261,7 +261,7 @@ pub(crate) struct RawGpus {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Nvlink")]
 pub(crate) struct RawNvlink {
-    /// `nvswitch`, `mesh` (links spread over all other GPUs), `pairs` (bridges) or `none`.
+    /// `nvswitch`, `mesh` (links spread over all other GPUs), `ring` (half to each neighbour), `pairs` (bridges) or `none`.
     pub(crate) kind: At<String>,
     /// Links of one GPU.
     #[schemars(with = "Option<u32>")]

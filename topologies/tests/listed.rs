@@ -261,6 +261,56 @@ fn a_log_without_devices_needs_a_machine() {
     said(&notes, "a host of the log has 4 ranks, one of `dgx-h100` 8 GPUs");
 }
 
+/// Goal: ASTRA-sim's own networks are hosts of that shape, at their rates of 2^30 bytes; the next dimension are hosts.
+#[test]
+fn networks_of_astra_sim_are_machines() {
+    let gib = |count: f64| count * 1.073_741_824;
+    for (name, gpus, ends) in
+        [("astra-hgx-h100.yml", 8, 400.0), ("astra-ring-4.yml", 4, 50.0), ("astra-full-8.yml", 8, 50.0)]
+    {
+        let (spec, topology, notes) = cluster(name, Some("dgx-h100"));
+        assert_eq!((spec.host_count(), topology.ranks()), (1, gpus), "{name}");
+        let nvlinks = &spec.groups[0].host.gpus[0].nvlinks;
+        assert!((nvlinks[0].rate_per_link.gb_per_s() - gib(ends)).abs() < 1e-3, "{name}: {nvlinks:?}");
+        let (count, peers) = (nvlinks.iter().map(|n| n.count).sum::<u32>(), nvlinks.len());
+        assert_eq!(
+            (count, peers),
+            [(1, 1), (2, 2), (7, 7)][["astra-hgx-h100.yml", "astra-ring-4.yml", "astra-full-8.yml"]
+                .iter()
+                .position(|n| *n == name)
+                .unwrap()]
+        );
+        assert_eq!(spec.groups[0].host.gpus[0].gpu.model, "H100-SXM5-80GB");
+        said(&notes, "latencies are those of the profile");
+    }
+    let two =
+        "topology:\n  - Switch\n  - Switch\nnpus_count: [ 4, 3 ]\nbandwidth: [ 400, 50 ]\nlatency: [ 500, 1000 ]\n";
+    let (spec, topology, _) =
+        read_back(&import(two, "n.yml", Some("dgx-h100")).unwrap_or_else(|e| panic!("{}", e.render())));
+    assert_eq!((spec.host_count(), topology.ranks(), layers(&topology)), (3, 12, vec![4]));
+    assert!((rate(&topology, "host1/nic2", "leaf0-rail2") - gib(50.0)).abs() < 1e-3);
+    for (text, expected) in [
+        (two.replace("[ 4, 3 ]", "[ 4 ]"), "`npus_count` has 1 entries, `topology` 2"),
+        (two.replace("- Switch\n", "- Torus\n"), "`Torus` is no shape"),
+        (two.replace("400,", "x,"), "`x` is no bandwidth"),
+        (two.replace("latency", "delay"), "the key `delay` is not read"),
+        (two.replace("[ 4, 3 ]", "4"), "`4` is no list"),
+        (
+            two.replace("[ 4, 3 ]", "[ 4, 3, 2 ]").replace("- Switch\n", "- Switch\n  - Switch\n"),
+            "`bandwidth` has 2 entries",
+        ),
+    ] {
+        let error = import(&text, "n.yml", Some("dgx-h100")).unwrap_err().render();
+        assert!(error.contains(expected), "`{expected}` of {text}\n{error}");
+    }
+    let three = "topology: [Ring, Ring, Ring]\nnpus_count: [2, 2, 2]\nbandwidth: [1, 1, 1]\nlatency: [1, 1, 1]\n";
+    let error = import(three, "n.yml", Some("dgx-h100")).unwrap_err().render();
+    assert!(error.contains("3 dimensions of several NPUs"), "{error}");
+    let ring = "topology: [Switch, Ring]\nnpus_count: [2, 4]\nbandwidth: [1, 1]\nlatency: [1, 1]\n";
+    let error = import(ring, "n.yml", Some("dgx-h100")).unwrap_err().render();
+    assert!(error.contains("hosts in a Ring") && error.contains("n.yml:1"), "{error}");
+}
+
 /// Goal: what cannot be meant is refused with what, where and the way out.
 #[test]
 fn mistakes_are_refused_with_their_place() {
@@ -299,7 +349,9 @@ fn mistakes_are_refused_with_their_place() {
     }
     // A machine is not what lists hosts alone.
     let mut none = |_: &str| Err(std::io::Error::other("no files here"));
-    for name in ["slurm-tree.conf", "ibnetdiscover-short.txt", "ec2-instances.json", "lstopo-h100.xml"] {
+    for name in
+        ["slurm-tree.conf", "ibnetdiscover-short.txt", "ec2-instances.json", "lstopo-h100.xml", "astra-full-8.yml"]
+    {
         let error = file::read_any(fixture(name).as_bytes(), name, &mut none).unwrap_err().render();
         assert!(error.contains("says nothing of GPUs") && error.contains("topo import FILE --like"), "{error}");
     }
@@ -371,7 +423,7 @@ fn a_listed_network_is_drawn_and_checked() {
 }
 
 /// All samples, with a machine that fits.
-const SAMPLES: [(&str, &str); 7] = [
+const SAMPLES: [(&str, &str); 8] = [
     ("slurm-tree.conf", "dgx-h100"),
     ("slurm-block.conf", "gb200-nvl72"),
     ("ibnetdiscover-short.txt", "kestrel-h100"),
@@ -379,6 +431,7 @@ const SAMPLES: [(&str, &str); 7] = [
     ("lstopo-h100.xml", "h200x4"),
     ("nccl-graph.log", "dgx-h100"),
     ("slurm-block.conf", "dgx-a100"),
+    ("astra-ring-4.yml", "dgx-h100"),
 ];
 
 fn try_all(text: &str, like: &str) {

@@ -12,7 +12,7 @@ use crate::file::{Format, format};
 use crate::host::HostSpec;
 use crate::listed::{Listed, ec2, ibnet, slurm};
 use crate::xml::{self, Document, TemplateSpec};
-use crate::{log, lstopo};
+use crate::{astra, log, lstopo};
 
 /// What `topo import` made of a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -60,6 +60,14 @@ pub fn import_text(source: Source<'_>, like: Option<&str>) -> Result<Imported, T
             let template = lstopo::read(source)?;
             return of_template(&template, &spec_any(needed(source, like)?)?);
         }
+        Format::Astra => {
+            let like = needed(source, like)?;
+            let (text, notes) = astra::read(source, &base(like)?, like)?;
+            // What cannot be drawn is refused here and not by who reads the result.
+            let mut none = |_: &str| Err(std::io::Error::other("no file"));
+            crate::file::read(&text, source.file, &mut none)?.build()?;
+            return Ok(Imported { text, notes });
+        }
         Format::Machine => return of_machine(source, like),
     };
     let listed = listing.complete(source.file, like, &mut base)?;
@@ -104,12 +112,13 @@ fn of_template(template: &TemplateSpec, onto: &ClusterSpec) -> Result<Imported, 
 }
 
 fn of_machine(source: Source<'_>, like: Option<&str>) -> Result<Imported, TopologiesError> {
+    let other = like.map(spec_any).transpose()?;
     let template = match xml::read(source.text, source.file) {
         Ok(Document::Template(template)) => Some(template),
         _ => None,
     };
-    if let (Some(template), Some(like)) = (&template, like) {
-        return of_template(template, &spec_any(like)?);
+    if let (Some(template), Some(other)) = (&template, &other) {
+        return of_template(template, other);
     }
     // A machine needs nothing more; everything else is refused with its reason.
     let spec = spec_any(source.file)?;
