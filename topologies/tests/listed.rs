@@ -296,7 +296,7 @@ fn networks_of_astra_sim_are_machines() {
         (two.replace("latency", "delay"), "the key `delay` is not read"),
         (two.replace("[ 4, 3 ]", "4"), "`4` is no list"),
         (
-            two.replace("[ 4, 3 ]", "[ 4, 3, 2 ]").replace("- Switch\n", "- Switch\n  - Switch\n"),
+            two.replace("[ 4, 3 ]", "[ 4, 3, 2 ]").replacen("- Switch\n", "- Switch\n  - Switch\n", 1),
             "`bandwidth` has 2 entries",
         ),
     ] {
