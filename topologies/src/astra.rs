@@ -13,7 +13,7 @@ use collcast_sim::units::Bandwidth;
 
 use crate::cluster::ClusterSpec;
 use crate::error::{Source, TopologiesError, quote};
-use crate::file::SCHEMA;
+use crate::raw::SCHEMA;
 
 /// Keys of the file.
 const KEYS: [&str; 4] = ["topology", "npus_count", "bandwidth", "latency"];

@@ -4,6 +4,7 @@
 //! use all uplinks of a leaf, so the spines are one vertex and a leaf's uplinks one bundle;
 //! static hashing pins a flow to one path, so there every spine is a vertex of its own.
 
+mod listed;
 mod tree;
 
 use collcast_sim::ids::VertexId;

@@ -25,8 +25,7 @@ use crate::texts;
 use values::{MAX_GPUS_U32, Reader, text_of};
 pub use values::{MAX_PER_HOST, MAX_SOCKETS};
 
-/// The schema that this module reads.
-pub const SCHEMA: &str = "collcast/topology/1";
+pub use crate::raw::SCHEMA;
 
 /// Gives the content of a file that a topology names, by the name as written.
 pub type Loader<'a> = &'a mut dyn FnMut(&str) -> std::io::Result<Vec<u8>>;

@@ -11,6 +11,9 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, Visitor};
 use toml::Spanned;
 
+/// The schema of topology files.
+pub const SCHEMA: &str = "collcast/topology/1";
+
 /// A value with its place in the file.
 #[derive(Clone, Debug)]
 pub(crate) struct At<T> {

@@ -367,6 +367,18 @@ fn a_torus_is_refused() {
     );
     let error = import(&text, "ib.txt", Some("kestrel-h100")).unwrap_err().render();
     assert!(error.contains("no folded Clos") && error.contains("`leaf-0-0`"), "{error}");
+    // A chain of thousands of switches takes no time either.
+    let mut text = three_layers(2, None, None);
+    for at in 0..5000 {
+        let below = if at == 0 { "c00".to_owned() } else { format!("e{}", at - 1) };
+        text += &format!(
+            "\nswitchguid=0xe{at}(e{at})\nSwitch\t64 \"S-e{at}\"\t\t# \"chain-{at}\" base port 0\n[1]\t\"S-{below}\"[{}]\t\t# \"x\" lid 9 \
+             4xNDR\n",
+            if at == 0 { 50 } else { 2 },
+        );
+    }
+    let error = import(&text, "ib.txt", Some("kestrel-h100")).unwrap_err().render();
+    assert!(error.contains("over 8 layers"), "{error}");
 }
 
 /// A listed network in a topology file.

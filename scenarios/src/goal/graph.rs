@@ -8,7 +8,7 @@ use collcast_sim::units::{Bytes, SimDuration};
 use collcast_sim::workload::{self, Compute, Mover, Op, OpGraph, Program, RankSpec, StreamKind};
 use rustc_hash::FxHashMap;
 
-use super::{Goal, GoalError, OPS_MAX, What};
+use super::model::{Goal, GoalError, OPS_MAX, Operation, What};
 
 /// Largest message that a send does not wait for its receive with: LogGOPSim's default for `S`, in bytes.
 const EAGER: u64 = 65_535;
@@ -85,7 +85,7 @@ enum Done {
 
 impl<'g> Order<'g> {
     fn new(goal: &'g Goal) -> Result<Self, GoalError> {
-        let sized = |operations: &Vec<super::Operation>| operations.len();
+        let sized = |operations: &Vec<Operation>| operations.len();
         let lists = || goal.ranks.iter().map(|o| vec![Vec::new(); sized(o)]).collect();
         let mut order = Self {
             goal,
@@ -271,7 +271,7 @@ struct Builder<'g> {
 
 impl<'g> Builder<'g> {
     fn new(goal: &'g Goal) -> Self {
-        let written = |operations: &Vec<super::Operation>| Written {
+        let written = |operations: &Vec<Operation>| Written {
             op: vec![None; operations.len()],
             before: vec![Vec::new(); operations.len()],
             ..Written::default()

@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::{DEPENDENCIES_MAX, Goal, GoalError, OPS_MAX, Operation, RANKS_MAX, What};
+use super::model::{DEPENDENCIES_MAX, Goal, GoalError, OPS_MAX, Operation, RANKS_MAX, What};
 
 /// Whether a text begins as a schedule does, after comments.
 pub fn looks_like(text: &str) -> bool {

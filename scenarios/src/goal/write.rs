@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Goal, What};
+use super::model::{Goal, What};
 
 /// The schedule as text, with `comment` above it.
 pub fn write(goal: &Goal, comment: &str) -> String {

@@ -8,7 +8,7 @@ use collcast_sim::predict::Choice;
 use collcast_sim::units::SimDuration;
 use collcast_sim::workload::{Communicate, Compute, Op, OpGraph, Program, RankSpec, StreamKind, What};
 
-use super::{Call, Group, Pass, Workload};
+use super::workload::{Call, Group, Pass, Workload};
 
 /// A step, and what of the file is taken otherwise than it says.
 #[derive(Clone, Debug)]

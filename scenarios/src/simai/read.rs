@@ -3,7 +3,7 @@
 use collcast_sim::collective::Collective;
 use collcast_sim::units::Bytes;
 
-use super::{Call, GPUS_MAX, Group, LAYERS_MAX, Layer, Pass, SimaiError, Workload};
+use super::workload::{Call, GPUS_MAX, Group, LAYERS_MAX, Layer, Pass, SimaiError, Workload};
 
 /// Policies whose order of passes is run.
 const POLICIES: [&str; 2] = ["HYBRID_TRANSFORMER_FWD_IN_BCKWD", "HYBRID_TRANSFORMER"];

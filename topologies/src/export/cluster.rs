@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 
 use crate::cluster::Deviation;
 use crate::fabric::{FabricKind, FabricSpec, Oversubscription, Routing};
-use crate::file::SCHEMA;
 use crate::hostlist::compress;
 use crate::listed::Listed;
+use crate::raw::SCHEMA;
 
 /// A text as a TOML string.
 fn quoted(text: &str) -> String {

@@ -39,6 +39,9 @@ pub(crate) struct Cables {
     pub(crate) notes: Vec<String>,
 }
 
+/// Most layers of switches: twice what is built.
+const LAYERS_MAX: u32 = 8;
+
 /// A port of a host, and which NIC of the machine it is.
 type Plugged = (u32, Adapter);
 
@@ -78,6 +81,12 @@ impl Cables {
                     switches[cable.from], switches[cable.to]
                 ),
                 "a dragonfly or a torus is not read; describe it by a topology file (collcast topo new)",
+            )));
+        }
+        if layers.iter().flatten().any(|layer| *layer >= LAYERS_MAX) {
+            return Err(TopologiesError::TooLarge(source.whole(
+                format!("the network has over {LAYERS_MAX} layers of switches"),
+                "a chain of switches is not read; networks that are built have up to four layers",
             )));
         }
         let (mut tree, group) = merge(&switches, &between, &layers, &mut notes);
