@@ -120,5 +120,5 @@ fn topo() -> Result<Report, Error> {
 fn convert() -> Result<String, Error> {
     let query = Query::new(&Site::load("h200x2")?, Collective::AllReduce, Bytes(1 << 20));
     let query = query.forced(Algorithm::Ring, Protocol::Simple).channels(1);
-    Ok(collcast::convert::convert(&Site::load("h200x2")?, &query)?.xml)
+    Ok(collcast::convert::convert(&Site::load("h200x2")?, &query, collcast::convert::Target::Msccl)?.text)
 }

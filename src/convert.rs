@@ -1,4 +1,6 @@
-//! An algorithm as MSCCL XML.
+//! An algorithm as MSCCL XML, or its messages as a GOAL schedule.
+
+mod goal;
 
 use collcast_sim::nccl::Plan;
 use collcast_sim::network::order;
@@ -11,11 +13,21 @@ use crate::error::Error;
 use crate::query::Query;
 use crate::site::Site;
 
+/// What an algorithm is written as.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Target {
+    /// MSCCL XML.
+    #[default]
+    Msccl,
+    /// Its messages as a GOAL schedule.
+    Goal,
+}
+
 /// An algorithm, proved and written.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// MSCCL XML.
-    pub xml: String,
+    /// The file.
+    pub text: String,
     /// What is not as it was asked for.
     pub note: Option<String>,
 }
@@ -24,7 +36,18 @@ pub struct Outcome {
 ///
 /// # Errors
 /// A call that has no schedule; a schedule that MSCCL XML cannot hold.
-pub fn convert(site: &Site, query: &Query) -> Result<Outcome, Error> {
+pub fn convert(site: &Site, query: &Query, target: Target) -> Result<Outcome, Error> {
+    let outcome = msccl(site, query)?;
+    match target {
+        Target::Msccl => Ok(outcome),
+        Target::Goal => {
+            let imported = Imported::parse(&outcome.text, "")?;
+            Ok(Outcome { text: goal::of(&imported, query.call.size())?, note: outcome.note })
+        }
+    }
+}
+
+fn msccl(site: &Site, query: &Query) -> Result<Outcome, Error> {
     site.check_graphs(query.call.ranks)?;
     let predictor = site.predictor();
     let settings = query.settings(site.settings());
@@ -32,7 +55,7 @@ pub fn convert(site: &Site, query: &Query) -> Result<Outcome, Error> {
     match &query.schedule {
         Some(imported) => {
             let schedule = predictor.imported_schedule(imported, &query.call, &settings)?;
-            Ok(Outcome { xml: written(&schedule, &imported.name)?, note: None })
+            Ok(Outcome { text: written(&schedule, &imported.name)?, note: None })
         }
         None => generated(query, &prediction, &order(&site.topology, query.call.ranks)),
     }
@@ -53,14 +76,14 @@ fn generated(query: &Query, prediction: &Prediction, order: &Order) -> Result<Ou
         if Imported::parse(&xml, "")?.check(&query.call).is_ok() {
             let note =
                 format!("note: {channels} channels, not {wanted}, whose chunks cannot all be equal parts of {size}");
-            return Ok(Outcome { xml, note: (channels < wanted).then_some(note) });
+            return Ok(Outcome { text: xml, note: (channels < wanted).then_some(note) });
         }
     }
     let note = format!(
         "warning: the file is not for {size}: its elements are no multiple of the chunks of {wanted} channels; leave out \
          --channels, or use it for sizes that are"
     );
-    Ok(Outcome { xml: of_channels(wanted)?, note: Some(note) })
+    Ok(Outcome { text: of_channels(wanted)?, note: Some(note) })
 }
 
 /// A proved schedule as a file.

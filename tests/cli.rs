@@ -105,12 +105,12 @@ fn bad_usage_is_refused_with_a_way_out() {
         (&["sweep", "--split", "%8", "--ranks", "4000000000"], &["4000000000 ranks", "8 GPUs"]),
         (&["sweep", "--split", "/4000000000"], &["only 8 ranks", "/N"]),
         (
-            &["topo", "import", "topologies/tests/data/h200x4-nccl-topo.xml", "--onto", "dgx-h10"],
+            &["topo", "import", "topologies/tests/data/h200x4-nccl-topo.xml", "--like", "dgx-h10"],
             &["did you mean `dgx-h100`", "h200x4"],
         ),
         (
-            &["topo", "import", "topologies/tests/data/h200x4-nccl-topo.xml", "--onto", "dgx-h100"],
-            &["is a machine", "leave --onto out"],
+            &["topo", "import", "topologies/tests/data/h200x4-nccl-topo.xml", "--like", "dgx-h100"],
+            &["is a machine", "leave --like out"],
         ),
         (&["simulate", "--group", "64K*0"], &["`64K*0`", "1 to", "all_reduce:64K*48"]),
         (&["simulate", "--group", "al_reduce:64K"], &["did you mean `all_reduce`"]),
@@ -191,16 +191,16 @@ fn a_template_is_described_refused_and_imported() {
     let template = "topologies/tests/data/azure-ndv5-topo.xml";
     let (code, out, err) = collcast(&["topo", "show", template]);
     assert!(code == 0 && out.contains("template") && err.contains("topo import"), "{out}{err}");
-    check_refused(&["simulate", template, "-s", "1M"], &["template", "topo import FILE --onto dgx-h100"]);
+    check_refused(&["simulate", template, "-s", "1M"], &["template", "topo import FILE --like dgx-h100"]);
     let dir = tempfile::tempdir().unwrap();
     let merged = dir.path().join("merged.xml");
     let merged = merged.to_str().unwrap();
-    let (code, _, err) = collcast(&["topo", "import", template, "--onto", "dgx-h100", "-o", merged]);
+    let (code, _, err) = collcast(&["topo", "import", template, "--like", "dgx-h100", "-o", merged]);
     assert!(code == 0 && err.contains("template:") && err.contains("machine:"), "{err}");
     let (code, out, err) = collcast(&["simulate", merged, "-s", "1M"]);
     assert!(code == 0 && out.contains("8 H100"), "{out}{err}");
     // What the XML of a host cannot hold is named.
-    let (_, _, err) = collcast(&["topo", "import", template, "--onto", "aws-p5", "-o", merged]);
+    let (_, _, err) = collcast(&["topo", "import", template, "--like", "aws-p5", "-o", merged]);
     assert!(err.contains("not in the XML") && err.contains("the fabric, the plugin"), "{err}");
 }
 

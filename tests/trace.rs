@@ -226,7 +226,9 @@ fn refusals_of_chakra_traces_say_the_way_out() {
         }
     };
     refused(&[folder], ["nothing to judge", "--on"]);
-    refused(&[&kineto, "--on", "h200x4"], ["--on forecasts", "-t"]);
+    refused(&[&kineto, "--on", "h200x4"], ["rank 1 of 2 has no file", "the trace of each rank"]);
+    let dump = data("recorder_0.json").display().to_string();
+    refused(&[&dump, "--on", "h200x4"], ["flight recorder", "--on takes"]);
     refused(&[&file(0), &file(2), "--on", "h200x4"], ["step.2.et", "one file for each rank"]);
     refused(&[folder, "--on", "h200x4", "--gpus", "1", "--nodes", "1"], ["4 ranks", "--on"]);
     let whole = std::fs::read(file(1)).unwrap();
@@ -234,4 +236,57 @@ fn refusals_of_chakra_traces_say_the_way_out() {
     refused(&[folder, "--on", "h200x4"], ["step.1.et", "cut"]);
     let (code, _, err) = collcast(&["simulate", "h200x4", "--chakra", folder]);
     assert!(code == 2 && err.contains("--chakra"), "{err}");
+}
+
+/// The time of a step in ms, by the program's JSON, and its warnings.
+fn step_ms(arguments: &[&str]) -> (f64, String) {
+    let (code, out, err) = collcast(&[arguments, &["--format", "json"]].concat());
+    assert_eq!(code, 0, "{err}");
+    let result: Value = serde_json::from_str(&out).unwrap();
+    (result["rows"][0]["step_ms"].as_f64().unwrap(), result["warnings"].to_string())
+}
+
+/// Goal: a profiler's trace on the machine that it ran on is the step that it was, and with a network between its ranks a
+/// longer one. Method: three steps of two H100.
+#[test]
+fn a_profilers_trace_is_the_step_that_it_was() {
+    let machine = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/h100x2/machine.toml").display().to_string();
+    for (name, measured_ms) in [("ddp", 14.19), ("slow", 18.22), ("fsdp", 19.58)] {
+        let files: Vec<String> = both(name).iter().map(|path| path.display().to_string()).collect();
+        let on = |more: &[&str]| step_ms(&[&["trace", &files[0], &files[1]], more].concat()).0;
+        let there = on(&["--on", &machine, "--env", "NCCL_NVLS_ENABLE=0"]);
+        assert!((there / measured_ms - 1.0).abs() < 0.05, "{name}: {there} ms, measured {measured_ms}");
+        let apart = on(&["--on", "dgx-h100", "--gpus", "1"]);
+        assert!(apart > there * 1.05, "{name}: {apart} ms over the network, {there} over NVLink");
+    }
+}
+
+/// Goal: schedules and workloads of other simulators run as they are, and our own messages come back as a schedule.
+#[test]
+fn schedules_and_workloads_of_other_simulators_run() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let sample = |name: &str| root.join("scenarios/tests/data").join(name).display().to_string();
+    // Three messages of 8 B after each other in the longest chain of the broadcast.
+    let (broadcast, _) = step_ms(&["trace", &sample("goal/schedule.goal"), "--on", "dgx-h100"]);
+    assert!((0.001..0.1).contains(&broadcast), "{broadcast} ms");
+    // 556 us of computation, and then the call that `sweep` forecasts.
+    let (micro, _) = step_ms(&["trace", &sample("simai/microAllReduce.txt"), "--on", "dgx-h100"]);
+    let (code, out, err) = collcast(&["sweep", "dgx-h100", "-s", "512M", "--format", "json"]);
+    assert_eq!(code, 0, "{err}");
+    let call = serde_json::from_str::<Value>(&out).unwrap()["rows"][0]["time_us"].as_f64().unwrap() / 1e3;
+    assert!((micro - 0.556 - call).abs() < 0.05 * call, "{micro} ms, of which {call} for the call");
+    let (experts, warnings) = step_ms(&["trace", &sample("simai/workload_ep_test.txt"), "--on", "dgx-h100"]);
+    assert!(experts > 100.0 && warnings == "[]", "{experts} ms: {warnings}");
+    let room = tempfile::tempdir().unwrap();
+    let file = room.path().join("ring.goal").display().to_string();
+    let call = ["--ranks", "4", "--algorithm", "ring", "-s", "64M"];
+    let (code, _, err) = collcast(&[&["convert", "dgx-h100"], &call[..], &["-o", &file]].concat());
+    assert_eq!(code, 0, "{err}");
+    let (ring, _) = step_ms(&["trace", &file, "--on", "dgx-h100"]);
+    // 6 steps of a quarter each leave a GPU at no more than its NVLinks carry, 450 GB/s.
+    assert!(ring > 1.5 * f64::from(64 << 20) / 450e9 * 1e3, "{ring} ms");
+    let (code, _, err) = collcast(&["trace", &file, &sample("goal/schedule.goal"), "--on", "dgx-h100"]);
+    assert!(code == 2 && err.contains("it is read alone"), "{err}");
+    let (code, _, err) = collcast(&["trace", &file]);
+    assert!(code == 2 && err.contains("nothing to judge"), "{err}");
 }

@@ -15,6 +15,7 @@ pub mod ddp;
 pub mod emit;
 pub mod file;
 pub mod fsdp;
+pub mod goal;
 pub mod goodput;
 pub mod memory;
 pub mod model;
@@ -22,6 +23,7 @@ pub mod parallel;
 pub mod pipeline;
 mod raw;
 pub mod serving;
+pub mod simai;
 pub mod step;
 pub mod study;
 #[cfg(test)]
@@ -39,7 +41,7 @@ use collcast_topologies::catalogue;
 /// neither knows.
 pub fn device(topology: &Topology) -> Option<Device> {
     let gpu = topology.gpu(topology.gpu_of(Rank(0)))?;
-    let product = catalogue::by_name(&gpu.model)?;
+    let product = catalogue::by_driver_name(&gpu.model)?;
     let memory = gpu.memory_rate.unwrap_or(product.memory_rate());
     // NCCL's default from Hopper on: NCCL_CGA_CLUSTER_SIZE, `src/init.cc`.
     let cluster = if product.compute_capability >= 90 { 4 } else { 1 };

@@ -1,18 +1,18 @@
-//! `collcast convert`: an algorithm as MSCCL XML.
+//! `collcast convert`: an algorithm as MSCCL XML, or its messages as a GOAL schedule.
 
 use std::path::PathBuf;
 
 use collcast::Error;
-use collcast::convert::convert;
+use collcast::convert::{Target, convert};
 
 use super::call::Code;
-use super::output::write;
+use super::output::{extension, write};
 use super::selectors::{CallArgs, MachineArgs, Named, default_sizes, queries};
 
 #[derive(clap::Args, Debug)]
 #[command(
     after_help = "Writes the algorithm, protocol and channels that a call of the size would use, once through its loop \
-of chunks. Read it back with `collcast simulate --schedule FILE`."
+of chunks. Read it back with `collcast simulate --schedule FILE`, and a GOAL schedule with `collcast trace FILE --on MACHINE`."
 )]
 #[command(mut_arg("size", default_sizes("64M")))]
 pub(crate) struct Args {
@@ -20,9 +20,21 @@ pub(crate) struct Args {
     machine: MachineArgs,
     #[command(flatten)]
     call: CallArgs,
+    /// What to write; by itself what the ending of -o says (.goal), else msccl
+    #[arg(long, value_enum, value_name = "WHAT", help_heading = "Output")]
+    to: Option<To>,
     /// Write there in place of stdout: whole or not at all
     #[arg(short, long, value_name = "PATH", help_heading = "Output")]
     output: Option<PathBuf>,
+}
+
+/// See [`Target`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+enum To {
+    /// MSCCL XML
+    Msccl,
+    /// The messages as a GOAL schedule, for LogGOPSim and ATLAHS
+    Goal,
 }
 
 pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
@@ -42,10 +54,15 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
             "give one collective, size, algorithm, protocol and channel count",
         ));
     };
-    let outcome = convert(&site, query)?;
+    let by_name = args.output.as_deref().and_then(extension).filter(|ending| ending == "goal").map(|_| To::Goal);
+    let target = match args.to.or(by_name) {
+        Some(To::Goal) => Target::Goal,
+        Some(To::Msccl) | None => Target::Msccl,
+    };
+    let outcome = convert(&site, query, target)?;
     if let Some(note) = &outcome.note {
         say!("{note}");
     }
-    write(args.output.as_deref(), outcome.xml.as_bytes())?;
+    write(args.output.as_deref(), outcome.text.as_bytes())?;
     Ok(Code::SUCCESS)
 }

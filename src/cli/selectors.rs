@@ -26,7 +26,7 @@ const MAX_POINTS: usize = 100_000;
 
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct MachineArgs {
-    /// Built-in machine or topology file (.toml, NCCL .xml, nvidia-smi topo -m .txt)
+    /// Built-in machine or topology file (.toml, NCCL .xml, nvidia-smi topo -m .txt, log of NCCL_DEBUG=INFO)
     #[arg(value_name = "TOPOLOGY", help_heading = "Machine")]
     pub(crate) machine: Option<String>,
     /// The same as the positional TOPOLOGY

@@ -84,14 +84,15 @@ enum TopoCommand {
         #[arg(short, long, value_parser = picture_file)]
         output: Option<PathBuf>,
     },
-    /// Turn an NCCL XML template or nvidia-smi text into a machine, as NCCL topology XML
+    /// Turn what other programs say of a machine into one: an NCCL XML template, nvidia-smi text, a log of NCCL, lstopo's
+    /// XML, Slurm's topology.conf, ibnetdiscover's list, EC2's instance topology
     Import {
-        /// What to read
+        /// What to read; its format is told by content
         file: PathBuf,
-        /// Machine that gives what a template (PCIe only) leaves out
-        #[arg(long, value_name = "TOPOLOGY")]
-        onto: Option<String>,
-        /// Write there in place of stdout
+        /// Machine that gives what the file lacks: GPUs, NICs, rates
+        #[arg(long, alias = "onto", value_name = "TOPOLOGY")]
+        like: Option<String>,
+        /// Write there in place of stdout: a host as NCCL topology XML, a cluster as a topology file
         #[arg(short, long)]
         output: Option<PathBuf>,
     },
@@ -146,12 +147,12 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
             let text = if dot { draw::dot(&topology) } else { draw::svg(&topology) };
             write(output.as_deref(), text.as_bytes())?;
         }
-        TopoCommand::Import { file, onto, output } => {
-            let imported = collcast_topologies::import_file(file, onto.as_deref())?;
+        TopoCommand::Import { file, like, output } => {
+            let imported = collcast_topologies::import_file(file, like.as_deref())?;
             for note in &imported.notes {
                 say!("note: {note}");
             }
-            write(output.as_deref(), imported.xml.as_bytes())?;
+            write(output.as_deref(), imported.text.as_bytes())?;
         }
     }
     Ok(Code::SUCCESS)

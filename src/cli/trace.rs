@@ -24,19 +24,22 @@ and so does a call of a flight recorder that never ended.
   collcast trace traces/ -t dgx-h100                 which calls are slower than they should be
   collcast trace fr_0.json fr_1.json                 who never came to the call that hangs
 
-Of Chakra execution traces (trace.0.et, trace.1.et, ...) it says with --on what the step would take on a machine: computations
-take what they took, calls are forecast.
+With --on it says what the step would take on a machine: computations take what they took, calls are forecast. It takes
+the profiler's traces, Chakra execution traces (trace.0.et, trace.1.et, ...), a GOAL schedule or a SimAI workload.
 
-  collcast trace traces/*.et --on dgx-h200           the recorded step on another machine"
+  collcast trace rank*.json.gz --on dgx-h200         the recorded step on another machine
+  collcast trace traces/*.et --on dgx-h200           the same of Chakra's traces
+  collcast trace schedule.goal --on dgx-h100         a schedule of LogGOPSim or ATLAHS"
 )]
 pub(crate) struct Args {
-    /// Traces of a profiler, dumps of a flight recorder, or Chakra execution traces: files or folders, one file for each rank
+    /// Traces of a profiler, dumps of a flight recorder, or Chakra execution traces: files or folders, one file for each
+    /// rank; or one GOAL schedule or SimAI workload
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     /// The machine that it ran on, to judge calls by: built-in machine or topology file
     #[arg(short, long, value_name = "TOPOLOGY", help_heading = "Machine")]
     topology: Option<String>,
-    /// The machine that a Chakra trace's step is to run on: built-in machine or topology file
+    /// The machine that the step is to run on: built-in machine or topology file
     #[arg(long, value_name = "TOPOLOGY", conflicts_with = "topology", help_heading = "Machine")]
     on: Option<String>,
     /// Hosts [default: as many as the ranks need]
@@ -60,19 +63,12 @@ pub(crate) struct Args {
 const GAPS_SHOWN: usize = 5;
 
 pub(crate) fn run(args: &Args) -> Result<Code, Error> {
-    let chakra = args.files.iter().any(|path| step::is_recorded(path));
-    if args.on.is_some() != chakra {
-        return Err(if chakra {
-            Error::usage(
-                "a Chakra trace says what was run, not how long calls took: there is nothing to judge",
-                "name a machine with --on, and its step is forecast there",
-            )
-        } else {
-            Error::usage(
-                "--on forecasts the step of Chakra execution traces (.et), and these are others",
-                "judge the calls of a profiler's trace with -t",
-            )
-        });
+    let described = args.files.iter().any(|path| step::is_recorded(path));
+    if described && args.on.is_none() {
+        return Err(Error::usage(
+            "this says what is run, not how long calls took: there is nothing to judge",
+            "name a machine with --on, and the step is forecast there",
+        ));
     }
     let site = match args.topology.as_ref().or(args.on.as_ref()) {
         Some(topology) => Some(args.nccl.on(SiteSpec {
@@ -91,8 +87,8 @@ pub(crate) fn run(args: &Args) -> Result<Code, Error> {
         }
         None => None,
     };
-    if let (true, Some(site)) = (chakra, &site) {
-        let outcome = step::recorded(&args.files, site)?;
+    if let (true, Some(site)) = (args.on.is_some(), &site) {
+        let outcome = if described { step::recorded(&args.files, site)? } else { step::profiled(&args.files, site)? };
         args.page.write(|| outcome.report())?;
         args.output.print(&outcome.report(), None)?;
         return Ok(Code::SUCCESS);

@@ -1,4 +1,4 @@
-//! A step as Chakra execution traces recorded it, on another machine; and a step as such traces.
+//! A step as Chakra execution traces, a GOAL schedule or a SimAI workload have it, on a machine; and a step as Chakra's traces.
 
 use std::fs::File;
 use std::io::{Cursor, Read as _};
@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 
 use collcast_reports::model::Input;
 use collcast_scenarios::chakra::{self, ChakraError, Reader};
+use collcast_scenarios::{goal, simai};
 use collcast_sim::ids::Rank;
-use collcast_sim::workload::Level;
+use collcast_sim::workload::{Level, OpGraph};
 
 use super::loaded::Machine;
 use super::outcome::Outcome;
@@ -21,9 +22,31 @@ const FILES_MAX: usize = 4096;
 /// Bytes of a file that its hash is of, beside its length.
 const HASHED: u64 = 64 << 10;
 
-/// Whether a file is a Chakra execution trace by its name, or a folder has one.
+/// Bytes that say what a text is.
+const TOLD_BY: u64 = 4 << 10;
+
+/// Whether a file is a workload: a Chakra execution trace by its name, a folder with such, a GOAL schedule or a SimAI
+/// workload by their first words.
 pub fn is_recorded(path: &Path) -> bool {
-    is_named(path) || path.is_dir() && files_of(path).is_ok_and(|found| !found.is_empty())
+    is_named(path) || path.is_dir() && files_of(path).is_ok_and(|found| !found.is_empty()) || text_of(path).is_some()
+}
+
+/// What a text file describes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Text {
+    Goal,
+    Simai,
+}
+
+/// What a regular file is by its first words.
+fn text_of(path: &Path) -> Option<Text> {
+    if !path.is_file() {
+        return None;
+    }
+    let mut start = Vec::new();
+    File::open(path).ok()?.take(TOLD_BY).read_to_end(&mut start).ok()?;
+    let start = String::from_utf8_lossy(&start);
+    if goal::looks_like(&start) { Some(Text::Goal) } else { simai::looks_like(&start).then_some(Text::Simai) }
 }
 
 fn is_named(path: &Path) -> bool {
@@ -41,12 +64,57 @@ fn files_of(folder: &Path) -> Result<Vec<PathBuf>, Error> {
     Ok(found)
 }
 
-/// What a step would take on a machine that Chakra's traces recorded, a file for each rank: `trace.0.et`, `trace.1.et`.
-/// Computations take the time that they took; calls are forecast.
+/// What a step would take on a machine that Chakra's traces recorded, a file for each rank (`trace.0.et`, `trace.1.et`), or
+/// that one GOAL schedule or SimAI workload describes. Computations take the time that they took; calls are forecast.
 ///
 /// # Errors
-/// Files that are no such traces or do not fit each other, a machine that is too small, a call that cannot be forecast.
+/// Files that are none of these or do not fit each other, a machine that is too small, a call that cannot be forecast.
 pub fn recorded(paths: &[PathBuf], spec: &SiteSpec) -> Result<Outcome, Error> {
+    match paths.iter().find_map(|path| Some((path, text_of(path)?))) {
+        None => traced(paths, spec),
+        Some((path, kind)) if paths.len() == 1 => described(path, kind, spec),
+        Some((path, _)) => Err(Error::usage(
+            format!("`{}` describes all ranks: it is read alone", path.display()),
+            "give the other files to a command of their own",
+        )),
+    }
+}
+
+/// A file with what all ranks do.
+fn described(path: &Path, kind: Text, spec: &SiteSpec) -> Result<Outcome, Error> {
+    let name = path.display().to_string();
+    let text = files::read_text("read", path)?;
+    let hash = files::content_hash(text.as_bytes());
+    let bad = |reason: String, hint: &str| Error::usage(reason, hint);
+    let (graph, notes, what, machine): (OpGraph, Vec<String>, String, Machine) = match kind {
+        Text::Goal => {
+            let hint = "GOAL's text form is what LogGOPSim's txt2bin and ATLAHS read";
+            let goal = goal::read(&text, &name).map_err(|error| bad(error.to_string(), hint))?;
+            let run = goal.graph().map_err(|error| bad(error.to_string(), hint))?;
+            let world = u32::try_from(goal.ranks.len()).unwrap_or(u32::MAX);
+            let machine = Machine::new(spec.for_ranks(world, "--on")?, spec.launch)?;
+            let what = format!("schedule: {} operations of {world} ranks in GOAL", goal.operations());
+            (run.graph, run.notes, what, machine)
+        }
+        Text::Simai => {
+            let hint = "AICB writes such files: a header, the number of layers, a line of 12 columns for each";
+            let workload = simai::read(&text, &name).map_err(|error| bad(error.to_string(), hint))?;
+            let machine = Machine::new(spec.for_ranks(workload.gpus, "--on")?, spec.launch)?;
+            let memory = (machine.site.profile.gemm_memory() * 1e6).round() as u32;
+            let run = workload.graph(memory);
+            let what = format!("workload: {} layers on {} GPUs, from SimAI", workload.layers.len(), workload.gpus);
+            (run.graph, run.notes, what, machine)
+        }
+    };
+    let mut outcome = of_graph("", graph, &machine, Level::Auto)?;
+    outcome.inputs.push(Input { name: "workload".to_owned(), path: Some(name), hash });
+    outcome.notes.insert(0, format!("{what}; computations take what the file says"));
+    outcome.warnings.extend(notes);
+    Ok(outcome)
+}
+
+/// The traces of all ranks.
+fn traced(paths: &[PathBuf], spec: &SiteSpec) -> Result<Outcome, Error> {
     let in_order = in_rank_order(paths)?;
     let world = u32::try_from(in_order.len()).unwrap_or(u32::MAX);
     let machine = Machine::new(spec.for_ranks(world, "--on")?, spec.launch)?;

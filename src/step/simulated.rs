@@ -17,8 +17,19 @@ const SHOWN_LINKS: usize = 8;
 
 /// Simulates what all ranks do, on a machine.
 pub(super) fn of_graph(label: &str, graph: OpGraph, machine: &Machine, level: Level) -> Result<Outcome, Error> {
+    with_mechanisms(label, graph, machine, level, Mechanisms::default())
+}
+
+/// [`of_graph`] with some mechanisms off.
+pub(super) fn with_mechanisms(
+    label: &str,
+    graph: OpGraph,
+    machine: &Machine,
+    level: Level,
+    on: Mechanisms,
+) -> Result<Outcome, Error> {
     let simulator = machine.simulator();
-    let step = simulator.run(&graph, Mechanisms::default(), level).map_err(failed)?;
+    let step = simulator.run(&graph, on, level).map_err(failed)?;
     let parts = study::breakdown(&simulator, &graph, &step).map_err(failed)?;
     let grounds = machine.grounds();
     let mut notes = assumptions(&machine.topology, &machine.site.profile, &machine.settings, &grounds.beyond);

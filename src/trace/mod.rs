@@ -13,7 +13,7 @@ mod timeline;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use collcast_hwbackend::trace::{Recorded, State, Trace, read_paths};
+use collcast_hwbackend::trace::{Call, Recorded, State, Trace, read_paths};
 use collcast_reports::model::Input;
 
 use crate::error::Error;
@@ -83,7 +83,7 @@ pub fn trace(request: &Request) -> Result<Outcome, Error> {
 }
 
 /// The rank of each file.
-fn ranks_of(traces: &[Trace]) -> Result<Vec<u32>, Error> {
+pub(crate) fn ranks_of(traces: &[Trace]) -> Result<Vec<u32>, Error> {
     let mut by_rank: BTreeMap<u32, &Trace> = BTreeMap::new();
     let mut ranks = Vec::new();
     for trace in traces {
@@ -107,7 +107,8 @@ fn ranks_of(traces: &[Trace]) -> Result<Vec<u32>, Error> {
     Ok(ranks)
 }
 
-fn input(trace: &Trace) -> Input {
+/// A file as an input of the answer.
+pub(crate) fn input(trace: &Trace) -> Input {
     Input {
         name: "trace".to_owned(),
         path: Some(trace.path.display().to_string()),
@@ -115,8 +116,13 @@ fn input(trace: &Trace) -> Input {
     }
 }
 
+/// What the group of a call is for, else its name.
+pub(crate) fn named(call: &Call) -> String {
+    call.group.as_deref().map_or_else(|| "unnamed".to_owned(), matched::named)
+}
+
 /// What the files say of where they come from.
-fn said_of(traces: &[Trace]) -> Vec<String> {
+pub(crate) fn said_of(traces: &[Trace]) -> Vec<String> {
     let distinct = |values: Vec<&str>| {
         let mut values = values;
         values.sort_unstable();

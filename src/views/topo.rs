@@ -32,7 +32,7 @@ impl NoMachine {
         let (sentence, next) = match self {
             Self::Template { file, assumptions, .. } => {
                 report.assumptions = assumptions.iter().map(|a| format!("assumed: {a}")).collect();
-                let next = format!("collcast topo import {file} --onto dgx-h100");
+                let next = format!("collcast topo import {file} --like dgx-h100");
                 ("this is a template: merge it with a machine to use it", Some(next))
             }
             Self::Graphs(_) => ("this is NCCL's choice on some machine, not a machine", None),

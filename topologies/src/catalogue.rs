@@ -119,6 +119,22 @@ pub fn by_name(name: &str) -> Option<&'static Product> {
     })
 }
 
+/// Names by which drivers call products whose own names they do not begin with; source: output of `nvidia-smi -L` in
+/// public logs.
+const DRIVERS: [(&str, &str); 5] = [
+    ("NVIDIA H100 80GB HBM3", "H100-SXM5-80GB"),
+    ("NVIDIA H100 PCIe", "H100-PCIE-80GB"),
+    ("NVIDIA A100 80GB PCIe", "A100-PCIE-80GB"),
+    ("NVIDIA GH200 480GB", "GH200-120GB"),
+    ("Tesla V100-SXM2-16GB", "V100-SXM2-16GB"),
+];
+
+/// A product by what its driver calls it, or by name.
+pub fn by_driver_name(name: &str) -> Option<&'static Product> {
+    let known = DRIVERS.iter().find(|(driver, _)| key(driver) == key(name)).map_or(name, |(_, product)| product);
+    by_name(known)
+}
+
 /// A product by PCI device id.
 pub fn by_device_id(device: u32) -> Option<&'static Product> {
     PRODUCTS.iter().find(|p| p.device_ids.contains(&device))
@@ -226,6 +242,10 @@ mod tests {
         ] {
             assert_eq!(by_name(name).map(|p| p.name), found, "{name}");
         }
+        for (driver, product) in DRIVERS {
+            assert_eq!(by_driver_name(driver).map(|p| p.name), Some(product));
+        }
+        assert_eq!(by_driver_name("NVIDIA H200").map(|p| p.name), Some("H200-SXM5-141GB"));
         assert_eq!(by_device_id(0x2335).map(|p| p.compute_capability), Some(90));
     }
 }

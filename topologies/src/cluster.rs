@@ -274,16 +274,13 @@ impl ClusterSpec {
                 let (_, vertices) = host.add_to(&mut builder, name, nvswitch);
                 let other = vertices.iter().zip(&host.nics).find(|(_, n)| n.nic.management);
                 management.extend(other.map(|(&vertex, n)| (vertex, n.nic.rate)));
-                joined.push(Joined {
-                    name: name.clone(),
-                    nics: vertices
-                        .into_iter()
-                        .zip(&host.nics)
-                        .enumerate()
-                        .filter(|(i, (_, n))| !n.nic.management && !down.contains(i))
-                        .map(|(_, (v, n))| (v, n.nic.clone()))
-                        .collect(),
-                });
+                let data = vertices.into_iter().zip(&host.nics).enumerate().filter(|(_, (_, n))| !n.nic.management);
+                let (nics, places) = (0..)
+                    .zip(data)
+                    .filter(|(_, (i, _))| !down.contains(i))
+                    .map(|(place, (_, (vertex, n)))| ((vertex, n.nic.clone()), place))
+                    .unzip();
+                joined.push(Joined { name: name.clone(), nics, places });
             }
         }
         // Hosts of one NVLink domain need no NICs.

@@ -214,7 +214,7 @@ impl<'a> Source<'a> {
                 hint: hint.to_owned(),
             }))
         };
-        const FORMATS: &str = "a topology is TOML, NCCL topology XML (NCCL_TOPO_DUMP_FILE), or \
+        const FORMATS: &str = "a topology is TOML, NCCL topology XML (NCCL_TOPO_DUMP_FILE), a log of NCCL_DEBUG=INFO, or \
                                the text of `nvidia-smi topo -m`";
         if bytes.len() > MAX_INPUT_BYTES {
             return Err(unreadable(

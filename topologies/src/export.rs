@@ -1,21 +1,18 @@
-//! Writes a host as NCCL topology XML: what `topo import` prints, and what this crate (and
-//! NCCL, through `NCCL_TOPO_FILE`) reads back.
+//! Writes what `topo import` prints: a host as NCCL topology XML, which this crate (and NCCL, through
+//! `NCCL_TOPO_FILE`) reads back, and a listed cluster as a topology file.
+
+mod cluster;
 
 use std::fmt::Write as _;
-use std::path::Path;
 
 use collcast_sim::topology::LinkKind;
 use collcast_sim::units::Bandwidth;
 use quick_xml::escape::escape;
 
-use crate::TopologiesError;
-use crate::builtin::spec_any;
 use crate::catalogue::by_name;
-use crate::cluster::ClusterSpec;
-use crate::error::{Diagnostic, quote};
 use crate::host::{HostSpec, NicSpec, NvlinkTarget, Parent};
-use crate::import::import;
-use crate::xml::{self, Document};
+
+pub use cluster::toml;
 
 /// PCIe speeds as sysfs writes them, with NCCL's figure per lane in units of 1/80 GB/s.
 const SPEEDS: [(&str, f64); 6] = [
@@ -139,86 +136,11 @@ fn children(host: &HostSpec, parent: Parent, depth: usize, out: &mut String) {
     }
 }
 
-/// What `topo import` made of a file.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Imported {
-    /// The machine, as NCCL topology XML.
-    pub xml: String,
-    /// What was taken from where, and what was assumed.
-    pub notes: Vec<String>,
-}
-
-/// Turns a machine file, or a template together with the machine `onto`, into a machine.
-///
-/// # Errors
-/// As the readers; a graph file; a template without `onto`; a template and a machine that do
-/// not fit.
-pub fn import_file(path: &Path, onto: Option<&str>) -> Result<Imported, TopologiesError> {
-    let name = path.display().to_string();
-    let bytes = crate::input::read(path).map_err(|error| {
-        TopologiesError::Unreadable(Box::new(Diagnostic {
-            message: format!("cannot read `{name}`: {error}"),
-            file: name.clone(),
-            at: None,
-            label: String::new(),
-            hint: "give the path of an NCCL topology XML or of `nvidia-smi topo -m` text".to_owned(),
-        }))
-    })?;
-    let text = crate::error::Source::decode(&name, &bytes)?.text;
-    let template = match xml::read(text, &name) {
-        Ok(Document::Template(template)) => Some(template),
-        _ => None,
-    };
-    let host_of = |spec: &ClusterSpec| spec.groups.first().map(|g| g.host.clone()).unwrap_or_default();
-    let (spec, (host, mut notes)) = match (&template, onto.map(spec_any).transpose()?) {
-        (Some(template), Some(onto)) => {
-            let merged = import(template, &host_of(&onto))?;
-            (onto, merged)
-        }
-        // A machine needs nothing more; everything else is refused with its reason.
-        (_, onto) => {
-            let spec = spec_any(&name)?;
-            if onto.is_some() {
-                return Err(TopologiesError::Contradiction(Box::new(Diagnostic {
-                    message: format!("`{}` is a machine, and needs none to be imported onto", quote(&name)),
-                    file: name,
-                    at: None,
-                    label: String::new(),
-                    hint: "leave --onto out: it is for a template, which lists PCIe only".to_owned(),
-                })));
-            }
-            let host = host_of(&spec);
-            (spec, (host.clone(), host.assumptions))
-        }
-    };
-    notes.extend(left_out(&spec));
-    Ok(Imported { xml: xml(&host), notes })
-}
-
-/// What of a machine the XML of one host cannot hold.
-fn left_out(spec: &ClusterSpec) -> Option<String> {
-    let software = &spec.software;
-    let parts = [
-        (spec.groups.len() > 1, "the hosts of other kinds than the first"),
-        (spec.fabric.is_some(), "the fabric"),
-        (!spec.exceptions.is_empty(), "the exceptions"),
-        (software.plugin.is_some(), "the plugin"),
-        (!software.env.is_empty(), "the environment"),
-    ];
-    let names: Vec<&str> = parts.into_iter().filter(|p| p.0).map(|p| p.1).collect();
-    (!names.is_empty()).then(|| {
-        format!(
-            "not in the XML, which is of one host: {} of `{}`; for them write a topology file with `xml` in [[hosts]] \
-             (collcast topo new)",
-            names.join(", "),
-            spec.name
-        )
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::builtin::spec_any;
+    use crate::xml::{self, Document};
 
     /// Goal: what is written is read back as the same graph.
     #[test]

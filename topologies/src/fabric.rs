@@ -4,11 +4,16 @@
 //! use all uplinks of a leaf, so the spines are one vertex and a leaf's uplinks one bundle;
 //! static hashing pins a flow to one path, so there every spine is a vertex of its own.
 
+mod listed;
+mod tree;
+
 use collcast_sim::ids::VertexId;
 use collcast_sim::topology::{Link, LinkKind, Nic, TopologyBuilder, VertexKind};
 use collcast_sim::units::Bandwidth;
 
 use crate::error::{Diagnostic, Location, TopologiesError};
+
+pub use tree::{Ports, Tree, TreeSwitch};
 
 /// Most switches of one layer, and most uplinks of one leaf.
 pub const MAX_SWITCHES: u32 = 10_000;
@@ -32,6 +37,8 @@ pub enum FabricKind {
     /// One machine whose processes take each other for hosts: a port has no rate of its own,
     /// whatever its NIC reports.
     Loopback,
+    /// Switches by name, with what is below each: [`Tree`].
+    Listed,
 }
 
 impl FabricKind {
@@ -43,6 +50,7 @@ impl FabricKind {
         (Self::DragonflyPlus, "dragonfly+"),
         (Self::SingleSwitch, "single-switch"),
         (Self::Loopback, "loopback"),
+        (Self::Listed, "listed"),
     ];
 
     /// The name in files.
@@ -132,6 +140,8 @@ pub struct FabricSpec {
     pub oversubscription: Oversubscription,
     /// Whether switches reduce in the network (SHARP).
     pub sharp: bool,
+    /// The switches of a listed network; none of others.
+    pub tree: Tree,
     /// Where it was written.
     pub places: FabricPlaces,
 }
@@ -143,6 +153,8 @@ pub struct Joined {
     pub name: String,
     /// Vertices and values of the NICs that carry collectives; `rail` is set for rail fabrics.
     pub nics: Vec<(VertexId, Nic)>,
+    /// The place of each of these among all NICs of the host, from 0, management ones not counted.
+    pub places: Vec<u32>,
 }
 
 /// One leaf while it is being filled.
@@ -166,6 +178,7 @@ impl FabricSpec {
             routing,
             oversubscription: Oversubscription::NotGiven,
             sharp: false,
+            tree: Tree::default(),
             places: FabricPlaces::default(),
         }
     }
@@ -207,6 +220,9 @@ impl FabricSpec {
         }
         if matches!(self.kind, FabricKind::SingleSwitch | FabricKind::Loopback) {
             return self.single_switch(builder, hosts);
+        }
+        if self.kind == FabricKind::Listed {
+            return self.listed(builder, hosts);
         }
         let per_unit = self.hosts_per_unit(builder, hosts);
         let leaves = self.leaves(builder, hosts, per_unit)?;

@@ -25,8 +25,7 @@ use crate::texts;
 use values::{MAX_GPUS_U32, Reader, text_of};
 pub use values::{MAX_PER_HOST, MAX_SOCKETS};
 
-/// The schema that this module reads.
-pub const SCHEMA: &str = "collcast/topology/1";
+pub use crate::raw::SCHEMA;
 
 /// Gives the content of a file that a topology names, by the name as written.
 pub type Loader<'a> = &'a mut dyn FnMut(&str) -> std::io::Result<Vec<u8>>;
@@ -53,7 +52,8 @@ pub fn read(text: &str, file: &str, load: Loader<'_>) -> Result<ClusterSpec, Top
     Reader { source, depth: 0 }.cluster(&raw, load)
 }
 
-/// Reads a topology from the file system: TOML, NCCL topology XML or `nvidia-smi topo -m`.
+/// Reads a topology from the file system: TOML, NCCL topology XML, `nvidia-smi topo -m`, or a log of NCCL that draws
+/// its host.
 ///
 /// Files named by `xml =` lie beside it.
 ///
@@ -78,27 +78,79 @@ pub fn load_path(path: &Path) -> Result<ClusterSpec, TopologiesError> {
 /// Reads a topology in any of the formats, told apart by content.
 ///
 /// # Errors
-/// As [`read`], [`crate::xml::read`] and [`crate::smi::read`];
-/// [`TopologiesError::NotAMachine`] for a PCIe template or a graph file.
+/// As [`read`], [`crate::xml::read`], [`crate::smi::read`] and [`crate::log::read`];
+/// [`TopologiesError::NotAMachine`] for a PCIe template, a graph file, and what lists hosts or switches alone.
 pub fn read_any(bytes: &[u8], file: &str, load: Loader<'_>) -> Result<ClusterSpec, TopologiesError> {
     let source = Source::decode(file, bytes)?;
+    let stem = || Path::new(file).file_stem().map_or_else(|| file.to_owned(), |s| s.to_string_lossy().into_owned());
+    let part = |what: &str| {
+        Err(TopologiesError::NotAMachine(source.whole(
+            format!("`{}` is {what}: it says nothing of GPUs", quote(file)),
+            "make a machine of it: topo import FILE --like dgx-h100 -o cluster.toml",
+        )))
+    };
+    match format(source.text) {
+        Format::Slurm => return part("Slurm's topology.conf"),
+        Format::Ec2 => return part("an answer of EC2's DescribeInstanceTopology"),
+        Format::Ibnet => return part("what ibnetdiscover prints"),
+        Format::Lstopo => return part("XML of lstopo"),
+        Format::Astra => return part("a network of ASTRA-sim"),
+        Format::Log => return crate::log::read_cluster(source, &stem()),
+        Format::Machine => {}
+    }
     if looks_like_xml(source.text) || crate::smi::looks_like(source.text) {
-        let host = read_host(source)?;
-        let stem = Path::new(file).file_stem().map_or_else(|| file.to_owned(), |s| s.to_string_lossy().into_owned());
-        return Ok(ClusterSpec::single(&stem, file, host));
+        return Ok(ClusterSpec::single(&stem(), file, read_host(source)?));
     }
     let raw = parse(source)?;
     Reader { source, depth: 0 }.cluster(&raw, load)
+}
+
+/// What a file that says something of a machine is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Format {
+    /// TOML, NCCL's XML, nvidia-smi; whatever else is refused as one of these.
+    Machine,
+    Log,
+    Lstopo,
+    Slurm,
+    Ibnet,
+    Ec2,
+    Astra,
+}
+
+/// Tells formats apart by content.
+pub(crate) fn format(text: &str) -> Format {
+    if looks_like_xml(text) {
+        return if crate::lstopo::looks_like(text) { Format::Lstopo } else { Format::Machine };
+    }
+    if crate::smi::looks_like(text) {
+        Format::Machine
+    } else if crate::listed::ec2::looks_like(text) {
+        Format::Ec2
+    } else if crate::listed::ibnet::looks_like(text) {
+        Format::Ibnet
+    } else if crate::listed::slurm::looks_like(text) {
+        Format::Slurm
+    } else if crate::log::looks_like(text) {
+        Format::Log
+    } else if crate::astra::looks_like(text) {
+        Format::Astra
+    } else {
+        Format::Machine
+    }
 }
 
 fn looks_like_xml(text: &str) -> bool {
     text.trim_start().starts_with('<')
 }
 
-/// Reads one host from XML or the text of nvidia-smi.
+/// Reads one host from XML, the text of nvidia-smi or a log of NCCL.
 fn read_host(source: Source<'_>) -> Result<HostSpec, TopologiesError> {
     if looks_like_xml(source.text) {
         crate::xml::read_machine(source.text, source.file)
+    } else if format(source.text) == Format::Log {
+        let cluster = crate::log::read_cluster(source, "host")?;
+        Ok(cluster.groups.into_iter().next().map(|group| group.host).unwrap_or_default())
     } else {
         crate::smi::read(source.text, source.file, None)
     }
@@ -437,7 +489,7 @@ impl Reader<'_> {
                 span,
                 format!("`{key}` and `xml` both say what the host is"),
                 "given beside `xml`",
-                "keep one of them; `topo import FILE --onto dgx-h100` merges a template",
+                "keep one of them; `topo import FILE --like dgx-h100` merges a template",
             ));
         }
         let bytes = load(&xml.value).map_err(|error| {

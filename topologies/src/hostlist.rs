@@ -101,6 +101,54 @@ fn expand_item(item: &str, names: &mut Vec<String>) -> Result<(), HostListError>
     Ok(())
 }
 
+/// Names as a host list: those that differ in their last number alone, and follow each other, become a range.
+///
+/// ```
+/// use collcast_topologies::hostlist::compress;
+/// let names: Vec<String> = ["n08", "n09", "n10", "n12", "login"].map(str::to_owned).into();
+/// assert_eq!(compress(&names), "n[08-10,12],login");
+/// ```
+pub fn compress(names: &[String]) -> String {
+    // Name without its last number, that number, its width.
+    let split = |name: &str| -> Option<(String, u64, usize)> {
+        let end = name.trim_end_matches(|c: char| !c.is_ascii_digit()).len();
+        let start = name[..end].trim_end_matches(|c: char| c.is_ascii_digit()).len();
+        let digits = name[start..end].get(..).filter(|digits| (1..=9).contains(&digits.len()))?;
+        Some((format!("{}\0{}", &name[..start], &name[end..]), digits.parse().ok()?, digits.len()))
+    };
+    let mut parts: Vec<String> = Vec::new();
+    let mut at = 0;
+    while at < names.len() {
+        let Some((form, ..)) = split(&names[at]) else {
+            parts.push(names[at].clone());
+            at += 1;
+            continue;
+        };
+        let mut ranges: Vec<(u64, u64, usize)> = Vec::new();
+        let first = at;
+        while let Some((_, number, width)) = names.get(at).and_then(|name| split(name)).filter(|next| next.0 == form) {
+            match ranges.last_mut() {
+                // A number that outgrew its width is written as it is: 99 is followed by 100 where both have width 2.
+                Some((_, last, known)) if *last + 1 == number && number.to_string().len().max(*known) == width => {
+                    *last = number;
+                }
+                _ => ranges.push((number, number, width)),
+            }
+            at += 1;
+        }
+        let (before, after) = form.split_once('\0').unwrap_or_default();
+        if at - first == 1 {
+            parts.push(names[first].clone());
+            continue;
+        }
+        let range = |&(from, to, width): &(u64, u64, usize)| {
+            if from == to { format!("{from:0width$}") } else { format!("{from:0width$}-{to:0width$}") }
+        };
+        parts.push(format!("{before}[{}]{after}", ranges.iter().map(range).collect::<Vec<_>>().join(",")));
+    }
+    parts.join(",")
+}
+
 fn check(literal: &str) -> Result<&str, HostListError> {
     literal
         .chars()

@@ -4,6 +4,10 @@
 //! they are: GPUs, NVLinks, NICs. Devices are matched by bus id where both have it, otherwise
 //! by order.
 
+mod any;
+
+pub use any::{Imported, import_file, import_text};
+
 use crate::error::{Diagnostic, TopologiesError};
 use crate::host::{HostSpec, Parent};
 use crate::plan::{attachment_points, spread};
@@ -100,7 +104,7 @@ fn place_gpus(template: &TemplateSpec, host: &mut HostSpec, notes: &mut Vec<Stri
             file: template.file.clone(),
             at: None,
             label: String::new(),
-            hint: "choose another machine for --onto, or fewer GPUs with --gpus".to_owned(),
+            hint: "choose another machine for --like, or fewer GPUs with --gpus".to_owned(),
         })));
     }
     for (gpu, place) in host.gpus.iter_mut().zip(&template.gpus) {

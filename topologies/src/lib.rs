@@ -7,6 +7,7 @@
 //! Readers are total: any bytes give a value or an error with its place, within bounded time
 //! and memory. Only functions that take a path open files.
 
+pub mod astra;
 pub mod builtin;
 pub mod catalogue;
 pub mod cluster;
@@ -19,6 +20,9 @@ pub mod host;
 pub mod hostlist;
 pub mod import;
 pub mod input;
+pub mod listed;
+pub mod log;
+pub mod lstopo;
 pub mod placement;
 mod plan;
 mod raw;
@@ -29,7 +33,7 @@ pub mod xml;
 pub use builtin::{load, load_any};
 pub use cluster::ClusterSpec;
 pub use error::TopologiesError;
-pub use export::{Imported, import_file};
+pub use import::{Imported, import_file};
 
 /// A commented topology file to start from.
 pub const TEMPLATE: &str = include_str!("../data/template.toml");

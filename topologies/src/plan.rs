@@ -26,6 +26,8 @@ pub(crate) enum NvlinkKind {
     Mesh,
     /// GPU 0 with 1, 2 with 3, ...: bridges.
     Pairs,
+    /// Half of the links to the GPU before, half to the one after.
+    Ring,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -177,6 +179,15 @@ fn draw_nvlinks(host: &mut HostSpec, nvlink: NvlinkPlan) {
                 let peer = i ^ 1;
                 if peer < count {
                     gpu.nvlinks.push(bundle(NvlinkTarget::Gpu(peer), nvlink.links_per_gpu));
+                }
+            }
+            NvlinkKind::Ring if count == 2 => {
+                gpu.nvlinks.push(bundle(NvlinkTarget::Gpu(1 - i), nvlink.links_per_gpu));
+            }
+            NvlinkKind::Ring => {
+                let neighbours = [(i + count - 1) % count, (i + 1) % count];
+                for peer in neighbours.into_iter().filter(|&peer| peer != i) {
+                    gpu.nvlinks.push(bundle(NvlinkTarget::Gpu(peer), nvlink.links_per_gpu / 2));
                 }
             }
         }

@@ -11,6 +11,9 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, Visitor};
 use toml::Spanned;
 
+/// The schema of topology files.
+pub const SCHEMA: &str = "collcast/topology/1";
+
 /// A value with its place in the file.
 #[derive(Clone, Debug)]
 pub(crate) struct At<T> {
@@ -261,7 +264,7 @@ pub(crate) struct RawGpus {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Nvlink")]
 pub(crate) struct RawNvlink {
-    /// `nvswitch`, `mesh` (links spread over all other GPUs), `pairs` (bridges) or `none`.
+    /// `nvswitch`, `mesh` (links spread over all other GPUs), `ring` (half to each neighbour), `pairs` (bridges) or `none`.
     pub(crate) kind: At<String>,
     /// Links of one GPU.
     #[schemars(with = "Option<u32>")]
@@ -368,7 +371,7 @@ pub(crate) struct RawStorage {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Fabric")]
 pub(crate) struct RawFabric {
-    /// `rail-optimised`, `rail-only`, `fat-tree`, `dragonfly+`, `single-switch`, or
+    /// `rail-optimised`, `rail-only`, `fat-tree`, `dragonfly+`, `single-switch`, `listed` (by `switches`), or
     /// `loopback` (processes of one machine that take each other for hosts).
     pub(crate) kind: At<String>,
     /// Hosts that share a set of leaves.
@@ -384,6 +387,40 @@ pub(crate) struct RawFabric {
     pub(crate) oversubscription: Option<At<RawOversubscription>>,
     /// Whether switches reduce in the network.
     pub(crate) sharp: Option<bool>,
+    /// The switches of a `listed` network, a table each.
+    #[serde(default)]
+    pub(crate) switches: Vec<RawSwitch>,
+}
+
+/// A switch of a listed network, or several in parallel.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "Switch")]
+pub(crate) struct RawSwitch {
+    /// Its name.
+    pub(crate) name: At<String>,
+    /// Hosts that plug in.
+    #[serde(default)]
+    pub(crate) ports: Vec<RawPorts>,
+    /// Switches below it, as Slurm lists hosts.
+    pub(crate) switches: Option<At<String>>,
+    /// Rate of a port, one direction; that of the fastest port below where absent.
+    pub(crate) rate: Option<At<RawRate>>,
+    /// Cables to the switch above; as `oversubscription` says where absent.
+    #[schemars(with = "Option<u32>")]
+    pub(crate) uplinks: Option<At<i64>>,
+}
+
+/// Hosts that plug into a switch alike.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "Ports")]
+pub(crate) struct RawPorts {
+    /// The hosts, as Slurm lists them.
+    pub(crate) hosts: At<String>,
+    /// Which of their NICs, from 0; all where absent.
+    #[schemars(with = "Option<Vec<u32>>")]
+    pub(crate) nics: Option<Vec<At<i64>>>,
 }
 
 /// Leaves, the switches that hosts plug into.

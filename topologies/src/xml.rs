@@ -39,10 +39,7 @@ const HIDDEN_NVSWITCH: &str = "fffffff:ff:ff.0";
 /// another root, a device twice, a value that is no number: each with line and column.
 pub fn read(text: &str, file: &str) -> Result<Document, TopologiesError> {
     let source = Source::decode(file, text.as_bytes())?;
-    scan(source)?;
-    let options =
-        ParsingOptions { allow_dtd: false, nodes_limit: MAX_ELEMENTS.saturating_mul(4), ..ParsingOptions::default() };
-    let tree = Tree::parse_with_options(source.text, options).map_err(|error| malformed(source, &error))?;
+    let tree = parse(source)?;
     let root = tree.root_element();
     let reader = Reader { source };
     reader.check_version(root)?;
@@ -67,6 +64,17 @@ pub fn read(text: &str, file: &str) -> Result<Document, TopologiesError> {
     }
 }
 
+/// XML as a tree of bounded depth and size, without entities.
+///
+/// # Errors
+/// As [`read`].
+pub(crate) fn parse(source: Source<'_>) -> Result<Tree<'_>, TopologiesError> {
+    scan(source)?;
+    let options =
+        ParsingOptions { allow_dtd: false, nodes_limit: MAX_ELEMENTS.saturating_mul(4), ..ParsingOptions::default() };
+    Tree::parse_with_options(source.text, options).map_err(|error| malformed(source, &error))
+}
+
 /// Reads a whole machine.
 ///
 /// # Errors
@@ -78,12 +86,12 @@ pub fn read_machine(text: &str, file: &str) -> Result<HostSpec, TopologiesError>
         Document::Machine(host) => Ok(host),
         Document::Template(_) => Err(TopologiesError::NotAMachine(source.whole(
             format!("`{}` is a PCIe template: it says where devices sit, but lists no <gpu>", quote(file)),
-            "merge it with a machine: topo import FILE --onto dgx-h100",
+            "merge it with a machine: topo import FILE --like dgx-h100",
         ))),
         Document::Graph(_) => Err(TopologiesError::NotAMachine(source.whole(
             format!("`{}` is a graph file: the channels that NCCL chose, not a machine", quote(file)),
             "dump the machine with NCCL_TOPO_DUMP_FILE, or merge a template: topo import FILE \
-             --onto dgx-h100",
+             --like dgx-h100",
         ))),
     }
 }
@@ -591,7 +599,7 @@ impl<'a, 'i, 's> Walk<'a, 'i, 's> {
 }
 
 /// Numbers the NICs and sets Ethernet apart for management where there is RDMA.
-fn finish_nics(host: &mut HostSpec) {
+pub(crate) fn finish_nics(host: &mut HostSpec) {
     host.nics.sort_by_key(|n| n.nic.index);
     let rdma = host.nics.iter().any(|n| n.nic.kind != LinkKind::Ethernet);
     if rdma {

@@ -246,7 +246,7 @@ fn mistakes_in_added_tables_are_refused() {
         ("[[hosts]]\nxml = \"missing.xml\"\n", &["cannot read `missing.xml`", "t.toml:19:7", "NCCL_TOPO_DUMP_FILE"]),
         (
             "[[hosts]]\nxml = \"template.xml\"\n",
-            &["`template.xml` is a PCIe template", "topo import FILE --onto dgx-h100"],
+            &["`template.xml` is a PCIe template", "topo import FILE --like dgx-h100"],
         ),
         (
             "[[hosts]]\nxml = \"template.xml\"\nlike = \"dgx-h100\"\n",
@@ -345,7 +345,7 @@ fn files_of_other_kinds_are_refused() {
     check_refused(
         &fixture("azure-ndv5-topo.xml"),
         "ndv5.xml",
-        &["`ndv5.xml` is a PCIe template", "lists no <gpu>", "topo import FILE --onto dgx-h100"],
+        &["`ndv5.xml` is a PCIe template", "lists no <gpu>", "topo import FILE --like dgx-h100"],
     );
     check_refused(
         &fixture("azure-ncv4-graph.xml"),

@@ -261,7 +261,7 @@ fn every_machine_has_graphs() {
         ("h200x4-nccl-topo-2gpu.xml", ""),
     ] {
         let text = match xml::read(&fixture(name), name).unwrap() {
-            Document::Template(_) => import_file(path(name).as_ref(), Some(onto)).unwrap().xml,
+            Document::Template(_) => import_file(path(name).as_ref(), Some(onto)).unwrap().text,
             _ => fixture(name),
         };
         specs.push((name.to_owned(), ClusterSpec::single(name, name, xml::read_machine(&text, name).unwrap())));

@@ -208,7 +208,8 @@ impl Context<'_> {
             collective,
             bytes: Bytes(bytes),
             dtype,
-            in_place: in_place.map_or(collective != Collective::ReduceScatter, |value| value == 1),
+            in_place: in_place
+                .map_or(!matches!(collective, Collective::ReduceScatter | Collective::AllToAll), |value| value == 1),
             algorithm: attributes.choice::<Algorithm>(names::ALGORITHM)?,
             protocol: attributes.choice::<Protocol>(names::PROTOCOL)?,
             channels: attributes.number(names::CHANNELS),

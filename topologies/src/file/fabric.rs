@@ -6,9 +6,10 @@ use super::values::{MAX_GPUS_U32, MAX_PER_HOST, Reader};
 use crate::cluster::{Deviation, Exception};
 use crate::error::{TopologiesError, quote};
 use crate::fabric::{
-    FabricKind, FabricPlaces, FabricSpec, LeafSpec, MAX_SWITCHES, Oversubscription, Routing, SpineSpec,
+    FabricKind, FabricPlaces, FabricSpec, LeafSpec, MAX_SWITCHES, Oversubscription, Ports, Routing, SpineSpec, Tree,
+    TreeSwitch,
 };
-use crate::raw::{At, RawException, RawFabric, Scalar};
+use crate::raw::{At, RawException, RawFabric, RawPorts, RawSwitch, Scalar};
 
 impl Reader<'_> {
     pub(super) fn fabric(&self, raw: &RawFabric) -> Result<FabricSpec, TopologiesError> {
@@ -54,6 +55,7 @@ impl Reader<'_> {
             routing: self.routing(raw)?,
             oversubscription: self.oversubscription(raw)?,
             sharp: raw.sharp.unwrap_or(false),
+            tree: self.tree(kind, raw)?,
             places: FabricPlaces {
                 file: self.source.file.to_owned(),
                 kind: place(&raw.kind.span),
@@ -62,6 +64,59 @@ impl Reader<'_> {
                 spine: raw.spine.as_ref().and_then(|x| place(&x.span)),
                 oversubscription: raw.oversubscription.as_ref().and_then(|x| place(&x.span)),
             },
+        })
+    }
+
+    /// The switches of a listed network, checked to be a tree.
+    fn tree(&self, kind: FabricKind, raw: &RawFabric) -> Result<Tree, TopologiesError> {
+        let listed = kind == FabricKind::Listed;
+        if listed == raw.switches.is_empty() {
+            let (message, label) = if listed {
+                ("a listed network has no switches", "needs [[fabric.switches]]")
+            } else {
+                ("switches are listed in a network of another kind", "expected \"listed\"")
+            };
+            let hint =
+                "for example [[fabric.switches]] with name = \"leaf0\" and ports = [{ hosts = \"gpu[001-032]\" }]";
+            return Err(self.contradiction(&raw.kind.span, message.to_owned(), label, hint));
+        }
+        if let (true, Some((key, span))) = (listed, self.generated(raw)) {
+            let hint = "each switch has its own `rate` and `uplinks`";
+            return Err(self.contradiction(&span, format!("`{key}` of a listed network"), "not in a list", hint));
+        }
+        let switches: Vec<TreeSwitch> =
+            raw.switches.iter().map(|switch| self.switch(switch)).collect::<Result<_, _>>()?;
+        let text = if listed { self.source.text.to_owned() } else { String::new() };
+        let tree = Tree { switches, text };
+        tree.parents(self.source.file)?;
+        Ok(tree)
+    }
+
+    /// A key that only generated networks have.
+    fn generated(&self, raw: &RawFabric) -> Option<(&'static str, Range<usize>)> {
+        let leaf = raw.leaf.as_ref().map(|leaf| ("leaf", leaf.span.clone()));
+        let spine = raw.spine.as_ref().map(|spine| ("spine", spine.span.clone()));
+        leaf.or(spine).or_else(|| raw.hosts_per_unit.as_ref().map(|unit| ("hosts_per_unit", unit.span.clone())))
+    }
+
+    fn switch(&self, raw: &RawSwitch) -> Result<TreeSwitch, TopologiesError> {
+        let hint = "Slurm writes it with `scontrol show hostlist`";
+        let ports = |ports: &RawPorts| {
+            let nic = |nic: &At<i64>| self.number("a NIC", nic, 0, MAX_PER_HOST);
+            Ok::<_, TopologiesError>(Ports {
+                hosts: self.expand(&ports.hosts, "gpu[001-032]", hint)?,
+                nics: ports.nics.as_ref().map(|nics| nics.iter().map(nic).collect::<Result<_, _>>()).transpose()?,
+            })
+        };
+        let below = raw.switches.as_ref().map(|list| self.expand(list, "leaf[0-7]", hint)).transpose()?;
+        let rate = raw.rate.as_ref().map(|rate| self.rate("the rate of the switch", rate)).transpose()?;
+        Ok(TreeSwitch {
+            name: raw.name.value.clone(),
+            ports: raw.ports.iter().map(ports).collect::<Result<_, _>>()?,
+            switches: below.unwrap_or_default(),
+            rate,
+            uplinks: self.optional_number("uplinks", raw.uplinks.as_ref(), 1, MAX_SWITCHES)?,
+            at: Some(raw.name.span.clone()),
         })
     }
 

@@ -78,6 +78,7 @@ impl Reader<'_> {
                 (Some(NvlinkKind::Switch), "nvswitch"),
                 (Some(NvlinkKind::Mesh), "mesh"),
                 (Some(NvlinkKind::Pairs), "pairs"),
+                (Some(NvlinkKind::Ring), "ring"),
                 (None, "none"),
             ],
         )?;
@@ -101,6 +102,14 @@ impl Reader<'_> {
                 format!("{links_per_gpu} links of a GPU do not spread evenly over {} others", gpus - 1),
                 &format!("expected a multiple of {}", gpus - 1),
                 "an uneven mesh is written as NCCL topology XML: xml = \"nccl_topo.xml\"",
+            ));
+        }
+        if kind == NvlinkKind::Ring && !links_per_gpu.is_multiple_of(2) {
+            return Err(self.contradiction(
+                &links.span,
+                format!("{links_per_gpu} links of a GPU in a ring do not go evenly to both neighbours"),
+                "expected an even number",
+                "half of the links go to the GPU before, half to the one after",
             ));
         }
         let domain = self.optional_number("the hosts of an NVLink domain", raw.domain.as_ref(), 1, MAX_PER_HOST)?;

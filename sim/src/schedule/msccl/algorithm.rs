@@ -21,15 +21,24 @@ pub struct MscclError {
 
 /// What a step does.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) enum Kind {
+pub enum Kind {
+    /// Sends its source.
     Send,
+    /// Receives into its destination.
     Receive,
+    /// Receives into its destination, and sends the same on.
     ReceiveCopySend,
+    /// Receives, adds its source, keeps the sum.
     ReceiveReduceCopy,
+    /// Receives, adds its source, sends the sum on.
     ReceiveReduceSend,
+    /// Receives, adds its source, keeps the sum and sends it on.
     ReceiveReduceCopySend,
+    /// Copies its source to its destination.
     Copy,
+    /// Adds its source to its destination.
     Reduce,
+    /// Waits alone.
     Nothing,
 }
 
@@ -50,53 +59,69 @@ impl Kind {
         Self::ALL.iter().find(|k| k.0 == self).map_or("", |k| k.1)
     }
 
-    pub(super) fn receives(self) -> bool {
+    /// Whether it receives.
+    pub fn receives(self) -> bool {
         self.name().starts_with('r') && self != Self::Reduce
     }
 
-    pub(super) fn sends(self) -> bool {
+    /// Whether it sends.
+    pub fn sends(self) -> bool {
         self.name().ends_with('s')
     }
 
-    pub(super) fn reads(self) -> bool {
+    /// Whether it reads its source.
+    pub fn reads(self) -> bool {
         !matches!(self, Self::Receive | Self::ReceiveCopySend | Self::Nothing)
     }
 
-    pub(super) fn writes(self) -> bool {
+    /// Whether it writes its destination.
+    pub fn writes(self) -> bool {
         !matches!(self, Self::Send | Self::ReceiveReduceSend | Self::Nothing)
     }
 }
 
 /// A chunk of a buffer.
-pub(super) type Place = (Buffer, u64);
+pub type Place = (Buffer, u64);
 
+/// A step of a thread block.
 #[derive(Clone, Debug)]
-pub(super) struct Instruction {
-    pub(super) kind: Kind,
-    pub(super) src: Place,
-    pub(super) dst: Place,
+pub struct Instruction {
+    /// What it does.
+    pub kind: Kind,
+    /// Where it reads from.
+    pub src: Place,
+    /// Where it writes to.
+    pub dst: Place,
     /// Chunks in a row.
-    pub(super) count: u64,
-    /// Block and step that must be over.
-    pub(super) after: Option<(usize, usize)>,
+    pub count: u64,
+    /// Block and step of the same GPU that must be over.
+    pub after: Option<(usize, usize)>,
     /// Whether others may wait for it.
     pub(super) tells: bool,
     pub(super) line: u32,
 }
 
+/// A thread block: its steps run one after another.
 #[derive(Clone, Debug)]
-pub(super) struct Block {
-    pub(super) send: Option<u32>,
-    pub(super) recv: Option<u32>,
-    pub(super) channel: u32,
-    pub(super) steps: Vec<Instruction>,
+pub struct Block {
+    /// The rank that it sends to.
+    pub send: Option<u32>,
+    /// The rank that it receives from.
+    pub recv: Option<u32>,
+    /// Its channel.
+    pub channel: u32,
+    /// Its steps.
+    pub steps: Vec<Instruction>,
     pub(super) line: u32,
 }
 
+/// What a rank does.
 #[derive(Clone, Debug)]
-pub(super) struct Gpu {
-    pub(super) scratch: u64,
-    pub(super) blocks: Vec<Block>,
+pub struct Gpu {
+    /// Chunks of scratch.
+    pub scratch: u64,
+    /// Its thread blocks.
+    pub blocks: Vec<Block>,
 }
 
 /// An algorithm read from a file: consistent in itself, whatever it computes.
@@ -127,5 +152,6 @@ pub struct Imported {
     /// The file, for messages.
     pub file: String,
     pub(super) line: u32,
-    pub(super) gpus: Vec<Gpu>,
+    /// By rank.
+    pub gpus: Vec<Gpu>,
 }

@@ -22,10 +22,9 @@ mod write;
 use rustc_hash::FxHashMap;
 use smallvec::smallvec;
 
-pub use algorithm::{Imported, MscclError};
+pub use algorithm::{Block, Gpu, Imported, Instruction, Kind, MscclError, Place};
 pub use write::{ExportError, export, one_loop};
 
-use self::algorithm::{Gpu, Instruction, Kind};
 use super::program::{Buffer, Code, Expr, Op, Ref, Table, Template, Var, Wait, c};
 use super::{Call, Conn, Generator, Schedule, Worker};
 use crate::ids::{ChannelId, Lane, Rank};

@@ -1,0 +1,197 @@
+//! EC2's `DescribeInstanceTopology` (`aws ec2 describe-instance-topology`): instances with the network nodes above them.
+//!
+//! # Source
+//! The EC2 API reference, InstanceTopology: `NetworkNodes` goes from the top to the node that the instance connects to.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use serde::Deserialize;
+
+use super::{ListedHosts, Listing, plain_name};
+use crate::cluster::MAX_GPUS;
+use crate::error::{Source, TopologiesError, quote};
+use crate::fabric::{Ports, TreeSwitch};
+
+/// Instance types of which there is a built-in machine.
+const TYPES: [(&str, &str); 5] = [
+    ("p4d.24xlarge", "aws-p4d"),
+    ("p4de.24xlarge", "aws-p4de"),
+    ("p5.48xlarge", "aws-p5"),
+    ("p5en.48xlarge", "aws-p5en"),
+    ("p6-b200.48xlarge", "aws-p6-b200"),
+];
+
+/// Most layers of network nodes; EC2 gives 3 or 4.
+const MAX_LAYERS: usize = 16;
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Answer {
+    instances: Vec<Instance>,
+    next_token: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Instance {
+    instance_id: String,
+    #[serde(default)]
+    instance_type: String,
+    #[serde(default)]
+    network_nodes: Vec<String>,
+    zone_id: Option<String>,
+}
+
+/// Whether a text is such an answer.
+pub(crate) fn looks_like(text: &str) -> bool {
+    text.trim_start().starts_with('{') && text.contains("\"NetworkNodes\"")
+}
+
+/// Reads the answer. Instances whose type is no machine that is known are taken only where the user names one (`all`).
+///
+/// # Errors
+/// No such JSON, no instance that can be used, an instance twice, or without network nodes.
+pub fn read(source: Source<'_>, all: bool) -> Result<Listing, TopologiesError> {
+    let answer: Answer = serde_json::from_str(source.text).map_err(|error| {
+        let line_start: usize =
+            source.text.split_inclusive('\n').take(error.line().saturating_sub(1)).map(str::len).sum();
+        let at = (line_start + error.column().saturating_sub(1)).min(source.text.len());
+        TopologiesError::Syntax(source.at(
+            at..at + 1,
+            format!("the file is no answer of DescribeInstanceTopology: {}", quote(&error.to_string())),
+            "here",
+            "save what `aws ec2 describe-instance-topology` prints",
+        ))
+    })?;
+    if answer.instances.len() > MAX_GPUS {
+        return Err(TopologiesError::TooLarge(
+            source.whole(format!("the answer has over {MAX_GPUS} instances"), "ask for one placement group"),
+        ));
+    }
+    let mut left_out: BTreeMap<String, usize> = BTreeMap::new();
+    let mut zones: HashSet<String> = HashSet::new();
+    let mut groups: Vec<ListedHosts> = Vec::new();
+    let mut seen = HashSet::new();
+    // Below which node a node is, and the instances at the lowest ones; names as EC2 has them.
+    let mut above: HashMap<String, String> = HashMap::new();
+    let mut order: Vec<String> = Vec::new();
+    let mut known: HashSet<String> = HashSet::new();
+    let mut hosts: HashMap<String, Vec<String>> = HashMap::new();
+    let mut tops: Vec<String> = Vec::new();
+    for instance in answer.instances {
+        let like = TYPES.iter().find(|(kind, _)| *kind == instance.instance_type).map(|(_, like)| *like);
+        if like.is_none() && !all {
+            *left_out.entry(instance.instance_type).or_default() += 1;
+            continue;
+        }
+        let id = instance.instance_id;
+        if id.is_empty() || !id.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)) {
+            return Err(bad(source, format!("`{}` is no instance id", quote(&id))));
+        }
+        if !seen.insert(id.clone()) {
+            return Err(bad(source, format!("the instance `{id}` is there twice")));
+        }
+        let nodes = instance.network_nodes;
+        if nodes.is_empty() || nodes.len() > MAX_LAYERS {
+            return Err(bad(source, format!("the instance `{id}` has {} network nodes", nodes.len())));
+        }
+        zones.extend(instance.zone_id);
+        for pair in nodes.windows(2) {
+            let (upper, lower) = (&pair[0], &pair[1]);
+            if above.insert(lower.clone(), upper.clone()).is_some_and(|other| other != *upper) {
+                return Err(bad(source, format!("the network node `{}` is below two others", quote(lower))));
+            }
+        }
+        for (layer, node) in nodes.iter().enumerate() {
+            if known.insert(node.clone()) {
+                order.push(node.clone());
+                if layer == 0 {
+                    tops.push(node.clone());
+                }
+            }
+        }
+        let lowest = nodes.last().cloned().unwrap_or_default();
+        hosts.entry(lowest).or_default().push(id.clone());
+        match groups.iter_mut().find(|group| all || group.like == like) {
+            Some(group) => group.names.push(id),
+            None => groups.push(ListedHosts { names: vec![id], like }),
+        }
+    }
+    let mut notes = Vec::new();
+    for (kind, count) in &left_out {
+        notes.push(format!("passed over: {count} instances of `{}`, of which no machine is known", quote(kind)));
+    }
+    if groups.is_empty() {
+        let kinds: Vec<&str> = TYPES.iter().map(|(kind, _)| *kind).collect();
+        return Err(TopologiesError::Value(source.whole(
+            "the answer has no instance whose machine is known",
+            format!("known: {}; for others name one with --like", kinds.join(", ")),
+        )));
+    }
+    let (switches, said) = tree(source, &order, &above, hosts, &tops)?;
+    let count: usize = groups.iter().map(|group| group.names.len()).sum();
+    notes.insert(0, format!("{count} instances below {} network nodes", order.len()));
+    notes.extend(said);
+    if zones.len() > 1 {
+        notes.push(format!("warning: the instances are in {} zones; EFA does not reach across", zones.len()));
+    }
+    if answer.next_token.is_some_and(|token| !token.is_empty()) {
+        notes.push("warning: the answer has a NextToken: more instances follow on another page".to_owned());
+    }
+    // Ranks follow the network: instances of one node are neighbours.
+    let rank: HashMap<&str, usize> = switches
+        .iter()
+        .flat_map(|s| &s.ports)
+        .flat_map(|ports| &ports.hosts)
+        .zip(0..)
+        .map(|(name, rank)| (name.as_str(), rank))
+        .collect();
+    for group in &mut groups {
+        group.names.sort_by_key(|name| rank.get(name.as_str()));
+    }
+    Ok(Listing { groups, switches, notes, ..Listing::default() })
+}
+
+fn bad(source: Source<'_>, message: String) -> TopologiesError {
+    TopologiesError::Contradiction(source.whole(message, "save what `aws ec2 describe-instance-topology` prints again"))
+}
+
+/// Network nodes as switches; several at the top get one above them.
+fn tree(
+    source: Source<'_>,
+    order: &[String],
+    above: &HashMap<String, String>,
+    mut hosts: HashMap<String, Vec<String>>,
+    tops: &[String],
+) -> Result<(Vec<TreeSwitch>, Option<String>), TopologiesError> {
+    let mut taken = HashSet::new();
+    let name: HashMap<&str, String> = order.iter().map(|node| (node.as_str(), plain_name(node, &mut taken))).collect();
+    let mut below: HashMap<&str, Vec<String>> = HashMap::new();
+    for node in order {
+        if let Some(upper) = above.get(node) {
+            below.entry(upper).or_default().push(name[node.as_str()].clone());
+        }
+    }
+    let mut switches = Vec::new();
+    for node in order {
+        let (hosts, below) = (hosts.remove(node).unwrap_or_default(), below.remove(node.as_str()).unwrap_or_default());
+        if !hosts.is_empty() && !below.is_empty() {
+            return Err(bad(source, format!("instances and nodes are below the network node `{}`", quote(node))));
+        }
+        let ports = if hosts.is_empty() { Vec::new() } else { Ports::all(hosts) };
+        switches.push(TreeSwitch {
+            name: name[node.as_str()].clone(),
+            ports,
+            switches: below,
+            ..TreeSwitch::default()
+        });
+    }
+    let mut note = None;
+    if tops.len() > 1 {
+        note = Some(format!("assumed: a switch joins {} network nodes that nothing is above of", tops.len()));
+        let below = tops.iter().map(|node| name[node.as_str()].clone()).collect();
+        let top = plain_name("top", &mut taken);
+        switches.push(TreeSwitch { name: top, switches: below, ..TreeSwitch::default() });
+    }
+    Ok((switches, note))
+}

@@ -1,0 +1,209 @@
+//! What `ibnetdiscover` prints of an InfiniBand network: every switch and adapter, every cable with its rate.
+//!
+//! # Source
+//! The manual page ibnetdiscover(8) of infiniband-diags: records of `Switch`, `Ca` and `Rt`, a line for each cabled port.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use collcast_sim::units::Bandwidth;
+
+use super::clos::{Adapter, Cable, Cables};
+use crate::error::{Source, TopologiesError, quote};
+
+/// Most ports that are read: the largest subnets have about 50,000 addresses, of which switches use a part.
+const MAX_PORTS: usize = 1_000_000;
+
+/// Data rates of a lane in Gb/s; source: InfiniBand architecture, and the data sheets of the adapters (4 lanes of NDR
+/// are 400 Gb/s).
+const LANES: [(&str, f64); 9] = [
+    ("SDR", 2.0),
+    ("DDR", 4.0),
+    ("QDR", 8.0),
+    ("FDR10", 10.0),
+    ("FDR", 13.64),
+    ("EDR", 25.0),
+    ("HDR", 50.0),
+    ("NDR", 100.0),
+    ("XDR", 200.0),
+];
+
+/// What SHARP's aggregation node in a switch calls itself.
+const AGGREGATION: &str = "Mellanox Technologies Aggregation Node";
+
+/// Whether a text is such a list.
+pub(crate) fn looks_like(text: &str) -> bool {
+    text.lines().take(2000).any(|line| line.starts_with("switchguid=") || line.starts_with("caguid="))
+}
+
+/// `4xNDR` as a rate.
+fn rate(word: &str) -> Option<Bandwidth> {
+    let (width, speed) = word.split_once('x')?;
+    let width: u32 = width.parse().ok().filter(|width| (1..=12).contains(width))?;
+    let lane = LANES.iter().find(|(name, _)| *name == speed)?.1;
+    Some(Bandwidth::from_gb_per_s(f64::from(width) * lane / 8.0))
+}
+
+/// The kind of a record.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Record {
+    Switch,
+    Other,
+}
+
+/// A cabled port of a switch: `[1] "H-e09d73"[1](e09d73) # "node1 mlx5_0" lid 7 4xNDR`.
+struct Port<'a> {
+    number: u32,
+    peer: &'a str,
+    peer_port: u32,
+    description: &'a str,
+    rate: Option<Bandwidth>,
+}
+
+/// Reads the cables.
+///
+/// # Errors
+/// A record or a port that is cut off; no switch; too many ports. With line and column.
+pub(crate) fn read(source: Source<'_>) -> Result<Cables, TopologiesError> {
+    let mut cables = Cables::default();
+    let mut record: Option<(Record, usize)> = None;
+    let mut switch_of: HashMap<String, usize> = HashMap::new();
+    let mut adapters: HashMap<(String, u32), usize> = HashMap::new();
+    let mut unnamed: BTreeMap<String, usize> = BTreeMap::new();
+    let mut unknown_rates = 0_usize;
+    let mut taken = HashSet::new();
+    let mut links: Vec<(usize, String, u32, u32, Option<Bandwidth>)> = Vec::new();
+    let (mut at, mut ports) = (0, 0_usize);
+    for line in source.text.split_inclusive('\n') {
+        let start = at;
+        at += line.len();
+        let line = line.trim_end();
+        let cut = |message: String| {
+            let text = line.len().max(1);
+            TopologiesError::Syntax(source.at(
+                start..start + text,
+                message,
+                "here",
+                "save what `ibnetdiscover` prints, without --list or --ports",
+            ))
+        };
+        if let Some(rest) = ["Switch", "Ca", "Rt"].iter().find_map(|kind| {
+            line.strip_prefix(kind).filter(|rest| rest.starts_with([' ', '\t'])).map(|rest| (*kind, rest))
+        }) {
+            let (kind, rest) = rest;
+            let guid = quoted(rest).ok_or_else(|| cut(format!("the record of a {kind} has no GUID in quotes")))?;
+            if kind != "Switch" {
+                record = Some((Record::Other, 0));
+                continue;
+            }
+            let description = rest.split_once('#').and_then(|(_, rest)| quoted(rest)).unwrap_or(guid);
+            let place = cables.switches.len();
+            if switch_of.insert(guid.to_owned(), place).is_some() {
+                return Err(cut(format!("the switch `{}` is listed twice", quote(guid))));
+            }
+            cables.switches.push(super::plain_name(switch_name(description), &mut taken));
+            record = Some((Record::Switch, place));
+        } else if line.starts_with('[') {
+            let Some((kind, place)) = record else {
+                return Err(cut("a port stands before any switch or adapter".to_owned()));
+            };
+            ports += 1;
+            if ports > MAX_PORTS {
+                return Err(TopologiesError::TooLarge(
+                    source.whole(format!("the list has over {MAX_PORTS} ports"), "one list describes one subnet"),
+                ));
+            }
+            // The other end of a cable lists it too.
+            if kind == Record::Other {
+                continue;
+            }
+            let port = port(line).ok_or_else(|| cut("the line is no port of a switch".to_owned()))?;
+            if port.peer.starts_with("S-") {
+                unknown_rates += usize::from(port.rate.is_none());
+                links.push((place, port.peer.to_owned(), port.number, port.peer_port, port.rate));
+            } else if port.description.contains(AGGREGATION) {
+                cables.reduces = true;
+            } else if let Some((host, device)) = named(port.description) {
+                unknown_rates += usize::from(port.rate.is_none());
+                let adapter = Adapter {
+                    host: host.to_owned(),
+                    device: if port.peer_port > 1 { format!("{device}/{}", port.peer_port) } else { device.to_owned() },
+                    switch: place,
+                    rate: port.rate,
+                };
+                let key = (port.peer.to_owned(), port.peer_port);
+                if adapters.insert(key, cables.adapters.len()).is_some() {
+                    return Err(cut(format!("the port of `{}` has two cables", quote(port.description))));
+                }
+                cables.adapters.push(adapter);
+            } else {
+                *unnamed.entry(port.description.split_whitespace().collect::<Vec<_>>().join(" ")).or_default() += 1;
+            }
+        }
+    }
+    if cables.switches.is_empty() {
+        return Err(TopologiesError::Syntax(
+            source.whole("the list has no switch", "save what `ibnetdiscover` prints, without --list or --ports"),
+        ));
+    }
+    // Each cable between switches is listed at both ends.
+    let mut seen: HashSet<(usize, u32)> = HashSet::new();
+    for (from, peer, from_port, to_port, rate) in links {
+        let Some(&to) = switch_of.get(&peer) else {
+            cables.notes.push(format!("passed over: a cable to the switch `{}`, which the list lacks", quote(&peer)));
+            continue;
+        };
+        if !seen.contains(&(from, from_port)) {
+            seen.insert((from, from_port));
+            seen.insert((to, to_port));
+            cables.between.push(Cable { from, to, rate });
+        }
+    }
+    for (description, count) in unnamed {
+        cables.notes.push(format!(
+            "passed over: {count} ports of adapters without the name of a host (`{}`); rdma-ndd sets it",
+            quote(&description)
+        ));
+    }
+    if unknown_rates > 0 {
+        cables.notes.push(format!("assumed: the rate of {unknown_rates} cables that the list does not say"));
+    }
+    Ok(cables)
+}
+
+/// What stands in the first pair of quotes.
+fn quoted(text: &str) -> Option<&str> {
+    let (_, rest) = text.split_once('"')?;
+    rest.split_once('"').map(|(inside, _)| inside)
+}
+
+/// Number in the first pair of brackets, and what follows.
+fn bracket(text: &str) -> Option<(u32, &str)> {
+    let (number, rest) = text.trim_start().strip_prefix('[')?.split_once(']')?;
+    Some((number.parse().ok()?, rest))
+}
+
+fn port(line: &str) -> Option<Port<'_>> {
+    let (number, rest) = bracket(line)?;
+    // A chassis adds `[ext 3]`.
+    let quote = rest.find('"')?;
+    let peer = quoted(&rest[quote..])?;
+    let (peer_port, rest) = bracket(&rest[quote + peer.len() + 2..])?;
+    let (_, comment) = rest.split_once('#')?;
+    let description = quoted(comment)?;
+    let rate = comment.split_whitespace().next_back().and_then(rate);
+    Some(Port { number, peer, peer_port, description, rate })
+}
+
+/// Host and device of `node018 HCA-1` or `node018 mlx5_0`.
+fn named(description: &str) -> Option<(&str, &str)> {
+    let (host, device) = description.trim().split_once(' ')?;
+    let known = ["HCA-", "mlx", "ibp", "ib", "hfi", "rocep"].iter().any(|start| device.starts_with(start));
+    let plain = !host.is_empty() && host.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
+    (known && plain && !device.contains(' ')).then_some((host, device))
+}
+
+/// `A09-LEAF-01` of `MF0;A09-LEAF-01:MQM9701/U1`.
+fn switch_name(description: &str) -> &str {
+    let name = description.split_once(';').map_or(description, |(_, rest)| rest);
+    name.split(':').next().unwrap_or(name)
+}

@@ -1,0 +1,489 @@
+//! Reads a log of `NCCL_DEBUG=INFO` as a machine: with the subsystem GRAPH it has the whole host, as NCCL sees it, and
+//! without it the hosts, the version and the variables alone.
+//!
+//! # Source
+//! NCCL `src/graph/topo.cc` (`ncclTopoPrint`, versions 2.12 to 2.28) and logs of them: below `=== System`, a line a link,
+//! indented by its depth, rates in GB/s by NCCL's rules.
+
+use std::collections::{BTreeMap, HashMap};
+
+use collcast_sim::topology::{Gpu, LinkKind, Nic, Software};
+use collcast_sim::units::Bandwidth;
+
+use crate::catalogue;
+use crate::cluster::{ClusterSpec, HostGroup, MAX_GPUS};
+use crate::error::{Source, TopologiesError};
+use crate::host::{CpuSpec, GpuSpec, HostSpec, NicSpec, NvlinkSpec, NvlinkTarget, Parent, SwitchSpec};
+
+/// What stands before each line of NCCL's.
+const INFO: &str = "NCCL INFO ";
+
+/// Most devices of a host, and most lines of one printed system.
+const MAX_DEVICES: usize = 1024;
+
+/// Rates of one NVLink in GB/s as NCCL believes them, by compute capability times ten; source: NCCL `src/graph/topo.h`,
+/// where several stand the newest first.
+const NVLINK: [(u32, f64); 10] = [
+    (90, 20.6),
+    (100, 40.1),
+    (80, 20.0),
+    (80, 22.0),
+    (90, 20.0),
+    (70, 20.0),
+    (70, 22.0),
+    (86, 12.0),
+    (60, 18.0),
+    (60, 20.0),
+];
+
+/// What a log says of the machine.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct LogMachine {
+    /// Hosts by their lowest rank.
+    pub hosts: Vec<String>,
+    /// The host as the log draws it; none without the subsystem GRAPH.
+    pub host: Option<HostSpec>,
+    /// Most ranks of a host.
+    pub ranks_a_host: usize,
+    /// NCCL's version and the variables that it read.
+    pub software: Software,
+    /// What was read, and what was passed over.
+    pub notes: Vec<String>,
+}
+
+/// Whether a text is a log of NCCL.
+pub(crate) fn looks_like(text: &str) -> bool {
+    text.lines().take(5000).any(|line| line.contains(INFO))
+}
+
+/// Reads the log. `product` is the GPU where the caller knows it.
+///
+/// # Errors
+/// No rank of any host; a system that has no GPU, or too many devices; with its line.
+pub fn read(source: Source<'_>, product: Option<&str>) -> Result<LogMachine, TopologiesError> {
+    let lines = Lines::of(source)?;
+    let Lines { ranks, nodes, systems, software, gpu_names, nics } = lines;
+    let mut by_host: BTreeMap<&str, (u32, usize)> = BTreeMap::new();
+    for ((host, _), rank) in &ranks {
+        let known = by_host.entry(host).or_insert((*rank, 0));
+        *known = (known.0.min(*rank), known.1 + 1);
+    }
+    let mut hosts: Vec<(&str, (u32, usize))> = by_host.into_iter().collect();
+    hosts.sort_by_key(|(_, (rank, _))| *rank);
+    if hosts.is_empty() {
+        return Err(TopologiesError::NotAMachine(source.whole(
+            "the log names no rank of a communicator",
+            "keep the lines of NCCL_DEBUG=INFO from `NCCL version` on, of all ranks",
+        )));
+    }
+    let ranks_a_host = hosts.iter().map(|(_, (_, ranks))| *ranks).max().unwrap_or(0);
+    let mut hosts: Vec<String> = hosts.into_iter().map(|(name, _)| name.to_owned()).collect();
+    let mut notes = vec![format!("log: {} ranks on {} hosts", ranks.len(), hosts.len())];
+    if nodes as usize > hosts.len() && nodes as usize <= MAX_GPUS {
+        notes.push(format!(
+            "log: {} more hosts have no line, and are taken as those that have",
+            nodes as usize - hosts.len()
+        ));
+        let mut next = 0;
+        while hosts.len() < nodes as usize {
+            let name = format!("host{next}");
+            next += 1;
+            if !hosts.contains(&name) {
+                hosts.push(name);
+            }
+        }
+    }
+    // The fullest system: a communicator of some GPUs alone shows those alone.
+    let largest =
+        systems.into_iter().max_by_key(|system| system.iter().filter(|line| line.text.contains("GPU/")).count());
+    let named = gpu_names.iter().next().map(|(name, _)| name.as_str());
+    let host = match largest {
+        Some(system) => {
+            let host = draw(source, &system, product.or(named), &nics)?;
+            notes.push(format!(
+                "log: the tree of one host, with {} GPUs and {} NICs",
+                host.gpus.len(),
+                host.nics.len()
+            ));
+            Some(host)
+        }
+        None => {
+            notes.push("log: no line of the subsystem GRAPH, so no device of the hosts".to_owned());
+            None
+        }
+    };
+    if gpu_names.len() > 1 {
+        let names: Vec<&str> = gpu_names.keys().map(String::as_str).collect();
+        notes.push(format!("warning: the log has several GPUs ({}); all are taken as the first", names.join(", ")));
+    }
+    Ok(LogMachine { hosts, host, ranks_a_host, software, notes })
+}
+
+/// A whole log as a cluster, where it draws its hosts.
+///
+/// # Errors
+/// As [`read`]; [`TopologiesError::NotAMachine`] without the subsystem GRAPH.
+pub fn read_cluster(source: Source<'_>, stem: &str) -> Result<ClusterSpec, TopologiesError> {
+    let log = read(source, None)?;
+    let Some(mut host) = log.host else {
+        return Err(TopologiesError::NotAMachine(source.whole(
+            "the log has hosts and ranks, but no device of them",
+            "run with NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH, or name the machine: topo import FILE --like dgx-h100",
+        )));
+    };
+    for note in log.notes {
+        host.assume(note);
+    }
+    let mut cluster = ClusterSpec::single(stem, source.file, HostSpec::default());
+    cluster.groups = vec![HostGroup { names: log.hosts, host }];
+    cluster.software = log.software;
+    Ok(cluster)
+}
+
+/// A line of a printed system.
+struct Line<'a> {
+    /// 0 of a CPU, more of what is below it.
+    depth: usize,
+    /// `PCI[48.0] - GPU/0-1b000 (0)`, or `CPU/0-0 (1/1/2)`.
+    text: &'a str,
+    start: usize,
+}
+
+/// What the lines of a log say, before anything is concluded.
+#[derive(Default)]
+struct Lines<'a> {
+    /// Rank by host and process.
+    ranks: HashMap<(&'a str, &'a str), u32>,
+    nodes: u32,
+    systems: Vec<Vec<Line<'a>>>,
+    software: Software,
+    gpu_names: BTreeMap<String, usize>,
+    /// Names and kinds of RDMA devices, by the number that NCCL gives them.
+    nics: BTreeMap<usize, (String, LinkKind)>,
+}
+
+impl<'a> Lines<'a> {
+    fn of(source: Source<'a>) -> Result<Self, TopologiesError> {
+        let mut lines = Self::default();
+        // By who writes: the system that is being printed.
+        let mut open: HashMap<&str, Vec<Line<'a>>> = HashMap::new();
+        let mut at = 0;
+        for line in source.text.split_inclusive('\n') {
+            let start = at;
+            at += line.len();
+            let line = line.trim_end();
+            if let Some(version) = line.split("NCCL version ").nth(1) {
+                let version = version.split(['+', ' ']).next().unwrap_or_default();
+                lines.software.nccl.get_or_insert_with(|| version.to_owned());
+            }
+            if line.starts_with('#') {
+                // nccl-tests: `#  Rank  0 Group  0 Pid 17 on host device  0 [0000:18:00] NVIDIA H100 80GB HBM3`.
+                if let Some((_, name)) = line.split_once("] ").filter(|(before, _)| before.contains(" device ")) {
+                    *lines.gpu_names.entry(name.trim().to_owned()).or_default() += 1;
+                }
+                continue;
+            }
+            let Some(found) = line.find(INFO) else { continue };
+            let who = line[..found].trim_end();
+            let text = &line[found + INFO.len()..];
+            let place = start + found + INFO.len();
+            if text.starts_with("=== System") {
+                open.insert(who, Vec::new());
+            } else if text.starts_with("===") {
+                lines.systems.extend(open.remove(who).filter(|system| !system.is_empty()));
+            } else if let Some(system) = open.get_mut(who) {
+                let trimmed = text.trim_start();
+                if trimmed.starts_with("+ ") || trimmed.starts_with("CPU/") {
+                    let spaces = text.len() - trimmed.len();
+                    // The links of a CPU are not indented.
+                    let depth = if trimmed.starts_with("CPU/") { 0 } else { spaces + 1 };
+                    system.push(Line { depth, text: trimmed.trim_start_matches("+ "), start: place + spaces });
+                    if system.len() > 16 * MAX_DEVICES {
+                        return Err(TopologiesError::TooLarge(source.at(
+                            place..place + text.len(),
+                            "the system of a host has too many links",
+                            "too many",
+                            "one system describes one host, or one NVLink domain",
+                        )));
+                    }
+                } else if trimmed.contains(" :GPU/") {
+                    // The matrix of paths follows: the frame's end was lost.
+                    lines.systems.extend(open.remove(who).filter(|system| !system.is_empty()));
+                }
+            }
+            lines.line(who, text);
+        }
+        lines.systems.extend(open.into_values().filter(|system| !system.is_empty()));
+        Ok(lines)
+    }
+
+    fn line(&mut self, who: &'a str, text: &'a str) {
+        if let Some((name, value)) = text.split_once(" set by environment to ") {
+            let name = name.split_whitespace().next_back().unwrap_or_default();
+            if name.starts_with("NCCL_") && !name.starts_with("NCCL_DEBUG") {
+                let env = &mut self.software.env;
+                if env.len() < MAX_DEVICES && env.iter().all(|(known, _)| known != name) {
+                    env.push((name.to_owned(), value.trim_end_matches('.').to_owned()));
+                }
+            }
+        } else if let Some(devices) = text.strip_prefix("NET/IB : Using ") {
+            for device in devices.split(';').next().unwrap_or_default().split_whitespace() {
+                // `[0]mlx5_0:1/IB`.
+                let parts = device.strip_prefix('[').and_then(|rest| rest.split_once(']'));
+                if let Some((number, (name, kind))) =
+                    parts.and_then(|(n, rest)| Some((n.parse().ok()?, rest.split_once(':')?)))
+                    && self.nics.len() < MAX_DEVICES
+                {
+                    let kind = if kind.contains("RoCE") { LinkKind::Roce } else { LinkKind::Infiniband };
+                    self.nics.entry(number).or_insert((name.to_owned(), kind));
+                }
+            }
+        } else if text.contains("comm 0x") {
+            let words: Vec<&str> = text.split_whitespace().collect();
+            let after = |name: &str| {
+                words.windows(2).find(|w| w[0].eq_ignore_ascii_case(name)).and_then(|w| w[1].parse::<u32>().ok())
+            };
+            if let (Some(rank), Some((host, process))) = (after("rank"), writer(who)) {
+                let ranks = after("nranks").unwrap_or(0);
+                if ranks > 0 && rank < ranks {
+                    self.ranks.entry((host, process)).or_insert(rank);
+                    self.nodes = self.nodes.max(after("nnodes").unwrap_or(0));
+                }
+            }
+        }
+    }
+}
+
+/// Host and the rest of `host:pid:tid [dev]`, after whatever a launcher puts before.
+fn writer(who: &str) -> Option<(&str, &str)> {
+    let start = who.rfind('[').map_or(who, |at| &who[..at]).split_whitespace().next_back()?;
+    let (host, _) = start.split_once(':')?;
+    let known = !host.is_empty() && host.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
+    known.then_some((host, who))
+}
+
+/// A link and the device at its end: `PCI[48.0] - GPU/0-1b000 (0)`.
+struct Step<'a> {
+    link: &'a str,
+    rate: Bandwidth,
+    device: &'a str,
+    /// What stands in the brackets behind it.
+    facts: Vec<&'a str>,
+}
+
+fn step(text: &str) -> Option<Step<'_>> {
+    let (link, rest) = text.split_once('[')?;
+    let (rate, rest) = rest.split_once(']')?;
+    let rate = rate.parse::<f64>().ok().filter(|rate| *rate > 0.0 && *rate < 1e6)?;
+    let device = rest.trim_start().strip_prefix('-')?.trim_start();
+    let (device, facts) = device.split_once(' ').unwrap_or((device, ""));
+    let facts = facts.trim().trim_matches(['(', ')']).split('/').collect();
+    Some(Step { link: link.trim(), rate: Bandwidth::from_gb_per_s(rate), device, facts })
+}
+
+/// The id of a device without the host's: `1b000` of `GPU/0-1b000`.
+fn id(device: &str) -> &str {
+    let id = device.split_once('/').map_or(device, |(_, id)| id);
+    id.split_once('-').map_or(id, |(_, id)| id)
+}
+
+/// `1b000` as `0000:1b:00.0`.
+fn bus_id(id: &str) -> Option<String> {
+    let number = u64::from_str_radix(id, 16).ok()?;
+    Some(format!("{:04x}:{:02x}:{:02x}.{:x}", number >> 20, number >> 12 & 0xff, number >> 4 & 0xff, number & 0xf))
+}
+
+/// A GPU with the rank that it has, and its NVLinks as NCCL's rates.
+struct Found<'a> {
+    spec: GpuSpec,
+    rank: u32,
+    id: &'a str,
+    nvlinks: Vec<(&'a str, Bandwidth)>,
+}
+
+/// A printed system as a host.
+fn draw(
+    source: Source<'_>,
+    lines: &[Line<'_>],
+    product: Option<&str>,
+    names: &BTreeMap<usize, (String, LinkKind)>,
+) -> Result<HostSpec, TopologiesError> {
+    let mut host = HostSpec::default();
+    let mut gpus: Vec<Found<'_>> = Vec::new();
+    let mut cpus: HashMap<&str, usize> = HashMap::new();
+    // What is above: depth, device, rate of its link.
+    let mut above: Vec<(usize, Parent, Bandwidth)> = Vec::new();
+    let mut on_gpu = false;
+    let mut passed = 0_usize;
+    for line in lines {
+        if line.text.starts_with("CPU/") {
+            let (device, facts) = line.text.split_once(' ').unwrap_or((line.text, ""));
+            let facts: Vec<&str> = facts.trim().trim_matches(['(', ')']).split('/').collect();
+            let (arch, vendor, model) = cpu(&facts);
+            let (interconnect, _) = catalogue::cpu_interconnect(arch, vendor, model);
+            let place = host.cpus.len();
+            cpus.insert(id(device), place);
+            host.cpus.push(CpuSpec { vendor: vendor.to_owned(), interconnect });
+            above = vec![(0, Parent::Cpu(place), interconnect)];
+            on_gpu = false;
+            continue;
+        }
+        let Some(step) = step(line.text) else {
+            passed += 1;
+            continue;
+        };
+        let Some(cpu) = host.cpus.len().checked_sub(1) else {
+            passed += 1;
+            continue;
+        };
+        if host.switches.len() + gpus.len() + host.nics.len() > MAX_DEVICES {
+            return Err(TopologiesError::TooLarge(source.at(
+                line.start..line.start + line.text.len(),
+                format!("the system has over {MAX_DEVICES} devices"),
+                "one too many",
+                "one system describes one host",
+            )));
+        }
+        let kind = step.device.split('/').next().unwrap_or_default();
+        if on_gpu && matches!(step.link, "NVL" | "C2C") {
+            if let Some(gpu) = gpus.last_mut() {
+                match step.link {
+                    "C2C" => gpu.spec.c2c = Some(step.rate),
+                    _ => gpu.nvlinks.push((step.device, step.rate)),
+                }
+            }
+            continue;
+        }
+        if step.link == "SYS" {
+            if let Some(cpu) = host.cpus.last_mut() {
+                cpu.interconnect = step.rate;
+            }
+            continue;
+        }
+        above.retain(|(depth, ..)| *depth < line.depth);
+        let (parent, up) = above.last().map_or((Parent::Cpu(cpu), step.rate), |(_, parent, rate)| (*parent, *rate));
+        on_gpu = false;
+        match kind {
+            "PCI" => {
+                host.switches.push(SwitchSpec { bus_id: bus_id(id(step.device)), parent, rate: step.rate });
+                above.push((line.depth, Parent::Switch(host.switches.len() - 1), step.rate));
+            }
+            // The card: its ports follow.
+            "NIC" => above.push((line.depth, parent, step.rate)),
+            "NET" => {
+                let number = usize::from_str_radix(id(step.device), 16).unwrap_or(host.nics.len());
+                let known = names.get(&number);
+                let kind = known.map_or_else(
+                    || if step.rate.gb_per_s() < 5.0 { LinkKind::Ethernet } else { LinkKind::Infiniband },
+                    |(_, kind)| *kind,
+                );
+                if known.is_none() {
+                    host.assume(format!("NIC {number} is taken as {}: the log does not name it", kind.name()));
+                }
+                let exact =
+                    step.facts.last().and_then(|rate| rate.parse::<f64>().ok()).filter(|r| *r > 0.0 && *r < 1e6);
+                host.nics.push(NicSpec {
+                    nic: Nic {
+                        index: u32::try_from(number).unwrap_or(u32::MAX),
+                        name: known.map(|(name, _)| name.clone()).unwrap_or_default(),
+                        kind,
+                        rate: exact.map_or(step.rate, Bandwidth::from_gb_per_s),
+                        gpudirect: kind != LinkKind::Ethernet,
+                        gpudirect_rate: None,
+                        rail: None,
+                        card: None,
+                        management: false,
+                    },
+                    parent,
+                    pcie_rate: up,
+                    bus_id: None,
+                });
+            }
+            "GPU" => {
+                let rank = step.facts.first().and_then(|rank| rank.parse().ok()).unwrap_or(u32::MAX);
+                let bus_id = bus_id(id(step.device));
+                let gpu = Gpu { index: 0, model: String::new(), compute_capability: 0, memory_rate: None, bus_id };
+                let spec = GpuSpec { gpu, parent, pcie_rate: step.rate, nvlinks: Vec::new(), c2c: None };
+                gpus.push(Found { spec, rank, id: id(step.device), nvlinks: Vec::new() });
+                on_gpu = true;
+            }
+            _ => passed += 1,
+        }
+    }
+    if gpus.is_empty() {
+        return Err(TopologiesError::NotAMachine(
+            source.whole("the system that the log prints has no GPU", "keep all lines from `=== System` to `=====`"),
+        ));
+    }
+    if passed > 0 {
+        host.assume(format!("{passed} lines of the log's system are not understood and left out"));
+    }
+    gpus.sort_by_key(|gpu| gpu.rank);
+    finish(&mut host, gpus, product);
+    Ok(host)
+}
+
+/// Architecture, vendor and a model of which [`catalogue::cpu_interconnect`] knows the rate, by NCCL's numbers.
+fn cpu(facts: &[&str]) -> (&'static str, &'static str, u32) {
+    let number = |at: usize| facts.get(at).and_then(|fact| fact.parse::<i32>().ok()).unwrap_or(-1);
+    let arch = match number(0) {
+        2 => "ppc64",
+        3 => "arm64",
+        _ => "x86_64",
+    };
+    match number(1) {
+        // NCCL's models: Broadwell, Skylake, Sapphire Rapids, later.
+        1 => (arch, "GenuineIntel", [0x4f, 0x55, 0x8f, 0xcf][(number(2) - 1).clamp(0, 3) as usize]),
+        2 => (arch, "AuthenticAMD", 0),
+        3 => (arch, "Shanghai", 0),
+        _ => (arch, "", 0),
+    }
+}
+
+/// GPUs get what they are, NVLinks become counts, NICs the order of their numbers.
+fn finish(host: &mut HostSpec, gpus: Vec<Found<'_>>, product: Option<&str>) {
+    let product = product.and_then(catalogue::by_driver_name);
+    let widest = gpus.iter().flat_map(|gpu| &gpu.nvlinks).map(|(_, rate)| rate.gb_per_s()).fold(0.0, f64::max);
+    let capability = product.map(|product| product.compute_capability).or_else(|| {
+        let fits = |rate: f64| (widest / rate - (widest / rate).round()).abs() < 0.01 && widest >= rate;
+        NVLINK.iter().find(|(_, rate)| fits(*rate)).map(|(capability, _)| *capability)
+    });
+    match (product, capability) {
+        (Some(product), _) => host.assume(format!("GPUs are taken as {}", product.name)),
+        (None, Some(cc)) => host.assume(format!(
+            "the log does not name the GPUs: compute capability {cc} assumed from the rate of their NVLinks"
+        )),
+        (None, None) => host.assume("the log does not name the GPUs, and shows no NVLink: their kind is unknown"),
+    }
+    let places: HashMap<String, usize> = gpus.iter().zip(0..).map(|(gpu, place)| (gpu.id.to_owned(), place)).collect();
+    let per_link: Vec<f64> = NVLINK
+        .iter()
+        .filter(|(cc, _)| Some(*cc) == capability.map(|c| if c > 100 { 100 } else { c }))
+        .map(|l| l.1)
+        .collect();
+    for (place, found) in gpus.into_iter().enumerate() {
+        let mut spec = found.spec;
+        spec.gpu.index = u32::try_from(place).unwrap_or(u32::MAX);
+        spec.gpu.compute_capability = capability.unwrap_or(0);
+        if let Some(product) = product {
+            product.name.clone_into(&mut spec.gpu.model);
+            spec.gpu.memory_rate = Some(product.memory_rate());
+        }
+        for (target, rate) in found.nvlinks {
+            let target = match places.get(id(target)) {
+                _ if target.starts_with("NVS") => NvlinkTarget::Switch,
+                Some(&peer) if peer != place => NvlinkTarget::Gpu(peer),
+                _ => continue,
+            };
+            let rate = rate.gb_per_s();
+            let off = |one: f64| (rate / one - (rate / one).round()).abs();
+            let one = per_link.iter().copied().min_by(|a, b| off(*a).total_cmp(&off(*b))).unwrap_or(20.0);
+            let count = ((rate / one).round() as u32).clamp(1, MAX_DEVICES as u32);
+            let nominal = capability.and_then(catalogue::nvlink_rate);
+            let rate_per_link = nominal.unwrap_or_else(|| Bandwidth::from_gb_per_s(25.0));
+            spec.nvlinks.push(NvlinkSpec { target, count, rate_per_link });
+        }
+        host.gpus.push(spec);
+    }
+    crate::xml::finish_nics(host);
+}
