@@ -235,11 +235,11 @@ fn slips_are_refused() {
         ("llama3-70b --rate 0", "more than 0"),
         ("llama3-70b --rate 1e9", "at most"),
         ("llama3-70b --input 4000000", "blocks of cache"),
-        ("llama3-70b --objective fast", "ttft=1s,tpot=50ms"),
+        ("llama3-70b --slo fast", "ttft=1s,tpot=50ms"),
         ("llama3-70b --chunk 0", "1 or more"),
         ("llama3-70b --precision fp4", "no tensor cores"),
         ("llama3-70b --trace Cargo.toml", "Cargo.toml: line 1"),
-        ("llama3-70b --split 100x8", "at most 64"),
+        ("llama3-70b --try-splits 100x8", "at most 64"),
     ] {
         let args: Vec<&str> = std::iter::once("serve").chain(args.split(' ')).collect();
         let (code, _, text) = collcast(&args);

@@ -47,6 +47,13 @@ pub enum Takes {
     Values,
 }
 
+/// All commands with their options, as clap has them.
+pub fn definition() -> Command {
+    let mut all = Cli::command();
+    all.build();
+    all
+}
+
 /// The commands, in the order of `collcast --help`.
 pub fn commands() -> Vec<String> {
     let shown = |command: &&Command| !command.is_hide_set() && command.get_name() != "help";

@@ -35,6 +35,6 @@ mod transfer;
 mod tune;
 mod validate;
 
-pub use ask::{Choice, Takes, Value, about, ask, choices, commands, words};
+pub use ask::{Choice, Takes, Value, about, ask, choices, commands, definition, words};
 pub use call::Answer;
 pub use program::{exit_code, main};

@@ -83,6 +83,30 @@ pub(crate) fn extension(path: &Path) -> Option<String> {
     path.extension().map(|ending| ending.to_string_lossy().to_lowercase())
 }
 
+/// `--format` of a command whose `--output` is not what it prints.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct FormatArgs {
+    /// How to print [default: table]
+    #[arg(long, value_parser = formats(), help_heading = "Output")]
+    format: Option<Format>,
+}
+
+impl FormatArgs {
+    fn to_stdout(&self) -> OutputArgs {
+        OutputArgs { format: self.format, output: None }
+    }
+
+    /// The format asked for; all that there is where a program asks.
+    pub(crate) fn format(&self) -> Format {
+        self.to_stdout().format()
+    }
+
+    /// Prints a report to stdout.
+    pub(crate) fn print(&self, report: &Report) -> Result<(), Error> {
+        self.to_stdout().print(report, None)
+    }
+}
+
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct OutputArgs {
     /// How to print [default: as the name of --output ends (.csv, .json, .md, .xml for junit), else table]

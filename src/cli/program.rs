@@ -50,7 +50,7 @@ pub(super) struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Predict: one call or one training step (SCENARIO) in detail; --trace writes a Perfetto timeline
+    /// Predict: one call or one training step (SCENARIO) in detail; --timeline writes it for Perfetto
     Simulate(simulate::Args),
     /// Predict: a table over sizes, algorithms, protocols, channels and node counts
     Sweep(sweep::Args),

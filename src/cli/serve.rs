@@ -24,7 +24,7 @@ Workers are copies of the model; 2x8 are two of 8 GPUs each, which split every p
 
   collcast serve llama3-70b --aggregated 4x8 --rate 10
   collcast serve llama3-70b --prefill 2x8 --decode 2x8 --rate 10 --input 2048 --output 256
-  collcast serve llama3-70b --split 4x8 --rate 10 --objective ttft=1s,tpot=50ms    who should prefill
+  collcast serve llama3-70b --try-splits 4x8 --rate 10 --slo ttft=1s,tpot=50ms    who should prefill
   collcast serve llama3-8b --aggregated 8x1 --trace requests.csv
   collcast serve deepseek-v3 --precision fp8 --prefill 1x32:ep32 --decode 1x64:ep64 --rate 20
   collcast serve llama3-70b --prefixes 200,1536 --host-cache 1T --rate 8    prefixes kept in host memory";
@@ -41,12 +41,12 @@ pub(crate) struct Args {
     #[arg(value_name = "MODEL")]
     model: String,
     /// Built-in machine or topology file; it has as many hosts as the workers need
-    #[arg(long = "on", visible_alias = "topology", short = 't', value_name = "MACHINE", default_value = DEFAULT_MACHINE, help_heading = "Machine")]
+    #[arg(long = "on", visible_alias = "topology", short = 't', value_name = "TOPOLOGY", default_value = DEFAULT_MACHINE, help_heading = "Machine")]
     on: String,
-    /// Profile of the GPU's kernels, by name (a100 h100 h200 b200 gb200) or file [default: the machine's GPU]
+    /// Profile of the GPU's kernels and copies: by name (a100 h100 h200 b200 gb200) or file [default: the machine's GPU]
     #[arg(long, value_name = "GPU", help_heading = "Machine")]
     gpu: Option<String>,
-    /// Profile of links and hosts: built-in name or TOML file; several layer
+    /// Profile of links and hosts: built-in name or TOML file; several layer, the later wins per parameter
     #[arg(long, value_name = "PROFILE", help_heading = "Machine")]
     profile: Vec<String>,
     /// Workers that prefill, such as 2x8; with --decode
@@ -59,8 +59,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NxGPUS", conflicts_with_all = ["prefill", "decode"], help_heading = "Workers")]
     aggregated: Option<String>,
     /// Try each split of so many workers, and all of them for both
-    #[arg(long, value_name = "NxGPUS", conflicts_with_all = ["prefill", "decode", "aggregated"], help_heading = "Workers")]
-    split: Option<String>,
+    #[arg(long, alias = "split", value_name = "NxGPUS", conflicts_with_all = ["prefill", "decode", "aggregated"], help_heading = "Workers")]
+    try_splits: Option<String>,
     /// Precision of linear layers: bf16, fp8 or fp4; the cache is in BF16
     #[arg(long, value_name = "NAME", default_value = "bf16", help_heading = "Workers")]
     precision: String,
@@ -101,8 +101,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "duration", "input", "output_tokens", "prefixes", "seed"], help_heading = "Load")]
     trace: Option<PathBuf>,
     /// Times that a request has to meet: to its first token, and from one token to the next
-    #[arg(long, value_name = "ttft=TIME,tpot=TIME", default_value = "ttft=1s,tpot=50ms", help_heading = "Load")]
-    objective: String,
+    #[arg(
+        long,
+        alias = "objective",
+        value_name = "ttft=TIME,tpot=TIME",
+        default_value = "ttft=1s,tpot=50ms",
+        help_heading = "Load"
+    )]
+    slo: String,
     #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]
@@ -144,7 +150,7 @@ impl Args {
                 by_layers: self.hand_off == "layers",
                 ..base.policy
             },
-            objective: objective(&self.objective)?,
+            objective: objective(&self.slo)?,
             ..base
         })
     }
@@ -189,10 +195,10 @@ fn objective(text: &str) -> Result<Objective, Error> {
     let mut objective = Objective { ttft: f64::INFINITY, tpot: f64::INFINITY };
     for part in text.split(',') {
         match part.split_once('=') {
-            Some(("ttft", text)) => objective.ttft = time("--objective ttft", text)?,
-            Some(("tpot", text)) => objective.tpot = time("--objective tpot", text)?,
+            Some(("ttft", text)) => objective.ttft = time("--slo ttft", text)?,
+            Some(("tpot", text)) => objective.tpot = time("--slo tpot", text)?,
             _ => {
-                let message = format!("--objective: `{part}` is neither ttft=TIME nor tpot=TIME");
+                let message = format!("--slo: `{part}` is neither ttft=TIME nor tpot=TIME");
                 return Err(Error::usage(message, "write it as ttft=1s,tpot=50ms"));
             }
         }
@@ -202,7 +208,7 @@ fn objective(text: &str) -> Result<Objective, Error> {
 
 pub(crate) fn run(args: &Args) -> Result<Code, Error> {
     let request = args.request()?;
-    let report = match &args.split {
+    let report = match &args.try_splits {
         Some(text) => {
             let all: Group = text.parse()?;
             watched(all.workers as usize, |watch| split(&request, all, watch))?.report()

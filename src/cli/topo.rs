@@ -28,11 +28,11 @@ enum TopoCommand {
     },
     /// A commented topology file to start from (--schema: its JSON schema)
     New {
-        /// Print the JSON schema of topology files instead
+        /// Print the JSON schema of these files: topologies
         #[arg(long)]
         schema: bool,
-        /// Write there in place of stdout
-        #[arg(short, long)]
+        /// Write there in place of stdout: whole or not at all
+        #[arg(short, long, value_name = "PATH")]
         output: Option<PathBuf>,
     },
     /// One screen about a machine: GPUs, links, NICs, bisection, everything assumed
@@ -51,7 +51,7 @@ enum TopoCommand {
         /// Rank that receives
         to: u32,
         /// Hosts
-        #[arg(long, alias = "hosts")]
+        #[arg(long, alias = "hosts", value_name = "N")]
         nodes: Option<u32>,
         #[command(flatten)]
         nccl: NcclArgs,
@@ -63,7 +63,7 @@ enum TopoCommand {
         #[command(flatten)]
         machine: MachineArgs,
         /// Ranks, from the first GPU; all GPUs by default
-        #[arg(long)]
+        #[arg(long, value_name = "N")]
         ranks: Option<u32>,
         /// The graphs of the first host as XML, as NCCL_GRAPH_DUMP_FILE writes them and for a file that ends in .xml
         #[arg(long)]
@@ -80,8 +80,8 @@ enum TopoCommand {
         /// DOT in place of SVG, as for a file that ends in .dot or .gv
         #[arg(long)]
         dot: bool,
-        /// Write there in place of stdout
-        #[arg(short, long, value_parser = picture_file)]
+        /// Write there in place of stdout: whole or not at all
+        #[arg(short, long, value_name = "PATH", value_parser = picture_file)]
         output: Option<PathBuf>,
     },
     /// Turn an NCCL XML template or nvidia-smi text into a machine, as NCCL topology XML
@@ -91,8 +91,8 @@ enum TopoCommand {
         /// Machine that gives what a template (PCIe only) leaves out
         #[arg(long, value_name = "TOPOLOGY")]
         onto: Option<String>,
-        /// Write there in place of stdout
-        #[arg(short, long)]
+        /// Write there in place of stdout: whole or not at all
+        #[arg(short, long, value_name = "PATH")]
         output: Option<PathBuf>,
     },
 }

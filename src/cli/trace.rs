@@ -33,10 +33,10 @@ pub(crate) struct Args {
     /// Traces of a profiler, dumps of a flight recorder, or Chakra execution traces: files or folders, one file for each rank
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// The machine that it ran on, to judge calls by: built-in machine or topology file
+    /// Built-in machine or topology file: the one that it ran on, to judge calls by
     #[arg(short, long, value_name = "TOPOLOGY", help_heading = "Machine")]
     topology: Option<String>,
-    /// The machine that a Chakra trace's step is to run on: built-in machine or topology file
+    /// Built-in machine or topology file: the one that a Chakra trace's step is to run on
     #[arg(long, value_name = "TOPOLOGY", conflicts_with = "topology", help_heading = "Machine")]
     on: Option<String>,
     /// Hosts [default: as many as the ranks need]
@@ -45,7 +45,7 @@ pub(crate) struct Args {
     /// GPUs of each host, from the first
     #[arg(long, value_name = "N", requires = "machine", help_heading = "Machine")]
     gpus: Option<u32>,
-    /// Profile: built-in name or TOML file; several layer
+    /// Profile of links and hosts: built-in name or TOML file; several layer, the later wins per parameter
     #[arg(long, value_name = "PROFILE", requires = "machine", help_heading = "Machine")]
     profile: Vec<String>,
     #[command(flatten)]
