@@ -12,21 +12,24 @@ use clap::{Arg, Command};
 const PAGE: &str = "docs/flags.md";
 
 /// Flags that are not the same in a command, with the reason, as the page tells it.
-const OTHERWISE: [(&str, &str, &str); 9] = [
+const OTHERWISE: [(&str, &str, &str); 10] = [
     ("--backend", "probe", "a probe asks GPUs or NICs; it runs no calls"),
     ("--format", "bench", "nccl-tests' table is of runs and of forecasts of runs"),
     ("--format", "sweep", "nccl-tests' table is of runs and of forecasts of runs"),
     ("--format", "lint", "SARIF is of findings in files"),
     ("--gpus", "plan", "a plan begins with the GPUs of the job, and hosts follow from them"),
     ("--output", "calibrate", "the profile is written there, and the report is printed all the same"),
+    ("--output", "man", "several files are written, into a folder"),
     ("--output", "probe", "several files are written, into a folder"),
     ("--output", "report", "a page is all that is written, and a browser goes by its name"),
     ("--output", "tune", "several files are written, into a folder"),
 ];
 
 /// Commands that print no report, so that they have no `--format`, with what they print instead.
-const NO_REPORT: [(&str, &str); 7] = [
+const NO_REPORT: [(&str, &str); 9] = [
+    ("completions", "a script for a shell"),
     ("convert", "MSCCL XML"),
+    ("man", "man pages"),
     ("report", "a page"),
     ("topo draw", "a picture"),
     ("topo import", "NCCL's XML"),

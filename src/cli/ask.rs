@@ -61,8 +61,8 @@ pub fn commands() -> Vec<String> {
 }
 
 fn command(name: &str) -> Result<Command, Error> {
-    let all = Cli::command();
-    all.find_subcommand(name)
+    let (all, name) = (Cli::command(), name.replace('_', "-"));
+    all.find_subcommand(&name)
         .filter(|found| !found.is_hide_set())
         .cloned()
         .ok_or_else(|| Error::usage(format!("there is no command `{name}`"), "`collcast --help` lists them"))
@@ -109,7 +109,7 @@ pub fn about(name: &str) -> Result<String, Error> {
 /// A command or an option that does not exist, or a value that the option does not take.
 pub fn words(name: &str, values: &[String], options: &[(String, Value)]) -> Result<Vec<OsString>, Error> {
     let mut command = command(name)?;
-    let mut words: Vec<OsString> = vec!["collcast".into(), name.into()];
+    let mut words: Vec<OsString> = vec!["collcast".into(), command.get_name().into()];
     let mut values = values;
     while let Some((first, rest)) = values.split_first()
         && let Some(inner) = command.find_subcommand(first)

@@ -11,8 +11,8 @@ use super::call::{self, Code};
 use super::scenario::expand;
 use super::selectors::Named;
 use super::{
-    bench, calibrate, check, compare, convert, lint, output, plan, probe, profile, report, serve, simulate, sweep,
-    topo, trace, transfer, tune, validate,
+    bench, calibrate, check, compare, completions, convert, lint, output, plan, probe, profile, report, schema,
+    self_test, serve, simulate, sweep, topo, trace, transfer, tune, validate,
 };
 use collcast::Error;
 
@@ -42,7 +42,8 @@ Exit codes: 0 done, 1 a comparison failed, 2 bad input or usage, 3 hardware or l
   collcast check SUITE.toml                 did a choice of NCCL or a forecast change, and why
   collcast report RESULT.json -o PAGE.html  results as one page for a browser, with pictures
   collcast topo list                        the built-in machines
-  collcast profile list -t dgx-h100         what is known of a machine, and which of it is taken")]
+  collcast profile list -t dgx-h100         what is known of a machine, and which of it is taken
+  collcast self-test                        what works on this machine, and what is missing for what")]
 pub(super) struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -83,12 +84,20 @@ enum Command {
     Check(check::Args),
     /// Files: results of other commands as one page for a browser, with pictures
     Report(report::Args),
+    /// Files: the shape of every answer as JSON Schema, and of files that you write
+    Schema(schema::Args),
     /// Files: write an algorithm as MSCCL XML
     Convert(convert::Args),
     /// Files: list, show, draw, import machines and routes between GPUs
     Topo(topo::Args),
     /// Files: which profiles there are, which is taken for a machine, what they are made of
     Profile(profile::Args),
+    /// Setup: what works on this machine: the simulator, GPUs, CUDA's compiler, NCCL, RDMA
+    SelfTest(self_test::Args),
+    /// Setup: completions of a shell
+    Completions(completions::Args),
+    /// Setup: man pages
+    Man(completions::ManArgs),
 }
 
 /// Runs the program with words as a shell gives them, its name first. `program` is what to start where a command needs
@@ -144,9 +153,13 @@ pub(super) fn run(cli: Cli, given: &Named) -> Result<Code, Error> {
         Command::Lint(args) => lint::run(&args),
         Command::Check(args) => check::run(&args, given),
         Command::Report(args) => report::run(&args),
+        Command::Schema(args) => schema::run(&args, given),
         Command::Convert(args) => convert::run(&args, given),
         Command::Topo(args) => topo::run(&args, given),
         Command::Profile(args) => profile::run(&args),
+        Command::SelfTest(args) => self_test::run(&args),
+        Command::Completions(args) => completions::run(&args),
+        Command::Man(args) => completions::man(&args),
     }
 }
 
