@@ -46,6 +46,7 @@ const ANSWERS: &[(&str, &str)] = &answers!(
     "calibrate",
     "check",
     "compare",
+    "config",
     "graph",
     "lint",
     "paths",

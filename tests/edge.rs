@@ -15,7 +15,7 @@ use common::collcast;
 
 fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_collcast"));
-    command.current_dir(env!("CARGO_MANIFEST_DIR")).stdin(Stdio::null());
+    command.current_dir(env!("CARGO_MANIFEST_DIR")).env("COLLCAST_CONFIG", "").stdin(Stdio::null());
     command
 }
 

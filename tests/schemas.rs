@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use common::collcast;
 
 /// Commands in all shapes of their answers, without `--format json`; DIR is an empty folder.
-const SAMPLES: [&str; 67] = [
+const SAMPLES: [&str; 69] = [
     "sweep h200x4 -s 1K:64M:64",
     "sweep dgx-h100 --nodes 1,2 -s 1M,64M -c all_reduce,all_to_all",
     "sweep dgx-h100 -s 1M --explain-choice",
@@ -86,6 +86,8 @@ const SAMPLES: [&str; 67] = [
     "profile diff prior h200-nvswitch",
     "schema",
     "self-test",
+    "--show-config",
+    "sweep h200x4 --show-config",
 ];
 
 /// Answers that take hardware.

@@ -9,7 +9,7 @@ use clap::{Arg, ArgAction, Command, CommandFactory as _};
 use collcast_sim::collective::nearest;
 
 use super::call::{self, Answer};
-use super::program::{Cli, parsed, run};
+use super::program::{Cli, Parsed, parsed, run};
 use collcast::Error;
 
 /// A value of an option.
@@ -159,10 +159,13 @@ pub fn words(name: &str, values: &[String], options: &[(String, Value)]) -> Resu
 /// # Errors
 /// Of the command; what clap says of words that are none.
 pub fn ask(words: Vec<OsString>, program: Option<PathBuf>, stop: Arc<AtomicBool>) -> Result<Answer, Error> {
-    let (cli, given) = parsed(&words).map_err(|error| Error::Usage {
+    let Parsed { cli, given, taken } = parsed(&words, true).map_err(|error| Error::Usage {
         message: error.to_string().trim_start_matches("error: ").trim_end().to_owned(),
         hint: None,
     })?;
-    let (result, answer) = call::by_program(words, program, stop, || run(cli, &given));
+    let (result, answer) = call::by_program(words, program, stop, || {
+        call::with_defaults(taken);
+        run(cli, &given)
+    });
     Ok(Answer { code: result?.0, ..answer })
 }

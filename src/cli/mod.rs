@@ -15,6 +15,7 @@ mod call;
 mod check;
 mod compare;
 mod completions;
+mod config;
 mod convert;
 mod guard;
 mod launch;

@@ -133,6 +133,7 @@ impl OutputArgs {
 
     /// Prints a report; `own` is its text in a format that not every command has.
     pub(crate) fn print(&self, report: &Report, own: Option<String>) -> Result<(), Error> {
+        let report = &with_defaults(report.clone());
         if call::keep(|answer| answer.reports.push(report.clone())) && self.output.is_none() {
             return Ok(());
         }
@@ -158,6 +159,12 @@ impl OutputArgs {
         let terminal = self.output.is_none() && std::io::stdout().is_terminal();
         terminal.then(|| told().or_else(asked).unwrap_or(120))
     }
+}
+
+/// A report that says which defaults are from outside: without them the same command answers otherwise.
+fn with_defaults(mut report: Report) -> Report {
+    report.assumptions.extend(call::defaults());
+    report
 }
 
 /// A file for a page, by whose name a browser knows what it is.
@@ -188,7 +195,7 @@ impl PageArgs {
         let words: Vec<String> =
             call::words().into_iter().skip(1).map(|word| quoted(&word.to_string_lossy())).collect();
         let command = Some(format!("collcast {}", words.join(" ")));
-        write_page(path, vec![Report { command, ..report()? }])
+        write_page(path, vec![Report { command, ..with_defaults(report()?) }])
     }
 }
 

@@ -5,9 +5,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use collcast_reports::model::Report;
 use collcast_sim::text::is_shown;
 
 use super::call::{self, Code};
+use super::config::{self, Default, Found};
+use super::output::OutputArgs;
 use super::scenario::expand;
 use super::selectors::Named;
 use super::{
@@ -47,6 +50,9 @@ Exit codes: 0 done, 1 a comparison failed, 2 bad input or usage, 3 hardware or l
 pub(super) struct Cli {
     #[command(subcommand)]
     command: Command,
+    /// Say which value each option has and where it is from: command line, environment, file or built in
+    #[arg(long, global = true)]
+    show_config: bool,
 }
 
 #[derive(Subcommand)]
@@ -108,17 +114,26 @@ pub fn main(words: Vec<OsString>, program: Option<PathBuf>) -> ExitCode {
 
 /// [`main()`], with the exit code as a number.
 pub fn exit_code(words: Vec<OsString>, program: Option<PathBuf>) -> u8 {
-    let found = parsed(&words);
-    call::by_shell(words, program);
-    let (cli, given) = match found {
-        Ok(found) => found,
+    call::by_shell(words.clone(), program);
+    let asked = match config::shown(&Cli::command(), &words) {
+        Some(shown) => shown.map(Asked::Shown),
+        None => parsed(&words, false).map(Asked::Run),
+    };
+    let result = match asked {
+        Ok(Asked::Run(Parsed { cli, given, taken })) => {
+            call::with_defaults(taken);
+            config::misspelt(&Cli::command()).iter().for_each(|line| say!("note: {line}"));
+            run(cli, &given)
+        }
+        Ok(Asked::Shown((report, output))) => output.print(&report, None).map(|()| Code::SUCCESS),
         Err(error) => {
             refuse(&error);
             // Help and version are no errors; everything else is bad usage.
             return u8::from(error.use_stderr()) * 2;
         }
     };
-    match run(cli, &given) {
+    call::untold().iter().for_each(|line| say!("note: {line}"));
+    match result {
         Ok(Code(code)) => code,
         Err(Error::BrokenPipe) => 0,
         Err(error) => {
@@ -128,10 +143,26 @@ pub fn exit_code(words: Vec<OsString>, program: Option<PathBuf>) -> u8 {
     }
 }
 
+/// What words ask for.
+enum Asked {
+    Run(Parsed),
+    Shown((Report, OutputArgs)),
+}
+
 /// What words say.
-pub(super) fn parsed(words: &[OsString]) -> Result<(Cli, Named), clap::Error> {
-    let found = Cli::command().try_get_matches_from(expand(words)?)?;
-    Ok((Cli::from_arg_matches(&found)?, Named::of(&found)))
+pub(super) struct Parsed {
+    pub(super) cli: Cli,
+    /// The options that the words name.
+    pub(super) given: Named,
+    /// Defaults from a file or variables that stand in place of what they leave out, as they are told.
+    pub(super) taken: Vec<String>,
+}
+
+/// What words say; whether a program asks.
+pub(super) fn parsed(words: &[OsString], asked: bool) -> Result<Parsed, clap::Error> {
+    let Found { matches, taken, unnamed } = config::found(Cli::command(), expand(words)?, asked)?;
+    let given = Named::of(&matches).without_unnamed(&unnamed);
+    Ok(Parsed { cli: Cli::from_arg_matches(&matches)?, given, taken: taken.iter().map(Default::told).collect() })
 }
 
 /// Runs a command.
@@ -148,7 +179,7 @@ pub(super) fn run(cli: Cli, given: &Named) -> Result<Code, Error> {
         Command::Calibrate(args) => calibrate::run(&args, given),
         Command::Validate(args) => validate::run(&args),
         Command::Compare(args) => compare::run(&args),
-        Command::Trace(args) => trace::run(&args),
+        Command::Trace(args) => trace::run(&args, given),
         Command::Tune(args) => tune::run(&args, given),
         Command::Lint(args) => lint::run(&args),
         Command::Check(args) => check::run(&args, given),

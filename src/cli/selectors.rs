@@ -1,5 +1,6 @@
 //! The selectors: which machine, collective, sizes, algorithms. The same in every command.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -21,6 +22,8 @@ use collcast::files::read_text;
 use collcast::health::Gate;
 use collcast::site::DEFAULT_MACHINE;
 use collcast::{Error, Query, Site, SiteSpec, values};
+
+use super::config;
 
 /// Most points of a sweep: a slip such as `1:8G:1` must not run for ever.
 const MAX_POINTS: usize = 100_000;
@@ -91,6 +94,11 @@ impl Named {
         }
         let named = |id: &&clap::Id| found.value_source(id.as_str()) == Some(ValueSource::CommandLine);
         Self(found.ids().filter(named).map(|id| format!("--{}", id.as_str().replace('_', "-"))).collect())
+    }
+
+    /// The same without options that others asked for.
+    pub(crate) fn without_unnamed(self, unnamed: &BTreeSet<String>) -> Self {
+        Self(self.0.into_iter().filter(|option| !unnamed.contains(option)).collect())
     }
 
     /// Refuses options that would do nothing.
@@ -269,9 +277,7 @@ pub(crate) fn profile_folders() -> Vec<PathBuf> {
     if let Some(paths) = std::env::var_os("COLLCAST_PROFILES") {
         return std::env::split_paths(&paths).filter(|path| !path.as_os_str().is_empty()).collect();
     }
-    let configuration = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
-    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".config"));
-    configuration.or_else(home).map(|folder| folder.join("collcast/profiles")).into_iter().collect()
+    config::folder().map(|folder| folder.join("profiles")).into_iter().collect()
 }
 
 impl MachineArgs {

@@ -8,7 +8,7 @@ use collcast::{Error, SiteSpec, step};
 
 use super::call::Code;
 use super::output::{Format, OutputArgs, PageArgs};
-use super::selectors::{NcclArgs, profile_folders};
+use super::selectors::{Named, NcclArgs, profile_folders};
 
 #[derive(clap::Args, Debug)]
 #[command(group = clap::ArgGroup::new("machine").args(["topology", "on"]))]
@@ -59,22 +59,21 @@ pub(crate) struct Args {
 /// Launch gaps that a screen shows; the longest come first.
 const GAPS_SHOWN: usize = 5;
 
-pub(crate) fn run(args: &Args) -> Result<Code, Error> {
+pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
     let chakra = args.files.iter().any(|path| step::is_recorded(path));
-    if args.on.is_some() != chakra {
-        return Err(if chakra {
-            Error::usage(
-                "a Chakra trace says what was run, not how long calls took: there is nothing to judge",
-                "name a machine with --on, and its step is forecast there",
-            )
-        } else {
-            Error::usage(
-                "--on forecasts the step of Chakra execution traces (.et), and these are others",
-                "judge the calls of a profiler's trace with -t",
-            )
-        });
+    if chakra && args.on.is_none() {
+        return Err(Error::usage(
+            "a Chakra trace says what was run, not how long calls took: there is nothing to judge",
+            "name a machine with --on, and its step is forecast there",
+        ));
     }
-    let site = match args.topology.as_ref().or(args.on.as_ref()) {
+    if !chakra && given.has("--on") {
+        return Err(Error::usage(
+            "--on forecasts the step of Chakra execution traces (.et), and these are others",
+            "judge the calls of a profiler's trace with -t",
+        ));
+    }
+    let site = match if chakra { &args.on } else { &args.topology } {
         Some(topology) => Some(args.nccl.on(SiteSpec {
             topology: Some(topology.clone()),
             nodes: args.nodes,
@@ -83,13 +82,11 @@ pub(crate) fn run(args: &Args) -> Result<Code, Error> {
             profile_folders: profile_folders(),
             ..SiteSpec::default()
         })?),
-        None if args.nccl.nccl.is_some() || !args.nccl.env.is_empty() => {
-            return Err(Error::usage(
-                "--nccl and --env change forecasts, and no machine is named",
-                "name the one that it ran on with -t, or leave them out",
-            ));
+        None => {
+            let hint = "name the one that it ran on with -t, or leave it out";
+            given.without(&["--nccl", "--env"], "it changes forecasts, and no machine is named", hint)?;
+            None
         }
-        None => None,
     };
     if let (true, Some(site)) = (chakra, &site) {
         let outcome = step::recorded(&args.files, site)?;

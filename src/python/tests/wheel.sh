@@ -12,7 +12,7 @@ pip=("$room/venv/bin/pip" --quiet --disable-pip-version-check install)
 "${pip[@]}" 'maturin>=1.9,<2' pytest pandas pyarrow mypy nbclient nbformat ipykernel || skip "pip cannot reach its packages"
 "$room/venv/bin/maturin" build --quiet --profile "${COLLCAST_WHEEL_PROFILE:-dev}" --locked -m src/python/Cargo.toml -o "$room/wheels"
 "${pip[@]}" --no-index "$room"/wheels/*.whl
-export COLLCAST_PROFILES="" PYTHONDONTWRITEBYTECODE=1
+export COLLCAST_PROFILES="" COLLCAST_CONFIG="" PYTHONDONTWRITEBYTECODE=1
 "$room/venv/bin/python" -m pytest -q -p no:cacheprovider src/python/tests
 "$room/venv/bin/python" -m mypy.stubtest collcast
 for notebook in examples/python/*.ipynb; do
