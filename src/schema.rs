@@ -69,8 +69,11 @@ const ANSWERS: &[(&str, &str)] = &answers!(
     "validate"
 );
 
-/// Files that people write, with what makes their schema.
-const FILES: [(&str, &str, fn() -> String); 3] = [
+/// Makes a schema.
+type Make = fn() -> String;
+
+/// Files that people write: name, title, and what makes their schema.
+const FILES: [(&str, &str, Make); 3] = [
     ("topology.toml", "A machine, of every command that takes one", collcast_topologies::file::json_schema),
     ("scenario.toml", "A training step, of `simulate` and `tune`", collcast_scenarios::file::json_schema),
     ("suite.toml", "What `check` guards", check::json_schema),

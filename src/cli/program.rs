@@ -5,12 +5,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
-use collcast_reports::model::Report;
 use collcast_sim::text::is_shown;
 
 use super::call::{self, Code};
 use super::config::{self, Default, Found};
-use super::output::OutputArgs;
 use super::scenario::expand;
 use super::selectors::Named;
 use super::{
@@ -114,18 +112,18 @@ pub fn main(words: Vec<OsString>, program: Option<PathBuf>) -> ExitCode {
 
 /// [`main()`], with the exit code as a number.
 pub fn exit_code(words: Vec<OsString>, program: Option<PathBuf>) -> u8 {
-    call::by_shell(words.clone(), program);
-    let asked = match config::shown(&Cli::command(), &words) {
-        Some(shown) => shown.map(Asked::Shown),
-        None => parsed(&words, false).map(Asked::Run),
-    };
-    let result = match asked {
-        Ok(Asked::Run(Parsed { cli, given, taken })) => {
+    call::by_shell(words, program);
+    let words = call::words();
+    let result = match config::shown(&Cli::command(), &words) {
+        Some(shown) => shown.map(|(report, output)| output.print(&report, None).map(|()| Code::SUCCESS)),
+        None => parsed(&words, false).map(|Parsed { cli, given, taken }| {
             call::with_defaults(taken);
             config::misspelt(&Cli::command()).iter().for_each(|line| say!("note: {line}"));
             run(cli, &given)
-        }
-        Ok(Asked::Shown((report, output))) => output.print(&report, None).map(|()| Code::SUCCESS),
+        }),
+    };
+    let result = match result {
+        Ok(result) => result,
         Err(error) => {
             refuse(&error);
             // Help and version are no errors; everything else is bad usage.
@@ -141,12 +139,6 @@ pub fn exit_code(words: Vec<OsString>, program: Option<PathBuf>) -> u8 {
             error.code()
         }
     }
-}
-
-/// What words ask for.
-enum Asked {
-    Run(Parsed),
-    Shown((Report, OutputArgs)),
 }
 
 /// What words say.
