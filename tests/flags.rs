@@ -55,7 +55,8 @@ struct Flag {
 impl Flag {
     fn of(command: &str, arg: &Arg) -> Self {
         let value = arg.get_action().takes_values().then(|| {
-            let names: Vec<&str> = arg.get_value_names().unwrap_or_default().iter().map(|name| name.as_str()).collect();
+            let names: Vec<&str> =
+                arg.get_value_names().unwrap_or_default().iter().map(clap::builder::Str::as_str).collect();
             names.join(" ").split('[').next().unwrap().to_owned()
         });
         let allowed: Vec<String> = arg.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect();

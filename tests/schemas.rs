@@ -11,7 +11,12 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use collcast::hwbackend::verbs::{Kind, Measured};
+use collcast::probe::{Kernels, NetworkOutcome, Outcome, Spot, TimedLong, TimedMemory, TimedProduct, Times};
 use collcast::schema::{Of, all, find};
+use collcast::sim::collective::{Algorithm, Collective, Launch, Protocol};
+use collcast::sim::units::Bytes;
+use collcast::{Query, SiteSpec, bench};
 use rayon::prelude::*;
 use serde_json::{Value, json};
 
@@ -90,7 +95,7 @@ const SAMPLES: [&str; 69] = [
     "sweep h200x4 --show-config",
 ];
 
-/// Answers that take hardware.
+/// Answers that take hardware; their tables are made up below.
 const UNSEEN: [&str; 1] = ["probe"];
 
 /// The answers in JSON, each with its command.
@@ -165,6 +170,55 @@ fn answers_are_of_their_schema() {
         all().into_iter().filter(|schema| schema.of == Of::Answer).map(|schema| schema.name.to_owned()).collect();
     seen.extend(UNSEEN.map(str::to_owned));
     assert_eq!(seen, named, "each answer has a schema, and each schema is seen");
+}
+
+/// Goal: what a probe of GPUs and of NICs answers is of its schema too.
+/// Method: made-up times in every table.
+#[test]
+fn answers_of_hardware_are_of_their_schema() {
+    let site = SiteSpec { launch: Some(Launch::Threads), ..SiteSpec::new("h200x2") }.load().unwrap();
+    let query = Query::new(&site, Collective::AllReduce, Bytes(1024)).forced(Algorithm::Ring, Protocol::Simple);
+    let rows = bench::bench(&site, &bench::Request::new(bench::Backend::Host, vec![query])).unwrap().rows;
+    let times = Times { us: 5.0, least_us: 4.0, most_us: 6.0 };
+    let spot = Spot { kind: "copy".to_owned(), size_bytes: 1 << 20, time_us: 5.0, ..Spot::default() };
+    let gpus = Outcome {
+        folder: "probe".into(),
+        topology: "probe/topology.toml".into(),
+        peers: true,
+        spots: vec![spot.clone(), Spot { src: Some(0), dst: Some(1), gbps: Some(9.5), ..spot }],
+        rows,
+        kernels: Kernels {
+            products: vec![TimedProduct { dtype: "bf16", kind: "forward", shape: [1, 2, 3], times }],
+            sustained: vec![TimedLong { size: 8192, seconds: 2.0, us: 5.0 }],
+            memory: vec![TimedMemory { kernel: "device_copy_bytes", bytes: 1 << 20, times }],
+        },
+        facts: vec![("gpu".to_owned(), "made up".to_owned())],
+        interrupted: false,
+        failure: None,
+    };
+    let measured = |kind, bytes| Measured {
+        kind,
+        src: 0,
+        dst: 1,
+        nic: "mlx5_0".to_owned(),
+        qps: 1,
+        bytes,
+        times_us: vec![2.0; 5],
+    };
+    let nics = NetworkOutcome {
+        folder: "probe".into(),
+        rows: [Kind::LatencyWrite, Kind::Post, Kind::Completion, Kind::Bandwidth]
+            .map(|kind| measured(kind, 8))
+            .to_vec(),
+        facts: vec![("host".to_owned(), "made up".to_owned())],
+    };
+    let schema: Value = serde_json::from_str(&find("probe").unwrap().text).unwrap();
+    for (what, report) in [("probe", gpus.report()), ("probe --backend verbs", nics.report())] {
+        let answer: Value = serde_json::from_str(&collcast::reports::json::render(&report)).unwrap();
+        assert!(answer.as_object().unwrap().len() > 8, "{answer}");
+        check_valid(what, &schema, &answer);
+        check_valid(what, &strict(&schema), &answer);
+    }
 }
 
 /// Goal: schemas say what all answers have in common alike, and each key says what it is.
