@@ -8,7 +8,7 @@ use collcast::files::read_text;
 use collcast_sim::collective::nearest;
 use toml::de::{DeTable, DeValue};
 
-use super::{Default, FILE, NEVER, folder, options};
+use super::known::{Default, FILE, NEVER, folder, options};
 
 /// The file, where there is one.
 pub(super) fn path() -> Option<PathBuf> {

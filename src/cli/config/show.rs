@@ -9,7 +9,9 @@ use clap::{Arg, ArgMatches, Command, ValueEnum as _};
 use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
 
 use super::super::output::{Format, OutputArgs};
-use super::{FILE, Found, SHOW, file, found, innermost, may, named, options, variable, without_head};
+use super::apply::{Found, defaults, found, innermost, named, without_head};
+use super::file;
+use super::known::{FILE, SHOW, may, options, variable};
 
 /// What `--show-config` prints, and how, where words ask for it.
 pub(in super::super) fn shown(all: &Command, words: &[OsString]) -> Option<Result<(Report, OutputArgs), clap::Error>> {
@@ -74,8 +76,8 @@ fn whole(all: &Command) -> Result<Report, clap::Error> {
         of.dedup();
         let mut rows = BTreeMap::new();
         for name in &of {
-            let defaults = super::defaults(all, &[(*name).to_owned()]).map_err(refuse)?;
-            let default = defaults.get(option).map(|default| (default.values.join(" "), default.from.clone()));
+            let all_of = defaults(all, &[(*name).to_owned()]).map_err(refuse)?;
+            let default = all_of.get(option).map(|default| (default.values.join(" "), default.from.clone()));
             rows.entry(default).or_insert_with(Vec::new).push(*name);
         }
         for (default, of) in rows {
