@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use collcast::Error;
 use collcast::files::{failed, make_folder};
 
-use super::ask::definition;
 use super::call::Code;
 use super::output::write;
 
@@ -24,9 +23,10 @@ pub(crate) struct Args {
     output: Option<PathBuf>,
 }
 
-pub(crate) fn run(args: &Args) -> Result<Code, Error> {
+/// Of `all`, the commands that there are.
+pub(crate) fn run(args: &Args, mut all: clap::Command) -> Result<Code, Error> {
     let mut text = Vec::new();
-    clap_complete::generate(args.shell, &mut definition(), "collcast", &mut text);
+    clap_complete::generate(args.shell, &mut all, "collcast", &mut text);
     write(args.output.as_deref(), &text)?;
     Ok(Code::SUCCESS)
 }
@@ -40,8 +40,9 @@ pub(crate) struct ManArgs {
     output: Option<PathBuf>,
 }
 
-pub(crate) fn man(args: &ManArgs) -> Result<Code, Error> {
-    let all = definition();
+/// Of `all`, the commands that there are.
+pub(crate) fn man(args: &ManArgs, mut all: clap::Command) -> Result<Code, Error> {
+    all.build();
     let Some(folder) = &args.output else {
         write(None, &page(&all)?)?;
         return Ok(Code::SUCCESS);

@@ -181,8 +181,8 @@ pub(super) fn run(cli: Cli, given: &Named) -> Result<Code, Error> {
         Command::Topo(args) => topo::run(&args, given),
         Command::Profile(args) => profile::run(&args),
         Command::SelfTest(args) => self_test::run(&args),
-        Command::Completions(args) => completions::run(&args),
-        Command::Man(args) => completions::man(&args),
+        Command::Completions(args) => completions::run(&args, Cli::command()),
+        Command::Man(args) => completions::man(&args, Cli::command()),
     }
 }
 
