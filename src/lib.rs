@@ -87,6 +87,8 @@ pub mod plan;
 pub mod probe;
 pub mod profiles;
 pub mod query;
+pub mod schema;
+pub mod self_test;
 pub mod serve;
 pub mod site;
 pub mod statistics;

@@ -108,7 +108,7 @@ fn bad_requests_are_refused() {
         (&["--dtype", "float64", "-s", "8"][..], &[][..], "float64"),
         (&["--op", "prod", "-s", "8"], &[], "prod"),
         (&["-s", "4G"], &[], "smaller --size"),
-        (&["--budget", "0"], &[], "seconds from"),
+        (&["--budget", "0"], &[], "a time from 1ms"),
         (&["--backend", "nccl", "--env", "NCCL_NVLS_ENABLE=1", "--ranks", "2", "-s", "8"], &[], "add --nvls"),
         (&["--backend", "nccl", "--launch", "threads", "-s", "8"], &world, "under a launcher"),
         (&["--backend", "nccl", "-s", "8"], &[("RANK", "0"), ("WORLD_SIZE", "0"), ("LOCAL_RANK", "0")], "not below"),

@@ -206,7 +206,7 @@ fn a_written_profile_is_better_than_its_prior() {
     let folder = tempfile::tempdir().unwrap();
     let profile = folder.path().join("mine.toml").display().to_string();
     let data = "tests/data/h200x4_bench/nccl_lines_2.csv";
-    let (code, out, err) = collcast(&["calibrate", data, "-t", "h200x4", "-o", &profile, "--split", "none"]);
+    let (code, out, err) = collcast(&["calibrate", data, "-t", "h200x4", "-o", &profile, "--hold-back", "none"]);
     assert_eq!(code, 0, "{err}");
     assert!(out.contains("latency.nvlink.ll128") && err.contains("parameters fitted"), "{out}{err}");
     let read = Layer::parse(&std::fs::read_to_string(&profile).unwrap(), "mine.toml").unwrap();
@@ -280,7 +280,7 @@ fn files_are_held_back_one_by_one() {
     let path = |name: &str| folder.path().join(name).display().to_string();
     let (two, four) = ("tests/data/h200x4_bench/nccl_lines_2.csv", "tests/data/h200x4_bench/nccl_lines_4.csv");
     let (profile, without) = (path("both.toml"), path("without"));
-    let flags = ["--profile", "a100-nvswitch", "--fit", "latency.nvlink.ll128,kernel.ll128", "--split", "none"];
+    let flags = ["--profile", "a100-nvswitch", "--fit", "latency.nvlink.ll128,kernel.ll128", "--hold-back", "none"];
     let (code, _, err) =
         collcast(&[&["calibrate", two, four, "-o", &profile, "--held-out", &without], &flags[..]].concat());
     assert_eq!(code, 0, "{err}");
@@ -322,7 +322,7 @@ fn transferred(seen: impl Fn(&[&str]) -> bool, unseen: impl Fn(&[&str]) -> bool)
     };
     let (seen, unseen) = (write("seen.csv", &seen), write("unseen.csv", &unseen));
     let profile = folder.path().join("some.toml").display().to_string();
-    let (code, _, err) = collcast(&["calibrate", &seen, "-t", "h200x4", "-o", &profile, "--split", "none"]);
+    let (code, _, err) = collcast(&["calibrate", &seen, "-t", "h200x4", "-o", &profile, "--hold-back", "none"]);
     assert_eq!(code, 0, "{err}");
     let (_, out, err) = collcast(&["validate", &unseen, "-t", "h200x4", "--profile", &profile, "--format", "json"]);
     let json: serde_json::Value = serde_json::from_str(&out).unwrap_or_else(|e| panic!("{e}: {err}"));
@@ -355,7 +355,7 @@ fn bad_input_is_refused() {
     let data = "tests/data/h200x4_bench/nccl_lines_4.csv";
     for (args, expected) in [
         (vec![data, "-t", "h200x2"], "4 ranks, `h200x2` has 2 GPUs"),
-        (vec![data, "-t", "h200x4", "--split", "runs"], "did you mean `run`?"),
+        (vec![data, "-t", "h200x4", "--hold-back", "runs"], "did you mean `run`?"),
         (vec![data, "-t", "h200x4", "--fit", "latency.nvlnk.ll"], "did you mean `latency.nvlink.ll`?"),
         (vec![data, "-t", "h200x4", "--fit", "network.proxy"], "none of the parameters asked for"),
         (vec![data, "-t", "h200x4", "--min-size", "1G"], "no row of the measurements can be used"),

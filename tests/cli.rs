@@ -296,7 +296,7 @@ fn a_trace_is_json_that_viewers_take() {
         "tree",
         "--protocol",
         "ll128",
-        "--trace",
+        "--timeline",
         path.to_str().unwrap(),
     ]);
     assert_eq!(code, 0, "{err}");
@@ -315,7 +315,7 @@ fn a_trace_has_the_channels_of_the_prediction() {
     let config = format!("NCCL_TUNER_CONFIG_FILE={}", table.display());
     let (plugin, trace) = ("NCCL_TUNER_PLUGIN=libnccl-tuner-example.so", path.to_str().unwrap());
     let asked = ["simulate", "h200x4", "-s", "4M", "--env", plugin, "--env", &config];
-    let (code, out, err) = collcast(&[&asked[..], &["--format", "json", "--trace", trace]].concat());
+    let (code, out, err) = collcast(&[&asked[..], &["--format", "json", "--timeline", trace]].concat());
     assert_eq!(code, 0, "{err}");
     let result: serde_json::Value = serde_json::from_str(&out).unwrap();
     let predicted = result["rows"][0]["channels"].as_u64().unwrap();
@@ -559,7 +559,7 @@ fn a_scenario_is_taken_apart_and_varied() {
     let dir = tempfile::tempdir().unwrap();
     let trace = dir.path().join("step.json");
     let (code, out, err) =
-        collcast(&["simulate", "ten-and-twelve", "--format", "json", "--trace", trace.to_str().unwrap()]);
+        collcast(&["simulate", "ten-and-twelve", "--format", "json", "--timeline", trace.to_str().unwrap()]);
     assert_eq!(code, 0, "{err}");
     let json: serde_json::Value = serde_json::from_str(&out).unwrap();
     let row = &json["rows"][0];

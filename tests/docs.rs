@@ -107,6 +107,7 @@ fn check_prints(page: &str, folder: &Path, command: &str, shown: &[String]) {
         .args(["-c", command])
         .current_dir(folder)
         .env("PATH", format!("{}:{}", program.display(), std::env::var("PATH").unwrap()))
+        .env("COLLCAST_CONFIG", "")
         .stdin(Stdio::null())
         .output()
         .unwrap();

@@ -15,7 +15,7 @@ use common::collcast;
 
 fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_collcast"));
-    command.current_dir(env!("CARGO_MANIFEST_DIR")).stdin(Stdio::null());
+    command.current_dir(env!("CARGO_MANIFEST_DIR")).env("COLLCAST_CONFIG", "").stdin(Stdio::null());
     command
 }
 
@@ -384,7 +384,7 @@ fn options_without_effect_are_refused() {
         &["simulate", "ddp-buckets", "--explain-choice"],
         &["simulate", "ddp-buckets", "--graph", "tests/data/h200x4/nccl_graph_4gpu.xml"],
         &["simulate", "-s", "8", "--level", "flows"],
-        &["simulate", "-s", "8", "--split", "%2", "--trace", "no/such/file"],
+        &["simulate", "-s", "8", "--split", "%2", "--timeline", "no/such/file"],
         &["simulate", "-s", "8", "-c", "all_gather", "--op", "max"],
         &["sweep", "-s", "8", "--root", "1"],
         &["sweep", "-b", "8", "--stepfactor", "4"],
@@ -396,7 +396,7 @@ fn options_without_effect_are_refused() {
         &["bench", "-s", "8", "--cold"],
         &["bench", "-s", "8", "--nvls"],
         &["bench", "-s", "8", "--backend", "nccl", "--schedule", "sim/tests/data/pairs2.xml"],
-        &["calibrate", "tests/data/h200x4/nccl.csv", "--split", "size", "--folds", "3"],
+        &["calibrate", "tests/data/h200x4/nccl.csv", "--hold-back", "size", "--folds", "3"],
         &["check", "no/such/suite.toml", "--update", "--format", "json"],
         &["topo", "show", "h200x4", "--profile", "prior"],
         &["topo", "draw", "h200x4", "--profile", "prior"],

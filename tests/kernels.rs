@@ -146,7 +146,7 @@ fn a_fit_finds_a_gpu_again() {
     assert!((outcome.overall_left_out.median_abs_error - fitted.left_out.median_abs_error).abs() < 0.002);
 }
 
-/// Goal: what `probe --compute` measured on a GPU is near its built-in profile, and nearer to one that is fitted to it, on
+/// Goal: what `probe --kernels-only` measured on a GPU is near its built-in profile, and nearer to one that is fitted to it, on
 /// shapes that the fit leaves out.
 #[test]
 fn a_probed_gpu_gets_its_own_profile() {

@@ -113,7 +113,7 @@ fn bridge(control: u8) -> Vec<u8> {
 
 /// The rules that a host breaks, by the program.
 fn of_host(root: &Path) -> (i32, BTreeSet<String>) {
-    let (code, out, err) = collcast(&["lint", "--host", "--root", root.to_str().unwrap(), "--format", "json"]);
+    let (code, out, err) = collcast(&["lint", "--host", "--host-root", root.to_str().unwrap(), "--format", "json"]);
     let report: serde_json::Value = serde_json::from_str(&out).unwrap_or_else(|e| panic!("{e}: {out}{err}"));
     let rule = |finding: &serde_json::Value| finding["rule"].as_str().unwrap().to_owned();
     (code, report["findings"].as_array().unwrap().iter().map(rule).collect())
@@ -199,7 +199,7 @@ fn outputs_say_where() {
         (&["lint"][..], "nothing to look at"),
         (&["lint", "no-such-file.env"], "cannot read"),
         (&["lint", &bad, "-t", "dgx-h10"], "dgx-h100"),
-        (&["lint", "--root", "/"], "--host"),
+        (&["lint", "--host-root", "/"], "--host"),
         (&["lint", "--pid", "4294967294"], "cannot read"),
     ] {
         let (code, _, err) = collcast(args);
@@ -222,7 +222,7 @@ fn processes_are_read() {
     sleeper.wait().unwrap();
     assert!(code == 1 && out.contains("did you mean NCCL_DEBUG?"), "{out}{err}");
     let own = std::process::Command::new(env!("CARGO_BIN_EXE_collcast"))
-        .args(["lint", "--env"])
+        .args(["lint", "--own-env"])
         .env("NCCL_IB_SHARP", "1")
         .output()
         .unwrap();

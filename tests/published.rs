@@ -487,7 +487,7 @@ fn fitted_profiles_have_seen_what_they_say() {
 fn fit(name: &str, family: &Family) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_collcast"));
     command.arg("calibrate").args(family.cases.iter().map(|case| data_of(case)));
-    command.args(["--profile", &family.over, "--fit", &family.fit.join(","), "--split", "none"]);
+    command.args(["--profile", &family.over, "--fit", &family.fit.join(","), "--hold-back", "none"]);
     command.args(["--held-out", &format!("tests/data/published/held_out/{name}"), "-o", &profile_of(name)]);
     let status = command.current_dir(env!("CARGO_MANIFEST_DIR")).status().unwrap();
     assert!(status.success(), "{name}: {command:?}");

@@ -9,7 +9,7 @@ use clap::{Arg, ArgAction, Command, CommandFactory as _};
 use collcast_sim::collective::nearest;
 
 use super::call::{self, Answer};
-use super::program::{Cli, parsed, run};
+use super::program::{Cli, Parsed, parsed, run};
 use collcast::Error;
 
 /// A value of an option.
@@ -47,6 +47,13 @@ pub enum Takes {
     Values,
 }
 
+/// All commands with their options, as clap has them.
+pub fn definition() -> Command {
+    let mut all = Cli::command();
+    all.build();
+    all
+}
+
 /// The commands, in the order of `collcast --help`.
 pub fn commands() -> Vec<String> {
     let shown = |command: &&Command| !command.is_hide_set() && command.get_name() != "help";
@@ -54,8 +61,8 @@ pub fn commands() -> Vec<String> {
 }
 
 fn command(name: &str) -> Result<Command, Error> {
-    let all = Cli::command();
-    all.find_subcommand(name)
+    let (all, name) = (Cli::command(), name.replace('_', "-"));
+    all.find_subcommand(&name)
         .filter(|found| !found.is_hide_set())
         .cloned()
         .ok_or_else(|| Error::usage(format!("there is no command `{name}`"), "`collcast --help` lists them"))
@@ -102,7 +109,7 @@ pub fn about(name: &str) -> Result<String, Error> {
 /// A command or an option that does not exist, or a value that the option does not take.
 pub fn words(name: &str, values: &[String], options: &[(String, Value)]) -> Result<Vec<OsString>, Error> {
     let mut command = command(name)?;
-    let mut words: Vec<OsString> = vec!["collcast".into(), name.into()];
+    let mut words: Vec<OsString> = vec!["collcast".into(), command.get_name().into()];
     let mut values = values;
     while let Some((first, rest)) = values.split_first()
         && let Some(inner) = command.find_subcommand(first)
@@ -152,10 +159,13 @@ pub fn words(name: &str, values: &[String], options: &[(String, Value)]) -> Resu
 /// # Errors
 /// Of the command; what clap says of words that are none.
 pub fn ask(words: Vec<OsString>, program: Option<PathBuf>, stop: Arc<AtomicBool>) -> Result<Answer, Error> {
-    let (cli, given) = parsed(&words).map_err(|error| Error::Usage {
+    let Parsed { cli, given, taken } = parsed(&words, true).map_err(|error| Error::Usage {
         message: error.to_string().trim_start_matches("error: ").trim_end().to_owned(),
         hint: None,
     })?;
-    let (result, answer) = call::by_program(words, program, stop, || run(cli, &given));
+    let (result, answer) = call::by_program(words, program, stop, || {
+        call::with_defaults(taken);
+        run(cli, &given)
+    });
     Ok(Answer { code: result?.0, ..answer })
 }

@@ -25,12 +25,12 @@ use super::call::{self, Code};
 use super::guard::{GuardArgs, SIZES, SIZES_OF_THREADS};
 use super::launch;
 use super::output::{Format, OutputArgs, PageArgs, with_nccl_tests, write};
-use super::selectors::{CallArgs, MachineArgs, Named, default_sizes, queries};
+use super::selectors::{CallArgs, MachineArgs, Named, default_sizes, queries, span};
 use super::sets::SetsArgs;
 
-/// Batches of a quick run, and the seconds that those of a size may take: the nine sizes of it take some seconds.
+/// Batches of a quick run, and the time that those of a size may take: the nine sizes of it take some seconds.
 const QUICK_BATCHES: u32 = 7;
-const QUICK_BUDGET: f64 = 0.5;
+const QUICK_BUDGET: Duration = Duration::from_millis(500);
 
 /// The back ends, as the command line names them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -93,12 +93,12 @@ pub(crate) struct Args {
     /// Operations before the first that counts
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=100_000), help_heading = "Measurement")]
     warmup: u32,
-    /// Seconds that the batches of one point may take together
-    #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = seconds, help_heading = "Measurement")]
-    budget: f64,
-    /// Seconds that a device may wait for a peer
-    #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = seconds, help_heading = "Measurement")]
-    watchdog: f64,
+    /// Time that measurements may take: the batches of one point together
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = span, help_heading = "Measurement")]
+    budget: Duration,
+    /// Time that a device may wait for a peer
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = span, help_heading = "Measurement")]
+    watchdog: Duration,
     /// Let NCCL use NVLink multicast (NVLS); off by default
     #[arg(long, help_heading = "Measurement")]
     nvls: bool,
@@ -146,10 +146,6 @@ impl VerbsArgs {
     pub(crate) fn options(&self, rank: u32) -> verbs::Options {
         verbs::Options { nics: self.nics.iter().map(|nic| of_rank(nic, rank)).collect(), qps: self.qps }
     }
-}
-
-pub(crate) fn seconds(text: &str) -> Result<f64, String> {
-    text.parse().ok().filter(|s| (0.001..=3600.0).contains(s)).ok_or_else(|| "seconds from 0.001 to 3600".to_owned())
 }
 
 impl Args {
@@ -214,13 +210,7 @@ impl Args {
         } else {
             (self.batches, self.budget)
         };
-        Effort {
-            warmup: self.warmup,
-            iterations: self.iterations,
-            batches,
-            budget: Duration::from_secs_f64(budget),
-            patience: Duration::from_secs_f64(self.watchdog),
-        }
+        Effort { warmup: self.warmup, iterations: self.iterations, batches, budget, patience: self.watchdog }
     }
 
     /// The calls on a machine with what is left out filled in, the sets of GPUs that run them, and how kernels are started.

@@ -11,7 +11,7 @@ use collcast_sim::collective::{Launch, nearest};
 use collcast_sim::units::parse_size;
 
 use super::call::Code;
-use super::output::{Format, OutputArgs, PageArgs, formats, write};
+use super::output::{Format, FormatArgs, PageArgs, write};
 use super::selectors::{Named, ReadArgs, profile_folders};
 
 #[derive(clap::Args, Debug)]
@@ -28,25 +28,25 @@ who measured (`publisher = \"...\"`; else each file is a source of its own). One
   collcast calibrate LOGS -t h200x4 -o mine.toml
   collcast validate OTHER_LOGS -t h200x4 --profile mine.toml
   collcast calibrate transfer.csv -t dgx-h100 -o copies.toml      copies between GPUs, of bench --backend transfer
-  collcast calibrate SITE_A.csv SITE_B.csv --split source -o both.toml"
+  collcast calibrate SITE_A.csv SITE_B.csv --hold-back source -o both.toml"
 )]
 pub(crate) struct Args {
     /// Measurements: files or folders
     #[arg(required = true, value_name = "MEASUREMENTS")]
     measurements: Vec<PathBuf>,
-    /// Built-in machine or topology file, of all measurements [default: what the .toml beside each names]
+    /// Built-in machine or topology file: of all measurements [default: what the .toml beside each names]
     #[arg(short, long, value_name = "TOPOLOGY", help_heading = "Machine")]
     topology: Option<String>,
-    /// Profile to start from, the prior: built-in name or TOML file; several layer
+    /// Profile of links and hosts: where the fit starts, the prior; built-in name or TOML file; several layer
     #[arg(long, value_name = "PROFILE", default_value = "prior", help_heading = "Machine")]
     profile: Vec<String>,
-    /// Fit this GPU's profile of kernels to tables of kernels (docs/formats.md): a100, h100, h200, b200 or gb200
+    /// Read tables of kernels (docs/formats.md): fit this GPU's profile to them, which is a100, h100, h200, b200 or gb200
     #[arg(long, value_name = "GPU", help_heading = "Machine", conflicts_with_all = [
-        "topology", "profile", "launch", "min_size", "fit", "keep", "split", "held_out", "folds", "collective",
+        "topology", "profile", "launch", "min_size", "fit", "keep", "hold_back", "held_out", "folds", "collective",
         "allow_predicted", "force",
     ])]
     compute: Option<String>,
-    /// Launch mode of rows that do not say theirs
+    /// How kernels are started: the launch mode of rows that do not say theirs
     #[arg(long, value_name = "MODE")]
     launch: Option<String>,
     /// Smallest size that counts, in nccl-tests' column
@@ -58,9 +58,9 @@ pub(crate) struct Args {
     /// Leave these parameters at their prior
     #[arg(long, value_name = "NAME[,NAME]", value_delimiter = ',')]
     keep: Vec<String>,
-    /// Hold rows back by: source, run, collective, algorithm, protocol, ranks, channels, size, all or none
-    #[arg(long, value_name = "BY[,BY]", value_delimiter = ',', default_value = "run")]
-    split: Vec<String>,
+    /// Properties of rows by which some are held back: source, run, collective, algorithm, protocol, ranks, channels, size, all or none
+    #[arg(long, alias = "split", value_name = "BY[,BY]", value_delimiter = ',', default_value = "run")]
+    hold_back: Vec<String>,
     /// Also write, into a folder, a profile fitted without each source: SOURCE.toml
     #[arg(long, value_name = "DIR")]
     held_out: Option<PathBuf>,
@@ -72,15 +72,14 @@ pub(crate) struct Args {
     name: Option<String>,
     #[command(flatten)]
     read: ReadArgs,
-    /// Write a profile that errs by more than 25% on rows held back, or no less than the one it started from
+    /// Write in spite of doubt: also a profile that errs by more than 25% on rows held back, or no less than the one it started from
     #[arg(long)]
     force: bool,
-    /// Write the profile there
-    #[arg(short, long, value_name = "PROFILE")]
+    /// Write there: the profile
+    #[arg(short, long, value_name = "PATH", help_heading = "Output")]
     output: Option<PathBuf>,
-    /// How to print the report
-    #[arg(long, value_parser = formats(), default_value = "table", help_heading = "Output")]
-    format: Format,
+    #[command(flatten)]
+    format: FormatArgs,
     #[command(flatten)]
     page: PageArgs,
 }
@@ -100,7 +99,7 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
     }
     let request = request(args)?;
     if !request.splits.contains(&Split::Run) {
-        given.without(&["--folds"], "only runs are held back in groups", "leave it out, or add --split run")?;
+        given.without(&["--folds"], "only runs are held back in groups", "leave it out, or add --hold-back run")?;
     }
     let outcome = calibrate(&request)?;
     let usable = outcome.standing.refused.is_none();
@@ -115,8 +114,8 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
         write(Some(path), outcome.fitted.toml.as_bytes())?;
     }
     args.page.write(|| outcome.report(true, output))?;
-    let report = outcome.report(args.format == Format::Table, output);
-    OutputArgs { format: Some(args.format), output: None }.print(&report, None)?;
+    let report = outcome.report(args.format.format() == Format::Table, output);
+    args.format.print(&report)?;
     Ok(if usable || args.force { Code::SUCCESS } else { Code::FAILURE })
 }
 
@@ -148,8 +147,8 @@ fn told(args: &Args, fitted: &kernels::Fitted) -> Result<Code, Error> {
         write(Some(path), fitted.toml.as_bytes())?;
     }
     args.page.write(|| fitted.report(true, args.output.as_deref()))?;
-    let report = fitted.report(args.format == Format::Table, args.output.as_deref());
-    OutputArgs { format: Some(args.format), output: None }.print(&report, None)?;
+    let report = fitted.report(args.format.format() == Format::Table, args.output.as_deref());
+    args.format.print(&report)?;
     Ok(Code::SUCCESS)
 }
 
@@ -165,7 +164,7 @@ fn request(args: &Args) -> Result<Request, Error> {
         topology: args.topology.clone(),
         profiles: args.profile.clone(),
         profile_folders: profile_folders(),
-        splits: splits(&args.split)?,
+        splits: splits(&args.hold_back)?,
         min_size: parse_size(&args.min_size)
             .map_err(|e| Error::usage(format!("--min-size: {e}"), "sizes look like 1K or 64KiB"))?,
         launch: (args.launch.as_deref())
@@ -194,7 +193,7 @@ fn splits(names: &[String]) -> Result<Vec<Split>, Error> {
                     || format!("it is one of {}, all, none", known.join(", ")),
                     |near| format!("did you mean `{near}`?"),
                 );
-                return Err(Error::usage(format!("--split: `{name}` is no property of rows"), hint));
+                return Err(Error::usage(format!("--hold-back: `{name}` is no property of rows"), hint));
             }
         }
     }

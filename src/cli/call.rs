@@ -48,6 +48,9 @@ struct Call {
     program: Option<PathBuf>,
     /// The answer so far, and what stops it, where a program asks.
     asked: Option<(Answer, Arc<AtomicBool>)>,
+    /// Defaults from outside, in words, and whether the answer has told them.
+    defaults: Vec<String>,
+    told: bool,
 }
 
 thread_local! {
@@ -56,7 +59,7 @@ thread_local! {
 
 /// Begins a call by a shell.
 pub(super) fn by_shell(words: Vec<OsString>, program: Option<PathBuf>) {
-    CALL.set(Call { words: Some(words), program, asked: None });
+    CALL.set(Call { words: Some(words), program, ..Call::default() });
 }
 
 /// Makes a call for a program, and gives what was kept of it.
@@ -66,9 +69,28 @@ pub(super) fn by_program<T>(
     stop: Arc<AtomicBool>,
     call: impl FnOnce() -> T,
 ) -> (T, Answer) {
-    CALL.set(Call { words: Some(words), program, asked: Some((Answer::default(), stop)) });
+    let asked = Some((Answer::default(), stop));
+    CALL.set(Call { words: Some(words), program, asked, ..Call::default() });
     let result = call();
     (result, CALL.take().asked.map(|(answer, _)| answer).unwrap_or_default())
+}
+
+/// Says which defaults from outside the call takes.
+pub(super) fn with_defaults(defaults: Vec<String>) {
+    CALL.with_borrow_mut(|call| call.defaults = defaults);
+}
+
+/// The defaults from outside, for an answer that tells them.
+pub(super) fn defaults() -> Vec<String> {
+    CALL.with_borrow_mut(|call| {
+        call.told = true;
+        call.defaults.clone()
+    })
+}
+
+/// The defaults from outside that no answer has told.
+pub(super) fn untold() -> Vec<String> {
+    CALL.with_borrow(|call| if call.told { Vec::new() } else { call.defaults.clone() })
 }
 
 /// The words of the command, with the program first.

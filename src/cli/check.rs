@@ -58,7 +58,7 @@ pub(crate) struct Args {
     /// Points of median error against measurements that do not matter [default: the suite's, else 2%]
     #[arg(long, value_name = "PERCENT", help_heading = "Tolerances")]
     error_tolerance: Option<String>,
-    /// Print the JSON schema of suites
+    /// Print the JSON schema of these files: suites
     #[arg(long)]
     schema: bool,
     #[command(flatten)]

@@ -20,7 +20,7 @@ pub(crate) const SIZES_OF_THREADS: &str = "8K,16K,32K,64K,128K,256K,512K,1M";
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct GuardArgs {
-    /// Nine sizes up to 1 GiB in a few seconds, unless sizes are given; with --expect one line says how it went
+    /// Take less time: nine sizes up to 1 GiB in a few seconds, unless sizes are given; with --expect one line says how it went
     #[arg(long, help_heading = "Guard")]
     quick: bool,
     /// Exit 1 where this host is slow beside the forecast for this machine

@@ -30,8 +30,8 @@ pub(crate) struct Args {
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Look at the variables that this command is run with
-    #[arg(long, conflicts_with = "pid")]
-    env: bool,
+    #[arg(long, alias = "env", conflicts_with = "pid")]
+    own_env: bool,
     /// Look at the variables of a process
     #[arg(long, value_name = "N")]
     pid: Option<u32>,
@@ -39,9 +39,9 @@ pub(crate) struct Args {
     #[arg(long)]
     host: bool,
     /// Folder that stands for `/` of the host
-    #[arg(long, value_name = "DIR", default_value = "/", requires = "host")]
-    root: PathBuf,
-    /// The machine that the job runs on: built-in name or topology file
+    #[arg(long, alias = "root", value_name = "DIR", default_value = "/", requires = "host")]
+    host_root: PathBuf,
+    /// Built-in machine or topology file: the one that the job runs on
     #[arg(short, long, value_name = "TOPOLOGY", help_heading = "Machine")]
     topology: Option<String>,
     /// Hosts
@@ -74,9 +74,9 @@ pub(crate) fn run(args: &Args) -> Result<Code, Error> {
     });
     let outcome = lint(&Request {
         inputs,
-        process: args.env.then(|| ("the environment".to_owned(), variables())),
+        process: args.own_env.then(|| ("the environment".to_owned(), variables())),
         machine,
-        host: args.host.then(|| args.root.clone()),
+        host: args.host.then(|| args.host_root.clone()),
         ..Request::default()
     })?;
     let report = outcome.report();

@@ -83,6 +83,30 @@ pub(crate) fn extension(path: &Path) -> Option<String> {
     path.extension().map(|ending| ending.to_string_lossy().to_lowercase())
 }
 
+/// `--format` of a command whose `--output` is not what it prints.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct FormatArgs {
+    /// How to print [default: table]
+    #[arg(long, value_parser = formats(), help_heading = "Output")]
+    format: Option<Format>,
+}
+
+impl FormatArgs {
+    fn to_stdout(&self) -> OutputArgs {
+        OutputArgs { format: self.format, output: None }
+    }
+
+    /// The format asked for; all that there is where a program asks.
+    pub(crate) fn format(&self) -> Format {
+        self.to_stdout().format()
+    }
+
+    /// Prints a report to stdout.
+    pub(crate) fn print(&self, report: &Report) -> Result<(), Error> {
+        self.to_stdout().print(report, None)
+    }
+}
+
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct OutputArgs {
     /// How to print [default: as the name of --output ends (.csv, .json, .md, .xml for junit), else table]
@@ -109,6 +133,7 @@ impl OutputArgs {
 
     /// Prints a report; `own` is its text in a format that not every command has.
     pub(crate) fn print(&self, report: &Report, own: Option<String>) -> Result<(), Error> {
+        let report = &with_defaults(report.clone());
         if call::keep(|answer| answer.reports.push(report.clone())) && self.output.is_none() {
             return Ok(());
         }
@@ -134,6 +159,12 @@ impl OutputArgs {
         let terminal = self.output.is_none() && std::io::stdout().is_terminal();
         terminal.then(|| told().or_else(asked).unwrap_or(120))
     }
+}
+
+/// A report that says which defaults are from outside: without them the same command answers otherwise.
+fn with_defaults(mut report: Report) -> Report {
+    report.assumptions.extend(call::defaults());
+    report
 }
 
 /// A file for a page, by whose name a browser knows what it is.
@@ -164,7 +195,7 @@ impl PageArgs {
         let words: Vec<String> =
             call::words().into_iter().skip(1).map(|word| quoted(&word.to_string_lossy())).collect();
         let command = Some(format!("collcast {}", words.join(" ")));
-        write_page(path, vec![Report { command, ..report()? }])
+        write_page(path, vec![Report { command, ..with_defaults(report()?) }])
     }
 }
 

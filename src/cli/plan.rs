@@ -28,15 +28,15 @@ pub(crate) struct Args {
     #[arg(value_name = "MODEL|FILE")]
     model: Option<String>,
     /// Built-in machine or topology file; it has as many hosts as the GPUs need. Several are compared [default: dgx-h100]
-    #[arg(long = "on", visible_alias = "topology", short = 't', value_name = "MACHINE", help_heading = "Machine")]
+    #[arg(long = "on", visible_alias = "topology", short = 't', value_name = "TOPOLOGY", help_heading = "Machine")]
     on: Vec<String>,
     /// GPUs of the job; several are compared, as in 512,2048 or 256..4096 (powers of two)
     #[arg(long, value_name = "N[,N]|N..N", help_heading = "Machine")]
     gpus: Option<String>,
-    /// Profile of the GPU's kernels, by name (a100 h100 h100-500w h200 b200 gb200) or file [default: the machine's GPU]
+    /// Profile of the GPU's kernels and copies: by name (a100 h100 h100-500w h200 b200 gb200) or file [default: the machine's GPU]
     #[arg(long, value_name = "GPU", help_heading = "Machine")]
     gpu: Option<String>,
-    /// Network profile: built-in name or TOML file; several layer
+    /// Profile of links and hosts: built-in name or TOML file; several layer, the later wins per parameter
     #[arg(long, value_name = "PROFILE", help_heading = "Machine")]
     profile: Vec<String>,
     /// Layout, such as tp=8,pp=4,vpp=5,cp=1,ep=1; dp follows from the GPUs [default: searched]
@@ -102,11 +102,11 @@ pub(crate) struct Args {
     /// Simulate the best layout with one thing changed at a time: rates, latencies, power, failures
     #[arg(long, help_heading = "What if")]
     sensitivities: bool,
-    /// Simulate the best layout with other values of a key: constants of both profiles, nic.rate, nvlink.rate, pcie.rate,
+    /// Other values of a key: the best layout is simulated with each; keys are constants of both profiles, nic.rate, nvlink.rate, pcie.rate,
     /// fabric.rate, nics, slowest-gpu, bucket, failure-rate, or a flag of this help. x2, +10 and -10 are of the present value
     #[arg(long, value_name = "KEY=A[,B]", help_heading = "What if")]
     vary: Vec<String>,
-    /// Write a timeline of the best layout's step for ui.perfetto.dev: passes, messages and calls by stage
+    /// Write a timeline for ui.perfetto.dev: passes, messages and calls by stage of the best layout's step
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     timeline: Option<PathBuf>,
     /// Layouts of the answer, of one machine and count [default: 10]

@@ -8,14 +8,14 @@ use collcast::Error;
 use collcast::probe::{NetworkRequest, Outcome, Request, network, probe};
 use collcast_hwbackend::rendezvous::World;
 use collcast_hwbackend::verbs::Verbs;
+use collcast_reports::csv;
 use collcast_reports::model::Report;
-use collcast_reports::{csv, terminal};
 
-use super::bench::{VerbsArgs, seconds, source, watched};
+use super::bench::{VerbsArgs, source, watched};
 use super::call::Code;
 use super::launch;
-use super::output::{tell, write};
-use super::selectors::Named;
+use super::output::{FormatArgs, write};
+use super::selectors::{Named, span};
 
 /// What is probed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -36,7 +36,7 @@ With --backend verbs it writes DIR/verbs.csv (latencies, costs, rates of the NIC
 DIR/network.toml, a profile with the constants of the network that follow from them. It starts two processes here, or \
 takes its place under torchrun, mpirun or srun.")]
 pub(crate) struct Args {
-    /// Folder for what is found; made where it is not there
+    /// Write there: the folder for what is found; made where it is not there
     #[arg(short, long, value_name = "DIR", default_value = "probe")]
     output: PathBuf,
     /// What is probed
@@ -45,17 +45,19 @@ pub(crate) struct Args {
     #[command(flatten)]
     verbs: VerbsArgs,
     /// Processes that are started here for verbs, of which the first is measured with each other
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=64))]
-    ranks: u32,
-    /// Fewer sizes and channels: well below a minute
+    #[arg(long, alias = "ranks", value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=64))]
+    processes: u32,
+    /// Take less time: fewer sizes and channels, well below a minute
     #[arg(long)]
     quick: bool,
     /// Kernels of the first GPU alone, no collectives: products, copies, the clock under load
-    #[arg(long)]
-    compute: bool,
-    /// Seconds that a device may wait for a peer
-    #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = seconds)]
-    watchdog: f64,
+    #[arg(long, alias = "compute")]
+    kernels_only: bool,
+    /// Time that a device may wait for a peer
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = span)]
+    watchdog: Duration,
+    #[command(flatten)]
+    format: FormatArgs,
 }
 
 /// Batches of a measurement over verbs, and of a quick one.
@@ -63,24 +65,29 @@ const BATCHES: (u32, u32) = (21, 7);
 
 pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
     if args.backend == Probed::Verbs {
-        given.without(&["--compute"], "it is of GPUs", "leave it out, or leave --backend out")?;
+        given.without(&["--kernels-only"], "it is of GPUs", "leave it out, or leave --backend out")?;
         return probe_network(args);
     }
-    given.without(&["--nics", "--qps", "--ranks"], "it is of RDMA verbs", "leave it out, or add --backend verbs")?;
+    given.without(
+        &["--nics", "--qps", "--processes"],
+        "it is of RDMA verbs",
+        "leave it out, or add --backend verbs",
+    )?;
     let (bar, watch) = watched("note: ");
-    let patience = Duration::from_secs_f64(args.watchdog);
-    let outcome =
-        probe(&Request { quick: args.quick, compute: args.compute, patience, watch, ..Request::new(&args.output) })?;
+    let patience = args.watchdog;
+    let outcome = probe(&Request {
+        quick: args.quick,
+        compute: args.kernels_only,
+        patience,
+        watch,
+        ..Request::new(&args.output)
+    })?;
     bar.finish_and_clear();
     if !outcome.peers {
         say!("note: the GPUs do not reach each other's memory, so collectives are left out");
     }
     save(&outcome)?;
-    let report = outcome.report();
-    let printed = write(None, terminal::render(&report, None).as_bytes());
-    if printed.is_ok() {
-        tell(&terminal::notes(&report));
-    }
+    let printed = args.format.print(&outcome.report());
     match outcome.failure {
         Some(failure) => Err(failure.into()),
         None => printed.map(|()| if outcome.interrupted { Code::from(130) } else { Code::SUCCESS }),
@@ -93,9 +100,9 @@ fn probe_network(args: &Args) -> Result<Code, Error> {
     let (rank, local) = world.as_ref().map_or((0, 0), |world| (world.rank, world.local));
     let verbs = args.verbs.options(rank);
     Verbs::find(&verbs, local)?;
-    let Some(world) = world else { return launch::processes(args.ranks) };
+    let Some(world) = world else { return launch::processes(args.processes) };
     let (bar, watch) = watched("note: ");
-    let (folder, patience) = (args.output.clone(), Duration::from_secs_f64(args.watchdog));
+    let (folder, patience) = (args.output.clone(), args.watchdog);
     let batches = if args.quick { BATCHES.1 } else { BATCHES.0 };
     let outcome = network(&NetworkRequest { folder, quick: args.quick, batches, patience, world, verbs, watch })?;
     bar.finish_and_clear();
@@ -108,8 +115,7 @@ fn probe_network(args: &Args) -> Result<Code, Error> {
     if let Some(profile) = outcome.profile() {
         file("network.toml", &profile)?;
     }
-    write(None, terminal::render(&report, None).as_bytes())?;
-    tell(&terminal::notes(&report));
+    args.format.print(&report)?;
     Ok(Code::SUCCESS)
 }
 

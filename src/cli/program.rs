@@ -8,11 +8,12 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use collcast_sim::text::is_shown;
 
 use super::call::{self, Code};
+use super::config::{self, Default, Found};
 use super::scenario::expand;
 use super::selectors::Named;
 use super::{
-    bench, calibrate, check, compare, convert, lint, output, plan, probe, profile, report, serve, simulate, sweep,
-    topo, trace, transfer, tune, validate,
+    bench, calibrate, check, compare, completions, convert, lint, output, plan, probe, profile, report, schema,
+    self_test, serve, simulate, sweep, topo, trace, transfer, tune, validate,
 };
 use collcast::Error;
 
@@ -42,15 +43,19 @@ Exit codes: 0 done, 1 a comparison failed, 2 bad input or usage, 3 hardware or l
   collcast check SUITE.toml                 did a choice of NCCL or a forecast change, and why
   collcast report RESULT.json -o PAGE.html  results as one page for a browser, with pictures
   collcast topo list                        the built-in machines
-  collcast profile list -t dgx-h100         what is known of a machine, and which of it is taken")]
+  collcast profile list -t dgx-h100         what is known of a machine, and which of it is taken
+  collcast self-test                        what works on this machine, and what is missing for what")]
 pub(super) struct Cli {
     #[command(subcommand)]
     command: Command,
+    /// Say which value each option has and where it is from: command line, environment, file or built in
+    #[arg(long, global = true)]
+    show_config: bool,
 }
 
 #[derive(Subcommand)]
 enum Command {
-    /// Predict: one call or one training step (SCENARIO) in detail; --trace writes a Perfetto timeline
+    /// Predict: one call or one training step (SCENARIO) in detail; --timeline writes it for Perfetto
     Simulate(simulate::Args),
     /// Predict: a table over sizes, algorithms, protocols, channels and node counts
     Sweep(sweep::Args),
@@ -83,12 +88,20 @@ enum Command {
     Check(check::Args),
     /// Files: results of other commands as one page for a browser, with pictures
     Report(report::Args),
+    /// Files: the shape of every answer as JSON Schema, and of files that you write
+    Schema(schema::Args),
     /// Files: write an algorithm as MSCCL XML
     Convert(convert::Args),
     /// Files: list, show, draw, import machines and routes between GPUs
     Topo(topo::Args),
     /// Files: which profiles there are, which is taken for a machine, what they are made of
     Profile(profile::Args),
+    /// Setup: what works on this machine: the simulator, GPUs, CUDA's compiler, NCCL, RDMA
+    SelfTest(self_test::Args),
+    /// Setup: completions of a shell
+    Completions(completions::Args),
+    /// Setup: man pages
+    Man(completions::ManArgs),
 }
 
 /// Runs the program with words as a shell gives them, its name first. `program` is what to start where a command needs
@@ -99,17 +112,26 @@ pub fn main(words: Vec<OsString>, program: Option<PathBuf>) -> ExitCode {
 
 /// [`main()`], with the exit code as a number.
 pub fn exit_code(words: Vec<OsString>, program: Option<PathBuf>) -> u8 {
-    let found = parsed(&words);
     call::by_shell(words, program);
-    let (cli, given) = match found {
-        Ok(found) => found,
+    let words = call::words();
+    let result = match config::shown(&Cli::command(), &words) {
+        Some(shown) => shown.map(|(report, output)| output.print(&report, None).map(|()| Code::SUCCESS)),
+        None => parsed(&words, false).map(|Parsed { cli, given, taken }| {
+            call::with_defaults(taken);
+            config::misspelt(&Cli::command()).iter().for_each(|line| say!("note: {line}"));
+            run(cli, &given)
+        }),
+    };
+    let result = match result {
+        Ok(result) => result,
         Err(error) => {
             refuse(&error);
             // Help and version are no errors; everything else is bad usage.
             return u8::from(error.use_stderr()) * 2;
         }
     };
-    match run(cli, &given) {
+    call::untold().iter().for_each(|line| say!("note: {line}"));
+    match result {
         Ok(Code(code)) => code,
         Err(Error::BrokenPipe) => 0,
         Err(error) => {
@@ -120,9 +142,19 @@ pub fn exit_code(words: Vec<OsString>, program: Option<PathBuf>) -> u8 {
 }
 
 /// What words say.
-pub(super) fn parsed(words: &[OsString]) -> Result<(Cli, Named), clap::Error> {
-    let found = Cli::command().try_get_matches_from(expand(words)?)?;
-    Ok((Cli::from_arg_matches(&found)?, Named::of(&found)))
+pub(super) struct Parsed {
+    pub(super) cli: Cli,
+    /// The options that the words name.
+    pub(super) given: Named,
+    /// Defaults from a file or variables that stand in place of what they leave out, as they are told.
+    pub(super) taken: Vec<String>,
+}
+
+/// What words say; whether a program asks.
+pub(super) fn parsed(words: &[OsString], asked: bool) -> Result<Parsed, clap::Error> {
+    let Found { matches, taken, unnamed } = config::found(Cli::command(), expand(words)?, asked)?;
+    let given = Named::of(&matches).without_unnamed(&unnamed);
+    Ok(Parsed { cli: Cli::from_arg_matches(&matches)?, given, taken: taken.iter().map(Default::told).collect() })
 }
 
 /// Runs a command.
@@ -139,14 +171,18 @@ pub(super) fn run(cli: Cli, given: &Named) -> Result<Code, Error> {
         Command::Calibrate(args) => calibrate::run(&args, given),
         Command::Validate(args) => validate::run(&args),
         Command::Compare(args) => compare::run(&args),
-        Command::Trace(args) => trace::run(&args),
+        Command::Trace(args) => trace::run(&args, given),
         Command::Tune(args) => tune::run(&args, given),
         Command::Lint(args) => lint::run(&args),
         Command::Check(args) => check::run(&args, given),
         Command::Report(args) => report::run(&args),
+        Command::Schema(args) => schema::run(&args, given),
         Command::Convert(args) => convert::run(&args, given),
         Command::Topo(args) => topo::run(&args, given),
         Command::Profile(args) => profile::run(&args),
+        Command::SelfTest(args) => self_test::run(&args),
+        Command::Completions(args) => completions::run(&args, Cli::command()),
+        Command::Man(args) => completions::man(&args, Cli::command()),
     }
 }
 

@@ -1,8 +1,10 @@
 //! The selectors: which machine, collective, sizes, algorithms. The same in every command.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::parser::ValueSource;
 use collcast_hwbackend::read::ReadOptions;
@@ -21,6 +23,8 @@ use collcast::health::Gate;
 use collcast::site::DEFAULT_MACHINE;
 use collcast::{Error, Query, Site, SiteSpec, values};
 
+use super::config;
+
 /// Most points of a sweep: a slip such as `1:8G:1` must not run for ever.
 const MAX_POINTS: usize = 100_000;
 
@@ -29,10 +33,10 @@ pub(crate) struct MachineArgs {
     /// Built-in machine or topology file (.toml, NCCL .xml, nvidia-smi topo -m .txt, log of NCCL_DEBUG=INFO)
     #[arg(value_name = "TOPOLOGY", help_heading = "Machine")]
     pub(crate) machine: Option<String>,
-    /// The same as the positional TOPOLOGY
+    /// Built-in machine or topology file: the same as TOPOLOGY without a name
     #[arg(short, long, value_name = "TOPOLOGY", conflicts_with = "machine", help_heading = "Machine")]
     pub(crate) topology: Option<String>,
-    /// Hosts; a list such as 2,4,8 in sweep
+    /// Hosts; in sweep also a list such as 2,4,8
     #[arg(long, alias = "hosts", value_name = "N[,N]", value_delimiter = ',', help_heading = "Machine")]
     pub(crate) nodes: Vec<u32>,
     /// GPUs of each host, from the first
@@ -42,7 +46,7 @@ pub(crate) struct MachineArgs {
     /// gpu[01-04]:0-3, or @FILE with such lines
     #[arg(long, value_name = "PLACEMENT", help_heading = "Machine")]
     pub(crate) placement: Option<String>,
-    /// Profile: built-in name or TOML file; several layer, the later wins per parameter
+    /// Profile of links and hosts: built-in name or TOML file; several layer, the later wins per parameter
     #[arg(long, value_name = "PROFILE", help_heading = "Machine")]
     pub(crate) profile: Vec<String>,
     /// Channels to take in place of NCCL's search: a graph XML, as NCCL_GRAPH_FILE takes it
@@ -92,6 +96,11 @@ impl Named {
         Self(found.ids().filter(named).map(|id| format!("--{}", id.as_str().replace('_', "-"))).collect())
     }
 
+    /// The same without options that others asked for.
+    pub(crate) fn without_unnamed(self, unnamed: &BTreeSet<String>) -> Self {
+        Self(self.0.into_iter().filter(|option| !unnamed.contains(option)).collect())
+    }
+
     /// Refuses options that would do nothing.
     pub(crate) fn without(&self, options: &[&str], why: &str, hint: &str) -> Result<(), Error> {
         let named: Vec<&str> = options.iter().copied().filter(|option| self.has(option)).collect();
@@ -132,7 +141,7 @@ pub(crate) const OF_A_CALL: [&str; 18] = [
 /// How measurements are read.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct ReadArgs {
-    /// Collective of logs that do not say theirs
+    /// Collectives: the one of logs that do not say theirs
     #[arg(short, long, value_name = "NAME")]
     pub(crate) collective: Option<String>,
     /// Accept our own predictions as measurements
@@ -146,6 +155,21 @@ impl ReadArgs {
         let collective = self.collective.as_deref().map(|name| name.parse().map_err(unknown)).transpose()?;
         Ok(ReadOptions { allow_predicted: self.allow_predicted, collective, ..ReadOptions::default() })
     }
+}
+
+/// A time from a millisecond to a day, such as 0.5, 90s or 5m; a bare number is seconds.
+pub(crate) fn span(text: &str) -> Result<Duration, String> {
+    let (number, unit) = text.split_at(text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len()));
+    let unit = match unit {
+        "ms" => Some(1e-3),
+        "" | "s" => Some(1.0),
+        "m" | "min" => Some(60.0),
+        "h" => Some(3600.0),
+        _ => None,
+    };
+    let seconds = unit.zip(number.trim().parse::<f64>().ok()).map(|(unit, number)| unit * number);
+    let seconds = seconds.filter(|s| (0.001..=86_400.0).contains(s));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| "a time from 1ms to 24h, such as 500ms, 90s or 5m".to_owned())
 }
 
 /// Adds to the help of `--size` what a command takes where none is given.
@@ -175,7 +199,7 @@ pub(crate) struct CallArgs {
         help_heading = "Collective"
     )]
     pub(crate) collective: String,
-    /// Sizes as nccl-tests counts them: 64M, a list, or a range FROM:TO:FACTOR
+    /// Size of the data: as nccl-tests counts it, such as 64M, a list, or a range FROM:TO:FACTOR
     #[arg(short, long, alias = "sizes", value_name = "SIZE", help_heading = "Collective")]
     pub(crate) size: Option<String>,
     /// Smallest size, as in nccl-tests
@@ -197,7 +221,7 @@ pub(crate) struct CallArgs {
     /// Channels: auto or numbers from 1 to 64
     #[arg(long, value_name = "N[,N]", default_value = "auto", help_heading = "Collective")]
     pub(crate) channels: String,
-    /// single_thread, threads, processes or graph [default: processes on several hosts, else threads]
+    /// How kernels are started: single_thread, threads, processes or graph [default: processes on several hosts, else threads]
     #[arg(long, value_name = "MODE", help_heading = "Collective")]
     pub(crate) launch: Option<String>,
     /// Element type
@@ -253,9 +277,7 @@ pub(crate) fn profile_folders() -> Vec<PathBuf> {
     if let Some(paths) = std::env::var_os("COLLCAST_PROFILES") {
         return std::env::split_paths(&paths).filter(|path| !path.as_os_str().is_empty()).collect();
     }
-    let configuration = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
-    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".config"));
-    configuration.or_else(home).map(|folder| folder.join("collcast/profiles")).into_iter().collect()
+    config::folder().map(|folder| folder.join("profiles")).into_iter().collect()
 }
 
 impl MachineArgs {

@@ -28,8 +28,8 @@ Workers are copies of the model; 2x8 are two of 8 GPUs each, which split every p
 
   collcast serve llama3-70b --aggregated 4x8 --rate 10
   collcast serve llama3-70b --prefill 2x8 --decode 2x8 --rate 10 --input 2048 --output 256
-  collcast serve llama3-70b --split 4x8 --rate 10 --objective ttft=1s,tpot=50ms    who should prefill
-  collcast serve llama3-70b --smallest 64 --rate 10 --objective ttft=1s@p99,tpot=50ms       how many GPUs
+  collcast serve llama3-70b --try-splits 4x8 --rate 10 --slo ttft=1s,tpot=50ms    who should prefill
+  collcast serve llama3-70b --smallest 64 --rate 10 --slo ttft=1s@p99,tpot=50ms       how many GPUs
   collcast serve llama3-70b --prefill 1x8 --decode 1x8 --rate 4 --down 0:0 --vary nics=4,2     NICs
   collcast serve deepseek-v3 --precision fp8 --smallest 128 --on dgx-h200 --on gb200-nvl72      which machine
   collcast serve llama3-8b --aggregated 8x1 --trace requests.csv
@@ -60,10 +60,10 @@ pub(crate) struct Args {
     /// Price of a GPU and hour, or that of each machine, as in dgx-h100=2.5,gb200-nvl72=6
     #[arg(long, value_name = "PRICE", help_heading = "Machine")]
     price: Option<String>,
-    /// Profile of the GPU's kernels, by name (a100 h100 h200 b200 gb200) or file [default: the machine's GPU]
+    /// Profile of the GPU's kernels and copies: by name (a100 h100 h200 b200 gb200) or file [default: the machine's GPU]
     #[arg(long, value_name = "GPU", help_heading = "Machine")]
     gpu: Option<String>,
-    /// Profile of links and hosts: built-in name or TOML file; several layer
+    /// Profile of links and hosts: built-in name or TOML file; several layer, the later wins per parameter
     #[arg(long, value_name = "PROFILE", help_heading = "Machine")]
     profile: Vec<String>,
     /// Workers that prefill, such as 2x8; with --decode
@@ -76,10 +76,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NxGPUS", conflicts_with_all = ["prefill", "decode"], help_heading = "Workers")]
     aggregated: Option<String>,
     /// Try each split of so many workers, and all of them for both
-    #[arg(long, value_name = "NxGPUS", conflicts_with_all = ["prefill", "decode", "aggregated"], help_heading = "Workers")]
-    split: Option<String>,
+    #[arg(long, alias = "split", value_name = "NxGPUS", conflicts_with_all = ["prefill", "decode", "aggregated"], help_heading = "Workers")]
+    try_splits: Option<String>,
     /// Search the smallest fleet of at most so many GPUs that meets the objective, its workers and their layouts
-    #[arg(long, value_name = "GPUS", conflicts_with_all = ["prefill", "decode", "aggregated", "split"], help_heading = "Workers")]
+    #[arg(long, value_name = "GPUS", conflicts_with_all = ["prefill", "decode", "aggregated", "try_splits"], help_heading = "Workers")]
     smallest: Option<u32>,
     /// Precision of linear layers: bf16, fp8 or fp4; the cache is in BF16
     #[arg(long, value_name = "NAME", default_value = "bf16", help_heading = "Workers")]
@@ -128,11 +128,12 @@ pub(crate) struct Args {
     /// percentile, as in ttft=1s@p99
     #[arg(
         long,
+        alias = "objective",
         value_name = "ttft=TIME[@pN],tpot=TIME[@pN]",
         default_value = "ttft=1s,tpot=50ms",
         help_heading = "Load"
     )]
-    objective: String,
+    slo: String,
     #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]
@@ -175,7 +176,7 @@ impl Args {
                 by_layers: self.hand_off == "layers",
                 ..base.policy
             },
-            objective: objective(&self.objective)?,
+            objective: objective(&self.slo)?,
             ..base
         })
     }
@@ -243,10 +244,10 @@ fn objective(text: &str) -> Result<Objective, Error> {
         let (name, value) = part.split_once('=').unwrap_or((part, ""));
         let (limit, percentile) = value.split_once('@').unwrap_or((value, ""));
         let (which, flag) = match name {
-            "ttft" => (0, "--objective ttft"),
-            "tpot" => (1, "--objective tpot"),
+            "ttft" => (0, "--slo ttft"),
+            "tpot" => (1, "--slo tpot"),
             _ => {
-                let message = format!("--objective: `{part}` is neither ttft=TIME nor tpot=TIME");
+                let message = format!("--slo: `{part}` is neither ttft=TIME nor tpot=TIME");
                 return Err(Error::usage(message, "write it as ttft=1s,tpot=50ms, or ttft=1s@p99 for 99% of requests"));
             }
         };
@@ -266,12 +267,12 @@ fn objective(text: &str) -> Result<Objective, Error> {
 pub(crate) fn run(args: &Args) -> Result<Code, Error> {
     let request = args.request()?;
     let machines = args.machines()?;
-    let report = match (&args.split, args.smallest) {
+    let report = match (&args.try_splits, args.smallest) {
         (None, _) if machines.several() || machines.price.is_some() => {
             watched(MOST_PARTS, |watch| compare(&request, &machines, watch))?.report()
         }
         (Some(_), _) if machines.several() => {
-            return Err(Error::usage("--split is of one machine", "take --smallest GPUS, or name the workers"));
+            return Err(Error::usage("--try-splits is of one machine", "take --smallest GPUS, or name the workers"));
         }
         (Some(text), _) => {
             let all: Group = text.parse()?;

@@ -32,10 +32,10 @@ pub(crate) struct Args {
         long,
         value_name = "CALL[,CALL]",
         help_heading = "Collective",
-        conflicts_with_all = ["size", "minbytes", "maxbytes", "stepfactor", "split", "schedule", "counts", "trace", "chakra", "explain_choice", "vary"]
+        conflicts_with_all = ["size", "minbytes", "maxbytes", "stepfactor", "split", "schedule", "counts", "timeline", "chakra", "explain_choice", "vary"]
     )]
     group: Option<String>,
-    /// Another value of any key of a scenario, one row each: data_parallel.bucket=5 MiB,25 MiB
+    /// Other values of a key: any of a scenario, one row each, such as data_parallel.bucket=5 MiB,25 MiB
     #[arg(long, value_name = "KEY=A[,B]", help_heading = "Scenario")]
     vary: Vec<String>,
     /// Print the JSON schema of scenario files
@@ -44,9 +44,9 @@ pub(crate) struct Args {
     /// How a scenario's communication is simulated: flows, slices or auto
     #[arg(long, value_enum, default_value = "auto", help_heading = "Scenario")]
     level: LevelArg,
-    /// Write a timeline of ranks, channels and links for ui.perfetto.dev
-    #[arg(long, value_name = "FILE", help_heading = "Output")]
-    trace: Option<PathBuf>,
+    /// Write a timeline for ui.perfetto.dev: ranks, channels and links
+    #[arg(long, alias = "trace", value_name = "FILE", help_heading = "Output")]
+    timeline: Option<PathBuf>,
     /// Write a scenario's step as Chakra execution traces, a file for each rank: step.0.et, step.1.et
     #[arg(long, value_name = "DIR", help_heading = "Scenario")]
     chakra: Option<PathBuf>,
@@ -90,7 +90,7 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
     given.without(&["--level", "--chakra"], "it is for a scenario's step, and this is none", "leave it out")?;
     args.call.check(given)?;
     if args.call.split.is_some() {
-        given.without(&["--trace"], "a timeline is of one communicator", "leave out --split")?;
+        given.without(&["--timeline"], "a timeline is of one communicator", "leave out --split")?;
     }
     args.machine.note_default();
     no_such_scenario(args.machine.name())?;
@@ -119,7 +119,7 @@ fn run_call(args: &Args) -> Result<Code, Error> {
     }
     let request = forecast::Request { queries, explain: call.explain_choice, ..forecast::Request::default() };
     let outcome = forecast::forecast(&site, &request)?;
-    if let (Some(path), Some(row)) = (&args.trace, outcome.rows.first()) {
+    if let (Some(path), Some(row)) = (&args.timeline, outcome.rows.first()) {
         write_timeline(path, &timeline(&site, row)?)?;
     }
     args.page.write_drawn(|| {
@@ -165,7 +165,7 @@ fn run_step(args: &Args, given: &Named, scenario: step::Request) -> Result<Code,
     let mut site = args.call.spec(&args.machine, args.machine.one_node_count()?)?;
     site.topology = args.machine.topology.clone();
     let outcome = step::step(&step::Request { site, vary: args.vary.clone(), level, ..scenario })?;
-    if let Some(path) = &args.trace {
+    if let Some(path) = &args.timeline {
         write_timeline(path, &step::timeline(&outcome)?)?;
     }
     if let Some(folder) = &args.chakra {

@@ -28,11 +28,11 @@ enum TopoCommand {
     },
     /// A commented topology file to start from (--schema: its JSON schema)
     New {
-        /// Print the JSON schema of topology files instead
+        /// Print the JSON schema of these files: topologies
         #[arg(long)]
         schema: bool,
-        /// Write there in place of stdout
-        #[arg(short, long)]
+        /// Write there in place of stdout: whole or not at all
+        #[arg(short, long, value_name = "PATH")]
         output: Option<PathBuf>,
     },
     /// One screen about a machine: GPUs, links, NICs, bisection, everything assumed
@@ -51,7 +51,7 @@ enum TopoCommand {
         /// Rank that receives
         to: u32,
         /// Hosts
-        #[arg(long, alias = "hosts")]
+        #[arg(long, alias = "hosts", value_name = "N")]
         nodes: Option<u32>,
         #[command(flatten)]
         nccl: NcclArgs,
@@ -63,7 +63,7 @@ enum TopoCommand {
         #[command(flatten)]
         machine: MachineArgs,
         /// Ranks, from the first GPU; all GPUs by default
-        #[arg(long)]
+        #[arg(long, value_name = "N")]
         ranks: Option<u32>,
         /// The graphs of the first host as XML, as NCCL_GRAPH_DUMP_FILE writes them and for a file that ends in .xml
         #[arg(long)]
@@ -80,8 +80,8 @@ enum TopoCommand {
         /// DOT in place of SVG, as for a file that ends in .dot or .gv
         #[arg(long)]
         dot: bool,
-        /// Write there in place of stdout
-        #[arg(short, long, value_parser = picture_file)]
+        /// Write there in place of stdout: whole or not at all
+        #[arg(short, long, value_name = "PATH", value_parser = picture_file)]
         output: Option<PathBuf>,
     },
     /// Turn what other programs say of a machine into one: an NCCL XML template, nvidia-smi text, a log of NCCL, lstopo's
@@ -93,7 +93,7 @@ enum TopoCommand {
         #[arg(long, alias = "onto", value_name = "TOPOLOGY")]
         like: Option<String>,
         /// Write there in place of stdout: a host as NCCL topology XML, a cluster as a topology file
-        #[arg(short, long)]
+        #[arg(short, long, value_name = "PATH")]
         output: Option<PathBuf>,
     },
 }

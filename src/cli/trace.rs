@@ -8,7 +8,7 @@ use collcast::{Error, SiteSpec, step};
 
 use super::call::Code;
 use super::output::{Format, OutputArgs, PageArgs};
-use super::selectors::{NcclArgs, profile_folders};
+use super::selectors::{Named, NcclArgs, profile_folders};
 
 #[derive(clap::Args, Debug)]
 #[command(group = clap::ArgGroup::new("machine").args(["topology", "on"]))]
@@ -36,10 +36,10 @@ pub(crate) struct Args {
     /// rank; or one GOAL schedule or SimAI workload
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// The machine that it ran on, to judge calls by: built-in machine or topology file
+    /// Built-in machine or topology file: the one that it ran on, to judge calls by
     #[arg(short, long, value_name = "TOPOLOGY", help_heading = "Machine")]
     topology: Option<String>,
-    /// The machine that the step is to run on: built-in machine or topology file
+    /// Built-in machine or topology file: the one that the step is to run on
     #[arg(long, value_name = "TOPOLOGY", conflicts_with = "topology", help_heading = "Machine")]
     on: Option<String>,
     /// Hosts [default: as many as the ranks need]
@@ -48,7 +48,7 @@ pub(crate) struct Args {
     /// GPUs of each host, from the first
     #[arg(long, value_name = "N", requires = "machine", help_heading = "Machine")]
     gpus: Option<u32>,
-    /// Profile: built-in name or TOML file; several layer
+    /// Profile of links and hosts: built-in name or TOML file; several layer, the later wins per parameter
     #[arg(long, value_name = "PROFILE", requires = "machine", help_heading = "Machine")]
     profile: Vec<String>,
     #[command(flatten)]
@@ -62,7 +62,7 @@ pub(crate) struct Args {
 /// Launch gaps that a screen shows; the longest come first.
 const GAPS_SHOWN: usize = 5;
 
-pub(crate) fn run(args: &Args) -> Result<Code, Error> {
+pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
     let described = args.files.iter().any(|path| step::is_recorded(path));
     if described && args.on.is_none() {
         return Err(Error::usage(
@@ -70,7 +70,9 @@ pub(crate) fn run(args: &Args) -> Result<Code, Error> {
             "name a machine with --on, and the step is forecast there",
         ));
     }
-    let site = match args.topology.as_ref().or(args.on.as_ref()) {
+    // A default of --on is for what can only be forecast.
+    let forecast = described || given.has("--on");
+    let site = match if forecast { &args.on } else { &args.topology } {
         Some(topology) => Some(args.nccl.on(SiteSpec {
             topology: Some(topology.clone()),
             nodes: args.nodes,
@@ -79,15 +81,13 @@ pub(crate) fn run(args: &Args) -> Result<Code, Error> {
             profile_folders: profile_folders(),
             ..SiteSpec::default()
         })?),
-        None if args.nccl.nccl.is_some() || !args.nccl.env.is_empty() => {
-            return Err(Error::usage(
-                "--nccl and --env change forecasts, and no machine is named",
-                "name the one that it ran on with -t, or leave them out",
-            ));
+        None => {
+            let hint = "name the one that it ran on with -t, or leave it out";
+            given.without(&["--nccl", "--env"], "it changes forecasts, and no machine is named", hint)?;
+            None
         }
-        None => None,
     };
-    if let (true, Some(site)) = (args.on.is_some(), &site) {
+    if let (true, Some(site)) = (forecast, &site) {
         let outcome = if described { step::recorded(&args.files, site)? } else { step::profiled(&args.files, site)? };
         args.page.write(|| outcome.report())?;
         args.output.print(&outcome.report(), None)?;

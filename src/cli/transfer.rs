@@ -30,10 +30,10 @@ pub(crate) struct Args {
     /// Hosts
     #[arg(long, value_name = "N", help_heading = "Machine")]
     nodes: Option<u32>,
-    /// Profile of links and hosts: built-in name or TOML file; several layer
+    /// Profile of links and hosts: built-in name or TOML file; several layer, the later wins per parameter
     #[arg(long, value_name = "PROFILE", help_heading = "Machine")]
     profile: Vec<String>,
-    /// Profile of the GPU's copies, by name (a100 h100 h200 b200 gb200) or file [default: the machine's GPU]
+    /// Profile of the GPU's kernels and copies: by name (a100 h100 h200 b200 gb200) or file [default: the machine's GPU]
     #[arg(long, value_name = "GPU", help_heading = "Machine")]
     gpu: Option<String>,
     /// NVMe drives of each host, which share their bytes [default: the machine's]
@@ -45,7 +45,7 @@ pub(crate) struct Args {
     /// Where they go: as many places, or one
     #[arg(long, value_name = "PLACE", required_unless_present = "break_even", help_heading = "Transfer")]
     to: Option<String>,
-    /// Bytes of all pairs together, such as 1G
+    /// Size of the data: bytes of all pairs together, such as 1G
     #[arg(short, long, value_name = "SIZE", required_unless_present = "break_even", help_heading = "Transfer")]
     size: Option<String>,
     /// Bytes of a contiguous piece, each with a descriptor of its own: 4K for one head of 128 in blocks of 16 tokens

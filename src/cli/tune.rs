@@ -18,8 +18,8 @@ use collcast_sim::nccl::{CsvTuner, FUNCTIONS};
 
 use super::bench::{Runner, watched};
 use super::call::{self, Code};
-use super::output::{Format, OutputArgs, PageArgs, formats, write as write_to};
-use super::selectors::{CallArgs, MachineArgs, Named, OF_A_CALL, default_sizes};
+use super::output::{Format, FormatArgs, PageArgs, write as write_to};
+use super::selectors::{CallArgs, MachineArgs, Named, OF_A_CALL, default_sizes, span};
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -63,25 +63,24 @@ pub(crate) struct Args {
     /// Measure on this host what is expected to gain most
     #[arg(long, help_heading = "Measurement")]
     measure: bool,
-    /// Who measures
+    /// Who runs the calls
     #[arg(long, value_enum, default_value = "nccl", requires = "measure", help_heading = "Measurement")]
     backend: Runner,
-    /// Time for all measurements, such as 90s or 5m
-    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = time, requires = "measure", help_heading = "Measurement")]
+    /// Time that measurements may take: all of them, such as 90s or 5m
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = span, requires = "measure", help_heading = "Measurement")]
     budget: Duration,
-    /// Let NCCL use NVLink multicast (NVLS) while measuring; off by default
+    /// Let NCCL use NVLink multicast (NVLS); off by default
     #[arg(long, requires = "measure", help_heading = "Measurement")]
     nvls: bool,
-    /// Write settings even where the measured times do not belong together
+    /// Write in spite of doubt: also settings where the measured times do not belong together
     #[arg(long, help_heading = "Output")]
     force: bool,
     /// Print only the sizes where another choice is advised
     #[arg(long, help_heading = "Output")]
     changes_only: bool,
-    /// How to print
-    #[arg(long, value_parser = formats(), default_value = "table", help_heading = "Output")]
-    format: Format,
-    /// Folder for tuner.csv, nccl.env, slurm.sh, kubernetes.yaml, tune.json and tune.md; made if it is not there
+    #[command(flatten)]
+    format: FormatArgs,
+    /// Write there: the folder for tuner.csv, nccl.env, slurm.sh, kubernetes.yaml, tune.json and tune.md; made if it is not there
     #[arg(short, long, value_name = "DIR", help_heading = "Output")]
     output: Option<PathBuf>,
     #[command(flatten)]
@@ -237,7 +236,7 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
         write(&outcome, &report(false), &report(true), folder)?;
     }
     args.page.write(|| report(true))?;
-    OutputArgs { format: Some(args.format), output: None }.print(&report(args.format == Format::Table), None)?;
+    args.format.print(&report(args.format.format() == Format::Table))?;
     Ok(match &outcome.ended {
         _ if !usable => Code::FAILURE,
         Some(ended) => Code::from(ended.code),
@@ -269,20 +268,6 @@ fn measured(args: &Args, site: &Site, mut request: Request) -> Result<Outcome, E
     let outcome = tune_measuring(site, &request, &mut Live { site, request: bench, gpu: None }, budget);
     bar.finish_and_clear();
     outcome
-}
-
-/// A time of at most a day, such as 90s, 5m or 1h.
-fn time(text: &str) -> Result<Duration, String> {
-    let (number, unit) = text.split_at(text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len()));
-    let unit = match unit {
-        "" | "s" => Some(1.0),
-        "m" | "min" => Some(60.0),
-        "h" => Some(3600.0),
-        _ => None,
-    };
-    let seconds = unit.zip(number.parse::<f64>().ok()).map(|(unit, number)| unit * number);
-    let seconds = seconds.filter(|s| (1.0..=86_400.0).contains(s));
-    seconds.map(Duration::from_secs_f64).ok_or_else(|| "a time from 1s to 24h, such as 90s or 5m".to_owned())
 }
 
 /// What of the selectors has no meaning here.

@@ -47,19 +47,19 @@ pub(crate) struct Args {
     /// Hosts
     #[arg(long, alias = "hosts", value_name = "N", help_heading = "Machine")]
     nodes: Option<u32>,
-    /// GPUs of each host
+    /// GPUs of each host, from the first
     #[arg(long, value_name = "N", help_heading = "Machine")]
     gpus: Option<u32>,
-    /// Profile: built-in name or TOML file; several layer
+    /// Profile of links and hosts: built-in name or TOML file; several layer, the later wins per parameter
     #[arg(long, value_name = "PROFILE", help_heading = "Machine")]
     profile: Vec<String>,
-    /// Judge tables of kernels (docs/formats.md) by this GPU: a100, h100, h200, b200, gb200, or a TOML file
+    /// Read tables of kernels (docs/formats.md): judge them by this GPU, which is a100, h100, h200, b200, gb200, or a TOML file
     #[arg(long, value_name = "GPU", help_heading = "Machine", conflicts_with_all = [
         "topology", "nodes", "gpus", "profile", "launch", "fail_below", "require_pass", "against", "history", "next_runs", "closest",
         "no_doctor", "plots", "collective", "allow_predicted",
     ])]
     compute: Option<String>,
-    /// Launch mode of rows that do not say theirs
+    /// How kernels are started: the launch mode of rows that do not say theirs
     #[arg(long, value_name = "MODE")]
     launch: Option<String>,
     /// Fail (exit 1) when the median error of a group is larger, such as 20%: of those forced, where there are any

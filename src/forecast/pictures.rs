@@ -68,7 +68,7 @@ fn channel(schedule: &Schedule, workers: &[Wired], slices: Vec<super::timeline::
     let part =
         if all > MOST_SPANS { format!(" The first {MOST_SPANS} of {all} slices are shown.") } else { String::new() };
     let caption = format!(
-        "The first of {} channels: a box for each slice, from its first byte to its last. --trace FILE has all of them.{part}",
+        "The first of {} channels: a box for each slice, from its first byte to its last. --timeline FILE has all of them.{part}",
         schedule.plan.channels
     );
     Figure::new("What the ranks do, and when", caption, Drawing::Timeline(timeline))

@@ -110,7 +110,7 @@ impl Outcome {
 /// A machine that cannot be read, nothing to look at, [`Error::Cancelled`].
 pub fn lint(request: &Request) -> Result<Outcome, Error> {
     if request.inputs.is_empty() && request.process.is_none() && request.host.is_none() {
-        return Err(Error::usage("there is nothing to look at", "name files, or give --env, --pid N or --host"));
+        return Err(Error::usage("there is nothing to look at", "name files, or give --own-env, --pid N or --host"));
     }
     let machine = request.machine.as_ref().map(Machine::load).transpose()?;
     let mut outcome = Outcome { notes: machine.as_ref().map(Machine::notes).unwrap_or_default(), ..Outcome::default() };

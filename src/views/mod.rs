@@ -18,6 +18,8 @@ pub mod options;
 pub mod plan;
 pub mod probe;
 pub mod profile;
+pub mod schema;
+pub mod self_test;
 pub mod serve;
 pub mod step;
 pub mod topo;

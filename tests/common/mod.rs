@@ -9,8 +9,9 @@ pub(crate) fn collcast(args: &[&str]) -> (i32, String, String) {
     let out = Command::new(env!("CARGO_BIN_EXE_collcast"))
         .args(args)
         .current_dir(env!("CARGO_MANIFEST_DIR"))
-        // Whoever runs the tests may have profiles.
+        // Whoever runs the tests may have profiles, and defaults.
         .env("COLLCAST_PROFILES", "")
+        .env("COLLCAST_CONFIG", "")
         .stdin(Stdio::null())
         .output()
         .unwrap();

@@ -170,7 +170,7 @@ pub(super) struct Product {
 // SAFETY: used by one thread at a time; what it points to lives as long as the process.
 unsafe impl Sync for Product {}
 
-fn open() -> Result<Library, ExecError> {
+pub(super) fn open() -> Result<Library, ExecError> {
     let mut names: Vec<PathBuf> =
         ["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"].into_iter().map(PathBuf::from).collect();
     let mut folders = vec![PathBuf::from("/usr/local/cuda/lib64")];

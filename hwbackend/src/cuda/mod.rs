@@ -209,6 +209,30 @@ impl Cuda {
     }
 }
 
+/// What the GPUs of this host are, and their driver, as keys and values.
+///
+/// # Errors
+/// No driver, or no GPU.
+pub fn facts() -> Result<Vec<(&'static str, String)>, ExecError> {
+    Ok(device_facts(&open()?))
+}
+
+/// Version of the run-time compiler.
+///
+/// # Errors
+/// Where it was looked for.
+pub fn compiler() -> Result<String, ExecError> {
+    open_compiler()
+}
+
+/// Looks for the library of matrix products.
+///
+/// # Errors
+/// Where it was looked for.
+pub fn products() -> Result<(), ExecError> {
+    cublaslt::open().map(|_| ())
+}
+
 /// The number of GPUs that the driver shows.
 ///
 /// # Errors

@@ -46,7 +46,15 @@ pub struct Nccl {
 
 /// Version of the library, such as `2.28.9`, where it is there.
 pub fn version() -> Option<String> {
-    Api::open().ok().map(|api| api.version())
+    library().ok()
+}
+
+/// Version of the library.
+///
+/// # Errors
+/// Where it was looked for.
+pub fn library() -> Result<String, ExecError> {
+    Api::open().map(|api| api.version())
 }
 
 impl Nccl {

@@ -52,7 +52,7 @@ def options(command: str) -> dict[str, str]: ...
 '''
 
 #: Commands that also print what is no report.
-TEXT = {"convert"}
+TEXT = {"completions", "convert", "man", "schema"}
 
 
 #: Commands whose options are those of a command within them.
@@ -85,7 +85,7 @@ def stubs() -> str:
     parts.append(signature("forecast", "sweep", "machine: _Value | None = None, /"))
     for command, _ in _collcast.commands():
         if command != "report":
-            parts.append(signature(command, command, "*values: _Value | None"))
+            parts.append(signature(command.replace("-", "_"), command, "*values: _Value | None"))
     return "\n".join(parts) + "\n"
 
 

@@ -32,13 +32,17 @@ __all__ = [
     "calibrate",
     "check",
     "compare",
+    "completions",
     "convert",
     "forecast",
     "lint",
+    "man",
     "options",
     "plan",
     "probe",
     "profile",
+    "schema",
+    "self_test",
     "serve",
     "simulate",
     "sweep",
@@ -199,7 +203,7 @@ def _function(command: str, about: str):
         for name, positional, _, help in _collcast.choices(command)
         if not positional and name != "format"
     )
-    function.__name__ = function.__qualname__ = command
+    function.__name__ = function.__qualname__ = command.replace("-", "_")
     function.__doc__ = f"{about}\n\nOptions, as of `collcast {command}`:\n{listed}\n"
     function.__module__ = __name__
     return function
@@ -207,7 +211,7 @@ def _function(command: str, about: str):
 
 for _command, _about in _collcast.commands():
     if _command != "report":
-        globals()[_command] = _function(_command, _about)
+        globals()[_command.replace("-", "_")] = _function(_command, _about)
 del _command, _about
 
 

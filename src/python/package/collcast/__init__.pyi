@@ -12,7 +12,7 @@ _Value = str | int | float | PathLike[str]
 _Values = _Value | Sequence[_Value] | range
 _Pairs = _Values | Mapping[str, _Value]
 
-__all__ = ['Error', 'Result', '__version__', 'ask', 'bench', 'calibrate', 'check', 'compare', 'convert', 'forecast', 'lint', 'options', 'plan', 'probe', 'profile', 'serve', 'simulate', 'sweep', 'topo', 'trace', 'transfer', 'tune', 'validate']
+__all__ = ['Error', 'Result', '__version__', 'ask', 'bench', 'calibrate', 'check', 'compare', 'completions', 'convert', 'forecast', 'lint', 'man', 'options', 'plan', 'probe', 'profile', 'schema', 'self_test', 'serve', 'simulate', 'sweep', 'topo', 'trace', 'transfer', 'tune', 'validate']
 
 ROWS: int
 HEIGHT: int
@@ -113,7 +113,7 @@ def simulate(
     vary: _Pairs | None = None,
     scenario_schema: bool | None = None,
     level: _Values | None = None,
-    trace: _Values | None = None,
+    timeline: _Values | None = None,
     chakra: _Values | None = None,
     format: _Values | None = None,
     output: _Values | None = None,
@@ -201,7 +201,7 @@ def serve(
     prefill: _Values | None = None,
     decode: _Values | None = None,
     aggregated: _Values | None = None,
-    split: _Values | None = None,
+    try_splits: _Values | None = None,
     precision: _Values | None = None,
     hand_off: _Values | None = None,
     host_cache: _Values | None = None,
@@ -215,7 +215,7 @@ def serve(
     prefixes: _Values | None = None,
     seed: _Values | None = None,
     trace: _Values | None = None,
-    objective: _Values | None = None,
+    slo: _Values | None = None,
     format: _Values | None = None,
     output: _Values | None = None,
     report: _Values | None = None,
@@ -308,10 +308,11 @@ def probe(
     backend: _Values | None = None,
     nics: _Pairs | None = None,
     qps: _Values | None = None,
-    ranks: _Values | None = None,
+    processes: _Values | None = None,
     quick: bool | None = None,
-    compute: bool | None = None,
+    kernels_only: bool | None = None,
     watchdog: _Values | None = None,
+    format: _Values | None = None,
     **more: _Pairs | bool | None,
 ) -> Result: ...
 def calibrate(
@@ -323,7 +324,7 @@ def calibrate(
     min_size: _Values | None = None,
     fit: _Pairs | None = None,
     keep: _Pairs | None = None,
-    split: _Pairs | None = None,
+    hold_back: _Pairs | None = None,
     held_out: _Values | None = None,
     folds: _Values | None = None,
     name: _Values | None = None,
@@ -438,10 +439,10 @@ def tune(
 ) -> Result: ...
 def lint(
     *values: _Value | None,
-    env: bool | None = None,
+    own_env: bool | None = None,
     pid: _Values | None = None,
     host: bool | None = None,
-    root: _Values | None = None,
+    host_root: _Values | None = None,
     topology: _Values | None = None,
     nodes: _Values | None = None,
     gpus: _Values | None = None,
@@ -464,6 +465,12 @@ def check(
     report: _Values | None = None,
     **more: _Pairs | bool | None,
 ) -> Result: ...
+def schema(
+    *values: _Value | None,
+    format: _Values | None = None,
+    output: _Values | None = None,
+    **more: _Pairs | bool | None,
+) -> Result | str: ...
 def convert(
     *values: _Value | None,
     topology: _Values | None = None,
@@ -501,3 +508,19 @@ def convert(
 ) -> Result | str: ...
 def topo(*values: _Value | None, **options: _Pairs | bool | None) -> Result | str: ...
 def profile(*values: _Value | None, **options: _Pairs | bool | None) -> Result | str: ...
+def self_test(
+    *values: _Value | None,
+    format: _Values | None = None,
+    output: _Values | None = None,
+    **more: _Pairs | bool | None,
+) -> Result: ...
+def completions(
+    *values: _Value | None,
+    output: _Values | None = None,
+    **more: _Pairs | bool | None,
+) -> Result | str: ...
+def man(
+    *values: _Value | None,
+    output: _Values | None = None,
+    **more: _Pairs | bool | None,
+) -> Result | str: ...

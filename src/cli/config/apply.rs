@@ -1,0 +1,194 @@
+//! What words say, with defaults in place of what they leave out.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use collcast::Error;
+use collcast_sim::collective::nearest;
+
+use super::file;
+use super::known::{Default, OTHERS, PREFIX, may, options, variable};
+
+/// What words say, with defaults in place of what they leave out.
+pub(in super::super) struct Found {
+    pub(in super::super) matches: ArgMatches,
+    /// The defaults that were taken.
+    pub(in super::super) taken: Vec<Default>,
+    /// Options, with dashes, that are given as words because others need them, and that nobody named.
+    pub(in super::super) unnamed: BTreeSet<String>,
+}
+
+/// The words that name a command, such as `topo`, `show`; the command, and where its options begin.
+pub(super) fn named<'a>(all: &'a Command, words: &[OsString]) -> (Vec<String>, &'a Command, usize) {
+    let (mut names, mut command) = (Vec::new(), all);
+    let mut at = words.iter().skip(1).take_while(|word| word.to_string_lossy().starts_with('-')).count() + 1;
+    while let Some(inner) = words.get(at).and_then(|word| command.find_subcommand(word)) {
+        names.push(inner.get_name().to_owned());
+        (command, at) = (inner, at + 1);
+    }
+    (names, command, at)
+}
+
+/// The defaults of a command, by option: those of variables in place of those of the file.
+pub(super) fn defaults(all: &Command, names: &[String]) -> Result<BTreeMap<String, Default>, Error> {
+    let mut found = BTreeMap::new();
+    let mut add = |one: Default| _ = found.insert(one.option.clone(), one);
+    file::defaults(all, names)?.into_iter().for_each(&mut add);
+    for option in options(all).into_iter().filter_map(Arg::get_long) {
+        let Some(from) = variable(option) else { continue };
+        if let Ok(value) = std::env::var(&from) {
+            add(Default { option: option.to_owned(), values: vec![value], from });
+        }
+    }
+    Ok(found)
+}
+
+/// Variables that look like defaults and are none, with what is meant.
+pub(in super::super) fn misspelt(all: &Command) -> Vec<String> {
+    let known: BTreeSet<String> = options(all).into_iter().filter_map(|arg| variable(arg.get_long()?)).collect();
+    let ours = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    let strange =
+        ours.filter(|name| name.starts_with(PREFIX) && !OTHERS.contains(&name.as_str()) && !known.contains(name));
+    strange
+        .filter_map(|name| {
+            let near = nearest(&name, known.iter().map(String::as_str))?;
+            Some(format!("{name} sets nothing: did you mean {near}?"))
+        })
+        .collect()
+}
+
+/// The options that words name, of the innermost command.
+fn explicit(matches: &ArgMatches) -> BTreeSet<String> {
+    if let Some((_, inner)) = matches.subcommand() {
+        return explicit(inner);
+    }
+    let named = |id: &&clap::Id| matches.value_source(id.as_str()) == Some(ValueSource::CommandLine);
+    matches.ids().filter(named).map(|id| id.as_str().to_owned()).collect()
+}
+
+/// Reads words, with defaults. A program that asks has no use for `format`.
+pub(in super::super) fn found(all: Command, words: Vec<OsString>, asked: bool) -> Result<Found, clap::Error> {
+    let refuse =
+        |error: Error| clap::Error::raw(ErrorKind::ValueValidation, format!("{}\n", without_head(&error.render())));
+    let (names, command, place) = named(&all, &words);
+    let mut defaults = if command.is_hide_set() { BTreeMap::new() } else { defaults(&all, &names).map_err(refuse)? };
+    let given = match all.clone().ignore_errors(true).try_get_matches_from(&words) {
+        Ok(matches) => explicit(&matches),
+        // Help and version.
+        Err(error) => return Err(error),
+    };
+    let arg_of = |option: &str| command.get_arguments().find(|arg| arg.get_long() == Some(option));
+    let conflicts = |arg: &Arg| {
+        let with = |other: &Arg| command.get_arg_conflicts_with(other).iter().any(|one| one.get_id() == arg.get_id());
+        let named = |other: &&Arg| given.contains(other.get_id().as_str());
+        let mine = command.get_arg_conflicts_with(arg);
+        command
+            .get_arguments()
+            .filter(named)
+            .any(|other| with(other) || mine.iter().any(|one| one.get_id() == other.get_id()))
+    };
+    defaults.retain(|option, _| {
+        // The name of a file says how it is written.
+        let format = option == "format" && (asked || given.contains("output"));
+        !format
+            && arg_of(option).is_some_and(|arg| may(arg) && !given.contains(arg.get_id().as_str()) && !conflicts(arg))
+    });
+    for default in defaults.values_mut() {
+        if let Some(arg) = arg_of(&default.option) {
+            default.values = checked(arg, default).map_err(refuse)?;
+        }
+    }
+    let ids: BTreeMap<String, String> = (defaults.keys())
+        .filter_map(|option| Some((option.clone(), arg_of(option)?.get_id().as_str().to_owned())))
+        .collect();
+    let all = with(all, &names, &ids, &defaults);
+    let (mut words, mut unnamed) = (words, BTreeSet::new());
+    let matches = loop {
+        match all.clone().try_get_matches_from(&words) {
+            Ok(matches) => break matches,
+            Err(error) => {
+                let needed =
+                    defaults.values().find(|one| !unnamed.contains(&one.option) && is_missing(&error, &one.option));
+                let Some(needed) = needed else { return Err(error) };
+                // What an option needs is there, and clap counts only what is given.
+                let given = needed.values.iter().map(|value| format!("--{}={value}", needed.option).into());
+                words.splice(place..place, given);
+                unnamed.insert(needed.option.clone());
+            }
+        }
+    };
+    let source = |option: &String| innermost(&matches).value_source(&ids[option]);
+    let taken =
+        |one: &&Default| unnamed.contains(&one.option) || source(&one.option) == Some(ValueSource::DefaultValue);
+    let taken = defaults.values().filter(taken).cloned().collect();
+    let unnamed = unnamed.iter().map(|option| format!("--{}", ids[option].replace('_', "-"))).collect();
+    Ok(Found { matches, taken, unnamed })
+}
+
+pub(super) fn without_head(text: &str) -> &str {
+    text.strip_prefix("error: ").unwrap_or(text)
+}
+
+pub(super) fn innermost(matches: &ArgMatches) -> &ArgMatches {
+    matches.subcommand().map_or(matches, |(_, inner)| innermost(inner))
+}
+
+/// Whether words are refused because an option is not given.
+fn is_missing(error: &clap::Error, option: &str) -> bool {
+    let missing = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::Strings(missing)) => missing.as_slice(),
+        _ => &[],
+    };
+    let is = |text: &String| text.split([' ', '=', '[']).next() == Some(&format!("--{option}"));
+    error.kind() == ErrorKind::MissingRequiredArgument && missing.iter().any(is)
+}
+
+/// The values of a default as its option takes them.
+fn checked(arg: &Arg, default: &Default) -> Result<Vec<String>, Error> {
+    let (name, from) = (format!("--{}", default.option), &default.from);
+    if !arg.get_action().takes_values() {
+        return match default.values.as_slice() {
+            [one] if matches!(one.as_str(), "true" | "1" | "yes") => Ok(vec!["true".to_owned()]),
+            [one] if matches!(one.as_str(), "false" | "0" | "no" | "") => Ok(vec!["false".to_owned()]),
+            _ => Err(Error::usage(format!("{from}: {name} is yes or no"), "give true or false")),
+        };
+    }
+    let values: Vec<String> = match arg.get_value_delimiter() {
+        Some(delimiter) => default.values.iter().flat_map(|all| all.split(delimiter)).map(str::to_owned).collect(),
+        // Lists are joined as people write them, where an option is given once.
+        None if !matches!(arg.get_action(), ArgAction::Append) => vec![default.values.join(",")],
+        None => default.values.clone(),
+    };
+    let lone = Arg::new("value").value_parser(arg.get_value_parser().clone()).allow_hyphen_values(true);
+    let command = Command::new("collcast").no_binary_name(true).disable_help_flag(true).arg(lone);
+    for value in &values {
+        if let Err(error) = command.clone().try_get_matches_from([value]) {
+            let text = error.to_string().replace("'[value]'", &format!("'{name}'"));
+            let what = without_head(text.split("\n\nFor more").next().unwrap_or_default().trim_end());
+            return Err(Error::usage(
+                format!("{from}: {what}"),
+                format!("`collcast --help` of the command says what {name} takes"),
+            ));
+        }
+    }
+    Ok(values)
+}
+
+/// The commands with defaults in the one that words name.
+fn with(
+    command: Command,
+    names: &[String],
+    ids: &BTreeMap<String, String>,
+    defaults: &BTreeMap<String, Default>,
+) -> Command {
+    match names {
+        [first, rest @ ..] => command.mut_subcommand(first, |inner| with(inner, rest, ids, defaults)),
+        [] => defaults.values().fold(command, |command, default| {
+            let values = default.values.clone();
+            command.mut_arg(&ids[&default.option], |arg| arg.default_values(values))
+        }),
+    }
+}

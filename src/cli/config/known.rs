@@ -1,0 +1,101 @@
+//! Which options may have a default, and what a default is.
+
+use std::path::PathBuf;
+
+use clap::{Arg, ArgAction, Command};
+
+/// The variable that names the file; empty for none.
+pub(super) const FILE: &str = "COLLCAST_CONFIG";
+/// What the variable of an option begins with.
+pub(super) const PREFIX: &str = "COLLCAST_";
+/// The option that shows all this.
+pub(super) const SHOW: &str = "show_config";
+/// Options that no default gives: what is written, where, and whether something is replaced is said each time.
+pub(super) const NEVER: [&str; 17] = [
+    "break-even",
+    "chakra",
+    "force",
+    "held-out",
+    "into",
+    "measure",
+    "next-runs",
+    "output",
+    "plots",
+    "profile-out",
+    "prometheus",
+    "record",
+    "report",
+    "scenario-schema",
+    "schema",
+    "timeline",
+    "update",
+];
+/// Variables that begin alike and are no defaults: of the program, of the tuner plugin, and of the tests.
+pub(super) const OTHERS: [&str; 20] = [
+    FILE,
+    "COLLCAST_ALL",
+    "COLLCAST_ALWAYS",
+    "COLLCAST_EXHAUSTIVE",
+    "COLLCAST_FIT",
+    "COLLCAST_FUZZ_SECONDS",
+    "COLLCAST_GOOD",
+    "COLLCAST_GUEST_SECONDS",
+    "COLLCAST_MODEL",
+    "COLLCAST_NCCL_LIBRARY",
+    "COLLCAST_PORT",
+    "COLLCAST_PROFILES",
+    "COLLCAST_SEEDS",
+    "COLLCAST_TUNER_NEXT",
+    "COLLCAST_TUNER_RECORD",
+    "COLLCAST_TUNER_TABLE",
+    "COLLCAST_UPDATE",
+    "COLLCAST_VERBS",
+    "COLLCAST_VERBS_FAULTS",
+    "COLLCAST_WHEEL_PROFILE",
+];
+
+/// A default of an option.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(in super::super) struct Default {
+    /// The option without dashes.
+    pub(super) option: String,
+    /// One value, or several of an option that takes them.
+    pub(super) values: Vec<String>,
+    /// Where it is from: a variable, or file and line.
+    pub(super) from: String,
+}
+
+impl Default {
+    /// For people, such as `--nodes 2 is from COLLCAST_NODES`.
+    pub(in super::super) fn told(&self) -> String {
+        format!("--{} {} is from {}", self.option, self.values.join(" "), self.from)
+    }
+}
+
+/// The folder of the user's configuration.
+pub(in super::super) fn folder() -> Option<PathBuf> {
+    let configuration = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".config"));
+    configuration.or_else(home).map(|folder| folder.join("collcast"))
+}
+
+/// Whether an option may have a default.
+pub(super) fn may(arg: &Arg) -> bool {
+    let automatic = matches!(arg.get_action(), ArgAction::Help | ArgAction::Version);
+    arg.get_long().is_some_and(|long| !NEVER.contains(&long))
+        && !automatic
+        && !arg.is_hide_set()
+        && arg.get_id() != SHOW
+}
+
+/// The variable of an option.
+pub(super) fn variable(option: &str) -> Option<String> {
+    let name = format!("{PREFIX}{}", option.replace('-', "_").to_uppercase());
+    (!OTHERS.contains(&name.as_str())).then_some(name)
+}
+
+/// All options of a command and of those within it that may have a default.
+pub(super) fn options(command: &Command) -> Vec<&Arg> {
+    let inner = command.get_subcommands().filter(|inner| !inner.is_hide_set()).flat_map(options);
+    command.get_arguments().filter(|arg| may(arg)).chain(inner).collect()
+}
