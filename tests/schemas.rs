@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use common::collcast;
 
 /// Commands in all shapes of their answers, without `--format json`; DIR is an empty folder.
-const SAMPLES: [&str; 69] = [
+const SAMPLES: [&str; 75] = [
     "sweep h200x4 -s 1K:64M:64",
     "sweep dgx-h100 --nodes 1,2 -s 1M,64M -c all_reduce,all_to_all",
     "sweep dgx-h100 -s 1M --explain-choice",
@@ -50,6 +50,9 @@ const SAMPLES: [&str; 69] = [
     "serve llama3-8b --prefill 1x1 --decode 1x1 --rate 2 --duration 20s",
     "serve llama3-8b --prefixes 20,1024 --host-cache 1T --rate 2 --duration 20s",
     "serve llama3-8b --try-splits 2x1 --rate 2 --duration 20s",
+    "serve llama3-8b --smallest 4 --rate 2 --duration 20s",
+    "serve llama3-8b --smallest 4 --on dgx-h100 --on dgx-b200 --rate 2 --duration 20s",
+    "serve llama3-8b --prefill 1x8 --decode 1x8 --rate 2 --duration 20s --vary nics=4 --price 2",
     "transfer --from gpu:0 --to gpu:9 -s 1G",
     "transfer --from gpu:0 --to gpu:8 -s 1G --layers 8 --overlap-prefill 1.2s",
     "transfer --from gpu:0 --to gpu:8 -s 1G --beside all_reduce,256M,gpu:0-15",
@@ -57,6 +60,7 @@ const SAMPLES: [&str; 69] = [
     "validate tests/data/h200x4/nccl.csv -t h200x4",
     "validate tests/data/doctor/p2p_disable_1_4.csv --closest",
     "validate tests/data/compute/probe_h100 --compute h100",
+    "validate tests/data/transfer/h100x2_copies.csv --compute h100",
     "validate tests/data/h200x4/nccl.csv --against tests/data/h200x4/nccl.csv",
     "validate --host-names node[01-08] --next-runs DIR",
     "validate hwbackend/tests/data/shahizat_h100_2n_allreduce_default.log -t dgx-h100 --next-runs DIR --host-names node[01-04]",
@@ -67,6 +71,7 @@ const SAMPLES: [&str; 69] = [
     "trace tests/data/trace/fsdp_0.json.gz tests/data/trace/fsdp_1.json.gz -t dgx-b200 --gpus 2",
     "trace tests/data/trace/recorder_0.json tests/data/trace/recorder_1.json",
     "trace tests/data/trace/recorder_0.json",
+    "trace tests/data/trace/ddp_0.json.gz tests/data/trace/ddp_1.json.gz --on dgx-h100",
     "tune h200x4 -s 1M",
     "tune h200x4 --measurements tests/data/h200x4/nccl.csv --launch graph",
     "tune h200x4 --measure --backend host --budget 1s --ranks 2 -s 1K,64K",
@@ -75,6 +80,7 @@ const SAMPLES: [&str; 69] = [
     "calibrate tests/data/h200x4_bench/nccl_processes_2.csv -t h200x4 --hold-back none",
     "calibrate tests/data/h200x4_bench/nccl_processes_2.csv -t h200x4 --fit latency.nvlink.ll",
     "calibrate tests/data/compute/probe_h100 --compute h100",
+    "calibrate tests/data/transfer/h100x2_copies.csv -t dgx-h100",
     "check checks/suite.toml",
     "check examples/check/after.toml --baseline DIR",
     "lint tests/data/lint/numbers.bad.env",

@@ -22,7 +22,7 @@ pub(crate) struct Args {
     call: CallArgs,
     /// What to write; by itself what the ending of -o says (.goal), else msccl
     #[arg(long, value_enum, value_name = "WHAT", help_heading = "Output")]
-    to: Option<To>,
+    target: Option<Written>,
     /// Write there in place of stdout: whole or not at all
     #[arg(short, long, value_name = "PATH", help_heading = "Output")]
     output: Option<PathBuf>,
@@ -30,7 +30,7 @@ pub(crate) struct Args {
 
 /// See [`Target`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
-enum To {
+enum Written {
     /// MSCCL XML
     Msccl,
     /// The messages as a GOAL schedule, for LogGOPSim and ATLAHS
@@ -54,10 +54,10 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
             "give one collective, size, algorithm, protocol and channel count",
         ));
     };
-    let by_name = args.output.as_deref().and_then(extension).filter(|ending| ending == "goal").map(|_| To::Goal);
-    let target = match args.to.or(by_name) {
-        Some(To::Goal) => Target::Goal,
-        Some(To::Msccl) | None => Target::Msccl,
+    let by_name = args.output.as_deref().and_then(extension).filter(|ending| ending == "goal").map(|_| Written::Goal);
+    let target = match args.target.or(by_name) {
+        Some(Written::Goal) => Target::Goal,
+        Some(Written::Msccl) | None => Target::Msccl,
     };
     let outcome = convert(&site, query, target)?;
     if let Some(note) = &outcome.note {

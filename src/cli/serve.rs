@@ -48,16 +48,16 @@ pub(crate) struct Args {
     #[arg(value_name = "MODEL")]
     model: String,
     /// Built-in machine or topology file; it has as many hosts as the workers need. Several are compared [default: dgx-h100]
-    #[arg(long = "on", visible_alias = "topology", short = 't', value_name = "MACHINE", help_heading = "Machine")]
+    #[arg(long = "on", visible_alias = "topology", short = 't', value_name = "TOPOLOGY", help_heading = "Machine")]
     on: Vec<String>,
-    /// Compare the machine with others of a key: nic.rate, nics (of a host), nvlink.rate, pcie.rate, fabric.rate, constants
-    /// of its profile. x2 and +1 are of the present value
+    /// Other values of a key: nic.rate, nics (of a host), nvlink.rate, pcie.rate, fabric.rate, constants of the profile, each
+    /// beside the machine as it is. x2 and +1 are of the present value
     #[arg(long, value_name = "KEY=A[,B]", help_heading = "Machine")]
     vary: Vec<String>,
     /// Compare the machine with itself when a NIC is down, such as 0:3 (host and NIC, from 0); repeatable
     #[arg(long, value_name = "HOST:NIC", help_heading = "Machine")]
     down: Vec<String>,
-    /// Price of a GPU and hour, or that of each machine, as in dgx-h100=2.5,gb200-nvl72=6
+    /// Price of a GPU and hour, or that of each machine, as in dgx-h100=2.5,dgx-b200=4
     #[arg(long, value_name = "PRICE", help_heading = "Machine")]
     price: Option<String>,
     /// Profile of the GPU's kernels and copies: by name (a100 h100 h200 b200 gb200) or file [default: the machine's GPU]

@@ -500,7 +500,7 @@ def convert(
     nccl: _Values | None = None,
     env: _Pairs | None = None,
     explain_choice: bool | None = None,
-    to: _Values | None = None,
+    target: _Values | None = None,
     output: _Values | None = None,
     size: _Values | None = None,
     sizes: _Values | None = None,
