@@ -52,7 +52,8 @@ impl Machine {
         let words = gpu.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !matches!(*word, "" | "NVIDIA"));
         // `NVIDIA H100 80GB HBM3` is an H100, `NVIDIA RTX 6000D` an RTX6000D.
         let mut ended = false;
-        let named = words.take_while(|word| !std::mem::replace(&mut ended, word.contains(|c: char| c.is_ascii_digit())));
+        let named =
+            words.take_while(|word| !std::mem::replace(&mut ended, word.contains(|c: char| c.is_ascii_digit())));
         let named: String = named.collect();
         let told = self.gpu.replace(named)?;
         let here = self.gpu.as_deref().unwrap_or_default();
@@ -159,13 +160,8 @@ mod tests {
     /// has another is told.
     #[test]
     fn settings_are_for_the_gpu_that_was_measured() {
-        let machine = |gpu: &str| Machine {
-            name: "m".to_owned(),
-            nodes: 1,
-            ranks: 2,
-            nccl: None,
-            gpu: Some(gpu.to_owned()),
-        };
+        let machine =
+            |gpu: &str| Machine { name: "m".to_owned(), nodes: 1, ranks: 2, nccl: None, gpu: Some(gpu.to_owned()) };
         for (told, driver, word) in [
             ("H100", "NVIDIA H100 80GB HBM3", "H100"),
             ("A100", "NVIDIA A100-SXM4-80GB", "A100"),
