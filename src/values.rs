@@ -8,6 +8,8 @@ use crate::error::Error;
 
 /// What sizes look like.
 const A_SIZE: &str = "sizes look like 8, 64K, 1MiB or 4G";
+/// What a time looks like.
+const A_TIME: &str = "expected a time such as 500ms, 90s, 10min, 24h or 2d";
 /// What ranges of sizes look like.
 const A_RANGE: &str = "ranges are FROM:TO:FACTOR, such as 8:8GiB:2";
 /// The factor between the sizes of a range that names none.
@@ -122,8 +124,20 @@ pub fn size(text: &str) -> Result<(u64, Option<String>), Error> {
 /// # Errors
 /// What is no time.
 pub fn time(what: &str, text: &str) -> Result<f64, Error> {
-    let read = parse_time(text).map_err(|e| Error::usage(format!("{what}: {e}"), "times look like 350ms or 1.2s"))?;
+    let read =
+        parse_time(text).map_err(|e| Error::usage(format!("{what}: {e}"), "times look like 350ms, 1.2s or 10min"))?;
     Ok(read.as_us() * 1e-6)
+}
+
+/// A time in seconds, where a number without a unit is in units of `bare` seconds.
+///
+/// # Errors
+/// What is expected.
+pub fn time_or_bare(text: &str, bare: f64) -> Result<f64, String> {
+    if let Ok(number) = text.trim().parse::<f64>() {
+        return if number.is_finite() && number >= 0.0 { Ok(number * bare) } else { Err(A_TIME.to_owned()) };
+    }
+    parse_time(text).map(|time| time.as_us() * 1e-6).map_err(|_| A_TIME.to_owned())
 }
 
 /// A percentage as a fraction; the `%` may be left out. `what` it is, for messages, such as `--tolerance`.

@@ -300,7 +300,7 @@ pub fn parse_rate(text: &str) -> Result<Bandwidth, UnitError> {
     Bandwidth::new(whole(text, number * factor)?).ok_or_else(|| UnitError::TooSlow(text.to_owned()))
 }
 
-/// Reads a time: `12 ms`, `3.5us`, `800 ns`, `2 s`.
+/// Reads a time: `12 ms`, `3.5us`, `800 ns`, `2 s`, `10min`, `24h`, `2d`.
 ///
 /// # Errors
 /// A missing or unknown unit, a negative number, or more than 106 days.
@@ -313,6 +313,9 @@ pub fn parse_time(text: &str) -> Result<SimDuration, UnitError> {
         "us" | "µs" => 1e6,
         "ms" => 1e9,
         "s" => 1e12,
+        "m" | "min" => 60e12,
+        "h" => 3600e12,
+        "d" => 86_400e12,
         "" => {
             return Err(UnitError::MissingUnit { text: text.to_owned(), expected: EXAMPLE });
         }

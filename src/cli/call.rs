@@ -80,12 +80,14 @@ pub(super) fn with_defaults(defaults: Vec<String>) {
     CALL.with_borrow_mut(|call| call.defaults = defaults);
 }
 
-/// The defaults from outside, for an answer that tells them.
+/// The defaults from outside.
 pub(super) fn defaults() -> Vec<String> {
-    CALL.with_borrow_mut(|call| {
-        call.told = true;
-        call.defaults.clone()
-    })
+    CALL.with_borrow(|call| call.defaults.clone())
+}
+
+/// An answer tells them.
+pub(super) fn told() {
+    CALL.with_borrow_mut(|call| call.told = true);
 }
 
 /// The defaults from outside that no answer has told.

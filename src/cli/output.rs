@@ -49,21 +49,22 @@ impl Format {
 
 /// Reads the name of a format that every command has.
 pub(crate) fn formats() -> impl TypedValueParser<Value = Format> {
-    let names = Format::OF_ALL.iter().filter_map(ValueEnum::to_possible_value);
+    formats_and(&[])
+}
+
+fn formats_and(own: &[Format]) -> impl TypedValueParser<Value = Format> + use<> {
+    let names: Vec<_> = Format::OF_ALL.iter().chain(own).filter_map(ValueEnum::to_possible_value).collect();
     PossibleValuesParser::new(names).map(|name| Format::from_str(&name, false).unwrap_or(Format::Table))
 }
 
 /// Reads the name of a format of a command that finds faults in files.
 pub(crate) fn formats_of_findings() -> impl TypedValueParser<Value = Format> {
-    let all = Format::OF_ALL.iter().chain(&[Format::Sarif]);
-    PossibleValuesParser::new(all.filter_map(ValueEnum::to_possible_value))
-        .map(|name| Format::from_str(&name, false).unwrap_or(Format::Table))
+    formats_and(&[Format::Sarif])
 }
 
 /// `--format` of a command that has nccl-tests' table too.
 pub(crate) fn with_nccl_tests(arg: clap::Arg) -> clap::Arg {
-    let all = Format::OF_ALL.iter().chain(&[Format::NcclTests]).filter_map(ValueEnum::to_possible_value);
-    arg.value_parser(PossibleValuesParser::new(all).map(|name| Format::from_str(&name, false).unwrap_or(Format::Table)))
+    arg.value_parser(formats_and(&[Format::NcclTests]))
 }
 
 /// A file for a report, whose name may say its format.
@@ -133,11 +134,16 @@ impl OutputArgs {
 
     /// Prints a report; `own` is its text in a format that not every command has.
     pub(crate) fn print(&self, report: &Report, own: Option<String>) -> Result<(), Error> {
+        // Formats without a place for what was assumed leave the telling to a note.
+        let format = self.format();
+        if !matches!(format, Format::Github | Format::Sarif | Format::NcclTests) {
+            call::told();
+        }
         let report = &with_defaults(report.clone());
         if call::keep(|answer| answer.reports.push(report.clone())) && self.output.is_none() {
             return Ok(());
         }
-        let text = match self.format() {
+        let text = match format {
             Format::Table => terminal::render(report, self.width()),
             Format::Csv => csv::render(report),
             Format::Json => json::render(report),

@@ -90,7 +90,7 @@ enum Command {
     Report(report::Args),
     /// Files: the shape of every answer as JSON Schema, and of files that you write
     Schema(schema::Args),
-    /// Files: write an algorithm as MSCCL XML
+    /// Files: write an algorithm as MSCCL XML or a GOAL schedule
     Convert(convert::Args),
     /// Files: list, show, draw, import machines and routes between GPUs
     Topo(topo::Args),
@@ -114,7 +114,7 @@ pub fn main(words: Vec<OsString>, program: Option<PathBuf>) -> ExitCode {
 pub fn exit_code(words: Vec<OsString>, program: Option<PathBuf>) -> u8 {
     call::by_shell(words, program);
     let words = call::words();
-    let result = match config::shown(&Cli::command(), &words) {
+    let result = match expand(&words).ok().and_then(|words| config::shown(&Cli::command(), &words)) {
         Some(shown) => shown.map(|(report, output)| output.print(&report, None).map(|()| Code::SUCCESS)),
         None => parsed(&words, false).map(|Parsed { cli, given, taken }| {
             call::with_defaults(taken);

@@ -8,6 +8,8 @@ use collcast::files::read_text;
 use collcast_scenarios::builtin::serving;
 use serde::Deserialize;
 
+use super::definition;
+
 /// What a scenario's file begins with.
 const SCHEMA: &str = "collcast/serving/1";
 /// Commands that scenarios are of, and options of theirs that take a place instead of a name.
@@ -54,11 +56,20 @@ pub(super) fn expand(words: &[OsString]) -> Result<Vec<OsString>, clap::Error> {
     let Some((command, placed)) = COMMANDS.iter().find(|(command, _)| *command == scenario.command) else {
         return Err(refuse(format!("`{}` is no command of scenarios: take serve or transfer", scenario.command)));
     };
+    let all = definition();
+    let options = all.find_subcommand(command);
     let given = |key: &str| {
-        let flag = format!("--{key}");
-        others().any(|word| word.to_str().is_some_and(|w| w == flag || w.starts_with(&format!("{flag}="))))
+        let option = options.and_then(|of| of.get_arguments().find(|arg| arg.get_long() == Some(key)));
+        let others_of = option.and_then(clap::Arg::get_all_aliases).unwrap_or_default();
+        let flags: Vec<String> = std::iter::once(key).chain(others_of).map(|name| format!("--{name}")).collect();
+        let short = option.and_then(clap::Arg::get_short).map(|short| format!("-{short}"));
+        let is = |word: &str| {
+            let name = word.split('=').next().unwrap_or_default();
+            flags.iter().any(|flag| flag == name) || short.as_ref().is_some_and(|s| word.starts_with(s.as_str()))
+        };
+        others().any(|word| word.to_str().is_some_and(is))
     };
-    let mut all: Vec<OsString> = vec![words[0].clone(), (*command).into()];
+    let mut expanded: Vec<OsString> = vec![words[0].clone(), (*command).into()];
     for (key, value) in &scenario.options {
         let text = match value {
             toml::Value::String(text) => text.clone(),
@@ -67,13 +78,13 @@ pub(super) fn expand(words: &[OsString]) -> Result<Vec<OsString>, clap::Error> {
             _ => return Err(refuse(format!("`{key}` is neither a text nor a number"))),
         };
         if key == placed {
-            all.push(text.into());
+            expanded.push(text.into());
         } else if !given(key) {
-            all.push(format!("--{key}={text}").into());
+            expanded.push(format!("--{key}={text}").into());
         }
     }
-    all.extend(others().cloned());
-    Ok(all)
+    expanded.extend(others().cloned());
+    Ok(expanded)
 }
 
 /// Names and descriptions of those that are built in, as help shows them.
@@ -104,6 +115,11 @@ mod tests {
         assert!(found.contains(&"llama3-70b") && found.contains(&"--decode=1x8"), "{found:?}");
         assert!(found.ends_with(&["--rate", "3", "--format", "json"]) && !found.contains(&"--rate=6"), "{found:?}");
         assert_eq!(expand(&words("collcast serve kv-1gb")).unwrap()[1], "transfer");
+        // By another spelling, and by a letter.
+        let found = expand(&words("collcast serve mooncake-qwen3-8b --topology dgx-h200")).unwrap();
+        assert!(!found.iter().any(|word| word.to_string_lossy().starts_with("--on=")), "{found:?}");
+        let found = expand(&words("collcast serve kv-1gb -s 2G")).unwrap();
+        assert!(!found.iter().any(|word| word.to_string_lossy().starts_with("--size=")), "{found:?}");
         // As programs put it.
         let found = expand(&words("collcast serve --rate=3 -- llama3-70b-2x8")).unwrap();
         assert!(found.iter().any(|word| word == "--decode=1x8") && !found.iter().any(|word| word == "--"), "{found:?}");

@@ -157,19 +157,10 @@ impl ReadArgs {
     }
 }
 
-/// A time from a millisecond to a day, such as 0.5, 90s or 5m; a bare number is seconds.
+/// A time from a millisecond to a day, such as 0.5, 90s or 5min; a bare number is seconds.
 pub(crate) fn span(text: &str) -> Result<Duration, String> {
-    let (number, unit) = text.split_at(text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len()));
-    let unit = match unit {
-        "ms" => Some(1e-3),
-        "" | "s" => Some(1.0),
-        "m" | "min" => Some(60.0),
-        "h" => Some(3600.0),
-        _ => None,
-    };
-    let seconds = unit.zip(number.trim().parse::<f64>().ok()).map(|(unit, number)| unit * number);
-    let seconds = seconds.filter(|s| (0.001..=86_400.0).contains(s));
-    seconds.map(Duration::from_secs_f64).ok_or_else(|| "a time from 1ms to 24h, such as 500ms, 90s or 5m".to_owned())
+    let seconds = values::time_or_bare(text, 1.0).ok().filter(|s| (0.001..=86_400.0).contains(s));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| "a time from 1ms to 24h, such as 500ms, 90s or 5min".to_owned())
 }
 
 /// Adds to the help of `--size` what a command takes where none is given.

@@ -6,6 +6,7 @@ use collcast_sim::collective::{Algorithm, Collective, Protocol};
 use collcast_sim::nccl::{ALGORITHMS, FUNCTIONS};
 use collcast_sim::predict::Choice;
 use collcast_sim::units::Bytes;
+use collcast_topologies::log::writer;
 
 use super::found::Found;
 use super::launch::one_core;
@@ -355,20 +356,9 @@ impl Log {
     }
 }
 
-/// The host of `[time] host:pid:tid [0] `: what stands before two numbers.
+/// The host of `[time] host:pid:tid [0] `.
 fn host(prefix: &str) -> &str {
-    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-    for word in prefix.split_whitespace() {
-        let mut parts = word.rsplitn(3, ':');
-        if let (Some(thread), Some(process), Some(host)) = (parts.next(), parts.next(), parts.next())
-            && is_number(thread)
-            && is_number(process)
-        {
-            // Launchers put their own words in front: `[1,0]<stdout>:host`.
-            return host.rsplit([':', '>']).next().unwrap_or(host);
-        }
-    }
-    "this host"
+    writer(prefix).map_or("this host", |writer| writer.host)
 }
 
 #[cfg(test)]

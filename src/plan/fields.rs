@@ -9,7 +9,7 @@ use collcast_sim::units::parse_rate;
 
 use super::request::Request;
 use crate::error::Error;
-use crate::values::counts;
+use crate::values::{counts, time_or_bare};
 
 /// Their names: of flags without the dashes; files may write `_` for `-`.
 pub const NAMES: [&str; 24] = [
@@ -68,11 +68,11 @@ pub fn set(request: &mut Request, name: &str, text: &str) -> Result<(), String> 
         "price" => request.price = Some(price(text, request.machine())?),
         "failures" => upkeep.failures = Some(text.to_owned()),
         "spares" => upkeep.spares = Some(whole(text)?),
-        "repair" => upkeep.repair = Some(duration(text, 3600.0)?),
-        "restart" => upkeep.restart = Some(duration(text, 1.0)?),
+        "repair" => upkeep.repair = Some(time_or_bare(text, 3600.0)?),
+        "restart" => upkeep.restart = Some(time_or_bare(text, 1.0)?),
         "storage" => upkeep.storage = Some(parse_rate(text).map_err(|e| e.to_string())?.get() as f64),
         "checkpoint-every" => {
-            upkeep.checkpoint_every = Some(duration(text, 60.0)?).filter(|every| *every > 0.0);
+            upkeep.checkpoint_every = Some(time_or_bare(text, 60.0)?).filter(|every| *every > 0.0);
             if upkeep.checkpoint_every.is_none() {
                 return Err("expected a time above 0".to_owned());
             }
@@ -217,16 +217,6 @@ fn tokens(given: &str) -> Result<f64, String> {
     match (number, factor) {
         (Some(number), Ok(factor)) if number > 0.0 && number * factor <= 1e18 => Ok(number * factor),
         _ => Err("expected a number of tokens above 0, such as 15T or 300B".to_owned()),
-    }
-}
-
-/// Seconds of a time such as `10min`; a number without a unit is in units of `bare` seconds.
-fn duration(given: &str, bare: f64) -> Result<f64, String> {
-    let (number, unit) = split(given);
-    let factor = named(unit, &[("", bare), ("s", 1.0), ("min", 60.0), ("h", 3600.0), ("d", 86_400.0)]);
-    match (number, factor) {
-        (Some(number), Ok(factor)) => Ok(number * factor),
-        _ => Err("expected a time such as 90s, 10min, 24h or 2d".to_owned()),
     }
 }
 

@@ -1,7 +1,8 @@
 //! How many workers of a layout a load needs at least, whatever the others are: found without simulating the load.
 //!
 //! Each bound takes a step as it is at its best: prompts in full steps, decodes as many at once as memory or the objective
-//! lets. So a fleet below a bound cannot meet the objective, and one at it may not either.
+//! lets. So a fleet below a bound cannot meet the objective, and one at it may not either. A time without a limit is taken
+//! for one that must not grow: requests are to be served as fast as they come.
 
 use collcast_scenarios::serving::summary::Objective;
 use collcast_scenarios::serving::{Batch, Policy, Request as Asked, Role, Steps};

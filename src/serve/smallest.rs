@@ -88,9 +88,7 @@ pub fn smallest(request: &Request, most: u32, watch: &Watch) -> Result<Smallest,
     let policy = Policy { steps: MOST_STEPS / 8, ..request.policy };
     let request = &Request { policy, ..request.clone() };
     let demand = Demand::new(&asked, request.objective);
-    let mut search =
-        Search { layouts: layouts(&setup, request, most, &demand)?, ..Search::new(request.objective, most) };
-    search.begin();
+    let mut search = Search::new(request.objective, most, layouts(&setup, request, most, &demand)?);
     let mut fleets = Vec::new();
     let parts = watch.parts(MOST_RUNS);
     while let Some((fleet, chunk)) = search.next() {
@@ -169,10 +167,9 @@ fn layouts(setup: &Setup, request: &Request, most: u32, demand: &Demand) -> Resu
 type Kind = (&'static str, [u32; 3], u64);
 
 /// Fleets still to be run.
-#[derive(Default)]
 struct Search {
     most: u32,
-    objective: Option<Objective>,
+    objective: Objective,
     layouts: Vec<Layout>,
     /// By GPUs, then in the order in which they came up.
     queue: BinaryHeap<Reverse<(u32, usize)>>,
@@ -185,11 +182,14 @@ struct Search {
 }
 
 impl Search {
-    fn new(objective: Objective, most: u32) -> Self {
-        Self { most, objective: Some(objective), ..Self::default() }
+    /// Begins with the smallest fleet of each layout, or pair of them.
+    fn new(objective: Objective, most: u32, layouts: Vec<Layout>) -> Self {
+        let (queue, known, short, found) = Default::default();
+        let mut search = Self { most, objective, layouts, queue, known, short, found, cut: false };
+        search.begin();
+        search
     }
 
-    /// The smallest fleet of each layout, or pair of them.
     fn begin(&mut self) {
         let of = |role: Role| -> Vec<(Group, u64)> {
             let with = |layout: &Layout| {
@@ -245,7 +245,7 @@ impl Search {
 
     /// What came of a fleet: whether it met the objective, and which of its workers were too few.
     fn heard(&mut self, fleet: Fleet, chunk: u64, summary: &Summary) -> bool {
-        let Some(objective) = self.objective else { return false };
+        let objective = self.objective;
         let [first, tokens] = objective.held(summary);
         if first && tokens {
             let found = &mut self.found[usize::from(matches!(fleet, Fleet::Disaggregated { .. }))];

@@ -46,7 +46,8 @@ fn text_of(path: &Path) -> Option<Text> {
     let mut start = Vec::new();
     File::open(path).ok()?.take(TOLD_BY).read_to_end(&mut start).ok()?;
     let start = String::from_utf8_lossy(&start);
-    if goal::looks_like(&start) { Some(Text::Goal) } else { simai::looks_like(&start).then_some(Text::Simai) }
+    let named = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("goal"));
+    if named || goal::looks_like(&start) { Some(Text::Goal) } else { simai::looks_like(&start).then_some(Text::Simai) }
 }
 
 fn is_named(path: &Path) -> bool {

@@ -13,6 +13,7 @@ use collcast_sim::units::Bandwidth;
 
 use crate::cluster::ClusterSpec;
 use crate::error::{Source, TopologiesError, quote};
+use crate::export::{exact, quoted as text};
 use crate::raw::SCHEMA;
 
 /// Keys of the file.
@@ -72,8 +73,11 @@ pub fn read(source: Source<'_>, base: &ClusterSpec, like: &str) -> Result<(Strin
             source.whole(format!("the GPUs of `{}` have no kind", quote(like)), "name another machine with --like"),
         ));
     };
+    // The first dimension is a host, also where it has one GPU.
+    let lone = all.len() > 1 && all[0].npus == 1;
     let (inner, outer) = match dimensions[..] {
         [] => (None, None),
+        [outer] if lone => (None, Some(outer)),
         [inner] => (Some(inner), None),
         [inner, outer] => (Some(inner), Some(outer)),
         _ => {
@@ -101,7 +105,6 @@ pub fn read(source: Source<'_>, base: &ClusterSpec, like: &str) -> Result<(Strin
     let hosts = outer.map_or(1, |outer| outer.npus);
     let stem =
         std::path::Path::new(source.file).file_stem().map_or_else(String::new, |s| s.to_string_lossy().into_owned());
-    let text = |text: &str| toml::Value::String(text.to_owned()).to_string();
     notes.push(format!("machine: the GPUs ({}), PCIe and CPUs from `{like}`", gpu.gpu.model));
     let mut out = String::new();
     let _ = writeln!(
@@ -112,7 +115,7 @@ pub fn read(source: Source<'_>, base: &ClusterSpec, like: &str) -> Result<(Strin
         text(like)
     );
     let _ = writeln!(out, "gpus = {{ count = {gpus}, kind = {} }}", text(&gpu.gpu.model));
-    let rate = |rate: Bandwidth| format!("\"{} GB/s\"", rate.get() as f64 / 1e9);
+    let rate = |rate: Bandwidth| text(&exact(rate));
     let nvlink = match inner {
         None => "{ kind = \"none\" }".to_owned(),
         Some(Dimension { shape: Shape::Switch, rate: one, .. }) => {

@@ -5,7 +5,7 @@
 //! NCCL `src/graph/topo.cc` (`ncclTopoPrint`, versions 2.12 to 2.28) and logs of them: below `=== System`, a line a link,
 //! indented by its depth, rates in GB/s by NCCL's rules.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use collcast_sim::topology::{Gpu, LinkKind, Nic, Software};
 use collcast_sim::units::Bandwidth;
@@ -53,7 +53,7 @@ pub struct LogMachine {
 
 /// Whether a text is a log of NCCL.
 pub(crate) fn looks_like(text: &str) -> bool {
-    text.lines().take(5000).any(|line| line.contains(INFO))
+    text.lines().take(5000).any(|line| !line.starts_with('#') && line.contains(INFO))
 }
 
 /// Reads the log. `product` is the GPU where the caller knows it.
@@ -64,7 +64,7 @@ pub fn read(source: Source<'_>, product: Option<&str>) -> Result<LogMachine, Top
     let lines = Lines::of(source)?;
     let Lines { ranks, nodes, systems, software, gpu_names, nics } = lines;
     let mut by_host: BTreeMap<&str, (u32, usize)> = BTreeMap::new();
-    for ((host, _), rank) in &ranks {
+    for (Writer { host, .. }, rank) in &ranks {
         let known = by_host.entry(host).or_insert((*rank, 0));
         *known = (known.0.min(*rank), known.1 + 1);
     }
@@ -84,14 +84,9 @@ pub fn read(source: Source<'_>, product: Option<&str>) -> Result<LogMachine, Top
             "log: {} more hosts have no line, and are taken as those that have",
             nodes as usize - hosts.len()
         ));
-        let mut next = 0;
-        while hosts.len() < nodes as usize {
-            let name = format!("host{next}");
-            next += 1;
-            if !hosts.contains(&name) {
-                hosts.push(name);
-            }
-        }
+        let known: HashSet<String> = hosts.iter().cloned().collect();
+        let others = (0..).map(|place| format!("host{place}")).filter(|name| !known.contains(name));
+        hosts.extend(others.take(nodes as usize - hosts.len()));
     }
     // The fullest system: a communicator of some GPUs alone shows those alone.
     let largest =
@@ -105,6 +100,12 @@ pub fn read(source: Source<'_>, product: Option<&str>) -> Result<LogMachine, Top
                 host.gpus.len(),
                 host.nics.len()
             ));
+            if host.gpus.len() < ranks_a_host {
+                let gpus = host.gpus.len();
+                notes.push(format!(
+                    "warning: a host has {ranks_a_host} ranks and its tree {gpus} GPUs: the log is cut, or its lines are mixed"
+                ));
+            }
             Some(host)
         }
         None => {
@@ -152,8 +153,8 @@ struct Line<'a> {
 /// What the lines of a log say, before anything is concluded.
 #[derive(Default)]
 struct Lines<'a> {
-    /// Rank by host and process.
-    ranks: HashMap<(&'a str, &'a str), u32>,
+    /// Rank by who has it.
+    ranks: HashMap<Writer<'a>, u32>,
     nodes: u32,
     systems: Vec<Vec<Line<'a>>>,
     software: Software,
@@ -243,10 +244,10 @@ impl<'a> Lines<'a> {
             let after = |name: &str| {
                 words.windows(2).find(|w| w[0].eq_ignore_ascii_case(name)).and_then(|w| w[1].parse::<u32>().ok())
             };
-            if let (Some(rank), Some((host, process))) = (after("rank"), writer(who)) {
+            if let (Some(rank), Some(writer)) = (after("rank"), writer(who)) {
                 let ranks = after("nranks").unwrap_or(0);
                 if ranks > 0 && rank < ranks {
-                    self.ranks.entry((host, process)).or_insert(rank);
+                    self.ranks.entry(writer).or_insert(rank);
                     self.nodes = self.nodes.max(after("nnodes").unwrap_or(0));
                 }
             }
@@ -254,12 +255,35 @@ impl<'a> Lines<'a> {
     }
 }
 
-/// Host and the rest of `host:pid:tid [dev]`, after whatever a launcher puts before.
-fn writer(who: &str) -> Option<(&str, &str)> {
-    let start = who.rfind('[').map_or(who, |at| &who[..at]).split_whitespace().next_back()?;
-    let (host, _) = start.split_once(':')?;
-    let known = !host.is_empty() && host.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
-    known.then_some((host, who))
+/// Who writes a line.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Writer<'a> {
+    /// The host.
+    pub host: &'a str,
+    /// Number of the process there.
+    pub process: &'a str,
+    /// The GPU of the process, as NCCL counts; empty where it does not say.
+    pub device: &'a str,
+}
+
+/// Who writes a line that begins with `host:pid:tid [dev]`, after whatever a launcher or a clock puts before.
+pub fn writer(before: &str) -> Option<Writer<'_>> {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    let mut words = before.split_whitespace();
+    while let Some(word) = words.next() {
+        let mut parts = word.rsplitn(3, ':');
+        if let (Some(thread), Some(process), Some(host)) = (parts.next(), parts.next(), parts.next())
+            && is_number(thread)
+            && is_number(process)
+        {
+            // Launchers put their own words in front: `[1,0]<stdout>:host`.
+            let host = host.rsplit([':', '>']).next().unwrap_or(host);
+            let known = !host.is_empty() && host.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
+            let device = words.next().unwrap_or_default().trim_matches(['[', ']']);
+            return known.then_some(Writer { host, process, device });
+        }
+    }
+    None
 }
 
 /// A link and the device at its end: `PCI[48.0] - GPU/0-1b000 (0)`.

@@ -409,6 +409,8 @@ pub(crate) struct RawSwitch {
     /// Cables to the switch above; as `oversubscription` says where absent.
     #[schemars(with = "Option<u32>")]
     pub(crate) uplinks: Option<At<i64>>,
+    /// Rate of one of these, one direction; that of a port where absent.
+    pub(crate) uplink_rate: Option<At<RawRate>>,
 }
 
 /// Hosts that plug into a switch alike.

@@ -348,14 +348,15 @@ impl<'g> Builder<'g> {
             self.starts += 1;
             after.extend(&written.before[other as usize]);
         }
-        after.sort_unstable();
-        after.dedup();
+        // All that was looked at counts, though some of it is there twice.
         self.edges += after.len();
         if self.edges > EDGES_MAX {
             return Err(GoalError::Run(format!(
                 "more than {EDGES_MAX} dependencies, the most that are run; at most {OPS_MAX} operations are"
             )));
         }
+        after.sort_unstable();
+        after.dedup();
         Ok(after)
     }
 

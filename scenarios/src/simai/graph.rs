@@ -1,6 +1,7 @@
 //! As a step: forward over the layers, backward in reverse, updates.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use collcast_sim::collective::{Collective, DataType};
 use collcast_sim::ids::Rank;
@@ -52,10 +53,8 @@ impl Workload {
         for rank in 0..self.gpus {
             let mut groups = Vec::new();
             for &group in &own {
-                let members = self.members(group, rank);
-                let first = members.first().copied().unwrap_or(rank);
-                let number = *numbers.entry((group, first)).or_insert_with(|| {
-                    graph.groups.push(members.into_iter().map(Rank).collect());
+                let number = *numbers.entry((group, self.first(group, rank))).or_insert_with(|| {
+                    graph.groups.push(self.members(group, rank).into_iter().map(Rank).collect());
                     graph.groups.len() - 1
                 });
                 groups.push(number);
@@ -89,17 +88,35 @@ impl Workload {
         }
     }
 
-    /// The group of a rank: tensor parallel ranks are neighbours, expert parallel ones come next, then the other data
-    /// parallel ones, then stages.
-    fn members(&self, group: Group, rank: u32) -> Vec<u32> {
-        let stride = match group {
+    /// Ranks from one of a group to the next: tensor parallel ranks are neighbours, expert parallel ones come next, then the
+    /// other data parallel ones, then stages.
+    fn stride(&self, group: Group) -> u32 {
+        match group {
             Group::Tensor => 1,
             Group::Data | Group::Expert => self.tensor,
             Group::ExpertData => self.tensor * self.expert,
-        };
-        let size = self.size(group);
-        let first = rank - rank / stride % size * stride;
-        (0..size).map(|place| first + place * stride).collect()
+        }
+    }
+
+    /// The first of a rank's group.
+    fn first(&self, group: Group, rank: u32) -> u32 {
+        let stride = self.stride(group);
+        rank - rank / stride % self.size(group) * stride
+    }
+
+    /// The group of a rank.
+    fn members(&self, group: Group, rank: u32) -> Vec<u32> {
+        let (first, stride) = (self.first(group, rank), self.stride(group));
+        (0..self.size(group)).map(|place| first + place * stride).collect()
+    }
+
+    /// Layers that run again before the backward pass of one, from the checkpoint before it on.
+    pub(super) fn again(&self, place: u32) -> Range<u32> {
+        if self.initiates.binary_search(&place).is_err() {
+            return place..place;
+        }
+        let before = self.checkpoints.partition_point(|checkpoint| *checkpoint <= place);
+        before.checked_sub(1).map_or(place, |last| self.checkpoints[last])..place + 1
     }
 }
 
@@ -129,11 +146,8 @@ impl<'a> Writer<'a> {
             self.forward(layer.forward);
         }
         for (place, layer) in (0_u32..).zip(&workload.layers).collect::<Vec<_>>().into_iter().rev() {
-            if workload.initiates.binary_search(&place).is_ok() {
-                let from = workload.checkpoints.iter().rev().find(|checkpoint| **checkpoint <= place);
-                for again in from.copied().unwrap_or(place)..=place {
-                    self.forward(workload.layers[again as usize].forward);
-                }
+            for again in workload.again(place) {
+                self.forward(workload.layers[again as usize].forward);
             }
             self.compute(layer.input.ns, "input gradient");
             let input = self.call(layer.input.call);

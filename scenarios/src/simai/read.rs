@@ -3,7 +3,7 @@
 use collcast_sim::collective::Collective;
 use collcast_sim::units::Bytes;
 
-use super::workload::{Call, GPUS_MAX, Group, LAYERS_MAX, Layer, Pass, SimaiError, Workload};
+use super::workload::{Call, GPUS_MAX, Group, LAYERS_MAX, Layer, OPS_MAX, Pass, SimaiError, Workload};
 
 /// Policies whose order of passes is run.
 const POLICIES: [&str; 2] = ["HYBRID_TRANSFORMER_FWD_IN_BCKWD", "HYBRID_TRANSFORMER"];
@@ -61,8 +61,13 @@ pub fn read(text: &str, file: &str) -> Result<Workload, SimaiError> {
     if let Some(layer) = workload.checkpoints.iter().chain(&workload.initiates).find(|layer| **layer >= last) {
         return Err(error(1, format!("a checkpoint is layer {layer}; layers are 0 to {}", last - 1)));
     }
-    if let Some(layer) = workload.initiates.iter().find(|layer| workload.checkpoints.iter().all(|c| c > layer)) {
+    if let Some(layer) = workload.initiates.iter().find(|layer| workload.checkpoints.first().is_none_or(|c| c > *layer))
+    {
         return Err(error(1, format!("layer {layer} begins to recompute, and no checkpoint is at or before it")));
+    }
+    let again: usize = (0..last).map(|place| 2 * workload.again(place).len()).sum();
+    if again > OPS_MAX {
+        return Err(error(1, format!("{again} operations are computed again: at most {OPS_MAX} are run")));
     }
     Ok(workload)
 }

@@ -6,6 +6,8 @@ use thiserror::Error;
 
 /// Most layers of a file.
 pub const LAYERS_MAX: usize = 200_000;
+/// Most operations that run again: as many as other formats may have in all.
+pub(super) const OPS_MAX: usize = crate::goal::OPS_MAX;
 /// Most GPUs of a job.
 pub const GPUS_MAX: u32 = 200_000;
 

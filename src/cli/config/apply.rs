@@ -10,7 +10,10 @@ use collcast::Error;
 use collcast_sim::collective::nearest;
 
 use super::file;
-use super::known::{Default, OTHERS, PREFIX, may, options, variable};
+use super::known::{Default, NEVER, OTHERS, PREFIX, may, options, variable};
+
+/// Commands that shells and packages run: no default changes what they write.
+const WITHOUT: [&str; 2] = ["completions", "man"];
 
 /// What words say, with defaults in place of what they leave out.
 pub(in super::super) struct Found {
@@ -34,14 +37,18 @@ pub(super) fn named<'a>(all: &'a Command, words: &[OsString]) -> (Vec<String>, &
 
 /// The defaults of a command, by option: those of variables in place of those of the file.
 pub(super) fn defaults(all: &Command, names: &[String]) -> Result<BTreeMap<String, Default>, Error> {
-    let mut found = BTreeMap::new();
-    let mut add = |one: Default| _ = found.insert(one.option.clone(), one);
-    file::defaults(all, names)?.into_iter().for_each(&mut add);
+    let of_file = file::defaults(all, names)?;
+    let mut found: BTreeMap<String, Default> = of_file.into_iter().map(|one| (one.option.clone(), one)).collect();
     for option in options(all).into_iter().filter_map(Arg::get_long) {
-        let Some(from) = variable(option) else { continue };
-        if let Ok(value) = std::env::var(&from) {
-            add(Default { option: option.to_owned(), values: vec![value], from });
+        let set = variable(option).and_then(|from| Some((std::env::var_os(&from)?, from)));
+        let Some((value, from)) = set else { continue };
+        if value.is_empty() {
+            // None, whatever the file says.
+            found.remove(option);
+            continue;
         }
+        let value = value.into_string().map_err(|_| Error::usage(format!("{from} is no text"), "write it in UTF-8"))?;
+        found.insert(option.to_owned(), Default { option: option.to_owned(), values: vec![value], from, rank: 0 });
     }
     Ok(found)
 }
@@ -52,12 +59,19 @@ pub(in super::super) fn misspelt(all: &Command) -> Vec<String> {
     let ours = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     let strange =
         ours.filter(|name| name.starts_with(PREFIX) && !OTHERS.contains(&name.as_str()) && !known.contains(name));
-    strange
-        .filter_map(|name| {
-            let near = nearest(&name, known.iter().map(String::as_str))?;
-            Some(format!("{name} sets nothing: did you mean {near}?"))
-        })
-        .collect()
+    let told = |name: String| {
+        let option = name[PREFIX.len()..].replace('_', "-").to_lowercase();
+        if NEVER.contains(&option.as_str()) {
+            return Some(format!("{name} sets nothing: --{option} is given each time"));
+        }
+        // The beginning that all share makes none alike.
+        let own = &name[PREFIX.len()..];
+        let near = nearest(own, known.iter().map(|one| &one[PREFIX.len()..]))?;
+        // Nobody misses the first letter; names of others are short.
+        let meant = near.starts_with(own.chars().next()?);
+        meant.then(|| format!("{name} sets nothing: did you mean {PREFIX}{near}?"))
+    };
+    strange.filter_map(told).collect()
 }
 
 /// The options that words name, of the innermost command.
@@ -71,24 +85,19 @@ fn explicit(matches: &ArgMatches) -> BTreeSet<String> {
 
 /// Reads words, with defaults. A program that asks has no use for `format`.
 pub(in super::super) fn found(all: Command, words: Vec<OsString>, asked: bool) -> Result<Found, clap::Error> {
-    let refuse =
-        |error: Error| clap::Error::raw(ErrorKind::ValueValidation, format!("{}\n", without_head(&error.render())));
     let (names, command, place) = named(&all, &words);
-    let mut defaults = if command.is_hide_set() { BTreeMap::new() } else { defaults(&all, &names).map_err(refuse)? };
-    let given = match all.clone().ignore_errors(true).try_get_matches_from(&words) {
-        Ok(matches) => explicit(&matches),
-        // Help and version.
-        Err(error) => return Err(error),
-    };
+    // Before the file is read: its errors are no answer to a question for help or version.
+    let given = explicit(&all.clone().ignore_errors(true).try_get_matches_from(&words)?);
+    let without = command.is_hide_set() || names.first().is_some_and(|name| WITHOUT.contains(&name.as_str()));
+    let mut defaults = if without { BTreeMap::new() } else { defaults(&all, &names).map_err(refused)? };
     let arg_of = |option: &str| command.get_arguments().find(|arg| arg.get_long() == Some(option));
+    let apart = |arg: &Arg, other: &Arg| {
+        let refuses = |a: &Arg, b: &Arg| command.get_arg_conflicts_with(a).iter().any(|one| one.get_id() == b.get_id());
+        refuses(arg, other) || refuses(other, arg)
+    };
     let conflicts = |arg: &Arg| {
-        let with = |other: &Arg| command.get_arg_conflicts_with(other).iter().any(|one| one.get_id() == arg.get_id());
         let named = |other: &&Arg| given.contains(other.get_id().as_str());
-        let mine = command.get_arg_conflicts_with(arg);
-        command
-            .get_arguments()
-            .filter(named)
-            .any(|other| with(other) || mine.iter().any(|one| one.get_id() == other.get_id()))
+        command.get_arguments().filter(named).any(|other| apart(arg, other))
     };
     defaults.retain(|option, _| {
         // The name of a file says how it is written.
@@ -96,9 +105,17 @@ pub(in super::super) fn found(all: Command, words: Vec<OsString>, asked: bool) -
         !format
             && arg_of(option).is_some_and(|arg| may(arg) && !given.contains(arg.get_id().as_str()) && !conflicts(arg))
     });
+    // Of two that do not go together the stronger one stays.
+    let ranks: Vec<(&Arg, usize)> =
+        defaults.values().filter_map(|one| Some((arg_of(&one.option)?, one.rank))).collect();
+    defaults.retain(|option, one| {
+        let stronger =
+            |other: &(&Arg, usize)| other.1 < one.rank && arg_of(option).is_some_and(|arg| apart(arg, other.0));
+        !ranks.iter().any(stronger)
+    });
     for default in defaults.values_mut() {
         if let Some(arg) = arg_of(&default.option) {
-            default.values = checked(arg, default).map_err(refuse)?;
+            default.values = checked(arg, default).map_err(refused)?;
         }
     }
     let ids: BTreeMap<String, String> = (defaults.keys())
@@ -128,8 +145,13 @@ pub(in super::super) fn found(all: Command, words: Vec<OsString>, asked: bool) -
     Ok(Found { matches, taken, unnamed })
 }
 
-pub(super) fn without_head(text: &str) -> &str {
+fn without_head(text: &str) -> &str {
     text.strip_prefix("error: ").unwrap_or(text)
+}
+
+/// An error as clap tells its own.
+pub(super) fn refused(error: Error) -> clap::Error {
+    clap::Error::raw(ErrorKind::ValueValidation, format!("{}\n", without_head(&error.render())))
 }
 
 pub(super) fn innermost(matches: &ArgMatches) -> &ArgMatches {

@@ -19,8 +19,8 @@ pub(super) fn path() -> Option<PathBuf> {
     }
 }
 
-/// The defaults of the file for a command, those of all commands first. The whole file is read: what is wrong in it is told
-/// whatever command runs.
+/// The defaults of the file for a command, those of all commands first. The keys of the whole file are read: one that is unknown
+/// is told whatever command runs.
 pub(super) fn defaults(all: &Command, names: &[String]) -> Result<Vec<Default>, Error> {
     let Some(path) = path() else { return Ok(Vec::new()) };
     let text = read_text("read the defaults", &path)?;
@@ -31,8 +31,8 @@ pub(super) fn defaults(all: &Command, names: &[String]) -> Result<Vec<Default>, 
     })?;
     let mut found = Vec::new();
     reader.read(all, table.get_ref(), Some(names), &mut found)?;
-    found.sort_by_key(|(depth, _)| *depth);
-    Ok(found.into_iter().map(|(_, default)| default).collect())
+    found.sort_by_key(|default| std::cmp::Reverse(default.rank));
+    Ok(found)
 }
 
 /// A file while it is read.
@@ -52,16 +52,14 @@ impl Reader<'_> {
     }
 
     /// Reads the table of a command, and those within it. `names` are the words that still name the command that runs; none in
-    /// tables of others. Each default is found with how deep it stands.
+    /// tables of others.
     fn read(
         &self,
         command: &Command,
         table: &DeTable<'_>,
         names: Option<&[String]>,
-        found: &mut Vec<(usize, Default)>,
+        found: &mut Vec<Default>,
     ) -> Result<(), Error> {
-        // A default for all commands counts less than that of one.
-        let depth = usize::MAX - names.map_or(0, <[String]>::len);
         for (key, value) in table {
             let (at, key) = (key.span().start, key.get_ref().as_ref());
             if let DeValue::Table(inner) = value.get_ref() {
@@ -76,14 +74,13 @@ impl Reader<'_> {
             }
             let known = options(command);
             if NEVER.contains(&key) {
-                let what = format!("`{key}` has no default");
-                return Err(self.refused(
-                    at,
-                    &what,
-                    "what is written, and whether something is replaced, is said each time",
-                ));
+                let hint = "give it each time, since it says what is written or what a command is for";
+                return Err(self.refused(at, &format!("`{key}` has no default"), hint));
             }
-            let Some(option) = known.iter().find(|arg| is(arg, key)).and_then(|arg| arg.get_long()) else {
+            // Another command's old spelling may be what this one is called.
+            let exact = known.iter().find(|arg| arg.get_long() == Some(key));
+            let option = exact.or_else(|| known.iter().find(|arg| is_spelling(arg, key)));
+            let Some(option) = option.and_then(|arg| arg.get_long()) else {
                 return Err(self.unknown(
                     &format!("`{key}`"),
                     at,
@@ -97,8 +94,9 @@ impl Reader<'_> {
                     "write it as \"...\"",
                 )
             })?;
-            if names.is_some() {
-                found.push((depth, Default { option: option.to_owned(), values, from: self.place(at) }));
+            if let Some(names) = names {
+                let (option, rank) = (option.to_owned(), 1 + names.len());
+                found.push(Default { option, values, from: self.place(at), rank });
             }
         }
         Ok(())
@@ -113,9 +111,9 @@ impl Reader<'_> {
     }
 }
 
-/// Whether a name is that of an option, or another spelling of it.
-fn is(arg: &Arg, name: &str) -> bool {
-    arg.get_long() == Some(name) || arg.get_all_aliases().unwrap_or_default().contains(&name)
+/// Whether a name is another spelling of an option.
+fn is_spelling(arg: &Arg, name: &str) -> bool {
+    arg.get_all_aliases().unwrap_or_default().contains(&name)
 }
 
 fn texts(value: &DeValue<'_>) -> Option<Vec<String>> {

@@ -11,11 +11,14 @@ pub(super) const PREFIX: &str = "COLLCAST_";
 /// The option that shows all this.
 pub(super) const SHOW: &str = "show_config";
 /// Options that no default gives: what is written, where, and whether something is replaced is said each time.
-pub(super) const NEVER: [&str; 17] = [
+pub(super) const NEVER: [&str; 20] = [
+    "baseline",
     "break-even",
     "chakra",
+    "folder",
     "force",
     "held-out",
+    "history",
     "into",
     "measure",
     "next-runs",
@@ -63,6 +66,8 @@ pub(in super::super) struct Default {
     pub(super) values: Vec<String>,
     /// Where it is from: a variable, or file and line.
     pub(super) from: String,
+    /// 0 of a variable, 1 of the command's own table in the file, more of those around it: the lower one wins.
+    pub(super) rank: usize,
 }
 
 impl Default {

@@ -9,7 +9,7 @@ use clap::{Arg, ArgMatches, Command, ValueEnum as _};
 use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
 
 use super::super::output::{Format, OutputArgs};
-use super::apply::{Found, defaults, found, innermost, named, without_head};
+use super::apply::{Found, defaults, found, innermost, named, refused};
 use super::file;
 use super::known::{FILE, SHOW, may, options, variable};
 
@@ -62,33 +62,41 @@ fn whole(all: &Command) -> Result<Report, clap::Error> {
         Column::text("from", "from"),
         Column::text("commands", "commands"),
     ]);
-    let refuse = |error: collcast::Error| {
-        clap::Error::raw(ErrorKind::ValueValidation, format!("{}\n", without_head(&error.render())))
-    };
-    let mut commands: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    for command in all.get_subcommands().filter(|command| !command.is_hide_set()) {
+    let mut commands = Vec::new();
+    leaves(all, &mut Vec::new(), &mut commands);
+    let mut rows: BTreeMap<&str, BTreeMap<Option<(String, String)>, Vec<String>>> = BTreeMap::new();
+    for (names, command) in commands {
+        let defaults = defaults(all, &names).map_err(refused)?;
         for option in options(command).into_iter().filter_map(Arg::get_long) {
-            commands.entry(option).or_default().push(command.get_name());
+            let default = defaults.get(option).map(|default| (default.values.join(" "), default.from.clone()));
+            rows.entry(option).or_default().entry(default).or_default().push(names.join(" "));
         }
     }
     let mut set = 0;
-    for (option, mut of) in commands {
-        of.dedup();
-        let mut rows = BTreeMap::new();
-        for name in &of {
-            let all_of = defaults(all, &[(*name).to_owned()]).map_err(refuse)?;
-            let default = all_of.get(option).map(|default| (default.values.join(" "), default.from.clone()));
-            rows.entry(default).or_insert_with(Vec::new).push(*name);
-        }
-        for (default, of) in rows {
+    for (option, of) in rows {
+        for (default, commands) in of {
             set += usize::from(default.is_some());
             let (value, from) = default.unzip();
-            table.push([option.into(), variable(option).into(), value.into(), from.into(), of.join(" ").into()]);
+            table.push([option.into(), variable(option).into(), value.into(), from.into(), commands.join(", ").into()]);
         }
     }
     report.tables.push(table);
     report.verdict = Some(verdict(format!("{set} options have a default from a file or a variable")));
     Ok(report)
+}
+
+/// Commands without others within them, with the words that name them.
+fn leaves<'a>(command: &'a Command, names: &mut Vec<String>, found: &mut Vec<(Vec<String>, &'a Command)>) {
+    for inner in command.get_subcommands().filter(|inner| !inner.is_hide_set()) {
+        names.push(inner.get_name().to_owned());
+        if inner.has_subcommands() {
+            leaves(inner, names, found);
+        }
+        if inner.get_arguments().any(may) {
+            found.push((names.clone(), inner));
+        }
+        names.pop();
+    }
 }
 
 /// The options of one command with their values.
@@ -108,7 +116,7 @@ fn of_command(
         Ok(found) => found,
         Err(_) => found(all.clone().ignore_errors(true), bare, false)?,
     };
-    for arg in command.get_arguments().filter(|arg| may(arg) || arg.get_id() != SHOW) {
+    for arg in command.get_arguments().filter(|arg| arg.get_id() != SHOW) {
         let Some(long) = arg.get_long().filter(|long| *long != "help" && *long != "version") else { continue };
         let id = arg.get_id().as_str();
         let said = here.value_source(id) == Some(ValueSource::CommandLine);

@@ -9,7 +9,7 @@ use crate::listed::Listed;
 use crate::raw::SCHEMA;
 
 /// A text as a TOML string.
-fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     toml::Value::String(text.to_owned()).to_string()
 }
 
@@ -44,9 +44,13 @@ pub fn toml(listed: &Listed) -> String {
     }
     for (group, like) in cluster.groups.iter().zip(&listed.like) {
         let names = quoted(&compress(&group.names));
-        let known = crate::texts::text(like).is_some();
-        let _ =
-            writeln!(out, "\n[[hosts]]\nnames = {names}\n{} = {}", if known { "like" } else { "xml" }, quoted(like));
+        // A file is looked for beside the one that names it, wherever this is written.
+        let absolute = || std::path::absolute(like).map_or_else(|_| like.clone(), |path| path.display().to_string());
+        let (key, machine) = match crate::texts::text(like) {
+            Some(_) => ("like", like.clone()),
+            None => ("xml", absolute()),
+        };
+        let _ = writeln!(out, "\n[[hosts]]\nnames = {names}\n{key} = {}", quoted(&machine));
     }
     if let Some(fabric) = cluster.fabric.as_ref().filter(|fabric| fabric.kind == FabricKind::Listed) {
         network(fabric, &mut out);
@@ -65,7 +69,7 @@ pub fn toml(listed: &Listed) -> String {
 }
 
 /// A rate to the byte.
-fn exact(rate: collcast_sim::units::Bandwidth) -> String {
+pub(crate) fn exact(rate: collcast_sim::units::Bandwidth) -> String {
     format!("{} GB/s", rate.get() as f64 / 1e9)
 }
 
@@ -100,6 +104,9 @@ fn network(fabric: &FabricSpec, out: &mut String) {
         }
         if let Some(uplinks) = switch.uplinks {
             let _ = writeln!(out, "uplinks = {uplinks}");
+        }
+        if let Some(rate) = switch.uplink_rate {
+            let _ = writeln!(out, "uplink_rate = {}", quoted(&exact(rate)));
         }
     }
 }

@@ -79,7 +79,7 @@ impl FabricSpec {
             }
             if let Some(parent) = parents[index] {
                 levels[parent] = levels[parent].max(levels[index] + 1);
-                let rate = switch.rate.unwrap_or(fastest);
+                let rate = switch.uplink_rate.or(switch.rate).unwrap_or(fastest);
                 let all = cables.iter().map(|cable| cable.rate.get().saturating_mul(u64::from(cable.count)));
                 let needed = all.fold(0, u64::saturating_add).div_ceil(rate.get());
                 let count = match switch.uplinks {

@@ -4,11 +4,10 @@
 //! every folded Clos is a tree, with the cables of a layer as its widths.
 
 use std::collections::HashMap;
-use std::ops::Range;
 
 use collcast_sim::units::Bandwidth;
 
-use crate::error::{Diagnostic, Source, TopologiesError, quote};
+use crate::error::{Diagnostic, Location, TopologiesError, quote};
 
 /// Hosts that plug into a switch alike.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -39,8 +38,10 @@ pub struct TreeSwitch {
     pub rate: Option<Bandwidth>,
     /// Cables to the switch above; as the over-subscription says where absent.
     pub uplinks: Option<u32>,
-    /// Where the name was written, in bytes of [`Tree::text`].
-    pub at: Option<Range<usize>>,
+    /// Rate of one of these, one direction; that of a port where absent.
+    pub uplink_rate: Option<Bandwidth>,
+    /// Where the name was written.
+    pub at: Option<Location>,
 }
 
 /// All switches of a network.
@@ -48,8 +49,6 @@ pub struct TreeSwitch {
 pub struct Tree {
     /// In file order.
     pub switches: Vec<TreeSwitch>,
-    /// The text of the file that lists them, for messages; empty where none does.
-    pub text: String,
 }
 
 impl Tree {
@@ -107,12 +106,11 @@ impl Tree {
     /// An error about a switch, at its name where a file has it.
     pub(super) fn wrong(&self, file: &str, index: usize, what: &str, hint: &str) -> TopologiesError {
         let switch = &self.switches[index];
-        let at = switch.at.clone().map(|span| Source::new(file, &self.text).locate(span));
         TopologiesError::Contradiction(Box::new(Diagnostic {
             message: format!("the switch `{}` {what}", quote(&switch.name)),
             file: file.to_owned(),
             label: String::new(),
-            at,
+            at: switch.at.clone(),
             hint: hint.to_owned(),
         }))
     }

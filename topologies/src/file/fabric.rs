@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::values::{MAX_GPUS_U32, MAX_PER_HOST, Reader};
-use crate::cluster::{Deviation, Exception};
+use crate::cluster::{Deviation, Exception, MAX_GPUS};
 use crate::error::{TopologiesError, quote};
 use crate::fabric::{
     FabricKind, FabricPlaces, FabricSpec, LeafSpec, MAX_SWITCHES, Oversubscription, Ports, Routing, SpineSpec, Tree,
@@ -84,10 +84,10 @@ impl Reader<'_> {
             let hint = "each switch has its own `rate` and `uplinks`";
             return Err(self.contradiction(&span, format!("`{key}` of a listed network"), "not in a list", hint));
         }
+        let mut named = 0;
         let switches: Vec<TreeSwitch> =
-            raw.switches.iter().map(|switch| self.switch(switch)).collect::<Result<_, _>>()?;
-        let text = if listed { self.source.text.to_owned() } else { String::new() };
-        let tree = Tree { switches, text };
+            raw.switches.iter().map(|switch| self.switch(switch, &mut named)).collect::<Result<_, _>>()?;
+        let tree = Tree { switches };
         tree.parents(self.source.file)?;
         Ok(tree)
     }
@@ -99,24 +99,38 @@ impl Reader<'_> {
         leaf.or(spine).or_else(|| raw.hosts_per_unit.as_ref().map(|unit| ("hosts_per_unit", unit.span.clone())))
     }
 
-    fn switch(&self, raw: &RawSwitch) -> Result<TreeSwitch, TopologiesError> {
+    /// A switch; `named` are the names that all lists had before it.
+    fn switch(&self, raw: &RawSwitch, named: &mut usize) -> Result<TreeSwitch, TopologiesError> {
         let hint = "Slurm writes it with `scontrol show hostlist`";
-        let ports = |ports: &RawPorts| {
+        let mut expand = |list: &At<String>, example: &str| {
+            let names = self.expand(list, example, hint)?;
+            *named += names.len();
+            if *named > MAX_GPUS {
+                let message = format!("the switches have over {MAX_GPUS} names below them");
+                return Err(self.value(&list.span, message, "too many", "a host is named once for each switch"));
+            }
+            Ok(names)
+        };
+        let mut ports = |ports: &RawPorts| {
             let nic = |nic: &At<i64>| self.number("a NIC", nic, 0, MAX_PER_HOST);
             Ok::<_, TopologiesError>(Ports {
-                hosts: self.expand(&ports.hosts, "gpu[001-032]", hint)?,
+                hosts: expand(&ports.hosts, "gpu[001-032]")?,
                 nics: ports.nics.as_ref().map(|nics| nics.iter().map(nic).collect::<Result<_, _>>()).transpose()?,
             })
         };
-        let below = raw.switches.as_ref().map(|list| self.expand(list, "leaf[0-7]", hint)).transpose()?;
+        let all_ports = raw.ports.iter().map(&mut ports).collect::<Result<_, _>>()?;
+        let below = raw.switches.as_ref().map(|list| expand(list, "leaf[0-7]")).transpose()?;
         let rate = raw.rate.as_ref().map(|rate| self.rate("the rate of the switch", rate)).transpose()?;
+        let uplink_rate =
+            raw.uplink_rate.as_ref().map(|rate| self.rate("the rate of the uplinks", rate)).transpose()?;
         Ok(TreeSwitch {
             name: raw.name.value.clone(),
-            ports: raw.ports.iter().map(ports).collect::<Result<_, _>>()?,
+            ports: all_ports,
             switches: below.unwrap_or_default(),
             rate,
             uplinks: self.optional_number("uplinks", raw.uplinks.as_ref(), 1, MAX_SWITCHES)?,
-            at: Some(raw.name.span.clone()),
+            uplink_rate,
+            at: Some(self.source.locate(raw.name.span.clone())),
         })
     }
 

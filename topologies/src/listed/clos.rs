@@ -307,7 +307,7 @@ fn merge(
     }
     for (entry, (cables, sum, known)) in up {
         tree[entry].uplinks = Some(cables);
-        tree[entry].rate = sum.checked_div(u64::from(known)).and_then(Bandwidth::new);
+        tree[entry].uplink_rate = sum.checked_div(u64::from(known)).and_then(Bandwidth::new);
     }
     (tree, group)
 }

@@ -147,9 +147,10 @@ pub(crate) fn read(source: Source<'_>) -> Result<Cables, TopologiesError> {
     }
     // Each cable between switches is listed at both ends.
     let mut seen: HashSet<(usize, u32)> = HashSet::new();
+    let mut lacking: Vec<String> = Vec::new();
     for (from, peer, from_port, to_port, rate) in links {
         let Some(&to) = switch_of.get(&peer) else {
-            cables.notes.push(format!("passed over: a cable to the switch `{}`, which the list lacks", quote(&peer)));
+            lacking.push(peer);
             continue;
         };
         if !seen.contains(&(from, from_port)) {
@@ -157,6 +158,12 @@ pub(crate) fn read(source: Source<'_>) -> Result<Cables, TopologiesError> {
             seen.insert((to, to_port));
             cables.between.push(Cable { from, to, rate });
         }
+    }
+    if let Some(first) = lacking.first() {
+        let (count, first) = (lacking.len(), quote(first));
+        cables
+            .notes
+            .push(format!("passed over: {count} cables to switches that the list lacks, the first to `{first}`"));
     }
     for (description, count) in unnamed {
         cables.notes.push(format!(

@@ -176,7 +176,7 @@ fn network(
         routing,
         oversubscription,
         sharp: base.is_some_and(|fabric| fabric.sharp),
-        tree: Tree { switches, text: String::new() },
+        tree: Tree { switches },
         places: FabricPlaces::default(),
     };
     (fabric, notes)

@@ -71,9 +71,24 @@ pub fn read(source: Source<'_>) -> Result<Listing, TopologiesError> {
         match (switch, block) {
             (Some((name, span)), None) => {
                 let below = list(keys.remove("switches"))?;
+                count += below.len();
+                if hostlist::expand(name).ok().is_none_or(|names| names != [name]) {
+                    return Err(TopologiesError::Value(source.at(
+                        span,
+                        format!("`{}` is not the name of a switch", quote(name)),
+                        "expected letters, digits, - and _",
+                        "each line has one SwitchName",
+                    )));
+                }
                 let ports = if nodes.is_empty() { Vec::new() } else { Ports::all(nodes) };
                 let name = name.to_owned();
-                switches.push(TreeSwitch { name, ports, switches: below, at: Some(span), ..TreeSwitch::default() });
+                switches.push(TreeSwitch {
+                    name,
+                    ports,
+                    switches: below,
+                    at: Some(source.locate(span)),
+                    ..TreeSwitch::default()
+                });
             }
             (None, Some((name, _))) => blocks.push((name.to_owned(), nodes)),
             (Some(_), Some((_, span))) => {
@@ -145,7 +160,7 @@ fn nowhere(source: Source<'_>) -> TopologiesError {
 }
 
 /// Switches of the plugin tree; several that nothing joins get one above them.
-fn tree(source: Source<'_>, mut switches: Vec<TreeSwitch>, mut notes: Vec<String>) -> Result<Listing, TopologiesError> {
+fn tree(source: Source<'_>, switches: Vec<TreeSwitch>, mut notes: Vec<String>) -> Result<Listing, TopologiesError> {
     let mut seen: HashSet<&str> = HashSet::new();
     let mut names = Vec::new();
     for switch in &switches {
@@ -154,7 +169,7 @@ fn tree(source: Source<'_>, mut switches: Vec<TreeSwitch>, mut notes: Vec<String
                 let message = format!("the host `{}` is below two switches", quote(name));
                 let hint = "keep the leaf that its NICs plug into: Slurm's other lines of a host only rank it";
                 return Err(TopologiesError::Contradiction(source.at(
-                    switch.at.clone().unwrap_or_default(),
+                    switch.at.as_ref().map(|at| at.span.clone()).unwrap_or_default(),
                     message,
                     "again here",
                     hint,
@@ -166,8 +181,9 @@ fn tree(source: Source<'_>, mut switches: Vec<TreeSwitch>, mut notes: Vec<String
     if names.is_empty() {
         return Err(nowhere(source));
     }
-    let checked = crate::fabric::Tree { switches: switches.clone(), text: source.text.to_owned() };
-    let parents = checked.parents(source.file)?;
+    let tree = crate::fabric::Tree { switches };
+    let parents = tree.parents(source.file)?;
+    let mut switches = tree.switches;
     let leaves = switches.iter().filter(|switch| !switch.ports.is_empty()).count();
     notes.insert(0, format!("{} hosts below {leaves} leaf switches, {} switches in all", names.len(), switches.len()));
     let roots: Vec<String> =

@@ -70,18 +70,18 @@ impl Kind {
     }
 
     /// Whether it reads its source.
-    pub fn reads(self) -> bool {
+    pub(super) fn reads(self) -> bool {
         !matches!(self, Self::Receive | Self::ReceiveCopySend | Self::Nothing)
     }
 
     /// Whether it writes its destination.
-    pub fn writes(self) -> bool {
+    pub(super) fn writes(self) -> bool {
         !matches!(self, Self::Send | Self::ReceiveReduceSend | Self::Nothing)
     }
 }
 
 /// A chunk of a buffer.
-pub type Place = (Buffer, u64);
+pub(super) type Place = (Buffer, u64);
 
 /// A step of a thread block.
 #[derive(Clone, Debug)]
@@ -89,9 +89,9 @@ pub struct Instruction {
     /// What it does.
     pub kind: Kind,
     /// Where it reads from.
-    pub src: Place,
+    pub(super) src: Place,
     /// Where it writes to.
-    pub dst: Place,
+    pub(super) dst: Place,
     /// Chunks in a row.
     pub count: u64,
     /// Block and step of the same GPU that must be over.

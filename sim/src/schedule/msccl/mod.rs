@@ -22,7 +22,7 @@ mod write;
 use rustc_hash::FxHashMap;
 use smallvec::smallvec;
 
-pub use algorithm::{Block, Gpu, Imported, Instruction, Kind, MscclError, Place};
+pub use algorithm::{Block, Gpu, Imported, Instruction, Kind, MscclError};
 pub use write::{ExportError, export, one_loop};
 
 use super::program::{Buffer, Code, Expr, Op, Ref, Table, Template, Var, Wait, c};
