@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use collcast_sim::units::{parse_size, parse_time};
+use collcast_sim::units::{UnitError, parse_size, parse_time};
 
 use crate::error::Error;
 
@@ -137,7 +137,10 @@ pub fn time_or_bare(text: &str, bare: f64) -> Result<f64, String> {
     if let Ok(number) = text.trim().parse::<f64>() {
         return if number.is_finite() && number >= 0.0 { Ok(number * bare) } else { Err(A_TIME.to_owned()) };
     }
-    parse_time(text).map(|time| time.as_us() * 1e-6).map_err(|_| A_TIME.to_owned())
+    parse_time(text).map(|time| time.as_us() * 1e-6).map_err(|error| match error {
+        UnitError::TooLarge(_) => "expected at most 106 days".to_owned(),
+        _ => A_TIME.to_owned(),
+    })
 }
 
 /// A percentage as a fraction; the `%` may be left out. `what` it is, for messages, such as `--tolerance`.
