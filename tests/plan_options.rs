@@ -184,7 +184,6 @@ fn rates_of_a_file_are_of_the_machine() {
     refused(&["--storage", "2"], &["--storage: `2`", "GB/s"]);
     refused(&["--checkpoint-every", "0"], &["a time above 0"]);
     refused(&["--restart", "900d"], &["--restart: `900d`", "106 days"]);
-    refused(&["--restart", "90d"], &["the whole run cannot be forecast", "--restart"]);
 }
 
 /// A layout over two hosts, whose calls take a part of the step.
