@@ -11,13 +11,14 @@ use std::sync::Arc;
 use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol};
 use collcast_sim::engine::flows::{Flows, Use, WEIGHT_ONE};
 use collcast_sim::engine::{
-    Access, EngineError, Gate, Instance, Outcome, ProxySpec, Section, TaskSpec, Unobserved, fold, run, run_steady,
+    Access, ConnSpec, EngineError, Gate, Instance, Outcome, ProxySpec, Section, TaskSpec, Unobserved, fold, run,
+    run_steady,
 };
 use collcast_sim::ids::{ChannelId, Lane, Rank};
 use collcast_sim::nccl::Transport;
 use collcast_sim::nccl::plan::{Dealing, Old};
 use collcast_sim::nccl::{Limits, Plan};
-use collcast_sim::network::{Laid, LayError, ResourceName, lay, lay_one_of_each, order};
+use collcast_sim::network::{Grounds, Laid, LayError, ResourceName, lay, lay_known, lay_one_of_each, order};
 use collcast_sim::predict::{Choice, PredictError, Prediction, Predictor, Settings};
 use collcast_sim::profile::{Constant, Profile, Reach};
 use collcast_sim::schedule::program::{Mutation, Template};
@@ -114,10 +115,10 @@ fn together<'a>(first: &Laid<'a>, second: &Laid<'a>, at: SimTime) -> Instance<'a
         .collect();
     let conns = u32::try_from(both.conns.len()).unwrap();
     let move_conn = |c: &mut u32| *c += if *c == UNUSED { 0 } else { conns };
-    for conn in &second.instance.conns {
+    for conn in second.instance.conns.iter() {
         let mut conn = conn.clone();
         conn.uses.renumber(|r| resource[r as usize]);
-        both.conns.push(conn);
+        Arc::make_mut(&mut both.conns).push(conn);
     }
     let kernels = u32::try_from(both.kernels.len()).unwrap();
     both.kernels.extend(&second.instance.kernels);
@@ -402,7 +403,7 @@ proptest! {
             state = mix(seed, state);
             state % below
         };
-        for (conn, wired) in instance.conns.iter_mut().zip(&laid.wiring.conns) {
+        for (conn, wired) in Arc::make_mut(&mut instance.conns).iter_mut().zip(&laid.wiring.conns) {
             // Below two chunks a ring deadlocks, rightly.
             conn.depth = 2 * schedule.plan.slices + u32::try_from(random(5)).unwrap();
             conn.latency = SimDuration(random(3) * random(800_000));
@@ -485,7 +486,7 @@ fn rooted_calls_overlap_in_a_loop() {
             (lane.reduce_weight, lane.access) = (0, Access::EVEN);
             instance.resources[lane.issue.0 as usize] = 1_000_000_000;
         }
-        for conn in &mut instance.conns {
+        for conn in Arc::make_mut(&mut instance.conns) {
             conn.latency = SimDuration(500_000);
         }
         for kernel in &mut instance.kernels {
@@ -526,7 +527,7 @@ fn loads_of_a_line_overlap() {
             (lane.access, lane.wave) = (Access::EVEN, wave);
             instance.resources[lane.issue.0 as usize] = 1_000_000_000;
         }
-        for conn in &mut instance.conns {
+        for conn in Arc::make_mut(&mut instance.conns) {
             conn.latency = SimDuration(latency);
         }
         simulate(&instance).end.0
@@ -685,6 +686,39 @@ fn folded_equals_unfolded() {
         }
     }
     assert!(folds > sample.of(200), "{folds}");
+}
+
+/// Goal: calls that share connections, and how they fold, with others run as they do alone.
+/// Method: every pattern on one machine with much and one with little symmetry, over sizes of which some fold in other
+/// ways, one channel or several, each laid after all before it and alone: names, lanes and outcome, bit for bit.
+#[test]
+fn calls_that_share_connections_run_as_alone() {
+    let (even, mut shared) = (cluster(4, 8, 4), 0);
+    let slow = with_links(&cluster(3, 4, 2), |id, link| if id == 5 { at_percent(link, 50) } else { link });
+    let mut sample = Sample::new("calls_that_share_connections_run_as_alone", 4);
+    for topology in [even, slow] {
+        let (order, grounds) = (order(&topology, topology.ranks()), Grounds::default());
+        let (profile, transport) = (prior(), Transport::default());
+        let mut conns: Vec<Arc<Vec<ConnSpec>>> = Vec::new();
+        for (collective, algorithm, protocol) in patterns_on(&topology, topology.ranks()) {
+            if !sample.takes() {
+                continue;
+            }
+            for (channels, count) in [(1, 7), (2, 999), (2, 1_000), (1, 40_000), (2, 100_003)] {
+                let case = Case { channels, count, ..Case::new(collective, algorithm, protocol, topology.ranks()) };
+                let schedule = case.schedule_in(&order, true);
+                let known = lay_known(&topology, &profile, &transport, &schedule, &grounds).unwrap();
+                let alone = lay(&topology, &profile, &transport, &schedule).unwrap();
+                assert_eq!(known.names, alone.names, "{case:?}");
+                let (one, other) = (known.fold(), fold(&alone.instance));
+                assert_eq!((&one.lane, &one.conn, &one.resource), (&other.lane, &other.conn, &other.resource));
+                assert_eq!(simulate(&one.instance), simulate(&other.instance), "{case:?}");
+                shared += usize::from(conns.iter().any(|before| Arc::ptr_eq(before, &known.instance.conns)));
+                conns.push(known.instance.conns);
+            }
+        }
+    }
+    assert!(shared > sample.of(40), "{shared}");
 }
 
 /// Goal: one host of each kind, laid alone, runs as all of them do.
@@ -1118,9 +1152,9 @@ fn shuffled<'a>(instance: &Instance<'a>, seed: u64) -> Instance<'a> {
     };
     let mut other = instance.clone();
     other.resources = resources.iter().map(|&r| instance.resources[r]).collect();
-    other.conns = conns.iter().map(|&c| instance.conns[c].clone()).collect();
+    other.conns = Arc::new(conns.iter().map(|&c| instance.conns[c].clone()).collect());
     other.lanes = lanes.iter().map(|&l| instance.lanes[l].clone()).collect();
-    for conn in &mut other.conns {
+    for conn in Arc::make_mut(&mut other.conns) {
         conn.uses.renumber(|r| resource_at[r as usize]);
     }
     for lane in &mut other.lanes {

@@ -348,7 +348,7 @@ fn channels_use_their_nics() {
             let schedule = schedule(&machine, &found, algorithm);
             let laid = lay(&machine, &profile, &collcast_sim::nccl::Transport::default(), &schedule).unwrap();
             let mut crossing = 0;
-            for (wired, spec) in laid.wiring.conns.iter().zip(&laid.instance.conns) {
+            for (wired, spec) in laid.wiring.conns.iter().zip(laid.instance.conns.iter()) {
                 let conn = wired.conn;
                 let (src, dst) = conn.ranks().unwrap();
                 let node = |rank: Rank| machine.node_of(rank);

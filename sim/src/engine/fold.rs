@@ -7,12 +7,13 @@
 //! solver works with summed weights, the run is the unfolded one, bit for bit.
 
 use std::hash::{Hash, Hasher};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
-use super::instance::Instance;
+use super::instance::{ConnSpec, Instance};
 use super::mix::{Mixer, mix};
 use super::uses::{Section, Uses};
 use crate::schedule::program::{Ports, Template};
@@ -67,13 +68,39 @@ struct Colours {
     kernels: Vec<u64>,
 }
 
+/// How instances fold whose lanes have the same ports and connections, by what tells lanes apart at first: calls that
+/// differ in size alone fold alike, and are looked at once.
+#[derive(Debug, Default)]
+pub struct Folds(Mutex<FxHashMap<u64, Option<Arc<Partition>>>>);
+
 /// Folds an instance as far as its symmetry goes; without any it comes back as it is.
 /// Where tasks start kernels each GPU has its own story, and lanes that take turns each their own: nothing is folded.
 pub fn fold<'a>(instance: &Instance<'a>) -> Folded<'a> {
+    fold_known(instance, &Folds::default())
+}
+
+/// As [`fold`], for one of several instances that agree in the ports, connections and tokens of lanes, in the resources
+/// that they use, and in the programs of their schedules.
+pub fn fold_known<'a>(instance: &Instance<'a>, known: &Folds) -> Folded<'a> {
     let turns = instance.lanes.iter().any(|lane| lane.turn > 0);
     if turns || instance.tasks.iter().any(|task| !task.kernels.is_empty()) {
         return identity(instance);
     }
+    let initial = initial(instance);
+    // Refinement depends on which colours are the same and not on what they are.
+    let (pattern, _) = classes_of(&initial.lanes);
+    let key = of(&(pattern, &initial.conns, &initial.resources, &initial.kernels));
+    let found = known.0.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
+    let partition = found.unwrap_or_else(|| {
+        let made = stable(instance, initial).map(|colours| Arc::new(Partition::of(instance, &colours)));
+        known.0.lock().unwrap_or_else(PoisonError::into_inner).insert(key, made.clone());
+        made
+    });
+    partition.map_or_else(|| identity(instance), |partition| partition.quotient(instance))
+}
+
+/// Colours that tell nothing new when they are refined; `None` where they leave too little to fold.
+fn stable(instance: &Instance<'_>, mut colours: Colours) -> Option<Colours> {
     let alike = alike_ports(instance);
     let mut ends = vec![[Ends::new(), Ends::new()]; instance.conns.len()];
     for (lane, spec) in (0..).zip(&instance.lanes) {
@@ -84,7 +111,6 @@ pub fn fold<'a>(instance: &Instance<'a>) -> Folded<'a> {
             }
         }
     }
-    let mut colours = initial(instance);
     let mut classes = count(&colours);
     for _ in 0..MAX_ROUNDS / STRIDE {
         for _ in 0..STRIDE {
@@ -92,7 +118,7 @@ pub fn fold<'a>(instance: &Instance<'a>) -> Folded<'a> {
         }
         let now = count(&colours);
         if now == classes {
-            return quotient(instance, &colours);
+            return Some(colours);
         }
         // Where most lanes differ already, running them all costs no more than telling more.
         if now[0] * 2 > instance.lanes.len() && instance.lanes.len() > 8 {
@@ -100,7 +126,7 @@ pub fn fold<'a>(instance: &Instance<'a>) -> Folded<'a> {
         }
         classes = now;
     }
-    identity(instance)
+    None
 }
 
 fn all(values: impl IntoIterator<Item = u64>) -> u64 {
@@ -218,77 +244,115 @@ fn identity<'a>(instance: &Instance<'a>) -> Folded<'a> {
     }
 }
 
-fn quotient<'a>(instance: &Instance<'a>, colours: &Colours) -> Folded<'a> {
-    let (lane_class, lanes) = classes_of(&colours.lanes);
-    let (conn_class, conns) = classes_of(&colours.conns);
-    let (resource_class, resources) = classes_of(&colours.resources);
-    let (kernel_class, kernels) = classes_of(&colours.kernels);
-    let is_first = |resource: u32| resources[resource_class[resource as usize] as usize] == resource;
+/// What is interchangeable: all but what lanes cost.
+#[derive(Debug)]
+struct Partition {
+    /// By lane, its class, and by class the first of its lanes.
+    lane_class: Vec<u32>,
+    lanes: Vec<u32>,
+    /// By class of lanes: how many are in the block of the first.
+    in_block: Vec<u64>,
+    conn_class: Vec<u32>,
+    conns: Vec<u32>,
+    /// By class of connections: what stands for it.
+    folded_conns: Arc<Vec<ConnSpec>>,
+    resource_class: Vec<u32>,
+    resources: Vec<u32>,
+    kernel_class: Vec<u32>,
+    kernels: Vec<u32>,
+}
 
-    // What all connections of a class take together of one resource of a class, by section.
-    let mut together: FxHashMap<(u32, Section, u32), u64> = FxHashMap::default();
-    for (conn, &class) in instance.conns.iter().zip(&conn_class) {
-        for (section, (resource, weight)) in conn.uses.iter().filter(|(_, u)| is_first(u.0)) {
-            *together.entry((class, section, resource_class[resource as usize])).or_default() += weight;
-        }
-    }
-    let mut members = vec![0_u64; lanes.len()];
-    let mut in_block = vec![0_u64; lanes.len()];
-    for (lane, &class) in instance.lanes.iter().zip(&lane_class) {
-        members[class as usize] += lane.multiplicity;
-        in_block[class as usize] += u64::from(is_first(lane.issue.0));
-    }
-    let port = |&conn: &u32| {
-        if conn == UNUSED { UNUSED } else { conn_class[conn as usize] }
-    };
-    let folded_lanes = (lanes.iter().enumerate())
-        .map(|(class, &first)| {
-            let lane = &instance.lanes[first as usize];
-            let mut folded = lane.clone();
-            folded.recv = lane.recv.iter().map(port).collect();
-            folded.send = lane.send.iter().map(port).collect();
-            folded.tokens =
-                lane.tokens.iter().map(|&l| lane_class.get(l as usize).copied().unwrap_or(UNUSED)).collect();
-            folded.issue = (resource_class[lane.issue.0 as usize], lane.issue.1 * in_block[class]);
-            folded.own = lane.own.map(|own| (resource_class[own.0 as usize], own.1));
-            folded.kernel = kernel_class[lane.kernel as usize];
-            folded.multiplicity = members[class];
-            folded
-        })
-        .collect();
-    let folded_conns = (0..)
-        .zip(&conns)
-        .map(|(class, &first)| {
-            let original = &instance.conns[first as usize];
-            let mut conn = original.clone();
-            conn.uses = Uses::default();
-            for (section, (resource, _)) in original.uses.iter() {
-                let resource = resource_class[resource as usize];
-                if conn.uses.of(section).iter().all(|known| known.0 != resource) {
-                    let weight = together.get(&(class, section, resource)).copied().unwrap_or(0);
-                    conn.uses.push(section, (resource, weight));
-                }
+impl Partition {
+    fn of(instance: &Instance<'_>, colours: &Colours) -> Self {
+        let (lane_class, lanes) = classes_of(&colours.lanes);
+        let (conn_class, conns) = classes_of(&colours.conns);
+        let (resource_class, resources) = classes_of(&colours.resources);
+        let (kernel_class, kernels) = classes_of(&colours.kernels);
+        let is_first = |resource: u32| resources[resource_class[resource as usize] as usize] == resource;
+
+        // What all connections of a class take together of one resource of a class, by section.
+        let mut together: FxHashMap<(u32, Section, u32), u64> = FxHashMap::default();
+        for (conn, &class) in instance.conns.iter().zip(&conn_class) {
+            for (section, (resource, weight)) in conn.uses.iter().filter(|(_, u)| is_first(u.0)) {
+                *together.entry((class, section, resource_class[resource as usize])).or_default() += weight;
             }
-            conn
-        })
-        .collect();
-    let mut tasks = instance.tasks.clone();
-    for task in &mut tasks {
-        for use_ in task.uses.iter_mut().chain(&mut task.holds) {
-            use_.0 = resource_class[use_.0 as usize];
+        }
+        let folded_conns = (0..)
+            .zip(&conns)
+            .map(|(class, &first)| {
+                let original = &instance.conns[first as usize];
+                let mut conn = original.clone();
+                conn.uses = Uses::default();
+                for (section, (resource, _)) in original.uses.iter() {
+                    let resource = resource_class[resource as usize];
+                    if conn.uses.of(section).iter().all(|known| known.0 != resource) {
+                        let weight = together.get(&(class, section, resource)).copied().unwrap_or(0);
+                        conn.uses.push(section, (resource, weight));
+                    }
+                }
+                conn
+            })
+            .collect();
+        let mut in_block = vec![0_u64; lanes.len()];
+        for (lane, &class) in instance.lanes.iter().zip(&lane_class) {
+            in_block[class as usize] += u64::from(is_first(lane.issue.0));
+        }
+        Self {
+            lane_class,
+            lanes,
+            in_block,
+            conn_class,
+            conns,
+            folded_conns: Arc::new(folded_conns),
+            resource_class,
+            resources,
+            kernel_class,
+            kernels,
         }
     }
-    Folded {
-        instance: Instance {
-            resources: resources.iter().map(|&r| instance.resources[r as usize]).collect(),
-            conns: folded_conns,
-            lanes: folded_lanes,
-            kernels: kernels.iter().map(|&k| instance.kernels[k as usize]).collect(),
-            schedules: instance.schedules.clone(),
-            tasks,
-        },
-        resource: resource_class,
-        lane: lanes,
-        conn: conns,
+
+    fn quotient<'a>(&self, instance: &Instance<'a>) -> Folded<'a> {
+        let mut members = vec![0_u64; self.lanes.len()];
+        for (lane, &class) in instance.lanes.iter().zip(&self.lane_class) {
+            members[class as usize] += lane.multiplicity;
+        }
+        let port = |&conn: &u32| {
+            if conn == UNUSED { UNUSED } else { self.conn_class[conn as usize] }
+        };
+        let class_of = |&lane: &u32| self.lane_class.get(lane as usize).copied().unwrap_or(UNUSED);
+        let resource_class = &self.resource_class;
+        let folded_lanes = (self.lanes.iter().zip(&self.in_block).zip(members))
+            .map(|((&first, in_block), members)| {
+                let lane = &instance.lanes[first as usize];
+                let mut folded = lane.clone();
+                folded.recv = lane.recv.iter().map(port).collect();
+                folded.send = lane.send.iter().map(port).collect();
+                folded.tokens = lane.tokens.iter().map(class_of).collect();
+                folded.issue = (resource_class[lane.issue.0 as usize], lane.issue.1 * in_block);
+                folded.own = lane.own.map(|own| (resource_class[own.0 as usize], own.1));
+                folded.kernel = self.kernel_class[lane.kernel as usize];
+                folded.multiplicity = members;
+                folded
+            })
+            .collect();
+        let mut tasks = instance.tasks.clone();
+        for task in &mut tasks {
+            for use_ in task.uses.iter_mut().chain(&mut task.holds) {
+                use_.0 = resource_class[use_.0 as usize];
+            }
+        }
+        Folded {
+            instance: Instance {
+                resources: self.resources.iter().map(|&r| instance.resources[r as usize]).collect(),
+                conns: self.folded_conns.clone(),
+                lanes: folded_lanes,
+                kernels: self.kernels.iter().map(|&k| instance.kernels[k as usize]).collect(),
+                schedules: instance.schedules.clone(),
+                tasks,
+            },
+            resource: self.resource_class.clone(),
+            lane: self.lanes.clone(),
+            conn: self.conns.clone(),
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! What the engine runs, and what comes of it: connections, lanes, kernels, tasks.
 
 use std::hash::Hash;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
@@ -228,7 +229,7 @@ pub struct Instance<'a> {
     /// Capacities, in units per second.
     pub resources: Vec<u64>,
     /// Connections.
-    pub conns: Vec<ConnSpec>,
+    pub conns: Arc<Vec<ConnSpec>>,
     /// Lanes.
     pub lanes: Vec<LaneSpec>,
     /// Kernels; each has at least one lane.

@@ -44,7 +44,7 @@ use state::{
     ConnRun, End, Handed, KernelRun, LaneRun, Owner, Phase, Simulation, Slot, TurnRun, UNKNOWN, merge, wake_all,
 };
 
-pub use fold::{Folded, fold};
+pub use fold::{Folded, Folds, fold, fold_known};
 pub use instance::{Access, ConnSpec, Gate, Instance, KernelSpec, LaneSpec, Outcome, ProxySpec, TaskSpec, lane_of};
 pub(crate) use mix::Mixer;
 pub use mix::mix;

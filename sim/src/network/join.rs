@@ -1,5 +1,7 @@
 //! Several schedules at once on one machine: they share links and memories, in one communicator proxies.
 
+use std::sync::Arc;
+
 use rustc_hash::FxHashMap;
 
 use super::laid::{Laid, ResourceName};
@@ -14,14 +16,16 @@ pub fn join<'a>(laid: impl IntoIterator<Item = Laid<'a>>, one_communicator: bool
         names: Vec::new(),
         wiring: Wiring { workers: Vec::new(), conns: Vec::new() },
         congested: None,
+        folds: Arc::default(),
     };
     let mut shared: FxHashMap<ResourceName, u32> = FxHashMap::default();
+    let mut all_conns = Vec::new();
     for (index, one) in laid.into_iter().enumerate() {
         if index == 0 {
             all.wiring = one.wiring;
         }
         let number = |n: usize| u32::try_from(n).unwrap_or(UNUSED);
-        let (conns, lanes) = (number(all.instance.conns.len()), number(all.instance.lanes.len()));
+        let (conns, lanes) = (number(all_conns.len()), number(all.instance.lanes.len()));
         let (kernels, jobs) = (number(all.instance.kernels.len()), number(all.instance.schedules.len()));
         let Instance { resources, conns: its_conns, lanes: its_lanes, kernels: its_kernels, schedules, tasks } =
             one.instance;
@@ -47,7 +51,7 @@ pub fn join<'a>(laid: impl IntoIterator<Item = Laid<'a>>, one_communicator: bool
                 place
             })
             .collect();
-        all.instance.conns.extend(its_conns.into_iter().map(|mut conn| {
+        all_conns.extend(Arc::unwrap_or_clone(its_conns).into_iter().map(|mut conn| {
             conn.uses.renumber(|resource| place[resource as usize]);
             conn
         }));
@@ -73,5 +77,6 @@ pub fn join<'a>(laid: impl IntoIterator<Item = Laid<'a>>, one_communicator: bool
         }));
         all.congested = all.congested.or(one.congested);
     }
+    all.instance.conns = Arc::new(all_conns);
     all
 }

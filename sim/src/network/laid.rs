@@ -1,8 +1,9 @@
 //! A schedule laid on a machine, as the engine takes it, and why one cannot be.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 
-use crate::engine::Instance;
+use crate::engine::{Folded, Folds, Instance, fold_known};
 use crate::ids::{ChannelId, Lane, LinkId, Rank, VertexId};
 use crate::schedule::wiring::{Wiring, WiringError};
 
@@ -37,9 +38,16 @@ pub struct Laid<'a> {
     /// A port of a lossless fabric on which so many flows converge that its congestion, which is
     /// not modelled, may matter.
     pub congested: Option<LinkId>,
+    /// How it folds, as far as others with the same connections were folded.
+    pub folds: Arc<Folds>,
 }
 
-impl Laid<'_> {
+impl<'a> Laid<'a> {
+    /// Folds it.
+    pub fn fold(&self) -> Folded<'a> {
+        fold_known(&self.instance, &self.folds)
+    }
+
     /// A hash of all that decides how it runs: equal ones run alike, whatever their resources are called.
     pub(crate) fn identity(&self) -> u64 {
         let mut hasher = DefaultHasher::new();

@@ -1,17 +1,20 @@
 //! Lays a schedule on a machine: resources, weights and latencies for the engine.
 
+use std::sync::Arc;
+
 use rustc_hash::FxHashMap;
 
 use super::alike::Alike;
+use super::ground::{Ground, Grounds, Key};
 use super::laid::{Laid, LayError, ResourceName};
-use super::layer::{Layer, wire_format};
+use super::layer::{Resources, wire_format};
 use crate::collective::Protocol;
 use crate::engine::flows::WEIGHT_ONE;
 use crate::engine::{Access, ConnSpec, Instance, KernelSpec, LaneSpec, Section, lane_of};
 use crate::ids::Rank;
 use crate::nccl::Transport;
 use crate::profile::Profile;
-use crate::schedule::wiring::{UNUSED, Wired, WiredConn, Wiring};
+use crate::schedule::wiring::{UNUSED, Wired, Wiring};
 use crate::schedule::{Conn, End, Schedule};
 use crate::topology::{Gpu, Topology};
 use crate::units::{SimDuration, SimTime};
@@ -48,7 +51,21 @@ pub fn lay<'a>(
     transport: &Transport,
     schedule: &'a Schedule,
 ) -> Result<Laid<'a>, LayError> {
-    lay_some(topology, profile, transport, schedule, None)
+    lay_some(topology, profile, transport, schedule, None, None)
+}
+
+/// As [`lay`], with the connections of others that were laid on the same machine with the same profile.
+///
+/// # Errors
+/// As [`lay`].
+pub fn lay_known<'a>(
+    topology: &Topology,
+    profile: &Profile,
+    transport: &Transport,
+    schedule: &'a Schedule,
+    grounds: &Grounds,
+) -> Result<Laid<'a>, LayError> {
+    lay_some(topology, profile, transport, schedule, None, Some(grounds))
 }
 
 /// Lays a schedule on one host of each kind of the first ranks of a machine, where hosts are alike: what is laid runs as
@@ -62,7 +79,7 @@ pub fn lay_one_of_each<'a>(
     transport: &Transport,
     schedule: &'a Schedule,
 ) -> Result<Laid<'a>, LayError> {
-    lay_some(topology, profile, transport, schedule, Alike::of(topology, transport, schedule).as_ref())
+    lay_some(topology, profile, transport, schedule, Alike::of(topology, transport, schedule).as_ref(), None)
 }
 
 fn lay_some<'a>(
@@ -71,6 +88,7 @@ fn lay_some<'a>(
     transport: &Transport,
     schedule: &'a Schedule,
     alike: Option<&Alike>,
+    grounds: Option<&Grounds>,
 ) -> Result<Laid<'a>, LayError> {
     let ranks: Vec<Rank> =
         alike.map_or_else(|| (0..schedule.call.ranks).map(Rank).collect(), |all| all.ranks().collect());
@@ -78,60 +96,33 @@ fn lay_some<'a>(
     let stands_for = stands_for.as_ref().map(|of| of as &dyn Fn(&Conn) -> Conn);
     let wiring = Wiring::of(schedule, ranks.iter().copied(), stands_for)?;
     let kernels = vec![KernelSpec { rounds: 1, gap: SimDuration::ZERO }; ranks.len()];
-    let mut instance = Instance { schedules: vec![schedule], kernels, ..Instance::default() };
-    instance.conns.reserve_exact(wiring.conns.len());
-    instance.lanes.reserve_exact(wiring.workers.len());
-    let mut layer = Layer::new(topology, profile, transport, schedule);
-    layer.find_several(&wiring)?;
-    for (index, wired) in (0..).zip(&wiring.conns) {
-        let before = layer.resources();
-        let conn = lay_conn(&mut layer, schedule, &wiring, index, wired)?;
-        let edges = alike.and_then(|alike| Some((alike, alike.edges(&wired.conn)?)));
-        instance.conns.push(match edges {
-            Some((alike, edges)) => layer.for_all(conn, before, alike, edges),
-            None => conn,
-        });
-    }
-    let lanes = Lanes::new(topology, profile, schedule, &wiring, &instance.conns);
-    for worker in &wiring.workers {
-        let mut lane = lanes.lay(&mut layer, worker);
-        lane.kernel = ranks.binary_search(&worker.rank).ok().and_then(|at| u32::try_from(at).ok()).unwrap_or(UNUSED);
-        lane.multiplicity = alike.map_or(1, |alike| alike.members(worker.rank));
-        instance.lanes.push(lane);
-    }
-    let (resources, names, congested) = layer.finish();
-    instance.resources = resources;
-    let congested = alike.map_or(congested, |alike| alike.congested);
-    Ok(Laid { instance, names, wiring, congested })
-}
-
-/// Lays the connection with an index.
-fn lay_conn(
-    layer: &mut Layer<'_>,
-    schedule: &Schedule,
-    wiring: &Wiring,
-    index: u32,
-    wired: &WiredConn,
-) -> Result<ConnSpec, LayError> {
-    let channel = wired.conn.channel;
-    let mut conn = match wired.conn.ranks() {
-        Some((src, dst)) => {
-            let nics = schedule.nics((src, dst), channel);
-            let mut conn = layer.pair((src, dst), channel, nics, index)?;
-            // A proxy works once for all that goes as one message.
-            let packed = u64::from(schedule.packed(src, dst));
-            conn.post = conn.post.map(|work| work.div_ceil(packed));
-            conn
-        }
-        None => {
-            let ranks = |workers: &[u32]| workers.iter().map(|&w| wiring.workers[w as usize].rank).collect();
-            let (senders, receivers): (Vec<Rank>, Vec<Rank>) = (ranks(&wired.senders), ranks(&wired.receivers));
-            layer.group(&senders, &receivers, wired.conn)?
-        }
+    let lay = || Ground::lay(topology, profile, transport, schedule, &wiring, alike);
+    let ground = match grounds {
+        Some(grounds) => grounds.of(Key::of(transport, schedule, &wiring), wiring.conns.len(), lay)?,
+        None => Arc::new(lay()?),
     };
-    conn.direct &= schedule.plan.direct;
-    conn.depth = schedule.plan.fifo_slices;
-    Ok(conn)
+    let mut resources = ground.resources.clone();
+    let lay = Lanes::new(topology, profile, schedule, &wiring, &ground.conns);
+    let lanes = (wiring.workers.iter())
+        .map(|worker| {
+            let kernel = ranks.binary_search(&worker.rank).ok().and_then(|at| u32::try_from(at).ok());
+            LaneSpec {
+                kernel: kernel.unwrap_or(UNUSED),
+                multiplicity: alike.map_or(1, |alike| alike.members(worker.rank)),
+                ..lay.lane(&mut resources, worker)
+            }
+        })
+        .collect();
+    let instance = Instance {
+        resources: resources.rates,
+        conns: ground.conns.clone(),
+        lanes,
+        kernels,
+        schedules: vec![schedule],
+        tasks: Vec::new(),
+    };
+    let congested = alike.map_or(ground.congested, |alike| alike.congested);
+    Ok(Laid { instance, names: resources.names, wiring, congested, folds: ground.folds.clone() })
 }
 
 /// Lays the lanes of a schedule whose connections are laid.
@@ -174,10 +165,10 @@ impl<'a> Lanes<'a> {
         Self { topology, profile, schedule, wiring, conns, fifos, reduce_weight, together }
     }
 
-    fn lay(&self, layer: &mut Layer<'_>, worker: &Wired) -> LaneSpec {
+    fn lane(&self, resources: &mut Resources, worker: &Wired) -> LaneSpec {
         let (profile, protocol) = (self.profile, self.schedule.plan.protocol);
         let mut lane = lane_of(worker, 0, self.schedule.element_size());
-        self.take_threads(layer, worker, &mut lane);
+        self.take_threads(resources, worker, &mut lane);
         lane.sync = profile.sync(protocol) + profile.latency_multimem().1.times(self.trips(worker));
         lane.both = profile.both(protocol);
         lane.after = profile.after(protocol);
@@ -186,22 +177,22 @@ impl<'a> Lanes<'a> {
         lane.access = self.access(worker);
         lane.at = self.begins(worker);
         if self.schedule.call.ranks == 1 {
-            self.leave_to_driver(layer, worker, &mut lane);
+            self.leave_to_driver(resources, worker, &mut lane);
         }
         lane
     }
 
     /// What a lane takes of its block.
-    fn take_threads(&self, layer: &mut Layer<'_>, worker: &Wired, lane: &mut LaneSpec) {
+    fn take_threads(&self, resources: &mut Resources, worker: &Wired, lane: &mut LaneSpec) {
         let rate = self.profile.block_rate(self.schedule.plan.protocol);
         let warps = ResourceName::Lane(worker.rank, worker.channel, worker.team);
-        lane.issue = (layer.resource(warps, || rate.get()), WEIGHT_ONE);
+        lane.issue = (resources.number(warps, || rate.get()), WEIGHT_ONE);
         // What lanes that share a multiprocessor load waits with the threads of each alone.
         if worker.others > 0 {
             let own = ResourceName::Own(worker.rank, worker.channel, worker.lane);
             let threads = worker.threads.saturating_sub(worker.others).max(1);
             let longer = u64::from(worker.threads) * WEIGHT_ONE / u64::from(threads);
-            lane.own = Some((layer.resource(own, || rate.get()), longer));
+            lane.own = Some((resources.number(own, || rate.get()), longer));
         }
     }
 
@@ -273,11 +264,11 @@ impl<'a> Lanes<'a> {
     }
 
     /// NCCL leaves the copy of one rank to the driver (`src/enqueue.cc`), which memory alone bounds.
-    fn leave_to_driver(&self, layer: &mut Layer<'_>, worker: &Wired, lane: &mut LaneSpec) {
+    fn leave_to_driver(&self, resources: &mut Resources, worker: &Wired, lane: &mut LaneSpec) {
         let gpu = self.topology.gpu_of(worker.rank);
         if let Some(nominal) = self.topology.gpu(gpu).and_then(|g| g.memory_rate) {
             let rate = self.profile.memory(nominal) as u64;
-            lane.issue = (layer.resource(ResourceName::Memory(gpu), || rate), 2 * WEIGHT_ONE);
+            lane.issue = (resources.number(ResourceName::Memory(gpu), || rate), 2 * WEIGHT_ONE);
             lane.access = Access::EVEN;
             lane.own = None;
         }

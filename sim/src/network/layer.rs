@@ -37,6 +37,33 @@ pub(super) fn wire_format(protocol: Protocol) -> f64 {
 pub(super) type Ports = Vec<(LinkId, LinkId)>;
 
 /// The resources of an instance, each made when it is first used.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Resources {
+    pub(super) rates: Vec<u64>,
+    pub(super) names: Vec<ResourceName>,
+    known: FxHashMap<ResourceName, u32>,
+}
+
+impl Resources {
+    /// The number of one.
+    pub(super) fn number(&mut self, name: ResourceName, rate: impl FnOnce() -> u64) -> u32 {
+        *self.known.entry(name).or_insert_with(|| {
+            self.rates.push(rate());
+            self.names.push(name);
+            u32::try_from(self.rates.len() - 1).unwrap_or(u32::MAX)
+        })
+    }
+
+    /// Forgets those from a number on.
+    fn forget_from(&mut self, first: usize) {
+        for name in self.names.drain(first..) {
+            self.known.remove(&name);
+        }
+        self.rates.truncate(first);
+    }
+}
+
+/// Lays connections: which way each goes, and what it takes there.
 pub(super) struct Layer<'m> {
     pub(super) topology: &'m Topology,
     pub(super) profile: &'m Profile,
@@ -46,9 +73,7 @@ pub(super) struct Layer<'m> {
     incast: Incast,
     /// Who stores to several peers through one port of an NVSwitch.
     several: FxHashSet<Rank>,
-    rates: Vec<u64>,
-    names: Vec<ResourceName>,
-    known: FxHashMap<ResourceName, u32>,
+    resources: Resources,
     /// See [`super::switches`].
     pub(super) ports: FxHashMap<Rank, Ports>,
 }
@@ -70,9 +95,7 @@ impl<'m> Layer<'m> {
             routes: FxHashMap::default(),
             incast: Incast::default(),
             several: FxHashSet::default(),
-            rates: Vec::new(),
-            names: Vec::new(),
-            known: FxHashMap::default(),
+            resources: Resources::default(),
             ports: FxHashMap::default(),
         }
     }
@@ -98,23 +121,18 @@ impl<'m> Layer<'m> {
     }
 
     pub(super) fn resource(&mut self, name: ResourceName, rate: impl FnOnce() -> u64) -> u32 {
-        *self.known.entry(name).or_insert_with(|| {
-            self.rates.push(rate());
-            self.names.push(name);
-            u32::try_from(self.rates.len() - 1).unwrap_or(u32::MAX)
-        })
+        self.resources.number(name, rate)
     }
 
     /// What a connection between hosts that stands for `edges` takes for all of them of those who stand for its hosts, once
     /// it is laid where it is: the resources that it made there, all those from the `before`-th on, are forgotten.
     pub(super) fn for_all(&mut self, mut conn: ConnSpec, before: usize, alike: &Alike, edges: &Edges) -> ConnSpec {
         let laid: Vec<_> = (conn.uses.iter())
-            .map(|(section, (used, weight))| (section, self.names[used as usize], self.rates[used as usize], weight))
+            .map(|(section, (used, weight))| {
+                (section, self.resources.names[used as usize], self.resources.rates[used as usize], weight)
+            })
             .collect();
-        self.names.drain(before..).for_each(|name| {
-            self.known.remove(&name);
-        });
-        self.rates.truncate(before);
+        self.resources.forget_from(before);
         let mut over = edges.over.clone();
         conn.uses = Uses::default();
         for (section, name, rate, weight) in laid {
@@ -147,13 +165,12 @@ impl<'m> Layer<'m> {
 
     /// How many resources there are so far.
     pub(super) fn resources(&self) -> usize {
-        self.names.len()
+        self.resources.names.len()
     }
 
-    /// The resources with their names, and the port on which most flows converge, where they are many.
-    pub(super) fn finish(self) -> (Vec<u64>, Vec<ResourceName>, Option<LinkId>) {
-        let congested = self.incast.worst(self.topology);
-        (self.rates, self.names, congested)
+    /// The resources, and the port on which most flows converge, where they are many.
+    pub(super) fn finish(self) -> (Resources, Option<LinkId>) {
+        (self.resources, self.incast.worst(self.topology))
     }
 
     /// Weight of a share of the payload: wire format over efficiency.
@@ -275,7 +292,7 @@ impl<'m> Layer<'m> {
         // A thread that copies what it sends does nothing else meanwhile.
         let overlap = (network && route.reach != Reach::Tcp).then(|| {
             let alone = |&(resource, weight): &Use| {
-                let rate = u128::from(self.rates[resource as usize]) * u128::from(WEIGHT_ONE);
+                let rate = u128::from(self.resources.rates[resource as usize]) * u128::from(WEIGHT_ONE);
                 u64::try_from(rate / u128::from(weight.max(1))).unwrap_or(u64::MAX)
             };
             let wire = uses.of(Section::Transfer).iter();

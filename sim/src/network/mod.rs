@@ -1,6 +1,7 @@
 //! From schedule to machine: the order of ranks, routes between them, and laying a schedule on both.
 
 mod alike;
+mod ground;
 mod hosts;
 mod incast;
 mod join;
@@ -12,9 +13,10 @@ mod point;
 mod route;
 mod switches;
 
+pub use ground::Grounds;
 pub use join::join;
 pub use laid::{Laid, LayError, ResourceName};
-pub use lay::{lay, lay_one_of_each, smallest_latency};
+pub use lay::{lay, lay_known, lay_one_of_each, smallest_latency};
 pub use order::{order, order_by};
 pub use point::Across;
 pub use route::{Hop, Leg, Route, Router};

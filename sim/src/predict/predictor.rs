@@ -14,7 +14,7 @@ use crate::domain::{Beyond, Reason};
 use crate::ids::Rank;
 use crate::nccl::search::{self, Given, Options};
 use crate::nccl::{Graphs, Plan, Transport, Tuner, Version};
-use crate::network::order_by;
+use crate::network::{Grounds, order_by};
 use crate::profile::Profile;
 use crate::schedule::verify::Proof;
 use crate::schedule::{Order, Pattern, ScheduleError};
@@ -42,6 +42,8 @@ pub struct Predictor<'a> {
     pub(super) found: Mutex<FxHashMap<Asked, Found>>,
     /// Shared with those that predict on other machines.
     pub(super) proofs: Proofs,
+    /// Connections of earlier calls.
+    pub(super) grounds: Grounds,
     /// Calls of groups together, by what decides how they run.
     pub(super) together: Mutex<FxHashMap<RunsAs, Together>>,
 }
@@ -65,8 +67,9 @@ impl<'a> Predictor<'a> {
         let tuner = Tuner::of(topology);
         let given = Given::default();
         let nodes = search::Known::default();
-        let (found, proofs, together) = (Mutex::default(), Proofs::default(), Mutex::default());
-        Self { topology, profile, tuner, given, nodes, found, proofs, together }
+        let (found, proofs, grounds, together) =
+            (Mutex::default(), Proofs::default(), Grounds::default(), Mutex::default());
+        Self { topology, profile, tuner, given, nodes, found, proofs, grounds, together }
     }
 
     /// Predicts on a view of the machine, with what is known of its nodes.

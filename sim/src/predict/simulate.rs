@@ -15,9 +15,9 @@ use crate::bounds;
 use crate::call::{Call, CallError};
 use crate::collective::{Algorithm, Protocol};
 use crate::domain::{Beyond, Reason};
-use crate::engine::{Instance, Observer, Unobserved, fold, run, run_steady};
+use crate::engine::{Instance, Observer, Unobserved, run, run_steady};
 use crate::ids::{LinkId, Rank};
-use crate::network::{Laid, ResourceName, join, lay, lay_one_of_each};
+use crate::network::{Laid, ResourceName, join, lay, lay_known, lay_one_of_each};
 use crate::schedule::{Schedule, ScheduleError};
 use crate::topology::Topology;
 use crate::units::SimTime;
@@ -31,8 +31,12 @@ impl Predictor<'_> {
         observer: &mut O,
     ) -> Result<Prediction, PredictError> {
         let _turn = turn([schedule]);
-        let lay = if settings.fold && schedule.call.ranks >= MANY { lay_one_of_each } else { lay };
-        let laid = lay(self.topology, self.profile, &settings.transport, schedule)?;
+        let (topology, profile, transport) = (self.topology, self.profile, &settings.transport);
+        let laid = if settings.fold && schedule.call.ranks >= MANY {
+            lay_one_of_each(topology, profile, transport, schedule)
+        } else {
+            lay_known(topology, profile, transport, schedule, &self.grounds)
+        }?;
         Ok(self.evaluate(schedule, *proof, &laid, settings, observer)?.0)
     }
 
@@ -139,7 +143,7 @@ impl Predictor<'_> {
     ) -> Result<(Prediction, Shares), PredictError> {
         let (call, what) = (&schedule.call, describe(schedule));
         let (algorithm, protocol) = (schedule.plan.algorithm, schedule.plan.protocol);
-        let folded = settings.fold.then(|| fold(&laid.instance));
+        let folded = settings.fold.then(|| laid.fold());
         let instance = folded.as_ref().map_or(&laid.instance, |f| &f.instance);
         // Who watches wants to see every round.
         let outcome = if settings.fold { run_steady(instance) } else { run(instance, observer) };
@@ -153,8 +157,13 @@ impl Predictor<'_> {
             firsts[place(index)] = index;
         }
         let name_of = |resource: usize| laid.names[firsts[resource]];
-        let groups: Vec<_> =
-            laid.wiring.conns.iter().zip(&laid.instance.conns).filter(|(w, _)| w.conn.ranks().is_none()).collect();
+        let groups: Vec<_> = laid
+            .wiring
+            .conns
+            .iter()
+            .zip(laid.instance.conns.iter())
+            .filter(|(w, _)| w.conn.ranks().is_none())
+            .collect();
         let bound = bounds::bandwidth(self.topology, call, !groups.is_empty());
         check_possible(instance, &outcome, &bound, call.size().0 > 0, name_of, || what.clone())?;
 
@@ -227,8 +236,8 @@ fn busiest_links(uses: &[f64], name_of: impl Fn(usize) -> ResourceName) -> Vec<L
     links
 }
 
-/// Ranks from which on hosts are told apart before they are laid: fewer are laid sooner.
-const MANY: u32 = 512;
+/// Ranks from which on hosts are told apart before they are laid: fewer are laid sooner, once for all sizes.
+const MANY: u32 = 1024;
 
 /// Workers, with their ports, from which on calls run one at a time: 0.3 to 0.5 GiB. The largest that are simulated take
 /// up to 2 GiB, and threads that each have one would need as much again each.

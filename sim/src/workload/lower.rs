@@ -753,6 +753,7 @@ pub(super) fn slices(
         let mut lanes_of: Vec<Vec<(u32, u64)>> = vec![Vec::new(); graph.ranks.len()];
         let per_byte = profile.traffic_per_byte() / profile.memory(simulator.device.memory);
         let weight = (per_byte * WHOLE as f64 * WEIGHT_ONE as f64) as u64;
+        let conns = Arc::make_mut(&mut instance.conns);
         for lane in &instance.lanes {
             let rank = starts[lane.kernel as usize].1;
             let rate = instance.resources[lane.issue.0 as usize];
@@ -760,7 +761,7 @@ pub(super) fn slices(
                 lanes_of[rank].push((lane.issue.0, rate));
             }
             for &conn in lane.send.iter().filter(|&&c| c != UNUSED) {
-                let conn = &mut instance.conns[conn as usize];
+                let conn = &mut conns[conn as usize];
                 conn.uses.push(Section::Transfer, (builder.own[rank].memory + base, weight));
             }
         }
