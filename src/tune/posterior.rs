@@ -20,8 +20,9 @@ const FLAT: f64 = 0.5;
 const COMMON: f64 = 0.2;
 /// Least standard deviation of a forecast's logarithm: the best fits err by 2% on their own rows.
 const LEAST: f64 = 0.02;
-/// Measured points that a call's candidates are judged with, the nearest in size: they bound time and memory.
-const NEAREST: usize = 256;
+/// Measured points that a call's candidates are judged with, the nearest in size: they bound time and memory. The advice of
+/// recorded searches (`tests/regret.rs`) is the same with 256.
+const NEAREST: usize = 128;
 /// Standard deviations beyond which a measured time counts less, as one that went wrong.
 const OUTLIER: f64 = 3.0;
 
@@ -64,7 +65,14 @@ struct Seen<'t> {
 pub(super) fn judge(calls: &mut [Tuned]) {
     let beliefs: Vec<Vec<Belief>> = {
         let seen: Vec<Seen<'_>> = calls.iter().flat_map(seen_of).collect();
-        calls.iter().map(|call| beliefs(call, &seen)).collect()
+        let seen: Vec<&Seen<'_>> = seen.iter().collect();
+        // Few points are near to all calls.
+        let of_all = (seen.len() <= NEAREST).then(|| Fitted::of(&seen));
+        let beliefs = |call| match &of_all {
+            Some(fitted) => beliefs(call, fitted.as_ref()),
+            None => beliefs(call, Fitted::of(&nearest(call, &seen)).as_ref()),
+        };
+        calls.iter().map(beliefs).collect()
     };
     for (call, beliefs) in calls.iter_mut().zip(beliefs) {
         for (candidate, belief) in call.candidates.iter_mut().zip(beliefs) {
@@ -82,13 +90,18 @@ fn seen_of(call: &Tuned) -> impl Iterator<Item = Seen<'_>> {
     })
 }
 
-fn beliefs(call: &Tuned, seen: &[Seen<'_>]) -> Vec<Belief> {
-    let points: Vec<Point<'_>> = call.candidates.iter().map(|candidate| Point::new(call, candidate)).collect();
-    let octave = points[call.default].octave;
-    let mut near: Vec<&Seen<'_>> = seen.iter().collect();
+/// What was seen nearest to a call's size.
+fn nearest<'s, 't>(call: &Tuned, seen: &[&'s Seen<'t>]) -> Vec<&'s Seen<'t>> {
+    let octave = Point::new(call, &call.candidates[call.default]).octave;
+    let mut near = seen.to_vec();
     near.sort_by(|a, b| (a.point.octave - octave).abs().total_cmp(&(b.point.octave - octave).abs()));
     near.truncate(NEAREST);
-    let (shift, covariance) = corrected(&points, &near);
+    near
+}
+
+fn beliefs(call: &Tuned, fitted: Option<&Fitted<'_>>) -> Vec<Belief> {
+    let points: Vec<Point<'_>> = call.candidates.iter().map(|candidate| Point::new(call, candidate)).collect();
+    let (shift, covariance) = corrected(&points, fitted);
     let default = call.default;
     let belief = |(index, candidate): (usize, &Candidate)| {
         let variance = covariance[(index, index)] + covariance[(default, default)] - 2.0 * covariance[(index, default)];
@@ -136,8 +149,10 @@ impl<'t> Fitted<'t> {
 
 /// How far each point is off what all others say of it, and the variance of that.
 fn apart(factor: &Cholesky<f64, Dyn>, weights: &DVector<f64>) -> Vec<(f64, f64)> {
-    let inverse = factor.inverse();
-    let variance = |index: usize| 1.0 / inverse[(index, index)];
+    // The diagonal of the inverse, by the inverse of the factor.
+    let n = weights.len();
+    let inverse = factor.l_dirty().solve_lower_triangular(&DMatrix::identity(n, n));
+    let variance = |index: usize| inverse.as_ref().map_or(0.0, |inverse| 1.0 / inverse.column(index).norm_squared());
     weights.iter().enumerate().map(|(index, weight)| (weight * variance(index), variance(index))).collect()
 }
 
@@ -146,13 +161,13 @@ fn between(a: &[Point<'_>], b: &[Point<'_>]) -> DMatrix<f64> {
 }
 
 /// Mean and covariance of the points' log ratios, given what was seen.
-fn corrected(points: &[Point<'_>], seen: &[&Seen<'_>]) -> (DVector<f64>, DMatrix<f64>) {
+fn corrected(points: &[Point<'_>], fitted: Option<&Fitted<'_>>) -> (DVector<f64>, DMatrix<f64>) {
     let own = between(points, points);
-    let Some(Fitted { places, factor, weights, wider }) = Fitted::of(seen) else {
+    let Some(Fitted { places, factor, weights, wider }) = fitted else {
         return (DVector::zeros(points.len()), own);
     };
-    let across = between(points, &places) * wider;
-    (&across * weights, own * wider - &across * factor.solve(&across.transpose()))
+    let across = between(points, places) * *wider;
+    (&across * weights, own * *wider - &across * factor.solve(&across.transpose()))
 }
 
 /// How far measured times are off what the forecasts and all other times say of them: the number of times, and the mean
