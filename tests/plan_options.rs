@@ -7,6 +7,7 @@ mod common;
 
 use collcast::plan::{Options, Request, Upkeep, Whole, compare, plan};
 use collcast::{SiteSpec, Watch};
+use collcast_scenarios::training::Kind;
 use serde_json::Value;
 
 use common::collcast;
@@ -184,6 +185,26 @@ fn rates_of_a_file_are_of_the_machine() {
     refused(&["--storage", "2"], &["--storage: `2`", "GB/s"]);
     refused(&["--checkpoint-every", "0"], &["a time above 0"]);
     refused(&["--restart", "900d"], &["--restart: `900d`", "106 days"]);
+}
+
+/// Goal: DualPipe hides what experts exchange behind the other way's kernels, within the kernels' own time, at the price of
+/// a second copy of the weights.
+#[test]
+fn dual_pipe_hides_exchanges() {
+    let of = |schedule: &str| {
+        let layout = Some(format!("pp=8,ep=8,dp=8,mbs=1,zero=1,schedule={schedule}"));
+        let request = Request { layout, global_batch: Some(256), price: None, tokens: None, ..request("dgx-h100", 64) };
+        let request = Request { model: "deepseek-v3".to_owned(), ..request };
+        let layout = plan(&request, &Watch::default()).unwrap().layouts.swap_remove(0);
+        let exposed = layout.step.exposed.iter().filter(|(kind, _)| *kind == Kind::Expert).map(|(_, seconds)| seconds);
+        (exposed.sum::<f64>(), layout.memory.weights as f64, layout.step)
+    };
+    let [(exposed, weights, plain), (less, twice, dual)] = ["zb", "dualpipe"].map(of);
+    assert!(exposed > 0.05 * plain.seconds && less < 0.5 * exposed, "{plain:?} {dual:?}");
+    assert!(dual.seconds < plain.seconds && dual.seconds > dual.kernels, "{plain:?} {dual:?}");
+    // Of kernels each rank has what the mean of two stages has.
+    assert!((0.8..1.2).contains(&(dual.kernels / plain.kernels)), "{plain:?} {dual:?}");
+    assert!((twice / weights - 2.0).abs() < 0.2, "{weights} {twice}");
 }
 
 /// A layout over two hosts, whose calls take a part of the step.

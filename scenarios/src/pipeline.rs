@@ -4,9 +4,13 @@
 //! `f` and `b` of all chunks of a stage together and free messages, a step takes
 //! `(m + p - 1)(f + b)` with GPipe and 1F1B, and `(m + (p - 1)/v)(f + b)` interleaved.
 //!
+//! DualPipe sends micro-batches in from both ends, so that each rank has two stages, and runs forward passes of one way
+//! beside backward passes of the other.
+//!
 //! Source: Huang et al., "GPipe", NeurIPS 2019; Narayanan et al., "Efficient large-scale language
 //! model training on GPU clusters using Megatron-LM", SC 2021 (1F1B as in PipeDream-Flush, and
-//! interleaved).
+//! interleaved); DeepSeek-AI, "DeepSeek-V3 technical report", 2024, section 3.2.1, and `dualpipe/dualpipe.py` of
+//! deepseek-ai/DualPipe (its order).
 
 /// Which schedule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -62,9 +66,103 @@ pub fn passes(schedule: Schedule, stage: u32, stages: u32, micro_batches: u32, c
     order
 }
 
+/// What a rank of a pipeline does next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Turn {
+    /// A pass; a backward pass with the gradients of weights, where these are not put off everywhere.
+    One(Pass),
+    /// A backward pass whose gradients of weights are put off.
+    Split(Pass),
+    /// A forward and a backward pass beside each other.
+    Both(Pass, Pass),
+    /// The oldest gradients of weights that were put off.
+    Weights,
+}
+
+/// What a rank of DualPipe does, in order. A rank and its mirror image have the same two stages; chunk 0 is the one whose
+/// micro-batches come from the nearer end, and each chunk has half of the micro-batches.
+///
+/// `ranks` is even, and so is `micro_batches`, at least twice as many.
+pub fn dual_pipe(rank: u32, ranks: u32, micro_batches: u32) -> Vec<Turn> {
+    let (half, from_end) = (ranks / 2, rank.min(ranks - 1 - rank));
+    let inner = half - from_end - 1;
+    let mut done = [[0_u32; 2]; 2];
+    let mut pass = |forward: bool, chunk: u32| {
+        let count = &mut done[usize::from(forward)][chunk as usize];
+        *count += 1;
+        Pass { forward, micro_batch: *count - 1, chunk }
+    };
+    let mut order = Vec::new();
+    (0..2 * inner).for_each(|_| order.push(Turn::One(pass(true, 0))));
+    for _ in 0..=from_end {
+        order.extend([Turn::One(pass(true, 0)), Turn::One(pass(true, 1))]);
+    }
+    for _ in 0..inner {
+        order.extend([Turn::Split(pass(false, 1)), Turn::Weights, Turn::One(pass(true, 1))]);
+    }
+    for round in 0..micro_batches / 2 + from_end + 1 - ranks {
+        let (forward, backward) = (pass(true, 0), pass(false, 1));
+        // In the middle nothing comes in time to run beside the first one.
+        match inner == 0 && round == 0 {
+            true => order.extend([Turn::One(forward), Turn::One(backward)]),
+            false => order.push(Turn::Both(forward, backward)),
+        }
+        order.push(Turn::Both(pass(true, 1), pass(false, 0)));
+    }
+    for _ in 0..inner {
+        order.extend([Turn::One(pass(false, 1)), Turn::Both(pass(true, 1), pass(false, 0))]);
+    }
+    // Of the last backward passes, the later half put gradients off.
+    let last = 2 * (from_end + 1);
+    for place in 0..last {
+        let pass = pass(false, 1 - place % 2);
+        order.push(if place < last - (from_end + 1) { Turn::One(pass) } else { Turn::Split(pass) });
+    }
+    for _ in 0..inner {
+        order.extend([Turn::Weights, Turn::Split(pass(false, 0))]);
+    }
+    (0..=from_end).for_each(|_| order.push(Turn::Weights));
+    order
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Goal: each rank of DualPipe runs half of the micro-batches through each of its stages, there before back, and puts
+    /// off as many gradients as it computes later.
+    #[test]
+    fn dual_pipe_has_every_pass_once() {
+        for (ranks, micro_batches) in [(2, 4), (4, 8), (8, 20), (16, 120)] {
+            for rank in 0..ranks {
+                let order = dual_pipe(rank, ranks, micro_batches);
+                let passes: Vec<Pass> = order
+                    .iter()
+                    .flat_map(|turn| match *turn {
+                        Turn::One(pass) | Turn::Split(pass) => vec![pass],
+                        Turn::Both(forward, backward) => vec![forward, backward],
+                        Turn::Weights => Vec::new(),
+                    })
+                    .collect();
+                assert_eq!(passes.len(), 2 * micro_batches as usize, "{ranks} {rank}");
+                for (place, pass) in passes.iter().enumerate() {
+                    assert!(pass.micro_batch < micro_batches / 2 && pass.chunk < 2);
+                    let twin = passes.iter().position(|p| *p == Pass { forward: !pass.forward, ..*pass }).unwrap();
+                    assert_eq!(pass.forward, place < twin, "{ranks} {rank} {pass:?}");
+                }
+                let mut put_off = 0;
+                for turn in &order {
+                    put_off += match turn {
+                        Turn::Split(_) => 1,
+                        Turn::Weights => -1,
+                        _ => 0,
+                    };
+                    assert!(put_off >= 0, "{ranks} {rank}");
+                }
+                assert_eq!(put_off, 0, "{ranks} {rank}");
+            }
+        }
+    }
 
     /// Goal: every pass once, forward before backward, and the last stage alternates from the start.
     #[test]

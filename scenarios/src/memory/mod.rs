@@ -11,7 +11,7 @@ mod software;
 
 use serde::Serialize;
 
-use crate::parallel::{Axis, Parallel, Refused, Schedule};
+use crate::parallel::{Axis, Parallel, Refused};
 use crate::transformer::Transformer;
 
 pub use flight::in_flight;
@@ -204,7 +204,7 @@ impl Planner<'_> {
 
     fn states(&self, local: &Local) -> [f64; 3] {
         let zero = self.parallel.zero;
-        let copies = if self.parallel.schedule == Schedule::DualPipe { 2.0 } else { 1.0 };
+        let copies = self.parallel.copies() as f64;
         let dense = self.software.states.shares(zero, self.parallel.dense_shards());
         let experts = self.software.states.shares(zero, self.parallel.expert_shards());
         let part = |place: usize| local.dense() * dense[place] + local.experts * experts[place];

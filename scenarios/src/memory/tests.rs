@@ -1,7 +1,7 @@
 //! Goal: bytes are those that were measured and published. Data: `tests/data/compute/` (its origin: `tests/data/SOURCES.md`).
 
 use super::*;
-use crate::parallel::{Recompute, Split};
+use crate::parallel::{Recompute, Schedule, Split};
 use crate::tests::{Row, llama, rows};
 use crate::transformer::{Attention, LayerKind, load};
 

@@ -127,6 +127,11 @@ impl Parallel {
         self.global_batch / (u64::from(self.micro_batch) * u64::from(self.data)).max(1)
     }
 
+    /// Ranks of a pipeline that have the same stage: two where micro-batches come from both ends.
+    pub fn copies(&self) -> u64 {
+        if self.schedule == Schedule::DualPipe { 2 } else { 1 }
+    }
+
     /// Tokens of a sequence.
     pub fn sequence(&self, model: &Transformer) -> u64 {
         self.sequence.unwrap_or(model.sequence)

@@ -33,8 +33,11 @@ pub(super) struct Replicas {
 /// How the parameters of a group of units are shared: which ranks, and of how many replicas each share is.
 fn groups(training: &Training<'_>, timer: &Timer<'_>, experts: bool) -> (Shape, Shape) {
     let axis = if experts { Axis::ExpertData } else { Axis::DataContext };
-    let whole = timer.shape(axis);
+    let one = timer.shape(axis);
+    // Who has the same stage in the other half of a pipeline has the same parameters.
+    let whole = Shape { size: one.size * training.parallel.copies(), ..one };
     let shards = if experts { training.parallel.expert_shards() } else { training.parallel.dense_shards() };
+    let shards = shards * training.parallel.copies();
     let shards = if training.parallel.zero == 0 { whole.size } else { shards.clamp(1, whole.size.max(1)) };
     (Shape { size: shards, ..whole }, Shape { size: whole.size / shards, stride: whole.stride * shards })
 }

@@ -23,7 +23,4 @@ pub enum TrainingError {
     /// More passes than are simulated.
     #[error("a step has {0} passes of micro-batches through stages; at most {MOST_PASSES} are simulated")]
     Passes(u64),
-    /// A schedule that is not simulated.
-    #[error("the schedule {0} is not simulated")]
-    Schedule(&'static str),
 }

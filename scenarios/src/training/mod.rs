@@ -15,11 +15,13 @@ mod streams;
 mod timeline;
 mod units;
 
+use std::collections::HashMap;
+
 use crate::parallel::{Parallel, Schedule};
 use crate::pipeline;
 use collcast_sim::compute::Clock;
 
-use bubble::{Pipeline, StageTimes};
+use bubble::{Order, Pipeline, StageTimes};
 use pass::Spent;
 use timeline::Record;
 
@@ -40,7 +42,11 @@ pub fn bound(training: &Training<'_>, known: &Known) -> Result<f64, TrainingErro
         training.known(&known.kernels, &|timer, pieces, weights| timer.kernels(pieces, weights), Some(Clock::BOOST))?;
     let (mut before, mut most) = (0.0_f64, 0.0_f64);
     for stage in training.stages(&layers.1) {
-        most = most.max(before + stage.spent().kernels * parallel.micro_batches() as f64);
+        most = most.max(before + stage.spent().kernels * training.through_each());
+        // Where micro-batches come from both ends, no stage waits for many before it.
+        if parallel.copies() > 1 {
+            continue;
+        }
         let first = stage.chunks[0].iter();
         before +=
             first.map(|u| u.count as f64 * (u.forward.kernels + u.recompute.kernels + u.backward.kernels)).sum::<f64>();
@@ -83,10 +89,10 @@ fn recorded(training: &Training<'_>, known: &Known, record: &mut Record<'_>) -> 
         return Err(TrainingError::Passes(passes(parallel)));
     }
     let order = match parallel.schedule {
-        Schedule::Gpipe => pipeline::Schedule::Gpipe,
-        Schedule::OneForwardOneBackward | Schedule::ZeroBubble => pipeline::Schedule::OneForwardOneBackward,
-        Schedule::Interleaved => pipeline::Schedule::Interleaved,
-        Schedule::DualPipe => return Err(TrainingError::Schedule("dualpipe")),
+        Schedule::Gpipe => Order::By(pipeline::Schedule::Gpipe),
+        Schedule::OneForwardOneBackward | Schedule::ZeroBubble => Order::By(pipeline::Schedule::OneForwardOneBackward),
+        Schedule::Interleaved => Order::By(pipeline::Schedule::Interleaved),
+        Schedule::DualPipe => Order::DualPipe,
     };
     let timed = training.known(&known.passes, &|timer, pieces, weights| timer.pieces(pieces, weights), None)?;
     let (clock, layers) = (timed.0, &timed.1);
@@ -109,18 +115,32 @@ fn recorded(training: &Training<'_>, known: &Known, record: &mut Record<'_>) -> 
         let chunk = |units: &Vec<Unit>| units.iter().map(|unit| of(unit) * unit.count as f64).sum();
         stage.chunks.iter().map(chunk).collect()
     };
-    let times = |stage: &Stage| StageTimes {
+    let parts = training.parts();
+    let mut known = HashMap::new();
+    // By stage and chunk: its forward pass beside the backward pass of the other chunk.
+    let mut both = |stage: &Stage| -> Result<Vec<Spent>, TrainingError> {
+        let chunks = if order == Order::DualPipe { stage.chunks.len() } else { 0 };
+        (0..chunks).map(|chunk| training.both(stage, chunk, (&timer, &parts), &mut known)).collect()
+    };
+    let both: Vec<Vec<Spent>> = stages.iter().map(&mut both).collect::<Result<_, _>>()?;
+    let times = |(stage, both): (&Stage, &Vec<Spent>)| StageTimes {
         forward: seconds(stage, |u| u.forward.seconds),
         backward: seconds(stage, |u| u.recompute.seconds + u.backward.seconds),
         weights: seconds(stage, |u| u.weights.seconds),
+        both: both.iter().map(|spent| spent.seconds).collect(),
     };
     let pipeline = Pipeline {
         order,
         micro_batches: u32::try_from(parallel.micro_batches()).unwrap_or(u32::MAX),
-        stages: stages.iter().map(times).collect(),
+        stages: stages.iter().zip(&both).map(times).collect(),
         message: training.message(&timer)?,
-        // Megatron-LM waits for its messages, but for those of interleaved chunks since 2023 (`overlap_p2p_comm`).
-        waits: order != pipeline::Schedule::Interleaved || !training.software.execution.overlaps_messages,
+        // Megatron-LM waits for its messages, but for those of interleaved chunks since 2023 (`overlap_p2p_comm`). DualPipe
+        // sends while the next passes run.
+        waits: match order {
+            Order::By(pipeline::Schedule::Interleaved) => !training.software.execution.overlaps_messages,
+            Order::By(_) => true,
+            Order::DualPipe => false,
+        },
     };
     let replicas = data::Replicas::new(training, &timer, &stages)?;
     let ran = pipeline.run(&replicas, record);
@@ -128,7 +148,16 @@ fn recorded(training: &Training<'_>, known: &Known, record: &mut Record<'_>) -> 
     let tail = |s: usize| replicas.tail(s, (ran.last_begins[s], ran.ends[s]), record);
     let ends: Vec<f64> = (0..stages.len()).map(tail).collect();
     let mut spent = Spent::default();
-    spent.add(&stages[last].spent(), parallel.micro_batches() as f64);
+    for chunk in 0..stages[last].chunks.len() {
+        let (all, beside) = (training.through_each(), &ran.beside[last]);
+        // Of the passes through a chunk some ran beside one of the other chunk.
+        let other = beside.iter().rev().nth(chunk).copied().unwrap_or(0);
+        spent.add(&stages[last].there(chunk), all - f64::from(beside[chunk]));
+        spent.add(&stages[last].back(chunk), all - f64::from(if order == Order::DualPipe { other } else { 0 }));
+        if let Some(both) = both[last].get(chunk) {
+            spent.add(both, f64::from(beside[chunk]));
+        }
+    }
     spent.exposed[Kind::Pipeline as usize] += ran.sending[last];
     spent.exposed[Kind::Data as usize] += ends[last] - ran.ends[last];
     spent.seconds = ends.into_iter().fold(0.0, f64::max);

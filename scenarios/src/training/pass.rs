@@ -103,50 +103,68 @@ pub(crate) struct Timer<'a> {
 impl Timer<'_> {
     /// The time of pieces in order. Those that only `weights` wait for are timed by themselves or left out.
     pub(crate) fn pieces(&self, pieces: &[Piece], weights: Option<bool>) -> Result<Spent, TrainingError> {
-        let mut items: Vec<Item> = Vec::new();
-        let mut costs: Vec<(usize, Cost)> = Vec::new();
-        let (mut kernel, mut wait) = (None, None);
+        let mut listed = Listed::default();
+        let mut order = InOrder::default();
         for piece in pieces {
-            match piece {
-                Piece::Kernel(of) => {
-                    if weights.is_some_and(|wanted| wanted != of.weights) {
-                        continue;
-                    }
-                    let each = self.kernel(&of.kernel)?;
-                    let after = wait.take().into_iter().collect();
-                    items.push(Item { stream: 0, what: What::Kernels, seconds: each * f64::from(of.count), after });
-                    kernel = Some(items.len() - 1);
+            self.list(&mut listed, &mut order, piece, weights)?;
+        }
+        Ok(listed.spent())
+    }
+
+    /// The time of two lists of pieces beside each other: whenever one waits for an exchange, the other has its kernels run.
+    pub(crate) fn both(&self, one: &[Piece], other: &[Piece]) -> Result<Spent, TrainingError> {
+        let mut listed = Listed::default();
+        let mut sides = [(one, InOrder::default()), (other, InOrder::default())];
+        let mut turn = 0;
+        while sides.iter().any(|(pieces, _)| !pieces.is_empty()) {
+            let (pieces, order) = &mut sides[turn % 2];
+            while let Some((piece, rest)) = pieces.split_first() {
+                *pieces = rest;
+                self.list(&mut listed, order, piece, None)?;
+                if order.wait.is_some() {
+                    break;
                 }
-                Piece::Exchange(of) if weights != Some(true) => {
-                    let Some(cost) = self.exchange(of)? else { continue };
-                    costs.push((items.len(), cost));
-                    let seconds = cost.seconds * f64::from(of.count);
-                    items.push(Item {
-                        stream: 1,
-                        what: call(&cost, Kind::of(of.axis), of.axis != Axis::Tensor),
-                        seconds,
-                        after: kernel.into_iter().collect(),
-                    });
-                    if !of.hidden {
-                        wait = Some(items.len() - 1);
-                    }
-                }
-                Piece::Exchange(_) => {}
             }
+            turn += 1;
         }
-        let ran = run(&items, Kind::ALL.len());
-        let mut spent = Spent { seconds: ran.end(), slowed: ran.slowed, ..Spent::default() };
-        spent.exposed.copy_from_slice(&ran.exposed);
-        spent.kernels = items.iter().filter(|i| i.what == What::Kernels).map(|i| i.seconds).sum();
-        let all: f64 = costs.iter().map(|(index, _)| items[*index].seconds).sum();
-        let exposed: f64 = spent.exposed.iter().sum();
-        for (index, cost) in costs {
-            // Of a call the part that is exposed, as much of each.
-            let part = items[index].seconds * exposed / all.max(1e-12);
-            spent.variance[0] += (part * (1.0 - cost.interval.0)).powi(2);
-            spent.variance[1] += (part * (cost.interval.1 - 1.0)).powi(2);
+        Ok(listed.spent())
+    }
+
+    /// Lists a piece after those before it.
+    fn list(
+        &self,
+        Listed { items, costs }: &mut Listed,
+        order: &mut InOrder,
+        piece: &Piece,
+        weights: Option<bool>,
+    ) -> Result<(), TrainingError> {
+        match piece {
+            Piece::Kernel(of) => {
+                if weights.is_some_and(|wanted| wanted != of.weights) {
+                    return Ok(());
+                }
+                let each = self.kernel(&of.kernel)?;
+                let after = order.wait.take().into_iter().collect();
+                items.push(Item { stream: 0, what: What::Kernels, seconds: each * f64::from(of.count), after });
+                order.kernel = Some(items.len() - 1);
+            }
+            Piece::Exchange(of) if weights != Some(true) => {
+                let Some(cost) = self.exchange(of)? else { return Ok(()) };
+                costs.push((items.len(), cost));
+                let seconds = cost.seconds * f64::from(of.count);
+                items.push(Item {
+                    stream: 1,
+                    what: call(&cost, Kind::of(of.axis), of.axis != Axis::Tensor),
+                    seconds,
+                    after: order.kernel.into_iter().collect(),
+                });
+                if !of.hidden {
+                    order.wait = Some(items.len() - 1);
+                }
+            }
+            Piece::Exchange(_) => {}
         }
-        Ok(spent)
+        Ok(())
     }
 
     /// The kernels of pieces alone.
@@ -184,6 +202,39 @@ impl Timer<'_> {
     pub(crate) fn shape(&self, axis: Axis) -> Shape {
         let (size, stride) = self.parallel.spacing(axis);
         Shape { size, stride }
+    }
+}
+
+/// Pieces as items of streams, and what their calls cost.
+#[derive(Default)]
+struct Listed {
+    items: Vec<Item>,
+    costs: Vec<(usize, Cost)>,
+}
+
+/// The last kernel of pieces in order, and the exchange that the next one waits for.
+#[derive(Default)]
+struct InOrder {
+    kernel: Option<usize>,
+    wait: Option<usize>,
+}
+
+impl Listed {
+    fn spent(&self) -> Spent {
+        let Self { items, costs } = self;
+        let ran = run(items, Kind::ALL.len());
+        let mut spent = Spent { seconds: ran.end(), slowed: ran.slowed, ..Spent::default() };
+        spent.exposed.copy_from_slice(&ran.exposed);
+        spent.kernels = items.iter().filter(|i| i.what == What::Kernels).map(|i| i.seconds).sum();
+        let all: f64 = costs.iter().map(|(index, _)| items[*index].seconds).sum();
+        let exposed: f64 = spent.exposed.iter().sum();
+        for (index, cost) in costs {
+            // Of a call the part that is exposed, as much of each.
+            let part = items[*index].seconds * exposed / all.max(1e-12);
+            spent.variance[0] += (part * (1.0 - cost.interval.0)).powi(2);
+            spent.variance[1] += (part * (cost.interval.1 - 1.0)).powi(2);
+        }
+        spent
     }
 }
 

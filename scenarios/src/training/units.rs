@@ -76,9 +76,30 @@ pub(super) struct Parts {
     further: Option<Passes>,
 }
 
+/// Which of the parts.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Part {
+    Layer(LayerKind),
+    Embedding,
+    Head,
+    Further,
+}
+
+impl Parts {
+    fn of(&self, part: Part) -> Option<&Passes> {
+        match part {
+            Part::Layer(kind) => self.layers[usize::from(kind == LayerKind::Experts)].as_ref(),
+            Part::Embedding => Some(&self.embedding),
+            Part::Head => Some(&self.head),
+            Part::Further => self.further.as_ref(),
+        }
+    }
+}
+
 /// One of them, timed; so many in a row.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unit {
+    pub(super) part: Part,
     pub(crate) count: u64,
     pub(crate) forward: Spent,
     pub(crate) recompute: Spent,
@@ -106,11 +127,28 @@ impl Stage {
         self.chunks.iter().flatten()
     }
 
-    /// What a micro-batch spends on it.
+    /// What a micro-batch spends on it, once through all chunks.
     pub(super) fn spent(&self) -> Spent {
         let mut sum = Spent::default();
-        for unit in self.units() {
-            for pass in [&unit.forward, &unit.recompute, &unit.backward, &unit.weights] {
+        for chunk in 0..self.chunks.len() {
+            sum.add(&self.there(chunk), 1.0);
+            sum.add(&self.back(chunk), 1.0);
+        }
+        sum
+    }
+
+    /// What a forward pass through a chunk spends.
+    pub(super) fn there(&self, chunk: usize) -> Spent {
+        let mut sum = Spent::default();
+        self.chunks[chunk].iter().for_each(|unit| sum.add(&unit.forward, unit.count as f64));
+        sum
+    }
+
+    /// What a backward pass through a chunk spends.
+    pub(super) fn back(&self, chunk: usize) -> Spent {
+        let mut sum = Spent::default();
+        for unit in &self.chunks[chunk] {
+            for pass in [&unit.recompute, &unit.backward, &unit.weights] {
                 sum.add(pass, unit.count as f64);
             }
         }
@@ -186,7 +224,12 @@ impl Training<'_> {
     }
 
     fn delays(&self) -> bool {
-        self.parallel.schedule == Schedule::ZeroBubble
+        matches!(self.parallel.schedule, Schedule::ZeroBubble | Schedule::DualPipe)
+    }
+
+    /// Micro-batches that go through each chunk of a stage: half of them where they come from both ends.
+    pub(super) fn through_each(&self) -> f64 {
+        self.parallel.micro_batches() as f64 / self.parallel.copies() as f64
     }
 
     pub(super) fn parts(&self) -> Parts {
@@ -235,16 +278,13 @@ impl Training<'_> {
 
     pub(super) fn layers(&self, parts: &Parts, timer: &Timer<'_>, times: Times<'_>) -> Result<Layers, TrainingError> {
         let delays = self.delays();
-        let unit = |passes: &Passes, parameters: [f64; 2]| -> Result<Unit, TrainingError> {
+        let unit = |part: Part, passes: &Passes, parameters: [f64; 2]| -> Result<Unit, TrainingError> {
             let weights = if delays { times(timer, &passes.backward, Some(true))? } else { Spent::default() };
             let mut backward = times(timer, &passes.backward, delays.then_some(false))?;
-            // Those that share parameters by units add up shares of gradients.
-            if self.parallel.micro_batches() > 1 && !self.software.execution.by_units(self.parallel.zero) {
-                let sums = work::accumulate((parameters[0] + parameters[1]) as u64, false, self.software);
-                backward.add(&times(timer, &sums, None)?, 1.0);
-            }
+            backward.add(&times(timer, &self.sums(parameters), None)?, 1.0);
             let host = |pieces: &[Piece], backward| single::host(pieces, backward, self.gpu);
             Ok(Unit {
+                part,
                 count: 1,
                 forward: times(timer, &passes.forward, None)?.after_host(host(&passes.forward, false)),
                 recompute: times(timer, &passes.recompute, None)?.after_host(host(&passes.recompute, false)),
@@ -254,9 +294,8 @@ impl Training<'_> {
             })
         };
         let of = |kind| of_layer(self.model, self.parallel, kind);
-        let layer = |place: usize, kind| -> Result<Option<Unit>, TrainingError> {
-            parts.layers[place].as_ref().map(|passes| unit(passes, of(kind))).transpose()
-        };
+        let any = |part, parameters| parts.of(part).map(|passes| unit(part, passes, parameters)).transpose();
+        let layer = |kind| any(Part::Layer(kind), of(kind));
         let vocabulary = if self.software.pads_vocabulary {
             self.model.padded_vocabulary(self.parallel.tensor.into())
         } else {
@@ -267,15 +306,77 @@ impl Training<'_> {
         let further =
             [dense + 2.0 * (self.model.hidden * self.model.hidden) as f64 / f64::from(self.parallel.tensor), experts];
         Ok(Layers {
-            layers: [layer(0, LayerKind::Dense)?, layer(1, LayerKind::Experts)?],
-            embedding: unit(&parts.embedding, [table, 0.0])?,
-            head: unit(&parts.head, [table, 0.0])?,
-            further: parts.further.as_ref().map(|passes| unit(passes, further)).transpose()?,
+            layers: [layer(LayerKind::Dense)?, layer(LayerKind::Experts)?],
+            embedding: unit(Part::Embedding, &parts.embedding, [table, 0.0])?,
+            head: unit(Part::Head, &parts.head, [table, 0.0])?,
+            further: any(Part::Further, further)?,
         })
     }
 
-    /// What each stage has: layers in order, chunk after chunk through all stages.
+    /// What adds a micro-batch's gradients to those before. Those that share parameters by units add up shares of them.
+    fn sums(&self, parameters: [f64; 2]) -> Vec<Piece> {
+        if self.parallel.micro_batches() > 1 && !self.software.execution.by_units(self.parallel.zero) {
+            work::accumulate((parameters[0] + parameters[1]) as u64, false, self.software)
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// A forward pass through a chunk of a stage beside a backward pass through its other one: layer by layer, the last layer
+    /// of the backward pass first. What one of them has more runs alone.
+    pub(super) fn both(
+        &self,
+        stage: &Stage,
+        forward: usize,
+        (timer, parts): (&Timer<'_>, &Parts),
+        known: &mut HashMap<(Part, Part), Spent>,
+    ) -> Result<Spent, TrainingError> {
+        fn each(units: &[Unit]) -> impl DoubleEndedIterator<Item = &Unit> {
+            units.iter().flat_map(|unit| std::iter::repeat_n(unit, unit.count as usize))
+        }
+        let mut sum = Spent::default();
+        let mut back = each(&stage.chunks[1 - forward]).rev();
+        for there in each(&stage.chunks[forward]) {
+            let Some(back) = back.next() else {
+                sum.add(&there.forward, 1.0);
+                continue;
+            };
+            let key = (there.part, back.part);
+            if !known.contains_key(&key)
+                && let (Some(one), Some(other)) = (parts.of(there.part), parts.of(back.part))
+            {
+                let back_pieces = [&other.recompute[..], &other.backward, &self.sums(back.parameters)].concat();
+                let host = [(&one.forward, false), (&other.recompute, false), (&other.backward, true)];
+                let host = host.map(|(pieces, backward)| single::host(pieces, backward, self.gpu)).iter().sum();
+                known.insert(key, timer.both(&one.forward, &back_pieces)?.after_host(host));
+            }
+            if let Some(spent) = known.get(&key) {
+                sum.add(spent, 1.0);
+            }
+        }
+        for back in back {
+            [&back.recompute, &back.backward, &back.weights].into_iter().for_each(|pass| sum.add(pass, 1.0));
+        }
+        Ok(sum)
+    }
+
+    /// What each stage has: layers in order, chunk after chunk through all stages. With DualPipe two chunks: those that
+    /// micro-batches from the nearer and from the farther end go through.
     pub(crate) fn stages(&self, layers: &Layers) -> Vec<Stage> {
+        let all = self.one_way(layers);
+        if self.parallel.copies() == 1 {
+            return all;
+        }
+        let count = all.len();
+        let chunk = |stage: usize| all[stage].chunks[0].clone();
+        let both = |stage: usize| {
+            let (near, far) = (stage.min(count - 1 - stage), stage.max(count - 1 - stage));
+            Stage { chunks: vec![chunk(near), chunk(far)] }
+        };
+        (0..count).map(both).collect()
+    }
+
+    fn one_way(&self, layers: &Layers) -> Vec<Stage> {
         let stages = self.parallel.stage_layers(self.model);
         let chunks = u64::from(self.parallel.virtual_stages);
         let mut all: Vec<Stage> = stages.iter().map(|_| Stage { chunks: Vec::new() }).collect();
@@ -319,7 +420,9 @@ impl Training<'_> {
             let sum = |place: usize| stage.units().map(|unit| unit.parameters[place] * unit.count as f64).sum::<f64>();
             let shards = [self.parallel.dense_shards(), self.parallel.expert_shards()]
                 .map(|n| if self.parallel.zero > 0 { n } else { 1 });
-            let own = sum(0) / shards[0] as f64 + sum(1) / shards[1] as f64;
+            // Two ranks that have the same parameters share the work on them as replicas do.
+            let copies = if self.parallel.zero > 0 { self.parallel.copies() as f64 } else { 1.0 };
+            let own = (sum(0) / shards[0] as f64 + sum(1) / shards[1] as f64) / copies;
             let tensors = stage.units().map(|unit| unit.count * TENSORS).sum();
             let pieces = work::optimizer(own as u64, tensors, self.parallel, self.software);
             optimizer = optimizer.max(timer.pieces(&pieces, None)?.seconds);
@@ -327,7 +430,7 @@ impl Training<'_> {
         let seconds = spent.seconds + optimizer;
         let exposed: f64 = spent.exposed.iter().sum();
         let recomputed = stages.iter().map(|s| s.units().map(|u| u.recompute.kernels * u.count as f64).sum::<f64>());
-        let recomputed = recomputed.fold(0.0, f64::max) * self.parallel.micro_batches() as f64;
+        let recomputed = recomputed.fold(0.0, f64::max) * self.through_each();
         let off = (spent.kernels * self.kernels_off).powi(2);
         let [low, high] = spent.variance.map(|variance| (variance + off).sqrt());
         Ok(Step {

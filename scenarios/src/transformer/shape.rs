@@ -157,7 +157,7 @@ pub struct Experts {
 }
 
 /// Kind of a layer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LayerKind {
     /// With a dense MLP.
