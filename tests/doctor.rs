@@ -13,7 +13,7 @@ use std::hash::Hasher as _;
 
 use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol};
 use collcast_sim::doctor::{
-    Case, Cause, Changed, Diagnosis, Examination, Fault, Finding, Part, Point, Question, curve, with_slow,
+    Case, Cause, Changed, Diagnosis, Examination, Fault, Finding, Part, Point, Question, Timed, curve, with_slow,
 };
 use collcast_sim::hash::Fnv;
 use collcast_sim::ids::HostId;
@@ -175,9 +175,11 @@ fn machine(place: Place) -> (Topology, Profile, Vec<Question>) {
     let settings = Settings { launch, nccl, ..Settings::default() };
     let question = |size: u64| Question {
         call: Call::of_size(collective, topology.ranks(), Bytes(size), DataType::Float32),
+        together: 1,
         algorithm: Choice::Auto,
         protocol: Choice::Auto,
         settings,
+        timed: Timed::Loop,
     };
     // Eight a factor of 8 apart where a simulation takes long.
     let questions = match hosts {
