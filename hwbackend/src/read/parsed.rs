@@ -7,6 +7,7 @@ use collcast_sim::collective::Collective;
 use collcast_sim::measurement::Measurement;
 
 use super::error::ReadError;
+use super::profiler::Profiles;
 use super::program::collective_in_name;
 use super::settings;
 use super::sidecar::{Sidecar, message};
@@ -99,6 +100,8 @@ pub(super) struct Parsed {
     pub(super) gpus: BTreeSet<String>,
     pub(super) on_cpu: bool,
     pub(super) unsaid: Option<String>,
+    /// Calls whose rows come when the files of all ranks are read.
+    pub(super) profiles: Profiles,
     /// Why there are no rows.
     pub(super) reason: Option<String>,
 }
