@@ -140,7 +140,7 @@ fn what_is_wrong_is_named_with_its_place() {
         ("[topo.show]\nnodes = 2\nxml = true\n", &[":3: `xml`"]),
         ("nodes = \"many\"\n", &[":1: invalid value 'many' for '--nodes'"]),
         ("[sweep]\nnodes = 2\nin-place = 5\n", &[":3: --in-place is yes or no"]),
-        ("output = \"x.csv\"\n", &[":1: `output` has no default", "said each time"]),
+        ("output = \"x.csv\"\n", &[":1: `output` has no default", "give it each time"]),
         ("update = true\n", &["`update` has no default"]),
         ("nodes = 1979-05-27\n", &[":1: `nodes` is neither text nor number"]),
         ("nodes = [1,\n", &[":1: "]),

@@ -28,11 +28,11 @@ const OTHERWISE: [(&str, &str, &str); 10] = [
 /// Commands that print no report, so that they have no `--format`, with what they print instead.
 const NO_REPORT: [(&str, &str); 9] = [
     ("completions", "a script for a shell"),
-    ("convert", "MSCCL XML"),
+    ("convert", "an algorithm in the form of another program"),
     ("man", "man pages"),
     ("report", "a page"),
     ("topo draw", "a picture"),
-    ("topo import", "NCCL's XML"),
+    ("topo import", "a machine: a topology file, or NCCL's XML of a host"),
     ("topo new", "a topology file"),
     ("tune install", "lines for a file of settings"),
     ("tune undo", "a file of settings"),

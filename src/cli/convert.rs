@@ -1,4 +1,4 @@
-//! `collcast convert`: an algorithm as MSCCL XML, or its messages as a GOAL schedule.
+//! `collcast convert`: an algorithm as MSCCL XML, as a plan of MSCCL++, or its messages as a GOAL schedule.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,8 @@ use super::selectors::{CallArgs, MachineArgs, Named, default_sizes, queries};
 #[derive(clap::Args, Debug)]
 #[command(
     after_help = "Writes the algorithm, protocol and channels that a call of the size would use, once through its loop \
-of chunks. Read it back with `collcast simulate --schedule FILE`, and a GOAL schedule with `collcast trace FILE --on MACHINE`."
+of chunks. Read it back with `collcast simulate --schedule FILE`, and a GOAL schedule with `collcast trace FILE --on MACHINE`. \
+A plan of MSCCL++ is for MSCCL++'s executor, and of one host."
 )]
 #[command(mut_arg("size", default_sizes("64M")))]
 pub(crate) struct Args {
@@ -20,7 +21,7 @@ pub(crate) struct Args {
     machine: MachineArgs,
     #[command(flatten)]
     call: CallArgs,
-    /// What to write; by itself what the ending of -o says (.goal), else msccl
+    /// What to write; by itself what the ending of -o says (.goal, .bin for goal-binary, .json for mscclpp), else msccl
     #[arg(long, value_enum, value_name = "WHAT", help_heading = "Output")]
     target: Option<Written>,
     /// Write there in place of stdout: whole or not at all
@@ -33,8 +34,12 @@ pub(crate) struct Args {
 enum Written {
     /// MSCCL XML
     Msccl,
+    /// An execution plan of MSCCL++, in JSON, proved before it is written
+    Mscclpp,
     /// The messages as a GOAL schedule, for LogGOPSim and ATLAHS
     Goal,
+    /// The same in LogGOPSim's binary form, as its txt2bin makes it
+    GoalBinary,
 }
 
 pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
@@ -54,15 +59,22 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
             "give one collective, size, algorithm, protocol and channel count",
         ));
     };
-    let by_name = args.output.as_deref().and_then(extension).filter(|ending| ending == "goal").map(|_| Written::Goal);
+    let by_name = args.output.as_deref().and_then(extension).and_then(|ending| match ending.as_str() {
+        "goal" => Some(Written::Goal),
+        "bin" => Some(Written::GoalBinary),
+        "json" => Some(Written::Mscclpp),
+        _ => None,
+    });
     let target = match args.target.or(by_name) {
+        Some(Written::Mscclpp) => Target::Mscclpp,
         Some(Written::Goal) => Target::Goal,
+        Some(Written::GoalBinary) => Target::GoalBinary,
         Some(Written::Msccl) | None => Target::Msccl,
     };
     let outcome = convert(&site, query, target)?;
     if let Some(note) = &outcome.note {
         say!("{note}");
     }
-    write(args.output.as_deref(), outcome.text.as_bytes())?;
+    write(args.output.as_deref(), &outcome.bytes)?;
     Ok(Code::SUCCESS)
 }

@@ -11,12 +11,13 @@ pub(super) const PREFIX: &str = "COLLCAST_";
 /// The option that shows all this.
 pub(super) const SHOW: &str = "show_config";
 /// Options that no default gives: what is written, where, and whether something is replaced is said each time.
-pub(super) const NEVER: [&str; 20] = [
+pub(super) const NEVER: [&str; 21] = [
     "baseline",
     "break-even",
     "chakra",
     "folder",
     "force",
+    "goal",
     "held-out",
     "history",
     "into",
