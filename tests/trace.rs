@@ -53,6 +53,16 @@ fn steps_are_as_long_as_without_a_profiler() {
     }
 }
 
+/// Goal: a trace of Holistic Trace Analysis' own tests is read as it is.
+#[test]
+fn a_trace_of_holistic_trace_analysis_is_read() {
+    let outcome = read(vec![data("hta_backward_thread.json")]);
+    let [row] = &outcome.ranks[..] else { panic!("{:?}", outcome.ranks) };
+    // One kernel of 45 us.
+    assert!(outcome.marked && row.steps == 1 && (row.compute_ms - 0.045).abs() < 1e-9, "{row:?}");
+    assert!(outcome.calls.is_empty() && !outcome.failed());
+}
+
 /// Goal: rank 1 does 40 products of 0.1 ms more in each step: it is named, and no more than these 4.2 ms are charged to it.
 #[test]
 fn a_late_rank_is_named() {
@@ -346,6 +356,25 @@ fn a_profilers_trace_is_the_step_that_it_was() {
     }
 }
 
+/// Goal: a step as a GOAL schedule is a step of about that length where calls are rings too, in text and in binary; what is
+/// left out is said. Method: steps of four GPUs, whose calls and computations slow each other by some percent.
+#[test]
+fn a_step_is_a_schedule() {
+    let room = tempfile::tempdir().unwrap();
+    for name in ["gpt-ddp", "gpt-fsdp", "gpt-tensor", "gpt-pipeline"] {
+        let (text, binary) = (room.path().join(format!("{name}.goal")), room.path().join(format!("{name}.bin")));
+        let (text, binary) = (text.display().to_string(), binary.display().to_string());
+        let (scenario, _) = step_ms(&["simulate", name, "--goal", &text]);
+        assert_eq!(step_ms(&["simulate", name, "--goal", &binary]).0, scenario);
+        let (goal, _) = step_ms(&["trace", &text, "--on", "h200x4"]);
+        println!("{name}: {scenario} {goal}");
+        assert!((goal / scenario - 1.0).abs() < 0.2, "{name}: {goal} ms of the schedule, {scenario} of the scenario");
+        assert_eq!(step_ms(&["trace", &binary, "--on", "h200x4"]).0, goal);
+    }
+    let (code, _, err) = collcast(&["simulate", "h200x4", "--goal", "x.goal"]);
+    assert!(code == 2 && err.contains("--goal"), "{err}");
+}
+
 /// Goal: schedules and workloads of other simulators run as they are, and our own messages come back as a schedule.
 #[test]
 fn schedules_and_workloads_of_other_simulators_run() {
@@ -360,6 +389,16 @@ fn schedules_and_workloads_of_other_simulators_run() {
     assert_eq!(code, 0, "{err}");
     let call = serde_json::from_str::<Value>(&out).unwrap()["rows"][0]["time_us"].as_f64().unwrap() / 1e3;
     assert!((micro - 0.556 - call).abs() < 0.05 * call, "{micro} ms, of which {call} for the call");
+    // A workload of ASTRA-sim 1 takes the machine's GPUs.
+    let (transformer, warnings) = step_ms(&[
+        "trace",
+        &sample("astra/Transformer_HybridParallel_Fwd_In_Bckwd.txt"),
+        "--on",
+        "dgx-h100",
+        "--nodes",
+        "2",
+    ]);
+    assert!(transformer > 300.0 && warnings.contains("16 GPUs of the machine"), "{transformer} ms: {warnings}");
     let (experts, warnings) = step_ms(&["trace", &sample("simai/workload_ep_test.txt"), "--on", "dgx-h100"]);
     assert!(experts > 100.0 && warnings == "[]", "{experts} ms: {warnings}");
     let room = tempfile::tempdir().unwrap();
@@ -370,6 +409,15 @@ fn schedules_and_workloads_of_other_simulators_run() {
     let (ring, _) = step_ms(&["trace", &file, "--on", "dgx-h100"]);
     // 6 steps of a quarter each leave a GPU at no more than its NVLinks carry, 450 GB/s.
     assert!(ring > 1.5 * f64::from(64 << 20) / 450e9 * 1e3, "{ring} ms");
+    // The binary form is the same schedule.
+    let binary = room.path().join("ring.bin").display().to_string();
+    let (code, _, err) = collcast(&[&["convert", "dgx-h100"], &call[..], &["-o", &binary]].concat());
+    assert_eq!(code, 0, "{err}");
+    assert_eq!(step_ms(&["trace", &binary, "--on", "dgx-h100"]).0, ring);
+    let whole = std::fs::read(&binary).unwrap();
+    std::fs::write(&binary, &whole[..whole.len() / 2]).unwrap();
+    let (code, _, err) = collcast(&["trace", &binary, "--on", "dgx-h100"]);
+    assert!(code == 2 && err.contains("it was cut") && err.contains("txt2bin"), "{err}");
     let (code, _, err) = collcast(&["trace", &file, &sample("goal/schedule.goal"), "--on", "dgx-h100"]);
     assert!(code == 2 && err.contains("it is read alone"), "{err}");
     let (code, _, err) = collcast(&["trace", &file]);

@@ -265,21 +265,18 @@ fn a_log_without_devices_needs_a_machine() {
 #[test]
 fn networks_of_astra_sim_are_machines() {
     let gib = |count: f64| count * 1.073_741_824;
-    for (name, gpus, ends) in
-        [("astra-hgx-h100.yml", 8, 400.0), ("astra-ring-4.yml", 4, 50.0), ("astra-full-8.yml", 8, 50.0)]
-    {
+    for (name, gpus, ends, links) in [
+        ("astra-hgx-h100.yml", 8, 400.0, (1, 1)),
+        ("astra-hgx-h100.json", 8, 400.0, (1, 1)),
+        ("astra-ring-4.yml", 4, 50.0, (2, 2)),
+        ("astra-full-8.yml", 8, 50.0, (7, 7)),
+    ] {
         let (spec, topology, notes) = cluster(name, Some("dgx-h100"));
         assert_eq!((spec.host_count(), topology.ranks()), (1, gpus), "{name}");
         let nvlinks = &spec.groups[0].host.gpus[0].nvlinks;
         assert!((nvlinks[0].rate_per_link.gb_per_s() - gib(ends)).abs() < 1e-3, "{name}: {nvlinks:?}");
         let (count, peers) = (nvlinks.iter().map(|n| n.count).sum::<u32>(), nvlinks.len());
-        assert_eq!(
-            (count, peers),
-            [(1, 1), (2, 2), (7, 7)][["astra-hgx-h100.yml", "astra-ring-4.yml", "astra-full-8.yml"]
-                .iter()
-                .position(|n| *n == name)
-                .unwrap()]
-        );
+        assert_eq!((count, peers), links, "{name}");
         assert_eq!(spec.groups[0].host.gpus[0].gpu.model, "H100-SXM5-80GB");
         said(&notes, "latencies are those of the profile");
     }
@@ -295,6 +292,15 @@ fn networks_of_astra_sim_are_machines() {
         (two.replace("400,", "x,"), "`x` is no bandwidth"),
         (two.replace("latency", "delay"), "the key `delay` is not read"),
         (two.replace("[ 4, 3 ]", "4"), "`4` is no list"),
+        (
+            r#"{"topology": ["Switch"], "npus_count": [8, 2], "bandwidth": [1], "latency": [1]}"#.to_owned(),
+            "`npus_count` has 2 entries",
+        ),
+        (
+            r#"{"topology": ["Switch"], "npus_count": [8], "bandwidth": [1], "delay": [1]}"#.to_owned(),
+            "the key `delay` is not read",
+        ),
+        (r#"{"topology": ["Switch"], "npus_count": [8]"#.to_owned(), "it is no JSON"),
         (
             two.replace("[ 4, 3 ]", "[ 4, 3, 2 ]").replacen("- Switch\n", "- Switch\n  - Switch\n", 1),
             "`bandwidth` has 2 entries",
@@ -435,7 +441,7 @@ fn a_listed_network_is_drawn_and_checked() {
 }
 
 /// All samples, with a machine that fits.
-const SAMPLES: [(&str, &str); 8] = [
+const SAMPLES: [(&str, &str); 9] = [
     ("slurm-tree.conf", "dgx-h100"),
     ("slurm-block.conf", "gb200-nvl72"),
     ("ibnetdiscover-short.txt", "kestrel-h100"),
@@ -444,6 +450,7 @@ const SAMPLES: [(&str, &str); 8] = [
     ("nccl-graph.log", "dgx-h100"),
     ("slurm-block.conf", "dgx-a100"),
     ("astra-ring-4.yml", "dgx-h100"),
+    ("astra-hgx-h100.json", "dgx-h100"),
 ];
 
 fn try_all(text: &str, like: &str) {
