@@ -305,7 +305,7 @@ fn cause(plant: Plant) -> Cause {
 }
 
 /// Goal: the right cause comes first, a confident wrong one counting twice: in 90% (569 of 615 and 8 at present).
-/// Method: each 13th one, each fourth with COLLCAST_ALL; all of them with COLLCAST_EXHAUSTIVE, in nine sets of machines.
+/// Method: each 13th one, each fourth with COLLCAST_ALL_TESTS; all of them with COLLCAST_EXHAUSTIVE, in nine sets of machines.
 #[test]
 fn planted_faults_are_named() {
     let exhaustive = std::env::var_os("COLLCAST_EXHAUSTIVE").is_some();

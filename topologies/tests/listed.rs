@@ -107,6 +107,15 @@ fn an_infiniband_network_is_its_cables() {
     said(&notes, "the cables of the hosts carry 50 GB/s; the machine's NICs, which count here, 25 GB/s");
     said(&notes, "stands for 2 switches of layer 1 in parallel");
     said(&notes, "2 ports of adapters without the name of a host (`MT4129 ConnectX7 Mellanox Technologies`)");
+    // Slower cables between switches leave the ports of hosts as they are.
+    let slow = |line: &str| {
+        let upwards = line.starts_with('[') && line.contains("\"S-") && !line.contains("(e09d");
+        (if upwards { line.replace("4xNDR", "4xEDR") } else { line.to_owned() }) + "\n"
+    };
+    let text: String = fixture("ibnetdiscover-short.txt").lines().map(slow).collect();
+    let (_, topology, _) = read_back(&import(&text, "ib.txt", Some("kestrel-h100")).unwrap());
+    assert_eq!(rate(&topology, "a06-p1-dgx-02-c02/nic1", "A09-P1-IBLEAF-04-02"), 25.0);
+    assert_eq!(rate(&topology, "A09-P1-IBLEAF-04-02", "A10-P1-IBSPINE-02"), 4.0 * 12.5);
 }
 
 /// A rail-optimised network of three layers as ibnetdiscover prints it: `units` of 4 hosts with 2 ports.
@@ -259,6 +268,47 @@ fn a_log_without_devices_needs_a_machine() {
     );
     assert_eq!(spec.software.nccl.as_deref(), Some("2.28.9"));
     said(&notes, "a host of the log has 4 ranks, one of `dgx-h100` 8 GPUs");
+}
+
+/// Goal: ranks of a log are told apart where threads of one process write it, and behind the tags of mpirun; both are the same
+/// machine as the log of processes. Method: its process numbers are made one a host, and tags put in front.
+#[test]
+fn logs_of_threads_and_of_mpirun_are_read_alike() {
+    let plain = fixture("nccl-graph.log");
+    let without_graph = |text: &str| {
+        let kept =
+            |line: &&str| !line.starts_with('#') && (line.contains("ncclCommInit") || line.contains("NCCL version"));
+        text.lines().filter(kept).map(|line| format!("{line}\n")).collect::<String>()
+    };
+    let threads = ["100", "101", "102", "103"].iter().fold(plain.clone(), |text, process| {
+        ["gpu01", "gpu02"]
+            .iter()
+            .fold(text, |text, host| text.replace(&format!("{host}:{process}:"), &format!("{host}:100:")))
+    });
+    assert!(threads.contains("gpu02:100:123 [3]") && !threads.contains(":103:"));
+    // A tag is of the process that writes.
+    let tagged = |text: &str| {
+        let tag = |line: &str| {
+            let process = line.split(':').take(2).collect::<Vec<_>>().join(":");
+            let number = usize::from(process.starts_with("gpu02")) * 4
+                + usize::from(process.as_bytes()[process.len() - 1] - b'0');
+            if line.starts_with('#') { format!("{line}\n") } else { format!("[1,{number}]<stdout>:{line}\n") }
+        };
+        text.lines().map(tag).collect::<String>()
+    };
+    for text in [&plain, &without_graph(&plain)] {
+        let of = |text: &str| {
+            let imported = import(text, "nccl.log", Some("dgx-h100"));
+            imported.unwrap_or_else(|e| panic!("{}\n{text}", e.render()))
+        };
+        let expected = of(text);
+        for other in [&threads, &tagged(&plain), &tagged(&threads)] {
+            let other = if text == &plain { other.clone() } else { without_graph(other) };
+            let found = of(&other);
+            assert_eq!(found.text, expected.text, "{other}");
+            assert_eq!(found.notes, expected.notes, "{other}");
+        }
+    }
 }
 
 /// Goal: ASTRA-sim's own networks are hosts of that shape, at their rates of 2^30 bytes; the next dimension are hosts.
@@ -420,6 +470,15 @@ fn a_listed_network_is_drawn_and_checked() {
     assert_eq!(rate(&topology, "n2/nic1", "b"), 25.0);
     assert_eq!(rate(&topology, "a", "top"), 3.0 * 12.5);
     assert_eq!(rate(&topology, "b", "top"), 3.0 * 25.0, "three ports, non-blocking");
+    // The rate of uplinks is their own, with and without their number.
+    let own = read_toml(&LISTED.replacen("uplinks = 3", "uplinks = 3\nuplink_rate = \"400 Gb/s\"", 1)).unwrap();
+    assert_eq!((rate(&own, "n0/nic1", "a"), rate(&own, "a", "top"), rate(&own, "b", "top")), (12.5, 150.0, 75.0));
+    let alone = read_toml(&LISTED.replacen("uplinks = 3", "uplink_rate = \"400 Gb/s\"", 1)).unwrap();
+    assert_eq!(
+        (rate(&alone, "n0/nic1", "a"), rate(&alone, "a", "top")),
+        (12.5, 100.0),
+        "five ports of 12.5 fill two of 50"
+    );
     for (from, to, expected) in [
         ("nics = [1]", "nics = [0]", &["in another switch too", "t.toml:13"][..]),
         (", { hosts = \"n2\", nics = [1] }", "", &["NIC 1 of `n2` is in no switch"]),
