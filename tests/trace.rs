@@ -110,10 +110,10 @@ fn calls_are_judged_by_the_machine() {
     assert!(!alone.failed() && alone.calls[0].expected.as_ref().unwrap().judgement == Judgement::CannotTell);
 }
 
-/// A flight recorder's dumps of 16 ranks on two hosts of `dgx-h100`, which do all-reduces of
-/// these sizes in these groups at once, with the times that the model gives under a fault.
-fn with_fault(folder: &Path, fault: Fault, sizes: &[u64], groups: &[Vec<u32>]) -> Vec<PathBuf> {
-    let site = SiteSpec::new("dgx-h100").nodes(2).load().unwrap();
+/// A flight recorder's dumps of all ranks of some hosts of `dgx-h100`, which do all-reduces of these sizes in these groups at
+/// once, with the times that the model gives under a fault.
+fn with_fault(folder: &Path, fault: Fault, sizes: &[u64], hosts: u32, groups: &[Vec<u32>]) -> Vec<PathBuf> {
+    let site = SiteSpec::new("dgx-h100").nodes(hosts).load().unwrap();
     let (ranks, together) = (groups[0].len() as u32, groups.len() as u32);
     let question = |&size: &u64| Question {
         call: Call::of_size(Collective::AllReduce, ranks, Bytes(size), DataType::Float32),
@@ -156,12 +156,16 @@ fn slow_calls_have_their_cause() {
     let room = tempfile::tempdir().unwrap();
     let sizes: Vec<u64> = (0..8).map(|i| (64 << 10) << (2 * i)).collect();
     let all = [(0..16).collect::<Vec<u32>>()];
-    let apart: Vec<Vec<u32>> = (0..8).map(|rank| vec![rank, rank + 8]).collect();
+    let apart =
+        |hosts: u32| (0..8).map(|rank| (0..hosts).map(|host| 8 * host + rank).collect()).collect::<Vec<Vec<u32>>>();
     let nics = Fault::Slow(Part::Nic, 25);
-    let site = || Some(SiteSpec::new("dgx-h100").nodes(2));
-    for (groups, fault) in [(&all[..], nics), (&all[..], Fault::GpudirectOff), (&apart[..], nics)] {
-        let files = with_fault(room.path(), fault, &sizes, groups);
-        let outcome = trace(&Request { files: files.clone(), site: site(), ..Request::default() }).unwrap();
+    let site = |hosts| Some(SiteSpec::new("dgx-h100").nodes(hosts));
+    // Causes are tried on four hosts of the eight.
+    let cases =
+        [(2, &all[..], nics), (2, &all[..], Fault::GpudirectOff), (2, &apart(2)[..], nics), (8, &apart(8)[..], nics)];
+    for (hosts, groups, fault) in cases {
+        let files = with_fault(room.path(), fault, &sizes, hosts, groups);
+        let outcome = trace(&Request { files: files.clone(), site: site(hosts), ..Request::default() }).unwrap();
         assert!(
             outcome.failed() && outcome.calls.iter().all(|call| call.not_forecast.is_none()),
             "{:?}",
@@ -175,11 +179,11 @@ fn slow_calls_have_their_cause() {
         let verdict = report.verdict.unwrap();
         assert!(verdict.sentence.contains(&format!("likely cause: {}", first.kind)), "{}", verdict.sentence);
         assert_eq!(verdict.next, Some(first.suggestion.clone()));
-        let unasked = trace(&Request { files, site: site(), doctor: false, ..Request::default() }).unwrap();
+        let unasked = trace(&Request { files, site: site(hosts), doctor: false, ..Request::default() }).unwrap();
         assert!(unasked.failed() && unasked.anomalies.is_empty() && unasked.causes.is_none());
     }
-    let files = with_fault(room.path(), nics, &sizes[6..7], &all);
-    let outcome = trace(&Request { files, site: site(), ..Request::default() }).unwrap();
+    let files = with_fault(room.path(), nics, &sizes[6..7], 2, &all);
+    let outcome = trace(&Request { files, site: site(2), ..Request::default() }).unwrap();
     let [one] = &outcome.anomalies[..] else { panic!("{:?}", outcome.anomalies) };
     assert!(
         one.kind == "cause_unknown" && one.evidence.contains("1 size is too little to tell causes apart"),

@@ -1,11 +1,12 @@
 //! `collcast convert`: an algorithm as MSCCL XML, as a plan of MSCCL++, or its messages as a GOAL schedule.
 
+use std::io::IsTerminal as _;
 use std::path::PathBuf;
 
 use collcast::Error;
 use collcast::convert::{Target, convert};
 
-use super::call::Code;
+use super::call::{self, Code};
 use super::output::{extension, write};
 use super::selectors::{CallArgs, MachineArgs, Named, default_sizes, queries};
 
@@ -43,16 +44,16 @@ enum Written {
 }
 
 pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
-    let mut call = args.call.clone();
-    call.no_split("convert")?;
+    let mut asked = args.call.clone();
+    asked.no_split("convert")?;
     given.without(&["--graph", "--explain-choice"], "the file holds no graph and no reason", "leave it out")?;
-    call.check(given)?;
-    if call.size.is_none() && call.minbytes.is_none() {
+    asked.check(given)?;
+    if asked.size.is_none() && asked.minbytes.is_none() {
         say!("note: no size given; this is what 64 MiB would use");
-        call.size = Some("64M".to_owned());
+        asked.size = Some("64M".to_owned());
     }
-    let site = call.site(&args.machine, args.machine.one_node_count()?)?;
-    let queries = queries(&call, std::slice::from_ref(&site))?.concat();
+    let site = asked.site(&args.machine, args.machine.one_node_count()?)?;
+    let queries = queries(&asked, std::slice::from_ref(&site))?.concat();
     let [query] = queries.as_slice() else {
         return Err(Error::usage(
             format!("convert takes exactly one point, this is {}", queries.len()),
@@ -71,6 +72,10 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
         Some(Written::GoalBinary) => Target::GoalBinary,
         Some(Written::Msccl) | None => Target::Msccl,
     };
+    let to_person = args.output.is_none() && (call::asked() || std::io::stdout().is_terminal());
+    if target == Target::GoalBinary && to_person {
+        return Err(Error::usage("the binary form of GOAL is no text", "name a file: -o schedule.bin"));
+    }
     let outcome = convert(&site, query, target)?;
     if let Some(note) = &outcome.note {
         say!("{note}");
