@@ -1,14 +1,11 @@
 //! Times of kernels from jobs: of all calls that are alike one row. A kernel waits inside for the last rank, so that the lower
 //! quartile of their times is taken.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use collcast_sim::collective::{Collective, DataType, Launch};
 use collcast_sim::measurement::{Choice, Measurement, Origin, Settings};
 use collcast_sim::units::{Bytes, SimDuration};
-
-use super::error::ReadError;
-use super::parsed::Input;
 
 /// What makes calls alike.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -32,23 +29,11 @@ struct Times {
 /// Whose calls they are.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Whose {
-    run: String,
-    file: String,
-    hosts: Option<u32>,
-    launch: Option<Launch>,
-    nccl: Option<String>,
-}
-
-impl Whose {
-    pub(super) fn of(input: &Input<'_>, run: &str) -> Self {
-        Self {
-            run: run.to_owned(),
-            file: input.path.display().to_string(),
-            hosts: input.sidecar.nodes,
-            launch: input.sidecar.launch,
-            nccl: input.sidecar.nccl.clone(),
-        }
-    }
+    pub(super) run: String,
+    pub(super) file: String,
+    pub(super) hosts: Option<u32>,
+    pub(super) launch: Option<Launch>,
+    pub(super) nccl: Option<String>,
 }
 
 /// Calls by what makes them alike.
@@ -89,17 +74,6 @@ impl Calls {
     pub(super) fn rows(self, whose: &Whose) -> Vec<Measurement> {
         self.0.into_iter().map(|(alike, times)| row(whose, &alike, times)).collect()
     }
-
-    /// The same, within the limit of rows.
-    ///
-    /// # Errors
-    /// More rows than one call may read.
-    pub(super) fn rows_of(self, input: &Input<'_>) -> Result<Vec<Measurement>, ReadError> {
-        if self.kinds() > input.rows_left {
-            return Err(input.too_many_rows());
-        }
-        Ok(self.rows(&Whose::of(input, input.stem)))
-    }
 }
 
 fn row(whose: &Whose, alike: &Alike, times: Times) -> Measurement {
@@ -121,5 +95,59 @@ fn row(whose: &Whose, alike: &Alike, times: Times) -> Measurement {
         settings: Settings { nccl: whose.nccl.clone(), ..Settings::default() },
         chosen: alike.chosen,
         origin: Origin { file: whose.file.clone(), line: times.line },
+    }
+}
+
+/// Calls of a communicator, of the ranks whose files were read.
+pub(super) struct Profile {
+    pub(super) calls: Calls,
+    pub(super) ranks: BTreeSet<u32>,
+    /// Ranks that the `.toml` beside the file says there are.
+    pub(super) said: Option<u32>,
+    pub(super) whose: Whose,
+}
+
+/// Profiles by `CommHash`.
+pub(super) type Profiles = BTreeMap<u64, Profile>;
+
+impl Profile {
+    /// Takes over the calls of another rank.
+    pub(super) fn extend(&mut self, other: Self) {
+        self.calls.extend(other.calls);
+        self.ranks.extend(other.ranks);
+        self.said = self.said.or(other.said);
+    }
+
+    /// Its rows and what to say of them, once all ranks are read.
+    ///
+    /// # Errors
+    /// Why its number of ranks is not known, and the way out.
+    pub(super) fn finish(self) -> Result<(Vec<Measurement>, Vec<String>), String> {
+        let highest = self.ranks.last().copied().unwrap_or(0);
+        let ranks = self.said.unwrap_or(highest.saturating_add(1));
+        if ranks < 2 {
+            return Err(
+                "how many ranks there are is not in a profiler's file: give those of all ranks, or write `ranks = \
+                        8` into a .toml of its name beside it"
+                    .to_owned(),
+            );
+        }
+        let mut notes = vec![self.calls.told("the profiler plugin of NCCL")];
+        if self.said.is_none() && self.ranks.len() <= highest as usize {
+            notes.push(format!(
+                "{} of the ranks up to {highest} have files: {ranks} ranks are taken, and `ranks` in the .toml beside it says \
+                 where there are more",
+                self.ranks.len()
+            ));
+        }
+        let mut rows = self.calls.rows(&self.whose);
+        for row in &mut rows {
+            row.ranks = ranks;
+            // NCCL counts what a rank gives or gets, nccl-tests all of it.
+            if matches!(row.collective, Collective::AllGather | Collective::ReduceScatter) {
+                row.size.0 = row.size.0.saturating_mul(u64::from(ranks));
+            }
+        }
+        Ok((rows, notes))
     }
 }

@@ -101,7 +101,7 @@ pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
     } else {
         out.note(None, all.told("NCCL Inspector"));
     }
-    out.rows = all.rows_of(input)?;
+    out.rows = input.rows_of(all)?;
     Ok(out)
 }
 

@@ -34,11 +34,11 @@ use collcast_sim::collective::Collective;
 use collcast_sim::hash::fnv1a;
 use collcast_sim::measurement::Measurement;
 
+use alike::Profile;
 pub use error::ReadError;
 pub use json::without_secrets;
 pub use parsed::{ENVIRONMENT, Note, ROWS_MAX, ReadOptions, UNSAID};
 use parsed::{Input, Parsed};
-use profiler::Profile;
 use sidecar::Sidecar;
 
 /// Largest file that is read.

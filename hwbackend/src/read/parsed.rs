@@ -6,8 +6,8 @@ use std::path::Path;
 use collcast_sim::collective::Collective;
 use collcast_sim::measurement::Measurement;
 
+use super::alike::{Calls, Profiles, Whose};
 use super::error::ReadError;
-use super::profiler::Profiles;
 use super::program::collective_in_name;
 use super::settings;
 use super::sidecar::{Sidecar, message};
@@ -76,6 +76,28 @@ impl Input<'_> {
                     self.stem
                 )
             })
+    }
+
+    /// Whose calls are in it, as a run of this name.
+    pub(super) fn whose(&self, run: &str) -> Whose {
+        Whose {
+            run: run.to_owned(),
+            file: self.path.display().to_string(),
+            hosts: self.sidecar.nodes,
+            launch: self.sidecar.launch,
+            nccl: self.sidecar.nccl.clone(),
+        }
+    }
+
+    /// The rows of calls in it.
+    ///
+    /// # Errors
+    /// More rows than one call may read.
+    pub(super) fn rows_of(&self, calls: Calls) -> Result<Vec<Measurement>, ReadError> {
+        if calls.kinds() > self.rows_left {
+            return Err(self.too_many_rows());
+        }
+        Ok(calls.rows(&self.whose(self.stem)))
     }
 
     pub(super) fn too_many_rows(&self) -> ReadError {

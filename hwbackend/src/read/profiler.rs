@@ -5,13 +5,13 @@
 //! (`KernelCh` with `StartGpuClk` and `StopGpuClk`): from the first start to the last stop. A file does not say how many ranks
 //! there are; those of its communicator do, all together.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol};
-use collcast_sim::measurement::{Choice, Measurement};
+use collcast_sim::measurement::Choice;
 use serde::Deserialize;
 
-use super::alike::{Alike, Calls, Whose};
+use super::alike::{Alike, Calls, Profile};
 use super::parsed::{Input, Parsed, TIME_MAX_US, TIME_MIN_US};
 use super::sidecar::shortened;
 
@@ -71,18 +71,6 @@ struct Call {
     /// Some channel has no clock.
     unclocked: bool,
 }
-
-/// Calls of a communicator, of the ranks whose files were read.
-pub(super) struct Profile {
-    calls: Calls,
-    ranks: BTreeSet<u32>,
-    /// Ranks that the `.toml` beside the file says there are.
-    said: Option<u32>,
-    whose: Whose,
-}
-
-/// Profiles by `CommHash`.
-pub(super) type Profiles = BTreeMap<u64, Profile>;
 
 /// Why calls give no time.
 #[derive(Default)]
@@ -200,7 +188,7 @@ fn take(mut group: Vec<Call>, input: &Input<'_>, left_out: &mut LeftOut, out: &m
         ranks: BTreeSet::new(),
         said: input.sidecar.ranks,
         // Newer ones name files by communicator and rank.
-        whose: Whose::of(input, input.stem.strip_suffix(&format!("_{communicator}_{rank}")).unwrap_or(input.stem)),
+        whose: input.whose(input.stem.strip_suffix(&format!("_{communicator}_{rank}")).unwrap_or(input.stem)),
     });
     profile.ranks.insert(rank);
     profile.calls.add(call.line, alike, us);
@@ -223,46 +211,4 @@ fn alike(call: &Call) -> Result<Alike, String> {
     // Where nothing is added, NCCL counts bytes.
     let adds = matches!(collective, Collective::AllReduce | Collective::ReduceScatter | Collective::Reduce);
     Ok(Alike { collective, ranks: 0, hosts: None, dtype: adds.then_some(dtype), size, chosen })
-}
-
-impl Profile {
-    /// Takes over the calls of another rank.
-    pub(super) fn extend(&mut self, other: Self) {
-        self.calls.extend(other.calls);
-        self.ranks.extend(other.ranks);
-        self.said = self.said.or(other.said);
-    }
-
-    /// Its rows and what to say of them, once all ranks are read.
-    ///
-    /// # Errors
-    /// Why its number of ranks is not known, and the way out.
-    pub(super) fn finish(self) -> Result<(Vec<Measurement>, Vec<String>), String> {
-        let highest = self.ranks.last().copied().unwrap_or(0);
-        let ranks = self.said.unwrap_or(highest.saturating_add(1));
-        if ranks < 2 {
-            return Err(
-                "how many ranks there are is not in a profiler's file: give those of all ranks, or write `ranks = \
-                        8` into a .toml of its name beside it"
-                    .to_owned(),
-            );
-        }
-        let mut notes = vec![self.calls.told("the profiler plugin of NCCL")];
-        if self.said.is_none() && self.ranks.len() <= highest as usize {
-            notes.push(format!(
-                "{} of the ranks up to {highest} have files: {ranks} ranks are taken, and `ranks` in the .toml beside it says \
-                 where there are more",
-                self.ranks.len()
-            ));
-        }
-        let mut rows = self.calls.rows(&self.whose);
-        for row in &mut rows {
-            row.ranks = ranks;
-            // NCCL counts what a rank gives or gets, nccl-tests all of it.
-            if matches!(row.collective, Collective::AllGather | Collective::ReduceScatter) {
-                row.size.0 = row.size.0.saturating_mul(u64::from(ranks));
-            }
-        }
-        Ok((rows, notes))
-    }
 }
