@@ -120,5 +120,6 @@ fn topo() -> Result<Report, Error> {
 fn convert() -> Result<String, Error> {
     let query = Query::new(&Site::load("h200x2")?, Collective::AllReduce, Bytes(1 << 20));
     let query = query.forced(Algorithm::Ring, Protocol::Simple).channels(1);
-    Ok(collcast::convert::convert(&Site::load("h200x2")?, &query, collcast::convert::Target::Msccl)?.text)
+    let written = collcast::convert::convert(&Site::load("h200x2")?, &query, collcast::convert::Target::Msccl)?;
+    Ok(String::from_utf8_lossy(&written.bytes).into_owned())
 }

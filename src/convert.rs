@@ -1,11 +1,16 @@
-//! An algorithm as MSCCL XML, or its messages as a GOAL schedule.
+//! An algorithm as MSCCL XML, as an execution plan of MSCCL++, or its messages as a GOAL schedule.
 
 mod goal;
 
+use std::collections::BTreeSet;
+
+use collcast_scenarios::goal::{self as format, Goal};
+use collcast_sim::collective::{Algorithm, Protocol, ReduceOp};
+use collcast_sim::ids::Rank;
 use collcast_sim::nccl::Plan;
 use collcast_sim::network::order;
 use collcast_sim::predict::{PredictError, Prediction};
-use collcast_sim::schedule::msccl::{Imported, export, one_loop};
+use collcast_sim::schedule::msccl::{ExportError, Imported, export, one_loop};
 use collcast_sim::schedule::verify::verify;
 use collcast_sim::schedule::{Order, Schedule};
 
@@ -19,15 +24,19 @@ pub enum Target {
     /// MSCCL XML.
     #[default]
     Msccl,
-    /// Its messages as a GOAL schedule.
+    /// An execution plan of MSCCL++, in JSON.
+    Mscclpp,
+    /// Its messages as a GOAL schedule, in text.
     Goal,
+    /// The same in LogGOPSim's binary form.
+    GoalBinary,
 }
 
 /// An algorithm, proved and written.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// The file.
-    pub text: String,
+    pub bytes: Vec<u8>,
     /// What is not as it was asked for.
     pub note: Option<String>,
 }
@@ -35,19 +44,68 @@ pub struct Outcome {
 /// Writes the algorithm, protocol and channels that a call would use, once through its loop of chunks.
 ///
 /// # Errors
-/// A call that has no schedule; a schedule that MSCCL XML cannot hold.
+/// A call that has no schedule; a schedule that the format cannot hold.
 pub fn convert(site: &Site, query: &Query, target: Target) -> Result<Outcome, Error> {
-    let outcome = msccl(site, query)?;
-    match target {
-        Target::Msccl => Ok(outcome),
-        Target::Goal => {
-            let imported = Imported::parse(&outcome.text, "")?;
-            Ok(Outcome { text: goal::of(&imported, query.call.size())?, note: outcome.note })
+    let Written { text, note } = msccl(site, query)?;
+    let bytes = match target {
+        Target::Msccl => text.into_bytes(),
+        Target::Mscclpp => {
+            check_plan(site, query)?;
+            let plan = Imported::parse(&text, "")?.plan()?;
+            let json = serde_json::to_string_pretty(&plan).map_err(|e| Error::usage(e.to_string(), "leave it out"))?;
+            (json + "\n").into_bytes()
         }
+        Target::Goal | Target::GoalBinary => {
+            let (imported, size) = (Imported::parse(&text, "")?, query.call.size());
+            let goal = goal::of(&imported, size)?;
+            match target {
+                Target::Goal => format::write(&goal, &goal::comment(&imported, size)).into_bytes(),
+                _ => format::to_binary(&goal).map_err(|e| Error::usage(e.to_string(), "name it with --target goal"))?,
+            }
+        }
+    };
+    Ok(Outcome { bytes, note })
+}
+
+/// The messages of a call over the ranks of a site, on one channel: all of them do alike. What switches do between ranks has
+/// no messages; such a call is taken as a ring, and `as_ring` says so.
+pub(crate) fn messages(site: &Site, query: &Query) -> Result<(Goal, bool), Error> {
+    let size = query.call.size();
+    let of = |query: &Query| goal::of(&Imported::parse(&msccl(site, query)?.text, "")?, size);
+    let one = query.clone().channels(1);
+    match of(&one) {
+        Err(Error::Export(ExportError::Switches(_))) => Ok((of(&one.forced(Algorithm::Ring, Protocol::Simple))?, true)),
+        other => Ok((other?, false)),
     }
 }
 
-fn msccl(site: &Site, query: &Query) -> Result<Outcome, Error> {
+/// What a plan cannot say of a call.
+fn check_plan(site: &Site, query: &Query) -> Result<(), Error> {
+    let call = &query.call;
+    let nodes: BTreeSet<_> = (0..call.ranks).map(|rank| site.topology.node_of(Rank(rank))).collect();
+    if nodes.len() > 1 {
+        return Err(Error::usage(
+            format!(
+                "{} ranks are on {} hosts: a plan between hosts needs port channels, which are not written",
+                call.ranks,
+                nodes.len()
+            ),
+            "take the ranks of one host or NVLink domain, with --nodes 1 or --ranks; MSCCL XML has the others",
+        ));
+    }
+    if call.collective.reduces() && call.op != ReduceOp::Sum {
+        return Err(Error::usage(format!("MSCCL++'s executor adds, and has no {}", call.op.name()), "leave --op out"));
+    }
+    Ok(())
+}
+
+/// MSCCL XML.
+struct Written {
+    text: String,
+    note: Option<String>,
+}
+
+fn msccl(site: &Site, query: &Query) -> Result<Written, Error> {
     site.check_graphs(query.call.ranks)?;
     let predictor = site.predictor();
     let settings = query.settings(site.settings());
@@ -55,14 +113,14 @@ fn msccl(site: &Site, query: &Query) -> Result<Outcome, Error> {
     match &query.schedule {
         Some(imported) => {
             let schedule = predictor.imported_schedule(imported, &query.call, &settings)?;
-            Ok(Outcome { text: written(&schedule, &imported.name)?, note: None })
+            Ok(Written { text: written(&schedule, &imported.name)?, note: None })
         }
         None => generated(query, &prediction, &order(&site.topology, query.call.ranks)),
     }
 }
 
 /// The algorithm of a prediction, on as many of its channels as cut the call's buffer into equal chunks.
-fn generated(query: &Query, prediction: &Prediction, order: &Order) -> Result<Outcome, Error> {
+fn generated(query: &Query, prediction: &Prediction, order: &Order) -> Result<Written, Error> {
     let Prediction { algorithm, protocol, plan, .. } = prediction;
     let name = format!("collcast {} {algorithm} {protocol}", query.call.collective);
     let (wanted, size) = (plan.channels, query.call.size());
@@ -76,14 +134,14 @@ fn generated(query: &Query, prediction: &Prediction, order: &Order) -> Result<Ou
         if Imported::parse(&xml, "")?.check(&query.call).is_ok() {
             let note =
                 format!("note: {channels} channels, not {wanted}, whose chunks cannot all be equal parts of {size}");
-            return Ok(Outcome { text: xml, note: (channels < wanted).then_some(note) });
+            return Ok(Written { text: xml, note: (channels < wanted).then_some(note) });
         }
     }
     let note = format!(
         "warning: the file is not for {size}: its elements are no multiple of the chunks of {wanted} channels; leave out \
          --channels, or use it for sizes that are"
     );
-    Ok(Outcome { text: of_channels(wanted)?, note: Some(note) })
+    Ok(Written { text: of_channels(wanted)?, note: Some(note) })
 }
 
 /// A proved schedule as a file.

@@ -1,5 +1,6 @@
 //! What is wrong, if anything: each run that is not as expected against every known cause.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use collcast_hwbackend::read::ReadReport;
@@ -86,17 +87,30 @@ pub fn diagnose(site: &Site, measured: &ReadReport, watch: &Watch) -> Result<Out
     Ok(examine(&judged.rows, &site.topology, &site.profile, state))
 }
 
+/// Times of one collective over sizes, and the machine whose first ranks they are of.
+#[derive(Clone, Debug)]
+pub(crate) struct Run<'t> {
+    /// What evidence calls it.
+    pub(crate) name: String,
+    /// What it is called among [`Causes`].
+    pub(crate) run: String,
+    pub(crate) ranks: u32,
+    pub(crate) case: Case,
+    pub(crate) topology: Cow<'t, Topology>,
+}
+
 /// A run by what makes its rows comparable.
 struct RunRows<'j, 'a> {
-    name: String,
     rows: Vec<&'j Judged<'a>>,
-    case: Case,
+    run: Run<'j>,
 }
 
 /// Runs looked into, the slowest first: more would not change what to do next.
 const RUNS_MAX: usize = 6;
 /// Work of the simulation before a further run is looked into: about 10 s of a core. Six usual runs take less.
 const WORK_MAX: u64 = 10 * WORK_PER_SECOND;
+/// Sizes from which on causes are told apart: each makes another curve, and two points are a line.
+const TOLD_APART: usize = 3;
 /// Sizes simulated under each cause.
 const SIZES: usize = 13;
 /// The same of a run whose sizes take long to simulate.
@@ -108,8 +122,34 @@ const CAUSES: u64 = 5;
 /// Looks into every run that is not as expected. What it finds is an error where the machine is slow by its `state`: how
 /// slow it is counts, and not whether its cause has a name. Where that cannot tell, a cause that is certain is an error.
 pub(crate) fn examine(judged: &[Judged<'_>], topology: &Topology, profile: &Profile, state: State) -> Outcome {
-    let runs = runs(judged);
-    let mut suspects: Vec<&RunRows<'_, '_>> = runs.iter().filter(|r| r.case.is_suspect()).collect();
+    let rows = runs(judged, topology);
+    let mut outcome = look_into(rows.iter().map(|r| &r.run), profile, state);
+    outcome.anomalies.extend(members(&health::runs_of(judged, topology, profile)));
+    outcome.anomalies.extend(scaling(&rows));
+    outcome.anomalies.extend(rows.iter().filter_map(in_place));
+    outcome.concluded(state)
+}
+
+/// The same of runs, each for itself.
+pub(crate) fn examine_runs(runs: &[Run<'_>], profile: &Profile, state: State) -> Outcome {
+    look_into(runs.iter(), profile, state).concluded(state)
+}
+
+impl Outcome {
+    /// With a word where a slow machine shows nothing, and errors first.
+    fn concluded(mut self, state: State) -> Self {
+        if state == State::Slow && self.anomalies.is_empty() {
+            let faults = "no fault that the doctor knows makes these sizes as slow and leaves the others as they are";
+            let (kind, suggestion) = (Cause::Unknown.name(), Cause::Unknown.next().to_owned());
+            self.anomalies.push(Anomaly { kind, error: true, evidence: faults.to_owned(), suggestion });
+        }
+        self.anomalies.sort_by_key(|a| !a.error);
+        self
+    }
+}
+
+fn look_into<'r>(runs: impl Iterator<Item = &'r Run<'r>>, profile: &Profile, state: State) -> Outcome {
+    let mut suspects: Vec<&Run<'_>> = runs.filter(|r| r.case.is_suspect()).collect();
     suspects.sort_by(|a, b| excess(b).total_cmp(&excess(a)));
     let mut left_out = suspects.len().saturating_sub(RUNS_MAX);
     suspects.truncate(RUNS_MAX);
@@ -125,7 +165,7 @@ pub(crate) fn examine(judged: &[Judged<'_>], topology: &Topology, profile: &Prof
         if case.points().iter().map(|p| p.expected.work).sum::<u64>() * CAUSES > WORK_MAX {
             case = case.thinned(SIZES_MIN);
         }
-        let Ok(examination) = Examination::new(case, topology, profile) else { continue };
+        let Ok(examination) = Examination::new(case, &run.topology, profile) else { continue };
         // A cause that cannot be simulated is left out, and said.
         let curves = |faults: &[Fault], sizes: &[usize]| -> Vec<(Fault, Vec<f64>)> {
             let tried: Vec<_> =
@@ -144,21 +184,11 @@ pub(crate) fn examine(judged: &[Judged<'_>], topology: &Topology, profile: &Prof
         found.push((run, examination.case().clone(), diagnosis));
     }
     let causes = found.iter().map(|(run, _, d)| causes_of(run, d)).collect();
-    let mut anomalies = by_cause(&found, left_out, state);
-    anomalies.extend(members(&health::runs_of(judged, topology, profile)));
-    anomalies.extend(scaling(&runs));
-    anomalies.extend(runs.iter().filter_map(in_place));
-    if state == State::Slow && anomalies.is_empty() {
-        let faults = "no fault that the doctor knows makes these sizes as slow and leaves the others as they are";
-        let (kind, suggestion) = (Cause::Unknown.name(), Cause::Unknown.next().to_owned());
-        anomalies.push(Anomaly { kind, error: true, evidence: faults.to_owned(), suggestion });
-    }
-    anomalies.sort_by_key(|a| !a.error);
-    Outcome { anomalies, causes, warnings: failed.into_iter().collect() }
+    Outcome { anomalies: by_cause(&found, left_out, state), causes, warnings: failed.into_iter().collect() }
 }
 
 /// Rows by run, repeats of a size as their median.
-fn runs<'j, 'a>(judged: &'j [Judged<'a>]) -> Vec<RunRows<'j, 'a>> {
+fn runs<'j, 'a>(judged: &'j [Judged<'a>], topology: &'j Topology) -> Vec<RunRows<'j, 'a>> {
     let mut alike: HashMap<(&str, &str, Asked<'_>), Vec<usize>> = HashMap::new();
     for (index, j) in judged.iter().enumerate() {
         alike.entry((&j.row.origin.file, &j.row.run, Asked::of(j.row))).or_default().push(index);
@@ -192,13 +222,14 @@ fn runs<'j, 'a>(judged: &'j [Judged<'a>]) -> Vec<RunRows<'j, 'a>> {
         let case = Case::new(sizes.into_values().map(point).collect())?;
         let r = rows[0].row;
         let name = format!("{} ({}, {} ranks)", r.run, r.collective, r.ranks);
-        Some(RunRows { name, rows, case })
+        let run = Run { name, run: r.run.clone(), ranks: r.ranks, case, topology: Cow::Borrowed(topology) };
+        Some(RunRows { rows, run })
     };
     groups.into_iter().filter_map(run).collect()
 }
 
 /// Median of the logarithm of measured over expected, of the half of the sizes that shows it most.
-fn excess(run: &RunRows<'_, '_>) -> f64 {
+fn excess(run: &Run<'_>) -> f64 {
     let mut logs: Vec<f64> =
         run.case.points().iter().map(|p| (p.measured.as_us() / p.expected.time.as_us()).ln()).collect();
     logs.sort_by(f64::total_cmp);
@@ -206,7 +237,7 @@ fn excess(run: &RunRows<'_, '_>) -> f64 {
 }
 
 /// The same at the larger ones of some sizes, where links and NICs show; none where it lacks one of these.
-fn excess_of_large(run: &RunRows<'_, '_>, sizes: &BTreeSet<u64>) -> Option<f64> {
+fn excess_of_large(run: &Run<'_>, sizes: &BTreeSet<u64>) -> Option<f64> {
     let size = |p: &&Point| p.question.call.size().0;
     let points: Vec<&Point> = run.case.points().iter().filter(|p| sizes.contains(&size(p))).collect();
     if points.is_empty() || points.len() < sizes.len() {
@@ -227,7 +258,7 @@ fn shared_sizes<'r>(runs: impl Iterator<Item = &'r RunRows<'r, 'r>>) -> BTreeSet
     let mut all = 0;
     for run in runs {
         all += 1;
-        for point in run.case.points() {
+        for point in run.run.case.points() {
             *counts.entry(point.question.call.size().0).or_default() += 1;
         }
     }
@@ -235,12 +266,12 @@ fn shared_sizes<'r>(runs: impl Iterator<Item = &'r RunRows<'r, 'r>>) -> BTreeSet
 }
 
 /// One anomaly a cause, over the runs that show it.
-fn by_cause(found: &[(&RunRows<'_, '_>, Case, Diagnosis)], left_out: usize, state: State) -> Vec<Anomaly> {
-    let mut causes: BTreeMap<Cause, Vec<&(&RunRows<'_, '_>, Case, Diagnosis)>> = BTreeMap::new();
+fn by_cause(found: &[(&Run<'_>, Case, Diagnosis)], left_out: usize, state: State) -> Vec<Anomaly> {
+    let mut causes: BTreeMap<Cause, Vec<&(&Run<'_>, Case, Diagnosis)>> = BTreeMap::new();
     let (faster, found): (Vec<_>, Vec<_>) =
-        found.iter().partition(|(run, _, d)| d.finding == Finding::Unknown && excess(run) < 0.0);
+        found.iter().partition(|(run, _, d)| finding(run, d) == Finding::Unknown && excess(run) < 0.0);
     for one in found {
-        let cause = match one.2.finding {
+        let cause = match finding(one.0, &one.2) {
             Finding::Healthy => continue,
             Finding::Found => one.2.ranked[0].fault.cause(),
             // Where nothing is known to be slow, nothing is to be looked for.
@@ -249,7 +280,7 @@ fn by_cause(found: &[(&RunRows<'_, '_>, Case, Diagnosis)], left_out: usize, stat
         };
         causes.entry(cause).or_default().push(one);
     }
-    let anomaly = |(cause, runs): (Cause, Vec<&(&RunRows<'_, '_>, Case, Diagnosis)>)| {
+    let anomaly = |(cause, runs): (Cause, Vec<&(&Run<'_>, Case, Diagnosis)>)| {
         let mut evidence: Vec<String> = runs.iter().take(3).map(|(run, case, d)| evidence(run, case, d)).collect();
         let more = runs.len().saturating_sub(3);
         if more > 0 {
@@ -285,20 +316,29 @@ fn by_cause(found: &[(&RunRows<'_, '_>, Case, Diagnosis)], left_out: usize, stat
     causes.into_iter().map(anomaly).chain(too_fast).collect()
 }
 
-fn evidence(run: &RunRows<'_, '_>, case: &Case, d: &Diagnosis) -> String {
+/// How it stands with a run, where a cause has a name only if sizes tell it from others.
+fn finding(run: &Run<'_>, d: &Diagnosis) -> Finding {
+    match d.finding {
+        Finding::Found if run.case.points().len() < TOLD_APART => Finding::Unknown,
+        finding => finding,
+    }
+}
+
+fn evidence(run: &Run<'_>, case: &Case, d: &Diagnosis) -> String {
     let first = &d.ranked[0];
     let worst = &case.points()[d.worst];
     let mut text = format!(
         "{}: {:.1} times the expected time at {}, {} of {} sizes beyond the interval",
         run.name,
         worst.measured.as_us() / worst.expected.time.as_us(),
-        worst.question.call.size(),
+        worst.question.call.size().about(),
         d.beyond,
         case.points().len(),
     );
     let misfit = |cause: Cause| d.ranked.iter().find(|c| c.fault.cause() == cause).map_or(0.0, |c| c.misfit);
     let healthy = misfit(Cause::Healthy) * 100.0;
-    if d.finding == Finding::Found {
+    let named = finding(run, d) == Finding::Found;
+    if named {
         let beside = first.floor.map_or_else(String::new, |us| format!(", beside a launch every {us} us,"));
         text += &format!(
             "; {}{beside} is {:.0}% off in the median (the machine as it should be: {healthy:.0}%)",
@@ -310,7 +350,7 @@ fn evidence(run: &RunRows<'_, '_>, case: &Case, d: &Diagnosis) -> String {
             text += &format!("; these sizes cannot tell it from {}", names.join(", "));
         }
     }
-    let others: Vec<String> = (d.ranked.iter().skip(usize::from(d.finding == Finding::Found)))
+    let others: Vec<String> = (d.ranked.iter().skip(usize::from(named)))
         .filter(|c| !matches!(c.fault, Fault::Healthy | Fault::Unknown) && c.belief > 0.01)
         .take(3)
         .map(|c| format!("{} {:.0}% ({}, {:.0}% off)", c.fault.cause(), c.belief * 100.0, c.fault, c.misfit * 100.0))
@@ -318,10 +358,15 @@ fn evidence(run: &RunRows<'_, '_>, case: &Case, d: &Diagnosis) -> String {
     if !others.is_empty() {
         text += &format!("; candidates: {}", others.join(", "));
     }
+    let sizes = run.case.points().len();
+    if !named && sizes < TOLD_APART {
+        let are = if sizes == 1 { "1 size is too little" } else { "2 sizes are too little" };
+        text += &format!("; {are} to tell causes apart, {TOLD_APART} or more may do");
+    }
     text
 }
 
-fn causes_of(run: &RunRows<'_, '_>, d: &Diagnosis) -> Causes {
+fn causes_of(run: &Run<'_>, d: &Diagnosis) -> Causes {
     let candidate = |c: &collcast_sim::doctor::Candidate| Candidate {
         kind: c.fault.cause().name(),
         detail: c.fault.to_string(),
@@ -329,10 +374,9 @@ fn causes_of(run: &RunRows<'_, '_>, d: &Diagnosis) -> Causes {
         belief: c.belief,
         median_abs_error: c.misfit,
     };
-    let row = run.rows[0].row;
     Causes {
-        run: row.run.clone(),
-        ranks: row.ranks,
+        run: run.run.clone(),
+        ranks: run.ranks,
         causes: d.ranked.iter().take(5).map(candidate).collect(),
         alike: d.alike.iter().map(|c| c.name()).collect(),
         sizes_beyond: d.beyond,
@@ -361,7 +405,7 @@ fn in_place(run: &RunRows<'_, '_>) -> Option<Anomaly> {
         error: false,
         evidence: format!(
             "{}: {slow} takes {times:.1} times as long as {fast}, median of {} sizes",
-            run.name,
+            run.run.name,
             ratios.len()
         ),
         suggestion:
@@ -430,8 +474,8 @@ fn scaling_of(by_hosts: &BTreeMap<u32, &RunRows<'_, '_>>) -> Option<Anomaly> {
     let (mut hosts, mut excess, mut list) = (Vec::new(), Vec::new(), Vec::new());
     for (&count, run) in by_hosts {
         let row = run.rows[0].row;
-        let point = run.case.points().iter().find(|p| p.question.call.size().0 == size);
-        let Some((point, more)) = point.zip(excess_of_large(run, &sizes)) else { continue };
+        let point = run.run.case.points().iter().find(|p| p.question.call.size().0 == size);
+        let Some((point, more)) = point.zip(excess_of_large(&run.run, &sizes)) else { continue };
         let busbw = |t: SimDuration| size as f64 / t.as_us() / 1e3 * row.collective.bus_factor(row.ranks);
         let (measured, expected) = (busbw(point.measured), busbw(point.expected.time));
         hosts.push(count);

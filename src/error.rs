@@ -11,6 +11,7 @@ use collcast_sim::collective::nearest;
 use collcast_sim::predict::PredictError;
 use collcast_sim::profile::ProfileError;
 use collcast_sim::schedule::ScheduleError;
+use collcast_sim::schedule::msccl::plan::PlanError;
 use collcast_sim::schedule::msccl::{ExportError, MscclError};
 use collcast_sim::text::one_line;
 use collcast_topologies::TopologiesError;
@@ -45,6 +46,9 @@ pub enum Error {
     /// A schedule that MSCCL XML cannot hold.
     #[error(transparent)]
     Export(#[from] ExportError),
+    /// An algorithm that is no execution plan of MSCCL++.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
     /// Measurements that cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),

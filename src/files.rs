@@ -55,6 +55,14 @@ pub fn read_text(what: &'static str, path: impl AsRef<Path>) -> Result<String, E
     input::read_text(path).map_err(|source| Error::File { what, path: path.to_owned(), source })
 }
 
+/// The bytes of a file that a user named.
+///
+/// # Errors
+/// As of [`read_text`].
+pub fn read_bytes(what: &'static str, path: &Path) -> Result<Vec<u8>, Error> {
+    input::read(path).map_err(|source| Error::File { what, path: path.to_owned(), source })
+}
+
 /// An error of writing to `path`.
 pub fn failed(path: &Path, source: io::Error) -> Error {
     match source.kind() {

@@ -73,9 +73,10 @@ const ANSWERS: &[(&str, &str)] = &answers!(
 type Make = fn() -> String;
 
 /// Files that people write: name, title, and what makes their schema.
-const FILES: [(&str, &str, Make); 3] = [
+const FILES: [(&str, &str, Make); 4] = [
     ("topology.toml", "A machine, of every command that takes one", collcast_topologies::file::json_schema),
     ("scenario.toml", "A training step, of `simulate` and `tune`", collcast_scenarios::file::json_schema),
+    ("model.toml", "A model by its shape, of `plan` and `serve`", collcast_scenarios::transformer::file::json_schema),
     ("suite.toml", "What `check` guards", check::json_schema),
 ];
 

@@ -8,6 +8,7 @@ mod common;
 use std::collections::BTreeSet;
 use std::io::Write;
 
+use collcast_sim::schedule::msccl::plan::Plan;
 use common::collcast;
 
 fn file(name: &str, content: &[u8]) -> (tempfile::TempDir, String) {
@@ -477,6 +478,34 @@ fn schedules_are_written_and_read() {
     assert_eq!(out.lines().filter(|l| l.contains("msccl,simple,2")).count(), 3, "{out}");
     let (_dir, wrong) = file("wrong.xml", xml.replacen("type=\"rrcs\"", "type=\"rcs\"", 1).as_bytes());
     check_refused(&["simulate", "h200x4", "--schedule", &wrong, "-s", "1M"], &["does not do what it says", "rank"]);
+}
+
+/// Goal: an algorithm is written as a plan of MSCCL++ that does what it should, told by the file's name too; what has no plan is
+/// refused by name with the way out.
+#[test]
+fn plans_of_mscclpp_are_written() {
+    let ring = ["-c", "all_reduce", "--algorithm", "ring", "--protocol", "simple", "--channels", "2"];
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("ring.json").display().to_string();
+    let (code, _, err) = collcast(&[&["convert", "dgx-h100", "-o", &path][..], &ring].concat());
+    assert_eq!(code, 0, "{err}");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let plan: Plan = serde_json::from_str(&text).unwrap();
+    plan.check().unwrap();
+    assert_eq!((plan.gpus.len(), plan.collective.as_str(), plan.inplace), (8, "allreduce", false));
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(json["gpus"][1]["threadblocks"][0]["ops"][0]["name"], "signal");
+    assert_eq!(json["gpus"][0]["channels"][0]["connected_to"], serde_json::json!([1, 1, 7, 7]));
+    // Without one of its signals the file that was read back is found out.
+    let mut silent = plan;
+    silent.gpus[3].threadblocks[0].ops.remove(0);
+    assert!(silent.check().unwrap_err().to_string().contains("waits for ever"));
+    let to = ["--target", "mscclpp"];
+    check_refused(&[&["convert", "dgx-h100", "--nodes", "2"][..], &ring, &to].concat(), &["on 2 hosts", "--nodes 1"]);
+    check_refused(&[&["convert", "dgx-h100", "--op", "max"][..], &ring, &to].concat(), &["has no max"]);
+    let ll = ["convert", "dgx-h100", "--algorithm", "ring", "--protocol", "ll", "-s", "1M"];
+    check_refused(&[&ll[..], &to].concat(), &["packets", "--protocol simple"]);
+    check_refused(&[&["convert", "dgx-h100", "-c", "broadcast"][..], &to].concat(), &["broadcast"]);
 }
 
 /// Goal: a file made for a size can be used at it, whatever number of channels the call would have there.

@@ -96,6 +96,25 @@ fn answers_say_what_is_from_outside() {
     assert!(code == 2 && err.contains("note: --ranks 9000 is from COLLCAST_RANKS"), "{err}");
 }
 
+/// Goal: formats of other programs have no place for defaults from outside, and a note tells them. Method: GitHub's and SARIF's of
+/// findings, GitHub's and nccl-tests' of a forecast; JSON tells them itself, and once.
+#[test]
+fn formats_of_other_programs_leave_the_telling_to_a_note() {
+    let room = Room::new("nccl = \"2.28.9\"\n");
+    let told = format!("note: --nccl 2.28.9 is from {}", room.line(1));
+    for command in [
+        "lint tests/data/lint/choice.bad.log --format github",
+        "lint tests/data/lint/choice.bad.log --format sarif",
+        "sweep h200x4 -s 1M --format github",
+        "sweep h200x4 -s 1M --format nccl-tests",
+    ] {
+        let (_, out, err) = room.run(command, &[]);
+        assert!(!out.contains("is from") && err.contains(&told), "{command}: {out}{err}");
+    }
+    let (code, out, err) = room.run("sweep h200x4 -s 1M --format json", &[]);
+    assert!(code == 0 && out.contains("--nccl 2.28.9 is from") && !err.contains("is from"), "{out}{err}");
+}
+
 /// Goal: a default gives way to what is named in another way, and serves what needs it.
 #[test]
 fn defaults_give_way() {

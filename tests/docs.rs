@@ -1,7 +1,7 @@
 //! Goal: what README and the book show and link is true, and their sentences are short.
 //! Method: each block fenced as `console` is run by bash from a clone, page by page, and prints what is shown: `...` stands
 //! for anything, runs of blanks for one. Blocks fenced as `console,gpu` need GPUs or follow from what did, those fenced as
-//! `console,minutes` run where `COLLCAST_ALL` is set: of both the options are held against `--help`.
+//! `console,minutes` run where `COLLCAST_ALL_TESTS` is set: of both the options are held against `--help`.
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
 
@@ -103,7 +103,7 @@ fn words(text: &str) -> String {
 /// Runs a command and finds what is shown, in order.
 fn check_prints(page: &str, folder: &Path, command: &str, shown: &[String]) {
     let program = Path::new(env!("CARGO_BIN_EXE_collcast")).parent().unwrap();
-    let out = Command::new("bash")
+    let out = common::without_own(&mut Command::new("bash"))
         .args(["-c", command])
         .current_dir(folder)
         .env("PATH", format!("{}:{}", program.display(), std::env::var("PATH").unwrap()))

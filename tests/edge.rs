@@ -15,7 +15,8 @@ use common::collcast;
 
 fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_collcast"));
-    command.current_dir(env!("CARGO_MANIFEST_DIR")).env("COLLCAST_CONFIG", "").stdin(Stdio::null());
+    common::without_own(&mut command).env("COLLCAST_CONFIG", "").stdin(Stdio::null());
+    command.current_dir(env!("CARGO_MANIFEST_DIR"));
     command
 }
 

@@ -28,11 +28,11 @@ const OTHERWISE: [(&str, &str, &str); 10] = [
 /// Commands that print no report, so that they have no `--format`, with what they print instead.
 const NO_REPORT: [(&str, &str); 9] = [
     ("completions", "a script for a shell"),
-    ("convert", "MSCCL XML"),
+    ("convert", "an algorithm in the form of another program"),
     ("man", "man pages"),
     ("report", "a page"),
     ("topo draw", "a picture"),
-    ("topo import", "NCCL's XML"),
+    ("topo import", "a machine: a topology file, or NCCL's XML of a host"),
     ("topo new", "a topology file"),
     ("tune install", "lines for a file of settings"),
     ("tune undo", "a file of settings"),
@@ -214,6 +214,57 @@ fn page(flags: &BTreeMap<String, Vec<Flag>>) -> String {
     write!(text, "| spelling | flag | commands |\n|---|---|---|\n{spellings}").unwrap();
     write!(text, "\n## Of one command\n\n{head}{}", tables[1]).unwrap();
     text
+}
+
+/// What a version reads: by command and spelling whether it takes a value, and which values where they are listed.
+type Spellings = BTreeMap<String, BTreeMap<String, Option<Vec<String>>>>;
+
+/// Those that `--help` shows, or all of them.
+fn spellings(hidden: bool) -> Spellings {
+    let mut all = Vec::new();
+    commands(&collcast::cli::definition(), "", &mut all);
+    let of = |command: &Command| {
+        let mut read = BTreeMap::new();
+        for arg in command.get_arguments().filter(|arg| hidden || !arg.is_hide_set()) {
+            let values = arg.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect();
+            let values = arg.get_action().takes_values().then_some(values);
+            let names = arg.get_long().into_iter().chain(arg.get_all_aliases().unwrap_or_default());
+            read.extend(names.map(|name| (format!("--{name}"), values.clone())));
+            let shorts = arg.get_short().into_iter().chain(arg.get_all_short_aliases().unwrap_or_default());
+            read.extend(shorts.map(|name| (format!("-{name}"), values.clone())));
+        }
+        read
+    };
+    all.iter().map(|(path, command)| (path.clone(), of(command))).collect()
+}
+
+/// Goal: what a version of the last two read is read on: commands, spellings of options, whether they take a value, and values
+/// that are listed. Method: a file a version, which is written once and whose lines nobody takes out.
+#[test]
+fn what_was_read_is_read_on() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/flags");
+    let this = folder.join(format!("{}.json", env!("CARGO_PKG_VERSION")));
+    if std::env::var_os("COLLCAST_UPDATE").is_some() && !this.exists() {
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(&this, serde_json::to_string_pretty(&spellings(false)).unwrap() + "\n").unwrap();
+    }
+    assert!(this.exists(), "{} is not there: COLLCAST_UPDATE=1 cargo test --test flags", this.display());
+    let now = spellings(true);
+    for file in std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()) {
+        let then: Spellings = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+        for (command, spellings) in then {
+            let read = now.get(&command).unwrap_or_else(|| panic!("{} had the command {command}", file.display()));
+            for (name, values) in spellings {
+                let place = format!("{name} of {command} in {}", file.display());
+                let kept = read.get(&name).unwrap_or_else(|| panic!("{place} is not read any more"));
+                assert_eq!(kept.is_some(), values.is_some(), "{place} takes a value, or took one");
+                // Where none are listed any more, it takes others too.
+                let (kept, values) = (kept.clone().unwrap_or_default(), values.unwrap_or_default());
+                let gone: Vec<&String> = values.iter().filter(|value| !kept.contains(value)).collect();
+                assert!(kept.is_empty() || gone.is_empty(), "{place} took {gone:?}");
+            }
+        }
+    }
 }
 
 /// Goal: the table in the book is that of the program.

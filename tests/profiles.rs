@@ -4,6 +4,8 @@
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
 
+mod common;
+
 use std::path::Path;
 use std::process::Command;
 
@@ -22,7 +24,7 @@ fn profile(folder: &Path, name: &str, machines: &str, launch: f64) {
 /// Exit code, output and errors, with folders of the user's own.
 fn collcast(folders: &str, args: &[&str]) -> (i32, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_collcast"));
-    let out = command.args(args).env("COLLCAST_PROFILES", folders).output().unwrap();
+    let out = common::without_own(&mut command).args(args).env("COLLCAST_PROFILES", folders).output().unwrap();
     let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
     (out.status.code().unwrap(), text(&out.stdout), text(&out.stderr))
 }

@@ -5,7 +5,7 @@
 //! Beside it stands what profiles do that were fitted to other publishers' runs of the same kind
 //! (`families.toml`): never to the case, nor to another of its publisher.
 //!
-//! `COLLCAST_FIT=all cargo test --test published` fits these profiles anew (a family's name that one; minutes each),
+//! `COLLCAST_FIT_PUBLISHED=all cargo test --test published` fits these profiles anew (a family's name that one; minutes each),
 //! `COLLCAST_UPDATE=1` writes the page.
 //!
 //! Keys of a case, beside those of any `.toml` next to measurements (`collcast validate`):
@@ -463,7 +463,7 @@ fn fitted_profiles_have_seen_what_they_say() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(data_of(case));
         read_paths(&[path], &ReadOptions::default()).unwrap().files[0].hash.clone()
     };
-    let asked = std::env::var("COLLCAST_FIT").ok();
+    let asked = std::env::var("COLLCAST_FIT_PUBLISHED").ok();
     for (name, family) in &families.families {
         if asked.as_ref().is_some_and(|asked| asked == "all" || asked == name) {
             fit(name, family);
@@ -512,7 +512,7 @@ fn without_closest(text: &str) -> String {
 }
 
 /// Goal: the page says what holds today, and the doctor calls nothing broken but what is.
-/// Method: without `COLLCAST_ALL=1` neither other choices nor causes are looked for, which takes 4 minutes of CPU more.
+/// Method: without `COLLCAST_ALL_TESTS=1` neither other choices nor causes are looked for, which takes 4 minutes of CPU more.
 #[test]
 fn the_table_of_published_runs_is_current() {
     let update = std::env::var_os("COLLCAST_UPDATE").is_some();

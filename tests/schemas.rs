@@ -305,7 +305,9 @@ fn promises_are_kept() {
         let then: BTreeMap<String, BTreeMap<String, String>> =
             serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
         for (schema, keys) in then {
-            let Some(kept) = now.get(&schema) else { continue };
+            let kept = now
+                .get(&schema)
+                .unwrap_or_else(|| panic!("{schema} was promised by {}, and no answer is of it", file.display()));
             for (place, types) in keys {
                 let types_now = kept.get(&place).unwrap_or_else(|| {
                     panic!(
@@ -326,8 +328,12 @@ fn promises_are_kept() {
 /// Goal: a schema is found by its name and by what an answer says, and names that are none are refused with the nearest.
 #[test]
 fn schemas_are_printed() {
-    for (name, part) in [("sweep", "urn:collcast:sweep:1"), ("collcast/plan/1", "layouts"), ("topology.toml", "fabric")]
-    {
+    for (name, part) in [
+        ("sweep", "urn:collcast:sweep:1"),
+        ("collcast/plan/1", "layouts"),
+        ("topology.toml", "fabric"),
+        ("model.toml", "hidden"),
+    ] {
         let (code, out, err) = collcast(&["schema", name]);
         assert!(code == 0 && out.contains(part), "{out}{err}");
         serde_json::from_str::<Value>(&out).unwrap();

@@ -361,3 +361,20 @@ fn slips_are_refused() {
         assert!(text.contains(says), "{args:?}: {text}");
     }
 }
+
+/// Goal: a time over which requests arrive is in seconds where it has no unit, as elsewhere; what is no time is refused.
+#[test]
+fn a_bare_duration_is_in_seconds() {
+    let of = |duration: &str| {
+        let (code, out, err) =
+            collcast(&["serve", "llama3-8b", "--rate", "1", "--duration", duration, "--format", "json"]);
+        assert_eq!(code, 0, "{err}");
+        serde_json::from_str::<serde_json::Value>(&out).unwrap()["rows"].clone()
+    };
+    assert_eq!(of("30"), of("30s"));
+    let (code, _, err) = collcast(&["serve", "llama3-8b", "--duration", "soon"]);
+    assert!(
+        code == 2 && err.contains("--duration: `soon` is no time") && err.contains("a bare number is seconds"),
+        "{err}"
+    );
+}

@@ -53,7 +53,17 @@ const INSPECTOR: &str = r#"{"header":{"id":"0x7f8c496ae9f661","rank":2,"n_ranks"
 {"header":{"id":"0xe6","rank":4,"n_ranks":8,"nnodes":1},"coll_perf":{"coll":"ReduceScatter","coll_algo":"RING","coll_proto":"SIMPLE","coll_sn":1,"coll_msg_size_bytes":2147483648,"coll_exec_time_us":41057,"coll_timing_source":"kernel_gpu","coll_algobw_gbs":418.439467,"coll_busbw_gbs":366.134533}}
 "#;
 
-const SAMPLES: [Sample; 10] = [
+const PROFILER: &str = r#"[
+{"name": "Group API", "cat": "GROUP_API", "ph": "b", "id": 0, "ts": 1.0},
+{"name": "AllReduce", "cat": "COLL", "ph": "b", "id": 0, "ts": 1.0, "args": {"SeqNum": 0, "CommHash": 99, "Rank": 3, "Count": 1048576, "Datatype": "ncclFloat32", "Algorithm": "RING", "Protocol": "SIMPLE", "nChannels": 1}},
+{"name": "KernelCh", "cat": "GPU", "ph": "b", "id": 0, "ts": 1.0, "args": {"Channel": 0, "StartGpuClk": 1000000, "StopGpuClk": 1100000}},
+{"name": "KernelCh", "cat": "GPU", "ph": "e", "id": 0, "ts": 2.0},
+{"name": "AllReduce", "cat": "COLL", "ph": "e", "id": 0, "ts": 2.0},
+{"name": "Group API", "cat": "GROUP_API", "ph": "e", "id": 0, "ts": 2.0},
+{}]
+"#;
+
+const SAMPLES: [Sample; 11] = [
     sample("all_reduce_check.log", data!("all_reduce_check.log"), ""),
     sample("G4_all_gather_Ring_LL128.log", data!("G4_all_gather_Ring_LL128.log"), ""),
     sample("t2_p2pch16_sendrecv.log", data!("t2_p2pch16_sendrecv.log"), ""),
@@ -76,6 +86,7 @@ const SAMPLES: [Sample; 10] = [
     ),
     sample("own.json", OWN, ""),
     sample("host-pid1.log", INSPECTOR, ""),
+    sample("dump_99_3.json", PROFILER, ""),
 ];
 
 /// Those that count wrong values.

@@ -768,3 +768,125 @@ fn records_of_the_inspector_are_rows() {
     let report = read_texts(&[("a.jsonl", &format!("{pretty}\n{pretty}\n"))]).unwrap();
     assert_eq!((report.measurements.len(), report.measurements[0].origin.line), (1, 1));
 }
+
+/// Events of a rank as NCCL's example profiler prints them: the calls between `before` and `after`, each of so many us by the
+/// GPU's clock over two channels.
+fn profiled(rank: u32, calls: &[(&str, u64, &str, f64)], more: &str) -> String {
+    let mut text = "[\n".to_owned();
+    for (id, (name, count, dtype, us)) in calls.iter().enumerate() {
+        let (start, stop) = (1_765_223_116_927_674_000_u64, 1_765_223_116_927_674_000 + (us * 1e3) as u64);
+        let event = |cat: &str, name: &str, ph: &str, args: &str| {
+            format!(
+                r#"{{"name": "{name}", "cat": "{cat}", "ph": "{ph}", "id": {id}, "pid": 7, "tid": 1, "ts": 5.0{args}}},"#
+            )
+        };
+        let of_call = format!(
+            r#", "args": {{"SeqNum": {id}, "CommHash": 99, "Rank": {rank}, "Count": {count}, "Datatype": "{dtype}", "Algorithm": "RING", "Protocol": "SIMPLE", "nChannels": 2}}"#
+        );
+        // The second channel begins 400 ns later, and the first ends as much earlier.
+        let channel = |c: u32, begin: u64, end: u64| {
+            format!(r#", "args": {{"Channel": {c}, "StartGpuClk": {begin}, "StopGpuClk": {end}}}"#)
+        };
+        text += &[
+            event("GROUP_API", "Group API", "b", r#", "args": {"groupApiId": 0, "groupDepth": 1}"#),
+            r#"{"name": "AllReduce", "cat": "COLL_API", "ph": "b", "id": 0, "ts": 0.0, "args": {"count": 4, "datatype": ncclFloat32, "Stream": 0x4142e90}},"#
+                .to_owned(),
+            event("COLL", name, "b", &of_call),
+            event("GPU", "KernelCh", "b", &channel(0, start, stop - 400)),
+            event("GPU", "KernelCh", "e", ""),
+            event("GPU", "KernelCh", "b", &channel(1, start + 400, stop)),
+            event("GPU", "KernelCh", "e", ""),
+            event("COLL", name, "e", ""),
+            event("GROUP_API", "Group API", "e", ""),
+        ]
+        .join("\n");
+        text.push('\n');
+    }
+    text + more + "{}]\n"
+}
+
+/// Goal: calls that NCCL's example profiler saw are rows with NCCL's choice, of as many ranks as have files, in one run of
+/// all ranks; what is left out is counted, and one rank's file says what lacks.
+#[test]
+fn events_of_the_example_profiler_are_rows() {
+    let folder = TempDir::new().unwrap();
+    let file = |rank: u32| folder.path().join(format!("dump_99_{rank}.json"));
+    let pair = r#"{"name": "Send", "cat": "P2P", "ph": "b", "id": 0, "ts": 1.0, "args": {"CommHash": 99, "Rank": 0, "Peer": 1, "Count": 8, "Datatype": "ncclFloat32"}},
+{"name": "Send", "cat": "P2P", "ph": "e", "id": 0, "ts": 2.0},
+"#;
+    for rank in 0..4 {
+        let late = f64::from(rank);
+        let calls = [
+            ("AllReduce", 1 << 20, "ncclFloat32", 100.0 + late),
+            ("AllReduce", 1 << 20, "ncclFloat32", 200.0),
+            ("AllGather", 1 << 20, "ncclInt8", 50.0),
+            ("ReduceScatter", 1 << 20, "ncclBfloat16", 60.0),
+        ];
+        fs::write(file(rank), profiled(rank, &calls, pair)).unwrap();
+    }
+    let report = read_paths(&[folder.path().to_owned()], &ReadOptions::default()).unwrap();
+    let rows: Vec<_> = (report.measurements.iter())
+        .map(|row| (row.collective.name(), row.ranks, row.size.0, row.time.as_us(), row.dtype.map(DataType::name)))
+        .collect();
+    // Of the all-reduces, the third shortest of eight.
+    let expected = [
+        ("all_reduce", 4, 4 << 20, 102.0, Some("float32")),
+        ("all_gather", 4, 4 << 20, 50.0, None),
+        ("reduce_scatter", 4, 8 << 20, 60.0, Some("bfloat16")),
+    ];
+    assert_eq!(rows, expected);
+    let row = &report.measurements[0];
+    let chosen = row.chosen.unwrap();
+    assert_eq!((row.run.as_str(), row.origin.line, chosen.channels), ("dump", 4, Some(2)));
+    assert_eq!((chosen.algorithm.name(), chosen.protocol.name()), ("ring", "simple"));
+    assert_eq!((report.files.len(), report.files[0].rows, report.files[3].rows), (4, 3, 0));
+    let told = report.files.iter().flat_map(FileReport::warnings).collect::<Vec<_>>().join("\n");
+    assert!(told.contains("16 calls by the profiler plugin of NCCL, of 3 kinds"), "{told}");
+    assert!(told.contains("1 calls are left out: they are between two ranks"), "{told}");
+    // Of some ranks' files the highest says how many there are.
+    let some = read_paths(&[file(1), file(3)], &ReadOptions::default()).unwrap();
+    assert!(
+        some.measurements[0].ranks == 4
+            && some.files[0].notes.iter().any(|n| n.text.contains("2 of the ranks up to 3"))
+    );
+    let error = read_paths(&[file(0)], &ReadOptions::default()).unwrap_err().to_string();
+    assert!(error.contains("give those of all ranks"), "{error}");
+    fs::write(folder.path().join("dump_99_0.toml"), "ranks = 8\n").unwrap();
+    let told = read_paths(&[file(0)], &ReadOptions::default()).unwrap();
+    assert_eq!((told.measurements[0].ranks, told.measurements[1].size.0), (8, 8 << 20));
+}
+
+/// Goal: calls without a clock of the GPU, made in groups or by copy engines are left out by name, as in the example of the
+/// plugin's documentation.
+#[test]
+fn what_a_profiler_does_not_time_is_left_out() {
+    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/nccl_profiler_readme.json");
+    let error = read_paths(&[readme], &ReadOptions::default()).unwrap_err().to_string();
+    assert!(
+        error.contains("no call in it was timed by a GPU") && error.contains("NCCL_PROFILE_EVENT_MASK=66"),
+        "{error}"
+    );
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("dump-host-1234.txt");
+    let one = profiled(3, &[("AllReduce", 1 << 20, "ncclFloat32", 100.0)], "");
+    let body: Vec<&str> = one.lines().filter(|line| line.contains("\"COLL\"") || line.contains("\"GPU\"")).collect();
+    let body = body.join("\n");
+    let group =
+        |ph: &str| format!("{{\"name\": \"Group\", \"cat\": \"GROUP\", \"ph\": \"{ph}\", \"id\": 0, \"ts\": 1.0}},\n");
+    let copies = "{\"name\": \"AllGather\", \"cat\": \"CE_COLL\", \"ph\": \"b\", \"id\": 0, \"ts\": 1.0},\n";
+    let open = body.lines().next().unwrap();
+    // A call alone; two in one group; one that the file cuts.
+    let text =
+        format!("[\n{}{body}\n{}{}{body}\n{body}\n{}{copies}{open}\n", group("b"), group("e"), group("b"), group("e"));
+    fs::write(&path, text).unwrap();
+    let report = read_paths(&[path], &ReadOptions::default()).unwrap();
+    assert_eq!((report.measurements.len(), report.measurements[0].ranks), (1, 4));
+    let told = report.files[0].warnings().join("\n");
+    for why in [
+        "2 calls are left out: they were made in one group",
+        "1 calls are left out: copy engines",
+        "1 calls are left out: they have no end",
+    ] {
+        assert!(told.contains(why), "{why}: {told}");
+    }
+}

@@ -3,7 +3,7 @@
 //! Method: all cases of a small grid, a seeded sample of the rest. `COLLCAST_EXHAUSTIVE=1`
 //! runs the complete grid (to 33 ranks x 1..4 channels x odd sizes; what switches combine on 1..8
 //! hosts of 1..8; about 580,000 schedules), `COLLCAST_EXHAUSTIVE=3/16` the third part of 16.
-//! Without `COLLCAST_ALL=1` the sample is a quarter of itself.
+//! Without `COLLCAST_ALL_TESTS=1` the sample is a quarter of itself.
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
 
@@ -115,10 +115,10 @@ enum Share {
 impl Share {
     fn wanted() -> Self {
         let Ok(value) = std::env::var("COLLCAST_EXHAUSTIVE") else {
-            if std::env::var_os("COLLCAST_ALL").is_some() {
+            if std::env::var_os("COLLCAST_ALL_TESTS").is_some() {
                 return Self::Sample;
             }
-            let left_out = "skipped: three in four of the sampled schedules; COLLCAST_ALL=1 runs them";
+            let left_out = "skipped: three in four of the sampled schedules; COLLCAST_ALL_TESTS=1 runs them";
             // Past what captures the output of tests that pass.
             let _ = writeln!(std::io::stderr(), "{left_out}");
             return Self::Few;

@@ -140,7 +140,7 @@ fn sample(
     if let Some(reason) = not_predicted(row, predictor.topology()) {
         return Err(reason);
     }
-    let Question { mut call, algorithm, protocol, settings } =
+    let Question { mut call, algorithm, protocol, settings, .. } =
         question(row, Some(of.report.env_of(&row.run)), predictor, launch);
     // An all-reduce in place and one out of place are the same schedule, but for registered buffers.
     call.in_place &= call.collective != Collective::AllReduce || settings.registered;

@@ -1,18 +1,20 @@
-//! `collcast convert`: an algorithm as MSCCL XML, or its messages as a GOAL schedule.
+//! `collcast convert`: an algorithm as MSCCL XML, as a plan of MSCCL++, or its messages as a GOAL schedule.
 
+use std::io::IsTerminal as _;
 use std::path::PathBuf;
 
 use collcast::Error;
 use collcast::convert::{Target, convert};
 
-use super::call::Code;
+use super::call::{self, Code};
 use super::output::{extension, write};
 use super::selectors::{CallArgs, MachineArgs, Named, default_sizes, queries};
 
 #[derive(clap::Args, Debug)]
 #[command(
     after_help = "Writes the algorithm, protocol and channels that a call of the size would use, once through its loop \
-of chunks. Read it back with `collcast simulate --schedule FILE`, and a GOAL schedule with `collcast trace FILE --on MACHINE`."
+of chunks. Read it back with `collcast simulate --schedule FILE`, and a GOAL schedule with `collcast trace FILE --on MACHINE`. \
+A plan of MSCCL++ is for MSCCL++'s executor, and of one host."
 )]
 #[command(mut_arg("size", default_sizes("64M")))]
 pub(crate) struct Args {
@@ -20,7 +22,7 @@ pub(crate) struct Args {
     machine: MachineArgs,
     #[command(flatten)]
     call: CallArgs,
-    /// What to write; by itself what the ending of -o says (.goal), else msccl
+    /// What to write; by itself what the ending of -o says (.goal, .bin for goal-binary, .json for mscclpp), else msccl
     #[arg(long, value_enum, value_name = "WHAT", help_heading = "Output")]
     target: Option<Written>,
     /// Write there in place of stdout: whole or not at all
@@ -33,36 +35,51 @@ pub(crate) struct Args {
 enum Written {
     /// MSCCL XML
     Msccl,
+    /// An execution plan of MSCCL++, in JSON, proved before it is written
+    Mscclpp,
     /// The messages as a GOAL schedule, for LogGOPSim and ATLAHS
     Goal,
+    /// The same in LogGOPSim's binary form, as its txt2bin makes it
+    GoalBinary,
 }
 
 pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
-    let mut call = args.call.clone();
-    call.no_split("convert")?;
+    let mut asked = args.call.clone();
+    asked.no_split("convert")?;
     given.without(&["--graph", "--explain-choice"], "the file holds no graph and no reason", "leave it out")?;
-    call.check(given)?;
-    if call.size.is_none() && call.minbytes.is_none() {
+    asked.check(given)?;
+    if asked.size.is_none() && asked.minbytes.is_none() {
         say!("note: no size given; this is what 64 MiB would use");
-        call.size = Some("64M".to_owned());
+        asked.size = Some("64M".to_owned());
     }
-    let site = call.site(&args.machine, args.machine.one_node_count()?)?;
-    let queries = queries(&call, std::slice::from_ref(&site))?.concat();
+    let site = asked.site(&args.machine, args.machine.one_node_count()?)?;
+    let queries = queries(&asked, std::slice::from_ref(&site))?.concat();
     let [query] = queries.as_slice() else {
         return Err(Error::usage(
             format!("convert takes exactly one point, this is {}", queries.len()),
             "give one collective, size, algorithm, protocol and channel count",
         ));
     };
-    let by_name = args.output.as_deref().and_then(extension).filter(|ending| ending == "goal").map(|_| Written::Goal);
+    let by_name = args.output.as_deref().and_then(extension).and_then(|ending| match ending.as_str() {
+        "goal" => Some(Written::Goal),
+        "bin" => Some(Written::GoalBinary),
+        "json" => Some(Written::Mscclpp),
+        _ => None,
+    });
     let target = match args.target.or(by_name) {
+        Some(Written::Mscclpp) => Target::Mscclpp,
         Some(Written::Goal) => Target::Goal,
+        Some(Written::GoalBinary) => Target::GoalBinary,
         Some(Written::Msccl) | None => Target::Msccl,
     };
+    let to_person = args.output.is_none() && (call::asked() || std::io::stdout().is_terminal());
+    if target == Target::GoalBinary && to_person {
+        return Err(Error::usage("the binary form of GOAL is no text", "name a file: -o schedule.bin"));
+    }
     let outcome = convert(&site, query, target)?;
     if let Some(note) = &outcome.note {
         say!("{note}");
     }
-    write(args.output.as_deref(), outcome.text.as_bytes())?;
+    write(args.output.as_deref(), &outcome.bytes)?;
     Ok(Code::SUCCESS)
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use collcast::serve::{Fleet, Group, Load, Machines, Request, compare, serve, smallest, split};
 use collcast::site::DEFAULT_MACHINE;
-use collcast::values::{size, time};
+use collcast::values::{self, size, time};
 use collcast::{Error, SiteSpec};
 use collcast_reports::model::Status;
 use collcast_scenarios::serving::arrivals::Prefixes;
@@ -140,6 +140,13 @@ pub(crate) struct Args {
     page: PageArgs,
 }
 
+/// A time over which requests arrive; a bare number is seconds.
+fn duration(text: &str) -> Result<f64, Error> {
+    values::time_or_bare(text, 1.0).map_err(|expected| {
+        Error::usage(format!("--duration: `{text}` is no time"), format!("{expected}; a bare number is seconds"))
+    })
+}
+
 impl Args {
     fn request(&self) -> Result<Request, Error> {
         let fleet = match (&self.prefill, &self.decode, &self.aggregated) {
@@ -153,7 +160,7 @@ impl Args {
             Some(path) => Load::Trace(path.clone()),
             None => Load::Poisson {
                 rate: self.rate,
-                seconds: time("--duration", &self.duration)?,
+                seconds: duration(&self.duration)?,
                 input: self.input,
                 output: self.output_tokens,
                 prefixes: self.prefixes.as_deref().map(prefixes).transpose()?,

@@ -32,7 +32,7 @@ pub(crate) struct Args {
         long,
         value_name = "CALL[,CALL]",
         help_heading = "Collective",
-        conflicts_with_all = ["size", "minbytes", "maxbytes", "stepfactor", "split", "schedule", "counts", "timeline", "chakra", "explain_choice", "vary"]
+        conflicts_with_all = ["size", "minbytes", "maxbytes", "stepfactor", "split", "schedule", "counts", "timeline", "chakra", "goal", "explain_choice", "vary"]
     )]
     group: Option<String>,
     /// Other values of a key: any of a scenario, one row each, such as data_parallel.bucket=5 MiB,25 MiB
@@ -50,6 +50,9 @@ pub(crate) struct Args {
     /// Write a scenario's step as Chakra execution traces, a file for each rank: step.0.et, step.1.et
     #[arg(long, value_name = "DIR", help_heading = "Scenario")]
     chakra: Option<PathBuf>,
+    /// Write a scenario's step as a GOAL schedule; in LogGOPSim's binary form where the name ends in .bin
+    #[arg(long, value_name = "FILE", help_heading = "Scenario")]
+    goal: Option<PathBuf>,
     #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]
@@ -87,7 +90,11 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
             format!("give a scenario file or a built-in one: {}", known.join(" ")),
         ));
     }
-    given.without(&["--level", "--chakra"], "it is for a scenario's step, and this is none", "leave it out")?;
+    given.without(
+        &["--level", "--chakra", "--goal"],
+        "it is for a scenario's step, and this is none",
+        "leave it out",
+    )?;
     args.call.check(given)?;
     if args.call.split.is_some() {
         given.without(&["--timeline"], "a timeline is of one communicator", "leave out --split")?;
@@ -172,6 +179,22 @@ fn run_step(args: &Args, given: &Named, scenario: step::Request) -> Result<Code,
         let ranks = step::write_recorded(&outcome, folder)?;
         let first = if outcome.variants.len() > 1 { " of the first variant" } else { "" };
         say!("note: Chakra traces of {ranks} ranks{first} in {}; `collcast trace` reads them", folder.display());
+    }
+    if let Some(path) = &args.goal {
+        let written = step::write_goal(&outcome, path)?;
+        say!(
+            "note: GOAL schedule of {} ranks with {} operations in {}; `collcast trace` and LogGOPSim read it",
+            written.ranks,
+            written.operations,
+            path.display()
+        );
+        if !written.as_rings.is_empty() {
+            let calls: Vec<String> = written.as_rings.into_iter().collect();
+            say!(
+                "warning: switches would do {}, and have no messages in GOAL: these are rings there",
+                calls.join(", ")
+            );
+        }
     }
     args.page.write(|| outcome.report())?;
     args.output.print(&outcome.report(), None)?;

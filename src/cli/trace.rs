@@ -18,7 +18,7 @@ recorder as JSON, a file for each rank. Says what of the communication is expose
 waits for launches, and which rank is late. Mark steps with `prof.step()`, record CPU and CUDA activities.
 
 With -t each call is held against its forecast on that machine: a call slower than its 90% interval makes the exit code 1, \
-and so does a call of a flight recorder that never ended.
+and so does a call of a flight recorder that never ended. Slow calls are held against all causes that `validate` knows.
 
   collcast trace rank*.json.gz                       exposed time, launch gaps, late ranks
   collcast trace traces/ -t dgx-h100                 which calls are slower than they should be
@@ -51,6 +51,9 @@ pub(crate) struct Args {
     /// Profile of links and hosts: built-in name or TOML file; several layer, the later wins per parameter
     #[arg(long, value_name = "PROFILE", requires = "machine", help_heading = "Machine")]
     profile: Vec<String>,
+    /// Do not look for the cause of what is slow
+    #[arg(long, requires = "topology")]
+    no_doctor: bool,
     #[command(flatten)]
     nccl: NcclArgs,
     #[command(flatten)]
@@ -93,9 +96,10 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
         args.output.print(&outcome.report(), None)?;
         return Ok(Code::SUCCESS);
     }
-    let outcome = trace(&Request { files: args.files.clone(), site, ..Request::default() })?;
-    args.page.write(|| outcome.report())?;
-    let mut report = outcome.report();
+    let request = Request { files: args.files.clone(), site, doctor: !args.no_doctor, ..Request::default() };
+    let outcome = trace(&request)?;
+    args.page.write(|| outcome.report(false))?;
+    let mut report = outcome.report(args.output.format() == Format::Table);
     match args.output.format() {
         Format::Csv => {
             let no_calls = outcome.kind == Kind::Profile && outcome.calls.is_empty();

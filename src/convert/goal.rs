@@ -1,8 +1,8 @@
-//! The messages of an algorithm as a GOAL schedule.
+//! The messages of an algorithm as a GOAL schedule, and of a call.
 
 use std::collections::HashMap;
 
-use collcast_scenarios::goal::{self, Goal, OPS_MAX, Operation, What};
+use collcast_scenarios::goal::{Goal, OPS_MAX, Operation, What};
 use collcast_sim::schedule::msccl::Imported;
 use collcast_sim::units::Bytes;
 
@@ -13,7 +13,7 @@ use crate::error::Error;
 ///
 /// # Errors
 /// More messages than the format's reader takes.
-pub(super) fn of(imported: &Imported, size: Bytes) -> Result<String, Error> {
+pub(crate) fn of(imported: &Imported, size: Bytes) -> Result<Goal, Error> {
     let bytes = |chunks: u64| (u128::from(size.0) * u128::from(chunks) / u128::from(imported.chunks.max(1))) as u64;
     let steps = imported.gpus.iter().flat_map(|gpu| &gpu.blocks).map(|block| block.steps.len()).sum::<usize>();
     if 2 * steps > OPS_MAX {
@@ -78,11 +78,15 @@ pub(super) fn of(imported: &Imported, size: Bytes) -> Result<String, Error> {
         }
         all.ranks.push(operations);
     }
-    let comment = format!(
+    Ok(all)
+}
+
+/// What a file says of it.
+pub(super) fn comment(imported: &Imported, size: Bytes) -> String {
+    format!(
         "{}: {} of {size} over {} ranks, a message a step\nCopies and reductions take no time here.",
         imported.name, imported.collective, imported.ranks
-    );
-    Ok(goal::write(&all, &comment))
+    )
 }
 
 /// Puts an operation after another: after its end, or after its start where it sends.

@@ -12,7 +12,7 @@ use collcast_sim::workload::{Device, OpGraph, Simulator, WorkloadError};
 use super::request::Request;
 use crate::confidence::{Grounds, On};
 use crate::error::Error;
-use crate::site::{Site, SiteSpec};
+use crate::site::{Site, SiteSpec, Told};
 
 /// A machine that steps run on.
 pub(super) struct Machine {
@@ -40,6 +40,13 @@ impl Machine {
         })?;
         let settings = Settings { launch: launch.unwrap_or(Launch::Processes), ..*site.settings() };
         Ok(Self { topology: site.topology.clone(), site, device, settings })
+    }
+
+    /// The site with slow links and with what frameworks tell NCCL.
+    pub(super) fn as_calls_see_it(&self) -> Site {
+        let Self { site, topology, settings, .. } = self;
+        let told = Told { settings: *settings, ..site.told.clone() };
+        Site { topology: topology.clone(), told, ..site.clone() }
     }
 
     pub(super) fn simulator(&self) -> Simulator<'_> {

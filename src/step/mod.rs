@@ -2,6 +2,7 @@
 
 mod advice;
 mod collectives;
+mod goal;
 mod loaded;
 mod outcome;
 mod profiled;
@@ -18,6 +19,7 @@ use collcast_sim::workload::{Level, Mechanisms, OpGraph, Simulator};
 use crate::error::Error;
 pub use advice::Change;
 pub use collectives::{Collectives, Role};
+pub use goal::{Written, write_goal};
 use loaded::{Loaded, failed, ms};
 pub use outcome::{Communication, Detail, Disturbed, Outcome, PathPart, Stream, Variant};
 pub use profiled::profiled;

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::advice::Change;
 use crate::confidence::Grounds;
+use crate::site::Site;
 
 /// A simulated step. Times are in milliseconds.
 #[derive(Clone, Debug, Serialize)]
@@ -30,6 +31,9 @@ pub struct Outcome {
     /// The machine, with slowed links.
     #[serde(skip)]
     pub topology: Topology,
+    /// The same with its profile, as the step's calls see it.
+    #[serde(skip)]
+    pub site: Site,
     /// The graph of operations of the first variant.
     #[serde(skip)]
     pub graph: OpGraph,

@@ -35,6 +35,8 @@ pub fn is_recorded(path: &Path) -> bool {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Text {
     Goal,
+    /// Of LogGOPSim's binary form.
+    GoalBinary,
     Simai,
 }
 
@@ -45,6 +47,9 @@ fn text_of(path: &Path) -> Option<Text> {
     }
     let mut start = Vec::new();
     File::open(path).ok()?.take(TOLD_BY).read_to_end(&mut start).ok()?;
+    if goal::is_binary(&start) {
+        return Some(Text::GoalBinary);
+    }
     let start = String::from_utf8_lossy(&start);
     let named = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("goal"));
     if named || goal::looks_like(&start) { Some(Text::Goal) } else { simai::looks_like(&start).then_some(Text::Simai) }
@@ -84,13 +89,21 @@ pub fn recorded(paths: &[PathBuf], spec: &SiteSpec) -> Result<Outcome, Error> {
 /// A file with what all ranks do.
 fn described(path: &Path, kind: Text, spec: &SiteSpec) -> Result<Outcome, Error> {
     let name = path.display().to_string();
-    let text = files::read_text("read", path)?;
-    let hash = files::content_hash(text.as_bytes());
+    let (text, bytes) = match kind {
+        Text::GoalBinary => (String::new(), files::read_bytes("read", path)?),
+        Text::Goal | Text::Simai => (files::read_text("read", path)?, Vec::new()),
+    };
+    let hash = files::content_hash(if bytes.is_empty() { text.as_bytes() } else { &bytes });
     let bad = |reason: String, hint: &str| Error::usage(reason, hint);
     let (graph, notes, what, machine): (OpGraph, Vec<String>, String, Machine) = match kind {
-        Text::Goal => {
-            let hint = "GOAL's text form is what LogGOPSim's txt2bin and ATLAHS read";
-            let goal = goal::read(&text, &name).map_err(|error| bad(error.to_string(), hint))?;
+        Text::Goal | Text::GoalBinary => {
+            let hint =
+                "GOAL's text form is what LogGOPSim's txt2bin and ATLAHS read; the binary form is what txt2bin makes";
+            let goal = match kind {
+                Text::GoalBinary => goal::from_binary(&bytes, &name),
+                _ => goal::read(&text, &name),
+            };
+            let goal = goal.map_err(|error| bad(error.to_string(), hint))?;
             let run = goal.graph().map_err(|error| bad(error.to_string(), hint))?;
             let world = u32::try_from(goal.ranks.len()).unwrap_or(u32::MAX);
             let machine = Machine::new(spec.for_ranks(world, "--on")?, spec.launch)?;
@@ -99,7 +112,8 @@ fn described(path: &Path, kind: Text, spec: &SiteSpec) -> Result<Outcome, Error>
         }
         Text::Simai => {
             let hint = "AICB writes such files: a header, the number of layers, a line of 12 columns for each";
-            let workload = simai::read(&text, &name).map_err(|error| bad(error.to_string(), hint))?;
+            let all = spec.topology()?.ranks();
+            let workload = simai::read(&text, &name, Some(all)).map_err(|error| bad(error.to_string(), hint))?;
             let machine = Machine::new(spec.for_ranks(workload.gpus, "--on")?, spec.launch)?;
             let memory = (machine.site.profile.gemm_memory() * 1e6).round() as u32;
             let run = workload.graph(memory);

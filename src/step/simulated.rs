@@ -58,6 +58,7 @@ pub(super) fn with_mechanisms(
         warnings: machine.site.told.warnings.clone(),
         grounds,
         topology: machine.topology.clone(),
+        site: machine.as_calls_see_it(),
         graph,
         step,
         parts,

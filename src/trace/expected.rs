@@ -9,6 +9,7 @@ use collcast_sim::topology::Topology;
 use collcast_sim::units::Bytes;
 use rayon::prelude::*;
 
+use super::causes::{self, Forecast};
 use super::matched::{Kin, Matched};
 use super::outcome::{Expected, Judgement, Outcome};
 use crate::confidence::{self, Grounds};
@@ -16,8 +17,14 @@ use crate::error::Error;
 use crate::site::{Site, SiteSpec};
 use crate::watch::Watch;
 
-/// Holds the calls against forecasts.
-pub(super) fn judge(outcome: &mut Outcome, matched: &Matched, spec: &SiteSpec, watch: &Watch) -> Result<(), Error> {
+/// Holds the calls against forecasts, and those that are slow against causes where a `doctor` is asked for.
+pub(super) fn judge(
+    outcome: &mut Outcome,
+    matched: &Matched,
+    spec: &SiteSpec,
+    doctor: bool,
+    watch: &Watch,
+) -> Result<(), Error> {
     let groups = || matched.kinds().filter_map(|kin| kin.call.group.as_deref());
     let highest = groups().flat_map(|group| group.ranks.iter().copied().chain(group.size.checked_sub(1))).max();
     let world = outcome.world.unwrap_or(0).max(highest.map_or(0, |rank| rank.saturating_add(1)));
@@ -25,25 +32,33 @@ pub(super) fn judge(outcome: &mut Outcome, matched: &Matched, spec: &SiteSpec, w
     let predictor = site.predictor();
     let progress = watch.parts(outcome.calls.len());
     let kinds: Vec<&Kin> = matched.kinds().collect();
-    let forecasts: Vec<Forecast> = (kinds.par_iter().with_max_len(1))
+    let forecasts: Vec<Told> = (kinds.par_iter().with_max_len(1))
         .map(|kin| {
             let forecast = forecast(&site, &predictor, kin, world);
             progress.done()?;
             Ok(forecast)
         })
         .collect::<Result<_, Error>>()?;
-    let mut grounds = Vec::new();
+    let (mut grounds, mut asked) = (Vec::new(), Vec::new());
     for (row, forecast) in outcome.calls.iter_mut().zip(forecasts) {
         match forecast {
-            Ok((expected, on)) => {
+            Ok((expected, on, forecast)) => {
+                asked.push(Some(forecast));
                 row.expected = row.time_us.map(|time| {
                     let alone = row.members < row.ranks && row.collective != Collective::SendRecv.name();
                     judged(expected, time, row.calls, alone)
                 });
                 grounds.push(on);
             }
-            Err(why) => row.not_forecast = Some(why),
+            Err(why) => {
+                asked.push(None);
+                row.not_forecast = Some(why);
+            }
         }
+    }
+    if doctor {
+        watch.stage("slow calls are held against causes")?;
+        causes::look_into(outcome, &asked, &site);
     }
     let grounds: Grounds = grounds.into_iter().collect();
     outcome.notes.extend(site.notes(&grounds.beyond));
@@ -59,9 +74,9 @@ pub(super) fn judge(outcome: &mut Outcome, matched: &Matched, spec: &SiteSpec, w
 }
 
 /// A forecast with what it rests on, or why there is none.
-type Forecast = Result<(Expected, Grounds), String>;
+type Told = Result<(Expected, Grounds, Forecast), String>;
 
-fn forecast(site: &Site, predictor: &Predictor<'_>, kin: &Kin, world: u32) -> Forecast {
+fn forecast(site: &Site, predictor: &Predictor<'_>, kin: &Kin, world: u32) -> Told {
     let asked = asked(&kin.call)?;
     let groups = groups(&site.topology, kin.call.group.as_deref(), world)?;
     let call = |ranks: u32| {
@@ -89,7 +104,8 @@ fn forecast(site: &Site, predictor: &Predictor<'_>, kin: &Kin, world: u32) -> Fo
         judgement: Judgement::AsExpected,
         lost_ms: 0.0,
     };
-    Ok((expected, Grounds::of(site.on(), (one.collective, one.ranks), (&alone).into())))
+    let grounds = Grounds::of(site.on(), (one.collective, one.ranks), (&alone).into());
+    Ok((expected, grounds, Forecast { groups, call: one, alone }))
 }
 
 /// What NCCL is asked for.

@@ -4,6 +4,7 @@
 //! [`trace()`] reads what PyTorch recorded, a file for each rank. Times of calls are those of the rank that came last: a kernel
 //! of NCCL begins when its own rank is there, and waits for the others inside.
 
+mod causes;
 mod expected;
 mod matched;
 mod outcome;
@@ -26,14 +27,22 @@ pub use outcome::{CallRow, Expected, GapRow, Judgement, Kind, Outcome, RankRow, 
 use timeline::Lane;
 
 /// What is to be read, and what it is held against.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Request {
     /// Files, or folders of them: one for each rank.
     pub files: Vec<PathBuf>,
     /// The machine that it ran on, where calls are to be judged; as many hosts as the ranks need where no number is given.
     pub site: Option<SiteSpec>,
+    /// Whether causes are looked for, of calls that are slower than they should be on it.
+    pub doctor: bool,
     /// Follows the forecasts.
     pub watch: Watch,
+}
+
+impl Default for Request {
+    fn default() -> Self {
+        Self { files: Vec::new(), site: None, doctor: true, watch: Watch::default() }
+    }
 }
 
 /// Reads traces and says what is in them.
@@ -62,6 +71,8 @@ pub fn trace(request: &Request) -> Result<Outcome, Error> {
         inputs: traces.iter().map(input).collect(),
         notes: said_of(&traces),
         warnings: Vec::new(),
+        anomalies: Vec::new(),
+        causes: None,
         grounds: None,
     };
     for (trace, rank) in traces.iter().zip(&ranks) {
@@ -77,7 +88,7 @@ pub fn trace(request: &Request) -> Result<Outcome, Error> {
     let matched = matched::matched(&seen);
     matched.add_to(&mut outcome);
     if let Some(site) = &request.site {
-        expected::judge(&mut outcome, &matched, site, &request.watch)?;
+        expected::judge(&mut outcome, &matched, site, request.doctor, &request.watch)?;
     }
     Ok(outcome)
 }

@@ -4,6 +4,7 @@ use collcast_reports::model::Input;
 use serde::Serialize;
 
 use crate::confidence::Grounds;
+use crate::diagnose::{Anomaly, Causes};
 
 /// Gaps that are told apart; the longest come first.
 pub(super) const GAPS: usize = 20;
@@ -179,6 +180,10 @@ pub struct Outcome {
     pub notes: Vec<String>,
     /// What to know before using the numbers.
     pub warnings: Vec<String>,
+    /// What is wrong where calls are slower than they should be.
+    pub anomalies: Vec<Anomaly>,
+    /// The causes that were held against slow calls, a run being one collective of a group; none where nobody was to look.
+    pub causes: Option<Vec<Causes>>,
     /// What forecasts rest on, where there are any.
     #[serde(skip)]
     pub grounds: Option<Grounds>,

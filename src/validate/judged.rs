@@ -6,7 +6,7 @@ use std::sync::Arc;
 use collcast_hwbackend::read::{FileReport, ReadReport};
 use collcast_sim::call::Call;
 use collcast_sim::collective::{Algorithm, Collective, DataType, Launch, Protocol, ReduceOp};
-use collcast_sim::doctor::Question;
+use collcast_sim::doctor::{Question, Timed};
 use collcast_sim::engine::{Unobserved, WORK_PER_SECOND};
 use collcast_sim::ids::Rank;
 use collcast_sim::measurement::{self, Measurement, PeerAccess, Timing};
@@ -281,7 +281,7 @@ type Forecast = Result<(Arc<Question>, Arc<Prediction>), PredictError>;
 
 fn forecast(alike: &Alike<'_>, rows: &[&Measurement], predictor: &Predictor<'_>, launch: Option<Launch>) -> Forecast {
     let question = Arc::new(question(rows[alike.twins[0].0], alike.env, predictor, launch));
-    let Question { call, algorithm, protocol, settings } = &*question;
+    let Question { call, algorithm, protocol, settings, .. } = &*question;
     let prediction = Arc::new(predictor.predict(call, *algorithm, *protocol, settings)?);
     Ok((question, prediction))
 }
@@ -380,7 +380,7 @@ fn beside<'a>(
     (question, prediction): (Arc<Question>, Arc<Prediction>),
     (closest, tried): (bool, bool),
 ) -> Vec<(usize, Judged<'a>)> {
-    let Question { call, algorithm, protocol, settings } = &*question;
+    let Question { call, algorithm, protocol, settings, .. } = &*question;
     let (algorithm, protocol) = (*algorithm, *protocol);
     let graphs = predictor.graph(call.ranks, settings);
     let model = predictor.model(&graphs, settings);
@@ -436,7 +436,7 @@ pub fn question(
     let (registered, timing) = (row.settings.registered, row.timing.unwrap_or_default());
     let mut settings = Settings { launch, version, registered, timing, ..Settings::default() };
     (settings.nccl, settings.transport) = told(row, env, predictor.topology(), predictor.version(&settings));
-    Question { call, algorithm, protocol, settings }
+    Question { call, together: 1, algorithm, protocol, settings, timed: Timed::Loop }
 }
 
 /// Hosts and GPUs of each, where `asked` does not say: enough for all rows, but for those on more hosts

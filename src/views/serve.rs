@@ -157,7 +157,7 @@ fn reuse_table(reuse: Reuse) -> Table {
         Column::text("tier", "prompts from"),
         Column::number("tokens", "tokens"),
         Column::number("percent", "of prompts %"),
-        Column::number("written", "written there tokens"),
+        Column::number("written", "tokens stored there"),
     ];
     let mut table = Table::new("prefixes", "where the tokens of prompts came from", columns);
     let all = reuse.hits.iter().sum::<u64>() + reuse.computed;

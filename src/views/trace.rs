@@ -1,19 +1,26 @@
 //! Recorded training steps as a report: where the time of each rank goes, the calls, launch gaps, calls that did not end.
 
 use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
+use collcast_sim::doctor::Cause;
 use collcast_sim::units::Bytes;
 
+use super::validate::anomalies_table;
 use super::{VERSION, hide};
+use crate::diagnose::Anomaly;
 use crate::trace::{CallRow, Judgement, Kind, Outcome, RankRow, Stuck};
 
 /// Part of a step from which on what others wait for a rank is worth a word in the verdict.
 const WORTH: f64 = 0.03;
+/// Sizes around a slow one that tell latencies from rates: ten powers of two below it.
+const OCTAVES_BELOW: u64 = 1 << 10;
+/// See [`OCTAVES_BELOW`]; two above.
+const OCTAVES_ABOVE: u64 = 1 << 2;
 /// Calls that the verdict names.
 const NAMED: usize = 1;
 
 impl Outcome {
-    /// The answer as a report.
-    pub fn report(&self) -> Report {
+    /// The answer as a report, with evidence in lines where it is `for_people`.
+    pub fn report(&self, for_people: bool) -> Report {
         let mut report = Report::new("trace", VERSION);
         report.inputs.clone_from(&self.inputs);
         report.assumptions.clone_from(&self.notes);
@@ -24,6 +31,9 @@ impl Outcome {
         if !self.calls.is_empty() {
             report.tables.push(self.call_table());
         }
+        if !self.anomalies.is_empty() {
+            report.tables.push(anomalies_table(&self.anomalies, for_people));
+        }
         if !self.stuck.is_empty() {
             report.tables.push(self.stuck_table());
         }
@@ -33,6 +43,9 @@ impl Outcome {
         report.verdict = Some(self.verdict());
         report.extra.insert("recorded".to_owned(), serde_json::json!(self.kind));
         report.extra.insert("steps_marked".to_owned(), self.marked.into());
+        if let Some(causes) = &self.causes {
+            report.extra.insert("causes".to_owned(), serde_json::json!(causes));
+        }
         report
     }
 
@@ -252,9 +265,10 @@ impl Outcome {
             let is = |row: &&CallRow| row.expected.as_ref().is_some_and(|e| e.judgement == wanted);
             self.calls.iter().filter(is).count()
         };
+        let cause = self.cause().map_or_else(String::new, |anomaly| format!("; likely cause: {}", anomaly.kind));
         Some(match (named.first(), slower.len() - named.len(), told(Judgement::CannotTell)) {
-            (Some(first), 0, _) => format!("{first}, {lost:.3} ms {}", self.of()),
-            (Some(first), more, _) => format!("{first}, and {more} more are slow: {lost:.3} ms {}", self.of()),
+            (Some(first), 0, _) => format!("{first}, {lost:.3} ms {}{cause}", self.of()),
+            (Some(first), more, _) => format!("{first}, and {more} more are slow: {lost:.3} ms {}{cause}", self.of()),
             (None, _, 0) => "no call is slower than it should be".to_owned(),
             (None, _, untold) => format!("{untold} kinds of calls are slow, or wait for ranks whose files are missing"),
         })
@@ -268,13 +282,23 @@ impl Outcome {
         if self.calls.iter().any(cannot) {
             return Some("give the files of all ranks, which tell slow calls from late ranks".to_owned());
         }
+        if let Some(anomaly) = self.cause() {
+            return Some(anomaly.suggestion.clone());
+        }
         let slower = self.slower().next()?;
         let size = slower.0.size_bytes?;
         Some(format!(
-            "run nccl-tests of that size on the same GPUs, `{}_perf -b {size} -e {size}`, and `collcast validate` its log, \
-             which looks for the cause",
-            slower.0.collective
+            "run nccl-tests on the same GPUs over more sizes, `{}_perf -b {} -e {} -f 2`, and `collcast validate` its log: \
+             sizes tell causes apart",
+            slower.0.collective,
+            size / OCTAVES_BELOW,
+            size.saturating_mul(OCTAVES_ABOVE)
         ))
+    }
+
+    /// The cause that fits slow calls clearly best, where one does.
+    fn cause(&self) -> Option<&Anomaly> {
+        self.anomalies.iter().find(|anomaly| anomaly.kind != Cause::Unknown.name())
     }
 }
 

@@ -126,7 +126,7 @@ fn files_table(files: &[File]) -> Table {
 
 /// The table `anomalies`: a row each for files, for people a line each of its evidence and what to
 /// run next.
-fn anomalies_table(anomalies: &[Anomaly], people: bool) -> Table {
+pub(super) fn anomalies_table(anomalies: &[Anomaly], people: bool) -> Table {
     let title = "what is not as it should be";
     let severity = |a: &Anomaly| if a.error { "error" } else { "warning" };
     let (kind, level) = (Column::text("kind", "kind"), Column::text("severity", "severity"));

@@ -3,10 +3,20 @@
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
+/// Variables of the tests themselves, some of whose names are near those of defaults of the program's options.
+const OWN: [&str; 4] = ["COLLCAST_ALL_TESTS", "COLLCAST_FIT_PUBLISHED", "COLLCAST_SEEDS", "COLLCAST_UPDATE"];
+
+/// A command that does not see them.
+#[allow(dead_code)] // Not all tests need it.
+pub(crate) fn without_own(command: &mut Command) -> &mut Command {
+    OWN.iter().for_each(|name| _ = command.env_remove(name));
+    command
+}
+
 /// Exit code, stdout and stderr of the program with these arguments, run where the data of the tests is.
 #[allow(dead_code)] // Not all tests need it.
 pub(crate) fn collcast(args: &[&str]) -> (i32, String, String) {
-    let out = Command::new(env!("CARGO_BIN_EXE_collcast"))
+    let out = without_own(&mut Command::new(env!("CARGO_BIN_EXE_collcast")))
         .args(args)
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         // Whoever runs the tests may have profiles, and defaults.
@@ -19,13 +29,13 @@ pub(crate) fn collcast(args: &[&str]) -> (i32, String, String) {
     (out.status.code().unwrap_or(-1), text(&out.stdout), text(&out.stderr))
 }
 
-/// Whether the longest tests run in full (`COLLCAST_ALL=1`); what is left out is said.
+/// Whether the longest tests run in full (`COLLCAST_ALL_TESTS=1`); what is left out is said.
 #[allow(dead_code)] // Not all tests have a long part.
 pub(crate) fn all(test: &str, left_out: &str) -> bool {
-    let all = std::env::var_os("COLLCAST_ALL").is_some();
+    let all = std::env::var_os("COLLCAST_ALL_TESTS").is_some();
     if !all {
         // Past what captures the output of tests that pass.
-        let _ = writeln!(std::io::stderr(), "skipped: {test}: {left_out}; COLLCAST_ALL=1 runs it");
+        let _ = writeln!(std::io::stderr(), "skipped: {test}: {left_out}; COLLCAST_ALL_TESTS=1 runs it");
     }
     all
 }

@@ -1,4 +1,4 @@
-//! Reads the network file of ASTRA-sim's analytical backends: dimensions of NPUs with a shape, a bandwidth and a latency.
+//! Reads the network file of ASTRA-sim's analytical backends, in YAML or JSON: dimensions of NPUs with a shape, a bandwidth and a latency.
 //!
 //! The inner dimension is a host, whose GPUs NVLink joins in that shape. The next one are hosts, with a NIC for each GPU on a
 //! switch of its own. What the GPUs are comes from a machine that the user names.
@@ -28,7 +28,11 @@ pub(crate) fn looks_like(text: &str) -> bool {
     let has = |key: &str| {
         text.lines().take(200).any(|line| line.starts_with(key) && line[key.len()..].trim_start().starts_with(':'))
     };
-    has("topology") && has("npus_count")
+    is_json(text) || has("topology") && has("npus_count")
+}
+
+fn is_json(text: &str) -> bool {
+    text.trim_start().starts_with('{') && text.contains("\"topology\"") && text.contains("\"npus_count\"")
 }
 
 /// How NPUs of a dimension are joined.
@@ -55,7 +59,7 @@ type At<'a> = (&'a str, usize);
 /// # Errors
 /// A list that is missing or has another length, a number that is none, a shape that is not drawn, three dimensions.
 pub fn read(source: Source<'_>, base: &ClusterSpec, like: &str) -> Result<(String, Vec<String>), TopologiesError> {
-    let lists = lists(source)?;
+    let lists = if is_json(source.text) { lists_of_json(source)? } else { lists(source)? };
     let [shapes, counts, rates, latencies] = &lists;
     let mut dimensions = Vec::new();
     for ((shape, count), rate) in shapes.iter().zip(counts).zip(rates) {
@@ -174,6 +178,35 @@ fn dimension(source: Source<'_>, shape: &At<'_>, count: &At<'_>, rate: &At<'_>) 
     Ok(Dimension { shape, npus, rate: Bandwidth::from_gb_per_s(gigabytes * GIB / 1e9) })
 }
 
+/// The four lists of the form in JSON.
+fn lists_of_json(source: Source<'_>) -> Result<[Vec<At<'_>>; 4], TopologiesError> {
+    let text = source.text;
+    let whole = |message: String, hint: &str| TopologiesError::Contradiction(source.whole(message, hint));
+    let value: serde_json::Value = serde_json::from_str(text)
+        .map_err(|error| whole(format!("it is no JSON: {error}"), "give the file as ASTRA-sim reads it"))?;
+    let keys =
+        value.as_object().map(|object| object.keys().map(String::as_str).collect::<Vec<_>>()).unwrap_or_default();
+    if let Some(other) = keys.into_iter().find(|key| !KEYS.contains(key)) {
+        let hint = "expected topology, npus_count, bandwidth and latency";
+        return Err(whole(format!("the key `{}` is not read", quote(other)), hint));
+    }
+    let mut lists: [Vec<At<'_>>; 4] = Default::default();
+    for (list, key) in lists.iter_mut().zip(KEYS) {
+        // Words of the file have no brackets in them, so that a list ends at the first.
+        let begin = text.find(&format!("\"{key}\"")).and_then(|at| Some(at + text[at..].find('[')? + 1));
+        let end = begin.and_then(|begin| Some(begin + text[begin..].find(']')?));
+        let Some((begin, end)) = begin.zip(end) else { continue };
+        for part in text[begin..end].split(',').filter(|part| !part.trim().is_empty()) {
+            let value = part.trim().trim_matches('"');
+            list.push((value, value.as_ptr() as usize - text.as_ptr() as usize));
+        }
+        if list.len() > MAX_DIMENSIONS {
+            return Err(whole(format!("`{key}` has more than {MAX_DIMENSIONS} dimensions"), "take a smaller network"));
+        }
+    }
+    of_equal_length(source, lists)
+}
+
 /// The four lists, of equal length.
 fn lists(source: Source<'_>) -> Result<[Vec<At<'_>>; 4], TopologiesError> {
     let mut lists: [Vec<At<'_>>; 4] = Default::default();
@@ -232,6 +265,10 @@ fn lists(source: Source<'_>) -> Result<[Vec<At<'_>>; 4], TopologiesError> {
             }
         }
     }
+    of_equal_length(source, lists)
+}
+
+fn of_equal_length<'a>(source: Source<'_>, lists: [Vec<At<'a>>; 4]) -> Result<[Vec<At<'a>>; 4], TopologiesError> {
     let length = lists[0].len();
     match lists.iter().zip(KEYS).find(|(list, _)| list.len() != length || list.is_empty()) {
         None => Ok(lists),

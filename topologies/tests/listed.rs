@@ -107,6 +107,15 @@ fn an_infiniband_network_is_its_cables() {
     said(&notes, "the cables of the hosts carry 50 GB/s; the machine's NICs, which count here, 25 GB/s");
     said(&notes, "stands for 2 switches of layer 1 in parallel");
     said(&notes, "2 ports of adapters without the name of a host (`MT4129 ConnectX7 Mellanox Technologies`)");
+    // Slower cables between switches leave the ports of hosts as they are.
+    let slow = |line: &str| {
+        let upwards = line.starts_with('[') && line.contains("\"S-") && !line.contains("(e09d");
+        (if upwards { line.replace("4xNDR", "4xEDR") } else { line.to_owned() }) + "\n"
+    };
+    let text: String = fixture("ibnetdiscover-short.txt").lines().map(slow).collect();
+    let (_, topology, _) = read_back(&import(&text, "ib.txt", Some("kestrel-h100")).unwrap());
+    assert_eq!(rate(&topology, "a06-p1-dgx-02-c02/nic1", "A09-P1-IBLEAF-04-02"), 25.0);
+    assert_eq!(rate(&topology, "A09-P1-IBLEAF-04-02", "A10-P1-IBSPINE-02"), 4.0 * 12.5);
 }
 
 /// A rail-optimised network of three layers as ibnetdiscover prints it: `units` of 4 hosts with 2 ports.
@@ -261,25 +270,63 @@ fn a_log_without_devices_needs_a_machine() {
     said(&notes, "a host of the log has 4 ranks, one of `dgx-h100` 8 GPUs");
 }
 
+/// Goal: ranks of a log are told apart where threads of one process write it, and behind the tags of mpirun; both are the same
+/// machine as the log of processes. Method: its process numbers are made one a host, and tags put in front.
+#[test]
+fn logs_of_threads_and_of_mpirun_are_read_alike() {
+    let plain = fixture("nccl-graph.log");
+    let without_graph = |text: &str| {
+        let kept =
+            |line: &&str| !line.starts_with('#') && (line.contains("ncclCommInit") || line.contains("NCCL version"));
+        text.lines().filter(kept).map(|line| format!("{line}\n")).collect::<String>()
+    };
+    let threads = ["100", "101", "102", "103"].iter().fold(plain.clone(), |text, process| {
+        ["gpu01", "gpu02"]
+            .iter()
+            .fold(text, |text, host| text.replace(&format!("{host}:{process}:"), &format!("{host}:100:")))
+    });
+    assert!(threads.contains("gpu02:100:123 [3]") && !threads.contains(":103:"));
+    // A tag is of the process that writes.
+    let tagged = |text: &str| {
+        let tag = |line: &str| {
+            let process = line.split(':').take(2).collect::<Vec<_>>().join(":");
+            let number = usize::from(process.starts_with("gpu02")) * 4
+                + usize::from(process.as_bytes()[process.len() - 1] - b'0');
+            if line.starts_with('#') { format!("{line}\n") } else { format!("[1,{number}]<stdout>:{line}\n") }
+        };
+        text.lines().map(tag).collect::<String>()
+    };
+    for text in [&plain, &without_graph(&plain)] {
+        let of = |text: &str| {
+            let imported = import(text, "nccl.log", Some("dgx-h100"));
+            imported.unwrap_or_else(|e| panic!("{}\n{text}", e.render()))
+        };
+        let expected = of(text);
+        for other in [&threads, &tagged(&plain), &tagged(&threads)] {
+            let other = if text == &plain { other.clone() } else { without_graph(other) };
+            let found = of(&other);
+            assert_eq!(found.text, expected.text, "{other}");
+            assert_eq!(found.notes, expected.notes, "{other}");
+        }
+    }
+}
+
 /// Goal: ASTRA-sim's own networks are hosts of that shape, at their rates of 2^30 bytes; the next dimension are hosts.
 #[test]
 fn networks_of_astra_sim_are_machines() {
     let gib = |count: f64| count * 1.073_741_824;
-    for (name, gpus, ends) in
-        [("astra-hgx-h100.yml", 8, 400.0), ("astra-ring-4.yml", 4, 50.0), ("astra-full-8.yml", 8, 50.0)]
-    {
+    for (name, gpus, ends, links) in [
+        ("astra-hgx-h100.yml", 8, 400.0, (1, 1)),
+        ("astra-hgx-h100.json", 8, 400.0, (1, 1)),
+        ("astra-ring-4.yml", 4, 50.0, (2, 2)),
+        ("astra-full-8.yml", 8, 50.0, (7, 7)),
+    ] {
         let (spec, topology, notes) = cluster(name, Some("dgx-h100"));
         assert_eq!((spec.host_count(), topology.ranks()), (1, gpus), "{name}");
         let nvlinks = &spec.groups[0].host.gpus[0].nvlinks;
         assert!((nvlinks[0].rate_per_link.gb_per_s() - gib(ends)).abs() < 1e-3, "{name}: {nvlinks:?}");
         let (count, peers) = (nvlinks.iter().map(|n| n.count).sum::<u32>(), nvlinks.len());
-        assert_eq!(
-            (count, peers),
-            [(1, 1), (2, 2), (7, 7)][["astra-hgx-h100.yml", "astra-ring-4.yml", "astra-full-8.yml"]
-                .iter()
-                .position(|n| *n == name)
-                .unwrap()]
-        );
+        assert_eq!((count, peers), links, "{name}");
         assert_eq!(spec.groups[0].host.gpus[0].gpu.model, "H100-SXM5-80GB");
         said(&notes, "latencies are those of the profile");
     }
@@ -295,6 +342,15 @@ fn networks_of_astra_sim_are_machines() {
         (two.replace("400,", "x,"), "`x` is no bandwidth"),
         (two.replace("latency", "delay"), "the key `delay` is not read"),
         (two.replace("[ 4, 3 ]", "4"), "`4` is no list"),
+        (
+            r#"{"topology": ["Switch"], "npus_count": [8, 2], "bandwidth": [1], "latency": [1]}"#.to_owned(),
+            "`npus_count` has 2 entries",
+        ),
+        (
+            r#"{"topology": ["Switch"], "npus_count": [8], "bandwidth": [1], "delay": [1]}"#.to_owned(),
+            "the key `delay` is not read",
+        ),
+        (r#"{"topology": ["Switch"], "npus_count": [8]"#.to_owned(), "it is no JSON"),
         (
             two.replace("[ 4, 3 ]", "[ 4, 3, 2 ]").replacen("- Switch\n", "- Switch\n  - Switch\n", 1),
             "`bandwidth` has 2 entries",
@@ -414,6 +470,15 @@ fn a_listed_network_is_drawn_and_checked() {
     assert_eq!(rate(&topology, "n2/nic1", "b"), 25.0);
     assert_eq!(rate(&topology, "a", "top"), 3.0 * 12.5);
     assert_eq!(rate(&topology, "b", "top"), 3.0 * 25.0, "three ports, non-blocking");
+    // The rate of uplinks is their own, with and without their number.
+    let own = read_toml(&LISTED.replacen("uplinks = 3", "uplinks = 3\nuplink_rate = \"400 Gb/s\"", 1)).unwrap();
+    assert_eq!((rate(&own, "n0/nic1", "a"), rate(&own, "a", "top"), rate(&own, "b", "top")), (12.5, 150.0, 75.0));
+    let alone = read_toml(&LISTED.replacen("uplinks = 3", "uplink_rate = \"400 Gb/s\"", 1)).unwrap();
+    assert_eq!(
+        (rate(&alone, "n0/nic1", "a"), rate(&alone, "a", "top")),
+        (12.5, 100.0),
+        "five ports of 12.5 fill two of 50"
+    );
     for (from, to, expected) in [
         ("nics = [1]", "nics = [0]", &["in another switch too", "t.toml:13"][..]),
         (", { hosts = \"n2\", nics = [1] }", "", &["NIC 1 of `n2` is in no switch"]),
@@ -435,7 +500,7 @@ fn a_listed_network_is_drawn_and_checked() {
 }
 
 /// All samples, with a machine that fits.
-const SAMPLES: [(&str, &str); 8] = [
+const SAMPLES: [(&str, &str); 9] = [
     ("slurm-tree.conf", "dgx-h100"),
     ("slurm-block.conf", "gb200-nvl72"),
     ("ibnetdiscover-short.txt", "kestrel-h100"),
@@ -444,6 +509,7 @@ const SAMPLES: [(&str, &str); 8] = [
     ("nccl-graph.log", "dgx-h100"),
     ("slurm-block.conf", "dgx-a100"),
     ("astra-ring-4.yml", "dgx-h100"),
+    ("astra-hgx-h100.json", "dgx-h100"),
 ];
 
 fn try_all(text: &str, like: &str) {

@@ -3,13 +3,11 @@
 //! Keys are those of its `json/inspector_json.cc` up to format 4.4. A time is that of the kernel, which waits inside for the
 //! last rank; of all calls that are alike, the lower quartile is taken.
 
-use std::collections::BTreeMap;
-
 use collcast_sim::collective::{Algorithm, Collective, Protocol};
-use collcast_sim::measurement::{Choice, Measurement, Origin, Settings};
-use collcast_sim::units::{Bytes, SimDuration};
+use collcast_sim::measurement::Choice;
 use serde::Deserialize;
 
+use super::alike::{Alike, Calls};
 use super::error::ReadError;
 use super::parsed::{Input, Parsed, TIME_MAX_US, TIME_MIN_US};
 use super::sidecar::shortened;
@@ -52,33 +50,13 @@ struct Perf {
     coll_proto: Option<String>,
 }
 
-/// Calls that are alike.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Alike {
-    collective: Collective,
-    ranks: u32,
-    hosts: Option<u32>,
-    size: u64,
-    chosen: Option<Choice>,
-}
-
-/// Times of calls that are alike, and the line of the first.
-#[derive(Default)]
-struct Times {
-    line: u64,
-    us: Vec<f64>,
-}
-
 /// Reads the text of one file: records a line each, or set over several lines.
 pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
     let mut out = Parsed::default();
-    let mut all: BTreeMap<Alike, Times> = BTreeMap::new();
+    let mut all = Calls::default();
     let (mut by_host, mut pairs) = (0_u64, 0_u64);
     let mut take = |line: u64, record: Record, out: &mut Parsed| match usable(record) {
-        Ok((alike, us)) => {
-            let times = all.entry(alike).or_insert_with(|| Times { line, us: Vec::new() });
-            times.us.push(us);
-        }
+        Ok((alike, us)) => all.add(line, alike, us),
         Err(Unused::Pair) => pairs += 1,
         Err(Unused::HostClock) => by_host += 1,
         Err(Unused::Because(why)) => {
@@ -118,25 +96,12 @@ pub(super) fn parse(input: &Input<'_>) -> Result<Parsed, ReadError> {
             ),
         );
     }
-    let calls: usize = all.values().map(|times| times.us.len()).sum();
-    for (alike, times) in all {
-        if out.rows.len() >= input.rows_left {
-            return Err(input.too_many_rows());
-        }
-        out.rows.push(row(input, &alike, times));
-    }
-    if out.rows.is_empty() {
+    if all.kinds() == 0 {
         out.reason = Some("no record of NCCL Inspector in it has a time of a GPU".to_owned());
     } else {
-        out.note(
-            None,
-            format!(
-                "{calls} calls by NCCL Inspector, of {} kinds: a row is the lower quartile of its calls, since kernels wait \
-                 for late ranks. Launches are not in these times, so that small calls seem fast",
-                out.rows.len()
-            ),
-        );
+        out.note(None, all.told("NCCL Inspector"));
     }
+    out.rows = input.rows_of(all)?;
     Ok(out)
 }
 
@@ -191,27 +156,6 @@ fn usable(record: Record) -> Result<(Alike, f64), Unused> {
     let algorithm = perf.coll_algo.and_then(|name| name.parse::<Algorithm>().ok());
     let protocol = perf.coll_proto.and_then(|name| name.parse::<Protocol>().ok());
     let chosen = algorithm.zip(protocol).map(|(algorithm, protocol)| Choice { algorithm, protocol, channels: None });
-    Ok((Alike { collective, ranks: record.header.n_ranks, hosts: record.header.nnodes, size, chosen }, us))
-}
-
-fn row(input: &Input<'_>, alike: &Alike, times: Times) -> Measurement {
-    let mut us = times.us;
-    us.sort_by(f64::total_cmp);
-    Measurement {
-        run: input.stem.to_owned(),
-        collective: alike.collective,
-        ranks: alike.ranks,
-        hosts: alike.hosts.filter(|&hosts| hosts > 0).or(input.sidecar.nodes),
-        launch: input.sidecar.launch,
-        timing: None,
-        dtype: None,
-        op: None,
-        root: None,
-        in_place: false,
-        size: Bytes(alike.size),
-        time: SimDuration::from_us(us[us.len() / 4]),
-        settings: Settings { nccl: input.sidecar.nccl.clone(), ..Settings::default() },
-        chosen: alike.chosen,
-        origin: Origin { file: input.path.display().to_string(), line: times.line },
-    }
+    let Header { n_ranks, nnodes } = record.header;
+    Ok((Alike { collective, ranks: n_ranks, hosts: nnodes, dtype: None, size, chosen }, us))
 }

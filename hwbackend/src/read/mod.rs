@@ -1,4 +1,5 @@
-//! Measurements from the files people have: nccl-tests text and JSON, records of NCCL Inspector, CSV, folders of them.
+//! Measurements from the files people have: nccl-tests text and JSON, records of NCCL's profiler plugins, CSV, folders of
+//! them.
 //!
 //! [`read_paths`] is the way in. A file that the user names must be usable, or it is an error
 //! that says why. A file met in a folder is either read, or named in its [`FileReport`] with
@@ -10,17 +11,20 @@
 //! `launch`, `calls` of the timed loop and `timed = "rank 0"`. What the data file itself says wins, but for `nodes`. `publisher` says who measured, where
 //! several files are of one; rows on more than `hosts_at_most` hosts are not asked for.
 
+mod alike;
 mod bus;
 mod error;
 mod inspector;
 mod json;
 mod log;
 mod parsed;
+mod profiler;
 mod program;
 mod settings;
 mod sidecar;
 mod table;
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::io::Read as _;
@@ -30,6 +34,7 @@ use collcast_sim::collective::Collective;
 use collcast_sim::hash::fnv1a;
 use collcast_sim::measurement::Measurement;
 
+use alike::Profile;
 pub use error::ReadError;
 pub use json::without_secrets;
 pub use parsed::{ENVIRONMENT, Note, ROWS_MAX, ReadOptions, UNSAID};
@@ -76,7 +81,7 @@ impl ReadReport {
 pub enum FileKind {
     /// Text, as nccl-tests prints it.
     Log,
-    /// JSON, as nccl-tests `-J`, NCCL Inspector or Collcast write it.
+    /// JSON, as nccl-tests `-J`, NCCL's profiler plugins or Collcast write it.
     Json,
     /// CSV with a header.
     Csv,
@@ -252,8 +257,13 @@ pub fn read_paths(paths: &[PathBuf], options: &ReadOptions) -> Result<ReadReport
     if paths.is_empty() {
         return Err(ReadError::NoPaths);
     }
-    let mut collector =
-        Collector { options: *options, report: ReadReport::default(), spans: Vec::new(), seen: BTreeSet::new() };
+    let mut collector = Collector {
+        options: *options,
+        report: ReadReport::default(),
+        spans: Vec::new(),
+        seen: BTreeSet::new(),
+        profiled: BTreeMap::new(),
+    };
     for path in paths {
         let metadata = fs::metadata(path).map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => ReadError::Missing { path: path.clone() },
@@ -265,7 +275,7 @@ pub fn read_paths(paths: &[PathBuf], options: &ReadOptions) -> Result<ReadReport
             collector.named_file(path)?;
         }
     }
-    Ok(collector.finish())
+    collector.finish()
 }
 
 struct Collector {
@@ -274,6 +284,8 @@ struct Collector {
     /// Of each file report, where its measurements begin and end.
     spans: Vec<(usize, usize)>,
     seen: BTreeSet<PathBuf>,
+    /// Calls by communicator whose rows come when all ranks are read, with the report of the first file of each.
+    profiled: BTreeMap<u64, (usize, Profile)>,
 }
 
 impl Collector {
@@ -287,11 +299,11 @@ impl Collector {
             return Ok(());
         }
         let (mut report, parsed) = read_file(path, &self.options, self.rows_left())?;
-        if parsed.rows.is_empty() {
+        if parsed.rows.is_empty() && parsed.profiles.is_empty() {
             return Err(ReadError::NotUnderstood { path: path.to_owned(), reason: parsed.reason() });
         }
         report.take(&parsed);
-        self.push(report, parsed.rows);
+        self.take(report, parsed);
         Ok(())
     }
 
@@ -312,7 +324,7 @@ impl Collector {
             self.push(FileReport::new(&path, FileKind::Other, outcome), Vec::new());
         }
         let first = self.report.files.len();
-        let before = self.report.measurements.len();
+        let before = (self.report.measurements.len(), self.profiled.len());
         let stems: BTreeSet<PathBuf> =
             files.iter().filter(|path| is_data(path)).map(|path| path.with_extension("")).collect();
         let mut known = false;
@@ -333,7 +345,7 @@ impl Collector {
             match read_file(path, &self.options, self.rows_left()) {
                 Ok((mut report, parsed)) => {
                     report.take(&parsed);
-                    self.push(report, parsed.rows);
+                    self.take(report, parsed);
                 }
                 Err(error @ ReadError::TooManyRows { .. }) => return Err(error),
                 Err(error) => {
@@ -349,7 +361,7 @@ impl Collector {
                 }
             }
         }
-        if self.report.measurements.len() == before && !known {
+        if (self.report.measurements.len(), self.profiled.len()) == before && !known {
             let reasons = self.report.files[first..]
                 .iter()
                 .filter_map(|file| match &file.outcome {
@@ -373,6 +385,19 @@ impl Collector {
         ROWS_MAX - self.report.measurements.len().min(ROWS_MAX)
     }
 
+    fn take(&mut self, report: FileReport, parsed: Parsed) {
+        let file = self.report.files.len();
+        for (communicator, profile) in parsed.profiles {
+            match self.profiled.entry(communicator) {
+                Entry::Vacant(free) => {
+                    free.insert((file, profile));
+                }
+                Entry::Occupied(mut known) => known.get_mut().1.extend(profile),
+            }
+        }
+        self.push(report, parsed.rows);
+    }
+
     fn push(&mut self, mut report: FileReport, rows: Vec<Measurement>) {
         report.rows = rows.len();
         let begin = self.report.measurements.len();
@@ -381,11 +406,35 @@ impl Collector {
         self.report.files.push(report);
     }
 
-    fn finish(mut self) -> ReadReport {
+    fn finish(mut self) -> Result<ReadReport, ReadError> {
         if !self.options.keep_duplicates {
             self.merge_duplicates();
         }
-        self.report
+        let mut unsized_calls = None;
+        for (file, profile) in std::mem::take(&mut self.profiled).into_values() {
+            let left = self.rows_left();
+            let report = &mut self.report.files[file];
+            let note = |text: String| Note { line: None, text: sidecar::message(text) };
+            match profile.finish() {
+                Ok((rows, _)) if rows.len() > left => {
+                    return Err(ReadError::TooManyRows { path: report.path.clone(), limit: ROWS_MAX });
+                }
+                Ok((rows, notes)) => {
+                    report.notes.extend(notes.into_iter().map(note));
+                    report.rows += rows.len();
+                    self.report.measurements.extend(rows);
+                }
+                Err(reason) => {
+                    let path = report.path.clone();
+                    report.notes.push(note(reason.clone()));
+                    unsized_calls.get_or_insert(ReadError::NotUnderstood { path, reason });
+                }
+            }
+        }
+        match unsized_calls {
+            Some(error) if self.report.measurements.is_empty() => Err(error),
+            _ => Ok(self.report),
+        }
     }
 
     /// A log and the CSV made from it hold the same rows; these count once. What only the
@@ -492,7 +541,7 @@ impl FileReport {
         self.gpus.clone_from(&parsed.gpus);
         self.on_cpu = parsed.on_cpu;
         self.unsaid.clone_from(&parsed.unsaid);
-        self.outcome = if parsed.rows.is_empty() {
+        self.outcome = if parsed.rows.is_empty() && parsed.profiles.is_empty() {
             Outcome::NotUnderstood(parsed.reason.clone().unwrap_or_else(|| "it has no rows".to_owned()))
         } else {
             Outcome::Read
@@ -540,12 +589,14 @@ fn parse(
     let text = String::from_utf8_lossy(bytes);
     let input = Input { path, text: &text, stem, sidecar, options, rows_left };
     let inspected = inspector::is(&text);
-    let kind = if inspected { FileKind::Json } else { kind_of(path, &text) };
-    if kind == FileKind::Json && !inspected && text.len() as u64 > JSON_BYTES_MAX {
+    let profiled = profiler::is(&text);
+    let kind = if inspected || profiled { FileKind::Json } else { kind_of(path, &text) };
+    if kind == FileKind::Json && !inspected && !profiled && text.len() as u64 > JSON_BYTES_MAX {
         return Err(ReadError::FileTooLarge { path: path.to_owned(), bytes: text.len() as u64, limit: JSON_BYTES_MAX });
     }
     let mut parsed = match kind {
         _ if inspected => inspector::parse(&input)?,
+        _ if profiled => profiler::parse(&input),
         FileKind::Json => json::parse(&input)?,
         FileKind::Csv => table::parse(&input)?,
         FileKind::Log => log::parse(&input)?,

@@ -6,6 +6,7 @@ use std::path::Path;
 use collcast_sim::collective::Collective;
 use collcast_sim::measurement::Measurement;
 
+use super::alike::{Calls, Profiles, Whose};
 use super::error::ReadError;
 use super::program::collective_in_name;
 use super::settings;
@@ -77,6 +78,28 @@ impl Input<'_> {
             })
     }
 
+    /// Whose calls are in it, as a run of this name.
+    pub(super) fn whose(&self, run: &str) -> Whose {
+        Whose {
+            run: run.to_owned(),
+            file: self.path.display().to_string(),
+            hosts: self.sidecar.nodes,
+            launch: self.sidecar.launch,
+            nccl: self.sidecar.nccl.clone(),
+        }
+    }
+
+    /// The rows of calls in it.
+    ///
+    /// # Errors
+    /// More rows than one call may read.
+    pub(super) fn rows_of(&self, calls: Calls) -> Result<Vec<Measurement>, ReadError> {
+        if calls.kinds() > self.rows_left {
+            return Err(self.too_many_rows());
+        }
+        Ok(calls.rows(&self.whose(self.stem)))
+    }
+
     pub(super) fn too_many_rows(&self) -> ReadError {
         ReadError::TooManyRows { path: self.path.to_owned(), limit: ROWS_MAX }
     }
@@ -99,6 +122,8 @@ pub(super) struct Parsed {
     pub(super) gpus: BTreeSet<String>,
     pub(super) on_cpu: bool,
     pub(super) unsaid: Option<String>,
+    /// Calls whose rows come when the files of all ranks are read.
+    pub(super) profiles: Profiles,
     /// Why there are no rows.
     pub(super) reason: Option<String>,
 }

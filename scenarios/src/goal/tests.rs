@@ -39,6 +39,15 @@ fn a_sample_of_the_peers_is_a_workload() {
     assert_eq!(notes, Vec::<String>::new());
 }
 
+/// Goal: another of its samples, of 16 ranks and one tag, is a tree of 15 messages.
+#[test]
+fn a_sample_with_one_tag_is_a_tree() {
+    let Run { graph, notes } = graph(include_str!("../../tests/data/goal/binary_tree_16.goal"));
+    let sends = |rank| ops(&graph, rank).iter().filter(|op| op.1 == "send 1").count();
+    assert_eq!((graph.ranks.len(), (0..16).map(sends).sum::<usize>(), sends(0), sends(1)), (16, 15, 4, 3));
+    assert!(notes.is_empty() && ops(&graph, 15)[0].1 == "recv 1", "{notes:?}");
+}
+
 /// Goal: an operation of one CPU that is ready later stands later, so that ranks do not wait for each other for ever.
 #[test]
 fn calculations_stand_in_the_order_in_which_they_are_ready() {
@@ -101,6 +110,44 @@ fn mistakes_are_refused_with_their_line() {
     }
 }
 
+/// Goal: the binary form is that of LogGOPSim's converter, byte by byte. Method: a schedule of two ranks, put together by hand
+/// after its source.
+#[test]
+fn the_binary_form_is_that_of_the_converter() {
+    let text = "num_ranks 2\nrank 0 {\na: calc 5 cpu 1\nb: send 7b to 1 tag 3 nic 2\nb requires a\n}\nrank 1 {\nr: recv 7b from 0 tag 3\n}\n";
+    let bytes = to_binary(&read(text, "t").unwrap()).unwrap();
+    let numbers = |values: &[u32]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
+    let part = [
+        numbers(&[2, 1, 0]),
+        [numbers(&[0]), vec![3], numbers(&[0, 5, 0, 0]), vec![1, 0], numbers(&[1, 0, 0, 1])].concat(),
+        [numbers(&[1]), vec![1], numbers(&[1, 7, 0, 3]), vec![0, 2], numbers(&[0, 1, 0, 1])].concat(),
+        numbers(&[1]),
+    ]
+    .concat();
+    let other = [numbers(&[1, 1, 0, 0]), vec![2], numbers(&[0, 7, 0, 3]), vec![0, 0], numbers(&[0, 0, 0, 0])].concat();
+    let begin = 4 + 2 + 32;
+    let table: Vec<u8> = [begin, begin + part.len(), begin + part.len(), begin + part.len() + other.len()]
+        .iter()
+        .flat_map(|&at| (at as u64).to_le_bytes())
+        .collect();
+    let head = [4223_u64.to_le_bytes().to_vec(), numbers(&[2]), vec![1, 2]].concat();
+    assert_eq!(bytes, [head, table, part, other].concat());
+    for (change, expected) in [
+        (None, "it ends before byte"),
+        (Some((8, 0_u8)), "0 ranks"),
+        (Some((8 + begin + 12 + 4, 9)), "is of kind 9"),
+        (Some((8 + begin + 12, 1)), "operation 0 of rank 0 waits for 1 others, and 0 say so"),
+    ] {
+        let mut wrong = bytes.clone();
+        match change {
+            Some((at, value)) => wrong[at] = value,
+            None => wrong.truncate(bytes.len() - 30),
+        }
+        let error = from_binary(&wrong, "b.bin").unwrap_err().to_string();
+        assert!(error.contains(expected) && error.contains("b.bin"), "{error}");
+    }
+}
+
 /// Kind, bytes, peer, tag, CPU, NIC; and what it waits for.
 type Drawn = ((u8, u32, u32, u32, u32, u32), u16, u16);
 
@@ -140,6 +187,30 @@ proptest! {
         let text = write(&goal, "a comment\nof two lines");
         prop_assert_eq!(&read(&text, "t").unwrap(), &goal);
         let _ = goal.graph();
+    }
+
+    /// Goal: the same through the binary form, where dependencies have no order; cut or changed bytes are refused or read.
+    #[test]
+    fn a_schedule_survives_the_binary_form(goal in any_goal(), at in any::<u16>(), bits in any::<u8>()) {
+        let bytes = to_binary(&goal).unwrap();
+        prop_assert!(is_binary(&bytes));
+        let mut sorted = from_binary(&bytes, "b").unwrap();
+        let mut expected = goal;
+        for operation in sorted.ranks.iter_mut().chain(&mut expected.ranks).flatten() {
+            operation.requires.sort_unstable();
+            operation.irequires.sort_unstable();
+        }
+        prop_assert_eq!(&sorted, &expected);
+        let at = usize::from(at) % bytes.len();
+        // What nothing points at is not missed.
+        if at + 200 < bytes.len() || at < 80 {
+            prop_assert!(from_binary(&bytes[..at], "b").is_err());
+        }
+        let mut changed = bytes;
+        changed[at] ^= bits;
+        if let Ok(goal) = from_binary(&changed, "b") {
+            let _ = goal.graph();
+        }
     }
 
     /// Goal: no bytes panic or hang. Method: a sample cut, flipped and mixed with words of the format.

@@ -27,15 +27,16 @@ pub fn looks_like(text: &str) -> bool {
     text.split_whitespace().next().is_some_and(|first| POLICIES.contains(&first) || OTHERS.contains(&first))
 }
 
-/// Reads a workload; `file` is its name for messages.
+/// Reads a workload; `file` is its name for messages. `machine` has the GPUs of the job where the header does not say how many,
+/// as those of ASTRA-sim 1.
 ///
 /// # Errors
 /// A policy that is not run, a header without its numbers, a layer with other columns, numbers that contradict each other.
-pub fn read(text: &str, file: &str) -> Result<Workload, SimaiError> {
+pub fn read(text: &str, file: &str, machine: Option<u32>) -> Result<Workload, SimaiError> {
     let mut lines = (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty());
     let error = |line: usize, reason: String| SimaiError { file: file.to_owned(), line, reason };
     let (number, head) = lines.next().ok_or_else(|| error(1, "the file is empty".to_owned()))?;
-    let mut workload = header(head).map_err(|reason| error(number, reason))?;
+    let mut workload = header(head, machine).map_err(|reason| error(number, reason))?;
     let (number, count) = lines.next().ok_or_else(|| error(number, "the number of layers is missing".to_owned()))?;
     let count: usize =
         count.trim().parse().map_err(|_| error(number, format!("`{}` is no number of layers", short(count.trim()))))?;
@@ -76,7 +77,7 @@ fn short(text: &str) -> String {
     text.chars().take(40).collect()
 }
 
-fn header(line: &str) -> Result<Workload, String> {
+fn header(line: &str, machine: Option<u32>) -> Result<Workload, String> {
     let mut words = line.split_whitespace();
     let policy = words.next().unwrap_or_default();
     if OTHERS.contains(&policy) {
@@ -126,7 +127,12 @@ fn header(line: &str) -> Result<Workload, String> {
         Some(value) => Err(format!("`{what}` is {value}: 1 to {GPUS_MAX} are read")),
         None => Err(format!("the header has no `{what}`")),
     };
-    let gpus = positive(gpus, "all_gpus")?;
+    if let (None, Some(machine)) = (gpus, machine) {
+        notes.push(format!(
+            "the header has no `all_gpus`: the {machine} GPUs of the machine take part, as with ASTRA-sim"
+        ));
+    }
+    let gpus = positive(gpus.or(machine.map(u64::from)), "all_gpus")?;
     let tensor = positive(tensor, "model_parallel_NPU_group")?;
     let expert = positive(expert.or(Some(1)), "ep")?;
     let pipeline = positive(pipeline.or(Some(1)), "pp")?;
@@ -138,7 +144,7 @@ fn header(line: &str) -> Result<Workload, String> {
     if !data.is_multiple_of(u64::from(expert)) {
         return Err(format!("{data} data parallel ranks are no multiple of {expert} expert parallel ones"));
     }
-    if pipeline > 1 && notes.is_empty() {
+    if pipeline > 1 && !notes.iter().any(|note| note.contains("pp_comm")) {
         notes.push(format!("{pipeline} stages do the same, without messages between them"));
     }
     Ok(Workload { gpus, tensor, expert, pipeline, checkpoints, initiates, layers: Vec::new(), notes })

@@ -1,7 +1,7 @@
 //! SimAI's own examples as steps, what is refused, and that no bytes break the reader.
 
 use collcast_sim::collective::Collective;
-use collcast_sim::workload::What;
+use collcast_sim::workload::{OpGraph, What};
 use proptest::prelude::*;
 
 use super::*;
@@ -12,7 +12,7 @@ const MICRO: &str = include_str!("../../tests/data/simai/microAllReduce.txt");
 const EXPERTS: &str = include_str!("../../tests/data/simai/workload_ep_test.txt");
 
 fn run(text: &str) -> Run {
-    read(text, "t.txt").unwrap_or_else(|e| panic!("{e}")).graph(0)
+    read(text, "t.txt", None).unwrap_or_else(|e| panic!("{e}")).graph(0)
 }
 
 /// Goal: the smallest example is one call of 512 MiB after a computation of 556 us.
@@ -30,10 +30,44 @@ fn one_layer_is_a_computation_and_a_call() {
     assert_eq!(notes, Vec::<String>::new());
 }
 
+/// Goal: data parallel calls beside tensor parallel ones are those of SimAI's example; workloads of ASTRA-sim 1 take the
+/// machine's GPUs, and a policy that is not run is refused by name.
+#[test]
+fn further_examples_of_the_peers_are_workloads() {
+    let Run { graph, .. } = run(include_str!("../../tests/data/simai/microAllReduce_dp.txt"));
+    let calls = |graph: &OpGraph| {
+        let of = |what: &What| match what {
+            What::Collective(call) => Some((call.collective, call.bytes.0 >> 20, call.group)),
+            _ => None,
+        };
+        graph.programs[0].ops.iter().filter_map(|op| of(&op.what)).collect::<Vec<_>>()
+    };
+    let reduce = |mebibytes, group| (Collective::AllReduce, mebibytes, group);
+    assert_eq!(calls(&graph), [reduce(16, 0), reduce(16, 0), reduce(128, 1), reduce(64, 1)]);
+    let micro = include_str!("../../tests/data/astra/microAllReduce.txt");
+    assert!(looks_like(micro) && read(micro, "t", None).unwrap_err().to_string().contains("no `all_gpus`"));
+    let workload = read(micro, "t", Some(16)).unwrap();
+    assert!(workload.gpus == 16 && workload.notes[0].contains("the 16 GPUs of the machine"), "{:?}", workload.notes);
+    assert_eq!(calls(&workload.graph(0).graph), [reduce(1, 0)]);
+    let transformer = include_str!("../../tests/data/astra/Transformer_HybridParallel_Fwd_In_Bckwd.txt");
+    let workload = read(transformer, "t", Some(16)).unwrap();
+    assert_eq!((workload.tensor, workload.layers.len(), &workload.checkpoints[..]), (4, 21, &[2, 11][..]));
+    // Those of the file, and those that checkpoints repeat.
+    let found = calls(&workload.graph(0).graph);
+    let told = |column: usize| {
+        let lines = transformer.lines().skip(2);
+        lines.filter(|line| line.split_whitespace().nth(column) == Some("ALLREDUCE")).count()
+    };
+    assert!(found.len() >= told(3) + told(6) + told(9), "{found:?}");
+    let custom = include_str!("../../tests/data/astra/sample_per_layer_parallel_HybridCustomized.txt");
+    let error = read(custom, "t", Some(16)).unwrap_err().to_string();
+    assert!(looks_like(custom) && error.contains("the policy HYBRID_CUSTOMIZED is not run"), "{error}");
+}
+
 /// Goal: groups of an example with experts are those that its header says.
 #[test]
 fn groups_follow_from_the_header() {
-    let workload = read(EXPERTS, "t.txt").unwrap();
+    let workload = read(EXPERTS, "t.txt", None).unwrap();
     assert_eq!((workload.gpus, workload.tensor, workload.expert, workload.layers.len()), (32, 4, 4, 43));
     let Run { graph, .. } = workload.graph(0);
     let spec = &graph.ranks[13];
@@ -87,7 +121,7 @@ fn mistakes_are_refused_with_their_line() {
             "no checkpoint is at or before",
         ),
     ] {
-        let error = read(&text, "t").unwrap_err().to_string();
+        let error = read(&text, "t", None).unwrap_err().to_string();
         assert!(error.contains(expected), "`{expected}` of {text:?}: {error}");
     }
 }
@@ -109,7 +143,7 @@ proptest! {
             bytes.splice(start..end, text.bytes());
         }
         bytes.truncate(usize::from(cut) % (2 * bytes.len()) + 1);
-        if let Ok(text) = std::str::from_utf8(&bytes) && let Ok(workload) = read(text, "t") {
+        if let Ok(text) = std::str::from_utf8(&bytes) && let Ok(workload) = read(text, "t", None) {
             let Run { graph, .. } = workload.graph(0);
             prop_assert_eq!(graph.ranks.len(), workload.gpus as usize);
         }

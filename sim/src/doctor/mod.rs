@@ -26,7 +26,7 @@ use crate::units::{Bytes, SimDuration};
 use evidence::{DRAWS, Residual, log_likelihood};
 pub use fault::{Cause, Changed, Fault, Part, with_rate, with_slow};
 pub use hosts::where_scaling_breaks;
-pub use question::Question;
+pub use question::{Question, Timed};
 
 /// One size of a run.
 #[derive(Clone, Debug)]
@@ -290,6 +290,10 @@ impl Case {
         if free(|p| p.question.protocol == Choice::Auto) {
             faults.extend([Protocol::Ll, Protocol::Ll128, Protocol::Simple].map(Fault::Protocol));
         }
+        // A kernel's own time has nothing of the host, nor of a first call.
+        if question.timed == Timed::Kernel {
+            return faults;
+        }
         faults.extend(floors().map(Fault::LaunchFloor));
         faults.extend((1..=4).filter(|&c| c * 3 <= self.points.len()).map(|c| Fault::Cold(c as u32)));
         faults
@@ -352,7 +356,8 @@ impl Case {
             let with = paced(curve, *us);
             with != curve && apart(&with, &paced(&healthy, *us)) >= ALIKE
         };
-        let near = floors().filter(|&us| fault.is_simulated() && PACE.contains(&(f64::from(us) / shortest)));
+        let paces = fault.is_simulated() && self.points[0].question.timed == Timed::Loop;
+        let near = floors().filter(|&us| paces && PACE.contains(&(f64::from(us) / shortest)));
         let beside: Vec<u32> = near.filter(shows).collect();
         let way = |floor: Option<u32>, share: f64| {
             let curve = floor.map_or_else(|| curve.to_vec(), |us| paced(curve, us));
@@ -521,7 +526,8 @@ impl Examination {
         let topology = if few {
             topology.clone()
         } else {
-            let gpus: Vec<_> = (0..fewer).map(|r| topology.gpu_of(Rank(r))).collect();
+            let of_group = |group: u32| (group * ranks..group * ranks + fewer).map(|r| topology.gpu_of(Rank(r)));
+            let gpus: Vec<_> = (0..questions[0].together.max(1)).flat_map(of_group).collect();
             topology.placed(&gpus)?
         };
         let stands_for = |q: &Question| {
@@ -545,9 +551,7 @@ impl Examination {
         let times = questions.iter().zip(&smaller).zip(case.curve_of(Fault::Healthy));
         let time = |((q, smaller), expected): ((&Question, &Question), f64)| match few && q == smaller {
             true => Ok(expected),
-            false => predictor
-                .predict(&smaller.call, smaller.algorithm, smaller.protocol, &smaller.settings)
-                .map(|prediction| prediction.time.as_us()),
+            false => smaller.predict(&predictor).map(|prediction| smaller.time_of(&prediction).as_us()),
         };
         let healthy = times.map(time).collect::<Result<Vec<f64>, PredictError>>()?;
         Ok(Self::of(case, topology, smaller, healthy))
@@ -672,9 +676,9 @@ pub fn curve(changed: &Changed, proofs: &Proofs) -> Result<(Option<Vec<f64>>, u6
     let mut times = Vec::with_capacity(changed.questions.len());
     let mut work = 0;
     for q in &changed.questions {
-        match predictor.predict(&q.call, q.algorithm, q.protocol, &q.settings) {
+        match q.predict(&predictor) {
             Ok(prediction) => {
-                times.push(prediction.time.as_us());
+                times.push(q.time_of(&prediction).as_us());
                 work += prediction.work;
             }
             Err(error) if error.is_internal() => return Err(error),

@@ -12,7 +12,7 @@ use collcast_sim::profile::Profile;
 use collcast_sim::topology::{Gpu, Link, LinkKind, Nic, Topology, TopologyBuilder, VertexKind};
 use collcast_sim::units::Bandwidth;
 
-/// Which cases of a long test run: all with `COLLCAST_ALL=1`, else one in some.
+/// Which cases of a long test run: all with `COLLCAST_ALL_TESTS=1`, else one in some.
 pub(crate) struct Sample {
     every: usize,
     seen: usize,
@@ -21,11 +21,14 @@ pub(crate) struct Sample {
 impl Sample {
     /// One in `every` cases, which is said.
     pub(crate) fn new(test: &str, every: usize) -> Self {
-        if std::env::var_os("COLLCAST_ALL").is_some() {
+        if std::env::var_os("COLLCAST_ALL_TESTS").is_some() {
             return Self { every: 1, seen: 0 };
         }
         // Past what captures the output of tests that pass.
-        let _ = writeln!(std::io::stderr(), "skipped: {test}: all but one in {every} cases; COLLCAST_ALL=1 runs them");
+        let _ = writeln!(
+            std::io::stderr(),
+            "skipped: {test}: all but one in {every} cases; COLLCAST_ALL_TESTS=1 runs them"
+        );
         Self { every, seen: 0 }
     }
 

@@ -89,7 +89,8 @@ pub(in super::super) fn found(all: Command, words: Vec<OsString>, asked: bool) -
     // Before the file is read: its errors are no answer to a question for help or version.
     let given = explicit(&all.clone().ignore_errors(true).try_get_matches_from(&words)?);
     let without = command.is_hide_set() || names.first().is_some_and(|name| WITHOUT.contains(&name.as_str()));
-    let mut defaults = if without { BTreeMap::new() } else { defaults(&all, &names).map_err(refused)? };
+    let mut defaults =
+        if without { BTreeMap::new() } else { defaults(&all, &names).map_err(|error| refused(&error))? };
     let arg_of = |option: &str| command.get_arguments().find(|arg| arg.get_long() == Some(option));
     let apart = |arg: &Arg, other: &Arg| {
         let refuses = |a: &Arg, b: &Arg| command.get_arg_conflicts_with(a).iter().any(|one| one.get_id() == b.get_id());
@@ -115,7 +116,7 @@ pub(in super::super) fn found(all: Command, words: Vec<OsString>, asked: bool) -
     });
     for default in defaults.values_mut() {
         if let Some(arg) = arg_of(&default.option) {
-            default.values = checked(arg, default).map_err(refused)?;
+            default.values = checked(arg, default).map_err(|error| refused(&error))?;
         }
     }
     let ids: BTreeMap<String, String> = (defaults.keys())
@@ -150,7 +151,7 @@ fn without_head(text: &str) -> &str {
 }
 
 /// An error as clap tells its own.
-pub(super) fn refused(error: Error) -> clap::Error {
+pub(super) fn refused(error: &Error) -> clap::Error {
     clap::Error::raw(ErrorKind::ValueValidation, format!("{}\n", without_head(&error.render())))
 }
 

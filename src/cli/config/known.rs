@@ -11,12 +11,13 @@ pub(super) const PREFIX: &str = "COLLCAST_";
 /// The option that shows all this.
 pub(super) const SHOW: &str = "show_config";
 /// Options that no default gives: what is written, where, and whether something is replaced is said each time.
-pub(super) const NEVER: [&str; 20] = [
+pub(super) const NEVER: [&str; 21] = [
     "baseline",
     "break-even",
     "chakra",
     "folder",
     "force",
+    "goal",
     "held-out",
     "history",
     "into",
@@ -33,28 +34,17 @@ pub(super) const NEVER: [&str; 20] = [
     "timeline",
     "update",
 ];
-/// Variables that begin alike and are no defaults: of the program, of the tuner plugin, and of the tests.
-pub(super) const OTHERS: [&str; 20] = [
+/// Variables that begin alike and are no defaults: of the program, of the tuner plugin, and of the script for Slurm.
+pub(super) const OTHERS: [&str; 9] = [
     FILE,
-    "COLLCAST_ALL",
     "COLLCAST_ALWAYS",
-    "COLLCAST_EXHAUSTIVE",
-    "COLLCAST_FIT",
-    "COLLCAST_FUZZ_SECONDS",
     "COLLCAST_GOOD",
-    "COLLCAST_GUEST_SECONDS",
-    "COLLCAST_MODEL",
     "COLLCAST_NCCL_LIBRARY",
     "COLLCAST_PORT",
     "COLLCAST_PROFILES",
-    "COLLCAST_SEEDS",
     "COLLCAST_TUNER_NEXT",
     "COLLCAST_TUNER_RECORD",
     "COLLCAST_TUNER_TABLE",
-    "COLLCAST_UPDATE",
-    "COLLCAST_VERBS",
-    "COLLCAST_VERBS_FAULTS",
-    "COLLCAST_WHEEL_PROFILE",
 ];
 
 /// A default of an option.

@@ -13,6 +13,9 @@ use super::apply::{Found, defaults, found, innermost, named, refused};
 use super::file;
 use super::known::{FILE, SHOW, may, options, variable};
 
+/// The value that an option has where it is left out, and where that is from.
+type Given = Option<(String, String)>;
+
 /// What `--show-config` prints, and how, where words ask for it.
 pub(in super::super) fn shown(all: &Command, words: &[OsString]) -> Option<Result<(Report, OutputArgs), clap::Error>> {
     let matches = all.clone().ignore_errors(true).try_get_matches_from(words).ok()?;
@@ -64,9 +67,10 @@ fn whole(all: &Command) -> Result<Report, clap::Error> {
     ]);
     let mut commands = Vec::new();
     leaves(all, &mut Vec::new(), &mut commands);
-    let mut rows: BTreeMap<&str, BTreeMap<Option<(String, String)>, Vec<String>>> = BTreeMap::new();
+    // Of each option: its defaults, as value and from where, with the commands that have them.
+    let mut rows: BTreeMap<&str, BTreeMap<Given, Vec<String>>> = BTreeMap::new();
     for (names, command) in commands {
-        let defaults = defaults(all, &names).map_err(refused)?;
+        let defaults = defaults(all, &names).map_err(|error| refused(&error))?;
         for option in options(command).into_iter().filter_map(Arg::get_long) {
             let default = defaults.get(option).map(|default| (default.values.join(" "), default.from.clone()));
             rows.entry(option).or_default().entry(default).or_default().push(names.join(" "));

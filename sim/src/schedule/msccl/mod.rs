@@ -16,6 +16,7 @@
 //! `msccl/language/ir.py` (writer, both spellings).
 
 mod algorithm;
+pub mod plan;
 mod read;
 mod write;
 
