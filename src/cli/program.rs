@@ -114,7 +114,7 @@ pub fn main(words: Vec<OsString>, program: Option<PathBuf>) -> ExitCode {
 pub fn exit_code(words: Vec<OsString>, program: Option<PathBuf>) -> u8 {
     call::by_shell(words, program);
     let words = call::words();
-    let result = match expand(Cli::command(), &words).ok().and_then(|words| config::shown(&Cli::command(), &words)) {
+    let result = match expand(&Cli::command(), &words).ok().and_then(|words| config::shown(&Cli::command(), &words)) {
         Some(shown) => shown.map(|(report, output)| output.print(&report, None).map(|()| Code::SUCCESS)),
         None => parsed(&words, false).map(|Parsed { cli, given, taken }| {
             call::with_defaults(taken);
@@ -152,7 +152,7 @@ pub(super) struct Parsed {
 
 /// What words say; whether a program asks.
 pub(super) fn parsed(words: &[OsString], asked: bool) -> Result<Parsed, clap::Error> {
-    let Found { matches, taken, unnamed } = config::found(Cli::command(), expand(Cli::command(), words)?, asked)?;
+    let Found { matches, taken, unnamed } = config::found(Cli::command(), expand(&Cli::command(), words)?, asked)?;
     let given = Named::of(&matches).without_unnamed(&unnamed);
     Ok(Parsed { cli: Cli::from_arg_matches(&matches)?, given, taken: taken.iter().map(Default::told).collect() })
 }

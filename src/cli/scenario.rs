@@ -3,7 +3,6 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use clap::Command;
 use clap::error::ErrorKind;
 use collcast::files::read_text;
 use collcast_scenarios::builtin::serving;
@@ -35,8 +34,8 @@ fn text_of(name: &str) -> Option<String> {
 }
 
 /// Words of a command with a scenario's options in place of its name; those that are given beside it replace its own. Words
-/// without a scenario are as they were. `all` are the commands.
-pub(super) fn expand(mut all: Command, words: &[OsString]) -> Result<Vec<OsString>, clap::Error> {
+/// without a scenario are as they were.
+pub(super) fn expand(all: &clap::Command, words: &[OsString]) -> Result<Vec<OsString>, clap::Error> {
     let command = words.get(1).and_then(|word| word.to_str()).unwrap_or_default();
     if !COMMANDS.iter().any(|(known, _)| *known == command) {
         return Ok(words.to_vec());
@@ -55,7 +54,6 @@ pub(super) fn expand(mut all: Command, words: &[OsString]) -> Result<Vec<OsStrin
     let Some((command, placed)) = COMMANDS.iter().find(|(command, _)| *command == scenario.command) else {
         return Err(refuse(format!("`{}` is no command of scenarios: take serve or transfer", scenario.command)));
     };
-    all.build();
     let options = all.find_subcommand(command);
     let given = |key: &str| {
         let option = options.and_then(|of| of.get_arguments().find(|arg| arg.get_long() == Some(key)));
@@ -99,9 +97,6 @@ pub(super) fn listed() -> String {
 mod tests {
     #![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
 
-    use clap::CommandFactory;
-
-    use super::super::program::Cli;
     use super::*;
 
     fn words(text: &str) -> Vec<OsString> {
@@ -111,22 +106,23 @@ mod tests {
     /// Goal: a name stands for its options, those beside it win, and other words stay as they are.
     #[test]
     fn names_stand_for_options() {
-        let found = expand(Cli::command(), &words("collcast serve llama3-70b-2x8 --rate 3 --format json")).unwrap();
+        let all = crate::cli::definition();
+        let found = expand(&all, &words("collcast serve llama3-70b-2x8 --rate 3 --format json")).unwrap();
         let found: Vec<&str> = found.iter().map(|word| word.to_str().unwrap()).collect();
         assert_eq!(found[..2], ["collcast", "serve"]);
         assert!(found.contains(&"llama3-70b") && found.contains(&"--decode=1x8"), "{found:?}");
         assert!(found.ends_with(&["--rate", "3", "--format", "json"]) && !found.contains(&"--rate=6"), "{found:?}");
-        assert_eq!(expand(Cli::command(), &words("collcast serve kv-1gb")).unwrap()[1], "transfer");
+        assert_eq!(expand(&all, &words("collcast serve kv-1gb")).unwrap()[1], "transfer");
         // By another spelling, and by a letter.
-        let found = expand(Cli::command(), &words("collcast serve mooncake-qwen3-8b --topology dgx-h200")).unwrap();
+        let found = expand(&all, &words("collcast serve mooncake-qwen3-8b --topology dgx-h200")).unwrap();
         assert!(!found.iter().any(|word| word.to_string_lossy().starts_with("--on=")), "{found:?}");
-        let found = expand(Cli::command(), &words("collcast serve kv-1gb -s 2G")).unwrap();
+        let found = expand(&all, &words("collcast serve kv-1gb -s 2G")).unwrap();
         assert!(!found.iter().any(|word| word.to_string_lossy().starts_with("--size=")), "{found:?}");
         // As programs put it.
-        let found = expand(Cli::command(), &words("collcast serve --rate=3 -- llama3-70b-2x8")).unwrap();
+        let found = expand(&all, &words("collcast serve --rate=3 -- llama3-70b-2x8")).unwrap();
         assert!(found.iter().any(|word| word == "--decode=1x8") && !found.iter().any(|word| word == "--"), "{found:?}");
         for same in ["collcast serve llama3-70b", "collcast simulate kv-1gb", "collcast"] {
-            assert_eq!(expand(Cli::command(), &words(same)).unwrap(), words(same));
+            assert_eq!(expand(&all, &words(same)).unwrap(), words(same));
         }
     }
 }
