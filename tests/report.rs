@@ -219,6 +219,69 @@ fn a_browser_shows_pages() {
     }
 }
 
+/// Words between tags, without what stands between words.
+fn plain(markup: &str) -> String {
+    let mut out = String::new();
+    let mut inside = false;
+    for c in markup.chars() {
+        match c {
+            '<' => inside = true,
+            '>' => inside = false,
+            c if !inside && !c.is_whitespace() => out.push(c),
+            _ => {}
+        }
+    }
+    out.replace("&lt;", "<").replace("&gt;", ">").replace("&quot;", "\"").replace("&amp;", "&")
+}
+
+/// Goal: a printed page is whole: every heading, table and row is on it, folded ones too, and no sheet is blank.
+/// Method: the browser prints the gallery to PDF, and pdftotext reads it.
+#[test]
+fn printed_pages_are_whole() {
+    let reader = Command::new("pdftotext").arg("-v").output().is_ok();
+    let Some(browser) = browser().filter(|_| reader) else {
+        let _ = writeln!(std::io::stderr(), "skipped: printed pages: no chromium or no pdftotext is installed");
+        return;
+    };
+    let (folder, at) = folder();
+    let gallery = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/gallery");
+    let pages = std::fs::read_dir(&gallery).unwrap().map(|entry| entry.unwrap().path());
+    for path in pages.filter(|path| path.extension().is_some_and(|e| e == "html")) {
+        let pdf = at("page.pdf");
+        let run = Command::new(&browser)
+            .args(["--headless", "--no-sandbox", "--disable-gpu", "--no-pdf-header-footer"])
+            .args(["--virtual-time-budget=20000", &format!("--print-to-pdf={pdf}")])
+            .arg(format!("--user-data-dir={}", folder.path().join("profile").display()))
+            .arg(format!("file://{}", path.display()))
+            .output()
+            .unwrap();
+        assert!(run.status.success(), "{path:?}");
+        let text = Command::new("pdftotext").args(["-layout", &pdf, "-"]).output().unwrap().stdout;
+        let text = String::from_utf8(text).unwrap();
+        let sheets: Vec<&str> = text.trim_end_matches('\u{c}').split('\u{c}').collect();
+        assert!(sheets.iter().all(|sheet| !sheet.trim().is_empty()), "{path:?}: a blank sheet of {}", sheets.len());
+        let html = std::fs::read_to_string(&path).unwrap();
+        let body = html.split("<script>").next().unwrap();
+        let all: String = text.split_whitespace().collect();
+        let of = |tag: &str, end: &str| -> Vec<String> {
+            body.split(tag).skip(1).map(|rest| plain(&format!("<{}", rest.split(end).next().unwrap()))).collect()
+        };
+        for words in [of("<h2", "</h2>"), of("<caption", "</caption>"), of("text class=\"label\"", "</text>")].concat()
+        {
+            // Long ones break their line beside other columns.
+            let begin: String = words.chars().take(24).collect();
+            assert!(all.contains(&begin), "{path:?}: not printed: {words}");
+        }
+        // The first cell of the last row of each table: what was folded or on a later page of rows.
+        for table in body.split("<tbody>").skip(1).map(|rest| rest.split("</tbody>").next().unwrap()) {
+            let row = table.rsplit("<tr>").next().unwrap();
+            let first = plain(&format!("<td{}", row.split("<td").nth(1).unwrap_or_default()));
+            let begin: String = first.chars().take(12).collect();
+            assert!(all.contains(&begin), "{path:?}: a row is not printed: {first}");
+        }
+    }
+}
+
 /// Goal: the gallery is what its commands write.
 /// Method: they run in a folder of their own, in order. `UPDATE_GOLDEN=1` writes the pages.
 #[test]

@@ -50,6 +50,9 @@ pub(super) struct Domain {
 /// Row and place in it; row 0 are the hosts.
 type Spot = (usize, usize);
 
+/// What a line between two boxes stands for, and between what it runs; none for what is left out.
+type Drawn = Option<(Bundle, Spot, Spot)>;
+
 /// The cluster around the hosts.
 pub(super) struct Fabric {
     pub(super) rows: Vec<Tier>,
@@ -236,7 +239,7 @@ impl Fabric {
 
     fn draw_edges(&self, canvas: &mut Canvas<'_>, areas: &[Vec<Area>]) {
         // Lines between the same two boxes fall into one; what is left out is dashed.
-        let mut lines: BTreeMap<(Spot, Spot), Option<(Bundle, Spot, Spot)>> = BTreeMap::new();
+        let mut lines: BTreeMap<(Spot, Spot), Drawn> = BTreeMap::new();
         for (&(a, b), bundles) in &self.edges {
             let (Some(from), Some(to)) = (self.item(a), self.item(b)) else {
                 continue;
