@@ -6,6 +6,7 @@
 //! is one file without scripts or outside fonts; it brings its own light background, so that
 //! it reads the same on a dark page.
 
+mod busy;
 mod canvas;
 mod dot;
 mod fabric;
@@ -16,7 +17,9 @@ use std::collections::BTreeMap;
 use collcast_sim::ids::VertexId;
 use collcast_sim::topology::{LinkKind, Topology, VertexKind};
 
+use crate::figure::Machine;
 use crate::machine::{Bundle, Bundles, add_link, cut, first_host, gpus_text, kind_text};
+use busy::Busy;
 use canvas::{Anchor, Canvas, Style};
 use fabric::Fabric;
 use host::HostTree;
@@ -27,32 +30,61 @@ const MARGIN: i64 = 28;
 
 /// The picture as SVG.
 pub fn svg(topology: &Topology) -> String {
-    let first = first_host(topology);
-    let tree = HostTree::new(topology, first);
     let mut canvas = Canvas::default();
-
     let name = cut(&topology.name, 60);
     let subtitle = cut(&subtitle(topology), 160);
     canvas.text(MARGIN, 40, &name, Style::Title, Anchor::Start);
     canvas.text(MARGIN, 60, &subtitle, Style::Small, Anchor::Start);
-    let mut y = 80;
-    let host = host::Layout::new(&tree);
+    let (width, y) = rows(topology, first_host(topology), &mut canvas, 80);
+    let (legend_width, y) = legend(topology, &mut canvas, y + 24);
+    let width = width.max(legend_width).max(canvas::small_width(&subtitle)).max(canvas::small_width(&name) * 7 / 3)
+        + 2 * MARGIN;
+    canvas.finish(&topology.name, width, y + MARGIN - 10)
+}
+
+/// The picture as an element of a page, with lines by how busy they are; `labels` are the ids of its name and its words.
+/// The busiest host is the one in full.
+pub(crate) fn busy(machine: &Machine, labels: &str) -> String {
+    let mut canvas = Canvas::of(Busy::new(machine));
+    let (width, y) = rows(&machine.topology, busiest_host(machine), &mut canvas, 4);
+    canvas.finish_inside(&machine.times.join("|"), labels, width + 2 * MARGIN, y + 4)
+}
+
+/// The host whose own links carry most, of equal ones the first.
+fn busiest_host(machine: &Machine) -> usize {
+    let topology = &machine.topology;
+    let mut sums = vec![0.0; topology.hosts().len()];
+    for (&link, shares) in &machine.busy {
+        let (from, to) = topology.ends(link);
+        for host in [from, to].into_iter().filter_map(|end| topology.vertex(end).host) {
+            sums[host.index()] += shares.first().copied().unwrap_or(0.0);
+        }
+    }
+    let has_gpus = |host: usize| !topology.hosts()[host].gpus.is_empty();
+    let most = |best: usize, host: usize| {
+        // What sums differ by in the last digits is no difference.
+        if has_gpus(host) && sums[host] > sums[best] * (1.0 + 1e-9) { host } else { best }
+    };
+    (0..sums.len()).fold(first_host(topology), most)
+}
+
+/// The network with its hosts, and below them one host in full; returns the width and the lower end.
+fn rows(topology: &Topology, first: usize, canvas: &mut Canvas<'_>, top: i64) -> (i64, i64) {
+    let tree = HostTree::new(topology, first);
+    let mut y = top;
+    let host = host::Layout::new(&tree, canvas.is_of_loads());
     let mut width = host.width();
     let fabric = Fabric::new(topology, first);
     if let Some(fabric) = &fabric {
         width = width.max(fabric.width());
-        y = fabric.draw(&mut canvas, MARGIN, y, width) + 34;
+        y = fabric.draw(canvas, MARGIN, y, width) + 34;
     }
     let left = MARGIN + (width - host.width()) / 2;
     let title = match &fabric {
         Some(_) => format!("{} in detail", tree.name),
         None => tree.name.clone(),
     };
-    y = host.draw(&mut canvas, left, y, &title) + 24;
-    let (legend_width, y) = legend(topology, &mut canvas, y);
-    let width = width.max(legend_width).max(canvas::small_width(&subtitle)).max(canvas::small_width(&name) * 7 / 3)
-        + 2 * MARGIN;
-    canvas.finish(&topology.name, width, y + MARGIN - 10)
+    (width, host.draw(canvas, left, y, &title))
 }
 
 fn subtitle(topology: &Topology) -> String {
@@ -81,7 +113,7 @@ fn subtitle(topology: &Topology) -> String {
 }
 
 /// One line for each kind of link, with its rates; returns the width and the lower end.
-fn legend(topology: &Topology, canvas: &mut Canvas, top: i64) -> (i64, i64) {
+fn legend(topology: &Topology, canvas: &mut Canvas<'_>, top: i64) -> (i64, i64) {
     const RATES: usize = 4;
     let mut kinds: BTreeMap<LinkKind, BTreeMap<(u64, u64), usize>> = BTreeMap::new();
     for (id, vertex) in topology.vertices() {
@@ -111,7 +143,7 @@ fn legend(topology: &Topology, canvas: &mut Canvas, top: i64) -> (i64, i64) {
             texts.push(format!("{} more", common.len() - RATES));
         }
         let rates = texts.join(", ");
-        canvas.line((MARGIN, y), (MARGIN + 34, y), kind, 3);
+        canvas.line((MARGIN, y), (MARGIN + 34, y), (kind, 3), None);
         canvas.text(MARGIN + 46, y + 4, kind_text(kind), Style::Name, Anchor::Start);
         canvas.text(MARGIN + 170, y + 4, &rates, Style::Small, Anchor::Start);
         width = width.max(170 + canvas::small_width(&rates));

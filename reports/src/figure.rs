@@ -2,6 +2,11 @@
 //!
 //! A figure holds values in the units of its axes, and no place on a screen.
 
+use std::collections::BTreeMap;
+
+use collcast_sim::ids::LinkId;
+use collcast_sim::topology::Topology;
+
 use crate::palette::Hue;
 
 /// A picture with a heading and a sentence.
@@ -28,6 +33,8 @@ pub enum Drawing {
     Timeline(Timeline),
     /// Who sends what to whom, step by step.
     Steps(Steps),
+    /// A machine, and how busy its links are.
+    Machine(Box<Machine>),
 }
 
 /// How an axis counts.
@@ -196,6 +203,29 @@ pub struct Message {
     pub to: usize,
     /// What it carries, in a word.
     pub what: String,
+}
+
+/// A machine, and how busy its links are.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    /// The machine.
+    pub topology: Topology,
+    /// When: the whole time first, then parts of it, if any.
+    pub times: Vec<String>,
+    /// The share of its rate that each link direction carries, at each of the times; a link that is not here carries
+    /// nothing.
+    pub busy: BTreeMap<LinkId, Vec<f64>>,
+}
+
+impl PartialEq for Machine {
+    fn eq(&self, other: &Self) -> bool {
+        let (own, others) = (&self.topology, &other.topology);
+        own.name == others.name
+            && own.vertices().map(|(_, vertex)| vertex).eq(others.vertices().map(|(_, vertex)| vertex))
+            && own.links().eq(others.links())
+            && self.times == other.times
+            && self.busy == other.busy
+    }
 }
 
 impl Figure {

@@ -43,6 +43,23 @@ pub fn algorithm(name: &str) -> Hue {
     })
 }
 
+/// How busy something is, from not at all to all the time: on paper that is light, and on dark. Each step stands out more
+/// than the one before, so that the order can be seen without colour.
+pub const HEAT: [(&str, &str); 6] = [
+    ("#b9c1c8", "#4a545c"),
+    ("#e3b341", "#6f5620"),
+    ("#e38a1e", "#9c6a1a"),
+    ("#d05a12", "#d1842c"),
+    ("#a8330f", "#f2a65a"),
+    ("#6d0f14", "#ffd9a8"),
+];
+
+/// The step of [`HEAT`] for a share: 0 for what is not used, then one for each fifth.
+pub fn heat(share: f64) -> usize {
+    let steps = HEAT.len() - 1;
+    if share <= 0.0 { 0 } else { ((share * steps as f64).ceil() as usize).clamp(1, steps) }
+}
+
 /// The colour of a kind of link; dark enough on a light background, apart for most colour-blind readers, and never the
 /// only carrier of meaning.
 pub fn link(kind: LinkKind) -> &'static str {

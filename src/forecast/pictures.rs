@@ -2,17 +2,18 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use collcast_reports::figure::{Drawing, Figure, Message, Span, Steps, Timeline};
+use collcast_reports::figure::{Drawing, Figure, Machine, Message, Span, Steps, Timeline};
 use collcast_reports::palette::Hue;
-use collcast_sim::network::lay;
-use collcast_sim::predict::PredictError;
+use collcast_sim::ids::LinkId;
+use collcast_sim::network::{Laid, ResourceName, lay};
+use collcast_sim::predict::{PredictError, Shares};
 use collcast_sim::schedule::Schedule;
 use collcast_sim::schedule::program::Step;
 use collcast_sim::schedule::wiring::{SliceCursor, Wired, Wiring};
 use collcast_sim::units::SimTime;
 
 use super::row::Row;
-use super::timeline::{recorded, settings_of, spelling};
+use super::timeline::{recorded, scheduled, settings_of, spelling};
 use crate::error::Error;
 use crate::site::Site;
 
@@ -25,21 +26,99 @@ const MOST_SPANS: usize = 1_500;
 /// Most ranks times steps of a schedule that is shown step by step: about 300 KB of a page.
 const MOST_PLACES: usize = 512;
 
-/// The pictures of a call that was forecast; none of a call that is too large to be read from one.
+/// Most ranks of a machine whose links are drawn: its run is laid whole, in about a second.
+const MOST_DRAWN: u32 = 1_024;
+/// Parts of a call's time at each of which links are shown.
+const PARTS: usize = 12;
+
+/// The pictures of a call that was forecast; those alone that can be read of a call of its size.
 ///
 /// # Errors
 /// As of its forecast.
 pub fn pictures(site: &Site, row: &Row) -> Result<Vec<Figure>, Error> {
+    let settings = settings_of(site, row);
+    // Communicators at once share links, and what is run here is one.
+    let alone = row.query.groups.is_none();
     if row.ranks > MOST_RANKS || row.prediction.messages > MOST_MESSAGES {
-        return Ok(Vec::new());
+        if !alone || row.ranks > MOST_DRAWN {
+            return Ok(Vec::new());
+        }
+        let shares = site.predictor().shares(&scheduled(site, row)?, &settings)?;
+        return Ok(machine(site, &shares, &[]).into_iter().collect());
     }
     let (schedule, recorder) = recorded(site, row)?;
-    let laid = lay(&site.topology, &site.profile, &settings_of(site, row).transport, &schedule);
-    let workers = laid.map_err(PredictError::from)?.wiring.workers;
+    let shares = if alone { site.predictor().shares(&schedule, &settings)? } else { Shares::new() };
+    let laid = lay(&site.topology, &site.profile, &settings.transport, &schedule).map_err(PredictError::from)?;
     let mut figures = Vec::new();
     figures.extend(steps(&schedule));
-    figures.push(channel(&schedule, &workers, recorder.slices));
+    figures.extend(machine(site, &shares, &carried(&laid, &recorder.messages)));
+    figures.push(channel(&schedule, &laid.wiring.workers, recorder.slices));
     Ok(figures)
+}
+
+/// What links carry in a part of a call: of each link, in any unit; and from when to when, in microseconds.
+type Carried = (BTreeMap<LinkId, f64>, f64, f64);
+
+/// What links carry in each of some equal parts of a call: each message evenly from its first byte to its arrival.
+fn carried(laid: &Laid<'_>, messages: &[(u32, u64, SimTime, SimTime)]) -> Vec<Carried> {
+    let us = |at: SimTime| (at - SimTime::default()).as_us();
+    let end = messages.iter().map(|message| us(message.3)).fold(0.0, f64::max);
+    let part = end / PARTS as f64;
+    let mut parts: Vec<Carried> =
+        (0..PARTS).map(|index| (BTreeMap::new(), part * index as f64, part * (index + 1) as f64)).collect();
+    for &(conn, bytes, from, to) in messages {
+        let (from, to) = (us(from), us(to));
+        let long = (to - from).max(f64::MIN_POSITIVE);
+        for (links, begins, ends) in &mut parts {
+            let share = if to > from {
+                ((to.min(*ends) - from.max(*begins)) / long).max(0.0)
+            } else {
+                f64::from(u8::from(*begins <= from && from < *ends))
+            };
+            if share == 0.0 {
+                continue;
+            }
+            for (_, used) in laid.instance.conns[conn as usize].uses.iter() {
+                if let ResourceName::Link(link) = laid.names[used.0 as usize] {
+                    *links.entry(link).or_default() += bytes as f64 * used.1 as f64 * share;
+                }
+            }
+        }
+    }
+    parts
+}
+
+/// The machine, with how busy its links are over the whole call and in parts of it; none where no link is used.
+fn machine(site: &Site, shares: &Shares, parts: &[Carried]) -> Option<Figure> {
+    let mut busy: BTreeMap<LinkId, Vec<f64>> = BTreeMap::new();
+    for &(name, share) in shares {
+        if let (ResourceName::Link(link), true) = (name, share > 0.0) {
+            // Parts are measured by the whole, which knows what overhead and efficiency take.
+            let sum: f64 = parts.iter().filter_map(|(links, ..)| links.get(&link)).sum();
+            let of = |(links, ..): &Carried| links.get(&link).map_or(0.0, |amount| amount / sum * PARTS as f64 * share);
+            busy.insert(link, [share].into_iter().chain(parts.iter().map(of)).collect());
+        }
+    }
+    let mut kinds: Vec<(&'static str, f64)> = Vec::new();
+    for (&link, shares) in &busy {
+        let kind = site.topology.link(link).kind.name();
+        match kinds.iter_mut().find(|(known, _)| *known == kind) {
+            Some((_, most)) => *most = most.max(shares[0]),
+            None => kinds.push((kind, shares[0])),
+        }
+    }
+    kinds.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(b.0)));
+    let said: Vec<String> = kinds.iter().map(|(kind, most)| format!("{kind} {:.0}%", most * 100.0)).collect();
+    let hosts = if site.topology.hosts().len() > 1 { " The busiest host is drawn in full." } else { "" };
+    let caption = format!(
+        "Share of a link's rate that is taken over the whole call, protocol overhead included; of both directions and of links side by side \
+         the busiest. Most of each kind: {}.{hosts}",
+        said.join(", ")
+    );
+    let time = |(_, from, to): &Carried| format!("{from:.1} to {to:.1} us");
+    let times = ["whole call".to_owned()].into_iter().chain(parts.iter().map(time)).collect();
+    let drawn = Machine { topology: site.topology.clone(), times, busy };
+    (!kinds.is_empty()).then(|| Figure::new("Which links are busy", caption, Drawing::Machine(Box::new(drawn))))
 }
 
 /// What the lanes of the first channel do.

@@ -41,7 +41,20 @@ pub(super) fn settings_of(site: &Site, row: &Row) -> Settings {
     Settings { channels: settings.channels.or(row.prediction.tuned_channels), ..settings }
 }
 
-/// The schedule of a call that was forecast, and all that happens when it runs.
+/// The schedule of a call that was forecast.
+///
+/// # Errors
+/// As of its forecast.
+pub(super) fn scheduled(site: &Site, row: &Row) -> Result<Schedule, Error> {
+    let (query, prediction, settings) = (&row.query, &row.prediction, settings_of(site, row));
+    let predictor = site.predictor();
+    Ok(match &query.schedule {
+        Some(imported) => predictor.imported_schedule(imported, &query.call, &settings)?,
+        None => predictor.schedule(&query.call, prediction.algorithm, prediction.protocol, &settings)?,
+    })
+}
+
+/// [`scheduled`], and all that happens when it runs.
 ///
 /// # Errors
 /// As of its forecast.
@@ -50,10 +63,7 @@ pub(super) fn recorded(site: &Site, row: &Row) -> Result<(Schedule, Recorder), E
     let settings = settings_of(site, row);
     let (algorithm, protocol) = (prediction.algorithm, prediction.protocol);
     let predictor = site.predictor();
-    let schedule = match &query.schedule {
-        Some(imported) => predictor.imported_schedule(imported, &query.call, &settings)?,
-        None => predictor.schedule(&query.call, algorithm, protocol, &settings)?,
-    };
+    let schedule = scheduled(site, row)?;
     let mut recorder = Recorder::default();
     let unfolded = Settings { fold: false, ..settings };
     match &query.schedule {
@@ -70,7 +80,7 @@ pub(super) type Slice = (u32, usize, u64, SimTime, SimTime);
 #[derive(Default)]
 pub(super) struct Recorder {
     pub(super) slices: Vec<Slice>,
-    messages: Vec<(u32, u64, SimTime, SimTime)>,
+    pub(super) messages: Vec<(u32, u64, SimTime, SimTime)>,
 }
 
 impl Observer for Recorder {

@@ -1,9 +1,12 @@
-//! Lines below boxes below words, and the colours.
+//! Lines below boxes below words, and the colours: fixed ones in a file of its own, classes of the page's style where lines
+//! say how busy links are.
 
 use std::fmt::Write as _;
 
+use collcast_sim::ids::VertexId;
 use collcast_sim::topology::LinkKind;
 
+use super::busy::{Busy, Load};
 use crate::machine::cut;
 use crate::palette;
 use collcast_sim::text::one_line;
@@ -26,6 +29,15 @@ pub(super) enum Anchor {
     Middle,
 }
 
+impl Anchor {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Start => "start",
+            Self::Middle => "middle",
+        }
+    }
+}
+
 /// What a box stands for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fill {
@@ -43,6 +55,22 @@ pub(super) enum Fill {
 }
 
 impl Fill {
+    /// What the style of a page calls it.
+    fn class(self) -> &'static str {
+        match self {
+            Self::Panel => "panel",
+            Self::Gpu => "gpu",
+            Self::NvSwitch => "nvswitch",
+            Self::PcieSwitch => "pcie",
+            Self::Cpu => "cpu",
+            Self::Nic => "nic",
+            Self::Management | Self::Elided => "aside",
+            Self::NetSwitch => "net",
+            Self::Host => "host",
+            Self::FirstHost => "host first",
+        }
+    }
+
     fn colours(self) -> (&'static str, &'static str, &'static str) {
         match self {
             Self::Panel => ("#ffffff", "#1d5f99", "stroke-width=\"1.5\""),
@@ -71,39 +99,101 @@ fn chars(text: &str) -> i64 {
 }
 
 #[derive(Default)]
-pub(super) struct Canvas {
+pub(super) struct Canvas<'m> {
+    busy: Option<Busy<'m>>,
     lines: String,
     boxes: String,
     words: String,
 }
 
-impl Canvas {
-    pub(super) fn line(&mut self, from: (i64, i64), to: (i64, i64), kind: LinkKind, width: i64) {
+impl<'m> Canvas<'m> {
+    /// For a page, with lines by how busy they are.
+    pub(super) fn of(busy: Busy<'m>) -> Self {
+        Self { busy: Some(busy), ..Self::default() }
+    }
+
+    /// Whether lines say how busy they are.
+    pub(super) fn is_of_loads(&self) -> bool {
+        self.busy.is_some()
+    }
+
+    /// How busy the links of a kind between two sets of vertices are; none where that is not asked.
+    pub(super) fn load(
+        &self,
+        kind: LinkKind,
+        a: impl Fn(VertexId) -> bool,
+        b: impl Fn(VertexId) -> bool,
+    ) -> Option<Load> {
+        Some(self.busy.as_ref()?.between(kind, &a, &b))
+    }
+
+    /// How a line looks: by its kind, or by its load.
+    fn stroke(kind: LinkKind, width: i64, load: Option<&Load>) -> String {
+        let Some(load) = load else {
+            return format!(r#"stroke="{}" stroke-width="{width}""#, palette::link(kind));
+        };
+        format!(
+            r#"class="wire h{}" data-n="{}" data-u="{}""#,
+            palette::heat(f64::from(load.whole()) / 100.0),
+            escape(&one_line(&load.name)),
+            load.list()
+        )
+    }
+
+    pub(super) fn line(
+        &mut self,
+        from: (i64, i64),
+        to: (i64, i64),
+        (kind, width): (LinkKind, i64),
+        load: Option<&Load>,
+    ) {
         let _ = writeln!(
             self.lines,
-            r#"<line x1="{}" y1="{}" x2="{}" y2="{}" stroke="{}" stroke-width="{width}"/>"#,
+            r#"<line x1="{}" y1="{}" x2="{}" y2="{}" {}/>"#,
             from.0,
             from.1,
             to.0,
             to.1,
-            palette::link(kind)
+            Self::stroke(kind, width, load)
+        );
+    }
+
+    /// The words of a line: what it is, or how busy.
+    pub(super) fn label(&mut self, at: (i64, i64), words: &str, anchor: Anchor, load: Option<&Load>) {
+        let Some(load) = load else {
+            return self.text(at.0, at.1, words, Style::Small, anchor);
+        };
+        let _ = writeln!(
+            self.words,
+            r#"<text class="share" x="{}" y="{}" text-anchor="{}" data-u="{}">{}%</text>"#,
+            at.0,
+            at.1,
+            anchor.name(),
+            load.list(),
+            load.whole()
         );
     }
 
     /// A line that stands for some that are not drawn.
     pub(super) fn dashed(&mut self, from: (i64, i64), to: (i64, i64)) {
-        let _ = writeln!(
-            self.lines,
-            r##"<line x1="{}" y1="{}" x2="{}" y2="{}" stroke="#8d8d88" stroke-width="1" stroke-dasharray="3 4"/>"##,
-            from.0, from.1, to.0, to.1
-        );
+        let look = match self.busy {
+            None => r##"stroke="#8d8d88" stroke-width="1" stroke-dasharray="3 4""##,
+            Some(_) => r#"class="left-out""#,
+        };
+        let _ = writeln!(self.lines, r#"<line x1="{}" y1="{}" x2="{}" y2="{}" {look}/>"#, from.0, from.1, to.0, to.1);
     }
 
     /// A curve over (`bend` < 0) or under the straight line.
-    pub(super) fn arc(&mut self, from: (i64, i64), to: (i64, i64), bend: i64, kind: LinkKind, width: i64) {
+    pub(super) fn arc(
+        &mut self,
+        (from, to): ((i64, i64), (i64, i64)),
+        bend: i64,
+        (kind, width): (LinkKind, i64),
+        load: Option<&Load>,
+    ) {
         let _ = writeln!(
             self.lines,
-            r#"<path d="M{} {} C{} {} {} {} {} {}" fill="none" stroke="{}" stroke-width="{width}"/>"#,
+            r#"<path d="M{} {} C{} {} {} {} {} {}" fill="none" {}/>"#,
             from.0,
             from.1,
             from.0,
@@ -112,7 +202,7 @@ impl Canvas {
             to.1 + bend,
             to.0,
             to.1,
-            palette::link(kind)
+            Self::stroke(kind, width, load)
         );
     }
 
@@ -133,10 +223,14 @@ impl Canvas {
     pub(super) fn area(&mut self, area: Area, fill: Fill) {
         let (fill_colour, stroke, more) = fill.colours();
         let space = if more.is_empty() { "" } else { " " };
+        let look = match self.busy {
+            None => format!(r#"fill="{fill_colour}" stroke="{stroke}"{space}{more}"#),
+            Some(_) => format!(r#"class="box {}""#, fill.class()),
+        };
         let _ = writeln!(
             // A panel lies below the lines that are drawn in it.
             if fill == Fill::Panel { &mut self.lines } else { &mut self.boxes },
-            r#"<rect x="{}" y="{}" width="{}" height="{}" rx="5" fill="{fill_colour}" stroke="{stroke}"{space}{more}/>"#,
+            r#"<rect x="{}" y="{}" width="{}" height="{}" rx="5" {look}/>"#,
             area.x,
             area.y,
             area.w,
@@ -150,10 +244,7 @@ impl Canvas {
             Style::Name => "n",
             Style::Small => "s",
         };
-        let anchor = match anchor {
-            Anchor::Start => "start",
-            Anchor::Middle => "middle",
-        };
+        let anchor = anchor.name();
         let _ = writeln!(
             self.words,
             r#"<text class="{class}" x="{x}" y="{y}" text-anchor="{anchor}">{}</text>"#,
@@ -176,6 +267,20 @@ text {{ font-family: "DejaVu Sans", Verdana, Helvetica, Arial, sans-serif; fill:
 {}{}{}</svg>
 "##,
             self.lines, self.boxes, self.words
+        )
+    }
+}
+
+impl Canvas<'_> {
+    /// The picture as an element of a page, whose name and words are elsewhere on it.
+    pub(super) fn finish_inside(self, times: &str, labels: &str, width: i64, height: i64) -> String {
+        format!(
+            "<svg class=\"machine\" viewBox=\"0 0 {width} {height}\" style=\"--wide:{width}px\" role=\"img\" \
+             aria-labelledby=\"{labels}\" data-times=\"{}\">\n{}{}{}</svg>",
+            escape(&one_line(times)),
+            self.lines,
+            self.boxes,
+            self.words
         )
     }
 }

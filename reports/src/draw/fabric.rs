@@ -50,12 +50,17 @@ pub(super) struct Domain {
 /// Row and place in it; row 0 are the hosts.
 type Spot = (usize, usize);
 
+/// What a line between two boxes stands for, and between what it runs; none for what is left out.
+type Drawn = Option<(Bundle, Spot, Spot)>;
+
 /// The cluster around the hosts.
 pub(super) struct Fabric {
     pub(super) rows: Vec<Tier>,
     /// Lines between boxes, each pair in one direction.
     pub(super) edges: BTreeMap<(Spot, Spot), Bundles>,
     pub(super) domains: Vec<Domain>,
+    /// By vertex: where it is drawn.
+    spots: Vec<Option<Spot>>,
     first: usize,
 }
 
@@ -131,7 +136,13 @@ impl Fabric {
                 add_link(hosts.entry(host).or_default(), link);
             }
         }
-        Some(Self { rows, edges, domains: domains(topology, &nvswitches, &on_nvswitch), first })
+        let spots = topology.vertices().map(|(id, _)| spot(id)).collect();
+        Some(Self { rows, edges, domains: domains(topology, &nvswitches, &on_nvswitch), spots, first })
+    }
+
+    /// Whether a vertex is drawn at a spot.
+    fn is_at(&self, id: VertexId, spot: Option<Spot>) -> bool {
+        self.spots.get(id.index()).is_some_and(|at| *at == spot)
     }
 
     fn row_width(&self, row: usize) -> i64 {
@@ -146,7 +157,7 @@ impl Fabric {
     }
 
     /// Draws all rows in `width` from `left`, `top`; returns the lower end.
-    pub(super) fn draw(&self, canvas: &mut Canvas, left: i64, top: i64, width: i64) -> i64 {
+    pub(super) fn draw(&self, canvas: &mut Canvas<'_>, left: i64, top: i64, width: i64) -> i64 {
         let areas = self.areas(left, top, width);
         self.draw_edges(canvas, &areas);
         for (index, row) in self.rows.iter().enumerate() {
@@ -226,15 +237,15 @@ impl Fabric {
         })
     }
 
-    fn draw_edges(&self, canvas: &mut Canvas, areas: &[Vec<Area>]) {
+    fn draw_edges(&self, canvas: &mut Canvas<'_>, areas: &[Vec<Area>]) {
         // Lines between the same two boxes fall into one; what is left out is dashed.
-        let mut lines: BTreeMap<(Spot, Spot), Option<Bundle>> = BTreeMap::new();
+        let mut lines: BTreeMap<(Spot, Spot), Drawn> = BTreeMap::new();
         for (&(a, b), bundles) in &self.edges {
             let (Some(from), Some(to)) = (self.item(a), self.item(b)) else {
                 continue;
             };
             let key = ((a.0, from.0), (b.0, to.0));
-            let solid = bundles.values().next().copied();
+            let solid = bundles.values().next().map(|&bundle| (bundle, a, b));
             lines.insert(key, solid.filter(|_| !from.1 && !to.1));
         }
         // Where lines meet a box they stand apart, in the order of their other ends.
@@ -255,28 +266,35 @@ impl Fabric {
             let (place, count) = (i64::try_from(place).unwrap_or(0), i64::try_from(ends.len()).unwrap_or(1).max(1));
             area.x + area.w * (2 * place + 1) / (2 * count)
         };
+        let load = |canvas: &Canvas<'_>, bundle: Bundle, a: Spot, b: Spot| {
+            canvas.load(bundle.kind, |id| self.is_at(id, Some(a)), |id| self.is_at(id, Some(b)))
+        };
         for (&(a, b), bundle) in &lines {
             let (from, to) = (areas[a.0][a.1], areas[b.0][b.1]);
             if a.0 == b.0 {
-                if let Some(bundle) = bundle.filter(|_| a != b) {
+                if let Some((bundle, one, other)) = bundle.filter(|_| a != b) {
+                    let load = load(canvas, bundle, one, other);
                     let far = (to.x - from.x) / (from.w + GAP);
                     let bend = -(14 + 6 * far.min(5));
                     let ends = ((from.x + from.w * 2 / 3, from.y), (to.x + to.w / 3, to.y));
-                    canvas.arc(ends.0, ends.1, bend, bundle.kind, 1);
+                    canvas.arc(ends, bend, (bundle.kind, 1), load.as_ref());
                 }
                 continue;
             }
             let from = (port(&above, a, b), from.y);
             let to = (port(&below, b, a), to.y + to.h);
-            match bundle {
-                Some(bundle) => canvas.line(from, to, bundle.kind, 1),
+            match *bundle {
+                Some((bundle, one, other)) => {
+                    let load = load(canvas, bundle, one, other);
+                    canvas.line(from, to, (bundle.kind, 1), load.as_ref());
+                }
                 None => canvas.dashed(from, to),
             }
         }
     }
 
     /// What one line between two rows carries, on the left.
-    fn label_layers(&self, canvas: &mut Canvas, left: i64, areas: &[Vec<Area>]) {
+    fn label_layers(&self, canvas: &mut Canvas<'_>, left: i64, areas: &[Vec<Area>]) {
         let mut layers: BTreeMap<(usize, usize), BTreeSet<Bundle>> = BTreeMap::new();
         for ((a, b), bundles) in &self.edges {
             layers.entry((a.0, b.0)).or_default().extend(bundles.values().copied());
@@ -306,16 +324,16 @@ impl Fabric {
         }
     }
 
-    fn draw_domains(&self, canvas: &mut Canvas, left: i64, top: i64, hosts: &[Area]) -> i64 {
+    fn draw_domains(&self, canvas: &mut Canvas<'_>, left: i64, top: i64, hosts: &[Area]) -> i64 {
         let (y, height) = (top + 44, 32);
         let mut drawn = false;
         for domain in &self.domains {
-            let members: Vec<(Area, &Bundles)> = self.rows[0]
+            let members: Vec<(Area, usize, &Bundles)> = self.rows[0]
                 .items
                 .iter()
                 .zip(hosts)
                 .filter_map(|(item, &area)| match item {
-                    Item::One(place) => Some((area, domain.hosts.get(place)?)),
+                    Item::One(place) => Some((area, *place, domain.hosts.get(place)?)),
                     Item::More(_) => None,
                 })
                 .collect();
@@ -325,13 +343,14 @@ impl Fabric {
             drawn = true;
             let area = Area { x: first.0.x, y, w: last.0.x + last.0.w - first.0.x, h: height };
             canvas.labelled(area, Fill::NvSwitch, std::slice::from_ref(&domain.name));
-            for (host, bundles) in members {
+            for (host, place, bundles) in members {
                 let Some(bundle) = bundles.values().next() else {
                     continue;
                 };
                 let x = host.x + host.w / 2 - small_width(&bundle.label()) / 2;
-                canvas.line((x, top), (x, y), bundle.kind, 3);
-                canvas.text(x + 6, top + 26, &bundle.label(), Style::Small, Anchor::Start);
+                let load = canvas.load(bundle.kind, |id| self.is_at(id, Some((0, place))), |id| self.is_at(id, None));
+                canvas.line((x, top), (x, y), (bundle.kind, 3), load.as_ref());
+                canvas.label((x + 6, top + 26), &bundle.label(), Anchor::Start, load.as_ref());
             }
         }
         if !drawn {

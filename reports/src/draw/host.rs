@@ -26,6 +26,8 @@ const BOX_HEIGHT: i64 = 66;
 /// Beside the NICs of a switch: its line to the CPU, clear of the label of the last NIC.
 const GUTTER: i64 = 104;
 const STUB: i64 = 40;
+/// The same where labels are a share each.
+const SLIM: (i64, i64) = (60, 30);
 const SWITCH_HEIGHT: i64 = 28;
 const CPU_HEIGHT: i64 = 40;
 /// Between rows; room for the labels of the lines.
@@ -68,6 +70,7 @@ pub(super) struct HostTree {
     /// The NVSwitches as one; empty for none.
     pub(super) nvswitch: Vec<String>,
     nvswitch_shared: bool,
+    nvswitches: BTreeSet<VertexId>,
     /// From a GPU to all NVSwitches together.
     pub(super) to_nvswitch: BTreeMap<usize, Bundle>,
     /// Between two nodes, and not of the tree: NVLink between GPUs, lines between CPUs.
@@ -85,6 +88,12 @@ impl HostTree {
         let mut builder = Builder::new(topology, host);
         builder.parents();
         builder.finish(host)
+    }
+
+    /// Whether a vertex is one of those that a node stands for.
+    fn holds(&self, node: usize) -> impl Fn(VertexId) -> bool + '_ {
+        let vertices = &self.nodes[node].vertices;
+        move |id| vertices.contains(&id)
     }
 
     pub(super) fn is_root(&self, node: usize) -> bool {
@@ -217,6 +226,7 @@ impl<'a> Builder<'a> {
             roots: Vec::new(),
             nvswitch: Vec::new(),
             nvswitch_shared: false,
+            nvswitches: BTreeSet::new(),
             to_nvswitch: BTreeMap::new(),
             across: Vec::new(),
             not_drawn: 0,
@@ -413,12 +423,15 @@ impl<'a> Builder<'a> {
                 (n, true) => format!("{n} NVSwitches, shared with other hosts"),
             }];
         }
+        tree.nvswitches = switches;
     }
 }
 
 /// Where everything stands, from the upper left corner of the panel.
 pub(super) struct Layout<'a> {
     tree: &'a HostTree,
+    /// Beside the NICs of a switch, and what of it the switch takes.
+    gutter: (i64, i64),
     areas: Vec<Area>,
     /// Where the line to the parent leaves.
     line_x: Vec<i64>,
@@ -431,7 +444,8 @@ pub(super) struct Layout<'a> {
 }
 
 impl<'a> Layout<'a> {
-    pub(super) fn new(tree: &'a HostTree) -> Self {
+    /// - `slim`: with room for labels that are a share each.
+    pub(super) fn new(tree: &'a HostTree, slim: bool) -> Self {
         let heights = Self::heights(tree);
         let deepest =
             tree.nodes.iter().zip(&heights).filter(|(n, _)| n.kind == NodeKind::Switch).map(|(_, &h)| h).max();
@@ -481,6 +495,7 @@ impl<'a> Layout<'a> {
         let none = Area { x: 0, y: 0, w: 0, h: 0 };
         let mut layout = Self {
             tree,
+            gutter: if slim { SLIM } else { (GUTTER, STUB) },
             areas: vec![none; tree.nodes.len()],
             line_x: vec![0; tree.nodes.len()],
             nvswitch: None,
@@ -573,8 +588,8 @@ impl<'a> Layout<'a> {
         for place in (0..nodes.len()).rev() {
             let gutter = match (nodes[place].kind, nodes[place].parent) {
                 (_, None) => 0,
-                (NodeKind::Switch, _) => GUTTER,
-                (NodeKind::Gpu, _) if !nodes[place].children.is_empty() => GUTTER,
+                (NodeKind::Switch, _) => self.gutter.0,
+                (NodeKind::Gpu, _) if !nodes[place].children.is_empty() => self.gutter.0,
                 _ => 0,
             };
             let inner = if self.holds(place, heights) {
@@ -604,7 +619,7 @@ impl<'a> Layout<'a> {
         let nodes = &self.tree.nodes;
         let node = &nodes[place];
         let holds = self.holds(place, heights);
-        let gutter = if node.parent.is_some() && (holds || node.kind == NodeKind::Switch) { GUTTER } else { 0 };
+        let gutter = if node.parent.is_some() && (holds || node.kind == NodeKind::Switch) { self.gutter.0 } else { 0 };
         let inner = widths[place] - gutter;
         let pad = (COLUMN - BOX) / 2;
         let (y, h) = match node.kind {
@@ -613,7 +628,7 @@ impl<'a> Layout<'a> {
             NodeKind::Switch => (rows.switch.get(heights[place]).copied().unwrap_or(rows.nic), SWITCH_HEIGHT),
             NodeKind::Cpu => (rows.cpu, CPU_HEIGHT),
         };
-        let stub = if gutter > 0 { STUB } else { 0 };
+        let stub = if gutter > 0 { self.gutter.1 } else { 0 };
         self.areas[place] = Area { x: x + pad, y, w: inner - 2 * pad + stub, h };
         self.line_x[place] = if gutter > 0 { x + inner - pad + stub - 8 } else { x + inner / 2 };
         if holds {
@@ -656,7 +671,7 @@ impl<'a> Layout<'a> {
     }
 
     /// Draws the panel with its corner at `left`, `top`; returns its lower end.
-    pub(super) fn draw(&self, canvas: &mut Canvas, left: i64, top: i64, title: &str) -> i64 {
+    pub(super) fn draw(&self, canvas: &mut Canvas<'_>, left: i64, top: i64, title: &str) -> i64 {
         let tree = self.tree;
         let at = |a: Area| Area { x: a.x + left, y: a.y + top, ..a };
         canvas.area(Area { x: left, y: top, w: self.width, h: self.height }, Fill::Panel);
@@ -669,9 +684,10 @@ impl<'a> Layout<'a> {
             for (&place, bundle) in &tree.to_nvswitch {
                 let gpu = at(self.areas[place]);
                 let x = gpu.x + gpu.w / 2;
-                canvas.line((x, area.y + area.h), (x, gpu.y), bundle.kind, 3);
+                let load = canvas.load(bundle.kind, tree.holds(place), |id| tree.nvswitches.contains(&id));
+                canvas.line((x, area.y + area.h), (x, gpu.y), (bundle.kind, 3), load.as_ref());
                 let middle = area.y + area.h + ROW_GAP / 2 + 4;
-                canvas.text(x + 6, middle, &bundle.label(), Style::Small, Anchor::Start);
+                canvas.label((x + 6, middle), &bundle.label(), Anchor::Start, load.as_ref());
             }
         }
         for (place, node) in tree.nodes.iter().enumerate() {
@@ -696,7 +712,7 @@ impl<'a> Layout<'a> {
     }
 
     /// The lines to the parent, side by side where there are several kinds.
-    fn draw_links(&self, canvas: &mut Canvas, place: usize, left: i64, top: i64) {
+    fn draw_links(&self, canvas: &mut Canvas<'_>, place: usize, left: i64, top: i64) {
         let node = &self.tree.nodes[place];
         let Some(parent) = node.parent else {
             return;
@@ -707,7 +723,8 @@ impl<'a> Layout<'a> {
         let count = i64::try_from(node.links.len()).unwrap_or(1);
         for (index, bundle) in (0..).zip(&node.links) {
             let x = left + self.line_x[place] + 8 * index - 4 * (count - 1);
-            canvas.line((x, top + from), (x, top + to), bundle.kind, 2);
+            let load = canvas.load(bundle.kind, self.tree.holds(place), self.tree.holds(parent));
+            canvas.line((x, top + from), (x, top + to), (bundle.kind, 2), load.as_ref());
             let y = if down { from + ROW_GAP / 2 + 4 } else { from - ROW_GAP / 2 + 4 };
             let label = match node.vertices.len() {
                 2.. if bundle.kind == LinkKind::Pcie => format!("{} each", rate_text(bundle.rate)),
@@ -716,11 +733,11 @@ impl<'a> Layout<'a> {
             // The labels of several kinds stand above each other, right of the last line.
             let y = y + 12 * index - 6 * (count - 1);
             let x = left + self.line_x[place] + 4 * (count - 1) + 6;
-            canvas.text(x, top + y, &label, Style::Small, Anchor::Start);
+            canvas.label((x, top + y), &label, Anchor::Start, load.as_ref());
         }
     }
 
-    fn draw_across(&self, canvas: &mut Canvas, left: i64, top: i64) {
+    fn draw_across(&self, canvas: &mut Canvas<'_>, left: i64, top: i64) {
         let tree = self.tree;
         let arcs = |kind: NodeKind| {
             let of_kind = tree.across.iter();
@@ -728,6 +745,8 @@ impl<'a> Layout<'a> {
         };
         let few = arcs(NodeKind::Gpu).count() <= 2;
         for &(a, b, bundle) in &tree.across {
+            let load = canvas.load(bundle.kind, tree.holds(a), tree.holds(b));
+            let load = load.as_ref();
             let (first, second) = if self.areas[a].x <= self.areas[b].x {
                 (self.areas[a], self.areas[b])
             } else {
@@ -738,22 +757,22 @@ impl<'a> Layout<'a> {
                 let bend = 30 + (self.most_bend - 30) * far / self.width.max(1);
                 let y = top + first.y;
                 let (x1, x2) = (left + first.x + first.w * 2 / 3, left + second.x + second.w / 3);
-                canvas.arc((x1, y), (x2, y), -bend, bundle.kind, 2);
+                canvas.arc(((x1, y), (x2, y)), -bend, (bundle.kind, 2), load);
                 if few {
                     let middle = (x1 + x2) / 2;
                     let y = y - bend * 3 / 4 - 5;
-                    canvas.text(middle, y, &bundle.label(), Style::Small, Anchor::Middle);
+                    canvas.label((middle, y), &bundle.label(), Anchor::Middle, load);
                 }
             } else if self.neighbours(a, b) {
                 let y = top + first.y + first.h / 2;
                 let (x1, x2) = (left + first.x + first.w, left + second.x);
-                canvas.line((x1, y), (x2, y), bundle.kind, 3);
+                canvas.line((x1, y), (x2, y), (bundle.kind, 3), load);
                 let middle = (x1 + x2) / 2;
-                canvas.text(middle, y - 6, &bundle.label(), Style::Small, Anchor::Middle);
+                canvas.label((middle, y - 6), &bundle.label(), Anchor::Middle, load);
             } else {
                 let y = top + self.fits_bottom;
                 let (x1, x2) = (left + first.x + first.w / 2, left + second.x + second.w / 2);
-                canvas.arc((x1, y), (x2, y), 44, bundle.kind, 2);
+                canvas.arc(((x1, y), (x2, y)), 44, (bundle.kind, 2), load);
             }
         }
     }

@@ -13,8 +13,9 @@ use collcast_sim::text::one_line;
 
 use crate::figure::{Drawing, Figure};
 use crate::model::{Report, Status, Verdict};
+use crate::palette::HEAT;
 use crate::svg::{self, Key};
-use words::{sentence, words};
+use words::{region, sentence, words};
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
@@ -95,7 +96,7 @@ fn one(report: &Report, id: &str, among: bool, room: &mut usize) -> Markup {
         article class="report" id=(id) {
             (answer(report, among))
             @if !report.warnings.is_empty() {
-                section class="warnings" aria-label="Warnings" {
+                section class="warnings" {
                     h2 { "Know before you use the numbers" }
                     ul { @for line in &report.warnings { li { (words(line)) } } }
                 }
@@ -103,7 +104,7 @@ fn one(report: &Report, id: &str, among: bool, room: &mut usize) -> Markup {
             @for (figure, drawn, id) in &figures { (shown(figure, drawn, id)) }
             @if left_out > 0 { p class="note" { (left_out) " more figures are left out, as this page would be too large." } }
             @for (index, table) in tables.iter().enumerate() { (table::render(table, &format!("{id}-table-{}", index + 1), room)) }
-            (origin(report))
+            (origin(report, id))
         }
     }
 }
@@ -122,7 +123,7 @@ fn answer(report: &Report, among: bool) -> Markup {
     };
     let sentence = report.verdict.as_ref().map_or_else(|| title_of(report), |verdict| sentence(&verdict.sentence));
     html! {
-        section class=(class) aria-label="Answer" {
+        section class=(class) {
             p class="kind" {
                 b { (mark) } " " @if among { (title_of(report)) } @else { (report.kind) }
                 @if report.predicted { " \u{b7} predicted, not measured" }
@@ -145,7 +146,7 @@ fn shown(figure: &Figure, drawn: &Markup, id: &str) -> Markup {
         figure id=(id) aria-labelledby=(format!("{id}-h")) {
             figcaption {
                 h2 id=(format!("{id}-h")) { (words(&figure.title)) }
-                p { (words(&figure.caption)) }
+                p id=(format!("{id}-p")) { (words(&figure.caption)) }
             }
             @if !keys.is_empty() {
                 ul class="keys" aria-label="Series" {
@@ -154,8 +155,24 @@ fn shown(figure: &Figure, drawn: &Markup, id: &str) -> Markup {
                     }
                 }
             }
+            @if matches!(figure.drawing, Drawing::Machine(_)) { (heat()) }
             @if matches!(figure.drawing, Drawing::Steps(_)) { (drawn) } @else {
-                div class="scroll" tabindex="0" role="region" aria-label=(one_line(&figure.title)) { (drawn) }
+                div class="scroll" tabindex="0" role="region" aria-label=(region("Picture", &figure.title, id)) { (drawn) }
+            }
+        }
+    }
+}
+
+/// What the colours of busy links mean.
+fn heat() -> Markup {
+    let most = HEAT.len() - 1;
+    html! {
+        ul class="heat" aria-label="How busy" {
+            @for step in 0..=most {
+                li {
+                    svg viewBox="0 0 26 14" aria-hidden="true" { path class=(format!("wire h{step}")) d="M1 7h24" {} }
+                    span { @if step == 0 { "not used" } @else { "to " (100 * step / most) "%" } }
+                }
             }
         }
     }
@@ -166,15 +183,15 @@ fn swatch(hue: u8, mark: &str) -> Markup {
 }
 
 /// What the report was made from, and how to make it again.
-fn origin(report: &Report) -> Markup {
+fn origin(report: &Report, id: &str) -> Markup {
     html! {
-        section class="part" aria-label="Where it comes from" {
+        section class="part" {
             h2 { "Where it comes from" }
             @if !report.assumptions.is_empty() {
                 ul class="facts" { @for line in &report.assumptions { li { (words(line)) } } }
             }
             @if !report.inputs.is_empty() {
-                div class="scroll" tabindex="0" role="region" aria-label="Inputs" {
+                div class="scroll" tabindex="0" role="region" aria-label=(region("Table", "Inputs", id)) {
                     table {
                         caption { "Inputs" }
                         thead { tr { th scope="col" { "input" } th scope="col" { "read from" } th scope="col" { "hash" } } }

@@ -50,7 +50,7 @@
   const tip = make("div", { id: "tip", hidden: true });
   tip.setAttribute("aria-hidden", "true");
   document.body.append(tip);
-  for (const picture of all(".picture")) {
+  for (const picture of all(".picture, .machine")) {
     const marks = all("[data-x]", picture);
     picture.onpointerleave = () => { tip.hidden = true; };
     picture.onpointermove = (event) => {
@@ -67,6 +67,43 @@
       tip.style.left = `${Math.max(4, Math.min(event.clientX + 14, innerWidth - wide - 8))}px`;
       tip.style.top = `${event.clientY + 18 + high > innerHeight ? event.clientY - high - 12 : event.clientY + 18}px`;
     };
+  }
+
+  // A machine, a time at a time: how busy each link is then.
+  const steps = 5;
+  for (const machine of all(".machine")) {
+    const times = machine.dataset.times.split("|");
+    const parts = all("[data-u]", machine).map((part) => [part, part.dataset.u.split(" ").map(Number)]);
+    const show = (time) => {
+      for (const [part, busy] of parts) {
+        const percent = busy[time];
+        if (part.matches(".wire")) {
+          part.setAttribute("class", `wire h${percent > 0 ? Math.ceil(percent * steps / 100) : 0}`);
+          part.dataset.t = `${part.dataset.n}: ${percent}% of its rate used, ${times[time]}`;
+        } else {
+          part.textContent = `${percent}%`;
+        }
+      }
+    };
+    show(0);
+    if (times.length > 1) {
+      const slider = make("input", { type: "range", min: 0, max: times.length - 1, value: 0 });
+      const when = make("output", { className: "step" });
+      slider.setAttribute("aria-label", "Time of the call");
+      const move = () => {
+        show(Number(slider.value));
+        when.textContent = times[slider.value];
+        slider.setAttribute("aria-valuetext", times[slider.value]);
+      };
+      const go = (by) => () => { slider.value = Number(slider.value) + by; move(); };
+      slider.oninput = move;
+      machine.parentElement.before(make("div", { className: "slide" },
+        make("button", { type: "button", textContent: "Back", onclick: go(-1) }), slider,
+        make("button", { type: "button", textContent: "Next", onclick: go(1) })), when);
+      move();
+      addEventListener("beforeprint", () => show(0));
+      addEventListener("afterprint", move);
+    }
   }
 
   // A schedule, a step at a time.

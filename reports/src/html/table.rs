@@ -4,7 +4,7 @@ use maud::{Markup, PreEscaped, html};
 
 use collcast_sim::text::one_line;
 
-use super::words::{sentence, words};
+use super::words::{region, sentence, words};
 use crate::model::{Align, Cell, Column, Table};
 
 /// Columns up to which each is shown; of a wider table, those that are the same in every row are told below it.
@@ -51,7 +51,7 @@ pub(super) fn render(table: &Table, id: &str, room: &mut usize) -> Markup {
         (title, _) => sentence(&one_line(title)),
     };
     let body = html! {
-        div class="scroll" tabindex="0" role="region" aria-label=(heading) {
+        div class="scroll" tabindex="0" role="region" aria-label=(region("Table", &heading, id)) {
             table {
                 caption { (words(&heading)) }
                 thead { tr { @for &index in &kept {
@@ -71,7 +71,7 @@ pub(super) fn render(table: &Table, id: &str, room: &mut usize) -> Markup {
                 div { (body) }
             }
         } @else {
-            section class="part" id=(id) aria-label=(heading) { (body) }
+            section class="part" id=(id) { (body) }
         }
     }
 }

@@ -2,10 +2,12 @@
 
 use super::*;
 use crate::figure::{
-    Axis, Bar, Bars, Map, MapRow, Message, Plane, Point, Range, Series, Span, Steps, Stroke, Timeline,
+    Axis, Bar, Bars, Machine, Map, MapRow, Message, Plane, Point, Range, Series, Span, Steps, Stroke, Timeline,
 };
 use crate::model::{Cell, Column, Input, Table};
-use crate::palette::{Hue, algorithm};
+use crate::palette::{Hue, algorithm, heat};
+use collcast_sim::topology::{Gpu, Link, LinkKind, TopologyBuilder, VertexKind};
+use collcast_sim::units::Bandwidth;
 
 /// What a stranger may write into a name.
 const HOSTILE: &str = "</title><script>alert(1)</script>\" onload='x' \u{202e}\u{1b}[31m&amp;`b`";
@@ -47,8 +49,37 @@ fn figures(name: &str) -> Vec<Figure> {
             ranks: vec![name.to_owned(), "1".to_owned()],
             steps: vec![vec![Message { from: 0, to: 1, what: name.to_owned() }]],
         }),
+        Drawing::Machine(Box::new(machine(name))),
     ];
     drawings.into_iter().map(|drawing| Figure::new(name, name, drawing)).collect()
+}
+
+/// Two GPUs with a link of which one direction is busy half of the time, and more in the second half.
+fn machine(name: &str) -> Machine {
+    let mut builder = TopologyBuilder::new(name);
+    let host = builder.host(name);
+    let [a, b] = [0, 1].map(|index| {
+        let (model, memory_rate, bus_id) = (name.to_owned(), None, None);
+        let gpu = Gpu { index, model, compute_capability: 90, memory_rate, bus_id };
+        builder.vertex(format!("{name}{index}"), VertexKind::Gpu(gpu), Some(host))
+    });
+    let rate = Bandwidth::from_gb_per_s(25.0);
+    builder.duplex(a, b, Link { kind: LinkKind::Nvlink, rate, width: 4 });
+    let topology = builder.build().unwrap();
+    let busy = topology.links().take(1).map(|link| (link.0, vec![0.5, 0.25, 0.75])).collect();
+    Machine { topology, times: ["whole call", "0 to 2 us", "2 to 4 us"].map(str::to_owned).to_vec(), busy }
+}
+
+/// Goal: a line is as busy as the busier direction of its link, at each of the times, and says so in a number.
+#[test]
+fn lines_say_how_busy_they_are() {
+    let figure = Figure::new("links", "all", Drawing::Machine(Box::new(machine("m"))));
+    let drawn = svg::draw(&figure, "f").into_string();
+    let wire = r#"class="wire h3" data-n="m0 -&gt; m1, NVLink" data-u="50 25 75""#;
+    assert!(drawn.contains(wire), "{drawn}");
+    assert!(drawn.contains(r#"data-u="50 25 75">50%</text>"#), "{drawn}");
+    assert!(drawn.contains(r#"data-times="whole call|0 to 2 us|2 to 4 us""#), "{drawn}");
+    assert_eq!([0.0, 0.001, 0.2, 0.21, 1.0, 7.0].map(heat), [0, 1, 1, 2, 5, 5]);
 }
 
 fn report(name: &str, rows: usize) -> Report {

@@ -12,6 +12,13 @@ pub(super) fn sentence(text: &str) -> String {
     if plain { first[..1].to_uppercase() + &text[1..] } else { text.to_owned() }
 }
 
+/// What a screen reader calls a part that scrolls: of several reports on a page, each has its own.
+pub(super) fn region(kind: &str, title: &str, id: &str) -> String {
+    let report = id.split('-').next().and_then(|first| first.strip_prefix('r')).filter(|number| *number != "1");
+    let of = report.map_or_else(String::new, |number| format!(" (report {number})"));
+    format!("{kind}: {}{of}", one_line(title))
+}
+
 /// Text with what stands in backticks as code.
 pub(super) fn words(text: &str) -> Markup {
     let line = one_line(text);

@@ -12,22 +12,24 @@ mod scale;
 mod steps;
 mod timeline;
 
-use maud::{Markup, html};
+use maud::{Markup, PreEscaped, html};
 
 use collcast_sim::text::{is_shown, one_line};
 
+use crate::draw::busy;
 use crate::figure::{Drawing, Figure};
-use crate::palette::COLOURS;
+use crate::palette::{COLOURS, HEAT};
 pub(crate) use parts::{Key, mark_path};
 use scale::px;
 
 /// Looks of the parts of a picture.
 pub(crate) const STYLE: &str = include_str!("figure.css");
 
-/// A class for each colour of the palette.
+/// A class for each colour and each step of heat of the palette.
 pub(crate) fn colours() -> String {
     let class = |(index, (r, g, b)): (usize, &(u8, u8, u8))| format!(".c{index}{{--c:rgb({r} {g} {b})}}");
-    COLOURS.iter().enumerate().map(class).collect()
+    let heat = |(index, (light, dark)): (usize, &(&str, &str))| format!(".h{index}{{--h:light-dark({light},{dark})}}");
+    COLOURS.iter().enumerate().map(class).chain(HEAT.iter().enumerate().map(heat)).collect()
 }
 
 /// What the legend of a figure names.
@@ -37,7 +39,7 @@ pub(crate) fn legend(figure: &Figure) -> Vec<Key> {
         Drawing::Map(map) => map::legend(map),
         Drawing::Bars(bars) => bars::legend(bars),
         Drawing::Timeline(timeline) => timeline::legend(timeline),
-        Drawing::Steps(_) => Vec::new(),
+        Drawing::Steps(_) | Drawing::Machine(_) => Vec::new(),
     }
 }
 
@@ -49,6 +51,7 @@ pub(crate) fn draw(figure: &Figure, id: &str) -> Markup {
         Drawing::Bars(bars) => bars::draw(bars),
         Drawing::Timeline(timeline) => timeline::draw(timeline),
         Drawing::Steps(steps) => return steps::draw(steps),
+        Drawing::Machine(machine) => return PreEscaped(busy(machine, &format!("{id}-h {id}-p"))),
     };
     drawn.map_or_else(Markup::default, |(height, inner)| frame(figure, id, height, &inner))
 }

@@ -40,6 +40,21 @@ impl Predictor<'_> {
         Ok(self.evaluate(schedule, *proof, &laid, settings, observer)?.0)
     }
 
+    /// The share of each resource's capacity that a schedule uses over its run on the device, on every host: of a schedule
+    /// that was predicted, as this proves nothing.
+    ///
+    /// # Errors
+    /// See [`PredictError`].
+    pub fn shares(&self, schedule: &Schedule, settings: &Settings) -> Result<Shares, PredictError> {
+        let _turn = turn([schedule]);
+        let laid = lay(self.topology, self.profile, &settings.transport, schedule)?;
+        let folded = fold(&laid.instance);
+        let stopped = |error| PredictError::Engine { what: describe(schedule), error };
+        let outcome = run_steady(&folded.instance).map_err(stopped)?;
+        let uses = utilisations(&folded.instance.resources, &outcome.load, outcome.end - SimTime(0));
+        Ok(laid.names.iter().zip(&folded.resource).map(|(&name, &place)| (name, uses[place as usize])).collect())
+    }
+
     /// Predicts the same call of several communicators at once, on links that they share: the
     /// ranks of a machine in groups, `call` being given the ranks of one. The time is that of the
     /// slowest group; plan, bound and choice are those of the first.

@@ -125,7 +125,22 @@ function judge(frame) {
       check(head.getAttribute("aria-sort") === (down ? "descending" : "ascending"), "aria-sort");
     }
   }
-  const slider = doc.querySelector(".slide input");
+  const machine = doc.querySelector(".machine");
+  if (machine) {
+    const wires = [...machine.querySelectorAll(".wire")];
+    check(wires.some((wire) => wire.dataset.t), "a link does not say how busy it is");
+    const times = machine.dataset.times.split("|");
+    const time = machine.closest("figure").querySelector(".slide input");
+    check(Boolean(time) === times.length > 1, "the times of the machine have no slider");
+    for (const at of time ? times.keys() : []) {
+      time.value = at;
+      time.dispatchEvent(new view.Event("input"));
+      const said = wires.every((wire) => wire.dataset.t.endsWith(`${wire.dataset.u.split(" ")[at]}% of its rate used, ${times[at]}`));
+      check(said, `the machine does not follow its slider at ${times[at]}`);
+      check(machine.closest("figure").querySelector("output").textContent === times[at], "the slider does not say its time");
+    }
+  }
+  const slider = doc.querySelector(".slide:has(+ .player) input");
   if (slider) {
     const shown = () => [...doc.querySelectorAll(".player .frame")].map((frame) => view.getComputedStyle(frame).display !== "none");
     check(shown().indexOf(true) === 0 && shown().filter(Boolean).length === 1, "not one step is shown");
@@ -136,10 +151,27 @@ function judge(frame) {
   tried += 1;
 }
 
-addEventListener("load", () => {
+// The rules of axe-core, in both themes, where the harness brings them.
+async function rules(frame, source) {
+  const [doc, view] = [frame.contentDocument, frame.contentWindow];
+  const script = doc.createElement("script");
+  script.textContent = source;
+  doc.head.append(script);
+  for (const theme of ["light", "dark"]) {
+    doc.documentElement.dataset.theme = theme;
+    const { violations } = await view.axe.run(doc);
+    for (const { id, nodes } of violations) {
+      wrong.push(`at ${frame.width} px, ${theme} theme: axe ${id}: ${nodes.slice(0, 3).map((node) => node.html.slice(0, 160)).join(" | ")}`);
+    }
+  }
+}
+
+addEventListener("load", async () => {
+  const axe = document.getElementById("axe")?.textContent;
   for (const frame of document.querySelectorAll("iframe")) {
     try {
       judge(frame);
+      if (axe) await rules(frame, axe);
     } catch (error) {
       wrong.push(`${error}`);
     }
