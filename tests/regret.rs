@@ -338,13 +338,14 @@ struct Judged {
 }
 
 /// Goal: inside real NCCL the table of a search gains what it claims, and slows no size: NCCL by itself and with the table in
-/// our plugin, in turns (`tests/data/tuner`): on 2 H100 in graphs and with a thread a GPU, and on 2 H200 that play 4 and 8
-/// hosts over sockets.
+/// our plugin, in turns (`tests/data/tuner`): on 2 H100 and 4 H200 in graphs and with a thread a GPU, and on 2 H200 that play 4
+/// and 8 hosts over sockets.
 /// Method: the advice is made anew from what the search had measured. A size is slowed where it takes longer than runs of NCCL
 /// by itself differ by, at it or at sizes within a factor of 8: a host that starts kernels has a fast and a slow pace.
 #[test]
 fn a_table_gains_what_it_claims() {
     let pair = |launch| SiteSpec { gpus: Some(2), nodes: Some(1), ..SiteSpec::new("dgx-h100") }.launch(launch);
+    let four = |launch| SiteSpec::new("h200x4").launch(launch);
     let hosts = |count| {
         let machine = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/h200-loopback.toml");
         SiteSpec { nodes: Some(count), ..SiteSpec::new(machine) }.launch(Launch::Processes)
@@ -352,6 +353,8 @@ fn a_table_gains_what_it_claims() {
     for Judged { name, site, least, settled } in [
         Judged { name: "h100x2_graph", site: pair(Launch::Graph), least: 10, settled: false },
         Judged { name: "h100x2_threads", site: pair(Launch::Threads), least: 8, settled: true },
+        Judged { name: "h200x4_graph", site: four(Launch::Graph), least: 4, settled: true },
+        Judged { name: "h200x4_threads", site: four(Launch::Threads), least: 4, settled: true },
         Judged { name: "h200_hosts4", site: hosts(4), least: 15, settled: true },
         Judged { name: "h200_hosts8", site: hosts(8), least: 10, settled: true },
     ] {

@@ -48,7 +48,7 @@ impl Predictor<'_> {
     pub fn shares(&self, schedule: &Schedule, settings: &Settings) -> Result<Shares, PredictError> {
         let _turn = turn([schedule]);
         let laid = lay(self.topology, self.profile, &settings.transport, schedule)?;
-        let folded = fold(&laid.instance);
+        let folded = laid.fold();
         let stopped = |error| PredictError::Engine { what: describe(schedule), error };
         let outcome = run_steady(&folded.instance).map_err(stopped)?;
         let uses = utilisations(&folded.instance.resources, &outcome.load, outcome.end - SimTime(0));
