@@ -308,6 +308,31 @@ fn a_chakra_trace_is_the_step_that_it_was() {
     }
 }
 
+/// Goal: with twice the NICs the same trace takes as long to compute, and its calls over the network about half.
+/// Method: a step of four GPUs as two hosts, in `examples/trace`; what is not exposed is the computation.
+#[test]
+fn twice_the_nics_halve_the_calls() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let room = tempfile::tempdir().unwrap();
+    let folder = room.path().display().to_string();
+    let row = |arguments: &[&str]| -> Value {
+        let (code, out, err) = collcast(&[arguments, &["--format", "json"]].concat());
+        assert_eq!(code, 0, "{err}");
+        serde_json::from_str::<Value>(&out).unwrap()["rows"][0].take()
+    };
+    row(&["simulate", "gpt-ddp", "--chakra", &folder]);
+    let [one, two] = ["one-nic", "two-nics"].map(|name| {
+        let machine = root.join(format!("examples/trace/{name}.toml")).display().to_string();
+        let row = row(&["trace", &folder, "--on", &machine, "--gpus", "2"]);
+        let of = |key: &str| row[key].as_f64().unwrap();
+        (of("step_ms"), of("exposed_ms"))
+    });
+    let [alone, other] = [one.0 - one.1, two.0 - two.1];
+    assert!((alone / other - 1.0).abs() < 0.02, "computation takes {alone} and {other} ms");
+    // All that a step over one NIC waits for, less what computation hides of half of it.
+    assert!(two.1 < 0.5 * one.1 && two.0 > 0.5 * one.0, "{one:?} {two:?}");
+}
+
 /// Goal: what is not a whole trace is refused with the reason and the way out, exit code 2.
 #[test]
 fn refusals_of_chakra_traces_say_the_way_out() {
