@@ -85,7 +85,7 @@ fn lay_conn(
     Ok(conn)
 }
 
-/// What decides which connections a schedule has on a machine, what they take, and how they and its lanes hang together.
+/// What decides which connections a schedule has on a machine, what they take, and which lanes and ports they join: a hash.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Key(u64);
 
