@@ -512,13 +512,16 @@ fn without_closest(text: &str) -> String {
 }
 
 /// Goal: the page says what holds today, and the doctor calls nothing broken but what is.
-/// Method: without `COLLCAST_ALL_TESTS=1` neither other choices nor causes are looked for, which takes 4 minutes of CPU more.
+/// Method: without `COLLCAST_ALL_TESTS=1` each fourth case alone, and neither other choices nor causes are looked for: all
+/// takes 6 minutes of CPU more.
 #[test]
 fn the_table_of_published_runs_is_current() {
     let update = std::env::var_os("COLLCAST_UPDATE").is_some();
-    let all = update || all("the_table_of_published_runs_is_current", "the columns `closest`, and causes");
+    let all = update
+        || all("the_table_of_published_runs_is_current", "three cases in four, the columns `closest`, and causes");
     let families = Families::read();
-    let judged: Vec<Judged> = cases().into_par_iter().map(|(name, case)| judge(&name, case, &families, all)).collect();
+    let part: Vec<(String, Case)> = cases().into_iter().step_by(if all { 1 } else { 4 }).collect();
+    let judged: Vec<Judged> = part.into_par_iter().map(|(name, case)| judge(&name, case, &families, all)).collect();
     let text = render(&judged, &families);
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/accuracy/published.md");
     if update {
@@ -526,10 +529,18 @@ fn the_table_of_published_runs_is_current() {
         std::fs::write(&path, &text).unwrap();
     }
     let committed = std::fs::read_to_string(&path).unwrap_or_default();
-    let (text, committed) = if all { (text, committed) } else { (without_closest(&text), without_closest(&committed)) };
-    let stale = text.lines().zip(committed.lines()).find(|(new, old)| new != old);
+    let stale = if all {
+        text.lines().zip(committed.lines()).find(|(new, old)| new != old).map(|(new, _)| new.to_owned())
+    } else {
+        // The lines by case.
+        let (text, committed) = (without_closest(&text), without_closest(&committed));
+        let is_of_case = |line: &&str| judged.iter().any(|j| line.starts_with(&format!("| {} |", j.name)));
+        let lines: Vec<&str> = text.lines().filter(is_of_case).collect();
+        assert!(lines.len() > 10, "{lines:?}");
+        lines.into_iter().find(|line| !committed.lines().any(|old| old == *line)).map(str::to_owned)
+    };
     assert!(
-        text == committed,
+        stale.is_none() && (!all || text == committed),
         "docs/accuracy/published.md is stale; review what moved and run with COLLCAST_UPDATE=1. First difference: {stale:?}"
     );
     if all {

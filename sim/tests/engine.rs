@@ -1033,7 +1033,7 @@ proptest! {
     /// Goal: faster links never slow a run of one schedule on a symmetric machine. Left out is
     /// what has several peers or channels over a network: their slices share a proxy thread, and
     /// who comes first there may change (Graham's anomalies, 1969). So may channels on one host, which
-    /// start apart and take turns on a link: they may lose 5%.
+    /// start apart and take turns on a link: they may lose 5%. A tree has several peers too, and may lose 1%.
     #[test]
     fn faster_links_never_slow_a_run(
         slow in symmetric_machine(),
@@ -1054,7 +1054,8 @@ proptest! {
         let fast = with_links(&slow, |_, link| at_percent(link, faster));
         let schedule = case.schedule(&slow);
         let end = |topology| simulate(&fold(&lay(topology, &prior(), &Transport::default(), &schedule).unwrap().instance).instance).end;
-        let most = if channels > 1 { 1.05 } else { 1.0 };
+        let tree = !one_host && algorithm == Algorithm::Tree;
+        let most = if channels > 1 { 1.05 } else if tree { 1.01 } else { 1.0 };
         let (fast, slow) = (end(&fast), end(&slow));
         prop_assert!(fast.0 as f64 <= most * slow.0 as f64, "{fast:?} {slow:?} {case:?}");
     }

@@ -206,11 +206,56 @@ impl LaneSpec {
         (loads, step.send.len() as u64 * store + u64::from(step.dst.is_some() && !placed) * keep)
     }
 
+    /// What a slice of a step takes that this lane moves, `bytes` of it.
+    pub(super) fn uses(&self, step: &Step, bytes: u64, conns: &[ConnSpec]) -> SmallVec<[Use; 8]> {
+        let mut uses = SmallVec::new();
+        // A lane is bound by its accesses: a send, which loads from memory and stores to a peer, has weight 1.
+        let (mut loads, stores) = self.accesses(step, conns);
+        // Loads of lines take as long for a wave that is not full; those of the first are there.
+        if self.wave > 0 && bytes > 0 {
+            loads = (loads * ((bytes - 1) / self.wave * self.wave)).div_ceil(bytes);
+        }
+        let mut weight = self.issue.1 * (loads + stores) / WEIGHT_ONE;
+        if step.reduce {
+            weight += self.issue.1 * self.reduce_weight / WEIGHT_ONE;
+        }
+        if weight > 0 {
+            uses.push((self.issue.0, weight));
+        }
+        if let Some((own, longer)) = self.own.filter(|_| weight > 0) {
+            let reduce = if step.reduce { self.reduce_weight } else { 0 };
+            uses.push((own, loads * longer / WEIGHT_ONE + stores + reduce));
+        }
+        for (index, &port) in step.recv.iter().enumerate() {
+            let id = self.recv[port];
+            if is_first(&step.recv[..index], &self.recv, id) {
+                uses.extend_from_slice(conns[id as usize].uses.of(Section::Load));
+            }
+        }
+        for (index, &port) in step.send.iter().enumerate() {
+            let id = self.send[port];
+            let conn = &conns[id as usize];
+            if is_first(&step.send[..index], &self.send, id) {
+                uses.extend_from_slice(conn.uses.of(Section::Store));
+                if conn.proxy.is_none() {
+                    uses.extend_from_slice(conn.uses.of(Section::Transfer));
+                }
+            }
+        }
+        uses
+    }
+
     /// What its warps take at a rate for some bytes of one weight.
     pub(super) fn takes(&self, rate: u64, bytes: u64, weight: u64) -> SimDuration {
         let units = bytes * weight / WEIGHT_ONE * self.issue.1 / WEIGHT_ONE;
         Bandwidth::new(rate).map_or(SimDuration::ZERO, |rate| rate.time_for(Bytes(units)))
     }
+}
+
+/// Whether none of some ports has a connection already. One that stands for several of a lane, folded, takes what all
+/// of them take.
+pub(super) fn is_first(ports: &[usize], conns: &[u32], id: u32) -> bool {
+    ports.iter().all(|&port| conns[port] != id)
 }
 
 /// The lanes of one GPU that start and end together, again and again: calls back to back on a

@@ -39,17 +39,18 @@ use thiserror::Error;
 
 use crate::schedule::wiring::{Slice, SliceCursor, UNUSED};
 use crate::units::{SimDuration, SimTime};
-use flows::{Flows, Use, WEIGHT_ONE};
+use flows::{Flows, Use};
 use state::{
     ConnRun, End, Handed, KernelRun, LaneRun, Owner, Phase, Simulation, Slot, TurnRun, UNKNOWN, merge, wake_all,
 };
 
 pub use fold::{Folded, Folds, fold, fold_known};
+use instance::is_first;
 pub use instance::{Access, ConnSpec, Gate, Instance, KernelSpec, LaneSpec, Outcome, ProxySpec, TaskSpec, lane_of};
 pub(crate) use mix::Mixer;
 pub use mix::mix;
 pub use observe::{Observer, Unobserved};
-pub use steady::run_steady;
+use steady::Steady;
 pub use uses::{Section, Uses};
 
 /// [`Outcome::work`] that a core does in a second: 24 to 40 million were measured.
@@ -103,6 +104,21 @@ pub fn run<O: Observer>(instance: &Instance<'_>, observer: &mut O) -> Result<Out
     Simulation::new(instance, observer).run()
 }
 
+/// Runs an instance to its end, leaving out the middle of long loops where the run has become steady; elsewhere as
+/// [`run`].
+///
+/// Times, loads and messages are those of all rounds; events, work and the trace hash are those of the rounds that were
+/// run.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_steady(instance: &Instance<'_>) -> Result<Outcome, EngineError> {
+    let mut observer = Unobserved;
+    let mut simulation = Simulation::new(instance, &mut observer);
+    simulation.steady = Steady::of(instance, simulation.kernels.iter().map(|kernel| kernel.first.len()).sum());
+    simulation.run()
+}
+
 impl<'a, 'o, O: Observer> Simulation<'a, 'o, O> {
     fn new(instance: &'a Instance<'a>, observer: &'o mut O) -> Self {
         let mut conns: Vec<ConnRun> = instance
@@ -119,7 +135,7 @@ impl<'a, 'o, O: Observer> Simulation<'a, 'o, O> {
             u32::try_from(ends.len() - 1).unwrap_or(UNUSED)
         };
         let (turns, turn_of) = take_turns(instance);
-        let lanes: Vec<LaneRun> = (0..)
+        let mut lanes: Vec<LaneRun> = (0..)
             .zip(&instance.lanes)
             .map(|(index, lane)| LaneRun {
                 recv: lane.recv.iter().map(|&c| join(index, c, false)).collect(),
@@ -131,7 +147,7 @@ impl<'a, 'o, O: Observer> Simulation<'a, 'o, O> {
                 began: 0,
                 synced: 0,
                 occupied: lane.at.0,
-                signals: given_before(instance, lane),
+                signals: 0,
                 waiters: SmallVec::new(),
                 turn: turn_of.get(index as usize).copied().unwrap_or(UNUSED),
             })
@@ -139,12 +155,14 @@ impl<'a, 'o, O: Observer> Simulation<'a, 'o, O> {
         let mut kernels: Vec<KernelRun> = instance
             .kernels
             .iter()
-            .map(|_| KernelRun { first: Vec::new(), lanes: 0, running: 0, round: 0, task: UNUSED })
+            .map(|_| KernelRun { first: Vec::new(), lanes: 0, running: 0, end: SimTime(0), round: 0, task: UNUSED })
             .collect();
         let later: BTreeSet<u32> = turns.iter().map(|turn| turn.next).filter(|&next| next != UNUSED).collect();
-        for (index, (lane, run)) in (0..).zip(instance.lanes.iter().zip(&lanes)) {
+        for (index, (lane, run)) in (0..).zip(instance.lanes.iter().zip(&mut lanes)) {
             let kernel = &mut kernels[lane.kernel as usize];
-            if !later.contains(&run.turn) {
+            if later.contains(&run.turn) {
+                run.wake_at = UNKNOWN;
+            } else {
                 kernel.first.push(index);
             }
             kernel.lanes += 1;
@@ -172,6 +190,7 @@ impl<'a, 'o, O: Observer> Simulation<'a, 'o, O> {
             flows: Flows::new(instance.resources.iter().copied()),
             wakes,
             ready: Vec::new(),
+            steady: None,
             outcome: Outcome {
                 load: vec![0; instance.resources.len()],
                 job_ends: vec![SimTime(0); instance.schedules.len()],
@@ -191,10 +210,10 @@ impl<'a, 'o, O: Observer> Simulation<'a, 'o, O> {
         loop {
             let wake = self.wakes.peek().map(|Reverse(wake)| wake.0);
             let Some(time) = wake.into_iter().chain(self.flows.next().map(|end| end.0)).min() else { break };
-            if SimTime(time) >= LONGEST {
+            self.now = time;
+            if self.steady.as_ref().map_or(time, |steady| steady.left_out.saturating_add(time)) >= LONGEST.0 {
                 return Err(EngineError::TooSlow);
             }
-            self.now = time;
             // All events of the instant, before any reaction.
             while let Some((_, flow)) = self.flows.next().filter(|end| end.0 == time) {
                 self.outcome.events += 1;
@@ -212,6 +231,7 @@ impl<'a, 'o, O: Observer> Simulation<'a, 'o, O> {
                     self.react(lane)?;
                 }
             }
+            self.leap();
             self.flows.solve(time);
             self.outcome.work = self.outcome.events + self.flows.looked_at;
             if self.outcome.work > MOST_WORK {
@@ -225,6 +245,7 @@ impl<'a, 'o, O: Observer> Simulation<'a, 'o, O> {
         if self.flows.starved {
             return Err(EngineError::Starved);
         }
+        self.carry();
         Ok(self.outcome)
     }
 
@@ -337,6 +358,9 @@ impl<'a, 'o, O: Observer> Simulation<'a, 'o, O> {
                 self.end_program(lane);
                 return Ok(false);
             }
+            if let Some(steady) = &mut self.steady {
+                steady.note(lane, &run.cursor.state, self.now);
+            }
         }
         if let Some((port, count)) = run.cursor.step.wait {
             let other = *spec.tokens.get(port).filter(|&&l| l != UNUSED).ok_or(EngineError::BadPort(port))?;
@@ -406,7 +430,10 @@ impl<'a, 'o, O: Observer> Simulation<'a, 'o, O> {
 
     /// A lane is through: its turn and its kernel may be too, and start again.
     fn end_program(&mut self, lane: u32) {
-        let now = SimTime(self.now);
+        let now = SimTime(self.steady.as_ref().map_or(self.now, |steady| steady.time(lane, self.now)));
+        if let Some(steady) = &mut self.steady {
+            steady.ended(lane);
+        }
         let spec = &self.instance.lanes[lane as usize];
         self.outcome.lane_ends[lane as usize] = now;
         if let Some(turn) = self.turns.get_mut(self.lanes[lane as usize].turn as usize) {
@@ -428,9 +455,11 @@ impl<'a, 'o, O: Observer> Simulation<'a, 'o, O> {
             *job = (*job).max(now);
         }
         kernel.running -= 1;
+        kernel.end = kernel.end.max(now);
         if kernel.running > 0 {
             return;
         }
+        let now = kernel.end;
         if kernel.round == 0 {
             self.outcome.first_ends[spec.kernel as usize] = now;
         }
@@ -442,6 +471,7 @@ impl<'a, 'o, O: Observer> Simulation<'a, 'o, O> {
         self.outcome.round_ends[round] = self.outcome.round_ends[round].max(now);
         kernel.round += 1;
         if kernel.round < facts.rounds {
+            self.steady.iter_mut().for_each(|steady| steady.pauses += 1);
             self.wake(Owner::Kernel(spec.kernel), self.now.saturating_add(facts.gap.0));
             return;
         }
@@ -456,12 +486,16 @@ impl<'a, 'o, O: Observer> Simulation<'a, 'o, O> {
     fn start_round(&mut self, kernel: u32) {
         let run = &mut self.kernels[kernel as usize];
         run.running = run.lanes;
+        if run.round > 0 {
+            self.steady.iter_mut().for_each(|steady| steady.pauses -= 1);
+        }
         let first = std::mem::take(&mut run.first);
         self.start_lanes(&first);
         self.kernels[kernel as usize].first = first;
     }
 
     fn start_lanes(&mut self, lanes: &[u32]) {
+        self.steady.iter_mut().for_each(|steady| steady.running += lanes.len());
         for &lane in lanes {
             let run = &mut self.lanes[lane as usize];
             let spec = &self.instance.lanes[lane as usize];
@@ -469,7 +503,7 @@ impl<'a, 'o, O: Observer> Simulation<'a, 'o, O> {
             run.occupied = run.occupied.max(self.now.saturating_add(spec.at.0));
             run.phase = Phase::Ready;
             run.wake_at = UNKNOWN;
-            run.signals = given_before(self.instance, spec);
+            run.signals = 0;
             self.ready.push(lane);
         }
     }
@@ -481,56 +515,24 @@ impl<'a, 'o, O: Observer> Simulation<'a, 'o, O> {
         let step = std::mem::take(&mut self.lanes[lane as usize].cursor.step);
         let span = self.lanes[lane as usize].slice.map_or(0, |s| s.span);
         let bytes = span * spec.element;
-        let mut uses: SmallVec<[Use; 8]> = SmallVec::new();
-        // A lane is bound by its accesses: a send, which loads from memory and stores to a peer, has weight 1.
-        let (mut loads, stores) = spec.accesses(&step, &instance.conns);
-        // Loads of lines take as long for a wave that is not full; those of the first are there.
-        if spec.wave > 0 && bytes > 0 {
-            loads = (loads * ((bytes - 1) / spec.wave * spec.wave)).div_ceil(bytes);
-        }
-        let mut weight = spec.issue.1 * (loads + stores) / WEIGHT_ONE;
-        if step.reduce {
-            weight += spec.issue.1 * spec.reduce_weight / WEIGHT_ONE;
-        }
-        if weight > 0 {
-            uses.push((spec.issue.0, weight));
-        }
-        if let Some((own, longer)) = spec.own.filter(|_| weight > 0) {
-            let reduce = if step.reduce { spec.reduce_weight } else { 0 };
-            uses.push((own, loads * longer / WEIGHT_ONE + stores + reduce));
-        }
-        for (index, &port) in step.recv.iter().enumerate() {
-            let id = spec.recv[port];
-            if is_first(&step.recv[..index], &spec.recv, id) {
-                uses.extend_from_slice(instance.conns[id as usize].uses.of(Section::Load));
-            }
-        }
+        let uses = spec.uses(&step, bytes, &instance.conns);
         for (index, &port) in step.send.iter().enumerate() {
             let id = spec.send[port];
             let conn = &instance.conns[id as usize];
-            let first = is_first(&step.send[..index], &spec.send, id);
-            if first {
-                uses.extend_from_slice(conn.uses.of(Section::Store));
-            }
-            if first && conn.proxy.is_some() && conn.checks(bytes) > 0 {
+            if conn.proxy.is_some() && conn.checks(bytes) > 0 && is_first(&step.send[..index], &spec.send, id) {
                 let run = &mut self.conns[id as usize];
                 run.checks += 1;
                 run.unchecked.push_back(conn.checks(bytes));
                 self.proxy(id);
             }
-            if conn.proxy.is_none() {
-                if first {
-                    uses.extend_from_slice(conn.uses.of(Section::Transfer));
-                }
-                if conn.streaming {
-                    let rate = instance.resources[spec.issue.0 as usize];
-                    let first = spec.takes(rate, spec.wave.min(bytes), spec.access.store);
-                    let head = self.now.saturating_add(conn.latency.0).saturating_add(first.0);
-                    let conn = &mut self.conns[id as usize];
-                    let slice = conn.senders[self.lanes[lane as usize].send[port] as usize].count - 1;
-                    if conn.begins(slice, head) {
-                        wake_all(&mut conn.receivers, &mut self.ready);
-                    }
+            if conn.proxy.is_none() && conn.streaming {
+                let rate = instance.resources[spec.issue.0 as usize];
+                let first = spec.takes(rate, spec.wave.min(bytes), spec.access.store);
+                let head = self.now.saturating_add(conn.latency.0).saturating_add(first.0);
+                let conn = &mut self.conns[id as usize];
+                let slice = conn.senders[self.lanes[lane as usize].send[port] as usize].count - 1;
+                if conn.begins(slice, head) {
+                    wake_all(&mut conn.receivers, &mut self.ready);
                 }
             }
         }
@@ -699,12 +701,6 @@ impl<'a, 'o, O: Observer> Simulation<'a, 'o, O> {
     }
 }
 
-/// Whether none of some ports has a connection already. One that stands for several of a lane, folded, takes what all
-/// of them take.
-fn is_first(ports: &[usize], conns: &[u32], id: u32) -> bool {
-    ports.iter().all(|&port| conns[port] != id)
-}
-
 /// The turns of blocks where any lane waits for another, and which of them each lane has.
 fn take_turns(instance: &Instance<'_>) -> (Vec<TurnRun>, Vec<u32>) {
     if instance.lanes.iter().all(|lane| lane.turn == 0) {
@@ -726,9 +722,4 @@ fn take_turns(instance: &Instance<'_>) -> (Vec<TurnRun>, Vec<u32>) {
         turns.push(TurnRun { running: lanes.len(), lanes, next: UNUSED });
     }
     (turns, turn_of)
-}
-
-/// Signals of a lane in rounds that are left out of a run.
-fn given_before(instance: &Instance<'_>, lane: &LaneSpec) -> u64 {
-    instance.schedules[lane.job as usize].templates[lane.template].signals_left_out(&lane.start)
 }

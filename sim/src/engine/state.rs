@@ -8,7 +8,9 @@ use smallvec::SmallVec;
 use super::flows::Flows;
 use super::instance::{Instance, Outcome};
 use super::observe::Observer;
+use super::steady::Steady;
 use crate::schedule::wiring::{Slice, SliceCursor};
+use crate::units::SimTime;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Phase {
@@ -30,6 +32,8 @@ pub(super) struct KernelRun {
     /// All its lanes.
     pub(super) lanes: usize,
     pub(super) running: usize,
+    /// When the last lane that is through ended.
+    pub(super) end: SimTime,
     pub(super) round: u32,
     /// The task that starts it; [`UNUSED`] where it starts by itself.
     pub(super) task: u32,
@@ -267,6 +271,8 @@ pub(super) struct Simulation<'a, 'o, O: Observer> {
     /// When who wakes: time, tag of the owner.
     pub(super) wakes: BinaryHeap<Reverse<(u64, u32)>>,
     pub(super) ready: Vec<u32>,
+    /// Where rounds may be left out.
+    pub(super) steady: Option<Steady>,
     pub(super) outcome: Outcome,
     pub(super) done: usize,
 }

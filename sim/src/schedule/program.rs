@@ -253,11 +253,35 @@ enum Flat {
 }
 
 /// The program of one role.
-#[derive(Clone, Debug, Hash)]
+#[derive(Clone, Debug)]
 pub struct Template {
     flat: Vec<Flat>,
     ops: Vec<Op>,
     timing: [bool; REGISTERS],
+    /// The level of the loop that a piece enters or goes round.
+    levels: Vec<Option<Level>>,
+}
+
+impl Hash for Template {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        // The levels follow from the rest.
+        (&self.flat, &self.ops, self.timing).hash(state);
+    }
+}
+
+/// Loops whose rounds are alike in time, so that a run may leave some of them out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Level {
+    /// The first of a program: all rounds talk to the same peers and give equally many signals, and the last ones may
+    /// have less to do.
+    First,
+    /// Inside of others: nothing but what is moved where depends on its variable, and nobody waits for a signal of it.
+    Inside,
+}
+
+impl Level {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::First, Self::Inside];
 }
 
 /// What an instruction does, whatever the sizes and peers.
@@ -300,14 +324,18 @@ impl Mutation {
 #[derive(Clone, Debug)]
 pub struct State {
     pc: usize,
-    /// Rounds of the first loop that are left out: see [`Template::shortened`].
-    skip: i64,
-    /// Rounds of each loop over one of [`Self::over`] that are left out: see [`Template::shortened_inside`].
-    inside: i64,
-    /// A bit for each variable of such loops.
-    over: u16,
+    /// By [`Level`]: rounds begun of the loop that the worker is in, and how many are to be left out.
+    begun: [u32; 2],
+    left_out: [i64; 2],
     /// The registers; set the parameters before the first step.
     pub registers: [i64; REGISTERS],
+}
+
+impl State {
+    /// Rounds begun of the loop of a level that the worker is in, or was in last.
+    pub fn begun(&self, level: Level) -> u32 {
+        self.begun[level as usize]
+    }
 }
 
 /// Port numbers of one step.
@@ -343,9 +371,10 @@ pub struct Step {
 impl Template {
     /// Flattens structured code.
     pub fn new(code: &[Code]) -> Self {
-        let mut template = Self { flat: Vec::new(), ops: Vec::new(), timing: [false; REGISTERS] };
+        let mut template = Self { flat: Vec::new(), ops: Vec::new(), timing: [false; REGISTERS], levels: Vec::new() };
         template.flatten(code);
         template.find_timing_registers();
+        template.find_levels();
         template
     }
 
@@ -424,35 +453,53 @@ impl Template {
         for &(var, value) in parameters {
             registers[usize::from(var.0) % REGISTERS] = value;
         }
-        State { pc: 0, skip: 0, inside: 0, over: 0, registers }
+        State { pc: 0, begun: [0; 2], left_out: [0; 2], registers }
     }
 
-    /// Rounds of the first loop of a worker's program, if it begins with one whose rounds all talk
-    /// to the same peers and give equally many signals.
-    pub fn rounds(&self, start: &State) -> Option<i64> {
+    /// The most rounds that a loop of a level has, of a worker with these parameters.
+    pub fn rounds(&self, start: &State, level: Level) -> i64 {
         let mut registers = start.registers;
-        for piece in &self.flat {
+        let mut most = 0;
+        for (piece, of) in self.flat.iter().zip(&self.levels) {
             match piece {
                 Flat::Let(var, value) => registers[usize::from(var.0) % REGISTERS] = value.eval(&registers),
                 Flat::Enter(var, from, to, _) => {
-                    let mut used = [false; REGISTERS];
-                    for port in self.ops.iter().flat_map(|op| op.recv.iter().chain(&op.send)) {
-                        port.variables(&mut used);
+                    let first = from.eval(&registers);
+                    registers[usize::from(var.0) % REGISTERS] = first;
+                    if *of == Some(level) {
+                        most = most.max(to.eval(&registers).saturating_sub(first));
                     }
-                    let alike = !used[usize::from(var.0) % REGISTERS] && self.signals_a_round().is_some();
-                    return alike.then(|| (to.eval(&registers) - from.eval(&registers)).max(0));
                 }
-                Flat::Again(..) | Flat::Op(_) => return None,
+                Flat::Again(..) | Flat::Op(_) => {}
             }
         }
-        Some(0)
+        most
     }
 
-    /// A worker's start without the first `rounds` rounds of its first loop: what a long call
-    /// does once it is under way, for timing only. All workers must leave out as many.
-    #[must_use]
-    pub fn shortened(&self, start: &State, rounds: i64) -> State {
-        State { skip: rounds, ..start.clone() }
+    /// Rounds that come after the one at hand, of the loop of a level that a worker is in; `None` where it is in none.
+    pub fn rounds_left(&self, state: &State, level: Level) -> Option<i64> {
+        let mut at = state.pc;
+        while let Some(piece) = self.flat.get(at) {
+            match piece {
+                Flat::Enter(.., end) => at = *end,
+                Flat::Again(var, to, _) if self.levels[at] == Some(level) => {
+                    let round = state.registers[usize::from(var.0) % REGISTERS] + state.left_out[level as usize];
+                    return Some(to.eval(&state.registers) - round - 1);
+                }
+                Flat::Again(..) | Flat::Let(..) | Flat::Op(_) => at += 1,
+            }
+        }
+        None
+    }
+
+    /// Leaves out so many rounds after the one at hand of the loop of a level that a worker is in, for timing only: fewer
+    /// than are left. All workers that it talks to must leave out as many. Gives the signals that it gives in them.
+    pub fn leave_out(&self, state: &mut State, level: Level, rounds: i64) -> u64 {
+        state.left_out[level as usize] += rounds;
+        // Those of loops inside of a round are not the ones that were begun before.
+        state.begun[level as usize..].fill(0);
+        let signals = if level == Level::First { self.signals_a_round().unwrap_or(0) } else { 0 };
+        u64::try_from(rounds).unwrap_or(0) * signals
     }
 
     /// For the first `count` receive ports (or send ports) of a worker, the first of those that are always used along
@@ -471,10 +518,8 @@ impl Template {
         (0..count).map(|port| (0..port).find(|&first| uses(first).eq(uses(port))).unwrap_or(port)).collect()
     }
 
-    /// Rounds of each loop inside of the first one whose rounds are all alike in time: they hold instructions alone,
-    /// nothing but what is moved where depends on their variable, and nobody waits for a signal of them. With the
-    /// variables of those loops, a bit each.
-    pub fn rounds_inside(&self, start: &State) -> (Vec<i64>, u16) {
+    /// Finds the loops of each [`Level`].
+    fn find_levels(&mut self) {
         let set = |flat: &Flat| match flat {
             Flat::Enter(var, ..) | Flat::Let(var, _) => Some(usize::from(var.0)),
             Flat::Again(..) | Flat::Op(_) => None,
@@ -489,34 +534,32 @@ impl Template {
             Flat::Op(op) => self.ops[*op].wait.is_none() && !self.ops[*op].signal,
             _ => false,
         };
-        let (mut rounds, mut alike, mut other) = (Vec::new(), 0_u16, 0_u16);
+        let mut ports = [false; REGISTERS];
+        for port in self.ops.iter().flat_map(|op| op.recv.iter().chain(&op.send)) {
+            port.variables(&mut ports);
+        }
+        let begins = self.flat.iter().position(|flat| !matches!(flat, Flat::Let(..)));
+        let mut levels = vec![None; self.flat.len()];
         let mut depth = 0;
         for (index, flat) in self.flat.iter().enumerate() {
             match flat {
                 Flat::Enter(var, from, to, end) => {
-                    let bit = 1 << var.0;
-                    let body = &self.flat[index + 1..end - 1];
-                    let fixed = is_fixed(from) && is_fixed(to);
-                    if depth > 0 && fixed && !self.timing[usize::from(var.0)] && body.iter().all(quiet) {
-                        rounds.push((to.eval(&start.registers) - from.eval(&start.registers)).max(0));
-                        alike |= bit;
+                    let var = usize::from(var.0) % REGISTERS;
+                    let level = if depth == 0 {
+                        let first = begins == Some(index) && !ports[var] && self.signals_a_round().is_some();
+                        first.then_some(Level::First)
                     } else {
-                        other |= bit;
-                    }
+                        let alike = is_fixed(from) && is_fixed(to) && !self.timing[var];
+                        (alike && self.flat[index + 1..end - 1].iter().all(quiet)).then_some(Level::Inside)
+                    };
+                    (levels[index], levels[end - 1]) = (level, level);
                     depth += 1;
                 }
                 Flat::Again(..) => depth -= 1,
                 Flat::Let(..) | Flat::Op(_) => {}
             }
         }
-        if alike & other == 0 { (rounds, alike) } else { (Vec::new(), 0) }
-    }
-
-    /// A worker's start without so many rounds of each loop of [`Self::rounds_inside`], for timing only. All workers
-    /// must leave out as many.
-    #[must_use]
-    pub fn shortened_inside(&self, start: &State, rounds: i64) -> State {
-        State { inside: rounds, over: self.rounds_inside(start).1, ..start.clone() }
+        self.levels = levels;
     }
 
     /// Signals of one round of the first loop; `None` where a loop inside of it gives some.
@@ -534,13 +577,6 @@ impl Template {
             }
         }
         Some(signals)
-    }
-
-    /// Signals that a worker has given in the rounds that its start leaves out ([`Self::shortened`]): who waits
-    /// counts from the first round.
-    pub fn signals_left_out(&self, start: &State) -> u64 {
-        let rounds = u64::try_from(start.skip).unwrap_or(0);
-        if rounds == 0 { 0 } else { rounds * self.signals_a_round().unwrap_or(0) }
     }
 
     /// The registers that can change when something happens (not what is moved where), the
@@ -585,6 +621,7 @@ impl Template {
             Mutation::Silent => mutant.ops[op].signal = false,
         }
         mutant.find_timing_registers();
+        mutant.find_levels();
         mutant
     }
 
@@ -603,21 +640,24 @@ impl Template {
     /// Moves to the next instruction and resolves it into `step`; `false` at the end.
     pub fn next(&self, state: &mut State, step: &mut Step) -> bool {
         while let Some(piece) = self.flat.get(state.pc) {
+            let level = self.levels[state.pc].map(|level| level as usize);
             state.pc += 1;
             match piece {
                 Flat::Enter(var, from, to, end) => {
-                    let left_out = if state.over >> var.0 & 1 == 1 { state.inside } else { 0 };
-                    let from = from.eval(&state.registers) + std::mem::take(&mut state.skip) + left_out;
+                    let from = from.eval(&state.registers);
                     if from < to.eval(&state.registers) {
                         state.registers[usize::from(var.0) % REGISTERS] = from;
+                        level.into_iter().for_each(|level| state.begun[level] = 1);
                     } else {
                         state.pc = *end;
                     }
                 }
                 Flat::Again(var, to, start) => {
-                    let next = state.registers[usize::from(var.0) % REGISTERS] + 1;
+                    let left_out = level.map_or(0, |level| std::mem::take(&mut state.left_out[level]));
+                    let next = state.registers[usize::from(var.0) % REGISTERS] + 1 + left_out;
                     if next < to.eval(&state.registers) {
                         state.registers[usize::from(var.0) % REGISTERS] = next;
+                        level.into_iter().for_each(|level| state.begun[level] += 1);
                         state.pc = *start;
                     }
                 }
@@ -681,6 +721,29 @@ mod tests {
         )];
         let counts: Vec<(u64, u64)> = Template::new(&code).steps(&[], 99).iter().map(|s| (s.count, s.span)).collect();
         assert_eq!(counts, [(10, 6), (20, 7), (21, 7)]);
+    }
+
+    /// Goal: a worker leaves out rounds of both levels, wherever it is in them, and the steps that are left are the last.
+    #[test]
+    fn rounds_are_left_out() {
+        let (i, j) = (Var(0), Var(1));
+        let op = |count: Expr| Code::Op(Op { count, signal: true, ..Op::default() });
+        let quiet = Code::Op(Op { count: i * 100 + j, ..Op::default() });
+        let code = [Code::For(i, c(0), c(9), vec![op(i * 100 + 99), Code::For(j, c(0), c(8), vec![quiet])])];
+        let template = Template::new(&code);
+        let (mut state, mut step) = (template.start(&[]), Step::default());
+        assert_eq!(Level::ALL.map(|level| template.rounds(&state, level)), [9, 8]);
+        let mut next = |state: &mut State| template.next(state, &mut step).then_some(step.count);
+        assert_eq!((next(&mut state), next(&mut state), next(&mut state)), (Some(99), Some(0), Some(1)));
+        let left = |state: &State| Level::ALL.map(|level| template.rounds_left(state, level));
+        assert_eq!((left(&state), Level::ALL.map(|level| state.begun(level))), ([Some(8), Some(6)], [1, 2]));
+        assert_eq!(template.leave_out(&mut state, Level::Inside, 4), 0);
+        assert_eq!((left(&state), next(&mut state)), ([Some(8), Some(2)], Some(6)));
+        assert_eq!(template.leave_out(&mut state, Level::First, 5), 5);
+        assert_eq!((next(&mut state), next(&mut state)), (Some(7), Some(699)));
+        let rest: Vec<u64> = std::iter::from_fn(|| next(&mut state)).collect();
+        assert_eq!((rest.len(), rest.last()), (8 + 2 * 9, Some(&807)));
+        assert_eq!(left(&state), [None, None]);
     }
 
     /// Goal: arithmetic that people get wrong: no panic on a zero divisor, Euclidean remainder.

@@ -205,7 +205,8 @@ impl Wiring {
 /// Pulls one worker's program apart into slices, the unit that FIFOs carry.
 #[derive(Clone, Debug)]
 pub struct SliceCursor {
-    state: State,
+    /// Where the worker is in its program.
+    pub state: State,
     /// The instruction being worked on.
     pub step: Step,
     slice: u32,
@@ -242,6 +243,11 @@ impl SliceCursor {
     /// Whether the slice at hand is the last of its instruction.
     pub fn at_last_slice(&self, schedule: &Schedule) -> bool {
         self.slice == schedule.plan.slices
+    }
+
+    /// Whether it is before the first slice of the program.
+    pub fn is_at_start(&self) -> bool {
+        !self.live
     }
 
     /// The next slice; its instruction is in `self.step`. `None` at the end of the program.
