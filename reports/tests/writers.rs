@@ -70,8 +70,8 @@ fn sample() -> Report {
 #[test]
 fn reports_are_as_reviewed() {
     let report = sample();
-    check_golden("sweep.txt", &terminal::render(&report, Some(100)));
-    check_golden("sweep.notes.txt", &terminal::notes(&report));
+    check_golden("sweep.txt", &terminal::render(&report, terminal::Screen::plain(Some(100))));
+    check_golden("sweep.notes.txt", &terminal::notes(&report, terminal::Screen::default()));
     check_golden("sweep.csv", &csv::render(&report));
     check_golden("sweep.json", &json::render(&report));
 }

@@ -39,7 +39,9 @@ pub fn step(request: &Request) -> Result<Outcome, Error> {
     };
     let loaded = Loaded::new(text, label, request)?;
     let mut first = of_graph(label, loaded.graph(), &loaded.machine, request.level)?;
+    let parts = request.watch.parts(variants.len());
     for (label, text) in others {
+        parts.done()?;
         let loaded = Loaded::new(text, label, request)?;
         let other = of_graph(label, loaded.graph(), &loaded.machine, request.level)?;
         first.variants.extend(other.variants);
