@@ -200,7 +200,7 @@ fn run_step(args: &Args, given: &Named, scenario: step::Request) -> Result<Code,
             );
         }
     }
-    args.page.write(|| outcome.report())?;
+    args.page.write(|| Report { figures: step::pictures(&outcome), ..outcome.report() })?;
     args.output.print(&outcome.report(), None)?;
     Ok(Code::SUCCESS)
 }

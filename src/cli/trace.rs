@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use collcast::trace::{Kind, Request, trace};
 use collcast::views::{only, shorten};
 use collcast::{Error, SiteSpec, step};
+use collcast_reports::model::Report;
 
 use super::call::Code;
 use super::output::{Format, OutputArgs, PageArgs};
@@ -95,7 +96,7 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
         let outcome = watched("simulating the step", |_| {
             if described { step::recorded(&args.files, site) } else { step::profiled(&args.files, site) }
         })?;
-        args.page.write(|| outcome.report())?;
+        args.page.write(|| Report { figures: step::pictures(&outcome), ..outcome.report() })?;
         args.output.print(&outcome.report(), None)?;
         return Ok(Code::SUCCESS);
     }
