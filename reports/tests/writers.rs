@@ -341,7 +341,7 @@ fn names_do_nothing_in_any_format() {
     }
     let elements = |text: &str| -> Vec<String> {
         let tree = roxmltree::Document::parse(text).unwrap();
-        tree.descendants().filter(|node| node.is_element()).map(|node| node.tag_name().name().to_owned()).collect()
+        tree.descendants().filter(roxmltree::Node::is_element).map(|node| node.tag_name().name().to_owned()).collect()
     };
     assert_eq!(elements(&junit::render(&evil)), elements(&junit::render(&plain)));
     let tags = |text: &str| text.matches("<script").count() + text.matches("</details>").count();
