@@ -4,6 +4,7 @@
 //! each fact and row on one line. A screen gets lines that fit, bars beside numbers where there is room, and colours where
 //! they are wanted; none of these says anything that words do not.
 
+mod screen;
 mod table;
 
 use std::fmt::Write as _;
@@ -13,39 +14,7 @@ use anstyle::{AnsiColor, Style};
 use collcast_sim::text::one_line;
 
 use crate::model::{Report, Status, Verdict};
-
-/// What text is written for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Screen {
-    /// Columns of the terminal. Text wraps to fit; numbers never do, and stick out where even that is too little. None
-    /// for a pipe: every row is one line.
-    pub width: Option<u16>,
-    /// Whether colours are wanted.
-    pub colour: bool,
-}
-
-impl Screen {
-    /// A screen without colours.
-    pub fn plain(width: Option<u16>) -> Self {
-        Self { width, colour: false }
-    }
-
-    /// Words in a style.
-    fn painted(self, style: Style, words: &str) -> String {
-        if self.colour { format!("{style}{words}{style:#}") } else { words.to_owned() }
-    }
-
-    /// One line, broken between words where it is wider than the screen; `indent` stands before the lines after the first.
-    fn wrapped(self, line: &str, indent: &str) -> String {
-        let Some(width) = self.width else { return line.to_owned() };
-        let options = textwrap::Options::new(width.into())
-            .subsequent_indent(indent)
-            .break_words(false)
-            .word_separator(textwrap::WordSeparator::AsciiSpace)
-            .word_splitter(textwrap::WordSplitter::NoHyphenation);
-        textwrap::fill(line, options)
-    }
-}
+pub use screen::Screen;
 
 /// How good and bad news look.
 fn tone(status: Status) -> Style {

@@ -9,7 +9,7 @@ use comfy_table::{
 
 use collcast_sim::text::one_line;
 
-use super::Screen;
+use super::screen::Screen;
 use crate::model::{Align, Bar, Cell, Column, Status, Table};
 
 /// Columns apart under one rule: nothing between the numbers and the eye, and a row splits on
