@@ -25,7 +25,8 @@ fn main() -> Result<(), Error> {
 }
 
 fn show(report: &Report) {
-    print!("{}{}", terminal::render(report, Some(120)), terminal::notes(report));
+    let screen = terminal::Screen::plain(Some(120));
+    print!("{}{}", terminal::render(report, screen), terminal::notes(report, screen));
 }
 
 /// How long does a call take?

@@ -45,7 +45,7 @@ const COMMANDS: [(&str, &[&str]); 9] = [
         "simulate h200x4 -s 1M --algorithm ring",
         &["How the chunks move", "Which links are busy", "What the ranks do, and when", "The busiest links"],
     ),
-    ("simulate ddp-buckets", &["Where a step goes", "What would help"]),
+    ("simulate ddp-buckets", &["Which links are busy", "Where a step goes", "What would help"]),
     (
         "validate tests/data/doctor/p2p_disable_1_4.csv",
         &[
@@ -87,30 +87,134 @@ fn commands_write_pages() {
     }
 }
 
-/// Goal: the same bytes on any number of threads.
+/// Goal: two runs write the same bytes, on 1, 2 and 8 threads: every page but that of `bench`, which measures.
 #[test]
 fn pages_are_the_same_each_time() {
-    for args in [COMMANDS[0].0, COMMANDS[1].0, COMMANDS[3].0] {
+    let more = [
+        "check examples/check/after.toml --baseline accepted.toml",
+        "calibrate tests/data/h200x4_bench/nccl_processes_2.csv -t h200x4 --hold-back none -o mine.toml",
+        "trace tests/data/trace/slow_0.json.gz tests/data/trace/slow_1.json.gz -t dgx-h100 --gpus 2",
+        "trace tests/data/trace/fsdp_0.json.gz tests/data/trace/fsdp_1.json.gz --on dgx-h100 --gpus 1",
+        "serve llama3-70b-2x8",
+        "transfer --from gpu:0 --to gpu:9 -s 1G",
+        "transfer h800-roce --gpu h100 --break-even qwen3-8b",
+        "simulate dgx-h100 --nodes 4 --group 64K*8",
+    ];
+    for args in COMMANDS.iter().map(|command| command.0).chain(more).filter(|args| !args.starts_with("bench")) {
         let with = |threads: &str| {
-            let folder = tempfile::tempdir().unwrap();
             // The same names of files, in a folder of its own.
-            std::os::unix::fs::symlink(
-                Path::new(env!("CARGO_MANIFEST_DIR")).join("tests"),
-                folder.path().join("tests"),
-            )
-            .unwrap();
-            let mut run = Command::new(env!("CARGO_BIN_EXE_collcast"));
-            run.args(args.split(' ').chain(["--report", "page.html"])).current_dir(folder.path());
-            run.env("RAYON_NUM_THREADS", threads)
-                .env("COLLCAST_PROFILES", "")
-                .stderr(Stdio::null())
-                .stdout(Stdio::null());
-            run.status().unwrap();
-            std::fs::read(folder.path().join("page.html")).unwrap()
+            let folder = tempfile::tempdir().unwrap();
+            for name in ["tests", "examples"] {
+                let there = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
+                std::os::unix::fs::symlink(there, folder.path().join(name)).unwrap();
+            }
+            let run = |args: &str| {
+                let mut run = Command::new(env!("CARGO_BIN_EXE_collcast"));
+                common::without_own(&mut run).args(args.split(' ')).current_dir(folder.path());
+                run.env("RAYON_NUM_THREADS", threads).env("COLLCAST_PROFILES", "").env("COLLCAST_CONFIG", "");
+                run.stderr(Stdio::null()).stdout(Stdio::null()).status().unwrap()
+            };
+            if args.starts_with("check") {
+                run("check examples/check/before.toml --baseline accepted.toml --update");
+            }
+            run(&format!("{args} --report page.html"));
+            std::fs::read(folder.path().join("page.html")).unwrap_or_else(|error| panic!("{args}: {error}"))
         };
         let first = with("1");
-        assert!(first == with("4") && first == with("4"), "{args}");
+        assert!(["2", "8", "8"].into_iter().all(|threads| with(threads) == first), "{args}");
     }
+}
+
+/// Goal: the committed result of `bench` has the rows that it measured.
+#[test]
+fn the_result_of_bench_is_what_was_measured() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(root.join("tests/data/report/bench.json")).unwrap();
+    let result: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let measured = root.join("tests/data/h200x4_bench/nccl_default_4.csv");
+    let mut reader = csv::ReaderBuilder::new().comment(Some(b'#')).from_path(measured).unwrap();
+    let keys = reader.headers().unwrap().clone();
+    let rows: Vec<csv::StringRecord> = reader.records().map(Result::unwrap).collect();
+    let rows = rows.iter().filter(|row| ["all_reduce", "all_gather"].contains(&&row[1]));
+    let of_result = result["rows"].as_array().unwrap();
+    assert_eq!(rows.clone().count(), of_result.len());
+    for (row, shown) in rows.zip(of_result) {
+        for (key, cell) in keys.iter().zip(row) {
+            let same = match &shown[key] {
+                serde_json::Value::Null => cell.is_empty(),
+                serde_json::Value::String(text) => text == cell,
+                number => number.as_f64() == cell.parse().ok(),
+            };
+            assert!(same, "{key}: {cell} is {}", shown[key]);
+        }
+    }
+}
+
+/// A result of `sweep` with so many rows: a forecast again and again, at other sizes and times.
+fn long_result(rows: usize) -> String {
+    let sweep = ["sweep", "h200x4", "-s", "8:8G:2", "-c", "all_reduce,all_gather,broadcast", "--format", "json"];
+    let (code, out, err) = collcast(&sweep);
+    assert_eq!(code, 0, "{err}");
+    let mut result: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let few = result["rows"].as_array().unwrap().clone();
+    let again = |index: usize| {
+        let mut row = few[index % few.len()].clone();
+        let turn = index / few.len();
+        row["size_bytes"] = (row["size_bytes"].as_u64().unwrap() + 4 * turn as u64).into();
+        row["time_us"] = (row["time_us"].as_f64().unwrap() * (1.0 + 0.001 * turn as f64)).into();
+        row
+    };
+    result["rows"] = (0..rows).map(again).collect::<Vec<_>>().into();
+    result.to_string()
+}
+
+/// Goal: 10,000 rows are one page that can be mailed, with every row and every picture, and it opens with few of them in
+/// sight: what is folded away is not laid out, and what is unfolded shows 200 rows at a time, sorted among all.
+#[test]
+fn ten_thousand_rows_are_a_page() {
+    const ROWS: usize = 10_000;
+    let (folder, at) = folder();
+    let [json, html] = ["long.json", "long.html"].map(&at);
+    std::fs::write(&json, long_result(ROWS)).unwrap();
+    let (code, _, err) = collcast(&["report", &json, "-o", &html]);
+    assert_eq!(code, 0, "{err}");
+    let page = std::fs::read_to_string(&html).unwrap();
+    assert!(page.len() < 2_000_000, "{}", page.len());
+    assert!(!page.contains("more rows are left out") && page.matches("<tr><td>").count() >= ROWS);
+    assert!(pictures(&page).len() >= 5 && page.contains("one point of "), "{}", pictures(&page).len());
+    let Some(browser) = browser() else {
+        let _ = writeln!(std::io::stderr(), "skipped: many rows in a browser: no chromium is installed");
+        return;
+    };
+    let look = r#"<script>addEventListener("load", () => {
+        const seen = () => [...document.querySelectorAll("tbody tr")].filter((row) => row.checkVisibility()).length;
+        const said = [seen()];
+        const fold = document.querySelector("details");
+        fold.addEventListener("toggle", () => {
+            const table = fold.querySelector("table");
+            const first = (row, column) => table.tBodies[0].rows[row].cells[column].textContent;
+            said.push(seen() - said[0], table.tBodies[0].rows.length, document.querySelector("details .tools span").textContent);
+            const column = [...table.querySelectorAll("th")].findIndex((head) => head.textContent.startsWith("size"));
+            for (const turn of [1, 2]) table.querySelectorAll("th button")[column].click();
+            said.push(first(0, column));
+            document.querySelector("details .tools button:last-child").click();
+            said.push(document.querySelector("details .tools span").textContent);
+            document.body.insertAdjacentHTML("beforeend", `<pre id="said">${said.join("|")}</pre>`);
+        });
+        fold.open = true;
+    });</script></body>"#;
+    std::fs::write(&html, page.replace("</body>", look)).unwrap();
+    let run = Command::new(&browser)
+        .args(["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=30000", "--dump-dom"])
+        .arg(format!("--user-data-dir={}", folder.path().join("profile").display()))
+        .arg(format!("file://{html}"))
+        .output()
+        .unwrap();
+    let dom = String::from_utf8_lossy(&run.stdout);
+    let said = dom.rsplit("<pre id=\"said\">").next().and_then(|rest| rest.split("</pre>").next()).unwrap_or("nothing");
+    let said: Vec<&str> = said.split('|').collect();
+    assert!(said[0].parse::<usize>().is_ok_and(|seen| seen < 60), "{said:?}");
+    assert_eq!(said[1..], ["200", "200", "Rows 1 to 200 of 10000", "8 GiB", "Rows 201 to 400 of 10000"], "{said:?}");
 }
 
 /// Goal: a result that is read back has the pictures of the command that wrote it.

@@ -2,7 +2,7 @@
 //!
 //! A command fills a [`Report`] once; every format is a view of it, so that a table on the
 //! terminal, a CSV file and a JSON result cannot disagree. A writer never computes a result:
-//! it rounds and aligns, nothing more. All output is deterministic: the same report gives the
+//! it rounds, aligns and draws lengths, nothing more. All output is deterministic: the same report gives the
 //! same bytes, with no date, path or hash order in it.
 //!
 //! - [`terminal`], [`csv`], [`json`], [`markdown`]: any report;
@@ -35,4 +35,4 @@ pub mod sarif;
 mod svg;
 pub mod terminal;
 
-pub use model::{Align, CaseOutcome, Cell, Column, Input, Report, Status, Table, TestCase, Verdict};
+pub use model::{Align, Bar, CaseOutcome, Cell, Column, Input, Report, Status, Table, TestCase, Verdict};

@@ -110,6 +110,20 @@ pub struct Column {
     pub heading: String,
     /// Side the cells stand on.
     pub align: Align,
+    /// Lengths beside its numbers on a screen with room: of those that are compared down the column.
+    pub bar: Bar,
+}
+
+/// Lengths beside the numbers of a column.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Bar {
+    /// None.
+    #[default]
+    None,
+    /// Of the largest number.
+    OfLargest,
+    /// Of a hundred, as of percent of a whole.
+    OfHundred,
 }
 
 /// Side that the cells of a column stand on.
@@ -212,12 +226,18 @@ impl Table {
 impl Column {
     /// A column of words.
     pub fn text(key: impl Into<Cow<'static, str>>, heading: impl Into<String>) -> Self {
-        Self { key: key.into(), heading: heading.into(), align: Align::Left }
+        Self { key: key.into(), heading: heading.into(), align: Align::Left, bar: Bar::None }
     }
 
     /// A column of numbers.
     pub fn number(key: impl Into<Cow<'static, str>>, heading: impl Into<String>) -> Self {
-        Self { key: key.into(), heading: heading.into(), align: Align::Right }
+        Self { key: key.into(), heading: heading.into(), align: Align::Right, bar: Bar::None }
+    }
+
+    /// The same, with lengths beside its numbers.
+    #[must_use]
+    pub fn barred(self, bar: Bar) -> Self {
+        Self { bar, ..self }
     }
 
     /// Whether it counts bytes of messages.

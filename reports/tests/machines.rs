@@ -292,7 +292,8 @@ fn pictures_are_well_formed_whatever_the_names_are() {
 fn descriptions_are_as_reviewed() {
     for (name, topology) in machines() {
         let report = describe::describe(&topology);
-        let text = terminal::render(&report, Some(80)) + &terminal::notes(&report);
+        let text = terminal::render(&report, terminal::Screen::plain(Some(80)))
+            + &terminal::notes(&report, terminal::Screen::default());
         check_golden(&format!("{name}.txt"), &text);
         let parsed: serde_json::Value = serde_json::from_str(&json::render(&report)).unwrap();
         assert_eq!(parsed["schema"], "collcast/topology/1");

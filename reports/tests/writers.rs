@@ -70,8 +70,8 @@ fn sample() -> Report {
 #[test]
 fn reports_are_as_reviewed() {
     let report = sample();
-    check_golden("sweep.txt", &terminal::render(&report, Some(100)));
-    check_golden("sweep.notes.txt", &terminal::notes(&report));
+    check_golden("sweep.txt", &terminal::render(&report, terminal::Screen::plain(Some(100))));
+    check_golden("sweep.notes.txt", &terminal::notes(&report, terminal::Screen::default()));
     check_golden("sweep.csv", &csv::render(&report));
     check_golden("sweep.json", &json::render(&report));
 }
@@ -269,4 +269,81 @@ fn traces_are_as_reviewed() {
     assert_eq!(phases, "MMMXMXsfC");
     assert_eq!(events[3]["name"], "send & reduce\nchunk");
     assert!(text.contains(r#""ts":1.234567,"dur":1.000001"#));
+}
+
+/// A report with a name in every place that takes one.
+fn named(name: &str) -> Report {
+    let mut report = sample();
+    report.inputs = vec![Input { name: name.to_owned(), path: Some(name.to_owned()), hash: name.to_owned() }];
+    report.assumptions = vec![name.to_owned()];
+    report.warnings = vec![name.to_owned()];
+    let mut table =
+        Table::new("rows", name, [Column::text("name", name), Column::text("verdict", "v"), Column::number("n", "n")]);
+    (0..3_u32).for_each(|row| table.push([name.into(), name.into(), row.into()]));
+    report.tables = vec![table];
+    let case = |outcome: CaseOutcome| TestCase {
+        group: name.to_owned(),
+        name: name.to_owned(),
+        outcome,
+        place: Some((name.to_owned(), 3)),
+    };
+    report.cases = vec![
+        case(CaseOutcome::Noted(name.to_owned())),
+        case(CaseOutcome::Failed { kind: name.to_owned(), message: name.to_owned(), details: name.to_owned() }),
+        case(CaseOutcome::Skipped(name.to_owned())),
+    ];
+    report.verdict = Some(Verdict {
+        status: Status::Failed,
+        sentence: name.to_owned(),
+        confidence: name.to_owned(),
+        basis: name.to_owned(),
+        next: Some(name.to_owned()),
+    });
+    report.command = Some(name.to_owned());
+    report.source = Some(name.to_owned());
+    report
+}
+
+/// Goal: names of strangers are text in every format: no element, no command, nothing that drives a terminal.
+/// Method: what a reader of the format acts on is the same with plain names.
+#[test]
+fn names_do_nothing_in_any_format() {
+    let hostile =
+        "</pre></details><script>alert(1)</script>\" 'x' \u{1b}]0;t\u{7}\u{1b}[31m\u{202e}\n::error::gone\n| a |";
+    let [evil, plain] = [named(hostile), named("plain name")];
+    let screens = [None, Some(40), Some(80), Some(300)].map(|width| terminal::Screen { width, colour: true });
+    let texts = |report: &Report| -> Vec<String> {
+        let mut all = vec![junit::render(report), github::render(report), markdown::render(report)];
+        for screen in screens {
+            all.extend([terminal::render(report, screen), terminal::notes(report, screen)]);
+        }
+        all
+    };
+    // Without the colours that the writer itself sets.
+    let bare = |text: &str| {
+        let mut parts = text.split("\u{1b}[");
+        let first = parts.next().unwrap_or_default().to_owned();
+        parts.fold(first, |mut all, part| {
+            let (code, rest) = part.split_once('m').unwrap_or_else(|| panic!("no colour: {part:?}"));
+            assert!(code.chars().all(|c| c.is_ascii_digit() || c == ';'), "{code:?}");
+            all.push_str(rest);
+            all
+        })
+    };
+    for (index, (text, same)) in texts(&evil).iter().zip(texts(&plain)).enumerate() {
+        let text = bare(text);
+        let drives = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
+        assert!(!text.contains(drives), "{text:?}");
+        let commands = |text: &str| text.lines().filter(|line| line.trim_start().starts_with("::")).count();
+        // What a log of CI gets: annotations, and what goes to a pipe. Files keep the lines of evidence, and screens wrap.
+        let logged = [1, 3, 4].contains(&index);
+        assert!(!logged || commands(&text) == commands(&same), "{text}");
+    }
+    let elements = |text: &str| -> Vec<String> {
+        let tree = roxmltree::Document::parse(text).unwrap();
+        tree.descendants().filter(roxmltree::Node::is_element).map(|node| node.tag_name().name().to_owned()).collect()
+    };
+    assert_eq!(elements(&junit::render(&evil)), elements(&junit::render(&plain)));
+    let tags = |text: &str| text.matches("<script").count() + text.matches("</details>").count();
+    assert_eq!(tags(&markdown::render(&evil)), tags(&markdown::render(&plain)), "{}", markdown::render(&evil));
 }

@@ -111,7 +111,10 @@ pub fn calibrate(request: &Request) -> Result<Outcome, Error> {
         study.constants().len()
     ))?;
     let all: Vec<usize> = (0..study.samples().len()).collect();
+    let apart = request.splits.iter().filter(|&&split| split != Split::Source || !request.without_sources);
+    let parts = request.watch.parts(1 + usize::from(request.without_sources) + apart.clone().count());
     let fit = study.fit(&all, &may).map_err(error)?;
+    parts.done()?;
     request.watch.stage(&format!("fitted in {} steps, {:.1} s", fit.steps, seconds()))?;
     let about = About { request, usable: &usable, machines: &machines };
     let mut crossed = BTreeMap::new();
@@ -124,11 +127,13 @@ pub fn calibrate(request: &Request) -> Result<Outcome, Error> {
             without.insert(source, FittedProfile::new(profile, &fit));
         }
         crossed.insert(Split::Source, judged);
+        parts.done()?;
         request.watch.stage(&format!("fitted without each source, {:.1} s", seconds()))?;
     }
-    for &split in request.splits.iter().filter(|&&s| s != Split::Source || !request.without_sources) {
+    for &split in apart {
         let folds = (split == Split::Run).then_some(request.folds);
         crossed.insert(split, study.cross(&fit, split, folds).map_err(error)?);
+        parts.done()?;
         request.watch.stage(&format!("held back by {}, {:.1} s", split.name(), seconds()))?;
     }
     // Who measured tells more apart than runs of one machine do.

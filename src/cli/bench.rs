@@ -1,10 +1,7 @@
 //! `collcast bench`: runs calls for real, checks every element of every result, and times them.
 
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -12,19 +9,19 @@ use collcast::bench::{
     self, Backend, Outcome, Request, Set, TransferRequest, crowded, environment, of_rank, plays_hosts, ranks_here,
 };
 use collcast::files::{is_regular, read_text};
-use collcast::{Error, Query, Site, SiteSpec, Watch};
+use collcast::{Error, Query, Site, SiteSpec};
 use collcast_hwbackend::exec::Effort;
 use collcast_hwbackend::rendezvous::World;
 use collcast_hwbackend::verbs::{self, Verbs};
 use collcast_sim::collective::{Collective, Launch};
 use collcast_sim::nccl::is_read;
 use collcast_sim::topology::Topology;
-use indicatif::ProgressBar;
 
 use super::call::{self, Code};
 use super::guard::{GuardArgs, SIZES, SIZES_OF_THREADS};
 use super::launch;
 use super::output::{Format, OutputArgs, PageArgs, with_nccl_tests, write};
+use super::progress::told;
 use super::selectors::{CallArgs, MachineArgs, Named, default_sizes, queries, span};
 use super::sets::SetsArgs;
 
@@ -320,13 +317,13 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
     let (nccl, env) = (call.nccl.nccl.clone(), call.nccl.variables()?);
     let site = SiteSpec { nccl, env: env.clone(), launch: Some(launch), ..spec.clone() }.load_onto(topology)?;
     let queries = args.queries(&call, &site)?;
-    let (bar, watch) = watched("");
+    let (progress, watch) = told("running", "");
     let leads = rank == 0;
     let (effort, nvls, verbs) = (args.effort(), args.nvls, args.verbs.options(rank));
     let worker = call::other_program();
     let request = Request { effort, nvls, env, world, verbs, watch, sets, worker, ..Request::new(backend, queries) };
     let outcome = bench::bench(&site, &request)?;
-    bar.finish_and_clear();
+    drop(progress);
     // A table of nothing looks like a result.
     let nothing = outcome.rows.is_empty() && outcome.failure.is_some();
     let judged = args.guard.judges() && outcome.failure.is_none() && !outcome.interrupted;
@@ -354,7 +351,7 @@ fn copies(args: &Args) -> Result<Code, Error> {
         say!("note: no size given; these are {SIZES}");
         call.size = Some(SIZES.to_owned());
     }
-    let (bar, watch) = watched("note: ");
+    let (progress, watch) = told("copying", "note: ");
     let outcome = bench::transfer(&TransferRequest {
         sizes: call.sizes()?,
         folder: args.copies.folder.clone(),
@@ -362,7 +359,7 @@ fn copies(args: &Args) -> Result<Code, Error> {
         drives_only: args.copies.drives_only,
         watch,
     })?;
-    bar.finish_and_clear();
+    drop(progress);
     if let Some(path) = &args.copies.profile_out {
         let nothing =
             || Error::usage("nothing that a profile holds was measured", "name larger sizes, such as -s 4K:1G:16");
@@ -376,26 +373,6 @@ fn copies(args: &Args) -> Result<Code, Error> {
 pub(crate) fn work() -> Result<Code, Error> {
     let well = bench::work(&mut std::io::stdin(), &mut std::io::stdout())?;
     Ok(if well { Code::SUCCESS } else { Code::FAILURE })
-}
-
-/// A bar on the terminal, and the watch that moves it and that Ctrl-C stops; lines are told with `mark` before them.
-pub(crate) fn watched(mark: &'static str) -> (ProgressBar, Watch) {
-    let bar = if std::io::stderr().is_terminal() { ProgressBar::new(0) } else { ProgressBar::hidden() };
-    let asked = call::stop();
-    let stop = asked.clone().unwrap_or_default();
-    let handler = Arc::clone(&stop);
-    // A second Ctrl-C while the first is being honoured changes nothing; what was measured is kept.
-    // A program that asks has a handler of its own.
-    if asked.is_none() {
-        let _ = ctrlc::set_handler(move || handler.store(true, Ordering::Relaxed));
-    }
-    let (moved, above) = (bar.clone(), bar.clone());
-    let watch = Watch::default().until(stop).on_stage(move |line| above.suspend(|| say!("{mark}{line}")));
-    let watch = watch.on_progress(move |done, all| {
-        moved.set_length(all as u64);
-        moved.set_position(done as u64);
-    });
-    (bar, watch)
 }
 
 /// This command, as the files beside data name it.

@@ -12,6 +12,7 @@ use collcast_sim::units::parse_size;
 
 use super::call::Code;
 use super::output::{Format, FormatArgs, PageArgs, write};
+use super::progress;
 use super::selectors::{Named, ReadArgs, profile_folders};
 
 #[derive(clap::Args, Debug)]
@@ -101,7 +102,9 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
     if !request.splits.contains(&Split::Run) {
         given.without(&["--folds"], "only runs are held back in groups", "leave it out, or add --hold-back run")?;
     }
-    let outcome = calibrate(&request)?;
+    let (line, watch) = progress::told("fitting", "");
+    let outcome = calibrate(&Request { watch, ..request })?;
+    drop(line);
     let usable = outcome.standing.refused.is_none();
     let output = args.output.as_deref().filter(|_| usable || args.force);
     if let Some(folder) = args.held_out.as_ref().filter(|_| usable || args.force) {
@@ -176,7 +179,7 @@ fn request(args: &Args) -> Result<Request, Error> {
         without_sources: args.held_out.is_some(),
         name: name(args),
         read: args.read.options()?,
-        watch: Watch::default().on_stage(|line| say!("{line}")),
+        watch: Watch::default(),
     })
 }
 

@@ -48,6 +48,8 @@ struct Call {
     program: Option<PathBuf>,
     /// The answer so far, and what stops it, where a program asks.
     asked: Option<(Answer, Arc<AtomicBool>)>,
+    /// Whether nothing but errors goes to stderr.
+    quiet: bool,
     /// Defaults from outside, in words, and whether the answer has told them.
     defaults: Vec<String>,
     told: bool,
@@ -73,6 +75,16 @@ pub(super) fn by_program<T>(
     CALL.set(Call { words: Some(words), program, asked, ..Call::default() });
     let result = call();
     (result, CALL.take().asked.map(|(answer, _)| answer).unwrap_or_default())
+}
+
+/// Tells people nothing but errors.
+pub(super) fn be_quiet() {
+    CALL.with_borrow_mut(|call| call.quiet = true);
+}
+
+/// Whether people are told nothing but errors.
+pub(super) fn quiet() -> bool {
+    CALL.with_borrow(|call| call.quiet)
 }
 
 /// Says which defaults from outside the call takes.

@@ -11,7 +11,8 @@ use collcast_reports::model::Report;
 use collcast_reports::terminal;
 
 use super::call::Code;
-use super::output::{Format, OutputArgs, PageArgs, tell, write};
+use super::output::{Format, OutputArgs, PageArgs, screen_of, tell, write};
+use super::progress::watched;
 use super::selectors::Named;
 
 #[derive(clap::Args, Debug)]
@@ -103,12 +104,16 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
     suite.strict |= args.strict;
     let file = args.baseline.clone().unwrap_or_else(|| baseline_of(path));
     if args.update {
-        return accept(&file, &check(&Request::new(suite, Baseline::default()))?);
+        return accept(&file, &predicted(Request::new(suite, Baseline::default()))?);
     }
-    let outcome = check(&Request::new(suite, Baseline::read_for(path, &file)?))?;
+    let outcome = predicted(Request::new(suite, Baseline::read_for(path, &file)?))?;
     args.page.write(|| outcome.report(false))?;
     print(&args.output, &outcome)?;
     Ok(Code::from(u8::from(outcome.failed())))
+}
+
+fn predicted(request: Request) -> Result<Outcome, Error> {
+    watched("simulating the suite", |watch| check(&Request { watch: watch.clone(), ..request }))
 }
 
 /// Writes what is predicted today as the baseline.
@@ -137,7 +142,7 @@ fn print(output: &OutputArgs, outcome: &Outcome) -> Result<(), Error> {
     }
     let whole = matches!(format, Format::Json | Format::Junit) || output.output.is_some();
     if outcome.findings.is_empty() && !whole {
-        tell(&terminal::notes(&Report { warnings: Vec::new(), ..report }));
+        tell(&terminal::notes(&Report { warnings: Vec::new(), ..report }, screen_of(&std::io::stderr())));
         return Ok(());
     }
     output.print(&report, None)

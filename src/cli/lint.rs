@@ -7,7 +7,7 @@ use collcast::{Error, SiteSpec};
 use collcast_reports::terminal;
 
 use super::call::Code;
-use super::output::{Format, OutputArgs, formats_of_findings, tell, write};
+use super::output::{Format, OutputArgs, formats_of_findings, screen_of, tell, write};
 
 #[derive(clap::Args, Debug)]
 #[command(mut_arg("format", |arg| arg.value_parser(formats_of_findings())))]
@@ -83,7 +83,7 @@ pub(crate) fn run(args: &Args) -> Result<Code, Error> {
     match args.output.format() {
         Format::Table => {
             write(args.output.output.as_deref(), outcome.lines().as_bytes())?;
-            tell(&terminal::notes(&report));
+            tell(&terminal::notes(&report, screen_of(&std::io::stderr())));
         }
         Format::Sarif => args.output.print(&report, Some(outcome.sarif()))?,
         _ => args.output.print(&report, None)?,

@@ -24,6 +24,7 @@ mod plan;
 mod probe;
 mod profile;
 mod program;
+mod progress;
 mod report;
 mod scenario;
 mod schema;

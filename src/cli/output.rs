@@ -1,19 +1,23 @@
 //! Where a report goes: stdout or a file, in the format asked for; notes to stderr.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
+use anstream::stream::RawStream;
+use anstream::{AutoStream, ColorChoice};
 use clap::ValueEnum;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use collcast_reports::model::Report;
+use collcast_reports::terminal::Screen;
 use collcast_reports::{csv, github, html, json, junit, markdown, terminal};
 
 use terminal_size::{Width, terminal_size_of};
 
 use super::call;
+use collcast::Error;
 use collcast::files::failed;
 use collcast::views::figures;
-use collcast::{Error, Watch};
 
 /// [`tell`] with one line, formatted: what names and files put into it cannot drive a terminal or a CI log.
 macro_rules! say {
@@ -144,7 +148,7 @@ impl OutputArgs {
             return Ok(());
         }
         let text = match format {
-            Format::Table => terminal::render(report, self.width()),
+            Format::Table => terminal::render(report, self.screen()),
             Format::Csv => csv::render(report),
             Format::Json => json::render(report),
             Format::Junit => junit::render(report),
@@ -155,16 +159,28 @@ impl OutputArgs {
             })?,
         };
         write(self.output.as_deref(), text.as_bytes())?;
-        tell(&terminal::notes(report));
+        tell(&terminal::notes(report, screen_of(&std::io::stderr())));
         Ok(())
     }
 
-    fn width(&self) -> Option<u16> {
-        let told = || std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
-        let asked = || terminal_size_of(std::io::stdout()).map(|(Width(columns), _)| columns);
-        let terminal = self.output.is_none() && std::io::stdout().is_terminal();
-        terminal.then(|| told().or_else(asked).unwrap_or(120))
+    fn screen(&self) -> Screen {
+        if self.output.is_some() { Screen::default() } else { screen_of(&std::io::stdout()) }
     }
+}
+
+/// Columns of a terminal that does not say how many it has.
+const COLUMNS: u16 = 120;
+
+/// What a stream shows: COLUMNS says how wide a terminal is where it does not know, and NO_COLOR, CLICOLOR and
+/// CLICOLOR_FORCE whether there are colours.
+pub(crate) fn screen_of<S: RawStream + AsFd>(stream: &S) -> Screen {
+    if call::asked() {
+        return Screen::default();
+    }
+    let told = || std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+    let asked = || terminal_size_of(stream).map(|(Width(columns), _)| columns);
+    let width = stream.is_terminal().then(|| told().or_else(asked).unwrap_or(COLUMNS));
+    Screen { width, colour: AutoStream::choice(stream) != ColorChoice::Never }
 }
 
 /// A report that says which defaults are from outside: without them the same command answers otherwise.
@@ -223,33 +239,19 @@ pub(crate) fn quoted(word: &str) -> String {
     }
 }
 
-/// Writes text for people to stderr. Where that is closed or full nobody reads it, which is no reason to fail.
+/// Writes text for people to stderr, unless they want to be told nothing.
 pub(crate) fn tell(text: &str) {
+    if !call::quiet() {
+        complain(text);
+    }
+}
+
+/// Writes an error to stderr. Where that is closed or full nobody reads it, which is no reason to fail.
+pub(crate) fn complain(text: &str) {
     if call::keep(|answer| answer.notes.push_str(text)) {
         return;
     }
     let _ = std::io::stderr().lock().write_all(text.as_bytes());
-}
-
-/// Parts of an answer from which on a screen shows how far it is.
-const LONG: usize = 16;
-
-/// Answers a question of so many parts, with a progress bar on a screen.
-pub(crate) fn watched<T>(parts: usize, answer: impl FnOnce(&Watch) -> T) -> T {
-    if let Some(stop) = call::stop() {
-        return answer(&Watch::default().until(stop));
-    }
-    if parts <= LONG || !std::io::stderr().is_terminal() {
-        return answer(&Watch::default());
-    }
-    let bar = indicatif::ProgressBar::new(parts as u64);
-    let shown = bar.clone();
-    let outcome = answer(&Watch::default().on_progress(move |done, all| {
-        shown.set_length(all as u64);
-        shown.set_position(done as u64);
-    }));
-    bar.finish_and_clear();
-    outcome
 }
 
 /// Writes to a file, whole or not at all, or to stdout.

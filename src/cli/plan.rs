@@ -7,7 +7,8 @@ use collcast::plan::{Request, compare, file, plan, timeline};
 use collcast::{Error, SiteSpec};
 
 use super::call::Code;
-use super::output::{OutputArgs, PageArgs, watched, write};
+use super::output::{OutputArgs, PageArgs, write};
+use super::progress::watched;
 use super::selectors::profile_folders;
 
 #[derive(clap::Args, Debug)]
@@ -158,9 +159,6 @@ impl Args {
     }
 }
 
-/// Parts of an answer before they are counted, of which a progress bar is shown.
-const LAYOUTS: usize = 10_000;
-
 pub(crate) fn run(args: &Args) -> Result<Code, Error> {
     let site = SiteSpec { profile_folders: profile_folders(), ..SiteSpec::default() };
     let (sensitivities, vary) = (args.sensitivities, args.vary.clone());
@@ -182,12 +180,12 @@ pub(crate) fn run(args: &Args) -> Result<Code, Error> {
                 "name one of them",
             ));
         }
-        let options = watched(LAYOUTS, |watch| compare(&requests, watch))?;
+        let options = watched("simulating layouts", |watch| compare(&requests, watch))?;
         args.page.write(|| options.report())?;
         args.output.print(&options.report(), None)?;
         return Ok(Code::SUCCESS);
     };
-    let outcome = watched(LAYOUTS, |watch| plan(one, watch))?;
+    let outcome = watched("simulating layouts", |watch| plan(one, watch))?;
     if let Some(path) = &args.timeline {
         write(Some(path), &timeline(one, &outcome)?)?;
         say!("note: timeline in {}; open it in ui.perfetto.dev", path.display());

@@ -11,10 +11,11 @@ use collcast_hwbackend::verbs::Verbs;
 use collcast_reports::csv;
 use collcast_reports::model::Report;
 
-use super::bench::{VerbsArgs, source, watched};
+use super::bench::{VerbsArgs, source};
 use super::call::Code;
 use super::launch;
 use super::output::{FormatArgs, write};
+use super::progress::told;
 use super::selectors::{Named, span};
 
 /// What is probed.
@@ -73,7 +74,7 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
         "it is of RDMA verbs",
         "leave it out, or add --backend verbs",
     )?;
-    let (bar, watch) = watched("note: ");
+    let (progress, watch) = told("measuring", "note: ");
     let patience = args.watchdog;
     let outcome = probe(&Request {
         quick: args.quick,
@@ -82,7 +83,7 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
         watch,
         ..Request::new(&args.output)
     })?;
-    bar.finish_and_clear();
+    drop(progress);
     if !outcome.peers {
         say!("note: the GPUs do not reach each other's memory, so collectives are left out");
     }
@@ -101,11 +102,11 @@ fn probe_network(args: &Args) -> Result<Code, Error> {
     let verbs = args.verbs.options(rank);
     Verbs::find(&verbs, local)?;
     let Some(world) = world else { return launch::processes(args.processes) };
-    let (bar, watch) = watched("note: ");
+    let (progress, watch) = told("measuring", "note: ");
     let (folder, patience) = (args.output.clone(), args.watchdog);
     let batches = if args.quick { BATCHES.1 } else { BATCHES.0 };
     let outcome = network(&NetworkRequest { folder, quick: args.quick, batches, patience, world, verbs, watch })?;
-    bar.finish_and_clear();
+    drop(progress);
     if rank > 0 {
         return Ok(Code::SUCCESS);
     }

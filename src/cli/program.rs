@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
-use collcast_sim::text::is_shown;
+use collcast_sim::text::{is_shown, one_line};
 
 use super::call::{self, Code};
 use super::config::{self, Default, Found};
@@ -51,6 +51,9 @@ pub(super) struct Cli {
     /// Say which value each option has and where it is from: command line, environment, file or built in
     #[arg(long, global = true)]
     show_config: bool,
+    /// Write nothing but errors to stderr: no notes, warnings, progress or verdict, which the exit code says
+    #[arg(short, long, global = true)]
+    quiet: bool,
 }
 
 #[derive(Subcommand)]
@@ -118,6 +121,9 @@ pub fn exit_code(words: Vec<OsString>, program: Option<PathBuf>) -> u8 {
         Some(shown) => shown.map(|(report, output)| output.print(&report, None).map(|()| Code::SUCCESS)),
         None => parsed(&words, false).map(|Parsed { cli, given, taken }| {
             call::with_defaults(taken);
+            if cli.quiet {
+                call::be_quiet();
+            }
             config::misspelt(&Cli::command()).iter().for_each(|line| say!("note: {line}"));
             run(cli, &given)
         }),
@@ -135,7 +141,7 @@ pub fn exit_code(words: Vec<OsString>, program: Option<PathBuf>) -> u8 {
         Ok(Code(code)) => code,
         Err(Error::BrokenPipe) => 0,
         Err(error) => {
-            output::tell(&format!("{}\n", error.render()));
+            output::complain(&format!("{}\n", error.render()));
             error.code()
         }
     }
@@ -190,7 +196,7 @@ pub(super) fn run(cli: Cli, given: &Named) -> Result<Code, Error> {
 fn refuse(error: &clap::Error) {
     let hostile = |arg: OsString| arg.to_string_lossy().chars().any(|c| !is_shown(c));
     if error.use_stderr() && call::words().into_iter().any(hostile) {
-        say!("{}", error.render());
+        output::complain(&format!("{}\n", one_line(&error.render().to_string())));
     } else {
         let _ = error.print();
     }

@@ -13,12 +13,10 @@ use collcast_scenarios::serving::{Policy, Route};
 use collcast_sim::compute::Precision;
 
 use super::call::Code;
-use super::output::{OutputArgs, PageArgs, watched};
+use super::output::{OutputArgs, PageArgs};
+use super::progress::watched;
 use super::scenario;
 use super::selectors::profile_folders;
-
-/// Parts of an answer about several machines: enough for a line of progress.
-const MOST_PARTS: usize = 64;
 
 /// What help ends with.
 const HELP: &str =
@@ -276,17 +274,17 @@ pub(crate) fn run(args: &Args) -> Result<Code, Error> {
     let machines = args.machines()?;
     let report = match (&args.try_splits, args.smallest) {
         (None, _) if machines.several() || machines.price.is_some() => {
-            watched(MOST_PARTS, |watch| compare(&request, &machines, watch))?.report()
+            watched("simulating fleets", |watch| compare(&request, &machines, watch))?.report()
         }
         (Some(_), _) if machines.several() => {
             return Err(Error::usage("--try-splits is of one machine", "take --smallest GPUS, or name the workers"));
         }
         (Some(text), _) => {
             let all: Group = text.parse()?;
-            watched(all.workers as usize, |watch| split(&request, all, watch))?.report()
+            watched("simulating splits", |watch| split(&request, all, watch))?.report()
         }
-        (_, Some(gpus)) => watched(gpus as usize, |watch| smallest(&request, gpus, watch))?.report(),
-        _ => serve(&request)?.report(),
+        (_, Some(gpus)) => watched("simulating fleets", |watch| smallest(&request, gpus, watch))?.report(),
+        _ => watched("simulating requests", |_| serve(&request))?.report(),
     };
     args.page.write(|| report.clone())?;
     args.output.print(&report, None)?;

@@ -11,6 +11,7 @@ use collcast_reports::model::Report;
 
 use super::call::Code;
 use super::output::{Format, OutputArgs, PageArgs, write};
+use super::progress::watched;
 use super::selectors::{CallArgs, MachineArgs, Named, OF_A_CALL, default_sizes, queries};
 
 #[derive(clap::Args, Debug)]
@@ -125,7 +126,7 @@ fn run_call(args: &Args) -> Result<Code, Error> {
         ));
     }
     let request = forecast::Request { queries, explain: call.explain_choice, ..forecast::Request::default() };
-    let outcome = forecast::forecast(&site, &request)?;
+    let outcome = watched("simulating", |_| forecast::forecast(&site, &request))?;
     if let (Some(path), Some(row)) = (&args.timeline, outcome.rows.first()) {
         write_timeline(path, &timeline(&site, row)?)?;
     }
@@ -151,7 +152,8 @@ fn run_group(args: &Args, calls: &str) -> Result<Code, Error> {
             "leave them out for NCCL's choice, or name one of each",
         ));
     };
-    let outcome = group::group(&site, &group::Request { calls, algorithm, protocol, channels })?;
+    let outcome =
+        watched("simulating", |_| group::group(&site, &group::Request { calls, algorithm, protocol, channels }))?;
     args.page.write(|| outcome.report(false))?;
     args.output.print(&outcome.report(args.output.format() == Format::Table), None)?;
     Ok(Code::SUCCESS)
@@ -171,7 +173,9 @@ fn run_step(args: &Args, given: &Named, scenario: step::Request) -> Result<Code,
     };
     let mut site = args.call.spec(&args.machine, args.machine.one_node_count()?)?;
     site.topology = args.machine.topology.clone();
-    let outcome = step::step(&step::Request { site, vary: args.vary.clone(), level, ..scenario })?;
+    let outcome = watched("simulating the step", |watch| {
+        step::step(&step::Request { site, vary: args.vary.clone(), level, watch: watch.clone(), ..scenario })
+    })?;
     if let Some(path) = &args.timeline {
         write_timeline(path, &step::timeline(&outcome)?)?;
     }
@@ -196,7 +200,7 @@ fn run_step(args: &Args, given: &Named, scenario: step::Request) -> Result<Code,
             );
         }
     }
-    args.page.write(|| outcome.report())?;
+    args.page.write(|| Report { figures: step::pictures(&outcome), ..outcome.report() })?;
     args.output.print(&outcome.report(), None)?;
     Ok(Code::SUCCESS)
 }

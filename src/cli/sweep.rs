@@ -5,7 +5,8 @@ use collcast::sim::collective::Collective;
 use collcast::{Error, Query, Site, views};
 
 use super::call::Code;
-use super::output::{Format, OutputArgs, PageArgs, watched, with_nccl_tests};
+use super::output::{Format, OutputArgs, PageArgs, with_nccl_tests};
+use super::progress::watched;
 use super::selectors::{CallArgs, MachineArgs, Named, default_sizes, queries};
 
 #[derive(clap::Args, Debug)]
@@ -66,8 +67,7 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
 /// Forecasts the queries of each machine.
 fn forecast(sites: &[Site], queries: &[Vec<Query>], explain: bool) -> Result<Outcome, Error> {
     let parts: Vec<(&Site, &[Query])> = sites.iter().zip(queries.iter().map(Vec::as_slice)).collect();
-    let count = queries.iter().map(Vec::len).sum();
-    watched(count, |watch| forecast::sweep(&parts, explain, watch))
+    watched("simulating calls", |watch| forecast::sweep(&parts, explain, watch))
 }
 
 /// The same calls in place, where there is such a form.

@@ -5,9 +5,11 @@ use std::path::PathBuf;
 use collcast::trace::{Kind, Request, trace};
 use collcast::views::{only, shorten};
 use collcast::{Error, SiteSpec, step};
+use collcast_reports::model::Report;
 
 use super::call::Code;
 use super::output::{Format, OutputArgs, PageArgs};
+use super::progress::watched;
 use super::selectors::{Named, NcclArgs, profile_folders};
 
 #[derive(clap::Args, Debug)]
@@ -91,13 +93,15 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
         }
     };
     if let (true, Some(site)) = (forecast, &site) {
-        let outcome = if described { step::recorded(&args.files, site)? } else { step::profiled(&args.files, site)? };
-        args.page.write(|| outcome.report())?;
+        let outcome = watched("simulating the step", |_| {
+            if described { step::recorded(&args.files, site) } else { step::profiled(&args.files, site) }
+        })?;
+        args.page.write(|| Report { figures: step::pictures(&outcome), ..outcome.report() })?;
         args.output.print(&outcome.report(), None)?;
         return Ok(Code::SUCCESS);
     }
     let request = Request { files: args.files.clone(), site, doctor: !args.no_doctor, ..Request::default() };
-    let outcome = trace(&request)?;
+    let outcome = watched("reading traces", |watch| trace(&Request { watch: watch.clone(), ..request }))?;
     args.page.write(|| outcome.report(false))?;
     let mut report = outcome.report(args.output.format() == Format::Table);
     match args.output.format() {

@@ -16,9 +16,10 @@ use collcast_sim::collective::UnknownName;
 use collcast_sim::ids::Rank;
 use collcast_sim::nccl::{CsvTuner, FUNCTIONS};
 
-use super::bench::{Runner, watched};
+use super::bench::Runner;
 use super::call::{self, Code};
 use super::output::{Format, FormatArgs, PageArgs, write as write_to};
+use super::progress::{told, watched};
 use super::selectors::{CallArgs, MachineArgs, Named, OF_A_CALL, default_sizes, span};
 
 #[derive(clap::Args, Debug)]
@@ -227,7 +228,11 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
             ));
         }
     };
-    let outcome = if args.measure { measured(args, &site, request)? } else { tune(&site, &request)? };
+    let outcome = if args.measure {
+        measured(args, &site, request)?
+    } else {
+        watched("simulating choices", |watch| tune(&site, &Request { watch: watch.clone(), ..request }))?
+    };
     let usable = outcome.refused.is_none() || args.force;
     let output = args.output.as_deref().filter(|_| usable);
     let (changes_only, written) = (args.changes_only, output.is_some());
@@ -250,7 +255,7 @@ const SECONDS: f64 = 0.3;
 
 /// Tunes with measurements on this host.
 fn measured(args: &Args, site: &Site, mut request: Request) -> Result<Outcome, Error> {
-    let (bar, watch) = watched("");
+    let (progress, watch) = told("measuring", "");
     request.watch = watch;
     let effort = Effort { batches: BATCHES, budget: Duration::from_secs_f64(SECONDS), ..Effort::default() };
     let env = args.call.nccl.variables()?;
@@ -266,7 +271,7 @@ fn measured(args: &Args, site: &Site, mut request: Request) -> Result<Outcome, E
     };
     let budget = Budget { time: args.budget, ..Budget::default() };
     let outcome = tune_measuring(site, &request, &mut Live { site, request: bench, gpu: None }, budget);
-    bar.finish_and_clear();
+    drop(progress);
     outcome
 }
 

@@ -15,6 +15,7 @@ use collcast_sim::collective::UnknownName;
 
 use super::call::Code;
 use super::output::{Format, OutputArgs, PageArgs, quoted, write};
+use super::progress::watched;
 use super::selectors::{GateArgs, ReadArgs, profile_folders};
 
 #[derive(clap::Args, Debug)]
@@ -251,7 +252,9 @@ pub(crate) fn run(args: &Args) -> Result<Code, Error> {
     if let Some(gpu) = &args.compute {
         return judge_kernels(args, gpu);
     }
-    let outcome = validate(&args.request()?)?;
+    let request = args.request()?;
+    let outcome =
+        watched("simulating what was measured", |watch| validate(&Request { watch: watch.clone(), ..request }))?;
     let format = args.output.format();
     let all = Shown { for_people: true, model_errors: true, rows: true, no_anomalies: false };
     args.page.write(|| outcome.report(all))?;

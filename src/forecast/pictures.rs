@@ -10,6 +10,7 @@ use collcast_sim::predict::{PredictError, Shares};
 use collcast_sim::schedule::Schedule;
 use collcast_sim::schedule::program::Step;
 use collcast_sim::schedule::wiring::{SliceCursor, Wired, Wiring};
+use collcast_sim::topology::Topology;
 use collcast_sim::units::SimTime;
 
 use super::row::Row;
@@ -99,9 +100,22 @@ fn machine(site: &Site, shares: &Shares, parts: &[Carried]) -> Option<Figure> {
             busy.insert(link, [share].into_iter().chain(parts.iter().map(of)).collect());
         }
     }
+    let time = |(_, from, to): &Carried| format!("{from:.1} to {to:.1} us");
+    let times = ["whole call".to_owned()].into_iter().chain(parts.iter().map(time)).collect();
+    busy_links(&site.topology, times, busy, "the whole call, protocol overhead included", "")
+}
+
+/// A machine with how busy its links are at some times, the whole time first; none where no link is used.
+pub(crate) fn busy_links(
+    topology: &Topology,
+    times: Vec<String>,
+    busy: BTreeMap<LinkId, Vec<f64>>,
+    over: &str,
+    note: &str,
+) -> Option<Figure> {
     let mut kinds: Vec<(&'static str, f64)> = Vec::new();
     for (&link, shares) in &busy {
-        let kind = site.topology.link(link).kind.name();
+        let kind = topology.link(link).kind.name();
         match kinds.iter_mut().find(|(known, _)| *known == kind) {
             Some((_, most)) => *most = most.max(shares[0]),
             None => kinds.push((kind, shares[0])),
@@ -109,15 +123,13 @@ fn machine(site: &Site, shares: &Shares, parts: &[Carried]) -> Option<Figure> {
     }
     kinds.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(b.0)));
     let said: Vec<String> = kinds.iter().map(|(kind, most)| format!("{kind} {:.0}%", most * 100.0)).collect();
-    let hosts = if site.topology.hosts().len() > 1 { " The busiest host is drawn in full." } else { "" };
+    let hosts = if topology.hosts().len() > 1 { " The busiest host is drawn in full." } else { "" };
     let caption = format!(
-        "Share of a link's rate that is taken over the whole call, protocol overhead included; of both directions and of links side by side \
-         the busiest. Most of each kind: {}.{hosts}",
+        "Share of a link's rate that is taken over {over}; of both directions and of links side by side \
+         the busiest. Most of each kind: {}.{hosts}{note}",
         said.join(", ")
     );
-    let time = |(_, from, to): &Carried| format!("{from:.1} to {to:.1} us");
-    let times = ["whole call".to_owned()].into_iter().chain(parts.iter().map(time)).collect();
-    let drawn = Machine { topology: site.topology.clone(), times, busy };
+    let drawn = Machine { topology: topology.clone(), times, busy };
     (!kinds.is_empty()).then(|| Figure::new("Which links are busy", caption, Drawing::Machine(Box::new(drawn))))
 }
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use collcast::cli::{self, Answer, Takes, Value};
 use collcast::reports::model::Report;
+use collcast::reports::terminal::Screen;
 use collcast::reports::{html, json, terminal};
 use collcast::views::figures;
 use pyo3::create_exception;
@@ -53,11 +54,11 @@ impl PyReport {
             left_out += table.rows.len().saturating_sub(rows);
             table.rows.truncate(rows);
         }
-        let mut text = terminal::render(&report, Some(width));
+        let mut text = terminal::render(&report, Screen::plain(Some(width)));
         if left_out > 0 {
             text.push_str(&format!("... and {left_out} rows more\n"));
         }
-        text + &terminal::notes(&report)
+        text + &terminal::notes(&report, Screen::default())
     }
 
     /// As a page for a browser.

@@ -59,13 +59,18 @@ pub(super) fn advice(request: &Request, loaded: &Loaded, simulator: &Simulator<'
     let all: Vec<(usize, &str)> =
         trials.iter().enumerate().flat_map(|(at, trial)| trial.2.iter().map(move |&value| (at, value))).collect();
     // What the machine cannot do is no advice.
+    let parts = request.watch.parts(all.len());
     let time_of = |&(at, value): &(usize, &str)| {
+        parts.done().ok()?;
         let changed = file::with_value(&request.text, trials[at].1, value).ok()?;
         let graph =
             file::read(&changed, &request.name).ok()?.graph(&loaded.machine.site.profile, loaded.machine.device);
         Some(ms(simulator.run(&graph, Mechanisms::default(), request.level).ok()?.time))
     };
     let times: Vec<Option<f64>> = all.par_iter().map(time_of).collect();
+    if request.watch.stopped() {
+        return Err(Error::Cancelled);
+    }
     let mut changes: Vec<Change> = Vec::new();
     for (at, (what, key, _)) in trials.iter().enumerate() {
         let tried = all.iter().zip(&times).filter(|((of, _), _)| *of == at);

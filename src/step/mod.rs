@@ -5,6 +5,7 @@ mod collectives;
 mod goal;
 mod loaded;
 mod outcome;
+mod pictures;
 mod profiled;
 mod recorded;
 mod request;
@@ -22,6 +23,7 @@ pub use collectives::{Collectives, Role};
 pub use goal::{Written, write_goal};
 use loaded::{Loaded, failed, ms};
 pub use outcome::{Communication, Detail, Disturbed, Outcome, PathPart, Stream, Variant};
+pub use pictures::pictures;
 pub use profiled::profiled;
 pub use recorded::{is_recorded, recorded, write_recorded};
 pub use request::Request;
@@ -39,7 +41,9 @@ pub fn step(request: &Request) -> Result<Outcome, Error> {
     };
     let loaded = Loaded::new(text, label, request)?;
     let mut first = of_graph(label, loaded.graph(), &loaded.machine, request.level)?;
+    let parts = request.watch.parts(variants.len());
     for (label, text) in others {
+        parts.done()?;
         let loaded = Loaded::new(text, label, request)?;
         let other = of_graph(label, loaded.graph(), &loaded.machine, request.level)?;
         first.variants.extend(other.variants);

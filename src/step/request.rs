@@ -7,6 +7,7 @@ use collcast_sim::workload::Level;
 
 use crate::files::read_text;
 use crate::site::SiteSpec;
+use crate::watch::Watch;
 
 /// A training step to simulate.
 #[derive(Clone, Debug)]
@@ -21,6 +22,8 @@ pub struct Request {
     pub vary: Vec<String>,
     /// How communication is simulated.
     pub level: Level,
+    /// Follows the answer.
+    pub watch: Watch,
 }
 
 impl Request {
@@ -34,6 +37,7 @@ impl Request {
             site: SiteSpec::default(),
             vary: Vec::new(),
             level: Level::Auto,
+            watch: Watch::default(),
         };
         if let Some(text) = builtin::text(name) {
             return Some(request(text.to_owned(), format!("{name} (built in)")));

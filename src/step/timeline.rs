@@ -11,6 +11,9 @@ use collcast_sim::workload::{OpGraph, Step};
 use super::outcome::Outcome;
 use crate::error::Error;
 
+/// Most links of one call that a timeline shows: the busiest.
+const SHOWN_LINKS: usize = 4;
+
 /// The timeline of a step, as Perfetto's JSON.
 ///
 /// # Errors
@@ -56,7 +59,7 @@ fn write(topology: &Topology, graph: &OpGraph, step: &Step) -> std::io::Result<V
     let mut seen: BTreeSet<(LinkId, SimTime, SimTime)> = BTreeSet::new();
     for (rank, op, shares) in &step.link_shares {
         let Some(activity) = step.ranks[*rank].activities.iter().find(|a| a.op == *op) else { continue };
-        for &(link, share) in shares {
+        for &(link, share) in shares.iter().take(SHOWN_LINKS) {
             // Both ends of a call name it.
             if activity.moves < activity.end && seen.insert((link, activity.moves, activity.end)) {
                 let percent = (share * 100.0).round() as i64;

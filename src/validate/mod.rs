@@ -249,6 +249,7 @@ fn beside_forecasts(request: &Request, read: &ReadReport) -> Result<Outcome, Err
     let health = health::judge(&runs, request.gate.limits());
     let mut causes = None;
     if request.doctor {
+        request.watch.stage("looking for the cause")?;
         let found = examine(&judged.rows, &topology, &profile, health.state);
         warnings.extend(found.warnings);
         anomalies.extend(found.anomalies);

@@ -1,6 +1,6 @@
 //! What was run and measured: the table of its calls, also as nccl-tests prints it, and the verdict.
 
-use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
+use collcast_reports::model::{Bar, Cell, Column, Report, Status, Table, Verdict};
 use collcast_reports::nccl_tests::{self, NcclTests, NcclTestsRow};
 use collcast_sim::collective::{Algorithm, Protocol};
 
@@ -97,7 +97,7 @@ pub(super) fn rows_table(run: &str, rows: &[MeasuredCall]) -> Table {
         Column::number("time_us_p5", "p5"),
         Column::number("time_us_p95", "p95"),
         Column::number("algbw_gbps", "algbw GB/s"),
-        Column::number("busbw_gbps", "busbw GB/s"),
+        Column::number("busbw_gbps", "busbw GB/s").barred(Bar::OfLargest),
         Column::number("checked", "checked"),
         Column::number("nccl_model_us", "NCCL says us"),
         Column::text("schedule_hash", "schedule hash"),

@@ -1,6 +1,6 @@
 //! Forecasts as reports.
 
-use collcast_reports::model::{Cell, Column, Report, Table, Verdict};
+use collcast_reports::model::{Bar, Cell, Column, Report, Table, Verdict};
 use collcast_reports::nccl_tests::{self, NcclTests, NcclTestsRow};
 use collcast_sim::collective::{Algorithm, Launch};
 use collcast_sim::ids::Rank;
@@ -114,7 +114,7 @@ fn rows(rows: &[Row]) -> Table {
         Column::number("time_us_low", "low"),
         Column::number("time_us_high", "high"),
         Column::number("algbw_gbps", "algbw GB/s"),
-        Column::number("busbw_gbps", "busbw GB/s"),
+        Column::number("busbw_gbps", "busbw GB/s").barred(Bar::OfLargest),
         Column::text("bound", "bound by"),
         Column::number("messages", "messages"),
         Column::text("folded", "folded"),
@@ -200,7 +200,7 @@ fn scaling(scaling: &Scaling) -> [Table; 2] {
         Column::text("algorithm", "algorithm"),
         Column::text("protocol", "protocol"),
         Column::number("time_us", "time us"),
-        Column::number("busbw_gbps", "busbw GB/s"),
+        Column::number("busbw_gbps", "busbw GB/s").barred(Bar::OfLargest),
         Column::number("efficiency", "efficiency"),
     ];
     let mut points = Table::new("scaling", "Scaling", columns);
@@ -301,7 +301,7 @@ fn one_row(row: &Row) -> Table {
         Column::number("time_us_low", "low"),
         Column::number("time_us_high", "high"),
         Column::number("algbw_gbps", "algbw GB/s"),
-        Column::number("busbw_gbps", "busbw GB/s"),
+        Column::number("busbw_gbps", "busbw GB/s").barred(Bar::OfLargest),
         Column::number("messages", "messages"),
         Column::text("folded", "folded"),
     ];
@@ -376,7 +376,7 @@ fn links(site: &Site, row: &Row) -> Table {
         Column::text("link", "link (the first of its kind)"),
         Column::text("kind", "kind"),
         Column::number("rate_gbps", "rate GB/s"),
-        Column::number("utilisation", "used %"),
+        Column::number("utilisation", "used %").barred(Bar::OfHundred),
     ];
     let mut table = Table::new("links", "busiest links, protocol overhead included", columns);
     for used in &row.prediction.busiest {
@@ -431,7 +431,7 @@ fn group_row(outcome: &group::Outcome) -> Table {
         Column::number("time_us", "time us"),
         Column::number("time_us_low", "low"),
         Column::number("time_us_high", "high"),
-        Column::number("busbw_gbps", "busbw GB/s"),
+        Column::number("busbw_gbps", "busbw GB/s").barred(Bar::OfLargest),
         Column::number("kernel_us", "on the device us"),
         Column::number("apart_us", "one by one us"),
         Column::number("events", "events"),

@@ -1,6 +1,6 @@
 //! Whether a machine gives the bus bandwidth that it should: lines a size or a band, cases for CI, and one sentence.
 
-use collcast_reports::model::{CaseOutcome, Cell, Column, Table, TestCase};
+use collcast_reports::model::{Bar, CaseOutcome, Cell, Column, Table, TestCase};
 use collcast_sim::units::Bytes;
 
 use crate::health::{Band, Health, Judged, Part, State};
@@ -36,7 +36,7 @@ fn lines(health: &Health) -> Table {
         Column::number("busbw_gbps", "busbw GB/s"),
         Column::number("expected_gbps", "expected"),
         Column::number("low_gbps", "healthy from"),
-        Column::number("percent", "% of expected"),
+        Column::number("percent", "% of expected").barred(Bar::OfHundred),
         Column::text("state", "verdict"),
     ];
     let mut table = Table::new("sizes", "bus bandwidth by size", columns);
@@ -64,7 +64,7 @@ fn bands(health: &Health) -> Table {
         Column::text("collective", "collective"),
         Column::number("ranks", "ranks"),
         Column::text("sizes", "sizes"),
-        Column::number("percent", "% of expected busbw"),
+        Column::number("percent", "% of expected busbw").barred(Bar::OfHundred),
         Column::number("low_percent", "healthy from %"),
         Column::text("state", "verdict"),
     ];

@@ -1,6 +1,6 @@
 //! Machines and counts of GPUs beside each other, as a report.
 
-use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
+use collcast_reports::model::{Bar, Cell, Column, Report, Status, Table, Verdict};
 use serde_json::{Map, Value, json};
 
 use super::VERSION;
@@ -48,7 +48,7 @@ impl Options {
         }
         if self.runs() {
             columns.extend([
-                Column::number("days", "days"),
+                Column::number("days", "days").barred(Bar::OfLargest),
                 Column::number("days_low", "from"),
                 Column::number("days_high", "to"),
                 Column::number("gpu_hours", "GPU hours"),

@@ -1,6 +1,6 @@
 //! A plan as a report: layouts, where a step of the best one goes, its memory, the whole run.
 
-use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
+use collcast_reports::model::{Bar, Cell, Column, Report, Status, Table, Verdict};
 use serde_json::{Map, Value, json};
 
 use super::VERSION;
@@ -68,7 +68,11 @@ fn ranking(outcome: &Outcome) -> Table {
 }
 
 fn parts(best: &Layout) -> Table {
-    let columns = [Column::text("part", "part"), Column::number("time_s", "s"), Column::number("share", "% of step")];
+    let columns = [
+        Column::text("part", "part"),
+        Column::number("time_s", "s"),
+        Column::number("share", "% of step").barred(Bar::OfHundred),
+    ];
     let mut table = Table::new("parts", format!("where a step of {} goes", best.text), columns);
     let step = &best.step;
     let mut row = |part: String, seconds: f64| {
@@ -93,7 +97,11 @@ fn parts(best: &Layout) -> Table {
 }
 
 fn memory(best: &Layout, (capacity, usable): (u64, u64)) -> Table {
-    let columns = [Column::text("holds", "holds"), Column::number("gib", "GiB"), Column::number("share", "% of GPU")];
+    let columns = [
+        Column::text("holds", "holds"),
+        Column::number("gib", "GiB"),
+        Column::number("share", "% of GPU").barred(Bar::OfHundred),
+    ];
     let title = format!(
         "memory of stage {}, the fullest: {:.1} GiB of {:.1}, of which {:.1} may be filled",
         best.memory.stage,

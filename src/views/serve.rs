@@ -1,6 +1,6 @@
 //! Serving as a report: what users wait for, what workers do, which split is best, and when a cache pays.
 
-use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
+use collcast_reports::model::{Bar, Cell, Column, Report, Status, Table, Verdict};
 use collcast_scenarios::serving::prefix::Reuse;
 use collcast_scenarios::serving::summary::{GOOD, Objective, Percentiles};
 
@@ -35,7 +35,7 @@ impl Outcome {
             Column::number("mean_ms", "mean ms"),
             Column::number("p50_ms", "p50 ms"),
             Column::number("p90_ms", "p90 ms"),
-            Column::number("p99_ms", "p99 ms"),
+            Column::number("p99_ms", "p99 ms").barred(Bar::OfLargest),
         ];
         let title = format!("`{}` by {} on {}", self.model, self.fleet, self.machine);
         let mut table = Table::new("rows", title, columns);
@@ -58,7 +58,7 @@ impl Outcome {
             Column::text("role", "workers"),
             Column::number("workers", "count"),
             Column::number("gpus", "GPUs each"),
-            Column::number("busy_percent", "busy %"),
+            Column::number("busy_percent", "busy %").barred(Bar::OfHundred),
             Column::number("cache_tokens", "cache tokens"),
             Column::number("cache_peak_percent", "most used %"),
         ];
@@ -182,7 +182,7 @@ impl Split {
         let columns = [
             Column::text("fleet", "workers"),
             Column::number("goodput", "goodput requests/s"),
-            Column::number("met_percent", "met %"),
+            Column::number("met_percent", "met %").barred(Bar::OfHundred),
             Column::number("ttft_p50_ms", "TTFT p50 ms"),
             Column::number("ttft_p99_ms", "p99 ms"),
             Column::number("tpot_p50_ms", "TPOT p50 ms"),
@@ -361,7 +361,7 @@ impl Compared {
             Column::text("machine", "machine"),
             Column::text("fleet", "workers"),
             Column::number("gpus", "GPUs"),
-            Column::number("met_percent", "met %"),
+            Column::number("met_percent", "met %").barred(Bar::OfHundred),
             Column::number("ttft_p50_ms", "TTFT p50 ms"),
             Column::number("ttft_p99_ms", "p99 ms"),
             Column::number("ttft_change_percent", "p99 change %"),

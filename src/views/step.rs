@@ -1,6 +1,6 @@
 //! A training step as a report.
 
-use collcast_reports::model::{Cell, Column, Report, Table, Verdict};
+use collcast_reports::model::{Bar, Cell, Column, Report, Table, Verdict};
 
 use crate::confidence::Trust;
 use crate::step::{Change, Detail, Outcome, Variant};
@@ -102,7 +102,11 @@ fn variants(variants: &[Variant]) -> Table {
 }
 
 fn parts(step: &Variant) -> Table {
-    let columns = [Column::text("part", "part"), Column::number("time_ms", "ms"), Column::number("share", "% of step")];
+    let columns = [
+        Column::text("part", "part"),
+        Column::number("time_ms", "ms"),
+        Column::number("share", "% of step").barred(Bar::OfHundred),
+    ];
     let mut table =
         Table::new("parts", "where the step goes: each part left out in turn, so that they add up", columns);
     for (part, value) in [
@@ -163,7 +167,7 @@ fn path(detail: &Detail, step: &Variant) -> Table {
         Column::text("what", "on the critical path"),
         Column::number("parts", "parts"),
         Column::number("time_ms", "ms"),
-        Column::number("share", "% of step"),
+        Column::number("share", "% of step").barred(Bar::OfHundred),
         Column::text("bound_by", "bound by"),
     ];
     let mut table = Table::new("path", "the way that led to the end of the step", columns);
@@ -181,7 +185,8 @@ fn path(detail: &Detail, step: &Variant) -> Table {
 }
 
 fn links(detail: &Detail) -> Table {
-    let columns = [Column::text("link", "link where calls met"), Column::number("utilisation", "used %")];
+    let columns =
+        [Column::text("link", "link where calls met"), Column::number("utilisation", "used %").barred(Bar::OfHundred)];
     let mut table = Table::new("links", "links that different calls shared (the first of those alike)", columns);
     for (link, share) in &detail.links {
         table.push([link.as_str().into(), Cell::float(share * 100.0, 1)]);
@@ -212,7 +217,7 @@ fn advice(changes: &[Change], gain: impl Fn(&Change) -> f64) -> Table {
         Column::text("change", "change"),
         Column::text("setting", "setting (the best that was tried)"),
         Column::number("step_ms", "step ms"),
-        Column::number("gain", "gain %"),
+        Column::number("gain", "gain %").barred(Bar::OfLargest),
     ];
     let mut table = Table::new("advice", "what would help, each simulated", columns);
     for change in changes {

@@ -1,6 +1,6 @@
 //! Recorded training steps as a report: where the time of each rank goes, the calls, launch gaps, calls that did not end.
 
-use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
+use collcast_reports::model::{Bar, Cell, Column, Report, Status, Table, Verdict};
 use collcast_sim::doctor::Cause;
 use collcast_sim::units::Bytes;
 
@@ -60,7 +60,7 @@ impl Outcome {
             Column::number("steps", "steps"),
             Column::number("step_ms", "ms"),
             Column::number("compute_ms", "computation"),
-            Column::number("exposed_ms", "exposed"),
+            Column::number("exposed_ms", "exposed").barred(Bar::OfLargest),
             Column::number("starved_ms", "not launched"),
             Column::number("queued_ms", "queued"),
             Column::number("hidden_ms", "hidden"),
@@ -100,7 +100,7 @@ impl Outcome {
             Column::number("calls", "calls"),
             Column::number("time_us", "us"),
             Column::number("busbw_gbps", "busbw GB/s"),
-            Column::number("exposed_ms", "exposed ms"),
+            Column::number("exposed_ms", "exposed ms").barred(Bar::OfLargest),
             Column::number("beside_percent", "beside computation %"),
             Column::number("waited_ms", "waited ms"),
             Column::number("last_rank", "last rank"),

@@ -1,6 +1,6 @@
 //! A transfer as a report: its ways, the fastest first.
 
-use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
+use collcast_reports::model::{Bar, Cell, Column, Report, Status, Table, Verdict};
 use collcast_sim::units::Bytes;
 
 use super::VERSION;
@@ -24,7 +24,7 @@ impl Outcome {
     fn ways(&self) -> Table {
         let columns = [
             Column::text("path", "path"),
-            Column::number("time_ms", "ms"),
+            Column::number("time_ms", "ms").barred(Bar::OfLargest),
             Column::number("exposed_ms", "after prefill ms"),
             Column::number("gb_per_s", "GB/s"),
             Column::number("alone_ms", "alone ms"),

@@ -1,6 +1,6 @@
 //! What to take in place of NCCL's choice, as tables and verdict.
 
-use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
+use collcast_reports::model::{Bar, Cell, Column, Report, Status, Table, Verdict};
 use collcast_sim::units::Bytes;
 
 use crate::tune::{Basis, Outcome, Range, Regret, StepGain, Variables};
@@ -55,7 +55,7 @@ fn range_table<'r>(ranges: impl Iterator<Item = &'r Range>, (named, for_people):
         Column::text("default_algorithm", "NCCL's"),
         Column::text("default_protocol", "choice"),
         Column::number("default_predicted_us", "us"),
-        Column::number("gain", "gain"),
+        Column::number("gain", "gain").barred(Bar::OfLargest),
         Column::text("basis", "basis"),
         Column::number("measured_us", "measured us"),
         Column::number("default_measured_us", "NCCL's us"),

@@ -24,6 +24,10 @@ const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 
 /// Most bytes of all figures and tables of a page, which stays below 2 MB so that it can be mailed; and of its figures.
 const BYTES_MAX: usize = 1_850_000;
 const FIGURE_BYTES_MAX: usize = 1_100_000;
+/// Bytes that tables leave to figures.
+const FIGURE_BYTES: usize = 400_000;
+/// Marks of a picture at most, about 200 bytes each; the next of these where all pictures find no room.
+const MARKS: [usize; 4] = [4_000, 1_500, 500, 150];
 
 /// Reports below each other on one page.
 pub fn render(reports: &[Report]) -> String {
@@ -40,7 +44,7 @@ pub fn render(reports: &[Report]) -> String {
                 meta name="viewport" content="width=device-width,initial-scale=1";
                 meta http-equiv="Content-Security-Policy" content=(POLICY);
                 title { (title) }
-                style { (PreEscaped(STYLE)) (PreEscaped(svg::STYLE)) (PreEscaped(svg::colours())) }
+                style { (PreEscaped(STYLE)) (PreEscaped(svg::STYLE)) (PreEscaped(svg::colours())) (PreEscaped(table::sides(reports))) }
             }
             body {
                 a class="skip" href="#content" { "Skip to the content" }
@@ -75,23 +79,14 @@ fn title_of(report: &Report) -> String {
 }
 
 fn one(report: &Report, id: &str, among: bool, room: &mut usize) -> Markup {
-    let mut figures: Vec<(&Figure, Markup, String)> = (report.figures.iter())
+    let reserved = FIGURE_BYTES.min(*room);
+    *room -= reserved;
+    let tables: Vec<Markup> = (report.tables.iter().filter(|table| !table.rows.is_empty()))
         .zip(1..)
-        .map(|(figure, number)| (figure, format!("{id}-figure-{number}")))
-        .map(|(figure, id)| (figure, svg::draw(figure, &id), id))
-        .filter(|(_, drawn, _)| !drawn.0.is_empty())
+        .map(|(table, number)| table::render(table, &format!("{id}-table-{number}"), room))
         .collect();
-    let all = figures.len();
-    let spent = |drawn: &Markup| drawn.0.len();
-    let most = FIGURE_BYTES_MAX.min(*room);
-    let mut sum = 0;
-    figures.retain(|(_, drawn, _)| {
-        sum += spent(drawn);
-        sum <= most
-    });
-    *room -= figures.iter().map(|(_, drawn, _)| spent(drawn)).sum::<usize>();
-    let left_out = all - figures.len();
-    let tables: Vec<_> = report.tables.iter().filter(|table| !table.rows.is_empty()).collect();
+    *room += reserved;
+    let (figures, left_out) = pictures(report, id, room);
     html! {
         article class="report" id=(id) {
             (answer(report, among))
@@ -103,10 +98,38 @@ fn one(report: &Report, id: &str, among: bool, room: &mut usize) -> Markup {
             }
             @for (figure, drawn, id) in &figures { (shown(figure, drawn, id)) }
             @if left_out > 0 { p class="note" { (left_out) " more figures are left out, as this page would be too large." } }
-            @for (index, table) in tables.iter().enumerate() { (table::render(table, &format!("{id}-table-{}", index + 1), room)) }
+            @for table in &tables { (table) }
             (origin(report, id))
         }
     }
+}
+
+/// The figures with their ids that find room, and how many do not. All of them with fewer marks are better than some.
+fn pictures<'r>(report: &'r Report, id: &str, room: &mut usize) -> (Vec<(&'r Figure, Markup, String)>, usize) {
+    let drawn = |marks: usize| -> Vec<(&'r Figure, Markup, String)> {
+        (report.figures.iter().zip(1..))
+            .map(|(figure, number)| (figure, format!("{id}-figure-{number}")))
+            .map(|(figure, id)| (figure, svg::draw(figure, &id, marks), id))
+            .filter(|(_, drawn, _)| !drawn.0.is_empty())
+            .collect()
+    };
+    let bytes =
+        |figures: &[(&Figure, Markup, String)]| figures.iter().map(|(_, drawn, _)| drawn.0.len()).sum::<usize>();
+    let most = FIGURE_BYTES_MAX.min(*room);
+    let mut figures = Vec::new();
+    for marks in MARKS {
+        figures = drawn(marks);
+        if bytes(&figures) <= most {
+            break;
+        }
+    }
+    let all = figures.len();
+    while bytes(&figures) > most {
+        figures.pop();
+    }
+    *room -= bytes(&figures);
+    let left_out = all - figures.len();
+    (figures, left_out)
 }
 
 /// Bytes of an answer from which on it is set smaller.

@@ -120,8 +120,9 @@
     show();
   }
 
-  // A table: sorted by a column, and a page of rows at a time.
-  for (const table of all("table")) {
+  // A table: sorted by a column, and a page of rows at a time; all of them on paper.
+  let paper = false;
+  const begin = (table) => {
     const heads = all("thead th", table);
     const size = 200;
     const body = table.tBodies[0];
@@ -130,14 +131,15 @@
     const pages = Math.ceil(rows.length / size);
     const where = make("span");
     const show = () => {
-      body.replaceChildren(...rows.slice(page * size, (page + 1) * size));
+      body.replaceChildren(...(paper ? rows : rows.slice(page * size, (page + 1) * size)));
       where.textContent = `Rows ${page * size + 1} to ${Math.min(rows.length, (page + 1) * size)} of ${rows.length}`;
     };
     const value = (row, column) => {
       const cell = row.cells[column];
       const text = cell.textContent.trim();
       if (text === "-" || text === "") return null;
-      const number = Number(cell.dataset.v ?? text);
+      const [, count, unit] = text.match(/^([\d.]+) ([KMGTPE]i)?B$/) ?? [];
+      const number = count ? count * 1024 ** " KMGTPE".indexOf(unit?.[0] ?? " ") : Number(text);
       return Number.isNaN(number) ? text : number;
     };
     const before = (a, b) => typeof a === typeof b ? (a < b ? -1 : a > b ? 1 : 0) : typeof a === "number" ? -1 : 1;
@@ -161,11 +163,20 @@
         make("button", { type: "button", textContent: "Back", onclick: turn(-1) }),
         make("button", { type: "button", textContent: "Next", onclick: turn(1) })));
       show();
-      addEventListener("beforeprint", () => body.replaceChildren(...rows));
+      addEventListener("beforeprint", show);
       addEventListener("afterprint", show);
     }
-  }
-
+  };
   // Paper folds nothing away.
-  addEventListener("beforeprint", () => { for (const fold of all("details")) fold.open = true; });
+  addEventListener("beforeprint", () => {
+    paper = true;
+    for (const fold of all("details")) fold.open = true;
+  });
+  addEventListener("afterprint", () => { paper = false; });
+  // What is folded away waits: a page of many rows opens at once.
+  for (const table of all("table")) {
+    const fold = table.closest("details");
+    if (fold && !fold.open) fold.addEventListener("toggle", () => begin(table), { once: true });
+    else begin(table);
+  }
 })();

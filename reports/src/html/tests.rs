@@ -74,7 +74,7 @@ fn machine(name: &str) -> Machine {
 #[test]
 fn lines_say_how_busy_they_are() {
     let figure = Figure::new("links", "all", Drawing::Machine(Box::new(machine("m"))));
-    let drawn = svg::draw(&figure, "f").into_string();
+    let drawn = svg::draw(&figure, "f", 100).into_string();
     let wire = r#"class="wire h3" data-n="m0 -&gt; m1, NVLink" data-u="50 25 75""#;
     assert!(drawn.contains(wire), "{drawn}");
     assert!(drawn.contains(r#"data-u="50 25 75">50%</text>"#), "{drawn}");

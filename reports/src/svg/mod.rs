@@ -43,10 +43,10 @@ pub(crate) fn legend(figure: &Figure) -> Vec<Key> {
     }
 }
 
-/// The picture as elements of a page; empty where there is nothing to show.
-pub(crate) fn draw(figure: &Figure, id: &str) -> Markup {
+/// The picture as elements of a page, with so many marks at most; empty where there is nothing to show.
+pub(crate) fn draw(figure: &Figure, id: &str, marks: usize) -> Markup {
     let drawn = match &figure.drawing {
-        Drawing::Plane(plane) => plane::draw(plane),
+        Drawing::Plane(plane) => plane::draw(plane, marks),
         Drawing::Map(map) => map::draw(map),
         Drawing::Bars(bars) => bars::draw(bars),
         Drawing::Timeline(timeline) => timeline::draw(timeline),

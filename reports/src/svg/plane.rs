@@ -15,8 +15,6 @@ const BOTTOM: f64 = 330.0;
 const HEIGHT: f64 = 376.0;
 /// Marks along an axis at most.
 const TICKS: usize = 8;
-/// Marks of a picture at most, about 800 KB; of more, some are drawn, evenly.
-const MARKS: usize = 4_000;
 
 pub(super) fn legend(plane: &Plane) -> Vec<Key> {
     let named = plane.series.iter().enumerate().filter(|(_, series)| !series.label.is_empty());
@@ -47,13 +45,14 @@ fn class(stroke: Stroke) -> &'static str {
     }
 }
 
-pub(super) fn draw(plane: &Plane) -> Option<(f64, Markup)> {
+/// The picture; of more marks than `marks` some are drawn, evenly.
+pub(super) fn draw(plane: &Plane, marks: usize) -> Option<(f64, Markup)> {
     let all = || plane.series.iter().flat_map(|s| s.points.iter().chain(&s.line));
     let bands = || plane.series.iter().flat_map(|s| &s.band);
     let x = Ruler::around(plane.x.scale, all().map(|p| p.x).chain(bands().map(|b| b.0)), (LEFT, RIGHT))?;
     let heights = all().map(|p| p.y).chain(bands().flat_map(|b| [b.1, b.2]));
     let y = Ruler::around(plane.y.scale, heights, (BOTTOM, TOP))?;
-    let every = plane.series.iter().map(|series| marked(series).count()).sum::<usize>().div_ceil(MARKS).max(1);
+    let every = plane.series.iter().map(|series| marked(series).count()).sum::<usize>().div_ceil(marks).max(1);
     let inner = html! {
         @for (place, words) in y.ticks(TICKS) {
             line class="grid" x1=(px(LEFT)) x2=(px(RIGHT)) y1=(px(place)) y2=(px(place)) {}
@@ -77,11 +76,10 @@ pub(super) fn draw(plane: &Plane) -> Option<(f64, Markup)> {
 /// The marks of one series: the band lowest, then the line, then points.
 fn one(series: &Series, every: usize, plane: &Plane, x: &Ruler, y: &Ruler) -> Markup {
     let place = |p: (f64, f64)| Some((x.at(p.0)?, y.at(p.1)?));
-    let rim: Vec<(f64, f64)> = (series.band.iter().map(|b| (b.0, b.1)))
-        .chain(series.band.iter().rev().map(|b| (b.0, b.2)))
-        .filter_map(place)
-        .collect();
-    let line: Vec<(f64, f64)> = series.line.iter().filter_map(|p| place((p.x, p.y))).collect();
+    let band = thinned(&series.band, every);
+    let rim: Vec<(f64, f64)> =
+        (band.iter().map(|b| (b.0, b.1))).chain(band.iter().rev().map(|b| (b.0, b.2))).filter_map(place).collect();
+    let line: Vec<(f64, f64)> = thinned(&series.line, every).iter().filter_map(|p| place((p.x, p.y))).collect();
     let hue = series.hue.0;
     let kind = mark(series.stroke);
     let said = |p: &Point| {
@@ -100,6 +98,12 @@ fn one(series: &Series, every: usize, plane: &Plane, x: &Ruler, y: &Ruler) -> Ma
             }
         }
     }
+}
+
+/// One of every so many values of a line, and its end.
+fn thinned<T: Clone>(values: &[T], every: usize) -> Vec<T> {
+    let last = values.len().saturating_sub(1);
+    values.iter().enumerate().filter(|(at, _)| at % every == 0 || *at == last).map(|(_, value)| value.clone()).collect()
 }
 
 /// The values that are marked, each with whether it is small: those of a line where it has no points of its own.

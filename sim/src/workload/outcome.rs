@@ -77,7 +77,7 @@ pub struct Step {
     pub slices: bool,
     /// Share of its capacity that was used of links where calls met: the first of those alike.
     pub links: Vec<(LinkId, f64)>,
-    /// Share of links that each call of a rank uses when it runs alone, by rank and operation.
+    /// Share of links that each call of a rank uses when it runs alone, the busiest first, by rank and operation.
     pub link_shares: Vec<CallLinks>,
     /// Events handled.
     pub events: u64,
@@ -86,8 +86,9 @@ pub struct Step {
 /// Rank, operation and the links of a call.
 pub type CallLinks = (usize, usize, Vec<(LinkId, f64)>);
 
-/// Most links of one call that a timeline shows.
-const SHOWN_LINKS: usize = 4;
+/// Most links of all calls that are kept for pictures, some 16 MB; of each call the busiest, and some of each.
+const KEPT_LINKS: usize = 1_000_000;
+const FEWEST_LINKS: usize = 4;
 
 pub(super) fn of(graph: &OpGraph, lowered: &Lowered<'_>, outcome: &Outcome) -> Step {
     let mut ranks: Vec<RankResult> = (lowered.lanes.iter())
@@ -104,6 +105,7 @@ pub(super) fn of(graph: &OpGraph, lowered: &Lowered<'_>, outcome: &Outcome) -> S
         .collect();
     let mut how = BTreeMap::new();
     let mut link_shares = Vec::new();
+    let kept = (KEPT_LINKS / lowered.ops.len().max(1)).max(FEWEST_LINKS);
     for run in &lowered.ops {
         let rank = &mut ranks[run.lane];
         let op = &graph.programs[rank.program].ops[run.op];
@@ -117,7 +119,7 @@ pub(super) fn of(graph: &OpGraph, lowered: &Lowered<'_>, outcome: &Outcome) -> S
             how.entry(Arc::clone(&op.kind)).or_insert_with(|| footprint.how.clone());
             let mut busiest = footprint.links.clone();
             busiest.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
-            busiest.truncate(SHOWN_LINKS);
+            busiest.truncate(kept);
             link_shares.push((run.lane, run.op, busiest));
         }
     }

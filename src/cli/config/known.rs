@@ -10,6 +10,8 @@ pub(super) const FILE: &str = "COLLCAST_CONFIG";
 pub(super) const PREFIX: &str = "COLLCAST_";
 /// The option that shows all this.
 pub(super) const SHOW: &str = "show_config";
+/// Options of the program itself, which say how it talks; a default would silence the note that tells of it.
+pub(super) const OWN: [&str; 2] = [SHOW, "quiet"];
 /// Options that no default gives: what is written, where, and whether something is replaced is said each time.
 pub(super) const NEVER: [&str; 21] = [
     "baseline",
@@ -80,7 +82,7 @@ pub(super) fn may(arg: &Arg) -> bool {
     arg.get_long().is_some_and(|long| !NEVER.contains(&long))
         && !automatic
         && !arg.is_hide_set()
-        && arg.get_id() != SHOW
+        && !OWN.contains(&arg.get_id().as_str())
 }
 
 /// The variable of an option.

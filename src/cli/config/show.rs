@@ -11,7 +11,7 @@ use collcast_reports::model::{Cell, Column, Report, Status, Table, Verdict};
 use super::super::output::{Format, OutputArgs};
 use super::apply::{Found, defaults, found, innermost, named, refused};
 use super::file;
-use super::known::{FILE, SHOW, may, options, variable};
+use super::known::{FILE, OWN, SHOW, may, options, variable};
 
 /// The value that an option has where it is left out, and where that is from.
 type Given = Option<(String, String)>;
@@ -120,7 +120,7 @@ fn of_command(
         Ok(found) => found,
         Err(_) => found(all.clone().ignore_errors(true), bare, false)?,
     };
-    for arg in command.get_arguments().filter(|arg| arg.get_id() != SHOW) {
+    for arg in command.get_arguments().filter(|arg| !OWN.contains(&arg.get_id().as_str())) {
         let Some(long) = arg.get_long().filter(|long| *long != "help" && *long != "version") else { continue };
         let id = arg.get_id().as_str();
         let said = here.value_source(id) == Some(ValueSource::CommandLine);

@@ -61,12 +61,36 @@ pub(super) fn parts(report: &Report) -> Vec<Figure> {
     figure("Where a step goes", caption, "share of the step (%)", of.filter_map(bar).collect())
 }
 
+/// What a fit changed of the constants that the measurements tell.
+pub(super) fn fitted(report: &Report) -> Vec<Figure> {
+    let of = rows(report, "parameters").filter(|row| row.text("identified") == "yes");
+    let change = |row: Row<'_>| {
+        let (value, prior) = row.number("value").zip(row.number("prior"))?;
+        (prior > 0.0).then(|| 100.0 * (value / prior - 1.0))
+    };
+    let caption = "Constants that the measurements tell, against the profile that the fit began with. The table has their \
+                   intervals.";
+    let bars = plain(of, under("parameter"), change, |_| Hue(0));
+    figure("What the fit changed", caption, "change (%)", bars)
+}
+
+/// Ways of a transfer beside each other.
+pub(super) fn ways(report: &Report) -> Vec<Figure> {
+    let of = || rows(report, "rows").filter(|row| report.kind == "transfer" && !row.text("path").is_empty());
+    if of().count() < 2 {
+        return Vec::new();
+    }
+    let label = |row: Row<'_>| format!("{}, {} GB/s", row.text("path"), row.shown("gb_per_s"));
+    let bars = plain(of(), label, |row| row.number("time_ms"), |_| Hue(0));
+    figure("Ways beside each other", "How long the transfer takes by each way, the fastest first.", "time (ms)", bars)
+}
+
 /// What each rank's GPU does in a recorded step.
 pub(super) fn ranks(report: &Report) -> Vec<Figure> {
     let parts = [
         ("computation", "compute_ms", Hue(0)),
         ("exposed communication", "exposed_ms", BAD),
-        ("idle, not launched", "starved_ms", Hue(1)),
+        ("idle, not launched", "starved_ms", Hue(5)),
         ("idle, queued", "queued_ms", Hue(2)),
     ];
     let bar = |row: Row<'_>| {

@@ -27,11 +27,11 @@ const FIGURES: [(&str, &[Make]); 13] = [
     ("tune", &[choices::advised, bars::gains]),
     ("check", &[bars::findings]),
     ("plan", &[plans::options, plans::front, bars::parts, bars::memory, bars::sensitivities]),
-    ("calibrate", &[accuracy::scatter, accuracy::residuals]),
+    ("calibrate", &[bars::fitted, accuracy::scatter, accuracy::residuals]),
     ("trace", &[bars::ranks]),
     ("lint", &[]),
     ("serve", &[serving::requests]),
-    ("transfer", &[serving::break_even]),
+    ("transfer", &[bars::ways, serving::break_even]),
 ];
 
 /// Adds the figures of a report, behind those that it has.

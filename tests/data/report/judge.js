@@ -111,12 +111,18 @@ function judge(frame) {
     const tip = doc.getElementById("tip");
     check(!tip.hidden && tip.textContent, "no value under the pointer");
   }
+  for (const fold of doc.querySelectorAll("details")) {
+    fold.open = true;
+    fold.dispatchEvent(new view.Event("toggle"));
+  }
   for (const table of doc.querySelectorAll("table")) {
     const column = [...table.querySelectorAll("thead th")].findIndex((head) => head.classList.contains("n"));
     if (column < 0 || table.tBodies[0].rows.length < 2) continue;
     const head = table.querySelectorAll("thead th")[column];
     const cell = (row) => row.cells[column];
-    const values = () => [...table.tBodies[0].rows].map((row) => Number(cell(row).dataset.v ?? cell(row).textContent));
+    const sizes = { B: 1, KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30, TiB: 2 ** 40 };
+    const value = (text) => Number(text.split(" ")[0]) * (text.includes(" ") ? sizes[text.split(" ")[1]] ?? NaN : 1);
+    const values = () => [...table.tBodies[0].rows].map((row) => value(cell(row).textContent));
     for (const down of [false, true]) {
       head.querySelector("button").click();
       const shown = values().filter((value) => !Number.isNaN(value));

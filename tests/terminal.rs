@@ -1,0 +1,170 @@
+//! Goal: a terminal shows what fits it: lines of its width, bars, colours where they are wanted, how far long answers are;
+//! a pipe gets plain text. `--quiet` leaves nothing but errors on stderr.
+//!
+//! Method: `script` of util-linux plays the terminal.
+
+#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
+
+mod common;
+
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+use common::{collcast, without_own};
+
+/// Columns of the terminal, and what begins a control sequence.
+const WIDTH: usize = 80;
+const ESCAPE: char = '\u{1b}';
+/// The first character of the line that erases progress, and a bar.
+const BAR: char = '\u{2588}';
+
+/// A command as a user of any terminal runs it, with variables: what the screen gets. None where nothing plays one.
+fn on_a_terminal(args: &str, variables: &[(&str, &str)]) -> Option<String> {
+    let there = Command::new("script").arg("--version").output().is_ok_and(|out| out.status.success());
+    if !there {
+        let _ = writeln!(std::io::stderr(), "skipped: {args} on a terminal: there is no `script` of util-linux");
+        return None;
+    }
+    let line = format!("stty cols {WIDTH} rows 50; {} {args}", env!("CARGO_BIN_EXE_collcast"));
+    let mut command = Command::new("script");
+    without_own(&mut command)
+        .args(["-qec", &line, "/dev/null"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .env("COLLCAST_PROFILES", "")
+        .env("COLLCAST_CONFIG", "")
+        .env("TERM", "xterm-256color")
+        .stdin(Stdio::null());
+    for name in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "COLUMNS"] {
+        command.env_remove(name);
+    }
+    let out = command.envs(variables.iter().copied()).output().unwrap();
+    Some(String::from_utf8(out.stdout).unwrap().replace("\r\n", "\n"))
+}
+
+/// What stays on the screen of text without colours: what was written over is gone.
+fn left(text: &str) -> String {
+    text.lines().map(|line| line.rsplit('\r').next().unwrap().trim_start_matches("\u{1b}[2K")).fold(
+        String::new(),
+        |mut all, line| {
+            all.push_str(line);
+            all.push('\n');
+            all
+        },
+    )
+}
+
+/// Commands that take wide tables, long facts and long verdicts.
+const COMMANDS: [&str; 12] = [
+    "sweep dgx-h100 --nodes 4 -s 1K:1G:16",
+    "simulate h200x4 -s 64M",
+    "simulate ddp-buckets",
+    "plan llama3-8b --on dgx-h100 --gpus 8 --top 3",
+    "validate tests/data/doctor/p2p_disable_1_4.csv",
+    "compare examples/compare/before.log examples/compare/after.log",
+    "tune h200x2 --measurements tests/data/h200x4/nccl.csv --launch graph",
+    "bench --backend host --ranks 2 -s 1K,8K --batches 3 --iterations 2 --warmup 0",
+    "transfer --from gpu:0 --to gpu:9 -s 1G",
+    "trace tests/data/trace/ddp_0.json.gz tests/data/trace/ddp_1.json.gz",
+    "topo list",
+    "profile list",
+];
+
+/// Goal: no line is wider than the terminal, unless it is a command to copy or one long word; nothing is left out.
+#[test]
+fn lines_fit_the_terminal() {
+    for args in COMMANDS {
+        let Some(text) = on_a_terminal(args, &[("NO_COLOR", "1")]) else { return };
+        let text = left(&text);
+        assert!(!text.contains(ESCAPE), "{args}: {text:?}");
+        for line in text.lines().filter(|line| line.chars().count() > WIDTH) {
+            let (copied, word) = (line.trim_start().starts_with("next: "), line.trim_start_matches(['#', ' ']));
+            assert!(copied || !word.contains(' '), "{args}: {line}");
+        }
+        // Every column of the pipe is a heading or told below the table.
+        let words: Vec<&str> = args.split(' ').collect();
+        let (_, piped, _) = collcast(&words);
+        let all: String = text.split_whitespace().collect();
+        let rules: Vec<&str> = piped.lines().collect();
+        for pair in rules.windows(2).filter(|pair| pair[1].starts_with("----")) {
+            for heading in pair[0].split("   ").map(str::trim).filter(|heading| !heading.is_empty()) {
+                for word in heading.split(' ') {
+                    assert!(all.contains(word), "{args}: {heading} is not shown");
+                }
+            }
+        }
+    }
+}
+
+/// Goal: numbers that are compared have bars, the longest of the largest.
+#[test]
+fn numbers_have_bars() {
+    let Some(text) = on_a_terminal("sweep dgx-h100 --nodes 4 -s 1K:1G:16", &[("NO_COLOR", "1")]) else { return };
+    let bars: Vec<usize> = (text.lines().filter(|line| line.contains("GiB") || line.contains("MiB")))
+        .map(|line| line.matches(BAR).count())
+        .filter(|count| *count > 0)
+        .collect();
+    assert!(bars.len() >= 3 && bars.is_sorted() && bars.last() == Some(&10), "{text}");
+    let (_, piped, _) = collcast(&["sweep", "dgx-h100", "--nodes", "4", "-s", "1K:1G:16"]);
+    assert!(!piped.contains(BAR), "{piped}");
+}
+
+/// Goal: colours come on a terminal that has them and wants them, and on a pipe only where they are forced.
+#[test]
+fn colours_are_as_asked_for() {
+    let args = "validate tests/data/doctor/p2p_disable_1_4.csv --no-doctor";
+    let red = "\u{1b}[31m";
+    for (variables, coloured) in [
+        (&[][..], true),
+        (&[("NO_COLOR", "1")], false),
+        (&[("CLICOLOR", "0")], false),
+        (&[("TERM", "dumb")], false),
+        (&[("NO_COLOR", "1"), ("CLICOLOR_FORCE", "1")], false),
+    ] {
+        let Some(text) = on_a_terminal(args, variables) else { return };
+        assert_eq!(left(&text).contains(red), coloured, "{variables:?}: {text:?}");
+    }
+    let piped = |force: bool| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_collcast"));
+        without_own(&mut command).args(args.split(' ')).current_dir(env!("CARGO_MANIFEST_DIR"));
+        command.env("COLLCAST_PROFILES", "").env("COLLCAST_CONFIG", "").env_remove("NO_COLOR");
+        if force {
+            command.env("CLICOLOR_FORCE", "1");
+        }
+        let out = command.output().unwrap();
+        String::from_utf8([out.stdout, out.stderr].concat()).unwrap()
+    };
+    assert!(!piped(false).contains(ESCAPE) && piped(true).contains(red));
+}
+
+/// Goal: what takes longer than a second says how far it is and how long it will take, on a terminal alone.
+#[test]
+fn long_answers_say_how_far_they_are() {
+    // Half a minute of a core, on any number of them longer than the second from which on it is said.
+    let args = "plan llama3-70b --on dgx-h100 --gpus 256";
+    let Some(text) = on_a_terminal(args, &[("NO_COLOR", "1")]) else { return };
+    let counted = text.contains("simulating layouts [") && text.contains("%, about ") && text.contains(" left");
+    assert!(counted, "{text:?}");
+    assert!(!left(&text).contains("about "), "it stays: {text:?}");
+    let quiet = on_a_terminal(&format!("{args} --quiet"), &[("NO_COLOR", "1")]).unwrap();
+    assert!(!quiet.contains("simulating"), "{quiet:?}");
+    let (_, _, err) = collcast(&args.split(' ').collect::<Vec<_>>());
+    assert!(!err.contains("simulating layouts"), "{err}");
+}
+
+/// Goal: `--quiet` means the same everywhere: the same on stdout, nothing on stderr, the same exit code; errors stay.
+#[test]
+fn quiet_leaves_nothing_but_errors() {
+    let more = ["simulate dgx-h100", "lint tests/data/lint/debug.bad.env", "topo show dgx-h100", "self-test"];
+    for args in COMMANDS.into_iter().chain(more).filter(|args| !args.starts_with("bench")) {
+        let words: Vec<&str> = args.split(' ').collect();
+        let loud = collcast(&words);
+        for quiet in [[&["-q"], &words[..]].concat(), [&words[..], &["--quiet"]].concat()] {
+            assert_eq!(collcast(&quiet), (loud.0, loud.1.clone(), String::new()), "{quiet:?}");
+        }
+        assert!(!loud.2.is_empty() || args == "profile list" || args == "topo list", "{args}");
+    }
+    for args in [["sweep", "no-such-machine"], ["sweep", "--no-such-option"]] {
+        let (code, _, err) = collcast(&[&["-q"], &args[..]].concat());
+        assert!(code == 2 && err.contains("no-such"), "{args:?}: {err}");
+    }
+}
