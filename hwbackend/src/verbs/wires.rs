@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::device::{Address, Completions, Depths, Done, Memory, Nic, Pair, Remote, Verb};
+use super::device::{Address, Completions, Depths, Done, Memory, Nic, Order, Pair, Remote, Verb};
 use crate::exec::ExecError;
 use crate::flat::Flat;
 use collcast_sim::schedule::wiring::UNUSED;
@@ -111,7 +111,7 @@ impl Wires {
                 hint: "take fewer --channels or --ranks",
             });
         }
-        let memory = Memory::new(bytes, nics)?;
+        let memory = Memory::new(bytes, nics, Order::Strict)?;
         // The number of a queue pair decides its NIC, at both ends alike where they have as many.
         let place = |fifo: &Fifo, index: usize| (fifo.conn as usize + index) % nics.len();
         let mut on_nic = vec![0_u32; nics.len()];
@@ -148,8 +148,8 @@ impl Wires {
     /// # Errors
     /// An end that is missing or unlike ours, an address that cannot be reached.
     pub(crate) fn connect(&mut self, ends: &[End], patience: Duration) -> Result<(), ExecError> {
-        let Self { fifos, lines, .. } = self;
-        for fifo in fifos.iter_mut() {
+        for at in 0..self.fifos.len() {
+            let fifo = &self.fifos[at];
             let other = ends.iter().find(|end| end.conn == fifo.conn && end.sends != fifo.sends);
             let other = other.filter(|end| end.pairs.len() == fifo.lines.len() && end.slots.len() == end.pairs.len());
             let Some(other) = other else {
@@ -157,15 +157,15 @@ impl Wires {
                 return Err(ExecError::Rendezvous(what));
             };
             for (index, (line, address)) in fifo.lines.clone().zip(&other.pairs).enumerate() {
-                let pair = &lines[line].pair;
-                pair.connect(address, patience)?;
+                let pair = &self.lines[line].pair;
+                pair.connect(address, patience).map_err(|error| self.broken(line, &error.to_string()))?;
                 // Slices to the receiver by all pairs in turn; credits to the sender by the first.
                 let receives = if !fifo.sends || index == 0 { self.depth + 1 } else { 0 };
                 for _ in 0..receives {
                     pair.post_receive((line as u64) << 32, None)?;
                 }
             }
-            fifo.remote.clone_from(&other.slots);
+            self.fifos[at].remote.clone_from(&other.slots);
         }
         Ok(())
     }
