@@ -1,6 +1,6 @@
 # Our probe and executor beside perftest's ib_write_bw and ib_write_lat, in turns. What comes back is what
 # `tests/data/verbs` has: perftest.csv, probe/ROUND.csv as `probe` wrote it, executor.csv as `bench` did, with its round.
-rounds="${COLLCAST_VERBS_ROUNDS:-9}"
+rounds="${COLLCAST_VERBS_ROUNDS:-7}"
 mkdir -p /out/probe
 echo "round,tool,measures,size_bytes,value,unit" >/out/perftest.csv
 # The same two devices and addresses as ours: index 1 is the one of IPv4.
@@ -23,7 +23,7 @@ perftest() {
     pair ib_write_bw -s $size -n $((16777216 / size + depth)) -t $depth -F |
       awk -v r="$1" '{printf "%s,ib_write_bw,bandwidth,%s,%.3f,MB/s\n", r, $1, $4 * 1.048576}' >>/out/perftest.csv
   done
-  # Columns: bytes, iterations, least, most, typical.
+  # Columns: bytes, iterations, least, most, typical, which is the median.
   for size in 8 4096; do
     pair ib_write_lat -s $size -n 400 -F |
       awk -v r="$1" '{printf "%s,ib_write_lat,latency,%s,%s,us\n", r, $1, $5}' >>/out/perftest.csv

@@ -23,6 +23,7 @@ use rdma_mummy_sys::{
     ibv_wc, ibv_wc_opcode, ibv_wc_status, ibv_wc_status_str, ibv_wr_opcode,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::acknowledgement::{RETRIES, timeout};
@@ -74,7 +75,12 @@ impl Devices {
         let list = unsafe { ibv_get_device_list(&raw mut count) };
         if list.is_null() {
             let error = Os::last_os_error();
-            return Err(missing(format!("no RDMA device can be asked for ({error}): rdma-core or the kernel's part")));
+            return Err(missing(match error.raw_os_error().map(Errno::from_raw_os_error) {
+                // So say the bindings where they have not found the library.
+                Some(Errno::OPNOTSUPP) => "RDMA takes libibverbs.so.1, which this host has not".to_owned(),
+                Some(Errno::NOSYS) => "this host has no RDMA: its kernel has no module for it loaded".to_owned(),
+                _ => format!("no RDMA device can be asked for: {error}"),
+            }));
         }
         Ok(Self { list, count: usize::try_from(count).unwrap_or(0) })
     }
@@ -476,7 +482,7 @@ pub(crate) fn sleep(queues: &[Completions], longest: Duration) -> Result<(), Exe
     let mut polled: Vec<_> = descriptors.iter().map(|d| PollFd::new(d, PollFlags::IN)).collect();
     let limit = Timespec::try_from(longest).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 });
     match poll(&mut polled, Some(&limit)) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        Ok(_) | Err(Errno::INTR) => {}
         Err(error) => return Err(ExecError::Library { call: "poll", message: error.to_string() }),
     }
     let woken = polled.iter().map(|p| p.revents().contains(PollFlags::IN)).collect::<Vec<_>>();
