@@ -196,8 +196,8 @@ fn a_probe_measures_every_pair() {
     let rows = &rows[0];
     for (src, dst) in [(0, 1), (1, 0), (0, 2), (2, 0)] {
         let times: Vec<_> = rows.iter().filter(|row| (row.src, row.dst) == (src, dst)).collect();
-        // Three latencies of two sizes, post, completion, rate, two bandwidths, and two of both ways.
-        assert_eq!(times.len(), 6 + 3 + 2 + if src == 0 { 2 } else { 0 }, "{src} to {dst}");
+        // Three latencies of two sizes, post, completion, rate, two bandwidths, two relaxed ones, and two of both ways.
+        assert_eq!(times.len(), 6 + 3 + 2 + 2 + if src == 0 { 2 } else { 0 }, "{src} to {dst}");
         assert!(
             times.iter().all(|row| row.times_us.len() == 3 && row.times_us.iter().all(|&us| us > 0.0)),
             "{times:?}"
