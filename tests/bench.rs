@@ -100,6 +100,50 @@ fn missing_hardware_is_exit_code_3() {
     }
 }
 
+/// Goal: under any launcher a job over verbs on a host without NICs ends at every rank with exit code 3, and no rank waits
+/// for others for long; where mpirun of Open MPI is installed, under that too.
+#[test]
+fn launched_processes_say_what_is_missing() {
+    let args = ["bench", "--backend", "verbs", "h200x4", "--gpus", "2", "-s", "8", "--algorithm", "ring"];
+    if collcast(&args, &[]).0 != 3 {
+        println!("skipped: RDMA devices are there");
+        return;
+    }
+    let launchers: [[(&str, &str); 4]; 3] = [
+        [
+            ("OMPI_COMM_WORLD_RANK", ""),
+            ("OMPI_COMM_WORLD_LOCAL_RANK", ""),
+            ("OMPI_COMM_WORLD_SIZE", "2"),
+            ("OMPI_COMM_WORLD_LOCAL_SIZE", "2"),
+        ],
+        [("SLURM_PROCID", ""), ("SLURM_LOCALID", ""), ("SLURM_NTASKS", "2"), ("SLURM_STEP_NODELIST", "localhost")],
+        [("PMI_RANK", ""), ("MPI_LOCALRANKID", ""), ("PMI_SIZE", "2"), ("MPI_LOCALNRANKS", "2")],
+    ];
+    for launcher in launchers {
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+        let rank = |rank: &'static str| {
+            let port = port.clone();
+            std::thread::spawn(move || {
+                let own = launcher.map(|(name, value)| (name, if value.is_empty() { rank } else { value }));
+                collcast(&args, &[&own[..], &[("COLLCAST_PORT", &port)]].concat())
+            })
+        };
+        for (code, out, err) in [rank("0"), rank("1")].map(|rank| rank.join().unwrap()) {
+            assert_eq!((code, out.as_str()), (3, ""), "{launcher:?}: {err}");
+            assert!(err.contains("RDMA") && err.contains("hint:"), "{err}");
+        }
+    }
+    let mpirun = ["--allow-run-as-root", "--oversubscribe", "-n", "2", env!("CARGO_BIN_EXE_collcast")];
+    match std::process::Command::new("mpirun").args(mpirun).args(args).output() {
+        Ok(told) => {
+            let err = String::from_utf8_lossy(&told.stderr);
+            assert!(err.contains("RDMA") && err.contains("hint:"), "{err}");
+            assert_eq!(told.status.code(), Some(3), "{err}");
+        }
+        Err(error) => println!("skipped: mpirun cannot be started: {error}"),
+    }
+}
+
 /// Goal: bad requests are refused with what to do.
 #[test]
 fn bad_requests_are_refused() {

@@ -1,7 +1,7 @@
 //! The page `docs/accuracy/rdma.md`: our probe and executor over soft RoCE beside perftest, and forecasts from the probe
 //! alone beside the executor.
 //! Method: `tests/data/verbs` holds one run of `tests/verbs/perftest.sh` in the guest, whose rounds take the programs in
-//! turns. `COLLCAST_UPDATE=1` writes the page anew.
+//! turns. `calibrate` reads what `probe` wrote there. `COLLCAST_UPDATE=1` writes the page anew.
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
 
@@ -11,67 +11,62 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use collcast::hwbackend::verbs::{Kind, Measured};
-use collcast::probe::NetworkOutcome;
 use collcast::statistics::median;
 use common::collcast;
 
-/// Rows of a file of `tests/data/verbs`, each by the names of its columns.
-fn rows(name: &str) -> Vec<BTreeMap<String, String>> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/verbs").join(name);
+/// A file or folder of `tests/data/verbs`.
+fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/verbs").join(name)
+}
+
+/// Rows of a file, each by the names of its columns.
+fn rows(path: &Path) -> Vec<BTreeMap<String, String>> {
     let mut reader = csv::ReaderBuilder::new().comment(Some(b'#')).from_path(path).unwrap();
     reader.deserialize().map(|row| row.unwrap()).collect()
 }
 
-/// Medians over the rounds of what the key says.
-fn medians(name: &str, key: &[&str], value: &str) -> BTreeMap<Vec<String>, f64> {
-    let mut all: BTreeMap<Vec<String>, Vec<f64>> = BTreeMap::new();
-    for row in rows(name) {
-        let key = key.iter().map(|column| row[*column].clone()).collect();
-        all.entry(key).or_default().push(row[value].parse().unwrap());
+/// What each round's probe wrote.
+fn probes() -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> = std::fs::read_dir(data("probe")).unwrap().map(|file| file.unwrap().path()).collect();
+    files.sort();
+    assert!(files.len() >= 7, "{files:?}");
+    files
+}
+
+/// Times of calls of the executor over the rounds.
+type Calls = BTreeMap<(String, String, u64), Vec<f64>>;
+
+fn calls() -> Calls {
+    let mut all = Calls::new();
+    for row in rows(&data("executor.csv")) {
+        let key = (row["collective"].clone(), row["algorithm"].clone(), row["size_bytes"].parse().unwrap());
+        all.entry(key).or_default().push(row["time_us"].parse().unwrap());
     }
-    assert!(all.values().all(|values| values.len() >= 7), "{name}");
-    all.into_iter().map(|(key, values)| (key, median(values))).collect()
+    assert!(all.values().all(|times| times.len() == probes().len()));
+    all
 }
 
-/// What the probes found: each row's times are those of the rounds.
-fn probed() -> NetworkOutcome {
-    let kinds = [
-        Kind::LatencyWrite,
-        Kind::LatencyImmediate,
-        Kind::LatencySend,
-        Kind::Post,
-        Kind::Completion,
-        Kind::Rate,
-        Kind::Bandwidth,
-        Kind::BandwidthBoth,
-    ];
-    let mut found: Vec<Measured> = Vec::new();
-    for row in rows("probe.csv") {
-        let kind = kinds.into_iter().find(|kind| kind.name() == row["kind"]).unwrap();
-        let number = |column: &str| row[column].parse::<u32>().unwrap();
-        let (src, dst, qps, bytes) = (number("src"), number("dst"), number("qps"), row["size_bytes"].parse().unwrap());
-        let time: f64 = row["time_us"].parse().unwrap();
-        let same = |m: &&mut Measured| (m.kind, m.src, m.qps, m.bytes) == (kind, src, qps, bytes);
-        match found.iter_mut().find(same) {
-            Some(measured) => measured.times_us.push(time),
-            None => found.push(Measured { kind, src, dst, nic: row["nic"].clone(), qps, bytes, times_us: vec![time] }),
-        }
-    }
-    NetworkOutcome { folder: PathBuf::new(), rows: found, facts: Vec::new() }
+/// Medians of perftest by tool and size, in its units.
+fn perftest(tool: &str, size: &str) -> f64 {
+    let rows = rows(&data("perftest.csv"));
+    let of = rows.iter().filter(|row| row["tool"] == tool && row["size_bytes"] == size);
+    median(of.map(|row| row["value"].parse().unwrap()).collect())
 }
 
-/// The rate of a direction while both are used, in Gb/s: medians of each size, and of these.
-fn rate(outcome: &NetworkOutcome) -> f64 {
-    let both = outcome.rows.iter().filter(|row| row.kind == Kind::BandwidthBoth);
-    median(both.map(|row| row.bytes as f64 * 8.0 / median(row.times_us.clone()) / 1e3).collect())
+/// The median time of a row of the probes, in microseconds.
+fn probed(kind: &str, size: u64) -> f64 {
+    let of = |row: &BTreeMap<String, String>| {
+        row["kind"] == kind && row["src"] == "0" && row["size_bytes"] == size.to_string()
+    };
+    let time = |file: &PathBuf| rows(file).into_iter().find(of).unwrap()["time_us"].parse().unwrap();
+    median(probes().iter().map(time).collect())
 }
 
-/// Forecast times of a call in microseconds, on the guest as the probe alone describes it.
-fn forecast(folder: &Path, collective: &str, algorithm: &str, size: &str) -> f64 {
-    let [machine, profile] = ["guest.toml", "network.toml"].map(|name| folder.join(name).display().to_string());
+/// Forecast times of a call in microseconds, on the guest with a profile over `prior`.
+fn forecast(profile: &str, collective: &str, algorithm: &str, size: &str) -> f64 {
+    let machine = data("guest.toml").display().to_string();
     let call = ["-c", collective, "--algorithm", algorithm, "--protocol", "simple", "-s", size, "--channels", "1"];
-    let site = ["simulate", &machine, "--nodes", "2", "--profile", "prior", "--profile", &profile];
+    let site = ["simulate", &machine, "--nodes", "2", "--profile", "prior", "--profile", profile];
     let (code, out, err) = collcast(&[&site[..], &call, &["--launch", "processes", "--format", "csv"]].concat());
     assert_eq!(code, 0, "{err}");
     let mut reader = csv::ReaderBuilder::new().comment(Some(b'#')).flexible(true).from_reader(out.as_bytes());
@@ -79,59 +74,92 @@ fn forecast(folder: &Path, collective: &str, algorithm: &str, size: &str) -> f64
     row["time_us"].parse().unwrap()
 }
 
-/// Goal: writes reach 90% of perftest's bandwidth and take 1.2 times its latency at most; forecasts from the probe are
+/// What stands beside perftest: writes of the probe and calls of the executor.
+fn beside_perftest(calls: &Calls) -> String {
+    let mut text =
+        "## Beside perftest\n\n| what | bytes | perftest | ours | ours / perftest |\n|---|---|---|---|---|\n"
+            .to_owned();
+    let executor = |collective: &str, algorithm: &str, size: u64| {
+        median(calls[&(collective.to_owned(), algorithm.to_owned(), size)].clone())
+    };
+    let (large, whole) = (1_u64 << 20, 4_u64 << 20);
+    for (what, size, theirs, ours, unit) in [
+        (
+            "bandwidth of writes, `probe`",
+            65536,
+            perftest("ib_write_bw", "65536"),
+            65536.0 / probed("bandwidth", 65536),
+            "MB/s",
+        ),
+        (
+            "bandwidth of writes, `probe`",
+            large,
+            perftest("ib_write_bw", "1048576"),
+            large as f64 / probed("bandwidth", large),
+            "MB/s",
+        ),
+        (
+            "bandwidth of a broadcast, `bench`",
+            whole,
+            perftest("ib_write_bw", "1048576"),
+            whole as f64 / executor("broadcast", "ring", whole),
+            "MB/s",
+        ),
+        ("latency of writes, `probe`", 8, perftest("ib_write_lat", "8"), probed("latency_write", 8), "us"),
+        ("latency of writes, `probe`", 4096, perftest("ib_write_lat", "4096"), probed("latency_write", 4096), "us"),
+        (
+            "latency of a tree's step, `bench`",
+            8,
+            perftest("ib_write_lat", "8"),
+            executor("all_reduce", "tree", 8) / 2.0,
+            "us",
+        ),
+    ] {
+        let ratio = ours / theirs;
+        let bound = if unit == "us" { ratio <= 1.2 } else { ratio >= 0.9 };
+        assert!(bound || what.contains("tree"), "{what} of {size} bytes: {ratio}");
+        writeln!(text, "| {what} | {size} | {theirs:.1} {unit} | {ours:.1} {unit} | {ratio:.2} |").unwrap();
+    }
+    text
+}
+
+/// Goal: writes reach 90% of perftest's bandwidth and take 1.2 times its latency at most; forecasts from the probe alone are
 /// within 20% of the executor in the median, from 64 KiB up; and the page says so.
 #[test]
 fn the_page_is_current() {
-    let mut text = "# Accuracy: rdma\n\nSoft RoCE (rdma_rxe of Linux 6.1) in a virtual machine with two CPUs that QEMU emulates. It shows that the \
-         chain of code works.\nIt says nothing of a NIC's speed. Medians of seven rounds, in which the programs took turns \
-         (`tests/verbs/perftest.sh`).\n\nGenerated by `COLLCAST_UPDATE=1 cargo test --test rdma`.\n\n## Beside perftest\n\n\
-         | what | bytes | perftest | ours | ours / perftest |\n|---|---|---|---|---|\n"
-        .to_owned();
-    let values = medians("perftest.csv", &["measures", "size_bytes", "tool"], "value");
-    for (what, size, theirs, unit) in [
-        ("bandwidth", "65536", "ib_write_bw", "MB/s"),
-        ("bandwidth", "1048576", "ib_write_bw", "MB/s"),
-        ("latency", "8", "ib_write_lat", "us"),
-        ("latency", "4096", "ib_write_lat", "us"),
-    ] {
-        let [theirs, ours] = [theirs, "probe"].map(|tool| values[&[what, size, tool].map(str::to_owned).to_vec()]);
-        let ratio = ours / theirs;
-        assert!(if what == "bandwidth" { ratio >= 0.9 } else { ratio <= 1.2 }, "{what} of {size} bytes: {ratio}");
-        writeln!(text, "| {what} of writes | {size} | {theirs:.1} {unit} | {ours:.1} {unit} | {ratio:.2} |").unwrap();
-    }
-
-    text += "\nIn this run ib_write_bw had 16 writes under way at both sizes, ours 128 of 64 KiB and 16 of 1 MiB.\n";
-
-    let outcome = probed();
+    let calls = calls();
     let folder = tempfile::tempdir().unwrap();
-    let machine = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/verbs/guest.toml"));
-    let (machine, rate) = (machine.unwrap(), rate(&outcome));
-    let with_rate = machine.replace("rate = \"0.3 Gb/s\"", &format!("rate = \"{rate:.4} Gb/s\""));
-    assert_ne!(with_rate, machine);
-    std::fs::write(folder.path().join("guest.toml"), with_rate).unwrap();
-    // The rate is an achieved one already.
-    let whole =
-        "\"efficiency.roce\" = { value = 1.0, origin = \"measured\", source = \"the rate is bandwidth_both\" }\n";
-    std::fs::write(folder.path().join("network.toml"), outcome.profile().unwrap() + whole).unwrap();
-    write!(
-        text,
-        "\n## Forecasts beside the executor\n\nThe forecasts use the probe alone: its constants, and {:.1} MB/s each way, its \
-         rate while both directions are used.\nTwo processes, one channel, Simple.\n\n\
-         | collective | algorithm | bytes | measured us | least | most | forecast us | error |\n|---|---|---|---|---|---|---|---|\n",
-        rate * 1e3 / 8.0
-    )
-    .unwrap();
-    let mut rounds: BTreeMap<(String, String, u64), Vec<f64>> = BTreeMap::new();
-    for row in rows("executor.csv") {
-        let key = (row["collective"].clone(), row["algorithm"].clone(), row["size_bytes"].parse().unwrap());
-        rounds.entry(key).or_default().push(row["time_us"].parse().unwrap());
+    let profile = folder.path().join("network.toml").display().to_string();
+    let machine = data("guest.toml").display().to_string();
+    let files: Vec<String> = probes().iter().map(|file| file.display().to_string()).collect();
+    let files: Vec<&str> = files.iter().map(String::as_str).collect();
+    let (code, out, err) =
+        collcast(&[&["calibrate"], &files[..], &["-t", &machine, "-o", &profile, "--format", "csv"]].concat());
+    assert_eq!(code, 0, "{out}{err}");
+
+    let mut text = format!(
+        "# Accuracy: rdma\n\nSoft RoCE (rdma_rxe of Linux 6.1) in a virtual machine with two CPUs that QEMU emulates. It shows that the \
+         chain of code works.\nIt says nothing of a NIC's speed. Medians of {} rounds, in which the programs took turns \
+         (`tests/verbs/perftest.sh`).\n\nGenerated by `COLLCAST_UPDATE=1 cargo test --test rdma`.\n\n",
+        files.len()
+    );
+    text += &beside_perftest(&calls);
+    text += NOTES[0];
+    text += "\n## Constants from the probe\n\n`calibrate` makes them of the probes alone.\n\n| constant | value | 90% of the batches |\n|---|---|---|\n";
+    let layer: toml::Value = toml::from_str(&std::fs::read_to_string(&profile).unwrap()).unwrap();
+    for (name, constant) in layer["parameters"].as_table().unwrap() {
+        let number = |value: &toml::Value| value.as_float().unwrap();
+        let [low, high] = [0, 1].map(|end| number(&constant["interval"][end]));
+        writeln!(text, "| `{name}` | {:.4} | {low:.4} to {high:.4} |", number(&constant["value"])).unwrap();
     }
+    text += NOTES[1];
+    text += "\n## Forecasts beside the executor\n\nTwo processes, one channel, Simple. The forecasts use these constants over `prior`.\n\n\
+             | collective | algorithm | bytes | measured us | least | most | forecast us | error |\n|---|---|---|---|---|---|---|---|\n";
     let mut errors = Vec::new();
-    for ((collective, algorithm, size), times) in rounds {
-        let predicted = forecast(folder.path(), &collective, &algorithm, &size.to_string());
+    for ((collective, algorithm, size), times) in calls.iter().filter(|((_, _, size), _)| *size >= 65536) {
+        let predicted = forecast(&profile, collective, algorithm, &size.to_string());
         let (least, most) = times.iter().fold((f64::MAX, 0.0_f64), |(a, b), &t| (a.min(t), b.max(t)));
-        let measured = median(times);
+        let measured = median(times.clone());
         let error = predicted / measured - 1.0;
         errors.push(error.abs());
         writeln!(
@@ -142,18 +170,41 @@ fn the_page_is_current() {
         .unwrap();
     }
     assert!(errors.len() >= 20, "{}", errors.len());
-    let typical = median(errors);
-    assert!(typical <= 0.20, "{typical}");
-    write!(
-        text,
-        "\nThe median error is {:.1}%. Rounds of one call differ by a factor of 1.1 to 3, as the two CPUs are emulated and do the \
-         NICs' work too.\nA broadcast uses one direction, which is then faster than the rate taken here.\n",
-        typical * 100.0
-    )
-    .unwrap();
+    let within = errors.iter().filter(|&&error| error <= 0.20).count();
+    let (count, typical) = (errors.len(), median(errors));
+    write!(text, "\nThe median error is {:.1}%; {within} of {count} are within 20%.\n", typical * 100.0).unwrap();
+    text += NOTES[2];
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/accuracy/rdma.md");
     if std::env::var_os("COLLCAST_UPDATE").is_some() {
         std::fs::write(&path, &text).unwrap();
     }
+    assert!(typical <= 0.20, "{typical}");
     assert_eq!(text, std::fs::read_to_string(&path).unwrap_or_default(), "run with COLLCAST_UPDATE=1");
 }
+
+/// What the page says below its tables.
+const NOTES: [&str; 3] = [
+    "\n`ib_write_bw` and `probe` have as many writes under way: 128 of 64 KiB, 16 of 1 MiB. The executor has a FIFO of four
+slots, and a result that is compared.
+
+A step of the executor's tree is a write with immediate, its completion, a receive that is posted anew, and a share of a
+credit. On soft RoCE each write costs a CPU some 40 us, whatever it carries. perftest's peer only looks at its memory.
+",
+    "\nOn soft RoCE a post sends by itself: the thread that posts runs the driver, the receiver's driver and the
+acknowledgement. So `network.proxy` is nearly all of a message's latency. The two CPUs carry both directions, which is the
+limit that `host.memory` stands for here. The port's nominal rate is by hand, so its efficiency means nothing by itself.
+",
+    "
+What is beyond, by mechanism:
+
+- Small broadcasts take longer than forecast. The CPU that moves packets also copies slices into and out of slots, which
+  GPUs do in a forecast.
+- Both directions at once are between two limits: messages of 64 KiB reach nearly the rate of one direction, those of 1 MiB
+  half of it. One constant is in between.
+- Rounds of one call differ by up to five times, as other programs ran on the host of the virtual machine.
+
+What soft RoCE tells: that each mechanism is there, in the right order and with exact results, and that `calibrate` finds
+constants which forecast runs that it has not seen. What it cannot tell: how fast a NIC is, what PCIe, GPUDirect and a
+switch do, and how constants change with many NICs. Neither NUMA nor relaxed ordering is visible there.
+",
+];

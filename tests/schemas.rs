@@ -216,6 +216,7 @@ fn answers_of_hardware_are_of_their_schema() {
         rows: [Kind::LatencyWrite, Kind::Post, Kind::Completion, Kind::Bandwidth]
             .map(|kind| measured(kind, 8))
             .to_vec(),
+        amd: false,
         facts: vec![("host".to_owned(), "made up".to_owned())],
     };
     let schema: Value = serde_json::from_str(&find("probe").unwrap().text).unwrap();

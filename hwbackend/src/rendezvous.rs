@@ -37,8 +37,9 @@ impl World {
     /// The place that a launcher's environment gives; `None` outside of any.
     ///
     /// torchrun: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT (its own store may hold
-    /// that port, so the next one is used). mpirun: OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK.
-    /// srun: SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID, SLURM_STEP_NODELIST. The last two take
+    /// that port, so the next one is used). mpirun of Open MPI: OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK.
+    /// srun: SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID, SLURM_STEP_NODELIST. mpiexec of MPICH and Intel MPI:
+    /// PMI_RANK, PMI_SIZE, MPI_LOCALRANKID. The last three take
     /// MASTER_ADDR and MASTER_PORT where set. COLLCAST_PORT names the port in every case.
     ///
     /// # Errors
@@ -48,6 +49,8 @@ impl World {
             ("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK"),
             ("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
             ("srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+            // Inside of a job of Slurm its own variables say more, so this comes last.
+            ("mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
         ];
         // The shell of a Slurm batch job has rank and size too, but no step.
         let in_step = |launcher: &str| launcher != "srun" || get("SLURM_STEP_NODELIST").is_some();
@@ -66,7 +69,8 @@ impl World {
         }
         let nodes = get("SLURM_STEP_NODELIST");
         let first = || nodes.as_deref().and_then(|list| hostlist::expand(list).ok()?.into_iter().next());
-        let one_host = get("OMPI_COMM_WORLD_LOCAL_SIZE").as_deref() == Some(world.1.to_string().as_str());
+        let local_sizes = ["OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"];
+        let one_host = local_sizes.iter().any(|name| get(name).as_deref() == Some(world.1.to_string().as_str()));
         let address = match get("MASTER_ADDR").or_else(|| (launcher == "srun").then(first)?) {
             Some(address) => address,
             None if world.1 == 1 || one_host => "127.0.0.1".to_owned(),

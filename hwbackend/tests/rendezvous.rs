@@ -53,8 +53,9 @@ fn processes_find_each_other() {
         &[("MASTER_ADDR", "localhost")],
     );
     let srun: Launcher = (["SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"], &[("SLURM_STEP_NODELIST", "localhost")]);
+    let mpiexec: Launcher = (["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"], &[("MPI_LOCALNRANKS", "2")]);
     for (launcher, size) in
-        [(torchrun, 1_u16), (torchrun, 2), (torchrun, 4), (mpirun, 2), (mpirun, 4), (srun, 2), (srun, 4)]
+        [(torchrun, 1_u16), (torchrun, 2), (torchrun, 4), (mpirun, 2), (mpirun, 4), (srun, 2), (srun, 4), (mpiexec, 2)]
     {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let processes: Vec<_> = (0..size)

@@ -302,11 +302,9 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
     spec.topology = spec.topology.or_else(|| args.guard.machine().map(str::to_owned));
     let topology = spec.topology()?;
     let rank = world.as_ref().map_or(0, |world| world.rank);
-    if args.backend == Runner::Verbs {
-        Verbs::find(&args.verbs.options(rank), world.as_ref().map_or(0, |world| world.local))?;
-        if world.is_none() {
-            return launch::processes(args.call.ranks.unwrap_or(topology.ranks()));
-        }
+    if args.backend == Runner::Verbs && world.is_none() {
+        Verbs::find(&args.verbs.options(rank), 0)?;
+        return launch::processes(args.call.ranks.unwrap_or(topology.ranks()));
     }
     if spec.topology.is_none() && args.guard.quick() {
         say!("note: no topology given; calls are planned as on `{}`", topology.name);

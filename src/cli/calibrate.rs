@@ -29,6 +29,7 @@ who measured (`publisher = \"...\"`; else each file is a source of its own). One
   collcast calibrate LOGS -t h200x4 -o mine.toml
   collcast validate OTHER_LOGS -t h200x4 --profile mine.toml
   collcast calibrate transfer.csv -t dgx-h100 -o copies.toml      copies between GPUs, of bench --backend transfer
+  collcast calibrate verbs.csv -t dgx-h100 -o network.toml     NICs, of probe --backend verbs
   collcast calibrate SITE_A.csv SITE_B.csv --hold-back source -o both.toml"
 )]
 pub(crate) struct Args {
@@ -98,6 +99,11 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
     {
         return fit_peers(args);
     }
+    let networks =
+        args.measurements.iter().map(|path| kernels::is_network(path)).collect::<Result<Vec<bool>, Error>>()?;
+    if networks.contains(&true) {
+        return fit_network(args);
+    }
     let request = request(args)?;
     if !request.splits.contains(&Split::Run) {
         given.without(&["--folds"], "only runs are held back in groups", "leave it out, or add --hold-back run")?;
@@ -134,14 +140,28 @@ fn fit_peers(args: &Args) -> Result<Code, Error> {
         let hint = "name it with -t for copies between GPUs, or the GPU with --compute for those with host memory";
         return Err(Error::usage("a table of copies says not on which machine they ran", hint));
     };
-    let site = SiteSpec {
-        nodes: Some(1),
+    let (site, measurements) = (site(args, machine, 1), args.measurements.clone());
+    told(args, &kernels::fit_peers(&kernels::PeerRequest { measurements, site, name: name(args) })?)
+}
+
+/// Fits what NICs between two hosts take.
+fn fit_network(args: &Args) -> Result<Code, Error> {
+    let Some(machine) = &args.topology else {
+        let hint = "name it with -t: what its ports carry says what the bandwidths are of";
+        return Err(Error::usage("a table of NICs says not on which machine they are", hint));
+    };
+    let (site, measurements) = (site(args, machine, 2), args.measurements.clone());
+    told(args, &kernels::fit_network(&kernels::NetworkFitRequest { measurements, site, name: name(args) })?)
+}
+
+/// So many hosts of a machine.
+fn site(args: &Args, machine: &str, nodes: u32) -> SiteSpec {
+    SiteSpec {
+        nodes: Some(nodes),
         profiles: args.profile.clone(),
         profile_folders: profile_folders(),
         ..SiteSpec::new(machine)
-    };
-    let measurements = args.measurements.clone();
-    told(args, &kernels::fit_peers(&kernels::PeerRequest { measurements, site, name: name(args) })?)
+    }
 }
 
 /// Writes a profile that was fitted, and says how good it is.

@@ -98,10 +98,12 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
 /// Measures the NICs: as one process of a job, or as those that it starts.
 fn probe_network(args: &Args) -> Result<Code, Error> {
     let world = World::from_env(&|name| std::env::var(name).ok())?;
-    let (rank, local) = world.as_ref().map_or((0, 0), |world| (world.rank, world.local));
+    let rank = world.as_ref().map_or(0, |world| world.rank);
     let verbs = args.verbs.options(rank);
-    Verbs::find(&verbs, local)?;
-    let Some(world) = world else { return launch::processes(args.processes) };
+    let Some(world) = world else {
+        Verbs::find(&verbs, 0)?;
+        return launch::processes(args.processes);
+    };
     let (progress, watch) = told("measuring", "note: ");
     let (folder, patience) = (args.output.clone(), args.watchdog);
     let batches = if args.quick { BATCHES.1 } else { BATCHES.0 };

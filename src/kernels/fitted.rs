@@ -44,6 +44,8 @@ pub enum Of {
     Kernels,
     /// Links of a machine.
     Links,
+    /// The network between hosts.
+    Network,
 }
 
 /// A profile that was fitted.
@@ -57,7 +59,7 @@ pub struct Fitted {
     pub constants: Vec<Estimate>,
     /// Errors on rows that were fitted to.
     pub trained: Stats,
-    /// Errors on the fifth of all shapes that was left out.
+    /// Errors on the rows that were left out: a fifth of all shapes, of a network one direction.
     pub left_out: Stats,
     /// The same before the fit.
     pub left_out_before: Stats,

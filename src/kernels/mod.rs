@@ -2,13 +2,14 @@
 //!
 //! Tables of measured kernels ([`Table`]) are told apart by their header. [`judge()`] holds their rows against a GPU's
 //! profile, [`fit()`] makes a profile of them, and
-//! [`fit_peers()`] one of copies between two GPUs. [`judge()`] also takes tables of layers and whole models, by what they run. Both name a GPU that the program knows, or a file ([`gpu`]).
+//! [`fit_peers()`] one of copies between two GPUs, [`fit_network()`] one of NICs between two hosts. [`judge()`] also takes tables of layers and whole models, by what they run. Both name a GPU that the program knows, or a file ([`gpu`]).
 
 mod columns;
 mod fitted;
 mod judge;
 mod layers;
 mod load;
+mod network;
 mod peers;
 mod read;
 mod row;
@@ -17,6 +18,8 @@ mod table;
 pub use fitted::{FitRequest, Fitted, Of, fit};
 pub use judge::{Group, Outcome, Request, Stats, judge};
 pub use load::{gpu, gpu_of};
+pub use network::{NetworkFitRequest, fit_network, is_network};
+pub(crate) use network::{NetworkRow, constants};
 pub use peers::{PeerRequest, fit_peers, is_copies};
 pub use read::{Read, Trouble, read};
 pub use row::KernelRow;

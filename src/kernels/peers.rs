@@ -170,7 +170,7 @@ fn seconds(site: &Site, profile: &Profile, bytes: u64) -> Result<f64, Error> {
 }
 
 /// The line of least squares of relative errors: its start and slope.
-fn line(points: impl Iterator<Item = (f64, f64)>) -> (f64, f64) {
+pub(super) fn line(points: impl Iterator<Item = (f64, f64)>) -> (f64, f64) {
     let (mut a, mut b, mut c, mut d, mut e) = (0.0, 0.0, 0.0, 0.0, 0.0);
     for (x, y) in points {
         let (one, x) = (1.0 / y, x / y);

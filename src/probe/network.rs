@@ -5,19 +5,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use collcast_hwbackend::rendezvous::World;
-use collcast_hwbackend::verbs::{Kind, Measured, Options, Verbs};
-use collcast_sim::profile::{Constant, OriginKind, Parameter};
+use collcast_hwbackend::verbs::{Measured, Options, Verbs};
+use collcast_sim::profile::{Constant, Parameter};
 
 use crate::bench::{date, facts, layer_text};
 use crate::error::Error;
 use crate::files::make_folder;
-use crate::statistics::{median, quantile};
+use crate::kernels::{NetworkRow, constants};
 use crate::watch::Watch;
-
-/// Bytes of the messages whose latency counts: what carries no data to speak of.
-const SMALL: u64 = 8;
-/// Shares of the batches that a 90% interval leaves out at each end.
-const TAIL: f64 = 0.05;
 
 /// What is to be found out, by one process of several.
 #[derive(Clone, Debug)]
@@ -45,6 +40,8 @@ pub struct NetworkOutcome {
     pub folder: PathBuf,
     /// Times between rank 0 and each other rank, on each NIC, in both directions.
     pub rows: Vec<Measured>,
+    /// Whether the CPUs of rank 0's host are AMD's.
+    pub amd: bool,
     /// What it ran on; key and value.
     pub facts: Vec<(String, String)>,
 }
@@ -60,49 +57,17 @@ pub fn network(request: &NetworkRequest) -> Result<NetworkOutcome, Error> {
     }
     let mut told = |what: &str| drop(request.watch.stage(what));
     let rows = verbs.probe(request.quick, request.batches, request.patience, &mut told)?;
-    Ok(NetworkOutcome { folder: request.folder.clone(), rows, facts: facts(&verbs) })
+    let amd = std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| text.contains("AuthenticAMD"));
+    Ok(NetworkOutcome { folder: request.folder.clone(), rows, amd, facts: facts(&verbs) })
 }
 
 impl NetworkOutcome {
-    /// Times of a kind over all pairs, NICs and directions, of small messages.
-    fn small(&self, kind: Kind) -> Vec<f64> {
-        let rows = self.rows.iter().filter(|row| row.kind == kind && row.bytes == SMALL);
-        let mut times: Vec<f64> = rows.flat_map(|row| row.times_us.iter().copied()).collect();
-        times.sort_by(f64::total_cmp);
-        times
-    }
-
-    /// The constants of the network that follow from the rows, each with its 90% interval over the batches.
+    /// The constants of the network that follow from the rows, each with its 90% interval over the batches; what ports
+    /// carry of their nominal rate takes a machine, and so `calibrate`.
     pub fn constants(&self) -> Vec<(Constant, Parameter)> {
-        let [write, immediate, post, completion] =
-            [Kind::LatencyWrite, Kind::LatencyImmediate, Kind::Post, Kind::Completion].map(|kind| self.small(kind));
-        if [&write, &immediate, &post, &completion].iter().any(|times| times.is_empty()) {
-            return Vec::new();
-        }
-        let proxy = median(post.clone()) + median(completion.clone());
-        let least = |q: f64| quantile(&post, q) + quantile(&completion, q);
-        let of = |value: f64, low: f64, high: f64, source: &str| Parameter {
-            value,
-            origin: OriginKind::Measured,
-            source: source.to_owned(),
-            interval: Some([low.min(value), high.max(value)]),
-        };
-        // A latency begins when the post is done: what the post takes is the thread's.
-        let latency = |times: &[f64], source: &str| {
-            let less = |time: f64| (time - proxy).max(0.0);
-            let [low, high] = [TAIL, 1.0 - TAIL].map(|q| less(quantile(times, q)));
-            of(less(median(times.to_vec())), low, high, source)
-        };
-        let control = latency(&write, "latency_write of 8 B, less post and completion");
-        let simple = latency(&immediate, "latency_write_imm of 8 B, less post and completion");
-        let proxy = of(proxy, least(TAIL), least(1.0 - TAIL), "post and completion of a write of 8 B");
-        vec![
-            (Constant::LatencyNetworkLl, simple.clone()),
-            (Constant::LatencyNetworkLl128, simple.clone()),
-            (Constant::LatencyNetworkSimple, simple),
-            (Constant::LatencyNetworkControl, control),
-            (Constant::NetworkProxy, proxy),
-        ]
+        let rows: Vec<NetworkRow> = self.rows.iter().map(NetworkRow::of).collect();
+        // Only a port can carry more than it should.
+        constants(&rows, None, self.amd).unwrap_or_default()
     }
 
     /// These constants as a profile that layers over another; nothing where too little was measured.
@@ -117,6 +82,7 @@ mod tests {
     #![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
 
     use super::*;
+    use collcast_hwbackend::verbs::Kind;
     use collcast_sim::profile::{Layer, Profile};
 
     /// Goal: constants are what the rows say, by hand: a write of 10 us whose post and completion take 2 and 1 us; and
@@ -132,7 +98,7 @@ mod tests {
             bytes: 8,
             times_us: times_us.to_vec(),
         };
-        let mut outcome = NetworkOutcome { folder: PathBuf::new(), rows: Vec::new(), facts: Vec::new() };
+        let mut outcome = NetworkOutcome { folder: PathBuf::new(), rows: Vec::new(), amd: false, facts: Vec::new() };
         assert!(outcome.profile().is_none());
         outcome.rows = vec![
             row(Kind::LatencyWrite, [10.0, 9.0, 12.0]),

@@ -110,7 +110,7 @@ impl Outcome {
                 (false, false) => Status::Ok,
             },
             sentence: format!("{} times are {median:.1}% off in the median{worst}{limit}{own}", self.overall.count),
-            confidence: confidence(&self.overall_left_out),
+            confidence: confidence(&self.overall_left_out, LEFT_OUT),
             basis: "measured against predicted".to_owned(),
             next: (self.failed || beyond.is_some())
                 .then(|| format!("collcast calibrate FILES --compute {} -o mine.toml", self.gpu)),
@@ -118,15 +118,18 @@ impl Outcome {
     }
 }
 
-/// How sure forecasts of kernels are: by rows of shapes that fits leave out.
-fn confidence(unseen: &Stats) -> String {
+/// Rows of kernels by which fits are judged.
+const LEFT_OUT: &str = "left out shapes";
+
+/// How sure forecasts are: by rows that fits leave out.
+fn confidence(unseen: &Stats, left_out: &str) -> String {
     if unseen.count == 0 {
-        return format!("{}: no row is of a shape that fits leave out", Level::Low);
+        return format!("{}: no row is of {left_out}", Level::Low);
     }
     let level = Level::of(unseen.p95_abs_error, &Beyond::default());
     let plural = if unseen.count == 1 { "" } else { "s" };
     let within = unseen.p95_abs_error * 100.0;
-    format!("{level}: of {} row{plural} of shapes that fits leave out, 95% are at most {within:.0}% off", unseen.count)
+    format!("{level}: of {} row{plural} of {left_out}, 95% are at most {within:.0}% off", unseen.count)
 }
 
 impl Fitted {
@@ -147,17 +150,19 @@ impl Fitted {
         report.tables.push(table);
         report.tables.push(self.error_table(for_people));
         let percent = |stats: &Stats| format!("{:.1}%", stats.median_abs_error * 100.0);
+        let left_out = if self.of == Of::Network { "the other direction" } else { LEFT_OUT };
         report.verdict = Some(Verdict {
             status: Status::Ok,
             sentence: format!(
-                "{} constants, fitted to {} rows; {} rows of left out shapes are {} off in the median, before {}",
+                "{} constants, fitted to {} rows; {} rows of {} are {} off in the median, before {}",
                 self.constants.len(),
                 self.trained.count,
                 self.left_out.count,
+                left_out,
                 percent(&self.left_out),
                 percent(&self.left_out_before)
             ),
-            confidence: confidence(&self.left_out),
+            confidence: confidence(&self.left_out, left_out),
             basis: "measured against predicted".to_owned(),
             next: Some(match written {
                 Some(path) if self.of == Of::Links => {
@@ -165,6 +170,9 @@ impl Fitted {
                         "collcast transfer --from gpu:0 --to gpu:1 -s 1G --profile prior --profile {}",
                         path.display()
                     )
+                }
+                Some(path) if self.of == Of::Network => {
+                    format!("collcast validate RUNS -t MACHINE --profile prior --profile {}", path.display())
                 }
                 Some(path) => format!("collcast validate OTHER_FILES --compute {}", path.display()),
                 None => "add -o mine.toml to write the profile".to_owned(),

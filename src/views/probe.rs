@@ -140,10 +140,12 @@ impl Outcome {
 }
 
 /// What the columns of `verbs.csv` mean, for its first lines.
-const NETWORK: [&str; 4] = [
+const NETWORK: [&str; 6] = [
     "latency_*: half of a round trip of one message: RDMA writes seen in memory, writes with immediate, sends",
     "post, completion: time of the thread for one of them; message_rate: one of many writes of 8 bytes",
-    "bandwidth: one of many writes over so many queue pairs; bandwidth_both: the same while the peer does so too",
+    "latency_write_far: by a thread of another NUMA node than the NIC's, where there is one",
+    "bandwidth: one of many writes over so many queue pairs; _both: while the peer does so too; _relaxed: in any order",
+    "lines: a thread of rank 0 checks so many bytes of LL that another thread wrote",
     "us is the median of the batches of one message, p5 and p95 what 5% and 95% do not exceed; GB/s counts 1e9 bytes",
 ];
 

@@ -3,17 +3,20 @@
 #
 #   tests/verbs/guest.sh LIST [PROGRAM...]
 #
-# LIST is a shell script beside this one; PROGRAMs are copied into the guest's /tools. Where none is named, collcast and the
+# LIST is a shell script beside this one: quick.sh (2 to 5 minutes), faults.sh (1,000 random faults), long.sh (every
+# algorithm up to 64 MiB), perftest.sh (times beside perftest's); PROGRAMs are copied into the guest's /tools. Where none is named, collcast and the
 # tests of its executor are built, with the feature `verbs`. Needs Debian's packages below: those of the guest are downloaded and unpacked, not installed. Files that the list
-# leaves in /out come back as target/verbs-guest/out. Exit code 0: all passed; 1: one failed; 3: no guest, `skipped: why`.
-# COLLCAST_EXHAUSTIVE=1 injects 1,000 faults in place of 12, which takes 20 minutes.
+# leaves in /out come back as target/verbs-guest/LIST/out. Exit code 0: all passed; 1: one failed; 3: no guest, `skipped: why`.
+# A guest that is not over after COLLCAST_GUEST_SECONDS is ended: an hour, of quick.sh ten minutes.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 list=tests/verbs/$1
 shift
 programs=("$@")
 folder=$PWD/target/verbs-guest
-mkdir -p "$folder"
+# Guests of several lists may run at once.
+own=$folder/$(basename "$list" .sh)
+mkdir -p "$own"
 
 skip() {
   echo "skipped: $1"
@@ -53,7 +56,7 @@ export LD_LIBRARY_PATH=$root/usr/lib/x86_64-linux-gnu:$root/lib/x86_64-linux-gnu
 modules=$(echo "$root"/lib/modules/*)
 
 # The initial file system, which is all that the guest has.
-disk=$folder/disk
+disk=$own/disk
 rm -rf "$disk"
 mkdir -p "$disk"/{bin,tools,dev,proc,sys,tmp,out,run,modules,etc/libibverbs.d,usr/lib/x86_64-linux-gnu/libibverbs}
 cp "$(command -v busybox)" "$disk/bin/"
@@ -79,26 +82,31 @@ for module in udp_tunnel ip6_udp_tunnel crc32_generic ib_core ib_uverbs rdma_rxe
   [ -z "$found" ] || { echo "$module" >>"$disk/modules/order"; cp "$found" "$disk/modules/"; }
 done
 cp tests/verbs/init.sh "$disk/init"
+cp tests/verbs/cable.sh "$disk/bin/cable"
 cp "$list" "$disk/list.sh"
 cp -r tests/data/verbs "$disk/files"
-faults=12
-limit=600
-[ -z "${COLLCAST_EXHAUSTIVE:-}" ] || { faults=1000 && limit=3600; }
-echo "export COLLCAST_VERBS=required COLLCAST_VERBS_FAULTS=${COLLCAST_VERBS_FAULTS:-$faults}" >"$disk/settings.sh"
+limit=3600
+[ "$list" != tests/verbs/quick.sh ] || limit=600
+{
+  echo "export COLLCAST_VERBS=required"
+  for name in COLLCAST_VERBS_FAULTS COLLCAST_VERBS_SEED COLLCAST_VERBS_ROUNDS; do
+    [ -z "${!name:-}" ] || echo "export $name=${!name}"
+  done
+} >"$disk/settings.sh"
 chmod +x "$disk/init"
-(cd "$disk" && find . | cpio -o -H newc --quiet) >"$folder/disk.cpio"
+(cd "$disk" && find . | cpio -o -H newc --quiet) >"$own/disk.cpio"
 
 # A guest that hangs is ended.
 limit=${COLLCAST_GUEST_SECONDS:-$limit}
-log=$folder/console.log
+log=$own/console.log
 timeout "$limit" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m 3072 -nodefaults -no-reboot \
-  -display none -serial stdio -kernel "$root"/boot/vmlinuz-* -initrd "$folder/disk.cpio" \
+  -display none -serial stdio -kernel "$root"/boot/vmlinuz-* -initrd "$own/disk.cpio" \
   -append "console=ttyS0 quiet panic=-1 mitigations=off" </dev/null 2>&1 | stdbuf -oL tr -d '\r' | tee "$log" | grep --line-buffered '^guest:' || true
 
 # Files come back as text on the console.
-rm -rf "$folder/out"
-mkdir -p "$folder/out"
-sed -n '/^-----out begin/,/^-----out end/p' "$log" | sed '1d;$d' | base64 -d 2>/dev/null | tar -xz -C "$folder/out" 2>/dev/null || true
+rm -rf "$own/out"
+mkdir -p "$own/out"
+sed -n '/^-----out begin/,/^-----out end/p' "$log" | sed '1d;$d' | base64 -d 2>/dev/null | tar -xz -C "$own/out" 2>/dev/null || true
 grep -q '^guest: over, 0 failed' "$log" || {
   echo "failed: the guest's console is in $log"
   tail -40 "$log"

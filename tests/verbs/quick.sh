@@ -31,15 +31,36 @@ broken() {
   echo "rank 0 ended with $code after $took s"
   [ $code = 1 ] && [ $took -le 15 ] && grep -q "$says" /tmp/broken.0
 }
+# Two ranks that a launcher's variables name: those of rank, local rank, and what else it sets.
+launched() {
+  rank_name=$1
+  local_name=$2
+  shift 2
+  for rank in 1 0; do
+    env "$rank_name=$rank" "$local_name=$rank" "$@" COLLCAST_PORT=29778 collcast bench --backend verbs h200x4 --gpus 2 \
+      --nics "${nics:-rxe{rank\}}" --algorithm ring --protocol simple -s 64K --batches 3 --budget 0.3 >/tmp/launched.$rank 2>&1 &
+    eval "pid$rank=$!"
+  done
+  wait "$pid0"
+  code=$?
+  wait "$pid1"
+  cat /tmp/launched.1 /tmp/launched.0
+  return $((code + $?))
+}
+# No rank has such a NIC: both end, and say why.
+one_without() {
+  nics=rxe{rank}{rank} launched OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_LOCAL_RANK OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_SIZE=2
+  grep -q 'no RDMA device `rxe11`' /tmp/launched.1 && grep -q 'no RDMA device' /tmp/launched.0
+}
 kill_peer() { kill -9 "$pid1"; }
-link_down() { ip link set v1 down; }
-lose_all() { tc qdisc add dev v0 root netem loss 100%; }
+link_down() { cable cut; }
+lose_all() { cable lose 100 0; }
 # Loss and delay that the NICs make good for: the result is exact all the same.
 lossy() {
-  tc qdisc add dev v0 root netem loss 0.5% delay 2ms
+  cable lose 0.5 2
   run --gpus 2 --nics 'rxe{rank}' --algorithm ring --protocol simple -s 64K
   code=$?
-  tc qdisc del dev v0 root
+  cable mend
   return $code
 }
 # A user who may lock 64 KiB: what is missing is said, with exit code 3.
@@ -53,14 +74,6 @@ memlock() {
   code=$?
   [ $code = 3 ]
 }
-mend() {
-  tc qdisc del dev v0 root 2>/dev/null
-  ip link set v1 up
-  sleep 1
-  ip neigh replace 10.0.0.2 lladdr "$(cat /sys/class/net/v1/address)" dev v0 nud permanent
-  ip neigh replace 10.0.0.1 lladdr "$(cat /sys/class/net/v0/address)" dev v1 nud permanent
-  ip route replace 10.0.0.1 dev v1 src 10.0.0.2 table 101
-}
 
 check "tests of the executor" verbs --test-threads=1
 for call in "all_reduce ring" "all_reduce tree" "all_gather pat" "all_reduce coll_tree" "all_to_all direct" "send_recv direct"; do
@@ -70,12 +83,16 @@ done
 check "four ranks, two NICs, two queue pairs" run --gpus 4 --nics rxe0,rxe1 --qps 2 --algorithm ring --protocol simple -s 1M
 check "64 MiB" run --gpus 2 --nics 'rxe{rank}' --algorithm ring --protocol simple -s 64M --warmup 0
 check "the schedule hash of simulate" same_hash -c all_reduce --algorithm ring --protocol simple -s 64K
+check "mpirun of Open MPI" launched OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_LOCAL_RANK OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_SIZE=2
+check "srun" launched SLURM_PROCID SLURM_LOCALID SLURM_NTASKS=2 SLURM_STEP_NODELIST=localhost
+check "mpiexec of MPICH" launched PMI_RANK MPI_LOCALRANKID PMI_SIZE=2 MPI_LOCALNRANKS=2
+check "ranks without their NICs" one_without
 check "loss and delay" lossy
 check "memory that cannot be locked" memlock
 check "a peer that is killed" broken "rank 1 is gone" kill_peer
 check "a link that goes down" broken "v1\|down" link_down
-mend
+cable mend
 check "a link that loses all" broken "rank 1" lose_all
-mend
+cable mend
 check "after all that" run --gpus 2 --nics 'rxe{rank}' --algorithm ring --protocol simple -s 64K
 check "probe" collcast probe --backend verbs --quick --nics 'rxe{rank}' --watchdog 20 -o /out/probe

@@ -19,10 +19,11 @@ use rdma_mummy_sys::{
     ibv_get_cq_event, ibv_get_device_list, ibv_get_device_name, ibv_gid_entry, ibv_modify_qp, ibv_mr, ibv_open_device,
     ibv_pd, ibv_poll_cq, ibv_port_attr, ibv_port_state, ibv_post_recv, ibv_post_send, ibv_qp, ibv_qp_attr,
     ibv_qp_attr_mask, ibv_qp_init_attr, ibv_qp_state, ibv_qp_type, ibv_query_device, ibv_query_gid_table,
-    ibv_query_port, ibv_recv_wr, ibv_reg_mr, ibv_req_notify_cq, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wc,
-    ibv_wc_opcode, ibv_wc_status, ibv_wc_status_str, ibv_wr_opcode,
+    ibv_query_port, ibv_recv_wr, ibv_reg_mr, ibv_reg_mr_iova2, ibv_req_notify_cq, ibv_send_flags, ibv_send_wr, ibv_sge,
+    ibv_wc, ibv_wc_opcode, ibv_wc_status, ibv_wc_status_str, ibv_wr_opcode,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::acknowledgement::{RETRIES, timeout};
@@ -74,7 +75,12 @@ impl Devices {
         let list = unsafe { ibv_get_device_list(&raw mut count) };
         if list.is_null() {
             let error = Os::last_os_error();
-            return Err(missing(format!("no RDMA device can be asked for ({error}): rdma-core or the kernel's part")));
+            return Err(missing(match error.raw_os_error().map(Errno::from_raw_os_error) {
+                // So say the bindings where they have not found the library.
+                Some(Errno::OPNOTSUPP) => "RDMA takes libibverbs.so.1, which this host has not".to_owned(),
+                Some(Errno::NOSYS) => "this host has no RDMA: its kernel has no module for it loaded".to_owned(),
+                _ => format!("no RDMA device can be asked for: {error}"),
+            }));
         }
         Ok(Self { list, count: usize::try_from(count).unwrap_or(0) })
     }
@@ -263,6 +269,15 @@ fn state(state: c_uint) -> &'static str {
     }
 }
 
+/// Whether writes of NICs may reach memory in another order than they were sent in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Order {
+    /// As they were sent.
+    Strict,
+    /// In any; a completion still follows all that it tells of (PCIe's relaxed ordering).
+    Relaxed,
+}
+
 /// Memory that NICs read and write by themselves.
 #[derive(Debug)]
 pub(crate) struct Memory {
@@ -277,7 +292,7 @@ impl Memory {
     ///
     /// # Errors
     /// Memory that cannot be had or registered.
-    pub(crate) fn new(bytes: usize, nics: &[Arc<Nic>]) -> Result<Self, ExecError> {
+    pub(crate) fn new(bytes: usize, nics: &[Arc<Nic>], order: Order) -> Result<Self, ExecError> {
         let bytes = bytes.max(1).next_multiple_of(PAGE);
         let layout = Layout::from_size_align(bytes, PAGE)
             .map_err(|_| ExecError::Library { call: "alloc", message: format!("{bytes} bytes are too many") })?;
@@ -289,8 +304,16 @@ impl Memory {
         let mut memory = Self { base, layout, regions: Vec::new() };
         let access = (ibv_access_flags::IBV_ACCESS_LOCAL_WRITE | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE).0;
         for nic in nics {
-            // SAFETY: memory that is freed after the region is.
-            let region = unsafe { ibv_reg_mr(nic.domain, base.cast(), bytes, access.cast_signed()) };
+            // SAFETY: memory that is freed after the region is. The second call leaves out what a kernel does not know.
+            let region = unsafe {
+                match order {
+                    Order::Strict => ibv_reg_mr(nic.domain, base.cast(), bytes, access.cast_signed()),
+                    Order::Relaxed => {
+                        let access = access | ibv_access_flags::IBV_ACCESS_RELAXED_ORDERING.0;
+                        ibv_reg_mr_iova2(nic.domain, base.cast(), bytes, base as u64, access)
+                    }
+                }
+            };
             if region.is_null() {
                 let error = Os::last_os_error();
                 return Err(ExecError::Missing {
@@ -459,7 +482,7 @@ pub(crate) fn sleep(queues: &[Completions], longest: Duration) -> Result<(), Exe
     let mut polled: Vec<_> = descriptors.iter().map(|d| PollFd::new(d, PollFlags::IN)).collect();
     let limit = Timespec::try_from(longest).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 });
     match poll(&mut polled, Some(&limit)) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        Ok(_) | Err(Errno::INTR) => {}
         Err(error) => return Err(ExecError::Library { call: "poll", message: error.to_string() }),
     }
     let woken = polled.iter().map(|p| p.revents().contains(PollFlags::IN)).collect::<Vec<_>>();

@@ -17,6 +17,8 @@ use collcast_sim::schedule::program::Buffer;
 
 /// How long to ask the NICs again and again before sleeping: waking takes some tens of microseconds.
 const SPIN: Duration = Duration::from_micros(200);
+/// How often to ask them before a look at the clock, which takes longer.
+const LOOKS: u32 = 32;
 /// Longest sleep at once.
 const NAP: Duration = Duration::from_millis(100);
 
@@ -107,7 +109,7 @@ impl<'a> Lanes<'a> {
     pub(crate) fn run(&mut self, wires: &mut Wires, buffers: &mut Buffers) -> Result<(), ExecError> {
         self.lanes.iter_mut().for_each(|lane| lane.1 = 0);
         self.signals.fill(0);
-        let mut moved_at = Instant::now();
+        let (mut moved_at, mut looks) = (Instant::now(), 0_u32);
         loop {
             let mut moved = wires.poll()?;
             let mut over = true;
@@ -122,8 +124,17 @@ impl<'a> Lanes<'a> {
                 return Ok(());
             }
             if moved {
-                moved_at = Instant::now();
+                looks = 0;
                 continue;
+            }
+            // The clock and other threads have their turn when nothing has come for some time.
+            looks += 1;
+            if looks < LOOKS {
+                std::hint::spin_loop();
+                continue;
+            }
+            if looks == LOOKS {
+                moved_at = Instant::now();
             }
             let idle = moved_at.elapsed();
             if idle > self.patience {
@@ -132,6 +143,8 @@ impl<'a> Lanes<'a> {
             if idle < SPIN {
                 std::thread::yield_now();
             } else {
+                // Whoever may wait for us must know all that it may send; before, more than half of it was known.
+                wires.tell()?;
                 wires.sleep(NAP.min(self.patience))?;
             }
         }
@@ -201,16 +214,20 @@ impl<'a> Lanes<'a> {
         Ok(())
     }
 
-    /// Who waits for whom, of the first lane that does.
+    /// Who waits for whom: of the first lane that waits for a peer, as others may wait for that lane.
     fn stuck(&self, wires: &Wires) -> ExecError {
-        let waiting = self.lanes.iter().find_map(|&(lane, at)| {
-            let lane = &self.flat.lanes[lane];
-            lane.records.get(at).map(|record| (lane, record, at))
-        });
-        let Some((lane, record, at)) = waiting else {
+        let waiting = || {
+            self.lanes.iter().filter_map(|&(lane, at)| {
+                let lane = &self.flat.lanes[lane];
+                let record = lane.records.get(at)?;
+                let blocked = if record.waits > 0 { None } else { blocking(lane, record, wires) };
+                Some((lane, at, blocked))
+            })
+        };
+        let found = waiting().find(|(_, _, blocked)| blocked.is_some()).or_else(|| waiting().next());
+        let Some((lane, at, blocked)) = found else {
             return ExecError::Rendezvous(format!("rank {} stopped for no reason", self.rank));
         };
-        let blocked = if record.waits > 0 { None } else { blocking(lane, record, wires) };
         if let Some(error) = blocked.and_then(|(conn, _)| wires.trouble(conn)) {
             return error;
         }

@@ -19,9 +19,30 @@ pub enum Kind {
     Bandwidth,
     /// The same while the peer does so too.
     BandwidthBoth,
+    /// As [`Self::Bandwidth`], where PCIe may reorder what is written (relaxed ordering).
+    BandwidthRelaxed,
+    /// As [`Self::LatencyWrite`], by a thread of another NUMA node than the NIC's.
+    LatencyFar,
+    /// Time of a thread to check so many bytes of LL's lines in host memory, which another thread has just written.
+    Lines,
 }
 
 impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 11] = [
+        Self::LatencyWrite,
+        Self::LatencyImmediate,
+        Self::LatencySend,
+        Self::Post,
+        Self::Completion,
+        Self::Rate,
+        Self::Bandwidth,
+        Self::BandwidthBoth,
+        Self::BandwidthRelaxed,
+        Self::LatencyFar,
+        Self::Lines,
+    ];
+
     /// Its name in files.
     pub fn name(self) -> &'static str {
         match self {
@@ -33,6 +54,9 @@ impl Kind {
             Self::Rate => "message_rate",
             Self::Bandwidth => "bandwidth",
             Self::BandwidthBoth => "bandwidth_both",
+            Self::BandwidthRelaxed => "bandwidth_relaxed",
+            Self::LatencyFar => "latency_write_far",
+            Self::Lines => "lines",
         }
     }
 }
@@ -46,7 +70,7 @@ pub struct Measured {
     pub src: u32,
     /// With whom.
     pub dst: u32,
-    /// The NIC of rank 0.
+    /// The NIC of rank 0; several that were used at once are joined by `+`.
     pub nic: String,
     /// Queue pairs.
     pub qps: u32,

@@ -13,6 +13,9 @@ mod absent;
 #[cfg(any(test, feature = "verbs"))]
 #[cfg_attr(not(feature = "verbs"), allow(dead_code))]
 mod acknowledgement;
+#[cfg(any(test, feature = "verbs"))]
+#[cfg_attr(not(feature = "verbs"), allow(dead_code))]
+mod alone;
 #[cfg(feature = "verbs")]
 mod device;
 #[cfg(feature = "verbs")]

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::device::{Address, Completions, Depths, Done, Memory, Nic, Pair, Remote, Verb};
+use super::alone::{Far, lines};
+use super::device::{Address, Completions, Depths, Done, Memory, Nic, Order, Pair, Remote, Verb};
 use super::measured::{Kind, Measured};
 use super::run::Verbs;
 use crate::exec::ExecError;
@@ -14,13 +15,15 @@ use crate::rendezvous::Group;
 
 /// Bytes of the largest message.
 const LARGEST: usize = 8 << 20;
-/// Most queue pairs.
+/// Queue pairs that are measured at once, on one NIC.
 const MOST_PAIRS: usize = 4;
 /// Work requests under way of a queue pair, and how many of them ask for a completion: as `ib_write_bw` and NCCL.
 const WINDOW: u64 = 128;
 const SIGNALS: u64 = 16;
 /// Time of a batch.
 const BATCH: Duration = Duration::from_millis(20);
+/// How often a thread looks for what it waits for before it looks at the clock.
+const LOOKS: u32 = 1024;
 /// Posts of a burst whose cost is measured, and the rest before their completions are looked for.
 const BURST: u32 = 32;
 const REST: Duration = Duration::from_millis(5);
@@ -33,26 +36,48 @@ struct Asked {
     qps: u32,
 }
 
+/// How NICs are used for some measurements.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Way {
+    /// One of them, by a thread that the system places.
+    Alone,
+    /// All of them at once.
+    Together,
+    /// One of them, whose writes PCIe may reorder.
+    Relaxed,
+    /// One of them, by a thread of another NUMA node than its.
+    Far,
+}
+
 /// The plan: few sizes where it is to be quick.
-fn plan(quick: bool) -> Vec<Asked> {
+fn plan(way: Way, nics: u32, quick: bool) -> Vec<Asked> {
     let one = |kind, bytes| Asked { kind, bytes, qps: 1 };
-    let sizes: &[usize] = if quick { &[8, 4096] } else { &[8, 64, 512, 4096, 32 << 10] };
+    let large: &[usize] = if quick { &[64 << 10, 1 << 20] } else { &[4096, 64 << 10, 1 << 20, LARGEST] };
+    match way {
+        Way::Far => return vec![one(Kind::LatencyFar, 8)],
+        Way::Relaxed => return large.iter().map(|&bytes| one(Kind::BandwidthRelaxed, bytes)).collect(),
+        Way::Together => {
+            let together = |&bytes: &usize| Asked { kind: Kind::Bandwidth, bytes, qps: nics };
+            return large.iter().map(together).collect();
+        }
+        Way::Alone => {}
+    }
+    let small: &[usize] = if quick { &[8, 4096] } else { &[8, 64, 512, 4096, 32 << 10] };
     let mut all = Vec::new();
     for kind in [Kind::LatencyWrite, Kind::LatencyImmediate, Kind::LatencySend] {
-        all.extend(sizes.iter().map(|&bytes| one(kind, bytes)));
+        all.extend(small.iter().map(|&bytes| one(kind, bytes)));
     }
     all.extend([one(Kind::Post, 8), one(Kind::Completion, 8), one(Kind::Rate, 8)]);
-    let sizes: &[usize] = if quick { &[64 << 10, 1 << 20] } else { &[4096, 64 << 10, 1 << 20, LARGEST] };
     for &qps in if quick { &[1][..] } else { &[1, 2, 4] } {
-        all.extend(sizes.iter().map(|&bytes| Asked { kind: Kind::Bandwidth, bytes, qps }));
+        all.extend(large.iter().map(|&bytes| Asked { kind: Kind::Bandwidth, bytes, qps }));
     }
     all.extend([64 << 10, 1 << 20].map(|bytes| one(Kind::BandwidthBoth, bytes)));
     all
 }
 
 impl Verbs {
-    /// Measures each pair of rank 0 and another rank, on each NIC, in both directions. Every rank calls it; rank 0 gets
-    /// all rows.
+    /// Measures each pair of rank 0 and another rank, on each NIC and on all at once, in both directions; and what the
+    /// thread of rank 0 does alone. Every rank calls it; rank 0 gets all rows.
     ///
     /// # Errors
     /// What the NICs have not, a peer that does not answer.
@@ -65,44 +90,71 @@ impl Verbs {
     ) -> Result<Vec<Measured>, ExecError> {
         let mut rows = Vec::new();
         let (nics, group) = self.parts();
+        if group.rank == 0 {
+            rows.push(lines(batches));
+        }
+        // All ranks go through the same list: where they have not as many NICs, that of rank 0 counts.
+        let count = group.broadcast((nics.len() as u32).to_le_bytes().to_vec())?;
+        let count = count.try_into().map(u32::from_le_bytes).unwrap_or(1).max(1) as usize;
         for peer in 1..group.size {
-            for nic in nics {
-                let takes_part = group.rank == 0 || group.rank == peer;
-                let rank = group.rank;
-                let other = if rank == 0 { peer } else { 0 };
-                let mut link = takes_part.then(|| Link::new(nic, rank, other, patience)).transpose();
-                group.agreed(link.as_ref().map(|_| 0).map_err(|e| ExecError::Rendezvous(e.to_string())))?;
-                let hello = link.as_ref().ok().and_then(Option::as_ref).map(Link::hello);
-                let met = meet(group, hello.as_ref())?;
-                let connected = match &mut link {
-                    Ok(Some(link)) => link.connect(met.get(link.peer as usize).and_then(Option::as_ref)),
-                    _ => Ok(()),
-                };
-                group.agreed(connected.map(|()| 0))?;
-                for asked in plan(quick) {
-                    for src in [0, peer] {
-                        // Both directions at once are one measurement.
-                        if asked.kind == Kind::BandwidthBoth && src != 0 {
-                            continue;
-                        }
-                        told(&format!("{} of {} bytes from rank {src}", asked.kind.name(), asked.bytes));
-                        let times = measure(group, link.as_mut().ok().and_then(Option::as_mut), asked, src, batches)?;
-                        let (kind, qps, bytes) = (asked.kind, asked.qps, asked.bytes as u64);
-                        let nic = nic.name.clone();
-                        rows.push(Measured { kind, src, dst: peer - src, nic, qps, bytes, times_us: times });
-                    }
+            for nic in 0..count {
+                let nic = &nics[nic % nics.len()..][..1];
+                for way in [Way::Alone, Way::Relaxed, Way::Far] {
+                    pair(group, nic, peer, way, (quick, batches, patience), &mut rows, told)?;
                 }
+            }
+            if count > 1 {
+                pair(group, nics, peer, Way::Together, (quick, batches, patience), &mut rows, told)?;
             }
         }
         Ok(rows)
     }
 }
 
-/// How one end is reached.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct Hello {
-    pairs: Vec<Address>,
-    memory: Remote,
+/// Measures rank 0 and one other over these NICs. Every rank calls it.
+fn pair(
+    group: &mut Group,
+    nics: &[Arc<Nic>],
+    peer: u32,
+    way: Way,
+    (quick, batches, patience): (bool, u32, Duration),
+    rows: &mut Vec<Measured>,
+    told: &mut dyn FnMut(&str),
+) -> Result<(), ExecError> {
+    let (rank, takes_part) = (group.rank, group.rank == 0 || group.rank == peer);
+    let far = if way == Way::Far { Far::from(&nics[0].name) } else { None };
+    // Where a host has one node, or a NIC is on none, there is nothing to see.
+    if way == Way::Far && group.agreed(Ok(u64::from(rank == 0 && far.is_some())))? == 0 {
+        return Ok(());
+    }
+    let order = if way == Way::Relaxed { Order::Relaxed } else { Order::Strict };
+    let other = if rank == 0 { peer } else { 0 };
+    let mut link = takes_part.then(|| Link::new(nics, rank, other, order, patience)).transpose();
+    if way == Way::Relaxed && group.agreed(Ok(u64::from(link.is_err())))? > 0 {
+        return Ok(());
+    }
+    group.agreed(link.as_ref().map(|_| 0).map_err(|e| ExecError::Rendezvous(e.to_string())))?;
+    let hello = link.as_ref().ok().and_then(Option::as_ref).map(Link::hello);
+    let met = meet(group, hello.as_ref())?;
+    let connected = match &mut link {
+        Ok(Some(link)) => link.connect(met.get(link.peer as usize).and_then(Option::as_ref)),
+        _ => Ok(()),
+    };
+    group.agreed(connected.map(|()| 0))?;
+    let name = nics.iter().map(|nic| nic.name.as_str()).collect::<Vec<_>>().join("+");
+    for asked in plan(way, nics.len() as u32, quick) {
+        for src in [0, peer] {
+            // Both directions at once are one measurement.
+            if asked.kind == Kind::BandwidthBoth && src != 0 {
+                continue;
+            }
+            told(&format!("{} of {} bytes from rank {src}", asked.kind.name(), asked.bytes));
+            let times = measure(group, link.as_mut().ok().and_then(Option::as_mut), asked, src, batches)?;
+            let (kind, qps, bytes) = (asked.kind, asked.qps, asked.bytes as u64);
+            rows.push(Measured { kind, src, dst: peer - src, nic: name.clone(), qps, bytes, times_us: times });
+        }
+    }
+    Ok(())
 }
 
 /// What each rank has to say, at all.
@@ -117,6 +169,14 @@ fn meet(group: &mut Group, hello: Option<&Hello>) -> Result<Vec<Option<Hello>>, 
         None => Vec::new(),
     };
     serde_json::from_slice(&group.broadcast(all)?).map_err(odd)
+}
+
+/// How one end is reached.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Hello {
+    pairs: Vec<Address>,
+    /// What arrives, as each of the pairs reaches it.
+    memory: Vec<Remote>,
 }
 
 /// Times of one message of each batch, in microseconds, as rank 0 gets them.
@@ -152,13 +212,15 @@ struct Link {
     peer: u32,
     patience: Duration,
     pairs: Vec<Pair>,
-    queue: Completions,
+    /// One for each NIC.
+    queues: Vec<Completions>,
     /// What leaves, and then what arrives.
     memory: Memory,
-    remote: Remote,
+    /// Where it arrives at the peer, by the pair.
+    remote: Vec<Remote>,
     /// Work requests of each queue pair: posted, and known to be done.
-    posted: [u64; MOST_PAIRS],
-    completed: [u64; MOST_PAIRS],
+    posted: Vec<u64>,
+    completed: Vec<u64>,
     /// Messages that arrived, and those that were waited for.
     arrived: u64,
     taken: u64,
@@ -168,22 +230,25 @@ struct Link {
 }
 
 impl Link {
-    fn new(nic: &Arc<Nic>, rank: u32, peer: u32, patience: Duration) -> Result<Self, ExecError> {
+    fn new(nics: &[Arc<Nic>], rank: u32, peer: u32, order: Order, patience: Duration) -> Result<Self, ExecError> {
         let depth = WINDOW as u32 + SIGNALS as u32;
-        let queue = Completions::new(nic, 2 * depth * MOST_PAIRS as u32)?;
+        let most = MOST_PAIRS.max(nics.len());
+        let entries = 2 * depth * most as u32;
+        let queues: Vec<_> = nics.iter().map(|nic| Completions::new(nic, entries)).collect::<Result<_, _>>()?;
         let depths = Depths { sends: depth, receives: depth };
-        let pairs = (0..MOST_PAIRS).map(|_| Pair::new(&queue, 0, depths)).collect::<Result<_, _>>()?;
-        let memory = Memory::new(2 * LARGEST, std::slice::from_ref(nic))?;
+        let pair = |index: usize| Pair::new(&queues[index % nics.len()], index % nics.len(), depths);
+        let pairs: Vec<_> = (0..most).map(pair).collect::<Result<_, _>>()?;
+        let memory = Memory::new(2 * LARGEST, nics, order)?;
         Ok(Self {
             rank,
             peer,
             patience,
             pairs,
-            queue,
+            queues,
             memory,
-            remote: Remote::default(),
-            posted: [0; MOST_PAIRS],
-            completed: [0; MOST_PAIRS],
+            remote: Vec::new(),
+            posted: vec![0; most],
+            completed: vec![0; most],
             arrived: 0,
             taken: 0,
             stamp: 0,
@@ -193,17 +258,18 @@ impl Link {
 
     fn hello(&self) -> Hello {
         let address = self.memory.address() + LARGEST as u64;
-        let memory = Remote { address, key: self.memory.remote_key(0) };
+        let memory = |pair: &Pair| Remote { address, key: self.memory.remote_key(pair.place) };
+        let memory = self.pairs.iter().map(memory).collect();
         Hello { pairs: self.pairs.iter().map(Pair::address).collect(), memory }
     }
 
     fn connect(&mut self, hello: Option<&Hello>) -> Result<(), ExecError> {
-        let hello = hello.filter(|hello| hello.pairs.len() == self.pairs.len());
+        let hello = hello.filter(|h| h.pairs.len() == self.pairs.len() && h.memory.len() == h.pairs.len());
         let hello = hello.ok_or_else(|| ExecError::Rendezvous(format!("rank {} has no address", self.peer)))?;
         for (pair, address) in self.pairs.iter().zip(&hello.pairs) {
             pair.connect(address, self.patience)?;
         }
-        self.remote = hello.memory;
+        self.remote.clone_from(&hello.memory);
         (0..WINDOW).try_for_each(|_| self.receive())
     }
 
@@ -215,66 +281,62 @@ impl Link {
     fn measure(&mut self, asked: Asked, leads: bool, messages: u64) -> Result<f64, ExecError> {
         match asked.kind {
             Kind::LatencyWrite | Kind::LatencyImmediate | Kind::LatencySend => self.latency(asked, leads, messages),
-            Kind::Bandwidth | Kind::Rate if leads => self.stream(asked, messages),
+            Kind::LatencyFar => {
+                let _far = Far::from(&self.pairs[0].nic().name);
+                self.latency(asked, leads, messages)
+            }
+            Kind::Bandwidth | Kind::BandwidthRelaxed | Kind::Rate if leads => self.stream(asked, messages),
             Kind::BandwidthBoth => self.stream(asked, messages),
             Kind::Post | Kind::Completion if leads => self.costs(asked.kind),
             _ => Ok(0.0),
         }
     }
 
-    /// Half of a round trip.
+    /// Half of a round trip: the median of so many, as `ib_write_lat` has it, since one that the system interrupts says
+    /// nothing of the NIC.
     fn latency(&mut self, asked: Asked, leads: bool, messages: u64) -> Result<f64, ExecError> {
         // Numbers go on where they were, at both ends alike.
         let first = self.stamp;
-        let begin = Instant::now();
+        let mut times = Vec::with_capacity(messages as usize);
+        let mut before = Instant::now();
         for round in 0..messages {
             if leads {
                 self.send(asked, first + round + 1)?;
             }
             self.await_message(asked, first + round + 1)?;
-            if !leads {
+            if leads {
+                let now = Instant::now();
+                times.push(now - std::mem::replace(&mut before, now));
+            } else {
                 self.send(asked, first + round + 1)?;
             }
         }
-        let time = begin.elapsed();
         self.stamp += messages;
         self.drain()?;
-        Ok(if leads { time.as_secs_f64() * 1e6 / (2 * messages) as f64 } else { 0.0 })
+        times.sort_unstable();
+        Ok(times.get(times.len() / 2).map_or(0.0, |time| time.as_secs_f64() * 1e6 / 2.0))
     }
 
     fn send(&mut self, asked: Asked, stamp: u64) -> Result<(), ExecError> {
         let verb = match asked.kind {
-            Kind::LatencyImmediate => Verb::WriteImmediate(self.remote, stamp as u32),
+            Kind::LatencyImmediate => Verb::WriteImmediate(self.remote[0], stamp as u32),
             Kind::LatencySend => Verb::Send,
             _ => {
                 // The last bytes arrive last; who waits looks at them.
                 self.memory.bytes_mut(asked.bytes - 8, 8).copy_from_slice(&stamp.to_ne_bytes());
-                Verb::Write(self.remote)
+                Verb::Write(self.remote[0])
             }
         };
         self.post(0, verb, asked.bytes, (self.posted[0] + 1).is_multiple_of(SIGNALS))?;
-        let begin = Instant::now();
-        while self.under_way() > WINDOW / 2 {
-            self.poll()?;
-            self.late(begin)?;
-        }
-        Ok(())
+        self.poll_while(|link| link.under_way() > WINDOW / 2)
     }
 
     fn await_message(&mut self, asked: Asked, stamp: u64) -> Result<(), ExecError> {
-        let begin = Instant::now();
-        if asked.kind == Kind::LatencyWrite {
-            while self.memory.word(LARGEST + asked.bytes - 8) != stamp {
-                std::hint::spin_loop();
-                self.late(begin)?;
-            }
-            return Ok(());
+        if matches!(asked.kind, Kind::LatencyWrite | Kind::LatencyFar) {
+            return self.wait_while(Self::spin, |link| link.memory.word(LARGEST + asked.bytes - 8) != stamp);
         }
         self.taken += 1;
-        while self.arrived < self.taken {
-            self.poll()?;
-            self.late(begin)?;
-        }
+        self.poll_while(|link| link.arrived < link.taken)?;
         self.receive()
     }
 
@@ -283,15 +345,12 @@ impl Link {
         let begin = Instant::now();
         let window = if asked.bytes > 1 << 16 { SIGNALS } else { WINDOW };
         for message in 0..messages {
-            while self.under_way() >= window {
-                self.poll()?;
-                self.late(begin)?;
-            }
+            self.poll_while(|link| link.under_way() >= window)?;
             let pair = (message % u64::from(asked.qps)) as usize;
             // The last of each queue pair too, so that all is known to have arrived.
             let last = message + u64::from(asked.qps) >= messages;
             let signalled = last || (message / u64::from(asked.qps)) % (SIGNALS / 4) == SIGNALS / 4 - 1;
-            self.post(pair, Verb::Write(self.remote), asked.bytes, signalled)?;
+            self.post(pair, Verb::Write(self.remote[pair]), asked.bytes, signalled)?;
         }
         self.drain()?;
         Ok(begin.elapsed().as_secs_f64() * 1e6 / messages as f64)
@@ -301,7 +360,7 @@ impl Link {
     fn costs(&mut self, kind: Kind) -> Result<f64, ExecError> {
         let begin = Instant::now();
         for _ in 0..BURST {
-            self.post(0, Verb::Write(self.remote), 8, true)?;
+            self.post(0, Verb::Write(self.remote[0]), 8, true)?;
         }
         let posts = begin.elapsed();
         std::thread::sleep(REST);
@@ -325,20 +384,44 @@ impl Link {
 
     /// Waits until all are acknowledged.
     fn drain(&mut self) -> Result<(), ExecError> {
-        let begin = Instant::now();
         // A round of latencies may end between two that ask for a completion.
         if self.completed[0] < self.posted[0] && !self.posted[0].is_multiple_of(SIGNALS) {
-            self.post(0, Verb::Write(self.remote), 0, true)?;
+            self.post(0, Verb::Write(self.remote[0]), 0, true)?;
         }
-        while self.under_way() > 0 {
-            self.poll()?;
-            self.late(begin)?;
+        self.poll_while(|link| link.under_way() > 0)
+    }
+
+    fn poll_while(&mut self, waits: impl Fn(&Self) -> bool) -> Result<(), ExecError> {
+        self.wait_while(Self::poll, waits)
+    }
+
+    fn spin(&mut self) -> Result<(), ExecError> {
+        std::hint::spin_loop();
+        Ok(())
+    }
+
+    /// Does something over and over until nothing is waited for. The clock is asked seldom: that takes longer than to
+    /// look at memory.
+    fn wait_while(
+        &mut self,
+        work: impl Fn(&mut Self) -> Result<(), ExecError>,
+        waits: impl Fn(&Self) -> bool,
+    ) -> Result<(), ExecError> {
+        let mut begin = None;
+        while waits(self) {
+            for _ in 0..LOOKS {
+                if !waits(self) {
+                    return Ok(());
+                }
+                work(self)?;
+            }
+            self.late(*begin.get_or_insert_with(Instant::now))?;
         }
         Ok(())
     }
 
     fn poll(&mut self) -> Result<(), ExecError> {
-        self.queue.poll(&mut self.done)?;
+        self.queues.iter().try_for_each(|queue| queue.poll(&mut self.done))?;
         for (number, done) in self.done.drain(..) {
             match done {
                 Done::Sent => self.completed[(number >> 48) as usize] = number & ((1 << 48) - 1),

@@ -20,6 +20,9 @@ use collcast_sim::schedule::Schedule;
 /// How long processes wait for each other between two steps: the fill and check of a large call lie there.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// How long a process without NICs looks for the others, to tell them.
+const FAREWELL: Duration = Duration::from_secs(20);
+
 /// The executor of schedules over RDMA verbs, as one process of a job has it.
 #[derive(Debug)]
 pub struct Verbs {
@@ -53,7 +56,13 @@ impl Verbs {
     /// No library, no NIC, one that is down; at any process. Processes that do not come.
     pub fn open(world: &World, options: &Options, patience: Duration) -> Result<Self, ExecError> {
         let nics = nics(options, world.local);
-        let mut group = Group::join(world, patience.max(PATIENCE))?;
+        let mut group = match (Group::join(world, if nics.is_ok() { patience.max(PATIENCE) } else { FAREWELL }), &nics)
+        {
+            (Ok(group), _) => group,
+            // Nobody is there to be told.
+            (Err(_), Err(_)) => return nics.and_then(|_| Err(ExecError::no_schedule())),
+            (Err(error), Ok(_)) => return Err(error),
+        };
         // Our own error says best what to do.
         let all = group.agreed(nics.as_ref().map(|_| 0).map_err(copy));
         let (nics, _) = (nics?, all?);

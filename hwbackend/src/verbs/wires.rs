@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::device::{Address, Completions, Depths, Done, Memory, Nic, Pair, Remote, Verb};
+use super::device::{Address, Completions, Depths, Done, Memory, Nic, Order, Pair, Remote, Verb};
 use crate::exec::ExecError;
 use crate::flat::Flat;
 use collcast_sim::schedule::wiring::UNUSED;
@@ -55,7 +55,7 @@ struct Fifo {
     remote: Vec<Remote>,
     /// Slices sent, or consumed.
     moved: u64,
-    /// Slices that the receiver is done with.
+    /// Slices that the receiver is done with, as the sender knows it: heard by the sender, told by the receiver.
     credited: u64,
 }
 
@@ -71,6 +71,8 @@ pub(crate) struct Wires {
     by_conn: Vec<usize>,
     queues: Vec<Completions>,
     memory: Memory,
+    /// Receiving ends whose senders are to be told of free slots.
+    untold: Vec<usize>,
     /// What the queues held, to be used again.
     done: Vec<(u64, Done)>,
 }
@@ -111,7 +113,7 @@ impl Wires {
                 hint: "take fewer --channels or --ranks",
             });
         }
-        let memory = Memory::new(bytes, nics)?;
+        let memory = Memory::new(bytes, nics, Order::Strict)?;
         // The number of a queue pair decides its NIC, at both ends alike where they have as many.
         let place = |fifo: &Fifo, index: usize| (fifo.conn as usize + index) % nics.len();
         let mut on_nic = vec![0_u32; nics.len()];
@@ -128,7 +130,7 @@ impl Wires {
                 lines.push(Line { pair, end, posted: 0, completed: 0, arrived: 0 });
             }
         }
-        Ok(Self { rank, depth, slot, lines, fifos, by_conn, queues, memory, done: Vec::new() })
+        Ok(Self { rank, depth, slot, lines, fifos, by_conn, queues, memory, untold: Vec::new(), done: Vec::new() })
     }
 
     /// What the other ends must know.
@@ -148,8 +150,8 @@ impl Wires {
     /// # Errors
     /// An end that is missing or unlike ours, an address that cannot be reached.
     pub(crate) fn connect(&mut self, ends: &[End], patience: Duration) -> Result<(), ExecError> {
-        let Self { fifos, lines, .. } = self;
-        for fifo in fifos.iter_mut() {
+        for at in 0..self.fifos.len() {
+            let fifo = &self.fifos[at];
             let other = ends.iter().find(|end| end.conn == fifo.conn && end.sends != fifo.sends);
             let other = other.filter(|end| end.pairs.len() == fifo.lines.len() && end.slots.len() == end.pairs.len());
             let Some(other) = other else {
@@ -157,15 +159,15 @@ impl Wires {
                 return Err(ExecError::Rendezvous(what));
             };
             for (index, (line, address)) in fifo.lines.clone().zip(&other.pairs).enumerate() {
-                let pair = &lines[line].pair;
-                pair.connect(address, patience)?;
+                let pair = &self.lines[line].pair;
+                pair.connect(address, patience).map_err(|error| self.broken(line, &error.to_string()))?;
                 // Slices to the receiver by all pairs in turn; credits to the sender by the first.
                 let receives = if !fifo.sends || index == 0 { self.depth + 1 } else { 0 };
                 for _ in 0..receives {
                     pair.post_receive((line as u64) << 32, None)?;
                 }
             }
-            fifo.remote.clone_from(&other.slots);
+            self.fifos[at].remote.clone_from(&other.slots);
         }
         Ok(())
     }
@@ -225,16 +227,41 @@ impl Wires {
         Ok(())
     }
 
-    /// Gives the oldest slot back.
+    /// Gives the oldest slot back. The sender is told at once where half of its slots are to be told of, else by
+    /// [`Self::tell`], before this rank sleeps: one word tells of several slots, and costs as much as a small slice.
     ///
     /// # Errors
     /// A queue pair that is in error.
     pub(crate) fn free(&mut self, conn: u32) -> Result<(), ExecError> {
         let index = self.by_conn[conn as usize];
-        self.fifos[index].moved += 1;
-        let fifo = &self.fifos[index];
-        let (line, done) = (fifo.lines.start, fifo.moved as u32);
-        let to = fifo.remote[0];
+        let fifo = &mut self.fifos[index];
+        fifo.moved += 1;
+        if fifo.moved - fifo.credited >= (self.depth / 2).max(1) {
+            return self.credit(index);
+        }
+        if fifo.moved - fifo.credited == 1 {
+            self.untold.push(index);
+        }
+        Ok(())
+    }
+
+    /// Tells all senders of the slots that are theirs again.
+    ///
+    /// # Errors
+    /// A queue pair that is in error.
+    pub(crate) fn tell(&mut self) -> Result<(), ExecError> {
+        while let Some(index) = self.untold.pop() {
+            if self.fifos[index].moved > self.fifos[index].credited {
+                self.credit(index)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn credit(&mut self, index: usize) -> Result<(), ExecError> {
+        let fifo = &mut self.fifos[index];
+        fifo.credited = fifo.moved;
+        let (line, done, to) = (fifo.lines.start, fifo.moved as u32, fifo.remote[0]);
         self.post(line, Verb::WriteImmediate(to, done), (0, 0), (self.depth / 2).max(1))
     }
 
