@@ -1,5 +1,6 @@
 //! How far a long answer is: on stderr, where that is a terminal, once it takes longer than a second.
 
+use std::fmt::Write;
 use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use collcast::Watch;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
 use super::call;
 
@@ -16,7 +17,7 @@ use super::call;
 const PATIENCE: Duration = Duration::from_secs(1);
 const TICK: Duration = Duration::from_millis(120);
 /// The line where parts are counted, and where there are none to count.
-const COUNTED: &str = "{msg} [{bar:24}] {percent}%, about {eta} left";
+const COUNTED: &str = "{msg} [{bar:24}] {percent}%, about {left} left";
 const UNCOUNTED: &str = "{spinner} {msg}, {elapsed} so far";
 
 /// The line of an answer; it goes with this.
@@ -80,8 +81,16 @@ impl Drop for Progress {
 
 fn set(bar: &ProgressBar, template: &str) {
     if let Ok(style) = ProgressStyle::with_template(template) {
-        bar.set_style(style.progress_chars("=> "));
+        bar.set_style(style.progress_chars("=> ").with_key("left", left));
     }
+}
+
+/// What is left where each part takes as long as those before did on average: the last of them may have been known
+/// already, and tell nothing.
+fn left(state: &ProgressState, line: &mut dyn Write) {
+    let (done, all) = (state.pos(), state.len().unwrap_or(0));
+    let left = state.elapsed().mul_f64(all.saturating_sub(done) as f64 / done.max(1) as f64);
+    let _ = write!(line, "{:#}", HumanDuration(left));
 }
 
 /// Answers a question, and says how far it is.

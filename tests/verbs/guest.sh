@@ -84,6 +84,7 @@ done
 cp tests/verbs/init.sh "$disk/init"
 cp tests/verbs/cable.sh "$disk/bin/cable"
 cp "$list" "$disk/list.sh"
+echo "127.0.0.1 localhost" >"$disk/etc/hosts"
 cp -r tests/data/verbs "$disk/files"
 limit=3600
 [ "$list" != tests/verbs/quick.sh ] || limit=600

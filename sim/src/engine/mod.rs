@@ -24,6 +24,7 @@
 pub mod flows;
 mod fold;
 mod instance;
+mod leap;
 mod mix;
 mod observe;
 mod state;
