@@ -33,6 +33,20 @@ fn taken_in(folder: &Path, packaged: &BTreeSet<PathBuf>) -> Vec<PathBuf> {
     all
 }
 
+/// Goal: the wheel takes what the tests of the workspace have built: all that it is made of has the same features there.
+#[test]
+fn the_wheel_is_built_of_what_tests_are_built_of() {
+    let features = |of: &[&str]| -> BTreeSet<String> {
+        let tree = cargo(&[&["tree", "--prefix", "none", "-f", "{p} {f}"], of].concat());
+        tree.lines().map(|line| line.trim_end_matches(" (*)").to_owned()).collect()
+    };
+    let wheel = features(&["-p", "collcast-python", "-e", "normal,build"]);
+    let all = features(&["--workspace", "-e", "normal,build,dev"]);
+    let missing: Vec<&String> = wheel.difference(&all).collect();
+    assert!(missing.is_empty(), "name the features that tests turn on in src/python/Cargo.toml: {missing:?}");
+    assert!(wheel.len() > 50, "{wheel:?}");
+}
+
 #[test]
 fn crates_are_ready_to_publish() {
     let metadata: Value = serde_json::from_str(&cargo(&["metadata", "--no-deps", "--format-version", "1"])).unwrap();
