@@ -171,8 +171,8 @@ impl OutputArgs {
 /// Columns of a terminal that does not say how many it has.
 const COLUMNS: u16 = 120;
 
-/// What a stream shows: COLUMNS says how wide a terminal is where it does not know, and NO_COLOR, CLICOLOR and
-/// CLICOLOR_FORCE whether there are colours.
+/// What a stream shows: COLUMNS says how wide a terminal is, and it says so itself where that is not set; NO_COLOR, CLICOLOR
+/// and CLICOLOR_FORCE say whether there are colours.
 pub(crate) fn screen_of<S: RawStream + AsFd>(stream: &S) -> Screen {
     if call::asked() {
         return Screen::default();

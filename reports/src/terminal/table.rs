@@ -76,7 +76,7 @@ fn longest(texts: impl Iterator<Item = usize>) -> usize {
     texts.max().unwrap_or(0)
 }
 
-/// Characters of a column: `of_cell` of each cell and `of_heading` of the heading.
+/// Characters of a column: `of_words` of each text, all of other cells, and `of_heading` of the heading.
 fn wide(table: &Table, column: usize, of_words: impl Fn(&str) -> usize, of_heading: impl Fn(&str) -> usize) -> usize {
     let own = &table.columns[column];
     let cells = table.rows.iter().filter_map(|row| row.get(column)).map(|cell| match cell {

@@ -40,6 +40,7 @@ pub(super) struct Track {
     pub(super) reached: usize,
     /// The lane that asks whether all are steady: the first after whose note all had begun enough.
     pub(super) asks: Option<u32>,
+    /// Whether it has just asked.
     pub(super) due: bool,
     /// When the run ends by the windows before.
     pub(super) before: Option<f64>,
