@@ -34,7 +34,8 @@ fn on_a_terminal(args: &str, variables: &[(&str, &str)]) -> Option<String> {
         .env("COLLCAST_CONFIG", "")
         .env("TERM", "xterm-256color")
         .stdin(Stdio::null());
-    for name in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "COLUMNS"] {
+    // CI is taken for a terminal with colours, whatever TERM says.
+    for name in ["CI", "NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "COLUMNS"] {
         command.env_remove(name);
     }
     let out = command.envs(variables.iter().copied()).output().unwrap();
