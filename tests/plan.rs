@@ -47,7 +47,7 @@ impl Run {
             precision: Precision::ALL.into_iter().find(|p| p.name() == self.precision).unwrap(),
             overlap_tensor: self.source.contains("async TP"),
             overlap_experts: self.experts.contains("overlap"),
-            dispatch: if self.experts.contains("deepep") { Dispatch::Deepep } else { Dispatch::AllToAll },
+            dispatch: Some(if self.experts.contains("deepep") { Dispatch::Deepep } else { Dispatch::AllToAll }),
             ..Request::new(self.model.clone(), self.machine.clone(), self.gpus)
         }
     }
@@ -131,25 +131,32 @@ fn row(page: &mut String, what: &str, errors: &[f64]) {
     writeln!(page, "| {what} | {} | {mean_abs:.1}% | {worst:.1}% | {signed:+.1}% |", errors.len()).unwrap();
 }
 
-/// Goal: the page of errors and README's figures are today's; dense models are on average within 6%, by Megatron on H100 within 9% each, and those with
+/// Goal: the page of errors and README's figures are today's; dense models are on average within 6%, by Megatron-Bridge on H100 within 11% each, and those with
 /// experts on average within 20%; so are our own steps within 9%.
 #[test]
 fn published_runs_are_forecast() {
     let runs = runs();
-    let errors: Vec<f64> = (runs.par_iter())
+    let (errors, large): (Vec<f64>, Vec<Option<String>>) = (runs.par_iter())
         .map(|run| {
             let outcome =
                 plan(&run.request(), &Watch::default()).unwrap_or_else(|e| panic!("{} {}: {e}", run.model, run.layout));
-            outcome.layouts[0].tokens_per_s_per_gpu / run.tokens_per_s_per_gpu - 1.0
+            let layout = &outcome.layouts[0];
+            // A plan leaves some of the GPU free; these runs need not have.
+            let lacks = layout.memory.total() as f64 / outcome.capacity.0 as f64 - 1.0;
+            let large = (lacks > 0.0)
+                .then(|| format!("{} {} {}: {:.0}% too large", run.model, run.machine, layout.text, 100.0 * lacks));
+            (layout.tokens_per_s_per_gpu / run.tokens_per_s_per_gpu - 1.0, large)
         })
-        .collect();
+        .unzip();
+    let large: Vec<String> = large.into_iter().flatten().collect();
+    assert!(large.is_empty(), "these ran, and are called too large: {large:#?}");
     let mut page = include_str!("data/training/page.md").to_owned();
-    let mut kinds: BTreeMap<(&str, &str), Vec<f64>> = BTreeMap::new();
+    let mut kinds: BTreeMap<(String, &str), Vec<f64>> = BTreeMap::new();
     let (mut dense, mut experts) = (Vec::new(), Vec::new());
     for (run, error) in runs.iter().zip(&errors) {
         let gpu = run.gpu.as_deref().filter(|gpu| *gpu == "h100-500w").unwrap_or(&run.machine);
         let has_experts = run.layout.contains("ep=");
-        let framework = if has_experts { "megatron with experts" } else { &run.framework };
+        let framework = if has_experts { format!("{} with experts", run.framework) } else { run.framework.clone() };
         kinds.entry((framework, gpu)).or_default().push(*error);
         if has_experts { &mut experts } else { &mut dense }.push(*error);
     }
@@ -189,11 +196,14 @@ fn published_runs_are_forecast() {
     ] {
         assert!(readme.contains(&figures), "README.md does not say: {figures}");
     }
-    let off = |framework, machine| mean(&sizes(&kinds[&(framework, machine)]));
+    let kind = |framework: &str, machine| &kinds[&(framework.to_owned(), machine)];
+    let off = |framework, machine| mean(&sizes(kind(framework, machine)));
     assert!(mean(&sizes(&dense)) < 0.06 && mean(&dense).abs() < 0.03);
-    assert!(off("megatron", "dgx-h100") < 0.04 && kinds[&("megatron", "dgx-h100")].iter().all(|e| e.abs() < 0.09));
+    assert!(
+        off("megatron-bridge", "dgx-h100") < 0.04 && kind("megatron-bridge", "dgx-h100").iter().all(|e| e.abs() < 0.11)
+    );
     assert!(off("megatron-paper", "dgx-a100") < 0.05);
-    assert!(kinds[&("megatron-paper", "dgx-a100")].iter().all(|e| e.abs() < 0.088));
+    assert!(kind("megatron-paper", "dgx-a100").iter().all(|e| e.abs() < 0.088));
     assert!(off("llm-foundry", "dgx-h100") < 0.07 && off("llm-foundry", "oci-a100") < 0.06);
     assert!(off("torchtitan-2024-compiled", "h100-500w") < 0.09);
     assert!(mean(&sizes(&experts)) < 0.2);

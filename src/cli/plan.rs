@@ -55,13 +55,13 @@ pub(crate) struct Args {
     /// Precision of linear layers: bf16, fp8 or fp4 [default: bf16]
     #[arg(long, value_name = "NAME", help_heading = "Training")]
     precision: Option<String>,
-    /// What the backward pass computes again: none, selective or full [default: searched]
-    #[arg(long, value_name = "NAME", help_heading = "Training")]
+    /// What the backward pass computes again: none, selective, full, or Megatron's modules, such as mla_up_proj+mlp [default: searched]
+    #[arg(long, value_name = "NAME[+NAME]", help_heading = "Training")]
     recompute: Option<String>,
     /// What replicas share: 0 nothing, 1 optimizer states, 2 gradients too, 3 parameters too [default: 1; torchtitan and llm-foundry 3]
     #[arg(long, value_name = "0..3", help_heading = "Training")]
     zero: Option<String>,
-    /// Framework: megatron, eager, compiled, torchtitan, torchtitan-compiled, those of 2024 (torchtitan-2024, torchtitan-2024-compiled), llm-foundry or megatron-paper [default: megatron]
+    /// Framework: megatron, megatron-bridge (its recipes for performance), eager, compiled, torchtitan, torchtitan-compiled, those of 2024 (torchtitan-2024, torchtitan-2024-compiled), llm-foundry, hai-llm (DeepSeek-V3, in FP8) or megatron-paper [default: megatron]
     #[arg(long, value_name = "NAME", help_heading = "Training")]
     framework: Option<String>,
     /// Tensor ranks exchange beside products, in pieces (async TP, Megatron's --tp-comm-overlap)

@@ -56,14 +56,14 @@ pub fn set(request: &mut Request, name: &str, text: &str) -> Result<(), String> 
         "seq" => request.sequence = Some(whole(text)?),
         "precision" => request.precision = named(text, &Precision::ALL.map(|p| (p.name(), p)))?,
         "recompute" => {
-            let known = [("none", Recompute::None), ("selective", Recompute::Selective), ("full", Recompute::Full)];
-            request.recompute = Some(named(text, &known)?);
+            request.recompute =
+                Some(Recompute::parse(text).ok_or_else(|| format!("expected {}", Recompute::EXPECTED))?);
         }
         "zero" => request.zero = Some(named(text, &[("0", 0), ("1", 1), ("2", 2), ("3", 3)])?),
         "framework" => request.framework = Framework::parse(text)?,
         "overlap-tensor" => request.overlap_tensor = flag(text)?,
         "overlap-experts" => request.overlap_experts = flag(text)?,
-        "dispatch" => request.dispatch = named(text, &Dispatch::ALL)?,
+        "dispatch" => request.dispatch = Some(named(text, &Dispatch::ALL)?),
         "tokens" => request.tokens = Some(tokens(text)?),
         "price" => request.price = Some(price(text, request.machine())?),
         "failures" => upkeep.failures = Some(text.to_owned()),

@@ -76,8 +76,8 @@ pub struct Request {
     pub overlap_tensor: bool,
     /// Whether exchanges of experts' tokens run beside other kernels (`overlap_moe_expert_parallel_comm`).
     pub overlap_experts: bool,
-    /// How experts' tokens are exchanged.
-    pub dispatch: Dispatch,
+    /// How experts' tokens are exchanged; as the framework does where none is given.
+    pub dispatch: Option<Dispatch>,
     /// Tokens of the whole run.
     pub tokens: Option<f64>,
     /// Price of a GPU and hour, in any currency.
@@ -111,7 +111,7 @@ impl Request {
             framework: Framework::Megatron,
             overlap_tensor: false,
             overlap_experts: false,
-            dispatch: Dispatch::AllToAll,
+            dispatch: None,
             tokens: None,
             price: None,
             upkeep: Upkeep::default(),

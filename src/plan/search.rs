@@ -1,8 +1,8 @@
 //! Which layouts there are, and in which order they are worth a look.
 
-use collcast_scenarios::parallel::{Parallel, Recompute, Schedule, Split};
+use collcast_scenarios::parallel::{Module, Modules, Parallel, Recompute, Schedule, Split};
 use collcast_scenarios::training::{MOST_PASSES, passes};
-use collcast_scenarios::transformer::Transformer;
+use collcast_scenarios::transformer::{Attention, Transformer};
 
 use super::request::Request;
 
@@ -63,8 +63,7 @@ pub(super) fn layouts(model: &Transformer, request: &Request, base: &Parallel, h
 fn variants(model: &Transformer, request: &Request, base: &Parallel, sizes: [u32; 5], all: &mut Vec<Parallel>) {
     let [tensor, context, pipeline, data, expert] = sizes;
     let micro: Vec<u32> = request.micro_batch.map_or_else(|| MICRO_BATCHES.to_vec(), |fixed| vec![fixed]);
-    let recomputes =
-        request.recompute.map_or_else(|| vec![Recompute::None, Recompute::Selective, Recompute::Full], |r| vec![r]);
+    let recomputes = request.recompute.map_or_else(|| recomputes(model), |r| vec![r]);
     for &micro_batch in &micro {
         if !base.global_batch.is_multiple_of(u64::from(micro_batch) * u64::from(data)) {
             continue;
@@ -92,6 +91,17 @@ fn variants(model: &Transformer, request: &Request, base: &Parallel, sizes: [u32
             }
         }
     }
+}
+
+/// What is worth computing again: nothing, what the framework takes for selective, all; and of latents and experts what is cheap
+/// for its bytes, as recipes of Megatron-Bridge have it.
+fn recomputes(model: &Transformer) -> Vec<Recompute> {
+    let latents = matches!(model.attention, Attention::Mla { .. });
+    let cheap = model.experts.map_or(Modules::NONE, |_| Modules::of(&[Module::Layernorm, Module::MoeAct]));
+    let cheap = if latents { cheap.with(Module::MlaUpProj) } else { cheap };
+    let mut all = vec![Recompute::None, Recompute::Selective, Recompute::Full];
+    all.extend((cheap != Modules::NONE).then_some(Recompute::Modules(cheap)));
+    all
 }
 
 /// How layers are dealt to stages: evenly, or by Megatron-LM's layouts by hand, where embedding, head and modules that predict

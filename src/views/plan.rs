@@ -103,7 +103,7 @@ fn memory(best: &Layout, (capacity, usable): (u64, u64)) -> Table {
         Column::number("share", "% of GPU").barred(Bar::OfHundred),
     ];
     let title = format!(
-        "memory of stage {}, the fullest: {:.1} GiB of {:.1}, of which {:.1} may be filled",
+        "memory of stage {}, the fullest: {:.1} GiB of {:.1}, of which a search fills {:.1}",
         best.memory.stage,
         best.memory.total() as f64 / GIB,
         capacity as f64 / GIB,
@@ -237,7 +237,13 @@ fn verdict(outcome: &Outcome, best: &Layout) -> Verdict {
         let [early, middle, late] = whole.finish_days;
         format!("; {} tokens take {middle:.0} days ({early:.0} to {late:.0})", counted(whole.tokens))
     });
+    let (capacity, searched) = outcome.capacity;
     let fits = match best.lacks {
+        None if best.memory.total() > searched => {
+            let free = capacity.saturating_sub(best.memory.total()) as f64 / GIB;
+            let least = (capacity - searched) as f64 / GIB;
+            format!(", with {free:.1} GiB free, where a search leaves {least:.1}")
+        }
         None => String::new(),
         Some((bytes, most)) => format!(", and does not fit: it lacks {:.1} GiB, most is {most}", bytes as f64 / GIB),
     };

@@ -5,9 +5,10 @@
 
 use crate::parallel::{Parallel, Schedule};
 
-/// Micro-batches in flight at a stage, in units of all its layers: a chunk of an interleaved stage counts as its part.
-pub fn in_flight(parallel: &Parallel, stage: u64) -> f64 {
-    let (p, v, m) = (u64::from(parallel.pipeline), u64::from(parallel.virtual_stages), parallel.micro_batches().max(1));
+/// Micro-batches in flight at a stage, in units of all its layers: a chunk of an interleaved stage counts as its part of them.
+/// `chunks` has the layers of each ([`Parallel::chunk_layers`]).
+pub fn in_flight(parallel: &Parallel, stage: u64, chunks: &[u64]) -> f64 {
+    let (p, v, m) = (u64::from(parallel.pipeline), chunks.len().max(1) as u64, parallel.micro_batches().max(1));
     let behind = p.saturating_sub(stage);
     match parallel.schedule {
         Schedule::Gpipe => m as f64,
@@ -15,7 +16,15 @@ pub fn in_flight(parallel: &Parallel, stage: u64) -> f64 {
         Schedule::OneForwardOneBackward | Schedule::ZeroBubble => m.min(behind) as f64,
         Schedule::Interleaved if p == 1 => 1.0,
         // Chunks that are run before the first backward pass, and one: `2 (p - r - 1) + (v - 1) p + 1`.
-        Schedule::Interleaved => (2 * behind.saturating_sub(1) + (v - 1) * p + 1).min(m * v) as f64 / v as f64,
+        // They go through the chunks in groups of as many micro-batches as there are stages.
+        Schedule::Interleaved => {
+            let passes = 2 * behind.saturating_sub(1) + (v - 1) * p + 1;
+            let (rounds, rest) = (passes / (p * v), passes % (p * v));
+            let held = |chunk: usize| (rounds * p + rest.saturating_sub(chunk as u64 * p).min(p)).min(m);
+            let layers: u64 = chunks.iter().sum();
+            let all: u64 = chunks.iter().enumerate().map(|(chunk, layers)| held(chunk) * layers).sum();
+            all as f64 / layers.max(1) as f64
+        }
         Schedule::DualPipe => m.min(p + 1) as f64,
     }
 }

@@ -6,8 +6,8 @@
 use serde::Serialize;
 
 use super::software::{Kernel, Selective, Software};
-use crate::parallel::{Parallel, Recompute};
-use crate::transformer::{Attention, LayerKind, Norm, Transformer};
+use crate::parallel::{Module, Modules, Parallel, Recompute};
+use crate::transformer::{Attention, Experts, LayerKind, Norm, Transformer};
 
 /// A tensor that is kept for the backward pass.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
@@ -16,19 +16,18 @@ pub struct Kept {
     pub what: &'static str,
     /// Bytes a token on one rank.
     pub bytes: f64,
-    /// Whether it belongs to the core of attention, from scores to their product with values.
-    pub core: bool,
+    /// Modules that make it: it is not kept where one of them is computed again.
+    pub modules: Modules,
 }
 
 /// Tensors of one layer that are kept from its forward to its backward pass.
 pub fn layer(model: &Transformer, kind: LayerKind, parallel: &Parallel, software: &Software) -> Vec<Kept> {
     let lines = Lines::new(model, parallel, software);
+    let without = |again: Modules| lines.all(kind).into_iter().filter(|kept| !kept.modules.meets(again)).collect();
     match (parallel.recompute, software.selective) {
         (Recompute::Full, _) => vec![lines.input()],
         (Recompute::Selective, Selective::EverySecondProduct { unused }) => lines.every_second(kind, unused),
-        (Recompute::Selective, Selective::AllButCore) => {
-            lines.all(kind).into_iter().filter(|kept| !kept.core).collect()
-        }
+        (Recompute::Selective, Selective::Modules(modules)) | (Recompute::Modules(modules), _) => without(modules),
         (Recompute::None, _) => lines.all(kind),
     }
 }
@@ -50,7 +49,7 @@ pub(super) fn working(model: &Transformer, kind: LayerKind, parallel: &Parallel,
 }
 
 /// Bytes a token, all lines.
-pub(super) fn sum(lines: &[Kept]) -> f64 {
+pub(crate) fn sum(lines: &[Kept]) -> f64 {
     lines.iter().map(|kept| kept.bytes).sum()
 }
 
@@ -69,7 +68,12 @@ struct Lines<'a> {
 }
 
 const fn kept(what: &'static str, bytes: f64) -> Kept {
-    Kept { what, bytes, core: false }
+    Kept { what, bytes, modules: Modules::NONE }
+}
+
+/// Lines from one on that a module makes.
+fn of_module(module: Module, lines: &mut [Kept]) {
+    lines.iter_mut().for_each(|kept| kept.modules = kept.modules.with(module));
 }
 
 impl<'a> Lines<'a> {
@@ -95,25 +99,42 @@ impl<'a> Lines<'a> {
 
     fn all(&self, kind: LayerKind) -> Vec<Kept> {
         let mut lines = vec![self.input()];
-        self.norm(&mut lines);
+        let latent = matches!(self.model.attention, Attention::Mla { .. });
+        self.norm(self.software.norm_apart(latent), &mut lines);
         self.attention(&mut lines);
         self.dropout(&mut lines);
         lines.push(kept("residual after attention", 2.0 * self.hidden / self.residual));
-        self.norm(&mut lines);
-        match (kind, self.model.experts) {
-            (LayerKind::Experts, Some(_)) => self.experts(&mut lines),
-            _ => self.mlp(self.model.width as f64, &mut lines),
+        let experts = self.model.experts.filter(|_| kind == LayerKind::Experts);
+        self.norm(self.software.norm_apart(experts.is_some()), &mut lines);
+        if experts.is_some() && self.software.input < 2.0 {
+            // The router reads the norm in 16 bits.
+            lines.push(kept("input of the router", 2.0 * self.hidden / self.residual));
+            let last = lines.len() - 1;
+            of_module(Module::Layernorm, &mut lines[last..]);
+        }
+        let start = lines.len();
+        if let Some(experts) = experts {
+            self.experts(&experts, &mut lines);
+            of_module(Module::Moe, &mut lines[start..]);
+        } else {
+            self.mlp(self.model.width as f64, &mut lines);
+            of_module(Module::Mlp, &mut lines[start..]);
         }
         self.dropout(&mut lines);
         lines
     }
 
-    /// A norm: its output, which the products after it read, and a scale (and a mean) of each token.
-    fn norm(&self, lines: &mut Vec<Kept>) {
+    /// A norm: its output, which the products after it read, and a scale (and a mean) of each token. `apart` where no product is
+    /// joined with it.
+    fn norm(&self, apart: bool, lines: &mut Vec<Kept>) {
+        let start = lines.len();
         lines.push(kept("output of a norm", self.software.input * self.hidden / self.inputs));
         if self.software.statistics {
             let numbers = if self.model.norm == Norm::Rms { 4.0 } else { 8.0 };
             lines.push(kept("statistics of a norm", numbers / self.residual));
+        }
+        if apart {
+            of_module(Module::Layernorm, &mut lines[start..]);
         }
     }
 
@@ -135,21 +156,25 @@ impl<'a> Lines<'a> {
             }
             Attention::Mla { q_lora, kv_lora, nope, rope, value, .. } => {
                 let [q, r, nope, rope, value] = [q_lora, kv_lora, nope, rope, value].map(|n| n as f64);
-                // Each latent beside its norm's output.
-                lines.push(kept("latent of queries", 4.0 * q));
-                lines.push(kept("latent of keys and values", 4.0 * r + 2.0 * rope));
-                lines.push(kept("queries, keys and values", 2.0 * heads * (nope + rope + nope + value)));
+                lines.push(kept("latents", 2.0 * (q + r + rope)));
+                let start = lines.len();
+                lines.push(kept("outputs of latents' norms", self.software.input * (q + r)));
+                // Values are a view of one product with keys; rotated queries are copied, and their product is not kept.
+                let whole = if self.software.copies_values { value } else { nope + value };
+                lines.push(kept("values", 2.0 * heads * whole));
                 lines.push(kept("rotated queries and keys", 4.0 * heads * (nope + rope)));
+                of_module(Module::MlaUpProj, &mut lines[start..]);
                 heads * value
             }
         };
         self.core(heads, lines);
-        lines.push(kept("output of attention", 2.0 * output));
+        lines.push(kept("output of attention", self.software.attended * output));
     }
 
     fn queries_keys_values(&self, heads: f64, groups: f64, d: f64, lines: &mut Vec<Kept>) {
         let rotary = self.model.rotary;
-        if self.software.fused_qkv || !rotary {
+        let whole = self.software.fused_qkv && !self.software.copies_values;
+        if whole || !rotary {
             lines.push(kept("queries, keys and values", 2.0 * d * (heads + 2.0 * groups)));
         }
         // What attention reads where it is not that product itself.
@@ -157,57 +182,66 @@ impl<'a> Lines<'a> {
         if rotary {
             lines.push(kept("rotated queries and keys", 2.0 * d * (heads + seen)));
         }
-        if !self.software.fused_qkv && rotary {
+        if !whole && rotary {
             lines.push(kept("values", 2.0 * d * seen));
         }
     }
 
     fn core(&self, heads: f64, lines: &mut Vec<Kept>) {
+        let start = lines.len();
         match self.software.attention {
             Kernel::Fused if self.software.statistics => lines.push(kept("log-sum-exp of scores", 4.0 * heads)),
             Kernel::Fused => {}
             Kernel::Unfused => {
                 let scores = heads * self.sequence;
-                let core = |what, bytes| Kept { what, bytes, core: true };
-                lines.push(core("softmax of scores", 2.0 * scores));
+                lines.push(kept("softmax of scores", 2.0 * scores));
                 if self.model.dropout {
-                    lines.push(core("mask of scores", scores));
-                    lines.push(core("scores after dropout", 2.0 * scores));
+                    lines.push(kept("mask of scores", scores));
+                    lines.push(kept("scores after dropout", 2.0 * scores));
                 }
             }
         }
+        of_module(Module::CoreAttn, &mut lines[start..]);
     }
 
     fn mlp(&self, width: f64, lines: &mut Vec<Kept>) {
         let width = width / self.tensor;
+        let inner = self.software.inner;
         if self.model.activation.gated() {
-            lines.push(kept("gate and up", 4.0 * width));
+            lines.push(kept("gate and up", 2.0 * inner * width));
             if !self.software.recomputes_activation {
                 lines.push(kept("SiLU of the gate", 2.0 * width));
             }
         } else {
-            lines.push(kept("input of the activation", 2.0 * width));
+            lines.push(kept("input of the activation", inner * width));
         }
         lines.push(kept("input of the last product", self.software.input * width));
     }
 
     /// Routed experts: their tokens, evenly dealt, are `top_k` times those of the rank, gathered over the ranks that split
     /// an expert. Source: Megatron-LM, `core/transformer/moe/`; expert parallelism trades tokens and removes none.
-    fn experts(&self, lines: &mut Vec<Kept>) {
-        let Some(experts) = self.model.experts else { return };
+    fn experts(&self, experts: &Experts, lines: &mut Vec<Kept>) {
         let routed = experts.top_k as f64 / self.tensor;
         let gathered = routed * self.expert_tensor;
         lines.push(kept("scores of the router", 4.0 * experts.count as f64 / self.residual));
         lines.push(kept("tokens of experts", self.software.input * self.hidden * gathered));
         let width = experts.width as f64 * routed;
-        let inner = if self.model.activation.gated() { 4.0 } else { 2.0 };
-        lines.push(kept("inner elements of experts", (inner + self.software.input) * width));
-        if self.model.activation.gated() && !self.software.recomputes_activation {
+        let gated = self.model.activation.gated();
+        let parts = if gated { 2.0 } else { 1.0 };
+        lines.push(kept("inner elements of experts", self.software.inner * parts * width));
+        let start = lines.len();
+        if gated && !self.software.recomputes_activation {
             lines.push(kept("SiLU of experts' gates", 2.0 * width));
         }
-        lines.push(kept("outputs of experts", 2.0 * self.hidden * gathered));
+        lines.push(kept("inputs of experts' last product", self.software.input * width));
+        of_module(Module::MoeAct, &mut lines[start..]);
+        if !self.software.scores_inside {
+            lines.push(kept("outputs of experts", 2.0 * self.hidden * gathered));
+        }
         if experts.shared > 0 {
+            let start = lines.len();
             self.mlp((experts.shared * experts.shared_width) as f64, lines);
+            of_module(Module::SharedExperts, &mut lines[start..]);
         }
     }
 

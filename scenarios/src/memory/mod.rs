@@ -18,6 +18,7 @@ pub use flight::in_flight;
 pub use kept::{Kept, layer};
 pub use software::{Framework, Kernel, Loss, Selective, Software, States};
 
+pub(crate) use kept::sum;
 use local::Local;
 pub(crate) use local::of_layer;
 use planner::Planner;
@@ -151,8 +152,9 @@ impl Memory {
 pub fn plan(model: &Transformer, parallel: &Parallel, software: &Software) -> Result<Memory, Refused> {
     parallel.check(model)?;
     let mut first = 0;
-    let stages = parallel.stage_layers(model).into_iter().enumerate().map(|(stage, layers)| {
-        let plan = Planner { model, parallel, software, stage: stage as u64, layers: first..first + layers };
+    let stages = parallel.chunk_layers(model).into_iter().enumerate().map(|(stage, chunks)| {
+        let layers = chunks.iter().sum::<u64>();
+        let plan = Planner { model, parallel, software, stage: stage as u64, layers: first..first + layers, chunks };
         first += layers;
         plan.stage()
     });
@@ -211,11 +213,17 @@ impl Planner<'_> {
         [part(0) * copies, part(1) * copies, part(2)]
     }
 
-    /// Bytes that all layers of the stage keep of one micro-batch.
+    /// Bytes that all layers of the stage keep of one micro-batch on the GPU. Of those that keep theirs in host memory the last
+    /// is still on its way when the last layer ends.
     fn micro_batch(&self) -> f64 {
-        let of = |kind| kept::sum(&layer(self.model, kind, self.parallel, self.software));
-        let layers: f64 =
-            self.kinds().into_iter().filter(|kind| kind.1 > 0).map(|(kind, count)| count as f64 * of(kind)).sum();
+        let of = |kind| sum(&layer(self.model, kind, self.parallel, self.software));
+        let mut away = self.parallel.offload.saturating_sub(1);
+        let mut layers = 0.0;
+        for (kind, count) in self.kinds().into_iter().filter(|kind| kind.1 > 0) {
+            let gone = away.min(count);
+            away -= gone;
+            layers += (count - gone) as f64 * of(kind);
+        }
         let further = match self.model.predictions {
             further if further > 0 && self.last() => further as f64 * of(self.model.kind(self.model.layers - 1)),
             _ => 0.0,
@@ -223,12 +231,16 @@ impl Planner<'_> {
         (layers + further) * self.parallel.tokens(self.model)
     }
 
+    fn in_flight(&self) -> f64 {
+        in_flight(self.parallel, self.stage, &self.chunks)
+    }
+
     /// The most that layers keep at once, with the mask of the embedding's dropout on the first stage.
     fn activations(&self) -> f64 {
         let mask = self.stage == 0 && self.model.dropout && self.software.statistics;
         let mask =
             if mask { self.model.hidden as f64 / self.residual() * self.parallel.tokens(self.model) } else { 0.0 };
-        (self.micro_batch() + mask) * in_flight(self.parallel, self.stage)
+        (self.micro_batch() + mask) * self.in_flight()
     }
 
     fn working(&self) -> f64 {
@@ -257,7 +269,7 @@ impl Planner<'_> {
         let kept = if self.keeps_gradients() { gradients } else { 0.0 };
         let activations = self.activations();
         // The first layer's backward pass ends: all gradients are there, and of its micro-batch this layer only.
-        let others = (in_flight(self.parallel, self.stage) - 1.0).max(0.0) * self.micro_batch();
+        let others = (self.in_flight() - 1.0).max(0.0) * self.micro_batch();
         let layers = (self.layers.end - self.layers.start).max(1) as f64;
         let embedding = if self.stage == 0 { self.added(table) } else { 0.0 };
         let first = Moment {
@@ -289,7 +301,7 @@ impl Planner<'_> {
             return 0.0;
         }
         let tensor = 2.0 * self.model.hidden as f64 / self.residual() * self.parallel.tokens(self.model);
-        2.0 * tensor * in_flight(self.parallel, self.stage)
+        2.0 * tensor * self.in_flight()
     }
 
     fn communicators(&self) -> f64 {

@@ -12,6 +12,8 @@ pub(super) struct Planner<'a> {
     pub(super) stage: u64,
     /// Its layers. Chunks of an interleaved stage are taken as one piece, which only matters for dense first layers.
     pub(super) layers: std::ops::Range<u64>,
+    /// Layers of each of its chunks.
+    pub(super) chunks: Vec<u64>,
 }
 
 impl Planner<'_> {

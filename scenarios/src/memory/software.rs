@@ -4,7 +4,8 @@ use collcast_sim::collective::nearest;
 use collcast_sim::compute::{Backend, Precision};
 use serde::Serialize;
 
-use crate::work::{Execution, Units};
+use crate::parallel::{Module, Modules};
+use crate::work::{Dispatch, Elements, Execution, Scaling, Units};
 
 /// Bytes of one parameter's states.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
@@ -79,8 +80,8 @@ pub enum Kernel {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Selective {
-    /// All but the core of attention (Megatron-LM).
-    AllButCore,
+    /// All but what these modules make.
+    Modules(Modules),
     /// Every second product's output and that of attention (torchtitan, `selective op`).
     EverySecondProduct {
         /// Whether outputs that no backward pass needs are kept too: eager PyTorch caches them, a compiler drops them.
@@ -129,10 +130,19 @@ pub struct Software {
     pub attention: Kernel,
     /// Bytes of an element that a product keeps of its input: 2, or 1 where it is cast to FP8 before.
     pub input: f64,
+    /// Bytes of an element that an activation function keeps of its input.
+    pub inner: f64,
+    /// Bytes of an element of attention's output, which the product after it and attention's own backward pass read.
+    pub attended: f64,
+    /// Whether results of experts are weighted by their scores before the last product, so that its outputs are not kept.
+    pub scores_inside: bool,
     /// Whether statistics of norms and of attention count.
     pub statistics: bool,
-    /// Whether one product makes queries, keys and values: values are a view of it then and keep all of it.
+    /// Whether one product makes queries, keys and values: values are a view of it then and keep all of it, unless attention copies
+    /// them.
     pub fused_qkv: bool,
+    /// Whether attention copies values that are a view of more, so that it keeps them alone.
+    pub copies_values: bool,
     /// Whether keys and values are copied for each query head.
     pub repeats_kv: bool,
     /// Whether SiLU of the gate is computed again.
@@ -164,11 +174,19 @@ impl Software {
         let execution = Execution { precision: Precision::Fp8, ..self.execution };
         Self { input: Precision::Fp8.bytes(), execution, ..self }
     }
+
+    /// Whether the output of a norm is a tensor of its own. Transformer Engine joins norms with the product after them, but for
+    /// those whose output several modules read: before latents of attention, and before experts.
+    pub(crate) fn norm_apart(&self, several: bool) -> bool {
+        several || self.execution.elements != Elements::Written
+    }
 }
 
 /// What the allocator cannot use: 2% to 10% by NVIDIA's planner. 7% is fitted to the reserved memory of six runs of
 /// torchtitan (`tests/data/compute/totals.csv`).
 const FRAGMENTATION: f64 = 0.07;
+/// The same with segments that grow (`expandable_segments`): the least that NVIDIA's planner takes.
+const LEAST_FRAGMENTATION: f64 = 0.02;
 
 /// A framework by name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -178,6 +196,8 @@ pub enum Framework {
     MegatronPaper,
     /// Megatron-LM and NeMo with fused attention.
     Megatron,
+    /// The same as Megatron-Bridge's recipes for performance set it up.
+    MegatronBridge,
     /// Eager PyTorch, a module in BF16.
     Eager,
     /// The same with its layers compiled.
@@ -194,13 +214,16 @@ pub enum Framework {
     TorchtitanCompiled2024,
     /// llm-foundry on Composer.
     LlmFoundry,
+    /// DeepSeek's own, as the report of DeepSeek-V3 tells it.
+    HaiLlm,
 }
 
 impl Framework {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::MegatronPaper,
         Self::Megatron,
+        Self::MegatronBridge,
         Self::Eager,
         Self::Compiled,
         Self::Torchtitan,
@@ -208,6 +231,7 @@ impl Framework {
         Self::Torchtitan2024,
         Self::TorchtitanCompiled2024,
         Self::LlmFoundry,
+        Self::HaiLlm,
     ];
 
     /// Its name, such as `torchtitan-compiled`.
@@ -215,6 +239,7 @@ impl Framework {
         match self {
             Self::MegatronPaper => "megatron-paper",
             Self::Megatron => "megatron",
+            Self::MegatronBridge => "megatron-bridge",
             Self::Eager => "eager",
             Self::Compiled => "compiled",
             Self::Torchtitan => "torchtitan",
@@ -222,6 +247,7 @@ impl Framework {
             Self::Torchtitan2024 => "torchtitan-2024",
             Self::TorchtitanCompiled2024 => "torchtitan-2024-compiled",
             Self::LlmFoundry => "llm-foundry",
+            Self::HaiLlm => "hai-llm",
         }
     }
 
@@ -249,12 +275,16 @@ impl Framework {
             states: States::BF16_ONLY,
             attention: Kernel::Fused,
             input: 2.0,
+            inner: 2.0,
+            attended: 2.0,
+            scores_inside: false,
             statistics: true,
             fused_qkv: true,
+            copies_values: false,
             repeats_kv: false,
             recomputes_activation: false,
             gathers_again: false,
-            selective: Selective::AllButCore,
+            selective: Selective::Modules(Modules::of(&[Module::CoreAttn])),
             loss: Loss::Torch,
             pads_vocabulary: false,
             permanent_gradients: false,
@@ -266,6 +296,10 @@ impl Framework {
         let clipped = |execution| Execution { clips: true, ..execution };
         let megatron = Software {
             states: States::BF16,
+            // Megatron-LM, `core/fusions/fused_bias_swiglu.py`, `weighted_bias_swiglu_impl`.
+            scores_inside: true,
+            // Transformer Engine, `dot_product_attention/utils.py`, `get_qkv_layout`: no layout has only some of them in one tensor.
+            copies_values: true,
             recomputes_activation: true,
             gathers_again: true,
             loss: Loss::InPlace,
@@ -294,6 +328,10 @@ impl Framework {
             Self::Eager => eager,
             Self::Compiled => Software { recomputes_activation: true, execution: Execution::COMPILED, ..eager },
             Self::Megatron => megatron,
+            // Megatron-Bridge, `scripts/performance/`: `grad_reduce_in_fp32 = False`, `PYTORCH_CUDA_ALLOC_CONF=expandable_segments`.
+            Self::MegatronBridge => {
+                Software { states: States::BF16_GRADIENTS, fragmentation: LEAST_FRAGMENTATION, ..megatron }
+            }
             Self::MegatronPaper => {
                 // Messages beside passes came in 2023 (Megatron-LM, `overlap_p2p_comm`). Its layers are its own, with biases that
                 // are added in kernels over elements, and queries, keys and values split from one tensor.
@@ -309,6 +347,21 @@ impl Framework {
                 // The compiler sees the checkpoint and drops what nothing needs.
                 execution: clipped(Execution { stops_early: true, ..Execution::COMPILED }),
                 ..torchtitan
+            },
+            // DeepSeek-V3 report (arXiv 2412.19437), 3.2.2, 3.2.3 and 3.3: what is recomputed, 8-bit caches of inputs of products
+            // and of SwiGLU, 12 bits of attention's output, scales for blocks, tokens sent beside passes and once to each host.
+            Self::HaiLlm => Software {
+                states: States::DEEPSEEK_V3,
+                inner: 1.0,
+                attended: 1.5,
+                selective: Selective::Modules(Modules::of(&[Module::MlaUpProj, Module::Layernorm, Module::MoeAct])),
+                execution: Execution {
+                    scaling: Scaling::Blocks,
+                    dispatch: Dispatch::Deepep,
+                    overlaps_experts: true,
+                    ..Execution::MEGATRON
+                },
+                ..megatron
             },
             Self::LlmFoundry => {
                 // `attn_impl: triton` of v0.1 to v0.3: FlashAttention of 2022 (llm-foundry, `benchmarking/submit_benchmarks.py`).

@@ -50,7 +50,7 @@ fn layers_keep_what_was_measured() {
 
 fn local_layer(model: &Transformer, parallel: &Parallel) -> u64 {
     let software = Framework::Eager.software();
-    let plan = Planner { model, parallel, software: &software, stage: 1, layers: 0..1 };
+    let plan = Planner { model, parallel, software: &software, stage: 1, layers: 0..1, chunks: vec![1] };
     Local::of(&plan).total() as u64
 }
 
@@ -291,7 +291,7 @@ fn schedules_hold_what_their_authors_say() {
             schedule,
             ..Parallel::default()
         };
-        in_flight(&parallel, stage)
+        in_flight(&parallel, stage, &vec![8 / u64::from(chunks); chunks as usize])
     };
     assert_eq!([0, 3].map(|stage| of(Schedule::Gpipe, 1, 16, stage)), [16.0, 16.0]);
     assert_eq!([0, 3].map(|stage| of(Schedule::OneForwardOneBackward, 1, 16, stage)), [4.0, 1.0]);
@@ -299,6 +299,13 @@ fn schedules_hold_what_their_authors_say() {
     // 1 + (p - 1) / (p v) of all layers.
     assert_eq!(of(Schedule::Interleaved, 2, 16, 0), 4.0 * (1.0 + 3.0 / 8.0));
     assert_eq!(of(Schedule::DualPipe, 1, 16, 2), 5.0);
+    // Llama 3 405B on 16 stages of 4 chunks: 31 micro-batches in the first chunk, which has the embedding and one layer, and 16
+    // in each other one of two layers.
+    let parallel = Parallel::parse("pp=16,vpp=4,gbs=384").unwrap();
+    let parallel = Parallel { split: Split::Spread, ..parallel };
+    let chunks = parallel.chunk_layers(&load("llama3-405b").unwrap().0);
+    assert_eq!((&chunks[0], &chunks[1], &chunks[15]), (&vec![1, 2, 2, 2], &vec![2; 4], &vec![2, 2, 2, 1]));
+    assert_eq!(in_flight(&parallel, 0, &chunks[0]), (31.0 + 3.0 * 32.0) / 7.0);
 }
 
 proptest::proptest! {

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::Recompute;
 use crate::transformer::Transformer;
 
 /// Most ranks of a layout.
@@ -38,22 +39,12 @@ pub struct Parallel {
     pub shard: Option<u32>,
     /// What the backward pass computes again.
     pub recompute: Recompute,
+    /// First layers that keep their tensors in host memory (`--cpu-offloading-num-layers`).
+    pub offload: u64,
     /// Order of micro-batches in the pipeline.
     pub schedule: Schedule,
     /// How layers are dealt to stages.
     pub split: Split,
-}
-
-/// What the backward pass computes again.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Recompute {
-    /// Nothing.
-    None,
-    /// What is cheap for its bytes; the framework says what.
-    Selective,
-    /// Every layer, from its input.
-    Full,
 }
 
 /// Order of micro-batches in the pipeline.
@@ -108,6 +99,7 @@ impl Default for Parallel {
             zero: 0,
             shard: None,
             recompute: Recompute::None,
+            offload: 0,
             schedule: Schedule::OneForwardOneBackward,
             split: Split::Even,
         }
@@ -160,6 +152,28 @@ impl Parallel {
         (0..stages).map(|stage| self.layers_of(stage, stages, layers, model.predictions)).collect()
     }
 
+    /// Layers of each chunk of each stage: by stage, then in the order of its chunks. Stages take turns: the first chunks of all
+    /// of them come before the second ones.
+    pub fn chunk_layers(&self, model: &Transformer) -> Vec<Vec<u64>> {
+        let chunks = u64::from(self.virtual_stages).max(1);
+        let stages = self.stage_layers(model);
+        let last = stages.len() - 1;
+        let dealt = |(stage, layers): (usize, u64)| -> Vec<u64> {
+            // In a layout by hand embedding and head take the place of layers, at both ends of the model.
+            let spread = self.split == Split::Spread && last > 0;
+            let before = u64::from(spread && stage == 0);
+            let after = if spread && stage == last { 1 + model.predictions } else { 0 };
+            let pieces = layers + before + after;
+            let mut counts: Vec<u64> =
+                (0..chunks).map(|chunk| pieces / chunks + u64::from(chunk < pieces % chunks)).collect();
+            // What takes the place of more layers than a chunk has takes those of its neighbours.
+            take(before, counts.iter_mut());
+            take(after, counts.iter_mut().rev());
+            counts
+        };
+        stages.into_iter().enumerate().map(dealt).collect()
+    }
+
     fn layers_of(&self, stage: u64, stages: u64, layers: u64, predictions: u64) -> u64 {
         if stages == 1 {
             return layers;
@@ -181,5 +195,14 @@ impl Parallel {
                 (whole + extra).saturating_sub(ends)
             }
         }
+    }
+}
+
+/// Takes so many from counts, the first ones first.
+fn take<'a>(mut many: u64, counts: impl Iterator<Item = &'a mut u64>) {
+    for count in counts {
+        let taken = many.min(*count);
+        *count -= taken;
+        many -= taken;
     }
 }

@@ -8,12 +8,14 @@ mod groups;
 mod layout;
 mod nearest;
 mod parse;
+mod recompute;
 mod rules;
 
 pub use check::Refused;
 pub use groups::Axis;
-pub use layout::{MAX_RANKS, Parallel, Recompute, Schedule, Split};
+pub use layout::{MAX_RANKS, Parallel, Schedule, Split};
 pub use parse::ParallelError;
+pub use recompute::{Module, Modules, Recompute};
 pub use rules::Violation;
 
 #[cfg(test)]

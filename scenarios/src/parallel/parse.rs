@@ -42,12 +42,25 @@ fn suggested(near: Option<&str>) -> String {
 }
 
 /// Keys, as Megatron-LM's users abbreviate them.
-const KEYS: [&str; 15] =
-    ["tp", "pp", "vpp", "dp", "cp", "ep", "etp", "mbs", "gbs", "seq", "sp", "zero", "hsdp", "recompute", "schedule"];
+const KEYS: [&str; 16] = [
+    "tp",
+    "pp",
+    "vpp",
+    "dp",
+    "cp",
+    "ep",
+    "etp",
+    "mbs",
+    "gbs",
+    "seq",
+    "sp",
+    "zero",
+    "hsdp",
+    "recompute",
+    "offload",
+    "schedule",
+];
 
-/// Values of `recompute`.
-const RECOMPUTES: [(&str, Recompute); 3] =
-    [("none", Recompute::None), ("selective", Recompute::Selective), ("full", Recompute::Full)];
 /// Values of `schedule`.
 const SCHEDULES: [(&str, Schedule); 5] = [
     ("gpipe", Schedule::Gpipe),
@@ -126,6 +139,7 @@ impl Parallel {
             "mbs" => self.micro_batch = size()?,
             "gbs" => self.global_batch = large()?,
             "seq" => self.sequence = Some(large()?),
+            "offload" => self.offload = large()?,
             "hsdp" => self.shard = Some(size()?),
             "sp" => {
                 self.sequence_parallel = match value {
@@ -135,7 +149,7 @@ impl Parallel {
                 }
             }
             "zero" => self.zero = value.parse().ok().filter(|&zero| zero <= 3).ok_or("0, 1, 2 or 3")?,
-            "recompute" => self.recompute = named(&RECOMPUTES, value).ok_or("none, selective or full")?,
+            "recompute" => self.recompute = Recompute::parse(value).ok_or(Recompute::EXPECTED)?,
             _ => self.schedule = named(&SCHEDULES, value).ok_or("gpipe, 1f1b, interleaved, zb or dualpipe")?,
         }
         Ok(())
@@ -162,8 +176,9 @@ impl fmt::Display for Parallel {
         parts.extend((self.zero > 0).then(|| format!("zero={}", self.zero)));
         parts.extend(self.shard.map(|shard| format!("hsdp={shard}")));
         if self.recompute != Recompute::None {
-            parts.push(format!("recompute={}", name(&RECOMPUTES, self.recompute)));
+            parts.push(format!("recompute={}", self.recompute));
         }
+        parts.extend((self.offload > 0).then(|| format!("offload={}", self.offload)));
         let default = if self.virtual_stages > 1 { Schedule::Interleaved } else { Schedule::OneForwardOneBackward };
         if self.schedule != default {
             parts.push(format!("schedule={}", name(&SCHEDULES, self.schedule)));

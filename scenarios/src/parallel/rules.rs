@@ -4,8 +4,8 @@
 //! `megatron/core/transformer/transformer_config.py`, `megatron/core/num_microbatches_calculator.py`; DualPipe's
 //! `dualpipe/dualpipe.py` for its own.
 
-use super::{MAX_RANKS, Parallel, Schedule, Split};
-use crate::transformer::Transformer;
+use super::{MAX_RANKS, Module, Modules, Parallel, Recompute, Schedule, Split};
+use crate::transformer::{Attention, Transformer};
 
 /// One rule that a layout breaks.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -30,6 +30,8 @@ impl Parallel {
             self.pipeline_rules(model, &mut broken);
             self.expert_rules(model, &mut broken);
             self.sharing_rules(&mut broken);
+            self.recompute_rules(model, &mut broken);
+            self.offload_rules(model, &mut broken);
         }
         broken.0
     }
@@ -154,6 +156,38 @@ impl Parallel {
             let replicas = u64::from(self.data) * u64::from(self.context);
             broken.unless(shard > 0 && replicas.is_multiple_of(shard.max(1)), &["hsdp", "dp", "cp"], || {
                 format!("hsdp is {shard}, which does not divide the {replicas} ranks of dp x cp")
+            });
+        }
+    }
+
+    fn offload_rules(&self, model: &Transformer, broken: &mut Broken) {
+        let offload = self.offload;
+        broken.unless(offload < model.layers, &["offload"], || {
+            format!("offload is {offload}; the last of the {} layers stays on the GPU", model.layers)
+        });
+        broken.unless(offload == 0 || self.pipeline == 1, &["offload", "pp"], || {
+            format!("offload is {offload}, which needs pp 1; pp is {}", self.pipeline)
+        });
+        broken.unless(offload == 0 || self.recompute == Recompute::None, &["offload", "recompute"], || {
+            format!("offload is {offload}, which goes with recompute=none only")
+        });
+    }
+
+    /// A module that no layer has is a mistake: nothing would be computed again.
+    fn recompute_rules(&self, model: &Transformer, broken: &mut Broken) {
+        let Recompute::Modules(modules) = self.recompute else { return };
+        let latent = matches!(model.attention, Attention::Mla { .. });
+        let shared = model.experts.is_some_and(|experts| experts.shared > 0);
+        for (module, there, what) in [
+            (Module::MlaUpProj, latent, "latents of attention (MLA)"),
+            (Module::Mlp, model.dense_layers() > 0, "layers without experts"),
+            (Module::MoeAct, model.experts.is_some(), "experts"),
+            (Module::Moe, model.experts.is_some(), "experts"),
+            (Module::SharedExperts, shared, "shared experts"),
+        ] {
+            broken.unless(there || !modules.has(module), &["recompute"], || {
+                let name = Modules::of(&[module]);
+                format!("recompute has {name}, but the model has no {what}: leave it out")
             });
         }
     }

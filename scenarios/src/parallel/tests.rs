@@ -17,9 +17,12 @@ fn layouts_are_read_in_any_order() {
     assert_eq!((layout.ranks(), layout.micro_batches(), layout.schedule), (64, 128, Schedule::Interleaved));
     assert!(layout.sequence_parallel && layout.zero == 1);
     assert_eq!(layout.to_string(), "tp=4,pp=8,vpp=5,dp=2,mbs=1,gbs=256,sp=on,zero=1");
-    for text in
-        ["mbs=2,gbs=4,seq=8192,hsdp=2,recompute=full,schedule=gpipe", "pp=2,vpp=2,mbs=1,gbs=4,recompute=selective"]
-    {
+    for text in [
+        "mbs=2,gbs=4,seq=8192,hsdp=2,recompute=full,schedule=gpipe",
+        "pp=2,vpp=2,mbs=1,gbs=4,recompute=selective",
+        "mbs=1,gbs=1,recompute=mla_up_proj+mlp",
+        "mbs=1,gbs=1,offload=40",
+    ] {
         assert_eq!(Parallel::parse(text).unwrap().to_string(), text);
     }
     for (text, error) in [
@@ -27,6 +30,7 @@ fn layouts_are_read_in_any_order() {
         ("tp=4,tp=8", "the key `tp` is there twice"),
         ("tp=0", "tp is `0`; expected a whole number from 1"),
         ("pp=99999999999", "pp is `99999999999`; expected at most 4294967295"),
+        ("recompute=mlp+moes", "recompute is `mlp+moes`; expected none, selective, full or modules joined by +"),
         ("zero=4", "zero is `4`; expected 0, 1, 2 or 3"),
         ("tp", "`tp` is no key=value"),
     ] {
@@ -52,6 +56,11 @@ fn broken_rules_are_named_with_a_way_out() {
         ("mixtral-8x7b", "tp=2,dp=2", "tensor parallelism needs sequence parallelism"),
         ("llama3-8b", "pp=3,schedule=dualpipe,gbs=6", "DualPipe needs an even number of stages"),
         ("llama3-8b", "dp=8,hsdp=3", "hsdp is 3, which does not divide the 8 ranks"),
+        ("llama3-8b", "recompute=mla_up_proj", "recompute has mla_up_proj, but the model has no latents"),
+        ("mixtral-8x7b", "recompute=core_attn+mlp", "recompute has mlp, but the model has no layers without experts"),
+        ("llama3-8b", "offload=32", "offload is 32; the last of the 32 layers stays on the GPU"),
+        ("llama3-8b", "offload=4,pp=2", "offload is 4, which needs pp 1; pp is 2"),
+        ("llama3-8b", "offload=4,recompute=full", "offload is 4, which goes with recompute=none only"),
         ("llama3-8b", "tp=4294967295,pp=4294967295,dp=4294967295", "more than 16777216 ranks"),
     ] {
         let layout = Parallel::parse(layout).unwrap();
@@ -60,7 +69,8 @@ fn broken_rules_are_named_with_a_way_out() {
         let said = refused.to_string();
         assert!(said.contains(message), "{said}");
         assert!(refused.nearest.iter().all(|near| near.check(&model).is_ok()), "{said}");
-        let hopeless = message.contains("hsdp") || message.contains("more than");
+        // No number mends these.
+        let hopeless = ["hsdp", "more than", "recompute", "offload is 32"].iter().any(|part| message.contains(part));
         assert!(hopeless || !refused.nearest.is_empty(), "nothing is proposed: {said}");
     }
     let refused = Parallel::parse("tp=4,pp=8,vpp=4,dp=2").unwrap().check(&model("llama3-70b")).unwrap_err();

@@ -138,7 +138,7 @@ impl<'a> Steps<'a> {
                         Call::Collective(collective) => {
                             (self.exchange)(shape, Exchange::Collective(collective), call.bytes)
                         }
-                        Call::Tokens { experts } => (self.exchange)(shape, Exchange::Tokens { experts }, call.bytes),
+                        Call::Tokens(routing) => (self.exchange)(shape, Exchange::Tokens(routing), call.bytes),
                         Call::Ring => Taken::default(),
                     };
                     taken.add(of, (times * u64::from(call.count)) as f64);

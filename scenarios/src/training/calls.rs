@@ -5,10 +5,14 @@ use std::sync::{Mutex, PoisonError};
 
 use collcast_sim::call::Call;
 use collcast_sim::collective::{Algorithm, Collective, DataType};
-use collcast_sim::ids::Rank;
+use collcast_sim::compute::Compute;
+use collcast_sim::ids::{HostId, Rank};
 use collcast_sim::predict::{Choice, PredictError, Predictor, Settings};
+use collcast_sim::transfer::{self, Fleet, Load, Place, TransferError, ways};
 use collcast_sim::units::{Bytes, SimDuration};
 use collcast_sim::workload::Device;
+
+use crate::work::Routing;
 
 /// Members of a group that are simulated at most. Of a larger group two smaller ones are, and what the one takes longer
 /// than the other is added for each step more: each step of a ring, and each level of a tree, does the same.
@@ -30,12 +34,9 @@ pub enum Exchange {
     Collective(Collective),
     /// Each member sends so many bytes to the next one, the last to the first.
     Shift,
-    /// Each member has so many bytes for that many experts of each of its tokens, which are spread evenly over the members. A
-    /// token goes once to each host that has experts of it, to the member at the sender's place there, and on to the others.
-    Tokens {
-        /// Experts of a token.
-        experts: u32,
-    },
+    /// Each member has so many bytes, a token counted for each of its experts, which are spread evenly over the members. A token
+    /// goes once to each host that has experts of it, to the member at the sender's place there, and on to the others.
+    Tokens(Routing),
 }
 
 /// What an exchange takes, and what it and products take from each other.
@@ -136,7 +137,7 @@ impl<'a> Calls<'a> {
         } else {
             // As many bytes in each step; of tokens each member says so itself.
             let each = |size: u64| {
-                if matches!(exchange, Exchange::Tokens { .. }) {
+                if matches!(exchange, Exchange::Tokens(_)) {
                     return bytes;
                 }
                 u64::try_from(u128::from(bytes) * u128::from(size) / u128::from(shape.size)).unwrap_or(bytes)
@@ -146,6 +147,32 @@ impl<'a> Calls<'a> {
         Ok(Cost { seconds: more.seconds + (more.seconds - less.seconds).max(0.0) * steps, ..more })
     }
 
+    /// Seconds of so many bytes from each GPU of a host to its memory, all at once, and of the way back.
+    ///
+    /// # Errors
+    /// Copies that are too long to be simulated.
+    pub(crate) fn host_copies(&self, gpu: &Compute, bytes: u64) -> Result<[f64; 2], TransferError> {
+        let mut fleet = Fleet::new(self.predictor.topology(), self.predictor.profile(), gpu, None);
+        let mut all = |back: bool| -> Result<f64, TransferError> {
+            let mut loads = Vec::new();
+            for rank in 0..u32::try_from(self.host).unwrap_or(u32::MAX) {
+                let (from, to) = (Place::Gpu(Rank(rank)), Place::Host(HostId(0)));
+                let (from, to) = if back { (to, from) } else { (from, to) };
+                let way = ways(&mut fleet, from, to).into_iter().next();
+                loads.extend(way.map(|way| Load {
+                    way,
+                    bytes,
+                    block: bytes.max(1),
+                    register: false,
+                    ready: Vec::new(),
+                }));
+            }
+            let ends = transfer::run(&loads, self.predictor.profile().transfer_descriptor())?.ends;
+            Ok(ends.into_iter().map(|end| SimDuration(end.0).as_us() * 1e-6).fold(0.0, f64::max))
+        };
+        Ok([all(false)?, all(true)?])
+    }
+
     /// Of a group of so many members those that are simulated.
     fn simulated(&self, shape: Shape, exchange: Exchange, (bytes, of): (u64, u64)) -> Result<Cost, PredictError> {
         let groups = self.groups(shape);
@@ -153,15 +180,15 @@ impl<'a> Calls<'a> {
         let call = |ranks: u32| match exchange {
             Exchange::Collective(collective) => Call::of_size(collective, ranks, Bytes(bytes), DataType::Bfloat16),
             Exchange::Shift => shift(ranks, bytes),
-            Exchange::Tokens { experts } => {
+            Exchange::Tokens(routing) => {
                 let domain = |rank: &Rank| self.predictor.topology().node_of(*rank);
                 let domains: Vec<_> = groups[0].iter().map(domain).collect();
-                tokens(&domains, of, (bytes, experts))
+                tokens(&domains, of, bytes, &routing)
             }
         };
         let choice = match exchange {
             Exchange::Collective(_) => Choice::Auto,
-            Exchange::Shift | Exchange::Tokens { .. } => Choice::Forced(Algorithm::Direct),
+            Exchange::Shift | Exchange::Tokens(_) => Choice::Forced(Algorithm::Direct),
         };
         let profile = self.predictor.profile();
         let kept = profile.block_speed(profile.gemm_memory());
@@ -172,7 +199,7 @@ impl<'a> Calls<'a> {
         let slower = slower.map_or(alone.kernel, |s| s.kernel);
         let factor = match exchange {
             Exchange::Collective(collective) => collective.bus_factor(u32::try_from(size).unwrap_or(u32::MAX)),
-            Exchange::Shift | Exchange::Tokens { .. } => 1.0,
+            Exchange::Shift | Exchange::Tokens(_) => 1.0,
         };
         let blocks = alone.plan.channels.min(self.sms - 1);
         let sent = bytes as f64 * factor / seconds.max(1e-12);
@@ -217,18 +244,16 @@ fn shift(ranks: u32, bytes: u64) -> Call {
     call
 }
 
-/// Tokens of each rank to their experts, of which each of `all` ranks has as many: so many bytes for that many experts of each
-/// token. `domains` says where the ranks are.
-fn tokens<D: PartialEq>(domains: &[D], all: u64, (bytes, experts): (u64, u32)) -> Call {
+/// Tokens of each rank to their experts, of which each of `all` ranks has as many: so many bytes, a token counted for each of
+/// its experts. `domains` says where the ranks are.
+fn tokens<D: PartialEq>(domains: &[D], all: u64, bytes: u64, routing: &Routing) -> Call {
     let n = domains.len();
-    let once = bytes as f64 / f64::from(experts.max(1));
-    // The part of tokens of which one of so many even parts of all experts has some.
-    let any = |parts: f64| 1.0 - (1.0 - 1.0 / parts).powf(f64::from(experts));
+    let once = bytes as f64 / f64::from(routing.experts.max(1));
     let inside = domains.iter().filter(|domain| **domain == domains[0]).count().max(1);
     let hosts = (all as f64 / inside as f64).max(1.0);
-    let to_host = once * any(hosts);
+    let to_host = once * routing.reaches(hosts);
     // Its own tokens, and those that came from its place in every other host.
-    let to_rank = once * any(all as f64) * hosts;
+    let to_rank = once * routing.reaches(all as f64) * hosts;
     let bytes = |from: usize, to: usize| match (domains[from] == domains[to], from % inside == to % inside) {
         (true, false) => to_rank,
         (false, true) => to_host,
@@ -302,7 +327,10 @@ mod tests {
             let rate = on(hosts, |calls| {
                 let once = 4096 * 7168 * 2;
                 let shape = Shape { size: u64::from(8 * hosts), stride: 1 };
-                let cost = calls.cost(shape, Exchange::Tokens { experts: 8 }, 8 * once).unwrap().unwrap();
+                let cost = calls
+                    .cost(shape, Exchange::Tokens(Routing { experts: 8, groups: 1, chosen: 1 }), 8 * once)
+                    .unwrap()
+                    .unwrap();
                 let has = 1.0 - (1.0 - 1.0 / f64::from(hosts)).powi(8);
                 once as f64 * f64::from(hosts) * has / cost.seconds / 1e9
             });

@@ -2,6 +2,7 @@
 
 use collcast_sim::compute::Unsupported;
 use collcast_sim::predict::PredictError;
+use collcast_sim::transfer::TransferError;
 
 use crate::parallel::Refused;
 
@@ -20,6 +21,9 @@ pub enum TrainingError {
     /// A call that the machine cannot do.
     #[error(transparent)]
     Predict(#[from] PredictError),
+    /// A copy that the machine cannot do.
+    #[error(transparent)]
+    Transfer(#[from] TransferError),
     /// More passes than are simulated.
     #[error("a step has {0} passes of micro-batches through stages; at most {MOST_PASSES} are simulated")]
     Passes(u64),

@@ -23,11 +23,13 @@ pub enum Kind {
     Data,
     /// Messages between stages.
     Pipeline,
+    /// Copies of kept tensors to host memory and back.
+    Host,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Tensor, Self::Context, Self::Expert, Self::Data, Self::Pipeline];
+    pub const ALL: [Self; 6] = [Self::Tensor, Self::Context, Self::Expert, Self::Data, Self::Pipeline, Self::Host];
 
     /// Its name in tables.
     pub fn name(self) -> &'static str {
@@ -37,6 +39,7 @@ impl Kind {
             Self::Expert => "expert",
             Self::Data => "data",
             Self::Pipeline => "pipeline",
+            Self::Host => "host copies",
         }
     }
 
@@ -73,6 +76,14 @@ impl Spent {
     pub(crate) fn after_host(mut self, host: f64) -> Self {
         self.issued = (host - self.seconds).max(0.0);
         self.seconds += self.issued;
+        self
+    }
+
+    /// No shorter than a copy beside it, which the next one waits for.
+    pub(crate) fn after_copy(mut self, copy: f64) -> Self {
+        let waits = (copy - self.seconds).max(0.0);
+        self.exposed[Kind::Host as usize] += waits;
+        self.seconds += waits;
         self
     }
 
@@ -188,7 +199,7 @@ impl Timer<'_> {
         let call = match of.call {
             Call::Collective(collective) => Asked::Collective(collective),
             Call::Ring => Asked::Shift,
-            Call::Tokens { experts } => Asked::Tokens { experts },
+            Call::Tokens(routing) => Asked::Tokens(routing),
         };
         self.call(self.shape(of.axis), call, of.bytes)
     }

@@ -10,7 +10,7 @@ use super::calls::{Calls, Exchange, Shape};
 use super::error::TrainingError;
 use super::pass::{Kind, Spent, Timer};
 use super::spread::slowest_of;
-use crate::memory::{Software, of_layer};
+use crate::memory::{self, Software, of_layer};
 use crate::parallel::{Axis, Parallel, Schedule, Split};
 use crate::transformer::{LayerKind, Transformer};
 use crate::work::{self, Passes, Piece, single};
@@ -305,12 +305,28 @@ impl Training<'_> {
         let [dense, experts] = of(self.model.kind(self.model.layers - 1));
         let further =
             [dense + 2.0 * (self.model.hidden * self.model.hidden) as f64 / f64::from(self.parallel.tensor), experts];
+        let layer = |kind| layer(kind)?.map(|unit| self.offloaded(kind, unit)).transpose();
         Ok(Layers {
             layers: [layer(LayerKind::Dense)?, layer(LayerKind::Experts)?],
             embedding: unit(Part::Embedding, &parts.embedding, [table, 0.0])?,
             head: unit(Part::Head, &parts.head, [table, 0.0])?,
             further: any(Part::Further, further)?,
         })
+    }
+
+    /// A layer beside copies of kept tensors to host memory, and back beside its backward pass, on all GPUs of a host at once.
+    /// Those of the layers that are offloaded are spread evenly over the passes of all layers, which wait for their parts.
+    ///
+    /// Source: Transformer Engine, `cpu_offload.py`, `AsyncDoubleBufferGroupOffloadHandler`, `layer_window_map`.
+    fn offloaded(&self, kind: LayerKind, unit: Unit) -> Result<Unit, TrainingError> {
+        if self.parallel.offload == 0 {
+            return Ok(unit);
+        }
+        let kept = memory::sum(&memory::layer(self.model, kind, self.parallel, self.software));
+        let bytes = kept * self.parallel.tokens(self.model);
+        let share = self.parallel.offload as f64 / self.model.layers as f64;
+        let [there, back] = self.calls.host_copies(self.gpu, bytes as u64)?.map(|seconds| seconds * share);
+        Ok(Unit { forward: unit.forward.after_copy(there), backward: unit.backward.after_copy(back), ..unit })
     }
 
     /// What adds a micro-batch's gradients to those before. Those that share parameters by units add up shares of them.
@@ -377,13 +393,13 @@ impl Training<'_> {
     }
 
     fn one_way(&self, layers: &Layers) -> Vec<Stage> {
-        let stages = self.parallel.stage_layers(self.model);
-        let chunks = u64::from(self.parallel.virtual_stages);
+        let stages = self.parallel.chunk_layers(self.model);
+        let chunks = self.parallel.virtual_stages as usize;
         let mut all: Vec<Stage> = stages.iter().map(|_| Stage { chunks: Vec::new() }).collect();
         let (mut next, dense) = (0, self.model.dense_layers());
         for chunk in 0..chunks {
-            for (stage, &count) in stages.iter().enumerate() {
-                let count = count / chunks + u64::from(chunk < count % chunks);
+            for (stage, counts) in stages.iter().enumerate() {
+                let count = counts[chunk];
                 let mut units = Vec::new();
                 if next == 0 {
                     units.push(layers.embedding);

@@ -133,6 +133,16 @@ struct RawExperts {
     /// Whether routers have a bias for each expert; no by default.
     #[serde(default)]
     gate_biases: bool,
+    /// Groups of as many experts each; one by default.
+    #[serde(default = "one")]
+    groups: u64,
+    /// Groups that have all experts of one token; one by default.
+    #[serde(default = "one")]
+    top_groups: u64,
+}
+
+const fn one() -> u64 {
+    1
 }
 
 /// The JSON schema of the model file.
@@ -186,6 +196,8 @@ pub fn read(text: &str, file: &str) -> Result<Transformer, TopologiesError> {
             shared_width: e.shared_width.unwrap_or(if e.shared > 0 { e.width } else { 0 }),
             dense_layers: e.dense_layers,
             gate_biases: e.gate_biases,
+            groups: e.groups,
+            top_groups: e.top_groups,
         }),
         predictions: raw.predictions,
     };

@@ -206,6 +206,8 @@ impl Config<'_> {
             shared_width: 0,
             dense_layers: 0,
             gate_biases: false,
+            groups: 1,
+            top_groups: 1,
         };
         Ok(match kind {
             "mixtral" => Some(routed(
@@ -226,6 +228,8 @@ impl Config<'_> {
                     shared_width: if shared > 0 { width } else { 0 },
                     dense_layers: self.find("first_k_dense_replace")?.unwrap_or(0),
                     gate_biases: self.text("topk_method") == Some("noaux_tc"),
+                    groups: self.find("n_group")?.unwrap_or(1).max(1),
+                    top_groups: self.find("topk_group")?.unwrap_or(1).max(1),
                     ..routed(self.need("n_routed_experts")?, self.need("num_experts_per_tok")?, width)
                 })
             }

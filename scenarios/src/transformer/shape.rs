@@ -154,6 +154,10 @@ pub struct Experts {
     pub dense_layers: u64,
     /// Whether the router has a bias for each expert, which balances their load.
     pub gate_biases: bool,
+    /// Groups of as many experts each; 1 where there are none.
+    pub groups: u64,
+    /// Groups that have all experts of one token: DeepSeek-V3 so sends it to few hosts.
+    pub top_groups: u64,
 }
 
 /// Kind of a layer.
@@ -238,6 +242,17 @@ impl Transformer {
             within("shared", experts.shared, 0..=1 << 10)?;
             within("shared_width", experts.shared_width, u64::from(experts.shared > 0)..=1 << 22)?;
             within("dense_layers", experts.dense_layers, 0..=layers)?;
+            within("groups", experts.groups, 1..=experts.count)?;
+            within("top_groups", experts.top_groups, 1..=experts.groups)?;
+            let chosen = experts.count / experts.groups * experts.top_groups;
+            if experts.count % experts.groups != 0 || experts.top_k > chosen {
+                let [count, groups, top] = [experts.count, experts.groups, experts.top_groups];
+                let message = format!(
+                    "{top} of {groups} even groups of {count} experts cannot have {} of a token",
+                    experts.top_k
+                );
+                return Err(("groups", message));
+            }
         }
         let about = self.about_parameters();
         if about > MAX_PARAMETERS {

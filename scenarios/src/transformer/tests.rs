@@ -102,7 +102,7 @@ fn hugging_face_files_are_read() {
         "num_hidden_layers": 61, "num_attention_heads": 128, "vocab_size": 129280, "q_lora_rank": 1536, "kv_lora_rank": 512,
         "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "n_routed_experts": 256, "n_shared_experts": 1,
         "num_experts_per_tok": 8, "moe_intermediate_size": 2048, "first_k_dense_replace": 3, "topk_method": "noaux_tc",
-        "num_nextn_predict_layers": 1, "max_position_embeddings": 4096}"#;
+        "n_group": 8, "topk_group": 4, "num_nextn_predict_layers": 1, "max_position_embeddings": 4096}"#;
     let nemotron = r#"{"model_type": "nemotron", "hidden_size": 6144, "intermediate_size": 24576, "num_hidden_layers": 32,
         "num_attention_heads": 48, "num_key_value_heads": 8, "head_dim": 128, "hidden_act": "relu2", "vocab_size": 256000,
         "max_position_embeddings": 4096}"#;

@@ -6,7 +6,7 @@ use collcast_sim::compute::{self, Kernel, MemoryKind, Pass, Product, ProductPass
 use super::rank::{Linear, Operation, Rank, Role, elements, exchange, kernel, times};
 use super::{Call, ContextKind, Elements, Exchange, Piece, Repeated};
 use crate::memory;
-use crate::parallel::Axis;
+use crate::parallel::{Axis, Module};
 use crate::transformer::{Attention, Biases};
 
 /// Heads of one rank and their widths.
@@ -75,11 +75,13 @@ impl Rank<'_> {
         let down =
             |outputs| self.linear("latents", &Linear { cast: false, ..Linear::new(self.local, outputs, self.hidden) });
         if q_lora == 0 {
-            row.extend(self.column_parallel("queries", &[Linear::new(self.tokens, of.heads * of.key, self.hidden)]));
+            let queries = [Linear::new(self.tokens, of.heads * of.key, self.hidden)];
+            row.extend(self.column_parallel("queries", &queries).into_iter().map(|one| one.of(Module::MlaUpProj)));
         } else {
             row.push(down(q_lora));
         }
         row.push(down(kv_lora + rope));
+        let start = row.len();
         for width in [q_lora, kv_lora].into_iter().filter(|&width| width > 0) {
             row.push(self.inner_norm("norm of latents", self.local, width));
         }
@@ -89,7 +91,7 @@ impl Rank<'_> {
             row.push(Operation {
                 forward: vec![call("gather of latents", Collective::AllGather)],
                 backward: vec![call("gradients of latents", Collective::ReduceScatter)],
-                role: Role::Element,
+                ..Operation::default()
             });
         }
         if q_lora > 0 {
@@ -103,7 +105,9 @@ impl Rank<'_> {
         // Rotated and other parts are joined to whole queries and keys.
         let width = 2 * of.heads * of.key;
         let join = vec![elements("join of heads", MemoryKind::Copy, self.tokens, width, 2, 2)];
-        row.push(Operation { forward: join.clone(), backward: join, role: Role::Element });
+        row.push(Operation { forward: join.clone(), backward: join, ..Operation::default() });
+        let up = row.split_off(start);
+        row.extend(up.into_iter().map(|one| one.of(Module::MlaUpProj)));
     }
 
     fn core(&self, of: Heads, row: &mut Vec<Operation>) {
@@ -123,7 +127,12 @@ impl Rank<'_> {
                 before.into_iter().chain(self.fused(of, pass, context)).collect()
             };
             let backward = with(backward, Pass::Backward).into_iter().chain(after).collect();
-            row.push(Operation { forward: with(forward, Pass::Forward), backward, role: Role::Core });
+            row.push(Operation {
+                forward: with(forward, Pass::Forward),
+                backward,
+                role: Role::Core,
+                ..Operation::default()
+            });
         }
     }
 
@@ -251,7 +260,7 @@ impl Rank<'_> {
         backward.extend(sums.map(repeated));
         backward.push(send(false));
         backward.push(over("gradients in 16 bits", both + queries, 4, 2));
-        row.push(Operation { forward, backward, role: Role::Core });
+        row.push(Operation { forward, backward, role: Role::Core, ..Operation::default() });
     }
 
     /// Ranks trade their tokens of all heads for all tokens of their heads.
@@ -265,13 +274,18 @@ impl Rank<'_> {
             call("keys", of.groups * of.key),
             call("values", of.groups * of.value),
         ];
-        row.push(Operation { forward: before.clone(), backward: before, role: Role::Element });
+        row.push(Operation { forward: before.clone(), backward: before, ..Operation::default() });
         let own = Heads { heads: (of.heads / context).max(1), groups: (of.groups / context).max(1), ..of };
         let sequence = self.parallel.sequence(self.model);
         let kernel = |pass| vec![self.attention_kernel(own, pass, sequence, sequence, true, 1)];
-        row.push(Operation { forward: kernel(Pass::Forward), backward: kernel(Pass::Backward), role: Role::Core });
+        row.push(Operation {
+            forward: kernel(Pass::Forward),
+            backward: kernel(Pass::Backward),
+            role: Role::Core,
+            ..Operation::default()
+        });
         let after = vec![call("output of attention", of.heads * of.value)];
-        row.push(Operation { forward: after.clone(), backward: after, role: Role::Element });
+        row.push(Operation { forward: after.clone(), backward: after, ..Operation::default() });
     }
 
     /// Scores, softmax and their product with values, each a kernel (arXiv 2205.05198, figure 3).
@@ -289,7 +303,7 @@ impl Rank<'_> {
                 kernel(name, Kernel::Product(product.of_pass(pass)))
             };
             let backward = vec![of(ProductPass::GradInput), of(ProductPass::GradWeight)];
-            Operation { forward: vec![of(ProductPass::Forward)], backward, role: Role::Core }
+            Operation { forward: vec![of(ProductPass::Forward)], backward, role: Role::Core, ..Operation::default() }
         };
         let rows = groups.saturating_mul(own);
         let over = |name, reads, writes| elements(name, MemoryKind::Copy, rows, sequence, reads, writes);

@@ -46,7 +46,7 @@ impl Rank<'_> {
             }
             Elements::Written => [vec![of(kind, 2, 2)], vec![of(kind, 4, 2), sum(4)]],
         };
-        Operation { forward, backward, role: Role::Element }
+        Operation { forward, backward, ..Operation::default() }
     }
 
     /// A norm of part of a layer: heads or latents.
@@ -56,7 +56,7 @@ impl Rank<'_> {
         if self.execution().elements != Elements::Written {
             backward.push(elements(name, MemoryKind::Copy, rows, width, 4, 0));
         }
-        Operation { forward: vec![elements(name, kind, rows, width, 2, 2)], backward, role: Role::Element }
+        Operation { forward: vec![elements(name, kind, rows, width, 2, 2)], backward, ..Operation::default() }
     }
 
     /// Dropout of a sublayer's output and its sum with the residual; `last` of the layer: a compiler leaves the other sum to
@@ -84,7 +84,7 @@ impl Rank<'_> {
         let name = "rotation";
         if self.execution().elements != Elements::Eager {
             let one = vec![elements(name, MemoryKind::Copy, rows, width, 2, 2)];
-            return Operation { forward: one.clone(), backward: one, role: Role::Element };
+            return Operation { forward: one.clone(), backward: one, ..Operation::default() };
         }
         let [forward, backward] = [0, 1].map(|pass| {
             let bytes = (times(&[rows, width]) as f64 * ROTATION_BYTES[pass] * ROTATION_STRIDED / 2.0) as u64;
@@ -93,7 +93,7 @@ impl Rank<'_> {
             let all = Memory { kind: MemoryKind::Copy, reads: bytes, writes: bytes, rows, width, kernels };
             vec![kernel(name, Kernel::Memory(all))]
         });
-        Operation { forward, backward, role: Role::Element }
+        Operation { forward, backward, ..Operation::default() }
     }
 
     /// Gradients of parts joined to that of one product's output, where that is a kernel of its own.
@@ -125,6 +125,6 @@ impl Rank<'_> {
                 vec![of("square", copy, 4, 2), of("square", copy, 2, 2), of("ReLU", copy, 4, 2)],
             ],
         };
-        Operation { forward, backward, role: Role::Element }
+        Operation { forward, backward, ..Operation::default() }
     }
 }

@@ -55,7 +55,12 @@ impl Rank<'_> {
             };
             let gather = split.then(|| call("gradient of the embedding", Collective::AllGather));
             let forward = vec![call("sum of embeddings", sum)];
-            row.push(Operation { forward, backward: gather.into_iter().collect(), role: Role::Reduced });
+            row.push(Operation {
+                forward,
+                backward: gather.into_iter().collect(),
+                role: Role::Reduced,
+                ..Operation::default()
+            });
         }
         if self.model.learned_positions > 0 {
             let positions = copy("embedding of positions", self.local, 4, 2);
@@ -64,7 +69,7 @@ impl Rank<'_> {
         if self.model.dropout {
             let [forward, backward] =
                 [(2, 3), (3, 2)].map(|(reads, writes)| vec![copy("dropout", self.local, reads, writes)]);
-            row.push(Operation { forward, backward, role: Role::Element });
+            row.push(Operation { forward, backward, ..Operation::default() });
         }
         row
     }
@@ -115,7 +120,7 @@ impl Rank<'_> {
             let sums = ["largest logits", "logits of the targets", "sums of exponentials"];
             forward.extend(sums.map(|name| exchange(name, Axis::Tensor, call, bytes, false)));
         }
-        Operation { forward, backward, role: Role::Element }
+        Operation { forward, backward, ..Operation::default() }
     }
 
     /// What a module that predicts further tokens has before its layer: norms of both inputs and the product that joins
@@ -123,7 +128,7 @@ impl Rank<'_> {
     pub(super) fn joined_inputs(&self) -> Vec<Operation> {
         let mut row = vec![self.norm("norm of an embedding", false, 1), self.norm("norm of a hidden state", false, 1)];
         let both = elements("inputs side by side", MemoryKind::Copy, self.local, 2 * self.hidden, 2, 2);
-        row.push(Operation { forward: vec![both.clone()], backward: vec![both], role: Role::Element });
+        row.push(Operation { forward: vec![both.clone()], backward: vec![both], ..Operation::default() });
         let product = Linear::new(self.tokens, self.hidden / self.tensor, 2 * self.hidden);
         row.extend(self.column_parallel("join of inputs", &[product]));
         if self.tensor > 1 {
@@ -132,7 +137,7 @@ impl Rank<'_> {
             };
             let forward = vec![call("parts of joined inputs", Collective::AllGather)];
             let backward = vec![call("gradients of joined inputs", Collective::ReduceScatter)];
-            row.push(Operation { forward, backward, role: Role::Element });
+            row.push(Operation { forward, backward, ..Operation::default() });
         }
         row
     }

@@ -6,14 +6,21 @@
 use collcast_sim::collective::Collective;
 use collcast_sim::compute::{Kernel, Memory, MemoryKind, Precision, Tokens};
 
-use super::rank::{Linear, Operation, Rank, Role, elements, exchange, kernel, times};
-use super::{Call, Dispatch, Piece, Scaling};
-use crate::parallel::Axis;
+use super::rank::{Linear, Operation, Rank, elements, exchange, kernel, times};
+use super::{Call, Dispatch, Piece, Routing, Scaling};
+use crate::parallel::{Axis, Module};
 use crate::transformer::Experts;
 
 /// Kernels that make of scores the tokens of each expert: softmax or sigmoid, top-k, scores of the chosen, two masks, a
 /// histogram, sums of it, a sort. Counted in Megatron-LM's `topk_routing_with_score_function` and `_maybe_dtoh`; not measured.
 const ROUTING: u32 = 8;
+/// How tokens are routed.
+fn routing(experts: &Experts) -> Routing {
+    let [experts, groups, chosen] =
+        [experts.top_k, experts.groups, experts.top_groups].map(|count| u32::try_from(count).unwrap_or(u32::MAX));
+    Routing { experts, groups, chosen }
+}
+
 /// Bytes of one score that they read and write together: about one read and write of 4 B each.
 const SCORE: u64 = 4;
 
@@ -22,7 +29,8 @@ impl Rank<'_> {
     pub(super) fn experts(&self, experts: &Experts) -> Vec<Operation> {
         let mut row = vec![self.router(experts)];
         if experts.shared > 0 {
-            row.extend(self.mlp(experts.shared * experts.shared_width, true));
+            let shared = self.mlp(experts.shared * experts.shared_width, true);
+            row.extend(shared.into_iter().map(|operation| operation.of(Module::SharedExperts)));
             // Its result is added to that of the others.
             row.push(self.sum_of_shared());
         }
@@ -46,7 +54,7 @@ impl Rank<'_> {
         let tokens = Tokens::Even { total: here, groups: own };
         let product = |outputs, inputs| Linear { tokens: tokens.clone(), ..Linear::new(0, outputs, inputs) };
         row.push(self.linear("experts, gate and up", &product(inner, self.hidden)));
-        row.push(self.activation(here, width));
+        row.push(self.activation(here, width).of(Module::MoeAct));
         row.push(self.linear("experts, down", &product(self.hidden, width)));
         if parts > 1 {
             row.push(self.moved("results by rank", [here, here]));
@@ -93,7 +101,7 @@ impl Rank<'_> {
             vec![kernel(name, Kernel::Memory(memory))]
         };
         // A row that goes to several places is read for each.
-        Operation { forward: pass(most, to), backward: pass(most, from), role: Role::Element }
+        Operation { forward: pass(most, to), backward: pass(most, from), ..Operation::default() }
     }
 
     /// Tokens to the ranks of their experts, or back.
@@ -112,12 +120,12 @@ impl Rank<'_> {
             let bytes = times(&[per_block, sent, self.hidden]) / 128;
             let call = match execution.dispatch {
                 Dispatch::AllToAll => Call::Collective(Collective::AllToAll),
-                Dispatch::Deepep => Call::Tokens { experts: u32::try_from(experts.top_k).unwrap_or(u32::MAX) },
+                Dispatch::Deepep => Call::Tokens(routing(experts)),
             };
             vec![exchange(name, Axis::Expert, call, bytes, execution.overlaps_experts)]
         };
         let forward = call(forward, if eight { 132 } else { 256 });
-        Operation { forward, backward: call(backward, 256), role: Role::Element }
+        Operation { forward, backward: call(backward, 256), ..Operation::default() }
     }
 
     /// Ranks that split each expert gather its tokens, and sum its results.
@@ -128,6 +136,6 @@ impl Rank<'_> {
         };
         let (gather, sum) = (call(Collective::AllGather), call(Collective::ReduceScatter));
         let (forward, backward) = if gathers { (gather, sum) } else { (sum, gather) };
-        Operation { forward, backward, role: Role::Element }
+        Operation { forward, backward, ..Operation::default() }
     }
 }

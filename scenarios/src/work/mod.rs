@@ -15,12 +15,12 @@ pub mod single;
 mod update;
 
 pub use execution::{ContextKind, Dispatch, Elements, Execution, Scaling, Units};
-pub use pieces::{Call, Exchange, Passes, Piece, Repeated};
+pub use pieces::{Call, Exchange, Passes, Piece, Repeated, Routing};
 pub use update::{accumulate, norms, optimizer, unit};
 
 use crate::memory::{Selective, Software};
-use crate::parallel::{Parallel, Recompute};
-use crate::transformer::{LayerKind, Transformer};
+use crate::parallel::{Module, Parallel, Recompute};
+use crate::transformer::{Attention, LayerKind, Transformer};
 
 use rank::{Operation, Rank, Role};
 
@@ -29,17 +29,23 @@ use rank::{Operation, Rank, Role};
 /// Ranks of a layout run the same, but for experts, of which the busiest one is meant ([`Execution::imbalance`]).
 pub fn layer(model: &Transformer, kind: LayerKind, parallel: &Parallel, software: &Software) -> Passes {
     let rank = Rank::new(model, parallel, software);
-    let mut row = vec![rank.norm("norm before attention", false, if software.fused_qkv { 1 } else { 3 })];
+    let norm = |name, after_sum, readers, several| {
+        let norm = rank.norm(name, after_sum, readers);
+        if software.norm_apart(several) { norm.of(Module::Layernorm) } else { norm }
+    };
+    let latent = matches!(model.attention, Attention::Mla { .. });
+    let mut row = vec![norm("norm before attention", false, if software.fused_qkv { 1 } else { 3 }, latent)];
     row.extend(rank.attention());
     row.push(rank.sum("residual after attention", false));
     match (kind, &model.experts) {
         (LayerKind::Experts, Some(experts)) => {
-            row.push(rank.norm("norm before the MLP", true, 2 + u64::from(experts.shared > 0 && rank.gate_apart())));
-            row.extend(rank.experts(experts));
+            let readers = 2 + u64::from(experts.shared > 0 && rank.gate_apart());
+            row.push(norm("norm before the MLP", true, readers, true));
+            row.extend(rank.experts(experts).into_iter().map(|operation| operation.of(Module::Moe)));
         }
         _ => {
-            row.push(rank.norm("norm before the MLP", true, if rank.gate_apart() { 2 } else { 1 }));
-            row.extend(rank.mlp(model.width, true));
+            row.push(norm("norm before the MLP", true, if rank.gate_apart() { 2 } else { 1 }, false));
+            row.extend(rank.mlp(model.width, true).into_iter().map(|operation| operation.of(Module::Mlp)));
         }
     }
     row.push(rank.sum("residual after the MLP", true));
@@ -87,7 +93,9 @@ fn recomputed(row: &[Operation], recompute: Recompute, software: &Software) -> V
         match (recompute, software.selective) {
             (Recompute::None, _) => false,
             (Recompute::Full, _) => operation.role != Role::Output || !software.execution.stops_early,
-            (Recompute::Selective, Selective::AllButCore) => operation.role == Role::Core,
+            (Recompute::Selective, Selective::Modules(modules)) | (Recompute::Modules(modules), _) => {
+                operation.modules.meets(modules) || (operation.role == Role::Core && modules.has(Module::CoreAttn))
+            }
             // The first, third and further ones are kept.
             (Recompute::Selective, Selective::EverySecondProduct { .. }) => match operation.role {
                 Role::Element => true,

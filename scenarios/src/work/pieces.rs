@@ -69,11 +69,52 @@ pub enum Call {
     Collective(Collective),
     /// Each rank sends to the next one of its group, which is a ring.
     Ring,
-    /// Each rank sends its tokens to the ranks of so many experts each, once to every host, where they go on (DeepEP).
-    Tokens {
-        /// Experts of a token.
-        experts: u32,
-    },
+    /// Each rank sends its tokens to the ranks of their experts, once to every host, where they go on (DeepEP).
+    Tokens(Routing),
+}
+
+/// Which experts a token goes to, as far as it matters where they are.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Routing {
+    /// Experts of a token.
+    pub experts: u32,
+    /// Even groups of all experts.
+    pub groups: u32,
+    /// Groups that have all experts of one token.
+    pub chosen: u32,
+}
+
+impl Routing {
+    /// The part of tokens of which one of so many even parts of all experts has some. Any groups are as likely as others, and
+    /// so are experts within the chosen ones.
+    pub fn reaches(&self, parts: f64) -> f64 {
+        let [k, groups, chosen] = [self.experts, self.groups.max(1), self.chosen.max(1)].map(f64::from);
+        let some = |share: f64| 1.0 - (1.0 - share).max(0.0).powf(k);
+        let parts = parts.max(1.0);
+        if parts >= groups {
+            // A part of one group.
+            return chosen / groups * some(groups / parts / chosen);
+        }
+        // So many whole groups, of which each is chosen or not.
+        let whole = |held: u32| -> f64 {
+            // How likely it is that so many of the groups seen so far are chosen.
+            let mut likely = vec![1.0];
+            for seen in 0..held {
+                let mut next = vec![0.0; likely.len() + 1];
+                for (had, likely) in likely.iter().enumerate() {
+                    let one_more = (chosen - had as f64).max(0.0) / (groups - f64::from(seen));
+                    next[had] += likely * (1.0 - one_more);
+                    next[had + 1] += likely * one_more;
+                }
+                likely = next;
+            }
+            likely.iter().enumerate().map(|(had, likely)| likely * some(had as f64 / chosen)).sum()
+        };
+        let held = groups / parts;
+        let (fewer, along) = (held.floor() as u32, held.fract());
+        let more = if along > 0.0 { whole(fewer + 1) } else { 0.0 };
+        (1.0 - along) * whole(fewer) + along * more
+    }
 }
 
 /// The passes of one micro-batch.

@@ -5,7 +5,7 @@ use collcast_sim::compute::{Kernel, Memory, MemoryKind, Precision, Product, Prod
 
 use super::{Call, Elements, Exchange, Execution, Piece, Repeated, Scaling};
 use crate::memory::Software;
-use crate::parallel::{Axis, Parallel};
+use crate::parallel::{Axis, Module, Modules, Parallel};
 use crate::transformer::{Biases, Transformer};
 
 /// One operation, both ways; what a layer is a row of. The backward pass takes the row from its end.
@@ -14,6 +14,15 @@ pub(super) struct Operation {
     pub(super) forward: Vec<Piece>,
     pub(super) backward: Vec<Piece>,
     pub(super) role: Role,
+    /// Modules that it belongs to.
+    pub(super) modules: Modules,
+}
+
+impl Operation {
+    /// The same as a part of a module.
+    pub(super) fn of(self, module: Module) -> Self {
+        Self { modules: self.modules.with(module), ..self }
+    }
 }
 
 /// What recomputation asks of an operation.
@@ -76,7 +85,7 @@ impl<'a> Rank<'a> {
         let product = Product { tokens: of.tokens.clone(), ..Product::forward(precision, 0, of.outputs, of.inputs) };
         let gradient = execution.accumulates_in_product;
         let weights = Product {
-            result_bytes: if gradient { 4 } else { 2 },
+            result_bytes: if gradient { self.software.states.gradient as u8 } else { 2 },
             accumulates: gradient,
             ..product.clone().of_pass(ProductPass::GradWeight)
         };
@@ -111,7 +120,7 @@ impl<'a> Rank<'a> {
             weights.push(Piece::Kernel(Repeated { name: "gradient of a bias", kernel, count: 1, weights: true }));
         }
         backward.extend(weights);
-        Operation { forward, backward, role: Role::Product }
+        Operation { forward, backward, role: Role::Product, ..Operation::default() }
     }
 
     /// A tensor in 8 bits, and its transpose for the product over the other dimension, which Hopper's 8-bit instructions
@@ -234,6 +243,7 @@ impl<'a> Rank<'a> {
             forward: self.call("sum of a result", sum, false, beside),
             backward: gather.unwrap_or_default(),
             role: if last { Role::Output } else { Role::Reduced },
+            ..Operation::default()
         };
         vec![product, reduce]
     }

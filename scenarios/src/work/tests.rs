@@ -192,7 +192,8 @@ fn recomputation_and_precision_are_those_of_the_framework() {
     let names = |pieces: &[Piece]| -> Vec<&str> {
         let name = |piece: &Piece| match piece {
             Piece::Kernel(run) if !matches!(run.kernel, Kernel::Memory(_)) => Some(run.name),
-            _ => None,
+            Piece::Exchange(call) => Some(call.name),
+            Piece::Kernel(_) => None,
         };
         pieces.iter().filter_map(name).collect()
     };
@@ -210,6 +211,32 @@ fn recomputation_and_precision_are_those_of_the_framework() {
     assert!(!names(&early.recompute).contains(&"down") && names(&early.recompute).contains(&"gate and up"));
     let every_second = ["queries, keys and values", "output of attention", "gate and up"];
     assert_eq!(names(&of(Framework::Torchtitan, "recompute=selective").recompute), every_second);
+
+    // Modules of Megatron-LM: what each is made of, and that bytes go where kernels come.
+    let model = load("deepseek-v3").unwrap().0;
+    let software = Framework::Megatron.software();
+    let at = |kind, text: &str| {
+        let parallel = Parallel::parse(&format!("ep=8,dp=8,recompute={text}")).unwrap();
+        parallel.check(&model).unwrap();
+        let kept: f64 = memory::layer(&model, kind, &parallel, &software).iter().map(|kept| kept.bytes).sum();
+        (names(&layer(&model, kind, &parallel, &software).recompute).join(", "), kept)
+    };
+    let [dense, experts] = [LayerKind::Dense, LayerKind::Experts];
+    for (kind, module, products) in [
+        (dense, "mla_up_proj", "queries, keys and values"),
+        (dense, "mlp", "gate and up, down"),
+        (experts, "mlp", ""),
+        (experts, "core_attn", "attention"),
+        (experts, "layernorm", ""),
+        (experts, "moe_act", ""),
+        (experts, "shared_experts", "gate and up, down"),
+        (experts, "moe", "router, gate and up, down, dispatch, experts, gate and up, experts, down, combine"),
+        (experts, "mla_up_proj+moe_act", "queries, keys and values"),
+    ] {
+        let (again, kept) = at(kind, module);
+        assert_eq!(again, products, "{module}");
+        assert_eq!(kept < at(kind, "none").1, !(kind == experts && module == "mlp"), "{module}");
+    }
 
     let model = load("llama3-8b").unwrap().0;
     let software = Framework::Megatron.software().in_fp8();
@@ -434,4 +461,36 @@ fn units_are_kept_as_each_framework_does() {
     assert_eq!(moved(Framework::Torchtitan, &parallel), [(6.0 + 4.0) / 8.0 + 4.0, 9.0]);
     let two = Parallel { zero: 2, ..parallel };
     assert!(moved(Framework::LlmFoundry, &two)[1] > 0.0 && moved(Framework::Torchtitan, &two) == [0.0; 2]);
+}
+
+proptest::proptest! {
+    /// Goal: the part of tokens that have an expert in one of so many parts is that of tokens dealt by hand.
+    /// Method: groups are drawn without putting back, experts of the chosen ones with, as often as makes 1% sure.
+    #[test]
+    fn tokens_reach_as_many_parts_as_if_dealt(k in 1_u32..9, log in 0_u32..4, chosen in 1_u32..9, parts in 0_u32..7, seed: u64) {
+        let (groups, parts) = (1 << log, 1 << parts);
+        let routing = Routing { experts: k, groups, chosen: chosen.min(groups) };
+        let mut state = seed | 1;
+        let mut draw = |below: u32| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            ((state >> 33) % u64::from(below)) as u32
+        };
+        // As many even pieces as make whole parts and whole groups.
+        let pieces = parts.max(groups);
+        let tokens = 20_000;
+        let mut reached = 0;
+        for _ in 0..tokens {
+            let mut all: Vec<u32> = (0..groups).collect();
+            let held: Vec<u32> =
+                (0..routing.chosen).map(|_| all.swap_remove(draw(all.len() as u32) as usize)).collect();
+            let hit = (0..k).any(|_| {
+                let group = held[draw(routing.chosen) as usize];
+                let piece = group * (pieces / groups) + draw(pieces / groups);
+                piece < pieces / parts
+            });
+            reached += u32::from(hit);
+        }
+        let [dealt, said] = [f64::from(reached) / f64::from(tokens), routing.reaches(f64::from(parts))];
+        proptest::prop_assert!((dealt - said).abs() < 0.02, "{routing:?} {parts}: {dealt} {said}");
+    }
 }
