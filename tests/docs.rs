@@ -164,10 +164,11 @@ fn run_page(path: &Path) -> usize {
     ran
 }
 
-/// Pages have folders of their own, so that they run at the same time.
+/// Pages have folders of their own, so that they run at the same time. Commands of the gallery are run by `tests/report.rs`.
 #[test]
 fn commands_print_what_is_shown() {
-    let ran: usize = told().par_iter().map(|path| run_page(path)).sum();
+    let gallery = root().join("docs/gallery");
+    let ran: usize = told().par_iter().filter(|path| !path.starts_with(&gallery)).map(|path| run_page(path)).sum();
     assert!(ran >= 40, "only {ran} commands are shown");
 }
 
