@@ -100,18 +100,18 @@ impl<'a> Lines<'a> {
     fn all(&self, kind: LayerKind) -> Vec<Kept> {
         let mut lines = vec![self.input()];
         let latent = matches!(self.model.attention, Attention::Mla { .. });
-        self.norm(self.software.norm_apart(latent), &mut lines);
+        let input = self.software.input;
+        self.norm(self.software.norm_apart(latent), input, &mut lines);
         self.attention(&mut lines);
         self.dropout(&mut lines);
         lines.push(kept("residual after attention", 2.0 * self.hidden / self.residual));
         let experts = self.model.experts.filter(|_| kind == LayerKind::Experts);
-        self.norm(self.software.norm_apart(experts.is_some()), &mut lines);
-        if experts.is_some() && self.software.input < 2.0 {
-            // The router reads the norm in 16 bits.
-            lines.push(kept("input of the router", 2.0 * self.hidden / self.residual));
-            let last = lines.len() - 1;
-            of_module(Module::Layernorm, &mut lines[last..]);
-        }
+        // A router reads the norm in 16 bits, and shared experts as other products do.
+        let read = match experts {
+            Some(experts) if input < 2.0 => 2.0 + if experts.shared > 0 { input } else { 0.0 },
+            _ => input,
+        };
+        self.norm(self.software.norm_apart(experts.is_some()), read, &mut lines);
         let start = lines.len();
         if let Some(experts) = experts {
             self.experts(&experts, &mut lines);
@@ -124,11 +124,11 @@ impl<'a> Lines<'a> {
         lines
     }
 
-    /// A norm: its output, which the products after it read, and a scale (and a mean) of each token. `apart` where no product is
-    /// joined with it.
-    fn norm(&self, apart: bool, lines: &mut Vec<Kept>) {
+    /// A norm: its output, of so many bytes an element as the products after it read, and a scale (and a mean) of each token.
+    /// `apart` where no product is joined with it.
+    fn norm(&self, apart: bool, element: f64, lines: &mut Vec<Kept>) {
         let start = lines.len();
-        lines.push(kept("output of a norm", self.software.input * self.hidden / self.inputs));
+        lines.push(kept("output of a norm", element * self.hidden / self.inputs));
         if self.software.statistics {
             let numbers = if self.model.norm == Norm::Rms { 4.0 } else { 8.0 };
             lines.push(kept("statistics of a norm", numbers / self.residual));
