@@ -351,6 +351,13 @@ impl Memory {
         unsafe { self.base.add(at).cast::<u64>().read_volatile() }
     }
 
+    /// Writes such eight bytes, which a NIC may read at any time.
+    pub(crate) fn set_word(&mut self, at: usize, word: u64) {
+        assert!(at + 8 <= self.layout.size(), "{at} of {}", self.layout.size());
+        // SAFETY: inside.
+        unsafe { self.base.add(at).cast::<u64>().write_volatile(word) };
+    }
+
     /// Bytes that are ours to write: a slot that was sent and acknowledged.
     pub(crate) fn bytes_mut(&mut self, at: usize, length: usize) -> &mut [u8] {
         assert!(at + length <= self.layout.size(), "{at} + {length} bytes of {}", self.layout.size());
@@ -643,6 +650,11 @@ impl Pair {
         self.modify(attributes(ibv_qp_state::IBV_QPS_ERR), ibv_qp_attr_mask::IBV_QP_STATE)
     }
 
+    /// Whether a work request of so many bytes carries them itself: their memory is free once it is posted.
+    pub(crate) fn inlines(&self, length: u32) -> bool {
+        length <= self.inline
+    }
+
     /// Posts a work request of `length` bytes of the memory from `at`; whether its completion is told.
     ///
     /// # Errors
@@ -678,7 +690,7 @@ impl Pair {
         (request.wr.rdma.remote_addr, request.wr.rdma.rkey) = (remote.address, remote.key);
         let flag = |set: bool, flag: ibv_send_flags| if set { flag.0 } else { 0 };
         request.send_flags = flag(signalled, ibv_send_flags::IBV_SEND_SIGNALED)
-            | flag(length > 0 && length <= self.inline, ibv_send_flags::IBV_SEND_INLINE);
+            | flag(length > 0 && self.inlines(length), ibv_send_flags::IBV_SEND_INLINE);
         let mut bad = null_mut();
         // SAFETY: a pair that lives; memory that is registered, and stays until the pair is gone.
         check("ibv_post_send", unsafe { ibv_post_send(self.pair, &raw mut request, &raw mut bad) })

@@ -1,7 +1,7 @@
 //! Runs schedules over RDMA verbs, one process a rank: every connection of the schedule is one of reliable
 //! queue pairs, its FIFO lies in registered host memory of the receiver.
 //!
-//! It knows records ([`crate::flat`]) and no algorithm. `lanes` pulls them, `wires` has slots and credits,
+//! It knows records ([`crate::flat`]) and no algorithm. `lanes` pulls them, `wires` has slots and credits, `lines` small slices,
 //! `device` is what is used of libibverbs, `numbers` knows elements, `probe` asks NICs what they do. All of it needs the feature `verbs`;
 //! without it there is no way to open an executor but the error that says so.
 
@@ -20,6 +20,9 @@ mod alone;
 mod device;
 #[cfg(feature = "verbs")]
 mod lanes;
+#[cfg(any(test, feature = "verbs"))]
+#[cfg_attr(not(feature = "verbs"), allow(dead_code))]
+mod lines;
 mod measured;
 #[cfg(any(test, feature = "verbs"))]
 #[cfg_attr(not(feature = "verbs"), allow(dead_code))]
