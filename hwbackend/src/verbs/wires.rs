@@ -11,8 +11,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::device::{Address, Completions, Depths, Done, Memory, Nic, Order, Pair, Remote, Verb};
+use super::device::{Address, Completions, Depths, Done, Nic, Order, Pair, Remote, Verb};
 use super::lines;
+use super::memory::Memory;
 use crate::exec::ExecError;
 use crate::flat::Flat;
 use collcast_sim::schedule::wiring::UNUSED;
@@ -160,7 +161,7 @@ impl Wires {
         let end = |fifo: &Fifo| {
             let lines = &self.lines[fifo.lines.clone()];
             let address = self.memory.address() + fifo.at as u64;
-            let memory = lines.iter().map(|l| Remote { address, key: self.memory.remote_key(l.pair.place) });
+            let memory = lines.iter().map(|l| Remote { address, key: self.memory.keys(l.pair.place).1 });
             let pairs = lines.iter().map(|l| l.pair.address()).collect();
             End { conn: fifo.conn, sends: fifo.sends, pairs, memory: memory.collect() }
         };
