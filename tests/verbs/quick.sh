@@ -58,11 +58,6 @@ no_gpu() {
   code=$?
   [ $code = 3 ]
 }
-# Bandwidth over both NICs of each rank at once is among the rows.
-both_nics() {
-  collcast probe --backend verbs --quick --nics rxe0,rxe1 --watchdog 20 -o /out/both || return 1
-  grep -E 'bandwidth,0,1,rxe0\+rxe1,2,(65536|1048576)' /out/both/verbs.csv
-}
 kill_peer() { kill -9 "$pid1"; }
 link_down() { cable cut; }
 lose_all() { cable lose 100 0; }
@@ -108,5 +103,4 @@ check "a link that loses all" broken "rank 1" lose_all
 cable mend
 check "after all that" run --gpus 2 --nics 'rxe{rank}' --algorithm ring --protocol simple -s 64K
 check "probe of memory of a GPU" no_gpu
-check "probe of two NICs at once" both_nics
 check "probe" collcast probe --backend verbs --quick --nics 'rxe{rank}' --watchdog 20 -o /out/probe
