@@ -141,7 +141,11 @@ pub(crate) struct VerbsArgs {
 impl VerbsArgs {
     /// Those of one process.
     pub(crate) fn options(&self, rank: u32) -> verbs::Options {
-        verbs::Options { nics: self.nics.iter().map(|nic| of_rank(nic, rank)).collect(), qps: self.qps }
+        verbs::Options {
+            nics: self.nics.iter().map(|nic| of_rank(nic, rank)).collect(),
+            qps: self.qps,
+            ..verbs::Options::default()
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use collcast::Error;
 use collcast::probe::{NetworkRequest, Outcome, Request, network, probe};
 use collcast_hwbackend::rendezvous::World;
-use collcast_hwbackend::verbs::Verbs;
+use collcast_hwbackend::verbs::{Options, Place, Verbs};
 use collcast_reports::csv;
 use collcast_reports::model::Report;
 
@@ -45,6 +45,9 @@ pub(crate) struct Args {
     backend: Probed,
     #[command(flatten)]
     verbs: VerbsArgs,
+    /// Memory that the NICs read and write for verbs
+    #[arg(long, value_enum, default_value = "host")]
+    memory: Memory,
     /// Processes that are started here for verbs, of which the first is measured with each other
     #[arg(long, alias = "ranks", value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=64))]
     processes: u32,
@@ -61,6 +64,24 @@ pub(crate) struct Args {
     format: FormatArgs,
 }
 
+/// Where memory lies, as the command line names it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Memory {
+    /// On the host
+    Host,
+    /// On a GPU, which the NICs must reach (GPUDirect RDMA): by dma-buf, else by peer memory
+    Gpu,
+}
+
+impl Memory {
+    fn place(self) -> Place {
+        match self {
+            Self::Host => Place::Host,
+            Self::Gpu => Place::Gpu,
+        }
+    }
+}
+
 /// Batches of a measurement over verbs, and of a quick one.
 const BATCHES: (u32, u32) = (21, 7);
 
@@ -70,7 +91,7 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
         return probe_network(args);
     }
     given.without(
-        &["--nics", "--qps", "--processes"],
+        &["--nics", "--qps", "--memory", "--processes"],
         "it is of RDMA verbs",
         "leave it out, or add --backend verbs",
     )?;
@@ -99,7 +120,7 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
 fn probe_network(args: &Args) -> Result<Code, Error> {
     let world = World::from_env(&|name| std::env::var(name).ok())?;
     let rank = world.as_ref().map_or(0, |world| world.rank);
-    let verbs = args.verbs.options(rank);
+    let verbs = Options { memory: args.memory.place(), ..args.verbs.options(rank) };
     let Some(world) = world else {
         Verbs::find(&verbs, 0)?;
         return launch::processes(args.processes);

@@ -52,6 +52,12 @@ one_without() {
   nics=rxe{rank}{rank} launched OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_LOCAL_RANK OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_SIZE=2
   grep -q 'no RDMA device `rxe11`' /tmp/launched.1 && grep -q 'no RDMA device' /tmp/launched.0
 }
+# NICs and no GPU: what is missing is said, with exit code 3.
+no_gpu() {
+  collcast probe --backend verbs --memory gpu --nics rxe0
+  code=$?
+  [ $code = 3 ]
+}
 kill_peer() { kill -9 "$pid1"; }
 link_down() { cable cut; }
 lose_all() { cable lose 100 0; }
@@ -96,4 +102,5 @@ cable mend
 check "a link that loses all" broken "rank 1" lose_all
 cable mend
 check "after all that" run --gpus 2 --nics 'rxe{rank}' --algorithm ring --protocol simple -s 64K
+check "probe of memory of a GPU" no_gpu
 check "probe" collcast probe --backend verbs --quick --nics 'rxe{rank}' --watchdog 20 -o /out/probe

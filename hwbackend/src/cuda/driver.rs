@@ -7,8 +7,12 @@
 #![allow(unsafe_code)] // A foreign interface: each block says what it relies on.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
+#[cfg(feature = "verbs")]
+use std::ffi::c_int;
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::ops::Range;
+#[cfg(feature = "verbs")]
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::ptr::null_mut;
 use std::sync::Arc;
@@ -211,6 +215,21 @@ impl Memory {
         self.device.enter()?;
         cu!(cuMemsetD8_v2(self.address, byte, self.bytes as usize))?;
         cu!(cuCtxSynchronize())
+    }
+
+    /// A descriptor that stands for it, which other devices take (dma-buf); its bytes are a multiple of a page.
+    ///
+    /// # Errors
+    /// A driver that hands none out.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn shared(&self) -> Result<OwnedFd, ExecError> {
+        let mut descriptor: c_int = -1;
+        let kind = cu::CUmemRangeHandleType::CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD;
+        self.device.enter()?;
+        let place = (&raw mut descriptor).cast();
+        cu!(cuMemGetHandleForAddressRange(place, self.address, self.bytes as usize, kind, 0))?;
+        // SAFETY: the driver made it for us.
+        Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
     }
 
     /// Reads one value from the start.
@@ -662,4 +681,33 @@ pub(crate) fn compile(source: &str, arch: i32, options: &[String]) -> Result<Vec
     // SAFETY: made above, used no more.
     unsafe { rtc::destroy_program(program) }.map_err(|e| failed("nvrtcDestroyProgram", e.to_string()))?;
     code
+}
+
+#[cfg(all(test, feature = "verbs"))]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    /// Goal: memory of a GPU has a descriptor that other devices take, which is the kernel's dma-buf; a driver that hands
+    /// none out says so.
+    #[test]
+    fn memory_has_a_descriptor() {
+        let devices = match open() {
+            Ok(devices) => devices,
+            Err(error) => return println!("skipped: {error}"),
+        };
+        let memory = Memory::new(&devices[0], 2 << 20).unwrap();
+        match memory.shared() {
+            Ok(descriptor) => {
+                let link = std::fs::read_link(format!("/proc/self/fd/{}", descriptor.as_raw_fd())).unwrap();
+                println!("GPU 0: {}", link.display());
+                assert!(link.to_string_lossy().contains("dmabuf"), "{}", link.display());
+            }
+            Err(error) => {
+                println!("GPU 0: {error}");
+                assert!(error.to_string().contains("cuMemGetHandleForAddressRange"), "{error}");
+            }
+        }
+    }
 }

@@ -4,10 +4,9 @@
 //! The library is looked for when the program starts, by `rdma-mummy-sys`; where it is not there, its
 //! calls say so.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ffi::{CStr, c_int, c_uint};
 use std::io::Error as Os;
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,18 +18,17 @@ use rdma_mummy_sys::{
     ibv_get_cq_event, ibv_get_device_list, ibv_get_device_name, ibv_gid_entry, ibv_modify_qp, ibv_mr, ibv_open_device,
     ibv_pd, ibv_poll_cq, ibv_port_attr, ibv_port_state, ibv_post_recv, ibv_post_send, ibv_qp, ibv_qp_attr,
     ibv_qp_attr_mask, ibv_qp_init_attr, ibv_qp_state, ibv_qp_type, ibv_query_device, ibv_query_gid_table,
-    ibv_query_port, ibv_recv_wr, ibv_reg_mr, ibv_reg_mr_iova2, ibv_req_notify_cq, ibv_send_flags, ibv_send_wr, ibv_sge,
-    ibv_wc, ibv_wc_opcode, ibv_wc_status, ibv_wc_status_str, ibv_wr_opcode,
+    ibv_query_port, ibv_recv_wr, ibv_reg_dmabuf_mr, ibv_reg_mr, ibv_reg_mr_iova2, ibv_req_notify_cq, ibv_send_flags,
+    ibv_send_wr, ibv_sge, ibv_wc, ibv_wc_opcode, ibv_wc_status, ibv_wc_status_str, ibv_wr_opcode,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::acknowledgement::{RETRIES, timeout};
+use super::memory::Memory;
 use crate::exec::ExecError;
 
-/// Alignment of memory that is registered: a page.
-const PAGE: usize = 4096;
 /// Ports are numbered from 1; of a NIC with several this one is used.
 const PORT: u8 = 1;
 /// Where packets of a connection begin to count. Any number does, as long as both ends know it.
@@ -236,6 +234,39 @@ impl Nic {
         Ok((raw(entry), u8::try_from(entry.gid_index).unwrap_or(0)))
     }
 
+    /// Registers memory that is at an address: of the host, or of a GPU where the kernel's peer memory knows it.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(crate) fn register(self: &Arc<Self>, address: u64, bytes: usize, order: Order) -> Result<Region, Os> {
+        let base = address as *mut std::ffi::c_void;
+        // SAFETY: memory that its owner frees after the region. The second call leaves out what a kernel does not know.
+        let region = unsafe {
+            match order {
+                Order::Strict => ibv_reg_mr(self.domain, base, bytes, order.access()),
+                Order::Relaxed => ibv_reg_mr_iova2(self.domain, base, bytes, address, order.access().cast_unsigned()),
+            }
+        };
+        Region::of(region, self)
+    }
+
+    /// The same of memory of a device, which a descriptor stands for.
+    ///
+    /// # Errors
+    /// What the system says; `EOPNOTSUPP` where the library, the kernel or the NIC does not know such descriptors.
+    pub(crate) fn register_shared(
+        self: &Arc<Self>,
+        descriptor: &OwnedFd,
+        address: u64,
+        bytes: usize,
+        order: Order,
+    ) -> Result<Region, Os> {
+        // SAFETY: a descriptor that is open. The region keeps what it stands for.
+        let region =
+            unsafe { ibv_reg_dmabuf_mr(self.domain, 0, bytes, address, descriptor.as_raw_fd(), order.access()) };
+        Region::of(region, self)
+    }
+
     /// What it is, in words.
     pub(crate) fn words(&self) -> String {
         let layer = if self.port.ethernet { "RoCE" } else { "InfiniBand" };
@@ -278,95 +309,44 @@ pub(crate) enum Order {
     Relaxed,
 }
 
-/// Memory that NICs read and write by themselves.
+impl Order {
+    fn access(self) -> c_int {
+        let access = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE;
+        match self {
+            Self::Strict => access.0.cast_signed(),
+            Self::Relaxed => (access | ibv_access_flags::IBV_ACCESS_RELAXED_ORDERING).0.cast_signed(),
+        }
+    }
+}
+
+/// Memory that a NIC may read and write, until dropped.
 #[derive(Debug)]
-pub(crate) struct Memory {
-    base: *mut u8,
-    layout: Layout,
-    /// One for each NIC.
-    regions: Vec<(*mut ibv_mr, Arc<Nic>)>,
+pub(crate) struct Region {
+    region: *mut ibv_mr,
+    _nic: Arc<Nic>,
 }
 
-impl Memory {
-    /// Zeros, registered with all NICs.
-    ///
-    /// # Errors
-    /// Memory that cannot be had or registered.
-    pub(crate) fn new(bytes: usize, nics: &[Arc<Nic>], order: Order) -> Result<Self, ExecError> {
-        let bytes = bytes.max(1).next_multiple_of(PAGE);
-        let layout = Layout::from_size_align(bytes, PAGE)
-            .map_err(|_| ExecError::Library { call: "alloc", message: format!("{bytes} bytes are too many") })?;
-        // SAFETY: not of size 0.
-        let base = unsafe { alloc_zeroed(layout) };
-        if base.is_null() {
-            return Err(ExecError::Library { call: "alloc", message: format!("no {bytes} bytes of memory") });
-        }
-        let mut memory = Self { base, layout, regions: Vec::new() };
-        let access = (ibv_access_flags::IBV_ACCESS_LOCAL_WRITE | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE).0;
-        for nic in nics {
-            // SAFETY: memory that is freed after the region is. The second call leaves out what a kernel does not know.
-            let region = unsafe {
-                match order {
-                    Order::Strict => ibv_reg_mr(nic.domain, base.cast(), bytes, access.cast_signed()),
-                    Order::Relaxed => {
-                        let access = access | ibv_access_flags::IBV_ACCESS_RELAXED_ORDERING.0;
-                        ibv_reg_mr_iova2(nic.domain, base.cast(), bytes, base as u64, access)
-                    }
-                }
-            };
-            if region.is_null() {
-                let error = Os::last_os_error();
-                return Err(ExecError::Missing {
-                    what: format!("{bytes} bytes of memory cannot be registered with {}: {error}", nic.name),
-                    hint: "the limit of locked memory is likely too low: `ulimit -l unlimited`, in Slurm \
-                           PropagateResourceLimitsExcept=MEMLOCK; or take fewer --channels or a smaller --size"
-                        .to_owned(),
-                });
-            }
-            memory.regions.push((region, Arc::clone(nic)));
-        }
-        Ok(memory)
+// SAFETY: as for NICs.
+unsafe impl Send for Region {}
+// SAFETY: as for NICs.
+unsafe impl Sync for Region {}
+
+impl Region {
+    fn of(region: *mut ibv_mr, nic: &Arc<Nic>) -> Result<Self, Os> {
+        if region.is_null() { Err(Os::last_os_error()) } else { Ok(Self { region, _nic: Arc::clone(nic) }) }
     }
 
-    /// Where it begins, as NICs address it.
-    pub(crate) fn address(&self) -> u64 {
-        self.base as u64
-    }
-
-    /// The key that peers reach it with, by the NIC's index.
-    pub(crate) fn remote_key(&self, nic: usize) -> u32 {
+    /// The keys of work requests of ours, and of those of peers.
+    pub(crate) fn keys(&self) -> (u32, u32) {
         // SAFETY: a region that is registered.
-        unsafe { (*self.regions[nic].0).rkey }
-    }
-
-    fn local_key(&self, nic: usize) -> u32 {
-        // SAFETY: a region that is registered.
-        unsafe { (*self.regions[nic].0).lkey }
-    }
-
-    /// Eight bytes that a peer may write at any time.
-    pub(crate) fn word(&self, at: usize) -> u64 {
-        assert!(at + 8 <= self.layout.size(), "{at} of {}", self.layout.size());
-        // SAFETY: inside. What a NIC changes is read anew each time.
-        unsafe { self.base.add(at).cast::<u64>().read_volatile() }
-    }
-
-    /// Bytes that are ours to write: a slot that was sent and acknowledged.
-    pub(crate) fn bytes_mut(&mut self, at: usize, length: usize) -> &mut [u8] {
-        assert!(at + length <= self.layout.size(), "{at} + {length} bytes of {}", self.layout.size());
-        // SAFETY: inside, and borrowed alone; NICs read only slots that are being sent, which this is none of.
-        unsafe { std::slice::from_raw_parts_mut(self.base.add(at), length) }
+        unsafe { ((*self.region).lkey, (*self.region).rkey) }
     }
 }
 
-impl Drop for Memory {
+impl Drop for Region {
     fn drop(&mut self) {
-        for (region, _) in &self.regions {
-            // SAFETY: a region that is registered; queue pairs that use it are gone, or fail.
-            unsafe { ibv_dereg_mr(*region) };
-        }
-        // SAFETY: allocated so.
-        unsafe { dealloc(self.base, self.layout) };
+        // SAFETY: a region that is registered; queue pairs that use it are gone, or fail.
+        unsafe { ibv_dereg_mr(self.region) };
     }
 }
 
@@ -643,6 +623,11 @@ impl Pair {
         self.modify(attributes(ibv_qp_state::IBV_QPS_ERR), ibv_qp_attr_mask::IBV_QP_STATE)
     }
 
+    /// Whether a work request of so many bytes carries them itself: their memory is free once it is posted.
+    pub(crate) fn inlines(&self, length: u32) -> bool {
+        length <= self.inline
+    }
+
     /// Posts a work request of `length` bytes of the memory from `at`; whether its completion is told.
     ///
     /// # Errors
@@ -654,8 +639,8 @@ impl Pair {
         number: u64,
         signalled: bool,
     ) -> Result<(), ExecError> {
-        assert!(at + length as usize <= memory.layout.size(), "{at} + {length} bytes of {}", memory.layout.size());
-        let mut piece = ibv_sge { addr: memory.address() + at as u64, length, lkey: memory.local_key(self.place) };
+        assert!(at + length as usize <= memory.bytes(), "{at} + {length} bytes of {}", memory.bytes());
+        let mut piece = ibv_sge { addr: memory.address() + at as u64, length, lkey: memory.keys(self.place).0 };
         // SAFETY: numbers and pointers, for which zeros are values.
         let mut request: ibv_send_wr = unsafe { std::mem::zeroed() };
         request.wr_id = number;
@@ -678,7 +663,7 @@ impl Pair {
         (request.wr.rdma.remote_addr, request.wr.rdma.rkey) = (remote.address, remote.key);
         let flag = |set: bool, flag: ibv_send_flags| if set { flag.0 } else { 0 };
         request.send_flags = flag(signalled, ibv_send_flags::IBV_SEND_SIGNALED)
-            | flag(length > 0 && length <= self.inline, ibv_send_flags::IBV_SEND_INLINE);
+            | flag(length > 0 && memory.on_host() && self.inlines(length), ibv_send_flags::IBV_SEND_INLINE);
         let mut bad = null_mut();
         // SAFETY: a pair that lives; memory that is registered, and stays until the pair is gone.
         check("ibv_post_send", unsafe { ibv_post_send(self.pair, &raw mut request, &raw mut bad) })
@@ -692,8 +677,8 @@ impl Pair {
         // SAFETY: numbers and pointers, for which zeros are values.
         let mut request: ibv_recv_wr = unsafe { std::mem::zeroed() };
         let mut piece = into.map(|(memory, at, length)| {
-            assert!(at + length as usize <= memory.layout.size(), "{at} + {length} bytes of {}", memory.layout.size());
-            ibv_sge { addr: memory.address() + at as u64, length, lkey: memory.local_key(self.place) }
+            assert!(at + length as usize <= memory.bytes(), "{at} + {length} bytes of {}", memory.bytes());
+            ibv_sge { addr: memory.address() + at as u64, length, lkey: memory.keys(self.place).0 }
         });
         if let Some(piece) = &mut piece {
             (request.sg_list, request.num_sge) = (&raw mut *piece, 1);

@@ -17,10 +17,12 @@ use collcast_sim::schedule::program::Buffer;
 
 /// How long to ask the NICs again and again before sleeping: waking takes some tens of microseconds.
 const SPIN: Duration = Duration::from_micros(200);
-/// How often to ask them before a look at the clock, which takes longer.
-const LOOKS: u32 = 32;
-/// Longest sleep at once.
-const NAP: Duration = Duration::from_millis(100);
+/// How often to look before the clock is asked and other threads have their turn, which takes longer.
+const LOOKS: u32 = 1024;
+/// Looks of which one asks the NICs: what small slices wait for is in memory.
+const ASKS: u32 = 4;
+/// Shortest and longest sleep at once: what a NIC writes without telling wakes nobody.
+const NAP: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(1));
 
 /// The memory of a rank: input, output, scratch; the first two are one when in place.
 #[derive(Debug)]
@@ -90,6 +92,8 @@ pub(crate) struct Lanes<'a> {
     lanes: Vec<(usize, usize)>,
     /// How often each lane has signalled in this run.
     signals: Vec<u64>,
+    /// The connections of the record that is done, as [`conns`] has them, and their slots.
+    slots: Vec<(u32, bool, *mut u8)>,
     with: Arithmetic,
     /// Longest time in which nothing moves.
     patience: Duration,
@@ -99,7 +103,7 @@ impl<'a> Lanes<'a> {
     pub(crate) fn new(flat: &'a Flat, rank: u32, with: Arithmetic, patience: Duration) -> Self {
         let ours = flat.lanes.iter().enumerate().filter(|(_, lane)| lane.rank == rank);
         let lanes = ours.map(|(index, _)| (index, 0)).collect();
-        Self { flat, rank, lanes, signals: vec![0; flat.lanes.len()], with, patience }
+        Self { flat, rank, lanes, signals: vec![0; flat.lanes.len()], slots: Vec::new(), with, patience }
     }
 
     /// Runs all records once.
@@ -109,9 +113,9 @@ impl<'a> Lanes<'a> {
     pub(crate) fn run(&mut self, wires: &mut Wires, buffers: &mut Buffers) -> Result<(), ExecError> {
         self.lanes.iter_mut().for_each(|lane| lane.1 = 0);
         self.signals.fill(0);
-        let (mut moved_at, mut looks) = (Instant::now(), 0_u32);
+        let (mut idle_since, mut looks) = (None, 0_u32);
         loop {
-            let mut moved = wires.poll()?;
+            let mut moved = looks.is_multiple_of(ASKS) && wires.poll()?;
             let mut over = true;
             for index in 0..self.lanes.len() {
                 while self.step(index, wires, buffers)? {
@@ -124,7 +128,7 @@ impl<'a> Lanes<'a> {
                 return Ok(());
             }
             if moved {
-                looks = 0;
+                (idle_since, looks) = (None, 0);
                 continue;
             }
             // The clock and other threads have their turn when nothing has come for some time.
@@ -133,10 +137,7 @@ impl<'a> Lanes<'a> {
                 std::hint::spin_loop();
                 continue;
             }
-            if looks == LOOKS {
-                moved_at = Instant::now();
-            }
-            let idle = moved_at.elapsed();
+            let idle = idle_since.get_or_insert_with(Instant::now).elapsed();
             if idle > self.patience {
                 return Err(self.stuck(wires));
             }
@@ -145,7 +146,7 @@ impl<'a> Lanes<'a> {
             } else {
                 // Whoever may wait for us must know all that it may send; before, more than half of it was known.
                 wires.tell()?;
-                wires.sleep(NAP.min(self.patience))?;
+                wires.sleep((idle / 4).clamp(NAP.0, NAP.1))?;
             }
         }
     }
@@ -161,7 +162,10 @@ impl<'a> Lanes<'a> {
                 return Ok(false);
             }
         } else {
-            if blocking(lane, record, wires).is_some() {
+            if let Some((conn, sends, ahead)) = blocking(lane, record, wires) {
+                if !sends {
+                    wires.wait(conn, ahead, record.bytes)?;
+                }
                 return Ok(false);
             }
             self.perform(lane, record, wires, buffers)?;
@@ -172,7 +176,7 @@ impl<'a> Lanes<'a> {
     }
 
     fn perform(
-        &self,
+        &mut self,
         lane: &FlatLane,
         record: &Record,
         wires: &mut Wires,
@@ -187,28 +191,31 @@ impl<'a> Lanes<'a> {
         let has = |flag: u8| record.flags & flag != 0 && bytes > 0;
         let dst = has(HAS_DST).then(|| place(record.dst, DST_OUTPUT, DST_SCRATCH));
         let src = has(HAS_SRC).then(|| place(record.src, SRC_OUTPUT, SRC_SCRATCH));
-        let slots: Vec<(u32, bool, *mut u8)> =
-            conns(lane, record).map(|(conn, sends, ahead)| (conn, sends, wires.slot(conn, ahead, bytes))).collect();
+        let slots = &mut self.slots;
+        slots.clear();
+        slots.extend(
+            conns(lane, record).map(|(conn, sends, ahead)| (conn, sends, wires.slot(conn, ahead, record.bytes))),
+        );
         // Local data first: the destination may be where the source is.
         let accumulated = dst.filter(|_| has(ACCUMULATE));
         let arrived = slots.iter().filter(|s| !s.1).map(|s| s.2);
-        let sources: Vec<*mut u8> = accumulated.into_iter().chain(src).chain(arrived).collect();
+        let mut sources = accumulated.into_iter().chain(src).chain(arrived);
         let leaving = slots.iter().filter(|s| s.1).map(|s| s.2);
-        let targets: Vec<*mut u8> = dst.into_iter().chain(leaving).collect();
-        if let (Some((&first, others)), Some((&target, copies))) = (sources.split_first(), targets.split_first()) {
+        let mut targets = dst.into_iter().chain(leaving);
+        if let (Some(first), Some(target)) = (sources.next(), targets.next()) {
             // SAFETY: all places have so many bytes; slots that arrived are ours until they are given back, and those
             // that leave since the NIC was done with them. Buffers belong to this thread.
             unsafe {
                 std::ptr::copy(first, target, bytes);
-                others.iter().for_each(|&other| (self.with.combine)(target, other, bytes));
-                copies.iter().for_each(|&copy| std::ptr::copy_nonoverlapping(target, copy, bytes));
+                sources.for_each(|other| (self.with.combine)(target, other, bytes));
+                targets.for_each(|copy| std::ptr::copy_nonoverlapping(target, copy, bytes));
             }
         }
-        for (conn, sends, _) in slots {
+        for &(conn, sends, _) in &*slots {
             if sends {
                 wires.send(conn, record.bytes)?;
             } else {
-                wires.free(conn)?;
+                wires.free(conn, record.bytes)?;
             }
         }
         Ok(())
@@ -228,13 +235,13 @@ impl<'a> Lanes<'a> {
         let Some((lane, at, blocked)) = found else {
             return ExecError::Rendezvous(format!("rank {} stopped for no reason", self.rank));
         };
-        if let Some(error) = blocked.and_then(|(conn, _)| wires.trouble(conn)) {
+        if let Some(error) = blocked.and_then(|(conn, ..)| wires.trouble(conn)) {
             return error;
         }
         let peer = |conn: u32| lane.ports.iter().find(|p| p.conn == conn).map_or(lane.rank, |p| p.peer);
         let (what, peer) = match blocked {
-            Some((conn, false)) => ("data from", peer(conn)),
-            Some((conn, true)) => ("credit from", peer(conn)),
+            Some((conn, false, _)) => ("data from", peer(conn)),
+            Some((conn, true, _)) => ("credit from", peer(conn)),
             None => ("another lane of", lane.rank),
         };
         let (channel, step, seconds) = (lane.channel, at as u32, self.patience.as_secs());
@@ -250,7 +257,7 @@ fn conns<'a>(lane: &'a FlatLane, record: &'a Record) -> impl Iterator<Item = (u3
     (0..ports.len()).map(move |end| (lane.ports[usize::from(ports[end])].conn, end >= receives, earlier(end)))
 }
 
-/// The first connection that a record must wait for, and whether it sends there.
-fn blocking(lane: &FlatLane, record: &Record, wires: &Wires) -> Option<(u32, bool)> {
-    conns(lane, record).find(|&(conn, _, ahead)| !wires.ready(conn, ahead)).map(|(conn, sends, _)| (conn, sends))
+/// The first connection that a record must wait for, as [`conns`] has it.
+fn blocking(lane: &FlatLane, record: &Record, wires: &Wires) -> Option<(u32, bool, u64)> {
+    conns(lane, record).find(|&(conn, _, ahead)| !wires.ready(conn, ahead, record.bytes))
 }

@@ -7,9 +7,11 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::alone::{Far, lines};
-use super::device::{Address, Completions, Depths, Done, Memory, Nic, Order, Pair, Remote, Verb};
+use super::device::{Address, Completions, Depths, Done, Nic, Order, Pair, Remote, Verb};
 use super::measured::{Kind, Measured};
+use super::memory::Memory;
 use super::run::Verbs;
+use crate::cuda::driver::Device;
 use crate::exec::ExecError;
 use crate::rendezvous::Group;
 
@@ -89,7 +91,7 @@ impl Verbs {
         told: &mut dyn FnMut(&str),
     ) -> Result<Vec<Measured>, ExecError> {
         let mut rows = Vec::new();
-        let (nics, group) = self.parts();
+        let (nics, gpu, group) = self.parts();
         if group.rank == 0 {
             rows.push(lines(batches));
         }
@@ -100,21 +102,24 @@ impl Verbs {
             for nic in 0..count {
                 let nic = &nics[nic % nics.len()..][..1];
                 for way in [Way::Alone, Way::Relaxed, Way::Far] {
-                    pair(group, nic, peer, way, (quick, batches, patience), &mut rows, told)?;
+                    pair(group, (nic, gpu), peer, way, (quick, batches, patience), &mut rows, told)?;
                 }
             }
             if count > 1 {
-                pair(group, nics, peer, Way::Together, (quick, batches, patience), &mut rows, told)?;
+                pair(group, (nics, gpu), peer, Way::Together, (quick, batches, patience), &mut rows, told)?;
             }
         }
         Ok(rows)
     }
 }
 
+/// NICs, and the GPU whose memory they read and write; of the host where there is none.
+type Ends<'a> = (&'a [Arc<Nic>], Option<&'a Arc<Device>>);
+
 /// Measures rank 0 and one other over these NICs. Every rank calls it.
 fn pair(
     group: &mut Group,
-    nics: &[Arc<Nic>],
+    (nics, gpu): Ends<'_>,
     peer: u32,
     way: Way,
     (quick, batches, patience): (bool, u32, Duration),
@@ -122,14 +127,14 @@ fn pair(
     told: &mut dyn FnMut(&str),
 ) -> Result<(), ExecError> {
     let (rank, takes_part) = (group.rank, group.rank == 0 || group.rank == peer);
-    let far = if way == Way::Far { Far::from(&nics[0].name) } else { None };
+    let far = if way == Way::Far && gpu.is_none() { Far::from(&nics[0].name) } else { None };
     // Where a host has one node, or a NIC is on none, there is nothing to see.
     if way == Way::Far && group.agreed(Ok(u64::from(rank == 0 && far.is_some())))? == 0 {
         return Ok(());
     }
     let order = if way == Way::Relaxed { Order::Relaxed } else { Order::Strict };
     let other = if rank == 0 { peer } else { 0 };
-    let mut link = takes_part.then(|| Link::new(nics, rank, other, order, patience)).transpose();
+    let mut link = takes_part.then(|| Link::new((nics, gpu), rank, other, order, patience)).transpose();
     if way == Way::Relaxed && group.agreed(Ok(u64::from(link.is_err())))? > 0 {
         return Ok(());
     }
@@ -142,7 +147,9 @@ fn pair(
     };
     group.agreed(connected.map(|()| 0))?;
     let name = nics.iter().map(|nic| nic.name.as_str()).collect::<Vec<_>>().join("+");
-    for asked in plan(way, nics.len() as u32, quick) {
+    // No thread sees what arrives in memory of a GPU.
+    let seen = |asked: &Asked| gpu.is_none() || asked.kind != Kind::LatencyWrite;
+    for asked in plan(way, nics.len() as u32, quick).into_iter().filter(seen) {
         for src in [0, peer] {
             // Both directions at once are one measurement.
             if asked.kind == Kind::BandwidthBoth && src != 0 {
@@ -230,7 +237,7 @@ struct Link {
 }
 
 impl Link {
-    fn new(nics: &[Arc<Nic>], rank: u32, peer: u32, order: Order, patience: Duration) -> Result<Self, ExecError> {
+    fn new((nics, gpu): Ends<'_>, rank: u32, peer: u32, order: Order, patience: Duration) -> Result<Self, ExecError> {
         let depth = WINDOW as u32 + SIGNALS as u32;
         let most = MOST_PAIRS.max(nics.len());
         let entries = 2 * depth * most as u32;
@@ -238,7 +245,10 @@ impl Link {
         let depths = Depths { sends: depth, receives: depth };
         let pair = |index: usize| Pair::new(&queues[index % nics.len()], index % nics.len(), depths);
         let pairs: Vec<_> = (0..most).map(pair).collect::<Result<_, _>>()?;
-        let memory = Memory::new(2 * LARGEST, nics, order)?;
+        let memory = match gpu {
+            Some(gpu) => Memory::of_gpu(2 * LARGEST, nics, order, gpu)?.0,
+            None => Memory::new(2 * LARGEST, nics, order)?,
+        };
         Ok(Self {
             rank,
             peer,
@@ -258,7 +268,7 @@ impl Link {
 
     fn hello(&self) -> Hello {
         let address = self.memory.address() + LARGEST as u64;
-        let memory = |pair: &Pair| Remote { address, key: self.memory.remote_key(pair.place) };
+        let memory = |pair: &Pair| Remote { address, key: self.memory.keys(pair.place).1 };
         let memory = self.pairs.iter().map(memory).collect();
         Hello { pairs: self.pairs.iter().map(Pair::address).collect(), memory }
     }

@@ -5,12 +5,15 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::device::Nic;
+use super::device::{Nic, Order};
 use super::lanes::{Buffers, Lanes};
+use super::memory::Memory;
 use super::numbers::Arithmetic;
-use super::options::Options;
+use super::options::{Options, Place};
+use super::reach::Way;
 use super::wires::{End, Wires};
 use crate::check;
+use crate::cuda::driver::{self, Device};
 use crate::exec::{CallToRun, Effort, ExecError, Executor, Sample};
 use crate::flat::Flat;
 use crate::rendezvous::{Group, World};
@@ -28,6 +31,8 @@ const FAREWELL: Duration = Duration::from_secs(20);
 pub struct Verbs {
     group: Group,
     nics: Vec<Arc<Nic>>,
+    /// The GPU whose memory is measured, and how NICs reach it.
+    gpu: Option<(Arc<Device>, Way)>,
     qps: u32,
     launcher: &'static str,
     /// Fails a queue pair after so many runs; for tests of what then happens.
@@ -47,7 +52,7 @@ impl Verbs {
     /// # Errors
     /// No library, no NIC, one that is down.
     pub fn find(options: &Options, local: u32) -> Result<(), ExecError> {
-        nics(options, local).map(|_| ())
+        devices(options, local).map(|_| ())
     }
 
     /// Opens the NICs and meets the other processes, which may take `patience` to come.
@@ -55,18 +60,18 @@ impl Verbs {
     /// # Errors
     /// No library, no NIC, one that is down; at any process. Processes that do not come.
     pub fn open(world: &World, options: &Options, patience: Duration) -> Result<Self, ExecError> {
-        let nics = nics(options, world.local);
-        let mut group = match (Group::join(world, if nics.is_ok() { patience.max(PATIENCE) } else { FAREWELL }), &nics)
-        {
+        let found = devices(options, world.local);
+        let longest = if found.is_ok() { patience.max(PATIENCE) } else { FAREWELL };
+        let mut group = match (Group::join(world, longest), &found) {
             (Ok(group), _) => group,
             // Nobody is there to be told.
-            (Err(_), Err(_)) => return nics.and_then(|_| Err(ExecError::no_schedule())),
+            (Err(_), Err(_)) => return found.and_then(|_| Err(ExecError::no_schedule())),
             (Err(error), Ok(_)) => return Err(error),
         };
         // Our own error says best what to do.
-        let all = group.agreed(nics.as_ref().map(|_| 0).map_err(copy));
-        let (nics, _) = (nics?, all?);
-        Ok(Self { group, nics, qps: options.qps.max(1), launcher: world.launcher, fault: None })
+        let all = group.agreed(found.as_ref().map(|_| 0).map_err(copy));
+        let ((nics, gpu), _) = (found?, all?);
+        Ok(Self { group, nics, gpu, qps: options.qps.max(1), launcher: world.launcher, fault: None })
     }
 
     /// Puts a queue pair of this process into error after so many runs of each schedule, as a NIC does that gave
@@ -75,9 +80,9 @@ impl Verbs {
         self.fault = runs;
     }
 
-    /// Its NICs, and the processes.
-    pub(super) fn parts(&mut self) -> (&[Arc<Nic>], &mut Group) {
-        (&self.nics, &mut self.group)
+    /// Its NICs, the GPU whose memory they are to reach, and the processes.
+    pub(super) fn parts(&mut self) -> (&[Arc<Nic>], Option<&Arc<Device>>, &mut Group) {
+        (&self.nics, self.gpu.as_ref().map(|(gpu, _)| gpu), &mut self.group)
     }
 
     /// Connects all processes for a schedule.
@@ -160,12 +165,14 @@ impl Case<'_> {
         }
     }
 
-    /// Runs so often back to back, all ranks from the same time on: microseconds of one operation. What is in the
-    /// buffers does not matter: an operation in place combines its own result.
+    /// Runs so often back to back, all ranks from the same time on: microseconds of one operation. Where there are
+    /// several, one more goes before that is not timed: ranks do not hear at the same moment that all are there. What is
+    /// in the buffers does not matter: an operation in place combines its own result.
     fn batch(&mut self, group: &mut Group, operations: u32) -> Result<f64, ExecError> {
         group.agreed(Ok(0))?;
+        let first = if operations > 1 { self.once() } else { Ok(()) };
         let begin = Instant::now();
-        let done = (0..operations).try_for_each(|_| self.once());
+        let done = first.and_then(|()| (0..operations).try_for_each(|_| self.once()));
         let time = begin.elapsed();
         self.settle(group, done.map(|()| 0))?;
         Ok(time.as_secs_f64() * 1e6 / f64::from(operations.max(1)))
@@ -180,6 +187,21 @@ fn nics(options: &Options, local: u32) -> Result<Vec<Arc<Nic>>, ExecError> {
     Ok(nics)
 }
 
+/// What a process uses: its NICs, and the GPU whose memory they reach, where that is asked for.
+type Devices = (Vec<Arc<Nic>>, Option<(Arc<Device>, Way)>);
+
+fn devices(options: &Options, local: u32) -> Result<Devices, ExecError> {
+    let nics = nics(options, local)?;
+    if options.memory == Place::Host {
+        return Ok((nics, None));
+    }
+    let mut gpus = driver::open()?;
+    let gpu = gpus.swap_remove(local as usize % gpus.len());
+    // What cannot be registered is said before anything runs.
+    let (_, way) = Memory::of_gpu(1, &nics, Order::Strict, &gpu)?;
+    Ok((nics, Some((gpu, way))))
+}
+
 /// The same error, for the others.
 fn copy(error: &ExecError) -> ExecError {
     ExecError::Rendezvous(error.to_string())
@@ -188,6 +210,10 @@ fn copy(error: &ExecError) -> ExecError {
 impl Executor for Verbs {
     fn run(&mut self, case: &CallToRun<'_>, effort: &Effort) -> Result<Sample, ExecError> {
         let schedule = case.schedule.ok_or_else(ExecError::no_schedule)?;
+        if self.gpu.is_some() {
+            let what = "schedules over RDMA verbs run in memory of the host".to_owned();
+            return Err(ExecError::Refused { what, hint: "leave the GPU out" });
+        }
         let call = &schedule.call;
         if call.ranks != self.group.size {
             let what = format!("the call has {} ranks, the job {} processes", call.ranks, self.group.size);
@@ -217,16 +243,13 @@ impl Executor for Verbs {
 
     fn facts(&self) -> Vec<(&'static str, String)> {
         let nics: Vec<String> = self.nics.iter().map(|nic| nic.words()).collect();
+        let memory = self.gpu.as_ref().map_or_else(
+            || "host memory; no GPU is involved".to_owned(),
+            |(gpu, way)| format!("memory of GPU {} ({}) by {}", gpu.ordinal, gpu.name, way.name()),
+        );
+        let (size, nics, qps) = (self.group.size, nics.join(", "), self.qps);
         vec![
-            (
-                "host",
-                format!(
-                    "{} processes over {}, {} queue pairs a connection, host memory; no GPU is involved",
-                    self.group.size,
-                    nics.join(", "),
-                    self.qps
-                ),
-            ),
+            ("host", format!("{size} processes over {nics}, {qps} queue pairs a connection, {memory}")),
             ("launcher", self.launcher.to_owned()),
         ]
     }

@@ -2,21 +2,29 @@
 //! RDMA, with credits the way back.
 //!
 //! A slice is written into its slot at the receiver with its number as immediate value, by the queue pairs of
-//! its connection in turn. The receiver gives the slot back by a write of no bytes whose immediate value is how
-//! many slices it is done with. Only some sends ask for a completion: as many as free the slots in time.
+//! its connection in turn. A small one goes as lines of LL into a ring of its own, which holds more of them: the
+//! receiver sees it in its memory. The receiver gives slots back by a write to a word of the sender, how many slices
+//! it is done with. Only some writes ask for a completion: as many as free the slots in time.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::device::{Address, Completions, Depths, Done, Memory, Nic, Order, Pair, Remote, Verb};
+use super::device::{Address, Completions, Depths, Done, Nic, Order, Pair, Remote, Verb};
+use super::lines;
+use super::memory::Memory;
 use crate::exec::ExecError;
 use crate::flat::Flat;
 use collcast_sim::schedule::wiring::UNUSED;
 
 /// Bytes that slots are a multiple of: a cache line.
 const LINE: usize = 64;
+/// Small slices that may be under way on a connection. Words about them are rare then: on soft RoCE one takes as long as
+/// a small slice.
+const RING: u64 = 64;
+/// Writes of which one asks for a completion where no slot waits for it.
+const SELDOM: u64 = 16;
 /// Most memory of all slots of a rank.
 const MOST_BYTES: usize = 16 << 30;
 
@@ -26,8 +34,8 @@ pub(crate) struct End {
     conn: u32,
     sends: bool,
     pairs: Vec<Address>,
-    /// Slot 0, as each of the queue pairs reaches it.
-    slots: Vec<Remote>,
+    /// Its memory, as each of the queue pairs reaches it.
+    memory: Vec<Remote>,
 }
 
 /// A queue pair and what it did.
@@ -37,7 +45,9 @@ struct Line {
     end: usize,
     posted: u64,
     completed: u64,
-    arrived: u64,
+    /// The last that asked for a completion, and whether a slot waits for one after it.
+    asked: u64,
+    owes: bool,
 }
 
 /// One end of a connection.
@@ -49,14 +59,18 @@ struct Fifo {
     channel: u32,
     /// Its queue pairs, among the lines.
     lines: std::ops::Range<usize>,
-    /// Slot 0 in our memory: of slices that leave, or of those that arrive.
-    slots: usize,
-    /// Slot 0 of the receiver, as each of the queue pairs reaches it.
+    /// Where its memory begins: slots of slices that leave, or of those that arrive; then the ring, then the word.
+    at: usize,
+    /// That of the other end, as each of the queue pairs reaches it.
     remote: Vec<Remote>,
     /// Slices sent, or consumed.
     moved: u64,
-    /// Slices that the receiver is done with, as the sender knows it: heard by the sender, told by the receiver.
-    credited: u64,
+    /// Slices that the sender was told the receiver is done with; of the receiver alone.
+    told: u64,
+    /// By slot, of a sender: the line and the write that must be done before the slot is ours.
+    held: Vec<(usize, u64)>,
+    /// By slot, of a receiver: the slice that came last, plus 1.
+    arrived: Vec<u64>,
 }
 
 /// All ends of a rank.
@@ -65,6 +79,10 @@ pub(crate) struct Wires {
     rank: u32,
     depth: u64,
     slot: usize,
+    /// Writes that a queue pair has room for.
+    sends: u64,
+    /// Writes of which one asks for a completion where slots wait for it.
+    every: u64,
     lines: Vec<Line>,
     fifos: Vec<Fifo>,
     /// Ends by connection: receiving and sending; a rank is never both.
@@ -85,10 +103,11 @@ impl Wires {
     pub(crate) fn new(flat: &Flat, rank: u32, nics: &[Arc<Nic>], qps: u32) -> Result<Self, ExecError> {
         let depth = u64::from(flat.depth);
         let slot = (flat.largest as usize).max(1).next_multiple_of(LINE);
-        let per_pair = Depths { sends: 2 * flat.depth + 2, receives: flat.depth + 1 };
+        let sends = 2 * depth + RING;
+        let per_pair = Depths { sends: sends as u32, receives: flat.depth + 1 };
         let mut fifos: Vec<Fifo> = Vec::new();
         let mut by_conn = vec![usize::MAX; flat.conns];
-        let room = slot.saturating_mul(flat.depth as usize);
+        let room = slot.saturating_mul(flat.depth as usize).saturating_add(RING as usize * lines::PLACE + LINE);
         for lane in flat.lanes.iter().filter(|lane| lane.rank == rank) {
             for port in lane.ports.iter().filter(|port| port.conn != UNUSED) {
                 let (index, first) = (fifos.len(), fifos.len() * qps as usize);
@@ -99,10 +118,12 @@ impl Wires {
                     peer: port.peer,
                     channel: lane.channel,
                     lines: first..first + qps as usize,
-                    slots: index.saturating_mul(room),
+                    at: index.saturating_mul(room),
                     remote: Vec::new(),
                     moved: 0,
-                    credited: 0,
+                    told: 0,
+                    held: vec![(first, 0); flat.depth as usize],
+                    arrived: vec![0; flat.depth as usize],
                 });
             }
         }
@@ -127,20 +148,22 @@ impl Wires {
             for index in 0..qps as usize {
                 let place = place(fifo, index);
                 let pair = Pair::new(&queues[place], place, per_pair)?;
-                lines.push(Line { pair, end, posted: 0, completed: 0, arrived: 0 });
+                lines.push(Line { pair, end, posted: 0, completed: 0, asked: 0, owes: false });
             }
         }
-        Ok(Self { rank, depth, slot, lines, fifos, by_conn, queues, memory, untold: Vec::new(), done: Vec::new() })
+        let every = (depth / (2 * u64::from(qps))).max(1);
+        let (untold, done) = (Vec::new(), Vec::new());
+        Ok(Self { rank, depth, slot, sends, every, lines, fifos, by_conn, queues, memory, untold, done })
     }
 
     /// What the other ends must know.
     pub(crate) fn ends(&self) -> Vec<End> {
         let end = |fifo: &Fifo| {
             let lines = &self.lines[fifo.lines.clone()];
-            let address = self.memory.address() + fifo.slots as u64;
-            let slots = lines.iter().map(|l| Remote { address, key: self.memory.remote_key(l.pair.place) });
+            let address = self.memory.address() + fifo.at as u64;
+            let memory = lines.iter().map(|l| Remote { address, key: self.memory.keys(l.pair.place).1 });
             let pairs = lines.iter().map(|l| l.pair.address()).collect();
-            End { conn: fifo.conn, sends: fifo.sends, pairs, slots: slots.collect() }
+            End { conn: fifo.conn, sends: fifo.sends, pairs, memory: memory.collect() }
         };
         self.fifos.iter().map(end).collect()
     }
@@ -153,21 +176,20 @@ impl Wires {
         for at in 0..self.fifos.len() {
             let fifo = &self.fifos[at];
             let other = ends.iter().find(|end| end.conn == fifo.conn && end.sends != fifo.sends);
-            let other = other.filter(|end| end.pairs.len() == fifo.lines.len() && end.slots.len() == end.pairs.len());
+            let other = other.filter(|end| end.pairs.len() == fifo.lines.len() && end.memory.len() == end.pairs.len());
             let Some(other) = other else {
                 let what = format!("rank {} does not know its end of connection {}", fifo.peer, fifo.conn);
                 return Err(ExecError::Rendezvous(what));
             };
-            for (index, (line, address)) in fifo.lines.clone().zip(&other.pairs).enumerate() {
+            for (line, address) in fifo.lines.clone().zip(&other.pairs) {
                 let pair = &self.lines[line].pair;
                 pair.connect(address, patience).map_err(|error| self.broken(line, &error.to_string()))?;
-                // Slices to the receiver by all pairs in turn; credits to the sender by the first.
-                let receives = if !fifo.sends || index == 0 { self.depth + 1 } else { 0 };
-                for _ in 0..receives {
+                // What the receiver writes, the sender sees in its memory.
+                for _ in 0..if fifo.sends { 0 } else { self.depth + 1 } {
                     pair.post_receive((line as u64) << 32, None)?;
                 }
             }
-            self.fifos[at].remote.clone_from(&other.slots);
+            self.fifos[at].remote.clone_from(&other.memory);
         }
         Ok(())
     }
@@ -181,65 +203,128 @@ impl Wires {
         fifo.lines.len() as u64
     }
 
-    /// Whether the slice after `ahead` more has arrived, or has a free slot.
-    pub(crate) fn ready(&self, conn: u32, ahead: u64) -> bool {
-        let fifo = self.fifo(conn);
-        let (slice, qps) = (fifo.moved + ahead, self.qps(fifo));
-        let line = &self.lines[fifo.lines.start + (slice % qps) as usize];
-        if !fifo.sends {
-            let credit = &self.lines[fifo.lines.start];
-            return line.arrived > slice / qps && credit.posted - credit.completed + ahead < 2 * self.depth;
-        }
-        if slice - fifo.credited >= self.depth {
-            return false;
-        }
-        // The slot is ours again once the NIC is done with what it held.
-        let Some(before) = slice.checked_sub(self.depth) else { return true };
-        self.lines[fifo.lines.start + (before % qps) as usize].completed > before / qps
+    /// Slices that the receiver says it is done with.
+    fn credited(&self, fifo: &Fifo) -> u64 {
+        self.memory.word(self.word_at(fifo))
     }
 
-    /// The slot of the slice after `ahead` more.
-    pub(crate) fn slot(&mut self, conn: u32, ahead: u64, bytes: usize) -> *mut u8 {
+    /// Whether the slice after `ahead` more, of so many bytes, has arrived, or has a free slot.
+    pub(crate) fn ready(&self, conn: u32, ahead: u64, bytes: u32) -> bool {
         let fifo = self.fifo(conn);
-        let at = self.slot_at(fifo, fifo.moved + ahead);
-        self.memory.bytes_mut(at, bytes).as_mut_ptr()
+        let slice = fifo.moved + ahead;
+        let posts = if fifo.sends { slice % self.qps(fifo) } else { 0 };
+        let line = &self.lines[fifo.lines.start + posts as usize];
+        if line.posted - line.completed + ahead >= self.sends {
+            return false;
+        }
+        let slot = (slice % self.depth) as usize;
+        if fifo.sends {
+            // The slot is ours again once the NIC is done with what it held.
+            let (line, post) = fifo.held[slot];
+            let most = if lines::small(bytes) { RING } else { self.depth };
+            slice.saturating_sub(self.credited(fifo)) < most && self.lines[line].completed >= post
+        } else if lines::small(bytes) {
+            let flag = lines::flag(slice);
+            self.ring(fifo, slice, bytes).all(|line| lines::whole(line, flag))
+        } else {
+            fifo.arrived[slot] == slice + 1
+        }
+    }
+
+    /// Before a receiver waits for the slice after `ahead` more: tells the sender of slots without which it cannot send it.
+    ///
+    /// # Errors
+    /// A queue pair that is in error.
+    pub(crate) fn wait(&mut self, conn: u32, ahead: u64, bytes: u32) -> Result<(), ExecError> {
+        let index = self.by_conn[conn as usize];
+        let fifo = &self.fifos[index];
+        if !lines::small(bytes) && fifo.moved > fifo.told && fifo.moved + ahead - fifo.told >= self.depth {
+            return self.credit(index);
+        }
+        Ok(())
+    }
+
+    /// The slot of the slice after `ahead` more, with what has arrived in it.
+    pub(crate) fn slot(&mut self, conn: u32, ahead: u64, bytes: u32) -> *mut u8 {
+        let fifo = &self.fifos[self.by_conn[conn as usize]];
+        let slice = fifo.moved + ahead;
+        let at = self.slot_at(fifo, slice);
+        if !fifo.sends && lines::small(bytes) {
+            let first = self.ring_at(fifo, slice);
+            let mut words = [0; lines::MOST];
+            let words = &mut words[..lines::count(bytes)];
+            words.iter_mut().zip(0..).for_each(|(word, line)| *word = self.memory.word(first + 8 * line));
+            lines::unpack(words, self.memory.bytes_mut(at, bytes as usize));
+        }
+        self.memory.bytes_mut(at, bytes as usize).as_mut_ptr()
     }
 
     fn slot_at(&self, fifo: &Fifo, slice: u64) -> usize {
-        fifo.slots + (slice % self.depth) as usize * self.slot
+        fifo.at + (slice % self.depth) as usize * self.slot
+    }
+
+    /// The place of a small slice.
+    fn ring_at(&self, fifo: &Fifo, slice: u64) -> usize {
+        fifo.at + self.depth as usize * self.slot + (slice % RING) as usize * lines::PLACE
+    }
+
+    /// The word that a receiver tells its sender.
+    fn word_at(&self, fifo: &Fifo) -> usize {
+        fifo.at + self.depth as usize * self.slot + RING as usize * lines::PLACE
+    }
+
+    /// The lines of a small slice, as they are now.
+    fn ring(&self, fifo: &Fifo, slice: u64, bytes: u32) -> impl Iterator<Item = u64> {
+        let at = self.ring_at(fifo, slice);
+        (0..lines::count(bytes)).map(move |line| self.memory.word(at + 8 * line))
     }
 
     /// Sends the next slice, which is in its slot.
     ///
     /// # Errors
-    /// A queue pair that is in error.
+    /// A queue pair that is in error; a receiver that gave back what it was not sent.
     pub(crate) fn send(&mut self, conn: u32, bytes: u32) -> Result<(), ExecError> {
         let index = self.by_conn[conn as usize];
         let fifo = &self.fifos[index];
-        let (slice, qps) = (fifo.moved, self.qps(fifo));
-        let place = (slice % qps) as usize;
-        let (at, line) = (self.slot_at(fifo, slice), fifo.lines.start + place);
-        let to = fifo.remote[place];
-        let to = Remote { address: to.address + (at - fifo.slots) as u64, ..to };
-        let every = (self.depth / (2 * qps)).max(1);
-        self.post(line, Verb::WriteImmediate(to, slice as u32), (at, bytes), every)?;
-        self.fifos[index].moved += 1;
+        let (slice, start) = (fifo.moved, fifo.at);
+        let place = (slice % self.qps(fifo)) as usize;
+        let (slot, line, to) = (self.slot_at(fifo, slice), fifo.lines.start + place, fifo.remote[place]);
+        let credited = self.credited(fifo);
+        if credited > slice {
+            return Err(self.broken(line, &format!("it gave back {credited} slots, which were not sent")));
+        }
+        let to = |at: usize| Remote { address: to.address + (at - start) as u64, ..to };
+        let (verb, at, length) = if lines::small(bytes) {
+            let at = self.ring_at(fifo, slice);
+            let packed = lines::pack(self.memory.bytes_mut(slot, bytes as usize), lines::flag(slice));
+            let count = lines::count(bytes);
+            packed[..count].iter().zip(0..).for_each(|(&line, place)| self.memory.set_word(at + 8 * place, line));
+            (Verb::Write(to(at)), at, 8 * count as u32)
+        } else {
+            (Verb::WriteImmediate(to(slot), slice as u32), slot, bytes)
+        };
+        let holds = !self.lines[line].pair.inlines(length);
+        self.post(line, verb, (at, length), holds)?;
+        let (post, fifo) = (self.lines[line].posted, &mut self.fifos[index]);
+        fifo.held[(slice % self.depth) as usize] = if holds { (line, post) } else { (line, 0) };
+        fifo.moved += 1;
         Ok(())
     }
 
-    /// Gives the oldest slot back. The sender is told at once where half of its slots are to be told of, else by
-    /// [`Self::tell`], before this rank sleeps: one word tells of several slots, and costs as much as a small slice.
+    /// Gives the oldest slot back, of a slice of so many bytes. The sender is told at once where half of its slots are
+    /// to be told of, else by [`Self::tell`], before this rank sleeps: one word tells of several slots.
     ///
     /// # Errors
     /// A queue pair that is in error.
-    pub(crate) fn free(&mut self, conn: u32) -> Result<(), ExecError> {
+    pub(crate) fn free(&mut self, conn: u32, bytes: u32) -> Result<(), ExecError> {
         let index = self.by_conn[conn as usize];
         let fifo = &mut self.fifos[index];
         fifo.moved += 1;
-        if fifo.moved - fifo.credited >= (self.depth / 2).max(1) {
+        let slots = if lines::small(bytes) { RING } else { self.depth };
+        if fifo.moved - fifo.told >= (slots / 2).max(1) {
             return self.credit(index);
         }
-        if fifo.moved - fifo.credited == 1 {
+        if fifo.moved - fifo.told == 1 {
             self.untold.push(index);
         }
         Ok(())
@@ -251,7 +336,7 @@ impl Wires {
     /// A queue pair that is in error.
     pub(crate) fn tell(&mut self) -> Result<(), ExecError> {
         while let Some(index) = self.untold.pop() {
-            if self.fifos[index].moved > self.fifos[index].credited {
+            if self.fifos[index].moved > self.fifos[index].told {
                 self.credit(index)?;
             }
         }
@@ -259,19 +344,29 @@ impl Wires {
     }
 
     fn credit(&mut self, index: usize) -> Result<(), ExecError> {
+        let at = self.word_at(&self.fifos[index]);
         let fifo = &mut self.fifos[index];
-        fifo.credited = fifo.moved;
-        let (line, done, to) = (fifo.lines.start, fifo.moved as u32, fifo.remote[0]);
-        self.post(line, Verb::WriteImmediate(to, done), (0, 0), (self.depth / 2).max(1))
+        fifo.told = fifo.moved;
+        let (line, told, to) = (fifo.lines.start, fifo.moved, fifo.remote[0]);
+        let to = Remote { address: to.address + (at - fifo.at) as u64, ..to };
+        // Where a NIC cannot take the word at once, it may send a later one twice.
+        self.memory.set_word(at, told);
+        self.post(line, Verb::Write(to), (at, 8), false)
     }
 
-    fn post(&mut self, line: usize, verb: Verb, (at, bytes): (usize, u32), every: u64) -> Result<(), ExecError> {
-        let Line { pair, posted, .. } = &self.lines[line];
+    /// Posts a write; whether it holds memory of ours until it is done.
+    fn post(&mut self, line: usize, verb: Verb, (at, bytes): (usize, u32), holds: bool) -> Result<(), ExecError> {
+        let Line { pair, posted, asked, owes, .. } = &mut self.lines[line];
         let number = (line as u64) << 32 | u64::from(*posted as u32);
-        let signalled = (posted + 1).is_multiple_of(every);
-        pair.post(verb, (&self.memory, at, bytes), number, signalled)
-            .map_err(|error| self.broken(line, &error.to_string()))?;
-        self.lines[line].posted += 1;
+        *owes |= holds;
+        let signalled = *posted + 1 - *asked >= if *owes { self.every } else { SELDOM };
+        if let Err(error) = pair.post(verb, (&self.memory, at, bytes), number, signalled) {
+            return Err(self.broken(line, &error.to_string()));
+        }
+        *posted += 1;
+        if signalled {
+            (*asked, *owes) = (*posted, false);
+        }
         Ok(())
     }
 
@@ -299,22 +394,16 @@ impl Wires {
                 let behind = (line.posted as u32).wrapping_sub((number as u32).wrapping_add(1));
                 line.completed = line.posted - u64::from(behind);
             }
-            Done::Arrived(immediate, bytes) if fifo.sends => {
-                let more = immediate.wrapping_sub(fifo.credited as u32);
-                let credited = fifo.credited + u64::from(more);
-                if bytes > 0 || credited > fifo.moved {
-                    return Err(self.broken(index, &format!("it gave back {credited} slots, which were not sent")));
-                }
-                fifo.credited = credited;
-                line.pair.post_receive((index as u64) << 32, None)?;
-            }
             Done::Arrived(immediate, _) => {
-                let place = (index - fifo.lines.start) as u64;
-                let slice = line.arrived * fifo.lines.len() as u64 + place;
-                if immediate != slice as u32 {
-                    return Err(self.broken(index, &format!("slice {immediate} came in place of {}", slice as u32)));
+                let ahead = u64::from(immediate.wrapping_sub(fifo.moved as u32));
+                let slice = fifo.moved + ahead;
+                let slot = (slice % self.depth) as usize;
+                let place = (slice % fifo.lines.len() as u64) as usize;
+                let awaited = !fifo.sends && ahead < self.depth && place == index - fifo.lines.start;
+                if !awaited || fifo.arrived[slot] > slice {
+                    return Err(self.broken(index, &format!("slice {immediate} came, which was not awaited")));
                 }
-                line.arrived += 1;
+                fifo.arrived[slot] = slice + 1;
                 line.pair.post_receive((index as u64) << 32, None)?;
             }
             Done::Failed(words, vendor) => {

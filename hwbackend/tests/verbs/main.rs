@@ -92,9 +92,14 @@ fn check_exact(ranks: u32, qps: u32, schedules: &[Schedule]) {
 
 /// A schedule in small chunks, so that FIFOs are filled several times.
 fn small(call: &Call, algorithm: Algorithm, protocol: Protocol, order: &Order) -> Option<Schedule> {
+    in_chunks(call, algorithm, protocol, order, 8)
+}
+
+/// The same in chunks of so many grains.
+fn in_chunks(call: &Call, algorithm: Algorithm, protocol: Protocol, order: &Order, grains: u64) -> Option<Schedule> {
     let limits = Limits { channels: 2, exact_channels: true, ..Limits::default() };
     let mut plan = Plan::new(call, algorithm, protocol, &limits);
-    (plan.chunk, plan.min_slice) = (plan.grain * 8, plan.grain);
+    (plan.chunk, plan.min_slice) = (plan.grain * grains, plan.grain);
     if algorithm == Algorithm::Direct {
         plan.per_channel = call.count.div_ceil(u64::from(plan.channels_per_peer)).max(1);
     }
@@ -134,6 +139,26 @@ fn every_algorithm_is_exact() {
         check_exact(ranks, if ranks == 3 { 3 } else { 1 }, &schedules);
     }
     println!("{ran} schedules were exact");
+}
+
+/// Goal: slices that go as lines of LL and larger ones take turns on a connection, many more than are under way at once,
+/// over one queue pair and several.
+#[test]
+fn small_and_large_slices_take_turns() {
+    let of = |collective: Collective, grains: u64| {
+        let mut call = Call::of_size(collective, 2, Bytes(0), DataType::Float32);
+        call.count = 4 * 997 + grains;
+        in_chunks(&call, Algorithm::Ring, Protocol::Ll, &Order::grid(2, 1), grains).unwrap()
+    };
+    let all = |collective| (1..=9).map(move |grains| of(collective, grains));
+    let schedules: Vec<Schedule> = all(Collective::Broadcast).chain(all(Collective::AllReduce)).collect();
+    let flat: Vec<Flat> = schedules.iter().map(|schedule| Flat::new(schedule).unwrap()).collect();
+    let bytes = || flat.iter().flat_map(|flat| &flat.lanes[0].records).map(|record| record.bytes);
+    let small = bytes().filter(|&bytes| bytes <= 32).count();
+    assert!(small > 300 && bytes().count() > small + 300, "{small} of {}", bytes().count());
+    if can_run() {
+        [1, 3].into_iter().for_each(|qps| check_exact(2, qps, &schedules));
+    }
 }
 
 /// Random algorithms of each number of ranks.
