@@ -66,7 +66,7 @@ pub fn read(text: &str) -> Result<Report, NoResult> {
     report.verdict = verdict(&take("verdict"));
     for (key, columns) in order {
         let Some(value) = all.remove(&key) else { continue };
-        match table(&key, &value, columns) {
+        match table(&key, &value, &columns) {
             Some(table) => report.tables.push(table),
             None => {
                 report.extra.insert(key, value);
@@ -157,7 +157,7 @@ fn verdict(value: &Value) -> Option<Verdict> {
 }
 
 /// Rows of one shape; none where a value is something else.
-fn table(name: &str, value: &Value, keys: Vec<String>) -> Option<Table> {
+fn table(name: &str, value: &Value, keys: &[String]) -> Option<Table> {
     let rows: Vec<&Map<String, Value>> = value.as_array()?.iter().map(Value::as_object).collect::<Option<_>>()?;
     let plain = |value: &Value| !value.is_array() && !value.is_object();
     if rows.is_empty() || keys.len() > COLUMNS_MAX || !rows.iter().all(|row| row.values().all(plain)) {
