@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use collcast_hwbackend::read::ReadReport;
 use collcast_sim::doctor::{Case, Cause, Diagnosis, Examination, Fault, Finding, Point, where_scaling_breaks};
@@ -84,7 +85,7 @@ pub fn diagnose(site: &Site, measured: &ReadReport, watch: &Watch) -> Result<Out
     let judged = judge(measured, (&site.topology, &site.profile), launch, false, watch)?;
     let runs = health::runs_of(&judged.rows, &site.topology, &site.profile);
     let state = health::judge(&runs, Limits::default()).state;
-    Ok(examine(&judged.rows, &site.topology, &site.profile, state))
+    Ok(examine(&judged.rows, &site.topology, &site.profile, state, watch))
 }
 
 /// Times of one collective over sizes, and the machine whose first ranks they are of.
@@ -115,15 +116,23 @@ const TOLD_APART: usize = 3;
 const SIZES: usize = 13;
 /// The same of a run whose sizes take long to simulate.
 const SIZES_MIN: usize = 5;
+/// Times that an examination asks for curves: of other constants, of all faults at few sizes, of some at the others.
+const ASKED: usize = 3;
 /// What all causes of a run take to simulate, in times of its forecasts: 0.5 (reduce) to 14 (all-reduce) were seen over 64
 /// ranks of `dgx-h100`.
 const CAUSES: u64 = 5;
 
 /// Looks into every run that is not as expected. What it finds is an error where the machine is slow by its `state`: how
 /// slow it is counts, and not whether its cause has a name. Where that cannot tell, a cause that is certain is an error.
-pub(crate) fn examine(judged: &[Judged<'_>], topology: &Topology, profile: &Profile, state: State) -> Outcome {
+pub(crate) fn examine(
+    judged: &[Judged<'_>],
+    topology: &Topology,
+    profile: &Profile,
+    state: State,
+    watch: &Watch,
+) -> Outcome {
     let rows = runs(judged, topology);
-    let mut outcome = look_into(rows.iter().map(|r| &r.run), profile, state);
+    let mut outcome = look_into(rows.iter().map(|r| &r.run), profile, state, watch);
     outcome.anomalies.extend(members(&health::runs_of(judged, topology, profile)));
     outcome.anomalies.extend(scaling(&rows));
     outcome.anomalies.extend(rows.iter().filter_map(in_place));
@@ -131,8 +140,8 @@ pub(crate) fn examine(judged: &[Judged<'_>], topology: &Topology, profile: &Prof
 }
 
 /// The same of runs, each for itself.
-pub(crate) fn examine_runs(runs: &[Run<'_>], profile: &Profile, state: State) -> Outcome {
-    look_into(runs.iter(), profile, state).concluded(state)
+pub(crate) fn examine_runs(runs: &[Run<'_>], profile: &Profile, state: State, watch: &Watch) -> Outcome {
+    look_into(runs.iter(), profile, state, watch).concluded(state)
 }
 
 impl Outcome {
@@ -148,7 +157,7 @@ impl Outcome {
     }
 }
 
-fn look_into<'r>(runs: impl Iterator<Item = &'r Run<'r>>, profile: &Profile, state: State) -> Outcome {
+fn look_into<'r>(runs: impl Iterator<Item = &'r Run<'r>>, profile: &Profile, state: State, watch: &Watch) -> Outcome {
     let mut suspects: Vec<&Run<'_>> = runs.filter(|r| r.case.is_suspect()).collect();
     suspects.sort_by(|a, b| excess(b).total_cmp(&excess(a)));
     let mut left_out = suspects.len().saturating_sub(RUNS_MAX);
@@ -156,7 +165,8 @@ fn look_into<'r>(runs: impl Iterator<Item = &'r Run<'r>>, profile: &Profile, sta
     let mut found = Vec::new();
     let mut failed = BTreeSet::new();
     let mut work = 0;
-    for run in suspects {
+    let all = suspects.len();
+    for (index, run) in suspects.into_iter().enumerate() {
         if work >= WORK_MAX {
             left_out += 1;
             continue;
@@ -166,10 +176,22 @@ fn look_into<'r>(runs: impl Iterator<Item = &'r Run<'r>>, profile: &Profile, sta
             case = case.thinned(SIZES_MIN);
         }
         let Ok(examination) = Examination::new(case, &run.topology, profile) else { continue };
+        let (watch, most) = (watch.one_of(index, all), examination.most_times());
+        let (mut asked, done) = (0, AtomicUsize::new(0));
         // A cause that cannot be simulated is left out, and said.
         let curves = |faults: &[Fault], sizes: &[usize]| -> Vec<(Fault, Vec<f64>)> {
-            let tried: Vec<_> =
-                faults.par_iter().map(|&fault| (fault, examination.simulate(fault, sizes, profile))).collect();
+            asked += 1;
+            if asked == ASKED {
+                // What no fault promises is left out.
+                done.store(most.saturating_sub(faults.len() * sizes.len()), Ordering::Relaxed);
+            }
+            let tried = faults.par_iter().map(|&fault| {
+                let curve = examination.simulate(fault, sizes, profile);
+                let times = done.fetch_add(sizes.len(), Ordering::Relaxed) + sizes.len();
+                watch.share(times as f64 / most.max(1) as f64);
+                (fault, curve)
+            });
+            let tried: Vec<_> = tried.collect();
             let kept = |(fault, curve): (Fault, Result<Option<Vec<f64>>, _>)| match curve {
                 Ok(curve) => Some((fault, curve?)),
                 Err(error) => {

@@ -341,7 +341,7 @@ fn hosts_by_kind(topology: &Topology) -> String {
 }
 
 /// What a profile rests on, without the command that made it, which names every file.
-fn made_of(evidence: &str) -> String {
+pub(crate) fn made_of(evidence: &str) -> String {
     let fitted = evidence.strip_prefix("collcast calibrate ").and_then(|command| command.split_once(": "));
     fitted.map_or_else(|| evidence.to_owned(), |(_, rows)| format!("fitted to {rows}"))
 }

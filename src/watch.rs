@@ -3,12 +3,17 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use collcast_sim::engine::{Far, Teller};
+
 use crate::error::Error;
 
 /// Told of progress: how many parts are done, and how many there are.
 type Progress = dyn Fn(usize, usize) + Send + Sync;
 /// Told what is done, as a line.
 type Stage = dyn Fn(&str) + Send + Sync;
+
+/// Parts that an answer has whose progress is a share.
+const SHARES: usize = 1000;
 
 /// Follows a long answer and may stop it. By itself it does neither.
 ///
@@ -73,6 +78,48 @@ impl Watch {
             .clone()
             .map(|told| -> Arc<Progress> { Arc::new(move |done, all| told(index * all + done, answers * all)) });
         Self { progress, ..self.clone() }
+    }
+
+    /// A share of an answer is done, 0 to 1.
+    pub(crate) fn share(&self, done: f64) {
+        if let Some(progress) = &self.progress {
+            progress((done.clamp(0.0, 1.0) * SHARES as f64) as usize, SHARES);
+        }
+    }
+
+    /// So many files are read, of all.
+    pub(crate) fn files(&self, done: usize, all: usize) {
+        if let Some(progress) = &self.progress {
+            progress(done, all);
+        }
+    }
+
+    /// Follows simulations that come one after the other, each for itself.
+    pub(crate) fn of_each_run(&self) -> Teller {
+        if self.progress.is_none() {
+            return Teller::default();
+        }
+        let watch = self.clone();
+        Teller::new(move |far| match far {
+            // Who wants to stop is heard where the answer looks.
+            Far::Begins(what) => drop(watch.stage(what)),
+            Far::Share(done) => watch.share(done),
+        })
+    }
+
+    /// Follows so many simulations that come one after the other, as one answer.
+    pub(crate) fn of_runs(&self, all: usize) -> Teller {
+        if self.progress.is_none() {
+            return Teller::default();
+        }
+        let (watch, begun) = (self.clone(), AtomicUsize::new(0));
+        Teller::new(move |far| {
+            let (over, of_next) = match far {
+                Far::Begins(_) => (begun.fetch_add(1, Ordering::Relaxed), 0.0),
+                Far::Share(done) => (begun.load(Ordering::Relaxed).saturating_sub(1), done),
+            };
+            watch.share((over as f64 + of_next) / all.max(1) as f64);
+        })
     }
 
     /// A stage is done.

@@ -152,6 +152,22 @@ fn long_answers_say_how_far_they_are() {
     assert!(!err.contains("simulating layouts"), "{err}");
 }
 
+/// Goal: one long simulation, the changes of a scenario and the search for a cause say their share and what is left.
+#[test]
+fn long_simulations_say_how_far_they_are() {
+    // Each takes a core some seconds; a faster one sees fewer lines, not none.
+    for (args, doing) in [
+        ("simulate dgx-h100 --nodes 512 -s 1G --algorithm tree", "simulating the call ["),
+        ("simulate megatron-128", "trying what would help ["),
+        ("validate tests/data/published/nebius_h100_2n_allreduce.csv", "looking for the cause ["),
+    ] {
+        let Some(text) = on_a_terminal(args, &[("NO_COLOR", "1")]) else { return };
+        let counted = |line: &&str| line.contains(doing) && line.contains("%, about ") && line.contains(" left");
+        assert!(text.split('\r').any(|line| counted(&line)), "{args}: {doing}: {text:?}");
+        assert!(!left(&text).contains("about "), "it stays: {text:?}");
+    }
+}
+
 /// Goal: `--quiet` means the same everywhere: the same on stdout, nothing on stderr, the same exit code; errors stay.
 #[test]
 fn quiet_leaves_nothing_but_errors() {

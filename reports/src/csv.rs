@@ -4,7 +4,8 @@
 //! [`PREDICTED`] for forecasts. Numbers keep all their digits (the shortest text that reads
 //! back to the same value), so that a small rate does not become 0.00.
 
-use collcast_sim::text::one_line;
+use ::csv::QuoteStyle;
+use collcast_sim::text::{no_commands, one_line};
 
 use crate::model::{Cell, Report, Table};
 
@@ -43,21 +44,36 @@ fn body(table: &Table) -> String {
     if table.columns.is_empty() {
         return String::new();
     }
+    let keys = table.columns.iter().map(|column| column.key.to_string()).collect();
+    let mut out = lines(QuoteStyle::Necessary, std::iter::once(keys));
+    for alike in table.rows.chunk_by(|a, b| is_command(a) == is_command(b)) {
+        // Quotes are in front of what a log would take for a command.
+        let style = if is_command(&alike[0]) { QuoteStyle::Always } else { QuoteStyle::Necessary };
+        out += &lines(style, alike.iter().map(|row| table.cells(row).map(|(_, cell)| text(cell)).collect()));
+    }
+    out
+}
+
+fn lines(style: QuoteStyle, rows: impl Iterator<Item = Vec<String>>) -> String {
     let mut writer = ::csv::WriterBuilder::new()
         .comment(Some(b'#')) // Quotes a first cell that would read as a comment.
+        .quote_style(style)
         .from_writer(Vec::new());
-    let mut written = writer.write_record(table.columns.iter().map(|c| c.key.as_bytes()));
-    for row in &table.rows {
-        written = written.and_then(|()| writer.write_record(table.cells(row).map(|(_, c)| text(c))));
-    }
+    let written = { rows }.try_for_each(|row| writer.write_record(row));
     // Writing to memory, with one cell for each column, has no way to fail.
     debug_assert!(written.is_ok(), "{written:?}");
-    let bytes = writer.into_inner().unwrap_or_default();
-    String::from_utf8(bytes).unwrap_or_default()
+    String::from_utf8(writer.into_inner().unwrap_or_default()).unwrap_or_default()
+}
+
+/// Whether a row would begin like a command to GitHub Actions.
+fn is_command(row: &[Cell]) -> bool {
+    matches!(row.first(), Some(Cell::Text(text)) if text.trim_start().starts_with("::"))
 }
 
 fn text(cell: &Cell) -> String {
     match cell {
+        // Quotes are before its first line alone.
+        Cell::Text(text) if text.contains('\n') => no_commands(text),
         Cell::Text(text) => text.clone(),
         Cell::Int(value) => value.to_string(),
         Cell::Float { value, .. } if value.is_finite() => value.to_string(),

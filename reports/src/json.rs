@@ -37,7 +37,8 @@ pub fn render(report: &Report) -> String {
         add(&mut fields, key, value.to_string());
     }
     let fields: Vec<String> = fields.iter().map(|(key, value)| format!("  {}: {value}", string(key))).collect();
-    format!("{{\n{}\n}}\n", fields.join(",\n"))
+    // Within strings alone; as they are, a CI system takes them for commands (`##[error]`).
+    format!("{{\n{}\n}}\n", fields.join(",\n")).replace("##", "\\u0023#")
 }
 
 /// A key appears once: what came first stays.

@@ -32,6 +32,9 @@ pub struct Report {
     pub figures: Vec<Figure>,
     /// The closing line.
     pub verdict: Option<Verdict>,
+    /// What a page begins with in place of the verdict's first statement: the same for someone who decides and does not
+    /// know the field's terms; empty for none.
+    pub lead: String,
     /// Values of the contract that are not tables; written to JSON only. A key that the
     /// report itself or a table uses is dropped in favour of those.
     pub extra: Map<String, Value>,
@@ -100,6 +103,9 @@ pub struct Table {
     /// Evidence behind another table: folded away where a format can fold.
     pub detail: bool,
 }
+
+/// Bytes that no call has: a range of sizes up to here has no end.
+const END: i128 = 1 << 62;
 
 /// A column of a [`Table`].
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -248,6 +254,7 @@ impl Column {
     /// A cell of it as people read it: sizes in binary units.
     pub(crate) fn shown(&self, cell: &Cell) -> String {
         match cell {
+            Cell::Int(value) if self.is_size() && *value >= END => "end".to_owned(),
             Cell::Int(value) if self.is_size() => {
                 u64::try_from(*value).map_or_else(|_| value.to_string(), |bytes| Bytes(bytes).about())
             }

@@ -1,7 +1,11 @@
 //! A result of a command, read back from its JSON: what [`crate::json`] wrote, with keys for headings.
 
+use std::collections::BTreeSet;
 use std::fmt;
+use std::marker::PhantomData;
 
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
 use crate::model::{Align, Cell, Column, Input, Report, Status, Table, Verdict};
@@ -41,7 +45,9 @@ impl std::error::Error for NoResult {}
 /// # Errors
 /// [`NoResult`].
 pub fn read(text: &str) -> Result<Report, NoResult> {
-    let mut all: Map<String, Value> = serde_json::from_str(text).map_err(NoResult::Syntax)?;
+    let Pairs(parts): Pairs<Part> = serde_json::from_str(text).map_err(NoResult::Syntax)?;
+    let order: Vec<(String, Vec<String>)> = parts.iter().map(|(key, part)| (key.clone(), part.keys())).collect();
+    let mut all: Map<String, Value> = parts.into_iter().map(|(key, part)| (key, part.value())).collect();
     let schema = all.remove("schema").and_then(|schema| Some(schema.as_str()?.to_owned()));
     let of = |kind: &&str| schema.as_deref() == Some(&format!("collcast/{kind}/1"));
     let Some(kind) = KINDS.into_iter().find(of) else { return Err(NoResult::Schema(schema)) };
@@ -58,8 +64,9 @@ pub fn read(text: &str) -> Result<Report, NoResult> {
     report.assumptions = lines(&take("assumptions"));
     report.warnings = lines(&take("warnings"));
     report.verdict = verdict(&take("verdict"));
-    for (key, value) in all {
-        match table(&key, &value) {
+    for (key, columns) in order {
+        let Some(value) = all.remove(&key) else { continue };
+        match table(&key, &value, &columns) {
             Some(table) => report.tables.push(table),
             None => {
                 report.extra.insert(key, value);
@@ -67,6 +74,63 @@ pub fn read(text: &str) -> Result<Report, NoResult> {
         }
     }
     Ok(report)
+}
+
+/// An object with its keys in the order of the text, which is that of a table's columns.
+struct Pairs<V>(Vec<(String, V)>);
+
+impl<'de, V: Deserialize<'de>> Deserialize<'de> for Pairs<V> {
+    fn deserialize<D: Deserializer<'de>>(text: D) -> Result<Self, D::Error> {
+        text.deserialize_map(InOrder(PhantomData))
+    }
+}
+
+/// Reads [`Pairs`].
+struct InOrder<V>(PhantomData<V>);
+
+impl<'de, V: Deserialize<'de>> Visitor<'de> for InOrder<V> {
+    type Value = Pairs<V>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pairs<V>, A::Error> {
+        let mut pairs = Vec::new();
+        while let Some(pair) = map.next_entry()? {
+            pairs.push(pair);
+        }
+        Ok(Pairs(pairs))
+    }
+}
+
+/// A part of a result.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Part {
+    Rows(Vec<Pairs<Value>>),
+    Other(Value),
+}
+
+impl Part {
+    /// The keys of all rows, in the order in which they come.
+    fn keys(&self) -> Vec<String> {
+        let Self::Rows(rows) = self else { return Vec::new() };
+        let (mut keys, mut known) = (Vec::new(), BTreeSet::new());
+        for (key, _) in rows.iter().flat_map(|row| &row.0) {
+            if known.insert(key) {
+                keys.push(key.clone());
+            }
+        }
+        keys
+    }
+
+    fn value(self) -> Value {
+        match self {
+            Self::Rows(rows) => rows.into_iter().map(|row| row.0.into_iter().collect::<Map<_, _>>()).collect(),
+            Self::Other(value) => value,
+        }
+    }
 }
 
 fn items(value: &Value) -> impl Iterator<Item = &Value> {
@@ -93,31 +157,29 @@ fn verdict(value: &Value) -> Option<Verdict> {
 }
 
 /// Rows of one shape; none where a value is something else.
-fn table(name: &str, value: &Value) -> Option<Table> {
+fn table(name: &str, value: &Value, keys: &[String]) -> Option<Table> {
     let rows: Vec<&Map<String, Value>> = value.as_array()?.iter().map(Value::as_object).collect::<Option<_>>()?;
     let plain = |value: &Value| !value.is_array() && !value.is_object();
-    if rows.is_empty() || !rows.iter().all(|row| row.values().all(plain)) {
+    if rows.is_empty() || keys.len() > COLUMNS_MAX || !rows.iter().all(|row| row.values().all(plain)) {
         return None;
     }
-    let mut keys: Vec<&String> = Vec::new();
-    for key in rows.iter().flat_map(|row| row.keys()) {
-        if !keys.contains(&key) {
-            keys.push(key);
-        }
-        if keys.len() > COLUMNS_MAX {
-            return None;
-        }
-    }
-    let column = |key: &&String| {
-        let number = rows.iter().any(|row| row.get(*key).is_some_and(Value::is_number));
-        let heading = key.replace('_', " ");
-        Column { align: if number { Align::Right } else { Align::Left }, ..Column::text((*key).clone(), heading) }
+    let column = |key: &String| {
+        let number = rows.iter().any(|row| row.get(key).is_some_and(Value::is_number));
+        Column { align: if number { Align::Right } else { Align::Left }, ..Column::text(key.clone(), heading(key)) }
     };
     let mut table = Table::new(name, "", keys.iter().map(column));
     for row in rows {
-        table.push(keys.iter().map(|key| row.get(*key).map_or(Cell::Missing, cell)));
+        table.push(keys.iter().map(|key| row.get(key).map_or(Cell::Missing, cell)));
     }
     Some(table)
+}
+
+/// A key in words, with its unit as people write it.
+fn heading(key: &str) -> String {
+    let words = key.replace('_', " ");
+    let units = [(" gbps", " GB/s"), (" pct", " %"), (" gib", " GiB")];
+    let unit = units.into_iter().find_map(|(own, unit)| Some(words.strip_suffix(own)?.to_owned() + unit));
+    unit.unwrap_or(words)
 }
 
 fn cell(value: &Value) -> Cell {
@@ -158,6 +220,9 @@ mod tests {
         rows.push(["a".into(), Cell::float(1.5, 2)]);
         rows.push([Cell::Missing, 3_u32.into()]);
         report.tables.push(rows);
+        let mut earlier = Table::new("a_table", "", [Column::number("z_gbps", ""), Column::number("a_us", "")]);
+        earlier.push([1_u32.into(), 2_u32.into()]);
+        report.tables.push(earlier);
         report.extra.insert("z".to_owned(), serde_json::json!({"nested": [1, 2]}));
         report.verdict = Some(Verdict {
             status: Status::Warning,
@@ -167,7 +232,10 @@ mod tests {
             next: None,
         });
         let text = json::render(&report);
-        assert_eq!(json::render(&read(&text).unwrap()), text);
+        let back = read(&text).unwrap();
+        assert_eq!(json::render(&back), text);
+        let headings: Vec<&str> = back.tables[1].columns.iter().map(|column| column.heading.as_str()).collect();
+        assert_eq!((back.tables[1].name.as_str(), headings), ("a_table", vec!["z GB/s", "a us"]));
     }
 
     /// Goal: what is no result is refused, with what it is.

@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 
 use anstyle::{AnsiColor, Style};
 
-use collcast_sim::text::one_line;
+use collcast_sim::text::{no_commands, one_line};
 
 use crate::model::{Report, Status, Verdict};
 pub use screen::Screen;
@@ -44,7 +44,7 @@ pub fn render(report: &Report, screen: Screen) -> String {
         }
         out.push_str(&table::draw(table, screen));
     }
-    out
+    no_commands(&out)
 }
 
 /// The warnings and the verdict.
@@ -56,7 +56,7 @@ pub fn notes(report: &Report, screen: Screen) -> String {
     if let Some(verdict) = &report.verdict {
         out.push_str(&closing(verdict, screen));
     }
-    out
+    no_commands(&out)
 }
 
 /// Spaces before lines that go on.

@@ -339,6 +339,21 @@ fn names_do_nothing_in_any_format() {
         let logged = [1, 3, 4].contains(&index);
         assert!(!logged || commands(&text) == commands(&same), "{text}");
     }
+    for name in ["::error::x", "  ::set-output name=a::b", "##[group]x", "a ##vso[task.setvariable variable=a]b"] {
+        let report = named(name);
+        let lists = csv::render(&report);
+        let rows = || ::csv::ReaderBuilder::new().comment(Some(b'#')).from_reader(lists.as_bytes()).into_records();
+        assert!(rows().all(|row| &row.unwrap()[0] == name), "{lists}");
+        let mut logged = vec![lists, json::render(&report)];
+        for screen in screens.map(|screen| terminal::Screen { colour: false, ..screen }) {
+            logged.extend([terminal::render(&report, screen), terminal::notes(&report, screen)]);
+        }
+        for (place, text) in logged.iter().enumerate() {
+            assert!(!text.lines().any(|line| line.trim_start().starts_with("::")), "{text}");
+            // In CSV a cell is as it is.
+            assert!(place == 0 || !text.contains("##[") && !text.contains("##vso["), "{text}");
+        }
+    }
     let elements = |text: &str| -> Vec<String> {
         let tree = roxmltree::Document::parse(text).unwrap();
         tree.descendants().filter(roxmltree::Node::is_element).map(|node| node.tag_name().name().to_owned()).collect()

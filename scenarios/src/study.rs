@@ -31,6 +31,9 @@ fn difference(a: SimDuration, b: SimDuration) -> Signed {
     i64::try_from(a.0).unwrap_or(i64::MAX).saturating_sub(i64::try_from(b.0).unwrap_or(i64::MAX))
 }
 
+/// Simulations of [`breakdown`].
+pub const RUNS: usize = 4;
+
 /// Takes a step apart by leaving out one mechanism after another: interference, launches, what the
 /// framework adds, communication. The parts add up to the step exactly.
 ///

@@ -26,6 +26,30 @@ pub fn one_line(text: &str) -> String {
     line
 }
 
+/// What begins a command to a CI system anywhere in a line of a log: of GitHub Actions, Azure Pipelines and TeamCity.
+const COMMANDS: [&str; 3] = ["##[", "##vso[", "##teamcity["];
+
+/// Lines for a log, none of which a CI system takes for a command: a backslash stands before the `::` that a line begins
+/// with, which GitHub Actions looks for after spaces, and within what commands of other forms begin with.
+///
+/// ```
+/// use collcast_sim::text::no_commands;
+/// assert_eq!(no_commands("a ::b\n ::error::c\n## d ##[e]\n"), "a ::b\n \\::error::c\n## d #\\#[e]\n");
+/// ```
+pub fn no_commands(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for line in text.split_inclusive('\n') {
+        let rest = line.trim_start();
+        out.push_str(&line[..line.len() - rest.len()]);
+        if rest.starts_with("::") {
+            out.push('\\');
+        }
+        out.push_str(rest);
+    }
+    let broken = |text: String, command: &str| text.replace(command, &format!("#\\{}", &command[1..]));
+    COMMANDS.into_iter().fold(out, broken)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

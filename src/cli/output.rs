@@ -15,9 +15,11 @@ use collcast_reports::{csv, github, html, json, junit, markdown, terminal};
 use terminal_size::{Width, terminal_size_of};
 
 use super::call;
+use super::progress::watched;
 use collcast::Error;
 use collcast::files::failed;
 use collcast::views::figures;
+use collcast_sim::text::no_commands;
 
 /// [`tell`] with one line, formatted: what names and files put into it cannot drive a terminal or a CI log.
 macro_rules! say {
@@ -217,7 +219,8 @@ impl PageArgs {
         let words: Vec<String> =
             call::words().into_iter().skip(1).map(|word| quoted(&word.to_string_lossy())).collect();
         let command = Some(format!("collcast {}", words.join(" ")));
-        write_page(path, vec![Report { command, ..with_defaults(report()?) }])
+        let report = watched("drawing the page", |_| report())?;
+        write_page(path, vec![Report { command, ..with_defaults(report) }])
     }
 }
 
@@ -251,7 +254,7 @@ pub(crate) fn complain(text: &str) {
     if call::keep(|answer| answer.notes.push_str(text)) {
         return;
     }
-    let _ = std::io::stderr().lock().write_all(text.as_bytes());
+    let _ = std::io::stderr().lock().write_all(no_commands(text).as_bytes());
 }
 
 /// Writes to a file, whole or not at all, or to stdout.

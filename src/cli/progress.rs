@@ -16,6 +16,8 @@ use super::call;
 /// How long an answer takes before a line about it appears, and how often that moves.
 const PATIENCE: Duration = Duration::from_secs(1);
 const TICK: Duration = Duration::from_millis(120);
+/// Parts of which one tells how long the others take.
+const TELLING: usize = 50;
 /// The line where parts are counted, and where there are none to count.
 const COUNTED: &str = "{msg} [{bar:24}] {percent}%, about {left} left";
 const UNCOUNTED: &str = "{spinner} {msg}, {elapsed} so far";
@@ -56,8 +58,8 @@ impl Progress {
         }
         let (bar, counted) = (self.bar.clone(), Arc::clone(&self.counted));
         Watch::default().on_progress(move |done, all| {
-            // Of one part there is no half.
-            if all < 2 {
+            // Of one part there is no half, and the first few tell nothing of the others.
+            if all < 2 || !counted.load(Ordering::Relaxed) && done * TELLING < all {
                 return;
             }
             if !counted.swap(true, Ordering::Relaxed) {
@@ -99,6 +101,8 @@ pub(crate) fn watched<T>(doing: &str, answer: impl FnOnce(&Watch) -> T) -> T {
     let (bar, counted) = (progress.bar.clone(), Arc::clone(&progress.counted));
     let watch = progress.watch().on_stage(move |line| {
         bar.set_message(line.to_owned());
+        bar.reset_elapsed();
+        bar.set_position(0);
         counted.store(false, Ordering::Relaxed);
         set(&bar, UNCOUNTED);
     });

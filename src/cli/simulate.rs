@@ -126,7 +126,9 @@ fn run_call(args: &Args) -> Result<Code, Error> {
         ));
     }
     let request = forecast::Request { queries, explain: call.explain_choice, ..forecast::Request::default() };
-    let outcome = watched("simulating", |_| forecast::forecast(&site, &request))?;
+    let outcome = watched("simulating", |watch| {
+        forecast::forecast(&site, &forecast::Request { watch: watch.clone(), ..request })
+    })?;
     if let (Some(path), Some(row)) = (&args.timeline, outcome.rows.first()) {
         write_timeline(path, &timeline(&site, row)?)?;
     }
@@ -152,8 +154,10 @@ fn run_group(args: &Args, calls: &str) -> Result<Code, Error> {
             "leave them out for NCCL's choice, or name one of each",
         ));
     };
-    let outcome =
-        watched("simulating", |_| group::group(&site, &group::Request { calls, algorithm, protocol, channels }))?;
+    let outcome = watched("simulating", |watch| {
+        let watch = watch.clone();
+        group::group(&site, &group::Request { calls, algorithm, protocol, channels, watch })
+    })?;
     args.page.write(|| outcome.report(false))?;
     args.output.print(&outcome.report(args.output.format() == Format::Table), None)?;
     Ok(Code::SUCCESS)

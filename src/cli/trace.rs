@@ -93,8 +93,8 @@ pub(crate) fn run(args: &Args, given: &Named) -> Result<Code, Error> {
         }
     };
     if let (true, Some(site)) = (forecast, &site) {
-        let outcome = watched("simulating the step", |_| {
-            if described { step::recorded(&args.files, site) } else { step::profiled(&args.files, site) }
+        let outcome = watched("reading traces", |watch| {
+            if described { step::recorded(&args.files, site, watch) } else { step::profiled(&args.files, site, watch) }
         })?;
         args.page.write(|| Report { figures: step::pictures(&outcome), ..outcome.report() })?;
         args.output.print(&outcome.report(), None)?;

@@ -11,6 +11,7 @@ use crate::confidence::{Grounds, Said};
 use crate::error::Error;
 use crate::query::UNMEASURED_SWITCHES;
 use crate::site::Site;
+use crate::watch::Watch;
 
 /// Calls of one group.
 #[derive(Clone, Debug)]
@@ -23,6 +24,8 @@ pub struct Request {
     pub protocol: Choice<Protocol>,
     /// Channels, exactly; NCCL's number otherwise.
     pub channels: Option<u32>,
+    /// Follows the forecast.
+    pub watch: Watch,
 }
 
 /// The forecast of a group.
@@ -67,7 +70,7 @@ pub fn group(site: &Site, request: &Request) -> Result<Outcome, Error> {
     let ranks = request.calls.first().map_or(0, |call| call.ranks);
     site.check_graphs(ranks)?;
     let settings = collcast_sim::predict::Settings { channels: request.channels, ..*site.settings() };
-    let predictor = site.predictor();
+    let predictor = site.predictor().telling(request.watch.of_each_run());
     let p = predictor.predict_group(&request.calls, (request.algorithm, request.protocol), &settings)?;
     let part = |end: SimDuration| end.as_us() / p.time.as_us().max(f64::MIN_POSITIVE);
     let said = Said { bound: p.bound, busy: p.busy, interval: (part(p.low), part(p.high)), beyond: &p.beyond };

@@ -82,6 +82,11 @@ pub fn sweep(parts: &[(&Site, &[Query])], explain: bool, watch: &Watch) -> Resul
         }
     }
     let predictors: Vec<Predictor<'_>> = parts.iter().map(|(site, _)| site.predictor()).collect();
+    // Of several calls it is said how many are done.
+    let alone = parts.iter().map(|(_, queries)| queries.len()).sum::<usize>() == 1;
+    let predictors: Vec<Predictor<'_>> = (predictors.into_iter())
+        .map(|predictor| if alone { predictor.telling(watch.of_each_run()) } else { predictor })
+        .collect();
     let rows = predict_all(parts, &predictors, watch)?;
     let explained = if explain { explain::explain(parts, &predictors)? } else { Vec::new() };
     let grounds: Grounds = rows.iter().map(|row| row.grounds.clone()).collect();

@@ -157,7 +157,7 @@ fn refused(error: &ServingError) -> Error {
 fn notes(setup: &Setup, request: &Request, path: Option<&str>) -> Vec<String> {
     let mut notes = setup.notes.clone();
     notes.push(format!("profile {}: {}", setup.gpu.name(), setup.gpu.evidence()));
-    notes.push(format!("profile {}: {}", setup.site.profile.name, setup.site.profile.evidence));
+    notes.push(format!("profile {}: {}", setup.site.profile.name, crate::site::made_of(&setup.site.profile.evidence)));
     notes.push(
         "steps take their kernels and exchanges alone: scheduler, sampling and tokenisation take no time".to_owned(),
     );

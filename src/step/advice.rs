@@ -58,14 +58,22 @@ pub(super) fn advice(request: &Request, loaded: &Loaded, simulator: &Simulator<'
     let trials = trials(loaded);
     let all: Vec<(usize, &str)> =
         trials.iter().enumerate().flat_map(|(at, trial)| trial.2.iter().map(move |&value| (at, value))).collect();
+    let topology = &loaded.machine.topology;
+    let several = topology.hosts().len() > 1;
+    let machines = [("network twice as fast", true), ("links inside hosts twice as fast", false)];
+    let machines = machines.into_iter().filter(|(_, network)| several || !network);
+    let parts = request.watch.parts(all.len() + machines.clone().count());
     // What the machine cannot do is no advice.
-    let parts = request.watch.parts(all.len());
     let time_of = |&(at, value): &(usize, &str)| {
-        parts.done().ok()?;
+        if request.watch.stopped() {
+            return None;
+        }
         let changed = file::with_value(&request.text, trials[at].1, value).ok()?;
         let graph =
             file::read(&changed, &request.name).ok()?.graph(&loaded.machine.site.profile, loaded.machine.device);
-        Some(ms(simulator.run(&graph, Mechanisms::default(), request.level).ok()?.time))
+        let step = simulator.run(&graph, Mechanisms::default(), request.level);
+        parts.done().ok()?;
+        Some(ms(step.ok()?.time))
     };
     let times: Vec<Option<f64>> = all.par_iter().map(time_of).collect();
     if request.watch.stopped() {
@@ -79,12 +87,7 @@ pub(super) fn advice(request: &Request, loaded: &Loaded, simulator: &Simulator<'
             changes.push(Change { what: (*what).to_owned(), setting: format!("{key}={value}"), step_ms });
         }
     }
-    let topology = &loaded.machine.topology;
-    let several = topology.hosts().len() > 1;
-    for (what, network) in [("network twice as fast", true), ("links inside hosts twice as fast", false)] {
-        if network && !several {
-            continue;
-        }
+    for (what, network) in machines {
         let faster = topology.with_links(|_, l| if l.kind.is_network() == network { scale(l, 2.0) } else { l });
         let simulator = Simulator::new(
             Predictor::new(&faster, &loaded.machine.site.profile),
@@ -93,6 +96,7 @@ pub(super) fn advice(request: &Request, loaded: &Loaded, simulator: &Simulator<'
         );
         let time = simulator.run(&loaded.graph(), Mechanisms::default(), request.level).map_err(failed)?.time;
         changes.push(Change { what: what.to_owned(), setting: String::new(), step_ms: ms(time) });
+        parts.done()?;
     }
     changes.sort_by(|a, b| a.step_ms.total_cmp(&b.step_ms));
     Ok(changes)

@@ -13,6 +13,7 @@ use super::request::Request;
 use crate::confidence::{Grounds, On};
 use crate::error::Error;
 use crate::site::{Site, SiteSpec, Told};
+use crate::watch::Watch;
 
 /// A machine that steps run on.
 pub(super) struct Machine {
@@ -21,6 +22,8 @@ pub(super) struct Machine {
     pub(super) topology: Topology,
     pub(super) device: Device,
     pub(super) settings: Settings,
+    /// Follows what is simulated on it.
+    pub(super) watch: Watch,
 }
 
 impl Machine {
@@ -39,7 +42,7 @@ impl Machine {
             )
         })?;
         let settings = Settings { launch: launch.unwrap_or(Launch::Processes), ..*site.settings() };
-        Ok(Self { topology: site.topology.clone(), site, device, settings })
+        Ok(Self { topology: site.topology.clone(), site, device, settings, watch: Watch::default() })
     }
 
     /// The site with slow links and with what frameworks tell NCCL.
@@ -49,9 +52,22 @@ impl Machine {
         Site { topology: topology.clone(), told, ..site.clone() }
     }
 
+    /// The same machine, and who follows what is simulated on it.
+    pub(super) fn followed(self, watch: Watch) -> Self {
+        Self { watch, ..self }
+    }
+
+    fn predictor(&self) -> Predictor<'_> {
+        Predictor::new(&self.topology, &self.site.profile).with_tuner(self.site.told.tuner.clone())
+    }
+
     pub(super) fn simulator(&self) -> Simulator<'_> {
-        let predictor = Predictor::new(&self.topology, &self.site.profile).with_tuner(self.site.told.tuner.clone());
-        Simulator::new(predictor, self.device, self.settings)
+        Simulator::new(self.predictor(), self.device, self.settings)
+    }
+
+    /// One for so many simulations, whose progress is told.
+    pub(super) fn telling_simulator(&self, runs: usize) -> Simulator<'_> {
+        Simulator::new(self.predictor().telling(self.watch.of_runs(runs)), self.device, self.settings)
     }
 
     /// What its steps rest on.
@@ -84,6 +100,11 @@ impl Loaded {
         let mut machine = Machine::new(spec.load()?, asked.launch)?;
         machine.topology = slowed(&machine.topology, &scenario.slow_links);
         Ok(Self { scenario, machine })
+    }
+
+    /// The same, and who follows what is simulated of it.
+    pub(super) fn followed(self, watch: Watch) -> Self {
+        Self { machine: self.machine.followed(watch), ..self }
     }
 
     pub(super) fn graph(&self) -> OpGraph {

@@ -15,7 +15,7 @@ mod variants;
 
 use collcast_scenarios::study;
 use collcast_sim::units::SimDuration;
-use collcast_sim::workload::{Level, Mechanisms, OpGraph, Simulator};
+use collcast_sim::workload::{Level, Mechanisms, OpGraph};
 
 use crate::error::Error;
 pub use advice::Change;
@@ -39,12 +39,13 @@ pub fn step(request: &Request) -> Result<Outcome, Error> {
     let Some(((label, text), others)) = variants.split_first() else {
         return Err(Error::usage("there is nothing to simulate", "give a scenario"));
     };
-    let loaded = Loaded::new(text, label, request)?;
+    let follow = |index| request.watch.one_of(index, variants.len());
+    let loaded = Loaded::new(text, label, request)?.followed(follow(0));
     let mut first = of_graph(label, loaded.graph(), &loaded.machine, request.level)?;
     let parts = request.watch.parts(variants.len());
-    for (label, text) in others {
+    for (index, (label, text)) in (1..).zip(others) {
         parts.done()?;
-        let loaded = Loaded::new(text, label, request)?;
+        let loaded = Loaded::new(text, label, request)?.followed(follow(index));
         let other = of_graph(label, loaded.graph(), &loaded.machine, request.level)?;
         first.variants.extend(other.variants);
         first.grounds = [first.grounds, other.grounds].into_iter().collect();
@@ -54,9 +55,10 @@ pub fn step(request: &Request) -> Result<Outcome, Error> {
     first.notes.insert(0, format!("scenario {}: {}", scenario.name, scenario.description));
     match (&mut first.detail, variants.len()) {
         (Some(detail), 1) => {
-            let simulator = loaded.machine.simulator();
-            detail.disturbed = disturbed(&loaded, &simulator, &first.graph)?;
+            detail.disturbed = disturbed(&loaded, &first.graph)?;
             if scenario.layout.data <= advice::MOST_RANKS {
+                request.watch.stage("trying what would help")?;
+                let simulator = loaded.machine.simulator();
                 detail.advice = Some(advice::advice(request, &loaded, &simulator)?);
             } else {
                 first.notes.push(format!(
@@ -72,7 +74,7 @@ pub fn step(request: &Request) -> Result<Outcome, Error> {
 }
 
 /// What stragglers and jitter cost: the step with and without.
-fn disturbed(loaded: &Loaded, simulator: &Simulator<'_>, graph: &OpGraph) -> Result<Vec<Disturbed>, Error> {
+fn disturbed(loaded: &Loaded, graph: &OpGraph) -> Result<Vec<Disturbed>, Error> {
     let scenario = &loaded.scenario;
     if scenario.stragglers.is_empty() && scenario.jitter.is_none() {
         return Ok(Vec::new());
@@ -85,12 +87,15 @@ fn disturbed(loaded: &Loaded, simulator: &Simulator<'_>, graph: &OpGraph) -> Res
     if scenario.stragglers.is_empty() {
         cases.pop();
     }
+    let seeds = scenario.jitter.map_or(0, |(_, seeds)| seeds as usize);
+    loaded.machine.watch.stage("simulating stragglers and jitter")?;
+    let simulator = loaded.machine.telling_simulator(cases.len() * (1 + seeds));
     let mut all = Vec::new();
     for (name, graph) in cases {
         let step = simulator.run(graph, Mechanisms::default(), Level::Flows).map_err(failed)?;
         all.push(Disturbed { case: name.to_owned(), step_ms: ms(step.time), range_ms: None, seeds: None });
         if let Some((jitter, seeds)) = scenario.jitter {
-            let spread = study::spread(simulator, graph, jitter, seeds).map_err(failed)?;
+            let spread = study::spread(&simulator, graph, jitter, seeds).map_err(failed)?;
             let [low, median, high] = spread.quantiles();
             all.push(Disturbed {
                 case: format!("{name}, with jitter (median)"),

@@ -24,6 +24,7 @@ use super::simulated::with_mechanisms;
 use crate::error::Error;
 use crate::site::SiteSpec;
 use crate::trace::{input, ranks_of, said_of};
+use crate::watch::Watch;
 
 /// Most kernels of a computation that is one operation: what the engine cuts one into.
 const KERNELS_MAX: u32 = 512;
@@ -34,8 +35,9 @@ const GAP_NS: i64 = 1_000;
 ///
 /// # Errors
 /// Files that are no traces of a profiler, a rank without a file, a machine that is too small, a call that cannot be forecast.
-pub fn profiled(paths: &[PathBuf], spec: &SiteSpec) -> Result<Outcome, Error> {
-    let traces = read_paths(paths)?;
+pub fn profiled(paths: &[PathBuf], spec: &SiteSpec, watch: &Watch) -> Result<Outcome, Error> {
+    let traces = read_paths(paths, &|done, all| watch.files(done, all))?;
+    watch.stage("simulating the step")?;
     let ranks = ranks_of(&traces)?;
     let mut by_rank: BTreeMap<u32, (&Trace, &Kernels)> = BTreeMap::new();
     for (trace, &rank) in traces.iter().zip(&ranks) {
@@ -57,7 +59,7 @@ pub fn profiled(paths: &[PathBuf], spec: &SiteSpec) -> Result<Outcome, Error> {
             "give the trace of each rank; `prof.export_chrome_trace` writes one in every process",
         ));
     }
-    let machine = Machine::new(spec.for_ranks(world, "--on")?, spec.launch)?;
+    let machine = Machine::new(spec.for_ranks(world, "--on")?, spec.launch)?.followed(watch.clone());
     let memory = (machine.site.profile.gemm_memory() * 1e6).round() as u32;
     let step = chosen(&by_rank);
     let mut said = Said::default();

@@ -16,6 +16,7 @@ use super::simulated::of_graph;
 use crate::error::Error;
 use crate::files;
 use crate::site::SiteSpec;
+use crate::watch::Watch;
 
 /// Most files that are read: a rank each.
 const FILES_MAX: usize = 4096;
@@ -75,10 +76,10 @@ fn files_of(folder: &Path) -> Result<Vec<PathBuf>, Error> {
 ///
 /// # Errors
 /// Files that are none of these or do not fit each other, a machine that is too small, a call that cannot be forecast.
-pub fn recorded(paths: &[PathBuf], spec: &SiteSpec) -> Result<Outcome, Error> {
+pub fn recorded(paths: &[PathBuf], spec: &SiteSpec, watch: &Watch) -> Result<Outcome, Error> {
     match paths.iter().find_map(|path| Some((path, text_of(path)?))) {
-        None => traced(paths, spec),
-        Some((path, kind)) if paths.len() == 1 => described(path, kind, spec),
+        None => traced(paths, spec, watch),
+        Some((path, kind)) if paths.len() == 1 => described(path, kind, spec, watch),
         Some((path, _)) => Err(Error::usage(
             format!("`{}` describes all ranks: it is read alone", path.display()),
             "give the other files to a command of their own",
@@ -87,7 +88,7 @@ pub fn recorded(paths: &[PathBuf], spec: &SiteSpec) -> Result<Outcome, Error> {
 }
 
 /// A file with what all ranks do.
-fn described(path: &Path, kind: Text, spec: &SiteSpec) -> Result<Outcome, Error> {
+fn described(path: &Path, kind: Text, spec: &SiteSpec, watch: &Watch) -> Result<Outcome, Error> {
     let name = path.display().to_string();
     let (text, bytes) = match kind {
         Text::GoalBinary => (String::new(), files::read_bytes("read", path)?),
@@ -106,7 +107,7 @@ fn described(path: &Path, kind: Text, spec: &SiteSpec) -> Result<Outcome, Error>
             let goal = goal.map_err(|error| bad(error.to_string(), hint))?;
             let run = goal.graph().map_err(|error| bad(error.to_string(), hint))?;
             let world = u32::try_from(goal.ranks.len()).unwrap_or(u32::MAX);
-            let machine = Machine::new(spec.for_ranks(world, "--on")?, spec.launch)?;
+            let machine = Machine::new(spec.for_ranks(world, "--on")?, spec.launch)?.followed(watch.clone());
             let what = format!("schedule: {} operations of {world} ranks in GOAL", goal.operations());
             (run.graph, run.notes, what, machine)
         }
@@ -114,7 +115,7 @@ fn described(path: &Path, kind: Text, spec: &SiteSpec) -> Result<Outcome, Error>
             let hint = "AICB writes such files: a header, the number of layers, a line of 12 columns for each";
             let all = spec.topology()?.ranks();
             let workload = simai::read(&text, &name, Some(all)).map_err(|error| bad(error.to_string(), hint))?;
-            let machine = Machine::new(spec.for_ranks(workload.gpus, "--on")?, spec.launch)?;
+            let machine = Machine::new(spec.for_ranks(workload.gpus, "--on")?, spec.launch)?.followed(watch.clone());
             let memory = (machine.site.profile.gemm_memory() * 1e6).round() as u32;
             let run = workload.graph(memory);
             let what = format!("workload: {} layers on {} GPUs, from SimAI", workload.layers.len(), workload.gpus);
@@ -129,10 +130,10 @@ fn described(path: &Path, kind: Text, spec: &SiteSpec) -> Result<Outcome, Error>
 }
 
 /// The traces of all ranks.
-fn traced(paths: &[PathBuf], spec: &SiteSpec) -> Result<Outcome, Error> {
+fn traced(paths: &[PathBuf], spec: &SiteSpec, watch: &Watch) -> Result<Outcome, Error> {
     let in_order = in_rank_order(paths)?;
     let world = u32::try_from(in_order.len()).unwrap_or(u32::MAX);
-    let machine = Machine::new(spec.for_ranks(world, "--on")?, spec.launch)?;
+    let machine = Machine::new(spec.for_ranks(world, "--on")?, spec.launch)?.followed(watch.clone());
     let memory = (machine.site.profile.gemm_memory() * 1e6).round() as u32;
     let mut reader = Reader::new(world, memory);
     let mut inputs = Vec::new();

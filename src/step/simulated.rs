@@ -28,7 +28,7 @@ pub(super) fn with_mechanisms(
     level: Level,
     on: Mechanisms,
 ) -> Result<Outcome, Error> {
-    let simulator = machine.simulator();
+    let simulator = machine.telling_simulator(1 + study::RUNS);
     let step = simulator.run(&graph, on, level).map_err(failed)?;
     let parts = study::breakdown(&simulator, &graph, &step).map_err(failed)?;
     let grounds = machine.grounds();

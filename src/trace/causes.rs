@@ -14,6 +14,7 @@ use super::outcome::{CallRow, Judgement, Outcome};
 use crate::diagnose::{Run, examine_runs};
 use crate::health::State;
 use crate::site::Site;
+use crate::watch::Watch;
 
 /// What was forecast for a kind of calls.
 pub(super) struct Forecast {
@@ -28,7 +29,7 @@ pub(super) struct Forecast {
 type Key<'o> = (&'o str, &'o [Vec<Rank>], &'o str, Option<&'static str>);
 
 /// Says of slow calls which cause fits their times; `forecasts` are those of the rows.
-pub(super) fn look_into(outcome: &mut Outcome, forecasts: &[Option<Forecast>], site: &Site) {
+pub(super) fn look_into(outcome: &mut Outcome, forecasts: &[Option<Forecast>], site: &Site, watch: &Watch) {
     let mut runs: BTreeMap<Key<'_>, Vec<(&CallRow, &Forecast)>> = BTreeMap::new();
     for (row, forecast) in outcome.calls.iter().zip(forecasts) {
         if let Some(forecast) = forecast {
@@ -44,7 +45,7 @@ pub(super) fn look_into(outcome: &mut Outcome, forecasts: &[Option<Forecast>], s
     if runs.is_empty() {
         return;
     }
-    let found = examine_runs(&runs, site.predictor().profile(), State::Slow);
+    let found = examine_runs(&runs, site.predictor().profile(), State::Slow, watch);
     outcome.anomalies = found.anomalies;
     outcome.causes = Some(found.causes);
     outcome.warnings.extend(found.warnings);

@@ -58,7 +58,7 @@ pub(super) fn judge(
     }
     if doctor {
         watch.stage("slow calls are held against causes")?;
-        causes::look_into(outcome, &asked, &site);
+        causes::look_into(outcome, &asked, &site, watch);
     }
     let grounds: Grounds = grounds.into_iter().collect();
     outcome.notes.extend(site.notes(&grounds.beyond));

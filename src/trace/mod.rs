@@ -53,7 +53,7 @@ pub fn trace(request: &Request) -> Result<Outcome, Error> {
     if request.files.is_empty() {
         return Err(Error::usage("no trace is named", "name the files that the profiler wrote, one for each rank"));
     }
-    let traces = read_paths(&request.files)?;
+    let traces = read_paths(&request.files, &|done, all| request.watch.files(done, all))?;
     request.watch.stage("the files are read")?;
     let ranks = ranks_of(&traces)?;
     let kind = match traces.first().map(|trace| &trace.recorded) {

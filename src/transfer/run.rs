@@ -203,7 +203,7 @@ fn limited(error: &TransferError) -> Error {
 }
 
 fn notes(request: &Request, site: &Site, fleet: &Fleet<'_>, rows: &[Row]) -> Vec<String> {
-    let mut notes = vec![format!("profile {}: {}", site.profile.name, site.profile.evidence)];
+    let mut notes = vec![format!("profile {}: {}", site.profile.name, crate::site::made_of(&site.profile.evidence))];
     if rows.iter().any(|row| row.path.contains("rdma") || row.path.contains("tcp")) {
         notes.push(format!(
             "between hosts {:.2} ms go by before the first byte: Mooncake and vLLM on two hosts of 8 x H800; --profile with \

@@ -250,7 +250,7 @@ fn beside_forecasts(request: &Request, read: &ReadReport) -> Result<Outcome, Err
     let mut causes = None;
     if request.doctor {
         request.watch.stage("looking for the cause")?;
-        let found = examine(&judged.rows, &topology, &profile, health.state);
+        let found = examine(&judged.rows, &topology, &profile, health.state, &request.watch);
         warnings.extend(found.warnings);
         anomalies.extend(found.anomalies);
         causes = Some(found.causes);

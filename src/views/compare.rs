@@ -17,6 +17,7 @@ impl Outcome {
         report.inputs = self.sides.iter().flat_map(|side| side.inputs.clone()).collect();
         report.assumptions = self.assumptions();
         report.warnings = self.warnings();
+        report.lead = self.lead();
         report.verdict = Some(self.verdict());
         report.cases = self.bands.iter().map(|band| self.case(band)).collect();
         report.extra.insert("overall".to_owned(), self.overall());
@@ -123,6 +124,24 @@ impl Outcome {
             "repeats_a": self.repeats[0],
             "repeats_b": self.repeats[1],
         })
+    }
+
+    /// The verdict's first statement in percent; nothing where no band differs.
+    fn lead(&self) -> String {
+        let change = self.change();
+        let (word, extent, sign) = match change {
+            Change::Slower => ("slower", "at worst", 100.0),
+            Change::Faster => ("faster", "at best", -100.0),
+            Change::Same | Change::CannotTell => return String::new(),
+        };
+        let Some(band) = self.most(change) else { return String::new() };
+        let [value, low, high] = [band.ratio.value, band.ratio.low, band.ratio.high].map(|ratio| sign * (ratio - 1.0));
+        let (count, total) = (self.count(change), self.bands.len());
+        format!(
+            "B is {word} than A in {count} of {total} ranges of sizes, {extent} by {value:.1}% ({:.1}% to {:.1}%)",
+            low.min(high),
+            low.max(high)
+        )
     }
 
     fn verdict(&self) -> Verdict {

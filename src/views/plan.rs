@@ -28,6 +28,9 @@ impl Outcome {
         ]);
         report.tables.retain(|table| !table.rows.is_empty());
         report.extra = extra(self);
+        if best.fits {
+            report.lead = lead(self, best);
+        }
         report.verdict = Some(verdict(self, best));
         report
     }
@@ -229,6 +232,22 @@ pub(super) fn extra(outcome: &Outcome) -> Map<String, Value> {
     extra.insert("goodput".to_owned(), json!(outcome.whole.as_ref().map(|whole| whole.failures.goodput)));
     extra.insert("whole".to_owned(), json!(outcome.whole));
     extra
+}
+
+/// How long it takes, for those who do not know layouts.
+fn lead(outcome: &Outcome, best: &Layout) -> String {
+    let Outcome { gpus, machine, model, whole, .. } = outcome;
+    match whole {
+        Some(whole) => {
+            let [early, middle, late] = whole.finish_days;
+            let tokens = counted(whole.tokens);
+            format!(
+                "{gpus} GPUs of {machine} train {} on {tokens} tokens in {middle:.0} days ({early:.0} to {late:.0})",
+                model.name
+            )
+        }
+        None => format!("{gpus} GPUs of {machine} train a step of {} in {:.2} s", model.name, best.step.seconds),
+    }
 }
 
 fn verdict(outcome: &Outcome, best: &Layout) -> Verdict {

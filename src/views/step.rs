@@ -39,6 +39,9 @@ impl Outcome {
             }
         }
         let Trust { status, confidence, basis } = outcome.grounds.trust();
+        let waits = 100.0 * first.exposed_ms / first.step_ms.max(1e-12);
+        report.lead =
+            format!("A training step takes {:.1} ms, and communication costs {waits:.0}% of that", first.step_ms);
         report.verdict = Some(Verdict {
             status,
             sentence: format!(

@@ -45,11 +45,11 @@ pub struct Trace {
     pub notes: Vec<String>,
 }
 
-/// Reads files, and those in folders that end in `.json` or `.json.gz`.
+/// Reads files, and those in folders that end in `.json` or `.json.gz`; `told` is how many are read, and of how many.
 ///
 /// # Errors
 /// A file that is no trace, or one larger than is read: what, where and the way out.
-pub fn read_paths(paths: &[PathBuf]) -> Result<Vec<Trace>, TraceError> {
+pub fn read_paths(paths: &[PathBuf], told: &dyn Fn(usize, usize)) -> Result<Vec<Trace>, TraceError> {
     let mut files = Vec::new();
     for path in paths {
         let metadata = fs::metadata(path).map_err(|source| TraceError::File { path: path.clone(), source })?;
@@ -66,7 +66,8 @@ pub fn read_paths(paths: &[PathBuf]) -> Result<Vec<Trace>, TraceError> {
     if files.len() > FILES_MAX {
         return Err(TraceError::TooManyFiles { files: files.len() });
     }
-    files.iter().map(|path| read(path)).collect()
+    let all = files.len();
+    (1..).zip(&files).map(|(done, path)| read(path).inspect(|_| told(done, all))).collect()
 }
 
 /// The traces in a folder, by name.

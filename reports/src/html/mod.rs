@@ -15,7 +15,7 @@ use crate::figure::{Drawing, Figure};
 use crate::model::{Report, Status, Verdict};
 use crate::palette::HEAT;
 use crate::svg::{self, Key};
-use words::{region, sentence, words};
+use words::{headline, parted, region, sentence, words};
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
@@ -27,7 +27,7 @@ const FIGURE_BYTES_MAX: usize = 1_100_000;
 /// Bytes that tables leave to figures.
 const FIGURE_BYTES: usize = 400_000;
 /// Marks of a picture at most, about 200 bytes each; the next of these where all pictures find no room.
-const MARKS: [usize; 4] = [4_000, 1_500, 500, 150];
+const MARKS: [usize; 6] = [4_000, 1_500, 500, 150, 60, 25];
 
 /// Reports below each other on one page.
 pub fn render(reports: &[Report]) -> String {
@@ -144,14 +144,18 @@ fn answer(report: &Report, among: bool) -> Markup {
         Some(Status::Failed) => ("answer failed", "\u{2717} failed"),
         None => ("answer", ""),
     };
-    let sentence = report.verdict.as_ref().map_or_else(|| title_of(report), |verdict| sentence(&verdict.sentence));
+    let whole = report.verdict.as_ref().map_or_else(|| title_of(report), |verdict| verdict.sentence.clone());
+    let (first, others) = if report.lead.is_empty() { headline(&whole) } else { (report.lead.clone(), parted(&whole)) };
+    let first = sentence(&first);
     html! {
         section class=(class) {
             p class="kind" {
                 b { (mark) } " " @if among { (title_of(report)) } @else { (report.kind) }
                 @if report.predicted { " \u{b7} predicted, not measured" }
             }
-            h1 class=[(sentence.len() > LONG_ANSWER).then_some("long")] { (words(&sentence)) }
+            h1 class=[(first.len() > LONG_ANSWER).then_some("long")] { (words(&first)) }
+            @if let [one] = &others[..] { p class="more" { (words(&sentence(one))) } }
+            @else if !others.is_empty() { ul class="more" { @for one in &others { li { (words(&sentence(one))) } } } }
             @if let Some(Verdict { confidence, basis, next, .. }) = &report.verdict {
                 dl {
                     @if !confidence.is_empty() { dt { "How sure" } dd { (words(confidence)) } }
@@ -216,7 +220,7 @@ fn origin(report: &Report, id: &str) -> Markup {
             @if !report.inputs.is_empty() {
                 div class="scroll" tabindex="0" role="region" aria-label=(region("Table", "Inputs", id)) {
                     table {
-                        caption { "Inputs" }
+                        caption { span { "Inputs" } }
                         thead { tr { th scope="col" { "input" } th scope="col" { "read from" } th scope="col" { "hash" } } }
                         tbody { @for input in &report.inputs { tr {
                             td { (one_line(&input.name)) }

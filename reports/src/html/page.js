@@ -56,7 +56,7 @@
     picture.onpointermove = (event) => {
       const direct = event.target.closest("[data-t]");
       const box = picture.getBoundingClientRect();
-      const x = ((event.clientX - box.left) / box.width) * 760;
+      const x = ((event.clientX - box.left) / box.width) * picture.viewBox.baseVal.width;
       const shown = marks.filter((mark) => !mark.closest(".off"));
       const far = (mark) => Math.abs(Number(mark.dataset.x) - x);
       const near = Math.min(...shown.map(far));

@@ -12,7 +12,7 @@ const WIDE: usize = 7;
 /// Rows from which on "every row" says something.
 const FEW: usize = 3;
 /// Characters from which on a cell may break its line.
-const LONG: usize = 44;
+const LONG: usize = 32;
 /// Rows of a table that is unfolded at once.
 const FOLDED: usize = 60;
 /// Rows from which on a table is written as short as HTML may be: 10,000 rows of a sweep take 1.2 MB in place of 3.9.
@@ -63,7 +63,7 @@ pub(super) fn render(table: &Table, id: &str, room: &mut usize) -> Markup {
     let body = html! {
         div class="scroll" tabindex="0" role="region" aria-label=(region("Table", &heading, id)) {
             table class=[(!right.is_empty()).then(|| right.join(" "))] {
-                caption { (words(&heading)) }
+                caption { span { (words(&heading)) } }
                 thead { tr { @for &index in &kept {
                     @let column = &table.columns[index];
                     th scope="col" class=[(column.align == Align::Right).then_some("n")] { (one_line(&column.heading)) }
@@ -98,7 +98,11 @@ fn cell(column: &Column, cell: &Cell) -> Markup {
 pub(super) fn sides(reports: &[Report]) -> String {
     let columns = reports.iter().flat_map(|report| &report.tables).map(|table| table.columns.len()).max().unwrap_or(0);
     let places: Vec<String> = (1..=columns).map(|place| format!(".n{place} td:nth-child({place})")).collect();
-    if places.is_empty() { String::new() } else { format!("{}{{text-align:right}}", places.join(",")) }
+    if places.is_empty() {
+        String::new()
+    } else {
+        format!("{}{{text-align:right;white-space:nowrap}}", places.join(","))
+    }
 }
 
 /// A cell as people read it, without what would break a line.

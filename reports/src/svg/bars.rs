@@ -5,13 +5,16 @@ use maud::{Markup, html};
 use crate::figure::{Bar, Bars, Scale};
 use crate::palette::Hue;
 
-use super::parts::{Key, WIDTH, fitting, keys, series_of, text_width};
+use super::parts::{Key, WIDE, folded, keys, series_of, text_width, ticks};
 use super::scale::{Ruler, number, px};
 
 /// Most room for the names of bars.
-const NAMES: f64 = 320.0;
+const NAMES: f64 = 340.0;
 const TOP: f64 = 8.0;
 const ROW: f64 = 26.0;
+/// Room for a name above its bar, where a picture is narrow, and for each line of it but the first.
+const ABOVE: f64 = 17.0;
+const LINE: f64 = 12.5;
 /// Room behind the longest bar for its value.
 const VALUE: f64 = 64.0;
 
@@ -19,28 +22,33 @@ pub(super) fn legend(bars: &Bars) -> Vec<Key> {
     keys(bars.bars.iter().flat_map(|bar| &bar.parts).map(|(name, _, hue)| (name, *hue)))
 }
 
-pub(super) fn draw(bars: &Bars) -> Option<(f64, Markup)> {
+pub(super) fn draw(bars: &Bars, width: f64) -> Option<(f64, Markup)> {
     let names = legend(bars);
     let left = bars.bars.iter().map(|bar| text_width(&bar.label)).fold(40.0, f64::max).min(NAMES) + 20.0;
+    let narrow = width < WIDE;
+    let lines = bars.bars.iter().map(|bar| folded(&bar.label, width - 12.0).len()).max().unwrap_or(1);
+    let (left, above) = if narrow { (6.0, ABOVE + LINE * (lines as f64 - 1.0)) } else { (left, 0.0) };
+    let row = ROW + above;
     let sums = |sign: f64| {
         let of = move |parts: &[(String, f64, Hue)]| parts.iter().map(|p| p.1).filter(|v| v * sign > 0.0).sum::<f64>();
         bars.bars.iter().map(move |bar| of(&bar.parts))
     };
     let ends = sums(1.0).chain(sums(-1.0)).chain([0.0]);
     let negative = sums(-1.0).any(|sum| sum < 0.0);
-    let places = (left + if negative { VALUE } else { 0.0 }, WIDTH - VALUE);
+    let places = (left + if negative { VALUE } else { 0.0 }, width - VALUE);
     let x = Ruler::around(Scale::Linear, ends, places).filter(|_| !bars.bars.is_empty())?;
     let zero = x.at(0.0).unwrap_or(left);
-    let bottom = TOP + ROW * bars.bars.len() as f64;
+    let bottom = TOP + row * bars.bars.len() as f64;
     let inner = html! {
-        @for (place, words) in x.ticks(6) {
+        @for (place, words) in x.ticks(ticks(places.1 - places.0).min(6)) {
             line class="grid" x1=(px(place)) x2=(px(place)) y1=(px(TOP)) y2=(px(bottom)) {}
             text class="tick" x=(px(place)) y=(px(bottom + 18.0)) text-anchor="middle" { (words) }
         }
         text class="label" x=(px((places.0 + places.1) / 2.0)) y=(px(bottom + 38.0)) text-anchor="middle" { (bars.label) }
+        line class="axis" x1=(px(zero)) x2=(px(zero)) y1=(px(TOP)) y2=(px(bottom)) {}
         @for (index, bar) in bars.bars.iter().enumerate() {
-            @let top = TOP + ROW * index as f64;
-            text class="word" x=(px(left - 10.0)) y=(px(top + 17.0)) text-anchor="end" { (fitting(&bar.label, left - 14.0)) }
+            @let top = TOP + row * index as f64 + above;
+            @if narrow { (over(&bar.label, left, top, width)) } @else { (beside(&bar.label, left, top)) }
             (parts(bar, &names, &x, top))
             @let (low, high) = ends_of(bar);
             @if high > 0.0 || low == 0.0 {
@@ -50,9 +58,30 @@ pub(super) fn draw(bars: &Bars) -> Option<(f64, Markup)> {
                 text class="tick" x=(px(x.at(low).unwrap_or(zero) - 6.0)) y=(px(top + 17.0)) text-anchor="end" { (number(low)) }
             }
         }
-        line class="axis" x1=(px(zero)) x2=(px(zero)) y1=(px(TOP)) y2=(px(bottom)) {}
     };
     Some((bottom + 44.0, inner))
+}
+
+/// The name of a bar above it, on two lines where it is long.
+fn over(label: &str, left: f64, top: f64, width: f64) -> Markup {
+    let lines = folded(label, width - 12.0);
+    let class = if lines.len() == 1 { "word halo" } else { "small halo" };
+    html! {
+        @for (line, words) in lines.iter().rev().enumerate() {
+            text class=(class) x=(px(left)) y=(px(top - LINE * line as f64)) { (words) }
+        }
+    }
+}
+
+/// The name of a bar before it, on two lines where it is long.
+fn beside(label: &str, left: f64, top: f64) -> Markup {
+    let lines = folded(label, left - 14.0);
+    let (class, first) = if lines.len() == 1 { ("word", 17.0) } else { ("small", 11.5) };
+    html! {
+        @for (line, words) in lines.iter().enumerate() {
+            text class=(class) x=(px(left - 10.0)) y=(px(top + first + LINE * line as f64)) text-anchor="end" { (words) }
+        }
+    }
 }
 
 /// How far a bar goes to the left and to the right.

@@ -6,11 +6,12 @@ use maud::{Markup, html};
 
 use crate::figure::{Map, Range};
 
-use super::parts::{Key, WIDTH, fitting, keys, series_of, text_width};
+use super::parts::{Key, WIDE, fitting, keys, series_of, text_width, ticks};
 use super::scale::{Ruler, px};
 
-const LEFT: f64 = 150.0;
-const RIGHT: f64 = WIDTH - 14.0;
+/// Room for the names of rows: beside them, and above them where a picture is narrow.
+const BESIDE: f64 = 150.0;
+const ABOVE: f64 = 18.0;
 const TOP: f64 = 8.0;
 /// Height of a row, and of a line of words in it.
 const ROW: f64 = 46.0;
@@ -23,24 +24,34 @@ pub(super) fn legend(map: &Map) -> Vec<Key> {
     keys(ranges.filter_map(|range| Some((range.words.first()?, range.hue))))
 }
 
-pub(super) fn draw(map: &Map) -> Option<(f64, Markup)> {
+/// The picture; of more ranges than `marks` some are drawn, evenly, each up to the next.
+pub(super) fn draw(map: &Map, marks: usize, width: f64) -> Option<(f64, Markup)> {
+    let (left, above) = if width < WIDE { (8.0, ABOVE) } else { (BESIDE, 0.0) };
+    let (right, row_height) = (width - 14.0, ROW + above);
     let names = legend(map);
     let ends = map.rows.iter().flat_map(|row| &row.ranges).flat_map(|range| [range.from, range.to]);
-    let x = Ruler::around(map.x.scale, ends, (LEFT, RIGHT))?;
-    let bottom = TOP + ROW * map.rows.len() as f64;
+    let x = Ruler::around(map.x.scale, ends, (left, right))?;
+    let every = map.rows.iter().map(|row| row.ranges.len()).sum::<usize>().div_ceil(marks).max(1);
+    let bottom = TOP + row_height * map.rows.len() as f64;
     let inner = html! {
-        @for (place, words) in x.ticks(8) {
+        @for (place, words) in x.ticks(ticks(right - left)) {
             line class="grid" x1=(px(place)) x2=(px(place)) y1=(px(TOP)) y2=(px(bottom + 4.0)) {}
             text class="tick" x=(px(place)) y=(px(bottom + 18.0)) text-anchor="middle" { (words) }
         }
-        text class="label" x=(px((LEFT + RIGHT) / 2.0)) y=(px(bottom + 38.0)) text-anchor="middle" { (map.x.label) }
+        text class="label" x=(px((left + right) / 2.0)) y=(px(bottom + 38.0)) text-anchor="middle" { (map.x.label) }
+        @if every > 1 { text class="tick" x=(px(right)) y=(px(bottom + 54.0)) text-anchor="end" { "one range of " (every) " is drawn" } }
         @for (index, row) in map.rows.iter().enumerate() {
-            @let top = TOP + ROW * index as f64;
-            text class="word" x=(px(LEFT - 10.0)) y=(px(top + ROW / 2.0 + 2.0)) text-anchor="end" { (fitting(&row.label, LEFT - 14.0)) }
-            @for (place, range) in row.ranges.iter().enumerate() {
-                @let (from, to) = borders(&row.ranges, place);
-                @let from = x.at(from).unwrap_or(LEFT).max(LEFT);
-                @let to = x.at(to).unwrap_or(RIGHT).min(RIGHT);
+            @let top = TOP + row_height * index as f64 + above;
+            @if above > 0.0 {
+                text class="word" x=(px(left)) y=(px(top - 5.0)) { (fitting(&row.label, right - left)) }
+            } @else {
+                text class="word" x=(px(left - 10.0)) y=(px(top + ROW / 2.0 + 2.0)) text-anchor="end" { (fitting(&row.label, left - 14.0)) }
+            }
+            @let ranges: Vec<&Range> = row.ranges.iter().step_by(every).collect();
+            @for (place, range) in ranges.iter().enumerate() {
+                @let (from, to) = borders(&ranges, place);
+                @let from = x.at(from).unwrap_or(left).max(left);
+                @let to = x.at(to).unwrap_or(right).min(right);
                 @let series = range.words.first().and_then(|word| series_of(&names, word));
                 @let middle = (from + to) / 2.0;
                 @let said = format!("{}, {} to {}: {}", row.label, x.words(range.from), x.words(range.to), range.words.join(", "));
@@ -57,12 +68,12 @@ pub(super) fn draw(map: &Map) -> Option<(f64, Markup)> {
             }
         }
     };
-    Some((bottom + 44.0, inner))
+    Some((bottom + if every > 1 { 60.0 } else { 44.0 }, inner))
 }
 
 /// Where a range is drawn from and to: half way to its neighbours on a logarithmic axis, and as far beyond the outermost.
-fn borders(ranges: &[Range], place: usize) -> (f64, f64) {
-    let range = &ranges[place];
+fn borders(ranges: &[&Range], place: usize) -> (f64, f64) {
+    let range = ranges[place];
     let before = place.checked_sub(1).map(|before| ranges[before].to);
     let after = ranges.get(place + 1).map(|after| after.from);
     (

@@ -20,6 +20,7 @@ use crate::draw::busy;
 use crate::figure::{Drawing, Figure};
 use crate::palette::{COLOURS, HEAT};
 pub(crate) use parts::{Key, mark_path};
+use parts::{NARROW, WIDE};
 use scale::px;
 
 /// Looks of the parts of a picture.
@@ -43,17 +44,27 @@ pub(crate) fn legend(figure: &Figure) -> Vec<Key> {
     }
 }
 
-/// The picture as elements of a page, with so many marks at most; empty where there is nothing to show.
+/// The picture as elements of a page, with so many marks at most; empty where there is nothing to show. What is plotted
+/// is there twice, for a page's column and for a phone: styles show one of them.
 pub(crate) fn draw(figure: &Figure, id: &str, marks: usize) -> Markup {
-    let drawn = match &figure.drawing {
-        Drawing::Plane(plane) => plane::draw(plane, marks),
-        Drawing::Map(map) => map::draw(map),
-        Drawing::Bars(bars) => bars::draw(bars),
-        Drawing::Timeline(timeline) => timeline::draw(timeline),
+    let drawn = |width: f64| match &figure.drawing {
+        Drawing::Plane(plane) => plane::draw(plane, marks, width),
+        Drawing::Map(map) => map::draw(map, marks, width),
+        Drawing::Bars(bars) => bars::draw(bars, width),
+        Drawing::Timeline(timeline) => timeline::draw(timeline, width),
+        Drawing::Steps(_) | Drawing::Machine(_) => None,
+    };
+    match &figure.drawing {
         Drawing::Steps(steps) => return steps::draw(steps),
         Drawing::Machine(machine) => return PreEscaped(busy(machine, &format!("{id}-h {id}-p"))),
-    };
-    drawn.map_or_else(Markup::default, |(height, inner)| frame(figure, id, height, &inner))
+        Drawing::Plane(_) | Drawing::Map(_) | Drawing::Bars(_) | Drawing::Timeline(_) => {}
+    }
+    let widths = [(WIDE, "picture wide", id.to_owned()), (NARROW, "picture narrow", format!("{id}-n"))];
+    html! {
+        @for (width, class, id) in widths {
+            @if let Some((height, inner)) = drawn(width) { (frame(figure, (&id, class), (width, height), &inner)) }
+        }
+    }
 }
 
 /// Without what no reader sees, as marks that turn the direction of text: such characters are escaped.
@@ -66,9 +77,9 @@ pub(crate) fn drawn(text: &str) -> String {
 }
 
 /// The outermost element: a picture with its name and what it says, for those who do not see it.
-fn frame(figure: &Figure, id: &str, height: f64, inner: &Markup) -> Markup {
+fn frame(figure: &Figure, (id, class): (&str, &str), (width, height): (f64, f64), inner: &Markup) -> Markup {
     html! {
-        svg class="picture" viewBox=(format!("0 0 760 {}", px(height))) role="img" aria-labelledby=(format!("{id}-t {id}-d")) {
+        svg class=(class) viewBox=(format!("0 0 {} {}", px(width), px(height))) role="img" aria-labelledby=(format!("{id}-t {id}-d")) {
             title id=(format!("{id}-t")) { (one_line(&figure.title)) }
             desc id=(format!("{id}-d")) { (one_line(&figure.caption)) }
             (inner)

@@ -5,8 +5,14 @@ use collcast_sim::text::one_line;
 use super::scale::px;
 use crate::palette::Hue;
 
-/// Width of every picture, in its own units: of a page's column.
-pub(super) const WIDTH: f64 = 760.0;
+/// Width of a picture, in its own units: of a page's column, and of a phone, where words stand above what they are of.
+pub(super) const WIDE: f64 = 760.0;
+pub(super) const NARROW: f64 = 360.0;
+
+/// How many marks an axis of so many units has room for: a size or number with its unit takes some 70.
+pub(super) fn ticks(length: f64) -> usize {
+    ((length / 70.0) as usize).clamp(3, 8)
+}
 
 /// Entries of a legend at most: nobody reads more.
 const MOST: usize = 24;
@@ -50,6 +56,24 @@ pub(super) fn text_width(text: &str) -> f64 {
 /// Words cut to a width.
 pub(super) fn fitting(text: &str, width: f64) -> String {
     crate::machine::cut(&one_line(text), (width / 6.6).max(2.0) as usize)
+}
+
+/// Part of the width of words that they take in the font of two lines.
+const SMALL: f64 = 11.0 / 12.0;
+
+/// Words on one line where they fit into a width, else on two in a smaller font; what is longer still is cut.
+pub(super) fn folded(text: &str, width: f64) -> Vec<String> {
+    let text = one_line(text);
+    if text_width(&text) <= width {
+        return vec![text];
+    }
+    let width = width / SMALL;
+    let fits = |at: &usize| text_width(&text[..*at]) <= width;
+    let spaces = text.match_indices(' ').map(|(at, _)| at).filter(fits);
+    // Both fit, if they can, and are about as long as each other.
+    let middle = spaces.max_by_key(|&at| (text_width(&text[at + 1..]) <= width, at.min(text.len() - at), at));
+    let (first, second) = middle.map_or((text.as_str(), ""), |at| (&text[..at], &text[at + 1..]));
+    [first, second].into_iter().filter(|line| !line.is_empty()).map(|line| fitting(line, width)).collect()
 }
 
 /// The outline of a mark of a kind, around a place.

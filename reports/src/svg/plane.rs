@@ -4,16 +4,15 @@ use maud::{Markup, html};
 
 use crate::figure::{Plane, Point, Series, Stroke};
 
-use super::parts::{Key, WIDTH, mark_path};
+use super::parts::{Key, mark_path, ticks};
 use super::scale::{Ruler, px};
 
-/// Places of the axes: left, right, top, bottom; and the height of the whole.
+/// Places of the axes: left, top, bottom; and the height of the whole.
 const LEFT: f64 = 66.0;
-const RIGHT: f64 = WIDTH - 14.0;
 const TOP: f64 = 12.0;
 const BOTTOM: f64 = 330.0;
 const HEIGHT: f64 = 376.0;
-/// Marks along an axis at most.
+/// Marks along the upright axis at most.
 const TICKS: usize = 8;
 
 pub(super) fn legend(plane: &Plane) -> Vec<Key> {
@@ -46,26 +45,27 @@ fn class(stroke: Stroke) -> &'static str {
 }
 
 /// The picture; of more marks than `marks` some are drawn, evenly.
-pub(super) fn draw(plane: &Plane, marks: usize) -> Option<(f64, Markup)> {
+pub(super) fn draw(plane: &Plane, marks: usize, width: f64) -> Option<(f64, Markup)> {
+    let right = width - 14.0;
     let all = || plane.series.iter().flat_map(|s| s.points.iter().chain(&s.line));
     let bands = || plane.series.iter().flat_map(|s| &s.band);
-    let x = Ruler::around(plane.x.scale, all().map(|p| p.x).chain(bands().map(|b| b.0)), (LEFT, RIGHT))?;
+    let x = Ruler::around(plane.x.scale, all().map(|p| p.x).chain(bands().map(|b| b.0)), (LEFT, right))?;
     let heights = all().map(|p| p.y).chain(bands().flat_map(|b| [b.1, b.2]));
     let y = Ruler::around(plane.y.scale, heights, (BOTTOM, TOP))?;
     let every = plane.series.iter().map(|series| marked(series).count()).sum::<usize>().div_ceil(marks).max(1);
     let inner = html! {
         @for (place, words) in y.ticks(TICKS) {
-            line class="grid" x1=(px(LEFT)) x2=(px(RIGHT)) y1=(px(place)) y2=(px(place)) {}
+            line class="grid" x1=(px(LEFT)) x2=(px(right)) y1=(px(place)) y2=(px(place)) {}
             text class="tick" x=(px(LEFT - 8.0)) y=(px(place + 4.0)) text-anchor="end" { (words) }
         }
-        @for (place, words) in x.ticks(TICKS) {
+        @for (place, words) in x.ticks(ticks(right - LEFT)) {
             line class="grid" x1=(px(place)) x2=(px(place)) y1=(px(TOP)) y2=(px(BOTTOM)) {}
             text class="tick" x=(px(place)) y=(px(BOTTOM + 18.0)) text-anchor="middle" { (words) }
         }
-        line class="axis" x1=(px(LEFT)) x2=(px(RIGHT)) y1=(px(BOTTOM)) y2=(px(BOTTOM)) {}
-        text class="label" x=(px((LEFT + RIGHT) / 2.0)) y=(px(HEIGHT - 8.0)) text-anchor="middle" { (plane.x.label) }
+        line class="axis" x1=(px(LEFT)) x2=(px(right)) y1=(px(BOTTOM)) y2=(px(BOTTOM)) {}
+        text class="label" x=(px((LEFT + right) / 2.0)) y=(px(HEIGHT - 8.0)) text-anchor="middle" { (plane.x.label) }
         text class="label" transform=(format!("translate(14 {}) rotate(-90)", px((TOP + BOTTOM) / 2.0))) text-anchor="middle" { (plane.y.label) }
-        @if every > 1 { text class="tick" x=(px(RIGHT)) y=(px(TOP - 2.0)) text-anchor="end" { "one point of " (every) " is drawn" } }
+        @if every > 1 { text class="tick" x=(px(right)) y=(px(TOP - 2.0)) text-anchor="end" { "one point of " (every) " is drawn" } }
         @for (index, series) in plane.series.iter().enumerate() {
             g data-s=(index) { (one(series, every, plane, &x, &y)) }
         }

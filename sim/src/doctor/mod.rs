@@ -629,6 +629,12 @@ impl Examination {
         tried.iter().zip(&scores).filter(kept).map(|(t, _)| t.0).collect()
     }
 
+    /// Times that [`Self::diagnose`] asks for at most: one a fault and size.
+    pub fn most_times(&self) -> usize {
+        let (probes, faults) = (self.probes().len(), self.case.hypotheses(&self.topology).len());
+        (DRAWS + faults) * probes + faults * (self.questions.len() - probes)
+    }
+
     /// All of it. `simulate` gives the curves of faults at some sizes as [`Self::simulate`] does, one after
     /// the other or all at once, and leaves out those that cannot be simulated.
     pub fn diagnose(&self, mut simulate: impl FnMut(&[Fault], &[usize]) -> Vec<(Fault, Vec<f64>)>) -> Diagnosis {

@@ -20,7 +20,7 @@ use crate::schedule::program::Level;
 use crate::units::{PS_PER_S, SimTime};
 
 /// Rounds that are always run at the end: the last may have less to do, and one is under way.
-const KEPT: i64 = 4;
+pub(super) const KEPT: i64 = 4;
 /// Largest part of a call's time that its length may be uncertain by, from how much two windows differ.
 const UNCERTAIN: f64 = 2e-3;
 /// The same where windows are taken to be equal. Blocks that beat more slowly than a window differ by more: then windows

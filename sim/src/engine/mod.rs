@@ -50,7 +50,7 @@ use instance::is_first;
 pub use instance::{Access, ConnSpec, Gate, Instance, KernelSpec, LaneSpec, Outcome, ProxySpec, TaskSpec, lane_of};
 pub(crate) use mix::Mixer;
 pub use mix::mix;
-pub use observe::{Observer, Unobserved};
+pub use observe::{Far, Observer, Teller, Unobserved};
 use steady::Steady;
 pub use uses::{Section, Uses};
 
@@ -114,8 +114,15 @@ pub fn run<O: Observer>(instance: &Instance<'_>, observer: &mut O) -> Result<Out
 /// # Errors
 /// As [`run`].
 pub fn run_steady(instance: &Instance<'_>) -> Result<Outcome, EngineError> {
-    let mut observer = Unobserved;
-    let mut simulation = Simulation::new(instance, &mut observer);
+    run_steady_told(instance, &mut Teller::default())
+}
+
+/// [`run_steady`], and says how far it is.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_steady_told(instance: &Instance<'_>, teller: &mut Teller) -> Result<Outcome, EngineError> {
+    let mut simulation = Simulation::new(instance, teller);
     simulation.steady = Steady::of(instance, simulation.kernels.iter().map(|kernel| kernel.first.len()).sum());
     simulation.run()
 }
@@ -204,6 +211,7 @@ impl<'a, 'o, O: Observer> Simulation<'a, 'o, O> {
                 ..Outcome::default()
             },
             done: 0,
+            said_next: observe::SAID_EVERY,
         }
     }
 
@@ -235,6 +243,9 @@ impl<'a, 'o, O: Observer> Simulation<'a, 'o, O> {
             self.leap();
             self.flows.solve(time);
             self.outcome.work = self.outcome.events + self.flows.looked_at;
+            if self.outcome.work >= self.said_next {
+                self.say();
+            }
             if self.outcome.work > MOST_WORK {
                 return Err(EngineError::TooLong);
             }

@@ -275,6 +275,8 @@ pub(super) struct Simulation<'a, 'o, O: Observer> {
     pub(super) steady: Option<Steady>,
     pub(super) outcome: Outcome,
     pub(super) done: usize,
+    /// Work at which it says next how far it is.
+    pub(super) said_next: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

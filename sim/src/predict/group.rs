@@ -22,7 +22,7 @@ use crate::bounds;
 use crate::call::Call;
 use crate::collective::{Algorithm, Protocol};
 use crate::domain::{Beyond, Reason};
-use crate::engine::{Unobserved, run};
+use crate::engine::run;
 use crate::ids::{ChannelId, Rank};
 use crate::nccl::Limits;
 use crate::nccl::cost::place;
@@ -334,7 +334,7 @@ impl Predictor<'_> {
         }
         let what = || format!("a group of {} calls", calls.len());
         let stopped = |error| PredictError::Engine { what: what(), error };
-        let outcome = run(&instance, &mut Unobserved).map_err(stopped)?;
+        let outcome = run(&instance, &mut self.teller.begins("simulating the group")).map_err(stopped)?;
         let ends = plans.iter().map(|plan| self.profile.kernel(plan)).max().unwrap_or_default();
         let several = self.hosts(calls[0].ranks) > 1;
         let in_switches = |plan: &Plan| Kind::of(plan.algorithm, several) != Kind::Plain;
@@ -345,9 +345,15 @@ impl Predictor<'_> {
         check_possible(&instance, &outcome, &bound, true, |resource| names[resource], what)?;
         let uses = utilisations(&instance.resources, &outcome.load, outcome.end - SimTime(0));
         let busy = Busy::of(self.topology, names.iter().copied().zip(uses));
-        let kernel = kernel_time(&instance, &outcome, ends, settings, (rounds, &|i| run(i, &mut Unobserved)))
-            .map_err(stopped)?
-            .max(bound.time);
+        let kernel = kernel_time(
+            &instance,
+            &outcome,
+            ends,
+            settings,
+            (rounds, &|i| run(i, &mut self.teller.begins("simulating the group in a loop"))),
+        )
+        .map_err(stopped)?
+        .max(bound.time);
         let congested = congested.map(|link| self.congestion(link));
         Ok(GroupTime { kernel, proof, events: outcome.events, busy, congested })
     }

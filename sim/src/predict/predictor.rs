@@ -11,6 +11,7 @@ use super::settings::Settings;
 use crate::call::{Call, CallError};
 use crate::collective::Launch;
 use crate::domain::{Beyond, Reason};
+use crate::engine::Teller;
 use crate::ids::Rank;
 use crate::nccl::search::{self, Given, Options};
 use crate::nccl::{Graphs, Plan, Transport, Tuner, Version};
@@ -46,6 +47,8 @@ pub struct Predictor<'a> {
     pub(super) grounds: Grounds,
     /// Calls of groups together, by what decides how they run.
     pub(super) together: Mutex<FxHashMap<RunsAs, Together>>,
+    /// Is told how far its simulations are.
+    pub(super) teller: Teller,
 }
 
 /// What decides how groups run together: what was laid (its hash), the cut, settings, and the bits of the share of their
@@ -69,7 +72,7 @@ impl<'a> Predictor<'a> {
         let nodes = search::Known::default();
         let (found, proofs, grounds, together) =
             (Mutex::default(), Proofs::default(), Grounds::default(), Mutex::default());
-        Self { topology, profile, tuner, given, nodes, found, proofs, grounds, together }
+        Self { topology, profile, tuner, given, nodes, found, proofs, grounds, together, teller: Teller::default() }
     }
 
     /// Predicts on a view of the machine, with what is known of its nodes.
@@ -85,6 +88,17 @@ impl<'a> Predictor<'a> {
     #[must_use]
     pub fn with_proofs(self, proofs: &Proofs) -> Self {
         Self { proofs: proofs.clone(), ..self }
+    }
+
+    /// Tells somebody how far its simulations are; not those of predictors on views of the machine.
+    #[must_use]
+    pub fn telling(self, teller: Teller) -> Self {
+        Self { teller, ..self }
+    }
+
+    /// Who is told how far simulations are.
+    pub(crate) fn teller(&self) -> &Teller {
+        &self.teller
     }
 
     /// How many nodes NCCL's search was run on, for this predictor and those on views of its machine.

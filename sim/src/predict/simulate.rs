@@ -15,7 +15,7 @@ use crate::bounds;
 use crate::call::{Call, CallError};
 use crate::collective::{Algorithm, Protocol};
 use crate::domain::{Beyond, Reason};
-use crate::engine::{Instance, Observer, Unobserved, run, run_steady};
+use crate::engine::{Instance, Observer, Unobserved, run, run_steady, run_steady_told};
 use crate::ids::{LinkId, Rank};
 use crate::network::{Laid, ResourceName, join, lay, lay_known, lay_one_of_each};
 use crate::schedule::{Schedule, ScheduleError};
@@ -161,7 +161,8 @@ impl Predictor<'_> {
         let folded = settings.fold.then(|| laid.fold());
         let instance = folded.as_ref().map_or(&laid.instance, |f| &f.instance);
         // Who watches wants to see every round.
-        let outcome = if settings.fold { run_steady(instance) } else { run(instance, observer) };
+        let steady = |i: &Instance<'_>, what| run_steady_told(i, &mut self.teller.begins(what));
+        let outcome = if settings.fold { steady(instance, "simulating the call") } else { run(instance, observer) };
         let stopped = |error| PredictError::Engine { what: what.clone(), error };
         let outcome = outcome.map_err(stopped)?;
 
@@ -184,7 +185,7 @@ impl Predictor<'_> {
 
         let ends = self.profile.kernel(&schedule.plan);
         let work = Cell::new(outcome.work);
-        let again = |i: &Instance<'_>| run_steady(i).inspect(|outcome| work.set(work.get() + outcome.work));
+        let again = |i: &Instance<'_>| steady(i, LOOP).inspect(|outcome| work.set(work.get() + outcome.work));
         let kernel =
             kernel_time(instance, &outcome, ends, settings, (ROUNDS, &again)).map_err(stopped)?.max(bound.time);
         let mut beyond: Beyond =
@@ -250,6 +251,9 @@ fn busiest_links(uses: &[f64], name_of: impl Fn(usize) -> ResourceName) -> Vec<L
     links.truncate(4);
     links
 }
+
+/// What is simulated where some ranks are done before others.
+const LOOP: &str = "simulating the call in a loop";
 
 /// Ranks from which on hosts are told apart before they are laid: fewer are laid sooner, once for all sizes.
 const MANY: u32 = 1024;

@@ -336,6 +336,11 @@ impl State {
     pub fn begun(&self, level: Level) -> u32 {
         self.begun[level as usize]
     }
+
+    /// Whether rounds of a level are left out.
+    pub fn leapt(&self, level: Level) -> bool {
+        self.left_out[level as usize] > 0
+    }
 }
 
 /// Port numbers of one step.

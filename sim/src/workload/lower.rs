@@ -14,7 +14,7 @@ use super::lowered::{Lowered, OpRun, Part};
 use super::outcome::Step;
 use crate::collective::Algorithm;
 use crate::engine::flows::{Use, WEIGHT_ONE};
-use crate::engine::{Gate, Instance, Section, TaskSpec, Unobserved, run};
+use crate::engine::{Gate, Instance, Section, TaskSpec, run};
 use crate::ids::{LinkId, Rank};
 use crate::network::{join, lay};
 use crate::predict::{Choice, PredictError};
@@ -785,6 +785,6 @@ pub(super) fn slices(
         links: FxHashMap::default(),
         slices: true,
     };
-    let outcome = run(&lowered.instance, &mut Unobserved).map_err(WorkloadError::run)?;
+    let outcome = run(&lowered.instance, &mut simulator.predictor().teller().clone()).map_err(WorkloadError::run)?;
     Ok(super::outcome::of(graph, &lowered, &outcome))
 }

@@ -25,7 +25,7 @@ mod lower;
 mod lowered;
 mod outcome;
 
-use crate::engine::{Unobserved, run};
+use crate::engine::run;
 use crate::ids::Rank;
 
 pub use footprint::{Footprint, Simulator, siblings};
@@ -41,6 +41,7 @@ impl Simulator<'_> {
     /// # Errors
     /// See [`WorkloadError`].
     pub fn run(&self, graph: &OpGraph, mechanisms: Mechanisms, level: Level) -> Result<Step, WorkloadError> {
+        let mut teller = self.predictor().teller().begins("simulating the step");
         let folded = fold::fold(graph, self.topology())?;
         let few = footprint::tasks_are_few(graph);
         let level = match level {
@@ -67,7 +68,7 @@ impl Simulator<'_> {
             lower::slices(self, graph, mechanisms)?
         } else {
             let lowered = lower::flows(self, graph, &folded, mechanisms)?;
-            let outcome = run(&lowered.instance, &mut Unobserved).map_err(WorkloadError::run)?;
+            let outcome = run(&lowered.instance, &mut teller).map_err(WorkloadError::run)?;
             outcome::of(graph, &lowered, &outcome)
         };
         if step.time >= lower::LONGEST {

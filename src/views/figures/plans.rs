@@ -2,7 +2,7 @@
 
 use collcast_reports::figure::{Axis, Drawing, Figure, Plane, Point, Series, Stroke};
 use collcast_reports::model::Report;
-use collcast_reports::palette::{BAD, GREY, Hue};
+use collcast_reports::palette::{BAD, GOOD, Hue};
 
 use super::rows::{Row, grouped, rows};
 
@@ -23,12 +23,15 @@ pub(super) fn front(report: &Report) -> Vec<Figure> {
         return Vec::new();
     }
     let of = |fits: bool| -> Vec<Point> { all.iter().filter(|p| p.0 == fits).map(|p| p.1.clone()).collect() };
+    let front = best(of(true));
+    let behind = of(true).into_iter().filter(|point| !front.contains(point)).collect();
     let series = vec![
         Series {
             label: "on the front".to_owned(),
-            stroke: Stroke::Thin,
-            hue: GREY,
-            line: best(of(true)),
+            stroke: Stroke::Dashed,
+            hue: GOOD,
+            line: front.clone(),
+            points: front,
             ..Series::default()
         },
         Series {
@@ -38,11 +41,12 @@ pub(super) fn front(report: &Report) -> Vec<Figure> {
             points: of(false),
             ..Series::default()
         },
-        Series { label: "fits".to_owned(), points: of(true), ..Series::default() },
+        Series { label: "fits, and another beats it".to_owned(), points: behind, ..Series::default() },
     ];
     let series = series.into_iter().filter(|s| !s.points.is_empty() || s.line.len() > 1).collect();
     let plane = Plane { x: Axis::linear("memory of a GPU (GiB)"), y: Axis::linear("speed (tokens/s/GPU)"), series };
-    let caption = "Each point is a layout. No layout on the front is beaten in both memory and speed.";
+    let caption =
+        "Each point is a layout. Up is faster, left takes less memory. No layout on the front is beaten in both.";
     vec![Figure::new("Layouts: speed against memory", caption, Drawing::Plane(plane))]
 }
 

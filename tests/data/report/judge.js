@@ -48,6 +48,9 @@ function readable(where, doc, view) {
   }
 }
 
+// The first of a kind that is shown: a phone has pictures of its own.
+const shown = (of, query) => [...of.querySelectorAll(query)].find((one) => one.getClientRects().length);
+
 function judge(frame) {
   const [doc, view] = [frame.contentDocument, frame.contentWindow];
   const where = `at ${frame.width} px`;
@@ -98,13 +101,16 @@ function judge(frame) {
   }
   const zoom = doc.querySelector("figure .tools button[aria-label='Zoom in']");
   if (zoom) {
-    const picture = zoom.closest("figure").querySelector(".scroll svg");
+    const picture = shown(zoom.closest("figure"), ".scroll svg");
     const before = picture.getBoundingClientRect().width;
     zoom.click();
     const grown = picture.getBoundingClientRect().width > before * 1.2;
     check(grown, "zoom does not enlarge");
   }
-  const mark = doc.querySelector(".picture [data-t]");
+  const mark = shown(doc, ".picture [data-t]");
+  const drawn = [...doc.querySelectorAll("figure")].filter((figure) => figure.querySelector(".picture"));
+  check(drawn.every((figure) => [...figure.querySelectorAll(".picture")].filter((one) => one.getClientRects().length).length === 1),
+    "a figure does not show one picture");
   if (mark) {
     const box = mark.getBoundingClientRect();
     mark.dispatchEvent(new view.PointerEvent("pointermove", { bubbles: true, clientX: box.left + 1, clientY: box.top + 1 }));
