@@ -683,7 +683,8 @@ pub(crate) fn compile(source: &str, arch: i32, options: &[String]) -> Result<Vec
     code
 }
 
-#[cfg(all(test, feature = "verbs"))]
+#[cfg(test)]
+#[cfg(feature = "verbs")]
 mod tests {
     use std::os::fd::AsRawFd;
 

@@ -1,5 +1,4 @@
-//! What is used of libibverbs, with owners that free what they hold: NICs, registered memory, completion
-//! queues, queue pairs of reliable connections.
+//! What is used of libibverbs, with owners that free what they hold: NICs, registered memory, completion queues.
 //!
 //! The library is looked for when the program starts, by `rdma-mummy-sys`; where it is not there, its
 //! calls say so.
@@ -13,40 +12,27 @@ use std::time::Duration;
 
 use rdma_mummy_sys::{
     IBV_LINK_LAYER_ETHERNET, ibv_access_flags, ibv_ack_cq_events, ibv_alloc_pd, ibv_close_device, ibv_comp_channel,
-    ibv_context, ibv_cq, ibv_create_comp_channel, ibv_create_cq, ibv_create_qp, ibv_dealloc_pd, ibv_dereg_mr,
-    ibv_destroy_comp_channel, ibv_destroy_cq, ibv_destroy_qp, ibv_device, ibv_device_attr, ibv_free_device_list,
-    ibv_get_cq_event, ibv_get_device_list, ibv_get_device_name, ibv_gid_entry, ibv_modify_qp, ibv_mr, ibv_open_device,
-    ibv_pd, ibv_poll_cq, ibv_port_attr, ibv_port_state, ibv_post_recv, ibv_post_send, ibv_qp, ibv_qp_attr,
-    ibv_qp_attr_mask, ibv_qp_init_attr, ibv_qp_state, ibv_qp_type, ibv_query_device, ibv_query_gid_table,
-    ibv_query_port, ibv_recv_wr, ibv_reg_dmabuf_mr, ibv_reg_mr, ibv_reg_mr_iova2, ibv_req_notify_cq, ibv_send_flags,
-    ibv_send_wr, ibv_sge, ibv_wc, ibv_wc_opcode, ibv_wc_status, ibv_wc_status_str, ibv_wr_opcode,
+    ibv_context, ibv_cq, ibv_create_comp_channel, ibv_create_cq, ibv_dealloc_pd, ibv_dereg_mr,
+    ibv_destroy_comp_channel, ibv_destroy_cq, ibv_device, ibv_device_attr, ibv_free_device_list, ibv_get_cq_event,
+    ibv_get_device_list, ibv_get_device_name, ibv_gid_entry, ibv_mr, ibv_open_device, ibv_pd, ibv_poll_cq,
+    ibv_port_attr, ibv_port_state, ibv_query_device, ibv_query_gid_table, ibv_query_port, ibv_reg_dmabuf_mr,
+    ibv_reg_mr, ibv_reg_mr_iova2, ibv_req_notify_cq, ibv_wc, ibv_wc_opcode, ibv_wc_status, ibv_wc_status_str,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use serde::{Deserialize, Serialize};
 
-use super::acknowledgement::{RETRIES, timeout};
-use super::memory::Memory;
 use crate::exec::ExecError;
 
 /// Ports are numbered from 1; of a NIC with several this one is used.
-const PORT: u8 = 1;
-/// Where packets of a connection begin to count. Any number does, as long as both ends know it.
-const FIRST_PACKET: u32 = 0;
-/// Hops that packets may take through routers.
-const HOPS: u8 = 64;
-/// How often a NIC sends again what finds no receive posted; 7 would be for ever.
-const RETRIES_UNREADY: u8 = 6;
-/// Wait of a sender that found no receive posted: 0.64 ms (InfiniBand specification, volume 1, RNR NAK timer field).
-const UNREADY: u8 = 12;
+pub(super) const PORT: u8 = 1;
 
 /// A call that failed, with what the system says.
-fn failed(call: &'static str, error: &Os) -> ExecError {
+pub(super) fn failed(call: &'static str, error: &Os) -> ExecError {
     ExecError::Library { call, message: error.to_string() }
 }
 
 /// The same of a call that returns an error's number.
-fn check(call: &'static str, code: c_int) -> Result<(), ExecError> {
+pub(super) fn check(call: &'static str, code: c_int) -> Result<(), ExecError> {
     if code == 0 { Ok(()) } else { Err(failed(call, &Os::from_raw_os_error(code.abs()))) }
 }
 
@@ -107,21 +93,21 @@ pub(crate) struct Nic {
     /// Its name, such as `mlx5_0`.
     pub(crate) name: String,
     context: *mut ibv_context,
-    domain: *mut ibv_pd,
-    port: Port,
+    pub(super) domain: *mut ibv_pd,
+    pub(super) port: Port,
     /// Most entries of a completion queue, and work requests of a queue pair.
-    most: (u32, u32),
+    pub(super) most: (u32, u32),
 }
 
 /// A port, as its peers address it.
 #[derive(Clone, Copy, Debug, Default)]
-struct Port {
-    ethernet: bool,
-    lid: u16,
+pub(super) struct Port {
+    pub(super) ethernet: bool,
+    pub(super) lid: u16,
     /// 1 to 5 for 256 B to 4096 B.
-    mtu: u32,
-    gid: [u8; 16],
-    gid_index: u8,
+    pub(super) mtu: u32,
+    pub(super) gid: [u8; 16],
+    pub(super) gid_index: u8,
 }
 
 // SAFETY: libibverbs allows its objects to be used from any thread; those of one NIC are used by one at a time.
@@ -364,9 +350,9 @@ pub(crate) enum Done {
 /// A completion queue with the channel that wakes who waits for it.
 #[derive(Debug)]
 pub(crate) struct Completions {
-    queue: *mut ibv_cq,
+    pub(super) queue: *mut ibv_cq,
     channel: *mut ibv_comp_channel,
-    nic: Arc<Nic>,
+    pub(super) nic: Arc<Nic>,
 }
 
 // SAFETY: as for NICs.
@@ -480,231 +466,4 @@ impl Drop for Completions {
             ibv_destroy_comp_channel(self.channel);
         }
     }
-}
-
-/// How a queue pair is reached.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct Address {
-    number: u32,
-    lid: u16,
-    mtu: u32,
-    gid: [u8; 16],
-}
-
-/// Bytes at a peer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Remote {
-    pub(crate) address: u64,
-    pub(crate) key: u32,
-}
-
-/// What a work request carries.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Verb {
-    /// RDMA write.
-    Write(Remote),
-    /// RDMA write with an immediate value, which the peer's posted receive takes.
-    WriteImmediate(Remote, u32),
-    /// A message that goes where the peer's posted receive says.
-    Send,
-}
-
-/// A queue pair of a reliable connection.
-#[derive(Debug)]
-pub(crate) struct Pair {
-    pair: *mut ibv_qp,
-    nic: Arc<Nic>,
-    /// Index of the NIC among those that memory is registered with.
-    pub(crate) place: usize,
-    /// Bytes that a work request can carry itself.
-    inline: u32,
-}
-
-// SAFETY: as for NICs.
-unsafe impl Send for Pair {}
-
-/// Depths of a queue pair.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Depths {
-    pub(crate) sends: u32,
-    pub(crate) receives: u32,
-}
-
-impl Pair {
-    /// A queue pair whose completions come by one queue, that of the same NIC.
-    ///
-    /// # Errors
-    /// More work requests or queue pairs than the NIC has.
-    pub(crate) fn new(queue: &Completions, place: usize, depths: Depths) -> Result<Self, ExecError> {
-        let nic = &queue.nic;
-        if depths.sends.max(depths.receives) > nic.most.1 {
-            return Err(ExecError::Refused {
-                what: format!("a queue pair of {depths:?}, and {} has {}", nic.name, nic.most.1),
-                hint: "take a protocol with fewer slices",
-            });
-        }
-        // What NICs commonly carry inline at least (mlx5, rxe); asked for less where it is too much.
-        let asked = [64, 0];
-        for inline in asked {
-            // SAFETY: numbers and pointers, for which zeros are values.
-            let mut wanted: ibv_qp_init_attr = unsafe { std::mem::zeroed() };
-            (wanted.send_cq, wanted.recv_cq) = (queue.queue, queue.queue);
-            wanted.qp_type = ibv_qp_type::IBV_QPT_RC;
-            (wanted.cap.max_send_wr, wanted.cap.max_recv_wr) = (depths.sends.max(1), depths.receives.max(1));
-            (wanted.cap.max_send_sge, wanted.cap.max_recv_sge) = (1, 1);
-            wanted.cap.max_inline_data = inline;
-            // SAFETY: a domain and queues that live as long as the pair: it holds their NIC, and whoever made it them.
-            let pair = unsafe { ibv_create_qp(nic.domain, &raw mut wanted) };
-            if !pair.is_null() {
-                let pair = Self { pair, nic: Arc::clone(nic), place, inline: wanted.cap.max_inline_data };
-                pair.initialise()?;
-                return Ok(pair);
-            }
-        }
-        Err(failed("ibv_create_qp", &Os::last_os_error()))
-    }
-
-    fn modify(&self, mut to: ibv_qp_attr, mask: ibv_qp_attr_mask) -> Result<(), ExecError> {
-        // SAFETY: a pair that lives, and attributes that the mask names.
-        let code = unsafe { ibv_modify_qp(self.pair, &raw mut to, mask.0.cast_signed()) };
-        check("ibv_modify_qp", code).map_err(|error| match error {
-            ExecError::Library { call, message } => {
-                ExecError::Library { call, message: format!("{message} (state {}, {})", to.qp_state, self.nic.name) }
-            }
-            other => other,
-        })
-    }
-
-    fn initialise(&self) -> Result<(), ExecError> {
-        use ibv_qp_attr_mask as M;
-        let mut to = attributes(ibv_qp_state::IBV_QPS_INIT);
-        to.port_num = PORT;
-        to.qp_access_flags = (ibv_access_flags::IBV_ACCESS_LOCAL_WRITE | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE).0;
-        self.modify(to, M::IBV_QP_STATE | M::IBV_QP_PKEY_INDEX | M::IBV_QP_PORT | M::IBV_QP_ACCESS_FLAGS)
-    }
-
-    /// How peers reach it.
-    pub(crate) fn address(&self) -> Address {
-        let port = &self.nic.port;
-        // SAFETY: a pair that lives.
-        let number = unsafe { (*self.pair).qp_num };
-        Address { number, lid: port.lid, mtu: port.mtu, gid: port.gid }
-    }
-
-    /// Connects to a peer; it can be sent to once it has done the same. The NIC gives up on a peer that does not
-    /// acknowledge about when `patience` is over.
-    ///
-    /// # Errors
-    /// An address that cannot be reached.
-    pub(crate) fn connect(&self, peer: &Address, patience: Duration) -> Result<(), ExecError> {
-        use ibv_qp_attr_mask as M;
-        let port = &self.nic.port;
-        let mut ready = attributes(ibv_qp_state::IBV_QPS_RTR);
-        ready.path_mtu = port.mtu.min(peer.mtu);
-        (ready.dest_qp_num, ready.rq_psn) = (peer.number, FIRST_PACKET);
-        (ready.max_dest_rd_atomic, ready.min_rnr_timer) = (1, UNREADY);
-        (ready.ah_attr.dlid, ready.ah_attr.port_num) = (peer.lid, PORT);
-        if port.ethernet {
-            ready.ah_attr.is_global = 1;
-            ready.ah_attr.grh.dgid.raw = peer.gid;
-            (ready.ah_attr.grh.sgid_index, ready.ah_attr.grh.hop_limit) = (port.gid_index, HOPS);
-        }
-        let path = M::IBV_QP_STATE | M::IBV_QP_AV | M::IBV_QP_PATH_MTU | M::IBV_QP_DEST_QPN | M::IBV_QP_RQ_PSN;
-        self.modify(ready, path | M::IBV_QP_MAX_DEST_RD_ATOMIC | M::IBV_QP_MIN_RNR_TIMER)?;
-        let mut send = attributes(ibv_qp_state::IBV_QPS_RTS);
-        (send.timeout, send.retry_cnt, send.rnr_retry) = (timeout(patience), RETRIES, RETRIES_UNREADY);
-        (send.sq_psn, send.max_rd_atomic) = (FIRST_PACKET, 1);
-        let times = M::IBV_QP_STATE | M::IBV_QP_TIMEOUT | M::IBV_QP_RETRY_CNT | M::IBV_QP_RNR_RETRY;
-        self.modify(send, times | M::IBV_QP_SQ_PSN | M::IBV_QP_MAX_QP_RD_ATOMIC)
-    }
-
-    /// Puts it into error, as a NIC does that gave up; for tests of what then happens.
-    pub(crate) fn fail(&self) -> Result<(), ExecError> {
-        self.modify(attributes(ibv_qp_state::IBV_QPS_ERR), ibv_qp_attr_mask::IBV_QP_STATE)
-    }
-
-    /// Whether a work request of so many bytes carries them itself: their memory is free once it is posted.
-    pub(crate) fn inlines(&self, length: u32) -> bool {
-        length <= self.inline
-    }
-
-    /// Posts a work request of `length` bytes of the memory from `at`; whether its completion is told.
-    ///
-    /// # Errors
-    /// A queue that is full, or in error.
-    pub(crate) fn post(
-        &self,
-        verb: Verb,
-        (memory, at, length): (&Memory, usize, u32),
-        number: u64,
-        signalled: bool,
-    ) -> Result<(), ExecError> {
-        assert!(at + length as usize <= memory.bytes(), "{at} + {length} bytes of {}", memory.bytes());
-        let mut piece = ibv_sge { addr: memory.address() + at as u64, length, lkey: memory.keys(self.place).0 };
-        // SAFETY: numbers and pointers, for which zeros are values.
-        let mut request: ibv_send_wr = unsafe { std::mem::zeroed() };
-        request.wr_id = number;
-        (request.sg_list, request.num_sge) = (&raw mut piece, c_int::from(length > 0));
-        let (remote, immediate) = match verb {
-            Verb::Write(remote) => {
-                request.opcode = ibv_wr_opcode::IBV_WR_RDMA_WRITE;
-                (remote, 0)
-            }
-            Verb::WriteImmediate(remote, immediate) => {
-                request.opcode = ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM;
-                (remote, immediate)
-            }
-            Verb::Send => {
-                request.opcode = ibv_wr_opcode::IBV_WR_SEND;
-                (Remote::default(), 0)
-            }
-        };
-        request.imm_data_invalidated_rkey_union.imm_data = immediate.to_be();
-        (request.wr.rdma.remote_addr, request.wr.rdma.rkey) = (remote.address, remote.key);
-        let flag = |set: bool, flag: ibv_send_flags| if set { flag.0 } else { 0 };
-        request.send_flags = flag(signalled, ibv_send_flags::IBV_SEND_SIGNALED)
-            | flag(length > 0 && memory.on_host() && self.inlines(length), ibv_send_flags::IBV_SEND_INLINE);
-        let mut bad = null_mut();
-        // SAFETY: a pair that lives; memory that is registered, and stays until the pair is gone.
-        check("ibv_post_send", unsafe { ibv_post_send(self.pair, &raw mut request, &raw mut bad) })
-    }
-
-    /// Posts a receive, of a message into the memory where one is named.
-    ///
-    /// # Errors
-    /// A queue that is full, or in error.
-    pub(crate) fn post_receive(&self, number: u64, into: Option<(&Memory, usize, u32)>) -> Result<(), ExecError> {
-        // SAFETY: numbers and pointers, for which zeros are values.
-        let mut request: ibv_recv_wr = unsafe { std::mem::zeroed() };
-        let mut piece = into.map(|(memory, at, length)| {
-            assert!(at + length as usize <= memory.bytes(), "{at} + {length} bytes of {}", memory.bytes());
-            ibv_sge { addr: memory.address() + at as u64, length, lkey: memory.keys(self.place).0 }
-        });
-        if let Some(piece) = &mut piece {
-            (request.sg_list, request.num_sge) = (&raw mut *piece, 1);
-        }
-        request.wr_id = number;
-        let mut bad = null_mut();
-        // SAFETY: a pair that lives; memory that is registered, and stays until the pair is gone.
-        check("ibv_post_recv", unsafe { ibv_post_recv(self.pair, &raw mut request, &raw mut bad) })
-    }
-
-    /// Its NIC.
-    pub(crate) fn nic(&self) -> &Nic {
-        &self.nic
-    }
-}
-
-impl Drop for Pair {
-    fn drop(&mut self) {
-        // SAFETY: a pair that lives. Nothing can be done where the call fails.
-        unsafe { ibv_destroy_qp(self.pair) };
-    }
-}
-
-fn attributes(state: c_uint) -> ibv_qp_attr {
-    // SAFETY: numbers alone.
-    let mut attributes: ibv_qp_attr = unsafe { std::mem::zeroed() };
-    attributes.qp_state = state;
-    attributes
 }

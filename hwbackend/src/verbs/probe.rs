@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::alone::{Far, lines};
-use super::device::{Address, Completions, Depths, Done, Nic, Order, Pair, Remote, Verb};
+use super::device::{Completions, Done, Nic, Order};
 use super::measured::{Kind, Measured};
 use super::memory::Memory;
+use super::pair::{Address, Depths, Pair, Remote, Verb};
 use super::run::Verbs;
 use crate::cuda::driver::Device;
 use crate::exec::ExecError;

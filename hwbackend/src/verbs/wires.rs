@@ -11,9 +11,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::device::{Address, Completions, Depths, Done, Nic, Order, Pair, Remote, Verb};
+use super::device::{Completions, Done, Nic, Order};
 use super::lines;
 use super::memory::Memory;
+use super::pair::{Address, Depths, Pair, Remote, Verb};
 use crate::exec::ExecError;
 use crate::flat::Flat;
 use collcast_sim::schedule::wiring::UNUSED;

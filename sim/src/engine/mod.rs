@@ -21,6 +21,7 @@
 //!
 //! Credits and arrivals are lazy: a time per slot; an event only when a lane waits for it.
 
+mod far;
 pub mod flows;
 mod fold;
 mod instance;
@@ -211,7 +212,7 @@ impl<'a, 'o, O: Observer> Simulation<'a, 'o, O> {
                 ..Outcome::default()
             },
             done: 0,
-            said_next: observe::SAID_EVERY,
+            said_next: far::SAID_EVERY,
         }
     }
 
