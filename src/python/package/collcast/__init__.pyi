@@ -314,6 +314,7 @@ def probe(
     backend: _Values | None = None,
     nics: _Pairs | None = None,
     qps: _Values | None = None,
+    memory: _Values | None = None,
     processes: _Values | None = None,
     quick: bool | None = None,
     kernels_only: bool | None = None,
