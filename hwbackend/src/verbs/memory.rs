@@ -112,10 +112,11 @@ impl Memory {
         self.regions[nic].keys()
     }
 
-    /// So many bytes from there on.
+    /// So many bytes from there on, of memory of the host. Only the probe has a GPU's, and it leaves out every kind of which a
+    /// thread looks at memory.
     fn place(&self, at: usize, length: usize) -> *mut u8 {
         assert!(at + length <= self.bytes, "{at} + {length} bytes of {}", self.bytes);
-        let Some(host) = &self.host else { panic!("this thread cannot reach memory of a GPU") };
+        let Some(host) = &self.host else { unreachable!("no thread looks at memory of a GPU") };
         // SAFETY: inside.
         unsafe { host.base.add(at) }
     }
