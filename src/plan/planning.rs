@@ -8,7 +8,7 @@ use collcast_scenarios::parallel::{Parallel, Schedule};
 use collcast_scenarios::training::calls::Calls;
 use collcast_scenarios::training::{self, Span, Training};
 use collcast_scenarios::transformer::{self, Mask, Transformer};
-use collcast_scenarios::work::Execution;
+use collcast_scenarios::work::{Elements, Execution};
 use collcast_sim::compute::{Compute, Precision};
 use collcast_sim::topology::Topology;
 use rayon::prelude::*;
@@ -96,11 +96,7 @@ fn trust(framework: Framework, model: &Transformer) -> (f64, &'static str) {
 /// What a framework keeps and how it runs, in a precision. Transformer Engine keeps inputs of products as it casts them.
 fn software(framework: Framework, precision: Precision) -> Software {
     let of = framework.software();
-    let casts = matches!(
-        framework,
-        Framework::Megatron | Framework::MegatronBridge | Framework::MegatronPaper | Framework::HaiLlm
-    );
-    let input = if casts { precision.bytes() } else { of.input };
+    let input = if of.execution.elements == Elements::Written { precision.bytes() } else { of.input };
     Software { input, execution: Execution { precision, ..of.execution }, ..of }
 }
 
