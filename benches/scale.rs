@@ -19,9 +19,9 @@ fn hosts() -> Vec<u32> {
 fn large(bench: &mut Criterion) {
     for (collective, algorithm, most) in [
         (Collective::AllReduce, Algorithm::Ring, 16384),
-        (Collective::AllReduce, Algorithm::Tree, 8192),
-        (Collective::AllReduce, Algorithm::NvlsTree, 2048),
-        (Collective::AllGather, Algorithm::Pat, 2048),
+        (Collective::AllReduce, Algorithm::Tree, 16384),
+        (Collective::AllReduce, Algorithm::NvlsTree, 16384),
+        (Collective::AllGather, Algorithm::Pat, 8192),
     ] {
         let mut group = bench.benchmark_group(format!("{collective} {algorithm}, 64 KiB, GPUs"));
         group.sample_size(10).warm_up_time(Duration::from_millis(1)).measurement_time(Duration::from_secs(5));

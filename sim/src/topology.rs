@@ -525,6 +525,43 @@ impl Topology {
         Ok(Self { gpus: gpus.iter().map(|&id| node(id)).collect(), ..self.clone() })
     }
 
+    /// The machine of some hosts alone, joined by all switches, with ranks on the GPUs named; and, by link direction of that,
+    /// which one of this machine it is.
+    ///
+    /// # Errors
+    /// As [`Self::placed`]; GPUs that only other hosts join.
+    pub(crate) fn of_hosts(&self, hosts: &[HostId], gpus: &[VertexId]) -> Result<(Self, Vec<LinkId>), TopologyError> {
+        let mut builder = TopologyBuilder {
+            assumptions: self.assumptions.clone(),
+            software: self.software.clone(),
+            profile: self.profile.clone(),
+            hash: self.hash,
+            sharp: self.sharp,
+            ..TopologyBuilder::new(self.name.clone())
+        };
+        let mut number = vec![None; self.hosts.len()];
+        for &host in hosts {
+            let Host { name, storage, .. } = &self.hosts[host.index()];
+            let new = builder.host(name.clone());
+            number[host.index()] = Some(new);
+            storage.iter().for_each(|&storage| builder.store(new, storage));
+        }
+        let mut known: Vec<Option<VertexId>> = Vec::with_capacity(self.graph.node_count());
+        for Vertex { name, kind, host } in self.graph.node_weights() {
+            let of = host.map(|host| number[host.index()]);
+            known.push((of != Some(None)).then(|| builder.vertex(name.clone(), kind.clone(), of.flatten())));
+        }
+        let mut links = Vec::new();
+        for (id, from, to, link) in self.links() {
+            if let (Some(from), Some(to)) = (known[from.index()], known[to.index()]) {
+                builder.link(from, to, link);
+                links.push(id);
+            }
+        }
+        let gpus: Vec<VertexId> = gpus.iter().filter_map(|gpu| known[gpu.index()]).collect();
+        Ok((builder.build()?.placed(&gpus)?, links))
+    }
+
     /// The same machine on the way to another one: `kind` gives what each vertex is to be, `link`
     /// each link direction between its ends, or none where it is cut. Vertices keep their ids.
     ///

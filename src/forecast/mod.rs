@@ -94,6 +94,12 @@ pub fn sweep(parts: &[(&Site, &[Query])], explain: bool, watch: &Watch) -> Resul
     notes.extend(last.why.clone());
     notes.extend(first.told.notes.iter().cloned());
     notes.extend(rows.first().and_then(|row| row.query.split_note()));
+    notes.extend(
+        rows.iter()
+            .filter_map(|row| row.prediction.grown)
+            .max_by(|a, b| a.off.total_cmp(&b.off))
+            .map(|grown| format!("{grown}{}", if rows.len() > 1 { ", of these forecasts the least sure" } else { "" })),
+    );
     notes.extend(published(parts));
     if grounds.beyond.switches() {
         notes.push(UNMEASURED_SWITCHES.to_owned());

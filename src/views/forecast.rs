@@ -339,6 +339,7 @@ fn facts(row: &Row) -> Table {
         (Choice::Best, _) => "the fastest of all that were predicted".to_owned(),
         _ => "the user".to_owned(),
     };
+    let of_part = p.grown.map_or(String::new(), |grown| format!(" (that of {} hosts)", grown.hosts[2]));
     let values: [(&str, String); 11] = [
         ("chosen by", chosen),
         ("on the device", format!("{} (the host issues one every {})", p.kernel, p.issue)),
@@ -353,7 +354,7 @@ fn facts(row: &Row) -> Table {
             ),
         ),
         ("schedule", p.proof.to_string()),
-        ("schedule hash", schedule_hash(p.schedule_hash)),
+        ("schedule hash", schedule_hash(p.schedule_hash) + &of_part),
         ("cannot be below", format!("{} ({})", p.bound.time, p.bound.what)),
         ("bound by", p.bound_by().to_owned()),
         ("busiest lane", format!("{:.0}% of its instruction rate", p.lane_utilisation * 100.0)),

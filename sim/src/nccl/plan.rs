@@ -126,6 +126,23 @@ impl Plan {
         (start(u64::from(channel)), to)
     }
 
+    /// The same cut of `part` of `whole` equal parts of the elements; parts of channels are rounded up.
+    #[must_use]
+    pub(crate) fn of_part(&self, part: u64, whole: u64) -> Self {
+        let scaled = |count: u64| {
+            let count = (u128::from(count) * u128::from(part)).div_ceil(u128::from(whole.max(1)));
+            u64::try_from(count).unwrap_or(u64::MAX)
+        };
+        let dealing = match self.dealing {
+            Dealing::Evenly => Dealing::Evenly,
+            Dealing::ByTraffic(dealt) => {
+                Dealing::ByTraffic(Dealt { low: scaled(dealt.low), middle: scaled(dealt.middle), ..dealt })
+            }
+            Dealing::ByLoops { each } => Dealing::ByLoops { each: scaled(each) },
+        };
+        Self { per_channel: scaled(self.per_channel), dealing, ..*self }
+    }
+
     /// Channels `from..to` that have a part.
     pub fn used(&self) -> (u32, u32) {
         match self.dealing {

@@ -12,6 +12,7 @@ mod order;
 mod point;
 mod route;
 mod switches;
+mod unlike;
 
 pub use ground::Grounds;
 pub use join::join;
@@ -21,3 +22,4 @@ pub use order::{order, order_by};
 pub use point::Across;
 pub use route::{Hop, Leg, Route, Router};
 pub use switches::{check_multicast, check_sharp};
+pub(crate) use unlike::{Row, row};

@@ -196,7 +196,7 @@ impl<'t> Router<'t> {
         best.insert(from, (start, None));
         let mut queue = std::collections::VecDeque::from([from]);
         // Labels only improve and every one is finite: the search ends. Bounded all the same.
-        let mut budget = 64 * topology.links().count().max(64);
+        let mut budget = 64 * topology.link_count().max(64);
         while let Some(at) = queue.pop_front() {
             let (label, came) = best[&at];
             for (id, next, link) in topology.links_from(at) {

@@ -91,7 +91,11 @@ impl Predictor<'_> {
         settings: &Settings,
         observer: &mut O,
     ) -> Result<Prediction, PredictError> {
-        self.simulate(&self.proven(call, algorithm, protocol, settings)?, settings, observer)
+        let proven = self.proven(call, algorithm, protocol, settings)?;
+        match self.grow(&proven, settings) {
+            Some(prediction) => Ok(prediction),
+            None => self.simulate(&proven, settings, observer),
+        }
     }
 
     /// The schedule of a call by an imported algorithm.

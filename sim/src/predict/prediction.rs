@@ -1,6 +1,7 @@
 //! What a prediction says.
 
 use super::busy::Busy;
+use super::grown::Grown;
 use super::proof::ProofKind;
 use crate::bounds;
 use crate::collective::{Algorithm, Protocol};
@@ -74,6 +75,8 @@ pub struct Prediction {
     pub work: u64,
     /// Lanes before and after folding.
     pub folded: (u64, usize),
+    /// How it was forecast from fewer hosts, where it was.
+    pub grown: Option<Grown>,
     /// How the schedule was proved.
     pub proof: ProofKind,
     /// The time below which nothing can be, and why.
@@ -113,7 +116,7 @@ impl Prediction {
         self.uses().most()
     }
 
-    fn uses(&self) -> Busy {
+    pub(super) fn uses(&self) -> Busy {
         let link = self.busiest.first().map_or(0.0, |l| l.utilisation);
         let (lane, proxy, memory) = (self.lane_utilisation, self.proxy_utilisation, self.memory_utilisation);
         Busy { link, lane, proxy, memory }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustc_hash::FxHashMap;
 
 use super::error::PredictError;
+use super::parts::Parts;
 use super::prediction::Prediction;
 use super::settings::Settings;
 use crate::call::{Call, CallError};
@@ -47,6 +48,8 @@ pub struct Predictor<'a> {
     pub(super) grounds: Grounds,
     /// Calls of groups together, by what decides how they run.
     pub(super) together: Mutex<FxHashMap<RunsAs, Together>>,
+    /// Its hosts, and parts of it.
+    pub(super) parts: Parts,
     /// Is told how far its simulations are.
     pub(super) teller: Teller,
 }
@@ -72,7 +75,8 @@ impl<'a> Predictor<'a> {
         let nodes = search::Known::default();
         let (found, proofs, grounds, together) =
             (Mutex::default(), Proofs::default(), Grounds::default(), Mutex::default());
-        Self { topology, profile, tuner, given, nodes, found, proofs, grounds, together, teller: Teller::default() }
+        let (parts, teller) = (Parts::default(), Teller::default());
+        Self { topology, profile, tuner, given, nodes, found, proofs, grounds, together, parts, teller }
     }
 
     /// Predicts on a view of the machine, with what is known of its nodes.

@@ -188,10 +188,7 @@ impl Predictor<'_> {
         let again = |i: &Instance<'_>| steady(i, LOOP).inspect(|outcome| work.set(work.get() + outcome.work));
         let kernel =
             kernel_time(instance, &outcome, ends, settings, (ROUNDS, &again)).map_err(stopped)?.max(bound.time);
-        let mut beyond: Beyond =
-            [self.beyond(call.ranks, settings.launch), self.profile.beyond(algorithm, protocol, call)]
-                .into_iter()
-                .collect();
+        let mut beyond = self.beyond_of(schedule, settings);
         // Those with a proxy go through the network.
         let (nvswitch, sharp) = self.profile.switches_measured();
         if groups.iter().any(|(_, c)| if c.proxy.is_some() { !sharp } else { !nvswitch }) {
@@ -219,6 +216,7 @@ impl Predictor<'_> {
             events: outcome.events,
             work: work.get(),
             folded: (lanes(instance), instance.lanes.len()),
+            grown: None,
             proof,
             bound,
             busiest: busiest_links(&uses, name_of),
@@ -230,6 +228,13 @@ impl Predictor<'_> {
             schedule_hash: schedule.identity(),
         };
         Ok((prediction, shares))
+    }
+
+    /// How a schedule goes beyond the profile, but for switches that reduce.
+    pub(super) fn beyond_of(&self, schedule: &Schedule, settings: &Settings) -> Beyond {
+        let (call, plan) = (&schedule.call, &schedule.plan);
+        let measured = self.profile.beyond(plan.algorithm, plan.protocol, call);
+        [self.beyond(call.ranks, settings.launch), measured].into_iter().collect()
     }
 
     /// What is left out where many NICs send through a link.

@@ -1,5 +1,6 @@
 //! Patterns: what is proved of a schedule that is too long to be proved itself.
 
+use rayon::prelude::*;
 use rustc_hash::FxHashSet;
 
 use super::form::Form;
@@ -224,14 +225,20 @@ impl Schedule {
     /// channels.
     pub fn roles(&self, channels: u32) -> FxHashSet<Vec<Shape>> {
         let (first, end) = self.plan.used();
-        let mut used = vec![false; self.templates.len()];
-        for channel in first..end.min(first.saturating_add(channels)) {
-            for (rank, lane) in (0..self.call.ranks).flat_map(|rank| (0..self.lanes).map(move |lane| (rank, lane))) {
+        let end = end.min(first.saturating_add(channels));
+        let places =
+            |rank| (first..end).flat_map(move |channel| (0..self.lanes).map(move |lane| (rank, channel, lane)));
+        let note = |mut used: Vec<bool>, rank: u32| {
+            for (rank, channel, lane) in places(rank) {
                 if let Some(worker) = self.worker(Rank(rank), ChannelId(channel), Lane(lane)) {
                     used[worker.template] = true;
                 }
             }
-        }
+            used
+        };
+        let none = || vec![false; self.templates.len()];
+        let either = |a: Vec<bool>, b: Vec<bool>| a.into_iter().zip(b).map(|(a, b)| a || b).collect();
+        let used: Vec<bool> = (0..self.call.ranks).into_par_iter().fold(none, note).reduce(none, either);
         self.templates.iter().zip(used).filter(|(_, used)| *used).map(|(template, _)| template.shape()).collect()
     }
 

@@ -1,0 +1,256 @@
+//! Calls over many hosts, by how the same call grows from few of them to more.
+//!
+//! A double tree over twice as many hosts has one level more, and each level of hosts that are alike takes as long as the
+//! one below. A ring, PAT and exchanges of pairs have as many more steps as there are more ranks. So the same cut is
+//! simulated on three numbers of hosts, each half of the next as the halves of the whole are, and where the second doubling
+//! adds what the first says, so do those that are left out. A host or link that is unlike the others is among those that are
+//! simulated.
+
+use super::error::PredictError;
+use super::grown::{COMPARED, Grown};
+use super::prediction::Prediction;
+use super::predictor::Predictor;
+use super::proof::Proven;
+use super::settings::Settings;
+use crate::bounds;
+use crate::call::Call;
+use crate::collective::{Algorithm, Collective, Protocol};
+use crate::domain::Reason;
+use crate::engine::{Unobserved, WORK_PER_SECOND, mix};
+use crate::network::Row;
+use crate::schedule::Schedule;
+use crate::units::SimDuration;
+
+/// Hosts of the smallest call that is simulated: all that a double tree tells apart occurs among them.
+const FEWEST_HOSTS: u32 = 8;
+/// The part of the forecast by which two doublings may differ over all that is left out.
+const STEADY: f64 = 0.01;
+/// How many times as many hosts as the largest part the whole has at least.
+const LEAST_TIMES: u32 = 8;
+/// Ranks up to which every call is simulated whole.
+const FEW_RANKS: u32 = 1024;
+/// Lanes from which on a call is forecast from fewer hosts, as well as where its simulation takes more than a second.
+const MANY_LANES: u64 = 50_000;
+
+/// What adds time to a call where there are more hosts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Growth {
+    /// A level of a tree: one for twice as many hosts.
+    Levels,
+    /// Steps: as many as there are ranks.
+    Steps,
+}
+
+impl Growth {
+    fn of(algorithm: Algorithm) -> Option<Self> {
+        match algorithm {
+            Algorithm::Tree | Algorithm::NvlsTree => Some(Self::Levels),
+            Algorithm::Ring | Algorithm::Pat | Algorithm::Direct => Some(Self::Steps),
+            _ => None,
+        }
+    }
+
+    /// What a number of hosts comes to; differences are in proportion to time.
+    fn size(self, hosts: u32, whole: u32) -> f64 {
+        match self {
+            // Hosts are whole parts of all, rounded up.
+            Self::Levels => -(f64::from(whole) / f64::from(hosts)).log2().round(),
+            Self::Steps => f64::from(hosts),
+        }
+    }
+}
+
+impl Predictor<'_> {
+    /// A call over many hosts by fewer of them, where those grow steadily, however soon all could be simulated.
+    ///
+    /// # Errors
+    /// See [`PredictError`].
+    pub fn predict_from_fewer_hosts(
+        &self,
+        call: &Call,
+        (algorithm, protocol): (Algorithm, Protocol),
+        settings: &Settings,
+    ) -> Result<Option<Prediction>, PredictError> {
+        Ok(self.from_fewer(&self.proven(call, algorithm, protocol, settings)?, settings, 2, |_, _| true))
+    }
+
+    /// A call over many hosts by fewer of them; `None` where it does not grow steadily, has few hosts, or is soon simulated
+    /// whole.
+    pub(super) fn grow(&self, whole: &Proven, settings: &Settings) -> Option<Prediction> {
+        if whole.schedule.call.ranks <= FEW_RANKS {
+            return None;
+        }
+        self.from_fewer(whole, settings, LEAST_TIMES, |part, times| {
+            // As many more ranks have as many more steps each; what folds in a part may not in the whole.
+            let more =
+                if Growth::of(part.algorithm) == Some(Growth::Steps) { times.saturating_mul(times) } else { times };
+            let takes_long = part.work.saturating_mul(more) >= WORK_PER_SECOND;
+            takes_long || part.folded.0.saturating_mul(times) >= MANY_LANES
+        })
+    }
+
+    /// The whole has `times_least` times as many hosts as the largest part at least. `worth` is asked of that part, and how
+    /// many times as many there are.
+    fn from_fewer(
+        &self,
+        whole: &Proven,
+        settings: &Settings,
+        times_least: u32,
+        worth: impl Fn(&Prediction, u64) -> bool,
+    ) -> Option<Prediction> {
+        let (schedule, call) = (&whole.schedule, &whole.schedule.call);
+        let growth = Growth::of(schedule.plan.algorithm).filter(|_| settings.fold && call.counts.is_none())?;
+        let row = self.row_of(call.ranks)?;
+        let rooted = call.collective.rooted();
+        // The steps of rings of equal hosts are few in the whole, too. A root is the first rank of any part.
+        let is_even_ring = schedule.plan.algorithm == Algorithm::Ring && row.unlike.is_none() && !rooted;
+        if is_even_ring || rooted && (row.unlike.is_some() || call.root.0 >= row.each) {
+            return None;
+        }
+        let mut seen: Vec<(u32, Prediction)> = Vec::new();
+        for hosts in numbers(row.hosts, row.below) {
+            let Some(from) = window(hosts, &row) else { continue };
+            // Larger parts together take as long as the whole.
+            if hosts * times_least > row.hosts {
+                break;
+            }
+            // Where a part cannot be simulated, the whole says why.
+            seen.push((hosts, self.part(whole, (from, hosts), &row, settings).ok()?));
+            let Some(last) = seen.last_chunk::<COMPARED>() else { continue };
+            if !worth(&last[COMPARED - 1].1, u64::from(row.hosts / hosts)) {
+                return None;
+            }
+            if let Some(grown) = self.carried_on(last, growth, whole, settings) {
+                return Some(grown);
+            }
+        }
+        None
+    }
+
+    /// The hosts of many ranks, where there are many. Where flows are pinned to ways by hashing, each number of hosts has
+    /// its own.
+    fn row_of(&self, ranks: u32) -> Option<Row> {
+        let least = FEWEST_HOSTS << (COMPARED + 1);
+        if ranks < least || self.topology.hosts().len() < least as usize || self.topology.hash.is_some() {
+            return None;
+        }
+        self.parts.row(self.topology, ranks).filter(|row| row.hosts >= least)
+    }
+
+    /// The same cut on some hosts in a row.
+    fn part(
+        &self,
+        whole: &Proven,
+        (from, hosts): (u32, u32),
+        row: &Row,
+        settings: &Settings,
+    ) -> Result<Prediction, PredictError> {
+        let ranks = hosts * row.each;
+        let part = self.parts.part(self.topology, (from, hosts), row)?;
+        let (machine, links) = &*part;
+        let predictor = self.on(machine).with_graphs(self.given.clone());
+        let (mut call, mut plan) = (Call { ranks, ..whole.schedule.call.clone() }, whole.schedule.plan);
+        // Each rank has as much of a ring's steps as in the whole.
+        if plan.algorithm == Algorithm::Ring && call.collective == Collective::AllReduce {
+            let parts = [hosts, row.hosts].map(u64::from);
+            call.count = (u128::from(call.count) * u128::from(parts[0])).div_ceil(u128::from(parts[1])) as u64;
+            plan = plan.of_part(parts[0], parts[1]);
+        }
+        let schedule = Schedule::new(call, plan, &predictor.order(ranks, settings))?;
+        // Its pattern is that of the whole, which is proved.
+        let part = Proven { schedule, proof: whole.proof };
+        let mut prediction = predictor.simulate(&part, settings, &mut Unobserved)?;
+        prediction.busiest.iter_mut().for_each(|used| used.link = links[used.link.index()]);
+        Ok(prediction)
+    }
+
+    /// The forecast of the whole, where the second of two differences is what the first says.
+    fn carried_on(
+        &self,
+        seen: &[(u32, Prediction); COMPARED],
+        growth: Growth,
+        whole: &Proven,
+        settings: &Settings,
+    ) -> Option<Prediction> {
+        let call = &whole.schedule.call;
+        let all = self.hosts(call.ranks);
+        let at = seen.each_ref().map(|seen| growth.size(seen.0, all));
+        let kernels = seen.each_ref().map(|seen| seen.1.kernel.as_us());
+        let [first, second] = [0, 1].map(|i| (kernels[i + 1] - kernels[i]) / (at[i + 1] - at[i]));
+        let left = growth.size(all, all) - at[2];
+        let (each, apart) = match growth {
+            // Levels differ by chance, as chunks meet; the steps of the fewest hosts are not those of many yet.
+            Growth::Levels => (f64::midpoint(first, second), (second - first).abs() / 2.0),
+            Growth::Steps => (second, (second - first).abs()),
+        };
+        // No call is faster over more hosts: what seems so is chance.
+        let (grown, off) = (kernels[2] + each.max(0.0) * left, apart.max(-each) * left);
+        if off > STEADY * grown {
+            return None;
+        }
+        let last = &seen[2].1;
+        let in_switches =
+            !matches!(last.algorithm, Algorithm::Ring | Algorithm::Tree | Algorithm::Pat | Algorithm::Direct);
+        let bound = bounds::bandwidth(self.topology, call, in_switches);
+        let kernel = SimDuration::from_us(grown).max(bound.time);
+        let busy = last.uses();
+        let mut beyond = self.beyond_of(&whole.schedule, settings);
+        if last.beyond.switches() {
+            beyond.insert(Reason::Switches);
+        }
+        let timed = self.timed(kernel, call.ranks, (last.protocol, busy, &beyond), settings);
+        let count = |of: &dyn Fn(&Prediction) -> u64| carried(seen, all, of);
+        let sum = |of: &dyn Fn(&Prediction) -> u64| seen.iter().map(|seen| of(&seen.1)).fold(0, u64::saturating_add);
+        Some(Prediction {
+            time: timed.time,
+            kernel,
+            issue: timed.issue,
+            low: timed.low,
+            high: timed.high,
+            beyond,
+            messages: count(&|p| p.messages),
+            events: sum(&|p| p.events),
+            work: sum(&|p| p.work),
+            folded: (count(&|p| p.folded.0), last.folded.1),
+            plan: whole.schedule.plan,
+            proof: whole.proof,
+            bound,
+            trace_hash: seen.iter().map(|seen| seen.1.trace_hash).fold(0, mix),
+            grown: Some(Grown { hosts: seen.each_ref().map(|seen| seen.0), of: all, off: off / grown.max(1e-9) }),
+            ..last.clone()
+        })
+    }
+}
+
+/// The whole, halved again and again and rounded up, from the fewest on that are simulated: no fewer than share a switch
+/// that they can fill.
+fn numbers(hosts: u32, below: u32) -> impl Iterator<Item = u32> {
+    let halves = (1..u32::BITS).map(move |times| hosts.div_ceil(1 << times));
+    let mut numbers: Vec<u32> = halves.take_while(|&hosts| hosts >= FEWEST_HOSTS.max(below)).collect();
+    numbers.reverse();
+    numbers.into_iter()
+}
+
+/// The first of some hosts in a row that those that are unlike the others are among. The first of them has the same place in
+/// the lower levels of both trees as in the whole; what is no root there is none here.
+fn window(hosts: u32, row: &Row) -> Option<u32> {
+    let Some((first, last)) = row.unlike else { return Some(0) };
+    let place = match first % hosts {
+        0 if first > 0 => hosts / 2,
+        place if place + 1 == hosts && first + 1 < row.hosts => hosts / 2 - 1,
+        place => place,
+    };
+    let from = (first - place).min(row.hosts - hosts);
+    (last < from + hosts).then_some(from)
+}
+
+/// A count of the whole by the parabola through those of three parts: messages grow with hosts, or with their square.
+fn carried(seen: &[(u32, Prediction); COMPARED], hosts: u32, of: &dyn Fn(&Prediction) -> u64) -> u64 {
+    let at = seen.each_ref().map(|seen| i128::from(seen.0));
+    let hosts = i128::from(hosts);
+    let over = |i: usize| (1..COMPARED).map(|j| hosts - at[(i + j) % COMPARED]).product::<i128>();
+    let under = |i: usize| (1..COMPARED).map(|j| at[i] - at[(i + j) % COMPARED]).product::<i128>();
+    let others = |i: usize| (1..COMPARED).map(|j| under((i + j) % COMPARED)).product::<i128>();
+    let sum: i128 = (0..COMPARED).map(|i| i128::from(of(&seen[i].1)) * over(i) * others(i)).sum();
+    u64::try_from(sum / (0..COMPARED).map(under).product::<i128>()).unwrap_or(0)
+}

@@ -1,0 +1,102 @@
+//! Forecasts of many hosts from fewer of them, against runs of all.
+
+mod common;
+
+use collcast_sim::call::Call;
+use collcast_sim::collective::{Algorithm, Collective, DataType, Protocol};
+use collcast_sim::ids::Rank;
+use collcast_sim::predict::{Prediction, Predictor, Settings};
+use collcast_sim::topology::{Link, Topology, Vertex};
+use collcast_sim::units::{Bandwidth, Bytes};
+use common::{Sample, cluster, prior};
+
+/// From fewer hosts, where they grow steadily, and of all.
+fn both(
+    topology: &Topology,
+    (collective, algorithm, protocol): (Collective, Algorithm, Protocol),
+    bytes: u64,
+) -> Option<(Prediction, Prediction)> {
+    let profile = prior();
+    let call = Call::of_size(collective, topology.ranks(), Bytes(bytes), DataType::Float32);
+    let (predictor, settings) = (Predictor::new(topology, &profile), Settings::default());
+    let grown = predictor.predict_from_fewer_hosts(&call, (algorithm, protocol), &settings).unwrap()?;
+    let whole =
+        predictor.predict_one(&call, algorithm, protocol, &settings, &mut collcast_sim::engine::Unobserved).unwrap();
+    assert!(whole.grown.is_none(), "{} ranks are simulated whole", call.ranks);
+    Some((grown, whole))
+}
+
+const KINDS: [(Collective, Algorithm, Protocol); 5] = [
+    (Collective::AllReduce, Algorithm::Tree, Protocol::Ll),
+    (Collective::AllReduce, Algorithm::Tree, Protocol::Simple),
+    (Collective::AllGather, Algorithm::Pat, Protocol::Simple),
+    (Collective::ReduceScatter, Algorithm::Pat, Protocol::Simple),
+    (Collective::Broadcast, Algorithm::Ring, Protocol::Simple),
+];
+
+/// The same machine with the NICs of a host at a part of their rate.
+fn with_slow_host(topology: &Topology, host: u32, part: f64) -> Topology {
+    let gpu = topology.gpu_of(Rank(host * 2));
+    let slow = topology.vertex(gpu).host;
+    let is_slow = |vertex: &Vertex| vertex.host == slow;
+    let link = |from: &Vertex, to: &Vertex, link: Link| {
+        let slower = Bandwidth::new((link.rate.get() as f64 * part) as u64).unwrap();
+        let network = link.kind.is_network() && (is_slow(from) || is_slow(to));
+        Some(if network { Link { rate: slower, ..link } } else { link })
+    };
+    topology.edited(|vertex| vertex.kind.clone(), link).build_like(topology).unwrap()
+}
+
+/// How far a forecast from fewer hosts is off.
+fn off(grown: &Prediction, whole: &Prediction) -> f64 {
+    (grown.kernel.as_us() / whole.kernel.as_us() - 1.0).abs()
+}
+
+/// Goal: what grows steadily comes out as in a run of all hosts, whatever their number: within 5%, and to 0.01% where that is
+/// a power of two. Messages are counted exactly.
+#[test]
+fn forecasts_from_fewer_hosts_are_those_of_all() {
+    let mut sample = Sample::new("forecasts_from_fewer_hosts_are_those_of_all", 4);
+    let (mut steady, mut all, mut worst) = (0, 0, 0.0_f64);
+    for hosts in [128, 129, 137, 160, 191, 200, 224, 250] {
+        let topology = cluster(hosts, 2, 2);
+        for kind in KINDS {
+            for bytes in [64 << 10, 16 << 20] {
+                if !sample.takes() {
+                    continue;
+                }
+                all += 1;
+                let Some((grown, whole)) = both(&topology, kind, bytes) else { continue };
+                steady += 1;
+                let off = off(&grown, &whole);
+                println!("{hosts} {kind:?} {bytes}: {off:.5} {:?}", grown.grown);
+                worst = worst.max(off);
+                assert!(off <= 0.05, "{hosts} hosts, {kind:?} of {bytes}: {off}");
+                assert!(!hosts.is_power_of_two() || off <= 1e-4, "{hosts} hosts, {kind:?} of {bytes}: {off}");
+                assert_eq!(
+                    (grown.messages, grown.folded.0),
+                    (whole.messages, whole.folded.0),
+                    "{hosts} {kind:?} {bytes}"
+                );
+            }
+        }
+    }
+    println!("{steady} of {all}, at most {worst} off");
+    assert!(steady * 3 > all * 2, "{steady} of {all} are steady");
+}
+
+/// Goal: a slow host is among those that are simulated, wherever it is: the time is that of a run of all hosts, and not that
+/// without it.
+#[test]
+fn a_slow_host_is_among_the_fewer() {
+    let even = cluster(128, 2, 2);
+    for host in [0, 5, 64, 77, 127] {
+        let topology = with_slow_host(&even, host, 0.25);
+        for kind in [KINDS[1], KINDS[2]] {
+            let (grown, whole) = both(&topology, kind, 64 << 20).unwrap_or_else(|| panic!("{host} {kind:?}"));
+            let (without, _) = both(&even, kind, 64 << 20).unwrap();
+            assert!(off(&grown, &whole) < 0.02, "{host} {kind:?}: {} {}", grown.kernel, whole.kernel);
+            assert!(grown.kernel.as_us() > 1.2 * without.kernel.as_us(), "{host} {kind:?}");
+        }
+    }
+}
