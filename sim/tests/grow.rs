@@ -26,7 +26,8 @@ fn both(
     Some((grown, whole))
 }
 
-const KINDS: [(Collective, Algorithm, Protocol); 5] = [
+const KINDS: [(Collective, Algorithm, Protocol); 6] = [
+    (Collective::AllReduce, Algorithm::NvlsTree, Protocol::Simple),
     (Collective::AllReduce, Algorithm::Tree, Protocol::Ll),
     (Collective::AllReduce, Algorithm::Tree, Protocol::Simple),
     (Collective::AllGather, Algorithm::Pat, Protocol::Simple),
@@ -53,7 +54,7 @@ fn off(grown: &Prediction, whole: &Prediction) -> f64 {
 }
 
 /// Goal: what grows steadily comes out as in a run of all hosts, whatever their number: within 5%, and to 0.01% where that is
-/// a power of two. Messages are counted exactly.
+/// a power of two, to 1% with NVLS tree. Messages are counted exactly.
 #[test]
 fn forecasts_from_fewer_hosts_are_those_of_all() {
     let mut sample = Sample::new("forecasts_from_fewer_hosts_are_those_of_all", 4);
@@ -72,7 +73,8 @@ fn forecasts_from_fewer_hosts_are_those_of_all() {
                 println!("{hosts} {kind:?} {bytes}: {off:.5} {:?}", grown.grown);
                 worst = worst.max(off);
                 assert!(off <= 0.05, "{hosts} hosts, {kind:?} of {bytes}: {off}");
-                assert!(!hosts.is_power_of_two() || off <= 1e-4, "{hosts} hosts, {kind:?} of {bytes}: {off}");
+                let most = if kind.1 == Algorithm::NvlsTree { 0.01 } else { 1e-4 };
+                assert!(!hosts.is_power_of_two() || off <= most, "{hosts} hosts, {kind:?} of {bytes}: {off}");
                 assert_eq!(
                     (grown.messages, grown.folded.0),
                     (whole.messages, whole.folded.0),
@@ -92,7 +94,7 @@ fn a_slow_host_is_among_the_fewer() {
     let even = cluster(128, 2, 2);
     for host in [0, 5, 64, 77, 127] {
         let topology = with_slow_host(&even, host, 0.25);
-        for kind in [KINDS[1], KINDS[2]] {
+        for kind in [KINDS[2], KINDS[3]] {
             let (grown, whole) = both(&topology, kind, 64 << 20).unwrap_or_else(|| panic!("{host} {kind:?}"));
             let (without, _) = both(&even, kind, 64 << 20).unwrap();
             assert!(off(&grown, &whole) < 0.02, "{host} {kind:?}: {} {}", grown.kernel, whole.kernel);

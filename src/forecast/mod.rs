@@ -95,10 +95,9 @@ pub fn sweep(parts: &[(&Site, &[Query])], explain: bool, watch: &Watch) -> Resul
     notes.extend(first.told.notes.iter().cloned());
     notes.extend(rows.first().and_then(|row| row.query.split_note()));
     notes.extend(
-        rows.iter()
-            .filter_map(|row| row.prediction.grown)
-            .max_by(|a, b| a.off.total_cmp(&b.off))
-            .map(|grown| format!("{grown}{}", if rows.len() > 1 { ", of these forecasts the least sure" } else { "" })),
+        rows.iter().filter_map(|row| row.prediction.grown).max_by(|a, b| a.off.total_cmp(&b.off)).map(|grown| {
+            format!("{grown}{}", if rows.len() > 1 { " (the least sure of these forecasts)" } else { "" })
+        }),
     );
     notes.extend(published(parts));
     if grounds.beyond.switches() {
