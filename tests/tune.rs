@@ -221,6 +221,26 @@ fn a_search_measures_and_its_times_are_read_again() {
     assert!(code == 2 && err.contains("--measure"), "{err}");
 }
 
+/// Goal: each communicator of a job is measured on ranks of its own, and the file says whose times are whose.
+#[test]
+fn communicators_are_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path().join("tuned").display().to_string();
+    let ask = ["tune", "dgx-h100", "--communicators", "tp=2,dp=4", "-s", "1K,64K", "--launch", "threads"];
+    let search = ["--measure", "--backend", "host", "--budget", "6s", "--force", "-o", &at];
+    let (code, _, err) = collcast(&[&ask[..], &search].concat());
+    assert_eq!(code, 0, "{err}");
+    let csv = std::fs::read_to_string(format!("{at}/measured.csv")).unwrap();
+    let ranks = |run: &str| -> Vec<String> {
+        let rows = csv.lines().filter(|line| line.starts_with(run));
+        rows.map(|line| line.split(',').nth(4).unwrap().to_owned()).collect()
+    };
+    let (tp, dp) = (ranks("search:tp,"), ranks("search:dp,"));
+    assert!(!tp.is_empty() && tp.iter().all(|ranks| ranks == "2"), "{csv}");
+    assert!(!dp.is_empty() && dp.iter().all(|ranks| ranks == "4"), "{csv}");
+    assert_eq!(csv.lines().count(), 1 + tp.len() + dp.len(), "{csv}");
+}
+
 /// Lines of a table: collective, first and last byte count, algorithm, hosts and ranks.
 fn lines(table: &str) -> Vec<(String, u64, u64, String, String)> {
     let line = |line: &str| {
@@ -299,7 +319,6 @@ fn bad_questions_are_refused() {
         (&["tune", "h200x4", "--communicators", "tp"], "NAME=RANKS"),
         (&["tune", "h200x4", "--communicators", "tp=8"], "has 4 GPUs"),
         (&["tune", "h200x4", "--communicators", "tp=1"], "two ranks"),
-        (&["tune", "dgx-h100", "--communicators", "tp=2,dp=4", "--measure", "--backend", "host"], "not the first"),
         (&["tune", "h200x4", "--objective", "step"], "name a scenario"),
         (&["tune", "gpt-fsdp", "-c", "all_reduce"], "--collective has no meaning here"),
         (&["tune", "h200x4", "--ranks", "3", "--measurements", "tests/data/sockets"], "no measured row"),

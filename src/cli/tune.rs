@@ -35,11 +35,12 @@ In place of a machine, a SCENARIO of `collcast simulate`: the calls of its step 
 and the step is simulated with and without the table.
 
 --measure runs what is expected to gain most beside NCCL's own choice, in turns; a change is repeated five times. \
+A quarter of the time is kept for threads and FIFOs of the whole process. Each of --communicators is measured whose ranks are on this host. \
 Ctrl-C, an error, or the end of --budget keeps what was measured; an error's exit code stays. Writes into --output DIR:
   tuner.csv   for our tuner plugin (`tune install`) and NVIDIA's example (NCCL_TUNER_CONFIG_FILE)
   slurm.sh, kubernetes.yaml   the variables that load tuner.csv, and what undoes them
   measured.csv   what --measure has measured; --measurements reads it again
-  nccl.env    NCCL_ALGO and NCCL_PROTO that slow no size, where there are such
+  nccl.env    NCCL_ALGO and NCCL_PROTO that slow no size, threads and FIFOs that help all calls, where there are such
   tune.json, tune.md   the same tables as on the terminal"
 )]
 #[command(mut_arg("size", default_sizes("8:8GiB:2, or those measured")))]

@@ -56,6 +56,17 @@ impl FromStr for Communicators {
     }
 }
 
+/// Which GPUs a communicator's ranks are on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Spot {
+    /// Ranks.
+    pub ranks: u32,
+    /// They are the first of the machine, one after another.
+    pub first: bool,
+    /// Places of their GPUs on their host, from 0; none where they are on several hosts.
+    pub gpus: Option<Vec<u32>>,
+}
+
 /// One communicator on a machine.
 pub(super) struct Group {
     pub(super) communicator: Communicator,
@@ -93,6 +104,16 @@ impl Group {
         let Some(ranks) = self.together.first() else { return Ok(None) };
         let gpus: Vec<_> = ranks.iter().map(|&rank| topology.gpu_of(rank)).collect();
         Ok(Some(topology.placed(&gpus)?))
+    }
+
+    /// Where its ranks are.
+    pub(super) fn spot(&self, topology: &Topology) -> Spot {
+        let ranks = self.communicator.ranks;
+        let first = || (0..ranks.min(topology.ranks())).map(Rank).collect();
+        let own: Vec<Rank> = self.together.first().cloned().unwrap_or_else(first);
+        let place = |rank: &Rank| topology.gpu(topology.gpu_of(*rank)).map(|gpu| gpu.index);
+        let gpus = (self.communicator.nodes == 1).then(|| own.iter().map(place).collect()).flatten();
+        Spot { ranks, first: self.is_first(), gpus }
     }
 
     /// Whether it is the ranks that a run of nccl-tests has: the first, one after another.

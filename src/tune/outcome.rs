@@ -6,6 +6,7 @@ use collcast_sim::nccl::Version;
 use serde::Serialize;
 
 use super::advice::{Range, Regret};
+use super::process::Process;
 use super::tuned::{Advice, Tuned};
 use super::variables::Variables;
 use crate::error::Error;
@@ -76,6 +77,12 @@ pub struct Ended {
     pub code: u8,
 }
 
+impl Ended {
+    pub(super) fn by(error: &Error) -> Self {
+        Self { why: error.to_string(), code: error.code() }
+    }
+}
+
 /// What a step gains.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct StepGain {
@@ -113,6 +120,8 @@ pub struct Outcome {
     pub step: Option<StepGain>,
     /// Variables that slow no size.
     pub variables: Variables,
+    /// Values for the whole process that save time over all calls and slow none, and those that were tried.
+    pub process: Process,
     /// Table for our tuner plugin (`COLLCAST_TUNER_TABLE`) and NVIDIA's example (`NCCL_TUNER_CONFIG_FILE`).
     pub tuner_csv: String,
     /// The variables as a file.
@@ -121,7 +130,7 @@ pub struct Outcome {
     pub refused: Option<String>,
     /// What ended the search early; what was measured until then counts.
     pub ended: Option<Ended>,
-    /// Times that the search has measured.
+    /// Times that the search has measured, without those for values of a process.
     pub times: usize,
     /// The same as a file that is read as measurements again.
     #[serde(skip)]
