@@ -339,17 +339,17 @@ fn bad_questions_are_refused() {
 fn the_plugin_takes_what_is_advised() {
     use collcast::sim::nccl::{ALGORITHMS, FUNCTIONS};
     use collcast::tune::Request;
-    use collcast_tuner::table::{COLLECTIVES, MadeFor, PROTOCOLS, Table};
+    use collcast_tuner::table::{COLLECTIVES, Communicator, MadeFor, PROTOCOLS, Table};
 
     for machine in ["h200x4", "pcie-box"] {
         let site = collcast::Site::load(machine).unwrap();
         let collectives = FUNCTIONS.map(|(_, collective)| collective).to_vec();
         let sizes = Some(vec![8, 4096, 1 << 20, 1 << 28]);
         let outcome = collcast::tune::tune(&site, &Request { collectives, sizes, ..Request::default() }).unwrap();
-        let ranks = site.topology.ranks() as usize;
-        let changes = Table::read(&outcome.tuner_csv, ranks, 1).unwrap();
+        let whole = Communicator { ranks: site.topology.ranks() as usize, nodes: 1, a_domain: None };
+        let changes = Table::read(&outcome.tuner_csv, whole).unwrap();
         // As NVIDIA's example reads it.
-        let table = Table::read(&outcome.tuner_csv.replace("# kept:", "#"), ranks, 1).unwrap();
+        let table = Table::read(&outcome.tuner_csv.replace("# kept:", "#"), whole).unwrap();
         let gpu = site.topology.gpu(site.topology.gpu_of(collcast::sim::ids::Rank(0))).unwrap();
         assert!(MadeFor::of(&outcome.tuner_csv).check(None, Some(&format!("NVIDIA {}", gpu.model))).is_ok());
         for call in &outcome.calls {

@@ -12,6 +12,8 @@ use collcast::tune::{
     Budget, Finding, Forced, Outcome, ProcessSetting, ProcessVariable, Request, Spot, Stopwatch, tune_measuring,
 };
 use collcast::{Error, Query, Site, SiteSpec};
+use collcast_tuner::host::Host;
+use collcast_tuner::table::{Communicator, MadeFor, Table};
 
 /// What a time is multiplied by: by the values of the process, and the call's bytes.
 type Factor = fn(&[ProcessSetting], u64) -> f64;
@@ -23,6 +25,8 @@ struct Made<'s> {
     factor: Factor,
     /// GPUs that it has.
     gpus: u32,
+    /// What its kernel lists.
+    host: Host,
     /// Times so far, for noise of up to 1% either way.
     times: u32,
     /// Forecasts that were asked for, by choice and call.
@@ -36,7 +40,17 @@ struct Made<'s> {
 impl<'s> Made<'s> {
     fn new(site: &'s Site, factor: Factor) -> Self {
         let (known, ranks) = (BTreeMap::new(), BTreeSet::new());
-        Self { site, factor, gpus: site.topology.ranks(), times: 0, known, ranks, spot: None, set_ups: Vec::new() }
+        Self {
+            site,
+            factor,
+            gpus: site.topology.ranks(),
+            host: Host::default(),
+            times: 0,
+            known,
+            ranks,
+            spot: None,
+            set_ups: Vec::new(),
+        }
     }
 }
 
@@ -74,6 +88,10 @@ impl Stopwatch for Made<'_> {
             us * noise * (self.factor)(told, call.size().0)
         };
         Ok(calls.iter().map(|call| time(call)).collect())
+    }
+
+    fn host(&self) -> Host {
+        self.host.clone()
     }
 
     fn turn_to(&mut self, spot: &Spot) -> bool {
@@ -225,4 +243,61 @@ fn communicators_are_measured_on_their_own_gpus() {
         };
         assert_eq!(times(before), times(after), "{:?} {}", before.communicator, before.size_bytes);
     }
+}
+
+/// A `/sys` with GPUs of a kind and a NIC.
+fn sys(gpus: u32, nic: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |path: String, text: &str| {
+        let path = folder.path().join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    };
+    for gpu in 0..gpus {
+        for (name, text) in [("vendor", "0x10de\n"), ("device", "0x2335\n"), ("class", "0x030200\n")] {
+            write(format!("bus/pci/devices/{gpu}/{name}"), text);
+        }
+    }
+    write("class/infiniband/mlx5_0/ports/1/rate".to_owned(), nic);
+    folder
+}
+
+/// Goal: a table says on which kind of host it was measured, and our plugin refuses it on another; NICs count where calls
+/// leave the host.
+#[test]
+fn a_table_is_for_the_host_that_was_measured() {
+    let site = Site::load("h200x4").unwrap();
+    let request = Request { sizes: Some(vec![1 << 20]), ..Request::default() };
+    let measured = sys(4, "400 Gb/sec (4X NDR)");
+    let mut made = Made { host: Host::of(measured.path()), ..Made::new(&site, |_, _| 1.0) };
+    let outcome = tune_measuring(&site, &request, &mut made, Budget::default()).unwrap();
+    assert!(outcome.tuner_csv.contains("\n# for: gpus=4x2335 switches=none\n"), "{}", outcome.tuner_csv);
+    let made_for = MadeFor::of(&outcome.tuner_csv);
+    assert!(made_for.check_host(&Host::of(measured.path())).is_ok() && made_for.check_host(&Host::default()).is_ok());
+    assert!(made_for.check_host(&Host::of(sys(8, "400 Gb/sec (4X NDR)").path())).is_err());
+    assert!(made_for.check_host(&Host::of(sys(4, "200 Gb/sec (4X HDR)").path())).is_ok());
+    // Forecasts are of no host that could be known again.
+    assert!(!collcast::tune::tune(&site, &request).unwrap().tuner_csv.contains("gpus="));
+}
+
+/// Goal: a line is for NVLink domains, which NCCL calls nodes, and for ranks of each where domains differ; our plugin then
+/// takes it for that communicator alone.
+#[test]
+fn lines_are_for_nvlink_domains() {
+    let table = |machine: &str, nodes: u32, ranks: u32| {
+        let site = SiteSpec::new(machine).nodes(nodes).load().unwrap();
+        let request = Request { sizes: Some(vec![1 << 20]), ranks: Some(ranks), ..Request::default() };
+        collcast::tune::tune(&site, &request).unwrap().tuner_csv.replace("# kept:", "#")
+    };
+    let has = |text: &str, ranks, nodes, a_domain| Table::read(text, Communicator { ranks, nodes, a_domain }).is_ok();
+    let rack = table("gb200-nvl72", 2, 8);
+    assert!(has(&rack, 8, 1, Some((8, 8))) && !has(&rack, 8, 2, None), "{rack}");
+    let even = table("dgx-h100", 2, 16);
+    assert!(has(&even, 16, 2, Some((8, 8))) && !even.contains("# ranks of a domain"), "{even}");
+    let uneven = table("dgx-h100", 2, 12);
+    assert!(uneven.contains("\n# ranks of a domain: 4 to 8\n"), "{uneven}");
+    assert!(
+        has(&uneven, 12, 2, Some((4, 8))) && has(&uneven, 12, 2, None) && !has(&uneven, 12, 2, Some((6, 6))),
+        "{uneven}"
+    );
 }

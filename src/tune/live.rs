@@ -2,6 +2,7 @@
 
 use collcast_sim::nccl::Version;
 use collcast_sim::schedule::Call;
+use collcast_tuner::host::Host;
 
 use super::communicator::Spot;
 use super::process::ProcessSetting;
@@ -29,6 +30,13 @@ impl Stopwatch for Live<'_> {
 
     fn gpu(&self) -> Option<&str> {
         self.gpu.as_deref()
+    }
+
+    fn host(&self) -> Host {
+        match self.request.backend {
+            Backend::Nccl => Host::here(),
+            _ => Host::default(),
+        }
     }
 
     fn measure(&mut self, choice: Forced, calls: &[&Call]) -> Result<Vec<f64>, Error> {

@@ -147,6 +147,9 @@ fn tune_with(
     let mut machine = Machine::of(site, ranks, (whole.version(&settings), measured.is_some()));
     let gpu = measure.as_ref().and_then(|(stopwatch, _)| stopwatch.gpu());
     let another = gpu.and_then(|gpu| machine.measured_on(gpu));
+    if let Some((stopwatch, _)) = &measure {
+        machine.measured_at(&stopwatch.host());
+    }
     let grounds: Grounds = grounds.into_iter().collect();
     let mut said = assumptions(&site.topology, &site.profile, &settings, &grounds.beyond);
     said.extend(site.why.clone());

@@ -12,6 +12,7 @@ use collcast_sim::collective::Launch;
 use collcast_sim::nccl::Version;
 use collcast_sim::predict::Settings;
 use collcast_sim::schedule::Call;
+use collcast_tuner::host::Host;
 
 use super::advice::{advise, posteriors};
 use super::communicator::Spot;
@@ -38,6 +39,11 @@ pub trait Stopwatch {
     /// The GPU that has run calls, as its driver names it, where that is known.
     fn gpu(&self) -> Option<&str> {
         None
+    }
+
+    /// The kind of host that runs calls, as our tuner plugin knows it again; unknown where that says nothing.
+    fn host(&self) -> Host {
+        Host::default()
     }
 
     /// Times of the calls under one choice, in microseconds, in their order. Those at the end that cannot be run so are

@@ -5,8 +5,10 @@ use std::path::Path;
 
 use collcast_reports::model::Report;
 use collcast_reports::{json, markdown};
+use collcast_tuner::table::A_DOMAIN;
 
 use super::advice::{Span, runs};
+use super::communicator::Communicator;
 use super::outcome::{Machine, Outcome};
 use super::process::{Process, Tried};
 use super::tuned::{Advice, Tuned};
@@ -31,6 +33,13 @@ pub(super) fn tuner_csv(calls: &[Tuned], machine: &Machine) -> String {
         // Our plugin refuses the table elsewhere (`hwbackend/tuner`).
         let _ = writeln!(out, "# for: {}", known.join(" "));
     }
+    // NICs do not matter to calls within a host.
+    let several = calls.iter().any(|call| call.communicator.nodes > 1);
+    let parts = machine.host.iter().filter(|(part, _)| several || *part != "nics");
+    let parts: Vec<String> = parts.map(|(part, value)| format!("{part}={value}")).collect();
+    if !parts.is_empty() {
+        let _ = writeln!(out, "# for: {}", parts.join(" "));
+    }
     let _ =
         writeln!(out, "# Undo: take NCCL_TUNER_PLUGIN out of the job's settings; `collcast tune undo FILE` does it.");
     let _ = writeln!(
@@ -50,34 +59,52 @@ pub(super) fn tuner_csv(calls: &[Tuned], machine: &Machine) -> String {
         runs(calls, key).into_iter().partition(|span| span.calls[0].advice.is_some());
     let sections =
         [("# changes:", changed), ("# kept: NCCL's own choices, for NVIDIA's example; ours leaves them to NCCL", kept)];
+    let mut shape = ANY.to_owned();
     for (heading, spans) in sections {
         let _ = writeln!(out, "{heading}");
-        lines(&mut out, &spans);
+        for span in &spans {
+            let own = domains(&span.calls[0].communicator, calls);
+            if own != shape {
+                let _ = writeln!(out, "{A_DOMAIN} {own}");
+                shape = own;
+            }
+            line(&mut out, span);
+        }
     }
     out
 }
 
-/// The lines of some spans.
-fn lines(out: &mut String, spans: &[Span<'_>]) {
-    for Span { from, to, calls } in spans {
-        let last = &calls[calls.len() - 1];
-        let taken = last.taken();
-        let (algorithm, protocol) = taken.prediction.instead_of.unwrap_or(taken.pair);
-        let channels = taken.channels_most;
-        if let Some(words) = gains(calls) {
-            let _ = writeln!(out, "# {words}");
-        }
-        let _ = writeln!(
-            out,
-            "{},{from},{to},{},{},{channels},{},{},-1,-1",
-            // The plugin's name of a collective.
-            last.collective.name().replace('_', ""),
-            algorithm.name(),
-            protocol.name(),
-            last.communicator.nodes,
-            last.communicator.ranks,
-        );
+/// A line holds whatever ranks the communicator has in each NVLink domain.
+const ANY: &str = "any";
+
+/// Ranks of an NVLink domain that lines hold for: any where all domains have as many, unless another communicator has as many
+/// ranks and domains.
+fn domains(of: &Communicator, calls: &[Tuned]) -> String {
+    let like = |other: &Communicator| (other.nodes, other.ranks) == (of.nodes, of.ranks);
+    let other = calls.iter().map(|call| &call.communicator).any(|c| like(c) && c.a_domain != of.a_domain);
+    let (least, most) = of.a_domain;
+    if other || least != most { format!("{least} to {most}") } else { ANY.to_owned() }
+}
+
+/// The line of a span, below what it gains.
+fn line(out: &mut String, Span { from, to, calls }: &Span<'_>) {
+    let last = &calls[calls.len() - 1];
+    let taken = last.taken();
+    let (algorithm, protocol) = taken.prediction.instead_of.unwrap_or(taken.pair);
+    let channels = taken.channels_most;
+    if let Some(words) = gains(calls) {
+        let _ = writeln!(out, "# {words}");
     }
+    let _ = writeln!(
+        out,
+        "{},{from},{to},{},{},{channels},{},{},-1,-1",
+        // The plugin's name of a collective.
+        last.collective.name().replace('_', ""),
+        algorithm.name(),
+        protocol.name(),
+        last.communicator.nodes,
+        last.communicator.ranks,
+    );
 }
 
 /// What the changes of some calls gain, and how sure that is; none where NCCL's choice stays.
