@@ -69,7 +69,7 @@ impl Stopwatch for Made<'_> {
             self.ranks.insert((spot.ranks, spot.gpus.clone()));
         }
         let predictor = self.site.predictor();
-        let mut time = |call: &&Call| {
+        let time = |call: &&Call| {
             let forecast = || {
                 let query = Query::of((*call).clone());
                 let query = match choice {
@@ -87,7 +87,7 @@ impl Stopwatch for Made<'_> {
             let noise = 1.0 + 0.02 * ((state >> 40) as f64 / f64::from(1 << 24) - 0.5);
             us * noise * (self.factor)(told, call.size().0)
         };
-        Ok(calls.iter().map(|call| time(call)).collect())
+        Ok(calls.iter().map(time).collect())
     }
 
     fn host(&self) -> Host {
@@ -186,7 +186,7 @@ fn values_add_up() {
         fifo * threads
     };
     let (outcome, _) = searched(factor, Budget::default());
-    let words = outcome.process.advised().map(|tried| tried.words()).unwrap_or_default();
+    let words = outcome.process.advised().map(collcast::tune::Tried::words).unwrap_or_default();
     assert!(words.contains("NCCL_BUFFSIZE=16777216") && words.contains("NCCL_NTHREADS=256"), "{words}");
 }
 
