@@ -8,7 +8,9 @@ use collcast::bench;
 use collcast::files::read_text;
 use collcast::step::{self, Collectives};
 use collcast::tune::install::{Install, undo};
-use collcast::tune::{Budget, Communicators, Live, Objective, Outcome, Request, tune, tune_measuring, write};
+use collcast::tune::{
+    Budget, Communicators, Live, Objective, Outcome, ProcessSetting, Request, tune, tune_measuring, write,
+};
 use collcast::views::tune::Show;
 use collcast::{Error, Site, SiteSpec};
 use collcast_hwbackend::exec::Effort;
@@ -103,7 +105,7 @@ enum ObjectiveArg {
 /// What to do with a table that is written.
 #[derive(Subcommand, Debug)]
 enum Table {
-    /// Write the lines that load our tuner plugin with a table: NCCL then takes its choices
+    /// Write the lines that load our tuner plugin with a table, and the threads and FIFOs that go with it
     Install {
         /// Folder that `tune --output` wrote, or the table in it
         #[arg(value_name = "DIR")]
@@ -143,7 +145,12 @@ impl Table {
                 let exported = into.as_ref().is_none_or(|file| Install::is_exported(file, &text));
                 let plugin = whole(&library(plugin.as_ref())?)?;
                 let record = record.as_deref().map(whole).transpose()?;
-                let lines = Install { plugin, table: whole(&table)?, record, exported }.added_to(&text);
+                let beside = table.with_file_name("nccl.env");
+                let process = match beside.is_file() {
+                    true => ProcessSetting::of_file(&read_text("read the settings beside the table", &beside)?),
+                    false => Vec::new(),
+                };
+                let lines = Install { plugin, table: whole(&table)?, record, process, exported }.added_to(&text);
                 write_to(into.as_deref(), lines.as_bytes())?;
             }
             Self::Undo { file } => write_to(Some(file), undo(&read_text("read the settings", file)?).as_bytes())?,

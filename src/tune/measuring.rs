@@ -13,8 +13,8 @@ use super::search::{Budget, Search, Stopwatch};
 use super::trials::{Trials, Work};
 use crate::error::Error;
 
-/// The part of the budget that is kept for values of a whole process: a round of them is a few set-ups, and five make a
-/// finding.
+/// The part of the budget that is kept for values of a whole process where one may gain: a round of them is a few set-ups,
+/// and five make a finding.
 const KEPT: f64 = 0.25;
 
 /// What measurements gave.
@@ -50,13 +50,14 @@ impl Measuring {
             // Whoever runs calls says what is missing.
             works.iter_mut().find(fits).ok_or_else(nobody)?.here = true;
         }
+        works.iter_mut().for_each(|work| posteriors(&mut work.calls));
+        let tries = stopwatch.has_settings();
+        let promising = tries && Trials::new(works, request.objective, true).is_promising(&request.watch)?;
         let started = Instant::now();
-        let kept = if stopwatch.has_settings() { KEPT } else { 0.0 };
-        let for_calls = part(budget, 1.0 - kept);
+        let for_calls = part(budget, if promising { 1.0 - KEPT } else { 1.0 });
         let several = works.len() > 1;
         let mut promises = Vec::new();
         for work in works.iter_mut() {
-            posteriors(&mut work.calls);
             promises.push(if work.here { out.search(work, request, installed, several).promise() } else { 0.0 });
         }
         for (at, work) in works.iter_mut().enumerate() {
@@ -78,7 +79,7 @@ impl Measuring {
             search.run(stopwatch, part(left, share), &request.watch);
             out.add(search)?;
         }
-        if out.ended.is_none() && kept > 0.0 {
+        if out.ended.is_none() && tries {
             let times = out.times;
             let mut trials = Trials::new(works, request.objective, true);
             let spent = |own: usize| started.elapsed() >= budget.time || times.saturating_add(own) >= budget.times;

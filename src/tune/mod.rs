@@ -164,6 +164,10 @@ fn tune_with(
         let count = searched.unsettled;
         format!("{count} changes are left out: the search ended before they were measured five times; a longer --budget settles them")
     });
+    let open = searched.process.tried.iter().filter(|tried| tried.finding == Finding::Unsettled).count();
+    let open = (open > 0).then(|| {
+        format!("{open} values for the whole process are left out: they were not measured five times; a longer --budget settles them")
+    });
     let Trust { status, confidence, basis } = grounds.trust();
     let ended = searched.ended.as_ref().map(|ended| format!("the search ended early: {}", ended.why));
     let tuner_csv = write::tuner_csv(&calls, &machine);
@@ -183,6 +187,7 @@ fn tune_with(
             .chain(another)
             .chain(ended)
             .chain(unsettled)
+            .chain(open)
             .collect(),
         refused: refused(&calls),
         ended: searched.ended,

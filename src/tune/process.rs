@@ -87,6 +87,16 @@ pub struct ProcessSetting {
 }
 
 impl ProcessSetting {
+    /// Those that the lines of an environment file set; other lines say nothing here.
+    pub fn of_file(text: &str) -> Vec<Self> {
+        let of = |line: &str| {
+            let (name, value) = line.trim().split_once('=')?;
+            let variable = ProcessVariable::ALL.into_iter().find(|variable| variable.name() == name)?;
+            Some(Self { variable, value: value.parse().ok()? })
+        };
+        text.lines().filter_map(of).collect()
+    }
+
     /// Puts it into NCCL's settings.
     pub fn put(self, nccl: &mut NcclSettings) {
         let bytes = Some(Bytes(u64::from(self.value)));

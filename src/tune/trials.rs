@@ -338,6 +338,15 @@ impl<'w, 's> Trials<'w, 's> {
         Ok(Effect { at, octave: octave(call), weight, saved, doubt, noise, first: None, rounds: Vec::new() })
     }
 
+    /// Whether a value may gain, by NCCL's own choices.
+    ///
+    /// # Errors
+    /// A fault of a forecast.
+    pub(super) fn is_promising(mut self, watch: &Watch) -> Result<bool, Error> {
+        self.open(None, &|(saved, doubt)| expected(saved, doubt) > WORTH, watch)?;
+        Ok(!self.trials.is_empty())
+    }
+
     /// Measures until nothing is worth it, or the budget is spent; what ended it early.
     ///
     /// # Errors

@@ -37,7 +37,10 @@ impl Outcome {
             report.tables.push(step_table(step));
         }
         report.tables.push(variable_table(&outcome.variables));
-        report.tables.push(process_table(&outcome.process));
+        // Programs find the table, empty or not.
+        if !show.for_people || !outcome.process.tried.is_empty() {
+            report.tables.push(process_table(&outcome.process));
+        }
         report.verdict = Some(verdict(outcome, show.written));
         report
     }
@@ -209,10 +212,9 @@ fn process_table(process: &Process) -> Table {
         Column::number("least_size_bytes", "size"),
         Column::number("least_gain", "gain"),
     ];
-    let title = match (process.tried.is_empty(), process.advised()) {
-        (true, _) => "The whole process: no threads or FIFOs are worth a try",
-        (_, None) => "The whole process: NCCL's threads and FIFOs stand",
-        (_, Some(_)) => "The whole process, with the table",
+    let title = match process.advised() {
+        None => "The whole process: NCCL's threads and FIFOs stand",
+        Some(_) => "The whole process, with the table",
     };
     let mut table = Table::new("process", title, columns);
     for tried in &process.tried {
