@@ -52,7 +52,7 @@ impl Measuring {
         }
         works.iter_mut().for_each(|work| posteriors(&mut work.calls));
         let tries = stopwatch.has_settings();
-        let promising = tries && Trials::new(works, request.objective, true).is_promising(&request.watch)?;
+        let promising = tries && Trials::new(works, request.objective, true).promises(&request.watch)?;
         let started = Instant::now();
         let for_calls = part(budget, if promising { 1.0 - KEPT } else { 1.0 });
         let several = works.len() > 1;

@@ -25,7 +25,8 @@ use crate::watch::Watch;
 
 /// How unsure the ratio of two forecasts is that differ by a factor of 2 to 4 in threads or FIFOs, as a part of how unsure
 /// each is. Origin: `tests/data/h200x4_bench`, `nccl_buffers_1m`, `nccl_buffers_16m` and `nccl_nthreads_*` against runs with
-/// NCCL's values: the root mean square error of such ratios is 0.5 to 1.1 of that of the forecasts, 0.8 in the median.
+/// NCCL's values: the root mean square error of such ratios is 0.35 to 1.1 of that of the forecasts, 0.8 in the median of six
+/// files with the fitted profile and with `prior`.
 const RATIO: f64 = 0.8;
 /// Octaves between the sizes that a trial is first looked at with: those between are told by their neighbours.
 const SCREEN: f64 = 3.0;
@@ -342,7 +343,7 @@ impl<'w, 's> Trials<'w, 's> {
     ///
     /// # Errors
     /// A fault of a forecast.
-    pub(super) fn is_promising(mut self, watch: &Watch) -> Result<bool, Error> {
+    pub(super) fn promises(mut self, watch: &Watch) -> Result<bool, Error> {
         self.open(None, &|(saved, doubt)| expected(saved, doubt) > WORTH, watch)?;
         Ok(!self.trials.is_empty())
     }
