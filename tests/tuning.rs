@@ -27,6 +27,8 @@ struct Made<'s> {
     gpus: u32,
     /// What its kernel lists.
     host: Host,
+    /// Set-ups after which a GPU is gone.
+    lasts: usize,
     /// Times so far, for noise of up to 1% either way.
     times: u32,
     /// Forecasts that were asked for, by choice and call.
@@ -45,6 +47,7 @@ impl<'s> Made<'s> {
             factor,
             gpus: site.topology.ranks(),
             host: Host::default(),
+            lasts: usize::MAX,
             times: 0,
             known,
             ranks,
@@ -64,6 +67,9 @@ impl Stopwatch for Made<'_> {
     }
 
     fn measure_with(&mut self, told: &[ProcessSetting], choice: Forced, calls: &[&Call]) -> Result<Vec<f64>, Error> {
+        if self.set_ups.len() >= self.lasts {
+            return Err(Error::Exec { code: 3, message: "the GPU fell off the bus".to_owned(), hint: None });
+        }
         self.set_ups.push((told.to_vec(), choice));
         if let Some(spot) = &self.spot {
             self.ranks.insert((spot.ranks, spot.gpus.clone()));
@@ -200,6 +206,28 @@ fn few_rounds_are_no_finding() {
     let (outcome, _) = searched(factor, Budget { times, ..Budget::default() });
     assert!(outcome.process.advised().is_none(), "{:?}", outcome.process);
     assert!(outcome.process.tried.iter().all(|tried| tried.rounds < 5), "{:?}", outcome.process);
+}
+
+/// Goal: an error within the rounds keeps what calls gain, leaves NCCL's values, and is told with its exit code; the first
+/// set-up's is the answer.
+#[test]
+fn an_error_within_rounds_leaves_the_values() {
+    let site =
+        SiteSpec::new("h200x4").profile("prior").env("NCCL_NVLS_ENABLE", "0").launch(Launch::Graph).load().unwrap();
+    let request = Request { sizes: Some(vec![64 << 20, 256 << 20]), this_launch: true, ..Request::default() };
+    let factor: Factor = |told, _| if has(told, ProcessVariable::Fifo, 8 << 20) { 0.8 } else { 1.0 };
+    let tuned = |lasts| {
+        let mut made = Made { lasts, ..Made::new(&site, factor) };
+        tune_measuring(&site, &request, &mut made, Budget::default()).map(|outcome| (outcome, made.set_ups))
+    };
+    let (whole, set_ups) = tuned(usize::MAX).unwrap();
+    assert!(whole.process.advised().is_some() && whole.ended.is_none());
+    let first = set_ups.iter().position(|(told, _)| !told.is_empty()).unwrap();
+    let (outcome, _) = tuned(first + 3).unwrap();
+    assert_eq!(outcome.ended.as_ref().map(|ended| ended.code), Some(3));
+    assert!(outcome.process.advised().is_none() && !outcome.process.tried.is_empty(), "{:?}", outcome.process);
+    assert_eq!(outcome.times, whole.times);
+    assert!(matches!(tuned(0), Err(Error::Exec { code: 3, .. })));
 }
 
 /// Goal: each communicator whose GPUs are on this host is measured on its own; one that spans hosts is tuned by forecasts,

@@ -84,8 +84,11 @@ impl Measuring {
             let mut trials = Trials::new(works, request.objective, true);
             let spent = |own: usize| started.elapsed() >= budget.time || times.saturating_add(own) >= budget.times;
             let failure = trials.run(stopwatch, &spent, &request.watch)?;
-            out.ended = failure.as_ref().map(Ended::by);
             out.process = trials.outcome();
+            out.ended = match failure {
+                Some(error) if out.times + out.process.times == 0 => return Err(error),
+                failure => failure.as_ref().map(Ended::by),
+            };
         }
         Ok(out)
     }
