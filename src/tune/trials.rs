@@ -270,6 +270,11 @@ impl<'w, 's> Trials<'w, 's> {
         watch: &Watch,
     ) -> Result<(), Error> {
         let Some(first) = self.works.first() else { return Ok(()) };
+        // Where NCCL's choice has no forecast, forecasts cannot say that it is not slowed.
+        let unknown = |work: &Work<'_>| work.calls.iter().any(|call| call.not_modelled().is_some());
+        if !self.measured && self.works.iter().any(unknown) {
+            return Ok(());
+        }
         let beside = base.map_or(&[][..], |base| &base.settings);
         let more: Vec<ProcessSetting> = ProcessVariable::open(&first.clock.settings.nccl, beside).collect();
         for setting in more {
@@ -309,7 +314,8 @@ impl<'w, 's> Trials<'w, 's> {
                 let far = |other: &Tuned| {
                     !call.is_like(other) || call.size_bytes <= SCREEN_MOST && octave(call) - octave(other) >= SCREEN
                 };
-                if call.not_modelled().is_none() && (!some || !call.beyond && last.is_none_or(far)) {
+                let modelled = call.not_modelled().is_none();
+                if !some || modelled && !call.beyond && last.is_none_or(far) {
                     last = Some(call);
                     calls.push((w, c));
                 }
@@ -330,7 +336,12 @@ impl<'w, 's> Trials<'w, 's> {
         let counts = !call.beyond && (work.here || !self.measured);
         let known = base.and_then(|base| base.effects.iter().find(|effect| effect.at == at)).map_or(0.0, Effect::known);
         let beside = base.map_or(&[][..], |base| &base.settings);
-        let (saved, doubt) = match apart(&work.clock, call, [beside, settings])? {
+        let forecast = match call.not_modelled() {
+            None => apart(&work.clock, call, [beside, settings])?,
+            // A measurement alone says what values do to it.
+            Some(_) => None,
+        };
+        let (saved, doubt) = match forecast {
             None => (known, 0.0),
             Some([before, with]) => (known + (before.time.as_us() / with.time.as_us()).ln(), RATIO * deviation(&with)),
         };
