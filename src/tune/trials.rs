@@ -24,7 +24,7 @@ use crate::statistics::median;
 use crate::watch::Watch;
 
 /// How unsure the ratio of two forecasts is that differ by a factor of 2 to 4 in threads or FIFOs, as a part of how unsure
-/// each is. Origin: `tests/data/h200x4_bench`, `nccl_buffers_1m`, `nccl_buffers_16m` and `nccl_nthreads_*` against runs with
+/// the less sure one is. Origin: `tests/data/h200x4_bench`, `nccl_buffers_1m`, `nccl_buffers_16m` and `nccl_nthreads_*` against runs with
 /// NCCL's values: the root mean square error of such ratios is 0.35 to 1.1 of that of the forecasts, 0.8 in the median of six
 /// files with the fitted profile and with `prior`.
 const RATIO: f64 = 0.8;
@@ -343,7 +343,10 @@ impl<'w, 's> Trials<'w, 's> {
         };
         let (saved, doubt) = match forecast {
             None => (known, 0.0),
-            Some([before, with]) => (known + (before.time.as_us() / with.time.as_us()).ln(), RATIO * deviation(&with)),
+            Some([before, with]) => {
+                let doubt = RATIO * deviation(&before).max(deviation(&with));
+                (known + (before.time.as_us() / with.time.as_us()).ln(), doubt)
+            }
         };
         let weight = if counts { self.objective.weight(call) } else { 0.0 };
         let noise = work.clock.measured.scatter(call.size_bytes);
